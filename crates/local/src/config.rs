@@ -1,0 +1,263 @@
+//! Configuration: loose outside ([`Limits::set`] takes what people write), checked inside.
+//!
+//! The same names everywhere: `shunt run --spin-us 20`, `SHUNT_SPIN_US=20`, `spin_us = 20` in the
+//! configuration file. `shunt run` merges options over environment over file and hands the result
+//! to the guest in the environment, so that the library reads one place only.
+
+use std::net::{IpAddr, Ipv6Addr};
+use std::time::Duration;
+
+/// A name of the configuration and what it means.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Name in the configuration file; upper case with `SHUNT_` before it in the environment.
+    pub name: &'static str,
+    /// Name in the environment.
+    pub env: &'static str,
+    /// What it does, with unit, range and default.
+    pub help: &'static str,
+}
+
+/// Each setting there is.
+pub const SETTINGS: &[Setting] = &[
+    Setting { name: "enabled", env: "SHUNT_ENABLED", help: "on or off: off leaves every connection on TCP [on]" },
+    Setting { name: "spin_us", env: "SHUNT_SPIN_US", help: "longest spin before a wait sleeps, microseconds, 0 to 1000; 0 never spins [100]" },
+    Setting { name: "ring_min", env: "SHUNT_RING_MIN", help: "size at which a ring starts, 16K to 1M, a power of two [16K]" },
+    Setting { name: "ring_max", env: "SHUNT_RING_MAX", help: "size to which a ring may grow, 16K to 1M, a power of two [1M]" },
+    Setting { name: "memory_max", env: "SHUNT_MEMORY_MAX", help: "shared memory that one process may own, 1M to 8G; beyond it connections stay on TCP [1G]" },
+    Setting { name: "include", env: "SHUNT_INCLUDE", help: "only these: port:N, port:N-M, addr:A, addr:A/BITS, program:NAME, comma separated [everything]" },
+    Setting { name: "exclude", env: "SHUNT_EXCLUDE", help: "never these, same form; wins over include [nothing]" },
+    Setting { name: "log", env: "SHUNT_LOG", help: "off, error, info or debug, to standard error [error]" },
+    Setting { name: "dir", env: "SHUNT_DIR", help: "directory of the board, owned by you and closed to others [/dev/shm/shunt-UID]" },
+];
+
+/// How much the library says on standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// Nothing.
+    Off,
+    /// Only what a person should act on.
+    Error,
+    /// One line for each connection that attaches or does not, with the reason.
+    Info,
+    /// Each switch, demotion and process.
+    Debug,
+}
+
+/// Which connections a rule means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Ports from the first to the second, both included; the listener's port.
+    Port(u16, u16),
+    /// A network: address and prefix length (IPv4 is mapped, so 0 to 128).
+    Addr(Ipv6Addr, u8),
+    /// A program by its name (comm or last part of the path).
+    Program(String),
+}
+
+/// A setting that cannot be used, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} = {value:?}: {why}")]
+pub struct BadSetting {
+    /// Its name.
+    pub name: String,
+    /// What was written.
+    pub value: String,
+    /// What would be right.
+    pub why: String,
+}
+
+/// What the code runs on: all checked, all bounded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Whether to do anything at all.
+    pub enabled: bool,
+    /// Longest spin.
+    pub spin: Duration,
+    /// Power of two of the first ring, in blocks of 16 KiB.
+    pub order_min: u32,
+    /// Power of two of the largest ring.
+    pub order_max: u32,
+    /// Shared memory of this process, bytes.
+    pub memory_max: usize,
+    /// Only these, if not empty.
+    pub include: Vec<Rule>,
+    /// Never these.
+    pub exclude: Vec<Rule>,
+    /// Verbosity.
+    pub log: Level,
+    /// Directory of the board, if not the usual one.
+    pub dir: Option<String>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            spin: Duration::from_micros(100),
+            order_min: 0,
+            order_max: sys::abi::Loc::ORDER_MAX,
+            memory_max: 1 << 30,
+            include: Vec::new(),
+            exclude: Vec::new(),
+            log: Level::Error,
+            dir: None,
+        }
+    }
+}
+
+/// Parses `64K`, `1M`, `2G` or a plain number of bytes.
+#[must_use]
+pub fn parse_size(text: &str) -> Option<usize> {
+    let text = text.trim();
+    let (digits, shift) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 10),
+        b'm' | b'M' => (&text[..text.len() - 1], 20),
+        b'g' | b'G' => (&text[..text.len() - 1], 30),
+        _ => (text, 0),
+    };
+    let n: usize = digits.trim().parse().ok()?;
+    n.checked_mul(1 << shift)
+}
+
+fn mapped(addr: IpAddr) -> Ipv6Addr {
+    match addr {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    }
+}
+
+fn parse_rule(text: &str) -> Option<Rule> {
+    let (kind, what) = text.trim().split_once(':')?;
+    match kind {
+        "port" => {
+            let (from, to) = what.split_once('-').unwrap_or((what, what));
+            let (from, to) = (from.parse().ok()?, to.parse().ok()?);
+            (from <= to).then_some(Rule::Port(from, to))
+        }
+        "addr" => {
+            let (addr, bits) = match what.split_once('/') {
+                Some((addr, bits)) => (addr, Some(bits.parse::<u8>().ok()?)),
+                None => (what, None),
+            };
+            let addr: IpAddr = addr.trim_matches(['[', ']']).parse().ok()?;
+            let (width, shift) = if addr.is_ipv4() { (32, 96) } else { (128, 0) };
+            let bits = bits.unwrap_or(width);
+            (bits <= width).then_some(Rule::Addr(mapped(addr), bits + shift))
+        }
+        "program" if !what.is_empty() => Some(Rule::Program(what.to_owned())),
+        _ => None,
+    }
+}
+
+impl Rule {
+    /// Whether this rule means a connection to `port` between these addresses, in `program`.
+    #[must_use]
+    pub fn matches(&self, port: u16, ends: [Ipv6Addr; 2], program: &str) -> bool {
+        match self {
+            Self::Port(from, to) => (*from..=*to).contains(&port),
+            Self::Addr(net, bits) => {
+                let mask = u128::MAX.checked_shl(128 - u32::from(*bits)).unwrap_or(0);
+                ends.iter().any(|a| (u128::from(*a) ^ u128::from(*net)) & mask == 0)
+            }
+            // comm is cut to 15 bytes.
+            Self::Program(name) => name == program || name.len() > 15 && name.get(..15) == Some(program),
+        }
+    }
+}
+
+impl Limits {
+    /// Applies one setting as people write it.
+    ///
+    /// # Errors
+    ///
+    /// [`BadSetting`] says what would be right; nothing is changed then.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), BadSetting> {
+        let bad = |why: &str| BadSetting { name: name.into(), value: value.into(), why: why.into() };
+        let order = |value: &str| -> Result<u32, BadSetting> {
+            let bytes = parse_size(value).ok_or_else(|| bad("a size such as 64K or 1M"))?;
+            let min = sys::abi::BLOCK_BYTES;
+            if !bytes.is_power_of_two() || bytes < min || bytes > min << sys::abi::Loc::ORDER_MAX {
+                return Err(bad("a power of two from 16K to 1M"));
+            }
+            Ok(bytes.trailing_zeros() - min.trailing_zeros())
+        };
+        let rules = |value: &str| -> Result<Vec<Rule>, BadSetting> {
+            let words = value.split(',').filter(|w| !w.trim().is_empty());
+            words
+                .map(|w| {
+                    parse_rule(w).ok_or_else(|| {
+                        bad("port:N, port:N-M, addr:A, addr:A/BITS or program:NAME, comma separated")
+                    })
+                })
+                .collect()
+        };
+        match name {
+            "enabled" => {
+                self.enabled = match value {
+                    "1" | "on" | "true" | "yes" => true,
+                    "0" | "off" | "false" | "no" => false,
+                    _ => return Err(bad("on or off")),
+                }
+            }
+            "spin_us" => {
+                let us = value.parse().ok().filter(|us| *us <= 1000);
+                self.spin = Duration::from_micros(us.ok_or_else(|| bad("microseconds, 0 to 1000"))?);
+            }
+            "ring_min" => self.order_min = order(value)?,
+            "ring_max" => self.order_max = order(value)?,
+            "memory_max" => {
+                let bytes = parse_size(value).filter(|n| (1 << 20..=8 << 30).contains(n));
+                self.memory_max = bytes.ok_or_else(|| bad("a size from 1M to 8G"))?;
+            }
+            "include" => self.include = rules(value)?,
+            "exclude" => self.exclude = rules(value)?,
+            "log" => {
+                self.log = match value {
+                    "off" => Level::Off,
+                    "error" => Level::Error,
+                    "info" => Level::Info,
+                    "debug" => Level::Debug,
+                    _ => return Err(bad("off, error, info or debug")),
+                }
+            }
+            "dir" => {
+                if !value.starts_with('/') {
+                    return Err(bad("an absolute path"));
+                }
+                self.dir = Some(value.to_owned());
+            }
+            _ => return Err(bad("no such setting; see `shunt run --help`")),
+        }
+        Ok(())
+    }
+
+    /// Checks settings against each other.
+    ///
+    /// # Errors
+    ///
+    /// When a ring would start larger than it may grow.
+    pub fn checked(self) -> Result<Self, BadSetting> {
+        if self.order_min > self.order_max {
+            return Err(BadSetting {
+                name: "ring_min".into(),
+                value: format!("{}K", 16 << self.order_min),
+                why: format!("at most ring_max, {}K", 16 << self.order_max),
+            });
+        }
+        Ok(self)
+    }
+
+    /// Whether a connection to `port` between these addresses may leave TCP.
+    #[must_use]
+    pub fn allows(&self, port: u16, ends: [Ipv6Addr; 2], program: &str) -> bool {
+        if self.include.is_empty() && self.exclude.is_empty() {
+            return self.enabled;
+        }
+        let any = |rules: &[Rule]| rules.iter().any(|r| r.matches(port, ends, program));
+        self.enabled && (self.include.is_empty() || any(&self.include)) && !any(&self.exclude)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+use super::*;
+
+const LOOPBACK: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0x7f00, 1);
+
+#[track_caller]
+fn allows(include: &str, exclude: &str, port: u16, program: &str) -> bool {
+    let mut limits = Limits::default();
+    limits.set("include", include).unwrap();
+    limits.set("exclude", exclude).unwrap();
+    limits.allows(port, [LOOPBACK, LOOPBACK], program)
+}
+
+#[test]
+fn rules() {
+    assert!(allows("", "", 80, "nginx"));
+    assert!(allows("port:80", "", 80, "nginx"));
+    assert!(!allows("port:81", "", 80, "nginx"));
+    assert!(allows("port:1-100,program:wrk", "", 80, "nginx"));
+    assert!(!allows("port:1-100", "program:nginx", 80, "nginx"));
+    assert!(allows("addr:127.0.0.0/8", "", 80, "x"));
+    assert!(!allows("addr:10.0.0.0/8", "", 80, "x"));
+    assert!(!allows("", "addr:::ffff:127.0.0.1", 80, "x"));
+    assert!(!allows("", "addr:0.0.0.0/0", 80, "x"));
+    assert!(allows("program:a-very-long-program-name", "", 1, "a-very-long-pro"));
+}
+
+#[test]
+fn bad_settings_say_what_would_be_right_and_change_nothing() {
+    for (name, value) in [
+        ("spin_us", "1001"),
+        ("spin_us", "-1"),
+        ("ring_min", "15K"),
+        ("ring_max", "2M"),
+        ("ring_min", "48K"),
+        ("memory_max", "1K"),
+        ("memory_max", "99999999999999G"),
+        ("include", "prot:80"),
+        ("include", "port:90-80"),
+        ("include", "addr:1.2.3.4/33"),
+        ("exclude", "program:"),
+        ("log", "loud"),
+        ("dir", "relative"),
+        ("enabled", "maybe"),
+        ("spin", "1"),
+    ] {
+        let mut limits = Limits::default();
+        let error = limits.set(name, value).unwrap_err();
+        assert!(!error.why.is_empty(), "{name}");
+        assert_eq!(limits, Limits::default(), "{name}");
+    }
+}
+
+#[test]
+fn a_ring_cannot_start_larger_than_it_may_grow() {
+    let mut limits = Limits::default();
+    limits.set("ring_min", "256K").unwrap();
+    limits.set("ring_max", "64K").unwrap();
+    assert!(limits.checked().is_err());
+}
+
+#[test]
+fn each_setting_is_known_by_its_name() {
+    for s in SETTINGS {
+        let value = match s.name {
+            "enabled" => "on",
+            "spin_us" => "7",
+            "ring_min" | "ring_max" => "64K",
+            "memory_max" => "64M",
+            "include" | "exclude" => "port:1",
+            "log" => "debug",
+            "dir" => "/x",
+            other => panic!("{other} has no example here"),
+        };
+        Limits::default().set(s.name, value).unwrap();
+        assert_eq!(s.env, format!("SHUNT_{}", s.name.to_uppercase()));
+    }
+}

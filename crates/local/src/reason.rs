@@ -1,0 +1,91 @@
+//! Why a connection is on TCP: the numbers that `shunt stat` prints, with their words.
+//!
+//! Like the fallback reason codes of `smcss`: a number never changes its meaning.
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident = $code:literal, $words:literal;)+) => {
+        /// Why a connection stayed on TCP, or went back to it.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u32)]
+        #[non_exhaustive]
+        pub enum Reason { $($(#[doc = $doc])+ $name = $code,)+ }
+
+        impl Reason {
+            /// Each reason there is.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
+
+            /// The reason with this number.
+            #[must_use]
+            pub const fn from_code(code: u32) -> Option<Self> {
+                match code { $($code => Some(Self::$name),)+ _ => None }
+            }
+
+            /// The number.
+            #[must_use]
+            pub const fn code(self) -> u32 {
+                self as u32
+            }
+
+            /// In words, for people.
+            #[must_use]
+            pub const fn words(self) -> &'static str {
+                match self { $(Self::$name => $words,)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// The peer published no offer: it is not under Shunt, or on another host.
+    PeerNotShunt = 1, "peer does not run under shunt";
+    /// Nobody under Shunt listens on that port.
+    NoListener = 2, "no listener under shunt on that port";
+    /// A rule of the configuration excludes it.
+    Excluded = 3, "excluded by configuration";
+    /// The offer does not belong to the socket at the other end.
+    ForgedOffer = 4, "offer does not match the peer's socket";
+    /// Bytes moved on the socket that the library did not see.
+    BytesUnseen = 5, "program moved bytes past the library";
+    /// No memory for a ring: the limit, or the file system of the board.
+    NoMemory = 6, "no shared memory left";
+    /// No free process slot on the board.
+    NoSlot = 7, "no free process slot";
+    /// The kernel did not answer who is at the other end.
+    NoDiag = 8, "kernel does not confirm the peer (sock_diag)";
+    /// The offer table had no room.
+    OffersFull = 9, "offer table full";
+    /// The program made a stdio stream of the socket.
+    Stdio = 10, "program uses stdio on the socket";
+    /// The program passed the socket to another process.
+    Passed = 11, "socket passed to another process";
+    /// A program without the library took the socket over.
+    Exec = 12, "socket inherited by another program";
+    /// Urgent data.
+    Urgent = 13, "urgent data (MSG_OOB)";
+    /// Kernel TLS.
+    KernelTls = 14, "kernel TLS";
+    /// `SO_ZEROCOPY`.
+    ZeroCopy = 15, "SO_ZEROCOPY";
+    /// Signal-driven I/O.
+    SignalIo = 16, "signal-driven I/O (O_ASYNC)";
+    /// io_uring works on descriptors past the library.
+    IoUring = 17, "io_uring";
+    /// An option that only the kernel's stack can honour.
+    Option = 18, "socket option that needs the kernel";
+    /// In more event sets than are followed.
+    EventSets = 19, "in too many event sets";
+    /// The peer asked for TCP.
+    PeerAsked = 20, "peer asked for TCP";
+    /// The process forked in the middle of a stream and both go on.
+    Shared = 21, "shared by processes before it was attached";
+    /// `splice` took bytes of the socket before it was attached.
+    Splice = 22, "splice";
+    /// Peer's rings made no sense.
+    PeerBroken = 23, "peer wrote nonsense into its ring";
+    /// The connection was too short to pay.
+    Short = 24, "not worth it (short connections on one CPU)";
+    /// Switched off.
+    Off = 25, "switched off";
+    /// Offered, and the peer has not taken it (yet).
+    Waiting = 26, "offered, not taken";
+}

@@ -1,0 +1,349 @@
+//! What is in the shared file: the board, the process slots, the halves and the ring blocks.
+//!
+//! One file per user and network namespace, `<dir>/board`, is mapped once by each process:
+//!
+//! ```text
+//! 0        Header
+//! PORTS    [u32; 65536]     who listens on a port: slot + 1 (0: nobody under Shunt)
+//! OFFERS   [u64; BUCKETS]   client half + 1, and once taken the server half + 1 above it
+//! OWNERS   [u32; EXTENTS]   who owns an extent of the data region: slot + 1 (0: free)
+//! SLOTS    [Slot; SLOTS]    one per process
+//! DATA     extents of 1 MiB: halves (512 bytes each) and ring blocks
+//! ```
+//!
+//! The board and the slots are writable by each process of the user; an extent is writable by its
+//! owner (and what it forks), read-only for everybody else. Words have one writer unless their
+//! documentation says "compare and swap". A reader checks a word before it uses it.
+//!
+//! Old guests outlive a new tool: a change of layout changes [`VERSION`], and a process that finds
+//! another version stays on TCP.
+
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// First word of the file, set last when it is made.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"SHUNTbrd");
+/// Layout of everything in this module.
+pub const VERSION: u32 = 1;
+
+/// Processes that may hold connections at one time.
+pub const SLOTS: usize = 1024;
+/// Offer buckets; a power of two.
+pub const BUCKETS: usize = 1 << 17;
+/// Offers that share a hash: one cache line of buckets.
+pub const BUCKET_WAYS: usize = 8;
+/// Bytes in an extent, the unit in which processes take memory.
+pub const EXTENT_BYTES: usize = 1 << 20;
+/// Extents in the file, the board's own included.
+pub const EXTENTS: usize = 16384;
+/// Bytes of address space that the file takes. Pages are taken as they are used.
+pub const FILE_BYTES: usize = EXTENTS * EXTENT_BYTES;
+/// The smallest ring block and the unit of [`Loc`], in bytes.
+pub const BLOCK_BYTES: usize = 16 << 10;
+/// Bytes in a half.
+pub const HALF_BYTES: usize = 512;
+/// Waiters (event loops that poll in memory) of one process; more use doorbells.
+pub const WAITERS: usize = 32;
+/// Reason codes counted in a slot.
+pub const REASONS: usize = 64;
+
+/// Offset of the port table.
+pub const PORTS_AT: usize = 4096;
+/// Offset of the offer buckets.
+pub const OFFERS_AT: usize = PORTS_AT + 65536 * 4;
+/// Offset of the extent owners.
+pub const OWNERS_AT: usize = OFFERS_AT + BUCKETS * 8;
+/// Offset of the process slots.
+pub const SLOTS_AT: usize = 2 * EXTENT_BYTES;
+/// Offset of the first extent that a process may own.
+pub const DATA_AT: usize = 16 * EXTENT_BYTES;
+
+const _: () = assert!(OWNERS_AT + EXTENTS * 4 <= SLOTS_AT);
+const _: () = assert!(SLOTS_AT + SLOTS * size_of::<Slot>() <= DATA_AT);
+const _: () = assert!(size_of::<Half>() == HALF_BYTES);
+const _: () = assert!(size_of::<Slot>() == 8192);
+
+/// The head of the file.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Header {
+    /// [`MAGIC`] when the rest is valid.
+    pub magic: AtomicU64,
+    /// [`VERSION`].
+    pub version: AtomicU32,
+    /// Effective user id of the maker.
+    pub uid: AtomicU32,
+    /// `SO_NETNS_COOKIE` of the network namespace.
+    pub netns: AtomicU64,
+    /// Slots ever used: how far a scan must look.
+    pub slots_used: AtomicU32,
+    /// Extents ever used, the board's own included: how far a scan must look.
+    pub extents_used: AtomicU32,
+}
+
+/// A cache line with one word on it.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Line {
+    /// The word.
+    pub word: AtomicU32,
+}
+
+/// A process. Written by its owner; [`Slot::state`] and [`Slot::generation`] by compare and swap.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Slot {
+    /// [`slot_state`].
+    pub state: AtomicU32,
+    /// Counts the owners that this slot has had.
+    pub generation: AtomicU32,
+    /// Process id in the owner's own pid namespace.
+    pub pid: AtomicU32,
+    /// Effective user id when the slot was taken.
+    pub uid: AtomicU32,
+    /// `CLOCK_REALTIME` seconds when the slot was taken.
+    pub since: AtomicU64,
+    /// Bytes of data region owned.
+    pub bytes_owned: AtomicU64,
+    /// Bytes of ring blocks handed out.
+    pub bytes_used: AtomicU64,
+    /// Name of the program (comm), NUL-padded, little endian.
+    pub comm: [AtomicU64; 2],
+    /// Connections of this process that stayed on or went back to TCP, by reason.
+    pub reasons: [AtomicU32; REASONS],
+    /// Connections ever attached.
+    pub attached: AtomicU64,
+    /// Connections ever closed after they were attached.
+    pub closed: AtomicU64,
+    /// Event counters of this process: see [`Totals`].
+    pub totals: Totals,
+    /// Sleep words: odd while that waiter sleeps. See [`crate::wait`].
+    pub waiters: [Line; WAITERS],
+    /// How many attached connections lead to each other slot: memory of a dead process is reused
+    /// when nobody alive leads to it.
+    pub links: [AtomicU32; SLOTS],
+    _pad1: [AtomicU64; 208],
+}
+
+/// Counters of connections that have gone.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Totals {
+    /// Bytes sent through rings.
+    pub bytes_tx: AtomicU64,
+    /// Bytes received through rings.
+    pub bytes_rx: AtomicU64,
+    /// Doorbells sent.
+    pub bells: AtomicU64,
+    /// Sleeps in the kernel.
+    pub sleeps: AtomicU64,
+    /// Waits that spinning answered.
+    pub spins: AtomicU64,
+    /// Times a sender found the ring full.
+    pub stalls: AtomicU64,
+}
+
+/// Values of [`Slot::state`].
+pub mod slot_state {
+    /// Nobody's.
+    pub const FREE: u32 = 0;
+    /// Being taken or reclaimed.
+    pub const BUSY: u32 = 1;
+    /// Owned by a process that holds the lock byte of this slot.
+    pub const LIVE: u32 = 2;
+}
+
+/// One end of a connection: what it tells the other end, and what it remembers itself.
+///
+/// Written by the process that owns it (and what it forks, under the locks), read by the peer.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Half {
+    // Line 0: what we send. The peer's receive path reads it.
+    /// Stream offset after the last byte written to the ring.
+    pub tail: AtomicU64,
+    /// Where the ring is: [`Loc`].
+    pub loc: AtomicU64,
+    /// [`half_flags`].
+    pub flags: AtomicU32,
+    /// CPU that last wrote here.
+    pub cpu: AtomicU32,
+    /// Doorbell bytes that were announced: at most so many follow `up_at` in the TCP stream.
+    pub bells: AtomicU32,
+    /// Not 0 while we wait for room in the ring; changes with each wait.
+    pub room_wait: AtomicU32,
+    /// TCP stream offset at which our bytes go on in the ring; valid with [`half_flags::UP`].
+    pub up_at: AtomicU64,
+    /// Ring offset at which our bytes go on in TCP; valid with [`half_flags::DOWN`].
+    pub down_at: AtomicU64,
+    _pad0: [AtomicU64; 2],
+
+    // Line 1: what we receive. The peer's send path reads it.
+    /// Stream offset after the last byte taken out of the peer's ring.
+    pub head: AtomicU64,
+    /// How we want to be woken: [`crate::wait::WaitWord`].
+    pub wait: AtomicU64,
+    _pad1: [AtomicU64; 6],
+
+    // Line 2: who we are.
+    /// [`half_state`].
+    pub state: AtomicU32,
+    /// Counts the connections that this half has served.
+    pub generation: AtomicU32,
+    /// The other half, plus one; 0: none.
+    pub peer: AtomicU32,
+    /// Generation of the other half.
+    pub peer_generation: AtomicU32,
+    /// Slot of the process that owns this half.
+    pub slot: AtomicU32,
+    /// Why the connection is on TCP: see `local::Reason`; 0: it is not.
+    pub reason: AtomicU32,
+    /// 1: we called `connect()`; 0: we called `accept()`.
+    pub client: AtomicU32,
+    /// Ports, ours in the low half.
+    pub ports: AtomicU32,
+    /// Our address: IPv6, or IPv4 mapped into it, as two big-endian words.
+    pub local_addr: [AtomicU64; 2],
+    /// The peer's address.
+    pub remote_addr: [AtomicU64; 2],
+
+    // Line 3: proof and time.
+    /// `SO_COOKIE` of our socket.
+    pub cookie: AtomicU64,
+    /// `CLOCK_REALTIME` nanoseconds of the offer or the attachment.
+    pub since: AtomicU64,
+    /// Descriptor number in the owning process, for people.
+    pub fd: AtomicU32,
+    /// Inode number of the socket, for people.
+    pub inode: AtomicU32,
+    _pad3: [AtomicU64; 5],
+
+    // Line 4: locks; only our own processes.
+    /// Serialises senders: owner's thread id, or 0.
+    pub tx_lock: AtomicU32,
+    /// Serialises receivers.
+    pub rx_lock: AtomicU32,
+    /// Processes that hold this connection (over fork).
+    pub users: AtomicU32,
+    /// The wait sequence of the peer that we last rang for.
+    pub rung: AtomicU32,
+    /// Doorbell bytes that we took out of the TCP stream.
+    pub drained: AtomicU32,
+    /// 1: a doorbell was announced but the socket had no room for it.
+    pub bell_owed: AtomicU32,
+    /// Bytes of TCP stream taken out before the peer's `up_at`, while attached.
+    pub tcp_rx: AtomicU64,
+    /// User data of the first two event sets: `epoll_data`.
+    pub set_data: [AtomicU64; 2],
+    /// User events of the first two event sets.
+    pub set_events: [AtomicU32; 2],
+    _pad4: AtomicU64,
+
+    // Line 5: counters.
+    /// Bytes sent through the ring.
+    pub bytes_tx: AtomicU64,
+    /// Bytes received through the ring.
+    pub bytes_rx: AtomicU64,
+    /// Doorbells sent.
+    pub n_bells: AtomicU32,
+    /// Times this end slept in the kernel for this connection.
+    pub n_sleeps: AtomicU32,
+    /// Waits that spinning answered.
+    pub n_spins: AtomicU32,
+    /// Times the ring was full.
+    pub n_stalls: AtomicU32,
+    /// Send calls.
+    pub n_tx: AtomicU32,
+    /// Receive calls that returned bytes.
+    pub n_rx: AtomicU32,
+    /// Largest number of unread bytes in the ring, as seen when it was full or drained.
+    pub peak: AtomicU32,
+    _pad5: [AtomicU32; 5],
+
+    // Lines 6 and 7: room to grow.
+    _reserved: [AtomicU64; 16],
+}
+
+/// Values of [`Half::state`].
+pub mod half_state {
+    /// Not in use.
+    pub const FREE: u32 = 0;
+    /// A client's offer, not yet taken.
+    pub const OFFERED: u32 = 1;
+    /// Both ends know each other.
+    pub const ATTACHED: u32 = 2;
+    /// On TCP for good; `reason` says why.
+    pub const TCP: u32 = 3;
+    /// The owner has closed; memory waits for the peer.
+    pub const CLOSED: u32 = 4;
+}
+
+/// Bits of [`Half::flags`].
+pub mod half_flags {
+    /// We have shut down sending: the stream ends at `tail`.
+    pub const SHUT: u32 = 1;
+    /// We have closed: we neither send nor receive any more.
+    pub const CLOSED: u32 = 2;
+    /// With [`CLOSED`]: bytes of the peer were left unread, or linger was zero; the peer sees a reset.
+    pub const RESET: u32 = 4;
+    /// Our bytes go through the ring from TCP offset `up_at` on.
+    pub const UP: u32 = 8;
+    /// Our bytes go through TCP again from ring offset `down_at` on.
+    pub const DOWN: u32 = 16;
+    /// We want the connection back on TCP, and take nothing more out of the ring than `head` says.
+    pub const WANT_DOWN: u32 = 32;
+    /// More than one process uses this half.
+    pub const SHARED: u32 = 64;
+    /// The client has moved data through hooked calls: it may be attached.
+    pub const IO_SEEN: u32 = 128;
+    /// We have shut down receiving.
+    pub const SHUT_RD: u32 = 256;
+}
+
+/// Where a ring block is: offset in blocks of [`BLOCK_BYTES`] and the power of two of its size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loc {
+    /// Offset in the file, in units of [`BLOCK_BYTES`].
+    pub block: u32,
+    /// The ring has `BLOCK_BYTES << order` bytes.
+    pub order: u32,
+}
+
+impl Loc {
+    /// The largest order: rings of 4 MiB would not fit an extent, so 1 MiB.
+    pub const ORDER_MAX: u32 = 6;
+
+    /// As the word in shared memory; never 0.
+    #[must_use]
+    pub const fn emit(self) -> u64 {
+        (self.block as u64) | ((self.order as u64) << 32) | 1 << 40
+    }
+
+    /// From the word in shared memory, checked against the file: `None` if it leads outside of the
+    /// data region, is not aligned to its size, or is 0.
+    #[must_use]
+    pub const fn parse(word: u64) -> Option<Self> {
+        #[expect(clippy::cast_possible_truncation, reason = "the fields are cut out on purpose")]
+        let (block, order) = (word as u32, ((word >> 32) & 0xff) as u32);
+        if word >> 40 != 1 || order > Self::ORDER_MAX {
+            return None;
+        }
+        let start = block as usize * BLOCK_BYTES;
+        let bytes = BLOCK_BYTES << order;
+        if start < DATA_AT || start + bytes > FILE_BYTES || !start.is_multiple_of(bytes) {
+            return None;
+        }
+        Some(Self { block, order })
+    }
+
+    /// Size of the ring in bytes.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        BLOCK_BYTES << self.order
+    }
+
+    /// Offset of the ring in the file, in bytes.
+    #[must_use]
+    pub const fn offset(self) -> usize {
+        self.block as usize * BLOCK_BYTES
+    }
+}

@@ -1,0 +1,342 @@
+//! Raw system calls.
+//!
+//! Made without libc on purpose: inside a guest, libc's own names lead to our interposed functions,
+//! and libc's wrappers are cancellation points. Errors are errno values; the caller's `errno` is
+//! never touched.
+
+use std::arch::asm;
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+
+/// One system call.
+///
+/// # Safety
+///
+/// What the kernel asks of the arguments of call `n`.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub unsafe fn raw(n: i64, a: [usize; 6]) -> isize {
+    let ret: isize;
+    // SAFETY: the kernel keeps every register but rax, rcx and r11; the arguments are the caller's
+    // promise.
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") n as isize => ret,
+            in("rdi") a[0], in("rsi") a[1], in("rdx") a[2],
+            in("r10") a[3], in("r8") a[4], in("r9") a[5],
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    ret
+}
+
+/// One system call.
+///
+/// # Safety
+///
+/// What the kernel asks of the arguments of call `n`.
+#[cfg(target_arch = "aarch64")]
+#[inline]
+pub unsafe fn raw(n: i64, a: [usize; 6]) -> isize {
+    let ret: isize;
+    // SAFETY: the kernel keeps every register but x0; the arguments are the caller's promise.
+    unsafe {
+        asm!(
+            "svc 0",
+            in("x8") n,
+            inlateout("x0") a[0] => ret,
+            in("x1") a[1], in("x2") a[2], in("x3") a[3], in("x4") a[4], in("x5") a[5],
+            options(nostack),
+        );
+    }
+    ret
+}
+
+/// A call's value, or its errno.
+pub type Result<T> = std::result::Result<T, i32>;
+
+#[inline]
+fn check(ret: isize) -> Result<usize> {
+    if (-4095..0).contains(&ret) {
+        #[expect(clippy::cast_possible_truncation, reason = "-4095 to -1")]
+        return Err(-ret as i32);
+    }
+    Ok(ret.cast_unsigned())
+}
+
+macro_rules! call {
+    ($n:ident $(, $a:expr)*) => {{
+        let args = [$($a as usize),*];
+        let mut all = [0usize; 6];
+        all[..args.len()].copy_from_slice(&args);
+        // SAFETY: each use below passes valid pointers or plain numbers.
+        check(unsafe { raw(libc::$n, all) })
+    }};
+}
+
+#[expect(clippy::cast_sign_loss, reason = "descriptors and flags are passed as they are")]
+#[expect(clippy::cast_possible_truncation, reason = "the kernel answers in these ranges")]
+#[expect(clippy::cast_possible_wrap, reason = "the same")]
+#[expect(missing_docs, reason = "each is the system call of its name; units as in its manual page")]
+#[expect(clippy::missing_errors_doc, reason = "the errno of the manual page")]
+mod calls {
+    use super::{CStr, MaybeUninit, Result, check, raw};
+
+    pub fn open(path: &CStr, flags: i32, mode: u32) -> Result<i32> {
+        call!(SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags, mode).map(|fd| fd as i32)
+    }
+    pub fn close(fd: i32) -> Result<()> {
+        call!(SYS_close, fd).map(drop)
+    }
+    pub fn mkdir(path: &CStr, mode: u32) -> Result<()> {
+        call!(SYS_mkdirat, libc::AT_FDCWD, path.as_ptr(), mode).map(drop)
+    }
+    pub fn fstat(fd: i32) -> Result<libc::stat> {
+        let mut stat = MaybeUninit::<libc::stat>::zeroed();
+        call!(SYS_fstat, fd, stat.as_mut_ptr())?;
+        // SAFETY: zeroed is a valid `stat`, and the kernel has filled it.
+        Ok(unsafe { stat.assume_init() })
+    }
+    /// Does not follow a symbolic link at the end.
+    pub fn lstat(path: &CStr) -> Result<libc::stat> {
+        let mut stat = MaybeUninit::<libc::stat>::zeroed();
+        call!(
+            SYS_newfstatat,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            stat.as_mut_ptr(),
+            libc::AT_SYMLINK_NOFOLLOW
+        )?;
+        // SAFETY: zeroed is a valid `stat`, and the kernel has filled it.
+        Ok(unsafe { stat.assume_init() })
+    }
+    pub fn ftruncate(fd: i32, len: i64) -> Result<()> {
+        call!(SYS_ftruncate, fd, len).map(drop)
+    }
+    pub fn fallocate(fd: i32, offset: usize, len: usize) -> Result<()> {
+        call!(SYS_fallocate, fd, 0, offset, len).map(drop)
+    }
+    pub fn punch(fd: i32, offset: usize, len: usize) -> Result<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        call!(SYS_fallocate, fd, mode, offset, len).map(drop)
+    }
+    pub fn mmap_shared(fd: i32, len: usize, prot: i32) -> Result<*mut u8> {
+        call!(SYS_mmap, 0, len, prot, libc::MAP_SHARED | libc::MAP_NORESERVE, fd, 0)
+            .map(|p| p as *mut u8)
+    }
+    /// Anonymous, private, zero.
+    pub fn mmap_private(len: usize) -> Result<*mut u8> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        call!(SYS_mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1i32, 0)
+            .map(|p| p as *mut u8)
+    }
+    pub fn munmap(at: *mut u8, len: usize) {
+        let _ = call!(SYS_munmap, at, len);
+    }
+    pub fn mprotect(at: *mut u8, len: usize, prot: i32) -> Result<()> {
+        call!(SYS_mprotect, at, len, prot).map(drop)
+    }
+    /// Takes pages now; an old kernel that cannot is no error.
+    pub fn populate(at: *mut u8, len: usize) {
+        let _ = call!(SYS_madvise, at, len, 23);
+    }
+    /// Keeps the range out of core files.
+    pub fn dontdump(at: *mut u8, len: usize) {
+        let _ = call!(SYS_madvise, at, len, libc::MADV_DONTDUMP);
+    }
+    /// Makes the page read as zero in a forked child.
+    pub fn wipe_on_fork(at: *mut u8, len: usize) -> bool {
+        call!(SYS_madvise, at, len, 18).is_ok()
+    }
+    #[must_use]
+    pub fn getpid() -> u32 {
+        call!(SYS_getpid).unwrap_or(0) as u32
+    }
+    #[must_use]
+    pub fn gettid() -> u32 {
+        call!(SYS_gettid).unwrap_or(0) as u32
+    }
+    #[must_use]
+    pub fn geteuid() -> u32 {
+        call!(SYS_geteuid).unwrap_or(0) as u32
+    }
+    pub fn sched_yield() {
+        let _ = call!(SYS_sched_yield);
+    }
+    /// Whether a thread of that id exists in our pid namespace.
+    #[must_use]
+    pub fn thread_exists(tid: u32) -> bool {
+        call!(SYS_kill, tid, 0) != Err(libc::ESRCH)
+            || call!(SYS_tkill, tid, 0) != Err(libc::ESRCH)
+    }
+    pub fn socket(domain: i32, kind: i32, protocol: i32) -> Result<i32> {
+        call!(SYS_socket, domain, kind, protocol).map(|fd| fd as i32)
+    }
+    /// The descriptor, moved to the lowest free number that is at least `min`, closed on exec.
+    pub fn dup_above(fd: i32, min: i32) -> Result<i32> {
+        call!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, min).map(|fd| fd as i32)
+    }
+    pub fn getfl(fd: i32) -> Result<i32> {
+        call!(SYS_fcntl, fd, libc::F_GETFL).map(|v| v as i32)
+    }
+    pub fn getfd(fd: i32) -> Result<i32> {
+        call!(SYS_fcntl, fd, libc::F_GETFD).map(|v| v as i32)
+    }
+    pub fn send(fd: i32, bytes: &[u8], flags: i32) -> Result<usize> {
+        call!(SYS_sendto, fd, bytes.as_ptr(), bytes.len(), flags, 0, 0)
+    }
+    pub fn recv(fd: i32, bytes: &mut [u8], flags: i32) -> Result<usize> {
+        call!(SYS_recvfrom, fd, bytes.as_mut_ptr(), bytes.len(), flags, 0, 0)
+    }
+    pub fn read(fd: i32, bytes: &mut [u8]) -> Result<usize> {
+        call!(SYS_read, fd, bytes.as_mut_ptr(), bytes.len())
+    }
+    pub fn write(fd: i32, bytes: &[u8]) -> Result<usize> {
+        call!(SYS_write, fd, bytes.as_ptr(), bytes.len())
+    }
+    pub fn eventfd(value: u32) -> Result<i32> {
+        call!(SYS_eventfd2, value, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).map(|fd| fd as i32)
+    }
+    pub fn epoll_ctl(epfd: i32, op: i32, fd: i32, events: u32, data: u64) -> Result<()> {
+        let mut event = libc::epoll_event { events, u64: data };
+        call!(SYS_epoll_ctl, epfd, op, fd, &raw mut event).map(drop)
+    }
+    pub fn epoll_wait(epfd: i32, events: &mut [libc::epoll_event], timeout_ms: i32) -> Result<usize> {
+        call!(SYS_epoll_pwait, epfd, events.as_mut_ptr(), events.len(), timeout_ms, 0, 8)
+    }
+    /// `poll` with a time limit in milliseconds (-1: none).
+    pub fn poll(fds: &mut [libc::pollfd], timeout_ms: i32) -> Result<usize> {
+        let ts = libc::timespec {
+            tv_sec: i64::from(timeout_ms / 1000),
+            tv_nsec: i64::from(timeout_ms % 1000) * 1_000_000,
+        };
+        let limit = if timeout_ms < 0 { std::ptr::null() } else { &raw const ts };
+        call!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), limit, 0, 8)
+    }
+    pub fn shutdown(fd: i32, how: i32) -> Result<()> {
+        call!(SYS_shutdown, fd, how).map(drop)
+    }
+    /// Value of an option of a plain integer type.
+    pub fn getsockopt<T: Copy + Default>(fd: i32, level: i32, name: i32) -> Result<T> {
+        let mut value = T::default();
+        let mut len = size_of::<T>() as libc::socklen_t;
+        call!(SYS_getsockopt, fd, level, name, &raw mut value, &raw mut len)?;
+        Ok(value)
+    }
+    pub fn setsockopt<T: Copy>(fd: i32, level: i32, name: i32, value: T) -> Result<()> {
+        call!(SYS_setsockopt, fd, level, name, &raw const value, size_of::<T>()).map(drop)
+    }
+    /// The value of an `ioctl` that answers one `int`.
+    pub fn ioctl_int(fd: i32, request: u64) -> Result<i32> {
+        let mut value = 0i32;
+        call!(SYS_ioctl, fd, request, &raw mut value)?;
+        Ok(value)
+    }
+    /// Local (`peer` false) or remote address; `None` if it is not IPv4 or IPv6.
+    pub fn name(fd: i32, peer: bool) -> Result<Option<std::net::SocketAddrV6>> {
+        // SAFETY: all zeros is a valid storage.
+        let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        if peer {
+            call!(SYS_getpeername, fd, &raw mut storage, &raw mut len)?;
+        } else {
+            call!(SYS_getsockname, fd, &raw mut storage, &raw mut len)?;
+        }
+        Ok(super::address(&storage))
+    }
+    /// Sets (or with `len` 0 asks for) a write lock on one byte, held by the open file.
+    pub fn lock_byte(fd: i32, at: i64) -> Result<()> {
+        // SAFETY: all zeros is a valid `flock`.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = libc::F_WRLCK as i16;
+        lock.l_start = at;
+        lock.l_len = 1;
+        call!(SYS_fcntl, fd, libc::F_OFD_SETLK, &raw mut lock).map(drop)
+    }
+    /// Whether another open file holds a lock on the byte.
+    pub fn byte_locked(fd: i32, at: i64) -> Result<bool> {
+        // SAFETY: all zeros is a valid `flock`.
+        let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+        lock.l_type = libc::F_WRLCK as i16;
+        lock.l_start = at;
+        lock.l_len = 1;
+        call!(SYS_fcntl, fd, libc::F_OFD_GETLK, &raw mut lock)?;
+        Ok(i32::from(lock.l_type) != libc::F_UNLCK)
+    }
+    /// Wakes up to `n` threads of this process that sleep on the word.
+    pub fn futex_wake(word: &crate::sync::AtomicU32, n: i32) {
+        let _ = call!(SYS_futex, std::ptr::from_ref(word), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, n);
+    }
+    /// Sleeps while the word has this value, at most `timeout`.
+    pub fn futex_wait(
+        word: &crate::sync::AtomicU32,
+        value: u32,
+        timeout: Option<libc::timespec>,
+    ) -> Result<()> {
+        let limit = timeout.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+        let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+        call!(SYS_futex, std::ptr::from_ref(word), op, value, limit).map(drop)
+    }
+    /// Reads the name of this process (comm).
+    #[must_use]
+    pub fn comm() -> [u8; 16] {
+        let mut name = [0u8; 16];
+        let _ = call!(SYS_prctl, libc::PR_GET_NAME, name.as_mut_ptr());
+        name
+    }
+}
+pub use calls::*;
+
+/// An IPv4 or IPv6 address in a kernel structure, IPv4 as IPv6-mapped; `None` for other families.
+#[must_use]
+pub fn address(storage: &libc::sockaddr_storage) -> Option<std::net::SocketAddrV6> {
+    let at = std::ptr::from_ref(storage);
+    match i32::from(storage.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: a storage is larger than, and aligned for, each family's structure.
+            let v4 = unsafe { &*at.cast::<libc::sockaddr_in>() };
+            let ip = std::net::Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).to_ipv6_mapped();
+            Some(std::net::SocketAddrV6::new(ip, u16::from_be(v4.sin_port), 0, 0))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: the same.
+            let v6 = unsafe { &*at.cast::<libc::sockaddr_in6>() };
+            let ip = std::net::Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            Some(std::net::SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), 0, v6.sin6_scope_id))
+        }
+        _ => None,
+    }
+}
+
+/// Time since boot, nanoseconds.
+#[must_use]
+#[inline]
+pub fn now_ns() -> u64 {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+/// Time of day, nanoseconds since 1970.
+#[must_use]
+pub fn wall_ns() -> u64 {
+    clock(libc::CLOCK_REALTIME)
+}
+
+#[inline]
+#[expect(clippy::cast_sign_loss, reason = "after 1970")]
+fn clock(id: libc::clockid_t) -> u64 {
+    let mut ts = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a valid place for the answer; libc's clock_gettime stays in the vDSO.
+    unsafe { libc::clock_gettime(id, &raw mut ts) };
+    ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+}
+
+/// The CPU we run on (a hint: we may be moved at once).
+#[must_use]
+#[inline]
+pub fn cpu() -> u32 {
+    // SAFETY: always callable; answered from the thread's rseq area or the vDSO.
+    let cpu = unsafe { libc::sched_getcpu() };
+    cpu.cast_unsigned()
+}

@@ -1,0 +1,275 @@
+//! The shared file in our address space.
+//!
+//! The whole file is mapped once, read-only but for the board and the slots; the extents that this
+//! process owns are made writable in place, so that an offset in the file is the same pointer for
+//! reading and for writing. Nothing here hands out a Rust reference to bytes that another process
+//! may write: only atomics, and raw pointers to ring bytes that [`crate::ring`] copies in and out.
+
+use std::ffi::CStr;
+use std::io;
+
+use crate::abi::{
+    BUCKETS, BUCKET_WAYS, DATA_AT, EXTENT_BYTES, EXTENTS, FILE_BYTES, HALF_BYTES, Half, Header,
+    Loc, MAGIC, OFFERS_AT, OWNERS_AT, PORTS_AT, SLOTS, SLOTS_AT, Slot, VERSION,
+};
+use crate::call;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// The mapped file. Never unmapped while the process lives.
+#[derive(Clone, Copy, Debug)]
+pub struct Map {
+    base: *mut u8,
+}
+
+// SAFETY: the mapping is for the life of the process, and everything reached through it is atomic
+// or copied by `ring` under its own rules.
+unsafe impl Send for Map {}
+// SAFETY: the same.
+unsafe impl Sync for Map {}
+
+/// How to open a board.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// As a guest: make it if it is absent, take part.
+    Guest,
+    /// As a tool that only looks.
+    Look,
+}
+
+/// Why there is no board.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum MapError {
+    /// A system call failed: what, and its errno.
+    System(&'static str, i32),
+    /// The directory or the file belongs to somebody else or is open to others.
+    NotOurs,
+    /// The file was made by another version of Shunt.
+    Version(u32),
+    /// The file is not a board (yet).
+    NotABoard,
+}
+
+impl std::fmt::Display for MapError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::System(what, errno) => {
+                write!(f, "{what}: {}", io::Error::from_raw_os_error(*errno))
+            }
+            Self::NotOurs => f.write_str(
+                "the board belongs to another user or is open to others: remove it or set SHUNT_DIR",
+            ),
+            Self::Version(v) => write!(
+                f,
+                "the board was made by another version of Shunt (layout {v}, ours is {VERSION}): \
+                 end its programs, then remove it"
+            ),
+            Self::NotABoard => f.write_str("the file is not a board of Shunt"),
+        }
+    }
+}
+
+impl std::error::Error for MapError {}
+
+impl Map {
+    /// Opens the board file `path`, making it if `access` says so; answers the mapping and the
+    /// descriptor, which the caller keeps for [`Self::commit`] and for slot locks.
+    ///
+    /// # Errors
+    ///
+    /// What [`MapError`] says. Nothing is left open.
+    pub fn open(path: &CStr, netns: u64, access: Access) -> Result<(Self, i32), MapError> {
+        let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW;
+        let (flags, prot) = match access {
+            Access::Guest => (flags | libc::O_RDWR | libc::O_CREAT, libc::PROT_READ | libc::PROT_WRITE),
+            Access::Look => (flags | libc::O_RDONLY, libc::PROT_READ),
+        };
+        let fd = call::open(path, flags, 0o600).map_err(|e| MapError::System("open the board", e))?;
+        match Self::open_fd(fd, netns, access, prot) {
+            Ok(map) => Ok((map, fd)),
+            Err(e) => {
+                let _ = call::close(fd);
+                Err(e)
+            }
+        }
+    }
+
+    fn open_fd(fd: i32, netns: u64, access: Access, prot: i32) -> Result<Self, MapError> {
+        let stat = call::fstat(fd).map_err(|e| MapError::System("stat the board", e))?;
+        let uid = call::geteuid();
+        if access == Access::Guest && stat.st_uid != uid
+            || stat.st_mode & 0o077 != 0
+            || stat.st_mode & libc::S_IFMT != libc::S_IFREG
+        {
+            return Err(MapError::NotOurs);
+        }
+        if access == Access::Guest {
+            // Idempotent, so that two makers do not disturb each other.
+            #[expect(clippy::cast_possible_wrap, reason = "16 GiB")]
+            call::ftruncate(fd, FILE_BYTES as i64).map_err(|e| MapError::System("size the board", e))?;
+            // The tables that anybody may write: pages now, so that no write can find the file
+            // system full later (that would be SIGBUS).
+            call::fallocate(fd, 0, OWNERS_AT + EXTENTS * 4)
+                .map_err(|e| MapError::System("reserve the board", e))?;
+        } else if stat.st_size != i64::try_from(FILE_BYTES).unwrap_or(i64::MAX) {
+            return Err(MapError::NotABoard);
+        }
+        let base = call::mmap_shared(fd, FILE_BYTES, libc::PROT_READ)
+            .map_err(|e| MapError::System("map the board", e))?;
+        let map = Self { base };
+        if prot & libc::PROT_WRITE != 0 {
+            call::mprotect(base, DATA_AT, prot).map_err(|e| MapError::System("map the board", e))?;
+            call::dontdump(base, FILE_BYTES);
+        }
+        let header = map.header();
+        if access == Access::Guest && header.magic.load(Ordering::Acquire) == 0 {
+            header.version.store(VERSION, Ordering::Relaxed);
+            header.uid.store(uid, Ordering::Relaxed);
+            header.netns.store(netns, Ordering::Relaxed);
+            #[expect(clippy::cast_possible_truncation, reason = "16")]
+            let first = (DATA_AT / EXTENT_BYTES) as u32;
+            let _ = header.extents_used.compare_exchange(
+                0,
+                first,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            // Release: the fields before the word that says they are there.
+            header.magic.store(MAGIC, Ordering::Release);
+        }
+        let verdict = if header.magic.load(Ordering::Acquire) != MAGIC {
+            Err(MapError::NotABoard)
+        } else if header.version.load(Ordering::Relaxed) != VERSION {
+            Err(MapError::Version(header.version.load(Ordering::Relaxed)))
+        } else {
+            Ok(map)
+        };
+        if verdict.is_err() {
+            call::munmap(base, FILE_BYTES);
+        }
+        verdict
+    }
+
+    /// Makes `bytes` at `offset` ours to write: takes pages for them (so that no later write can
+    /// meet a full file system) and opens them for writing.
+    ///
+    /// # Errors
+    ///
+    /// The errno; `ENOSPC` when the file system of the board is full.
+    pub fn commit(&self, fd: i32, offset: usize, bytes: usize) -> Result<(), i32> {
+        assert!(offset + bytes <= FILE_BYTES && offset >= SLOTS_AT);
+        call::fallocate(fd, offset, bytes)?;
+        if offset >= DATA_AT {
+            // SAFETY: inside the mapping, as asserted.
+            let start = unsafe { self.base.add(offset) };
+            call::mprotect(start, bytes, libc::PROT_READ | libc::PROT_WRITE)?;
+            call::populate(start, bytes);
+        }
+        Ok(())
+    }
+
+    /// Gives the pages of `bytes` at `offset` back to the system; they read as zero from now on.
+    pub fn release(&self, fd: i32, offset: usize, bytes: usize) {
+        assert!(offset + bytes <= FILE_BYTES && offset >= DATA_AT);
+        let _ = call::punch(fd, offset, bytes);
+        // SAFETY: inside the mapping, as asserted.
+        let start = unsafe { self.base.add(offset) };
+        let _ = call::mprotect(start, bytes, libc::PROT_READ);
+    }
+
+    fn at<T>(&self, offset: usize) -> &T {
+        debug_assert!(offset + size_of::<T>() <= FILE_BYTES && offset.is_multiple_of(align_of::<T>()));
+        // SAFETY: inside the mapping, aligned, made of atomics only (private callers below), and
+        // mapped for the life of the process.
+        unsafe { &*self.base.add(offset).cast::<T>() }
+    }
+
+    /// The head of the file.
+    #[must_use]
+    pub fn header(&self) -> &Header {
+        self.at(0)
+    }
+
+    /// The listener word of a port.
+    #[must_use]
+    pub fn port(&self, port: u16) -> &AtomicU32 {
+        self.at(PORTS_AT + usize::from(port) * 4)
+    }
+
+    /// The cache line of offers that a hash leads to.
+    #[must_use]
+    pub fn offers(&self, hash: u64) -> &[AtomicU64; BUCKET_WAYS] {
+        #[expect(clippy::cast_possible_truncation, reason = "masked")]
+        let line = hash as usize & (BUCKETS / BUCKET_WAYS - 1);
+        self.at(OFFERS_AT + line * BUCKET_WAYS * 8)
+    }
+
+    /// The owner word of an extent.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such extent.
+    #[must_use]
+    pub fn owner(&self, extent: usize) -> &AtomicU32 {
+        assert!(extent < EXTENTS);
+        self.at(OWNERS_AT + extent * 4)
+    }
+
+    /// A process slot.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such slot.
+    #[must_use]
+    pub fn slot(&self, slot: u32) -> &Slot {
+        assert!((slot as usize) < SLOTS);
+        self.at(SLOTS_AT + slot as usize * size_of::<Slot>())
+    }
+
+    /// Offset of a slot in the file, for [`Self::commit`].
+    #[must_use]
+    pub const fn slot_offset(slot: u32) -> usize {
+        SLOTS_AT + slot as usize * size_of::<Slot>()
+    }
+
+    /// A half by its number, if that lies in the data region and its extent belongs to somebody
+    /// (an extent that belongs to nobody has no pages, and reading it would take some).
+    #[must_use]
+    pub fn half(&self, index: u32) -> Option<&Half> {
+        let offset = index as usize * HALF_BYTES;
+        let inside = offset >= DATA_AT && offset + HALF_BYTES <= FILE_BYTES;
+        if !inside || self.owner(offset / EXTENT_BYTES).load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        Some(self.at(offset))
+    }
+
+    /// A half that we know to be ours or a peer's, without the check of [`Self::half`].
+    ///
+    /// # Panics
+    ///
+    /// If the number leads outside of the file.
+    #[must_use]
+    pub fn half_known(&self, index: u32) -> &Half {
+        let offset = index as usize * HALF_BYTES;
+        assert!(offset >= DATA_AT && offset + HALF_BYTES <= FILE_BYTES);
+        self.at(offset)
+    }
+
+    /// First byte of a ring. The caller has checked whose it is.
+    #[must_use]
+    pub fn ring(&self, loc: Loc) -> *mut u8 {
+        debug_assert!(Loc::parse(loc.emit()).is_some());
+        // SAFETY: a `Loc` lies inside of the file.
+        unsafe { self.base.add(loc.offset()) }
+    }
+
+    /// Which slot owns the extent that `offset` lies in.
+    #[must_use]
+    pub fn owner_of(&self, offset: usize) -> Option<u32> {
+        if offset >= FILE_BYTES {
+            return None;
+        }
+        self.owner(offset / EXTENT_BYTES).load(Ordering::Acquire).checked_sub(1)
+    }
+}

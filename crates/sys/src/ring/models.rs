@@ -1,0 +1,187 @@
+//! Every interleaving of the small cases that matter.
+
+use loom::sync::Arc;
+use loom::sync::Notify;
+use loom::thread;
+
+use super::*;
+use crate::sync::{AtomicU32, fence};
+use crate::wait::{self, WaitWord};
+
+#[derive(Default)]
+struct Pair {
+    head: AtomicU64,
+    tail: AtomicU64,
+    wait: AtomicU64,
+    sleeping: AtomicU32,
+    room_wait: AtomicU32,
+    bytes: [AtomicU32; 2],
+}
+
+/// Bytes come out as they went in, across the wrap.
+#[test]
+fn bytes_arrive_in_order() {
+    loom::model(|| {
+        let pair = Arc::new(Pair::default());
+        let writer = thread::spawn({
+            let pair = pair.clone();
+            move || {
+                for at in 0..3u64 {
+                    while room(&pair.head, at, 2).unwrap() == 0 {
+                        thread::yield_now();
+                    }
+                    pair.bytes[(at & 1) as usize].store(at as u32 + 7, Ordering::Relaxed);
+                    publish(&pair.tail, at + 1);
+                }
+            }
+        });
+        let mut head = 0;
+        while head < 3 {
+            if used(head, tail(&pair.tail), 2).unwrap() == 0 {
+                thread::yield_now();
+                continue;
+            }
+            assert_eq!(pair.bytes[(head & 1) as usize].load(Ordering::Relaxed), head as u32 + 7);
+            head += 1;
+            give_back(&pair.head, head);
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// A cold sleeper is woken by the doorbell of its sequence number.
+#[test]
+fn a_cold_sleeper_is_woken() {
+    loom::model(|| {
+        let pair = Arc::new(Pair::default());
+        let bell = Arc::new(Notify::new());
+        let writer = thread::spawn({
+            let (pair, bell) = (pair.clone(), bell.clone());
+            move || {
+                publish(&pair.tail, 1);
+                if let WaitWord::Cold(_) = wait::look(&pair.wait) {
+                    bell.notify();
+                }
+            }
+        });
+        while tail(&pair.tail) == 0 {
+            wait::arm(&pair.wait, WaitWord::Cold(1));
+            if tail(&pair.tail) == 0 {
+                bell.wait();
+            }
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// An event loop that polls two connections and then sleeps is woken, whichever moves.
+#[test]
+fn a_warm_waiter_is_woken() {
+    loom::model(|| {
+        let pair = Arc::new(Pair::default());
+        pair.wait.store(WaitWord::Warm(0).emit(), Ordering::Relaxed);
+        let bell = Arc::new(Notify::new());
+        let writer = thread::spawn({
+            let (pair, bell) = (pair.clone(), bell.clone());
+            move || {
+                publish(&pair.tail, 1);
+                if let WaitWord::Warm(0) = wait::look(&pair.wait)
+                    && wait::asleep(&pair.sleeping).is_some()
+                {
+                    bell.notify();
+                }
+            }
+        });
+        while tail(&pair.tail) == 0 {
+            wait::fall_asleep(&pair.sleeping);
+            if tail(&pair.tail) == 0 {
+                bell.wait();
+            }
+            wait::awake(&pair.sleeping);
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// A producer that waits for room is woken by the consumer that makes some.
+#[test]
+fn a_full_ring_wakes_its_producer() {
+    loom::model(|| {
+        let pair = Arc::new(Pair::default());
+        pair.tail.store(2, Ordering::Relaxed);
+        let bell = Arc::new(Notify::new());
+        let reader = thread::spawn({
+            let (pair, bell) = (pair.clone(), bell.clone());
+            move || {
+                give_back(&pair.head, 2);
+                fence(Ordering::SeqCst);
+                if pair.room_wait.load(Ordering::Relaxed) != 0 {
+                    bell.notify();
+                }
+            }
+        });
+        while room(&pair.head, 2, 2).unwrap() == 0 {
+            pair.room_wait.store(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            if room(&pair.head, 2, 2).unwrap() == 0 {
+                bell.wait();
+            }
+        }
+        reader.join().unwrap();
+    });
+}
+
+/// The place of the ring that goes with a byte is seen with it, when the ring is exchanged while
+/// it is drained.
+#[test]
+fn an_exchanged_ring_is_seen_with_its_bytes() {
+    loom::model(|| {
+        let pair = Arc::new(Pair::default());
+        let writer = thread::spawn({
+            let pair = pair.clone();
+            move || {
+                pair.bytes[0].store(5, Ordering::Relaxed);
+                publish(&pair.tail, 1);
+                // Only when drained may the place change: here `room_wait` stands for the place.
+                if room(&pair.head, 1, 2).unwrap() == 2 {
+                    pair.room_wait.store(1, Ordering::Relaxed);
+                    pair.bytes[1].store(6, Ordering::Relaxed);
+                    publish(&pair.tail, 2);
+                }
+            }
+        });
+        if tail(&pair.tail) >= 1 {
+            assert_eq!(pair.bytes[0].load(Ordering::Relaxed), 5);
+            give_back(&pair.head, 1);
+            if tail(&pair.tail) == 2 {
+                assert_eq!(pair.room_wait.load(Ordering::Relaxed), 1);
+                assert_eq!(pair.bytes[1].load(Ordering::Relaxed), 6);
+            }
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// Both ends demote at once: each sees the other's last ring offset before bytes behind it.
+#[test]
+fn an_exact_switch_is_seen_before_what_follows_it() {
+    loom::model(|| {
+        let pair = Arc::new(Pair::default());
+        let writer = thread::spawn({
+            let pair = pair.clone();
+            move || {
+                // `bytes[0]` stands for `up_at`, `bytes[1]` for a byte of the ring.
+                pair.bytes[0].store(9, Ordering::Relaxed);
+                pair.sleeping.store(1, Ordering::Release);
+                pair.bytes[1].store(4, Ordering::Relaxed);
+                publish(&pair.tail, 1);
+            }
+        });
+        if tail(&pair.tail) == 1 {
+            assert_eq!(pair.sleeping.load(Ordering::Acquire), 1);
+            assert_eq!(pair.bytes[0].load(Ordering::Relaxed), 9);
+            assert_eq!(pair.bytes[1].load(Ordering::Relaxed), 4);
+        }
+        writer.join().unwrap();
+    });
+}

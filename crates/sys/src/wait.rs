@@ -1,0 +1,100 @@
+//! How a half wants to be woken, and the order of stores and loads that loses no wake-up.
+//!
+//! The sleeper arms, fences, looks once more, and only then sleeps. The waker publishes, fences,
+//! and only then looks whether anybody sleeps. One of them always sees the other:
+//!
+//! ```text
+//! sleeper                         waker
+//! wait := armed                   tail := new
+//! fence                           fence
+//! tail moved? then do not sleep   armed? then ring
+//! ```
+
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// How a half wants to be woken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitWord {
+    /// Not at all: the owner is awake and looks by itself before it sleeps.
+    Off,
+    /// Through the event loop of that number (slot times `WAITERS` plus index), when that sleeps.
+    Warm(u32),
+    /// By one doorbell for each new sequence number.
+    Cold(u32),
+}
+
+impl WaitWord {
+    /// As the word in shared memory.
+    #[must_use]
+    pub const fn emit(self) -> u64 {
+        match self {
+            Self::Off => 0,
+            Self::Warm(waiter) => 1 | (waiter as u64) << 32,
+            Self::Cold(seq) => 2 | (seq as u64) << 32,
+        }
+    }
+
+    /// From the word in shared memory. What makes no sense is `Off`: a peer that writes nonsense
+    /// only goes without doorbells.
+    #[must_use]
+    pub const fn parse(word: u64) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "the upper half")]
+        let number = (word >> 32) as u32;
+        match word & 3 {
+            1 => Self::Warm(number),
+            2 => Self::Cold(number),
+            _ => Self::Off,
+        }
+    }
+}
+
+/// Says how we want to be woken. After this the caller looks once more before it sleeps.
+pub fn arm(wait: &AtomicU64, word: WaitWord) {
+    // Relaxed is enough: the fence orders it before the caller's next look.
+    wait.store(word.emit(), Ordering::Relaxed);
+    // Either the peer sees how to wake us, or we see what it published. Pairs with `look`.
+    fence(Ordering::SeqCst);
+}
+
+/// Asks how the peer wants to be woken, after something was published for it.
+#[must_use]
+pub fn look(wait: &AtomicU64) -> WaitWord {
+    // Pairs with `arm` and with `fall_asleep`.
+    fence(Ordering::SeqCst);
+    WaitWord::parse(wait.load(Ordering::Relaxed))
+}
+
+/// Marks a waiter as about to sleep. After this the caller looks at all it waits for once more.
+pub fn fall_asleep(sleeping: &AtomicU32) {
+    let now = sleeping.load(Ordering::Relaxed);
+    // One writer: only the thread that waits.
+    sleeping.store(now.wrapping_add(1) | 1, Ordering::Relaxed);
+    // Pairs with the fence in `look`.
+    fence(Ordering::SeqCst);
+}
+
+/// Marks a waiter as awake again.
+pub fn awake(sleeping: &AtomicU32) {
+    let now = sleeping.load(Ordering::Relaxed);
+    sleeping.store(now.wrapping_add(1) & !1, Ordering::Relaxed);
+}
+
+/// The sleep that the waiter is in, if it sleeps. To be asked after [`look`].
+#[must_use]
+pub fn asleep(sleeping: &AtomicU32) -> Option<u32> {
+    let now = sleeping.load(Ordering::Relaxed);
+    (now & 1 == 1).then_some(now)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_survive_the_trip() {
+        for word in [WaitWord::Off, WaitWord::Warm(0), WaitWord::Warm(32767), WaitWord::Cold(u32::MAX)] {
+            assert_eq!(WaitWord::parse(word.emit()), word);
+        }
+        assert_eq!(WaitWord::parse(3), WaitWord::Off);
+    }
+}
