@@ -7,6 +7,7 @@
 //! PORTS    [u32; 65536]     who listens on a port: slot + 1 (0: nobody under Shunt)
 //! OFFERS   [u64; BUCKETS]   client half + 1, and once taken the server half + 1 above it
 //! OWNERS   [u32; EXTENTS]   who owns an extent of the data region: slot + 1 (0: free)
+//!          and OWNER_HALVES if it holds halves
 //! SLOTS    [Slot; SLOTS]    one per process
 //! DATA     extents of 1 MiB: halves (512 bytes each) and ring blocks
 //! ```
@@ -43,6 +44,10 @@ pub const BLOCK_BYTES: usize = 16 << 10;
 pub const HALF_BYTES: usize = 512;
 /// Waiters (event loops that poll in memory) of one process; more use doorbells.
 pub const WAITERS: usize = 32;
+/// Bit of an owner word: the extent holds halves; without it, ring blocks.
+pub const OWNER_HALVES: u32 = 1 << 31;
+/// Halves in a block.
+pub const HALVES_PER_BLOCK: usize = BLOCK_BYTES / HALF_BYTES;
 /// Reason codes counted in a slot.
 pub const REASONS: usize = 64;
 

@@ -215,6 +215,11 @@ mod calls {
         let limit = if timeout_ms < 0 { std::ptr::null() } else { &raw const ts };
         call!(SYS_ppoll, fds.as_mut_ptr(), fds.len(), limit, 0, 8)
     }
+    /// Waits until the socket takes bytes, at most `ms`.
+    pub fn wait_writable(fd: i32, ms: i32) {
+        let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+        let _ = poll(&mut fds, ms);
+    }
     pub fn shutdown(fd: i32, how: i32) -> Result<()> {
         call!(SYS_shutdown, fd, how).map(drop)
     }

@@ -11,6 +11,8 @@ pub mod call;
 #[cfg(not(loom))]
 pub mod diag;
 #[cfg(not(loom))]
+pub mod iov;
+#[cfg(not(loom))]
 pub mod lock;
 #[cfg(not(loom))]
 pub mod map;

@@ -86,3 +86,59 @@ fn contended(word: &AtomicU32) -> Option<Held<'_>> {
         }
     }
 }
+
+/// A value behind such a lock, for one process.
+#[derive(Debug, Default)]
+pub struct Guarded<T> {
+    word: AtomicU32,
+    value: std::cell::UnsafeCell<T>,
+}
+
+// SAFETY: the value is reached under the lock only.
+unsafe impl<T: Send> Sync for Guarded<T> {}
+
+/// A value, held.
+#[derive(Debug)]
+pub struct Value<'a, T> {
+    _held: Held<'a>,
+    value: &'a std::cell::UnsafeCell<T>,
+}
+
+impl<T> std::ops::Deref for Value<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        // SAFETY: the lock is held for as long as this lives.
+        unsafe { &*self.value.get() }
+    }
+}
+
+impl<T> std::ops::DerefMut for Value<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the same, and we are borrowed mutably.
+        unsafe { &mut *self.value.get() }
+    }
+}
+
+impl<T> Guarded<T> {
+    /// Puts a value behind a lock.
+    pub const fn new(value: T) -> Self {
+        Self { word: AtomicU32::new(0), value: std::cell::UnsafeCell::new(value) }
+    }
+
+    /// Takes the lock; `None` if this thread holds it already (a signal handler).
+    pub fn lock(&self) -> Option<Value<'_, T>> {
+        let held = lock(&self.word)?;
+        Some(Value { _held: held, value: &self.value })
+    }
+
+    /// Takes the lock if it is free.
+    pub fn try_lock(&self) -> Option<Value<'_, T>> {
+        let held = try_lock(&self.word)?;
+        Some(Value { _held: held, value: &self.value })
+    }
+
+    /// The word of the lock, for those who hold it over `fork`.
+    pub fn word(&self) -> &AtomicU32 {
+        &self.word
+    }
+}

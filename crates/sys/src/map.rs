@@ -10,7 +10,7 @@ use std::io;
 
 use crate::abi::{
     BUCKETS, BUCKET_WAYS, DATA_AT, EXTENT_BYTES, EXTENTS, FILE_BYTES, HALF_BYTES, Half, Header,
-    Loc, MAGIC, OFFERS_AT, OWNERS_AT, PORTS_AT, SLOTS, SLOTS_AT, Slot, VERSION,
+    Loc, MAGIC, OFFERS_AT, OWNER_HALVES, OWNERS_AT, PORTS_AT, SLOTS, SLOTS_AT, Slot, VERSION,
 };
 use crate::call;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -204,6 +204,30 @@ impl Map {
         self.at(OFFERS_AT + line * BUCKET_WAYS * 8)
     }
 
+    /// Number of the first word that a hash leads to.
+    #[must_use]
+    pub const fn offer_index(hash: u64) -> u64 {
+        (hash & (BUCKETS / BUCKET_WAYS - 1) as u64) * BUCKET_WAYS as u64
+    }
+
+    /// An offer word by its number; a number that cannot be is taken modulo the table.
+    #[must_use]
+    pub fn offer_word(&self, index: u64) -> &AtomicU64 {
+        #[expect(clippy::cast_possible_truncation, reason = "masked")]
+        self.at(OFFERS_AT + (index as usize & (BUCKETS - 1)) * 8)
+    }
+
+    /// Copies bytes of a ring of our own, from stream offset `at`.
+    pub fn copy_out(&self, loc: Loc, at: u64, to: &mut [u8]) {
+        assert!(to.len() <= loc.bytes());
+        let ring = self.ring(loc);
+        let [(a, x), (b, y)] = crate::ring::pieces(at, to.len(), loc.bytes());
+        // SAFETY: `pieces` stays inside of the ring and `to` has `x + y` bytes.
+        unsafe { std::ptr::copy_nonoverlapping(ring.add(a), to.as_mut_ptr(), x) };
+        // SAFETY: the same.
+        unsafe { std::ptr::copy_nonoverlapping(ring.add(b), to.as_mut_ptr().add(x), y) };
+    }
+
     /// The owner word of an extent.
     ///
     /// # Panics
@@ -232,13 +256,13 @@ impl Map {
         SLOTS_AT + slot as usize * size_of::<Slot>()
     }
 
-    /// A half by its number, if that lies in the data region and its extent belongs to somebody
-    /// (an extent that belongs to nobody has no pages, and reading it would take some).
+    /// A half by its number, if that lies in an extent that holds halves (one that belongs to
+    /// nobody has no pages, and reading it would take some).
     #[must_use]
     pub fn half(&self, index: u32) -> Option<&Half> {
         let offset = index as usize * HALF_BYTES;
         let inside = offset >= DATA_AT && offset + HALF_BYTES <= FILE_BYTES;
-        if !inside || self.owner(offset / EXTENT_BYTES).load(Ordering::Acquire) == 0 {
+        if !inside || self.owner(offset / EXTENT_BYTES).load(Ordering::Acquire) & OWNER_HALVES == 0 {
             return None;
         }
         Some(self.at(offset))
@@ -270,6 +294,7 @@ impl Map {
         if offset >= FILE_BYTES {
             return None;
         }
-        self.owner(offset / EXTENT_BYTES).load(Ordering::Acquire).checked_sub(1)
+        let word = self.owner(offset / EXTENT_BYTES).load(Ordering::Acquire);
+        (word & !OWNER_HALVES).checked_sub(1)
     }
 }

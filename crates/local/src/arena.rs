@@ -1,0 +1,230 @@
+//! This process's memory on the board: halves and ring blocks.
+//!
+//! Extents of 1 MiB are taken from the board and split like a buddy heap; pages are taken a
+//! quarter of an extent at a time. What is given back is kept for the next connection, so that in
+//! the steady state nothing here calls the kernel.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use sys::abi::{
+    BLOCK_BYTES, EXTENT_BYTES, HALF_BYTES, HALVES_PER_BLOCK, Half, Loc, OWNER_HALVES, half_flags,
+    half_state,
+};
+use sys::sync::Ordering;
+
+use crate::Reason;
+use crate::board::Board;
+
+/// Blocks of 16 KiB in an extent.
+const BLOCKS: u32 = 64;
+/// Blocks in a quarter.
+const QUARTER: u32 = BLOCKS / 4;
+
+/// What of the board is ours.
+#[derive(Debug, Default)]
+pub struct Arena {
+    /// Free blocks by order, as numbers in the file.
+    free: [BTreeSet<u32>; Loc::ORDER_MAX as usize + 1],
+    /// Free halves; last in, first out, so that they are warm.
+    halves: Vec<u32>,
+    /// Extent from which halves are cut, and its next block.
+    half_extent: Option<(usize, u32)>,
+    /// For each ring extent its quarters that have pages.
+    quarters: Vec<(u32, u8)>,
+    /// Closed halves whose peers have not closed yet.
+    limbo: VecDeque<u32>,
+    bytes_owned: usize,
+    bytes_used: usize,
+}
+
+impl Arena {
+    /// To be called in a forked child: all of it is the parent's.
+    pub fn forked(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Bytes of ring blocks handed out.
+    #[must_use]
+    pub fn bytes_used(&self) -> usize {
+        self.bytes_used
+    }
+
+    fn account(&self, board: &Board) {
+        if let Some(slot) = board.my_slot() {
+            slot.bytes_owned.store(self.bytes_owned as u64, Ordering::Relaxed);
+            slot.bytes_used.store(self.bytes_used as u64, Ordering::Relaxed);
+        }
+    }
+
+    fn extent(&mut self, board: &Board, kind: u32) -> Result<usize, Reason> {
+        let slot = board.ensure_slot()?;
+        board.take_extent(slot, kind).ok_or(Reason::NoMemory)
+    }
+
+    /// Takes a half of ours; its generation is new, all else but its counters is for the caller
+    /// to write.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::NoMemory`] or [`Reason::NoSlot`].
+    pub fn half(&mut self, board: &Board, bytes_max: usize) -> Result<u32, Reason> {
+        self.sweep(board, 4);
+        if self.halves.is_empty() {
+            self.more_halves(board, bytes_max)?;
+        }
+        let index = self.halves.pop().ok_or(Reason::NoMemory)?;
+        let half = board.map.half_known(index);
+        half.generation.fetch_add(1, Ordering::Relaxed);
+        Ok(index)
+    }
+
+    fn more_halves(&mut self, board: &Board, bytes_max: usize) -> Result<(), Reason> {
+        if self.bytes_owned + BLOCK_BYTES > bytes_max {
+            return Err(Reason::NoMemory);
+        }
+        let (extent, block) = match self.half_extent {
+            Some((extent, block)) if block < BLOCKS => (extent, block),
+            _ => (self.extent(board, OWNER_HALVES)?, 0),
+        };
+        let offset = extent * EXTENT_BYTES + block as usize * BLOCK_BYTES;
+        self.half_extent = Some((extent, block));
+        board.map.commit(board.fd(), offset, BLOCK_BYTES).map_err(|_| Reason::NoMemory)?;
+        self.half_extent = Some((extent, block + 1));
+        self.bytes_owned += BLOCK_BYTES;
+        let first = u32::try_from(offset / HALF_BYTES).map_err(|_| Reason::NoMemory)?;
+        let count = u32::try_from(HALVES_PER_BLOCK).map_err(|_| Reason::NoMemory)?;
+        for index in (first..first + count).rev() {
+            board.map.half_known(index).generation.store(1, Ordering::Relaxed);
+            self.halves.push(index);
+        }
+        self.account(board);
+        Ok(())
+    }
+
+    /// Gives a half back for which no peer waits.
+    pub fn free_half(&mut self, board: &Board, index: u32) {
+        let half = board.map.half_known(index);
+        half.peer.store(0, Ordering::Relaxed);
+        half.state.store(half_state::FREE, Ordering::Release);
+        self.halves.push(index);
+    }
+
+    /// Keeps a closed half, and its ring, until its peer has closed too.
+    pub fn retire(&mut self, board: &Board, index: u32) {
+        if self.try_bury(board, index) {
+            return;
+        }
+        self.limbo.push_back(index);
+    }
+
+    /// Looks at up to `n` closed halves whether their peers have closed meanwhile.
+    pub fn sweep(&mut self, board: &Board, n: usize) {
+        for _ in 0..n.min(self.limbo.len()) {
+            let Some(index) = self.limbo.pop_front() else { return };
+            if !self.try_bury(board, index) {
+                self.limbo.push_back(index);
+            }
+        }
+    }
+
+    fn try_bury(&mut self, board: &Board, index: u32) -> bool {
+        let half = board.map.half_known(index);
+        if half.users.load(Ordering::Relaxed) > 0 || !peer_is_done(board, index, half) {
+            return false;
+        }
+        let loc = Loc::parse(half.loc.swap(0, Ordering::Relaxed));
+        if let Some(loc) = loc {
+            self.free_block(board, loc);
+        }
+        self.free_half(board, index);
+        true
+    }
+
+    /// Takes a ring block of `order`.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::NoMemory`].
+    pub fn block(&mut self, board: &Board, order: u32, bytes_max: usize) -> Result<Loc, Reason> {
+        let found = (order..=Loc::ORDER_MAX).find(|o| !self.free[*o as usize].is_empty());
+        let (mut have, block) = match found {
+            Some(o) => (o, self.free[o as usize].pop_first().ok_or(Reason::NoMemory)?),
+            None => {
+                if self.bytes_owned + (BLOCK_BYTES << order) > bytes_max {
+                    return Err(Reason::NoMemory);
+                }
+                let extent = self.extent(board, 0)?;
+                let first = u32::try_from(extent).map_err(|_| Reason::NoMemory)? * BLOCKS;
+                self.quarters.push((first, 0));
+                (Loc::ORDER_MAX, first)
+            }
+        };
+        while have > order {
+            have -= 1;
+            self.free[have as usize].insert(block + (1 << have));
+        }
+        let loc = Loc { block, order };
+        if let Err(reason) = self.pages(board, loc, bytes_max) {
+            self.insert(loc);
+            return Err(reason);
+        }
+        self.bytes_used += loc.bytes();
+        self.account(board);
+        Ok(loc)
+    }
+
+    /// Makes sure that a block has pages.
+    fn pages(&mut self, board: &Board, loc: Loc, bytes_max: usize) -> Result<(), Reason> {
+        let first = loc.block & !(BLOCKS - 1);
+        let Some(entry) = self.quarters.iter_mut().find(|(f, _)| *f == first) else {
+            return Err(Reason::NoMemory);
+        };
+        let from = (loc.block - first) / QUARTER;
+        let to = (loc.block - first + (1 << loc.order)).div_ceil(QUARTER);
+        for quarter in from..to {
+            if entry.1 & 1 << quarter != 0 {
+                continue;
+            }
+            let bytes = QUARTER as usize * BLOCK_BYTES;
+            if self.bytes_owned + bytes > bytes_max {
+                return Err(Reason::NoMemory);
+            }
+            let offset = (first + quarter * QUARTER) as usize * BLOCK_BYTES;
+            board.map.commit(board.fd(), offset, bytes).map_err(|_| Reason::NoMemory)?;
+            entry.1 |= 1 << quarter;
+            self.bytes_owned += bytes;
+        }
+        Ok(())
+    }
+
+    /// Gives a ring block back.
+    pub fn free_block(&mut self, board: &Board, loc: Loc) {
+        self.bytes_used = self.bytes_used.saturating_sub(loc.bytes());
+        self.insert(loc);
+        self.account(board);
+    }
+
+    fn insert(&mut self, loc: Loc) {
+        let Loc { mut block, mut order } = loc;
+        while order < Loc::ORDER_MAX {
+            let buddy = block ^ (1 << order);
+            if !self.free[order as usize].remove(&buddy) {
+                break;
+            }
+            block &= buddy;
+            order += 1;
+        }
+        self.free[order as usize].insert(block);
+    }
+}
+
+/// Whether the peer of a closed half will not look at it any more: it has closed too, serves
+/// another connection, or is gone.
+fn peer_is_done(board: &Board, index: u32, half: &Half) -> bool {
+    let Some(peer) = half.peer.load(Ordering::Relaxed).checked_sub(1) else { return true };
+    let Some(p) = board.map.half(peer) else { return true };
+    p.generation.load(Ordering::Acquire) != half.peer_generation.load(Ordering::Relaxed)
+        || p.peer.load(Ordering::Acquire) != index + 1
+        || p.flags.load(Ordering::Acquire) & half_flags::CLOSED != 0
+        || p.state.load(Ordering::Acquire) == half_state::FREE
+}

@@ -1,0 +1,555 @@
+//! The board: who takes part, who listens where, who offers which connection.
+//!
+//! One file per user and network namespace, in a directory that nobody else may enter. Being able
+//! to open it *is* the permission to take part; a process that drops its privileges afterwards
+//! keeps what it has mapped.
+
+use std::ffi::CString;
+use std::net::SocketAddrV6;
+
+use sys::abi::{
+    BLOCK_BYTES, DATA_AT, EXTENT_BYTES, EXTENTS, HALF_BYTES, HALVES_PER_BLOCK, Half, OWNER_HALVES,
+    SLOTS, Slot, half_state, slot_state,
+};
+use sys::call;
+use sys::map::{Access, Map, MapError};
+use sys::sync::{AtomicU32, AtomicU64, Ordering};
+
+use crate::Reason;
+
+/// `SO_NETNS_COOKIE`, absent from libc.
+const SO_NETNS_COOKIE: i32 = 71;
+/// Byte of the file whose lock says that the owner of slot 0 lives; the others follow. Far behind
+/// the last byte, so that nothing else can mean it.
+const LOCKS_AT: i64 = 1 << 40;
+
+/// Number of the current network namespace.
+fn netns() -> Result<u64, MapError> {
+    let fd = call::socket(1, 1 | 0o2_000_000, 0).map_err(|e| MapError::System("socket", e))?;
+    // SOL_SOCKET is 1.
+    let cookie = call::getsockopt::<u64>(fd, 1, SO_NETNS_COOKIE);
+    let _ = call::close(fd);
+    match cookie {
+        Ok(cookie) => Ok(cookie),
+        // Before Linux 5.14: the inode number does as well, and lives as long.
+        Err(_) => call::open(c"/proc/self/ns/net", 0, 0)
+            .and_then(|fd| {
+                let stat = call::fstat(fd);
+                let _ = call::close(fd);
+                stat.map(|s| s.st_ino)
+            })
+            .map_err(|e| MapError::System("network namespace", e)),
+    }
+}
+
+/// The directory of the board: `dir`, or the usual one of this user.
+#[must_use]
+pub fn directory(dir: Option<&str>) -> String {
+    dir.map_or_else(|| format!("/dev/shm/shunt-{}", call::geteuid()), str::to_owned)
+}
+
+/// Where the board of this user and network namespace is: its path, and the namespace's number.
+///
+/// # Errors
+///
+/// If the namespace cannot be named, or the path cannot be written as one.
+pub fn locate(dir: Option<&str>) -> Result<(CString, u64), MapError> {
+    let netns = netns()?;
+    let path = format!("{}/board-{netns:x}", directory(dir));
+    CString::new(path).map(|p| (p, netns)).map_err(|_| MapError::NotOurs)
+}
+
+/// Makes the directory if it is absent; it must be ours and closed to others.
+fn prepare(dir: Option<&str>) -> Result<(), MapError> {
+    let path = CString::new(directory(dir)).map_err(|_| MapError::NotOurs)?;
+    let stat = match call::lstat(&path) {
+        Ok(stat) => stat,
+        Err(_) => {
+            let _ = call::mkdir(&path, 0o700);
+            call::lstat(&path).map_err(|e| MapError::System("make the board's directory", e))?
+        }
+    };
+    const S_IFMT: u32 = 0o170_000;
+    const S_IFDIR: u32 = 0o040_000;
+    let ours = stat.st_uid == call::geteuid() && stat.st_mode & S_IFMT == S_IFDIR;
+    if ours && stat.st_mode & 0o077 == 0 { Ok(()) } else { Err(MapError::NotOurs) }
+}
+
+/// Each half that is or was in use, with its number. What a tool reads is racy by nature.
+pub fn halves(map: &Map) -> impl Iterator<Item = (u32, &Half)> {
+    let extents = (map.header().extents_used.load(Ordering::Relaxed) as usize).min(EXTENTS);
+    (DATA_AT / EXTENT_BYTES..extents)
+        .filter(|e| map.owner(*e).load(Ordering::Acquire) & OWNER_HALVES != 0)
+        .flat_map(move |extent| {
+            let first = extent * (EXTENT_BYTES / HALF_BYTES);
+            let blocks = (0..EXTENT_BYTES / BLOCK_BYTES).map(move |b| first + b * HALVES_PER_BLOCK);
+            // Blocks are taken in order, and a taken block has no half of generation 0.
+            blocks
+                .take_while(|at| {
+                    number(*at).and_then(|i| map.half(i)).is_some_and(|h| h.generation.load(Ordering::Relaxed) != 0)
+                })
+                .flat_map(|at| at..at + HALVES_PER_BLOCK)
+        })
+        .filter_map(|at| number(at).and_then(|i| Some((i, map.half(i)?))))
+        .filter(|(_, half)| half.state.load(Ordering::Relaxed) != half_state::FREE)
+}
+
+fn number(at: usize) -> Option<u32> {
+    u32::try_from(at).ok()
+}
+
+/// Both ends of a connection as words, for halves and hashes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ends {
+    /// Our address and port.
+    pub local: SocketAddrV6,
+    /// The peer's.
+    pub remote: SocketAddrV6,
+}
+
+fn words(addr: SocketAddrV6) -> [u64; 2] {
+    let n = u128::from(*addr.ip());
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+    [(n >> 64) as u64, n as u64]
+}
+
+impl Ends {
+    /// As the peer sees it.
+    #[must_use]
+    pub const fn mirrored(self) -> Self {
+        Self { local: self.remote, remote: self.local }
+    }
+
+    /// Both ports, ours in the low half.
+    #[must_use]
+    pub fn ports(self) -> u32 {
+        u32::from(self.local.port()) | u32::from(self.remote.port()) << 16
+    }
+
+    fn hash(self) -> u64 {
+        let mut h = u64::from(self.ports());
+        for word in words(self.local).into_iter().chain(words(self.remote)) {
+            h = (h ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        }
+        h ^ h >> 32
+    }
+
+    /// Writes the ends into a half.
+    pub fn write(self, half: &Half) {
+        half.ports.store(self.ports(), Ordering::Relaxed);
+        for (to, addr) in [(&half.local_addr, self.local), (&half.remote_addr, self.remote)] {
+            for (to, word) in to.iter().zip(words(addr)) {
+                to.store(word, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether a half says these ends.
+    #[must_use]
+    pub fn are_of(self, half: &Half) -> bool {
+        let same = |at: &[AtomicU64; 2], addr| {
+            at.iter().zip(words(addr)).all(|(at, word)| at.load(Ordering::Relaxed) == word)
+        };
+        half.ports.load(Ordering::Relaxed) == self.ports()
+            && same(&half.local_addr, self.local)
+            && same(&half.remote_addr, self.remote)
+    }
+}
+
+/// This process on the board.
+#[derive(Debug)]
+pub struct Board {
+    /// The mapped file.
+    pub map: Map,
+    /// Descriptor of the file: memory is taken through it, and it holds our slot's lock. Changes
+    /// when a child takes a slot of its own.
+    fd: AtomicU32,
+    path: CString,
+    /// Our slot plus one; 0: none yet.
+    slot: AtomicU32,
+    netlink: AtomicU32,
+    /// First number for descriptors of our own.
+    high: i32,
+}
+
+impl Board {
+    /// Opens (or makes) the board. `high`: descriptors of ours get at least this number.
+    ///
+    /// # Errors
+    ///
+    /// What [`MapError`] says; the process then stays on TCP.
+    pub fn join(dir: Option<&str>, high: i32) -> Result<Self, MapError> {
+        prepare(dir)?;
+        let (path, netns) = locate(dir)?;
+        let (map, fd) = Map::open(&path, netns, Access::Guest)?;
+        let fd = out_of_the_way(fd, high);
+        Ok(Self {
+            map,
+            fd: AtomicU32::new(fd.cast_unsigned()),
+            path,
+            slot: AtomicU32::new(0),
+            netlink: AtomicU32::new(u32::MAX),
+            high,
+        })
+    }
+
+    /// Descriptor of the file.
+    #[must_use]
+    pub fn fd(&self) -> i32 {
+        self.fd.load(Ordering::Relaxed).cast_signed()
+    }
+
+    /// Whether a descriptor is one of our own, which the guest must not close.
+    #[must_use]
+    pub fn owns(&self, fd: i32) -> bool {
+        fd >= 0
+            && (fd == self.fd() || fd.cast_unsigned() == self.netlink.load(Ordering::Relaxed))
+    }
+
+    /// Our own descriptors, lowest first, for those who close ranges around them.
+    #[must_use]
+    pub fn own_fds(&self) -> [i32; 2] {
+        let mut fds = [self.fd(), self.netlink.load(Ordering::Relaxed).cast_signed()];
+        fds.sort_unstable();
+        fds
+    }
+
+    /// Our slot, if we have one.
+    #[must_use]
+    pub fn slot(&self) -> Option<u32> {
+        self.slot.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// Our slot's words.
+    #[must_use]
+    pub fn my_slot(&self) -> Option<&Slot> {
+        self.slot().map(|s| self.map.slot(s))
+    }
+
+    /// To be called in a forked child: the slot is the parent's. The parent's descriptor stays
+    /// open, so that memory we share with it is not taken for a dead process's.
+    pub fn forked(&self) {
+        self.slot.store(0, Ordering::Relaxed);
+        // The netlink socket is shared with the parent: answers would go astray.
+        let old = self.netlink.swap(u32::MAX, Ordering::Relaxed);
+        if old != u32::MAX {
+            let _ = call::close(old.cast_signed());
+        }
+    }
+
+    /// Our slot; takes one if we have none.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::NoSlot`] or [`Reason::NoMemory`].
+    pub fn ensure_slot(&self) -> Result<u32, Reason> {
+        if let Some(slot) = self.slot() {
+            return Ok(slot);
+        }
+        // A lock of our own needs an open file of our own: the one inherited from a parent holds
+        // the parent's.
+        let fd = call::open(&self.path, 0o2 | 0o2_000_000 | 0o400_000, 0)
+            .map(|fd| out_of_the_way(fd, self.high))
+            .map_err(|_| Reason::NoSlot)?;
+        match self.take_slot(fd) {
+            Some(slot) => {
+                // The inherited descriptor is kept open on purpose, see `forked`; the one that
+                // this very process opened before it had a slot is kept too (two descriptors at
+                // most).
+                self.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
+                self.slot.store(slot + 1, Ordering::Relaxed);
+                Ok(slot)
+            }
+            None => {
+                let _ = call::close(fd);
+                Err(Reason::NoSlot)
+            }
+        }
+    }
+
+    fn take_slot(&self, fd: i32) -> Option<u32> {
+        let used = &self.map.header().slots_used;
+        self.reclaim(fd);
+        for index in 0..SLOTS {
+            let index = number(index)?;
+            if call::byte_locked(fd, LOCKS_AT + i64::from(index)).unwrap_or(true) {
+                continue;
+            }
+            if self.map.commit(fd, Map::slot_offset(index), size_of::<Slot>()).is_err() {
+                return None;
+            }
+            let slot = self.map.slot(index);
+            let free = slot.state.compare_exchange(
+                slot_state::FREE,
+                slot_state::BUSY,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            );
+            if free.is_err() {
+                continue;
+            }
+            if call::lock_byte(fd, LOCKS_AT + i64::from(index)).is_err() {
+                slot.state.store(slot_state::FREE, Ordering::Release);
+                continue;
+            }
+            self.fill(slot);
+            used.fetch_max(index + 1, Ordering::Relaxed);
+            slot.state.store(slot_state::LIVE, Ordering::Release);
+            return Some(index);
+        }
+        None
+    }
+
+    fn fill(&self, slot: &Slot) {
+        slot.generation.fetch_add(1, Ordering::Relaxed);
+        slot.pid.store(call::getpid(), Ordering::Relaxed);
+        slot.uid.store(call::geteuid(), Ordering::Relaxed);
+        slot.since.store(call::wall_ns() / 1_000_000_000, Ordering::Relaxed);
+        let name = call::comm();
+        for (to, from) in slot.comm.iter().zip(name.chunks_exact(8)) {
+            let mut word = [0; 8];
+            word.copy_from_slice(from);
+            to.store(u64::from_le_bytes(word), Ordering::Relaxed);
+        }
+        let t = &slot.totals;
+        for counter in [
+            &slot.bytes_owned,
+            &slot.bytes_used,
+            &slot.attached,
+            &slot.closed,
+            &t.bytes_tx,
+            &t.bytes_rx,
+            &t.bells,
+            &t.sleeps,
+            &t.spins,
+            &t.stalls,
+        ] {
+            counter.store(0, Ordering::Relaxed);
+        }
+        for word in slot.reasons.iter().chain(&slot.links) {
+            word.store(0, Ordering::Relaxed);
+        }
+        for line in &slot.waiters {
+            line.word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Frees the slots of processes that are dead and that nobody alive leads to.
+    fn reclaim(&self, fd: i32) {
+        let used = self.map.header().slots_used.load(Ordering::Relaxed).min(1024);
+        let dead = |i: &u32| {
+            let state = self.map.slot(*i).state.load(Ordering::Acquire);
+            state == slot_state::LIVE
+                && call::byte_locked(fd, LOCKS_AT + i64::from(*i)) == Ok(false)
+        };
+        let dead: Vec<u32> = (0..used).filter(dead).collect();
+        for &index in &dead {
+            let linked = (0..used).filter(|i| !dead.contains(i)).any(|i| {
+                let slot = self.map.slot(i);
+                slot.state.load(Ordering::Acquire) == slot_state::LIVE
+                    && slot.links.get(index as usize).is_some_and(|n| n.load(Ordering::Acquire) != 0)
+            });
+            let slot = self.map.slot(index);
+            if linked
+                || slot
+                    .state
+                    .compare_exchange(slot_state::LIVE, slot_state::BUSY, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_err()
+            {
+                continue;
+            }
+            // Another reclaimer may have been quicker, and a new owner be here already.
+            if call::byte_locked(fd, LOCKS_AT + i64::from(index)) != Ok(false) {
+                slot.state.store(slot_state::LIVE, Ordering::Release);
+                continue;
+            }
+            self.bury(fd, index);
+            slot.state.store(slot_state::FREE, Ordering::Release);
+        }
+    }
+
+    /// Takes the memory, the ports and the offers of a dead process off the board.
+    fn bury(&self, fd: i32, slot: u32) {
+        for port in 0..=u16::MAX {
+            let word = self.map.port(port);
+            if word.load(Ordering::Relaxed) == slot + 1 {
+                let _ = word.compare_exchange(slot + 1, 0, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        }
+        let extents = (self.map.header().extents_used.load(Ordering::Relaxed) as usize).min(EXTENTS);
+        for extent in DATA_AT / EXTENT_BYTES..extents {
+            let word = self.map.owner(extent);
+            if word.load(Ordering::Acquire) & !OWNER_HALVES == slot + 1 {
+                self.map.release(fd, extent * EXTENT_BYTES, EXTENT_BYTES);
+                word.store(0, Ordering::Release);
+            }
+        }
+    }
+
+    /// Takes a free extent for `slot`, without pages yet. `kind`: 0 or [`OWNER_HALVES`].
+    pub(crate) fn take_extent(&self, slot: u32, kind: u32) -> Option<usize> {
+        let used = &self.map.header().extents_used;
+        for extent in DATA_AT / EXTENT_BYTES..EXTENTS {
+            let word = self.map.owner(extent);
+            if word.load(Ordering::Relaxed) == 0
+                && word
+                    .compare_exchange(0, (slot + 1) | kind, Ordering::AcqRel, Ordering::Relaxed)
+                    .is_ok()
+            {
+                used.fetch_max(number(extent + 1)?, Ordering::Relaxed);
+                return Some(extent);
+            }
+        }
+        None
+    }
+
+    /// Says that we (or what we were forked from) listen on `port`.
+    pub fn listen(&self, port: u16) -> Result<(), Reason> {
+        let slot = self.ensure_slot()?;
+        let word = self.map.port(port);
+        if !self.listening(port) {
+            word.store(slot + 1, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Whether somebody under Shunt listens on `port`.
+    #[must_use]
+    pub fn listening(&self, port: u16) -> bool {
+        let word = self.map.port(port).load(Ordering::Acquire);
+        word != 0
+            && word as usize <= SLOTS
+            && self.map.slot(word - 1).state.load(Ordering::Acquire) == slot_state::LIVE
+    }
+
+    /// Puts an offer on the board: our half, under the ends as we see them. Answers the number of
+    /// the word, to be asked by [`taken`].
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::OffersFull`].
+    pub fn offer(&self, half: u32, ends: Ends) -> Result<u64, Reason> {
+        let line = self.map.offers(ends.hash());
+        let mine = u64::from(half) + 1;
+        let first = Map::offer_index(ends.hash());
+        for (way, word) in line.iter().enumerate() {
+            if word.load(Ordering::Relaxed) == 0
+                && word.compare_exchange(0, mine, Ordering::Release, Ordering::Relaxed).is_ok()
+            {
+                return Ok(first + way as u64);
+            }
+        }
+        // A word may have outlived its half: the owner was killed, or the half serves another
+        // connection now.
+        for (way, word) in line.iter().enumerate() {
+            let old = word.load(Ordering::Acquire);
+            if self.stale(old)
+                && word.compare_exchange(old, mine, Ordering::Release, Ordering::Relaxed).is_ok()
+            {
+                return Ok(first + way as u64);
+            }
+        }
+        Err(Reason::OffersFull)
+    }
+
+    fn stale(&self, word: u64) -> bool {
+        let Some((half, _)) = split(word) else { return true };
+        self.map.half(half).is_none_or(|h| {
+            let state = h.state.load(Ordering::Acquire);
+            state != half_state::OFFERED && state != half_state::ATTACHED
+        })
+    }
+
+    /// Finds the offer of the peer of a connection whose ends *we* see as `ends`: its word, its
+    /// half, and the half that has taken it already, if any.
+    #[must_use]
+    pub fn find(&self, ends: Ends) -> Option<(&AtomicU64, u32, Option<u32>)> {
+        let theirs = ends.mirrored();
+        self.map.offers(theirs.hash()).iter().find_map(|word| {
+            let (half, taker) = split(word.load(Ordering::Acquire))?;
+            let h = self.map.half(half)?;
+            let state = h.state.load(Ordering::Acquire);
+            let open = state == half_state::OFFERED || state == half_state::ATTACHED;
+            (open && theirs.are_of(h)).then_some((word, half, taker))
+        })
+    }
+
+    /// Takes an offer for `server`; `false` if it was withdrawn or taken meanwhile.
+    #[must_use]
+    pub fn take(word: &AtomicU64, client: u32, server: u32) -> bool {
+        let open = u64::from(client) + 1;
+        let taken = open | (u64::from(server) + 1) << 32;
+        // Release: our half's words before the word that leads to it. Pairs with `taken`.
+        word.compare_exchange(open, taken, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Takes our offer back; `false` if it has been taken.
+    #[must_use]
+    pub fn withdraw(word: &AtomicU64, half: u32) -> bool {
+        let open = u64::from(half) + 1;
+        word.compare_exchange(open, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+            || split(word.load(Ordering::Acquire)).is_none_or(|(h, _)| h != half)
+    }
+
+    /// Clears the word of an offer of ours, taken or not.
+    pub fn clear(word: &AtomicU64, half: u32) {
+        let now = word.load(Ordering::Relaxed);
+        if split(now).is_some_and(|(h, _)| h == half) {
+            let _ = word.compare_exchange(now, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// The netlink socket, opened once per process.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::NoDiag`].
+    pub fn netlink(&self) -> Result<i32, Reason> {
+        let fd = self.netlink.load(Ordering::Relaxed);
+        if fd != u32::MAX {
+            return Ok(fd.cast_signed());
+        }
+        let fd = sys::diag::open().map_err(|_| Reason::NoDiag)?;
+        let fd = out_of_the_way(fd, self.high).cast_unsigned();
+        match self.netlink.compare_exchange(u32::MAX, fd, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => Ok(fd.cast_signed()),
+            Err(other) => {
+                let _ = call::close(fd.cast_signed());
+                Ok(other.cast_signed())
+            }
+        }
+    }
+
+    /// Forgets the netlink socket: somebody closed it behind our back.
+    pub fn netlink_gone(&self) {
+        self.netlink.store(u32::MAX, Ordering::Relaxed);
+    }
+}
+
+/// Moves a descriptor of ours to a high number, where the guest does not look.
+fn out_of_the_way(fd: i32, high: i32) -> i32 {
+    match call::dup_above(fd, high) {
+        Ok(up) => {
+            let _ = call::close(fd);
+            up
+        }
+        Err(_) => fd,
+    }
+}
+
+/// The client half and the taker in an offer word.
+fn split(word: u64) -> Option<(u32, Option<u32>)> {
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
+    let (client, taker) = (word as u32, (word >> 32) as u32);
+    client.checked_sub(1).map(|c| (c, taker.checked_sub(1)))
+}
+
+/// Who has taken the offer of `half`.
+#[must_use]
+pub fn taken(word: &AtomicU64, half: u32) -> Option<u32> {
+    // Acquire: the taker's half. Pairs with `Board::take`.
+    match split(word.load(Ordering::Acquire)) {
+        Some((h, Some(taker))) if h == half => Some(taker),
+        _ => None,
+    }
+}

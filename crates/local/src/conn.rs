@@ -1,0 +1,981 @@
+//! One connection of this process: from the offer to the exact switch, the ring, and back.
+//!
+//! ```text
+//! Fresh -connect()-> Offered ----taken----+
+//!   |                   |                 v
+//!   |             not taken, withdrawn  Attached -demoted both ways-> Tcp
+//!   |                   v                 ^
+//! accept()-> Server -----+-> Tcp          |
+//!                +-----found the offer----+
+//! ```
+//!
+//! Each direction of an attached connection goes TCP, then ring (from the TCP offset `up_at`), then
+//! perhaps TCP again (from the ring offset `down_at`). Bytes in the TCP stream after `up_at` are
+//! doorbells; their number is announced before they are sent, so a reader knows how many to drop.
+
+use std::net::SocketAddrV6;
+
+use sys::abi::{BLOCK_BYTES, EXTENT_BYTES, Half, Loc, half_flags as flag, half_state};
+use sys::iov::Buffers;
+use sys::lock::{self, Guarded};
+use sys::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use sys::wait::{self, WaitWord};
+use sys::{call, diag, ring};
+
+use crate::{Level, Reason};
+use crate::arena::Arena;
+use crate::board::{self, Board, Ends};
+use crate::spin::Spin;
+use crate::world::World;
+
+mod attach;
+mod demote;
+
+const MSG_PEEK: i32 = 2;
+const MSG_DONTWAIT: i32 = 0x40;
+const MSG_NOSIGNAL: i32 = 0x4000;
+const MSG_TRUNC: i32 = 0x20;
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Phase {
+    /// A socket that is not connected.
+    Fresh = 0,
+    /// A socket that listens.
+    Listener = 1,
+    /// Accepted; the peer's offer has not been looked for, or not been found yet.
+    Server = 2,
+    /// We offered it; the peer has not taken it yet.
+    Offered = 3,
+    /// Both ends know each other.
+    Attached = 4,
+    /// TCP for good.
+    Tcp = 5,
+    /// Being attached by another thread.
+    Busy = 6,
+}
+
+/// What came of a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Got {
+    /// So many bytes.
+    Bytes(usize),
+    /// Nothing there now.
+    Empty,
+    /// The stream has ended.
+    End,
+    /// The kernel has the answer: make the call on the socket itself.
+    Kernel,
+    /// This errno, once.
+    Failed(i32),
+}
+
+/// What came of a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// All of it.
+    All,
+    /// The ring is full; what was not taken is left in the buffers.
+    Full,
+    /// We have shut down sending.
+    Shut,
+    /// The kernel has the answer: make the call on the socket itself.
+    Kernel,
+    /// This errno.
+    Failed(i32),
+}
+
+/// Bits of [`Conn::kernel`]: what the kernel has said of the socket.
+pub mod kernel {
+    /// Something to read besides doorbells, or not known.
+    pub const IN: u32 = 1;
+    /// The peer's socket is closed for sending.
+    pub const RDHUP: u32 = 2;
+    /// Hung up.
+    pub const HUP: u32 = 4;
+    /// An error waits.
+    pub const ERR: u32 = 8;
+    /// Urgent data.
+    pub const PRI: u32 = 16;
+}
+
+/// A registration in an event set, kept by the wait engine.
+#[derive(Debug, Default)]
+pub struct Registration {
+    /// Identity of the set; 0: free.
+    pub set: AtomicU64,
+    /// Descriptor under which it was registered.
+    pub fd: AtomicU32,
+    /// The user's events.
+    pub events: AtomicU32,
+    /// The user's data.
+    pub data: AtomicU64,
+    /// Ring offset up to which readiness was reported (edge triggered).
+    pub seen: AtomicU64,
+    /// [`reg_flags`].
+    pub flags: AtomicU32,
+    /// State of the peer's flags at the last report.
+    pub seen_flags: AtomicU32,
+}
+
+/// Bits of [`Registration::flags`].
+pub mod reg_flags {
+    /// One-shot, and it has fired.
+    pub const DISABLED: u32 = 1;
+    /// Report whatever is ready at the next look, as after `EPOLL_CTL_ADD` and `EPOLL_CTL_MOD`.
+    pub const FRESH: u32 = 2;
+    /// A sender found the ring full: room is an edge.
+    pub const ROOM: u32 = 4;
+    /// The kernel's registration carries our tag.
+    pub const TAGGED: u32 = 8;
+    /// The kernel's registration was made edge triggered, because what it reports is of no interest.
+    pub const QUIET: u32 = 16;
+}
+
+/// Event sets that are followed per connection.
+pub const SETS: usize = 2;
+
+/// A connection of this process.
+#[derive(Debug, Default)]
+pub struct Conn {
+    phase: AtomicU32,
+    /// Descriptors and calls in flight that lead here.
+    pub refs: AtomicU32,
+    /// A descriptor that leads here.
+    pub fd: AtomicU32,
+    /// `O_NONBLOCK`: 0 unknown, 1 off, 2 on.
+    pub nonblock: AtomicU32,
+    /// Port of the listener, for the rules.
+    pub port: AtomicU32,
+    /// [`World::forks`] when the counts below began to be right.
+    forks: AtomicU32,
+    /// [`World::forks`] when we got hold of our half: it differs after a fork.
+    half_forks: AtomicU32,
+    /// Our half plus one.
+    half: AtomicU32,
+    /// The peer's half plus one.
+    peer: AtomicU32,
+    /// Bytes sent on TCP so far.
+    tcp_tx: AtomicU64,
+    /// Bytes received from TCP so far, before the attachment.
+    tcp_rx: AtomicU64,
+    /// Calls that are sending on TCP at the moment.
+    tx_busy: AtomicU32,
+    /// Times that a server has looked for an offer in vain.
+    tries: AtomicU32,
+    /// [`kernel`].
+    pub kernel: AtomicU32,
+    /// Errno that a look at the socket has taken from it; the next call gets it.
+    pub error: AtomicU32,
+    /// Threads that sleep in the kernel on this connection, outside of event sets.
+    pub sleepers: AtomicU32,
+    /// Counts events for those who wait beside a sleeper.
+    pub nudge: AtomicU32,
+    /// Sequence number of the last cold arming.
+    seq: AtomicU32,
+    /// Place of the peer's ring that was found to be the peer's.
+    loc_checked: AtomicU64,
+    /// Calls without effect since the kernel was asked last.
+    idle_calls: AtomicU32,
+    /// Event sets.
+    pub sets: [Registration; SETS],
+    /// What spinning for this connection has taught.
+    pub spin: Spin,
+    ends: Guarded<Option<Ends>>,
+    offer: AtomicU64,
+}
+
+impl Conn {
+    pub(crate) fn reset(&self, forks: u32) {
+        for word in [
+            &self.phase,
+            &self.half,
+            &self.peer,
+            &self.tx_busy,
+            &self.tries,
+            &self.kernel,
+            &self.error,
+            &self.sleepers,
+            &self.seq,
+            &self.nonblock,
+            &self.port,
+            &self.idle_calls,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&self.tcp_tx, &self.tcp_rx, &self.loc_checked, &self.offer] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for set in &self.sets {
+            set.set.store(0, Ordering::Relaxed);
+            set.flags.store(0, Ordering::Relaxed);
+        }
+        self.forks.store(forks, Ordering::Relaxed);
+        self.half_forks.store(forks, Ordering::Relaxed);
+        self.refs.store(1, Ordering::Relaxed);
+    }
+
+    /// Where it is in its life.
+    #[inline]
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        // Acquire: the halves, written before the phase. Pairs with `set_phase`.
+        match self.phase.load(Ordering::Acquire) {
+            0 => Phase::Fresh,
+            1 => Phase::Listener,
+            2 => Phase::Server,
+            3 => Phase::Offered,
+            4 => Phase::Attached,
+            5 => Phase::Tcp,
+            _ => Phase::Busy,
+        }
+    }
+
+    /// Moves it on.
+    pub fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u32, Ordering::Release);
+    }
+
+    fn swap_phase(&self, from: Phase, to: Phase) -> bool {
+        self.phase
+            .compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    }
+
+    /// Our half and the peer's, of an attached connection.
+    #[inline]
+    #[must_use]
+    pub fn halves<'w>(&self, w: &'w World) -> Option<(&'w Half, &'w Half)> {
+        let mine = self.half.load(Ordering::Relaxed).checked_sub(1)?;
+        let peer = self.peer.load(Ordering::Relaxed).checked_sub(1)?;
+        Some((w.board.map.half_known(mine), w.board.map.half_known(peer)))
+    }
+
+    /// Our half, if we have one.
+    #[must_use]
+    pub fn my_half<'w>(&self, w: &'w World) -> Option<(u32, &'w Half)> {
+        let mine = self.half.load(Ordering::Relaxed).checked_sub(1)?;
+        Some((mine, w.board.map.half_known(mine)))
+    }
+
+    /// Whether another process may use this connection too.
+    #[must_use]
+    pub fn is_shared(&self, w: &World) -> bool {
+        self.my_half(w).is_some_and(|(_, half)| half.flags.load(Ordering::Relaxed) & flag::SHARED != 0)
+    }
+
+    /// Says so when this is the first use of an inherited connection: from now on doorbells only.
+    fn note_fork(&self, w: &World, half: &Half) {
+        let forks = w.forks.load(Ordering::Relaxed);
+        if self.half_forks.load(Ordering::Relaxed) != forks {
+            self.half_forks.store(forks, Ordering::Relaxed);
+            if half.users.load(Ordering::Relaxed) > 1 {
+                half.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
+                self.arm_cold(half);
+            }
+        }
+    }
+
+    /// Counts bytes that went by TCP on a connection that may still be attached; see
+    /// [`Self::tcp_send_begins`].
+    pub fn tcp_sent(&self, n: usize) {
+        self.tcp_tx.fetch_add(n as u64, Ordering::Relaxed);
+    }
+
+    /// A send on TCP begins; `false`: the connection has been attached meanwhile, use the ring.
+    #[must_use]
+    pub fn tcp_send_begins(&self) -> bool {
+        self.tx_busy.fetch_add(1, Ordering::SeqCst);
+        if matches!(self.phase(), Phase::Attached | Phase::Busy) {
+            self.tcp_send_ends(0);
+            return false;
+        }
+        true
+    }
+
+    /// A send on TCP has ended, and moved `n` bytes.
+    pub fn tcp_send_ends(&self, n: usize) {
+        self.tcp_sent(n);
+        self.tx_busy.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    // ----- receiving -------------------------------------------------------------------------
+
+    /// Receives what is there, without waiting. `flags`: `MSG_PEEK` and `MSG_TRUNC` count.
+    pub fn recv(&'static self, w: &World, fd: i32, to: &mut Buffers<'_>, flags: i32) -> Got {
+        let Some((mine, peer)) = self.halves(w) else { return Got::Kernel };
+        self.note_fork(w, mine);
+        let Some(_held) = lock::lock(&mine.rx_lock) else { return Got::Empty };
+        if self.phase() != Phase::Attached {
+            return Got::Kernel;
+        }
+        let head = mine.head.load(Ordering::Relaxed);
+        let tail = ring::tail(&peer.tail);
+        if tail != head && self.in_ring(mine, peer) {
+            return self.take(w, fd, mine, peer, head, tail, to, flags);
+        }
+        self.recv_slow(w, fd, mine, peer, to, flags)
+    }
+
+    /// Whether the next byte is the ring's.
+    #[inline]
+    fn in_ring(&self, mine: &Half, peer: &Half) -> bool {
+        // Acquire: `up_at` before the flag that says it is there. Pairs with `go_up`.
+        peer.flags.load(Ordering::Acquire) & flag::UP != 0
+            && mine.tcp_rx.load(Ordering::Relaxed) >= peer.up_at.load(Ordering::Relaxed)
+    }
+
+    /// Checked place of the peer's ring.
+    fn peer_ring(&self, w: &World, peer: &Half) -> Option<Loc> {
+        let word = peer.loc.load(Ordering::Relaxed);
+        let loc = Loc::parse(word)?;
+        if self.loc_checked.load(Ordering::Relaxed) != word {
+            // It must lie in the peer's own memory, and that must have pages.
+            let owner = w.board.map.owner_of(loc.offset());
+            if owner != Some(peer.slot.load(Ordering::Relaxed)) {
+                return None;
+            }
+            self.loc_checked.store(word, Ordering::Relaxed);
+        }
+        debug_assert!(loc.offset() / EXTENT_BYTES == (loc.offset() + loc.bytes() - 1) / EXTENT_BYTES);
+        Some(loc)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call site, on the hot path")]
+    #[inline]
+    fn take(
+        &'static self,
+        w: &World,
+        fd: i32,
+        mine: &Half,
+        peer: &Half,
+        head: u64,
+        tail: u64,
+        to: &mut Buffers<'_>,
+        flags: i32,
+    ) -> Got {
+        let Some(loc) = self.peer_ring(w, peer) else { return self.broken(w, fd, mine) };
+        let capacity = loc.bytes();
+        let Ok(mut there) = ring::used(head, tail, capacity) else {
+            return self.broken(w, fd, mine);
+        };
+        if peer.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
+            // Bytes behind `down_at` were sent again by TCP.
+            let until = peer.down_at.load(Ordering::Relaxed).wrapping_sub(head);
+            if until < there as u64 {
+                #[expect(clippy::cast_possible_truncation, reason = "less than there")]
+                {
+                    there = until as usize;
+                }
+            }
+            if there == 0 {
+                return self.recv_slow(w, fd, mine, peer, to, flags);
+            }
+        }
+        let n = there.min(to.left());
+        if flags & MSG_TRUNC == 0 {
+            to.from_ring(w.board.map.ring(loc), capacity, head, n);
+        }
+        if flags & MSG_PEEK != 0 {
+            return Got::Bytes(n);
+        }
+        let new_head = head.wrapping_add(n as u64);
+        ring::give_back(&mine.head, new_head);
+        mine.cpu.store(call::cpu(), Ordering::Relaxed);
+        add64(&mine.bytes_rx, n as u64);
+        add32(&mine.n_rx, 1);
+        // Either the producer sees the room, or we see that it waits. Pairs with `wait_for_room`.
+        fence(Ordering::SeqCst);
+        if peer.room_wait.load(Ordering::Relaxed) != 0 {
+            // As a kernel socket becomes writable when a third is free.
+            let left = there - n;
+            if (capacity - left) * 3 >= capacity {
+                self.notify(w, fd, mine, peer);
+            }
+        }
+        if n == there {
+            self.drained(mine, peer, fd, new_head);
+        }
+        Got::Bytes(n)
+    }
+
+    /// The ring was emptied: in cold mode the doorbell is taken out and armed anew, so that what
+    /// the kernel says of the socket is what is true.
+    fn drained(&self, mine: &Half, peer: &Half, fd: i32, head: u64) {
+        let WaitWord::Cold(seq) = WaitWord::parse(mine.wait.load(Ordering::Relaxed)) else { return };
+        if peer.bells.load(Ordering::Acquire) == mine.drained.load(Ordering::Relaxed) {
+            return;
+        }
+        if self.sleepers.load(Ordering::Relaxed) > 1 {
+            return;
+        }
+        // Only if really empty: a bell must stay while there is something to read.
+        let _ = seq;
+        if ring::tail(&peer.tail) == head {
+            self.drain_bells(mine, peer, fd);
+            self.arm_cold(mine);
+        }
+    }
+
+    /// Arms for one doorbell with a new sequence number. The caller looks once more after this.
+    pub fn arm_cold(&self, mine: &Half) {
+        let seq = self.seq.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        wait::arm(&mine.wait, WaitWord::Cold(seq));
+    }
+
+    /// Takes doorbells out of the TCP stream, at most as many as were announced.
+    pub fn drain_bells(&self, mine: &Half, peer: &Half, fd: i32) {
+        let announced = peer.bells.load(Ordering::Acquire);
+        let mut drained = mine.drained.load(Ordering::Relaxed);
+        let mut sink = [0u8; 256];
+        while announced.wrapping_sub(drained).cast_signed() > 0 {
+            let n = (announced.wrapping_sub(drained) as usize).min(sink.len());
+            match call::recv(fd, &mut sink[..n], MSG_DONTWAIT) {
+                Ok(0) => {
+                    self.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
+                    break;
+                }
+                Ok(got) => {
+                    #[expect(clippy::cast_possible_truncation, reason = "at most 256")]
+                    {
+                        drained = drained.wrapping_add(got as u32);
+                    }
+                    mine.drained.store(drained, Ordering::Relaxed);
+                    if got < n {
+                        break;
+                    }
+                }
+                Err(11 | 4) => break,
+                Err(errno) => {
+                    self.take_error(errno);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Keeps an errno that a look has taken from the socket.
+    fn take_error(&self, errno: i32) {
+        let _ = self.error.compare_exchange(0, errno.cast_unsigned(), Ordering::Relaxed, Ordering::Relaxed);
+        self.kernel.fetch_or(kernel::ERR | kernel::HUP | kernel::RDHUP, Ordering::Relaxed);
+    }
+
+    /// Everything but a plain read from the ring.
+    #[cold]
+    fn recv_slow(
+        &'static self,
+        w: &World,
+        fd: i32,
+        mine: &Half,
+        peer: &Half,
+        to: &mut Buffers<'_>,
+        flags: i32,
+    ) -> Got {
+        let peer_flags = peer.flags.load(Ordering::Acquire);
+        let taken = mine.tcp_rx.load(Ordering::Relaxed);
+        if peer_flags & flag::UP == 0 || taken < peer.up_at.load(Ordering::Relaxed) {
+            return self.recv_before_up(w, fd, mine, peer, to, flags);
+        }
+        let head = mine.head.load(Ordering::Relaxed);
+        if peer_flags & flag::DOWN != 0 && head == peer.down_at.load(Ordering::Relaxed) {
+            self.drain_bells(mine, peer, fd);
+            if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Relaxed) {
+                self.maybe_tcp(w, mine);
+                return Got::Kernel;
+            }
+            return self.at_end(fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
+        }
+        self.answer_demotion(w, fd, mine, peer);
+        if ring::tail(&peer.tail) != head {
+            // It came while we looked.
+            return Got::Failed(EAGAIN_RETRY);
+        }
+        if peer_flags & (flag::SHUT | flag::CLOSED) != 0 {
+            return self.after_end(fd, mine, peer, peer_flags);
+        }
+        if mine.flags.load(Ordering::Relaxed) & flag::SHUT_RD != 0 {
+            return Got::End;
+        }
+        self.drained(mine, peer, fd, head);
+        if ring::tail(&peer.tail) != head {
+            return Got::Failed(EAGAIN_RETRY);
+        }
+        let errno = self.error.swap(0, Ordering::Relaxed);
+        if errno != 0 {
+            return Got::Failed(errno.cast_signed());
+        }
+        // A peer that was killed wrote no flag: ask the kernel now and then.
+        let hints = self.kernel.load(Ordering::Relaxed) & (kernel::RDHUP | kernel::HUP | kernel::ERR);
+        if hints != 0 || self.idle_calls.fetch_add(1, Ordering::Relaxed) % 32 == 31 {
+            return self.at_end(fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
+        }
+        Got::Empty
+    }
+
+    /// Reads TCP up to the switch.
+    fn recv_before_up(
+        &'static self,
+        w: &World,
+        fd: i32,
+        mine: &Half,
+        peer: &Half,
+        to: &mut Buffers<'_>,
+        flags: i32,
+    ) -> Got {
+        let taken = mine.tcp_rx.load(Ordering::Relaxed);
+        let up = peer.flags.load(Ordering::Acquire) & flag::UP != 0;
+        let max = if up {
+            usize::try_from(peer.up_at.load(Ordering::Relaxed).wrapping_sub(taken)).unwrap_or(usize::MAX)
+        } else {
+            usize::MAX
+        };
+        let max = max.min(to.left());
+        match to.receive(fd, max, flags & (MSG_PEEK | MSG_TRUNC)) {
+            Ok(0) if max == 0 => Got::Bytes(0),
+            Ok(0) => Got::End,
+            Ok(n) => {
+                let n = if up { n } else { self.trim(mine, peer, taken, n, flags) };
+                if flags & MSG_PEEK == 0 {
+                    mine.tcp_rx.store(taken + n as u64, Ordering::Relaxed);
+                }
+                if n == 0 { Got::Failed(EAGAIN_RETRY) } else { Got::Bytes(n) }
+            }
+            Err(11) => {
+                let now = peer.flags.load(Ordering::Acquire);
+                if now & flag::UP != 0 && taken >= peer.up_at.load(Ordering::Relaxed) {
+                    return Got::Failed(EAGAIN_RETRY);
+                }
+                self.answer_demotion(w, fd, mine, peer);
+                Got::Empty
+            }
+            Err(errno) => Got::Failed(errno),
+        }
+    }
+
+    /// Of `n` bytes just read from TCP after `taken`, how many are data: what lies behind the
+    /// switch are doorbells.
+    fn trim(&self, mine: &Half, peer: &Half, taken: u64, n: usize, flags: i32) -> usize {
+        if peer.flags.load(Ordering::Acquire) & flag::UP == 0 {
+            return n;
+        }
+        let until = peer.up_at.load(Ordering::Relaxed).saturating_sub(taken);
+        let keep = usize::try_from(until).map_or(n, |u| u.min(n));
+        if flags & MSG_PEEK == 0 {
+            #[expect(clippy::cast_possible_truncation, reason = "doorbells are few")]
+            mine.drained.fetch_add((n - keep) as u32, Ordering::Relaxed);
+        }
+        keep
+    }
+
+    /// The peer's stream is at its end; the kernel says how it ended.
+    fn after_end(&self, fd: i32, mine: &Half, peer: &Half, peer_flags: u32) -> Got {
+        if peer_flags & flag::CLOSED == 0 {
+            return Got::End;
+        }
+        if peer_flags & flag::RESET == 0 {
+            // A clean close; that the kernel may have made a reset of it, because of an unread
+            // doorbell, is ours to hide.
+            return Got::End;
+        }
+        self.at_end(fd, mine, peer, peer_flags).unwrap_or(Got::Empty)
+    }
+
+    /// Asks the kernel whether the stream has ended; `None`: it has not.
+    fn at_end(&self, fd: i32, mine: &Half, peer: &Half, peer_flags: u32) -> Option<Got> {
+        let errno = self.error.swap(0, Ordering::Relaxed);
+        if errno != 0 {
+            return Some(Got::Failed(errno.cast_signed()));
+        }
+        self.drain_bells(mine, peer, fd);
+        let errno = self.error.swap(0, Ordering::Relaxed);
+        if errno != 0 {
+            return Some(Got::Failed(errno.cast_signed()));
+        }
+        if ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed)
+            && peer_flags & flag::DOWN == 0
+        {
+            return Some(Got::Failed(EAGAIN_RETRY));
+        }
+        let mut byte = [0u8; 1];
+        match call::recv(fd, &mut byte, MSG_DONTWAIT | MSG_PEEK) {
+            Ok(0) => {
+                self.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
+                // Bytes that were written before the end are seen before it.
+                if ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed)
+                    && peer_flags & flag::DOWN == 0
+                {
+                    return Some(Got::Failed(EAGAIN_RETRY));
+                }
+                Some(Got::End)
+            }
+            Ok(_) | Err(11) => None,
+            Err(errno) => {
+                self.kernel.fetch_or(kernel::RDHUP | kernel::HUP, Ordering::Relaxed);
+                Some(Got::Failed(errno))
+            }
+        }
+    }
+
+    /// Unread bytes: in the ring, and before the switch in TCP.
+    #[must_use]
+    pub fn unread(&self, w: &World, fd: i32) -> Option<usize> {
+        const FIONREAD: u64 = 0x541b;
+        let (mine, peer) = self.halves(w)?;
+        let in_tcp = || usize::try_from(call::ioctl_int(fd, FIONREAD).unwrap_or(0)).unwrap_or(0);
+        let taken = mine.tcp_rx.load(Ordering::Relaxed);
+        let flags = peer.flags.load(Ordering::Acquire);
+        let before = if flags & flag::UP == 0 {
+            in_tcp()
+        } else {
+            let until = peer.up_at.load(Ordering::Relaxed).saturating_sub(taken);
+            usize::try_from(until).unwrap_or(0).min(if until == 0 { 0 } else { in_tcp() })
+        };
+        let head = mine.head.load(Ordering::Relaxed);
+        if flags & flag::DOWN != 0 && head == peer.down_at.load(Ordering::Relaxed) {
+            let bells = peer.bells.load(Ordering::Relaxed).wrapping_sub(mine.drained.load(Ordering::Relaxed));
+            return Some(in_tcp().saturating_sub(bells as usize));
+        }
+        let tail = ring::tail(&peer.tail);
+        let in_ring = if tail == head {
+            0
+        } else {
+            let capacity = self.peer_ring(w, peer)?.bytes();
+            ring::used(head, tail, capacity).unwrap_or(0)
+        };
+        Some(before + in_ring)
+    }
+
+    // ----- sending ---------------------------------------------------------------------------
+
+    /// Sends what there is room for, without waiting.
+    pub fn send(&'static self, w: &World, fd: i32, from: &mut Buffers<'_>) -> Put {
+        let Some((mine, peer)) = self.halves(w) else { return Put::Kernel };
+        self.note_fork(w, mine);
+        let Some(_held) = lock::lock(&mine.tx_lock) else { return Put::Full };
+        if let Some(put) = self.send_refused(w, fd, mine, peer) {
+            return put;
+        }
+        let mut stalled = false;
+        while from.left() > 0 {
+            let tail = mine.tail.load(Ordering::Relaxed);
+            let Some(loc) = self.my_ring(w, mine, peer, tail, from.left(), stalled) else {
+                return self.no_ring(w, fd, mine, peer);
+            };
+            let capacity = loc.bytes();
+            let Ok(room) = ring::room(&peer.head, tail, capacity) else {
+                let _ = self.broken(w, fd, mine);
+                return Put::Failed(104);
+            };
+            if room == 0 {
+                if !stalled {
+                    stalled = true;
+                    add32(&mine.n_stalls, 1);
+                    #[expect(clippy::cast_possible_truncation, reason = "at most 1 MiB")]
+                    mine.peak.fetch_max(capacity as u32, Ordering::Relaxed);
+                    continue;
+                }
+                return Put::Full;
+            }
+            // In pieces, so that the peer can begin while we go on.
+            let piece = (capacity / 4).max(BLOCK_BYTES);
+            let n = room.min(from.left()).min(piece);
+            from.to_ring(w.board.map.ring(loc), capacity, tail, n);
+            ring::publish(&mine.tail, tail.wrapping_add(n as u64));
+            mine.cpu.store(call::cpu(), Ordering::Relaxed);
+            add64(&mine.bytes_tx, n as u64);
+            self.notify(w, fd, mine, peer);
+        }
+        add32(&mine.n_tx, 1);
+        if mine.room_wait.load(Ordering::Relaxed) != 0 {
+            mine.room_wait.store(0, Ordering::Relaxed);
+        }
+        Put::All
+    }
+
+    /// Reads a file straight into the ring: at most `max` bytes at once. `read` is handed a pointer
+    /// and a length, and answers how many bytes it put there.
+    pub fn send_with(
+        &'static self,
+        w: &World,
+        fd: i32,
+        max: usize,
+        mut read: impl FnMut(*mut u8, usize) -> Result<usize, i32>,
+    ) -> Result<usize, Put> {
+        let (mine, peer) = self.halves(w).ok_or(Put::Kernel)?;
+        self.note_fork(w, mine);
+        let _held = lock::lock(&mine.tx_lock).ok_or(Put::Full)?;
+        if let Some(put) = self.send_refused(w, fd, mine, peer) {
+            return Err(put);
+        }
+        let tail = mine.tail.load(Ordering::Relaxed);
+        let ring = self.my_ring(w, mine, peer, tail, max, false);
+        let loc = ring.ok_or_else(|| self.no_ring(w, fd, mine, peer))?;
+        let capacity = loc.bytes();
+        let room = ring::room(&peer.head, tail, capacity).map_err(|_| Put::Failed(104))?;
+        if room == 0 {
+            add32(&mine.n_stalls, 1);
+            return Err(Put::Full);
+        }
+        let [(at, first), _] = ring::pieces(tail, room.min(max).min(256 << 10), capacity);
+        let n = read(w.board.map.ring(loc).wrapping_add(at), first).map_err(Put::Failed)?;
+        if n > 0 {
+            ring::publish(&mine.tail, tail.wrapping_add(n as u64));
+            mine.cpu.store(call::cpu(), Ordering::Relaxed);
+            add64(&mine.bytes_tx, n as u64);
+            self.notify(w, fd, mine, peer);
+        }
+        Ok(n)
+    }
+
+    /// Why bytes cannot go into the ring now, if so.
+    #[inline]
+    fn send_refused(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) -> Option<Put> {
+        let flags = mine.flags.load(Ordering::Relaxed);
+        let peer_flags = peer.flags.load(Ordering::Relaxed);
+        let bad = flag::CLOSED | flag::WANT_DOWN;
+        if flags & (flag::SHUT | flag::DOWN) == 0
+            && peer_flags & bad == 0
+            && self.kernel.load(Ordering::Relaxed) & (kernel::HUP | kernel::ERR) == 0
+            && self.phase() == Phase::Attached
+        {
+            return None;
+        }
+        if self.phase() != Phase::Attached {
+            return Some(Put::Kernel);
+        }
+        if flags & flag::SHUT != 0 {
+            return Some(Put::Shut);
+        }
+        let errno = self.error.swap(0, Ordering::Relaxed);
+        if errno != 0 {
+            return Some(Put::Failed(errno.cast_signed()));
+        }
+        if peer_flags & flag::WANT_DOWN != 0 && flags & flag::DOWN == 0 {
+            self.go_down_for(w, fd, mine, peer);
+        }
+        Some(Put::Kernel)
+    }
+
+    /// Our ring with room for `want`, if possible: taken when there is none, exchanged for a larger
+    /// one when it is drained.
+    #[inline]
+    fn my_ring(
+        &'static self,
+        w: &World,
+        mine: &Half,
+        peer: &Half,
+        tail: u64,
+        want: usize,
+        stalled: bool,
+    ) -> Option<Loc> {
+        let now = Loc::parse(mine.loc.load(Ordering::Relaxed));
+        if let Some(loc) = now {
+            let small = want > loc.bytes() || stalled || want * 2 > loc.bytes() && want > BLOCK_BYTES;
+            if !small || loc.order >= w.limits.order_max {
+                return now;
+            }
+        }
+        self.better_ring(w, mine, peer, tail, want, now)
+    }
+
+    #[cold]
+    fn better_ring(
+        &'static self,
+        w: &World,
+        mine: &Half,
+        peer: &Half,
+        tail: u64,
+        want: usize,
+        now: Option<Loc>,
+    ) -> Option<Loc> {
+        // Acquire, as in `ring::room`: the peer has finished with what it gave back.
+        if now.is_some() && peer.head.load(Ordering::Acquire) != tail {
+            return now;
+        }
+        let fit = (want.min(512 << 10) * 2).div_ceil(BLOCK_BYTES).next_power_of_two().trailing_zeros();
+        let grown = now.map_or(w.limits.order_min, |l| l.order + 2);
+        let order = fit.max(grown).max(w.limits.order_min).min(w.limits.order_max);
+        let Some(mut arena) = w.arena.lock() else { return now };
+        let orders = std::iter::once(order).chain(std::iter::once(w.limits.order_min));
+        let mut found = None;
+        for order in orders {
+            if now.is_some_and(|l| l.order >= order) {
+                break;
+            }
+            if let Ok(loc) = arena.block(&w.board, order, w.limits.memory_max) {
+                found = Some(loc);
+                break;
+            }
+        }
+        let Some(new) = found else { return now };
+        // The peer reads the place after it has seen a tail that was published after this store.
+        mine.loc.store(new.emit(), Ordering::Relaxed);
+        match now {
+            // A block of another process's (before a fork) is not ours to give back.
+            Some(old) if w.board.map.owner_of(old.offset()) == w.board.slot() => {
+                arena.free_block(&w.board, old);
+            }
+            Some(_) => {}
+            None => w.holds(self, &mut arena),
+        }
+        Some(new)
+    }
+
+    /// Takes an empty ring away from a connection that does not use it now.
+    pub(crate) fn drop_idle_ring(&'static self, w: &World, arena: &mut Arena) -> bool {
+        let Some((mine, peer)) = self.halves(w) else { return true };
+        let Some(_held) = lock::try_lock(&mine.tx_lock) else { return false };
+        if self.phase() != Phase::Attached || self.is_shared(w) {
+            return self.phase() != Phase::Attached;
+        }
+        if peer.head.load(Ordering::Acquire) != mine.tail.load(Ordering::Relaxed) {
+            return false;
+        }
+        if let Some(loc) = Loc::parse(mine.loc.swap(0, Ordering::Relaxed)) {
+            arena.free_block(&w.board, loc);
+        }
+        true
+    }
+
+    /// No ring and no memory for one: this direction goes back to TCP.
+    #[cold]
+    fn no_ring(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) -> Put {
+        w.count(Reason::NoMemory);
+        mine.reason.store(Reason::NoMemory.code(), Ordering::Relaxed);
+        self.go_down(w, fd, mine, peer, mine.tail.load(Ordering::Relaxed));
+        Put::Kernel
+    }
+
+    /// Whether a sender would find room: a third of the ring, as for a kernel socket.
+    #[must_use]
+    pub fn has_room(&self, mine: &Half, peer: &Half) -> bool {
+        let Some(loc) = Loc::parse(mine.loc.load(Ordering::Relaxed)) else { return true };
+        let tail = mine.tail.load(Ordering::Relaxed);
+        ring::room(&peer.head, tail, loc.bytes()).is_ok_and(|room| room * 3 >= loc.bytes())
+    }
+
+    /// Says that we wait for room; `false`: there is some already.
+    #[must_use]
+    pub fn wait_for_room(&self, mine: &Half, peer: &Half) -> bool {
+        mine.room_wait.store(1, Ordering::Relaxed);
+        // Either the consumer sees that we wait, or we see the room. Pairs with `take`.
+        fence(Ordering::SeqCst);
+        !self.has_room(mine, peer)
+    }
+
+    /// Bytes sent that the peer has not read.
+    #[must_use]
+    pub fn unsent(&self, w: &World) -> Option<usize> {
+        let (mine, peer) = self.halves(w)?;
+        let tail = mine.tail.load(Ordering::Relaxed);
+        usize::try_from(tail.wrapping_sub(peer.head.load(Ordering::Acquire))).ok().filter(|n| *n <= 4 << 20)
+    }
+
+    // ----- doorbells -------------------------------------------------------------------------
+
+    /// Wakes whoever waits at the other end, if it asked for it.
+    #[inline]
+    pub fn notify(&self, w: &World, fd: i32, mine: &Half, peer: &Half) {
+        match wait::look(&peer.wait) {
+            WaitWord::Off => {}
+            WaitWord::Warm(waiter) => {
+                if let Some(sleep) = w.must_ring(waiter)
+                    && self.ring_bell(fd, mine)
+                {
+                    w.has_rung(waiter, sleep);
+                }
+            }
+            WaitWord::Cold(seq) => {
+                if mine.rung.load(Ordering::Relaxed) != seq && self.ring_bell(fd, mine) {
+                    mine.rung.store(seq, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Sends one byte of TCP, announced before it is sent.
+    #[cold]
+    fn ring_bell(&self, fd: i32, mine: &Half) -> bool {
+        if mine.bell_owed.load(Ordering::Relaxed) == 0 {
+            let n = mine.bells.load(Ordering::Relaxed);
+            // Release: announced before it is there to be read. Pairs with `drain_bells`.
+            mine.bells.store(n.wrapping_add(1), Ordering::Release);
+        }
+        mine.bell_owed.store(1, Ordering::Relaxed);
+        match call::send(fd, &[0x5a], MSG_DONTWAIT | MSG_NOSIGNAL) {
+            Ok(_) => {
+                mine.bell_owed.store(0, Ordering::Relaxed);
+                add32(&mine.n_bells, 1);
+                true
+            }
+            // No room in the socket: there are unread bells, and the kernel wakes the peer for
+            // those; this one stays owed.
+            Err(11) => true,
+            Err(_) => {
+                self.kernel.fetch_or(kernel::HUP, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    // ----- waiting ---------------------------------------------------------------------------
+
+    /// Whether a receive would not wait, as far as memory tells.
+    #[inline]
+    #[must_use]
+    pub fn may_read(&self, mine: &Half, peer: &Half) -> bool {
+        let flags = peer.flags.load(Ordering::Acquire);
+        if flags & flag::UP == 0 || mine.tcp_rx.load(Ordering::Relaxed) < peer.up_at.load(Ordering::Relaxed) {
+            return self.kernel.load(Ordering::Relaxed) & kernel::IN != 0;
+        }
+        let head = mine.head.load(Ordering::Relaxed);
+        if flags & flag::DOWN != 0 && head == peer.down_at.load(Ordering::Relaxed) {
+            return self.kernel.load(Ordering::Relaxed) & kernel::IN != 0;
+        }
+        ring::tail(&peer.tail) != head || self.at_eof(mine, flags)
+    }
+
+    #[inline]
+    fn at_eof(&self, mine: &Half, peer_flags: u32) -> bool {
+        let hints = kernel::RDHUP | kernel::HUP | kernel::ERR;
+        peer_flags & (flag::SHUT | flag::CLOSED) != 0
+            || mine.flags.load(Ordering::Relaxed) & flag::SHUT_RD != 0
+            || self.kernel.load(Ordering::Relaxed) & hints != 0
+    }
+
+    /// Whether the state of a direction is the kernel's to tell.
+    #[must_use]
+    pub fn is_mixed(&self, mine: &Half, peer: &Half) -> bool {
+        let flags = peer.flags.load(Ordering::Acquire);
+        flags & (flag::DOWN | flag::WANT_DOWN) != 0
+            || mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::WANT_DOWN) != 0
+            || flags & flag::UP == 0
+            || mine.tcp_rx.load(Ordering::Relaxed) < peer.up_at.load(Ordering::Relaxed)
+    }
+
+    /// Whether a wait for bytes (`room`: or for room) can end now.
+    #[inline]
+    #[must_use]
+    pub fn moved(&self, mine: &Half, peer: &Half, room: bool) -> bool {
+        let flags = peer.flags.load(Ordering::Acquire);
+        if flags & (flag::CLOSED | flag::WANT_DOWN) != 0 {
+            return true;
+        }
+        if room { self.has_room(mine, peer) } else { self.may_read(mine, peer) }
+    }
+}
+
+/// A value of [`Got::Failed`] that never reaches a program: look again, something came meanwhile.
+pub const EAGAIN_RETRY: i32 = 0x7fff;
+
+/// Adds to a counter that has one writer at a time: no locked instruction.
+#[inline]
+fn add64(counter: &AtomicU64, n: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}
+
+#[inline]
+fn add32(counter: &AtomicU32, n: u32) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+}

@@ -1,0 +1,696 @@
+//! How the two ends find each other, and how they part.
+
+use super::{
+    Board, Conn, Ends, EAGAIN_RETRY, Got, Half, Level, MSG_DONTWAIT, Ordering, Phase, Reason,
+    SocketAddrV6, WaitWord, World, add64, board, call, diag, fence, flag, half_state, kernel, lock,
+    ring,
+};
+
+/// A server looks this often for the offer of a peer whose bytes came by other ways than our calls.
+const TRIES_MAX: u32 = 8;
+
+const IPPROTO_TCP: i32 = 6;
+const TCP_INFO: i32 = 11;
+const SIOCINQ: u64 = 0x541b;
+const SOL_SOCKET: i32 = 1;
+const SO_LINGER: i32 = 13;
+const SO_COOKIE: i32 = 57;
+/// `TCP_ESTABLISHED` in `tcpi_state`.
+const ESTABLISHED: u8 = 1;
+
+/// The start of `struct tcp_info`, which libc knows only in part.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Info([u64; 30]);
+
+impl Default for Info {
+    fn default() -> Self {
+        Self([0; 30])
+    }
+}
+
+impl Info {
+    fn state(&self) -> u8 {
+        self.0[0].to_le_bytes()[0]
+    }
+    /// Bytes that the program has given to the socket.
+    fn sent(&self) -> u64 {
+        let [.., a, b, c, d] = self.0[18].to_le_bytes();
+        let _ = [a, b, c, d];
+        let notsent = self.0[18] & 0xffff_ffff;
+        self.0[25].wrapping_sub(self.0[26]).wrapping_add(notsent)
+    }
+    /// Bytes that have arrived, read or not.
+    fn received(&self) -> u64 {
+        self.0[16]
+    }
+}
+
+/// What the kernel counts of a connection: bytes given to it, bytes taken from it.
+struct Counts {
+    established: bool,
+    sent: u64,
+    taken: u64,
+}
+
+fn counts(fd: i32) -> Option<Counts> {
+    let mut info = call::getsockopt::<Info>(fd, IPPROTO_TCP, TCP_INFO).ok()?;
+    for _ in 0..16 {
+        let queued = call::ioctl_int(fd, SIOCINQ).ok()?;
+        let again = call::getsockopt::<Info>(fd, IPPROTO_TCP, TCP_INFO).ok()?;
+        // Bytes that arrive between the two calls would be counted as taken.
+        if again.received() == info.received() {
+            let taken = again.received().wrapping_sub(u64::from(queued.cast_unsigned()));
+            return Some(Counts { established: again.state() == ESTABLISHED, sent: again.sent(), taken });
+        }
+        info = again;
+    }
+    None
+}
+
+impl Conn {
+    /// `connect()` has begun or succeeded: offers the connection if it may leave TCP.
+    pub fn connecting(&'static self, w: &World, fd: i32, remote: SocketAddrV6) {
+        self.forget_offer(w);
+        match self.try_offer(w, fd, remote) {
+            Ok(()) => self.set_phase(Phase::Offered),
+            Err(reason) => self.stay_tcp(w, fd, reason),
+        }
+    }
+
+    fn try_offer(&'static self, w: &World, fd: i32, remote: SocketAddrV6) -> Result<(), Reason> {
+        if !w.limits.enabled {
+            return Err(Reason::Off);
+        }
+        if !w.board.listening(remote.port()) {
+            return Err(Reason::NoListener);
+        }
+        let local = call::name(fd, false).ok().flatten().ok_or(Reason::PeerNotShunt)?;
+        let (local, mut remote) = (plain(local), plain(remote));
+        let ip = *remote.ip();
+        if ip.is_unspecified() || ip.to_ipv4_mapped().is_some_and(|v4| v4.is_unspecified()) {
+            remote.set_ip(*local.ip());
+        }
+        let loopback = |a: SocketAddrV6| {
+            a.ip().is_loopback() || a.ip().to_ipv4_mapped().is_some_and(|v4| v4.is_loopback())
+        };
+        if !loopback(remote) && local.ip() != remote.ip() || local.port() == 0 {
+            return Err(Reason::PeerNotShunt);
+        }
+        if local == remote {
+            // Simultaneous open with itself.
+            return Err(Reason::PeerNotShunt);
+        }
+        self.port.store(u32::from(remote.port()), Ordering::Relaxed);
+        if !w.limits.allows(remote.port(), [*local.ip(), *remote.ip()], &w.program) {
+            return Err(Reason::Excluded);
+        }
+        let ends = Ends { local, remote };
+        let cookie = call::getsockopt::<u64>(fd, SOL_SOCKET, SO_COOKIE).map_err(|_| Reason::NoDiag)?;
+        let index = self.new_half(w, fd, ends)?;
+        let half = w.board.map.half_known(index);
+        half.cookie.store(cookie, Ordering::Relaxed);
+        half.client.store(1, Ordering::Relaxed);
+        // Whoever writes to our ring before we know of it wakes us through the kernel.
+        self.arm_cold(half);
+        half.state.store(half_state::OFFERED, Ordering::Release);
+        match w.board.offer(index, ends) {
+            Ok(word) => {
+                self.offer.store(word, Ordering::Relaxed);
+                self.half.store(index + 1, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(reason) => {
+                if let Some(mut arena) = w.arena.lock() {
+                    arena.free_half(&w.board, index);
+                }
+                Err(reason)
+            }
+        }
+    }
+
+    /// A half of ours for this connection, cleared but for its generation.
+    fn new_half(&self, w: &World, fd: i32, ends: Ends) -> Result<u32, Reason> {
+        let slot = w.board.ensure_slot()?;
+        let index = w
+            .arena
+            .lock()
+            .ok_or(Reason::NoMemory)?
+            .half(&w.board, w.limits.memory_max)?;
+        let half = w.board.map.half_known(index);
+        for word in [&half.tail, &half.loc, &half.up_at, &half.down_at, &half.head, &half.wait] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [&half.bytes_tx, &half.bytes_rx, &half.tcp_rx, &half.cookie] {
+            word.store(0, Ordering::Relaxed);
+        }
+        for word in [
+            &half.flags,
+            &half.bells,
+            &half.room_wait,
+            &half.peer,
+            &half.reason,
+            &half.client,
+            &half.tx_lock,
+            &half.rx_lock,
+            &half.rung,
+            &half.drained,
+            &half.bell_owed,
+            &half.n_bells,
+            &half.n_sleeps,
+            &half.n_spins,
+            &half.n_stalls,
+            &half.n_tx,
+            &half.n_rx,
+            &half.peak,
+        ] {
+            word.store(0, Ordering::Relaxed);
+        }
+        half.users.store(1, Ordering::Relaxed);
+        half.slot.store(slot, Ordering::Relaxed);
+        half.cpu.store(call::cpu(), Ordering::Relaxed);
+        half.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
+        half.since.store(call::wall_ns(), Ordering::Relaxed);
+        ends.write(half);
+        self.half_forks.store(w.forks.load(Ordering::Relaxed), Ordering::Relaxed);
+        if let Some(mut e) = self.ends.lock() {
+            *e = Some(ends);
+        }
+        Ok(index)
+    }
+
+    /// Settles a connection on TCP, with a record for people if we take part already.
+    pub fn stay_tcp(&self, w: &World, fd: i32, reason: Reason) {
+        w.count(reason);
+        if w.limits.log >= Level::Info {
+            crate::log::line(format_args!("fd {fd}: on TCP: {} {}", reason.code(), reason.words()));
+        }
+        if let Some((_, half)) = self.my_half(w) {
+            half.reason.store(reason.code(), Ordering::Relaxed);
+            half.state.store(half_state::TCP, Ordering::Release);
+        } else if w.board.slot().is_some() {
+            self.record(w, fd, reason);
+        }
+        self.set_phase(Phase::Tcp);
+    }
+
+    /// A half that only says that there is this connection, and why it is on TCP.
+    fn record(&self, w: &World, fd: i32, reason: Reason) {
+        let known = self.ends.lock().and_then(|e| *e);
+        let ends = known.or_else(|| {
+            let local = call::name(fd, false).ok().flatten()?;
+            let remote = call::name(fd, true).ok().flatten()?;
+            Some(Ends { local: plain(local), remote: plain(remote) })
+        });
+        let Some(ends) = ends else { return };
+        if let Ok(index) = self.new_half(w, fd, ends) {
+            let half = w.board.map.half_known(index);
+            half.reason.store(reason.code(), Ordering::Relaxed);
+            half.state.store(half_state::TCP, Ordering::Release);
+            self.half.store(index + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// `accept()` has made it, on a listener on `port`.
+    pub fn accepted(&self, w: &World, port: u16, remote: Option<SocketAddrV6>) {
+        self.port.store(u32::from(port), Ordering::Relaxed);
+        if !w.limits.enabled {
+            self.set_phase(Phase::Tcp);
+            return;
+        }
+        if let (Some(remote), Some(mut ends)) = (remote, self.ends.lock()) {
+            let nowhere = SocketAddrV6::new(std::net::Ipv6Addr::UNSPECIFIED, 0, 0, 0);
+            *ends = Some(Ends { local: nowhere, remote: plain(remote) });
+        }
+        self.set_phase(Phase::Server);
+    }
+
+    /// Looks whether the peer has done its part: the offer of ours was taken, or the peer's offer
+    /// is there and can be taken. `data`: bytes of the peer have just arrived. `true`: attached now.
+    pub fn settle(&'static self, w: &World, fd: i32, data: bool) -> bool {
+        match self.phase() {
+            Phase::Offered => self.settle_client(w, fd),
+            Phase::Server => self.settle_server(w, fd, data),
+            _ => false,
+        }
+    }
+
+    /// Says that a client moves its bytes by calls that we see.
+    #[inline]
+    pub fn io_seen(&self, w: &World) {
+        if let Some((_, half)) = self.my_half(w)
+            && half.flags.load(Ordering::Relaxed) & flag::IO_SEEN == 0
+        {
+            half.flags.fetch_or(flag::IO_SEEN, Ordering::Relaxed);
+            half.cpu.store(call::cpu(), Ordering::Relaxed);
+        }
+    }
+
+    /// Keeps others from sending by TCP; `false` if one does.
+    fn begin_switch(&self, from: Phase) -> bool {
+        if !self.swap_phase(from, Phase::Busy) {
+            return false;
+        }
+        // Either a sender sees `Busy`, or we see it. Pairs with `tcp_send_begins`.
+        fence(Ordering::SeqCst);
+        if self.tx_busy.load(Ordering::SeqCst) != 0 {
+            self.set_phase(from);
+            return false;
+        }
+        true
+    }
+
+    fn settle_client(&'static self, w: &World, fd: i32) -> bool {
+        let Some((index, half)) = self.my_half(w) else { return false };
+        let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
+        let Some(server) = board::taken(word, index) else { return false };
+        if !self.begin_switch(Phase::Offered) {
+            return false;
+        }
+        let generation = half.generation.load(Ordering::Relaxed);
+        let valid = w.board.map.half(server).filter(|s| {
+            s.peer.load(Ordering::Relaxed) == index + 1
+                && s.peer_generation.load(Ordering::Relaxed) == generation
+                && matches!(s.state.load(Ordering::Acquire), half_state::ATTACHED | half_state::CLOSED)
+        });
+        let (Some(peer), Some(counts)) = (valid, counts(fd)) else {
+            self.set_phase(Phase::Offered);
+            if valid.is_none() {
+                Board::clear(word, index);
+                self.stay_tcp(w, fd, Reason::PeerBroken);
+            }
+            return false;
+        };
+        half.peer_generation.store(peer.generation.load(Ordering::Relaxed), Ordering::Relaxed);
+        let taken = if self.counted(w) { self.tcp_rx.load(Ordering::Relaxed) } else { counts.taken };
+        self.join(w, half, server, peer, taken, counts.sent);
+        self.set_phase(Phase::Attached);
+        true
+    }
+
+    fn counted(&self, w: &World) -> bool {
+        self.forks.load(Ordering::Relaxed) == w.forks.load(Ordering::Relaxed)
+    }
+
+    /// The common end of both ways to attach; our direction switches here.
+    fn join(&self, w: &World, half: &Half, peer_index: u32, peer: &Half, taken: u64, sent: u64) {
+        half.tcp_rx.store(taken, Ordering::Relaxed);
+        half.up_at.store(sent, Ordering::Relaxed);
+        half.peer.store(peer_index + 1, Ordering::Release);
+        half.state.store(half_state::ATTACHED, Ordering::Release);
+        self.peer.store(peer_index + 1, Ordering::Relaxed);
+        self.tcp_tx.store(sent, Ordering::Relaxed);
+        // Release: `up_at` before the flag. Pairs with `in_ring`.
+        half.flags.fetch_or(flag::UP, Ordering::Release);
+        if let Some(slot) = w.slot() {
+            add64(&slot.attached, 1);
+            if let Some(links) = slot.links.get(peer.slot.load(Ordering::Relaxed) as usize) {
+                links.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+        if w.limits.log >= Level::Info {
+            let n = half.fd.load(Ordering::Relaxed);
+            crate::log::line(format_args!("fd {n}: attached after {sent} bytes out, {taken} in"));
+        }
+    }
+
+    fn settle_server(&'static self, w: &World, fd: i32, data: bool) -> bool {
+        if !self.begin_switch(Phase::Server) {
+            return false;
+        }
+        match self.try_attach(w, fd, data) {
+            Ok(true) => {
+                self.set_phase(Phase::Attached);
+                true
+            }
+            Ok(false) => {
+                self.set_phase(Phase::Server);
+                false
+            }
+            Err(reason) => {
+                self.set_phase(Phase::Server);
+                self.stay_tcp(w, fd, reason);
+                false
+            }
+        }
+    }
+
+    /// `Ok(false)`: not now, perhaps later.
+    fn try_attach(&'static self, w: &World, fd: i32, data: bool) -> Result<bool, Reason> {
+        let tries = self.tries.fetch_add(1, Ordering::Relaxed);
+        let again = if tries < TRIES_MAX { Ok(false) } else { Err(Reason::PeerNotShunt) };
+        let known = self.ends.lock().and_then(|e| *e);
+        let remote = match known {
+            Some(ends) => ends.remote,
+            None => plain(call::name(fd, true).ok().flatten().ok_or(Reason::PeerNotShunt)?),
+        };
+        let local = plain(call::name(fd, false).ok().flatten().ok_or(Reason::PeerNotShunt)?);
+        let ends = Ends { local, remote };
+        if let Some(mut e) = self.ends.lock() {
+            *e = Some(ends);
+        }
+        let port = u16::try_from(self.port.load(Ordering::Relaxed)).unwrap_or(0);
+        if !w.limits.allows(port, [*local.ip(), *remote.ip()], &w.program) {
+            return Err(Reason::Excluded);
+        }
+        let Some((word, client, taker)) = w.board.find(ends) else {
+            // A client of ours publishes before it sends: once bytes are here, so is the offer.
+            return if data { Err(Reason::PeerNotShunt) } else { again };
+        };
+        if taker.is_some() {
+            // Another process attached what we both hold.
+            return Err(Reason::Shared);
+        }
+        let peer = w.board.map.half(client).ok_or(Reason::PeerBroken)?;
+        if peer.flags.load(Ordering::Relaxed) & flag::IO_SEEN == 0 {
+            return again;
+        }
+        if tries == 0 && data && peer.cpu.load(Ordering::Relaxed) == call::cpu() {
+            // Both ends on one CPU: the attachment costs more than one exchange gains. The second
+            // message decides.
+            return Ok(false);
+        }
+        self.confirm(w, ends, peer)?;
+        let counts = counts(fd).ok_or(Reason::NoDiag)?;
+        if !counts.established {
+            return Err(Reason::Short);
+        }
+        let seen = (self.tcp_tx.load(Ordering::Relaxed), self.tcp_rx.load(Ordering::Relaxed));
+        if self.counted(w) && seen != (counts.sent, counts.taken) {
+            return Err(Reason::BytesUnseen);
+        }
+        let index = self.new_half(w, fd, ends)?;
+        let half = w.board.map.half_known(index);
+        half.peer_generation.store(peer.generation.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.arm_cold(half);
+        self.join(w, half, client, peer, counts.taken, counts.sent);
+        if Board::take(word, client, index) {
+            self.half.store(index + 1, Ordering::Release);
+            return Ok(true);
+        }
+        self.unlink(w, peer);
+        self.peer.store(0, Ordering::Relaxed);
+        if let Some(mut arena) = w.arena.lock() {
+            arena.free_half(&w.board, index);
+        }
+        again
+    }
+
+    /// The kernel's word that the offer is from the very socket at the other end.
+    fn confirm(&self, w: &World, ends: Ends, peer: &Half) -> Result<(), Reason> {
+        for _ in 0..2 {
+            let netlink = w.board.netlink()?;
+            match diag::peer(netlink, ends.remote, ends.local) {
+                Ok(found) => {
+                    return if found.cookie == peer.cookie.load(Ordering::Relaxed) {
+                        peer_inode(peer, found.inode);
+                        Ok(())
+                    } else {
+                        Err(Reason::ForgedOffer)
+                    };
+                }
+                Err(2) => return Err(Reason::ForgedOffer),
+                // Somebody closed our descriptor, or made another one of its number.
+                Err(_) => w.board.netlink_gone(),
+            }
+        }
+        Err(Reason::NoDiag)
+    }
+
+    fn unlink(&self, w: &World, peer: &Half) {
+        if let Some(slot) = w.slot()
+            && let Some(links) = slot.links.get(peer.slot.load(Ordering::Relaxed) as usize)
+        {
+            let _ = links.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1));
+        }
+    }
+
+    /// Of `n` bytes that a call has just received from TCP: how many are the program's. `None`:
+    /// none, they were doorbells; ask again.
+    #[must_use]
+    pub fn after_tcp_recv(&'static self, w: &World, fd: i32, n: usize) -> Option<usize> {
+        match self.phase() {
+            Phase::Server | Phase::Fresh => {
+                self.tcp_rx.fetch_add(n as u64, Ordering::Relaxed);
+                Some(n)
+            }
+            Phase::Offered if !self.settle(w, fd, true) => {
+                self.tcp_rx.fetch_add(n as u64, Ordering::Relaxed);
+                Some(n)
+            }
+            Phase::Offered | Phase::Attached => {
+                let Some((mine, peer)) = self.halves(w) else { return Some(n) };
+                let Some(_held) = lock::lock(&mine.rx_lock) else { return Some(n) };
+                let taken = mine.tcp_rx.load(Ordering::Relaxed);
+                let keep = self.trim(mine, peer, taken, n, 0);
+                mine.tcp_rx.store(taken + keep as u64, Ordering::Relaxed);
+                (keep > 0 || n == 0).then_some(keep)
+            }
+            _ => Some(n),
+        }
+    }
+
+    /// Takes the offer back for good: something is about to happen that only TCP can do. `false`:
+    /// too late, it is attached now.
+    pub fn keep_tcp(&'static self, w: &World, fd: i32, reason: Reason) -> bool {
+        loop {
+            match self.phase() {
+                Phase::Fresh | Phase::Server => {
+                    if self.begin_switch(self.phase()) {
+                        self.stay_tcp(w, fd, reason);
+                        return true;
+                    }
+                    call::sched_yield();
+                }
+                Phase::Offered => {
+                    if self.settle_client(w, fd) {
+                        return false;
+                    }
+                    let Some((index, _)) = self.my_half(w) else { return true };
+                    let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
+                    if Board::withdraw(word, index) {
+                        self.stay_tcp(w, fd, reason);
+                        return true;
+                    }
+                    call::sched_yield();
+                }
+                Phase::Busy => call::sched_yield(),
+                Phase::Attached => return false,
+                Phase::Tcp | Phase::Listener => return true,
+            }
+        }
+    }
+
+    /// Before another `connect()`: what the last one left.
+    fn forget_offer(&'static self, w: &World) {
+        if let Some((index, half)) = self.my_half(w)
+            && half.state.load(Ordering::Relaxed) != half_state::ATTACHED
+        {
+            let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
+            Board::clear(word, index);
+            self.half.store(0, Ordering::Relaxed);
+            if let Some(mut arena) = w.arena.lock() {
+                arena.free_half(&w.board, index);
+            }
+        }
+    }
+
+    /// The last descriptor of this process is about to be closed. After this the record is free.
+    pub fn closing(&'static self, w: &World, fd: i32) {
+        if self.phase() == Phase::Offered && !self.settle_client(w, fd) {
+            let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
+            if let Some((index, _)) = self.my_half(w)
+                && !Board::withdraw(word, index)
+            {
+                // Taken in this very moment.
+                let _ = self.settle_client(w, fd);
+            }
+        }
+        let Some((index, half)) = self.my_half(w) else { return };
+        if half.slot.load(Ordering::Relaxed) != w.board.slot().unwrap_or(u32::MAX) {
+            // Inherited: the memory is our parent's to give back.
+            self.close_inherited(w, fd, half);
+            return;
+        }
+        match self.phase() {
+            Phase::Attached => self.close_attached(w, fd, index, half),
+            Phase::Tcp if half.state.load(Ordering::Relaxed) == half_state::CLOSED => {
+                self.finish(w, index, half);
+            }
+            _ => {
+                let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
+                if half.client.load(Ordering::Relaxed) == 1 {
+                    Board::clear(word, index);
+                }
+                if half.users.fetch_sub(1, Ordering::AcqRel) > 1 {
+                    return;
+                }
+                if half.peer.load(Ordering::Relaxed) != 0 {
+                    half.flags.fetch_or(flag::CLOSED, Ordering::Release);
+                    self.finish(w, index, half);
+                } else if let Some(mut arena) = w.arena.lock() {
+                    arena.free_half(&w.board, index);
+                }
+            }
+        }
+    }
+
+    fn close_inherited(&self, w: &World, fd: i32, half: &Half) {
+        let last = half.users.fetch_sub(1, Ordering::AcqRel) <= 1;
+        if last && self.phase() == Phase::Attached {
+            self.say_closed(w, fd, half);
+            half.state.store(half_state::CLOSED, Ordering::Release);
+        }
+    }
+
+    fn close_attached(&'static self, w: &World, fd: i32, index: u32, half: &Half) {
+        if half.users.fetch_sub(1, Ordering::AcqRel) > 1 {
+            // A child of ours goes on with it; its memory stays until we end.
+            self.finish(w, index, half);
+            return;
+        }
+        self.say_closed(w, fd, half);
+        half.state.store(half_state::CLOSED, Ordering::Release);
+        self.finish(w, index, half);
+    }
+
+    /// Tells the peer, and makes the kernel send what it would have sent.
+    fn say_closed(&self, w: &World, fd: i32, half: &Half) {
+        let Some((_, peer)) = self.halves(w) else { return };
+        let peer_flags = peer.flags.load(Ordering::Acquire);
+        let unread = ring::tail(&peer.tail) != half.head.load(Ordering::Relaxed)
+            && peer_flags & (flag::UP | flag::DOWN) == flag::UP;
+        let linger = call::getsockopt::<[i32; 2]>(fd, SOL_SOCKET, SO_LINGER).unwrap_or([0, 0]);
+        self.drain_bells(half, peer, fd);
+        let mut reset = unread || linger == [1, 0];
+        if !reset && peer_flags & flag::UP == 0 {
+            // Before the switch what is unread lies in TCP, and the kernel resets by itself.
+            reset = call::ioctl_int(fd, SIOCINQ).is_ok_and(|n| n > 0);
+        }
+        if reset {
+            let _ = call::setsockopt(fd, SOL_SOCKET, SO_LINGER, [1i32, 0]);
+        }
+        let bits = flag::CLOSED | if reset { flag::RESET } else { 0 };
+        half.flags.fetch_or(bits, Ordering::Release);
+        // Spinning peers see the flag, sleeping ones are woken by the FIN that follows.
+    }
+
+    fn finish(&'static self, w: &World, index: u32, half: &Half) {
+        if let Some((_, peer)) = self.halves(w) {
+            self.unlink(w, peer);
+        }
+        if half.client.load(Ordering::Relaxed) == 1 {
+            let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
+            Board::clear(word, index);
+        }
+        if let Some(slot) = w.slot() {
+            let t = &slot.totals;
+            add64(&slot.closed, 1);
+            for (total, n) in [(&t.bytes_tx, &half.bytes_tx), (&t.bytes_rx, &half.bytes_rx)] {
+                add64(total, n.load(Ordering::Relaxed));
+            }
+            for (total, n) in [
+                (&t.bells, &half.n_bells),
+                (&t.sleeps, &half.n_sleeps),
+                (&t.spins, &half.n_spins),
+                (&t.stalls, &half.n_stalls),
+            ] {
+                add64(total, u64::from(n.load(Ordering::Relaxed)));
+            }
+        }
+        w.holds_no_more(self);
+        if let Some(mut arena) = w.arena.lock() {
+            arena.retire(&w.board, index);
+        }
+    }
+
+    /// `shutdown()` of an attached connection. `None`: the kernel has the answer.
+    pub fn shutdown(&'static self, w: &World, fd: i32, read: bool, write: bool) -> Option<Result<(), i32>> {
+        let (mine, peer) = self.halves(w)?;
+        let peer_flags = peer.flags.load(Ordering::Acquire);
+        let mine_flags = mine.flags.load(Ordering::Relaxed);
+        if mine_flags & flag::DOWN != 0 {
+            return None;
+        }
+        if self.kernel.load(Ordering::Relaxed) & kernel::HUP != 0 {
+            return None;
+        }
+        let both = mine_flags & flag::SHUT != 0 && peer_flags & (flag::SHUT | flag::CLOSED) != 0;
+        if both {
+            return Some(Err(107));
+        }
+        if read {
+            mine.flags.fetch_or(flag::SHUT_RD, Ordering::Release);
+            let _ = call::shutdown(fd, 0);
+        }
+        if write {
+            let _held = lock::lock(&mine.tx_lock);
+            mine.flags.fetch_or(flag::SHUT, Ordering::Release);
+            self.notify(w, fd, mine, peer);
+            self.end_in_kernel(fd, mine, peer);
+        }
+        Some(Ok(()))
+    }
+
+    /// When both directions have ended no doorbell is needed any more, and the kernel's socket may
+    /// end as well, so that it shows the state that programs expect.
+    pub fn end_in_kernel(&self, fd: i32, mine: &Half, peer: &Half) {
+        let peer_flags = peer.flags.load(Ordering::Acquire);
+        if mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0
+            && peer_flags & (flag::SHUT | flag::CLOSED) != 0
+        {
+            self.drain_bells(mine, peer, fd);
+            let _ = call::shutdown(fd, 1);
+        }
+    }
+
+    /// A connection of ours after `fork`, in either process: both hold it now.
+    pub fn fork_prepare(&self, w: &World) {
+        if let Some((_, half)) = self.my_half(w) {
+            half.users.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// The fork failed, or the child has gone without closing.
+    pub fn fork_undo(&self, w: &World) {
+        if let Some((_, half)) = self.my_half(w) {
+            half.users.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    /// Whether the socket itself has something to read besides doorbells, before the switch.
+    #[must_use]
+    pub fn tcp_readable(&self, mine: &Half, peer: &Half, fd: i32) -> bool {
+        let mut byte = [0u8; 1];
+        let got = call::recv(fd, &mut byte, MSG_DONTWAIT | 2);
+        let up = peer.flags.load(Ordering::Acquire) & flag::UP != 0;
+        let before = mine.tcp_rx.load(Ordering::Relaxed) < peer.up_at.load(Ordering::Relaxed);
+        match got {
+            Ok(0) => true,
+            Ok(_) => !up || before,
+            Err(11) => false,
+            Err(errno) => {
+                self.take_error(errno);
+                true
+            }
+        }
+    }
+
+    /// What a wait leaves behind when it ends.
+    pub fn disarm(&self, mine: &Half, to: WaitWord) {
+        mine.wait.store(to.emit(), Ordering::Relaxed);
+    }
+
+    /// Whether a result means "look again".
+    #[must_use]
+    pub fn is_retry(got: Got) -> bool {
+        got == Got::Failed(EAGAIN_RETRY)
+    }
+}
+
+fn peer_inode(_peer: &Half, _inode: u32) {}
+
+/// Without scope and flow label, which the two ends do not share.
+fn plain(addr: SocketAddrV6) -> SocketAddrV6 {
+    SocketAddrV6::new(*addr.ip(), addr.port(), 0, 0)
+}

@@ -1,0 +1,198 @@
+//! Back to TCP in the middle of a stream.
+//!
+//! A sender may go back at any time: it says at which ring offset ([`Half::down_at`]) and goes on
+//! by TCP, behind the doorbells that it has announced. A *reader* that cannot go on (its program is
+//! replaced, or hands the socket to one without the library) freezes its `head`, says so
+//! (`WANT_DOWN`), and the sender sends what lies behind it once more, by TCP.
+
+use super::{
+    Conn, Got, Half, Level, Loc, MSG_DONTWAIT, MSG_NOSIGNAL, Ordering, Phase, Reason, World, call,
+    flag, half_state, kernel, lock, ring,
+};
+
+/// A peer that does not answer within this time is cut off.
+const PATIENCE_NS: u64 = 100_000_000;
+/// How long bytes that are sent again may take to find room in the socket.
+const REPLAY_NS: u64 = 2_000_000_000;
+
+impl Conn {
+    /// Our direction goes back to TCP at the ring offset `at`. The caller holds the send lock.
+    pub(super) fn go_down(&self, w: &World, fd: i32, mine: &Half, peer: &Half, at: u64) {
+        if mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
+            return;
+        }
+        // An announced doorbell must come before what follows.
+        let deadline = call::now_ns() + PATIENCE_NS;
+        while mine.bell_owed.load(Ordering::Relaxed) != 0 && call::now_ns() < deadline {
+            if call::send(fd, &[0x5a], MSG_DONTWAIT | MSG_NOSIGNAL).is_ok() {
+                mine.bell_owed.store(0, Ordering::Relaxed);
+            }
+        }
+        mine.down_at.store(at, Ordering::Relaxed);
+        mine.state.store(half_state::ATTACHED, Ordering::Relaxed);
+        // Release: the offset before the flag. Pairs with the receiver's load of the flags.
+        mine.flags.fetch_or(flag::DOWN, Ordering::Release);
+        if mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0 {
+            let _ = call::shutdown(fd, 1);
+        }
+        if w.limits.log >= Level::Debug {
+            crate::log::line(format_args!("fd {fd}: back on TCP at ring offset {at}"));
+        }
+        let _ = peer;
+    }
+
+    /// The peer has frozen: sends again by TCP what it has not read, and goes down.
+    pub(super) fn go_down_for(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) {
+        let tail = mine.tail.load(Ordering::Relaxed);
+        let from = peer.head.load(Ordering::Acquire);
+        if mine.reason.load(Ordering::Relaxed) == 0 {
+            mine.reason.store(Reason::PeerAsked.code(), Ordering::Relaxed);
+            w.count(Reason::PeerAsked);
+        }
+        let Some(loc) = Loc::parse(mine.loc.load(Ordering::Relaxed)) else {
+            self.go_down(w, fd, mine, peer, tail);
+            return;
+        };
+        let Ok(left) = ring::used(from, tail, loc.bytes()) else {
+            let _ = self.broken(w, fd, mine);
+            return;
+        };
+        self.go_down(w, fd, mine, peer, from);
+        let deadline = call::now_ns() + REPLAY_NS;
+        let mut at = from;
+        let end = from.wrapping_add(left as u64);
+        let mut chunk = vec![0u8; left.min(64 << 10)];
+        while at != end {
+            #[expect(clippy::cast_possible_truncation, reason = "at most the ring")]
+            let n = (end.wrapping_sub(at) as usize).min(chunk.len());
+            w.board.map.copy_out(loc, at, &mut chunk[..n]);
+            match call::send(fd, &chunk[..n], MSG_DONTWAIT | MSG_NOSIGNAL) {
+                Ok(sent) => at = at.wrapping_add(sent as u64),
+                Err(11) if call::now_ns() < deadline => call::wait_writable(fd, 10),
+                Err(4) => {}
+                Err(_) => {
+                    let _ = self.broken(w, fd, mine);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Does what a peer that wants to go back to TCP waits for, if it does.
+    pub fn answer_demotion(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) {
+        if peer.flags.load(Ordering::Acquire) & flag::WANT_DOWN == 0
+            || mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0
+        {
+            return;
+        }
+        if let Some(_held) = lock::lock(&mine.tx_lock)
+            && mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0
+        {
+            self.go_down_for(w, fd, mine, peer);
+        }
+    }
+
+    /// Our sending side goes back to TCP; the peer reads on.
+    pub fn demote_sender(&'static self, w: &World, fd: i32, reason: Reason) {
+        let Some((mine, peer)) = self.halves(w) else { return };
+        let Some(_held) = lock::lock(&mine.tx_lock) else { return };
+        if mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0 {
+            mine.reason.store(reason.code(), Ordering::Relaxed);
+            w.count(reason);
+            self.go_down(w, fd, mine, peer, mine.tail.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Both directions go back to TCP. Waits (a tenth of a second at most) until the peer has done
+    /// its part, and takes the last doorbells out of the socket, so that afterwards any program may
+    /// read it. `false`: the peer did not answer.
+    #[must_use]
+    pub fn demote(&'static self, w: &World, fd: i32, reason: Reason) -> bool {
+        if self.phase() != Phase::Attached {
+            return self.keep_tcp(w, fd, reason) || self.demote(w, fd, reason);
+        }
+        let Some((mine, peer)) = self.halves(w) else { return true };
+        {
+            let Some(_rx) = lock::lock(&mine.rx_lock) else { return false };
+            // From here on nobody takes anything out of the ring.
+            mine.flags.fetch_or(flag::WANT_DOWN, Ordering::Release);
+        }
+        self.ring_for_demotion(w, fd, mine, peer);
+        self.demote_sender(w, fd, reason);
+        let deadline = call::now_ns() + PATIENCE_NS;
+        loop {
+            let peer_flags = peer.flags.load(Ordering::Acquire);
+            let down = peer_flags & flag::DOWN != 0;
+            if down {
+                let Some(_rx) = lock::lock(&mine.rx_lock) else { return false };
+                self.drain_bells(mine, peer, fd);
+                if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Relaxed) {
+                    break;
+                }
+            } else if peer_flags & (flag::CLOSED | flag::SHUT) != 0
+                && ring::tail(&peer.tail) == mine.head.load(Ordering::Relaxed)
+            {
+                // Nothing more will come.
+                let Some(_rx) = lock::lock(&mine.rx_lock) else { return false };
+                self.drain_bells(mine, peer, fd);
+                break;
+            }
+            if call::now_ns() > deadline
+                || self.kernel.load(Ordering::Relaxed) & (kernel::HUP | kernel::ERR) != 0
+            {
+                return false;
+            }
+            call::sched_yield();
+        }
+        self.maybe_tcp(w, mine);
+        true
+    }
+
+    fn ring_for_demotion(&self, w: &World, fd: i32, mine: &Half, peer: &Half) {
+        if let Some(_held) = lock::lock(&mine.tx_lock)
+            && mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0
+        {
+            self.notify(w, fd, mine, peer);
+        }
+    }
+
+    /// Takes back what [`Self::demote`] has begun and the peer has not answered: we go on reading
+    /// the ring.
+    pub fn thaw(&self, w: &World) {
+        if let Some((mine, peer)) = self.halves(w)
+            && peer.flags.load(Ordering::Acquire) & flag::DOWN == 0
+        {
+            mine.flags.fetch_and(!flag::WANT_DOWN, Ordering::Release);
+        }
+    }
+
+    /// Once both directions are back, the connection is TCP's for good.
+    pub(super) fn maybe_tcp(&self, w: &World, mine: &Half) {
+        let Some((_, peer)) = self.halves(w) else { return };
+        if mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0
+            && peer.flags.load(Ordering::Acquire) & flag::DOWN != 0
+            && self.swap_phase(Phase::Attached, Phase::Tcp)
+        {
+            if mine.reason.load(Ordering::Relaxed) == 0 {
+                mine.reason.store(Reason::PeerAsked.code(), Ordering::Relaxed);
+            }
+            mine.state.store(half_state::TCP, Ordering::Release);
+        }
+    }
+
+    /// The peer writes nonsense: this connection ends with a reset, and nothing else happens.
+    #[cold]
+    pub(super) fn broken(&self, w: &World, fd: i32, mine: &Half) -> Got {
+        w.count(Reason::PeerBroken);
+        mine.reason.store(Reason::PeerBroken.code(), Ordering::Relaxed);
+        if w.limits.log >= Level::Error {
+            crate::log::line(format_args!("fd {fd}: reset: the peer wrote nonsense into its ring"));
+        }
+        mine.flags.fetch_or(flag::CLOSED | flag::RESET | flag::SHUT, Ordering::Release);
+        self.error.store(104, Ordering::Relaxed);
+        self.kernel.fetch_or(kernel::HUP | kernel::ERR | kernel::RDHUP, Ordering::Relaxed);
+        let _ = call::setsockopt(fd, 1, 13, [1i32, 0]);
+        let _ = call::shutdown(fd, 2);
+        Got::Failed(104)
+    }
+}

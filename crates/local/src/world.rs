@@ -1,0 +1,186 @@
+//! What a process knows: the board, its memory, its limits.
+
+use std::collections::VecDeque;
+
+use sys::abi::{SLOTS, Slot, WAITERS};
+use sys::lock::Guarded;
+use sys::map::MapError;
+use sys::sync::{AtomicU32, Ordering};
+use sys::wait;
+
+use crate::arena::Arena;
+use crate::board::Board;
+use crate::conn::Conn;
+use crate::{Limits, Reason};
+
+/// Ring bytes that connections may hold while nothing is in them; beyond it, drained rings of other
+/// connections are taken back first.
+const HOLD_BYTES: usize = 8 << 20;
+
+/// One process's part in Shunt.
+#[derive(Debug)]
+pub struct World {
+    /// The board.
+    pub board: Board,
+    /// What the configuration allows.
+    pub limits: Limits,
+    /// Name of the program, for rules.
+    pub program: String,
+    /// Our memory.
+    pub arena: Guarded<Arena>,
+    /// Counts the forks since the start; what was counted before a fork may be wrong after it.
+    pub forks: AtomicU32,
+    /// Connections that hold a ring, oldest first.
+    holders: Guarded<VecDeque<&'static Conn>>,
+    /// Connection records that nobody uses.
+    spare: Guarded<Vec<&'static Conn>>,
+    /// For each waiter of all processes, the sleep for which we have rung.
+    rung: Box<[AtomicU32]>,
+    /// Waiters of this process in use, a bit each.
+    waiters: AtomicU32,
+}
+
+impl World {
+    /// Joins the board.
+    ///
+    /// # Errors
+    ///
+    /// Why not; the process then stays on TCP.
+    pub fn join(limits: Limits, program: String, high_fd: i32) -> Result<Self, MapError> {
+        let board = Board::join(limits.dir.as_deref(), high_fd)?;
+        Ok(Self {
+            board,
+            limits,
+            program,
+            arena: Guarded::default(),
+            forks: AtomicU32::new(0),
+            holders: Guarded::default(),
+            spare: Guarded::default(),
+            rung: (0..SLOTS * WAITERS).map(|_| AtomicU32::new(0)).collect(),
+            waiters: AtomicU32::new(0),
+        })
+    }
+
+    /// To be called in a forked child, where only this thread exists.
+    pub fn forked(&self) {
+        self.forks.fetch_add(1, Ordering::Relaxed);
+        self.board.forked();
+        for word in [self.arena.word(), self.holders.word(), self.spare.word()] {
+            // Whoever held it is not in this process.
+            word.store(0, Ordering::Relaxed);
+        }
+        if let Some(mut arena) = self.arena.lock() {
+            arena.forked();
+        }
+        if let Some(mut holders) = self.holders.lock() {
+            holders.clear();
+        }
+        self.waiters.store(0, Ordering::Relaxed);
+    }
+
+    /// Our slot's words, if we have a slot.
+    #[must_use]
+    pub fn slot(&self) -> Option<&Slot> {
+        self.board.my_slot()
+    }
+
+    /// Counts a connection that is on TCP.
+    pub fn count(&self, reason: Reason) {
+        if let Some(slot) = self.slot()
+            && let Some(n) = slot.reasons.get(reason.code() as usize)
+        {
+            n.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A fresh connection record. Records are never unmapped: a thread may still look at one that
+    /// another has given back, and finds out that it is not what it was looking for.
+    pub fn conn(&self) -> Option<&'static Conn> {
+        let spare = self.spare.lock()?.pop();
+        let conn = spare.unwrap_or_else(|| Box::leak(Box::default()));
+        conn.reset(self.forks.load(Ordering::Relaxed));
+        Some(conn)
+    }
+
+    /// Gives a record back that is in no table any more.
+    pub fn give_back(&self, conn: &'static Conn) {
+        if let Some(mut spare) = self.spare.lock() {
+            spare.push(conn);
+        }
+    }
+
+    /// Remembers that a connection holds a ring, and takes back what others hold for nothing when
+    /// that is much.
+    pub(crate) fn holds(&self, conn: &'static Conn, arena: &mut Arena) {
+        let Some(mut holders) = self.holders.lock() else { return };
+        holders.push_back(conn);
+        let mut tries = 4;
+        while arena.bytes_used() > HOLD_BYTES && tries > 0 {
+            tries -= 1;
+            let Some(other) = holders.pop_front() else { return };
+            if std::ptr::eq(other, conn) || !other.drop_idle_ring(self, arena) {
+                holders.push_back(other);
+            }
+        }
+    }
+
+    /// Forgets a connection that closes.
+    pub(crate) fn holds_no_more(&self, conn: &'static Conn) {
+        if let Some(mut holders) = self.holders.lock()
+            && let Some(at) = holders.iter().position(|c| std::ptr::eq(*c, conn))
+        {
+            holders.swap_remove_back(at);
+        }
+    }
+
+    /// Takes a waiter number, global over all processes.
+    pub fn take_waiter(&self) -> Option<u32> {
+        let slot = self.board.ensure_slot().ok()?;
+        loop {
+            let used = self.waiters.load(Ordering::Relaxed);
+            let bit = (!used).trailing_zeros();
+            if bit as usize >= WAITERS {
+                return None;
+            }
+            if self
+                .waiters
+                .compare_exchange(used, used | 1 << bit, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+            {
+                #[expect(clippy::cast_possible_truncation, reason = "1024 times 32")]
+                return Some(slot * WAITERS as u32 + bit);
+            }
+        }
+    }
+
+    /// Gives a waiter number back.
+    pub fn drop_waiter(&self, waiter: u32) {
+        #[expect(clippy::cast_possible_truncation, reason = "32")]
+        self.waiters.fetch_and(!(1 << (waiter % WAITERS as u32)), Ordering::Relaxed);
+    }
+
+    /// The sleep word of a waiter; `None` if there is no such waiter.
+    #[must_use]
+    pub fn waiter(&self, waiter: u32) -> Option<&AtomicU32> {
+        let (slot, index) = (waiter as usize / WAITERS, waiter as usize % WAITERS);
+        if slot >= SLOTS {
+            return None;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "below 1024")]
+        Some(&self.board.map.slot(slot as u32).waiters[index].word)
+    }
+
+    /// Whether that waiter sleeps and this process has not rung for this sleep yet: the sleep.
+    pub(crate) fn must_ring(&self, waiter: u32) -> Option<u32> {
+        let sleep = wait::asleep(self.waiter(waiter)?)?;
+        let rung = self.rung.get(waiter as usize)?.load(Ordering::Relaxed);
+        (rung != sleep).then_some(sleep)
+    }
+
+    /// Notes that we have rung for a sleep of a waiter.
+    pub(crate) fn has_rung(&self, waiter: u32, sleep: u32) {
+        if let Some(rung) = self.rung.get(waiter as usize) {
+            rung.store(sleep, Ordering::Relaxed);
+        }
+    }
+}
