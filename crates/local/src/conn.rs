@@ -262,15 +262,21 @@ impl Conn {
     /// Whether another process may use this connection too.
     #[must_use]
     pub fn is_shared(&self, w: &World) -> bool {
-        self.my_half(w).is_some_and(|(_, half)| half.flags.load(Ordering::Relaxed) & flag::SHARED != 0)
+        self.my_half(w).is_some_and(|(_, half)| {
+            half.flags.load(Ordering::Relaxed) & flag::SHARED != 0
+                && half.users.load(Ordering::Relaxed) > 1
+        })
     }
 
-    /// Says so when this is the first use of an inherited connection: from now on doorbells only.
+    /// Says so when this is the first use of an inherited connection: from now on doorbells only. A
+    /// child that inherits connections and never touches them costs their owner nothing.
+    #[inline]
     fn note_fork(&self, w: &World, half: &Half) {
         let forks = w.forks.load(Ordering::Relaxed);
         if self.half_forks.load(Ordering::Relaxed) != forks {
             self.half_forks.store(forks, Ordering::Relaxed);
-            if half.users.load(Ordering::Relaxed) > 1 {
+            let inherited = w.board.slot() != Some(half.slot.load(Ordering::Relaxed));
+            if inherited && half.users.load(Ordering::Relaxed) > 1 {
                 half.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
                 self.arm_cold(half);
             }
@@ -382,7 +388,7 @@ impl Conn {
         }
         let new_head = head.wrapping_add(n as u64);
         ring::give_back(&mine.head, new_head);
-        mine.cpu.store(call::cpu(), Ordering::Relaxed);
+        note_cpu(mine);
         add64(&mine.bytes_rx, n as u64);
         add32(&mine.n_rx, 1);
         // Either the producer sees the room, or we see that it waits. Pairs with `wait_for_room`.
@@ -682,7 +688,7 @@ impl Conn {
             let n = room.min(from.left()).min(piece);
             from.to_ring(w.board.map.ring(loc), capacity, tail, n);
             ring::publish(&mine.tail, tail.wrapping_add(n as u64));
-            mine.cpu.store(call::cpu(), Ordering::Relaxed);
+            note_cpu(mine);
             add64(&mine.bytes_tx, n as u64);
             self.notify(w, fd, mine, peer);
         }
@@ -721,7 +727,7 @@ impl Conn {
         let n = read(w.board.map.ring(loc).wrapping_add(at), first).map_err(Put::Failed)?;
         if n > 0 {
             ring::publish(&mine.tail, tail.wrapping_add(n as u64));
-            mine.cpu.store(call::cpu(), Ordering::Relaxed);
+            note_cpu(mine);
             add64(&mine.bytes_tx, n as u64);
             self.notify(w, fd, mine, peer);
         }
@@ -968,6 +974,16 @@ impl Conn {
 
 /// A value of [`Got::Failed`] that never reaches a program: look again, something came meanwhile.
 pub const EAGAIN_RETRY: i32 = 0x7fff;
+
+/// Says where we run; the line is the one that the peer polls, so it is written only when that
+/// changes.
+#[inline]
+fn note_cpu(mine: &Half) {
+    let cpu = call::cpu();
+    if mine.cpu.load(Ordering::Relaxed) != cpu {
+        mine.cpu.store(cpu, Ordering::Relaxed);
+    }
+}
 
 /// Adds to a counter that has one writer at a time: no locked instruction.
 #[inline]

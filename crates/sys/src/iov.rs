@@ -129,10 +129,8 @@ impl<'a> Buffers<'a> {
         Ok(total)
     }
 
-    /// Takes the last `n` moved bytes back, as far as the current buffer goes; only the count
-    /// matters to callers that stop after it.
-    pub fn untake(&mut self, n: usize) {
-        self.left += n;
-        self.offset = self.offset.saturating_sub(n);
+    /// Passes over the next `n` bytes without touching them (`MSG_TRUNC`).
+    pub fn discard(&mut self, n: usize) {
+        self.each(n.min(self.left), |_, _| ());
     }
 }

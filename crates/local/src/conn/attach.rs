@@ -235,6 +235,12 @@ impl Conn {
         }
     }
 
+    /// Whether a server has not looked for an offer yet.
+    #[must_use]
+    pub fn untried(&self) -> bool {
+        self.tries.load(Ordering::Relaxed) == 0
+    }
+
     /// Says that a client moves its bytes by calls that we see.
     #[inline]
     pub fn io_seen(&self, w: &World) {
@@ -651,11 +657,28 @@ impl Conn {
         }
     }
 
-    /// The fork failed, or the child has gone without closing.
-    pub fn fork_undo(&self, w: &World) {
-        if let Some((_, half)) = self.my_half(w) {
+    /// This process ends without closing what it has inherited.
+    pub fn leave(&self, w: &World) {
+        if let Some((_, half)) = self.my_half(w)
+            && half.slot.load(Ordering::Relaxed) != w.board.slot().unwrap_or(u32::MAX)
+            && half.users.load(Ordering::Relaxed) > 1
+        {
             half.users.fetch_sub(1, Ordering::AcqRel);
         }
+    }
+
+    /// What `SO_ERROR` answers, the kernel having answered `now`: an error that a look of ours took,
+    /// and none that comes of a clean close.
+    #[must_use]
+    pub fn socket_error(&self, w: &World, now: i32) -> i32 {
+        let kept = self.error.swap(0, Ordering::Relaxed).cast_signed();
+        let clean = self.halves(w).is_some_and(|(_, peer)| {
+            peer.flags.load(Ordering::Acquire) & (flag::CLOSED | flag::RESET) == flag::CLOSED
+        });
+        if clean && self.kernel.load(Ordering::Relaxed) & (1 << 16) == 0 {
+            return 0;
+        }
+        if now != 0 { now } else { kept }
     }
 
     /// Whether the socket itself has something to read besides doorbells, before the switch.

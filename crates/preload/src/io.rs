@@ -1,0 +1,697 @@
+//! Moving bytes: what a receive or a send on one of our descriptors comes to.
+
+use std::ffi::c_int;
+
+use libc::{iovec, msghdr, ssize_t};
+use local::Reason;
+use local::conn::{Conn, Got, Phase, Put, kernel, reg_flags};
+use local::world::World;
+use sys::abi::Half;
+use sys::call;
+use sys::iov::Buffers;
+use sys::lock;
+use sys::sync::Ordering;
+use sys::wait::WaitWord;
+
+use crate::{fds, ready, real};
+
+/// A value, or an errno.
+pub(crate) type Outcome = Result<usize, c_int>;
+
+/// Gives an outcome to the guest, the way libc does.
+pub(crate) fn answer(outcome: Outcome) -> ssize_t {
+    match outcome {
+        Ok(n) => n.cast_signed(),
+        Err(errno) => {
+            real::set_errno(errno);
+            -1
+        }
+    }
+}
+
+/// libc's answer as an outcome.
+fn outcome(n: ssize_t) -> Outcome {
+    usize::try_from(n).map_err(|_| real::errno())
+}
+
+/// A connection, if calls on it may need more than libc: not fresh, not on TCP for good.
+#[inline]
+pub(crate) fn active(fd: c_int) -> Option<(&'static World, &'static Conn)> {
+    let conn = fds::conn(fd)?;
+    match conn.phase() {
+        Phase::Server | Phase::Offered | Phase::Attached | Phase::Busy => Some((fds::world()?, conn)),
+        Phase::Fresh | Phase::Listener | Phase::Tcp => None,
+    }
+}
+
+/// Waits for another thread that is attaching the connection.
+fn phase(conn: &Conn) -> Phase {
+    loop {
+        match conn.phase() {
+            Phase::Busy => call::sched_yield(),
+            other => return other,
+        }
+    }
+}
+
+/// Looks whether the connection can be attached, and does what follows from it.
+pub(crate) fn settle(w: &'static World, conn: &'static Conn, fd: c_int, data: bool) -> bool {
+    let attached = conn.settle(w, fd, data);
+    if attached {
+        ready::attached(w, conn);
+    }
+    attached
+}
+
+/// A call that cannot be made on a ring: everything goes by TCP from now on. `false`: the peer did
+/// not answer in time, the connection is as before.
+pub(crate) fn to_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) -> bool {
+    match phase(conn) {
+        Phase::Tcp | Phase::Listener => true,
+        _ => {
+            let done = conn.demote(w, fd, reason);
+            if done {
+                ready::detached(w, conn);
+            } else {
+                conn.thaw(w);
+            }
+            done
+        }
+    }
+}
+
+fn is_nonblocking(w: &World, conn: &Conn, fd: c_int) -> bool {
+    if conn.is_shared(w) {
+        conn.nonblock.store(0, Ordering::Relaxed);
+    }
+    match conn.nonblock.load(Ordering::Relaxed) {
+        1 => false,
+        2 => true,
+        _ => {
+            let on = call::getfl(fd).is_ok_and(|fl| fl & libc::O_NONBLOCK != 0);
+            conn.nonblock.store(1 + u32::from(on), Ordering::Relaxed);
+            on
+        }
+    }
+}
+
+// ----- receiving ---------------------------------------------------------------------------------
+
+/// Receives into `iov`. `msg`: the guest's message header, of which only the buffers are used here.
+///
+/// # Safety
+///
+/// As `recvmsg` asks of its buffers.
+pub(crate) unsafe fn receive(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    iov: &[iovec],
+    flags: c_int,
+    is_read: bool,
+) -> Outcome {
+    if is_read && iov.iter().all(|v| v.iov_len == 0) {
+        return Ok(0);
+    }
+    if phase(conn) == Phase::Offered {
+        conn.io_seen(w);
+        settle(w, conn, fd, false);
+    }
+    if phase(conn) != Phase::Attached {
+        // SAFETY: the caller's promise.
+        if let Some(out) = unsafe { receive_tcp(w, conn, fd, iov, flags) } {
+            return out;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { receive_ring(w, conn, fd, iov, flags) }
+}
+
+/// A receive before the attachment. `None`: attached meanwhile, and nothing of the program's read.
+unsafe fn receive_tcp(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    iov: &[iovec],
+    flags: c_int,
+) -> Option<Outcome> {
+    // The kernel would wait for more bytes than may come by TCP.
+    let offered = phase(conn) == Phase::Offered;
+    let all = flags & libc::MSG_WAITALL != 0 && offered;
+    let flags_now = if all { flags & !libc::MSG_WAITALL } else { flags };
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        // SAFETY: the caller's promise.
+        return Some(unsafe { receive_kernel(fd, iov, flags) });
+    }
+    // SAFETY: the caller's promise.
+    let out = unsafe { receive_kernel(fd, iov, flags_now) };
+    let Ok(n) = out else { return Some(out) };
+    if n == 0 {
+        return Some(out);
+    }
+    if flags & libc::MSG_PEEK != 0 {
+        // What was peeked may be a doorbell.
+        return if settle(w, conn, fd, true) || phase(conn) == Phase::Attached { None } else { Some(out) };
+    }
+    let before = phase(conn);
+    let kept = conn.after_tcp_recv(w, fd, n);
+    match before {
+        Phase::Server => {
+            settle(w, conn, fd, true);
+        }
+        Phase::Offered if phase(conn) == Phase::Attached => ready::attached(w, conn),
+        _ => {}
+    }
+    let n = kept?;
+    if all {
+        // SAFETY: the caller's promise.
+        let mut rest = unsafe { Buffers::new(iov) }.ok()?;
+        let total = rest.left();
+        if n < total {
+            let mut more = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
+            let count = skip(iov, n, &mut more);
+            // SAFETY: the rest of the guest's buffers.
+            let got = unsafe { receive(w, conn, fd, &more[..count], flags, false) };
+            return Some(Ok(n + got.unwrap_or(0)));
+        }
+        let _ = &mut rest;
+    }
+    Some(Ok(n))
+}
+
+/// The buffers behind the first `n` bytes.
+fn skip(iov: &[iovec], mut n: usize, to: &mut [iovec]) -> usize {
+    let mut count = 0;
+    for v in iov {
+        let here = n.min(v.iov_len);
+        n -= here;
+        if here < v.iov_len {
+            to[count] = iovec {
+                iov_base: v.iov_base.cast::<u8>().wrapping_add(here).cast(),
+                iov_len: v.iov_len - here,
+            };
+            count += 1;
+        }
+    }
+    count
+}
+
+/// The call itself: waits where the guest wants to wait, and is a cancellation point.
+unsafe fn receive_kernel(fd: c_int, iov: &[iovec], flags: c_int) -> Outcome {
+    if let [one] = iov {
+        // SAFETY: the caller's promise.
+        return outcome(unsafe { real::recv(fd, one.iov_base, one.iov_len, flags) });
+    }
+    // SAFETY: all zeros is a valid header.
+    let mut msg: msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = iov.as_ptr().cast_mut();
+    msg.msg_iovlen = iov.len();
+    // SAFETY: the caller's promise.
+    outcome(unsafe { real::recvmsg(fd, &raw mut msg, flags) })
+}
+
+unsafe fn receive_ring(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    iov: &[iovec],
+    flags: c_int,
+) -> Outcome {
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        // SAFETY: the caller's promise.
+        return unsafe { receive_kernel(fd, iov, flags) };
+    }
+    // SAFETY: the caller's promise.
+    let mut to = unsafe { Buffers::new(iov) }?;
+    let mut total = 0;
+    loop {
+        match conn.recv(w, fd, &mut to, flags) {
+            Got::Bytes(n) => {
+                total += n;
+                if flags & libc::MSG_TRUNC != 0 && flags & libc::MSG_PEEK == 0 {
+                    to.discard(n);
+                }
+                if flags & libc::MSG_WAITALL == 0 || flags & libc::MSG_PEEK != 0 || to.left() == 0 {
+                    return Ok(total);
+                }
+            }
+            got if Conn::is_retry(got) => {}
+            Got::Empty => {
+                if total > 0 && flags & libc::MSG_WAITALL == 0 {
+                    return Ok(total);
+                }
+                if flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(w, conn, fd) {
+                    return if total > 0 { Ok(total) } else { Err(libc::EAGAIN) };
+                }
+                if let Err(errno) = wait(w, conn, fd, false) {
+                    return if total > 0 { Ok(total) } else { Err(errno) };
+                }
+            }
+            Got::End => return Ok(total),
+            Got::Kernel => {
+                if conn.phase() == Phase::Tcp {
+                    ready::detached(w, conn);
+                }
+                if total > 0 && (flags & libc::MSG_WAITALL == 0 || to.left() == 0) {
+                    return Ok(total);
+                }
+                let mut rest = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
+                let count = skip(iov, total, &mut rest);
+                // SAFETY: the rest of the guest's buffers.
+                return match unsafe { receive_kernel(fd, &rest[..count], flags) } {
+                    Ok(n) => Ok(total + n),
+                    Err(_) if total > 0 => Ok(total),
+                    Err(errno) => Err(errno),
+                };
+            }
+            Got::Failed(errno) => {
+                if total > 0 {
+                    conn.error.store(errno.cast_unsigned(), Ordering::Relaxed);
+                    return Ok(total);
+                }
+                return Err(errno);
+            }
+        }
+    }
+}
+
+// ----- waiting -----------------------------------------------------------------------------------
+
+/// Waits until there may be something to read (`room`: room to write). An error is what the guest's
+/// call ends with.
+fn wait(w: &'static World, conn: &'static Conn, fd: c_int, room: bool) -> Result<(), c_int> {
+    let Some((mine, peer)) = conn.halves(w) else { return Ok(()) };
+    let spin_ns = u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0);
+    let spun = conn.spin.until(
+        spin_ns,
+        || peer.cpu.load(Ordering::Relaxed),
+        || conn.moved(mine, peer, room),
+    );
+    if spun {
+        count(&mine.n_spins);
+        return Ok(());
+    }
+    conn.refs.fetch_add(1, Ordering::AcqRel);
+    let result = sleep(w, conn, fd, mine, peer, room);
+    release(w, conn, -1);
+    result
+}
+
+fn count(counter: &sys::sync::AtomicU32) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+}
+
+/// Arms, looks once more, sleeps in the kernel on the socket itself.
+fn sleep(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    mine: &Half,
+    peer: &Half,
+    room: bool,
+) -> Result<(), c_int> {
+    let nudge = conn.nudge.load(Ordering::Acquire);
+    let others = conn.sleepers.fetch_add(1, Ordering::AcqRel);
+    conn.arm_cold(mine);
+    let mut ready = conn.moved(mine, peer, room);
+    if room {
+        ready |= !conn.wait_for_room(mine, peer);
+    }
+    let mut result = Ok(());
+    if !ready {
+        if others == 0 {
+            drain_quietly(conn, fd, mine, peer);
+        }
+        ready = conn.moved(mine, peer, room);
+    }
+    if !ready {
+        count(&mine.n_sleeps);
+        // A byte that may not be taken out, because another thread relies on it or because the
+        // program has not read it yet, would end a sleep at once.
+        let blocked = room && conn.is_mixed(mine, peer);
+        result = if others > 0 || blocked {
+            let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+            match call::futex_wait(&conn.nudge, nudge, Some(pause)) {
+                Err(libc::EINTR) => Err(libc::EINTR),
+                _ => Ok(()),
+            }
+        } else {
+            sleep_in_kernel(conn, fd, room)
+        };
+    }
+    if conn.sleepers.fetch_sub(1, Ordering::AcqRel) > 1 {
+        conn.nudge.fetch_add(1, Ordering::Release);
+        call::futex_wake(&conn.nudge, i32::MAX);
+    } else {
+        ready::restore(w, conn, mine);
+    }
+    result
+}
+
+/// Takes doorbells out of the socket, unless there is something to read that they announce.
+fn drain_quietly(conn: &Conn, fd: c_int, mine: &Half, peer: &Half) {
+    if conn.is_mixed(mine, peer) && peer.bells.load(Ordering::Acquire) == mine.drained.load(Ordering::Relaxed)
+    {
+        return;
+    }
+    if let Some(_held) = lock::lock(&mine.rx_lock) {
+        let up = peer.flags.load(Ordering::Acquire) & sys::abi::half_flags::UP != 0;
+        let switched = mine.tcp_rx.load(Ordering::Relaxed) >= peer.up_at.load(Ordering::Relaxed);
+        if up && switched {
+            conn.drain_bells(mine, peer, fd);
+        }
+    }
+}
+
+fn sleep_in_kernel(conn: &Conn, fd: c_int, room: bool) -> Result<(), c_int> {
+    let timeout = if room { send_timeout_ms(fd) } else { None };
+    if let Some(ms) = timeout {
+        let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
+        // SAFETY: one descriptor in a valid place.
+        return match unsafe { real::poll(fds.as_mut_ptr(), 1, ms) } {
+            0 => Err(libc::EAGAIN),
+            n if n < 0 => Err(real::errno()),
+            _ => Ok(()),
+        };
+    }
+    let mut byte = 0u8;
+    // SAFETY: one byte in a valid place. The kernel's own wait: it ends with a doorbell, with the
+    // end of the peer, with SO_RCVTIMEO, and with a signal as the guest has asked for.
+    let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+    if n == 0 {
+        conn.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
+        return Ok(());
+    }
+    if n > 0 {
+        return Ok(());
+    }
+    match real::errno() {
+        e @ (libc::EAGAIN | libc::EINTR) => Err(e),
+        errno => {
+            conn.error.store(errno.cast_unsigned(), Ordering::Relaxed);
+            conn.kernel.fetch_or(kernel::ERR | kernel::HUP | kernel::RDHUP, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+}
+
+/// `SO_SNDTIMEO`, if set.
+fn send_timeout_ms(fd: c_int) -> Option<c_int> {
+    let t = call::getsockopt::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO).ok()?;
+    if t == [0, 0] {
+        return None;
+    }
+    Some(i32::try_from(t[0] * 1000 + t[1].div_euclid(1000)).unwrap_or(i32::MAX).max(1))
+}
+
+/// Gives up one reference to a connection; the last one closes it.
+pub(crate) fn release(w: &'static World, conn: &'static Conn, fd: c_int) {
+    if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+        ready::forget(w, conn);
+        conn.closing(w, fd);
+        if fd < 0 {
+            // Nobody closes a descriptor after this.
+            w.give_back(conn);
+        }
+    }
+}
+
+// ----- sending -----------------------------------------------------------------------------------
+
+/// Sends what is in `iov`. `control`: a message header whose control data only the kernel can read.
+///
+/// # Safety
+///
+/// As `sendmsg` asks of its buffers.
+pub(crate) unsafe fn transmit(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    iov: &[iovec],
+    flags: c_int,
+    control: Option<*const msghdr>,
+) -> Outcome {
+    if flags & libc::MSG_OOB != 0 || control.is_some() || flags & libc::MSG_FASTOPEN != 0 {
+        let reason = if flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::Option };
+        conn.keep_tcp(w, fd, reason);
+        conn.demote_sender(w, fd, reason);
+        ready::changed(w, conn);
+    }
+    if phase(conn) != Phase::Attached {
+        if phase(conn) == Phase::Offered {
+            conn.io_seen(w);
+            settle(w, conn, fd, false);
+        } else if phase(conn) == Phase::Server && conn.untried() {
+            settle(w, conn, fd, false);
+        }
+    }
+    if phase(conn) != Phase::Attached && conn.tcp_send_begins() {
+        // SAFETY: the caller's promise.
+        let out = unsafe { transmit_kernel(fd, iov, flags, control) };
+        conn.tcp_send_ends(*out.as_ref().unwrap_or(&0));
+        return out;
+    }
+    // SAFETY: the caller's promise.
+    unsafe { transmit_ring(w, conn, fd, iov, flags, control) }
+}
+
+unsafe fn transmit_kernel(fd: c_int, iov: &[iovec], flags: c_int, control: Option<*const msghdr>) -> Outcome {
+    if let Some(msg) = control {
+        // SAFETY: the caller's promise.
+        return outcome(unsafe { real::sendmsg(fd, msg, flags) });
+    }
+    if let [one] = iov {
+        // SAFETY: the caller's promise.
+        return outcome(unsafe { real::send(fd, one.iov_base, one.iov_len, flags) });
+    }
+    // SAFETY: all zeros is a valid header.
+    let mut msg: msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = iov.as_ptr().cast_mut();
+    msg.msg_iovlen = iov.len();
+    // SAFETY: the caller's promise.
+    outcome(unsafe { real::sendmsg(fd, &raw const msg, flags) })
+}
+
+unsafe fn transmit_ring(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    iov: &[iovec],
+    flags: c_int,
+    control: Option<*const msghdr>,
+) -> Outcome {
+    // SAFETY: the caller's promise.
+    let mut from = unsafe { Buffers::new(iov) }?;
+    let all = from.left();
+    loop {
+        match conn.send(w, fd, &mut from) {
+            Put::All => return Ok(all),
+            Put::Full => {
+                if flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(w, conn, fd) {
+                    let moved = all - from.left();
+                    if !full(w, conn) {
+                        continue;
+                    }
+                    return if moved > 0 { Ok(moved) } else { Err(libc::EAGAIN) };
+                }
+                if let Err(errno) = wait(w, conn, fd, true) {
+                    let moved = all - from.left();
+                    return if moved > 0 { Ok(moved) } else { Err(errno) };
+                }
+            }
+            Put::Shut => return broken_pipe(all - from.left(), flags),
+            Put::Kernel => {
+                if conn.phase() == Phase::Tcp {
+                    ready::detached(w, conn);
+                } else {
+                    ready::changed(w, conn);
+                }
+                let moved = all - from.left();
+                if moved > 0 {
+                    return Ok(moved);
+                }
+                // SAFETY: the caller's promise; nothing was taken from the buffers.
+                return unsafe { transmit_kernel(fd, iov, flags, control) };
+            }
+            Put::Failed(errno) => {
+                let moved = all - from.left();
+                return if moved > 0 { Ok(moved) } else { Err(errno) };
+            }
+        }
+    }
+}
+
+/// Notes that a sender found no room, so that room becomes an event; `false`: there is some now.
+fn full(w: &World, conn: &Conn) -> bool {
+    for set in &conn.sets {
+        set.flags.fetch_or(reg_flags::ROOM, Ordering::Relaxed);
+    }
+    conn.halves(w).is_none_or(|(mine, peer)| conn.wait_for_room(mine, peer))
+}
+
+/// `EPIPE`, and the signal that goes with it.
+pub(crate) fn broken_pipe(moved: usize, flags: c_int) -> Outcome {
+    if moved > 0 {
+        return Ok(moved);
+    }
+    if flags & libc::MSG_NOSIGNAL == 0 {
+        // SAFETY: raising a signal in this thread is always allowed.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
+    }
+    Err(libc::EPIPE)
+}
+
+/// `sendfile` to a connection: the kernel reads the file straight into the ring.
+///
+/// # Safety
+///
+/// `offset` is null or valid.
+pub(crate) unsafe fn send_file(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    file: c_int,
+    offset: *mut libc::off_t,
+    n: usize,
+) -> Outcome {
+    if phase(conn) != Phase::Attached {
+        if phase(conn) == Phase::Offered {
+            conn.io_seen(w);
+            settle(w, conn, fd, false);
+        }
+        if phase(conn) != Phase::Attached && conn.tcp_send_begins() {
+            // SAFETY: the caller's promise.
+            let out = outcome(unsafe { real::sendfile(fd, file, offset, n) });
+            conn.tcp_send_ends(*out.as_ref().unwrap_or(&0));
+            return out;
+        }
+    }
+    // SAFETY: the caller's promise.
+    let mut at = unsafe { offset.as_ref() }.copied();
+    let n = n.min(0x7fff_f000);
+    let mut total = 0;
+    let result = loop {
+        if total == n {
+            break Ok(());
+        }
+        let read = |to: *mut u8, max: usize| -> Result<usize, i32> {
+            // SAFETY: the ring's own bytes, free for us to write.
+            let to = unsafe { std::slice::from_raw_parts_mut(to, max) };
+            match at {
+                Some(at) => call::pread(file, to, at),
+                None => call::read(file, to),
+            }
+        };
+        match conn.send_with(w, fd, n - total, read) {
+            Ok(0) => break Ok(()),
+            Ok(moved) => {
+                total += moved;
+                at = at.map(|at| at + moved.cast_signed() as libc::off_t);
+            }
+            Err(Put::Full) => {
+                if is_nonblocking(w, conn, fd) {
+                    if full(w, conn) {
+                        break Err(libc::EAGAIN);
+                    }
+                    continue;
+                }
+                if let Err(errno) = wait(w, conn, fd, true) {
+                    break Err(errno);
+                }
+            }
+            Err(Put::Shut) => break broken_pipe(total, 0).map(drop),
+            Err(Put::Kernel) if total > 0 => break Ok(()),
+            // SAFETY: the caller's promise.
+            Err(Put::Kernel | Put::All) => return outcome(unsafe { real::sendfile(fd, file, offset, n) }),
+            Err(Put::Failed(errno)) => break Err(errno),
+        }
+    };
+    if let Some(at) = at {
+        // SAFETY: the caller's promise; `at` came from there.
+        unsafe { *offset = at };
+    }
+    match result {
+        Err(errno) if total == 0 => Err(errno),
+        _ => Ok(total),
+    }
+}
+
+/// `splice` from a connection into a pipe: bytes leave the ring only once the pipe has them.
+pub(crate) fn splice_out(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    pipe: c_int,
+    n: usize,
+    flags: u32,
+) -> Outcome {
+    let mut bytes = vec![0u8; n.min(64 << 10)];
+    let dont_wait = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
+    let iov = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
+    // SAFETY: our own buffer.
+    let there = unsafe { receive(w, conn, fd, &iov, libc::MSG_PEEK | dont_wait, false) }?;
+    if there == 0 {
+        return Ok(0);
+    }
+    if flags & libc::SPLICE_F_NONBLOCK != 0 {
+        let mut fds = [libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 }];
+        if call::poll(&mut fds, 0) == Ok(0) {
+            return Err(libc::EAGAIN);
+        }
+    }
+    let put = match call::write(pipe, &bytes[..there.min(4096)]) {
+        Ok(put) => put,
+        Err(libc::EPIPE) => return broken_pipe(0, 0),
+        Err(errno) => return Err(errno),
+    };
+    let iov = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: put }];
+    // SAFETY: our own buffer.
+    unsafe { receive(w, conn, fd, &iov, libc::MSG_DONTWAIT, false) }
+}
+
+/// `splice` from a pipe into a connection: the kernel reads the pipe straight into the ring.
+pub(crate) fn splice_in(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    pipe: c_int,
+    n: usize,
+    flags: u32,
+) -> Outcome {
+    let ms = if flags & libc::SPLICE_F_NONBLOCK != 0 { 0 } else { -1 };
+    let mut fds = [libc::pollfd { fd: pipe, events: libc::POLLIN, revents: 0 }];
+    match call::poll(&mut fds, ms) {
+        Ok(0) => return Err(libc::EAGAIN),
+        Ok(_) => {}
+        Err(errno) => return Err(errno),
+    }
+    loop {
+        let read = |to: *mut u8, max: usize| {
+            // SAFETY: the ring's own bytes, free for us to write.
+            call::read(pipe, unsafe { std::slice::from_raw_parts_mut(to, max) })
+        };
+        match conn.send_with(w, fd, n, read) {
+            Ok(moved) => return Ok(moved),
+            Err(Put::Full) => {
+                if flags & libc::SPLICE_F_NONBLOCK != 0 || is_nonblocking(w, conn, fd) {
+                    if full(w, conn) {
+                        return Err(libc::EAGAIN);
+                    }
+                    continue;
+                }
+                wait(w, conn, fd, true)?;
+            }
+            Err(Put::Shut) => return broken_pipe(0, 0),
+            Err(Put::Kernel | Put::All) => {
+                // SAFETY: no offsets: both ends are streams.
+                return outcome(unsafe {
+                    real::splice(pipe, std::ptr::null_mut(), fd, std::ptr::null_mut(), n, flags)
+                });
+            }
+            Err(Put::Failed(errno)) => return Err(errno),
+        }
+    }
+}
+
+/// What the wait word says while nobody sleeps on the connection itself.
+pub(crate) const AWAKE: WaitWord = WaitWord::Off;

@@ -1,0 +1,421 @@
+//! Descriptors come and go: socket, accept, dup, close, fork, exec, and passing to others.
+
+use std::ffi::{c_int, c_uint};
+
+use libc::{cmsghdr, msghdr, sockaddr, sockaddr_storage, socklen_t};
+use local::Reason;
+use local::conn::{Conn, Phase};
+use local::world::World;
+use sys::call;
+use sys::sync::Ordering;
+
+use crate::fds::{self, Entry};
+use crate::{alloc, io, ready, real};
+
+/// Set once the program uses io_uring: nothing new leaves TCP then.
+static URING: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// A descriptor number that has just been handed out by the kernel: what we knew of it is stale.
+pub(crate) fn fresh(fd: c_int) {
+    if fd >= 0
+        && let Some(old) = fds::put(fd, None)
+        && let Some(w) = fds::world()
+    {
+        // Closed behind our back: the kernel has told the peer.
+        match old {
+            Entry::Conn(conn) => io::release(w, conn, -1),
+            Entry::Set(set) => ready::closed(w, set),
+        }
+    }
+}
+
+/// A TCP socket was made.
+pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
+    fresh(fd);
+    let Some(w) = fds::world() else { return };
+    let stream = kind & 0xf == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+    if fd < 0 || !stream || !matches!(domain, libc::AF_INET | libc::AF_INET6) {
+        return;
+    }
+    if URING.load(Ordering::Relaxed) {
+        return;
+    }
+    if let Some(conn) = w.conn() {
+        follow(fd, conn, kind & libc::SOCK_NONBLOCK != 0);
+    }
+}
+
+fn follow(fd: c_int, conn: &'static Conn, nonblocking: bool) {
+    conn.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
+    conn.nonblock.store(1 + u32::from(nonblocking), Ordering::Relaxed);
+    let _ = fds::put(fd, Some(Entry::Conn(conn)));
+}
+
+/// `listen` succeeded.
+pub(crate) fn listening(fd: c_int) {
+    let Some(w) = fds::world() else { return };
+    let Some(conn) = fds::conn(fd) else { return };
+    conn.set_phase(Phase::Listener);
+    if let Ok(Some(name)) = call::name(fd, false) {
+        conn.port.store(u32::from(name.port()), Ordering::Relaxed);
+        let any = std::net::Ipv6Addr::UNSPECIFIED;
+        if w.limits.enabled && (w.limits.allows(name.port(), [*name.ip(), any], &w.program) || has_addr_rules(w)) {
+            let _ = w.board.listen(name.port());
+        }
+    }
+}
+
+fn has_addr_rules(w: &World) -> bool {
+    let addr = |rules: &[local::config::Rule]| {
+        rules.iter().any(|r| matches!(r, local::config::Rule::Addr(..)))
+    };
+    addr(&w.limits.include) || addr(&w.limits.exclude)
+}
+
+/// The listener of a descriptor; one that came to us by exec or from another process is
+/// recognised at its first `accept`.
+fn listener(w: &World, fd: c_int) -> Option<&'static Conn> {
+    if let Some(conn) = fds::conn(fd) {
+        if conn.phase() == Phase::Listener {
+            let port = u16::try_from(conn.port.load(Ordering::Relaxed)).ok()?;
+            if !w.board.listening(port) {
+                let _ = w.board.listen(port);
+            }
+            return Some(conn);
+        }
+        return None;
+    }
+    if fds::look(fd).is_some() {
+        return None;
+    }
+    let kind = call::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_TYPE).ok()?;
+    let open = call::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_ACCEPTCONN).ok()?;
+    let protocol = call::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL).ok()?;
+    if kind != libc::SOCK_STREAM || open == 0 || protocol != libc::IPPROTO_TCP {
+        return None;
+    }
+    let conn = w.conn()?;
+    follow(fd, conn, false);
+    conn.nonblock.store(0, Ordering::Relaxed);
+    listening(fd);
+    Some(conn)
+}
+
+/// `accept4` on a descriptor that may be a listener of ours.
+///
+/// # Safety
+///
+/// As libc's.
+pub(crate) unsafe fn accept(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    call_it: impl Fn(*mut sockaddr, *mut socklen_t) -> c_int,
+    flags: c_int,
+) -> c_int {
+    let Some(w) = fds::world() else { return call_it(addr, len) };
+    let Some(listener) = listener(w, fd).filter(|_| !URING.load(Ordering::Relaxed)) else {
+        let new = call_it(addr, len);
+        fresh(new);
+        return new;
+    };
+    // SAFETY: all zeros is a valid storage.
+    let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut size = size_of::<sockaddr_storage>() as socklen_t;
+    if !addr.is_null() && len.is_null() {
+        // libc's error for it.
+        return call_it(addr, len);
+    }
+    let new = call_it((&raw mut storage).cast(), &raw mut size);
+    if new < 0 {
+        return new;
+    }
+    if !addr.is_null() {
+        // SAFETY: the caller's promise.
+        let room = unsafe { *len };
+        let n = size.min(room) as usize;
+        // SAFETY: both are valid for `n` bytes, and ours is on our stack.
+        unsafe { std::ptr::copy_nonoverlapping((&raw const storage).cast::<u8>(), addr.cast(), n) };
+        // SAFETY: the caller's promise.
+        unsafe { *len = size };
+    }
+    fresh(new);
+    let port = u16::try_from(listener.port.load(Ordering::Relaxed)).unwrap_or(0);
+    if let Some(conn) = w.conn() {
+        conn.accepted(w, port, call::address(&storage));
+        follow(new, conn, flags & libc::SOCK_NONBLOCK != 0);
+    }
+    new
+}
+
+/// `connect` has answered `result` (0 or -1 with `errno`).
+pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c_int) {
+    let Some(w) = fds::world() else { return };
+    let Some(conn) = fds::conn(fd) else { return };
+    let begun = result == 0 || matches!(real::errno(), libc::EINPROGRESS | libc::EINTR);
+    if !begun || conn.phase() == Phase::Offered && call::name(fd, true).is_ok() {
+        return;
+    }
+    if !matches!(conn.phase(), Phase::Fresh | Phase::Offered | Phase::Tcp) {
+        return;
+    }
+    match storage.and_then(call::address) {
+        Some(remote) => {
+            let errno = real::errno();
+            conn.connecting(w, fd, remote);
+            real::set_errno(errno);
+        }
+        None => conn.set_phase(Phase::Fresh),
+    }
+}
+
+/// A descriptor was duplicated: both lead to the same connection.
+pub(crate) fn duplicated(from: c_int, to: c_int) {
+    if to < 0 || from == to || fds::world().is_none() {
+        return;
+    }
+    fresh(to);
+    match fds::look(from) {
+        Some(Entry::Conn(conn)) => {
+            conn.refs.fetch_add(1, Ordering::AcqRel);
+            let _ = fds::put(to, Some(Entry::Conn(conn)));
+        }
+        Some(Entry::Set(set)) => {
+            ready::duplicated(set);
+            let _ = fds::put(to, Some(Entry::Set(set)));
+        }
+        None => {}
+    }
+}
+
+/// Whether `fd` is one of our own, which the guest does not know of.
+pub(crate) fn is_ours(fd: c_int) -> bool {
+    fds::world().is_some_and(|w| w.board.owns(fd)) || ready::is_kick(fd)
+}
+
+/// `close`, `kernel` being libc's.
+pub(crate) fn close(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
+    let Some(w) = fds::world() else { return kernel() };
+    if is_ours(fd) {
+        real::set_errno(libc::EBADF);
+        return -1;
+    }
+    if fds::look(fd).is_none() || fds::borrowed() {
+        return kernel();
+    }
+    let last = drop_entry(w, fd);
+    let done = kernel();
+    if let Some(conn) = last {
+        w.give_back(conn);
+    }
+    done
+}
+
+/// Takes `fd` out of the table before it is closed; answers a connection whose last descriptor it
+/// was.
+fn drop_entry(w: &'static World, fd: c_int) -> Option<&'static Conn> {
+    match fds::put(fd, None)? {
+        Entry::Set(set) => {
+            ready::closed(w, set);
+            None
+        }
+        Entry::Conn(conn) => {
+            if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+                ready::forget(w, conn);
+                conn.closing(w, fd);
+                return Some(conn);
+            }
+            move_fd(conn, fd);
+            None
+        }
+    }
+}
+
+/// The descriptor by which we know a connection goes; another one must do.
+fn move_fd(conn: &'static Conn, gone: c_int) {
+    if conn.fd.load(Ordering::Relaxed) != gone.cast_unsigned() {
+        return;
+    }
+    let mut other = None;
+    fds::each(|fd, entry| {
+        if let Entry::Conn(c) = entry
+            && std::ptr::eq(c, conn)
+        {
+            other = Some(fd);
+        }
+    });
+    if let (Some(fd), Some(w)) = (other, fds::world()) {
+        conn.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
+        if let Some((_, half)) = conn.my_half(w) {
+            half.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// A range of descriptors is about to be closed (not just marked to be closed on exec).
+pub(crate) fn closing_range(first: c_uint, last: c_uint) {
+    let Some(w) = fds::world() else { return };
+    if fds::borrowed() {
+        return;
+    }
+    let mut conns = Vec::new();
+    fds::each(|fd, _| {
+        if (first..=last).contains(&fd.cast_unsigned())
+            && let Some(conn) = drop_entry(w, fd)
+        {
+            // A descriptor of ours among them is closed here, in order.
+            let _ = call::close(fd);
+            conns.push(conn);
+        }
+    });
+    for conn in conns {
+        w.give_back(conn);
+    }
+}
+
+/// The parts of a range that do not contain descriptors of our own.
+pub(crate) fn around_ours(first: c_uint, last: c_uint) -> Vec<(c_uint, c_uint)> {
+    let Some(w) = fds::world() else { return vec![(first, last)] };
+    let mut holes: Vec<c_uint> = w
+        .board
+        .own_fds()
+        .into_iter()
+        .filter(|fd| *fd >= 0)
+        .map(i32::cast_unsigned)
+        .filter(|fd| (first..=last).contains(fd))
+        .collect();
+    holes.sort_unstable();
+    let mut parts = Vec::new();
+    let mut from = u64::from(first);
+    for hole in holes {
+        if u64::from(hole) > from
+            && let (Ok(a), Ok(b)) = (u32::try_from(from), u32::try_from(u64::from(hole) - 1))
+        {
+            parts.push((a, b));
+        }
+        from = u64::from(hole) + 1;
+    }
+    if from <= u64::from(last)
+        && let Ok(a) = u32::try_from(from)
+    {
+        parts.push((a, last));
+    }
+    parts
+}
+
+// ----- fork and exec -----------------------------------------------------------------------------
+
+/// Each connection, once.
+fn each_conn(mut f: impl FnMut(c_int, &'static Conn)) {
+    fds::each(|fd, entry| {
+        if let Entry::Conn(conn) = entry
+            && conn.fd.load(Ordering::Relaxed) == fd.cast_unsigned()
+        {
+            f(fd, conn);
+        }
+    });
+}
+
+pub(crate) extern "C" fn fork_prepare() {
+    if let Some(w) = fds::world() {
+        each_conn(|_, conn| conn.fork_prepare(w));
+    }
+}
+
+pub(crate) extern "C" fn fork_parent() {
+    if let Some(w) = fds::world() {
+        w.forks.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+pub(crate) extern "C" fn fork_child() {
+    alloc::forked();
+    sys::lock::forget_tid();
+    fds::forked();
+    if let Some(w) = fds::world() {
+        w.forked();
+    }
+}
+
+/// This process ends without closing what it inherited: the others hold it alone again.
+pub(crate) fn leaving() {
+    let Some(w) = fds::world() else { return };
+    if fds::borrowed() {
+        return;
+    }
+    each_conn(|_, conn| conn.leave(w));
+}
+
+/// Another program takes this process over (`spawned`: takes descriptors of it): what it inherits
+/// must be plain TCP.
+pub(crate) fn handing_over() {
+    let Some(w) = fds::world() else { return };
+    fds::each(|fd, entry| {
+        let Entry::Conn(conn) = entry else { return };
+        let attached = matches!(conn.phase(), Phase::Attached | Phase::Offered);
+        if !attached || call::getfd(fd).is_ok_and(|f| f & libc::FD_CLOEXEC != 0) {
+            return;
+        }
+        if !io::to_tcp(w, conn, fd, Reason::Exec) && fd <= 2 {
+            // The new program would read its standard input from a stream that lies elsewhere.
+            let _ = call::shutdown(fd, 2);
+        }
+    });
+}
+
+/// Before privileges are dropped or the root changes: what we need later must be open.
+pub(crate) fn prepare_early() {
+    if let Some(w) = fds::world() {
+        let _ = w.board.ensure_slot();
+        let _ = w.board.netlink();
+    }
+}
+
+/// The program begins to use io_uring.
+pub(crate) fn uring() {
+    if URING.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let Some(w) = fds::world() else { return };
+    each_conn(|fd, conn| {
+        if matches!(conn.phase(), Phase::Attached | Phase::Offered | Phase::Server) {
+            io::to_tcp(w, conn, fd, Reason::IoUring);
+        }
+    });
+}
+
+/// A message with control data is about to be sent on a socket that is not ours: descriptors in it
+/// must be plain TCP for whoever receives them.
+///
+/// # Safety
+///
+/// `msg` is valid, as `sendmsg` asks.
+pub(crate) unsafe fn passing(msg: *const msghdr) {
+    let Some(w) = fds::world() else { return };
+    // SAFETY: the caller's promise.
+    let mut at: *mut cmsghdr = unsafe { libc::CMSG_FIRSTHDR(msg) };
+    while !at.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR stay inside of the control data.
+        let head = unsafe { &*at };
+        if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
+            // SAFETY: the same.
+            let start = unsafe { libc::CMSG_DATA(at) };
+            // SAFETY: pure arithmetic.
+            let header = unsafe { libc::CMSG_LEN(0) } as usize;
+            #[expect(clippy::unnecessary_cast, reason = "another type on other libcs")]
+            let n = (head.cmsg_len as usize).saturating_sub(header) / size_of::<c_int>();
+            for i in 0..n {
+                // SAFETY: inside of the message, perhaps not aligned.
+                let fd = unsafe { start.cast::<c_int>().add(i).read_unaligned() };
+                if let Some(conn) = fds::conn(fd)
+                    && conn.phase() != Phase::Listener
+                    && !io::to_tcp(w, conn, fd, Reason::Passed)
+                {
+                    let _ = call::shutdown(fd, 2);
+                }
+            }
+        }
+        // SAFETY: the caller's promise.
+        at = unsafe { libc::CMSG_NXTHDR(msg, at) };
+    }
+}

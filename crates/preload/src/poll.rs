@@ -1,0 +1,358 @@
+//! `poll` and `select` over a mix of connections of ours and other descriptors.
+
+use std::ffi::c_int;
+
+use libc::pollfd;
+use local::conn::{Conn, Phase, kernel};
+use local::world::World;
+use sys::abi::Half;
+use sys::call;
+use sys::lock;
+use sys::ring;
+use sys::sync::Ordering;
+
+use crate::{fds, io, ready, real};
+
+/// A descriptor of the set that is an attached connection.
+struct Ours {
+    at: usize,
+    conn: &'static Conn,
+    mine: &'static Half,
+    peer: &'static Half,
+}
+
+/// The kernel's `poll` with a limit in nanoseconds, as the guest called it.
+type Sleep<'a> = &'a mut dyn FnMut(&mut [pollfd], Option<u64>) -> c_int;
+
+/// Whether any of these descriptors is one that we follow beyond what the kernel knows.
+pub(crate) fn concerns(fds: &[pollfd]) -> bool {
+    fds::world().is_some()
+        && fds.iter().any(|p| {
+            p.fd >= 0
+                && match fds::look(p.fd) {
+                    Some(fds::Entry::Conn(c)) => {
+                        matches!(c.phase(), Phase::Attached | Phase::Offered | Phase::Busy)
+                    }
+                    Some(fds::Entry::Set(_)) => true,
+                    None => false,
+                }
+        })
+}
+
+fn ours(w: &'static World, fds: &[pollfd]) -> Vec<Ours> {
+    let mut list = Vec::new();
+    for (at, p) in fds.iter().enumerate() {
+        match fds::look(p.fd) {
+            Some(fds::Entry::Set(_)) => ready::looked_at(w, p.fd),
+            Some(fds::Entry::Conn(conn)) => {
+                if conn.phase() == Phase::Offered {
+                    conn.io_seen(w);
+                    io::settle(w, conn, p.fd, false);
+                }
+                if conn.phase() == Phase::Attached
+                    && let Some((mine, peer)) = conn.halves(w)
+                {
+                    list.push(Ours { at, conn, mine, peer });
+                }
+            }
+            None => {}
+        }
+    }
+    list
+}
+
+impl Ours {
+    /// What `poll` answers for this connection now. A state that only the kernel knows is asked.
+    fn revents(&self, w: &'static World, p: &pollfd) -> i16 {
+        if self.conn.is_mixed(self.mine, self.peer) {
+            self.conn.answer_demotion(w, p.fd, self.mine, self.peer);
+            let mut bit = 0;
+            if self.conn.tcp_readable(self.mine, self.peer, p.fd) {
+                bit = kernel::IN;
+            }
+            self.conn.kernel.fetch_and(!kernel::IN, Ordering::Relaxed);
+            self.conn.kernel.fetch_or(bit, Ordering::Relaxed);
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "poll's events are the low 16 bits of epoll's")]
+        let now = ready::mask(self.conn, self.mine, self.peer) as i16;
+        now & (p.events | libc::POLLERR | libc::POLLHUP)
+    }
+
+    fn wants_out(p: &pollfd) -> bool {
+        p.events & (libc::POLLOUT | libc::POLLWRNORM) != 0
+    }
+
+    /// Asks the kernel what it has to say of the socket.
+    fn refresh(&self, fd: c_int) {
+        let asked = libc::POLLPRI | libc::POLLRDHUP;
+        let mut one = [pollfd { fd, events: asked, revents: 0 }];
+        if call::poll(&mut one, 0).is_ok() {
+            self.note(one[0].revents);
+        }
+    }
+
+    fn note(&self, revents: i16) {
+        let mut bits = 0;
+        for (event, bit) in [
+            (libc::POLLRDHUP, kernel::RDHUP),
+            (libc::POLLHUP, kernel::HUP),
+            (libc::POLLERR, kernel::ERR),
+            (libc::POLLPRI, kernel::PRI),
+        ] {
+            if revents & event != 0 {
+                bits |= bit;
+            }
+        }
+        if revents & libc::POLLPRI == 0 {
+            self.conn.kernel.fetch_and(!kernel::PRI, Ordering::Relaxed);
+        }
+        self.conn.kernel.fetch_or(bits, Ordering::Relaxed);
+    }
+}
+
+/// `poll`, for sets that concern us. Answers as libc does.
+pub(crate) fn poll(fds: &mut [pollfd], limit: Option<u64>, sleep: Sleep<'_>) -> c_int {
+    let Some(w) = fds::world() else { return sleep(fds, limit) };
+    let start = call::now_ns();
+    loop {
+        let list = ours(w, fds);
+        if list.is_empty() {
+            let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
+            return sleep(fds, left);
+        }
+        for o in &list {
+            o.refresh(fds[o.at].fd);
+        }
+        let now = look(w, fds, &list);
+        let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
+        if now > 0 || left == Some(0) {
+            return with_others(fds, &list, now);
+        }
+        if spin(w, fds, &list, left) {
+            continue;
+        }
+        let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
+        if let Some(n) = doze(w, fds, &list, left, sleep) {
+            return n;
+        }
+        if limit.is_some_and(|l| call::now_ns() - start >= l) {
+            let now = look(w, fds, &list);
+            return with_others(fds, &list, now);
+        }
+    }
+}
+
+/// Writes the answers for our connections; answers how many there are.
+fn look(w: &'static World, fds: &mut [pollfd], list: &[Ours]) -> c_int {
+    let mut n = 0;
+    for o in list {
+        fds[o.at].revents = o.revents(w, &fds[o.at]);
+        n += c_int::from(fds[o.at].revents != 0);
+    }
+    n
+}
+
+/// The other descriptors' answers, without waiting, beside ours.
+fn with_others(fds: &mut [pollfd], list: &[Ours], now: c_int) -> c_int {
+    if list.len() == fds.len() {
+        return now;
+    }
+    let mut copy: Vec<pollfd> = fds.to_vec();
+    for o in list {
+        copy[o.at].fd = -1;
+    }
+    if call::poll(&mut copy, 0).is_err() {
+        return now;
+    }
+    let mut n = now;
+    for (i, p) in copy.iter().enumerate() {
+        if list.iter().all(|o| o.at != i) {
+            fds[i].revents = p.revents;
+            n += c_int::from(p.revents != 0);
+        }
+    }
+    n
+}
+
+/// Spins while that pays; `true`: something moved.
+fn spin(w: &'static World, fds: &[pollfd], list: &[Ours], left: Option<u64>) -> bool {
+    let max = u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0).min(left.unwrap_or(u64::MAX));
+    let Some(first) = list.first() else { return false };
+    let mut asked = call::now_ns();
+    let others = list.len() < fds.len();
+    let mut looks = 0u32;
+    first.conn.spin.until(
+        max,
+        || first.peer.cpu.load(Ordering::Relaxed),
+        || {
+            if list.iter().any(|o| moved(o, &fds[o.at])) {
+                return true;
+            }
+            looks += 1;
+            if others && looks % 16 == 0 && call::now_ns() - asked > 10_000 {
+                asked = call::now_ns();
+                let mut copy: Vec<pollfd> = fds.to_vec();
+                for o in list {
+                    copy[o.at].fd = -1;
+                }
+                return call::poll(&mut copy, 0).is_ok_and(|n| n > 0);
+            }
+            false
+        },
+    )
+}
+
+fn moved(o: &Ours, p: &pollfd) -> bool {
+    let read = p.events & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) != 0;
+    read && o.conn.moved(o.mine, o.peer, false)
+        || Ours::wants_out(p) && o.conn.moved(o.mine, o.peer, true)
+}
+
+/// Arms each connection, looks once more, and sleeps in the kernel. `Some`: the call ends so.
+fn doze(
+    w: &'static World,
+    fds: &mut [pollfd],
+    list: &[Ours],
+    left: Option<u64>,
+    sleep: Sleep<'_>,
+) -> Option<c_int> {
+    let mut copy: Vec<pollfd> = fds.to_vec();
+    let mut alone = true;
+    for o in list {
+        o.conn.refs.fetch_add(1, Ordering::AcqRel);
+        alone &= o.conn.sleepers.fetch_add(1, Ordering::AcqRel) == 0;
+        o.conn.arm_cold(o.mine);
+        let p = &mut copy[o.at];
+        let mut room_due = false;
+        if Ours::wants_out(p) {
+            room_due = !o.conn.wait_for_room(o.mine, o.peer);
+        }
+        let _ = room_due;
+        p.events = libc::POLLIN | libc::POLLRDHUP | fds[o.at].events & libc::POLLPRI;
+    }
+    let mut ready = list.iter().any(|o| moved(o, &fds[o.at]));
+    if !ready {
+        for o in list {
+            quieten(o, fds[o.at].fd);
+        }
+        ready = look(w, fds, list) > 0;
+    }
+    let mut result = None;
+    if !ready {
+        for o in list {
+            o.mine.n_sleeps.fetch_add(1, Ordering::Relaxed);
+            mute(o, &fds[o.at], &mut copy[o.at]);
+        }
+        // Beside another sleeper a doorbell may be taken before we see it.
+        let limit = if alone { left } else { Some(left.unwrap_or(u64::MAX).min(1_000_000)) };
+        let n = sleep(&mut copy, limit);
+        if n < 0 {
+            result = Some(n);
+        } else if n == 0 && alone && left.is_some() {
+            for (to, from) in fds.iter_mut().zip(&copy) {
+                to.revents = from.revents;
+            }
+        }
+        for o in list {
+            o.note(copy[o.at].revents);
+        }
+    }
+    let errno = real::errno();
+    for o in list {
+        if o.conn.sleepers.fetch_sub(1, Ordering::AcqRel) > 1 {
+            o.conn.nudge.fetch_add(1, Ordering::Release);
+            call::futex_wake(&o.conn.nudge, i32::MAX);
+        } else if o.conn.phase() == Phase::Attached {
+            ready::restore(w, o.conn, o.mine);
+        }
+        io::release(w, o.conn, -1);
+    }
+    if result.is_some() {
+        real::set_errno(errno);
+    }
+    result
+}
+
+/// A descriptor whose lasting state in the kernel the program has not asked for would end each sleep
+/// at once.
+fn mute(o: &Ours, asked: &pollfd, p: &mut pollfd) {
+    let hints = o.conn.kernel.load(Ordering::Relaxed);
+    let reads = asked.events & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) != 0;
+    if !reads && hints & (kernel::RDHUP | kernel::HUP | kernel::ERR) != 0 {
+        p.fd = -1;
+    }
+    if !reads && ring::tail(&o.peer.tail) != o.mine.head.load(Ordering::Relaxed) && !Ours::wants_out(asked) {
+        p.events = 0;
+    }
+}
+
+/// Takes doorbells out before the sleep, unless another thread sleeps on them.
+fn quieten(o: &Ours, fd: c_int) {
+    if o.conn.sleepers.load(Ordering::Relaxed) > 1 || o.conn.is_mixed(o.mine, o.peer) {
+        return;
+    }
+    if let Some(_held) = lock::lock(&o.mine.rx_lock) {
+        o.conn.drain_bells(o.mine, o.peer, fd);
+    }
+}
+
+// ----- select ------------------------------------------------------------------------------------
+
+/// The three sets of a `select`, as words; a set that was not given is empty.
+pub(crate) struct Sets<'a> {
+    /// Bits in and out: read, write, except.
+    pub(crate) words: [Option<&'a mut [u64]>; 3],
+    pub(crate) n: c_int,
+}
+
+const ASKED: [i16; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
+/// What `select` counts as readable, writable, exceptional.
+const MEANS: [i16; 3] = [
+    libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND | libc::POLLHUP | libc::POLLERR,
+    libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND | libc::POLLERR,
+    libc::POLLPRI,
+];
+
+impl Sets<'_> {
+    fn has(&self, set: usize, fd: usize) -> bool {
+        self.words[set].as_ref().is_some_and(|w| w.get(fd / 64).is_some_and(|w| w >> (fd % 64) & 1 == 1))
+    }
+
+    /// The descriptors asked for.
+    pub(crate) fn list(&self) -> Vec<pollfd> {
+        (0..usize::try_from(self.n).unwrap_or(0))
+            .filter_map(|fd| {
+                let mut events = 0;
+                for (set, asked) in ASKED.iter().enumerate() {
+                    if self.has(set, fd) {
+                        events |= asked;
+                    }
+                }
+                let number = c_int::try_from(fd).ok()?;
+                (events != 0).then_some(pollfd { fd: number, events, revents: 0 })
+            })
+            .collect()
+    }
+
+    /// Writes the answer; answers the number of bits, or `EBADF`.
+    pub(crate) fn answer(&mut self, fds: &[pollfd]) -> Result<c_int, c_int> {
+        if fds.iter().any(|p| p.revents & libc::POLLNVAL != 0) {
+            return Err(libc::EBADF);
+        }
+        let mut n = 0;
+        for p in fds {
+            let fd = usize::try_from(p.fd).unwrap_or(0);
+            for set in 0..3 {
+                if !self.has(set, fd) {
+                    continue;
+                }
+                if p.revents & MEANS[set] != 0 {
+                    n += 1;
+                } else if let Some(words) = self.words[set].as_mut() {
+                    words[fd / 64] &= !(1 << (fd % 64));
+                }
+            }
+        }
+        Ok(n)
+    }
+}

@@ -1,0 +1,1092 @@
+//! `epoll` in front of the kernel's `epoll`.
+//!
+//! An event set whose connections are attached looks at their rings in memory, spins a little, and
+//! then sleeps in the kernel on the program's own epoll descriptor. In the kernel each attached
+//! connection is registered for what wakes it (doorbells, the end of the peer), under a tag of
+//! ours; what the program is told is computed from the rings.
+//!
+//! *Warm* sets have one thread waiting at a time: their connections share one sleep word, so one
+//! doorbell wakes the loop whichever connection moved. *Cold* ones (several waiters, a fork, a set
+//! that others poll) get a doorbell per connection that stays in the socket while there is
+//! something to read, so that the kernel's own idea of readiness is true for everybody who asks it.
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+use libc::epoll_event;
+use local::conn::{Conn, Phase, Registration, SETS, kernel, reg_flags as reg};
+use local::spin::Spin;
+use local::world::World;
+use sys::abi::{Half, half_flags as flag};
+use sys::call;
+use sys::lock::{self, Guarded};
+use sys::ring;
+use sys::wait::{self, WaitWord};
+
+use crate::fds::{self, Entry};
+
+const IN: u32 = libc::EPOLLIN as u32;
+const OUT: u32 = libc::EPOLLOUT as u32;
+const ERR: u32 = libc::EPOLLERR as u32;
+const HUP: u32 = libc::EPOLLHUP as u32;
+const RDHUP: u32 = libc::EPOLLRDHUP as u32;
+const PRI: u32 = libc::EPOLLPRI as u32;
+const ET: u32 = libc::EPOLLET as u32;
+const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// Synonyms of IN and OUT that programs may ask for.
+const RDNORM: u32 = libc::EPOLLRDNORM as u32;
+const WRNORM: u32 = libc::EPOLLWRNORM as u32;
+
+/// Upper 16 bits of the data of registrations that are ours.
+const TAG: u64 = 0x5348 << 48;
+const TAG_MASK: u64 = 0xffff << 48;
+/// Bit of a tag: the second registration of the connection.
+const TAG_SECOND: u64 = 1 << 47;
+/// The tag of the descriptor that interrupts a wait.
+const KICK: u64 = TAG | 0x7fff_ffff_ffff;
+
+/// Attached connections that a warm set looks at; what has been quiet longest goes cold.
+const WARM_MAX: usize = 512;
+/// The kernel is asked at least once in so many rounds that memory answers.
+const KERNEL_EVERY: u32 = 16;
+/// ... and this often while spinning, nanoseconds.
+const KERNEL_NS: u64 = 10_000;
+
+/// An epoll instance with sockets of ours in it.
+pub(crate) struct Set {
+    epfd: AtomicU32,
+    refs: AtomicU32,
+    members: Guarded<Members>,
+    /// Members that are looked at in memory, for a look without the lock.
+    count: AtomicUsize,
+    waiting: AtomicU32,
+    /// Doorbells only, for good.
+    cold: AtomicBool,
+    forks: AtomicU32,
+    waiter: AtomicU32,
+    kernel_turns: AtomicU32,
+    last: AtomicU64,
+    spin: Spin,
+}
+
+#[derive(Default)]
+struct Members {
+    /// Attached connections that are looked at in memory: the connection and which of its
+    /// registrations.
+    warm: Vec<(&'static Conn, usize)>,
+    /// Attached connections that the kernel wakes.
+    asleep: usize,
+    next: usize,
+}
+
+/// What a wait is given and gives.
+pub(crate) struct Out<'a> {
+    events: &'a mut [epoll_event],
+    n: usize,
+}
+
+impl Out<'_> {
+    fn push(&mut self, events: u32, data: u64) {
+        self.events[self.n] = epoll_event { events, u64: data };
+        self.n += 1;
+    }
+    fn is_full(&self) -> bool {
+        self.n == self.events.len()
+    }
+}
+
+/// The two ends of an attached connection in a set.
+struct Ends {
+    mine: &'static Half,
+    peer: &'static Half,
+}
+
+fn ends(w: &'static World, conn: &Conn) -> Option<Ends> {
+    if conn.phase() != Phase::Attached {
+        return None;
+    }
+    let (mine, peer) = conn.halves(w)?;
+    Some(Ends { mine, peer })
+}
+
+/// All that is true of a connection now, as an event mask.
+pub(crate) fn mask(conn: &Conn, mine: &Half, peer: &Half) -> u32 {
+    let peer_flags = peer.flags.load(Ordering::Acquire);
+    let flags = mine.flags.load(Ordering::Relaxed);
+    let hints = conn.kernel.load(Ordering::Relaxed);
+    let clean = peer_flags & (flag::CLOSED | flag::RESET) == flag::CLOSED && hints & AFTER_CLOSE == 0;
+    let mut mask = 0;
+    if conn.may_read(mine, peer) {
+        mask |= IN | RDNORM;
+    }
+    let ended = peer_flags & (flag::SHUT | flag::CLOSED) != 0
+        || hints & kernel::RDHUP != 0
+        || flags & flag::SHUT_RD != 0;
+    if ended {
+        mask |= IN | RDNORM | RDHUP;
+    }
+    if flags & flag::SHUT != 0 && ended || hints & kernel::HUP != 0 && !clean {
+        mask |= HUP | IN | RDNORM | RDHUP | OUT | WRNORM;
+    }
+    if hints & kernel::ERR != 0 && !clean {
+        mask |= ERR;
+    }
+    if hints & kernel::PRI != 0 {
+        mask |= PRI;
+    }
+    if flags & (flag::SHUT | flag::DOWN) != 0
+        || peer_flags & flag::CLOSED != 0
+        || conn.has_room(mine, peer)
+    {
+        mask |= OUT | WRNORM;
+    }
+    mask
+}
+
+/// Bit of [`Conn::kernel`]: bytes were sent after the peer closed, so what the kernel says counts.
+pub(crate) const AFTER_CLOSE: u32 = 1 << 16;
+
+impl Set {
+    fn new(w: &World, epfd: c_int) -> Self {
+        Self {
+            epfd: AtomicU32::new(epfd.cast_unsigned()),
+            refs: AtomicU32::new(1),
+            members: Guarded::default(),
+            count: AtomicUsize::new(0),
+            waiting: AtomicU32::new(0),
+            cold: AtomicBool::new(false),
+            forks: AtomicU32::new(w.forks.load(Ordering::Relaxed)),
+            waiter: AtomicU32::new(0),
+            kernel_turns: AtomicU32::new(0),
+            last: AtomicU64::new(0),
+            spin: Spin::new(),
+        }
+    }
+
+    fn id(&self) -> u64 {
+        std::ptr::from_ref(self) as u64
+    }
+
+    fn epfd(&self) -> c_int {
+        self.epfd.load(Ordering::Relaxed).cast_signed()
+    }
+
+    fn is_cold(&self) -> bool {
+        self.cold.load(Ordering::Relaxed)
+    }
+
+    /// How a connection in this set wants to be woken while nobody sleeps on it otherwise.
+    fn word(&self, w: &'static World, conn: &Conn) -> Option<WaitWord> {
+        if self.is_cold() || conn.is_shared(w) || registrations(conn).count() > 1 {
+            return None;
+        }
+        if self.waiter.load(Ordering::Relaxed) == 0 {
+            let waiter = w.take_waiter()? + 1;
+            if self.waiter.compare_exchange(0, waiter, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+                w.drop_waiter(waiter - 1);
+            }
+        }
+        self.waiter.load(Ordering::Relaxed).checked_sub(1).map(WaitWord::Warm)
+    }
+
+    /// Takes an attached connection into the lists, and its kernel registration under our tag.
+    fn adopt(&'static self, w: &'static World, conn: &'static Conn, which: usize) {
+        let r = &conn.sets[which];
+        r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+        register(w, self, conn, which);
+        let Some(e) = ends(w, conn) else { return };
+        if let Some(mut members) = self.members.lock() {
+            if !members.warm.iter().any(|(c, i)| std::ptr::eq(*c, conn) && *i == which) {
+                members.warm.push((conn, which));
+            }
+            self.count.store(members.warm.len() + members.asleep, Ordering::Release);
+        }
+        set_word(w, self, conn, e.mine);
+        if self.waiting.load(Ordering::SeqCst) > 0 && mask(conn, e.mine, e.peer) & wanted(r) != 0 {
+            self.kick(w);
+        }
+    }
+
+    fn drop_member(&self, conn: &Conn, which: usize) {
+        if let Some(mut members) = self.members.lock() {
+            match members.warm.iter().position(|(c, i)| std::ptr::eq(*c, conn) && *i == which) {
+                Some(at) => {
+                    members.warm.swap_remove(at);
+                }
+                None => members.asleep = members.asleep.saturating_sub(1),
+            }
+            self.count.store(members.warm.len() + members.asleep, Ordering::Release);
+        }
+    }
+
+    /// Interrupts a thread that waits on this set.
+    fn kick(&self, _w: &World) {
+        let fd = kick_fd();
+        if fd < 0 {
+            return;
+        }
+        let events = IN | ONESHOT;
+        if call::epoll_ctl(self.epfd(), libc::EPOLL_CTL_MOD, fd, events, KICK).is_err() {
+            let _ = call::epoll_ctl(self.epfd(), libc::EPOLL_CTL_ADD, fd, events, KICK);
+        }
+    }
+
+    /// From now on each connection has its own doorbell: there is somebody else to wake.
+    fn go_cold(&'static self, w: &'static World) {
+        if self.cold.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let Some(members) = self.members.lock() else { return };
+        let all: Vec<_> = members.warm.clone();
+        drop(members);
+        for (conn, which) in all {
+            if let Some(e) = ends(w, conn) {
+                set_word(w, self, conn, e.mine);
+                register(w, self, conn, which);
+            }
+        }
+        self.kick(w);
+    }
+
+    // ----- looking ---------------------------------------------------------------------------
+
+    /// Whether any connection has something for the program; does not report.
+    fn any(&self, w: &'static World) -> bool {
+        let Some(members) = self.members.lock() else { return true };
+        members.warm.iter().any(|(conn, which)| due(w, conn, &conn.sets[*which]) != 0)
+    }
+
+    /// Reports what is ready, each connection once.
+    fn scan(&self, w: &'static World, out: &mut Out<'_>) {
+        let Some(mut members) = self.members.lock() else { return };
+        let n = members.warm.len();
+        if n == 0 {
+            return;
+        }
+        let start = members.next % n;
+        for step in 0..n {
+            if out.is_full() {
+                members.next = (start + step) % n;
+                return;
+            }
+            let (conn, which) = members.warm[(start + step) % n];
+            let r = &conn.sets[which];
+            let events = due(w, conn, r);
+            if events == 0 {
+                continue;
+            }
+            reported(w, conn, r);
+            if let Some((mine, _)) = conn.halves(w) {
+                self.last.store(std::ptr::from_ref(conn) as u64, Ordering::Relaxed);
+                let _ = mine;
+            }
+            out.push(events, r.data.load(Ordering::Relaxed));
+        }
+        if start + 1 < n && out.n > 0 {
+            members.next = start;
+        }
+    }
+
+    /// Where the peer of the last active connection runs.
+    fn peer_cpu(&self, w: &'static World) -> u32 {
+        let at = self.last.load(Ordering::Relaxed);
+        if at == 0 {
+            return u32::MAX;
+        }
+        // SAFETY: records are never unmapped.
+        let conn = unsafe { &*(at as *const Conn) };
+        conn.halves(w).map_or(u32::MAX, |(_, peer)| peer.cpu.load(Ordering::Relaxed))
+    }
+
+    // ----- the kernel's events ---------------------------------------------------------------
+
+    /// Takes in what the kernel says: the program's own descriptors go out as they are, ours become
+    /// state that the next scan reports.
+    fn absorb(&'static self, w: &'static World, events: &[epoll_event], out: &mut Out<'_>) {
+        for event in events {
+            let (mask, tag) = (event.events, event.u64);
+            if tag & TAG_MASK != TAG {
+                out.push(mask, tag);
+            } else if tag != KICK {
+                self.absorb_ours(w, mask, tag, out);
+            }
+        }
+    }
+
+    fn absorb_ours(&'static self, w: &'static World, mask: u32, tag: u64, out: &mut Out<'_>) {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        let index = tag as u32;
+        let which = usize::from(tag & TAG_SECOND != 0);
+        let Some(half) = w.board.map.half(index) else { return };
+        let fd = half.fd.load(Ordering::Relaxed).cast_signed();
+        let ours = |conn: &&'static Conn| conn.my_half(w).is_some_and(|(i, _)| i == index);
+        let conn = fds::conn(fd).filter(ours).or_else(|| self.find(w, index));
+        let Some(conn) = conn else {
+            stranger(w, half, which, mask, out);
+            return;
+        };
+        let Some(e) = ends(w, conn) else {
+            // It went back to TCP meanwhile: what the kernel says is what is.
+            let r = &conn.sets[which];
+            out.push(mask & (wanted(r) | ERR | HUP), r.data.load(Ordering::Relaxed));
+            return;
+        };
+        note(conn, mask);
+        let r = &conn.sets[which];
+        let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
+        if conn.is_mixed(e.mine, e.peer) {
+            let something = conn.tcp_readable(e.mine, e.peer, fd);
+            if something {
+                conn.kernel.fetch_or(kernel::IN, Ordering::Relaxed);
+                r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+            } else {
+                conn.kernel.fetch_and(!kernel::IN, Ordering::Relaxed);
+                self.drain(conn, &e, fd);
+            }
+        } else {
+            self.drain(conn, &e, fd);
+        }
+        if mask & (RDHUP | HUP | ERR | PRI) != 0 {
+            r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+        }
+        conn.answer_demotion(w, fd, e.mine, e.peer);
+        self.warm_up(w, conn, which, &e);
+        if due(w, conn, r) == 0 {
+            hush(w, self, conn, which, mask);
+        }
+    }
+
+    /// Takes doorbells out: in a cold set only when there is nothing left to read.
+    fn drain(&self, conn: &Conn, e: &Ends, fd: c_int) {
+        let Some(_held) = lock::lock(&e.mine.rx_lock) else { return };
+        let empty = ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed);
+        let cold = self.is_cold() || matches!(
+            WaitWord::parse(e.mine.wait.load(Ordering::Relaxed)),
+            WaitWord::Cold(_)
+        );
+        if !cold {
+            conn.drain_bells(e.mine, e.peer, fd);
+        } else if empty && conn.sleepers.load(Ordering::Relaxed) == 0 {
+            conn.drain_bells(e.mine, e.peer, fd);
+            conn.arm_cold(e.mine);
+        }
+    }
+
+    fn find(&self, w: &'static World, index: u32) -> Option<&'static Conn> {
+        let mut found = None;
+        fds::each(|_, entry| {
+            if let Entry::Conn(conn) = entry
+                && conn.my_half(w).is_some_and(|(i, _)| i == index)
+            {
+                found = Some(conn);
+            }
+        });
+        found
+    }
+
+    /// A connection that the kernel has woken is looked at in memory again.
+    fn warm_up(&'static self, w: &'static World, conn: &'static Conn, which: usize, e: &Ends) {
+        let Some(mut members) = self.members.lock() else { return };
+        if !members.warm.iter().any(|(c, i)| std::ptr::eq(*c, conn) && *i == which) {
+            members.warm.push((conn, which));
+            members.asleep = members.asleep.saturating_sub(1);
+        }
+        drop(members);
+        if !self.is_cold() {
+            if let Some(word) = self.word(w, conn) {
+                wait::arm(&e.mine.wait, word);
+            }
+            let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
+            if let Some(_held) = lock::lock(&e.mine.rx_lock)
+                && !conn.is_mixed(e.mine, e.peer)
+            {
+                conn.drain_bells(e.mine, e.peer, fd);
+            }
+        }
+    }
+
+    /// Lets go of those that have been quiet, when there are many.
+    fn cool_down(&self, w: &'static World) {
+        let Some(mut members) = self.members.lock() else { return };
+        let mut at = 0;
+        let mut left = members.warm.len().saturating_sub(WARM_MAX);
+        while left > 0 && at < members.warm.len() {
+            let (conn, which) = members.warm[at];
+            let r = &conn.sets[which];
+            let Some(e) = ends(w, conn) else {
+                at += 1;
+                continue;
+            };
+            conn.arm_cold(e.mine);
+            if due(w, conn, r) != 0 {
+                if let Some(word) = self.word(w, conn) {
+                    wait::arm(&e.mine.wait, word);
+                }
+                at += 1;
+                continue;
+            }
+            members.warm.swap_remove(at);
+            members.asleep += 1;
+            left -= 1;
+        }
+    }
+
+    // ----- waiting ---------------------------------------------------------------------------
+
+    /// Waits. `sleep` is the guest's own call with what is left of its time limit, in nanoseconds
+    /// (`None`: for ever): it fills the array and answers as libc does.
+    pub(crate) fn wait(
+        &'static self,
+        w: &'static World,
+        epfd: c_int,
+        events: &mut [epoll_event],
+        limit: Option<u64>,
+        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
+    ) -> c_int {
+        self.epfd.store(epfd.cast_unsigned(), Ordering::Relaxed);
+        self.notice_fork(w);
+        if self.count.load(Ordering::Acquire) == 0 {
+            return self.wait_plain(w, events, limit, sleep);
+        }
+        if self.waiting.fetch_add(1, Ordering::SeqCst) > 0 {
+            self.go_cold(w);
+        }
+        let n = self.wait_ours(w, events, limit, sleep);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        n
+    }
+
+    /// A set without attached connections: the kernel's answer, but for tags of connections that
+    /// were attached while we slept.
+    fn wait_plain(
+        &'static self,
+        w: &'static World,
+        events: &mut [epoll_event],
+        limit: Option<u64>,
+        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
+    ) -> c_int {
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let n = sleep(events, limit);
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+        let count = usize::try_from(n).unwrap_or(0);
+        if !events[..count].iter().any(|e| { e.u64 } & TAG_MASK == TAG) {
+            return n;
+        }
+        let copy: Vec<epoll_event> = events[..count].to_vec();
+        let mut out = Out { events, n: 0 };
+        self.absorb(w, &copy, &mut out);
+        self.scan(w, &mut out);
+        if out.n > 0 || limit == Some(0) {
+            return c_int::try_from(out.n).unwrap_or(0);
+        }
+        self.wait(w, self.epfd(), events, limit, sleep)
+    }
+
+    fn wait_ours(
+        &'static self,
+        w: &'static World,
+        events: &mut [epoll_event],
+        limit: Option<u64>,
+        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
+    ) -> c_int {
+        let start = if limit.is_some_and(|l| l > 0) { call::now_ns() } else { 0 };
+        loop {
+            let mut out = Out { events, n: 0 };
+            self.scan(w, &mut out);
+            let turn = self.kernel_turns.fetch_add(1, Ordering::Relaxed);
+            if out.n > 0 && turn % KERNEL_EVERY != 0 {
+                return c_int::try_from(out.n).unwrap_or(0);
+            }
+            if out.n > 0 || limit == Some(0) {
+                let ready = out.n;
+                self.ask_kernel(w, &mut out);
+                if out.n == ready && !out.is_full() {
+                    self.scan(w, &mut out);
+                }
+                return c_int::try_from(out.n).unwrap_or(0);
+            }
+            let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
+            if self.spin(w, &mut out, left) {
+                if out.n > 0 {
+                    return c_int::try_from(out.n).unwrap_or(0);
+                }
+                continue;
+            }
+            let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
+            let n = self.sleep(w, events, left, sleep);
+            if let Some(n) = n {
+                return n;
+            }
+            if limit.is_some_and(|l| call::now_ns() - start >= l) {
+                let mut out = Out { events, n: 0 };
+                self.scan(w, &mut out);
+                return c_int::try_from(out.n).unwrap_or(0);
+            }
+        }
+    }
+
+    /// Asks the kernel without waiting.
+    fn ask_kernel(&'static self, w: &'static World, out: &mut Out<'_>) {
+        let room = (out.events.len() - out.n).min(64);
+        if room == 0 {
+            return;
+        }
+        let mut some = [epoll_event { events: 0, u64: 0 }; 64];
+        if let Ok(n) = call::epoll_wait(self.epfd(), &mut some[..room], 0)
+            && n > 0
+        {
+            self.absorb(w, &some[..n], out);
+        }
+    }
+
+    /// Spins while that pays; `true`: something is there (perhaps in `out` already).
+    fn spin(&'static self, w: &'static World, out: &mut Out<'_>, left: Option<u64>) -> bool {
+        if self.is_cold() {
+            return false;
+        }
+        let max = u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0).min(left.unwrap_or(u64::MAX));
+        let mut asked = call::now_ns().saturating_sub(KERNEL_NS / 2);
+        let mut looks = 0u32;
+        self.spin.until(max, || self.peer_cpu(w), || {
+            if self.any(w) {
+                return true;
+            }
+            looks += 1;
+            if looks % 8 == 0 && call::now_ns() - asked > KERNEL_NS {
+                asked = call::now_ns();
+                self.ask_kernel(w, out);
+                return out.n > 0 || self.any(w);
+            }
+            false
+        })
+    }
+
+    /// Sleeps in the kernel. `Some`: what the guest's call ends with.
+    fn sleep(
+        &'static self,
+        w: &'static World,
+        events: &mut [epoll_event],
+        left: Option<u64>,
+        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
+    ) -> Option<c_int> {
+        if !self.is_cold() {
+            self.cool_down(w);
+        }
+        let waiter = self.waiter.load(Ordering::Relaxed).checked_sub(1).and_then(|k| w.waiter(k));
+        let word = if self.is_cold() { None } else { waiter };
+        if let Some(word) = word {
+            wait::fall_asleep(word);
+        } else {
+            std::sync::atomic::fence(Ordering::SeqCst);
+        }
+        if self.any(w) {
+            if let Some(word) = word {
+                wait::awake(word);
+            }
+            return None;
+        }
+        self.count_sleep(w);
+        let n = sleep(events, left);
+        let errno = crate::real::errno();
+        if let Some(word) = word {
+            wait::awake(word);
+        }
+        if n <= 0 {
+            let mut out = Out { events, n: 0 };
+            self.scan(w, &mut out);
+            if out.n > 0 {
+                return c_int::try_from(out.n).ok();
+            }
+            crate::real::set_errno(errno);
+            return Some(n);
+        }
+        let count = usize::try_from(n).unwrap_or(0);
+        let copy: Vec<epoll_event> = events[..count].to_vec();
+        let mut out = Out { events, n: 0 };
+        self.absorb(w, &copy, &mut out);
+        self.scan(w, &mut out);
+        if out.n > 0 { c_int::try_from(out.n).ok() } else { None }
+    }
+
+    fn count_sleep(&self, w: &'static World) {
+        let at = self.last.load(Ordering::Relaxed);
+        if at != 0 {
+            // SAFETY: records are never unmapped.
+            let conn = unsafe { &*(at as *const Conn) };
+            if let Some((mine, _)) = conn.halves(w) {
+                mine.n_sleeps.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The first use of an inherited set: parent and child may both wait on it.
+    fn notice_fork(&'static self, w: &'static World) {
+        let forks = w.forks.load(Ordering::Relaxed);
+        if self.forks.swap(forks, Ordering::Relaxed) != forks && self.count.load(Ordering::Relaxed) > 0 {
+            if let Some(members) = self.members.lock() {
+                let all = members.warm.clone();
+                drop(members);
+                for (conn, _) in all {
+                    if let Some((mine, _)) = conn.halves(w) {
+                        mine.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
+                        conn.arm_cold(mine);
+                    }
+                }
+            }
+            self.waiter.store(0, Ordering::Relaxed);
+            self.go_cold(w);
+        }
+    }
+}
+
+/// What the user asked for.
+fn wanted(r: &Registration) -> u32 {
+    r.events.load(Ordering::Relaxed) | ERR | HUP
+}
+
+/// What there is to report of a registration now.
+#[inline]
+fn due(w: &'static World, conn: &'static Conn, r: &Registration) -> u32 {
+    let flags = r.flags.load(Ordering::Relaxed);
+    if flags & reg::DISABLED != 0 || conn.phase() != Phase::Attached {
+        return 0;
+    }
+    let Some((mine, peer)) = conn.halves(w) else { return 0 };
+    let events = r.events.load(Ordering::Relaxed);
+    let now = mask(conn, mine, peer) & (events | ERR | HUP);
+    if events & ET == 0 || now == 0 {
+        return now;
+    }
+    let moved = ring::tail(&peer.tail) != r.seen.load(Ordering::Relaxed) && now & (IN | RDNORM) != 0;
+    let changed = end_flags(peer) != r.seen_flags.load(Ordering::Relaxed);
+    let room = flags & reg::ROOM != 0 && now & (OUT | WRNORM) != 0;
+    if moved || changed || room || flags & reg::FRESH != 0 { now } else { 0 }
+}
+
+/// The part of the peer's flags whose change is an event.
+fn end_flags(peer: &Half) -> u32 {
+    peer.flags.load(Ordering::Acquire) & (flag::SHUT | flag::CLOSED)
+}
+
+/// Notes what was reported.
+fn reported(w: &World, conn: &Conn, r: &Registration) {
+    let Some((_, peer)) = conn.halves(w) else { return };
+    r.seen.store(ring::tail(&peer.tail), Ordering::Relaxed);
+    r.seen_flags.store(end_flags(peer), Ordering::Relaxed);
+    r.flags.fetch_and(!(reg::FRESH | reg::ROOM), Ordering::Relaxed);
+    if r.events.load(Ordering::Relaxed) & ONESHOT != 0 {
+        r.flags.fetch_or(reg::DISABLED, Ordering::Relaxed);
+    }
+}
+
+/// Keeps what the kernel says of the socket.
+fn note(conn: &Conn, mask: u32) {
+    let mut bits = 0;
+    for (event, bit) in [(RDHUP, kernel::RDHUP), (HUP, kernel::HUP), (ERR, kernel::ERR), (PRI, kernel::PRI)] {
+        if mask & event != 0 {
+            bits |= bit;
+        }
+    }
+    if bits != 0 {
+        conn.kernel.fetch_or(bits, Ordering::Relaxed);
+    }
+    if mask & PRI == 0 {
+        conn.kernel.fetch_and(!kernel::PRI, Ordering::Relaxed);
+    }
+}
+
+/// An event of a connection that this process does not hold: another process registered it in a
+/// set that we share. Its halves say what there is.
+fn stranger(w: &World, half: &Half, which: usize, kernel_mask: u32, out: &mut Out<'_>) {
+    let Some(data) = half.set_data.get(which) else { return };
+    let user = half.set_events[which].load(Ordering::Relaxed);
+    let mut now = kernel_mask & !(IN | RDNORM);
+    if let Some(peer) = half.peer.load(Ordering::Relaxed).checked_sub(1).and_then(|p| w.board.map.half(p))
+        && (ring::tail(&peer.tail) != half.head.load(Ordering::Relaxed) || end_flags(peer) != 0)
+    {
+        now |= IN;
+    }
+    let now = now & (user | ERR | HUP);
+    if now != 0 && !out.is_full() {
+        out.push(now, data.load(Ordering::Relaxed));
+    }
+}
+
+/// The events that the kernel is asked for on behalf of an attached connection.
+fn kernel_events(conn: &Conn, r: &Registration, e: &Ends) -> u32 {
+    let user = r.events.load(Ordering::Relaxed);
+    let mut events = IN | RDHUP | user & (ET | ONESHOT | PRI | libc::EPOLLWAKEUP as u32);
+    if conn.is_mixed(e.mine, e.peer) && e.mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
+        events |= user & (OUT | WRNORM);
+    }
+    if r.flags.load(Ordering::Relaxed) & reg::QUIET != 0 {
+        events |= ET;
+    }
+    events
+}
+
+/// Brings the kernel's registration in line with ours.
+fn register(w: &'static World, set: &Set, conn: &'static Conn, which: usize) {
+    let r = &conn.sets[which];
+    let fd = r.fd.load(Ordering::Relaxed).cast_signed();
+    let Some(e) = ends(w, conn) else {
+        let user = r.events.load(Ordering::Relaxed);
+        let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_MOD, fd, user, r.data.load(Ordering::Relaxed));
+        return;
+    };
+    let Some((index, half)) = conn.my_half(w) else { return };
+    half.set_data[which].store(r.data.load(Ordering::Relaxed), Ordering::Relaxed);
+    half.set_events[which].store(r.events.load(Ordering::Relaxed), Ordering::Relaxed);
+    let tag = TAG | u64::from(index) | if which == 1 { TAG_SECOND } else { 0 };
+    r.flags.fetch_or(reg::TAGGED, Ordering::Relaxed);
+    let events = kernel_events(conn, r, &e);
+    let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_MOD, fd, events, tag);
+}
+
+/// The kernel reported something that the program is not to be told: see to it that it does not do
+/// so again and again.
+fn hush(w: &'static World, set: &'static Set, conn: &'static Conn, which: usize, mask: u32) {
+    let r = &conn.sets[which];
+    let user = r.events.load(Ordering::Relaxed);
+    let flags = r.flags.load(Ordering::Relaxed);
+    if user & ONESHOT != 0 && flags & reg::DISABLED == 0 {
+        // The kernel has disarmed it; the program has not had its event yet.
+        register(w, set, conn, which);
+        return;
+    }
+    let lasting = mask & (RDHUP | HUP | ERR) != 0
+        || ends(w, conn).is_some_and(|e| ring::tail(&e.peer.tail) != e.mine.head.load(Ordering::Relaxed));
+    if lasting && user & ET == 0 && flags & reg::QUIET == 0 {
+        r.flags.fetch_or(reg::QUIET, Ordering::Relaxed);
+        register(w, set, conn, which);
+    }
+}
+
+/// The registrations of a connection.
+fn registrations(conn: &Conn) -> impl Iterator<Item = (usize, &'static Set)> {
+    conn.sets.iter().enumerate().filter_map(|(i, r)| {
+        let at = r.set.load(Ordering::Acquire);
+        // SAFETY: sets are never unmapped.
+        (at != 0).then(|| (i, unsafe { &*(at as *const Set) }))
+    })
+}
+
+/// Says in shared memory how the connection wants to be woken, as its sets ask for.
+fn set_word(w: &'static World, set: &'static Set, conn: &'static Conn, mine: &Half) {
+    match set.word(w, conn) {
+        Some(word) => wait::arm(&mine.wait, word),
+        None => conn.arm_cold(mine),
+    }
+}
+
+/// After a sleep on the connection itself: back to what its sets ask for.
+pub(crate) fn restore(w: &'static World, conn: &'static Conn, mine: &Half) {
+    let set = registrations(conn).next();
+    match set {
+        Some((_, set)) => set_word(w, set, conn, mine),
+        None if conn.is_shared(w) => conn.arm_cold(mine),
+        None => conn.disarm(mine, crate::io::AWAKE),
+    }
+}
+
+/// The connection has just been attached: its sets look at it in memory from now on.
+pub(crate) fn attached(w: &'static World, conn: &'static Conn) {
+    let mut any = false;
+    for (which, set) in registrations(conn) {
+        any = true;
+        set.adopt(w, conn, which);
+    }
+    if !any && let Some((mine, _)) = conn.halves(w) {
+        conn.disarm(mine, crate::io::AWAKE);
+        // What arrived while we were still armed may have rung; that byte is drained in its time.
+    }
+}
+
+/// The same, where the switch may have been seen by a call that knows no event sets.
+pub(crate) fn attached_late(w: &'static World, conn: &'static Conn) {
+    let untagged = registrations(conn)
+        .any(|(i, _)| conn.sets[i].flags.load(Ordering::Relaxed) & reg::TAGGED == 0);
+    if untagged {
+        attached(w, conn);
+    }
+}
+
+/// A state of the connection changed by this process itself: whoever waits must look.
+pub(crate) fn woken(w: &'static World, conn: &'static Conn) {
+    for (_, set) in registrations(conn) {
+        if set.waiting.load(Ordering::SeqCst) > 0 {
+            set.kick(w);
+        }
+    }
+}
+
+/// The connection is back on TCP for good: its sets get back what the program registered.
+pub(crate) fn detached(w: &'static World, conn: &'static Conn) {
+    for (which, set) in registrations(conn) {
+        let r = &conn.sets[which];
+        if r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed) & reg::TAGGED != 0 {
+            set.drop_member(conn, which);
+            register(w, set, conn, which);
+        }
+    }
+}
+
+/// A direction went back to TCP: the kernel's part of readiness has changed.
+pub(crate) fn changed(w: &'static World, conn: &'static Conn) {
+    if conn.phase() == Phase::Tcp {
+        detached(w, conn);
+        return;
+    }
+    if conn.halves(w).is_some_and(|(_, peer)| peer.flags.load(Ordering::Relaxed) & flag::CLOSED != 0) {
+        conn.kernel.fetch_or(AFTER_CLOSE, Ordering::Relaxed);
+    }
+    for (which, set) in registrations(conn) {
+        if conn.sets[which].flags.load(Ordering::Relaxed) & reg::TAGGED != 0 {
+            register(w, set, conn, which);
+        }
+    }
+}
+
+/// The connection is being closed: out of all sets.
+pub(crate) fn forget(_w: &World, conn: &'static Conn) {
+    for (which, set) in registrations(conn) {
+        let r = &conn.sets[which];
+        if r.flags.swap(0, Ordering::Relaxed) & reg::TAGGED != 0 {
+            set.drop_member(conn, which);
+        }
+        let last = std::ptr::from_ref(conn) as u64;
+        let _ = set.last.compare_exchange(last, 0, Ordering::Relaxed, Ordering::Relaxed);
+        r.set.store(0, Ordering::Release);
+    }
+}
+
+// ----- epoll_ctl ---------------------------------------------------------------------------------
+
+/// The set of an epoll descriptor, made when it gets its first socket of ours.
+fn set_of(w: &World, epfd: c_int) -> Option<&'static Set> {
+    if let Some(set) = fds::set(epfd) {
+        return Some(set);
+    }
+    let set: &'static Set = Box::leak(Box::new(Set::new(w, epfd)));
+    let _ = fds::put(epfd, Some(Entry::Set(set)));
+    Some(set)
+}
+
+/// What `epoll_ctl` on a socket of ours comes to; the kernel has not been asked yet. `None`: let
+/// libc have it.
+pub(crate) fn control(
+    w: &'static World,
+    conn: &'static Conn,
+    epfd: c_int,
+    op: c_int,
+    fd: c_int,
+    event: Option<epoll_event>,
+    kernel: &mut dyn FnMut(Option<epoll_event>) -> c_int,
+) -> c_int {
+    match (op, event) {
+        (libc::EPOLL_CTL_ADD, Some(event)) => add(w, conn, epfd, fd, event, kernel),
+        (libc::EPOLL_CTL_MOD, Some(event)) => modify(w, conn, epfd, fd, event, kernel),
+        (libc::EPOLL_CTL_DEL, event) => {
+            let done = kernel(event);
+            if done == 0 {
+                remove(w, conn, epfd, fd);
+            }
+            done
+        }
+        (_, event) => kernel(event),
+    }
+}
+
+fn slot(conn: &Conn, set: &Set, fd: c_int) -> Option<usize> {
+    conn.sets.iter().position(|r| {
+        r.set.load(Ordering::Acquire) == set.id() && r.fd.load(Ordering::Relaxed) == fd.cast_unsigned()
+    })
+}
+
+fn add(
+    w: &'static World,
+    conn: &'static Conn,
+    epfd: c_int,
+    fd: c_int,
+    event: epoll_event,
+    kernel: &mut dyn FnMut(Option<epoll_event>) -> c_int,
+) -> c_int {
+    let (events, data) = (event.events, event.u64);
+    let Some(set) = set_of(w, epfd) else { return kernel(Some(event)) };
+    let free = (0..SETS).find(|i| conn.sets[*i].set.load(Ordering::Relaxed) == 0);
+    let stays = free.is_none() || events & EXCLUSIVE != 0 || data & TAG_MASK == TAG;
+    if stays {
+        // More sets than we follow, a mode that cannot be changed, or data that looks like ours.
+        crate::io::to_tcp(w, conn, fd, local::Reason::EventSets);
+        return kernel(Some(event));
+    }
+    let Some(which) = free else { return kernel(Some(event)) };
+    let done = kernel(Some(event));
+    if done != 0 {
+        return done;
+    }
+    let r = &conn.sets[which];
+    r.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
+    r.events.store(events, Ordering::Relaxed);
+    r.data.store(data, Ordering::Relaxed);
+    r.seen.store(u64::MAX, Ordering::Relaxed);
+    r.flags.store(0, Ordering::Relaxed);
+    r.set.store(set.id(), Ordering::Release);
+    if conn.phase() == Phase::Attached {
+        if let Some((_, peer)) = conn.halves(w) {
+            r.seen_flags.store(end_flags(peer), Ordering::Relaxed);
+        }
+        set.adopt(w, conn, which);
+        // A second set: doorbells for both.
+        for (other, s) in registrations(conn) {
+            if other != which && let Some((mine, _)) = conn.halves(w) {
+                set_word(w, s, conn, mine);
+            }
+        }
+    }
+    done
+}
+
+fn modify(
+    w: &'static World,
+    conn: &'static Conn,
+    epfd: c_int,
+    fd: c_int,
+    event: epoll_event,
+    kernel: &mut dyn FnMut(Option<epoll_event>) -> c_int,
+) -> c_int {
+    let (events, data) = (event.events, event.u64);
+    let found = fds::set(epfd).and_then(|set| Some((set, slot(conn, set, fd)?)));
+    let Some((set, which)) = found else { return kernel(Some(event)) };
+    let r = &conn.sets[which];
+    if data & TAG_MASK == TAG {
+        crate::io::to_tcp(w, conn, fd, local::Reason::EventSets);
+    }
+    let (old_events, old_data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
+    r.events.store(events, Ordering::Relaxed);
+    r.data.store(data, Ordering::Relaxed);
+    r.flags.fetch_and(!(reg::DISABLED | reg::QUIET), Ordering::Relaxed);
+    r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+    let tagged = r.flags.load(Ordering::Relaxed) & reg::TAGGED != 0;
+    let Some(e) = ends(w, conn).filter(|_| tagged) else {
+        let done = kernel(Some(event));
+        if done != 0 {
+            r.events.store(old_events, Ordering::Relaxed);
+            r.data.store(old_data, Ordering::Relaxed);
+        }
+        return done;
+    };
+    // The kernel's registration need not change when only OUT came or went: no call then.
+    let keep = IN | OUT | RDNORM | WRNORM | RDHUP;
+    let same = (old_events ^ events) & !keep == 0
+        && events & ONESHOT == 0
+        && events & EXCLUSIVE == 0
+        && !conn.is_mixed(e.mine, e.peer);
+    if same {
+        if let Some((_, half)) = conn.my_half(w) {
+            half.set_data[which].store(data, Ordering::Relaxed);
+            half.set_events[which].store(events, Ordering::Relaxed);
+        }
+    } else if events & EXCLUSIVE != 0 {
+        crate::real::set_errno(libc::EINVAL);
+        return -1;
+    } else {
+        register(w, set, conn, which);
+    }
+    if set.waiting.load(Ordering::SeqCst) > 0 && mask(conn, e.mine, e.peer) & wanted(r) != 0 {
+        set.kick(w);
+    }
+    0
+}
+
+fn remove(w: &'static World, conn: &'static Conn, epfd: c_int, fd: c_int) {
+    let found = fds::set(epfd).and_then(|set| Some((set, slot(conn, set, fd)?)));
+    let Some((set, which)) = found else { return };
+    let r = &conn.sets[which];
+    if r.flags.swap(0, Ordering::Relaxed) & reg::TAGGED != 0 {
+        set.drop_member(conn, which);
+    }
+    r.set.store(0, Ordering::Release);
+    if let Some((mine, _)) = conn.halves(w)
+        && conn.sleepers.load(Ordering::Relaxed) == 0
+    {
+        restore(w, conn, mine);
+    }
+}
+
+/// Somebody looks at the epoll descriptor itself (another set, `poll`): the kernel must know what is
+/// ready.
+pub(crate) fn looked_at(w: &'static World, epfd: c_int) {
+    if let Some(set) = fds::set(epfd) {
+        set.go_cold(w);
+    }
+}
+
+/// A descriptor of the set was duplicated.
+pub(crate) fn duplicated(set: &Set) {
+    set.refs.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A descriptor of the set was closed; with the last one its registrations go.
+pub(crate) fn closed(w: &'static World, set: &'static Set) {
+    if set.refs.fetch_sub(1, Ordering::AcqRel) > 1 {
+        return;
+    }
+    fds::each(|_, entry| {
+        if let Entry::Conn(conn) = entry {
+            for r in &conn.sets {
+                if r.set.load(Ordering::Relaxed) == set.id() {
+                    r.set.store(0, Ordering::Relaxed);
+                    r.flags.store(0, Ordering::Relaxed);
+                    if let Some((mine, _)) = conn.halves(w)
+                        && conn.phase() == Phase::Attached
+                    {
+                        restore(w, conn, mine);
+                    }
+                }
+            }
+        }
+    });
+    if let Some(mut members) = set.members.lock() {
+        members.warm.clear();
+        members.asleep = 0;
+    }
+    set.count.store(0, Ordering::Relaxed);
+    let waiter = set.waiter.swap(0, Ordering::Relaxed);
+    if waiter != 0 {
+        w.drop_waiter(waiter - 1);
+    }
+}
+
+// ----- interrupting ------------------------------------------------------------------------------
+
+static KICK_FD: AtomicU32 = AtomicU32::new(u32::MAX);
+
+/// A descriptor that is always readable.
+fn kick_fd() -> c_int {
+    let fd = KICK_FD.load(Ordering::Relaxed);
+    if fd != u32::MAX {
+        return fd.cast_signed();
+    }
+    let Ok(new) = call::eventfd(1) else { return -1 };
+    let up = match call::dup_above(new, 900) {
+        Ok(up) => {
+            let _ = call::close(new);
+            up
+        }
+        Err(_) => new,
+    };
+    match KICK_FD.compare_exchange(u32::MAX, up.cast_unsigned(), Ordering::Relaxed, Ordering::Relaxed) {
+        Ok(_) => up,
+        Err(other) => {
+            let _ = call::close(up);
+            other.cast_signed()
+        }
+    }
+}
+
+/// Whether `fd` is the one that interrupts waits.
+pub(crate) fn is_kick(fd: c_int) -> bool {
+    fd >= 0 && fd.cast_unsigned() == KICK_FD.load(Ordering::Relaxed)
+}

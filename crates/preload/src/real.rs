@@ -1,0 +1,145 @@
+//! The functions behind ours: the next definition of each name, as the linker finds it.
+//!
+//! Resolved once, before the program's `main`; a call that comes even earlier resolves its own.
+
+use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{
+    FILE, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+};
+
+fn find(name: &CStr) -> *mut c_void {
+    // SAFETY: a name that ends; asking changes nothing.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+/// Sets this thread's `errno`.
+pub(crate) fn set_errno(errno: c_int) {
+    // SAFETY: always callable.
+    let slot = unsafe { libc::__errno_location() };
+    // SAFETY: this thread's errno.
+    unsafe { *slot = errno };
+}
+
+/// This thread's `errno`.
+pub(crate) fn errno() -> c_int {
+    // SAFETY: always callable.
+    let slot = unsafe { libc::__errno_location() };
+    // SAFETY: this thread's errno.
+    unsafe { *slot }
+}
+
+macro_rules! real {
+    ($($name:ident($($arg:ident: $t:ty),*) -> $r:ty;)*) => {
+        $(
+            #[doc = concat!("libc's `", stringify!($name), "`.")]
+            ///
+            /// # Safety
+            ///
+            /// As libc's.
+            #[inline]
+            pub(crate) unsafe fn $name($($arg: $t),*) -> $r {
+                static AT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+                let mut at = AT.load(Ordering::Relaxed);
+                if at.is_null() {
+                    // SAFETY: ends in a NUL.
+                    at = find(unsafe {
+                        CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes())
+                    });
+                    if at.is_null() {
+                        set_errno(libc::ENOSYS);
+                        // SAFETY: each of these types has a value of all ones: -1 or a pointer that
+                        // nobody follows, which is how these functions say that they failed.
+                        return unsafe { failed::<$r>() };
+                    }
+                    AT.store(at, Ordering::Relaxed);
+                }
+                // SAFETY: libc's function of that name has this signature.
+                let f: unsafe extern "C-unwind" fn($($t),*) -> $r = unsafe { std::mem::transmute(at) };
+                // SAFETY: the caller's promise.
+                unsafe { f($($arg),*) }
+            }
+        )*
+    };
+}
+
+/// A value of all ones.
+unsafe fn failed<T>() -> T {
+    let mut value = std::mem::MaybeUninit::<T>::uninit();
+    // SAFETY: as large as it is.
+    unsafe { std::ptr::write_bytes(value.as_mut_ptr(), 0xff, 1) };
+    // SAFETY: used for integers and pointers only.
+    unsafe { value.assume_init() }
+}
+
+real! {
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int;
+    listen(fd: c_int, backlog: c_int) -> c_int;
+    connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int;
+    accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int;
+    shutdown(fd: c_int, how: c_int) -> c_int;
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
+    getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int;
+    ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> c_int;
+    read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t;
+    readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t;
+    preadv2(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t;
+    writev(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t;
+    pwritev2(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t;
+    recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t;
+    recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t;
+    recvmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
+    send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t;
+    sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, addr: *const sockaddr, len: socklen_t) -> ssize_t;
+    sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t;
+    sendmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int;
+    sendfile(to: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t;
+    splice(from: c_int, from_at: *mut loff_t, to: c_int, to_at: *mut loff_t, n: size_t, flags: c_uint) -> ssize_t;
+    tee(from: c_int, to: c_int, n: size_t, flags: c_uint) -> ssize_t;
+    poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int;
+    ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int;
+    pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    epoll_create(n: c_int) -> c_int;
+    epoll_create1(flags: c_int) -> c_int;
+    epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
+    epoll_wait(epfd: c_int, events: *mut epoll_event, n: c_int, timeout: c_int) -> c_int;
+    epoll_pwait(epfd: c_int, events: *mut epoll_event, n: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
+    epoll_pwait2(epfd: c_int, events: *mut epoll_event, n: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    close(fd: c_int) -> c_int;
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    closefrom(first: c_int) -> ();
+    dup(fd: c_int) -> c_int;
+    dup2(fd: c_int, to: c_int) -> c_int;
+    dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
+    execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    execv(path: *const c_char, argv: *const *const c_char) -> c_int;
+    execvp(path: *const c_char, argv: *const *const c_char) -> c_int;
+    execvpe(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
+    execveat(dir: c_int, path: *const c_char, argv: *const *const c_char, envp: *const *const c_char, flags: c_int) -> c_int;
+    posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attrs: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
+    posix_spawnp(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attrs: *const c_void, argv: *const *mut c_char, envp: *const *mut c_char) -> c_int;
+    system(command: *const c_char) -> c_int;
+    popen(command: *const c_char, mode: *const c_char) -> *mut FILE;
+    fdopen(fd: c_int, mode: *const c_char) -> *mut FILE;
+    fclose(file: *mut FILE) -> c_int;
+    setuid(id: c_uint) -> c_int;
+    seteuid(id: c_uint) -> c_int;
+    setreuid(r: c_uint, e: c_uint) -> c_int;
+    setresuid(r: c_uint, e: c_uint, s: c_uint) -> c_int;
+    chroot(path: *const c_char) -> c_int;
+    prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;
+    syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
+    io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, params: *mut c_void) -> c_int;
+    io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
+    _exit(status: c_int) -> ();
+}
