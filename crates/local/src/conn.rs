@@ -98,6 +98,16 @@ pub mod kernel {
     pub const ERR: u32 = 8;
     /// Urgent data.
     pub const PRI: u32 = 16;
+    /// Bytes of TCP that are no doorbells: somebody wrote past the library, and they are data.
+    pub const STRAY: u32 = 32;
+    /// Bytes were sent after the peer closed, so what the kernel says of it counts.
+    pub const AFTER_CLOSE: u32 = 1 << 16;
+    /// The end was found to be clean, whatever the kernel says: only a doorbell was left unread.
+    pub const CLEAN: u32 = 1 << 17;
+    /// The end is a reset; its error is still to be told.
+    pub const RESET: u32 = 1 << 18;
+    /// The error of the reset has been told.
+    pub const TOLD: u32 = 1 << 19;
 }
 
 /// A registration in an event set, kept by the wait engine.
@@ -168,12 +178,10 @@ pub struct Conn {
     pub kernel: AtomicU32,
     /// Errno that a look at the socket has taken from it; the next call gets it.
     pub error: AtomicU32,
-    /// Threads that sleep in the kernel on this connection, outside of event sets.
-    pub sleepers: AtomicU32,
     /// Counts events for those who wait beside a sleeper.
     pub nudge: AtomicU32,
-    /// Sequence number of the last cold arming.
-    seq: AtomicU32,
+    /// Reason for which connections of this listener stay on TCP; 0: none.
+    pub stay: AtomicU32,
     /// Place of the peer's ring that was found to be the peer's.
     loc_checked: AtomicU64,
     /// Calls without effect since the kernel was asked last.
@@ -196,8 +204,7 @@ impl Conn {
             &self.tries,
             &self.kernel,
             &self.error,
-            &self.sleepers,
-            &self.seq,
+            &self.stay,
             &self.nonblock,
             &self.port,
             &self.idle_calls,
@@ -318,7 +325,10 @@ impl Conn {
         }
         let head = mine.head.load(Ordering::Relaxed);
         let tail = ring::tail(&peer.tail);
-        if tail != head && self.in_ring(mine, peer) {
+        if mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN == 0
+            && tail != head
+            && self.in_ring(mine, peer)
+        {
             return self.take(w, fd, mine, peer, head, tail, to, flags);
         }
         self.recv_slow(w, fd, mine, peer, to, flags)
@@ -413,7 +423,7 @@ impl Conn {
         if peer.bells.load(Ordering::Acquire) == mine.drained.load(Ordering::Relaxed) {
             return;
         }
-        if self.sleepers.load(Ordering::Relaxed) > 1 {
+        if mine.sleepers.load(Ordering::Relaxed) > 1 {
             return;
         }
         // Only if really empty: a bell must stay while there is something to read.
@@ -426,7 +436,7 @@ impl Conn {
 
     /// Arms for one doorbell with a new sequence number. The caller looks once more after this.
     pub fn arm_cold(&self, mine: &Half) {
-        let seq = self.seq.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        let seq = mine.arm_seq.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         wait::arm(&mine.wait, WaitWord::Cold(seq));
     }
 
@@ -478,8 +488,13 @@ impl Conn {
         to: &mut Buffers<'_>,
         flags: i32,
     ) -> Got {
+        self.answer_demotion(w, fd, mine, peer);
         let peer_flags = peer.flags.load(Ordering::Acquire);
         let taken = mine.tcp_rx.load(Ordering::Relaxed);
+        if mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0 && peer_flags & flag::DOWN == 0 {
+            // Frozen: what is in the ring comes again by TCP.
+            return self.at_end(w, fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
+        }
         if peer_flags & flag::UP == 0 || taken < peer.up_at.load(Ordering::Relaxed) {
             return self.recv_before_up(w, fd, mine, peer, to, flags);
         }
@@ -490,15 +505,24 @@ impl Conn {
                 self.maybe_tcp(w, mine);
                 return Got::Kernel;
             }
-            return self.at_end(fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
+            return self.at_end(w, fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
         }
-        self.answer_demotion(w, fd, mine, peer);
+        if self.kernel.load(Ordering::Relaxed) & kernel::STRAY != 0 && flags & MSG_PEEK == 0 {
+            self.kernel.fetch_and(!kernel::STRAY, Ordering::Relaxed);
+            self.drain_bells(mine, peer, fd);
+            if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Acquire)
+                && let Ok(n) = to.receive(fd, to.left(), flags & MSG_TRUNC)
+                && n > 0
+            {
+                return Got::Bytes(n);
+            }
+        }
         if ring::tail(&peer.tail) != head {
             // It came while we looked.
             return Got::Failed(EAGAIN_RETRY);
         }
         if peer_flags & (flag::SHUT | flag::CLOSED) != 0 {
-            return self.after_end(fd, mine, peer, peer_flags);
+            return self.after_end(w, fd, mine, peer, peer_flags);
         }
         if mine.flags.load(Ordering::Relaxed) & flag::SHUT_RD != 0 {
             return Got::End;
@@ -507,14 +531,10 @@ impl Conn {
         if ring::tail(&peer.tail) != head {
             return Got::Failed(EAGAIN_RETRY);
         }
-        let errno = self.error.swap(0, Ordering::Relaxed);
-        if errno != 0 {
-            return Got::Failed(errno.cast_signed());
-        }
         // A peer that was killed wrote no flag: ask the kernel now and then.
         let hints = self.kernel.load(Ordering::Relaxed) & (kernel::RDHUP | kernel::HUP | kernel::ERR);
         if hints != 0 || self.idle_calls.fetch_add(1, Ordering::Relaxed) % 32 == 31 {
-            return self.at_end(fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
+            return self.at_end(w, fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
         }
         Got::Empty
     }
@@ -574,53 +594,106 @@ impl Conn {
         keep
     }
 
-    /// The peer's stream is at its end; the kernel says how it ended.
-    fn after_end(&self, fd: i32, mine: &Half, peer: &Half, peer_flags: u32) -> Got {
-        if peer_flags & flag::CLOSED == 0 {
+    /// The peer's stream is at its end, as it has said itself.
+    fn after_end(&self, w: &World, fd: i32, mine: &Half, peer: &Half, peer_flags: u32) -> Got {
+        if peer_flags & (flag::CLOSED | flag::RESET) != flag::CLOSED | flag::RESET {
+            // That the kernel may have made a reset of it, because of an unread doorbell, is ours
+            // to hide.
             return Got::End;
         }
-        if peer_flags & flag::RESET == 0 {
-            // A clean close; that the kernel may have made a reset of it, because of an unread
-            // doorbell, is ours to hide.
-            return Got::End;
+        if self.kernel.load(Ordering::Relaxed) & kernel::TOLD == 0 {
+            // The kernel's own reset is on its way: its error must not be told twice.
+            let deadline = call::now_ns() + RESET_NS;
+            while !call::hung_up(fd) && call::now_ns() < deadline {
+                call::sched_yield();
+            }
+            return self.tell_reset(fd, 104);
         }
-        self.at_end(fd, mine, peer, peer_flags).unwrap_or(Got::Empty)
+        let _ = (w, mine, peer);
+        Got::End
+    }
+
+    /// The error of a reset, once.
+    fn tell_reset(&self, fd: i32, errno: i32) -> Got {
+        let _ = call::getsockopt::<i32>(fd, 1, 4);
+        self.error.store(0, Ordering::Relaxed);
+        self.kernel.fetch_and(!(kernel::ERR | kernel::RESET), Ordering::Relaxed);
+        self.kernel.fetch_or(kernel::TOLD | kernel::RDHUP | kernel::HUP, Ordering::Relaxed);
+        Got::Failed(errno)
+    }
+
+    /// What the end of the socket means for the stream, when the peer has not said so itself (it was
+    /// killed, or its program was replaced). The kernel resets when something was left unread: here
+    /// that is what is left in the ring, and not a doorbell.
+    pub fn judge_end(&self, mine: &Half, peer: &Half) {
+        let hints = self.kernel.load(Ordering::Relaxed);
+        if hints & (kernel::RDHUP | kernel::HUP | kernel::ERR) == 0
+            || hints & (kernel::CLEAN | kernel::RESET | kernel::TOLD | kernel::AFTER_CLOSE) != 0
+        {
+            return;
+        }
+        let flags = peer.flags.load(Ordering::Acquire);
+        if flags & (flag::CLOSED | flag::DOWN) != 0 || mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
+            return;
+        }
+        let unread = peer.head.load(Ordering::Acquire) != mine.tail.load(Ordering::Relaxed)
+            && mine.flags.load(Ordering::Relaxed) & flag::UP != 0;
+        let bells_left = peer.drained.load(Ordering::Relaxed) != mine.bells.load(Ordering::Relaxed);
+        let reset = hints & (kernel::ERR | kernel::HUP) != 0;
+        if unread {
+            self.kernel.fetch_or(kernel::RESET, Ordering::Relaxed);
+        } else if reset && bells_left {
+            self.kernel.fetch_or(kernel::CLEAN, Ordering::Relaxed);
+        }
     }
 
     /// Asks the kernel whether the stream has ended; `None`: it has not.
-    fn at_end(&self, fd: i32, mine: &Half, peer: &Half, peer_flags: u32) -> Option<Got> {
-        let errno = self.error.swap(0, Ordering::Relaxed);
-        if errno != 0 {
-            return Some(Got::Failed(errno.cast_signed()));
-        }
+    fn at_end(&self, _w: &World, fd: i32, mine: &Half, peer: &Half, peer_flags: u32) -> Option<Got> {
         self.drain_bells(mine, peer, fd);
-        let errno = self.error.swap(0, Ordering::Relaxed);
-        if errno != 0 {
-            return Some(Got::Failed(errno.cast_signed()));
-        }
         if ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed)
             && peer_flags & flag::DOWN == 0
+            && mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN == 0
         {
             return Some(Got::Failed(EAGAIN_RETRY));
         }
-        let mut byte = [0u8; 1];
-        match call::recv(fd, &mut byte, MSG_DONTWAIT | MSG_PEEK) {
-            Ok(0) => {
-                self.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
-                // Bytes that were written before the end are seen before it.
-                if ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed)
-                    && peer_flags & flag::DOWN == 0
-                {
-                    return Some(Got::Failed(EAGAIN_RETRY));
+        let mut errno = self.error.swap(0, Ordering::Relaxed).cast_signed();
+        let mut ended = false;
+        if errno == 0 {
+            let mut byte = [0u8; 1];
+            match call::recv(fd, &mut byte, MSG_DONTWAIT | MSG_PEEK) {
+                Ok(0) => {
+                    ended = true;
+                    self.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
                 }
-                Some(Got::End)
-            }
-            Ok(_) | Err(11) => None,
-            Err(errno) => {
-                self.kernel.fetch_or(kernel::RDHUP | kernel::HUP, Ordering::Relaxed);
-                Some(Got::Failed(errno))
+                Ok(_) | Err(11) => {}
+                Err(e) => errno = e,
             }
         }
+        if errno != 0 {
+            self.kernel.fetch_or(kernel::RDHUP | kernel::HUP | kernel::ERR, Ordering::Relaxed);
+        }
+        if errno == 0 && !ended {
+            return None;
+        }
+        // Bytes that were written before the end are seen before it.
+        if ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed) && peer_flags & flag::DOWN == 0 {
+            if errno != 0 {
+                self.error.store(errno.cast_unsigned(), Ordering::Relaxed);
+            }
+            return Some(Got::Failed(EAGAIN_RETRY));
+        }
+        self.judge_end(mine, peer);
+        let hints = self.kernel.load(Ordering::Relaxed);
+        if hints & kernel::CLEAN != 0 {
+            return Some(Got::End);
+        }
+        if hints & kernel::RESET != 0 {
+            return Some(self.tell_reset(fd, if errno == 0 { 104 } else { errno }));
+        }
+        if errno != 0 {
+            return Some(self.tell_reset(fd, errno));
+        }
+        Some(Got::End)
     }
 
     /// Unread bytes: in the ring, and before the switch in TCP.
@@ -693,7 +766,7 @@ impl Conn {
             self.notify(w, fd, mine, peer);
         }
         add32(&mine.n_tx, 1);
-        if mine.room_wait.load(Ordering::Relaxed) != 0 {
+        if mine.room_wait.load(Ordering::Relaxed) != 0 && mine.sleepers.load(Ordering::Relaxed) == 0 {
             mine.room_wait.store(0, Ordering::Relaxed);
         }
         Put::All
@@ -740,8 +813,10 @@ impl Conn {
         let flags = mine.flags.load(Ordering::Relaxed);
         let peer_flags = peer.flags.load(Ordering::Relaxed);
         let bad = flag::CLOSED | flag::WANT_DOWN;
+        let deaf = flag::SHUT | flag::SHUT_RD;
         if flags & (flag::SHUT | flag::DOWN) == 0
             && peer_flags & bad == 0
+            && peer_flags & deaf != deaf
             && self.kernel.load(Ordering::Relaxed) & (kernel::HUP | kernel::ERR) == 0
             && self.phase() == Phase::Attached
         {
@@ -753,9 +828,12 @@ impl Conn {
         if flags & flag::SHUT != 0 {
             return Some(Put::Shut);
         }
+        let hints = self.kernel.load(Ordering::Relaxed);
         let errno = self.error.swap(0, Ordering::Relaxed);
-        if errno != 0 {
-            return Some(Put::Failed(errno.cast_signed()));
+        let reset = peer_flags & flag::RESET != 0 || hints & kernel::RESET != 0;
+        if hints & kernel::TOLD == 0 && (errno != 0 || reset) && hints & kernel::CLEAN == 0 {
+            let _ = self.after_end(w, fd, mine, peer, flag::CLOSED | flag::RESET);
+            return Some(Put::Failed(if errno == 0 { 104 } else { errno.cast_signed() }));
         }
         if peer_flags & flag::WANT_DOWN != 0 && flags & flag::DOWN == 0 {
             self.go_down_for(w, fd, mine, peer);
@@ -939,7 +1017,12 @@ impl Conn {
         if flags & flag::DOWN != 0 && head == peer.down_at.load(Ordering::Relaxed) {
             return self.kernel.load(Ordering::Relaxed) & kernel::IN != 0;
         }
-        ring::tail(&peer.tail) != head || self.at_eof(mine, flags)
+        if mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0 {
+            return self.kernel.load(Ordering::Relaxed) & kernel::IN != 0;
+        }
+        ring::tail(&peer.tail) != head
+            || self.at_eof(mine, flags)
+            || self.kernel.load(Ordering::Relaxed) & kernel::STRAY != 0
     }
 
     #[inline]
@@ -974,6 +1057,9 @@ impl Conn {
 
 /// A value of [`Got::Failed`] that never reaches a program: look again, something came meanwhile.
 pub const EAGAIN_RETRY: i32 = 0x7fff;
+
+/// How long the kernel's reset may lag behind the word of the peer.
+const RESET_NS: u64 = 10_000_000;
 
 /// Says where we run; the line is the one that the peer polls, so it is written only when that
 /// changes.

@@ -30,6 +30,8 @@ pub struct World {
     pub arena: Guarded<Arena>,
     /// Counts the forks since the start; what was counted before a fork may be wrong after it.
     pub forks: AtomicU32,
+    /// 1 in a forked child.
+    child: AtomicU32,
     /// Connections that hold a ring, oldest first.
     holders: Guarded<VecDeque<&'static Conn>>,
     /// Connection records that nobody uses.
@@ -54,6 +56,7 @@ impl World {
             program,
             arena: Guarded::default(),
             forks: AtomicU32::new(0),
+            child: AtomicU32::new(0),
             holders: Guarded::default(),
             spare: Guarded::default(),
             rung: (0..SLOTS * WAITERS).map(|_| AtomicU32::new(0)).collect(),
@@ -64,6 +67,7 @@ impl World {
     /// To be called in a forked child, where only this thread exists.
     pub fn forked(&self) {
         self.forks.fetch_add(1, Ordering::Relaxed);
+        self.child.store(1, Ordering::Relaxed);
         self.board.forked();
         for word in [self.arena.word(), self.holders.word(), self.spare.word()] {
             // Whoever held it is not in this process.
@@ -76,6 +80,12 @@ impl World {
             holders.clear();
         }
         self.waiters.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether this process is a forked child of one that took part.
+    #[must_use]
+    pub fn inherited(&self) -> bool {
+        self.child.load(Ordering::Relaxed) != 0
     }
 
     /// Our slot's words, if we have a slot.

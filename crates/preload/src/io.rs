@@ -226,6 +226,15 @@ unsafe fn receive_ring(
     let mut total = 0;
     loop {
         match conn.recv(w, fd, &mut to, flags) {
+            Got::Bytes(n) if peeks_all(flags) && n < to.left() && !dont_wait(w, conn, fd, flags) => {
+                // Nothing is taken, so nothing can be waited for but more of it.
+                let want = to.left();
+                // SAFETY: the caller's promise.
+                to = unsafe { Buffers::new(iov) }?;
+                if !grows(w, conn, fd, n, want) {
+                    return Ok(n);
+                }
+            }
             Got::Bytes(n) => {
                 total += n;
                 if flags & libc::MSG_TRUNC != 0 && flags & libc::MSG_PEEK == 0 {
@@ -275,6 +284,42 @@ unsafe fn receive_ring(
     }
 }
 
+/// `MSG_PEEK | MSG_WAITALL`.
+fn peeks_all(flags: c_int) -> bool {
+    flags & libc::MSG_PEEK != 0 && flags & libc::MSG_WAITALL != 0
+}
+
+fn dont_wait(w: &World, conn: &Conn, fd: c_int, flags: c_int) -> bool {
+    flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(w, conn, fd)
+}
+
+/// Waits until more than `n` bytes are unread; `false`: no more will come, or it took too long.
+fn grows(w: &'static World, conn: &'static Conn, fd: c_int, n: usize, want: usize) -> bool {
+    let limit = call::getsockopt::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or([0, 0]);
+    let limit_ns = (limit[0] * 1_000_000_000 + limit[1] * 1000).cast_unsigned();
+    let start = call::now_ns();
+    loop {
+        let Some((mine, peer)) = conn.halves(w) else { return false };
+        let unread = conn.unread(w, fd).unwrap_or(0);
+        if unread >= want {
+            return true;
+        }
+        let ended = peer.flags.load(Ordering::Acquire)
+            & (sys::abi::half_flags::SHUT | sys::abi::half_flags::CLOSED)
+            != 0
+            || call::hung_up(fd);
+        if ended || limit_ns > 0 && call::now_ns() - start > limit_ns {
+            return unread > n;
+        }
+        let _ = mine;
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: 300_000 };
+        let nudge = conn.nudge.load(Ordering::Acquire);
+        if call::futex_wait(&conn.nudge, nudge, Some(pause)) == Err(libc::EINTR) {
+            return false;
+        }
+    }
+}
+
 // ----- waiting -----------------------------------------------------------------------------------
 
 /// Waits until there may be something to read (`room`: room to write). An error is what the guest's
@@ -311,7 +356,7 @@ fn sleep(
     room: bool,
 ) -> Result<(), c_int> {
     let nudge = conn.nudge.load(Ordering::Acquire);
-    let others = conn.sleepers.fetch_add(1, Ordering::AcqRel);
+    let others = mine.sleepers.fetch_add(1, Ordering::AcqRel);
     conn.arm_cold(mine);
     let mut ready = conn.moved(mine, peer, room);
     if room {
@@ -336,10 +381,10 @@ fn sleep(
                 _ => Ok(()),
             }
         } else {
-            sleep_in_kernel(conn, fd, room)
+            sleep_in_kernel(conn, fd, mine, peer, room)
         };
     }
-    if conn.sleepers.fetch_sub(1, Ordering::AcqRel) > 1 {
+    if mine.sleepers.fetch_sub(1, Ordering::AcqRel) > 1 {
         conn.nudge.fetch_add(1, Ordering::Release);
         call::futex_wake(&conn.nudge, i32::MAX);
     } else {
@@ -363,7 +408,7 @@ fn drain_quietly(conn: &Conn, fd: c_int, mine: &Half, peer: &Half) {
     }
 }
 
-fn sleep_in_kernel(conn: &Conn, fd: c_int, room: bool) -> Result<(), c_int> {
+fn sleep_in_kernel(conn: &Conn, fd: c_int, mine: &Half, peer: &Half, room: bool) -> Result<(), c_int> {
     let timeout = if room { send_timeout_ms(fd) } else { None };
     if let Some(ms) = timeout {
         let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
@@ -383,6 +428,9 @@ fn sleep_in_kernel(conn: &Conn, fd: c_int, room: bool) -> Result<(), c_int> {
         return Ok(());
     }
     if n > 0 {
+        if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Acquire) {
+            conn.look_for_strays(mine, peer, fd);
+        }
         return Ok(());
     }
     match real::errno() {

@@ -217,6 +217,18 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    if let Some((w, conn)) = active(fd)
+        && conn.has_ended(w)
+    {
+        real::set_errno(libc::ENOTCONN);
+        return -1;
+    }
+    // SAFETY: as above.
+    unsafe { real::getpeername(fd, addr, len) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
     level: c_int,
@@ -268,10 +280,11 @@ pub unsafe extern "C-unwind" fn setsockopt(
             (libc::IPPROTO_TCP, libc::TCP_REPAIR) => Some(Reason::Option),
             _ => None,
         };
-        if let Some(reason) = reason
-            && conn.phase() != Phase::Listener
-        {
-            io::to_tcp(w, conn, fd, reason);
+        if let Some(reason) = reason {
+            conn.stay.store(reason.code(), std::sync::atomic::Ordering::Relaxed);
+            if conn.phase() != Phase::Listener {
+                io::to_tcp(w, conn, fd, reason);
+            }
         }
     }
     // SAFETY: as above.
@@ -734,6 +747,11 @@ pub unsafe extern "C-unwind" fn sendfile64(to: c_int, from: c_int, offset: *mut 
     unsafe { file_to_socket(to, from, offset, n) }
 }
 
+/// Whether the other end of a `splice` is a pipe, as it must be.
+fn is_pipe(fd: c_int) -> bool {
+    call::fstat(fd).is_ok_and(|s| s.st_mode & libc::S_IFMT == libc::S_IFIFO)
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn splice(
     from: c_int,
@@ -743,8 +761,8 @@ pub unsafe extern "C-unwind" fn splice(
     n: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    for (fd, outward) in [(from, true), (to, false)] {
-        let Some((w, conn)) = active(fd) else { continue };
+    for (fd, other, outward) in [(from, to, true), (to, from, false)] {
+        let Some((w, conn)) = active(fd).filter(|_| is_pipe(other)) else { continue };
         // What a pipe has taken cannot be given back, so this is settled first.
         if conn.keep_tcp(w, fd, Reason::Splice) || !from_at.is_null() || !to_at.is_null() {
             continue;
@@ -979,6 +997,7 @@ pub unsafe extern "C-unwind" fn epoll_create(n: c_int) -> c_int {
     // SAFETY: as above.
     let fd = unsafe { real::epoll_create(n) };
     life::fresh(fd);
+    ready::created(fd);
     fd
 }
 
@@ -987,6 +1006,7 @@ pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: as above.
     let fd = unsafe { real::epoll_create1(flags) };
     life::fresh(fd);
+    ready::created(fd);
     fd
 }
 
@@ -1011,7 +1031,11 @@ pub unsafe extern "C-unwind" fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, eve
         _ => {}
     }
     // SAFETY: as above.
-    unsafe { real::epoll_ctl(epfd, op, fd, event) }
+    let done = unsafe { real::epoll_ctl(epfd, op, fd, event) };
+    if done == 0 {
+        ready::other(epfd, op);
+    }
+    done
 }
 
 /// A wait on an event set of ours.
@@ -1442,8 +1466,41 @@ pub unsafe extern "C-unwind" fn syscall(
         real::set_errno(libc::ENOSYS);
         return -1;
     }
-    // SAFETY: as above.
-    unsafe { real::syscall(n, a, b, c, d, e, f) }
+    // SAFETY: the same calls by another name.
+    unsafe {
+        match n {
+            libc::SYS_read => read(a as c_int, b as *mut c_void, c) as c_long,
+            libc::SYS_write => write(a as c_int, b as *const c_void, c) as c_long,
+            libc::SYS_readv => readv(a as c_int, b as *const iovec, c as c_int) as c_long,
+            libc::SYS_writev => writev(a as c_int, b as *const iovec, c as c_int) as c_long,
+            libc::SYS_recvfrom => {
+                recvfrom(a as c_int, b as *mut c_void, c, d as c_int, e as *mut sockaddr, f as *mut socklen_t)
+                    as c_long
+            }
+            libc::SYS_sendto => {
+                sendto(a as c_int, b as *const c_void, c, d as c_int, e as *const sockaddr, f as socklen_t)
+                    as c_long
+            }
+            libc::SYS_recvmsg => recvmsg(a as c_int, b as *mut msghdr, c as c_int) as c_long,
+            libc::SYS_sendmsg => sendmsg(a as c_int, b as *const msghdr, c as c_int) as c_long,
+            libc::SYS_close => c_long::from(close(a as c_int)),
+            libc::SYS_close_range => c_long::from(close_range(a as c_uint, b as c_uint, c as c_int)),
+            libc::SYS_dup => c_long::from(dup(a as c_int)),
+            libc::SYS_dup3 => c_long::from(dup3(a as c_int, b as c_int, c as c_int)),
+            libc::SYS_socket => c_long::from(socket(a as c_int, b as c_int, c as c_int)),
+            libc::SYS_connect => {
+                c_long::from(connect(a as c_int, b as *const sockaddr, c as socklen_t))
+            }
+            libc::SYS_accept4 => {
+                c_long::from(accept4(a as c_int, b as *mut sockaddr, c as *mut socklen_t, d as c_int))
+            }
+            libc::SYS_shutdown => c_long::from(shutdown(a as c_int, b as c_int)),
+            libc::SYS_epoll_ctl => {
+                c_long::from(epoll_ctl(a as c_int, b as c_int, c as c_int, d as *mut epoll_event))
+            }
+            _ => real::syscall(n, a, b, c, d, e, f),
+        }
+    }
 }
 
 #[unsafe(no_mangle)]

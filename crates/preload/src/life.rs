@@ -141,7 +141,8 @@ pub(crate) unsafe fn accept(
     }
     fresh(new);
     let port = u16::try_from(listener.port.load(Ordering::Relaxed)).unwrap_or(0);
-    if let Some(conn) = w.conn() {
+    let stay = Reason::from_code(listener.stay.load(Ordering::Relaxed));
+    if let Some(conn) = w.conn().filter(|_| stay.is_none()) {
         conn.accepted(w, port, call::address(&storage));
         follow(new, conn, flags & libc::SOCK_NONBLOCK != 0);
     }
@@ -153,6 +154,13 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
     let Some(w) = fds::world() else { return };
     let Some(conn) = fds::conn(fd) else { return };
     let begun = result == 0 || matches!(real::errno(), libc::EINPROGRESS | libc::EINTR);
+    let dissolving = storage.is_some_and(|s| i32::from(s.ss_family) == libc::AF_UNSPEC);
+    if dissolving && result == 0 {
+        ready::unregister(w, conn);
+        conn.dissolved(w, fd);
+        ready::reregister(w, conn);
+        return;
+    }
     if !begun || conn.phase() == Phase::Offered && call::name(fd, true).is_ok() {
         return;
     }
@@ -165,7 +173,8 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
             conn.connecting(w, fd, remote);
             real::set_errno(errno);
         }
-        None => conn.set_phase(Phase::Fresh),
+        None if result == 0 => conn.dissolved(w, fd),
+        None => {}
     }
 }
 

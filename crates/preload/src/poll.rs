@@ -87,6 +87,9 @@ impl Ours {
         let asked = libc::POLLPRI | libc::POLLRDHUP;
         let mut one = [pollfd { fd, events: asked, revents: 0 }];
         if call::poll(&mut one, 0).is_ok() {
+            if one[0].revents & libc::POLLERR == 0 {
+                self.conn.kernel.fetch_and(!kernel::ERR, Ordering::Relaxed);
+            }
             self.note(one[0].revents);
         }
     }
@@ -220,7 +223,7 @@ fn doze(
     let mut alone = true;
     for o in list {
         o.conn.refs.fetch_add(1, Ordering::AcqRel);
-        alone &= o.conn.sleepers.fetch_add(1, Ordering::AcqRel) == 0;
+        alone &= o.mine.sleepers.fetch_add(1, Ordering::AcqRel) == 0;
         o.conn.arm_cold(o.mine);
         let p = &mut copy[o.at];
         let mut room_due = false;
@@ -255,11 +258,16 @@ fn doze(
         }
         for o in list {
             o.note(copy[o.at].revents);
+            if copy[o.at].revents & libc::POLLIN != 0
+                && o.mine.drained.load(Ordering::Relaxed) == o.peer.bells.load(Ordering::Acquire)
+            {
+                o.conn.look_for_strays(o.mine, o.peer, fds[o.at].fd);
+            }
         }
     }
     let errno = real::errno();
     for o in list {
-        if o.conn.sleepers.fetch_sub(1, Ordering::AcqRel) > 1 {
+        if o.mine.sleepers.fetch_sub(1, Ordering::AcqRel) > 1 {
             o.conn.nudge.fetch_add(1, Ordering::Release);
             call::futex_wake(&o.conn.nudge, i32::MAX);
         } else if o.conn.phase() == Phase::Attached {
@@ -288,7 +296,7 @@ fn mute(o: &Ours, asked: &pollfd, p: &mut pollfd) {
 
 /// Takes doorbells out before the sleep, unless another thread sleeps on them.
 fn quieten(o: &Ours, fd: c_int) {
-    if o.conn.sleepers.load(Ordering::Relaxed) > 1 || o.conn.is_mixed(o.mine, o.peer) {
+    if o.mine.sleepers.load(Ordering::Relaxed) > 1 || o.conn.is_mixed(o.mine, o.peer) {
         return;
     }
     if let Some(_held) = lock::lock(&o.mine.rx_lock) {

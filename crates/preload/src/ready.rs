@@ -48,9 +48,7 @@ const KICK: u64 = TAG | 0x7fff_ffff_ffff;
 
 /// Attached connections that a warm set looks at; what has been quiet longest goes cold.
 const WARM_MAX: usize = 512;
-/// The kernel is asked at least once in so many rounds that memory answers.
-const KERNEL_EVERY: u32 = 16;
-/// ... and this often while spinning, nanoseconds.
+/// The kernel is asked at least this often about descriptors that are not ours, nanoseconds.
 const KERNEL_NS: u64 = 10_000;
 
 /// An epoll instance with sockets of ours in it.
@@ -65,7 +63,12 @@ pub(crate) struct Set {
     cold: AtomicBool,
     forks: AtomicU32,
     waiter: AtomicU32,
-    kernel_turns: AtomicU32,
+    /// Descriptors in the set that are not followed: only the kernel knows of them.
+    others: AtomicU32,
+    /// When the kernel was asked last, nanoseconds.
+    asked: AtomicU64,
+    /// Shared with another process: only the kernel's word counts.
+    forked: AtomicBool,
     last: AtomicU64,
     spin: Spin,
 }
@@ -115,7 +118,15 @@ pub(crate) fn mask(conn: &Conn, mine: &Half, peer: &Half) -> u32 {
     let peer_flags = peer.flags.load(Ordering::Acquire);
     let flags = mine.flags.load(Ordering::Relaxed);
     let hints = conn.kernel.load(Ordering::Relaxed);
-    let clean = peer_flags & (flag::CLOSED | flag::RESET) == flag::CLOSED && hints & AFTER_CLOSE == 0;
+    if hints & (kernel::RDHUP | kernel::HUP | kernel::ERR) != 0 {
+        conn.judge_end(mine, peer);
+    }
+    let hints = conn.kernel.load(Ordering::Relaxed) | hints;
+    let clean = peer_flags & (flag::CLOSED | flag::RESET) == flag::CLOSED
+        && hints & kernel::AFTER_CLOSE == 0
+        || hints & kernel::CLEAN != 0;
+    let reset = (peer_flags & flag::RESET != 0 || hints & kernel::RESET != 0)
+        && hints & kernel::AFTER_CLOSE == 0;
     let mut mask = 0;
     if conn.may_read(mine, peer) {
         mask |= IN | RDNORM;
@@ -126,10 +137,11 @@ pub(crate) fn mask(conn: &Conn, mine: &Half, peer: &Half) -> u32 {
     if ended {
         mask |= IN | RDNORM | RDHUP;
     }
-    if flags & flag::SHUT != 0 && ended || hints & kernel::HUP != 0 && !clean {
+    if flags & flag::SHUT != 0 && ended || hints & kernel::HUP != 0 && !clean || reset {
         mask |= HUP | IN | RDNORM | RDHUP | OUT | WRNORM;
     }
-    if hints & kernel::ERR != 0 && !clean {
+    let waits = hints & kernel::ERR != 0 || conn.error.load(Ordering::Relaxed) != 0;
+    if !clean && (waits && !reset || reset && hints & kernel::TOLD == 0) {
         mask |= ERR;
     }
     if hints & kernel::PRI != 0 {
@@ -144,9 +156,6 @@ pub(crate) fn mask(conn: &Conn, mine: &Half, peer: &Half) -> u32 {
     mask
 }
 
-/// Bit of [`Conn::kernel`]: bytes were sent after the peer closed, so what the kernel says counts.
-pub(crate) const AFTER_CLOSE: u32 = 1 << 16;
-
 impl Set {
     fn new(w: &World, epfd: c_int) -> Self {
         Self {
@@ -158,7 +167,9 @@ impl Set {
             cold: AtomicBool::new(false),
             forks: AtomicU32::new(w.forks.load(Ordering::Relaxed)),
             waiter: AtomicU32::new(0),
-            kernel_turns: AtomicU32::new(0),
+            others: AtomicU32::new(0),
+            asked: AtomicU64::new(0),
+            forked: AtomicBool::new(false),
             last: AtomicU64::new(0),
             spin: Spin::new(),
         }
@@ -258,10 +269,10 @@ impl Set {
     }
 
     /// Reports what is ready, each connection once.
-    fn scan(&self, w: &'static World, out: &mut Out<'_>) {
+    fn scan(&'static self, w: &'static World, out: &mut Out<'_>) {
         let Some(mut members) = self.members.lock() else { return };
         let n = members.warm.len();
-        if n == 0 {
+        if n == 0 || out.is_full() {
             return;
         }
         let start = members.next % n;
@@ -272,6 +283,11 @@ impl Set {
             }
             let (conn, which) = members.warm[(start + step) % n];
             let r = &conn.sets[which];
+            if conn.is_shared(w) && !self.forked.load(Ordering::Relaxed) {
+                drop(members);
+                self.notice_sharing(w);
+                return;
+            }
             let events = due(w, conn, r);
             if events == 0 {
                 continue;
@@ -301,29 +317,71 @@ impl Set {
 
     // ----- the kernel's events ---------------------------------------------------------------
 
+    /// Waits on a set that another process waits on too: only the kernel knows who is to be woken,
+    /// and what the set holds. Connections are as the kernel's doorbells say.
+    fn wait_forked(
+        &'static self,
+        w: &'static World,
+        events: &mut [epoll_event],
+        limit: Option<u64>,
+        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
+    ) -> c_int {
+        let start = call::now_ns();
+        loop {
+            let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
+            let n = sleep(events, left);
+            let count = usize::try_from(n).unwrap_or(0);
+            let copy: Vec<epoll_event> = events[..count].to_vec();
+            let mut out = Out { events, n: 0 };
+            for event in &copy {
+                let (mask, tag) = (event.events, event.u64);
+                match tagged(w, tag) {
+                    Some((half, which)) => {
+                        if !stranger(w, half, which, mask, &mut out) {
+                            quiet_stranger(w, half);
+                        }
+                    }
+                    None if tag == KICK => {}
+                    None => out.push(mask, tag),
+                }
+            }
+            if n <= 0 || out.n > 0 || left == Some(0) {
+                return if n <= 0 { n } else { c_int::try_from(out.n).unwrap_or(0) };
+            }
+        }
+    }
+
     /// Takes in what the kernel says: the program's own descriptors go out as they are, ours become
     /// state that the next scan reports.
     fn absorb(&'static self, w: &'static World, events: &[epoll_event], out: &mut Out<'_>) {
         for event in events {
             let (mask, tag) = (event.events, event.u64);
-            if tag & TAG_MASK != TAG {
-                out.push(mask, tag);
-            } else if tag != KICK {
-                self.absorb_ours(w, mask, tag, out);
+            if tag == KICK {
+                continue;
+            }
+            match tagged(w, tag) {
+                Some((half, which)) => self.absorb_ours(w, mask, tag, half, which, out),
+                None => out.push(mask, tag),
             }
         }
     }
 
-    fn absorb_ours(&'static self, w: &'static World, mask: u32, tag: u64, out: &mut Out<'_>) {
+    fn absorb_ours(
+        &'static self,
+        w: &'static World,
+        mask: u32,
+        tag: u64,
+        half: &Half,
+        which: usize,
+        out: &mut Out<'_>,
+    ) {
         #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
         let index = tag as u32;
-        let which = usize::from(tag & TAG_SECOND != 0);
-        let Some(half) = w.board.map.half(index) else { return };
         let fd = half.fd.load(Ordering::Relaxed).cast_signed();
         let ours = |conn: &&'static Conn| conn.my_half(w).is_some_and(|(i, _)| i == index);
         let conn = fds::conn(fd).filter(ours).or_else(|| self.find(w, index));
         let Some(conn) = conn else {
-            stranger(w, half, which, mask, out);
+            let _ = stranger(w, half, which, mask, out);
             return;
         };
         let Some(e) = ends(w, conn) else {
@@ -347,8 +405,16 @@ impl Set {
         } else {
             self.drain(conn, &e, fd);
         }
-        if mask & (RDHUP | HUP | ERR | PRI) != 0 {
+        // The end may have been reported already, when the peer said so itself.
+        let told = end_flags(e.peer) != 0 && r.seen_flags.load(Ordering::Relaxed) == end_flags(e.peer);
+        if mask & PRI != 0 || mask & (RDHUP | HUP | ERR) != 0 && !told {
             r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+        }
+        if mask & IN != 0 && !conn.is_mixed(e.mine, e.peer) {
+            conn.look_for_strays(e.mine, e.peer, fd);
+            if conn.kernel.load(Ordering::Relaxed) & kernel::STRAY != 0 {
+                r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+            }
         }
         conn.answer_demotion(w, fd, e.mine, e.peer);
         self.warm_up(w, conn, which, &e);
@@ -367,7 +433,7 @@ impl Set {
         );
         if !cold {
             conn.drain_bells(e.mine, e.peer, fd);
-        } else if empty && conn.sleepers.load(Ordering::Relaxed) == 0 {
+        } else if empty && e.mine.sleepers.load(Ordering::Relaxed) == 0 {
             conn.drain_bells(e.mine, e.peer, fd);
             conn.arm_cold(e.mine);
         }
@@ -446,6 +512,9 @@ impl Set {
     ) -> c_int {
         self.epfd.store(epfd.cast_unsigned(), Ordering::Relaxed);
         self.notice_fork(w);
+        if self.forked.load(Ordering::Relaxed) {
+            return self.wait_forked(w, events, limit, sleep);
+        }
         if self.count.load(Ordering::Acquire) == 0 {
             return self.wait_plain(w, events, limit, sleep);
         }
@@ -466,21 +535,29 @@ impl Set {
         limit: Option<u64>,
         sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> c_int {
+        let start = if limit.is_some_and(|l| l > 0) { call::now_ns() } else { 0 };
         self.waiting.fetch_add(1, Ordering::SeqCst);
-        let n = sleep(events, limit);
+        let mut left = limit;
+        let n = loop {
+            let n = sleep(events, left);
+            let count = usize::try_from(n).unwrap_or(0);
+            if !events[..count].iter().any(|e| { e.u64 } & TAG_MASK == TAG) {
+                break n;
+            }
+            let copy: Vec<epoll_event> = events[..count].to_vec();
+            let mut out = Out { events, n: 0 };
+            self.absorb(w, &copy, &mut out);
+            self.scan(w, &mut out);
+            left = limit.map(|l| l.saturating_sub(call::now_ns().saturating_sub(start)));
+            if out.n > 0 || limit == Some(0) || left == Some(0) {
+                break c_int::try_from(out.n).unwrap_or(0);
+            }
+            if self.count.load(Ordering::Acquire) > 0 {
+                break self.wait_ours(w, events, left, sleep);
+            }
+        };
         self.waiting.fetch_sub(1, Ordering::SeqCst);
-        let count = usize::try_from(n).unwrap_or(0);
-        if !events[..count].iter().any(|e| { e.u64 } & TAG_MASK == TAG) {
-            return n;
-        }
-        let copy: Vec<epoll_event> = events[..count].to_vec();
-        let mut out = Out { events, n: 0 };
-        self.absorb(w, &copy, &mut out);
-        self.scan(w, &mut out);
-        if out.n > 0 || limit == Some(0) {
-            return c_int::try_from(out.n).unwrap_or(0);
-        }
-        self.wait(w, self.epfd(), events, limit, sleep)
+        n
     }
 
     fn wait_ours(
@@ -493,17 +570,17 @@ impl Set {
         let start = if limit.is_some_and(|l| l > 0) { call::now_ns() } else { 0 };
         loop {
             let mut out = Out { events, n: 0 };
-            self.scan(w, &mut out);
-            let turn = self.kernel_turns.fetch_add(1, Ordering::Relaxed);
-            if out.n > 0 && turn % KERNEL_EVERY != 0 {
-                return c_int::try_from(out.n).unwrap_or(0);
+            // Others than ours first, and not more than half of the room, so that neither starves.
+            // Connections are scanned once: none is reported twice in one answer.
+            let others = self.others.load(Ordering::Relaxed) > 0;
+            if limit == Some(0)
+                || others && call::now_ns() - self.asked.load(Ordering::Relaxed) > KERNEL_NS / 2
+            {
+                let room = out.events.len().div_ceil(2).max(1);
+                self.ask_kernel(w, &mut out, room);
             }
+            self.scan(w, &mut out);
             if out.n > 0 || limit == Some(0) {
-                let ready = out.n;
-                self.ask_kernel(w, &mut out);
-                if out.n == ready && !out.is_full() {
-                    self.scan(w, &mut out);
-                }
                 return c_int::try_from(out.n).unwrap_or(0);
             }
             let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
@@ -527,8 +604,9 @@ impl Set {
     }
 
     /// Asks the kernel without waiting.
-    fn ask_kernel(&'static self, w: &'static World, out: &mut Out<'_>) {
-        let room = (out.events.len() - out.n).min(64);
+    fn ask_kernel(&'static self, w: &'static World, out: &mut Out<'_>, room: usize) {
+        self.asked.store(call::now_ns(), Ordering::Relaxed);
+        let room = (out.events.len() - out.n).min(room).min(64);
         if room == 0 {
             return;
         }
@@ -555,7 +633,7 @@ impl Set {
             looks += 1;
             if looks % 8 == 0 && call::now_ns() - asked > KERNEL_NS {
                 asked = call::now_ns();
-                self.ask_kernel(w, out);
+                self.ask_kernel(w, out, 64);
                 return out.n > 0 || self.any(w);
             }
             false
@@ -623,7 +701,9 @@ impl Set {
     /// The first use of an inherited set: parent and child may both wait on it.
     fn notice_fork(&'static self, w: &'static World) {
         let forks = w.forks.load(Ordering::Relaxed);
-        if self.forks.swap(forks, Ordering::Relaxed) != forks && self.count.load(Ordering::Relaxed) > 0 {
+        let other = self.forks.swap(forks, Ordering::Relaxed) != forks;
+        if other && w.inherited() {
+            self.forked.store(true, Ordering::Relaxed);
             if let Some(members) = self.members.lock() {
                 let all = members.warm.clone();
                 drop(members);
@@ -637,6 +717,14 @@ impl Set {
             self.waiter.store(0, Ordering::Relaxed);
             self.go_cold(w);
         }
+    }
+
+    /// The other process of a shared set has begun to use it.
+    fn notice_sharing(&'static self, w: &'static World) {
+        if self.forked.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.go_cold(w);
     }
 }
 
@@ -698,8 +786,9 @@ fn note(conn: &Conn, mask: u32) {
 
 /// An event of a connection that this process does not hold: another process registered it in a
 /// set that we share. Its halves say what there is.
-fn stranger(w: &World, half: &Half, which: usize, kernel_mask: u32, out: &mut Out<'_>) {
-    let Some(data) = half.set_data.get(which) else { return };
+/// `false`: there is nothing to report.
+fn stranger(w: &World, half: &Half, which: usize, kernel_mask: u32, out: &mut Out<'_>) -> bool {
+    let Some(data) = half.set_data.get(which) else { return false };
     let user = half.set_events[which].load(Ordering::Relaxed);
     let mut now = kernel_mask & !(IN | RDNORM);
     if let Some(peer) = half.peer.load(Ordering::Relaxed).checked_sub(1).and_then(|p| w.board.map.half(p))
@@ -711,13 +800,41 @@ fn stranger(w: &World, half: &Half, which: usize, kernel_mask: u32, out: &mut Ou
     if now != 0 && !out.is_full() {
         out.push(now, data.load(Ordering::Relaxed));
     }
+    now != 0
+}
+
+/// A doorbell of a shared connection whose ring is empty by now: out of the socket, and armed anew.
+fn quiet_stranger(w: &'static World, half: &Half) {
+    let fd = half.fd.load(Ordering::Relaxed).cast_signed();
+    let Some(conn) = fds::conn(fd) else { return };
+    let Some(e) = ends(w, conn) else { return };
+    if !std::ptr::eq(e.mine, half) {
+        return;
+    }
+    if let Some(_held) = lock::lock(&e.mine.rx_lock)
+        && ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed)
+    {
+        conn.drain_bells(e.mine, e.peer, fd);
+        conn.arm_cold(e.mine);
+    }
+}
+
+/// The half and the registration that a tag of ours leads to; `None`: the data is the program's.
+fn tagged(w: &'static World, tag: u64) -> Option<(&'static Half, usize)> {
+    if tag & TAG_MASK != TAG {
+        return None;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+    let half = w.board.map.half(tag as u32)?;
+    let generation = u64::from(half.generation.load(Ordering::Relaxed)) & 0x7fff;
+    (tag >> 32 & 0x7fff == generation).then_some((half, usize::from(tag & TAG_SECOND != 0)))
 }
 
 /// The events that the kernel is asked for on behalf of an attached connection.
 fn kernel_events(conn: &Conn, r: &Registration, e: &Ends) -> u32 {
     let user = r.events.load(Ordering::Relaxed);
     let mut events = IN | RDHUP | user & (ET | ONESHOT | PRI | libc::EPOLLWAKEUP as u32);
-    if conn.is_mixed(e.mine, e.peer) && e.mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
+    if e.mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::SHARED) != 0 {
         events |= user & (OUT | WRNORM);
     }
     if r.flags.load(Ordering::Relaxed) & reg::QUIET != 0 {
@@ -738,7 +855,8 @@ fn register(w: &'static World, set: &Set, conn: &'static Conn, which: usize) {
     let Some((index, half)) = conn.my_half(w) else { return };
     half.set_data[which].store(r.data.load(Ordering::Relaxed), Ordering::Relaxed);
     half.set_events[which].store(r.events.load(Ordering::Relaxed), Ordering::Relaxed);
-    let tag = TAG | u64::from(index) | if which == 1 { TAG_SECOND } else { 0 };
+    let generation = u64::from(half.generation.load(Ordering::Relaxed)) & 0x7fff;
+    let tag = TAG | generation << 32 | u64::from(index) | if which == 1 { TAG_SECOND } else { 0 };
     r.flags.fetch_or(reg::TAGGED, Ordering::Relaxed);
     let events = kernel_events(conn, r, &e);
     let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_MOD, fd, events, tag);
@@ -839,13 +957,47 @@ pub(crate) fn changed(w: &'static World, conn: &'static Conn) {
         return;
     }
     if conn.halves(w).is_some_and(|(_, peer)| peer.flags.load(Ordering::Relaxed) & flag::CLOSED != 0) {
-        conn.kernel.fetch_or(AFTER_CLOSE, Ordering::Relaxed);
+        conn.kernel.fetch_or(kernel::AFTER_CLOSE, Ordering::Relaxed);
     }
     for (which, set) in registrations(conn) {
         if conn.sets[which].flags.load(Ordering::Relaxed) & reg::TAGGED != 0 {
             register(w, set, conn, which);
         }
     }
+}
+
+/// A connection is about to be dissolved: out of the lists, but its registrations stay.
+pub(crate) fn unregister(w: &'static World, conn: &'static Conn) {
+    for (which, set) in registrations(conn) {
+        let r = &conn.sets[which];
+        if r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed) & reg::TAGGED != 0 {
+            set.drop_member(conn, which);
+            let fd = r.fd.load(Ordering::Relaxed).cast_signed();
+            let (events, data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
+            let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_MOD, fd, events, data);
+        }
+        SAVED.with(|s| s.borrow_mut()[which] = Some((set.id(), r.fd.load(Ordering::Relaxed))));
+    }
+    let _ = w;
+}
+
+thread_local! {
+    /// Registrations of the connection that this thread dissolves.
+    static SAVED: std::cell::RefCell<[Option<(u64, u32)>; SETS]> = const { std::cell::RefCell::new([None; SETS]) };
+}
+
+/// The registrations of a dissolved connection are those of its socket, which is fresh.
+pub(crate) fn reregister(_w: &'static World, conn: &'static Conn) {
+    SAVED.with(|s| {
+        for (which, saved) in s.borrow_mut().iter_mut().enumerate() {
+            if let Some((set, fd)) = saved.take() {
+                let r = &conn.sets[which];
+                r.fd.store(fd, Ordering::Relaxed);
+                r.flags.store(0, Ordering::Relaxed);
+                r.set.store(set, Ordering::Release);
+            }
+        }
+    });
 }
 
 /// The connection is being closed: out of all sets.
@@ -863,7 +1015,30 @@ pub(crate) fn forget(_w: &World, conn: &'static Conn) {
 
 // ----- epoll_ctl ---------------------------------------------------------------------------------
 
-/// The set of an epoll descriptor, made when it gets its first socket of ours.
+/// A new epoll descriptor.
+pub(crate) fn created(epfd: c_int) {
+    if let Some(w) = fds::world()
+        && epfd >= 0
+    {
+        let _ = set_of(w, epfd);
+    }
+}
+
+/// A descriptor that is not ours was put into a set, or taken out.
+pub(crate) fn other(epfd: c_int, op: c_int) {
+    if let Some(set) = fds::set(epfd) {
+        match op {
+            libc::EPOLL_CTL_ADD => drop(set.others.fetch_add(1, Ordering::Relaxed)),
+            libc::EPOLL_CTL_DEL => {
+                let less = |n: u32| n.checked_sub(1);
+                drop(set.others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The set of an epoll descriptor, made when it is first heard of.
 fn set_of(w: &World, epfd: c_int) -> Option<&'static Set> {
     if let Some(set) = fds::set(epfd) {
         return Some(set);
@@ -1009,7 +1184,7 @@ fn remove(w: &'static World, conn: &'static Conn, epfd: c_int, fd: c_int) {
     }
     r.set.store(0, Ordering::Release);
     if let Some((mine, _)) = conn.halves(w)
-        && conn.sleepers.load(Ordering::Relaxed) == 0
+        && mine.sleepers.load(Ordering::Relaxed) == 0
     {
         restore(w, conn, mine);
     }

@@ -76,7 +76,6 @@ unsafe fn failed<T>() -> T {
 
 real! {
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
-    socketpair(domain: c_int, kind: c_int, protocol: c_int, fds: *mut c_int) -> c_int;
     listen(fd: c_int, backlog: c_int) -> c_int;
     connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int;
     accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int;
@@ -103,7 +102,6 @@ real! {
     sendmmsg(fd: c_int, msgs: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int;
     sendfile(to: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t;
     splice(from: c_int, from_at: *mut loff_t, to: c_int, to_at: *mut loff_t, n: size_t, flags: c_uint) -> ssize_t;
-    tee(from: c_int, to: c_int, n: size_t, flags: c_uint) -> ssize_t;
     poll(fds: *mut pollfd, n: nfds_t, timeout: c_int) -> c_int;
     ppoll(fds: *mut pollfd, n: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
     select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int;

@@ -237,11 +237,14 @@ pub struct Half {
     pub bell_owed: AtomicU32,
     /// Bytes of TCP stream taken out before the peer's `up_at`, while attached.
     pub tcp_rx: AtomicU64,
+    /// Sequence number of the last cold arming.
+    pub arm_seq: AtomicU32,
+    /// Threads that sleep in the kernel on this connection, outside of event sets.
+    pub sleepers: AtomicU32,
     /// User data of the first two event sets: `epoll_data`.
     pub set_data: [AtomicU64; 2],
     /// User events of the first two event sets.
     pub set_events: [AtomicU32; 2],
-    _pad4: AtomicU64,
 
     // Line 5: counters.
     /// Bytes sent through the ring.

@@ -171,6 +171,13 @@ mod calls {
         call!(SYS_kill, tid, 0) != Err(libc::ESRCH)
             || call!(SYS_tkill, tid, 0) != Err(libc::ESRCH)
     }
+    pub fn pidfd_open(pid: u32) -> Result<i32> {
+        call!(SYS_pidfd_open, pid, 0).map(|fd| fd as i32)
+    }
+    /// A descriptor of another process, if we may attach to it.
+    pub fn pidfd_getfd(pidfd: i32, fd: i32) -> Result<i32> {
+        call!(SYS_pidfd_getfd, pidfd, fd, 0).map(|fd| fd as i32)
+    }
     pub fn socket(domain: i32, kind: i32, protocol: i32) -> Result<i32> {
         call!(SYS_socket, domain, kind, protocol).map(|fd| fd as i32)
     }
@@ -222,6 +229,12 @@ mod calls {
     pub fn wait_writable(fd: i32, ms: i32) {
         let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
         let _ = poll(&mut fds, ms);
+    }
+    /// Whether the kernel says that the socket is hung up or in error.
+    #[must_use]
+    pub fn hung_up(fd: i32) -> bool {
+        let mut fds = [libc::pollfd { fd, events: 0, revents: 0 }];
+        poll(&mut fds, 0).is_ok_and(|n| n > 0)
     }
     pub fn shutdown(fd: i32, how: i32) -> Result<()> {
         call!(SYS_shutdown, fd, how).map(drop)

@@ -144,6 +144,8 @@ impl Conn {
         for word in [&half.bytes_tx, &half.bytes_rx, &half.tcp_rx, &half.cookie] {
             word.store(0, Ordering::Relaxed);
         }
+        half.arm_seq.fetch_add(1, Ordering::Relaxed);
+        half.sleepers.store(0, Ordering::Relaxed);
         for word in [
             &half.flags,
             &half.bells,
@@ -635,7 +637,28 @@ impl Conn {
             self.notify(w, fd, mine, peer);
             self.end_in_kernel(fd, mine, peer);
         }
+        let deaf = flag::SHUT | flag::SHUT_RD;
+        if mine.flags.load(Ordering::Relaxed) & deaf == deaf {
+            // Nobody needs a doorbell of ours any more, and what the peer sends must be refused by
+            // the kernel.
+            self.drain_bells(mine, peer, fd);
+            let _ = call::shutdown(fd, 2);
+        }
         Some(Ok(()))
+    }
+
+    /// Whether both directions have ended, so that the connection has no peer any more.
+    #[must_use]
+    pub fn has_ended(&self, w: &World) -> bool {
+        self.phase() == Phase::Attached
+            && self.halves(w).is_some_and(|(mine, peer)| {
+                let flags = mine.flags.load(Ordering::Relaxed);
+                let peer_flags = peer.flags.load(Ordering::Acquire);
+                flags & (flag::SHUT | flag::DOWN) == flag::SHUT
+                    && peer_flags & (flag::SHUT | flag::CLOSED) != 0
+                    || peer_flags & flag::RESET != 0
+                    || self.kernel.load(Ordering::Relaxed) & (kernel::RESET | kernel::TOLD) != 0
+            })
     }
 
     /// When both directions have ended no doorbell is needed any more, and the kernel's socket may
@@ -675,8 +698,13 @@ impl Conn {
         let clean = self.halves(w).is_some_and(|(_, peer)| {
             peer.flags.load(Ordering::Acquire) & (flag::CLOSED | flag::RESET) == flag::CLOSED
         });
-        if clean && self.kernel.load(Ordering::Relaxed) & (1 << 16) == 0 {
+        let hints = self.kernel.load(Ordering::Relaxed);
+        if clean && hints & kernel::AFTER_CLOSE == 0 || hints & kernel::CLEAN != 0 {
             return 0;
+        }
+        if now != 0 || kept != 0 {
+            self.kernel.fetch_and(!kernel::ERR, Ordering::Relaxed);
+            self.kernel.fetch_or(kernel::TOLD, Ordering::Relaxed);
         }
         if now != 0 { now } else { kept }
     }
@@ -685,6 +713,13 @@ impl Conn {
     #[must_use]
     pub fn tcp_readable(&self, mine: &Half, peer: &Half, fd: i32) -> bool {
         let mut byte = [0u8; 1];
+        if self.came_down(mine, peer) {
+            if let Some(_held) = lock::lock(&mine.rx_lock) {
+                self.drain_bells(mine, peer, fd);
+            }
+            let left = mine.drained.load(Ordering::Relaxed) != peer.bells.load(Ordering::Acquire);
+            return !left && call::recv(fd, &mut byte, MSG_DONTWAIT | 2) != Err(11);
+        }
         let got = call::recv(fd, &mut byte, MSG_DONTWAIT | 2);
         let up = peer.flags.load(Ordering::Acquire) & flag::UP != 0;
         let before = mine.tcp_rx.load(Ordering::Relaxed) < peer.up_at.load(Ordering::Relaxed);
@@ -697,6 +732,49 @@ impl Conn {
                 true
             }
         }
+    }
+
+    /// Whether all of the peer's ring is read and the rest of its stream comes by TCP.
+    #[must_use]
+    pub fn came_down(&self, mine: &Half, peer: &Half) -> bool {
+        let frozen = mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0;
+        peer.flags.load(Ordering::Acquire) & flag::DOWN != 0
+            && (frozen || mine.head.load(Ordering::Relaxed) == peer.down_at.load(Ordering::Relaxed))
+    }
+
+    /// Looks whether the socket holds bytes that are no doorbells although the ring is in use:
+    /// somebody wrote past the library.
+    pub fn look_for_strays(&self, mine: &Half, peer: &Half, fd: i32) {
+        let mut byte = [0u8; 1];
+        if self.is_mixed(mine, peer) || call::recv(fd, &mut byte, MSG_DONTWAIT | 2) != Ok(1) {
+            return;
+        }
+        if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Acquire) {
+            self.kernel.fetch_or(kernel::STRAY, Ordering::Relaxed);
+        }
+    }
+
+    /// `connect(AF_UNSPEC)`: the connection is gone, the socket is fresh.
+    pub fn dissolved(&'static self, w: &World, fd: i32) {
+        if let Some((_, half)) = self.my_half(w)
+            && self.phase() == Phase::Attached
+        {
+            half.flags.fetch_or(flag::CLOSED | flag::RESET, Ordering::Release);
+            half.users.fetch_sub(1, Ordering::AcqRel);
+            half.state.store(half_state::CLOSED, Ordering::Release);
+            if let Some((index, half)) = self.my_half(w) {
+                self.finish(w, index, half);
+            }
+        } else {
+            self.closing(w, fd);
+        }
+        let refs = self.refs.load(Ordering::Relaxed);
+        let nonblock = self.nonblock.load(Ordering::Relaxed);
+        self.half.store(0, Ordering::Relaxed);
+        self.peer.store(0, Ordering::Relaxed);
+        self.reset(w.forks.load(Ordering::Relaxed));
+        self.refs.store(refs, Ordering::Relaxed);
+        self.nonblock.store(nonblock, Ordering::Relaxed);
     }
 
     /// What a wait leaves behind when it ends.

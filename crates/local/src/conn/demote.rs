@@ -12,6 +12,8 @@ use super::{
 
 /// A peer that does not answer within this time is cut off.
 const PATIENCE_NS: u64 = 100_000_000;
+/// A peer that has not answered by then has its part done for it, if that is allowed.
+const PROXY_NS: u64 = 3_000_000;
 /// How long bytes that are sent again may take to find room in the socket.
 const REPLAY_NS: u64 = 2_000_000_000;
 
@@ -29,7 +31,6 @@ impl Conn {
             }
         }
         mine.down_at.store(at, Ordering::Relaxed);
-        mine.state.store(half_state::ATTACHED, Ordering::Relaxed);
         // Release: the offset before the flag. Pairs with the receiver's load of the flags.
         mine.flags.fetch_or(flag::DOWN, Ordering::Release);
         if mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0 {
@@ -43,20 +44,30 @@ impl Conn {
 
     /// The peer has frozen: sends again by TCP what it has not read, and goes down.
     pub(super) fn go_down_for(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) {
-        let tail = mine.tail.load(Ordering::Relaxed);
-        let from = peer.head.load(Ordering::Acquire);
         if mine.reason.load(Ordering::Relaxed) == 0 {
             mine.reason.store(Reason::PeerAsked.code(), Ordering::Relaxed);
             w.count(Reason::PeerAsked);
         }
+        if !self.replay(w, fd, mine, peer) {
+            let _ = self.broken(w, fd, mine);
+        }
+    }
+
+    /// Goes down at the peer's frozen head and sends what lies behind it by TCP, through `fd`, the
+    /// socket of `mine`. `false`: the peer's head makes no sense, or the socket takes nothing.
+    fn replay(&self, w: &World, fd: i32, mine: &Half, peer: &Half) -> bool {
+        let tail = mine.tail.load(Ordering::Relaxed);
+        let from = peer.head.load(Ordering::Acquire);
         let Some(loc) = Loc::parse(mine.loc.load(Ordering::Relaxed)) else {
             self.go_down(w, fd, mine, peer, tail);
-            return;
+            return true;
         };
-        let Ok(left) = ring::used(from, tail, loc.bytes()) else {
-            let _ = self.broken(w, fd, mine);
-            return;
-        };
+        let Ok(left) = ring::used(from, tail, loc.bytes()) else { return false };
+        let shut = mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0;
+        if left > 0 && shut {
+            // The end goes out behind the bytes.
+            mine.flags.fetch_and(!flag::SHUT, Ordering::Relaxed);
+        }
         self.go_down(w, fd, mine, peer, from);
         let deadline = call::now_ns() + REPLAY_NS;
         let mut at = from;
@@ -70,12 +81,47 @@ impl Conn {
                 Ok(sent) => at = at.wrapping_add(sent as u64),
                 Err(11) if call::now_ns() < deadline => call::wait_writable(fd, 10),
                 Err(4) => {}
-                Err(_) => {
-                    let _ = self.broken(w, fd, mine);
-                    return;
-                }
+                Err(_) => return false,
             }
         }
+        if left > 0 && shut {
+            mine.flags.fetch_or(flag::SHUT, Ordering::Release);
+            let _ = call::shutdown(fd, 1);
+        }
+        true
+    }
+
+    /// Does the peer's part of a demotion for it: its process does not call us, perhaps because it
+    /// sleeps in something else. Needs the kernel's permission to borrow its socket, as a debugger
+    /// would (the same user, and no policy against it).
+    fn replay_for_peer(&self, w: &World, mine: &Half) -> bool {
+        let Some(index) = mine.peer.load(Ordering::Relaxed).checked_sub(1) else { return false };
+        let Some(peer) = w.board.map.half(index) else { return false };
+        let slot = peer.slot.load(Ordering::Relaxed);
+        if slot as usize >= sys::abi::SLOTS {
+            return false;
+        }
+        let Ok(pidfd) = call::pidfd_open(w.board.map.slot(slot).pid.load(Ordering::Relaxed)) else {
+            return false;
+        };
+        let fd = call::pidfd_getfd(pidfd, peer.fd.load(Ordering::Relaxed).cast_signed());
+        let _ = call::close(pidfd);
+        let Ok(fd) = fd else { return false };
+        let known = self.ends.lock().and_then(|e| *e);
+        let name = call::name(fd, false).ok().flatten().map(|a| (*a.ip(), a.port()));
+        let is_it = known.is_some_and(|e| name == Some((*e.remote.ip(), e.remote.port())));
+        let mut done = false;
+        if is_it && w.board.map.lend(index, true) {
+            if let Some(_held) = lock::lock(&peer.tx_lock) {
+                done = peer.flags.load(Ordering::Relaxed) & flag::DOWN != 0
+                    || self.replay(w, fd, peer, mine);
+            }
+            if w.board.slot() != Some(slot) {
+                w.board.map.lend(index, false);
+            }
+        }
+        let _ = call::close(fd);
+        done
     }
 
     /// Does what a peer that wants to go back to TCP waits for, if it does.
@@ -119,17 +165,24 @@ impl Conn {
         }
         self.ring_for_demotion(w, fd, mine, peer);
         self.demote_sender(w, fd, reason);
-        let deadline = call::now_ns() + PATIENCE_NS;
+        let begun = call::now_ns();
+        let deadline = begun + PATIENCE_NS;
+        let mut asked = false;
         loop {
             let peer_flags = peer.flags.load(Ordering::Acquire);
             let down = peer_flags & flag::DOWN != 0;
+            if !down && !asked && call::now_ns() - begun > PROXY_NS {
+                asked = true;
+                let _ = self.replay_for_peer(w, mine);
+                continue;
+            }
             if down {
                 let Some(_rx) = lock::lock(&mine.rx_lock) else { return false };
                 self.drain_bells(mine, peer, fd);
                 if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Relaxed) {
                     break;
                 }
-            } else if peer_flags & (flag::CLOSED | flag::SHUT) != 0
+            } else if peer_flags & flag::CLOSED != 0
                 && ring::tail(&peer.tail) == mine.head.load(Ordering::Relaxed)
             {
                 // Nothing more will come.

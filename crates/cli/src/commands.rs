@@ -1,0 +1,314 @@
+//! The commands, their options and their help; and what each of them calls.
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::config::{self, SettingOptions};
+use crate::{doctor, man, run, stat, top};
+
+const EXIT_OK: u8 = 0;
+/// Doctor's no, or a failure.
+const EXIT_NO: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  shunt doctor redis-server               can it be accelerated, and if not, why?
+  shunt run -- redis-server --port 6379   start the server under Shunt,
+  shunt run -- redis-cli ping             and a client: they meet in shared memory
+  shunt stat                              see which connections did, and why others did not
+  shunt top                               the same live, in rates per second
+
+Shunt needs both ends of a connection: start both programs with `shunt run`.
+A connection to anything else is plain TCP, as before.";
+
+pub(crate) const EXAMPLES_RUN: &str = "\
+Examples:
+  shunt run -- nginx -c /etc/nginx/nginx.conf
+  shunt run --spin-us 0 -- ./worker               never spin: shared or busy machines
+  shunt run --include port:6379,port:5432 -- ./app
+  shunt run --log info -- curl http://127.0.0.1/  one line for each connection: why, or why not
+  shunt run --off -- ./app                        the same without Shunt, to compare
+
+The program replaces this one: same process id, no wrapper. What it starts inherits the settings.
+A SIZE is a number of bytes or ends in K, M or G. RULES are separated by commas; a rule is port:N,
+port:N-M, addr:A, addr:A/BITS or program:NAME, where the port is the listener's.";
+
+pub(crate) const EXAMPLES_DOCTOR: &str = "\
+Examples:
+  shunt doctor nginx
+  shunt doctor ./serve.py        follows the #! line
+  shunt doctor --pid 4711        is it loaded there, and has it connections?
+  shunt doctor --json nginx | jq .reason";
+
+pub(crate) const EXAMPLES_STAT: &str = "\
+Examples:
+  shunt stat                     connections, an end a line
+  shunt stat --totals            processes, pairs of processes, reasons for TCP
+  shunt stat --pid 4711 --watch  one process, every 2 seconds
+  sudo shunt stat --dir /dev/shm/shunt-1000     those of user 1000
+  shunt stat --json | jq '.connections[] | select(.mode == \"TCP\") | .reason_words'";
+
+/// TCP between programs on one host, through shared memory.
+#[derive(Debug, Parser)]
+#[command(
+    name = "shunt",
+    version,
+    about = "TCP between programs on one host, through shared memory",
+    long_about = "TCP between programs on one host, through shared memory.\n\n\
+        Programs started by `shunt run` keep using TCP sockets, unchanged. Where both ends of a \
+        connection run under Shunt on this host and as the same user, their bytes go through shared \
+        memory and past the kernel; everything else stays on TCP.",
+    override_usage = "shunt COMMAND [OPTIONS]",
+    after_help = EXAMPLES,
+    arg_required_else_help = true,
+    subcommand_required = true,
+    disable_help_subcommand = true
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Start a program under Shunt
+    #[command(
+        long_about = "Start a program under Shunt.\n\n\
+            Settings come from options, then the environment, then the configuration file; the file has \
+            the same names with underscores, as in: spin_us = 20. A program that cannot be accelerated \
+            runs all the same, on TCP, after one line on standard error (none with --log off).",
+        override_usage = "shunt run [OPTIONS] -- PROGRAM [ARGS]...",
+        after_help = EXAMPLES_RUN
+    )]
+    Run(RunArguments),
+    /// Find out whether a program can be accelerated, and if not, why
+    #[command(
+        long_about = "Find out whether a program can be accelerated here, and if not, why and what to do.\n\n\
+            One line for each check, with ok, warn or no; the last line is the verdict.",
+        override_usage = "shunt doctor [OPTIONS] PROGRAM\n       shunt doctor [OPTIONS] --pid PID",
+        after_help = EXAMPLES_DOCTOR
+    )]
+    Doctor(DoctorArguments),
+    /// Show connections, processes and why connections are on TCP
+    #[command(
+        long_about = "Show connections, processes and why connections are on TCP.\n\n\
+            Each end of a connection is a line of its own. Mode is SHM (shared memory), or TCP with the \
+            number and words of the reason. Connections that the library never had to do with are not \
+            listed here but by ss(8).",
+        override_usage = "shunt stat [OPTIONS]",
+        after_help = EXAMPLES_STAT
+    )]
+    Stat(StatArguments),
+    /// Show rates live in the terminal
+    #[command(
+        long_about = "Show rates per second live in the terminal, the busiest connection first.\n\n\
+            Keys: q quits, s changes what lines are sorted by, p changes between connections and \
+            processes, the arrows scroll.",
+        override_usage = "shunt top [OPTIONS]"
+    )]
+    Top(TopArguments),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man {
+        /// Directory that they are written to
+        dir: PathBuf,
+    },
+}
+
+#[derive(Args, Debug)]
+struct RunArguments {
+    #[command(flatten)]
+    settings: SettingOptions,
+    /// The program, found as the shell finds it, and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
+    command: Vec<OsString>,
+}
+
+#[derive(Args, Debug)]
+struct Place {
+    /// Directory of the board [also SHUNT_DIR] [/dev/shm/shunt-UID]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<String>,
+    /// Configuration file [also SHUNT_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl Place {
+    fn settings(self) -> SettingOptions {
+        SettingOptions::with_dir(self.config, self.dir)
+    }
+
+    /// The directory of the board as settings have it; `None`: the usual one.
+    fn dir(self) -> anyhow::Result<Option<String>> {
+        Ok(config::load(&self.settings())?.limits.dir)
+    }
+}
+
+#[derive(Args, Debug)]
+struct DoctorArguments {
+    /// The program, by name or path
+    #[arg(required_unless_present = "pid")]
+    program: Option<OsString>,
+    /// Look at a process that runs
+    #[arg(long, value_name = "PID", conflicts_with = "program")]
+    pid: Option<u32>,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Args, Debug)]
+struct StatArguments {
+    /// Print a JSON object; with --watch, one a line
+    #[arg(long)]
+    json: bool,
+    /// Print again every so many seconds, 0.1 to 86400 [2 if no number is given]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        num_args = 0..=1,
+        default_missing_value = "2",
+        value_parser = seconds
+    )]
+    watch: Option<Duration>,
+    /// Only connections which this process has an end of
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Also ends that have closed, what dead processes left behind, and listeners
+    #[arg(long)]
+    all: bool,
+    /// Sums for each process and each pair of processes, and reasons for TCP
+    #[arg(long)]
+    totals: bool,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Args, Debug)]
+struct TopArguments {
+    /// Time between two looks in seconds, 0.1 to 86400
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    interval: Duration,
+    #[command(flatten)]
+    place: Place,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|s: &f64| (0.1..=86400.0).contains(s));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "seconds, 0.1 to 86400".into())
+}
+
+/// Does what the command line says; the exit status.
+pub(crate) fn main() -> u8 {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            let is_run = std::env::args_os().nth(1).is_some_and(|command| command == "run");
+            let _ = e.print();
+            return match e.exit_code() {
+                0 => EXIT_OK,
+                // What it would run may exit with 1 or 2 itself: as env(1), stay out of the way.
+                _ if is_run => run::EXIT_OURS,
+                _ => EXIT_USAGE,
+            };
+        }
+    };
+    match perform(cli.command) {
+        Ok(status) => status,
+        Err((status, e)) if is_closed_pipe(&e) => status,
+        Err((status, e)) => {
+            eprintln!("shunt: {e:#}");
+            status
+        }
+    }
+}
+
+/// Whether the reader of our output has gone: not worth a word.
+fn is_closed_pipe(e: &anyhow::Error) -> bool {
+    e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == ErrorKind::BrokenPipe)
+}
+
+fn perform(command: Command) -> Result<u8, (u8, anyhow::Error)> {
+    let failed = |e| (EXIT_NO, e);
+    match command {
+        Command::Run(arguments) => Err(run::run(&arguments.settings, &arguments.command)),
+        Command::Doctor(arguments) => doctor(arguments).map_err(failed),
+        Command::Stat(arguments) => stat(arguments).map(|()| EXIT_OK).map_err(failed),
+        Command::Top(arguments) => {
+            let interval = arguments.interval;
+            let dir = arguments.place.dir().map_err(failed)?;
+            top::run(dir.as_deref(), interval).map(|()| EXIT_OK).map_err(failed)
+        }
+        Command::Man { dir } => man::write(&dir).map(|()| EXIT_OK).map_err(failed),
+    }
+}
+
+fn doctor(arguments: DoctorArguments) -> anyhow::Result<u8> {
+    let report = match (arguments.pid, arguments.program) {
+        (Some(pid), _) => doctor::examine_process(pid),
+        (None, program) => {
+            let settings = config::load(&arguments.place.settings());
+            doctor::examine(&program.unwrap_or_default(), &settings)
+        }
+    };
+    let text =
+        if arguments.json { serde_json::to_string_pretty(&report)? + "\n" } else { report.text() };
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(if report.accelerated { EXIT_OK } else { EXIT_NO })
+}
+
+fn stat(arguments: StatArguments) -> anyhow::Result<()> {
+    let StatArguments { json, watch, pid, all, totals, place } = arguments;
+    let view = stat::View { json, pid, all, totals, watch };
+    let dir = place.dir()?;
+    stat::run(&view, dir.as_deref(), &mut std::io::stdout().lock())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    fn run_arguments(arguments: &[&str]) -> Result<Vec<OsString>, clap::Error> {
+        let all = ["shunt", "run"].iter().chain(arguments);
+        match Cli::try_parse_from(all)?.command {
+            Command::Run(run) => Ok(run.command),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn arguments_of_the_program_are_its_own() {
+        assert_eq!(run_arguments(&["--", "prog", "--log", "x"]).unwrap(), ["prog", "--log", "x"]);
+        assert_eq!(run_arguments(&["prog", "--log", "x"]).unwrap(), ["prog", "--log", "x"]);
+        assert_eq!(run_arguments(&["--log", "info", "prog", "-h"]).unwrap(), ["prog", "-h"]);
+        assert_eq!(run_arguments(&["--", "prog", "--", "a"]).unwrap(), ["prog", "--", "a"]);
+        assert!(run_arguments(&["--lug", "info", "prog"]).is_err(), "a typing error is no program");
+        assert!(run_arguments(&[]).is_err());
+    }
+
+    #[test]
+    fn the_pause_has_bounds() {
+        assert_eq!(seconds("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        for bad in ["0", "-1", "nan", "inf", "1e9", "x", ""] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! The settings of `shunt run`, merged: options over environment over configuration file.
+//!
+//! Each value remembers who wrote it, so that an error names the option, the variable, or the file
+//! and line. What the values mean is not known here: [`local::config`] says.
+
+use std::collections::BTreeMap;
+use std::env::VarError;
+use std::fmt;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use local::Limits;
+use local::config::{SETTINGS, Setting};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// The setting that `--off` writes.
+const SWITCH: &str = "enabled";
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Who wrote a value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The configuration file, and its line.
+    File(PathBuf, usize),
+    /// A variable of the environment.
+    Environment(&'static str),
+    /// An option on the command line.
+    Option(String),
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path, line) => write!(f, "{}:{line}", path.display()),
+            Self::Environment(name) => write!(f, "{name} in the environment"),
+            Self::Option(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A setting as somebody wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Written {
+    /// Which.
+    pub(crate) setting: &'static str,
+    /// The value, as [`Limits::set`] takes it.
+    pub(crate) text: String,
+    /// Who wrote it.
+    pub(crate) source: Source,
+}
+
+/// All settings, checked.
+#[derive(Clone, Debug)]
+pub(crate) struct Merged {
+    /// What the settings amount to.
+    pub(crate) limits: Limits,
+    /// The value that won, for each setting that somebody wrote.
+    written: BTreeMap<&'static str, Written>,
+    /// The configuration file that was read.
+    pub(crate) file: Option<PathBuf>,
+}
+
+impl Merged {
+    /// Who wrote the value of a setting; `None`: nobody, it is the default.
+    pub(crate) fn source(&self, setting: &str) -> Option<&Source> {
+        self.written.get(setting).map(|w| &w.source)
+    }
+
+    /// The environment that hands the settings on: each variable with its value, or `None` where
+    /// it is to be absent.
+    pub(crate) fn exports(&self) -> impl Iterator<Item = (&'static str, Option<&str>)> {
+        SETTINGS.iter().map(|s| (s.env, self.written.get(s.name).map(|w| w.text.as_str())))
+    }
+}
+
+/// The options that settings can be given by.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SettingOptions {
+    /// The configuration file, if named.
+    config: Option<PathBuf>,
+    /// Settings given.
+    written: Vec<Written>,
+}
+
+impl SettingOptions {
+    /// As `shunt doctor`, `stat` and `top` have them: a file and a directory.
+    pub(crate) fn with_dir(config: Option<PathBuf>, dir: Option<String>) -> Self {
+        let written = dir.map(|text| Written {
+            setting: "dir",
+            text,
+            source: Source::Option("--dir".into()),
+        });
+        Self { config, written: written.into_iter().collect() }
+    }
+}
+
+/// The option of a setting, without its dashes in front: `spin_us` is `spin-us`.
+fn option_name(setting: &Setting) -> String {
+    setting.name.replace('_', "-")
+}
+
+fn value_name(setting: &Setting) -> &'static str {
+    match setting.name {
+        "spin_us" => "MICROSECONDS",
+        "ring_min" | "ring_max" | "memory_max" => "SIZE",
+        "include" | "exclude" => "RULES",
+        "log" => "LEVEL",
+        "dir" => "DIR",
+        _ => "VALUE",
+    }
+}
+
+fn setting_argument(setting: &'static Setting) -> Arg {
+    if setting.name == SWITCH {
+        return Arg::new(setting.name).long("off").action(ArgAction::SetTrue).help(format!(
+            "Run the program without Shunt: nothing is loaded, every connection stays on TCP \
+             [also {}=off]",
+            setting.env
+        ));
+    }
+    Arg::new(setting.name)
+        .long(option_name(setting))
+        .value_name(value_name(setting))
+        // `--spin-us -1` is a bad value and not a strange option.
+        .allow_negative_numbers(true)
+        .help(format!("{} [also {}]", option_help(setting), setting.env))
+}
+
+/// What a setting does, as a sentence begins.
+fn option_help(setting: &Setting) -> String {
+    match setting.name {
+        "log" => format!("How much the library says: {}", setting.help),
+        _ => capitalised(setting.help),
+    }
+}
+
+fn capitalised(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map(|c| c.to_uppercase().chain(chars).collect()).unwrap_or_default()
+}
+
+impl Args for SettingOptions {
+    fn augment_args(command: Command) -> Command {
+        let file = Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("Configuration file [also SHUNT_CONFIG] [~/.config/shunt/config.toml or /etc/shunt/config.toml]");
+        command.args(SETTINGS.iter().map(setting_argument)).arg(file)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for SettingOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut options =
+            Self { config: matches.get_one::<PathBuf>("config").cloned(), written: Vec::new() };
+        options.update_from_arg_matches(matches)?;
+        Ok(options)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for setting in SETTINGS {
+            let (text, option) = if setting.name == SWITCH {
+                (matches.get_flag(setting.name).then(|| "off".to_owned()), "--off".to_owned())
+            } else {
+                let text = matches.get_one::<String>(setting.name).cloned();
+                (text, format!("--{}", option_name(setting)))
+            };
+            if let Some(text) = text {
+                let source = Source::Option(option);
+                self.written.push(Written { setting: setting.name, text, source });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Looks up one variable of the environment.
+pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Result<String, VarError>;
+
+/// Reads and merges everything for this process.
+pub(crate) fn load(options: &SettingOptions) -> anyhow::Result<Merged> {
+    merge(options, &|name| std::env::var(name))
+}
+
+/// Merges options over `environment` over the configuration file.
+pub(crate) fn merge(
+    options: &SettingOptions,
+    environment: Environment<'_>,
+) -> anyhow::Result<Merged> {
+    let (file, mut layers) = match find_file(options, environment)? {
+        Some((path, text)) => {
+            let written = parse_file(&path, &text)?;
+            (Some(path), written)
+        }
+        None => (None, Vec::new()),
+    };
+    layers.extend(from_environment(environment)?);
+    layers.extend(options.written.iter().cloned());
+
+    let mut limits = Limits::default();
+    let mut winners = BTreeMap::new();
+    for written in layers {
+        // Also what will be overridden: a mistake is better found on the first day.
+        limits
+            .set(written.setting, &written.text)
+            .map_err(|bad| anyhow!("{}: {bad}", written.source))?;
+        winners.insert(written.setting, written);
+    }
+    let limits = limits.checked().map_err(|bad| anyhow!("{}{bad}", blame(&winners)))?;
+    Ok(Merged { limits, written: winners, file })
+}
+
+/// Who wrote the two settings that can contradict each other.
+fn blame(written: &BTreeMap<&'static str, Written>) -> String {
+    let sources: Vec<String> = ["ring_min", "ring_max"]
+        .iter()
+        .filter_map(|name| Some(format!("{name} is from {}", written.get(name)?.source)))
+        .collect();
+    if sources.is_empty() { String::new() } else { format!("{}: ", sources.join(", ")) }
+}
+
+fn from_environment(environment: Environment<'_>) -> anyhow::Result<Vec<Written>> {
+    let mut written = Vec::new();
+    for setting in SETTINGS {
+        let text = match environment(setting.env) {
+            Ok(text) => text,
+            Err(VarError::NotPresent) => continue,
+            Err(VarError::NotUnicode(_)) => {
+                bail!("{} in the environment is not UTF-8", setting.env)
+            }
+        };
+        // `SHUNT_LOG= shunt run …` is how a shell unsets a variable for one command.
+        if !text.is_empty() {
+            let source = Source::Environment(setting.env);
+            written.push(Written { setting: setting.name, text, source });
+        }
+    }
+    Ok(written)
+}
+
+/// The configuration file's path and text, if there is one.
+fn find_file(
+    options: &SettingOptions,
+    environment: Environment<'_>,
+) -> anyhow::Result<Option<(PathBuf, String)>> {
+    let variable = |name: &str| environment(name).ok().filter(|v| !v.is_empty());
+    let named = match (&options.config, variable("SHUNT_CONFIG")) {
+        (Some(path), _) => Some((path.clone(), "--config")),
+        (None, Some(path)) => Some((PathBuf::from(path), "SHUNT_CONFIG")),
+        (None, None) => None,
+    };
+    if let Some((path, who)) = named {
+        let text = read(&path).with_context(|| format!("{who}: {}", path.display()))?;
+        return Ok(Some((path, text)));
+    }
+    let home = variable("XDG_CONFIG_HOME")
+        .map(PathBuf::from)
+        .filter(|path| path.is_absolute())
+        .or_else(|| Some(Path::new(&variable("HOME")?).join(".config")));
+    let places = home.into_iter().chain([PathBuf::from("/etc")]);
+    for path in places.map(|dir| dir.join("shunt/config.toml")) {
+        match read(&path) {
+            Ok(text) => return Ok(Some((path, text))),
+            Err(e) if is_absent(&e) => {}
+            Err(e) => return Err(e).with_context(|| path.display().to_string()),
+        }
+    }
+    Ok(None)
+}
+
+fn is_absent(e: &std::io::Error) -> bool {
+    matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+}
+
+fn read(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(FILE_BYTES_MAX).read_to_string(&mut text)?;
+    Ok(text)
+}
+
+fn line_of(text: &str, at: usize) -> usize {
+    1 + text.bytes().take(at).filter(|b| *b == b'\n').count()
+}
+
+/// Settings in the text of a configuration file.
+fn parse_file(path: &Path, text: &str) -> anyhow::Result<Vec<Written>> {
+    let table = DeTable::parse(text).map_err(|e| {
+        let line = e.span().map_or(1, |span| line_of(text, span.start));
+        anyhow!("{}:{line}: {}", path.display(), e.message())
+    })?;
+    let mut written = Vec::new();
+    for (key, value) in table.get_ref().iter() {
+        let source = Source::File(path.to_owned(), line_of(text, key.span().start));
+        let name: &str = key.get_ref();
+        let Some(setting) = SETTINGS.iter().find(|s| s.name == name) else {
+            bail!("{source}: no such setting: {name}{}", suggestion(name));
+        };
+        let text =
+            value_text(value).with_context(|| format!("{source}: {name}: {}", setting.help))?;
+        written.push(Written { setting: setting.name, text, source });
+    }
+    Ok(written)
+}
+
+/// A value as people would write it in the environment.
+fn value_text(value: &Spanned<DeValue<'_>>) -> anyhow::Result<String> {
+    Ok(match value.get_ref() {
+        DeValue::String(text) => text.to_string(),
+        DeValue::Boolean(true) => "on".into(),
+        DeValue::Boolean(false) => "off".into(),
+        DeValue::Integer(n) => i64::from_str_radix(n.as_str(), n.radix())
+            .context("the number is too large")?
+            .to_string(),
+        DeValue::Array(items) => {
+            let texts: anyhow::Result<Vec<String>> = items
+                .iter()
+                .map(|item| match item.get_ref() {
+                    DeValue::String(text) => Ok(text.to_string()),
+                    other => bail!("a list of strings is wanted, not of {}", other.type_str()),
+                })
+                .collect();
+            texts?.join(",")
+        }
+        other => bail!("a {} makes no sense here", other.type_str()),
+    })
+}
+
+/// The setting that was probably meant.
+fn suggestion(name: &str) -> String {
+    let plain = |s: &str| s.to_lowercase().replace(['-', '_'], "");
+    let meant = |s: &&Setting| plain(s.name) == plain(name) || distance(s.name, name) <= 2;
+    match SETTINGS.iter().find(meant) {
+        Some(setting) => format!(" (did you mean {}?)", setting.name),
+        None => {
+            let names: Vec<&str> = SETTINGS.iter().map(|s| s.name).collect();
+            format!(" (there are: {})", names.join(", "))
+        }
+    }
+}
+
+/// Edits between two short words (Levenshtein).
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let changed = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests;

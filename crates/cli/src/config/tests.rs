@@ -1,0 +1,158 @@
+use std::collections::HashMap;
+use std::time::Duration;
+
+use local::Level;
+
+use super::*;
+
+/// A home directory with this configuration, and variables.
+struct Desk {
+    home: tempfile::TempDir,
+    variables: HashMap<String, String>,
+}
+
+impl Desk {
+    fn new(file: Option<&str>, variables: &[(&str, &str)]) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let mut all: HashMap<String, String> =
+            variables.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+        let config = home.path().join(".config/shunt/config.toml");
+        std::fs::create_dir_all(config.parent().unwrap()).unwrap();
+        if let Some(text) = file {
+            std::fs::write(&config, text).unwrap();
+        }
+        all.insert("HOME".into(), home.path().to_str().unwrap().into());
+        Self { home, variables: all }
+    }
+
+    fn merge(&self, arguments: &[&str]) -> anyhow::Result<Merged> {
+        let options = options(arguments);
+        merge(&options, &|name| self.variables.get(name).cloned().ok_or(VarError::NotPresent))
+    }
+
+    #[track_caller]
+    fn error(&self, arguments: &[&str]) -> String {
+        format!("{:#}", self.merge(arguments).unwrap_err())
+    }
+}
+
+fn options(arguments: &[&str]) -> SettingOptions {
+    let command = SettingOptions::augment_args(Command::new("x").no_binary_name(true));
+    let matches = command.try_get_matches_from(arguments).unwrap();
+    SettingOptions::from_arg_matches(&matches).unwrap()
+}
+
+#[test]
+fn options_win_over_environment_over_file() {
+    let file = "spin_us = 1\nlog = \"info\"\nring_max = \"64K\"\n";
+    let desk = Desk::new(Some(file), &[("SHUNT_SPIN_US", "2"), ("SHUNT_LOG", "debug")]);
+    let merged = desk.merge(&["--spin-us", "3"]).unwrap();
+    assert_eq!(merged.limits.spin, Duration::from_micros(3));
+    assert_eq!(merged.limits.log, Level::Debug);
+    assert_eq!(merged.limits.order_max, 2);
+    assert_eq!(merged.source("spin_us"), Some(&Source::Option("--spin-us".into())));
+    assert_eq!(merged.source("log"), Some(&Source::Environment("SHUNT_LOG")));
+    assert!(matches!(merged.source("ring_max"), Some(Source::File(_, 3))));
+    assert_eq!(merged.source("dir"), None);
+}
+
+#[test]
+fn what_is_exported_is_what_was_merged_and_nothing_else() {
+    let desk = Desk::new(Some("memory_max = 0x4000000\n"), &[("SHUNT_EXCLUDE", "port:22")]);
+    let merged = desk.merge(&["--off", "--ring-min=32K"]).unwrap();
+    let exports: HashMap<_, _> = merged.exports().collect();
+    assert_eq!(exports.len(), SETTINGS.len());
+    assert_eq!(exports["SHUNT_ENABLED"], Some("off"));
+    assert_eq!(exports["SHUNT_RING_MIN"], Some("32K"));
+    assert_eq!(exports["SHUNT_MEMORY_MAX"], Some("67108864"));
+    assert_eq!(exports["SHUNT_EXCLUDE"], Some("port:22"));
+    assert_eq!(exports["SHUNT_LOG"], None);
+    assert!(!merged.limits.enabled);
+}
+
+#[test]
+fn each_type_of_the_file_has_its_text() {
+    let file = "enabled = false\nspin_us = 1_0\ninclude = [\"port:80\", \"program:nginx\"]\n";
+    let merged = Desk::new(Some(file), &[]).merge(&[]).unwrap();
+    assert!(!merged.limits.enabled);
+    assert_eq!(merged.limits.spin, Duration::from_micros(10));
+    assert_eq!(merged.limits.include.len(), 2);
+}
+
+#[test]
+fn a_mistake_in_the_file_is_named_with_its_line() {
+    let error = Desk::new(Some("log = \"info\"\nspin-us = 5\n"), &[]).error(&[]);
+    assert!(error.contains("config.toml:2: no such setting: spin-us"), "{error}");
+    assert!(error.contains("did you mean spin_us?"), "{error}");
+    let error = Desk::new(Some("colour = 5\n"), &[]).error(&[]);
+    assert!(error.contains("there are: enabled, spin_us"), "{error}");
+    let error = Desk::new(Some("\n\nspin_us = 5000\n"), &[]).error(&[]);
+    assert!(error.contains("config.toml:3: spin_us = \"5000\": microseconds"), "{error}");
+    let error = Desk::new(Some("\nlog = \n"), &[]).error(&[]);
+    assert!(error.contains("config.toml:2: "), "{error}");
+    let error = Desk::new(Some("[run]\nlog = \"info\"\n"), &[]).error(&[]);
+    assert!(error.contains("config.toml:1: no such setting: run"), "{error}");
+    let error = Desk::new(Some("log = 1.5\n"), &[]).error(&[]);
+    assert!(error.contains("config.toml:1: log:") && error.contains("float"), "{error}");
+    let error = Desk::new(Some("include = [1]\n"), &[]).error(&[]);
+    assert!(error.contains("a list of strings is wanted"), "{error}");
+    let error = Desk::new(Some("spin_us = 99999999999999999999\n"), &[]).error(&[]);
+    assert!(error.contains("too large"), "{error}");
+}
+
+#[test]
+fn a_mistake_elsewhere_is_named_with_its_place() {
+    let desk = Desk::new(None, &[("SHUNT_LOG", "loud")]);
+    assert!(desk.error(&[]).starts_with("SHUNT_LOG in the environment: "));
+    // Also when an option would override it.
+    assert!(desk.error(&["--log", "info"]).starts_with("SHUNT_LOG in the environment: "));
+    let error = Desk::new(None, &[]).error(&["--memory-max", "12"]);
+    assert!(error.starts_with("--memory-max: ") && error.contains("1M to 8G"), "{error}");
+    let error = Desk::new(Some("ring_min = \"256K\"\n"), &[]).error(&["--ring-max", "64K"]);
+    assert!(error.contains("config.toml:1") && error.contains("from --ring-max"), "{error}");
+}
+
+#[test]
+fn an_empty_variable_is_as_good_as_none() {
+    let desk = Desk::new(Some("log = \"info\"\n"), &[("SHUNT_LOG", ""), ("SHUNT_CONFIG", "")]);
+    let merged = desk.merge(&[]).unwrap();
+    assert_eq!(merged.limits.log, Level::Info);
+    assert!(merged.file.is_some());
+}
+
+#[test]
+fn a_named_file_must_exist_and_replaces_the_usual_one() {
+    let desk = Desk::new(Some("log = \"info\"\n"), &[]);
+    let absent = desk.home.path().join("absent.toml");
+    let error = desk.error(&["--config", absent.to_str().unwrap()]);
+    assert!(error.starts_with("--config: ") && error.contains("absent.toml"), "{error}");
+    let other = desk.home.path().join("other.toml");
+    std::fs::write(&other, "spin_us = 9\n").unwrap();
+    let merged = desk.merge(&["--config", other.to_str().unwrap()]).unwrap();
+    assert_eq!(merged.limits.log, Level::Error, "the usual file is not read");
+    assert_eq!(merged.limits.spin, Duration::from_micros(9));
+    assert_eq!(merged.file, Some(other));
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_an_error_and_not_passed_over() {
+    let desk = Desk::new(None, &[]);
+    std::fs::create_dir(desk.home.path().join(".config/shunt/config.toml")).unwrap();
+    let error = desk.error(&[]);
+    assert!(error.contains("config.toml"), "{error}");
+}
+
+#[test]
+fn each_setting_has_an_option_which_documents_it() {
+    let mut command = SettingOptions::augment_args(Command::new("x"));
+    let help = command.render_long_help().to_string();
+    let words = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for setting in SETTINGS {
+        assert!(words.contains(setting.env), "{}", setting.name);
+        if setting.name != SWITCH {
+            assert!(words.contains(&format!("--{} <", option_name(setting))), "{}", setting.name);
+            assert!(words.contains(setting.help.get(1..).unwrap()), "{}", setting.name);
+        }
+    }
+    assert!(words.contains("--off "));
+}

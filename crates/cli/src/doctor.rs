@@ -1,0 +1,643 @@
+//! `shunt doctor`: whether a program can be accelerated here, and if not, why and what to do.
+
+use std::ffi::{CString, OsStr};
+use std::path::{Path, PathBuf};
+
+use local::Limits;
+use local::config::Rule;
+use nix::libc;
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use nix::unistd::{AccessFlags, eaccess};
+use serde::Serialize;
+use sys::abi::FILE_BYTES;
+use sys::map::{Access, Map, MapError};
+
+use crate::config::Merged;
+use crate::elf::{self, Elf, Native};
+use crate::program::{self, Privileges, Program};
+use crate::{run, snapshot};
+
+/// Less space than this for shared memory is not enough to start.
+const SPACE_BYTES_MIN: u64 = 4 << 20;
+/// Less than this is worth a word.
+const SPACE_BYTES_WARN: u64 = 64 << 20;
+const DESCRIPTORS_WARN: u64 = 1024;
+/// `ramfs` is as good as tmpfs, but has no limit.
+const RAMFS_MAGIC: i64 = 0x8584_58f6;
+
+/// Name of the check for the program's file.
+const PROGRAM: &str = "program";
+/// Name of the check for the process's slot.
+const SLOT: &str = "slot";
+
+/// How a check ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Outcome {
+    /// Nothing stands in the way.
+    Ok,
+    /// It works, but not always or not as well.
+    Warn,
+    /// Connections stay on TCP.
+    No,
+}
+
+impl Outcome {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Warn => "warn",
+            Self::No => "no",
+        }
+    }
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Check {
+    /// What was looked at: a stable word.
+    pub(crate) name: &'static str,
+    /// How it ended.
+    pub(crate) outcome: Outcome,
+    /// What was found.
+    pub(crate) found: String,
+    /// What to do about it.
+    pub(crate) advice: Option<String>,
+}
+
+impl Check {
+    fn ok(name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, outcome: Outcome::Ok, found: found.into(), advice: None }
+    }
+
+    fn warn(name: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { name, outcome: Outcome::Warn, found: found.into(), advice: Some(advice.into()) }
+    }
+
+    fn no(name: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { name, outcome: Outcome::No, found: found.into(), advice: Some(advice.into()) }
+    }
+}
+
+/// Everything that was looked at.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Report {
+    /// The program, as it was named.
+    pub(crate) program: String,
+    /// The process, if one was asked about.
+    pub(crate) pid: Option<u32>,
+    /// Whether nothing stands in the way.
+    pub(crate) accelerated: bool,
+    /// What stands in the way: the first of the checks that ended with no.
+    pub(crate) reason: Option<String>,
+    /// What was looked at.
+    pub(crate) checks: Vec<Check>,
+}
+
+impl Report {
+    fn new(program: String, pid: Option<u32>, checks: Vec<Check>) -> Self {
+        let reason = first_no(&checks);
+        Self { program, pid, accelerated: reason.is_none(), reason, checks }
+    }
+
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let width = self.checks.iter().map(|c| c.name.len()).max().unwrap_or(0);
+        let mut text = String::new();
+        for check in &self.checks {
+            let word = check.outcome.word();
+            text += &format!("{word:<4}  {:<width$}  {}", check.name, check.found);
+            if let Some(advice) = &check.advice {
+                text += &format!("; {advice}");
+            }
+            text.push('\n');
+        }
+        text += &self.verdict();
+        text.push('\n');
+        // File and process names may hold anything; a terminal is not to obey them.
+        text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
+    }
+
+    fn verdict(&self) -> String {
+        let process = self.pid.map(|pid| format!(" (process {pid})")).unwrap_or_default();
+        let name = format!("{}{process}", self.program);
+        let takes_part = |c: &Check| c.name == SLOT && c.outcome == Outcome::Ok;
+        let at_once = |c: &Check| c.name == PROGRAM && c.outcome == Outcome::No;
+        match &self.reason {
+            None if self.checks.iter().any(takes_part) => format!("{name} is accelerated"),
+            None => format!("{name} can be accelerated"),
+            Some(reason) if self.checks.iter().any(at_once) => {
+                format!("{name} cannot be run: {reason}")
+            }
+            Some(reason) => format!("{name} stays on TCP: {reason}"),
+        }
+    }
+}
+
+fn first_no(checks: &[Check]) -> Option<String> {
+    checks.iter().find(|c| c.outcome == Outcome::No).map(|c| c.found.clone())
+}
+
+/// Why this program stays on TCP wherever it runs; `None`: it need not.
+pub(crate) fn reason_for_tcp(program: &Program) -> Option<String> {
+    first_no(&program_checks(program))
+}
+
+/// Looks at a program and at what this place offers to it.
+pub(crate) fn examine(name: &OsStr, settings: &anyhow::Result<Merged>) -> Report {
+    let search = std::env::var_os("PATH");
+    let found = program::find(name, search.as_deref())
+        .and_then(|path| Program::follow(path, search.as_deref()));
+    let mut checks = match &found {
+        Ok(program) => program_checks(program),
+        Err(why) => {
+            vec![Check::no(PROGRAM, why.to_string(), "check the name and its permissions")]
+        }
+    };
+    checks.push(library_check());
+    let comm = found.as_ref().ok().and_then(|p| p.loaded.file_name()).unwrap_or(name);
+    checks.extend(settings_checks(settings, &comm.to_string_lossy()));
+    let dir = settings.as_ref().ok().and_then(|m| m.limits.dir.clone());
+    checks.extend(place_checks(dir.as_deref()));
+    checks.extend(process_limits("self"));
+    Report::new(name.to_string_lossy().into_owned(), None, checks)
+}
+
+/// What the file says.
+fn program_checks(program: &Program) -> Vec<Check> {
+    let mut checks = vec![Check::ok(PROGRAM, program.path.display().to_string())];
+    for (script, interpreter) in &program.scripts {
+        let found = format!("{} is run by {}", script.display(), interpreter.display());
+        checks.push(Check::ok("script", found));
+    }
+    match &program.elf {
+        Err(bad) => {
+            let found = format!("{}: {bad}", program.loaded.display());
+            checks.push(Check::no(
+                "format",
+                found,
+                "the library can be loaded into ELF programs only",
+            ));
+        }
+        Ok(Elf::Foreign { bits, machine }) => {
+            let found = format!("built for {}, {bits} bits", elf::machine_name(*machine));
+            let ours = elf::machine_name(elf::OUR_MACHINE);
+            checks.push(Check::no("machine", found, format!("use a build for {ours}, 64 bits")));
+        }
+        Ok(Elf::Native(native)) => {
+            checks.push(Check::ok("machine", elf::machine_name(elf::OUR_MACHINE)));
+            checks.extend(native_checks(native));
+        }
+    }
+    checks.extend(privilege_checks(program.privileges, nix::unistd::getuid().as_raw()));
+    checks
+}
+
+fn native_checks(native: &Native) -> Vec<Check> {
+    let mut checks = Vec::new();
+    if native.go {
+        checks.push(Check::no(
+            "go",
+            "written in Go, which makes system calls past the C library",
+            "nothing helps but to accelerate its peers among each other",
+        ));
+    } else {
+        checks.push(Check::ok("go", "not a Go program"));
+    }
+    checks.push(match native.interpreter.as_deref() {
+        _ if !native.loadable => {
+            Check::no("linkage", "an object file or a core file", "name the program itself")
+        }
+        None => Check::no(
+            "linkage",
+            "statically linked: there is no dynamic loader that could load the library",
+            "use a dynamically linked build",
+        ),
+        Some(_) if native.is_musl() => Check::no(
+            "linkage",
+            "linked with musl; the library is for glibc",
+            "use a build for glibc (in containers: a Debian or Fedora image and not Alpine)",
+        ),
+        Some(loader) => linkage_check(loader),
+    });
+    checks.push(match native.uring() {
+        Some(library) => Check::warn(
+            "io_uring",
+            format!("asks for {library}"),
+            "what it does through io_uring stays on TCP; if it has an epoll back end, choose that",
+        ),
+        None => Check::ok("io_uring", "does not ask for liburing"),
+    });
+    checks
+}
+
+fn linkage_check(loader: &str) -> Check {
+    if !Path::new(loader).exists() {
+        return Check::no(
+            "linkage",
+            format!("its loader {loader} does not exist"),
+            "install its C library",
+        );
+    }
+    let usual =
+        ["/lib/", "/lib64/", "/usr/lib/", "/usr/lib64/"].iter().any(|d| loader.starts_with(d));
+    let found = format!("dynamically linked, {loader}");
+    if usual {
+        Check::ok("linkage", found)
+    } else {
+        let advice =
+            "it brings its own C library: the library must be built for that one or an older one";
+        Check::warn("linkage", found, advice)
+    }
+}
+
+/// What makes the kernel set AT_SECURE, upon which the loader ignores LD_PRELOAD.
+fn privilege_checks(privileges: Privileges, our_uid: u32) -> Vec<Check> {
+    const SECURE: &str = "the loader ignores LD_PRELOAD then";
+    let mut checks = Vec::new();
+    checks.push(match (privileges.set_uid, privileges.set_gid) {
+        (Some(uid), _) if uid != our_uid => Check::no(
+            "set-uid",
+            format!("runs as user {uid} (set-user-id): {SECURE}"),
+            format!("start it as user {uid}, or remove the bit"),
+        ),
+        (_, Some(gid)) if gid != nix::unistd::getgid().as_raw() => Check::no(
+            "set-uid",
+            format!("runs as group {gid} (set-group-id): {SECURE}"),
+            "remove the bit, or start it in that group",
+        ),
+        (None, None) => Check::ok("set-uid", "neither set-user-id nor set-group-id"),
+        _ => Check::ok("set-uid", "set-user-id or set-group-id to what we are already"),
+    });
+    checks.push(match privileges.capabilities {
+        true if our_uid != 0 => Check::no(
+            "capabilities",
+            format!("has file capabilities: {SECURE}"),
+            "give them by ambient capabilities instead (systemd: AmbientCapabilities=), then setcap -r",
+        ),
+        true => Check::ok("capabilities", "has file capabilities, which change nothing for root"),
+        false => Check::ok("capabilities", "no file capabilities"),
+    });
+    checks
+}
+
+fn library_check() -> Check {
+    match run::find_library() {
+        Ok(path) => Check::ok("library", path.display().to_string()),
+        Err(e) => Check::no("library", format!("{e:#}"), "see `shunt run --help`"),
+    }
+}
+
+fn settings_checks(settings: &anyhow::Result<Merged>, comm: &str) -> Vec<Check> {
+    let merged = match settings {
+        Ok(merged) => merged,
+        Err(e) => return vec![Check::no("settings", format!("{e:#}"), "correct it")],
+    };
+    if !merged.limits.enabled {
+        let source = merged.source("enabled").map(ToString::to_string).unwrap_or_default();
+        return vec![Check::no(
+            "settings",
+            format!("switched off by {source}"),
+            "set enabled = on",
+        )];
+    }
+    let file = merged.file.as_ref().map_or_else(|| "no file".into(), |f| f.display().to_string());
+    let mut checks = vec![Check::ok("settings", format!("valid ({file})"))];
+    if let Some(check) = rules_check(&merged.limits, comm) {
+        checks.push(check);
+    }
+    checks
+}
+
+/// What rules say of this program, whatever the port.
+fn rules_check(limits: &Limits, comm: &str) -> Option<Check> {
+    let names = |rules: &[Rule]| {
+        let of_program = |r: &&Rule| matches!(r, Rule::Program(name) if name == comm);
+        rules.iter().any(|r| of_program(&r))
+    };
+    if names(&limits.exclude) {
+        return Some(Check::no("rules", format!("exclude has program:{comm}"), "remove that rule"));
+    }
+    let of_programs = |r: &Rule| matches!(r, Rule::Program(_));
+    let others_only = !limits.include.is_empty() && limits.include.iter().all(of_programs);
+    if others_only && !names(&limits.include) {
+        let found = format!("include names programs, and {comm} is not one of them");
+        return Some(Check::no("rules", found, format!("add program:{comm} to include")));
+    }
+    let some = !limits.include.is_empty() || !limits.exclude.is_empty();
+    some.then(|| {
+        let advice = "connections that they leave out stay on TCP with reason 3";
+        Check::warn("rules", "there are include or exclude rules", advice)
+    })
+}
+
+/// What this host and user offer.
+fn place_checks(dir: Option<&str>) -> Vec<Check> {
+    let (path, netns) = match snapshot::locate(dir) {
+        Ok(located) => located,
+        Err(e) => return vec![Check::no("board", format!("{e:#}"), "see `dir` in shunt-run(1)")],
+    };
+    let dir = local::board::directory(dir);
+    let mut checks = vec![directory_check(Path::new(&dir), sys::call::geteuid())];
+    checks.extend(space_checks(Path::new(&dir)));
+    checks.push(board_check(&path, netns));
+    checks.push(netlink_check());
+    checks
+}
+
+fn directory_check(dir: &Path, uid: u32) -> Check {
+    const NAME: &str = "directory";
+    use std::os::unix::fs::MetadataExt;
+    let shown = dir.display();
+    match std::fs::symlink_metadata(dir) {
+        Ok(at) if !at.is_dir() => {
+            Check::no(NAME, format!("{shown} is not a directory"), "remove it or set SHUNT_DIR")
+        }
+        Ok(at) if at.uid() != uid => Check::no(
+            NAME,
+            format!("{shown} belongs to user {}", at.uid()),
+            "have it removed, or set SHUNT_DIR to a directory of your own",
+        ),
+        Ok(at) if at.mode() & 0o077 != 0 => Check::no(
+            NAME,
+            format!("{shown} is open to others (mode {:o})", at.mode() & 0o7777),
+            format!("chmod 700 {shown}"),
+        ),
+        Ok(at) => Check::ok(NAME, format!("{shown}, yours, mode {:o}", at.mode() & 0o7777)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => absent_directory_check(dir),
+        Err(e) => {
+            Check::no(NAME, format!("{shown}: {e}"), "set SHUNT_DIR to a directory of your own")
+        }
+    }
+}
+
+fn absent_directory_check(dir: &Path) -> Check {
+    const NAME: &str = "directory";
+    let shown = dir.display();
+    let parent = dir.parent().unwrap_or_else(|| Path::new("/"));
+    match eaccess(parent, AccessFlags::W_OK | AccessFlags::X_OK) {
+        Ok(()) => Check::ok(NAME, format!("{shown} will be made by the first program")),
+        Err(errno) => Check::no(
+            NAME,
+            format!("{shown} cannot be made: {}: {}", parent.display(), errno.desc()),
+            "mount a tmpfs there, or set SHUNT_DIR to a directory that you may make",
+        ),
+    }
+}
+
+fn space_checks(dir: &Path) -> Vec<Check> {
+    let Some(existing) = dir.ancestors().find(|d| d.exists()) else { return Vec::new() };
+    let shown = existing.display();
+    let fs = match statfs(existing) {
+        Ok(fs) => fs,
+        Err(errno) => {
+            let found = format!("{shown}: {}", errno.desc());
+            return vec![Check::warn("space", found, "the free space is not known")];
+        }
+    };
+    let kind = fs.filesystem_type();
+    let in_memory = kind == TMPFS_MAGIC || kind.0 == RAMFS_MAGIC;
+    let memory = if in_memory {
+        Check::ok("memory", format!("{shown} is in memory"))
+    } else {
+        let advice = "the kernel would write it to disk all the time: use a tmpfs such as /dev/shm";
+        Check::warn("memory", format!("{shown} is not a tmpfs"), advice)
+    };
+    let free = fs.blocks_available().saturating_mul(u64::try_from(fs.block_size()).unwrap_or(0));
+    let found = format!("{} MiB free in {shown}", free >> 20);
+    let advice = "make the tmpfs larger (mount -o remount,size=…; containers: --shm-size)";
+    let space = match free {
+        // A ramfs has no limit and says 0.
+        _ if kind.0 == RAMFS_MAGIC => Check::ok("space", "no limit"),
+        0..SPACE_BYTES_MIN => Check::no("space", found, advice),
+        SPACE_BYTES_MIN..SPACE_BYTES_WARN => Check::warn("space", found, advice),
+        _ => Check::ok("space", found),
+    };
+    vec![memory, space]
+}
+
+fn board_check(path: &CString, netns: u64) -> Check {
+    const NAME: &str = "board";
+    let shown = path.to_string_lossy();
+    match Map::open(path, netns, Access::Look) {
+        Ok((_, fd)) => {
+            let _ = sys::call::close(fd);
+            Check::ok(NAME, shown)
+        }
+        Err(MapError::System(_, libc::ENOENT)) => {
+            Check::ok(NAME, format!("{shown} will be made by the first program"))
+        }
+        // It is being made, or a maker died over it: the next guest completes it.
+        Err(MapError::NotABoard) => Check::warn(
+            NAME,
+            format!("{shown} is not complete"),
+            "if it stays so, end the programs that use it and remove the file",
+        ),
+        Err(e) => Check::no(NAME, format!("{shown}: {e}"), "remove the file"),
+    }
+}
+
+fn netlink_check() -> Check {
+    const NAME: &str = "netlink";
+    match sys::diag::open() {
+        Ok(fd) => {
+            let _ = sys::call::close(fd);
+            Check::ok(NAME, "the kernel says who is at the other end (sock_diag)")
+        }
+        Err(errno) => Check::no(
+            NAME,
+            format!("NETLINK_SOCK_DIAG: {}", nix::errno::Errno::from_raw(errno).desc()),
+            "allow AF_NETLINK sockets (systemd: RestrictAddressFamilies=; seccomp profiles of containers)",
+        ),
+    }
+}
+
+/// What limits a process: `self` or a number.
+fn process_limits(process: &str) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let read = |file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}"));
+    if let Ok(status) = read("status") {
+        checks.extend(seccomp_check(&status));
+    }
+    if let Ok(limits) = read("limits") {
+        checks.push(descriptors_check(soft_limit(&limits, "Max open files")));
+        checks.push(address_space_check(soft_limit(&limits, "Max address space")));
+    }
+    checks
+}
+
+fn status_value<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::trim))
+}
+
+fn seccomp_check(status: &str) -> Option<Check> {
+    const NAME: &str = "seccomp";
+    Some(match status_value(status, "Seccomp")? {
+        "0" => Check::ok(NAME, "no filter"),
+        "1" => Check::no(NAME, "strict mode allows read and write only", "nothing helps"),
+        _ => Check::warn(
+            NAME,
+            "a filter is at work",
+            "it must allow mmap, mprotect, fallocate, fcntl locks and AF_NETLINK sockets",
+        ),
+    })
+}
+
+/// A soft limit of `/proc/PID/limits`; `None`: unlimited.
+fn soft_limit(limits: &str, name: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn descriptors_check(soft: Option<u64>) -> Check {
+    const NAME: &str = "descriptors";
+    match soft {
+        Some(n) if n < DESCRIPTORS_WARN => Check::warn(
+            NAME,
+            format!("at most {n} open files"),
+            "the library needs three of its own; raise the limit (ulimit -n, LimitNOFILE=)",
+        ),
+        Some(n) => Check::ok(NAME, format!("at most {n} open files")),
+        None => Check::ok(NAME, "no limit of open files"),
+    }
+}
+
+fn address_space_check(soft: Option<u64>) -> Check {
+    const NAME: &str = "address-space";
+    const NEEDED: u64 = FILE_BYTES as u64;
+    match soft {
+        Some(bytes) if bytes <= NEEDED => Check::no(
+            NAME,
+            format!("address space is limited to {} MiB", bytes >> 20),
+            format!(
+                "the board needs {} GiB of addresses (not memory): ulimit -v unlimited",
+                NEEDED >> 30
+            ),
+        ),
+        Some(bytes) => Check::ok(NAME, format!("limited to {} MiB", bytes >> 20)),
+        None => Check::ok(NAME, "no limit"),
+    }
+}
+
+/// Looks at a process that runs.
+pub(crate) fn examine_process(pid: u32) -> Report {
+    let proc = PathBuf::from(format!("/proc/{pid}"));
+    let comm = std::fs::read_to_string(proc.join("comm"));
+    let name = comm.map_or_else(|_| "it".into(), |c| c.trim_end().to_owned());
+    let checks = if proc.exists() {
+        process_checks(&proc, pid)
+    } else {
+        vec![Check::no("process", format!("there is no process {pid}"), "see ps(1)")]
+    };
+    Report::new(name, Some(pid), checks)
+}
+
+fn process_checks(proc: &Path, pid: u32) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let exe = proc.join("exe");
+    let program = std::fs::read_link(&exe).and_then(|shown| Program::at(&exe, shown));
+    match program {
+        Ok(program) => {
+            // How it was started decides about privileges, and that is over: see `loaded`.
+            let of_start = |c: &Check| matches!(c.name, "set-uid" | "capabilities");
+            checks.extend(program_checks(&program).into_iter().filter(|c| !of_start(c)));
+        }
+        Err(e) => {
+            let found = format!("process {pid} cannot be looked at: {e}");
+            checks.push(Check::no("process", found, "ask as the same user, or as root"));
+            return checks;
+        }
+    }
+    let environ = std::fs::read(proc.join("environ")).unwrap_or_default();
+    checks.push(loaded_check(proc));
+    checks.push(switch_check(variable(&environ, "SHUNT_ENABLED")));
+    checks.push(slot_check(proc, pid, &environ));
+    checks.extend(process_limits(&pid.to_string()));
+    checks
+}
+
+/// A variable in the text of `/proc/PID/environ`.
+fn variable(environ: &[u8], name: &str) -> Option<String> {
+    let value = |entry: &[u8]| {
+        let value = entry.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    };
+    environ.split(|b| *b == 0).find_map(value)
+}
+
+fn loaded_check(proc: &Path) -> Check {
+    const NAME: &str = "loaded";
+    let maps = match std::fs::read(proc.join("maps")) {
+        Ok(maps) => String::from_utf8_lossy(&maps).into_owned(),
+        Err(e) => {
+            return Check::no(
+                NAME,
+                format!("its maps cannot be read: {e}"),
+                "ask as the same user, or as root",
+            );
+        }
+    };
+    match maps.lines().find_map(library_in_map) {
+        Some(path) if path.ends_with(" (deleted)") => Check::warn(
+            NAME,
+            path,
+            "the library was replaced since it started: start it again to use the new one",
+        ),
+        Some(path) => Check::ok(NAME, path),
+        None => Check::no(NAME, "the library is not loaded", "start it by `shunt run -- PROGRAM`"),
+    }
+}
+
+/// The path in a line of `/proc/PID/maps`, if it is the library's.
+fn library_in_map(line: &str) -> Option<&str> {
+    let path = &line[line.find('/')?..];
+    let plain = path.strip_suffix(" (deleted)").unwrap_or(path);
+    (plain.rsplit('/').next() == Some(run::LIBRARY)).then_some(path)
+}
+
+fn switch_check(enabled: Option<String>) -> Check {
+    const NAME: &str = "settings";
+    let mut limits = Limits::default();
+    match enabled {
+        Some(text) if limits.set("enabled", &text).is_ok() && !limits.enabled => {
+            Check::no(NAME, format!("switched off by SHUNT_ENABLED={text}"), "start it without")
+        }
+        _ => Check::ok(NAME, "switched on"),
+    }
+}
+
+/// Whether the process is on the board.
+fn slot_check(proc: &Path, pid: u32, environ: &[u8]) -> Check {
+    let namespace = |proc: &Path| std::fs::read_link(proc.join("ns/net")).ok();
+    if namespace(proc) != namespace(Path::new("/proc/self")) {
+        let advice = format!("ask from there: nsenter -t {pid} -n shunt doctor --pid {pid}");
+        return Check::warn(SLOT, "it is in another network namespace", advice);
+    }
+    let status = std::fs::read_to_string(proc.join("status")).unwrap_or_default();
+    // The last one is its number in its own pid namespace, which is what it writes on the board.
+    let inner = status_value(&status, "NSpid").and_then(|ids| ids.split_whitespace().last());
+    let inner = inner.and_then(|id| id.parse().ok()).unwrap_or(pid);
+    // Real, effective, saved, file system.
+    let uid = status_value(&status, "Uid").and_then(|ids| ids.split_whitespace().nth(1));
+    let dir = variable(environ, "SHUNT_DIR").filter(|d| !d.is_empty());
+    let dir = dir.or_else(|| uid.map(|uid| format!("/dev/shm/shunt-{uid}")));
+    let processes = match snapshot::take(dir.as_deref()) {
+        Ok(snapshot) => snapshot.unwrap_or_default().processes,
+        Err(e) => return Check::warn(SLOT, format!("{e:#}"), "the board cannot be read"),
+    };
+    match processes.iter().find(|p| p.pid == inner) {
+        Some(p) => Check::ok(
+            SLOT,
+            format!(
+                "{}, with {} connections in shared memory and {} on TCP",
+                p.slot, p.connections_shm, p.connections_tcp
+            ),
+        ),
+        None => {
+            Check::warn(SLOT, "holds none", "it takes one with its first listener or connection")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,192 @@
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use super::*;
+
+fn native() -> Native {
+    let interpreter = Some("/lib64/ld-linux-x86-64.so.2".into());
+    Native { loadable: true, interpreter, go: false, needed: vec!["libc.so.6".into()] }
+}
+
+fn program(elf: Result<Elf, elf::BadElf>) -> Program {
+    let path = PathBuf::from("/bin/x");
+    Program {
+        path: path.clone(),
+        scripts: Vec::new(),
+        loaded: path,
+        elf,
+        privileges: Privileges::default(),
+    }
+}
+
+#[track_caller]
+fn stays(elf: Elf, why: &str) {
+    let reason = reason_for_tcp(&program(Ok(elf))).expect("stays on TCP");
+    assert!(reason.contains(why), "{reason}");
+}
+
+#[test]
+fn verdicts() {
+    let loader = elf_of_true().interpreter;
+    let plain = Native { interpreter: loader, ..native() };
+    assert_eq!(reason_for_tcp(&program(Ok(Elf::Native(plain.clone())))), None);
+    let uring = Native { needed: vec!["liburing.so.2".into()], ..plain.clone() };
+    assert_eq!(reason_for_tcp(&program(Ok(Elf::Native(uring)))), None, "only a warning");
+    stays(Elf::Native(Native { interpreter: None, ..native() }), "statically linked");
+    stays(Elf::Native(Native { go: true, ..plain.clone() }), "Go");
+    stays(Elf::Native(Native { go: true, interpreter: None, ..native() }), "Go");
+    let musl = Some("/lib/ld-musl-x86_64.so.1".into());
+    stays(Elf::Native(Native { interpreter: musl, ..native() }), "musl");
+    stays(Elf::Native(Native { interpreter: Some("/no/loader".into()), ..native() }), "/no/loader");
+    stays(Elf::Native(Native { loadable: false, ..plain }), "object file");
+    stays(Elf::Foreign { bits: 32, machine: 3 }, "32 bits");
+    let broken = reason_for_tcp(&program(Err(elf::BadElf::NotElf))).unwrap();
+    assert!(broken.contains("not an ELF file"), "{broken}");
+}
+
+#[test]
+fn a_loader_that_could_choke_on_the_library_does_not_get_it() {
+    let refuses = |elf| program(elf).refuses_preload();
+    let musl = Native { interpreter: Some("/lib/ld-musl-x86_64.so.1".into()), ..native() };
+    assert!(refuses(Ok(Elf::Native(musl))));
+    assert!(refuses(Ok(Elf::Foreign { bits: 32, machine: 3 })));
+    assert!(!refuses(Ok(Elf::Native(native()))));
+    // Harmless there, and of use to what it starts.
+    assert!(!refuses(Ok(Elf::Native(Native { interpreter: None, ..native() }))));
+    assert!(!refuses(Ok(Elf::Native(Native { go: true, ..native() }))));
+}
+
+#[test]
+fn names_cannot_speak_to_the_terminal() {
+    let report = Report::new("prog\x1b[2J".into(), None, vec![Check::ok("a", "x\ry")]);
+    assert_eq!(report.text(), "ok    a  x?y\nprog?[2J can be accelerated\n");
+}
+
+fn elf_of_true() -> Native {
+    match Program::follow("/bin/true".into(), None).unwrap().elf.unwrap() {
+        Elf::Native(native) => native,
+        foreign @ Elf::Foreign { .. } => panic!("{foreign:?}"),
+    }
+}
+
+#[test]
+fn privileges_matter_where_they_change_who_we_are() {
+    let outcome = |p: Privileges, uid: u32, name: &str| {
+        let checks = privilege_checks(p, uid);
+        checks.iter().find(|c| c.name == name).unwrap().outcome
+    };
+    let to_root = Privileges { set_uid: Some(0), ..Privileges::default() };
+    assert_eq!(outcome(to_root, 1000, "set-uid"), Outcome::No);
+    assert_eq!(outcome(to_root, 0, "set-uid"), Outcome::Ok);
+    let other_group = nix::unistd::getgid().as_raw() + 1;
+    let to_group = Privileges { set_gid: Some(other_group), ..Privileges::default() };
+    assert_eq!(outcome(to_group, 1000, "set-uid"), Outcome::No);
+    let both = Privileges { set_uid: Some(1000), set_gid: Some(other_group), capabilities: false };
+    assert_eq!(outcome(both, 1000, "set-uid"), Outcome::No);
+    let capable = Privileges { capabilities: true, ..Privileges::default() };
+    assert_eq!(outcome(capable, 1000, "capabilities"), Outcome::No);
+    assert_eq!(outcome(capable, 0, "capabilities"), Outcome::Ok);
+}
+
+#[test]
+fn the_directory_must_be_ours_and_closed() {
+    let at = tempfile::tempdir().unwrap();
+    let mode = |mode| {
+        std::fs::set_permissions(at.path(), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let uid = sys::call::geteuid();
+    mode(0o700);
+    assert_eq!(directory_check(at.path(), uid).outcome, Outcome::Ok);
+    assert_eq!(directory_check(at.path(), uid + 1).outcome, Outcome::No);
+    mode(0o750);
+    let open = directory_check(at.path(), uid);
+    assert_eq!(open.outcome, Outcome::No);
+    assert!(open.advice.unwrap().starts_with("chmod 700"));
+    mode(0o700);
+    assert_eq!(directory_check(&at.path().join("new"), uid).outcome, Outcome::Ok);
+    assert_eq!(directory_check(&at.path().join("no/such"), uid).outcome, Outcome::No);
+    let file = at.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    assert_eq!(directory_check(&file, uid).outcome, Outcome::No);
+    let link = at.path().join("link");
+    std::os::unix::fs::symlink(at.path(), &link).unwrap();
+    assert_eq!(directory_check(&link, uid).outcome, Outcome::No, "a link could lead anywhere");
+}
+
+#[test]
+fn limits_are_read_as_the_kernel_writes_them() {
+    let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                  Max open files            256                  1048576              files     \n\
+                  Max address space         unlimited            unlimited            bytes     \n";
+    assert_eq!(soft_limit(limits, "Max open files"), Some(256));
+    assert_eq!(soft_limit(limits, "Max address space"), None);
+    assert_eq!(descriptors_check(Some(256)).outcome, Outcome::Warn);
+    assert_eq!(address_space_check(None).outcome, Outcome::Ok);
+    assert_eq!(address_space_check(Some(1 << 30)).outcome, Outcome::No);
+    assert_eq!(address_space_check(Some(1 << 40)).outcome, Outcome::Ok);
+    let outcome = |n: &str| seccomp_check(&format!("Name:\tx\nSeccomp:\t{n}\n")).unwrap().outcome;
+    assert_eq!(
+        [outcome("0"), outcome("1"), outcome("2")],
+        [Outcome::Ok, Outcome::No, Outcome::Warn]
+    );
+    assert_eq!(process_limits("self").len(), 3, "this kernel writes all three");
+}
+
+#[test]
+fn rules_that_name_the_program_are_told() {
+    let outcome = |include: &str, exclude: &str| {
+        let mut limits = Limits::default();
+        limits.set("include", include).unwrap();
+        limits.set("exclude", exclude).unwrap();
+        rules_check(&limits, "nginx").map(|c| c.outcome)
+    };
+    assert_eq!(outcome("", ""), None);
+    assert_eq!(outcome("", "program:nginx"), Some(Outcome::No));
+    assert_eq!(outcome("program:redis", ""), Some(Outcome::No));
+    assert_eq!(outcome("program:redis,port:80", ""), Some(Outcome::Warn));
+    assert_eq!(outcome("program:nginx", ""), Some(Outcome::Warn));
+}
+
+#[test]
+fn a_process_without_the_library_is_told_apart() {
+    let report = examine_process(std::process::id());
+    assert!(!report.accelerated);
+    assert_eq!(report.reason.as_deref(), Some("the library is not loaded"));
+    let mut child = Command::new("true").spawn().unwrap();
+    child.wait().unwrap();
+    let gone = examine_process(child.id());
+    assert_eq!(gone.reason, Some(format!("there is no process {}", child.id())));
+}
+
+#[test]
+fn the_library_is_known_in_maps_by_its_name() {
+    let line = |path: &str| format!("7f00-7f01 r-xp 00000000 08:01 12   {path}");
+    let found = |path: &str| library_in_map(&line(path)).map(str::to_owned);
+    assert_eq!(found("/opt/libshunt_preload.so"), Some("/opt/libshunt_preload.so".into()));
+    let deleted = "/opt/libshunt_preload.so (deleted)";
+    assert_eq!(found(deleted), Some(deleted.into()));
+    assert_eq!(found("/opt/libshunt_preload.so.bak"), None);
+    assert_eq!(library_in_map("7f00-7f01 rw-p 00000000 00:00 0 [heap]"), None);
+}
+
+#[test]
+fn a_variable_is_read_whole() {
+    let environ = b"XSHUNT_DIR=/no\0SHUNT_DIR=/yes\0SHUNT_DIRX=/no\0";
+    assert_eq!(variable(environ, "SHUNT_DIR"), Some("/yes".into()));
+    assert_eq!(variable(environ, "SHUNT"), None);
+}
+
+#[test]
+fn the_verdict_names_the_first_reason() {
+    let checks = vec![
+        Check::ok("a", "fine"),
+        Check::no("b", "first reason", "do this"),
+        Check::no("c", "second reason", "do that"),
+    ];
+    let report = Report::new("prog".into(), None, checks);
+    let text = report.text();
+    assert!(text.contains("no    b  first reason; do this\n"), "{text}");
+    assert!(text.ends_with("prog stays on TCP: first reason\n"), "{text}");
+    let report = Report::new("prog".into(), None, vec![Check::ok("a", "fine")]);
+    assert_eq!(report.text(), "ok    a  fine\nprog can be accelerated\n");
+}

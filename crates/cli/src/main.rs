@@ -1,0 +1,38 @@
+//! `shunt`: start programs under Shunt, see what it does, find out why it does not.
+//!
+//! The logic is in the modules, apart from what it prints; [`commands`] is the way in.
+//!
+//! There is no Rust `main`, because Rust's start-up code ignores SIGPIPE for the whole process: a
+//! program started by `shunt run` would inherit that, or (were it set back) would not inherit what
+//! our own caller had set. Services of systemd, for one, start with SIGPIPE ignored. So SIGPIPE
+//! stays as it is, and `shunt stat | head` ends as any other command does.
+
+#![cfg_attr(not(test), no_main)]
+
+mod commands;
+mod config;
+mod doctor;
+mod elf;
+mod man;
+mod program;
+mod run;
+mod snapshot;
+mod stat;
+mod table;
+mod top;
+
+/// Where the C library starts us.
+#[cfg(not(test))]
+// SAFETY: the one `main` of the program, with the signature that the C library calls.
+#[unsafe(no_mangle)]
+pub extern "C" fn main(
+    _count: std::ffi::c_int,
+    _arguments: *const *const std::ffi::c_char,
+) -> std::ffi::c_int {
+    std::process::exit(commands::main().into())
+}
+
+#[cfg(test)]
+fn main() {
+    std::process::exit(commands::main().into())
+}

@@ -1,0 +1,278 @@
+//! The manual pages: options from the command line's own definitions, the rest from here.
+//!
+//! `shunt man DIR` writes them; those in `docs/man` are checked by a test to be the same.
+
+use std::path::Path;
+
+use anyhow::Context;
+use clap::{Command, CommandFactory};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
+use local::Reason;
+use local::config::SETTINGS;
+
+use crate::commands::{self, Cli};
+
+const CONFIG: &str = "SHUNT_CONFIG";
+
+/// A term and what it means.
+type Entry = (String, String);
+
+const RUN_EXIT: &[(&str, &str)] = &[
+    ("125", "shunt itself failed: a wrong option or setting, or the library was not found"),
+    ("126", "the program was found but cannot be executed"),
+    ("127", "the program was not found"),
+    ("otherwise", "that of the program, which has replaced shunt"),
+];
+const DOCTOR_EXIT: &[(&str, &str)] = &[
+    ("0", "the program can be (with --pid: is) accelerated"),
+    ("1", "it stays on TCP"),
+    ("2", "wrong usage"),
+];
+const STAT_EXIT: &[(&str, &str)] = &[
+    ("0", "success; also when there is no board, and so nothing to show"),
+    ("1", "the board cannot be read"),
+    ("2", "wrong usage"),
+];
+const MAIN_EXIT: &[(&str, &str)] = &[
+    ("0", "success"),
+    ("1", "failure"),
+    ("2", "wrong usage; shunt run has values of its own, see shunt-run(1)"),
+];
+
+const JSON_FIELDS: &[(&str, &str)] = &[
+    (
+        "version, board, time_ms, truncated",
+        "version of this format (1); path of the board; when it was read, milliseconds since 1970; \
+         whether something was left out because there was too much",
+    ),
+    ("processes", "one object for each process"),
+    ("  slot, pid, uid, program, alive, since", "who; since in seconds since 1970"),
+    ("  memory_owned_bytes, memory_used_bytes", "shared memory taken, and in use for buffers"),
+    ("  connections_shm, connections_tcp", "ends of connections that are open now, by mode"),
+    (
+        "  attached_total, closed_total",
+        "connections that were ever in shared memory, and those closed",
+    ),
+    (
+        "  bytes_tx, bytes_rx, doorbells, sleeps, spins, stalls",
+        "since the process joined: bytes sent and received through shared memory; one-byte wake-ups \
+         sent over TCP; sleeps in the kernel; waits that spinning answered; times a buffer was full",
+    ),
+    ("  fallbacks", "reason, words, count: why connections stayed on TCP or went back to it"),
+    ("link_groups", "one object for each pair of processes with connections in shared memory"),
+    ("  slot, pid, program, peer_slot, peer_pid, peer_program", "the two processes"),
+    (
+        "  connections, bytes_tx, bytes_rx, doorbells, sleeps, stalls",
+        "over the connections that are open now; tx from the first to the second; bells, sleeps and \
+         stalls of both",
+    ),
+    ("connections", "one object for each end of a connection"),
+    ("  half, generation", "together, these name the end for as long as it exists"),
+    (
+        "  state",
+        "ACTIVE, INIT (offered), PEERCLW (we have shut down), APPCLW (the peer has), CLOSED",
+    ),
+    ("  mode, reason, reason_words", "SHM or TCP; why TCP: number and words; 0 and null in SHM"),
+    ("  tx_mode, rx_mode", "mode of each direction; rx_mode is null if the peer is not known"),
+    ("  client", "whether this end called connect()"),
+    ("  uid, inode, fd, slot, pid, program, alive", "whose end it is"),
+    ("  local_address, local_port, peer_address, peer_port", "its addresses, IPv4 written as such"),
+    ("  peer_slot, peer_pid, peer_program, peer_half", "the other end, null if it is not known"),
+    ("  since_ns", "when it was offered or attached, nanoseconds since 1970"),
+    ("  sends, receives", "calls that sent, and that received bytes"),
+    ("  bytes_tx, bytes_rx, doorbells, sleeps, spins, stalls", "of this end, as for processes"),
+    (
+        "  tx_buffer_bytes, tx_buffer_used_bytes, tx_buffer_peak_bytes",
+        "buffer that this end writes to",
+    ),
+    ("  rx_buffer_bytes, rx_buffer_used_bytes", "buffer that the peer writes to"),
+    ("listeners", "port, slot, pid, uid, program: one object for each port listened on"),
+];
+
+fn entries(from: &[(&str, &str)]) -> Vec<Entry> {
+    from.iter().map(|(term, meaning)| ((*term).to_owned(), (*meaning).to_owned())).collect()
+}
+
+/// What matters to those who only look.
+fn environment_of_viewers() -> Vec<Entry> {
+    environment()
+        .into_iter()
+        .filter(|(name, _)| ["SHUNT_DIR", CONFIG].contains(&name.as_str()))
+        .collect()
+}
+
+fn environment() -> Vec<Entry> {
+    let own = [
+        (CONFIG, "path of the configuration file, instead of the usual ones"),
+        ("SHUNT_PRELOAD", "path of libshunt_preload.so, instead of the usual places"),
+        (
+            "LD_PRELOAD",
+            "shunt run puts the library in front of what is there and keeps the rest; see ld.so(8)",
+        ),
+    ];
+    let settings = SETTINGS.iter().map(|s| (s.env.to_owned(), s.help.to_owned()));
+    settings.chain(entries(&own)).collect()
+}
+
+fn files() -> Vec<Entry> {
+    entries(&[
+        (
+            "~/.config/shunt/config.toml, /etc/shunt/config.toml",
+            "settings; the first that exists is read. $XDG_CONFIG_HOME stands for ~/.config where it is set",
+        ),
+        (
+            "/dev/shm/shunt-UID/board-NETNS",
+            "the board: who takes part, and the shared memory; one for each user and network namespace. \
+             Made by the first program, and free to be removed when none runs",
+        ),
+        (
+            "libshunt_preload.so",
+            "the library: looked for beside the shunt program, then in ../lib/shunt, /usr/lib/shunt and \
+             /usr/local/lib/shunt",
+        ),
+    ])
+}
+
+fn reasons() -> Vec<Entry> {
+    Reason::ALL.iter().map(|r| (r.code().to_string(), r.words().to_owned())).collect()
+}
+
+fn section(roff: &mut Roff, title: &str, entries: Vec<Entry>) {
+    roff.control("SH", [title]);
+    for (term, meaning) in entries {
+        roff.control("TP", []);
+        roff.text([bold(term)]);
+        roff.text([roman(meaning)]);
+    }
+}
+
+/// Text that stays as it is set.
+fn verbatim(roff: &mut Roff, title: &str, text: &str) {
+    roff.control("SH", [title]);
+    roff.control("nf", []);
+    for line in text.lines() {
+        roff.text([roman(line)]);
+    }
+    roff.control("fi", []);
+}
+
+fn see_also(roff: &mut Roff, own: &str) {
+    let pages = ["shunt", "shunt-run", "shunt-doctor", "shunt-stat", "shunt-top"];
+    let others = pages.iter().filter(|page| **page != own).map(|page| format!("{page}(1)"));
+    let others: Vec<String> = others.chain(["ld.so(8)".into(), "ss(8)".into()]).collect();
+    roff.control("SH", ["SEE ALSO"]);
+    roff.text([roman(others.join(", "))]);
+}
+
+/// One page: its file name and text.
+fn page(command: &Command) -> anyhow::Result<(String, String)> {
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
+    let source = format!("shunt {}", env!("CARGO_PKG_VERSION"));
+    let man = Man::new(command.clone()).title(name.as_str()).source(source).manual("Shunt");
+    let mut bytes = Vec::new();
+    man.render_title(&mut bytes)?;
+    man.render_name_section(&mut bytes)?;
+    man.render_synopsis_section(&mut bytes)?;
+    man.render_description_section(&mut bytes)?;
+    man.render_options_section(&mut bytes)?;
+    if command.get_subcommands().any(|c| !c.is_hide_set()) {
+        man.render_subcommands_section(&mut bytes)?;
+    }
+    let mut roff = Roff::default();
+    more_sections(&mut roff, &name);
+    see_also(&mut roff, &name);
+    let mut text = String::from_utf8(bytes).context("not UTF-8")?;
+    text.push_str(&roff.to_roff());
+    Ok((format!("{name}.1"), without_repeated_preambles(&text)))
+}
+
+/// Each piece of a page brings the same preamble, which defines an apostrophe; one is enough.
+fn without_repeated_preambles(text: &str) -> String {
+    let preamble = |line: &str| line.starts_with(".ie \\n(.g") || line.starts_with(".el .ds Aq");
+    let lines = text.lines().enumerate().filter(|(i, line)| *i < 2 || !preamble(line));
+    lines.flat_map(|(_, line)| [line, "\n"]).collect()
+}
+
+fn more_sections(roff: &mut Roff, name: &str) {
+    let (examples, exit) = match name {
+        "shunt-run" => (Some(commands::EXAMPLES_RUN), RUN_EXIT),
+        "shunt-doctor" => (Some(commands::EXAMPLES_DOCTOR), DOCTOR_EXIT),
+        "shunt-stat" => (Some(commands::EXAMPLES_STAT), STAT_EXIT),
+        "shunt-top" => (None, STAT_EXIT),
+        _ => (Some(commands::EXAMPLES), MAIN_EXIT),
+    };
+    if name == "shunt-stat" {
+        section(roff, "JSON", entries(JSON_FIELDS));
+        section(roff, "REASONS FOR TCP", reasons());
+    }
+    let looks = matches!(name, "shunt-stat" | "shunt-top");
+    section(roff, "ENVIRONMENT", if looks { environment_of_viewers() } else { environment() });
+    section(roff, "FILES", files());
+    section(roff, "EXIT STATUS", entries(exit));
+    if let Some(examples) = examples {
+        verbatim(roff, "EXAMPLES", examples.strip_prefix("Examples:\n").unwrap_or(examples));
+    }
+}
+
+/// Each page: its file name and text.
+fn pages() -> anyhow::Result<Vec<(String, String)>> {
+    let mut command = Cli::command();
+    command.build();
+    let visible = command.get_subcommands().filter(|c| !c.is_hide_set());
+    std::iter::once(&command).chain(visible).map(page).collect()
+}
+
+/// Writes the pages.
+pub(crate) fn write(dir: &Path) -> anyhow::Result<()> {
+    std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+    for (name, text) in pages()? {
+        let path = dir.join(name);
+        std::fs::write(&path, text).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_pages_in_docs_are_up_to_date() {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/man");
+        let mut names = BTreeSet::new();
+        for (name, text) in pages().unwrap() {
+            let there = std::fs::read_to_string(dir.join(&name)).unwrap_or_default();
+            let how = "run: cargo run -p shunt-cli -- man docs/man";
+            assert!(there == text, "docs/man/{name} is out of date; {how}");
+            names.insert(name);
+        }
+        let files = std::fs::read_dir(dir).unwrap().map(|f| f.unwrap().file_name().into_string());
+        let files: BTreeSet<String> = files.map(Result::unwrap).collect();
+        assert_eq!(files, names, "a page that nobody writes");
+    }
+
+    #[test]
+    fn each_page_has_its_sections() {
+        for (name, text) in pages().unwrap() {
+            for title in ["NAME", "SYNOPSIS", "OPTIONS", "ENVIRONMENT", "FILES", "EXIT STATUS"] {
+                let heading = [format!(".SH {title}\n"), format!(".SH \"{title}\"\n")];
+                assert!(heading.iter().any(|h| text.contains(h)), "{name}: {title}");
+            }
+            assert!(!text.contains("man DIR"), "{name} has a hidden command");
+        }
+    }
+
+    /// Names of the fields in the manual, by the array that they belong to.
+    #[test]
+    fn each_field_of_the_json_is_in_the_manual() {
+        let documented: BTreeSet<&str> =
+            JSON_FIELDS.iter().flat_map(|(names, _)| names.trim().split(", ")).collect();
+        for field in crate::stat::tests::fields() {
+            let inside = ["reason", "words", "count"].contains(&field.as_str());
+            assert!(inside || documented.contains(field.as_str()), "{field} is not documented");
+        }
+    }
+}

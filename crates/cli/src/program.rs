@@ -1,0 +1,214 @@
+//! The program that a name on the command line means: through PATH, through `#!`, to an ELF file.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::{AccessFlags, eaccess};
+
+use crate::elf::{self, BadElf, Bytes, Elf};
+
+/// What glibc searches when there is no PATH.
+const PATH_DEFAULT: &str = "/bin:/usr/bin";
+/// As the kernel: scripts whose interpreters are scripts.
+const SCRIPTS_MAX: usize = 4;
+/// As the kernel: what of a `#!` line is read.
+const LINE_BYTES_MAX: usize = 256;
+
+/// Why a name leads to no program.
+#[derive(Debug)]
+pub(crate) enum NoProgram {
+    /// There is no such file.
+    NotFound(String),
+    /// There is, and it cannot be executed.
+    NotExecutable(String),
+}
+
+impl std::fmt::Display for NoProgram {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::NotFound(why) | Self::NotExecutable(why)) = self;
+        f.write_str(why)
+    }
+}
+
+/// Finds a program as execvp(3) does.
+pub(crate) fn find(name: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, NoProgram> {
+    if name.as_bytes().contains(&b'/') {
+        return executable(Path::new(name)).map(|()| name.into());
+    }
+    if name.is_empty() {
+        return Err(NoProgram::NotFound("the name is empty".into()));
+    }
+    let default = OsString::from(PATH_DEFAULT);
+    let mut refused = None;
+    for dir in std::env::split_paths(path.unwrap_or(&default)) {
+        let dir = if dir.as_os_str().is_empty() { PathBuf::from(".") } else { dir };
+        let candidate = dir.join(name);
+        match executable(&candidate) {
+            Ok(()) => return Ok(candidate),
+            Err(e @ NoProgram::NotExecutable(_)) => refused = refused.or(Some(e)),
+            Err(NoProgram::NotFound(_)) => {}
+        }
+    }
+    Err(refused.unwrap_or_else(|| NoProgram::NotFound("not found in PATH".into())))
+}
+
+fn executable(path: &Path) -> Result<(), NoProgram> {
+    let shown = path.display();
+    let file = std::fs::metadata(path).map_err(|e| match e.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            NoProgram::NotFound(format!("{shown}: no such file"))
+        }
+        _ => NoProgram::NotExecutable(format!("{shown}: {e}")),
+    })?;
+    if file.is_dir() {
+        return Err(NoProgram::NotExecutable(format!("{shown} is a directory")));
+    }
+    eaccess(path, AccessFlags::X_OK).map_err(|_| {
+        NoProgram::NotExecutable(format!("{shown} is not executable for you (see chmod(1))"))
+    })
+}
+
+/// Bits and attributes that make the loader ignore LD_PRELOAD.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Privileges {
+    /// Set-user-id: to whom.
+    pub(crate) set_uid: Option<u32>,
+    /// Set-group-id: to which.
+    pub(crate) set_gid: Option<u32>,
+    /// It has file capabilities.
+    pub(crate) capabilities: bool,
+}
+
+impl Privileges {
+    fn of(path: &Path) -> io::Result<Self> {
+        let file = std::fs::metadata(path)?;
+        let mode = file.permissions().mode();
+        // Set-gid without the group's execute bit has meant mandatory locking.
+        let set_gid = mode & 0o2010 == 0o2010;
+        Ok(Self {
+            set_uid: (mode & 0o4000 != 0).then(|| file.uid()),
+            set_gid: set_gid.then(|| file.gid()),
+            // A file system without attributes has no capabilities.
+            capabilities: xattr::get_deref(path, "security.capability").is_ok_and(|c| c.is_some()),
+        })
+    }
+}
+
+/// A `#!` line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shebang {
+    interpreter: PathBuf,
+    argument: Option<OsString>,
+}
+
+fn shebang(head: &[u8]) -> Option<Shebang> {
+    let line = head.strip_prefix(b"#!")?;
+    let end = line.iter().position(|b| *b == b'\n').unwrap_or(line.len());
+    let line = line[..end].trim_ascii();
+    let cut = line.iter().position(|b| b" \t".contains(b)).unwrap_or(line.len());
+    let (interpreter, argument) = line.split_at(cut);
+    let argument = argument.trim_ascii();
+    if interpreter.is_empty() {
+        return None;
+    }
+    Some(Shebang {
+        interpreter: OsStr::from_bytes(interpreter).into(),
+        argument: (!argument.is_empty()).then(|| OsString::from_vec(argument.to_vec())),
+    })
+}
+
+/// The program that env(1) would run: `env python3`, `env -S VAR=1 python3 -u`.
+fn program_of_env(argument: &OsStr) -> Option<&OsStr> {
+    let word = |w: &&[u8]| !w.is_empty() && !w.starts_with(b"-") && !w.contains(&b'=');
+    argument.as_bytes().split(|b| b" \t".contains(b)).find(word).map(OsStr::from_bytes)
+}
+
+/// A program, followed to the file that the kernel loads.
+#[derive(Debug)]
+pub(crate) struct Program {
+    /// The file that the name means.
+    pub(crate) path: PathBuf,
+    /// Scripts on the way: each file, and what runs it.
+    pub(crate) scripts: Vec<(PathBuf, PathBuf)>,
+    /// The last file: the one that is loaded.
+    pub(crate) loaded: PathBuf,
+    /// What it is.
+    pub(crate) elf: Result<Elf, BadElf>,
+    /// Its privileges.
+    pub(crate) privileges: Privileges,
+}
+
+impl Program {
+    /// Follows a program that was found.
+    pub(crate) fn follow(path: PathBuf, search: Option<&OsStr>) -> Result<Self, NoProgram> {
+        let mut scripts = Vec::new();
+        let mut loaded = path.clone();
+        loop {
+            let unreadable = |e: io::Error| {
+                NoProgram::NotExecutable(format!("{} cannot be read: {e}", loaded.display()))
+            };
+            let file = File::open(&loaded).map_err(unreadable)?;
+            let head = file.at(0, LINE_BYTES_MAX);
+            let Some(next) = interpreter_of(&loaded, &head, search)? else {
+                let privileges = Privileges::of(&loaded).map_err(unreadable)?;
+                return Ok(Self { path, scripts, elf: elf::parse(&file), loaded, privileges });
+            };
+            if scripts.len() == SCRIPTS_MAX {
+                let why = format!("{}: too many scripts run each other", path.display());
+                return Err(NoProgram::NotExecutable(why));
+            }
+            scripts.push((loaded, next.clone()));
+            loaded = next;
+        }
+    }
+
+    /// The same for a file that is known to be the loaded one, such as `/proc/PID/exe`.
+    pub(crate) fn at(link: &Path, shown: PathBuf) -> io::Result<Self> {
+        let elf = elf::parse(&File::open(link)?);
+        let privileges = Privileges::of(link)?;
+        Ok(Self { path: shown.clone(), scripts: Vec::new(), loaded: shown, elf, privileges })
+    }
+
+    /// Whether its dynamic loader could choke on the library: not glibc's, or not of our machine.
+    pub(crate) fn refuses_preload(&self) -> bool {
+        match &self.elf {
+            Ok(Elf::Native(native)) => native.is_musl(),
+            Ok(Elf::Foreign { .. }) => true,
+            Err(_) => false,
+        }
+    }
+}
+
+/// What runs a file which is not loaded itself.
+fn interpreter_of(
+    path: &Path,
+    head: &[u8],
+    search: Option<&OsStr>,
+) -> Result<Option<PathBuf>, NoProgram> {
+    let Some(line) = shebang(head) else {
+        // A text without `#!`: execvp(3) and shells give it to /bin/sh.
+        let text = !head.is_empty() && !head.starts_with(b"\x7fELF") && !head.contains(&0);
+        return Ok(text.then(|| PathBuf::from("/bin/sh")));
+    };
+    executable(&line.interpreter).map_err(|e| {
+        let why = format!("the interpreter of {}: {e}", path.display());
+        match e {
+            NoProgram::NotFound(_) => NoProgram::NotFound(why),
+            NoProgram::NotExecutable(_) => NoProgram::NotExecutable(why),
+        }
+    })?;
+    let is_env = line.interpreter.file_name() == Some(OsStr::new("env"));
+    match line.argument.as_deref().and_then(program_of_env).filter(|_| is_env) {
+        Some(name) => find(name, search).map(Some).map_err(|e| {
+            NoProgram::NotFound(format!("{} asks env(1) for {name:?}: {e}", path.display()))
+        }),
+        None => Ok(Some(line.interpreter)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

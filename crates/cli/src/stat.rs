@@ -1,0 +1,290 @@
+//! `shunt stat`: connections, processes and link groups, as a table or as JSON.
+
+use std::io::{IsTerminal, Write};
+use std::thread::sleep;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::snapshot::{Connection, LinkGroup, Listener, Mode, Process, Snapshot, Watch};
+use crate::table::{Side, bytes, count, render, socket};
+
+/// Version of the JSON object: a field may be added, but none changes its meaning within one.
+const JSON_VERSION: u32 = 1;
+const CLEAR_SCREEN: &str = "\x1b[H\x1b[2J";
+
+/// What to show.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct View {
+    /// As JSON.
+    pub(crate) json: bool,
+    /// Only this process.
+    pub(crate) pid: Option<u32>,
+    /// Also what is closing, what the dead left behind, and listeners.
+    pub(crate) all: bool,
+    /// Sums and not connections.
+    pub(crate) totals: bool,
+    /// Again after this time.
+    pub(crate) watch: Option<Duration>,
+}
+
+#[derive(Serialize)]
+struct Json<'a> {
+    version: u32,
+    board: &'a str,
+    time_ms: u64,
+    #[serde(flatten)]
+    snapshot: &'a Snapshot,
+}
+
+/// Prints what the board says, once or again and again.
+pub(crate) fn run(view: &View, dir: Option<&str>, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut watch = Watch::new(dir)?;
+    let clear = view.watch.is_some() && !view.json && std::io::stdout().is_terminal();
+    loop {
+        let snapshot = watch.look()?;
+        if clear {
+            out.write_all(CLEAR_SCREEN.as_bytes())?;
+        }
+        out.write_all(page(view, snapshot, &watch.path())?.as_bytes())?;
+        out.flush()?;
+        let Some(pause) = view.watch else { return Ok(()) };
+        if !clear && !view.json {
+            writeln!(out)?;
+            out.flush()?;
+        }
+        sleep(pause);
+    }
+}
+
+/// What is printed in one round. `snapshot`: `None` if there is no board.
+fn page(view: &View, snapshot: Option<Snapshot>, board: &str) -> anyhow::Result<String> {
+    let absent = snapshot.is_none();
+    let snapshot = select(snapshot.unwrap_or_default(), view);
+    if view.json {
+        let time_ms = sys::call::wall_ns() / 1_000_000;
+        let json = Json { version: JSON_VERSION, board, time_ms, snapshot: &snapshot };
+        // A line a round, so that a reader of a stream knows where an object ends.
+        let text = match view.watch {
+            Some(_) => serde_json::to_string(&json)?,
+            None => serde_json::to_string_pretty(&json)?,
+        };
+        return Ok(text + "\n");
+    }
+    if absent {
+        return Ok(format!("no board at {board}: no program runs under shunt here\n"));
+    }
+    Ok(text(&snapshot, view))
+}
+
+/// Leaves out what was not asked for.
+fn select(mut snapshot: Snapshot, view: &View) -> Snapshot {
+    if !view.all {
+        snapshot.connections.retain(Connection::is_current);
+        snapshot.processes.retain(|p| p.alive);
+    }
+    if let Some(pid) = view.pid {
+        snapshot.connections.retain(|c| c.involves(pid));
+        snapshot.processes.retain(|p| p.pid == pid);
+        snapshot.link_groups.retain(|g| g.pid == pid || g.peer_pid == pid);
+        snapshot.listeners.retain(|l| l.pid == pid);
+    }
+    snapshot
+}
+
+fn text(snapshot: &Snapshot, view: &View) -> String {
+    let mut text = String::new();
+    if view.totals {
+        text += &processes(&snapshot.processes);
+        text += &section("Link groups", link_groups(&snapshot.link_groups));
+        text += &section("Fallbacks to TCP", fallbacks(&snapshot.processes));
+    } else {
+        text += &connections(&snapshot.connections);
+    }
+    if view.all {
+        text += &section("Listeners", listeners(&snapshot.listeners));
+    }
+    text + "\n" + &summary(snapshot) + "\n"
+}
+
+fn section(title: &str, table: Option<String>) -> String {
+    table.map(|table| format!("\n{title}\n{table}")).unwrap_or_default()
+}
+
+/// One line: how many of what.
+pub(crate) fn summary(snapshot: &Snapshot) -> String {
+    let shm = snapshot.connections.iter().filter(|c| c.mode == Mode::Shm).count();
+    let tcp = snapshot.connections.len() - shm;
+    let cut = if snapshot.truncated { " (too many: the rest is left out)" } else { "" };
+    format!(
+        "{} processes, {} link groups, {} ends of connections: {shm} in shared memory, {tcp} on TCP{cut}",
+        snapshot.processes.len(),
+        snapshot.link_groups.len(),
+        snapshot.connections.len(),
+    )
+}
+
+/// `SHM`, or `TCP` with the reason's number and words.
+pub(crate) fn mode(c: &Connection) -> String {
+    match (c.mode, c.reason_words) {
+        (Mode::Shm, _) => "SHM".into(),
+        (Mode::Tcp, Some(words)) => format!("TCP {} ({words})", c.reason),
+        (Mode::Tcp, None) => "TCP".into(),
+    }
+}
+
+fn process_name(pid: u32, program: &str) -> String {
+    format!("{pid}/{program}")
+}
+
+/// The peer's process; `-` where it is not known.
+pub(crate) fn peer_name(c: &Connection) -> String {
+    match (c.peer_pid, &c.peer_program) {
+        (Some(pid), Some(program)) => process_name(pid, program),
+        _ => "-".into(),
+    }
+}
+
+fn buffer(used: u64, size: u64) -> String {
+    if size == 0 { "-".into() } else { format!("{}/{}", bytes(used), bytes(size)) }
+}
+
+fn connections(connections: &[Connection]) -> String {
+    use Side::{Left, Right};
+    let columns = [
+        ("State", Left),
+        ("UID", Right),
+        ("Inode", Right),
+        ("Local Address", Left),
+        ("Peer Address", Left),
+        ("Mode", Left),
+        ("Program", Left),
+        ("Peer Program", Left),
+        ("Tx", Right),
+        ("Rx", Right),
+        ("Bells", Right),
+        ("Sleeps", Right),
+        ("Spins", Right),
+        ("Stalls", Right),
+        ("TxBuf", Right),
+        ("RxBuf", Right),
+    ];
+    let row = |c: &Connection| {
+        vec![
+            c.state.name().into(),
+            c.uid.to_string(),
+            c.inode.to_string(),
+            socket(c.local_address, c.local_port),
+            socket(c.peer_address, c.peer_port),
+            mode(c),
+            process_name(c.pid, &c.program) + if c.alive { "" } else { " (dead)" },
+            peer_name(c),
+            bytes(c.counters.bytes_tx),
+            bytes(c.counters.bytes_rx),
+            count(c.counters.doorbells),
+            count(c.counters.sleeps),
+            count(c.counters.spins),
+            count(c.counters.stalls),
+            buffer(c.tx_buffer_used_bytes, c.tx_buffer_bytes),
+            buffer(c.rx_buffer_used_bytes, c.rx_buffer_bytes),
+        ]
+    };
+    render(&columns, &connections.iter().map(row).collect::<Vec<_>>())
+}
+
+fn processes(processes: &[Process]) -> String {
+    use Side::{Left, Right};
+    let columns = [
+        ("PID", Right),
+        ("Program", Left),
+        ("UID", Right),
+        ("SHM", Right),
+        ("TCP", Right),
+        ("Attached", Right),
+        ("Closed", Right),
+        ("Tx", Right),
+        ("Rx", Right),
+        ("Bells", Right),
+        ("Sleeps", Right),
+        ("Spins", Right),
+        ("Stalls", Right),
+        ("Memory", Right),
+        ("Buffers", Right),
+    ];
+    let row = |p: &Process| {
+        vec![
+            p.pid.to_string(),
+            p.program.clone() + if p.alive { "" } else { " (dead)" },
+            p.uid.to_string(),
+            p.connections_shm.to_string(),
+            p.connections_tcp.to_string(),
+            count(p.attached_total),
+            count(p.closed_total),
+            bytes(p.counters.bytes_tx),
+            bytes(p.counters.bytes_rx),
+            count(p.counters.doorbells),
+            count(p.counters.sleeps),
+            count(p.counters.spins),
+            count(p.counters.stalls),
+            bytes(p.memory_owned_bytes),
+            bytes(p.memory_used_bytes),
+        ]
+    };
+    render(&columns, &processes.iter().map(row).collect::<Vec<_>>())
+}
+
+fn link_groups(groups: &[LinkGroup]) -> Option<String> {
+    use Side::{Left, Right};
+    let columns = [
+        ("Program", Left),
+        ("Peer Program", Left),
+        ("Connections", Right),
+        ("Tx", Right),
+        ("Rx", Right),
+        ("Bells", Right),
+        ("Sleeps", Right),
+        ("Stalls", Right),
+    ];
+    let row = |g: &LinkGroup| {
+        vec![
+            process_name(g.pid, &g.program),
+            process_name(g.peer_pid, &g.peer_program),
+            g.connections.to_string(),
+            bytes(g.bytes_tx),
+            bytes(g.bytes_rx),
+            count(g.doorbells),
+            count(g.sleeps),
+            count(g.stalls),
+        ]
+    };
+    let rows: Vec<_> = groups.iter().map(row).collect();
+    (!rows.is_empty()).then(|| render(&columns, &rows))
+}
+
+fn fallbacks(processes: &[Process]) -> Option<String> {
+    use Side::{Left, Right};
+    let columns = [("Program", Left), ("Connections", Right), ("Reason", Left)];
+    let row = |p: &Process| {
+        let program = process_name(p.pid, &p.program);
+        let fallback = move |f: &crate::snapshot::Fallback| {
+            vec![program.clone(), f.count.to_string(), format!("{} ({})", f.reason, f.words)]
+        };
+        p.fallbacks.iter().map(fallback).collect::<Vec<_>>()
+    };
+    let rows: Vec<_> = processes.iter().flat_map(row).collect();
+    (!rows.is_empty()).then(|| render(&columns, &rows))
+}
+
+fn listeners(listeners: &[Listener]) -> Option<String> {
+    use Side::{Left, Right};
+    let columns = [("State", Left), ("UID", Right), ("Port", Right), ("Program", Left)];
+    let row = |l: &Listener| {
+        let program = process_name(l.pid, &l.program);
+        vec!["LISTEN".into(), l.uid.to_string(), l.port.to_string(), program]
+    };
+    let rows: Vec<_> = listeners.iter().map(row).collect();
+    (!rows.is_empty()).then(|| render(&columns, &rows))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,120 @@
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::*;
+use crate::snapshot::tests::Fixture;
+
+/// Renders everything, for tests that only want no panic.
+pub(crate) fn show(snapshot: Snapshot) {
+    for (json, totals) in [(true, false), (false, true), (false, false)] {
+        let view = View { json, totals, all: true, ..View::default() };
+        assert!(!page(&view, Some(snapshot.clone()), "/x").unwrap().is_empty());
+    }
+}
+
+fn json(view: &View, snapshot: Option<Snapshot>) -> Value {
+    let view = View { json: true, ..view.clone() };
+    serde_json::from_str(&page(&view, snapshot, "/dev/shm/x/board-1").unwrap()).unwrap()
+}
+
+fn names(value: &Value, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+            into.insert(name.clone());
+            names(value, into);
+        }),
+        Value::Array(items) => items.iter().for_each(|item| names(item, into)),
+        _ => {}
+    }
+}
+
+/// Each field name that the JSON can have.
+pub(crate) fn fields() -> BTreeSet<String> {
+    let view = View { all: true, ..View::default() };
+    let mut all = BTreeSet::new();
+    let mut snapshot = Fixture::busy().snapshot();
+    // Described as a list, not field by field.
+    snapshot.listeners.clear();
+    names(&json(&view, Some(snapshot)), &mut all);
+    all
+}
+
+#[test]
+fn without_a_board_there_is_one_line_or_an_empty_object() {
+    let text = page(&View::default(), None, "/x/board-1").unwrap();
+    assert_eq!(text, "no board at /x/board-1: no program runs under shunt here\n");
+    let object = json(&View::default(), None);
+    for list in ["processes", "link_groups", "connections", "listeners"] {
+        assert_eq!(object[list], Value::Array(Vec::new()), "{list}");
+    }
+    assert_eq!(object["version"], 1);
+}
+
+#[test]
+fn the_table_has_what_users_of_smcss_look_for() {
+    let text = page(&View::default(), Some(Fixture::busy().snapshot()), "/x").unwrap();
+    let mut lines = text.lines();
+    let headings = lines.next().unwrap();
+    for heading in ["State", "UID", "Inode", "Local Address", "Peer Address", "Mode"] {
+        assert!(headings.contains(heading), "{headings}");
+    }
+    assert!(text.contains("127.0.0.1:80"), "{text}");
+    assert!(text.contains("  SHM  "), "{text}");
+    assert!(text.contains("TCP 1 (peer does not run under shunt)"), "{text}");
+    assert!(text.contains("TCP 26 (offered, not taken)"), "{text}");
+    assert!(!text.contains("CLOSED") && !text.contains("gone"), "{text}");
+    assert!(text.ends_with("4 ends of connections: 2 in shared memory, 2 on TCP\n"), "{text}");
+}
+
+#[test]
+fn all_shows_the_closed_the_dead_and_listeners() {
+    let view = View { all: true, ..View::default() };
+    let text = page(&view, Some(Fixture::busy().snapshot()), "/x").unwrap();
+    assert!(text.contains("CLOSED") && text.contains("gone (dead)"), "{text}");
+    assert!(text.contains("\nListeners\n") && text.contains("LISTEN"), "{text}");
+}
+
+#[test]
+fn totals_are_of_processes_pairs_and_reasons() {
+    let view = View { totals: true, ..View::default() };
+    let text = page(&view, Some(Fixture::busy().snapshot()), "/x").unwrap();
+    assert!(text.contains("\nLink groups\n") && text.contains("/server"), "{text}");
+    assert!(text.contains("\nFallbacks to TCP\n"), "{text}");
+    assert!(text.contains("1 (peer does not run under shunt)"), "{text}");
+    assert!(!text.contains("127.0.0.1"), "{text}");
+}
+
+#[test]
+fn json_has_the_ends_of_a_connection_that_name_each_other() {
+    let object = json(&View::default(), Some(Fixture::busy().snapshot()));
+    let connections = object["connections"].as_array().unwrap();
+    let linked: Vec<_> = connections.iter().filter(|c| !c["peer_half"].is_null()).collect();
+    assert_eq!(linked.len(), 2);
+    assert_eq!(linked[0]["peer_half"], linked[1]["half"]);
+    assert_eq!(linked[0]["mode"], "SHM");
+    assert_eq!(linked[0]["state"], "ACTIVE");
+    assert_eq!(linked[0]["local_address"], "127.0.0.1");
+    assert_eq!(linked[0]["reason_words"], Value::Null);
+    assert_eq!(linked[0]["bytes_tx"], 100);
+    assert_eq!(object["processes"][0]["fallbacks"][0]["count"], 3);
+}
+
+#[test]
+fn a_process_is_chosen_by_its_id() {
+    let snapshot = Fixture::busy().snapshot();
+    let gone = snapshot.processes.iter().find(|p| p.program == "gone").unwrap().pid;
+    let view = View { pid: Some(gone), all: true, ..View::default() };
+    let object = json(&view, Some(snapshot));
+    assert_eq!(object["processes"].as_array().unwrap().len(), 1);
+    assert_eq!(object["connections"].as_array().unwrap().len(), 1);
+    assert_eq!(object["link_groups"].as_array().unwrap().len(), 0);
+    assert_eq!(object["listeners"].as_array().unwrap().len(), 0);
+}
+
+#[test]
+fn a_stream_has_an_object_a_line() {
+    let view = View { json: true, watch: Some(Duration::from_secs(1)), ..View::default() };
+    let text = page(&view, Some(Fixture::busy().snapshot()), "/x").unwrap();
+    assert_eq!(text.lines().count(), 1);
+}

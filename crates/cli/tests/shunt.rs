@@ -1,0 +1,256 @@
+//! The program as people run it: what it executes, with which environment, and its exit status.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const SHUNT: &str = env!("CARGO_BIN_EXE_shunt");
+const LIBRARY: &str = "libshunt_preload.so";
+
+/// A place of its own: a home without configuration, no board, and a library that does nothing.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self { dir: tempfile::tempdir().expect("temporary directory") };
+        // Any shared library will do: what is tested is who loads it, and not what it does.
+        std::fs::copy(some_shared_library(), place.library()).expect("copy");
+        place
+    }
+
+    fn library(&self) -> PathBuf {
+        self.dir.path().join(LIBRARY)
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("SHUNT_") || name == "LD_PRELOAD" {
+                command.env_remove(name);
+            }
+        }
+        command.env("HOME", self.dir.path()).env_remove("XDG_CONFIG_HOME");
+        command.env("SHUNT_PRELOAD", self.library());
+        command.env("SHUNT_DIR", self.dir.path().join("board"));
+        command
+    }
+
+    fn shunt(&self, arguments: &[&str]) -> Output {
+        self.command(SHUNT).args(arguments).output().expect("shunt")
+    }
+}
+
+/// One that this process has loaded itself, so it is for this machine.
+fn some_shared_library() -> PathBuf {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let path = |line: &str| line.find('/').map(|at| line[at..].to_owned());
+    let is_plain = |path: &String| path.contains("/libgcc_s.so") || path.contains("/libm.so");
+    maps.lines().filter_map(path).find(is_plain).expect("libgcc_s or libm is loaded").into()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn exits(output: &Output, status: i32) {
+    assert_eq!(output.status.code(), Some(status), "{}", text(&output.stderr));
+}
+
+#[test]
+fn the_program_replaces_shunt_and_its_exit_status_is_its_own() {
+    let place = Place::new();
+    exits(&place.shunt(&["run", "--", "sh", "-c", "exit 7"]), 7);
+    let mut child = place.command(SHUNT);
+    child.args(["run", "sh", "-c", "echo $$ $0 $1", "a", "--log"]);
+    let child = child.stdout(std::process::Stdio::piped()).spawn().expect("shunt");
+    let id = child.id();
+    let output = child.wait_with_output().expect("shunt");
+    assert_eq!(text(&output.stdout), format!("{id} a --log\n"), "same process, same arguments");
+    assert_eq!(text(&output.stderr), "", "not a word");
+}
+
+#[test]
+fn the_program_gets_the_library_and_the_settings() {
+    let place = Place::new();
+    let other = place.dir.path().join("other.so");
+    std::fs::copy(some_shared_library(), &other).expect("copy");
+    let script =
+        "echo $LD_PRELOAD; echo $SHUNT_SPIN_US $SHUNT_LOG; grep -c shunt_preload /proc/$$/maps";
+    let output = place
+        .command(SHUNT)
+        .env("LD_PRELOAD", &other)
+        .env("SHUNT_SPIN_US", "7")
+        // Nested, which must not add it twice.
+        .args([
+            "run",
+            "--log",
+            "info",
+            "--",
+            SHUNT,
+            "run",
+            "--spin-us",
+            "9",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ])
+        .output()
+        .expect("shunt");
+    exits(&output, 0);
+    let stdout = text(&output.stdout);
+    let mut lines = stdout.lines();
+    let expected = format!("{}:{}", place.library().display(), other.display());
+    assert_eq!(lines.next(), Some(expected.as_str()));
+    assert_eq!(lines.next(), Some("9 info"));
+    assert_ne!(lines.next(), Some("0"), "it is loaded");
+}
+
+#[test]
+fn off_loads_nothing() {
+    let place = Place::new();
+    let script = "echo \"[$LD_PRELOAD] $SHUNT_ENABLED\"";
+    let output = place.shunt(&["run", "--off", "--", "sh", "-c", script]);
+    assert_eq!(text(&output.stdout), "[] off\n");
+    let output = place.shunt(&["run", "--", SHUNT, "run", "--off", "--", "sh", "-c", script]);
+    assert_eq!(text(&output.stdout), "[] off\n");
+    std::fs::remove_file(place.library()).expect("remove");
+    exits(&place.shunt(&["run", "--off", "--", "true"]), 0);
+}
+
+#[test]
+fn failures_have_the_statuses_of_env() {
+    let place = Place::new();
+    let missing = place.shunt(&["run", "--", "no-such-program"]);
+    exits(&missing, 127);
+    assert_eq!(text(&missing.stderr), "shunt: no-such-program: not found in PATH\n");
+    exits(&place.shunt(&["run", "--", "/no/such/program"]), 127);
+    let plain = place.dir.path().join("plain");
+    std::fs::write(&plain, "x").expect("write");
+    exits(&place.shunt(&["run", "--", plain.to_str().expect("UTF-8")]), 126);
+    exits(&place.shunt(&["run", "--spin-us", "5000", "--", "true"]), 125);
+    exits(&place.shunt(&["run", "--no-such-option", "--", "true"]), 125);
+    exits(&place.shunt(&["run"]), 125);
+    exits(&place.shunt(&["run", "--help"]), 0);
+    std::fs::remove_file(place.library()).expect("remove");
+    let lost = place.shunt(&["run", "--", "true"]);
+    exits(&lost, 125);
+    assert!(text(&lost.stderr).contains(LIBRARY), "{}", text(&lost.stderr));
+}
+
+#[test]
+fn a_file_with_a_mistake_stops_the_start_and_names_the_line() {
+    let place = Place::new();
+    let file = place.dir.path().join("shunt.toml");
+    std::fs::write(&file, "log = \"error\"\nring_mini = \"64K\"\n").expect("write");
+    let output = place.shunt(&["run", "--config", file.to_str().expect("UTF-8"), "--", "true"]);
+    exits(&output, 125);
+    let expected = format!(
+        "shunt: {}:2: no such setting: ring_mini (did you mean ring_min?)\n",
+        file.display()
+    );
+    assert_eq!(text(&output.stderr), expected);
+}
+
+#[test]
+fn signals_are_inherited_as_they_were() {
+    let place = Place::new();
+    for trap in ["", "trap '' PIPE;", "trap '' INT PIPE;"] {
+        let look = "grep SigIgn /proc/self/status";
+        let script = format!("{trap} {look}; {SHUNT} run -- {look}");
+        let output = place.command("sh").args(["-c", &script]).output().expect("sh");
+        let stdout = text(&output.stdout);
+        let lines: Vec<&str> = stdout.lines().collect();
+        assert_eq!(lines.len(), 2, "{}", text(&output.stderr));
+        assert_eq!(lines[0], lines[1], "{trap}");
+    }
+}
+
+#[test]
+fn a_program_that_stays_on_tcp_runs_after_one_line() {
+    let place = Place::new();
+    let source = place.dir.path().join("main.c");
+    std::fs::write(&source, "int main(void) { return 3; }\n").expect("write");
+    let program = place.dir.path().join("static");
+    let built = Command::new("cc").arg("-static").arg("-o").arg(&program).arg(&source).output();
+    if !built.as_ref().is_ok_and(|b| b.status.success()) {
+        eprintln!("skipped: cc -static does not work here: {built:?}");
+        return;
+    }
+    let program = program.to_str().expect("UTF-8");
+    let output = place.shunt(&["run", "--", program]);
+    exits(&output, 3);
+    let stderr = text(&output.stderr);
+    assert!(
+        stderr.starts_with(&format!("shunt: {program} stays on TCP: statically linked")),
+        "{stderr}"
+    );
+    assert_eq!(stderr.lines().count(), 1);
+    let quiet = place.shunt(&["run", "--log", "off", "--", program]);
+    exits(&quiet, 3);
+    assert_eq!(text(&quiet.stderr), "");
+    let verdict = place.shunt(&["doctor", program]);
+    exits(&verdict, 1);
+    assert!(text(&verdict.stdout).contains("stays on TCP: statically linked"));
+}
+
+#[test]
+fn doctor_answers_by_text_and_status() {
+    let place = Place::new();
+    let good = place.shunt(&["doctor", "true"]);
+    exits(&good, 0);
+    assert!(text(&good.stdout).ends_with("true can be accelerated\n"), "{}", text(&good.stdout));
+    let json = place.shunt(&["doctor", "--json", "true"]);
+    let report: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(report["accelerated"], true);
+    assert_eq!(report["reason"], serde_json::Value::Null);
+    let off = place.command(SHUNT).env("SHUNT_ENABLED", "off").args(["doctor", "true"]).output();
+    let off = off.expect("shunt");
+    exits(&off, 1);
+    assert!(text(&off.stdout).contains("switched off by SHUNT_ENABLED in the environment"));
+    exits(&place.shunt(&["doctor", "no-such-program"]), 1);
+    exits(&place.shunt(&["doctor"]), 2);
+    exits(&place.shunt(&["doctor", "true", "--pid", "1"]), 2);
+}
+
+#[test]
+fn doctor_sees_the_library_in_a_process() {
+    let place = Place::new();
+    let mut child = place.command(SHUNT).args(["run", "--", "sleep", "60"]).spawn().expect("shunt");
+    let id = child.id().to_string();
+    let loaded = || text(&place.shunt(&["doctor", "--pid", &id]).stdout);
+    let mut seen = String::new();
+    for _ in 0..200 {
+        seen = loaded();
+        if seen.ends_with(&format!("sleep (process {id}) can be accelerated\n")) {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    child.kill().expect("kill");
+    child.wait().expect("wait");
+    assert!(seen.contains(&place.library().display().to_string()), "{seen}");
+    assert!(seen.ends_with(&format!("sleep (process {id}) can be accelerated\n")), "{seen}");
+}
+
+#[test]
+fn stat_without_a_board_is_empty_and_no_failure() {
+    let place = Place::new();
+    let output = place.shunt(&["stat"]);
+    exits(&output, 0);
+    assert!(text(&output.stdout).starts_with("no board at "), "{}", text(&output.stdout));
+    let json = place.shunt(&["stat", "--json", "--all"]);
+    let object: serde_json::Value = serde_json::from_slice(&json.stdout).expect("JSON");
+    assert_eq!(object["connections"], serde_json::json!([]));
+    assert!(!Path::new(&place.dir.path().join("board")).exists(), "looking makes nothing");
+}
+
+#[test]
+fn top_wants_a_terminal() {
+    let place = Place::new();
+    let output = place.shunt(&["top"]);
+    exits(&output, 1);
+    assert!(text(&output.stderr).contains("shunt stat --watch"));
+}

@@ -1,0 +1,206 @@
+//! How results are told: one line of JSON for each row, or a table for people; and the record.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Context;
+use serde_json::json;
+
+use super::pairs::Pairs;
+
+/// What became of a row.
+#[derive(Clone, Debug)]
+pub(crate) enum Outcome {
+    /// It was measured; a floor is the ratio it must reach.
+    Measured { pairs: Pairs, floor: Option<f64> },
+    /// It cannot be measured here, and why.
+    Skipped(String),
+    /// It failed, and how.
+    Failed(String),
+}
+
+/// A row's result.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    /// The row.
+    pub(crate) name: String,
+    /// Of ours and peer's.
+    pub(crate) unit: &'static str,
+    /// What became of it.
+    pub(crate) outcome: Outcome,
+}
+
+impl Line {
+    /// Whether it is as it must be. What was not measured is nobody's fault.
+    pub(crate) fn passes(&self) -> bool {
+        match &self.outcome {
+            Outcome::Measured { pairs, floor } => floor.is_none_or(|floor| pairs.ratio >= floor),
+            Outcome::Skipped(_) => true,
+            Outcome::Failed(_) => false,
+        }
+    }
+
+    /// One line of JSON, its fields in the order in which people read them.
+    pub(crate) fn json(&self) -> String {
+        let mut fields = vec![("name", json!(self.name))];
+        match &self.outcome {
+            Outcome::Measured { pairs, floor } => fields.extend([
+                ("ours", json!(rounded(pairs.ours))),
+                ("peer", json!(rounded(pairs.peer))),
+                ("unit", json!(self.unit)),
+                ("ratio", json!(rounded(pairs.ratio))),
+                ("ratio_min", json!(rounded(pairs.ratio_min))),
+                ("ratio_max", json!(rounded(pairs.ratio_max))),
+                ("floor", json!(floor)),
+                ("pass", json!(self.passes())),
+            ]),
+            Outcome::Skipped(why) => fields.push(("skipped", json!(why))),
+            Outcome::Failed(how) => fields.extend([("error", json!(how)), ("pass", json!(false))]),
+        }
+        let fields: Vec<String> =
+            fields.into_iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
+        format!("{{{}}}", fields.join(","))
+    }
+
+    /// One line of the table.
+    pub(crate) fn text(&self) -> String {
+        let name = &self.name;
+        match &self.outcome {
+            Outcome::Measured { pairs, floor } => {
+                let (peer, ours) = (short(pairs.peer), short(pairs.ours));
+                let spread = format!("{}..{}", short(pairs.ratio_min), short(pairs.ratio_max));
+                let floor = floor.map_or("-".into(), |floor| format!("{floor}"));
+                let verdict = if self.passes() { "" } else { "  BELOW" };
+                format!(
+                    "{name:58} {peer:>8} {ours:>8} {:8} {:>7}x {spread:>14} {floor:>6}{verdict}",
+                    self.unit,
+                    short(pairs.ratio)
+                )
+            }
+            Outcome::Skipped(why) => format!("{name:58} skipped: {why}"),
+            Outcome::Failed(how) => format!("{name:58} FAILED: {how}"),
+        }
+    }
+}
+
+/// The head of the table.
+pub(crate) fn head() -> String {
+    format!(
+        "{:58} {:>8} {:>8} {:8} {:>8} {:>14} {:>6}",
+        "what", "peer", "ours", "unit", "ratio", "spread", "floor"
+    )
+}
+
+/// Enough digits for a person.
+pub(crate) fn short(figure: f64) -> String {
+    match figure.abs() {
+        size if size >= 999_500.0 => format!("{:.2}M", figure / 1e6),
+        size if size >= 9_999.5 => format!("{:.1}k", figure / 1e3),
+        size if size >= 99.95 => format!("{figure:.0}"),
+        size if size >= 9.995 => format!("{figure:.1}"),
+        size if size < 0.0995 && size > 0.0 => format!("{figure:.4}"),
+        _ => format!("{figure:.2}"),
+    }
+}
+
+/// Six digits: no measurement here has more.
+fn rounded(figure: f64) -> f64 {
+    format!("{figure:.5e}").parse().unwrap_or(figure)
+}
+
+/// Writes `bench/record/DATE-local.txt` and returns where it is.
+///
+/// # Errors
+///
+/// When the file cannot be written.
+pub(crate) fn record(
+    root: &Path,
+    command: &str,
+    lines: &[Line],
+) -> anyhow::Result<std::path::PathBuf> {
+    let path = root.join(format!("bench/record/{}-local.txt", said(root, "date", &["+%F"])));
+    let mut text = String::new();
+    let cpu = cpu_model();
+    let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    writeln!(text, "cpu      {cpu}, {cpus} of them")?;
+    writeln!(text, "kernel   {}", said(root, "uname", &["-sr"]))?;
+    writeln!(text, "control  {}", fs::read_to_string(CONTROL).unwrap_or_default().trim())?;
+    let changed = if said(root, "git", &["status", "--porcelain"]).is_empty() {
+        ""
+    } else {
+        ", with changes"
+    };
+    writeln!(
+        text,
+        "commit   {}{changed}",
+        said(root, "git", &["rev-parse", "--short=12", "HEAD"])
+    )?;
+    writeln!(text, "command  {command}")?;
+    writeln!(
+        text,
+        "\npeer: the same programs over TCP, or what the row names; ratio: how many times as good,"
+    )?;
+    writeln!(text, "the median over the pairs; spread: the worst and the best pair\n")?;
+    writeln!(text, "{}", head())?;
+    lines.iter().try_for_each(|line| writeln!(text, "{}", line.text()))?;
+    fs::create_dir_all(root.join("bench/record"))?;
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(path)
+}
+
+const CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
+
+fn cpu_model() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find(|line| line.starts_with("model name"));
+    line.and_then(|line| line.split_once(':'))
+        .map_or_else(|| "unknown".into(), |(_, model)| model.trim().into())
+}
+
+/// What a command prints, or nothing.
+fn said(root: &Path, program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).current_dir(root).output();
+    output.map_or_else(
+        |_| String::new(),
+        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Line, Outcome, rounded, short};
+    use crate::bench::pairs::{Better, Pairs};
+
+    fn line(ours: f64, floor: Option<f64>) -> Line {
+        let pairs = Pairs::of(&[(100.0, ours)], Better::Higher).unwrap();
+        Line { name: "x".into(), unit: "req/s", outcome: Outcome::Measured { pairs, floor } }
+    }
+
+    #[test]
+    fn a_floor_is_reached_or_not() {
+        assert!(line(200.0, Some(2.0)).passes());
+        assert!(!line(199.0, Some(2.0)).passes());
+        assert!(line(1.0, None).passes());
+        assert!(line(199.0, Some(2.0)).text().ends_with("BELOW"));
+    }
+
+    #[test]
+    fn json_has_each_field() {
+        let json: serde_json::Value = serde_json::from_str(&line(300.0, Some(2.0)).json()).unwrap();
+        for field in
+            ["name", "ours", "peer", "unit", "ratio", "ratio_min", "ratio_max", "floor", "pass"]
+        {
+            assert!(json.get(field).is_some(), "{field}");
+        }
+        assert_eq!(json["ratio"], 3.0);
+    }
+
+    #[test]
+    fn figures_are_short() {
+        let shorts = [0.0, 0.012, 1.234, 98.76, 123.4, 9999.0, 134_567.0, 3_700_000.0].map(short);
+        assert_eq!(shorts, ["0.00", "0.0120", "1.23", "98.8", "123", "9999", "134.6k", "3.70M"]);
+        assert_eq!(rounded(1.0 / 3.0), 0.333_333);
+    }
+}

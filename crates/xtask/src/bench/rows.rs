@@ -1,0 +1,308 @@
+//! What is measured and what it must reach: the table of floors, as rows.
+
+use super::load::Load;
+use super::pairs::Better;
+use super::server::Kind;
+use super::stage::Cpus;
+
+/// What a measurement under Shunt is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Against {
+    /// The same programs over TCP.
+    Tcp,
+    /// The same, and only the server is under Shunt: what it costs where the peer has no Shunt.
+    TcpServerOnly,
+    /// The same, and only the client is under Shunt.
+    TcpClientOnly,
+    /// The same programs over the server's UNIX socket.
+    UnixSocket,
+    /// One cache line between the two CPUs.
+    CacheLine,
+}
+
+/// A comparison.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    /// For people, and for `--only`.
+    pub(crate) name: String,
+    /// The server.
+    pub(crate) server: Kind,
+    /// The client.
+    pub(crate) load: Load,
+    /// Where they run.
+    pub(crate) cpus: Cpus,
+    /// What it is compared with.
+    pub(crate) against: Against,
+    /// Of the figure.
+    pub(crate) unit: &'static str,
+    /// Which figure is better.
+    pub(crate) better: Better,
+    /// The ratio that it must reach.
+    pub(crate) floor: f64,
+    /// Whether `--quick` measures it.
+    pub(crate) quick: bool,
+    /// Whether CPU time and system calls per request are recorded too.
+    pub(crate) costs: bool,
+}
+
+/// Connections that are held idle.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Idle {
+    /// So many.
+    pub(crate) connections: u32,
+    /// Whether `--quick` measures it.
+    pub(crate) quick: bool,
+}
+
+/// Idle connections: how many are held.
+pub(crate) const IDLE: &[Idle] = &[
+    Idle { connections: 1, quick: false },
+    Idle { connections: 1000, quick: true },
+    Idle { connections: 10_000, quick: false },
+];
+
+/// On one CPU Shunt may cost this much and no more.
+const ONE_CPU_FLOOR: f64 = 0.98;
+
+impl Row {
+    fn new(name: String, server: Kind, load: Load, floor: f64) -> Self {
+        let (unit, better) = match load {
+            Load::Wrk { .. } | Load::Redis { .. } | Load::Http { .. } => ("req/s", Better::Higher),
+            Load::PingPong { .. } => ("trips/s", Better::Higher),
+            Load::PingPongTime { .. } => ("ns", Better::Lower),
+            Load::SockperfPingPong => ("us", Better::Lower),
+            Load::SockperfThroughput => ("GB/s", Better::Higher),
+            Load::Iperf { .. } => ("Gb/s", Better::Higher),
+            Load::Pgbench { .. } => ("tx/s", Better::Higher),
+        };
+        let (cpus, against) = (Cpus::Two, Against::Tcp);
+        Self { name, server, load, cpus, against, unit, better, floor, quick: true, costs: false }
+    }
+
+    fn full_only(mut self) -> Self {
+        self.quick = false;
+        self
+    }
+
+    fn with_costs(mut self) -> Self {
+        self.costs = true;
+        self
+    }
+
+    fn against(mut self, against: Against, what: &str) -> Self {
+        self.against = against;
+        self.name = format!("{}, {what}", self.name);
+        self
+    }
+
+    fn on_one_cpu(mut self, floor: f64) -> Self {
+        self.cpus = Cpus::One;
+        self.name = format!("{}, one CPU", self.name);
+        self.floor = floor;
+        self.costs = false;
+        self
+    }
+}
+
+/// Web server and load generator: keep-alive, then a connection for each request.
+pub(crate) fn web() -> Vec<Row> {
+    let keep_alive = |(c, floor)| {
+        Row::new(
+            format!("nginx+wrk keep-alive c={c}"),
+            Kind::Nginx,
+            Load::Wrk { c, close: false },
+            floor,
+        )
+    };
+    let close = |(c, floor)| {
+        Row::new(format!("nginx+wrk close c={c}"), Kind::Nginx, Load::Wrk { c, close: true }, floor)
+    };
+    let mut rows: Vec<Row> = [(1, 5.5), (16, 2.6), (128, 3.0), (500, 3.0)].map(keep_alive).into();
+    rows.extend([(4, 1.0), (8, 1.0), (16, 1.3), (32, 1.0), (64, 1.0), (200, 1.0)].map(close));
+    for row in &mut rows {
+        row.quick = !matches!(row.load, Load::Wrk { c: 8 | 32 | 64, close: true });
+        row.costs = matches!(row.load, Load::Wrk { c: 1 | 16 | 128, close: false });
+    }
+    rows
+}
+
+/// redis, against TCP.
+pub(crate) fn redis() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for command in ["get", "set"] {
+        for (c, floor) in [(1, 4.5), (16, 1.9), (128, 2.2)] {
+            let name = format!("redis-benchmark {} c={c}", command.to_uppercase());
+            let mut row = Row::new(name, Kind::Redis, Load::Redis { command, c }, floor);
+            row.quick = command == "get" || c == 16;
+            row.costs = command == "get" && c != 1;
+            rows.push(row);
+        }
+    }
+    rows
+}
+
+fn redis_unix() -> impl Iterator<Item = Row> {
+    let over_tcp = redis().into_iter().filter(|row| row.name.contains("GET"));
+    over_tcp.map(|mut row| {
+        row.quick = matches!(row.load, Load::Redis { c: 16, .. });
+        row.floor = 1.0;
+        row.costs = false;
+        row.against(Against::UnixSocket, "against its UNIX socket")
+    })
+}
+
+/// One message at a time between two CPUs.
+pub(crate) fn ping_pong() -> Row {
+    Row::new("ping-pong 100 B".into(), Kind::PingPong, Load::PingPong { size: 100 }, 50.0)
+        .with_costs()
+}
+
+fn small_messages() -> Vec<Row> {
+    let time = Row::new(
+        "ping-pong 100 B round trip".into(),
+        Kind::PingPong,
+        Load::PingPongTime { size: 100 },
+        0.4,
+    );
+    vec![
+        ping_pong(),
+        time.against(Against::CacheLine, "against a bare cache line"),
+        Row::new("sockperf ping-pong 14 B".into(), Kind::Sockperf, Load::SockperfPingPong, 30.0),
+    ]
+}
+
+fn bulk() -> Vec<Row> {
+    let mut rows = vec![Row::new(
+        "sockperf throughput 64000 B".into(),
+        Kind::Sockperf,
+        Load::SockperfThroughput,
+        2.0,
+    )];
+    for block in ["64K", "128K", "1M"] {
+        for (cubic, control, floor) in [(true, "cubic", 2.0), (false, "default", 3.0)] {
+            let name = format!("iperf3 {block}, {control}");
+            let row = Row::new(name, Kind::Iperf, Load::Iperf { block, cubic }, floor);
+            rows.push(if block == "128K" { row.full_only() } else { row });
+        }
+    }
+    rows
+}
+
+fn database() -> Vec<Row> {
+    let row = |(c, floor)| {
+        Row::new(format!("pgbench -S c={c}"), Kind::Postgres, Load::Pgbench { c }, floor)
+    };
+    let mut rows: Vec<Row> = [(1, 1.3), (8, 1.0), (32, 1.0)].map(row).into();
+    rows[1].costs = true;
+    rows
+}
+
+/// Shunt on one side only: what everybody else pays.
+fn overhead() -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (close, floor) in [(false, 0.99), (true, 0.98)] {
+        let kind = if close { "close" } else { "keep-alive" };
+        let row = Row::new(
+            format!("nginx+wrk {kind} c=16"),
+            Kind::Nginx,
+            Load::Wrk { c: 16, close },
+            floor,
+        );
+        rows.push(row.clone().against(Against::TcpServerOnly, "server alone under Shunt"));
+        rows.push(row.against(Against::TcpClientOnly, "client alone under Shunt").full_only());
+    }
+    rows
+}
+
+/// Each workload again with both ends on one CPU.
+fn on_one_cpu(rows: &[Row]) -> Vec<Row> {
+    let compared = rows.iter().filter(|row| row.against == Against::Tcp);
+    let again = compared.map(|row| {
+        let floor = if row.load == Load::SockperfPingPong { 1.5 } else { ONE_CPU_FLOOR };
+        let mut row = row.clone().on_one_cpu(floor);
+        // One of each kind.
+        row.quick = match row.load {
+            Load::Wrk { c, .. } => c == 16,
+            Load::Redis { command, c } => command == "get" && c == 16,
+            Load::Pgbench { c } => c == 8,
+            Load::Iperf { block, cubic } => block == "64K" && cubic,
+            Load::SockperfThroughput => false,
+            _ => true,
+        };
+        row
+    });
+    again.collect()
+}
+
+/// What the demonstration shows of a web server and a database: those that people know.
+pub(crate) fn known() -> Vec<Row> {
+    let shown = |row: &Row| {
+        matches!(
+            row.load,
+            Load::Wrk { c: 1 | 16 | 128, close: false } | Load::Redis { command: "get", .. }
+        )
+    };
+    web().into_iter().chain(redis()).filter(shown).collect()
+}
+
+/// What the demonstration shows where those are absent.
+pub(crate) fn built_here() -> Vec<Row> {
+    let load = |c| Load::Http { c, close: false };
+    [1, 16, 128]
+        .map(|c| Row::new(format!("httpd+httpload keep-alive c={c}"), Kind::Httpd, load(c), 1.0))
+        .into()
+}
+
+/// Everything that is compared, in an order in which servers serve as many rows as they can.
+pub(crate) fn all() -> Vec<Row> {
+    let groups =
+        [web(), overhead(), redis(), redis_unix().collect(), small_messages(), bulk(), database()];
+    let mut rows: Vec<Row> = Vec::new();
+    for group in &groups {
+        rows.extend(group.iter().cloned());
+    }
+    for group in
+        groups.iter().filter(|group| group.iter().all(|row| row.against != Against::TcpServerOnly))
+    {
+        rows.extend(on_one_cpu(group));
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Against, all};
+    use crate::bench::stage::Cpus;
+
+    #[test]
+    fn each_row_has_its_own_name() {
+        let mut names: Vec<String> = all().into_iter().map(|row| row.name).collect();
+        let count = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn each_workload_is_also_measured_on_one_cpu() {
+        let rows = all();
+        let two = |name: &str| rows.iter().find(|row| row.name == name);
+        for row in rows.iter().filter(|row| row.cpus == Cpus::Two && row.against == Against::Tcp) {
+            let one = two(&format!("{}, one CPU", row.name)).expect("its row on one CPU");
+            assert!((0.98..=1.5).contains(&one.floor));
+        }
+    }
+
+    #[test]
+    fn floors_that_were_promised() {
+        let floor =
+            |name: &str| all().into_iter().find(|row| row.name == name).map(|row| row.floor);
+        assert_eq!(floor("nginx+wrk keep-alive c=1"), Some(5.5));
+        assert_eq!(floor("nginx+wrk close c=16"), Some(1.3));
+        assert_eq!(floor("redis-benchmark SET c=16"), Some(1.9));
+        assert_eq!(floor("ping-pong 100 B"), Some(50.0));
+        assert_eq!(floor("sockperf ping-pong 14 B, one CPU"), Some(1.5));
+        assert_eq!(floor("iperf3 1M, default"), Some(3.0));
+        assert_eq!(floor("pgbench -S c=1"), Some(1.3));
+    }
+}

@@ -1,0 +1,286 @@
+//! One of CPython's test modules, run to its end whatever its tests do: one that hangs or kills the
+//! process is noted, and the rest runs in a new process.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use serde_json::Value;
+
+use crate::bench::stage::{Running, Stage, name_of, remove_dir};
+
+/// A test that takes longer hangs.
+const PATIENCE_S: u64 = 60;
+/// So many tests of one module may end their process before we give up.
+const FALLS_MAX: usize = 20;
+
+/// Tests that never run: they have nothing to do with TCP, and hang on some machines.
+const LEFT_OUT: &[&str] = &["test.test_socket.ThreadedVSOCKSocketStreamTest.testStream"];
+
+/// How the tests run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Without Shunt.
+    Plain,
+    /// With the library in place and each connection excluded.
+    Excluded,
+    /// Under `shunt run`.
+    Shunt,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Plain => "plain",
+            Self::Excluded => "excluded",
+            Self::Shunt => "shunt",
+        })
+    }
+}
+
+/// How a test ended.
+#[derive(Clone, Debug)]
+pub(super) struct Outcome {
+    kind: String,
+    /// The error, if there was one.
+    pub(super) why: String,
+}
+
+impl Outcome {
+    /// ok, skip, fail, error, xfail, xpass, hang or killed.
+    pub(super) fn kind(&self) -> &str {
+        &self.kind
+    }
+}
+
+/// Equal if they ended in the same way; the words of an error may hold addresses.
+impl PartialEq for Outcome {
+    fn eq(&self, other: &Self) -> bool {
+        self.kind == other.kind
+    }
+}
+
+/// Outcome of each test.
+pub(super) type Outcomes = BTreeMap<String, Outcome>;
+
+/// A Python with its tests, and where it runs them.
+#[derive(Debug)]
+pub(super) struct Python<'a> {
+    stage: &'a Stage,
+    program: PathBuf,
+    version: String,
+    runner: PathBuf,
+}
+
+/// What the journal of one process says.
+#[derive(Debug, Default)]
+struct Journal {
+    outcomes: Outcomes,
+    /// The test that had begun and not ended.
+    open: Option<String>,
+    complete: bool,
+}
+
+impl<'a> Python<'a> {
+    /// The Python that `program` leads to: a wrapper script is left out.
+    ///
+    /// # Errors
+    ///
+    /// When it does not run.
+    pub(super) fn new(stage: &'a Stage, program: &Path) -> anyhow::Result<Self> {
+        let ask = "import sys, test.test_socket; print(sys.executable); print('CPython', sys.version.split()[0])";
+        let output = Command::new(program).args(["-c", ask]).output();
+        let output = output.with_context(|| format!("cannot start {}", program.display()))?;
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        ensure!(
+            output.status.success(),
+            "{} cannot import test.test_socket: {}",
+            program.display(),
+            said.trim()
+        );
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let (program, version) = text.trim().split_once('\n').context("that is no Python")?;
+        let runner = stage.new_dir()?.join("runner.py");
+        fs::write(&runner, super::RUNNER)?;
+        Ok(Self { stage, program: program.into(), version: version.into(), runner })
+    }
+
+    /// Its name and version.
+    pub(super) fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// Runs a whole module.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started, or ends its process too often.
+    pub(super) fn run(&self, suite: &str, mode: Mode) -> anyhow::Result<Outcomes> {
+        let mut outcomes = Outcomes::new();
+        for _ in 0..FALLS_MAX {
+            let done: Vec<&str> =
+                outcomes.keys().map(String::as_str).chain(LEFT_OUT.iter().copied()).collect();
+            let (journal, fall) = self.process(suite, mode, "without", &done.join("\n"))?;
+            let known = outcomes.len();
+            outcomes.extend(journal.outcomes);
+            if journal.complete {
+                return Ok(outcomes);
+            }
+            match journal.open {
+                Some(test) => drop(outcomes.insert(test, fall)),
+                None if outcomes.len() > known => {}
+                None => bail!("the process ends before its first test: {}", fall.why),
+            }
+        }
+        bail!("more than {FALLS_MAX} tests end their process")
+    }
+
+    /// Runs one test alone.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started.
+    pub(super) fn run_one(&self, suite: &str, mode: Mode, test: &str) -> anyhow::Result<Outcomes> {
+        let (journal, fall) = self.process(suite, mode, "only", test)?;
+        let mut outcomes = journal.outcomes;
+        if let Some(test) = journal.open {
+            outcomes.insert(test, fall);
+        }
+        Ok(outcomes)
+    }
+
+    /// One process: its journal, and what to say of a test that was open when it ended.
+    fn process(
+        &self,
+        suite: &str,
+        mode: Mode,
+        selection: &str,
+        names: &str,
+    ) -> anyhow::Result<(Journal, Outcome)> {
+        let dir = self.stage.new_dir()?;
+        let (path, list) = (dir.join("journal"), dir.join("names"));
+        fs::write(&list, names)?;
+        let mut command: Vec<OsString> = Vec::new();
+        if mode != Mode::Plain {
+            command.extend([self.stage.program("shunt").into(), "run".into(), "--".into()]);
+        }
+        command.extend([
+            self.program.clone().into(),
+            self.runner.clone().into(),
+            format!("test.{suite}").into(),
+        ]);
+        command.extend([
+            path.clone().into(),
+            PATIENCE_S.to_string().into(),
+            selection.into(),
+            list.into(),
+        ]);
+        // Every address there is: the library looks at each connection and lets it be.
+        let excluded = [("SHUNT_EXCLUDE", "addr:::/0".into())];
+        let settings: &[_] = if mode == Mode::Excluded { &excluded } else { &[] };
+        let mut running = Running::start(&command, &dir, settings)?;
+        let fall = watch(&mut running, &path)?;
+        drop(running);
+        let journal = Journal::read(&fs::read_to_string(&path).unwrap_or_default());
+        let fall = fall.unwrap_or_else(|| Outcome {
+            // The runner ends itself, after the stacks of all threads, when its patience is over.
+            kind: "hang".into(),
+            why: stack(&fs::read_to_string(dir.join("stderr")).unwrap_or_default()),
+        });
+        remove_dir(&dir);
+        Ok((journal, fall))
+    }
+}
+
+/// Waits for the end; `Some` if the process was killed, or hung so that it could not end itself.
+fn watch(running: &mut Running, journal: &Path) -> anyhow::Result<Option<Outcome>> {
+    use std::os::unix::process::ExitStatusExt;
+    let (mut len, mut since) = (0, Instant::now());
+    loop {
+        if let Some(status) = running.wait(Duration::from_secs(1))? {
+            let killed = status.signal();
+            let how = |signal| Outcome {
+                kind: "killed".into(),
+                why: format!("killed by {}", name_of(signal)),
+            };
+            return Ok(killed.map(how));
+        }
+        let now = fs::metadata(journal).map_or(0, |metadata| metadata.len());
+        if now != len {
+            (len, since) = (now, Instant::now());
+        }
+        if since.elapsed() > Duration::from_secs(PATIENCE_S + 30) {
+            return Ok(Some(Outcome {
+                kind: "hang".into(),
+                why: "it could not even end itself".into(),
+            }));
+        }
+    }
+}
+
+/// Where the main thread stood, innermost first.
+fn stack(said: &str) -> String {
+    let frames = said.lines().skip_while(|line| !line.contains("most recent call first"));
+    let frames = frames.filter_map(|line| line.trim().strip_prefix("File "));
+    let frames: Vec<&str> = frames.take(3).collect();
+    if frames.is_empty() {
+        let last: Vec<&str> = said.lines().rev().take(2).collect();
+        return format!("the process ended; {}", last.join(" | "));
+    }
+    frames.join(" < ")
+}
+
+impl Journal {
+    fn read(text: &str) -> Self {
+        let mut journal = Self::default();
+        for line in text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+            let word = |name: &str| line[name].as_str().map(str::to_owned);
+            if let Some(test) = word("begin") {
+                journal.open = Some(test);
+            } else if let (Some(test), Some(kind)) = (word("test"), word("outcome")) {
+                journal.open = journal.open.take_if(|open| *open != test);
+                journal
+                    .outcomes
+                    .insert(test, Outcome { kind, why: word("why").unwrap_or_default() });
+            } else if line["end"] == true {
+                journal.complete = true;
+            }
+        }
+        journal
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Journal, stack};
+
+    #[test]
+    fn a_journal_that_breaks_off_names_the_test() {
+        let journal = Journal::read(
+            "{\"begin\": \"a\"}\n{\"test\": \"a\", \"outcome\": \"fail\", \"why\": \"x\"}\n{\"begin\": \"b\"}\n{\"te",
+        );
+        assert_eq!(journal.open.as_deref(), Some("b"));
+        assert_eq!(journal.outcomes["a"].kind(), "fail");
+        assert!(!journal.complete);
+    }
+
+    #[test]
+    fn a_whole_journal() {
+        let journal = Journal::read(
+            "{\"begin\": \"a\"}\n{\"test\": \"a\", \"outcome\": \"ok\"}\n{\"end\": true}\n",
+        );
+        assert!(journal.complete && journal.open.is_none());
+    }
+
+    #[test]
+    fn a_stack_is_shortened() {
+        let said = "Timeout (0:01:00)!\nThread 0x1 (most recent call first):\n  File \"a.py\", line 3 in recv\n  \
+                    File \"b.py\", line 9 in test\n";
+        assert_eq!(stack(said), "\"a.py\", line 3 in recv < \"b.py\", line 9 in test");
+    }
+}

@@ -1,0 +1,222 @@
+//! The programs of other people that tests and benchmarks drive: which are absent, and the one
+//! command that brings them.
+//!
+//! Nothing is installed unless a person wrote `--install`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::{env, fs};
+
+use anyhow::{Context, bail};
+use nix::unistd::geteuid;
+
+/// How to see that something is there.
+#[derive(Clone, Copy, Debug)]
+enum Sign {
+    /// A program of this name can be found.
+    Program(&'static str),
+    /// Some Python has this module.
+    PythonModule(&'static str),
+}
+
+/// Something that tests want, and the Debian package that has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    sign: Sign,
+    package: &'static str,
+    why: &'static str,
+}
+
+const fn program(name: &'static str, package: &'static str, why: &'static str) -> Need {
+    Need { sign: Sign::Program(name), package, why }
+}
+
+/// Everything that `cargo xtask test` can make use of. Debian 12 has all of it.
+const NEEDS: &[Need] = &[
+    program("cc", "build-essential", "links Rust, and is what Go and the C test programs need"),
+    program("nginx", "nginx-light", "web server and proxy under load"),
+    program("wrk", "wrk", "load for web servers"),
+    program("redis-server", "redis-server", "pipelining, BGSAVE, replication"),
+    program("redis-benchmark", "redis-tools", "load for redis"),
+    program("memcached", "memcached", "threads and event loops"),
+    program("haproxy", "haproxy", "a proxy that splices"),
+    program("iperf3", "iperf3", "bulk transfer"),
+    program("sockperf", "sockperf", "latency of one message"),
+    program("postgres", "postgresql", "a server that forks for each connection"),
+    program("pgbench", "postgresql-contrib", "load for PostgreSQL"),
+    program("strace", "strace", "counts system calls"),
+    program("curl", "curl", "a client that forks nothing"),
+    program("python3", "python3", "asyncio and prefork servers"),
+    Need {
+        sign: Sign::PythonModule("test.test_socket"),
+        package: "libpython3.11-testsuite",
+        why: "CPython's own socket tests",
+    },
+    program("go", "golang-go", "programs that must stay on TCP unharmed"),
+    program("node", "nodejs", "http and cluster"),
+    program("java", "default-jdk-headless", "NIO selectors"),
+];
+
+/// Services must not start when they are installed: they would take the ports of the tests, and
+/// nobody asked for them. The file is how Debian is told; it goes when we have put it there.
+const APT_SCRIPT: &str = r#"
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+    trap 'rm -f "$policy"' EXIT
+fi
+export DEBIAN_FRONTEND=noninteractive
+apt-get update
+apt-get install --yes --no-install-recommends "$@" && exit 0
+echo "apt-get could not install all of it; trying one by one" >&2
+for package in "$@"; do
+    apt-get install --yes --no-install-recommends "$package" ||
+        echo "could not install $package" >&2
+done
+"#;
+
+impl Need {
+    fn is_met(&self) -> bool {
+        match self.sign {
+            Sign::Program(name) => find(name).is_some(),
+            Sign::PythonModule(name) => python_with(name).is_some(),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self.sign {
+            Sign::Program(name) | Sign::PythonModule(name) => name,
+        }
+    }
+}
+
+/// Names what `cargo xtask COMMAND` could use and this machine lacks, with the one command that
+/// brings it; with `install`, brings it. `programs`: only these; none means all.
+///
+/// # Errors
+///
+/// When `install` is asked for and cannot be tried. That a package could not be installed is told,
+/// not an error: what wants it is skipped with its reason.
+pub(crate) fn check(command: &str, programs: &[&str], install: bool) -> anyhow::Result<()> {
+    let mut absent = absent(programs);
+    if install && !absent.is_empty() {
+        apt_install(&packages(&absent))?;
+        absent.retain(|need| !need.is_met());
+    }
+    if absent.is_empty() {
+        println!("every program that `cargo xtask {command}` uses is here");
+        return Ok(());
+    }
+    println!("not on this machine, so what wants it is skipped:");
+    for need in &absent {
+        println!("  {:18} {}", need.name(), need.why);
+    }
+    let packages = packages(&absent).join(" ");
+    println!("one command brings it:  cargo xtask {command} --install");
+    println!("or, by hand:            apt-get install --no-install-recommends {packages}");
+    Ok(())
+}
+
+fn absent(programs: &[&str]) -> Vec<Need> {
+    let wanted = |need: &&Need| programs.is_empty() || programs.contains(&need.name());
+    NEEDS.iter().filter(wanted).filter(|need| !need.is_met()).copied().collect()
+}
+
+fn packages(needs: &[Need]) -> Vec<&'static str> {
+    needs.iter().map(|need| need.package).collect()
+}
+
+fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
+    if find("apt-get").is_none() {
+        bail!(
+            "--install knows apt-get only, and this machine has none; these Debian packages are \
+             wanted, under the names your system has for them: {}",
+            packages.join(" ")
+        );
+    }
+    println!("installing: {}", packages.join(" "));
+    let mut command = if geteuid().is_root() {
+        Command::new("sh")
+    } else if find("sudo").is_some() {
+        let mut sudo = Command::new("sudo");
+        sudo.arg("sh");
+        sudo
+    } else {
+        bail!(
+            "--install needs root: run `apt-get install {}` as root, then this again",
+            packages.join(" ")
+        );
+    };
+    let status = command
+        .args(["-uc", APT_SCRIPT, "install"])
+        .args(packages)
+        .stdin(Stdio::null())
+        .status()
+        .context("cannot start the package manager")?;
+    if !status.success() {
+        println!("the package manager ended with {status}");
+    }
+    Ok(())
+}
+
+/// Where a program is: on the path, or where Debian keeps servers, PostgreSQL and Go.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    search_path().into_iter().map(|dir| dir.join(name)).find(|path| is_executable(path))
+}
+
+/// The Python that can import `module`, if there is one.
+///
+/// Two are asked, because a Python of one's own in front of the distribution's hides its packages.
+pub(crate) fn python_with(module: &str) -> Option<PathBuf> {
+    let imports = |python: &PathBuf| {
+        let quiet = Command::new(python)
+            .args(["-c", &format!("import {module}")])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status();
+        quiet.is_ok_and(|status| status.success())
+    };
+    find("python3").into_iter().chain([PathBuf::from("/usr/bin/python3")]).find(imports)
+}
+
+fn search_path() -> Vec<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut dirs: Vec<PathBuf> = env::split_paths(&path).collect();
+    dirs.extend(["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/go/bin"].map(PathBuf::from));
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    dirs.extend(versions.map(|version| version.path().join("bin")));
+    dirs
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_found_by_name_and_only_if_they_can_run() {
+        assert!(find("sh").is_some());
+        assert!(find("no-such-program-at-all").is_none());
+        assert!(!is_executable(Path::new("/proc/version")));
+        assert!(!is_executable(Path::new("/usr/bin")), "a directory is no program");
+    }
+
+    #[test]
+    fn each_package_is_asked_for_once() {
+        let mut names = packages(NEEDS);
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), NEEDS.len());
+    }
+
+    #[test]
+    fn the_install_script_is_a_script() {
+        let status = Command::new("sh").args(["-nuc", APT_SCRIPT]).status().unwrap();
+        assert!(status.success());
+    }
+}

@@ -1,0 +1,54 @@
+//! `cargo xtask`: what cargo cannot do alone.
+
+mod bench;
+mod conformance;
+mod demo;
+mod install;
+mod test;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask COMMAND [OPTIONS]
+
+  demo         show real programs side by side, on TCP and under Shunt
+  test         everything a contributor must pass
+                 --install   fetch the Debian packages that are absent
+                 --quick     fewer seeds, no loom models, no documentation
+  bench        measure in pairs against TCP; `cargo xtask bench --help`
+  conformance  CPython's socket tests, plain and under Shunt; `cargo xtask conformance --help`
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let Some((command, rest)) = args.split_first() else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    };
+    let outcome = match command.as_str() {
+        "bench" => bench::main(rest).map(|()| ExitCode::SUCCESS),
+        "conformance" => conformance::main(rest).map(|()| ExitCode::SUCCESS),
+        "demo" => demo::main(rest).map(|()| ExitCode::SUCCESS),
+        "test" => test::main(rest),
+        "help" | "--help" | "-h" => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        other => {
+            eprintln!("there is no `cargo xtask {other}`\n\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    outcome.unwrap_or_else(|e| {
+        eprintln!("error: {e:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// The directory of the workspace: where cargo says this package is, two up.
+fn workspace_root() -> PathBuf {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    package.join("../..").canonicalize().unwrap_or(package)
+}

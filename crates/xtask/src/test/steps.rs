@@ -1,0 +1,356 @@
+//! The steps, and how one is run: streamed, timed, counted, ended when it hangs.
+
+use std::fmt;
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use std::{env, fs};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::tally::{Reader, Tally};
+use crate::install;
+use crate::workspace_root;
+
+/// How a step ended.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Passed,
+    Failed(String),
+    Skipped(String),
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Passed => f.write_str("passed"),
+            Self::Failed(why) => write!(f, "FAILED: {why}"),
+            Self::Skipped(why) => write!(f, "skipped: {why}"),
+        }
+    }
+}
+
+/// What became of a step.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub(crate) name: &'static str,
+    pub(crate) outcome: Outcome,
+    pub(crate) took: Duration,
+    tally: Tally,
+}
+
+impl Report {
+    /// The tests of this step. A step that failed without naming a test is one failure: a harness
+    /// that crashed, or a program that does not compile, must not look like nothing.
+    pub(crate) fn counted(&self) -> Tally {
+        let mut tally = self.tally.clone();
+        if matches!(self.outcome, Outcome::Failed(_)) && tally.failed == 0 {
+            tally.failed = 1;
+        }
+        tally
+    }
+}
+
+/// A step: a command, unless what it needs is absent.
+struct Step {
+    name: &'static str,
+    command: Result<Command, String>,
+    time_max: Duration,
+}
+
+/// All steps of a run.
+pub(crate) struct Plan {
+    steps: Vec<Step>,
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+impl Plan {
+    pub(crate) fn new(quick: bool) -> Self {
+        let target = target_dir();
+        let mut steps = vec![
+            step("formatting", 1, formatting()),
+            step("clippy", 8, clippy()),
+            step("spelling", 1, spelling()),
+            step("licences and duplicates", 2, licences()),
+            step("build what the tests start", 8, Ok(build())),
+            step("tests", 16, Ok(tests(&target, quick))),
+        ];
+        if !quick {
+            steps.push(step("loom models of the lock-free parts", 6, Ok(loom(&target))));
+            steps.push(step("documentation", 4, Ok(documentation())));
+        }
+        Self { steps }
+    }
+
+    /// Runs each step, also after one has failed.
+    pub(crate) fn run(self) -> Vec<Report> {
+        self.steps.into_iter().map(Step::run).collect()
+    }
+}
+
+fn step(name: &'static str, minutes_max: u32, command: Result<Command, String>) -> Step {
+    Step { name, command, time_max: MINUTE * minutes_max }
+}
+
+fn formatting() -> Result<Command, String> {
+    component("fmt", "rustfmt")?;
+    Ok(cargo(&["fmt", "--all", "--check"]))
+}
+
+fn clippy() -> Result<Command, String> {
+    component("clippy", "clippy")?;
+    Ok(cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))
+}
+
+fn spelling() -> Result<Command, String> {
+    if install::find("typos").is_none() {
+        return Err("no typos here; `cargo install typos-cli` brings it".into());
+    }
+    Ok(in_root(Command::new("typos")))
+}
+
+fn licences() -> Result<Command, String> {
+    if install::find("cargo-deny").is_none() {
+        return Err("no cargo-deny here; `cargo install cargo-deny` brings it".into());
+    }
+    Ok(cargo(&["deny", "check", "bans", "licenses", "sources"]))
+}
+
+/// The library that is loaded into programs, the program that loads it, the programs that tests
+/// load it into: built as they are shipped.
+fn build() -> Command {
+    let packages = ["-p", "shunt-preload", "-p", "shunt-cli", "-p", "shunt-testkit"];
+    let mut command = cargo(&["build", "--release"]);
+    command.args(packages);
+    command
+}
+
+fn tests(target: &std::path::Path, quick: bool) -> Command {
+    let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--", "--show-output"]);
+    command.env("SHUNT_BIN_DIR", target.join("release"));
+    if quick {
+        command.env("SHUNT_TEST_QUICK", "1");
+    }
+    command
+}
+
+fn loom(target: &std::path::Path) -> Command {
+    let mut command = cargo(&["test", "-p", "shunt-sys", "--lib", "--release"]);
+    command
+        .env("RUSTFLAGS", "--cfg loom")
+        .env("LOOM_MAX_PREEMPTIONS", "3")
+        // Its own directory: other flags would rebuild everything, each time.
+        .env("CARGO_TARGET_DIR", target.join("loom"));
+    command
+}
+
+fn documentation() -> Command {
+    let mut command = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    command
+}
+
+fn component(subcommand: &str, name: &str) -> Result<(), String> {
+    let version = cargo(&[subcommand, "--version"]).stderr(Stdio::null()).output();
+    if version.is_ok_and(|output| output.status.success()) {
+        return Ok(());
+    }
+    Err(format!("no {name} here; `rustup component add {name}` brings it"))
+}
+
+fn cargo(args: &[&str]) -> Command {
+    let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(args);
+    in_root(command)
+}
+
+fn in_root(mut command: Command) -> Command {
+    command.current_dir(workspace_root()).stdin(Stdio::null());
+    command
+}
+
+fn target_dir() -> PathBuf {
+    let dir = env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
+    workspace_root().join(dir)
+}
+
+impl Step {
+    fn run(self) -> Report {
+        println!("\n== {}", self.name);
+        let start = Instant::now();
+        let mut reader = Reader::default();
+        let outcome = match self.command {
+            Ok(command) => stream(command, start + self.time_max, &mut reader),
+            Err(absent) => Outcome::Skipped(absent),
+        };
+        reader.finish();
+        let took = start.elapsed();
+        println!("== {}: {outcome} ({})", self.name, super::seconds(took));
+        Report { name: self.name, outcome, took, tally: reader.tally }
+    }
+}
+
+/// Runs a command until it ends or `deadline` has passed, handing its lines on.
+fn stream(mut command: Command, deadline: Instant, reader: &mut Reader) -> Outcome {
+    let mut child = match command.stdout(Stdio::piped()).spawn() {
+        Ok(child) => child,
+        Err(e) => {
+            let program = command.get_program().to_string_lossy();
+            return Outcome::Failed(format!("cannot start {program}: {e}"));
+        }
+    };
+    let lines = lines_of(child.stdout.take());
+    match follow(&mut child, &lines, deadline, reader) {
+        Some(status) if status.success() => Outcome::Passed,
+        Some(status) => Outcome::Failed(status.to_string()),
+        None => {
+            end(&mut child);
+            Outcome::Failed("it hung, and was ended".into())
+        }
+    }
+}
+
+/// Lines as they come, until the last process that may write them has ended.
+fn lines_of(output: Option<impl Read + Send + 'static>) -> Receiver<String> {
+    let (sender, receiver) = channel();
+    thread::spawn(move || {
+        let Some(output) = output else { return };
+        for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+            let line = String::from_utf8_lossy(&line).into_owned();
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// `None` if the deadline came first.
+///
+/// The end of the child is the end, not the end of its output: a server that a test has leaked
+/// would keep that open for ever.
+fn follow(
+    child: &mut Child,
+    lines: &Receiver<String>,
+    deadline: Instant,
+    reader: &mut Reader,
+) -> Option<ExitStatus> {
+    let mut ended = None;
+    while Instant::now() < deadline {
+        match lines.recv_timeout(Duration::from_millis(200)) {
+            Ok(line) => {
+                if reader.handle_line(&line) {
+                    println!("{line}");
+                }
+                continue;
+            }
+            Err(_) if ended.is_some() => return ended,
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => thread::sleep(Duration::from_millis(20)),
+        }
+        ended = child.try_wait().ok().flatten();
+    }
+    ended
+}
+
+/// Ends a child and all that it has started.
+fn end(child: &mut Child) {
+    for pid in descendants(child.id()).into_iter().filter_map(|pid| i32::try_from(pid).ok()) {
+        println!("ending process {pid}");
+        // One that has ended by itself meanwhile is what we want.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+    }
+    let _ = child.wait();
+}
+
+/// A process and all below it, parents first.
+fn descendants(root: u32) -> Vec<u32> {
+    let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            Some((pid, parent_of(pid)?))
+        })
+        .collect();
+    let mut found = vec![root];
+    let mut next = 0;
+    while let Some(&parent) = found.get(next) {
+        found.extend(parents.iter().filter(|(_, p)| *p == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    found
+}
+
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name is in parentheses and may hold anything; state and parent follow the last one.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sh(script: &str) -> Command {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        command
+    }
+
+    fn run(script: &str, time_max: Duration) -> (Outcome, Tally) {
+        let mut reader = Reader::default();
+        let outcome = stream(sh(script), Instant::now() + time_max, &mut reader);
+        (outcome, reader.tally)
+    }
+
+    #[test]
+    fn the_last_lines_of_a_command_are_counted() {
+        let script = "echo running 3 tests; echo 'test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured'";
+        let (outcome, tally) = run(script, MINUTE);
+        assert!(matches!(outcome, Outcome::Passed));
+        assert_eq!(tally.passed, 3);
+    }
+
+    #[test]
+    fn a_crash_counts_as_a_failure() {
+        let (outcome, tally) = run("kill -SEGV $$", MINUTE);
+        let report = Report { name: "x", outcome, took: MINUTE, tally };
+        assert_eq!(report.counted().failed, 1);
+    }
+
+    #[test]
+    fn a_step_that_hangs_ends_with_its_children() {
+        let start = Instant::now();
+        let (outcome, _) = run("sleep 600 & sleep 600", Duration::from_millis(300));
+        assert!(matches!(outcome, Outcome::Failed(_)));
+        assert!(start.elapsed() < MINUTE);
+    }
+
+    #[test]
+    fn a_server_left_behind_does_not_hold_up_the_step() {
+        let start = Instant::now();
+        let (outcome, _) = run("sleep 5 & exit 0", MINUTE);
+        assert!(matches!(outcome, Outcome::Passed));
+        assert!(start.elapsed() < Duration::from_secs(4));
+    }
+
+    #[test]
+    fn children_are_found_below_their_parents() {
+        let mut child = sh("sleep 600 & wait").spawn().unwrap();
+        let deadline = Instant::now() + MINUTE;
+        while descendants(child.id()).len() < 2 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(10));
+        }
+        let family = descendants(child.id());
+        end(&mut child);
+        assert_eq!(family.len(), 2);
+    }
+}

@@ -1,0 +1,245 @@
+//! How many tests ran, read from what `cargo test` prints while it prints it.
+
+use std::fmt;
+
+/// Tests counted so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) passed: usize,
+    pub(crate) failed: usize,
+    /// Ignored by an attribute; those that skipped themselves are in `skips`.
+    pub(crate) ignored: usize,
+    /// Tests that said `skipped: reason` and ended well, with the reason.
+    pub(crate) skips: Vec<(String, String)>,
+}
+
+impl Tally {
+    /// Both together.
+    pub(crate) fn and(mut self, other: &Self) -> Self {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+        self.skips.extend_from_slice(&other.skips);
+        self
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} passed, {} failed", self.passed, self.failed)?;
+        match self.ignored + self.skips.len() {
+            0 => Ok(()),
+            skipped => write!(f, ", {skipped} skipped"),
+        }
+    }
+}
+
+/// Reads the output of test harnesses run with `--show-output`.
+///
+/// What passing tests printed is read for `skipped:` and then hidden; all else is for people.
+#[derive(Debug, Default)]
+pub(crate) struct Reader {
+    pub(crate) tally: Tally,
+    /// Tests in the harness that runs; what tests print may look like the end of another one.
+    running: Option<usize>,
+    /// Outcomes that the harness has told one by one: all there is if it crashes.
+    told: Tally,
+    /// Inside of what passing tests printed.
+    in_successes: bool,
+    test: String,
+    skips: Vec<(String, String)>,
+}
+
+impl Reader {
+    /// Takes a line; answers whether a person wants to see it.
+    pub(crate) fn handle_line(&mut self, line: &str) -> bool {
+        match line {
+            "successes:" => self.in_successes = true,
+            "failures:" => self.in_successes = false,
+            _ => {}
+        }
+        if !self.in_successes {
+            if let Some(tests) = parse_start(line) {
+                self.finish();
+                self.running = Some(tests);
+            }
+            self.handle_outcome(line);
+        }
+        if let Some(result) = parse_result(line)
+            && self.running == Some(result.iter().sum())
+        {
+            self.handle_end(result);
+        }
+        if self.in_successes {
+            self.handle_success(line);
+        }
+        !self.in_successes
+    }
+
+    /// No more lines of this harness. One that began and did not end has crashed: what it had told
+    /// counts, and so does the crash.
+    pub(crate) fn finish(&mut self) {
+        let told = std::mem::take(&mut self.told);
+        if self.running.take().is_some() {
+            self.tally = std::mem::take(&mut self.tally).and(&told);
+            self.tally.failed += 1;
+            self.in_successes = false;
+            self.skips.clear();
+        }
+    }
+
+    fn handle_outcome(&mut self, line: &str) {
+        if !line.starts_with("test ") {
+            return;
+        }
+        match line.rsplit_once(" ... ").map(|(_, outcome)| outcome) {
+            Some("ok") => self.told.passed += 1,
+            Some("FAILED") => self.told.failed += 1,
+            Some(outcome) if outcome.starts_with("ignored") => self.told.ignored += 1,
+            _ => {}
+        }
+    }
+
+    fn handle_end(&mut self, [passed, failed, ignored, measured]: [usize; 4]) {
+        self.running = None;
+        self.told = Tally::default();
+        self.in_successes = false;
+        self.tally.passed += passed.saturating_sub(self.skips.len()) + measured;
+        self.tally.failed += failed;
+        self.tally.ignored += ignored;
+        self.tally.skips.append(&mut self.skips);
+    }
+
+    fn handle_success(&mut self, line: &str) {
+        let heading = line.strip_prefix("---- ").and_then(|rest| rest.strip_suffix(" stdout ----"));
+        if let Some(test) = heading {
+            test.clone_into(&mut self.test);
+        } else if let Some(why) = line.strip_prefix("skipped: ")
+            && self.skips.last().is_none_or(|(test, _)| *test != self.test)
+        {
+            self.skips.push((self.test.clone(), why.to_owned()));
+        }
+    }
+}
+
+/// `running 4 tests`.
+fn parse_start(line: &str) -> Option<usize> {
+    let rest = line.strip_prefix("running ")?;
+    rest.strip_suffix(" tests").or_else(|| rest.strip_suffix(" test"))?.parse().ok()
+}
+
+/// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; …`, of which these four.
+fn parse_result(line: &str) -> Option<[usize; 4]> {
+    let rest = line.strip_prefix("test result: ")?;
+    let (verdict, counts) = rest.split_once(". ")?;
+    if !matches!(verdict, "ok" | "FAILED") {
+        return None;
+    }
+    let mut fields = counts.split("; ");
+    let mut next = |unit: &str| fields.next()?.strip_suffix(unit)?.trim().parse().ok();
+    Some([next("passed")?, next("failed")?, next("ignored")?, next("measured")?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\
+running 4 tests
+test echo::slow ... ignored
+test echo::bytes ... ok
+test echo::root_only ... ok
+test echo::wrong ... FAILED
+
+successes:
+
+---- echo::bytes stdout ----
+sent 3 bytes
+test result: ok. 1000 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0s
+test failed successfully: not a result line
+
+---- echo::root_only stdout ----
+skipped: needs root
+skipped: and iproute2
+
+
+successes:
+    echo::bytes
+    echo::root_only
+
+failures:
+
+---- echo::wrong stdout ----
+skipped: not counted, for it failed
+thread 'echo::wrong' panicked
+
+failures:
+    echo::wrong
+
+test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s
+";
+
+    fn read(output: &str) -> (Tally, Vec<&str>) {
+        let mut reader = Reader::default();
+        let shown = output.lines().filter(|line| reader.handle_line(line)).collect();
+        reader.finish();
+        (reader.tally, shown)
+    }
+
+    #[test]
+    fn a_test_that_skipped_itself_did_not_pass() {
+        let (tally, _) = read(OUTPUT);
+        let skips = vec![("echo::root_only".to_owned(), "needs root".to_owned())];
+        assert_eq!(tally, Tally { passed: 1, failed: 1, ignored: 1, skips });
+        assert_eq!(tally.to_string(), "1 passed, 1 failed, 2 skipped");
+    }
+
+    #[test]
+    fn people_see_failures_and_not_what_passing_tests_printed() {
+        let (_, shown) = read(OUTPUT);
+        assert!(shown.contains(&"thread 'echo::wrong' panicked"));
+        assert!(shown.contains(&"test echo::bytes ... ok"));
+        assert!(!shown.contains(&"sent 3 bytes"));
+    }
+
+    #[test]
+    fn harnesses_add_up() {
+        let ok = "running 3 tests\n\
+            test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n";
+        let (tally, _) = read(&ok.repeat(2));
+        assert_eq!(tally.to_string(), "6 passed, 0 failed");
+    }
+
+    #[test]
+    fn a_harness_that_crashes_counts_what_it_had_told_and_itself() {
+        let (tally, _) = read(
+            "running 4 tests\n\
+             test a ... ok\n\
+             test b ... FAILED\n\
+             test c ... ignored, by hand\n\
+             running 1 test\n\
+             test d ... ok\n\
+             test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out\n",
+        );
+        assert_eq!(tally.to_string(), "2 passed, 2 failed, 1 skipped");
+        let (tally, _) = read("running 2 tests\ntest a ... ok\n");
+        assert_eq!(tally.to_string(), "1 passed, 1 failed");
+    }
+
+    #[test]
+    fn a_harness_that_did_not_begin_does_not_end() {
+        let (tally, _) = read("test result: ok. 3 passed; 0 failed; 0 ignored; 0 measured\n");
+        assert_eq!(tally, Tally::default());
+    }
+
+    #[test]
+    fn other_lines_count_nothing() {
+        for line in [
+            "test result: maybe. 3 passed; 0 failed; 0 ignored; 0 measured",
+            "test result: ok. x",
+            "",
+        ] {
+            assert_eq!(parse_result(line), None, "{line}");
+        }
+    }
+}

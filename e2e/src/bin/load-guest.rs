@@ -1,0 +1,34 @@
+//! Load for the life-cycle tests: servers that run until they are killed, and clients that say in
+//! one line how it went.
+
+use e2e::load;
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let number =
+        |i: usize| -> u64 { words.get(i).and_then(|w| w.parse().ok()).unwrap_or_else(|| usage()) };
+    let size = |i: usize| usize::try_from(number(i)).unwrap_or_else(|_| usage());
+    let port = || u16::try_from(number(1)).unwrap_or_else(|_| usage());
+    let _ = e2e::calls::raise_descriptor_limit();
+    e2e::calls::set_signal(libc::SIGPIPE, true);
+    match words.first().map(String::as_str) {
+        Some("serve") => load::serve(),
+        Some("serve-many") => load::serve_many(),
+        Some("serve-few") => {
+            e2e::calls::limit_descriptors(number(1)).expect("a limit");
+            load::serve()
+        }
+        Some("transfer") => println!("{}", load::transfer(port(), size(2), number(3), number(4))),
+        Some("many") => println!("{}", load::many(port(), size(2), size(3))),
+        Some("storm") => println!("{}", load::storm(port(), size(2), number(3))),
+        _ => usage(),
+    }
+}
+
+fn usage() -> ! {
+    eprintln!(
+        "load-guest: serve | serve-many | serve-few DESCRIPTORS | transfer PORT STYLE SEED LEN | \
+         many PORT COUNT ROUNDS | storm PORT COUNT SEED"
+    );
+    std::process::exit(2);
+}

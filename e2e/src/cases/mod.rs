@@ -1,0 +1,85 @@
+//! The cases of the oracle: what a program can see of a connection, one function a case.
+//!
+//! Each writes lines of results. A case is right when its lines are the same over kernel TCP and
+//! under Shunt, at either end of the connection.
+
+pub mod descriptors;
+pub mod processes;
+pub mod readiness;
+pub mod signals;
+pub mod states;
+pub mod threads;
+pub mod transfer;
+
+use crate::stage::Stage;
+
+/// Lists each case once, by module, and hands the list to a macro.
+#[macro_export]
+macro_rules! oracle_cases {
+    ($with:ident) => {
+        $with! {
+            states {
+                established fresh_socket idle_listener connect_refused connect_states
+                connect_to_full_backlog connect_unspec peer_fin peer_fin_with_bytes_queued
+                both_fin_peer_first both_fin_we_first reset reset_then_send_twice bytes_then_reset
+                close_with_unread_bytes peer_closes_we_send_twice shut_rd shut_wr shut_rdwr
+                peer_shuts_rd peer_shuts_rdwr reset_in_accept_queue listener_shut_down fd_misuse
+                linger_zero_seen_by_peer linger_seconds options_of_a_live_connection tcp_info
+                accept_inherits accept_flags names_of_the_ends
+            }
+            transfer {
+                zero_lengths zero_length_recv_blocks receive_address peek peek_across_writes trunc
+                waitall_times_out waitall_until_the_end waitall_whole waitall_dontwait
+                dontwait_when_empty low_water_mark low_water_mark_blocks receive_timeout
+                send_timeout queue_sizes urgent urgent_inline urgent_none vectors too_many_vectors
+                messages many_messages many_messages_block preadv2_pwritev2 nowait_read sendfile
+                sendfile_limits splice_in splice_out tee_and_others_refuse bad_pointers full_and_drained
+                large_both_ways large_one_way_blocking syscall_function more_flag
+                zero_copy_sending kernel_tls_refused_or_not
+            }
+            signals {
+                sigpipe eintr_recv eintr_recv_restarts eintr_recv_with_timeout eintr_send
+                eintr_waitall_partial eintr_poll eintr_select eintr_epoll ppoll_mask pselect_mask
+                epoll_pwait_mask handler_uses_the_connection async_io ignored_signal_wakes_nobody
+            }
+            readiness {
+                poll_sets poll_waits select_sets select_waits select_bad_fd epoll_level epoll_edge
+                epoll_edge_out epoll_edge_reset epoll_oneshot epoll_no_events epoll_errors
+                epoll_closed_duplicate epoll_dup2_over epoll_nested epoll_maxevents_rotates
+                epoll_pwait2 epoll_added_with_bytes epoll_two_sets epoll_data_verbatim
+                epoll_level_out mixed_poll mixed_epoll mixed_select epoll_closed_fd_forgets
+                poll_without_rdhup epoll_one_event_each many_small_wakeups
+            }
+            descriptors {
+                dup_shares dup2_over_connection dup3_and_fcntl_dup close_ranges close_from
+                number_reused nonblock_shared getfl fionbio fdopen_stream fdopen_with_bytes_queued
+                stdio_dprintf limit_reached
+            }
+            processes {
+                fork_child_continues fork_parent_continues fork_both_read fork_shutdown
+                fork_nonblock fork_epoll_shared fork_killed_sharer fork_exit_with_unread
+                fork_many_children exec_with_library exec_without_library exec_cloexec
+                exec_by_itself exec_by_itself_without_library exec_fails vfork_exec_inetd posix_spawn_inetd system_inherits
+                pass_to_process_with_library pass_to_process_without_library
+                pass_with_bytes_queued pass_in_flight pass_and_keep accept_in_forked_workers
+                exclusive_wakes_one
+            }
+            threads {
+                close_during_recv shutdown_during_recv two_receivers two_senders_whole
+                cancel_blocked_recv cancel_takes_nothing epoll_two_waiters
+                epoll_changed_while_waiting wait_in_thread_send_in_main dup2_during_recv
+            }
+        }
+    };
+}
+
+/// A case: its name and what it does.
+pub type Case = (&'static str, fn(&mut Stage));
+
+macro_rules! table {
+    ($($module:ident { $($case:ident)* })*) => {
+        /// All of them.
+        pub const CASES: &[Case] = &[$($((stringify!($case), $module::$case),)*)*];
+    };
+}
+oracle_cases!(table);

@@ -1,0 +1,586 @@
+//! Connections that are shared, inherited and passed on.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::calls::{self, Forked};
+use crate::say;
+use crate::stage::{Conn, SETTLE, Stage};
+
+fn settle() {
+    std::thread::sleep(SETTLE);
+}
+
+/// Forks: the child runs `work` and ends with its value.
+fn child(work: impl FnOnce() -> i32) -> i32 {
+    match calls::fork() {
+        Forked::Child => calls::exit_now(work()),
+        Forked::Parent(pid) => pid,
+    }
+}
+
+fn len_of(got: calls::Bytes) -> i32 {
+    got.map_or(-1, |bytes| i32::try_from(bytes.len()).unwrap_or(-2))
+}
+
+fn sent(got: calls::Ret) -> i32 {
+    got.map_or_else(|e| e + 100, |n| i32::try_from(n).unwrap_or(-2))
+}
+
+/// The parent closes, the child goes on, in both directions.
+pub fn fork_child_continues(s: &mut Stage) {
+    let c = s.pair();
+    s.b_send(c, "queued before ");
+    settle();
+    let pid = child(|| {
+        settle();
+        let _ = calls::send(c.a, b"from the child", 0);
+        for _ in 0..20 {
+            let Ok(got) = calls::recv(c.a, 99, 0) else { return 1 };
+            if got.is_empty() {
+                return 0;
+            }
+            let _ = calls::send(c.a, &got, 0);
+        }
+        2
+    });
+    say!("close", calls::close(c.a));
+    say!("the peer", s.b_recv(c, 14), s.b_recv(c, 99));
+    for text in ["one", "two", "three", "four", "five"] {
+        say!("echo", s.b_send(c, text), s.b_recv(c, 99));
+    }
+    say!("shut", s.b_shutdown(c, libc::SHUT_WR), calls::wait(pid), s.b_mask(c), s.b_recv(c, 9));
+}
+
+/// The child ends, the parent goes on.
+pub fn fork_parent_continues(s: &mut Stage) {
+    let c = s.pair();
+    let pid = child(|| 0);
+    say!("child", calls::wait(pid));
+    settle();
+    say!("the peer", s.b_mask(c));
+    for text in ["one", "two", "three"] {
+        say!("send", calls::send(c.a, text.as_bytes(), 0), s.b_recv(c, 99));
+        say!("recv", s.b_send(c, text), calls::recv(c.a, 99, 0));
+    }
+    let pid = child(|| sent(calls::close(c.a)));
+    say!("child closed", calls::wait(pid), s.b_mask(c));
+    say!("close", calls::close(c.a), s.b_mask(c));
+}
+
+/// Both read the stream: each byte goes to one of them.
+pub fn fork_both_read(s: &mut Stage) {
+    let c = s.pair();
+    let pid = child(|| len_of(calls::recv(c.a, 3, 0)));
+    s.b_send(c, "abcdef");
+    settle();
+    say!("child", calls::wait(pid), "parent", calls::recv(c.a, 99, 0));
+    // And both write.
+    let pid = child(|| sent(calls::send(c.a, b"child ", 0)));
+    say!("child", calls::wait(pid), "parent", calls::send(c.a, b"parent", 0));
+    settle();
+    say!("the peer", s.b_recv(c, 99));
+    // In turns, many times.
+    let [r, w] = calls::pipe(0).expect("a pipe");
+    let pid = child(|| {
+        for _ in 0..20 {
+            let Ok(got) = calls::recv(c.a, 1, 0) else { return 1 };
+            if calls::write(w, &got).is_err() {
+                return 2;
+            }
+        }
+        0
+    });
+    let mut ours = Vec::new();
+    for i in 0..20 {
+        s.b_send(c, &format!("{}{}", i % 10, i % 10));
+        // The child may be quicker twice.
+        if calls::poll(c.a, libc::POLLIN, 100) == Ok(libc::POLLIN) {
+            ours.extend(calls::recv(c.a, 1, libc::MSG_DONTWAIT).unwrap_or_default());
+        }
+    }
+    say!("child", calls::wait(pid));
+    ours.extend(calls::recv(c.a, 99, libc::MSG_DONTWAIT).unwrap_or_default());
+    let theirs = calls::read(r, 99).expect("bytes");
+    let mut all = [ours, theirs].concat();
+    all.sort_unstable();
+    say!("shared out", all);
+}
+
+/// `shutdown` in the child counts for the parent.
+pub fn fork_shutdown(s: &mut Stage) {
+    let c = s.pair();
+    let pid = child(|| sent(calls::shutdown(c.a, libc::SHUT_WR)));
+    say!("child", calls::wait(pid));
+    say!("send", calls::send(c.a, b"x", libc::MSG_NOSIGNAL), s.mask(c.a), s.b_mask(c));
+    say!("recv", s.b_send(c, "x"), calls::recv(c.a, 9, 0));
+    let c = s.pair();
+    let pid = child(|| sent(calls::shutdown(c.a, libc::SHUT_RD)));
+    say!("child", calls::wait(pid), calls::recv(c.a, 9, 0), s.mask(c.a));
+}
+
+/// `O_NONBLOCK` set by the child counts for the parent.
+pub fn fork_nonblock(s: &mut Stage) {
+    let c = s.pair();
+    let pid = child(|| sent(calls::set_nonblocking(c.a, true)));
+    say!("child", calls::wait(pid), calls::recv(c.a, 9, 0));
+    let flags = calls::fcntl(c.a, libc::F_GETFL, 0).expect("flags");
+    say!("flag", flags & libc::O_NONBLOCK.cast_unsigned() as usize != 0);
+}
+
+/// An event set is shared by parent and child.
+pub fn fork_epoll_shared(s: &mut Stage) {
+    let c = s.pair_nb();
+    let ep = calls::epoll_create().expect("a set");
+    calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, libc::EPOLLIN, 1).expect("added");
+    let pid = child(|| {
+        let got = calls::epoll_wait(ep, 4, 2000).map_or(9, |e| e.len());
+        i32::try_from(got).unwrap_or(-1) * 10 + len_of(calls::recv(c.a, 1, 0))
+    });
+    s.b_later(50, &format!("send {} 0 ab", c.b));
+    say!("child", calls::wait(pid), "parent", calls::epoll_wait(ep, 4, 1000));
+    say!("recv", calls::recv(c.a, 9, 0), calls::epoll_wait(ep, 4, 30));
+    let pid = child(|| sent(calls::epoll_ctl(ep, libc::EPOLL_CTL_DEL, c.a, 0, 0)));
+    say!("deleted by the child", calls::wait(pid));
+    say!("event", s.b_send(c, "x"), calls::epoll_wait(ep, 4, 40));
+    let pid = child(|| {
+        let events = libc::EPOLLIN | libc::EPOLLET;
+        sent(calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, events, 7))
+    });
+    say!("added by the child", calls::wait(pid), calls::epoll_wait(ep, 4, 1000));
+    say!("more", s.b_send(c, "y"), calls::epoll_wait(ep, 4, 1000), calls::recv(c.a, 9, 0));
+}
+
+/// A sharer is killed.
+pub fn fork_killed_sharer(s: &mut Stage) {
+    let c = s.pair();
+    let pid = child(|| {
+        std::thread::sleep(Duration::from_secs(20));
+        0
+    });
+    settle();
+    say!("kill", calls::kill(pid, libc::SIGKILL), calls::wait(pid));
+    say!("works", calls::send(c.a, b"x", 0), s.b_recv(c, 9), s.b_send(c, "y"));
+    say!("works", calls::recv(c.a, 9, 0), s.b_mask(c));
+    // Killed while it waits in recv.
+    let pid = child(|| len_of(calls::recv(c.a, 9, 0)));
+    settle();
+    say!("kill", calls::kill(pid, libc::SIGKILL), calls::wait(pid));
+    say!("works", s.b_send(c, "z"), calls::recv(c.a, 9, 0));
+    say!("close", calls::close(c.a), s.b_mask(c), s.b_recv(c, 9));
+}
+
+/// The last holder ends with bytes unread.
+pub fn fork_exit_with_unread(s: &mut Stage) {
+    let c = s.pair();
+    let pid = child(|| {
+        std::thread::sleep(Duration::from_millis(100));
+        0
+    });
+    s.b_send(c, "unread");
+    settle();
+    say!("close", calls::close(c.a), calls::wait(pid));
+    say!("the peer", s.b_mask(c), s.b_recv(c, 9));
+    let c = s.pair();
+    let pid = child(|| {
+        std::thread::sleep(Duration::from_secs(20));
+        0
+    });
+    calls::close(c.a).expect("closed");
+    say!("held by a child", s.b_mask(c));
+    say!("killed", calls::kill(pid, libc::SIGKILL), calls::wait(pid), s.b_mask(c));
+}
+
+/// Eight children, each with its own connection of the parent's.
+pub fn fork_many_children(s: &mut Stage) {
+    let all: Vec<Conn> = (0..8).map(|_| s.pair()).collect();
+    let mut pids = Vec::new();
+    for c in &all {
+        pids.push(child(|| {
+            for other in all.iter().filter(|o| o.a != c.a) {
+                let _ = calls::close(other.a);
+            }
+            let mut total = 0;
+            loop {
+                match calls::recv(c.a, 4096, 0) {
+                    Ok(got) if got.is_empty() => return total,
+                    Ok(got) => {
+                        total += 1;
+                        let _ = calls::send(c.a, &got, 0);
+                    }
+                    Err(_) => return -1,
+                }
+            }
+        }));
+        calls::close(c.a).expect("closed");
+    }
+    for round in 0..5 {
+        for (i, c) in all.iter().enumerate() {
+            let text = format!("r{round}c{i}");
+            say!("echo", s.b_send(*c, &text), s.b_recv(*c, 99));
+        }
+    }
+    for (c, pid) in all.iter().zip(pids) {
+        say!("end", s.b_shutdown(*c, libc::SHUT_WR), calls::wait(pid), s.b_recv(*c, 9));
+    }
+}
+
+fn image() -> String {
+    let path = std::env::current_exe().expect("our own path");
+    path.to_str().expect("a plain path").to_owned()
+}
+
+/// The environment, without the library.
+fn bare_env() -> Vec<String> {
+    let kept = std::env::vars().filter(|(name, _)| name != "LD_PRELOAD");
+    kept.map(|(name, value)| format!("{name}={value}")).collect()
+}
+
+/// Turns this process into an image that reads a little and answers.
+fn exec_image(fd: i32, library: bool) -> i32 {
+    let (path, fd) = (image(), fd.to_string());
+    let args = [path.as_str(), "--image", "greet", fd.as_str()];
+    if library {
+        return calls::exec(&path, &args);
+    }
+    let env = bare_env();
+    let env: Vec<&str> = env.iter().map(String::as_str).collect();
+    calls::exec_env(&path, &args, &env)
+}
+
+fn exec_and_talk(s: &mut Stage, library: bool) {
+    let c = s.pair();
+    say!("sent before", calls::send(c.a, b"before ", 0), s.b_send(c, "queued "));
+    settle();
+    let pid = child(|| exec_image(c.a, library));
+    calls::close(c.a).expect("closed");
+    say!("the peer", s.b_recv(c, 7), s.b_recv(c, 99));
+    say!("then", s.b_send(c, "later"), s.b_recv(c, 99));
+    say!("ended", calls::wait(pid), s.b_mask(c), s.b_recv(c, 9));
+    // The parent keeps it and goes on after the image has ended.
+    let c = s.pair();
+    let pid = child(|| exec_image(c.a, library));
+    say!("image", s.b_send(c, "one"), s.b_recv(c, 99), s.b_send(c, "two"), s.b_recv(c, 99));
+    say!("ended", calls::wait(pid), s.b_mask(c));
+    say!("parent", s.b_send(c, "three"), calls::recv(c.a, 99, 0));
+    say!("parent", calls::send(c.a, b"four", 0), s.b_recv(c, 99));
+}
+
+/// A child becomes a program with the library.
+pub fn exec_with_library(s: &mut Stage) {
+    exec_and_talk(s, true);
+}
+
+/// A child becomes a program without the library.
+pub fn exec_without_library(s: &mut Stage) {
+    exec_and_talk(s, false);
+}
+
+/// `exec` closes what is close-on-exec.
+pub fn exec_cloexec(s: &mut Stage) {
+    let c = s.pair();
+    calls::fcntl(c.a, libc::F_SETFD, libc::FD_CLOEXEC).expect("a flag");
+    let pid = child(|| {
+        calls::exec("/bin/sh", &["sh", "-c", &format!("test ! -e /proc/self/fd/{}", c.a)])
+    });
+    say!("ended", calls::wait(pid), s.b_mask(c));
+    say!("works", calls::send(c.a, b"x", 0), s.b_recv(c, 9), s.b_send(c, "y"));
+    say!("works", calls::recv(c.a, 9, 0));
+    // The only holder turns into something else.
+    let pid = child(|| calls::exec("/bin/sh", &["sh", "-c", "exit 3"]));
+    calls::close(c.a).expect("closed");
+    say!("ended", calls::wait(pid), s.b_mask(c), s.b_recv(c, 9));
+}
+
+/// A process makes a connection, uses it, and becomes another program, with no fork between.
+fn becomes_image(s: &mut Stage, library: bool) {
+    let [r, w] = calls::pipe(0).expect("a pipe");
+    let pid = child(|| {
+        let c = s.pair();
+        let _ = calls::send(c.a, b"me ", 0);
+        s.b_send(c, "queued");
+        settle();
+        // From here on the parent gives the orders.
+        let _ = calls::write(w, c.b.to_string().as_bytes());
+        exec_image(c.a, library)
+    });
+    let b = calls::read(r, 9).expect("a number");
+    let b = Stage::number(&String::from_utf8_lossy(&b));
+    let c = Conn { a: -1, b };
+    say!("the peer", s.b_recv(c, 3), s.b_recv(c, 99));
+    say!("then", s.b_send(c, "later"), s.b_recv(c, 99));
+    say!("ended", calls::wait(pid), s.b_mask(c), s.b_recv(c, 9));
+}
+
+/// With the library.
+pub fn exec_by_itself(s: &mut Stage) {
+    becomes_image(s, true);
+}
+
+/// Without the library.
+pub fn exec_by_itself_without_library(s: &mut Stage) {
+    becomes_image(s, false);
+}
+
+/// An `exec` that fails leaves everything usable.
+pub fn exec_fails(s: &mut Stage) {
+    let c = s.pair();
+    s.b_send(c, "queued");
+    settle();
+    say!("exec", crate::show::errno_name(calls::exec("/no/such/file", &["x"])));
+    say!("exec", crate::show::errno_name(calls::exec_env("/no/such/file", &["x"], &["A=1"])));
+    say!("exec", crate::show::errno_name(calls::exec("/etc/passwd", &["x"])));
+    say!("works", calls::recv(c.a, 99, 0), calls::send(c.a, b"fine", 0), s.b_recv(c, 9));
+    say!("works", s.b_send(c, "still"), calls::recv(c.a, 99, 0));
+}
+
+fn talk_to_cat(s: &mut Stage, c: Conn, pid: Result<i32, i32>) {
+    say!("started", pid.is_ok());
+    calls::close(c.a).expect("closed");
+    for text in ["one", "two", "three"] {
+        say!("echo", s.b_send(c, text), s.b_recv(c, 99));
+    }
+    say!("shut", s.b_shutdown(c, libc::SHUT_WR));
+    say!("ended", pid.and_then(calls::wait), s.b_mask(c), s.b_recv(c, 9));
+}
+
+fn environments() -> [Vec<String>; 2] {
+    let all = std::env::vars().map(|(name, value)| format!("{name}={value}")).collect();
+    [all, bare_env()]
+}
+
+/// `vfork`, `dup2` and `exec` of a program that knows nothing, with and without the library.
+pub fn vfork_exec_inetd(s: &mut Stage) {
+    for env in environments() {
+        let c = s.pair();
+        let env: Vec<&str> = env.iter().map(String::as_str).collect();
+        let pid = calls::vfork_exec("/bin/cat", &["cat"], &env, c.a);
+        talk_to_cat(s, c, pid);
+    }
+    // What the child of vfork did to its own numbers has not changed ours.
+    let c = s.pair();
+    let pid = calls::vfork_exec("/bin/true", &["true"], &[], c.a);
+    say!("ended", pid.and_then(calls::wait));
+    say!("works", calls::send(c.a, b"x", 0), s.b_recv(c, 9), s.b_send(c, "y"));
+    say!("works", calls::recv(c.a, 9, 0));
+}
+
+/// `posix_spawn` with the connection as standard input and output.
+pub fn posix_spawn_inetd(s: &mut Stage) {
+    for env in environments() {
+        let c = s.pair();
+        let env: Vec<&str> = env.iter().map(String::as_str).collect();
+        let pid = calls::spawn("/bin/cat", &["cat"], &env, c.a);
+        talk_to_cat(s, c, pid);
+    }
+}
+
+/// `system` hands open descriptors on.
+pub fn system_inherits(s: &mut Stage) {
+    let c = s.pair();
+    // The shell takes one digit only.
+    calls::dup2(c.a, 9).expect("a duplicate");
+    say!("echo", calls::system("echo from the shell >&9"));
+    settle();
+    say!("the peer", s.b_recv(c, 99));
+    s.b_send(c, "to the shell");
+    say!("read", calls::system("head -c 12 <&9 | grep -q 'to the shell'"));
+    say!("works", calls::send(c.a, b"x", 0), s.b_recv(c, 9), s.b_send(c, "y"));
+    say!("works", calls::recv(9, 9, 0));
+}
+
+/// A process that takes a connection from us.
+struct Taker {
+    over: UnixStream,
+    process: Child,
+}
+
+fn taker(library: bool) -> Taker {
+    let (over, theirs) = UnixStream::pair().expect("a socket pair");
+    let mut command = Command::new(image());
+    command.args(["--image", "take"]).stdin(Stdio::from(OwnedFd::from(theirs)));
+    if !library {
+        command.env_remove("LD_PRELOAD");
+    }
+    Taker { over, process: command.spawn().expect("the taker starts") }
+}
+
+impl Taker {
+    fn give(&self, fd: i32) -> calls::Ret {
+        calls::send_fd(self.over.as_raw_fd(), fd)
+    }
+
+    fn end(mut self) -> Option<i32> {
+        self.process.wait().ok().and_then(|status| status.code())
+    }
+}
+
+fn pass(s: &mut Stage, library: bool) {
+    let c = s.pair();
+    let taker = taker(library);
+    say!("pass", taker.give(c.a), calls::close(c.a));
+    say!("works", s.b_send(c, "hello"), s.b_recv(c, 99));
+    for text in ["one", "two", "three", "four"] {
+        say!("works", s.b_send(c, text), s.b_recv(c, 99));
+    }
+    say!("shut", s.b_shutdown(c, libc::SHUT_WR), taker.end(), s.b_mask(c), s.b_recv(c, 9));
+}
+
+/// A live connection goes to a process with the library.
+pub fn pass_to_process_with_library(s: &mut Stage) {
+    pass(s, true);
+}
+
+/// A live connection goes to a process without the library.
+pub fn pass_to_process_without_library(s: &mut Stage) {
+    pass(s, false);
+}
+
+/// Bytes are queued in both directions when it goes.
+pub fn pass_with_bytes_queued(s: &mut Stage) {
+    for library in [true, false] {
+        let c = s.pair();
+        say!("queued", calls::send(c.a, b"before ", 0), s.b_send(c, "waiting"));
+        settle();
+        let taker = taker(library);
+        say!("pass", taker.give(c.a), calls::close(c.a));
+        say!("the peer", s.b_recv(c, 7), s.b_recv(c, 99));
+        say!("works", s.b_send(c, "later"), s.b_recv(c, 99));
+        say!("close", s.b_close(c), taker.end());
+    }
+}
+
+/// A connection in flight is alive; it ends with the queue.
+pub fn pass_in_flight(s: &mut Stage) {
+    let c = s.pair();
+    let [one, two] = calls::socketpair().expect("a socket pair");
+    say!("pass", calls::send_fd(one, c.a), calls::close(c.a));
+    say!("the peer", s.b_mask(c));
+    say!("closed", calls::close(one), calls::close(two), s.b_mask(c), s.b_recv(c, 9));
+    // Taken out again by ourselves.
+    let c = s.pair();
+    let [one, two] = calls::socketpair().expect("a socket pair");
+    say!("pass", calls::send_fd(one, c.a), calls::close(c.a));
+    s.b_send(c, "meanwhile");
+    let fd = calls::recv_fd(two).expect("a descriptor");
+    say!("works", calls::recv(fd, 99, 0), calls::send(fd, b"back", 0), s.b_recv(c, 9));
+    say!("close", calls::close(fd), s.b_mask(c));
+}
+
+/// Passed on and kept: both use it in turns.
+pub fn pass_and_keep(s: &mut Stage) {
+    let c = s.pair();
+    let taker = taker(true);
+    say!("pass", taker.give(c.a));
+    say!("the taker", s.b_send(c, "one"), s.b_recv(c, 99));
+    say!("we", calls::send(c.a, b"from us", 0), s.b_recv(c, 99));
+    say!("the taker", s.b_send(c, "two"), s.b_recv(c, 99));
+    say!("close", calls::close(c.a), s.b_mask(c));
+    say!("end", s.b_shutdown(c, libc::SHUT_WR), taker.end(), s.b_mask(c));
+}
+
+/// Workers that were forked accept on one listener.
+pub fn accept_in_forked_workers(s: &mut Stage) {
+    let (listener, port) = s.listener(16);
+    let mut pids = Vec::new();
+    for _ in 0..2 {
+        pids.push(child(|| {
+            loop {
+                let Ok(fd) = calls::accept(listener, 0) else { return 1 };
+                while let Ok(got) = calls::recv(fd, 4096, 0) {
+                    if got == b"end" {
+                        return 0;
+                    }
+                    if got.is_empty() {
+                        break;
+                    }
+                    let _ = calls::send(fd, &got, 0);
+                }
+                let _ = calls::close(fd);
+            }
+        }));
+    }
+    for i in 0..8 {
+        let b = s.b(&format!("connect {port}"));
+        for round in 0..8 {
+            s.b(&format!("send {b} 0 r{round}c{i}"));
+            say!("echo", s.b(&format!("recv {b} 99 0")));
+        }
+        say!("close", s.b(&format!("close {b}")));
+    }
+    let ends: Vec<String> = (0..2).map(|_| s.b(&format!("connect {port}"))).collect();
+    for b in ends {
+        s.b(&format!("send {b} 0 end"));
+    }
+    for pid in pids {
+        say!("ended", calls::wait(pid));
+    }
+}
+
+/// Four processes wait for one connection in sets of their own.
+pub fn exclusive_wakes_one(s: &mut Stage) {
+    for flags in [0, libc::EPOLLEXCLUSIVE] {
+        let c = s.pair_nb();
+        let mut pids = Vec::new();
+        for _ in 0..4 {
+            pids.push(child(|| {
+                let Ok(ep) = calls::epoll_create() else { return 9 };
+                let add = libc::EPOLL_CTL_ADD;
+                if calls::epoll_ctl(ep, add, c.a, libc::EPOLLIN | flags, 1).is_err() {
+                    return 8;
+                }
+                calls::epoll_wait(ep, 4, 600).map_or(7, |e| i32::try_from(e.len()).unwrap_or(6))
+            }));
+        }
+        std::thread::sleep(Duration::from_millis(150));
+        s.b_send(c, "x");
+        let woken: usize = pids.into_iter().map(|pid| calls::wait(pid).unwrap_or(100)).sum();
+        if flags == 0 {
+            say!("all woken", woken);
+        } else {
+            // How many is the kernel's choice; none, or a failure in a child, is not.
+            say!("some woken", if (1..=4).contains(&woken) { 1 } else { woken });
+        }
+        say!("recv", calls::recv(c.a, 9, 0));
+    }
+}
+
+/// What an image does that was made by `exec`: `greet FD` answers twice what it reads; `take`
+/// receives a connection over standard input and echoes until its end.
+///
+/// # Panics
+///
+/// When it was started by hand with something else.
+pub fn image_main(words: &[String]) -> i32 {
+    match words {
+        [verb, fd] if verb == "greet" => {
+            let fd = fd.parse().expect("a descriptor");
+            for _ in 0..2 {
+                let Ok(got) = calls::recv(fd, 99, 0) else { return 1 };
+                let answer = [b"image:", got.as_slice()].concat();
+                if calls::send(fd, &answer, 0).is_err() {
+                    return 2;
+                }
+            }
+            0
+        }
+        [verb] if verb == "take" => {
+            let Ok(fd) = calls::recv_fd(0) else { return 3 };
+            loop {
+                match calls::recv(fd, 4096, 0) {
+                    Ok(got) if got.is_empty() => return 0,
+                    Ok(got) => {
+                        let answer = [b"taken:", got.as_slice()].concat();
+                        if calls::send(fd, &answer, 0).is_err() {
+                            return 4;
+                        }
+                    }
+                    Err(_) => return 5,
+                }
+            }
+        }
+        _ => panic!("greet FD, or take"),
+    }
+}

@@ -1,0 +1,187 @@
+//! Several threads on one connection.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::calls::{self, Cancellable};
+use crate::say;
+use crate::stage::{SETTLE, Stage};
+
+fn settle() {
+    thread::sleep(SETTLE);
+}
+
+/// `close` while another thread is in `recv`: that call goes on and gets its bytes.
+pub fn close_during_recv(s: &mut Stage) {
+    let c = s.pair();
+    let blocked = thread::spawn(move || calls::recv(c.a, 9, 0));
+    thread::sleep(Duration::from_millis(80));
+    say!("close", calls::close(c.a));
+    settle();
+    say!("still in recv", !blocked.is_finished(), s.b_mask(c));
+    say!("bytes", s.b_send(c, "hey"), blocked.join().expect("no panic"));
+    say!("the peer", s.b_mask(c), s.b_recv(c, 9));
+}
+
+/// `shutdown` while another thread is in `recv` wakes it.
+pub fn shutdown_during_recv(s: &mut Stage) {
+    let c = s.pair();
+    let blocked = thread::spawn(move || calls::recv(c.a, 9, 0));
+    thread::sleep(Duration::from_millis(80));
+    say!("shutdown", calls::shutdown(c.a, libc::SHUT_RD), blocked.join().expect("no panic"));
+    say!("poll", s.mask(c.a));
+    let c = s.pair();
+    let blocked = thread::spawn(move || calls::poll(c.a, libc::POLLIN, 5000));
+    thread::sleep(Duration::from_millis(80));
+    say!("shutdown", calls::shutdown(c.a, libc::SHUT_RDWR), blocked.join().expect("no panic"));
+}
+
+/// Two threads in `recv`: each byte goes to one of them.
+pub fn two_receivers(s: &mut Stage) {
+    let c = s.pair();
+    for _ in 0..10 {
+        let one = thread::spawn(move || calls::recv(c.a, 1, 0));
+        let two = thread::spawn(move || calls::recv(c.a, 1, 0));
+        thread::sleep(Duration::from_millis(20));
+        s.b_send(c, "ab");
+        let mut got = vec![one.join().expect("no panic"), two.join().expect("no panic")];
+        got.sort();
+        say!("each one", got);
+    }
+    say!("nothing left", calls::recv(c.a, 9, libc::MSG_DONTWAIT));
+}
+
+/// Two threads send: each send stays whole.
+pub fn two_senders_whole(s: &mut Stage) {
+    let c = s.pair();
+    let sender = |letter: u8| {
+        thread::spawn(move || {
+            let record = vec![letter; 1000];
+            (0..20).all(|_| calls::send(c.a, &record, 0) == Ok(1000))
+        })
+    };
+    let (one, two) = (sender(b'1'), sender(b'2'));
+    say!("sent", one.join().expect("no panic"), two.join().expect("no panic"));
+    let mut counts = [0; 2];
+    for _ in 0..40 {
+        let record = s.b(&format!("recv {} 1000 {}", c.b, libc::MSG_WAITALL));
+        for (count, letter) in counts.iter_mut().zip([b'1', b'2']) {
+            let whole = crate::show::Show::show(&vec![letter; 1000]);
+            *count += i32::from(record == whole);
+        }
+    }
+    say!("whole", counts.to_vec());
+}
+
+/// Cancelled while it waits: the connection is as before.
+pub fn cancel_blocked_recv(s: &mut Stage) {
+    let c = s.pair();
+    let waiting = Cancellable::start(c.a).expect("a thread");
+    thread::sleep(Duration::from_millis(60));
+    let (cancelled, got) = waiting.cancel();
+    say!("cancelled", cancelled, got);
+    say!("works", s.b_send(c, "abc"), calls::recv(c.a, 9, 0));
+    say!("works", calls::send(c.a, b"def", 0), s.b_recv(c, 9));
+}
+
+/// Cancelled when a byte arrives at the same time. The C library may lose the byte then (it is
+/// cancelled between the system call and its return); nothing may see it twice or hang.
+pub fn cancel_takes_nothing(s: &mut Stage) {
+    let c = s.pair();
+    let mut doubled = 0;
+    for i in 0..40 {
+        let waiting = Cancellable::start(c.a).expect("a thread");
+        thread::sleep(Duration::from_micros(i % 10 * 300));
+        s.b_later(i % 4, &format!("send {} 0 x", c.b));
+        thread::sleep(Duration::from_micros(i % 8 * 700));
+        let (_, got) = waiting.cancel();
+        s.b("sleep 0");
+        settle();
+        let rest = calls::recv(c.a, 9, libc::MSG_DONTWAIT).map_or(0, |bytes| bytes.len());
+        doubled += i32::from(rest + usize::from(got == 1) > 1);
+    }
+    say!("doubled", doubled);
+    say!("works", s.b_send(c, "abc"), calls::recv(c.a, 9, 0));
+}
+
+/// Two threads wait on one set: an edge wakes one.
+pub fn epoll_two_waiters(s: &mut Stage) {
+    let c = s.pair_nb();
+    let ep = calls::epoll_create().expect("a set");
+    let events = libc::EPOLLIN | libc::EPOLLET;
+    calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, events, 1).expect("added");
+    for round in 0..5 {
+        let wait = || thread::spawn(move || calls::epoll_wait(ep, 4, 250).map_or(99, |e| e.len()));
+        let (one, two) = (wait(), wait());
+        thread::sleep(Duration::from_millis(60));
+        s.b_send(c, "x");
+        let woken = one.join().expect("no panic") + two.join().expect("no panic");
+        say!("woken by an edge", round, woken);
+    }
+    say!("recv", calls::recv(c.a, 9, 0));
+    // One-shot: one of them, whatever comes.
+    let events = libc::EPOLLIN | libc::EPOLLONESHOT;
+    calls::epoll_ctl(ep, libc::EPOLL_CTL_MOD, c.a, events, 2).expect("changed");
+    let wait = || thread::spawn(move || calls::epoll_wait(ep, 4, 250).map_or(99, |e| e.len()));
+    let (one, two) = (wait(), wait());
+    thread::sleep(Duration::from_millis(60));
+    s.b_send(c, "y");
+    s.b_send(c, "z");
+    say!("one-shot", one.join().expect("no panic") + two.join().expect("no panic"));
+}
+
+/// A set is changed while a thread waits on it.
+pub fn epoll_changed_while_waiting(s: &mut Stage) {
+    let (c, d) = (s.pair_nb(), s.pair_nb());
+    let ep = calls::epoll_create().expect("a set");
+    let wait = move || thread::spawn(move || calls::epoll_wait(ep, 4, 3000));
+    s.b_send(c, "there");
+    settle();
+    let waiting = wait();
+    thread::sleep(Duration::from_millis(60));
+    let ctl = |op, fd, events, data| calls::epoll_ctl(ep, op, fd, events, data);
+    say!("added with bytes", ctl(libc::EPOLL_CTL_ADD, c.a, libc::EPOLLIN, 1));
+    say!("woken", waiting.join().expect("no panic"));
+    say!("deleted", ctl(libc::EPOLL_CTL_DEL, c.a, 0, 0));
+    let waiting = wait();
+    thread::sleep(Duration::from_millis(60));
+    say!("added without", ctl(libc::EPOLL_CTL_ADD, d.a, libc::EPOLLIN, 2));
+    thread::sleep(Duration::from_millis(60));
+    say!("bytes", s.b_send(d, "x"), waiting.join().expect("no panic"));
+    say!("recv", calls::recv(d.a, 9, 0));
+    let waiting = wait();
+    thread::sleep(Duration::from_millis(60));
+    say!("changed", ctl(libc::EPOLL_CTL_MOD, d.a, libc::EPOLLIN | libc::EPOLLOUT, 3));
+    say!("woken", waiting.join().expect("no panic"));
+}
+
+/// One thread receives, the other sends, all the time.
+pub fn wait_in_thread_send_in_main(s: &mut Stage) {
+    let c = s.pair();
+    s.b_later(0, &format!("echo {}", c.b));
+    let receiving = thread::spawn(move || crate::peer::receive_stream(c.a, 300 * 997, 31));
+    let mut at = 0;
+    for i in 0..300u64 {
+        let part = crate::show::stream_bytes(31, at, 997);
+        at += 997;
+        assert_eq!(calls::send(c.a, &part, 0), Ok(997), "send {i}");
+        if i % 20 == 0 {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+    say!("received", receiving.join().expect("no panic"));
+    say!("shut", calls::shutdown(c.a, libc::SHUT_WR), s.b_close(c), calls::recv(c.a, 9, 0));
+}
+
+/// `dup2` over a number whose connection another thread is receiving on.
+pub fn dup2_during_recv(s: &mut Stage) {
+    let (c, d) = (s.pair(), s.pair());
+    let blocked = thread::spawn(move || calls::recv(c.a, 9, 0));
+    thread::sleep(Duration::from_millis(80));
+    say!("dup2", calls::dup2(d.a, c.a) == Ok(c.a));
+    settle();
+    say!("still in recv", !blocked.is_finished());
+    say!("bytes", s.b_send(c, "old"), blocked.join().expect("no panic"));
+    say!("new", s.b_send(d, "new"), calls::recv(c.a, 9, 0));
+    say!("the old peer", s.b_mask(c));
+}

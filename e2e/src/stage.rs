@@ -1,0 +1,373 @@
+//! What a case of the oracle stands on: our process, a peer process that takes orders, and
+//! connections between them that have been in use for a while.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::board::Board;
+use crate::calls;
+use crate::peer;
+use crate::show::Show;
+
+/// Which end of the connections we are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// We connect.
+    Client,
+    /// We accept.
+    Server,
+}
+
+/// A connection: our descriptor, and the peer's number for its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Conn {
+    /// Ours.
+    pub a: i32,
+    /// The peer's, for orders.
+    pub b: i32,
+}
+
+/// How long to let things settle that give no sign, such as an event that must not come.
+pub const SETTLE: Duration = Duration::from_millis(30);
+
+/// The stage.
+#[derive(Debug)]
+pub struct Stage {
+    role: Role,
+    peer: Child,
+    orders: UnixStream,
+    answers: BufReader<UnixStream>,
+    last_order: String,
+    /// The board that both ends must attach on before a case begins.
+    board_dir: Option<PathBuf>,
+}
+
+/// Writes a line of results: a label and values.
+#[macro_export]
+macro_rules! say {
+    ($label:expr $(, $value:expr)* $(,)?) => {
+        $crate::stage::line($label, &[$($crate::show::Show::show(&$value)),*])
+    };
+}
+
+/// Writes a line of results.
+pub fn line(label: &str, values: &[String]) {
+    println!("{label}: {}", values.join(" "));
+}
+
+/// Runs `f`: its result, and whether it took at least 40 ms. (What must wait waits 80 at least.)
+pub fn timed<T>(f: impl FnOnce() -> T) -> (T, &'static str) {
+    let start = Instant::now();
+    let value = f();
+    let waited = start.elapsed() >= Duration::from_millis(40);
+    (value, if waited { "waited" } else { "at once" })
+}
+
+impl Stage {
+    /// Starts the peer, with the preload library that `E2E_PEER_PRELOAD` names or without one.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be started.
+    #[must_use]
+    pub fn new(role: Role) -> Self {
+        let (ours, theirs) = UnixStream::pair().expect("a socket pair");
+        let mut command = Command::new(std::env::current_exe().expect("our own path"));
+        command.arg("--peer").stdin(Stdio::from(OwnedFd::from(theirs)));
+        match std::env::var_os("E2E_PEER_PRELOAD").filter(|v| !v.is_empty()) {
+            Some(library) => command.env("LD_PRELOAD", library),
+            None => command.env_remove("LD_PRELOAD"),
+        };
+        let peer = command.spawn().expect("the peer starts");
+        drop(command);
+        ours.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+        let answers = BufReader::new(ours.try_clone().expect("a second descriptor"));
+        let board_dir = std::env::var_os("E2E_ATTACH_BOARD").map(PathBuf::from);
+        Self { role, peer, orders: ours, answers, last_order: String::new(), board_dir }
+    }
+
+    /// Which end we are.
+    #[must_use]
+    pub const fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Process id of the peer.
+    #[must_use]
+    pub fn peer_pid(&self) -> i32 {
+        self.peer.id().cast_signed()
+    }
+
+    /// Has the peer perform an order: its answer.
+    ///
+    /// # Panics
+    ///
+    /// When there is no answer.
+    pub fn b(&mut self, order: &str) -> String {
+        self.tell(order);
+        self.answer()
+    }
+
+    /// Has the peer perform an order; [`Self::answer`] must follow.
+    ///
+    /// # Panics
+    ///
+    /// When the peer has gone.
+    pub fn tell(&mut self, order: &str) {
+        writeln!(self.orders, "{order}").expect("the peer listens");
+        order.clone_into(&mut self.last_order);
+    }
+
+    /// What came of the last order.
+    ///
+    /// # Panics
+    ///
+    /// When there is no answer.
+    pub fn answer(&mut self) -> String {
+        let mut answer = String::new();
+        match self.answers.read_line(&mut answer) {
+            Ok(n) if n > 0 => answer.trim_end().to_owned(),
+            Ok(_) => panic!("the peer has gone, asked: {}", self.last_order),
+            Err(e) => panic!("the peer does not answer ({e}), asked: {}", self.last_order),
+        }
+    }
+
+    fn b_fd(&mut self, order: &str) -> i32 {
+        let answer = self.b(order);
+        answer.parse().unwrap_or_else(|_| panic!("{order}: {answer}"))
+    }
+
+    /// Has the peer perform an order after a while, without waiting for it.
+    pub fn b_later(&mut self, ms: u64, order: &str) {
+        let _ = self.b(&format!("later {ms} {order}"));
+    }
+
+    /// The peer sends a text.
+    pub fn b_send(&mut self, c: Conn, text: &str) -> String {
+        self.b(&format!("send {} 0 {text}", c.b))
+    }
+
+    /// The peer receives once, waiting for something.
+    pub fn b_recv(&mut self, c: Conn, len: usize) -> String {
+        self.b(&format!("recv {} {len} 0", c.b))
+    }
+
+    /// The peer closes.
+    pub fn b_close(&mut self, c: Conn) -> String {
+        self.b(&format!("close {}", c.b))
+    }
+
+    /// The peer closes with zero linger: a reset.
+    pub fn b_reset(&mut self, c: Conn) -> String {
+        self.b(&format!("reset {}", c.b))
+    }
+
+    /// The peer shuts down.
+    pub fn b_shutdown(&mut self, c: Conn, how: i32) -> String {
+        self.b(&format!("shutdown {} {how}", c.b))
+    }
+
+    /// What the peer's `poll` says.
+    pub fn b_mask(&mut self, c: Conn) -> String {
+        self.b(&format!("mask {}", c.b))
+    }
+
+    /// What our `poll` says.
+    #[must_use]
+    pub fn mask(&self, fd: i32) -> String {
+        peer::settled_mask(fd)
+    }
+
+    /// A listener of our own and its port.
+    ///
+    /// # Panics
+    ///
+    /// When the kernel refuses.
+    #[must_use]
+    pub fn listener(&self, backlog: i32) -> (i32, u16) {
+        let fd = calls::prompt_socket(0).expect("a socket");
+        calls::bind(fd, 0).expect("a port");
+        calls::listen(fd, backlog).expect("a listener");
+        (fd, calls::local_port(fd).expect("its port"))
+    }
+
+    /// A fresh connection with blocking ends, nothing moved yet.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be made.
+    pub fn fresh_pair(&mut self) -> Conn {
+        match self.role {
+            Role::Client => {
+                let answer = self.b("listen");
+                let (listener, port) = answer.split_once(' ').expect("a listener");
+                let a = calls::prompt_socket(0).expect("a socket");
+                calls::connect(a, port.parse().expect("a port")).expect("a connection");
+                let b = self.b_fd(&format!("accept {listener}"));
+                let _ = self.b(&format!("close {listener}"));
+                Conn { a, b }
+            }
+            Role::Server => {
+                let (listener, port) = self.listener(16);
+                let b = self.b_fd(&format!("connect {port}"));
+                let a = calls::accept(listener, 0).expect("a connection");
+                calls::close(listener).expect("the listener closes");
+                Conn { a, b }
+            }
+        }
+    }
+
+    /// A connection in use, with blocking ends: requests and answers have gone both ways, and if
+    /// both ends run under Shunt, both directions are in shared memory.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be made, or does not get attached.
+    pub fn pair(&mut self) -> Conn {
+        let pids = [calls::getpid(), self.peer_pid()];
+        let before = pids.map(|pid| self.attached_by(pid));
+        let c = self.fresh_pair();
+        let start = Instant::now();
+        let mut round = 0;
+        loop {
+            self.exchange(c, round);
+            round += 1;
+            let now = pids.map(|pid| self.attached_by(pid));
+            let attached = now.iter().zip(before).all(|(now, before)| *now > before);
+            if round >= 4 && (attached || self.board_dir.is_none()) {
+                break;
+            }
+            if start.elapsed() > Duration::from_secs(3) {
+                self.complain(round);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // The end that noticed last has switched its own direction: let the other one see that.
+        for extra in 0..2 {
+            self.exchange(c, round + extra);
+        }
+        c
+    }
+
+    /// A connection that has carried so many requests, whatever carries it.
+    ///
+    /// # Panics
+    ///
+    /// When it cannot be made.
+    pub fn warm_pair(&mut self, requests: u64) -> Conn {
+        let c = self.fresh_pair();
+        for round in 0..requests {
+            self.exchange(c, round);
+        }
+        c
+    }
+
+    /// Changes which end we are from now on.
+    pub const fn set_role(&mut self, role: Role) {
+        self.role = role;
+    }
+
+    /// [`Self::pair`], our end not blocking.
+    ///
+    /// # Panics
+    ///
+    /// As there.
+    pub fn pair_nb(&mut self) -> Conn {
+        let c = self.pair();
+        calls::set_nonblocking(c.a, true).expect("a flag");
+        c
+    }
+
+    /// One request of 100 bytes from the client, one answer.
+    fn exchange(&mut self, c: Conn, round: u64) {
+        let (there, back) = (round * 2, round * 2 + 1);
+        match self.role {
+            Role::Client => {
+                assert_eq!(peer::send_stream(c.a, 100, there), "100", "request {round}");
+                assert_eq!(self.b(&format!("recvn {} 100 {there}", c.b)), "same");
+                assert_eq!(self.b(&format!("sendn {} 100 {back}", c.b)), "100");
+                assert_eq!(peer::receive_stream(c.a, 100, back), "same", "answer {round}");
+            }
+            Role::Server => {
+                assert_eq!(self.b(&format!("sendn {} 100 {there}", c.b)), "100");
+                assert_eq!(peer::receive_stream(c.a, 100, there), "same", "request {round}");
+                assert_eq!(peer::send_stream(c.a, 100, back), "100", "answer {round}");
+                assert_eq!(self.b(&format!("recvn {} 100 {back}", c.b)), "same");
+            }
+        }
+    }
+
+    fn attached_by(&self, pid: i32) -> u64 {
+        let Some(dir) = &self.board_dir else { return 0 };
+        Board::find(dir, false).ok().flatten().map_or(0, |board| board.attached_by(pid))
+    }
+
+    fn complain(&self, rounds: u64) -> ! {
+        let dir = self.board_dir.clone().unwrap_or_default();
+        let board = match Board::find(&dir, false) {
+            Ok(Some(board)) => board.summary(),
+            Ok(None) => format!("there is no board in {}", dir.display()),
+            Err(e) => format!("the board does not open: {e}"),
+        };
+        panic!(
+            "NOT ATTACHED after {rounds} requests and 3 s (we are {}, the peer is {}):\n{board}",
+            calls::getpid(),
+            self.peer_pid()
+        );
+    }
+
+    /// A number from an answer of the peer.
+    ///
+    /// # Panics
+    ///
+    /// When it was not a number.
+    #[must_use]
+    pub fn number(answer: &str) -> i32 {
+        answer.parse().unwrap_or_else(|_| panic!("a number, not {answer}"))
+    }
+
+    /// Fills our direction until it takes no more: whether anything was taken.
+    #[must_use]
+    pub fn fill(fd: i32) -> String {
+        let block = vec![b'.'; 64 << 10];
+        let (mut total, mut quiet) = (0, 0);
+        // A size that was asked for does not grow: growth would make room again at any moment.
+        let _ = calls::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 200_000);
+        // Acknowledgements make room a while later, for single bytes first.
+        while quiet < 3 {
+            let before = total;
+            for len in [block.len(), 1] {
+                loop {
+                    let part = &block[..len];
+                    match calls::send(fd, part, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) {
+                        Ok(n) => total += n,
+                        Err(libc::EAGAIN) => break,
+                        e => return e.show(),
+                    }
+                }
+            }
+            quiet = if total == before { quiet + 1 } else { 0 };
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        if total > 0 { "filled".to_owned() } else { "took nothing".to_owned() }
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = writeln!(self.orders, "exit");
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(2) {
+            if matches!(self.peer.try_wait(), Ok(Some(_)) | Err(_)) {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.peer.kill();
+        let _ = self.peer.wait();
+    }
+}

@@ -1,0 +1,140 @@
+//! Random programs of socket calls, the same over kernel TCP and under Shunt.
+//!
+//! A failure names its seed and how to repeat it. `SHUNT_SOAK_SECONDS=3600` goes on with fresh seeds
+//! for an hour; `SHUNT_SEED=N` begins with another seed; `SHUNT_TEST_PLAIN=1` compares kernel TCP
+//! with itself.
+
+use std::time::{Duration, Instant};
+
+use e2e::differential::explain;
+use e2e::run::{BoardDir, Outcome, Under, command, differences, library, outcome, plain_only};
+
+/// Programs that one pair of processes runs, one after the other.
+const BATCH: u64 = 25;
+const LIMIT: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ends {
+    Neither,
+    Both,
+    Ours,
+    Peers,
+}
+
+fn run(first: u64, count: u64, ends: Ends, dir: &BoardDir) -> Outcome {
+    let ours = matches!(ends, Ends::Both | Ends::Ours);
+    let under = if ours { Under::Shunt(dir) } else { Under::Tcp };
+    let mut command = command(env!("CARGO_BIN_EXE_differential-guest"), under);
+    command.args([first.to_string(), count.to_string()]).env("SHUNT_DIR", dir.path());
+    command.env_remove("E2E_PEER_PRELOAD");
+    if matches!(ends, Ends::Both | Ends::Peers) {
+        command.env("E2E_PEER_PRELOAD", library());
+    }
+    outcome(&mut command, LIMIT)
+}
+
+fn replay(seed: u64, ends: Ends) -> String {
+    let guest = env!("CARGO_BIN_EXE_differential-guest");
+    let library = library();
+    let library = library.display();
+    let (ours, peers) = match ends {
+        Ends::Neither => (String::new(), ""),
+        Ends::Both => (format!("LD_PRELOAD={library} E2E_PEER_PRELOAD={library} "), ""),
+        Ends::Ours => (format!("LD_PRELOAD={library} "), ""),
+        Ends::Peers => (format!("E2E_PEER_PRELOAD={library} "), ""),
+    };
+    format!("  tcp:   {guest} {seed} 1\n  shunt: {ours}{peers}{guest} {seed} 1\n")
+}
+
+/// Splits the output of a batch into one text for each seed.
+fn by_seed(out: &str) -> Vec<&str> {
+    let mut starts: Vec<usize> = out.match_indices("seed ").map(|(i, _)| i).collect();
+    starts.push(out.len());
+    starts.windows(2).map(|pair| &out[pair[0]..pair[1]]).collect()
+}
+
+/// Runs a batch both ways: what differs, and how many connections were attached.
+fn compare(first: u64, count: u64, ends: Ends) -> (String, u64) {
+    let dir = BoardDir::new();
+    let tcp = run(first, count, Ends::Neither, &dir);
+    assert!(tcp.ok(), "on kernel TCP: exit {}\n{}{:?}", tcp.code, tcp.err, tcp.hung);
+    let got = run(first, count, ends, &dir);
+    let mut wrong = String::new();
+    let (plain, shunt) = (by_seed(&tcp.out), by_seed(&got.out));
+    for (i, want) in plain.iter().enumerate() {
+        let have = shunt.get(i).copied().unwrap_or_default();
+        if *want == have {
+            continue;
+        }
+        let seed = first + i as u64;
+        wrong += &format!("{}, under Shunt: {ends:?}\n", explain(seed));
+        wrong += &differences(want, have);
+        let alone = run(seed, 1, ends, &BoardDir::new());
+        let again = alone.out != **want;
+        wrong += if again { "  alone it fails, too\n" } else { "  alone it does not fail\n" };
+        wrong += &replay(seed, ends);
+        if have.is_empty() {
+            break;
+        }
+    }
+    if !got.ok() {
+        wrong += &format!("exit {}\n{}{}\n", got.code, got.err, got.hung.unwrap_or_default());
+        wrong += &format!("on the board:\n{}", dir.summary());
+    }
+    (wrong, dir.attached())
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().and_then(|value| value.parse().ok())
+}
+
+fn check(batches: u64, offset: u64, ends: Ends) {
+    let first = number("SHUNT_SEED").unwrap_or(1) + offset;
+    let soak = number("SHUNT_SOAK_SECONDS").map(Duration::from_secs);
+    let batches = if e2e::quick() { 1 } else { batches };
+    let (start, mut done, mut attached) = (Instant::now(), 0, 0);
+    let ends = if plain_only() { Ends::Neither } else { ends };
+    while done < batches || soak.is_some_and(|limit| start.elapsed() < limit) {
+        let (wrong, n) = compare(first + done * BATCH, BATCH, ends);
+        assert!(wrong.is_empty(), "differs from kernel TCP:\n{wrong}");
+        attached += n;
+        done += 1;
+    }
+    eprintln!("{} programs, {attached} halves attached", done * BATCH);
+    if ends == Ends::Both {
+        assert!(
+            attached >= done * BATCH,
+            "only {attached} halves of {} connections were attached: this has proved little",
+            done * BATCH
+        );
+    }
+}
+
+#[test]
+fn both_ends() {
+    check(4, 0, Ends::Both);
+}
+
+#[test]
+fn only_our_end() {
+    check(1, 1_000_000, Ends::Ours);
+}
+
+#[test]
+fn only_the_peers_end() {
+    check(1, 2_000_000, Ends::Peers);
+}
+
+/// The generator must not change unnoticed: recorded seeds would mean other programs.
+#[test]
+fn programs_are_the_same_every_time() {
+    let orders = |seed| -> Vec<String> {
+        e2e::differential::program(seed).into_iter().map(|step| step.order).collect()
+    };
+    assert_eq!(orders(7), orders(7));
+    assert_ne!(orders(7), orders(8));
+    let all: Vec<String> = (0..300).flat_map(orders).collect();
+    for word in ["send", "recv", "peek", "wait", "bulk", "urgent", "pass", "reset", "close"] {
+        assert!(all.iter().any(|o| o.starts_with(word)), "no program of 300 has {word}");
+    }
+}

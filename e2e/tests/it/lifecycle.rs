@@ -1,0 +1,401 @@
+//! Processes that die, stop, run out of things, or come and go in thousands: what is left must be
+//! what TCP leaves.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
+
+use std::io::{BufRead, BufReader};
+use std::process::{ChildStdout, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2e::differential::Random;
+use e2e::load::Style;
+use e2e::run::{BoardDir, Guest, Outcome, Under, command, outcome, plain_only, skipped};
+
+const GUEST: &str = env!("CARGO_BIN_EXE_load-guest");
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A server and what it says.
+struct Server {
+    guest: Guest,
+    port: u16,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Server {
+    fn start(words: &[&str], under: Under<'_>) -> Self {
+        Self::start_with(words, under, &[])
+    }
+
+    fn start_with(words: &[&str], under: Under<'_>, settings: &[(&str, &str)]) -> Self {
+        let mut command = command(GUEST, under);
+        command.args(words).stdout(Stdio::piped()).envs(settings.iter().copied());
+        let mut guest = Guest::start(&mut command);
+        let mut lines = BufReader::new(guest.take_stdout().unwrap());
+        let mut first = String::new();
+        lines.read_line(&mut first).unwrap();
+        let port = first.trim().strip_prefix("port ").and_then(|p| p.parse().ok());
+        Self { guest, port: port.unwrap_or_else(|| panic!("the server said {first:?}")), lines }
+    }
+
+    /// The next line of this kind, which must come in time.
+    #[track_caller]
+    fn line(&mut self, kind: &str, limit: Duration) -> String {
+        let watch = Watch::over(self.guest.pid(), limit);
+        let mut line = String::new();
+        while self.lines.read_line(&mut line).is_ok_and(|n| n > 0) && !line.starts_with(kind) {
+            line.clear();
+        }
+        assert!(!watch.bit(), "the server hangs: no line {kind:?} within {limit:?}");
+        line.trim().to_owned()
+    }
+
+    /// How the next request ended.
+    #[track_caller]
+    fn ended(&mut self, limit: Duration) -> String {
+        self.line("ended", limit)
+    }
+}
+
+/// Kills a process when something takes too long.
+struct Watch {
+    done: std::sync::mpsc::Sender<()>,
+    thread: thread::JoinHandle<bool>,
+}
+
+impl Watch {
+    fn over(pid: i32, limit: Duration) -> Self {
+        let (done, waits) = std::sync::mpsc::channel();
+        let thread = thread::spawn(move || {
+            let late = waits.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
+            if late {
+                let _ = e2e::calls::kill(pid, libc::SIGKILL);
+            }
+            late
+        });
+        Self { done, thread }
+    }
+
+    fn bit(self) -> bool {
+        let _ = self.done.send(());
+        self.thread.join().unwrap()
+    }
+}
+
+fn client(words: &[String], under: Under<'_>) -> Outcome {
+    outcome(command(GUEST, under).args(words), LIMIT)
+}
+
+fn transfer_words(port: u16, style: usize, seed: u64, len: u64) -> Vec<String> {
+    vec!["transfer".into(), port.to_string(), style.to_string(), seed.to_string(), len.to_string()]
+}
+
+/// Asserts that a client said `want`.
+#[track_caller]
+fn assert_said(got: &Outcome, want: &str, dir: &BoardDir) {
+    assert!(
+        got.ok() && got.out.trim() == want,
+        "wanted {want:?}, got exit {} {:?}\n{}{:?}\non the board:\n{}",
+        got.code,
+        got.out,
+        got.err,
+        got.hung,
+        dir.summary()
+    );
+}
+
+/// Streams both ways in one style; `attach`: they must have gone through shared memory.
+fn exact(style: Style, ours: bool, theirs: bool, settings: &[(&str, &str)], attach: bool) {
+    let dir = BoardDir::new();
+    let under = |shunt: bool| if shunt { Under::Shunt(&dir) } else { Under::Tcp };
+    let mut server = Server::start_with(&["serve"], under(theirs), settings);
+    let len: u64 = if e2e::quick() { 4 << 20 } else { 64 << 20 };
+    let index = Style::ALL.iter().position(|(_, s)| *s == style).unwrap();
+    let mut command = command(GUEST, under(ours));
+    command.args(transfer_words(server.port, index, 11, len)).envs(settings.iter().copied());
+    let got = outcome(&mut command, LIMIT);
+    assert_said(&got, &format!("sent={len} received={len} status=done"), &dir);
+    let line = server.ended(Duration::from_secs(20));
+    assert_eq!(line, format!("ended sent={len} received={len} status=done"));
+    let attached = dir.attached();
+    if plain_only() {
+        return;
+    }
+    if attach {
+        assert!(attached >= 2, "stayed on TCP:\n{}", dir.summary());
+    } else {
+        assert_eq!(attached, 0, "attached to a peer without Shunt:\n{}", dir.summary());
+    }
+}
+
+#[test]
+fn streams_are_exact_blocking() {
+    exact(Style::Blocking, true, true, &[], true);
+}
+
+#[test]
+fn streams_are_exact_poll() {
+    exact(Style::Poll, true, true, &[], true);
+}
+
+#[test]
+fn streams_are_exact_select() {
+    exact(Style::Select, true, true, &[], true);
+}
+
+#[test]
+fn streams_are_exact_epoll_level() {
+    exact(Style::Level, true, true, &[], true);
+}
+
+#[test]
+fn streams_are_exact_epoll_edge() {
+    exact(Style::Edge, true, true, &[], true);
+}
+
+#[test]
+fn streams_are_exact_without_spinning() {
+    exact(Style::Level, true, true, &[("SHUNT_SPIN_US", "0")], true);
+}
+
+#[test]
+fn streams_are_exact_in_small_rings() {
+    let small = [("SHUNT_RING_MIN", "16K"), ("SHUNT_RING_MAX", "16K")];
+    exact(Style::Edge, true, true, &small, true);
+    exact(Style::Blocking, true, true, &small, true);
+}
+
+#[test]
+fn streams_are_exact_with_one_side_under_shunt() {
+    exact(Style::Edge, true, false, &[], false);
+    exact(Style::Edge, false, true, &[], false);
+    exact(Style::Blocking, true, false, &[], false);
+    exact(Style::Blocking, false, true, &[], false);
+}
+
+#[test]
+fn switched_off_stays_on_tcp() {
+    exact(Style::Poll, true, true, &[("SHUNT_ENABLED", "off")], false);
+}
+
+const ENDLESS: u64 = 1 << 50;
+
+/// What a transfer may say after the other side was killed: bytes that came were right, and the end
+/// is one that TCP knows.
+#[track_caller]
+fn assert_cut_off(line: &str) {
+    let status = line.rsplit("status=").next().unwrap_or_default();
+    assert!(
+        ["end", "ECONNRESET", "EPIPE"].contains(&status),
+        "after a kill of the other side: {line:?}"
+    );
+}
+
+/// Kills one side under load at a random moment: the other must notice at once.
+fn kill_one_side(kill_server: bool) {
+    let mut random = Random::new(if kill_server { 71 } else { 72 });
+    let dir = BoardDir::new();
+    let mut server = Server::start(&["serve"], Under::Shunt(&dir));
+    let rounds = if e2e::quick() { 5 } else { 25 };
+    for round in 0..rounds {
+        let style = usize::try_from(random.below(5)).unwrap();
+        let mut load = command(GUEST, Under::Shunt(&dir));
+        load.args(transfer_words(server.port, style, round, ENDLESS)).stdout(Stdio::piped());
+        let mut load = Guest::start(&mut load);
+        let _ = server.line("began", Duration::from_secs(10));
+        thread::sleep(Duration::from_micros(random.below(120_000)));
+        if kill_server {
+            let killed = Instant::now();
+            server.guest.signal(libc::SIGKILL);
+            load.wait(Duration::from_secs(10)).unwrap_or_else(|e| panic!("style {style}: {e}"));
+            assert!(killed.elapsed() < Duration::from_secs(5), "the survivor noticed late");
+            let mut said = String::new();
+            BufReader::new(load.take_stdout().unwrap()).read_line(&mut said).unwrap();
+            assert_cut_off(said.trim());
+            server = Server::start(&["serve"], Under::Shunt(&dir));
+        } else {
+            load.kill_all();
+            let line = server.ended(Duration::from_secs(10));
+            // Killed before it had sent its request.
+            if line.contains("status=") {
+                assert_cut_off(&line);
+            }
+        }
+    }
+    // Whatever was killed, the next one is as good as the first.
+    let got = client(&transfer_words(server.port, 0, 5, 1 << 20), Under::Shunt(&dir));
+    assert_said(&got, "sent=1048576 received=1048576 status=done", &dir);
+}
+
+#[test]
+fn server_killed_under_load() {
+    kill_one_side(true);
+}
+
+#[test]
+fn client_killed_under_load() {
+    kill_one_side(false);
+}
+
+/// Stops either side again and again while bytes flow.
+#[test]
+fn stopped_and_continued() {
+    let dir = BoardDir::new();
+    let mut random = Random::new(73);
+    let server = Server::start(&["serve"], Under::Shunt(&dir));
+    let len: u64 = if e2e::quick() { 16 << 20 } else { 256 << 20 };
+    for style in 0..Style::ALL.len() {
+        let mut load = command(GUEST, Under::Shunt(&dir));
+        load.args(transfer_words(server.port, style, 9, len)).stdout(Stdio::piped());
+        let mut load = Guest::start(&mut load);
+        for _ in 0..8 {
+            thread::sleep(Duration::from_micros(1_000 + random.below(20_000)));
+            let victim = if random.once_in(2) { load.pid() } else { server.guest.pid() };
+            let _ = e2e::calls::kill(victim, libc::SIGSTOP);
+            thread::sleep(Duration::from_micros(5_000 + random.below(60_000)));
+            let _ = e2e::calls::kill(victim, libc::SIGCONT);
+        }
+        load.wait(LIMIT).unwrap_or_else(|e| panic!("style {style}: {e}\n{}", dir.summary()));
+        let mut said = String::new();
+        BufReader::new(load.take_stdout().unwrap()).read_line(&mut said).unwrap();
+        assert_eq!(said.trim(), format!("sent={len} received={len} status=done"), "style {style}");
+    }
+}
+
+/// A killed client that was stopped first, so that the server sleeps on a silent peer.
+#[test]
+fn killed_while_stopped() {
+    let dir = BoardDir::new();
+    let mut server = Server::start(&["serve"], Under::Shunt(&dir));
+    for style in 0..Style::ALL.len() {
+        let mut load = command(GUEST, Under::Shunt(&dir));
+        load.args(transfer_words(server.port, style, 3, ENDLESS)).stdout(Stdio::null());
+        let mut load = Guest::start(&mut load);
+        let _ = server.line("began", Duration::from_secs(10));
+        thread::sleep(Duration::from_millis(60));
+        load.signal(libc::SIGSTOP);
+        thread::sleep(Duration::from_millis(100));
+        load.kill_all();
+        assert_cut_off(&server.ended(Duration::from_secs(10)));
+    }
+}
+
+/// Many connections at once.
+fn many(count: usize, settings: &[(&str, &str)], dir: &BoardDir) -> Outcome {
+    let server = Server::start_with(&["serve-many"], Under::Shunt(dir), settings);
+    let mut command = command(GUEST, Under::Shunt(dir));
+    let words = ["many".to_owned(), server.port.to_string(), count.to_string(), "10".to_owned()];
+    outcome(command.args(words).envs(settings.iter().copied()), LIMIT)
+}
+
+#[test]
+fn a_thousand_connections() {
+    let dir = BoardDir::new();
+    let got = many(1000, &[], &dir);
+    assert_said(&got, "all 1000", &dir);
+    let attached = dir.attached();
+    assert!(
+        attached >= 1800 || plain_only(),
+        "of 2000 halves {attached} were attached:\n{}",
+        dir.summary()
+    );
+}
+
+/// So little memory that most connections stay on TCP: all of them work.
+#[test]
+fn tiny_memory_limit() {
+    let dir = BoardDir::new();
+    let got = many(400, &[("SHUNT_MEMORY_MAX", "1M")], &dir);
+    assert_said(&got, "all 400", &dir);
+}
+
+/// The file system of the board is full before there is a board, and when there are some rings.
+#[test]
+fn full_file_system() {
+    for size in ["1M", "24M", "40M"] {
+        let dir = match BoardDir::small(size) {
+            Ok(dir) => dir,
+            Err(e) => {
+                skipped(&format!("cannot mount a tmpfs: {}", e2e::show::errno_name(e)));
+                return;
+            }
+        };
+        let got = many(600, &[], &dir);
+        assert_said(&got, "all 600", &dir);
+        let mut server = Server::start(&["serve"], Under::Shunt(&dir));
+        let got = client(&transfer_words(server.port, 3, 4, 8 << 20), Under::Shunt(&dir));
+        assert_said(&got, "sent=8388608 received=8388608 status=done", &dir);
+        assert_eq!(server.ended(LIMIT), "ended sent=8388608 received=8388608 status=done");
+    }
+}
+
+/// Few descriptors: what could be accepted works.
+#[test]
+fn few_descriptors() {
+    let dir = BoardDir::new();
+    let server = Server::start(&["serve-few", "40"], Under::Shunt(&dir));
+    for seed in 0..60 {
+        let got = client(&transfer_words(server.port, 2, seed, 50_000), Under::Shunt(&dir));
+        assert_said(&got, "sent=50000 received=50000 status=done", &dir);
+    }
+}
+
+/// Connections that come and go, ended in every way.
+#[test]
+fn close_storm() {
+    let dir = BoardDir::new();
+    let server = Server::start(&["serve-many"], Under::Shunt(&dir));
+    let count = if e2e::quick() { 300 } else { 3000 };
+    let clients: Vec<thread::JoinHandle<Outcome>> = (0..3)
+        .map(|seed: u64| {
+            let words =
+                ["storm".to_owned(), server.port.to_string(), count.to_string(), seed.to_string()];
+            let mut command = command(GUEST, Under::Shunt(&dir));
+            command.args(words);
+            thread::spawn(move || outcome(&mut command, LIMIT))
+        })
+        .collect();
+    for client in clients {
+        assert_said(&client.join().unwrap(), &format!("all {count}"), &dir);
+    }
+    if plain_only() {
+        return;
+    }
+    assert!(dir.attached() > 0, "nothing was attached:\n{}", dir.summary());
+    // The server has closed everything it attached, once it has heard of the last ones.
+    let start = Instant::now();
+    loop {
+        let processes = dir.board().unwrap().processes();
+        let left: u64 = processes.iter().map(|p| p.attached - p.closed.min(p.attached)).sum();
+        if left == 0 {
+            break;
+        }
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "{left} halves were never closed:\n{}",
+            dir.summary()
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Slots, memory and offers of processes that have gone are used again.
+#[test]
+fn generations_of_processes() {
+    let dir = BoardDir::new();
+    let rounds = if e2e::quick() { 20 } else { 120 };
+    for round in 0..rounds {
+        let mut server = Server::start(&["serve"], Under::Shunt(&dir));
+        let got = client(&transfer_words(server.port, 3, round, 300_000), Under::Shunt(&dir));
+        assert_said(&got, "sent=300000 received=300000 status=done", &dir);
+        let _ = server.ended(LIMIT);
+    }
+    if plain_only() {
+        return;
+    }
+    let board = dir.board().unwrap();
+    let used = board.processes().len();
+    assert!(used < 32, "{used} slots for {} processes, never more than two at once", rounds * 2);
+    let extents = board.word32(std::mem::offset_of!(sys::abi::Header, extents_used)) as usize;
+    assert!(extents < 80, "{extents} extents of memory in use after {rounds} rounds");
+}

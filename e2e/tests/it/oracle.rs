@@ -1,0 +1,95 @@
+//! Each case of the oracle, at both ends of the connection: what a program sees under Shunt is what
+//! it sees on kernel TCP.
+//!
+//! `SHUNT_TEST_PLAIN=1` compares kernel TCP with itself, which shows that a case is stable.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use e2e::run::{BoardDir, Outcome, Under, command, differences, library, outcome, plain_only};
+
+/// Far longer than any case takes; the guests' own limits are shorter.
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// Which ends run under Shunt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ends {
+    Neither,
+    Both,
+    Ours,
+    Peers,
+}
+
+fn run(case: &str, role: &str, ends: Ends) -> Outcome {
+    let dir = BoardDir::new();
+    let ours = matches!(ends, Ends::Both | Ends::Ours);
+    let under = if ours { Under::Shunt(&dir) } else { Under::Tcp };
+    let mut command = command(env!("CARGO_BIN_EXE_oracle-guest"), under);
+    command.args([case, role]).env("SHUNT_DIR", dir.path()).env_remove("E2E_PEER_PRELOAD");
+    if matches!(ends, Ends::Both | Ends::Peers) {
+        command.env("E2E_PEER_PRELOAD", library());
+    }
+    if ends == Ends::Both {
+        command.env("E2E_ATTACH_BOARD", dir.path());
+    }
+    let mut got = outcome(&mut command, LIMIT);
+    if !got.ok() && ends != Ends::Neither {
+        got.err += &format!("on the board:\n{}", dir.summary());
+    }
+    got
+}
+
+/// What kernel TCP says is asked once for each case and role.
+fn on_tcp(case: &str, role: &str) -> Outcome {
+    static KNOWN: Mutex<Option<HashMap<String, Outcome>>> = Mutex::new(None);
+    let key = format!("{case} {role}");
+    if let Some(known) = KNOWN.lock().unwrap().as_ref().and_then(|all| all.get(&key)) {
+        return known.clone();
+    }
+    let got = run(case, role, Ends::Neither);
+    KNOWN.lock().unwrap().get_or_insert_default().insert(key, got.clone());
+    got
+}
+
+fn check(case: &str) {
+    let mut wrong = String::new();
+    let ways = [
+        ("client", Ends::Both),
+        ("server", Ends::Both),
+        ("client", Ends::Ours),
+        ("server", Ends::Ours),
+        ("client", Ends::Peers),
+    ];
+    let ways = if e2e::quick() { &ways[..2] } else { &ways[..] };
+    for &(role, ends) in ways {
+        let tcp = on_tcp(case, role);
+        assert!(tcp.ok(), "on kernel TCP, {case} {role}: {}\n{}{:?}", tcp.out, tcp.err, tcp.hung);
+        let ends = if plain_only() { Ends::Neither } else { ends };
+        let got = run(case, role, ends);
+        if got.ok() && got.out == tcp.out {
+            continue;
+        }
+        wrong += &format!("{case} {role}, under Shunt: {ends:?}\n");
+        wrong += &differences(&tcp.out, &got.out);
+        if !got.ok() {
+            wrong += &format!("  exit {}\n{}{}\n", got.code, got.err, got.hung.unwrap_or_default());
+        }
+    }
+    assert!(wrong.is_empty(), "differs from kernel TCP:\n{wrong}");
+}
+
+macro_rules! tests {
+    ($($module:ident { $($case:ident)* })*) => {
+        $(mod $module {
+            $(#[test]
+            fn $case() {
+                super::check(stringify!($case));
+            })*
+        })*
+    };
+}
+
+e2e::oracle_cases!(tests);

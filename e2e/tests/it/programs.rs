@@ -1,0 +1,121 @@
+//! Real programs under load: right results, no errors, and shared memory where it is expected.
+//!
+//! Each test says which program it needs and is skipped, with that reason, where it is absent.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2e::installed;
+use e2e::run::{BoardDir, Guest, Outcome, Under, command, outcome, plain_only, skipped};
+
+mod databases;
+mod runtimes;
+mod web;
+
+const LIMIT: Duration = Duration::from_secs(90);
+
+/// The path of a program, or the end of this test with the reason.
+macro_rules! need {
+    ($name:expr) => {
+        match e2e::installed($name) {
+            Some(path) => path,
+            None => {
+                e2e::run::skipped(&format!("{} is not installed", $name));
+                return;
+            }
+        }
+    };
+}
+use need;
+
+/// A directory for what a program writes; removed in the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("shunt-e2e-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &Path {
+        &self.0
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, text).unwrap();
+        path
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A port that was free a moment ago.
+fn free_port() -> u16 {
+    let (fd, port) = e2e::load::listener();
+    e2e::calls::close(fd).unwrap();
+    port
+}
+
+/// Waits until somebody listens.
+#[track_caller]
+fn await_port(server: &mut Guest, port: u16) {
+    let start = Instant::now();
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(server.ended().is_none(), "the server ended at once: {:?}", server.ended());
+        assert!(start.elapsed() < Duration::from_secs(30), "nobody listens on {port} after 30 s");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Starts a server; its output goes to a file of `place` for whoever reads a failure.
+fn serve(command: &mut Command, place: &Path, port: u16) -> Guest {
+    let log = fs::File::options().create(true).append(true).open(place.join("log")).unwrap();
+    command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+    let mut guest = Guest::start(command);
+    await_port(&mut guest, port);
+    guest
+}
+
+/// Asserts that a client ended well.
+#[track_caller]
+fn assert_ok(what: &str, got: &Outcome, dir: &BoardDir) {
+    assert!(
+        got.ok(),
+        "{what}: exit {}\n{}\n{}\n{:?}\non the board:\n{}",
+        got.code,
+        got.out,
+        got.err,
+        got.hung,
+        dir.summary()
+    );
+}
+
+/// Asserts that a program of this name used shared memory.
+#[track_caller]
+fn assert_attached(program: &str, dir: &BoardDir) {
+    let n = dir.attached_by_program(program);
+    assert!(n > 0 || plain_only(), "{program} stayed on TCP:\n{}", dir.summary());
+}
+
+/// Asserts that somebody used shared memory: for programs whose slots others have taken over since.
+#[track_caller]
+fn assert_any_attached(dir: &BoardDir) {
+    assert!(dir.attached() > 0 || plain_only(), "all stayed on TCP:\n{}", dir.summary());
+}
+
+fn seconds() -> u64 {
+    if e2e::quick() { 1 } else { 3 }
+}

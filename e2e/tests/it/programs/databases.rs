@@ -1,0 +1,307 @@
+//! redis, memcached, PostgreSQL.
+
+use super::*;
+
+struct Redis {
+    server: Guest,
+    port: String,
+    place: Place,
+}
+
+fn redis(program: &Path, name: &str, dir: &BoardDir, more: &[&str]) -> Redis {
+    let (port, place) = (free_port(), Place::new(name));
+    let mut command = command(program, Under::Shunt(dir));
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    command.args(["--enable-debug-command", "yes", "--dir"]).arg(place.path()).args(more);
+    let server = serve(&mut command, place.path(), port);
+    Redis { server, port: port.to_string(), place }
+}
+
+fn cli(redis: &Redis, words: &[&str], dir: &BoardDir) -> String {
+    let program = installed("redis-cli").expect("comes with redis-benchmark");
+    let mut command = command(program, Under::Shunt(dir));
+    let got = outcome(command.args(["-p", &redis.port]).args(words), LIMIT);
+    assert_ok(&format!("redis-cli {words:?}"), &got, dir);
+    got.out.trim().to_owned()
+}
+
+fn benchmark(program: &Path, redis: &Redis, words: &[&str], dir: &BoardDir) -> Outcome {
+    let mut command = command(program, Under::Shunt(dir));
+    outcome(command.args(["-p", &redis.port, "-q"]).args(words), LIMIT)
+}
+
+fn requests() -> String {
+    if e2e::quick() { "20000" } else { "100000" }.to_owned()
+}
+
+#[test]
+fn redis_with_and_without_pipelining() {
+    let (server, bench) = (need!("redis-server"), need!("redis-benchmark"));
+    let dir = BoardDir::new();
+    let redis = redis(&server, "redis", &dir, &[]);
+    let n = requests();
+    for words in [
+        &["-c", "1", "-n", "20000", "incr", "one"][..],
+        &["-c", "50", "-n", &n, "incr", "fifty"],
+        &["-c", "50", "-P", "16", "-n", &n, "incr", "deep"],
+        &["-c", "200", "--threads", "2", "-n", &n, "incr", "threads"],
+        &["-c", "20", "-d", "20000", "-n", "5000", "-t", "set,get,lrange_100"],
+    ] {
+        assert_ok(&format!("{words:?}"), &benchmark(&bench, &redis, words, &dir), &dir);
+    }
+    // Each request was done exactly once.
+    assert_eq!(cli(&redis, &["get", "one"], &dir), "20000");
+    for key in ["fifty", "deep", "threads"] {
+        assert_eq!(cli(&redis, &["get", key], &dir), n, "{key}");
+    }
+    assert_attached("redis-server", &dir);
+}
+
+#[test]
+fn redis_saves_in_a_fork() {
+    let (server, bench) = (need!("redis-server"), need!("redis-benchmark"));
+    let dir = BoardDir::new();
+    let redis = redis(&server, "bgsave", &dir, &[]);
+    let fill = ["-c", "20", "-n", "50000", "-r", "1000000", "-d", "500", "-t", "set"];
+    assert_ok("fill", &benchmark(&bench, &redis, &fill, &dir), &dir);
+    thread::scope(|scope| {
+        let n = requests();
+        let (bench, redis, dir) = (&bench, &redis, &dir);
+        let load = scope
+            .spawn(move || benchmark(bench, redis, &["-c", "50", "-n", &n, "incr", "during"], dir));
+        for _ in 0..3 {
+            cli(redis, &["bgsave", "schedule"], dir);
+            thread::sleep(Duration::from_millis(300));
+        }
+        assert_ok("load", &load.join().unwrap(), dir);
+        assert_eq!(cli(redis, &["get", "during"], dir), requests());
+    });
+    let start = Instant::now();
+    while cli(&redis, &["info", "persistence"], &dir).contains("rdb_bgsave_in_progress:1") {
+        assert!(start.elapsed() < Duration::from_secs(20), "the save does not end");
+        thread::sleep(Duration::from_millis(50));
+    }
+    let said = cli(&redis, &["info", "persistence"], &dir);
+    assert!(said.contains("rdb_last_bgsave_status:ok"), "{said}");
+    assert!(redis.place.path().join("dump.rdb").exists());
+}
+
+#[test]
+fn redis_replicates() {
+    let (server, bench) = (need!("redis-server"), need!("redis-benchmark"));
+    let dir = BoardDir::new();
+    let master = redis(&server, "master", &dir, &[]);
+    let fill = ["-c", "20", "-n", "50000", "-r", "100000", "-d", "300", "-t", "set"];
+    assert_ok("fill", &benchmark(&bench, &master, &fill, &dir), &dir);
+    let replica = redis(&server, "replica", &dir, &["--replicaof", "127.0.0.1", &master.port]);
+    assert_ok("more", &benchmark(&bench, &master, &fill, &dir), &dir);
+    let start = Instant::now();
+    loop {
+        let (ours, theirs) =
+            (cli(&master, &["debug", "digest"], &dir), cli(&replica, &["debug", "digest"], &dir));
+        if ours == theirs {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(30), "the replica stays behind");
+        thread::sleep(Duration::from_millis(100));
+    }
+    // The replica dies; the master goes on; a new one catches up.
+    replica.server.signal(libc::SIGKILL);
+    assert_ok("after", &benchmark(&bench, &master, &fill, &dir), &dir);
+    assert_eq!(cli(&master, &["ping"], &dir), "PONG");
+    drop(replica);
+    let replica = redis(&server, "replica2", &dir, &["--replicaof", "127.0.0.1", &master.port]);
+    let start = Instant::now();
+    while cli(&master, &["debug", "digest"], &dir) != cli(&replica, &["debug", "digest"], &dir) {
+        assert!(start.elapsed() < Duration::from_secs(30), "the second replica stays behind");
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn redis_client_killed() {
+    let (server, bench) = (need!("redis-server"), need!("redis-benchmark"));
+    let dir = BoardDir::new();
+    let redis = redis(&server, "clients", &dir, &[]);
+    for _ in 0..5 {
+        let mut load = command(&bench, Under::Shunt(&dir));
+        load.args(["-p", &redis.port, "-q", "-c", "50", "-n", "10000000", "-t", "set"]);
+        let mut load = Guest::start(load.stdout(Stdio::null()));
+        thread::sleep(Duration::from_millis(250));
+        load.kill_all();
+        assert_eq!(cli(&redis, &["ping"], &dir), "PONG");
+    }
+    let start = Instant::now();
+    loop {
+        // One is redis-cli itself.
+        let clients = cli(&redis, &["info", "clients"], &dir);
+        if clients.contains("connected_clients:1\r") || clients.contains("connected_clients:1\n") {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(10), "dead clients stay: {clients}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+const MEMCACHED_CLIENT: &str = r#"
+import socket, sys, threading
+port = int(sys.argv[1])
+wrong = []
+def client(n):
+    s = socket.create_connection(("127.0.0.1", port)); f = s.makefile("rb")
+    for i in range(150):
+        value = (b"%d-%d " % (n, i)) * (1 + i * 7 % 400)
+        s.sendall(b"set k%d-%d 0 0 %d\r\n%s\r\n" % (n, i % 20, len(value), value))
+        if f.readline() != b"STORED\r\n": wrong.append(("set", n, i)); return
+        s.sendall(b"get k%d-%d\r\n" % (n, i % 20))
+        head = f.readline()
+        body = f.read(len(value) + 2); end = f.readline()
+        if body != value + b"\r\n" or end != b"END\r\n": wrong.append((n, i, head)); return
+threads = [threading.Thread(target=client, args=(n,)) for n in range(24)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print("wrong:", wrong); sys.exit(bool(wrong))
+"#;
+
+#[test]
+fn memcached_with_threads() {
+    let (memcached, python) = (need!("memcached"), need!("python3"));
+    let (dir, place, port) = (BoardDir::new(), Place::new("memcached"), free_port());
+    let mut server = command(memcached, Under::Shunt(&dir));
+    server.args(["-u", "root", "-l", "127.0.0.1", "-t", "2", "-p", &port.to_string()]);
+    let _server = serve(&mut server, place.path(), port);
+    let script = place.file("client.py", MEMCACHED_CLIENT);
+    for _ in 0..2 {
+        let mut client = command(&python, Under::Shunt(&dir));
+        let got = outcome(client.arg(&script).arg(port.to_string()), LIMIT);
+        assert_ok("client", &got, &dir);
+    }
+    let mut plain = command(&python, Under::Tcp);
+    assert_ok("plain client", &outcome(plain.arg(&script).arg(port.to_string()), LIMIT), &dir);
+    assert_attached("memcached", &dir);
+}
+
+/// PostgreSQL refuses to be root: everything of it runs as its own user, with a board of that user.
+struct Postgres {
+    /// Held for its life.
+    server: Option<Guest>,
+    port: String,
+    place: Place,
+    dir: BoardDir,
+    bin: PathBuf,
+}
+
+impl Postgres {
+    /// A command as the user, without the library if `under` is `false`.
+    fn command(&self, program: &str, under: bool) -> Command {
+        let mut as_user = command("runuser", Under::Tcp);
+        as_user.args(["-u", "postgres", "--", "env"]).current_dir(self.place.path());
+        if under && !plain_only() {
+            as_user.arg(format!("LD_PRELOAD={}", self.library().display()));
+            as_user.arg(format!("SHUNT_DIR={}", self.dir.path().display()));
+        }
+        as_user.arg(self.bin.join(program));
+        as_user
+    }
+
+    /// A copy of the library that this user may read.
+    fn library(&self) -> PathBuf {
+        self.place.path().join("libshunt_preload.so")
+    }
+
+    #[track_caller]
+    fn must(&self, program: &str, under: bool, words: &[&str]) -> String {
+        let got = outcome(self.command(program, under).args(words), LIMIT);
+        assert_ok(&format!("{program} {words:?}"), &got, &self.dir);
+        got.out.trim().to_owned()
+    }
+
+    fn query(&self, text: &str) -> String {
+        let port = self.port.as_str();
+        self.must("psql", true, &["-h", "127.0.0.1", "-p", port, "-At", "-c", text, "postgres"])
+    }
+
+    /// `None` where it cannot run, with the reason printed.
+    fn start(name: &str) -> Option<Self> {
+        let Some(postgres) = installed("postgres") else {
+            skipped("postgres is not installed");
+            return None;
+        };
+        if e2e::calls::geteuid() != 0 || installed("runuser").is_none() {
+            skipped("PostgreSQL runs as its own user here: needs root and runuser");
+            return None;
+        }
+        let (place, dir, port) = (Place::new(name), BoardDir::new(), free_port());
+        // The path may be a link beside which the other programs are not.
+        let bin = fs::canonicalize(postgres).unwrap().parent().unwrap().to_owned();
+        let mut this = Self { server: None, port: port.to_string(), place, dir, bin };
+        fs::copy(e2e::run::library(), this.library()).unwrap();
+        for path in [this.place.path(), this.dir.path()] {
+            let got = outcome(Command::new("chown").args(["-R", "postgres"]).arg(path), LIMIT);
+            assert_ok("chown", &got, &this.dir);
+        }
+        let data = this.place.path().join("data");
+        let data = data.to_str().unwrap();
+        this.must("initdb", false, &["-D", data, "-A", "trust", "--no-sync"]);
+        let mut server = this.command("postgres", true);
+        server.args(["-D", data, "-h", "127.0.0.1", "-p", &this.port, "-k", ""]);
+        server.args(["-c", "fsync=off", "-c", "max_connections=64"]);
+        this.server = Some(serve(&mut server, this.place.path(), port));
+        Some(this)
+    }
+}
+
+/// A process for each connection: the books must balance afterwards.
+#[test]
+fn postgres_with_pgbench() {
+    let Some(pg) = Postgres::start("pgbench") else { return };
+    let at = ["-h", "127.0.0.1", "-p", &pg.port];
+    let bench = |more: &[&str]| pg.must("pgbench", true, &[&at[..], more, &["postgres"]].concat());
+    bench(&["-i", "-s", "1", "-q"]);
+    let time = seconds().to_string();
+    for words in [&["-c", "1"][..], &["-c", "8", "-j", "2"], &["-S", "-c", "32", "-j", "2"]] {
+        // -n: keep the history, which is checked below.
+        bench(&[words, &["-n", "-T", &time]].concat());
+    }
+    bench(&["-C", "-c", "4", "-n", "-T", &time]);
+    let sums = pg.query(
+        "select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from \
+         pgbench_history), (select sum(tbalance) from pgbench_tellers) = (select sum(bbalance) \
+         from pgbench_branches)",
+    );
+    assert_eq!(sums, "t|t");
+    // Large results, in both directions.
+    let copied =
+        pg.query("select md5(string_agg(md5(i::text), '')) from generate_series(1, 100000) i");
+    let rows = pg.query("select md5(i::text) from generate_series(1, 100000) i");
+    assert_eq!(rows.lines().count(), 100_000);
+    assert_eq!(copied.len(), 32);
+    assert_any_attached(&pg.dir);
+}
+
+/// A backend is killed under load: the server restarts its processes and serves again.
+#[test]
+fn postgres_backend_killed() {
+    let Some(pg) = Postgres::start("backend") else { return };
+    let at = ["-h", "127.0.0.1", "-p", &pg.port];
+    pg.must("pgbench", true, &[&at[..], &["-i", "-s", "1", "-q", "postgres"]].concat());
+    let mut load = pg.command("pgbench", true);
+    load.args(at).args(["-c", "8", "-j", "2", "-T", "30", "postgres"]);
+    let mut load = Guest::start(load.stdout(Stdio::null()).stderr(Stdio::null()));
+    thread::sleep(Duration::from_millis(700));
+    let pid =
+        pg.query("select pid from pg_stat_activity where application_name = 'pgbench' limit 1");
+    e2e::calls::kill(pid.parse().unwrap(), libc::SIGKILL).unwrap();
+    // Every client of the server is cut off, notices, and ends with an error.
+    let ended = load.wait(Duration::from_secs(15)).unwrap();
+    assert!(!ended.success(), "pgbench did not notice");
+    let start = Instant::now();
+    loop {
+        let mut psql = pg.command("psql", true);
+        let got = outcome(psql.args(at).args(["-At", "-c", "select 1", "postgres"]), LIMIT);
+        if got.ok() {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(20), "it does not come back: {}", got.err);
+        thread::sleep(Duration::from_millis(200));
+    }
+}

@@ -1,0 +1,41 @@
+# What people type here. Each verb calls cargo or `cargo xtask`, nothing else.
+
+# before every commit: seconds
+check:
+    cargo fmt --all --check
+    cargo clippy --workspace --all-targets -- -D warnings
+    typos
+    cargo deny check bans licenses sources
+
+# everything a contributor must pass; `just test --install` fetches what is absent
+test *args:
+    cargo xtask test {{args}}
+
+# every interleaving of the lock-free parts, in small cases
+loom:
+    RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 CARGO_TARGET_DIR=target/loom cargo test -p shunt-sys --lib --release
+
+# needs cargo-fuzz and a nightly compiler
+fuzz target seconds="60":
+    cargo +nightly fuzz run {{target}} -- -max_total_time={{seconds}}
+
+# in pairs against TCP; `just bench local --quick`
+bench *args:
+    cargo xtask bench {{args}}
+
+# random programs of socket calls over TCP and over Shunt, compared, with fresh seeds
+soak seconds="3600" seed=`date +%s`:
+    cargo build --release -p shunt-preload -p shunt-cli -p shunt-testkit
+    SHUNT_SOAK_SECONDS={{seconds}} SHUNT_SEED={{seed}} cargo test -p shunt-e2e --test it differential -- --nocapture
+
+# CPython's socket tests, plain and under Shunt
+conformance *args:
+    cargo xtask conformance {{args}}
+
+# real programs side by side
+demo *args:
+    cargo xtask demo {{args}}
+
+# what the machine that judges a change runs
+ci:
+    .ci/run
