@@ -277,7 +277,10 @@ fn find_file(
 }
 
 fn is_absent(e: &std::io::Error) -> bool {
-    matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory)
+    use std::io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    // A usual place that this user may not read (another user's home in the environment) holds
+    // nothing for this user; a file that was named must be readable.
+    matches!(e.kind(), NotFound | NotADirectory | PermissionDenied)
 }
 
 fn read(path: &Path) -> std::io::Result<String> {

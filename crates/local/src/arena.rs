@@ -223,6 +223,11 @@ impl Arena {
 fn peer_is_done(board: &Board, index: u32, half: &Half) -> bool {
     let Some(peer) = half.peer.load(Ordering::Relaxed).checked_sub(1) else { return true };
     let Some(p) = board.map.half(peer) else { return true };
+    let same = p.generation.load(Ordering::Acquire) == half.peer_generation.load(Ordering::Relaxed);
+    if same && p.state.load(Ordering::Acquire) == half_state::OFFERED {
+        // A client whose offer we took, and which has not looked yet.
+        return false;
+    }
     p.generation.load(Ordering::Acquire) != half.peer_generation.load(Ordering::Relaxed)
         || p.peer.load(Ordering::Acquire) != index + 1
         || p.flags.load(Ordering::Acquire) & half_flags::CLOSED != 0

@@ -184,6 +184,8 @@ pub struct Conn {
     pub stay: AtomicU32,
     /// Place of the peer's ring that was found to be the peer's.
     loc_checked: AtomicU64,
+    /// 1: the ring is to be exchanged for a larger one as soon as it is drained.
+    grow: AtomicU32,
     /// Calls without effect since the kernel was asked last.
     idle_calls: AtomicU32,
     /// Event sets.
@@ -208,6 +210,7 @@ impl Conn {
             &self.nonblock,
             &self.port,
             &self.idle_calls,
+            &self.grow,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -746,9 +749,13 @@ impl Conn {
                 let _ = self.broken(w, fd, mine);
                 return Put::Failed(104);
             };
-            if room == 0 {
+            let waits = self.grow.load(Ordering::Relaxed) != 0 && room * 4 < capacity * 3;
+            if room == 0 || waits {
                 if !stalled {
                     stalled = true;
+                    if loc.order < w.limits.order_max {
+                        self.grow.store(1, Ordering::Relaxed);
+                    }
                     add32(&mine.n_stalls, 1);
                     #[expect(clippy::cast_possible_truncation, reason = "at most 1 MiB")]
                     mine.peak.fetch_max(capacity as u32, Ordering::Relaxed);
@@ -855,7 +862,8 @@ impl Conn {
     ) -> Option<Loc> {
         let now = Loc::parse(mine.loc.load(Ordering::Relaxed));
         if let Some(loc) = now {
-            let small = want > loc.bytes() || stalled || want * 2 > loc.bytes() && want > BLOCK_BYTES;
+            let grow = stalled || self.grow.load(Ordering::Relaxed) != 0;
+            let small = want > loc.bytes() || grow || want * 2 > loc.bytes() && want > BLOCK_BYTES;
             if !small || loc.order >= w.limits.order_max {
                 return now;
             }
@@ -892,6 +900,7 @@ impl Conn {
                 break;
             }
         }
+        self.grow.store(0, Ordering::Relaxed);
         let Some(new) = found else { return now };
         // The peer reads the place after it has seen a tail that was published after this store.
         mine.loc.store(new.emit(), Ordering::Relaxed);
@@ -936,7 +945,9 @@ impl Conn {
     pub fn has_room(&self, mine: &Half, peer: &Half) -> bool {
         let Some(loc) = Loc::parse(mine.loc.load(Ordering::Relaxed)) else { return true };
         let tail = mine.tail.load(Ordering::Relaxed);
-        ring::room(&peer.head, tail, loc.bytes()).is_ok_and(|room| room * 3 >= loc.bytes())
+        // To be exchanged: best when drained, but a reader that stops half way must not stop us.
+        let (num, den) = if self.grow.load(Ordering::Relaxed) != 0 { (4, 3) } else { (3, 1) };
+        ring::room(&peer.head, tail, loc.bytes()).is_ok_and(|room| room * num >= loc.bytes() * den)
     }
 
     /// Says that we wait for room; `false`: there is some already.
@@ -1009,6 +1020,13 @@ impl Conn {
     #[inline]
     #[must_use]
     pub fn may_read(&self, mine: &Half, peer: &Half) -> bool {
+        self.may_read_at(mine, peer, ring::tail(&peer.tail))
+    }
+
+    /// [`Self::may_read`], where the peer's `tail` is known.
+    #[inline]
+    #[must_use]
+    pub fn may_read_at(&self, mine: &Half, peer: &Half, tail: u64) -> bool {
         let flags = peer.flags.load(Ordering::Acquire);
         if flags & flag::UP == 0 || mine.tcp_rx.load(Ordering::Relaxed) < peer.up_at.load(Ordering::Relaxed) {
             return self.kernel.load(Ordering::Relaxed) & kernel::IN != 0;
@@ -1020,7 +1038,7 @@ impl Conn {
         if mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0 {
             return self.kernel.load(Ordering::Relaxed) & kernel::IN != 0;
         }
-        ring::tail(&peer.tail) != head
+        tail != head
             || self.at_eof(mine, flags)
             || self.kernel.load(Ordering::Relaxed) & kernel::STRAY != 0
     }

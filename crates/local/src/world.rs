@@ -15,7 +15,7 @@ use crate::{Limits, Reason};
 
 /// Ring bytes that connections may hold while nothing is in them; beyond it, drained rings of other
 /// connections are taken back first.
-const HOLD_BYTES: usize = 8 << 20;
+const HOLD_BYTES: usize = 2 << 20;
 
 /// One process's part in Shunt.
 #[derive(Debug)]

@@ -5,7 +5,6 @@
 
 #![expect(clippy::missing_safety_doc, reason = "each function is libc's, with libc's contract")]
 #![expect(missing_docs, reason = "each function is libc's, described in its manual page")]
-#![expect(unreachable_pub, reason = "exported to the dynamic linker, not to Rust")]
 
 mod alloc;
 mod fds;

@@ -127,9 +127,10 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<u64>, sleep: Sleep<'_>) -> 
             o.refresh(fds[o.at].fd);
         }
         let now = look(w, fds, &list);
+        let all = with_others(fds, &list, now);
         let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
-        if now > 0 || left == Some(0) {
-            return with_others(fds, &list, now);
+        if all > 0 || left == Some(0) {
+            return all;
         }
         if spin(w, fds, &list, left) {
             continue;

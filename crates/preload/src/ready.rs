@@ -115,6 +115,11 @@ fn ends(w: &'static World, conn: &Conn) -> Option<Ends> {
 
 /// All that is true of a connection now, as an event mask.
 pub(crate) fn mask(conn: &Conn, mine: &Half, peer: &Half) -> u32 {
+    mask_at(conn, mine, peer, ring::tail(&peer.tail))
+}
+
+/// [`mask`], where the peer's `tail` is known.
+fn mask_at(conn: &Conn, mine: &Half, peer: &Half, tail: u64) -> u32 {
     let peer_flags = peer.flags.load(Ordering::Acquire);
     let flags = mine.flags.load(Ordering::Relaxed);
     let hints = conn.kernel.load(Ordering::Relaxed);
@@ -128,7 +133,7 @@ pub(crate) fn mask(conn: &Conn, mine: &Half, peer: &Half) -> u32 {
     let reset = (peer_flags & flag::RESET != 0 || hints & kernel::RESET != 0)
         && hints & kernel::AFTER_CLOSE == 0;
     let mut mask = 0;
-    if conn.may_read(mine, peer) {
+    if conn.may_read_at(mine, peer, tail) {
         mask |= IN | RDNORM;
     }
     let ended = peer_flags & (flag::SHUT | flag::CLOSED) != 0
@@ -265,7 +270,7 @@ impl Set {
     /// Whether any connection has something for the program; does not report.
     fn any(&self, w: &'static World) -> bool {
         let Some(members) = self.members.lock() else { return true };
-        members.warm.iter().any(|(conn, which)| due(w, conn, &conn.sets[*which]) != 0)
+        members.warm.iter().any(|(conn, which)| due(w, conn, &conn.sets[*which]).events != 0)
     }
 
     /// Reports what is ready, each connection once.
@@ -288,11 +293,13 @@ impl Set {
                 self.notice_sharing(w);
                 return;
             }
-            let events = due(w, conn, r);
+            refresh_mixed(w, conn);
+            let what = due(w, conn, r);
+            let events = what.events;
             if events == 0 {
                 continue;
             }
-            reported(w, conn, r);
+            reported(r, &what);
             if let Some((mine, _)) = conn.halves(w) {
                 self.last.store(std::ptr::from_ref(conn) as u64, Ordering::Relaxed);
                 let _ = mine;
@@ -418,7 +425,7 @@ impl Set {
         }
         conn.answer_demotion(w, fd, e.mine, e.peer);
         self.warm_up(w, conn, which, &e);
-        if due(w, conn, r) == 0 {
+        if due(w, conn, r).events == 0 {
             hush(w, self, conn, which, mask);
         }
     }
@@ -485,7 +492,7 @@ impl Set {
                 continue;
             };
             conn.arm_cold(e.mine);
-            if due(w, conn, r) != 0 {
+            if due(w, conn, r).events != 0 {
                 if let Some(word) = self.word(w, conn) {
                     wait::arm(&e.mine.wait, word);
                 }
@@ -733,23 +740,51 @@ fn wanted(r: &Registration) -> u32 {
     r.events.load(Ordering::Relaxed) | ERR | HUP
 }
 
+/// What there is to report of a registration, and what that is based on: an edge is the difference
+/// to it.
+struct Due {
+    events: u32,
+    tail: u64,
+    end: u32,
+}
+
 /// What there is to report of a registration now.
 #[inline]
-fn due(w: &'static World, conn: &'static Conn, r: &Registration) -> u32 {
+fn due(w: &'static World, conn: &'static Conn, r: &Registration) -> Due {
+    let nothing = Due { events: 0, tail: 0, end: 0 };
     let flags = r.flags.load(Ordering::Relaxed);
     if flags & reg::DISABLED != 0 || conn.phase() != Phase::Attached {
-        return 0;
+        return nothing;
     }
-    let Some((mine, peer)) = conn.halves(w) else { return 0 };
+    let Some((mine, peer)) = conn.halves(w) else { return nothing };
     let events = r.events.load(Ordering::Relaxed);
-    let now = mask(conn, mine, peer) & (events | ERR | HUP);
+    // Read once: what arrives after this is the next edge.
+    let end = end_flags(peer);
+    let tail = ring::tail(&peer.tail);
+    let now = mask_at(conn, mine, peer, tail) & (events | ERR | HUP);
     if events & ET == 0 || now == 0 {
-        return now;
+        return Due { events: now, tail, end };
     }
-    let moved = ring::tail(&peer.tail) != r.seen.load(Ordering::Relaxed) && now & (IN | RDNORM) != 0;
-    let changed = end_flags(peer) != r.seen_flags.load(Ordering::Relaxed);
+    let moved = tail != r.seen.load(Ordering::Relaxed) && now & (IN | RDNORM) != 0;
+    let changed = end != r.seen_flags.load(Ordering::Relaxed);
     let room = flags & reg::ROOM != 0 && now & (OUT | WRNORM) != 0;
-    if moved || changed || room || flags & reg::FRESH != 0 { now } else { 0 }
+    let is_edge = moved || changed || room || flags & reg::FRESH != 0;
+    Due { events: if is_edge { now } else { 0 }, tail, end }
+}
+
+/// While a direction is switching only the kernel knows whether there is something to read.
+#[inline]
+fn refresh_mixed(w: &'static World, conn: &'static Conn) {
+    if let Some(e) = ends(w, conn)
+        && conn.is_mixed(e.mine, e.peer)
+    {
+        let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
+        if conn.tcp_readable(e.mine, e.peer, fd) {
+            conn.kernel.fetch_or(kernel::IN, Ordering::Relaxed);
+        } else {
+            conn.kernel.fetch_and(!kernel::IN, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The part of the peer's flags whose change is an event.
@@ -758,10 +793,9 @@ fn end_flags(peer: &Half) -> u32 {
 }
 
 /// Notes what was reported.
-fn reported(w: &World, conn: &Conn, r: &Registration) {
-    let Some((_, peer)) = conn.halves(w) else { return };
-    r.seen.store(ring::tail(&peer.tail), Ordering::Relaxed);
-    r.seen_flags.store(end_flags(peer), Ordering::Relaxed);
+fn reported(r: &Registration, due: &Due) {
+    r.seen.store(due.tail, Ordering::Relaxed);
+    r.seen_flags.store(due.end, Ordering::Relaxed);
     r.flags.fetch_and(!(reg::FRESH | reg::ROOM), Ordering::Relaxed);
     if r.events.load(Ordering::Relaxed) & ONESHOT != 0 {
         r.flags.fetch_or(reg::DISABLED, Ordering::Relaxed);
@@ -831,7 +865,7 @@ fn tagged(w: &'static World, tag: u64) -> Option<(&'static Half, usize)> {
 }
 
 /// The events that the kernel is asked for on behalf of an attached connection.
-fn kernel_events(conn: &Conn, r: &Registration, e: &Ends) -> u32 {
+fn kernel_events(r: &Registration, e: &Ends) -> u32 {
     let user = r.events.load(Ordering::Relaxed);
     let mut events = IN | RDHUP | user & (ET | ONESHOT | PRI | libc::EPOLLWAKEUP as u32);
     if e.mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::SHARED) != 0 {
@@ -858,7 +892,7 @@ fn register(w: &'static World, set: &Set, conn: &'static Conn, which: usize) {
     let generation = u64::from(half.generation.load(Ordering::Relaxed)) & 0x7fff;
     let tag = TAG | generation << 32 | u64::from(index) | if which == 1 { TAG_SECOND } else { 0 };
     r.flags.fetch_or(reg::TAGGED, Ordering::Relaxed);
-    let events = kernel_events(conn, r, &e);
+    let events = kernel_events(r, &e);
     let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_MOD, fd, events, tag);
 }
 
@@ -1028,10 +1062,12 @@ pub(crate) fn created(epfd: c_int) {
 pub(crate) fn other(epfd: c_int, op: c_int) {
     if let Some(set) = fds::set(epfd) {
         match op {
-            libc::EPOLL_CTL_ADD => drop(set.others.fetch_add(1, Ordering::Relaxed)),
+            libc::EPOLL_CTL_ADD => {
+                set.others.fetch_add(1, Ordering::Relaxed);
+            }
             libc::EPOLL_CTL_DEL => {
                 let less = |n: u32| n.checked_sub(1);
-                drop(set.others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less));
+                let _ = set.others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
             }
             _ => {}
         }
