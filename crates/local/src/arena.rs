@@ -1,7 +1,7 @@
 //! This process's memory on the board: halves and ring blocks.
 //!
-//! Extents of 1 MiB are taken from the board and split like a buddy heap; pages are taken a
-//! quarter of an extent at a time. What is given back is kept for the next connection, so that in
+//! Extents of 4 MiB are taken from the board and split like a buddy heap; pages are taken
+//! 256 KiB at a time. What is given back is kept for the next connection, so that in
 //! the steady state nothing here calls the kernel.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -16,9 +16,9 @@ use crate::Reason;
 use crate::board::Board;
 
 /// Blocks of 16 KiB in an extent.
-const BLOCKS: u32 = 64;
-/// Blocks in a quarter.
-const QUARTER: u32 = BLOCKS / 4;
+const BLOCKS: u32 = 256;
+/// Blocks in a part, the unit in which pages are taken.
+const PART: u32 = 16;
 
 /// What of the board is ours.
 #[derive(Debug, Default)]
@@ -29,8 +29,8 @@ pub struct Arena {
     halves: Vec<u32>,
     /// Extent from which halves are cut, and its next block.
     half_extent: Option<(usize, u32)>,
-    /// For each ring extent its quarters that have pages.
-    quarters: Vec<(u32, u8)>,
+    /// For each ring extent its parts that have pages.
+    parts: Vec<(u32, u16)>,
     /// Closed halves whose peers have not closed yet.
     limbo: VecDeque<u32>,
     bytes_owned: usize,
@@ -132,9 +132,10 @@ impl Arena {
         if half.users.load(Ordering::Relaxed) > 0 || !peer_is_done(board, index, half) {
             return false;
         }
-        let loc = Loc::parse(half.loc.swap(0, Ordering::Relaxed));
-        if let Some(loc) = loc {
-            self.free_block(board, loc);
+        for word in [&half.loc, &half.next_loc] {
+            if let Some(loc) = Loc::parse(word.swap(0, Ordering::Relaxed)) {
+                self.free_block(board, loc);
+            }
         }
         self.free_half(board, index);
         true
@@ -155,7 +156,7 @@ impl Arena {
                 }
                 let extent = self.extent(board, 0)?;
                 let first = u32::try_from(extent).map_err(|_| Reason::NoMemory)? * BLOCKS;
-                self.quarters.push((first, 0));
+                self.parts.push((first, 0));
                 (Loc::ORDER_MAX, first)
             }
         };
@@ -176,22 +177,22 @@ impl Arena {
     /// Makes sure that a block has pages.
     fn pages(&mut self, board: &Board, loc: Loc, bytes_max: usize) -> Result<(), Reason> {
         let first = loc.block & !(BLOCKS - 1);
-        let Some(entry) = self.quarters.iter_mut().find(|(f, _)| *f == first) else {
+        let Some(entry) = self.parts.iter_mut().find(|(f, _)| *f == first) else {
             return Err(Reason::NoMemory);
         };
-        let from = (loc.block - first) / QUARTER;
-        let to = (loc.block - first + (1 << loc.order)).div_ceil(QUARTER);
-        for quarter in from..to {
-            if entry.1 & 1 << quarter != 0 {
+        let from = (loc.block - first) / PART;
+        let to = (loc.block - first + (1 << loc.order)).div_ceil(PART);
+        for part in from..to {
+            if entry.1 & 1 << part != 0 {
                 continue;
             }
-            let bytes = QUARTER as usize * BLOCK_BYTES;
+            let bytes = PART as usize * BLOCK_BYTES;
             if self.bytes_owned + bytes > bytes_max {
                 return Err(Reason::NoMemory);
             }
-            let offset = (first + quarter * QUARTER) as usize * BLOCK_BYTES;
+            let offset = (first + part * PART) as usize * BLOCK_BYTES;
             board.map.commit(board.fd(), offset, bytes).map_err(|_| Reason::NoMemory)?;
-            entry.1 |= 1 << quarter;
+            entry.1 |= 1 << part;
             self.bytes_owned += bytes;
         }
         Ok(())
@@ -230,6 +231,6 @@ fn peer_is_done(board: &Board, index: u32, half: &Half) -> bool {
     }
     p.generation.load(Ordering::Acquire) != half.peer_generation.load(Ordering::Relaxed)
         || p.peer.load(Ordering::Acquire) != index + 1
-        || p.flags.load(Ordering::Acquire) & half_flags::CLOSED != 0
+        || p.flags.load(Ordering::Acquire) & (half_flags::CLOSED | half_flags::GONE) != 0
         || p.state.load(Ordering::Acquire) == half_state::FREE
 }

@@ -22,8 +22,8 @@ pub struct Setting {
 pub const SETTINGS: &[Setting] = &[
     Setting { name: "enabled", env: "SHUNT_ENABLED", help: "on or off: off leaves every connection on TCP [on]" },
     Setting { name: "spin_us", env: "SHUNT_SPIN_US", help: "longest spin before a wait sleeps, microseconds, 0 to 1000; 0 never spins [100]" },
-    Setting { name: "ring_min", env: "SHUNT_RING_MIN", help: "size at which a ring starts, 16K to 1M, a power of two [16K]" },
-    Setting { name: "ring_max", env: "SHUNT_RING_MAX", help: "size to which a ring may grow, 16K to 1M, a power of two [1M]" },
+    Setting { name: "ring_min", env: "SHUNT_RING_MIN", help: "size at which a ring starts, 16K to 4M, a power of two [16K]" },
+    Setting { name: "ring_max", env: "SHUNT_RING_MAX", help: "size to which a ring may grow, 16K to 4M, a power of two [4M]" },
     Setting { name: "memory_max", env: "SHUNT_MEMORY_MAX", help: "shared memory that one process may own, 1M to 8G; beyond it connections stay on TCP [1G]" },
     Setting { name: "include", env: "SHUNT_INCLUDE", help: "only these: port:N, port:N-M, addr:A, addr:A/BITS, program:NAME, comma separated [everything]" },
     Setting { name: "exclude", env: "SHUNT_EXCLUDE", help: "never these, same form; wins over include [nothing]" },
@@ -178,7 +178,7 @@ impl Limits {
             let bytes = parse_size(value).ok_or_else(|| bad("a size such as 64K or 1M"))?;
             let min = sys::abi::BLOCK_BYTES;
             if !bytes.is_power_of_two() || bytes < min || bytes > min << sys::abi::Loc::ORDER_MAX {
-                return Err(bad("a power of two from 16K to 1M"));
+                return Err(bad("a power of two from 16K to 4M"));
             }
             Ok(bytes.trailing_zeros() - min.trailing_zeros())
         };

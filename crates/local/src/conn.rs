@@ -110,6 +110,15 @@ pub mod kernel {
     pub const TOLD: u32 = 1 << 19;
 }
 
+/// Bits of [`Conn::options`]: what the program believes of its socket, where doorbells need it
+/// otherwise.
+pub mod options {
+    /// `TCP_NODELAY` is off for the program.
+    pub const NAGLE: u32 = 1;
+    /// `TCP_CORK` is on for the program.
+    pub const CORK: u32 = 2;
+}
+
 /// A registration in an event set, kept by the wait engine.
 #[derive(Debug, Default)]
 pub struct Registration {
@@ -184,8 +193,8 @@ pub struct Conn {
     pub stay: AtomicU32,
     /// Place of the peer's ring that was found to be the peer's.
     loc_checked: AtomicU64,
-    /// 1: the ring is to be exchanged for a larger one as soon as it is drained.
-    grow: AtomicU32,
+    /// [`options`].
+    pub options: AtomicU32,
     /// Calls without effect since the kernel was asked last.
     idle_calls: AtomicU32,
     /// Event sets.
@@ -210,7 +219,7 @@ impl Conn {
             &self.nonblock,
             &self.port,
             &self.idle_calls,
-            &self.grow,
+            &self.options,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -345,12 +354,32 @@ impl Conn {
             && mine.tcp_rx.load(Ordering::Relaxed) >= peer.up_at.load(Ordering::Relaxed)
     }
 
-    /// Checked place of the peer's ring.
-    fn peer_ring(&self, w: &World, peer: &Half) -> Option<Loc> {
-        let word = peer.loc.load(Ordering::Relaxed);
+    /// Where the bytes from `head` on are: the ring, and up to which offset. `None`: what the peer
+    /// says makes no sense.
+    #[inline]
+    fn peer_ring(&self, w: &World, peer: &Half, head: u64, tail: u64) -> Option<(Loc, usize)> {
+        // Acquire: `next_at`, and `loc` when this is 0 again. Pairs with `chain` and `promote`.
+        let next = peer.next_loc.load(Ordering::Acquire);
+        if next == 0 {
+            let loc = self.checked(w, peer, peer.loc.load(Ordering::Relaxed))?;
+            return Some((loc, ring::used(head, tail, loc.bytes()).ok()?));
+        }
+        let at = peer.next_at.load(Ordering::Relaxed);
+        let before = at.wrapping_sub(head).cast_signed();
+        if before > 0 {
+            // Up to the exchange in the old ring.
+            let until = if at.wrapping_sub(tail).cast_signed() > 0 { tail } else { at };
+            let loc = self.checked(w, peer, peer.loc.load(Ordering::Relaxed))?;
+            return Some((loc, ring::used(head, until, loc.bytes()).ok()?));
+        }
+        let loc = self.checked(w, peer, next)?;
+        Some((loc, ring::used(head, tail, loc.bytes()).ok()?))
+    }
+
+    /// A place that the peer has named: it must lie in the peer's own memory, which has pages.
+    fn checked(&self, w: &World, peer: &Half, word: u64) -> Option<Loc> {
         let loc = Loc::parse(word)?;
         if self.loc_checked.load(Ordering::Relaxed) != word {
-            // It must lie in the peer's own memory, and that must have pages.
             let owner = w.board.map.owner_of(loc.offset());
             if owner != Some(peer.slot.load(Ordering::Relaxed)) {
                 return None;
@@ -374,11 +403,10 @@ impl Conn {
         to: &mut Buffers<'_>,
         flags: i32,
     ) -> Got {
-        let Some(loc) = self.peer_ring(w, peer) else { return self.broken(w, fd, mine) };
-        let capacity = loc.bytes();
-        let Ok(mut there) = ring::used(head, tail, capacity) else {
+        let Some((loc, mut there)) = self.peer_ring(w, peer, head, tail) else {
             return self.broken(w, fd, mine);
         };
+        let capacity = loc.bytes();
         if peer.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
             // Bytes behind `down_at` were sent again by TCP.
             let until = peer.down_at.load(Ordering::Relaxed).wrapping_sub(head);
@@ -527,8 +555,9 @@ impl Conn {
         if peer_flags & (flag::SHUT | flag::CLOSED) != 0 {
             return self.after_end(w, fd, mine, peer, peer_flags);
         }
-        if mine.flags.load(Ordering::Relaxed) & flag::SHUT_RD != 0 {
-            return Got::End;
+        let own = mine.flags.load(Ordering::Relaxed);
+        if own & flag::SHUT_RD != 0 {
+            return if own & flag::SHUT != 0 { Got::Kernel } else { Got::End };
         }
         self.drained(mine, peer, fd, head);
         if ring::tail(&peer.tail) != head {
@@ -719,12 +748,7 @@ impl Conn {
             return Some(in_tcp().saturating_sub(bells as usize));
         }
         let tail = ring::tail(&peer.tail);
-        let in_ring = if tail == head {
-            0
-        } else {
-            let capacity = self.peer_ring(w, peer)?.bytes();
-            ring::used(head, tail, capacity).unwrap_or(0)
-        };
+        let in_ring = usize::try_from(tail.wrapping_sub(head)).unwrap_or(0).min(8 << 20);
         Some(before + in_ring)
     }
 
@@ -741,30 +765,26 @@ impl Conn {
         let mut stalled = false;
         while from.left() > 0 {
             let tail = mine.tail.load(Ordering::Relaxed);
-            let Some(loc) = self.my_ring(w, mine, peer, tail, from.left(), stalled) else {
+            let Some((loc, base)) = self.my_ring(w, mine, peer, tail, from.left(), stalled) else {
                 return self.no_ring(w, fd, mine, peer);
             };
             let capacity = loc.bytes();
-            let Ok(room) = ring::room(&peer.head, tail, capacity) else {
+            let Ok(room) = room_in(peer, tail, base, capacity) else {
                 let _ = self.broken(w, fd, mine);
                 return Put::Failed(104);
             };
-            let waits = self.grow.load(Ordering::Relaxed) != 0 && room * 4 < capacity * 3;
-            if room == 0 || waits {
+            if room == 0 {
                 if !stalled {
                     stalled = true;
-                    if loc.order < w.limits.order_max {
-                        self.grow.store(1, Ordering::Relaxed);
-                    }
                     add32(&mine.n_stalls, 1);
-                    #[expect(clippy::cast_possible_truncation, reason = "at most 1 MiB")]
+                    #[expect(clippy::cast_possible_truncation, reason = "at most 4 MiB")]
                     mine.peak.fetch_max(capacity as u32, Ordering::Relaxed);
                     continue;
                 }
                 return Put::Full;
             }
             // In pieces, so that the peer can begin while we go on.
-            let piece = (capacity / 4).max(BLOCK_BYTES);
+            let piece = (capacity / 4).clamp(BLOCK_BYTES, 128 << 10);
             let n = room.min(from.left()).min(piece);
             from.to_ring(w.board.map.ring(loc), capacity, tail, n);
             ring::publish(&mine.tail, tail.wrapping_add(n as u64));
@@ -795,10 +815,20 @@ impl Conn {
             return Err(put);
         }
         let tail = mine.tail.load(Ordering::Relaxed);
-        let ring = self.my_ring(w, mine, peer, tail, max, false);
-        let loc = ring.ok_or_else(|| self.no_ring(w, fd, mine, peer))?;
+        let mut ring = self.my_ring(w, mine, peer, tail, max, false);
+        let mut room = 0;
+        for stalled in [false, true] {
+            if stalled {
+                ring = self.my_ring(w, mine, peer, tail, max, true);
+            }
+            let (loc, base) = ring.ok_or_else(|| self.no_ring(w, fd, mine, peer))?;
+            room = room_in(peer, tail, base, loc.bytes()).map_err(|_| Put::Failed(104))?;
+            if room > 0 {
+                break;
+            }
+        }
+        let (loc, _) = ring.ok_or(Put::Kernel)?;
         let capacity = loc.bytes();
-        let room = ring::room(&peer.head, tail, capacity).map_err(|_| Put::Failed(104))?;
         if room == 0 {
             add32(&mine.n_stalls, 1);
             return Err(Put::Full);
@@ -848,8 +878,9 @@ impl Conn {
         Some(Put::Kernel)
     }
 
-    /// Our ring with room for `want`, if possible: taken when there is none, exchanged for a larger
-    /// one when it is drained.
+    /// The ring that the next byte goes to, and the first stream offset that is in it (if it follows
+    /// another that is not read yet). Taken when there is none; followed by a larger one when the
+    /// program writes more than it holds, or when it is full.
     #[inline]
     fn my_ring(
         &'static self,
@@ -859,60 +890,77 @@ impl Conn {
         tail: u64,
         want: usize,
         stalled: bool,
-    ) -> Option<Loc> {
-        let now = Loc::parse(mine.loc.load(Ordering::Relaxed));
-        if let Some(loc) = now {
-            let grow = stalled || self.grow.load(Ordering::Relaxed) != 0;
-            let small = want > loc.bytes() || grow || want * 2 > loc.bytes() && want > BLOCK_BYTES;
-            if !small || loc.order >= w.limits.order_max {
-                return now;
+    ) -> Option<(Loc, u64)> {
+        if mine.next_loc.load(Ordering::Relaxed) != 0 {
+            let next = self.promote(w, mine, peer);
+            if let Some(found) = next {
+                return Some(found);
             }
         }
-        self.better_ring(w, mine, peer, tail, want, now)
+        if let Some(loc) = Loc::parse(mine.loc.load(Ordering::Relaxed)) {
+            let small = stalled || want > loc.bytes();
+            if !small || loc.order >= w.limits.order_max {
+                return Some((loc, 0));
+            }
+            return self.chain(w, mine, peer, tail, want, loc).or(Some((loc, 0)));
+        }
+        let loc = self.new_ring(w, fit(want).max(w.limits.order_min), w.limits.order_min)?;
+        // The peer reads the place after it has seen a tail that was published after this store.
+        mine.loc.store(loc.emit(), Ordering::Relaxed);
+        if let Some(mut arena) = w.arena.lock() {
+            w.holds(self, &mut arena);
+        }
+        Some((loc, 0))
     }
 
     #[cold]
-    fn better_ring(
+    fn new_ring(&self, w: &World, order: u32, least: u32) -> Option<Loc> {
+        let mut arena = w.arena.lock()?;
+        let order = order.min(w.limits.order_max);
+        arena
+            .block(&w.board, order, w.limits.memory_max)
+            .or_else(|_| arena.block(&w.board, least.min(order), w.limits.memory_max))
+            .ok()
+    }
+
+    /// Lets a larger ring follow the present one, from the next byte on.
+    #[cold]
+    fn chain(
         &'static self,
         w: &World,
         mine: &Half,
         peer: &Half,
         tail: u64,
         want: usize,
-        now: Option<Loc>,
-    ) -> Option<Loc> {
-        // Acquire, as in `ring::room`: the peer has finished with what it gave back.
-        if now.is_some() && peer.head.load(Ordering::Acquire) != tail {
-            return now;
+        now: Loc,
+    ) -> Option<(Loc, u64)> {
+        let order = fit(want).max(now.order + 2).min(w.limits.order_max);
+        let next = self.new_ring(w, order, now.order + 1)?;
+        // The offset before the place. Pairs with `peer_ring`.
+        mine.next_at.store(tail, Ordering::Relaxed);
+        mine.next_loc.store(next.emit(), Ordering::Release);
+        self.promote(w, mine, peer).or(Some((next, tail)))
+    }
+
+    /// The following ring, which becomes the present one once the old one is read.
+    fn promote(&'static self, w: &World, mine: &Half, peer: &Half) -> Option<(Loc, u64)> {
+        let next = Loc::parse(mine.next_loc.load(Ordering::Relaxed))?;
+        let at = mine.next_at.load(Ordering::Relaxed);
+        // Acquire: the peer has finished with the old ring.
+        if at.wrapping_sub(peer.head.load(Ordering::Acquire)).cast_signed() > 0 {
+            return Some((next, at));
         }
-        let fit = (want.min(512 << 10) * 2).div_ceil(BLOCK_BYTES).next_power_of_two().trailing_zeros();
-        let grown = now.map_or(w.limits.order_min, |l| l.order + 2);
-        let order = fit.max(grown).max(w.limits.order_min).min(w.limits.order_max);
-        let Some(mut arena) = w.arena.lock() else { return now };
-        let orders = std::iter::once(order).chain(std::iter::once(w.limits.order_min));
-        let mut found = None;
-        for order in orders {
-            if now.is_some_and(|l| l.order >= order) {
-                break;
-            }
-            if let Ok(loc) = arena.block(&w.board, order, w.limits.memory_max) {
-                found = Some(loc);
-                break;
-            }
-        }
-        self.grow.store(0, Ordering::Relaxed);
-        let Some(new) = found else { return now };
-        // The peer reads the place after it has seen a tail that was published after this store.
-        mine.loc.store(new.emit(), Ordering::Relaxed);
-        match now {
+        let old = Loc::parse(mine.loc.load(Ordering::Relaxed));
+        mine.loc.store(next.emit(), Ordering::Relaxed);
+        // Release: the new place before the word that sends readers to it. Pairs with `peer_ring`.
+        mine.next_loc.store(0, Ordering::Release);
+        if let (Some(old), Some(mut arena)) = (old, w.arena.lock())
             // A block of another process's (before a fork) is not ours to give back.
-            Some(old) if w.board.map.owner_of(old.offset()) == w.board.slot() => {
-                arena.free_block(&w.board, old);
-            }
-            Some(_) => {}
-            None => w.holds(self, &mut arena),
+            && w.board.map.owner_of(old.offset()) == w.board.slot()
+        {
+            arena.free_block(&w.board, old);
         }
-        Some(new)
+        Some((next, 0))
     }
 
     /// Takes an empty ring away from a connection that does not use it now.
@@ -925,8 +973,10 @@ impl Conn {
         if peer.head.load(Ordering::Acquire) != mine.tail.load(Ordering::Relaxed) {
             return false;
         }
-        if let Some(loc) = Loc::parse(mine.loc.swap(0, Ordering::Relaxed)) {
-            arena.free_block(&w.board, loc);
+        for word in [&mine.next_loc, &mine.loc] {
+            if let Some(loc) = Loc::parse(word.swap(0, Ordering::Release)) {
+                arena.free_block(&w.board, loc);
+            }
         }
         true
     }
@@ -943,11 +993,13 @@ impl Conn {
     /// Whether a sender would find room: a third of the ring, as for a kernel socket.
     #[must_use]
     pub fn has_room(&self, mine: &Half, peer: &Half) -> bool {
-        let Some(loc) = Loc::parse(mine.loc.load(Ordering::Relaxed)) else { return true };
         let tail = mine.tail.load(Ordering::Relaxed);
-        // To be exchanged: best when drained, but a reader that stops half way must not stop us.
-        let (num, den) = if self.grow.load(Ordering::Relaxed) != 0 { (4, 3) } else { (3, 1) };
-        ring::room(&peer.head, tail, loc.bytes()).is_ok_and(|room| room * num >= loc.bytes() * den)
+        let next = Loc::parse(mine.next_loc.load(Ordering::Relaxed));
+        let Some(loc) = next.or_else(|| Loc::parse(mine.loc.load(Ordering::Relaxed))) else {
+            return true;
+        };
+        let base = if next.is_some() { mine.next_at.load(Ordering::Relaxed) } else { 0 };
+        room_in(peer, tail, base, loc.bytes()).is_ok_and(|room| room * 3 >= loc.bytes())
     }
 
     /// Says that we wait for room; `false`: there is some already.
@@ -1078,6 +1130,24 @@ pub const EAGAIN_RETRY: i32 = 0x7fff;
 
 /// How long the kernel's reset may lag behind the word of the peer.
 const RESET_NS: u64 = 10_000_000;
+
+/// Order of a ring that holds a write of `want` bytes with as much again.
+fn fit(want: usize) -> u32 {
+    (want.min(1 << 20) * 2).div_ceil(BLOCK_BYTES).next_power_of_two().trailing_zeros()
+}
+
+/// Room in a ring of our own that begins at stream offset `base` (0: before any byte unread).
+#[inline]
+fn room_in(peer: &Half, tail: u64, base: u64, capacity: usize) -> Result<usize, ring::Corrupt> {
+    // Acquire: the consumer has finished reading what it gave back. Pairs with `give_back`.
+    let head = peer.head.load(Ordering::Acquire);
+    if base != 0 && base.wrapping_sub(head).cast_signed() > 0 {
+        // What is before `base` lies in another ring; but more than both hold cannot be unread.
+        ring::used(head, tail, capacity * 2)?;
+        return Ok(capacity - ring::used(base, tail, capacity)?);
+    }
+    Ok(capacity - ring::used(head, tail, capacity)?)
+}
 
 /// Says where we run; the line is the one that the peer polls, so it is written only when that
 /// changes.

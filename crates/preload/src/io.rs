@@ -223,12 +223,12 @@ unsafe fn receive_ring(
     }
     // SAFETY: the caller's promise.
     let mut to = unsafe { Buffers::new(iov) }?;
+    let want = to.left();
     let mut total = 0;
     loop {
         match conn.recv(w, fd, &mut to, flags) {
-            Got::Bytes(n) if peeks_all(flags) && n < to.left() && !dont_wait(w, conn, fd, flags) => {
+            Got::Bytes(n) if peeks_all(flags) && n < want && !dont_wait(w, conn, fd, flags) => {
                 // Nothing is taken, so nothing can be waited for but more of it.
-                let want = to.left();
                 // SAFETY: the caller's promise.
                 to = unsafe { Buffers::new(iov) }?;
                 if !grows(w, conn, fd, n, want) {
@@ -275,7 +275,9 @@ unsafe fn receive_ring(
             }
             Got::Failed(errno) => {
                 if total > 0 {
+                    // For the next call.
                     conn.error.store(errno.cast_unsigned(), Ordering::Relaxed);
+                    conn.kernel.fetch_and(!kernel::TOLD, Ordering::Relaxed);
                     return Ok(total);
                 }
                 return Err(errno);
@@ -356,8 +358,12 @@ fn sleep(
     room: bool,
 ) -> Result<(), c_int> {
     let nudge = conn.nudge.load(Ordering::Acquire);
-    let others = mine.sleepers.fetch_add(1, Ordering::AcqRel);
-    conn.arm_cold(mine);
+    let others = {
+        let _held = lock::lock(&mine.wait_lock);
+        let others = mine.sleepers.fetch_add(1, Ordering::AcqRel);
+        conn.arm_cold(mine);
+        others
+    };
     let mut ready = conn.moved(mine, peer, room);
     if room {
         ready |= !conn.wait_for_room(mine, peer);
@@ -384,13 +390,19 @@ fn sleep(
             sleep_in_kernel(conn, fd, mine, peer, room)
         };
     }
+    wake_up(w, conn, mine);
+    result
+}
+
+/// A thread sleeps no more: the others look again, or the connection is armed as it was before.
+pub(crate) fn wake_up(w: &'static World, conn: &'static Conn, mine: &Half) {
+    let _held = lock::lock(&mine.wait_lock);
     if mine.sleepers.fetch_sub(1, Ordering::AcqRel) > 1 {
         conn.nudge.fetch_add(1, Ordering::Release);
         call::futex_wake(&conn.nudge, i32::MAX);
-    } else {
+    } else if conn.phase() == Phase::Attached {
         ready::restore(w, conn, mine);
     }
-    result
 }
 
 /// Takes doorbells out of the socket, unless there is something to read that they announce.

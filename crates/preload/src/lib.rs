@@ -238,6 +238,14 @@ pub unsafe extern "C-unwind" fn getsockopt(
     // SAFETY: as above.
     let done = unsafe { real::getsockopt(fd, level, name, value, len) };
     if done == 0
+        && level == libc::IPPROTO_TCP
+        && (name == libc::TCP_NODELAY || name == libc::TCP_CORK)
+        && let Some(conn) = fds::conn(fd)
+    {
+        // SAFETY: libc has just written there.
+        unsafe { believed(conn, name, value.cast()) };
+    }
+    if done == 0
         && level == libc::SOL_SOCKET
         && name == libc::SO_ERROR
         && let Some((w, conn)) = active(fd)
@@ -250,6 +258,38 @@ pub unsafe extern "C-unwind" fn getsockopt(
         unsafe { value.cast::<c_int>().write_unaligned(now) };
     }
     done
+}
+
+/// Corrects what the kernel says of an option that doorbells need otherwise than the program.
+unsafe fn believed(conn: &local::conn::Conn, name: c_int, value: *mut c_int) {
+    use local::conn::options::{CORK, NAGLE};
+    let options = conn.options.load(std::sync::atomic::Ordering::Relaxed);
+    if name == libc::TCP_NODELAY && options & NAGLE != 0 {
+        // SAFETY: the caller's promise.
+        unsafe { value.write_unaligned(0) };
+    }
+    if name == libc::TCP_CORK && options & CORK != 0 {
+        // SAFETY: the caller's promise.
+        unsafe { value.write_unaligned(1) };
+    }
+}
+
+/// Notes `TCP_NODELAY` and `TCP_CORK`; `true`: the kernel need not hear of it, because the
+/// connection does not send by TCP.
+fn noted(conn: &local::conn::Conn, name: c_int, on: bool) -> bool {
+    use local::conn::options::{CORK, NAGLE};
+    let attached = conn.phase() == Phase::Attached;
+    let (bit, set) = match name {
+        libc::TCP_NODELAY => (NAGLE, attached && !on),
+        libc::TCP_CORK => (CORK, on),
+        _ => return false,
+    };
+    if set {
+        conn.options.fetch_or(bit, std::sync::atomic::Ordering::Relaxed);
+    } else {
+        conn.options.fetch_and(!bit, std::sync::atomic::Ordering::Relaxed);
+    }
+    attached
 }
 
 #[unsafe(no_mangle)]
@@ -267,6 +307,9 @@ pub unsafe extern "C-unwind" fn setsockopt(
             // SAFETY: the caller's promise.
             unsafe { value.cast::<c_int>().read_unaligned() != 0 }
         };
+        if level == libc::IPPROTO_TCP && len as usize >= size_of::<c_int>() && noted(conn, name, on) {
+            return 0;
+        }
         let low = on && {
             // SAFETY: the caller's promise.
             (unsafe { value.cast::<c_int>().read_unaligned() }) <= 1
@@ -290,6 +333,15 @@ pub unsafe extern "C-unwind" fn setsockopt(
     unsafe { real::setsockopt(fd, level, name, value, len) }
 }
 
+const SIOCATMARK: c_ulong = 0x8905;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
+    let mut at = 0;
+    // SAFETY: a valid place.
+    if unsafe { ioctl(fd, SIOCATMARK, (&raw mut at) as usize) } < 0 { -1 } else { at }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
     if let Some((w, conn)) = active(fd) {
@@ -303,6 +355,15 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -
                     return 0;
                 }
             }
+        }
+        if request == SIOCATMARK && conn.phase() == Phase::Attached && arg != 0 {
+            // Doorbells are not part of the stream; what is in the ring comes before the mark.
+            if conn.unread_ring(w) {
+                // SAFETY: the caller's promise.
+                unsafe { (arg as *mut c_int).write_unaligned(0) };
+                return 0;
+            }
+            conn.drain(w, fd);
         }
         if request == libc::FIOASYNC {
             io::to_tcp(w, conn, fd, Reason::SignalIo);
@@ -1252,6 +1313,81 @@ pub unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
     }
     // SAFETY: as above.
     unsafe { real::fclose(file) }
+}
+
+/// `vdprintf`: libc would write to the descriptor by itself.
+///
+/// # Safety
+///
+/// As libc's; `args` is a `va_list`, which the ABI passes by address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn vdprintf(fd: c_int, format: *const c_char, args: *mut c_void) -> c_int {
+    unsafe extern "C" {
+        fn vasprintf(to: *mut *mut c_char, format: *const c_char, args: *mut c_void) -> c_int;
+    }
+    let mut text: *mut c_char = std::ptr::null_mut();
+    // SAFETY: as above.
+    let n = unsafe { vasprintf(&raw mut text, format, args) };
+    let Ok(mut left) = usize::try_from(n) else { return n };
+    let mut at = text.cast::<c_void>();
+    let mut result = n;
+    while left > 0 {
+        // SAFETY: the text that libc has just made.
+        let put = unsafe { write(fd, at, left) };
+        let Some(put) = usize::try_from(put).ok().filter(|p| *p > 0) else {
+            result = -1;
+            break;
+        };
+        left -= put;
+        at = at.wrapping_byte_add(put);
+    }
+    let errno = real::errno();
+    // SAFETY: made by `vasprintf`.
+    unsafe { libc::free(text.cast()) };
+    real::set_errno(errno);
+    result
+}
+
+/// `dprintf`: lays its arguments out as a `va_list` (System V ABI, 3.5.7) for [`vdprintf`].
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C-unwind" fn dprintf() {
+    std::arch::naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "sub rsp, 208",
+        // The register save area: 6 integer registers, then 8 vector registers.
+        "mov [rbp - 176], rdi",
+        "mov [rbp - 168], rsi",
+        "mov [rbp - 160], rdx",
+        "mov [rbp - 152], rcx",
+        "mov [rbp - 144], r8",
+        "mov [rbp - 136], r9",
+        "test al, al",
+        "je 2f",
+        "movaps [rbp - 128], xmm0",
+        "movaps [rbp - 112], xmm1",
+        "movaps [rbp - 96], xmm2",
+        "movaps [rbp - 80], xmm3",
+        "movaps [rbp - 64], xmm4",
+        "movaps [rbp - 48], xmm5",
+        "movaps [rbp - 32], xmm6",
+        "movaps [rbp - 16], xmm7",
+        "2:",
+        // The list: two integer registers are used, the rest is on the caller's stack.
+        "mov dword ptr [rbp - 208], 16",
+        "mov dword ptr [rbp - 204], 48",
+        "lea rax, [rbp + 16]",
+        "mov [rbp - 200], rax",
+        "lea rax, [rbp - 176]",
+        "mov [rbp - 192], rax",
+        "lea rdx, [rbp - 208]",
+        "call {print}",
+        "leave",
+        "ret",
+        print = sym vdprintf,
+    )
 }
 
 // ----- processes ---------------------------------------------------------------------------------

@@ -224,8 +224,11 @@ fn doze(
     let mut alone = true;
     for o in list {
         o.conn.refs.fetch_add(1, Ordering::AcqRel);
-        alone &= o.mine.sleepers.fetch_add(1, Ordering::AcqRel) == 0;
-        o.conn.arm_cold(o.mine);
+        {
+            let _held = lock::lock(&o.mine.wait_lock);
+            alone &= o.mine.sleepers.fetch_add(1, Ordering::AcqRel) == 0;
+            o.conn.arm_cold(o.mine);
+        }
         let p = &mut copy[o.at];
         let mut room_due = false;
         if Ours::wants_out(p) {
@@ -268,12 +271,7 @@ fn doze(
     }
     let errno = real::errno();
     for o in list {
-        if o.mine.sleepers.fetch_sub(1, Ordering::AcqRel) > 1 {
-            o.conn.nudge.fetch_add(1, Ordering::Release);
-            call::futex_wake(&o.conn.nudge, i32::MAX);
-        } else if o.conn.phase() == Phase::Attached {
-            ready::restore(w, o.conn, o.mine);
-        }
+        io::wake_up(w, o.conn, o.mine);
         io::release(w, o.conn, -1);
     }
     if result.is_some() {

@@ -127,9 +127,11 @@ fn mask_at(conn: &Conn, mine: &Half, peer: &Half, tail: u64) -> u32 {
         conn.judge_end(mine, peer);
     }
     let hints = conn.kernel.load(Ordering::Relaxed) | hints;
+    let deaf = flag::SHUT | flag::SHUT_RD;
     let clean = peer_flags & (flag::CLOSED | flag::RESET) == flag::CLOSED
         && hints & kernel::AFTER_CLOSE == 0
         || hints & kernel::CLEAN != 0;
+    let clean = clean && flags & deaf != deaf;
     let reset = (peer_flags & flag::RESET != 0 || hints & kernel::RESET != 0)
         && hints & kernel::AFTER_CLOSE == 0;
     let mut mask = 0;
@@ -219,7 +221,9 @@ impl Set {
             self.count.store(members.warm.len() + members.asleep, Ordering::Release);
         }
         set_word(w, self, conn, e.mine);
-        if self.waiting.load(Ordering::SeqCst) > 0 && mask(conn, e.mine, e.peer) & wanted(r) != 0 {
+        let _ = r;
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            // The waiter must look at it, and count as asleep when it sleeps again.
             self.kick(w);
         }
     }
@@ -258,11 +262,20 @@ impl Set {
         drop(members);
         for (conn, which) in all {
             if let Some(e) = ends(w, conn) {
+                let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
+                if let Some(_held) = lock::lock(&e.mine.rx_lock)
+                    && ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed)
+                    && !conn.is_mixed(e.mine, e.peer)
+                {
+                    conn.drain_bells(e.mine, e.peer, fd);
+                }
                 set_word(w, self, conn, e.mine);
                 register(w, self, conn, which);
             }
         }
-        self.kick(w);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.kick(w);
+        }
     }
 
     // ----- looking ---------------------------------------------------------------------------
@@ -288,7 +301,10 @@ impl Set {
             }
             let (conn, which) = members.warm[(start + step) % n];
             let r = &conn.sets[which];
-            if conn.is_shared(w) && !self.forked.load(Ordering::Relaxed) {
+            let shared = conn
+                .my_half(w)
+                .is_some_and(|(_, h)| h.flags.load(Ordering::Relaxed) & flag::SHARED != 0);
+            if shared && !self.forked.load(Ordering::Relaxed) {
                 drop(members);
                 self.notice_sharing(w);
                 return;
@@ -467,9 +483,7 @@ impl Set {
         }
         drop(members);
         if !self.is_cold() {
-            if let Some(word) = self.word(w, conn) {
-                wait::arm(&e.mine.wait, word);
-            }
+            set_word(w, self, conn, e.mine);
             let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
             if let Some(_held) = lock::lock(&e.mine.rx_lock)
                 && !conn.is_mixed(e.mine, e.peer)
@@ -480,7 +494,7 @@ impl Set {
     }
 
     /// Lets go of those that have been quiet, when there are many.
-    fn cool_down(&self, w: &'static World) {
+    fn cool_down(&'static self, w: &'static World) {
         let Some(mut members) = self.members.lock() else { return };
         let mut at = 0;
         let mut left = members.warm.len().saturating_sub(WARM_MAX);
@@ -493,9 +507,7 @@ impl Set {
             };
             conn.arm_cold(e.mine);
             if due(w, conn, r).events != 0 {
-                if let Some(word) = self.word(w, conn) {
-                    wait::arm(&e.mine.wait, word);
-                }
+                set_word(w, self, conn, e.mine);
                 at += 1;
                 continue;
             }
@@ -926,17 +938,25 @@ fn registrations(conn: &Conn) -> impl Iterator<Item = (usize, &'static Set)> {
 
 /// Says in shared memory how the connection wants to be woken, as its sets ask for.
 fn set_word(w: &'static World, set: &'static Set, conn: &'static Conn, mine: &Half) {
-    match set.word(w, conn) {
+    let _held = lock::lock(&mine.wait_lock);
+    word_as_wanted(w, set, conn, mine);
+}
+
+/// [`set_word`], the lock being held.
+fn word_as_wanted(w: &'static World, set: &'static Set, conn: &'static Conn, mine: &Half) {
+    // A thread that sleeps on the connection itself needs a doorbell of its own.
+    let alone = mine.sleepers.load(Ordering::Relaxed) == 0;
+    match set.word(w, conn).filter(|_| alone) {
         Some(word) => wait::arm(&mine.wait, word),
         None => conn.arm_cold(mine),
     }
 }
 
-/// After a sleep on the connection itself: back to what its sets ask for.
+/// After a sleep on the connection itself: back to what its sets ask for. `wait_lock` is held.
 pub(crate) fn restore(w: &'static World, conn: &'static Conn, mine: &Half) {
     let set = registrations(conn).next();
     match set {
-        Some((_, set)) => set_word(w, set, conn, mine),
+        Some((_, set)) => word_as_wanted(w, set, conn, mine),
         None if conn.is_shared(w) => conn.arm_cold(mine),
         None => conn.disarm(mine, crate::io::AWAKE),
     }
@@ -1095,6 +1115,9 @@ pub(crate) fn control(
     event: Option<epoll_event>,
     kernel: &mut dyn FnMut(Option<epoll_event>) -> c_int,
 ) -> c_int {
+    if let Some(set) = fds::set(epfd) {
+        set.notice_fork(w);
+    }
     match (op, event) {
         (libc::EPOLL_CTL_ADD, Some(event)) => add(w, conn, epfd, fd, event, kernel),
         (libc::EPOLL_CTL_MOD, Some(event)) => modify(w, conn, epfd, fd, event, kernel),
@@ -1220,6 +1243,7 @@ fn remove(w: &'static World, conn: &'static Conn, epfd: c_int, fd: c_int) {
     }
     r.set.store(0, Ordering::Release);
     if let Some((mine, _)) = conn.halves(w)
+        && let Some(_held) = lock::lock(&mine.wait_lock)
         && mine.sleepers.load(Ordering::Relaxed) == 0
     {
         restore(w, conn, mine);
@@ -1252,6 +1276,8 @@ pub(crate) fn closed(w: &'static World, set: &'static Set) {
                     r.flags.store(0, Ordering::Relaxed);
                     if let Some((mine, _)) = conn.halves(w)
                         && conn.phase() == Phase::Attached
+                        && let Some(_held) = lock::lock(&mine.wait_lock)
+                        && mine.sleepers.load(Ordering::Relaxed) == 0
                     {
                         restore(w, conn, mine);
                     }

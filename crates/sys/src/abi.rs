@@ -9,7 +9,7 @@
 //! OWNERS   [u32; EXTENTS]   who owns an extent of the data region: slot + 1 (0: free)
 //!          and OWNER_HALVES if it holds halves
 //! SLOTS    [Slot; SLOTS]    one per process
-//! DATA     extents of 1 MiB: halves (512 bytes each) and ring blocks
+//! DATA     extents of 4 MiB: halves (512 bytes each) and ring blocks
 //! ```
 //!
 //! The board and the slots are writable by each process of the user; an extent is writable by its
@@ -32,10 +32,10 @@ pub const SLOTS: usize = 1024;
 pub const BUCKETS: usize = 1 << 17;
 /// Offers that share a hash: one cache line of buckets.
 pub const BUCKET_WAYS: usize = 8;
-/// Bytes in an extent, the unit in which processes take memory.
-pub const EXTENT_BYTES: usize = 1 << 20;
+/// Bytes in an extent, the unit in which processes take address space; pages are taken as needed.
+pub const EXTENT_BYTES: usize = 4 << 20;
 /// Extents in the file, the board's own included.
-pub const EXTENTS: usize = 16384;
+pub const EXTENTS: usize = 4096;
 /// Bytes of address space that the file takes. Pages are taken as they are used.
 pub const FILE_BYTES: usize = EXTENTS * EXTENT_BYTES;
 /// The smallest ring block and the unit of [`Loc`], in bytes.
@@ -58,9 +58,9 @@ pub const OFFERS_AT: usize = PORTS_AT + 65536 * 4;
 /// Offset of the extent owners.
 pub const OWNERS_AT: usize = OFFERS_AT + BUCKETS * 8;
 /// Offset of the process slots.
-pub const SLOTS_AT: usize = 2 * EXTENT_BYTES;
+pub const SLOTS_AT: usize = 4 << 20;
 /// Offset of the first extent that a process may own.
-pub const DATA_AT: usize = 16 * EXTENT_BYTES;
+pub const DATA_AT: usize = 16 << 20;
 
 const _: () = assert!(OWNERS_AT + EXTENTS * 4 <= SLOTS_AT);
 const _: () = assert!(SLOTS_AT + SLOTS * size_of::<Slot>() <= DATA_AT);
@@ -180,7 +180,10 @@ pub struct Half {
     pub up_at: AtomicU64,
     /// Ring offset at which our bytes go on in TCP; valid with [`half_flags::DOWN`].
     pub down_at: AtomicU64,
-    _pad0: [AtomicU64; 2],
+    /// Ring that our bytes go to from `next_at` on, if it is not 0; see [`Half::loc`].
+    pub next_loc: AtomicU64,
+    /// Stream offset of the first byte in the next ring.
+    pub next_at: AtomicU64,
 
     // Line 1: what we receive. The peer's send path reads it.
     /// Stream offset after the last byte taken out of the peer's ring.
@@ -265,7 +268,9 @@ pub struct Half {
     pub n_rx: AtomicU32,
     /// Largest number of unread bytes in the ring, as seen when it was full or drained.
     pub peak: AtomicU32,
-    _pad5: [AtomicU32; 5],
+    /// Serialises changes of `wait` and `sleepers`.
+    pub wait_lock: AtomicU32,
+    _pad5: [AtomicU32; 4],
 
     // Lines 6 and 7: room to grow.
     _reserved: [AtomicU64; 16],
@@ -305,6 +310,8 @@ pub mod half_flags {
     pub const IO_SEEN: u32 = 128;
     /// We have shut down receiving.
     pub const SHUT_RD: u32 = 256;
+    /// We do not look at the peer's half any more: its memory may serve others.
+    pub const GONE: u32 = 512;
 }
 
 /// Where a ring block is: offset in blocks of [`BLOCK_BYTES`] and the power of two of its size.
@@ -317,8 +324,8 @@ pub struct Loc {
 }
 
 impl Loc {
-    /// The largest order: rings of 4 MiB would not fit an extent, so 1 MiB.
-    pub const ORDER_MAX: u32 = 6;
+    /// The largest order: 4 MiB, a whole extent.
+    pub const ORDER_MAX: u32 = 8;
 
     /// As the word in shared memory; never 0.
     #[must_use]

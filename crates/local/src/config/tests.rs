@@ -30,7 +30,7 @@ fn bad_settings_say_what_would_be_right_and_change_nothing() {
         ("spin_us", "1001"),
         ("spin_us", "-1"),
         ("ring_min", "15K"),
-        ("ring_max", "2M"),
+        ("ring_max", "8M"),
         ("ring_min", "48K"),
         ("memory_max", "1K"),
         ("memory_max", "99999999999999G"),

@@ -3,7 +3,7 @@
 use super::{
     Board, Conn, Ends, EAGAIN_RETRY, Got, Half, Level, MSG_DONTWAIT, Ordering, Phase, Reason,
     SocketAddrV6, WaitWord, World, add64, board, call, diag, fence, flag, half_state, kernel, lock,
-    ring,
+    options, ring,
 };
 
 /// A server looks this often for the offer of a peer whose bytes came by other ways than our calls.
@@ -11,6 +11,8 @@ const TRIES_MAX: u32 = 8;
 
 const IPPROTO_TCP: i32 = 6;
 const TCP_INFO: i32 = 11;
+const TCP_NODELAY: i32 = 1;
+const TCP_CORK: i32 = 3;
 const SIOCINQ: u64 = 0x541b;
 const SOL_SOCKET: i32 = 1;
 const SO_LINGER: i32 = 13;
@@ -138,7 +140,16 @@ impl Conn {
             .ok_or(Reason::NoMemory)?
             .half(&w.board, w.limits.memory_max)?;
         let half = w.board.map.half_known(index);
-        for word in [&half.tail, &half.loc, &half.up_at, &half.down_at, &half.head, &half.wait] {
+        for word in [
+            &half.tail,
+            &half.loc,
+            &half.next_loc,
+            &half.next_at,
+            &half.up_at,
+            &half.down_at,
+            &half.head,
+            &half.wait,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
         for word in [&half.bytes_tx, &half.bytes_rx, &half.tcp_rx, &half.cookie] {
@@ -165,6 +176,7 @@ impl Conn {
             &half.n_tx,
             &half.n_rx,
             &half.peak,
+            &half.wait_lock,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -307,6 +319,7 @@ impl Conn {
         half.peer.store(peer_index + 1, Ordering::Release);
         half.state.store(half_state::ATTACHED, Ordering::Release);
         self.peer.store(peer_index + 1, Ordering::Relaxed);
+        self.free_doorbells(half.fd.load(Ordering::Relaxed).cast_signed());
         self.tcp_tx.store(sent, Ordering::Relaxed);
         // Release: `up_at` before the flag. Pairs with `in_ring`.
         half.flags.fetch_or(flag::UP, Ordering::Release);
@@ -319,6 +332,17 @@ impl Conn {
         if w.limits.log >= Level::Info {
             let n = half.fd.load(Ordering::Relaxed);
             crate::log::line(format_args!("fd {n}: attached after {sent} bytes out, {taken} in"));
+        }
+    }
+
+    /// Doorbells must not wait for the acknowledgement of others.
+    fn free_doorbells(&self, fd: i32) {
+        if call::getsockopt::<i32>(fd, IPPROTO_TCP, TCP_NODELAY) == Ok(0) {
+            let _ = call::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, 1i32);
+            self.options.fetch_or(options::NAGLE, Ordering::Relaxed);
+        }
+        if self.options.load(Ordering::Relaxed) & options::CORK != 0 {
+            let _ = call::setsockopt(fd, IPPROTO_TCP, TCP_CORK, 0i32);
         }
     }
 
@@ -534,7 +558,7 @@ impl Conn {
                     return;
                 }
                 if half.peer.load(Ordering::Relaxed) != 0 {
-                    half.flags.fetch_or(flag::CLOSED, Ordering::Release);
+                    half.flags.fetch_or(flag::GONE, Ordering::Release);
                     self.finish(w, index, half);
                 } else if let Some(mut arena) = w.arena.lock() {
                     arena.free_half(&w.board, index);
@@ -740,6 +764,24 @@ impl Conn {
         let frozen = mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0;
         peer.flags.load(Ordering::Acquire) & flag::DOWN != 0
             && (frozen || mine.head.load(Ordering::Relaxed) == peer.down_at.load(Ordering::Relaxed))
+    }
+
+    /// Whether the ring holds unread bytes.
+    #[must_use]
+    pub fn unread_ring(&self, w: &World) -> bool {
+        self.halves(w).is_some_and(|(mine, peer)| {
+            ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed) && !self.came_down(mine, peer)
+        })
+    }
+
+    /// Takes the doorbells that have been announced out of the socket.
+    pub fn drain(&self, w: &World, fd: i32) {
+        if let Some((mine, peer)) = self.halves(w)
+            && let Some(_held) = lock::lock(&mine.rx_lock)
+            && self.in_ring(mine, peer)
+        {
+            self.drain_bells(mine, peer, fd);
+        }
     }
 
     /// Looks whether the socket holds bytes that are no doorbells although the ring is in use:

@@ -62,7 +62,10 @@ impl Conn {
             self.go_down(w, fd, mine, peer, tail);
             return true;
         };
-        let Ok(left) = ring::used(from, tail, loc.bytes()) else { return false };
+        let next = Loc::parse(mine.next_loc.load(Ordering::Relaxed));
+        let next_at = mine.next_at.load(Ordering::Relaxed);
+        let most = loc.bytes() + next.map_or(0, Loc::bytes);
+        let Ok(left) = ring::used(from, tail, most) else { return false };
         let shut = mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0;
         if left > 0 && shut {
             // The end goes out behind the bytes.
@@ -75,8 +78,18 @@ impl Conn {
         let mut chunk = vec![0u8; left.min(64 << 10)];
         while at != end {
             #[expect(clippy::cast_possible_truncation, reason = "at most the ring")]
-            let n = (end.wrapping_sub(at) as usize).min(chunk.len());
-            w.board.map.copy_out(loc, at, &mut chunk[..n]);
+            let mut n = (end.wrapping_sub(at) as usize).min(chunk.len());
+            let before = next_at.wrapping_sub(at).cast_signed();
+            let place = match next {
+                Some(next) if before <= 0 => next,
+                Some(_) => {
+                    n = n.min(usize::try_from(before).unwrap_or(n));
+                    loc
+                }
+                None => loc,
+            };
+            n = n.min(place.bytes());
+            w.board.map.copy_out(place, at, &mut chunk[..n]);
             match call::send(fd, &chunk[..n], MSG_DONTWAIT | MSG_NOSIGNAL) {
                 Ok(sent) => at = at.wrapping_add(sent as u64),
                 Err(11) if call::now_ns() < deadline => call::wait_writable(fd, 10),
