@@ -86,7 +86,9 @@ pub fn halves(map: &Map) -> impl Iterator<Item = (u32, &Half)> {
             // Blocks are taken in order, and a taken block has no half of generation 0.
             blocks
                 .take_while(|at| {
-                    number(*at).and_then(|i| map.half(i)).is_some_and(|h| h.generation.load(Ordering::Relaxed) != 0)
+                    number(*at)
+                        .and_then(|i| map.half(i))
+                        .is_some_and(|h| h.generation.load(Ordering::Relaxed) != 0)
                 })
                 .flat_map(|at| at..at + HALVES_PER_BLOCK)
         })
@@ -202,8 +204,7 @@ impl Board {
     /// Whether a descriptor is one of our own, which the guest must not close.
     #[must_use]
     pub fn owns(&self, fd: i32) -> bool {
-        fd >= 0
-            && (fd == self.fd() || fd.cast_unsigned() == self.netlink.load(Ordering::Relaxed))
+        fd >= 0 && (fd == self.fd() || fd.cast_unsigned() == self.netlink.load(Ordering::Relaxed))
     }
 
     /// Our own descriptors, lowest first, for those who close ranges around them.
@@ -347,13 +348,21 @@ impl Board {
             let linked = (0..used).filter(|i| !dead.contains(i)).any(|i| {
                 let slot = self.map.slot(i);
                 slot.state.load(Ordering::Acquire) == slot_state::LIVE
-                    && slot.links.get(index as usize).is_some_and(|n| n.load(Ordering::Acquire) != 0)
+                    && slot
+                        .links
+                        .get(index as usize)
+                        .is_some_and(|n| n.load(Ordering::Acquire) != 0)
             });
             let slot = self.map.slot(index);
             if linked
                 || slot
                     .state
-                    .compare_exchange(slot_state::LIVE, slot_state::BUSY, Ordering::AcqRel, Ordering::Relaxed)
+                    .compare_exchange(
+                        slot_state::LIVE,
+                        slot_state::BUSY,
+                        Ordering::AcqRel,
+                        Ordering::Relaxed,
+                    )
                     .is_err()
             {
                 continue;
@@ -376,7 +385,8 @@ impl Board {
                 let _ = word.compare_exchange(slot + 1, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
-        let extents = (self.map.header().extents_used.load(Ordering::Relaxed) as usize).min(EXTENTS);
+        let extents =
+            (self.map.header().extents_used.load(Ordering::Relaxed) as usize).min(EXTENTS);
         for extent in DATA_AT / EXTENT_BYTES..extents {
             let word = self.map.owner(extent);
             if word.load(Ordering::Acquire) & !OWNER_HALVES == slot + 1 {

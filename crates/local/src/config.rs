@@ -20,15 +20,51 @@ pub struct Setting {
 
 /// Each setting there is.
 pub const SETTINGS: &[Setting] = &[
-    Setting { name: "enabled", env: "SHUNT_ENABLED", help: "on or off: off leaves every connection on TCP [on]" },
-    Setting { name: "spin_us", env: "SHUNT_SPIN_US", help: "longest spin before a wait sleeps, microseconds, 0 to 1000; 0 never spins [100]" },
-    Setting { name: "ring_min", env: "SHUNT_RING_MIN", help: "size at which a ring starts, 16K to 4M, a power of two [16K]" },
-    Setting { name: "ring_max", env: "SHUNT_RING_MAX", help: "size to which a ring may grow, 16K to 4M, a power of two [4M]" },
-    Setting { name: "memory_max", env: "SHUNT_MEMORY_MAX", help: "shared memory that one process may own, 1M to 8G; beyond it connections stay on TCP [1G]" },
-    Setting { name: "include", env: "SHUNT_INCLUDE", help: "only these: port:N, port:N-M, addr:A, addr:A/BITS, program:NAME, comma separated [everything]" },
-    Setting { name: "exclude", env: "SHUNT_EXCLUDE", help: "never these, same form; wins over include [nothing]" },
-    Setting { name: "log", env: "SHUNT_LOG", help: "off, error, info or debug, to standard error [error]" },
-    Setting { name: "dir", env: "SHUNT_DIR", help: "directory of the board, owned by you and closed to others [/dev/shm/shunt-UID]" },
+    Setting {
+        name: "enabled",
+        env: "SHUNT_ENABLED",
+        help: "on or off: off leaves every connection on TCP [on]",
+    },
+    Setting {
+        name: "spin_us",
+        env: "SHUNT_SPIN_US",
+        help: "longest spin before a wait sleeps, microseconds, 0 to 1000; 0 never spins [100]",
+    },
+    Setting {
+        name: "ring_min",
+        env: "SHUNT_RING_MIN",
+        help: "size at which a ring starts, 16K to 4M, a power of two [16K]",
+    },
+    Setting {
+        name: "ring_max",
+        env: "SHUNT_RING_MAX",
+        help: "size to which a ring may grow, 16K to 4M, a power of two [4M]",
+    },
+    Setting {
+        name: "memory_max",
+        env: "SHUNT_MEMORY_MAX",
+        help: "shared memory that one process may own, 1M to 8G; beyond it connections stay on TCP [1G]",
+    },
+    Setting {
+        name: "include",
+        env: "SHUNT_INCLUDE",
+        help: "only these: port:N, port:N-M, addr:A, addr:A/BITS, program:NAME, comma separated [everything]",
+    },
+    Setting {
+        name: "exclude",
+        env: "SHUNT_EXCLUDE",
+        help: "never these, same form; wins over include [nothing]",
+    },
+    Setting {
+        name: "log",
+        env: "SHUNT_LOG",
+        help: "off, error, info or debug, to standard error [error]",
+    },
+    Setting {
+        name: "dir",
+        env: "SHUNT_DIR",
+        help: "directory of the board, owned by you and closed to others [/dev/shm/shunt-UID]",
+    },
 ];
 
 /// How much the library says on standard error.
@@ -161,7 +197,9 @@ impl Rule {
                 ends.iter().any(|a| (u128::from(*a) ^ u128::from(*net)) & mask == 0)
             }
             // comm is cut to 15 bytes.
-            Self::Program(name) => name == program || name.len() > 15 && name.get(..15) == Some(program),
+            Self::Program(name) => {
+                name == program || name.len() > 15 && name.get(..15) == Some(program)
+            }
         }
     }
 }
@@ -173,7 +211,8 @@ impl Limits {
     ///
     /// [`BadSetting`] says what would be right; nothing is changed then.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), BadSetting> {
-        let bad = |why: &str| BadSetting { name: name.into(), value: value.into(), why: why.into() };
+        let bad =
+            |why: &str| BadSetting { name: name.into(), value: value.into(), why: why.into() };
         let order = |value: &str| -> Result<u32, BadSetting> {
             let bytes = parse_size(value).ok_or_else(|| bad("a size such as 64K or 1M"))?;
             let min = sys::abi::BLOCK_BYTES;
@@ -202,7 +241,8 @@ impl Limits {
             }
             "spin_us" => {
                 let us = value.parse().ok().filter(|us| *us <= 1000);
-                self.spin = Duration::from_micros(us.ok_or_else(|| bad("microseconds, 0 to 1000"))?);
+                self.spin =
+                    Duration::from_micros(us.ok_or_else(|| bad("microseconds, 0 to 1000"))?);
             }
             "ring_min" => self.order_min = order(value)?,
             "ring_max" => self.order_max = order(value)?,

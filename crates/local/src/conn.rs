@@ -22,11 +22,11 @@ use sys::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use sys::wait::{self, WaitWord};
 use sys::{call, diag, ring};
 
-use crate::{Level, Reason};
 use crate::arena::Arena;
 use crate::board::{self, Board, Ends};
 use crate::spin::Spin;
 use crate::world::World;
+use crate::{Level, Reason};
 
 mod attach;
 mod demote;
@@ -386,7 +386,9 @@ impl Conn {
             }
             self.loc_checked.store(word, Ordering::Relaxed);
         }
-        debug_assert!(loc.offset() / EXTENT_BYTES == (loc.offset() + loc.bytes() - 1) / EXTENT_BYTES);
+        debug_assert!(
+            loc.offset() / EXTENT_BYTES == (loc.offset() + loc.bytes() - 1) / EXTENT_BYTES
+        );
         Some(loc)
     }
 
@@ -422,7 +424,7 @@ impl Conn {
         }
         let n = there.min(to.left());
         if flags & MSG_TRUNC == 0 {
-            to.from_ring(w.board.map.ring(loc), capacity, head, n);
+            to.from_ring(w.board.map.ring(loc), head, n);
         }
         if flags & MSG_PEEK != 0 {
             return Got::Bytes(n);
@@ -450,7 +452,9 @@ impl Conn {
     /// The ring was emptied: in cold mode the doorbell is taken out and armed anew, so that what
     /// the kernel says of the socket is what is true.
     fn drained(&self, mine: &Half, peer: &Half, fd: i32, head: u64) {
-        let WaitWord::Cold(seq) = WaitWord::parse(mine.wait.load(Ordering::Relaxed)) else { return };
+        let WaitWord::Cold(seq) = WaitWord::parse(mine.wait.load(Ordering::Relaxed)) else {
+            return;
+        };
         if peer.bells.load(Ordering::Acquire) == mine.drained.load(Ordering::Relaxed) {
             return;
         }
@@ -504,7 +508,12 @@ impl Conn {
 
     /// Keeps an errno that a look has taken from the socket.
     fn take_error(&self, errno: i32) {
-        let _ = self.error.compare_exchange(0, errno.cast_unsigned(), Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.error.compare_exchange(
+            0,
+            errno.cast_unsigned(),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
         self.kernel.fetch_or(kernel::ERR | kernel::HUP | kernel::RDHUP, Ordering::Relaxed);
     }
 
@@ -522,7 +531,8 @@ impl Conn {
         self.answer_demotion(w, fd, mine, peer);
         let peer_flags = peer.flags.load(Ordering::Acquire);
         let taken = mine.tcp_rx.load(Ordering::Relaxed);
-        if mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0 && peer_flags & flag::DOWN == 0 {
+        if mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0 && peer_flags & flag::DOWN == 0
+        {
             // Frozen: what is in the ring comes again by TCP.
             return self.at_end(w, fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
         }
@@ -564,7 +574,8 @@ impl Conn {
             return Got::Failed(EAGAIN_RETRY);
         }
         // A peer that was killed wrote no flag: ask the kernel now and then.
-        let hints = self.kernel.load(Ordering::Relaxed) & (kernel::RDHUP | kernel::HUP | kernel::ERR);
+        let hints =
+            self.kernel.load(Ordering::Relaxed) & (kernel::RDHUP | kernel::HUP | kernel::ERR);
         if hints != 0 || self.idle_calls.fetch_add(1, Ordering::Relaxed) % 32 == 31 {
             return self.at_end(w, fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
         }
@@ -584,7 +595,8 @@ impl Conn {
         let taken = mine.tcp_rx.load(Ordering::Relaxed);
         let up = peer.flags.load(Ordering::Acquire) & flag::UP != 0;
         let max = if up {
-            usize::try_from(peer.up_at.load(Ordering::Relaxed).wrapping_sub(taken)).unwrap_or(usize::MAX)
+            usize::try_from(peer.up_at.load(Ordering::Relaxed).wrapping_sub(taken))
+                .unwrap_or(usize::MAX)
         } else {
             usize::MAX
         };
@@ -665,7 +677,9 @@ impl Conn {
             return;
         }
         let flags = peer.flags.load(Ordering::Acquire);
-        if flags & (flag::CLOSED | flag::DOWN) != 0 || mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
+        if flags & (flag::CLOSED | flag::DOWN) != 0
+            || mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0
+        {
             return;
         }
         let unread = peer.head.load(Ordering::Acquire) != mine.tail.load(Ordering::Relaxed)
@@ -680,7 +694,14 @@ impl Conn {
     }
 
     /// Asks the kernel whether the stream has ended; `None`: it has not.
-    fn at_end(&self, _w: &World, fd: i32, mine: &Half, peer: &Half, peer_flags: u32) -> Option<Got> {
+    fn at_end(
+        &self,
+        _w: &World,
+        fd: i32,
+        mine: &Half,
+        peer: &Half,
+        peer_flags: u32,
+    ) -> Option<Got> {
         self.drain_bells(mine, peer, fd);
         if ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed)
             && peer_flags & flag::DOWN == 0
@@ -708,7 +729,9 @@ impl Conn {
             return None;
         }
         // Bytes that were written before the end are seen before it.
-        if ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed) && peer_flags & flag::DOWN == 0 {
+        if ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed)
+            && peer_flags & flag::DOWN == 0
+        {
             if errno != 0 {
                 self.error.store(errno.cast_unsigned(), Ordering::Relaxed);
             }
@@ -744,7 +767,10 @@ impl Conn {
         };
         let head = mine.head.load(Ordering::Relaxed);
         if flags & flag::DOWN != 0 && head == peer.down_at.load(Ordering::Relaxed) {
-            let bells = peer.bells.load(Ordering::Relaxed).wrapping_sub(mine.drained.load(Ordering::Relaxed));
+            let bells = peer
+                .bells
+                .load(Ordering::Relaxed)
+                .wrapping_sub(mine.drained.load(Ordering::Relaxed));
             return Some(in_tcp().saturating_sub(bells as usize));
         }
         let tail = ring::tail(&peer.tail);
@@ -786,27 +812,28 @@ impl Conn {
             // In pieces, so that the peer can begin while we go on.
             let piece = (capacity / 4).clamp(BLOCK_BYTES, 128 << 10);
             let n = room.min(from.left()).min(piece);
-            from.to_ring(w.board.map.ring(loc), capacity, tail, n);
+            from.to_ring(w.board.map.ring(loc), tail, n);
             ring::publish(&mine.tail, tail.wrapping_add(n as u64));
             note_cpu(mine);
             add64(&mine.bytes_tx, n as u64);
             self.notify(w, fd, mine, peer);
         }
         add32(&mine.n_tx, 1);
-        if mine.room_wait.load(Ordering::Relaxed) != 0 && mine.sleepers.load(Ordering::Relaxed) == 0 {
+        if mine.room_wait.load(Ordering::Relaxed) != 0 && mine.sleepers.load(Ordering::Relaxed) == 0
+        {
             mine.room_wait.store(0, Ordering::Relaxed);
         }
         Put::All
     }
 
-    /// Reads a file straight into the ring: at most `max` bytes at once. `read` is handed a pointer
-    /// and a length, and answers how many bytes it put there.
+    /// Reads a file straight into the ring: at most `max` bytes at once. `read` is handed a
+    /// piece of the ring, and answers how many bytes it put there.
     pub fn send_with(
         &'static self,
         w: &World,
         fd: i32,
         max: usize,
-        mut read: impl FnMut(*mut u8, usize) -> Result<usize, i32>,
+        mut read: impl FnMut(*mut [u8]) -> Result<usize, i32>,
     ) -> Result<usize, Put> {
         let (mine, peer) = self.halves(w).ok_or(Put::Kernel)?;
         self.note_fork(w, mine);
@@ -834,7 +861,7 @@ impl Conn {
             return Err(Put::Full);
         }
         let [(at, first), _] = ring::pieces(tail, room.min(max).min(256 << 10), capacity);
-        let n = read(w.board.map.ring(loc).wrapping_add(at), first).map_err(Put::Failed)?;
+        let n = read(w.board.map.ring(loc).piece(at, first)).map_err(Put::Failed)?;
         if n > 0 {
             ring::publish(&mine.tail, tail.wrapping_add(n as u64));
             note_cpu(mine);
@@ -1016,7 +1043,9 @@ impl Conn {
     pub fn unsent(&self, w: &World) -> Option<usize> {
         let (mine, peer) = self.halves(w)?;
         let tail = mine.tail.load(Ordering::Relaxed);
-        usize::try_from(tail.wrapping_sub(peer.head.load(Ordering::Acquire))).ok().filter(|n| *n <= 4 << 20)
+        usize::try_from(tail.wrapping_sub(peer.head.load(Ordering::Acquire)))
+            .ok()
+            .filter(|n| *n <= 4 << 20)
     }
 
     // ----- doorbells -------------------------------------------------------------------------
@@ -1080,7 +1109,9 @@ impl Conn {
     #[must_use]
     pub fn may_read_at(&self, mine: &Half, peer: &Half, tail: u64) -> bool {
         let flags = peer.flags.load(Ordering::Acquire);
-        if flags & flag::UP == 0 || mine.tcp_rx.load(Ordering::Relaxed) < peer.up_at.load(Ordering::Relaxed) {
+        if flags & flag::UP == 0
+            || mine.tcp_rx.load(Ordering::Relaxed) < peer.up_at.load(Ordering::Relaxed)
+        {
             return self.kernel.load(Ordering::Relaxed) & kernel::IN != 0;
         }
         let head = mine.head.load(Ordering::Relaxed);

@@ -34,9 +34,9 @@ fn class(layout: Layout) -> Option<usize> {
     (class < CLASSES).then_some(class)
 }
 
-/// SAFETY of the whole: a block is handed out once until it is given back; blocks of a class are as
-/// large as the class and aligned to their size (chunks are cut from their start in order of
-/// powers of two, see `cut`), which is at least the layout's alignment.
+// SAFETY: a block is handed out once until it is given back; blocks of a class are as
+// large as the class and aligned to their size (chunks are cut from their start in order of
+// powers of two, see `cut`), which is at least the layout's alignment.
 unsafe impl GlobalAlloc for Own {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(class) = class(layout) else {

@@ -3,11 +3,12 @@
 //! One word per descriptor, read by one load. Descriptors that we do not follow stay zero and go
 //! to libc at once.
 
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 use local::conn::Conn;
 use local::world::World;
 use sys::call;
+use sys::sync::{AtomicU32, AtomicU64};
 
 use crate::ready::Set;
 

@@ -39,7 +39,9 @@ fn outcome(n: ssize_t) -> Outcome {
 pub(crate) fn active(fd: c_int) -> Option<(&'static World, &'static Conn)> {
     let conn = fds::conn(fd)?;
     match conn.phase() {
-        Phase::Server | Phase::Offered | Phase::Attached | Phase::Busy => Some((fds::world()?, conn)),
+        Phase::Server | Phase::Offered | Phase::Attached | Phase::Busy => {
+            Some((fds::world()?, conn))
+        }
         Phase::Fresh | Phase::Listener | Phase::Tcp => None,
     }
 }
@@ -151,7 +153,11 @@ unsafe fn receive_tcp(
     }
     if flags & libc::MSG_PEEK != 0 {
         // What was peeked may be a doorbell.
-        return if settle(w, conn, fd, true) || phase(conn) == Phase::Attached { None } else { Some(out) };
+        return if settle(w, conn, fd, true) || phase(conn) == Phase::Attached {
+            None
+        } else {
+            Some(out)
+        };
     }
     let before = phase(conn);
     let kept = conn.after_tcp_recv(w, fd, n);
@@ -264,7 +270,8 @@ unsafe fn receive_ring(
                 if total > 0 && (flags & libc::MSG_WAITALL == 0 || to.left() == 0) {
                     return Ok(total);
                 }
-                let mut rest = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
+                let mut rest =
+                    vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
                 let count = skip(iov, total, &mut rest);
                 // SAFETY: the rest of the guest's buffers.
                 return match unsafe { receive_kernel(fd, &rest[..count], flags) } {
@@ -297,7 +304,8 @@ fn dont_wait(w: &World, conn: &Conn, fd: c_int, flags: c_int) -> bool {
 
 /// Waits until more than `n` bytes are unread; `false`: no more will come, or it took too long.
 fn grows(w: &'static World, conn: &'static Conn, fd: c_int, n: usize, want: usize) -> bool {
-    let limit = call::getsockopt::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or([0, 0]);
+    let limit =
+        call::getsockopt::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or([0, 0]);
     let limit_ns = (limit[0] * 1_000_000_000 + limit[1] * 1000).cast_unsigned();
     let start = call::now_ns();
     loop {
@@ -407,7 +415,8 @@ pub(crate) fn wake_up(w: &'static World, conn: &'static Conn, mine: &Half) {
 
 /// Takes doorbells out of the socket, unless there is something to read that they announce.
 fn drain_quietly(conn: &Conn, fd: c_int, mine: &Half, peer: &Half) {
-    if conn.is_mixed(mine, peer) && peer.bells.load(Ordering::Acquire) == mine.drained.load(Ordering::Relaxed)
+    if conn.is_mixed(mine, peer)
+        && peer.bells.load(Ordering::Acquire) == mine.drained.load(Ordering::Relaxed)
     {
         return;
     }
@@ -420,7 +429,13 @@ fn drain_quietly(conn: &Conn, fd: c_int, mine: &Half, peer: &Half) {
     }
 }
 
-fn sleep_in_kernel(conn: &Conn, fd: c_int, mine: &Half, peer: &Half, room: bool) -> Result<(), c_int> {
+fn sleep_in_kernel(
+    conn: &Conn,
+    fd: c_int,
+    mine: &Half,
+    peer: &Half,
+    room: bool,
+) -> Result<(), c_int> {
     let timeout = if room { send_timeout_ms(fd) } else { None };
     if let Some(ms) = timeout {
         let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
@@ -515,7 +530,12 @@ pub(crate) unsafe fn transmit(
     unsafe { transmit_ring(w, conn, fd, iov, flags, control) }
 }
 
-unsafe fn transmit_kernel(fd: c_int, iov: &[iovec], flags: c_int, control: Option<*const msghdr>) -> Outcome {
+unsafe fn transmit_kernel(
+    fd: c_int,
+    iov: &[iovec],
+    flags: c_int,
+    control: Option<*const msghdr>,
+) -> Outcome {
     if let Some(msg) = control {
         // SAFETY: the caller's promise.
         return outcome(unsafe { real::sendmsg(fd, msg, flags) });
@@ -634,9 +654,9 @@ pub(crate) unsafe fn send_file(
         if total == n {
             break Ok(());
         }
-        let read = |to: *mut u8, max: usize| -> Result<usize, i32> {
+        let read = |to: *mut [u8]| -> Result<usize, i32> {
             // SAFETY: the ring's own bytes, free for us to write.
-            let to = unsafe { std::slice::from_raw_parts_mut(to, max) };
+            let to = unsafe { &mut *to };
             match at {
                 Some(at) => call::pread(file, to, at),
                 None => call::read(file, to),
@@ -661,8 +681,10 @@ pub(crate) unsafe fn send_file(
             }
             Err(Put::Shut) => break broken_pipe(total, 0).map(drop),
             Err(Put::Kernel) if total > 0 => break Ok(()),
-            // SAFETY: the caller's promise.
-            Err(Put::Kernel | Put::All) => return outcome(unsafe { real::sendfile(fd, file, offset, n) }),
+            Err(Put::Kernel | Put::All) => {
+                // SAFETY: the caller's promise.
+                return outcome(unsafe { real::sendfile(fd, file, offset, n) });
+            }
             Err(Put::Failed(errno)) => break Err(errno),
         }
     };
@@ -726,9 +748,9 @@ pub(crate) fn splice_in(
         Err(errno) => return Err(errno),
     }
     loop {
-        let read = |to: *mut u8, max: usize| {
+        let read = |to: *mut [u8]| {
             // SAFETY: the ring's own bytes, free for us to write.
-            call::read(pipe, unsafe { std::slice::from_raw_parts_mut(to, max) })
+            call::read(pipe, unsafe { &mut *to })
         };
         match conn.send_with(w, fd, n, read) {
             Ok(moved) => return Ok(moved),

@@ -33,7 +33,8 @@ pub(crate) fn fresh(fd: c_int) {
 pub(crate) fn made(fd: c_int, domain: c_int, kind: c_int, protocol: c_int) {
     fresh(fd);
     let Some(w) = fds::world() else { return };
-    let stream = kind & 0xf == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
+    let stream =
+        kind & 0xf == libc::SOCK_STREAM && (protocol == 0 || protocol == libc::IPPROTO_TCP);
     if fd < 0 || !stream || !matches!(domain, libc::AF_INET | libc::AF_INET6) {
         return;
     }
@@ -59,7 +60,9 @@ pub(crate) fn listening(fd: c_int) {
     if let Ok(Some(name)) = call::name(fd, false) {
         conn.port.store(u32::from(name.port()), Ordering::Relaxed);
         let any = std::net::Ipv6Addr::UNSPECIFIED;
-        if w.limits.enabled && (w.limits.allows(name.port(), [*name.ip(), any], &w.program) || has_addr_rules(w)) {
+        if w.limits.enabled
+            && (w.limits.allows(name.port(), [*name.ip(), any], &w.program) || has_addr_rules(w))
+        {
             let _ = w.board.listen(name.port());
         }
     }
@@ -121,7 +124,7 @@ pub(crate) unsafe fn accept(
     };
     // SAFETY: all zeros is a valid storage.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
-    let mut size = size_of::<sockaddr_storage>() as socklen_t;
+    let mut size = socklen_t::try_from(size_of::<sockaddr_storage>()).unwrap_or(0);
     if !addr.is_null() && len.is_null() {
         // libc's error for it.
         return call_it(addr, len);
@@ -411,8 +414,7 @@ pub(crate) unsafe fn passing(msg: *const msghdr) {
             let start = unsafe { libc::CMSG_DATA(at) };
             // SAFETY: pure arithmetic.
             let header = unsafe { libc::CMSG_LEN(0) } as usize;
-            #[expect(clippy::unnecessary_cast, reason = "another type on other libcs")]
-            let n = (head.cmsg_len as usize).saturating_sub(header) / size_of::<c_int>();
+            let n = head.cmsg_len.saturating_sub(header) / size_of::<c_int>();
             for i in 0..n {
                 // SAFETY: inside of the message, perhaps not aligned.
                 let fd = unsafe { start.cast::<c_int>().add(i).read_unaligned() };

@@ -73,7 +73,10 @@ impl Ours {
             self.conn.kernel.fetch_and(!kernel::IN, Ordering::Relaxed);
             self.conn.kernel.fetch_or(bit, Ordering::Relaxed);
         }
-        #[expect(clippy::cast_possible_truncation, reason = "poll's events are the low 16 bits of epoll's")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "poll's events are the low 16 bits of epoll's"
+        )]
         let now = ready::mask(self.conn, self.mine, self.peer) as i16;
         now & (p.events | libc::POLLERR | libc::POLLHUP)
     }
@@ -193,7 +196,7 @@ fn spin(w: &'static World, fds: &[pollfd], list: &[Ours], left: Option<u64>) -> 
                 return true;
             }
             looks += 1;
-            if others && looks % 16 == 0 && call::now_ns() - asked > 10_000 {
+            if others && looks.is_multiple_of(16) && call::now_ns() - asked > 10_000 {
                 asked = call::now_ns();
                 let mut copy: Vec<pollfd> = fds.to_vec();
                 for o in list {
@@ -288,7 +291,10 @@ fn mute(o: &Ours, asked: &pollfd, p: &mut pollfd) {
     if !reads && hints & (kernel::RDHUP | kernel::HUP | kernel::ERR) != 0 {
         p.fd = -1;
     }
-    if !reads && ring::tail(&o.peer.tail) != o.mine.head.load(Ordering::Relaxed) && !Ours::wants_out(asked) {
+    if !reads
+        && ring::tail(&o.peer.tail) != o.mine.head.load(Ordering::Relaxed)
+        && !Ours::wants_out(asked)
+    {
         p.events = 0;
     }
 }
@@ -322,7 +328,9 @@ const MEANS: [i16; 3] = [
 
 impl Sets<'_> {
     fn has(&self, set: usize, fd: usize) -> bool {
-        self.words[set].as_ref().is_some_and(|w| w.get(fd / 64).is_some_and(|w| w >> (fd % 64) & 1 == 1))
+        self.words[set]
+            .as_ref()
+            .is_some_and(|w| w.get(fd / 64).is_some_and(|w| w >> (fd % 64) & 1 == 1))
     }
 
     /// The descriptors asked for.
@@ -349,11 +357,11 @@ impl Sets<'_> {
         let mut n = 0;
         for p in fds {
             let fd = usize::try_from(p.fd).unwrap_or(0);
-            for set in 0..3 {
+            for (set, means) in MEANS.iter().enumerate() {
                 if !self.has(set, fd) {
                     continue;
                 }
-                if p.revents & MEANS[set] != 0 {
+                if p.revents & means != 0 {
                     n += 1;
                 } else if let Some(words) = self.words[set].as_mut() {
                     words[fd / 64] &= !(1 << (fd % 64));

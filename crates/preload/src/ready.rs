@@ -11,7 +11,7 @@
 //! something to read, so that the kernel's own idea of readiness is true for everybody who asks it.
 
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::epoll_event;
 use local::conn::{Conn, Phase, Registration, SETS, kernel, reg_flags as reg};
@@ -21,6 +21,7 @@ use sys::abi::{Half, half_flags as flag};
 use sys::call;
 use sys::lock::{self, Guarded};
 use sys::ring;
+use sys::sync::{AtomicU32, AtomicU64};
 use sys::wait::{self, WaitWord};
 
 use crate::fds::{self, Entry};
@@ -31,7 +32,7 @@ const ERR: u32 = libc::EPOLLERR as u32;
 const HUP: u32 = libc::EPOLLHUP as u32;
 const RDHUP: u32 = libc::EPOLLRDHUP as u32;
 const PRI: u32 = libc::EPOLLPRI as u32;
-const ET: u32 = libc::EPOLLET as u32;
+const ET: u32 = libc::EPOLLET.cast_unsigned();
 const ONESHOT: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// Synonyms of IN and OUT that programs may ask for.
@@ -201,7 +202,11 @@ impl Set {
         }
         if self.waiter.load(Ordering::Relaxed) == 0 {
             let waiter = w.take_waiter()? + 1;
-            if self.waiter.compare_exchange(0, waiter, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            if self
+                .waiter
+                .compare_exchange(0, waiter, Ordering::Relaxed, Ordering::Relaxed)
+                .is_err()
+            {
                 w.drop_waiter(waiter - 1);
             }
         }
@@ -429,7 +434,8 @@ impl Set {
             self.drain(conn, &e, fd);
         }
         // The end may have been reported already, when the peer said so itself.
-        let told = end_flags(e.peer) != 0 && r.seen_flags.load(Ordering::Relaxed) == end_flags(e.peer);
+        let told =
+            end_flags(e.peer) != 0 && r.seen_flags.load(Ordering::Relaxed) == end_flags(e.peer);
         if mask & PRI != 0 || mask & (RDHUP | HUP | ERR) != 0 && !told {
             r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
         }
@@ -450,10 +456,8 @@ impl Set {
     fn drain(&self, conn: &Conn, e: &Ends, fd: c_int) {
         let Some(_held) = lock::lock(&e.mine.rx_lock) else { return };
         let empty = ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed);
-        let cold = self.is_cold() || matches!(
-            WaitWord::parse(e.mine.wait.load(Ordering::Relaxed)),
-            WaitWord::Cold(_)
-        );
+        let cold = self.is_cold()
+            || matches!(WaitWord::parse(e.mine.wait.load(Ordering::Relaxed)), WaitWord::Cold(_));
         if !cold {
             conn.drain_bells(e.mine, e.peer, fd);
         } else if empty && e.mine.sleepers.load(Ordering::Relaxed) == 0 {
@@ -642,21 +646,26 @@ impl Set {
         if self.is_cold() {
             return false;
         }
-        let max = u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0).min(left.unwrap_or(u64::MAX));
+        let max =
+            u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0).min(left.unwrap_or(u64::MAX));
         let mut asked = call::now_ns().saturating_sub(KERNEL_NS / 2);
         let mut looks = 0u32;
-        self.spin.until(max, || self.peer_cpu(w), || {
-            if self.any(w) {
-                return true;
-            }
-            looks += 1;
-            if looks % 8 == 0 && call::now_ns() - asked > KERNEL_NS {
-                asked = call::now_ns();
-                self.ask_kernel(w, out, 64);
-                return out.n > 0 || self.any(w);
-            }
-            false
-        })
+        self.spin.until(
+            max,
+            || self.peer_cpu(w),
+            || {
+                if self.any(w) {
+                    return true;
+                }
+                looks += 1;
+                if looks.is_multiple_of(8) && call::now_ns() - asked > KERNEL_NS {
+                    asked = call::now_ns();
+                    self.ask_kernel(w, out, 64);
+                    return out.n > 0 || self.any(w);
+                }
+                false
+            },
+        )
     }
 
     /// Sleeps in the kernel. `Some`: what the guest's call ends with.
@@ -817,7 +826,9 @@ fn reported(r: &Registration, due: &Due) {
 /// Keeps what the kernel says of the socket.
 fn note(conn: &Conn, mask: u32) {
     let mut bits = 0;
-    for (event, bit) in [(RDHUP, kernel::RDHUP), (HUP, kernel::HUP), (ERR, kernel::ERR), (PRI, kernel::PRI)] {
+    for (event, bit) in
+        [(RDHUP, kernel::RDHUP), (HUP, kernel::HUP), (ERR, kernel::ERR), (PRI, kernel::PRI)]
+    {
         if mask & event != 0 {
             bits |= bit;
         }
@@ -837,7 +848,8 @@ fn stranger(w: &World, half: &Half, which: usize, kernel_mask: u32, out: &mut Ou
     let Some(data) = half.set_data.get(which) else { return false };
     let user = half.set_events[which].load(Ordering::Relaxed);
     let mut now = kernel_mask & !(IN | RDNORM);
-    if let Some(peer) = half.peer.load(Ordering::Relaxed).checked_sub(1).and_then(|p| w.board.map.half(p))
+    if let Some(peer) =
+        half.peer.load(Ordering::Relaxed).checked_sub(1).and_then(|p| w.board.map.half(p))
         && (ring::tail(&peer.tail) != half.head.load(Ordering::Relaxed) || end_flags(peer) != 0)
     {
         now |= IN;
@@ -895,7 +907,13 @@ fn register(w: &'static World, set: &Set, conn: &'static Conn, which: usize) {
     let fd = r.fd.load(Ordering::Relaxed).cast_signed();
     let Some(e) = ends(w, conn) else {
         let user = r.events.load(Ordering::Relaxed);
-        let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_MOD, fd, user, r.data.load(Ordering::Relaxed));
+        let _ = call::epoll_ctl(
+            set.epfd(),
+            libc::EPOLL_CTL_MOD,
+            fd,
+            user,
+            r.data.load(Ordering::Relaxed),
+        );
         return;
     };
     let Some((index, half)) = conn.my_half(w) else { return };
@@ -920,7 +938,8 @@ fn hush(w: &'static World, set: &'static Set, conn: &'static Conn, which: usize,
         return;
     }
     let lasting = mask & (RDHUP | HUP | ERR) != 0
-        || ends(w, conn).is_some_and(|e| ring::tail(&e.peer.tail) != e.mine.head.load(Ordering::Relaxed));
+        || ends(w, conn)
+            .is_some_and(|e| ring::tail(&e.peer.tail) != e.mine.head.load(Ordering::Relaxed));
     if lasting && user & ET == 0 && flags & reg::QUIET == 0 {
         r.flags.fetch_or(reg::QUIET, Ordering::Relaxed);
         register(w, set, conn, which);
@@ -1010,7 +1029,10 @@ pub(crate) fn changed(w: &'static World, conn: &'static Conn) {
         detached(w, conn);
         return;
     }
-    if conn.halves(w).is_some_and(|(_, peer)| peer.flags.load(Ordering::Relaxed) & flag::CLOSED != 0) {
+    if conn
+        .halves(w)
+        .is_some_and(|(_, peer)| peer.flags.load(Ordering::Relaxed) & flag::CLOSED != 0)
+    {
         conn.kernel.fetch_or(kernel::AFTER_CLOSE, Ordering::Relaxed);
     }
     for (which, set) in registrations(conn) {
@@ -1134,7 +1156,8 @@ pub(crate) fn control(
 
 fn slot(conn: &Conn, set: &Set, fd: c_int) -> Option<usize> {
     conn.sets.iter().position(|r| {
-        r.set.load(Ordering::Acquire) == set.id() && r.fd.load(Ordering::Relaxed) == fd.cast_unsigned()
+        r.set.load(Ordering::Acquire) == set.id()
+            && r.fd.load(Ordering::Relaxed) == fd.cast_unsigned()
     })
 }
 
@@ -1174,7 +1197,9 @@ fn add(
         set.adopt(w, conn, which);
         // A second set: doorbells for both.
         for (other, s) in registrations(conn) {
-            if other != which && let Some((mine, _)) = conn.halves(w) {
+            if other != which
+                && let Some((mine, _)) = conn.halves(w)
+            {
                 set_word(w, s, conn, mine);
             }
         }
@@ -1314,7 +1339,12 @@ fn kick_fd() -> c_int {
         }
         Err(_) => new,
     };
-    match KICK_FD.compare_exchange(u32::MAX, up.cast_unsigned(), Ordering::Relaxed, Ordering::Relaxed) {
+    match KICK_FD.compare_exchange(
+        u32::MAX,
+        up.cast_unsigned(),
+        Ordering::Relaxed,
+        Ordering::Relaxed,
+    ) {
         Ok(_) => up,
         Err(other) => {
             let _ = call::close(up);

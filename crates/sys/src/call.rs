@@ -15,6 +15,7 @@ use std::mem::MaybeUninit;
 /// What the kernel asks of the arguments of call `n`.
 #[cfg(target_arch = "x86_64")]
 #[inline]
+#[expect(clippy::cast_possible_truncation, reason = "64-bit machines only")]
 pub unsafe fn raw(n: i64, a: [usize; 6]) -> isize {
     let ret: isize;
     // SAFETY: the kernel keeps every register but rax, rcx and r11; the arguments are the caller's
@@ -168,8 +169,7 @@ mod calls {
     /// Whether a thread of that id exists in our pid namespace.
     #[must_use]
     pub fn thread_exists(tid: u32) -> bool {
-        call!(SYS_kill, tid, 0) != Err(libc::ESRCH)
-            || call!(SYS_tkill, tid, 0) != Err(libc::ESRCH)
+        call!(SYS_kill, tid, 0) != Err(libc::ESRCH) || call!(SYS_tkill, tid, 0) != Err(libc::ESRCH)
     }
     pub fn pidfd_open(pid: u32) -> Result<i32> {
         call!(SYS_pidfd_open, pid, 0).map(|fd| fd as i32)
@@ -213,7 +213,11 @@ mod calls {
         let mut event = libc::epoll_event { events, u64: data };
         call!(SYS_epoll_ctl, epfd, op, fd, &raw mut event).map(drop)
     }
-    pub fn epoll_wait(epfd: i32, events: &mut [libc::epoll_event], timeout_ms: i32) -> Result<usize> {
+    pub fn epoll_wait(
+        epfd: i32,
+        events: &mut [libc::epoll_event],
+        timeout_ms: i32,
+    ) -> Result<usize> {
         call!(SYS_epoll_pwait, epfd, events.as_mut_ptr(), events.len(), timeout_ms, 0, 8)
     }
     /// `poll` with a time limit in milliseconds (-1: none).
@@ -288,7 +292,12 @@ mod calls {
     }
     /// Wakes up to `n` threads of this process that sleep on the word.
     pub fn futex_wake(word: &crate::sync::AtomicU32, n: i32) {
-        let _ = call!(SYS_futex, std::ptr::from_ref(word), libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG, n);
+        let _ = call!(
+            SYS_futex,
+            std::ptr::from_ref(word),
+            libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG,
+            n
+        );
     }
     /// Sleeps while the word has this value, at most `timeout`.
     pub fn futex_wait(

@@ -55,11 +55,9 @@ fn request(local: SocketAddrV6, remote: SocketAddrV6, v4: bool) -> [u8; REQUEST_
     m[0..4].copy_from_slice(&(REQUEST_BYTES as u32).to_ne_bytes());
     m[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     #[expect(clippy::cast_possible_truncation, reason = "a flag of 16 bits")]
-    #[expect(clippy::cast_sign_loss, reason = "positive")]
     m[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
     // inet_diag_req_v2: family, protocol, extensions, pad, states, id.
     #[expect(clippy::cast_possible_truncation, reason = "2 and 10")]
-    #[expect(clippy::cast_sign_loss, reason = "positive")]
     let (v4_family, v6_family) = (libc::AF_INET as u8, libc::AF_INET6 as u8);
     m[16] = if v4 { v4_family } else { v6_family };
     m[17] = 6; // IPPROTO_TCP
@@ -87,7 +85,6 @@ fn word(bytes: &[u8], at: usize) -> Option<u32> {
 fn parse(answer: &[u8]) -> Option<Result<Peer, i32>> {
     let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
     #[expect(clippy::cast_possible_truncation, reason = "2")]
-    #[expect(clippy::cast_sign_loss, reason = "positive")]
     let error = libc::NLMSG_ERROR as u16;
     if kind == error {
         let errno = word(answer, 16)?.cast_signed().wrapping_neg();

@@ -1,5 +1,6 @@
 //! The buffers of somebody else's call: where bytes of a guest program come from and go to.
 
+use crate::map::Ring;
 use crate::{call, ring};
 
 /// A list of buffers and how far we are in it.
@@ -28,7 +29,10 @@ impl<'a> Buffers<'a> {
     pub unsafe fn new(list: &'a [libc::iovec]) -> Result<Self, i32> {
         let mut left = 0usize;
         for v in list {
-            left = left.checked_add(v.iov_len).filter(|n| *n <= isize::MAX as usize).ok_or(libc::EINVAL)?;
+            left = left
+                .checked_add(v.iov_len)
+                .filter(|n| *n <= isize::MAX as usize)
+                .ok_or(libc::EINVAL)?;
         }
         Ok(Self { list, offset: 0, left })
     }
@@ -65,9 +69,10 @@ impl<'a> Buffers<'a> {
 
     /// Copies the next `n` bytes into the ring at offset `at`.
     ///
-    /// The caller has made sure that the ring is `capacity` bytes long, that there is room for `n`
-    /// and that it is the only producer; [`crate::map::Map::ring`] gave the pointer.
-    pub fn to_ring(&mut self, ring: *mut u8, capacity: usize, mut at: u64, n: usize) {
+    /// The caller has made sure that there is room for `n`, and that it is the only producer; else
+    /// bytes are lost, but nothing outside of the ring is touched.
+    pub fn to_ring(&mut self, ring: Ring, mut at: u64, n: usize) {
+        let Ring { start: ring, bytes: capacity } = ring;
         assert!(n <= capacity && n <= self.left);
         self.each(n, |from, count| {
             let [(a, x), (b, y)] = ring::pieces(at, count, capacity);
@@ -83,7 +88,8 @@ impl<'a> Buffers<'a> {
     /// Copies the next `n` bytes out of the ring at offset `at`.
     ///
     /// The caller has checked that `n` bytes are there; see [`Self::to_ring`].
-    pub fn from_ring(&mut self, ring: *const u8, capacity: usize, mut at: u64, n: usize) {
+    pub fn from_ring(&mut self, ring: Ring, mut at: u64, n: usize) {
+        let Ring { start: ring, bytes: capacity } = ring;
         assert!(n <= capacity && n <= self.left);
         self.each(n, |to, count| {
             let [(a, x), (b, y)] = ring::pieces(at, count, capacity);

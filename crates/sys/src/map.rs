@@ -9,7 +9,7 @@ use std::ffi::CStr;
 use std::io;
 
 use crate::abi::{
-    BUCKETS, BUCKET_WAYS, DATA_AT, EXTENT_BYTES, EXTENTS, FILE_BYTES, HALF_BYTES, Half, Header,
+    BUCKET_WAYS, BUCKETS, DATA_AT, EXTENT_BYTES, EXTENTS, FILE_BYTES, HALF_BYTES, Half, Header,
     Loc, MAGIC, OFFERS_AT, OWNER_HALVES, OWNERS_AT, PORTS_AT, SLOTS, SLOTS_AT, Slot, VERSION,
 };
 use crate::call;
@@ -26,6 +26,26 @@ pub struct Map {
 unsafe impl Send for Map {}
 // SAFETY: the same.
 unsafe impl Sync for Map {}
+
+/// The bytes of a ring: where they are and how many. Only a [`Map`] makes it, of a place in the file.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    pub(crate) start: *mut u8,
+    pub(crate) bytes: usize,
+}
+
+impl Ring {
+    /// The piece of the ring at `at`, for a system call that fills it.
+    ///
+    /// # Panics
+    ///
+    /// If the piece does not lie in the ring.
+    #[must_use]
+    pub fn piece(&self, at: usize, n: usize) -> *mut [u8] {
+        assert!(at <= self.bytes && n <= self.bytes - at);
+        std::ptr::slice_from_raw_parts_mut(self.start.wrapping_add(at), n)
+    }
+}
 
 /// How to open a board.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,10 +101,13 @@ impl Map {
     pub fn open(path: &CStr, netns: u64, access: Access) -> Result<(Self, i32), MapError> {
         let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW;
         let (flags, prot) = match access {
-            Access::Guest => (flags | libc::O_RDWR | libc::O_CREAT, libc::PROT_READ | libc::PROT_WRITE),
+            Access::Guest => {
+                (flags | libc::O_RDWR | libc::O_CREAT, libc::PROT_READ | libc::PROT_WRITE)
+            }
             Access::Look => (flags | libc::O_RDONLY, libc::PROT_READ),
         };
-        let fd = call::open(path, flags, 0o600).map_err(|e| MapError::System("open the board", e))?;
+        let fd =
+            call::open(path, flags, 0o600).map_err(|e| MapError::System("open the board", e))?;
         match Self::open_fd(fd, netns, access, prot) {
             Ok(map) => Ok((map, fd)),
             Err(e) => {
@@ -106,7 +129,8 @@ impl Map {
         if access == Access::Guest {
             // Idempotent, so that two makers do not disturb each other.
             #[expect(clippy::cast_possible_wrap, reason = "16 GiB")]
-            call::ftruncate(fd, FILE_BYTES as i64).map_err(|e| MapError::System("size the board", e))?;
+            call::ftruncate(fd, FILE_BYTES as i64)
+                .map_err(|e| MapError::System("size the board", e))?;
             // The tables that anybody may write: pages now, so that no write can find the file
             // system full later (that would be SIGBUS).
             call::fallocate(fd, 0, OWNERS_AT + EXTENTS * 4)
@@ -118,7 +142,8 @@ impl Map {
             .map_err(|e| MapError::System("map the board", e))?;
         let map = Self { base };
         if prot & libc::PROT_WRITE != 0 {
-            call::mprotect(base, DATA_AT, prot).map_err(|e| MapError::System("map the board", e))?;
+            call::mprotect(base, DATA_AT, prot)
+                .map_err(|e| MapError::System("map the board", e))?;
             call::dontdump(base, FILE_BYTES);
         }
         let header = map.header();
@@ -171,7 +196,7 @@ impl Map {
     /// Opens the page of a half of another process for writing (`false`: for reading only again).
     /// Only for what a peer that does not answer must have done on its behalf, under its lock.
     pub fn lend(&self, index: u32, write: bool) -> bool {
-        let offset = index as usize * HALF_BYTES & !4095;
+        let offset = (index as usize * HALF_BYTES) & !4095;
         if offset < DATA_AT || offset + 4096 > FILE_BYTES {
             return false;
         }
@@ -191,7 +216,9 @@ impl Map {
     }
 
     fn at<T>(&self, offset: usize) -> &T {
-        debug_assert!(offset + size_of::<T>() <= FILE_BYTES && offset.is_multiple_of(align_of::<T>()));
+        debug_assert!(
+            offset + size_of::<T>() <= FILE_BYTES && offset.is_multiple_of(align_of::<T>())
+        );
         // SAFETY: inside the mapping, aligned, made of atomics only (private callers below), and
         // mapped for the life of the process.
         unsafe { &*self.base.add(offset).cast::<T>() }
@@ -233,7 +260,7 @@ impl Map {
     /// Copies bytes of a ring of our own, from stream offset `at`.
     pub fn copy_out(&self, loc: Loc, at: u64, to: &mut [u8]) {
         assert!(to.len() <= loc.bytes());
-        let ring = self.ring(loc);
+        let ring = self.ring(loc).start;
         let [(a, x), (b, y)] = crate::ring::pieces(at, to.len(), loc.bytes());
         // SAFETY: `pieces` stays inside of the ring and `to` has `x + y` bytes.
         unsafe { std::ptr::copy_nonoverlapping(ring.add(a), to.as_mut_ptr(), x) };
@@ -275,7 +302,8 @@ impl Map {
     pub fn half(&self, index: u32) -> Option<&Half> {
         let offset = index as usize * HALF_BYTES;
         let inside = offset >= DATA_AT && offset + HALF_BYTES <= FILE_BYTES;
-        if !inside || self.owner(offset / EXTENT_BYTES).load(Ordering::Acquire) & OWNER_HALVES == 0 {
+        if !inside || self.owner(offset / EXTENT_BYTES).load(Ordering::Acquire) & OWNER_HALVES == 0
+        {
             return None;
         }
         Some(self.at(offset))
@@ -295,10 +323,10 @@ impl Map {
 
     /// First byte of a ring. The caller has checked whose it is.
     #[must_use]
-    pub fn ring(&self, loc: Loc) -> *mut u8 {
+    pub fn ring(&self, loc: Loc) -> Ring {
         debug_assert!(Loc::parse(loc.emit()).is_some());
         // SAFETY: a `Loc` lies inside of the file.
-        unsafe { self.base.add(loc.offset()) }
+        Ring { start: unsafe { self.base.add(loc.offset()) }, bytes: loc.bytes() }
     }
 
     /// Which slot owns the extent that `offset` lies in.

@@ -38,7 +38,6 @@ impl WaitWord {
     /// only goes without doorbells.
     #[must_use]
     pub const fn parse(word: u64) -> Self {
-        #[expect(clippy::cast_possible_truncation, reason = "the upper half")]
         let number = (word >> 32) as u32;
         match word & 3 {
             1 => Self::Warm(number),
@@ -92,7 +91,9 @@ mod tests {
 
     #[test]
     fn words_survive_the_trip() {
-        for word in [WaitWord::Off, WaitWord::Warm(0), WaitWord::Warm(32767), WaitWord::Cold(u32::MAX)] {
+        for word in
+            [WaitWord::Off, WaitWord::Warm(0), WaitWord::Warm(32767), WaitWord::Cold(u32::MAX)]
+        {
             assert_eq!(WaitWord::parse(word.emit()), word);
         }
         assert_eq!(WaitWord::parse(3), WaitWord::Off);

@@ -1,7 +1,7 @@
 //! How the two ends find each other, and how they part.
 
 use super::{
-    Board, Conn, Ends, EAGAIN_RETRY, Got, Half, Level, MSG_DONTWAIT, Ordering, Phase, Reason,
+    Board, Conn, EAGAIN_RETRY, Ends, Got, Half, Level, MSG_DONTWAIT, Ordering, Phase, Reason,
     SocketAddrV6, WaitWord, World, add64, board, call, diag, fence, flag, half_state, kernel, lock,
     options, ring,
 };
@@ -21,15 +21,9 @@ const SO_COOKIE: i32 = 57;
 const ESTABLISHED: u8 = 1;
 
 /// The start of `struct tcp_info`, which libc knows only in part.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 #[repr(C, align(8))]
 struct Info([u64; 30]);
-
-impl Default for Info {
-    fn default() -> Self {
-        Self([0; 30])
-    }
-}
 
 impl Info {
     fn state(&self) -> u8 {
@@ -37,8 +31,6 @@ impl Info {
     }
     /// Bytes that the program has given to the socket.
     fn sent(&self) -> u64 {
-        let [.., a, b, c, d] = self.0[18].to_le_bytes();
-        let _ = [a, b, c, d];
         let notsent = self.0[18] & 0xffff_ffff;
         self.0[25].wrapping_sub(self.0[26]).wrapping_add(notsent)
     }
@@ -63,7 +55,11 @@ fn counts(fd: i32) -> Option<Counts> {
         // Bytes that arrive between the two calls would be counted as taken.
         if again.received() == info.received() {
             let taken = again.received().wrapping_sub(u64::from(queued.cast_unsigned()));
-            return Some(Counts { established: again.state() == ESTABLISHED, sent: again.sent(), taken });
+            return Some(Counts {
+                established: again.state() == ESTABLISHED,
+                sent: again.sent(),
+                taken,
+            });
         }
         info = again;
     }
@@ -108,7 +104,8 @@ impl Conn {
             return Err(Reason::Excluded);
         }
         let ends = Ends { local, remote };
-        let cookie = call::getsockopt::<u64>(fd, SOL_SOCKET, SO_COOKIE).map_err(|_| Reason::NoDiag)?;
+        let cookie =
+            call::getsockopt::<u64>(fd, SOL_SOCKET, SO_COOKIE).map_err(|_| Reason::NoDiag)?;
         let index = self.new_half(w, fd, ends)?;
         let half = w.board.map.half_known(index);
         half.cookie.store(cookie, Ordering::Relaxed);
@@ -134,11 +131,7 @@ impl Conn {
     /// A half of ours for this connection, cleared but for its generation.
     fn new_half(&self, w: &World, fd: i32, ends: Ends) -> Result<u32, Reason> {
         let slot = w.board.ensure_slot()?;
-        let index = w
-            .arena
-            .lock()
-            .ok_or(Reason::NoMemory)?
-            .half(&w.board, w.limits.memory_max)?;
+        let index = w.arena.lock().ok_or(Reason::NoMemory)?.half(&w.board, w.limits.memory_max)?;
         let half = w.board.map.half_known(index);
         for word in [
             &half.tail,
@@ -291,7 +284,10 @@ impl Conn {
         let valid = w.board.map.half(server).filter(|s| {
             s.peer.load(Ordering::Relaxed) == index + 1
                 && s.peer_generation.load(Ordering::Relaxed) == generation
-                && matches!(s.state.load(Ordering::Acquire), half_state::ATTACHED | half_state::CLOSED)
+                && matches!(
+                    s.state.load(Ordering::Acquire),
+                    half_state::ATTACHED | half_state::CLOSED
+                )
         });
         let (Some(peer), Some(counts)) = (valid, counts(fd)) else {
             self.set_phase(Phase::Offered);
@@ -302,7 +298,8 @@ impl Conn {
             return false;
         };
         half.peer_generation.store(peer.generation.load(Ordering::Relaxed), Ordering::Relaxed);
-        let taken = if self.counted(w) { self.tcp_rx.load(Ordering::Relaxed) } else { counts.taken };
+        let taken =
+            if self.counted(w) { self.tcp_rx.load(Ordering::Relaxed) } else { counts.taken };
         self.join(w, half, server, peer, taken, counts.sent);
         self.set_phase(Phase::Attached);
         true
@@ -637,7 +634,13 @@ impl Conn {
     }
 
     /// `shutdown()` of an attached connection. `None`: the kernel has the answer.
-    pub fn shutdown(&'static self, w: &World, fd: i32, read: bool, write: bool) -> Option<Result<(), i32>> {
+    pub fn shutdown(
+        &'static self,
+        w: &World,
+        fd: i32,
+        read: bool,
+        write: bool,
+    ) -> Option<Result<(), i32>> {
         let (mine, peer) = self.halves(w)?;
         let peer_flags = peer.flags.load(Ordering::Acquire);
         let mine_flags = mine.flags.load(Ordering::Relaxed);
@@ -770,7 +773,8 @@ impl Conn {
     #[must_use]
     pub fn unread_ring(&self, w: &World) -> bool {
         self.halves(w).is_some_and(|(mine, peer)| {
-            ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed) && !self.came_down(mine, peer)
+            ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed)
+                && !self.came_down(mine, peer)
         })
     }
 

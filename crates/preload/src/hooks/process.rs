@@ -1,0 +1,502 @@
+//! Descriptors and processes: `close`, `dup`, `exec`, and what goes around libc.
+
+use super::*;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    life::close(fd, || unsafe { real::close(fd) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    unsafe { close(fd) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    const CLOEXEC: c_int = 4;
+    if fds::world().is_none() || first > last || flags & CLOEXEC != 0 {
+        // SAFETY: libc's contract, handed on.
+        return unsafe { real::close_range(first, last, flags) };
+    }
+    life::closing_range(first, last);
+    let mut done = 0;
+    for (a, b) in life::around_ours(first, last) {
+        // SAFETY: libc's contract, handed on.
+        done |= unsafe { real::close_range(a, b, flags) };
+    }
+    done
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn closefrom(first: c_int) {
+    let from = u32::try_from(first).unwrap_or(0);
+    if fds::world().is_none() {
+        // SAFETY: libc's contract, handed on.
+        return unsafe { real::closefrom(first) };
+    }
+    // SAFETY: libc's contract, handed on.
+    unsafe { close_range(from, u32::MAX, 0) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    let new = unsafe { real::dup(fd) };
+    if !fds_borrowed_for(fd) {
+        life::duplicated(fd, new);
+    }
+    new
+}
+
+/// Whether a `vfork` child makes this call on something that we follow.
+fn fds_borrowed_for(fd: c_int) -> bool {
+    fds::look(fd).is_some() && fds::borrowed()
+}
+
+unsafe fn dup_to(fd: c_int, to: c_int, call_it: impl Fn() -> c_int) -> c_int {
+    let follows = fds::look(fd).is_some() || fds::look(to).is_some();
+    if !follows || fd == to {
+        return call_it();
+    }
+    if fds::borrowed() {
+        // What a `vfork` child hands to the program that it becomes must be TCP.
+        if let Some((w, conn)) = active(fd) {
+            io::to_tcp(w, conn, fd, Reason::Exec);
+        }
+        return call_it();
+    }
+    if fds::look(to).is_some() && call::getfd(fd).is_ok() {
+        // The target is closed by this, as by `close`.
+        life::close(to, || 0);
+    }
+    let new = call_it();
+    life::duplicated(fd, new);
+    new
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    unsafe { dup_to(fd, to, || real::dup2(fd, to)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __dup2(fd: c_int, to: c_int) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    unsafe { dup2(fd, to) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    unsafe { dup_to(fd, to, || real::dup3(fd, to, flags)) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    if let Some(conn) = fds::conn(fd)
+        && let Some(w) = fds::world()
+        && conn.phase() != Phase::Listener
+        && !io::to_tcp(w, conn, fd, Reason::Stdio)
+    {
+        // stdio would read doorbells: better no stream at all.
+        real::set_errno(libc::EIO);
+        return std::ptr::null_mut();
+    }
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::fdopen(fd, mode) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
+    if !file.is_null() && fds::world().is_some() {
+        // SAFETY: the caller's promise.
+        let fd = unsafe { libc::fileno(file) };
+        if fd >= 0 && fds::look(fd).is_some() && !fds::borrowed() {
+            // libc closes the descriptor by itself.
+            // SAFETY: libc's contract, handed on.
+            return life::close(fd, || unsafe { real::fclose(file) });
+        }
+    }
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::fclose(file) }
+}
+
+/// `vdprintf`: libc would write to the descriptor by itself.
+///
+/// # Safety
+///
+/// As libc's; `args` is a `va_list`, which the ABI passes by address.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn vdprintf(
+    fd: c_int,
+    format: *const c_char,
+    args: *mut c_void,
+) -> c_int {
+    unsafe extern "C" {
+        fn vasprintf(to: *mut *mut c_char, format: *const c_char, args: *mut c_void) -> c_int;
+    }
+    let mut text: *mut c_char = std::ptr::null_mut();
+    // SAFETY: libc's contract, handed on.
+    let n = unsafe { vasprintf(&raw mut text, format, args) };
+    let Ok(mut left) = usize::try_from(n) else { return n };
+    let mut at = text.cast::<c_void>();
+    let mut result = n;
+    while left > 0 {
+        // SAFETY: the text that libc has just made.
+        let put = unsafe { write(fd, at, left) };
+        let Some(put) = usize::try_from(put).ok().filter(|p| *p > 0) else {
+            result = -1;
+            break;
+        };
+        left -= put;
+        at = at.wrapping_byte_add(put);
+    }
+    let errno = real::errno();
+    // SAFETY: made by `vasprintf`.
+    unsafe { libc::free(text.cast()) };
+    real::set_errno(errno);
+    result
+}
+
+/// `dprintf`: lays its arguments out as a `va_list` (System V ABI, 3.5.7) for [`vdprintf`].
+#[cfg(target_arch = "x86_64")]
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C-unwind" fn dprintf() {
+    std::arch::naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "sub rsp, 208",
+        // The register save area: 6 integer registers, then 8 vector registers.
+        "mov [rbp - 176], rdi",
+        "mov [rbp - 168], rsi",
+        "mov [rbp - 160], rdx",
+        "mov [rbp - 152], rcx",
+        "mov [rbp - 144], r8",
+        "mov [rbp - 136], r9",
+        "test al, al",
+        "je 2f",
+        "movaps [rbp - 128], xmm0",
+        "movaps [rbp - 112], xmm1",
+        "movaps [rbp - 96], xmm2",
+        "movaps [rbp - 80], xmm3",
+        "movaps [rbp - 64], xmm4",
+        "movaps [rbp - 48], xmm5",
+        "movaps [rbp - 32], xmm6",
+        "movaps [rbp - 16], xmm7",
+        "2:",
+        // The list: two integer registers are used, the rest is on the caller's stack.
+        "mov dword ptr [rbp - 208], 16",
+        "mov dword ptr [rbp - 204], 48",
+        "lea rax, [rbp + 16]",
+        "mov [rbp - 200], rax",
+        "lea rax, [rbp - 176]",
+        "mov [rbp - 192], rax",
+        "lea rdx, [rbp - 208]",
+        "call {print}",
+        "leave",
+        "ret",
+        print = sym vdprintf,
+    )
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execve(
+    path: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
+    life::handing_over();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::execve(path, argv, envp) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
+    life::handing_over();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::execv(path, argv) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execvp(path: *const c_char, argv: *const *const c_char) -> c_int {
+    life::handing_over();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::execvp(path, argv) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execvpe(
+    path: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
+    life::handing_over();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::execvpe(path, argv, envp) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fexecve(
+    fd: c_int,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
+    life::handing_over();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::fexecve(fd, argv, envp) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn execveat(
+    dir: c_int,
+    path: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+    flags: c_int,
+) -> c_int {
+    life::handing_over();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::execveat(dir, path, argv, envp, flags) }
+}
+
+/// The rest of an argument list that the caller has laid out for a variadic function: the first few
+/// in registers, the others on the stack, a null pointer last. Rust cannot define variadic functions
+/// yet; on the architectures we support, a function with many pointer parameters finds them in the
+/// same places, and reads none behind the null.
+macro_rules! list_exec {
+    ($name:ident, $real:path $(, $env:ident)?) => {
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C-unwind" fn $name(
+            path: *const c_char,
+            a0: *const c_char, a1: *const c_char, a2: *const c_char, a3: *const c_char,
+            a4: *const c_char, a5: *const c_char, a6: *const c_char, a7: *const c_char,
+            a8: *const c_char, a9: *const c_char, a10: *const c_char, a11: *const c_char,
+            a12: *const c_char, a13: *const c_char, a14: *const c_char, a15: *const c_char,
+            a16: *const c_char, a17: *const c_char, a18: *const c_char, a19: *const c_char,
+            a20: *const c_char, a21: *const c_char, a22: *const c_char, a23: *const c_char,
+            a24: *const c_char, a25: *const c_char, a26: *const c_char, a27: *const c_char,
+            a28: *const c_char, a29: *const c_char, a30: *const c_char, a31: *const c_char,
+        ) -> c_int {
+            let all = [
+                a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
+                a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31,
+            ];
+            let Some(end) = all.iter().position(|a| a.is_null()) else {
+                real::set_errno(libc::E2BIG);
+                return -1;
+            };
+            life::handing_over();
+            let _ = end;
+            $(
+                let $env = all.get(end + 1).map_or(std::ptr::null(), |e| e.cast::<*const c_char>());
+            )?
+            // SAFETY: as libc's: a list that ends in a null pointer.
+            unsafe { $real(path, all.as_ptr() $(, $env)?) }
+        }
+    };
+}
+
+list_exec!(execl, real::execv);
+list_exec!(execlp, real::execvp);
+list_exec!(execle, real::execve, envp);
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn posix_spawn(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attrs: *const c_void,
+    argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    life::handing_over();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::posix_spawn(pid, path, actions, attrs, argv, envp) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn posix_spawnp(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const c_void,
+    attrs: *const c_void,
+    argv: *const *mut c_char,
+    envp: *const *mut c_char,
+) -> c_int {
+    life::handing_over();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::posix_spawnp(pid, path, actions, attrs, argv, envp) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn system(command: *const c_char) -> c_int {
+    life::handing_over();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::system(command) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    life::handing_over();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::popen(command, mode) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn setuid(id: c_uint) -> c_int {
+    life::prepare_early();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::setuid(id) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn seteuid(id: c_uint) -> c_int {
+    life::prepare_early();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::seteuid(id) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn setreuid(r: c_uint, e: c_uint) -> c_int {
+    life::prepare_early();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::setreuid(r, e) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn setresuid(r: c_uint, e: c_uint, s: c_uint) -> c_int {
+    life::prepare_early();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::setresuid(r, e, s) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn chroot(path: *const c_char) -> c_int {
+    life::prepare_early();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::chroot(path) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn prctl(
+    option: c_int,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+) -> c_int {
+    if option == libc::PR_SET_SECCOMP || option == libc::PR_SET_NO_NEW_PRIVS {
+        life::prepare_early();
+    }
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::prctl(option, a, b, c, d) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
+    life::leaving();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::_exit(status) };
+    // SAFETY: always callable; only if libc had no `_exit`.
+    unsafe { libc::abort() }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
+    // SAFETY: libc's contract, handed on.
+    unsafe { _exit(status) }
+}
+
+#[unsafe(no_mangle)]
+#[expect(clippy::cast_possible_truncation, reason = "a register holds an int in its lower half")]
+pub unsafe extern "C-unwind" fn syscall(
+    n: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    if n == libc::SYS_io_uring_setup && fds::world().is_some() && env("SHUNT_URING").is_none() {
+        // Programs fall back to epoll, which we can serve; what io_uring does to a socket we could
+        // not see.
+        real::set_errno(libc::ENOSYS);
+        return -1;
+    }
+    // SAFETY: the same calls by another name.
+    unsafe {
+        match n {
+            libc::SYS_read => read(a as c_int, b as *mut c_void, c) as c_long,
+            libc::SYS_write => write(a as c_int, b as *const c_void, c) as c_long,
+            libc::SYS_readv => readv(a as c_int, b as *const iovec, c as c_int) as c_long,
+            libc::SYS_writev => writev(a as c_int, b as *const iovec, c as c_int) as c_long,
+            libc::SYS_recvfrom => recvfrom(
+                a as c_int,
+                b as *mut c_void,
+                c,
+                d as c_int,
+                e as *mut sockaddr,
+                f as *mut socklen_t,
+            ) as c_long,
+            libc::SYS_sendto => sendto(
+                a as c_int,
+                b as *const c_void,
+                c,
+                d as c_int,
+                e as *const sockaddr,
+                f as socklen_t,
+            ) as c_long,
+            libc::SYS_recvmsg => recvmsg(a as c_int, b as *mut msghdr, c as c_int) as c_long,
+            libc::SYS_sendmsg => sendmsg(a as c_int, b as *const msghdr, c as c_int) as c_long,
+            libc::SYS_close => c_long::from(close(a as c_int)),
+            libc::SYS_close_range => {
+                c_long::from(close_range(a as c_uint, b as c_uint, c as c_int))
+            }
+            libc::SYS_dup => c_long::from(dup(a as c_int)),
+            libc::SYS_dup3 => c_long::from(dup3(a as c_int, b as c_int, c as c_int)),
+            libc::SYS_socket => c_long::from(socket(a as c_int, b as c_int, c as c_int)),
+            libc::SYS_connect => {
+                c_long::from(connect(a as c_int, b as *const sockaddr, c as socklen_t))
+            }
+            libc::SYS_accept4 => c_long::from(accept4(
+                a as c_int,
+                b as *mut sockaddr,
+                c as *mut socklen_t,
+                d as c_int,
+            )),
+            libc::SYS_shutdown => c_long::from(shutdown(a as c_int, b as c_int)),
+            libc::SYS_epoll_ctl => {
+                c_long::from(epoll_ctl(a as c_int, b as c_int, c as c_int, d as *mut epoll_event))
+            }
+            _ => real::syscall(n, a, b, c, d, e, f),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn io_uring_queue_init_params(
+    entries: c_uint,
+    ring: *mut c_void,
+    params: *mut c_void,
+) -> c_int {
+    life::uring();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::io_uring_queue_init_params(entries, ring, params) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn io_uring_queue_init(
+    entries: c_uint,
+    ring: *mut c_void,
+    flags: c_uint,
+) -> c_int {
+    life::uring();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::io_uring_queue_init(entries, ring, flags) }
+}

@@ -1,0 +1,234 @@
+//! `read`, `recv` and their family.
+
+use super::*;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+    if let Some((w, conn)) = active(fd) {
+        // SAFETY: libc's contract, handed on.
+        return answer(unsafe { io::receive(w, conn, fd, &one(buf, n), 0, true) });
+    }
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::read(fd, buf, n) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+    // SAFETY: libc's contract, handed on.
+    unsafe { read(fd, buf, n) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __read_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    room: size_t,
+) -> ssize_t {
+    fortified(n, room);
+    // SAFETY: libc's contract, handed on.
+    unsafe { read(fd, buf, n) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn readv(fd: c_int, iov: *const iovec, n: c_int) -> ssize_t {
+    if let Some((w, conn)) = active(fd)
+        // SAFETY: libc's contract, handed on.
+        && let Some(list) = unsafe { vectors(iov, n) }
+    {
+        // SAFETY: libc's contract, handed on.
+        return answer(unsafe { io::receive(w, conn, fd, list, 0, true) });
+    }
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::readv(fd, iov, n) }
+}
+
+unsafe fn read_at(fd: c_int, iov: *const iovec, n: c_int, offset: off_t, flags: c_int) -> ssize_t {
+    if offset == -1
+        && let Some((w, conn)) = active(fd)
+        // SAFETY: libc's contract, handed on.
+        && let Some(list) = unsafe { vectors(iov, n) }
+    {
+        let flags = if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+        // SAFETY: libc's contract, handed on.
+        return answer(unsafe { io::receive(w, conn, fd, list, flags, true) });
+    }
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::preadv2(fd, iov, n, offset, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn preadv2(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: libc's contract, handed on.
+    unsafe { read_at(fd, iov, n, offset, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn preadv64v2(
+    fd: c_int,
+    iov: *const iovec,
+    n: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: libc's contract, handed on.
+    unsafe { read_at(fd, iov, n, offset, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn recv(
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    flags: c_int,
+) -> ssize_t {
+    if let Some((w, conn)) = active(fd) {
+        // SAFETY: libc's contract, handed on.
+        return answer(unsafe { io::receive(w, conn, fd, &one(buf, n), flags, false) });
+    }
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::recv(fd, buf, n, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __recv_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    fortified(n, room);
+    // SAFETY: libc's contract, handed on.
+    unsafe { recv(fd, buf, n, flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn recvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> ssize_t {
+    if let Some((w, conn)) = active(fd) {
+        // SAFETY: libc's contract, handed on.
+        let got = answer(unsafe { io::receive(w, conn, fd, &one(buf, n), flags, false) });
+        if got >= 0 && !addr.is_null() && !len.is_null() {
+            // A stream has no sender.
+            // SAFETY: the caller's promise.
+            unsafe { *len = 0 };
+        }
+        return got;
+    }
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::recvfrom(fd, buf, n, flags, addr, len) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __recvfrom_chk(
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    room: size_t,
+    flags: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> ssize_t {
+    fortified(n, room);
+    // SAFETY: libc's contract, handed on.
+    unsafe { recvfrom(fd, buf, n, flags, addr, len) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    if flags & libc::MSG_ERRQUEUE == 0
+        && let Some((w, conn)) = active(fd)
+        // SAFETY: libc's contract, handed on.
+        && let Some(list) = unsafe { buffers(msg) }
+    {
+        // SAFETY: libc's contract, handed on.
+        let got = answer(unsafe { io::receive(w, conn, fd, list, flags, false) });
+        // SAFETY: valid, as `buffers` found.
+        let m = unsafe { &mut *msg };
+        if got >= 0 {
+            m.msg_namelen = 0;
+            m.msg_controllen = 0;
+            m.msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+        }
+        return got;
+    }
+    // SAFETY: libc's contract, handed on.
+    let got = unsafe { real::recvmsg(fd, msg, flags) };
+    // SAFETY: libc has written it.
+    if got >= 0 && !msg.is_null() && unsafe { (*msg).msg_controllen } > 0 {
+        // SAFETY: libc has written it.
+        unsafe { arrived(msg) };
+    }
+    got
+}
+
+/// Descriptors that have just arrived: what we knew of their numbers is stale.
+unsafe fn arrived(msg: *const msghdr) {
+    // SAFETY: the caller's promise.
+    let mut at = unsafe { libc::CMSG_FIRSTHDR(msg) };
+    while !at.is_null() {
+        // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR stay inside of the control data.
+        let head = unsafe { &*at };
+        if head.cmsg_level == libc::SOL_SOCKET && head.cmsg_type == libc::SCM_RIGHTS {
+            // SAFETY: pure arithmetic.
+            let header = unsafe { libc::CMSG_LEN(0) } as usize;
+            let n = head.cmsg_len.saturating_sub(header) / size_of::<c_int>();
+            for i in 0..n {
+                // SAFETY: inside of the message, perhaps not aligned.
+                let fd = unsafe { libc::CMSG_DATA(at).cast::<c_int>().add(i).read_unaligned() };
+                life::fresh(fd);
+            }
+        }
+        // SAFETY: the caller's promise.
+        at = unsafe { libc::CMSG_NXTHDR(msg, at) };
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn recvmmsg(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    n: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    if active(fd).is_none() || msgs.is_null() {
+        // SAFETY: libc's contract, handed on.
+        return unsafe { real::recvmmsg(fd, msgs, n, flags, timeout) };
+    }
+    // SAFETY: the caller's promise.
+    let limit = unsafe { timeout.as_ref() }.map(|t| call::now_ns() + nanos(t));
+    let mut flags = flags;
+    let mut done = 0;
+    for i in 0..n.min(1024) {
+        // SAFETY: the caller's promise.
+        let m = unsafe { &mut *msgs.add(i as usize) };
+        // SAFETY: libc's contract, handed on.
+        let got = unsafe { recvmsg(fd, &raw mut m.msg_hdr, flags & !libc::MSG_WAITFORONE) };
+        if got < 0 {
+            return if done > 0 { done } else { -1 };
+        }
+        m.msg_len = u32::try_from(got).unwrap_or(u32::MAX);
+        done += 1;
+        if got == 0 || limit.is_some_and(|l| call::now_ns() >= l) {
+            break;
+        }
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+    }
+    done
+}

@@ -1,0 +1,290 @@
+//! Sockets and their options: `socket`, `connect`, `accept`, `shutdown`, `getsockopt`, `ioctl`, `fcntl`.
+
+use super::*;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    life::made(fd, domain, kind, protocol);
+    fd
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    let done = unsafe { real::listen(fd, backlog) };
+    if done == 0 {
+        life::listening(fd);
+    }
+    done
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    let done = unsafe { real::connect(fd, addr, len) };
+    if fds::conn(fd).is_some() && !addr.is_null() && len as usize >= size_of::<sockaddr>() {
+        // SAFETY: all zeros is a valid storage.
+        let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
+        let n = (len as usize).min(size_of::<sockaddr_storage>());
+        // SAFETY: the kernel has read as many bytes from there.
+        unsafe { std::ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), n) };
+        life::connected(fd, Some(&storage), done);
+    }
+    done
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn accept(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    unsafe { life::accept(fd, addr, len, |a, l| real::accept(fd, a, l), 0) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn accept4(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    unsafe { life::accept(fd, addr, len, |a, l| real::accept4(fd, a, l, flags), flags) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if let Some((w, conn)) = active(fd)
+        && (0..=2).contains(&how)
+    {
+        io::settle(w, conn, fd, false);
+        if conn.phase() == Phase::Attached {
+            match conn.shutdown(w, fd, how != libc::SHUT_WR, how != libc::SHUT_RD) {
+                Some(Ok(())) => {
+                    ready::woken(w, conn);
+                    return 0;
+                }
+                Some(Err(errno)) => {
+                    real::set_errno(errno);
+                    return -1;
+                }
+                None => {}
+            }
+        } else if how != libc::SHUT_RD {
+            // Nothing can follow in a ring after this.
+            conn.keep_tcp(w, fd, Reason::Short);
+        }
+    }
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::shutdown(fd, how) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getpeername(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    if let Some((w, conn)) = active(fd)
+        && conn.has_ended(w)
+    {
+        real::set_errno(libc::ENOTCONN);
+        return -1;
+    }
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::getpeername(fd, addr, len) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    let done = unsafe { real::getsockopt(fd, level, name, value, len) };
+    if done == 0
+        && level == libc::IPPROTO_TCP
+        && (name == libc::TCP_NODELAY || name == libc::TCP_CORK)
+        && let Some(conn) = fds::conn(fd)
+    {
+        // SAFETY: libc has just written there.
+        unsafe { believed(conn, name, value.cast()) };
+    }
+    if done == 0
+        && level == libc::SOL_SOCKET
+        && name == libc::SO_ERROR
+        && let Some((w, conn)) = active(fd)
+        && conn.phase() == Phase::Attached
+    {
+        // SAFETY: libc has just written there.
+        let at = unsafe { value.cast::<c_int>().read_unaligned() };
+        let now = conn.socket_error(w, at);
+        // SAFETY: the same place.
+        unsafe { value.cast::<c_int>().write_unaligned(now) };
+    }
+    done
+}
+
+/// Corrects what the kernel says of an option that doorbells need otherwise than the program.
+unsafe fn believed(conn: &local::conn::Conn, name: c_int, value: *mut c_int) {
+    use local::conn::options::{CORK, NAGLE};
+    let options = conn.options.load(std::sync::atomic::Ordering::Relaxed);
+    if name == libc::TCP_NODELAY && options & NAGLE != 0 {
+        // SAFETY: the caller's promise.
+        unsafe { value.write_unaligned(0) };
+    }
+    if name == libc::TCP_CORK && options & CORK != 0 {
+        // SAFETY: the caller's promise.
+        unsafe { value.write_unaligned(1) };
+    }
+}
+
+/// Notes `TCP_NODELAY` and `TCP_CORK`; `true`: the kernel need not hear of it, because the
+/// connection does not send by TCP.
+fn noted(conn: &local::conn::Conn, name: c_int, on: bool) -> bool {
+    use local::conn::options::{CORK, NAGLE};
+    let attached = conn.phase() == Phase::Attached;
+    let (bit, set) = match name {
+        libc::TCP_NODELAY => (NAGLE, attached && !on),
+        libc::TCP_CORK => (CORK, on),
+        _ => return false,
+    };
+    if set {
+        conn.options.fetch_or(bit, std::sync::atomic::Ordering::Relaxed);
+    } else {
+        conn.options.fetch_and(!bit, std::sync::atomic::Ordering::Relaxed);
+    }
+    attached
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    if let Some(conn) = fds::conn(fd)
+        && let Some(w) = fds::world()
+    {
+        let on = !value.is_null() && len as usize >= size_of::<c_int>() && {
+            // SAFETY: the caller's promise.
+            unsafe { value.cast::<c_int>().read_unaligned() != 0 }
+        };
+        if level == libc::IPPROTO_TCP && len as usize >= size_of::<c_int>() && noted(conn, name, on)
+        {
+            return 0;
+        }
+        let low = on && {
+            // SAFETY: the caller's promise.
+            (unsafe { value.cast::<c_int>().read_unaligned() }) <= 1
+        };
+        let reason = match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_ZEROCOPY) if on => Some(Reason::ZeroCopy),
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if on && !low => Some(Reason::Option),
+            (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) if on => Some(Reason::Option),
+            (libc::IPPROTO_TCP, libc::TCP_ULP) => Some(Reason::KernelTls),
+            (libc::IPPROTO_TCP, libc::TCP_REPAIR) => Some(Reason::Option),
+            _ => None,
+        };
+        if let Some(reason) = reason {
+            conn.stay.store(reason.code(), std::sync::atomic::Ordering::Relaxed);
+            if conn.phase() != Phase::Listener {
+                io::to_tcp(w, conn, fd, reason);
+            }
+        }
+    }
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::setsockopt(fd, level, name, value, len) }
+}
+
+const SIOCATMARK: c_ulong = 0x8905;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn sockatmark(fd: c_int) -> c_int {
+    let mut at = 0;
+    // SAFETY: a valid place.
+    if unsafe { ioctl(fd, SIOCATMARK, (&raw mut at) as usize) } < 0 { -1 } else { at }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -> c_int {
+    if let Some((w, conn)) = active(fd) {
+        if request == libc::FIONREAD || request == libc::TIOCOUTQ {
+            io::settle(w, conn, fd, false);
+            if conn.phase() == Phase::Attached && arg != 0 {
+                let n = if request == libc::FIONREAD { conn.unread(w, fd) } else { conn.unsent(w) };
+                if let Some(n) = n.and_then(|n| c_int::try_from(n).ok()) {
+                    // SAFETY: the caller's promise.
+                    unsafe { (arg as *mut c_int).write_unaligned(n) };
+                    return 0;
+                }
+            }
+        }
+        if request == SIOCATMARK && conn.phase() == Phase::Attached && arg != 0 {
+            // Doorbells are not part of the stream; what is in the ring comes before the mark.
+            if conn.unread_ring(w) {
+                // SAFETY: the caller's promise.
+                unsafe { (arg as *mut c_int).write_unaligned(0) };
+                return 0;
+            }
+            conn.drain(w, fd);
+        }
+        if request == libc::FIOASYNC {
+            io::to_tcp(w, conn, fd, Reason::SignalIo);
+        }
+    }
+    // SAFETY: libc's contract, handed on.
+    let done = unsafe { real::ioctl(fd, request, arg) };
+    if request == libc::FIONBIO
+        && done == 0
+        && let Some(conn) = fds::conn(fd)
+    {
+        // SAFETY: libc has read from there.
+        let on = unsafe { (arg as *const c_int).read_unaligned() } != 0;
+        conn.nonblock.store(1 + u32::from(on), std::sync::atomic::Ordering::Relaxed);
+    }
+    done
+}
+
+unsafe fn control(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+    if cmd == libc::F_SETFL
+        && arg & libc::O_ASYNC as usize != 0
+        && let Some((w, conn)) = active(fd)
+    {
+        io::to_tcp(w, conn, fd, Reason::SignalIo);
+    }
+    // SAFETY: libc's contract, handed on.
+    let done = unsafe { real::fcntl(fd, cmd, arg) };
+    match cmd {
+        libc::F_SETFL if done == 0 => {
+            if let Some(conn) = fds::conn(fd) {
+                let on = arg & libc::O_NONBLOCK as usize != 0;
+                conn.nonblock.store(1 + u32::from(on), std::sync::atomic::Ordering::Relaxed);
+            }
+        }
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => life::duplicated(fd, done),
+        _ => {}
+    }
+    done
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    unsafe { control(fd, cmd, arg) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    unsafe { control(fd, cmd, arg) }
+}
