@@ -117,6 +117,10 @@ pub mod options {
     pub const NAGLE: u32 = 1;
     /// `TCP_CORK` is on for the program.
     pub const CORK: u32 = 2;
+    /// Doorbells were freed from waiting.
+    pub const FREE: u32 = 4;
+    /// `SO_LINGER` is on with a time of 0: close means reset.
+    pub const ABORT: u32 = 8;
 }
 
 /// A registration in an event set, kept by the wait engine.
@@ -276,6 +280,15 @@ impl Conn {
     pub fn my_half<'w>(&self, w: &'w World) -> Option<(u32, &'w Half)> {
         let mine = self.half.load(Ordering::Relaxed).checked_sub(1)?;
         Some((mine, w.board.map.half_known(mine)))
+    }
+
+    /// `SO_LINGER` was set; `abort`: to reset at close.
+    pub fn lingers(&self, abort: bool) {
+        if abort {
+            self.options.fetch_or(options::ABORT, Ordering::Relaxed);
+        } else {
+            self.options.fetch_and(!options::ABORT, Ordering::Relaxed);
+        }
     }
 
     /// Whether another process may use this connection too.
@@ -1079,6 +1092,9 @@ impl Conn {
             mine.bells.store(n.wrapping_add(1), Ordering::Release);
         }
         mine.bell_owed.store(1, Ordering::Relaxed);
+        if mine.bells.load(Ordering::Relaxed) > 1 || mine.up_at.load(Ordering::Relaxed) > 0 {
+            self.free_doorbells(fd);
+        }
         match call::send(fd, &[0x5a], MSG_DONTWAIT | MSG_NOSIGNAL) {
             Ok(_) => {
                 mine.bell_owed.store(0, Ordering::Relaxed);

@@ -145,6 +145,11 @@ unsafe fn receive_tcp(
         // SAFETY: the caller's promise.
         return Some(unsafe { receive_kernel(fd, iov, flags) });
     }
+    if offered && !dont_wait(w, conn, fd, flags) && ready::ring_for_offer(w, conn) {
+        // The offer was taken while nobody was to ring for it.
+        settle(w, conn, fd, false);
+        return None;
+    }
     // SAFETY: the caller's promise.
     let out = unsafe { receive_kernel(fd, iov, flags_now) };
     let Ok(n) = out else { return Some(out) };

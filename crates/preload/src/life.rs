@@ -147,6 +147,8 @@ pub(crate) unsafe fn accept(
     let stay = Reason::from_code(listener.stay.load(Ordering::Relaxed));
     if let Some(conn) = w.conn().filter(|_| stay.is_none()) {
         conn.accepted(w, port, call::address(&storage));
+        let abort = local::conn::options::ABORT;
+        conn.lingers(listener.options.load(Ordering::Relaxed) & abort != 0);
         follow(new, conn, flags & libc::SOCK_NONBLOCK != 0);
     }
     new
@@ -174,6 +176,7 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
         Some(remote) => {
             let errno = real::errno();
             conn.connecting(w, fd, remote);
+            ready::offered(w, conn);
             real::set_errno(errno);
         }
         None if result == 0 => conn.dissolved(w, fd),

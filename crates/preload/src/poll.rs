@@ -48,6 +48,9 @@ fn ours(w: &'static World, fds: &[pollfd]) -> Vec<Ours> {
                 if conn.phase() == Phase::Offered {
                     conn.io_seen(w);
                     io::settle(w, conn, p.fd, false);
+                    if conn.phase() == Phase::Offered && ready::ring_for_offer(w, conn) {
+                        io::settle(w, conn, p.fd, false);
+                    }
                 }
                 if conn.phase() == Phase::Attached
                     && let Some((mine, peer)) = conn.halves(w)

@@ -68,6 +68,8 @@ pub(crate) struct Set {
     others: AtomicU32,
     /// When the kernel was asked last, nanoseconds.
     asked: AtomicU64,
+    /// Waits that may still spin although nothing is attached: connections come and go.
+    lively: AtomicU32,
     /// Shared with another process: only the kernel's word counts.
     forked: AtomicBool,
     last: AtomicU64,
@@ -79,9 +81,17 @@ struct Members {
     /// Attached connections that are looked at in memory: the connection and which of its
     /// registrations.
     warm: Vec<(&'static Conn, usize)>,
+    /// Connections that we have offered and that the peer has not taken yet.
+    offered: Vec<(&'static Conn, usize)>,
     /// Attached connections that the kernel wakes.
     asleep: usize,
     next: usize,
+}
+
+impl Members {
+    fn recount(&self, set: &Set) {
+        set.count.store(self.warm.len() + self.asleep + self.offered.len(), Ordering::Release);
+    }
 }
 
 /// What a wait is given and gives.
@@ -177,6 +187,7 @@ impl Set {
             waiter: AtomicU32::new(0),
             others: AtomicU32::new(0),
             asked: AtomicU64::new(0),
+            lively: AtomicU32::new(0),
             forked: AtomicBool::new(false),
             last: AtomicU64::new(0),
             spin: Spin::new(),
@@ -223,8 +234,9 @@ impl Set {
             if !members.warm.iter().any(|(c, i)| std::ptr::eq(*c, conn) && *i == which) {
                 members.warm.push((conn, which));
             }
-            self.count.store(members.warm.len() + members.asleep, Ordering::Release);
+            members.recount(self);
         }
+        self.lively.store(64, Ordering::Relaxed);
         set_word(w, self, conn, e.mine);
         let _ = r;
         if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -241,7 +253,7 @@ impl Set {
                 }
                 None => members.asleep = members.asleep.saturating_sub(1),
             }
-            self.count.store(members.warm.len() + members.asleep, Ordering::Release);
+            members.recount(self);
         }
     }
 
@@ -264,7 +276,11 @@ impl Set {
         }
         let Some(members) = self.members.lock() else { return };
         let all: Vec<_> = members.warm.clone();
+        let offered: Vec<_> = members.offered.clone();
         drop(members);
+        for (conn, _) in offered {
+            let _ = ring_for_offer(w, conn);
+        }
         for (conn, which) in all {
             if let Some(e) = ends(w, conn) {
                 let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
@@ -288,7 +304,9 @@ impl Set {
     /// Whether any connection has something for the program; does not report.
     fn any(&self, w: &'static World) -> bool {
         let Some(members) = self.members.lock() else { return true };
-        members.warm.iter().any(|(conn, which)| due(w, conn, &conn.sets[*which]).events != 0)
+        let moved = |c: &Conn| c.phase() != Phase::Offered || c.is_taken(w);
+        members.offered.iter().any(|(conn, _)| moved(conn))
+            || members.warm.iter().any(|(c, which)| due(w, c, &c.sets[*which]).events != 0)
     }
 
     /// Reports what is ready, each connection once.
@@ -329,6 +347,29 @@ impl Set {
         }
         if start + 1 < n && out.n > 0 {
             members.next = start;
+        }
+    }
+
+    /// Attaches what was taken meanwhile, and lets go of what will not be.
+    fn settle_offered(&'static self, w: &'static World) {
+        loop {
+            let Some(mut members) = self.members.lock() else { return };
+            let moved = |c: &Conn| c.phase() != Phase::Offered || c.is_taken(w);
+            let Some(at) = members.offered.iter().position(|(c, _)| moved(c)) else { return };
+            let (conn, which) = members.offered.swap_remove(at);
+            members.recount(self);
+            drop(members);
+            if conn.phase() == Phase::Offered {
+                let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
+                if !crate::io::settle(w, conn, fd, false) && conn.phase() == Phase::Offered {
+                    // Another thread is sending at this moment; next time.
+                    if let Some(mut members) = self.members.lock() {
+                        members.offered.push((conn, which));
+                        members.recount(self);
+                    }
+                    return;
+                }
+            }
         }
     }
 
@@ -562,7 +603,8 @@ impl Set {
         self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut left = limit;
         let n = loop {
-            let n = sleep(events, left);
+            let ready = if limit == Some(0) { 0 } else { self.spin_for_kernel(w, events, left) };
+            let n = if ready > 0 { ready } else { sleep(events, left) };
             let count = usize::try_from(n).unwrap_or(0);
             if !events[..count].iter().any(|e| { e.u64 } & TAG_MASK == TAG) {
                 break n;
@@ -593,6 +635,9 @@ impl Set {
         let start = if limit.is_some_and(|l| l > 0) { call::now_ns() } else { 0 };
         loop {
             let mut out = Out { events, n: 0 };
+            // Before the kernel is asked: afterwards an event of the kernel's and one of ours could
+            // be about the same connection.
+            self.settle_offered(w);
             // Others than ours first, and not more than half of the room, so that neither starves.
             // Connections are scanned once: none is reported twice in one answer.
             let others = self.others.load(Ordering::Relaxed) > 0;
@@ -624,6 +669,30 @@ impl Set {
                 return c_int::try_from(out.n).unwrap_or(0);
             }
         }
+    }
+
+    /// Connections that are attached for a moment come and go in this set: the next one may come
+    /// soon, and only the kernel knows. Answers what the kernel has put into `events`.
+    fn spin_for_kernel(
+        &'static self,
+        w: &'static World,
+        events: &mut [epoll_event],
+        left: Option<u64>,
+    ) -> c_int {
+        let lively = self.lively.load(Ordering::Relaxed);
+        if lively == 0 || self.is_cold() {
+            return 0;
+        }
+        let max = u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0).min(left.unwrap_or(u64::MAX));
+        let mut n = 0;
+        self.spin.until(max, || u32::MAX, || {
+            n = call::epoll_wait(self.epfd(), events, 0).unwrap_or(0);
+            n > 0 || self.count.load(Ordering::Relaxed) > 0
+        });
+        if n == 0 {
+            self.lively.store(lively - 1, Ordering::Relaxed);
+        }
+        c_int::try_from(n).unwrap_or(0)
     }
 
     /// Asks the kernel without waiting.
@@ -994,6 +1063,43 @@ pub(crate) fn attached(w: &'static World, conn: &'static Conn) {
     }
 }
 
+/// A connection was offered: the sets that it is in look in memory whether it is taken.
+pub(crate) fn offered(w: &'static World, conn: &'static Conn) {
+    for (which, set) in registrations(conn) {
+        watch_offer(w, set, conn, which);
+    }
+}
+
+fn watch_offer(w: &'static World, set: &'static Set, conn: &'static Conn, which: usize) {
+    if conn.phase() != Phase::Offered || set.is_cold() || set.forked.load(Ordering::Relaxed) {
+        return;
+    }
+    let Some((_, half)) = conn.my_half(w) else { return };
+    if let Some(mut members) = set.members.lock() {
+        if !members.offered.iter().any(|(c, _)| std::ptr::eq(*c, conn)) {
+            members.offered.push((conn, which));
+        }
+        members.recount(set);
+    }
+    if set.waiting.load(Ordering::SeqCst) > 0 {
+        // Somebody sleeps who does not look at it: the kernel's doorbell stays armed.
+        return;
+    }
+    set_word(w, set, conn, half);
+}
+
+/// Before the kernel waits on an offered connection by itself: the peer must ring. `true`: the offer
+/// has been taken already.
+pub(crate) fn ring_for_offer(w: &'static World, conn: &'static Conn) -> bool {
+    let Some((_, half)) = conn.my_half(w) else { return false };
+    let _held = lock::lock(&half.wait_lock);
+    if !matches!(WaitWord::parse(half.wait.load(Ordering::Relaxed)), WaitWord::Cold(_)) {
+        conn.arm_cold(half);
+        return conn.is_taken(w);
+    }
+    false
+}
+
 /// The same, where the switch may have been seen by a call that knows no event sets.
 pub(crate) fn attached_late(w: &'static World, conn: &'static Conn) {
     let untagged = registrations(conn)
@@ -1082,6 +1188,12 @@ pub(crate) fn forget(_w: &World, conn: &'static Conn) {
         let r = &conn.sets[which];
         if r.flags.swap(0, Ordering::Relaxed) & reg::TAGGED != 0 {
             set.drop_member(conn, which);
+        }
+        if let Some(mut members) = set.members.lock()
+            && let Some(at) = members.offered.iter().position(|(c, _)| std::ptr::eq(*c, conn))
+        {
+            members.offered.swap_remove(at);
+            members.recount(set);
         }
         let last = std::ptr::from_ref(conn) as u64;
         let _ = set.last.compare_exchange(last, 0, Ordering::Relaxed, Ordering::Relaxed);
@@ -1190,6 +1302,9 @@ fn add(
     r.seen.store(u64::MAX, Ordering::Relaxed);
     r.flags.store(0, Ordering::Relaxed);
     r.set.store(set.id(), Ordering::Release);
+    if conn.phase() == Phase::Offered {
+        watch_offer(w, set, conn, which);
+    }
     if conn.phase() == Phase::Attached {
         if let Some((_, peer)) = conn.halves(w) {
             r.seen_flags.store(end_flags(peer), Ordering::Relaxed);
@@ -1312,6 +1427,7 @@ pub(crate) fn closed(w: &'static World, set: &'static Set) {
     });
     if let Some(mut members) = set.members.lock() {
         members.warm.clear();
+        members.offered.clear();
         members.asleep = 0;
     }
     set.count.store(0, Ordering::Relaxed);

@@ -47,8 +47,17 @@ struct Counts {
     taken: u64,
 }
 
-fn counts(fd: i32) -> Option<Counts> {
+/// `taken`: what we believe to have taken; if the kernel has received no more than that, nothing is
+/// queued and one call is enough.
+fn counts(fd: i32, taken: Option<u64>) -> Option<Counts> {
     let mut info = call::getsockopt::<Info>(fd, IPPROTO_TCP, TCP_INFO).ok()?;
+    if taken == Some(info.received()) {
+        return Some(Counts {
+            established: info.state() == ESTABLISHED,
+            sent: info.sent(),
+            taken: info.received(),
+        });
+    }
     for _ in 0..16 {
         let queued = call::ioctl_int(fd, SIOCINQ).ok()?;
         let again = call::getsockopt::<Info>(fd, IPPROTO_TCP, TCP_INFO).ok()?;
@@ -242,6 +251,16 @@ impl Conn {
         }
     }
 
+    /// Whether our offer has been taken, so that [`Self::settle`] would attach.
+    #[inline]
+    #[must_use]
+    pub fn is_taken(&self, w: &World) -> bool {
+        self.my_half(w).is_some_and(|(index, _)| {
+            let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
+            board::taken(word, index).is_some()
+        })
+    }
+
     /// Whether a server has not looked for an offer yet.
     #[must_use]
     pub fn untried(&self) -> bool {
@@ -289,7 +308,13 @@ impl Conn {
                     half_state::ATTACHED | half_state::CLOSED
                 )
         });
-        let (Some(peer), Some(counts)) = (valid, counts(fd)) else {
+        // What we counted ourselves is right unless we forked in between.
+        let counted = self.counted(w).then(|| Counts {
+            established: true,
+            sent: self.tcp_tx.load(Ordering::Relaxed),
+            taken: self.tcp_rx.load(Ordering::Relaxed),
+        });
+        let (Some(peer), Some(counts)) = (valid, counted.or_else(|| counts(fd, None))) else {
             self.set_phase(Phase::Offered);
             if valid.is_none() {
                 Board::clear(word, index);
@@ -298,9 +323,7 @@ impl Conn {
             return false;
         };
         half.peer_generation.store(peer.generation.load(Ordering::Relaxed), Ordering::Relaxed);
-        let taken =
-            if self.counted(w) { self.tcp_rx.load(Ordering::Relaxed) } else { counts.taken };
-        self.join(w, half, server, peer, taken, counts.sent);
+        self.join(w, half, server, peer, counts.taken, counts.sent);
         self.set_phase(Phase::Attached);
         true
     }
@@ -316,7 +339,6 @@ impl Conn {
         half.peer.store(peer_index + 1, Ordering::Release);
         half.state.store(half_state::ATTACHED, Ordering::Release);
         self.peer.store(peer_index + 1, Ordering::Relaxed);
-        self.free_doorbells(half.fd.load(Ordering::Relaxed).cast_signed());
         self.tcp_tx.store(sent, Ordering::Relaxed);
         // Release: `up_at` before the flag. Pairs with `in_ring`.
         half.flags.fetch_or(flag::UP, Ordering::Release);
@@ -332,8 +354,12 @@ impl Conn {
         }
     }
 
-    /// Doorbells must not wait for the acknowledgement of others.
-    fn free_doorbells(&self, fd: i32) {
+    /// Doorbells must not wait for the acknowledgement of what was sent before them. Done at the
+    /// first doorbell that might: a short connection needs none.
+    pub(super) fn free_doorbells(&self, fd: i32) {
+        if self.options.fetch_or(options::FREE, Ordering::Relaxed) & options::FREE != 0 {
+            return;
+        }
         if call::getsockopt::<i32>(fd, IPPROTO_TCP, TCP_NODELAY) == Ok(0) {
             let _ = call::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, 1i32);
             self.options.fetch_or(options::NAGLE, Ordering::Relaxed);
@@ -400,7 +426,8 @@ impl Conn {
             return Ok(false);
         }
         self.confirm(w, ends, peer)?;
-        let counts = counts(fd).ok_or(Reason::NoDiag)?;
+        let believed = self.tcp_rx.load(Ordering::Relaxed);
+        let counts = counts(fd, Some(believed)).ok_or(Reason::NoDiag)?;
         if !counts.established {
             return Err(Reason::Short);
         }
@@ -589,9 +616,9 @@ impl Conn {
         let peer_flags = peer.flags.load(Ordering::Acquire);
         let unread = ring::tail(&peer.tail) != half.head.load(Ordering::Relaxed)
             && peer_flags & (flag::UP | flag::DOWN) == flag::UP;
-        let linger = call::getsockopt::<[i32; 2]>(fd, SOL_SOCKET, SO_LINGER).unwrap_or([0, 0]);
+        let abort = self.options.load(Ordering::Relaxed) & options::ABORT != 0;
         self.drain_bells(half, peer, fd);
-        let mut reset = unread || linger == [1, 0];
+        let mut reset = unread || abort;
         if !reset && peer_flags & flag::UP == 0 {
             // Before the switch what is unread lies in TCP, and the kernel resets by itself.
             reset = call::ioctl_int(fd, SIOCINQ).is_ok_and(|n| n > 0);

@@ -183,6 +183,15 @@ pub unsafe extern "C-unwind" fn setsockopt(
         {
             return 0;
         }
+        if level == libc::SOL_SOCKET
+            && name == libc::SO_LINGER
+            && len as usize >= size_of::<[c_int; 2]>()
+            && !value.is_null()
+        {
+            // SAFETY: the caller's promise.
+            let linger = unsafe { value.cast::<[c_int; 2]>().read_unaligned() };
+            conn.lingers(linger[0] != 0 && linger[1] == 0);
+        }
         let low = on && {
             // SAFETY: the caller's promise.
             (unsafe { value.cast::<c_int>().read_unaligned() }) <= 1
