@@ -312,16 +312,23 @@ pub fn outcome(command: &mut Command, limit: Duration) -> Outcome {
     Outcome { code, out: text(out), err: text(err), hung }
 }
 
-/// Lines that differ, as a person wants to see them.
+/// The first lines that differ, as a person wants to see them: one wrong answer leads to others.
 #[must_use]
 pub fn differences(plain: &str, shunt: &str) -> String {
+    const SHOWN: usize = 8;
     let (left, right): (Vec<&str>, Vec<&str>) = (plain.lines().collect(), shunt.lines().collect());
-    let mut out = String::new();
+    let (mut out, mut count) = (String::new(), 0);
     for i in 0..left.len().max(right.len()) {
         let (l, r) = (left.get(i).unwrap_or(&"(no line)"), right.get(i).unwrap_or(&"(no line)"));
         if l != r {
-            out += &format!("  line {}\n    tcp   {l}\n    shunt {r}\n", i + 1);
+            count += 1;
+            if count <= SHOWN {
+                out += &format!("  line {}\n    tcp   {l}\n    shunt {r}\n", i + 1);
+            }
         }
+    }
+    if count > SHOWN {
+        out += &format!("  and {} more lines\n", count - SHOWN);
     }
     out
 }

@@ -442,10 +442,14 @@ impl Board {
         let line = self.map.offers(ends.hash());
         let mine = u64::from(half) + 1;
         let first = Map::offer_index(ends.hash());
+        let h = self.map.half_known(half);
+        let note = |index: u64| h.offer_word.store(u32::try_from(index).unwrap_or(0), Ordering::Relaxed);
         for (way, word) in line.iter().enumerate() {
-            if word.load(Ordering::Relaxed) == 0
-                && word.compare_exchange(0, mine, Ordering::Release, Ordering::Relaxed).is_ok()
-            {
+            if word.load(Ordering::Relaxed) != 0 {
+                continue;
+            }
+            note(first + way as u64);
+            if word.compare_exchange(0, mine, Ordering::Release, Ordering::Relaxed).is_ok() {
                 return Ok(first + way as u64);
             }
         }
@@ -453,9 +457,11 @@ impl Board {
         // connection now.
         for (way, word) in line.iter().enumerate() {
             let old = word.load(Ordering::Acquire);
-            if self.stale(old)
-                && word.compare_exchange(old, mine, Ordering::Release, Ordering::Relaxed).is_ok()
-            {
+            if !self.stale(old) {
+                continue;
+            }
+            note(first + way as u64);
+            if word.compare_exchange(old, mine, Ordering::Release, Ordering::Relaxed).is_ok() {
                 return Ok(first + way as u64);
             }
         }
@@ -475,12 +481,15 @@ impl Board {
     #[must_use]
     pub fn find(&self, ends: Ends) -> Option<(&AtomicU64, u32, Option<u32>)> {
         let theirs = ends.mirrored();
-        self.map.offers(theirs.hash()).iter().find_map(|word| {
+        let first = Map::offer_index(theirs.hash());
+        self.map.offers(theirs.hash()).iter().zip(first..).find_map(|(word, index)| {
             let (half, taker) = split(word.load(Ordering::Acquire))?;
             let h = self.map.half(half)?;
             let state = h.state.load(Ordering::Acquire);
             let open = state == half_state::OFFERED || state == half_state::ATTACHED;
-            (open && theirs.are_of(h)).then_some((word, half, taker))
+            // A word may have outlived its connection, and its half serve another one by now.
+            let current = u64::from(h.offer_word.load(Ordering::Relaxed)) == index;
+            (open && current && theirs.are_of(h)).then_some((word, half, taker))
         })
     }
 

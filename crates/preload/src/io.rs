@@ -152,9 +152,12 @@ unsafe fn receive_tcp(
     }
     // SAFETY: the caller's promise.
     let out = unsafe { receive_kernel(fd, iov, flags_now) };
-    let Ok(n) = out else { return Some(out) };
+    let n = *out.as_ref().unwrap_or(&0);
     if n == 0 {
-        return Some(out);
+        // An end or an error may have overtaken what the peer wrote to the ring before it.
+        let ended = out != Err(libc::EAGAIN) && out != Err(libc::EINTR) && offered;
+        let nothing = iov.iter().all(|v| v.iov_len == 0);
+        return if ended && !nothing && settle(w, conn, fd, false) { None } else { Some(out) };
     }
     if flags & libc::MSG_PEEK != 0 {
         // What was peeked may be a doorbell.

@@ -270,7 +270,9 @@ pub struct Half {
     pub peak: AtomicU32,
     /// Serialises changes of `wait` and `sleepers`.
     pub wait_lock: AtomicU32,
-    _pad5: [AtomicU32; 4],
+    /// Number of the word that offers this half: another word that leads here is stale.
+    pub offer_word: AtomicU32,
+    _pad5: [AtomicU32; 3],
 
     // Lines 6 and 7: room to grow.
     _reserved: [AtomicU64; 16],
