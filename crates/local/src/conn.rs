@@ -61,6 +61,9 @@ pub enum Phase {
 pub enum Got {
     /// So many bytes.
     Bytes(usize),
+    /// So many bytes, and perhaps more at once from another place: the stream goes on in the ring, or
+    /// in the next ring.
+    Part(usize),
     /// Nothing there now.
     Empty,
     /// The stream has ended.
@@ -457,6 +460,9 @@ impl Conn {
             }
         }
         if n == there {
+            if new_head != tail {
+                return Got::Part(n);
+            }
             self.drained(mine, peer, fd, new_head);
         }
         Got::Bytes(n)
@@ -622,7 +628,7 @@ impl Conn {
                 if flags & MSG_PEEK == 0 {
                     mine.tcp_rx.store(taken + n as u64, Ordering::Relaxed);
                 }
-                if n == 0 { Got::Failed(EAGAIN_RETRY) } else { Got::Bytes(n) }
+                if n == 0 { Got::Failed(EAGAIN_RETRY) } else { Got::Part(n) }
             }
             Err(11) => {
                 let now = peer.flags.load(Ordering::Acquire);
@@ -779,15 +785,14 @@ impl Conn {
             usize::try_from(until).unwrap_or(0).min(if until == 0 { 0 } else { in_tcp() })
         };
         let head = mine.head.load(Ordering::Relaxed);
-        if flags & flag::DOWN != 0 && head == peer.down_at.load(Ordering::Relaxed) {
-            let bells = peer
-                .bells
-                .load(Ordering::Relaxed)
-                .wrapping_sub(mine.drained.load(Ordering::Relaxed));
-            return Some(in_tcp().saturating_sub(bells as usize));
+        let ring = |until: u64| usize::try_from(until.wrapping_sub(head)).unwrap_or(0).min(8 << 20);
+        if flags & flag::DOWN != 0 {
+            let announced = peer.bells.load(Ordering::Relaxed);
+            let bells = announced.wrapping_sub(mine.drained.load(Ordering::Relaxed)) as usize;
+            let after = in_tcp().saturating_sub(bells);
+            return Some(before + ring(peer.down_at.load(Ordering::Relaxed)) + after);
         }
-        let tail = ring::tail(&peer.tail);
-        let in_ring = usize::try_from(tail.wrapping_sub(head)).unwrap_or(0).min(8 << 20);
+        let in_ring = ring(ring::tail(&peer.tail));
         Some(before + in_ring)
     }
 

@@ -177,6 +177,15 @@ unsafe fn receive_tcp(
         _ => {}
     }
     let n = kept?;
+    if !all && phase(conn) == Phase::Attached && n < iov.iter().map(|v| v.iov_len).sum() {
+        // The stream goes on in the ring at once.
+        let mut more = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
+        let count = skip(iov, n, &mut more);
+        let now = flags | libc::MSG_DONTWAIT;
+        // SAFETY: the rest of the guest's buffers.
+        let got = unsafe { receive_ring(w, conn, fd, &more[..count], now) };
+        return Some(Ok(n + got.unwrap_or(0)));
+    }
     if all {
         // SAFETY: the caller's promise.
         let mut rest = unsafe { Buffers::new(iov) }.ok()?;
@@ -255,6 +264,15 @@ unsafe fn receive_ring(
                     to.discard(n);
                 }
                 if flags & libc::MSG_WAITALL == 0 || flags & libc::MSG_PEEK != 0 || to.left() == 0 {
+                    return Ok(total);
+                }
+            }
+            Got::Part(n) => {
+                total += n;
+                if flags & libc::MSG_TRUNC != 0 && flags & libc::MSG_PEEK == 0 {
+                    to.discard(n);
+                }
+                if flags & libc::MSG_PEEK != 0 || to.left() == 0 {
                     return Ok(total);
                 }
             }

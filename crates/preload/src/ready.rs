@@ -745,6 +745,7 @@ impl Set {
         left: Option<u64>,
         sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> Option<c_int> {
+        self.ask_for_room(w);
         if !self.is_cold() {
             self.cool_down(w);
         }
@@ -782,6 +783,24 @@ impl Set {
         self.absorb(w, &copy, &mut out);
         self.scan(w, &mut out);
         if out.n > 0 { c_int::try_from(out.n).ok() } else { None }
+    }
+
+    /// Those who want to write and have no room say so to their peers before the loop sleeps.
+    fn ask_for_room(&self, w: &'static World) {
+        let Some(members) = self.members.lock() else { return };
+        for (conn, which) in &members.warm {
+            let r = &conn.sets[*which];
+            if r.events.load(Ordering::Relaxed) & (OUT | WRNORM) == 0 {
+                continue;
+            }
+            if let Some(e) = ends(w, conn)
+                && !conn.has_room(e.mine, e.peer)
+            {
+                r.flags.fetch_or(reg::ROOM, Ordering::Relaxed);
+                // Room that came just now is seen by the look that follows.
+                let _ = conn.wait_for_room(e.mine, e.peer);
+            }
+        }
     }
 
     fn count_sleep(&self, w: &'static World) {
@@ -886,7 +905,9 @@ fn end_flags(peer: &Half) -> u32 {
 fn reported(r: &Registration, due: &Due) {
     r.seen.store(due.tail, Ordering::Relaxed);
     r.seen_flags.store(due.end, Ordering::Relaxed);
-    r.flags.fetch_and(!(reg::FRESH | reg::ROOM), Ordering::Relaxed);
+    // Room that was not there to be reported is still an edge to come.
+    let room = if due.events & (OUT | WRNORM) != 0 { reg::ROOM } else { 0 };
+    r.flags.fetch_and(!(reg::FRESH | room), Ordering::Relaxed);
     if r.events.load(Ordering::Relaxed) & ONESHOT != 0 {
         r.flags.fetch_or(reg::DISABLED, Ordering::Relaxed);
     }

@@ -223,7 +223,7 @@ pub unsafe extern "C-unwind" fn recvmmsg(
         }
         m.msg_len = u32::try_from(got).unwrap_or(u32::MAX);
         done += 1;
-        if got == 0 || limit.is_some_and(|l| call::now_ns() >= l) {
+        if limit.is_some_and(|l| call::now_ns() >= l) {
             break;
         }
         if flags & libc::MSG_WAITFORONE != 0 {
