@@ -258,6 +258,8 @@ pub struct End {
     fd: i32,
     set: i32,
     watched: bool,
+    /// Whether the last registration was edge triggered.
+    edge: bool,
     stream: u64,
 }
 
@@ -270,7 +272,13 @@ impl End {
     #[must_use]
     pub fn new(fd: i32, stream: u64) -> Self {
         calls::set_nonblocking(fd, true).expect("a flag");
-        Self { fd, set: calls::epoll_create().expect("an event set"), watched: false, stream }
+        Self {
+            fd,
+            set: calls::epoll_create().expect("an event set"),
+            watched: false,
+            edge: false,
+            stream,
+        }
     }
 
     /// What this end sees: its mask and how much it could read.
@@ -303,8 +311,20 @@ impl End {
             "send" => self.send(words[1], &stream_bytes(self.stream, n(2), size(3))),
             "recv" => self.receive(words[1], size(2)),
             "peek" => hashed(&calls::recv(self.fd, size(1), libc::MSG_PEEK)),
-            "watch" => self.watch(u32::try_from(n(1)).expect("events").cast_signed(), n(2)),
-            "wait" => calls::epoll_wait(self.set, 4, 0).show(),
+            "watch" => {
+                let events = u32::try_from(n(1)).expect("events").cast_signed();
+                self.edge = events & EPOLLET != 0;
+                self.watch(events, n(2))
+            }
+            "wait" => {
+                let mut events = calls::epoll_wait(self.set, 4, 0);
+                if let (true, Ok(events)) = (self.edge, &mut events) {
+                    // Acknowledgements give TCP edges for OUT at moments that nobody promises.
+                    const OUT: u32 = EPOLLOUT.cast_unsigned();
+                    events.retain(|(mask, _)| *mask != OUT);
+                }
+                events.show()
+            }
             "poll" => calls::poll(self.fd, i16::try_from(n(1)).expect("events"), 0).show(),
             "select" => {
                 let one = [self.fd];

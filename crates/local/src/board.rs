@@ -443,7 +443,8 @@ impl Board {
         let mine = u64::from(half) + 1;
         let first = Map::offer_index(ends.hash());
         let h = self.map.half_known(half);
-        let note = |index: u64| h.offer_word.store(u32::try_from(index).unwrap_or(0), Ordering::Relaxed);
+        let note =
+            |index: u64| h.offer_word.store(u32::try_from(index).unwrap_or(0), Ordering::Relaxed);
         for (way, word) in line.iter().enumerate() {
             if word.load(Ordering::Relaxed) != 0 {
                 continue;

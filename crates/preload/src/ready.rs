@@ -26,6 +26,15 @@ use sys::wait::{self, WaitWord};
 
 use crate::fds::{self, Entry};
 
+mod control;
+mod kick;
+mod shared;
+
+pub(crate) use control::{closed, control, created, duplicated, looked_at, other};
+pub(crate) use kick::is_kick;
+use kick::kick_fd;
+use shared::{quiet_stranger, stranger, tagged};
+
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
 const ERR: u32 = libc::EPOLLERR as u32;
@@ -683,12 +692,17 @@ impl Set {
         if lively == 0 || self.is_cold() {
             return 0;
         }
-        let max = u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0).min(left.unwrap_or(u64::MAX));
+        let max =
+            u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0).min(left.unwrap_or(u64::MAX));
         let mut n = 0;
-        self.spin.until(max, || u32::MAX, || {
-            n = call::epoll_wait(self.epfd(), events, 0).unwrap_or(0);
-            n > 0 || self.count.load(Ordering::Relaxed) > 0
-        });
+        self.spin.until(
+            max,
+            || u32::MAX,
+            || {
+                n = call::epoll_wait(self.epfd(), events, 0).unwrap_or(0);
+                n > 0 || self.count.load(Ordering::Relaxed) > 0
+            },
+        );
         if n == 0 {
             self.lively.store(lively - 1, Ordering::Relaxed);
         }
@@ -929,53 +943,6 @@ fn note(conn: &Conn, mask: u32) {
     if mask & PRI == 0 {
         conn.kernel.fetch_and(!kernel::PRI, Ordering::Relaxed);
     }
-}
-
-/// An event of a connection that this process does not hold: another process registered it in a
-/// set that we share. Its halves say what there is.
-/// `false`: there is nothing to report.
-fn stranger(w: &World, half: &Half, which: usize, kernel_mask: u32, out: &mut Out<'_>) -> bool {
-    let Some(data) = half.set_data.get(which) else { return false };
-    let user = half.set_events[which].load(Ordering::Relaxed);
-    let mut now = kernel_mask & !(IN | RDNORM);
-    if let Some(peer) =
-        half.peer.load(Ordering::Relaxed).checked_sub(1).and_then(|p| w.board.map.half(p))
-        && (ring::tail(&peer.tail) != half.head.load(Ordering::Relaxed) || end_flags(peer) != 0)
-    {
-        now |= IN;
-    }
-    let now = now & (user | ERR | HUP);
-    if now != 0 && !out.is_full() {
-        out.push(now, data.load(Ordering::Relaxed));
-    }
-    now != 0
-}
-
-/// A doorbell of a shared connection whose ring is empty by now: out of the socket, and armed anew.
-fn quiet_stranger(w: &'static World, half: &Half) {
-    let fd = half.fd.load(Ordering::Relaxed).cast_signed();
-    let Some(conn) = fds::conn(fd) else { return };
-    let Some(e) = ends(w, conn) else { return };
-    if !std::ptr::eq(e.mine, half) {
-        return;
-    }
-    if let Some(_held) = lock::lock(&e.mine.rx_lock)
-        && ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed)
-    {
-        conn.drain_bells(e.mine, e.peer, fd);
-        conn.arm_cold(e.mine);
-    }
-}
-
-/// The half and the registration that a tag of ours leads to; `None`: the data is the program's.
-fn tagged(w: &'static World, tag: u64) -> Option<(&'static Half, usize)> {
-    if tag & TAG_MASK != TAG {
-        return None;
-    }
-    #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
-    let half = w.board.map.half(tag as u32)?;
-    let generation = u64::from(half.generation.load(Ordering::Relaxed)) & 0x7fff;
-    (tag >> 32 & 0x7fff == generation).then_some((half, usize::from(tag & TAG_SECOND != 0)))
 }
 
 /// The events that the kernel is asked for on behalf of an attached connection.
@@ -1220,277 +1187,4 @@ pub(crate) fn forget(_w: &World, conn: &'static Conn) {
         let _ = set.last.compare_exchange(last, 0, Ordering::Relaxed, Ordering::Relaxed);
         r.set.store(0, Ordering::Release);
     }
-}
-
-// ----- epoll_ctl ---------------------------------------------------------------------------------
-
-/// A new epoll descriptor.
-pub(crate) fn created(epfd: c_int) {
-    if let Some(w) = fds::world()
-        && epfd >= 0
-    {
-        let _ = set_of(w, epfd);
-    }
-}
-
-/// A descriptor that is not ours was put into a set, or taken out.
-pub(crate) fn other(epfd: c_int, op: c_int) {
-    if let Some(set) = fds::set(epfd) {
-        match op {
-            libc::EPOLL_CTL_ADD => {
-                set.others.fetch_add(1, Ordering::Relaxed);
-            }
-            libc::EPOLL_CTL_DEL => {
-                let less = |n: u32| n.checked_sub(1);
-                let _ = set.others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
-            }
-            _ => {}
-        }
-    }
-}
-
-/// The set of an epoll descriptor, made when it is first heard of.
-fn set_of(w: &World, epfd: c_int) -> Option<&'static Set> {
-    if let Some(set) = fds::set(epfd) {
-        return Some(set);
-    }
-    let set: &'static Set = Box::leak(Box::new(Set::new(w, epfd)));
-    let _ = fds::put(epfd, Some(Entry::Set(set)));
-    Some(set)
-}
-
-/// What `epoll_ctl` on a socket of ours comes to; the kernel has not been asked yet. `None`: let
-/// libc have it.
-pub(crate) fn control(
-    w: &'static World,
-    conn: &'static Conn,
-    epfd: c_int,
-    op: c_int,
-    fd: c_int,
-    event: Option<epoll_event>,
-    kernel: &mut dyn FnMut(Option<epoll_event>) -> c_int,
-) -> c_int {
-    if let Some(set) = fds::set(epfd) {
-        set.notice_fork(w);
-    }
-    match (op, event) {
-        (libc::EPOLL_CTL_ADD, Some(event)) => add(w, conn, epfd, fd, event, kernel),
-        (libc::EPOLL_CTL_MOD, Some(event)) => modify(w, conn, epfd, fd, event, kernel),
-        (libc::EPOLL_CTL_DEL, event) => {
-            let done = kernel(event);
-            if done == 0 {
-                remove(w, conn, epfd, fd);
-            }
-            done
-        }
-        (_, event) => kernel(event),
-    }
-}
-
-fn slot(conn: &Conn, set: &Set, fd: c_int) -> Option<usize> {
-    conn.sets.iter().position(|r| {
-        r.set.load(Ordering::Acquire) == set.id()
-            && r.fd.load(Ordering::Relaxed) == fd.cast_unsigned()
-    })
-}
-
-fn add(
-    w: &'static World,
-    conn: &'static Conn,
-    epfd: c_int,
-    fd: c_int,
-    event: epoll_event,
-    kernel: &mut dyn FnMut(Option<epoll_event>) -> c_int,
-) -> c_int {
-    let (events, data) = (event.events, event.u64);
-    let Some(set) = set_of(w, epfd) else { return kernel(Some(event)) };
-    let free = (0..SETS).find(|i| conn.sets[*i].set.load(Ordering::Relaxed) == 0);
-    let stays = free.is_none() || events & EXCLUSIVE != 0 || data & TAG_MASK == TAG;
-    if stays {
-        // More sets than we follow, a mode that cannot be changed, or data that looks like ours.
-        crate::io::to_tcp(w, conn, fd, local::Reason::EventSets);
-        return kernel(Some(event));
-    }
-    let Some(which) = free else { return kernel(Some(event)) };
-    let done = kernel(Some(event));
-    if done != 0 {
-        return done;
-    }
-    let r = &conn.sets[which];
-    r.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
-    r.events.store(events, Ordering::Relaxed);
-    r.data.store(data, Ordering::Relaxed);
-    r.seen.store(u64::MAX, Ordering::Relaxed);
-    r.flags.store(0, Ordering::Relaxed);
-    r.set.store(set.id(), Ordering::Release);
-    if conn.phase() == Phase::Offered {
-        watch_offer(w, set, conn, which);
-    }
-    if conn.phase() == Phase::Attached {
-        if let Some((_, peer)) = conn.halves(w) {
-            r.seen_flags.store(end_flags(peer), Ordering::Relaxed);
-        }
-        set.adopt(w, conn, which);
-        // A second set: doorbells for both.
-        for (other, s) in registrations(conn) {
-            if other != which
-                && let Some((mine, _)) = conn.halves(w)
-            {
-                set_word(w, s, conn, mine);
-            }
-        }
-    }
-    done
-}
-
-fn modify(
-    w: &'static World,
-    conn: &'static Conn,
-    epfd: c_int,
-    fd: c_int,
-    event: epoll_event,
-    kernel: &mut dyn FnMut(Option<epoll_event>) -> c_int,
-) -> c_int {
-    let (events, data) = (event.events, event.u64);
-    let found = fds::set(epfd).and_then(|set| Some((set, slot(conn, set, fd)?)));
-    let Some((set, which)) = found else { return kernel(Some(event)) };
-    let r = &conn.sets[which];
-    if data & TAG_MASK == TAG {
-        crate::io::to_tcp(w, conn, fd, local::Reason::EventSets);
-    }
-    let (old_events, old_data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
-    r.events.store(events, Ordering::Relaxed);
-    r.data.store(data, Ordering::Relaxed);
-    r.flags.fetch_and(!(reg::DISABLED | reg::QUIET), Ordering::Relaxed);
-    r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
-    let tagged = r.flags.load(Ordering::Relaxed) & reg::TAGGED != 0;
-    let Some(e) = ends(w, conn).filter(|_| tagged) else {
-        let done = kernel(Some(event));
-        if done != 0 {
-            r.events.store(old_events, Ordering::Relaxed);
-            r.data.store(old_data, Ordering::Relaxed);
-        }
-        return done;
-    };
-    // The kernel's registration need not change when only OUT came or went: no call then.
-    let keep = IN | OUT | RDNORM | WRNORM | RDHUP;
-    let same = (old_events ^ events) & !keep == 0
-        && events & ONESHOT == 0
-        && events & EXCLUSIVE == 0
-        && !conn.is_mixed(e.mine, e.peer);
-    if same {
-        if let Some((_, half)) = conn.my_half(w) {
-            half.set_data[which].store(data, Ordering::Relaxed);
-            half.set_events[which].store(events, Ordering::Relaxed);
-        }
-    } else if events & EXCLUSIVE != 0 {
-        crate::real::set_errno(libc::EINVAL);
-        return -1;
-    } else {
-        register(w, set, conn, which);
-    }
-    if set.waiting.load(Ordering::SeqCst) > 0 && mask(conn, e.mine, e.peer) & wanted(r) != 0 {
-        set.kick(w);
-    }
-    0
-}
-
-fn remove(w: &'static World, conn: &'static Conn, epfd: c_int, fd: c_int) {
-    let found = fds::set(epfd).and_then(|set| Some((set, slot(conn, set, fd)?)));
-    let Some((set, which)) = found else { return };
-    let r = &conn.sets[which];
-    if r.flags.swap(0, Ordering::Relaxed) & reg::TAGGED != 0 {
-        set.drop_member(conn, which);
-    }
-    r.set.store(0, Ordering::Release);
-    if let Some((mine, _)) = conn.halves(w)
-        && let Some(_held) = lock::lock(&mine.wait_lock)
-        && mine.sleepers.load(Ordering::Relaxed) == 0
-    {
-        restore(w, conn, mine);
-    }
-}
-
-/// Somebody looks at the epoll descriptor itself (another set, `poll`): the kernel must know what is
-/// ready.
-pub(crate) fn looked_at(w: &'static World, epfd: c_int) {
-    if let Some(set) = fds::set(epfd) {
-        set.go_cold(w);
-    }
-}
-
-/// A descriptor of the set was duplicated.
-pub(crate) fn duplicated(set: &Set) {
-    set.refs.fetch_add(1, Ordering::Relaxed);
-}
-
-/// A descriptor of the set was closed; with the last one its registrations go.
-pub(crate) fn closed(w: &'static World, set: &'static Set) {
-    if set.refs.fetch_sub(1, Ordering::AcqRel) > 1 {
-        return;
-    }
-    fds::each(|_, entry| {
-        if let Entry::Conn(conn) = entry {
-            for r in &conn.sets {
-                if r.set.load(Ordering::Relaxed) == set.id() {
-                    r.set.store(0, Ordering::Relaxed);
-                    r.flags.store(0, Ordering::Relaxed);
-                    if let Some((mine, _)) = conn.halves(w)
-                        && conn.phase() == Phase::Attached
-                        && let Some(_held) = lock::lock(&mine.wait_lock)
-                        && mine.sleepers.load(Ordering::Relaxed) == 0
-                    {
-                        restore(w, conn, mine);
-                    }
-                }
-            }
-        }
-    });
-    if let Some(mut members) = set.members.lock() {
-        members.warm.clear();
-        members.offered.clear();
-        members.asleep = 0;
-    }
-    set.count.store(0, Ordering::Relaxed);
-    let waiter = set.waiter.swap(0, Ordering::Relaxed);
-    if waiter != 0 {
-        w.drop_waiter(waiter - 1);
-    }
-}
-
-// ----- interrupting ------------------------------------------------------------------------------
-
-static KICK_FD: AtomicU32 = AtomicU32::new(u32::MAX);
-
-/// A descriptor that is always readable.
-fn kick_fd() -> c_int {
-    let fd = KICK_FD.load(Ordering::Relaxed);
-    if fd != u32::MAX {
-        return fd.cast_signed();
-    }
-    let Ok(new) = call::eventfd(1) else { return -1 };
-    let up = match call::dup_above(new, 900) {
-        Ok(up) => {
-            let _ = call::close(new);
-            up
-        }
-        Err(_) => new,
-    };
-    match KICK_FD.compare_exchange(
-        u32::MAX,
-        up.cast_unsigned(),
-        Ordering::Relaxed,
-        Ordering::Relaxed,
-    ) {
-        Ok(_) => up,
-        Err(other) => {
-            let _ = call::close(up);
-            other.cast_signed()
-        }
-    }
-}
-
-/// Whether `fd` is the one that interrupts waits.
-pub(crate) fn is_kick(fd: c_int) -> bool {
-    fd >= 0 && fd.cast_unsigned() == KICK_FD.load(Ordering::Relaxed)
 }

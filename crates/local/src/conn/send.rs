@@ -1,0 +1,294 @@
+//! Sending: the ring, the larger ring that follows it, and what happens when there is no room.
+
+use super::{
+    Arena, BLOCK_BYTES, Buffers, Conn, Half, Loc, Ordering, Phase, Put, Reason, World, add32,
+    add64, fence, flag, kernel, lock, note_cpu, ring,
+};
+
+impl Conn {
+    /// Sends what there is room for, without waiting.
+    pub fn send(&'static self, w: &World, fd: i32, from: &mut Buffers<'_>) -> Put {
+        let Some((mine, peer)) = self.halves(w) else { return Put::Kernel };
+        self.note_fork(w, mine);
+        let Some(_held) = lock::lock(&mine.tx_lock) else { return Put::Full };
+        if let Some(put) = self.send_refused(w, fd, mine, peer) {
+            return put;
+        }
+        let mut stalled = false;
+        while from.left() > 0 {
+            let tail = mine.tail.load(Ordering::Relaxed);
+            let Some((loc, base)) = self.my_ring(w, mine, peer, tail, from.left(), stalled) else {
+                return self.no_ring(w, fd, mine, peer);
+            };
+            let capacity = loc.bytes();
+            let Ok(room) = room_in(peer, tail, base, capacity) else {
+                let _ = self.broken(w, fd, mine);
+                return Put::Failed(104);
+            };
+            if room == 0 {
+                if !stalled {
+                    stalled = true;
+                    add32(&mine.n_stalls, 1);
+                    #[expect(clippy::cast_possible_truncation, reason = "at most 4 MiB")]
+                    mine.peak.fetch_max(capacity as u32, Ordering::Relaxed);
+                    continue;
+                }
+                return Put::Full;
+            }
+            // In pieces, so that the peer can begin while we go on.
+            let piece = (capacity / 4).clamp(BLOCK_BYTES, 128 << 10);
+            let n = room.min(from.left()).min(piece);
+            from.to_ring(w.board.map.ring(loc), tail, n);
+            ring::publish(&mine.tail, tail.wrapping_add(n as u64));
+            note_cpu(mine);
+            add64(&mine.bytes_tx, n as u64);
+            self.notify(w, fd, mine, peer);
+        }
+        add32(&mine.n_tx, 1);
+        if mine.room_wait.load(Ordering::Relaxed) != 0 && mine.sleepers.load(Ordering::Relaxed) == 0
+        {
+            mine.room_wait.store(0, Ordering::Relaxed);
+        }
+        Put::All
+    }
+
+    /// Reads a file straight into the ring: at most `max` bytes at once. `read` is handed a
+    /// piece of the ring, and answers how many bytes it put there.
+    pub fn send_with(
+        &'static self,
+        w: &World,
+        fd: i32,
+        max: usize,
+        mut read: impl FnMut(*mut [u8]) -> Result<usize, i32>,
+    ) -> Result<usize, Put> {
+        let (mine, peer) = self.halves(w).ok_or(Put::Kernel)?;
+        self.note_fork(w, mine);
+        let _held = lock::lock(&mine.tx_lock).ok_or(Put::Full)?;
+        if let Some(put) = self.send_refused(w, fd, mine, peer) {
+            return Err(put);
+        }
+        let tail = mine.tail.load(Ordering::Relaxed);
+        let mut ring = self.my_ring(w, mine, peer, tail, max, false);
+        let mut room = 0;
+        for stalled in [false, true] {
+            if stalled {
+                ring = self.my_ring(w, mine, peer, tail, max, true);
+            }
+            let (loc, base) = ring.ok_or_else(|| self.no_ring(w, fd, mine, peer))?;
+            room = room_in(peer, tail, base, loc.bytes()).map_err(|_| Put::Failed(104))?;
+            if room > 0 {
+                break;
+            }
+        }
+        let (loc, _) = ring.ok_or(Put::Kernel)?;
+        let capacity = loc.bytes();
+        if room == 0 {
+            add32(&mine.n_stalls, 1);
+            return Err(Put::Full);
+        }
+        let [(at, first), _] = ring::pieces(tail, room.min(max).min(256 << 10), capacity);
+        let n = read(w.board.map.ring(loc).piece(at, first)).map_err(Put::Failed)?;
+        if n > 0 {
+            ring::publish(&mine.tail, tail.wrapping_add(n as u64));
+            note_cpu(mine);
+            add64(&mine.bytes_tx, n as u64);
+            self.notify(w, fd, mine, peer);
+        }
+        Ok(n)
+    }
+
+    /// Why bytes cannot go into the ring now, if so.
+    #[inline]
+    fn send_refused(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) -> Option<Put> {
+        let flags = mine.flags.load(Ordering::Relaxed);
+        let peer_flags = peer.flags.load(Ordering::Relaxed);
+        let bad = flag::CLOSED | flag::WANT_DOWN;
+        let deaf = flag::SHUT | flag::SHUT_RD;
+        if flags & (flag::SHUT | flag::DOWN) == 0
+            && peer_flags & bad == 0
+            && peer_flags & deaf != deaf
+            && self.kernel.load(Ordering::Relaxed) & (kernel::HUP | kernel::ERR) == 0
+            && self.phase() == Phase::Attached
+        {
+            return None;
+        }
+        if self.phase() != Phase::Attached {
+            return Some(Put::Kernel);
+        }
+        if flags & flag::SHUT != 0 {
+            return Some(Put::Shut);
+        }
+        let hints = self.kernel.load(Ordering::Relaxed);
+        let errno = self.error.swap(0, Ordering::Relaxed);
+        let reset = peer_flags & flag::RESET != 0 || hints & kernel::RESET != 0;
+        if hints & kernel::TOLD == 0 && (errno != 0 || reset) && hints & kernel::CLEAN == 0 {
+            let _ = self.after_end(w, fd, mine, peer, flag::CLOSED | flag::RESET);
+            return Some(Put::Failed(if errno == 0 { 104 } else { errno.cast_signed() }));
+        }
+        if peer_flags & flag::WANT_DOWN != 0 && flags & flag::DOWN == 0 {
+            self.go_down_for(w, fd, mine, peer);
+        }
+        Some(Put::Kernel)
+    }
+
+    /// The ring that the next byte goes to, and the first stream offset that is in it (if it follows
+    /// another that is not read yet). Taken when there is none; followed by a larger one when the
+    /// program writes more than it holds, or when it is full.
+    #[inline]
+    fn my_ring(
+        &'static self,
+        w: &World,
+        mine: &Half,
+        peer: &Half,
+        tail: u64,
+        want: usize,
+        stalled: bool,
+    ) -> Option<(Loc, u64)> {
+        if mine.next_loc.load(Ordering::Relaxed) != 0 {
+            let next = self.promote(w, mine, peer);
+            if let Some(found) = next {
+                return Some(found);
+            }
+        }
+        if let Some(loc) = Loc::parse(mine.loc.load(Ordering::Relaxed)) {
+            let small = stalled || want > loc.bytes();
+            if !small || loc.order >= w.limits.order_max {
+                return Some((loc, 0));
+            }
+            return self.chain(w, mine, peer, tail, want, loc).or(Some((loc, 0)));
+        }
+        let loc = self.new_ring(w, fit(want).max(w.limits.order_min), w.limits.order_min)?;
+        // The peer reads the place after it has seen a tail that was published after this store.
+        mine.loc.store(loc.emit(), Ordering::Relaxed);
+        if let Some(mut arena) = w.arena.lock() {
+            w.holds(self, &mut arena);
+        }
+        Some((loc, 0))
+    }
+
+    #[cold]
+    fn new_ring(&self, w: &World, order: u32, least: u32) -> Option<Loc> {
+        let mut arena = w.arena.lock()?;
+        let order = order.min(w.limits.order_max);
+        arena
+            .block(&w.board, order, w.limits.memory_max)
+            .or_else(|_| arena.block(&w.board, least.min(order), w.limits.memory_max))
+            .ok()
+    }
+
+    /// Lets a larger ring follow the present one, from the next byte on.
+    #[cold]
+    fn chain(
+        &'static self,
+        w: &World,
+        mine: &Half,
+        peer: &Half,
+        tail: u64,
+        want: usize,
+        now: Loc,
+    ) -> Option<(Loc, u64)> {
+        let order = fit(want).max(now.order + 2).min(w.limits.order_max);
+        let next = self.new_ring(w, order, now.order + 1)?;
+        // The offset before the place. Pairs with `peer_ring`.
+        mine.next_at.store(tail, Ordering::Relaxed);
+        mine.next_loc.store(next.emit(), Ordering::Release);
+        self.promote(w, mine, peer).or(Some((next, tail)))
+    }
+
+    /// The following ring, which becomes the present one once the old one is read.
+    fn promote(&'static self, w: &World, mine: &Half, peer: &Half) -> Option<(Loc, u64)> {
+        let next = Loc::parse(mine.next_loc.load(Ordering::Relaxed))?;
+        let at = mine.next_at.load(Ordering::Relaxed);
+        // Acquire: the peer has finished with the old ring.
+        if at.wrapping_sub(peer.head.load(Ordering::Acquire)).cast_signed() > 0 {
+            return Some((next, at));
+        }
+        let old = Loc::parse(mine.loc.load(Ordering::Relaxed));
+        mine.loc.store(next.emit(), Ordering::Relaxed);
+        // Release: the new place before the word that sends readers to it. Pairs with `peer_ring`.
+        mine.next_loc.store(0, Ordering::Release);
+        if let (Some(old), Some(mut arena)) = (old, w.arena.lock())
+            // A block of another process's (before a fork) is not ours to give back.
+            && w.board.map.owner_of(old.offset()) == w.board.slot()
+        {
+            arena.free_block(&w.board, old);
+        }
+        Some((next, 0))
+    }
+
+    /// Takes an empty ring away from a connection that does not use it now.
+    pub(crate) fn drop_idle_ring(&'static self, w: &World, arena: &mut Arena) -> bool {
+        let Some((mine, peer)) = self.halves(w) else { return true };
+        let Some(_held) = lock::try_lock(&mine.tx_lock) else { return false };
+        if self.phase() != Phase::Attached || self.is_shared(w) {
+            return self.phase() != Phase::Attached;
+        }
+        if peer.head.load(Ordering::Acquire) != mine.tail.load(Ordering::Relaxed) {
+            return false;
+        }
+        for word in [&mine.next_loc, &mine.loc] {
+            if let Some(loc) = Loc::parse(word.swap(0, Ordering::Release)) {
+                arena.free_block(&w.board, loc);
+            }
+        }
+        true
+    }
+
+    /// No ring and no memory for one: this direction goes back to TCP.
+    #[cold]
+    fn no_ring(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) -> Put {
+        w.count(Reason::NoMemory);
+        mine.reason.store(Reason::NoMemory.code(), Ordering::Relaxed);
+        self.go_down(w, fd, mine, peer, mine.tail.load(Ordering::Relaxed));
+        Put::Kernel
+    }
+
+    /// Whether a sender would find room: a third of the ring, as for a kernel socket.
+    #[must_use]
+    pub fn has_room(&self, mine: &Half, peer: &Half) -> bool {
+        let tail = mine.tail.load(Ordering::Relaxed);
+        let next = Loc::parse(mine.next_loc.load(Ordering::Relaxed));
+        let Some(loc) = next.or_else(|| Loc::parse(mine.loc.load(Ordering::Relaxed))) else {
+            return true;
+        };
+        let base = if next.is_some() { mine.next_at.load(Ordering::Relaxed) } else { 0 };
+        room_in(peer, tail, base, loc.bytes()).is_ok_and(|room| room * 3 >= loc.bytes())
+    }
+
+    /// Says that we wait for room; `false`: there is some already.
+    #[must_use]
+    pub fn wait_for_room(&self, mine: &Half, peer: &Half) -> bool {
+        mine.room_wait.store(1, Ordering::Relaxed);
+        // Either the consumer sees that we wait, or we see the room. Pairs with `take`.
+        fence(Ordering::SeqCst);
+        !self.has_room(mine, peer)
+    }
+
+    /// Bytes sent that the peer has not read.
+    #[must_use]
+    pub fn unsent(&self, w: &World) -> Option<usize> {
+        let (mine, peer) = self.halves(w)?;
+        let tail = mine.tail.load(Ordering::Relaxed);
+        usize::try_from(tail.wrapping_sub(peer.head.load(Ordering::Acquire)))
+            .ok()
+            .filter(|n| *n <= 4 << 20)
+    }
+}
+
+/// Order of a ring that holds a write of `want` bytes with as much again.
+fn fit(want: usize) -> u32 {
+    (want.min(1 << 20) * 2).div_ceil(BLOCK_BYTES).next_power_of_two().trailing_zeros()
+}
+
+/// Room in a ring of our own that begins at stream offset `base` (0: before any byte unread).
+#[inline]
+fn room_in(peer: &Half, tail: u64, base: u64, capacity: usize) -> Result<usize, ring::Corrupt> {
+    // Acquire: the consumer has finished reading what it gave back. Pairs with `give_back`.
+    let head = peer.head.load(Ordering::Acquire);
+    if base != 0 && base.wrapping_sub(head).cast_signed() > 0 {
+        // What is before `base` lies in another ring; but more than both hold cannot be unread.
+        ring::used(head, tail, capacity * 2)?;
+        return Ok(capacity - ring::used(base, tail, capacity)?);
+    }
+    Ok(capacity - ring::used(head, tail, capacity)?)
+}

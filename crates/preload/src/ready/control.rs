@@ -1,0 +1,237 @@
+//! `epoll_ctl`: what the program asks for, kept beside what the kernel is asked for.
+
+use super::*;
+
+/// A new epoll descriptor.
+pub(crate) fn created(epfd: c_int) {
+    if let Some(w) = fds::world()
+        && epfd >= 0
+    {
+        let _ = set_of(w, epfd);
+    }
+}
+
+/// A descriptor that is not ours was put into a set, or taken out.
+pub(crate) fn other(epfd: c_int, op: c_int) {
+    if let Some(set) = fds::set(epfd) {
+        match op {
+            libc::EPOLL_CTL_ADD => {
+                set.others.fetch_add(1, Ordering::Relaxed);
+            }
+            libc::EPOLL_CTL_DEL => {
+                let less = |n: u32| n.checked_sub(1);
+                let _ = set.others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The set of an epoll descriptor, made when it is first heard of.
+fn set_of(w: &World, epfd: c_int) -> Option<&'static Set> {
+    if let Some(set) = fds::set(epfd) {
+        return Some(set);
+    }
+    let set: &'static Set = Box::leak(Box::new(Set::new(w, epfd)));
+    let _ = fds::put(epfd, Some(Entry::Set(set)));
+    Some(set)
+}
+
+/// What `epoll_ctl` on a socket of ours comes to; the kernel has not been asked yet. `None`: let
+/// libc have it.
+pub(crate) fn control(
+    w: &'static World,
+    conn: &'static Conn,
+    epfd: c_int,
+    op: c_int,
+    fd: c_int,
+    event: Option<epoll_event>,
+    kernel: &mut dyn FnMut(Option<epoll_event>) -> c_int,
+) -> c_int {
+    if let Some(set) = fds::set(epfd) {
+        set.notice_fork(w);
+    }
+    match (op, event) {
+        (libc::EPOLL_CTL_ADD, Some(event)) => add(w, conn, epfd, fd, event, kernel),
+        (libc::EPOLL_CTL_MOD, Some(event)) => modify(w, conn, epfd, fd, event, kernel),
+        (libc::EPOLL_CTL_DEL, event) => {
+            let done = kernel(event);
+            if done == 0 {
+                remove(w, conn, epfd, fd);
+            }
+            done
+        }
+        (_, event) => kernel(event),
+    }
+}
+
+fn slot(conn: &Conn, set: &Set, fd: c_int) -> Option<usize> {
+    conn.sets.iter().position(|r| {
+        r.set.load(Ordering::Acquire) == set.id()
+            && r.fd.load(Ordering::Relaxed) == fd.cast_unsigned()
+    })
+}
+
+fn add(
+    w: &'static World,
+    conn: &'static Conn,
+    epfd: c_int,
+    fd: c_int,
+    event: epoll_event,
+    kernel: &mut dyn FnMut(Option<epoll_event>) -> c_int,
+) -> c_int {
+    let (events, data) = (event.events, event.u64);
+    let Some(set) = set_of(w, epfd) else { return kernel(Some(event)) };
+    let free = (0..SETS).find(|i| conn.sets[*i].set.load(Ordering::Relaxed) == 0);
+    let stays = free.is_none() || events & EXCLUSIVE != 0 || data & TAG_MASK == TAG;
+    if stays {
+        // More sets than we follow, a mode that cannot be changed, or data that looks like ours.
+        crate::io::to_tcp(w, conn, fd, local::Reason::EventSets);
+        return kernel(Some(event));
+    }
+    let Some(which) = free else { return kernel(Some(event)) };
+    let done = kernel(Some(event));
+    if done != 0 {
+        return done;
+    }
+    let r = &conn.sets[which];
+    r.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
+    r.events.store(events, Ordering::Relaxed);
+    r.data.store(data, Ordering::Relaxed);
+    r.seen.store(u64::MAX, Ordering::Relaxed);
+    r.flags.store(0, Ordering::Relaxed);
+    r.set.store(set.id(), Ordering::Release);
+    if conn.phase() == Phase::Offered {
+        watch_offer(w, set, conn, which);
+    }
+    if conn.phase() == Phase::Attached {
+        if let Some((_, peer)) = conn.halves(w) {
+            r.seen_flags.store(end_flags(peer), Ordering::Relaxed);
+        }
+        set.adopt(w, conn, which);
+        // A second set: doorbells for both.
+        for (other, s) in registrations(conn) {
+            if other != which
+                && let Some((mine, _)) = conn.halves(w)
+            {
+                set_word(w, s, conn, mine);
+            }
+        }
+    }
+    done
+}
+
+fn modify(
+    w: &'static World,
+    conn: &'static Conn,
+    epfd: c_int,
+    fd: c_int,
+    event: epoll_event,
+    kernel: &mut dyn FnMut(Option<epoll_event>) -> c_int,
+) -> c_int {
+    let (events, data) = (event.events, event.u64);
+    let found = fds::set(epfd).and_then(|set| Some((set, slot(conn, set, fd)?)));
+    let Some((set, which)) = found else { return kernel(Some(event)) };
+    let r = &conn.sets[which];
+    if data & TAG_MASK == TAG {
+        crate::io::to_tcp(w, conn, fd, local::Reason::EventSets);
+    }
+    let (old_events, old_data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
+    r.events.store(events, Ordering::Relaxed);
+    r.data.store(data, Ordering::Relaxed);
+    r.flags.fetch_and(!(reg::DISABLED | reg::QUIET), Ordering::Relaxed);
+    r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+    let tagged = r.flags.load(Ordering::Relaxed) & reg::TAGGED != 0;
+    let Some(e) = ends(w, conn).filter(|_| tagged) else {
+        let done = kernel(Some(event));
+        if done != 0 {
+            r.events.store(old_events, Ordering::Relaxed);
+            r.data.store(old_data, Ordering::Relaxed);
+        }
+        return done;
+    };
+    // The kernel's registration need not change when only OUT came or went: no call then.
+    let keep = IN | OUT | RDNORM | WRNORM | RDHUP;
+    let same = (old_events ^ events) & !keep == 0
+        && events & ONESHOT == 0
+        && events & EXCLUSIVE == 0
+        && !conn.is_mixed(e.mine, e.peer);
+    if same {
+        if let Some((_, half)) = conn.my_half(w) {
+            half.set_data[which].store(data, Ordering::Relaxed);
+            half.set_events[which].store(events, Ordering::Relaxed);
+        }
+    } else if events & EXCLUSIVE != 0 {
+        crate::real::set_errno(libc::EINVAL);
+        return -1;
+    } else {
+        register(w, set, conn, which);
+    }
+    if set.waiting.load(Ordering::SeqCst) > 0 && mask(conn, e.mine, e.peer) & wanted(r) != 0 {
+        set.kick(w);
+    }
+    0
+}
+
+fn remove(w: &'static World, conn: &'static Conn, epfd: c_int, fd: c_int) {
+    let found = fds::set(epfd).and_then(|set| Some((set, slot(conn, set, fd)?)));
+    let Some((set, which)) = found else { return };
+    let r = &conn.sets[which];
+    if r.flags.swap(0, Ordering::Relaxed) & reg::TAGGED != 0 {
+        set.drop_member(conn, which);
+    }
+    r.set.store(0, Ordering::Release);
+    if let Some((mine, _)) = conn.halves(w)
+        && let Some(_held) = lock::lock(&mine.wait_lock)
+        && mine.sleepers.load(Ordering::Relaxed) == 0
+    {
+        restore(w, conn, mine);
+    }
+}
+
+/// Somebody looks at the epoll descriptor itself (another set, `poll`): the kernel must know what is
+/// ready.
+pub(crate) fn looked_at(w: &'static World, epfd: c_int) {
+    if let Some(set) = fds::set(epfd) {
+        set.go_cold(w);
+    }
+}
+
+/// A descriptor of the set was duplicated.
+pub(crate) fn duplicated(set: &Set) {
+    set.refs.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A descriptor of the set was closed; with the last one its registrations go.
+pub(crate) fn closed(w: &'static World, set: &'static Set) {
+    if set.refs.fetch_sub(1, Ordering::AcqRel) > 1 {
+        return;
+    }
+    fds::each(|_, entry| {
+        if let Entry::Conn(conn) = entry {
+            for r in &conn.sets {
+                if r.set.load(Ordering::Relaxed) == set.id() {
+                    r.set.store(0, Ordering::Relaxed);
+                    r.flags.store(0, Ordering::Relaxed);
+                    if let Some((mine, _)) = conn.halves(w)
+                        && conn.phase() == Phase::Attached
+                        && let Some(_held) = lock::lock(&mine.wait_lock)
+                        && mine.sleepers.load(Ordering::Relaxed) == 0
+                    {
+                        restore(w, conn, mine);
+                    }
+                }
+            }
+        }
+    });
+    if let Some(mut members) = set.members.lock() {
+        members.warm.clear();
+        members.offered.clear();
+        members.asleep = 0;
+    }
+    set.count.store(0, Ordering::Relaxed);
+    let waiter = set.waiter.swap(0, Ordering::Relaxed);
+    if waiter != 0 {
+        w.drop_waiter(waiter - 1);
+    }
+}

@@ -1,0 +1,42 @@
+//! Interrupting a thread that waits in the kernel: a descriptor that is always readable.
+
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+
+use sys::call;
+use sys::sync::AtomicU32;
+
+static KICK_FD: AtomicU32 = AtomicU32::new(u32::MAX);
+
+/// A descriptor that is always readable.
+pub(super) fn kick_fd() -> c_int {
+    let fd = KICK_FD.load(Ordering::Relaxed);
+    if fd != u32::MAX {
+        return fd.cast_signed();
+    }
+    let Ok(new) = call::eventfd(1) else { return -1 };
+    let up = match call::dup_above(new, 900) {
+        Ok(up) => {
+            let _ = call::close(new);
+            up
+        }
+        Err(_) => new,
+    };
+    match KICK_FD.compare_exchange(
+        u32::MAX,
+        up.cast_unsigned(),
+        Ordering::Relaxed,
+        Ordering::Relaxed,
+    ) {
+        Ok(_) => up,
+        Err(other) => {
+            let _ = call::close(up);
+            other.cast_signed()
+        }
+    }
+}
+
+/// Whether `fd` is the one that interrupts waits.
+pub(crate) fn is_kick(fd: c_int) -> bool {
+    fd >= 0 && fd.cast_unsigned() == KICK_FD.load(Ordering::Relaxed)
+}
