@@ -189,6 +189,8 @@ pub struct Conn {
     tcp_rx: AtomicU64,
     /// Calls that are sending on TCP at the moment.
     tx_busy: AtomicU32,
+    /// 0: our direction is on TCP; 1: somebody is about to switch it; 2: it is in the ring.
+    rising: AtomicU32,
     /// Times that a server has looked for an offer in vain.
     tries: AtomicU32,
     /// [`kernel`].
@@ -220,6 +222,7 @@ impl Conn {
             &self.half,
             &self.peer,
             &self.tx_busy,
+            &self.rising,
             &self.tries,
             &self.kernel,
             &self.error,
@@ -329,7 +332,8 @@ impl Conn {
     #[must_use]
     pub fn tcp_send_begins(&self) -> bool {
         self.tx_busy.fetch_add(1, Ordering::SeqCst);
-        if matches!(self.phase(), Phase::Attached | Phase::Busy) {
+        // Until our direction has switched, an attached connection sends by TCP too.
+        if self.phase() == Phase::Busy || self.rising.load(Ordering::SeqCst) != 0 {
             self.tcp_send_ends(0);
             return false;
         }
@@ -904,7 +908,12 @@ impl Conn {
         if flags & (flag::CLOSED | flag::WANT_DOWN) != 0 {
             return true;
         }
-        if room { self.has_room(mine, peer) } else { self.may_read(mine, peer) }
+        let gone = kernel::RDHUP | kernel::HUP | kernel::ERR;
+        if room {
+            self.kernel.load(Ordering::Relaxed) & gone != 0 || self.has_room(mine, peer)
+        } else {
+            self.may_read(mine, peer)
+        }
     }
 }
 

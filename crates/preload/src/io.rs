@@ -546,14 +546,42 @@ pub(crate) unsafe fn transmit(
             settle(w, conn, fd, false);
         }
     }
-    if phase(conn) != Phase::Attached && conn.tcp_send_begins() {
+    match way(w, conn) {
         // SAFETY: the caller's promise.
-        let out = unsafe { transmit_kernel(fd, iov, flags, control) };
-        conn.tcp_send_ends(*out.as_ref().unwrap_or(&0));
-        return out;
+        Way::Ring => unsafe { transmit_ring(w, conn, fd, iov, flags, control) },
+        Way::Before => {
+            // SAFETY: the caller's promise.
+            let out = unsafe { transmit_kernel(fd, iov, flags, control) };
+            conn.tcp_send_ends(*out.as_ref().unwrap_or(&0));
+            out
+        }
+        // SAFETY: the caller's promise.
+        Way::Tcp => unsafe { transmit_kernel(fd, iov, flags, control) },
     }
-    // SAFETY: the caller's promise.
-    unsafe { transmit_ring(w, conn, fd, iov, flags, control) }
+}
+
+/// By which way bytes go now.
+enum Way {
+    /// The ring.
+    Ring,
+    /// TCP, before our direction has switched: [`Conn::tcp_send_ends`] must follow.
+    Before,
+    /// TCP for good.
+    Tcp,
+}
+
+/// Chooses the way; waits for another thread that is switching.
+fn way(w: &'static World, conn: &'static Conn) -> Way {
+    loop {
+        match phase(conn) {
+            Phase::Tcp | Phase::Listener => return Way::Tcp,
+            Phase::Attached if conn.my_half(w).is_some_and(|(_, half)| conn.go_up(w, half)) => {
+                return Way::Ring;
+            }
+            _ if conn.tcp_send_begins() => return Way::Before,
+            _ => call::sched_yield(),
+        }
+    }
 }
 
 unsafe fn transmit_kernel(
@@ -665,12 +693,17 @@ pub(crate) unsafe fn send_file(
             conn.io_seen(w);
             settle(w, conn, fd, false);
         }
-        if phase(conn) != Phase::Attached && conn.tcp_send_begins() {
+    }
+    match way(w, conn) {
+        Way::Ring => {}
+        Way::Before => {
             // SAFETY: the caller's promise.
             let out = outcome(unsafe { real::sendfile(fd, file, offset, n) });
             conn.tcp_send_ends(*out.as_ref().unwrap_or(&0));
             return out;
         }
+        // SAFETY: the caller's promise.
+        Way::Tcp => return outcome(unsafe { real::sendfile(fd, file, offset, n) }),
     }
     // SAFETY: the caller's promise.
     let mut at = unsafe { offset.as_ref() }.copied();
@@ -772,6 +805,19 @@ pub(crate) fn splice_in(
         Ok(0) => return Err(libc::EAGAIN),
         Ok(_) => {}
         Err(errno) => return Err(errno),
+    }
+    match way(w, conn) {
+        Way::Ring => {}
+        before => {
+            // SAFETY: no offsets: both ends are streams.
+            let out = outcome(unsafe {
+                real::splice(pipe, std::ptr::null_mut(), fd, std::ptr::null_mut(), n, flags)
+            });
+            if matches!(before, Way::Before) {
+                conn.tcp_send_ends(*out.as_ref().unwrap_or(&0));
+            }
+            return out;
+        }
     }
     loop {
         let read = |to: *mut [u8]| {

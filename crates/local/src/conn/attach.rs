@@ -296,7 +296,8 @@ impl Conn {
         let Some((index, half)) = self.my_half(w) else { return false };
         let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
         let Some(server) = board::taken(word, index) else { return false };
-        if !self.begin_switch(Phase::Offered) {
+        // Senders that are in the middle of a call finish it on TCP: see `go_up`.
+        if !self.swap_phase(Phase::Offered, Phase::Busy) {
             return false;
         }
         let generation = half.generation.load(Ordering::Relaxed);
@@ -325,6 +326,7 @@ impl Conn {
         half.peer_generation.store(peer.generation.load(Ordering::Relaxed), Ordering::Relaxed);
         self.join(w, half, server, peer, counts.taken, counts.sent);
         self.set_phase(Phase::Attached);
+        let _ = self.go_up(w, half);
         true
     }
 
@@ -335,13 +337,12 @@ impl Conn {
     /// The common end of both ways to attach; our direction switches here.
     fn join(&self, w: &World, half: &Half, peer_index: u32, peer: &Half, taken: u64, sent: u64) {
         half.tcp_rx.store(taken, Ordering::Relaxed);
-        half.up_at.store(sent, Ordering::Relaxed);
         half.peer.store(peer_index + 1, Ordering::Release);
         half.state.store(half_state::ATTACHED, Ordering::Release);
         self.peer.store(peer_index + 1, Ordering::Relaxed);
-        self.tcp_tx.store(sent, Ordering::Relaxed);
-        // Release: `up_at` before the flag. Pairs with `in_ring`.
-        half.flags.fetch_or(flag::UP, Ordering::Release);
+        if !self.counted(w) {
+            self.tcp_tx.store(sent, Ordering::Relaxed);
+        }
         if let Some(slot) = w.slot() {
             add64(&slot.attached, 1);
             if let Some(links) = slot.links.get(peer.slot.load(Ordering::Relaxed) as usize) {
@@ -352,6 +353,31 @@ impl Conn {
             let n = half.fd.load(Ordering::Relaxed);
             crate::log::line(format_args!("fd {n}: attached after {sent} bytes out, {taken} in"));
         }
+    }
+
+    /// Our direction switches to the ring, unless a call of another thread is still sending by TCP;
+    /// then a later send tries again. `true`: it is in the ring now.
+    pub fn go_up(&self, w: &World, half: &Half) -> bool {
+        if half.flags.load(Ordering::Acquire) & flag::UP != 0 {
+            return true;
+        }
+        if self.rising.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return false;
+        }
+        // Either a sender sees that we rise, or we see that it sends. Pairs with `tcp_send_begins`.
+        fence(Ordering::SeqCst);
+        let free = self.tx_busy.load(Ordering::SeqCst) == 0;
+        if free {
+            half.up_at.store(self.tcp_tx.load(Ordering::Relaxed), Ordering::Relaxed);
+            // Release: `up_at` before the flag. Pairs with `in_ring`.
+            half.flags.fetch_or(flag::UP, Ordering::Release);
+            if w.limits.log >= Level::Debug {
+                let n = half.fd.load(Ordering::Relaxed);
+                crate::log::line(format_args!("fd {n}: sends through the ring"));
+            }
+        }
+        self.rising.store(if free { 2 } else { 0 }, Ordering::SeqCst);
+        free
     }
 
     /// Doorbells must not wait for the acknowledgement of what was sent before them. Done at the
@@ -440,6 +466,8 @@ impl Conn {
         half.peer_generation.store(peer.generation.load(Ordering::Relaxed), Ordering::Relaxed);
         self.arm_cold(half);
         self.join(w, half, client, peer, counts.taken, counts.sent);
+        // Nobody else sends: see `begin_switch`.
+        let _ = self.go_up(w, half);
         if Board::take(word, client, index) {
             self.half.store(index + 1, Ordering::Release);
             return Ok(true);
@@ -485,24 +513,35 @@ impl Conn {
     /// none, they were doorbells; ask again.
     #[must_use]
     pub fn after_tcp_recv(&'static self, w: &World, fd: i32, n: usize) -> Option<usize> {
-        match self.phase() {
-            Phase::Server | Phase::Fresh => {
-                self.tcp_rx.fetch_add(n as u64, Ordering::Relaxed);
-                Some(n)
+        loop {
+            match self.phase() {
+                Phase::Busy => call::sched_yield(),
+                Phase::Server | Phase::Fresh => {
+                    self.tcp_rx.fetch_add(n as u64, Ordering::Relaxed);
+                    return Some(n);
+                }
+                Phase::Offered => {
+                    if self.settle_client(w, fd) || self.phase() != Phase::Offered {
+                        continue;
+                    }
+                    if self.is_taken(w) {
+                        // What we hold may be doorbells: only the attachment tells.
+                        call::sched_yield();
+                        continue;
+                    }
+                    self.tcp_rx.fetch_add(n as u64, Ordering::Relaxed);
+                    return Some(n);
+                }
+                Phase::Attached => {
+                    let Some((mine, peer)) = self.halves(w) else { return Some(n) };
+                    let Some(_held) = lock::lock(&mine.rx_lock) else { return Some(n) };
+                    let taken = mine.tcp_rx.load(Ordering::Relaxed);
+                    let keep = self.trim(mine, peer, taken, n, 0);
+                    mine.tcp_rx.store(taken + keep as u64, Ordering::Relaxed);
+                    return (keep > 0 || n == 0).then_some(keep);
+                }
+                Phase::Tcp | Phase::Listener => return Some(n),
             }
-            Phase::Offered if !self.settle(w, fd, true) => {
-                self.tcp_rx.fetch_add(n as u64, Ordering::Relaxed);
-                Some(n)
-            }
-            Phase::Offered | Phase::Attached => {
-                let Some((mine, peer)) = self.halves(w) else { return Some(n) };
-                let Some(_held) = lock::lock(&mine.rx_lock) else { return Some(n) };
-                let taken = mine.tcp_rx.load(Ordering::Relaxed);
-                let keep = self.trim(mine, peer, taken, n, 0);
-                mine.tcp_rx.store(taken + keep as u64, Ordering::Relaxed);
-                (keep > 0 || n == 0).then_some(keep)
-            }
-            _ => Some(n),
         }
     }
 
@@ -686,6 +725,10 @@ impl Conn {
             let _ = call::shutdown(fd, 0);
         }
         if write {
+            let deadline = call::now_ns() + 100_000_000;
+            while !self.go_up(w, mine) && call::now_ns() < deadline {
+                call::sched_yield();
+            }
             let _held = lock::lock(&mine.tx_lock);
             mine.flags.fetch_or(flag::SHUT, Ordering::Release);
             self.notify(w, fd, mine, peer);

@@ -107,7 +107,8 @@ impl Conn {
         if flags & (flag::SHUT | flag::DOWN) == 0
             && peer_flags & bad == 0
             && peer_flags & deaf != deaf
-            && self.kernel.load(Ordering::Relaxed) & (kernel::HUP | kernel::ERR) == 0
+            // The kernel's FIN comes when the peer closes or dies, not when it shuts down.
+            && self.kernel.load(Ordering::Relaxed) & (kernel::HUP | kernel::ERR | kernel::RDHUP) == 0
             && self.phase() == Phase::Attached
         {
             return None;
