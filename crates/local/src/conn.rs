@@ -572,15 +572,11 @@ impl Conn {
             }
             return self.at_end(w, fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
         }
-        if self.kernel.load(Ordering::Relaxed) & kernel::STRAY != 0 && flags & MSG_PEEK == 0 {
-            self.kernel.fetch_and(!kernel::STRAY, Ordering::Relaxed);
-            self.drain_bells(mine, peer, fd);
-            if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Acquire)
-                && let Ok(n) = to.receive(fd, to.left(), flags & MSG_TRUNC)
-                && n > 0
-            {
-                return Got::Bytes(n);
-            }
+        if self.kernel.load(Ordering::Relaxed) & kernel::STRAY != 0
+            && flags & MSG_PEEK == 0
+            && let Some(n) = self.take_strays(mine, peer, fd, to, flags)
+        {
+            return Got::Bytes(n);
         }
         if ring::tail(&peer.tail) != head {
             // It came while we looked.
@@ -604,6 +600,28 @@ impl Conn {
             return self.at_end(w, fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
         }
         Got::Empty
+    }
+
+    /// Reads bytes that somebody wrote past the library.
+    fn take_strays(
+        &self,
+        mine: &Half,
+        peer: &Half,
+        fd: i32,
+        to: &mut Buffers<'_>,
+        flags: i32,
+    ) -> Option<usize> {
+        const FIONREAD: u64 = 0x541b;
+        self.kernel.fetch_and(!kernel::STRAY, Ordering::Relaxed);
+        self.drain_bells(mine, peer, fd);
+        let there = usize::try_from(call::ioctl_int(fd, FIONREAD).ok()?).ok()?;
+        // A doorbell is announced before it is sent: if none is outstanding now, none was among the
+        // bytes that were there before.
+        if there == 0 || mine.drained.load(Ordering::Relaxed) != peer.bells.load(Ordering::Acquire)
+        {
+            return None;
+        }
+        to.receive(fd, there.min(to.left()), flags & MSG_TRUNC).ok().filter(|n| *n > 0)
     }
 
     /// Reads TCP up to the switch.

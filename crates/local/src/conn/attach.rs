@@ -738,7 +738,7 @@ impl Conn {
         if mine.flags.load(Ordering::Relaxed) & deaf == deaf {
             // Nobody needs a doorbell of ours any more, and what the peer sends must be refused by
             // the kernel.
-            self.drain_bells(mine, peer, fd);
+            self.drain(w, fd);
             let _ = call::shutdown(fd, 2);
         }
         Some(Ok(()))
@@ -765,7 +765,9 @@ impl Conn {
         if mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0
             && peer_flags & (flag::SHUT | flag::CLOSED) != 0
         {
-            self.drain_bells(mine, peer, fd);
+            if let Some(_held) = lock::lock(&mine.rx_lock) {
+                self.drain_bells(mine, peer, fd);
+            }
             let _ = call::shutdown(fd, 1);
         }
     }
@@ -862,6 +864,8 @@ impl Conn {
     /// somebody wrote past the library.
     pub fn look_for_strays(&self, mine: &Half, peer: &Half, fd: i32) {
         let mut byte = [0u8; 1];
+        // Nobody else takes doorbells meanwhile, so what is seen and what is counted belong together.
+        let Some(_held) = lock::lock(&mine.rx_lock) else { return };
         if self.is_mixed(mine, peer) || call::recv(fd, &mut byte, MSG_DONTWAIT | 2) != Ok(1) {
             return;
         }
