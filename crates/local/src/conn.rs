@@ -844,6 +844,8 @@ impl Conn {
     /// Sends one byte of TCP, announced before it is sent.
     #[cold]
     fn ring_bell(&self, fd: i32, mine: &Half) -> bool {
+        // What is announced and what is sent must agree to the byte.
+        let Some(_held) = lock::lock(&mine.bell_lock) else { return false };
         if mine.bell_owed.load(Ordering::Relaxed) == 0 {
             let n = mine.bells.load(Ordering::Relaxed);
             // Release: announced before it is there to be read. Pairs with `drain_bells`.

@@ -272,7 +272,9 @@ pub struct Half {
     pub wait_lock: AtomicU32,
     /// Number of the word that offers this half: another word that leads here is stale.
     pub offer_word: AtomicU32,
-    _pad5: [AtomicU32; 3],
+    /// Serialises doorbells: a sender and a receiver may both ring.
+    pub bell_lock: AtomicU32,
+    _pad5: [AtomicU32; 2],
 
     // Lines 6 and 7: room to grow.
     _reserved: [AtomicU64; 16],

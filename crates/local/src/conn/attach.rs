@@ -179,6 +179,7 @@ impl Conn {
             &half.n_rx,
             &half.peak,
             &half.wait_lock,
+            &half.bell_lock,
         ] {
             word.store(0, Ordering::Relaxed);
         }

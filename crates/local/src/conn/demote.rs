@@ -24,6 +24,7 @@ impl Conn {
             return;
         }
         // An announced doorbell must come before what follows.
+        let _bell = lock::lock(&mine.bell_lock);
         let deadline = call::now_ns() + PATIENCE_NS;
         while mine.bell_owed.load(Ordering::Relaxed) != 0 && call::now_ns() < deadline {
             if call::send(fd, &[0x5a], MSG_DONTWAIT | MSG_NOSIGNAL).is_ok() {

@@ -153,10 +153,14 @@ impl Conn {
         }
         if let Some(loc) = Loc::parse(mine.loc.load(Ordering::Relaxed)) {
             let small = stalled || want > loc.bytes();
-            if !small || loc.order >= w.limits.order_max {
+            if !small || loc.order >= w.limits.order_max || self.is_inherited(w, mine) {
                 return Some((loc, 0));
             }
             return self.chain(w, mine, peer, tail, want, loc).or(Some((loc, 0)));
+        }
+        if self.is_inherited(w, mine) {
+            // A ring must lie in the memory of the process that made the connection.
+            return None;
         }
         let loc = self.new_ring(w, fit(want).max(w.limits.order_min), w.limits.order_min)?;
         // The peer reads the place after it has seen a tail that was published after this store.
@@ -165,6 +169,11 @@ impl Conn {
             w.holds(self, &mut arena);
         }
         Some((loc, 0))
+    }
+
+    /// Whether the connection was made by the process that we were forked from.
+    fn is_inherited(&self, w: &World, mine: &Half) -> bool {
+        w.board.slot() != Some(mine.slot.load(Ordering::Relaxed))
     }
 
     #[cold]
