@@ -331,7 +331,9 @@ impl Board {
             word.store(0, Ordering::Relaxed);
         }
         for line in &slot.waiters {
-            line.word.store(0, Ordering::Relaxed);
+            // Awake, but the count goes on: peers remember for which sleep they rang, and must not
+            // take a sleep of ours for one of the last owner's.
+            sys::wait::awake(&line.word);
         }
     }
 
