@@ -465,7 +465,7 @@ impl Conn {
             }
         }
         if n == there {
-            if new_head != tail {
+            if new_head != tail || peer.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
                 return Got::Part(n);
             }
             self.drained(mine, peer, fd, new_head);
@@ -645,7 +645,10 @@ impl Conn {
         let max = max.min(to.left());
         match to.receive(fd, max, flags & (MSG_PEEK | MSG_TRUNC)) {
             Ok(0) if max == 0 => Got::Bytes(0),
-            Ok(0) => Got::End,
+            Ok(0) => {
+                self.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
+                Got::End
+            }
             Ok(n) => {
                 let n = if up { n } else { self.trim(mine, peer, taken, n, flags) };
                 if flags & MSG_PEEK == 0 {
@@ -719,8 +722,8 @@ impl Conn {
             return;
         }
         let flags = peer.flags.load(Ordering::Acquire);
-        if flags & (flag::CLOSED | flag::DOWN) != 0
-            || mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0
+        if flags & (flag::CLOSED | flag::DOWN | flag::SHUT) != 0
+            || mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::SHUT_RD) != 0
         {
             return;
         }
@@ -920,6 +923,15 @@ impl Conn {
             || mine.tcp_rx.load(Ordering::Relaxed) < peer.up_at.load(Ordering::Relaxed)
     }
 
+    /// Whether the kernel says that the peer's socket is closed. After our own shutdown of receiving
+    /// it says half of that by itself.
+    #[inline]
+    pub(super) fn seems_gone(&self, mine: &Half) -> bool {
+        let hints = self.kernel.load(Ordering::Relaxed);
+        hints & (kernel::HUP | kernel::ERR) != 0
+            || hints & kernel::RDHUP != 0 && mine.flags.load(Ordering::Relaxed) & flag::SHUT_RD == 0
+    }
+
     /// Whether a wait for bytes (`room`: or for room) can end now.
     #[inline]
     #[must_use]
@@ -928,9 +940,8 @@ impl Conn {
         if flags & (flag::CLOSED | flag::WANT_DOWN) != 0 {
             return true;
         }
-        let gone = kernel::RDHUP | kernel::HUP | kernel::ERR;
         if room {
-            self.kernel.load(Ordering::Relaxed) & gone != 0 || self.has_room(mine, peer)
+            self.seems_gone(mine) || self.has_room(mine, peer)
         } else {
             self.may_read(mine, peer)
         }

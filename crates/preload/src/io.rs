@@ -293,9 +293,12 @@ unsafe fn receive_ring(
                 if conn.phase() == Phase::Tcp {
                     ready::detached(w, conn);
                 }
-                if total > 0 && (flags & libc::MSG_WAITALL == 0 || to.left() == 0) {
+                if total > 0 && to.left() == 0 {
                     return Ok(total);
                 }
+                // What has been read already is an answer: the rest only if it is there.
+                let more = total > 0 && flags & libc::MSG_WAITALL == 0;
+                let flags = if more { flags | libc::MSG_DONTWAIT } else { flags };
                 let mut rest =
                     vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
                 let count = skip(iov, total, &mut rest);
@@ -416,10 +419,11 @@ fn sleep(
         let blocked = room && conn.is_mixed(mine, peer);
         result = if others > 0 || blocked {
             let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-            match call::futex_wait(&conn.nudge, nudge, Some(pause)) {
-                Err(libc::EINTR) => Err(libc::EINTR),
-                _ => Ok(()),
+            let woken = call::futex_wait(&conn.nudge, nudge, Some(pause));
+            if call::ended(fd) {
+                conn.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
             }
+            if woken == Err(libc::EINTR) { Err(libc::EINTR) } else { Ok(()) }
         } else {
             sleep_in_kernel(conn, fd, mine, peer, room)
         };

@@ -240,6 +240,12 @@ mod calls {
         let mut fds = [libc::pollfd { fd, events: 0, revents: 0 }];
         poll(&mut fds, 0).is_ok_and(|n| n > 0)
     }
+    /// Whether the kernel says that the peer will send no more.
+    #[must_use]
+    pub fn ended(fd: i32) -> bool {
+        let mut fds = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
+        poll(&mut fds, 0).is_ok_and(|n| n > 0)
+    }
     pub fn shutdown(fd: i32, how: i32) -> Result<()> {
         call!(SYS_shutdown, fd, how).map(drop)
     }

@@ -108,7 +108,7 @@ impl Conn {
             && peer_flags & bad == 0
             && peer_flags & deaf != deaf
             // The kernel's FIN comes when the peer closes or dies, not when it shuts down.
-            && self.kernel.load(Ordering::Relaxed) & (kernel::HUP | kernel::ERR | kernel::RDHUP) == 0
+            && !self.seems_gone(mine)
             && self.phase() == Phase::Attached
         {
             return None;
