@@ -22,6 +22,8 @@ const SO_NETNS_COOKIE: i32 = 71;
 /// Byte of the file whose lock says that the owner of slot 0 lives; the others follow. Far behind
 /// the last byte, so that nothing else can mean it.
 const LOCKS_AT: i64 = 1 << 40;
+/// The same for extents: the kernel, not a word that anybody may overwrite, says whose one is.
+const EXTENT_LOCKS_AT: i64 = 1 << 41;
 
 /// Number of the current network namespace.
 fn netns() -> Result<u64, MapError> {
@@ -408,6 +410,11 @@ impl Board {
                     .compare_exchange(0, (slot + 1) | kind, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()
             {
+                let byte = EXTENT_LOCKS_AT + i64::try_from(extent).ok()?;
+                if call::lock_byte(self.fd(), byte).is_err() {
+                    // Somebody lives there: the word was overwritten.
+                    continue;
+                }
                 used.fetch_max(number(extent + 1)?, Ordering::Relaxed);
                 return Some(extent);
             }

@@ -553,6 +553,11 @@ impl Conn {
         flags: i32,
     ) -> Got {
         self.answer_demotion(w, fd, mine, peer);
+        let announced = peer.bells.load(Ordering::Acquire);
+        if announced.wrapping_sub(mine.drained.load(Ordering::Relaxed)).cast_signed() < 0 {
+            // More doorbells came than there were: the peer takes its word back.
+            return self.broken(w, fd, mine);
+        }
         let peer_flags = peer.flags.load(Ordering::Acquire);
         let taken = mine.tcp_rx.load(Ordering::Relaxed);
         if mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0 && peer_flags & flag::DOWN == 0

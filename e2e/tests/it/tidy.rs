@@ -239,7 +239,7 @@ fn the_readme_knows_each_setting() {
     let readme = fs::read_to_string(root.join("README.md")).unwrap();
     let config = fs::read_to_string(root.join("crates/local/src/config.rs")).unwrap();
     let names: Vec<&str> = config
-        .split("Setting { name: \"")
+        .split("name: \"")
         .skip(1)
         .filter_map(|rest| rest.split_once('"').map(|(name, _)| name))
         .collect();
