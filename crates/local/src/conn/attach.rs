@@ -358,9 +358,14 @@ impl Conn {
 
     /// Our direction switches to the ring, unless a call of another thread is still sending by TCP;
     /// then a later send tries again. `true`: it is in the ring now.
-    pub fn go_up(&self, w: &World, half: &Half) -> bool {
+    pub fn go_up(&'static self, w: &World, half: &Half) -> bool {
         if half.flags.load(Ordering::Acquire) & flag::UP != 0 {
             return true;
+        }
+        if !self.has_ring(w, half) {
+            // No memory: this direction never leaves TCP, which is better than to come back.
+            half.reason.store(Reason::NoMemory.code(), Ordering::Relaxed);
+            return false;
         }
         if self.rising.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return false;
@@ -726,9 +731,8 @@ impl Conn {
             let _ = call::shutdown(fd, 0);
         }
         if write {
-            let deadline = call::now_ns() + 100_000_000;
-            while !self.go_up(w, mine) && call::now_ns() < deadline {
-                call::sched_yield();
+            if !self.go_up(w, mine) {
+                let _ = call::shutdown(fd, 1);
             }
             let _held = lock::lock(&mine.tx_lock);
             mine.flags.fetch_or(flag::SHUT, Ordering::Release);

@@ -171,6 +171,28 @@ impl Conn {
         Some((loc, 0))
     }
 
+    /// Whether there is a ring for what we send; takes the first one.
+    pub(super) fn has_ring(&'static self, w: &World, mine: &Half) -> bool {
+        if mine.loc.load(Ordering::Relaxed) != 0 {
+            return true;
+        }
+        if self.is_inherited(w, mine) {
+            return false;
+        }
+        let least = w.limits.order_min;
+        let Some(loc) = self.new_ring(w, least, least) else { return false };
+        // Two threads may come here: the second gives its own back.
+        let first = mine.loc.compare_exchange(0, loc.emit(), Ordering::Relaxed, Ordering::Relaxed);
+        if let Some(mut arena) = w.arena.lock() {
+            if first.is_ok() {
+                w.holds(self, &mut arena);
+            } else {
+                arena.free_block(&w.board, loc);
+            }
+        }
+        true
+    }
+
     /// Whether the connection was made by the process that we were forked from.
     fn is_inherited(&self, w: &World, mine: &Half) -> bool {
         w.board.slot() != Some(mine.slot.load(Ordering::Relaxed))
