@@ -14,7 +14,7 @@ use sys::sync::{AtomicU32, Ordering};
 pub struct Spin {
     /// Moving average of how long answered waits took, nanoseconds.
     took_ns: AtomicU32,
-    /// Confidence that spinning pays: 0 to [`SCORE_MAX`], offset by [`SCORE_START`].
+    /// Confidence that spinning pays: 0 to [`SCORE_MAX`].
     score: AtomicU32,
     /// Waits without a spin since the last attempt.
     idle: AtomicU32,

@@ -15,6 +15,8 @@ use sys::wait::WaitWord;
 
 use crate::{fds, ready, real};
 
+const SIOCATMARK: u64 = 0x8905;
+
 /// A value, or an errno.
 pub(crate) type Outcome = Result<usize, c_int>;
 
@@ -300,6 +302,10 @@ unsafe fn receive_ring(
                 }
                 // What has been read already is an answer: the rest only if it is there.
                 let more = total > 0 && flags & libc::MSG_WAITALL == 0;
+                if more && call::ioctl_int(fd, SIOCATMARK) == Ok(1) {
+                    // A read stops at urgent data.
+                    return Ok(total);
+                }
                 let flags = if more { flags | libc::MSG_DONTWAIT } else { flags };
                 let mut rest =
                     vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];

@@ -1,6 +1,6 @@
 //! The library that `shunt run` puts in front of libc in other people's programs.
 //!
-//! [`hooks`] holds the signatures; a descriptor that we do not follow costs one load. Whatever goes wrong with one that we do follow goes wrong for that connection only.
+//! `hooks` holds the signatures; a descriptor that we do not follow costs one load. Whatever goes wrong with one that we do follow goes wrong for that connection only.
 
 mod alloc;
 mod fds;

@@ -23,8 +23,8 @@ impl<'a> Buffers<'a> {
     ///
     /// # Safety
     ///
-    /// Each buffer is valid for its length, for reading when it is used by [`Self::to_ring`] or
-    /// [`Self::send`], for writing when it is used by [`Self::from_ring`] or [`Self::receive`], and
+    /// Each buffer is valid for its length, for reading when it is used by [`Self::to_ring`],
+    /// for writing when it is used by [`Self::from_ring`] or [`Self::receive`], and
     /// nobody else touches it for `'a`.
     pub unsafe fn new(list: &'a [libc::iovec]) -> Result<Self, i32> {
         let mut left = 0usize;

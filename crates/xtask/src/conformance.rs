@@ -45,7 +45,7 @@ struct Cli {
     /// Only the modules closest to sockets, and not the run with everything excluded
     #[arg(long)]
     quick: bool,
-    /// A Python that has its test package [python3]
+    /// A Python that has its test package (default: python3)
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
     /// Only these modules
