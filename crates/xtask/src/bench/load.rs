@@ -151,8 +151,12 @@ impl Load {
             |what: &str| format!("{what} --tcp -i 127.0.0.1 -p {port} -t {}", whole.max(2.0));
         let (program, args) = match self {
             Self::Wrk { c, close } => {
-                let header = if close { "-H Connection:close" } else { "" };
-                (find("wrk")?, format!("-t1 -c{c} -d{whole} {header} http://127.0.0.1:{port}/1k"))
+                let wrk = find("wrk")?;
+                let args = format!("-t1 -c{c} -d{whole} http://127.0.0.1:{port}/1k");
+                // One word with a space in it: wrk ignores a header that has none after its colon.
+                let header: &[&str] = if close { &["-H", "Connection: close"] } else { &[] };
+                let header = header.iter().map(OsString::from);
+                return Ok([wrk].into_iter().chain(header).chain(words(&args)).collect());
             }
             Self::Redis { .. } => bail!("redis-benchmark wants a number of requests"),
             Self::PingPong { size } | Self::PingPongTime { size } => (
