@@ -55,7 +55,7 @@ fn on_tcp(case: &str, role: &str) -> Outcome {
 }
 
 /// Cases that differ from kernel TCP at present, with the reason: `docs/conformance.md` lists them
-/// for people. They run all the same, and one that agrees must leave this list.
+/// for people. They run all the same.
 const KNOWN: &[(&str, &str)] = &[
     (
         "bad_pointers",
