@@ -122,7 +122,7 @@ fn files() -> Vec<Entry> {
             "settings; the first that exists is read. $XDG_CONFIG_HOME stands for ~/.config where it is set",
         ),
         (
-            "/dev/shm/shunt-UID/board-NETNS",
+            "/dev/shm/shunt-UID/board-NETNS-vN",
             "the board: who takes part, and the shared memory; one for each user and network namespace. \
              Made by the first program, and free to be removed when none runs",
         ),

@@ -74,7 +74,8 @@ impl Arena {
         }
         let index = self.halves.pop().ok_or(Reason::NoMemory)?;
         let half = board.map.half_known(index);
-        half.generation.fetch_add(1, Ordering::Relaxed);
+        // Release: that it was free, before its new number. Pairs with `Board::find`.
+        half.generation.fetch_add(1, Ordering::Release);
         Ok(index)
     }
 
@@ -202,6 +203,37 @@ impl Arena {
     pub fn free_block(&mut self, board: &Board, loc: Loc) {
         self.bytes_used = self.bytes_used.saturating_sub(loc.bytes());
         self.insert(loc);
+        self.account(board);
+    }
+
+    /// Gives pages of free blocks back to the system, but for about `keep` bytes.
+    pub fn trim(&mut self, board: &Board, keep: usize) {
+        let whole = PART.trailing_zeros();
+        for order in whole..=Loc::ORDER_MAX {
+            for block in self.free[order as usize].clone() {
+                let first = block & !(BLOCKS - 1);
+                let Some(entry) = self.parts.iter_mut().find(|(f, _)| *f == first) else {
+                    continue;
+                };
+                let from = (block - first) / PART;
+                for part in from..from + (1 << (order - whole)) {
+                    if entry.1 & 1 << part == 0 {
+                        continue;
+                    }
+                    if self.bytes_owned <= self.bytes_used + keep {
+                        return self.account(board);
+                    }
+                    let bytes = PART as usize * BLOCK_BYTES;
+                    board.map.release(
+                        board.fd(),
+                        (first + part * PART) as usize * BLOCK_BYTES,
+                        bytes,
+                    );
+                    entry.1 &= !(1 << part);
+                    self.bytes_owned -= bytes;
+                }
+            }
+        }
         self.account(board);
     }
 

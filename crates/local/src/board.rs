@@ -9,13 +9,14 @@ use std::net::SocketAddrV6;
 
 use sys::abi::{
     BLOCK_BYTES, DATA_AT, EXTENT_BYTES, EXTENTS, HALF_BYTES, HALVES_PER_BLOCK, Half, OWNER_HALVES,
-    SLOTS, Slot, half_state, slot_state,
+    SLOTS, Slot, VERSION, half_state, slot_state,
 };
 use sys::call;
+use sys::lock;
 use sys::map::{Access, Map, MapError};
 use sys::sync::{AtomicU32, AtomicU64, Ordering};
 
-use crate::Reason;
+use crate::{Reason, offer};
 
 /// `SO_NETNS_COOKIE`, absent from libc.
 const SO_NETNS_COOKIE: i32 = 71;
@@ -57,7 +58,7 @@ pub fn directory(dir: Option<&str>) -> String {
 /// If the namespace cannot be named, or the path cannot be written as one.
 pub fn locate(dir: Option<&str>) -> Result<(CString, u64), MapError> {
     let netns = netns()?;
-    let path = format!("{}/board-{netns:x}", directory(dir));
+    let path = format!("{}/board-{netns:x}-v{VERSION}", directory(dir));
     CString::new(path).map(|p| (p, netns)).map_err(|_| MapError::NotOurs)
 }
 
@@ -160,6 +161,20 @@ impl Ends {
     }
 }
 
+/// An offer on the board.
+#[derive(Clone, Copy, Debug)]
+pub struct Found<'b> {
+    /// Its word.
+    pub word: &'b AtomicU64,
+    /// The half that is offered.
+    pub half: u32,
+    /// Which connection of that half is meant: the half may serve another one by the time that the
+    /// word is taken.
+    pub generation: u32,
+    /// The half that has taken it already.
+    pub taker: Option<u32>,
+}
+
 /// This process on the board.
 #[derive(Debug)]
 pub struct Board {
@@ -171,6 +186,8 @@ pub struct Board {
     path: CString,
     /// Our slot plus one; 0: none yet.
     slot: AtomicU32,
+    /// Serialises the threads that take a slot: a process has one, and all its memory belongs to it.
+    taking: AtomicU32,
     netlink: AtomicU32,
     /// First number for descriptors of our own.
     high: i32,
@@ -192,6 +209,7 @@ impl Board {
             fd: AtomicU32::new(fd.cast_unsigned()),
             path,
             slot: AtomicU32::new(0),
+            taking: AtomicU32::new(0),
             netlink: AtomicU32::new(u32::MAX),
             high,
         })
@@ -233,6 +251,8 @@ impl Board {
     /// open, so that memory we share with it is not taken for a dead process's.
     pub fn forked(&self) {
         self.slot.store(0, Ordering::Relaxed);
+        // Whoever held it is not in this process.
+        self.taking.store(0, Ordering::Relaxed);
         // The netlink socket is shared with the parent: answers would go astray.
         let old = self.netlink.swap(u32::MAX, Ordering::Relaxed);
         if old != u32::MAX {
@@ -246,6 +266,10 @@ impl Board {
     ///
     /// [`Reason::NoSlot`] or [`Reason::NoMemory`].
     pub fn ensure_slot(&self) -> Result<u32, Reason> {
+        if let Some(slot) = self.slot() {
+            return Ok(slot);
+        }
+        let _taking = lock::lock(&self.taking).ok_or(Reason::NoSlot)?;
         if let Some(slot) = self.slot() {
             return Ok(slot);
         }
@@ -393,7 +417,11 @@ impl Board {
             (self.map.header().extents_used.load(Ordering::Relaxed) as usize).min(EXTENTS);
         for extent in DATA_AT / EXTENT_BYTES..extents {
             let word = self.map.owner(extent);
-            if word.load(Ordering::Acquire) & !OWNER_HALVES == slot + 1 {
+            // The word may have been overwritten; the lock tells whether somebody lives there.
+            let lock = EXTENT_LOCKS_AT + i64::try_from(extent).unwrap_or(0);
+            if word.load(Ordering::Acquire) & !OWNER_HALVES == slot + 1
+                && call::byte_locked(fd, lock) == Ok(false)
+            {
                 self.map.release(fd, extent * EXTENT_BYTES, EXTENT_BYTES);
                 word.store(0, Ordering::Release);
             }
@@ -441,15 +469,26 @@ impl Board {
             && self.map.slot(word - 1).state.load(Ordering::Acquire) == slot_state::LIVE
     }
 
+    /// CPU on which the process that listens on `port` was seen last; `u32::MAX`: not known.
+    #[must_use]
+    pub fn listener_cpu(&self, port: u16) -> u32 {
+        let word = self.map.port(port).load(Ordering::Relaxed);
+        match word.checked_sub(1) {
+            Some(slot) if (slot as usize) < SLOTS => {
+                self.map.slot(slot).cpu.load(Ordering::Relaxed)
+            }
+            _ => u32::MAX,
+        }
+    }
+
     /// Puts an offer on the board: our half, under the ends as we see them. Answers the number of
-    /// the word, to be asked by [`taken`].
+    /// the word, to be asked by [`offer::taken`].
     ///
     /// # Errors
     ///
     /// [`Reason::OffersFull`].
     pub fn offer(&self, half: u32, ends: Ends) -> Result<u64, Reason> {
         let line = self.map.offers(ends.hash());
-        let mine = u64::from(half) + 1;
         let first = Map::offer_index(ends.hash());
         let h = self.map.half_known(half);
         let note =
@@ -459,7 +498,7 @@ impl Board {
                 continue;
             }
             note(first + way as u64);
-            if word.compare_exchange(0, mine, Ordering::Release, Ordering::Relaxed).is_ok() {
+            if offer::publish(word, 0, half) {
                 return Ok(first + way as u64);
             }
         }
@@ -471,7 +510,7 @@ impl Board {
                 continue;
             }
             note(first + way as u64);
-            if word.compare_exchange(old, mine, Ordering::Release, Ordering::Relaxed).is_ok() {
+            if offer::publish(word, old, half) {
                 return Ok(first + way as u64);
             }
         }
@@ -479,53 +518,30 @@ impl Board {
     }
 
     fn stale(&self, word: u64) -> bool {
-        let Some((half, _)) = split(word) else { return true };
+        let Some((half, _)) = offer::split(word) else { return true };
         self.map.half(half).is_none_or(|h| {
             let state = h.state.load(Ordering::Acquire);
             state != half_state::OFFERED && state != half_state::ATTACHED
         })
     }
 
-    /// Finds the offer of the peer of a connection whose ends *we* see as `ends`: its word, its
-    /// half, and the half that has taken it already, if any.
+    /// Finds the offer of the peer of a connection whose ends *we* see as `ends`.
     #[must_use]
-    pub fn find(&self, ends: Ends) -> Option<(&AtomicU64, u32, Option<u32>)> {
+    pub fn find(&self, ends: Ends) -> Option<Found<'_>> {
         let theirs = ends.mirrored();
         let first = Map::offer_index(theirs.hash());
         self.map.offers(theirs.hash()).iter().zip(first..).find_map(|(word, index)| {
-            let (half, taker) = split(word.load(Ordering::Acquire))?;
+            let (half, taker) = offer::split(word.load(Ordering::Acquire))?;
             let h = self.map.half(half)?;
+            // Before all else of the half. Acquire: the half was free before it got this number, so
+            // what is read below is of this number or of a later one. Pairs with `Arena::half`.
+            let generation = h.generation.load(Ordering::Acquire);
             let state = h.state.load(Ordering::Acquire);
             let open = state == half_state::OFFERED || state == half_state::ATTACHED;
             // A word may have outlived its connection, and its half serve another one by now.
             let current = u64::from(h.offer_word.load(Ordering::Relaxed)) == index;
-            (open && current && theirs.are_of(h)).then_some((word, half, taker))
+            (open && current && theirs.are_of(h)).then_some(Found { word, half, generation, taker })
         })
-    }
-
-    /// Takes an offer for `server`; `false` if it was withdrawn or taken meanwhile.
-    #[must_use]
-    pub fn take(word: &AtomicU64, client: u32, server: u32) -> bool {
-        let open = u64::from(client) + 1;
-        let taken = open | (u64::from(server) + 1) << 32;
-        // Release: our half's words before the word that leads to it. Pairs with `taken`.
-        word.compare_exchange(open, taken, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-    }
-
-    /// Takes our offer back; `false` if it has been taken.
-    #[must_use]
-    pub fn withdraw(word: &AtomicU64, half: u32) -> bool {
-        let open = u64::from(half) + 1;
-        word.compare_exchange(open, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()
-            || split(word.load(Ordering::Acquire)).is_none_or(|(h, _)| h != half)
-    }
-
-    /// Clears the word of an offer of ours, taken or not.
-    pub fn clear(word: &AtomicU64, half: u32) {
-        let now = word.load(Ordering::Relaxed);
-        if split(now).is_some_and(|(h, _)| h == half) {
-            let _ = word.compare_exchange(now, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
     }
 
     /// The netlink socket, opened once per process.
@@ -563,22 +579,5 @@ fn out_of_the_way(fd: i32, high: i32) -> i32 {
             up
         }
         Err(_) => fd,
-    }
-}
-
-/// The client half and the taker in an offer word.
-fn split(word: u64) -> Option<(u32, Option<u32>)> {
-    #[expect(clippy::cast_possible_truncation, reason = "the two halves")]
-    let (client, taker) = (word as u32, (word >> 32) as u32);
-    client.checked_sub(1).map(|c| (c, taker.checked_sub(1)))
-}
-
-/// Who has taken the offer of `half`.
-#[must_use]
-pub fn taken(word: &AtomicU64, half: u32) -> Option<u32> {
-    // Acquire: the taker's half. Pairs with `Board::take`.
-    match split(word.load(Ordering::Acquire)) {
-        Some((h, Some(taker))) if h == half => Some(taker),
-        _ => None,
     }
 }

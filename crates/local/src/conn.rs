@@ -18,18 +18,20 @@ use std::net::SocketAddrV6;
 use sys::abi::{BLOCK_BYTES, EXTENT_BYTES, Half, Loc, half_flags as flag, half_state};
 use sys::iov::Buffers;
 use sys::lock::{self, Guarded};
-use sys::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use sys::sync::{AtomicU32, AtomicU64, Ordering, full_fence};
 use sys::wait::{self, WaitWord};
 use sys::{call, diag, ring};
 
 use crate::arena::Arena;
-use crate::board::{self, Board, Ends};
+use crate::board::Ends;
 use crate::spin::Spin;
+use crate::switch::{self, Sending};
 use crate::world::World;
-use crate::{Level, Reason};
+use crate::{Level, Reason, offer};
 
 mod attach;
 mod demote;
+mod peek;
 mod send;
 
 const MSG_PEEK: i32 = 2;
@@ -144,6 +146,12 @@ pub struct Registration {
     pub flags: AtomicU32,
     /// State of the peer's flags at the last report.
     pub seen_flags: AtomicU32,
+    /// Events that the kernel was asked for last.
+    pub asked: AtomicU32,
+    /// Identity of a set in which the kernel keeps a registration that the program has taken out.
+    pub parked: AtomicU64,
+    /// Where it was last in the list of the set: a guess.
+    pub at: AtomicU32,
 }
 
 /// Bits of [`Registration::flags`].
@@ -171,6 +179,11 @@ pub struct Conn {
     pub refs: AtomicU32,
     /// A descriptor that leads here.
     pub fd: AtomicU32,
+    /// Calls in flight that may sleep, and so may see the descriptor closed by another thread.
+    pub inside: AtomicU32,
+    /// A duplicate of the descriptor plus one, made when it was closed under such a call: the kernel
+    /// must not end the connection before the call does.
+    pub kept: AtomicU32,
     /// `O_NONBLOCK`: 0 unknown, 1 off, 2 on.
     pub nonblock: AtomicU32,
     /// Port of the listener, for the rules.
@@ -183,14 +196,10 @@ pub struct Conn {
     half: AtomicU32,
     /// The peer's half plus one.
     peer: AtomicU32,
-    /// Bytes sent on TCP so far.
-    tcp_tx: AtomicU64,
+    /// How our direction leaves TCP.
+    tx: Sending,
     /// Bytes received from TCP so far, before the attachment.
     tcp_rx: AtomicU64,
-    /// Calls that are sending on TCP at the moment.
-    tx_busy: AtomicU32,
-    /// 0: our direction is on TCP; 1: somebody is about to switch it; 2: it is in the ring.
-    rising: AtomicU32,
     /// Times that a server has looked for an offer in vain.
     tries: AtomicU32,
     /// [`kernel`].
@@ -207,6 +216,11 @@ pub struct Conn {
     pub options: AtomicU32,
     /// Calls without effect since the kernel was asked last.
     idle_calls: AtomicU32,
+    /// Threads in a receive of the kernel's that began before the attachment: a doorbell must wake
+    /// them.
+    in_kernel: AtomicU32,
+    /// Serialises the count of bytes received by TCP with the attachment that relies on it.
+    counting: AtomicU32,
     /// Event sets.
     pub sets: [Registration; SETS],
     /// What spinning for this connection has taught.
@@ -221,8 +235,6 @@ impl Conn {
             &self.phase,
             &self.half,
             &self.peer,
-            &self.tx_busy,
-            &self.rising,
             &self.tries,
             &self.kernel,
             &self.error,
@@ -230,15 +242,21 @@ impl Conn {
             &self.nonblock,
             &self.port,
             &self.idle_calls,
+            &self.in_kernel,
+            &self.counting,
             &self.options,
+            &self.inside,
+            &self.kept,
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.tcp_tx, &self.tcp_rx, &self.loc_checked, &self.offer] {
+        for word in [&self.tcp_rx, &self.loc_checked, &self.offer] {
             word.store(0, Ordering::Relaxed);
         }
+        self.tx.reset();
         for set in &self.sets {
             set.set.store(0, Ordering::Relaxed);
+            set.parked.store(0, Ordering::Relaxed);
             set.flags.store(0, Ordering::Relaxed);
         }
         self.forks.store(forks, Ordering::Relaxed);
@@ -298,6 +316,13 @@ impl Conn {
         }
     }
 
+    /// The descriptor of a call that began with `fd`: another one when that was closed meanwhile.
+    #[must_use]
+    pub fn descriptor(&self, fd: i32) -> i32 {
+        // Acquire: the duplicate is made before it is told. Pairs with the store of who closes.
+        self.kept.load(Ordering::Acquire).checked_sub(1).map_or(fd, u32::cast_signed)
+    }
+
     /// Whether another process may use this connection too.
     #[must_use]
     pub fn is_shared(&self, w: &World) -> bool {
@@ -322,28 +347,16 @@ impl Conn {
         }
     }
 
-    /// Counts bytes that went by TCP on a connection that may still be attached; see
-    /// [`Self::tcp_send_begins`].
-    pub fn tcp_sent(&self, n: usize) {
-        self.tcp_tx.fetch_add(n as u64, Ordering::Relaxed);
-    }
-
     /// A send on TCP begins; `false`: the connection has been attached meanwhile, use the ring.
     #[must_use]
     pub fn tcp_send_begins(&self) -> bool {
-        self.tx_busy.fetch_add(1, Ordering::SeqCst);
         // Until our direction has switched, an attached connection sends by TCP too.
-        if self.phase() == Phase::Busy || self.rising.load(Ordering::SeqCst) != 0 {
-            self.tcp_send_ends(0);
-            return false;
-        }
-        true
+        self.tx.begins(|| self.phase() == Phase::Busy)
     }
 
     /// A send on TCP has ended, and moved `n` bytes.
     pub fn tcp_send_ends(&self, n: usize) {
-        self.tcp_sent(n);
-        self.tx_busy.fetch_sub(1, Ordering::SeqCst);
+        self.tx.ends(n);
     }
 
     // ----- receiving -------------------------------------------------------------------------
@@ -370,9 +383,8 @@ impl Conn {
     /// Whether the next byte is the ring's.
     #[inline]
     fn in_ring(&self, mine: &Half, peer: &Half) -> bool {
-        // Acquire: `up_at` before the flag that says it is there. Pairs with `go_up`.
-        peer.flags.load(Ordering::Acquire) & flag::UP != 0
-            && mine.tcp_rx.load(Ordering::Relaxed) >= peer.up_at.load(Ordering::Relaxed)
+        switch::risen(&peer.flags, &peer.up_at)
+            .is_some_and(|at| mine.tcp_rx.load(Ordering::Relaxed) >= at)
     }
 
     /// Where the bytes from `head` on are: the ring, and up to which offset. `None`: what the peer
@@ -430,9 +442,9 @@ impl Conn {
             return self.broken(w, fd, mine);
         };
         let capacity = loc.bytes();
-        if peer.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
-            // Bytes behind `down_at` were sent again by TCP.
-            let until = peer.down_at.load(Ordering::Relaxed).wrapping_sub(head);
+        if let Some(at) = switch::fallen(&peer.flags, &peer.down_at) {
+            // Bytes behind it were sent again by TCP.
+            let until = at.wrapping_sub(head);
             if until < there as u64 {
                 #[expect(clippy::cast_possible_truncation, reason = "less than there")]
                 {
@@ -446,6 +458,8 @@ impl Conn {
         let n = there.min(to.left());
         if flags & MSG_TRUNC == 0 {
             to.from_ring(w.board.map.ring(loc), head, n);
+        } else {
+            to.discard(n);
         }
         if flags & MSG_PEEK != 0 {
             return Got::Bytes(n);
@@ -456,7 +470,7 @@ impl Conn {
         add64(&mine.bytes_rx, n as u64);
         add32(&mine.n_rx, 1);
         // Either the producer sees the room, or we see that it waits. Pairs with `wait_for_room`.
-        fence(Ordering::SeqCst);
+        full_fence();
         if peer.room_wait.load(Ordering::Relaxed) != 0 {
             // As a kernel socket becomes writable when a third is free.
             let left = there - n;
@@ -482,7 +496,8 @@ impl Conn {
         if peer.bells.load(Ordering::Acquire) == mine.drained.load(Ordering::Relaxed) {
             return;
         }
-        if mine.sleepers.load(Ordering::Relaxed) > 1 {
+        if self.sleepers(mine) > 0 {
+            // Another thread relies on it.
             return;
         }
         // Only if really empty: a bell must stay while there is something to read.
@@ -493,6 +508,23 @@ impl Conn {
         }
     }
 
+    /// Threads that wait in the kernel for a doorbell of this connection, outside of event sets.
+    #[must_use]
+    pub fn sleepers(&self, mine: &Half) -> u32 {
+        mine.sleepers.load(Ordering::Relaxed) + self.in_kernel.load(Ordering::SeqCst)
+    }
+
+    /// A receive of the kernel's begins on a connection that another thread may attach meanwhile.
+    /// `None`: it is attached already.
+    #[must_use]
+    pub fn receiving(&self) -> Option<Receiving<'_>> {
+        let guard = Receiving(self);
+        // Either we see the attachment, or whoever attaches sees us. Pairs with `set_phase` and
+        // `sleepers`.
+        self.in_kernel.fetch_add(1, Ordering::SeqCst);
+        (self.phase() != Phase::Attached).then_some(guard)
+    }
+
     /// Arms for one doorbell with a new sequence number. The caller looks once more after this.
     pub fn arm_cold(&self, mine: &Half) {
         let seq = mine.arm_seq.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
@@ -501,7 +533,11 @@ impl Conn {
 
     /// Takes doorbells out of the TCP stream, at most as many as were announced.
     pub fn drain_bells(&self, mine: &Half, peer: &Half, fd: i32) {
-        let announced = peer.bells.load(Ordering::Acquire);
+        if Self::before(mine, peer) > 0 {
+            // They lie behind bytes of the stream.
+            return;
+        }
+        let announced = switch::announced(&peer.bells);
         let mut drained = mine.drained.load(Ordering::Relaxed);
         let mut sink = [0u8; 256];
         while announced.wrapping_sub(drained).cast_signed() > 0 {
@@ -528,6 +564,15 @@ impl Conn {
                 }
             }
         }
+    }
+
+    /// Bytes of TCP that come before the ring and have not been read.
+    fn before(mine: &Half, peer: &Half) -> u64 {
+        if peer.flags.load(Ordering::Acquire) & flag::UP == 0 {
+            return 0;
+        }
+        let taken = mine.tcp_rx.load(Ordering::Relaxed);
+        peer.up_at.load(Ordering::Relaxed).saturating_sub(taken)
     }
 
     /// Keeps an errno that a look has taken from the socket.
@@ -592,16 +637,21 @@ impl Conn {
         }
         let own = mine.flags.load(Ordering::Relaxed);
         if own & flag::SHUT_RD != 0 {
-            return if own & flag::SHUT != 0 { Got::Kernel } else { Got::End };
+            self.drain_bells(mine, peer, fd);
+            let left = mine.drained.load(Ordering::Relaxed) != peer.bells.load(Ordering::Acquire);
+            return if own & flag::SHUT != 0 && !left { Got::Kernel } else { Got::End };
         }
         self.drained(mine, peer, fd, head);
         if ring::tail(&peer.tail) != head {
             return Got::Failed(EAGAIN_RETRY);
         }
-        // A peer that was killed wrote no flag: ask the kernel now and then.
+        // A peer that was killed wrote no flag: ask the kernel now and then. Who waits hears of it
+        // anyway; this is for programs that only ever try.
         let hints =
             self.kernel.load(Ordering::Relaxed) & (kernel::RDHUP | kernel::HUP | kernel::ERR);
-        if hints != 0 || self.idle_calls.fetch_add(1, Ordering::Relaxed) % 32 == 31 {
+        let calls = self.idle_calls.load(Ordering::Relaxed).wrapping_add(1);
+        self.idle_calls.store(calls, Ordering::Relaxed);
+        if hints != 0 || calls.is_multiple_of(IDLE_CALLS) {
             return self.at_end(w, fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
         }
         Got::Empty
@@ -648,14 +698,23 @@ impl Conn {
             usize::MAX
         };
         let max = max.min(to.left());
+        let start = to.clone();
         match to.receive(fd, max, flags & (MSG_PEEK | MSG_TRUNC)) {
             Ok(0) if max == 0 => Got::Bytes(0),
             Ok(0) => {
                 self.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
                 Got::End
             }
-            Ok(n) => {
-                let n = if up { n } else { self.trim(mine, peer, taken, n, flags) };
+            Ok(mut n) => {
+                if !up {
+                    let keep = self.trim(mine, peer, taken, n, flags);
+                    if keep < n {
+                        // What follows overwrites the doorbells.
+                        *to = start;
+                        to.discard(keep);
+                        n = keep;
+                    }
+                }
                 if flags & MSG_PEEK == 0 {
                     mine.tcp_rx.store(taken + n as u64, Ordering::Relaxed);
                 }
@@ -690,25 +749,97 @@ impl Conn {
 
     /// The peer's stream is at its end, as it has said itself.
     fn after_end(&self, w: &World, fd: i32, mine: &Half, peer: &Half, peer_flags: u32) -> Got {
+        if peer_flags & (flag::SHUT | flag::OVER) == flag::OVER && !self.is_told(mine) {
+            // The kernel knows how it ended.
+            let taken = self.error.swap(0, Ordering::Relaxed).cast_signed();
+            let errno = if taken == 0 { call::getsockopt(fd, 1, 4).unwrap_or(0) } else { taken };
+            return if errno == 0 { Got::End } else { self.tell_reset(fd, mine, errno) };
+        }
         if peer_flags & (flag::CLOSED | flag::RESET) != flag::CLOSED | flag::RESET {
             // That the kernel may have made a reset of it, because of an unread doorbell, is ours
             // to hide.
             return Got::End;
         }
-        if self.kernel.load(Ordering::Relaxed) & kernel::TOLD == 0 {
-            // The kernel's own reset is on its way: its error must not be told twice.
-            let deadline = call::now_ns() + RESET_NS;
-            while !call::hung_up(fd) && call::now_ns() < deadline {
-                call::sched_yield();
-            }
-            return self.tell_reset(fd, 104);
+        if peer_flags & flag::SHUT != 0 {
+            // Behind its end a stream gives no error; who sends, or asks for it, gets that.
+            return Got::End;
         }
-        let _ = (w, mine, peer);
+        if !self.is_told(mine) {
+            self.await_reset(fd);
+            return self.tell_reset(fd, mine, ECONNRESET);
+        }
+        let _ = (w, peer);
         Got::End
     }
 
+    /// The kernel's own reset is on its way: its error must not be told twice.
+    pub(super) fn await_reset(&self, fd: i32) {
+        let deadline = call::now_ns() + RESET_NS;
+        while !call::hung_up(fd) && call::now_ns() < deadline {
+            call::sched_yield();
+        }
+    }
+
+    /// The error of a reset, as the kernel would call it: after the peer's end it is a broken pipe.
+    pub(super) fn named(mine: &Half, peer: &Half, errno: i32) -> i32 {
+        let ended = peer.flags.load(Ordering::Acquire) & flag::SHUT != 0
+            && mine.flags.load(Ordering::Relaxed) & flag::SHUT == 0;
+        if errno == ECONNRESET && ended { EPIPE } else { errno }
+    }
+
+    /// Whether the error of a reset has been told, here or in another process that shares this end.
+    #[must_use]
+    pub fn is_told(&self, mine: &Half) -> bool {
+        self.kernel.load(Ordering::Relaxed) & kernel::TOLD != 0
+            || mine.flags.load(Ordering::Relaxed) & flag::TOLD != 0
+    }
+
+    /// Tells an error that a look of ours has taken from the socket.
+    pub fn tell_kept(&self, w: &World, fd: i32) -> Option<i32> {
+        let errno = self.error.swap(0, Ordering::Relaxed).cast_signed();
+        let (mine, _) = self.halves(w).filter(|_| errno != 0)?;
+        let _ = self.tell_reset(fd, mine, errno);
+        Some(errno)
+    }
+
+    /// The kernel itself tells an error to the program: not again from us, if it is that of a reset.
+    pub fn tells(&self, w: &World, errno: i32) {
+        if errno == ECONNRESET
+            && let Some((mine, _)) = self.halves(w)
+        {
+            mine.flags.fetch_or(flag::TOLD, Ordering::Relaxed);
+            self.kernel.fetch_and(!(kernel::ERR | kernel::RESET), Ordering::Relaxed);
+            self.kernel.fetch_or(kernel::TOLD, Ordering::Relaxed);
+        }
+    }
+
+    /// Keeps an error for the next call, which was to be told by one that had bytes to give.
+    pub fn tell_later(&self, w: &World, errno: i32) {
+        self.error.store(errno.cast_unsigned(), Ordering::Relaxed);
+        self.kernel.fetch_and(!kernel::TOLD, Ordering::Relaxed);
+        if let Some((mine, _)) = self.halves(w) {
+            mine.flags.fetch_and(!flag::TOLD, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the peer has closed, and not made a reset of it: whatever the kernel then says comes of
+    /// a doorbell that was left unread.
+    #[must_use]
+    pub const fn closed_cleanly(peer_flags: u32) -> bool {
+        peer_flags & (flag::CLOSED | flag::RESET | flag::OVER) == flag::CLOSED
+    }
+
+    /// Whether bytes were sent after the peer had closed, here or in another process that shares this
+    /// end: then what the kernel says counts.
+    #[must_use]
+    pub fn sent_after(&self, mine: &Half) -> bool {
+        self.kernel.load(Ordering::Relaxed) & kernel::AFTER_CLOSE != 0
+            || mine.flags.load(Ordering::Relaxed) & flag::AFTER != 0
+    }
+
     /// The error of a reset, once.
-    fn tell_reset(&self, fd: i32, errno: i32) -> Got {
+    pub(super) fn tell_reset(&self, fd: i32, mine: &Half, errno: i32) -> Got {
+        mine.flags.fetch_or(flag::TOLD, Ordering::Relaxed);
         let _ = call::getsockopt::<i32>(fd, 1, 4);
         self.error.store(0, Ordering::Relaxed);
         self.kernel.fetch_and(!(kernel::ERR | kernel::RESET), Ordering::Relaxed);
@@ -752,7 +883,9 @@ impl Conn {
         peer: &Half,
         peer_flags: u32,
     ) -> Option<Got> {
-        self.drain_bells(mine, peer, fd);
+        if self.sleepers(mine) == 0 {
+            self.drain_bells(mine, peer, fd);
+        }
         if ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed)
             && peer_flags & flag::DOWN == 0
             && mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN == 0
@@ -793,10 +926,10 @@ impl Conn {
             return Some(Got::End);
         }
         if hints & kernel::RESET != 0 {
-            return Some(self.tell_reset(fd, if errno == 0 { 104 } else { errno }));
+            return Some(self.tell_reset(fd, mine, if errno == 0 { ECONNRESET } else { errno }));
         }
         if errno != 0 {
-            return Some(self.tell_reset(fd, errno));
+            return Some(self.tell_reset(fd, mine, errno));
         }
         Some(Got::End)
     }
@@ -820,7 +953,7 @@ impl Conn {
         if flags & flag::DOWN != 0 {
             let announced = peer.bells.load(Ordering::Relaxed);
             let bells = announced.wrapping_sub(mine.drained.load(Ordering::Relaxed)) as usize;
-            let after = in_tcp().saturating_sub(bells);
+            let after = in_tcp().saturating_sub(bells + before);
             return Some(before + ring(peer.down_at.load(Ordering::Relaxed)) + after);
         }
         let in_ring = ring(ring::tail(&peer.tail));
@@ -852,14 +985,20 @@ impl Conn {
     /// Sends one byte of TCP, announced before it is sent.
     #[cold]
     fn ring_bell(&self, fd: i32, mine: &Half) -> bool {
+        if mine.flags.load(Ordering::Acquire) & flag::UP == 0 {
+            // Another thread may be sending by TCP: a doorbell would lie among its bytes. It rings when
+            // our direction has switched, see `go_up`.
+            return false;
+        }
+        #[cfg(feature = "watchdog")]
+        if crate::watchdog::swallows() {
+            return true;
+        }
         // What is announced and what is sent must agree to the byte.
         let Some(_held) = lock::lock(&mine.bell_lock) else { return false };
-        if mine.bell_owed.load(Ordering::Relaxed) == 0 {
-            let n = mine.bells.load(Ordering::Relaxed);
-            // Release: announced before it is there to be read. Pairs with `drain_bells`.
-            mine.bells.store(n.wrapping_add(1), Ordering::Release);
+        if !switch::announce(&mine.flags, &mine.bells, &mine.bell_owed) {
+            return false;
         }
-        mine.bell_owed.store(1, Ordering::Relaxed);
         if mine.bells.load(Ordering::Relaxed) > 1 || mine.up_at.load(Ordering::Relaxed) > 0 {
             self.free_doorbells(fd);
         }
@@ -929,12 +1068,21 @@ impl Conn {
     }
 
     /// Whether the kernel says that the peer's socket is closed. After our own shutdown of receiving
-    /// it says half of that by itself.
+    /// it says half of that by itself; and a peer that sends by TCP ends that direction in the kernel,
+    /// and is still there.
     #[inline]
-    pub(super) fn seems_gone(&self, mine: &Half) -> bool {
+    pub(super) fn seems_gone(&self, mine: &Half, peer: &Half) -> bool {
         let hints = self.kernel.load(Ordering::Relaxed);
         hints & (kernel::HUP | kernel::ERR) != 0
-            || hints & kernel::RDHUP != 0 && mine.flags.load(Ordering::Relaxed) & flag::SHUT_RD == 0
+            || hints & kernel::RDHUP != 0
+                && mine.flags.load(Ordering::Relaxed) & flag::SHUT_RD == 0
+                && !Self::shut_in_kernel(peer)
+    }
+
+    /// Whether the peer has shut down sending, and its bytes go by TCP.
+    fn shut_in_kernel(peer: &Half) -> bool {
+        let flags = peer.flags.load(Ordering::Acquire);
+        flags & flag::SHUT != 0 && flags & (flag::UP | flag::DOWN) != flag::UP
     }
 
     /// Whether a wait for bytes (`room`: or for room) can end now.
@@ -946,15 +1094,31 @@ impl Conn {
             return true;
         }
         if room {
-            self.seems_gone(mine) || self.has_room(mine, peer)
+            self.seems_gone(mine, peer) || self.has_room(mine, peer)
         } else {
             self.may_read(mine, peer)
         }
     }
 }
 
+/// A receive of the kernel's that is going on: see [`Conn::receiving`].
+#[derive(Debug)]
+pub struct Receiving<'a>(&'a Conn);
+
+impl Drop for Receiving<'_> {
+    fn drop(&mut self) {
+        self.0.in_kernel.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// A value of [`Got::Failed`] that never reaches a program: look again, something came meanwhile.
 pub const EAGAIN_RETRY: i32 = 0x7fff;
+
+const ECONNRESET: i32 = 104;
+const EPIPE: i32 = 32;
+/// Reads of nothing after which the kernel is asked whether the peer is still there: some tens of
+/// microseconds of a loop that does nothing else.
+const IDLE_CALLS: u32 = 512;
 
 /// How long the kernel's reset may lag behind the word of the peer.
 const RESET_NS: u64 = 10_000_000;

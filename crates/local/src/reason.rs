@@ -82,8 +82,8 @@ reasons! {
     Splice = 22, "splice";
     /// Peer's rings made no sense.
     PeerBroken = 23, "peer wrote nonsense into its ring";
-    /// The connection was too short to pay.
-    Short = 24, "not worth it (short connections on one CPU)";
+    /// One end had shut down or closed before they had met.
+    Short = 24, "ended before it was attached";
     /// Switched off.
     Off = 25, "switched off";
     /// Offered, and the peer has not taken it (yet).

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use sys::abi::{SLOTS, Slot, WAITERS};
+use sys::call;
 use sys::lock::Guarded;
 use sys::map::MapError;
 use sys::sync::{AtomicU32, Ordering};
@@ -13,9 +14,24 @@ use crate::board::Board;
 use crate::conn::Conn;
 use crate::{Limits, Reason};
 
-/// Ring bytes that connections may hold while nothing is in them; beyond it, drained rings of other
-/// connections are taken back first.
-const HOLD_BYTES: usize = 2 << 20;
+/// Ring bytes that connections may hold while nothing is in them; beyond it, whoever takes another
+/// ring takes back those that others have not used for [`IDLE_NS`].
+const HOLD_BYTES: usize = 512 << 10;
+/// Longer than the pauses of a connection that is one of hundreds in use, nanoseconds.
+const IDLE_NS: u64 = 10_000_000;
+/// A program that sleeps for so long with many rings held tidies up, nanoseconds.
+pub const TIDY_NS: u64 = 2 * IDLE_NS;
+/// Holders that are looked at for each ring that is taken: more than one, so that idle ones shrink.
+const LOOKS: usize = 4;
+
+/// A connection that holds a ring.
+#[derive(Debug)]
+struct Holder {
+    conn: &'static Conn,
+    /// What it had sent when it was looked at last, and when that was.
+    sent: u64,
+    looked_ns: u64,
+}
 
 /// One process's part in Shunt.
 #[derive(Debug)]
@@ -33,13 +49,15 @@ pub struct World {
     /// 1 in a forked child.
     child: AtomicU32,
     /// Connections that hold a ring, oldest first.
-    holders: Guarded<VecDeque<&'static Conn>>,
+    holders: Guarded<VecDeque<Holder>>,
     /// Connection records that nobody uses.
     spare: Guarded<Vec<&'static Conn>>,
     /// For each waiter of all processes, the sleep for which we have rung.
     rung: Box<[AtomicU32]>,
     /// Waiters of this process in use, a bit each.
     waiters: AtomicU32,
+    /// Held while memory of a peer is open for writing.
+    pub(crate) lending: Guarded<()>,
 }
 
 impl World {
@@ -61,6 +79,7 @@ impl World {
             spare: Guarded::default(),
             rung: (0..SLOTS * WAITERS).map(|_| AtomicU32::new(0)).collect(),
             waiters: AtomicU32::new(0),
+            lending: Guarded::default(),
         })
     }
 
@@ -69,7 +88,9 @@ impl World {
         self.forks.fetch_add(1, Ordering::Relaxed);
         self.child.store(1, Ordering::Relaxed);
         self.board.forked();
-        for word in [self.arena.word(), self.holders.word(), self.spare.word()] {
+        let locks =
+            [&self.arena.word(), &self.holders.word(), &self.spare.word(), &self.lending.word()];
+        for word in locks {
             // Whoever held it is not in this process.
             word.store(0, Ordering::Relaxed);
         }
@@ -92,6 +113,17 @@ impl World {
     #[must_use]
     pub fn slot(&self) -> Option<&Slot> {
         self.board.my_slot()
+    }
+
+    /// Says on which CPU an event loop of ours runs, when that changes.
+    #[inline]
+    pub fn note_cpu(&self) {
+        if let Some(slot) = self.slot() {
+            let cpu = call::cpu();
+            if slot.cpu.load(Ordering::Relaxed) != cpu {
+                slot.cpu.store(cpu, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Counts a connection that is on TCP.
@@ -123,23 +155,55 @@ impl World {
     /// that is much.
     pub(crate) fn holds(&self, conn: &'static Conn, arena: &mut Arena) {
         let Some(mut holders) = self.holders.lock() else { return };
-        holders.push_back(conn);
-        let mut tries = 4;
-        while arena.bytes_used() > HOLD_BYTES && tries > 0 {
-            tries -= 1;
-            let Some(other) = holders.pop_front() else { return };
-            if std::ptr::eq(other, conn) || !other.drop_idle_ring(self, arena) {
-                holders.push_back(other);
+        let now = call::now_ns();
+        holders.push_back(Holder { conn, sent: conn.sent(self), looked_ns: now });
+        for _ in 0..LOOKS {
+            if arena.bytes_used() <= HOLD_BYTES {
+                return;
             }
+            let Some(mut oldest) = holders.pop_front() else { return };
+            let sent = oldest.conn.sent(self);
+            let idle = sent == oldest.sent && now.saturating_sub(oldest.looked_ns) > IDLE_NS;
+            if idle && !std::ptr::eq(oldest.conn, conn) && oldest.conn.drop_idle_ring(self, arena) {
+                continue;
+            }
+            if sent != oldest.sent {
+                (oldest.sent, oldest.looked_ns) = (sent, now);
+            }
+            holders.push_back(oldest);
         }
+    }
+
+    /// Whether connections hold so many rings that those that do nothing should give theirs back.
+    #[must_use]
+    pub fn holds_much(&self) -> bool {
+        self.arena.try_lock().is_some_and(|arena| arena.bytes_used() > HOLD_BYTES)
+    }
+
+    /// Takes back the rings of all connections that have done nothing for a while. For a program that
+    /// does nothing itself: see [`TIDY_NS`].
+    pub fn tidy(&self) {
+        let Some(mut arena) = self.arena.try_lock() else { return };
+        let Some(mut holders) = self.holders.try_lock() else { return };
+        let now = call::now_ns();
+        holders.retain_mut(|holder| {
+            let sent = holder.conn.sent(self);
+            let idle = now.saturating_sub(holder.looked_ns) > IDLE_NS;
+            if sent != holder.sent {
+                (holder.sent, holder.looked_ns) = (sent, now);
+                return true;
+            }
+            !(idle && holder.conn.drop_idle_ring(self, &mut arena))
+        });
+        arena.trim(&self.board, HOLD_BYTES);
     }
 
     /// Forgets a connection that closes.
     pub(crate) fn holds_no_more(&self, conn: &'static Conn) {
         if let Some(mut holders) = self.holders.lock()
-            && let Some(at) = holders.iter().position(|c| std::ptr::eq(*c, conn))
+            && let Some(at) = holders.iter().rposition(|h| std::ptr::eq(h.conn, conn))
         {
-            holders.swap_remove_back(at);
+            holders.remove(at);
         }
     }
 

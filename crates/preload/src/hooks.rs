@@ -3,6 +3,9 @@
 
 #![expect(unreachable_pub, reason = "exported to the dynamic linker, not to Rust")]
 
+mod asynchronous;
+mod numbers;
+mod printing;
 mod process;
 mod receiving;
 mod sending;
@@ -12,7 +15,7 @@ mod waiting;
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use libc::{
-    FILE, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
+    FILE, aiocb, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
     sigset_t, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t, timespec, timeval,
 };
 use local::Reason;

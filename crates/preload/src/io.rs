@@ -13,7 +13,7 @@ use sys::lock;
 use sys::sync::Ordering;
 use sys::wait::WaitWord;
 
-use crate::{fds, ready, real};
+use crate::{fds, life, ready, real};
 
 const SIOCATMARK: u64 = 0x8905;
 
@@ -73,7 +73,7 @@ pub(crate) fn to_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: 
     match phase(conn) {
         Phase::Tcp | Phase::Listener => true,
         // Both directions have ended: nothing will move any more.
-        Phase::Attached if conn.has_ended(w) => true,
+        Phase::Attached if conn.has_ended(w) || conn.is_stranded(w, fd) => true,
         _ => {
             let done = conn.demote(w, fd, reason);
             if done {
@@ -123,14 +123,15 @@ pub(crate) unsafe fn receive(
         conn.io_seen(w);
         settle(w, conn, fd, false);
     }
+    let mut held = None;
     if phase(conn) != Phase::Attached {
         // SAFETY: the caller's promise.
-        if let Some(out) = unsafe { receive_tcp(w, conn, fd, iov, flags) } {
+        if let Some(out) = unsafe { receive_tcp(w, conn, fd, iov, flags, &mut held) } {
             return out;
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { receive_ring(w, conn, fd, iov, flags) }
+    unsafe { receive_ring(w, conn, conn.descriptor(fd), iov, flags) }
 }
 
 /// A receive before the attachment. `None`: attached meanwhile, and nothing of the program's read.
@@ -140,6 +141,7 @@ unsafe fn receive_tcp(
     fd: c_int,
     iov: &[iovec],
     flags: c_int,
+    held: &mut Option<Held>,
 ) -> Option<Outcome> {
     // The kernel would wait for more bytes than may come by TCP.
     let offered = phase(conn) == Phase::Offered;
@@ -154,8 +156,15 @@ unsafe fn receive_tcp(
         settle(w, conn, fd, false);
         return None;
     }
+    let receiving = conn.receiving()?;
+    if !dont_wait(w, conn, fd, flags) {
+        *held = Some(Held::new(w, conn));
+    }
     // SAFETY: the caller's promise.
     let out = unsafe { receive_kernel(fd, iov, flags_now) };
+    drop(receiving);
+    received(w, conn);
+    let fd = conn.descriptor(fd);
     let n = *out.as_ref().unwrap_or(&0);
     if n == 0 {
         // An end or an error may have overtaken what the peer wrote to the ring before it.
@@ -181,7 +190,16 @@ unsafe fn receive_tcp(
         _ => {}
     }
     let n = kept?;
-    if !all && phase(conn) == Phase::Attached && n < iov.iter().map(|v| v.iov_len).sum() {
+    let in_ring = || {
+        conn.halves(w).is_some_and(|(_, peer)| {
+            peer.flags.load(Ordering::Acquire) & sys::abi::half_flags::UP != 0
+        })
+    };
+    if !all
+        && phase(conn) == Phase::Attached
+        && n < iov.iter().map(|v| v.iov_len).sum()
+        && in_ring()
+    {
         // The stream goes on in the ring at once.
         let mut more = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
         let count = skip(iov, n, &mut more);
@@ -194,7 +212,8 @@ unsafe fn receive_tcp(
         // SAFETY: the caller's promise.
         let mut rest = unsafe { Buffers::new(iov) }.ok()?;
         let total = rest.left();
-        if n < total {
+        // A read stops at urgent data.
+        if n < total && call::ioctl_int(fd, SIOCATMARK) != Ok(1) {
             let mut more = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
             let count = skip(iov, n, &mut more);
             // SAFETY: the rest of the guest's buffers.
@@ -204,6 +223,19 @@ unsafe fn receive_tcp(
         let _ = &mut rest;
     }
     Some(Ok(n))
+}
+
+/// A receive of the kernel's has ended. If the connection was attached meanwhile, nobody need ring for
+/// it any more.
+fn received(w: &'static World, conn: &'static Conn) {
+    if conn.phase() == Phase::Attached
+        && let Some((_, mine)) = conn.my_half(w)
+    {
+        let _held = lock::lock(&mine.wait_lock);
+        if conn.sleepers(mine) == 0 {
+            ready::restore(w, conn, mine);
+        }
+    }
 }
 
 /// The buffers behind the first `n` bytes.
@@ -252,8 +284,14 @@ unsafe fn receive_ring(
     let mut to = unsafe { Buffers::new(iov) }?;
     let want = to.left();
     let mut total = 0;
+    let (mut held, mut fd) = (None, fd);
     loop {
-        match conn.recv(w, fd, &mut to, flags) {
+        let got = if flags & libc::MSG_PEEK == 0 {
+            conn.recv(w, fd, &mut to, flags)
+        } else {
+            conn.peek(w, fd, &mut to, flags)
+        };
+        match got {
             Got::Bytes(n) if peeks_all(flags) && n < want && !dont_wait(w, conn, fd, flags) => {
                 // Nothing is taken, so nothing can be waited for but more of it.
                 // SAFETY: the caller's promise.
@@ -264,18 +302,12 @@ unsafe fn receive_ring(
             }
             Got::Bytes(n) => {
                 total += n;
-                if flags & libc::MSG_TRUNC != 0 && flags & libc::MSG_PEEK == 0 {
-                    to.discard(n);
-                }
                 if flags & libc::MSG_WAITALL == 0 || flags & libc::MSG_PEEK != 0 || to.left() == 0 {
                     return Ok(total);
                 }
             }
             Got::Part(n) => {
                 total += n;
-                if flags & libc::MSG_TRUNC != 0 && flags & libc::MSG_PEEK == 0 {
-                    to.discard(n);
-                }
                 if flags & libc::MSG_PEEK != 0 || to.left() == 0 {
                     return Ok(total);
                 }
@@ -288,7 +320,9 @@ unsafe fn receive_ring(
                 if flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(w, conn, fd) {
                     return if total > 0 { Ok(total) } else { Err(libc::EAGAIN) };
                 }
-                if let Err(errno) = wait(w, conn, fd, false) {
+                let waited = wait(w, conn, fd, false, &mut held);
+                fd = conn.descriptor(fd);
+                if let Err(errno) = waited {
                     return if total > 0 { Ok(total) } else { Err(errno) };
                 }
             }
@@ -297,15 +331,21 @@ unsafe fn receive_ring(
                 if conn.phase() == Phase::Tcp {
                     ready::detached(w, conn);
                 }
+                // An error that a look of ours took from the socket.
+                if total == 0
+                    && let Some(errno) = conn.tell_kept(w, fd)
+                {
+                    return Err(errno);
+                }
                 if total > 0 && to.left() == 0 {
+                    return Ok(total);
+                }
+                if total > 0 && call::ioctl_int(fd, SIOCATMARK) == Ok(1) {
+                    // A read stops at urgent data.
                     return Ok(total);
                 }
                 // What has been read already is an answer: the rest only if it is there.
                 let more = total > 0 && flags & libc::MSG_WAITALL == 0;
-                if more && call::ioctl_int(fd, SIOCATMARK) == Ok(1) {
-                    // A read stops at urgent data.
-                    return Ok(total);
-                }
                 let flags = if more { flags | libc::MSG_DONTWAIT } else { flags };
                 let mut rest =
                     vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
@@ -314,14 +354,15 @@ unsafe fn receive_ring(
                 return match unsafe { receive_kernel(fd, &rest[..count], flags) } {
                     Ok(n) => Ok(total + n),
                     Err(_) if total > 0 => Ok(total),
-                    Err(errno) => Err(errno),
+                    Err(errno) => {
+                        conn.tells(w, errno);
+                        Err(errno)
+                    }
                 };
             }
             Got::Failed(errno) => {
                 if total > 0 {
-                    // For the next call.
-                    conn.error.store(errno.cast_unsigned(), Ordering::Relaxed);
-                    conn.kernel.fetch_and(!kernel::TOLD, Ordering::Relaxed);
+                    conn.tell_later(w, errno);
                     return Ok(total);
                 }
                 return Err(errno);
@@ -369,9 +410,39 @@ fn grows(w: &'static World, conn: &'static Conn, fd: c_int, n: usize, want: usiz
 
 // ----- waiting -----------------------------------------------------------------------------------
 
+/// A call in flight on a connection that may sleep: it outlives a `close` by another thread, as it
+/// does in the kernel.
+struct Held {
+    w: &'static World,
+    conn: &'static Conn,
+}
+
+impl Held {
+    fn new(w: &'static World, conn: &'static Conn) -> Self {
+        conn.inside.fetch_add(1, Ordering::AcqRel);
+        conn.refs.fetch_add(1, Ordering::AcqRel);
+        Self { w, conn }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let errno = real::errno();
+        self.conn.inside.fetch_sub(1, Ordering::AcqRel);
+        release(self.w, self.conn, -1);
+        real::set_errno(errno);
+    }
+}
+
 /// Waits until there may be something to read (`room`: room to write). An error is what the guest's
-/// call ends with.
-fn wait(w: &'static World, conn: &'static Conn, fd: c_int, room: bool) -> Result<(), c_int> {
+/// call ends with. Afterwards the descriptor may be another one: see [`Conn::descriptor`].
+fn wait(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    room: bool,
+    held: &mut Option<Held>,
+) -> Result<(), c_int> {
     let Some((mine, peer)) = conn.halves(w) else { return Ok(()) };
     let spin_ns = u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0);
     let spun = conn.spin.until(
@@ -383,10 +454,8 @@ fn wait(w: &'static World, conn: &'static Conn, fd: c_int, room: bool) -> Result
         count(&mine.n_spins);
         return Ok(());
     }
-    conn.refs.fetch_add(1, Ordering::AcqRel);
-    let result = sleep(w, conn, fd, mine, peer, room);
-    release(w, conn, -1);
-    result
+    held.get_or_insert_with(|| Held::new(w, conn));
+    sleep(w, conn, fd, mine, peer, room)
 }
 
 fn count(counter: &sys::sync::AtomicU32) {
@@ -405,7 +474,12 @@ fn sleep(
     let nudge = conn.nudge.load(Ordering::Acquire);
     let others = {
         let _held = lock::lock(&mine.wait_lock);
-        let others = mine.sleepers.fetch_add(1, Ordering::AcqRel);
+        let others = conn.sleepers(mine);
+        mine.sleepers.fetch_add(1, Ordering::AcqRel);
+        if others == 0 {
+            // Before we arm: a doorbell that is taken out after that would not ring again.
+            drain_quietly(conn, fd, mine, peer);
+        }
         conn.arm_cold(mine);
         others
     };
@@ -415,12 +489,6 @@ fn sleep(
     }
     let mut result = Ok(());
     if !ready {
-        if others == 0 {
-            drain_quietly(conn, fd, mine, peer);
-        }
-        ready = conn.moved(mine, peer, room);
-    }
-    if !ready {
         count(&mine.n_sleeps);
         // A byte that may not be taken out, because another thread relies on it or because the
         // program has not read it yet, would end a sleep at once.
@@ -428,11 +496,13 @@ fn sleep(
         result = if others > 0 || blocked {
             let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             let woken = call::futex_wait(&conn.nudge, nudge, Some(pause));
-            if call::ended(fd) {
+            if call::ended(conn.descriptor(fd)) {
                 conn.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
             }
             if woken == Err(libc::EINTR) { Err(libc::EINTR) } else { Ok(()) }
         } else {
+            #[cfg(feature = "watchdog")]
+            let _watched = ready::watchdog::on_conn(conn, fd, !room, room);
             sleep_in_kernel(conn, fd, mine, peer, room)
         };
     }
@@ -488,6 +558,7 @@ fn sleep_in_kernel(
     // SAFETY: one byte in a valid place. The kernel's own wait: it ends with a doorbell, with the
     // end of the peer, with SO_RCVTIMEO, and with a signal as the guest has asked for.
     let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+    let fd = conn.descriptor(fd);
     if n == 0 {
         conn.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
         return Ok(());
@@ -524,7 +595,8 @@ fn send_timeout_ms(fd: c_int) -> Option<c_int> {
 pub(crate) fn release(w: &'static World, conn: &'static Conn, fd: c_int) {
     if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
         ready::forget(w, conn);
-        conn.closing(w, fd);
+        conn.closing(w, conn.descriptor(fd));
+        life::let_go(conn);
         if fd < 0 {
             // Nobody closes a descriptor after this.
             w.give_back(conn);
@@ -565,9 +637,18 @@ pub(crate) unsafe fn transmit(
         // SAFETY: the caller's promise.
         Way::Ring => unsafe { transmit_ring(w, conn, fd, iov, flags, control) },
         Way::Before => {
+            if conn.phase() == Phase::Attached {
+                ready::changed(w, conn);
+            }
             // SAFETY: the caller's promise.
             let out = unsafe { transmit_kernel(fd, iov, flags, control) };
             conn.tcp_send_ends(*out.as_ref().unwrap_or(&0));
+            if conn.phase() == Phase::Attached
+                && let Some((_, half)) = conn.my_half(w)
+            {
+                // Attached while we sent; others may wait for our direction to switch.
+                let _ = conn.go_up(w, half);
+            }
             out
         }
         // SAFETY: the caller's promise.
@@ -632,6 +713,7 @@ unsafe fn transmit_ring(
     // SAFETY: the caller's promise.
     let mut from = unsafe { Buffers::new(iov) }?;
     let all = from.left();
+    let (mut held, mut fd) = (None, fd);
     loop {
         match conn.send(w, fd, &mut from) {
             Put::All => return Ok(all),
@@ -643,24 +725,24 @@ unsafe fn transmit_ring(
                     }
                     return if moved > 0 { Ok(moved) } else { Err(libc::EAGAIN) };
                 }
-                if let Err(errno) = wait(w, conn, fd, true) {
+                let waited = wait(w, conn, fd, true, &mut held);
+                fd = conn.descriptor(fd);
+                if let Err(errno) = waited {
                     let moved = all - from.left();
                     return if moved > 0 { Ok(moved) } else { Err(errno) };
                 }
             }
-            Put::Shut => return broken_pipe(all - from.left(), flags),
+            Put::Shut => return shut(w, conn, fd, all - from.left(), flags),
+            Put::Failed(libc::EPIPE) => return broken_pipe(all - from.left(), flags),
             Put::Kernel => {
-                if conn.phase() == Phase::Tcp {
-                    ready::detached(w, conn);
-                } else {
-                    ready::changed(w, conn);
-                }
+                ready::changed(w, conn);
                 let moved = all - from.left();
                 if moved > 0 {
                     return Ok(moved);
                 }
                 // SAFETY: the caller's promise; nothing was taken from the buffers.
-                return unsafe { transmit_kernel(fd, iov, flags, control) };
+                return unsafe { transmit_kernel(fd, iov, flags, control) }
+                    .inspect_err(|errno| conn.tells(w, *errno));
             }
             Put::Failed(errno) => {
                 let moved = all - from.left();
@@ -676,6 +758,21 @@ fn full(w: &World, conn: &Conn) -> bool {
         set.flags.fetch_or(reg_flags::ROOM, Ordering::Relaxed);
     }
     conn.halves(w).is_none_or(|(mine, peer)| conn.wait_for_room(mine, peer))
+}
+
+/// The error that waits on a connection, which takes it away.
+pub(crate) fn pending(w: &World, conn: &Conn, fd: c_int) -> Option<c_int> {
+    let now = call::getsockopt::<i32>(fd, libc::SOL_SOCKET, libc::SO_ERROR).ok()?;
+    let errno = conn.socket_error(w, fd, now);
+    (errno != 0).then_some(errno)
+}
+
+/// Sending after our own end: an error that waits comes before `EPIPE`.
+fn shut(w: &World, conn: &Conn, fd: c_int, moved: usize, flags: c_int) -> Outcome {
+    match pending(w, conn, fd).filter(|errno| moved == 0 && *errno != libc::EPIPE) {
+        Some(errno) => Err(errno),
+        None => broken_pipe(moved, flags),
+    }
 }
 
 /// `EPIPE`, and the signal that goes with it.
@@ -722,6 +819,7 @@ pub(crate) unsafe fn send_file(
     let mut at = unsafe { offset.as_ref() }.copied();
     let n = n.min(0x7fff_f000);
     let mut total = 0;
+    let (mut held, mut fd) = (None, fd);
     let result = loop {
         if total == n {
             break Ok(());
@@ -747,13 +845,17 @@ pub(crate) unsafe fn send_file(
                     }
                     continue;
                 }
-                if let Err(errno) = wait(w, conn, fd, true) {
+                let waited = wait(w, conn, fd, true, &mut held);
+                fd = conn.descriptor(fd);
+                if let Err(errno) = waited {
                     break Err(errno);
                 }
             }
-            Err(Put::Shut) => break broken_pipe(total, 0).map(drop),
+            Err(Put::Shut) => break shut(w, conn, fd, total, 0).map(drop),
+            Err(Put::Failed(libc::EPIPE)) => break broken_pipe(total, 0).map(drop),
             Err(Put::Kernel) if total > 0 => break Ok(()),
             Err(Put::Kernel | Put::All) => {
+                ready::changed(w, conn);
                 // SAFETY: the caller's promise.
                 return outcome(unsafe { real::sendfile(fd, file, offset, n) });
             }
@@ -779,6 +881,19 @@ pub(crate) fn splice_out(
     n: usize,
     flags: u32,
 ) -> Outcome {
+    if let Some((mine, peer)) = conn.halves(w)
+        && conn.came_down(mine, peer)
+    {
+        conn.drain(w, fd);
+        if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Acquire) {
+            // All that follows is in the socket, and what `splice` does with urgent data is its own.
+            // SAFETY: no offsets: both ends are streams.
+            let out = outcome(unsafe {
+                real::splice(fd, std::ptr::null_mut(), pipe, std::ptr::null_mut(), n, flags)
+            });
+            return out.inspect_err(|errno| conn.tells(w, *errno));
+        }
+    }
     let mut bytes = vec![0u8; n.min(64 << 10)];
     let dont_wait = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
     let iov = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
@@ -832,6 +947,7 @@ pub(crate) fn splice_in(
             return out;
         }
     }
+    let (mut held, mut fd) = (None, fd);
     loop {
         let read = |to: *mut [u8]| {
             // SAFETY: the ring's own bytes, free for us to write.
@@ -846,10 +962,14 @@ pub(crate) fn splice_in(
                     }
                     continue;
                 }
-                wait(w, conn, fd, true)?;
+                let waited = wait(w, conn, fd, true, &mut held);
+                fd = conn.descriptor(fd);
+                waited?;
             }
-            Err(Put::Shut) => return broken_pipe(0, 0),
+            Err(Put::Shut) => return shut(w, conn, fd, 0, 0),
+            Err(Put::Failed(libc::EPIPE)) => return broken_pipe(0, 0),
             Err(Put::Kernel | Put::All) => {
+                ready::changed(w, conn);
                 // SAFETY: no offsets: both ends are streams.
                 return outcome(unsafe {
                     real::splice(pipe, std::ptr::null_mut(), fd, std::ptr::null_mut(), n, flags)

@@ -46,6 +46,8 @@ extern "C" fn init() {
     if !limits.enabled {
         return;
     }
+    #[cfg(feature = "watchdog")]
+    ready::watchdog::configure(env("SHUNT_WATCHDOG_DROP").as_deref());
     let name = call::comm();
     let len = name.iter().position(|b| *b == 0).unwrap_or(name.len());
     let program = String::from_utf8_lossy(&name[..len]).into_owned();

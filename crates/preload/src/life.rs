@@ -7,7 +7,7 @@ use local::Reason;
 use local::conn::{Conn, Phase};
 use local::world::World;
 use sys::call;
-use sys::sync::Ordering;
+use sys::sync::{AtomicU32, Ordering};
 
 use crate::fds::{self, Entry};
 use crate::{alloc, io, ready, real};
@@ -26,6 +26,23 @@ pub(crate) fn fresh(fd: c_int) {
             Entry::Conn(conn) => io::release(w, conn, -1),
             Entry::Set(set) => ready::closed(w, set),
         }
+    }
+}
+
+/// A descriptor that was passed to us. If it is a connection that had ended, whoever passed it could
+/// not put what is unread back into TCP; but it may have come from ourselves.
+pub(crate) fn arrived(fd: c_int) {
+    fresh(fd);
+    let cookie = |fd| call::getsockopt::<u64>(fd, libc::SOL_SOCKET, libc::SO_COOKIE);
+    let Ok(ours) = cookie(fd) else { return };
+    let mut found = None;
+    each_conn(|other, conn| {
+        if found.is_none() && conn.phase() == Phase::Attached && cookie(other) == Ok(ours) {
+            found = Some(other);
+        }
+    });
+    if let Some(other) = found {
+        duplicated(other, fd);
     }
 }
 
@@ -192,6 +209,7 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
     fresh(to);
     match fds::look(from) {
         Some(Entry::Conn(conn)) => {
+            ready::unpark_all(conn);
             conn.refs.fetch_add(1, Ordering::AcqRel);
             let _ = fds::put(to, Some(Entry::Conn(conn)));
         }
@@ -205,7 +223,60 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
 
 /// Whether `fd` is one of our own, which the guest does not know of.
 pub(crate) fn is_ours(fd: c_int) -> bool {
-    fds::world().is_some_and(|w| w.board.owns(fd)) || ready::is_kick(fd)
+    fds::world().is_some_and(|w| w.board.owns(fd)) || ready::is_kick(fd) || is_kept(fd)
+}
+
+/// Descriptors plus one that we keep open because a call of another thread is still under way on a
+/// connection whose own descriptor was closed.
+static KEPT: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
+
+fn kept() -> impl Iterator<Item = c_int> {
+    KEPT.iter().filter_map(|k| k.load(Ordering::Relaxed).checked_sub(1)).map(u32::cast_signed)
+}
+
+fn is_kept(fd: c_int) -> bool {
+    kept().any(|k| k == fd)
+}
+
+/// The last descriptor of a connection is about to be closed under a call of another thread: in the
+/// kernel that call goes on, and only its end ends the connection. So must it here, and the kernel
+/// must not see the end before the library does.
+fn keep(w: &World, conn: &'static Conn, fd: c_int) {
+    let Ok(new) = call::dup_above(fd, crate::high_fd()) else { return };
+    let word = new.cast_unsigned() + 1;
+    let put =
+        |k: &&AtomicU32| k.compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    if KEPT.iter().find(put).is_none() {
+        let _ = call::close(new);
+        return;
+    }
+    conn.fd.store(new.cast_unsigned(), Ordering::Relaxed);
+    if let Some((_, half)) = conn.my_half(w) {
+        half.fd.store(new.cast_unsigned(), Ordering::Relaxed);
+    }
+    // Release: pairs with `Conn::descriptor`.
+    conn.kept.store(word, Ordering::Release);
+}
+
+/// The last call on a connection has ended.
+pub(crate) fn let_go(conn: &Conn) {
+    let word = conn.kept.swap(0, Ordering::AcqRel);
+    if word == 0 {
+        return;
+    }
+    for k in &KEPT {
+        let _ = k.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+    let _ = call::close((word - 1).cast_signed());
+}
+
+/// A forked child has none of the threads whose calls these descriptors are for.
+fn let_all_go() {
+    for k in &KEPT {
+        if let Some(fd) = k.swap(0, Ordering::Relaxed).checked_sub(1) {
+            let _ = call::close(fd.cast_signed());
+        }
+    }
 }
 
 /// `close`, `kernel` being libc's.
@@ -235,21 +306,27 @@ fn drop_entry(w: &'static World, fd: c_int) -> Option<&'static Conn> {
             None
         }
         Entry::Conn(conn) => {
+            if !move_fd(conn, fd) && conn.inside.load(Ordering::Acquire) > 0 {
+                keep(w, conn, fd);
+            }
             if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
                 ready::forget(w, conn);
                 conn.closing(w, fd);
+                let_go(conn);
                 return Some(conn);
             }
-            move_fd(conn, fd);
             None
         }
     }
 }
 
-/// The descriptor by which we know a connection goes; another one must do.
-fn move_fd(conn: &'static Conn, gone: c_int) {
+/// The descriptor by which we know a connection goes; another one must do. `false`: there is none.
+fn move_fd(conn: &'static Conn, gone: c_int) -> bool {
     if conn.fd.load(Ordering::Relaxed) != gone.cast_unsigned() {
-        return;
+        return true;
+    }
+    if conn.refs.load(Ordering::Acquire) == 1 {
+        return false;
     }
     let mut other = None;
     fds::each(|fd, entry| {
@@ -265,6 +342,7 @@ fn move_fd(conn: &'static Conn, gone: c_int) {
             half.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
         }
     }
+    other.is_some()
 }
 
 /// A range of descriptors is about to be closed (not just marked to be closed on exec).
@@ -295,6 +373,7 @@ pub(crate) fn around_ours(first: c_uint, last: c_uint) -> Vec<(c_uint, c_uint)> 
         .board
         .own_fds()
         .into_iter()
+        .chain(kept())
         .filter(|fd| *fd >= 0)
         .map(i32::cast_unsigned)
         .filter(|fd| (first..=last).contains(fd))
@@ -333,7 +412,10 @@ fn each_conn(mut f: impl FnMut(c_int, &'static Conn)) {
 
 pub(crate) extern "C" fn fork_prepare() {
     if let Some(w) = fds::world() {
-        each_conn(|_, conn| conn.fork_prepare(w));
+        each_conn(|_, conn| {
+            ready::unpark_all(conn);
+            conn.fork_prepare(w);
+        });
     }
 }
 
@@ -347,6 +429,9 @@ pub(crate) extern "C" fn fork_child() {
     alloc::forked();
     sys::lock::forget_tid();
     fds::forked();
+    #[cfg(feature = "watchdog")]
+    ready::watchdog::forked();
+    let_all_go();
     if let Some(w) = fds::world() {
         w.forked();
     }

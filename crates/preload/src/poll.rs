@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use libc::pollfd;
 use local::conn::{Conn, Phase, kernel};
 use local::world::World;
-use sys::abi::Half;
+use sys::abi::{Half, half_flags};
 use sys::call;
 use sys::lock;
 use sys::ring;
@@ -229,25 +229,28 @@ fn doze(
     let mut copy: Vec<pollfd> = fds.to_vec();
     let mut alone = true;
     for o in list {
+        o.conn.inside.fetch_add(1, Ordering::AcqRel);
         o.conn.refs.fetch_add(1, Ordering::AcqRel);
         {
             let _held = lock::lock(&o.mine.wait_lock);
-            alone &= o.mine.sleepers.fetch_add(1, Ordering::AcqRel) == 0;
+            let others = o.conn.sleepers(o.mine);
+            o.mine.sleepers.fetch_add(1, Ordering::AcqRel);
+            alone &= others == 0;
+            if others == 0 {
+                // Before we arm: a doorbell that is taken out after that would not ring again.
+                quieten(o, fds[o.at].fd);
+            }
             o.conn.arm_cold(o.mine);
         }
         let p = &mut copy[o.at];
-        let mut room_due = false;
-        if Ours::wants_out(p) {
-            room_due = !o.conn.wait_for_room(o.mine, o.peer);
+        if Ours::wants_out(p) && o.conn.wait_for_room(o.mine, o.peer) {
+            // A peer that is still sending by TCP cannot ring when there is room.
+            alone &= o.peer.flags.load(Ordering::Relaxed) & half_flags::UP != 0;
         }
-        let _ = room_due;
         p.events = libc::POLLIN | libc::POLLRDHUP | fds[o.at].events & libc::POLLPRI;
     }
     let mut ready = list.iter().any(|o| moved(o, &fds[o.at]));
     if !ready {
-        for o in list {
-            quieten(o, fds[o.at].fd);
-        }
         ready = look(w, fds, list) > 0;
     }
     let mut result = None;
@@ -258,7 +261,11 @@ fn doze(
         }
         // Beside another sleeper a doorbell may be taken before we see it.
         let limit = if alone { left } else { Some(left.unwrap_or(u64::MAX).min(1_000_000)) };
+        #[cfg(feature = "watchdog")]
+        let watched = if alone { watch(fds, list) } else { Vec::new() };
         let n = sleep(&mut copy, limit);
+        #[cfg(feature = "watchdog")]
+        drop(watched);
         if n < 0 {
             result = Some(n);
         } else if n == 0 && alone && left.is_some() {
@@ -278,6 +285,7 @@ fn doze(
     let errno = real::errno();
     for o in list {
         io::wake_up(w, o.conn, o.mine);
+        o.conn.inside.fetch_sub(1, Ordering::AcqRel);
         io::release(w, o.conn, -1);
     }
     if result.is_some() {
@@ -302,9 +310,20 @@ fn mute(o: &Ours, asked: &pollfd, p: &mut pollfd) {
     }
 }
 
-/// Takes doorbells out before the sleep, unless another thread sleeps on them.
+/// Those that this thread is about to sleep on, for the watchdog.
+#[cfg(feature = "watchdog")]
+fn watch(fds: &[pollfd], list: &[Ours]) -> Vec<ready::watchdog::Asleep> {
+    let one = |o: &Ours| {
+        let asked = &fds[o.at];
+        let bytes = asked.events & (libc::POLLIN | libc::POLLRDNORM) != 0;
+        ready::watchdog::on_conn(o.conn, asked.fd, bytes, Ours::wants_out(asked))
+    };
+    list.iter().map(one).collect()
+}
+
+/// Takes doorbells out before the sleep, when no other thread sleeps on them.
 fn quieten(o: &Ours, fd: c_int) {
-    if o.mine.sleepers.load(Ordering::Relaxed) > 1 || o.conn.is_mixed(o.mine, o.peer) {
+    if o.conn.is_mixed(o.mine, o.peer) {
         return;
     }
     if let Some(_held) = lock::lock(&o.mine.rx_lock) {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use libc::epoll_event;
 use local::conn::{Conn, Phase, Registration, SETS, kernel, reg_flags as reg};
 use local::spin::Spin;
-use local::world::World;
+use local::world::{TIDY_NS, World};
 use sys::abi::{Half, half_flags as flag};
 use sys::call;
 use sys::lock::{self, Guarded};
@@ -26,14 +26,22 @@ use sys::wait::{self, WaitWord};
 
 use crate::fds::{self, Entry};
 
+mod amend;
 mod control;
 mod kick;
+mod park;
 mod shared;
+mod watch;
+#[cfg(feature = "watchdog")]
+pub(crate) mod watchdog;
 
+use amend::{amend, disarm, tag_of};
 pub(crate) use control::{closed, control, created, duplicated, looked_at, other};
 pub(crate) use kick::is_kick;
 use kick::kick_fd;
-use shared::{quiet_stranger, stranger, tagged};
+pub(crate) use park::{unpark, unpark_all};
+use shared::{is_news, stranger, tagged};
+use watch::Members;
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
@@ -58,8 +66,12 @@ const KICK: u64 = TAG | 0x7fff_ffff_ffff;
 
 /// Attached connections that a warm set looks at; what has been quiet longest goes cold.
 const WARM_MAX: usize = 512;
-/// The kernel is asked at least this often about descriptors that are not ours, nanoseconds.
+/// The kernel is asked at least this often about descriptors that are not ours, nanoseconds, and up to
+/// four times as rarely while it has nothing to say.
 const KERNEL_NS: u64 = 10_000;
+const DULL_MAX: u32 = 2;
+/// A sleeper that nobody can wake looks by itself, nanoseconds.
+const LOOK_NS: u64 = 1_000_000;
 
 /// An epoll instance with sockets of ours in it.
 pub(crate) struct Set {
@@ -77,30 +89,23 @@ pub(crate) struct Set {
     others: AtomicU32,
     /// When the kernel was asked last, nanoseconds.
     asked: AtomicU64,
+    /// Answers without an event in a row, up to [`DULL_MAX`].
+    dull: AtomicU32,
     /// Waits that may still spin although nothing is attached: connections come and go.
     lively: AtomicU32,
     /// Shared with another process: only the kernel's word counts.
     forked: AtomicBool,
+    /// The connection that moved last; 0: it has gone.
     last: AtomicU64,
+    /// Some of our connections are in part the kernel's: it must be asked about them.
+    mixed: AtomicBool,
+    /// The last answer had no room for others than ours: next time they come first.
+    crowded: AtomicBool,
+    /// Idle rings were taken back since something happened last.
+    tidied: AtomicBool,
+    /// CPU of the process that was offered a connection last.
+    expected: AtomicU32,
     spin: Spin,
-}
-
-#[derive(Default)]
-struct Members {
-    /// Attached connections that are looked at in memory: the connection and which of its
-    /// registrations.
-    warm: Vec<(&'static Conn, usize)>,
-    /// Connections that we have offered and that the peer has not taken yet.
-    offered: Vec<(&'static Conn, usize)>,
-    /// Attached connections that the kernel wakes.
-    asleep: usize,
-    next: usize,
-}
-
-impl Members {
-    fn recount(&self, set: &Set) {
-        set.count.store(self.warm.len() + self.asleep + self.offered.len(), Ordering::Release);
-    }
 }
 
 /// What a wait is given and gives.
@@ -148,12 +153,10 @@ fn mask_at(conn: &Conn, mine: &Half, peer: &Half, tail: u64) -> u32 {
     }
     let hints = conn.kernel.load(Ordering::Relaxed) | hints;
     let deaf = flag::SHUT | flag::SHUT_RD;
-    let clean = peer_flags & (flag::CLOSED | flag::RESET) == flag::CLOSED
-        && hints & kernel::AFTER_CLOSE == 0
-        || hints & kernel::CLEAN != 0;
+    let after = conn.sent_after(mine);
+    let clean = Conn::closed_cleanly(peer_flags) && !after || hints & kernel::CLEAN != 0;
     let clean = clean && flags & deaf != deaf;
-    let reset = (peer_flags & flag::RESET != 0 || hints & kernel::RESET != 0)
-        && hints & kernel::AFTER_CLOSE == 0;
+    let reset = (peer_flags & flag::RESET != 0 || hints & kernel::RESET != 0) && !after;
     let mut mask = 0;
     if conn.may_read_at(mine, peer, tail) {
         mask |= IN | RDNORM;
@@ -168,7 +171,7 @@ fn mask_at(conn: &Conn, mine: &Half, peer: &Half, tail: u64) -> u32 {
         mask |= HUP | IN | RDNORM | RDHUP | OUT | WRNORM;
     }
     let waits = hints & kernel::ERR != 0 || conn.error.load(Ordering::Relaxed) != 0;
-    if !clean && (waits && !reset || reset && hints & kernel::TOLD == 0) {
+    if !clean && (waits && !reset || reset && !conn.is_told(mine)) {
         mask |= ERR;
     }
     if hints & kernel::PRI != 0 {
@@ -176,7 +179,7 @@ fn mask_at(conn: &Conn, mine: &Half, peer: &Half, tail: u64) -> u32 {
     }
     if flags & (flag::SHUT | flag::DOWN) != 0
         || peer_flags & flag::CLOSED != 0
-        || conn.has_room(mine, peer)
+        || fds::world().is_some_and(|w| conn.writable(w, mine, peer))
     {
         mask |= OUT | WRNORM;
     }
@@ -196,9 +199,14 @@ impl Set {
             waiter: AtomicU32::new(0),
             others: AtomicU32::new(0),
             asked: AtomicU64::new(0),
+            dull: AtomicU32::new(0),
             lively: AtomicU32::new(0),
             forked: AtomicBool::new(false),
             last: AtomicU64::new(0),
+            mixed: AtomicBool::new(false),
+            crowded: AtomicBool::new(false),
+            tidied: AtomicBool::new(false),
+            expected: AtomicU32::new(u32::MAX),
             spin: Spin::new(),
         }
     }
@@ -233,39 +241,6 @@ impl Set {
         self.waiter.load(Ordering::Relaxed).checked_sub(1).map(WaitWord::Warm)
     }
 
-    /// Takes an attached connection into the lists, and its kernel registration under our tag.
-    fn adopt(&'static self, w: &'static World, conn: &'static Conn, which: usize) {
-        let r = &conn.sets[which];
-        r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
-        register(w, self, conn, which);
-        let Some(e) = ends(w, conn) else { return };
-        if let Some(mut members) = self.members.lock() {
-            if !members.warm.iter().any(|(c, i)| std::ptr::eq(*c, conn) && *i == which) {
-                members.warm.push((conn, which));
-            }
-            members.recount(self);
-        }
-        self.lively.store(64, Ordering::Relaxed);
-        set_word(w, self, conn, e.mine);
-        let _ = r;
-        if self.waiting.load(Ordering::SeqCst) > 0 {
-            // The waiter must look at it, and count as asleep when it sleeps again.
-            self.kick(w);
-        }
-    }
-
-    fn drop_member(&self, conn: &Conn, which: usize) {
-        if let Some(mut members) = self.members.lock() {
-            match members.warm.iter().position(|(c, i)| std::ptr::eq(*c, conn) && *i == which) {
-                Some(at) => {
-                    members.warm.swap_remove(at);
-                }
-                None => members.asleep = members.asleep.saturating_sub(1),
-            }
-            members.recount(self);
-        }
-    }
-
     /// Interrupts a thread that waits on this set.
     fn kick(&self, _w: &World) {
         let fd = kick_fd();
@@ -283,8 +258,9 @@ impl Set {
         if self.cold.swap(true, Ordering::SeqCst) {
             return;
         }
+        park::unpark_set(self);
         let Some(members) = self.members.lock() else { return };
-        let all: Vec<_> = members.warm.clone();
+        let all: Vec<_> = members.warm.iter().map(|m| (m.conn, m.which)).collect();
         let offered: Vec<_> = members.offered.clone();
         drop(members);
         for (conn, _) in offered {
@@ -308,85 +284,11 @@ impl Set {
         }
     }
 
-    // ----- looking ---------------------------------------------------------------------------
-
-    /// Whether any connection has something for the program; does not report.
-    fn any(&self, w: &'static World) -> bool {
-        let Some(members) = self.members.lock() else { return true };
-        let moved = |c: &Conn| c.phase() != Phase::Offered || c.is_taken(w);
-        members.offered.iter().any(|(conn, _)| moved(conn))
-            || members.warm.iter().any(|(c, which)| due(w, c, &c.sets[*which]).events != 0)
-    }
-
-    /// Reports what is ready, each connection once.
-    fn scan(&'static self, w: &'static World, out: &mut Out<'_>) {
-        let Some(mut members) = self.members.lock() else { return };
-        let n = members.warm.len();
-        if n == 0 || out.is_full() {
-            return;
-        }
-        let start = members.next % n;
-        for step in 0..n {
-            if out.is_full() {
-                members.next = (start + step) % n;
-                return;
-            }
-            let (conn, which) = members.warm[(start + step) % n];
-            let r = &conn.sets[which];
-            let shared = conn
-                .my_half(w)
-                .is_some_and(|(_, h)| h.flags.load(Ordering::Relaxed) & flag::SHARED != 0);
-            if shared && !self.forked.load(Ordering::Relaxed) {
-                drop(members);
-                self.notice_sharing(w);
-                return;
-            }
-            refresh_mixed(w, conn);
-            let what = due(w, conn, r);
-            let events = what.events;
-            if events == 0 {
-                continue;
-            }
-            reported(r, &what);
-            if let Some((mine, _)) = conn.halves(w) {
-                self.last.store(std::ptr::from_ref(conn) as u64, Ordering::Relaxed);
-                let _ = mine;
-            }
-            out.push(events, r.data.load(Ordering::Relaxed));
-        }
-        if start + 1 < n && out.n > 0 {
-            members.next = start;
-        }
-    }
-
-    /// Attaches what was taken meanwhile, and lets go of what will not be.
-    fn settle_offered(&'static self, w: &'static World) {
-        loop {
-            let Some(mut members) = self.members.lock() else { return };
-            let moved = |c: &Conn| c.phase() != Phase::Offered || c.is_taken(w);
-            let Some(at) = members.offered.iter().position(|(c, _)| moved(c)) else { return };
-            let (conn, which) = members.offered.swap_remove(at);
-            members.recount(self);
-            drop(members);
-            if conn.phase() == Phase::Offered {
-                let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
-                if !crate::io::settle(w, conn, fd, false) && conn.phase() == Phase::Offered {
-                    // Another thread is sending at this moment; next time.
-                    if let Some(mut members) = self.members.lock() {
-                        members.offered.push((conn, which));
-                        members.recount(self);
-                    }
-                    return;
-                }
-            }
-        }
-    }
-
     /// Where the peer of the last active connection runs.
     fn peer_cpu(&self, w: &'static World) -> u32 {
         let at = self.last.load(Ordering::Relaxed);
         if at == 0 {
-            return u32::MAX;
+            return self.expected.load(Ordering::Relaxed);
         }
         // SAFETY: records are never unmapped.
         let conn = unsafe { &*(at as *const Conn) };
@@ -394,40 +296,6 @@ impl Set {
     }
 
     // ----- the kernel's events ---------------------------------------------------------------
-
-    /// Waits on a set that another process waits on too: only the kernel knows who is to be woken,
-    /// and what the set holds. Connections are as the kernel's doorbells say.
-    fn wait_forked(
-        &'static self,
-        w: &'static World,
-        events: &mut [epoll_event],
-        limit: Option<u64>,
-        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
-    ) -> c_int {
-        let start = call::now_ns();
-        loop {
-            let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
-            let n = sleep(events, left);
-            let count = usize::try_from(n).unwrap_or(0);
-            let copy: Vec<epoll_event> = events[..count].to_vec();
-            let mut out = Out { events, n: 0 };
-            for event in &copy {
-                let (mask, tag) = (event.events, event.u64);
-                match tagged(w, tag) {
-                    Some((half, which)) => {
-                        if !stranger(w, half, which, mask, &mut out) {
-                            quiet_stranger(w, half);
-                        }
-                    }
-                    None if tag == KICK => {}
-                    None => out.push(mask, tag),
-                }
-            }
-            if n <= 0 || out.n > 0 || left == Some(0) {
-                return if n <= 0 { n } else { c_int::try_from(out.n).unwrap_or(0) };
-            }
-        }
-    }
 
     /// Takes in what the kernel says: the program's own descriptors go out as they are, ours become
     /// state that the next scan reports.
@@ -465,11 +333,20 @@ impl Set {
         let Some(e) = ends(w, conn) else {
             // It went back to TCP meanwhile: what the kernel says is what is.
             let r = &conn.sets[which];
-            out.push(mask & (wanted(r) | ERR | HUP), r.data.load(Ordering::Relaxed));
+            if r.set.load(Ordering::Acquire) == self.id()
+                && r.flags.load(Ordering::Relaxed) & reg::DISABLED == 0
+            {
+                out.push(mask & (wanted(r) | ERR | HUP), r.data.load(Ordering::Relaxed));
+            }
             return;
         };
         note(conn, mask);
         let r = &conn.sets[which];
+        if r.set.load(Ordering::Acquire) != self.id() {
+            // Taken out by the program, and parked.
+            unpark(conn, which);
+            return;
+        }
         let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
         if conn.is_mixed(e.mine, e.peer) {
             let something = conn.tcp_readable(e.mine, e.peer, fd);
@@ -484,8 +361,9 @@ impl Set {
             self.drain(conn, &e, fd);
         }
         // The end may have been reported already, when the peer said so itself.
-        let told =
-            end_flags(e.peer) != 0 && r.seen_flags.load(Ordering::Relaxed) == end_flags(e.peer);
+        let told = end_flags(e.peer) != 0
+            && r.seen_flags.load(Ordering::Relaxed) == end_flags(e.peer)
+            && (mask & (HUP | ERR) == 0 || !is_news(conn, &e));
         if mask & PRI != 0 || mask & (RDHUP | HUP | ERR) != 0 && !told {
             r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
         }
@@ -510,7 +388,7 @@ impl Set {
             || matches!(WaitWord::parse(e.mine.wait.load(Ordering::Relaxed)), WaitWord::Cold(_));
         if !cold {
             conn.drain_bells(e.mine, e.peer, fd);
-        } else if empty && e.mine.sleepers.load(Ordering::Relaxed) == 0 {
+        } else if empty && conn.sleepers(e.mine) == 0 {
             conn.drain_bells(e.mine, e.peer, fd);
             conn.arm_cold(e.mine);
         }
@@ -528,49 +406,6 @@ impl Set {
         found
     }
 
-    /// A connection that the kernel has woken is looked at in memory again.
-    fn warm_up(&'static self, w: &'static World, conn: &'static Conn, which: usize, e: &Ends) {
-        let Some(mut members) = self.members.lock() else { return };
-        if !members.warm.iter().any(|(c, i)| std::ptr::eq(*c, conn) && *i == which) {
-            members.warm.push((conn, which));
-            members.asleep = members.asleep.saturating_sub(1);
-        }
-        drop(members);
-        if !self.is_cold() {
-            set_word(w, self, conn, e.mine);
-            let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
-            if let Some(_held) = lock::lock(&e.mine.rx_lock)
-                && !conn.is_mixed(e.mine, e.peer)
-            {
-                conn.drain_bells(e.mine, e.peer, fd);
-            }
-        }
-    }
-
-    /// Lets go of those that have been quiet, when there are many.
-    fn cool_down(&'static self, w: &'static World) {
-        let Some(mut members) = self.members.lock() else { return };
-        let mut at = 0;
-        let mut left = members.warm.len().saturating_sub(WARM_MAX);
-        while left > 0 && at < members.warm.len() {
-            let (conn, which) = members.warm[at];
-            let r = &conn.sets[which];
-            let Some(e) = ends(w, conn) else {
-                at += 1;
-                continue;
-            };
-            conn.arm_cold(e.mine);
-            if due(w, conn, r).events != 0 {
-                set_word(w, self, conn, e.mine);
-                at += 1;
-                continue;
-            }
-            members.warm.swap_remove(at);
-            members.asleep += 1;
-            left -= 1;
-        }
-    }
-
     // ----- waiting ---------------------------------------------------------------------------
 
     /// Waits. `sleep` is the guest's own call with what is left of its time limit, in nanoseconds
@@ -585,6 +420,7 @@ impl Set {
     ) -> c_int {
         self.epfd.store(epfd.cast_unsigned(), Ordering::Relaxed);
         self.notice_fork(w);
+        w.note_cpu();
         if self.forked.load(Ordering::Relaxed) {
             return self.wait_forked(w, events, limit, sleep);
         }
@@ -649,16 +485,29 @@ impl Set {
             self.settle_offered(w);
             // Others than ours first, and not more than half of the room, so that neither starves.
             // Connections are scanned once: none is reported twice in one answer.
-            let others = self.others.load(Ordering::Relaxed) > 0;
+            let strangers = self.others.load(Ordering::Relaxed) > 0;
+            let others = strangers
+                || self.mixed.load(Ordering::Relaxed) && self.mixed.swap(false, Ordering::Relaxed);
+            let crowded = strangers
+                && self.crowded.load(Ordering::Relaxed)
+                && self.crowded.swap(false, Ordering::Relaxed);
             if limit == Some(0)
-                || others && call::now_ns() - self.asked.load(Ordering::Relaxed) > KERNEL_NS / 2
+                || crowded
+                || others
+                    && call::now_ns() - self.asked.load(Ordering::Relaxed) > self.patience() / 2
             {
                 let room = out.events.len().div_ceil(2).max(1);
                 self.ask_kernel(w, &mut out, room);
             }
             self.scan(w, &mut out);
-            if out.n > 0 || limit == Some(0) {
-                return c_int::try_from(out.n).unwrap_or(0);
+            let n = out.n;
+            if n == 0 && self.forked.load(Ordering::Relaxed) {
+                // Found to be shared just now.
+                let left = limit.map(|l| l.saturating_sub(call::now_ns().saturating_sub(start)));
+                return self.wait_forked(w, events, left, sleep);
+            }
+            if n > 0 || limit == Some(0) {
+                return c_int::try_from(n).unwrap_or(0);
             }
             let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
             if self.spin(w, &mut out, left) {
@@ -695,11 +544,16 @@ impl Set {
         let max =
             u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0).min(left.unwrap_or(u64::MAX));
         let mut n = 0;
+        let mut asked = 0;
         self.spin.until(
             max,
-            || u32::MAX,
+            || self.peer_cpu(w),
             || {
-                n = call::epoll_wait(self.epfd(), events, 0).unwrap_or(0);
+                let now = call::now_ns();
+                if now - asked > KERNEL_NS / 4 {
+                    asked = now;
+                    n = call::epoll_wait(self.epfd(), events, 0).unwrap_or(0);
+                }
                 n > 0 || self.count.load(Ordering::Relaxed) > 0
             },
         );
@@ -717,11 +571,19 @@ impl Set {
             return;
         }
         let mut some = [epoll_event { events: 0, u64: 0 }; 64];
-        if let Ok(n) = call::epoll_wait(self.epfd(), &mut some[..room], 0)
-            && n > 0
-        {
-            self.absorb(w, &some[..n], out);
+        let dull = self.dull.load(Ordering::Relaxed);
+        match call::epoll_wait(self.epfd(), &mut some[..room], 0) {
+            Ok(n) if n > 0 => {
+                self.dull.store(0, Ordering::Relaxed);
+                self.absorb(w, &some[..n], out);
+            }
+            _ => self.dull.store((dull + 1).min(DULL_MAX), Ordering::Relaxed),
         }
+    }
+
+    /// How long the kernel need not be asked, nanoseconds.
+    fn patience(&self) -> u64 {
+        KERNEL_NS << self.dull.load(Ordering::Relaxed)
     }
 
     /// Spins while that pays; `true`: something is there (perhaps in `out` already).
@@ -731,7 +593,7 @@ impl Set {
         }
         let max =
             u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0).min(left.unwrap_or(u64::MAX));
-        let mut asked = call::now_ns().saturating_sub(KERNEL_NS / 2);
+        let mut asked = call::now_ns().saturating_sub(self.patience() / 2);
         let mut looks = 0u32;
         self.spin.until(
             max,
@@ -741,7 +603,7 @@ impl Set {
                     return true;
                 }
                 looks += 1;
-                if looks.is_multiple_of(8) && call::now_ns() - asked > KERNEL_NS {
+                if looks.is_multiple_of(8) && call::now_ns() - asked > self.patience() {
                     asked = call::now_ns();
                     self.ask_kernel(w, out, 64);
                     return out.n > 0 || self.any(w);
@@ -759,7 +621,14 @@ impl Set {
         left: Option<u64>,
         sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> Option<c_int> {
-        self.ask_for_room(w);
+        let unheard = self.ask_for_room(w);
+        // A peer that is still sending by TCP cannot ring when there is room.
+        let left = if unheard { Some(left.unwrap_or(u64::MAX).min(LOOK_NS)) } else { left };
+        // The first sleep is short where it leaves much memory with connections that do nothing.
+        let untidy = !self.tidied.load(Ordering::Relaxed)
+            && w.holds_much()
+            && left.is_none_or(|l| l > TIDY_NS);
+        let left = if untidy { Some(TIDY_NS) } else { left };
         if !self.is_cold() {
             self.cool_down(w);
         }
@@ -777,7 +646,11 @@ impl Set {
             return None;
         }
         self.count_sleep(w);
+        #[cfg(feature = "watchdog")]
+        let watched = watchdog::on_set(self);
         let n = sleep(events, left);
+        #[cfg(feature = "watchdog")]
+        drop(watched);
         let errno = crate::real::errno();
         if let Some(word) = word {
             wait::awake(word);
@@ -788,9 +661,17 @@ impl Set {
             if out.n > 0 {
                 return c_int::try_from(out.n).ok();
             }
+            if n == 0 && untidy {
+                self.tidied.store(true, Ordering::Relaxed);
+                w.tidy();
+            }
+            if n == 0 && (unheard || untidy) {
+                return None;
+            }
             crate::real::set_errno(errno);
             return Some(n);
         }
+        self.tidied.store(false, Ordering::Relaxed);
         let count = usize::try_from(n).unwrap_or(0);
         let copy: Vec<epoll_event> = events[..count].to_vec();
         let mut out = Out { events, n: 0 };
@@ -799,22 +680,27 @@ impl Set {
         if out.n > 0 { c_int::try_from(out.n).ok() } else { None }
     }
 
-    /// Those who want to write and have no room say so to their peers before the loop sleeps.
-    fn ask_for_room(&self, w: &'static World) {
-        let Some(members) = self.members.lock() else { return };
-        for (conn, which) in &members.warm {
-            let r = &conn.sets[*which];
+    /// Those who want to write and have no room say so to their peers before the loop sleeps. `true`:
+    /// one of the peers cannot ring.
+    fn ask_for_room(&self, w: &'static World) -> bool {
+        let mut unheard = false;
+        let Some(members) = self.members.lock() else { return false };
+        for member in &members.warm {
+            let conn = member.conn;
+            let r = &conn.sets[member.which];
             if r.events.load(Ordering::Relaxed) & (OUT | WRNORM) == 0 {
                 continue;
             }
             if let Some(e) = ends(w, conn)
-                && !conn.has_room(e.mine, e.peer)
+                && !conn.writable(w, e.mine, e.peer)
             {
                 r.flags.fetch_or(reg::ROOM, Ordering::Relaxed);
                 // Room that came just now is seen by the look that follows.
                 let _ = conn.wait_for_room(e.mine, e.peer);
+                unheard |= e.peer.flags.load(Ordering::Relaxed) & flag::UP == 0;
             }
         }
+        unheard
     }
 
     fn count_sleep(&self, w: &'static World) {
@@ -835,9 +721,9 @@ impl Set {
         if other && w.inherited() {
             self.forked.store(true, Ordering::Relaxed);
             if let Some(members) = self.members.lock() {
-                let all = members.warm.clone();
+                let all: Vec<_> = members.warm.iter().map(|m| m.conn).collect();
                 drop(members);
-                for (conn, _) in all {
+                for conn in all {
                     if let Some((mine, _)) = conn.halves(w) {
                         mine.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
                         conn.arm_cold(mine);
@@ -895,10 +781,12 @@ fn due(w: &'static World, conn: &'static Conn, r: &Registration) -> Due {
     Due { events: if is_edge { now } else { 0 }, tail, end }
 }
 
-/// While a direction is switching only the kernel knows whether there is something to read.
+/// While a direction is switching only the kernel knows whether there is something to read: it says
+/// so by an event (`said`), and otherwise what it has said is taken back once it is read.
 #[inline]
-fn refresh_mixed(w: &'static World, conn: &'static Conn) {
-    if let Some(e) = ends(w, conn)
+fn refresh_mixed(w: &'static World, conn: &'static Conn, said: bool) {
+    if (said || conn.kernel.load(Ordering::Relaxed) & kernel::IN != 0)
+        && let Some(e) = ends(w, conn)
         && conn.is_mixed(e.mine, e.peer)
     {
         let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
@@ -958,29 +846,25 @@ fn kernel_events(r: &Registration, e: &Ends) -> u32 {
     events
 }
 
-/// Brings the kernel's registration in line with ours.
-fn register(w: &'static World, set: &Set, conn: &'static Conn, which: usize) {
+/// Brings the kernel's registration in line with ours. `false`: it has none.
+fn register(w: &'static World, set: &Set, conn: &'static Conn, which: usize) -> bool {
     let r = &conn.sets[which];
-    let fd = r.fd.load(Ordering::Relaxed).cast_signed();
     let Some(e) = ends(w, conn) else {
-        let user = r.events.load(Ordering::Relaxed);
-        let _ = call::epoll_ctl(
-            set.epfd(),
-            libc::EPOLL_CTL_MOD,
-            fd,
-            user,
-            r.data.load(Ordering::Relaxed),
-        );
-        return;
+        // Registrations that the kernel does not change cannot be made by changing one.
+        let user = r.events.load(Ordering::Relaxed) & !EXCLUSIVE;
+        if user & ONESHOT != 0 && r.flags.load(Ordering::Relaxed) & reg::DISABLED != 0 {
+            // It has fired: under our tag it will not be told again.
+            return true;
+        }
+        return amend(set, conn, r, user, r.data.load(Ordering::Relaxed));
     };
-    let Some((index, half)) = conn.my_half(w) else { return };
-    half.set_data[which].store(r.data.load(Ordering::Relaxed), Ordering::Relaxed);
-    half.set_events[which].store(r.events.load(Ordering::Relaxed), Ordering::Relaxed);
-    let generation = u64::from(half.generation.load(Ordering::Relaxed)) & 0x7fff;
-    let tag = TAG | generation << 32 | u64::from(index) | if which == 1 { TAG_SECOND } else { 0 };
+    e.mine.set_data[which].store(r.data.load(Ordering::Relaxed), Ordering::Relaxed);
+    e.mine.set_events[which].store(r.events.load(Ordering::Relaxed), Ordering::Relaxed);
+    let Some(tag) = tag_of(w, conn, which) else { return false };
     r.flags.fetch_or(reg::TAGGED, Ordering::Relaxed);
     let events = kernel_events(r, &e);
-    let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_MOD, fd, events, tag);
+    r.asked.store(events, Ordering::Relaxed);
+    amend(set, conn, r, events, tag)
 }
 
 /// The kernel reported something that the program is not to be told: see to it that it does not do
@@ -1021,7 +905,7 @@ fn set_word(w: &'static World, set: &'static Set, conn: &'static Conn, mine: &Ha
 /// [`set_word`], the lock being held.
 fn word_as_wanted(w: &'static World, set: &'static Set, conn: &'static Conn, mine: &Half) {
     // A thread that sleeps on the connection itself needs a doorbell of its own.
-    let alone = mine.sleepers.load(Ordering::Relaxed) == 0;
+    let alone = conn.sleepers(mine) == 0;
     match set.word(w, conn).filter(|_| alone) {
         Some(word) => wait::arm(&mine.wait, word),
         None => conn.arm_cold(mine),
@@ -1033,7 +917,7 @@ pub(crate) fn restore(w: &'static World, conn: &'static Conn, mine: &Half) {
     let set = registrations(conn).next();
     match set {
         Some((_, set)) => word_as_wanted(w, set, conn, mine),
-        None if conn.is_shared(w) => conn.arm_cold(mine),
+        None if conn.is_shared(w) || conn.sleepers(mine) > 0 => conn.arm_cold(mine),
         None => conn.disarm(mine, crate::io::AWAKE),
     }
 }
@@ -1043,10 +927,11 @@ pub(crate) fn attached(w: &'static World, conn: &'static Conn) {
     let mut any = false;
     for (which, set) in registrations(conn) {
         any = true;
-        set.adopt(w, conn, which);
+        set.adopt(w, conn, which, true);
     }
     if !any && let Some((mine, _)) = conn.halves(w) {
-        conn.disarm(mine, crate::io::AWAKE);
+        let _held = lock::lock(&mine.wait_lock);
+        restore(w, conn, mine);
         // What arrived while we were still armed may have rung; that byte is drained in its time.
     }
 }
@@ -1069,6 +954,7 @@ fn watch_offer(w: &'static World, set: &'static Set, conn: &'static Conn, which:
         }
         members.recount(set);
     }
+    set.expected.store(conn.listener_cpu(w), Ordering::Relaxed);
     if set.waiting.load(Ordering::SeqCst) > 0 {
         // Somebody sleeps who does not look at it: the kernel's doorbell stays armed.
         return;
@@ -1097,9 +983,11 @@ pub(crate) fn attached_late(w: &'static World, conn: &'static Conn) {
     }
 }
 
-/// A state of the connection changed by this process itself: whoever waits must look.
+/// A state of the connection changed by this process itself: whoever waits must look. In the kernel,
+/// too, that is an edge.
 pub(crate) fn woken(w: &'static World, conn: &'static Conn) {
-    for (_, set) in registrations(conn) {
+    for (which, set) in registrations(conn) {
+        conn.sets[which].flags.fetch_or(reg::FRESH, Ordering::Relaxed);
         if set.waiting.load(Ordering::SeqCst) > 0 {
             set.kick(w);
         }
@@ -1108,6 +996,7 @@ pub(crate) fn woken(w: &'static World, conn: &'static Conn) {
 
 /// The connection is back on TCP for good: its sets get back what the program registered.
 pub(crate) fn detached(w: &'static World, conn: &'static Conn) {
+    unpark_all(conn);
     for (which, set) in registrations(conn) {
         let r = &conn.sets[which];
         if r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed) & reg::TAGGED != 0 {
@@ -1123,14 +1012,19 @@ pub(crate) fn changed(w: &'static World, conn: &'static Conn) {
         detached(w, conn);
         return;
     }
-    if conn
-        .halves(w)
-        .is_some_and(|(_, peer)| peer.flags.load(Ordering::Relaxed) & flag::CLOSED != 0)
+    if let Some((mine, peer)) = conn.halves(w)
+        && peer.flags.load(Ordering::Relaxed) & flag::CLOSED != 0
     {
         conn.kernel.fetch_or(kernel::AFTER_CLOSE, Ordering::Relaxed);
+        mine.flags.fetch_or(flag::AFTER, Ordering::Relaxed);
     }
     for (which, set) in registrations(conn) {
-        if conn.sets[which].flags.load(Ordering::Relaxed) & reg::TAGGED != 0 {
+        let r = &conn.sets[which];
+        let asked = r.asked.load(Ordering::Relaxed);
+        // To ask again for the same would make an edge of what was told.
+        if r.flags.load(Ordering::Relaxed) & reg::TAGGED != 0
+            && ends(w, conn).is_some_and(|e| kernel_events(r, &e) != asked)
+        {
             register(w, set, conn, which);
         }
     }
@@ -1138,13 +1032,13 @@ pub(crate) fn changed(w: &'static World, conn: &'static Conn) {
 
 /// A connection is about to be dissolved: out of the lists, but its registrations stay.
 pub(crate) fn unregister(w: &'static World, conn: &'static Conn) {
+    unpark_all(conn);
     for (which, set) in registrations(conn) {
         let r = &conn.sets[which];
         if r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed) & reg::TAGGED != 0 {
             set.drop_member(conn, which);
-            let fd = r.fd.load(Ordering::Relaxed).cast_signed();
             let (events, data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
-            let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_MOD, fd, events, data);
+            amend(set, conn, r, events & !EXCLUSIVE, data);
         }
         SAVED.with(|s| s.borrow_mut()[which] = Some((set.id(), r.fd.load(Ordering::Relaxed))));
     }
@@ -1172,6 +1066,10 @@ pub(crate) fn reregister(_w: &'static World, conn: &'static Conn) {
 
 /// The connection is being closed: out of all sets.
 pub(crate) fn forget(_w: &World, conn: &'static Conn) {
+    for r in &conn.sets {
+        // The kernel forgets it with the descriptor.
+        r.parked.store(0, Ordering::Relaxed);
+    }
     for (which, set) in registrations(conn) {
         let r = &conn.sets[which];
         if r.flags.swap(0, Ordering::Relaxed) & reg::TAGGED != 0 {

@@ -2,11 +2,13 @@
 //!
 //! Resolved once, before the program's `main`; a call that comes even earlier resolves its own.
 
+#![expect(non_snake_case, reason = "libc's own names")]
+
 use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    FILE, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
+    FILE, aiocb, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
     sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
@@ -140,4 +142,38 @@ real! {
     io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, params: *mut c_void) -> c_int;
     io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
     _exit(status: c_int) -> ();
+    quick_exit(status: c_int) -> ();
+    _Fork() -> pid_t;
+    daemon(stay: c_int, keep: c_int) -> c_int;
+    login_tty(fd: c_int) -> c_int;
+    aio_read(block: *mut aiocb) -> c_int;
+    aio_read64(block: *mut aiocb) -> c_int;
+    aio_write(block: *mut aiocb) -> c_int;
+    aio_write64(block: *mut aiocb) -> c_int;
+    lio_listio(mode: c_int, list: *const *mut aiocb, n: c_int, event: *mut c_void) -> c_int;
+    lio_listio64(mode: c_int, list: *const *mut aiocb, n: c_int, event: *mut c_void) -> c_int;
+    io_submit(context: *mut c_void, n: c_long, blocks: *const *const c_void) -> c_int;
+    open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    openat(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    openat64(dir: c_int, path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    __open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    __open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int;
+    __open_2(path: *const c_char, flags: c_int) -> c_int;
+    __open64_2(path: *const c_char, flags: c_int) -> c_int;
+    __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int;
+    __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int;
+    creat(path: *const c_char, mode: c_uint) -> c_int;
+    creat64(path: *const c_char, mode: c_uint) -> c_int;
+    memfd_create(name: *const c_char, flags: c_uint) -> c_int;
+    eventfd(value: c_uint, flags: c_int) -> c_int;
+    timerfd_create(clock: c_int, flags: c_int) -> c_int;
+    signalfd(fd: c_int, mask: *const sigset_t, flags: c_int) -> c_int;
+    inotify_init() -> c_int;
+    inotify_init1(flags: c_int) -> c_int;
+    pidfd_open(pid: pid_t, flags: c_uint) -> c_int;
+    pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int;
+    socketpair(domain: c_int, kind: c_int, protocol: c_int, pair: *mut c_int) -> c_int;
+    pipe(pair: *mut c_int) -> c_int;
+    pipe2(pair: *mut c_int, flags: c_int) -> c_int;
 }

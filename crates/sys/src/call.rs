@@ -197,6 +197,11 @@ mod calls {
     pub fn recv(fd: i32, bytes: &mut [u8], flags: i32) -> Result<usize> {
         call!(SYS_recvfrom, fd, bytes.as_mut_ptr(), bytes.len(), flags, 0, 0)
     }
+    /// [`recv`] with a null buffer: with `MSG_TRUNC` the kernel drops so many bytes, else it says
+    /// `EFAULT`.
+    pub fn recv_nowhere(fd: i32, n: usize, flags: i32) -> Result<usize> {
+        call!(SYS_recvfrom, fd, 0, n, flags, 0, 0)
+    }
     pub fn read(fd: i32, bytes: &mut [u8]) -> Result<usize> {
         call!(SYS_read, fd, bytes.as_mut_ptr(), bytes.len())
     }
@@ -239,6 +244,14 @@ mod calls {
     pub fn hung_up(fd: i32) -> bool {
         let mut fds = [libc::pollfd { fd, events: 0, revents: 0 }];
         poll(&mut fds, 0).is_ok_and(|n| n > 0)
+    }
+    /// Whether the kernel says that there is something to read, and whether an error waits: told without
+    /// taking either.
+    #[must_use]
+    pub fn readable(fd: i32) -> (bool, bool) {
+        let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
+        let _ = poll(&mut fds, 0);
+        (fds[0].revents & libc::POLLIN != 0, fds[0].revents & libc::POLLERR != 0)
     }
     /// Whether the kernel says that the peer will send no more.
     #[must_use]

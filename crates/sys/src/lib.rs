@@ -4,7 +4,6 @@
 //! believed is said by the types that read it ([`ring`]), and how to sleep on it without losing a
 //! wake-up is said in [`wait`].
 
-#[cfg(not(loom))]
 pub mod abi;
 #[cfg(not(loom))]
 pub mod call;

@@ -10,7 +10,7 @@
 //! tail moved? then do not sleep   armed? then ring
 //! ```
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, full_fence};
 
 /// How a half wants to be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,14 +52,14 @@ pub fn arm(wait: &AtomicU64, word: WaitWord) {
     // Relaxed is enough: the fence orders it before the caller's next look.
     wait.store(word.emit(), Ordering::Relaxed);
     // Either the peer sees how to wake us, or we see what it published. Pairs with `look`.
-    fence(Ordering::SeqCst);
+    full_fence();
 }
 
 /// Asks how the peer wants to be woken, after something was published for it.
 #[must_use]
 pub fn look(wait: &AtomicU64) -> WaitWord {
     // Pairs with `arm` and with `fall_asleep`.
-    fence(Ordering::SeqCst);
+    full_fence();
     WaitWord::parse(wait.load(Ordering::Relaxed))
 }
 
@@ -69,7 +69,7 @@ pub fn fall_asleep(sleeping: &AtomicU32) {
     // One writer: only the thread that waits.
     sleeping.store(now.wrapping_add(1) | 1, Ordering::Relaxed);
     // Pairs with the fence in `look`.
-    fence(Ordering::SeqCst);
+    full_fence();
 }
 
 /// Marks a waiter as awake again.

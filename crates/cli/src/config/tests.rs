@@ -2,6 +2,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use local::Level;
+use proptest::prelude::*;
 
 use super::*;
 
@@ -155,4 +156,58 @@ fn each_setting_has_an_option_which_documents_it() {
         }
     }
     assert!(words.contains("--off "));
+}
+
+/// A file with some sense in it: names that are, or nearly are, and values that may be.
+fn files() -> impl Strategy<Value = String> {
+    let name = prop_oneof![
+        6 => proptest::sample::select(SETTINGS.iter().map(|s| s.name).collect::<Vec<_>>()),
+        1 => proptest::sample::select(vec!["spin", "", "\"log\"", "[dir]", "ring.min"]),
+    ];
+    let value = prop_oneof![
+        proptest::sample::select(vec![
+            "on",
+            "true",
+            "7",
+            "0x10",
+            "1_000",
+            "-1",
+            "\"64K\"",
+            "\"4M\"",
+            "\"info\"",
+            "\"/x\"",
+            "[\"port:1\", \"addr:::1/128\"]",
+            "\"port:1-2,program:x\"",
+            "{}",
+            "1e400",
+            "\"",
+        ])
+        .prop_map(str::to_owned),
+        any::<i64>().prop_map(|n| n.to_string()),
+        "\"[ -~]{0,12}\"",
+        "[ -~]{0,12}",
+    ];
+    let lines = proptest::collection::vec((name, value), 0..6);
+    let lines = lines.prop_map(|l| l.iter().map(|(n, v)| format!("{n} = {v}\n")).collect());
+    prop_oneof![4 => lines, 1 => any::<String>()]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_is_written_is_refused_or_means_the_same_in_the_guest(
+        file in files(),
+        log in "[a-z]{0,5}|info",
+    ) {
+        let desk = Desk::new(Some(&file), &[("SHUNT_LOG", &log)]);
+        let Ok(merged) = desk.merge(&[]) else { return Ok(()) };
+        let mut limits = Limits::default();
+        for (setting, (_, text)) in SETTINGS.iter().zip(merged.exports()) {
+            if let Some(text) = text {
+                limits.set(setting.name, text).unwrap();
+            }
+        }
+        prop_assert_eq!(limits.checked(), Ok(merged.limits));
+    }
 }

@@ -1,9 +1,12 @@
 //! How the two ends find each other, and how they part.
 
+use sys::abi::SLOTS;
+use sys::sync::AtomicU32;
+
 use super::{
-    Board, Conn, EAGAIN_RETRY, Ends, Got, Half, Level, MSG_DONTWAIT, Ordering, Phase, Reason,
-    SocketAddrV6, WaitWord, World, add64, board, call, diag, fence, flag, half_state, kernel, lock,
-    options, ring,
+    Conn, EAGAIN_RETRY, ECONNRESET, Ends, Got, Half, Level, Loc, MSG_DONTWAIT, Ordering, Phase,
+    Reason, SocketAddrV6, WaitWord, World, add64, call, diag, flag, full_fence, half_state, kernel,
+    lock, offer, options, ring,
 };
 
 /// A server looks this often for the offer of a peer whose bytes came by other ways than our calls.
@@ -14,11 +17,17 @@ const TCP_INFO: i32 = 11;
 const TCP_NODELAY: i32 = 1;
 const TCP_CORK: i32 = 3;
 const SIOCINQ: u64 = 0x541b;
+const SIOCATMARK: u64 = 0x8905;
 const SOL_SOCKET: i32 = 1;
 const SO_LINGER: i32 = 13;
 const SO_COOKIE: i32 = 57;
 /// `TCP_ESTABLISHED` in `tcpi_state`.
 const ESTABLISHED: u8 = 1;
+/// `TCP_CLOSE`.
+const CLOSE: u8 = 7;
+
+/// Flags of an end that has shut down both ways.
+const DEAF: u32 = flag::SHUT | flag::SHUT_RD;
 
 /// The start of `struct tcp_info`, which libc knows only in part.
 #[derive(Clone, Copy, Default)]
@@ -38,6 +47,11 @@ impl Info {
     fn received(&self) -> u64 {
         self.0[16]
     }
+}
+
+/// Whether the kernel's connection has ended, by a reset or by both ends.
+fn is_closed(fd: i32) -> bool {
+    call::getsockopt::<Info>(fd, IPPROTO_TCP, TCP_INFO).is_ok_and(|info| info.state() == CLOSE)
 }
 
 /// What the kernel counts of a connection: bytes given to it, bytes taken from it.
@@ -150,6 +164,7 @@ impl Conn {
             &half.up_at,
             &half.down_at,
             &half.head,
+            &half.seen_head,
             &half.wait,
         ] {
             word.store(0, Ordering::Relaxed);
@@ -258,8 +273,15 @@ impl Conn {
     pub fn is_taken(&self, w: &World) -> bool {
         self.my_half(w).is_some_and(|(index, _)| {
             let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
-            board::taken(word, index).is_some()
+            offer::taken(word, index).is_some()
         })
+    }
+
+    /// Where the process that may take our offer was seen last.
+    #[must_use]
+    pub fn listener_cpu(&self, w: &World) -> u32 {
+        let port = u16::try_from(self.port.load(Ordering::Relaxed)).unwrap_or(0);
+        w.board.listener_cpu(port)
     }
 
     /// Whether a server has not looked for an offer yet.
@@ -284,9 +306,8 @@ impl Conn {
         if !self.swap_phase(from, Phase::Busy) {
             return false;
         }
-        // Either a sender sees `Busy`, or we see it. Pairs with `tcp_send_begins`.
-        fence(Ordering::SeqCst);
-        if self.tx_busy.load(Ordering::SeqCst) != 0 {
+        // Either a sender sees `Busy`, or we see it.
+        if !self.tx.is_idle() {
             self.set_phase(from);
             return false;
         }
@@ -296,7 +317,8 @@ impl Conn {
     fn settle_client(&'static self, w: &World, fd: i32) -> bool {
         let Some((index, half)) = self.my_half(w) else { return false };
         let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
-        let Some(server) = board::taken(word, index) else { return false };
+        let Some(server) = offer::taken(word, index) else { return false };
+        let _counting = lock::lock(&self.counting);
         // Senders that are in the middle of a call finish it on TCP: see `go_up`.
         if !self.swap_phase(Phase::Offered, Phase::Busy) {
             return false;
@@ -313,22 +335,29 @@ impl Conn {
         // What we counted ourselves is right unless we forked in between.
         let counted = self.counted(w).then(|| Counts {
             established: true,
-            sent: self.tcp_tx.load(Ordering::Relaxed),
+            sent: self.tx.sent(),
             taken: self.tcp_rx.load(Ordering::Relaxed),
         });
         let (Some(peer), Some(counts)) = (valid, counted.or_else(|| counts(fd, None))) else {
             self.set_phase(Phase::Offered);
             if valid.is_none() {
-                Board::clear(word, index);
+                offer::clear(word, index);
                 self.stay_tcp(w, fd, Reason::PeerBroken);
             }
             return false;
         };
         half.peer_generation.store(peer.generation.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.join(w, half, server, peer, counts.taken, counts.sent);
-        self.set_phase(Phase::Attached);
+        self.join(w, half, server, counts.taken, counts.sent);
+        self.attached();
         let _ = self.go_up(w, half);
         true
+    }
+
+    fn attached(&self) {
+        self.set_phase(Phase::Attached);
+        // Either we see a receive that has begun, or it sees that we are attached. Pairs with
+        // `receiving`.
+        full_fence();
     }
 
     fn counted(&self, w: &World) -> bool {
@@ -336,19 +365,16 @@ impl Conn {
     }
 
     /// The common end of both ways to attach; our direction switches here.
-    fn join(&self, w: &World, half: &Half, peer_index: u32, peer: &Half, taken: u64, sent: u64) {
+    fn join(&self, w: &World, half: &Half, peer_index: u32, taken: u64, sent: u64) {
         half.tcp_rx.store(taken, Ordering::Relaxed);
         half.peer.store(peer_index + 1, Ordering::Release);
         half.state.store(half_state::ATTACHED, Ordering::Release);
         self.peer.store(peer_index + 1, Ordering::Relaxed);
         if !self.counted(w) {
-            self.tcp_tx.store(sent, Ordering::Relaxed);
+            self.tx.correct(sent);
         }
         if let Some(slot) = w.slot() {
             add64(&slot.attached, 1);
-            if let Some(links) = slot.links.get(peer.slot.load(Ordering::Relaxed) as usize) {
-                links.fetch_add(1, Ordering::AcqRel);
-            }
         }
         if w.limits.log >= Level::Info {
             let n = half.fd.load(Ordering::Relaxed);
@@ -367,23 +393,17 @@ impl Conn {
             half.reason.store(Reason::NoMemory.code(), Ordering::Relaxed);
             return false;
         }
-        if self.rising.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_err() {
-            return false;
+        let up = self.tx.rise(&half.flags, &half.up_at);
+        if up && w.limits.log >= Level::Debug {
+            let n = half.fd.load(Ordering::Relaxed);
+            let at = half.up_at.load(Ordering::Relaxed);
+            crate::log::line(format_args!("fd {n}: sends through the ring after {at} bytes"));
         }
-        // Either a sender sees that we rise, or we see that it sends. Pairs with `tcp_send_begins`.
-        fence(Ordering::SeqCst);
-        let free = self.tx_busy.load(Ordering::SeqCst) == 0;
-        if free {
-            half.up_at.store(self.tcp_tx.load(Ordering::Relaxed), Ordering::Relaxed);
-            // Release: `up_at` before the flag. Pairs with `in_ring`.
-            half.flags.fetch_or(flag::UP, Ordering::Release);
-            if w.limits.log >= Level::Debug {
-                let n = half.fd.load(Ordering::Relaxed);
-                crate::log::line(format_args!("fd {n}: sends through the ring"));
-            }
+        if up && let Some((mine, peer)) = self.halves(w) {
+            // Doorbells that had to wait for this.
+            self.notify(w, mine.fd.load(Ordering::Relaxed).cast_signed(), mine, peer);
         }
-        self.rising.store(if free { 2 } else { 0 }, Ordering::SeqCst);
-        free
+        up
     }
 
     /// Doorbells must not wait for the acknowledgement of what was sent before them. Done at the
@@ -402,12 +422,16 @@ impl Conn {
     }
 
     fn settle_server(&'static self, w: &World, fd: i32, data: bool) -> bool {
-        if !self.begin_switch(Phase::Server) {
+        if !self.swap_phase(Phase::Server, Phase::Busy) {
             return false;
         }
-        match self.try_attach(w, fd, data) {
+        // Either a sender sees `Busy`, or we see it. One that is in the
+        // middle of a call (it may wait there for as long as the peer does not read) only delays the
+        // switch of its own direction: see `go_up`.
+        let sending = !self.tx.is_idle();
+        match self.try_attach(w, fd, data, sending) {
             Ok(true) => {
-                self.set_phase(Phase::Attached);
+                self.attached();
                 true
             }
             Ok(false) => {
@@ -423,7 +447,14 @@ impl Conn {
     }
 
     /// `Ok(false)`: not now, perhaps later.
-    fn try_attach(&'static self, w: &World, fd: i32, data: bool) -> Result<bool, Reason> {
+    /// `sending`: a call of another thread has sent bytes that are not counted yet.
+    fn try_attach(
+        &'static self,
+        w: &World,
+        fd: i32,
+        data: bool,
+        sending: bool,
+    ) -> Result<bool, Reason> {
         let tries = self.tries.fetch_add(1, Ordering::Relaxed);
         let again = if tries < TRIES_MAX { Ok(false) } else { Err(Reason::PeerNotShunt) };
         let known = self.ends.lock().and_then(|e| *e);
@@ -440,22 +471,17 @@ impl Conn {
         if !w.limits.allows(port, [*local.ip(), *remote.ip()], &w.program) {
             return Err(Reason::Excluded);
         }
-        let Some((word, client, taker)) = w.board.find(ends) else {
+        let Some(found) = w.board.find(ends) else {
             // A client of ours publishes before it sends: once bytes are here, so is the offer.
             return if data { Err(Reason::PeerNotShunt) } else { again };
         };
-        if taker.is_some() {
+        if found.taker.is_some() {
             // Another process attached what we both hold.
             return Err(Reason::Shared);
         }
-        let peer = w.board.map.half(client).ok_or(Reason::PeerBroken)?;
+        let peer = w.board.map.half(found.half).ok_or(Reason::PeerBroken)?;
         if peer.flags.load(Ordering::Relaxed) & flag::IO_SEEN == 0 {
             return again;
-        }
-        if tries == 0 && data && peer.cpu.load(Ordering::Relaxed) == call::cpu() {
-            // Both ends on one CPU: the attachment costs more than one exchange gains. The second
-            // message decides.
-            return Ok(false);
         }
         self.confirm(w, ends, peer)?;
         let believed = self.tcp_rx.load(Ordering::Relaxed);
@@ -463,24 +489,37 @@ impl Conn {
         if !counts.established {
             return Err(Reason::Short);
         }
-        let seen = (self.tcp_tx.load(Ordering::Relaxed), self.tcp_rx.load(Ordering::Relaxed));
-        if self.counted(w) && seen != (counts.sent, counts.taken) {
+        if !self.counted(w) && sending {
+            return Ok(false);
+        }
+        let (sent, taken) = (self.tx.sent(), self.tcp_rx.load(Ordering::Relaxed));
+        if self.counted(w) && (taken != counts.taken || sent != counts.sent && !sending) {
             return Err(Reason::BytesUnseen);
         }
         let index = self.new_half(w, fd, ends)?;
         let half = w.board.map.half_known(index);
-        half.peer_generation.store(peer.generation.load(Ordering::Relaxed), Ordering::Relaxed);
+        half.peer_generation.store(found.generation, Ordering::Relaxed);
         self.arm_cold(half);
-        self.join(w, half, client, peer, counts.taken, counts.sent);
-        // Nobody else sends: see `begin_switch`.
+        // For both ends, before the client can know: should we end before it looks, what we have sent
+        // must stay for it to read.
+        link(w, half, peer);
+        link(w, peer, half);
+        self.join(w, half, found.half, counts.taken, counts.sent);
         let _ = self.go_up(w, half);
-        if Board::take(word, client, index) {
+        if offer::take(found.word, found.half, index) {
             self.half.store(index + 1, Ordering::Release);
             return Ok(true);
         }
-        self.unlink(w, peer);
+        // Withdrawn in this very moment: nobody has seen that we switched.
+        self.tx.fall();
+        unlink(w, half, peer);
+        unlink(w, peer, half);
         self.peer.store(0, Ordering::Relaxed);
+        w.holds_no_more(self);
         if let Some(mut arena) = w.arena.lock() {
+            if let Some(loc) = Loc::parse(half.loc.swap(0, Ordering::Relaxed)) {
+                arena.free_block(&w.board, loc);
+            }
             arena.free_half(&w.board, index);
         }
         again
@@ -493,7 +532,6 @@ impl Conn {
             match diag::peer(netlink, ends.remote, ends.local) {
                 Ok(found) => {
                     return if found.cookie == peer.cookie.load(Ordering::Relaxed) {
-                        peer_inode(peer, found.inode);
                         Ok(())
                     } else {
                         Err(Reason::ForgedOffer)
@@ -505,14 +543,6 @@ impl Conn {
             }
         }
         Err(Reason::NoDiag)
-    }
-
-    fn unlink(&self, w: &World, peer: &Half) {
-        if let Some(slot) = w.slot()
-            && let Some(links) = slot.links.get(peer.slot.load(Ordering::Relaxed) as usize)
-        {
-            let _ = links.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1));
-        }
     }
 
     /// Of `n` bytes that a call has just received from TCP: how many are the program's. `None`:
@@ -535,8 +565,11 @@ impl Conn {
                         call::sched_yield();
                         continue;
                     }
-                    self.tcp_rx.fetch_add(n as u64, Ordering::Relaxed);
-                    return Some(n);
+                    let _counting = lock::lock(&self.counting);
+                    if self.phase() == Phase::Offered && !self.is_taken(w) {
+                        self.tcp_rx.fetch_add(n as u64, Ordering::Relaxed);
+                        return Some(n);
+                    }
                 }
                 Phase::Attached => {
                     let Some((mine, peer)) = self.halves(w) else { return Some(n) };
@@ -569,7 +602,7 @@ impl Conn {
                     }
                     let Some((index, _)) = self.my_half(w) else { return true };
                     let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
-                    if Board::withdraw(word, index) {
+                    if offer::withdraw(word, index) {
                         self.stay_tcp(w, fd, reason);
                         return true;
                     }
@@ -588,7 +621,7 @@ impl Conn {
             && half.state.load(Ordering::Relaxed) != half_state::ATTACHED
         {
             let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
-            Board::clear(word, index);
+            offer::clear(word, index);
             self.half.store(0, Ordering::Relaxed);
             if let Some(mut arena) = w.arena.lock() {
                 arena.free_half(&w.board, index);
@@ -601,7 +634,7 @@ impl Conn {
         if self.phase() == Phase::Offered && !self.settle_client(w, fd) {
             let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
             if let Some((index, _)) = self.my_half(w)
-                && !Board::withdraw(word, index)
+                && !offer::withdraw(word, index)
             {
                 // Taken in this very moment.
                 let _ = self.settle_client(w, fd);
@@ -621,7 +654,7 @@ impl Conn {
             _ => {
                 let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
                 if half.client.load(Ordering::Relaxed) == 1 {
-                    Board::clear(word, index);
+                    offer::clear(word, index);
                 }
                 if half.users.fetch_sub(1, Ordering::AcqRel) > 1 {
                     return;
@@ -659,30 +692,51 @@ impl Conn {
     fn say_closed(&self, w: &World, fd: i32, half: &Half) {
         let Some((_, peer)) = self.halves(w) else { return };
         let peer_flags = peer.flags.load(Ordering::Acquire);
-        let unread = ring::tail(&peer.tail) != half.head.load(Ordering::Relaxed)
-            && peer_flags & (flag::UP | flag::DOWN) == flag::UP;
+        let until = match peer_flags & (flag::UP | flag::DOWN) {
+            flag::UP => ring::tail(&peer.tail),
+            0 => half.head.load(Ordering::Relaxed),
+            _ => peer.down_at.load(Ordering::Relaxed),
+        };
+        let unread = until != half.head.load(Ordering::Relaxed)
+            || self.is_mixed(half, peer) && self.unread_in_tcp(half, peer, fd);
         let abort = self.options.load(Ordering::Relaxed) & options::ABORT != 0;
+        // When both directions have ended there is no connection left to reset.
+        let flags = half.flags.load(Ordering::Relaxed);
+        let hints = self.kernel.load(Ordering::Relaxed);
+        let doubtful = unread || abort || flags & DEAF == DEAF || hints & kernel::HUP != 0;
+        let over = doubtful && peer_flags & flag::CLOSED == 0 && is_closed(fd);
+        let both = peer_flags & flags & flag::SHUT != 0;
         self.drain_bells(half, peer, fd);
-        let mut reset = unread || abort;
-        if !reset && peer_flags & flag::UP == 0 {
-            // Before the switch what is unread lies in TCP, and the kernel resets by itself.
-            reset = call::ioctl_int(fd, SIOCINQ).is_ok_and(|n| n > 0);
+        let reset = (unread || abort) && !both && !over;
+        // Nobody holds the other end any more, and what it sent last is ours or lost: the two kernel
+        // sockets need not part in four packets and a minute of TIME_WAIT.
+        let alone = peer_flags & flag::CLOSED != 0;
+        if reset || alone || abort {
+            let now = i32::from(reset || alone);
+            let _ = call::setsockopt(fd, SOL_SOCKET, SO_LINGER, [now, 0]);
         }
-        if reset {
-            let _ = call::setsockopt(fd, SOL_SOCKET, SO_LINGER, [1i32, 0]);
-        }
-        let bits = flag::CLOSED | if reset { flag::RESET } else { 0 };
+        let bits =
+            flag::CLOSED | if reset { flag::RESET } else { 0 } | if over { flag::OVER } else { 0 };
         half.flags.fetch_or(bits, Ordering::Release);
         // Spinning peers see the flag, sleeping ones are woken by the FIN that follows.
     }
 
+    /// Whether the socket holds bytes of the stream that nobody has read, besides doorbells.
+    fn unread_in_tcp(&self, half: &Half, peer: &Half, fd: i32) -> bool {
+        let announced = peer.bells.load(Ordering::Acquire);
+        let bells = announced.wrapping_sub(half.drained.load(Ordering::Relaxed));
+        call::ioctl_int(fd, SIOCINQ).is_ok_and(|n| n.cast_unsigned() > bells)
+            // Urgent data, and what follows it, does not count before it is passed.
+            || call::ioctl_int(fd, SIOCATMARK) == Ok(1)
+    }
+
     fn finish(&'static self, w: &World, index: u32, half: &Half) {
         if let Some((_, peer)) = self.halves(w) {
-            self.unlink(w, peer);
+            unlink(w, half, peer);
         }
         if half.client.load(Ordering::Relaxed) == 1 {
             let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
-            Board::clear(word, index);
+            offer::clear(word, index);
         }
         if let Some(slot) = w.slot() {
             let t = &slot.totals;
@@ -716,17 +770,21 @@ impl Conn {
         let (mine, peer) = self.halves(w)?;
         let peer_flags = peer.flags.load(Ordering::Acquire);
         let mine_flags = mine.flags.load(Ordering::Relaxed);
+        let both = mine_flags & flag::SHUT != 0 && peer_flags & (flag::SHUT | flag::CLOSED) != 0;
+        if both {
+            return Some(Err(107));
+        }
         if mine_flags & flag::DOWN != 0 {
+            // The kernel does it; the peer must know what its end means.
+            let write = if write { flag::SHUT } else { 0 };
+            let read = if read { flag::SHUT_RD } else { 0 };
+            mine.flags.fetch_or(write | read, Ordering::Release);
             return None;
         }
         if self.kernel.load(Ordering::Relaxed) & kernel::HUP != 0 {
             return None;
         }
-        let both = mine_flags & flag::SHUT != 0 && peer_flags & (flag::SHUT | flag::CLOSED) != 0;
-        if both {
-            return Some(Err(107));
-        }
-        if read {
+        if read && !write {
             mine.flags.fetch_or(flag::SHUT_RD, Ordering::Release);
             let _ = call::shutdown(fd, 0);
         }
@@ -735,12 +793,19 @@ impl Conn {
                 let _ = call::shutdown(fd, 1);
             }
             let _held = lock::lock(&mine.tx_lock);
-            mine.flags.fetch_or(flag::SHUT, Ordering::Release);
-            self.notify(w, fd, mine, peer);
+            // Both at once, and before the kernel wakes anybody: who looks then must see both.
+            let bits = flag::SHUT | if read { flag::SHUT_RD } else { 0 };
+            mine.flags.fetch_or(bits, Ordering::Release);
+            if read {
+                let _ = call::shutdown(fd, 0);
+            }
+            if peer_flags & DEAF != DEAF {
+                // Else its kernel would answer the doorbell with a reset, where it takes an end.
+                self.notify(w, fd, mine, peer);
+            }
             self.end_in_kernel(fd, mine, peer);
         }
-        let deaf = flag::SHUT | flag::SHUT_RD;
-        if mine.flags.load(Ordering::Relaxed) & deaf == deaf {
+        if mine.flags.load(Ordering::Relaxed) & DEAF == DEAF {
             // Nobody needs a doorbell of ours any more, and what the peer sends must be refused by
             // the kernel.
             self.drain(w, fd);
@@ -761,6 +826,17 @@ impl Conn {
                     || peer_flags & flag::RESET != 0
                     || self.kernel.load(Ordering::Relaxed) & (kernel::RESET | kernel::TOLD) != 0
             })
+    }
+
+    /// Whether bytes are unread that cannot go back to TCP, because the kernel's connection or the peer's
+    /// part of it has ended: they can be read here only.
+    #[must_use]
+    pub fn is_stranded(&self, w: &World, fd: i32) -> bool {
+        self.unread_ring(w)
+            && (call::hung_up(fd)
+                || self
+                    .halves(w)
+                    .is_some_and(|(_, peer)| peer.flags.load(Ordering::Acquire) & DEAF == DEAF))
     }
 
     /// When both directions have ended no doorbell is needed any more, and the kernel's socket may
@@ -795,35 +871,46 @@ impl Conn {
     }
 
     /// What `SO_ERROR` answers, the kernel having answered `now`: an error that a look of ours took,
-    /// and none that comes of a clean close.
+    /// or a reset of which the kernel has not heard yet, and none that comes of a clean close.
     #[must_use]
-    pub fn socket_error(&self, w: &World, now: i32) -> i32 {
+    pub fn socket_error(&self, w: &World, fd: i32, now: i32) -> i32 {
         let kept = self.error.swap(0, Ordering::Relaxed).cast_signed();
-        let clean = self.halves(w).is_some_and(|(_, peer)| {
-            peer.flags.load(Ordering::Acquire) & (flag::CLOSED | flag::RESET) == flag::CLOSED
-        });
+        let mut errno = if now != 0 { now } else { kept };
+        let Some((mine, peer)) = self.halves(w) else { return errno };
+        let flags = peer.flags.load(Ordering::Acquire);
         let hints = self.kernel.load(Ordering::Relaxed);
-        if clean && hints & kernel::AFTER_CLOSE == 0 || hints & kernel::CLEAN != 0 {
+        if Self::closed_cleanly(flags) && !self.sent_after(mine) || hints & kernel::CLEAN != 0 {
             return 0;
         }
-        if now != 0 || kept != 0 {
-            self.kernel.fetch_and(!kernel::ERR, Ordering::Relaxed);
-            self.kernel.fetch_or(kernel::TOLD, Ordering::Relaxed);
+        let reset = flags & flag::RESET != 0 || hints & kernel::RESET != 0;
+        if errno == 0 && reset && !self.is_told(mine) {
+            self.await_reset(fd);
+            errno = ECONNRESET;
         }
-        if now != 0 { now } else { kept }
+        if errno != 0 {
+            let _ = self.tell_reset(fd, mine, errno);
+        }
+        Self::named(mine, peer, errno)
     }
 
-    /// Whether the socket itself has something to read besides doorbells, before the switch.
+    /// Whether the socket itself has something to read besides doorbells, before the switch. Errors
+    /// stay in the socket.
     #[must_use]
     pub fn tcp_readable(&self, mine: &Half, peer: &Half, fd: i32) -> bool {
-        let mut byte = [0u8; 1];
-        if self.came_down(mine, peer) {
+        let down = self.came_down(mine, peer);
+        if down {
             if let Some(_held) = lock::lock(&mine.rx_lock) {
                 self.drain_bells(mine, peer, fd);
             }
-            let left = mine.drained.load(Ordering::Relaxed) != peer.bells.load(Ordering::Acquire);
-            return !left && call::recv(fd, &mut byte, MSG_DONTWAIT | 2) != Err(11);
+            if mine.drained.load(Ordering::Relaxed) != peer.bells.load(Ordering::Acquire) {
+                return false;
+            }
         }
+        let (readable, failed) = call::readable(fd);
+        if down || failed || !readable {
+            return readable || failed;
+        }
+        let mut byte = [0u8; 1];
         let got = call::recv(fd, &mut byte, MSG_DONTWAIT | 2);
         let up = peer.flags.load(Ordering::Acquire) & flag::UP != 0;
         let before = mine.tcp_rx.load(Ordering::Relaxed) < peer.up_at.load(Ordering::Relaxed);
@@ -871,8 +958,13 @@ impl Conn {
         let mut byte = [0u8; 1];
         // Nobody else takes doorbells meanwhile, so what is seen and what is counted belong together.
         let Some(_held) = lock::lock(&mine.rx_lock) else { return };
-        if self.is_mixed(mine, peer) || call::recv(fd, &mut byte, MSG_DONTWAIT | 2) != Ok(1) {
+        if self.is_mixed(mine, peer) {
             return;
+        }
+        match call::recv(fd, &mut byte, MSG_DONTWAIT | 2) {
+            Ok(1) => {}
+            Ok(_) | Err(11 | 4) => return,
+            Err(errno) => return self.take_error(errno),
         }
         if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Acquire) {
             self.kernel.fetch_or(kernel::STRAY, Ordering::Relaxed);
@@ -914,7 +1006,28 @@ impl Conn {
     }
 }
 
-fn peer_inode(_peer: &Half, _inode: u32) {}
+/// How many connections lead from the process of one half to that of the other; `None`: a half names a
+/// process that cannot be.
+fn links<'w>(w: &'w World, from: &Half, to: &Half) -> Option<&'w AtomicU32> {
+    let (from, to) = (from.slot.load(Ordering::Relaxed), to.slot.load(Ordering::Relaxed));
+    if from as usize >= SLOTS {
+        return None;
+    }
+    w.board.map.slot(from).links.get(to as usize)
+}
+
+/// While this is so, the memory of the process of `to` is kept even when that has ended.
+fn link(w: &World, from: &Half, to: &Half) {
+    if let Some(links) = links(w, from, to) {
+        links.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+fn unlink(w: &World, from: &Half, to: &Half) {
+    if let Some(links) = links(w, from, to) {
+        let _ = links.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1));
+    }
+}
 
 /// Without scope and flow label, which the two ends do not share.
 fn plain(addr: SocketAddrV6) -> SocketAddrV6 {

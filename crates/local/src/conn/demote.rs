@@ -7,19 +7,21 @@
 
 use super::{
     Conn, Got, Half, Level, Loc, MSG_DONTWAIT, MSG_NOSIGNAL, Ordering, Phase, Reason, World, call,
-    flag, half_state, kernel, lock, ring,
+    flag, half_state, kernel, lock, ring, switch,
 };
 
 /// A peer that does not answer within this time is cut off.
 const PATIENCE_NS: u64 = 100_000_000;
 /// A peer that has not answered by then has its part done for it, if that is allowed.
 const PROXY_NS: u64 = 3_000_000;
+/// So many bytes that the peer has not read surely find room in the socket.
+const SURE_BYTES: u64 = 16 << 10;
 /// How long bytes that are sent again may take to find room in the socket.
 const REPLAY_NS: u64 = 2_000_000_000;
 
 impl Conn {
     /// Our direction goes back to TCP at the ring offset `at`. The caller holds the send lock.
-    pub(super) fn go_down(&self, w: &World, fd: i32, mine: &Half, peer: &Half, at: u64) {
+    pub(super) fn go_down(&self, w: &World, fd: i32, mine: &Half, at: u64) {
         if mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
             return;
         }
@@ -31,36 +33,58 @@ impl Conn {
                 mine.bell_owed.store(0, Ordering::Relaxed);
             }
         }
-        mine.down_at.store(at, Ordering::Relaxed);
-        // Release: the offset before the flag. Pairs with the receiver's load of the flags.
-        mine.flags.fetch_or(flag::DOWN, Ordering::Release);
+        if mine.bell_owed.swap(0, Ordering::Relaxed) != 0 {
+            // It was never sent: the reader must not take a byte of the program's for it.
+            let n = mine.bells.load(Ordering::Relaxed);
+            mine.bells.store(n.wrapping_sub(1), Ordering::Release);
+        }
+        switch::go_down(&mine.flags, &mine.down_at, at);
         if mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0 {
             let _ = call::shutdown(fd, 1);
         }
         if w.limits.log >= Level::Debug {
             crate::log::line(format_args!("fd {fd}: back on TCP at ring offset {at}"));
         }
-        let _ = peer;
     }
 
-    /// The peer has frozen: sends again by TCP what it has not read, and goes down.
-    pub(super) fn go_down_for(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) {
+    /// The peer has frozen: sends again by TCP what it has not read, and goes down. `false`: it
+    /// reads on, and nothing has changed.
+    pub(super) fn go_down_for(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) -> bool {
+        let Some(from) = switch::answer(&mine.flags, &peer.flags, &peer.head) else {
+            return false;
+        };
+        self.because_asked(w, mine);
+        if !self.replay(w, fd, mine, from) {
+            let _ = self.broken(w, fd, mine);
+        }
+        true
+    }
+
+    fn because_asked(&self, w: &World, mine: &Half) {
         if mine.reason.load(Ordering::Relaxed) == 0 {
             mine.reason.store(Reason::PeerAsked.code(), Ordering::Relaxed);
             w.count(Reason::PeerAsked);
         }
-        if !self.replay(w, fd, mine, peer) {
-            let _ = self.broken(w, fd, mine);
-        }
     }
 
-    /// Goes down at the peer's frozen head and sends what lies behind it by TCP, through `fd`, the
-    /// socket of `mine`. `false`: the peer's head makes no sense, or the socket takes nothing.
-    fn replay(&self, w: &World, fd: i32, mine: &Half, peer: &Half) -> bool {
+    /// Our ring is full, and the peer's own direction is on TCP, where no doorbell can tell us of
+    /// room: what comes next goes by TCP as well, whose room the kernel tells. The caller holds the
+    /// send lock.
+    pub(super) fn go_down_full(&self, w: &World, fd: i32, mine: &Half, peer: &Half) -> bool {
+        if peer.flags.load(Ordering::Acquire) & flag::DOWN == 0 {
+            return false;
+        }
+        self.because_asked(w, mine);
+        self.go_down(w, fd, mine, mine.tail.load(Ordering::Relaxed));
+        true
+    }
+
+    /// Goes down at the reader's frozen head and sends what lies behind it by TCP, through `fd`, the
+    /// socket of `mine`. `false`: that head makes no sense, or the socket takes nothing.
+    fn replay(&self, w: &World, fd: i32, mine: &Half, from: u64) -> bool {
         let tail = mine.tail.load(Ordering::Relaxed);
-        let from = peer.head.load(Ordering::Acquire);
         let Some(loc) = Loc::parse(mine.loc.load(Ordering::Relaxed)) else {
-            self.go_down(w, fd, mine, peer, tail);
+            self.go_down(w, fd, mine, tail);
             return true;
         };
         let next = Loc::parse(mine.next_loc.load(Ordering::Relaxed));
@@ -72,7 +96,7 @@ impl Conn {
             // The end goes out behind the bytes.
             mine.flags.fetch_and(!flag::SHUT, Ordering::Relaxed);
         }
-        self.go_down(w, fd, mine, peer, from);
+        self.go_down(w, fd, mine, from);
         let deadline = call::now_ns() + REPLAY_NS;
         let mut at = from;
         let end = from.wrapping_add(left as u64);
@@ -125,10 +149,16 @@ impl Conn {
         let name = call::name(fd, false).ok().flatten().map(|a| (*a.ip(), a.port()));
         let is_it = known.is_some_and(|e| name == Some((*e.remote.ip(), e.remote.port())));
         let mut done = false;
-        if is_it && w.board.map.lend(index, true) {
-            if let Some(_held) = lock::lock(&peer.tx_lock) {
+        let lending = w.lending.try_lock();
+        if is_it && lending.is_some() && w.board.map.lend(index, true) {
+            // Never waited for: whoever holds them may be stopped, or have written them himself. With
+            // the second one held, `go_down` does not wait for it either.
+            if let Some(_held) = lock::try_lock(&peer.tx_lock)
+                && let Some(_bell) = lock::try_lock(&peer.bell_lock)
+            {
                 done = peer.flags.load(Ordering::Relaxed) & flag::DOWN != 0
-                    || self.replay(w, fd, peer, mine);
+                    || switch::answer(&peer.flags, &mine.flags, &mine.head)
+                        .is_some_and(|from| self.replay(w, fd, peer, from));
             }
             if w.board.slot() != Some(slot) {
                 w.board.map.lend(index, false);
@@ -140,7 +170,10 @@ impl Conn {
 
     /// Does what a peer that wants to go back to TCP waits for, if it does.
     pub fn answer_demotion(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) {
-        if peer.flags.load(Ordering::Acquire) & flag::WANT_DOWN == 0
+        let asks = |flags: u32| {
+            flags & flag::WANT_DOWN != 0 || flags & flag::DOWN != 0 && !self.has_room(mine, peer)
+        };
+        if !asks(peer.flags.load(Ordering::Acquire))
             || mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0
         {
             return;
@@ -148,18 +181,22 @@ impl Conn {
         if let Some(_held) = lock::lock(&mine.tx_lock)
             && mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0
         {
-            self.go_down_for(w, fd, mine, peer);
+            if peer.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0 {
+                self.go_down_for(w, fd, mine, peer);
+            } else {
+                self.go_down_full(w, fd, mine, peer);
+            }
         }
     }
 
     /// Our sending side goes back to TCP; the peer reads on.
     pub fn demote_sender(&'static self, w: &World, fd: i32, reason: Reason) {
-        let Some((mine, peer)) = self.halves(w) else { return };
+        let Some((mine, _)) = self.halves(w) else { return };
         let Some(_held) = lock::lock(&mine.tx_lock) else { return };
         if mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0 {
             mine.reason.store(reason.code(), Ordering::Relaxed);
             w.count(reason);
-            self.go_down(w, fd, mine, peer, mine.tail.load(Ordering::Relaxed));
+            self.go_down(w, fd, mine, mine.tail.load(Ordering::Relaxed));
         }
     }
 
@@ -172,12 +209,16 @@ impl Conn {
             return self.keep_tcp(w, fd, reason) || self.demote(w, fd, reason);
         }
         let Some((mine, peer)) = self.halves(w) else { return true };
+        if Self::is_behind(mine, peer) {
+            return false;
+        }
         {
             let Some(_rx) = lock::lock(&mine.rx_lock) else { return false };
             // From here on nobody takes anything out of the ring.
-            mine.flags.fetch_or(flag::WANT_DOWN, Ordering::Release);
+            switch::freeze(&mine.flags);
         }
         self.ring_for_demotion(w, fd, mine, peer);
+        self.freeze_peer(w, fd, mine, peer);
         self.demote_sender(w, fd, reason);
         let begun = call::now_ns();
         let deadline = begun + PATIENCE_NS;
@@ -185,6 +226,9 @@ impl Conn {
         loop {
             let peer_flags = peer.flags.load(Ordering::Acquire);
             let down = peer_flags & flag::DOWN != 0;
+            if down && Self::is_behind(mine, peer) {
+                return false;
+            }
             if !down && !asked && call::now_ns() - begun > PROXY_NS {
                 asked = true;
                 let _ = self.replay_for_peer(w, mine);
@@ -215,21 +259,74 @@ impl Conn {
         true
     }
 
+    /// Has the peer take nothing more out of our ring, so that what it has not read goes by TCP with the
+    /// rest: else it could not go back itself before it has read that. Only where it is surely little.
+    fn freeze_peer(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) {
+        let unread = || {
+            let tail = mine.tail.load(Ordering::Relaxed);
+            tail.wrapping_sub(peer.head.load(Ordering::Acquire))
+        };
+        let flags = mine.flags.load(Ordering::Relaxed);
+        if flags & (flag::UP | flag::DOWN) != flag::UP
+            || !(1..=SURE_BYTES).contains(&unread())
+            // Then nothing goes by TCP any more, or it makes a reset.
+            || call::hung_up(fd)
+            || peer.flags.load(Ordering::Acquire) & flag::SHUT_RD != 0
+        {
+            return;
+        }
+        let Some(index) = mine.peer.load(Ordering::Relaxed).checked_sub(1) else { return };
+        let Some(_lending) = w.lending.try_lock() else { return };
+        if peer.flags.load(Ordering::Relaxed) & flag::CLOSED != 0 || !w.board.map.lend(index, true)
+        {
+            return;
+        }
+        if let Some(_held) = lock::try_lock(&peer.rx_lock) {
+            switch::freeze(&peer.flags);
+        }
+        if w.board.slot() != Some(peer.slot.load(Ordering::Relaxed)) {
+            w.board.map.lend(index, false);
+        }
+        self.answer_demotion(w, fd, mine, peer);
+    }
+
+    /// Whether we cannot go back now: bytes lie in the peer's ring that it will not send again, because
+    /// it has gone back to TCP by itself; or doorbells lie behind bytes of TCP that are to be read first.
+    fn is_behind(mine: &Half, peer: &Half) -> bool {
+        let left = peer.bells.load(Ordering::Acquire) != mine.drained.load(Ordering::Relaxed);
+        Self::before(mine, peer) > 0 && left
+            || peer.flags.load(Ordering::Acquire) & flag::DOWN != 0
+                && peer.down_at.load(Ordering::Relaxed) != mine.head.load(Ordering::Relaxed)
+    }
+
     fn ring_for_demotion(&self, w: &World, fd: i32, mine: &Half, peer: &Half) {
         if let Some(_held) = lock::lock(&mine.tx_lock)
-            && mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0
+            // Before the switch a doorbell would be taken for a byte of the stream.
+            && mine.flags.load(Ordering::Relaxed) & (flag::UP | flag::DOWN) == flag::UP
         {
             self.notify(w, fd, mine, peer);
         }
     }
 
     /// Takes back what [`Self::demote`] has begun and the peer has not answered: we go on reading
-    /// the ring.
+    /// the ring, unless the answer comes at this very moment.
     pub fn thaw(&self, w: &World) {
         if let Some((mine, peer)) = self.halves(w)
-            && peer.flags.load(Ordering::Acquire) & flag::DOWN == 0
+            && let Some(_held) = lock::lock(&mine.rx_lock)
+            && mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0
         {
-            mine.flags.fetch_and(!flag::WANT_DOWN, Ordering::Release);
+            if switch::fallen(&peer.flags, &peer.down_at)
+                .is_some_and(|at| at != mine.head.load(Ordering::Relaxed))
+            {
+                // It has gone back by itself, and will not answer: what is in its ring is ours to read.
+                mine.flags.fetch_and(!flag::WANT_DOWN, Ordering::Release);
+                return;
+            }
+            let deadline = call::now_ns() + PATIENCE_NS;
+            let _ = switch::thaw(&mine.flags, &peer.flags, || {
+                call::sched_yield();
+                call::now_ns() < deadline
+            });
         }
     }
 

@@ -1,8 +1,8 @@
 //! Sending: the ring, the larger ring that follows it, and what happens when there is no room.
 
 use super::{
-    Arena, BLOCK_BYTES, Buffers, Conn, Half, Loc, Ordering, Phase, Put, Reason, World, add32,
-    add64, fence, flag, kernel, lock, note_cpu, ring,
+    Arena, BLOCK_BYTES, Buffers, Conn, ECONNRESET, Half, Loc, Ordering, Phase, Put, Reason, World,
+    add32, add64, flag, full_fence, kernel, lock, note_cpu, ring,
 };
 
 impl Conn {
@@ -18,10 +18,10 @@ impl Conn {
         while from.left() > 0 {
             let tail = mine.tail.load(Ordering::Relaxed);
             let Some((loc, base)) = self.my_ring(w, mine, peer, tail, from.left(), stalled) else {
-                return self.no_ring(w, fd, mine, peer);
+                return self.no_ring(w, fd, mine);
             };
             let capacity = loc.bytes();
-            let Ok(room) = room_in(peer, tail, base, capacity) else {
+            let Ok(room) = room_now(mine, peer, tail, base, capacity, from.left()) else {
                 let _ = self.broken(w, fd, mine);
                 return Put::Failed(104);
             };
@@ -33,12 +33,16 @@ impl Conn {
                     mine.peak.fetch_max(capacity as u32, Ordering::Relaxed);
                     continue;
                 }
+                if self.go_down_full(w, fd, mine, peer) {
+                    return Put::Kernel;
+                }
                 return Put::Full;
             }
             // In pieces, so that the peer can begin while we go on.
             let piece = (capacity / 4).clamp(BLOCK_BYTES, 128 << 10);
             let n = room.min(from.left()).min(piece);
-            from.to_ring(w.board.map.ring(loc), tail, n);
+            let far = mine.cpu.load(Ordering::Relaxed) != peer.cpu.load(Ordering::Relaxed);
+            from.to_ring(w.board.map.ring(loc), tail, n, far);
             ring::publish(&mine.tail, tail.wrapping_add(n as u64));
             note_cpu(mine);
             add64(&mine.bytes_tx, n as u64);
@@ -74,7 +78,7 @@ impl Conn {
             if stalled {
                 ring = self.my_ring(w, mine, peer, tail, max, true);
             }
-            let (loc, base) = ring.ok_or_else(|| self.no_ring(w, fd, mine, peer))?;
+            let (loc, base) = ring.ok_or_else(|| self.no_ring(w, fd, mine))?;
             room = room_in(peer, tail, base, loc.bytes()).map_err(|_| Put::Failed(104))?;
             if room > 0 {
                 break;
@@ -84,7 +88,8 @@ impl Conn {
         let capacity = loc.bytes();
         if room == 0 {
             add32(&mine.n_stalls, 1);
-            return Err(Put::Full);
+            let down = self.go_down_full(w, fd, mine, peer);
+            return Err(if down { Put::Kernel } else { Put::Full });
         }
         let [(at, first), _] = ring::pieces(tail, room.min(max).min(256 << 10), capacity);
         let n = read(w.board.map.ring(loc).piece(at, first)).map_err(Put::Failed)?;
@@ -108,7 +113,7 @@ impl Conn {
             && peer_flags & bad == 0
             && peer_flags & deaf != deaf
             // The kernel's FIN comes when the peer closes or dies, not when it shuts down.
-            && !self.seems_gone(mine)
+            && !self.seems_gone(mine, peer)
             && self.phase() == Phase::Attached
         {
             return None;
@@ -122,12 +127,18 @@ impl Conn {
         let hints = self.kernel.load(Ordering::Relaxed);
         let errno = self.error.swap(0, Ordering::Relaxed);
         let reset = peer_flags & flag::RESET != 0 || hints & kernel::RESET != 0;
-        if hints & kernel::TOLD == 0 && (errno != 0 || reset) && hints & kernel::CLEAN == 0 {
-            let _ = self.after_end(w, fd, mine, peer, flag::CLOSED | flag::RESET);
-            return Some(Put::Failed(if errno == 0 { 104 } else { errno.cast_signed() }));
+        if !self.is_told(mine) && (errno != 0 || reset) && hints & kernel::CLEAN == 0 {
+            self.await_reset(fd);
+            let errno = if errno == 0 { ECONNRESET } else { errno.cast_signed() };
+            let _ = self.tell_reset(fd, mine, errno);
+            return Some(Put::Failed(Self::named(mine, peer, errno)));
         }
-        if peer_flags & flag::WANT_DOWN != 0 && flags & flag::DOWN == 0 {
-            self.go_down_for(w, fd, mine, peer);
+        if peer_flags & flag::WANT_DOWN != 0
+            && flags & flag::DOWN == 0
+            && !self.go_down_for(w, fd, mine, peer)
+        {
+            // The peer reads on after all.
+            return self.send_refused(w, fd, mine, peer);
         }
         Some(Put::Kernel)
     }
@@ -248,6 +259,11 @@ impl Conn {
         Some((next, 0))
     }
 
+    /// Ring offset up to which we have sent.
+    pub(crate) fn sent(&self, w: &World) -> u64 {
+        self.my_half(w).map_or(0, |(_, mine)| mine.tail.load(Ordering::Relaxed))
+    }
+
     /// Takes an empty ring away from a connection that does not use it now.
     pub(crate) fn drop_idle_ring(&'static self, w: &World, arena: &mut Arena) -> bool {
         let Some((mine, peer)) = self.halves(w) else { return true };
@@ -268,10 +284,10 @@ impl Conn {
 
     /// No ring and no memory for one: this direction goes back to TCP.
     #[cold]
-    fn no_ring(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) -> Put {
+    fn no_ring(&'static self, w: &World, fd: i32, mine: &Half) -> Put {
         w.count(Reason::NoMemory);
         mine.reason.store(Reason::NoMemory.code(), Ordering::Relaxed);
-        self.go_down(w, fd, mine, peer, mine.tail.load(Ordering::Relaxed));
+        self.go_down(w, fd, mine, mine.tail.load(Ordering::Relaxed));
         Put::Kernel
     }
 
@@ -287,12 +303,24 @@ impl Conn {
         room_in(peer, tail, base, loc.bytes()).is_ok_and(|room| room * 3 >= loc.bytes())
     }
 
+    /// Whether a send would be taken: there is room, or a larger ring can follow. Once a send has found
+    /// neither, only room counts.
+    #[must_use]
+    pub fn writable(&self, w: &World, mine: &Half, peer: &Half) -> bool {
+        self.has_room(mine, peer)
+            || mine.room_wait.load(Ordering::Relaxed) == 0
+                && mine.next_loc.load(Ordering::Relaxed) == 0
+                && Loc::parse(mine.loc.load(Ordering::Relaxed))
+                    .is_some_and(|loc| loc.order < w.limits.order_max)
+                && !self.is_inherited(w, mine)
+    }
+
     /// Says that we wait for room; `false`: there is some already.
     #[must_use]
     pub fn wait_for_room(&self, mine: &Half, peer: &Half) -> bool {
         mine.room_wait.store(1, Ordering::Relaxed);
         // Either the consumer sees that we wait, or we see the room. Pairs with `take`.
-        fence(Ordering::SeqCst);
+        full_fence();
         !self.has_room(mine, peer)
     }
 
@@ -310,6 +338,31 @@ impl Conn {
 /// Order of a ring that holds a write of `want` bytes with as much again.
 fn fit(want: usize) -> u32 {
     (want.min(1 << 20) * 2).div_ceil(BLOCK_BYTES).next_power_of_two().trailing_zeros()
+}
+
+/// [`room_in`], by the peer's head as it was seen last when that leaves room for `want`: the line of
+/// the head then stays with the peer. What was seen is never more than what is, so that the room is
+/// never overestimated.
+#[inline]
+fn room_now(
+    mine: &Half,
+    peer: &Half,
+    tail: u64,
+    base: u64,
+    capacity: usize,
+    want: usize,
+) -> Result<usize, ring::Corrupt> {
+    if base == 0
+        && let Ok(used) = ring::used(mine.seen_head.load(Ordering::Relaxed), tail, capacity)
+        && capacity - used >= want
+    {
+        return Ok(capacity - used);
+    }
+    let room = room_in(peer, tail, base, capacity)?;
+    if base == 0 {
+        mine.seen_head.store(tail.wrapping_sub((capacity - room) as u64), Ordering::Relaxed);
+    }
+    Ok(room)
 }
 
 /// Room in a ring of our own that begins at stream offset `base` (0: before any byte unread).

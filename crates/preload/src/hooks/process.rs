@@ -1,5 +1,6 @@
 //! Descriptors and processes: `close`, `dup`, `exec`, and what goes around libc.
 
+use super::asynchronous::submits_plain;
 use super::*;
 
 #[unsafe(no_mangle)]
@@ -123,85 +124,6 @@ pub unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
     }
     // SAFETY: libc's contract, handed on.
     unsafe { real::fclose(file) }
-}
-
-/// `vdprintf`: libc would write to the descriptor by itself.
-///
-/// # Safety
-///
-/// As libc's; `args` is a `va_list`, which the ABI passes by address.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn vdprintf(
-    fd: c_int,
-    format: *const c_char,
-    args: *mut c_void,
-) -> c_int {
-    unsafe extern "C" {
-        fn vasprintf(to: *mut *mut c_char, format: *const c_char, args: *mut c_void) -> c_int;
-    }
-    let mut text: *mut c_char = std::ptr::null_mut();
-    // SAFETY: libc's contract, handed on.
-    let n = unsafe { vasprintf(&raw mut text, format, args) };
-    let Ok(mut left) = usize::try_from(n) else { return n };
-    let mut at = text.cast::<c_void>();
-    let mut result = n;
-    while left > 0 {
-        // SAFETY: the text that libc has just made.
-        let put = unsafe { write(fd, at, left) };
-        let Some(put) = usize::try_from(put).ok().filter(|p| *p > 0) else {
-            result = -1;
-            break;
-        };
-        left -= put;
-        at = at.wrapping_byte_add(put);
-    }
-    let errno = real::errno();
-    // SAFETY: made by `vasprintf`.
-    unsafe { libc::free(text.cast()) };
-    real::set_errno(errno);
-    result
-}
-
-/// `dprintf`: lays its arguments out as a `va_list` (System V ABI, 3.5.7) for [`vdprintf`].
-#[cfg(target_arch = "x86_64")]
-#[unsafe(no_mangle)]
-#[unsafe(naked)]
-pub unsafe extern "C-unwind" fn dprintf() {
-    std::arch::naked_asm!(
-        "push rbp",
-        "mov rbp, rsp",
-        "sub rsp, 208",
-        // The register save area: 6 integer registers, then 8 vector registers.
-        "mov [rbp - 176], rdi",
-        "mov [rbp - 168], rsi",
-        "mov [rbp - 160], rdx",
-        "mov [rbp - 152], rcx",
-        "mov [rbp - 144], r8",
-        "mov [rbp - 136], r9",
-        "test al, al",
-        "je 2f",
-        "movaps [rbp - 128], xmm0",
-        "movaps [rbp - 112], xmm1",
-        "movaps [rbp - 96], xmm2",
-        "movaps [rbp - 80], xmm3",
-        "movaps [rbp - 64], xmm4",
-        "movaps [rbp - 48], xmm5",
-        "movaps [rbp - 32], xmm6",
-        "movaps [rbp - 16], xmm7",
-        "2:",
-        // The list: two integer registers are used, the rest is on the caller's stack.
-        "mov dword ptr [rbp - 208], 16",
-        "mov dword ptr [rbp - 204], 48",
-        "lea rax, [rbp + 16]",
-        "mov [rbp - 200], rax",
-        "lea rax, [rbp - 176]",
-        "mov [rbp - 192], rax",
-        "lea rdx, [rbp - 208]",
-        "call {print}",
-        "leave",
-        "ret",
-        print = sym vdprintf,
-    )
 }
 
 #[unsafe(no_mangle)]
@@ -407,6 +329,29 @@ pub unsafe extern "C-unwind" fn _exit(status: c_int) -> ! {
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn quick_exit(status: c_int) -> ! {
+    life::leaving();
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::quick_exit(status) };
+    // SAFETY: always callable; only if libc had no `quick_exit`.
+    unsafe { libc::abort() }
+}
+
+/// `fork` without the handlers of `pthread_atfork`, of which we are one.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn _Fork() -> pid_t {
+    life::fork_prepare();
+    // SAFETY: libc's contract, handed on.
+    let pid = unsafe { real::_Fork() };
+    if pid == 0 {
+        life::fork_child();
+    } else {
+        life::fork_parent();
+    }
+    pid
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
     // SAFETY: libc's contract, handed on.
     unsafe { _exit(status) }
@@ -454,6 +399,10 @@ pub unsafe extern "C-unwind" fn syscall(
             ) as c_long,
             libc::SYS_recvmsg => recvmsg(a as c_int, b as *mut msghdr, c as c_int) as c_long,
             libc::SYS_sendmsg => sendmsg(a as c_int, b as *const msghdr, c as c_int) as c_long,
+            libc::SYS_io_submit if !submits_plain(b as c_long, c as *const *const c_void) => {
+                real::set_errno(libc::EAGAIN);
+                -1
+            }
             libc::SYS_close => c_long::from(close(a as c_int)),
             libc::SYS_close_range => {
                 c_long::from(close_range(a as c_uint, b as c_uint, c as c_int))

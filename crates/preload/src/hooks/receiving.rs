@@ -97,6 +97,17 @@ pub unsafe extern "C-unwind" fn recv(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __recv(
+    fd: c_int,
+    buf: *mut c_void,
+    n: size_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: libc's contract, handed on.
+    unsafe { recv(fd, buf, n, flags) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn __recv_chk(
     fd: c_int,
     buf: *mut c_void,
@@ -189,7 +200,7 @@ unsafe fn arrived(msg: *const msghdr) {
             for i in 0..n {
                 // SAFETY: inside of the message, perhaps not aligned.
                 let fd = unsafe { libc::CMSG_DATA(at).cast::<c_int>().add(i).read_unaligned() };
-                life::fresh(fd);
+                life::arrived(fd);
             }
         }
         // SAFETY: the caller's promise.
@@ -205,9 +216,16 @@ pub unsafe extern "C-unwind" fn recvmmsg(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    if active(fd).is_none() || msgs.is_null() {
+    let Some((w, conn)) = active(fd).filter(|_| !msgs.is_null()) else {
         // SAFETY: libc's contract, handed on.
         return unsafe { real::recvmmsg(fd, msgs, n, flags, timeout) };
+    };
+    if flags & libc::MSG_ERRQUEUE == 0
+        && let Some(errno) = io::pending(w, conn, fd)
+    {
+        // Other than its kin, this call looks for an error first.
+        real::set_errno(errno);
+        return -1;
     }
     // SAFETY: the caller's promise.
     let limit = unsafe { timeout.as_ref() }.map(|t| call::now_ns() + nanos(t));

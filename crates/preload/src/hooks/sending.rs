@@ -178,6 +178,17 @@ pub unsafe extern "C-unwind" fn sendmmsg(
     done
 }
 
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __sendmmsg(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    n: c_uint,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    unsafe { sendmmsg(fd, msgs, n, flags) }
+}
+
 unsafe fn file_to_socket(to: c_int, from: c_int, offset: *mut off_t, n: size_t) -> ssize_t {
     if let Some((w, conn)) = active(to) {
         // SAFETY: libc's contract, handed on.

@@ -11,6 +11,12 @@ pub unsafe extern "C-unwind" fn socket(domain: c_int, kind: c_int, protocol: c_i
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    unsafe { socket(domain, kind, protocol) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     // SAFETY: libc's contract, handed on.
     let done = unsafe { real::listen(fd, backlog) };
@@ -33,6 +39,16 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
         life::connected(fd, Some(&storage), done);
     }
     done
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __connect(
+    fd: c_int,
+    addr: *const sockaddr,
+    len: socklen_t,
+) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    unsafe { connect(fd, addr, len) }
 }
 
 #[unsafe(no_mangle)]
@@ -69,13 +85,14 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
                     return 0;
                 }
                 Some(Err(errno)) => {
+                    ready::woken(w, conn);
                     real::set_errno(errno);
                     return -1;
                 }
-                None => {}
+                None => ready::woken(w, conn),
             }
-        } else if how != libc::SHUT_RD {
-            // Nothing can follow in a ring after this.
+        } else {
+            // Nothing can follow in a ring after this, or half of it.
             conn.keep_tcp(w, fd, Reason::Short);
         }
     }
@@ -99,6 +116,8 @@ pub unsafe extern "C-unwind" fn getpeername(
     unsafe { real::getpeername(fd, addr, len) }
 }
 
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn getsockopt(
     fd: c_int,
@@ -107,6 +126,13 @@ pub unsafe extern "C-unwind" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
+    if level == libc::IPPROTO_TCP
+        && name == TCP_ZEROCOPY_RECEIVE
+        && let Some((w, conn)) = active(fd)
+    {
+        // The kernel maps what it has received: that must be all.
+        io::to_tcp(w, conn, fd, Reason::ZeroCopy);
+    }
     // SAFETY: libc's contract, handed on.
     let done = unsafe { real::getsockopt(fd, level, name, value, len) };
     if done == 0
@@ -125,7 +151,7 @@ pub unsafe extern "C-unwind" fn getsockopt(
     {
         // SAFETY: libc has just written there.
         let at = unsafe { value.cast::<c_int>().read_unaligned() };
-        let now = conn.socket_error(w, at);
+        let now = conn.socket_error(w, fd, at);
         // SAFETY: the same place.
         unsafe { value.cast::<c_int>().write_unaligned(now) };
     }
@@ -294,6 +320,12 @@ pub unsafe extern "C-unwind" fn fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_in
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn fcntl64(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    unsafe { control(fd, cmd, arg) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int {
     // SAFETY: libc's contract, handed on.
     unsafe { control(fd, cmd, arg) }
 }

@@ -186,6 +186,18 @@ pub unsafe extern "C-unwind" fn select(
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __select(
+    n: c_int,
+    r: *mut fd_set,
+    w: *mut fd_set,
+    e: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    unsafe { select(n, r, w, e, timeout) }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn pselect(
     n: c_int,
     r: *mut fd_set,

@@ -1,5 +1,6 @@
 //! `epoll_ctl`: what the program asks for, kept beside what the kernel is asked for.
 
+use super::park::{park, parked, revive, unpark};
 use super::*;
 
 /// A new epoll descriptor.
@@ -48,13 +49,28 @@ pub(crate) fn control(
     event: Option<epoll_event>,
     kernel: &mut dyn FnMut(Option<epoll_event>) -> c_int,
 ) -> c_int {
-    if let Some(set) = fds::set(epfd) {
+    let set = fds::set(epfd);
+    if let Some(set) = set {
         set.notice_fork(w);
+        if let Some(which) = parked(conn, set, fd) {
+            if let (libc::EPOLL_CTL_ADD, Some(event)) = (op, event)
+                && revive(w, conn, set, which, event)
+            {
+                return 0;
+            }
+            unpark(conn, which);
+        }
     }
     match (op, event) {
         (libc::EPOLL_CTL_ADD, Some(event)) => add(w, conn, epfd, fd, event, kernel),
         (libc::EPOLL_CTL_MOD, Some(event)) => modify(w, conn, epfd, fd, event, kernel),
         (libc::EPOLL_CTL_DEL, event) => {
+            if let Some(set) = set
+                && let Some(which) = slot(conn, set, fd)
+                && park(w, conn, set, which)
+            {
+                return 0;
+            }
             let done = kernel(event);
             if done == 0 {
                 remove(w, conn, epfd, fd);
@@ -81,18 +97,31 @@ fn add(
     kernel: &mut dyn FnMut(Option<epoll_event>) -> c_int,
 ) -> c_int {
     let (events, data) = (event.events, event.u64);
+    if matches!(fds::look(epfd), Some(Entry::Conn(_))) {
+        // No event set at all.
+        return kernel(Some(event));
+    }
     let Some(set) = set_of(w, epfd) else { return kernel(Some(event)) };
     let free = (0..SETS).find(|i| conn.sets[*i].set.load(Ordering::Relaxed) == 0);
-    let stays = free.is_none() || events & EXCLUSIVE != 0 || data & TAG_MASK == TAG;
+    let exclusive = events & EXCLUSIVE != 0;
+    let stays =
+        free.is_none() || exclusive && conn.phase() != Phase::Attached || data & TAG_MASK == TAG;
     if stays {
         // More sets than we follow, a mode that cannot be changed, or data that looks like ours.
         crate::io::to_tcp(w, conn, fd, local::Reason::EventSets);
         return kernel(Some(event));
     }
     let Some(which) = free else { return kernel(Some(event)) };
+    unpark(conn, which);
     let done = kernel(Some(event));
     if done != 0 {
         return done;
+    }
+    if exclusive {
+        // The kernel changes no such registration, and we have to. An ordinary one wakes at least
+        // those that this one would.
+        let _ = call::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        let _ = call::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events & !EXCLUSIVE, data);
     }
     let r = &conn.sets[which];
     r.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
@@ -108,7 +137,7 @@ fn add(
         if let Some((_, peer)) = conn.halves(w) {
             r.seen_flags.store(end_flags(peer), Ordering::Relaxed);
         }
-        set.adopt(w, conn, which);
+        set.adopt(w, conn, which, true);
         // A second set: doorbells for both.
         for (other, s) in registrations(conn) {
             if other != which
@@ -133,10 +162,18 @@ fn modify(
     let found = fds::set(epfd).and_then(|set| Some((set, slot(conn, set, fd)?)));
     let Some((set, which)) = found else { return kernel(Some(event)) };
     let r = &conn.sets[which];
+    if (events | r.events.load(Ordering::Relaxed)) & EXCLUSIVE != 0 {
+        crate::real::set_errno(libc::EINVAL);
+        return -1;
+    }
     if data & TAG_MASK == TAG {
         crate::io::to_tcp(w, conn, fd, local::Reason::EventSets);
     }
     let (old_events, old_data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
+    if (old_events, old_data) == (events, data) && events & (ET | ONESHOT | EXCLUSIVE) == 0 {
+        // Level triggered: nothing changes, and what is ready is reported anyway.
+        return 0;
+    }
     r.events.store(events, Ordering::Relaxed);
     r.data.store(data, Ordering::Relaxed);
     r.flags.fetch_and(!(reg::DISABLED | reg::QUIET), Ordering::Relaxed);
@@ -154,16 +191,12 @@ fn modify(
     let keep = IN | OUT | RDNORM | WRNORM | RDHUP;
     let same = (old_events ^ events) & !keep == 0
         && events & ONESHOT == 0
-        && events & EXCLUSIVE == 0
         && !conn.is_mixed(e.mine, e.peer);
     if same {
         if let Some((_, half)) = conn.my_half(w) {
             half.set_data[which].store(data, Ordering::Relaxed);
             half.set_events[which].store(events, Ordering::Relaxed);
         }
-    } else if events & EXCLUSIVE != 0 {
-        crate::real::set_errno(libc::EINVAL);
-        return -1;
     } else {
         register(w, set, conn, which);
     }
@@ -181,9 +214,13 @@ fn remove(w: &'static World, conn: &'static Conn, epfd: c_int, fd: c_int) {
         set.drop_member(conn, which);
     }
     r.set.store(0, Ordering::Release);
+    if let Some((_, half)) = conn.my_half(w) {
+        // Others that share the set must not report it either.
+        half.set_events[which].store(0, Ordering::Relaxed);
+    }
     if let Some((mine, _)) = conn.halves(w)
         && let Some(_held) = lock::lock(&mine.wait_lock)
-        && mine.sleepers.load(Ordering::Relaxed) == 0
+        && conn.sleepers(mine) == 0
     {
         restore(w, conn, mine);
     }
@@ -210,13 +247,17 @@ pub(crate) fn closed(w: &'static World, set: &'static Set) {
     fds::each(|_, entry| {
         if let Entry::Conn(conn) = entry {
             for r in &conn.sets {
+                let parked = r.parked.load(Ordering::Relaxed) == set.id();
+                if parked {
+                    r.parked.store(0, Ordering::Relaxed);
+                }
                 if r.set.load(Ordering::Relaxed) == set.id() {
                     r.set.store(0, Ordering::Relaxed);
                     r.flags.store(0, Ordering::Relaxed);
                     if let Some((mine, _)) = conn.halves(w)
                         && conn.phase() == Phase::Attached
                         && let Some(_held) = lock::lock(&mine.wait_lock)
-                        && mine.sleepers.load(Ordering::Relaxed) == 0
+                        && conn.sleepers(mine) == 0
                     {
                         restore(w, conn, mine);
                     }

@@ -20,6 +20,9 @@ pub(super) fn stranger(
         && (ring::tail(&peer.tail) != half.head.load(Ordering::Relaxed) || end_flags(peer) != 0)
     {
         now |= IN;
+        if end_flags(peer) != 0 {
+            now |= RDHUP;
+        }
     }
     let now = now & (user | ERR | HUP);
     if now != 0 && !out.is_full() {
@@ -28,14 +31,152 @@ pub(super) fn stranger(
     now != 0
 }
 
-/// A doorbell of a shared connection whose ring is empty by now: out of the socket, and armed anew.
-pub(super) fn quiet_stranger(w: &'static World, half: &Half) {
-    let fd = half.fd.load(Ordering::Relaxed).cast_signed();
-    let Some(conn) = fds::conn(fd) else { return };
-    let Some(e) = ends(w, conn) else { return };
-    if !std::ptr::eq(e.mine, half) {
-        return;
+/// Whether the kernel's end of a connection is more than both ends have said themselves.
+pub(super) fn is_news(conn: &Conn, e: &Ends) -> bool {
+    let mine = e.mine.flags.load(Ordering::Relaxed);
+    let after = conn.sent_after(e.mine);
+    (after || e.peer.flags.load(Ordering::Acquire) & flag::CLOSED == 0) && mine & flag::SHUT == 0
+}
+
+impl Set {
+    /// Waits on a set that another process waits on too: only the kernel knows who is to be woken,
+    /// and what the set holds. Connections are as the kernel's doorbells say.
+    pub(super) fn wait_forked(
+        &'static self,
+        w: &'static World,
+        events: &mut [epoll_event],
+        limit: Option<u64>,
+        sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
+    ) -> c_int {
+        let start = call::now_ns();
+        loop {
+            let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
+            if self.count.load(Ordering::Relaxed) > 0 {
+                // First what the kernel has, then what it cannot know.
+                let said = call::epoll_wait(self.epfd(), events, 0);
+                let n = self.as_shared(w, events, said);
+                let n = if n == 0 { self.report_quiet(w, events) } else { n };
+                if n > 0 {
+                    return c_int::try_from(n).unwrap_or(0);
+                }
+            }
+            let n = sleep(events, left);
+            let Ok(count) = usize::try_from(n) else { return n };
+            let told = self.as_shared(w, events, Ok(count));
+            if count == 0 || told > 0 || left == Some(0) {
+                return c_int::try_from(told).unwrap_or(0);
+            }
+        }
     }
+
+    /// Translates what the kernel has said of a shared set, in its place; answers how much is left.
+    fn as_shared(
+        &self,
+        w: &'static World,
+        events: &mut [epoll_event],
+        said: call::Result<usize>,
+    ) -> usize {
+        let copy: Vec<epoll_event> = events[..said.unwrap_or(0)].to_vec();
+        let mut out = Out { events, n: 0 };
+        for event in &copy {
+            let (mask, tag) = (event.events, event.u64);
+            match tagged(w, tag) {
+                Some((half, which)) => match held(w, half) {
+                    Some((conn, e)) if self.has(conn, which) => {
+                        self.as_own(w, conn, which, &e, mask, &mut out);
+                    }
+                    Some((conn, e)) => {
+                        if !stranger(w, half, which, mask, &mut out) {
+                            quiet(conn, &e);
+                        }
+                    }
+                    None => drop(stranger(w, half, which, mask, &mut out)),
+                },
+                None if tag == KICK => {}
+                None => out.push(mask, tag),
+            }
+        }
+        out.n
+    }
+
+    /// Whether this process has made this registration.
+    fn has(&self, conn: &Conn, which: usize) -> bool {
+        conn.sets[which].set.load(Ordering::Acquire) == self.id()
+    }
+
+    /// The kernel has an event for a connection of ours: what is true of it is what is reported.
+    fn as_own(
+        &self,
+        w: &'static World,
+        conn: &'static Conn,
+        which: usize,
+        e: &Ends,
+        said: u32,
+        out: &mut Out<'_>,
+    ) {
+        let r = &conn.sets[which];
+        let user = e.mine.set_events[which].load(Ordering::Relaxed);
+        if user & ONESHOT != 0 && r.flags.load(Ordering::Relaxed) & reg::DISABLED != 0 {
+            return;
+        }
+        note(conn, said);
+        refresh_mixed(w, conn, true);
+        let now = mask(conn, e.mine, e.peer) & (user | ERR | HUP);
+        if now == 0 || out.is_full() {
+            return quiet(conn, e);
+        }
+        let what = Due { events: now, tail: ring::tail(&e.peer.tail), end: end_flags(e.peer) };
+        reported(r, &what);
+        out.push(now, e.mine.set_data[which].load(Ordering::Relaxed));
+    }
+
+    /// Reports what the kernel of a shared set cannot know: bytes that were there, with their doorbell
+    /// taken out, when the program asked for them.
+    fn report_quiet(&self, w: &'static World, events: &mut [epoll_event]) -> usize {
+        let Some(members) = self.members.lock() else { return 0 };
+        let mut out = Out { events, n: 0 };
+        for member in &members.warm {
+            let (conn, which) = (member.conn, member.which);
+            let r = &conn.sets[which];
+            let user = r.events.load(Ordering::Relaxed);
+            let fresh = r.flags.load(Ordering::Relaxed) & reg::FRESH != 0;
+            if user & ET != 0 && !fresh || out.is_full() {
+                continue;
+            }
+            let what = due(w, conn, r);
+            // Another process may have changed it, or taken it out of the set.
+            if what.events != 0 && is_as_known(w, conn, which) && register(w, self, conn, which) {
+                reported(r, &what);
+                if user & ONESHOT != 0 {
+                    // The kernel must not fire it as well.
+                    disarm(w, self, conn, which);
+                }
+                out.push(what.events, r.data.load(Ordering::Relaxed));
+            }
+        }
+        out.n
+    }
+}
+
+/// The connection of a half, if this process holds it.
+fn held(w: &'static World, half: &Half) -> Option<(&'static Conn, Ends)> {
+    let conn = fds::conn(half.fd.load(Ordering::Relaxed).cast_signed())?;
+    let e = ends(w, conn)?;
+    std::ptr::eq(e.mine, half).then_some((conn, e))
+}
+
+/// Whether a registration is what this process has made.
+fn is_as_known(w: &World, conn: &Conn, which: usize) -> bool {
+    let r = &conn.sets[which];
+    conn.my_half(w).is_some_and(|(_, half)| {
+        half.set_data[which].load(Ordering::Relaxed) == r.data.load(Ordering::Relaxed)
+            && half.set_events[which].load(Ordering::Relaxed) == r.events.load(Ordering::Relaxed)
+    })
+}
+
+/// A doorbell of a shared connection whose ring is empty by now: out of the socket, and armed anew.
+fn quiet(conn: &Conn, e: &Ends) {
+    let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
     if let Some(_held) = lock::lock(&e.mine.rx_lock)
         && ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed)
     {

@@ -1,0 +1,35 @@
+//! Changing a registration of the kernel's.
+
+use super::*;
+
+/// Changes what the kernel watches and says for a registration. The kernel knows it by the number it
+/// was made under, also when that was closed and the connection lives on under another one: then the
+/// number is made to lead to the connection again for a moment, if nobody else has taken it.
+/// `false`: there is no such registration.
+pub(super) fn amend(set: &Set, conn: &Conn, r: &Registration, events: u32, data: u64) -> bool {
+    let fd = r.fd.load(Ordering::Relaxed).cast_signed();
+    let change = |fd| call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_MOD, fd, events, data).is_ok();
+    if fds::conn(fd).is_some_and(|c| std::ptr::eq(c, conn)) {
+        return change(fd);
+    }
+    let other = conn.fd.load(Ordering::Relaxed).cast_signed();
+    let Ok(new) = call::dup_above(other, fd) else { return false };
+    let done = new == fd && change(fd);
+    let _ = call::close(new);
+    done
+}
+
+/// Keeps the kernel from firing a one-shot registration that was reported from memory.
+pub(super) fn disarm(w: &'static World, set: &Set, conn: &Conn, which: usize) {
+    if let Some(tag) = tag_of(w, conn, which) {
+        let _ = amend(set, conn, &conn.sets[which], ONESHOT, tag);
+    }
+}
+
+/// The data under which the kernel knows a registration of an attached connection.
+pub(super) fn tag_of(w: &World, conn: &Conn, which: usize) -> Option<u64> {
+    let (index, half) = conn.my_half(w)?;
+    let generation = u64::from(half.generation.load(Ordering::Relaxed)) & 0x7fff;
+    let second = if which == 1 { TAG_SECOND } else { 0 };
+    Some(TAG | generation << 32 | u64::from(index) | second)
+}

@@ -1,0 +1,299 @@
+//! The connections that a set looks at in memory: who they are, and a look at all of them.
+
+use super::*;
+
+/// A connection that a set looks at, and what was true of it when there was nothing to report. While
+/// that has not changed there is still nothing: most looks end after a few words of the peer's line.
+pub(super) struct Watched {
+    pub(super) conn: &'static Conn,
+    /// Which of its registrations.
+    pub(super) which: usize,
+    halves: Option<(&'static Half, &'static Half)>,
+    /// Both directions go through the rings, as far as the last look has seen.
+    is_plain: bool,
+    quiet: Quiet,
+}
+
+/// What the answer "nothing to report" was based on.
+#[derive(Default)]
+struct Quiet {
+    valid: bool,
+    tail: u64,
+    peer_flags: u32,
+    own_flags: u32,
+    hints: u32,
+    registration: u32,
+    events: u32,
+}
+
+impl Watched {
+    pub(super) fn new(w: &'static World, conn: &'static Conn, which: usize) -> Self {
+        Self { conn, which, halves: conn.halves(w), is_plain: false, quiet: Quiet::default() }
+    }
+
+    /// Whether nothing has changed since there was nothing to report.
+    #[inline]
+    fn is_quiet(&self) -> bool {
+        let Some((mine, peer)) = self.halves else { return false };
+        let (q, r) = (&self.quiet, &self.conn.sets[self.which]);
+        q.valid
+            && q.tail == ring::tail(&peer.tail)
+            && q.peer_flags == peer.flags.load(Ordering::Relaxed)
+            && q.hints == self.conn.kernel.load(Ordering::Relaxed)
+            && q.registration == r.flags.load(Ordering::Relaxed)
+            && q.events == r.events.load(Ordering::Relaxed)
+            && q.own_flags == mine.flags.load(Ordering::Relaxed)
+            && self.conn.error.load(Ordering::Relaxed) == 0
+    }
+
+    /// What there is to report; remembers what "nothing" was based on, where only words that
+    /// [`Self::is_quiet`] compares can change it.
+    fn due(&mut self, w: &'static World) -> Due {
+        let r = &self.conn.sets[self.which];
+        let Some((mine, peer)) = self.halves else { return due(w, self.conn, r) };
+        // Read before the look: what changes during it makes the next one a full one.
+        let before = Quiet {
+            valid: true,
+            tail: ring::tail(&peer.tail),
+            peer_flags: peer.flags.load(Ordering::Acquire),
+            own_flags: mine.flags.load(Ordering::Relaxed),
+            hints: self.conn.kernel.load(Ordering::Relaxed),
+            registration: r.flags.load(Ordering::Relaxed),
+            events: r.events.load(Ordering::Relaxed),
+        };
+        refresh_mixed(w, self.conn, false);
+        let what = due(w, self.conn, r);
+        let room = before.events & (OUT | WRNORM) != 0
+            && (before.events & ET == 0 || before.registration & reg::ROOM != 0);
+        let plain = before.peer_flags == flag::UP | before.peer_flags & flag::IO_SEEN
+            && before.own_flags & !(flag::UP | flag::IO_SEEN) == 0
+            && !self.conn.is_mixed(mine, peer);
+        self.is_plain = plain;
+        self.quiet = before;
+        self.quiet.valid = what.events == 0 && plain && !room;
+        what
+    }
+}
+
+/// All connections of a set.
+#[derive(Default)]
+pub(super) struct Members {
+    /// Attached connections that are looked at in memory.
+    pub(super) warm: Vec<Watched>,
+    /// Connections that we have offered and that the peer has not taken yet.
+    pub(super) offered: Vec<(&'static Conn, usize)>,
+    /// Attached connections that the kernel wakes.
+    pub(super) asleep: usize,
+    next: usize,
+}
+
+impl Members {
+    pub(super) fn recount(&self, set: &Set) {
+        set.count.store(self.warm.len() + self.asleep + self.offered.len(), Ordering::Release);
+    }
+
+    /// Where a registration is in the list. The last place it had is a good guess.
+    fn position(&self, conn: &Conn, which: usize) -> Option<usize> {
+        let is_it = |m: &Watched| std::ptr::eq(m.conn, conn) && m.which == which;
+        let guess = conn.sets[which].at.load(Ordering::Relaxed) as usize;
+        if self.warm.get(guess).is_some_and(is_it) {
+            return Some(guess);
+        }
+        self.warm.iter().position(is_it)
+    }
+
+    fn put(&mut self, w: &'static World, conn: &'static Conn, which: usize) {
+        conn.sets[which].at.store(u32::try_from(self.warm.len()).unwrap_or(0), Ordering::Relaxed);
+        self.warm.push(Watched::new(w, conn, which));
+    }
+
+    fn take(&mut self, at: usize) {
+        self.warm.swap_remove(at);
+        if let Some(moved) = self.warm.get(at) {
+            let place = u32::try_from(at).unwrap_or(0);
+            moved.conn.sets[moved.which].at.store(place, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Set {
+    /// Takes an attached connection into the lists; the kernel has its registration under our tag
+    /// already, or gets it (`register_it`).
+    pub(super) fn adopt(
+        &'static self,
+        w: &'static World,
+        conn: &'static Conn,
+        which: usize,
+        register_it: bool,
+    ) {
+        conn.sets[which].flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+        if register_it {
+            register(w, self, conn, which);
+        }
+        let Some(e) = ends(w, conn) else { return };
+        if let Some(mut members) = self.members.lock() {
+            if members.position(conn, which).is_none() {
+                members.put(w, conn, which);
+            }
+            members.recount(self);
+        }
+        self.lively.store(64, Ordering::Relaxed);
+        set_word(w, self, conn, e.mine);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            // The waiter must look at it, and count as asleep when it sleeps again.
+            self.kick(w);
+        }
+    }
+
+    pub(super) fn drop_member(&self, conn: &Conn, which: usize) {
+        if let Some(mut members) = self.members.lock() {
+            match members.position(conn, which) {
+                Some(at) => members.take(at),
+                None => members.asleep = members.asleep.saturating_sub(1),
+            }
+            members.recount(self);
+        }
+    }
+
+    /// Whether any connection has something for the program; does not report.
+    pub(super) fn any(&self, w: &'static World) -> bool {
+        let Some(mut members) = self.members.lock() else { return true };
+        let moved = |c: &Conn| c.phase() != Phase::Offered || c.is_taken(w);
+        members.offered.iter().any(|(conn, _)| moved(conn))
+            || members.warm.iter_mut().any(|m| !m.is_quiet() && m.due(w).events != 0)
+    }
+
+    /// Reports what is ready, each connection once.
+    pub(super) fn scan(&'static self, w: &'static World, out: &mut Out<'_>) {
+        let Some(mut members) = self.members.lock() else { return };
+        let n = members.warm.len();
+        if n == 0 || out.is_full() {
+            return;
+        }
+        let start = members.next % n;
+        let mut last = None;
+        for step in 0..n {
+            let mut at = start + step;
+            if at >= n {
+                at -= n;
+            }
+            if out.is_full() {
+                members.next = at;
+                break;
+            }
+            let member = &mut members.warm[at];
+            if member.is_quiet() {
+                continue;
+            }
+            let shared = member
+                .halves
+                .is_some_and(|(mine, _)| mine.flags.load(Ordering::Relaxed) & flag::SHARED != 0);
+            if shared && !self.forked.load(Ordering::Relaxed) {
+                drop(members);
+                self.notice_sharing(w);
+                // What there is to report the other process may have changed: see `wait_forked`.
+                return;
+            }
+            let mut what = member.due(w);
+            if !member.is_plain {
+                self.mixed.store(true, Ordering::Relaxed);
+                if what.events != 0 {
+                    // What is reported is all that is true: the kernel says its part.
+                    member.conn.kernel.fetch_or(kernel::IN, Ordering::Relaxed);
+                    what = member.due(w);
+                }
+            }
+            if what.events == 0 {
+                continue;
+            }
+            let r = &member.conn.sets[member.which];
+            reported(r, &what);
+            last = Some(member.conn);
+            out.push(what.events, r.data.load(Ordering::Relaxed));
+        }
+        if let Some(conn) = last {
+            self.last.store(std::ptr::from_ref(conn) as u64, Ordering::Relaxed);
+            if out.is_full() {
+                self.crowded.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Attaches what was taken meanwhile, and lets go of what will not be.
+    pub(super) fn settle_offered(&'static self, w: &'static World) {
+        loop {
+            let Some(mut members) = self.members.lock() else { return };
+            let moved = |c: &Conn| c.phase() != Phase::Offered || c.is_taken(w);
+            let Some(at) = members.offered.iter().position(|(c, _)| moved(c)) else {
+                if !members.offered.is_empty() {
+                    self.mixed.store(true, Ordering::Relaxed);
+                }
+                return;
+            };
+            let (conn, which) = members.offered.swap_remove(at);
+            members.recount(self);
+            drop(members);
+            if conn.phase() == Phase::Offered {
+                let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
+                if !crate::io::settle(w, conn, fd, false) && conn.phase() == Phase::Offered {
+                    // Another thread is sending at this moment; next time.
+                    if let Some(mut members) = self.members.lock() {
+                        members.offered.push((conn, which));
+                        members.recount(self);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A connection that the kernel has woken is looked at in memory again.
+    pub(super) fn warm_up(
+        &'static self,
+        w: &'static World,
+        conn: &'static Conn,
+        which: usize,
+        e: &Ends,
+    ) {
+        let Some(mut members) = self.members.lock() else { return };
+        if members.position(conn, which).is_none() {
+            members.put(w, conn, which);
+            members.asleep = members.asleep.saturating_sub(1);
+        }
+        drop(members);
+        if !self.is_cold() {
+            set_word(w, self, conn, e.mine);
+            let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
+            if let Some(_held) = lock::lock(&e.mine.rx_lock)
+                && !conn.is_mixed(e.mine, e.peer)
+                && conn.sleepers(e.mine) == 0
+            {
+                conn.drain_bells(e.mine, e.peer, fd);
+            }
+        }
+    }
+
+    /// Lets go of those that have been quiet, when there are many.
+    pub(super) fn cool_down(&'static self, w: &'static World) {
+        let Some(mut members) = self.members.lock() else { return };
+        let mut at = 0;
+        let mut left = members.warm.len().saturating_sub(WARM_MAX);
+        while left > 0 && at < members.warm.len() {
+            let (conn, which) = (members.warm[at].conn, members.warm[at].which);
+            let r = &conn.sets[which];
+            let Some(e) = ends(w, conn) else {
+                at += 1;
+                continue;
+            };
+            conn.arm_cold(e.mine);
+            if due(w, conn, r).events != 0 {
+                set_word(w, self, conn, e.mine);
+                at += 1;
+                continue;
+            }
+            members.take(at);
+            members.asleep += 1;
+            left -= 1;
+        }
+    }
+}
