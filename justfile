@@ -13,7 +13,7 @@ test *args:
 
 # every interleaving of the lock-free parts, in small cases
 loom:
-    RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 CARGO_TARGET_DIR=target/loom cargo test -p shunt-sys --lib --release
+    RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 CARGO_TARGET_DIR=target/loom cargo test -p shunt-sys -p shunt-local --lib --release
 
 # needs cargo-fuzz and a nightly compiler
 fuzz target seconds="60":
@@ -22,6 +22,11 @@ fuzz target seconds="60":
 # in pairs against TCP; `just bench local --quick`
 bench *args:
     cargo xtask bench {{args}}
+
+# real and random programs with a library that aborts when a wake-up is lost
+watchdog *args:
+    cargo build --release --target-dir target/watchdog -p shunt-preload -p shunt-cli -p shunt-testkit --features shunt-preload/watchdog
+    SHUNT_WATCHDOG=1 SHUNT_BIN_DIR={{justfile_directory()}}/target/watchdog/release cargo test -p shunt-e2e --test it -- watchdog:: programs:: differential:: {{args}}
 
 # random programs of socket calls over TCP and over Shunt, compared, with fresh seeds
 soak seconds="3600" seed=`date +%s`:

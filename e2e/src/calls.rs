@@ -1125,3 +1125,5 @@ pub fn unmount(dir: &str) -> Ret {
     let dir = text(dir);
     call!(libc::umount2, dir.as_ptr(), libc::MNT_DETACH)
 }
+
+pub mod unseen;

@@ -12,6 +12,7 @@ pub mod peer;
 pub mod run;
 pub mod show;
 pub mod stage;
+pub mod targets;
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;

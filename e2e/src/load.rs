@@ -37,18 +37,27 @@ impl Stream {
         &self.table[start..PERIOD.min(start + len)]
     }
 
-    /// Whether these are the bytes from `at` on.
+    /// The first of these bytes that is not the stream's from `at` on, as an index.
     #[must_use]
-    pub fn matches(&self, mut at: u64, mut bytes: &[u8]) -> bool {
-        while !bytes.is_empty() {
-            let want = self.part(at, bytes.len());
-            if want != &bytes[..want.len()] {
-                return false;
+    pub fn differs(&self, at: u64, bytes: &[u8]) -> Option<usize> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let want = self.part(at + done as u64, bytes.len() - done);
+            let have = &bytes[done..done + want.len()];
+            if want != have {
+                return want.iter().zip(have).position(|(a, b)| a != b).map(|i| done + i);
             }
-            at += want.len() as u64;
-            bytes = &bytes[want.len()..];
+            done += want.len();
         }
-        true
+        None
+    }
+
+    /// What came instead, for people: how far away in the stream it belongs.
+    fn instead(&self, at: u64, bytes: &[u8]) -> String {
+        let first = &bytes[..bytes.len().min(16)];
+        let found = self.table.windows(first.len()).position(|w| w == first);
+        let found = found.map_or_else(|| "nowhere".to_owned(), |i| format!("at {i}"));
+        format!("{first:02x?}, {found} of {}", position(at))
     }
 }
 
@@ -148,8 +157,9 @@ impl Half {
         if got == 0 {
             return Err("end".to_owned());
         }
-        if !self.stream.matches(self.at, &self.buffer[..got]) {
-            return Err("wrong".to_owned());
+        if let Some(i) = self.stream.differs(self.at, &self.buffer[..got]) {
+            let what = self.stream.instead(self.at + i as u64, &self.buffer[i..got]);
+            return Err(format!("wrong after {} ({i} of {got}): {what}", self.at + i as u64));
         }
         self.at += got as u64;
         Ok(())

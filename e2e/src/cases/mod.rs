@@ -6,6 +6,7 @@
 pub mod descriptors;
 pub mod processes;
 pub mod readiness;
+pub mod seams;
 pub mod signals;
 pub mod states;
 pub mod threads;
@@ -49,6 +50,15 @@ macro_rules! oracle_cases {
                 epoll_pwait2 epoll_added_with_bytes epoll_two_sets epoll_data_verbatim
                 epoll_level_out mixed_poll mixed_epoll mixed_select epoll_closed_fd_forgets
                 poll_without_rdhup epoll_one_event_each many_small_wakeups
+            }
+            seams {
+                looks_over_the_switch demoted_with_unread_on_both_sides demoted_one_after_the_other
+                splice_stops_at_urgent_data sent_to_a_peer_that_was_urgent_and_has_ended
+                shut_rd_first_of_all reset_behind_the_end no_reset_after_both_ends
+                recvmmsg_tells_errors_first error_before_the_pipe_breaks reset_told_to_a_child
+                own_shutdown_is_an_edge one_shot_over_a_demotion watched_under_a_closed_number
+                set_shared_with_bytes_unread passed_to_ourselves_after_the_end asynchronous
+                dprintf_fortified
             }
             descriptors {
                 dup_shares dup2_over_connection dup3_and_fcntl_dup close_ranges close_from

@@ -12,6 +12,8 @@ use e2e::run::{BoardDir, Outcome, Under, command, differences, library, outcome,
 /// Programs that one pair of processes runs, one after the other.
 const BATCH: u64 = 25;
 const LIMIT: Duration = Duration::from_secs(120);
+/// How often a program that differs runs on kernel TCP again.
+const REPEATS: u32 = 5;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ends {
@@ -67,6 +69,11 @@ fn compare(first: u64, count: u64, ends: Ends) -> (String, u64) {
             continue;
         }
         let seed = first + i as u64;
+        if (0..REPEATS).any(|_| run(seed, 1, Ends::Neither, &dir).out != **want) {
+            // Kernel TCP does not agree with itself, when memory is short for instance.
+            eprintln!("seed {seed}: not the same twice on kernel TCP");
+            continue;
+        }
         wrong += &format!("{}, under Shunt: {ends:?}\n", explain(seed));
         wrong += &differences(want, have);
         let alone = run(seed, 1, ends, &BoardDir::new());
@@ -84,11 +91,10 @@ fn compare(first: u64, count: u64, ends: Ends) -> (String, u64) {
     (wrong, dir.attached())
 }
 
-/// Of a hundred programs so many may differ from kernel TCP: a ratchet, to be tightened, never loosened.
-/// `docs/conformance.md` says in what they differ at present (a look that ends where the stream goes
-/// on from TCP to the ring; the order of errors after a reset with bytes unread). A crash, a hang or a
-/// program that stops early is never among them.
-const MAY_DIFFER_OF_100: usize = 10;
+/// Programs that a soak (`SHUNT_SOAK_SECONDS`) may find to differ from kernel TCP, of a thousand: a
+/// ratchet, to be tightened, never loosened. `docs/conformance.md` says in what they differ. Of those
+/// that always run none may. A crash, a hang or a program that stops early is never among them.
+const MAY_DIFFER_OF_1000: usize = 5;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
@@ -108,12 +114,15 @@ fn check(batches: u64, offset: u64, ends: Ends) {
         done += 1;
     }
     let differ = all_wrong.matches("under Shunt: ").count();
-    let allowed = if ends == Ends::Both { MAY_DIFFER_OF_100 } else { 0 };
+    let programs = usize::try_from(done * BATCH).unwrap_or(usize::MAX);
+    let allowed = match (ends, soak) {
+        (Ends::Both, Some(_)) => programs * MAY_DIFFER_OF_1000 / 1000,
+        _ => 0,
+    };
     let broken = all_wrong.contains("\nexit ");
     assert!(
-        !broken && differ * 100 <= allowed * usize::try_from(done * BATCH).unwrap_or(usize::MAX),
-        "{differ} of {} programs differ from kernel TCP:\n{all_wrong}",
-        done * BATCH
+        !broken && differ <= allowed,
+        "{differ} of {programs} programs differ from kernel TCP:\n{all_wrong}"
     );
     if differ > 0 {
         let seeds: Vec<&str> = all_wrong.lines().filter(|l| l.starts_with("seed ")).collect();
@@ -131,7 +140,7 @@ fn check(batches: u64, offset: u64, ends: Ends) {
 
 #[test]
 fn both_ends() {
-    check(4, 0, Ends::Both);
+    check(12, 0, Ends::Both);
 }
 
 #[test]

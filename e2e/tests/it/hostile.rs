@@ -31,6 +31,8 @@ const STYLES: usize = 5;
 struct Victim {
     guest: Guest,
     port: u16,
+    /// A line for each connection that it begins to serve, and one for each that has ended.
+    begun: Receiver<String>,
     lines: Receiver<String>,
 }
 
@@ -42,7 +44,8 @@ impl Victim {
         let mut first = String::new();
         out.read_line(&mut first).unwrap();
         let port = first.trim().strip_prefix("port ").unwrap().parse().unwrap();
-        Self { guest, port, lines: lines_of(out) }
+        let (begun, lines) = lines_of(out);
+        Self { guest, port, begun, lines }
     }
 
     #[track_caller]
@@ -65,18 +68,20 @@ impl Victim {
     }
 }
 
-fn lines_of(mut out: BufReader<ChildStdout>) -> Receiver<String> {
-    let (send, receive) = channel();
+fn lines_of(mut out: BufReader<ChildStdout>) -> (Receiver<String>, Receiver<String>) {
+    let (begun, begins) = channel();
+    let (ended, ends) = channel();
     thread::spawn(move || {
         let mut line = String::new();
         while out.read_line(&mut line).is_ok_and(|n| n > 0) {
-            if line.starts_with("ended") && send.send(line.trim().to_owned()).is_err() {
+            let to = if line.starts_with("ended") { &ended } else { &begun };
+            if to.send(line.trim().to_owned()).is_err() {
                 return;
             }
             line.clear();
         }
     });
-    receive
+    (begins, ends)
 }
 
 fn words(port: u16, style: usize, len: u64) -> Vec<String> {
@@ -250,7 +255,10 @@ fn attack_table(what: &str, served: bool, mut scribble: impl FnMut(&Board, &mut 
             } else {
                 let mut command = command(GUEST, Under::Shunt(&dir));
                 command.args(words(victim.port, round % STYLES, 1 << 20));
+                while victim.begun.try_recv().is_ok() {}
                 let mut client = Guest::start(command.stdout(Stdio::null()).stderr(Stdio::null()));
+                let begun = victim.begun.recv_timeout(Duration::from_secs(10));
+                assert!(begun.is_ok(), "the victim does not accept, {what}, round {round}");
                 thread::sleep(Duration::from_millis(40));
                 client.kill_all();
                 let ended = victim.lines.recv_timeout(Duration::from_secs(12));

@@ -1,8 +1,12 @@
 //! Tests that need a whole kernel, whole programs or the whole workspace; one module a subject.
 
 mod differential;
+mod entry_points;
+mod fuzzed;
 mod hostile;
 mod lifecycle;
 mod oracle;
+mod pairs;
 mod programs;
 mod tidy;
+mod watchdog;

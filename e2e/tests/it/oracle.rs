@@ -56,22 +56,10 @@ fn on_tcp(case: &str, role: &str) -> Outcome {
 
 /// Cases that differ from kernel TCP at present, with the reason: `docs/conformance.md` lists them
 /// for people. They run all the same.
-const KNOWN: &[(&str, &str)] = &[
-    (
-        "bad_pointers",
-        "a bad buffer is a segmentation fault, not EFAULT: bytes are copied in user space",
-    ),
-    ("close_during_recv", "closing while another thread receives ends in a reset, not a FIN"),
-    (
-        "shutdown_during_recv",
-        "the end of both directions is seen late by a thread that receives, at times",
-    ),
-    ("dup2_during_recv", "replacing while another thread receives ends in a reset, not a FIN"),
-    (
-        "epoll_errors",
-        "EPOLLEXCLUSIVE on a connection that is on shared memory already is not woken",
-    ),
-];
+const KNOWN: &[(&str, &str)] = &[(
+    "bad_pointers",
+    "a bad buffer is a segmentation fault, not EFAULT: bytes are copied in user space",
+)];
 
 fn check(case: &str) {
     let wrong = differences_of(case);

@@ -45,7 +45,7 @@ fn redis_with_and_without_pipelining() {
         &["-c", "50", "-n", &n, "incr", "fifty"],
         &["-c", "50", "-P", "16", "-n", &n, "incr", "deep"],
         &["-c", "200", "--threads", "2", "-n", &n, "incr", "threads"],
-        &["-c", "20", "-d", "20000", "-n", "5000", "-t", "set,get,lrange_100"],
+        &["-c", "20", "-d", "20000", "-n", "400", "-t", "set,get,lrange_100"],
     ] {
         assert_ok(&format!("{words:?}"), &benchmark(&bench, &redis, words, &dir), &dir);
     }
@@ -246,7 +246,23 @@ impl Postgres {
         server.args(["-D", data, "-h", "127.0.0.1", "-p", &this.port, "-k", ""]);
         server.args(["-c", "fsync=off", "-c", "max_connections=64"]);
         this.server = Some(serve(&mut server, this.place.path(), port));
+        this.await_start();
         Some(this)
+    }
+
+    /// It accepts connections before it answers them.
+    #[track_caller]
+    fn await_start(&self) {
+        let words = ["-h", "127.0.0.1", "-p", &self.port, "-At", "-c", "select 1", "postgres"];
+        let begin = Instant::now();
+        loop {
+            let got = outcome(self.command("psql", false).args(words), LIMIT);
+            if got.ok() {
+                return;
+            }
+            assert!(begin.elapsed() < LIMIT, "the database does not start: {}", got.err);
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 

@@ -1,0 +1,272 @@
+//! Where a stream changes its way, and what is true of a connection around its ends: found by random
+//! programs, kept here as what they come to.
+
+use std::time::Duration;
+
+use libc::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT};
+
+use crate::calls::{self, Bytes, Forked, Ret};
+use crate::say;
+use crate::stage::{SETTLE, Stage};
+
+fn settle() {
+    std::thread::sleep(SETTLE);
+}
+
+fn try_recv(fd: i32, len: usize) -> Bytes {
+    calls::recv(fd, len, libc::MSG_DONTWAIT)
+}
+
+fn peek(fd: i32, len: usize) -> Bytes {
+    calls::recv(fd, len, libc::MSG_DONTWAIT | libc::MSG_PEEK)
+}
+
+fn try_send(fd: i32, text: &str) -> Ret {
+    calls::send(fd, text.as_bytes(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+}
+
+fn error(fd: i32) -> Ret {
+    calls::getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR)
+        .map(i32::cast_unsigned)
+        .map(|e| e as usize)
+}
+
+/// A connection with bytes of the peer unread that were sent before and after it left TCP.
+fn with_unread_on_both_sides(s: &mut Stage) -> crate::stage::Conn {
+    let c = s.fresh_pair();
+    say!("before", s.b_send(c, "0123456789"));
+    settle();
+    say!("two", calls::recv(c.a, 2, 0), calls::send(c.a, b"x", 0), s.b_recv(c, 9));
+    say!("and back", calls::send(c.a, b"y", 0), s.b_recv(c, 9));
+    say!("after", s.b_send(c, "abcdef"), s.b_send(c, "ghijkl"));
+    settle();
+    c
+}
+
+/// `MSG_PEEK`, `MSG_TRUNC` and `splice` over the place where the stream goes on elsewhere.
+pub fn looks_over_the_switch(s: &mut Stage) {
+    let c = with_unread_on_both_sides(s);
+    say!("look", peek(c.a, 99), peek(c.a, 9), peek(c.a, 3));
+    say!("queue", calls::ioctl_int(c.a, libc::FIONREAD));
+    say!("throw away", calls::recv_nowhere(c.a, 10, libc::MSG_TRUNC | libc::MSG_DONTWAIT));
+    let [r, w] = calls::pipe(libc::O_NONBLOCK).expect("a pipe");
+    say!("splice", calls::splice(c.a, w, 4, libc::SPLICE_F_NONBLOCK), calls::read(r, 9));
+    say!("rest", try_recv(c.a, 99), try_recv(c.a, 1));
+}
+
+/// The kernel must serve the connection (`SO_RCVLOWAT`) while bytes wait that came by either way.
+pub fn demoted_with_unread_on_both_sides(s: &mut Stage) {
+    let c = with_unread_on_both_sides(s);
+    say!("low", calls::setsockopt(c.a, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2));
+    say!("more", s.b_send(c, "mnopqr"), calls::send(c.a, b"z", 0), s.b_recv(c, 9));
+    settle();
+    say!("look", peek(c.a, 99), calls::ioctl_int(c.a, libc::FIONREAD));
+    say!("all", try_recv(c.a, 11), try_recv(c.a, 99), try_recv(c.a, 1));
+}
+
+/// Our end is served by the kernel while the peer has not read what we sent; then so is the peer's.
+pub fn demoted_one_after_the_other(s: &mut Stage) {
+    let c = s.pair();
+    say!("send", calls::send(c.a, b"0123456789", 0), s.b_send(c, "abcdefghij"));
+    settle();
+    let low = [libc::SOL_SOCKET, libc::SO_RCVLOWAT];
+    say!("ours", calls::setsockopt(c.a, low[0], low[1], 2));
+    say!("theirs", s.b(&format!("option {} {} {} 2", c.b, low[0], low[1])));
+    say!("send", calls::send(c.a, b"kl", 0), s.b_send(c, "mn"));
+    settle();
+    say!("all", try_recv(c.a, 99), s.b_recv(c, 99));
+}
+
+/// `splice` stops at urgent data, and stays there.
+pub fn splice_stops_at_urgent_data(s: &mut Stage) {
+    let c = s.pair_nb();
+    say!("peer", s.b_send(c, "abc"), s.b(&format!("send {} {} defU", c.b, libc::MSG_OOB)));
+    say!("more", s.b_send(c, "ghi"));
+    settle();
+    let [r, w] = calls::pipe(libc::O_NONBLOCK).expect("a pipe");
+    let mut spliced = Vec::new();
+    while let Ok(n) = calls::splice(c.a, w, 99, libc::SPLICE_F_NONBLOCK) {
+        spliced.extend(calls::read(r, n).expect("what was put there"));
+    }
+    say!("up to the mark", Ok::<_, i32>(spliced), calls::sockatmark(c.a));
+    say!("over it", try_recv(c.a, 99), try_recv(c.a, 99));
+}
+
+/// The peer sends urgent data and ends its direction; we go on sending.
+pub fn sent_to_a_peer_that_was_urgent_and_has_ended(s: &mut Stage) {
+    let c = s.pair_nb();
+    say!("peer", s.b(&format!("send {} {} aU", c.b, libc::MSG_OOB)));
+    say!("ends", s.b_shutdown(c, libc::SHUT_WR));
+    settle();
+    say!("poll", s.mask(c.a), try_recv(c.a, 9));
+    say!("send", try_send(c.a, "one"), try_send(c.a, "two"));
+    settle();
+    say!("the peer", s.b_recv(c, 99), s.b_mask(c));
+}
+
+/// An end of receiving before anything was received.
+pub fn shut_rd_first_of_all(s: &mut Stage) {
+    let c = s.fresh_pair();
+    say!("shut", calls::shutdown(c.a, libc::SHUT_RD));
+    for text in ["one", "two", "three"] {
+        say!("peer", s.b_send(c, text));
+        say!("send", calls::send(c.a, text.as_bytes(), 0), s.b_recv(c, 9));
+    }
+    say!("recv", try_recv(c.a, 99), s.mask(c.a));
+}
+
+/// A reset behind the peer's end: nothing for who receives, `EPIPE` for who sends.
+pub fn reset_behind_the_end(s: &mut Stage) {
+    for first in ["recv", "send", "SO_ERROR", "recvmmsg"] {
+        let c = s.pair_nb();
+        say!(first, s.b_send(c, "abc"), s.b_shutdown(c, libc::SHUT_WR), s.b_reset(c));
+        settle();
+        say!("poll", s.mask(c.a));
+        match first {
+            "recv" => say!("recv", try_recv(c.a, 9), try_recv(c.a, 9)),
+            "send" => say!("send", try_send(c.a, "x"), try_send(c.a, "x")),
+            "SO_ERROR" => say!("SO_ERROR", error(c.a), error(c.a)),
+            _ => {
+                let all = || {
+                    let got = calls::recvmmsg(c.a, &[2, 2], libc::MSG_DONTWAIT, None);
+                    got.map(|parts| parts.concat())
+                };
+                say!("recvmmsg", all(), all(), all());
+            }
+        }
+        say!("then", s.mask(c.a), try_send(c.a, "x"), error(c.a), try_recv(c.a, 9));
+    }
+}
+
+/// When both have ended nothing can be reset any more.
+pub fn no_reset_after_both_ends(s: &mut Stage) {
+    let c = s.pair_nb();
+    say!("ends", s.b_send(c, "abc"), s.b_shutdown(c, libc::SHUT_WR));
+    settle();
+    say!("ours", calls::shutdown(c.a, libc::SHUT_RDWR), s.b_mask(c));
+    say!("reset", s.b_reset(c), s.mask(c.a));
+    say!("recv", try_recv(c.a, 9), try_recv(c.a, 9), error(c.a));
+}
+
+/// `recvmmsg` looks for an error before it looks for bytes.
+pub fn recvmmsg_tells_errors_first(s: &mut Stage) {
+    let c = s.pair_nb();
+    say!("unread", try_send(c.a, "xyz"), s.b_send(c, "abc"));
+    settle();
+    say!("peer closes", s.b_close(c), s.mask(c.a));
+    let all = || {
+        let got = calls::recvmmsg(c.a, &[2, 2], libc::MSG_DONTWAIT, None);
+        got.map(|parts| parts.concat())
+    };
+    say!("recvmmsg", all(), all(), all());
+}
+
+/// We have ended, the peer has shut down both ways and sends nothing: what we send resets.
+pub fn error_before_the_pipe_breaks(s: &mut Stage) {
+    let c = s.pair_nb();
+    say!("ours", calls::shutdown(c.a, libc::SHUT_RDWR));
+    say!("peer sends", s.b_send(c, "abc"));
+    settle();
+    say!("poll", s.mask(c.a), s.b_mask(c));
+    say!("send", try_send(c.a, "x"), try_send(c.a, "x"), s.mask(c.a));
+}
+
+/// The error of a reset is told once, to whichever process asks first.
+pub fn reset_told_to_a_child(s: &mut Stage) {
+    let c = s.pair_nb();
+    s.b_reset(c);
+    settle();
+    say!("poll", s.mask(c.a));
+    match calls::fork() {
+        Forked::Child => calls::exit_now(i32::from(try_send(c.a, "x") == Err(libc::ECONNRESET))),
+        Forked::Parent(pid) => say!("child", calls::wait(pid)),
+    }
+    say!("parent", s.mask(c.a), try_send(c.a, "x"), try_recv(c.a, 9));
+}
+
+/// Our own end is an event for who watches edges.
+pub fn own_shutdown_is_an_edge(s: &mut Stage) {
+    let c = s.pair_nb();
+    let ep = calls::epoll_create().expect("a set");
+    calls::epoll_ctl(ep, EPOLL_CTL_ADD, c.a, EPOLLIN | EPOLLOUT | EPOLLET, 1).expect("added");
+    say!("at first", calls::epoll_wait(ep, 4, 40), calls::epoll_wait(ep, 4, 20));
+    say!("peer ends", s.b_shutdown(c, libc::SHUT_WR));
+    settle();
+    say!("edge", calls::epoll_wait(ep, 4, 40));
+    say!("ours", calls::shutdown(c.a, libc::SHUT_WR));
+    say!("edge", calls::epoll_wait(ep, 4, 40).map(|events| events.len()));
+}
+
+/// A one-shot registration that has fired stays silent when the kernel takes the connection over.
+pub fn one_shot_over_a_demotion(s: &mut Stage) {
+    let c = s.pair_nb();
+    let ep = calls::epoll_create().expect("a set");
+    calls::epoll_ctl(ep, EPOLL_CTL_ADD, c.a, EPOLLIN | EPOLLONESHOT, 1).expect("added");
+    say!("bytes", s.b_send(c, "abc"), calls::epoll_wait(ep, 4, 1000));
+    say!("low", calls::setsockopt(c.a, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2));
+    say!("more", s.b_send(c, "def"), calls::epoll_wait(ep, 4, 40));
+    say!("again", calls::epoll_ctl(ep, libc::EPOLL_CTL_MOD, c.a, EPOLLIN | EPOLLONESHOT, 2));
+    say!("event", calls::epoll_wait(ep, 4, 1000), calls::epoll_wait(ep, 4, 40));
+}
+
+/// A registration lives on when its number is closed, and so does its one shot.
+pub fn watched_under_a_closed_number(s: &mut Stage) {
+    let c = s.pair_nb();
+    let ep = calls::epoll_create().expect("a set");
+    calls::epoll_ctl(ep, EPOLL_CTL_ADD, c.a, EPOLLIN, 1).expect("added");
+    let other = calls::dup(c.a).expect("a duplicate");
+    calls::close(c.a).expect("closed");
+    say!("low", calls::setsockopt(other, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2));
+    say!("bytes", s.b_send(c, "abc"), calls::epoll_wait(ep, 4, 1000));
+    say!("recv", try_recv(other, 9), calls::epoll_wait(ep, 4, 40));
+}
+
+/// Bytes that were there before a set was shared over `fork` are an event after it.
+pub fn set_shared_with_bytes_unread(s: &mut Stage) {
+    let c = s.pair_nb();
+    let (level, once) = (calls::epoll_create(), calls::epoll_create());
+    let (level, once) = (level.expect("a set"), once.expect("a set"));
+    say!("bytes", s.b_send(c, "abc"));
+    settle();
+    say!("some", try_recv(c.a, 1));
+    calls::epoll_ctl(level, EPOLL_CTL_ADD, c.a, EPOLLIN, 1).expect("added");
+    calls::epoll_ctl(once, EPOLL_CTL_ADD, c.a, EPOLLIN | EPOLLONESHOT, 2).expect("added");
+    match calls::fork() {
+        Forked::Child => calls::exit_now(i32::from(try_send(c.a, "x") == Ok(1))),
+        Forked::Parent(pid) => say!("child", calls::wait(pid), s.b_recv(c, 9)),
+    }
+    say!("level", calls::epoll_wait(level, 4, 1000), calls::epoll_wait(level, 4, 1000));
+    say!("one shot", calls::epoll_wait(once, 4, 1000), calls::epoll_wait(once, 4, 40));
+}
+
+/// A connection passed to ourselves when both its ends have ended keeps what is unread.
+pub fn passed_to_ourselves_after_the_end(s: &mut Stage) {
+    let c = s.pair();
+    say!("ends", s.b_send(c, "abcdef"), s.b_shutdown(c, libc::SHUT_WR));
+    settle();
+    say!("ours", calls::recv(c.a, 2, 0), calls::shutdown(c.a, libc::SHUT_WR), s.b_close(c));
+    let [one, two] = calls::socketpair().expect("a pair");
+    say!("pass", calls::send_fd(one, c.a));
+    let fd = calls::recv_fd(two).expect("it arrives");
+    calls::close(c.a).expect("closed");
+    say!("recv", try_recv(fd, 9), try_recv(fd, 9));
+}
+
+/// `aio_read` and `lio_listio`.
+pub fn asynchronous(s: &mut Stage) {
+    let c = s.pair();
+    say!("write", calls::unseen::aio_write(c.a, b"there"), s.b_recv(c, 9));
+    say!("peer", s.b_send(c, "back"), calls::unseen::aio_read(c.a, 9));
+    s.b_later(60, &format!("send {} 0 later", c.b));
+    say!("waits", calls::unseen::aio_read(c.a, 9));
+    say!("works", calls::send(c.a, b"x", 0), s.b_recv(c, 9));
+}
+
+/// `dprintf` as programs call it that were compiled with `_FORTIFY_SOURCE`.
+pub fn dprintf_fortified(s: &mut Stage) {
+    let c = s.pair();
+    say!("send", calls::send(c.a, b"one ", 0), calls::unseen::dprintf_fortified(c.a, "two"));
+    std::thread::sleep(Duration::from_millis(40));
+    say!("the peer", s.b_recv(c, 99));
+    say!("back", s.b_send(c, "fine"), calls::recv(c.a, 9, 0));
+}

@@ -1,0 +1,106 @@
+//! Every call of libc that moves the bytes of a connection, says whether they are there, or makes,
+//! copies and ends descriptors leads to the library; or it is listed here why it need not.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use e2e::run::library;
+
+/// Calls on the descriptor itself.
+const OF_A_CONNECTION: &str = "
+    socket listen connect accept accept4 shutdown getpeername getsockopt setsockopt ioctl sockatmark
+    fcntl fcntl64
+    read readv preadv2 preadv64v2 recv recvfrom recvmsg recvmmsg
+    write writev pwritev2 pwritev64v2 send sendto sendmsg sendmmsg
+    sendfile sendfile64 splice dprintf vdprintf fdopen fclose syscall
+    __read_chk __recv_chk __recvfrom_chk __dprintf_chk __vdprintf_chk
+    __socket __connect __fcntl __read __write __send __recv __sendmmsg
+    aio_read aio_read64 aio_write aio_write64 lio_listio lio_listio64 io_submit
+    io_uring_queue_init io_uring_queue_init_params";
+
+/// Calls that wait.
+const READINESS: &str = "
+    poll ppoll select pselect __poll __select __poll_chk __ppoll_chk
+    epoll_create epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2";
+
+/// Calls that copy and end descriptors and processes, or give up what we need later.
+const LIFETIME: &str = "
+    close __close close_range closefrom dup dup2 __dup2 dup3
+    _Fork daemon login_tty posix_spawn posix_spawnp system popen
+    execl execle execlp execv execve execvp execvpe execveat fexecve
+    _exit _Exit quick_exit setuid seteuid setreuid setresuid chroot prctl";
+
+/// Calls that hand out numbers, which may be ones that we still believe to be connections.
+const NUMBERS: &str = "
+    socketpair pipe pipe2 __pipe open open64 openat openat64 __open __open64 __open_2 __open64_2
+    __openat_2 __openat64_2 creat creat64 memfd_create eventfd timerfd_create signalfd inotify_init
+    inotify_init1 pidfd_open pidfd_getfd";
+
+/// Calls that need no help, because the program's descriptor is the kernel's socket: what they are
+/// and why.
+const LEFT_TO_LIBC: &[(&str, &str)] = &[
+    ("bind getsockname isfdtype fstat", "the kernel's answer is right"),
+    ("pread pread64 pwrite pwrite64 preadv preadv64 pwritev pwritev64", "ESPIPE on a socket"),
+    ("__pread_chk __pread64_chk", "ESPIPE on a socket"),
+    ("tee vmsplice copy_file_range", "EINVAL on a socket"),
+    ("mmap mmap64", "what is mapped is asked for by TCP_ZEROCOPY_RECEIVE, which getsockopt sees"),
+    ("__fdelt_chk", "looks at a number only"),
+    ("fork __fork vfork", "fork handlers see them; a vfork child is told by its process id"),
+    ("exit abort", "destructors see the first; the kernel closes after the second"),
+    ("freopen fcloseall pclose", "a stream's connection is on TCP since fdopen"),
+    ("sigaction signal pthread_create pthread_cancel", "no handler and no thread is ours"),
+];
+
+fn words(list: &str) -> impl Iterator<Item = &str> {
+    list.split_whitespace()
+}
+
+/// What a shared object exports (`defined`), or all names that it offers.
+fn exported(object: &std::path::Path) -> BTreeSet<String> {
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(object).output();
+    let output = output.expect("nm runs: it comes with the linker");
+    assert!(output.status.success(), "nm {}: {output:?}", object.display());
+    let text = String::from_utf8_lossy(&output.stdout);
+    let name = |line: &str| line.split_whitespace().last().map(|name| name.replace("@@", "@"));
+    let names = text.lines().filter_map(name);
+    names.map(|name| name.split('@').next().unwrap_or_default().to_owned()).collect()
+}
+
+#[test]
+fn each_call_leads_to_the_library() {
+    let have = exported(&library());
+    let wanted = [OF_A_CONNECTION, READINESS, LIFETIME, NUMBERS];
+    let wanted: BTreeSet<&str> = wanted.into_iter().flat_map(words).collect();
+    let missing: Vec<&&str> = wanted.iter().filter(|name| !have.contains(**name)).collect();
+    assert!(missing.is_empty(), "not exported by the library: {missing:?}");
+    let more: Vec<&String> = have.iter().filter(|name| !wanted.contains(name.as_str())).collect();
+    assert!(more.is_empty(), "exported, and listed nowhere: {more:?}");
+}
+
+#[test]
+fn what_is_left_to_libc_is_not_exported() {
+    let have = exported(&library());
+    for (names, why) in LEFT_TO_LIBC {
+        for name in words(names) {
+            assert!(!have.contains(name), "{name} is exported, and said to need no help: {why}");
+        }
+    }
+}
+
+/// A name that libc has never had would be interposed in vain.
+#[test]
+fn names_are_those_of_libc() {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("our own maps");
+    let libc = maps.lines().filter_map(|line| line.split_whitespace().last());
+    let libc = libc.filter(|path| path.contains("/libc.so") || path.contains("/libc-"));
+    let libc = libc.map(std::path::PathBuf::from).next().expect("libc is mapped");
+    let have = exported(&libc);
+    // Of libaio and liburing; and of later versions of libc than some that are in use.
+    let elsewhere = "io_submit io_uring_queue_init io_uring_queue_init_params _Fork closefrom
+        close_range epoll_pwait2 login_tty pidfd_open pidfd_getfd __openat64_2 execveat";
+    let elsewhere: BTreeSet<&str> = words(elsewhere).collect();
+    let all = [OF_A_CONNECTION, READINESS, LIFETIME, NUMBERS].into_iter().flat_map(words);
+    let unknown: Vec<&str> =
+        all.filter(|name| !have.contains(*name) && !elsewhere.contains(name)).collect();
+    assert!(unknown.is_empty(), "libc has none of these: {unknown:?}");
+}
