@@ -163,7 +163,7 @@ impl Load {
                 stage.program("pingpong").into(),
                 format!("client {port} --size {size} --seconds {seconds}"),
             ),
-            Self::SockperfPingPong => (find("sockperf")?, sockperf("ping-pong -m 14")),
+            Self::SockperfPingPong => (find("sockperf")?, sockperf("ping-pong -m 14 --mps 500000")),
             Self::SockperfThroughput => (find("sockperf")?, sockperf("throughput -m 64000")),
             Self::Iperf { block, cubic } => {
                 let control = if cubic { "-C cubic" } else { "" };
