@@ -20,7 +20,7 @@ use sys::iov::Buffers;
 use sys::lock::{self, Guarded};
 use sys::sync::{AtomicU32, AtomicU64, Ordering, full_fence};
 use sys::wait::{self, WaitWord};
-use sys::{call, diag, ring};
+use sys::{cache, call, diag, ring};
 
 use crate::arena::Arena;
 use crate::board::Ends;
@@ -365,7 +365,7 @@ impl Conn {
     pub fn recv(&'static self, w: &World, fd: i32, to: &mut Buffers<'_>, flags: i32) -> Got {
         let Some((mine, peer)) = self.halves(w) else { return Got::Kernel };
         self.note_fork(w, mine);
-        let Some(_held) = lock::lock(&mine.rx_lock) else { return Got::Empty };
+        let Some(_held) = lock::lock_own(&mine.rx_lock, is_own(mine)) else { return Got::Empty };
         if self.phase() != Phase::Attached {
             return Got::Kernel;
         }
@@ -863,7 +863,7 @@ impl Conn {
         {
             return;
         }
-        let unread = peer.head.load(Ordering::Acquire) != mine.tail.load(Ordering::Relaxed)
+        let unread = peer.head.load(Ordering::Acquire) != mine.sent.load(Ordering::Relaxed)
             && mine.flags.load(Ordering::Relaxed) & flag::UP != 0;
         let bells_left = peer.drained.load(Ordering::Relaxed) != mine.bells.load(Ordering::Relaxed);
         let reset = hints & (kernel::ERR | kernel::HUP) != 0;
@@ -1123,7 +1123,13 @@ const IDLE_CALLS: u32 = 512;
 /// How long the kernel's reset may lag behind the word of the peer.
 const RESET_NS: u64 = 10_000_000;
 
-/// Says where we run; the line is the one that the peer polls, so it is written only when that
+/// Whether no other process uses this half of ours.
+#[inline]
+fn is_own(mine: &Half) -> bool {
+    mine.users.load(Ordering::Relaxed) == 1
+}
+
+/// Says where we run; the peer reads the line with each message, so it is written only when that
 /// changes.
 #[inline]
 fn note_cpu(mine: &Half) {

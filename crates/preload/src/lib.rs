@@ -52,6 +52,7 @@ extern "C" fn init() {
     let len = name.iter().position(|b| *b == 0).unwrap_or(name.len());
     let program = String::from_utf8_lossy(&name[..len]).into_owned();
     let log = limits.log;
+    sys::lock::watch_threads();
     match World::join(limits, program, high_fd()) {
         Ok(world) => fds::begin(world),
         Err(error) => {

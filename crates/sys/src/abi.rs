@@ -24,7 +24,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// First word of the file, set last when it is made.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHUNTbrd");
 /// Layout of everything in this module.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Processes that may hold connections at one time.
 pub const SLOTS: usize = 1024;
@@ -168,9 +168,22 @@ pub mod slot_state {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Half {
-    // Line 0: what we send. The peer's receive path reads it.
+    // Line 0: how far we have sent. The one line that travels with each message: nothing that the sender
+    // reads for it may be here, or it would have to fetch the line back from the peer that polls it.
     /// Stream offset after the last byte written to the ring.
     pub tail: AtomicU64,
+    /// `SO_COOKIE` of our socket.
+    pub cookie: AtomicU64,
+    /// `CLOCK_REALTIME` nanoseconds of the offer or the attachment.
+    pub since: AtomicU64,
+    /// Descriptor number in the owning process, for people.
+    pub fd: AtomicU32,
+    /// Inode number of the socket, for people.
+    pub inode: AtomicU32,
+    _pad0: [AtomicU64; 4],
+
+    // Line 1: what we send, and how to wake us. Rarely written, so that both ends have it at hand. CPUs
+    // fetch lines in pairs: what is beside the line that the peer polls must be quiet.
     /// Where the ring is: [`Loc`].
     pub loc: AtomicU64,
     /// [`half_flags`].
@@ -189,20 +202,8 @@ pub struct Half {
     pub next_loc: AtomicU64,
     /// Stream offset of the first byte in the next ring.
     pub next_at: AtomicU64,
-
-    // Line 1: proof, time, and how to wake us: rarely written. CPUs fetch lines in pairs, so what is
-    // beside the line that the peer polls must be quiet.
     /// How we want to be woken: [`crate::wait::WaitWord`].
     pub wait: AtomicU64,
-    /// `SO_COOKIE` of our socket.
-    pub cookie: AtomicU64,
-    /// `CLOCK_REALTIME` nanoseconds of the offer or the attachment.
-    pub since: AtomicU64,
-    /// Descriptor number in the owning process, for people.
-    pub fd: AtomicU32,
-    /// Inode number of the socket, for people.
-    pub inode: AtomicU32,
-    _pad3: [AtomicU64; 4],
 
     // Line 2: who we are.
     /// [`half_state`].
@@ -227,11 +228,13 @@ pub struct Half {
     pub remote_addr: [AtomicU64; 2],
 
     // Line 3: what we receive.
-    /// Stream offset after the last byte taken out of the peer's ring. Alone on its line: the peer
+    /// Stream offset after the last byte taken out of the peer's ring. On a line of our own: the peer
     /// reads it only when the head that it remembers leaves it no room, so that a reader's store
     /// rarely has to wait for the line.
     pub head: AtomicU64,
-    _pad1: [AtomicU64; 7],
+    /// `tail` for our own eyes.
+    pub sent: AtomicU64,
+    _pad1: [AtomicU64; 6],
 
     // Line 4: locks; only our own processes.
     /// Serialises senders: owner's thread id, or 0.

@@ -6,6 +6,8 @@
 
 pub mod abi;
 #[cfg(not(loom))]
+pub mod cache;
+#[cfg(not(loom))]
 pub mod call;
 #[cfg(not(loom))]
 pub mod diag;

@@ -12,8 +12,8 @@ use crate::abi::{
     BUCKET_WAYS, BUCKETS, DATA_AT, EXTENT_BYTES, EXTENTS, FILE_BYTES, HALF_BYTES, Half, Header,
     Loc, MAGIC, OFFERS_AT, OWNER_HALVES, OWNERS_AT, PORTS_AT, SLOTS, SLOTS_AT, Slot, VERSION,
 };
-use crate::call;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::{cache, call, ring};
 
 /// The mapped file. Never unmapped while the process lives.
 #[derive(Clone, Copy, Debug)]
@@ -44,6 +44,14 @@ impl Ring {
     pub fn piece(&self, at: usize, n: usize) -> *mut [u8] {
         assert!(at <= self.bytes && n <= self.bytes - at);
         std::ptr::slice_from_raw_parts_mut(self.start.wrapping_add(at), n)
+    }
+
+    /// Pushes `n` bytes from offset `at` on towards their reader: see [`cache::push`].
+    #[inline]
+    pub fn push(self, at: u64, n: usize) {
+        for (at, n) in ring::pieces(at, n.min(self.bytes), self.bytes) {
+            cache::push(self.start.wrapping_add(at), n);
+        }
     }
 }
 
@@ -260,12 +268,12 @@ impl Map {
     /// Copies bytes of a ring of our own, from stream offset `at`.
     pub fn copy_out(&self, loc: Loc, at: u64, to: &mut [u8]) {
         assert!(to.len() <= loc.bytes());
-        let ring = self.ring(loc).start;
-        let [(a, x), (b, y)] = crate::ring::pieces(at, to.len(), loc.bytes());
+        let start = self.ring(loc).start;
+        let [(a, x), (b, y)] = ring::pieces(at, to.len(), loc.bytes());
         // SAFETY: `pieces` stays inside of the ring and `to` has `x + y` bytes.
-        unsafe { std::ptr::copy_nonoverlapping(ring.add(a), to.as_mut_ptr(), x) };
+        unsafe { std::ptr::copy_nonoverlapping(start.add(a), to.as_mut_ptr(), x) };
         // SAFETY: the same.
-        unsafe { std::ptr::copy_nonoverlapping(ring.add(b), to.as_mut_ptr().add(x), y) };
+        unsafe { std::ptr::copy_nonoverlapping(start.add(b), to.as_mut_ptr().add(x), y) };
     }
 
     /// The owner word of an extent.

@@ -264,7 +264,8 @@ impl<'a> Bench<'a> {
 
     fn peer(&mut self, row: &Row) -> anyhow::Result<Figure> {
         match row.against {
-            Against::CacheLine => cache_line(&self.stage),
+            Against::LineEachWay => cache_line(&self.stage, "each_way_ns"),
+            Against::OneLine => cache_line(&self.stage, "round_trip_ns"),
             against => self.figure(row, Way::Tcp, Way::Tcp, against == Against::UnixSocket),
         }
     }
@@ -319,7 +320,8 @@ impl<'a> Bench<'a> {
     fn tell_pairs(&mut self, row: &Row, pairs: &[(Figure, Figure)]) {
         let values: Vec<(f64, f64)> =
             pairs.iter().map(|(peer, ours)| (peer.value, ours.value)).collect();
-        let outcome = measured(&values, row.better, Some(row.floor));
+        let floor = (row.floor > 0.0).then_some(row.floor);
+        let outcome = measured(&values, row.better, floor);
         self.tell(row.name.clone(), row.unit, outcome);
         if !row.costs {
             return;
@@ -403,15 +405,15 @@ fn measured(pairs: &[(f64, f64)], better: Better, floor: Option<f64>) -> Outcome
     )
 }
 
-/// The bare round trip between the two CPUs.
-fn cache_line(stage: &Stage) -> anyhow::Result<Figure> {
+/// A bare round trip between the two CPUs.
+fn cache_line(stage: &Stage, which: &str) -> anyhow::Result<Figure> {
     let dir = stage.new_dir()?;
     let command = [stage.program("cacheline").into()];
     let output = Running::start(&command, &dir, &[])?.finish(patience(1.0))?;
     stage::remove_dir(&dir);
     let none = std::time::Duration::ZERO;
     Ok(Figure {
-        value: load::named(&output, "round_trip_ns")?,
+        value: load::named(&output, which)?,
         requests: 0.0,
         client_cpu: none,
         server_cpu: none,

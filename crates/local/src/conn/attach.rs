@@ -158,6 +158,7 @@ impl Conn {
         let half = w.board.map.half_known(index);
         for word in [
             &half.tail,
+            &half.sent,
             &half.loc,
             &half.next_loc,
             &half.next_at,

@@ -75,14 +75,14 @@ impl Conn {
             return false;
         }
         self.because_asked(w, mine);
-        self.go_down(w, fd, mine, mine.tail.load(Ordering::Relaxed));
+        self.go_down(w, fd, mine, mine.sent.load(Ordering::Relaxed));
         true
     }
 
     /// Goes down at the reader's frozen head and sends what lies behind it by TCP, through `fd`, the
     /// socket of `mine`. `false`: that head makes no sense, or the socket takes nothing.
     fn replay(&self, w: &World, fd: i32, mine: &Half, from: u64) -> bool {
-        let tail = mine.tail.load(Ordering::Relaxed);
+        let tail = mine.sent.load(Ordering::Relaxed);
         let Some(loc) = Loc::parse(mine.loc.load(Ordering::Relaxed)) else {
             self.go_down(w, fd, mine, tail);
             return true;
@@ -196,7 +196,7 @@ impl Conn {
         if mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0 {
             mine.reason.store(reason.code(), Ordering::Relaxed);
             w.count(reason);
-            self.go_down(w, fd, mine, mine.tail.load(Ordering::Relaxed));
+            self.go_down(w, fd, mine, mine.sent.load(Ordering::Relaxed));
         }
     }
 
@@ -263,7 +263,7 @@ impl Conn {
     /// rest: else it could not go back itself before it has read that. Only where it is surely little.
     fn freeze_peer(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) {
         let unread = || {
-            let tail = mine.tail.load(Ordering::Relaxed);
+            let tail = mine.sent.load(Ordering::Relaxed);
             tail.wrapping_sub(peer.head.load(Ordering::Acquire))
         };
         let flags = mine.flags.load(Ordering::Relaxed);

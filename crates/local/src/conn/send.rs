@@ -2,21 +2,24 @@
 
 use super::{
     Arena, BLOCK_BYTES, Buffers, Conn, ECONNRESET, Half, Loc, Ordering, Phase, Put, Reason, World,
-    add32, add64, flag, full_fence, kernel, lock, note_cpu, ring,
+    add32, add64, cache, flag, full_fence, is_own, kernel, lock, note_cpu, ring,
 };
+
+/// Most bytes that are pushed towards their reader: who reads more than this fetches ahead.
+const PUSH_MAX: usize = 1024;
 
 impl Conn {
     /// Sends what there is room for, without waiting.
     pub fn send(&'static self, w: &World, fd: i32, from: &mut Buffers<'_>) -> Put {
         let Some((mine, peer)) = self.halves(w) else { return Put::Kernel };
         self.note_fork(w, mine);
-        let Some(_held) = lock::lock(&mine.tx_lock) else { return Put::Full };
+        let Some(_held) = lock::lock_own(&mine.tx_lock, is_own(mine)) else { return Put::Full };
         if let Some(put) = self.send_refused(w, fd, mine, peer) {
             return put;
         }
         let mut stalled = false;
         while from.left() > 0 {
-            let tail = mine.tail.load(Ordering::Relaxed);
+            let tail = mine.sent.load(Ordering::Relaxed);
             let Some((loc, base)) = self.my_ring(w, mine, peer, tail, from.left(), stalled) else {
                 return self.no_ring(w, fd, mine);
             };
@@ -41,9 +44,15 @@ impl Conn {
             // In pieces, so that the peer can begin while we go on.
             let piece = (capacity / 4).clamp(BLOCK_BYTES, 128 << 10);
             let n = room.min(from.left()).min(piece);
-            let far = mine.cpu.load(Ordering::Relaxed) != peer.cpu.load(Ordering::Relaxed);
-            from.to_ring(w.board.map.ring(loc), tail, n, far);
-            ring::publish(&mine.tail, tail.wrapping_add(n as u64));
+            let memory = w.board.map.ring(loc);
+            let cpus = (mine.cpu.load(Ordering::Relaxed), peer.cpu.load(Ordering::Relaxed));
+            let far = !cache::share_core(cpus.0, cpus.1);
+            from.to_ring(memory, tail, n, far);
+            publish(mine, tail.wrapping_add(n as u64));
+            if far && n <= PUSH_MAX {
+                memory.push(tail, n);
+                cache::push((&raw const mine.tail).cast(), 8);
+            }
             note_cpu(mine);
             add64(&mine.bytes_tx, n as u64);
             self.notify(w, fd, mine, peer);
@@ -71,7 +80,7 @@ impl Conn {
         if let Some(put) = self.send_refused(w, fd, mine, peer) {
             return Err(put);
         }
-        let tail = mine.tail.load(Ordering::Relaxed);
+        let tail = mine.sent.load(Ordering::Relaxed);
         let mut ring = self.my_ring(w, mine, peer, tail, max, false);
         let mut room = 0;
         for stalled in [false, true] {
@@ -94,7 +103,7 @@ impl Conn {
         let [(at, first), _] = ring::pieces(tail, room.min(max).min(256 << 10), capacity);
         let n = read(w.board.map.ring(loc).piece(at, first)).map_err(Put::Failed)?;
         if n > 0 {
-            ring::publish(&mine.tail, tail.wrapping_add(n as u64));
+            publish(mine, tail.wrapping_add(n as u64));
             note_cpu(mine);
             add64(&mine.bytes_tx, n as u64);
             self.notify(w, fd, mine, peer);
@@ -261,7 +270,7 @@ impl Conn {
 
     /// Ring offset up to which we have sent.
     pub(crate) fn sent(&self, w: &World) -> u64 {
-        self.my_half(w).map_or(0, |(_, mine)| mine.tail.load(Ordering::Relaxed))
+        self.my_half(w).map_or(0, |(_, mine)| mine.sent.load(Ordering::Relaxed))
     }
 
     /// Takes an empty ring away from a connection that does not use it now.
@@ -271,7 +280,7 @@ impl Conn {
         if self.phase() != Phase::Attached || self.is_shared(w) {
             return self.phase() != Phase::Attached;
         }
-        if peer.head.load(Ordering::Acquire) != mine.tail.load(Ordering::Relaxed) {
+        if peer.head.load(Ordering::Acquire) != mine.sent.load(Ordering::Relaxed) {
             return false;
         }
         for word in [&mine.next_loc, &mine.loc] {
@@ -287,14 +296,14 @@ impl Conn {
     fn no_ring(&'static self, w: &World, fd: i32, mine: &Half) -> Put {
         w.count(Reason::NoMemory);
         mine.reason.store(Reason::NoMemory.code(), Ordering::Relaxed);
-        self.go_down(w, fd, mine, mine.tail.load(Ordering::Relaxed));
+        self.go_down(w, fd, mine, mine.sent.load(Ordering::Relaxed));
         Put::Kernel
     }
 
     /// Whether a sender would find room: a third of the ring, as for a kernel socket.
     #[must_use]
     pub fn has_room(&self, mine: &Half, peer: &Half) -> bool {
-        let tail = mine.tail.load(Ordering::Relaxed);
+        let tail = mine.sent.load(Ordering::Relaxed);
         let next = Loc::parse(mine.next_loc.load(Ordering::Relaxed));
         let Some(loc) = next.or_else(|| Loc::parse(mine.loc.load(Ordering::Relaxed))) else {
             return true;
@@ -328,11 +337,18 @@ impl Conn {
     #[must_use]
     pub fn unsent(&self, w: &World) -> Option<usize> {
         let (mine, peer) = self.halves(w)?;
-        let tail = mine.tail.load(Ordering::Relaxed);
+        let tail = mine.sent.load(Ordering::Relaxed);
         usize::try_from(tail.wrapping_sub(peer.head.load(Ordering::Acquire)))
             .ok()
             .filter(|n| *n <= 4 << 20)
     }
+}
+
+/// Shows the peer what was written, and notes it where we look ourselves.
+#[inline]
+fn publish(mine: &Half, tail: u64) {
+    mine.sent.store(tail, Ordering::Relaxed);
+    ring::publish(&mine.tail, tail);
 }
 
 /// Order of a ring that holds a write of `want` bytes with as much again.

