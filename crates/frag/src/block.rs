@@ -1,0 +1,96 @@
+//! Compact blocks: where small fragments are copied to, so that 8 bytes do not pin a frame of 2 KiB.
+
+use crate::slab::{Linked, NONE, Slab};
+
+/// Bytes in a block.
+pub(crate) const BLOCK_BYTES: usize = 512;
+/// What a block costs, with its link.
+pub(crate) const BLOCK_COST: u32 = 528;
+
+#[derive(Debug)]
+pub(crate) struct Block {
+    next: u32,
+    used: u16,
+    bytes: [u8; BLOCK_BYTES],
+}
+
+impl Default for Block {
+    fn default() -> Self {
+        Self { next: NONE, used: 0, bytes: [0; BLOCK_BYTES] }
+    }
+}
+
+impl Linked for Block {
+    fn next(&self) -> u32 {
+        self.next
+    }
+
+    fn set_next(&mut self, next: u32) {
+        self.next = next;
+    }
+}
+
+/// The blocks of a shard.
+#[derive(Debug)]
+pub(crate) struct Blocks(Slab<Block>);
+
+/// A datagram's blocks, the newest first.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Chain(u32);
+
+impl Default for Chain {
+    fn default() -> Self {
+        Self(NONE)
+    }
+}
+
+impl Chain {
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == NONE
+    }
+}
+
+impl Blocks {
+    pub(crate) const fn new() -> Self {
+        Self(Slab::new())
+    }
+
+    pub(crate) const fn used(&self) -> u32 {
+        self.0.used()
+    }
+
+    /// Whether `n` bytes need a further block.
+    pub(crate) fn needs_another(&self, chain: Chain, n: usize) -> bool {
+        chain.is_empty() || usize::from(self.0[chain.0].used) + n > BLOCK_BYTES
+    }
+
+    /// Copies; answers the block and where in it. The caller has asked [`Self::needs_another`] and paid.
+    pub(crate) fn put(&mut self, chain: &mut Chain, bytes: &[u8]) -> (u32, u16) {
+        if self.needs_another(*chain, bytes.len()) {
+            let at = self.0.take();
+            self.0[at].next = chain.0;
+            self.0[at].used = 0;
+            chain.0 = at;
+        }
+        let block = &mut self.0[chain.0];
+        let at = block.used;
+        let end = usize::from(at) + bytes.len();
+        block.bytes[usize::from(at)..end].copy_from_slice(bytes);
+        // At most BLOCK_BYTES.
+        block.used = u16::try_from(end).unwrap_or(0);
+        (chain.0, at)
+    }
+
+    pub(crate) fn bytes(&self, block: u32, at: u16, len: usize) -> &[u8] {
+        &self.0[block].bytes[usize::from(at)..usize::from(at) + len]
+    }
+
+    /// Gives all of a datagram's blocks back.
+    pub(crate) fn free(&mut self, chain: &mut Chain) {
+        while chain.0 != NONE {
+            let next = self.0[chain.0].next;
+            self.0.give(chain.0);
+            chain.0 = next;
+        }
+    }
+}

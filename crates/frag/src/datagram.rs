@@ -1,0 +1,457 @@
+//! One datagram in progress: which bytes are there, and where they are.
+//!
+//! Senders cut a datagram into pieces of one size, but for the last. Then the place of a piece follows
+//! from its offset by one multiplication, in whatever order pieces come, and whether two overlap is one
+//! look: the **regular** layout. A piece that does not fit makes the layout **general**, a sorted list,
+//! which any sender may cause and no sender can make slow: at most
+//! [`fragments_max`](crate::Config::fragments_max) pieces, found by bisection.
+
+use crate::block::Chain;
+use crate::key::Key;
+use crate::overlap::Shelf;
+use crate::reason::Reason;
+use crate::slab::{Linked, NONE};
+use crate::wire::Fragment;
+
+/// Where the bytes of a piece are.
+#[derive(Debug, Default)]
+pub(crate) enum Store<B> {
+    /// Nowhere: there is no piece here.
+    #[default]
+    Nothing,
+    /// In the caller's buffer.
+    Held(B),
+    /// In a compact block.
+    Copied { block: u32, at: u16 },
+    /// In something of the datagram's shelf, with other pieces (only where overlaps are resolved).
+    Shelved(u16),
+}
+
+/// Bytes of the datagram's payload that came in one fragment.
+#[derive(Debug)]
+pub(crate) struct Piece<B> {
+    pub(crate) offset: u16,
+    /// 0: there is none.
+    pub(crate) len: u16,
+    /// Where they begin in the packet.
+    pub(crate) at: u16,
+    pub(crate) store: Store<B>,
+}
+
+impl<B> Default for Piece<B> {
+    fn default() -> Self {
+        Self { offset: 0, len: 0, at: 0, store: Store::Nothing }
+    }
+}
+
+impl<B> Piece<B> {
+    pub(crate) const fn end(&self) -> u32 {
+        self.offset as u32 + self.len as u32
+    }
+}
+
+/// Bytes of header that are kept in the record itself; IPv4's always fit.
+const HEAD_BYTES: usize = 64;
+
+/// The header of the first fragment.
+#[derive(Debug)]
+pub(crate) struct Head {
+    near: [u8; HEAD_BYTES],
+    /// IPv6 extension headers may be longer.
+    far: Vec<u8>,
+    len: u16,
+    pub(crate) next_at: u16,
+    pub(crate) protocol: u8,
+    pub(crate) ecn: u8,
+}
+
+impl Default for Head {
+    fn default() -> Self {
+        let near = [0; HEAD_BYTES];
+        Self { near, far: Vec::new(), len: 0, next_at: 0, protocol: 0, ecn: 0 }
+    }
+}
+
+impl Head {
+    pub(crate) fn is_there(&self) -> bool {
+        self.len > 0
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        let len = usize::from(self.len);
+        self.near.get(..len).unwrap_or(&self.far)
+    }
+
+    pub(crate) fn set(&mut self, packet: &[u8], fragment: &Fragment) {
+        let bytes = &packet[..usize::from(fragment.header_len)];
+        match self.near.get_mut(..bytes.len()) {
+            Some(near) => near.copy_from_slice(bytes),
+            None => self.far = bytes.to_vec(),
+        }
+        self.len = fragment.header_len;
+        self.next_at = fragment.next_at;
+        self.protocol = fragment.protocol;
+        self.ecn = fragment.ecn;
+    }
+
+    fn clear(&mut self) {
+        self.len = 0;
+        self.far = Vec::new();
+    }
+}
+
+/// What a fragment would be to a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// New: the piece of that number.
+    Piece(usize),
+    /// New: the last piece.
+    Tail,
+    /// New, and resolved against others first.
+    Layer,
+    /// There already, exactly.
+    Duplicate,
+    /// Not possible beside what is there: the datagram is to be given up.
+    Conflict(Reason),
+}
+
+/// A datagram in progress, and its place in the lists of its shard.
+#[derive(Debug)]
+pub(crate) struct Node<B> {
+    pub(crate) key: Key,
+    pub(crate) older: u32,
+    pub(crate) younger: u32,
+    pub(crate) source_older: u32,
+    pub(crate) source_younger: u32,
+    pub(crate) source: u16,
+    /// [`Layout`]
+    layout: Layout,
+    /// Bit `1 << ecn` for each value seen.
+    pub(crate) ecn_seen: u8,
+    /// Bytes of each piece but the last; 0: not known yet.
+    stride: u16,
+    /// Pieces that are there.
+    pub(crate) count: u16,
+    /// 2^32 divided by the stride in units of 8 bytes, rounded up.
+    inverse: u64,
+    /// When it began, and when something last came for it.
+    pub(crate) first_at: u64,
+    pub(crate) last_at: u64,
+    /// Datagrams that its source had begun before it.
+    pub(crate) born: u32,
+    /// Bytes of memory it holds, and that are set aside for it.
+    pub(crate) used: u32,
+    pub(crate) reserved: u32,
+    /// Bytes of payload that are there.
+    received: u32,
+    /// Bytes of payload in all; 0: not known yet.
+    end: u32,
+    /// The end of the furthest piece that is not the last.
+    high: u32,
+    pieces: Vec<Piece<B>>,
+    tail: Piece<B>,
+    pub(crate) chain: Chain,
+    pub(crate) head: Head,
+    pub(crate) shelf: Shelf<B>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    Regular,
+    General,
+    /// General, and overlaps are resolved by a policy.
+    Layered,
+}
+
+impl<B> Default for Node<B> {
+    fn default() -> Self {
+        Self {
+            key: Key::v4(0, 0, 0, 0, 0),
+            older: NONE,
+            younger: NONE,
+            source_older: NONE,
+            source_younger: NONE,
+            source: 0,
+            layout: Layout::Regular,
+            ecn_seen: 0,
+            stride: 0,
+            count: 0,
+            inverse: 0,
+            first_at: 0,
+            last_at: 0,
+            born: 0,
+            used: 0,
+            reserved: 0,
+            received: 0,
+            end: 0,
+            high: 0,
+            pieces: Vec::new(),
+            tail: Piece::default(),
+            chain: Chain::default(),
+            head: Head::default(),
+            shelf: Shelf::default(),
+        }
+    }
+}
+
+impl<B> Linked for Node<B> {
+    fn next(&self) -> u32 {
+        self.younger
+    }
+
+    fn set_next(&mut self, next: u32) {
+        self.younger = next;
+    }
+}
+
+/// Places for pieces that a free record keeps: those of a datagram of the usual largest size.
+const PIECES_KEPT: usize = 64;
+
+impl<B> Node<B> {
+    /// What the record costs, without its pieces.
+    #[expect(clippy::cast_possible_truncation, reason = "some hundred bytes")]
+    pub(crate) const COST: u32 = (size_of::<Self>() + 16) as u32;
+
+    /// As for a new datagram.
+    pub(crate) fn begin(&mut self, key: Key, now: u64, layered: bool) {
+        debug_assert!(self.pieces.is_empty() && self.count == 0 && self.used == 0);
+        self.key = key;
+        self.layout = if layered { Layout::Layered } else { Layout::Regular };
+        self.first_at = now;
+        self.last_at = now;
+        self.ecn_seen = 0;
+        self.stride = 0;
+        self.received = 0;
+        self.end = 0;
+        self.high = 0;
+    }
+
+    /// Whether all bytes are there.
+    #[inline]
+    pub(crate) fn is_complete(&self) -> bool {
+        self.end != 0 && self.received == self.end
+    }
+
+    /// Bytes of payload in all, once the last fragment has come; else 0.
+    pub(crate) const fn len(&self) -> u32 {
+        self.end
+    }
+
+    /// What a fragment would be. May change the layout, never what is there.
+    #[inline]
+    pub(crate) fn look(&mut self, f: &Fragment, fragments_max: u16) -> Look {
+        if self.layout == Layout::Regular {
+            match self.look_regular(f, fragments_max) {
+                Some(look) => return look,
+                None => self.generalise(),
+            }
+        }
+        if self.count >= fragments_max {
+            return Look::Conflict(Reason::TooMany);
+        }
+        if self.layout == Layout::Layered {
+            return Look::Layer;
+        }
+        self.look_general(f)
+    }
+
+    /// `None`: it does not fit into the regular layout.
+    #[inline]
+    fn look_regular(&mut self, f: &Fragment, fragments_max: u16) -> Option<Look> {
+        if !f.more {
+            return self.look_last(f);
+        }
+        if self.end != 0 && f.end() > u32::from(self.tail.offset) {
+            return Some(Look::Conflict(self.beyond(f)));
+        }
+        if self.stride != f.len {
+            if self.stride != 0 || self.end != 0 && !self.tail.offset.is_multiple_of(f.len) {
+                return None;
+            }
+            self.stride = f.len;
+            self.inverse = (1u64 << 32).div_ceil(u64::from(f.len / 8));
+        }
+        let at = self.place(f.offset);
+        if at * usize::from(self.stride) != usize::from(f.offset) {
+            if self.count == 0 || self.count == 1 && self.end != 0 {
+                self.stride = 0;
+            }
+            return None;
+        }
+        Some(match self.pieces.get(at) {
+            Some(piece) if piece.len != 0 => Look::Duplicate,
+            _ if at + 1 >= usize::from(fragments_max) => Look::Conflict(Reason::TooMany),
+            _ => Look::Piece(at),
+        })
+    }
+
+    fn look_last(&self, f: &Fragment) -> Option<Look> {
+        if self.end != 0 {
+            let same = self.tail.offset == f.offset && self.tail.len == f.len;
+            return Some(if same { Look::Duplicate } else { Look::Conflict(Reason::EndConflict) });
+        }
+        if self.high > u32::from(f.offset) {
+            let shorter = self.high >= f.end();
+            let reason = if shorter { Reason::EndConflict } else { Reason::Overlap };
+            return Some(Look::Conflict(reason));
+        }
+        if self.stride != 0 && !f.offset.is_multiple_of(self.stride) {
+            return None;
+        }
+        Some(Look::Tail)
+    }
+
+    /// The number of the piece at `offset`, if it is a multiple of the stride.
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "at most 8191")]
+    fn place(&self, offset: u16) -> usize {
+        // Exact: the error is less than 2^13 / 2^32.
+        (u64::from(offset / 8) * self.inverse >> 32) as usize
+    }
+
+    /// Why a fragment that is not the last cannot be behind the beginning of the last one.
+    fn beyond(&self, f: &Fragment) -> Reason {
+        if f.end() >= self.end { Reason::EndConflict } else { Reason::Overlap }
+    }
+
+    /// From here on a sorted list.
+    #[cold]
+    fn generalise(&mut self) {
+        self.pieces.retain(|piece| piece.len != 0);
+        if self.end != 0 {
+            self.pieces.push(std::mem::take(&mut self.tail));
+        }
+        self.layout = Layout::General;
+    }
+
+    fn look_general(&self, f: &Fragment) -> Look {
+        let at = self.pieces.partition_point(|piece| piece.offset < f.offset);
+        if let Some(piece) = self.pieces.get(at)
+            && piece.offset == f.offset
+            && piece.len == f.len
+            && (piece.end() == self.end) == !f.more
+        {
+            return Look::Duplicate;
+        }
+        let ends_elsewhere = if f.more {
+            self.end != 0 && f.end() >= self.end
+        } else {
+            self.end != 0 && self.end != f.end() || self.high > f.end()
+        };
+        if ends_elsewhere {
+            return Look::Conflict(Reason::EndConflict);
+        }
+        let before = at.checked_sub(1).map_or(0, |before| self.pieces[before].end());
+        let after = self.pieces.get(at).map_or(u32::MAX, |piece| u32::from(piece.offset));
+        if before > u32::from(f.offset) || after < f.end() {
+            return Look::Conflict(Reason::Overlap);
+        }
+        if !f.more && self.high == f.end() && self.high > 0 {
+            return Look::Conflict(Reason::EndConflict);
+        }
+        Look::Piece(at)
+    }
+
+    /// Places for pieces that [`Self::put`] at `look` would need in addition.
+    #[inline]
+    pub(crate) fn growth(&self, look: Look) -> usize {
+        let wanted = match look {
+            Look::Piece(at) if self.layout == Layout::Regular => at + 1,
+            Look::Piece(_) => self.pieces.len() + 1,
+            Look::Layer => self.pieces.len() + 2,
+            _ => 0,
+        };
+        wanted.saturating_sub(self.pieces.capacity())
+    }
+
+    /// Puts a piece where [`Self::look`] said.
+    #[inline]
+    pub(crate) fn put(&mut self, look: Look, f: &Fragment, store: Store<B>) {
+        let piece = Piece { offset: f.offset, len: f.len, at: f.payload_at, store };
+        match look {
+            Look::Tail => self.tail = piece,
+            Look::Piece(at) if self.layout == Layout::Regular => {
+                if at >= self.pieces.len() {
+                    self.pieces.resize_with(at + 1, Piece::default);
+                }
+                self.pieces[at] = piece;
+            }
+            Look::Piece(at) => self.pieces.insert(at, piece),
+            Look::Layer | Look::Duplicate | Look::Conflict(_) => {
+                debug_assert!(false, "not a place");
+                return;
+            }
+        }
+        if f.more {
+            self.high = self.high.max(f.end());
+        } else {
+            self.end = f.end();
+        }
+        self.count += 1;
+        self.received += u32::from(f.len);
+    }
+
+    /// Puts a piece whatever is there, by a policy.
+    pub(crate) fn layer(&mut self, f: &Fragment, store: Store<B>, policy: crate::overlap::Policy) {
+        if !f.more && self.end == 0 {
+            self.end = f.end().max(1);
+        }
+        self.shelf.layer(&mut self.pieces, f, store, policy);
+        self.count = u16::try_from(self.shelf.len()).unwrap_or(u16::MAX);
+        // What lies behind the end does not count, and goes out with it.
+        let end = if self.end == 0 { u32::MAX } else { self.end };
+        let inside =
+            |piece: &Piece<B>| piece.end().min(end).saturating_sub(u32::from(piece.offset));
+        self.received = self.pieces.iter().map(inside).sum();
+    }
+
+    /// What holds the bytes of a piece.
+    pub(crate) fn store<'a>(&'a self, piece: &'a Piece<B>) -> &'a Store<B> {
+        match piece.store {
+            Store::Shelved(at) => self.shelf.store(at),
+            _ => &piece.store,
+        }
+    }
+
+    /// How many bytes of the fragment that a piece was cut from come before the piece.
+    pub(crate) fn skipped(&self, piece: &Piece<B>) -> u16 {
+        match piece.store {
+            Store::Shelved(at) => piece.offset - self.shelf.offset(at),
+            _ => 0,
+        }
+    }
+
+    /// The pieces in order, of a complete datagram.
+    pub(crate) fn pieces(&self) -> (&[Piece<B>], Option<&Piece<B>>) {
+        (&self.pieces, (self.tail.len != 0).then_some(&self.tail))
+    }
+
+    /// The piece that holds the first byte, once it is there.
+    pub(crate) fn first(&self) -> Option<&Piece<B>> {
+        let first = self.pieces.first().filter(|piece| piece.len != 0 && piece.offset == 0)?;
+        Some(first)
+    }
+
+    /// Hands out what was held, and leaves the record as a new one. Compact blocks must be free already.
+    pub(crate) fn end(&mut self, mut release: impl FnMut(B)) {
+        for piece in self.pieces.drain(..) {
+            if let Store::Held(buffer) = piece.store {
+                release(buffer);
+            }
+        }
+        if let Store::Held(buffer) = std::mem::take(&mut self.tail).store {
+            release(buffer);
+        }
+        self.shelf.end(&mut release);
+        if self.pieces.capacity() > PIECES_KEPT {
+            self.pieces = Vec::new();
+        }
+        self.head.clear();
+        self.count = 0;
+        self.used = 0;
+        self.reserved = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests;

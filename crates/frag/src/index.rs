@@ -1,0 +1,275 @@
+//! From a hash to the number of a record: open addressing in cache lines, growing while in use.
+//!
+//! A slot is 8 bytes, half of the hash and a record's number, so that a cache line holds eight and a
+//! search rarely leaves it. There is room for twice as many. When that ends, or the table is nearly
+//! empty, or a search gets so long that somebody may have found out the key, a second table is begun, and
+//! each call moves a few slots: no call waits for the whole. Both are cut into segments that come when
+//! they are first written to and go when they are passed.
+
+/// Slots in a segment: 32 KiB.
+const SEGMENT: usize = 4096;
+/// The smallest table.
+const SLOTS_MIN: usize = 1024;
+/// Slots that each call moves while there are two tables.
+const MOVES: usize = 16;
+/// A search of this many slots is no chance: at most half of the slots are in use.
+const SEARCH_MAX: usize = 128;
+const EMPTY: u64 = 0;
+/// In a table that is being left: was in use.
+const GONE: u64 = u64::MAX;
+
+#[derive(Debug)]
+struct Table {
+    segments: Vec<Option<Box<[u64]>>>,
+    mask: usize,
+    used: usize,
+}
+
+impl Table {
+    fn new(slots: usize) -> Self {
+        let slots = slots.next_power_of_two().max(SLOTS_MIN);
+        let segments = (0..slots.div_ceil(SEGMENT)).map(|_| None).collect();
+        Self { segments, mask: slots - 1, used: 0 }
+    }
+
+    fn slots(&self) -> usize {
+        self.mask + 1
+    }
+
+    #[inline]
+    fn slot(&self, at: usize) -> u64 {
+        match &self.segments[at / SEGMENT] {
+            Some(segment) => segment[at % SEGMENT],
+            None => EMPTY,
+        }
+    }
+
+    fn slot_mut(&mut self, at: usize) -> &mut u64 {
+        let len = SEGMENT.min(self.slots());
+        let segment = &mut self.segments[at / SEGMENT];
+        &mut segment.get_or_insert_with(|| vec![EMPTY; len].into())[at % SEGMENT]
+    }
+
+    /// The slot that leads to a record for which `is` holds.
+    #[inline]
+    fn find(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<(usize, u32)> {
+        let mut at = home(hash) & self.mask;
+        for _ in 0..self.slots() {
+            let slot = self.slot(at);
+            if slot == EMPTY {
+                return None;
+            }
+            if tag(slot) == tag_of(hash) && slot != GONE && is(record(slot)) {
+                return Some((at, record(slot)));
+            }
+            at = (at + 1) & self.mask;
+        }
+        None
+    }
+
+    /// Answers how many slots were passed.
+    fn insert(&mut self, slot: u64) -> usize {
+        let mut at = tag(slot) as usize & self.mask;
+        let mut passed = 0;
+        while self.slot(at) != EMPTY {
+            at = (at + 1) & self.mask;
+            passed += 1;
+        }
+        *self.slot_mut(at) = slot;
+        self.used += 1;
+        passed
+    }
+
+    /// Empties a slot and closes the gap, so that searches may still stop at the first empty one.
+    fn remove(&mut self, mut gap: usize) {
+        self.used -= 1;
+        let mut at = gap;
+        loop {
+            at = (at + 1) & self.mask;
+            let slot = self.slot(at);
+            if slot == EMPTY {
+                break;
+            }
+            // Stays if its search begins after the gap.
+            let begins = tag(slot) as usize & self.mask;
+            if at.wrapping_sub(begins) & self.mask >= at.wrapping_sub(gap) & self.mask {
+                *self.slot_mut(gap) = slot;
+                gap = at;
+            }
+        }
+        *self.slot_mut(gap) = EMPTY;
+    }
+}
+
+/// Where a search begins, before the mask: by what the slot itself keeps of the hash, so that slots can be
+/// moved without a look at their records.
+#[inline]
+const fn home(hash: u64) -> usize {
+    tag_of(hash) as usize
+}
+
+#[inline]
+const fn tag_of(hash: u64) -> u32 {
+    (hash >> 32) as u32
+}
+
+#[inline]
+const fn tag(slot: u64) -> u32 {
+    (slot >> 32) as u32
+}
+
+/// Numbers are kept plus one, so that no slot in use is [`EMPTY`].
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "the low half")]
+const fn record(slot: u64) -> u32 {
+    (slot as u32).wrapping_sub(1)
+}
+
+#[inline]
+const fn emit(hash: u64, record: u32) -> u64 {
+    (tag_of(hash) as u64) << 32 | (record as u64 + 1)
+}
+
+/// What the caller should do after an insertion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Health {
+    Good,
+    /// The search was longer than chance explains: change the key.
+    Clustered,
+}
+
+/// The table that is being left.
+#[derive(Debug)]
+struct Old {
+    table: Table,
+    /// The first slot that has not been moved.
+    from: usize,
+    /// Its slots are by another key.
+    rekeyed: bool,
+}
+
+/// The table, or two of them while one follows the other.
+#[derive(Debug)]
+pub(crate) struct Index {
+    now: Table,
+    old: Option<Old>,
+}
+
+impl Index {
+    pub(crate) fn new() -> Self {
+        Self { now: Table::new(SLOTS_MIN), old: None }
+    }
+
+    /// Records in it.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.now.used + self.old.as_ref().map_or(0, |old| old.table.used)
+    }
+
+    /// Whether two tables are in use.
+    #[inline]
+    pub(crate) fn is_moving(&self) -> bool {
+        self.old.is_some()
+    }
+
+    /// The record that a search for `hash` is likely to end at, or none; loads the cache line.
+    #[inline]
+    pub(crate) fn guess(&self, hash: u64) -> Option<u32> {
+        let slot = self.now.slot(home(hash) & self.now.mask);
+        (slot != EMPTY && tag(slot) == tag_of(hash)).then(|| record(slot))
+    }
+
+    /// The record for which `is` holds. `old_hash`: its hash by the key before, if that has changed.
+    #[inline]
+    pub(crate) fn find(
+        &self,
+        hash: u64,
+        old_hash: impl FnOnce() -> u64,
+        mut is: impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
+        if let Some((_, record)) = self.now.find(hash, &mut is) {
+            return Some(record);
+        }
+        let old = self.old.as_ref().filter(|old| old.table.used > 0)?;
+        let hash = if old.rekeyed { old_hash() } else { hash };
+        old.table.find(hash, is).map(|(_, record)| record)
+    }
+
+    /// `hash_of`: the hash of a record by the present key.
+    pub(crate) fn insert(
+        &mut self,
+        hash: u64,
+        record: u32,
+        hash_of: impl Fn(u32) -> u64,
+    ) -> Health {
+        self.step(&hash_of);
+        if (self.now.used + 1) * 2 > self.now.slots() && !self.is_moving() {
+            self.begin(self.now.slots() * 2, false);
+            self.step(&hash_of);
+        }
+        let passed = self.now.insert(emit(hash, record));
+        if passed > SEARCH_MAX && !self.is_moving() { Health::Clustered } else { Health::Good }
+    }
+
+    /// Takes a record out, whose hash is `hash` and was `old_hash` by the key before.
+    pub(crate) fn remove(
+        &mut self,
+        hash: u64,
+        old_hash: impl FnOnce() -> u64,
+        record: u32,
+        hash_of: impl Fn(u32) -> u64,
+    ) {
+        if let Some((at, _)) = self.now.find(hash, |r| r == record) {
+            self.now.remove(at);
+        } else if let Some(old) = self.old.as_mut().filter(|old| old.table.used > 0) {
+            let hash = if old.rekeyed { old_hash() } else { hash };
+            if let Some((at, _)) = old.table.find(hash, |r| r == record) {
+                *old.table.slot_mut(at) = GONE;
+                old.table.used -= 1;
+            }
+        }
+        let few = self.now.slots() > SLOTS_MIN && self.now.used * 16 < self.now.slots();
+        if few && !self.is_moving() {
+            self.begin(self.now.slots() / 4, false);
+        }
+        self.step(&hash_of);
+    }
+
+    /// Begins a table of the same size: the key has changed.
+    pub(crate) fn begin_again(&mut self) {
+        debug_assert!(!self.is_moving());
+        self.begin(self.now.slots(), true);
+    }
+
+    fn begin(&mut self, slots: usize, rekeyed: bool) {
+        let table = std::mem::replace(&mut self.now, Table::new(slots));
+        self.old = Some(Old { table, from: 0, rekeyed });
+    }
+
+    /// Moves a few slots, or gives back a segment of what has been moved.
+    fn step(&mut self, hash_of: &impl Fn(u32) -> u64) {
+        let Some(Old { table, from, rekeyed }) = &mut self.old else { return };
+        if table.used == 0 {
+            table.segments.pop();
+            if table.segments.is_empty() {
+                self.old = None;
+            }
+            return;
+        }
+        let until = (*from + MOVES).min(table.slots());
+        for at in *from..until {
+            let slot = table.slot(at);
+            if slot != EMPTY && slot != GONE {
+                // Searches from slots before it still come by here.
+                *table.slot_mut(at) = GONE;
+                table.used -= 1;
+                let record = record(slot);
+                self.now.insert(if *rekeyed { emit(hash_of(record), record) } else { slot });
+            }
+        }
+        *from = until;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,45 @@
+//! Two cores and one ledger, in every order.
+
+use super::*;
+use loom::thread;
+
+#[test]
+fn two_cores_never_lease_more_than_there_is() {
+    loom::model(|| {
+        let ledger = Ledger::new(64, 2);
+        let work = |ledger: Arc<Ledger>| {
+            let mut lease = Lease::new(&ledger);
+            let held = if lease.charge(40) { 40 } else { 0 };
+            (lease, held)
+        };
+        let other = {
+            let ledger = Arc::clone(&ledger);
+            thread::spawn(move || work(ledger))
+        };
+        let (a, held_a) = work(Arc::clone(&ledger));
+        let (b, held_b) = other.join().unwrap();
+        // Both cannot have 40 of 64, and one always has them: nothing is lost on the way.
+        assert_eq!(held_a + held_b, 40);
+        assert_eq!(held_a + held_b + a.unused() + b.unused() + ledger.left(), 64);
+    });
+}
+
+#[test]
+fn what_one_core_gives_back_another_can_take() {
+    loom::model(|| {
+        let ledger = Ledger::new(64, 2);
+        let mut lease = Lease::new(&ledger);
+        assert!(lease.charge(56));
+        let giver = thread::spawn(move || {
+            lease.refund(56);
+            drop(lease);
+        });
+        let mut lease = Lease::new(&ledger);
+        let early = lease.charge(40);
+        giver.join().unwrap();
+        assert!(early || lease.charge(40));
+        lease.refund(40);
+        drop(lease);
+        assert_eq!(ledger.left(), 64);
+    });
+}

@@ -1,0 +1,43 @@
+use super::*;
+
+#[test]
+fn what_is_held_is_never_more_than_there_is() {
+    let ledger = Ledger::new(1000, 2);
+    let (mut a, mut b) = (Lease::new(&ledger), Lease::new(&ledger));
+    assert_eq!((a.unused(), b.unused(), ledger.left()), (125, 125, 750));
+    let mut held = 0;
+    while a.charge(30) {
+        held += 30;
+    }
+    while b.charge(7) {
+        held += 7;
+    }
+    assert!((960..=1000).contains(&held), "{held} of 1000 in use");
+    assert_eq!(held + a.unused() + b.unused() + ledger.left(), 1000);
+}
+
+#[test]
+fn a_core_keeps_a_part_that_others_cannot_take() {
+    let ledger = Ledger::new(1000, 2);
+    let (mut a, mut b) = (Lease::new(&ledger), Lease::new(&ledger));
+    while a.charge(1) {}
+    assert!(b.charge(125));
+    assert!(!b.charge(125));
+    b.refund(125);
+    assert!(!a.charge(1));
+}
+
+#[test]
+fn everything_comes_back() {
+    let ledger = Ledger::new(1 << 20, 2);
+    let (mut a, mut b) = (Lease::new(&ledger), Lease::new(&ledger));
+    assert!(a.charge(300_000));
+    // On another core.
+    b.refund(300_000);
+    assert!(a.promise(1_500_000));
+    a.promise_more(1_000_000);
+    a.redeem(2_500_000);
+    drop((a, b));
+    assert_eq!(ledger.left(), 1 << 20);
+    assert_eq!(ledger.promises.left.load(Ordering::Relaxed), (1 << 20) * 20 / 11);
+}

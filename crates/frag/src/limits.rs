@@ -1,0 +1,129 @@
+//! What people set, and what the code runs on.
+
+use crate::overlap::Policy;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What may be set. [`Config::default`] suits a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Most memory that fragments may hold over all shards, bytes at true size. Never exceeded.
+    /// Default 64 MiB, at least 64 KiB.
+    pub memory_bytes: u64,
+    /// Shards, or cores, that share it. Default 1, at most 4096.
+    pub shards: u32,
+    /// Most datagrams in progress over all shards. Default 1,048,576.
+    pub datagrams_max: u32,
+    /// Most fragments of one datagram. Default 1024; 8192 can occur.
+    pub fragments_max: u16,
+    /// Payload bytes that a fragment which is not the last must have. Default 8, which all have.
+    pub fragment_min: u16,
+    /// Payloads smaller than this are copied into compact blocks, so that they do not pin the caller's
+    /// buffer. Default 256 bytes; 0: never.
+    pub copy_below: u16,
+    /// How long a datagram may take from its first fragment on, nanoseconds. IPv4: default 30 s.
+    pub timeout_v4_ns: u64,
+    /// IPv6: 60 s (RFC 8200 section 4.5).
+    pub timeout_v6_ns: u64,
+    /// What to do where fragments overlap. Default: give the datagram up.
+    pub overlap: Policy,
+    /// Whether the first fragment of an IPv6 datagram must hold all headers (RFC 7112). Default yes.
+    pub whole_header: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            memory_bytes: 64 << 20,
+            shards: 1,
+            datagrams_max: 1 << 20,
+            fragments_max: 1024,
+            fragment_min: 8,
+            copy_below: 256,
+            timeout_v4_ns: 30 * SECOND_NS,
+            timeout_v6_ns: 60 * SECOND_NS,
+            overlap: Policy::Strict,
+            whole_header: true,
+        }
+    }
+}
+
+/// A setting that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadConfig {
+    /// Too little memory for a datagram of the largest size.
+    #[error("memory_bytes is {0}: at least 65536 are needed")]
+    Memory(u64),
+    /// No shards, or too many.
+    #[error("shards is {0}: 1 to 4096")]
+    Shards(u32),
+    /// No datagrams.
+    #[error("datagrams_max is {0}: 1 to {max} for each shard", max = crate::limits::DATAGRAMS_MAX)]
+    Datagrams(u32),
+    /// No datagram could ever complete.
+    #[error("fragments_max is {0}: 2 to 8192")]
+    Fragments(u16),
+    /// Would drop what every sender sends.
+    #[error("fragment_min is {0}: at most 1280")]
+    FragmentMin(u16),
+    /// More than a compact block holds.
+    #[error("copy_below is {0}: at most 512")]
+    CopyBelow(u16),
+}
+
+/// Most datagrams in progress in one shard.
+pub(crate) const DATAGRAMS_MAX: u32 = 1 << 24;
+
+/// [`Config`], checked, for one shard.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    pub(crate) memory_bytes: u64,
+    pub(crate) shards: u32,
+    pub(crate) datagrams_max: u32,
+    pub(crate) fragments_max: u16,
+    pub(crate) fragment_min: u16,
+    pub(crate) copy_below: u16,
+    pub(crate) timeout_ns: [u64; 2],
+    pub(crate) overlap: Policy,
+    pub(crate) whole_header: bool,
+}
+
+impl Config {
+    /// Checks the settings.
+    ///
+    /// # Errors
+    ///
+    /// The first setting that cannot be, with what could.
+    pub fn limits(&self) -> Result<Limits, BadConfig> {
+        if self.memory_bytes < 64 << 10 {
+            return Err(BadConfig::Memory(self.memory_bytes));
+        }
+        if !(1..=4096).contains(&self.shards) {
+            return Err(BadConfig::Shards(self.shards));
+        }
+        let each = self.datagrams_max.div_ceil(self.shards);
+        if !(1..=DATAGRAMS_MAX).contains(&each) {
+            return Err(BadConfig::Datagrams(self.datagrams_max));
+        }
+        if !(2..=8192).contains(&self.fragments_max) {
+            return Err(BadConfig::Fragments(self.fragments_max));
+        }
+        if self.fragment_min > 1280 {
+            return Err(BadConfig::FragmentMin(self.fragment_min));
+        }
+        if usize::from(self.copy_below) > crate::block::BLOCK_BYTES {
+            return Err(BadConfig::CopyBelow(self.copy_below));
+        }
+        Ok(Limits {
+            memory_bytes: self.memory_bytes,
+            shards: self.shards,
+            datagrams_max: each,
+            fragments_max: self.fragments_max,
+            fragment_min: self.fragment_min,
+            copy_below: self.copy_below,
+            timeout_ns: [self.timeout_v4_ns, self.timeout_v6_ns],
+            overlap: self.overlap,
+            whole_header: self.whole_header,
+        })
+    }
+}

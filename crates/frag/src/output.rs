@@ -1,0 +1,211 @@
+//! What comes out: whole datagrams, buffers that are free again, messages to send.
+
+use crate::block::Blocks;
+use crate::datagram::{Node, Piece, Store};
+use crate::key::Key;
+use crate::reason::Reason;
+
+/// Receives what a shard has to say. All calls come from within the call that caused them.
+pub trait Sink<B> {
+    /// A packet that is no fragment: pass it on. `len` of its bytes belong to it.
+    fn whole(&mut self, buffer: B, len: usize);
+
+    /// A datagram is complete. Its buffers are released, one by one, after this returns.
+    fn datagram(&mut self, datagram: &Datagram<'_, B>);
+
+    /// The shard does not need this buffer any more.
+    fn release(&mut self, buffer: B, why: Released);
+
+    /// A message that a router or host should send, if it sends such messages and has not sent too many.
+    fn notice(&mut self, notice: &Notice<'_, B>) {
+        let _ = notice;
+    }
+}
+
+/// Why a buffer is free again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// Its datagram was handed out.
+    Delivered,
+    /// Its payload was small and has been copied.
+    Copied,
+    /// It was dropped, alone or with its datagram.
+    Dropped(Reason),
+}
+
+/// An ICMP message (RFC 792, RFC 4443) that a fragment calls for.
+#[derive(Clone, Copy, Debug)]
+pub struct Notice<'a, B> {
+    /// What it says.
+    pub kind: NoticeKind,
+    /// Which datagram it is about.
+    pub key: &'a Key,
+    /// The header of its first fragment.
+    pub header: &'a [u8],
+    /// The buffer of its first fragment, to quote from; `None` if its payload was copied: then it is here.
+    pub first: Result<&'a B, &'a [u8]>,
+}
+
+/// What a [`Notice`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoticeKind {
+    /// Time exceeded, code 1: fragment reassembly time exceeded.
+    TimeExceeded,
+    /// ICMPv6 parameter problem, code 3: first fragment has incomplete header chain (RFC 7112).
+    IncompleteHeader,
+    /// Parameter problem, code 0, with a pointer to the length (RFC 8200 section 4.5): a fragment in the
+    /// middle is no multiple of 8 bytes.
+    BadLength,
+    /// Parameter problem, code 0, with a pointer to the fragment offset: longer than 65,535 bytes.
+    TooLong,
+}
+
+/// Some bytes of a datagram's payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slice<'a, B> {
+    /// In the caller's buffer: `len` bytes, `at` bytes behind the beginning of the IP packet in it.
+    Held {
+        /// The buffer.
+        buffer: &'a B,
+        /// Offset from the packet's first byte.
+        at: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// Copied when they came.
+    Copied(&'a [u8]),
+}
+
+/// A complete datagram, where its bytes came.
+#[derive(Debug)]
+pub struct Datagram<'a, B> {
+    pub(crate) key: &'a Key,
+    pub(crate) header: &'a [u8],
+    pub(crate) len: usize,
+    pub(crate) first_at: u64,
+    pub(crate) payload: Payload<'a, B>,
+}
+
+#[derive(Debug)]
+pub(crate) enum Payload<'a, B> {
+    /// An atomic fragment.
+    One {
+        buffer: &'a B,
+        at: u16,
+    },
+    Many {
+        node: &'a Node<B>,
+        blocks: &'a Blocks,
+    },
+}
+
+impl<'a, B> Datagram<'a, B> {
+    /// Which one it is.
+    #[must_use]
+    pub const fn key(&self) -> &Key {
+        self.key
+    }
+
+    /// The IP header to use: the first fragment's, with the length of the whole, no trace of
+    /// fragmentation, the congestion marks of all fragments, and a checksum where IPv4 has one.
+    #[must_use]
+    pub const fn header(&self) -> &'a [u8] {
+        self.header
+    }
+
+    /// Bytes of payload, those behind [`Self::header`].
+    #[must_use]
+    pub const fn payload_len(&self) -> usize {
+        self.len
+    }
+
+    /// Bytes of the whole packet, header and payload.
+    #[must_use]
+    pub const fn packet_len(&self) -> usize {
+        self.header.len() + self.len
+    }
+
+    /// Fragments that it came in.
+    #[must_use]
+    pub const fn fragments(&self) -> u16 {
+        match &self.payload {
+            Payload::One { .. } => 1,
+            Payload::Many { node, .. } => node.count,
+        }
+    }
+
+    /// When its first fragment came in (of those that came; not that with the first bytes).
+    #[must_use]
+    pub const fn first_at(&self) -> u64 {
+        self.first_at
+    }
+
+    /// The payload, in order.
+    pub fn slices(&self) -> impl Iterator<Item = Slice<'a, B>> + '_ {
+        let (one, many) = match &self.payload {
+            Payload::One { buffer, at } => {
+                (Some(Slice::Held { buffer: *buffer, at: usize::from(*at), len: self.len }), None)
+            }
+            Payload::Many { node, blocks } => (None, Some((*node, *blocks))),
+        };
+        let len = self.len;
+        one.into_iter().chain(many.into_iter().flat_map(move |(node, blocks)| {
+            let (pieces, tail) = node.pieces();
+            let there = pieces
+                .iter()
+                .chain(tail)
+                .filter(move |piece| piece.len != 0 && usize::from(piece.offset) < len);
+            there.map(move |piece| slice(node, blocks, piece, len))
+        }))
+    }
+
+    /// Writes header and payload to the beginning of `out`; answers how many bytes that is. `bytes`
+    /// finds the packet in a buffer, from its IP header on.
+    ///
+    /// # Errors
+    ///
+    /// How many bytes of room are needed, if `out` is shorter than that or `bytes` finds fewer than were
+    /// handed in.
+    pub fn write_to<'b>(
+        &self,
+        out: &mut [u8],
+        bytes: impl Fn(&'b B) -> &'b [u8],
+    ) -> Result<usize, usize>
+    where
+        'a: 'b,
+    {
+        let all = self.packet_len();
+        let Some(out) = out.get_mut(..all) else { return Err(all) };
+        let (head, mut rest) = out.split_at_mut(self.header.len());
+        head.copy_from_slice(self.header);
+        for slice in self.slices() {
+            let from = match slice {
+                Slice::Held { buffer, at, len } => bytes(buffer).get(at..at + len).ok_or(all)?,
+                Slice::Copied(bytes) => bytes,
+            };
+            let (here, behind) = rest.split_at_mut(from.len());
+            here.copy_from_slice(from);
+            rest = behind;
+        }
+        Ok(all)
+    }
+}
+
+/// A piece as a slice, cut at the end of the payload.
+pub(crate) fn slice<'a, B>(
+    node: &'a Node<B>,
+    blocks: &'a Blocks,
+    piece: &'a Piece<B>,
+    end: usize,
+) -> Slice<'a, B> {
+    let len = usize::from(piece.len).min(end - usize::from(piece.offset));
+    match node.store(piece) {
+        Store::Held(buffer) => Slice::Held { buffer, at: usize::from(piece.at), len },
+        // In a block `at` counts from what was copied; a piece may begin behind that.
+        Store::Copied { block, at } => {
+            let skipped = node.skipped(piece);
+            Slice::Copied(blocks.bytes(*block, at + skipped, len))
+        }
+        Store::Nothing | Store::Shelved(_) => Slice::Copied(&[]),
+    }
+}

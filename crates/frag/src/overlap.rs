@@ -1,0 +1,182 @@
+//! What to do where fragments overlap: give the datagram up, or do as some host would.
+//!
+//! RFC 5722 forbids overlaps for IPv6, and no honest sender makes them for IPv4. A host gives such a
+//! datagram up ([`Policy::Strict`]). Whoever watches other people's hosts must see what they see; they
+//! differ, and attackers use that. The policies are those of U. Shankar and V. Paxson's active mapping,
+//! as J. Novak named them ("Target-Based Fragmentation Reassembly", 2005) and Suricata and Snort know
+//! them. Each says for an old and a new fragment that overlap whose bytes count.
+
+use crate::datagram::{Piece, Store};
+use crate::wire::Fragment;
+
+/// Whose bytes count where fragments overlap.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Nobody's: the datagram is given up (RFC 5722), exact duplicates excepted.
+    #[default]
+    Strict,
+    /// The one that came first.
+    First,
+    /// The one that came last.
+    Last,
+    /// The old one, if it begins before the new one or with it.
+    Bsd,
+    /// The new one, if the old one begins before it or with it.
+    BsdRight,
+    /// The old one, if it begins before the new one.
+    Linux,
+    /// The old one, unless the new one begins before it and ends behind it.
+    Windows,
+    /// The old one, unless the new one begins before it and ends with it or behind it.
+    Solaris,
+}
+
+impl Policy {
+    /// All of them.
+    pub const ALL: &[Self] = &[
+        Self::Strict,
+        Self::First,
+        Self::Last,
+        Self::Bsd,
+        Self::BsdRight,
+        Self::Linux,
+        Self::Windows,
+        Self::Solaris,
+    ];
+
+    /// As people write it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Strict => "strict",
+            Self::First => "first",
+            Self::Last => "last",
+            Self::Bsd => "bsd",
+            Self::BsdRight => "bsd-right",
+            Self::Linux => "linux",
+            Self::Windows => "windows",
+            Self::Solaris => "solaris",
+        }
+    }
+
+    /// Whether the new fragment's bytes count; both are (offset, end) as they came.
+    const fn new_wins(self, old: (u32, u32), new: (u32, u32)) -> bool {
+        match self {
+            Self::Strict | Self::First => false,
+            Self::Last => true,
+            Self::Bsd => new.0 < old.0,
+            Self::BsdRight => old.0 <= new.0,
+            Self::Linux => new.0 <= old.0,
+            Self::Windows => new.0 < old.0 && new.1 > old.1,
+            Self::Solaris => new.0 < old.0 && new.1 >= old.1,
+        }
+    }
+}
+
+impl std::str::FromStr for Policy {
+    type Err = ();
+
+    fn from_str(name: &str) -> Result<Self, ()> {
+        Self::ALL.iter().copied().find(|policy| policy.name() == name).ok_or(())
+    }
+}
+
+/// A fragment as it came. Its bytes may be in several pieces of the datagram, or in none.
+#[derive(Debug)]
+struct Whole<B> {
+    store: Store<B>,
+    range: (u32, u32),
+}
+
+/// The fragments of a datagram whose overlaps are resolved.
+#[derive(Debug)]
+pub(crate) struct Shelf<B>(Vec<Whole<B>>);
+
+impl<B> Default for Shelf<B> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<B> Shelf<B> {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn store(&self, at: u16) -> &Store<B> {
+        &self.0[usize::from(at)].store
+    }
+
+    /// Where the fragment began that something on the shelf came in.
+    pub(crate) fn offset(&self, at: u16) -> u16 {
+        u16::try_from(self.0[usize::from(at)].range.0).unwrap_or(0)
+    }
+
+    pub(crate) fn end(&mut self, release: &mut impl FnMut(B)) {
+        for whole in std::mem::take(&mut self.0) {
+            if let Store::Held(buffer) = whole.store {
+                release(buffer);
+            }
+        }
+    }
+
+    /// Lays a fragment over or under the pieces that are there, which are in order and do not overlap,
+    /// and stay so.
+    pub(crate) fn layer(
+        &mut self,
+        pieces: &mut Vec<Piece<B>>,
+        f: &Fragment,
+        store: Store<B>,
+        policy: Policy,
+    ) {
+        let new = (u32::from(f.offset), f.end());
+        let Ok(mine) = u16::try_from(self.0.len()) else { return };
+        self.0.push(Whole { store, range: new });
+        let cut = |from: u32, to: u32, base: u32, at: u16, owner: u16| {
+            let narrow = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
+            let at = at + narrow(from - base);
+            let (offset, len) = (narrow(from), narrow(to - from));
+            Piece { offset, len, at, store: Store::Shelved(owner) }
+        };
+        let mut result = Vec::with_capacity(pieces.len() + 2);
+        // The next byte of the new fragment that has no place yet.
+        let mut next = new.0;
+        for old in pieces.drain(..) {
+            let (start, end) = (u32::from(old.offset), old.end());
+            let Store::Shelved(owner) = old.store else { continue };
+            if end <= new.0 || start >= new.1 {
+                if start >= new.1 && next < new.1 {
+                    result.push(cut(next, new.1, new.0, f.payload_at, mine));
+                    next = new.1;
+                }
+                result.push(old);
+                continue;
+            }
+            if policy.new_wins(self.0[usize::from(owner)].range, new) {
+                if start < new.0 {
+                    result.push(cut(start, new.0, start, old.at, owner));
+                }
+                if end > new.1 {
+                    if next < new.1 {
+                        result.push(cut(next, new.1, new.0, f.payload_at, mine));
+                        next = new.1;
+                    }
+                    result.push(cut(new.1, end, start, old.at, owner));
+                }
+                continue;
+            }
+            if next < start {
+                result.push(cut(next, start, new.0, f.payload_at, mine));
+            }
+            next = next.max(end);
+            result.push(old);
+        }
+        if next < new.1 {
+            result.push(cut(next, new.1, new.0, f.payload_at, mine));
+        }
+        *pieces = result;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! Datagrams that were refused or given up, so that the rest of them takes no memory.
+//!
+//! Without it each later fragment of a refused datagram would begin it anew, and under overload most of
+//! the memory would hold tails that nothing completes.
+
+/// Entries of a set: one cache line.
+const WAYS: usize = 8;
+/// Time is kept in units of 2^18 ns, a quarter of a millisecond.
+const UNIT: u32 = 18;
+
+/// A set-associative memory of hashes and when they were last seen.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    sets: Vec<[u64; WAYS]>,
+}
+
+impl Refused {
+    /// For about as many datagrams as `memory_bytes` could hold of small ones.
+    pub(crate) fn new(memory_bytes: u64) -> Self {
+        let sets = (memory_bytes / (2048 * WAYS as u64)).clamp(64, 8192);
+        let sets = usize::try_from(sets).unwrap_or(64).next_power_of_two();
+        Self { sets: vec![[0; WAYS]; sets] }
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "times are compared modulo 2^32 units")]
+    fn emit(hash: u64, now: u64) -> u64 {
+        // 0 is no entry.
+        hash & 0xffff_ffff_0000_0000 | u64::from(((now >> UNIT) as u32).max(1))
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the low bits; the tag is the high ones")]
+    fn set(&mut self, hash: u64) -> &mut [u64; WAYS] {
+        let at = hash as usize & (self.sets.len() - 1);
+        &mut self.sets[at]
+    }
+
+    /// Age of an entry, nanoseconds.
+    fn age(entry: u64, now: u64) -> u64 {
+        #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32 units")]
+        let age = ((now >> UNIT) as u32).wrapping_sub(entry as u32);
+        u64::from(age) << UNIT
+    }
+
+    pub(crate) fn add(&mut self, hash: u64, now: u64) {
+        let set = self.set(hash);
+        let oldest = |set: &[u64; WAYS]| {
+            (0..WAYS)
+                .max_by_key(|at| if set[*at] == 0 { u64::MAX } else { Self::age(set[*at], now) })
+        };
+        let same = set.iter().position(|entry| entry >> 32 == hash >> 32 && *entry != 0);
+        let at = same.or_else(|| oldest(set)).unwrap_or(0);
+        set[at] = Self::emit(hash, now);
+    }
+
+    /// Whether a datagram was refused, and something came for it less than `life_ns` ago. It lives on for
+    /// as long as something comes.
+    pub(crate) fn holds(&mut self, hash: u64, now: u64, life_ns: u64) -> bool {
+        let set = self.set(hash);
+        for entry in set.iter_mut().filter(|entry| **entry != 0) {
+            if *entry >> 32 == hash >> 32 {
+                if Self::age(*entry, now) <= life_ns {
+                    *entry = Self::emit(hash, now);
+                    return true;
+                }
+                *entry = 0;
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Forgets a datagram, because its identification is in use again.
+    #[cfg(test)]
+    pub(crate) fn entries(&self) -> usize {
+        self.sets.iter().flatten().filter(|entry| **entry != 0).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn lives_while_something_comes() {
+        let mut refused = Refused::new(1 << 20);
+        let hash = 0x1234_5678_9abc_def0;
+        refused.add(hash, 1000 * MS);
+        for i in 1..10 {
+            assert!(refused.holds(hash, (1000 + i * 3) * MS, 4 * MS));
+        }
+        assert!(!refused.holds(hash, 1100 * MS, 4 * MS));
+        assert_eq!(refused.entries(), 0);
+    }
+
+    #[test]
+    fn a_full_set_forgets_the_oldest() {
+        let mut refused = Refused::new(0);
+        for i in 0..=WAYS as u64 {
+            refused.add((i + 1) << 32, (i + 1) * 10 * MS);
+        }
+        let now = 100 * MS;
+        assert!(!refused.holds(1 << 32, now, 1000 * MS));
+        assert!((1..=WAYS as u64).all(|i| refused.holds((i + 1) << 32, now, 1000 * MS)));
+    }
+}

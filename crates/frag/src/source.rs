@@ -1,0 +1,78 @@
+//! Who uses how much, so that one source cannot take what others need.
+
+use crate::key::{HashKey, Key};
+use crate::slab::NONE;
+
+/// Sources are told apart by a keyed hash of their prefix. Two that meet share their share.
+const SOURCES: usize = 1024;
+
+/// A source's datagrams in progress.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    /// Memory they hold or that is set aside for them, bytes.
+    pub(crate) bytes: u64,
+    /// How many.
+    pub(crate) count: u32,
+    /// The one that began last.
+    pub(crate) youngest: u32,
+    /// Datagrams ever begun; wraps.
+    pub(crate) begun: u32,
+}
+
+/// All sources of a shard.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    all: Vec<Source>,
+    /// The one that was found to use most.
+    top: u16,
+}
+
+impl Sources {
+    pub(crate) fn new() -> Self {
+        let none = Source { bytes: 0, count: 0, youngest: NONE, begun: 0 };
+        Self { all: vec![none; SOURCES], top: 0 }
+    }
+
+    #[inline]
+    #[expect(clippy::cast_possible_truncation, reason = "below 1024")]
+    pub(crate) fn of(&self, key: &Key, secret: &HashKey) -> u16 {
+        (secret.hash_word(key.source_prefix() ^ key.scope.rotate_left(32)) >> 54) as u16
+    }
+
+    #[inline]
+    pub(crate) fn charge(&mut self, at: u16, bytes: u64) {
+        let now = self.all[usize::from(at)].bytes + bytes;
+        self.all[usize::from(at)].bytes = now;
+        if now > self.all[usize::from(self.top)].bytes {
+            self.top = at;
+        }
+    }
+
+    #[inline]
+    pub(crate) fn refund(&mut self, at: u16, bytes: u64) {
+        self.all[usize::from(at)].bytes -= bytes;
+    }
+
+    /// The source that uses most, and could spare a datagram.
+    pub(crate) fn heaviest(&mut self) -> u16 {
+        // `top` is right unless it has shrunk since.
+        let heaviest = (0u16..).zip(&self.all).max_by_key(|(_, source)| source.bytes);
+        self.top = heaviest.map_or(0, |(at, _)| at);
+        self.top
+    }
+}
+
+impl std::ops::Index<u16> for Sources {
+    type Output = Source;
+    #[inline]
+    fn index(&self, at: u16) -> &Source {
+        &self.all[usize::from(at)]
+    }
+}
+
+impl std::ops::IndexMut<u16> for Sources {
+    #[inline]
+    fn index_mut(&mut self, at: u16) -> &mut Source {
+        &mut self.all[usize::from(at)]
+    }
+}

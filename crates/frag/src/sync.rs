@@ -1,0 +1,13 @@
+//! The few shared words of this crate; under `cfg(loom)` those that loom explores.
+
+#[cfg(loom)]
+use loom::sync::{self, atomic};
+#[cfg(not(loom))]
+use std::sync::{self, atomic};
+
+pub(crate) use atomic::Ordering;
+pub(crate) use sync::{Arc, Mutex};
+
+/// A word that several cores count in.
+#[expect(clippy::disallowed_types, reason = "this is where the allowed one comes from")]
+pub(crate) type AtomicU64 = atomic::AtomicU64;

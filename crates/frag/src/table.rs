@@ -1,0 +1,726 @@
+//! The datagrams in progress of one shard, or of one bucket of a shared table.
+//!
+//! Under pressure some datagrams must go, and the wrong choice loses all: whoever drops what comes last
+//! keeps what never completes (Linux since 4.17), whoever drops the least recently used kills each
+//! datagram just before its end (LRU), whoever admits by the memory that is free now admits more than can
+//! be finished. The rules here guarantee progress, with whatever memory there is:
+//!
+//! 1. a datagram is admitted only if it can be expected to be finished in the memory that is not set aside
+//!    for others, by what datagrams of late have needed;
+//! 2. what was refused stays refused, so that its later fragments hold nothing ([`Refused`]);
+//! 3. when memory ends all the same, what has not moved for long goes first, then the youngest of the
+//!    source that uses most, then the youngest of all. Never an older one: so the oldest always ends.
+
+use crate::block::{BLOCK_COST, Blocks};
+use crate::datagram::{Look, Node, Store};
+use crate::index::{Health, Index};
+use crate::key::{HashKey, Key};
+use crate::ledger::Lease;
+use crate::limits::Limits;
+use crate::output::{Datagram, Notice, NoticeKind, Payload, Released, Sink, Slice, slice};
+use crate::overlap::Policy;
+use crate::reason::{Counters, Reason};
+use crate::refused::Refused;
+use crate::slab::{NONE, Slab};
+use crate::source::Sources;
+use crate::wire::{self, Fragment};
+
+/// The oldest datagrams that are looked at when something idle is to go.
+const IDLE_LOOKS: usize = 16;
+/// A datagram is idle when it has waited this many times longer than datagrams wait for a fragment.
+const IDLE_GAPS: u64 = 8;
+const IDLE_MIN_NS: u64 = 1_000_000;
+/// How long a refused datagram is remembered after its last fragment, likewise.
+const REFUSED_GAPS: u64 = 32;
+const REFUSED_MIN_NS: u64 = 4_000_000;
+const REFUSED_MAX_NS: u64 = 1_000_000_000;
+/// A longer wait than this says nothing of the pace of fragments.
+const GAP_MAX_NS: u64 = 1_000_000_000;
+/// Datagrams that may go by timeout in one call of [`Table::push`].
+const EXPIRED_AT_ONCE: usize = 8;
+/// Datagrams of one source between two uses of an identification are 65,536 (RFC 6864). Half of that is
+/// safe from the next use, and far from the last.
+const ID_REUSE: u32 = 32_768;
+
+/// A list of datagrams by age; one for each family, since each has one timeout: the oldest ends first.
+#[derive(Clone, Copy, Debug)]
+struct Ages {
+    oldest: u32,
+    youngest: u32,
+}
+
+/// How datagrams have gone of late.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Smoothed memory of completed datagrams, bytes; 0: none yet.
+    cost: u64,
+    /// Smoothed time between two fragments of a datagram, nanoseconds times 64.
+    gap_64: u64,
+}
+
+impl Pace {
+    fn completed(&mut self, cost: u64) {
+        if self.cost == 0 {
+            self.cost = cost;
+        } else {
+            self.cost = (self.cost * 7 + cost).div_ceil(8);
+        }
+    }
+
+    #[inline]
+    fn waited(&mut self, ns: u64) {
+        let ns = ns.min(GAP_MAX_NS);
+        self.gap_64 = self.gap_64 - self.gap_64 / 64 + ns;
+    }
+
+    fn gap(&self) -> u64 {
+        self.gap_64 / 64
+    }
+}
+
+/// A fragment with its packet.
+pub(crate) struct Incoming<'p, B> {
+    pub(crate) fragment: Fragment,
+    pub(crate) hash: u64,
+    pub(crate) packet: &'p [u8],
+    pub(crate) cost: u32,
+    pub(crate) buffer: B,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Table<B> {
+    limits: Limits,
+    key: HashKey,
+    /// The key before, while the index still has slots by it.
+    old_key: Option<HashKey>,
+    index: Index,
+    nodes: Slab<Node<B>>,
+    blocks: Blocks,
+    ages: [Ages; 2],
+    /// No datagram's time ends before this.
+    next_end: u64,
+    sources: Sources,
+    refused: Refused,
+    pace: Pace,
+    /// Memory that the datagrams in progress hold, bytes.
+    held: u64,
+    /// The same, or what they are expected to hold when complete.
+    committed: u64,
+    pub(crate) counters: Counters,
+    /// Where headers are made.
+    header: Vec<u8>,
+}
+
+impl<B> Table<B> {
+    pub(crate) fn new(limits: &Limits, key: HashKey) -> Self {
+        let none = Ages { oldest: NONE, youngest: NONE };
+        Self {
+            limits: limits.clone(),
+            key,
+            old_key: None,
+            index: Index::new(),
+            nodes: Slab::new(),
+            blocks: Blocks::new(),
+            ages: [none; 2],
+            next_end: u64::MAX,
+            sources: Sources::new(),
+            refused: Refused::new(limits.memory_bytes / u64::from(limits.shards)),
+            pace: Pace::default(),
+            held: 0,
+            committed: 0,
+            counters: Counters::default(),
+            header: Vec::new(),
+        }
+    }
+
+    /// Datagrams in progress.
+    pub(crate) fn datagrams(&self) -> u32 {
+        self.nodes.used()
+    }
+
+    /// Compact blocks in use.
+    pub(crate) fn blocks(&self) -> u32 {
+        self.blocks.used()
+    }
+
+    /// Memory that datagrams in progress hold, bytes.
+    pub(crate) fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// Memory that they hold or are expected to hold, bytes.
+    pub(crate) fn committed(&self) -> u64 {
+        self.committed
+    }
+
+    /// The hash by which [`Self::push`] will search.
+    #[inline]
+    pub(crate) fn hash(&self, key: &Key) -> u64 {
+        self.key.hash(key)
+    }
+
+    /// Loads what a push of this hash will need. Answers something made of it, so that it is not left out.
+    #[inline]
+    pub(crate) fn touch(&self, hash: u64) -> u64 {
+        self.index.guess(hash).map_or(0, |n| self.nodes[n].last_at)
+    }
+
+    /// Takes in a fragment. `hash` must be [`Self::hash`] of its key, since the last push.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        lease: &mut Lease,
+        incoming: Incoming<'_, B>,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) {
+        if now >= self.next_end {
+            self.expire(lease, now, EXPIRED_AT_ONCE, sink);
+        }
+        let f = &incoming.fragment;
+        self.counters.fragments += 1;
+        if let Some(reason) = self.unacceptable(&incoming) {
+            if reason == Reason::IncompleteHeader {
+                sink.notice(&Notice {
+                    kind: NoticeKind::IncompleteHeader,
+                    key: &f.key,
+                    header: &incoming.packet[..usize::from(f.header_len)],
+                    first: Ok(&incoming.buffer),
+                });
+            }
+            return self.drop_fragment(incoming.buffer, reason, sink);
+        }
+        if f.is_atomic() {
+            return self.deliver_atomic(incoming, now, sink);
+        }
+        let found = self.find(incoming.hash, &f.key);
+        let n = match found.filter(|n| !self.give_up_stale(lease, *n, f, now, sink)) {
+            Some(n) => n,
+            None => match self.admit(lease, &incoming, now, sink) {
+                Ok(n) => n,
+                Err(reason) => return self.drop_fragment(incoming.buffer, reason, sink),
+            },
+        };
+        self.add(lease, n, incoming, now, sink);
+    }
+
+    #[inline]
+    fn find(&self, hash: u64, key: &Key) -> Option<u32> {
+        let old_hash = || self.old_key.as_ref().map_or(hash, |old| old.hash(key));
+        self.index.find(hash, old_hash, |n| self.nodes[n].key == *key)
+    }
+
+    /// Why a fragment is dropped whatever else is there.
+    #[inline]
+    fn unacceptable(&self, incoming: &Incoming<'_, B>) -> Option<Reason> {
+        let f = &incoming.fragment;
+        if f.offset == 0 && self.limits.whole_header && f.key.is_v6() {
+            let payload = incoming.packet.get(usize::from(f.payload_at)..)?;
+            let payload = payload.get(..usize::from(f.len)).unwrap_or(payload);
+            if !wire::holds_headers(f.protocol, payload) {
+                return Some(Reason::IncompleteHeader);
+            }
+        }
+        (f.more && f.len < self.limits.fragment_min).then_some(Reason::Tiny)
+    }
+
+    pub(crate) fn drop_fragment(&mut self, buffer: B, reason: Reason, sink: &mut impl Sink<B>) {
+        self.counters.fragments_dropped[reason as usize] += 1;
+        sink.release(buffer, Released::Dropped(reason));
+    }
+
+    /// A whole datagram with a fragment header: apart from whatever has the same key (RFC 6946).
+    #[cold]
+    fn deliver_atomic(&mut self, incoming: Incoming<'_, B>, now: u64, sink: &mut impl Sink<B>) {
+        let f = &incoming.fragment;
+        self.header.clear();
+        self.header.extend_from_slice(&incoming.packet[..usize::from(f.header_len)]);
+        if usize::from(f.header_len) - 40 + usize::from(f.len) > 65_535 {
+            return self.drop_fragment(incoming.buffer, Reason::Oversize, sink);
+        }
+        wire::finish(&mut self.header, f.next_at, f.protocol, f.ecn, f.len);
+        self.counters.datagrams += 1;
+        self.counters.bytes += u64::from(f.len);
+        sink.datagram(&Datagram {
+            key: &f.key,
+            header: &self.header,
+            len: usize::from(f.len),
+            first_at: now,
+            payload: Payload::One { buffer: &incoming.buffer, at: f.payload_at },
+        });
+        sink.release(incoming.buffer, Released::Delivered);
+    }
+
+    /// Gives a datagram up whose identification has come round meanwhile. `true`: it did.
+    #[inline]
+    fn give_up_stale(
+        &mut self,
+        lease: &mut Lease,
+        n: u32,
+        f: &Fragment,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) -> bool {
+        let node = &self.nodes[n];
+        let since = self.sources[node.source].begun.wrapping_sub(node.born);
+        let reused = since >= (ID_REUSE / self.limits.shards).max(64);
+        if !reused || f.key.is_v6() {
+            return false;
+        }
+        self.give_up(lease, n, Reason::Stale, now, sink);
+        true
+    }
+
+    // ----- admission -------------------------------------------------------------------------
+
+    /// Begins a datagram, if there is room for one.
+    fn admit(
+        &mut self,
+        lease: &mut Lease,
+        incoming: &Incoming<'_, B>,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) -> Result<u32, Reason> {
+        let life = (self.pace.gap() * REFUSED_GAPS).clamp(REFUSED_MIN_NS, REFUSED_MAX_NS);
+        if self.refused.holds(incoming.hash, now, life) {
+            return Err(Reason::Refused);
+        }
+        if self.nodes.used() >= self.limits.datagrams_max {
+            return Err(Reason::TooManyDatagrams);
+        }
+        let need = self.expected(incoming);
+        let source = self.sources.of(&incoming.fragment.key, &self.key);
+        let room = Room { source, need, keep: NONE };
+        let mut there = lease.promise(u64::from(need));
+        while !there && self.make_room(lease, room, now, sink) {
+            there = lease.promise(u64::from(need));
+        }
+        if !there {
+            return Err(self.refuse(incoming.hash, source, now));
+        }
+        let cost = u64::from(Node::<B>::COST);
+        while !lease.charge(cost) {
+            if !self.make_room(lease, room, now, sink) {
+                lease.redeem(u64::from(need));
+                return Err(self.refuse(incoming.hash, source, now));
+            }
+        }
+        self.held += cost;
+        Ok(self.begin(incoming, source, need, now))
+    }
+
+    /// Remembers that a datagram was not admitted. Answers why.
+    fn refuse(&mut self, hash: u64, source: u16, now: u64) -> Reason {
+        self.refused.add(hash, now);
+        let most = self.sources[source].bytes * 2 > self.committed;
+        if most && self.committed > 0 { Reason::NoShare } else { Reason::NoMemory }
+    }
+
+    /// Memory that a datagram will hold when it is complete, as far as one can tell.
+    fn expected(&self, incoming: &Incoming<'_, B>) -> u32 {
+        let f = &incoming.fragment;
+        let worst = || {
+            // As many pieces of this size as the largest datagram has.
+            let pieces =
+                65_535u64.div_ceil(u64::from(f.len)).min(u64::from(self.limits.fragments_max));
+            pieces * u64::from(incoming.cost)
+        };
+        let usual = if self.pace.cost == 0 { worst() } else { self.pace.cost };
+        let most = self.limits.memory_bytes / u64::from(self.limits.shards);
+        let need = usual.max(u64::from(Node::<B>::COST + incoming.cost)).min(most);
+        u32::try_from(need).unwrap_or(u32::MAX)
+    }
+
+    fn begin(&mut self, incoming: &Incoming<'_, B>, source: u16, need: u32, now: u64) -> u32 {
+        let key = incoming.fragment.key;
+        let n = self.nodes.take();
+        let node = &mut self.nodes[n];
+        node.begin(key, now, self.limits.overlap != Policy::Strict);
+        node.used = Node::<B>::COST;
+        node.reserved = need;
+        node.source = source;
+        node.born = self.sources[source].begun;
+        let reserved = u64::from(node.reserved);
+        self.committed += reserved;
+        self.sources.charge(source, reserved);
+        self.link(n);
+        let Self { index, nodes, key: secret, .. } = self;
+        let health = index.insert(incoming.hash, n, |n| secret.hash(&nodes[n].key));
+        if health == Health::Clustered {
+            self.change_key();
+        }
+        n
+    }
+
+    /// Somebody may have found out the key.
+    #[cold]
+    fn change_key(&mut self) {
+        let next = self.key.successor();
+        self.old_key = Some(std::mem::replace(&mut self.key, next));
+        self.index.begin_again();
+        self.counters.resized += 1;
+    }
+
+    // ----- memory ----------------------------------------------------------------------------
+
+    /// Charges `need` bytes for a datagram, and lets others go for it. `false`: there are none, and the
+    /// datagram itself is gone.
+    #[inline]
+    fn charge(
+        &mut self,
+        lease: &mut Lease,
+        n: u32,
+        need: u32,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) -> bool {
+        while !lease.charge(u64::from(need)) {
+            let source = self.nodes[n].source;
+            if !self.make_room(lease, Room { source, need, keep: n }, now, sink) {
+                self.give_up(lease, n, Reason::EvictedYoung, now, sink);
+                return false;
+            }
+        }
+        self.held += u64::from(need);
+        let node = &mut self.nodes[n];
+        node.used += need;
+        if node.used > node.reserved {
+            let more = u64::from(node.used - node.reserved);
+            node.reserved = node.used;
+            lease.promise_more(more);
+            self.committed += more;
+            self.sources.charge(node.source, more);
+        }
+        true
+    }
+
+    /// Lets one datagram go for another. `false`: none may.
+    #[cold]
+    fn make_room(
+        &mut self,
+        lease: &mut Lease,
+        room: Room,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) -> bool {
+        let (n, reason) = match self.idle(room.keep, now) {
+            Some(n) => (n, Reason::EvictedIdle),
+            None => match self.of_the_heaviest(room) {
+                Some(n) => (n, Reason::EvictedShare),
+                // A datagram that is not begun yet is the youngest of all.
+                None if room.keep == NONE => return false,
+                None => match self.youngest() {
+                    n if n == room.keep || n == NONE => return false,
+                    n => (n, Reason::EvictedYoung),
+                },
+            },
+        };
+        self.give_up(lease, n, reason, now, sink);
+        true
+    }
+
+    /// A datagram for which nothing has come for long.
+    fn idle(&self, keep: u32, now: u64) -> Option<u32> {
+        let patience = (self.pace.gap() * IDLE_GAPS).max(IDLE_MIN_NS);
+        self.ages.iter().find_map(|ages| {
+            let mut n = ages.oldest;
+            for _ in 0..IDLE_LOOKS {
+                if n == NONE {
+                    break;
+                }
+                let node = &self.nodes[n];
+                if n != keep && now.saturating_sub(node.last_at) > patience {
+                    return Some(n);
+                }
+                n = node.younger;
+            }
+            None
+        })
+    }
+
+    /// The youngest datagram of the source that uses most, if that has another one and uses more than the
+    /// source that needs room would.
+    fn of_the_heaviest(&mut self, room: Room) -> Option<u32> {
+        let at = self.sources.heaviest();
+        let heaviest = &self.sources[at];
+        let after = self.sources[room.source].bytes + u64::from(room.need);
+        let spare = at != room.source && heaviest.count >= 2 && heaviest.bytes > after;
+        (spare && heaviest.youngest != room.keep).then_some(heaviest.youngest)
+    }
+
+    fn youngest(&self) -> u32 {
+        match self.ages.map(|ages| ages.youngest) {
+            [NONE, n] | [n, NONE] => n,
+            [a, b] if self.nodes[a].first_at > self.nodes[b].first_at => a,
+            [_, b] => b,
+        }
+    }
+
+    // ----- fragments -------------------------------------------------------------------------
+
+    /// Adds a fragment to a datagram.
+    #[inline]
+    fn add(
+        &mut self,
+        lease: &mut Lease,
+        n: u32,
+        incoming: Incoming<'_, B>,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) {
+        let Incoming { fragment: f, packet, cost, buffer, .. } = incoming;
+        let look = self.nodes[n].look(&f, self.limits.fragments_max);
+        match look {
+            Look::Piece(_) | Look::Tail | Look::Layer => {}
+            Look::Duplicate => return self.drop_fragment(buffer, Reason::Duplicate, sink),
+            Look::Conflict(reason) => {
+                self.counters.fragments_lost += 1;
+                self.give_up(lease, n, reason, now, sink);
+                return sink.release(buffer, Released::Dropped(reason));
+            }
+        }
+        let payload = usize::from(f.payload_at)..usize::from(f.payload_at) + usize::from(f.len);
+        let small = f.len < self.limits.copy_below && cost > BLOCK_COST;
+        let node = &self.nodes[n];
+        let mut need = if !small {
+            cost
+        } else if self.blocks.needs_another(node.chain, usize::from(f.len)) {
+            BLOCK_COST
+        } else {
+            0
+        };
+        need += piece_cost::<B>(node.growth(look));
+        if need > 0 && !self.charge(lease, n, need, now, sink) {
+            self.counters.fragments_lost += 1;
+            return sink.release(buffer, Released::Dropped(Reason::EvictedYoung));
+        }
+        let node = &mut self.nodes[n];
+        let mut copied = None;
+        let store = if small {
+            let (block, at) = self.blocks.put(&mut node.chain, &packet[payload]);
+            copied = Some(buffer);
+            Store::Copied { block, at }
+        } else {
+            Store::Held(buffer)
+        };
+        if look == Look::Layer {
+            node.layer(&f, store, self.limits.overlap);
+        } else {
+            node.put(look, &f, store);
+        }
+        if f.offset == 0 && !node.head.is_there() {
+            node.head.set(packet, &f);
+        }
+        node.ecn_seen |= 1 << f.ecn;
+        self.pace.waited(now.saturating_sub(node.last_at));
+        node.last_at = now;
+        let complete = node.is_complete();
+        if let Some(buffer) = copied {
+            self.counters.copied += 1;
+            sink.release(buffer, Released::Copied);
+        }
+        if complete {
+            self.finish(lease, n, now, sink);
+        }
+    }
+
+    /// Hands out a complete datagram.
+    fn finish(&mut self, lease: &mut Lease, n: u32, now: u64, sink: &mut impl Sink<B>) {
+        let node = &self.nodes[n];
+        let header = node.head.bytes();
+        let fixed = if node.key.is_v6() { 40 } else { 0 };
+        let whole = (header.len() as u64).saturating_sub(fixed) + u64::from(node.len());
+        let (Ok(_), Ok(len)) = (u16::try_from(whole), u16::try_from(node.len())) else {
+            self.notify(n, NoticeKind::TooLong, sink);
+            return self.give_up(lease, n, Reason::Oversize, now, sink);
+        };
+        let Some(ecn) = wire::merge_ecn(node.ecn_seen, node.head.ecn) else {
+            return self.give_up(lease, n, Reason::Ecn, now, sink);
+        };
+        self.header.clear();
+        self.header.extend_from_slice(header);
+        wire::finish(&mut self.header, node.head.next_at, node.head.protocol, ecn, len);
+        self.counters.datagrams += 1;
+        self.counters.bytes += u64::from(len);
+        self.pace.completed(u64::from(node.used));
+        sink.datagram(&Datagram {
+            key: &node.key,
+            header: &self.header,
+            len: usize::from(len),
+            first_at: node.first_at,
+            payload: Payload::Many { node, blocks: &self.blocks },
+        });
+        self.remove(lease, n, Released::Delivered, sink);
+    }
+
+    fn notify(&self, n: u32, kind: NoticeKind, sink: &mut impl Sink<B>) {
+        let node = &self.nodes[n];
+        let Some(first) = node.first().filter(|_| node.head.is_there()) else { return };
+        let first = match slice(node, &self.blocks, first, usize::from(first.len)) {
+            Slice::Held { buffer, .. } => Ok(buffer),
+            Slice::Copied(bytes) => Err(bytes),
+        };
+        sink.notice(&Notice { kind, key: &node.key, header: node.head.bytes(), first });
+    }
+
+    // ----- ends ------------------------------------------------------------------------------
+
+    /// Gives up a datagram in progress.
+    #[cold]
+    fn give_up(
+        &mut self,
+        lease: &mut Lease,
+        n: u32,
+        reason: Reason,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) {
+        let evicted =
+            matches!(reason, Reason::EvictedIdle | Reason::EvictedShare | Reason::EvictedYoung);
+        if evicted || reason == Reason::TooMany {
+            let hash = self.key.hash(&self.nodes[n].key);
+            self.refused.add(hash, now);
+        }
+        self.counters.datagrams_dropped[reason as usize] += 1;
+        self.counters.fragments_lost += u64::from(self.nodes[n].count);
+        self.remove(lease, n, Released::Dropped(reason), sink);
+    }
+
+    /// Takes a datagram out of everything, and gives back what it held.
+    fn remove(&mut self, lease: &mut Lease, n: u32, why: Released, sink: &mut impl Sink<B>) {
+        self.unlink(n);
+        let Self { index, nodes, key, old_key, blocks, .. } = self;
+        let node = &nodes[n];
+        let hash = key.hash(&node.key);
+        let old_hash = || old_key.as_ref().map_or(hash, |old| old.hash(&node.key));
+        index.remove(hash, old_hash, n, |n| key.hash(&nodes[n].key));
+        if old_key.is_some() && !index.is_moving() {
+            *old_key = None;
+        }
+        let node = &mut nodes[n];
+        lease.refund(u64::from(node.used));
+        self.held -= u64::from(node.used);
+        let reserved = u64::from(node.reserved);
+        lease.redeem(reserved);
+        self.committed -= reserved;
+        self.sources.refund(node.source, reserved);
+        blocks.free(&mut node.chain);
+        node.end(|buffer| sink.release(buffer, why));
+        nodes.give(n);
+    }
+
+    /// Lets go what has taken too long, at most `most` datagrams. Answers when the next one's time ends.
+    pub(crate) fn expire(
+        &mut self,
+        lease: &mut Lease,
+        now: u64,
+        most: usize,
+        sink: &mut impl Sink<B>,
+    ) -> Option<u64> {
+        let mut left = most;
+        let mut next = u64::MAX;
+        for family in 0..2 {
+            loop {
+                let n = self.ages[family].oldest;
+                if n == NONE {
+                    break;
+                }
+                let end = self.nodes[n].first_at.saturating_add(self.limits.timeout_ns[family]);
+                if end > now || left == 0 {
+                    next = next.min(end);
+                    break;
+                }
+                left -= 1;
+                let seen = self.nodes[n].head.is_there();
+                if seen {
+                    self.notify(n, NoticeKind::TimeExceeded, sink);
+                }
+                let reason = if seen { Reason::Timeout } else { Reason::TimeoutNoFirst };
+                self.give_up(lease, n, reason, now, sink);
+            }
+        }
+        self.next_end = next;
+        (next != u64::MAX).then_some(next)
+    }
+
+    /// Gives up everything.
+    pub(crate) fn clear(&mut self, lease: &mut Lease, now: u64, sink: &mut impl Sink<B>) {
+        for family in 0..2 {
+            while self.ages[family].oldest != NONE {
+                self.give_up(lease, self.ages[family].oldest, Reason::Cleared, now, sink);
+            }
+        }
+    }
+
+    fn link(&mut self, n: u32) {
+        let (family, source, first_at) = {
+            let node = &self.nodes[n];
+            (usize::from(node.key.is_v6()), node.source, node.first_at)
+        };
+        let before = self.ages[family].youngest;
+        self.ages[family].youngest = n;
+        if before == NONE {
+            self.ages[family].oldest = n;
+        } else {
+            self.nodes[before].younger = n;
+        }
+        let all = &mut self.sources[source];
+        let of_source = std::mem::replace(&mut all.youngest, n);
+        all.count += 1;
+        all.begun = all.begun.wrapping_add(1);
+        if of_source != NONE {
+            self.nodes[of_source].source_younger = n;
+        }
+        let node = &mut self.nodes[n];
+        node.older = before;
+        node.younger = NONE;
+        node.source_older = of_source;
+        node.source_younger = NONE;
+        let end = first_at.saturating_add(self.limits.timeout_ns[family]);
+        self.next_end = self.next_end.min(end);
+    }
+
+    fn unlink(&mut self, n: u32) {
+        let node = &self.nodes[n];
+        let (family, source) = (usize::from(node.key.is_v6()), node.source);
+        let (older, younger) = (node.older, node.younger);
+        let (source_older, source_younger) = (node.source_older, node.source_younger);
+        if older == NONE {
+            self.ages[family].oldest = younger;
+        } else {
+            self.nodes[older].younger = younger;
+        }
+        if younger == NONE {
+            self.ages[family].youngest = older;
+        } else {
+            self.nodes[younger].older = older;
+        }
+        if source_older != NONE {
+            self.nodes[source_older].source_younger = source_younger;
+        }
+        if source_younger == NONE {
+            self.sources[source].youngest = source_older;
+        } else {
+            self.nodes[source_younger].source_older = source_older;
+        }
+        self.sources[source].count -= 1;
+    }
+}
+
+/// Who needs room.
+#[derive(Clone, Copy)]
+struct Room {
+    source: u16,
+    need: u32,
+    /// The datagram it is for; none: one that is not begun yet.
+    keep: u32,
+}
+
+/// What so many places for pieces cost.
+fn piece_cost<B>(places: usize) -> u32 {
+    u32::try_from(places * size_of::<crate::datagram::Piece<B>>()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,291 @@
+//! IPv4 (RFC 791) and IPv6 (RFC 8200) headers, as far as fragments need them.
+
+use crate::key::Key;
+use crate::reason::Reason;
+
+const V4_HEADER: usize = 20;
+const V6_HEADER: usize = 40;
+const V6_FRAGMENT_HEADER: usize = 8;
+/// Extension headers that are passed before a fragment header; more is no sender's idea of a packet.
+const EXTENSIONS_MAX: usize = 16;
+const MORE: u16 = 0x2000;
+const OFFSET: u16 = 0x1fff;
+
+/// Protocol numbers of headers (RFC 8200 section 4, IANA).
+pub mod protocol {
+    /// Hop-by-hop options.
+    pub const HOP_BY_HOP: u8 = 0;
+    /// TCP.
+    pub const TCP: u8 = 6;
+    /// UDP.
+    pub const UDP: u8 = 17;
+    /// Routing header.
+    pub const ROUTING: u8 = 43;
+    /// Fragment header.
+    pub const FRAGMENT: u8 = 44;
+    /// Authentication header.
+    pub const AH: u8 = 51;
+    /// ICMPv6.
+    pub const ICMP_V6: u8 = 58;
+    /// Destination options.
+    pub const DESTINATION: u8 = 60;
+    /// SCTP.
+    pub const SCTP: u8 = 132;
+    /// Mobility header.
+    pub const MOBILITY: u8 = 135;
+    /// UDP-Lite.
+    pub const UDP_LITE: u8 = 136;
+}
+
+/// What a packet is to us.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Packet {
+    /// No fragment. So many of its bytes belong to it; what follows is padding of the link.
+    Whole(usize),
+    /// A fragment, its header checked. May be sent to another core in place of the packet's bytes.
+    Fragment(Fragment),
+}
+
+/// What a fragment's header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fragment {
+    /// Which datagram it belongs to.
+    pub key: Key,
+    /// Where its payload begins in the datagram's, bytes; a multiple of 8.
+    pub offset: u16,
+    /// Bytes of payload; not 0.
+    pub len: u16,
+    /// Where its payload begins in the packet.
+    pub payload_at: u16,
+    /// Bytes of header that a datagram with this as its first fragment keeps: those before the IPv6
+    /// fragment header, or the IPv4 header.
+    pub header_len: u16,
+    /// Where in the header the type of the next header is, which for IPv6 changes.
+    pub next_at: u16,
+    /// Protocol of the payload.
+    pub protocol: u8,
+    /// ECN bits of the header (RFC 3168).
+    pub ecn: u8,
+    /// More fragments follow.
+    pub more: bool,
+}
+
+impl Fragment {
+    /// Where its payload ends in the datagram's, bytes.
+    #[must_use]
+    pub const fn end(&self) -> u32 {
+        self.offset as u32 + self.len as u32
+    }
+
+    /// A whole datagram with a fragment header (RFC 6946).
+    #[must_use]
+    pub const fn is_atomic(&self) -> bool {
+        self.offset == 0 && !self.more
+    }
+}
+
+/// Reads the headers of an IP packet. `scope`: see [`Key::scope`].
+///
+/// # Errors
+///
+/// Why the packet must be dropped.
+pub fn parse(packet: &[u8], scope: u64) -> Result<Packet, Reason> {
+    match packet.first().map(|b| b >> 4) {
+        Some(4) => parse_v4(packet, scope),
+        Some(6) => parse_v6(packet, scope),
+        Some(_) => Err(Reason::BadHeader),
+        None => Err(Reason::Truncated),
+    }
+}
+
+fn u16_at(b: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([b[at], b[at + 1]])
+}
+
+fn u32_at(b: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+fn address(b: &[u8], at: usize) -> [u64; 2] {
+    let word = |at| u64::from(u32_at(b, at)) << 32 | u64::from(u32_at(b, at + 4));
+    [word(at), word(at + 8)]
+}
+
+fn parse_v4(b: &[u8], scope: u64) -> Result<Packet, Reason> {
+    let Some(head) = b.first_chunk::<V4_HEADER>() else { return Err(Reason::Truncated) };
+    let header_len = usize::from(head[0] & 15) * 4;
+    let total = usize::from(u16_at(head, 2));
+    if header_len < V4_HEADER || total < header_len {
+        return Err(Reason::BadHeader);
+    }
+    if b.len() < total {
+        return Err(Reason::Truncated);
+    }
+    let word = u16_at(head, 6);
+    let more = word & MORE != 0;
+    let offset = usize::from(word & OFFSET) * 8;
+    if !more && offset == 0 {
+        return Ok(Packet::Whole(total));
+    }
+    let key = Key::v4(u32_at(head, 12), u32_at(head, 16), u16_at(head, 4), head[9], scope);
+    let place = Place { offset, payload_at: header_len, end: total, header_len, next_at: 9 };
+    fragment(key, place, head[9], head[1] & 3, more).map(Packet::Fragment)
+}
+
+/// Where things are in a packet.
+struct Place {
+    offset: usize,
+    payload_at: usize,
+    end: usize,
+    header_len: usize,
+    next_at: usize,
+}
+
+/// The checks that both families share.
+fn fragment(key: Key, at: Place, protocol: u8, ecn: u8, more: bool) -> Result<Fragment, Reason> {
+    let len = at.end - at.payload_at;
+    if len == 0 {
+        return Err(Reason::Empty);
+    }
+    if more && !len.is_multiple_of(8) {
+        return Err(Reason::Unaligned);
+    }
+    // A datagram of 65,535 bytes at most. The header that counts is the first fragment's; this is what
+    // no first fragment could mend.
+    let fixed = if key.is_v6() { 0 } else { V4_HEADER };
+    if at.offset + len + fixed > 65_535 || (more && at.offset + len + fixed >= 65_535) {
+        return Err(Reason::Oversize);
+    }
+    let narrow = |n: usize| u16::try_from(n).map_err(|_| Reason::Oversize);
+    Ok(Fragment {
+        key,
+        offset: narrow(at.offset)?,
+        len: narrow(len)?,
+        payload_at: narrow(at.payload_at)?,
+        header_len: narrow(at.header_len)?,
+        next_at: narrow(at.next_at)?,
+        protocol,
+        ecn,
+        more,
+    })
+}
+
+fn parse_v6(b: &[u8], scope: u64) -> Result<Packet, Reason> {
+    let Some(head) = b.first_chunk::<V6_HEADER>() else { return Err(Reason::Truncated) };
+    let end = V6_HEADER + usize::from(u16_at(head, 4));
+    if b.len() < end {
+        return Err(Reason::Truncated);
+    }
+    let b = &b[..end];
+    let (mut next, mut next_at, mut at) = (head[6], 6, V6_HEADER);
+    for _ in 0..EXTENSIONS_MAX {
+        match next {
+            protocol::FRAGMENT => break,
+            protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION => {
+                let Some(&[following, units]) = b.get(at..).and_then(|b| b.first_chunk()) else {
+                    return Err(Reason::Truncated);
+                };
+                (next, next_at) = (following, at);
+                at += (usize::from(units) + 1) * 8;
+            }
+            _ => return Ok(Packet::Whole(end)),
+        }
+    }
+    if next != protocol::FRAGMENT {
+        return Err(Reason::BadHeader);
+    }
+    let Some(header) = b.get(at..).and_then(|b| b.first_chunk::<V6_FRAGMENT_HEADER>()) else {
+        return Err(Reason::Truncated);
+    };
+    let word = u16_at(header, 2);
+    let (offset, more) = (usize::from(word & 0xfff8), word & 1 != 0);
+    let key = Key::v6(address(head, 8), address(head, 24), u32_at(header, 4), scope);
+    let ecn = head[1] >> 4 & 3;
+    let payload_at = at + V6_FRAGMENT_HEADER;
+    let place = Place { offset, payload_at, end, header_len: at, next_at };
+    if offset == 0 && header[0] == protocol::FRAGMENT {
+        return Err(Reason::Nested);
+    }
+    fragment(key, place, header[0], ecn, more).map(Packet::Fragment)
+}
+
+/// Whether the payload of a first fragment holds all headers up to and with that of the transport
+/// (RFC 7112 section 5).
+#[must_use]
+pub fn holds_headers(protocol: u8, payload: &[u8]) -> bool {
+    let (mut next, mut at) = (protocol, 0);
+    for _ in 0..EXTENSIONS_MAX {
+        let unit = match next {
+            protocol::HOP_BY_HOP
+            | protocol::ROUTING
+            | protocol::DESTINATION
+            | protocol::MOBILITY => 8,
+            protocol::AH => 4,
+            _ => return payload.len() >= at + transport_header(next),
+        };
+        let Some(&[following, units]) = payload.get(at..).and_then(|b| b.first_chunk()) else {
+            return false;
+        };
+        // The length of AH is in words of 4 bytes, less 2 (RFC 4302 section 2.2).
+        let extra = if unit == 4 { 2 } else { 1 };
+        at += (usize::from(units) + extra) * unit;
+        next = following;
+    }
+    false
+}
+
+const fn transport_header(protocol: u8) -> usize {
+    match protocol {
+        protocol::TCP => 20,
+        protocol::SCTP => 12,
+        protocol::UDP | protocol::UDP_LITE => 8,
+        protocol::ICMP_V6 => 4,
+        _ => 0,
+    }
+}
+
+/// What congestion marks of all fragments make of the datagram's (RFC 3168 section 5.3): `seen` has bit
+/// `1 << ecn` for each value. `None`: they contradict each other.
+pub(crate) const fn merge_ecn(seen: u8, first: u8) -> Option<u8> {
+    const NOT_ECT: u8 = 1;
+    const CE: u8 = 8;
+    if seen & NOT_ECT != 0 {
+        return if seen == NOT_ECT { Some(0) } else { None };
+    }
+    Some(if seen & CE != 0 { 3 } else { first })
+}
+
+/// Makes the header of a first fragment that of the whole datagram, whose payload has `len` bytes.
+pub(crate) fn finish(header: &mut [u8], next_at: u16, protocol: u8, ecn: u8, len: u16) {
+    if header.first().is_some_and(|b| b >> 4 == 6) {
+        let extensions = u16::try_from(header.len() - V6_HEADER).unwrap_or(0);
+        header[4..6].copy_from_slice(&(extensions + len).to_be_bytes());
+        header[usize::from(next_at)] = protocol;
+        header[1] = header[1] & !0x30 | ecn << 4;
+        return;
+    }
+    let total = u16::try_from(header.len()).unwrap_or(0) + len;
+    header[1] = header[1] & !3 | ecn;
+    header[2..4].copy_from_slice(&total.to_be_bytes());
+    header[6] &= 0x40; // "don't fragment" stays as the sender had it
+    header[7] = 0;
+    header[10..12].fill(0);
+    let sum = checksum(header);
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// The Internet checksum (RFC 1071) of an even number of bytes.
+fn checksum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks_exact(2).map(|pair| u32::from(u16_at(pair, 0)));
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "folded to 16 bits")]
+    {
+        !(sum as u16)
+    }
+}
+
+#[cfg(test)]
+mod tests;
