@@ -115,30 +115,17 @@ pub(crate) enum Look {
     Conflict(Reason),
 }
 
-/// A datagram in progress, and its place in the lists of its shard.
+/// A datagram in progress, and its place in the lists of its shard. In the order of use: the first lines
+/// are all that a fragment in the middle needs.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct Node<B> {
     pub(crate) key: Key,
-    pub(crate) older: u32,
-    pub(crate) younger: u32,
-    pub(crate) source_older: u32,
-    pub(crate) source_younger: u32,
-    pub(crate) source: u16,
-    /// [`Layout`]
-    layout: Layout,
-    /// Bit `1 << ecn` for each value seen.
-    pub(crate) ecn_seen: u8,
-    /// Bytes of each piece but the last; 0: not known yet.
-    stride: u16,
-    /// Pieces that are there.
-    pub(crate) count: u16,
+    pieces: Vec<Piece<B>>,
     /// 2^32 divided by the stride in units of 8 bytes, rounded up.
     inverse: u64,
-    /// When it began, and when something last came for it.
-    pub(crate) first_at: u64,
+    /// When something last came for it, nanoseconds.
     pub(crate) last_at: u64,
-    /// Datagrams that its source had begun before it.
-    pub(crate) born: u32,
     /// Bytes of memory it holds, and that are set aside for it.
     pub(crate) used: u32,
     pub(crate) reserved: u32,
@@ -148,9 +135,27 @@ pub(crate) struct Node<B> {
     end: u32,
     /// The end of the furthest piece that is not the last.
     high: u32,
-    pieces: Vec<Piece<B>>,
+    /// Datagrams that its shard had begun before it.
+    pub(crate) begun: u32,
+    /// Bytes of each piece but the last; 0: not known yet.
+    stride: u16,
+    /// Pieces that are there.
+    pub(crate) count: u16,
+    layout: Layout,
+    /// Bit `1 << ecn` for each value seen.
+    pub(crate) ecn_seen: u8,
+    pub(crate) source: u16,
+
     tail: Piece<B>,
     pub(crate) chain: Chain,
+    pub(crate) older: u32,
+    pub(crate) younger: u32,
+    pub(crate) source_older: u32,
+    pub(crate) source_younger: u32,
+    /// Datagrams that its source had begun before it.
+    pub(crate) born: u32,
+    /// When it began, nanoseconds.
+    pub(crate) first_at: u64,
     pub(crate) head: Head,
     pub(crate) shelf: Shelf<B>,
 }
@@ -166,7 +171,7 @@ enum Layout {
 impl<B> Default for Node<B> {
     fn default() -> Self {
         Self {
-            key: Key::v4(0, 0, 0, 0, 0),
+            key: Key { src: [0; 2], dst: [0; 2], id: 0, scope: 0 },
             older: NONE,
             younger: NONE,
             source_older: NONE,
@@ -180,6 +185,7 @@ impl<B> Default for Node<B> {
             first_at: 0,
             last_at: 0,
             born: 0,
+            begun: 0,
             used: 0,
             reserved: 0,
             received: 0,
@@ -204,7 +210,9 @@ impl<B> Linked for Node<B> {
     }
 }
 
-/// Places for pieces that a free record keeps: those of a datagram of the usual largest size.
+/// The first places for pieces.
+const PIECES_MIN: usize = 4;
+/// Places that a free record keeps: those of a datagram of the usual largest size.
 const PIECES_KEPT: usize = 64;
 
 impl<B> Node<B> {
@@ -214,7 +222,7 @@ impl<B> Node<B> {
 
     /// As for a new datagram.
     pub(crate) fn begin(&mut self, key: Key, now: u64, layered: bool) {
-        debug_assert!(self.pieces.is_empty() && self.count == 0 && self.used == 0);
+        debug_assert!(self.pieces.is_empty() && self.count == 0);
         self.key = key;
         self.layout = if layered { Layout::Layered } else { Layout::Regular };
         self.first_at = now;
@@ -235,6 +243,39 @@ impl<B> Node<B> {
     /// Bytes of payload in all, once the last fragment has come; else 0.
     pub(crate) const fn len(&self) -> u32 {
         self.end
+    }
+
+    /// Where a fragment goes that is as most are: a new piece of the regular layout, neither the first
+    /// nor the last, for which there is a place. Nothing that this answers `None` to is wrong.
+    #[inline(always)]
+    pub(crate) fn usual(&self, f: &Fragment, fragments_max: u16) -> Option<usize> {
+        if self.stride != f.len || !f.more || self.layout != Layout::Regular {
+            return None;
+        }
+        let at = self.place(f.offset);
+        let fits = at * usize::from(self.stride) == usize::from(f.offset)
+            && at > 0
+            && at + 1 < usize::from(fragments_max)
+            && (self.end == 0 || f.end() <= u32::from(self.tail.offset));
+        let free = match self.pieces.get(at) {
+            Some(piece) => piece.len == 0,
+            None => at == self.pieces.len() && at < self.pieces.capacity(),
+        };
+        (fits && free).then_some(at)
+    }
+
+    /// Puts a piece where [`Self::usual`] said.
+    #[inline(always)]
+    pub(crate) fn put_usual(&mut self, at: usize, f: &Fragment, buffer: B) {
+        let (offset, len, store) = (f.offset, f.len, Store::Held(buffer));
+        let piece = Piece { offset, len, at: f.payload_at, store };
+        match self.pieces.get_mut(at) {
+            Some(place) => *place = piece,
+            None => self.pieces.push(piece),
+        }
+        self.high = self.high.max(f.end());
+        self.count += 1;
+        self.received += u32::from(f.len);
     }
 
     /// What a fragment would be. May change the layout, never what is there.
@@ -352,7 +393,7 @@ impl<B> Node<B> {
         Look::Piece(at)
     }
 
-    /// Places for pieces that [`Self::put`] at `look` would need in addition.
+    /// Places for pieces that [`Self::put`] at `look` would need in addition: see [`Self::grow`].
     #[inline]
     pub(crate) fn growth(&self, look: Look) -> usize {
         let wanted = match look {
@@ -361,20 +402,39 @@ impl<B> Node<B> {
             Look::Layer => self.pieces.len() + 2,
             _ => 0,
         };
-        wanted.saturating_sub(self.pieces.capacity())
+        let there = self.pieces.capacity();
+        if wanted <= there { 0 } else { wanted.next_power_of_two().max(PIECES_MIN) - there }
+    }
+
+    /// Makes so many more places.
+    #[cold]
+    pub(crate) fn grow(&mut self, growth: usize) {
+        let wanted = self.pieces.capacity() + growth;
+        self.pieces.reserve_exact(wanted - self.pieces.len());
+    }
+
+    /// What the record costs as it is, bytes.
+    pub(crate) fn cost(&self) -> u32 {
+        Self::COST + Self::places_cost(self.pieces.capacity())
+    }
+
+    /// What so many places for pieces cost, bytes.
+    #[inline]
+    pub(crate) fn places_cost(places: usize) -> u32 {
+        u32::try_from(places * size_of::<Piece<B>>()).unwrap_or(u32::MAX)
     }
 
     /// Puts a piece where [`Self::look`] said.
-    #[inline]
     pub(crate) fn put(&mut self, look: Look, f: &Fragment, store: Store<B>) {
         let piece = Piece { offset: f.offset, len: f.len, at: f.payload_at, store };
         match look {
             Look::Tail => self.tail = piece,
             Look::Piece(at) if self.layout == Layout::Regular => {
-                if at >= self.pieces.len() {
-                    self.pieces.resize_with(at + 1, Piece::default);
+                if at == self.pieces.len() {
+                    self.pieces.push(piece);
+                } else {
+                    self.put_at(at, piece);
                 }
-                self.pieces[at] = piece;
             }
             Look::Piece(at) => self.pieces.insert(at, piece),
             Look::Layer | Look::Duplicate | Look::Conflict(_) => {
@@ -389,6 +449,14 @@ impl<B> Node<B> {
         }
         self.count += 1;
         self.received += u32::from(f.len);
+    }
+
+    /// Puts a piece out of order.
+    fn put_at(&mut self, at: usize, piece: Piece<B>) {
+        if at >= self.pieces.len() {
+            self.pieces.resize_with(at + 1, Piece::default);
+        }
+        self.pieces[at] = piece;
     }
 
     /// Puts a piece whatever is there, by a policy.
@@ -447,6 +515,8 @@ impl<B> Node<B> {
             self.pieces = Vec::new();
         }
         self.head.clear();
+        // No fragment is of this datagram any more.
+        self.key.id = 0;
         self.count = 0;
         self.used = 0;
         self.reserved = 0;

@@ -6,10 +6,10 @@
 //! each call moves a few slots: no call waits for the whole. Both are cut into segments that come when
 //! they are first written to and go when they are passed.
 
-/// Slots in a segment: 32 KiB.
-const SEGMENT: usize = 4096;
+/// Slots in a segment: a page of 4 KiB.
+const SEGMENT: usize = 512;
 /// The smallest table.
-const SLOTS_MIN: usize = 1024;
+const SLOTS_MIN: usize = SEGMENT;
 /// Slots that each call moves while there are two tables.
 const MOVES: usize = 16;
 /// A search of this many slots is no chance: at most half of the slots are in use.
@@ -20,7 +20,7 @@ const GONE: u64 = u64::MAX;
 
 #[derive(Debug)]
 struct Table {
-    segments: Vec<Option<Box<[u64]>>>,
+    segments: Vec<Option<Box<[u64; SEGMENT]>>>,
     mask: usize,
     used: usize,
 }
@@ -28,7 +28,7 @@ struct Table {
 impl Table {
     fn new(slots: usize) -> Self {
         let slots = slots.next_power_of_two().max(SLOTS_MIN);
-        let segments = (0..slots.div_ceil(SEGMENT)).map(|_| None).collect();
+        let segments = (0..slots / SEGMENT).map(|_| None).collect();
         Self { segments, mask: slots - 1, used: 0 }
     }
 
@@ -45,9 +45,8 @@ impl Table {
     }
 
     fn slot_mut(&mut self, at: usize) -> &mut u64 {
-        let len = SEGMENT.min(self.slots());
         let segment = &mut self.segments[at / SEGMENT];
-        &mut segment.get_or_insert_with(|| vec![EMPTY; len].into())[at % SEGMENT]
+        &mut segment.get_or_insert_with(|| Box::new([EMPTY; SEGMENT]))[at % SEGMENT]
     }
 
     /// The slot that leads to a record for which `is` holds.

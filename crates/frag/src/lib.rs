@@ -68,7 +68,7 @@ pub mod wire;
 pub use key::{HashKey, Key};
 pub use ledger::{Lease, Ledger};
 pub use limits::{BadConfig, Config, Limits};
-pub use output::{Datagram, Notice, NoticeKind, Released, Sink, Slice};
+pub use output::{Datagram, Notice, NoticeKind, Released, Sink, Slice, Slices};
 pub use overlap::Policy;
 pub use reason::{Counters, REASONS, Reason};
 pub use shard::{Arrival, Gauges, Shard, Steering};

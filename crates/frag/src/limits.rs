@@ -86,7 +86,13 @@ pub struct Limits {
     pub(crate) timeout_ns: [u64; 2],
     pub(crate) overlap: Policy,
     pub(crate) whole_header: bool,
+    /// Datagrams of one source after which an identification may be in use again.
+    pub(crate) reuse: u32,
 }
+
+/// Datagrams of one source between two uses of an identification are 65,536 (RFC 6864). Half of that is
+/// safe from the next use, and far from the last.
+const REUSE: u32 = 32_768;
 
 impl Config {
     /// Checks the settings.
@@ -124,6 +130,8 @@ impl Config {
             timeout_ns: [self.timeout_v4_ns, self.timeout_v6_ns],
             overlap: self.overlap,
             whole_header: self.whole_header,
+            // Each shard sees its part of a source's datagrams.
+            reuse: (REUSE / self.shards).max(64),
         })
     }
 }

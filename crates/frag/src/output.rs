@@ -99,6 +99,14 @@ pub(crate) enum Payload<'a, B> {
     },
 }
 
+impl<B> Clone for Payload<'_, B> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<B> Copy for Payload<'_, B> {}
+
 impl<'a, B> Datagram<'a, B> {
     /// Which one it is.
     #[must_use]
@@ -141,22 +149,19 @@ impl<'a, B> Datagram<'a, B> {
     }
 
     /// The payload, in order.
-    pub fn slices(&self) -> impl Iterator<Item = Slice<'a, B>> + '_ {
-        let (one, many) = match &self.payload {
+    #[must_use]
+    pub fn slices(&self) -> Slices<'a, B> {
+        let (pieces, last) = match self.payload {
             Payload::One { buffer, at } => {
-                (Some(Slice::Held { buffer: *buffer, at: usize::from(*at), len: self.len }), None)
+                let only = Slice::Held { buffer, at: usize::from(at), len: self.len };
+                (&[][..], Some(only))
             }
-            Payload::Many { node, blocks } => (None, Some((*node, *blocks))),
+            Payload::Many { node, blocks } => {
+                let (pieces, tail) = node.pieces();
+                (pieces, tail.map(|tail| slice(node, blocks, tail, self.len)))
+            }
         };
-        let len = self.len;
-        one.into_iter().chain(many.into_iter().flat_map(move |(node, blocks)| {
-            let (pieces, tail) = node.pieces();
-            let there = pieces
-                .iter()
-                .chain(tail)
-                .filter(move |piece| piece.len != 0 && usize::from(piece.offset) < len);
-            there.map(move |piece| slice(node, blocks, piece, len))
-        }))
+        Slices { pieces: pieces.iter(), last, payload: self.payload, end: self.len }
     }
 
     /// Writes header and payload to the beginning of `out`; answers how many bytes that is. `bytes`
@@ -191,7 +196,43 @@ impl<'a, B> Datagram<'a, B> {
     }
 }
 
+/// The payload of a [`Datagram`], in order.
+#[derive(Debug)]
+pub struct Slices<'a, B> {
+    pieces: std::slice::Iter<'a, Piece<B>>,
+    /// What comes behind those.
+    last: Option<Slice<'a, B>>,
+    payload: Payload<'a, B>,
+    /// Bytes of payload; what lies behind does not count.
+    end: usize,
+}
+
+impl<'a, B> Slices<'a, B> {
+    /// A piece that is copied, or cut out of a fragment, or cut by the end.
+    fn unusual(&self, piece: &'a Piece<B>) -> Option<Slice<'a, B>> {
+        let Payload::Many { node, blocks } = self.payload else { return None };
+        (usize::from(piece.offset) < self.end).then(|| slice(node, blocks, piece, self.end))
+    }
+}
+
+impl<'a, B> Iterator for Slices<'a, B> {
+    type Item = Slice<'a, B>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Slice<'a, B>> {
+        let Some(piece) = self.pieces.next() else { return self.last.take() };
+        match &piece.store {
+            Store::Held(buffer) if piece.end() as usize <= self.end => {
+                let (at, len) = (usize::from(piece.at), usize::from(piece.len));
+                Some(Slice::Held { buffer, at, len })
+            }
+            _ => self.unusual(piece),
+        }
+    }
+}
+
 /// A piece as a slice, cut at the end of the payload.
+#[inline]
 pub(crate) fn slice<'a, B>(
     node: &'a Node<B>,
     blocks: &'a Blocks,
@@ -199,6 +240,9 @@ pub(crate) fn slice<'a, B>(
     end: usize,
 ) -> Slice<'a, B> {
     let len = usize::from(piece.len).min(end - usize::from(piece.offset));
+    if let Store::Held(buffer) = &piece.store {
+        return Slice::Held { buffer, at: usize::from(piece.at), len };
+    }
     match node.store(piece) {
         Store::Held(buffer) => Slice::Held { buffer, at: usize::from(piece.at), len },
         // In a block `at` counts from what was copied; a piece may begin behind that.

@@ -6,7 +6,7 @@ use crate::limits::Limits;
 use crate::output::{Released, Sink};
 use crate::reason::{Counters, Reason};
 use crate::sync::Arc;
-use crate::table::{Incoming, Table};
+use crate::table::{Ahead, Table};
 use crate::wire::{self, Fragment, Packet};
 
 /// Packets whose lines are fetched together.
@@ -53,6 +53,15 @@ pub struct Gauges {
 pub struct Shard<B> {
     table: Table<B>,
     lease: Lease,
+    /// Packets of a burst, between parsing and work.
+    parsed: Vec<Parsed>,
+}
+
+/// A packet that was parsed ahead.
+#[derive(Debug)]
+enum Parsed {
+    Fragment(Ahead),
+    Other(Result<Packet, Reason>),
 }
 
 impl Ledger {
@@ -67,25 +76,20 @@ impl<B> Shard<B> {
     /// An empty shard. `secret` must be another one for each shard, drawn at random.
     #[must_use]
     pub fn new(limits: &Limits, ledger: &Arc<Ledger>, secret: HashKey) -> Self {
-        Self { table: Table::new(limits, secret), lease: Lease::new(ledger) }
+        let (table, lease) = (Table::new(limits, secret), Lease::new(ledger));
+        Self { table, lease, parsed: Vec::with_capacity(BURST) }
     }
 
     /// Takes in a packet. `now`: nanoseconds of a clock that does not go back.
     pub fn push(&mut self, arrival: Arrival<'_, B>, now: u64, sink: &mut impl Sink<B>) {
         match wire::parse(arrival.packet, arrival.scope) {
-            Ok(Packet::Fragment(fragment)) => {
-                self.push_fragment(&fragment, arrival, now, sink);
-            }
-            Ok(Packet::Whole(len)) => {
-                self.table.counters.whole += 1;
-                sink.whole(arrival.buffer, len);
-            }
-            Err(reason) => self.refuse(arrival.buffer, reason, sink),
+            Ok(Packet::Fragment(fragment)) => self.push_fragment(&fragment, arrival, now, sink),
+            other => self.pass(&other, arrival.buffer, sink),
         }
     }
 
     /// Takes in a fragment that was parsed before, perhaps on another core. `arrival.packet` must be what
-    /// was parsed, or at least its headers if its payload is not small and never copied.
+    /// was parsed.
     pub fn push_fragment(
         &mut self,
         fragment: &Fragment,
@@ -93,10 +97,8 @@ impl<B> Shard<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) {
-        let Arrival { packet, buffer, cost, .. } = arrival;
-        let hash = self.table.hash(&fragment.key);
-        let incoming = Incoming { fragment: *fragment, hash, packet, cost, buffer };
-        self.table.push(&mut self.lease, incoming, now, sink);
+        let ahead = self.table.ahead(*fragment);
+        self.table.push(&mut self.lease, &ahead, arrival, now, sink);
     }
 
     /// Takes in many packets, and empties the list. Faster than one by one where datagrams are many: what
@@ -107,34 +109,43 @@ impl<B> Shard<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) {
-        let mut parsed: [Option<Result<Packet, Reason>>; BURST] = [const { None }; BURST];
-        let mut rest = arrivals.drain(..).peekable();
-        while rest.peek().is_some() {
-            let mut burst: [Option<Arrival<'_, B>>; BURST] = [const { None }; BURST];
-            let mut touched = 0;
-            for (arrival, parsed) in burst.iter_mut().zip(&mut parsed) {
-                let Some(next) = rest.next() else { break };
-                let packet = wire::parse(next.packet, next.scope);
-                if let Ok(Packet::Fragment(fragment)) = &packet {
-                    touched ^= self.table.touch(self.table.hash(&fragment.key));
-                }
-                *parsed = Some(packet);
-                *arrival = Some(next);
+        let mut parsed = std::mem::take(&mut self.parsed);
+        let mut rest = arrivals.drain(..);
+        while !rest.as_slice().is_empty() {
+            parsed.clear();
+            let next = rest.as_slice().iter().take(BURST);
+            // All headers at once: each alone would be waited for.
+            let seen = next.clone().filter_map(|next| next.packet.first());
+            std::hint::black_box(seen.fold(0, |all, byte| all ^ byte));
+            for next in next {
+                parsed.push(match wire::parse(next.packet, next.scope) {
+                    Ok(Packet::Fragment(fragment)) => Parsed::Fragment(self.table.ahead(fragment)),
+                    other => Parsed::Other(other),
+                });
             }
-            std::hint::black_box(touched);
-            for (arrival, parsed) in burst.iter_mut().zip(&mut parsed) {
-                let (Some(arrival), Some(parsed)) = (arrival.take(), parsed.take()) else { break };
+            for (parsed, arrival) in parsed.iter().zip(&mut rest) {
                 match parsed {
-                    Ok(Packet::Fragment(fragment)) => {
-                        self.push_fragment(&fragment, arrival, now, sink);
+                    Parsed::Fragment(ahead) => {
+                        self.table.push(&mut self.lease, ahead, arrival, now, sink);
                     }
-                    Ok(Packet::Whole(len)) => {
-                        self.table.counters.whole += 1;
-                        sink.whole(arrival.buffer, len);
-                    }
-                    Err(reason) => self.refuse(arrival.buffer, reason, sink),
+                    Parsed::Other(other) => self.pass(other, arrival.buffer, sink),
                 }
             }
+        }
+        drop(rest);
+        self.parsed = parsed;
+    }
+
+    /// A packet that is no fragment, or none that makes sense.
+    #[cold]
+    fn pass(&mut self, packet: &Result<Packet, Reason>, buffer: B, sink: &mut impl Sink<B>) {
+        match packet {
+            Ok(Packet::Whole(len)) => {
+                self.table.counters.whole += 1;
+                sink.whole(buffer, *len);
+            }
+            Ok(Packet::Fragment(_)) => debug_assert!(false, "a fragment is pushed"),
+            Err(reason) => self.refuse(buffer, *reason, sink),
         }
     }
 

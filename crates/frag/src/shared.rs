@@ -7,7 +7,7 @@ use crate::output::Sink;
 use crate::reason::{Counters, Reason};
 use crate::shard::{Arrival, Steering};
 use crate::sync::{Arc, Mutex};
-use crate::table::{Incoming, Table};
+use crate::table::Table;
 use crate::wire::{self, Packet};
 
 /// A part of the table. On cache lines of its own, so that two cores in two buckets do not meet.
@@ -74,12 +74,10 @@ impl<B> Shared<B> {
     ) {
         match wire::parse(arrival.packet, arrival.scope) {
             Ok(Packet::Fragment(fragment)) => {
-                let Arrival { packet, buffer, cost, .. } = arrival;
                 let bucket = &self.buckets[self.steering.shard(&fragment.key) as usize];
                 let mut table = bucket.0.lock().expect("no call of a sink has panicked");
-                let hash = table.hash(&fragment.key);
-                let incoming = Incoming { fragment, hash, packet, cost, buffer };
-                table.push(&mut core.lease, incoming, now, sink);
+                let ahead = table.ahead(fragment);
+                table.push(&mut core.lease, &ahead, arrival, now, sink);
             }
             Ok(Packet::Whole(len)) => {
                 core.counters.whole += 1;

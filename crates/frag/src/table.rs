@@ -21,6 +21,7 @@ use crate::output::{Datagram, Notice, NoticeKind, Payload, Released, Sink, Slice
 use crate::overlap::Policy;
 use crate::reason::{Counters, Reason};
 use crate::refused::Refused;
+use crate::shard::Arrival;
 use crate::slab::{NONE, Slab};
 use crate::source::Sources;
 use crate::wire::{self, Fragment};
@@ -38,10 +39,6 @@ const REFUSED_MAX_NS: u64 = 1_000_000_000;
 const GAP_MAX_NS: u64 = 1_000_000_000;
 /// Datagrams that may go by timeout in one call of [`Table::push`].
 const EXPIRED_AT_ONCE: usize = 8;
-/// Datagrams of one source between two uses of an identification are 65,536 (RFC 6864). Half of that is
-/// safe from the next use, and far from the last.
-const ID_REUSE: u32 = 32_768;
-
 /// A list of datagrams by age; one for each family, since each has one timeout: the oldest ends first.
 #[derive(Clone, Copy, Debug)]
 struct Ages {
@@ -78,9 +75,19 @@ impl Pace {
     }
 }
 
+/// A fragment that was parsed, and where its datagram seemed to be.
+#[derive(Clone, Debug)]
+pub(crate) struct Ahead {
+    pub(crate) fragment: Fragment,
+    /// [`Table::hash`] of its key, at some time since the table changed its key last but one.
+    pub(crate) hash: u64,
+    /// [`Table::guess`] of that, at some time.
+    pub(crate) guess: u32,
+}
+
 /// A fragment with its packet.
 pub(crate) struct Incoming<'p, B> {
-    pub(crate) fragment: Fragment,
+    pub(crate) fragment: &'p Fragment,
     pub(crate) hash: u64,
     pub(crate) packet: &'p [u8],
     pub(crate) cost: u32,
@@ -103,6 +110,8 @@ pub(crate) struct Table<B> {
     sources: Sources,
     refused: Refused,
     pace: Pace,
+    /// Datagrams ever begun; wraps.
+    begun: u32,
     /// Memory that the datagrams in progress hold, bytes.
     held: u64,
     /// The same, or what they are expected to hold when complete.
@@ -127,6 +136,7 @@ impl<B> Table<B> {
             sources: Sources::new(),
             refused: Refused::new(limits.memory_bytes / u64::from(limits.shards)),
             pace: Pace::default(),
+            begun: 0,
             held: 0,
             committed: 0,
             counters: Counters::default(),
@@ -160,32 +170,86 @@ impl<B> Table<B> {
         self.key.hash(key)
     }
 
-    /// Loads what a push of this hash will need. Answers something made of it, so that it is not left out.
-    #[inline]
-    pub(crate) fn touch(&self, hash: u64) -> u64 {
-        self.index.guess(hash).map_or(0, |n| self.nodes[n].last_at)
+    /// A fragment, and where its datagram seems to be.
+    #[inline(always)]
+    pub(crate) fn ahead(&self, fragment: Fragment) -> Ahead {
+        let hash = self.hash(&fragment.key);
+        Ahead { fragment, hash, guess: self.guess(hash) }
     }
 
-    /// Takes in a fragment. `hash` must be [`Self::hash`] of its key, since the last push.
+    /// Where a datagram of this hash seems to be, if it is in progress. What a push will need is loaded.
     #[inline]
+    pub(crate) fn guess(&self, hash: u64) -> u32 {
+        let n = self.index.guess(hash).unwrap_or(NONE);
+        if n != NONE {
+            std::hint::black_box(self.nodes[n].last_at);
+        }
+        n
+    }
+
+    /// Takes in a fragment.
+    #[inline(always)]
     pub(crate) fn push(
         &mut self,
         lease: &mut Lease,
-        incoming: Incoming<'_, B>,
+        ahead: &Ahead,
+        arrival: Arrival<'_, B>,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) {
+        self.counters.fragments += 1;
+        let f = &ahead.fragment;
+        // Most fragments are neither first nor last nor in any way special.
+        if ahead.guess != NONE && now < self.next_end {
+            let node = &mut self.nodes[ahead.guess];
+            let small = f.len < self.limits.copy_below || f.len < self.limits.fragment_min;
+            let cheap = node.used + arrival.cost <= node.reserved && !small;
+            let fresh = self.begun.wrapping_sub(node.begun) < self.limits.reuse;
+            if cheap
+                && fresh
+                && node.key == f.key
+                && let Some(at) = node.usual(f, self.limits.fragments_max)
+                && lease.charge(u64::from(arrival.cost))
+            {
+                self.held += u64::from(arrival.cost);
+                node.used += arrival.cost;
+                node.put_usual(at, f, arrival.buffer);
+                node.ecn_seen |= 1 << f.ecn;
+                self.pace.waited(now.saturating_sub(node.last_at));
+                node.last_at = now;
+                if node.is_complete() {
+                    self.finish(lease, ahead.guess, now, sink);
+                }
+                return;
+            }
+        }
+        self.push_slowly(lease, ahead, arrival, now, sink);
+    }
+
+    /// [`Self::push`] of whatever needs a closer look.
+    #[inline(never)]
+    fn push_slowly(
+        &mut self,
+        lease: &mut Lease,
+        ahead: &Ahead,
+        arrival: Arrival<'_, B>,
         now: u64,
         sink: &mut impl Sink<B>,
     ) {
         if now >= self.next_end {
             self.expire(lease, now, EXPIRED_AT_ONCE, sink);
         }
-        let f = &incoming.fragment;
-        self.counters.fragments += 1;
+        let f = &ahead.fragment;
+        // The key may have changed between parsing and now.
+        let hash = if self.old_key.is_some() { self.key.hash(&f.key) } else { ahead.hash };
+        let Arrival { packet, cost, buffer, .. } = arrival;
+        let incoming = Incoming { fragment: f, hash, packet, cost, buffer };
         if let Some(reason) = self.unacceptable(&incoming) {
             if reason == Reason::IncompleteHeader {
                 sink.notice(&Notice {
                     kind: NoticeKind::IncompleteHeader,
                     key: &f.key,
-                    header: &incoming.packet[..usize::from(f.header_len)],
+                    header: &packet[..usize::from(f.header_len)],
                     first: Ok(&incoming.buffer),
                 });
             }
@@ -194,7 +258,10 @@ impl<B> Table<B> {
         if f.is_atomic() {
             return self.deliver_atomic(incoming, now, sink);
         }
-        let found = self.find(incoming.hash, &f.key);
+        let found = match ahead.guess {
+            n if n != NONE && self.nodes[n].key == f.key => Some(n),
+            _ => self.find(hash, &f.key),
+        };
         let n = match found.filter(|n| !self.give_up_stale(lease, *n, f, now, sink)) {
             Some(n) => n,
             None => match self.admit(lease, &incoming, now, sink) {
@@ -205,7 +272,6 @@ impl<B> Table<B> {
         self.add(lease, n, incoming, now, sink);
     }
 
-    #[inline]
     fn find(&self, hash: u64, key: &Key) -> Option<u32> {
         let old_hash = || self.old_key.as_ref().map_or(hash, |old| old.hash(key));
         self.index.find(hash, old_hash, |n| self.nodes[n].key == *key)
@@ -214,7 +280,7 @@ impl<B> Table<B> {
     /// Why a fragment is dropped whatever else is there.
     #[inline]
     fn unacceptable(&self, incoming: &Incoming<'_, B>) -> Option<Reason> {
-        let f = &incoming.fragment;
+        let f = incoming.fragment;
         if f.offset == 0 && self.limits.whole_header && f.key.is_v6() {
             let payload = incoming.packet.get(usize::from(f.payload_at)..)?;
             let payload = payload.get(..usize::from(f.len)).unwrap_or(payload);
@@ -233,7 +299,7 @@ impl<B> Table<B> {
     /// A whole datagram with a fragment header: apart from whatever has the same key (RFC 6946).
     #[cold]
     fn deliver_atomic(&mut self, incoming: Incoming<'_, B>, now: u64, sink: &mut impl Sink<B>) {
-        let f = &incoming.fragment;
+        let f = incoming.fragment;
         self.header.clear();
         self.header.extend_from_slice(&incoming.packet[..usize::from(f.header_len)]);
         if usize::from(f.header_len) - 40 + usize::from(f.len) > 65_535 {
@@ -263,9 +329,11 @@ impl<B> Table<B> {
         sink: &mut impl Sink<B>,
     ) -> bool {
         let node = &self.nodes[n];
-        let since = self.sources[node.source].begun.wrapping_sub(node.born);
-        let reused = since >= (ID_REUSE / self.limits.shards).max(64);
-        if !reused || f.key.is_v6() {
+        // What is true of no source is seen without a look at them.
+        if self.begun.wrapping_sub(node.begun) < self.limits.reuse || f.key.is_v6() {
+            return false;
+        }
+        if self.sources[node.source].begun.wrapping_sub(node.born) < self.limits.reuse {
             return false;
         }
         self.give_up(lease, n, Reason::Stale, now, sink);
@@ -299,15 +367,25 @@ impl<B> Table<B> {
         if !there {
             return Err(self.refuse(incoming.hash, source, now));
         }
-        let cost = u64::from(Node::<B>::COST);
-        while !lease.charge(cost) {
+        let n = self.nodes.take();
+        let cost = self.nodes[n].cost();
+        while !lease.charge(u64::from(cost)) {
             if !self.make_room(lease, room, now, sink) {
+                self.nodes.give(n);
                 lease.redeem(u64::from(need));
                 return Err(self.refuse(incoming.hash, source, now));
             }
         }
-        self.held += cost;
-        Ok(self.begin(incoming, source, need, now))
+        self.held += u64::from(cost);
+        self.nodes[n].used = cost;
+        self.begin(n, incoming, Share { source, need }, now);
+        if cost > need {
+            lease.promise_more(u64::from(cost - need));
+            self.nodes[n].reserved = cost;
+            self.committed += u64::from(cost - need);
+            self.sources.charge(source, u64::from(cost - need));
+        }
+        Ok(n)
     }
 
     /// Remembers that a datagram was not admitted. Answers why.
@@ -319,7 +397,7 @@ impl<B> Table<B> {
 
     /// Memory that a datagram will hold when it is complete, as far as one can tell.
     fn expected(&self, incoming: &Incoming<'_, B>) -> u32 {
-        let f = &incoming.fragment;
+        let f = incoming.fragment;
         let worst = || {
             // As many pieces of this size as the largest datagram has.
             let pieces =
@@ -328,19 +406,19 @@ impl<B> Table<B> {
         };
         let usual = if self.pace.cost == 0 { worst() } else { self.pace.cost };
         let most = self.limits.memory_bytes / u64::from(self.limits.shards);
-        let need = usual.max(u64::from(Node::<B>::COST + incoming.cost)).min(most);
+        let need = usual.max(u64::from(Node::<B>::COST.saturating_add(incoming.cost))).min(most);
         u32::try_from(need).unwrap_or(u32::MAX)
     }
 
-    fn begin(&mut self, incoming: &Incoming<'_, B>, source: u16, need: u32, now: u64) -> u32 {
-        let key = incoming.fragment.key;
-        let n = self.nodes.take();
+    fn begin(&mut self, n: u32, incoming: &Incoming<'_, B>, share: Share, now: u64) {
+        let Share { source, need } = share;
         let node = &mut self.nodes[n];
-        node.begin(key, now, self.limits.overlap != Policy::Strict);
-        node.used = Node::<B>::COST;
+        node.begin(incoming.fragment.key, now, self.limits.overlap != Policy::Strict);
         node.reserved = need;
         node.source = source;
         node.born = self.sources[source].begun;
+        node.begun = self.begun;
+        self.begun = self.begun.wrapping_add(1);
         let reserved = u64::from(node.reserved);
         self.committed += reserved;
         self.sources.charge(source, reserved);
@@ -350,7 +428,6 @@ impl<B> Table<B> {
         if health == Health::Clustered {
             self.change_key();
         }
-        n
     }
 
     /// Somebody may have found out the key.
@@ -460,7 +537,6 @@ impl<B> Table<B> {
     // ----- fragments -------------------------------------------------------------------------
 
     /// Adds a fragment to a datagram.
-    #[inline]
     fn add(
         &mut self,
         lease: &mut Lease,
@@ -470,7 +546,7 @@ impl<B> Table<B> {
         sink: &mut impl Sink<B>,
     ) {
         let Incoming { fragment: f, packet, cost, buffer, .. } = incoming;
-        let look = self.nodes[n].look(&f, self.limits.fragments_max);
+        let look = self.nodes[n].look(f, self.limits.fragments_max);
         match look {
             Look::Piece(_) | Look::Tail | Look::Layer => {}
             Look::Duplicate => return self.drop_fragment(buffer, Reason::Duplicate, sink),
@@ -480,52 +556,52 @@ impl<B> Table<B> {
                 return sink.release(buffer, Released::Dropped(reason));
             }
         }
-        let payload = usize::from(f.payload_at)..usize::from(f.payload_at) + usize::from(f.len);
         let small = f.len < self.limits.copy_below && cost > BLOCK_COST;
         let node = &self.nodes[n];
-        let mut need = if !small {
+        let growth = node.growth(look);
+        let bytes = if !small {
             cost
         } else if self.blocks.needs_another(node.chain, usize::from(f.len)) {
             BLOCK_COST
         } else {
             0
         };
-        need += piece_cost::<B>(node.growth(look));
-        if need > 0 && !self.charge(lease, n, need, now, sink) {
+        let need = bytes + Node::<B>::places_cost(growth);
+        if !self.charge(lease, n, need, now, sink) {
             self.counters.fragments_lost += 1;
             return sink.release(buffer, Released::Dropped(Reason::EvictedYoung));
         }
         let node = &mut self.nodes[n];
-        let mut copied = None;
+        if growth > 0 {
+            node.grow(growth);
+        }
         let store = if small {
+            let payload = usize::from(f.payload_at)..usize::from(f.payload_at) + usize::from(f.len);
             let (block, at) = self.blocks.put(&mut node.chain, &packet[payload]);
-            copied = Some(buffer);
+            self.counters.copied += 1;
+            sink.release(buffer, Released::Copied);
             Store::Copied { block, at }
         } else {
             Store::Held(buffer)
         };
         if look == Look::Layer {
-            node.layer(&f, store, self.limits.overlap);
+            node.layer(f, store, self.limits.overlap);
         } else {
-            node.put(look, &f, store);
+            node.put(look, f, store);
         }
         if f.offset == 0 && !node.head.is_there() {
-            node.head.set(packet, &f);
+            node.head.set(packet, f);
         }
         node.ecn_seen |= 1 << f.ecn;
         self.pace.waited(now.saturating_sub(node.last_at));
         node.last_at = now;
-        let complete = node.is_complete();
-        if let Some(buffer) = copied {
-            self.counters.copied += 1;
-            sink.release(buffer, Released::Copied);
-        }
-        if complete {
+        if node.is_complete() {
             self.finish(lease, n, now, sink);
         }
     }
 
     /// Hands out a complete datagram.
+    #[inline(never)]
     fn finish(&mut self, lease: &mut Lease, n: u32, now: u64, sink: &mut impl Sink<B>) {
         let node = &self.nodes[n];
         let header = node.head.bytes();
@@ -708,6 +784,13 @@ impl<B> Table<B> {
     }
 }
 
+/// Whose a new datagram is, and what it is expected to need.
+#[derive(Clone, Copy)]
+struct Share {
+    source: u16,
+    need: u32,
+}
+
 /// Who needs room.
 #[derive(Clone, Copy)]
 struct Room {
@@ -715,11 +798,6 @@ struct Room {
     need: u32,
     /// The datagram it is for; none: one that is not begun yet.
     keep: u32,
-}
-
-/// What so many places for pieces cost.
-fn piece_cost<B>(places: usize) -> u32 {
-    u32::try_from(places * size_of::<crate::datagram::Piece<B>>()).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

@@ -89,6 +89,7 @@ impl Fragment {
 /// # Errors
 ///
 /// Why the packet must be dropped.
+#[inline]
 pub fn parse(packet: &[u8], scope: u64) -> Result<Packet, Reason> {
     match packet.first().map(|b| b >> 4) {
         Some(4) => parse_v4(packet, scope),
@@ -111,63 +112,52 @@ fn address(b: &[u8], at: usize) -> [u64; 2] {
     [word(at), word(at + 8)]
 }
 
+#[inline]
 fn parse_v4(b: &[u8], scope: u64) -> Result<Packet, Reason> {
     let Some(head) = b.first_chunk::<V4_HEADER>() else { return Err(Reason::Truncated) };
-    let header_len = usize::from(head[0] & 15) * 4;
-    let total = usize::from(u16_at(head, 2));
-    if header_len < V4_HEADER || total < header_len {
+    let header_len = u16::from(head[0] & 15) * 4;
+    let total = u16::from_be_bytes([head[2], head[3]]);
+    if usize::from(header_len) < V4_HEADER || total < header_len {
         return Err(Reason::BadHeader);
     }
-    if b.len() < total {
+    if b.len() < usize::from(total) {
         return Err(Reason::Truncated);
     }
-    let word = u16_at(head, 6);
-    let more = word & MORE != 0;
-    let offset = usize::from(word & OFFSET) * 8;
-    if !more && offset == 0 {
-        return Ok(Packet::Whole(total));
+    let word = u16::from_be_bytes([head[6], head[7]]);
+    if word & (MORE | OFFSET) == 0 {
+        return Ok(Packet::Whole(usize::from(total)));
     }
-    let key = Key::v4(u32_at(head, 12), u32_at(head, 16), u16_at(head, 4), head[9], scope);
-    let place = Place { offset, payload_at: header_len, end: total, header_len, next_at: 9 };
-    fragment(key, place, head[9], head[1] & 3, more).map(Packet::Fragment)
-}
-
-/// Where things are in a packet.
-struct Place {
-    offset: usize,
-    payload_at: usize,
-    end: usize,
-    header_len: usize,
-    next_at: usize,
+    let word_at = |at| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let id = u16::from_be_bytes([head[4], head[5]]);
+    checked(Fragment {
+        key: Key::v4(word_at(12), word_at(16), id, head[9], scope),
+        offset: (word & OFFSET) * 8,
+        len: total - header_len,
+        payload_at: header_len,
+        header_len,
+        next_at: 9,
+        protocol: head[9],
+        ecn: head[1] & 3,
+        more: word & MORE != 0,
+    })
 }
 
 /// The checks that both families share.
-fn fragment(key: Key, at: Place, protocol: u8, ecn: u8, more: bool) -> Result<Fragment, Reason> {
-    let len = at.end - at.payload_at;
-    if len == 0 {
+#[inline]
+fn checked(f: Fragment) -> Result<Packet, Reason> {
+    if f.len == 0 {
         return Err(Reason::Empty);
     }
-    if more && !len.is_multiple_of(8) {
+    if f.more && !f.len.is_multiple_of(8) {
         return Err(Reason::Unaligned);
     }
     // A datagram of 65,535 bytes at most. The header that counts is the first fragment's; this is what
-    // no first fragment could mend.
-    let fixed = if key.is_v6() { 0 } else { V4_HEADER };
-    if at.offset + len + fixed > 65_535 || (more && at.offset + len + fixed >= 65_535) {
+    // no first fragment could mend. Behind a fragment that is not the last there is one byte at least.
+    let header = if f.key.is_v6() { 0 } else { 20 };
+    if f.end() + u32::from(f.more) + header > 65_535 {
         return Err(Reason::Oversize);
     }
-    let narrow = |n: usize| u16::try_from(n).map_err(|_| Reason::Oversize);
-    Ok(Fragment {
-        key,
-        offset: narrow(at.offset)?,
-        len: narrow(len)?,
-        payload_at: narrow(at.payload_at)?,
-        header_len: narrow(at.header_len)?,
-        next_at: narrow(at.next_at)?,
-        protocol,
-        ecn,
-        more,
-    })
+    Ok(Packet::Fragment(f))
 }
 
 fn parse_v6(b: &[u8], scope: u64) -> Result<Packet, Reason> {
@@ -198,15 +188,24 @@ fn parse_v6(b: &[u8], scope: u64) -> Result<Packet, Reason> {
         return Err(Reason::Truncated);
     };
     let word = u16_at(header, 2);
-    let (offset, more) = (usize::from(word & 0xfff8), word & 1 != 0);
+    let (offset, more) = (word & 0xfff8, word & 1 != 0);
     let key = Key::v6(address(head, 8), address(head, 24), u32_at(header, 4), scope);
-    let ecn = head[1] >> 4 & 3;
     let payload_at = at + V6_FRAGMENT_HEADER;
-    let place = Place { offset, payload_at, end, header_len: at, next_at };
     if offset == 0 && header[0] == protocol::FRAGMENT {
         return Err(Reason::Nested);
     }
-    fragment(key, place, header[0], ecn, more).map(Packet::Fragment)
+    let narrow = |n: usize| u16::try_from(n).map_err(|_| Reason::Oversize);
+    checked(Fragment {
+        key,
+        offset,
+        len: narrow(end - payload_at)?,
+        payload_at: narrow(payload_at)?,
+        header_len: narrow(at)?,
+        next_at: narrow(next_at)?,
+        protocol: header[0],
+        ecn: head[1] >> 4 & 3,
+        more,
+    })
 }
 
 /// Whether the payload of a first fragment holds all headers up to and with that of the transport
