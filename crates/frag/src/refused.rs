@@ -15,9 +15,9 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// For about as many datagrams as `memory_bytes` could hold of small ones.
+    /// For several times as many datagrams as `memory_bytes` can hold.
     pub(crate) fn new(memory_bytes: u64) -> Self {
-        let sets = (memory_bytes / (2048 * WAYS as u64)).clamp(64, 8192);
+        let sets = (memory_bytes / (512 * WAYS as u64)).clamp(64, 8192);
         let sets = usize::try_from(sets).unwrap_or(64).next_power_of_two();
         Self { sets: vec![[0; WAYS]; sets] }
     }
@@ -52,24 +52,17 @@ impl Refused {
         set[at] = Self::emit(hash, now);
     }
 
-    /// Whether a datagram was refused, and something came for it less than `life_ns` ago. It lives on for
-    /// as long as something comes.
-    pub(crate) fn holds(&mut self, hash: u64, now: u64, life_ns: u64) -> bool {
+    /// How long ago something came for a datagram that was refused, nanoseconds; `None`: it was not. It is
+    /// remembered for as long as something comes within `life_ns`.
+    pub(crate) fn came(&mut self, hash: u64, now: u64, life_ns: u64) -> Option<u64> {
         let set = self.set(hash);
-        for entry in set.iter_mut().filter(|entry| **entry != 0) {
-            if *entry >> 32 == hash >> 32 {
-                if Self::age(*entry, now) <= life_ns {
-                    *entry = Self::emit(hash, now);
-                    return true;
-                }
-                *entry = 0;
-                return false;
-            }
-        }
-        false
+        let entry = set.iter_mut().find(|entry| **entry != 0 && **entry >> 32 == hash >> 32)?;
+        let age = Self::age(*entry, now);
+        *entry = if age <= life_ns { Self::emit(hash, now) } else { 0 };
+        Some(age)
     }
 
-    /// Forgets a datagram, because its identification is in use again.
+    /// Entries in use.
     #[cfg(test)]
     pub(crate) fn entries(&self) -> usize {
         self.sets.iter().flatten().filter(|entry| **entry != 0).count()
@@ -88,9 +81,11 @@ mod tests {
         let hash = 0x1234_5678_9abc_def0;
         refused.add(hash, 1000 * MS);
         for i in 1..10 {
-            assert!(refused.holds(hash, (1000 + i * 3) * MS, 4 * MS));
+            let age = refused.came(hash, (1000 + i * 3) * MS, 4 * MS).expect("still there");
+            assert!((2 * MS..=4 * MS).contains(&age), "{age} ns");
         }
-        assert!(!refused.holds(hash, 1100 * MS, 4 * MS));
+        assert!(refused.came(hash, 1100 * MS, 4 * MS).is_some_and(|age| age > 4 * MS));
+        assert_eq!(refused.came(hash, 1100 * MS, 4 * MS), None);
         assert_eq!(refused.entries(), 0);
     }
 
@@ -101,7 +96,7 @@ mod tests {
             refused.add((i + 1) << 32, (i + 1) * 10 * MS);
         }
         let now = 100 * MS;
-        assert!(!refused.holds(1 << 32, now, 1000 * MS));
-        assert!((1..=WAYS as u64).all(|i| refused.holds((i + 1) << 32, now, 1000 * MS)));
+        assert_eq!(refused.came(1 << 32, now, 1000 * MS), None);
+        assert!((1..=WAYS as u64).all(|i| refused.came((i + 1) << 32, now, 1000 * MS).is_some()));
     }
 }

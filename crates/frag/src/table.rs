@@ -351,8 +351,12 @@ impl<B> Table<B> {
         sink: &mut impl Sink<B>,
     ) -> Result<u32, Reason> {
         let life = (self.pace.gap() * REFUSED_GAPS).clamp(REFUSED_MIN_NS, REFUSED_MAX_NS);
-        if self.refused.holds(incoming.hash, now, life) {
-            return Err(Reason::Refused);
+        if let Some(waited) = self.refused.came(incoming.hash, now, life) {
+            // Had its datagram been thought idle too early, this is how one learns better.
+            self.pace.waited(waited);
+            if waited <= life {
+                return Err(Reason::Refused);
+            }
         }
         if self.nodes.used() >= self.limits.datagrams_max {
             return Err(Reason::TooManyDatagrams);
