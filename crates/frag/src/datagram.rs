@@ -344,10 +344,9 @@ impl<B> Node<B> {
 
     /// The number of the piece at `offset`, if it is a multiple of the stride.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "at most 8191")]
     fn place(&self, offset: u16) -> usize {
         // Exact: the error is less than 2^13 / 2^32.
-        (u64::from(offset / 8) * self.inverse >> 32) as usize
+        ((u64::from(offset / 8) * self.inverse) >> 32) as usize
     }
 
     /// Why a fragment that is not the last cannot be behind the beginning of the last one.
@@ -370,7 +369,7 @@ impl<B> Node<B> {
         if let Some(piece) = self.pieces.get(at)
             && piece.offset == f.offset
             && piece.len == f.len
-            && (piece.end() == self.end) == !f.more
+            && (piece.end() == self.end) != f.more
         {
             return Look::Duplicate;
         }

@@ -215,8 +215,7 @@ impl Steering {
     /// The number of the shard, below the number of shards.
     #[inline]
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "below the number of shards")]
     pub fn shard(&self, key: &Key) -> u32 {
-        ((self.secret.hash(key) >> 32) * u64::from(self.shards) >> 32) as u32
+        (((self.secret.hash(key) >> 32) * u64::from(self.shards)) >> 32) as u32
     }
 }

@@ -34,7 +34,6 @@ impl Sources {
     }
 
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "below 1024")]
     pub(crate) fn of(&self, key: &Key, secret: &HashKey) -> u16 {
         (secret.hash_word(key.source_prefix() ^ key.scope.rotate_left(32)) >> 54) as u16
     }

@@ -1,0 +1,203 @@
+/* Puts IPv4 and IPv6 fragments together, within a fixed budget of memory and time.
+ *
+ * Made from crates/frag-c/src by cbindgen: change it there. How to use it is shown by examples/defrag.c. */
+
+#ifndef SHUNT_FRAG_H
+#define SHUNT_FRAG_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+// Memory that shards share.
+struct shunt_frag_ledger;
+
+// What one core owns. Not to be used by two threads at once.
+struct shunt_frag_shard;
+
+// What may be set. Fill it with `shunt_frag_defaults` first.
+struct shunt_frag_config {
+  // Most memory that fragments may hold over all shards, bytes. Never exceeded.
+  uint64_t memory_bytes;
+  // Shards (cores) that share it.
+  uint32_t shards;
+  // Most datagrams in progress over all shards.
+  uint32_t datagrams_max;
+  // Most fragments of one datagram.
+  uint16_t fragments_max;
+  // Payload bytes that a fragment which is not the last must have.
+  uint16_t fragment_min;
+  // Payloads smaller than this are copied, so that they do not pin a buffer; 0: never.
+  uint16_t copy_below;
+  // What to do where fragments overlap: 0 give the datagram up (RFC 5722), 1 first, 2 last, 3 bsd,
+  // 4 bsd-right, 5 linux, 6 windows, 7 solaris.
+  uint16_t overlap;
+  // How long a datagram may take from its first fragment on, nanoseconds, IPv4.
+  uint64_t timeout_v4_ns;
+  // IPv6.
+  uint64_t timeout_v6_ns;
+};
+
+// A packet that has come in.
+struct shunt_frag_packet {
+  // Its bytes from the IP header on. Padding of the link may follow.
+  const uint8_t *bytes;
+  // How many.
+  size_t len;
+  // The caller's handle for where they are. They must stay there until it is released.
+  void *buffer;
+  // Memory that keeping the buffer costs, bytes: the size of the frame, not of the packet.
+  uint32_t cost;
+  // VLAN, VRF, channel: fragments of two scopes never meet.
+  uint64_t scope;
+};
+
+// Some bytes of a datagram's payload.
+struct shunt_frag_slice {
+  // The caller's buffer, or null: then the bytes were copied and are at `bytes`.
+  void *buffer;
+  // In a buffer: offset from the packet's first byte.
+  size_t at;
+  // Copied bytes, valid during the call; else null.
+  const uint8_t *bytes;
+  // How many.
+  size_t len;
+};
+
+// A complete datagram, valid during the call that hands it out.
+struct shunt_frag_datagram {
+  // The IP header to use.
+  const uint8_t *header;
+  // Its bytes.
+  size_t header_len;
+  // Bytes of payload behind it.
+  size_t payload_len;
+  // Where those are, in order.
+  const struct shunt_frag_slice *slices;
+  // How many slices.
+  size_t slice_count;
+  // Fragments that it came in.
+  uint16_t fragments;
+};
+
+// Where a shard says what it has done. All functions are called from within `shunt_frag_push`,
+// `shunt_frag_expire` and `shunt_frag_clear`, and must not call those.
+struct shunt_frag_sink {
+  // Handed to each function.
+  void *context;
+  // A packet that is no fragment; `len` of its bytes belong to it.
+  void (*whole)(void*, void*, size_t);
+  // A datagram is complete. Its buffers are released after this returns.
+  void (*datagram)(void*, const struct shunt_frag_datagram*);
+  // A buffer is free again. The last argument is 0 when its datagram was handed out or its bytes were
+  // copied, else the reason for which it was dropped: see `shunt_frag_reason`.
+  void (*release)(void*, void*, uint8_t);
+};
+
+// What a shard has seen and done.
+struct shunt_frag_counters {
+  // Packets that were no fragments.
+  uint64_t whole;
+  // Fragments, good or bad.
+  uint64_t fragments;
+  // Datagrams put together.
+  uint64_t datagrams;
+  // Bytes of payload in those.
+  uint64_t bytes;
+  // Datagrams in progress.
+  uint64_t in_progress;
+  // Bytes of memory in use by them.
+  uint64_t memory_bytes;
+  // Fragments dropped on their own, by number of the reason.
+  uint64_t fragments_dropped[32];
+  // Datagrams given up, by number of the reason.
+  uint64_t datagrams_dropped[32];
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Fills in the settings that suit a host.
+//
+// # Safety
+//
+// `config` is valid for writing.
+void shunt_frag_defaults(struct shunt_frag_config *config);
+
+// Memory for as many shards as `config` says. Null: a setting cannot be. Never freed before its shards.
+//
+// # Safety
+//
+// `config` is valid for reading.
+struct shunt_frag_ledger *shunt_frag_ledger_new(const struct shunt_frag_config *config);
+
+// Frees the caller's hold on a ledger. Null does nothing.
+//
+// # Safety
+//
+// `ledger` came from `shunt_frag_ledger_new` and is not used again.
+void shunt_frag_ledger_free(struct shunt_frag_ledger *ledger);
+
+// A new shard. `secret`: 16 bytes, drawn at random for each shard.
+//
+// # Safety
+//
+// `ledger` came from `shunt_frag_ledger_new`; `secret` is valid for reading 16 bytes.
+struct shunt_frag_shard *shunt_frag_new(const struct shunt_frag_ledger *ledger,
+                                        const uint8_t *secret);
+
+// Frees a shard. What it holds is not released: call `shunt_frag_clear` first. Null does nothing.
+//
+// # Safety
+//
+// `shard` came from `shunt_frag_new` and is not used again.
+void shunt_frag_free(struct shunt_frag_shard *shard);
+
+// Takes in packets. `now_ns`: nanoseconds of a clock that does not go back.
+//
+// # Safety
+//
+// `shard` came from `shunt_frag_new`, `packets` are `count` valid packets, whose bytes stay as they are
+// until their buffer is released, and `sink` is valid.
+void shunt_frag_push(struct shunt_frag_shard *shard,
+                     const struct shunt_frag_packet *packets,
+                     size_t count,
+                     uint64_t now_ns,
+                     const struct shunt_frag_sink *sink);
+
+// Gives up datagrams that have taken too long, at most `most`. Answers when the next one's time ends;
+// `UINT64_MAX`: there is none.
+//
+// # Safety
+//
+// As `shunt_frag_push`.
+uint64_t shunt_frag_expire(struct shunt_frag_shard *shard,
+                           uint64_t now_ns,
+                           size_t most,
+                           const struct shunt_frag_sink *sink);
+
+// Gives up all datagrams in progress, and releases what they hold.
+//
+// # Safety
+//
+// As `shunt_frag_push`.
+void shunt_frag_clear(struct shunt_frag_shard *shard,
+                      uint64_t now_ns,
+                      const struct shunt_frag_sink *sink);
+
+// What a shard has seen and done.
+//
+// # Safety
+//
+// `shard` came from `shunt_frag_new`; `counters` is valid for writing.
+void shunt_frag_count(const struct shunt_frag_shard *shard, struct shunt_frag_counters *counters);
+
+// A reason in words; null: there is no reason of that number.
+const char *shunt_frag_reason(uint8_t number);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* SHUNT_FRAG_H */

@@ -1,0 +1,62 @@
+//! The header says what the library does, and a C program can use it.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn here() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).into()
+}
+
+/// `SHUNT_WRITE_HEADER=1 cargo test -p shunt-frag-c` writes it anew.
+#[test]
+fn the_header_is_current() {
+    let config = cbindgen::Config::from_file(here().join("cbindgen.toml")).expect("cbindgen.toml");
+    let made = cbindgen::Builder::new().with_src(here().join("src/lib.rs")).with_config(config);
+    let mut text = Vec::new();
+    made.generate().expect("the library's face can be said in C").write(&mut text);
+    let path = here().join("include/shunt_frag.h");
+    if std::env::var_os("SHUNT_WRITE_HEADER").is_some() {
+        std::fs::write(&path, &text).expect("the header can be written");
+    }
+    let there = std::fs::read(&path).unwrap_or_default();
+    assert!(
+        there == text,
+        "include/shunt_frag.h is old: SHUNT_WRITE_HEADER=1 cargo test -p shunt-frag-c"
+    );
+}
+
+/// Where cargo has put the static library: beside this test.
+fn library() -> Option<PathBuf> {
+    let test = std::env::current_exe().ok()?;
+    let found = test.ancestors().map(|dir| dir.join("libshunt_frag.a")).find(|path| path.exists());
+    found
+}
+
+#[test]
+fn a_program_in_c_can_use_it() {
+    let Some(library) = library() else {
+        println!("skipped: no libshunt_frag.a; `cargo build -p shunt-frag-c` makes it");
+        return;
+    };
+    let dir = tempfile::tempdir().expect("a directory");
+    let program = dir.path().join("defrag");
+    let built = Command::new("cc")
+        .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-I"])
+        .arg(here().join("include"))
+        .arg(here().join("examples/defrag.c"))
+        .arg(library)
+        .args(["-lpthread", "-ldl", "-lm", "-o"])
+        .arg(&program)
+        .output();
+    let built = match built {
+        Ok(built) => built,
+        Err(error) => {
+            println!("skipped: no C compiler: {error}");
+            return;
+        }
+    };
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let ran = Command::new(program).output().expect("the program runs");
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && said.contains("2 fragments, 35 bytes: perhaps"), "{said}");
+}
