@@ -28,8 +28,7 @@ fn the_header_is_current() {
 /// Where cargo has put the static library: beside this test.
 fn library() -> Option<PathBuf> {
     let test = std::env::current_exe().ok()?;
-    let found = test.ancestors().map(|dir| dir.join("libshunt_frag.a")).find(|path| path.exists());
-    found
+    test.ancestors().map(|dir| dir.join("libshunt_frag.a")).find(|path| path.exists())
 }
 
 #[test]

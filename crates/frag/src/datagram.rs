@@ -156,6 +156,9 @@ pub(crate) struct Node<B> {
     pub(crate) born: u32,
     /// When it began, nanoseconds.
     pub(crate) first_at: u64,
+    /// Hash of the key, by the table's key of that epoch.
+    pub(crate) hash: u64,
+    pub(crate) epoch: u32,
     pub(crate) head: Head,
     pub(crate) shelf: Shelf<B>,
 }
@@ -186,6 +189,8 @@ impl<B> Default for Node<B> {
             last_at: 0,
             born: 0,
             begun: 0,
+            hash: 0,
+            epoch: 0,
             used: 0,
             reserved: 0,
             received: 0,

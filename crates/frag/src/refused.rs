@@ -8,10 +8,15 @@ const WAYS: usize = 8;
 /// Time is kept in units of 2^18 ns, a quarter of a millisecond.
 const UNIT: u32 = 18;
 
+/// After so long without any, all are forgotten.
+const FORGOTTEN_NS: u64 = 4_000_000_000;
+
 /// A set-associative memory of hashes and when they were last seen.
 #[derive(Debug)]
 pub(crate) struct Refused {
     sets: Vec<[u64; WAYS]>,
+    /// When something was last added or came, nanoseconds.
+    last: Option<u64>,
 }
 
 impl Refused {
@@ -19,7 +24,7 @@ impl Refused {
     pub(crate) fn new(memory_bytes: u64) -> Self {
         let sets = (memory_bytes / (512 * WAYS as u64)).clamp(64, 8192);
         let sets = usize::try_from(sets).unwrap_or(64).next_power_of_two();
-        Self { sets: vec![[0; WAYS]; sets] }
+        Self { sets: vec![[0; WAYS]; sets], last: None }
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "times are compared modulo 2^32 units")]
@@ -42,6 +47,7 @@ impl Refused {
     }
 
     pub(crate) fn add(&mut self, hash: u64, now: u64) {
+        self.last = Some(now);
         let set = self.set(hash);
         let oldest = |set: &[u64; WAYS]| {
             (0..WAYS)
@@ -55,10 +61,16 @@ impl Refused {
     /// How long ago something came for a datagram that was refused, nanoseconds; `None`: it was not. It is
     /// remembered for as long as something comes within `life_ns`.
     pub(crate) fn came(&mut self, hash: u64, now: u64, life_ns: u64) -> Option<u64> {
+        // Without pressure there is nothing to look for.
+        if now.saturating_sub(self.last?) > FORGOTTEN_NS {
+            self.last = None;
+            return None;
+        }
         let set = self.set(hash);
         let entry = set.iter_mut().find(|entry| **entry != 0 && **entry >> 32 == hash >> 32)?;
         let age = Self::age(*entry, now);
         *entry = if age <= life_ns { Self::emit(hash, now) } else { 0 };
+        self.last = Some(now);
         Some(age)
     }
 

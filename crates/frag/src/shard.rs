@@ -117,12 +117,10 @@ impl<B> Shard<B> {
             // All headers at once: each alone would be waited for.
             let seen = next.clone().filter_map(|next| next.packet.first());
             std::hint::black_box(seen.fold(0, |all, byte| all ^ byte));
-            for next in next {
-                parsed.push(match wire::parse(next.packet, next.scope) {
-                    Ok(Packet::Fragment(fragment)) => Parsed::Fragment(self.table.ahead(fragment)),
-                    other => Parsed::Other(other),
-                });
-            }
+            parsed.extend(next.map(|next| match wire::parse(next.packet, next.scope) {
+                Ok(Packet::Fragment(fragment)) => Parsed::Fragment(self.table.ahead(fragment)),
+                other => Parsed::Other(other),
+            }));
             for (parsed, arrival) in parsed.iter().zip(&mut rest) {
                 match parsed {
                     Parsed::Fragment(ahead) => {

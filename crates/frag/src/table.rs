@@ -101,6 +101,8 @@ pub(crate) struct Table<B> {
     key: HashKey,
     /// The key before, while the index still has slots by it.
     old_key: Option<HashKey>,
+    /// Changes of key.
+    epoch: u32,
     index: Index,
     nodes: Slab<Node<B>>,
     blocks: Blocks,
@@ -128,6 +130,7 @@ impl<B> Table<B> {
             limits: limits.clone(),
             key,
             old_key: None,
+            epoch: 0,
             index: Index::new(),
             nodes: Slab::new(),
             blocks: Blocks::new(),
@@ -419,6 +422,7 @@ impl<B> Table<B> {
         let node = &mut self.nodes[n];
         node.begin(incoming.fragment.key, now, self.limits.overlap != Policy::Strict);
         node.reserved = need;
+        (node.hash, node.epoch) = (incoming.hash, self.epoch);
         node.source = source;
         node.born = self.sources[source].begun;
         node.begun = self.begun;
@@ -439,6 +443,7 @@ impl<B> Table<B> {
     fn change_key(&mut self) {
         let next = self.key.successor();
         self.old_key = Some(std::mem::replace(&mut self.key, next));
+        self.epoch = self.epoch.wrapping_add(1);
         self.index.begin_again();
         self.counters.resized += 1;
     }
@@ -670,9 +675,9 @@ impl<B> Table<B> {
     /// Takes a datagram out of everything, and gives back what it held.
     fn remove(&mut self, lease: &mut Lease, n: u32, why: Released, sink: &mut impl Sink<B>) {
         self.unlink(n);
-        let Self { index, nodes, key, old_key, blocks, .. } = self;
+        let Self { index, nodes, key, old_key, epoch, blocks, .. } = self;
         let node = &nodes[n];
-        let hash = key.hash(&node.key);
+        let hash = if node.epoch == *epoch { node.hash } else { key.hash(&node.key) };
         let old_hash = || old_key.as_ref().map_or(hash, |old| old.hash(&node.key));
         index.remove(hash, old_hash, n, |n| key.hash(&nodes[n].key));
         if old_key.is_some() && !index.is_moving() {
