@@ -7,6 +7,7 @@
 
 pub mod cpu;
 pub mod event;
+pub mod fragments;
 pub mod http;
 pub mod latency;
 pub mod memory;

@@ -1,0 +1,164 @@
+//! The named cases, byte for byte.
+
+use frag::{Config, Policy, Reason};
+use testkit::fragments::packet::checksum;
+use testkit::fragments::{Case, Family, Packet, cases};
+
+use crate::host::{Delivered, Host};
+
+/// The packet that the sender cut, as far as the fragments of a case tell.
+fn whole(case: &Case, payload: &[u8]) -> Vec<u8> {
+    let mut first = case
+        .fragments
+        .iter()
+        .find(|f| f.offset == 0 && f.payload.first() == payload.first())
+        .expect("a first fragment")
+        .clone();
+    // Whoever was marked "congestion experienced" marks the whole (RFC 3168 section 5.3).
+    first.tos |=
+        case.fragments.iter().map(|f| f.tos & 3).filter(|ecn| *ecn == 3).max().unwrap_or(0);
+    first.emit_whole(payload)
+}
+
+/// Bytes and how many of each: short enough to read.
+fn runs(bytes: &[u8]) -> String {
+    let runs = bytes.chunk_by(|a, b| a == b);
+    runs.map(|run| format!("{:02x}*{} ", run[0], run.len())).collect()
+}
+
+fn check(case: &Case, host: &Host) {
+    let name = case.name;
+    let out: Vec<&[u8]> = host.out.delivered.iter().map(|d| &d.packet[..]).collect();
+    let out = [out, host.out.whole.iter().map(|w| &w[..]).collect()].concat();
+    let expected: Vec<_> = case.payloads.iter().map(|payload| whole(case, payload)).collect();
+    assert_eq!(out.len(), expected.len(), "{name}: {:?}", host.shard.counters());
+    for (out, expected) in out.iter().zip(&expected) {
+        assert!(out == expected, "{name}: {} is not {}", runs(out), runs(expected));
+    }
+    host.out.delivered.iter().for_each(|delivered| check_header(name, delivered));
+}
+
+/// The same, of the bytes themselves and not by way of what wrote the fragments.
+fn check_header(name: &str, delivered: &Delivered) {
+    let packet = &delivered.packet;
+    let header = &packet[..delivered.header_len];
+    let length = |at: usize| usize::from(header[at]) << 8 | usize::from(header[at + 1]);
+    if header[0] >> 4 == 4 {
+        assert_eq!(checksum(header), 0, "{name}");
+        assert_eq!(length(2), packet.len(), "{name}");
+        assert_eq!((header[6] & !0x40, header[7]), (0, 0), "{name}: still a fragment");
+        assert_eq!(usize::from(header[0] & 15) * 4, header.len(), "{name}");
+        return;
+    }
+    assert_eq!(length(4), packet.len() - 40, "{name}");
+    let (mut next, mut at) = (header[6], 40);
+    while at < header.len() {
+        assert_ne!(next, 44, "{name}: still a fragment");
+        next = header[at];
+        at += 8 * (1 + usize::from(header[at + 1]));
+    }
+    assert!(next == 253 || next == 254, "{name}: {next} follows the headers");
+}
+
+fn each(config: &Config, push: impl Fn(&mut Host, &Case)) {
+    for case in cases() {
+        let mut host = Host::new(config);
+        // Frames are larger than packets.
+        host.frame = 2048;
+        push(&mut host, &case);
+        check(&case, &host);
+    }
+}
+
+#[test]
+fn each_case_ends_as_it_should() {
+    each(&Config::default(), |host, case| case.fragments.iter().for_each(|f| host.push(f)));
+}
+
+#[test]
+fn each_case_ends_the_same_without_copies_and_with_more_of_them() {
+    for copy_below in [0, 512] {
+        let config = Config { copy_below, fragments_max: 8192, ..Config::default() };
+        each(&config, |host, case| case.fragments.iter().for_each(|f| host.push(f)));
+    }
+}
+
+#[test]
+fn each_case_ends_the_same_in_bursts() {
+    each(&Config::default(), |host, case| host.push_burst(&case.fragments));
+}
+
+#[test]
+fn all_cases_at_once_do_not_meet() {
+    let all = cases();
+    let mut host = Host::new(&Config::default());
+    // "Identification 0" is the one that all cases may have.
+    let most = all.iter().map(|case| case.fragments.len()).max().unwrap_or(0);
+    for at in 0..most {
+        all.iter().filter_map(|case| case.fragments.get(at)).for_each(|f| host.push(f));
+    }
+    let expected: usize = all.iter().map(|case| case.payloads.len()).sum();
+    assert_eq!(host.out.delivered.len() + host.out.whole.len(), expected);
+}
+
+#[test]
+fn cases_without_overlaps_end_the_same_under_every_policy() {
+    let disputed = ["overlap", "teardrop", "lasts", "beyond", "below", "mf-ends", "other-data"];
+    for policy in Policy::ALL.iter().copied() {
+        let config = Config { overlap: policy, ..Config::default() };
+        for case in cases() {
+            if disputed.iter().any(|word| case.name.contains(word)) {
+                continue;
+            }
+            let mut host = Host::new(&config);
+            case.fragments.iter().for_each(|f| host.push(f));
+            let payloads: Vec<_> = host.payloads().iter().map(|p| p.to_vec()).collect();
+            let whole = host.out.whole.len();
+            assert_eq!(payloads.len() + whole, case.payloads.len(), "{} {policy:?}", case.name);
+            let same = whole == 1 || payloads == case.payloads;
+            assert!(same, "{} {policy:?}", case.name);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_delivered_is_counted_by_reason() {
+    let expected = [
+        ("v4-overlap-tail", Reason::Overlap),
+        ("v4-overlap-spans-two", Reason::Overlap),
+        ("v4-two-lasts-different-end-longer", Reason::EndConflict),
+        ("v4-data-beyond-last-end", Reason::EndConflict),
+        ("v4-last-below-seen-data", Reason::EndConflict),
+        ("v4-zero-length-last", Reason::Empty),
+        ("v4-nonmult8-mf-gap", Reason::Unaligned),
+        ("v4-ping-of-death", Reason::Oversize),
+        ("v4-total-65536-oversize", Reason::Oversize),
+        ("v4-ecn-notect-ce", Reason::Ecn),
+        ("v4-dup-first-10x", Reason::Duplicate),
+        ("v6-nested-fragment-header", Reason::Nested),
+        ("v6-first-frag-truncated-tcp-header", Reason::IncompleteHeader),
+    ];
+    let all = cases();
+    for (name, reason) in expected {
+        let case = all.iter().find(|case| case.name == name).expect("a case of that name");
+        let mut host = Host::new(&Config::default());
+        case.fragments.iter().for_each(|f| host.push(f));
+        let counters = host.shard.counters();
+        let n = counters.fragments(reason) + counters.datagrams(reason);
+        assert!(n > 0, "{name}: not for {reason:?}: {counters:?}");
+    }
+}
+
+#[test]
+fn the_largest_header_is_that_of_the_first_fragment() {
+    // 15 words of options in the first fragment, none in the last.
+    let mut packet = Packet::new(Family::V4, 9, (0..=255).collect());
+    packet.options = 40;
+    let mut host = Host::new(&Config::default());
+    let mut last = packet.fragment(128, 256);
+    last.options = 0;
+    host.push(&last);
+    host.push(&packet.fragment(0, 128));
+    assert_eq!(host.out.delivered[0].packet, packet.emit_whole(&packet.payload));
+    assert_eq!(host.out.delivered[0].header_len, 60);
+}

@@ -1,0 +1,4 @@
+//! Shards from outside: what goes in, what comes out, and that nothing stays behind.
+
+mod cases;
+mod host;
