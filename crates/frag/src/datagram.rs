@@ -82,6 +82,14 @@ impl Head {
         self.near.get(..len).unwrap_or(&self.far)
     }
 
+    /// Bytes of memory that [`Self::set`] would take.
+    #[inline]
+    pub(crate) fn growth(&self, fragment: &Fragment) -> u32 {
+        let len = fragment.header_len;
+        let far = fragment.offset == 0 && usize::from(len) > HEAD_BYTES && !self.is_there();
+        if far { u32::from(len) } else { 0 }
+    }
+
     pub(crate) fn set(&mut self, packet: &[u8], fragment: &Fragment) {
         let bytes = &packet[..usize::from(fragment.header_len)];
         match self.near.get_mut(..bytes.len()) {

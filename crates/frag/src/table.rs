@@ -265,7 +265,7 @@ impl<B> Table<B> {
             n if n != NONE && self.nodes[n].key == f.key => Some(n),
             _ => self.find(hash, &f.key),
         };
-        let n = match found.filter(|n| !self.give_up_stale(lease, *n, f, now, sink)) {
+        let n = match found.filter(|n| !self.give_up_late(lease, *n, now, sink)) {
             Some(n) => n,
             None => match self.admit(lease, &incoming, now, sink) {
                 Ok(n) => n,
@@ -321,19 +321,23 @@ impl<B> Table<B> {
         sink.release(incoming.buffer, Released::Delivered);
     }
 
-    /// Gives a datagram up whose identification has come round meanwhile. `true`: it did.
+    /// Gives a datagram up whose time is up, or whose identification has come round meanwhile. `true`:
+    /// it did.
     #[inline]
-    fn give_up_stale(
+    fn give_up_late(
         &mut self,
         lease: &mut Lease,
         n: u32,
-        f: &Fragment,
         now: u64,
         sink: &mut impl Sink<B>,
     ) -> bool {
         let node = &self.nodes[n];
+        if now >= self.next_end && self.ends_at(node) <= now {
+            self.time_out(lease, n, now, sink);
+            return true;
+        }
         // What is true of no source is seen without a look at them.
-        if self.begun.wrapping_sub(node.begun) < self.limits.reuse || f.key.is_v6() {
+        if self.begun.wrapping_sub(node.begun) < self.limits.reuse || node.key.is_v6() {
             return false;
         }
         if self.sources[node.source].begun.wrapping_sub(node.born) < self.limits.reuse {
@@ -362,6 +366,7 @@ impl<B> Table<B> {
             }
         }
         if self.nodes.used() >= self.limits.datagrams_max {
+            self.refused.add(incoming.hash, now);
             return Err(Reason::TooManyDatagrams);
         }
         let need = self.expected(incoming);
@@ -575,7 +580,7 @@ impl<B> Table<B> {
         } else {
             0
         };
-        let need = bytes + Node::<B>::places_cost(growth);
+        let need = bytes + Node::<B>::places_cost(growth) + node.head.growth(f);
         if !self.charge(lease, n, need, now, sink) {
             self.counters.fragments_lost += 1;
             return sink.release(buffer, Released::Dropped(Reason::EvictedYoung));
@@ -711,22 +716,30 @@ impl<B> Table<B> {
                 if n == NONE {
                     break;
                 }
-                let end = self.nodes[n].first_at.saturating_add(self.limits.timeout_ns[family]);
+                let end = self.ends_at(&self.nodes[n]);
                 if end > now || left == 0 {
                     next = next.min(end);
                     break;
                 }
                 left -= 1;
-                let seen = self.nodes[n].head.is_there();
-                if seen {
-                    self.notify(n, NoticeKind::TimeExceeded, sink);
-                }
-                let reason = if seen { Reason::Timeout } else { Reason::TimeoutNoFirst };
-                self.give_up(lease, n, reason, now, sink);
+                self.time_out(lease, n, now, sink);
             }
         }
         self.next_end = next;
         (next != u64::MAX).then_some(next)
+    }
+
+    fn ends_at(&self, node: &Node<B>) -> u64 {
+        node.first_at.saturating_add(self.limits.timeout_ns[usize::from(node.key.is_v6())])
+    }
+
+    fn time_out(&mut self, lease: &mut Lease, n: u32, now: u64, sink: &mut impl Sink<B>) {
+        let seen = self.nodes[n].head.is_there();
+        if seen {
+            self.notify(n, NoticeKind::TimeExceeded, sink);
+        }
+        let reason = if seen { Reason::Timeout } else { Reason::TimeoutNoFirst };
+        self.give_up(lease, n, reason, now, sink);
     }
 
     /// Gives up everything.
@@ -739,10 +752,8 @@ impl<B> Table<B> {
     }
 
     fn link(&mut self, n: u32) {
-        let (family, source, first_at) = {
-            let node = &self.nodes[n];
-            (usize::from(node.key.is_v6()), node.source, node.first_at)
-        };
+        let node = &self.nodes[n];
+        let (family, source) = (usize::from(node.key.is_v6()), node.source);
         let before = self.ages[family].youngest;
         self.ages[family].youngest = n;
         if before == NONE {
@@ -762,7 +773,7 @@ impl<B> Table<B> {
         node.younger = NONE;
         node.source_older = of_source;
         node.source_younger = NONE;
-        let end = first_at.saturating_add(self.limits.timeout_ns[family]);
+        let end = self.ends_at(&self.nodes[n]);
         self.next_end = self.next_end.min(end);
     }
 

@@ -9,38 +9,38 @@ use frag::{
 };
 use testkit::fragments::Packet;
 
-pub const MS: u64 = 1_000_000;
-pub const SECOND: u64 = 1000 * MS;
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1000 * MS;
 
 /// A packet, which is its own buffer.
-pub type Buffer = Rc<Vec<u8>>;
+pub(crate) type Buffer = Rc<Vec<u8>>;
 
 /// A datagram that came out.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Delivered {
-    pub key: Key,
+pub(crate) struct Delivered {
+    pub(crate) key: Key,
     /// Header and payload.
-    pub packet: Vec<u8>,
-    pub header_len: usize,
-    pub fragments: u16,
+    pub(crate) packet: Vec<u8>,
+    pub(crate) header_len: usize,
+    pub(crate) fragments: u16,
 }
 
 impl Delivered {
-    pub fn payload(&self) -> &[u8] {
+    pub(crate) fn payload(&self) -> &[u8] {
         &self.packet[self.header_len..]
     }
 }
 
 /// All that a shard has said.
 #[derive(Debug, Default)]
-pub struct Out {
-    pub delivered: Vec<Delivered>,
-    pub whole: Vec<Vec<u8>>,
-    pub released: Vec<Released>,
+pub(crate) struct Out {
+    pub(crate) delivered: Vec<Delivered>,
+    pub(crate) whole: Vec<Vec<u8>>,
+    pub(crate) released: Vec<Released>,
     /// The header and what can be quoted behind it.
-    pub notices: Vec<(NoticeKind, Vec<u8>, Vec<u8>)>,
+    pub(crate) notices: Vec<(NoticeKind, Vec<u8>, Vec<u8>)>,
     /// Buffers that came back, packets that are no fragments among them.
-    pub returned: u64,
+    pub(crate) returned: u64,
 }
 
 impl<B: AsRef<Vec<u8>>> Sink<B> for Out {
@@ -81,29 +81,29 @@ impl<B: AsRef<Vec<u8>>> Sink<B> for Out {
 }
 
 /// A shard alone with its ledger.
-pub struct Host {
-    pub shard: Shard<Buffer>,
-    pub out: Out,
-    pub now: u64,
+pub(crate) struct Host {
+    pub(crate) shard: Shard<Buffer>,
+    pub(crate) out: Out,
+    pub(crate) now: u64,
     /// What each packet's buffer costs beside its bytes.
-    pub frame: u32,
+    pub(crate) frame: u32,
     ledger: Arc<Ledger>,
     handed: u64,
 }
 
 impl Host {
-    pub fn new(config: &Config) -> Self {
+    pub(crate) fn new(config: &Config) -> Self {
         let limits = config.limits().expect("settings that can be");
         let ledger = Ledger::of(&limits);
         let shard = Shard::new(&limits, &ledger, HashKey::new([7, 11]));
         Self { shard, out: Out::default(), now: SECOND, frame: 0, ledger, handed: 0 }
     }
 
-    pub fn push(&mut self, packet: &Packet) {
+    pub(crate) fn push(&mut self, packet: &Packet) {
         self.push_bytes(packet.emit());
     }
 
-    pub fn push_bytes(&mut self, bytes: Vec<u8>) {
+    pub(crate) fn push_bytes(&mut self, bytes: Vec<u8>) {
         let buffer = Rc::new(bytes);
         let mut arrival = Arrival::new(&buffer, Rc::clone(&buffer));
         arrival.cost += self.frame;
@@ -112,7 +112,7 @@ impl Host {
         self.check();
     }
 
-    pub fn push_burst(&mut self, packets: &[Packet]) {
+    pub(crate) fn push_burst(&mut self, packets: &[Packet]) {
         let buffers: Vec<Buffer> = packets.iter().map(|packet| Rc::new(packet.emit())).collect();
         let mut arrivals = buffers.iter().map(|b| Arrival::new(b, Rc::clone(b))).collect();
         self.shard.push_burst(&mut arrivals, self.now, &mut self.out);
@@ -121,15 +121,15 @@ impl Host {
         self.check();
     }
 
-    pub fn expire(&mut self) -> Option<u64> {
+    pub(crate) fn expire(&mut self) -> Option<u64> {
         self.shard.expire(self.now, usize::MAX, &mut self.out)
     }
 
-    pub fn gauges(&self) -> Gauges {
+    pub(crate) fn gauges(&self) -> Gauges {
         self.shard.gauges()
     }
 
-    pub fn payloads(&self) -> Vec<&[u8]> {
+    pub(crate) fn payloads(&self) -> Vec<&[u8]> {
         self.out.delivered.iter().map(Delivered::payload).collect()
     }
 
@@ -142,7 +142,7 @@ impl Host {
     }
 
     /// That all is as it was in the beginning.
-    pub fn check_empty(&self) {
+    pub(crate) fn check_empty(&self) {
         let Gauges { datagrams, memory_bytes, committed_bytes, blocks, .. } = self.gauges();
         assert_eq!((datagrams, memory_bytes, committed_bytes, blocks), (0, 0, 0, 0));
         assert_eq!(self.out.returned, self.handed, "buffers that came back");

@@ -2,3 +2,5 @@
 
 mod cases;
 mod host;
+mod memory;
+mod times;

@@ -1,0 +1,168 @@
+//! The budget: never more, whatever comes, and all of it back.
+
+use std::rc::Rc;
+
+use frag::{Arrival, Config, HashKey, Ledger, Reason, Released, Shard};
+use testkit::fragments::{Cut, Family, ORDERS, Order, Packet, Random, cut};
+
+use crate::host::{Buffer, Host, MS, Out, SECOND};
+
+/// Fragments of a datagram, in some order.
+fn push_all(host: &mut Host, whole: &Packet, cuts: &[Cut]) {
+    cuts.iter().for_each(|cut| host.push(&whole.fragment(cut.at, cut.end)));
+}
+
+#[test]
+fn two_shards_never_hold_more_than_the_limit() {
+    let limits =
+        Config { memory_bytes: 1 << 20, shards: 2, ..Config::default() }.limits().expect("right");
+    let ledger = Ledger::of(&limits);
+    let mut shards =
+        [1, 2].map(|secret| Shard::<Buffer>::new(&limits, &ledger, HashKey::new([secret, 9])));
+    let (mut out, mut most) = (Out::default(), 0);
+    // Until something is complete, each is expected to be of the largest size.
+    let small = Packet::new(Family::V4, 0, vec![0; 16]);
+    for shard in &mut shards {
+        for cut in cut(16, 8) {
+            let bytes = Rc::new(small.fragment(cut.at, cut.end).emit());
+            shard.push(Arrival::new(&bytes, Rc::clone(&bytes)), SECOND, &mut out);
+        }
+    }
+    let bytes: Buffer = Rc::new(Packet::new(Family::V4, 0, vec![0; 1480]).fragment(0, 1000).emit());
+    for n in 0..100_000u32 {
+        let mut packet = Vec::clone(&bytes);
+        packet[12..20].copy_from_slice(&u64::from(n).to_be_bytes());
+        let arrival = Arrival { packet: &packet, buffer: Rc::clone(&bytes), cost: 2304, scope: 0 };
+        // One after the other, then both.
+        let of = if n < 30_000 { 0 } else { n as usize % 2 };
+        shards[of].push(arrival, SECOND + u64::from(n) * 700, &mut out);
+        let gauges = [shards[0].gauges(), shards[1].gauges()];
+        let held: u64 = gauges.iter().map(|g| g.memory_bytes).sum();
+        let leased: u64 = gauges.iter().map(|g| g.leased_bytes).sum();
+        assert!(held <= leased && leased + ledger.left() == 1 << 20, "{held} of {leased}");
+        most = held.max(most);
+    }
+    assert!(most > 700 << 10, "only {most} bytes were ever in use");
+    drop(shards);
+    assert_eq!(ledger.left(), 1 << 20);
+    assert_eq!(Rc::strong_count(&bytes), 1, "buffers that never came back");
+}
+
+#[test]
+fn a_shard_without_memory_refuses_and_recovers() {
+    let mut host = Host::new(&Config { memory_bytes: 64 << 10, ..Config::default() });
+    host.frame = 2048;
+    for id in 0..100 {
+        host.push(&Packet::new(Family::V4, id, vec![1; 3000]).fragment(0, 1480));
+    }
+    let counters = host.shard.counters();
+    let refused = counters.fragments(Reason::NoMemory) + counters.fragments(Reason::NoShare);
+    let begun = u64::from(host.gauges().datagrams);
+    assert!(refused > 50 && begun > 0, "{counters:?}");
+    assert_eq!(begun + refused, 100);
+    host.now += 30 * SECOND;
+    assert_eq!(host.expire(), None);
+    host.check_empty();
+    let whole = Packet::new(Family::V4, 200, vec![1; 3000]);
+    push_all(&mut host, &whole, &cut(3000, 1480));
+    assert_eq!(host.payloads(), [&whole.payload[..]]);
+}
+
+#[test]
+fn eight_bytes_do_not_pin_a_frame() {
+    let mut host = Host::new(&Config::default());
+    host.frame = 2048;
+    let whole = Packet::new(Family::V4, 1, vec![7; 800]);
+    push_all(&mut host, &whole, &cut(800, 8)[..99]);
+    assert_eq!(host.out.released, vec![Released::Copied; 99]);
+    let gauges = host.gauges();
+    assert_eq!(gauges.blocks, 2);
+    assert!(gauges.memory_bytes < 99 * 100, "{} bytes for 99 times 8", gauges.memory_bytes);
+    host.push(&whole.fragment(792, 800));
+    assert_eq!(host.payloads(), [&whole.payload[..]]);
+    host.check_empty();
+}
+
+#[test]
+fn a_frame_is_charged_at_its_true_size() {
+    let mut host = Host::new(&Config { copy_below: 0, ..Config::default() });
+    host.frame = 2048;
+    let whole = Packet::new(Family::V4, 1, vec![7; 800]);
+    push_all(&mut host, &whole, &cut(800, 8)[..50]);
+    assert!(host.gauges().memory_bytes > 50 * 2048);
+}
+
+/// The header of the first fragment is kept apart, and may be most of its packet.
+#[test]
+fn a_long_header_is_paid_for() {
+    let mut host = Host::new(&Config::default());
+    let mut whole = Packet::new(Family::V6, 1, vec![7; 16]);
+    whole.extensions = vec![60; 16];
+    let short = Packet { extensions: Vec::new(), ..whole.clone() };
+    host.frame = 2048;
+    host.push(&whole.fragment(0, 8));
+    let with = host.gauges().memory_bytes;
+    host.push(&Packet { id: 2, ..short }.fragment(0, 8));
+    let without = host.gauges().memory_bytes - with;
+    assert!(with >= without + 128, "{with} bytes with 128 bytes of header, {without} without");
+    host.push(&whole.fragment(8, 16));
+    assert_eq!(host.out.delivered[0].packet, whole.emit_whole(&[7; 16]));
+}
+
+#[test]
+fn the_smallest_fragments_in_any_order_make_a_datagram() {
+    let mut random = Random::new(1);
+    for order in ORDERS {
+        let mut host = Host::new(&Config { fragments_max: 8192, ..Config::default() });
+        host.frame = 2048;
+        let whole =
+            Packet::new(Family::V4, 1, (0..65_515u32).map(|n| n.to_le_bytes()[0]).collect());
+        push_all(&mut host, &whole, &order.of(&cut(65_515, 8), &mut random));
+        assert!(host.payloads() == [&whole.payload[..]], "{order:?}");
+        host.check_empty();
+    }
+}
+
+#[test]
+fn a_datagram_of_too_many_fragments_is_given_up_and_stays_so() {
+    let mut random = Random::new(1);
+    let whole = Packet::new(Family::V4, 1, vec![7; 65_512]);
+    let whole_v6 = Packet { family: Family::V6, ..whole.clone() };
+    for (packet, order) in [(whole, Order::Straight), (whole_v6, Order::Shuffled)] {
+        let mut host = Host::new(&Config::default());
+        host.frame = 2048;
+        push_all(&mut host, &packet, &order.of(&cut(65_512, 8), &mut random));
+        let counters = host.shard.counters();
+        assert_eq!(counters.datagrams(Reason::TooMany), 1, "{counters:?}");
+        assert!(counters.fragments(Reason::Refused) > 5000, "{counters:?}");
+        host.check_empty();
+    }
+}
+
+/// Whatever overlaps at any time: gone at once, and what comes after begins at nothing.
+#[test]
+fn the_smallest_fragments_with_overlaps_hold_nothing() {
+    let mut host = Host::new(&Config { fragments_max: 8192, ..Config::default() });
+    let whole = Packet::new(Family::V4, 1, vec![7; 65_512]);
+    let mut random = Random::new(2);
+    let mut cuts = Order::Shuffled.of(&cut(65_512, 8)[..8000], &mut random);
+    cuts.push(Cut { at: cuts[0].at, end: cuts[0].at + 16 });
+    push_all(&mut host, &whole, &cuts);
+    assert_eq!(host.shard.counters().datagrams(Reason::Overlap), 1);
+    host.check_empty();
+}
+
+#[test]
+fn no_more_datagrams_than_allowed_and_what_was_refused_stays_so() {
+    let mut host = Host::new(&Config { datagrams_max: 10, ..Config::default() });
+    let packet = |id| Packet::new(Family::V6, id, vec![7; 24]);
+    (0..20).for_each(|id| host.push(&packet(id).fragment(0, 8)));
+    assert_eq!(host.gauges().datagrams, 10);
+    assert_eq!(host.shard.counters().fragments(Reason::TooManyDatagrams), 10);
+    (0..10).for_each(|id| push_all(&mut host, &packet(id), &cut(24, 8)[1..]));
+    assert_eq!(host.out.delivered.len(), 10);
+    host.now += MS;
+    (10..20).for_each(|id| push_all(&mut host, &packet(id), &cut(24, 8)[1..]));
+    assert_eq!(host.shard.counters().fragments(Reason::Refused), 20);
+    host.check_empty();
+}

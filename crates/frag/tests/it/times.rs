@@ -1,0 +1,176 @@
+//! What time does: datagrams that take too long, and identifications that come round.
+
+use std::collections::HashMap;
+
+use frag::{Config, NoticeKind, Reason, Released};
+use testkit::fragments::{Family, Packet, Random};
+
+use crate::host::{Host, MS, SECOND};
+
+const V4_TIMEOUT: u64 = 30 * SECOND;
+const V6_TIMEOUT: u64 = 60 * SECOND;
+
+fn packet(family: Family, id: u32, letter: u8) -> Packet {
+    Packet::new(family, id, vec![letter; 300])
+}
+
+fn timeout(family: Family) -> u64 {
+    if family == Family::V4 { V4_TIMEOUT } else { V6_TIMEOUT }
+}
+
+#[test]
+fn a_datagram_that_takes_too_long_is_reported_with_its_first_fragment() {
+    for (family, copy_below) in
+        [(Family::V4, 0), (Family::V4, 512), (Family::V6, 0), (Family::V6, 512)]
+    {
+        let mut host = Host::new(&Config { copy_below, ..Config::default() });
+        host.frame = 2048;
+        let began = host.now;
+        let whole = packet(family, 1, b'a');
+        host.push(&whole.fragment(0, 152));
+        assert_eq!(host.expire(), Some(began + timeout(family)));
+        host.now = began + timeout(family) - 1;
+        assert_eq!(host.expire(), Some(began + timeout(family)));
+        assert_eq!(host.gauges().datagrams, 1);
+        host.now += 1;
+        assert_eq!(host.expire(), None);
+        host.check_empty();
+        assert_eq!(host.shard.counters().datagrams(Reason::Timeout), 1);
+        assert_eq!(host.shard.counters().fragments_lost, 1);
+        let [(kind, header, quote)] = &host.out.notices[..] else {
+            panic!("{} messages", host.out.notices.len())
+        };
+        assert_eq!(*kind, NoticeKind::TimeExceeded);
+        let bytes = whole.fragment(0, 152).emit();
+        assert_eq!(*header, bytes[..header.len()]);
+        assert!(quote.ends_with(&[b'a'; 152]));
+    }
+}
+
+#[test]
+fn nobody_is_told_of_a_datagram_whose_first_fragment_never_came() {
+    for family in [Family::V4, Family::V6] {
+        let mut host = Host::new(&Config::default());
+        host.push(&packet(family, 1, b'a').fragment(152, 300));
+        host.now += timeout(family);
+        assert_eq!(host.expire(), None);
+        host.check_empty();
+        assert_eq!(host.shard.counters().datagrams(Reason::TimeoutNoFirst), 1);
+        assert!(host.out.notices.is_empty());
+    }
+}
+
+#[test]
+fn the_rest_must_come_before_the_time_is_up() {
+    for family in [Family::V4, Family::V6] {
+        let mut host = Host::new(&Config::default());
+        let whole = packet(family, 1, b'a');
+        host.push(&whole.fragment(0, 152));
+        host.now += timeout(family) - MS;
+        host.push(&whole.fragment(152, 300));
+        assert_eq!(host.payloads(), [&whole.payload[..]]);
+        host.push(&whole.fragment(0, 152));
+        host.now += timeout(family) + MS;
+        host.push(&whole.fragment(152, 300));
+        assert_eq!(host.out.delivered.len(), 1);
+        assert_eq!(host.gauges().datagrams, 1, "what came too late begins a datagram");
+    }
+}
+
+/// A call lets only some go; the others' time is up all the same.
+#[test]
+fn what_is_too_late_stays_too_late_when_many_are() {
+    let mut host = Host::new(&Config::default());
+    for id in 0..100 {
+        host.push(&packet(Family::V4, id, b'a').fragment(0, 152));
+    }
+    host.now += V4_TIMEOUT;
+    for id in (0..100).rev() {
+        host.push(&packet(Family::V4, id, b'a').fragment(152, 300));
+    }
+    assert_eq!(host.out.delivered.len(), 0);
+    assert_eq!(host.shard.counters().datagrams(Reason::Timeout), 100);
+    assert_eq!(host.out.notices.len(), 100);
+}
+
+#[test]
+fn one_call_lets_only_some_go() {
+    let mut host = Host::new(&Config::default());
+    for id in 0..100 {
+        host.push(&packet(Family::V4, id, b'a').fragment(0, 152));
+    }
+    host.now += V4_TIMEOUT;
+    let next = host.shard.expire(host.now, 30, &mut host.out);
+    assert_eq!((host.gauges().datagrams, next), (70, Some(host.now)));
+    let released = host.out.released.iter().filter(|r| **r == Released::Dropped(Reason::Timeout));
+    assert_eq!(released.count(), 30);
+}
+
+#[test]
+fn fragments_on_the_way_do_not_prolong_the_time() {
+    for family in [Family::V4, Family::V6] {
+        let mut host = Host::new(&Config::default());
+        let whole = packet(family, 1, b'a');
+        let began = host.now;
+        for at in [0, 64, 128, 192] {
+            host.push(&whole.fragment(at, at + 64));
+            assert_eq!(
+                host.expire(),
+                (at < 192).then_some(began + timeout(family)).or(
+                    // The fourth came when the time was up, and began the next.
+                    Some(host.now + timeout(family))
+                )
+            );
+            host.now += timeout(family) / 3;
+        }
+        assert_eq!(host.shard.counters().datagrams(Reason::Timeout), 1);
+        assert!(host.out.delivered.is_empty());
+    }
+}
+
+#[test]
+fn a_duplicate_costs_and_prolongs_nothing() {
+    let mut host = Host::new(&Config::default());
+    let first = packet(Family::V4, 1, b'a').fragment(0, 152);
+    host.push(&first);
+    let (before, ends) = (host.gauges(), host.expire());
+    for _ in 0..1000 {
+        host.now += MS;
+        host.push(&first);
+    }
+    assert_eq!((host.gauges(), host.expire()), (before, ends));
+    assert_eq!(host.shard.counters().fragments(Reason::Duplicate), 1000);
+    host.push(&packet(Family::V4, 1, b'a').fragment(152, 300));
+    assert_eq!(host.out.delivered[0].fragments, 2);
+}
+
+/// The identifications of one source come round more than once before any time is up, and some fragments
+/// are lost on the way.
+#[test]
+fn an_identification_that_comes_round_joins_no_two_datagrams() {
+    let mut host = Host::new(&Config { copy_below: 0, ..Config::default() });
+    let mut random = Random::new(5);
+    let (mut sent, mut mixed) = (0u32, 0);
+    let mut lost = HashMap::new();
+    for n in 0..200_000u32 {
+        let generation = u8::try_from(n >> 16).expect("four rounds") + b'a';
+        let whole = Packet::new(Family::V4, n & 0xffff, vec![generation; 16]);
+        let loses = random.below(100);
+        if loses != 0 {
+            host.push(&whole.fragment(0, 8));
+        }
+        if loses != 1 {
+            host.push(&whole.fragment(8, 16));
+        }
+        sent += 1;
+        *lost.entry(loses < 2).or_insert(0u32) += 1;
+        for delivered in host.out.delivered.drain(..) {
+            mixed += u32::from(delivered.payload().iter().any(|b| *b != delivered.payload()[0]));
+        }
+    }
+    assert_eq!(mixed, 0);
+    let counters = host.shard.counters();
+    let stale = counters.datagrams(Reason::Stale);
+    assert!(stale > 1000, "{stale} of {sent} were of an earlier round");
+    assert_eq!(counters.datagrams, u64::from(lost[&false]), "whoever lost nothing was delivered");
+}
