@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, SettingOptions};
+use crate::defrag::{self, DefragArguments};
 use crate::{doctor, man, run, stat, top};
 
 const EXIT_OK: u8 = 0;
@@ -52,6 +53,16 @@ Examples:
   shunt stat --pid 4711 --watch  one process, every 2 seconds
   sudo shunt stat --dir /dev/shm/shunt-1000     those of user 1000
   shunt stat --json | jq '.connections[] | select(.mode == \"TCP\") | .reason_words'";
+
+pub(crate) const EXAMPLES_DEFRAG: &str = "\
+Examples:
+  shunt defrag in.pcap out.pcap
+  shunt defrag --tunnels in.pcapng out.pcapng          fragments inside of VXLAN, GTP-U, GRE too
+  tcpdump -w - -s 0 | shunt defrag - - | tshark -r -   as they come
+  shunt defrag --policy linux in.pcap seen-by-linux.pcap
+  shunt defrag --json in.pcap out.pcap | jq .dropped
+
+A SIZE is a number of bytes or ends in K, M or G.";
 
 /// TCP between programs on one host, through shared memory.
 #[derive(Debug, Parser)]
@@ -112,6 +123,21 @@ enum Command {
         override_usage = "shunt top [OPTIONS]"
     )]
     Top(TopArguments),
+    /// Put the IP fragments of a capture together
+    #[command(
+        long_about = "Put the IPv4 and IPv6 fragments of a capture together.\n\n\
+            INPUT and OUTPUT are pcap or pcapng, from any kind of link that carries IP: Ethernet with \
+            VLANs, Linux cooked, raw IP, loopback, PPP. \
+            Packets that are no fragments pass through as they are, in their order and with their time. A \
+            datagram is written with the link's header of its first fragment and the time of the fragment \
+            that completed it. Fragments of different VLANs, interfaces or tunnels never meet. Memory is \
+            bounded whatever the size of the capture. What was done is told on standard error.\n\n\
+            A datagram that would not fit into its tunnel any more (65535 bytes) is left as its fragments \
+            came, and counted.",
+        override_usage = "shunt defrag [OPTIONS] INPUT OUTPUT",
+        after_help = EXAMPLES_DEFRAG
+    )]
+    Defrag(DefragArguments),
     /// Write the manual pages
     #[command(hide = true)]
     Man {
@@ -247,6 +273,7 @@ fn perform(command: Command) -> Result<u8, (u8, anyhow::Error)> {
             let dir = arguments.place.dir().map_err(failed)?;
             top::run(dir.as_deref(), interval).map(|()| EXIT_OK).map_err(failed)
         }
+        Command::Defrag(arguments) => defrag::defrag(&arguments),
         Command::Man { dir } => man::write(&dir).map(|()| EXIT_OK).map_err(failed),
     }
 }

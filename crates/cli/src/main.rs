@@ -11,6 +11,7 @@
 
 mod commands;
 mod config;
+mod defrag;
 mod doctor;
 mod elf;
 mod man;

@@ -34,6 +34,11 @@ const STAT_EXIT: &[(&str, &str)] = &[
     ("1", "the board cannot be read"),
     ("2", "wrong usage"),
 ];
+const DEFRAG_EXIT: &[(&str, &str)] = &[
+    ("0", "all of the input was read and all of the output written"),
+    ("1", "the input was damaged from some byte on, which is told; what could be read is written"),
+    ("2", "wrong usage, or a file that cannot be opened or written or is no capture"),
+];
 const MAIN_EXIT: &[(&str, &str)] = &[
     ("0", "success"),
     ("1", "failure"),
@@ -88,6 +93,24 @@ const JSON_FIELDS: &[(&str, &str)] = &[
     ),
     ("  rx_buffer_bytes, rx_buffer_used_bytes", "buffer that the peer writes to"),
     ("listeners", "port, slot, pid, uid, program: one object for each port listened on"),
+];
+
+const DEFRAG_FIELDS: &[(&str, &str)] = &[
+    ("version", "version of this format (1); keys are added, never changed"),
+    ("bytes, packets", "read from the input"),
+    ("packets_written", "written to the output"),
+    ("fragments, datagrams", "fragments that came, and datagrams that they made"),
+    ("datagrams_incomplete", "not complete when the input ended"),
+    ("fragments_kept", "written as they came because of --keep-incomplete or of their tunnel"),
+    ("fragments_too_long", "of datagrams that would not fit into their tunnel; left as they came"),
+    ("packets_cut", "recorded without their end (snap length); passed through"),
+    ("packets_malformed", "with an IP header that makes no sense; passed through"),
+    ("packets_unknown_link", "of link types that are not known; passed through"),
+    (
+        "dropped",
+        "reason, words, fragments, datagrams: why fragments were dropped on their own, or datagrams",
+    ),
+    ("damage", "byte, packet, words: where the input stopped making sense, and how; or null"),
 ];
 
 fn entries(from: &[(&str, &str)]) -> Vec<Entry> {
@@ -158,7 +181,7 @@ fn verbatim(roff: &mut Roff, title: &str, text: &str) {
 }
 
 fn see_also(roff: &mut Roff, own: &str) {
-    let pages = ["shunt", "shunt-run", "shunt-doctor", "shunt-stat", "shunt-top"];
+    let pages = ["shunt", "shunt-run", "shunt-doctor", "shunt-stat", "shunt-top", "shunt-defrag"];
     let others = pages.iter().filter(|page| **page != own).map(|page| format!("{page}(1)"));
     let others: Vec<String> = others.chain(["ld.so(8)".into(), "ss(8)".into()]).collect();
     roff.control("SH", ["SEE ALSO"]);
@@ -200,15 +223,20 @@ fn more_sections(roff: &mut Roff, name: &str) {
         "shunt-doctor" => (Some(commands::EXAMPLES_DOCTOR), DOCTOR_EXIT),
         "shunt-stat" => (Some(commands::EXAMPLES_STAT), STAT_EXIT),
         "shunt-top" => (None, STAT_EXIT),
+        "shunt-defrag" => (Some(commands::EXAMPLES_DEFRAG), DEFRAG_EXIT),
         _ => (Some(commands::EXAMPLES), MAIN_EXIT),
     };
     if name == "shunt-stat" {
         section(roff, "JSON", entries(JSON_FIELDS));
         section(roff, "REASONS FOR TCP", reasons());
     }
-    let looks = matches!(name, "shunt-stat" | "shunt-top");
-    section(roff, "ENVIRONMENT", if looks { environment_of_viewers() } else { environment() });
-    section(roff, "FILES", files());
+    if name == "shunt-defrag" {
+        section(roff, "JSON", entries(DEFRAG_FIELDS));
+    } else {
+        let looks = matches!(name, "shunt-stat" | "shunt-top");
+        section(roff, "ENVIRONMENT", if looks { environment_of_viewers() } else { environment() });
+        section(roff, "FILES", files());
+    }
     section(roff, "EXIT STATUS", entries(exit));
     if let Some(examples) = examples {
         verbatim(roff, "EXAMPLES", examples.strip_prefix("Examples:\n").unwrap_or(examples));
@@ -257,12 +285,22 @@ mod tests {
     #[test]
     fn each_page_has_its_sections() {
         for (name, text) in pages().unwrap() {
-            for title in ["NAME", "SYNOPSIS", "OPTIONS", "ENVIRONMENT", "FILES", "EXIT STATUS"] {
+            // It reads nothing but its input.
+            let middle =
+                if name == "shunt-defrag.1" { ["JSON"; 2] } else { ["ENVIRONMENT", "FILES"] };
+            for title in ["NAME", "SYNOPSIS", "OPTIONS", "EXIT STATUS"].iter().chain(&middle) {
                 let heading = [format!(".SH {title}\n"), format!(".SH \"{title}\"\n")];
                 assert!(heading.iter().any(|h| text.contains(h)), "{name}: {title}");
             }
             assert!(!text.contains("man DIR"), "{name} has a hidden command");
         }
+    }
+
+    #[test]
+    fn each_field_of_the_summary_is_in_the_manual() {
+        let documented: BTreeSet<&str> =
+            DEFRAG_FIELDS.iter().flat_map(|(names, _)| names.split(", ")).collect();
+        assert_eq!(documented, crate::defrag::tests::fields().iter().map(|f| &**f).collect());
     }
 
     /// Names of the fields in the manual, by the array that they belong to.

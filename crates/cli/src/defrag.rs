@@ -1,0 +1,282 @@
+//! `shunt defrag`: what its options mean, and what it says.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use engine::defrag::{Config, Error, Options, Policy, Report, run};
+use serde_json::{Value, json};
+
+use crate::table;
+
+/// All of it was read and written.
+const EXIT_OK: u8 = 0;
+/// The input was damaged; what could be read is written.
+const EXIT_DAMAGED: u8 = 1;
+const EXIT_USAGE: u8 = 2;
+
+const STDIO: &str = "-";
+/// Smaller files are done before a person could look.
+const PROGRESS_BYTES: u64 = 64 << 20;
+const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
+
+#[derive(Args, Debug)]
+pub(crate) struct DefragArguments {
+    /// The capture to read, pcap or pcapng; - is standard input
+    input: PathBuf,
+    /// The capture to write, .pcap or .pcapng; other names have the format of INPUT; - is standard output
+    output: PathBuf,
+    /// Print a JSON object to standard output; to standard error if OUTPUT is -
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    rules: Rules,
+}
+
+/// How fragments are put together.
+#[derive(Args, Debug)]
+pub(crate) struct Rules {
+    /// Also put together what is fragmented inside of GRE, VXLAN, GTP-U and IP-in-IP tunnels, up to 4 deep
+    #[arg(long)]
+    tunnels: bool,
+    /// Write fragments that make no datagram as they came, instead of dropping them
+    #[arg(long)]
+    keep_incomplete: bool,
+    /// Whose bytes count where fragments overlap; strict: nobody's, the datagram is dropped
+    #[arg(long, value_name = "POLICY", default_value = "strict", value_parser = policies())]
+    policy: String,
+    /// Memory for fragments that wait for others, at least 64K
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
+    memory: u64,
+    /// How long an IPv4 datagram may take from its first fragment on, seconds of the capture's time
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
+    timeout: u64,
+    /// The same for IPv6
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    timeout6: u64,
+    /// Most fragments of one datagram, 2 to 8192
+    #[arg(long, value_name = "N", default_value_t = Config::default().fragments_max, value_parser = clap::value_parser!(u16).range(2..=8192))]
+    max_fragments: u16,
+    /// Fewest bytes of payload in a fragment that is not the last, at most 1280; smaller ones are dropped
+    #[arg(long, value_name = "BYTES", default_value_t = Config::default().fragment_min, value_parser = clap::value_parser!(u16).range(..=1280))]
+    min_fragment: u16,
+}
+
+impl Rules {
+    pub(crate) fn options(&self) -> Options {
+        let policy = Policy::ALL.iter().find(|policy| policy.name() == self.policy);
+        let config = Config {
+            memory_bytes: self.memory,
+            fragments_max: self.max_fragments,
+            fragment_min: self.min_fragment,
+            timeout_v4_ns: self.timeout,
+            timeout_v6_ns: self.timeout6,
+            overlap: policy.copied().unwrap_or_default(),
+            ..Config::default()
+        };
+        Options { config, tunnels: self.tunnels, keep_incomplete: self.keep_incomplete }
+    }
+}
+
+fn policies() -> PossibleValuesParser {
+    PossibleValuesParser::new(Policy::ALL.iter().map(|policy| policy.name()))
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let bytes = local::config::parse_size(text).and_then(|n| u64::try_from(n).ok());
+    bytes.filter(|n| *n >= 64 << 10).ok_or_else(|| "a size such as 64M, at least 64K".into())
+}
+
+/// Nanoseconds in so many seconds.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "within the range")]
+fn seconds(text: &str) -> Result<u64, String> {
+    let seconds = text.parse().ok().filter(|s: &f64| (0.001..=86400.0).contains(s));
+    seconds.map(|s| (s * 1e9) as u64).ok_or_else(|| "seconds, 0.001 to 86400".into())
+}
+
+/// Does it; the exit status.
+pub(crate) fn defrag(arguments: &DefragArguments) -> Result<u8, (u8, anyhow::Error)> {
+    let DefragArguments { input, output, json, rules } = arguments;
+    let mut bar = Bar::new();
+    let report = run(input, output, &rules.options(), &mut |at, of| bar.show(at, of));
+    bar.clear();
+    let report = report.map_err(|e| (status_of(&e), blame(e, input)))?;
+    if *json {
+        print_json(&report, output).map_err(|e| (EXIT_USAGE, e.into()))?;
+    } else {
+        eprint!("{}", text(&report));
+    }
+    match &report.damage {
+        None => Ok(EXIT_OK),
+        Some(damage) => {
+            eprintln!(
+                "shunt: {}: damaged {damage}; everything before it is in the output",
+                name(input)
+            );
+            Ok(EXIT_DAMAGED)
+        }
+    }
+}
+
+fn status_of(e: &Error) -> u8 {
+    if matches!(e, Error::Damaged(_)) { EXIT_DAMAGED } else { EXIT_USAGE }
+}
+
+/// Errors that are about the input do not know its name.
+fn blame(e: Error, input: &Path) -> anyhow::Error {
+    match &e {
+        Error::NoCapture | Error::UnknownLink(_) | Error::LinksDiffer(..) => {
+            anyhow::anyhow!("{} {e}", name(input))
+        }
+        Error::Damaged(_) => anyhow::anyhow!("{}: {e}; there is nothing to write", name(input)),
+        Error::Write(io) if io.kind() == std::io::ErrorKind::BrokenPipe => {
+            std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()
+        }
+        _ => e.into(),
+    }
+}
+
+fn name(input: &Path) -> String {
+    if input.as_os_str() == STDIO { "standard input".into() } else { input.display().to_string() }
+}
+
+/// How far it is, on a terminal.
+struct Bar {
+    on: bool,
+    shown: bool,
+    began: Instant,
+    last: Instant,
+}
+
+impl Bar {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { on: std::io::stderr().is_terminal(), shown: false, began: now, last: now }
+    }
+
+    fn show(&mut self, at: u64, of: Option<u64>) {
+        let now = Instant::now();
+        let small = of.unwrap_or(at) < PROGRESS_BYTES;
+        if !self.on || small || now - self.last < PROGRESS_PAUSE {
+            return;
+        }
+        self.last = now;
+        self.shown = true;
+        eprint!("\r{}  ", progress(at, of, now - self.began));
+    }
+
+    fn clear(&self) {
+        if self.shown {
+            eprint!("\r{:40}\r", "");
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+fn progress(at: u64, of: Option<u64>, took: Duration) -> String {
+    let speed = at as f64 / 1e6 / took.as_secs_f64().max(0.001);
+    match of.filter(|of| *of > 0) {
+        Some(of) => format!("{:3}%  {speed:.0} MB/s", (at * 100 / of).min(100)),
+        None => format!("{}  {speed:.0} MB/s", table::bytes(at)),
+    }
+}
+
+fn print_json(report: &Report, output: &Path) -> std::io::Result<()> {
+    let text = format!("{:#}\n", to_json(report));
+    if output.as_os_str() == STDIO {
+        return std::io::stderr().write_all(text.as_bytes());
+    }
+    std::io::stdout().write_all(text.as_bytes())
+}
+
+/// Keys stay what they are; there may be more in time.
+fn to_json(report: &Report) -> Value {
+    let dropped = report.dropped().map(|(reason, fragments, datagrams)| {
+        json!({
+            "reason": reason.key(),
+            "words": reason.words(),
+            "fragments": fragments,
+            "datagrams": datagrams,
+        })
+    });
+    json!({
+        "version": 1,
+        "bytes": report.bytes,
+        "packets": report.packets,
+        "packets_written": report.written,
+        "fragments": report.frag.fragments,
+        "datagrams": report.frag.datagrams,
+        "datagrams_incomplete": report.incomplete,
+        "fragments_kept": report.kept,
+        "fragments_too_long": report.too_long,
+        "packets_cut": report.cut,
+        "packets_malformed": report.malformed,
+        "packets_unknown_link": report.unknown_link,
+        "dropped": dropped.collect::<Vec<_>>(),
+        "damage": report.damage.as_ref().map(|damage| json!({
+            "byte": damage.at,
+            "packet": damage.packets,
+            "words": damage.why.to_string(),
+        })),
+    })
+}
+
+fn text(report: &Report) -> String {
+    let mut lines = vec![format!(
+        "{} packets, {} fragments, {} datagrams put together, {} packets written",
+        report.packets, report.frag.fragments, report.frag.datagrams, report.written
+    )];
+    let mut line = |n: u64, words: &str| {
+        if n > 0 {
+            lines.push(format!("{n:>9}  {words}"));
+        }
+    };
+    line(report.incomplete, "datagrams were not complete at the end");
+    for (reason, fragments, datagrams) in report.dropped() {
+        line(datagrams, &format!("datagrams dropped: {}", reason.words()));
+        line(fragments, &format!("fragments dropped: {}", reason.words()));
+    }
+    line(report.kept, "fragments written as they came");
+    line(
+        report.too_long,
+        "fragments left as they came: the datagram would not fit into its tunnel",
+    );
+    line(
+        report.cut,
+        "packets hold less than they had on the wire (record with -s 0): passed through",
+    );
+    line(report.malformed, "packets with an IP header that makes no sense: passed through");
+    let links: Vec<String> = report.unknown_links.iter().map(u32::to_string).collect();
+    let unknown = format!("packets of unknown link types ({}): passed through", links.join(", "));
+    line(report.unknown_link, &unknown);
+    lines.join("\n") + "\n"
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Names of all fields of the summary.
+    pub(crate) fn fields() -> Vec<String> {
+        let Value::Object(fields) = to_json(&Report::default()) else { unreachable!() };
+        fields.into_iter().map(|(name, _)| name).collect()
+    }
+
+    #[test]
+    fn settings_are_written_as_people_do() {
+        assert_eq!(size("64K"), Ok(64 << 10));
+        assert_eq!(size("2G"), Ok(2 << 30));
+        assert!(size("1K").is_err() && size("x").is_err());
+        assert_eq!(seconds("0.5"), Ok(500_000_000));
+        assert!(seconds("0").is_err() && seconds("nan").is_err() && seconds("1e9").is_err());
+    }
+
+    #[test]
+    fn progress_is_a_percentage_where_the_size_is_known() {
+        let second = Duration::from_secs(1);
+        assert_eq!(progress(50_000_000, Some(100_000_000), second), " 50%  50 MB/s");
+        assert_eq!(progress(3 << 20, None, second), "3M  3 MB/s");
+    }
+}

@@ -1,0 +1,551 @@
+//! Puts the fragments of a capture together, and leaves everything else as it is.
+//!
+//! [`run`] copies one file to another. [`Defragmenter`] is the same for packets that come from anywhere:
+//! each goes in with the kind of link it was seen on, and comes out to an [`Outlet`], alone or as part of
+//! a datagram. A datagram has the link's header of its first fragment and the time of the fragment that
+//! completed it.
+
+pub mod file;
+mod link;
+mod report;
+mod tunnel;
+mod wrap;
+
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use frag::wire::{self, Fragment};
+use frag::{
+    Arrival, BadConfig, Datagram, HashKey, Key, Ledger, Reason, Released, Shard, Sink, Slice,
+};
+
+use file::{Damage, Format, Item, Packet, Reader, Time, Writer};
+use link::Place;
+use wrap::{TooLong, refit};
+
+pub use frag::{Config, Policy};
+pub use link::{KNOWN as KNOWN_LINKS, Link};
+pub use report::Report;
+
+/// Tunnels inside of tunnels that are opened.
+pub const TUNNELS_MAX: usize = 4;
+
+const BUFFER: usize = 256 << 10;
+/// What a fragment costs beside its bytes.
+const FRAME_COST: usize = 160;
+/// Time that goes back by more than this was set anew; by less, packets were not in order.
+const SET_ANEW_NS: u64 = 120_000_000_000;
+const PROGRESS_BYTES: u64 = 4 << 20;
+const STDIO: &str = "-";
+
+/// What people choose.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Limits and rules of reassembly.
+    pub config: Config,
+    /// Whether to look inside of tunnels.
+    pub tunnels: bool,
+    /// Whether fragments that make no datagram are written as they came.
+    pub keep_incomplete: bool,
+}
+
+/// Why there is no result, or only part of one.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The input cannot be opened.
+    #[error("{path}: {1}", path = .0.display())]
+    Open(PathBuf, #[source] io::Error),
+    /// The output cannot be made.
+    #[error("cannot write {path}: {1}", path = .0.display())]
+    Create(PathBuf, #[source] io::Error),
+    /// Input and output are one file.
+    #[error("{path} is the input as well: name another file for the output", path = .0.display())]
+    SameFile(PathBuf),
+    /// Binary bytes on a screen.
+    #[error("the output is a terminal: name a file, or send it to a program with |")]
+    Terminal,
+    /// No format that we know.
+    #[error(
+        "is no capture: it begins like neither pcap nor pcapng (compressed files must be unpacked first)"
+    )]
+    NoCapture,
+    /// A link type that we do not know.
+    #[error("has link type {0}, which has no known place for IP packets; known are: {KNOWN_LINKS}")]
+    UnknownLink(u32),
+    /// Several link types for a format that has one.
+    #[error(
+        "holds packets of link types {0} and {1}, and pcap has one for all: give the output a name \
+         that ends in .pcapng"
+    )]
+    LinksDiffer(u32, u32),
+    /// Nothing can be read.
+    #[error("damaged {0}")]
+    Damaged(Damage),
+    /// The system does not take what we write.
+    #[error("cannot write: {0}")]
+    Write(#[source] io::Error),
+    /// A setting that cannot be.
+    #[error(transparent)]
+    Config(#[from] BadConfig),
+    /// No secret for hashing.
+    #[error("no random bytes from /dev/urandom: {0}")]
+    Random(#[source] io::Error),
+}
+
+/// Takes packets that are ready.
+pub trait Outlet {
+    /// Takes one.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written; that ends the run.
+    fn packet(&mut self, packet: &Packet<'_>) -> Result<(), Error>;
+}
+
+/// Copies a capture, its fragments put together. `-` is standard input or output. `progress` is told
+/// from time to time how many bytes were read, and how many there are if that is known.
+///
+/// # Errors
+///
+/// When nothing could be done, or the output ended early. Damage of the input that begins further back
+/// is in the report.
+pub fn run(
+    input: &Path,
+    output: &Path,
+    options: &Options,
+    progress: &mut dyn FnMut(u64, Option<u64>),
+) -> Result<Report, Error> {
+    let mut defragmenter = Defragmenter::new(options)?;
+    let source = open(input)?;
+    let size = source.metadata().ok().filter(std::fs::Metadata::is_file).map(|m| m.len());
+    let mut reader = Reader::open(BufReader::with_capacity(BUFFER, &source))?;
+    if let Some(only) = reader.interfaces().first()
+        && Link::of(only.link).is_none()
+    {
+        return Err(Error::UnknownLink(only.link));
+    }
+    let to = BufWriter::with_capacity(BUFFER, create(output, &source)?);
+    let format = format_of(output).unwrap_or_else(|| reader.format());
+    let mut writer = Writer::like(to, format, &reader)?;
+    copy(&mut reader, &mut writer, &mut defragmenter, &mut |at| progress(at, size))
+}
+
+fn open(path: &Path) -> Result<File, Error> {
+    let file = if path.as_os_str() == STDIO {
+        io::stdin().as_fd().try_clone_to_owned().map(File::from)
+    } else {
+        File::open(path)
+    };
+    file.map_err(|e| Error::Open(path.to_owned(), e))
+}
+
+fn create(path: &Path, input: &File) -> Result<File, Error> {
+    let failed = |e| Error::Create(path.to_owned(), e);
+    if path.as_os_str() == STDIO {
+        if io::IsTerminal::is_terminal(&io::stdout()) {
+            return Err(Error::Terminal);
+        }
+        return io::stdout().as_fd().try_clone_to_owned().map(File::from).map_err(failed);
+    }
+    let same = |a: std::fs::Metadata, b: std::fs::Metadata| {
+        a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino())
+    };
+    if let (Ok(there), Ok(input)) = (path.metadata(), input.metadata())
+        && same(there, input)
+    {
+        return Err(Error::SameFile(path.to_owned()));
+    }
+    File::create(path).map_err(failed)
+}
+
+/// What a file's name says about its format.
+fn format_of(path: &Path) -> Option<Format> {
+    match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+        "pcap" | "cap" | "dmp" => Some(Format::Pcap),
+        "pcapng" | "ntar" => Some(Format::Pcapng),
+        _ => None,
+    }
+}
+
+/// Copies what `reader` reads.
+///
+/// # Errors
+///
+/// When it cannot be written.
+pub fn copy<R: Read, W: Write>(
+    reader: &mut Reader<R>,
+    writer: &mut Writer<W>,
+    defragmenter: &mut Defragmenter,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Report, Error> {
+    let mut told = 0;
+    let damage = loop {
+        let item = match reader.advance() {
+            Ok(Some(item)) => item,
+            Ok(None) => break None,
+            Err(damage) => break Some(damage),
+        };
+        match &item {
+            Item::Packet(place) => {
+                let packet = reader.packet(place);
+                let link = reader.interfaces()[packet.interface as usize].link;
+                defragmenter.push(&packet, link, writer)?;
+            }
+            item => {
+                // Interfaces of the next section have the numbers of these.
+                if *item == Item::Section {
+                    defragmenter.flush(writer)?;
+                }
+                writer.note(item, reader)?;
+            }
+        }
+        if reader.at() - told >= PROGRESS_BYTES {
+            told = reader.at();
+            progress(told);
+        }
+    };
+    let mut report = defragmenter.finish(writer)?;
+    writer.finish()?;
+    report.bytes = reader.at();
+    report.damage = damage;
+    Ok(report)
+}
+
+/// Nanoseconds that have passed, by timestamps that may go back.
+#[derive(Debug, Default)]
+struct Clock {
+    latest: Option<u64>,
+    passed: u64,
+}
+
+impl Clock {
+    fn at(&mut self, ns: u64) -> u64 {
+        let latest = *self.latest.get_or_insert(ns);
+        self.passed = self.passed.saturating_add(ns.saturating_sub(latest));
+        if ns > latest || latest - ns > SET_ANEW_NS {
+            self.latest = Some(ns);
+        }
+        self.passed
+    }
+}
+
+/// A frame with a fragment in it, kept until its datagram is complete.
+#[derive(Debug)]
+struct Frame {
+    bytes: Arc<[u8]>,
+    options: Box<[u8]>,
+    place: Place,
+    interface: u32,
+    time: Time,
+    original_len: u32,
+    /// Frames that were kept before it.
+    arrived: u64,
+}
+
+impl Frame {
+    fn ip(&self) -> &[u8] {
+        &self.bytes[self.place.at..]
+    }
+
+    fn packet(&self) -> Packet<'_> {
+        Packet {
+            interface: self.interface,
+            time: self.time,
+            original_len: self.original_len,
+            bytes: &self.bytes,
+            options: &self.options,
+            block: None,
+        }
+    }
+}
+
+/// What a frame has for us.
+enum Found {
+    /// Nothing to put together.
+    Nothing,
+    /// A fragment, innermost of what could be opened.
+    Fragment(Fragment, Place),
+    /// An IP header that makes no sense.
+    Wrong(Reason),
+}
+
+/// Puts fragments of packets together, wherever the packets come from.
+#[derive(Debug)]
+pub struct Defragmenter {
+    shard: Shard<Frame>,
+    collected: Collected,
+    /// Names networks by numbers that cannot be aimed at.
+    scopes: HashKey,
+    tunnels: usize,
+    keep: bool,
+    clock: Clock,
+    kept: u64,
+    report: Report,
+}
+
+impl Defragmenter {
+    /// An empty one.
+    ///
+    /// # Errors
+    ///
+    /// When a setting cannot be, or there are no random bytes.
+    pub fn new(options: &Options) -> Result<Self, Error> {
+        // Frames are kept in memory of their own size: to copy them once more would save nothing, and
+        // the link's header would be lost.
+        let limits = Config { copy_below: 0, shards: 1, ..options.config.clone() }.limits()?;
+        let secret = HashKey::new(secret().map_err(Error::Random)?);
+        Ok(Self {
+            scopes: secret.successor(),
+            shard: Shard::new(&limits, &Ledger::of(&limits), secret),
+            collected: Collected { keep: options.keep_incomplete, ..Collected::default() },
+            tunnels: if options.tunnels { TUNNELS_MAX } else { 0 },
+            keep: options.keep_incomplete,
+            clock: Clock::default(),
+            kept: 0,
+            report: Report::default(),
+        })
+    }
+
+    /// Takes in a packet that was seen on a link of this type.
+    ///
+    /// # Errors
+    ///
+    /// Those of the outlet.
+    pub fn push(
+        &mut self,
+        packet: &Packet<'_>,
+        link: u32,
+        out: &mut impl Outlet,
+    ) -> Result<(), Error> {
+        self.report.packets += 1;
+        self.report.cut += u64::from(packet.bytes.len() < packet.original_len as usize);
+        let now = self.clock.at(packet.time.ns);
+        let Some(link) = Link::of(link) else {
+            self.unknown(link);
+            return self.write(packet, out);
+        };
+        match self.find(link, packet.interface, packet.bytes) {
+            Found::Nothing => self.write(packet, out),
+            Found::Wrong(reason) => self.wrong(reason, packet, out),
+            Found::Fragment(fragment, place) => {
+                let frame = self.frame(packet, packet.bytes.into(), place);
+                self.add(fragment, frame, link, now, out)
+            }
+        }
+    }
+
+    fn unknown(&mut self, link: u32) {
+        self.report.unknown_link += 1;
+        if !self.report.unknown_links.contains(&link) {
+            self.report.unknown_links.push(link);
+        }
+    }
+
+    /// The fragment in a frame, perhaps in tunnels.
+    fn find(&self, link: Link, interface: u32, bytes: &[u8]) -> Found {
+        let Some(mut place) = link.locate(bytes) else { return Found::Nothing };
+        place.scope = self.scope([u64::from(interface), place.scope], 0, &[]);
+        for depth in 0.. {
+            let end = match wire::parse(&bytes[place.at..], place.scope) {
+                Ok(wire::Packet::Whole(len)) => place.at + len,
+                Ok(wire::Packet::Fragment(fragment)) => return Found::Fragment(fragment, place),
+                Err(reason) => return Found::Wrong(reason),
+            };
+            let outer = &bytes[..end];
+            let inner = if depth < self.tunnels { tunnel::open(outer, place.at) } else { None };
+            let Some(mut inner) = inner else { break };
+            inner.scope = self.scope([inner.scope, 0], place.scope, &outer[place.at..]);
+            place.wraps.append(&mut inner.wraps);
+            place = Place { wraps: place.wraps, ..inner };
+        }
+        Found::Nothing
+    }
+
+    /// A number for a network: by words that name it, the network around it, and the addresses of the
+    /// packet that it is tunnelled in.
+    fn scope(&self, words: [u64; 2], around: u64, outer: &[u8]) -> u64 {
+        let addresses = match outer.first().map(|b| b >> 4) {
+            Some(4) => &outer[12..20],
+            Some(_) => &outer[8..40],
+            None => &[],
+        };
+        let mut hash = self.scopes.hash(&Key { src: words, dst: [around, 0], id: 0, scope: 0 });
+        for word in addresses.as_chunks::<8>().0 {
+            hash = self.scopes.hash_word(hash ^ u64::from_be_bytes(*word));
+        }
+        hash
+    }
+
+    /// A packet whose headers cannot be. Those of fragments are dropped, for no host would take them; the
+    /// rest may make sense to somebody else.
+    fn wrong(
+        &mut self,
+        reason: Reason,
+        packet: &Packet<'_>,
+        out: &mut impl Outlet,
+    ) -> Result<(), Error> {
+        if matches!(reason, Reason::Truncated | Reason::BadHeader) {
+            let cut = packet.bytes.len() < packet.original_len as usize;
+            self.report.malformed += u64::from(!cut);
+            return self.write(packet, out);
+        }
+        self.report.frag.fragments += 1;
+        self.report.frag.fragments_dropped[reason as usize] += 1;
+        if self.keep {
+            self.report.kept += 1;
+            self.write(packet, out)?;
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self, packet: &Packet<'_>, bytes: Arc<[u8]>, place: Place) -> Frame {
+        self.kept += 1;
+        Frame {
+            bytes,
+            options: packet.options.into(),
+            place,
+            interface: packet.interface,
+            time: packet.time,
+            original_len: packet.original_len,
+            arrived: self.kept,
+        }
+    }
+
+    /// Adds a fragment; what that completes may itself be one, of the tunnel's payload.
+    fn add(
+        &mut self,
+        mut fragment: Fragment,
+        mut frame: Frame,
+        link: Link,
+        now: u64,
+        out: &mut impl Outlet,
+    ) -> Result<(), Error> {
+        let (interface, time) = (frame.interface, frame.time);
+        loop {
+            let bytes = Arc::clone(&frame.bytes);
+            let packet = &bytes[frame.place.at..];
+            let cost = u32::try_from(bytes.len() + FRAME_COST).unwrap_or(u32::MAX);
+            let arrival = Arrival { packet, buffer: frame, cost, scope: 0 };
+            self.shard.push_fragment(&fragment, arrival, now, &mut self.collected);
+            self.write_kept(out)?;
+            let Some(whole) = self.collected.whole.take() else { return Ok(()) };
+            let original_len = u32::try_from(whole.len()).unwrap_or(u32::MAX);
+            let bytes = &whole[..];
+            let packet = Packet { interface, time, original_len, bytes, options: &[], block: None };
+            let found =
+                if self.tunnels == 0 { Found::Nothing } else { self.find(link, interface, bytes) };
+            match found {
+                Found::Fragment(inner, place) => {
+                    frame = self.frame(&packet, bytes.into(), place);
+                    fragment = inner;
+                }
+                Found::Nothing => return self.write(&packet, out),
+                Found::Wrong(reason) => return self.wrong(reason, &packet, out),
+            }
+        }
+    }
+
+    /// Writes frames that make no datagram, in the order in which they came.
+    fn write_kept(&mut self, out: &mut impl Outlet) -> Result<(), Error> {
+        let mut frames = std::mem::take(&mut self.collected.frames);
+        frames.sort_unstable_by_key(|frame| frame.arrived);
+        for frame in frames.drain(..) {
+            self.report.kept += 1;
+            self.write(&frame.packet(), out)?;
+        }
+        self.collected.frames = frames;
+        Ok(())
+    }
+
+    fn write(&mut self, packet: &Packet<'_>, out: &mut impl Outlet) -> Result<(), Error> {
+        self.report.written += 1;
+        out.packet(packet)
+    }
+
+    /// Gives up what is not complete.
+    ///
+    /// # Errors
+    ///
+    /// Those of the outlet.
+    pub fn flush(&mut self, out: &mut impl Outlet) -> Result<(), Error> {
+        self.report.incomplete += u64::from(self.shard.gauges().datagrams);
+        self.shard.clear(self.clock.passed, &mut self.collected);
+        self.write_kept(out)
+    }
+
+    /// Gives up what is not complete and says what was done.
+    ///
+    /// # Errors
+    ///
+    /// Those of the outlet.
+    pub fn finish(&mut self, out: &mut impl Outlet) -> Result<Report, Error> {
+        self.flush(out)?;
+        let mut report = std::mem::take(&mut self.report);
+        report.frag.add(self.shard.counters());
+        report.too_long = self.collected.too_long;
+        Ok(report)
+    }
+}
+
+fn secret() -> io::Result<[u64; 2]> {
+    let mut bytes = [[0; 8]; 2];
+    File::open("/dev/urandom")?.read_exact(bytes.as_flattened_mut())?;
+    Ok(bytes.map(u64::from_ne_bytes))
+}
+
+/// What a shard says during one call.
+#[derive(Debug, Default)]
+struct Collected {
+    keep: bool,
+    whole: Option<Vec<u8>>,
+    /// Frames to be written as they came.
+    frames: Vec<Frame>,
+    /// The datagram whose frames come back now did not fit.
+    spill: bool,
+    too_long: u64,
+}
+
+impl Sink<Frame> for Collected {
+    /// Never called: only fragments are handed in.
+    fn whole(&mut self, _: Frame, _: usize) {}
+
+    fn datagram(&mut self, datagram: &Datagram<'_, Frame>) {
+        let whole = assemble(datagram);
+        self.spill = whole.is_err();
+        self.too_long += if self.spill { u64::from(datagram.fragments()) } else { 0 };
+        self.whole = whole.ok();
+    }
+
+    fn release(&mut self, frame: Frame, why: Released) {
+        let wanted = match why {
+            Released::Delivered => self.spill,
+            Released::Dropped(reason) => self.keep && reason != Reason::Duplicate,
+            Released::Copied => false,
+        };
+        if wanted {
+            self.frames.push(frame);
+        }
+    }
+}
+
+/// The frame of a whole datagram: headers of its first fragment's frame, and the datagram.
+fn assemble(datagram: &Datagram<'_, Frame>) -> Result<Vec<u8>, TooLong> {
+    let first = datagram.slices().find_map(|slice| match slice {
+        Slice::Held { buffer, .. } => Some(buffer),
+        Slice::Copied(_) => None,
+    });
+    let first = first.ok_or(TooLong)?;
+    let at = first.place.at;
+    let mut bytes = vec![0; at + datagram.packet_len()];
+    bytes[..at].copy_from_slice(&first.bytes[..at]);
+    datagram.write_to(&mut bytes[at..], |frame: &Frame| frame.ip()).map_err(|_| TooLong)?;
+    refit(&mut bytes, &first.place.wraps)?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests;

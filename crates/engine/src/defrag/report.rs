@@ -1,0 +1,43 @@
+//! What was seen and done.
+
+use frag::{Counters, Reason};
+
+use super::file::Damage;
+
+/// Counts of one run.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Packets that were read.
+    pub packets: u64,
+    /// Bytes that were read, with those of the file's own.
+    pub bytes: u64,
+    /// Packets that were written.
+    pub written: u64,
+    /// Fragments, reassembly and its losses.
+    pub frag: Counters,
+    /// Datagrams that were not complete at the end.
+    pub incomplete: u64,
+    /// Fragments that were written as they came, for they make no datagram.
+    pub kept: u64,
+    /// Packets that hold less than they had on the wire.
+    pub cut: u64,
+    /// Packets with an IP header that makes no sense.
+    pub malformed: u64,
+    /// Packets of links that we do not know.
+    pub unknown_link: u64,
+    /// Link types of those.
+    pub unknown_links: Vec<u32>,
+    /// Fragments in tunnels whose datagram was complete but would not fit into its tunnel.
+    pub too_long: u64,
+    /// Where the input stopped making sense.
+    pub damage: Option<Damage>,
+}
+
+impl Report {
+    /// Why fragments and datagrams were dropped: reason, fragments on their own, datagrams.
+    pub fn dropped(&self) -> impl Iterator<Item = (Reason, u64, u64)> + '_ {
+        let all = Reason::ALL.iter().filter(|reason| **reason != Reason::Cleared);
+        let counted = all.map(|r| (*r, self.frag.fragments(*r), self.frag.datagrams(*r)));
+        counted.filter(|(_, fragments, datagrams)| fragments + datagrams > 0)
+    }
+}
