@@ -1,0 +1,148 @@
+//! What putting fragments together costs: our engine and others on one trace in memory.
+//!
+//! Several engines may be named: each gets some passes in turn, and so on for some rounds, since the
+//! machine's speed drifts. For each, `NAME=ns,ns,…` is printed: nanoseconds per fragment, the median over
+//! the passes of each round.
+
+mod ours;
+mod peers;
+mod trace;
+
+use std::time::Instant;
+
+use anyhow::ensure;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use trace::{Case, Order, Trace};
+
+#[derive(Parser)]
+#[command(about = "Measures how fast fragments are put together")]
+struct Cli {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Engines on one thread
+    One {
+        #[command(flatten)]
+        words: Words,
+        /// Which, in turn
+        #[arg(long = "engine", value_enum, required = true)]
+        engines: Vec<Name>,
+    },
+}
+
+/// The trace, and how often it is played.
+#[derive(Args, Clone, Copy, Debug)]
+struct Words {
+    /// Bytes of each datagram's UDP payload
+    #[arg(long, default_value_t = 65507)]
+    size: usize,
+    /// Datagrams in flight
+    #[arg(long, default_value_t = 100)]
+    flows: usize,
+    #[arg(long, value_enum, default_value = "in")]
+    order: Order,
+    /// Fragments of a trace, about
+    #[arg(long, default_value_t = 45_000)]
+    fragments: usize,
+    /// Passes of each engine in each round
+    #[arg(long, default_value_t = 7)]
+    passes: usize,
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+}
+
+impl Words {
+    fn case(self, salt: u32) -> Case {
+        let Self { size, flows, order, fragments, .. } = self;
+        Case { size, flows, order, fragments, salt }
+    }
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Name {
+    /// Ours, as slices where they came
+    ZeroCopy,
+    /// Ours, written to one place
+    Contiguous,
+    /// Headers read and hashed, nothing else
+    Headers,
+    /// Each payload copied to its place
+    Memcpy,
+    /// etherparse's pool
+    Etherparse,
+    /// A map of growing buffers
+    Naive,
+}
+
+impl Name {
+    fn engine(self, trace: &Trace) -> anyhow::Result<Box<dyn Engine>> {
+        Ok(match self {
+            Self::ZeroCopy => Box::new(ours::ZeroCopy(ours::shard()?)),
+            Self::Contiguous => Box::new(ours::Contiguous(ours::shard()?)),
+            Self::Headers => Box::new(ours::Headers(frag::HashKey::new([1, 2]))),
+            Self::Memcpy => Box::new(peers::Memcpy::to_its_place(trace)),
+            Self::Etherparse => Box::new(peers::Etherparse::new()),
+            Self::Naive => Box::new(peers::Naive::default()),
+        })
+    }
+}
+
+/// Something that puts fragments together.
+trait Engine {
+    /// Takes in the whole trace; answers how many datagrams came out.
+    fn pass(&mut self, trace: &Trace) -> usize;
+
+    /// The same, and looks at every byte. Not timed.
+    fn check(&mut self, trace: &Trace) -> usize;
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().what {
+        What::One { words, engines } => one(words, &engines),
+    }
+}
+
+fn one(words: Words, names: &[Name]) -> anyhow::Result<()> {
+    testkit::cpu::pin(0)?;
+    let trace = Trace::new(words.case(0))?;
+    let mut engines = Vec::new();
+    for name in names {
+        let mut engine = name.engine(&trace)?;
+        ensure!(engine.check(&trace) == trace.datagrams, "{name:?} loses datagrams");
+        engines.push((*name, engine, Vec::new()));
+    }
+    for _ in 0..words.rounds {
+        for (_, engine, times) in &mut engines {
+            times.push(round(engine.as_mut(), &trace, words.passes)?);
+        }
+    }
+    for (name, _, times) in &engines {
+        let word = name.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
+        tell(&word, times);
+    }
+    Ok(())
+}
+
+fn tell(name: &str, times: &[f64]) {
+    let times: Vec<String> = times.iter().map(|ns| format!("{ns:.2}")).collect();
+    println!("{name}={}", times.join(","));
+}
+
+/// Nanoseconds per fragment, the median over some passes after one that warms up.
+fn round(engine: &mut dyn Engine, trace: &Trace, passes: usize) -> anyhow::Result<f64> {
+    engine.pass(trace);
+    let mut times = Vec::with_capacity(passes);
+    for _ in 0..passes.max(1) {
+        let begin = Instant::now();
+        let datagrams = engine.pass(trace);
+        times.push(begin.elapsed());
+        ensure!(datagrams == trace.datagrams, "datagrams were lost");
+    }
+    times.sort_unstable();
+    Ok(times[times.len() / 2].as_secs_f64() * 1e9 / trace.len() as f64)
+}

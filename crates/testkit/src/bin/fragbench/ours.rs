@@ -1,0 +1,177 @@
+//! Our engine, one shard on one thread.
+
+use std::sync::Arc;
+
+use frag::{Arrival, Config, Datagram, HashKey, Ledger, Limits, Released, Shard, Sink};
+
+use crate::trace::{SLOT, Trace};
+use crate::Engine;
+
+/// Packets that are handed in at once.
+pub(crate) const BURST: usize = 32;
+/// More than any case needs: nothing is to be evicted.
+const ROOM: u64 = 1 << 30;
+
+/// What a shard runs on, here.
+///
+/// # Errors
+///
+/// When the limits cannot be.
+pub(crate) fn limits(shards: u32) -> anyhow::Result<Limits> {
+    Ok(Config { memory_bytes: ROOM, shards, ..Config::default() }.limits()?)
+}
+
+/// A shard alone.
+pub(crate) fn shard() -> anyhow::Result<Shard<u32>> {
+    let limits = limits(1)?;
+    Ok(Shard::new(&limits, &Ledger::of(&limits), HashKey::new([3, 4])))
+}
+
+/// The packet in a slot, come in.
+#[inline]
+#[expect(clippy::cast_possible_truncation, reason = "some ten thousand slots of 2 KiB")]
+pub(crate) fn arrival(trace: &Trace, slot: usize) -> Arrival<'_, u32> {
+    Arrival { packet: trace.packet(slot), buffer: slot as u32, cost: SLOT as u32, scope: 0 }
+}
+
+/// Takes datagrams as they are.
+#[derive(Debug, Default)]
+pub(crate) struct Count {
+    pub(crate) datagrams: usize,
+    bytes: usize,
+    released: usize,
+}
+
+impl Sink<u32> for Count {
+    fn whole(&mut self, _: u32, _: usize) {}
+
+    #[inline]
+    fn datagram(&mut self, datagram: &Datagram<'_, u32>) {
+        self.datagrams += 1;
+        self.bytes += datagram.payload_len();
+    }
+
+    #[inline]
+    fn release(&mut self, buffer: u32, _: Released) {
+        self.released ^= buffer as usize;
+    }
+}
+
+/// Copies each datagram to one place, always the same.
+#[derive(Debug)]
+pub(crate) struct Gather<'t> {
+    pub(crate) trace: &'t Trace,
+    pub(crate) out: Box<[u8]>,
+    pub(crate) datagrams: usize,
+}
+
+impl<'t> Gather<'t> {
+    pub(crate) fn new(trace: &'t Trace) -> Self {
+        Self { trace, out: vec![0; 1 << 16].into(), datagrams: 0 }
+    }
+}
+
+impl Sink<u32> for Gather<'_> {
+    fn whole(&mut self, _: u32, _: usize) {}
+
+    fn datagram(&mut self, datagram: &Datagram<'_, u32>) {
+        let trace = self.trace;
+        let written = datagram.write_to(&mut self.out, |slot| trace.packet(*slot as usize));
+        self.datagrams += usize::from(written.is_ok());
+    }
+
+    fn release(&mut self, _: u32, _: Released) {}
+}
+
+/// Compares each datagram with what was sent.
+struct Check<'t>(Gather<'t>);
+
+impl Sink<u32> for Check<'_> {
+    fn whole(&mut self, _: u32, _: usize) {}
+
+    fn datagram(&mut self, datagram: &Datagram<'_, u32>) {
+        self.0.datagram(datagram);
+        let (header, payload) = self.0.out[..datagram.packet_len()].split_at(20);
+        let source = u32::from_be_bytes([header[12], header[13], header[14], header[15]]);
+        let id = u16::from_be_bytes([header[4], header[5]]);
+        assert!(self.0.trace.is_right(source, id, payload), "a datagram is not what was sent");
+    }
+
+    fn release(&mut self, _: u32, why: Released) {
+        assert!(!matches!(why, Released::Dropped(_)), "{why:?}");
+    }
+}
+
+/// Everything in bursts.
+fn push_all(shard: &mut Shard<u32>, trace: &Trace, sink: &mut impl Sink<u32>) {
+    let mut burst = Vec::with_capacity(BURST);
+    let mut now = 0;
+    for begin in (0..trace.len()).step_by(BURST) {
+        let end = (begin + BURST).min(trace.len());
+        burst.extend((begin..end).map(|slot| arrival(trace, slot)));
+        now += 1000;
+        shard.push_burst(&mut burst, now, sink);
+    }
+}
+
+/// Zero copy.
+pub(crate) struct ZeroCopy(pub(crate) Shard<u32>);
+
+impl Engine for ZeroCopy {
+    fn pass(&mut self, trace: &Trace) -> usize {
+        let mut sink = Count::default();
+        push_all(&mut self.0, trace, &mut sink);
+        std::hint::black_box(sink.released);
+        sink.datagrams
+    }
+
+    fn check(&mut self, trace: &Trace) -> usize {
+        let mut sink = Check(Gather::new(trace));
+        push_all(&mut self.0, trace, &mut sink);
+        sink.0.datagrams
+    }
+}
+
+/// With a copy to one place.
+pub(crate) struct Contiguous(pub(crate) Shard<u32>);
+
+impl Engine for Contiguous {
+    fn pass(&mut self, trace: &Trace) -> usize {
+        let mut sink = Gather::new(trace);
+        push_all(&mut self.0, trace, &mut sink);
+        std::hint::black_box(&sink.out);
+        sink.datagrams
+    }
+
+    fn check(&mut self, trace: &Trace) -> usize {
+        let mut sink = Check(Gather::new(trace));
+        push_all(&mut self.0, trace, &mut sink);
+        sink.0.datagrams
+    }
+}
+
+/// Headers read and hashed, and nothing else: what zero copy cannot do without.
+pub(crate) struct Headers(pub(crate) HashKey);
+
+impl Engine for Headers {
+    fn pass(&mut self, trace: &Trace) -> usize {
+        let parsed = (0..trace.len()).map(|slot| frag::wire::parse(trace.packet(slot), 0));
+        let mut sum = 0;
+        for packet in parsed {
+            if let Ok(frag::wire::Packet::Fragment(fragment)) = packet {
+                sum ^= self.0.hash(&fragment.key);
+            }
+        }
+        std::hint::black_box(sum);
+        trace.datagrams
+    }
+
+    fn check(&mut self, trace: &Trace) -> usize {
+        self.pass(trace)
+    }
+}
+
+/// A ledger for so many shards.
+pub(crate) fn ledger(limits: &Limits) -> Arc<Ledger> {
+    Ledger::of(limits)
+}
