@@ -4,8 +4,10 @@
 //! machine's speed drifts. For each, `NAME=ns,ns,…` is printed: nanoseconds per fragment, the median over
 //! the passes of each round.
 
+mod handoff;
 mod ours;
 mod peers;
+mod threads;
 mod trace;
 
 use std::time::Instant;
@@ -13,6 +15,7 @@ use std::time::Instant;
 use anyhow::ensure;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use threads::Way;
 use trace::{Case, Order, Trace};
 
 #[derive(Parser)]
@@ -31,6 +34,19 @@ enum What {
         /// Which, in turn
         #[arg(long = "engine", value_enum, required = true)]
         engines: Vec<Name>,
+    },
+    /// Our engine on several threads; time is that of all together
+    Many {
+        #[command(flatten)]
+        words: Words,
+        /// How they share the work
+        #[arg(long, value_enum, required = true)]
+        way: Vec<Way>,
+        #[arg(long, default_values_t = [1, 2])]
+        threads: Vec<usize>,
+        /// Datagrams are written to one place
+        #[arg(long)]
+        copy: bool,
     },
 }
 
@@ -104,6 +120,7 @@ trait Engine {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().what {
         What::One { words, engines } => one(words, &engines),
+        What::Many { words, way, threads, copy } => many(words, &way, &threads, copy),
     }
 }
 
@@ -121,11 +138,23 @@ fn one(words: Words, names: &[Name]) -> anyhow::Result<()> {
             times.push(round(engine.as_mut(), &trace, words.passes)?);
         }
     }
-    for (name, _, times) in &engines {
-        let word = name.to_possible_value().map(|v| v.get_name().to_owned()).unwrap_or_default();
-        tell(&word, times);
+    engines.iter().for_each(|(name, _, times)| tell(&word(*name), times));
+    Ok(())
+}
+
+fn many(words: Words, ways: &[Way], threads: &[usize], copy: bool) -> anyhow::Result<()> {
+    for way in ways {
+        for threads in threads {
+            let times = threads::measure(*way, words, *threads, copy)?;
+            tell(&format!("{}.{threads}", word(*way)), &times);
+        }
     }
     Ok(())
+}
+
+/// A value as it is typed.
+fn word(value: impl ValueEnum) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 fn tell(name: &str, times: &[f64]) {

@@ -1,7 +1,6 @@
 //! Our engine, one shard on one thread.
 
-use std::sync::Arc;
-
+use frag::wire::{self, Packet};
 use frag::{Arrival, Config, Datagram, HashKey, Ledger, Limits, Released, Shard, Sink};
 
 use crate::trace::{SLOT, Trace};
@@ -155,15 +154,7 @@ pub(crate) struct Headers(pub(crate) HashKey);
 
 impl Engine for Headers {
     fn pass(&mut self, trace: &Trace) -> usize {
-        let parsed = (0..trace.len()).map(|slot| frag::wire::parse(trace.packet(slot), 0));
-        let mut sum = 0;
-        for packet in parsed {
-            if let Ok(frag::wire::Packet::Fragment(fragment)) = packet {
-                sum ^= self.0.hash(&fragment.key);
-            }
-        }
-        std::hint::black_box(sum);
-        trace.datagrams
+        hash_headers(&self.0, trace)
     }
 
     fn check(&mut self, trace: &Trace) -> usize {
@@ -171,7 +162,14 @@ impl Engine for Headers {
     }
 }
 
-/// A ledger for so many shards.
-pub(crate) fn ledger(limits: &Limits) -> Arc<Ledger> {
-    Ledger::of(limits)
+/// Answers how many datagrams there would be.
+pub(crate) fn hash_headers(secret: &HashKey, trace: &Trace) -> usize {
+    let mut sum = 0;
+    for slot in 0..trace.len() {
+        if let Ok(Packet::Fragment(fragment)) = wire::parse(trace.packet(slot), 0) {
+            sum ^= secret.hash(&fragment.key);
+        }
+    }
+    std::hint::black_box(sum);
+    trace.datagrams
 }

@@ -55,7 +55,7 @@ fn name(packet: &[u8]) -> (u32, u16) {
 /// Each payload copied once to its place in its datagram, with no search for it.
 pub(crate) struct Memcpy {
     places: Vec<u8>,
-    /// Bytes for each datagram in flight; 0: all go to one place.
+    /// Bytes for each datagram in flight.
     stride: usize,
 }
 
@@ -89,7 +89,7 @@ impl Engine for Memcpy {
 
 /// What one writes first: a map of growing buffers.
 #[derive(Default)]
-pub(crate) struct Naive(HashMap<(u32, u16), Growing>);
+pub(crate) struct Naive(HashMap<(u32, u16, u64), Growing>);
 
 #[derive(Default)]
 struct Growing {
@@ -100,8 +100,9 @@ struct Growing {
 
 impl Naive {
     /// Takes in a packet; answers the datagram that it completes.
-    pub(crate) fn push(&mut self, packet: &[u8]) -> Option<Vec<u8>> {
-        let name = name(packet);
+    pub(crate) fn push(&mut self, packet: &[u8], scope: u64) -> Option<Vec<u8>> {
+        let (source, id) = name(packet);
+        let name = (source, id, scope);
         let word = usize::from(u16::from_be_bytes([packet[6], packet[7]]));
         let (at, more, payload) = ((word & 0x1fff) * 8, word & 0x2000 != 0, &packet[20..]);
         let growing = self.0.entry(name).or_default();
@@ -123,14 +124,14 @@ impl Naive {
 
 impl Engine for Naive {
     fn pass(&mut self, trace: &Trace) -> usize {
-        let whole = (0..trace.len()).filter_map(|slot| self.push(trace.packet(slot)));
+        let whole = (0..trace.len()).filter_map(|slot| self.push(trace.packet(slot), 0));
         whole.map(std::hint::black_box).count()
     }
 
     fn check(&mut self, trace: &Trace) -> usize {
         let mut datagrams = 0;
         for slot in 0..trace.len() {
-            if let Some(whole) = self.push(trace.packet(slot)) {
+            if let Some(whole) = self.push(trace.packet(slot), 0) {
                 check(trace, trace.packet(slot), &whole);
                 datagrams += 1;
             }
