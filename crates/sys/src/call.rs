@@ -58,6 +58,30 @@ pub unsafe fn raw(n: i64, a: [usize; 6]) -> isize {
 /// A call's value, or its errno.
 pub type Result<T> = std::result::Result<T, i32>;
 
+/// A call that failed, and in which step of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What was tried, as in "map the ring".
+    pub step: &'static str,
+    /// Why not.
+    pub errno: i32,
+}
+
+impl Failure {
+    /// For `map_err`.
+    pub fn at(step: &'static str) -> impl FnOnce(i32) -> Self {
+        move |errno| Self { step, errno }
+    }
+}
+
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.step, std::io::Error::from_raw_os_error(self.errno))
+    }
+}
+
+impl std::error::Error for Failure {}
+
 #[inline]
 fn check(ret: isize) -> Result<usize> {
     if (-4095..0).contains(&ret) {
@@ -131,6 +155,12 @@ mod calls {
     pub fn mmap_private(len: usize) -> Result<*mut u8> {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         call!(SYS_mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1i32, 0)
+            .map(|p| p as *mut u8)
+    }
+    /// What a device maps at an offset of its own, to read and write.
+    pub fn mmap_device(fd: i32, len: usize, offset: i64) -> Result<*mut u8> {
+        let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
+        call!(SYS_mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset)
             .map(|p| p as *mut u8)
     }
     pub fn munmap(at: *mut u8, len: usize) {
@@ -259,6 +289,32 @@ mod calls {
         let mut fds = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
         poll(&mut fds, 0).is_ok_and(|n| n > 0)
     }
+    /// Binds a socket to an address of its family.
+    pub(crate) fn bind<T: Copy>(fd: i32, address: &T) -> Result<()> {
+        call!(SYS_bind, fd, std::ptr::from_ref(address), size_of::<T>()).map(drop)
+    }
+    /// An `ioctl` that reads and writes a structure.
+    pub(crate) fn ioctl<T: Copy>(fd: i32, request: u64, value: &mut T) -> Result<usize> {
+        call!(SYS_ioctl, fd, request, std::ptr::from_mut(value))
+    }
+    /// `bpf(2)`; what it answers may be a descriptor.
+    pub(crate) fn bpf<T: Copy>(command: u32, attributes: &mut T) -> Result<i32> {
+        call!(SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()).map(|fd| fd as i32)
+    }
+    /// Keeps the calling thread on one CPU.
+    pub fn pin(cpu: u32) -> Result<()> {
+        let mut set = [0u64; 16];
+        let Some(word) = set.get_mut(cpu as usize / 64) else { return Err(libc::EINVAL) };
+        *word |= 1 << (cpu % 64);
+        call!(SYS_sched_setaffinity, 0, size_of_val(&set), set.as_ptr()).map(drop)
+    }
+    /// The CPUs that the calling thread may run on.
+    #[must_use]
+    pub fn cpus() -> Vec<u32> {
+        let mut set = [0u64; 16];
+        let _ = call!(SYS_sched_getaffinity, 0, size_of_val(&set), set.as_mut_ptr());
+        (0u32..1024).filter(|cpu| set[*cpu as usize / 64] >> (cpu % 64) & 1 != 0).collect()
+    }
     pub fn shutdown(fd: i32, how: i32) -> Result<()> {
         call!(SYS_shutdown, fd, how).map(drop)
     }
@@ -379,6 +435,12 @@ fn clock(id: libc::clockid_t) -> u64 {
     // SAFETY: a valid place for the answer; libc's clock_gettime stays in the vDSO.
     unsafe { libc::clock_gettime(id, &raw mut ts) };
     ts.tv_sec as u64 * 1_000_000_000 + ts.tv_nsec as u64
+}
+
+/// Time that the calling thread has spent on a CPU, nanoseconds.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
+    clock(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 /// The CPU we run on (a hint: we may be moved at once).

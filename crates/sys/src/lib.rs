@@ -2,9 +2,12 @@
 //!
 //! It knows no protocol. What a word in shared memory *means* is said in [`abi`], when it may be
 //! believed is said by the types that read it ([`ring`]), and how to sleep on it without losing a
-//! wake-up is said in [`wait`].
+//! wake-up is said in [`wait`]. How packets come in past the kernel's own stack is said in [`packet`]
+//! and [`xdp`]; which of them, by programs ([`bpf`]) that the caller writes.
 
 pub mod abi;
+#[cfg(not(loom))]
+pub mod bpf;
 #[cfg(not(loom))]
 pub mod cache;
 #[cfg(not(loom))]
@@ -12,11 +15,19 @@ pub mod call;
 #[cfg(not(loom))]
 pub mod diag;
 #[cfg(not(loom))]
+pub mod interface;
+#[cfg(not(loom))]
 pub mod iov;
 #[cfg(not(loom))]
 pub mod lock;
 #[cfg(not(loom))]
 pub mod map;
+#[cfg(not(loom))]
+pub mod packet;
 pub mod ring;
 pub mod sync;
+#[cfg(not(loom))]
+pub mod tap;
 pub mod wait;
+#[cfg(not(loom))]
+pub mod xdp;

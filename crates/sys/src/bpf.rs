@@ -1,0 +1,272 @@
+//! Programs that the kernel runs on packets. What they mean is their author's business; the kernel
+//! verifies them before it runs them, so a wrong one is refused and nothing worse.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use crate::call::{self, Failure};
+use crate::interface::own;
+
+/// An instruction of the old machine (classic BPF), for filters and fanout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Classic {
+    /// What to do.
+    pub code: u16,
+    /// Instructions to skip if a comparison is true.
+    pub yes: u8,
+    /// And if it is not.
+    pub no: u8,
+    /// Its number.
+    pub k: u32,
+}
+
+/// How the kernel is given a classic program.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct ClassicProgram {
+    len: u16,
+    instructions: *const Classic,
+}
+
+/// Gives a classic program to a socket, by the option `level`, `name`.
+pub(crate) fn set_classic(
+    socket: &OwnedFd,
+    level: i32,
+    name: i32,
+    program: &[Classic],
+) -> Result<(), i32> {
+    let len = u16::try_from(program.len()).map_err(|_| libc::E2BIG)?;
+    // The kernel copies the instructions before the call returns.
+    let program = ClassicProgram { len, instructions: program.as_ptr() };
+    call::setsockopt(socket.as_raw_fd(), level, name, program)
+}
+
+/// An instruction of the new machine (eBPF), for XDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Instruction {
+    /// What to do.
+    pub code: u8,
+    /// Destination register in the low half, source in the high half.
+    pub registers: u8,
+    /// Offset of a jump or an access.
+    pub offset: i16,
+    /// Its number.
+    pub k: i32,
+}
+
+const MAP_CREATE: u32 = 0;
+const MAP_UPDATE_ELEM: u32 = 2;
+const PROG_LOAD: u32 = 5;
+const LINK_CREATE: u32 = 28;
+const MAP_TYPE_XSKMAP: u32 = 17;
+const PROG_TYPE_XDP: u32 = 6;
+const ATTACH_XDP: u32 = 37;
+const XDP_SKB_MODE: u32 = 1 << 1;
+const XDP_DRV_MODE: u32 = 1 << 2;
+const LOG_BYTES: usize = 64 << 10;
+
+/// A map from a receive queue to the AF_XDP socket that its packets go to.
+#[derive(Debug)]
+pub struct SocketMap(OwnedFd);
+
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct MapCreate {
+    kind: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries: u32,
+    rest: [u32; 14],
+}
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct MapUpdate {
+    map: u32,
+    padding: u32,
+    key: *const u32,
+    value: *const i32,
+    flags: u64,
+}
+
+impl SocketMap {
+    /// An empty map for so many queues.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`.
+    pub fn new(queues: u32) -> Result<Self, Failure> {
+        let mut attributes = MapCreate {
+            kind: MAP_TYPE_XSKMAP,
+            key_bytes: 4,
+            value_bytes: 4,
+            entries: queues,
+            ..MapCreate::default()
+        };
+        let fd = call::bpf(MAP_CREATE, &mut attributes).map_err(Failure::at("make a BPF map"))?;
+        Ok(Self(own(fd)))
+    }
+
+    /// The number by which an instruction names the map.
+    #[must_use]
+    pub fn number(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+
+    /// From now on packets of the queue go to this socket.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn set(&self, queue: u32, socket: &impl AsRawFd) -> Result<(), Failure> {
+        let value = socket.as_raw_fd();
+        let mut attributes = MapUpdate {
+            map: self.0.as_raw_fd().cast_unsigned(),
+            padding: 0,
+            key: &raw const queue,
+            value: &raw const value,
+            flags: 0,
+        };
+        call::bpf(MAP_UPDATE_ELEM, &mut attributes)
+            .map(drop)
+            .map_err(Failure::at("put the socket in the BPF map"))
+    }
+}
+
+/// A program that the kernel has verified.
+#[derive(Debug)]
+pub struct Program(OwnedFd);
+
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct ProgramLoad {
+    kind: u32,
+    count: u32,
+    instructions: *const Instruction,
+    license: *const u8,
+    log_level: u32,
+    log_bytes: u32,
+    log: *mut u8,
+    rest: [u64; 12],
+}
+
+/// Why a program was not loaded.
+#[derive(Debug)]
+pub struct Refused {
+    /// The step and its errno.
+    pub failure: Failure,
+    /// What the kernel's verifier said, if it did.
+    pub log: String,
+}
+
+impl Program {
+    /// Loads a program for XDP.
+    ///
+    /// # Errors
+    ///
+    /// The errno, and the verifier's words.
+    pub fn load_xdp(instructions: &[Instruction]) -> Result<Self, Refused> {
+        let mut log = vec![0u8; LOG_BYTES];
+        let mut attributes = ProgramLoad {
+            kind: PROG_TYPE_XDP,
+            count: u32::try_from(instructions.len()).unwrap_or(u32::MAX),
+            instructions: instructions.as_ptr(),
+            license: c"Dual MIT/GPL".as_ptr().cast(),
+            log_level: 1,
+            log_bytes: u32::try_from(LOG_BYTES).unwrap_or(0),
+            log: log.as_mut_ptr(),
+            rest: [0; 12],
+        };
+        match call::bpf(PROG_LOAD, &mut attributes) {
+            Ok(fd) => Ok(Self(own(fd))),
+            Err(errno) => {
+                let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
+                let log = String::from_utf8_lossy(&log[..end]).trim().to_owned();
+                Err(Refused { failure: Failure { step: "load the XDP program", errno }, log })
+            }
+        }
+    }
+}
+
+/// Where in the receive path a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In the driver.
+    Native,
+    /// Behind it, which any driver can.
+    Generic,
+}
+
+/// A program at work on an interface. It goes when this does, also if the process is killed.
+#[derive(Debug)]
+pub struct Link {
+    _fd: OwnedFd,
+    /// Where it runs.
+    pub mode: Mode,
+}
+
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct LinkCreate {
+    program: u32,
+    interface: u32,
+    attach: u32,
+    flags: u32,
+    rest: [u64; 6],
+}
+
+impl Link {
+    /// Puts the program to work on an interface: in the driver, else behind it.
+    ///
+    /// # Errors
+    ///
+    /// The errno of the second try: `EBUSY` if there is a program already, `EINVAL` if the kernel is
+    /// older than 5.9.
+    pub fn attach(program: &Program, interface: u32) -> Result<Self, Failure> {
+        let create = |flags| {
+            let mut attributes = LinkCreate {
+                program: program.0.as_raw_fd().cast_unsigned(),
+                interface,
+                attach: ATTACH_XDP,
+                flags,
+                ..LinkCreate::default()
+            };
+            call::bpf(LINK_CREATE, &mut attributes)
+        };
+        if let Ok(fd) = create(XDP_DRV_MODE) {
+            return Ok(Self { _fd: own(fd), mode: Mode::Native });
+        }
+        let fd = create(XDP_SKB_MODE).map_err(Failure::at("attach the XDP program"))?;
+        Ok(Self { _fd: own(fd), mode: Mode::Generic })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_the_kernels() {
+        assert_eq!((size_of::<Classic>(), size_of::<Instruction>()), (8, 8));
+        assert_eq!(size_of::<Classic>(), size_of::<libc::sock_filter>());
+        assert_eq!(size_of::<ClassicProgram>(), size_of::<libc::sock_fprog>());
+        assert_eq!(size_of::<MapUpdate>(), 32);
+    }
+
+    #[test]
+    fn a_program_that_reads_what_it_may_not_is_refused() {
+        if call::geteuid() != 0 {
+            println!("skipped: loading a BPF program needs root");
+            return;
+        }
+        // r0 = *(u64 *)(r3 + 0): register 3 was never set; then exit.
+        let wild = [
+            Instruction { code: 0x79, registers: 0x30, offset: 0, k: 0 },
+            Instruction { code: 0x95, registers: 0, offset: 0, k: 0 },
+        ];
+        let refused = Program::load_xdp(&wild).unwrap_err();
+        assert_ne!(refused.failure.errno, 0);
+        assert!(refused.log.contains("R3"), "{}", refused.log);
+    }
+}

@@ -1,0 +1,173 @@
+//! Network interfaces: which there are, and what they are like.
+
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::call::{self, Failure};
+
+/// A network interface, as it was when it was looked at.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// Whether it has been set up by the administrator.
+    pub up: bool,
+    /// Longest packet that it sends, bytes.
+    pub mtu: u32,
+    /// What kind of link: an `ARPHRD_` number.
+    pub kind: u16,
+    /// Its hardware address, where it has one.
+    pub address: [u8; 6],
+}
+
+impl Interface {
+    /// The interface of that name in our network namespace; `None`: there is none.
+    ///
+    /// # Errors
+    ///
+    /// Why the kernel does not say.
+    pub fn find(name: &str) -> Result<Option<Self>, Failure> {
+        let Some(mut request) = Request::new(name) else { return Ok(None) };
+        let socket = socket()?;
+        match request.ask(&socket, libc::SIOCGIFINDEX) {
+            Err(libc::ENODEV | libc::ENXIO) => return Ok(None),
+            other => other.map_err(Failure::at("look at the interface"))?,
+        }
+        let index = request.number().cast_unsigned();
+        let mut read = |what| request.ask(&socket, what).map_err(Failure::at("read the interface"));
+        read(libc::SIOCGIFHWADDR)?;
+        let (kind, address) = request.hardware();
+        let mut read = |what| request.ask(&socket, what).map_err(Failure::at("read the interface"));
+        read(libc::SIOCGIFMTU)?;
+        let mtu = request.number().cast_unsigned();
+        request.ask(&socket, libc::SIOCGIFFLAGS).map_err(Failure::at("read the interface"))?;
+        let up = request.number() & libc::IFF_UP != 0;
+        Ok(Some(Self { name: name.to_owned(), index, up, mtu, kind, address }))
+    }
+
+    /// Names of all interfaces in our network namespace.
+    #[must_use]
+    pub fn names() -> Vec<String> {
+        // SAFETY: always callable; the list is ours until it is freed below.
+        let list = unsafe { libc::if_nameindex() };
+        let mut names = Vec::new();
+        if list.is_null() {
+            return names;
+        }
+        for at in 0.. {
+            // SAFETY: the list ends with an entry whose index is 0, and we do not go past that.
+            let entry = unsafe { list.add(at).read() };
+            if entry.if_index == 0 || entry.if_name.is_null() {
+                break;
+            }
+            // SAFETY: an entry's name is a C string that lives as long as the list.
+            let name = unsafe { CStr::from_ptr(entry.if_name) };
+            names.push(name.to_string_lossy().into_owned());
+        }
+        // SAFETY: it came from `if_nameindex` and is freed once; the names were copied.
+        unsafe { libc::if_freenameindex(list) };
+        names
+    }
+
+    /// Sets the interface up, with this MTU.
+    ///
+    /// # Errors
+    ///
+    /// The step and its errno.
+    pub fn set_up(&self, mtu: u32) -> Result<(), Failure> {
+        let socket = socket()?;
+        let mut request = Request::new(&self.name)
+            .ok_or(Failure { step: "name the interface", errno: libc::EINVAL })?;
+        request.set_number(mtu.cast_signed());
+        request.ask(&socket, libc::SIOCSIFMTU).map_err(Failure::at("set the MTU"))?;
+        request.ask(&socket, libc::SIOCGIFFLAGS).map_err(Failure::at("read the flags"))?;
+        request.set_number(request.number() | libc::IFF_UP);
+        request.ask(&socket, libc::SIOCSIFFLAGS).map_err(Failure::at("set the interface up"))?;
+        Ok(())
+    }
+}
+
+/// Any socket does for asking.
+fn socket() -> Result<OwnedFd, Failure> {
+    let fd = call::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0)
+        .map_err(Failure::at("open a socket"))?;
+    Ok(own(fd))
+}
+
+/// Takes over a descriptor that a system call has just made.
+pub(crate) fn own(fd: i32) -> OwnedFd {
+    // SAFETY: the callers pass a descriptor that the kernel has just given them and nobody else knows.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+/// The kernel's `struct ifreq`: a name, and 24 bytes that mean what the request says.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+pub(crate) struct Request {
+    name: [u8; libc::IFNAMSIZ],
+    value: [u8; 24],
+}
+
+const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
+
+impl Request {
+    /// About this interface; `None` if no interface can have that name.
+    pub(crate) fn new(name: &str) -> Option<Self> {
+        let bytes = name.as_bytes();
+        if bytes.is_empty() || bytes.len() >= libc::IFNAMSIZ || bytes.contains(&0) {
+            return None;
+        }
+        let mut request = Self { name: [0; libc::IFNAMSIZ], value: [0; 24] };
+        request.name[..bytes.len()].copy_from_slice(bytes);
+        Some(request)
+    }
+
+    pub(crate) fn ask(&mut self, fd: &impl AsRawFd, request: u64) -> Result<(), i32> {
+        call::ioctl(fd.as_raw_fd(), request, self).map(drop)
+    }
+
+    /// The value as a number; flags are its low 16 bits.
+    fn number(&self) -> i32 {
+        i32::from_ne_bytes([self.value[0], self.value[1], self.value[2], self.value[3]])
+    }
+
+    pub(crate) fn set_number(&mut self, number: i32) {
+        self.value = [0; 24];
+        self.value[..4].copy_from_slice(&number.to_ne_bytes());
+    }
+
+    /// The value as a hardware address: its kind and its bytes.
+    fn hardware(&self) -> (u16, [u8; 6]) {
+        let [a, b, address @ ..] = self.value;
+        let mut six = [0; 6];
+        six.copy_from_slice(&address[..6]);
+        (u16::from_ne_bytes([a, b]), six)
+    }
+
+    pub(crate) fn name(&self) -> String {
+        let end = self.name.iter().position(|b| *b == 0).unwrap_or(self.name.len());
+        String::from_utf8_lossy(&self.name[..end]).into_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_is_there() {
+        let lo = Interface::find("lo").unwrap().unwrap();
+        assert_eq!((lo.kind, lo.address), (libc::ARPHRD_LOOPBACK, [0; 6]));
+        assert!(lo.index > 0 && lo.mtu > 0);
+        assert!(Interface::names().contains(&"lo".to_owned()));
+    }
+
+    #[test]
+    fn what_cannot_be_a_name_is_not_there() {
+        for name in ["", "no-such-if0", "much-too-long-for-a-name", "a\0b"] {
+            assert_eq!(Interface::find(name), Ok(None), "{name}");
+        }
+    }
+}

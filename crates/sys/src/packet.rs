@@ -1,0 +1,447 @@
+//! Frames of an interface, as the kernel writes them into memory that it shares with us (`AF_PACKET`,
+//! `TPACKET_V3`).
+//!
+//! The memory is a ring of blocks. The kernel fills one with frames and hands it over when it is full or
+//! its time is up; [`Ring::next_block`] is that block. While a [`Block`] lives the kernel does not write
+//! there, so its frames are plain slices that live as long as it; when it is dropped the kernel has it
+//! back. What is to stay longer must be copied.
+
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use crate::bpf::{self, Classic};
+use crate::call::{self, Failure};
+use crate::interface::own;
+use crate::sync::{AtomicU32, Ordering};
+
+const VERSION_3: i32 = 2;
+const STATUS_USER: u32 = 1;
+const STATUS_KERNEL: u32 = 0;
+const FRAME_VLAN: u32 = 1 << 4;
+const FRAME_VLAN_TPID: u32 = 1 << 6;
+const ETH_P_ALL: u16 = 3;
+const OPTION_ADD_MEMBERSHIP: i32 = 1;
+const OPTION_RING: i32 = 5;
+const OPTION_STATISTICS: i32 = 6;
+const OPTION_VERSION: i32 = 10;
+const OPTION_FANOUT: i32 = 18;
+const OPTION_FANOUT_PROGRAM: i32 = 22;
+const FANOUT_CLASSIC: u32 = 6;
+const FANOUT_UNIQUE: u32 = 0x2000;
+const PROMISCUOUS: u16 = 1;
+/// `ret 0`: lets nothing in.
+const NOTHING: &[Classic] = &[Classic { code: 6, yes: 0, no: 0, k: 0 }];
+
+/// What a ring is to be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// How many blocks.
+    pub blocks: u32,
+    /// Bytes of each; a multiple of the page size, and longer than the longest frame.
+    pub block_bytes: u32,
+    /// How long a block may take to fill before it is handed over all the same, milliseconds.
+    pub patience_ms: u32,
+}
+
+/// A socket with its ring. It lets nothing in before [`Self::admit`].
+#[derive(Debug)]
+pub struct Ring {
+    socket: OwnedFd,
+    start: *mut u8,
+    shape: Shape,
+    next: u32,
+}
+
+// SAFETY: the mapping belongs to the ring alone, and a thread that has the ring is the only one to read
+// it.
+unsafe impl Send for Ring {}
+
+/// How many frames came in, and how many found no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Statistics {
+    /// Frames that passed the filter, those that found no room among them.
+    pub frames: u32,
+    /// Frames that found no room in the ring.
+    pub dropped: u32,
+    /// Times that the ring was full.
+    pub frozen: u32,
+}
+
+/// The kernel's `struct tpacket_req3`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Request {
+    block_bytes: u32,
+    blocks: u32,
+    frame_bytes: u32,
+    frames: u32,
+    patience_ms: u32,
+    private_bytes: u32,
+    features: u32,
+}
+
+/// The kernel's `struct packet_mreq`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Membership {
+    interface: u32,
+    kind: u16,
+    address_len: u16,
+    address: [u8; 8],
+}
+
+impl Ring {
+    /// Opens a ring on an interface.
+    ///
+    /// # Errors
+    ///
+    /// The step and its errno: `EPERM` without `CAP_NET_RAW`, `ENOMEM` if there is no memory for it,
+    /// `ENETDOWN` if the interface is down.
+    ///
+    /// # Panics
+    ///
+    /// If no ring can have that shape.
+    pub fn open(interface: u32, shape: Shape) -> Result<Self, Failure> {
+        assert!(shape.blocks > 0 && shape.block_bytes >= 4096);
+        // Protocol 0: nothing comes in before the address is bound.
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        let fd =
+            call::socket(libc::AF_PACKET, kind, 0).map_err(Failure::at("open a packet socket"))?;
+        let socket = own(fd);
+        set(&socket, OPTION_VERSION, VERSION_3).map_err(Failure::at("choose TPACKET_V3"))?;
+        bpf::set_classic(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, NOTHING)
+            .map_err(Failure::at("close the filter"))?;
+        set(&socket, OPTION_RING, shape.request()).map_err(Failure::at("make the ring"))?;
+        let start = call::mmap_device(fd, shape.bytes(), 0).map_err(Failure::at("map the ring"))?;
+        let ring = Self { socket, start, shape, next: 0 };
+        ring.bind(interface).map_err(Failure::at("bind to the interface"))?;
+        Ok(ring)
+    }
+
+    fn bind(&self, interface: u32) -> Result<(), i32> {
+        let address = libc::sockaddr_ll {
+            sll_family: u16::try_from(libc::AF_PACKET).unwrap_or(0),
+            sll_protocol: ETH_P_ALL.to_be(),
+            sll_ifindex: interface.cast_signed(),
+            sll_hatype: 0,
+            sll_pkttype: 0,
+            sll_halen: 0,
+            sll_addr: [0; 8],
+        };
+        call::bind(self.socket.as_raw_fd(), &address)
+    }
+
+    /// Takes in what is addressed to others, too.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn promiscuous(&self, interface: u32) -> Result<(), Failure> {
+        let member = Membership { interface, kind: PROMISCUOUS, address_len: 0, address: [0; 8] };
+        set(&self.socket, OPTION_ADD_MEMBERSHIP, member)
+            .map_err(Failure::at("make the interface promiscuous"))
+    }
+
+    /// Makes a group of rings, of which each frame reaches one: that which the program answers, modulo
+    /// their number. The rings of the group are numbered in the order in which they join.
+    ///
+    /// # Errors
+    ///
+    /// The step and its errno.
+    pub fn found_group(&self, program: &[Classic]) -> Result<u16, Failure> {
+        set(&self.socket, OPTION_FANOUT, (FANOUT_CLASSIC | FANOUT_UNIQUE) << 16)
+            .map_err(Failure::at("make a fanout group"))?;
+        bpf::set_classic(&self.socket, libc::SOL_PACKET, OPTION_FANOUT_PROGRAM, program)
+            .map_err(Failure::at("set the fanout program"))?;
+        let group: u32 = call::getsockopt(self.socket.as_raw_fd(), libc::SOL_PACKET, OPTION_FANOUT)
+            .map_err(Failure::at("read the fanout group"))?;
+        Ok(u16::try_from(group & 0xffff).unwrap_or(0))
+    }
+
+    /// Joins a group that another ring has made.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn join_group(&self, group: u16) -> Result<(), Failure> {
+        set(&self.socket, OPTION_FANOUT, FANOUT_CLASSIC << 16 | u32::from(group))
+            .map_err(Failure::at("join the fanout group"))
+    }
+
+    /// Lets in what the filter says, from now on; what the host sends, too, unless it says otherwise. Not before all rings of a group have joined, or a
+    /// frame might reach two.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EINVAL` if the program is none.
+    pub fn admit(&self, filter: &[Classic]) -> Result<(), Failure> {
+        bpf::set_classic(&self.socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, filter)
+            .map_err(Failure::at("set the filter"))
+    }
+
+    /// The next block that the kernel has handed over, if there is one.
+    #[must_use]
+    pub fn next_block(&mut self) -> Option<Block<'_>> {
+        let at = self.next as usize * self.shape.block_bytes as usize;
+        let start = self.start.wrapping_add(at);
+        // Acquire: pairs with the kernel's barrier between the frames and the status.
+        if status(start).load(Ordering::Acquire) & STATUS_USER == 0 {
+            return None;
+        }
+        self.next = (self.next + 1) % self.shape.blocks;
+        Some(Block { start, len: self.shape.block_bytes as usize, ring: PhantomData })
+    }
+
+    /// Sleeps until there is a block, at most `ms`; a signal ends it, too.
+    pub fn wait(&self, ms: i32) {
+        let fd = self.socket.as_raw_fd();
+        let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLERR, revents: 0 }];
+        let _ = call::poll(&mut fds, ms);
+    }
+
+    /// Why nothing comes in any more: the interface has gone or was set down. Told once.
+    #[must_use]
+    pub fn error(&self) -> Option<i32> {
+        let error =
+            call::getsockopt::<i32>(self.socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR);
+        error.ok().filter(|errno| *errno != 0)
+    }
+
+    /// What has come in since this was asked last.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        call::getsockopt(self.socket.as_raw_fd(), libc::SOL_PACKET, OPTION_STATISTICS)
+            .unwrap_or_default()
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        call::munmap(self.start, self.shape.bytes());
+    }
+}
+
+impl Shape {
+    fn bytes(self) -> usize {
+        self.blocks as usize * self.block_bytes as usize
+    }
+
+    fn request(self) -> Request {
+        // Frames are packed one behind the other; the kernel wants these numbers all the same.
+        let frame_bytes = 4096;
+        Request {
+            block_bytes: self.block_bytes,
+            blocks: self.blocks,
+            frame_bytes,
+            frames: self.block_bytes / frame_bytes * self.blocks,
+            patience_ms: self.patience_ms,
+            private_bytes: 0,
+            features: 0,
+        }
+    }
+}
+
+fn set<T: Copy>(socket: &OwnedFd, name: i32, value: T) -> Result<(), i32> {
+    call::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, name, value)
+}
+
+/// The word of a block that says whose it is.
+fn status<'a>(block: *mut u8) -> &'a AtomicU32 {
+    // SAFETY: `block` is the first byte of a block of a ring that lives; its word at 8 is aligned, since
+    // blocks begin at pages, and is only ever accessed as an atomic, by us as by the kernel.
+    unsafe { AtomicU32::from_ptr(block.wrapping_add(at::STATUS).cast()) }
+}
+
+/// Where things are in `struct tpacket_block_desc` and `struct tpacket3_hdr`.
+mod at {
+    pub(super) const STATUS: usize = 8;
+    pub(super) const COUNT: usize = 12;
+    pub(super) const FIRST: usize = 16;
+    pub(super) const NEXT: usize = 0;
+    pub(super) const SECONDS: usize = 4;
+    pub(super) const NANOSECONDS: usize = 8;
+    pub(super) const CAPTURED: usize = 12;
+    pub(super) const LENGTH: usize = 16;
+    pub(super) const FLAGS: usize = 20;
+    pub(super) const LINK: usize = 24;
+    pub(super) const TAG: usize = 32;
+    pub(super) const TAG_KIND: usize = 36;
+    pub(super) const HEADER_BYTES: usize = 48;
+}
+
+/// A block that is ours until it is dropped.
+#[derive(Debug)]
+pub struct Block<'r> {
+    start: *mut u8,
+    len: usize,
+    ring: PhantomData<&'r mut Ring>,
+}
+
+/// A frame in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'b> {
+    /// Its bytes, from the link's header on.
+    pub bytes: &'b [u8],
+    /// Where they begin in [`Block::bytes`].
+    pub at: usize,
+    /// How many there were; more than `bytes` has if it was cut.
+    pub length: u32,
+    /// When it came, nanoseconds since 1970.
+    pub time_ns: u64,
+    /// The VLAN tag that the card has taken out of the frame: its kind and its control word.
+    pub tag: Option<(u16, u16)>,
+}
+
+impl Block<'_> {
+    /// All of its bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: a block lies whole in the mapping, which the borrowed ring keeps; the kernel does not
+        // write there before we hand it back, for which this borrow of the block must have ended.
+        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+    }
+
+    /// Its frames, in the order in which they came.
+    #[must_use]
+    pub fn frames(&self) -> Frames<'_> {
+        let bytes = self.bytes();
+        let (left, at) = (word(bytes, at::COUNT), word(bytes, at::FIRST));
+        Frames { bytes, at: at as usize, left }
+    }
+}
+
+impl Drop for Block<'_> {
+    fn drop(&mut self) {
+        // Release: all that we read, before the kernel may write.
+        status(self.start).store(STATUS_KERNEL, Ordering::Release);
+    }
+}
+
+/// Frames that are left in a block.
+#[derive(Clone, Debug)]
+pub struct Frames<'b> {
+    bytes: &'b [u8],
+    at: usize,
+    left: u32,
+}
+
+impl<'b> Iterator for Frames<'b> {
+    type Item = Frame<'b>;
+
+    fn next(&mut self) -> Option<Frame<'b>> {
+        self.left = self.left.checked_sub(1)?;
+        let head = self.bytes.get(self.at..self.at + at::HEADER_BYTES)?;
+        let begin = self.at + usize::from(half(head, at::LINK));
+        let bytes = self.bytes.get(begin..begin + word(head, at::CAPTURED) as usize)?;
+        let (seconds, rest) = (word(head, at::SECONDS), word(head, at::NANOSECONDS));
+        let frame = Frame {
+            bytes,
+            at: begin,
+            length: word(head, at::LENGTH),
+            time_ns: u64::from(seconds) * 1_000_000_000 + u64::from(rest),
+            tag: tag(head),
+        };
+        self.at += word(head, at::NEXT) as usize;
+        Some(frame)
+    }
+}
+
+fn tag(head: &[u8]) -> Option<(u16, u16)> {
+    const ETH_P_8021Q: u16 = 0x8100;
+    let flags = word(head, at::FLAGS);
+    let kind = if flags & FRAME_VLAN_TPID == 0 { ETH_P_8021Q } else { half(head, at::TAG_KIND) };
+    let control = u16::try_from(word(head, at::TAG) & 0xffff).unwrap_or(0);
+    (flags & FRAME_VLAN != 0).then_some((kind, control))
+}
+
+fn word(b: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
+}
+
+fn half(b: &[u8], at: usize) -> u16 {
+    u16::from_ne_bytes([b[at], b[at + 1]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interface::Interface;
+
+    const SHAPE: Shape = Shape { blocks: 4, block_bytes: 1 << 16, patience_ms: 5 };
+    /// All that comes in; a group of rings sees what goes out, too.
+    const ALL: &[Classic] = &[
+        Classic { code: 0x20, yes: 0, no: 0, k: 0xffff_f004 },
+        Classic { code: 0x15, yes: 1, no: 0, k: 4 },
+        Classic { code: 6, yes: 0, no: 0, k: u32::MAX },
+        Classic { code: 6, yes: 0, no: 0, k: 0 },
+    ];
+
+    fn open() -> Option<Ring> {
+        let lo = Interface::find("lo").unwrap().unwrap();
+        if !lo.up {
+            println!("skipped: the loopback interface is down");
+            return None;
+        }
+        match Ring::open(lo.index, SHAPE) {
+            Ok(ring) => Some(ring),
+            Err(e) => {
+                println!("skipped: {e}");
+                None
+            }
+        }
+    }
+
+    /// Counts frames that end with `mark`, for half a second or until there are `enough`.
+    fn count(ring: &mut Ring, mark: &[u8], enough: usize) -> usize {
+        let mut seen = 0;
+        let until = call::now_ns() + 500_000_000;
+        while seen < enough && call::now_ns() < until {
+            ring.wait(20);
+            let Some(block) = ring.next_block() else { continue };
+            for frame in block.frames().filter(|frame| frame.bytes.ends_with(mark)) {
+                assert_eq!(frame.length as usize, frame.bytes.len());
+                assert!(call::wall_ns().abs_diff(frame.time_ns) < 60_000_000_000);
+                assert_eq!(&block.bytes()[frame.at..][..frame.bytes.len()], frame.bytes);
+                seen += 1;
+            }
+        }
+        seen
+    }
+
+    fn send(mark: &[u8], times: usize) {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        for _ in 0..times {
+            socket.send_to(mark, socket.local_addr().unwrap()).unwrap();
+        }
+    }
+
+    #[test]
+    fn frames_come_in_as_they_were_sent_round_and_round() {
+        let Some(mut ring) = open() else { return };
+        send(b"before the gate opens", 10);
+        ring.admit(ALL).unwrap();
+        for round in 0..20 {
+            let mark = format!("packet ring, round {round}, {}", std::process::id());
+            send(mark.as_bytes(), 10);
+            assert_eq!(count(&mut ring, mark.as_bytes(), 10), 10, "round {round}");
+        }
+        assert!(ring.statistics().frames >= 200);
+        assert_eq!(count(&mut ring, b"before the gate opens", 1), 0);
+        assert_eq!(ring.error(), None);
+    }
+
+    #[test]
+    fn each_frame_reaches_one_ring_of_a_group() {
+        let (Some(mut a), Some(mut b)) = (open(), open()) else { return };
+        // Answers 1, whatever comes.
+        let group = a.found_group(&[Classic { code: 6, yes: 0, no: 0, k: 1 }]).unwrap();
+        b.join_group(group).unwrap();
+        a.admit(ALL).unwrap();
+        b.admit(ALL).unwrap();
+        let mark = format!("fanout {}", std::process::id());
+        send(mark.as_bytes(), 5);
+        assert_eq!(count(&mut b, mark.as_bytes(), 5), 5);
+        assert_eq!(count(&mut a, mark.as_bytes(), 1), 0);
+    }
+}

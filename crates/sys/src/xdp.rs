@@ -1,0 +1,410 @@
+//! Frames of a receive queue, as the kernel writes them into our memory before its own stack has seen
+//! them (`AF_XDP`).
+//!
+//! The memory (UMEM) is cut into chunks. A chunk is in one of three places: in the **fill ring**, where
+//! the kernel takes it to put a frame in; with the reader, as a [`Frame`]; or in the list of those that
+//! are **free**. [`Socket::next`] makes a frame of a chunk, [`Socket::release`] puts it in the list,
+//! [`Socket::refill`] hands the free ones to the kernel. The last needs the socket for itself: so a slice
+//! of a frame that was released is still good until then.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::call::{self, Failure};
+use crate::interface::own;
+use crate::sync::{AtomicU32, Ordering};
+
+const SOL_XDP: i32 = 283;
+const XDP_MMAP_OFFSETS: i32 = 1;
+const XDP_RX_RING: i32 = 2;
+const XDP_UMEM_REG: i32 = 4;
+const XDP_UMEM_FILL_RING: i32 = 5;
+const XDP_UMEM_COMPLETION_RING: i32 = 6;
+const XDP_STATISTICS: i32 = 7;
+const AT_RX: i64 = 0;
+const AT_FILL: i64 = 0x1_0000_0000;
+const USE_NEED_WAKEUP: u16 = 1 << 3;
+/// We send nothing, but the kernel wants the ring.
+const COMPLETIONS: u32 = 64;
+
+/// What a socket's memory is to be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// How many chunks.
+    pub chunks: u32,
+    /// Bytes of each: 2048 or 4096. The longest frame is 256 bytes less.
+    pub chunk_bytes: u32,
+    /// Entries of the rings; a power of two. So many chunks the kernel has at most.
+    pub ring: u32,
+}
+
+/// A socket that reads one receive queue.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    memory: Memory,
+    fill: Ring,
+    receive: Ring,
+    /// Tells its frames from those of another socket.
+    number: u32,
+    shape: Shape,
+    free: RefCell<Vec<u32>>,
+}
+
+// SAFETY: the mappings belong to the socket alone, and whoever has the socket is the only one to use it:
+// it is not `Sync`.
+unsafe impl Send for Socket {}
+
+/// A frame that came in. To be given back by [`Socket::release`]; one that is dropped is lost to the
+/// socket.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Frame {
+    socket: u32,
+    chunk: u32,
+    at: u32,
+    len: u32,
+}
+
+impl Frame {
+    /// Leaves out `n` bytes at the beginning: the link's header.
+    pub fn skip(&mut self, n: u32) {
+        let n = n.min(self.len);
+        self.at += n;
+        self.len -= n;
+    }
+}
+
+/// What the kernel could not deliver. All counts only grow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Statistics {
+    /// Frames for which there was no chunk, or that do not fit in one.
+    pub dropped: u64,
+    /// Chunks that were none.
+    pub invalid: u64,
+    invalid_sent: u64,
+    /// Frames for which the receive ring had no room.
+    pub ring_full: u64,
+    /// Times that the fill ring was empty.
+    pub fill_empty: u64,
+    sent_empty: u64,
+}
+
+/// Anonymous memory of our own.
+#[derive(Debug)]
+struct Memory {
+    start: *mut u8,
+    len: usize,
+}
+
+impl Memory {
+    fn new(len: usize) -> Result<Self, Failure> {
+        let start = call::mmap_private(len).map_err(Failure::at("take memory for frames"))?;
+        Ok(Self { start, len })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        call::munmap(self.start, self.len);
+    }
+}
+
+/// The kernel's `struct xdp_ring_offset`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Offsets {
+    producer: u64,
+    consumer: u64,
+    entries: u64,
+    flags: u64,
+}
+
+/// The kernel's `struct xdp_mmap_offsets`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct AllOffsets {
+    receive: Offsets,
+    send: Offsets,
+    fill: Offsets,
+    completion: Offsets,
+}
+
+/// The kernel's `struct xdp_umem_reg`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Registration {
+    start: u64,
+    len: u64,
+    chunk_bytes: u32,
+    headroom: u32,
+    flags: u32,
+    reserved: u32,
+}
+
+/// The kernel's `struct sockaddr_xdp`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Address {
+    family: u16,
+    flags: u16,
+    interface: u32,
+    queue: u32,
+    shared: u32,
+}
+
+/// The kernel's `struct xdp_desc`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct Descriptor {
+    at: u64,
+    len: u32,
+    options: u32,
+}
+
+/// A ring that the kernel shares, of which we have one end.
+#[derive(Debug)]
+struct Ring {
+    map: Memory,
+    offsets: Offsets,
+    entries: u32,
+    /// Our own cursor; the shared word is only for the kernel.
+    cursor: Cell<u32>,
+    /// The kernel's cursor when it was last looked at.
+    seen: Cell<u32>,
+}
+
+impl Ring {
+    fn map(
+        fd: RawFd,
+        page: i64,
+        offsets: Offsets,
+        entries: u32,
+        bytes: usize,
+    ) -> Result<Self, Failure> {
+        let head = usize::try_from(offsets.entries).unwrap_or(usize::MAX);
+        let len = head.saturating_add(entries as usize * bytes);
+        let start =
+            call::mmap_device(fd, len, page).map_err(Failure::at("map a ring of the socket"))?;
+        let map = Memory { start, len };
+        Ok(Self { map, offsets, entries, cursor: Cell::new(0), seen: Cell::new(0) })
+    }
+
+    fn word(&self, offset: u64) -> &AtomicU32 {
+        let at = usize::try_from(offset).unwrap_or(usize::MAX);
+        assert!(at <= self.map.len - 4 && at.is_multiple_of(4));
+        // SAFETY: inside the mapping and aligned, as asserted; a cursor is only ever accessed as an
+        // atomic, by us as by the kernel.
+        unsafe { AtomicU32::from_ptr(self.map.start.wrapping_add(at).cast()) }
+    }
+
+    /// Where entry `cursor` of `T` is. In bounds, since `map` made room for `entries` of them.
+    fn entry<T>(&self, cursor: u32) -> *mut T {
+        let slot = (cursor & (self.entries - 1)) as usize;
+        let at = usize::try_from(self.offsets.entries).unwrap_or(0) + slot * size_of::<T>();
+        assert!(at + size_of::<T>() <= self.map.len);
+        self.map.start.wrapping_add(at).cast()
+    }
+
+    /// The next entry that the kernel has put in.
+    fn take(&self) -> Option<Descriptor> {
+        let cursor = self.cursor.get();
+        if cursor == self.seen.get() {
+            // Release: what we read of earlier entries, before the kernel may write there again.
+            self.word(self.offsets.consumer).store(cursor, Ordering::Release);
+            // Acquire: pairs with the kernel's release of the entries.
+            self.seen.set(self.word(self.offsets.producer).load(Ordering::Acquire));
+            if cursor == self.seen.get() {
+                return None;
+            }
+        }
+        let entry: *mut Descriptor = self.entry(cursor);
+        // SAFETY: `entry` checked that it lies in the ring; the kernel has written it and does not touch
+        // it before our cursor, which is still behind, passes it.
+        let descriptor = unsafe { entry.read() };
+        self.cursor.set(cursor.wrapping_add(1));
+        Some(descriptor)
+    }
+
+    /// Puts chunks in while there are some and there is room.
+    fn put(&self, free: &mut Vec<u32>, chunk_bytes: u32) {
+        // Acquire: pairs with the kernel's release of the entries that it has read.
+        let consumed = self.word(self.offsets.consumer).load(Ordering::Acquire);
+        let room = self.entries - self.cursor.get().wrapping_sub(consumed).min(self.entries);
+        let keep = free.len().saturating_sub(room as usize);
+        for chunk in free.drain(keep..) {
+            let entry: *mut u64 = self.entry(self.cursor.get());
+            // SAFETY: `entry` checked that it lies in the ring; the kernel has read what was there, as
+            // `room` says, and reads it again only behind the store below.
+            unsafe { entry.write(u64::from(chunk) * u64::from(chunk_bytes)) };
+            self.cursor.set(self.cursor.get().wrapping_add(1));
+        }
+        // Release: the entries, before the cursor that says they are there.
+        self.word(self.offsets.producer).store(self.cursor.get(), Ordering::Release);
+    }
+}
+
+impl Socket {
+    /// Opens a socket on a receive queue of an interface. A program must send frames to it: see
+    /// [`crate::bpf`].
+    ///
+    /// # Errors
+    ///
+    /// The step and its errno: `EPERM` without `CAP_NET_RAW`, `EAFNOSUPPORT` if the kernel was built
+    /// without `CONFIG_XDP_SOCKETS`, `EBUSY` if another socket has the queue, `EINVAL` if there is no
+    /// such queue, `ENOBUFS` if the memory may not be locked (`ulimit -l`).
+    ///
+    /// # Panics
+    ///
+    /// If no socket can have that shape.
+    pub fn open(interface: u32, queue: u32, shape: Shape) -> Result<Self, Failure> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        assert!(shape.ring.is_power_of_two() && shape.chunk_bytes.is_power_of_two());
+        let raw = call::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0)
+            .map_err(Failure::at("open an AF_XDP socket"))?;
+        let fd = own(raw);
+        let memory = Memory::new(shape.chunks as usize * shape.chunk_bytes as usize)?;
+        let registration = Registration {
+            start: memory.start as u64,
+            len: memory.len as u64,
+            chunk_bytes: shape.chunk_bytes,
+            headroom: 0,
+            flags: 0,
+            reserved: 0,
+        };
+        set(raw, XDP_UMEM_REG, registration).map_err(Failure::at("register memory for frames"))?;
+        set(raw, XDP_UMEM_FILL_RING, shape.ring).map_err(Failure::at("make the fill ring"))?;
+        set(raw, XDP_UMEM_COMPLETION_RING, COMPLETIONS)
+            .map_err(Failure::at("make the completion ring"))?;
+        set(raw, XDP_RX_RING, shape.ring).map_err(Failure::at("make the receive ring"))?;
+        let at: AllOffsets = call::getsockopt(raw, SOL_XDP, XDP_MMAP_OFFSETS)
+            .map_err(Failure::at("find the rings"))?;
+        let fill = Ring::map(raw, AT_FILL, at.fill, shape.ring, size_of::<u64>())?;
+        let receive = Ring::map(raw, AT_RX, at.receive, shape.ring, size_of::<Descriptor>())?;
+        let free = RefCell::new((0..shape.chunks).rev().collect());
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let mut socket = Self { fd, memory, fill, receive, number, shape, free };
+        socket.refill();
+        let family = u16::try_from(libc::AF_XDP).unwrap_or(0);
+        // Neither copy nor zero copy is asked for: the kernel takes what the driver can.
+        let address = Address { family, flags: USE_NEED_WAKEUP, interface, queue, shared: 0 };
+        call::bind(raw, &address).map_err(Failure::at("bind to the queue"))?;
+        Ok(socket)
+    }
+
+    /// The next frame, and its bytes.
+    #[must_use]
+    pub fn next(&self) -> Option<(Frame, &[u8])> {
+        loop {
+            let descriptor = self.receive.take()?;
+            let at = usize::try_from(descriptor.at).unwrap_or(usize::MAX);
+            let chunk_bytes = self.shape.chunk_bytes as usize;
+            // The kernel is trusted, but a wild slice is not worth the compare.
+            let inside = at % chunk_bytes + descriptor.len as usize <= chunk_bytes;
+            if at >= self.memory.len || !inside {
+                continue;
+            }
+            let narrow = |n: usize| u32::try_from(n).unwrap_or(0);
+            let (chunk, at) = (narrow(at / chunk_bytes), narrow(at % chunk_bytes));
+            let frame = Frame { socket: self.number, chunk, at, len: descriptor.len };
+            let bytes = self.slice(&frame);
+            return Some((frame, bytes));
+        }
+    }
+
+    /// The bytes of a frame.
+    ///
+    /// # Panics
+    ///
+    /// If it came from another socket.
+    #[must_use]
+    pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
+        self.slice(frame)
+    }
+
+    /// For as long as the socket is borrowed: a chunk returns to the kernel only in [`Self::refill`].
+    fn slice(&self, frame: &Frame) -> &[u8] {
+        assert_eq!(frame.socket, self.number, "a frame of this socket");
+        let at = frame.chunk as usize * self.shape.chunk_bytes as usize + frame.at as usize;
+        let start = self.memory.start.wrapping_add(at);
+        // SAFETY: frames are made by `next`, which checked that they lie in the memory, and `skip` only
+        // shortens them. Who has a frame has its chunk: the kernel does not write there before it is
+        // released and `refill` takes the socket for itself, which ends this borrow.
+        unsafe { std::slice::from_raw_parts(start, frame.len as usize) }
+    }
+
+    /// Takes a frame back.
+    ///
+    /// # Panics
+    ///
+    /// If it came from another socket.
+    #[expect(clippy::needless_pass_by_value, reason = "who has a frame has its chunk")]
+    pub fn release(&self, frame: Frame) {
+        assert_eq!(frame.socket, self.number, "a frame of this socket");
+        self.free.borrow_mut().push(frame.chunk);
+    }
+
+    /// Gives free chunks to the kernel, as many as it takes.
+    pub fn refill(&mut self) {
+        self.fill.put(self.free.get_mut(), self.shape.chunk_bytes);
+    }
+
+    /// Chunks that are free and not in the fill ring.
+    #[must_use]
+    pub fn spare(&self) -> usize {
+        self.free.borrow().len()
+    }
+
+    /// Sleeps until there is a frame, at most `ms`; a signal ends it, too.
+    pub fn wait(&self, ms: i32) {
+        let mut fds = [libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        let _ = call::poll(&mut fds, ms);
+    }
+
+    /// What could not be delivered.
+    #[must_use]
+    pub fn statistics(&self) -> Statistics {
+        call::getsockopt(self.fd.as_raw_fd(), SOL_XDP, XDP_STATISTICS).unwrap_or_default()
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+fn set<T: Copy>(fd: RawFd, name: i32, value: T) -> Result<(), i32> {
+    call::setsockopt(fd, SOL_XDP, name, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interface::Interface;
+
+    const SHAPE: Shape = Shape { chunks: 64, chunk_bytes: 2048, ring: 32 };
+
+    #[test]
+    fn structures_are_the_kernels() {
+        assert_eq!(size_of::<AllOffsets>(), size_of::<libc::xdp_mmap_offsets>());
+        assert_eq!(size_of::<Registration>(), size_of::<libc::xdp_umem_reg>());
+        assert_eq!(size_of::<Address>(), size_of::<libc::sockaddr_xdp>());
+        assert_eq!(size_of::<Statistics>(), size_of::<libc::xdp_statistics>());
+        assert_eq!(size_of::<Descriptor>(), size_of::<libc::xdp_desc>());
+    }
+
+    #[test]
+    fn a_socket_fills_its_ring_and_keeps_the_rest() {
+        let lo = Interface::find("lo").unwrap().unwrap();
+        let mut socket = match Socket::open(lo.index, 0, SHAPE) {
+            Ok(socket) => socket,
+            Err(e) => return println!("skipped: {e}"),
+        };
+        assert_eq!(socket.spare(), 32);
+        socket.refill();
+        assert_eq!(socket.spare(), 32, "the ring is full");
+        assert!(socket.next().is_none());
+        assert_eq!(socket.statistics(), Statistics::default());
+    }
+}
