@@ -134,6 +134,34 @@ impl<B> Shard<B> {
         self.parsed = parsed;
     }
 
+    /// [`Self::push_fragment`] of many, and empties the list: see [`Self::push_burst`].
+    pub fn push_fragments(
+        &mut self,
+        fragments: &mut Vec<(Fragment, Arrival<'_, B>)>,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) {
+        let mut parsed = std::mem::take(&mut self.parsed);
+        let mut rest = fragments.drain(..);
+        while !rest.as_slice().is_empty() {
+            parsed.clear();
+            parsed.extend(rest.as_slice().iter().take(BURST).map(|(fragment, arrival)| {
+                if fragment.offset == 0 {
+                    // Of these the header is needed too, and another core may have it.
+                    std::hint::black_box(arrival.packet.first());
+                }
+                Parsed::Fragment(self.table.ahead(*fragment))
+            }));
+            for (parsed, (_, arrival)) in parsed.iter().zip(&mut rest) {
+                if let Parsed::Fragment(ahead) = parsed {
+                    self.table.push(&mut self.lease, ahead, arrival, now, sink);
+                }
+            }
+        }
+        drop(rest);
+        self.parsed = parsed;
+    }
+
     /// A packet that is no fragment, or none that makes sense.
     #[cold]
     fn pass(&mut self, packet: &Result<Packet, Reason>, buffer: B, sink: &mut impl Sink<B>) {

@@ -3,8 +3,8 @@
 use frag::wire::{self, Packet};
 use frag::{Arrival, Config, Datagram, HashKey, Ledger, Limits, Released, Shard, Sink};
 
-use crate::trace::{SLOT, Trace};
 use crate::Engine;
+use crate::trace::{SLOT, Trace};
 
 /// Packets that are handed in at once.
 pub(crate) const BURST: usize = 32;

@@ -8,7 +8,9 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use frag::wire::{self, Packet};
-use frag::{Arrival, Config, Datagram, HashKey, Ledger, Limits, Released, Shard, Shared, Sink, Steering};
+use frag::{
+    Arrival, Config, Datagram, HashKey, Ledger, Limits, Released, Shard, Shared, Sink, Steering,
+};
 
 use crate::Words;
 use crate::handoff::{BATCH, Descriptor, Lane};
@@ -113,7 +115,12 @@ struct Stint {
 }
 
 /// Nanoseconds per fragment of all threads together, for each round.
-pub(crate) fn measure(way: Way, words: Words, threads: usize, copy: bool) -> anyhow::Result<Vec<f64>> {
+pub(crate) fn measure(
+    way: Way,
+    words: Words,
+    threads: usize,
+    copy: bool,
+) -> anyhow::Result<Vec<f64>> {
     let mut yard = Yard::new(way, words, threads, copy)?;
     (0..words.rounds).map(|_| yard.round(threads)).collect()
 }
@@ -155,12 +162,13 @@ impl Yard {
         let yard = &*self;
         let stints: Vec<anyhow::Result<Stint>> = thread::scope(|scope| {
             let all: Vec<_> = (0..threads).map(|n| scope.spawn(move || yard.stint(n))).collect();
-            all.into_iter().map(|one| one.join().unwrap_or_else(|_| anyhow::bail!("panicked"))).collect()
+            all.into_iter()
+                .map(|one| one.join().unwrap_or_else(|_| anyhow::bail!("panicked")))
+                .collect()
         });
         let stints: Vec<Stint> = stints.into_iter().collect::<anyhow::Result<_>>()?;
-        let (datagrams, fragments) = yard.traces.iter().fold((0, 0), |(d, f), trace| {
-            (d + trace.datagrams, f + trace.len())
-        });
+        let (datagrams, fragments) =
+            yard.traces.iter().fold((0, 0), |(d, f), trace| (d + trace.datagrams, f + trace.len()));
         let came: usize = stints.iter().map(|stint| stint.datagrams).sum();
         let passes = usize::try_from(self.passes)?;
         ensure!(came == datagrams * passes, "{came} of {} datagrams", datagrams * passes);
@@ -252,8 +260,10 @@ impl Yard {
 
     fn sprayed(&self, me: usize, trace: &Trace, shard: &mut Shard<u32>, taker: &mut Taker<'_>) {
         let threads = self.lanes.len();
-        let mut post = Post { yard: self, me, trace, shard, taker, inbox: Vec::with_capacity(BATCH) };
-        let mut out: Vec<Vec<Descriptor>> = (0..threads).map(|_| Vec::with_capacity(BATCH)).collect();
+        let mut post =
+            Post { yard: self, me, trace, shard, taker, inbox: Vec::with_capacity(BATCH) };
+        let mut out: Vec<Vec<Descriptor>> =
+            (0..threads).map(|_| Vec::with_capacity(BATCH)).collect();
         for pass in 0..self.passes {
             for slots in self.shares[me].chunks(BURST) {
                 self.keep_step(me, pass, slots[0], || post.collect());
@@ -306,7 +316,8 @@ impl Post<'_, '_> {
     /// Loads the headers that the table will read, all at once: they are in another core's cache.
     fn fetch(&self) {
         let first = self.inbox.iter().filter(|descriptor| descriptor.fragment.offset == 0);
-        let sum = first.fold(0, |sum, descriptor| sum ^ self.trace.packet(descriptor.slot as usize)[0]);
+        let sum =
+            first.fold(0, |sum, descriptor| sum ^ self.trace.packet(descriptor.slot as usize)[0]);
         std::hint::black_box(sum);
     }
 

@@ -179,7 +179,8 @@ const FIRST_SOURCE: u32 = 0x1400_0001;
 
 /// The Internet checksum of a header whose own is 0.
 pub(crate) fn checksum(header: &[u8]) -> u16 {
-    let words = header.chunks_exact(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])));
+    let words =
+        header.chunks_exact(2).map(|pair| u64::from(u16::from_be_bytes([pair[0], pair[1]])));
     let sum: u64 = words.sum();
     let sum = (sum & 0xffff) + (sum >> 16);
     !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap_or(0)
