@@ -258,37 +258,46 @@ impl<B> Node<B> {
         self.end
     }
 
-    /// Where a fragment goes that is as most are: a new piece of the regular layout, neither the first
-    /// nor the last, for which there is a place. Nothing that this answers `None` to is wrong.
+    /// Where a fragment goes that is as most are: a new piece of the regular layout for which there is a
+    /// place. Nothing that this answers `None` to is wrong.
     #[inline(always)]
-    pub(crate) fn usual(&self, f: &Fragment, fragments_max: u16) -> Option<usize> {
-        if self.stride != f.len || !f.more || self.layout != Layout::Regular {
+    pub(crate) fn usual(&self, f: &Fragment, fragments_max: u16) -> Option<Look> {
+        let at = self.place(f.offset);
+        let fits = self.layout == Layout::Regular
+            && at * usize::from(self.stride) == usize::from(f.offset)
+            && at + 1 < usize::from(fragments_max);
+        if !fits {
             return None;
         }
-        let at = self.place(f.offset);
-        let fits = at * usize::from(self.stride) == usize::from(f.offset)
-            && at > 0
-            && at + 1 < usize::from(fragments_max)
-            && (self.end == 0 || f.end() <= u32::from(self.tail.offset));
+        if !f.more {
+            let last = self.end == 0 && self.high <= u32::from(f.offset) && at > 0;
+            return last.then_some(Look::Tail);
+        }
+        let before_end = self.end == 0 || f.end() <= u32::from(self.tail.offset);
         let free = match self.pieces.get(at) {
             Some(piece) => piece.len == 0,
             None => at == self.pieces.len() && at < self.pieces.capacity(),
         };
-        (fits && free).then_some(at)
+        (self.stride == f.len && before_end && free).then_some(Look::Piece(at))
     }
 
     /// Puts a piece where [`Self::usual`] said.
     #[inline(always)]
-    pub(crate) fn put_usual(&mut self, at: usize, f: &Fragment, buffer: B) {
+    pub(crate) fn put_usual(&mut self, look: Look, f: &Fragment, buffer: B) {
         let (offset, len, store) = (f.offset, f.len, Store::Held(buffer));
         let piece = Piece { offset, len, at: f.payload_at, store };
-        match self.pieces.get_mut(at) {
-            Some(place) => *place = piece,
-            None => self.pieces.push(piece),
-        }
-        self.high = self.high.max(f.end());
         self.count += 1;
         self.received += u32::from(f.len);
+        if let Look::Piece(at) = look {
+            self.high = self.high.max(f.end());
+            match self.pieces.get_mut(at) {
+                Some(place) => *place = piece,
+                None => self.pieces.push(piece),
+            }
+        } else {
+            self.end = f.end();
+            self.tail = piece;
+        }
     }
 
     /// What a fragment would be. May change the layout, never what is there.

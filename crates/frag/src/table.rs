@@ -202,21 +202,27 @@ impl<B> Table<B> {
     ) {
         self.counters.fragments += 1;
         let f = &ahead.fragment;
-        // Most fragments are neither first nor last nor in any way special.
+        // Most fragments are in no way special.
         if ahead.guess != NONE && now < self.next_end {
             let node = &mut self.nodes[ahead.guess];
             let small = f.len < self.limits.copy_below || f.len < self.limits.fragment_min;
             let cheap = node.used + arrival.cost <= node.reserved && !small;
             let fresh = self.begun.wrapping_sub(node.begun) < self.limits.reuse;
+            // The headers of IPv6 in a first fragment are looked at.
+            let plain = f.offset != 0 || !f.key.is_v6();
             if cheap
                 && fresh
+                && plain
                 && node.key == f.key
-                && let Some(at) = node.usual(f, self.limits.fragments_max)
+                && let Some(look) = node.usual(f, self.limits.fragments_max)
                 && lease.charge(u64::from(arrival.cost))
             {
                 self.held += u64::from(arrival.cost);
                 node.used += arrival.cost;
-                node.put_usual(at, f, arrival.buffer);
+                node.put_usual(look, f, arrival.buffer);
+                if f.offset == 0 {
+                    node.head.set(arrival.packet, f);
+                }
                 node.ecn_seen |= 1 << f.ecn;
                 self.pace.waited(now.saturating_sub(node.last_at));
                 node.last_at = now;
