@@ -24,7 +24,7 @@ use crate::refused::Refused;
 use crate::shard::Arrival;
 use crate::slab::{NONE, Slab};
 use crate::source::Sources;
-use crate::wire::{self, Fragment};
+use crate::wire::{self, Finish, Fragment};
 
 /// The oldest datagrams that are looked at when something idle is to go.
 const IDLE_LOOKS: usize = 16;
@@ -309,12 +309,11 @@ impl<B> Table<B> {
     #[cold]
     fn deliver_atomic(&mut self, incoming: Incoming<'_, B>, now: u64, sink: &mut impl Sink<B>) {
         let f = incoming.fragment;
-        self.header.clear();
-        self.header.extend_from_slice(&incoming.packet[..usize::from(f.header_len)]);
         if usize::from(f.header_len) - 40 + usize::from(f.len) > 65_535 {
             return self.drop_fragment(incoming.buffer, Reason::Oversize, sink);
         }
-        wire::finish(&mut self.header, f.next_at, f.protocol, f.ecn, f.len);
+        let finish = Finish { next_at: f.next_at, protocol: f.protocol, ecn: f.ecn, len: f.len };
+        wire::finish(&incoming.packet[..usize::from(f.header_len)], &finish, &mut self.header);
         self.counters.datagrams += 1;
         self.counters.bytes += u64::from(f.len);
         sink.datagram(&Datagram {
@@ -634,9 +633,8 @@ impl<B> Table<B> {
         let Some(ecn) = wire::merge_ecn(node.ecn_seen, node.head.ecn) else {
             return self.give_up(lease, n, Reason::Ecn, now, sink);
         };
-        self.header.clear();
-        self.header.extend_from_slice(header);
-        wire::finish(&mut self.header, node.head.next_at, node.head.protocol, ecn, len);
+        let (next_at, protocol) = (node.head.next_at, node.head.protocol);
+        wire::finish(header, &Finish { next_at, protocol, ecn, len }, &mut self.header);
         self.counters.datagrams += 1;
         self.counters.bytes += u64::from(len);
         self.pace.completed(u64::from(node.used));

@@ -254,29 +254,45 @@ pub(crate) const fn merge_ecn(seen: u8, first: u8) -> Option<u8> {
     Some(if seen & CE != 0 { 3 } else { first })
 }
 
-/// Makes the header of a first fragment that of the whole datagram, whose payload has `len` bytes.
-pub(crate) fn finish(header: &mut [u8], next_at: u16, protocol: u8, ecn: u8, len: u16) {
-    if header.first().is_some_and(|b| b >> 4 == 6) {
-        let extensions = u16::try_from(header.len() - V6_HEADER).unwrap_or(0);
-        header[4..6].copy_from_slice(&(extensions + len).to_be_bytes());
-        header[usize::from(next_at)] = protocol;
-        header[1] = header[1] & !0x30 | ecn << 4;
-        return;
-    }
-    let total = u16::try_from(header.len()).unwrap_or(0) + len;
-    header[1] = header[1] & !3 | ecn;
-    header[2..4].copy_from_slice(&total.to_be_bytes());
-    header[6] &= 0x40; // "don't fragment" stays as the sender had it
-    header[7] = 0;
-    header[10..12].fill(0);
-    let sum = checksum(header);
-    header[10..12].copy_from_slice(&sum.to_be_bytes());
+/// What makes the header of a whole datagram out of its first fragment's.
+pub(crate) struct Finish {
+    pub(crate) next_at: u16,
+    pub(crate) protocol: u8,
+    pub(crate) ecn: u8,
+    /// Bytes of payload.
+    pub(crate) len: u16,
 }
 
-/// The Internet checksum (RFC 1071) of an even number of bytes.
-fn checksum(bytes: &[u8]) -> u16 {
-    let words = bytes.chunks_exact(2).map(|pair| u32::from(u16_at(pair, 0)));
-    let mut sum: u32 = words.sum();
+/// Writes the header of a whole datagram to `to`, given its first fragment's.
+pub(crate) fn finish(first: &[u8], with: &Finish, to: &mut Vec<u8>) {
+    to.clear();
+    to.extend_from_slice(first);
+    if first.first().is_some_and(|b| b >> 4 == 6) {
+        let extensions = u16::try_from(first.len() - V6_HEADER).unwrap_or(0);
+        to[4..6].copy_from_slice(&(extensions + with.len).to_be_bytes());
+        to[usize::from(with.next_at)] = with.protocol;
+        to[1] = first[1] & !0x30 | with.ecn << 4;
+        return;
+    }
+    let Some(head) = first.first_chunk::<V4_HEADER>() else { return };
+    let total = u16::try_from(first.len()).unwrap_or(0) + with.len;
+    let tos = head[1] & !3 | with.ecn;
+    // "Don't fragment" stays as the sender had it.
+    let flags = head[6] & 0x40;
+    to[1] = tos;
+    to[2..4].copy_from_slice(&total.to_be_bytes());
+    to[6] = flags;
+    to[7] = 0;
+    // Summed from what is read, not from what was just written, which would have to be waited for.
+    let old = [u16_at(head, 0), u16_at(head, 2), u16_at(head, 6), u16_at(head, 10)];
+    let new = [u16::from_be_bytes([head[0], tos]), total, u16::from(flags) << 8];
+    let all: u32 = first.chunks_exact(2).map(|pair| u32::from(u16_at(pair, 0))).sum();
+    let sum = all - old.map(u32::from).iter().sum::<u32>() + new.map(u32::from).iter().sum::<u32>();
+    to[10..12].copy_from_slice(&checksum(sum).to_be_bytes());
+}
+
+/// The Internet checksum (RFC 1071) of words that add up to `sum`.
+fn checksum(mut sum: u32) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
