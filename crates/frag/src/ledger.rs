@@ -21,6 +21,7 @@ const OVERCOMMIT: (u64, u64) = (20, 11);
 
 #[derive(Debug)]
 struct Pool {
+    /// As a signed number: what a core has promised too much it takes along when it ends.
     left: AtomicU64,
     /// What a core takes at once.
     batch: u64,
@@ -42,7 +43,7 @@ impl Pool {
         // Relaxed: a count of bytes orders nothing else.
         let mut left = self.left.load(Ordering::Relaxed);
         loop {
-            let n = most.min(left);
+            let n = most.min(u64::try_from(left.cast_signed()).unwrap_or(0));
             if n < least || n == 0 {
                 return 0;
             }
@@ -133,7 +134,7 @@ impl Account {
     }
 
     fn end(&self, pool: &Pool) {
-        pool.give(u64::try_from(self.unused).unwrap_or(0));
+        pool.give(self.unused.cast_unsigned());
     }
 }
 

@@ -79,6 +79,8 @@ pub(crate) const DATAGRAMS_MAX: u32 = 1 << 24;
 pub struct Limits {
     pub(crate) memory_bytes: u64,
     pub(crate) shards: u32,
+    /// Tables among which the datagrams of all shards are spread.
+    pub(crate) tables: u32,
     pub(crate) datagrams_max: u32,
     pub(crate) fragments_max: u16,
     pub(crate) fragment_min: u16,
@@ -123,6 +125,7 @@ impl Config {
         Ok(Limits {
             memory_bytes: self.memory_bytes,
             shards: self.shards,
+            tables: self.shards,
             datagrams_max: each,
             fragments_max: self.fragments_max,
             fragment_min: self.fragment_min,
@@ -130,8 +133,21 @@ impl Config {
             timeout_ns: [self.timeout_v4_ns, self.timeout_v6_ns],
             overlap: self.overlap,
             whole_header: self.whole_header,
-            // Each shard sees its part of a source's datagrams.
-            reuse: (REUSE / self.shards).max(64),
+            reuse: reuse(self.shards),
         })
+    }
+}
+
+/// Each table sees its part of a source's datagrams.
+fn reuse(tables: u32) -> u32 {
+    (REUSE / tables).max(64)
+}
+
+impl Limits {
+    /// For one of so many tables that all shards share.
+    pub(crate) fn shared(&self, tables: u32) -> Self {
+        let all = self.datagrams_max.saturating_mul(self.shards);
+        let datagrams_max = all.div_ceil(tables).max(1);
+        Self { tables, datagrams_max, reuse: reuse(tables), ..self.clone() }
     }
 }

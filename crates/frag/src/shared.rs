@@ -40,10 +40,8 @@ impl<B> Shared<B> {
     #[must_use]
     pub fn new(limits: &Limits, buckets: u32, secret: &HashKey) -> Arc<Self> {
         let buckets = buckets.clamp(1, 4096);
-        let mut limits = limits.clone();
-        let ledger = Ledger::of(&limits);
-        limits.datagrams_max =
-            limits.datagrams_max.saturating_mul(limits.shards).div_ceil(buckets).max(1);
+        let ledger = Ledger::of(limits);
+        let limits = limits.shared(buckets);
         let mut key = secret.clone();
         let all = (0..buckets).map(|_| {
             key = key.successor();

@@ -99,7 +99,8 @@ pub(crate) struct Incoming<'p, B> {
 pub(crate) struct Table<B> {
     limits: Limits,
     key: HashKey,
-    /// The key before, while the index still has slots by it.
+    /// The key before, if there was one: the index may still have slots by it, and a burst fragments that
+    /// were parsed when it was in use.
     old_key: Option<HashKey>,
     /// Changes of key.
     epoch: u32,
@@ -137,7 +138,7 @@ impl<B> Table<B> {
             ages: [none; 2],
             next_end: u64::MAX,
             sources: Sources::new(),
-            refused: Refused::new(limits.memory_bytes / u64::from(limits.shards)),
+            refused: Refused::new(limits.memory_bytes / u64::from(limits.tables)),
             pace: Pace::default(),
             begun: 0,
             held: 0,
@@ -689,9 +690,6 @@ impl<B> Table<B> {
         let hash = if node.epoch == *epoch { node.hash } else { key.hash(&node.key) };
         let old_hash = || old_key.as_ref().map_or(hash, |old| old.hash(&node.key));
         index.remove(hash, old_hash, n, |n| key.hash(&nodes[n].key));
-        if old_key.is_some() && !index.is_moving() {
-            *old_key = None;
-        }
         let node = &mut nodes[n];
         lease.refund(u64::from(node.used));
         self.held -= u64::from(node.used);

@@ -27,6 +27,24 @@ fn a_core_keeps_a_part_that_others_cannot_take() {
     assert!(!a.charge(1));
 }
 
+/// Its datagrams live on, and what they were promised is redeemed on another core.
+#[test]
+fn a_core_that_ends_takes_its_debt_along() {
+    let ledger = Ledger::new(1000, 2);
+    let promised = || ledger.promises.left.load(Ordering::Relaxed);
+    let before = promised();
+    let mut a = Lease::new(&ledger);
+    a.promise_more(5000);
+    drop(a);
+    let mut b = Lease::new(&ledger);
+    assert!(!b.promise(1), "too much is promised");
+    b.redeem(5000);
+    assert!(b.promise(1000));
+    b.redeem(1000);
+    drop(b);
+    assert_eq!(promised(), before);
+}
+
 #[test]
 fn everything_comes_back() {
     let ledger = Ledger::new(1 << 20, 2);
