@@ -1,6 +1,7 @@
 //! Shards from outside: what goes in, what comes out, and that nothing stays behind.
 
 mod cases;
+mod cores;
 mod host;
 mod memory;
 mod times;

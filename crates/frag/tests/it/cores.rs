@@ -1,0 +1,249 @@
+//! Several cores: one table for all, or fragments steered to shards; and cores that come and go.
+
+use std::sync::mpsc::{channel, sync_channel};
+use std::sync::{Arc, Barrier};
+use std::thread;
+
+use frag::wire::{self, Fragment};
+use frag::{Arrival, Config, HashKey, Ledger, Reason, Shard, Shared, Steering};
+use testkit::fragments::{Family, Packet, cases};
+
+use crate::host::{MS, Out, SECOND};
+
+type Buffer = Arc<Vec<u8>>;
+
+/// The bytes of a datagram's payload say which one it is.
+fn whole(id: u16) -> Packet {
+    let family = if id.is_multiple_of(3) { Family::V6 } else { Family::V4 };
+    let payload = (0..900u16).flat_map(|n| (n ^ id).to_be_bytes()).collect();
+    Packet::new(family, u32::from(id), payload)
+}
+
+/// Its four fragments.
+fn fragments(id: u16) -> [Buffer; 4] {
+    let whole = whole(id);
+    [0, 480, 960, 1440].map(|at| Arc::new(whole.fragment(at, (at + 480).min(1800)).emit()))
+}
+
+fn shared(buckets: u32) -> Arc<Shared<Buffer>> {
+    let limits = Config { shards: 2, ..Config::default() }.limits().expect("right");
+    Shared::new(&limits, buckets, &HashKey::new([5, 6]))
+}
+
+/// Checks what came out on all cores: each datagram once, and its own bytes.
+fn check(outs: &[Out], datagrams: u16) {
+    let mut ids: Vec<u16> = Vec::new();
+    for delivered in outs.iter().flat_map(|out| &out.delivered) {
+        let id = u16::from_be_bytes([delivered.payload()[0], delivered.payload()[1]]);
+        let expected = whole(id);
+        assert!(delivered.packet == expected.emit_whole(&expected.payload), "datagram {id}");
+        ids.push(id);
+    }
+    ids.sort_unstable();
+    assert!(ids.iter().copied().eq(0..datagrams), "each once: {} of {datagrams}", ids.len());
+    let returned: u64 = outs.iter().map(|out| out.returned).sum();
+    assert_eq!(returned, u64::from(datagrams) * 4);
+}
+
+#[test]
+fn fragments_of_a_datagram_meet_from_whatever_core_they_come() {
+    const DATAGRAMS: u16 = 3000;
+    for buckets in [1, 16] {
+        let table = shared(buckets);
+        let start = Arc::new(Barrier::new(2));
+        let core = |which: usize| {
+            let (table, start) = (Arc::clone(&table), Arc::clone(&start));
+            thread::spawn(move || {
+                let (mut core, mut out) = (table.core(), Out::default());
+                start.wait();
+                for id in 0..DATAGRAMS {
+                    // Each takes two of the four, not always the same.
+                    let mine = fragments(id).into_iter().enumerate();
+                    for (_, bytes) in mine.filter(|(n, _)| (n + usize::from(id)) % 2 == which) {
+                        let arrival = Arrival::new(&bytes, Arc::clone(&bytes));
+                        table.push(&mut core, arrival, SECOND, &mut out);
+                    }
+                }
+                out
+            })
+        };
+        let cores = [core(0), core(1)];
+        let outs = cores.map(|core| core.join().expect("no core has panicked"));
+        check(&outs, DATAGRAMS);
+        assert_eq!(table.datagrams(), 0);
+        assert_eq!(table.counters().datagrams, u64::from(DATAGRAMS));
+    }
+}
+
+#[test]
+fn a_fragment_is_handed_to_the_shard_that_its_datagram_is_steered_to() {
+    const DATAGRAMS: u16 = 1000;
+    let limits = Config { shards: 2, ..Config::default() }.limits().expect("right");
+    let ledger = Ledger::of(&limits);
+    let (senders, receivers): (Vec<_>, Vec<_>) =
+        (0..2).map(|_| channel::<(Fragment, Buffer)>()).unzip();
+    let shards: Vec<_> = (1..)
+        .zip(receivers)
+        .map(|(secret, receiver)| {
+            let (limits, ledger) = (limits.clone(), Arc::clone(&ledger));
+            thread::spawn(move || {
+                let mut shard = Shard::new(&limits, &ledger, HashKey::new([secret, 0]));
+                let mut out = Out::default();
+                for (fragment, bytes) in receiver {
+                    let arrival = Arrival::new(&bytes, Arc::clone(&bytes));
+                    shard.push_fragment(&fragment, arrival, SECOND, &mut out);
+                }
+                assert_eq!(shard.gauges().datagrams, 0);
+                out
+            })
+        })
+        .collect();
+    let receive = |which: usize| {
+        let senders = senders.clone();
+        thread::spawn(move || {
+            let steering = Steering::new(HashKey::new([77, 1]), 2);
+            for id in 0..DATAGRAMS {
+                let mine = fragments(id).into_iter().enumerate();
+                for (_, bytes) in mine.filter(|(n, _)| n % 2 == which) {
+                    let Ok(wire::Packet::Fragment(fragment)) = wire::parse(&bytes, 0) else {
+                        panic!("not a fragment");
+                    };
+                    let shard = steering.shard(&fragment.key) as usize;
+                    senders[shard].send((fragment, bytes)).expect("a shard that lives");
+                }
+            }
+        })
+    };
+    for core in [receive(0), receive(1)] {
+        core.join().expect("no core has panicked");
+    }
+    drop(senders);
+    let outs: Vec<_> =
+        shards.into_iter().map(|shard| shard.join().expect("no shard has panicked")).collect();
+    assert!(outs.iter().all(|out| out.delivered.len() > 300), "both had something to do");
+    check(&outs, DATAGRAMS);
+    assert_eq!(ledger.left(), ledger.limit());
+}
+
+#[test]
+fn steering_is_even_and_the_same_for_all_fragments() {
+    let steering = Steering::new(HashKey::new([77, 1]), 5);
+    let mut of = [0u32; 5];
+    for id in 0..5000 {
+        let shards = fragments(id).map(|bytes| match wire::parse(&bytes, 0) {
+            Ok(wire::Packet::Fragment(fragment)) => steering.shard(&fragment.key),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(shards, [shards[0]; 4]);
+        of[shards[0] as usize] += 1;
+    }
+    assert!(of.iter().all(|n| (800..1200).contains(n)), "{of:?}");
+}
+
+/// The core that began datagrams ends before they are complete; another one goes on.
+#[test]
+fn a_core_that_goes_leaves_its_datagrams_to_others() {
+    let table = shared(16);
+    let mut outs = [Out::default(), Out::default()];
+    let mut first = table.core();
+    for bytes in (0..100).flat_map(|id| fragments(id).into_iter().take(2)) {
+        table.push(&mut first, Arrival::new(&bytes, Arc::clone(&bytes)), SECOND, &mut outs[0]);
+    }
+    drop(first);
+    assert_eq!(table.datagrams(), 100);
+    let mut second = table.core();
+    for bytes in (0..100).flat_map(|id| fragments(id).into_iter().skip(2)) {
+        table.push(&mut second, Arrival::new(&bytes, Arc::clone(&bytes)), SECOND, &mut outs[1]);
+    }
+    check(&outs, 100);
+    assert_eq!(table.datagrams(), 0);
+}
+
+/// A flow is moved to another shard in the middle of its datagrams: halves here and there, which time ends.
+#[test]
+fn a_datagram_whose_shard_changes_is_counted_and_not_leaked() {
+    let limits = Config { shards: 2, ..Config::default() }.limits().expect("right");
+    let ledger = Ledger::of(&limits);
+    let mut shards = [1, 2].map(|secret| {
+        let secret = HashKey::new([secret, 0]);
+        (Shard::<Buffer>::new(&limits, &ledger, secret), Out::default())
+    });
+    for id in 0..100 {
+        for (n, bytes) in fragments(id).into_iter().enumerate() {
+            let (shard, out) = &mut shards[n / 2];
+            shard.push(Arrival::new(&bytes, Arc::clone(&bytes)), SECOND, out);
+        }
+    }
+    for (shard, out) in &mut shards {
+        assert_eq!(shard.expire(62 * SECOND, usize::MAX, out), None);
+        assert_eq!(shard.gauges().datagrams + out.delivered.len() as u32, 0);
+        assert_eq!(out.returned, 200);
+    }
+    let counters = shards.each_ref().map(|(shard, _)| shard.counters().clone());
+    assert_eq!(counters[0].datagrams(Reason::Timeout), 100);
+    assert_eq!(counters[1].datagrams(Reason::TimeoutNoFirst), 100);
+    drop(shards);
+    assert_eq!(ledger.left(), ledger.limit());
+}
+
+#[test]
+fn each_case_ends_the_same_in_a_table_for_all_cores() {
+    let table = shared(16);
+    let mut cores = [table.core(), table.core()];
+    let mut delivered = 0;
+    for case in cases() {
+        let mut out = Out::default();
+        for (n, fragment) in case.fragments.iter().enumerate() {
+            let bytes = Arc::new(fragment.emit());
+            let arrival = Arrival::new(&bytes, Arc::clone(&bytes));
+            table.push(&mut cores[n % 2], arrival, SECOND, &mut out);
+        }
+        let payloads: Vec<_> = out.delivered.iter().map(|d| d.payload().to_vec()).collect();
+        assert!(payloads == case.payloads || out.whole.len() == 1, "{}", case.name);
+        delivered += payloads.len();
+    }
+    assert_eq!(table.counters().datagrams, delivered as u64);
+    let next =
+        table.expire(&mut cores[0], 0..table.buckets(), SECOND + 100 * SECOND, &mut Out::default());
+    assert_eq!((next, table.datagrams()), (None, 0));
+    let [one, other] = cores;
+    assert_eq!(one.counters().whole + other.counters().whole, 1);
+    assert!(one.dropped(Reason::Unaligned) > 0);
+}
+
+/// As in one shard: each bucket sees its part of a source's datagrams.
+#[test]
+fn an_identification_that_comes_round_joins_no_two_datagrams_in_a_shared_table() {
+    let table = shared(64);
+    let mut core = table.core();
+    let mut out = Out::default();
+    let mut mixed = 0;
+    for n in 0..150_000u32 {
+        let generation = u8::try_from(n >> 16).expect("three rounds") + b'a';
+        let whole = Packet::new(Family::V4, n & 0xffff, vec![generation; 16]);
+        // Some lose the one half, some the other; in each round others.
+        for at in [0, 8].into_iter().filter(|at| (n / 8 + n) % 97 != *at) {
+            let bytes = Arc::new(whole.fragment(at as usize, at as usize + 8).emit());
+            let arrival = Arrival::new(&bytes, Arc::clone(&bytes));
+            table.push(&mut core, arrival, SECOND + MS * u64::from(n) / 100, &mut out);
+        }
+        for delivered in out.delivered.drain(..) {
+            mixed += u32::from(delivered.payload().iter().any(|b| *b != delivered.payload()[0]));
+        }
+    }
+    let stale = table.counters().datagrams(Reason::Stale);
+    assert_eq!(mixed, 0);
+    assert!(stale > 500, "{stale} were of an earlier round");
+}
+
+#[test]
+fn both_ends_of_a_hand_over_may_be_bounded() {
+    // A descriptor is small enough to be sent in place of the packet.
+    assert!(size_of::<Fragment>() <= 72, "{} bytes", size_of::<Fragment>());
+    let (sender, receiver) = sync_channel::<Fragment>(1);
+    let bytes = &fragments(1)[0];
+    if let Ok(wire::Packet::Fragment(fragment)) = wire::parse(bytes, 3) {
+        sender.send(fragment).expect("room for one");
+    }
+    assert_eq!(receiver.recv().expect("a fragment").key.scope, 3);
+}
