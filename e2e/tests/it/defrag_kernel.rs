@@ -1,0 +1,203 @@
+//! The same fragments to our engine and to the running kernel: where they differ, a rule says why.
+//!
+//! Needs root, for a network namespace with a TUN device: what is written to that comes in as packets.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd};
+use std::process::Command;
+
+use frag::{Arrival, Config, Datagram, HashKey, Ledger, Released, Shard, Sink};
+use testkit::fragments::packet::EXPERIMENT;
+use testkit::fragments::random::overlap;
+use testkit::fragments::{Cut, Family, ORDERS, Packet, Random, cut, cut_unevenly};
+
+const TUNSETIFF: libc::c_ulong = 0x4004_54ca;
+const DEVICE: &str = "shuntd0";
+
+/// A kernel to itself: a namespace, a device to send packets into it, sockets to get datagrams out.
+struct Kernel {
+    device: File,
+    sockets: [File; 2],
+}
+
+fn ip(words: &str) -> Result<(), String> {
+    let output = Command::new("ip").args(words.split(' ')).output().map_err(|e| e.to_string())?;
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_string();
+    if output.status.success() { Ok(()) } else { Err(format!("ip {words}: {said}")) }
+}
+
+fn checked(what: &str, result: i32) -> Result<i32, String> {
+    if result < 0 {
+        Err(format!("{what}: {}", std::io::Error::last_os_error()))
+    } else {
+        Ok(result)
+    }
+}
+
+impl Kernel {
+    /// For this thread, which leaves its network namespace.
+    fn new() -> Result<Self, String> {
+        // SAFETY: changes only this thread.
+        checked("a network namespace", unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
+        let device = Self::device()?;
+        ip(&format!("addr add 198.19.0.1/24 dev {DEVICE}"))?;
+        ip(&format!("addr add fd00::1/64 dev {DEVICE} nodad"))?;
+        ip(&format!("link set {DEVICE} up"))?;
+        let sockets = [Self::socket(libc::AF_INET)?, Self::socket(libc::AF_INET6)?];
+        Ok(Self { device, sockets })
+    }
+
+    fn device() -> Result<File, String> {
+        let device = File::options().read(true).write(true).open("/dev/net/tun");
+        let device = device.map_err(|error| format!("/dev/net/tun: {error}"))?;
+        let mut request = [0u8; 40];
+        request[..DEVICE.len()].copy_from_slice(DEVICE.as_bytes());
+        let flags = u16::try_from(libc::IFF_TUN | libc::IFF_NO_PI).unwrap_or(0);
+        request[16..18].copy_from_slice(&flags.to_ne_bytes());
+        // SAFETY: an `ifreq` of that size.
+        checked("TUN", unsafe { libc::ioctl(device.as_raw_fd(), TUNSETIFF, request.as_ptr()) })?;
+        Ok(device)
+    }
+
+    fn socket(family: i32) -> Result<File, String> {
+        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        // SAFETY: always callable.
+        let fd =
+            checked("a raw socket", unsafe { libc::socket(family, kind, i32::from(EXPERIMENT)) })?;
+        // SAFETY: a new descriptor that is ours.
+        Ok(unsafe { File::from_raw_fd(fd) })
+    }
+
+    /// The payloads that come out when these come in.
+    fn answer(&mut self, family: Family, fragments: &[Packet]) -> Vec<Vec<u8>> {
+        for fragment in fragments {
+            self.device.write_all(&fragment.emit()).expect("the device takes packets");
+        }
+        let (socket, header) = match family {
+            Family::V4 => (&self.sockets[0], 20),
+            Family::V6 => (&self.sockets[1], 0),
+        };
+        let mut bytes = vec![0u8; 70_000];
+        // A packet is dealt with before the write of it returns. The sockets do not wait.
+        let next = || (&*socket).read(&mut bytes).ok().map(|n| bytes[header..n].to_vec());
+        std::iter::from_fn(next).collect()
+    }
+}
+
+/// The payloads that our engine makes of them.
+#[derive(Default)]
+struct Ours(Vec<Vec<u8>>);
+
+impl<'p> Sink<&'p [u8]> for Ours {
+    fn whole(&mut self, buffer: &'p [u8], len: usize) {
+        // Only what was not cut: its payload is behind a header without options.
+        self.0.push(buffer[20..len].to_vec());
+    }
+
+    fn datagram(&mut self, datagram: &Datagram<'_, &'p [u8]>) {
+        let mut bytes = vec![0; datagram.packet_len()];
+        datagram.write_to(&mut bytes, |buffer| buffer).expect("there is room");
+        self.0.push(bytes.split_off(datagram.header().len()));
+    }
+
+    fn release(&mut self, _: &'p [u8], _: Released) {}
+}
+
+fn ours(fragments: &[Packet]) -> Vec<Vec<u8>> {
+    let limits = Config::default().limits().expect("the default can be");
+    let packets: Vec<Vec<u8>> = fragments.iter().map(Packet::emit).collect();
+    let mut shard = Shard::new(&limits, &Ledger::of(&limits), HashKey::new([5, 6]));
+    let mut out = Ours::default();
+    for packet in &packets {
+        shard.push(Arrival::new(packet, packet.as_slice()), 0, &mut out);
+    }
+    out.0
+}
+
+/// A datagram, how it is cut, and in which order the pieces come.
+struct Trial {
+    family: Family,
+    fragments: Vec<Packet>,
+    cuts: Vec<Cut>,
+}
+
+fn trial(seed: u64) -> Trial {
+    let mut random = Random::new(seed);
+    let family = if random.below(2) == 0 { Family::V4 } else { Family::V6 };
+    // The sizes of the kernel's own test.
+    let len = 9 + random.below(9_991);
+    let size = 8 * (1 + random.below(180));
+    let mut pieces =
+        if random.below(3) == 0 { cut_unevenly(&mut random, len, size) } else { cut(len, size) };
+    if random.below(3) == 0
+        && let Some(odd) = overlap(len, size, &mut random)
+    {
+        pieces.insert(random.below(pieces.len() + 1), odd);
+    }
+    let order = ORDERS[random.below(ORDERS.len())];
+    let mut cuts = order.of(&pieces, &mut random);
+    if random.below(3) == 0 {
+        let again = cuts[random.below(cuts.len())];
+        cuts.insert(random.below(cuts.len() + 1), again);
+    }
+    if random.below(8) == 0 {
+        cuts.remove(random.below(cuts.len()));
+    }
+    let payload = (0..len).map(|at| (at * 7 + seed as usize).to_le_bytes()[0]).collect();
+    let whole = Packet::new(family, u32::try_from(seed).unwrap_or(0), payload);
+    let fragments = cuts.iter().map(|cut| whole.fragment(cut.at, cut.end)).collect();
+    Trial { family, fragments, cuts }
+}
+
+const CONTAINED: &str =
+    "Linux takes what lies within what it has for a duplicate; RFC 5722 does not";
+
+/// Why the kernel may answer otherwise than we do, if it may.
+fn excuse(trial: &Trial) -> Option<&'static str> {
+    let mut there: Vec<Cut> = Vec::new();
+    for cut in &trial.cuts {
+        let overlaps = there.iter().any(|old| old.at < cut.end && cut.at < old.end);
+        if overlaps && !there.contains(cut) {
+            let has = |at| there.iter().any(|old| old.at <= at && at < old.end);
+            return (cut.at..cut.end).step_by(8).all(has).then_some(CONTAINED);
+        }
+        there.push(*cut);
+    }
+    None
+}
+
+fn compare(seeds: std::ops::Range<u64>) -> Result<BTreeMap<&'static str, u32>, String> {
+    let mut kernel = Kernel::new()?;
+    let mut tally = BTreeMap::new();
+    for seed in seeds {
+        let trial = trial(seed);
+        let theirs = kernel.answer(trial.family, &trial.fragments);
+        let ours = ours(&trial.fragments);
+        let verdict = if theirs == ours {
+            if ours.is_empty() { "neither delivers" } else { "both deliver the same" }
+        } else {
+            excuse(&trial).unwrap_or_else(|| {
+                let lens = [&theirs, &ours].map(|all| all.iter().map(Vec::len).collect::<Vec<_>>());
+                panic!("seed {seed}: kernel and ours {lens:?} bytes of {:?}", trial.cuts)
+            })
+        };
+        *tally.entry(verdict).or_insert(0) += 1;
+    }
+    Ok(tally)
+}
+
+#[test]
+fn the_kernel_puts_fragments_together_as_we_do() {
+    // A thread of its own, because it does not come back from its namespace.
+    let compared = std::thread::spawn(|| compare(1..1500)).join();
+    match compared.unwrap_or_else(|panic| std::panic::resume_unwind(panic)) {
+        Ok(tally) => {
+            println!("{tally:#?}");
+            let of = |what| tally.get(what).copied().unwrap_or(0);
+            assert!(of("both deliver the same") > 700 && of("neither delivers") > 100, "{tally:?}");
+        }
+        Err(why) => println!("skipped: {why}"),
+    }
+}
