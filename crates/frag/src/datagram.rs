@@ -276,7 +276,7 @@ impl<B> Node<B> {
         let before_end = self.end == 0 || f.end() <= u32::from(self.tail.offset);
         let free = match self.pieces.get(at) {
             Some(piece) => piece.len == 0,
-            None => at == self.pieces.len() && at < self.pieces.capacity(),
+            None => at == self.pieces.len() && at + 1 < self.pieces.capacity(),
         };
         (self.stride == f.len && before_end && free).then_some(Look::Piece(at))
     }
@@ -418,7 +418,9 @@ impl<B> Node<B> {
     #[inline]
     pub(crate) fn growth(&self, look: Look) -> usize {
         let wanted = match look {
-            Look::Piece(at) if self.layout == Layout::Regular => at + 1,
+            // With a place for the last piece, in case that all become a list.
+            Look::Piece(at) if self.layout == Layout::Regular => at + 2,
+            Look::Tail => self.pieces.len() + 1,
             Look::Piece(_) => self.pieces.len() + 1,
             Look::Layer => self.pieces.len() + 2,
             _ => 0,
