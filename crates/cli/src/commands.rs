@@ -58,7 +58,7 @@ pub(crate) const EXAMPLES_DEFRAG: &str = "\
 Examples:
   shunt defrag in.pcap out.pcap
   shunt defrag --tunnels in.pcapng out.pcapng          fragments inside of VXLAN, GTP-U, GRE too
-  tcpdump -w - -s 0 | shunt defrag - - | tshark -r -   as they come
+  tcpdump -U -w - | shunt defrag - - | tshark -r -      as they come
   shunt defrag --policy linux in.pcap seen-by-linux.pcap
   shunt defrag --json in.pcap out.pcap | jq .dropped
 

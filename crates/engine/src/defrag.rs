@@ -131,7 +131,16 @@ pub fn run(
     let to = BufWriter::with_capacity(BUFFER, create(output, &source)?);
     let format = format_of(output).unwrap_or_else(|| reader.format());
     let mut writer = Writer::like(to, format, &reader)?;
-    copy(&mut reader, &mut writer, &mut defragmenter, &mut |at| progress(at, size))
+    let mut told = 0;
+    copy(&mut reader, &mut writer, &mut defragmenter, &mut |reader, writer| {
+        if reader.at() - told >= PROGRESS_BYTES {
+            told = reader.at();
+            progress(told, size);
+        }
+        // Whoever sends to us may be in no hurry, and whoever reads from us should not have to wait.
+        let is_next_here = size.is_some() || reader.holds_next(reader.source().buffer());
+        if is_next_here { Ok(()) } else { writer.finish() }
+    })
 }
 
 fn open(path: &Path) -> Result<File, Error> {
@@ -171,18 +180,20 @@ fn format_of(path: &Path) -> Option<Format> {
     }
 }
 
-/// Copies what `reader` reads.
+/// Called between two records.
+pub type Between<'a, R, W> = dyn FnMut(&Reader<R>, &mut Writer<W>) -> Result<(), Error> + 'a;
+
+/// Copies what `reader` reads, and calls `between` after each record.
 ///
 /// # Errors
 ///
-/// When it cannot be written.
+/// When it cannot be written, and what `between` says.
 pub fn copy<R: Read, W: Write>(
     reader: &mut Reader<R>,
     writer: &mut Writer<W>,
     defragmenter: &mut Defragmenter,
-    progress: &mut dyn FnMut(u64),
+    between: &mut Between<'_, R, W>,
 ) -> Result<Report, Error> {
-    let mut told = 0;
     let damage = loop {
         let item = match reader.advance() {
             Ok(Some(item)) => item,
@@ -203,10 +214,7 @@ pub fn copy<R: Read, W: Write>(
                 writer.note(item, reader)?;
             }
         }
-        if reader.at() - told >= PROGRESS_BYTES {
-            told = reader.at();
-            progress(told);
-        }
+        between(reader, writer)?;
     };
     let mut report = defragmenter.finish(writer)?;
     writer.finish()?;

@@ -1,1 +1,367 @@
+#![expect(clippy::cast_possible_truncation, reason = "numbers in tests are small")]
 
+use std::io::Cursor;
+
+use proptest::prelude::*;
+
+use super::file::tests::{Capture, packets_of};
+use super::*;
+
+/// Packets as senders make them.
+pub(super) mod packets {
+    pub(in crate::defrag) const MORE: u16 = 0x2000;
+
+    fn checksum(bytes: &[u8]) -> u16 {
+        let words =
+            bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(*w.get(1).unwrap_or(&0)));
+        let sum: u32 = words.sum();
+        let sum = (sum & 0xffff) + (sum >> 16);
+        !(((sum & 0xffff) + (sum >> 16)) as u16)
+    }
+
+    /// `word`: flags and offset.
+    pub(in crate::defrag) fn ip4(protocol: u8, word: u16, payload: &[u8]) -> Vec<u8> {
+        let mut packet =
+            vec![0x45, 0, 0, 0, 0, 7, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        packet[2..4].copy_from_slice(&((20 + payload.len()) as u16).to_be_bytes());
+        packet[6..8].copy_from_slice(&word.to_be_bytes());
+        let sum = checksum(&packet);
+        packet[10..12].copy_from_slice(&sum.to_be_bytes());
+        packet.extend_from_slice(payload);
+        packet
+    }
+
+    pub(in crate::defrag) fn ip6(next: u8, payload: &[u8]) -> Vec<u8> {
+        let len = (payload.len() as u16).to_be_bytes();
+        let mut packet = vec![0x60, 0, 0, 0, len[0], len[1], next, 64];
+        packet.extend([[0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]; 2].as_flattened());
+        packet.extend_from_slice(payload);
+        packet
+    }
+
+    pub(in crate::defrag) fn udp(from: u16, to: u16, payload: &[u8]) -> Vec<u8> {
+        let words = [from, to, 8 + payload.len() as u16, 0];
+        [&words.map(u16::to_be_bytes).concat(), payload].concat()
+    }
+
+    pub(in crate::defrag) fn gre(key: Option<u32>, sum: Option<()>, inner: &[u8]) -> Vec<u8> {
+        let mut head = vec![0, 0, 8, 0];
+        if sum.is_some() {
+            head[0] |= 0x80;
+            head.extend([0; 4]);
+        }
+        if let Some(key) = key {
+            head[0] |= 0x20;
+            head.extend(key.to_be_bytes());
+        }
+        head.extend_from_slice(inner);
+        if sum.is_some() {
+            let sum = checksum(&head);
+            head[4..6].copy_from_slice(&sum.to_be_bytes());
+        }
+        head
+    }
+
+    pub(in crate::defrag) fn vxlan(network: u32, inner: &[u8]) -> Vec<u8> {
+        [&[8, 0, 0, 0], &(network << 8).to_be_bytes()[..], &ethernet(&[8, 0], inner)].concat()
+    }
+
+    /// `extension`: from its length on.
+    pub(in crate::defrag) fn gtp(tunnel: u32, extension: &[u8], inner: &[u8]) -> Vec<u8> {
+        let optional = [&[0, 0, 0, 0x85], extension].concat();
+        let optional = if extension.is_empty() { &[] } else { &optional[..] };
+        let flags = if extension.is_empty() { 0x30 } else { 0x34 };
+        let len = ((optional.len() + inner.len()) as u16).to_be_bytes();
+        [&[flags, 0xff, len[0], len[1]], &tunnel.to_be_bytes()[..], optional, inner].concat()
+    }
+
+    pub(in crate::defrag) fn ethernet(rest: &[u8], packet: &[u8]) -> Vec<u8> {
+        [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1], rest, packet].concat()
+    }
+
+    /// A datagram in fragments with `step` bytes of payload each.
+    pub(in crate::defrag) fn fragments(whole: &[u8], step: usize) -> Vec<Vec<u8>> {
+        let payload = &whole[20..];
+        let pieces = payload.chunks(step).enumerate().map(|(at, piece)| {
+            let more = if (at + 1) * step < payload.len() { MORE } else { 0 };
+            ip4(whole[9], (at * step / 8) as u16 | more, piece)
+        });
+        pieces.collect()
+    }
+}
+
+use packets::{ethernet, fragments, gre, gtp, ip4, udp, vxlan};
+
+const TYPE: &[u8] = &[8, 0];
+
+fn whole(len: usize) -> Vec<u8> {
+    let payload: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+    ip4(17, 0, &udp(1000, 2000, &payload))
+}
+
+fn framed(packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    packets.iter().map(|packet| ethernet(TYPE, packet)).collect()
+}
+
+fn tunnelling() -> Options {
+    Options { tunnels: true, ..Options::default() }
+}
+
+fn keeping() -> Options {
+    Options { keep_incomplete: true, ..Options::default() }
+}
+
+/// What becomes of a file.
+fn convert(bytes: &[u8], format: Option<Format>, options: &Options) -> (Vec<u8>, Report) {
+    let mut reader = Reader::open(Cursor::new(bytes)).unwrap();
+    let format = format.unwrap_or(reader.format());
+    let mut out = Vec::new();
+    let mut writer = Writer::like(&mut out, format, &reader).unwrap();
+    let mut defragmenter = Defragmenter::new(options).unwrap();
+    let report = copy(&mut reader, &mut writer, &mut defragmenter, &mut |_, _| Ok(())).unwrap();
+    (out, report)
+}
+
+/// What becomes of frames.
+fn defragment(frames: &[Vec<u8>], options: &Options) -> (Vec<Vec<u8>>, Report) {
+    let (out, report) = convert(&Capture::pcap(1).frames(frames).bytes, None, options);
+    (packets_of(&out).into_iter().map(|packet| packet.bytes).collect(), report)
+}
+
+#[test]
+fn a_datagram_has_the_header_of_its_first_and_the_time_of_its_last_fragment() {
+    let datagram = whole(3000);
+    let mut frames = framed(&fragments(&datagram, 1480));
+    frames.reverse();
+    frames[2][5] = 9; // another destination: the first fragment's
+    let other = ethernet(&[8, 6], &[0; 40]);
+    frames.insert(1, other.clone());
+    let capture = Capture::pcap(1).frames(&frames);
+    let (out, report) = convert(&capture.bytes, None, &Options::default());
+    let packets = packets_of(&out);
+    assert_eq!(packets[0].bytes, other);
+    let mut expected = ethernet(TYPE, &datagram);
+    expected[5] = 9;
+    assert_eq!(packets[1].bytes, expected);
+    assert_eq!(packets[1].time, packets_of(&capture.bytes)[3].time);
+    assert_eq!((report.packets, report.written, report.frag.datagrams), (4, 2, 1));
+}
+
+#[test]
+fn fragments_of_two_vlans_never_meet() {
+    let parts = fragments(&whole(100), 56);
+    let tag = |id: u8| [0x81, 0, 0, id, 8, 0];
+    let (a, b) = (ethernet(&tag(1), &parts[0]), ethernet(&tag(2), &parts[1]));
+    let (out, report) = defragment(&[a.clone(), b], &Options::default());
+    assert!(out.is_empty());
+    assert_eq!(report.incomplete, 2);
+    let (out, _) = defragment(&[a, ethernet(&tag(1), &parts[1])], &Options::default());
+    assert_eq!(out, [ethernet(&tag(1), &whole(100))]);
+}
+
+#[test]
+fn a_length_in_place_of_the_type_becomes_a_type() {
+    let parts = fragments(&whole(3000), 1400);
+    let frame = |part: &Vec<u8>| {
+        let len = ((part.len() + 8) as u16).to_be_bytes();
+        ethernet(&[&len[..], &[0xaa, 0xaa, 3, 0, 0, 0, 8, 0]].concat(), part)
+    };
+    let (out, _) = defragment(&parts.iter().map(frame).collect::<Vec<_>>(), &Options::default());
+    assert_eq!(out, [ethernet(TYPE, &whole(3000))]);
+}
+
+#[test]
+fn what_makes_no_datagram_is_dropped_or_kept_in_order() {
+    let mut frames = framed(&fragments(&whole(100), 32));
+    frames.pop();
+    frames.swap(0, 2);
+    let (out, report) = defragment(&frames, &Options::default());
+    assert_eq!((out.len(), report.incomplete, report.kept), (0, 1, 0));
+    let (out, report) = defragment(&frames, &keeping());
+    assert_eq!(out, frames);
+    assert_eq!((report.incomplete, report.kept), (1, 3));
+    // One that contradicts the others: all of them are dropped, for that reason.
+    let mut frames = framed(&fragments(&whole(100), 32));
+    frames.insert(1, ethernet(TYPE, &ip4(17, 1 | packets::MORE, &[1; 32])));
+    let (out, report) = defragment(&frames, &keeping());
+    assert_eq!(out, frames);
+    assert_eq!(report.dropped().next().map(|d| (d.0, d.2)), Some((Reason::Overlap, 1)));
+}
+
+#[test]
+fn fragments_that_no_host_takes_are_dropped_or_kept() {
+    let bad = framed(&[ip4(17, packets::MORE, &[1; 9])]);
+    let (out, report) = defragment(&bad, &Options::default());
+    assert_eq!((out.len(), report.frag.fragments(Reason::Unaligned)), (0, 1));
+    assert_eq!(defragment(&bad, &keeping()).0, bad);
+    // No fragment at all, perhaps; it is not for us to judge.
+    let mut strange = framed(&[ip4(17, 0, &[1; 9])]);
+    strange[0][16] = 0xff;
+    let (out, report) = defragment(&strange, &Options::default());
+    assert_eq!((out, report.malformed), (strange, 1));
+}
+
+#[test]
+fn cut_packets_pass() {
+    let frames = framed(&fragments(&whole(100), 56));
+    let capture = Capture::pcap(1).cut(&frames[0], 40).frames(&frames[1..]);
+    let (out, report) = convert(&capture.bytes, None, &Options::default());
+    let packets = packets_of(&out);
+    assert_eq!(packets[0].bytes, frames[0][..40]);
+    assert_eq!(packets[0].original_len as usize, frames[0].len());
+    assert_eq!((packets.len(), report.cut, report.incomplete), (1, 1, 1));
+}
+
+#[test]
+fn time_that_goes_back_breaks_nothing() {
+    let mut clock = Clock::default();
+    let at = |clock: &mut Clock, seconds: u64| clock.at(seconds * 1_000_000_000) / 1_000_000_000;
+    assert_eq!([100, 110, 105, 112].map(|s| at(&mut clock, s)), [0, 10, 10, 12]);
+    // Set anew: it goes on from there.
+    assert_eq!([1_000_000, 50, 51].map(|s| at(&mut clock, s)), [999_900, 999_900, 999_901]);
+    assert_eq!(clock.at(u64::MAX), clock.at(0));
+}
+
+#[test]
+fn a_datagram_that_takes_too_long_is_given_up() {
+    let frames = framed(&fragments(&whole(100), 56));
+    let late = 31_000_000_000;
+    let capture = Capture::pcap(1).frame_at(0, &frames[0]).frame_at(late, &frames[1]);
+    let (out, report) = convert(&capture.bytes, None, &Options::default());
+    assert!(packets_of(&out).is_empty());
+    assert_eq!(report.frag.datagrams(Reason::Timeout), 1);
+}
+
+// ----- tunnels -----------------------------------------------------------------------------------
+
+type Tunnel = fn(&[u8]) -> Vec<u8>;
+
+const TUNNELS: [Tunnel; 5] = [
+    |inner| ip4(4, 0, inner),
+    |inner| ip4(47, 0, &gre(Some(9), None, inner)),
+    |inner| ip4(17, 0, &udp(1, 4789, &vxlan(9, inner))),
+    |inner| ip4(17, 0, &udp(1, 2152, &gtp(9, &[], inner))),
+    |inner| packets::ip6(4, inner),
+];
+
+fn in_tunnel(tunnel: Tunnel, inner: &[u8]) -> Vec<u8> {
+    let packet = tunnel(inner);
+    let kind = if packet[0] >> 4 == 4 { [8, 0] } else { [0x86, 0xdd] };
+    ethernet(&kind, &packet)
+}
+
+#[test]
+fn fragments_in_tunnels_are_put_together_if_asked_for() {
+    for (at, tunnel) in TUNNELS.into_iter().enumerate() {
+        let frames: Vec<_> =
+            fragments(&whole(3000), 1400).iter().map(|part| in_tunnel(tunnel, part)).collect();
+        assert_eq!(defragment(&frames, &Options::default()).0, frames, "tunnel {at}");
+        let (out, report) = defragment(&frames, &tunnelling());
+        assert_eq!(out, [in_tunnel(tunnel, &whole(3000))], "tunnel {at}");
+        assert_eq!(report.frag.datagrams, 1);
+    }
+}
+
+/// Fragments of the outer packets, which hold fragments.
+#[test]
+fn tunnels_are_opened_after_they_are_put_together() {
+    let tunnel = TUNNELS[2];
+    let outer = fragments(&whole(3000), 1400).into_iter().map(|part| tunnel(&part));
+    let frames: Vec<_> = outer.flat_map(|outer| framed(&fragments(&outer, 1000))).collect();
+    let (out, report) = defragment(&frames, &tunnelling());
+    assert_eq!(out, [in_tunnel(tunnel, &whole(3000))]);
+    assert_eq!(report.frag.datagrams, 3, "two outer ones and the inner one");
+}
+
+#[test]
+fn tunnels_in_tunnels_have_a_limit() {
+    let parts = fragments(&whole(100), 56);
+    let deep = |part: &[u8], depth: usize| {
+        framed(&[(0..depth).fold(part.to_vec(), |inner, _| ip4(4, 0, &inner))]).remove(0)
+    };
+    for depth in [TUNNELS_MAX, TUNNELS_MAX + 1] {
+        let frames: Vec<_> = parts.iter().map(|part| deep(part, depth)).collect();
+        let (out, _) = defragment(&frames, &tunnelling());
+        assert_eq!(out.len(), if depth == TUNNELS_MAX { 1 } else { 2 });
+    }
+}
+
+#[test]
+fn tunnels_of_two_networks_never_meet() {
+    let parts = fragments(&whole(100), 56);
+    let frame =
+        |network, part: &[u8]| ethernet(TYPE, &ip4(17, 0, &udp(1, 4789, &vxlan(network, part))));
+    let (out, report) = defragment(&[frame(1, &parts[0]), frame(2, &parts[1])], &tunnelling());
+    assert_eq!((out.len(), report.incomplete), (0, 2));
+}
+
+#[test]
+fn a_datagram_too_long_for_its_tunnel_stays_in_fragments() {
+    let tunnel = TUNNELS[0];
+    let frames: Vec<_> =
+        fragments(&whole(65_500), 8000).iter().map(|part| in_tunnel(tunnel, part)).collect();
+    let (out, report) = defragment(&frames, &tunnelling());
+    assert_eq!(out, frames);
+    assert_eq!((report.too_long, report.kept), (9, 9));
+}
+
+// ----- whatever a file says -----------------------------------------------------------------------
+
+fn small_captures() -> Vec<Vec<u8>> {
+    let frames = framed(&fragments(&whole(60), 24));
+    vec![
+        Capture::pcap(1).frames(&frames).bytes,
+        Capture::pcapng(&[(1, 6), (101, 9)]).frames(&frames).bytes,
+    ]
+}
+
+#[test]
+fn a_file_that_ends_anywhere_gives_what_could_be_read() {
+    for whole in small_captures() {
+        let all = packets_of(&whole).len() as u64;
+        for end in 0..=whole.len() {
+            let part = &whole[..end];
+            let Ok(_) = Reader::open(part) else {
+                assert!(end < 28);
+                continue;
+            };
+            let (out, report) = convert(part, None, &keeping());
+            assert_eq!(packets_of(&out).len() as u64, report.written, "cut at {end}");
+            assert!(report.damage.is_some() || end >= 24, "cut at {end}");
+            assert!(report.packets <= all);
+            if let Some(damage) = &report.damage {
+                assert!(damage.at < end as u64 && damage.packets == report.packets);
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn changed_files_break_nothing(
+        which in 0..2usize,
+        changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8),
+        tunnels in any::<bool>(),
+    ) {
+        let mut bytes = small_captures().swap_remove(which);
+        for (at, byte) in changes {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        if Reader::open(&bytes[..]).is_ok() {
+            let options = Options { tunnels, ..keeping() };
+            let (out, report) = convert(&bytes, None, &options);
+            prop_assert_eq!(packets_of(&out).len() as u64, report.written);
+        }
+    }
+
+    #[test]
+    fn frames_of_any_bytes_break_nothing(
+        frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..90), 1..20),
+        link in prop::sample::select(vec![0u32, 1, 9, 12, 113, 276]),
+    ) {
+        let bytes = Capture::pcap(link).frames(&frames).bytes;
+        let (out, report) = convert(&bytes, None, &Options { tunnels: true, ..keeping() });
+        prop_assert_eq!(packets_of(&out).len() as u64, report.written);
+    }
+}

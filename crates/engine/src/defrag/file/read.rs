@@ -34,7 +34,7 @@ pub struct Interface {
 }
 
 impl Interface {
-    fn ns(self, stamp: u64) -> u64 {
+    pub(super) fn ns(self, stamp: u64) -> u64 {
         let ns = u128::from(stamp) * u128::from(SECOND_NS) / u128::from(self.units);
         let offset = i128::from(self.offset_s) * i128::from(SECOND_NS);
         u64::try_from(ns.saturating_add_signed(offset)).unwrap_or(u64::MAX)
@@ -78,6 +78,8 @@ pub struct Reader<R> {
     /// The header of a pcap file.
     header: Vec<u8>,
     block: Vec<u8>,
+    /// Read when it was opened, and not handed out yet.
+    ahead: Option<Item>,
     last: Time,
 }
 
@@ -101,9 +103,12 @@ impl<R: Read> Reader<R> {
             interfaces: Vec::new(),
             header: Vec::new(),
             block: Vec::new(),
+            ahead: None,
             last: Time::default(),
         };
-        if format == Format::Pcap {
+        if format == Format::Pcapng {
+            reader.ahead = Some(reader.any_block().map_err(|why| ends(0, why))?);
+        } else {
             reader.fill(PCAP_HEADER).map_err(|why| ends(0, why))?;
             let header = std::mem::take(&mut reader.block);
             let (snaplen, link) = (order.u32(&header, 16), order.u32(&header, 20));
@@ -139,6 +144,21 @@ impl<R: Read> Reader<R> {
         self.at
     }
 
+    /// Where it reads from.
+    pub fn source(&self) -> &R {
+        self.from.get_ref().1
+    }
+
+    /// Whether `ahead`, the bytes that come next, are the whole of the next record.
+    pub fn holds_next(&self, ahead: &[u8]) -> bool {
+        let (len_at, header) = match self.format {
+            Format::Pcap => (8, PCAP_RECORD),
+            Format::Pcapng => (4, 0),
+        };
+        ahead.len() >= PCAP_RECORD
+            && (ahead.len() - header) as u64 >= u64::from(self.order.u32(ahead, len_at))
+    }
+
     /// The record that was read last.
     pub fn block(&self) -> &[u8] {
         &self.block
@@ -165,6 +185,9 @@ impl<R: Read> Reader<R> {
     ///
     /// When what follows makes no sense; there is no reading on after that.
     pub fn advance(&mut self) -> Result<Option<Item>, Damage> {
+        if self.ahead.is_some() {
+            return Ok(self.ahead.take());
+        }
         let at = self.at;
         self.block.clear();
         let item = match self.format {
@@ -336,7 +359,7 @@ fn section_order(block: &[u8]) -> Result<Order, Why> {
     }
 }
 
-fn describe(order: Order, block: &[u8]) -> Interface {
+pub(super) fn describe(order: Order, block: &[u8]) -> Interface {
     let link = u32::from(order.u16(block, 8));
     let mut interface =
         Interface { link, snaplen: order.u32(block, 12), units: 1_000_000, offset_s: 0 };
