@@ -114,7 +114,7 @@ fn keeping() -> Options {
 /// What becomes of a file.
 fn convert(bytes: &[u8], format: Option<Format>, options: &Options) -> (Vec<u8>, Report) {
     let mut reader = Reader::open(Cursor::new(bytes)).unwrap();
-    let format = format.unwrap_or(reader.format());
+    let format = format.unwrap_or_else(|| reader.format());
     let mut out = Vec::new();
     let mut writer = Writer::like(&mut out, format, &reader).unwrap();
     let mut defragmenter = Defragmenter::new(options).unwrap();
