@@ -32,7 +32,7 @@ macro_rules! need {
         }
     };
 }
-use need;
+pub(crate) use need;
 
 /// A directory for what a program writes; removed in the end.
 struct Place(PathBuf);
