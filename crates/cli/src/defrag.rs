@@ -11,6 +11,10 @@ use serde_json::{Value, json};
 
 use crate::table;
 
+mod live;
+
+use live::LiveArguments;
+
 /// All of it was read and written.
 const EXIT_OK: u8 = 0;
 /// The input was damaged; what could be read is written.
@@ -25,24 +29,28 @@ const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
 #[derive(Args, Debug)]
 pub(crate) struct DefragArguments {
     /// The capture to read, pcap or pcapng; - is standard input
-    input: PathBuf,
+    #[arg(required_unless_present = "interface", conflicts_with = "interface")]
+    input: Option<PathBuf>,
     /// The capture to write, .pcap or .pcapng; other names have the format of INPUT; - is standard output
-    output: PathBuf,
-    /// Print a JSON object to standard output; to standard error if OUTPUT is -
+    #[arg(required_unless_present = "interface", conflicts_with = "interface")]
+    output: Option<PathBuf>,
+    /// Print a JSON object to standard output; to standard error if OUTPUT is -. With --interface one a line
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     rules: Rules,
+    #[command(flatten)]
+    live: LiveArguments,
 }
 
 /// How fragments are put together.
 #[derive(Args, Debug)]
 pub(crate) struct Rules {
     /// Also put together what is fragmented inside of GRE, VXLAN, GTP-U and IP-in-IP tunnels, up to 4 deep
-    #[arg(long)]
+    #[arg(long, conflicts_with = "interface")]
     tunnels: bool,
     /// Write fragments that make no datagram as they came, instead of dropping them
-    #[arg(long)]
+    #[arg(long, conflicts_with = "interface")]
     keep_incomplete: bool,
     /// Whose bytes count where fragments overlap; strict: nobody's, the datagram is dropped
     #[arg(long, value_name = "POLICY", default_value = "strict", value_parser = policies())]
@@ -98,7 +106,10 @@ fn seconds(text: &str) -> Result<u64, String> {
 
 /// Does it; the exit status.
 pub(crate) fn defrag(arguments: &DefragArguments) -> Result<u8, (u8, anyhow::Error)> {
-    let DefragArguments { input, output, json, rules } = arguments;
+    let DefragArguments { input, output, json, rules, live } = arguments;
+    let (Some(input), Some(output)) = (input, output) else {
+        return live.run(rules.options().config, *json).map_err(|e| (EXIT_USAGE, e));
+    };
     let mut bar = Bar::new();
     let report = run(input, output, &rules.options(), &mut |at, of| bar.show(at, of));
     bar.clear();

@@ -7,6 +7,7 @@
 
 pub mod file;
 mod link;
+pub mod live;
 mod report;
 mod tunnel;
 mod wrap;

@@ -1,0 +1,147 @@
+//! `shunt defrag --interface`: what its options mean, and what it says.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use clap::Args;
+use engine::defrag::Config;
+use engine::defrag::live::{News, Options, Rates, Report, Source, Tally, run};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+
+use super::{EXIT_OK, seconds, size};
+
+/// What a shell says of a program that SIGINT ended.
+const EXIT_INTERRUPTED: i32 = 130;
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Live")]
+pub(super) struct LiveArguments {
+    /// Put fragments together that come in on this interface, until Ctrl-C
+    #[arg(long, value_name = "NAME")]
+    interface: Option<String>,
+    /// Capture to write whole datagrams to, as raw IP: .pcap, else pcapng
+    #[arg(long, value_name = "FILE", requires = "interface")]
+    write: Option<PathBuf>,
+    /// TUN or TAP device to write whole datagrams to; made if it is not there (TAP if it is called tap...)
+    #[arg(long, value_name = "DEVICE", requires = "interface")]
+    to: Option<String>,
+    /// Take fragments away from the kernel (AF_XDP), instead of looking on (AF_PACKET); the rest passes
+    #[arg(long, requires = "interface")]
+    xdp: bool,
+    /// Threads that put together [one a CPU; with --xdp one a receive queue]
+    #[arg(long, value_name = "N", requires = "interface", value_parser = clap::value_parser!(u32).range(1..=256))]
+    workers: Option<u32>,
+    /// Memory for frames that were not looked at yet, each worker, without --xdp
+    #[arg(long, value_name = "SIZE", default_value = "32M", requires = "interface", value_parser = size)]
+    ring: u64,
+    /// Look at frames that are for others, too: on a mirror port
+    #[arg(long, requires = "interface", conflicts_with = "xdp")]
+    promiscuous: bool,
+    /// End after so many datagrams
+    #[arg(long, value_name = "N", requires = "interface")]
+    count: Option<u64>,
+    /// End after so much time
+    #[arg(long, value_name = "SECONDS", requires = "interface", value_parser = seconds)]
+    seconds: Option<u64>,
+    /// How often to print a line of statistics to standard error; 0: never
+    #[arg(long, value_name = "SECONDS", default_value = "1", requires = "interface", value_parser = pause)]
+    stats: u64,
+    /// Serve metrics for Prometheus: http://ADDRESS/metrics; a port alone is on 127.0.0.1
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "interface", value_parser = address)]
+    metrics: Option<SocketAddr>,
+    /// Only count fragments, to see what the interface can bring
+    #[arg(long, requires = "interface", conflicts_with_all = ["write", "to"])]
+    count_only: bool,
+}
+
+fn pause(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { seconds(text) }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse() {
+        return Ok((Ipv4Addr::LOCALHOST, port).into());
+    }
+    text.parse().map_err(|_| "an address and a port, such as 127.0.0.1:9100 or [::1]:9100".into())
+}
+
+impl LiveArguments {
+    /// Does it; the exit status.
+    pub(super) fn run(&self, config: Config, json: bool) -> anyhow::Result<u8> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            // The second one does not wait for anything.
+            flag::register_conditional_shutdown(signal, EXIT_INTERRUPTED, Arc::clone(&stop))?;
+            flag::register(signal, Arc::clone(&stop))?;
+        }
+        let report = run(&self.options(config), &stop, &mut |news| tell(&news, json))?;
+        if json {
+            let none = Tally::default();
+            let all = Rates { now: &report.tally, then: &none, passed: report.took };
+            println!("{}", report.tally.json(&all));
+        } else {
+            eprint!("{}", text(&report));
+        }
+        Ok(EXIT_OK)
+    }
+
+    fn options(&self, config: Config) -> Options {
+        Options {
+            interface: self.interface.clone().unwrap_or_default(),
+            source: if self.xdp { Source::Xdp } else { Source::Packet },
+            config,
+            workers: self.workers,
+            ring_bytes: self.ring,
+            promiscuous: self.promiscuous,
+            write: self.write.clone(),
+            to: self.to.clone(),
+            count: self.count,
+            lasts: self.seconds.map(Duration::from_nanos),
+            every: Some(self.stats).filter(|ns| *ns > 0).map(Duration::from_nanos),
+            metrics: self.metrics,
+            count_only: self.count_only,
+        }
+    }
+}
+
+fn tell(news: &News<'_>, json: bool) {
+    match news {
+        News::Ready { workers, how, metrics } => {
+            let s = if *workers == 1 { "" } else { "s" };
+            eprintln!("shunt: {workers} worker{s}, {how}; Ctrl-C ends");
+            if let Some(address) = metrics {
+                eprintln!("shunt: metrics at http://{address}/metrics");
+            }
+        }
+        News::Rates(rates) if json => println!("{}", rates.now.json(rates)),
+        News::Rates(rates) => eprintln!("{rates}"),
+    }
+}
+
+fn text(report: &Report) -> String {
+    report.tally.summary(report.took)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_alone_is_on_this_host_only() {
+        assert_eq!(address("9100"), Ok("127.0.0.1:9100".parse().unwrap()));
+        assert_eq!(address("0.0.0.0:1"), Ok("0.0.0.0:1".parse().unwrap()));
+        assert_eq!(address("[::1]:9"), Ok("[::1]:9".parse().unwrap()));
+        assert!(address("eth0").is_err() && address("70000").is_err());
+    }
+
+    #[test]
+    fn statistics_may_be_off() {
+        assert_eq!(pause("0"), Ok(0));
+        assert_eq!(pause("0.5"), Ok(500_000_000));
+        assert!(pause("-1").is_err());
+    }
+}

@@ -1,0 +1,552 @@
+//! Puts fragments together as they come in on an interface.
+//!
+//! There are two ways in. **`AF_PACKET`** ([`Source::Packet`]) shows copies of frames, and the kernel's own
+//! stack sees them as before: for looking on. **`AF_XDP`** ([`Source::Xdp`]) takes fragments away from the
+//! kernel, and only fragments, so that what is put together can be handed back whole, through a TUN or TAP
+//! device.
+//!
+//! Each core has a worker, each worker a ring and a [`frag::Shard`], and one [`frag::Ledger`] limits the
+//! memory of all. **All fragments of a datagram must reach one worker.** A program in the kernel sees to
+//! that (`PACKET_FANOUT_CBPF`): it hashes addresses and identification, which each fragment has. The
+//! kernel's own `PACKET_FANOUT_HASH` would not do, since it hashes ports, which only first fragments have,
+//! and its answer to that, `PACKET_FANOUT_FLAG_DEFRAG`, is to put them together before we see them. With
+//! the choice made before a frame is copied into a ring, workers share nothing: no queue between them, no
+//! descriptor that is handed over, no cache line but the ledger's. With AF_XDP the card has chosen already,
+//! by receive queue. Cards hash fragments by address alone, or can be told to
+//! (`ethtool -N eth0 rx-flow-hash udp4 sd`).
+//!
+//! Nothing that comes after may hold up a ring: a datagram for the file goes through a queue of limited
+//! length to a thread of its own, and is dropped and counted when that is full; a device is written to
+//! without waiting.
+
+mod metrics;
+mod output;
+mod pool;
+mod redirect;
+mod steer;
+mod tally;
+mod worker;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use frag::{BadConfig, Config, HashKey, Ledger, Limits, Shard};
+use sys::bpf::{self, SocketMap};
+use sys::call::{self, Failure};
+use sys::interface::Interface;
+use sys::packet::{self, Ring};
+use sys::tap::{Shape, Tap};
+use sys::xdp::{self, Socket};
+
+use super::{Link, secret};
+use metrics::Server;
+use output::{Output, Recorder, Target};
+use pool::Pool;
+use worker::Worker;
+
+pub use output::Counts;
+pub use tally::{Rates, Tally};
+
+const ETHERNET: u16 = 1;
+const LOOPBACK: u16 = 772;
+/// Kinds whose frames are bare IP packets: PPP, tunnels, TUN.
+const BARE: [u16; 4] = [512, 768, 776, 65_534];
+/// Headers of a link that may come before an IP packet of `mtu` bytes.
+const LINK_BYTES: u32 = 64;
+const FRAME_BYTES: u32 = 2048;
+const BLOCK_BYTES: u32 = 1 << 20;
+/// How long a fragment may wait in a block that does not fill.
+const PATIENCE_MS: u32 = 4;
+/// Before each frame in its chunk.
+const XDP_HEADROOM: u32 = 256;
+const XDP_RING: u32 = 2048;
+const CHUNKS: [u32; 2] = [2048, 4096];
+/// The longest packet, behind the header of a link.
+const TAP_MTU: u32 = 65_521;
+const TUN_MTU: u32 = 65_535;
+const LOOK: Duration = Duration::from_millis(20);
+/// How often to see whether the interface is still there.
+const SEEK: Duration = Duration::from_secs(1);
+
+/// How packets come in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Source {
+    /// Copies of them, by `AF_PACKET`.
+    #[default]
+    Packet,
+    /// They themselves, by `AF_XDP`.
+    Xdp,
+}
+
+/// What people choose.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The interface that fragments come in on.
+    pub interface: String,
+    /// How.
+    pub source: Source,
+    /// Limits and rules of reassembly, for all workers together.
+    pub config: Config,
+    /// How many workers; `None`: one for each CPU that we may use (`Packet`), for each receive queue
+    /// (`Xdp`).
+    pub workers: Option<u32>,
+    /// Memory of each worker's packet ring, bytes.
+    pub ring_bytes: u64,
+    /// Whether frames that are for others count, too.
+    pub promiscuous: bool,
+    /// The capture to write.
+    pub write: Option<PathBuf>,
+    /// The device to write to.
+    pub to: Option<String>,
+    /// How many datagrams are enough.
+    pub count: Option<u64>,
+    /// How much time is enough.
+    pub lasts: Option<Duration>,
+    /// How often to tell.
+    pub every: Option<Duration>,
+    /// Where to answer `GET /metrics`.
+    pub metrics: Option<SocketAddr>,
+    /// Frames are counted and nothing else.
+    pub count_only: bool,
+}
+
+/// Why nothing comes in, or comes out.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No such interface.
+    #[error("there is no interface {0}; there are: {list}", list = .1.join(", "))]
+    NoInterface(String, Vec<String>),
+    /// It is down.
+    #[error("{0} is down: set it up first (ip link set {0} up)")]
+    Down(String),
+    /// It was there, and is not any more.
+    #[error("the interface {0} has gone")]
+    Gone(String),
+    /// Its frames are of a kind that we do not know.
+    #[error("{0} has frames of kind {1} (ARPHRD), which have no known place for IP packets")]
+    Kind(String, u16),
+    /// The kernel does not let us.
+    #[error("{failure}: needs {needs}; run it as root, or give the program what it needs (setcap(8))")]
+    Denied {
+        /// What was tried.
+        failure: Failure,
+        /// Capabilities.
+        needs: &'static str,
+    },
+    /// AF_XDP cannot be had.
+    #[error("AF_XDP cannot be used on {interface}: {why}; without --xdp it works by AF_PACKET")]
+    NoXdp {
+        /// The interface.
+        interface: String,
+        /// What is missing.
+        why: String,
+    },
+    /// The device to write to cannot be had.
+    #[error("cannot write to the device {0}: {1}{hint}", hint = hint_of(.1))]
+    Device(String, Failure),
+    /// The address for metrics cannot be had.
+    #[error("cannot serve metrics on {0}: {1}; choose another port")]
+    Metrics(SocketAddr, #[source] std::io::Error),
+    /// The file cannot be made.
+    #[error("cannot write {path}: {1}", path = .0.display())]
+    Create(PathBuf, #[source] std::io::Error),
+    /// Cannot be written any more.
+    #[error(transparent)]
+    Write(#[from] super::Error),
+    /// Another call failed.
+    #[error("{0}")]
+    System(Failure),
+    /// No thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(#[source] std::io::Error),
+    /// A setting that cannot be.
+    #[error(transparent)]
+    Config(#[from] BadConfig),
+    /// No secret for hashing.
+    #[error("no random bytes from /dev/urandom: {0}")]
+    Random(#[source] std::io::Error),
+}
+
+fn hint_of(failure: &Failure) -> &'static str {
+    match failure.errno {
+        errno::EBUSY => " (another program has it open)",
+        errno::EPERM | errno::EACCES => " (needs CAP_NET_ADMIN)",
+        errno::EINVAL => " (an interface of that name is neither TUN nor TAP)",
+        errno::ENOENT | errno::ENODEV => " (the kernel has no TUN: modprobe tun)",
+        _ => "",
+    }
+}
+
+/// The errors of the system that we tell apart.
+mod errno {
+    pub(super) const EPERM: i32 = 1;
+    pub(super) const ENOENT: i32 = 2;
+    pub(super) const EACCES: i32 = 13;
+    pub(super) const EBUSY: i32 = 16;
+    pub(super) const ENODEV: i32 = 19;
+    pub(super) const EINVAL: i32 = 22;
+    pub(super) const ENOSYS: i32 = 38;
+    pub(super) const EAFNOSUPPORT: i32 = 97;
+    pub(super) const EOPNOTSUPP: i32 = 95;
+    pub(super) const ENOBUFS: i32 = 105;
+}
+
+/// What happened, in all.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Sums over all workers.
+    pub tally: Tally,
+    /// How long it took.
+    pub took: Duration,
+    /// Workers that there were.
+    pub workers: usize,
+}
+
+/// Told while it runs.
+#[derive(Clone, Copy, Debug)]
+pub enum News<'a> {
+    /// Frames come in from now on.
+    Ready {
+        /// With so many workers.
+        workers: usize,
+        /// How, for people.
+        how: &'a str,
+        /// Where metrics are.
+        metrics: Option<SocketAddr>,
+    },
+    /// What there was since the last time.
+    Rates(Rates<'a>),
+}
+
+/// Puts fragments of an interface together until `stop`, or until there was enough.
+///
+/// # Errors
+///
+/// What is missing. Nothing is left behind: a program in the kernel goes with its descriptor.
+pub fn run(
+    options: &Options,
+    stop: &Arc<AtomicBool>,
+    news: &mut dyn FnMut(News<'_>),
+) -> Result<Report, Error> {
+    let interface = find(&options.interface)?;
+    let device = options.to.as_deref().map(open_device).transpose()?;
+    let recorder = options.write.as_deref().map(Recorder::start).transpose()?;
+    let (recorder, queue) = recorder.unzip();
+    let target = Target::new(device, options.count.unwrap_or(u64::MAX));
+    let done = Arc::new(AtomicBool::new(false));
+    // However this ends, the workers end, too.
+    let _alarm = Alarm(Arc::clone(&done));
+    let crew = Crew { options, interface: &interface, target: &target, done: &done };
+    let mut outputs = || Output::new(&target, queue.clone());
+    let team = match options.source {
+        Source::Packet => crew.packets(&mut outputs)?,
+        Source::Xdp => crew.chunks(&mut outputs)?,
+    };
+    drop(queue);
+    let report = team.watch(options, stop, &target, &done, news)?;
+    recorder.map_or(Ok(()), Recorder::finish)?;
+    Ok(report)
+}
+
+fn find(name: &str) -> Result<Interface, Error> {
+    let interface = Interface::find(name).map_err(Error::System)?;
+    let Some(interface) = interface else {
+        return Err(Error::NoInterface(name.to_owned(), Interface::names()));
+    };
+    if interface.up { Ok(interface) } else { Err(Error::Down(interface.name)) }
+}
+
+fn link_of(interface: &Interface) -> Result<Link, Error> {
+    match interface.kind {
+        ETHERNET | LOOPBACK => Ok(Link::Ethernet),
+        kind if BARE.contains(&kind) => Ok(Link::Raw),
+        kind => Err(Error::Kind(interface.name.clone(), kind)),
+    }
+}
+
+fn open_device(name: &str) -> Result<Tap, Error> {
+    let failed = |failure| Error::Device(name.to_owned(), failure);
+    let device = Tap::open(name).map_err(failed)?;
+    if device.made {
+        let mtu = if device.shape == Shape::Frame { TAP_MTU } else { TUN_MTU };
+        device.interface.set_up(mtu).map_err(failed)?;
+    }
+    Ok(device)
+}
+
+/// What workers are made from.
+struct Crew<'a> {
+    options: &'a Options,
+    interface: &'a Interface,
+    target: &'a Arc<Target>,
+    /// Set when workers are to end.
+    done: &'a Arc<AtomicBool>,
+}
+
+/// Workers at work.
+struct Team {
+    threads: Vec<JoinHandle<Tally>>,
+    told: Vec<Arc<Mutex<Tally>>>,
+    how: String,
+    /// Keeps the program in the kernel.
+    _link: Option<bpf::Link>,
+}
+
+impl Crew<'_> {
+    fn limits(&self, shards: u32) -> Result<Limits, Error> {
+        Ok(Config { shards, ..self.options.config.clone() }.limits()?)
+    }
+
+    /// A worker without a thread.
+    fn worker<B>(
+        &self,
+        limits: &Limits,
+        ledger: &Arc<Ledger>,
+        output: Output,
+    ) -> Result<Worker<B>, Error> {
+        let secret = HashKey::new(secret().map_err(Error::Random)?);
+        let shard = Shard::new(limits, ledger, secret);
+        let mut worker = Worker::new(shard, output, self.done, self.target);
+        worker.link = link_of(self.interface)?;
+        worker.count_only = self.options.count_only;
+        Ok(worker)
+    }
+
+    fn packets(&self, outputs: &mut dyn FnMut() -> Output) -> Result<Team, Error> {
+        let cpus = call::cpus();
+        let count = self.options.workers.unwrap_or_else(|| narrow(cpus.len())).max(1);
+        let limits = self.limits(count)?;
+        let ledger = Ledger::of(&limits);
+        let rings = self.rings(count)?;
+        let frame_bytes = (self.interface.mtu + LINK_BYTES).next_multiple_of(FRAME_BYTES);
+        // What a worker may hold at most is all; what it is given before it is refused, a burst more.
+        let most = narrow(self.options.config.memory_bytes / u64::from(frame_bytes)) + 64;
+        let mut team = Team::new("AF_PACKET");
+        for (ring, cpu) in rings.into_iter().zip(cpus.into_iter().cycle()) {
+            let mut worker = self.worker(&limits, &ledger, outputs())?;
+            worker.cpu = Some(cpu);
+            let pool = Pool::new(frame_bytes as usize, most);
+            let told = Arc::clone(&worker.told);
+            team.start(told, self.done, move || worker::packets(worker, ring, pool))?;
+        }
+        Ok(team)
+    }
+
+    /// A ring for each worker. Nothing is let in before all are there: or a frame might reach two.
+    fn rings(&self, count: u32) -> Result<Vec<Ring>, Error> {
+        let most = u64::from(u32::MAX / BLOCK_BYTES);
+        let blocks = self.options.ring_bytes / u64::from(BLOCK_BYTES);
+        let blocks = narrow(blocks.clamp(4, most));
+        let shape = packet::Shape { blocks, block_bytes: BLOCK_BYTES, patience_ms: PATIENCE_MS };
+        let denied = |failure: Failure| match failure.errno {
+            errno::EPERM | errno::EACCES => Error::Denied { failure, needs: "CAP_NET_RAW" },
+            _ => Error::System(failure),
+        };
+        let open = || Ring::open(self.interface.index, shape).map_err(denied);
+        let rings = (0..count).map(|_| open()).collect::<Result<Vec<_>, _>>()?;
+        if let [first, others @ ..] = &rings[..]
+            && !others.is_empty()
+        {
+            let [[word, _], _] = [secret().map_err(Error::Random)?, [0; 2]];
+            let program = steer::spread(narrow(word >> 32));
+            let group = first.found_group(&program).map_err(Error::System)?;
+            others.iter().try_for_each(|ring| ring.join_group(group)).map_err(Error::System)?;
+        }
+        if self.options.promiscuous {
+            rings[0].promiscuous(self.interface.index).map_err(Error::System)?;
+        }
+        let filter = steer::fragments();
+        rings.iter().try_for_each(|ring| ring.admit(&filter)).map_err(Error::System)?;
+        Ok(rings)
+    }
+
+    fn chunks(&self, outputs: &mut dyn FnMut() -> Output) -> Result<Team, Error> {
+        if link_of(self.interface)? != Link::Ethernet {
+            return Err(self.no_xdp("its frames are not Ethernet".into()));
+        }
+        let chunk_bytes = self.chunk_bytes()?;
+        let queues = self.options.workers.unwrap_or_else(|| queues(&self.interface.name)).max(1);
+        let limits = self.limits(queues)?;
+        let ledger = Ledger::of(&limits);
+        let memory = self.options.config.memory_bytes / u64::from(chunk_bytes);
+        // All that may wait, and two full rings: so there is always something to fill the ring with.
+        let chunks = narrow(memory).saturating_add(2 * XDP_RING);
+        let shape = xdp::Shape { chunks, chunk_bytes, ring: XDP_RING };
+        let map = SocketMap::new(queues).map_err(|failure| self.xdp_failed(failure))?;
+        let program = bpf::Program::load_xdp(&redirect::fragments(map.number()));
+        let program = program.map_err(|refused| self.xdp_failed(refused.failure))?;
+        let open = |queue| {
+            let socket = Socket::open(self.interface.index, queue, shape);
+            let socket = socket.map_err(|failure| self.xdp_failed(failure))?;
+            map.set(queue, &socket).map_err(|failure| self.xdp_failed(failure))?;
+            Ok(socket)
+        };
+        let sockets = (0..queues).map(open).collect::<Result<Vec<_>, Error>>()?;
+        let link = bpf::Link::attach(&program, self.interface.index)
+            .map_err(|failure| self.xdp_failed(failure))?;
+        let mut team = Team::new(match link.mode {
+            bpf::Mode::Native => "AF_XDP in the driver",
+            bpf::Mode::Generic => "AF_XDP behind the driver",
+        });
+        for (socket, cpu) in sockets.into_iter().zip(call::cpus().into_iter().cycle()) {
+            let mut worker = self.worker(&limits, &ledger, outputs())?;
+            worker.cpu = Some(cpu);
+            let told = Arc::clone(&worker.told);
+            team.start(told, self.done, move || worker::chunks(worker, socket, chunk_bytes))?;
+        }
+        team._link = Some(link);
+        Ok(team)
+    }
+
+    fn chunk_bytes(&self) -> Result<u32, Error> {
+        // Two tags at most, and Ethernet's header.
+        let frame = self.interface.mtu + 22;
+        let fits = |chunk: &&u32| frame <= **chunk - XDP_HEADROOM;
+        CHUNKS.iter().find(fits).copied().ok_or_else(|| {
+            self.no_xdp(format!(
+                "its MTU is {}, and a frame may have {} bytes",
+                self.interface.mtu,
+                CHUNKS[1] - XDP_HEADROOM
+            ))
+        })
+    }
+
+    fn no_xdp(&self, why: String) -> Error {
+        Error::NoXdp { interface: self.interface.name.clone(), why }
+    }
+
+    fn xdp_failed(&self, failure: Failure) -> Error {
+        let why = match failure.errno {
+            errno::EPERM | errno::EACCES => {
+                let needs = "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF";
+                return Error::Denied { failure, needs };
+            }
+            errno::ENOSYS => format!("{failure} (CONFIG_BPF_SYSCALL is not set)"),
+            errno::EAFNOSUPPORT => format!("{failure} (CONFIG_XDP_SOCKETS is not set)"),
+            errno::EBUSY => format!("{failure} (another program has the interface or its queue)"),
+            errno::EOPNOTSUPP => format!("{failure} (the driver cannot)"),
+            errno::ENOBUFS => format!("{failure} (memory may not be locked: ulimit -l)"),
+            errno::EINVAL if failure.step.contains("queue") => {
+                format!("{failure} (it has fewer receive queues than workers)")
+            }
+            errno::EINVAL if failure.step.contains("attach") => {
+                format!("{failure} (needs Linux 5.9 or later)")
+            }
+            _ => failure.to_string(),
+        };
+        self.no_xdp(why)
+    }
+}
+
+/// Receive queues of an interface; 1 if that cannot be seen.
+fn queues(interface: &str) -> u32 {
+    let there = std::fs::read_dir(format!("/sys/class/net/{interface}/queues"));
+    let queues = there.into_iter().flatten().flatten();
+    narrow(queues.filter(|queue| queue.file_name().to_string_lossy().starts_with("rx-")).count())
+}
+
+/// A number that is small, or as large as there is.
+fn narrow(n: impl TryInto<u32>) -> u32 {
+    n.try_into().unwrap_or(u32::MAX)
+}
+
+/// Sets a word when it goes, so that a thread that panics takes the others with it.
+struct Alarm(Arc<AtomicBool>);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Team {
+    fn new(how: &str) -> Self {
+        Self { threads: Vec::new(), told: Vec::new(), how: how.to_owned(), _link: None }
+    }
+
+    fn start(
+        &mut self,
+        told: Arc<Mutex<Tally>>,
+        done: &Arc<AtomicBool>,
+        work: impl FnOnce() -> Tally + Send + 'static,
+    ) -> Result<(), Error> {
+        let alarm = Alarm(Arc::clone(done));
+        let name = format!("defrag-{}", self.threads.len());
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let _alarm = alarm;
+            work()
+        });
+        self.threads.push(thread.map_err(Error::Thread)?);
+        self.told.push(told);
+        Ok(())
+    }
+
+    /// Tells what happens until the end, and what there was.
+    fn watch(
+        self,
+        options: &Options,
+        stop: &AtomicBool,
+        target: &Target,
+        done: &Arc<AtomicBool>,
+        news: &mut dyn FnMut(News<'_>),
+    ) -> Result<Report, Error> {
+        let workers = self.threads.len();
+        let told = self.told.clone();
+        let serve = |at| Server::start(at, Arc::clone(done), move || sum(&told).prometheus());
+        let server = options.metrics.map(serve).transpose()?;
+        let metrics = server.as_ref().map(|server| server.address);
+        news(News::Ready { workers, how: &self.how, metrics });
+        let began = Instant::now();
+        let mut looked = (began, sum(&self.told));
+        let mut sought = began;
+        let is_over = |now: Instant| {
+            stop.load(Ordering::Relaxed)
+                || done.load(Ordering::Relaxed)
+                || target.is_done()
+                || options.lasts.is_some_and(|lasts| now >= began + lasts)
+        };
+        loop {
+            std::thread::sleep(LOOK);
+            let now = Instant::now();
+            if is_over(now) {
+                break;
+            }
+            if now >= sought + SEEK {
+                sought = now;
+                if Interface::find(&options.interface).is_ok_and(|found| found.is_none()) {
+                    return Err(Error::Gone(options.interface.clone()));
+                }
+            }
+            if options.every.is_some_and(|every| now >= looked.0 + every) {
+                let tally = sum(&self.told);
+                let passed = now - looked.0;
+                news(News::Rates(Rates { now: &tally, then: &looked.1, passed }));
+                looked = (now, tally);
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        let mut tally = Tally::default();
+        for thread in self.threads {
+            tally.add(&thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+        }
+        let took = began.elapsed();
+        if let Some(server) = server {
+            server.finish();
+        }
+        Ok(Report { tally, took, workers })
+    }
+}
+
+fn sum(told: &[Arc<Mutex<Tally>>]) -> Tally {
+    let mut all = Tally::default();
+    for one in told {
+        if let Ok(one) = one.lock() {
+            all.add(&one);
+        }
+    }
+    all
+}

@@ -1,0 +1,127 @@
+//! Counters over HTTP, for Prometheus: as much of HTTP/1.1 as one page needs.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::Error;
+
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(50);
+const REQUEST_MAX: usize = 8 << 10;
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The thread that answers.
+pub(super) struct Server {
+    /// Where it listens.
+    pub(super) address: SocketAddr,
+    thread: JoinHandle<()>,
+}
+
+impl Server {
+    /// Answers with `page` until `stop`.
+    pub(super) fn start(
+        address: SocketAddr,
+        stop: Arc<AtomicBool>,
+        page: impl Fn() -> String + Send + 'static,
+    ) -> Result<Self, Error> {
+        let failed = |e| Error::Metrics(address, e);
+        let listener = TcpListener::bind(address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        let thread = std::thread::Builder::new()
+            .name("defrag-metrics".into())
+            .spawn(move || serve(&listener, &stop, &page))
+            .map_err(Error::Thread)?;
+        Ok(Self { address, thread })
+    }
+
+    /// Waits for its end, after `stop`.
+    pub(super) fn finish(self) {
+        let _ = self.thread.join();
+    }
+}
+
+fn serve(listener: &TcpListener, stop: &AtomicBool, page: &dyn Fn() -> String) {
+    while !stop.load(Ordering::Relaxed) {
+        match listener.accept() {
+            // One that goes away in the middle is its own loss.
+            Ok((stream, _)) => drop(answer(stream, page)),
+            Err(_) => std::thread::sleep(PAUSE),
+        }
+    }
+}
+
+fn answer(mut stream: TcpStream, page: &dyn Fn() -> String) -> std::io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let request = read(&mut stream)?;
+    let (status, body) = reply(&request, page);
+    let allow = if status.starts_with("405") { "Allow: GET\r\n" } else { "" };
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Type: {TEXT}\r\nContent-Length: {}\r\n{allow}\
+         Connection: close\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// A request's head. One that takes many pieces may take that many times the patience, and no more.
+fn read(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut request = Vec::new();
+    let mut some = [0; 1024];
+    for _ in 0..REQUEST_MAX / some.len() {
+        let n = stream.read(&mut some)?;
+        request.extend_from_slice(&some[..n]);
+        if n == 0 || request.windows(4).any(|end| end == b"\r\n\r\n") {
+            break;
+        }
+    }
+    Ok(request)
+}
+
+fn reply(request: &[u8], page: &dyn Fn() -> String) -> (&'static str, String) {
+    let line = request.split(|b| *b == b'\r').next().unwrap_or_default();
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split(' ');
+    match (words.next(), words.next()) {
+        (Some("GET"), Some(path)) if path.split('?').next() == Some("/metrics") => ("200 OK", page()),
+        (Some("GET"), Some(_)) => ("404 Not Found", "see /metrics\n".into()),
+        (Some(_), Some(_)) => ("405 Method Not Allowed", "GET only\n".into()),
+        _ => ("400 Bad Request", "no request\n".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(address: SocketAddr, request: &str) -> String {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    #[test]
+    fn the_page_is_served_and_nothing_else() {
+        let stop = Arc::new(AtomicBool::new(false));
+        let any = "127.0.0.1:0".parse().unwrap();
+        let server = Server::start(any, Arc::clone(&stop), || "x 1\n".into()).unwrap();
+        let address = server.address;
+        let page = ask(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.ends_with("\r\n\r\nx 1\n"), "{page}");
+        assert!(ask(address, "GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404"));
+        assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
+        assert!(ask(address, "\r\n\r\n").starts_with("HTTP/1.1 400"));
+        let again = Server::start(address, Arc::clone(&stop), String::new);
+        assert!(again.is_err_and(|e| e.to_string().contains("in use")));
+        stop.store(true, Ordering::Relaxed);
+        server.finish();
+    }
+}

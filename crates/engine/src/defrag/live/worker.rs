@@ -1,0 +1,271 @@
+//! What one core does: takes frames from its ring, puts fragments together, sends datagrams on.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use frag::{Arrival, Datagram, Released, Shard, Sink};
+use sys::call;
+use sys::packet::{self, Ring};
+use sys::xdp::{self, Socket};
+
+use super::output::{Output, Target};
+use super::pool::{Pool, Slot};
+use super::tally::Tally;
+use crate::defrag::Link;
+
+/// Frames that are worked on together.
+const BURST: usize = 32;
+/// How long a worker that has nothing to do sleeps at most; so late it sees that it is to stop.
+const NAP_MS: i32 = 50;
+/// How often others are told what was counted.
+const TELL_NS: u64 = 50_000_000;
+/// Datagrams whose time is up that are given up at once.
+const EXPIRE_MOST: usize = 256;
+/// Where the mark of a VLAN that the card took out stands in a scope, above those in the frame.
+const TAG_AT: u32 = 48;
+
+/// What is the same for frames of either kind.
+pub(super) struct Worker<B> {
+    pub(super) cpu: Option<u32>,
+    pub(super) link: Link,
+    pub(super) shard: Shard<B>,
+    pub(super) output: Output,
+    pub(super) tally: Tally,
+    pub(super) told: Arc<Mutex<Tally>>,
+    pub(super) stop: Arc<AtomicBool>,
+    pub(super) target: Arc<Target>,
+    /// Frames are counted and given back: how fast could it be?
+    pub(super) count_only: bool,
+    last_told: u64,
+}
+
+impl<B> Worker<B> {
+    pub(super) fn new(
+        shard: Shard<B>,
+        output: Output,
+        stop: &Arc<AtomicBool>,
+        target: &Arc<Target>,
+    ) -> Self {
+        Self {
+            cpu: None,
+            link: Link::Ethernet,
+            shard,
+            output,
+            tally: Tally::default(),
+            told: Arc::default(),
+            stop: Arc::clone(stop),
+            target: Arc::clone(target),
+            count_only: false,
+            last_told: 0,
+        }
+    }
+
+    fn begin(&self) {
+        if let Some(cpu) = self.cpu {
+            // Not being pinned costs speed and nothing else.
+            let _ = call::pin(cpu);
+        }
+    }
+
+    fn is_to_stop(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.target.is_done()
+    }
+
+    /// Tells others, if it is time to. `dropped`: what the ring has dropped since the last time.
+    fn tell(&mut self, now: u64, dropped: impl FnOnce(&mut Tally)) {
+        if now < self.last_told + TELL_NS {
+            return;
+        }
+        self.last_told = now;
+        dropped(&mut self.tally);
+        self.tally.counters.clone_from(self.shard.counters());
+        self.tally.gauges = self.shard.gauges();
+        self.tally.output = self.output.counts;
+        self.tally.cpu_ns = call::thread_cpu_ns();
+        if let Ok(mut told) = self.told.lock() {
+            told.clone_from(&self.tally);
+        }
+    }
+
+    /// Everything that is to be told at the end.
+    fn end(mut self, dropped: impl FnOnce(&mut Tally)) -> Tally {
+        self.last_told = 0;
+        self.tell(u64::MAX, dropped);
+        self.tally
+    }
+}
+
+/// Where the bytes behind a handle are, and where the handle goes when it is free.
+trait Store<B> {
+    fn bytes<'a>(&'a self, buffer: &'a B) -> &'a [u8];
+    fn take_back(&mut self, buffer: B);
+}
+
+/// Receives what a shard has to say during one burst.
+struct Desk<'a, S> {
+    store: S,
+    output: &'a mut Output,
+    time_ns: u64,
+}
+
+impl<B, S: Store<B>> Sink<B> for Desk<'_, S> {
+    fn whole(&mut self, buffer: B, _: usize) {
+        self.store.take_back(buffer);
+    }
+
+    fn datagram(&mut self, datagram: &Datagram<'_, B>) {
+        let store = &self.store;
+        self.output.send(datagram, self.time_ns, |buffer| store.bytes(buffer));
+    }
+
+    fn release(&mut self, buffer: B, _: Released) {
+        self.store.take_back(buffer);
+    }
+}
+
+/// A pool beside the block that is open, or none.
+struct Pooled<'a> {
+    pool: &'a mut Pool,
+    block: &'a [u8],
+}
+
+impl Store<Slot> for Pooled<'_> {
+    fn bytes<'a>(&'a self, slot: &'a Slot) -> &'a [u8] {
+        self.pool.bytes(slot, self.block)
+    }
+
+    fn take_back(&mut self, slot: Slot) {
+        self.pool.release(slot);
+    }
+}
+
+impl Store<xdp::Frame> for &Socket {
+    fn bytes<'a>(&'a self, frame: &'a xdp::Frame) -> &'a [u8] {
+        Socket::bytes(self, frame)
+    }
+
+    fn take_back(&mut self, frame: xdp::Frame) {
+        self.release(frame);
+    }
+}
+
+/// Works on a packet ring until it is to stop.
+pub(super) fn packets(mut worker: Worker<Slot>, mut ring: Ring, mut pool: Pool) -> Tally {
+    worker.begin();
+    let ring_dropped = |ring: &Ring, tally: &mut Tally| {
+        tally.ring_dropped += u64::from(ring.statistics().dropped);
+    };
+    while !worker.is_to_stop() {
+        let began = call::now_ns();
+        if drain(&mut worker, &mut ring, &mut pool) {
+            worker.tally.work_ns += call::now_ns() - began;
+        } else {
+            let store = Pooled { pool: &mut pool, block: &[] };
+            let mut desk = Desk { store, output: &mut worker.output, time_ns: 0 };
+            worker.shard.expire(began, EXPIRE_MOST, &mut desk);
+            ring.wait(NAP_MS);
+        }
+        worker.tell(began, |tally| ring_dropped(&ring, tally));
+    }
+    worker.end(|tally| ring_dropped(&ring, tally))
+}
+
+/// Works on the next block, if there is one.
+fn drain(worker: &mut Worker<Slot>, ring: &mut Ring, pool: &mut Pool) -> bool {
+    let Some(block) = ring.next_block() else { return false };
+    let mut frames = block.frames();
+    let mut arrivals = Vec::with_capacity(BURST);
+    loop {
+        let mut time_ns = 0;
+        let mut last = true;
+        for frame in frames.by_ref().take(BURST) {
+            last = false;
+            time_ns = frame.time_ns;
+            worker.tally.frames += 1;
+            worker.tally.frame_bytes += frame.bytes.len() as u64;
+            if !worker.count_only {
+                arrivals.extend(arrival(worker, pool, &frame));
+            }
+        }
+        if last {
+            break;
+        }
+        let store = Pooled { pool, block: block.bytes() };
+        let mut desk = Desk { store, output: &mut worker.output, time_ns };
+        worker.shard.push_burst(&mut arrivals, call::now_ns(), &mut desk);
+    }
+    worker.tally.settled += pool.settle(block.bytes());
+    true
+}
+
+/// A frame as what a shard takes in, in a frame of the pool.
+fn arrival<'b>(
+    worker: &mut Worker<Slot>,
+    pool: &mut Pool,
+    frame: &packet::Frame<'b>,
+) -> Option<Arrival<'b, Slot>> {
+    let place = worker.link.locate(frame.bytes);
+    let Some(place) = place.filter(|_| frame.bytes.len() == frame.length as usize) else {
+        worker.tally.other += 1;
+        return None;
+    };
+    let packet = &frame.bytes[place.at..];
+    let Some(buffer) = pool.take(frame.at + place.at, packet.len()) else {
+        worker.tally.no_frame += 1;
+        return None;
+    };
+    let tag = frame.tag.map_or(0, |(_, control)| u64::from(control & 0xfff) + 1);
+    Some(Arrival { packet, buffer, cost: pool.frame_bytes(), scope: place.scope | tag << TAG_AT })
+}
+
+/// Works on an AF_XDP socket until it is to stop. `chunk_bytes`: what a frame costs.
+pub(super) fn chunks(
+    mut worker: Worker<xdp::Frame>,
+    mut socket: Socket,
+    chunk_bytes: u32,
+) -> Tally {
+    worker.begin();
+    let dropped = |socket: &Socket, tally: &mut Tally| {
+        let statistics = socket.statistics();
+        tally.ring_dropped = statistics.dropped + statistics.ring_full;
+    };
+    while !worker.is_to_stop() {
+        let began = call::now_ns();
+        if receive(&mut worker, &socket, chunk_bytes) {
+            worker.tally.work_ns += call::now_ns() - began;
+        } else {
+            let mut desk = Desk { store: &socket, output: &mut worker.output, time_ns: 0 };
+            worker.shard.expire(began, EXPIRE_MOST, &mut desk);
+            socket.wait(NAP_MS);
+        }
+        socket.refill();
+        worker.tell(began, |tally| dropped(&socket, tally));
+    }
+    worker.end(|tally| dropped(&socket, tally))
+}
+
+/// Works on the frames that are there, at most a burst; `false`: none were.
+fn receive(worker: &mut Worker<xdp::Frame>, socket: &Socket, chunk_bytes: u32) -> bool {
+    let mut arrivals = Vec::with_capacity(BURST);
+    let mut frames = 0;
+    while frames < BURST
+        && let Some((mut buffer, bytes)) = socket.next()
+    {
+        frames += 1;
+        worker.tally.frames += 1;
+        worker.tally.frame_bytes += bytes.len() as u64;
+        let place = worker.link.locate(bytes).filter(|_| !worker.count_only);
+        let Some(place) = place else {
+            worker.tally.other += u64::from(!worker.count_only);
+            socket.release(buffer);
+            continue;
+        };
+        buffer.skip(u32::try_from(place.at).unwrap_or(u32::MAX));
+        let packet = &bytes[place.at..];
+        arrivals.push(Arrival { packet, buffer, cost: chunk_bytes, scope: place.scope });
+    }
+    let (now, time_ns) = (call::now_ns(), call::wall_ns());
+    let mut desk = Desk { store: socket, output: &mut worker.output, time_ns };
+    worker.shard.push_burst(&mut arrivals, now, &mut desk);
+    frames > 0
+}
