@@ -63,7 +63,8 @@ const BLOCK_BYTES: u32 = 1 << 20;
 const PATIENCE_MS: u32 = 4;
 /// Before each frame in its chunk.
 const XDP_HEADROOM: u32 = 256;
-const XDP_RING: u32 = 2048;
+const XDP_RING_MIN: u32 = 1024;
+const XDP_RING_MAX: u32 = 1 << 16;
 const CHUNKS: [u32; 2] = [2048, 4096];
 /// The longest packet, behind the header of a link.
 const TAP_MTU: u32 = 65_521;
@@ -94,7 +95,7 @@ pub struct Options {
     /// How many workers; `None`: one for each CPU that we may use (`Packet`), for each receive queue
     /// (`Xdp`).
     pub workers: Option<u32>,
-    /// Memory of each worker's packet ring, bytes.
+    /// Memory for frames that no worker has looked at yet, for each, bytes.
     pub ring_bytes: u64,
     /// Whether frames that are for others count, too.
     pub promiscuous: bool,
@@ -373,9 +374,12 @@ impl Crew<'_> {
         let limits = self.limits(queues)?;
         let ledger = Ledger::of(&limits);
         let memory = self.options.config.memory_bytes / u64::from(chunk_bytes);
-        // All that may wait, and two full rings: so there is always something to fill the ring with.
-        let chunks = narrow(memory).saturating_add(2 * XDP_RING);
-        let shape = xdp::Shape { chunks, chunk_bytes, ring: XDP_RING };
+        // Half of what the rings may have is with the kernel, to be filled, and half was filled.
+        let ring = narrow(self.options.ring_bytes / u64::from(2 * chunk_bytes));
+        let ring = 1 << ring.clamp(XDP_RING_MIN, XDP_RING_MAX).ilog2();
+        // All that may wait, and both rings full: so there is always something for the kernel to fill.
+        let chunks = narrow(memory).saturating_add(2 * ring);
+        let shape = xdp::Shape { chunks, chunk_bytes, ring };
         let map = SocketMap::new(queues).map_err(|failure| self.xdp_failed(failure))?;
         let program = bpf::Program::load_xdp(&redirect::fragments(map.number()));
         let program = program.map_err(|refused| self.xdp_failed(refused.failure))?;

@@ -27,7 +27,7 @@ const RETURN: u16 = 0x06;
 const RETURN_A: u16 = 0x16;
 const TO_X: u16 = 0x07;
 const FROM_X: u16 = 0x87;
-const XOR_X: u16 = 0xa8;
+const XOR_X: u16 = 0xac;
 const XOR: u16 = 0xa4;
 const MULTIPLY: u16 = 0x24;
 const SHIFT_RIGHT: u16 = 0x74;
@@ -234,6 +234,19 @@ mod tests {
             let fair = 1000 / workers;
             assert!(got.iter().all(|n| n.abs_diff(fair) < fair / 2), "{got:?}");
         }
+    }
+
+    #[test]
+    fn the_kernel_takes_them() {
+        use sys::packet::{Ring, Shape};
+        let lo = sys::interface::Interface::find("lo").unwrap().unwrap();
+        let shape = Shape { blocks: 1, block_bytes: 1 << 16, patience_ms: 1 };
+        let ring = match Ring::open(lo.index, shape) {
+            Ok(ring) => ring,
+            Err(e) => return println!("skipped: {e}"),
+        };
+        ring.found_group(&spread(7)).unwrap();
+        ring.admit(&fragments()).unwrap();
     }
 
     #[test]
