@@ -2,6 +2,7 @@
 
 mod defrag;
 mod defrag_kernel;
+mod defrag_live;
 mod differential;
 mod entry_points;
 mod fuzzed;

@@ -1,0 +1,180 @@
+//! `shunt defrag --interface`: real fragments on a real interface, in network namespaces of their own.
+
+mod stage;
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use e2e::run::skipped;
+use stage::{Stage, capture, interleaved, payload};
+
+const SIGINT: i32 = libc::SIGINT;
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// Sends datagrams of all sizes by both families, and compares what is in the capture.
+fn check_capture(options: &[&str]) {
+    let Some(stage) = Stage::new() else { return };
+    let file = stage.path("out.pcapng");
+    let path = file.to_str().unwrap();
+    let sizes: Vec<usize> =
+        (0..60).map(|i| [65_507, 4000, 1473, 30_000, 65_000, 2953][i % 6]).collect();
+    let count = sizes.len().to_string();
+    let mut args = vec!["--write", path, "--count", &count, "--stats", "0"];
+    args.extend(options);
+    let mut shunt = stage.shunt(&args);
+    let mut sent: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
+    for (i, size) in sizes.iter().enumerate() {
+        let body = payload(i, (*size).min(65_000 + 507 * (i % 2 == 0) as usize));
+        stage.send(&body, i % 2 == 1);
+        *sent.entry(body).or_default() += 1;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    shunt.ends(LIMIT);
+    let mut came: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
+    for packet in capture(&file) {
+        let header = if packet[0] >> 4 == 4 { 20 } else { 40 };
+        *came.entry(packet[header + 8..].to_vec()).or_default() += 1;
+    }
+    let said = shunt.said();
+    assert_eq!(came.len(), sent.len(), "{options:?}: {said}");
+    assert!(came == sent, "{options:?}: other bytes: {said}");
+}
+
+#[test]
+fn datagrams_come_out_as_they_were_sent() {
+    check_capture(&["--workers", "1"]);
+}
+
+#[test]
+fn several_workers_share_datagrams_and_never_one_datagram() {
+    check_capture(&["--workers", "3"]);
+}
+
+#[test]
+fn fragments_taken_from_the_kernel_come_out_as_they_were_sent() {
+    check_capture(&["--xdp"]);
+}
+
+#[test]
+fn the_kernel_gets_datagrams_whole_through_a_device() {
+    for device in ["tap7", "tun7"] {
+        let Some(stage) = Stage::new() else { return };
+        let socket = stage.listen();
+        let mut shunt = stage.shunt(&["--xdp", "--to", device, "--stats", "0"]);
+        stage.trust(device);
+        let mut buffer = vec![0; 70_000];
+        for (i, size) in [65_507, 2000, 30_000, 500].into_iter().enumerate() {
+            let body = payload(i, size);
+            stage.send(&body, false);
+            let n = socket.recv(&mut buffer).unwrap_or_else(|e| {
+                panic!("{device}: a datagram of {size} bytes does not arrive: {e}; {}", shunt.stop())
+            });
+            assert!(buffer[..n] == body, "{device}: other bytes");
+        }
+        assert_eq!(stage.snmp("ReasmReqds"), 0, "the kernel has seen fragments");
+        shunt.stop();
+    }
+}
+
+#[test]
+fn under_overload_datagrams_still_complete() {
+    const SENDERS: usize = 64;
+    for xdp in [false, true] {
+        let Some(stage) = Stage::new() else { return };
+        let _socket = stage.listen();
+        let mut args = vec!["--memory", "4M", "--json", "--stats", "0"];
+        args.extend(xdp.then_some("--xdp"));
+        let mut shunt = stage.shunt(&args);
+        let rounds = 10;
+        stage.send_raw(|raw| (0..rounds).for_each(|round| interleaved(raw, SENDERS, round)));
+        std::thread::sleep(Duration::from_millis(300));
+        let said = shunt.stop();
+        let whole = number(&said, "\"datagrams\":");
+        let (kernel, asked) = (stage.snmp("ReasmOKs"), stage.snmp("ReasmReqds"));
+        println!("xdp {xdp}: {whole} datagrams, the kernel {kernel} of {asked} fragments; {said}");
+        // What fits into 4 MiB at once, each round; less what a loaded machine loses in the ring.
+        assert!(whole >= 100 && whole >= kernel, "kernel {kernel}: {said}");
+        assert!(number(&said, "\"memory_bytes\":") <= 4 << 20);
+        assert_eq!(asked == 0, xdp, "fragments that the kernel has seen");
+    }
+}
+
+fn number(text: &str, name: &str) -> u64 {
+    let rest = text.split(name).nth(1).unwrap_or_else(|| panic!("no {name} in {text}"));
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap()
+}
+
+#[test]
+fn metrics_are_served_and_the_program_in_the_kernel_goes() {
+    let Some(stage) = Stage::new() else { return };
+    let mut shunt = stage.shunt(&["--xdp", "--metrics", "9117", "--stats", "0.2"]);
+    assert!(stage.link().contains("xdp"), "{}", stage.link());
+    stage.send(&payload(1, 20_000), false);
+    std::thread::sleep(Duration::from_millis(300));
+    let page = stage.inside(|| ask("127.0.0.1:9117".parse().unwrap()));
+    assert!(page.starts_with("HTTP/1.1 200 OK"), "{page}");
+    assert!(page.contains("shunt_defrag_datagrams_total 1\n"), "{page}");
+    assert!(page.contains("shunt_defrag_fragments_dropped_total{reason=\"overlap\"} 0\n"), "{page}");
+    let second = stage.fails(&["--metrics", "9117"]);
+    assert!(second.contains("127.0.0.1:9117") && second.contains("choose another"), "{second}");
+    let said = shunt.stop();
+    assert!(said.contains("1 datagrams") && said.contains("packets/s"), "{said}");
+    assert!(!stage.link().contains("xdp"), "after Ctrl-C: {}", stage.link());
+
+    let shunt = stage.shunt(&["--xdp", "--stats", "0"]);
+    assert!(stage.link().contains("xdp"));
+    shunt.kill();
+    assert!(!stage.link().contains("xdp"), "after SIGKILL: {}", stage.link());
+}
+
+fn ask(address: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page
+}
+
+#[test]
+fn what_is_missing_is_named() {
+    let Some(stage) = Stage::new() else { return };
+    let said = stage.fails_on("eth7", &[]);
+    assert!(said.contains("no interface eth7; there are: lo, "), "{said}");
+    let said = stage.fails_on("lo", &["--xdp"]);
+    assert!(said.contains("MTU is 65536") && said.contains("AF_PACKET"), "{said}");
+    let said = stage.fails(&["--xdp", "--workers", "2"]);
+    assert!(said.contains("fewer receive queues"), "{said}");
+    let said = stage.fails(&["--to", "lo"]);
+    assert!(said.contains("device lo"), "{said}");
+    let shunt = stage.shunt(&["--xdp", "--stats", "0"]);
+    let said = stage.fails(&["--xdp"]);
+    assert!(said.contains("another program has"), "{said}");
+    drop(shunt);
+    stage.set_down();
+    let said = stage.fails(&[]);
+    assert!(said.contains("is down") && said.contains("ip link set"), "{said}");
+}
+
+#[test]
+fn an_interface_that_goes_ends_it() {
+    let Some(stage) = Stage::new() else { return };
+    let mut shunt = stage.shunt(&["--stats", "0"]);
+    stage.remove();
+    let began = Instant::now();
+    let said = shunt.fails_within(Duration::from_secs(5));
+    assert!(said.contains("has gone"), "{said}");
+    assert!(began.elapsed() < Duration::from_secs(4));
+}
+
+#[test]
+fn without_privileges_the_capability_is_named() {
+    let Some(stage) = Stage::new() else { return };
+    let Some(setpriv) = e2e::installed("setpriv") else { return skipped("there is no setpriv") };
+    for (options, needs) in [(&[][..], "CAP_NET_RAW"), (&["--xdp"], "CAP_BPF"), (&["--to", "tun9"], "CAP_NET_ADMIN")] {
+        let said = stage.fails_as_nobody(&setpriv, options);
+        assert!(said.contains(needs), "{said}");
+    }
+}

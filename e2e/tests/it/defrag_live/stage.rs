@@ -1,0 +1,349 @@
+//! Two hosts as network namespaces with a cable between them, and what sends and listens there.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::net::UdpSocket;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use e2e::run::{Guest, outcome, skipped};
+use e2e::{built, installed};
+
+use super::SIGINT;
+
+const A4: &str = "10.77.0.1";
+const B4: &str = "10.77.0.2";
+const A6: &str = "fd77::1";
+const B6: &str = "fd77::2";
+const PORT: u16 = 4477;
+const LIMIT: Duration = Duration::from_secs(10);
+
+/// Host A sends, host B has the interface that `shunt` looks at.
+pub(super) struct Stage {
+    number: String,
+    dir: PathBuf,
+}
+
+/// `shunt defrag` on the interface of host B.
+pub(super) struct Shunt {
+    guest: Guest,
+    words: Option<[JoinHandle<String>; 2]>,
+    said: String,
+}
+
+impl Stage {
+    /// `None`, with the reason on standard error, where there cannot be one.
+    pub(super) fn new() -> Option<Self> {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        if sys::call::geteuid() != 0 {
+            skipped("network namespaces need root");
+            return None;
+        }
+        if installed("ip").is_none() {
+            skipped("there is no ip(8)");
+            return None;
+        }
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let number = format!("{}-{count}", std::process::id());
+        let dir = std::env::temp_dir().join(format!("shunt-live-{number}"));
+        std::fs::create_dir_all(&dir).unwrap();
+        let stage = Self { number, dir };
+        match stage.build() {
+            Ok(()) => Some(stage),
+            Err(why) => {
+                skipped(&why);
+                None
+            }
+        }
+    }
+
+    fn a(&self) -> String {
+        format!("shunt-a{}", self.number)
+    }
+
+    fn b(&self) -> String {
+        format!("shunt-b{}", self.number)
+    }
+
+    pub(super) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    fn build(&self) -> Result<(), String> {
+        let (a, b) = (self.a(), self.b());
+        ip(&format!("netns add {a}"))?;
+        ip(&format!("netns add {b}"))?;
+        ip(&format!("link add va netns {a} type veth peer name vb netns {b}"))?;
+        for (host, interface, v4, v6) in [(&a, "va", A4, A6), (&b, "vb", B4, B6)] {
+            ip(&format!("-n {host} addr add {v4}/24 dev {interface}"))?;
+            ip(&format!("-n {host} addr add {v6}/64 dev {interface} nodad"))?;
+            ip(&format!("-n {host} link set lo up"))?;
+            ip(&format!("-n {host} link set {interface} up"))?;
+        }
+        let address = ip(&format!("-n {b} -br link show vb"))?;
+        let address = address.split_whitespace().nth(2).ok_or("no address")?.to_owned();
+        ip(&format!("-n {a} neigh replace {B4} lladdr {address} dev va"))?;
+        ip(&format!("-n {a} neigh replace {B6} lladdr {address} dev va"))?;
+        Ok(())
+    }
+
+    /// What `ip link` says of the interface.
+    pub(super) fn link(&self) -> String {
+        ip(&format!("-n {} link show vb", self.b())).unwrap()
+    }
+
+    pub(super) fn set_down(&self) {
+        ip(&format!("-n {} link set vb down", self.b())).unwrap();
+    }
+
+    pub(super) fn remove(&self) {
+        ip(&format!("-n {} link del vb", self.b())).unwrap();
+    }
+
+    /// Lets host B take packets of A from this device, too.
+    pub(super) fn trust(&self, device: &str) {
+        let set = |name: &str| {
+            let path = format!("/proc/sys/net/ipv4/conf/{name}/rp_filter");
+            std::fs::write(&path, "0").unwrap_or_else(|e| panic!("{path}: {e}"));
+        };
+        self.inside(|| ["all", device].into_iter().for_each(set));
+    }
+
+    /// A counter of host B's IP.
+    pub(super) fn snmp(&self, name: &str) -> u64 {
+        let text = self.inside(|| std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
+        let mut lines = text.lines().filter(|line| line.starts_with("Ip:"));
+        let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+        let at = names.split(' ').position(|word| word == name).unwrap();
+        values.split(' ').nth(at).unwrap().parse().unwrap()
+    }
+
+    /// Does something in host B.
+    pub(super) fn inside<T: Send>(&self, what: impl FnOnce() -> T + Send) -> T {
+        within(&self.b(), what)
+    }
+
+    /// A socket of host B for what [`Self::send`] sends.
+    pub(super) fn listen(&self) -> UdpSocket {
+        let socket = self.inside(|| UdpSocket::bind((B4, PORT)).unwrap());
+        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket
+    }
+
+    /// Sends a datagram from host A to host B, which the kernel of A cuts to pieces.
+    pub(super) fn send(&self, body: &[u8], v6: bool) {
+        let (from, to) = if v6 { (A6, B6) } else { (A4, B4) };
+        let sent = within(&self.a(), || {
+            let socket = UdpSocket::bind((from, 0)).unwrap();
+            socket.send_to(body, (to, PORT)).unwrap()
+        });
+        assert_eq!(sent, body.len());
+    }
+
+    /// Sends packets from host A as they are.
+    pub(super) fn send_raw(&self, what: impl FnOnce(&Raw) + Send) {
+        within(&self.a(), || what(&Raw::new()));
+    }
+
+    fn command(&self, interface: &str, options: &[&str]) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.b()]).arg(built("shunt"));
+        command.args(["defrag", "--interface", interface]).args(options);
+        command
+    }
+
+    /// Starts `shunt` and waits until it is ready.
+    pub(super) fn shunt(&self, options: &[&str]) -> Shunt {
+        let mut command = self.command("vb", options);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut guest = Guest::start(&mut command);
+        let out = guest.take_stdout().unwrap();
+        let mut err = BufReader::new(guest.take_stderr().unwrap());
+        let mut said = String::new();
+        while !said.contains("Ctrl-C ends") {
+            let n = err.read_line(&mut said).unwrap();
+            assert!(n > 0, "shunt defrag {options:?} does not start: {said}");
+        }
+        let words = Some([gather(out), gather(err)]);
+        Shunt { guest, words, said }
+    }
+
+    /// What `shunt` says when it cannot.
+    pub(super) fn fails(&self, options: &[&str]) -> String {
+        self.fails_on("vb", options)
+    }
+
+    pub(super) fn fails_on(&self, interface: &str, options: &[&str]) -> String {
+        failure(&mut self.command(interface, options))
+    }
+
+    pub(super) fn fails_as_nobody(&self, setpriv: &Path, options: &[&str]) -> String {
+        // A copy, since nobody may not look into our directories.
+        let program = format!("/tmp/shunt-{}", self.number);
+        std::fs::copy(built("shunt"), &program).unwrap();
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.b()]).arg(setpriv);
+        command.args(["--reuid", "65534", "--clear-groups", &program, "defrag", "--interface"]);
+        let said = failure(command.arg("vb").args(options));
+        std::fs::remove_file(&program).unwrap();
+        said
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        for host in [self.a(), self.b()] {
+            let _ = ip(&format!("netns del {host}"));
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn failure(command: &mut Command) -> String {
+    let outcome = outcome(command, LIMIT);
+    assert!(outcome.code != 0 && outcome.hung.is_none(), "{outcome:?}");
+    outcome.err
+}
+
+fn gather(mut from: impl std::io::Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut text = String::new();
+        let _ = from.read_to_string(&mut text);
+        text
+    })
+}
+
+impl Shunt {
+    /// Waits for its end, which must be a good one.
+    pub(super) fn ends(&mut self, limit: Duration) {
+        let status = self.guest.wait(limit).unwrap();
+        self.listen();
+        assert!(status.success(), "{status}: {}", self.said);
+    }
+
+    /// Presses Ctrl-C; answers all that it has said.
+    pub(super) fn stop(&mut self) -> String {
+        self.guest.signal(SIGINT);
+        self.ends(LIMIT);
+        self.said()
+    }
+
+    pub(super) fn kill(mut self) {
+        self.guest.kill_all();
+    }
+
+    /// Waits for its end, which must be a bad one; answers what it has said.
+    pub(super) fn fails_within(&mut self, limit: Duration) -> String {
+        let status = self.guest.wait(limit).unwrap();
+        self.listen();
+        assert!(!status.success());
+        self.said()
+    }
+
+    pub(super) fn said(&self) -> String {
+        self.said.clone()
+    }
+
+    fn listen(&mut self) {
+        for words in self.words.take().into_iter().flatten() {
+            self.said += &words.join().unwrap();
+        }
+    }
+}
+
+/// A socket that sends IPv4 packets with the header that they have.
+pub(super) struct Raw(OwnedFd);
+
+impl Raw {
+    fn new() -> Self {
+        let fd = sys::call::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW).unwrap();
+        // SAFETY: the kernel has just made it, and nobody else knows it.
+        Self(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    fn send(&self, packet: &[u8]) {
+        // SAFETY: all zeros is an IPv4 address and port.
+        let mut to: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+        to.sin_family = libc::AF_INET as u16;
+        to.sin_addr.s_addr = u32::from_ne_bytes([10, 77, 0, 2]);
+        let len = size_of_val(&to) as u32;
+        // SAFETY: packet and address are valid for their lengths while the call lasts.
+        let sent = unsafe {
+            let to = (&raw const to).cast();
+            libc::sendto(self.0.as_raw_fd(), packet.as_ptr().cast(), packet.len(), 0, to, len)
+        };
+        assert_eq!(sent, packet.len().cast_signed(), "{}", std::io::Error::last_os_error());
+    }
+}
+
+/// Bytes that differ between datagrams and within them.
+pub(super) fn payload(seed: usize, len: usize) -> Vec<u8> {
+    let mut state = seed as u64 + 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 33) as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+/// A datagram of the largest size from each of `senders`, one fragment of each in turn.
+pub(super) fn interleaved(raw: &Raw, senders: usize, round: usize) {
+    const LEN: usize = 65_515;
+    const EACH: usize = 1480;
+    for at in (0..LEN).step_by(EACH) {
+        for sender in 0..senders {
+            let end = (at + EACH).min(LEN);
+            let more = if end < LEN { 0x2000 } else { 0 };
+            let mut packet = vec![0; 20 + end - at];
+            packet[0] = 0x45;
+            packet[2..4].copy_from_slice(&((20 + end - at) as u16).to_be_bytes());
+            packet[4..6].copy_from_slice(&(round as u16 + 1).to_be_bytes());
+            packet[6..8].copy_from_slice(&((at / 8) as u16 | more).to_be_bytes());
+            packet[8..10].copy_from_slice(&[64, 17]);
+            packet[12..16].copy_from_slice(&[10, 77, 0, 100 + sender as u8]);
+            packet[16..20].copy_from_slice(&[10, 77, 0, 2]);
+            raw.send(&packet);
+        }
+    }
+}
+
+/// The packets of a pcapng file of ours.
+pub(super) fn capture(path: &Path) -> Vec<Vec<u8>> {
+    let bytes = std::fs::read(path).unwrap();
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
+    let (mut at, mut packets) = (0, Vec::new());
+    while at < bytes.len() {
+        if word(at) == 6 {
+            packets.push(bytes[at + 28..at + 28 + word(at + 20)].to_vec());
+        }
+        at += word(at + 4);
+    }
+    packets
+}
+
+/// Does something on a thread that is in this network namespace.
+fn within<T: Send>(host: &str, what: impl FnOnce() -> T + Send) -> T {
+    let file = File::open(format!("/run/netns/{host}")).unwrap();
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(move || {
+            // SAFETY: changes the namespace of this thread only, which ends with the scope.
+            let entered = unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) };
+            assert_eq!(entered, 0, "{}", std::io::Error::last_os_error());
+            what()
+        });
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn ip(words: &str) -> Result<String, String> {
+    let output = Command::new("ip").args(words.split(' ')).output().map_err(|e| e.to_string())?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if output.status.success() {
+        return Ok(text(&output.stdout));
+    }
+    Err(format!("ip {words}: {}", text(&output.stderr).trim()))
+}
