@@ -1,10 +1,11 @@
-//! `cargo xtask bench local`: Shunt and its peers in turn, ratios and floors.
+//! `cargo xtask bench`: Shunt and its peers in turn, ratios and floors.
 //!
 //! The machine's speed drifts by more than many differences that matter. So each figure of ours is
 //! taken right after one of the peer's, the ratio is that of each such pair, and a row's ratio is
 //! the median over its pairs.
 
 pub(crate) mod costs;
+pub(crate) mod frag;
 pub(crate) mod load;
 pub(crate) mod pairs;
 pub(crate) mod report;
@@ -17,13 +18,13 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand};
 
 use costs::{Tracer, cpu_per_request};
 use load::{Figure, Load, Run};
 use pairs::{Better, Pairs};
-use report::{Line, Outcome};
+use report::{Book, Line, Outcome};
 use rows::{Against, IDLE, Row};
 use server::{Kind, Server, patience};
 use stage::{Cpus, End, Running, Stage, Way};
@@ -42,6 +43,8 @@ struct Cli {
 enum What {
     /// Programs on this host: `shunt run` against the kernel's TCP
     Local(Options),
+    /// Fragments put together: our engine against others, in memory and under overload
+    Frag(Options),
 }
 
 #[derive(Args, Debug, Default)]
@@ -55,7 +58,7 @@ pub(crate) struct Options {
     /// Only rows whose name contains this (may be given more than once)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Keep the table in bench/record/DATE-local.txt
+    /// Keep the table in bench/record
     #[arg(long)]
     record: bool,
     /// Pairs for each row [3; with --quick 1]
@@ -70,6 +73,9 @@ pub(crate) struct Options {
     /// Name the rows and stop
     #[arg(long)]
     list: bool,
+    /// First bring what peers need and is not here (as root)
+    #[arg(long)]
+    fetch: bool,
 }
 
 /// The difference that one side alone may make is smaller than what one pair can show.
@@ -82,31 +88,39 @@ const OVERHEAD_ROUNDS: u32 = 3;
 /// When something cannot be built, measured, or is below its floor.
 pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     let words = ["cargo xtask bench"].into_iter().chain(args.iter().map(String::as_str));
-    let What::Local(options) = Cli::parse_from(words).what;
+    let command = format!("cargo xtask bench {}", args.join(" "));
+    match Cli::parse_from(words).what {
+        What::Local(options) => local(&options, &command),
+        What::Frag(options) => frag::main(&options, &command),
+    }
+}
+
+const LOCAL_READING: &str = "\
+peer: the same programs over TCP, or what the row names; ratio: how many times as good,
+the median over the pairs; spread: the worst and the best pair";
+
+fn local(options: &Options, command: &str) -> anyhow::Result<()> {
     let root = crate::workspace_root();
-    let rows = chosen(&options);
+    let rows = chosen(options);
     if options.list {
         rows.iter().for_each(|row| println!("{}", row.name));
         IDLE.iter().for_each(|idle| println!("{}", idle_name(idle.connections)));
         return Ok(());
     }
     if !options.no_build {
-        build(&root)?;
+        build(&root, LOCAL)?;
     }
     stage::clean_up_when_interrupted()?;
     warn_when_busy();
-    let mut bench = Bench::new(Stage::new(&built(&root))?, &options);
-    if !options.json {
-        println!("{}", report::head());
-    }
+    let mut bench = Bench::new(Stage::new(&built(&root))?, options);
+    bench.book = Book::new(options.json);
     rows.iter().for_each(|row| bench.measure(row));
     bench.measure_idle();
     if options.record {
-        let command = format!("cargo xtask bench {}", args.join(" "));
-        let path = report::record(&root, &command, &bench.lines)?;
+        let path = bench.book.record(&root, "local", LOCAL_READING, command)?;
         eprintln!("recorded in {}", path.display());
     }
-    bench.verdict()
+    bench.book.verdict()
 }
 
 fn chosen(options: &Options) -> Vec<Row> {
@@ -141,17 +155,19 @@ impl Options {
     }
 }
 
+/// What a measurement of programs on this host needs built.
+pub(crate) const LOCAL: &[&str] = &["shunt-cli", "shunt-preload", "shunt-testkit"];
+
 /// Builds what is measured, as a user would have it.
 ///
 /// # Errors
 ///
 /// When it does not build.
-pub(crate) fn build(root: &Path) -> anyhow::Result<()> {
-    let packages = ["-p", "shunt-cli", "-p", "shunt-preload", "-p", "shunt-testkit"];
+pub(crate) fn build(root: &Path, packages: &[&str]) -> anyhow::Result<()> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
         .args(["build", "--release"])
-        .args(packages)
+        .args(packages.iter().flat_map(|package| ["-p", package]))
         .current_dir(root)
         .status()
         .context("cannot start cargo")?;
@@ -183,13 +199,13 @@ pub(crate) struct Bench<'a> {
     servers: Vec<Server>,
     /// Rates that clients had which want a number of requests, for the next time.
     rates: HashMap<(String, bool), f64>,
-    lines: Vec<Line>,
+    book: Book,
 }
 
 impl<'a> Bench<'a> {
     /// Nothing measured yet.
     pub(crate) fn new(stage: Stage, options: &'a Options) -> Self {
-        Self { stage, options, servers: Vec::new(), rates: HashMap::new(), lines: Vec::new() }
+        Self { stage, options, servers: Vec::new(), rates: HashMap::new(), book: Book::silent() }
     }
 
     fn seconds(&self) -> f64 {
@@ -197,13 +213,7 @@ impl<'a> Bench<'a> {
     }
 
     fn tell(&mut self, name: String, unit: &'static str, outcome: Outcome) {
-        let line = Line { name, unit, outcome };
-        if self.options.json {
-            println!("{}", line.json());
-        } else {
-            println!("{}", line.text());
-        }
-        self.lines.push(line);
+        self.book.tell(Line { name, unit, outcome });
     }
 
     /// Measures a row and tells what came of it.
@@ -380,21 +390,6 @@ impl<'a> Bench<'a> {
                 Err(error) => self.tell(name, "B", Outcome::Failed(format!("{error:#}"))),
             }
         }
-    }
-
-    fn verdict(&self) -> anyhow::Result<()> {
-        ensure!(!self.lines.is_empty(), "no row has such a name; `--list` names them");
-        let skipped =
-            self.lines.iter().filter(|line| matches!(line.outcome, Outcome::Skipped(_))).count();
-        let below = self.lines.iter().filter(|line| !line.passes()).count();
-        eprintln!(
-            "{} rows, {skipped} skipped, {below} below their floor or failed",
-            self.lines.len()
-        );
-        if below > 0 {
-            bail!("{below} of {} rows are below their floor or failed", self.lines.len());
-        }
-        Ok(())
     }
 }
 

@@ -82,7 +82,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
         );
     };
     if !cli.no_build {
-        bench::build(&root)?;
+        bench::build(&root, bench::LOCAL)?;
     }
     stage::clean_up_when_interrupted()?;
     let stage = Stage::new(&bench::built(&root))?;

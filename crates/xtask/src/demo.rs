@@ -48,7 +48,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     let root = crate::workspace_root();
     if !cli.no_build {
         println!("building (cargo build --release) ...");
-        bench::build(&root)?;
+        bench::build(&root, bench::LOCAL)?;
     }
     stage::clean_up_when_interrupted()?;
     bench::warn_when_busy();

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde_json::json;
 
 use super::pairs::Pairs;
@@ -110,17 +110,75 @@ fn rounded(figure: f64) -> f64 {
     format!("{figure:.5e}").parse().unwrap_or(figure)
 }
 
-/// Writes `bench/record/DATE-local.txt` and returns where it is.
-///
-/// # Errors
-///
-/// When the file cannot be written.
-pub(crate) fn record(
-    root: &Path,
-    command: &str,
-    lines: &[Line],
-) -> anyhow::Result<std::path::PathBuf> {
-    let path = root.join(format!("bench/record/{}-local.txt", said(root, "date", &["+%F"])));
+/// All that was measured, told as it comes.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    json: bool,
+    lines: Vec<Line>,
+}
+
+impl Book {
+    /// An empty one; a table for people begins with its head.
+    pub(crate) fn new(json: bool) -> Self {
+        if !json {
+            println!("{}", head());
+        }
+        Self { json, lines: Vec::new() }
+    }
+
+    /// Nothing told yet: for who asks for single rows.
+    pub(crate) fn silent() -> Self {
+        Self::default()
+    }
+
+    /// Tells a row.
+    pub(crate) fn tell(&mut self, line: Line) {
+        println!("{}", if self.json { line.json() } else { line.text() });
+        self.lines.push(line);
+    }
+
+    /// What came of it all.
+    ///
+    /// # Errors
+    ///
+    /// When there is no row, or one is below its floor or failed.
+    pub(crate) fn verdict(&self) -> anyhow::Result<()> {
+        ensure!(!self.lines.is_empty(), "no row has such a name; `--list` names them");
+        let skipped =
+            self.lines.iter().filter(|line| matches!(line.outcome, Outcome::Skipped(_))).count();
+        let below = self.lines.iter().filter(|line| !line.passes()).count();
+        let all = self.lines.len();
+        eprintln!("{all} rows, {skipped} skipped, {below} below their floor or failed");
+        ensure!(below == 0, "{below} of {all} rows are below their floor or failed");
+        Ok(())
+    }
+
+    /// Writes `bench/record/DATE-WHAT.txt` and returns where it is.
+    ///
+    /// # Errors
+    ///
+    /// When the file cannot be written.
+    pub(crate) fn record(
+        &self,
+        root: &Path,
+        what: &str,
+        reading: &str,
+        command: &str,
+    ) -> anyhow::Result<PathBuf> {
+        let date = said(root, "date", &["+%F"]);
+        let path = root.join(format!("bench/record/{date}-{what}.txt"));
+        let mut text = circumstances(root, command)?;
+        writeln!(text, "\n{reading}\n")?;
+        writeln!(text, "{}", head())?;
+        self.lines.iter().try_for_each(|line| writeln!(text, "{}", line.text()))?;
+        fs::create_dir_all(root.join("bench/record"))?;
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+}
+
+/// The machine, the commit and the command.
+fn circumstances(root: &Path, command: &str) -> anyhow::Result<String> {
     let mut text = String::new();
     let cpu = cpu_model();
     let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
@@ -138,16 +196,7 @@ pub(crate) fn record(
         said(root, "git", &["rev-parse", "--short=12", "HEAD"])
     )?;
     writeln!(text, "command  {command}")?;
-    writeln!(
-        text,
-        "\npeer: the same programs over TCP, or what the row names; ratio: how many times as good,"
-    )?;
-    writeln!(text, "the median over the pairs; spread: the worst and the best pair\n")?;
-    writeln!(text, "{}", head())?;
-    lines.iter().try_for_each(|line| writeln!(text, "{}", line.text()))?;
-    fs::create_dir_all(root.join("bench/record"))?;
-    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(path)
+    Ok(text)
 }
 
 const CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";

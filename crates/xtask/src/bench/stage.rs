@@ -16,9 +16,17 @@ use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
-/// The library and the programs that a measurement runs, as cargo names them.
-const LIBRARY: &str = "libshunt_preload.so";
-const PROGRAMS: &[&str] = &["shunt", "pingpong", "cacheline", "httpd", "httpload", "bulk", "idle"];
+/// The library and the programs that a measurement of programs on this host runs, as cargo names them.
+const LOCAL: &[&str] = &[
+    "libshunt_preload.so",
+    "shunt",
+    "pingpong",
+    "cacheline",
+    "httpd",
+    "httpload",
+    "bulk",
+    "idle",
+];
 
 /// How long a child may take to end when it is asked to.
 const GRACE: Duration = Duration::from_secs(3);
@@ -98,7 +106,16 @@ pub(crate) fn clean_up_when_interrupted() -> anyhow::Result<()> {
 }
 
 impl Stage {
-    /// A new directory, with copies of the programs in `built` (a cargo output directory).
+    /// A new directory, with copies of what a measurement of programs on this host runs.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::with`].
+    pub(crate) fn new(built: &Path) -> anyhow::Result<Self> {
+        Self::with(built, LOCAL)
+    }
+
+    /// A new directory, with copies of files in `built` (a cargo output directory).
     ///
     /// Copies, because another user (PostgreSQL's) must be able to run them, and because a build
     /// that happens meanwhile must not change them.
@@ -106,11 +123,11 @@ impl Stage {
     /// # Errors
     ///
     /// When something is not built, or there is no room.
-    pub(crate) fn new(built: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn with(built: &Path, names: &[&str]) -> anyhow::Result<Self> {
         let dir = new_dir(&env::temp_dir().join("shunt-bench"))?;
         let stage = Self { dir };
         fs::create_dir(stage.dir.join("bin"))?;
-        for name in PROGRAMS.iter().chain(&[LIBRARY]) {
+        for name in names {
             let from = built.join(name);
             fs::copy(&from, stage.program(name)).with_context(|| {
                 format!("{} is not built: run without --no-build", from.display())

@@ -2,7 +2,7 @@
 //!
 //! Several engines may be named: each gets some passes in turn, and so on for some rounds, since the
 //! machine's speed drifts. For each, `NAME=ns,ns,…` is printed: nanoseconds per fragment, the median over
-//! the passes of each round.
+//! the passes of each round. Before each pass all packets are written anew, which is not timed.
 
 mod handoff;
 mod ours;
@@ -10,6 +10,7 @@ mod peers;
 mod threads;
 mod trace;
 
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::ensure;
@@ -34,6 +35,13 @@ enum What {
         /// Which, in turn
         #[arg(long = "engine", value_enum, required = true)]
         engines: Vec<Name>,
+    },
+    /// Writes the trace to a file
+    Trace {
+        #[command(flatten)]
+        words: Words,
+        #[arg(long)]
+        to: PathBuf,
     },
     /// Our engine on several threads; time is that of all together
     Many {
@@ -120,26 +128,55 @@ trait Engine {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().what {
         What::One { words, engines } => one(words, &engines),
+        What::Trace { words, to } => Trace::new(words.case(0))?.write(&to),
         What::Many { words, way, threads, copy } => many(words, &way, &threads, copy),
     }
 }
 
 fn one(words: Words, names: &[Name]) -> anyhow::Result<()> {
     testkit::cpu::pin(0)?;
-    let trace = Trace::new(words.case(0))?;
+    let mut player = Player::new(Trace::new(words.case(0))?);
     let mut engines = Vec::new();
     for name in names {
-        let mut engine = name.engine(&trace)?;
-        ensure!(engine.check(&trace) == trace.datagrams, "{name:?} loses datagrams");
+        let mut engine = name.engine(&player.trace)?;
+        ensure!(engine.check(&player.trace) == player.trace.datagrams, "{name:?} loses datagrams");
+        player.round(engine.as_mut(), 1)?;
         engines.push((*name, engine, Vec::new()));
     }
     for _ in 0..words.rounds {
         for (_, engine, times) in &mut engines {
-            times.push(round(engine.as_mut(), &trace, words.passes)?);
+            times.push(player.round(engine.as_mut(), words.passes)?);
         }
     }
     engines.iter().for_each(|(name, _, times)| tell(&word(*name), times));
     Ok(())
+}
+
+/// A trace, and what it is written from before each pass.
+struct Player {
+    trace: Trace,
+    copy: Vec<u8>,
+}
+
+impl Player {
+    fn new(trace: Trace) -> Self {
+        let copy = trace.copy();
+        Self { trace, copy }
+    }
+
+    /// Nanoseconds per fragment, the median over some passes.
+    fn round(&mut self, engine: &mut dyn Engine, passes: usize) -> anyhow::Result<f64> {
+        let mut times = Vec::with_capacity(passes);
+        for _ in 0..passes.max(1) {
+            self.trace.arrive(&self.copy);
+            let begin = Instant::now();
+            let datagrams = engine.pass(&self.trace);
+            times.push(begin.elapsed());
+            ensure!(datagrams == self.trace.datagrams, "datagrams were lost");
+        }
+        times.sort_unstable();
+        Ok(times[times.len() / 2].as_secs_f64() * 1e9 / self.trace.len() as f64)
+    }
 }
 
 fn many(words: Words, ways: &[Way], threads: &[usize], copy: bool) -> anyhow::Result<()> {
@@ -160,18 +197,4 @@ fn word(value: impl ValueEnum) -> String {
 fn tell(name: &str, times: &[f64]) {
     let times: Vec<String> = times.iter().map(|ns| format!("{ns:.2}")).collect();
     println!("{name}={}", times.join(","));
-}
-
-/// Nanoseconds per fragment, the median over some passes after one that warms up.
-fn round(engine: &mut dyn Engine, trace: &Trace, passes: usize) -> anyhow::Result<f64> {
-    engine.pass(trace);
-    let mut times = Vec::with_capacity(passes);
-    for _ in 0..passes.max(1) {
-        let begin = Instant::now();
-        let datagrams = engine.pass(trace);
-        times.push(begin.elapsed());
-        ensure!(datagrams == trace.datagrams, "datagrams were lost");
-    }
-    times.sort_unstable();
-    Ok(times[times.len() / 2].as_secs_f64() * 1e9 / trace.len() as f64)
 }

@@ -122,6 +122,7 @@ pub(crate) fn measure(
     copy: bool,
 ) -> anyhow::Result<Vec<f64>> {
     let mut yard = Yard::new(way, words, threads, copy)?;
+    yard.round(threads)?; // warms up
     (0..words.rounds).map(|_| yard.round(threads)).collect()
 }
 

@@ -3,6 +3,10 @@
 //! Datagrams of many flows, some in flight at a time, each fragment in a slot of 2 KiB as a driver would
 //! leave it there. What a datagram contains follows from its number, so that everybody can check it.
 
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
 use anyhow::ensure;
 use clap::ValueEnum;
 
@@ -102,6 +106,25 @@ impl Trace {
         Ok(())
     }
 
+    /// Writes it to a file, for programs in other languages: see `bench/peers`.
+    ///
+    /// # Errors
+    ///
+    /// When there is no room.
+    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let mut file = BufWriter::new(File::create(path)?);
+        let slots_at = (5 * 8 + 2 * self.len()).next_multiple_of(4096);
+        let Self { case, datagrams, .. } = self;
+        for word in [self.len(), *datagrams, case.flows, case.len(), slots_at] {
+            file.write_all(&(word as u64).to_le_bytes())?;
+        }
+        self.lens.iter().try_for_each(|len| file.write_all(&len.to_le_bytes()))?;
+        let gap = slots_at - 5 * 8 - 2 * self.len();
+        file.write_all(&vec![0; gap])?;
+        file.write_all(&self.slots)?;
+        Ok(file.flush()?)
+    }
+
     /// How many packets there are.
     pub(crate) fn len(&self) -> usize {
         self.lens.len()
@@ -122,9 +145,17 @@ impl Trace {
         payload == right
     }
 
-    /// The packet in a slot, to be changed.
-    pub(crate) fn packet_mut(&mut self, slot: usize) -> &mut [u8] {
-        &mut self.slots[slot * SLOT..][..usize::from(self.lens[slot])]
+    /// Writes all packets anew, as a driver would: to every engine they are as far away as to the next.
+    pub(crate) fn arrive(&mut self, copy: &[u8]) {
+        for (slot, len) in self.lens.iter().enumerate() {
+            let range = slot * SLOT..slot * SLOT + usize::from(*len);
+            self.slots[range.clone()].copy_from_slice(&copy[range]);
+        }
+    }
+
+    /// What [`Self::arrive`] writes.
+    pub(crate) fn copy(&self) -> Vec<u8> {
+        self.slots.clone()
     }
 }
 

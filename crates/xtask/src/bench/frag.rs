@@ -1,0 +1,194 @@
+//! `cargo xtask bench frag`: fragments put together by our engine and by others, on one trace.
+//!
+//! All that is measured in memory is nanoseconds per fragment. `fragbench` runs the engines that are
+//! written in Rust in turn, some passes each, and prints a figure for each turn; a C program does the same
+//! for DPDK. A pair is two figures of the same turn.
+
+mod cells;
+mod dpdk;
+mod threads;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use super::pairs::{Better, Pairs};
+use super::report::{Book, Line, Outcome};
+use super::stage::{self, Running, Stage};
+use super::{Options, build, built, warn_when_busy};
+use cells::Cell;
+
+const READING: &str = "\
+peer and ours: nanoseconds per fragment, or what the row names; ratio: how many times as good, the median
+over the pairs; spread: the worst and the best pair";
+
+/// Longer than any of them takes.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Something to measure: a name for people and `--only`, and what gives its rows.
+pub(crate) struct Job {
+    name: String,
+    quick: bool,
+    run: Box<dyn Fn(&Bench) -> Vec<Line>>,
+}
+
+impl Job {
+    pub(crate) fn new(
+        name: String,
+        quick: bool,
+        run: impl Fn(&Bench) -> Vec<Line> + 'static,
+    ) -> Self {
+        Self { name, quick, run: Box::new(run) }
+    }
+}
+
+fn jobs() -> Vec<Job> {
+    let mut jobs: Vec<Job> = Cell::all().into_iter().map(Cell::job).collect();
+    jobs.extend(cells::orders_and_flows());
+    jobs.extend(threads::jobs());
+    jobs
+}
+
+/// Where measurements run, and with what.
+pub(crate) struct Bench {
+    stage: Stage,
+    root: PathBuf,
+    rounds: u32,
+    passes: u32,
+}
+
+/// Runs `cargo xtask bench frag`.
+///
+/// # Errors
+///
+/// When something cannot be built, measured, or is below its floor.
+pub(crate) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
+    let root = crate::workspace_root();
+    let all = options.only.is_empty();
+    let wanted = |job: &Job| options.wants(&job.name) && (job.quick || !options.quick || !all);
+    let jobs: Vec<Job> = jobs().into_iter().filter(wanted).collect();
+    if options.list {
+        jobs.iter().for_each(|job| println!("{}", job.name));
+        return Ok(());
+    }
+    if options.fetch {
+        dpdk::fetch(&root)?;
+    }
+    if !options.no_build {
+        build(&root, &["shunt-testkit"])?;
+    }
+    stage::clean_up_when_interrupted()?;
+    warn_when_busy();
+    let bench = Bench {
+        stage: Stage::with(&built(&root), &["fragbench"])?,
+        root,
+        rounds: options.rounds.unwrap_or(3).max(1),
+        passes: if options.quick { 3 } else { 7 },
+    };
+    let mut book = Book::new(options.json);
+    jobs.iter().flat_map(|job| (job.run)(&bench)).for_each(|line| book.tell(line));
+    if options.record {
+        let path = book.record(&bench.root, "frag", READING, command)?;
+        eprintln!("recorded in {}", path.display());
+    }
+    book.verdict()
+}
+
+/// Figures by name, one for each turn.
+pub(crate) type Figures = HashMap<String, Vec<f64>>;
+
+impl Bench {
+    /// Runs `fragbench` and reads what it prints.
+    ///
+    /// # Errors
+    ///
+    /// When it fails.
+    pub(crate) fn fragbench(&self, words: &[&str]) -> anyhow::Result<Figures> {
+        let mut command = vec![OsString::from(self.stage.program("fragbench"))];
+        command.extend(words.iter().map(OsString::from));
+        self.run(&command)
+    }
+
+    /// As [`Self::fragbench`], with rounds and passes.
+    ///
+    /// # Errors
+    ///
+    /// When it fails.
+    pub(crate) fn rounds(&self, rounds: u32, words: &[&str]) -> anyhow::Result<Figures> {
+        let (rounds, passes) = (rounds.to_string(), self.passes.to_string());
+        let last = ["--rounds", &rounds, "--passes", &passes];
+        self.fragbench(&[words, &last].concat())
+    }
+
+    fn run(&self, command: &[OsString]) -> anyhow::Result<Figures> {
+        let dir = self.stage.new_dir()?;
+        let output = Running::start(command, &dir, &[])?.finish(PATIENCE);
+        stage::remove_dir(&dir);
+        Ok(figures(&output?))
+    }
+}
+
+/// Reads lines of `name=1.5,2.5`.
+fn figures(output: &str) -> Figures {
+    let line = |line: &str| {
+        let (name, figures) = line.split_once('=')?;
+        let figures = figures.split(',').map(str::parse).collect::<Result<_, _>>().ok()?;
+        Some((name.to_owned(), figures))
+    };
+    output.lines().filter_map(line).collect()
+}
+
+/// The figures of that name.
+///
+/// # Errors
+///
+/// When there are none.
+pub(crate) fn named<'f>(figures: &'f Figures, name: &str) -> anyhow::Result<&'f [f64]> {
+    figures.get(name).map(Vec::as_slice).with_context(|| format!("no figure {name}"))
+}
+
+/// A row of two columns of times.
+pub(crate) fn times(name: String, peer: &[f64], ours: &[f64], floor: Option<f64>) -> Line {
+    row(name, "ns", Better::Lower, peer, ours, floor)
+}
+
+/// A row of two columns.
+pub(crate) fn row(
+    name: String,
+    unit: &'static str,
+    better: Better,
+    peer: &[f64],
+    ours: &[f64],
+    floor: Option<f64>,
+) -> Line {
+    let pairs: Vec<(f64, f64)> = peer.iter().copied().zip(ours.iter().copied()).collect();
+    let outcome = Pairs::of(&pairs, better).map_or_else(
+        || Outcome::Failed("nothing was measured".into()),
+        |pairs| Outcome::Measured { pairs, floor },
+    );
+    Line { name, unit, outcome }
+}
+
+/// Rows, or what went wrong in place of them.
+pub(crate) fn rows_or_failure(name: &str, rows: anyhow::Result<Vec<Line>>) -> Vec<Line> {
+    let failed = |error: anyhow::Error| Outcome::Failed(format!("{error:#}"));
+    rows.unwrap_or_else(|error| {
+        vec![Line { name: name.to_owned(), unit: "ns", outcome: failed(error) }]
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{figures, named};
+
+    #[test]
+    fn figures_are_read_by_name() {
+        let figures = figures("a=1.5,2\nno figure\nb.2=3\n");
+        assert_eq!(named(&figures, "a").unwrap(), [1.5, 2.0]);
+        assert_eq!(named(&figures, "b.2").unwrap(), [3.0]);
+        assert!(named(&figures, "c").is_err());
+    }
+}

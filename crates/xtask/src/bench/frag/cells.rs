@@ -1,0 +1,160 @@
+//! One thread: each size, number of flows and order, against each peer.
+
+use super::dpdk::Dpdk;
+use super::{Bench, Job, named, rows_or_failure, times};
+use crate::bench::report::{Line, Outcome};
+
+/// Datagrams of 45 fragments and of 3.
+pub(crate) const SIZES: [u32; 2] = [65507, 4416];
+const FLOWS: [u32; 4] = [1, 10, 100, 1000];
+const ORDERS: [&str; 3] = ["in", "rev", "rnd"];
+
+/// Our rate against DPDK's where a datagram has as many fragments as can be, and elsewhere.
+const DPDK_LARGE: f64 = 4.0;
+const DPDK: f64 = 1.5;
+const ETHERPARSE: f64 = 8.0;
+const ETHERPARSE_CONTIGUOUS: f64 = 1.6;
+/// A contiguous datagram may take this many times as long as one copy of its bytes.
+const MEMCPY: f64 = 1.0 / 1.2;
+const ORDER: f64 = 1.0 / 1.3;
+const MANY_FLOWS: f64 = 1.0 / 1.5;
+
+/// A trace.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell {
+    size: u32,
+    flows: u32,
+    order: &'static str,
+}
+
+impl Cell {
+    /// Every one.
+    pub(crate) fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for size in SIZES {
+            for flows in FLOWS {
+                all.extend(ORDERS.map(|order| Self { size, flows, order }));
+            }
+        }
+        all
+    }
+
+    pub(crate) fn name(self) -> String {
+        let order = match self.order {
+            "in" => "in order",
+            "rev" => "reversed",
+            _ => "random",
+        };
+        format!("{} x {} {order}", self.size, self.flows)
+    }
+
+    pub(crate) fn job(self) -> Job {
+        let quick = self.flows == 100 || self.flows == 1000 && self.order == "in";
+        Job::new(self.name(), quick, move |bench| {
+            let mut rows = rows_or_failure(&self.name(), self.against_rust(bench));
+            rows.extend(self.against_dpdk(bench));
+            rows
+        })
+    }
+
+    /// What `fragbench` wants to know of it.
+    pub(crate) fn words(self) -> [String; 6] {
+        let Self { size, flows, order } = self;
+        [
+            "--size".into(),
+            size.to_string(),
+            "--flows".into(),
+            flows.to_string(),
+            "--order".into(),
+            order.into(),
+        ]
+    }
+
+    fn zero_copy(self, bench: &Bench, rounds: u32) -> anyhow::Result<Vec<f64>> {
+        let words = self.words();
+        let mut all = vec!["one", "--engine", "zero-copy"];
+        all.extend(words.iter().map(String::as_str));
+        Ok(named(&bench.rounds(rounds, &all)?, "zero-copy")?.to_vec())
+    }
+
+    fn against_rust(self, bench: &Bench) -> anyhow::Result<Vec<Line>> {
+        let words = self.words();
+        let mut all = vec!["one"];
+        for engine in ["zero-copy", "etherparse", "contiguous", "memcpy", "headers"] {
+            all.extend(["--engine", engine]);
+        }
+        all.extend(words.iter().map(String::as_str));
+        let figures = bench.rounds(bench.rounds, &all)?;
+        let of = |name| named(&figures, name);
+        let row = |what: &str, peer, ours, floor| -> anyhow::Result<Line> {
+            Ok(times(format!("{}: {what}", self.name()), of(peer)?, of(ours)?, floor))
+        };
+        let memcpy = (self.flows >= 100).then_some(MEMCPY);
+        Ok(vec![
+            row("against etherparse", "etherparse", "zero-copy", Some(ETHERPARSE))?,
+            row("contiguous, etherparse", "etherparse", "contiguous", Some(ETHERPARSE_CONTIGUOUS))?,
+            row("contiguous, one memcpy", "memcpy", "contiguous", memcpy)?,
+            row("against headers alone", "headers", "zero-copy", None)?,
+        ])
+    }
+
+    fn against_dpdk(self, bench: &Bench) -> Vec<Line> {
+        let name = format!("{}: against DPDK", self.name());
+        let measured = Dpdk::of(bench, self.size).map(|dpdk| self.dpdk_pairs(bench, &dpdk));
+        match measured {
+            Err(why) => vec![Line { name, unit: "ns", outcome: Outcome::Skipped(why) }],
+            Ok(rows) => rows_or_failure(&name, rows),
+        }
+    }
+
+    fn dpdk_pairs(self, bench: &Bench, dpdk: &Dpdk) -> anyhow::Result<Vec<Line>> {
+        let words = self.words();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let trace = dpdk.trace(bench, &words)?;
+        let (mut peer, mut kept, mut ours) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..bench.rounds {
+            let figures = dpdk.run(bench, &trace)?;
+            peer.extend(named(&figures, "dpdk")?);
+            kept.extend(named(&figures, "dpdk-kept")?);
+            ours.extend(self.zero_copy(bench, 1)?);
+        }
+        let large = self.size == SIZES[0] && self.flows == 100;
+        let floor = if large { DPDK_LARGE } else { DPDK };
+        let name = self.name();
+        Ok(vec![
+            times(format!("{name}: against DPDK"), &peer, &ours, Some(floor)),
+            times(format!("{name}: against DPDK, mbufs not freed"), &kept, &ours, None),
+        ])
+    }
+}
+
+/// That neither order nor the number of flows makes much of a difference.
+pub(crate) fn orders_and_flows() -> Vec<Job> {
+    let of = |size, flows, order| Cell { size, flows, order };
+    let mut jobs = Vec::new();
+    for size in SIZES {
+        let plain = of(size, 100, "in");
+        for order in ["rev", "rnd"] {
+            let other = of(size, 100, order);
+            let name = format!("{} against in order", other.name());
+            jobs.push(comparison(name, plain, other, ORDER));
+        }
+        let name = format!("{size} x 1000 against x 10");
+        jobs.push(comparison(name, of(size, 10, "in"), of(size, 1000, "in"), MANY_FLOWS));
+    }
+    jobs
+}
+
+fn comparison(name: String, one: Cell, other: Cell, floor: f64) -> Job {
+    Job::new(name.clone(), true, move |bench| {
+        let measure = || {
+            let (mut peer, mut ours) = (Vec::new(), Vec::new());
+            for _ in 0..bench.rounds {
+                peer.extend(one.zero_copy(bench, 1)?);
+                ours.extend(other.zero_copy(bench, 1)?);
+            }
+            Ok(vec![times(name.clone(), &peer, &ours, Some(floor))])
+        };
+        rows_or_failure(&name, measure())
+    })
+}

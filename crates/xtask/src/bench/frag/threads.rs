@@ -1,0 +1,70 @@
+//! Two threads against one, and the steps from one lock to shards that share nothing.
+
+use super::cells::SIZES;
+use super::{Bench, Job, named, rows_or_failure, times};
+use crate::bench::report::Line;
+
+/// Rates of two threads against one.
+const SEPARATE: f64 = 1.9;
+const SPRAYED: f64 = 1.5;
+
+/// The steps, each against the one before: (what it is, the engine on two threads). Each copies its
+/// datagrams to one place, until one does not.
+const LADDER: [(&str, &str); 6] = [
+    ("a map and a lock", "naive.2"),
+    ("our table, one lock", "mutex.2"),
+    ("a lock for each bucket", "buckets-one-count.2"),
+    ("leased accounts", "buckets.2"),
+    ("shards, fragments handed over", "sprayed.2"),
+    ("shards, steered", "separate.2"),
+];
+
+/// For each size.
+pub(crate) fn jobs() -> Vec<Job> {
+    let job = |what: &'static str, run: fn(&Bench, u32) -> anyhow::Result<Vec<Line>>| {
+        SIZES.map(|size| {
+            let name = format!("{what} {size} x 100");
+            Job::new(name.clone(), true, move |bench| rows_or_failure(&name, run(bench, size)))
+        })
+    };
+    job("threads", threads).into_iter().chain(job("ladder", ladder)).collect()
+}
+
+/// A turn of each way.
+fn ways(bench: &Bench, size: u32, more: &[&str]) -> anyhow::Result<super::Figures> {
+    let size = size.to_string();
+    bench.rounds(bench.rounds, &[&["many", "--size", &size], more].concat())
+}
+
+fn threads(bench: &Bench, size: u32) -> anyhow::Result<Vec<Line>> {
+    let words = ["--way", "separate", "--way", "sprayed", "--way", "buckets", "--way", "headers"];
+    let figures = ways(bench, size, &words)?;
+    let row = |what: &str, one, two, floor| -> anyhow::Result<Line> {
+        let name = format!("{size} x 100, two threads: {what}");
+        Ok(times(name, named(&figures, one)?, named(&figures, two)?, floor))
+    };
+    Ok(vec![
+        row("headers alone", "headers.1", "headers.2", None)?,
+        row("a shard each, steered", "separate.1", "separate.2", Some(SEPARATE))?,
+        row("a shard each, handed over", "separate.1", "sprayed.2", Some(SPRAYED))?,
+        row("one table, bucket locks", "buckets.1", "buckets.2", None)?,
+    ])
+}
+
+fn ladder(bench: &Bench, size: u32) -> anyhow::Result<Vec<Line>> {
+    let mut words = vec!["--threads", "2", "--copy"];
+    for (_, way) in LADDER {
+        words.extend(["--way", way.trim_end_matches(".2")]);
+    }
+    let copied = ways(bench, size, &words)?;
+    let whole = ways(bench, size, &["--threads", "2", "--way", "separate"])?;
+    let name = |what: &str| format!("{size} x 100, ladder: {what}");
+    let mut rows = Vec::new();
+    for pair in LADDER.windows(2) {
+        let [(_, before), (what, way)] = pair else { continue };
+        rows.push(times(name(what), named(&copied, before)?, named(&copied, way)?, None));
+    }
+    let (before, after) = (named(&copied, "separate.2")?, named(&whole, "separate.2")?);
+    rows.push(times(name("zero copy"), before, after, None));
+    Ok(rows)
+}
