@@ -7,7 +7,7 @@ use crate::output::{Released, Sink};
 use crate::reason::{Counters, Reason};
 use crate::sync::Arc;
 use crate::table::{Ahead, Table};
-use crate::wire::{self, Fragment, Packet};
+use crate::wire::{self, Fragment};
 
 /// Packets whose lines are fetched together.
 const BURST: usize = 32;
@@ -54,14 +54,21 @@ pub struct Shard<B> {
     table: Table<B>,
     lease: Lease,
     /// Packets of a burst, between parsing and work.
-    parsed: Vec<Parsed>,
+    parsed: Box<[Parsed]>,
 }
 
 /// A packet that was parsed ahead.
-#[derive(Debug)]
-enum Parsed {
-    Fragment(Ahead),
-    Other(Result<Packet, Reason>),
+#[derive(Clone, Debug)]
+struct Parsed {
+    ahead: Ahead,
+    /// `Ok(None)`: a fragment; else what it is instead.
+    other: Result<Option<usize>, Reason>,
+}
+
+impl Parsed {
+    fn burst() -> Box<[Self]> {
+        vec![Self { ahead: Ahead::NONE, other: Ok(None) }; BURST].into()
+    }
 }
 
 impl Ledger {
@@ -77,14 +84,18 @@ impl<B> Shard<B> {
     #[must_use]
     pub fn new(limits: &Limits, ledger: &Arc<Ledger>, secret: HashKey) -> Self {
         let (table, lease) = (Table::new(limits, secret), Lease::new(ledger));
-        Self { table, lease, parsed: Vec::with_capacity(BURST) }
+        Self { table, lease, parsed: Parsed::burst() }
     }
 
     /// Takes in a packet. `now`: nanoseconds of a clock that does not go back.
     pub fn push(&mut self, arrival: Arrival<'_, B>, now: u64, sink: &mut impl Sink<B>) {
-        match wire::parse(arrival.packet, arrival.scope) {
-            Ok(Packet::Fragment(fragment)) => self.push_fragment(&fragment, arrival, now, sink),
-            other => self.pass(&other, arrival.buffer, sink),
+        let mut ahead = Ahead::NONE;
+        match wire::parse_to(arrival.packet, arrival.scope, &mut ahead.fragment) {
+            Ok(None) => {
+                self.table.look_up(&mut ahead);
+                self.table.push(&mut self.lease, &ahead, arrival, now, sink);
+            }
+            other => self.pass(other, arrival.buffer, sink),
         }
     }
 
@@ -109,24 +120,24 @@ impl<B> Shard<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) {
-        let mut parsed = std::mem::take(&mut self.parsed);
+        let mut parsed = self.take_parsed();
         let mut rest = arrivals.drain(..);
         while !rest.as_slice().is_empty() {
-            parsed.clear();
-            let next = rest.as_slice().iter().take(BURST);
+            let next = rest.as_slice().iter();
             // All headers at once: each alone would be waited for.
-            let seen = next.clone().filter_map(|next| next.packet.first());
+            let seen = next.clone().take(BURST).filter_map(|next| next.packet.first());
             std::hint::black_box(seen.fold(0, |all, byte| all ^ byte));
-            parsed.extend(next.map(|next| match wire::parse(next.packet, next.scope) {
-                Ok(Packet::Fragment(fragment)) => Parsed::Fragment(self.table.ahead(fragment)),
-                other => Parsed::Other(other),
-            }));
+            for (to, next) in parsed.iter_mut().zip(next) {
+                to.other = wire::parse_to(next.packet, next.scope, &mut to.ahead.fragment);
+                if to.other == Ok(None) {
+                    self.table.look_up(&mut to.ahead);
+                }
+            }
             for (parsed, arrival) in parsed.iter().zip(&mut rest) {
-                match parsed {
-                    Parsed::Fragment(ahead) => {
-                        self.table.push(&mut self.lease, ahead, arrival, now, sink);
-                    }
-                    Parsed::Other(other) => self.pass(other, arrival.buffer, sink),
+                if parsed.other == Ok(None) {
+                    self.table.push(&mut self.lease, &parsed.ahead, arrival, now, sink);
+                } else {
+                    self.pass(parsed.other, arrival.buffer, sink);
                 }
             }
         }
@@ -141,37 +152,40 @@ impl<B> Shard<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) {
-        let mut parsed = std::mem::take(&mut self.parsed);
+        let mut parsed = self.take_parsed();
         let mut rest = fragments.drain(..);
         while !rest.as_slice().is_empty() {
-            parsed.clear();
-            parsed.extend(rest.as_slice().iter().take(BURST).map(|(fragment, arrival)| {
+            for (to, (fragment, arrival)) in parsed.iter_mut().zip(rest.as_slice()) {
                 if fragment.offset == 0 {
                     // Of these the header is needed too, and another core may have it.
                     std::hint::black_box(arrival.packet.first());
                 }
-                Parsed::Fragment(self.table.ahead(*fragment))
-            }));
+                to.ahead.fragment = *fragment;
+                self.table.look_up(&mut to.ahead);
+            }
             for (parsed, (_, arrival)) in parsed.iter().zip(&mut rest) {
-                if let Parsed::Fragment(ahead) = parsed {
-                    self.table.push(&mut self.lease, ahead, arrival, now, sink);
-                }
+                self.table.push(&mut self.lease, &parsed.ahead, arrival, now, sink);
             }
         }
         drop(rest);
         self.parsed = parsed;
     }
 
+    fn take_parsed(&mut self) -> Box<[Parsed]> {
+        let parsed = std::mem::replace(&mut self.parsed, Box::new([]));
+        // None: a sink has panicked in the middle of the last burst.
+        if parsed.is_empty() { Parsed::burst() } else { parsed }
+    }
+
     /// A packet that is no fragment, or none that makes sense.
     #[cold]
-    fn pass(&mut self, packet: &Result<Packet, Reason>, buffer: B, sink: &mut impl Sink<B>) {
+    fn pass(&mut self, packet: Result<Option<usize>, Reason>, buffer: B, sink: &mut impl Sink<B>) {
         match packet {
-            Ok(Packet::Whole(len)) => {
+            Ok(len) => {
                 self.table.counters.whole += 1;
-                sink.whole(buffer, *len);
+                sink.whole(buffer, len.unwrap_or(0));
             }
-            Ok(Packet::Fragment(_)) => debug_assert!(false, "a fragment is pushed"),
-            Err(reason) => self.refuse(buffer, *reason, sink),
+            Err(reason) => self.refuse(buffer, reason, sink),
         }
     }
 

@@ -85,6 +85,10 @@ pub(crate) struct Ahead {
     pub(crate) guess: u32,
 }
 
+impl Ahead {
+    pub(crate) const NONE: Self = Self { fragment: Fragment::NONE, hash: 0, guess: NONE };
+}
+
 /// A fragment with its packet.
 pub(crate) struct Incoming<'p, B> {
     pub(crate) fragment: &'p Fragment,
@@ -175,10 +179,17 @@ impl<B> Table<B> {
     }
 
     /// A fragment, and where its datagram seems to be.
-    #[inline(always)]
     pub(crate) fn ahead(&self, fragment: Fragment) -> Ahead {
-        let hash = self.hash(&fragment.key);
-        Ahead { fragment, hash, guess: self.guess(hash) }
+        let mut ahead = Ahead { fragment, ..Ahead::NONE };
+        self.look_up(&mut ahead);
+        ahead
+    }
+
+    /// Finds out where the datagram of a fragment seems to be.
+    #[inline(always)]
+    pub(crate) fn look_up(&self, ahead: &mut Ahead) {
+        ahead.hash = self.hash(&ahead.fragment.key);
+        ahead.guess = self.guess(ahead.hash);
     }
 
     /// Where a datagram of this hash seems to be, if it is in progress. What a push will need is loaded.

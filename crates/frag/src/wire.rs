@@ -71,6 +71,19 @@ pub struct Fragment {
 }
 
 impl Fragment {
+    /// Of no datagram, with no payload.
+    pub(crate) const NONE: Self = Self {
+        key: Key { src: [0; 2], dst: [0; 2], id: 0, scope: 0 },
+        offset: 0,
+        len: 0,
+        payload_at: 0,
+        header_len: 0,
+        next_at: 0,
+        protocol: 0,
+        ecn: 0,
+        more: false,
+    };
+
     /// Where its payload ends in the datagram's, bytes.
     #[must_use]
     pub const fn end(&self) -> u32 {
@@ -91,9 +104,24 @@ impl Fragment {
 /// Why the packet must be dropped.
 #[inline]
 pub fn parse(packet: &[u8], scope: u64) -> Result<Packet, Reason> {
+    let mut fragment = Fragment::NONE;
+    Ok(match parse_to(packet, scope, &mut fragment)? {
+        None => Packet::Fragment(fragment),
+        Some(len) => Packet::Whole(len),
+    })
+}
+
+/// [`parse`], which writes what a fragment's header says to where it is needed. So many bytes of a packet
+/// that is no fragment; `None`: it is one.
+#[inline(always)]
+pub(crate) fn parse_to(
+    packet: &[u8],
+    scope: u64,
+    to: &mut Fragment,
+) -> Result<Option<usize>, Reason> {
     match packet.first().map(|b| b >> 4) {
-        Some(4) => parse_v4(packet, scope),
-        Some(6) => parse_v6(packet, scope),
+        Some(4) => parse_v4(packet, scope, to),
+        Some(6) => parse_v6(packet, scope, to),
         Some(_) => Err(Reason::BadHeader),
         None => Err(Reason::Truncated),
     }
@@ -112,8 +140,8 @@ fn address(b: &[u8], at: usize) -> [u64; 2] {
     [word(at), word(at + 8)]
 }
 
-#[inline]
-fn parse_v4(b: &[u8], scope: u64) -> Result<Packet, Reason> {
+#[inline(always)]
+fn parse_v4(b: &[u8], scope: u64, to: &mut Fragment) -> Result<Option<usize>, Reason> {
     let Some(head) = b.first_chunk::<V4_HEADER>() else { return Err(Reason::Truncated) };
     let header_len = u16::from(head[0] & 15) * 4;
     let total = u16::from_be_bytes([head[2], head[3]]);
@@ -125,11 +153,11 @@ fn parse_v4(b: &[u8], scope: u64) -> Result<Packet, Reason> {
     }
     let word = u16::from_be_bytes([head[6], head[7]]);
     if word & (MORE | OFFSET) == 0 {
-        return Ok(Packet::Whole(usize::from(total)));
+        return Ok(Some(usize::from(total)));
     }
     let word_at = |at| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let id = u16::from_be_bytes([head[4], head[5]]);
-    checked(Fragment {
+    *to = Fragment {
         key: Key::v4(word_at(12), word_at(16), id, head[9], scope),
         offset: (word & OFFSET) * 8,
         len: total - header_len,
@@ -139,12 +167,13 @@ fn parse_v4(b: &[u8], scope: u64) -> Result<Packet, Reason> {
         protocol: head[9],
         ecn: head[1] & 3,
         more: word & MORE != 0,
-    })
+    };
+    check(to)
 }
 
 /// The checks that both families share.
-#[inline]
-fn checked(f: Fragment) -> Result<Packet, Reason> {
+#[inline(always)]
+fn check(f: &Fragment) -> Result<Option<usize>, Reason> {
     if f.len == 0 {
         return Err(Reason::Empty);
     }
@@ -157,10 +186,10 @@ fn checked(f: Fragment) -> Result<Packet, Reason> {
     if f.end() + u32::from(f.more) + header > 65_535 {
         return Err(Reason::Oversize);
     }
-    Ok(Packet::Fragment(f))
+    Ok(None)
 }
 
-fn parse_v6(b: &[u8], scope: u64) -> Result<Packet, Reason> {
+fn parse_v6(b: &[u8], scope: u64, to: &mut Fragment) -> Result<Option<usize>, Reason> {
     let Some(head) = b.first_chunk::<V6_HEADER>() else { return Err(Reason::Truncated) };
     let end = V6_HEADER + usize::from(u16_at(head, 4));
     if b.len() < end {
@@ -178,7 +207,7 @@ fn parse_v6(b: &[u8], scope: u64) -> Result<Packet, Reason> {
                 (next, next_at) = (following, at);
                 at += (usize::from(units) + 1) * 8;
             }
-            _ => return Ok(Packet::Whole(end)),
+            _ => return Ok(Some(end)),
         }
     }
     if next != protocol::FRAGMENT {
@@ -195,7 +224,7 @@ fn parse_v6(b: &[u8], scope: u64) -> Result<Packet, Reason> {
         return Err(Reason::Nested);
     }
     let narrow = |n: usize| u16::try_from(n).map_err(|_| Reason::Oversize);
-    checked(Fragment {
+    *to = Fragment {
         key,
         offset,
         len: narrow(end - payload_at)?,
@@ -205,7 +234,8 @@ fn parse_v6(b: &[u8], scope: u64) -> Result<Packet, Reason> {
         protocol: header[0],
         ecn: head[1] >> 4 & 3,
         more,
-    })
+    };
+    check(to)
 }
 
 /// Whether the payload of a first fragment holds all headers up to and with that of the transport
