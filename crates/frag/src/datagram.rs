@@ -420,8 +420,7 @@ impl<B> Node<B> {
         let wanted = match look {
             // With a place for the last piece, in case that all become a list.
             Look::Piece(at) if self.layout == Layout::Regular => at + 2,
-            Look::Tail => self.pieces.len() + 1,
-            Look::Piece(_) => self.pieces.len() + 1,
+            Look::Tail | Look::Piece(_) => self.pieces.len() + 1,
             Look::Layer => self.pieces.len() + 2,
             _ => 0,
         };
@@ -439,6 +438,13 @@ impl<B> Node<B> {
     /// What the record costs as it is, bytes.
     pub(crate) fn cost(&self) -> u32 {
         Self::COST + Self::places_cost(self.pieces.capacity())
+    }
+
+    /// What it takes of memory beside buffers and blocks, bytes.
+    #[cfg(test)]
+    pub(crate) fn true_cost(&self) -> u32 {
+        let more = self.shelf.bytes() + self.head.far.capacity();
+        self.cost() + u32::try_from(more).unwrap_or(u32::MAX)
     }
 
     /// What so many places for pieces cost, bytes.

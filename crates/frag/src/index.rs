@@ -152,17 +152,24 @@ struct Old {
 pub(crate) struct Index {
     now: Table,
     old: Option<Old>,
+    /// Tables ever begun, but for the first.
+    begun: u64,
 }
 
 impl Index {
     pub(crate) fn new() -> Self {
-        Self { now: Table::new(SLOTS_MIN), old: None }
+        Self { now: Table::new(SLOTS_MIN), old: None, begun: 0 }
     }
 
     /// Records in it.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.now.used + self.old.as_ref().map_or(0, |old| old.table.used)
+    }
+
+    /// How often it has grown, shrunk or changed its key.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun
     }
 
     /// Whether two tables are in use.
@@ -243,6 +250,7 @@ impl Index {
     fn begin(&mut self, slots: usize, rekeyed: bool) {
         let table = std::mem::replace(&mut self.now, Table::new(slots));
         self.old = Some(Old { table, from: 0, rekeyed });
+        self.begun += 1;
     }
 
     /// Moves a few slots, or gives back a segment of what has been moved.

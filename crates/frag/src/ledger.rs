@@ -83,6 +83,18 @@ impl Ledger {
         Arc::new(Self { memory, promises, limit })
     }
 
+    /// What may be promised in all.
+    #[cfg(test)]
+    pub(crate) fn promises_limit(&self) -> u64 {
+        self.limit * OVERCOMMIT.0 / OVERCOMMIT.1
+    }
+
+    /// What may be promised further.
+    #[cfg(test)]
+    pub(crate) fn promises_left(&self) -> u64 {
+        self.promises.left.load(Ordering::Relaxed)
+    }
+
     /// All there ever was, bytes.
     #[must_use]
     pub fn limit(&self) -> u64 {

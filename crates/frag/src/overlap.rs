@@ -88,6 +88,9 @@ struct Whole<B> {
     range: (u32, u32),
 }
 
+/// The first places for those.
+const WHOLES_MIN: usize = 4;
+
 /// The fragments of a datagram whose overlaps are resolved.
 #[derive(Debug)]
 pub(crate) struct Shelf<B>(Vec<Whole<B>>);
@@ -101,6 +104,21 @@ impl<B> Default for Shelf<B> {
 impl<B> Shelf<B> {
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Bytes of memory that one more would take: twice the places, when all are in use.
+    pub(crate) fn growth(&self) -> u32 {
+        u32::try_from(self.places() * size_of::<Whole<B>>()).unwrap_or(u32::MAX)
+    }
+
+    fn places(&self) -> usize {
+        if self.0.len() < self.0.capacity() { 0 } else { self.0.capacity().max(WHOLES_MIN) }
+    }
+
+    /// Memory that it takes.
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.capacity() * size_of::<Whole<B>>()
     }
 
     pub(crate) fn store(&self, at: u16) -> &Store<B> {
@@ -131,6 +149,7 @@ impl<B> Shelf<B> {
     ) {
         let new = (u32::from(f.offset), f.end());
         let Ok(mine) = u16::try_from(self.0.len()) else { return };
+        self.0.reserve_exact(self.places());
         self.0.push(Whole { store, range: new });
         let cut = |from: u32, to: u32, base: u32, at: u16, owner: u16| {
             let narrow = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
@@ -138,7 +157,7 @@ impl<B> Shelf<B> {
             let (offset, len) = (narrow(from), narrow(to - from));
             Piece { offset, len, at, store: Store::Shelved(owner) }
         };
-        let mut result = Vec::with_capacity(pieces.len() + 2);
+        let mut result = Vec::with_capacity(pieces.capacity());
         // The next byte of the new fragment that has no place yet.
         let mut next = new.0;
         for old in pieces.drain(..) {

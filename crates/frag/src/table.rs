@@ -458,6 +458,7 @@ impl<B> Table<B> {
         if health == Health::Clustered {
             self.change_key();
         }
+        self.counters.resized = self.index.begun();
     }
 
     /// Somebody may have found out the key.
@@ -467,7 +468,6 @@ impl<B> Table<B> {
         self.old_key = Some(std::mem::replace(&mut self.key, next));
         self.epoch = self.epoch.wrapping_add(1);
         self.index.begin_again();
-        self.counters.resized += 1;
     }
 
     // ----- memory ----------------------------------------------------------------------------
@@ -597,7 +597,8 @@ impl<B> Table<B> {
         } else {
             0
         };
-        let need = bytes + Node::<B>::places_cost(growth) + node.head.growth(f);
+        let shelf = if look == Look::Layer { node.shelf.growth() } else { 0 };
+        let need = bytes + Node::<B>::places_cost(growth) + node.head.growth(f) + shelf;
         if !self.charge(lease, n, need, now, sink) {
             self.counters.fragments_lost += 1;
             return sink.release(buffer, Released::Dropped(Reason::EvictedYoung));
@@ -701,6 +702,7 @@ impl<B> Table<B> {
         let hash = if node.epoch == *epoch { node.hash } else { key.hash(&node.key) };
         let old_hash = || old_key.as_ref().map_or(hash, |old| old.hash(&node.key));
         index.remove(hash, old_hash, n, |n| key.hash(&nodes[n].key));
+        self.counters.resized = index.begun();
         let node = &mut nodes[n];
         lease.refund(u64::from(node.used));
         self.held -= u64::from(node.used);
