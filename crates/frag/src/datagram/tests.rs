@@ -27,11 +27,11 @@ impl World {
     /// What [`crate::table::Table`] does with a fragment.
     fn push(&mut self, f: &Fragment, fragments_max: u16) -> Look {
         let usual = self.node.usual(f, fragments_max);
-        if let Some(at) = usual {
-            self.node.put_usual(at, f, self.handed);
+        if let Some(look) = usual {
+            self.node.put_usual(look, f, self.handed);
             self.handed += 1;
             self.check();
-            return Look::Piece(at);
+            return look;
         }
         let look = self.node.look(f, fragments_max);
         if matches!(look, Look::Piece(_) | Look::Tail) {
