@@ -121,6 +121,11 @@ impl Host {
         self.check();
     }
 
+    /// So many packets were pushed by other ways than these.
+    pub(crate) fn taken(&mut self, packets: u64) {
+        self.handed += packets;
+    }
+
     pub(crate) fn expire(&mut self) -> Option<u64> {
         self.shard.expire(self.now, usize::MAX, &mut self.out)
     }

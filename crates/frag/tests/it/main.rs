@@ -4,4 +4,5 @@ mod cases;
 mod cores;
 mod host;
 mod memory;
+mod overload;
 mod times;

@@ -1,0 +1,228 @@
+//! More comes than there is memory for: some datagrams must go, and the rest must come through.
+
+use std::rc::Rc;
+
+use frag::{Arrival, Config, Reason};
+use testkit::fragments::{Family, Packet, Random};
+
+use crate::host::{Host, MS, SECOND};
+
+/// Nanoseconds between two fragments.
+const STEP: u64 = 625;
+/// What a fragment's buffer costs.
+const FRAME: u32 = 2304;
+const LIMIT: u64 = 1 << 20;
+/// Bytes of payload in a fragment: few, since nobody looks at them here.
+const SIZE: usize = 8;
+
+/// Senders, each of one datagram after the other, who take turns.
+struct Senders {
+    host: Host,
+    /// Fragments of a datagram.
+    pieces: usize,
+    /// For each: its address, its identification, its next piece.
+    senders: Vec<(u32, u16, usize)>,
+    offered: u64,
+    random: Random,
+    /// One fragment in so many is lost; 0: none.
+    loss: usize,
+}
+
+impl Senders {
+    fn new(count: usize, pieces: usize, loss: usize) -> Self {
+        let config = Config { memory_bytes: LIMIT, copy_below: 0, ..Config::default() };
+        let mut random = Random::new(count as u64);
+        // Each begins somewhere in a datagram, as after any loss.
+        let senders = (0u32..).take(count).map(|n| (n << 8, 0, random.below(pieces))).collect();
+        Self { host: Host::new(&config), pieces, senders, offered: 0, random, loss }
+    }
+
+    fn round(&mut self) {
+        for at in 0..self.senders.len() {
+            let (address, id, piece) = self.senders[at];
+            if self.loss == 0 || self.random.below(self.loss) != 0 {
+                self.push(address, id, piece);
+            }
+            self.host.now += STEP;
+            if piece + 1 == self.pieces {
+                self.offered += 1;
+                self.senders[at] = (address, id + 1, 0);
+            } else {
+                self.senders[at].2 = piece + 1;
+            }
+        }
+    }
+
+    fn push(&mut self, address: u32, id: u16, piece: usize) {
+        let whole = Packet::new(Family::V4, u32::from(id), vec![0; self.pieces * SIZE]);
+        let mut bytes = whole.fragment(piece * SIZE, (piece + 1) * SIZE).emit();
+        bytes[12..16].copy_from_slice(&address.to_be_bytes());
+        push_bytes(&mut self.host, bytes);
+    }
+
+    fn delivered(&self) -> u64 {
+        self.host.out.delivered.len() as u64
+    }
+
+    /// Datagrams of the largest size that fit at once.
+    fn capacity(&self) -> u64 {
+        LIMIT / (self.pieces as u64 * u64::from(FRAME) + 512)
+    }
+}
+
+fn push_bytes(host: &mut Host, bytes: Vec<u8>) {
+    host.frame = FRAME - u32::try_from(bytes.len()).expect("small");
+    host.push_bytes(bytes);
+}
+
+/// Of what is offered at `times` the capacity, at least half of what fits is delivered.
+fn progress(pieces: usize, times: u64, loss: usize) {
+    let capacity = LIMIT / (pieces as u64 * u64::from(FRAME) + 512);
+    let count = usize::try_from(capacity * times).expect("small");
+    let mut senders = Senders::new(count, pieces, loss);
+    // Ten datagrams each, or thirty small ones: first one has to learn what they need.
+    for _ in 0..10 * pieces.max(9) {
+        senders.round();
+    }
+    assert_eq!(senders.capacity(), capacity);
+    let least = senders.offered / times / 2;
+    let delivered = senders.delivered();
+    assert!(
+        delivered >= least,
+        "{delivered} of {} at {times} times the capacity: {:?}",
+        senders.offered,
+        senders.host.shard.counters()
+    );
+}
+
+#[test]
+fn half_of_the_capacity_comes_through_at_any_overload() {
+    for times in [2, 3, 5, 10, 25] {
+        progress(45, times, 0);
+    }
+}
+
+#[test]
+fn so_it_does_for_small_datagrams() {
+    for times in [2, 5, 10] {
+        progress(3, times, 0);
+    }
+}
+
+#[test]
+fn so_it_does_when_fragments_are_lost() {
+    for times in [2, 5, 10] {
+        progress(45, times, 1000);
+    }
+}
+
+#[test]
+fn all_comes_through_as_soon_as_the_overload_ends() {
+    let mut senders = Senders::new(100, 45, 0);
+    while senders.host.now < 2 * SECOND {
+        senders.round();
+        senders.host.out.delivered.clear();
+        if senders.offered > 1000 {
+            senders.host.now += SECOND;
+        }
+    }
+    // Three of them go on, each in a new datagram, a tenth of a second later.
+    senders.host.now += 100 * MS;
+    senders.senders.truncate(3);
+    for sender in &mut senders.senders {
+        *sender = (sender.0, sender.1 + 1, 0);
+    }
+    senders.offered = 0;
+    for _ in 0..45 * 20 {
+        senders.round();
+    }
+    assert_eq!((senders.delivered(), senders.offered), (60, 60));
+}
+
+#[test]
+fn the_rest_of_a_refused_datagram_holds_nothing() {
+    let mut senders = Senders::new(0, 45, 0);
+    (0..100).for_each(|address| senders.push(address << 8, 1, 0));
+    let before = senders.host.gauges();
+    let counters = senders.host.shard.counters();
+    let refused = counters.fragments(Reason::NoMemory) + counters.fragments(Reason::NoShare);
+    assert_eq!(refused + u64::from(before.datagrams), 100);
+    let first = before.datagrams;
+    for piece in 1..45 {
+        (first..100).for_each(|address| senders.push(address << 8, 1, piece));
+    }
+    assert_eq!(senders.host.gauges(), before);
+    assert_eq!(senders.host.shard.counters().fragments(Reason::Refused), refused * 44);
+}
+
+/// One source fills all memory with first fragments; ten others send three fragments each, all the time.
+#[test]
+fn who_floods_harms_himself() {
+    let mut senders = Senders::new(10, 3, 0);
+    let mut flood = 0u16;
+    for sender in &mut senders.senders {
+        sender.2 = 0;
+    }
+    // What datagrams need is known before.
+    (0..30).for_each(|_| senders.round());
+    for _ in 0..600 {
+        for _ in 0..20 {
+            flood = flood.wrapping_add(1);
+            senders.push(0xffff_ff00, flood, 0);
+            senders.host.now += STEP;
+        }
+        senders.round();
+    }
+    let (delivered, offered) = (senders.delivered(), senders.offered);
+    assert!(delivered * 100 >= offered * 99, "{delivered} of {offered}");
+}
+
+#[test]
+fn one_source_may_have_many_datagrams_in_progress() {
+    let mut host = Host::new(&Config::default());
+    let wholes: Vec<_> =
+        (0..100).map(|id| Packet::new(Family::V4, id, vec![id as u8; 45 * 1480])).collect();
+    for piece in 0..44 {
+        wholes.iter().for_each(|w| host.push(&w.fragment(piece * 1480, (piece + 1) * 1480)));
+    }
+    assert_eq!(host.gauges().datagrams, 100);
+    // The last is as long as it may be.
+    let end = 65_515;
+    for whole in &wholes {
+        let whole = Packet { payload: whole.payload[..end].to_vec(), ..whole.clone() };
+        host.push(&whole.fragment(44 * 1480, end));
+    }
+    assert_eq!(host.out.delivered.len(), 100);
+}
+
+/// Whoever uses most gives way, whatever family; and nobody is evicted for his own next datagram.
+#[test]
+fn the_youngest_of_the_heaviest_makes_room_for_others() {
+    let config = Config { memory_bytes: 256 << 10, copy_below: 0, ..Config::default() };
+    let mut host = Host::new(&config);
+    let mut packet = Packet::new(Family::V6, 0, vec![1; 16]);
+    for id in 0..4 {
+        packet.id = id;
+        host.push(&packet.fragment(0, 8));
+        host.push(&packet.fragment(8, 16));
+    }
+    host.frame = 4096;
+    for id in 0..200 {
+        packet.id = id;
+        host.push(&packet.fragment(0, 8));
+    }
+    let counters = host.shard.counters();
+    let own = counters.datagrams(Reason::EvictedShare) + counters.datagrams(Reason::EvictedIdle);
+    assert_eq!(own, 0, "{counters:?}");
+    let there = host.gauges().datagrams;
+    let other = Packet { family: Family::V4, src: 9, id: 1, ..packet };
+    let buffer = Rc::new(other.fragment(0, 8).emit());
+    let arrival = Arrival { cost: 4096, ..Arrival::new(&buffer, Rc::clone(&buffer)) };
+    host.shard.push(arrival, host.now, &mut host.out);
+    assert!(host.gauges().datagrams > 0 && there > 20);
+    host.push(&other.fragment(8, 16));
+    assert_eq!(host.out.delivered.len(), 5, "the other source was served");
+    let evicted = host.shard.counters().datagrams(Reason::EvictedShare);
+    assert!((1..5).contains(&evicted), "{evicted}");
+    host.taken(1);
+}
