@@ -4,5 +4,7 @@ mod cases;
 mod cores;
 mod host;
 mod memory;
+mod ops;
 mod overload;
+mod random;
 mod times;

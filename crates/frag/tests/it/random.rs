@@ -1,0 +1,62 @@
+//! What a fuzzer would do, a little of it in each run; and senders as those of the kernel's own test.
+
+use frag::{Config, Reason};
+use proptest::prelude::*;
+use testkit::fragments::random::{overlap, with_duplicates};
+use testkit::fragments::{Family, ORDERS, Packet, Random, cut, cut_unevenly};
+
+use crate::host::Host;
+use crate::ops;
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 1500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn any_sequence_of_calls_keeps_the_promises(bytes in proptest::collection::vec(any::<u8>(), 1..700)) {
+        ops::run(&bytes);
+    }
+}
+
+/// Datagrams of 1 to 10,000 bytes and more, cut into 8 bytes and more, in each order, with duplicates; and
+/// then with one fragment that overlaps, which ends it.
+#[test]
+fn datagrams_of_all_sizes_come_whole_and_overlaps_end_them() {
+    let mut random = Random::new(11);
+    let config = Config { fragments_max: 8192, ..Config::default() };
+    for round in 0..400u32 {
+        let family = if round.is_multiple_of(2) { Family::V4 } else { Family::V6 };
+        let len = 1 + random.below(10_000);
+        let size = 8 * (1 + random.below(len.div_ceil(8).min(180)));
+        let whole = Packet::new(family, round, (0..len).map(|_| random.word() as u8).collect());
+        let cuts = if round.is_multiple_of(5) {
+            cut_unevenly(&mut random, len, size)
+        } else {
+            cut(len, size)
+        };
+        if cuts.len() < 2 {
+            continue;
+        }
+        let order = ORDERS[round as usize % ORDERS.len()];
+        let once = order.of(&cuts, &mut random);
+        let cuts = with_duplicates(&once, &mut random);
+        let mut host = Host::new(&config);
+        host.frame = 2048;
+        cuts.iter().for_each(|cut| host.push(&whole.fragment(cut.at, cut.end)));
+        assert!(host.payloads() == [&whole.payload[..]], "{len} by {size} {order:?}");
+        host.check_empty();
+        let Some(odd) = overlap(len, size, &mut random).filter(|odd| !cuts.contains(odd)) else {
+            continue;
+        };
+        let (before, behind) = once.split_at(random.below(once.len() - 1) + 1);
+        let overlaps = before.iter().any(|cut| cut.at < odd.end && odd.at < cut.end);
+        before.iter().chain([&odd]).for_each(|cut| host.push(&whole.fragment(cut.at, cut.end)));
+        let given_up = host.shard.counters().datagrams(Reason::Overlap);
+        assert_eq!(given_up, u64::from(overlaps), "{len} by {size} {order:?}");
+        behind.iter().for_each(|cut| host.push(&whole.fragment(cut.at, cut.end)));
+        assert_eq!(host.out.delivered.len(), 1, "{len} by {size} {order:?}");
+    }
+}
