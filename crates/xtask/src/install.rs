@@ -44,6 +44,8 @@ const NEEDS: &[Need] = &[
     program("sockperf", "sockperf", "latency of one message"),
     program("postgres", "postgresql", "a server that forks for each connection"),
     program("pgbench", "postgresql-contrib", "load for PostgreSQL"),
+    program("ip", "iproute2", "networks of a test's own"),
+    program("tshark", "tshark", "judges what `shunt defrag` writes"),
     program("strace", "strace", "counts system calls"),
     program("curl", "curl", "a client that forks nothing"),
     program("python3", "python3", "asyncio and prefork servers"),

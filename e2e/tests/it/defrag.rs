@@ -240,6 +240,13 @@ impl Cable {
                  ip -n $ns addr add 198.18.9.$n/24 dev v0 &&
                  ip -n $ns addr add fd18::$n/64 dev v0 nodad &&
                  ip -n $ns link set v0 up || exit 1
+             done
+             # Ready for IPv6 once the address that the kernel makes itself is in use.
+             for ns in {a} {b}; do
+                 for try in $(seq 50); do
+                     ip -n $ns -6 addr show dev v0 -tentative | grep -q fe80 && break
+                     sleep 0.1
+                 done
              done"
         );
         let done = Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).status();
