@@ -140,7 +140,7 @@ pub fn run(
         }
         // Whoever sends to us may be in no hurry, and whoever reads from us should not have to wait.
         let is_next_here = size.is_some() || reader.holds_next(reader.source().buffer());
-        if is_next_here { Ok(()) } else { writer.finish() }
+        if is_next_here { Ok(()) } else { writer.flush() }
     })
 }
 

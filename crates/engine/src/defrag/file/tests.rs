@@ -211,6 +211,8 @@ fn one_format_becomes_the_other() {
             assert_eq!(plain(packets_of(&out)), plain(packets_of(&capture.bytes)));
         }
     }
+    let nothing = copied(&Capture::pcapng(&[]).bytes, Format::Pcap).unwrap();
+    assert!(packets_of(&nothing).is_empty());
     let two = Capture::pcapng(&[(1, 6), (101, 6)]).frames(&frames());
     assert!(matches!(copied(&two.bytes, Format::Pcap), Err(Error::LinksDiffer(1, 101))));
 }

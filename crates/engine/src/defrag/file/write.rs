@@ -8,6 +8,8 @@ use super::{
 };
 use crate::defrag::{Error, Outlet};
 
+const ETHERNET: u32 = 1;
+
 /// Writes a capture.
 #[derive(Debug)]
 pub struct Writer<W> {
@@ -175,8 +177,21 @@ impl<W: Write> Writer<W> {
     /// # Errors
     ///
     /// When it cannot be written.
-    pub fn finish(&mut self) -> Result<(), Error> {
+    pub fn flush(&mut self) -> Result<(), Error> {
         self.to.flush().map_err(Error::Write)
+    }
+
+    /// The same, at the end.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be written.
+    pub fn finish(&mut self) -> Result<(), Error> {
+        // A pcap file must have some link type, also where nothing came from any link.
+        if self.format == Format::Pcap && !self.alike && self.link.is_none() {
+            self.pcap_header(ETHERNET)?;
+        }
+        self.flush()
     }
 
     fn begin_block(&mut self, kind: u32) {
