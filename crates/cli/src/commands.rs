@@ -134,7 +134,7 @@ enum Command {
             bounded whatever the size of the capture. What was done is told on standard error.\n\n\
             A datagram that would not fit into its tunnel any more (65535 bytes) is left as its fragments \
             came, and counted.",
-        override_usage = "shunt defrag [OPTIONS] INPUT OUTPUT",
+        override_usage = "shunt defrag [OPTIONS] INPUT OUTPUT\n       shunt defrag [OPTIONS] --interface NAME",
         after_help = EXAMPLES_DEFRAG
     )]
     Defrag(DefragArguments),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser};
 use engine::defrag::{Config, Error, Options, Policy, Report, run};
 use serde_json::{Value, json};
 
@@ -52,7 +52,7 @@ pub(crate) struct Rules {
     /// Write fragments that make no datagram as they came, instead of dropping them
     #[arg(long, conflicts_with = "interface")]
     keep_incomplete: bool,
-    /// Whose bytes count where fragments overlap; strict: nobody's, the datagram is dropped
+    /// Whose bytes count where fragments overlap: as the hosts see it that the capture is about
     #[arg(long, value_name = "POLICY", default_value = "strict", value_parser = policies())]
     policy: String,
     /// Memory for fragments that wait for others, at least 64K
@@ -89,7 +89,22 @@ impl Rules {
 }
 
 fn policies() -> PossibleValuesParser {
-    PossibleValuesParser::new(Policy::ALL.iter().map(|policy| policy.name()))
+    let value = |policy: &Policy| PossibleValue::new(policy.name()).help(meaning(*policy));
+    PossibleValuesParser::new(Policy::ALL.iter().map(value))
+}
+
+/// Whose bytes count, of an old and a new fragment that overlap.
+const fn meaning(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Strict => "nobody's: the datagram is dropped, as hosts should (RFC 5722)",
+        Policy::First => "the old one's",
+        Policy::Last => "the new one's",
+        Policy::Bsd => "the old one's if it begins before the new one or with it",
+        Policy::BsdRight => "the new one's if the old one begins before it or with it",
+        Policy::Linux => "the old one's if it begins before the new one",
+        Policy::Windows => "the old one's unless the new one begins before it and ends behind it",
+        Policy::Solaris => "the same, or unless the new one begins before it and ends with it",
+    }
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -236,8 +251,11 @@ fn to_json(report: &Report) -> Value {
 
 fn text(report: &Report) -> String {
     let mut lines = vec![format!(
-        "{} packets, {} fragments, {} datagrams put together, {} packets written",
-        report.packets, report.frag.fragments, report.frag.datagrams, report.written
+        "{}, {}, {} put together, {} written",
+        counted(report.packets, "packet"),
+        counted(report.frag.fragments, "fragment"),
+        counted(report.frag.datagrams, "datagram"),
+        counted(report.written, "packet")
     )];
     let mut line = |n: u64, words: &str| {
         if n > 0 {
@@ -265,6 +283,10 @@ fn text(report: &Report) -> String {
     lines.join("\n") + "\n"
 }
 
+fn counted(n: u64, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -282,6 +304,23 @@ pub(crate) mod tests {
         assert!(size("1K").is_err() && size("x").is_err());
         assert_eq!(seconds("0.5"), Ok(500_000_000));
         assert!(seconds("0").is_err() && seconds("nan").is_err() && seconds("1e9").is_err());
+    }
+
+    #[test]
+    fn the_summary_has_a_line_for_each_reason() {
+        let mut report = Report { packets: 2, written: 1, incomplete: 3, ..Report::default() };
+        report.frag.datagrams_dropped[frag_reason("overlap")] = 4;
+        report.frag.fragments_dropped[frag_reason("duplicate")] = 5;
+        let expected = "2 packets, 0 fragments, 0 datagrams put together, 1 packet written\n        \
+                        3  datagrams were not complete at the end\n        \
+                        4  datagrams dropped: fragments overlap\n        \
+                        5  fragments dropped: fragment was here already\n";
+        assert_eq!(text(&report), expected);
+    }
+
+    fn frag_reason(key: &str) -> usize {
+        let reasons = engine::defrag::Reason::ALL.iter();
+        reasons.copied().find(|reason| reason.key() == key).map_or(0, |reason| reason as usize)
     }
 
     #[test]

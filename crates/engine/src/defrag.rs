@@ -20,15 +20,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use frag::wire::{self, Fragment};
-use frag::{
-    Arrival, BadConfig, Datagram, HashKey, Key, Ledger, Reason, Released, Shard, Sink, Slice,
-};
+use frag::{Arrival, BadConfig, Datagram, HashKey, Key, Ledger, Released, Shard, Sink, Slice};
 
 use file::{Damage, Format, Item, Packet, Reader, Time, Writer};
 use link::Place;
 use wrap::{TooLong, refit};
 
-pub use frag::{Config, Policy};
+pub use frag::{Config, Policy, Reason};
 pub use link::{KNOWN as KNOWN_LINKS, Link};
 pub use report::Report;
 

@@ -417,7 +417,7 @@ fn what_was_done_is_told_to_people_and_programs() {
     let bytes = pcap(ETHERNET, &sent);
     let got = defrag_piped(&["-", "-"], &bytes);
     let said = String::from_utf8(got.stderr).unwrap();
-    assert!(said.contains("5 packets, 5 fragments, 1 datagrams put together, 1 packets written"));
+    assert!(said.contains("5 packets, 5 fragments, 1 datagram put together, 1 packet written"));
     assert!(said.contains("1  datagrams were not complete at the end"), "{said}");
     assert!(got.stdout.starts_with(&pcap_header(ETHERNET)[..4]));
 
