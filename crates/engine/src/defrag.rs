@@ -173,8 +173,8 @@ fn create(path: &Path, input: &File) -> Result<File, Error> {
 /// What a file's name says about its format.
 fn format_of(path: &Path) -> Option<Format> {
     match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
-        "pcap" | "cap" | "dmp" => Some(Format::Pcap),
-        "pcapng" | "ntar" => Some(Format::Pcapng),
+        "pcap" => Some(Format::Pcap),
+        "pcapng" => Some(Format::Pcapng),
         _ => None,
     }
 }
@@ -432,19 +432,14 @@ impl Defragmenter {
         out: &mut impl Outlet,
     ) -> Result<(), Error> {
         let (interface, time) = (frame.interface, frame.time);
-        loop {
-            let bytes = Arc::clone(&frame.bytes);
-            let packet = &bytes[frame.place.at..];
-            let cost = u32::try_from(bytes.len() + FRAME_COST).unwrap_or(u32::MAX);
-            let arrival = Arrival { packet, buffer: frame, cost, scope: 0 };
-            self.shard.push_fragment(&fragment, arrival, now, &mut self.collected);
-            self.write_kept(out)?;
-            let Some(whole) = self.collected.whole.take() else { return Ok(()) };
+        // A packet may be in fragments at each depth, once; more is somebody's idea of a joke.
+        for deeper in (0..=self.tunnels).rev() {
+            let Some(whole) = self.complete(&fragment, frame, now, out)? else { return Ok(()) };
             let original_len = u32::try_from(whole.len()).unwrap_or(u32::MAX);
             let bytes = &whole[..];
             let packet = Packet { interface, time, original_len, bytes, options: &[], block: None };
             let found =
-                if self.tunnels == 0 { Found::Nothing } else { self.find(link, interface, bytes) };
+                if deeper == 0 { Found::Nothing } else { self.find(link, interface, bytes) };
             match found {
                 Found::Fragment(inner, place) => {
                     frame = self.frame(&packet, bytes.into(), place);
@@ -454,6 +449,24 @@ impl Defragmenter {
                 Found::Wrong(reason) => return self.wrong(reason, &packet, out),
             }
         }
+        Ok(())
+    }
+
+    /// Hands a fragment to the shard; the frame of its datagram, if that is complete now.
+    fn complete(
+        &mut self,
+        fragment: &Fragment,
+        frame: Frame,
+        now: u64,
+        out: &mut impl Outlet,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let bytes = Arc::clone(&frame.bytes);
+        let packet = &bytes[frame.place.at..];
+        let cost = u32::try_from(bytes.len() + FRAME_COST).unwrap_or(u32::MAX);
+        let arrival = Arrival { packet, buffer: frame, cost, scope: 0 };
+        self.shard.push_fragment(fragment, arrival, now, &mut self.collected);
+        self.write_kept(out)?;
+        Ok(self.collected.whole.take())
     }
 
     /// Writes frames that make no datagram, in the order in which they came.

@@ -435,6 +435,28 @@ fn what_was_done_is_told_to_people_and_programs() {
     assert_eq!(String::from_utf8(got.stderr).unwrap(), "");
 }
 
+#[test]
+fn the_policy_says_whose_bytes_count() {
+    let place = Place::new("policy");
+    let piece = |letter: u8, offset: usize, more: bool| {
+        let packet = Packet { offset, more, ..Packet::new(Family::V4, 1, vec![letter; 16]) };
+        ethernet(&[8, 0], &packet.emit())
+    };
+    let sent = [piece(b'A', 0, true), piece(b'B', 8, false)];
+    let input = place.file("in.pcap", &pcap(ETHERNET, &sent));
+    for (policy, letters) in [
+        ("strict", None),
+        ("first", Some("AAAAAAAAAAAAAAAABBBBBBBB")),
+        ("last", Some("AAAAAAAABBBBBBBBBBBBBBBB")),
+        ("linux", Some("AAAAAAAAAAAAAAAABBBBBBBB")),
+        ("bsd-right", Some("AAAAAAAABBBBBBBBBBBBBBBB")),
+    ] {
+        let out = defragged(&["--policy", policy], &input, &place.path("out.pcap"));
+        let payload = out.get(24 + 16 + 14 + 20..);
+        assert_eq!(payload, letters.map(str::as_bytes), "{policy}");
+    }
+}
+
 /// Who sends packets now and then must not have to fill a buffer before the first one comes out.
 #[test]
 fn packets_come_out_while_more_are_awaited() {

@@ -286,6 +286,19 @@ fn tunnels_in_tunnels_have_a_limit() {
     }
 }
 
+/// Fragment headers in fragment headers in fragment headers.
+#[test]
+fn headers_in_headers_have_a_limit() {
+    // Options stand between them, so that no header of a fragment follows one at once.
+    let options = |next| [next, 0, 1, 4, 0, 0, 0, 0];
+    let level = [options(44), [60, 0, 0, 0, 0, 0, 0, 1]].concat();
+    let packet = [level.repeat(50), options(59).to_vec()].concat();
+    let frame = ethernet(&[0x86, 0xdd], &packets::ip6(60, &packet));
+    let (out, report) = defragment(std::slice::from_ref(&frame), &tunnelling());
+    assert_eq!(report.frag.datagrams, 1 + TUNNELS_MAX as u64);
+    assert_eq!(out[0].len(), frame.len() - 8 * (1 + TUNNELS_MAX));
+}
+
 #[test]
 fn tunnels_of_two_networks_never_meet() {
     let parts = fragments(&whole(100), 56);
