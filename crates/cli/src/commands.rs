@@ -62,6 +62,11 @@ Examples:
   shunt defrag --policy linux in.pcap seen-by-linux.pcap
   shunt defrag --json in.pcap out.pcap | jq .dropped
 
+  sudo shunt defrag --interface eth0                       look on: rates, and why fragments are dropped
+  sudo shunt defrag --interface eth0 --write whole.pcapng --seconds 60
+  sudo shunt defrag --interface eth0 --xdp --to tap0       the host gets whole datagrams on tap0
+  sudo shunt defrag --interface eth0 --stats 0 --metrics 9100    for Prometheus
+
 A SIZE is a number of bytes or ends in K, M or G.";
 
 /// TCP between programs on one host, through shared memory.
@@ -133,8 +138,20 @@ enum Command {
             that completed it. Fragments of different VLANs, interfaces or tunnels never meet. Memory is \
             bounded whatever the size of the capture. What was done is told on standard error.\n\n\
             A datagram that would not fit into its tunnel any more (65535 bytes) is left as its fragments \
-            came, and counted.",
-        override_usage = "shunt defrag [OPTIONS] INPUT OUTPUT\n       shunt defrag [OPTIONS] --interface NAME",
+            came, and counted.\n\n\
+            With --interface fragments are put together as they come in, until Ctrl-C, --count or --seconds. \
+            Whole datagrams go to --write, --to, both or neither; packets that were never fragmented do not \
+            go there. The usual way (AF_PACKET, needs CAP_NET_RAW) looks on: the host sees what it saw \
+            before. With --xdp (AF_XDP, needs CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF, Linux 5.9) a program \
+            in the kernel takes fragments out of the way, and only fragments; everything else goes on to \
+            the host. So --xdp --to hands the host whole datagrams in place of their fragments, while \
+            --xdp alone keeps them from it. The program goes when shunt does, however it ends. What VLAN \
+            a datagram came by is not written. \
+            All fragments of a datagram must come by one receive queue with --xdp: most cards see to that; \
+            else see ethtool -N eth0 rx-flow-hash udp4 sd. --memory is for all workers together. Without \
+            --xdp each worker also has a ring (--ring); with it, each worker locks --memory and --ring.",
+        override_usage = "shunt defrag [OPTIONS] INPUT OUTPUT\n       \
+            shunt defrag [OPTIONS] --interface NAME [--write FILE] [--to DEVICE]",
         after_help = EXAMPLES_DEFRAG
     )]
     Defrag(DefragArguments),

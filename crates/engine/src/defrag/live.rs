@@ -131,7 +131,9 @@ pub enum Error {
     #[error("{0} has frames of kind {1} (ARPHRD), which have no known place for IP packets")]
     Kind(String, u16),
     /// The kernel does not let us.
-    #[error("{failure}: needs {needs}; run it as root, or give the program what it needs (setcap(8))")]
+    #[error(
+        "{failure}: needs {needs}; run it as root, or give the program what it needs (setcap(8))"
+    )]
     Denied {
         /// What was tried.
         failure: Failure,

@@ -1,5 +1,11 @@
 //! Two hosts as network namespaces with a cable between them, and what sends and listens there.
 
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
+#![expect(
+    clippy::cast_possible_truncation,
+    reason = "small numbers, or the low bits of random ones"
+)]
+
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::UdpSocket;

@@ -89,7 +89,9 @@ fn reply(request: &[u8], page: &dyn Fn() -> String) -> (&'static str, String) {
     let line = String::from_utf8_lossy(line);
     let mut words = line.split(' ');
     match (words.next(), words.next()) {
-        (Some("GET"), Some(path)) if path.split('?').next() == Some("/metrics") => ("200 OK", page()),
+        (Some("GET"), Some(path)) if path.split('?').next() == Some("/metrics") => {
+            ("200 OK", page())
+        }
         (Some("GET"), Some(_)) => ("404 Not Found", "see /metrics\n".into()),
         (Some(_), Some(_)) => ("405 Method Not Allowed", "GET only\n".into()),
         _ => ("400 Bad Request", "no request\n".into()),
@@ -115,7 +117,10 @@ mod tests {
         let server = Server::start(any, Arc::clone(&stop), || "x 1\n".into()).unwrap();
         let address = server.address;
         let page = ask(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
-        assert!(page.starts_with("HTTP/1.1 200 OK\r\n") && page.ends_with("\r\n\r\nx 1\n"), "{page}");
+        assert!(
+            page.starts_with("HTTP/1.1 200 OK\r\n") && page.ends_with("\r\n\r\nx 1\n"),
+            "{page}"
+        );
         assert!(ask(address, "GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404"));
         assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
         assert!(ask(address, "\r\n\r\n").starts_with("HTTP/1.1 400"));

@@ -134,7 +134,10 @@ mod tests {
         let block = *b"onetwothreefour!";
         let one = pool.take(0, 3).unwrap();
         let two = pool.take(3, 3).unwrap();
-        assert_eq!((pool.bytes(&one, &block), pool.bytes(&two, &block)), (&b"one"[..], &b"two"[..]));
+        assert_eq!(
+            (pool.bytes(&one, &block), pool.bytes(&two, &block)),
+            (&b"one"[..], &b"two"[..])
+        );
         pool.release(one);
         // Takes the frame of `one` again.
         let three = pool.take(6, 5).unwrap();

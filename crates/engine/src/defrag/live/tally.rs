@@ -106,7 +106,11 @@ impl Tally {
             ("fragments", "Fragments that came in.", c.fragments),
             ("datagrams", "Datagrams that were put together.", c.datagrams),
             ("bytes", "Bytes of payload in datagrams that were put together.", c.bytes),
-            ("fragments_lost", "Fragments that went with datagrams that were given up.", c.fragments_lost),
+            (
+                "fragments_lost",
+                "Fragments that went with datagrams that were given up.",
+                c.fragments_lost,
+            ),
             ("output_sent", "Datagrams that were written.", o.sent),
             ("output_dropped", "Datagrams that file or device did not take in time.", o.dropped),
             ("output_failed", "Datagrams that the device refused.", o.failed),
@@ -315,6 +319,8 @@ mod tests {
         let mut all = some();
         all.add(&some());
         assert_eq!((all.frames, all.counters.bytes), (200, 2_000_000_000));
-        assert!(all.summary(Duration::from_secs(1)).contains("6 fragments dropped: fragments overlap"));
+        assert!(
+            all.summary(Duration::from_secs(1)).contains("6 fragments dropped: fragments overlap")
+        );
     }
 }
