@@ -173,6 +173,10 @@ mod calls {
     pub fn populate(at: *mut u8, len: usize) {
         let _ = call!(SYS_madvise, at, len, 23);
     }
+    /// Asks for large pages; a system without them is no error.
+    pub fn prefer_large_pages(at: *mut u8, len: usize) {
+        let _ = call!(SYS_madvise, at, len, libc::MADV_HUGEPAGE);
+    }
     /// Keeps the range out of core files.
     pub fn dontdump(at: *mut u8, len: usize) {
         let _ = call!(SYS_madvise, at, len, libc::MADV_DONTDUMP);

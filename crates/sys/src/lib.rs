@@ -24,6 +24,8 @@ pub mod lock;
 pub mod map;
 #[cfg(not(loom))]
 pub mod packet;
+#[cfg(not(loom))]
+pub mod pages;
 pub mod ring;
 pub mod sync;
 #[cfg(not(loom))]

@@ -4,10 +4,12 @@
 //! The memory is a ring of blocks. The kernel fills one with frames and hands it over when it is full or
 //! its time is up; [`Ring::next_block`] is that block. While a [`Block`] lives the kernel does not write
 //! there, so its frames are plain slices that live as long as it; when it is dropped the kernel has it
-//! back. What is to stay longer must be copied.
+//! back. Blocks may be kept for a while, but the kernel fills them in a circle: it stops at the first that
+//! it does not have.
 
-use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use crate::bpf::{self, Classic};
 use crate::call::{self, Failure};
@@ -47,14 +49,23 @@ pub struct Shape {
 #[derive(Debug)]
 pub struct Ring {
     socket: OwnedFd,
-    start: *mut u8,
-    shape: Shape,
-    next: u32,
+    map: Arc<Map>,
+    next: usize,
 }
 
-// SAFETY: the mapping belongs to the ring alone, and a thread that has the ring is the only one to read
-// it.
-unsafe impl Send for Ring {}
+/// The memory of a ring. It stays while there is the ring or one of its blocks.
+#[derive(Debug)]
+struct Map {
+    start: *mut u8,
+    shape: Shape,
+    /// Which blocks there is a [`Block`] for.
+    taken: Box<[AtomicBool]>,
+}
+
+// SAFETY: bytes of a block are only read through its one `Block`, and its status is an atomic.
+unsafe impl Send for Map {}
+// SAFETY: the same.
+unsafe impl Sync for Map {}
 
 /// How many frames came in, and how many found no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,7 +125,8 @@ impl Ring {
             .map_err(Failure::at("close the filter"))?;
         set(&socket, OPTION_RING, shape.request()).map_err(Failure::at("make the ring"))?;
         let start = call::mmap_device(fd, shape.bytes(), 0).map_err(Failure::at("map the ring"))?;
-        let ring = Self { socket, start, shape, next: 0 };
+        let taken = (0..shape.blocks).map(|_| AtomicBool::new(false)).collect();
+        let ring = Self { socket, map: Arc::new(Map { start, shape, taken }), next: 0 };
         ring.bind(interface).map_err(Failure::at("bind to the interface"))?;
         Ok(ring)
     }
@@ -180,21 +192,26 @@ impl Ring {
             .map_err(Failure::at("set the filter"))
     }
 
-    /// The next block that the kernel has handed over, if there is one.
+    /// The next block that the kernel has handed over, if there is one and we do not have it already.
     #[must_use]
-    pub fn next_block(&mut self) -> Option<Block<'_>> {
-        let at = self.next as usize * self.shape.block_bytes as usize;
-        let start = self.start.wrapping_add(at);
-        // Acquire: pairs with the kernel's barrier between the frames and the status.
-        if status(start).load(Ordering::Acquire) & STATUS_USER == 0 {
+    pub fn next_block(&mut self) -> Option<Block> {
+        let index = self.next;
+        // Acquire: pairs with the release in the block's drop.
+        if self.map.taken[index].load(Ordering::Acquire) {
             return None;
         }
-        self.next = (self.next + 1) % self.shape.blocks;
-        Some(Block { start, len: self.shape.block_bytes as usize, ring: PhantomData })
+        // Acquire: pairs with the kernel's barrier between the frames and the status.
+        if self.map.status(index).load(Ordering::Acquire) & STATUS_USER == 0 {
+            return None;
+        }
+        self.map.taken[index].store(true, Ordering::Relaxed);
+        self.next = (index + 1) % self.map.taken.len();
+        Some(Block { map: Arc::clone(&self.map), index })
     }
 
     /// Sleeps until there is a block, at most `ms`; a signal ends it, too. An interface that is set down
-    /// brings nothing until it is up again.
+    /// brings nothing until it is up again. Does not sleep while the block that was handed over last is
+    /// kept.
     pub fn wait(&self, ms: i32) {
         let fd = self.socket.as_raw_fd();
         let mut fds = [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }];
@@ -213,7 +230,23 @@ impl Ring {
     }
 }
 
-impl Drop for Ring {
+impl Map {
+    /// Where a block begins.
+    fn block(&self, index: usize) -> *mut u8 {
+        assert!(index < self.taken.len());
+        self.start.wrapping_add(index * self.shape.block_bytes as usize)
+    }
+
+    /// The word of a block that says whose it is.
+    fn status(&self, index: usize) -> &AtomicU32 {
+        let word = self.block(index).wrapping_add(at::STATUS);
+        // SAFETY: inside of a block that is mapped while we live, aligned, since blocks begin at pages,
+        // and only ever accessed as an atomic, by us as by the kernel.
+        unsafe { AtomicU32::from_ptr(word.cast()) }
+    }
+}
+
+impl Drop for Map {
     fn drop(&mut self) {
         call::munmap(self.start, self.shape.bytes());
     }
@@ -243,13 +276,6 @@ fn set<T: Copy>(socket: &OwnedFd, name: i32, value: T) -> Result<(), i32> {
     call::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, name, value)
 }
 
-/// The word of a block that says whose it is.
-fn status<'a>(block: *mut u8) -> &'a AtomicU32 {
-    // SAFETY: `block` is the first byte of a block of a ring that lives; its word at 8 is aligned, since
-    // blocks begin at pages, and is only ever accessed as an atomic, by us as by the kernel.
-    unsafe { AtomicU32::from_ptr(block.wrapping_add(at::STATUS).cast()) }
-}
-
 /// Where things are in `struct tpacket_block_desc` and `struct tpacket3_hdr`.
 mod at {
     pub(super) const STATUS: usize = 8;
@@ -269,10 +295,9 @@ mod at {
 
 /// A block that is ours until it is dropped.
 #[derive(Debug)]
-pub struct Block<'r> {
-    start: *mut u8,
-    len: usize,
-    ring: PhantomData<&'r mut Ring>,
+pub struct Block {
+    map: Arc<Map>,
+    index: usize,
 }
 
 /// A frame in a block.
@@ -290,13 +315,15 @@ pub struct Frame<'b> {
     pub tag: Option<(u16, u16)>,
 }
 
-impl Block<'_> {
+impl Block {
     /// All of its bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: a block lies whole in the mapping, which the borrowed ring keeps; the kernel does not
-        // write there before we hand it back, for which this borrow of the block must have ended.
-        unsafe { std::slice::from_raw_parts(self.start, self.len) }
+        let start = self.map.block(self.index);
+        // SAFETY: a block lies whole in the mapping, which lives while we do. The kernel does not write
+        // there before we are dropped, for which this borrow must have ended; nobody else has this block,
+        // as `taken` says.
+        unsafe { std::slice::from_raw_parts(start, self.map.shape.block_bytes as usize) }
     }
 
     /// Its frames, in the order in which they came.
@@ -308,10 +335,18 @@ impl Block<'_> {
     }
 }
 
-impl Drop for Block<'_> {
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl Drop for Block {
     fn drop(&mut self) {
         // Release: all that we read, before the kernel may write.
-        status(self.start).store(STATUS_KERNEL, Ordering::Release);
+        self.map.status(self.index).store(STATUS_KERNEL, Ordering::Release);
+        // Release: the status, before it is looked at again.
+        self.map.taken[self.index].store(false, Ordering::Release);
     }
 }
 
@@ -425,6 +460,25 @@ mod tests {
         }
         assert!(ring.statistics().frames >= 200);
         assert_eq!(count(&mut ring, b"before the gate opens", 1), 0);
+    }
+
+    #[test]
+    fn a_block_that_is_kept_is_not_handed_out_again() {
+        let Some(mut ring) = open() else { return };
+        ring.admit(ALL).unwrap();
+        let mut kept = Vec::new();
+        let until = call::now_ns() + 2_000_000_000;
+        while kept.len() < 4 && call::now_ns() < until {
+            send(b"fills a block, sooner or later", 20);
+            kept.extend(ring.next_block());
+        }
+        assert_eq!(kept.len(), 4);
+        send(b"there is no room for this", 20);
+        ring.wait(20);
+        assert!(ring.next_block().is_none());
+        let first = kept[0].bytes().to_vec();
+        drop(ring);
+        assert!(kept[0].bytes() == first, "a block outlives its ring");
     }
 
     #[test]

@@ -100,6 +100,7 @@ struct Memory {
 impl Memory {
     fn new(len: usize) -> Result<Self, Failure> {
         let start = call::mmap_private(len).map_err(Failure::at("take memory for frames"))?;
+        call::prefer_large_pages(start, len);
         Ok(Self { start, len })
     }
 }

@@ -328,23 +328,28 @@ impl Crew<'_> {
         let frame_bytes = (self.interface.mtu + LINK_BYTES).next_multiple_of(FRAME_BYTES);
         // What a worker may hold at most is all; what it is given before it is refused, a burst more.
         let most = narrow(self.options.config.memory_bytes / u64::from(frame_bytes)) + 64;
+        let kept = self.blocks() as usize / 2;
         let mut team = Team::new("AF_PACKET");
         for (ring, cpu) in rings.into_iter().zip(cpus.into_iter().cycle()) {
             let mut worker = self.worker(&limits, &ledger, outputs())?;
             worker.cpu = Some(cpu);
-            let pool = Pool::new(frame_bytes as usize, most);
+            let pool = Pool::new(frame_bytes as usize, most, kept).map_err(Error::System)?;
             let told = Arc::clone(&worker.told);
             team.start(told, self.done, move || worker::packets(worker, ring, pool))?;
         }
         Ok(team)
     }
 
+    /// Blocks of a packet ring.
+    fn blocks(&self) -> u32 {
+        let most = u64::from(u32::MAX / BLOCK_BYTES);
+        narrow((self.options.ring_bytes / u64::from(BLOCK_BYTES)).clamp(4, most))
+    }
+
     /// A ring for each worker. Nothing is let in before all are there: or a frame might reach two.
     fn rings(&self, count: u32) -> Result<Vec<Ring>, Error> {
-        let most = u64::from(u32::MAX / BLOCK_BYTES);
-        let blocks = self.options.ring_bytes / u64::from(BLOCK_BYTES);
-        let blocks = narrow(blocks.clamp(4, most));
-        let shape = packet::Shape { blocks, block_bytes: BLOCK_BYTES, patience_ms: PATIENCE_MS };
+        let (blocks, block_bytes) = (self.blocks(), BLOCK_BYTES);
+        let shape = packet::Shape { blocks, block_bytes, patience_ms: PATIENCE_MS };
         let denied = |failure: Failure| match failure.errno {
             errno::EPERM | errno::EACCES => Error::Denied { failure, needs: "CAP_NET_RAW" },
             _ => Error::System(failure),

@@ -2,10 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use frag::{Arrival, Datagram, Released, Shard, Sink};
 use sys::call;
-use sys::packet::{self, Ring};
+use sys::packet::{self, Block, Ring};
 use sys::xdp::{self, Socket};
 
 use super::output::{Output, Target};
@@ -17,6 +18,12 @@ use crate::defrag::Link;
 const BURST: usize = 32;
 /// How long a worker that has nothing to do sleeps at most; so late it sees that it is to stop.
 const NAP_MS: i32 = 50;
+/// How long a worker that keeps blocks sleeps: the kernel would not let it wait for the next one.
+const SHORT_NAP: Duration = Duration::from_millis(1);
+/// After so many of these nothing has come for longer than a block takes to be handed over.
+const SHORT_NAPS: u32 = 6;
+/// How long frames may gather when a burst was not full. Waking up for each costs more than the rest.
+const GATHER: Duration = Duration::from_micros(50);
 /// How often others are told what was counted.
 const TELL_NS: u64 = 50_000_000;
 /// Datagrams whose time is up that are given up at once.
@@ -125,7 +132,7 @@ impl<B, S: Store<B>> Sink<B> for Desk<'_, S> {
 
 /// A pool beside the block that is open, or none.
 struct Pooled<'a> {
-    pool: &'a mut Pool,
+    pool: &'a mut Pool<Block>,
     block: &'a [u8],
 }
 
@@ -150,20 +157,28 @@ impl Store<xdp::Frame> for &Socket {
 }
 
 /// Works on a packet ring until it is to stop.
-pub(super) fn packets(mut worker: Worker<Slot>, mut ring: Ring, mut pool: Pool) -> Tally {
+pub(super) fn packets(mut worker: Worker<Slot>, mut ring: Ring, mut pool: Pool<Block>) -> Tally {
     worker.begin();
     let ring_dropped = |ring: &Ring, tally: &mut Tally| {
         tally.ring_dropped += u64::from(ring.statistics().dropped);
     };
+    let mut naps = 0;
     while !worker.is_to_stop() {
         let began = call::now_ns();
         if drain(&mut worker, &mut ring, &mut pool) {
+            naps = 0;
             worker.tally.work_ns += call::now_ns() - began;
         } else {
             let store = Pooled { pool: &mut pool, block: &[] };
             let mut desk = Desk { store, output: &mut worker.output, time_ns: 0 };
             worker.shard.expire(began, EXPIRE_MOST, &mut desk);
-            ring.wait(NAP_MS);
+            naps += 1;
+            if pool.keeps() && naps < SHORT_NAPS {
+                std::thread::sleep(SHORT_NAP);
+            } else {
+                worker.tally.settled += pool.settle();
+                ring.wait(NAP_MS);
+            }
         }
         worker.tell(began, |tally| ring_dropped(&ring, tally));
     }
@@ -171,7 +186,7 @@ pub(super) fn packets(mut worker: Worker<Slot>, mut ring: Ring, mut pool: Pool) 
 }
 
 /// Works on the next block, if there is one.
-fn drain(worker: &mut Worker<Slot>, ring: &mut Ring, pool: &mut Pool) -> bool {
+fn drain(worker: &mut Worker<Slot>, ring: &mut Ring, pool: &mut Pool<Block>) -> bool {
     let Some(block) = ring.next_block() else { return false };
     let mut frames = block.frames();
     let mut arrivals = Vec::with_capacity(BURST);
@@ -194,14 +209,15 @@ fn drain(worker: &mut Worker<Slot>, ring: &mut Ring, pool: &mut Pool) -> bool {
         let mut desk = Desk { store, output: &mut worker.output, time_ns };
         worker.shard.push_burst(&mut arrivals, call::now_ns(), &mut desk);
     }
-    worker.tally.settled += pool.settle(block.bytes());
+    drop(arrivals);
+    worker.tally.settled += pool.close(block);
     true
 }
 
 /// A frame as what a shard takes in, in a frame of the pool.
 fn arrival<'b>(
     worker: &mut Worker<Slot>,
-    pool: &mut Pool,
+    pool: &mut Pool<Block>,
     frame: &packet::Frame<'b>,
 ) -> Option<Arrival<'b, Slot>> {
     let place = worker.link.locate(frame.bytes);
@@ -231,21 +247,26 @@ pub(super) fn chunks(
     };
     while !worker.is_to_stop() {
         let began = call::now_ns();
-        if receive(&mut worker, &socket, chunk_bytes) {
+        let frames = receive(&mut worker, &socket, chunk_bytes);
+        socket.refill();
+        if frames > 0 {
             worker.tally.work_ns += call::now_ns() - began;
+            if frames < BURST {
+                std::thread::sleep(GATHER);
+            }
         } else {
             let mut desk = Desk { store: &socket, output: &mut worker.output, time_ns: 0 };
             worker.shard.expire(began, EXPIRE_MOST, &mut desk);
+            socket.refill();
             socket.wait(NAP_MS);
         }
-        socket.refill();
         worker.tell(began, |tally| dropped(&socket, tally));
     }
     worker.end(|tally| dropped(&socket, tally))
 }
 
-/// Works on the frames that are there, at most a burst; `false`: none were.
-fn receive(worker: &mut Worker<xdp::Frame>, socket: &Socket, chunk_bytes: u32) -> bool {
+/// Works on the frames that are there, at most a burst; answers how many.
+fn receive(worker: &mut Worker<xdp::Frame>, socket: &Socket, chunk_bytes: u32) -> usize {
     let mut arrivals = Vec::with_capacity(BURST);
     let mut frames = 0;
     while frames < BURST
@@ -267,5 +288,5 @@ fn receive(worker: &mut Worker<xdp::Frame>, socket: &Socket, chunk_bytes: u32) -
     let (now, time_ns) = (call::now_ns(), call::wall_ns());
     let mut desk = Desk { store: socket, output: &mut worker.output, time_ns };
     worker.shard.push_burst(&mut arrivals, now, &mut desk);
-    frames > 0
+    frames
 }
