@@ -35,9 +35,9 @@ pub(super) struct LiveArguments {
     /// Threads that put together [one a CPU; with --xdp one a receive queue]
     #[arg(long, value_name = "N", requires = "interface", value_parser = clap::value_parser!(u32).range(1..=256))]
     workers: Option<u32>,
-    /// Memory for frames that were not looked at yet, for each worker
-    #[arg(long, value_name = "SIZE", default_value = "32M", requires = "interface", value_parser = size)]
-    ring: u64,
+    /// Memory for frames as they come in, for each worker [twice its part of --memory; once with --xdp]
+    #[arg(long, value_name = "SIZE", requires = "interface", value_parser = size)]
+    ring: Option<u64>,
     /// Look at frames that are for others, too: on a mirror port
     #[arg(long, requires = "interface", conflicts_with = "xdp")]
     promiscuous: bool,

@@ -63,6 +63,9 @@ const BLOCK_BYTES: u32 = 1 << 20;
 const PATIENCE_MS: u32 = 4;
 /// Before each frame in its chunk.
 const XDP_HEADROOM: u32 = 256;
+/// What a ring has at least and at most, if nobody says otherwise.
+const RING_BYTES_MIN: u64 = 16 << 20;
+const RING_BYTES_MAX: u64 = 256 << 20;
 const XDP_RING_MIN: u32 = 1024;
 const XDP_RING_MAX: u32 = 1 << 16;
 const CHUNKS: [u32; 2] = [2048, 4096];
@@ -95,8 +98,8 @@ pub struct Options {
     /// How many workers; `None`: one for each CPU that we may use (`Packet`), for each receive queue
     /// (`Xdp`).
     pub workers: Option<u32>,
-    /// Memory for frames that no worker has looked at yet, for each, bytes.
-    pub ring_bytes: u64,
+    /// Memory of each worker's ring, bytes. `None`: so much that what waits need not be copied out of it.
+    pub ring_bytes: Option<u64>,
     /// Whether frames that are for others count, too.
     pub promiscuous: bool,
     /// The capture to write.
@@ -328,7 +331,7 @@ impl Crew<'_> {
         let frame_bytes = (self.interface.mtu + LINK_BYTES).next_multiple_of(FRAME_BYTES);
         // What a worker may hold at most is all; what it is given before it is refused, a burst more.
         let most = narrow(self.options.config.memory_bytes / u64::from(frame_bytes)) + 64;
-        let kept = self.blocks() as usize / 2;
+        let kept = self.blocks(count) as usize / 2;
         let mut team = Team::new("AF_PACKET");
         for (ring, cpu) in rings.into_iter().zip(cpus.into_iter().cycle()) {
             let mut worker = self.worker(&limits, &ledger, outputs())?;
@@ -340,15 +343,25 @@ impl Crew<'_> {
         Ok(team)
     }
 
-    /// Blocks of a packet ring.
-    fn blocks(&self) -> u32 {
+    /// Memory of each worker's ring: what is asked for, else its part of what may wait.
+    fn ring_bytes(&self, workers: u32) -> u64 {
+        let part = self.options.config.memory_bytes / u64::from(workers);
+        self.options.ring_bytes.unwrap_or(part.clamp(RING_BYTES_MIN, RING_BYTES_MAX))
+    }
+
+    /// Blocks of a packet ring. Half of them may be kept for what waits.
+    fn blocks(&self, workers: u32) -> u32 {
         let most = u64::from(u32::MAX / BLOCK_BYTES);
-        narrow((self.options.ring_bytes / u64::from(BLOCK_BYTES)).clamp(4, most))
+        let bytes = match self.options.ring_bytes {
+            Some(bytes) => bytes,
+            None => 2 * self.ring_bytes(workers),
+        };
+        narrow((bytes / u64::from(BLOCK_BYTES)).clamp(4, most))
     }
 
     /// A ring for each worker. Nothing is let in before all are there: or a frame might reach two.
     fn rings(&self, count: u32) -> Result<Vec<Ring>, Error> {
-        let (blocks, block_bytes) = (self.blocks(), BLOCK_BYTES);
+        let (blocks, block_bytes) = (self.blocks(count), BLOCK_BYTES);
         let shape = packet::Shape { blocks, block_bytes, patience_ms: PATIENCE_MS };
         let denied = |failure: Failure| match failure.errno {
             errno::EPERM | errno::EACCES => Error::Denied { failure, needs: "CAP_NET_RAW" },
@@ -382,7 +395,7 @@ impl Crew<'_> {
         let ledger = Ledger::of(&limits);
         let memory = self.options.config.memory_bytes / u64::from(chunk_bytes);
         // Half of what the rings may have is with the kernel, to be filled, and half was filled.
-        let ring = narrow(self.options.ring_bytes / u64::from(2 * chunk_bytes));
+        let ring = narrow(self.ring_bytes(queues) / u64::from(2 * chunk_bytes));
         let ring = 1 << ring.clamp(XDP_RING_MIN, XDP_RING_MAX).ilog2();
         // All that may wait, and both rings full: so there is always something for the kernel to fill.
         let chunks = narrow(memory).saturating_add(2 * ring);
