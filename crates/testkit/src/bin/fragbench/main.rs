@@ -1,21 +1,22 @@
 //! What putting fragments together costs: our engine and others on one trace in memory.
 //!
 //! Several engines may be named: each gets some passes in turn, and so on for some rounds, since the
-//! machine's speed drifts. For each, `NAME=ns,ns,…` is printed: nanoseconds per fragment, the median over
+//! machine's speed drifts. For each, `NAME=ns,ns,…` is printed: nanoseconds of CPU time per fragment, the median over
 //! the passes of each round. Before each pass all packets are written anew, which is not timed.
 
 mod handoff;
 mod ours;
+mod overload;
 mod peers;
 mod threads;
 mod trace;
 
 use std::path::PathBuf;
-use std::time::Instant;
 
 use anyhow::ensure;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use testkit::cpu;
 use threads::Way;
 use trace::{Case, Order, Trace};
 
@@ -35,6 +36,11 @@ enum What {
         /// Which, in turn
         #[arg(long = "engine", value_enum, required = true)]
         engines: Vec<Name>,
+    },
+    /// Our engine with more in flight than memory holds, in computed time
+    Overload {
+        #[command(flatten)]
+        load: overload::Load,
     },
     /// Writes the trace to a file
     Trace {
@@ -128,13 +134,14 @@ trait Engine {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().what {
         What::One { words, engines } => one(words, &engines),
+        What::Overload { load } => overload::run(load),
         What::Trace { words, to } => Trace::new(words.case(0))?.write(&to),
         What::Many { words, way, threads, copy } => many(words, &way, &threads, copy),
     }
 }
 
 fn one(words: Words, names: &[Name]) -> anyhow::Result<()> {
-    testkit::cpu::pin(0)?;
+    cpu::pin(0)?;
     let mut player = Player::new(Trace::new(words.case(0))?);
     let mut engines = Vec::new();
     for name in names {
@@ -169,9 +176,9 @@ impl Player {
         let mut times = Vec::with_capacity(passes);
         for _ in 0..passes.max(1) {
             self.trace.arrive(&self.copy);
-            let begin = Instant::now();
+            let begin = cpu::of_this_thread();
             let datagrams = engine.pass(&self.trace);
-            times.push(begin.elapsed());
+            times.push(cpu::of_this_thread() - begin);
             ensure!(datagrams == self.trace.datagrams, "datagrams were lost");
         }
         times.sort_unstable();

@@ -107,10 +107,25 @@ fn push_all(shard: &mut Shard<u32>, trace: &Trace, sink: &mut impl Sink<u32>) {
     let mut now = 0;
     for begin in (0..trace.len()).step_by(BURST) {
         let end = (begin + BURST).min(trace.len());
+        (end..(end + BURST).min(trace.len())).for_each(|slot| prefetch(trace.packet(slot)));
         burst.extend((begin..end).map(|slot| arrival(trace, slot)));
         now += 1000;
         shard.push_burst(&mut burst, now, sink);
     }
+}
+
+/// Has the header of a packet brought near, without a wait for it. Every program that takes packets from a
+/// ring does so with the next ones; DPDK's does.
+#[inline]
+fn prefetch(packet: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address whatever changes nothing that a program can see.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(packet.as_ptr().cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = packet;
 }
 
 /// Zero copy.
