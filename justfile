@@ -13,7 +13,7 @@ test *args:
 
 # every interleaving of the lock-free parts, in small cases
 loom:
-    RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 CARGO_TARGET_DIR=target/loom cargo test -p shunt-sys -p shunt-local --lib --release
+    RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 CARGO_TARGET_DIR=target/loom cargo test -p shunt-sys -p shunt-local -p shunt-frag --lib --release
 
 # needs cargo-fuzz and a nightly compiler
 fuzz target seconds="60":

@@ -441,7 +441,7 @@ impl<B> Node<B> {
     }
 
     /// What it takes of memory beside buffers and blocks, bytes.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn true_cost(&self) -> u32 {
         let more = self.shelf.bytes() + self.head.far.capacity();
         self.cost() + u32::try_from(more).unwrap_or(u32::MAX)
@@ -552,5 +552,5 @@ impl<B> Node<B> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

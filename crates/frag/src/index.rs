@@ -162,7 +162,7 @@ impl Index {
     }
 
     /// Records in it.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn len(&self) -> usize {
         self.now.used + self.old.as_ref().map_or(0, |old| old.table.used)
     }
@@ -278,5 +278,5 @@ impl Index {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -155,5 +155,5 @@ fn sip_round(v: &mut [u64; 4]) {
     v[2] = v[2].rotate_left(32);
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -84,13 +84,13 @@ impl Ledger {
     }
 
     /// What may be promised in all.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn promises_limit(&self) -> u64 {
         self.limit * OVERCOMMIT.0 / OVERCOMMIT.1
     }
 
     /// What may be promised further.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn promises_left(&self) -> u64 {
         self.promises.left.load(Ordering::Relaxed)
     }

@@ -116,7 +116,7 @@ impl<B> Shelf<B> {
     }
 
     /// Memory that it takes.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(crate) fn bytes(&self) -> usize {
         self.0.capacity() * size_of::<Whole<B>>()
     }
@@ -197,5 +197,5 @@ impl<B> Shelf<B> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

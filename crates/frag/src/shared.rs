@@ -156,3 +156,6 @@ impl Core {
         self.counters.fragments(reason)
     }
 }
+
+#[cfg(all(test, loom))]
+mod models;

@@ -835,5 +835,5 @@ struct Room {
     keep: u32,
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

@@ -332,5 +332,5 @@ fn checksum(mut sum: u32) -> u16 {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;

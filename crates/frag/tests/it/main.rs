@@ -6,5 +6,6 @@ mod host;
 mod memory;
 mod ops;
 mod overload;
+mod packets;
 mod random;
 mod times;

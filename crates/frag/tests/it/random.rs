@@ -3,10 +3,10 @@
 use frag::{Config, Reason};
 use proptest::prelude::*;
 use testkit::fragments::random::{overlap, with_duplicates};
-use testkit::fragments::{Family, ORDERS, Packet, Random, cut, cut_unevenly};
+use testkit::fragments::{Family, ORDERS, Packet, Random, cases, cut, cut_unevenly};
 
 use crate::host::Host;
-use crate::ops;
+use crate::{ops, packets};
 
 proptest! {
     #![proptest_config(ProptestConfig {
@@ -18,6 +18,44 @@ proptest! {
     #[test]
     fn any_sequence_of_calls_keeps_the_promises(bytes in proptest::collection::vec(any::<u8>(), 1..700)) {
         ops::run(&bytes);
+    }
+}
+
+/// Packets of the named cases with some bytes changed, each behind its length.
+fn spoilt() -> impl Strategy<Value = Vec<u8>> {
+    let short = |f: &Packet| f.payload.len() < 60;
+    let all: Vec<Vec<u8>> = cases()
+        .iter()
+        .flat_map(|case| &case.fragments)
+        .filter(|f| short(f))
+        .map(Packet::emit)
+        .collect();
+    let some = proptest::collection::vec(proptest::sample::select(all), 1..12);
+    let changes = proptest::collection::vec((any::<u16>(), any::<u8>()), 0..4);
+    (any::<u8>(), some, changes).prop_map(|(how, some, changes)| {
+        let mut bytes = vec![how];
+        for packet in some {
+            bytes.push(u8::try_from(packet.len()).unwrap_or(u8::MAX));
+            bytes.extend(packet);
+        }
+        for (at, byte) in changes {
+            let at = usize::from(at) % bytes.len();
+            bytes[at] = byte;
+        }
+        bytes
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 3000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn packets_of_any_bytes_do_no_harm(bytes in spoilt()) {
+        packets::run(&bytes);
     }
 }
 

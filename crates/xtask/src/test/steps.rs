@@ -142,9 +142,10 @@ fn tests(target: &std::path::Path, quick: bool) -> Command {
 }
 
 fn loom(target: &std::path::Path) -> Command {
-    let mut command =
-        cargo(&["test", "-p", "shunt-sys", "-p", "shunt-local", "--lib", "--release"]);
+    let packages = ["-p", "shunt-sys", "-p", "shunt-local", "-p", "shunt-frag"];
+    let mut command = cargo(&["test", "--lib", "--release"]);
     command
+        .args(packages)
         .env("RUSTFLAGS", "--cfg loom")
         .env("LOOM_MAX_PREEMPTIONS", "3")
         // Its own directory: other flags would rebuild everything, each time.
