@@ -23,6 +23,8 @@ pub(super) struct Manifest {
 pub(super) struct Dependency {
     pub(super) name: String,
     pub(super) from_workspace: bool,
+    /// Under `[dev-dependencies]`.
+    pub(super) for_tests: bool,
 }
 
 impl Dependency {
@@ -52,18 +54,20 @@ impl Manifest {
 }
 
 fn parse_dependencies(manifest: &str) -> Vec<Dependency> {
-    let mut inside = false;
+    let (mut inside, mut for_tests) = (false, false);
     let mut found = Vec::new();
     for line in manifest.lines().map(str::trim) {
         if line.starts_with('[') {
             inside = line.ends_with("dependencies]");
+            for_tests = line.ends_with("dev-dependencies]");
         } else if let Some((key, value)) = line.split_once('=').filter(|_| inside) {
             let name = key.trim().trim_end_matches(".workspace").to_owned();
             let from_workspace = line.contains("workspace = true") || key.contains(".workspace");
             // An alias does not hide what is used.
             let package =
                 value.split("package = \"").nth(1).and_then(|rest| rest.split('"').next());
-            found.push(Dependency { name: package.map_or(name, str::to_owned), from_workspace });
+            let name = package.map_or(name, str::to_owned);
+            found.push(Dependency { name, from_workspace, for_tests });
         }
     }
     found
@@ -113,11 +117,19 @@ clap = { workspace = true, features = [\"derive\"] }
 other = { package = \"shunt-engine\", path = \"../engine\" }
 [target.'cfg(loom)'.dependencies]
 loom = \"0.7\"
+[dev-dependencies]
+testkit.workspace = true
 [features]
 fast = []
 ";
-    let found: Vec<_> =
-        parse_dependencies(manifest).into_iter().map(|d| (d.name, d.from_workspace)).collect();
-    let expected = [("sys", true), ("clap", true), ("shunt-engine", false), ("loom", false)];
-    assert_eq!(found, expected.map(|(name, from)| (name.to_owned(), from)));
+    let found =
+        parse_dependencies(manifest).into_iter().map(|d| (d.name, d.from_workspace, d.for_tests));
+    let expected = [
+        ("sys", true, false),
+        ("clap", true, false),
+        ("shunt-engine", false, false),
+        ("loom", false, false),
+        ("testkit", true, true),
+    ];
+    assert!(found.eq(expected.map(|(name, from, tests)| (name.to_owned(), from, tests))));
 }
