@@ -46,7 +46,8 @@ pub(crate) struct DefragArguments {
 /// How fragments are put together.
 #[derive(Args, Debug)]
 pub(crate) struct Rules {
-    /// Also put together what is fragmented inside of GRE, VXLAN, GTP-U and IP-in-IP tunnels, up to 4 deep
+    /// Also put together what is fragmented inside of tunnels, up to 4 deep: GRE, IP in IP, VXLAN (UDP port
+    /// 4789), GTP-U (UDP port 2152)
     #[arg(long, conflicts_with = "interface")]
     tunnels: bool,
     /// Write fragments that make no datagram as they came, instead of dropping them
