@@ -56,10 +56,10 @@ pub struct Options {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The input cannot be opened.
-    #[error("{path}: {1}", path = .0.display())]
+    #[error("{path}", path = .0.display())]
     Open(PathBuf, #[source] io::Error),
     /// The output cannot be made.
-    #[error("cannot write {path}: {1}", path = .0.display())]
+    #[error("cannot write {path}", path = .0.display())]
     Create(PathBuf, #[source] io::Error),
     /// Input and output are one file.
     #[error("{path} is the input as well: name another file for the output", path = .0.display())]
@@ -85,13 +85,13 @@ pub enum Error {
     #[error("damaged {0}")]
     Damaged(Damage),
     /// The system does not take what we write.
-    #[error("cannot write: {0}")]
+    #[error("cannot write")]
     Write(#[source] io::Error),
     /// A setting that cannot be.
     #[error(transparent)]
     Config(#[from] BadConfig),
     /// No secret for hashing.
-    #[error("no random bytes from /dev/urandom: {0}")]
+    #[error("no random bytes from /dev/urandom")]
     Random(#[source] io::Error),
 }
 

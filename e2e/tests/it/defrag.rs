@@ -398,6 +398,10 @@ fn mistakes_are_told_and_change_nothing() {
         (vec!["--policy=vms".into(), path(&input), path(&out)], "possible values"),
         (vec!["--memory=1K".into(), path(&input), path(&out)], "at least 64K"),
         (vec![path(&input)], "required"),
+        (
+            vec![path(&input), "/dev/full".into()],
+            "cannot write: No space left on device (os error 28)\n",
+        ),
     ] {
         let got = defrag(&arguments);
         let said = String::from_utf8(got.stderr).unwrap();
