@@ -5,6 +5,7 @@ use std::io::Cursor;
 use proptest::prelude::*;
 
 use super::file::tests::{Capture, packets_of};
+use super::reassembly::Clock;
 use super::*;
 
 /// Packets as senders make them.

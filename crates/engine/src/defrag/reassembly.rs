@@ -1,0 +1,356 @@
+//! Frames with fragments, kept until their datagrams are complete; all others pass.
+
+use std::sync::Arc;
+
+use frag::wire::{self, Fragment};
+use frag::{Arrival, Config, Datagram, HashKey, Key, Ledger, Reason, Released, Shard, Sink, Slice};
+
+use super::file::{Packet, Time};
+use super::link::{Link, Place};
+use super::report::Report;
+use super::wrap::{TooLong, refit};
+use super::{Error, Options, Outlet, TUNNELS_MAX, secret, tunnel};
+
+/// What a fragment costs beside its bytes.
+const FRAME_COST: usize = 160;
+/// Time that goes back by more than this was set anew; by less, packets were not in order.
+const SET_ANEW_NS: u64 = 120_000_000_000;
+
+/// Nanoseconds that have passed, by timestamps that may go back.
+#[derive(Debug, Default)]
+pub(super) struct Clock {
+    latest: Option<u64>,
+    passed: u64,
+}
+
+impl Clock {
+    pub(super) fn at(&mut self, ns: u64) -> u64 {
+        let latest = *self.latest.get_or_insert(ns);
+        self.passed = self.passed.saturating_add(ns.saturating_sub(latest));
+        if ns > latest || latest - ns > SET_ANEW_NS {
+            self.latest = Some(ns);
+        }
+        self.passed
+    }
+}
+
+/// A frame with a fragment in it, kept until its datagram is complete.
+#[derive(Debug)]
+struct Frame {
+    bytes: Arc<[u8]>,
+    options: Box<[u8]>,
+    place: Place,
+    interface: u32,
+    time: Time,
+    original_len: u32,
+    /// Frames that were kept before it.
+    arrived: u64,
+}
+
+impl Frame {
+    fn ip(&self) -> &[u8] {
+        &self.bytes[self.place.at..]
+    }
+
+    fn packet(&self) -> Packet<'_> {
+        Packet {
+            interface: self.interface,
+            time: self.time,
+            original_len: self.original_len,
+            bytes: &self.bytes,
+            options: &self.options,
+            block: None,
+        }
+    }
+}
+
+/// What a frame has for us.
+enum Found {
+    /// Nothing to put together.
+    Nothing,
+    /// A fragment, innermost of what could be opened.
+    Fragment(Fragment, Place),
+    /// An IP header that makes no sense.
+    Wrong(Reason),
+}
+
+/// Puts fragments of packets together, wherever the packets come from.
+#[derive(Debug)]
+pub struct Defragmenter {
+    shard: Shard<Frame>,
+    collected: Collected,
+    /// Names networks by numbers that cannot be aimed at.
+    scopes: HashKey,
+    tunnels: usize,
+    keep: bool,
+    clock: Clock,
+    kept: u64,
+    report: Report,
+}
+
+impl Defragmenter {
+    /// An empty one.
+    ///
+    /// # Errors
+    ///
+    /// When a setting cannot be, or there are no random bytes.
+    pub fn new(options: &Options) -> Result<Self, Error> {
+        // Frames are kept in memory of their own size: to copy them once more would save nothing, and
+        // the link's header would be lost.
+        let limits = Config { copy_below: 0, shards: 1, ..options.config.clone() }.limits()?;
+        let secret = HashKey::new(secret().map_err(Error::Random)?);
+        Ok(Self {
+            scopes: secret.successor(),
+            shard: Shard::new(&limits, &Ledger::of(&limits), secret),
+            collected: Collected { keep: options.keep_incomplete, ..Collected::default() },
+            tunnels: if options.tunnels { TUNNELS_MAX } else { 0 },
+            keep: options.keep_incomplete,
+            clock: Clock::default(),
+            kept: 0,
+            report: Report::default(),
+        })
+    }
+
+    /// Takes in a packet that was seen on a link of this type.
+    ///
+    /// # Errors
+    ///
+    /// Those of the outlet.
+    pub fn push(
+        &mut self,
+        packet: &Packet<'_>,
+        link: u32,
+        out: &mut impl Outlet,
+    ) -> Result<(), Error> {
+        self.report.packets += 1;
+        self.report.cut += u64::from(packet.bytes.len() < packet.original_len as usize);
+        let now = self.clock.at(packet.time.ns);
+        let Some(link) = Link::of(link) else {
+            self.unknown(link);
+            return self.write(packet, out);
+        };
+        match self.find(link, packet.interface, packet.bytes) {
+            Found::Nothing => self.write(packet, out),
+            Found::Wrong(reason) => self.wrong(reason, packet, out),
+            Found::Fragment(fragment, place) => {
+                let frame = self.frame(packet, packet.bytes.into(), place);
+                self.add(fragment, frame, link, now, out)
+            }
+        }
+    }
+
+    fn unknown(&mut self, link: u32) {
+        self.report.unknown_link += 1;
+        if !self.report.unknown_links.contains(&link) {
+            self.report.unknown_links.push(link);
+        }
+    }
+
+    /// The fragment in a frame, perhaps in tunnels.
+    fn find(&self, link: Link, interface: u32, bytes: &[u8]) -> Found {
+        let Some(mut place) = link.locate(bytes) else { return Found::Nothing };
+        place.scope = self.scope([u64::from(interface), place.scope], 0, &[]);
+        for depth in 0.. {
+            let end = match wire::parse(&bytes[place.at..], place.scope) {
+                Ok(wire::Packet::Whole(len)) => place.at + len,
+                Ok(wire::Packet::Fragment(fragment)) => return Found::Fragment(fragment, place),
+                Err(reason) => return Found::Wrong(reason),
+            };
+            let outer = &bytes[..end];
+            let inner = if depth < self.tunnels { tunnel::open(outer, place.at) } else { None };
+            let Some(mut inner) = inner else { break };
+            inner.scope = self.scope([inner.scope, 0], place.scope, &outer[place.at..]);
+            place.wraps.append(&mut inner.wraps);
+            place = Place { wraps: place.wraps, ..inner };
+        }
+        Found::Nothing
+    }
+
+    /// A number for a network: by words that name it, the network around it, and the addresses of the
+    /// packet that it is tunnelled in.
+    fn scope(&self, words: [u64; 2], around: u64, outer: &[u8]) -> u64 {
+        let addresses = match outer.first().map(|b| b >> 4) {
+            Some(4) => &outer[12..20],
+            Some(_) => &outer[8..40],
+            None => &[],
+        };
+        let mut hash = self.scopes.hash(&Key { src: words, dst: [around, 0], id: 0, scope: 0 });
+        for word in addresses.as_chunks::<8>().0 {
+            hash = self.scopes.hash_word(hash ^ u64::from_be_bytes(*word));
+        }
+        hash
+    }
+
+    /// A packet whose headers cannot be. Those of fragments are dropped, for no host would take them; the
+    /// rest may make sense to somebody else.
+    fn wrong(
+        &mut self,
+        reason: Reason,
+        packet: &Packet<'_>,
+        out: &mut impl Outlet,
+    ) -> Result<(), Error> {
+        if matches!(reason, Reason::Truncated | Reason::BadHeader) {
+            let cut = packet.bytes.len() < packet.original_len as usize;
+            self.report.malformed += u64::from(!cut);
+            return self.write(packet, out);
+        }
+        self.report.frag.fragments += 1;
+        self.report.frag.fragments_dropped[reason as usize] += 1;
+        if self.keep {
+            self.report.kept += 1;
+            self.write(packet, out)?;
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self, packet: &Packet<'_>, bytes: Arc<[u8]>, place: Place) -> Frame {
+        self.kept += 1;
+        Frame {
+            bytes,
+            options: packet.options.into(),
+            place,
+            interface: packet.interface,
+            time: packet.time,
+            original_len: packet.original_len,
+            arrived: self.kept,
+        }
+    }
+
+    /// Adds a fragment; what that completes may itself be one, of the tunnel's payload.
+    fn add(
+        &mut self,
+        mut fragment: Fragment,
+        mut frame: Frame,
+        link: Link,
+        now: u64,
+        out: &mut impl Outlet,
+    ) -> Result<(), Error> {
+        let (interface, time) = (frame.interface, frame.time);
+        // A packet may be in fragments at each depth, once; more is somebody's idea of a joke.
+        for deeper in (0..=self.tunnels).rev() {
+            let Some(whole) = self.complete(&fragment, frame, now, out)? else { return Ok(()) };
+            let original_len = u32::try_from(whole.len()).unwrap_or(u32::MAX);
+            let bytes = &whole[..];
+            let packet = Packet { interface, time, original_len, bytes, options: &[], block: None };
+            let found =
+                if deeper == 0 { Found::Nothing } else { self.find(link, interface, bytes) };
+            match found {
+                Found::Fragment(inner, place) => {
+                    frame = self.frame(&packet, bytes.into(), place);
+                    fragment = inner;
+                }
+                Found::Nothing => return self.write(&packet, out),
+                Found::Wrong(reason) => return self.wrong(reason, &packet, out),
+            }
+        }
+        Ok(())
+    }
+
+    /// Hands a fragment to the shard; the frame of its datagram, if that is complete now.
+    fn complete(
+        &mut self,
+        fragment: &Fragment,
+        frame: Frame,
+        now: u64,
+        out: &mut impl Outlet,
+    ) -> Result<Option<Vec<u8>>, Error> {
+        let bytes = Arc::clone(&frame.bytes);
+        let packet = &bytes[frame.place.at..];
+        let cost = u32::try_from(bytes.len() + FRAME_COST).unwrap_or(u32::MAX);
+        let arrival = Arrival { packet, buffer: frame, cost, scope: 0 };
+        self.shard.push_fragment(fragment, arrival, now, &mut self.collected);
+        self.write_kept(out)?;
+        Ok(self.collected.whole.take())
+    }
+
+    /// Writes frames that make no datagram, in the order in which they came.
+    fn write_kept(&mut self, out: &mut impl Outlet) -> Result<(), Error> {
+        let mut frames = std::mem::take(&mut self.collected.frames);
+        frames.sort_unstable_by_key(|frame| frame.arrived);
+        for frame in frames.drain(..) {
+            self.report.kept += 1;
+            self.write(&frame.packet(), out)?;
+        }
+        self.collected.frames = frames;
+        Ok(())
+    }
+
+    fn write(&mut self, packet: &Packet<'_>, out: &mut impl Outlet) -> Result<(), Error> {
+        self.report.written += 1;
+        out.packet(packet)
+    }
+
+    /// Gives up what is not complete.
+    ///
+    /// # Errors
+    ///
+    /// Those of the outlet.
+    pub fn flush(&mut self, out: &mut impl Outlet) -> Result<(), Error> {
+        self.report.incomplete += u64::from(self.shard.gauges().datagrams);
+        self.shard.clear(self.clock.passed, &mut self.collected);
+        self.write_kept(out)
+    }
+
+    /// Gives up what is not complete and says what was done.
+    ///
+    /// # Errors
+    ///
+    /// Those of the outlet.
+    pub fn finish(&mut self, out: &mut impl Outlet) -> Result<Report, Error> {
+        self.flush(out)?;
+        let mut report = std::mem::take(&mut self.report);
+        report.frag.add(self.shard.counters());
+        report.too_long = self.collected.too_long;
+        Ok(report)
+    }
+}
+
+/// What a shard says during one call.
+#[derive(Debug, Default)]
+struct Collected {
+    keep: bool,
+    whole: Option<Vec<u8>>,
+    /// Frames to be written as they came.
+    frames: Vec<Frame>,
+    /// The datagram whose frames come back now did not fit.
+    spill: bool,
+    too_long: u64,
+}
+
+impl Sink<Frame> for Collected {
+    /// Never called: only fragments are handed in.
+    fn whole(&mut self, _: Frame, _: usize) {}
+
+    fn datagram(&mut self, datagram: &Datagram<'_, Frame>) {
+        let whole = assemble(datagram);
+        self.spill = whole.is_err();
+        self.too_long += if self.spill { u64::from(datagram.fragments()) } else { 0 };
+        self.whole = whole.ok();
+    }
+
+    fn release(&mut self, frame: Frame, why: Released) {
+        let wanted = match why {
+            Released::Delivered => self.spill,
+            Released::Dropped(reason) => self.keep && reason != Reason::Duplicate,
+            Released::Copied => false,
+        };
+        if wanted {
+            self.frames.push(frame);
+        }
+    }
+}
+
+/// The frame of a whole datagram: headers of its first fragment's frame, and the datagram.
+fn assemble(datagram: &Datagram<'_, Frame>) -> Result<Vec<u8>, TooLong> {
+    let first = datagram.slices().find_map(|slice| match slice {
+        Slice::Held { buffer, .. } => Some(buffer),
+        Slice::Copied(_) => None,
+    });
+    let first = first.ok_or(TooLong)?;
+    let at = first.place.at;
+    let mut bytes = vec![0; at + datagram.packet_len()];
+    bytes[..at].copy_from_slice(&first.bytes[..at]);
+    datagram.write_to(&mut bytes[at..], |frame: &Frame| frame.ip()).map_err(|_| TooLong)?;
+    refit(&mut bytes, &first.place.wraps)?;
+    Ok(bytes)
+}
