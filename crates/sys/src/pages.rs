@@ -1,4 +1,4 @@
-//! Much memory of our own, taken from the system when it is first touched.
+//! Much memory of our own.
 
 use std::ops::{Deref, DerefMut};
 
@@ -17,14 +17,16 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// So many bytes; not 0.
+    /// So many bytes; not 0. The first `ready` of them are taken from the system now, so that no later
+    /// write has to wait until it has found some; the others when they are first written.
     ///
     /// # Errors
     ///
     /// `ENOMEM` if there is no room in our address space.
-    pub fn new(len: usize) -> Result<Self, Failure> {
+    pub fn new(len: usize, ready: usize) -> Result<Self, Failure> {
         let start = call::mmap_private(len).map_err(Failure::at("take memory"))?;
         call::prefer_large_pages(start, len);
+        call::populate(start, ready.min(len).next_multiple_of(4096));
         Ok(Self { start, len })
     }
 }
@@ -58,7 +60,7 @@ mod tests {
 
     #[test]
     fn bytes_are_zero_and_stay() {
-        let mut pages = Pages::new(5 << 20).unwrap();
+        let mut pages = Pages::new(5 << 20, 1 << 20).unwrap();
         assert!(pages.len() == 5 << 20 && pages[4 << 20] == 0);
         pages[(5 << 20) - 1] = 7;
         assert_eq!(pages.iter().map(|b| u32::from(*b)).sum::<u32>(), 7);

@@ -332,11 +332,12 @@ impl Crew<'_> {
         // What a worker may hold at most is all; what it is given before it is refused, a burst more.
         let most = narrow(self.options.config.memory_bytes / u64::from(frame_bytes)) + 64;
         let kept = self.blocks(count) as usize / 2;
+        let part = narrow(self.options.config.memory_bytes / u64::from(count)) as usize;
         let mut team = Team::new("AF_PACKET");
         for (ring, cpu) in rings.into_iter().zip(cpus.into_iter().cycle()) {
             let mut worker = self.worker(&limits, &ledger, outputs())?;
             worker.cpu = Some(cpu);
-            let pool = Pool::new(frame_bytes as usize, most, kept).map_err(Error::System)?;
+            let pool = Pool::new(frame_bytes as usize, most, part, kept).map_err(Error::System)?;
             let told = Arc::clone(&worker.told);
             team.start(told, self.done, move || worker::packets(worker, ring, pool))?;
         }

@@ -60,10 +60,16 @@ pub(super) struct Pool<T> {
 }
 
 impl<T: AsRef<[u8]>> Pool<T> {
-    /// At most `most` frames of `frame_bytes`, and as many blocks kept as `kept_most`.
-    pub(super) fn new(frame_bytes: usize, most: u32, kept_most: usize) -> Result<Self, Failure> {
+    /// At most `most` frames of `frame_bytes`, for `ready` bytes of which there is memory from the
+    /// beginning; and as many blocks kept as `kept_most`.
+    pub(super) fn new(
+        frame_bytes: usize,
+        most: u32,
+        ready: usize,
+        kept_most: usize,
+    ) -> Result<Self, Failure> {
         Ok(Self {
-            memory: Pages::new(frame_bytes * most as usize)?,
+            memory: Pages::new(frame_bytes * most as usize, ready)?,
             frame_bytes,
             places: Vec::new(),
             free: Vec::new(),
@@ -186,7 +192,7 @@ mod tests {
 
     #[test]
     fn only_what_waits_is_copied() {
-        let mut pool = Pool::new(16, 4, 0).unwrap();
+        let mut pool = Pool::new(16, 4, 0, 0).unwrap();
         let block = b"onetwothreefour!".to_vec();
         let one = pool.take(0, 3).unwrap();
         let two = pool.take(3, 3).unwrap();
@@ -205,7 +211,7 @@ mod tests {
 
     #[test]
     fn blocks_are_kept_while_something_waits_in_them() {
-        let mut pool = Pool::new(16, 8, 2).unwrap();
+        let mut pool = Pool::new(16, 8, 0, 2).unwrap();
         let slots: Vec<_> = (0..4u8)
             .map(|n| {
                 let slot = pool.take(0, 2).unwrap();
@@ -227,7 +233,7 @@ mod tests {
 
     #[test]
     fn frames_end_and_come_back() {
-        let mut pool = Pool::new(4096, 3, 1).unwrap();
+        let mut pool = Pool::new(4096, 3, 4096, 1).unwrap();
         let slots: Vec<_> = (0..3).map(|_| pool.take(0, 1).unwrap()).collect();
         assert_eq!(pool.take(0, 1), None);
         assert_eq!(pool.close(b"x".to_vec()), 0);
