@@ -5,6 +5,7 @@
 //! the passes of each round. Before each pass all packets are written anew, which is not timed.
 
 mod handoff;
+mod kernel;
 mod ours;
 mod overload;
 mod peers;
@@ -39,6 +40,16 @@ enum What {
     },
     /// Our engine with more in flight than memory holds, in computed time
     Overload {
+        #[command(flatten)]
+        load: overload::Load,
+    },
+    /// Linux's own reassembly, by subtraction (as root)
+    Kernel {
+        #[command(flatten)]
+        words: Words,
+    },
+    /// Linux, as `overload` (as root)
+    KernelOverload {
         #[command(flatten)]
         load: overload::Load,
     },
@@ -135,6 +146,8 @@ fn main() -> anyhow::Result<()> {
     match Cli::parse().what {
         What::One { words, engines } => one(words, &engines),
         What::Overload { load } => overload::run(load),
+        What::Kernel { words } => kernel::cost(words),
+        What::KernelOverload { load } => kernel::overload(load),
         What::Trace { words, to } => Trace::new(words.case(0))?.write(&to),
         What::Many { words, way, threads, copy } => many(words, &way, &threads, copy),
     }

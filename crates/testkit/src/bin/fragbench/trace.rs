@@ -145,6 +145,11 @@ impl Trace {
         payload == right
     }
 
+    /// The packet in a slot, to be changed.
+    pub(crate) fn packet_mut(&mut self, slot: usize) -> &mut [u8] {
+        &mut self.slots[slot * SLOT..][..usize::from(self.lens[slot])]
+    }
+
     /// Writes all packets anew, as a driver would: to every engine they are as far away as to the next.
     pub(crate) fn arrive(&mut self, copy: &[u8]) {
         for (slot, len) in self.lens.iter().enumerate() {
