@@ -71,7 +71,7 @@ impl Line {
             Outcome::Measured { pairs, floor } => {
                 let (peer, ours) = (short(pairs.peer), short(pairs.ours));
                 let spread = format!("{}..{}", short(pairs.ratio_min), short(pairs.ratio_max));
-                let floor = floor.map_or("-".into(), |floor| format!("{floor}"));
+                let floor = floor.map_or("-".into(), floor_text);
                 let verdict = if self.passes() { "" } else { "  BELOW" };
                 format!(
                     "{name:58} {peer:>8} {ours:>8} {:8} {:>7}x {spread:>14} {floor:>6}{verdict}",
@@ -85,6 +85,12 @@ impl Line {
     }
 }
 
+/// As it was set, if that was short.
+fn floor_text(floor: f64) -> String {
+    let plain = format!("{floor}");
+    if plain.len() > 6 { format!("{floor:.3}") } else { plain }
+}
+
 /// The head of the table.
 pub(crate) fn head() -> String {
     format!(
@@ -96,6 +102,7 @@ pub(crate) fn head() -> String {
 /// Enough digits for a person.
 pub(crate) fn short(figure: f64) -> String {
     match figure.abs() {
+        size if size.is_infinite() => "inf".into(),
         size if size >= 999_500.0 => format!("{:.2}M", figure / 1e6),
         size if size >= 9_999.5 => format!("{:.1}k", figure / 1e3),
         size if size >= 99.95 => format!("{figure:.0}"),

@@ -168,13 +168,13 @@ fn pass(injector: &mut Injector, trace: &mut Trace, accepted: bool) -> anyhow::R
     let ids = u16::try_from(trace.datagrams / trace.case.flows)?;
     (0..trace.len()).for_each(|slot| renumber(trace.packet_mut(slot), ids));
     let before = put_together()?;
-    let begin = Instant::now();
+    let begin = testkit::cpu::of_this_thread();
     for slots in (0..trace.len()).step_by(CALL) {
         let packets: Vec<&[u8]> =
             (slots..(slots + CALL).min(trace.len())).map(|slot| trace.packet(slot)).collect();
         injector.send(&packets)?;
     }
-    let time = begin.elapsed();
+    let time = testkit::cpu::of_this_thread() - begin;
     let came = put_together()? - before;
     let want = if accepted { trace.datagrams as u64 } else { 0 };
     // The last packets may still be on their way.
