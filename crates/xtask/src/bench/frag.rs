@@ -31,11 +31,14 @@ fragments a second in computed time; memory would hold 4 MiB / all of it at best
 /// Longer than any of them takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// Gives the rows of a job.
+type Measurement = Box<dyn Fn(&Bench) -> Vec<Line>>;
+
 /// Something to measure: a name for people and `--only`, and what gives its rows.
 pub(crate) struct Job {
     name: String,
     quick: bool,
-    run: Box<dyn Fn(&Bench) -> Vec<Line>>,
+    run: Measurement,
 }
 
 impl Job {

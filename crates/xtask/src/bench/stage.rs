@@ -17,16 +17,8 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 
 /// The library and the programs that a measurement of programs on this host runs, as cargo names them.
-const LOCAL: &[&str] = &[
-    "libshunt_preload.so",
-    "shunt",
-    "pingpong",
-    "cacheline",
-    "httpd",
-    "httpload",
-    "bulk",
-    "idle",
-];
+const LOCAL: &[&str] =
+    &["libshunt_preload.so", "shunt", "pingpong", "cacheline", "httpd", "httpload", "bulk", "idle"];
 
 /// How long a child may take to end when it is asked to.
 const GRACE: Duration = Duration::from_secs(3);

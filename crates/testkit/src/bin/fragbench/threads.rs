@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
-use frag::wire::{self, Packet};
+use frag::wire::{self, Fragment, Packet};
 use frag::{
     Arrival, Config, Datagram, HashKey, Ledger, Limits, Released, Shard, Shared, Sink, Steering,
 };
@@ -16,7 +16,7 @@ use crate::Words;
 use crate::handoff::{BATCH, Descriptor, Lane};
 use crate::ours::{BURST, Gather, arrival, limits};
 use crate::peers::Naive;
-use crate::trace::{Random, SLOT, Trace};
+use crate::trace::{Random, Trace};
 
 /// How threads share the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -261,14 +261,21 @@ impl Yard {
 
     fn sprayed(&self, me: usize, trace: &Trace, shard: &mut Shard<u32>, taker: &mut Taker<'_>) {
         let threads = self.lanes.len();
-        let mut post =
-            Post { yard: self, me, trace, shard, taker, inbox: Vec::with_capacity(BATCH) };
+        let mut post = Post {
+            yard: self,
+            me,
+            trace,
+            shard,
+            taker,
+            inbox: Vec::with_capacity(BATCH),
+            mine: Vec::with_capacity(2 * BATCH),
+        };
         let mut out: Vec<Vec<Descriptor>> =
             (0..threads).map(|_| Vec::with_capacity(BATCH)).collect();
         for pass in 0..self.passes {
             for slots in self.shares[me].chunks(BURST) {
                 self.keep_step(me, pass, slots[0], || post.collect());
-                slots.iter().for_each(|slot| post.sort(*slot, pass, &mut out));
+                post.sort(slots, pass, &mut out);
                 post.collect();
             }
         }
@@ -290,22 +297,33 @@ struct Post<'y, 't> {
     trace: &'y Trace,
     shard: &'y mut Shard<u32>,
     taker: &'y mut Taker<'t>,
+    /// What others have sent, and its packets or our own, to be pushed.
     inbox: Vec<Descriptor>,
+    mine: Vec<(Fragment, Arrival<'y, u32>)>,
 }
 
-impl Post<'_, '_> {
-    /// Takes in a packet, or puts it to those for its owner.
-    fn sort(&mut self, slot: u32, pass: u64, out: &mut [Vec<Descriptor>]) {
-        let arrival = Yard::arrival(self.trace, slot, pass);
-        let Ok(Packet::Fragment(fragment)) = wire::parse(arrival.packet, pass) else { return };
-        let owner = self.yard.steering.shard(&fragment.key) as usize;
-        if owner == self.me {
-            return self.shard.push_fragment(&fragment, arrival, 0, self.taker);
+impl<'y> Post<'y, '_> {
+    /// Takes in packets, or puts them to those for their owners.
+    fn sort(&mut self, slots: &[u32], pass: u64, out: &mut [Vec<Descriptor>]) {
+        let trace = self.trace;
+        let headers = slots.iter().map(|slot| trace.packet(*slot as usize)[0]);
+        std::hint::black_box(headers.fold(0, |all, byte| all ^ byte));
+        for slot in slots {
+            let arrival = Yard::arrival(trace, *slot, pass);
+            let Ok(Packet::Fragment(fragment)) = wire::parse(arrival.packet, pass) else {
+                continue;
+            };
+            let owner = self.yard.steering.shard(&fragment.key) as usize;
+            if owner == self.me {
+                self.mine.push((fragment, arrival));
+                continue;
+            }
+            out[owner].push(Descriptor { fragment, slot: *slot });
+            if out[owner].len() == BATCH {
+                self.send(owner, &mut out[owner]);
+            }
         }
-        out[owner].push(Descriptor { fragment, slot });
-        if out[owner].len() == BATCH {
-            self.send(owner, &mut out[owner]);
-        }
+        self.shard.push_fragments(&mut self.mine, 0, self.taker);
     }
 
     fn send(&mut self, to: usize, batch: &mut Vec<Descriptor>) {
@@ -314,24 +332,16 @@ impl Post<'_, '_> {
         }
     }
 
-    /// Loads the headers that the table will read, all at once: they are in another core's cache.
-    fn fetch(&self) {
-        let first = self.inbox.iter().filter(|descriptor| descriptor.fragment.offset == 0);
-        let sum =
-            first.fold(0, |sum, descriptor| sum ^ self.trace.packet(descriptor.slot as usize)[0]);
-        std::hint::black_box(sum);
-    }
-
     /// Takes in what others have sent.
     fn collect(&mut self) {
         for from in (0..self.yard.lanes.len()).filter(|from| *from != self.me) {
             while self.yard.lanes[from][self.me].receive(&mut self.inbox) {
-                self.fetch();
-                for Descriptor { fragment, slot } in self.inbox.drain(..) {
-                    let packet = self.trace.packet(slot as usize);
-                    let arrival = Arrival { packet, buffer: slot, cost: SLOT as u32, scope: 0 };
-                    self.shard.push_fragment(&fragment, arrival, 0, self.taker);
-                }
+                let trace = self.trace;
+                let sent = self.inbox.drain(..);
+                let sent = sent
+                    .map(|Descriptor { fragment, slot }| (fragment, arrival(trace, slot as usize)));
+                self.mine.extend(sent);
+                self.shard.push_fragments(&mut self.mine, 0, self.taker);
             }
         }
     }

@@ -12,8 +12,12 @@ use super::{Bench, Figures};
 use crate::bench::built;
 
 /// The parts of the source that reassembly consists of.
-const SOURCES: [&str; 4] =
-    ["rte_ipv4_reassembly.c", "rte_ipv6_reassembly.c", "ip_frag_internal.c", "rte_ip_frag_common.c"];
+const SOURCES: [&str; 4] = [
+    "rte_ipv4_reassembly.c",
+    "rte_ipv6_reassembly.c",
+    "ip_frag_internal.c",
+    "rte_ip_frag_common.c",
+];
 const FETCH: &str = "`cargo xtask bench frag --fetch` brings it, as root";
 /// More than this the shipped library cannot put together.
 const STOCK_BYTES_MAX: u32 = 8 * 1480 - 8;
