@@ -24,6 +24,11 @@ const ETHERNET: [u8; 14] = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
 const CALL: usize = 64;
 const ROOM: &str = "1073741824";
 
+#[expect(clippy::cast_possible_truncation, reason = "20")]
+const NAME_LEN: u32 = size_of::<libc::sockaddr_ll>() as u32;
+#[expect(clippy::cast_possible_truncation, reason = "4")]
+const INT_LEN: u32 = size_of::<i32>() as u32;
+
 /// Makes the namespace and what is in it. It ends with this process.
 fn enter() -> anyhow::Result<Injector> {
     // SAFETY: takes no pointer; this process has one thread.
@@ -97,7 +102,7 @@ impl Injector {
                 // SAFETY: all zeroes is a valid header of an empty message.
                 let mut message: libc::mmsghdr = unsafe { mem::zeroed() };
                 message.msg_hdr.msg_name = name.cast();
-                message.msg_hdr.msg_namelen = size_of::<libc::sockaddr_ll>() as u32;
+                message.msg_hdr.msg_namelen = NAME_LEN;
                 message.msg_hdr.msg_iov = parts.as_mut_ptr();
                 message.msg_hdr.msg_iovlen = parts.len();
                 message
@@ -155,7 +160,7 @@ fn shrink(socket: &UdpSocket) -> anyhow::Result<()> {
             libc::SOL_SOCKET,
             libc::SO_RCVBUF,
             (&raw const bytes).cast(),
-            size_of::<i32>() as u32,
+            INT_LEN,
         )
     };
     ensure!(set == 0, "{}", io::Error::last_os_error());

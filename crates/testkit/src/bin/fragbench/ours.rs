@@ -4,7 +4,7 @@ use frag::wire::{self, Packet};
 use frag::{Arrival, Config, Datagram, HashKey, Ledger, Limits, Released, Shard, Sink};
 
 use crate::Engine;
-use crate::trace::{SLOT, Trace};
+use crate::trace::{COST, Trace};
 
 /// Packets that are handed in at once.
 pub(crate) const BURST: usize = 32;
@@ -30,7 +30,7 @@ pub(crate) fn shard() -> anyhow::Result<Shard<u32>> {
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "some ten thousand slots of 2 KiB")]
 pub(crate) fn arrival(trace: &Trace, slot: usize) -> Arrival<'_, u32> {
-    Arrival { packet: trace.packet(slot), buffer: slot as u32, cost: SLOT as u32, scope: 0 }
+    Arrival { packet: trace.packet(slot), buffer: slot as u32, cost: COST, scope: 0 }
 }
 
 /// Takes datagrams as they are.

@@ -10,7 +10,7 @@ use clap::Args;
 use frag::{Arrival, Config, HashKey, Ledger, Shard};
 
 use crate::ours::Count;
-use crate::trace::{Case, Order, Piece, Random, SLOT, header};
+use crate::trace::{COST, Case, Order, Piece, Random, SLOT, header};
 
 /// What is offered, and to how much memory.
 #[derive(Args, Clone, Copy, Debug)]
@@ -20,42 +20,43 @@ pub(crate) struct Load {
     pub(crate) size: usize,
     /// Datagrams in flight
     #[arg(long, default_value_t = 100)]
-    pub(crate) flows: usize,
-    /// Of a thousand fragments so many are lost
-    #[arg(long, default_value_t = 0.0)]
-    pub(crate) loss: f64,
+    pub(crate) flows: u32,
+    /// Of a million fragments so many are lost
+    #[arg(long, default_value_t = 0)]
+    pub(crate) lost: u64,
     #[arg(long, default_value_t = 4 << 20)]
     memory: u64,
     /// Fragments in all
     #[arg(long, default_value_t = 4_000_000)]
     pub(crate) fragments: u64,
     /// Fragments a second
-    #[arg(long, default_value_t = 1.6e6)]
-    rate: f64,
+    #[arg(long, default_value_t = 1_600_000)]
+    rate: u64,
 }
 
 impl Load {
     /// What the fragments are of.
     pub(crate) const fn case(&self) -> Case {
-        Case { size: self.size, flows: self.flows, order: Order::In, fragments: 0, salt: 0 }
+        let flows = self.flows as usize;
+        Case { size: self.size, flows, order: Order::In, fragments: 0, salt: 0 }
     }
 
     /// The fragments in the order in which they come, those that are lost left out.
     pub(crate) fn pieces(self) -> impl Iterator<Item = Option<Piece>> {
         let mut flows = self.flows_begun();
         let mut random = Random::new(17);
-        let lost = (self.loss / 1000.0 * 2f64.powi(32)) as u64;
-        let (pieces, step) = (self.case().pieces(), self.flows as u32);
+        let pieces = self.case().pieces();
         let mut flow = 0;
         iter::from_fn(move || {
+            let len = flows.len();
             let at = &mut flows[flow];
             let piece = *at;
-            flow = (flow + 1) % self.flows;
+            flow = (flow + 1) % len;
             at.at += 1;
             if usize::from(at.at) == pieces {
-                *at = Piece { datagram: at.datagram + step, at: 0 };
+                *at = Piece { datagram: at.datagram + self.flows, at: 0 };
             }
-            Some((random.next() >> 32 >= lost).then_some(piece))
+            Some((random.below(1_000_000) as u64 >= self.lost).then_some(piece))
         })
     }
 
@@ -63,13 +64,13 @@ impl Load {
     fn flows_begun(self) -> Vec<Piece> {
         let mut random = Random::new(13);
         let pieces = self.case().pieces();
-        let flow = |datagram| Piece { datagram, at: random.below(pieces) as u16 };
-        (0..self.flows as u32).map(flow).collect()
+        let mut somewhere = || u16::try_from(random.below(pieces)).unwrap_or(0);
+        (0..self.flows).map(|datagram| Piece { datagram, at: somewhere() }).collect()
     }
 
     /// What memory allows at best, if datagrams had to be kept whole: a part of what is offered.
     pub(crate) fn bound(self) -> f64 {
-        (self.memory as f64 / (self.flows * self.size) as f64).min(1.0)
+        (self.memory as f64 / (self.flows as usize * self.size) as f64).min(1.0)
     }
 }
 
@@ -85,8 +86,8 @@ pub(crate) fn run(load: Load) -> anyhow::Result<()> {
         let Some(piece) = piece else { continue };
         let header = header(&case, piece)?;
         packet[..header.len()].copy_from_slice(&header);
-        let now = (at as f64 * 1e9 / load.rate) as u64;
-        let arrival = Arrival { packet: &packet, buffer: 0, cost: SLOT as u32, scope: 0 };
+        let now = at * 1_000_000_000 / load.rate;
+        let arrival = Arrival { packet: &packet, buffer: 0, cost: COST, scope: 0 };
         shard.push(arrival, now, &mut sink);
         peak = peak.max(shard.gauges().memory_bytes);
     }

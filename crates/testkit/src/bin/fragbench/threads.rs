@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
@@ -11,6 +11,7 @@ use frag::wire::{self, Fragment, Packet};
 use frag::{
     Arrival, Config, Datagram, HashKey, Ledger, Limits, Released, Shard, Shared, Sink, Steering,
 };
+use testkit::cpu;
 
 use crate::Words;
 use crate::handoff::{BATCH, Descriptor, Lane};
@@ -51,6 +52,12 @@ impl Way {
         matches!(self, Self::Separate | Self::Headers)
     }
 
+    /// Whether threads sleep while others work. Then the time of a clock counts; else CPU time, of the
+    /// thread that took most, which says what it would be if nobody else used the machine.
+    const fn locks(self) -> bool {
+        !matches!(self, Self::Separate | Self::Sprayed | Self::Headers)
+    }
+
     fn limits(self, threads: u32) -> anyhow::Result<Limits> {
         if self != Self::BucketsOneCount {
             return limits(threads);
@@ -89,7 +96,7 @@ impl Sink<u32> for Taker<'_> {
 struct Yard {
     way: Way,
     copy: bool,
-    passes: u64,
+    passes: usize,
     traces: Vec<Trace>,
     /// Which slots come to which thread, if they share a trace.
     shares: Vec<Vec<u32>>,
@@ -111,6 +118,8 @@ struct Yard {
 struct Stint {
     begin: Instant,
     end: Instant,
+    /// CPU time.
+    used: Duration,
     datagrams: usize,
 }
 
@@ -141,7 +150,7 @@ impl Yard {
         Ok(Self {
             way,
             copy,
-            passes: words.passes as u64,
+            passes: words.passes,
             shares: if way.apart() { Vec::new() } else { spray(traces[0].len(), threads) },
             traces,
             shared: Shared::new(&limits, way.buckets(), &HashKey::new([5, 6])),
@@ -171,22 +180,24 @@ impl Yard {
         let (datagrams, fragments) =
             yard.traces.iter().fold((0, 0), |(d, f), trace| (d + trace.datagrams, f + trace.len()));
         let came: usize = stints.iter().map(|stint| stint.datagrams).sum();
-        let passes = usize::try_from(self.passes)?;
+        let passes = self.passes;
         ensure!(came == datagrams * passes, "{came} of {} datagrams", datagrams * passes);
         let begin = stints.iter().map(|stint| stint.begin).min().context("no thread")?;
         let end = stints.iter().map(|stint| stint.end).max().context("no thread")?;
-        Ok((end - begin).as_secs_f64() * 1e9 / (fragments * passes) as f64)
+        let used = stints.iter().map(|stint| stint.used).max().context("no thread")?;
+        let time = if self.way.locks() { end - begin } else { used };
+        Ok(time.as_secs_f64() * 1e9 / (fragments * passes) as f64)
     }
 
     fn stint(&self, me: usize) -> anyhow::Result<Stint> {
-        testkit::cpu::pin(me)?;
+        cpu::pin(me)?;
         let trace = &self.traces[if self.way.apart() { me } else { 0 }];
         let gather = self.copy.then(|| Gather::new(trace));
         let mut taker = Taker { gather, datagrams: 0 };
         let secret = HashKey::new([9, me as u64]);
         let mut shard = Shard::new(&self.limits, &self.ledger, secret);
         self.start.wait();
-        let begin = Instant::now();
+        let (begin, before) = (Instant::now(), cpu::of_this_thread());
         match self.way {
             Way::Separate => self.separate(trace, &mut shard, &mut taker),
             Way::Sprayed => self.sprayed(me, trace, &mut shard, &mut taker),
@@ -195,24 +206,26 @@ impl Yard {
             Way::Headers => self.headers(trace, &mut taker),
         }
         self.begun[me].store(FINISHED, Ordering::Relaxed);
-        Ok(Stint { begin, end: Instant::now(), datagrams: taker.datagrams })
+        let (end, used) = (Instant::now(), cpu::of_this_thread() - before);
+        Ok(Stint { begin, end, used, datagrams: taker.datagrams })
     }
 
     /// A packet; each pass is in a scope of its own, since one thread may be ahead of another.
-    fn arrival<'t>(trace: &'t Trace, slot: u32, pass: u64) -> Arrival<'t, u32> {
-        Arrival { scope: pass, ..arrival(trace, slot as usize) }
+    fn arrival<'t>(trace: &'t Trace, slot: u32, pass: usize) -> Arrival<'t, u32> {
+        Arrival { scope: pass as u64, ..arrival(trace, slot as usize) }
     }
 
     /// Waits for threads that are far behind: packets that come in at the same time are worked on at about
     /// the same time.
-    fn keep_step(&self, me: usize, pass: u64, slot: u32, mut meanwhile: impl FnMut()) {
+    fn keep_step(&self, me: usize, pass: usize, slot: u32, mut meanwhile: impl FnMut()) {
         let case = self.traces[0].case;
         let windows = self.traces[0].datagrams / case.flows;
-        let window = slot as usize / (case.flows * case.pieces()) + pass as usize * windows;
+        let window = slot as usize / (case.flows * case.pieces()) + pass * windows;
         self.begun[me].store(window, Ordering::Relaxed);
         let slow = |begun: &AtomicUsize| begun.load(Ordering::Relaxed) + WINDOWS_AHEAD < window;
         while self.begun.iter().any(slow) {
             meanwhile();
+            thread::yield_now();
         }
     }
 
@@ -231,7 +244,7 @@ impl Yard {
         let mut core = self.shared.core();
         for pass in 0..self.passes {
             for slots in self.shares[me].chunks(BURST) {
-                self.keep_step(me, pass, slots[0], std::hint::spin_loop);
+                self.keep_step(me, pass, slots[0], || ());
                 for slot in slots {
                     self.shared.push(&mut core, Self::arrival(trace, *slot, pass), 0, taker);
                 }
@@ -242,10 +255,10 @@ impl Yard {
     fn naive(&self, me: usize, trace: &Trace, taker: &mut Taker<'_>) {
         for pass in 0..self.passes {
             for slot in &self.shares[me] {
-                self.keep_step(me, pass, *slot, std::hint::spin_loop);
+                self.keep_step(me, pass, *slot, || ());
                 let packet = trace.packet(*slot as usize);
                 let mut naive = self.naive.lock().unwrap_or_else(PoisonError::into_inner);
-                let whole = naive.push(packet, pass);
+                let whole = naive.push(packet, pass as u64);
                 drop(naive);
                 taker.datagrams += usize::from(std::hint::black_box(whole).is_some());
             }
@@ -285,6 +298,7 @@ impl Yard {
         self.done.fetch_add(1, Ordering::Release);
         while self.done.load(Ordering::Acquire) < threads {
             post.collect();
+            thread::yield_now();
         }
         post.collect();
     }
@@ -304,13 +318,13 @@ struct Post<'y, 't> {
 
 impl<'y> Post<'y, '_> {
     /// Takes in packets, or puts them to those for their owners.
-    fn sort(&mut self, slots: &[u32], pass: u64, out: &mut [Vec<Descriptor>]) {
+    fn sort(&mut self, slots: &[u32], pass: usize, out: &mut [Vec<Descriptor>]) {
         let trace = self.trace;
         let headers = slots.iter().map(|slot| trace.packet(*slot as usize)[0]);
         std::hint::black_box(headers.fold(0, |all, byte| all ^ byte));
         for slot in slots {
             let arrival = Yard::arrival(trace, *slot, pass);
-            let Ok(Packet::Fragment(fragment)) = wire::parse(arrival.packet, pass) else {
+            let Ok(Packet::Fragment(fragment)) = wire::parse(arrival.packet, arrival.scope) else {
                 continue;
             };
             let owner = self.yard.steering.shard(&fragment.key) as usize;
@@ -329,6 +343,7 @@ impl<'y> Post<'y, '_> {
     fn send(&mut self, to: usize, batch: &mut Vec<Descriptor>) {
         while !self.yard.lanes[self.me][to].send(batch) {
             self.collect();
+            thread::yield_now();
         }
     }
 

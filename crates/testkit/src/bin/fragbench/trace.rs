@@ -10,10 +10,13 @@ use std::path::Path;
 use anyhow::ensure;
 use clap::ValueEnum;
 
-/// Bytes of a slot: the frame that a driver receives into, and what keeping it costs.
+/// Bytes of a slot: the frame that a driver receives into.
 pub(crate) const SLOT: usize = 2048;
 /// Bytes of payload in a fragment of a packet of 1500 bytes.
 pub(crate) const PIECE: usize = 1480;
+/// What keeping one costs.
+#[expect(clippy::cast_possible_truncation, reason = "2048")]
+pub(crate) const COST: u32 = SLOT as u32;
 const IP_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
 
@@ -260,8 +263,8 @@ impl Random {
 
     /// A number below `limit`.
     #[expect(clippy::cast_possible_truncation, reason = "below the limit")]
-    pub(crate) fn below(&mut self, limit: usize) -> usize {
-        (u128::from(self.next()) * limit as u128 >> 64) as usize
+    pub(crate) const fn below(&mut self, limit: usize) -> usize {
+        ((self.next() as u128 * limit as u128) >> 64) as usize
     }
 
     fn shuffle<T>(&mut self, all: &mut [T]) {

@@ -11,8 +11,8 @@ const COST: f64 = 5.0;
 const GOODPUT: f64 = 0.5;
 const FLOWS: [u32; 9] = [1, 10, 16, 32, 40, 64, 100, 300, 1000];
 const QUICK_FLOWS: [u32; 4] = [1, 64, 100, 1000];
-/// Of a thousand fragments so many are lost.
-const LOSSES: [u32; 2] = [0, 1];
+/// Of a million fragments so many are lost.
+const LOSSES: [u32; 2] = [0, 1000];
 /// What Linux is offered: a second or two of it.
 const LIVE: &str = "1000000";
 
@@ -62,7 +62,7 @@ fn overload(size: u32, flows: u32, loss: u32) -> Job {
     Job::new(name.clone(), quick, move |bench| {
         let words = [size, flows, loss].map(|word| word.to_string());
         let [size, flows, loss] = words.each_ref().map(String::as_str);
-        let words = ["--size", size, "--flows", flows, "--loss", loss];
+        let words = ["--size", size, "--flows", flows, "--lost", loss];
         rows_or_failure(&name, goodput(bench, &name, &words))
     })
 }
