@@ -347,7 +347,7 @@ impl Crew<'_> {
     /// Memory of each worker's ring: what is asked for, else its part of what may wait.
     fn ring_bytes(&self, workers: u32) -> u64 {
         let part = self.options.config.memory_bytes / u64::from(workers);
-        self.options.ring_bytes.unwrap_or(part.clamp(RING_BYTES_MIN, RING_BYTES_MAX))
+        self.options.ring_bytes.unwrap_or_else(|| part.clamp(RING_BYTES_MIN, RING_BYTES_MAX))
     }
 
     /// Blocks of a packet ring. Half of them may be kept for what waits.
