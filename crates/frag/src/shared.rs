@@ -159,3 +159,5 @@ impl Core {
 
 #[cfg(all(test, loom))]
 mod models;
+#[cfg(all(test, not(loom)))]
+mod tests;

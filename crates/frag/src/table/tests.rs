@@ -15,6 +15,8 @@ use crate::wire;
 struct Out {
     released: HashMap<u32, u32>,
     delivered: Vec<(Key, usize)>,
+    /// Fragments of those.
+    fragments: u64,
 }
 
 impl Sink<u32> for Out {
@@ -22,6 +24,7 @@ impl Sink<u32> for Out {
 
     fn datagram(&mut self, datagram: &Datagram<'_, u32>) {
         self.delivered.push((*datagram.key(), datagram.payload_len()));
+        self.fragments += u64::from(datagram.fragments());
     }
 
     fn release(&mut self, buffer: u32, _: Released) {
@@ -106,6 +109,12 @@ impl World {
             assert_eq!(table.find(table.hash(&node.key), &node.key), Some(*n));
         }
         self.check_sources(&all);
+        // Each fragment is in one place, and counted there.
+        let counters = &table.counters;
+        let dropped = counters.fragments_dropped.iter().sum::<u64>() + counters.fragments_lost;
+        let there: u64 = all.iter().map(|n| u64::from(table.nodes[*n].count)).sum();
+        assert_eq!(counters.fragments, dropped + self.out.fragments + there);
+        assert_eq!(counters.datagrams, self.out.delivered.len() as u64);
     }
 
     fn check_sources(&self, all: &[u32]) {

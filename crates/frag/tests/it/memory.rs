@@ -29,12 +29,12 @@ fn two_shards_never_hold_more_than_the_limit() {
         }
     }
     let bytes: Buffer = Rc::new(Packet::new(Family::V4, 0, vec![0; 1480]).fragment(0, 1000).emit());
-    for n in 0..100_000u32 {
+    for n in 0..40_000u32 {
         let mut packet = Vec::clone(&bytes);
         packet[12..20].copy_from_slice(&u64::from(n).to_be_bytes());
         let arrival = Arrival { packet: &packet, buffer: Rc::clone(&bytes), cost: 2304, scope: 0 };
         // One after the other, then both.
-        let of = if n < 30_000 { 0 } else { n as usize % 2 };
+        let of = if n < 12_000 { 0 } else { n as usize % 2 };
         shards[of].push(arrival, SECOND + u64::from(n) * 700, &mut out);
         let gauges = [shards[0].gauges(), shards[1].gauges()];
         let held: u64 = gauges.iter().map(|g| g.memory_bytes).sum();

@@ -10,7 +10,7 @@ use crate::{ops, packets};
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 1500,
+        cases: 1000,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
@@ -48,7 +48,7 @@ fn spoilt() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 3000,
+        cases: 2000,
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
