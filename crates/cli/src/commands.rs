@@ -148,8 +148,10 @@ enum Command {
             --xdp alone keeps them from it. The program goes when shunt does, however it ends. What VLAN \
             a datagram came by is not written. \
             All fragments of a datagram must come by one receive queue with --xdp: most cards see to that; \
-            else see ethtool -N eth0 rx-flow-hash udp4 sd. --memory is for all workers together. Without \
-            --xdp each worker also has a ring (--ring); with it, each worker locks --memory and --ring.",
+            else see ethtool -N eth0 rx-flow-hash udp4 sd. Cards that take VLAN tags out of frames hide from \
+            --xdp what VLAN a fragment came by; ethtool -K eth0 rxvlan off ends that. \
+            --memory is for all workers together. Without --xdp each worker also has a ring (--ring); with \
+            it, each worker locks --memory and --ring.",
         override_usage = "shunt defrag [OPTIONS] INPUT OUTPUT\n       \
             shunt defrag [OPTIONS] --interface NAME [--write FILE] [--to DEVICE]",
         after_help = EXAMPLES_DEFRAG

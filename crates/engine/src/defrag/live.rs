@@ -240,12 +240,12 @@ pub fn run(
 ) -> Result<Report, Error> {
     let interface = find(&options.interface)?;
     let device = options.to.as_deref().map(open_device).transpose()?;
-    let recorder = options.write.as_deref().map(Recorder::start).transpose()?;
-    let (recorder, queue) = recorder.unzip();
-    let target = Target::new(device, options.count.unwrap_or(u64::MAX));
     let done = Arc::new(AtomicBool::new(false));
     // However this ends, the workers end, too.
     let _alarm = Alarm(Arc::clone(&done));
+    let record = |path| Recorder::start(path, Alarm(Arc::clone(&done)));
+    let (recorder, queue) = options.write.as_deref().map(record).transpose()?.unzip();
+    let target = Target::new(device, options.count.unwrap_or(u64::MAX));
     let crew = Crew { options, interface: &interface, target: &target, done: &done };
     let mut outputs = || Output::new(&target, queue.clone());
     let team = match options.source {

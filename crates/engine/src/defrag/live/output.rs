@@ -11,7 +11,7 @@ use frag::{Datagram, Slice};
 use sys::sync::{AtomicU64, Ordering};
 use sys::tap::{Shape, Tap};
 
-use super::Error;
+use super::{Alarm, Error};
 use crate::defrag::Outlet as _;
 use crate::defrag::file::{Format, Packet, Time, Writer};
 
@@ -141,8 +141,9 @@ fn write(device: &Tap, slices: &[&[u8]]) -> std::io::Result<()> {
 pub(super) struct Recorder(JoinHandle<Result<(), Error>>);
 
 impl Recorder {
-    /// Makes the file and starts the thread, which ends when all senders are gone.
-    pub(super) fn start(path: &Path) -> Result<(Self, SyncSender<Record>), Error> {
+    /// Makes the file and starts the thread, which ends when all senders are gone, or when it cannot
+    /// write any more: that ends everything.
+    pub(super) fn start(path: &Path, end: Alarm) -> Result<(Self, SyncSender<Record>), Error> {
         let file = File::create(path).map_err(|e| Error::Create(path.to_owned(), e))?;
         let to = BufWriter::with_capacity(BUFFER, file);
         let pcap = path.extension().is_some_and(|e| e == "pcap");
@@ -151,7 +152,10 @@ impl Recorder {
         let (send, receive) = sync_channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("defrag-write".into())
-            .spawn(move || record(writer, &receive))
+            .spawn(move || {
+                let _end = end;
+                record(writer, &receive)
+            })
             .map_err(Error::Thread)?;
         Ok((Self(thread), send))
     }
