@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use e2e::run::skipped;
-use stage::{Stage, capture, interleaved, payload};
+use stage::{Stage, capture, fragment4, fragment6, interleaved, payload};
 
 const SIGINT: i32 = libc::SIGINT;
 const LIMIT: Duration = Duration::from_secs(20);
@@ -105,6 +105,45 @@ fn under_overload_datagrams_still_complete() {
         assert!(whole >= 100 && whole >= kernel, "kernel {kernel}: {said}");
         assert!(number(&said, "\"memory_bytes\":") <= 4 << 20);
         assert_eq!(asked == 0, xdp, "fragments that the kernel has seen");
+    }
+}
+
+/// VLANs that frames come by: none, two of one kind, a stack.
+const TAGS: [&[(u16, u16)]; 4] = [&[], &[(0x8100, 7)], &[(0x8100, 8)], &[(0x88a8, 5), (0x8100, 7)]];
+
+fn frame(tags: &[(u16, u16)], kind: u16, packet: &[u8]) -> Vec<u8> {
+    let mut frame = vec![2; 12];
+    for (tag, vlan) in tags {
+        frame.extend(tag.to_be_bytes());
+        frame.extend(vlan.to_be_bytes());
+    }
+    frame.extend(kind.to_be_bytes());
+    frame.extend_from_slice(packet);
+    frame
+}
+
+#[test]
+fn fragments_of_two_vlans_never_meet_and_headers_are_passed_over() {
+    // The same addresses and identifications in each VLAN, and all first fragments before the others.
+    let mut frames = Vec::new();
+    for (at, more, len) in [(0, true, 1400), (1400, false, 600)] {
+        let body = vec![7; len];
+        for tags in TAGS {
+            frames.push(frame(tags, 0x0800, &fragment4(5, at, more, &body)));
+            let v6 = |others: u8| fragment6(9 + u32::from(others), at, more, &body, others.into());
+            frames.extend((0..4).map(|others| frame(tags, 0x86dd, &v6(others))));
+        }
+    }
+    let sent = frames.len() as u64 / 2;
+    for options in [&["--workers", "3"][..], &["--xdp"]] {
+        let Some(stage) = Stage::new() else { return };
+        let mut args = vec!["--json", "--stats", "0"];
+        args.extend(options);
+        let mut shunt = stage.shunt(&args);
+        stage.send_frames(&frames);
+        std::thread::sleep(Duration::from_millis(300));
+        let said = shunt.stop();
+        assert_eq!(number(&said, "\"datagrams\":"), sent, "{options:?}: {said}");
     }
 }
 

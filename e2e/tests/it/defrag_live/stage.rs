@@ -155,6 +155,26 @@ impl Stage {
         within(&self.a(), || what(&Raw::new()));
     }
 
+    /// Sends frames from host A as they are, but for the addresses that they begin with.
+    pub(super) fn send_frames(&self, frames: &[Vec<u8>]) {
+        let address = ip(&format!("-n {} -br link show vb", self.b())).unwrap();
+        let address = address.split_whitespace().nth(2).unwrap().split(':');
+        let to: Vec<u8> = address.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+        within(&self.a(), || {
+            let index = sys::interface::Interface::find("va").unwrap().unwrap().index;
+            let fd = owned(sys::call::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).unwrap());
+            // SAFETY: all zeros is a link-level address.
+            let mut link: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+            link.sll_family = libc::AF_PACKET as u16;
+            link.sll_ifindex = index.cast_signed();
+            for frame in frames {
+                let mut frame = frame.clone();
+                frame[..6].copy_from_slice(&to);
+                send_to(&fd, &frame, &link);
+            }
+        });
+    }
+
     fn command(&self, interface: &str, options: &[&str]) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.b()]).arg(built("shunt"));
@@ -266,9 +286,7 @@ pub(super) struct Raw(OwnedFd);
 
 impl Raw {
     fn new() -> Self {
-        let fd = sys::call::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW).unwrap();
-        // SAFETY: the kernel has just made it, and nobody else knows it.
-        Self(unsafe { OwnedFd::from_raw_fd(fd) })
+        Self(owned(sys::call::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW).unwrap()))
     }
 
     fn send(&self, packet: &[u8]) {
@@ -276,14 +294,21 @@ impl Raw {
         let mut to: libc::sockaddr_in = unsafe { std::mem::zeroed() };
         to.sin_family = libc::AF_INET as u16;
         to.sin_addr.s_addr = u32::from_ne_bytes([10, 77, 0, 2]);
-        let len = size_of_val(&to) as u32;
-        // SAFETY: packet and address are valid for their lengths while the call lasts.
-        let sent = unsafe {
-            let to = (&raw const to).cast();
-            libc::sendto(self.0.as_raw_fd(), packet.as_ptr().cast(), packet.len(), 0, to, len)
-        };
-        assert_eq!(sent, packet.len().cast_signed(), "{}", std::io::Error::last_os_error());
+        send_to(&self.0, packet, &to);
     }
+}
+
+fn owned(fd: i32) -> OwnedFd {
+    // SAFETY: the kernel has just made it, and nobody else knows it.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+fn send_to<T>(fd: &OwnedFd, packet: &[u8], to: &T) {
+    let (to, len) = (std::ptr::from_ref(to).cast(), size_of::<T>() as u32);
+    let at = packet.as_ptr().cast();
+    // SAFETY: packet and address are valid for their lengths while the call lasts.
+    let sent = unsafe { libc::sendto(fd.as_raw_fd(), at, packet.len(), 0, to, len) };
+    assert_eq!(sent, packet.len().cast_signed(), "{}", std::io::Error::last_os_error());
 }
 
 /// Bytes that differ between datagrams and within them.
@@ -303,18 +328,46 @@ pub(super) fn interleaved(raw: &Raw, senders: usize, round: usize) {
     for at in (0..LEN).step_by(EACH) {
         for sender in 0..senders {
             let end = (at + EACH).min(LEN);
-            let more = if end < LEN { 0x2000 } else { 0 };
-            let mut packet = vec![0; 20 + end - at];
-            packet[0] = 0x45;
-            packet[2..4].copy_from_slice(&((20 + end - at) as u16).to_be_bytes());
-            packet[4..6].copy_from_slice(&(round as u16 + 1).to_be_bytes());
-            packet[6..8].copy_from_slice(&((at / 8) as u16 | more).to_be_bytes());
-            packet[8..10].copy_from_slice(&[64, 17]);
-            packet[12..16].copy_from_slice(&[10, 77, 0, 100 + sender as u8]);
-            packet[16..20].copy_from_slice(&[10, 77, 0, 2]);
+            let body = vec![0; end - at];
+            let mut packet = fragment4(round as u16 + 1, at, end < LEN, &body);
+            packet[15] = 100 + sender as u8;
             raw.send(&packet);
         }
     }
+}
+
+/// A fragment of a datagram from A to B, by IPv4. The kernel fills in the checksum where we do not.
+pub(super) fn fragment4(id: u16, at: usize, more: bool, body: &[u8]) -> Vec<u8> {
+    let mut packet = vec![0x45, 0];
+    packet.extend(((20 + body.len()) as u16).to_be_bytes());
+    packet.extend(id.to_be_bytes());
+    packet.extend(((at / 8) as u16 | u16::from(more) << 13).to_be_bytes());
+    packet.extend([64, 17, 0, 0, 10, 77, 0, 1, 10, 77, 0, 2]);
+    packet.extend_from_slice(body);
+    packet
+}
+
+/// The same by IPv6, behind so many other headers: the first with options, others for the destination.
+pub(super) fn fragment6(id: u32, at: usize, more: bool, body: &[u8], others: usize) -> Vec<u8> {
+    let kind = |header: usize| match header {
+        _ if header == others => 44,
+        0 => 0,
+        _ => 60,
+    };
+    let mut packet = vec![0x60, 0, 0, 0];
+    packet.extend(((others * 8 + 8 + body.len()) as u16).to_be_bytes());
+    packet.extend([kind(0), 64]);
+    for last in [1, 2] {
+        packet.extend([0xfd, 0x77, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+    }
+    for header in 1..=others {
+        packet.extend([kind(header), 0, 1, 4, 0, 0, 0, 0]);
+    }
+    packet.extend([17, 0]);
+    packet.extend((at as u16 | u16::from(more)).to_be_bytes());
+    packet.extend(id.to_be_bytes());
+    packet.extend_from_slice(body);
+    packet
 }
 
 /// The packets of a pcapng file of ours.
