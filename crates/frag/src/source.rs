@@ -25,12 +25,17 @@ pub(crate) struct Sources {
     all: Vec<Source>,
     /// The one that was found to use most.
     top: u16,
+    /// Times that this may be believed before all are looked at again.
+    believed: u32,
 }
+
+/// Looking at all sources takes a microsecond; in between, one that shrinks may be taken for the heaviest.
+const BELIEVED: u32 = 8;
 
 impl Sources {
     pub(crate) fn new() -> Self {
         let none = Source { bytes: 0, count: 0, youngest: NONE, begun: 0 };
-        Self { all: vec![none; SOURCES], top: 0 }
+        Self { all: vec![none; SOURCES], top: 0, believed: 0 }
     }
 
     #[inline]
@@ -52,11 +57,14 @@ impl Sources {
         self.all[usize::from(at)].bytes -= bytes;
     }
 
-    /// The source that uses most, and could spare a datagram.
+    /// The source that uses most, or did a moment ago.
     pub(crate) fn heaviest(&mut self) -> u16 {
-        // `top` is right unless it has shrunk since.
-        let heaviest = (0u16..).zip(&self.all).max_by_key(|(_, source)| source.bytes);
-        self.top = heaviest.map_or(0, |(at, _)| at);
+        if self.believed == 0 {
+            let heaviest = (0u16..).zip(&self.all).max_by_key(|(_, source)| source.bytes);
+            self.top = heaviest.map_or(0, |(at, _)| at);
+            self.believed = BELIEVED;
+        }
+        self.believed -= 1;
         self.top
     }
 }
