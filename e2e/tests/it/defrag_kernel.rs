@@ -145,7 +145,7 @@ fn trial(seed: u64) -> Trial {
     if random.below(8) == 0 {
         cuts.remove(random.below(cuts.len()));
     }
-    let payload = (0..len).map(|at| (at * 7 + seed as usize).to_le_bytes()[0]).collect();
+    let payload = (0..len as u64).map(|at| (at * 7 + seed).to_le_bytes()[0]).collect();
     let whole = Packet::new(family, u32::try_from(seed).unwrap_or(0), payload);
     let fragments = cuts.iter().map(|cut| whole.fragment(cut.at, cut.end)).collect();
     Trial { family, fragments, cuts }

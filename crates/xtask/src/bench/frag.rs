@@ -85,7 +85,7 @@ pub(crate) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
         dpdk::fetch(&root)?;
     }
     if !options.no_build {
-        build(&root, &["shunt-testkit"])?;
+        build(&root, &["shunt-bench"])?;
     }
     stage::clean_up_when_interrupted()?;
     warn_when_busy();
