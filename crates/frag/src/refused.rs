@@ -7,6 +7,8 @@
 const WAYS: usize = 8;
 /// Time is kept in units of 2^18 ns, a quarter of a millisecond.
 const UNIT: u32 = 18;
+/// An entry may be so many units ahead of who looks: a quarter of a second.
+const AHEAD_MAX: u32 = 1000;
 
 /// After so long without any, all are forgotten.
 const FORGOTTEN_NS: u64 = 4_000_000_000;
@@ -43,7 +45,8 @@ impl Refused {
     fn age(entry: u64, now: u64) -> u64 {
         #[expect(clippy::cast_possible_truncation, reason = "modulo 2^32 units")]
         let age = ((now >> UNIT) as u32).wrapping_sub(entry as u32);
-        u64::from(age) << UNIT
+        // Clocks of two cores may differ a little.
+        if age > u32::MAX - AHEAD_MAX { 0 } else { u64::from(age) << UNIT }
     }
 
     pub(crate) fn add(&mut self, hash: u64, now: u64) {
@@ -99,6 +102,37 @@ mod tests {
         assert!(refused.came(hash, 1100 * MS, 4 * MS).is_some_and(|age| age > 4 * MS));
         assert_eq!(refused.came(hash, 1100 * MS, 4 * MS), None);
         assert_eq!(refused.entries(), 0);
+    }
+
+    #[test]
+    fn others_in_the_same_set_are_others() {
+        let mut refused = Refused::new(0);
+        refused.add(7 << 32, 1000 * MS);
+        assert_eq!(refused.came(8 << 32, 1000 * MS, 10 * MS), None);
+        assert_eq!(refused.came(7 << 32 | 1, 1000 * MS, 10 * MS), None, "another set");
+        refused.add(7 << 32, 1001 * MS);
+        assert_eq!(refused.entries(), 1, "the same once more takes no place");
+        // A hash of nothing but zeros is one like any other.
+        refused.add(0, 0);
+        assert_eq!(refused.came(0, 1, 10 * MS), Some(0));
+    }
+
+    /// Or one core would forget what another has just refused, and think that fragments are slow.
+    #[test]
+    fn a_clock_that_is_behind_sees_an_entry_as_new() {
+        let mut refused = Refused::new(0);
+        refused.add(7 << 32, 1000 * MS);
+        assert_eq!(refused.came(7 << 32, 990 * MS, 10 * MS), Some(0));
+        assert_eq!(refused.entries(), 1);
+    }
+
+    #[test]
+    fn an_entry_is_old_when_its_time_has_come_round() {
+        let mut refused = Refused::new(0);
+        let now = (1 << (32 + UNIT)) - MS;
+        refused.add(7 << 32, now);
+        let age = refused.came(7 << 32, now + 5 * MS, 10 * MS).unwrap();
+        assert!((4 * MS..6 * MS).contains(&age), "{age} ns");
     }
 
     #[test]
