@@ -94,3 +94,31 @@ impl Blocks {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_stay_where_they_were_put() {
+        let mut blocks = Blocks::new();
+        let mut chains = [Chain::default(); 3];
+        let mut places = Vec::new();
+        for n in 0..60u8 {
+            let len = 8 + usize::from(n % 32) * 16;
+            let chain = &mut chains[usize::from(n) % 3];
+            let (before, needed) = (blocks.used(), blocks.needs_another(*chain, len));
+            let (block, at) = blocks.put(chain, &vec![n; len]);
+            assert_eq!(blocks.used() - before, u32::from(needed));
+            places.push((block, at, vec![n; len]));
+        }
+        assert!(
+            places.iter().all(|(block, at, bytes)| blocks.bytes(*block, *at, bytes.len()) == bytes)
+        );
+        chains.iter_mut().for_each(|chain| blocks.free(chain));
+        assert!(blocks.used() == 0 && chains.iter().all(|chain| chain.is_empty()));
+        // Free blocks are used again, from their beginning.
+        let (_, at) = blocks.put(&mut chains[0], &[1; BLOCK_BYTES]);
+        assert_eq!((at, blocks.used()), (0, 1));
+    }
+}

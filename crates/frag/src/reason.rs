@@ -136,3 +136,33 @@ impl Counters {
         }
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_numbered_from_one_and_named_once() {
+        let numbers = Reason::ALL.iter().map(|reason| *reason as usize);
+        assert!(numbers.eq(1..REASONS));
+        for reason in Reason::ALL {
+            let same = Reason::ALL.iter().filter(|other| other.key() == reason.key());
+            assert_eq!(same.count(), 1);
+            assert!(reason.key().bytes().all(|b| b.is_ascii_lowercase() || b == b'_'));
+            assert!(!reason.words().is_empty());
+        }
+    }
+
+    #[test]
+    fn counters_of_two_shards_add_up() {
+        let mut one = Counters { whole: 1, fragments: 2, bytes: 3, ..Counters::default() };
+        one.fragments_dropped[Reason::Tiny as usize] = 4;
+        let mut two = Counters { datagrams: 5, copied: 6, resized: 7, ..one.clone() };
+        two.datagrams_dropped[Reason::Ecn as usize] = 8;
+        two.fragments_lost = 9;
+        one.add(&two);
+        assert_eq!((one.whole, one.fragments, one.bytes, one.datagrams), (2, 4, 6, 5));
+        assert_eq!((one.copied, one.resized, one.fragments_lost), (6, 7, 9));
+        assert_eq!((one.fragments(Reason::Tiny), one.datagrams(Reason::Ecn)), (8, 8));
+    }
+}

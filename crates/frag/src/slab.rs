@@ -77,3 +77,41 @@ impl<T> std::ops::IndexMut<u32> for Slab<T> {
         &mut self.chunks[at as usize / CHUNK][at as usize % CHUNK]
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Record(u32);
+
+    impl Linked for Record {
+        fn next(&self) -> u32 {
+            self.0
+        }
+
+        fn set_next(&mut self, next: u32) {
+            self.0 = next;
+        }
+    }
+
+    #[test]
+    fn no_record_is_taken_twice() {
+        let mut slab: Slab<Record> = Slab::new();
+        let mut taken: BTreeSet<u32> = (0..200).map(|_| slab.take()).collect();
+        assert_eq!((taken.len(), slab.used()), (200, 200));
+        let some: Vec<u32> = taken.iter().copied().filter(|n| n % 3 == 0).collect();
+        some.iter().for_each(|n| {
+            slab.give(*n);
+            taken.remove(n);
+        });
+        let chunks = slab.chunks.len();
+        // What was given last is taken first: it is still in the cache.
+        assert_eq!(slab.take(), some[some.len() - 1]);
+        taken.insert(some[some.len() - 1]);
+        (1..some.len()).for_each(|_| assert!(taken.insert(slab.take())));
+        assert_eq!((slab.used(), slab.chunks.len()), (200, chunks), "and nothing grew");
+    }
+}

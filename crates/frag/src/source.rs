@@ -83,3 +83,32 @@ impl std::ops::IndexMut<u16> for Sources {
         &mut self.all[usize::from(at)]
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_heaviest_is_found_after_it_has_shrunk() {
+        let mut sources = Sources::new();
+        sources.charge(3, 100);
+        sources.charge(9, 90);
+        assert_eq!(sources.heaviest(), 3);
+        sources.refund(3, 20);
+        assert_eq!(sources.heaviest(), 9);
+        sources.charge(3, 11);
+        assert_eq!((sources.heaviest(), sources[3].bytes), (3, 91));
+    }
+
+    #[test]
+    fn sources_are_spread_and_networks_stay_together() {
+        let (sources, secret) = (Sources::new(), HashKey::new([1, 2]));
+        let of = |src| sources.of(&Key::v4(src, 1, 1, 1, 0), &secret);
+        assert_eq!(of(0x0a00_0001), of(0x0a00_00fe));
+        let mut used: Vec<u16> = (0..1024).map(|n| of(n << 8)).collect();
+        used.sort_unstable();
+        used.dedup();
+        // 1 - 1/e of them, as chance has it.
+        assert!((580..720).contains(&used.len()), "{}", used.len());
+    }
+}

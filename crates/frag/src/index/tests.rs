@@ -197,6 +197,25 @@ fn a_table_that_is_left_gives_its_segments_back() {
     world.check();
 }
 
+/// What has been moved leaves a mark that is no record, whatever the hash.
+#[test]
+fn no_mark_of_the_move_is_taken_for_a_record() {
+    let mut index = Index::new();
+    for record in 0..100 {
+        index.insert(u64::MAX, record, |_| u64::MAX);
+    }
+    index.begin_again();
+    // Moves the end of the table, where searches of this hash begin, last: so go all round.
+    for record in 100..140 {
+        index.insert(u64::MAX, record, |_| u64::MAX);
+        let all_real = |r| {
+            assert!(r < 140, "{r}");
+            r == 99
+        };
+        assert_eq!(index.find(u64::MAX, || u64::MAX, all_real), Some(99));
+    }
+}
+
 #[test]
 fn a_guess_is_right_or_none_for_what_is_alone() {
     let mut world = World::new(u64::MAX);
