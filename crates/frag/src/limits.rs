@@ -156,7 +156,9 @@ impl Limits {
 mod tests {
     use super::*;
 
-    fn check(change: impl Fn(&mut Config)) -> Result<Limits, BadConfig> {
+    type Change = fn(&mut Config);
+
+    fn check(change: Change) -> Result<Limits, BadConfig> {
         let mut config = Config::default();
         change(&mut config);
         config.limits()
@@ -164,20 +166,20 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_be_are_told_with_what_could() {
-        let wrong: [(&dyn Fn(&mut Config), &str); 8] = [
-            (&|c| c.memory_bytes = 65_535, "memory_bytes is 65535: at least 65536 are needed"),
-            (&|c| c.shards = 0, "shards is 0: 1 to 4096"),
-            (&|c| c.shards = 4097, "shards is 4097: 1 to 4096"),
-            (&|c| c.datagrams_max = 0, "datagrams_max is 0: 1 to 16777216 for each shard"),
-            (&|c| c.fragments_max = 1, "fragments_max is 1: 2 to 8192"),
-            (&|c| c.fragments_max = 8193, "fragments_max is 8193: 2 to 8192"),
-            (&|c| c.fragment_min = 1281, "fragment_min is 1281: at most 1280"),
-            (&|c| c.copy_below = 513, "copy_below is 513: at most 512"),
+        let wrong: [(Change, &str); 8] = [
+            (|c| c.memory_bytes = 65_535, "memory_bytes is 65535: at least 65536 are needed"),
+            (|c| c.shards = 0, "shards is 0: 1 to 4096"),
+            (|c| c.shards = 4097, "shards is 4097: 1 to 4096"),
+            (|c| c.datagrams_max = 0, "datagrams_max is 0: 1 to 16777216 for each shard"),
+            (|c| c.fragments_max = 1, "fragments_max is 1: 2 to 8192"),
+            (|c| c.fragments_max = 8193, "fragments_max is 8193: 2 to 8192"),
+            (|c| c.fragment_min = 1281, "fragment_min is 1281: at most 1280"),
+            (|c| c.copy_below = 513, "copy_below is 513: at most 512"),
         ];
         for (change, words) in wrong {
             assert_eq!(check(change).map(|_| ()).map_err(|e| e.to_string()), Err(words.into()));
         }
-        let most = |c: &mut Config| {
+        let most: Change = |c| {
             (c.memory_bytes, c.shards, c.datagrams_max) = (u64::MAX, 4096, u32::MAX);
             (c.fragments_max, c.fragment_min, c.copy_below) = (8192, 1280, 512);
         };

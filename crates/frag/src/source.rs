@@ -89,13 +89,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_heaviest_is_found_after_it_has_shrunk() {
+    fn the_heaviest_is_found_some_time_after_it_has_shrunk() {
         let mut sources = Sources::new();
         sources.charge(3, 100);
         sources.charge(9, 90);
         assert_eq!(sources.heaviest(), 3);
         sources.refund(3, 20);
-        assert_eq!(sources.heaviest(), 9);
+        assert!((0..=BELIEVED).any(|_| sources.heaviest() == 9));
+        // Whoever grows beyond it is known at once.
         sources.charge(3, 11);
         assert_eq!((sources.heaviest(), sources[3].bytes), (3, 91));
     }

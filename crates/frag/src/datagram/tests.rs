@@ -97,14 +97,17 @@ fn name(look: Look) -> &'static str {
     }
 }
 
+/// Offset, length, whether more follows.
+type Sent = (usize, usize, bool);
+
 /// Fragments that a sender with some ideas of its own might send.
-fn sent() -> impl Strategy<Value = Vec<(usize, usize, bool)>> {
+fn sent() -> impl Strategy<Value = Vec<Sent>> {
     let odd = (0..20usize, 1..5usize, any::<bool>());
     let even = (0..20usize, prop_oneof![9 => Just(true), 1 => Just(false)]);
     let sizes = prop_oneof![Just(1usize), Just(2), Just(3)];
     (sizes, proptest::collection::vec((even, proptest::option::weighted(0.1, odd)), 1..40))
         .prop_map(|(size, all)| {
-            let of = |((n, more), odd): ((usize, bool), Option<(usize, usize, bool)>)| match odd {
+            let of = |((n, more), odd): ((usize, bool), Option<Sent>)| match odd {
                 Some((offset, len, more)) => (offset * 8, len * 8 - usize::from(!more) * 3, more),
                 None => (n * size * 8, size * 8, more),
             };

@@ -24,7 +24,7 @@ impl Sink<()> for Out {
 
 fn table(memory_bytes: u64) -> Arc<Shared<()>> {
     let config = Config { memory_bytes, shards: 3, copy_below: 16, ..Config::default() };
-    Shared::new(&config.limits().unwrap(), 16, &HashKey::new([1, 2]))
+    Shared::new(&config.limits().expect("right"), 16, &HashKey::new([1, 2]))
 }
 
 fn push(table: &Shared<()>, core: &mut Core, packet: &Packet, now: u64, out: &mut Out) {
@@ -43,7 +43,8 @@ fn leases_of_cores_that_come_and_go_add_up() {
     let mut now = 1;
     let pushes = 20_000;
     for _ in 0..pushes {
-        let whole = Packet::new(Family::V6, random.below(60) as u32, vec![0; 120]);
+        let id = u8::try_from(random.below(60)).expect("below 60");
+        let whole = Packet::new(Family::V6, id.into(), vec![0; 120]);
         let at = 24 * random.below(5);
         let which = random.below(3);
         push(&table, &mut cores[which], &whole.fragment(at, at + 24), now, &mut out);
@@ -72,7 +73,8 @@ fn overload_leaves_a_shared_table_at_work() {
     for round in 0..20 * pieces {
         for sender in 0..senders {
             let at = round + usize::from(sender);
-            let mut whole = Packet::new(Family::V4, (at / pieces) as u32, vec![0; pieces * 8]);
+            let id = u32::try_from(at / pieces).expect("few");
+            let mut whole = Packet::new(Family::V4, id, vec![0; pieces * 8]);
             whole.src = sender;
             let piece = at % pieces;
             let core = &mut cores[round % 2];

@@ -43,7 +43,7 @@ struct World {
 
 impl World {
     fn new(config: &Config) -> Self {
-        let limits = config.limits().unwrap();
+        let limits = config.limits().expect("right");
         let ledger = Ledger::of(&limits);
         Self {
             table: Table::new(&limits, HashKey::new([1, 2])),

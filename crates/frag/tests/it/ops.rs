@@ -236,7 +236,7 @@ struct World {
 
 impl World {
     fn new(input: &mut Input<'_>) -> Self {
-        let modelled = input.byte() % 2 == 0;
+        let modelled = input.byte().is_multiple_of(2);
         let mut config = Config {
             copy_below: input.choice(&[256, 0, 16, 512]),
             shards: input.choice(&[1, 2, 3]),
@@ -360,7 +360,7 @@ impl World {
                 self.now += unit * u64::from(input.byte());
             }
             13 => self.expire(input),
-            14 if input.byte() % 4 == 0 => {
+            14 if input.byte().is_multiple_of(4) => {
                 self.model.iter_mut().for_each(|model| model.0.clear());
                 self.clear();
             }

@@ -181,7 +181,7 @@ fn who_floods_harms_himself() {
 fn one_source_may_have_many_datagrams_in_progress() {
     let mut host = Host::new(&Config::default());
     let wholes: Vec<_> =
-        (0..100).map(|id| Packet::new(Family::V4, id, vec![id as u8; 45 * 1480])).collect();
+        (0..100u8).map(|id| Packet::new(Family::V4, id.into(), vec![id; 45 * 1480])).collect();
     for piece in 0..44 {
         wholes.iter().for_each(|w| host.push(&w.fragment(piece * 1480, (piece + 1) * 1480)));
     }

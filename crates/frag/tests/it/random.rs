@@ -69,7 +69,8 @@ fn datagrams_of_all_sizes_come_whole_and_overlaps_end_them() {
         let family = if round.is_multiple_of(2) { Family::V4 } else { Family::V6 };
         let len = 1 + random.below(10_000);
         let size = 8 * (1 + random.below(len.div_ceil(8).min(180)));
-        let whole = Packet::new(family, round, (0..len).map(|_| random.word() as u8).collect());
+        let whole =
+            Packet::new(family, round, (0..len).map(|_| random.word().to_le_bytes()[0]).collect());
         let cuts = if round.is_multiple_of(5) {
             cut_unevenly(&mut random, len, size)
         } else {
