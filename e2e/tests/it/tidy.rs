@@ -17,7 +17,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("xtask", &["testkit"]),
     ("bench", &["testkit", "frag"]),
     ("e2e", &["testkit", "frag", "local", "sys"]),
-    ("testkit", &["frag"]),
+    ("testkit", &[]),
     ("cli", &["engine", "local", "sys"]),
     ("preload", &["local", "sys"]),
     ("frag-c", &["frag"]),
