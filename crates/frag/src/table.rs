@@ -218,7 +218,7 @@ impl<B> Table<B> {
         if ahead.guess != NONE && now < self.next_end {
             let node = &mut self.nodes[ahead.guess];
             let small = f.len < self.limits.copy_below || f.len < self.limits.fragment_min;
-            let cheap = node.used + arrival.cost <= node.reserved && !small;
+            let cheap = arrival.cost <= node.reserved - node.used && !small;
             let fresh = self.begun.wrapping_sub(node.begun) < self.limits.reuse;
             // The headers of IPv6 in a first fragment are looked at.
             let plain = f.offset != 0 || !f.key.is_v6();
@@ -598,7 +598,9 @@ impl<B> Table<B> {
             0
         };
         let shelf = if look == Look::Layer { node.shelf.growth() } else { 0 };
-        let need = bytes + Node::<B>::places_cost(growth) + node.head.growth(f) + shelf;
+        let more = Node::<B>::places_cost(growth) + node.head.growth(f) + shelf;
+        // Whoever says that a buffer costs 4 GiB does not get it.
+        let need = bytes.saturating_add(more);
         if !self.charge(lease, n, need, now, sink) {
             self.counters.fragments_lost += 1;
             return sink.release(buffer, Released::Dropped(Reason::EvictedYoung));

@@ -243,6 +243,21 @@ fn layers_are_paid_for_once() {
     world.end();
 }
 
+#[test]
+fn a_buffer_that_costs_more_than_there_is_is_dropped() {
+    let mut world = World::new(&Config::default());
+    let whole = Packet::new(Family::V6, 1, vec![1; 3000]);
+    world.push(&whole.fragment(0, 1000), 1000);
+    // Once as the first of a datagram, once where most fragments go.
+    for at in [1000, 2000] {
+        world.push(&whole.fragment(at, at + 1000), u32::MAX);
+        world.push(&Packet { id: 2, ..whole.clone() }.fragment(at, at + 1000), u32::MAX);
+        world.check();
+    }
+    assert_eq!((world.table.datagrams(), world.out.delivered.len()), (0, 0));
+    world.end();
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Push { id: u32, v6: bool, at: usize, len: usize, cost: u32, layer: u8 },
