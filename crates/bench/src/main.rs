@@ -94,6 +94,9 @@ struct Words {
     passes: usize,
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// Packets are not written anew before each pass: caches may know them
+    #[arg(long)]
+    stale: bool,
 }
 
 impl Words {
@@ -155,7 +158,7 @@ fn main() -> anyhow::Result<()> {
 
 fn one(words: Words, names: &[Name]) -> anyhow::Result<()> {
     cpu::pin(0)?;
-    let mut player = Player::new(Trace::new(words.case(0))?);
+    let mut player = Player::new(Trace::new(words.case(0))?, words.stale);
     let mut engines = Vec::new();
     for name in names {
         let mut engine = name.engine(&player.trace)?;
@@ -176,19 +179,22 @@ fn one(words: Words, names: &[Name]) -> anyhow::Result<()> {
 struct Player {
     trace: Trace,
     copy: Vec<u8>,
+    stale: bool,
 }
 
 impl Player {
-    fn new(trace: Trace) -> Self {
-        let copy = trace.copy();
-        Self { trace, copy }
+    fn new(trace: Trace, stale: bool) -> Self {
+        let copy = if stale { Vec::new() } else { trace.copy() };
+        Self { trace, copy, stale }
     }
 
     /// Nanoseconds per fragment, the median over some passes.
     fn round(&mut self, engine: &mut dyn Engine, passes: usize) -> anyhow::Result<f64> {
         let mut times = Vec::with_capacity(passes);
         for _ in 0..passes.max(1) {
-            self.trace.arrive(&self.copy);
+            if !self.stale {
+                self.trace.arrive(&self.copy);
+            }
             let begin = cpu::of_this_thread();
             let datagrams = engine.pass(&self.trace);
             times.push(cpu::of_this_thread() - begin);
