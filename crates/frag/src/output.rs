@@ -40,9 +40,9 @@ pub struct Notice<'a, B> {
     pub kind: NoticeKind,
     /// Which datagram it is about.
     pub key: &'a Key,
-    /// The header of its first fragment.
+    /// The header of its first fragment, or of the fragment that no datagram can have.
     pub header: &'a [u8],
-    /// The buffer of its first fragment, to quote from; `None` if its payload was copied: then it is here.
+    /// The buffer of that fragment, to quote from; an error if its payload was copied: then it is here.
     pub first: Result<&'a B, &'a [u8]>,
 }
 

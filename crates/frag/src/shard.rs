@@ -3,7 +3,7 @@
 use crate::key::{HashKey, Key};
 use crate::ledger::{Lease, Ledger};
 use crate::limits::Limits;
-use crate::output::{Released, Sink};
+use crate::output::{Notice, NoticeKind, Released, Sink};
 use crate::reason::{Counters, Reason};
 use crate::sync::Arc;
 use crate::table::{Ahead, Table};
@@ -95,7 +95,7 @@ impl<B> Shard<B> {
                 self.table.look_up(&mut ahead);
                 self.table.push(&mut self.lease, &ahead, arrival, now, sink);
             }
-            other => self.pass(other, arrival.buffer, sink),
+            other => self.pass(other, &ahead.fragment, arrival, sink),
         }
     }
 
@@ -137,7 +137,7 @@ impl<B> Shard<B> {
                 if parsed.other == Ok(None) {
                     self.table.push(&mut self.lease, &parsed.ahead, arrival, now, sink);
                 } else {
-                    self.pass(parsed.other, arrival.buffer, sink);
+                    self.pass(parsed.other, &parsed.ahead.fragment, arrival, sink);
                 }
             }
         }
@@ -179,19 +179,24 @@ impl<B> Shard<B> {
 
     /// A packet that is no fragment, or none that makes sense.
     #[cold]
-    fn pass(&mut self, packet: Result<Option<usize>, Reason>, buffer: B, sink: &mut impl Sink<B>) {
+    fn pass(
+        &mut self,
+        packet: Result<Option<usize>, Reason>,
+        fragment: &Fragment,
+        arrival: Arrival<'_, B>,
+        sink: &mut impl Sink<B>,
+    ) {
         match packet {
             Ok(len) => {
                 self.table.counters.whole += 1;
-                sink.whole(buffer, len.unwrap_or(0));
+                sink.whole(arrival.buffer, len.unwrap_or(0));
             }
-            Err(reason) => self.refuse(buffer, reason, sink),
+            Err(reason) => {
+                self.table.counters.fragments += 1;
+                protest(reason, fragment, &arrival, sink);
+                self.table.drop_fragment(arrival.buffer, reason, sink);
+            }
         }
-    }
-
-    fn refuse(&mut self, buffer: B, reason: Reason, sink: &mut impl Sink<B>) {
-        self.table.counters.fragments += 1;
-        self.table.drop_fragment(buffer, reason, sink);
     }
 
     /// Gives up datagrams that have taken too long, at most `most`. Answers when the next one's time
@@ -235,6 +240,24 @@ impl<B> Drop for Shard<B> {
             fn release(&mut self, _: B, _: Released) {}
         }
         self.table.clear(&mut self.lease, 0, &mut Nobody);
+    }
+}
+
+/// What a sender of IPv6 fragments is to be told of one that no datagram can have (RFC 8200 section 4.5).
+fn protest<B>(
+    reason: Reason,
+    fragment: &Fragment,
+    arrival: &Arrival<'_, B>,
+    sink: &mut impl Sink<B>,
+) {
+    let kind = match reason {
+        Reason::Unaligned => NoticeKind::BadLength,
+        Reason::Oversize => NoticeKind::TooLong,
+        _ => return,
+    };
+    let header = arrival.packet.get(..usize::from(fragment.header_len));
+    if let Some(header) = header.filter(|_| fragment.key.is_v6()) {
+        sink.notice(&Notice { kind, key: &fragment.key, header, first: Ok(&arrival.buffer) });
     }
 }
 

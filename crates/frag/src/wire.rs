@@ -191,7 +191,12 @@ fn check(f: &Fragment) -> Result<Option<usize>, Reason> {
 
 fn parse_v6(b: &[u8], scope: u64, to: &mut Fragment) -> Result<Option<usize>, Reason> {
     let Some(head) = b.first_chunk::<V6_HEADER>() else { return Err(Reason::Truncated) };
-    let end = V6_HEADER + usize::from(u16_at(head, 4));
+    let len = usize::from(u16_at(head, 4));
+    if len == 0 && head[6] == protocol::HOP_BY_HOP {
+        // A jumbogram, which cannot be in fragments (RFC 2675 section 3).
+        return Ok(Some(b.len()));
+    }
+    let end = V6_HEADER + len;
     if b.len() < end {
         return Err(Reason::Truncated);
     }
@@ -223,7 +228,7 @@ fn parse_v6(b: &[u8], scope: u64, to: &mut Fragment) -> Result<Option<usize>, Re
     if offset == 0 && header[0] == protocol::FRAGMENT {
         return Err(Reason::Nested);
     }
-    let narrow = |n: usize| u16::try_from(n).map_err(|_| Reason::Oversize);
+    let narrow = |n: usize| u16::try_from(n).map_err(|_| Reason::BadHeader);
     *to = Fragment {
         key,
         offset,

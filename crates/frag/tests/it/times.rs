@@ -170,3 +170,23 @@ fn an_identification_that_comes_round_joins_no_two_datagrams() {
     assert!(stale > 1000, "{stale} of {sent} were of an earlier round");
     assert_eq!(counters.datagrams, u64::from(lost[&false]), "whoever lost nothing was delivered");
 }
+
+#[test]
+fn a_sender_hears_of_what_no_datagram_can_have() {
+    let mut host = Host::new(&Config::default());
+    for family in [Family::V4, Family::V6] {
+        let odd = Packet { more: true, ..Packet::new(family, 1, vec![1; 13]) };
+        let far = Packet { offset: 65_528, ..Packet::new(family, 2, vec![2; 100]) };
+        host.push(&odd);
+        host.push_burst(&[far]);
+    }
+    let kinds: Vec<NoticeKind> = host.out.notices.iter().map(|(kind, ..)| *kind).collect();
+    assert_eq!(kinds, [NoticeKind::BadLength, NoticeKind::TooLong], "of IPv6 only");
+    let (_, header, quote) = &host.out.notices[0];
+    assert_eq!(
+        (header.len(), &quote[8..]),
+        (40, &[1; 13][..]),
+        "the fragment header is quoted, too"
+    );
+    host.check_empty();
+}
