@@ -203,6 +203,9 @@ fn circumstances(root: &Path, command: &str) -> anyhow::Result<String> {
         said(root, "git", &["rev-parse", "--short=12", "HEAD"])
     )?;
     writeln!(text, "command  {command}")?;
+    let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load: Vec<&str> = load.split(' ').take(3).collect();
+    writeln!(text, "load     {} at the end", load.join(" "))?;
     Ok(text)
 }
 
