@@ -270,23 +270,10 @@ pub(crate) fn main() -> u8 {
         Ok(status) => status,
         Err((status, e)) if is_closed_pipe(&e) => status,
         Err((status, e)) => {
-            eprintln!("shunt: {}", words(&e));
+            eprintln!("shunt: {e:#}");
             status
         }
     }
-}
-
-/// An error with its causes, those left out that it names itself.
-fn words(e: &anyhow::Error) -> String {
-    e.chain().map(ToString::to_string).fold(String::new(), |said, cause| {
-        if said.is_empty() {
-            cause
-        } else if said.contains(&cause) {
-            said
-        } else {
-            said + ": " + &cause
-        }
-    })
 }
 
 /// Whether the reader of our output has gone: not worth a word.
@@ -360,15 +347,6 @@ mod tests {
         assert_eq!(run_arguments(&["--", "prog", "--", "a"]).unwrap(), ["prog", "--", "a"]);
         assert!(run_arguments(&["--lug", "info", "prog"]).is_err(), "a typing error is no program");
         assert!(run_arguments(&[]).is_err());
-    }
-
-    #[test]
-    fn a_cause_is_told_once() {
-        let cause = || std::io::Error::from_raw_os_error(2);
-        let named = anyhow::Error::new(cause()).context(format!("cannot read x: {}", cause()));
-        assert_eq!(words(&named), "cannot read x: No such file or directory (os error 2)");
-        let unnamed = anyhow::Error::new(cause()).context("cannot read x");
-        assert_eq!(words(&unnamed), words(&named));
     }
 
     #[test]

@@ -155,10 +155,10 @@ pub enum Error {
     #[error("cannot write to the device {0}: {1}{hint}", hint = hint_of(.1))]
     Device(String, Failure),
     /// The address for metrics cannot be had.
-    #[error("cannot serve metrics on {0}: {1}; choose another port")]
+    #[error("cannot serve metrics on {0}, choose another port")]
     Metrics(SocketAddr, #[source] std::io::Error),
     /// The file cannot be made.
-    #[error("cannot write {path}: {1}", path = .0.display())]
+    #[error("cannot write {path}", path = .0.display())]
     Create(PathBuf, #[source] std::io::Error),
     /// Cannot be written any more.
     #[error(transparent)]
@@ -167,13 +167,13 @@ pub enum Error {
     #[error("{0}")]
     System(Failure),
     /// No thread.
-    #[error("cannot start a thread: {0}")]
+    #[error("cannot start a thread")]
     Thread(#[source] std::io::Error),
     /// A setting that cannot be.
     #[error(transparent)]
     Config(#[from] BadConfig),
     /// No secret for hashing.
-    #[error("no random bytes from /dev/urandom: {0}")]
+    #[error("no random bytes from /dev/urandom")]
     Random(#[source] std::io::Error),
 }
 

@@ -125,7 +125,8 @@ mod tests {
         assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
         assert!(ask(address, "\r\n\r\n").starts_with("HTTP/1.1 400"));
         let again = Server::start(address, Arc::clone(&stop), String::new);
-        assert!(again.is_err_and(|e| e.to_string().contains("in use")));
+        let taken = std::io::ErrorKind::AddrInUse;
+        assert!(again.is_err_and(|e| matches!(e, Error::Metrics(_, e) if e.kind() == taken)));
         stop.store(true, Ordering::Relaxed);
         server.finish();
     }
