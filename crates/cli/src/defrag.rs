@@ -34,7 +34,7 @@ pub(crate) struct DefragArguments {
     /// The capture to write, .pcap or .pcapng; other names have the format of INPUT; - is standard output
     #[arg(required_unless_present = "interface", conflicts_with = "interface")]
     output: Option<PathBuf>,
-    /// Print a JSON object to standard output; to standard error if OUTPUT is -. With --interface one a line
+    /// Print a JSON object to standard output; to standard error if OUTPUT is -. With --interface one a line, with the names of the metrics
     #[arg(long)]
     json: bool,
     #[command(flatten)]

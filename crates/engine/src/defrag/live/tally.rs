@@ -67,7 +67,7 @@ impl Tally {
         let mut out = String::from("{");
         let _ = write!(
             out,
-            "\"seconds\":{:.3},\"packets_per_s\":{:.0},\"fragments_per_s\":{:.0},\
+            "\"version\":1,\"seconds\":{:.3},\"packets_per_s\":{:.0},\"fragments_per_s\":{:.0},\
              \"datagrams_per_s\":{:.0},\"gbit_per_s\":{:.3},\"cpu\":{:.4}",
             rates.seconds(),
             rates.of(|t| t.frames),
