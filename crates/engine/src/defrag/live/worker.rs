@@ -23,7 +23,7 @@ const SHORT_NAP: Duration = Duration::from_millis(1);
 /// After so many of these nothing has come for longer than a block takes to be handed over.
 const SHORT_NAPS: u32 = 6;
 /// How long frames may gather when a burst was not full. Waking up for each costs more than the rest.
-const GATHER: Duration = Duration::from_micros(50);
+const GATHER: Duration = Duration::from_micros(200);
 /// How often others are told what was counted.
 const TELL_NS: u64 = 50_000_000;
 /// Datagrams whose time is up that are given up at once.
