@@ -44,6 +44,8 @@ pub(super) struct Worker<B> {
     /// Frames are counted and given back: how fast could it be?
     pub(super) count_only: bool,
     last_told: u64,
+    /// The time that the shard was told last.
+    now: u64,
 }
 
 impl<B> Worker<B> {
@@ -64,6 +66,7 @@ impl<B> Worker<B> {
             target: Arc::clone(target),
             count_only: false,
             last_told: 0,
+            now: 0,
         }
     }
 
@@ -72,6 +75,14 @@ impl<B> Worker<B> {
             // Not being pinned costs speed and nothing else.
             let _ = call::pin(cpu);
         }
+    }
+
+    /// When a frame came, by the clock that the shard goes by, which never goes back. Frames come in
+    /// blocks: the time at which they are looked at says nothing about the pace of a datagram. `skew`: what
+    /// that clock is ahead of the frames'.
+    fn came(&mut self, time_ns: u64, skew: u64, now: u64) -> u64 {
+        self.now = time_ns.wrapping_add(skew).min(now).max(self.now);
+        self.now
     }
 
     fn is_to_stop(&self) -> bool {
@@ -171,6 +182,7 @@ pub(super) fn packets(mut worker: Worker<Slot>, mut ring: Ring, mut pool: Pool<B
         } else {
             let store = Pooled { pool: &mut pool, block: &[] };
             let mut desk = Desk { store, output: &mut worker.output, time_ns: 0 };
+            worker.now = began;
             worker.shard.expire(began, EXPIRE_MOST, &mut desk);
             naps += 1;
             if pool.keeps() && naps < SHORT_NAPS {
@@ -190,6 +202,8 @@ fn drain(worker: &mut Worker<Slot>, ring: &mut Ring, pool: &mut Pool<Block>) -> 
     let Some(block) = ring.next_block() else { return false };
     let mut frames = block.frames();
     let mut arrivals = Vec::with_capacity(BURST);
+    let now = call::now_ns();
+    let skew = now.wrapping_sub(call::wall_ns());
     loop {
         let mut time_ns = 0;
         let mut last = true;
@@ -205,9 +219,10 @@ fn drain(worker: &mut Worker<Slot>, ring: &mut Ring, pool: &mut Pool<Block>) -> 
         if last {
             break;
         }
+        let came = worker.came(time_ns, skew, now);
         let store = Pooled { pool, block: block.bytes() };
         let mut desk = Desk { store, output: &mut worker.output, time_ns };
-        worker.shard.push_burst(&mut arrivals, call::now_ns(), &mut desk);
+        worker.shard.push_burst(&mut arrivals, came, &mut desk);
     }
     drop(arrivals);
     worker.tally.settled += pool.close(block);
