@@ -27,7 +27,7 @@ mod steer;
 mod tally;
 mod worker;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -239,6 +239,7 @@ pub fn run(
     news: &mut dyn FnMut(News<'_>),
 ) -> Result<Report, Error> {
     let interface = find(&options.interface)?;
+    let listener = options.metrics.map(metrics::bind).transpose()?;
     let device = options.to.as_deref().map(open_device).transpose()?;
     let done = Arc::new(AtomicBool::new(false));
     // However this ends, the workers end, too.
@@ -253,7 +254,7 @@ pub fn run(
         Source::Xdp => crew.chunks(&mut outputs)?,
     };
     drop(queue);
-    let report = team.watch(options, stop, &target, &done, news)?;
+    let report = team.watch(options, stop, &crew, listener, news)?;
     recorder.map_or(Ok(()), Recorder::finish)?;
     Ok(report)
 }
@@ -515,14 +516,15 @@ impl Team {
         self,
         options: &Options,
         stop: &AtomicBool,
-        target: &Target,
-        done: &Arc<AtomicBool>,
+        crew: &Crew<'_>,
+        listener: Option<TcpListener>,
         news: &mut dyn FnMut(News<'_>),
     ) -> Result<Report, Error> {
+        let (target, done) = (crew.target, crew.done);
         let workers = self.threads.len();
         let told = self.told.clone();
         let serve = |at| Server::start(at, Arc::clone(done), move || sum(&told).prometheus());
-        let server = options.metrics.map(serve).transpose()?;
+        let server = listener.map(serve).transpose()?;
         let metrics = server.as_ref().map(|server| server.address);
         news(News::Ready { workers, how: &self.how, metrics });
         let began = Instant::now();

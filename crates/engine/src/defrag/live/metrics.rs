@@ -22,16 +22,13 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Answers with `page` until `stop`.
+    /// Answers those that `listener` takes with `page`, until `stop`.
     pub(super) fn start(
-        address: SocketAddr,
+        listener: TcpListener,
         stop: Arc<AtomicBool>,
         page: impl Fn() -> String + Send + 'static,
     ) -> Result<Self, Error> {
-        let failed = |e| Error::Metrics(address, e);
-        let listener = TcpListener::bind(address).map_err(failed)?;
-        listener.set_nonblocking(true).map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let address = listener.local_addr().map_err(Error::Thread)?;
         let thread = std::thread::Builder::new()
             .name("defrag-metrics".into())
             .spawn(move || serve(&listener, &stop, &page))
@@ -43,6 +40,14 @@ impl Server {
     pub(super) fn finish(self) {
         let _ = self.thread.join();
     }
+}
+
+/// Takes the address, before anything else is touched.
+pub(super) fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+    let failed = |e| Error::Metrics(address, e);
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok(listener)
 }
 
 fn serve(listener: &TcpListener, stop: &AtomicBool, page: &dyn Fn() -> String) {
@@ -114,7 +119,8 @@ mod tests {
     fn the_page_is_served_and_nothing_else() {
         let stop = Arc::new(AtomicBool::new(false));
         let any = "127.0.0.1:0".parse().unwrap();
-        let server = Server::start(any, Arc::clone(&stop), || "x 1\n".into()).unwrap();
+        let server =
+            Server::start(bind(any).unwrap(), Arc::clone(&stop), || "x 1\n".into()).unwrap();
         let address = server.address;
         let page = ask(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
         assert!(
@@ -124,7 +130,7 @@ mod tests {
         assert!(ask(address, "GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.1 404"));
         assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
         assert!(ask(address, "\r\n\r\n").starts_with("HTTP/1.1 400"));
-        let again = Server::start(address, Arc::clone(&stop), String::new);
+        let again = bind(address);
         let taken = std::io::ErrorKind::AddrInUse;
         assert!(again.is_err_and(|e| matches!(e, Error::Metrics(_, e) if e.kind() == taken)));
         stop.store(true, Ordering::Relaxed);
