@@ -165,7 +165,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// The errno, and the verifier's words.
+    /// The errno, and the verifier's words: `EACCES` if it does not allow the program.
     pub fn load_xdp(instructions: &[Instruction]) -> Result<Self, Refused> {
         let mut log = vec![0u8; LOG_BYTES];
         let mut attributes = ProgramLoad {

@@ -448,7 +448,7 @@ impl Crew<'_> {
     fn xdp_failed(&self, failure: Failure) -> Error {
         let why = match failure.errno {
             errno::EPERM | errno::EACCES => {
-                let needs = "CAP_NET_RAW, CAP_NET_ADMIN and CAP_BPF";
+                let needs = "CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF and CAP_PERFMON";
                 return Error::Denied { failure, needs };
             }
             errno::ENOSYS => format!("{failure} (CONFIG_BPF_SYSCALL is not set)"),

@@ -3,7 +3,8 @@
 //! It looks at each frame of the interface, sends fragments of IPv4 and IPv6 to the socket of their
 //! queue, and lets everything else go on to the kernel, which notices nothing. Tags of VLANs, two at most,
 //! and three extension headers before a fragment header are passed over; what is further in goes on to
-//! the kernel, too, as does a fragment of a queue that has no socket.
+//! the kernel, too, as does a fragment of a queue that has no socket. To pass over headers of any length the
+//! program adds to a pointer what it has read, which the verifier allows to whoever has `CAP_PERFMON`.
 
 use sys::bpf::Instruction;
 
