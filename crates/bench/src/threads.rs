@@ -225,7 +225,16 @@ impl Yard {
         let slow = |begun: &AtomicUsize| begun.load(Ordering::Relaxed) + WINDOWS_AHEAD < window;
         while self.begun.iter().any(slow) {
             meanwhile();
+            self.rest();
+        }
+    }
+
+    /// Lets others go on. Where CPU time is what counts, this must take none.
+    fn rest(&self) {
+        if self.way.locks() {
             thread::yield_now();
+        } else {
+            thread::sleep(Duration::from_micros(20));
         }
     }
 
@@ -298,7 +307,7 @@ impl Yard {
         self.done.fetch_add(1, Ordering::Release);
         while self.done.load(Ordering::Acquire) < threads {
             post.collect();
-            thread::yield_now();
+            self.rest();
         }
         post.collect();
     }
@@ -343,7 +352,7 @@ impl<'y> Post<'y, '_> {
     fn send(&mut self, to: usize, batch: &mut Vec<Descriptor>) {
         while !self.yard.lanes[self.me][to].send(batch) {
             self.collect();
-            thread::yield_now();
+            self.yard.rest();
         }
     }
 
