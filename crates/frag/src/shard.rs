@@ -61,13 +61,15 @@ pub struct Shard<B> {
 #[derive(Clone, Debug)]
 struct Parsed {
     ahead: Ahead,
-    /// `Ok(None)`: a fragment; else what it is instead.
+    /// Whether it is a fragment. A word of its own, so that it can be read right after it was written.
+    is_fragment: bool,
+    /// What it is instead, if not.
     other: Result<Option<usize>, Reason>,
 }
 
 impl Parsed {
     fn burst() -> Box<[Self]> {
-        vec![Self { ahead: Ahead::NONE, other: Ok(None) }; BURST].into()
+        vec![Self { ahead: Ahead::NONE, is_fragment: false, other: Ok(None) }; BURST].into()
     }
 }
 
@@ -128,13 +130,16 @@ impl<B> Shard<B> {
             let seen = next.clone().take(BURST).filter_map(|next| next.packet.first());
             std::hint::black_box(seen.fold(0, |all, byte| all ^ byte));
             for (to, next) in parsed.iter_mut().zip(next) {
-                to.other = wire::parse_to(next.packet, next.scope, &mut to.ahead.fragment);
-                if to.other == Ok(None) {
+                let other = wire::parse_to(next.packet, next.scope, &mut to.ahead.fragment);
+                to.is_fragment = matches!(other, Ok(None));
+                if to.is_fragment {
                     self.table.look_up(&mut to.ahead);
+                } else {
+                    to.other = other;
                 }
             }
             for (parsed, arrival) in parsed.iter().zip(&mut rest) {
-                if parsed.other == Ok(None) {
+                if parsed.is_fragment {
                     self.table.push(&mut self.lease, &parsed.ahead, arrival, now, sink);
                 } else {
                     self.pass(parsed.other, &parsed.ahead.fragment, arrival, sink);
