@@ -52,8 +52,7 @@ fn look_up(cpu: u32) -> Option<u32> {
 /// Pushes the lines of `n` bytes at `at` out of this CPU's own caches to where all CPUs find them:
 /// who reads them next need not fetch them from here. A hint; the bytes need not be valid.
 ///
-/// A 100-byte answer is there a seventh earlier (670 ns for a round trip instead of 770). CPUs that do
-/// not know the instruction pass over it.
+/// CPUs that do not know the instruction pass over it.
 #[inline]
 pub fn push(at: *const u8, n: usize) {
     let mut line = at.map_addr(|a| a & !(LINE - 1));

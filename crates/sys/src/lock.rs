@@ -69,8 +69,7 @@ fn alone() -> bool {
 }
 
 /// [`lock`] for a word that only this process uses (`own`). While it has one thread, nobody can come
-/// between but a signal handler, which is done before we go on: no locked instruction is needed, which
-/// is a tenth of the time of a small message.
+/// between but a signal handler, which is done before we go on: no locked instruction is needed.
 #[inline]
 pub fn lock_own(word: &AtomicU32, own: bool) -> Option<Held<'_>> {
     if own && alone() && word.load(Ordering::Relaxed) == 0 {
