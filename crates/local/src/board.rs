@@ -62,6 +62,17 @@ pub fn locate(dir: Option<&str>) -> Result<(CString, u64), MapError> {
     CString::new(path).map(|p| (p, netns)).map_err(|_| MapError::NotOurs)
 }
 
+/// Where the process that takes connections to other hosts is reached: see [`crate::relay`].
+///
+/// # Errors
+///
+/// As [`locate`].
+pub fn door(dir: Option<&str>) -> Result<CString, MapError> {
+    let netns = netns()?;
+    let path = format!("{}/engine-{netns:x}-v{VERSION}", directory(dir));
+    CString::new(path).map_err(|_| MapError::NotOurs)
+}
+
 /// Makes the directory if it is absent; it must be ours and closed to others.
 fn prepare(dir: Option<&str>) -> Result<(), MapError> {
     let path = CString::new(directory(dir)).map_err(|_| MapError::NotOurs)?;
@@ -221,18 +232,22 @@ impl Board {
         self.fd.load(Ordering::Relaxed).cast_signed()
     }
 
+    /// Moves a descriptor of ours to a high number, where the guest does not look.
+    #[must_use]
+    pub fn hide(&self, fd: i32) -> i32 {
+        out_of_the_way(fd, self.high)
+    }
+
     /// Whether a descriptor is one of our own, which the guest must not close.
     #[must_use]
     pub fn owns(&self, fd: i32) -> bool {
         fd >= 0 && (fd == self.fd() || fd.cast_unsigned() == self.netlink.load(Ordering::Relaxed))
     }
 
-    /// Our own descriptors, lowest first, for those who close ranges around them.
+    /// Our own descriptors; negative ones are none.
     #[must_use]
     pub fn own_fds(&self) -> [i32; 2] {
-        let mut fds = [self.fd(), self.netlink.load(Ordering::Relaxed).cast_signed()];
-        fds.sort_unstable();
-        fds
+        [self.fd(), self.netlink.load(Ordering::Relaxed).cast_signed()]
     }
 
     /// Our slot, if we have one.
@@ -448,6 +463,43 @@ impl Board {
             }
         }
         None
+    }
+
+    /// Whether a process takes connections to other hosts. One that was killed may still be named:
+    /// then its door is shut.
+    #[inline]
+    #[must_use]
+    pub fn has_engine(&self) -> bool {
+        self.engine_slot().is_some()
+    }
+
+    /// The slot of the process that takes connections to other hosts.
+    #[must_use]
+    pub fn engine_slot(&self) -> Option<u32> {
+        // Acquire: its slot, before the word that names it. Pairs with `serve`.
+        let slot = self.map.header().engine.load(Ordering::Acquire).checked_sub(1)?;
+        let lives = (slot as usize) < SLOTS
+            && self.map.slot(slot).state.load(Ordering::Relaxed) == slot_state::LIVE;
+        lives.then_some(slot)
+    }
+
+    /// Says that we take connections to other hosts.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::NoSlot`] or [`Reason::NoMemory`].
+    pub fn serve(&self) -> Result<(), Reason> {
+        let slot = self.ensure_slot()?;
+        self.map.header().engine.store(slot + 1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes [`Self::serve`] back, unless another process has taken our place.
+    pub fn serve_no_more(&self) {
+        if let Some(slot) = self.slot() {
+            let engine = &self.map.header().engine;
+            let _ = engine.compare_exchange(slot + 1, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     /// Says that we (or what we were forked from) listen on `port`.

@@ -33,6 +33,7 @@ mod attach;
 mod demote;
 mod peek;
 mod send;
+mod stand;
 
 const MSG_PEEK: i32 = 2;
 const MSG_DONTWAIT: i32 = 0x40;
@@ -57,6 +58,8 @@ pub enum Phase {
     Tcp = 5,
     /// Being attached by another thread.
     Busy = 6,
+    /// Begun with the SMC option, and not known yet whether the peer on another host has answered it.
+    Asked = 7,
 }
 
 /// What came of a receive.
@@ -221,6 +224,10 @@ pub struct Conn {
     in_kernel: AtomicU32,
     /// Serialises the count of bytes received by TCP with the attachment that relies on it.
     counting: AtomicU32,
+    /// 1: the SMC option was asked for, on a socket that connects or listens.
+    pub opted: AtomicU32,
+    /// Not 0: the descriptor is a stand-in, whose other end is the engine's; see `stand`.
+    stands_in: AtomicU32,
     /// Event sets.
     pub sets: [Registration; SETS],
     /// What spinning for this connection has taught.
@@ -247,6 +254,8 @@ impl Conn {
             &self.options,
             &self.inside,
             &self.kept,
+            &self.opted,
+            &self.stands_in,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -276,6 +285,7 @@ impl Conn {
             3 => Phase::Offered,
             4 => Phase::Attached,
             5 => Phase::Tcp,
+            7 => Phase::Asked,
             _ => Phase::Busy,
         }
     }
@@ -385,6 +395,22 @@ impl Conn {
     fn in_ring(&self, mine: &Half, peer: &Half) -> bool {
         switch::risen(&peer.flags, &peer.up_at)
             .is_some_and(|at| mine.tcp_rx.load(Ordering::Relaxed) >= at)
+    }
+
+    /// Where the bytes from `at` on are, of what the peer has written up to `tail`: the ring, and how many
+    /// of them are in it. `None`: what the peer says makes no sense.
+    pub(crate) fn stretch(
+        &self,
+        w: &World,
+        peer: &Half,
+        at: u64,
+        tail: u64,
+    ) -> Option<(Loc, usize)> {
+        if at == tail {
+            // There may be no ring then.
+            return Some((Loc { block: 0, order: 0 }, 0));
+        }
+        self.peer_ring(w, peer, at, tail)
     }
 
     /// Where the bytes from `head` on are: the ring, and up to which offset. `None`: what the peer

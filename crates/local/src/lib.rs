@@ -14,6 +14,8 @@ pub mod offer;
 #[cfg(not(loom))]
 pub mod reason;
 #[cfg(not(loom))]
+pub mod relay;
+#[cfg(not(loom))]
 pub mod spin;
 mod switch;
 #[cfg(all(feature = "watchdog", not(loom)))]

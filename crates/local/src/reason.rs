@@ -88,4 +88,8 @@ reasons! {
     Off = 25, "switched off";
     /// Offered, and the peer has not taken it (yet).
     Waiting = 26, "offered, not taken";
+    /// The peer, on another host, did not answer the SMC option of the handshake.
+    PeerNotSmc = 27, "peer on another host does not speak SMC";
+    /// The engine refused the connection, or is gone.
+    NoEngine = 28, "engine does not take the connection";
 }

@@ -58,6 +58,10 @@ pub struct World {
     waiters: AtomicU32,
     /// Held while memory of a peer is open for writing.
     pub(crate) lending: Guarded<()>,
+    /// Our way to the engine: a descriptor, once there is one.
+    engine: Guarded<Option<i32>>,
+    /// The same plus one, for those who only ask whether a descriptor is ours; 0: none.
+    engine_fd: AtomicU32,
 }
 
 impl World {
@@ -80,6 +84,8 @@ impl World {
             rung: (0..SLOTS * WAITERS).map(|_| AtomicU32::new(0)).collect(),
             waiters: AtomicU32::new(0),
             lending: Guarded::default(),
+            engine: Guarded::default(),
+            engine_fd: AtomicU32::new(0),
         })
     }
 
@@ -88,8 +94,13 @@ impl World {
         self.forks.fetch_add(1, Ordering::Relaxed);
         self.child.store(1, Ordering::Relaxed);
         self.board.forked();
-        let locks =
-            [&self.arena.word(), &self.holders.word(), &self.spare.word(), &self.lending.word()];
+        let locks = [
+            &self.arena.word(),
+            &self.holders.word(),
+            &self.spare.word(),
+            &self.lending.word(),
+            &self.engine.word(),
+        ];
         for word in locks {
             // Whoever held it is not in this process.
             word.store(0, Ordering::Relaxed);
@@ -101,6 +112,66 @@ impl World {
             holders.clear();
         }
         self.waiters.store(0, Ordering::Relaxed);
+        // The parent's answers would go astray.
+        self.engine_gone();
+    }
+
+    /// Says something to the engine, one thread at a time. A way that turns out to lead nowhere is
+    /// forgotten, and once another is tried: the engine may have been started again.
+    pub(crate) fn with_engine<T>(
+        &self,
+        mut say: impl FnMut(i32) -> Result<T, Reason>,
+    ) -> Result<T, Reason> {
+        let mut held = self.engine.lock().ok_or(Reason::NoEngine)?;
+        for fresh in [false, true] {
+            let fd = match *held {
+                Some(fd) => fd,
+                None => {
+                    let path = crate::board::door(self.limits.dir.as_deref())
+                        .map_err(|_| Reason::NoEngine)?;
+                    let fd = sys::passing::connect(&path).map_err(|_| Reason::NoEngine)?;
+                    let fd = self.board.hide(fd);
+                    *held = Some(fd);
+                    self.engine_fd.store(fd.cast_unsigned() + 1, Ordering::Relaxed);
+                    fd
+                }
+            };
+            match say(fd) {
+                Err(Reason::NoEngine) => {
+                    *held = None;
+                    self.engine_fd.store(0, Ordering::Relaxed);
+                    let _ = call::close(fd);
+                    if fresh {
+                        break;
+                    }
+                }
+                other => return other,
+            }
+        }
+        Err(Reason::NoEngine)
+    }
+
+    fn engine_gone(&self) {
+        if let Some(mut held) = self.engine.lock()
+            && let Some(fd) = held.take()
+        {
+            self.engine_fd.store(0, Ordering::Relaxed);
+            let _ = call::close(fd);
+        }
+    }
+
+    /// Our own descriptors, for those who close ranges around them; negative ones are none.
+    #[must_use]
+    pub fn own_fds(&self) -> [i32; 3] {
+        let [board, netlink] = self.board.own_fds();
+        [board, netlink, self.engine_fd.load(Ordering::Relaxed).cast_signed() - 1]
+    }
+
+    /// Whether a descriptor is one of our own, which the guest must not close.
+    #[must_use]
+    pub fn owns(&self, fd: i32) -> bool {
+        self.board.owns(fd)
+            || fd >= 0 && self.engine_fd.load(Ordering::Relaxed) == fd.cast_unsigned() + 1
     }
 
     /// Whether this process is a forked child of one that took part.

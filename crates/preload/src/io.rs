@@ -13,7 +13,7 @@ use sys::lock;
 use sys::sync::Ordering;
 use sys::wait::WaitWord;
 
-use crate::{fds, life, ready, real};
+use crate::{fds, life, ready, real, remote};
 
 const SIOCATMARK: u64 = 0x8905;
 
@@ -45,7 +45,16 @@ pub(crate) fn active(fd: c_int) -> Option<(&'static World, &'static Conn)> {
             Some((fds::world()?, conn))
         }
         Phase::Fresh | Phase::Listener | Phase::Tcp => None,
+        Phase::Asked => asked(fd, conn),
     }
+}
+
+/// A connection to another host that the engine may have to take first.
+#[cold]
+fn asked(fd: c_int, conn: &'static Conn) -> Option<(&'static World, &'static Conn)> {
+    let w = fds::world()?;
+    remote::resolve(w, conn, fd);
+    (phase(conn) == Phase::Attached).then_some((w, conn))
 }
 
 /// Waits for another thread that is attaching the connection.
@@ -71,7 +80,7 @@ pub(crate) fn settle(w: &'static World, conn: &'static Conn, fd: c_int, data: bo
 /// not answer in time, the connection is as before.
 pub(crate) fn to_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) -> bool {
     match phase(conn) {
-        Phase::Tcp | Phase::Listener => true,
+        Phase::Tcp | Phase::Listener | Phase::Asked => true,
         // Both directions have ended: nothing will move any more.
         Phase::Attached if conn.has_ended(w) || conn.is_stranded(w, fd) => true,
         _ => {
@@ -670,7 +679,7 @@ enum Way {
 fn way(w: &'static World, conn: &'static Conn) -> Way {
     loop {
         match phase(conn) {
-            Phase::Tcp | Phase::Listener => return Way::Tcp,
+            Phase::Tcp | Phase::Listener | Phase::Asked => return Way::Tcp,
             Phase::Attached if conn.my_half(w).is_some_and(|(_, half)| conn.go_up(w, half)) => {
                 return Way::Ring;
             }

@@ -10,6 +10,7 @@ mod life;
 mod poll;
 mod ready;
 mod real;
+mod remote;
 
 use std::ffi::c_int;
 

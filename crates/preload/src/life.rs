@@ -10,7 +10,7 @@ use sys::call;
 use sys::sync::{AtomicU32, Ordering};
 
 use crate::fds::{self, Entry};
-use crate::{alloc, io, ready, real};
+use crate::{alloc, io, ready, real, remote};
 
 /// Set once the program uses io_uring: nothing new leaves TCP then.
 static URING: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
@@ -163,10 +163,12 @@ pub(crate) unsafe fn accept(
     let port = u16::try_from(listener.port.load(Ordering::Relaxed)).unwrap_or(0);
     let stay = Reason::from_code(listener.stay.load(Ordering::Relaxed));
     if let Some(conn) = w.conn().filter(|_| stay.is_none()) {
-        conn.accepted(w, port, call::address(&storage));
         let abort = local::conn::options::ABORT;
         conn.lingers(listener.options.load(Ordering::Relaxed) & abort != 0);
         follow(new, conn, flags & libc::SOCK_NONBLOCK != 0);
+        if listener.opted.load(Ordering::Relaxed) == 0 || !remote::accepted(w, conn, new) {
+            conn.accepted(w, port, call::address(&storage));
+        }
     }
     new
 }
@@ -192,8 +194,10 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
     match storage.and_then(call::address) {
         Some(remote) => {
             let errno = real::errno();
-            conn.connecting(w, fd, remote);
-            ready::offered(w, conn);
+            if !remote::connected(w, conn, fd) {
+                conn.connecting(w, fd, remote);
+                ready::offered(w, conn);
+            }
             real::set_errno(errno);
         }
         None if result == 0 => conn.dissolved(w, fd),
@@ -223,7 +227,7 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
 
 /// Whether `fd` is one of our own, which the guest does not know of.
 pub(crate) fn is_ours(fd: c_int) -> bool {
-    fds::world().is_some_and(|w| w.board.owns(fd)) || ready::is_kick(fd) || is_kept(fd)
+    fds::world().is_some_and(|w| w.owns(fd)) || ready::is_kick(fd) || is_kept(fd)
 }
 
 /// Descriptors plus one that we keep open because a call of another thread is still under way on a
@@ -370,7 +374,6 @@ pub(crate) fn closing_range(first: c_uint, last: c_uint) {
 pub(crate) fn around_ours(first: c_uint, last: c_uint) -> Vec<(c_uint, c_uint)> {
     let Some(w) = fds::world() else { return vec![(first, last)] };
     let mut holes: Vec<c_uint> = w
-        .board
         .own_fds()
         .into_iter()
         .chain(kept())

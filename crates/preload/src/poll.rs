@@ -11,7 +11,7 @@ use sys::lock;
 use sys::ring;
 use sys::sync::Ordering;
 
-use crate::{fds, io, ready, real};
+use crate::{fds, io, ready, real, remote};
 
 /// A descriptor of the set that is an attached connection.
 struct Ours {
@@ -31,7 +31,10 @@ pub(crate) fn concerns(fds: &[pollfd]) -> bool {
             p.fd >= 0
                 && match fds::look(p.fd) {
                     Some(fds::Entry::Conn(c)) => {
-                        matches!(c.phase(), Phase::Attached | Phase::Offered | Phase::Busy)
+                        matches!(
+                            c.phase(),
+                            Phase::Attached | Phase::Offered | Phase::Busy | Phase::Asked
+                        )
                     }
                     Some(fds::Entry::Set(_)) => true,
                     None => false,
@@ -45,6 +48,9 @@ fn ours(w: &'static World, fds: &[pollfd]) -> Vec<Ours> {
         match fds::look(p.fd) {
             Some(fds::Entry::Set(_)) => ready::looked_at(w, p.fd),
             Some(fds::Entry::Conn(conn)) => {
+                if conn.phase() == Phase::Asked {
+                    remote::resolve(w, conn, p.fd);
+                }
                 if conn.phase() == Phase::Offered {
                     conn.io_seen(w);
                     io::settle(w, conn, p.fd, false);

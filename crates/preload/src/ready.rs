@@ -36,6 +36,7 @@ mod watch;
 pub(crate) mod watchdog;
 
 use amend::{amend, disarm, tag_of};
+pub(crate) use amend::{lift, put_down};
 pub(crate) use control::{closed, control, created, duplicated, looked_at, other};
 pub(crate) use kick::is_kick;
 use kick::kick_fd;

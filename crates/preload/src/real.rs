@@ -86,6 +86,7 @@ real! {
     getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
     setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
     getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int;
+    getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int;
     fcntl(fd: c_int, cmd: c_int, arg: usize) -> c_int;
     ioctl(fd: c_int, request: libc::c_ulong, arg: usize) -> c_int;
     read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t;

@@ -85,6 +85,8 @@ pub struct Header {
     pub slots_used: AtomicU32,
     /// Extents ever used, the board's own included: how far a scan must look.
     pub extents_used: AtomicU32,
+    /// Slot plus one of the process that takes connections to other hosts; 0: there is none.
+    pub engine: AtomicU32,
 }
 
 /// A cache line with one word on it.

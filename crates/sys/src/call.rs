@@ -216,6 +216,35 @@ mod calls {
         call!(SYS_socket, domain, kind, protocol).map(|fd| fd as i32)
     }
     /// The descriptor, moved to the lowest free number that is at least `min`, closed on exec.
+    pub fn unlink(path: &CStr) -> Result<()> {
+        call!(SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0).map(drop)
+    }
+    /// `fd` becomes another descriptor of what `from` is.
+    pub fn dup_over(from: i32, fd: i32, flags: i32) -> Result<()> {
+        call!(SYS_dup3, from, fd, flags).map(drop)
+    }
+    pub fn setfl(fd: i32, flags: i32) -> Result<()> {
+        call!(SYS_fcntl, fd, libc::F_SETFL, flags).map(drop)
+    }
+    pub fn bind_v4(fd: i32, at: std::net::SocketAddrV4) -> Result<()> {
+        let at = super::v4(at);
+        call!(SYS_bind, fd, &raw const at, size_of::<libc::sockaddr_in>()).map(drop)
+    }
+    pub fn connect_v4(fd: i32, at: std::net::SocketAddrV4) -> Result<()> {
+        let at = super::v4(at);
+        call!(SYS_connect, fd, &raw const at, size_of::<libc::sockaddr_in>()).map(drop)
+    }
+    /// Dissolves the association of a socket: a TCP connection ends as its linger option says.
+    pub fn disconnect(fd: i32) -> Result<()> {
+        let at = [libc::AF_UNSPEC as u64, 0];
+        call!(SYS_connect, fd, &raw const at, 16).map(drop)
+    }
+    pub fn listen(fd: i32, backlog: i32) -> Result<()> {
+        call!(SYS_listen, fd, backlog).map(drop)
+    }
+    pub fn accept(fd: i32, flags: i32) -> Result<i32> {
+        call!(SYS_accept4, fd, 0, 0, flags).map(|fd| fd as i32)
+    }
     pub fn dup_above(fd: i32, min: i32) -> Result<i32> {
         call!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, min).map(|fd| fd as i32)
     }
@@ -272,6 +301,10 @@ mod calls {
     pub fn wait_writable(fd: i32, ms: i32) {
         let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
         let _ = poll(&mut fds, ms);
+    }
+    /// Waits until the descriptor is readable or has ended, for so many milliseconds at most.
+    pub fn wait_readable(fd: i32, ms: i32) {
+        let _ = poll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], ms);
     }
     /// Whether the kernel says that the socket is hung up or in error.
     #[must_use]
@@ -397,6 +430,56 @@ mod calls {
     }
 }
 pub use calls::*;
+
+const AF_INET: libc::sa_family_t = 2;
+const AF_INET6: libc::sa_family_t = 10;
+
+/// An address as the kernel writes it, and how many bytes of it count: as IPv6 or, mapped back, as IPv4.
+#[must_use]
+pub fn storage(at: std::net::SocketAddrV6, v6: bool) -> (libc::sockaddr_storage, usize) {
+    // SAFETY: all zeros is a valid storage.
+    let mut to: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    if let Some(ip) = at.ip().to_ipv4_mapped().filter(|_| !v6) {
+        let from = v4(std::net::SocketAddrV4::new(ip, at.port()));
+        // SAFETY: a storage is larger than, and aligned for, each family's structure.
+        unsafe { (&raw mut to).cast::<libc::sockaddr_in>().write(from) };
+        return (to, size_of::<libc::sockaddr_in>());
+    }
+    // SAFETY: all zeros is a valid address.
+    let mut from: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+    from.sin6_family = AF_INET6;
+    from.sin6_port = at.port().to_be();
+    from.sin6_addr.s6_addr = at.ip().octets();
+    from.sin6_scope_id = at.scope_id();
+    // SAFETY: as above.
+    unsafe { (&raw mut to).cast::<libc::sockaddr_in6>().write(from) };
+    (to, size_of::<libc::sockaddr_in6>())
+}
+
+/// Whether an address is one of this host's: whether a socket would be given the very same for its own
+/// end.
+#[must_use]
+pub fn is_local(ip: &std::net::Ipv6Addr) -> bool {
+    let Some(v4) = ip.to_ipv4_mapped() else { return false };
+    let Ok(fd) = socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) else {
+        return false;
+    };
+    let local = connect_v4(fd, std::net::SocketAddrV4::new(v4, 9))
+        .and_then(|()| name(fd, false))
+        .is_ok_and(|name| name.is_some_and(|n| n.ip() == ip));
+    let _ = close(fd);
+    local
+}
+
+/// An IPv4 address as the kernel reads it.
+fn v4(at: std::net::SocketAddrV4) -> libc::sockaddr_in {
+    // SAFETY: all zeros is a valid address.
+    let mut to: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+    to.sin_family = AF_INET;
+    to.sin_port = at.port().to_be();
+    to.sin_addr.s_addr = u32::from_ne_bytes(at.ip().octets());
+    to
+}
 
 /// An IPv4 or IPv6 address in a kernel structure, IPv4 as IPv6-mapped; `None` for other families.
 #[must_use]

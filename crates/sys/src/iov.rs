@@ -37,6 +37,12 @@ impl<'a> Buffers<'a> {
         Ok(Self { list, offset: 0, left })
     }
 
+    /// One buffer, as a program would give it to a call.
+    pub fn over<T>(bytes: &mut [u8], call: impl FnOnce(&mut Buffers<'_>) -> T) -> T {
+        let list = [libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
+        call(&mut Buffers { list: &list, offset: 0, left: bytes.len() })
+    }
+
     /// Bytes not yet moved.
     #[must_use]
     pub fn left(&self) -> usize {

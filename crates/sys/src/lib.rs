@@ -26,6 +26,8 @@ pub mod map;
 pub mod packet;
 #[cfg(not(loom))]
 pub mod pages;
+#[cfg(not(loom))]
+pub mod passing;
 pub mod ring;
 pub mod sync;
 #[cfg(not(loom))]

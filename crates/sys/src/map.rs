@@ -265,7 +265,22 @@ impl Map {
         self.at(OFFERS_AT + (index as usize & (BUCKETS - 1)) * 8)
     }
 
-    /// Copies bytes of a ring of our own, from stream offset `at`.
+    /// Copies bytes into a ring of our own, from offset `at` on.
+    ///
+    /// # Panics
+    ///
+    /// If there are more than the ring holds.
+    pub fn copy_in(&self, loc: Loc, at: u64, from: &[u8]) {
+        assert!(from.len() <= loc.bytes());
+        let start = self.ring(loc).start;
+        let [(a, x), (b, y)] = ring::pieces(at, from.len(), loc.bytes());
+        // SAFETY: `pieces` stays inside of the ring and `from` has `x + y` bytes.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), start.add(a), x) };
+        // SAFETY: the same.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().add(x), start.add(b), y) };
+    }
+
+    /// Copies bytes of a ring, from stream offset `at`.
     pub fn copy_out(&self, loc: Loc, at: u64, to: &mut [u8]) {
         assert!(to.len() <= loc.bytes());
         let start = self.ring(loc).start;

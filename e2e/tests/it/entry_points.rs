@@ -8,7 +8,7 @@ use e2e::run::library;
 
 /// Calls on the descriptor itself.
 const OF_A_CONNECTION: &str = "
-    socket listen connect accept accept4 shutdown getpeername getsockopt setsockopt ioctl sockatmark
+    socket listen connect accept accept4 shutdown getpeername getsockname getsockopt setsockopt ioctl sockatmark
     fcntl fcntl64
     read readv preadv2 preadv64v2 recv recvfrom recvmsg recvmmsg
     write writev pwritev2 pwritev64v2 send sendto sendmsg sendmmsg
@@ -39,7 +39,7 @@ const NUMBERS: &str = "
 /// Calls that need no help, because the program's descriptor is the kernel's socket: what they are
 /// and why.
 const LEFT_TO_LIBC: &[(&str, &str)] = &[
-    ("bind getsockname isfdtype fstat", "the kernel's answer is right"),
+    ("bind isfdtype fstat", "the kernel's answer is right"),
     ("pread pread64 pwrite pwrite64 preadv preadv64 pwritev pwritev64", "ESPIPE on a socket"),
     ("__pread_chk __pread64_chk", "ESPIPE on a socket"),
     ("tee vmsplice copy_file_range", "EINVAL on a socket"),

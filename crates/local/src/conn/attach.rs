@@ -152,7 +152,7 @@ impl Conn {
     }
 
     /// A half of ours for this connection, cleared but for its generation.
-    fn new_half(&self, w: &World, fd: i32, ends: Ends) -> Result<u32, Reason> {
+    pub(super) fn new_half(&self, w: &World, fd: i32, ends: Ends) -> Result<u32, Reason> {
         let slot = w.board.ensure_slot()?;
         let index = w.arena.lock().ok_or(Reason::NoMemory)?.half(&w.board, w.limits.memory_max)?;
         let half = w.board.map.half_known(index);
@@ -354,7 +354,7 @@ impl Conn {
         true
     }
 
-    fn attached(&self) {
+    pub(super) fn attached(&self) {
         self.set_phase(Phase::Attached);
         // Either we see a receive that has begun, or it sees that we are attached. Pairs with
         // `receiving`.
@@ -366,7 +366,7 @@ impl Conn {
     }
 
     /// The common end of both ways to attach; our direction switches here.
-    fn join(&self, w: &World, half: &Half, peer_index: u32, taken: u64, sent: u64) {
+    pub(super) fn join(&self, w: &World, half: &Half, peer_index: u32, taken: u64, sent: u64) {
         half.tcp_rx.store(taken, Ordering::Relaxed);
         half.peer.store(peer_index + 1, Ordering::Release);
         half.state.store(half_state::ATTACHED, Ordering::Release);
@@ -580,7 +580,7 @@ impl Conn {
                     mine.tcp_rx.store(taken + keep as u64, Ordering::Relaxed);
                     return (keep > 0 || n == 0).then_some(keep);
                 }
-                Phase::Tcp | Phase::Listener => return Some(n),
+                Phase::Tcp | Phase::Listener | Phase::Asked => return Some(n),
             }
         }
     }
@@ -611,7 +611,7 @@ impl Conn {
                 }
                 Phase::Busy => call::sched_yield(),
                 Phase::Attached => return false,
-                Phase::Tcp | Phase::Listener => return true,
+                Phase::Tcp | Phase::Listener | Phase::Asked => return true,
             }
         }
     }
@@ -1018,7 +1018,7 @@ fn links<'w>(w: &'w World, from: &Half, to: &Half) -> Option<&'w AtomicU32> {
 }
 
 /// While this is so, the memory of the process of `to` is kept even when that has ended.
-fn link(w: &World, from: &Half, to: &Half) {
+pub(super) fn link(w: &World, from: &Half, to: &Half) {
     if let Some(links) = links(w, from, to) {
         links.fetch_add(1, Ordering::AcqRel);
     }
@@ -1031,6 +1031,6 @@ fn unlink(w: &World, from: &Half, to: &Half) {
 }
 
 /// Without scope and flow label, which the two ends do not share.
-fn plain(addr: SocketAddrV6) -> SocketAddrV6 {
+pub(super) fn plain(addr: SocketAddrV6) -> SocketAddrV6 {
     SocketAddrV6::new(*addr.ip(), addr.port(), 0, 0)
 }

@@ -18,6 +18,7 @@ pub unsafe extern "C-unwind" fn __socket(domain: c_int, kind: c_int, protocol: c
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    remote::listening(fd);
     // SAFETY: libc's contract, handed on.
     let done = unsafe { real::listen(fd, backlog) };
     if done == 0 {
@@ -28,17 +29,34 @@ pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    let known = fds::conn(fd).is_some() && !addr.is_null() && len as usize >= size_of::<sockaddr>();
+    // SAFETY: libc's contract.
+    let before = (known && remote::concerns()).then(|| unsafe { copy(addr, len) });
+    if let Some(storage) = &before {
+        remote::connecting(fd, storage);
+    }
     // SAFETY: libc's contract, handed on.
     let done = unsafe { real::connect(fd, addr, len) };
-    if fds::conn(fd).is_some() && !addr.is_null() && len as usize >= size_of::<sockaddr>() {
-        // SAFETY: all zeros is a valid storage.
-        let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
-        let n = (len as usize).min(size_of::<sockaddr_storage>());
+    if known {
         // SAFETY: the kernel has read as many bytes from there.
-        unsafe { std::ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), n) };
+        let storage = before.unwrap_or_else(|| unsafe { copy(addr, len) });
         life::connected(fd, Some(&storage), done);
     }
     done
+}
+
+/// A guest's address in a place of ours.
+///
+/// # Safety
+///
+/// `addr` is valid for `len` bytes.
+unsafe fn copy(addr: *const sockaddr, len: socklen_t) -> sockaddr_storage {
+    // SAFETY: all zeros is a valid storage.
+    let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
+    let n = (len as usize).min(size_of::<sockaddr_storage>());
+    // SAFETY: the caller's promise.
+    unsafe { std::ptr::copy_nonoverlapping(addr.cast::<u8>(), (&raw mut storage).cast(), n) };
+    storage
 }
 
 #[unsafe(no_mangle)]
@@ -106,14 +124,34 @@ pub unsafe extern "C-unwind" fn getpeername(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    if let Some((w, conn)) = active(fd)
-        && conn.has_ended(w)
-    {
-        real::set_errno(libc::ENOTCONN);
-        return -1;
+    if let Some((w, conn)) = active(fd) {
+        if conn.has_ended(w) {
+            real::set_errno(libc::ENOTCONN);
+            return -1;
+        }
+        if let Some(ends) = conn.far_ends() {
+            // SAFETY: libc's contract.
+            return unsafe { remote::tell(conn, ends.remote, addr, len) };
+        }
     }
     // SAFETY: libc's contract, handed on.
     unsafe { real::getpeername(fd, addr, len) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn getsockname(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    if let Some(conn) = fds::conn(fd)
+        && let Some(ends) = conn.far_ends()
+    {
+        // SAFETY: libc's contract.
+        return unsafe { remote::tell(conn, ends.local, addr, len) };
+    }
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::getsockname(fd, addr, len) }
 }
 
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
@@ -132,6 +170,10 @@ pub unsafe extern "C-unwind" fn getsockopt(
     {
         // The kernel maps what it has received: that must be all.
         io::to_tcp(w, conn, fd, Reason::ZeroCopy);
+    }
+    if level == libc::SOL_SOCKET && name == libc::SO_ERROR {
+        // A program asks so whether its connection is there.
+        let _ = active(fd);
     }
     // SAFETY: libc's contract, handed on.
     let done = unsafe { real::getsockopt(fd, level, name, value, len) };

@@ -19,6 +19,27 @@ pub(super) fn amend(set: &Set, conn: &Conn, r: &Registration, events: u32, data:
     done
 }
 
+/// Another socket is about to take the place of the connection's descriptors: the kernel forgets its
+/// registrations, which it knows by the socket.
+pub(crate) fn lift(conn: &'static Conn) {
+    unpark_all(conn);
+    for (which, set) in registrations(conn) {
+        let fd = conn.sets[which].fd.load(Ordering::Relaxed).cast_signed();
+        let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+    }
+}
+
+/// The other socket has taken the place: [`lift`] in reverse.
+pub(crate) fn put_down(conn: &'static Conn) {
+    for (which, set) in registrations(conn) {
+        let r = &conn.sets[which];
+        let fd = r.fd.load(Ordering::Relaxed).cast_signed();
+        let (events, data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
+        let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_ADD, fd, events & !EXCLUSIVE, data);
+        r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+    }
+}
+
 /// Keeps the kernel from firing a one-shot registration that was reported from memory.
 pub(super) fn disarm(w: &'static World, set: &Set, conn: &Conn, which: usize) {
     if let Some(tag) = tag_of(w, conn, which) {

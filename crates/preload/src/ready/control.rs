@@ -49,6 +49,9 @@ pub(crate) fn control(
     event: Option<epoll_event>,
     kernel: &mut dyn FnMut(Option<epoll_event>) -> c_int,
 ) -> c_int {
+    if conn.phase() == Phase::Asked {
+        crate::remote::resolve(w, conn, fd);
+    }
     let set = fds::set(epfd);
     if let Some(set) = set {
         set.notice_fork(w);

@@ -1,0 +1,184 @@
+//! A connection to another host, whose payload goes through the engine: see [`crate::relay`].
+
+use std::net::SocketAddrV6;
+
+use super::attach::{link, plain};
+use super::{
+    Conn, Ends, Half, Loc, Ordering, Phase, Reason, WaitWord, World, call, half_state, wait,
+};
+use crate::relay::{self, Hello, Welcome};
+
+const SOL_SOCKET: i32 = 1;
+const SO_DOMAIN: i32 = 39;
+const AF_INET6: i32 = 10;
+
+/// Values of `Conn::stands_in`.
+const V4: u32 = 1;
+const V6: u32 = 2;
+
+impl Conn {
+    /// A connection that may turn out to be the engine's: it was begun with the SMC option, or came to a
+    /// listener that answers it.
+    pub fn ask_later(&self) {
+        self.set_phase(Phase::Asked);
+    }
+
+    /// Leaves [`Phase::Asked`]; `false`: another thread has.
+    #[must_use]
+    pub fn leave_asked(&self) -> bool {
+        self.swap_phase(Phase::Asked, Phase::Busy)
+    }
+
+    /// The two ends that the program believes in: those of the connection to the other host, where a
+    /// stand-in has other ones.
+    #[must_use]
+    pub fn far_ends(&self) -> Option<Ends> {
+        if !self.stands_in() {
+            return None;
+        }
+        self.ends.lock().and_then(|e| *e)
+    }
+
+    /// Whether the descriptor is a stand-in.
+    #[inline]
+    #[must_use]
+    pub fn stands_in(&self) -> bool {
+        self.stands_in.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether the program made an IPv6 socket, where there is a stand-in now.
+    #[must_use]
+    pub fn was_v6(&self) -> bool {
+        self.stands_in.load(Ordering::Relaxed) == V6
+    }
+
+    /// Guest: hands the TCP connection behind `fd` to the engine, and answers the stand-in that is to
+    /// take its place. Then [`Self::stand_in`] must follow.
+    ///
+    /// # Errors
+    ///
+    /// Why the engine does not take it. The other host has been promised SMC: nobody can use this
+    /// connection any more.
+    pub fn hand_over(
+        &'static self,
+        w: &World,
+        fd: i32,
+        client: bool,
+    ) -> Result<(i32, Welcome), Reason> {
+        let name = |peer| call::name(fd, peer).ok().flatten().map(plain);
+        let (Some(local), Some(remote)) = (name(false), name(true)) else {
+            return Err(Reason::PeerNotSmc);
+        };
+        let v6 = call::getsockopt::<i32>(fd, SOL_SOCKET, SO_DOMAIN) == Ok(AF_INET6);
+        let index = self.new_half(w, fd, Ends { local, remote })?;
+        let half = w.board.map.half_known(index);
+        half.client.store(u32::from(client), Ordering::Relaxed);
+        self.arm_cold(half);
+        half.state.store(half_state::OFFERED, Ordering::Release);
+        self.half.store(index + 1, Ordering::Relaxed);
+        let hello =
+            Hello { half: index, generation: half.generation.load(Ordering::Relaxed), client };
+        let asked = w.with_engine(|engine| relay::ask(engine, hello, fd));
+        if asked.is_ok() {
+            self.stands_in.store(if v6 { V6 } else { V4 }, Ordering::Relaxed);
+        } else {
+            self.half.store(0, Ordering::Relaxed);
+            if let Some(mut arena) = w.arena.lock() {
+                arena.free_half(&w.board, index);
+            }
+        }
+        asked
+    }
+
+    /// Guest: the stand-in is in place of what `fd` was. The connection is attached, from its first byte.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::PeerBroken`] if the engine's half is none.
+    pub fn stand_in(&'static self, w: &World, welcome: Welcome) -> Result<(), Reason> {
+        let (_, half) = self.my_half(w).ok_or(Reason::PeerBroken)?;
+        let peer = w.board.map.half(welcome.half).ok_or(Reason::PeerBroken)?;
+        let is_engine = Some(peer.slot.load(Ordering::Relaxed)) == w.board.engine_slot();
+        if !is_engine || peer.generation.load(Ordering::Acquire) != welcome.generation {
+            return Err(Reason::PeerBroken);
+        }
+        half.peer_generation.store(welcome.generation, Ordering::Relaxed);
+        self.kernel.store(0, Ordering::Relaxed);
+        self.error.store(0, Ordering::Relaxed);
+        self.tx.reset();
+        self.tcp_rx.store(0, Ordering::Relaxed);
+        self.forks.store(w.forks.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.join(w, half, welcome.half, 0, 0);
+        self.attached();
+        let _ = self.go_up(w, half);
+        Ok(())
+    }
+
+    /// Engine: attaches a guest's connection, whose stand-in has its other end in `fd`. Answers our half,
+    /// its generation, and the ring that the guest reads.
+    pub(crate) fn take_over(
+        &'static self,
+        w: &World,
+        fd: i32,
+        hello: &Hello,
+        order: u32,
+        waiter: u32,
+    ) -> Result<(u32, u32, Loc), Reason> {
+        let guest = w.board.map.half(hello.half).ok_or(Reason::PeerBroken)?;
+        let is_right = guest.generation.load(Ordering::Acquire) == hello.generation
+            && guest.state.load(Ordering::Acquire) == half_state::OFFERED
+            && guest.peer.load(Ordering::Relaxed) == 0;
+        if !is_right {
+            return Err(Reason::PeerBroken);
+        }
+        let ends = Ends::read(guest).mirrored();
+        self.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
+        // It does not block.
+        self.nonblock.store(2, Ordering::Relaxed);
+        let index = self.new_half(w, fd, ends)?;
+        let half = w.board.map.half_known(index);
+        let rmb = w
+            .arena
+            .lock()
+            .ok_or(Reason::NoMemory)
+            .and_then(|mut arena| arena.block(&w.board, order, w.limits.memory_max));
+        let rmb = match rmb {
+            Ok(rmb) => rmb,
+            Err(reason) => {
+                if let Some(mut arena) = w.arena.lock() {
+                    arena.free_half(&w.board, index);
+                }
+                return Err(reason);
+            }
+        };
+        half.loc.store(rmb.emit(), Ordering::Relaxed);
+        half.client.store(u32::from(!hello.client), Ordering::Relaxed);
+        half.peer_generation.store(hello.generation, Ordering::Relaxed);
+        // The guest rings when our loop sleeps.
+        wait::arm(&half.wait, WaitWord::Warm(waiter));
+        link(w, half, guest);
+        link(w, guest, half);
+        self.half.store(index + 1, Ordering::Relaxed);
+        self.join(w, half, hello.half, 0, 0);
+        self.attached();
+        let _ = self.tx.rise(&half.flags, &half.up_at);
+        Ok((index, half.generation.load(Ordering::Relaxed), rmb))
+    }
+}
+
+impl Ends {
+    /// What a half says of its ends.
+    #[must_use]
+    pub fn read(half: &Half) -> Self {
+        let ports = half.ports.load(Ordering::Relaxed).to_le_bytes();
+        let port = |i: usize| u16::from_le_bytes([ports[i], ports[i + 1]]);
+        let ip = |at: &[sys::sync::AtomicU64; 2]| {
+            let high = u128::from(at[0].load(Ordering::Relaxed));
+            (high << 64 | u128::from(at[1].load(Ordering::Relaxed))).into()
+        };
+        Self {
+            local: SocketAddrV6::new(ip(&half.local_addr), port(0), 0, 0),
+            remote: SocketAddrV6::new(ip(&half.remote_addr), port(2), 0, 0),
+        }
+    }
+}

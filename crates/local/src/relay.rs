@@ -1,0 +1,712 @@
+//! Connections to other hosts: how a guest hands one to the engine, and what the engine then holds.
+//!
+//! The kernel's TCP connection to the other host goes to the engine, which speaks SMC on it. In its
+//! place the guest gets a **stand-in**: one end of a TCP connection on the loopback interface, whose
+//! other end is the engine's, and which is attached from its first byte, so that its payload goes
+//! through the rings of the two. To the guest's library the engine is a peer like any other, and all
+//! that a program may do to a connection (fork, pass it on, go back to TCP, die) is what it is between
+//! two programs.
+//!
+//! ```text
+//! guest                                     engine
+//! half (OFFERED) --- Hello, TCP socket ---> half, ring (the RMB), both ends linked
+//! stand-in in place <--- Welcome, stand-in
+//! ```
+//!
+//! The guest's ring is the send buffer, the engine's ring is the RMB that the other host writes into.
+
+use std::collections::VecDeque;
+use std::ffi::CString;
+
+use sys::abi::{BLOCK_BYTES, Half, Loc, half_flags as flag};
+use sys::passing;
+use sys::sync::{AtomicU32, Ordering, full_fence};
+use sys::wait;
+use sys::{call, ring};
+
+use crate::conn::{Conn, kernel};
+use crate::world::World;
+use crate::{Reason, board};
+
+mod spill;
+mod stand_in;
+
+pub use stand_in::StandIn;
+
+use spill::Spill;
+
+/// First word of each message.
+const MAGIC: u32 = u32::from_le_bytes(*b"SHNT");
+/// Changes with the messages.
+const VERSION: u32 = 1;
+/// Bytes of a message.
+const BYTES: usize = 24;
+
+const EAGAIN: i32 = 11;
+const EINTR: i32 = 4;
+const EPROTO: i32 = 71;
+const EADDRINUSE: i32 = 98;
+const ECONNREFUSED: i32 = 111;
+const MSG_DONTWAIT: i32 = 0x40;
+const MSG_NOSIGNAL: i32 = 0x4000;
+
+/// A guest hands over a connection; its TCP socket comes with the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The guest's half, which says the two ends of the connection.
+    pub half: u32,
+    /// Which connection of that half is meant.
+    pub generation: u32,
+    /// Whether the guest called `connect()`; else it called `accept()`.
+    pub client: bool,
+}
+
+/// The engine's answer; a stand-in comes with it, unless it refuses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    /// The engine's half.
+    pub half: u32,
+    /// Which connection of that half is meant.
+    pub generation: u32,
+}
+
+fn words(kind: u32, rest: [u32; 3]) -> [u8; BYTES] {
+    let mut bytes = [0; BYTES];
+    let all = [MAGIC, VERSION, kind, rest[0], rest[1], rest[2]];
+    for (to, word) in bytes.chunks_exact_mut(4).zip(all) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
+}
+
+/// Kind and the three words of a message.
+fn parse(bytes: &[u8]) -> Option<(u32, [u32; 3])> {
+    if bytes.len() != BYTES {
+        return None;
+    }
+    let word = |i: usize| {
+        let at = bytes.get(i * 4..i * 4 + 4)?;
+        Some(u32::from_le_bytes(at.try_into().ok()?))
+    };
+    (word(0)? == MAGIC && word(1)? == VERSION)
+        .then_some(())
+        .and_then(|()| Some((word(2)?, [word(3)?, word(4)?, word(5)?])))
+}
+
+const HELLO: u32 = 1;
+const WELCOME: u32 = 2;
+const REFUSED: u32 = 3;
+
+impl Hello {
+    fn emit(self) -> [u8; BYTES] {
+        words(HELLO, [self.half, self.generation, u32::from(self.client)])
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        match parse(bytes)? {
+            (HELLO, [half, generation, client @ 0..=1]) => {
+                Some(Self { half, generation, client: client == 1 })
+            }
+            _ => None,
+        }
+    }
+}
+
+// ----- the guest's side --------------------------------------------------------------------------
+
+/// How long a guest waits for the engine's answer, milliseconds. The engine answers from its loop
+/// without waiting for anybody.
+const PATIENCE_MS: i32 = 2000;
+
+/// Hands a TCP socket to the engine through `link`, and waits for the stand-in: its descriptor, and the
+/// engine's half.
+///
+/// # Errors
+///
+/// Why the engine does not take it, or [`Reason::NoEngine`] when it does not answer: then `link` is of
+/// no use any more.
+pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<(i32, Welcome), Reason> {
+    loop {
+        match passing::send(link, &hello.emit(), Some(socket), 0) {
+            Ok(()) => break,
+            Err(EINTR) => {}
+            Err(_) => return Err(Reason::NoEngine),
+        }
+    }
+    let deadline = call::now_ns() + PATIENCE_MS as u64 * 1_000_000;
+    let mut bytes = [0; BYTES];
+    let (n, passed) = loop {
+        match passing::receive(link, &mut bytes, MSG_DONTWAIT) {
+            Ok(got) => break got,
+            Err(EAGAIN | EINTR) if call::now_ns() < deadline => {
+                call::wait_readable(link, PATIENCE_MS);
+            }
+            Err(_) => return Err(Reason::NoEngine),
+        }
+    };
+    let answer = parse(&bytes[..n]);
+    match (answer, passed) {
+        (Some((WELCOME, [half, generation, _])), Some(fd)) => {
+            Ok((fd, Welcome { half, generation }))
+        }
+        (Some((REFUSED, [code, ..])), None) => {
+            Err(Reason::from_code(code).unwrap_or(Reason::NoEngine))
+        }
+        (_, passed) => {
+            if let Some(fd) = passed {
+                let _ = call::close(fd);
+            }
+            Err(Reason::NoEngine)
+        }
+    }
+}
+
+// ----- the engine's side -------------------------------------------------------------------------
+
+/// Where guests knock.
+#[derive(Debug)]
+pub struct Door {
+    fd: i32,
+    path: CString,
+}
+
+impl Door {
+    /// Opens the door of this board. What a dead engine has left there is taken away.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EADDRINUSE` if another engine serves this board.
+    pub fn open(dir: Option<&str>) -> Result<Self, i32> {
+        let path = board::door(dir).map_err(|_| EPROTO)?;
+        match passing::connect(&path) {
+            Ok(fd) => {
+                let _ = call::close(fd);
+                return Err(EADDRINUSE);
+            }
+            Err(ECONNREFUSED) => {
+                let _ = call::unlink(&path);
+            }
+            Err(_) => {}
+        }
+        let fd = passing::listen(&path, 1024)?;
+        Ok(Self { fd, path })
+    }
+
+    /// Readable when a guest knocks.
+    #[must_use]
+    pub fn fd(&self) -> i32 {
+        self.fd
+    }
+
+    /// The next guest that knocks; of other users, none.
+    #[must_use]
+    pub fn accept(&self) -> Option<Visitor> {
+        loop {
+            let fd = passing::accept(self.fd).ok()?;
+            match passing::credentials(fd) {
+                Ok(who) if who.uid == call::geteuid() => return Some(Visitor { fd }),
+                _ => {
+                    let _ = call::close(fd);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        let _ = call::unlink(&self.path);
+        let _ = call::close(self.fd);
+    }
+}
+
+/// A guest process that has come through the [`Door`]. It stays for as long as the process lives.
+#[derive(Debug)]
+pub struct Visitor {
+    fd: i32,
+}
+
+/// What a [`Visitor`] has said.
+#[derive(Debug)]
+pub enum Said {
+    /// It hands over a connection: the message, and the TCP socket, which is ours now.
+    Hello(Hello, i32),
+    /// Nothing, for now.
+    Nothing,
+    /// It has ended, or talks nonsense: close it.
+    Gone,
+}
+
+impl Visitor {
+    /// Readable when it says something, or ends.
+    #[must_use]
+    pub fn fd(&self) -> i32 {
+        self.fd
+    }
+
+    /// What it says next.
+    #[must_use]
+    pub fn listen(&self) -> Said {
+        let mut bytes = [0; BYTES];
+        match passing::receive(self.fd, &mut bytes, MSG_DONTWAIT) {
+            Ok((n, Some(fd))) => {
+                if let Some(hello) = Hello::parse(&bytes[..n]) {
+                    return Said::Hello(hello, fd);
+                }
+                let _ = call::close(fd);
+                Said::Gone
+            }
+            Err(EAGAIN | EINTR) => Said::Nothing,
+            _ => Said::Gone,
+        }
+    }
+
+    /// Answers a [`Hello`]: with the stand-in, or with the reason why not. `false`: nobody hears it.
+    pub fn answer(&self, answer: Result<(Welcome, &StandIn), Reason>) -> bool {
+        let sent = match answer {
+            Ok((Welcome { half, generation }, stand_in)) => {
+                let bytes = words(WELCOME, [half, generation, 0]);
+                passing::send(self.fd, &bytes, Some(stand_in.theirs()), MSG_DONTWAIT)
+            }
+            Err(reason) => {
+                let bytes = words(REFUSED, [reason.code(), 0, 0]);
+                passing::send(self.fd, &bytes, None, MSG_DONTWAIT)
+            }
+        };
+        sent.is_ok()
+    }
+}
+
+impl Drop for Visitor {
+    fn drop(&mut self) {
+        let _ = call::close(self.fd);
+    }
+}
+
+/// The guest's rings make no sense: its connection must be reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Broken;
+
+/// What the guest's program has done with its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// It sends and receives.
+    Open,
+    /// It has shut down sending; what it has written before is still to be sent.
+    Shut,
+    /// It has closed, or was killed, having read all.
+    Closed,
+    /// It has closed without reading all, or asked for a reset.
+    Reset,
+}
+
+/// One loop of the engine, as guests see it: they ring when it sleeps.
+#[derive(Debug)]
+pub struct Waiter {
+    w: &'static World,
+    number: u32,
+}
+
+impl Waiter {
+    /// Takes a waiter for a loop; `None` if this process has too many.
+    #[must_use]
+    pub fn new(w: &'static World) -> Option<Self> {
+        Some(Self { w, number: w.take_waiter()? })
+    }
+
+    fn word(&self) -> Option<&AtomicU32> {
+        self.w.waiter(self.number)
+    }
+
+    /// From now on guests ring. The caller looks at all of its relays once more before it sleeps.
+    pub fn fall_asleep(&self) {
+        if let Some(word) = self.word() {
+            wait::fall_asleep(word);
+        }
+    }
+
+    /// From now on they do not.
+    pub fn awake(&self) {
+        if let Some(word) = self.word() {
+            wait::awake(word);
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.w.drop_waiter(self.number);
+    }
+}
+
+/// The engine's end of a guest's connection.
+///
+/// Offsets are those of the stream: what the guest has sent, and what it is to receive, each from 0.
+#[derive(Debug)]
+pub struct Relay {
+    w: &'static World,
+    conn: &'static Conn,
+    fd: i32,
+    /// Our ring: the RMB.
+    rmb: Loc,
+    /// Up to where the guest may read.
+    published: u64,
+    /// Bytes of the guest's that came by TCP, before its ring or after it.
+    spill: Spill,
+    /// Stream offset of the first byte of the guest's ring, once that is known.
+    base: Option<u64>,
+    /// Stream offset up to which the guest's bytes are done with.
+    released: u64,
+    /// With us back on TCP: up to where the guest has got its bytes, and what must go out before.
+    down: Option<u64>,
+    tcp_ready: bool,
+}
+
+impl Relay {
+    /// Attaches the connection that a guest hands over. `order`: the RMB has 16 KiB times two to the
+    /// power of it, 0 to [`Loc::ORDER_MAX`].
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::PeerBroken`] if the guest's half is not what it says, [`Reason::NoMemory`].
+    pub fn attach(
+        w: &'static World,
+        hello: &Hello,
+        stand_in: &mut StandIn,
+        order: u32,
+        waiter: &Waiter,
+    ) -> Result<(Self, Welcome), Reason> {
+        let fd = stand_in.ours();
+        let conn = w.conn().ok_or(Reason::NoMemory)?;
+        let joined = conn.take_over(w, fd, hello, order.min(Loc::ORDER_MAX), waiter.number);
+        let (half, generation, rmb) = match joined {
+            Ok(joined) => joined,
+            Err(reason) => {
+                w.give_back(conn);
+                return Err(reason);
+            }
+        };
+        let _ = stand_in.keep_ours();
+        let relay = Self {
+            w,
+            conn,
+            fd,
+            rmb,
+            published: 0,
+            spill: Spill::default(),
+            base: None,
+            released: 0,
+            down: None,
+            tcp_ready: false,
+        };
+        Ok((relay, Welcome { half, generation }))
+    }
+
+    fn halves(&self) -> Result<(&'static Half, &'static Half), Broken> {
+        self.conn.halves(self.w).ok_or(Broken)
+    }
+
+    /// Readable when the guest rings, or is gone: call [`Self::heard`] then.
+    #[must_use]
+    pub fn fd(&self) -> i32 {
+        self.fd
+    }
+
+    // ----- what the guest sends ------------------------------------------------------------------
+
+    /// The kernel says that the descriptor is readable (`gone`: hung up): takes doorbells out, and notes
+    /// what else it means.
+    pub fn heard(&mut self, gone: bool) {
+        let Ok((mine, peer)) = self.halves() else { return };
+        if gone {
+            self.conn.kernel.fetch_or(kernel::RDHUP | kernel::HUP, Ordering::Relaxed);
+        }
+        if self.conn.is_mixed(mine, peer) {
+            self.tcp_ready = true;
+        } else {
+            self.conn.drain(self.w, self.fd);
+        }
+        self.conn.answer_demotion(self.w, self.fd, mine, peer);
+    }
+
+    /// Stream offset up to which the guest has written.
+    ///
+    /// # Errors
+    ///
+    /// [`Broken`].
+    #[inline]
+    pub fn written(&mut self) -> Result<u64, Broken> {
+        let (mine, peer) = self.halves()?;
+        let flags = peer.flags.load(Ordering::Acquire);
+        if flags & flag::UP == 0 || flags & flag::DOWN != 0 || self.base.is_none() {
+            self.written_by_tcp(mine, peer)?;
+        }
+        let Some(base) = self.base else { return Ok(self.spill.end()) };
+        if let Some(end) = self.ring_end(peer) {
+            return Ok(self.spill.end().max(base.wrapping_add(end)));
+        }
+        let tail = ring::tail(&peer.tail);
+        let head = mine.head.load(Ordering::Relaxed);
+        self.conn.stretch(self.w, peer, head, tail).ok_or(Broken)?;
+        Ok(base.wrapping_add(tail))
+    }
+
+    /// Ring offset at which the guest has gone back to TCP.
+    fn ring_end(&self, peer: &Half) -> Option<u64> {
+        (peer.flags.load(Ordering::Acquire) & flag::DOWN != 0)
+            .then(|| peer.down_at.load(Ordering::Relaxed))
+    }
+
+    /// Takes in what the guest has sent by TCP: before its ring, or after it.
+    #[cold]
+    fn written_by_tcp(&mut self, mine: &Half, peer: &Half) -> Result<(), Broken> {
+        let flags = peer.flags.load(Ordering::Acquire);
+        let up = (flags & flag::UP != 0).then(|| peer.up_at.load(Ordering::Relaxed));
+        if self.base.is_none() {
+            let until = up.unwrap_or(u64::MAX);
+            if self.spill.end() < until && (self.tcp_ready || up.is_some()) {
+                let max = usize::try_from(until - self.spill.end()).unwrap_or(usize::MAX);
+                self.tcp_ready = !self.spill.fill(self.fd, max)?;
+                mine.tcp_rx.store(self.spill.end(), Ordering::Relaxed);
+            }
+            if up == Some(self.spill.end()) {
+                self.base = up;
+            }
+        }
+        if let (Some(base), Some(end)) = (self.base, self.ring_end(peer)) {
+            let after = base.wrapping_add(end);
+            if self.released < after {
+                return Ok(());
+            }
+            // What the ring held is done with; doorbells come before the first byte of TCP.
+            self.conn.drain(self.w, self.fd);
+            if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Acquire) {
+                self.spill.begin(after);
+                let _ = self.spill.fill(self.fd, usize::MAX)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what the guest has sent from stream offset `at` on. All of it must have been written
+    /// ([`Self::written`]), and not be released.
+    ///
+    /// # Errors
+    ///
+    /// [`Broken`].
+    pub fn copy_out(&self, at: u64, to: &mut [u8]) -> Result<(), Broken> {
+        let (_, peer) = self.halves()?;
+        let mut done = 0;
+        while done < to.len() {
+            let now = at + done as u64;
+            let rest = &mut to[done..];
+            let taken = self.spill.copy_out(now, rest);
+            if taken > 0 {
+                done += taken;
+                continue;
+            }
+            let from = now.wrapping_sub(self.base.ok_or(Broken)?);
+            let tail = self.ring_end(peer).unwrap_or_else(|| ring::tail(&peer.tail));
+            let (loc, there) = self.conn.stretch(self.w, peer, from, tail).ok_or(Broken)?;
+            let n = there.min(rest.len());
+            if n == 0 {
+                return Err(Broken);
+            }
+            self.w.board.map.copy_out(loc, from, &mut rest[..n]);
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// The guest may use the memory of its bytes up to `upto` again: they have arrived at the other host.
+    pub fn release(&mut self, upto: u64) {
+        self.released = self.released.max(upto);
+        self.spill.release(self.released);
+        let (Ok((mine, peer)), Some(base)) = (self.halves(), self.base) else { return };
+        let end = self.ring_end(peer).unwrap_or(u64::MAX);
+        let head = self.released.saturating_sub(base).min(end);
+        let before = mine.head.load(Ordering::Relaxed);
+        if head > before && mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN == 0 {
+            ring::give_back(&mine.head, head);
+            mine.bytes_rx.store(head, Ordering::Relaxed);
+            // Either the guest sees the room, or we see that it waits. Pairs with `wait_for_room`.
+            full_fence();
+            if peer.room_wait.load(Ordering::Relaxed) != 0 {
+                self.conn.notify(self.w, self.fd, mine, peer);
+            }
+        }
+    }
+
+    /// What the program has done with its end.
+    pub fn program(&self) -> Program {
+        let Ok((mine, peer)) = self.halves() else { return Program::Reset };
+        self.conn.judge_end(mine, peer);
+        let flags = peer.flags.load(Ordering::Acquire);
+        let hints = self.conn.kernel.load(Ordering::Relaxed);
+        if flags & flag::RESET != 0 || hints & kernel::RESET != 0 {
+            return Program::Reset;
+        }
+        if flags & flag::CLOSED != 0 || hints & kernel::HUP != 0 || self.spill.ended() {
+            return Program::Closed;
+        }
+        if flags & flag::SHUT != 0 { Program::Shut } else { Program::Open }
+    }
+
+    // ----- what the guest receives -----------------------------------------------------------------
+
+    /// Bytes of the RMB.
+    #[must_use]
+    pub fn rmb_bytes(&self) -> usize {
+        self.rmb.bytes()
+    }
+
+    /// Where the RMB is in the file that all guests and the engine map, in bytes: unique among all RMBs
+    /// of this engine, and so fit to be the address that the other host is told.
+    #[must_use]
+    pub fn rmb_at(&self) -> u64 {
+        self.rmb.offset() as u64
+    }
+
+    /// The other host writes `bytes` at `offset` of the RMB. `false`: that is not inside of it.
+    #[must_use]
+    pub fn write_at(&self, offset: usize, bytes: &[u8]) -> bool {
+        let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.rmb.bytes());
+        if fits {
+            self.w.board.map.copy_in(self.rmb, offset as u64, bytes);
+        }
+        fits
+    }
+
+    /// The guest may read up to stream offset `upto`, which the other host has written.
+    pub fn publish(&mut self, upto: u64) {
+        let Ok((mine, peer)) = self.halves() else { return };
+        self.published = upto;
+        if mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
+            let _ = self.pour();
+            return;
+        }
+        mine.bytes_tx.store(upto, Ordering::Relaxed);
+        mine.sent.store(upto, Ordering::Relaxed);
+        ring::publish(&mine.tail, upto);
+        self.conn.notify(self.w, self.fd, mine, peer);
+    }
+
+    /// With the guest back on TCP: sends it what it may read. `false`: the socket has no more room; call
+    /// again when it is writable.
+    pub fn pour(&mut self) -> bool {
+        let Ok((mine, _)) = self.halves() else { return true };
+        if mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0 {
+            return true;
+        }
+        let mut at = self.down.unwrap_or_else(|| mine.sent.load(Ordering::Relaxed));
+        let mut chunk = [0; 16 << 10];
+        while at < self.published {
+            let left = usize::try_from(self.published - at).unwrap_or(chunk.len());
+            let n = left.min(chunk.len()).min(self.rmb.bytes());
+            self.w.board.map.copy_out(self.rmb, at, &mut chunk[..n]);
+            match call::send(self.fd, &chunk[..n], MSG_DONTWAIT | MSG_NOSIGNAL) {
+                Ok(sent) => at += sent as u64,
+                Err(EINTR) => {}
+                Err(EAGAIN) => break,
+                Err(_) => {
+                    // Nobody reads it any more; the kernel tells of that by itself.
+                    at = self.published;
+                }
+            }
+        }
+        self.down = Some(at);
+        at == self.published
+    }
+
+    /// Stream offset up to which the guest has read.
+    ///
+    /// # Errors
+    ///
+    /// [`Broken`].
+    #[inline]
+    pub fn consumed(&self) -> Result<u64, Broken> {
+        let (mine, peer) = self.halves()?;
+        if mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
+            return Ok(self.down.unwrap_or_else(|| mine.sent.load(Ordering::Relaxed)));
+        }
+        let head = peer.head.load(Ordering::Acquire);
+        match ring::used(head, self.published, self.rmb.bytes()) {
+            Ok(_) => Ok(head),
+            Err(_) => Err(Broken),
+        }
+    }
+
+    /// Asks the guest to ring when it has read so much that a third of the RMB is free. The caller looks
+    /// at [`Self::consumed`] once more.
+    pub fn want_consumed(&self, want: bool) {
+        if let Ok((mine, _)) = self.halves() {
+            mine.room_wait.store(u32::from(want), Ordering::Relaxed);
+            full_fence();
+        }
+    }
+
+    /// The other host sends no more: the guest reads what is there, and then the end.
+    pub fn shut(&self) {
+        let _ = self.conn.shutdown(self.w, self.fd, false, true);
+    }
+
+    /// Parts from the guest. `reset`: it sees a reset, else what TCP shows when the peer has closed.
+    pub fn close(self, reset: bool) {
+        self.conn.lingers(reset);
+        if !reset {
+            // Set against our own death; now the end is meant.
+            let _ = call::setsockopt(self.fd, 1, 13, [0i32, 0]);
+        }
+        self.conn.closing(self.w, self.fd);
+        let _ = call::close(self.fd);
+        self.w.give_back(self.conn);
+    }
+}
+
+/// Stand-ins that are ready for guests that come.
+#[derive(Debug)]
+pub struct StandIns {
+    ready: VecDeque<StandIn>,
+    maker: stand_in::Maker,
+    keep: usize,
+}
+
+impl StandIns {
+    /// At most `keep` are kept ready.
+    ///
+    /// # Errors
+    ///
+    /// The errno of the calls that make a listener on the loopback interface.
+    pub fn new(keep: usize) -> Result<Self, i32> {
+        Ok(Self { ready: VecDeque::new(), maker: stand_in::Maker::new()?, keep })
+    }
+
+    /// One of them; made now if none is ready.
+    ///
+    /// # Errors
+    ///
+    /// The errno of the calls that make one.
+    pub fn take(&mut self) -> Result<StandIn, i32> {
+        self.ready.pop_front().map_or_else(|| self.maker.make(), Ok)
+    }
+
+    /// Makes one if there are fewer than shall be kept: for a loop that has nothing else to do. `true`:
+    /// there are more to make.
+    pub fn refill(&mut self) -> bool {
+        if self.ready.len() < self.keep
+            && let Ok(one) = self.maker.make()
+        {
+            self.ready.push_back(one);
+        }
+        self.ready.len() < self.keep
+    }
+}
+
+/// Bytes of an RMB of this order.
+#[must_use]
+pub const fn rmb_bytes(order: u32) -> usize {
+    BLOCK_BYTES << order
+}
+
+#[cfg(test)]
+mod tests;

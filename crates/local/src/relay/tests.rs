@@ -1,0 +1,290 @@
+//! A guest and an engine in one process, on a board of their own.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::unix::fs::PermissionsExt;
+
+use sys::iov::Buffers;
+
+use super::*;
+use crate::Limits;
+use crate::conn::{Got, Phase, Put};
+
+fn world(dir: &std::path::Path) -> &'static World {
+    let limits = Limits { dir: Some(dir.to_str().unwrap().to_owned()), ..Limits::default() };
+    Box::leak(Box::new(World::join(limits, "test".into(), 600).unwrap()))
+}
+
+/// A guest and an engine on a board of their own, and a connection that the guest has handed over.
+struct Pair {
+    guest: &'static World,
+    conn: &'static Conn,
+    fd: i32,
+    relay: Relay,
+    waiter: Waiter,
+    /// The other end of what went to the engine, and the engine's socket of it.
+    far: TcpStream,
+    socket: i32,
+}
+
+fn pair(order: u32) -> Pair {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("shunt-relay-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let (engine, guest) = (world(&dir), world(&dir));
+    engine.board.serve().unwrap();
+    assert!(guest.board.has_engine());
+    let door = Door::open(Some(dir.to_str().unwrap())).unwrap();
+    let waiter = Waiter::new(engine).unwrap();
+
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (far, _) = listener.accept().unwrap();
+    let fd = near.into_raw_fd();
+    let conn = guest.conn().unwrap();
+    conn.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
+    conn.ask_later();
+    assert!(conn.leave_asked() && !conn.leave_asked(), "one thread hands it over");
+
+    let serving = std::thread::spawn(move || {
+        let mut stand_ins = StandIns::new(1).unwrap();
+        call::wait_readable(door.fd(), 5000);
+        let visitor = door.accept().unwrap();
+        call::wait_readable(visitor.fd(), 5000);
+        let Said::Hello(hello, socket) = visitor.listen() else { panic!("no hello") };
+        let mut stand_in = stand_ins.take().unwrap();
+        let (relay, welcome) =
+            Relay::attach(engine, &hello, &mut stand_in, order, &waiter).unwrap();
+        assert!(visitor.answer(Ok((welcome, &stand_in))));
+        assert!(matches!(visitor.listen(), Said::Nothing));
+        (relay, socket, waiter)
+    });
+    let (new, welcome) = conn.hand_over(guest, fd, true).unwrap();
+    let (relay, socket, waiter) = serving.join().unwrap();
+    call::dup_over(new, fd, 0).unwrap();
+    call::close(new).unwrap();
+    conn.stand_in(guest, welcome).unwrap();
+    // What is mapped stays.
+    std::fs::remove_dir_all(&dir).unwrap();
+    assert_eq!(conn.phase(), Phase::Attached);
+    Pair { guest, conn, fd, relay, waiter, far, socket }
+}
+
+impl Pair {
+    fn send(&self, bytes: &[u8]) -> usize {
+        Buffers::over(&mut bytes.to_vec(), |from| match self.conn.send(self.guest, self.fd, from) {
+            Put::All | Put::Full => bytes.len() - from.left(),
+            other => panic!("{other:?}"),
+        })
+    }
+
+    fn recv(&self, room: usize) -> Result<Vec<u8>, Got> {
+        let mut bytes = vec![0; room];
+        let got = Buffers::over(&mut bytes, |to| self.conn.recv(self.guest, self.fd, to, 0));
+        match got {
+            Got::Bytes(n) | Got::Part(n) => {
+                bytes.truncate(n);
+                Ok(bytes)
+            }
+            other => Err(other),
+        }
+    }
+
+    fn out(&mut self, at: u64, n: usize) -> Vec<u8> {
+        let mut bytes = vec![0; n];
+        self.relay.copy_out(at, &mut bytes).unwrap();
+        bytes
+    }
+}
+
+#[test]
+fn bytes_go_both_ways_through_rings() {
+    let mut p = pair(0);
+    assert_eq!(p.relay.written(), Ok(0));
+    assert_eq!(p.send(b"request"), 7);
+    assert_eq!(p.relay.written(), Ok(7));
+    assert_eq!(p.out(0, 7), b"request");
+    assert_eq!(p.out(3, 4), b"uest");
+    p.relay.release(7);
+    assert_eq!(p.conn.unsent(p.guest), Some(0));
+
+    assert_eq!(p.recv(64), Err(Got::Empty));
+    assert!(p.relay.write_at(0, b"answer"));
+    assert_eq!(p.recv(64), Err(Got::Empty), "not before it is published");
+    p.relay.publish(6);
+    assert_eq!(p.relay.consumed(), Ok(0));
+    assert_eq!(p.recv(64).unwrap(), b"answer");
+    assert_eq!(p.relay.consumed(), Ok(6));
+    assert!(!p.relay.write_at(p.relay.rmb_bytes() - 2, b"too far"), "outside of the RMB");
+
+    // The connection to the other host is the engine's now.
+    call::send(p.socket, b"in band", 0).unwrap();
+    let mut got = [0; 7];
+    p.far.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"in band");
+    p.far.write_all(b"x").unwrap();
+    assert_eq!(p.recv(64), Err(Got::Empty), "and not the guest's");
+}
+
+#[test]
+fn the_stream_wraps_and_grows() {
+    let mut p = pair(0);
+    let mut sent = 0u64;
+    let mut at = 0u64;
+    let byte = |i: u64| u8::try_from(i % 251).unwrap();
+    for round in 0..200u64 {
+        let want: Vec<u8> = (0..1 + round * 997 % 30_000).map(|i| byte(sent + i)).collect();
+        sent += p.send(&want) as u64;
+        let there = p.relay.written().unwrap();
+        assert_eq!(there, sent);
+        // Not all of it is done with at once, as when acknowledgements are under way.
+        let keep = there.saturating_sub(round % 3 * 1000).max(at);
+        let n = usize::try_from(keep - at).unwrap();
+        let got = p.out(at, n);
+        assert!(got.iter().enumerate().all(|(i, b)| *b == byte(at + i as u64)), "round {round}");
+        at = keep;
+        p.relay.release(at);
+    }
+    assert!(sent > 1_000_000);
+}
+
+#[test]
+fn the_rmb_fills_and_empties() {
+    let mut p = pair(0);
+    let size = p.relay.rmb_bytes();
+    assert!(p.relay.write_at(0, &vec![7; size]));
+    p.relay.publish(size as u64);
+    assert_eq!(p.relay.consumed(), Ok(0));
+    assert_eq!(p.recv(size).unwrap().len(), size);
+    assert_eq!(p.relay.consumed(), Ok(size as u64));
+    assert!(p.relay.write_at(0, b"again"));
+    p.relay.publish(size as u64 + 5);
+    assert_eq!(p.recv(64).unwrap(), b"again");
+}
+
+#[test]
+fn a_sleeping_engine_is_rung_for() {
+    let mut p = pair(0);
+    p.waiter.fall_asleep();
+    assert_eq!(p.send(b"wake up"), 7);
+    call::wait_readable(p.relay.fd(), 5000);
+    assert!(call::readable(p.relay.fd()).0, "a doorbell");
+    p.waiter.awake();
+    p.relay.heard(false);
+    assert!(!call::readable(p.relay.fd()).0);
+    assert_eq!(p.relay.written(), Ok(7));
+    p.send(b"!");
+    assert!(!call::readable(p.relay.fd()).0, "who is awake is not rung for");
+}
+
+#[test]
+fn ends_are_told() {
+    let mut p = pair(0);
+    assert_eq!(p.relay.program(), Program::Open);
+    p.send(b"last words");
+    p.conn.shutdown(p.guest, p.fd, false, true);
+    assert_eq!(p.relay.program(), Program::Shut);
+    assert_eq!(p.relay.written(), Ok(10));
+    assert!(p.relay.write_at(0, b"and yours"));
+    p.relay.publish(9);
+    p.relay.shut();
+    assert_eq!(p.recv(64).unwrap(), b"and yours");
+    assert_eq!(p.recv(64), Err(Got::End));
+    p.conn.closing(p.guest, p.fd);
+    call::close(p.fd).unwrap();
+    assert_eq!(p.relay.program(), Program::Closed);
+    assert_eq!(p.out(0, 10), b"last words", "what was written outlives who wrote it");
+    p.relay.close(false);
+}
+
+#[test]
+fn a_reset_is_one_for_the_guest() {
+    let p = pair(0);
+    let (conn, guest, fd) = (p.conn, p.guest, p.fd);
+    p.relay.close(true);
+    let got = Buffers::over(&mut [0; 8], |to| conn.recv(guest, fd, to, 0));
+    assert_eq!(got, Got::Failed(104));
+}
+
+#[test]
+fn a_guest_goes_back_to_tcp_and_nothing_is_lost() {
+    let mut p = pair(0);
+    p.send(b"by ring, ");
+    assert!(p.relay.write_at(0, b"unread by ring, "));
+    p.relay.publish(16);
+    let (conn, guest, fd) = (p.conn, p.guest, p.fd);
+    let demoted = std::thread::spawn(move || conn.demote(guest, fd, Reason::Exec));
+    let mut relay = p.relay;
+    while !demoted.is_finished() {
+        relay.heard(false);
+        let there = relay.written().unwrap();
+        relay.release(there);
+        call::sched_yield();
+    }
+    assert!(demoted.join().unwrap());
+    assert_eq!(conn.phase(), Phase::Tcp);
+    // What a program without the library does now.
+    call::send(fd, b"by TCP", 0).unwrap();
+    relay.heard(false);
+    let mut there = relay.written().unwrap();
+    for _ in 0..1000 {
+        if there == 15 {
+            break;
+        }
+        call::wait_readable(relay.fd(), 10);
+        relay.heard(false);
+        there = relay.written().unwrap();
+    }
+    assert_eq!(there, 15);
+    let mut got = [0; 6];
+    relay.copy_out(9, &mut got).unwrap();
+    assert_eq!(&got, b"by TCP");
+    assert!(relay.write_at(16, b"then by TCP"));
+    relay.publish(27);
+    assert!(relay.pour());
+    assert_eq!(relay.consumed(), Ok(27));
+    let mut all = Vec::new();
+    while all.len() < 27 {
+        let mut chunk = [0; 64];
+        call::wait_readable(fd, 1000);
+        let n = call::recv(fd, &mut chunk, MSG_DONTWAIT).unwrap();
+        all.extend_from_slice(&chunk[..n]);
+    }
+    assert_eq!(all, b"unread by ring, then by TCP");
+}
+
+#[test]
+fn names_are_those_of_the_far_connection() {
+    let p = pair(0);
+    let ends = p.conn.far_ends().unwrap();
+    let mapped = |a: std::net::SocketAddr| match a {
+        std::net::SocketAddr::V4(v4) => {
+            std::net::SocketAddrV6::new(v4.ip().to_ipv6_mapped(), v4.port(), 0, 0)
+        }
+        std::net::SocketAddr::V6(v6) => v6,
+    };
+    assert_eq!(ends.remote, mapped(p.far.local_addr().unwrap()));
+    assert_eq!(ends.local, mapped(p.far.peer_addr().unwrap()));
+    assert_ne!(call::name(p.fd, true).unwrap().unwrap().port(), ends.remote.port());
+    let _ = p.far.as_raw_fd();
+}
+
+#[test]
+fn who_says_nonsense_is_refused() {
+    let p = pair(0);
+    let mut stand_in = StandIns::new(0).unwrap().take().unwrap();
+    let engine = p.relay.w;
+    let bad = |half, generation| Hello { half, generation, client: true };
+    for hello in [bad(u32::MAX, 1), bad(0, 0), bad(1, 7)] {
+        let got = Relay::attach(engine, &hello, &mut stand_in, 0, &p.waiter);
+        assert_eq!(got.err(), Some(Reason::PeerBroken), "{hello:?}");
+    }
+    for bytes in [&b""[..], b"short", &[0; BYTES], &[0xff; BYTES]] {
+        assert_eq!(Hello::parse(bytes), None);
+    }
+    let hello = bad(12, 34);
+    assert_eq!(Hello::parse(&hello.emit()), Some(hello));
+}

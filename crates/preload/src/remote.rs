@@ -1,0 +1,229 @@
+//! Connections to other hosts: told of the SMC option before they begin, and handed to the engine when
+//! the peer has answered it. See `local::relay`.
+//!
+//! Without an engine on the board nothing here makes a system call.
+
+use std::ffi::c_int;
+
+use libc::{sockaddr, sockaddr_storage, socklen_t};
+use local::Reason;
+use local::conn::{Conn, Phase};
+use local::relay::Welcome;
+use local::world::World;
+use sys::call;
+use sys::sync::Ordering;
+
+use crate::{fds, ready, real};
+
+/// Level and names of the socket options by which the engine's kernel program is spoken to.
+const LEVEL: c_int = 0x534d;
+const ASK: c_int = 1;
+const ANSWER: c_int = 2;
+
+/// What the answer says: both ends speak SMC.
+const SPOKEN: i32 = 1;
+/// The handshake is not over.
+const OFFERED: i32 = 3;
+
+const SOL_SOCKET: c_int = libc::SOL_SOCKET;
+
+/// Whether there is an engine, so that connections to other hosts are of interest.
+#[inline]
+pub(crate) fn concerns() -> bool {
+    fds::world().is_some_and(|w| w.board.has_engine())
+}
+
+/// Answers `getpeername` or `getsockname` on a stand-in: with the end of the connection to the other
+/// host, in the family of the program's socket.
+///
+/// # Safety
+///
+/// As of these calls.
+pub(crate) unsafe fn tell(
+    conn: &Conn,
+    end: std::net::SocketAddrV6,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    if addr.is_null() || len.is_null() {
+        real::set_errno(libc::EFAULT);
+        return -1;
+    }
+    let (storage, size) = call::storage(end, conn.was_v6());
+    // SAFETY: the caller's promise.
+    let room = unsafe { *len } as usize;
+    // SAFETY: both are valid for so many bytes, and ours is on our stack.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            (&raw const storage).cast::<u8>(),
+            addr.cast::<u8>(),
+            size.min(room),
+        );
+    }
+    // SAFETY: the caller's promise.
+    unsafe { *len = socklen_t::try_from(size).unwrap_or(0) };
+    0
+}
+
+/// `connect` is about to begin: asks for the SMC option, if there is an engine and the connection may
+/// leave the host.
+pub(crate) fn connecting(fd: c_int, storage: &sockaddr_storage) {
+    let Some(w) = fds::world().filter(|w| w.board.has_engine() && w.limits.enabled) else { return };
+    let Some(conn) = fds::conn(fd) else { return };
+    if !matches!(conn.phase(), Phase::Fresh | Phase::Tcp) || conn.opted.load(Ordering::Relaxed) != 0
+    {
+        return;
+    }
+    let Some(remote) = call::address(storage) else { return };
+    let ip = *remote.ip();
+    let stays = ip.to_ipv4_mapped().is_none_or(|v4| {
+        v4.is_loopback() || v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast()
+    });
+    let any = std::net::Ipv6Addr::UNSPECIFIED;
+    if stays
+        || conn.stay.load(Ordering::Relaxed) != 0
+        || !w.limits.allows(remote.port(), [any, ip], &w.program)
+        || w.board.listening(remote.port()) && call::is_local(&ip)
+    {
+        return;
+    }
+    opt_in(conn, fd);
+}
+
+/// `listen` is about to begin: the SYN-ACKs of this listener answer the SMC option.
+pub(crate) fn listening(fd: c_int) {
+    if let Some(w) = fds::world().filter(|w| w.board.has_engine() && w.limits.enabled)
+        && let Some(conn) = fds::conn(fd)
+        && conn.phase() == Phase::Fresh
+        && conn.stay.load(Ordering::Relaxed) == 0
+        && let Ok(Some(name)) = call::name(fd, false)
+        && w.limits.allows(name.port(), [*name.ip(); 2], &w.program)
+    {
+        opt_in(conn, fd);
+    }
+}
+
+fn opt_in(conn: &Conn, fd: c_int) {
+    // Outside of the engine's cgroup the kernel knows no such option, and the connection is plain TCP.
+    if call::setsockopt(fd, LEVEL, ASK, 1i32).is_ok() {
+        conn.opted.store(1, Ordering::Relaxed);
+    }
+}
+
+/// `connect` has succeeded or begun, on a socket that asked for the option. `true`: that is all that is
+/// to be done with it now.
+pub(crate) fn connected(w: &'static World, conn: &'static Conn, fd: c_int) -> bool {
+    if conn.opted.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    conn.ask_later();
+    resolve(w, conn, fd);
+    conn.phase() != Phase::Tcp
+}
+
+/// `accept` has made `fd`, on a listener that asked for the option. `true`: the engine has it now.
+pub(crate) fn accepted(w: &'static World, conn: &'static Conn, fd: c_int) -> bool {
+    if !w.board.has_engine() || call::getsockopt::<i32>(fd, LEVEL, ANSWER) != Ok(SPOKEN) {
+        return false;
+    }
+    conn.ask_later();
+    take_place(w, conn, fd, false);
+    true
+}
+
+/// Looks whether the peer has answered the option, and if so, gives the connection to the engine.
+#[cold]
+pub(crate) fn resolve(w: &'static World, conn: &'static Conn, fd: c_int) {
+    match call::getsockopt::<i32>(fd, LEVEL, ANSWER) {
+        Ok(SPOKEN) => take_place(w, conn, fd, true),
+        Ok(OFFERED) => {}
+        _ => {
+            if conn.leave_asked() {
+                conn.stay_tcp(w, fd, Reason::PeerNotSmc);
+            }
+        }
+    }
+}
+
+/// The stand-in takes the place of the connection to the other host.
+fn take_place(w: &'static World, conn: &'static Conn, fd: c_int, client: bool) {
+    if !conn.leave_asked() {
+        // Another thread is at it.
+        return;
+    }
+    let done = conn.hand_over(w, fd, client).and_then(|(new, welcome)| {
+        let placed = replace(w, conn, fd, new, welcome);
+        let _ = call::close(new);
+        placed
+    });
+    if let Err(reason) = done {
+        // The peer has been promised SMC and will hear none: this connection can only end.
+        if w.limits.log >= local::Level::Error {
+            local::log::line(format_args!(
+                "fd {fd}: reset: {} {}; the peer was promised SMC",
+                reason.code(),
+                reason.words()
+            ));
+        }
+        let _ = call::setsockopt(fd, SOL_SOCKET, libc::SO_LINGER, [1i32, 0]);
+        let _ = call::disconnect(fd);
+        conn.stay_tcp(w, fd, reason);
+    }
+}
+
+/// Puts `new` where `fd` and its duplicates are, in the descriptor table and in event sets.
+fn replace(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    new: c_int,
+    welcome: Welcome,
+) -> Result<(), Reason> {
+    inherit_options(fd, new);
+    let flags = call::getfl(fd).map_err(|_| Reason::NoEngine)?;
+    call::setfl(new, flags).map_err(|_| Reason::NoEngine)?;
+    let mut all = Vec::new();
+    fds::each(|other, entry| {
+        if matches!(entry, fds::Entry::Conn(c) if std::ptr::eq(c, conn)) {
+            all.push(other);
+        }
+    });
+    ready::lift(conn);
+    for other in all {
+        let cloexec = call::getfd(other).is_ok_and(|f| f & libc::FD_CLOEXEC != 0);
+        let over = if cloexec { libc::O_CLOEXEC } else { 0 };
+        call::dup_over(new, other, over).map_err(|_| Reason::NoEngine)?;
+    }
+    ready::put_down(conn);
+    conn.stand_in(w, welcome)?;
+    ready::attached(w, conn);
+    Ok(())
+}
+
+/// What the program has set on the socket and a call on the stand-in must obey.
+fn inherit_options(from: c_int, to: c_int) {
+    for (level, name) in [
+        (SOL_SOCKET, libc::SO_RCVTIMEO),
+        (SOL_SOCKET, libc::SO_SNDTIMEO),
+        (SOL_SOCKET, libc::SO_LINGER),
+    ] {
+        if let Ok(value) = call::getsockopt::<[u64; 2]>(from, level, name)
+            && value != [0, 0]
+        {
+            if name == libc::SO_LINGER {
+                let _ = call::setsockopt(to, level, name, value[0]);
+            } else {
+                let _ = call::setsockopt(to, level, name, value);
+            }
+        }
+    }
+    for (level, name) in [
+        (SOL_SOCKET, libc::SO_OOBINLINE),
+        (SOL_SOCKET, libc::SO_KEEPALIVE),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    ] {
+        if let Ok(value @ 1..) = call::getsockopt::<i32>(from, level, name) {
+            let _ = call::setsockopt(to, level, name, value);
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Sequenced packets between processes of one host, with a descriptor on top of each if need be.
+//!
+//! `SOCK_SEQPACKET` of the unix domain: a packet arrives whole or not at all, in order, and the end of
+//! either process is the end of the socket.
+
+use std::ffi::CStr;
+
+use crate::call::{self, Result, raw};
+
+const AF_UNIX: u16 = 1;
+const SOCK_SEQPACKET: i32 = 5;
+const CLOEXEC: i32 = 0o2_000_000;
+const NONBLOCK: i32 = 0o4_000;
+const SOL_SOCKET: i32 = 1;
+const SCM_RIGHTS: i32 = 1;
+const SO_PEERCRED: i32 = 17;
+const MSG_CTRUNC: i32 = 8;
+const MSG_NOSIGNAL: i32 = 0x4000;
+const MSG_CMSG_CLOEXEC: i32 = 0x4000_0000;
+const ENAMETOOLONG: i32 = 36;
+const EPROTO: i32 = 71;
+
+/// Who is at the other end of a socket, as the kernel saw it when the two met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Credentials {
+    /// Process id in our pid namespace; 0 if it has none there.
+    pub pid: u32,
+    /// Effective user id.
+    pub uid: u32,
+}
+
+fn check(ret: isize) -> Result<usize> {
+    usize::try_from(ret).map_err(|_| i32::try_from(-ret).unwrap_or(5))
+}
+
+/// A unix address and its length in bytes.
+fn address(path: &CStr) -> Result<(libc::sockaddr_un, usize)> {
+    // SAFETY: all zeros is a valid address.
+    let mut at: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    at.sun_family = AF_UNIX;
+    let bytes = path.to_bytes_with_nul();
+    if bytes.len() > at.sun_path.len() {
+        return Err(ENAMETOOLONG);
+    }
+    for (to, from) in at.sun_path.iter_mut().zip(bytes) {
+        *to = from.cast_signed();
+    }
+    Ok((at, size_of::<u16>() + bytes.len()))
+}
+
+fn number(fd: i32) -> usize {
+    fd.cast_unsigned() as usize
+}
+
+/// Listens at `path`, which must not exist. The socket does not block.
+///
+/// # Errors
+///
+/// The errno of `socket`, `bind` or `listen`; `ENAMETOOLONG` beyond 107 bytes.
+pub fn listen(path: &CStr, backlog: i32) -> Result<i32> {
+    let (at, len) = address(path)?;
+    let fd = call::socket(i32::from(AF_UNIX), SOCK_SEQPACKET | CLOEXEC | NONBLOCK, 0)?;
+    let bind = [number(fd), (&raw const at) as usize, len, 0, 0, 0];
+    let queue = [number(fd), number(backlog), 0, 0, 0, 0];
+    // SAFETY: `at` is valid for `len` bytes.
+    let bound = check(unsafe { raw(libc::SYS_bind, bind) });
+    // SAFETY: plain numbers.
+    let done = bound.and_then(|_| check(unsafe { raw(libc::SYS_listen, queue) }));
+    match done {
+        Ok(_) => Ok(fd),
+        Err(errno) => {
+            let _ = call::close(fd);
+            Err(errno)
+        }
+    }
+}
+
+/// Connects to whoever listens at `path`.
+///
+/// # Errors
+///
+/// The errno of `socket` or `connect`; `ENAMETOOLONG` beyond 107 bytes.
+pub fn connect(path: &CStr) -> Result<i32> {
+    let (at, len) = address(path)?;
+    let fd = call::socket(i32::from(AF_UNIX), SOCK_SEQPACKET | CLOEXEC, 0)?;
+    let args = [number(fd), (&raw const at) as usize, len, 0, 0, 0];
+    // SAFETY: `at` is valid for `len` bytes.
+    match check(unsafe { raw(libc::SYS_connect, args) }) {
+        Ok(_) => Ok(fd),
+        Err(errno) => {
+            let _ = call::close(fd);
+            Err(errno)
+        }
+    }
+}
+
+/// Takes the next who wants to connect; neither socket blocks.
+///
+/// # Errors
+///
+/// The errno of `accept4`: `EAGAIN` when nobody does.
+pub fn accept(fd: i32) -> Result<i32> {
+    let args = [number(fd), 0, 0, number(CLOEXEC | NONBLOCK), 0, 0];
+    // SAFETY: no addresses are asked for.
+    let new = check(unsafe { raw(libc::SYS_accept4, args) })?;
+    i32::try_from(new).map_err(|_| EPROTO)
+}
+
+/// Who is at the other end.
+///
+/// # Errors
+///
+/// The errno of `getsockopt`.
+pub fn credentials(fd: i32) -> Result<Credentials> {
+    let [pid, uid, _gid] = call::getsockopt::<[u32; 3]>(fd, SOL_SOCKET, SO_PEERCRED)?;
+    Ok(Credentials { pid, uid })
+}
+
+/// A control message that holds one descriptor: length, level and type, the descriptor and a pad.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Control([u64; 3]);
+
+/// Bytes of a control message with one descriptor, without the pad.
+const CONTROL_BYTES: usize = 20;
+
+impl Control {
+    fn with(fd: i32) -> Self {
+        let kind =
+            u64::from(SOL_SOCKET.cast_unsigned()) | u64::from(SCM_RIGHTS.cast_unsigned()) << 32;
+        Self([CONTROL_BYTES as u64, kind, u64::from(fd.cast_unsigned())])
+    }
+
+    fn descriptor(self, len: usize) -> Option<i32> {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower half is the descriptor")]
+        let fd = self.0[2] as u32;
+        let ours = Self::with(fd.cast_signed());
+        (len >= CONTROL_BYTES && self.0[..2] == ours.0[..2]).then_some(fd.cast_signed())
+    }
+}
+
+/// Sends one packet, with a copy of `pass` if given.
+///
+/// # Errors
+///
+/// The errno of `sendmsg`: `EAGAIN` when a socket that does not block has no room, `EPIPE` when the
+/// other end is gone.
+pub fn send(fd: i32, bytes: &[u8], pass: Option<i32>, flags: i32) -> Result<()> {
+    let mut control = pass.map_or_else(Control::default, Control::with);
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: all zeros is a valid header.
+    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    if pass.is_some() {
+        msg.msg_control = (&raw mut control).cast();
+        msg.msg_controllen = size_of::<Control>();
+    }
+    let flags = number(flags | MSG_NOSIGNAL);
+    let args = [number(fd), (&raw const msg) as usize, flags, 0, 0, 0];
+    // SAFETY: the header leads to what lives on this stack; the kernel only reads it.
+    check(unsafe { raw(libc::SYS_sendmsg, args) }).map(drop)
+}
+
+/// Receives one packet: its length, and the descriptor that came with it, closed on exec. A packet
+/// longer than `bytes` is cut.
+///
+/// # Errors
+///
+/// The errno of `recvmsg`: `EAGAIN` when there is none on a socket that does not block.
+pub fn receive(fd: i32, bytes: &mut [u8], flags: i32) -> Result<(usize, Option<i32>)> {
+    let mut control = Control::default();
+    let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all zeros is a valid header.
+    let mut msg: libc::msghdr = unsafe { std::mem::zeroed() };
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = (&raw mut control).cast();
+    // Room for one descriptor and not for two: the kernel closes what does not fit.
+    msg.msg_controllen = CONTROL_BYTES;
+    let flags = number(flags | MSG_CMSG_CLOEXEC);
+    let args = [number(fd), (&raw mut msg) as usize, flags, 0, 0, 0];
+    // SAFETY: the header leads to what lives on this stack.
+    let n = check(unsafe { raw(libc::SYS_recvmsg, args) })?;
+    let passed = control.descriptor(msg.msg_controllen);
+    if msg.msg_flags & MSG_CTRUNC != 0 {
+        if let Some(fd) = passed {
+            let _ = call::close(fd);
+        }
+        return Err(EPROTO);
+    }
+    Ok((n, passed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+
+    fn path(name: &str) -> CString {
+        let dir = std::env::temp_dir().join(format!("shunt-passing-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let at = dir.join(name);
+        let _ = std::fs::remove_file(&at);
+        CString::new(at.into_os_string().into_encoded_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_descriptor_travels_with_its_packet() {
+        let at = path("travel");
+        let door = listen(&at, 4).unwrap();
+        let one = connect(&at).unwrap();
+        let two = accept(door).unwrap();
+        assert_eq!(credentials(two).unwrap().pid, std::process::id());
+        let counter = call::eventfd(7).unwrap();
+        send(one, b"plain", None, 0).unwrap();
+        send(one, b"carries", Some(counter), 0).unwrap();
+        let mut bytes = [0; 64];
+        assert_eq!(receive(two, &mut bytes, 0).unwrap(), (5, None));
+        let (n, passed) = receive(two, &mut bytes, 0).unwrap();
+        assert_eq!(&bytes[..n], b"carries");
+        let mut value = [0; 8];
+        assert_eq!(call::read(passed.unwrap(), &mut value), Ok(8));
+        assert_eq!(u64::from_le_bytes(value), 7, "the very counter that was sent");
+        assert_eq!(receive(two, &mut bytes, 0), Err(libc::EAGAIN));
+        let _ = call::close(one);
+        assert_eq!(receive(two, &mut bytes, 0), Ok((0, None)), "the end of the other");
+        for fd in [two, door, counter, passed.unwrap()] {
+            let _ = call::close(fd);
+        }
+    }
+
+    #[test]
+    fn errors_are_those_of_the_calls() {
+        let at = path("errors");
+        assert_eq!(connect(&at), Err(libc::ENOENT));
+        let door = listen(&at, 1).unwrap();
+        assert_eq!(listen(&at, 1), Err(libc::EADDRINUSE));
+        assert_eq!(accept(door), Err(libc::EAGAIN));
+        let _ = call::close(door);
+        assert_eq!(connect(&at), Err(libc::ECONNREFUSED));
+        let long = CString::new("/".repeat(200)).unwrap();
+        assert_eq!(connect(&long), Err(libc::ENAMETOOLONG));
+    }
+}
