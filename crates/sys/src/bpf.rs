@@ -1,7 +1,11 @@
-//! Programs that the kernel runs on packets. What they mean is their author's business; the kernel
-//! verifies them before it runs them, so a wrong one is refused and nothing worse.
+//! Programs that the kernel runs on packets and sockets. What they mean is their author's business;
+//! the kernel verifies them before it runs them, so a wrong one is refused and nothing worse.
 
-use std::os::fd::{AsRawFd, OwnedFd};
+mod map;
+
+pub use map::{NumberMap, SocketStorage};
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use crate::call::{self, Failure};
 use crate::interface::own;
@@ -41,7 +45,7 @@ pub(crate) fn set_classic(
     call::setsockopt(socket.as_raw_fd(), level, name, program)
 }
 
-/// An instruction of the new machine (eBPF), for XDP.
+/// An instruction of the new machine (eBPF).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Instruction {
@@ -61,6 +65,11 @@ const PROG_LOAD: u32 = 5;
 const LINK_CREATE: u32 = 28;
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
+const PROG_TYPE_SOCK_OPS: u32 = 13;
+const PROG_TYPE_CGROUP_SOCKOPT: u32 = 25;
+const ATTACH_SOCK_OPS: u32 = 3;
+const ATTACH_GETSOCKOPT: u32 = 21;
+const ATTACH_SETSOCKOPT: u32 = 22;
 const ATTACH_XDP: u32 = 37;
 const XDP_SKB_MODE: u32 = 1 << 1;
 const XDP_DRV_MODE: u32 = 1 << 2;
@@ -70,6 +79,7 @@ const LOG_BYTES: usize = 64 << 10;
 #[derive(Debug)]
 pub struct SocketMap(OwnedFd);
 
+/// How the kernel is told of a map; what is zero is as usual.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct MapCreate {
@@ -77,7 +87,15 @@ struct MapCreate {
     key_bytes: u32,
     value_bytes: u32,
     entries: u32,
-    rest: [u32; 14],
+    flags: u32,
+    inner: u32,
+    node: u32,
+    name: [u32; 4],
+    interface: u32,
+    types: u32,
+    key_type: u32,
+    value_type: u32,
+    rest: [u32; 3],
 }
 
 #[derive(Clone, Copy)]
@@ -134,9 +152,53 @@ impl SocketMap {
     }
 }
 
+/// When the kernel runs a program, which also says what the program is given and may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// On each frame that an interface receives.
+    Xdp,
+    /// As a TCP socket of a cgroup connects, listens, writes a header and the like.
+    SocketOps,
+    /// After `getsockopt` on a socket of a cgroup.
+    GetOption,
+    /// Before `setsockopt` on a socket of a cgroup.
+    SetOption,
+}
+
+impl Hook {
+    const fn program(self) -> u32 {
+        match self {
+            Self::Xdp => PROG_TYPE_XDP,
+            Self::SocketOps => PROG_TYPE_SOCK_OPS,
+            Self::GetOption | Self::SetOption => PROG_TYPE_CGROUP_SOCKOPT,
+        }
+    }
+
+    const fn attach(self) -> u32 {
+        match self {
+            Self::Xdp => ATTACH_XDP,
+            Self::SocketOps => ATTACH_SOCK_OPS,
+            Self::GetOption => ATTACH_GETSOCKOPT,
+            Self::SetOption => ATTACH_SETSOCKOPT,
+        }
+    }
+
+    const fn step(self) -> &'static str {
+        match self {
+            Self::Xdp => "load the XDP program",
+            Self::SocketOps => "load the program for TCP sockets",
+            Self::GetOption => "load the program for getsockopt",
+            Self::SetOption => "load the program for setsockopt",
+        }
+    }
+}
+
 /// A program that the kernel has verified.
 #[derive(Debug)]
-pub struct Program(OwnedFd);
+pub struct Program {
+    fd: OwnedFd,
+    hook: Hook,
+}
 
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -148,7 +210,12 @@ struct ProgramLoad {
     log_level: u32,
     log_bytes: u32,
     log: *mut u8,
-    rest: [u64; 12],
+    version: u32,
+    flags: u32,
+    name: [u32; 4],
+    interface: u32,
+    attach: u32,
+    rest: [u64; 8],
 }
 
 /// Why a program was not loaded.
@@ -161,29 +228,35 @@ pub struct Refused {
 }
 
 impl Program {
-    /// Loads a program for XDP.
+    /// Loads a program.
     ///
     /// # Errors
     ///
-    /// The errno, and the verifier's words: `EACCES` if it does not allow the program.
-    pub fn load_xdp(instructions: &[Instruction]) -> Result<Self, Refused> {
+    /// The errno, and the verifier's words: `EACCES` if it does not allow the program, `EINVAL` if the
+    /// program calls what this kernel does not have, `EPERM` without `CAP_BPF` and `CAP_NET_ADMIN`.
+    pub fn load(hook: Hook, instructions: &[Instruction]) -> Result<Self, Refused> {
         let mut log = vec![0u8; LOG_BYTES];
         let mut attributes = ProgramLoad {
-            kind: PROG_TYPE_XDP,
+            kind: hook.program(),
             count: u32::try_from(instructions.len()).unwrap_or(u32::MAX),
             instructions: instructions.as_ptr(),
             license: c"Dual MIT/GPL".as_ptr().cast(),
             log_level: 1,
             log_bytes: u32::try_from(LOG_BYTES).unwrap_or(0),
             log: log.as_mut_ptr(),
-            rest: [0; 12],
+            version: 0,
+            flags: 0,
+            name: [0; 4],
+            interface: 0,
+            attach: hook.attach(),
+            rest: [0; 8],
         };
         match call::bpf(PROG_LOAD, &mut attributes) {
-            Ok(fd) => Ok(Self(own(fd))),
+            Ok(fd) => Ok(Self { fd: own(fd), hook }),
             Err(errno) => {
                 let end = log.iter().position(|b| *b == 0).unwrap_or(log.len());
                 let log = String::from_utf8_lossy(&log[..end]).trim().to_owned();
-                Err(Refused { failure: Failure { step: "load the XDP program", errno }, log })
+                Err(Refused { failure: Failure { step: hook.step(), errno }, log })
             }
         }
     }
@@ -206,11 +279,19 @@ pub struct Link {
     pub mode: Mode,
 }
 
+/// A program at work on the sockets of a cgroup and of those below. It goes when this does, also if the
+/// process is killed.
+#[derive(Debug)]
+pub struct GroupLink {
+    _fd: OwnedFd,
+}
+
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct LinkCreate {
     program: u32,
-    interface: u32,
+    /// An interface's number, or a descriptor of a cgroup's directory.
+    target: u32,
     attach: u32,
     flags: u32,
     rest: [u64; 6],
@@ -224,22 +305,40 @@ impl Link {
     /// The errno of the second try: `EBUSY` if there is a program already, `EINVAL` if the kernel is
     /// older than 5.9.
     pub fn attach(program: &Program, interface: u32) -> Result<Self, Failure> {
-        let create = |flags| {
-            let mut attributes = LinkCreate {
-                program: program.0.as_raw_fd().cast_unsigned(),
-                interface,
-                attach: ATTACH_XDP,
-                flags,
-                ..LinkCreate::default()
-            };
-            call::bpf(LINK_CREATE, &mut attributes)
-        };
-        if let Ok(fd) = create(XDP_DRV_MODE) {
+        if let Ok(fd) = link(program, interface, XDP_DRV_MODE) {
             return Ok(Self { _fd: own(fd), mode: Mode::Native });
         }
-        let fd = create(XDP_SKB_MODE).map_err(Failure::at("attach the XDP program"))?;
+        let fd = link(program, interface, XDP_SKB_MODE)
+            .map_err(Failure::at("attach the XDP program"))?;
         Ok(Self { _fd: own(fd), mode: Mode::Generic })
     }
+}
+
+impl GroupLink {
+    /// Puts the program to work on a cgroup of version 2, beside those that are there already.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EBADF` if the directory is none of a cgroup of version 2, `EPERM` without
+    /// `CAP_NET_ADMIN` or if a program above allows none below, `EINVAL` if the kernel is older than
+    /// 5.7.
+    pub fn attach(program: &Program, directory: &impl AsFd) -> Result<Self, Failure> {
+        let directory = directory.as_fd().as_raw_fd().cast_unsigned();
+        let fd =
+            link(program, directory, 0).map_err(Failure::at("attach the program to the cgroup"))?;
+        Ok(Self { _fd: own(fd) })
+    }
+}
+
+fn link(program: &Program, target: u32, flags: u32) -> Result<i32, i32> {
+    let mut attributes = LinkCreate {
+        program: program.fd.as_raw_fd().cast_unsigned(),
+        target,
+        attach: program.hook.attach(),
+        flags,
+        ..LinkCreate::default()
+    };
+    call::bpf(LINK_CREATE, &mut attributes)
 }
 
 #[cfg(test)]
@@ -252,6 +351,8 @@ mod tests {
         assert_eq!(size_of::<Classic>(), size_of::<libc::sock_filter>());
         assert_eq!(size_of::<ClassicProgram>(), size_of::<libc::sock_fprog>());
         assert_eq!(size_of::<MapUpdate>(), 32);
+        assert_eq!((size_of::<MapCreate>(), std::mem::offset_of!(MapCreate, types)), (72, 48));
+        assert_eq!(std::mem::offset_of!(ProgramLoad, attach), 68);
     }
 
     #[test]
@@ -265,7 +366,7 @@ mod tests {
             Instruction { code: 0x79, registers: 0x30, offset: 0, k: 0 },
             Instruction { code: 0x95, registers: 0, offset: 0, k: 0 },
         ];
-        let refused = Program::load_xdp(&wild).unwrap_err();
+        let refused = Program::load(Hook::Xdp, &wild).unwrap_err();
         assert_ne!(refused.failure.errno, 0);
         assert!(refused.log.contains("R3"), "{}", refused.log);
     }

@@ -338,6 +338,16 @@ mod calls {
     pub(crate) fn bpf<T: Copy>(command: u32, attributes: &mut T) -> Result<i32> {
         call!(SYS_bpf, command, std::ptr::from_mut(attributes), size_of::<T>()).map(|fd| fd as i32)
     }
+    /// Mounts a file system of that kind at no path; the descriptor is its root.
+    pub(crate) fn mount_detached(kind: &CStr) -> Result<i32> {
+        const CLOSE_ON_EXEC: u32 = 1;
+        const CREATE: u32 = 6;
+        let context = call!(SYS_fsopen, kind.as_ptr(), CLOSE_ON_EXEC)? as i32;
+        let mount = call!(SYS_fsconfig, context, CREATE, 0, 0, 0)
+            .and_then(|_| call!(SYS_fsmount, context, CLOSE_ON_EXEC, 0));
+        let _ = close(context);
+        mount.map(|fd| fd as i32)
+    }
     /// Keeps the calling thread on one CPU.
     pub fn pin(cpu: u32) -> Result<()> {
         let mut set = [0u64; 16];

@@ -3,7 +3,8 @@
 //! It knows no protocol. What a word in shared memory *means* is said in [`abi`], when it may be
 //! believed is said by the types that read it ([`ring`]), and how to sleep on it without losing a
 //! wake-up is said in [`wait`]. How packets come in past the kernel's own stack is said in [`packet`]
-//! and [`xdp`]; which of them, by programs ([`bpf`]) that the caller writes.
+//! and [`xdp`]; which of them, by programs ([`bpf`]) that the caller writes. Programs for sockets are put
+//! to work on a [`cgroup`].
 
 pub mod abi;
 #[cfg(not(loom))]
@@ -12,6 +13,8 @@ pub mod bpf;
 pub mod cache;
 #[cfg(not(loom))]
 pub mod call;
+#[cfg(not(loom))]
+pub mod cgroup;
 #[cfg(not(loom))]
 pub mod diag;
 #[cfg(not(loom))]
