@@ -6,3 +6,5 @@
 #![forbid(unsafe_code)]
 
 pub mod defrag;
+mod ebpf;
+pub mod remote;

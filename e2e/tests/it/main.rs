@@ -8,6 +8,7 @@ mod entry_points;
 mod fuzzed;
 mod hostile;
 mod lifecycle;
+mod option;
 mod oracle;
 mod pairs;
 mod programs;

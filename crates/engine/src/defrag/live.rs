@@ -403,7 +403,7 @@ impl Crew<'_> {
         let chunks = narrow(memory).saturating_add(2 * ring);
         let shape = xdp::Shape { chunks, chunk_bytes, ring };
         let map = SocketMap::new(queues).map_err(|failure| self.xdp_failed(failure))?;
-        let program = bpf::Program::load_xdp(&redirect::fragments(map.number()));
+        let program = bpf::Program::load(bpf::Hook::Xdp, &redirect::fragments(map.number()));
         let program = program.map_err(|refused| self.xdp_failed(refused.failure))?;
         let open = |queue| {
             let socket = Socket::open(self.interface.index, queue, shape);

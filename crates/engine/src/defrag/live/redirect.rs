@@ -8,6 +8,11 @@
 
 use sys::bpf::Instruction;
 
+use crate::ebpf::{
+    ADD, ADD_K, AND_K, CALL, EXIT, GO, IF_EQUAL_K, IF_GREATER, LOAD_BYTE, LOAD_HALF, LOAD_WORD,
+    Label, MOVE, MOVE_K, Program, R0, SHIFT_LEFT_K,
+};
+
 const V4: u16 = 0x0800;
 const V6: u16 = 0x86dd;
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
@@ -17,89 +22,29 @@ const EXTENSIONS_MAX: usize = 3;
 const XDP_PASS: i32 = 2;
 const REDIRECT_MAP: i32 = 51;
 
-// Registers. 1 to 5 are arguments of calls.
-const R0: u8 = 0;
+/// Registers that have one use all through. 1 to 5 are arguments of calls.
 const MAP: u8 = 1;
 const QUEUE: u8 = 2;
 const FALLBACK: u8 = 3;
+const VALUE: u8 = 4;
+const REACH: u8 = 5;
 const CONTEXT: u8 = 6;
 /// Where we are in the frame.
 const AT: u8 = 7;
 const END: u8 = 8;
-const VALUE: u8 = 4;
-const REACH: u8 = 5;
 
-const LOAD_BYTE: u8 = 0x71;
-const LOAD_HALF: u8 = 0x69;
-const LOAD_WORD: u8 = 0x61;
-const MOVE: u8 = 0xbf;
-const MOVE_K: u8 = 0xb7;
-const ADD: u8 = 0x0f;
-const ADD_K: u8 = 0x07;
-const AND_K: u8 = 0x57;
-const SHIFT_LEFT_K: u8 = 0x67;
-const LOAD_MAP: u8 = 0x18;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
-const GO: u8 = 0x05;
-const IF_EQUAL_K: u8 = 0x15;
-const IF_GREATER: u8 = 0x2d;
-
-/// A label: its number in the program.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Label(usize);
-
-const PASS: Label = Label(0);
-const REDIRECT: Label = Label(1);
-const ON_V4: Label = Label(2);
-const ON_V6: Label = Label(3);
-const FREE: usize = 4;
-
-/// A program in the making.
-struct Program {
-    instructions: Vec<Instruction>,
-    /// Jumps, and where they lead.
-    jumps: Vec<(usize, Label)>,
-    places: Vec<usize>,
+/// Where jumps lead from everywhere.
+#[derive(Clone, Copy)]
+struct Ends {
+    pass: Label,
+    redirect: Label,
 }
 
-impl Program {
-    fn new() -> Self {
-        Self { instructions: Vec::new(), jumps: Vec::new(), places: vec![0; FREE] }
-    }
-
-    fn label(&mut self) -> Label {
-        self.places.push(0);
-        Label(self.places.len() - 1)
-    }
-
-    fn here(&mut self, label: Label) {
-        self.places[label.0] = self.instructions.len();
-    }
-
-    fn put(&mut self, code: u8, to: u8, from: u8, offset: i16, k: i32) {
-        self.instructions.push(Instruction { code, registers: from << 4 | to, offset, k });
-    }
-
-    fn jump(&mut self, code: u8, to: u8, from: u8, k: i32, label: Label) {
-        self.jumps.push((self.instructions.len(), label));
-        self.put(code, to, from, 0, k);
-    }
-
-    /// Goes on to the kernel unless the frame has `n` bytes from `AT` on.
-    fn need(&mut self, n: i32) {
-        self.put(MOVE, REACH, AT, 0, 0);
-        self.put(ADD_K, REACH, 0, 0, n);
-        self.jump(IF_GREATER, REACH, END, 0, PASS);
-    }
-
-    fn finish(mut self) -> Vec<Instruction> {
-        for (at, label) in self.jumps {
-            let ahead = self.places[label.0].checked_sub(at + 1).expect("jumps lead ahead");
-            self.instructions[at].offset = i16::try_from(ahead).expect("a short program");
-        }
-        self.instructions
-    }
+/// Goes on to the kernel unless the frame has `n` bytes from `AT` on.
+fn need(p: &mut Program, ends: Ends, n: i32) {
+    p.put(MOVE, REACH, AT, 0, 0);
+    p.put(ADD_K, REACH, 0, 0, n);
+    p.jump(IF_GREATER, REACH, END, 0, ends.pass);
 }
 
 /// A number of two bytes as the machine loads it from a frame.
@@ -110,30 +55,36 @@ fn wire(n: u16) -> i32 {
 /// The program, for the map of that number.
 pub(super) fn fragments(map: i32) -> Vec<Instruction> {
     let mut p = Program::new();
+    let ends = Ends { pass: p.label(), redirect: p.label() };
+    let (on_v4, on_v6) = (p.label(), p.label());
     p.put(MOVE, CONTEXT, 1, 0, 0);
     p.put(LOAD_WORD, AT, CONTEXT, 0, 0);
     p.put(LOAD_WORD, END, CONTEXT, 4, 0);
-    link(&mut p);
-    v4(&mut p);
-    v6(&mut p);
-    p.here(REDIRECT);
-    p.put(LOAD_MAP, MAP, 1, 0, map);
-    p.put(0, 0, 0, 0, 0);
+    link(&mut p, ends);
+    p.jump(IF_EQUAL_K, VALUE, 0, wire(V4), on_v4);
+    p.jump(IF_EQUAL_K, VALUE, 0, wire(V6), on_v6);
+    p.jump(GO, 0, 0, 0, ends.pass);
+    p.here(on_v4);
+    v4(&mut p, ends);
+    p.here(on_v6);
+    v6(&mut p, ends);
+    p.here(ends.redirect);
+    p.load_map(MAP, map);
     p.put(LOAD_WORD, QUEUE, CONTEXT, 16, 0);
     p.put(MOVE_K, FALLBACK, 0, 0, XDP_PASS);
     p.put(CALL, 0, 0, 0, REDIRECT_MAP);
     p.put(EXIT, 0, 0, 0, 0);
-    p.here(PASS);
+    p.here(ends.pass);
     p.put(MOVE_K, R0, 0, 0, XDP_PASS);
     p.put(EXIT, 0, 0, 0, 0);
     p.finish()
 }
 
-/// Leaves `AT` 14 bytes before the IP header.
-fn link(p: &mut Program) {
+/// Leaves `AT` 14 bytes before the IP header, and in `VALUE` what comes there.
+fn link(p: &mut Program, ends: Ends) {
     for _ in 0..TAGS.len() {
         let (tagged, untagged) = (p.label(), p.label());
-        p.need(18);
+        need(p, ends, 18);
         p.put(LOAD_HALF, VALUE, AT, 12, 0);
         for tag in TAGS {
             p.jump(IF_EQUAL_K, VALUE, 0, wire(tag), tagged);
@@ -143,48 +94,45 @@ fn link(p: &mut Program) {
         p.put(ADD_K, AT, 0, 0, 4);
         p.here(untagged);
     }
-    p.need(14);
+    need(p, ends, 14);
     p.put(LOAD_HALF, VALUE, AT, 12, 0);
-    p.jump(IF_EQUAL_K, VALUE, 0, wire(V4), ON_V4);
-    p.jump(IF_EQUAL_K, VALUE, 0, wire(V6), ON_V6);
-    p.jump(GO, 0, 0, 0, PASS);
 }
 
-fn v4(p: &mut Program) {
-    p.here(ON_V4);
-    p.need(14 + 20);
+fn v4(p: &mut Program, ends: Ends) {
+    need(p, ends, 14 + 20);
     p.put(LOAD_HALF, VALUE, AT, 14 + 6, 0);
     p.put(AND_K, VALUE, 0, 0, wire(0x3fff));
-    p.jump(IF_EQUAL_K, VALUE, 0, 0, PASS);
-    p.jump(GO, 0, 0, 0, REDIRECT);
+    p.jump(IF_EQUAL_K, VALUE, 0, 0, ends.pass);
+    p.jump(GO, 0, 0, 0, ends.redirect);
 }
 
-fn v6(p: &mut Program) {
-    p.here(ON_V6);
-    p.need(14 + 40);
+fn v6(p: &mut Program, ends: Ends) {
+    need(p, ends, 14 + 40);
     p.put(LOAD_BYTE, VALUE, AT, 14 + 6, 0);
     p.put(ADD_K, AT, 0, 0, 14 + 40);
     for _ in 0..EXTENSIONS_MAX {
         let extension = p.label();
-        p.jump(IF_EQUAL_K, VALUE, 0, FRAGMENT_HEADER, REDIRECT);
+        p.jump(IF_EQUAL_K, VALUE, 0, FRAGMENT_HEADER, ends.redirect);
         for kind in EXTENSIONS {
             p.jump(IF_EQUAL_K, VALUE, 0, kind, extension);
         }
-        p.jump(GO, 0, 0, 0, PASS);
+        p.jump(GO, 0, 0, 0, ends.pass);
         p.here(extension);
-        p.need(8);
+        need(p, ends, 8);
         p.put(LOAD_BYTE, VALUE, AT, 0, 0);
         p.put(LOAD_BYTE, REACH, AT, 1, 0);
         p.put(ADD_K, REACH, 0, 0, 1);
         p.put(SHIFT_LEFT_K, REACH, 0, 0, 3);
         p.put(ADD, AT, REACH, 0, 0);
     }
-    p.jump(IF_EQUAL_K, VALUE, 0, FRAGMENT_HEADER, REDIRECT);
-    p.jump(GO, 0, 0, 0, PASS);
+    p.jump(IF_EQUAL_K, VALUE, 0, FRAGMENT_HEADER, ends.redirect);
+    p.jump(GO, 0, 0, 0, ends.pass);
 }
 
 #[cfg(test)]
 mod tests {
+    use sys::bpf::Hook;
+
     use super::*;
 
     #[test]
@@ -193,7 +141,7 @@ mod tests {
             Ok(map) => map,
             Err(e) => return println!("skipped: {e}"),
         };
-        let loaded = sys::bpf::Program::load_xdp(&fragments(map.number()));
+        let loaded = sys::bpf::Program::load(Hook::Xdp, &fragments(map.number()));
         assert!(loaded.is_ok(), "{}", loaded.err().map_or_else(String::new, |refused| refused.log));
     }
 

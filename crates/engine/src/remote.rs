@@ -1,0 +1,3 @@
+//! Connections between hosts.
+
+pub mod option;
