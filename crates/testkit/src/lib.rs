@@ -8,6 +8,7 @@
 pub mod cpu;
 pub mod event;
 pub mod fragments;
+pub mod hosts;
 pub mod http;
 pub mod latency;
 pub mod memory;

@@ -8,6 +8,7 @@ pub(crate) mod costs;
 pub(crate) mod frag;
 pub(crate) mod load;
 pub(crate) mod pairs;
+pub(crate) mod remote;
 pub(crate) mod report;
 pub(crate) mod rows;
 pub(crate) mod server;
@@ -43,6 +44,8 @@ struct Cli {
 enum What {
     /// Programs on this host: `shunt run` against the kernel's TCP
     Local(Options),
+    /// Programs on two hosts: SMC-R between engines against the kernel's TCP (wants root)
+    Remote(Options),
     /// Fragments put together: our engine against others, in memory and under overload
     Frag(Options),
 }
@@ -91,6 +94,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     let command = format!("cargo xtask bench {}", args.join(" "));
     match Cli::parse_from(words).what {
         What::Local(options) => local(&options, &command),
+        What::Remote(options) => remote::main(&options, &command),
         What::Frag(options) => frag::main(&options, &command),
     }
 }

@@ -116,13 +116,15 @@ impl Load {
         let mut command =
             if matches!(self, Self::Pgbench { .. }) { as_postgres() } else { Vec::new() };
         let mut prefix = stage.prefix(run.way, End::Client, server.cpus);
-        // After `taskset -c CPU`, before `shunt run`.
-        prefix.splice(3..3, run.tracer.iter().cloned());
+        if !run.tracer.is_empty() {
+            // After `taskset -c CPU`, before `shunt run`.
+            prefix.splice(3..3, run.tracer.iter().cloned());
+        }
         command.extend(prefix);
         let door = if run.unix_socket {
             format!("-s {}", server.unix_socket().display())
         } else {
-            format!("-h 127.0.0.1 -p {}", server.port)
+            format!("-h {} -p {}", server.at, server.port)
         };
         command.extend(match self {
             Self::Redis { command, c } => {
@@ -145,14 +147,13 @@ impl Load {
         server: &Server,
         seconds: f64,
     ) -> anyhow::Result<Vec<OsString>> {
-        let (port, whole) = (server.port, seconds.ceil().max(1.0));
+        let (at, port, whole) = (server.at, server.port, seconds.ceil().max(1.0));
         // Of its first half second sockperf counts nothing.
-        let sockperf =
-            |what: &str| format!("{what} --tcp -i 127.0.0.1 -p {port} -t {}", whole.max(2.0));
+        let sockperf = |what: &str| format!("{what} --tcp -i {at} -p {port} -t {}", whole.max(2.0));
         let (program, args) = match self {
             Self::Wrk { c, close } => {
                 let wrk = find("wrk")?;
-                let args = format!("-t1 -c{c} -d{whole} http://127.0.0.1:{port}/1k");
+                let args = format!("-t1 -c{c} -d{whole} http://{at}:{port}/1k");
                 // One word with a space in it: wrk ignores a header that has none after its colon.
                 let header: &[&str] = if close { &["-H", "Connection: close"] } else { &[] };
                 let header = header.iter().map(OsString::from);
@@ -167,14 +168,11 @@ impl Load {
             Self::SockperfThroughput => (find("sockperf")?, sockperf("throughput -m 64000")),
             Self::Iperf { block, cubic } => {
                 let control = if cubic { "-C cubic" } else { "" };
-                (
-                    find("iperf3")?,
-                    format!("-c 127.0.0.1 -p {port} -l {block} -t {whole} {control} -J"),
-                )
+                (find("iperf3")?, format!("-c {at} -p {port} -l {block} -t {whole} {control} -J"))
             }
             Self::Pgbench { c } => (
                 find("pgbench")?,
-                format!("-n -S -c {c} -j 1 -T {whole} -h 127.0.0.1 -p {port} -U postgres postgres"),
+                format!("-n -S -c {c} -j 1 -T {whole} -h {at} -p {port} -U postgres postgres"),
             ),
             Self::Http { c, close } => {
                 let close = if close { "--close" } else { "" };

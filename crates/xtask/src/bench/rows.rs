@@ -257,6 +257,31 @@ pub(crate) fn built_here() -> Vec<Row> {
         .into()
 }
 
+/// What is compared between two hosts.
+pub(crate) fn remote() -> Vec<Row> {
+    let web = |c, close, floor| {
+        let kind = if close { "close" } else { "keep-alive" };
+        let load = Load::Wrk { c, close };
+        Row::new(format!("nginx+wrk {kind} c={c}"), Kind::Nginx, load, floor)
+    };
+    let mut rows: Vec<Row> = [100, 200, 400].map(|c| web(c, false, 1.0)).into();
+    rows.extend([1, 16].map(|c| web(c, false, 0.0).full_only()));
+    rows.extend([4, 16, 64, 200].map(|c| web(c, true, 0.5)));
+    rows.extend([1, 16, 128].map(|c| {
+        let load = Load::Redis { command: "get", c };
+        Row::new(format!("redis-benchmark GET c={c}"), Kind::Redis, load, 0.0).full_only()
+    }));
+    rows.extend(["64K", "1M"].map(|block| {
+        let load = Load::Iperf { block, cubic: true };
+        Row::new(format!("iperf3 {block}, cubic"), Kind::Iperf, load, 0.0)
+    }));
+    for row in &mut rows {
+        row.costs = matches!(row.load, Load::Wrk { c: 100, close: false });
+        row.quick &= !matches!(row.load, Load::Wrk { c: 200 | 64, .. });
+    }
+    rows
+}
+
 /// Everything that is compared, in an order in which servers serve as many rows as they can.
 pub(crate) fn all() -> Vec<Row> {
     let groups =

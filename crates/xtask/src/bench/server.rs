@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -49,7 +50,9 @@ pub(crate) struct Server {
     pub(crate) way: Way,
     /// Where.
     pub(crate) cpus: Cpus,
-    /// Its port on the loopback address.
+    /// Its address.
+    pub(crate) at: Ipv4Addr,
+    /// Its port.
     pub(crate) port: u16,
     /// Its directory.
     pub(crate) dir: PathBuf,
@@ -115,26 +118,26 @@ impl Server {
         cpus: Cpus,
         settings: &[(&str, OsString)],
     ) -> anyhow::Result<Self> {
-        let (port, dir) = (free_port()?, stage.new_dir()?);
+        let (port, dir, at) = (free_port()?, stage.new_dir()?, stage.address());
         let mut command = Vec::new();
         if kind == Kind::Postgres {
             command.extend(as_postgres());
         }
         command.extend(stage.prefix(way, End::Server, cpus));
         command.extend(match kind {
-            Kind::Nginx => nginx(&dir, port)?,
-            Kind::Redis => redis(&dir, port)?,
+            Kind::Nginx => nginx(&dir, at, port)?,
+            Kind::Redis => redis(&dir, at, port)?,
             Kind::PingPong => own(stage, "pingpong", &format!("server {port}")),
             Kind::Httpd => own(stage, "httpd", &port.to_string()),
             Kind::Sockperf => [find("sockperf")?]
                 .into_iter()
-                .chain(words(&format!("server --tcp -i 127.0.0.1 -p {port}")))
+                .chain(words(&format!("server --tcp -i {at} -p {port}")))
                 .collect(),
             Kind::Iperf => [find("iperf3")?]
                 .into_iter()
-                .chain(words(&format!("-s -B 127.0.0.1 -p {port}")))
+                .chain(words(&format!("-s -B {at} -p {port}")))
                 .collect(),
-            Kind::Postgres => postgres(&dir, port)?,
+            Kind::Postgres => postgres(&dir, at, port)?,
         });
         let mut running = Running::start(&command, &dir, settings)?;
         if kind == Kind::Postgres {
@@ -142,7 +145,7 @@ impl Server {
             running = running.ends_by_interrupt();
         }
         running.wait_for_port(port)?;
-        let server = Self { kind, way, cpus, port, dir, running };
+        let server = Self { kind, way, cpus, at, port, dir, running };
         if kind == Kind::Postgres {
             server.fill_database()?;
         }
@@ -166,8 +169,8 @@ impl Server {
             command.push(find("pgbench")?);
             command.extend::<Vec<OsString>>(task);
             command.extend(words(&format!(
-                "-h 127.0.0.1 -p {} -U {POSTGRES_USER} postgres",
-                self.port
+                "-h {} -p {} -U {POSTGRES_USER} postgres",
+                self.at, self.port
             )));
             quietly(&command, &self.dir).context("cannot fill the pgbench database")?;
         }
@@ -211,7 +214,7 @@ fn quietly(command: &[OsString], dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn nginx(dir: &Path, port: u16) -> anyhow::Result<Vec<OsString>> {
+fn nginx(dir: &Path, address: Ipv4Addr, port: u16) -> anyhow::Result<Vec<OsString>> {
     let user = if is_root() { "user root;" } else { "" };
     let at = dir.display();
     let config = format!(
@@ -231,7 +234,7 @@ http {{
     uwsgi_temp_path {at}/tmp;
     scgi_temp_path {at}/tmp;
     server {{
-        listen 127.0.0.1:{port};
+        listen {address}:{port};
         root {at}/pages;
     }}
 }}
@@ -244,17 +247,17 @@ http {{
     Ok([find("nginx")?].into_iter().chain(words(&error_log)).collect())
 }
 
-fn redis(dir: &Path, port: u16) -> anyhow::Result<Vec<OsString>> {
+fn redis(dir: &Path, address: Ipv4Addr, port: u16) -> anyhow::Result<Vec<OsString>> {
     let at = dir.display();
     let args = format!(
-        "--port {port} --bind 127.0.0.1 --unixsocket {at}/socket --dir {at} --appendonly no --daemonize no --save"
+        "--port {port} --bind {address} --protected-mode no --unixsocket {at}/socket --dir {at} --appendonly no --daemonize no --save"
     );
     // An empty schedule: it never saves by itself.
     Ok([find("redis-server")?].into_iter().chain(words(&args)).chain([OsString::new()]).collect())
 }
 
 /// A fresh cluster in `dir`, without the safety of a disk that is not measured here.
-fn postgres(dir: &Path, port: u16) -> anyhow::Result<Vec<OsString>> {
+fn postgres(dir: &Path, address: Ipv4Addr, port: u16) -> anyhow::Result<Vec<OsString>> {
     if is_root() {
         let owner = nix::unistd::User::from_name(POSTGRES_USER)?.with_context(|| {
             format!("there is no user {POSTGRES_USER}, and PostgreSQL refuses to run as root")
@@ -269,7 +272,7 @@ fn postgres(dir: &Path, port: u16) -> anyhow::Result<Vec<OsString>> {
     )));
     quietly(&command, dir).context("cannot make a database cluster")?;
     let args = format!(
-        "-D {at}/cluster -p {port} -k {at} -c listen_addresses=127.0.0.1 -c max_connections=200 -c fsync=off \
+        "-D {at}/cluster -p {port} -k {at} -c listen_addresses={address} -c max_connections=200 -c fsync=off \
          -c shared_buffers=256MB -c autovacuum=off"
     );
     Ok([find("postgres")?].into_iter().chain(words(&args)).collect())

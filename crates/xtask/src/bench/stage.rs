@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -15,6 +16,7 @@ use std::{env, io, process, thread};
 use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
+use testkit::hosts::Hosts;
 
 /// The library and the programs that a measurement of programs on this host runs, as cargo names them.
 const LOCAL: &[&str] =
@@ -61,10 +63,12 @@ impl Cpus {
     }
 }
 
-/// A directory that is removed at the end, with the programs in it.
+/// A directory that is removed at the end, with the programs in it; and the hosts that they run on.
 #[derive(Debug)]
 pub(crate) struct Stage {
     dir: PathBuf,
+    /// Two hosts; without them, this one.
+    hosts: Option<Hosts>,
 }
 
 /// What must go when a person interrupts: our children, our directories.
@@ -117,7 +121,7 @@ impl Stage {
     /// When something is not built, or there is no room.
     pub(crate) fn with(built: &Path, names: &[&str]) -> anyhow::Result<Self> {
         let dir = new_dir(&env::temp_dir().join("shunt-bench"))?;
-        let stage = Self { dir };
+        let stage = Self { dir, hosts: None };
         fs::create_dir(stage.dir.join("bin"))?;
         for name in names {
             let from = built.join(name);
@@ -126,6 +130,22 @@ impl Stage {
             })?;
         }
         Ok(stage)
+    }
+
+    /// From now on servers run on one of these hosts, and clients on the other.
+    pub(crate) fn on(mut self, hosts: Hosts) -> Self {
+        self.hosts = Some(hosts);
+        self
+    }
+
+    /// The hosts, if there are two.
+    pub(crate) fn hosts(&self) -> Option<&Hosts> {
+        self.hosts.as_ref()
+    }
+
+    /// Where servers listen.
+    pub(crate) fn address(&self) -> Ipv4Addr {
+        self.hosts.as_ref().map_or(Ipv4Addr::LOCALHOST, |hosts| hosts.server.address())
     }
 
     /// A program built in this workspace.
@@ -142,9 +162,15 @@ impl Stage {
         new_dir(&self.dir.join("run"))
     }
 
-    /// What to type for `end` before a program: its CPU and its way.
+    /// What to type for `end` before a program: its CPU, its host and its way. Two hosts share all CPUs.
     pub(crate) fn prefix(&self, way: Way, end: End, cpus: Cpus) -> Vec<OsString> {
-        let mut words: Vec<OsString> = ["taskset", "-c", cpus.of(end)].map(OsString::from).into();
+        let mut words: Vec<OsString> = match &self.hosts {
+            None => ["taskset", "-c", cpus.of(end)].map(OsString::from).into(),
+            Some(hosts) => match end {
+                End::Server => hosts.server.prefix(),
+                End::Client => hosts.client.prefix(),
+            },
+        };
         if way == Way::Shunt {
             words.extend([self.program("shunt").into(), "run".into(), "--".into()]);
         }
@@ -212,7 +238,7 @@ fn random() -> u32 {
 pub(crate) fn free_port() -> anyhow::Result<u16> {
     for _ in 0..1000 {
         let port = 20000 + u16::try_from(random() % 12000)?;
-        if std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, port)).is_ok() {
+        if std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
             return Ok(port);
         }
     }
@@ -221,17 +247,17 @@ pub(crate) fn free_port() -> anyhow::Result<u16> {
 
 /// Whether somebody listens on `port`. Asked of /proc, because a server such as iperf3 takes
 /// whoever connects for its client.
-fn is_listening(port: u16) -> bool {
+fn is_listening(process: u32, port: u16) -> bool {
     let want = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().filter_map(|path| fs::read_to_string(path).ok()).any(
-        |text| {
-            text.lines().any(|line| {
-                let mut words = line.split_whitespace().skip(1);
-                let local = words.next().unwrap_or_default();
-                local.ends_with(&want) && words.nth(1) == Some("0A")
-            })
-        },
-    )
+    // The tables are those of the process's own network.
+    let tables = ["tcp", "tcp6"].map(|table| format!("/proc/{process}/net/{table}"));
+    tables.iter().filter_map(|path| fs::read_to_string(path).ok()).any(|text| {
+        text.lines().any(|line| {
+            let mut words = line.split_whitespace().skip(1);
+            let local = words.next().unwrap_or_default();
+            local.ends_with(&want) && words.nth(1) == Some("0A")
+        })
+    })
 }
 
 /// A child and whatever it starts, ended when this is dropped.
@@ -286,7 +312,7 @@ impl Running {
     /// When it ends before, or takes ten seconds.
     pub(crate) fn wait_for_port(&mut self, port: u16) -> anyhow::Result<()> {
         let begin = Instant::now();
-        while !is_listening(port) {
+        while !is_listening(self.child.id(), port) {
             if let Some(status) = self.child.try_wait()? {
                 bail!(
                     "`{}` ended with {status} before it listened: {}",
@@ -530,8 +556,8 @@ mod tests {
     fn listeners_are_seen_without_connecting() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(is_listening(port));
+        assert!(is_listening(process::id(), port));
         drop(listener);
-        assert!(!is_listening(port));
+        assert!(!is_listening(process::id(), port));
     }
 }

@@ -1,0 +1,231 @@
+//! Two hosts on one machine: network namespaces with a cable between them, each with a control group of
+//! its own, for programs that treat the sockets of a group in their own way.
+//!
+//! Needs root. Everything is taken away again when the value goes.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+
+/// One of two hosts.
+#[derive(Debug)]
+pub struct Host {
+    namespace: String,
+    group: Option<PathBuf>,
+    address: Ipv4Addr,
+}
+
+/// Two hosts and what is between them.
+#[derive(Debug)]
+pub struct Hosts {
+    /// Where servers run.
+    pub server: Host,
+    /// Where clients run.
+    pub client: Host,
+    /// The namespace in the middle of the cable, if it was cut for a box to be put there.
+    middle: Option<String>,
+}
+
+/// Name of the interface of each host, and of both ends in the middle.
+pub const DEVICE: &str = "v0";
+/// The middle's interface towards the server.
+pub const TO_SERVER: &str = "m0";
+/// The middle's interface towards the client.
+pub const TO_CLIENT: &str = "m1";
+
+impl Host {
+    /// Its address on the cable.
+    #[must_use]
+    pub fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// Its network namespace, as `ip netns` knows it.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// Its control group, where there is a hierarchy of version 2.
+    #[must_use]
+    pub fn group(&self) -> Option<&Path> {
+        self.group.as_deref()
+    }
+
+    /// What to type before a program so that it runs on this host. The process becomes the program.
+    #[must_use]
+    pub fn prefix(&self) -> Vec<OsString> {
+        let mut words = Vec::new();
+        if let Some(group) = &self.group {
+            // Before the namespace is entered, where the hierarchy may not be seen.
+            let script = "echo $$ > \"$0\" && exec \"$@\"";
+            words.extend(["sh", "-c", script].map(OsString::from));
+            words.push(group.join("cgroup.procs").into());
+        }
+        words.extend(["ip", "netns", "exec", &self.namespace].map(OsString::from));
+        words
+    }
+
+    /// A command that runs `program` on this host.
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let words = self.prefix();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg(program);
+        command
+    }
+
+    /// Pulls the cable out of this host, or plugs it in again.
+    ///
+    /// # Errors
+    ///
+    /// When `ip` fails.
+    pub fn plug(&self, up: bool) -> anyhow::Result<()> {
+        let state = if up { "up" } else { "down" };
+        ip(&format!("-n {} link set {DEVICE} {state}", self.namespace))
+    }
+}
+
+impl Hosts {
+    /// Two hosts with a cable between them.
+    ///
+    /// # Errors
+    ///
+    /// Without root, `ip` or network namespaces.
+    pub fn new() -> anyhow::Result<Self> {
+        let hosts = Self::unconnected(false)?;
+        let (s, c) = (&hosts.server.namespace, &hosts.client.namespace);
+        ip(&format!("-n {s} link add {DEVICE} type veth peer name {DEVICE} netns {c}"))?;
+        hosts.configure()?;
+        Ok(hosts)
+    }
+
+    /// Two hosts whose cable was cut: both ends hang in a third namespace, and a box there must carry
+    /// frames from [`TO_SERVER`] to [`TO_CLIENT`] and back.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`].
+    pub fn with_middle() -> anyhow::Result<Self> {
+        let hosts = Self::unconnected(true)?;
+        let middle = hosts.middle.as_deref().context("no middle")?;
+        for (host, end) in [(&hosts.server, TO_SERVER), (&hosts.client, TO_CLIENT)] {
+            let name = &host.namespace;
+            ip(&format!("-n {name} link add {DEVICE} type veth peer name {end} netns {middle}"))?;
+            ip(&format!("-n {middle} link set {end} up"))?;
+        }
+        hosts.configure()?;
+        Ok(hosts)
+    }
+
+    /// What to type before a program so that it runs in the middle of the cable.
+    #[must_use]
+    pub fn middle_prefix(&self) -> Option<Vec<OsString>> {
+        let middle = self.middle.as_deref()?;
+        Some(["ip", "netns", "exec", middle].map(OsString::from).into())
+    }
+
+    fn unconnected(middle: bool) -> anyhow::Result<Self> {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let id = format!("shunt-{}-{count}", std::process::id());
+        let host = |which: &str, last: u8| Host {
+            namespace: format!("{id}-{which}"),
+            group: None,
+            // For tests of networks (RFC 2544), so that it is nobody's.
+            address: Ipv4Addr::new(198, 18, 77, last),
+        };
+        let middle = middle.then(|| format!("{id}-m"));
+        let mut hosts = Self { server: host("a", 1), client: host("b", 2), middle };
+        for name in hosts.namespaces() {
+            ip(&format!("netns add {name}"))?;
+            ip(&format!("-n {name} link set lo up"))?;
+        }
+        for host in [&mut hosts.server, &mut hosts.client] {
+            host.group = group(&host.namespace);
+        }
+        Ok(hosts)
+    }
+
+    fn namespaces(&self) -> Vec<String> {
+        let two = [self.server.namespace.clone(), self.client.namespace.clone()];
+        two.into_iter().chain(self.middle.clone()).collect()
+    }
+
+    fn configure(&self) -> anyhow::Result<()> {
+        for host in [&self.server, &self.client] {
+            let (name, address) = (&host.namespace, host.address);
+            ip(&format!("-n {name} addr add {address}/24 dev {DEVICE}"))?;
+            ip(&format!("-n {name} link set {DEVICE} up"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for name in self.namespaces() {
+            // Whoever is still there would keep it alive.
+            if let Ok(output) = Command::new("ip").args(["netns", "pids", &name]).output() {
+                for pid in String::from_utf8_lossy(&output.stdout).split_whitespace() {
+                    let _ = Command::new("kill").args(["-9", pid]).stderr(Stdio::null()).status();
+                }
+            }
+            let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
+        }
+        for group in [&self.server.group, &self.client.group].into_iter().flatten() {
+            for _ in 0..50 {
+                if fs::remove_dir(group).is_ok() || !group.exists() {
+                    break;
+                }
+                sleep(Duration::from_millis(20));
+            }
+        }
+    }
+}
+
+/// A control group of its own below that of this process, in the hierarchy of version 2.
+fn group(name: &str) -> Option<PathBuf> {
+    let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
+    let root = mounts.lines().find_map(|line| {
+        let mut words = line.split(' ').skip(1);
+        let at = words.next()?;
+        (words.next() == Some("cgroup2")).then(|| PathBuf::from(at))
+    })?;
+    let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let below = if own.starts_with("..") { "" } else { own };
+    let group = root.join(below).join(name);
+    fs::create_dir(&group).ok().map(|()| group)
+}
+
+fn ip(words: &str) -> anyhow::Result<()> {
+    let output = Command::new("ip").args(words.split(' ')).stdin(Stdio::null()).output();
+    let output = output.context("cannot run ip(8)")?;
+    if !output.status.success() {
+        bail!("ip {words}: {}", String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
+
+/// Whether hosts can be made here, and if not, why.
+///
+/// # Errors
+///
+/// A sentence for people.
+pub fn possible() -> anyhow::Result<()> {
+    // SAFETY: always callable.
+    let uid = unsafe { libc::geteuid() };
+    ensure!(uid == 0, "network namespaces need root");
+    ensure!(
+        Command::new("ip").arg("-V").output().is_ok_and(|o| o.status.success()),
+        "there is no ip(8): apt-get install iproute2"
+    );
+    Ok(())
+}

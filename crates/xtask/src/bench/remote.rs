@@ -1,0 +1,96 @@
+//! `cargo xtask bench remote`: programs on two hosts, SMC-R between their engines against TCP over the
+//! same cable.
+
+use std::ffi::OsString;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use testkit::hosts::{self, Host, Hosts};
+
+use super::report::Book;
+use super::rows::{self, Row};
+use super::stage::{self, Running, Stage};
+use super::{Bench, LOCAL, Options, build, built, warn_when_busy};
+
+const READING: &str = "\
+two network namespaces with a veth pair between them, one engine in each; peer: the same programs over
+TCP through the same pair; ratio: how many times as good, the median over the pairs; spread: the worst and
+the best pair; both hosts share this machine's CPUs";
+
+/// The name under which both hosts speak SMC with each other.
+const EID: &str = "SHUNT.BENCH";
+
+/// Runs `cargo xtask bench remote`.
+///
+/// # Errors
+///
+/// When something cannot be built, measured, or is below its floor.
+pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
+    let root = crate::workspace_root();
+    let rows = chosen(options);
+    if options.list {
+        rows.iter().for_each(|row| println!("{}", row.name));
+        return Ok(());
+    }
+    hosts::possible()?;
+    if !options.no_build {
+        build(&root, LOCAL)?;
+    }
+    stage::clean_up_when_interrupted()?;
+    warn_when_busy();
+    let stage = Stage::new(&built(&root))?.on(Hosts::new()?);
+    let engines = Engines::start(&stage)?;
+    let mut bench = Bench::new(stage, options);
+    bench.book = Book::new(options.json);
+    rows.iter().for_each(|row| bench.measure(row));
+    drop(engines);
+    if options.record {
+        let path = bench.book.record(&root, "remote", READING, command)?;
+        eprintln!("recorded in {}", path.display());
+    }
+    bench.book.verdict()
+}
+
+fn chosen(options: &Options) -> Vec<Row> {
+    let mut rows = rows::remote();
+    rows.retain(|row| {
+        options.wants(&row.name) && (row.quick || !options.quick || !options.only.is_empty())
+    });
+    rows
+}
+
+/// An engine on each host, which take their connections to the other.
+struct Engines {
+    _running: [Running; 2],
+}
+
+impl Engines {
+    fn start(stage: &Stage) -> anyhow::Result<Self> {
+        let hosts = stage.hosts().context("there are no hosts")?;
+        let running = [start(stage, &hosts.server)?, start(stage, &hosts.client)?];
+        Ok(Self { _running: running })
+    }
+}
+
+fn start(stage: &Stage, host: &Host) -> anyhow::Result<Running> {
+    let group = host.group().context("no hierarchy of control groups of version 2 is mounted")?;
+    let mut words = host.prefix();
+    words.extend([stage.program("shunt").into(), "engine".into()]);
+    let address = host.address().to_string();
+    words.extend(["--address", &address, "--eid", EID, "--cgroup"].map(OsString::from));
+    words.push(group.into());
+    let dir = stage.new_dir()?;
+    let mut running = Running::start(&words, &dir, &[])?;
+    let begin = Instant::now();
+    while !running.output().contains("ready") {
+        if let Some(fall) = running.fell() {
+            anyhow::bail!("the engine fell: {fall}");
+        }
+        ensure!(
+            begin.elapsed() < Duration::from_secs(10),
+            "the engine does not say that it is ready"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(running)
+}
