@@ -119,6 +119,8 @@ impl Hosts {
             let name = &host.namespace;
             ip(&format!("-n {name} link add {DEVICE} type veth peer name {end} netns {middle}"))?;
             ip(&format!("-n {middle} link set {end} up"))?;
+            // Each frame has its own fate: none is many packets.
+            ip(&format!("-n {name} link set {DEVICE} gso_max_segs 1"))?;
         }
         hosts.configure()?;
         Ok(hosts)

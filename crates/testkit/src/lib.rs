@@ -12,6 +12,7 @@ pub mod hosts;
 pub mod http;
 pub mod latency;
 pub mod memory;
+pub mod network;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
