@@ -1,0 +1,75 @@
+use super::*;
+use crate::random::Secret;
+
+const PD: ProtectionDomain = ProtectionDomain(1);
+
+fn regions(max: u32) -> Regions {
+    Regions::new(max, Random::new(Secret::new([1, 2])))
+}
+
+fn region(address: u64, len: u64) -> Region {
+    Region { domain: PD, address, len, access: Access::REMOTE_WRITE, handle: Handle(7) }
+}
+
+#[test]
+fn only_bytes_within_the_region_are_found() {
+    let mut regions = regions(4);
+    let key = regions.register(region(1000, 100)).unwrap().0;
+    let find = |address, len| regions.find(PD, key, Purpose::RemoteWrite, address, len);
+    assert_eq!(find(1000, 100), Ok((Handle(7), 0)));
+    assert_eq!(find(1099, 1), Ok((Handle(7), 99)));
+    assert_eq!(find(1100, 0), Ok((Handle(7), 100)));
+    for (address, len) in [(999, 1), (1000, 101), (1100, 1), (u64::MAX, 2), (0, u32::MAX)] {
+        assert_eq!(find(address, len), Err(Denied), "{address} {len}");
+    }
+}
+
+#[test]
+fn key_domain_and_access_must_fit() {
+    let mut regions = regions(4);
+    let key = regions.register(Region { access: Access::READ, ..region(0, 8) }).unwrap().0;
+    assert_eq!(regions.find(PD, key, Purpose::Read, 0, 8), Ok((Handle(7), 0)));
+    assert_eq!(regions.find(PD, key, Purpose::LocalWrite, 0, 8), Err(Denied));
+    assert_eq!(regions.find(PD, key, Purpose::RemoteWrite, 0, 8), Err(Denied));
+    assert_eq!(regions.find(ProtectionDomain(2), key, Purpose::Read, 0, 8), Err(Denied));
+    for bit in 0..32 {
+        assert_eq!(regions.find(PD, key ^ 1 << bit, Purpose::Read, 0, 8), Err(Denied), "{bit}");
+    }
+}
+
+#[test]
+fn a_key_that_was_is_no_key() {
+    let mut regions = regions(2);
+    let first = regions.register(region(0, 8)).unwrap();
+    let second = regions.reregister(first, region(0, 8)).unwrap();
+    assert_eq!(second.0 & 0xff, (first.0 + 1) & 0xff);
+    assert_eq!(regions.find(PD, first.0, Purpose::Read, 0, 1), Err(Denied));
+    assert!(regions.find(PD, second.0, Purpose::Read, 0, 1).is_ok());
+    assert_eq!(regions.deregister(second).map(|r| r.handle), Ok(Handle(7)));
+    assert_eq!(regions.deregister(second), Err(RegionError::Key));
+    assert_eq!(regions.find(PD, second.0, Purpose::Read, 0, 1), Err(Denied));
+    assert_eq!(regions.reregister(second, region(0, 8)), Err(RegionError::Key));
+    assert_eq!(regions.len(), 0);
+}
+
+#[test]
+fn there_is_a_limit_and_a_slot_is_used_again() {
+    for max in [1, 2, 3, 64] {
+        let mut regions = regions(max);
+        let keys: Vec<_> = (0..max).map(|_| regions.register(region(0, 8)).unwrap()).collect();
+        assert_eq!(regions.register(region(0, 8)), Err(RegionError::Full));
+        regions.deregister(keys[0]).unwrap();
+        let again = regions.register(region(0, 8)).unwrap();
+        assert_ne!(again, keys[0]);
+        let unlike = keys.iter().enumerate().all(|(n, k)| !keys[n + 1..].contains(k));
+        assert!(unlike && !keys.contains(&again));
+    }
+}
+
+#[test]
+fn a_region_has_bytes_and_an_end() {
+    let mut regions = regions(2);
+    assert_eq!(regions.register(region(0, 0)), Err(RegionError::Range));
+    assert_eq!(regions.register(region(u64::MAX, 1)), Err(RegionError::Range));
+    assert!(regions.register(region(u64::MAX - 1, 1)).is_ok());
+}

@@ -1,0 +1,599 @@
+//! One end of a reliable connection: its states, its two queues, its two halves.
+
+pub(crate) mod requester;
+pub(crate) mod responder;
+
+use crate::cq::{Cq, CqId};
+use crate::icrc::{Addresses, Flow, Identification};
+use crate::memory::{Memory, ProtectionDomain, Regions};
+use crate::number::{Psn, Qpn};
+use crate::rate::{Dcqcn, NotificationPoint, ReactionPoint};
+use crate::reason::{Counters, Reason};
+use crate::rtt::Retransmission;
+use crate::time::Time;
+use crate::wire::{Bth, Header, Mtu, Opcode, PKEY_DEFAULT, Packet, Syndrome, UDP_PORT};
+use crate::work::{Completion, Kind, PostError, ReceiveRequest, SendRequest, Status};
+use requester::{Heard, NoPacket, Ready, Requester};
+use responder::{Answer, Responder};
+
+/// Where a queue pair is in its life (IBTA vol. 1, 10.3.1).
+///
+/// ```text
+/// Reset -> Init -> ReadyToReceive -> ReadyToSend
+///   ^        '------------'--------------'-----> Error
+///   '-------------------------------------------'
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// Just made.
+    Reset,
+    /// Takes receive requests; packets for it are dropped.
+    Init,
+    /// Receives.
+    ReadyToReceive,
+    /// Receives and sends.
+    ReadyToSend,
+    /// Has failed or was taken down; all its requests are complete.
+    Error,
+}
+
+/// What a queue pair is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct QpConfig {
+    /// Whose regions it may use.
+    pub domain: ProtectionDomain,
+    /// Requests to send that may be incomplete, 1 to 32,768.
+    pub send_depth: u16,
+    /// Requests to receive that may wait, 1 to 32,768.
+    pub receive_depth: u16,
+    /// The most bytes of an inline message, up to 1024; `send_depth` times this is taken at once.
+    pub inline_max: u16,
+    /// Where completions of requests to send go; `None`: the queue with the fewest users.
+    pub send_cq: Option<CqId>,
+    /// Where those of requests to receive go; `None`: the same, or the next one if the device splits.
+    pub receive_cq: Option<CqId>,
+}
+
+impl Default for QpConfig {
+    /// As Linux SMC makes them, with room for its messages.
+    fn default() -> Self {
+        Self {
+            domain: ProtectionDomain(0),
+            send_depth: 48,
+            receive_depth: 48,
+            inline_max: 64,
+            send_cq: None,
+            receive_cq: None,
+        }
+    }
+}
+
+/// What makes a queue pair ready to receive.
+#[derive(Clone, Copy, Debug)]
+pub struct RtrAttributes {
+    /// From our address to the peer's. Packets from or to others are dropped.
+    pub addresses: Addresses,
+    /// The UDP source port of what we send.
+    pub src_port: u16,
+    /// DSCP and ECN bits of what we send; ECN is set to ECT(0) if congestion control is on.
+    pub traffic_class: u8,
+    /// The peer's queue pair.
+    pub peer: Qpn,
+    /// The number of the peer's first packet.
+    pub receive_psn: Psn,
+    /// Bytes of payload in packets of both directions: the smaller of both ends' MTU.
+    pub mtu: Mtu,
+    /// How long the peer is asked to wait when there is no receive request: see
+    /// [`rnr_nanos`](crate::wire::rnr_nanos).
+    pub min_rnr_timer: u8,
+    /// Partition; 0xffff is everybody's.
+    pub pkey: u16,
+    /// The peer's IPv4 identifications are below this, which makes checks that cannot see them
+    /// [stronger](crate::icrc). `None`: any, as Linux rxe and hardware have it.
+    pub identification_end: Option<u16>,
+    /// Congestion control, where both ends have it.
+    pub congestion: Option<Dcqcn>,
+}
+
+impl RtrAttributes {
+    /// As SMC sets them up.
+    #[must_use]
+    pub const fn new(addresses: Addresses, peer: Qpn, receive_psn: Psn, mtu: Mtu) -> Self {
+        Self {
+            addresses,
+            src_port: UDP_PORT,
+            traffic_class: 0,
+            peer,
+            receive_psn,
+            mtu,
+            min_rnr_timer: 5,
+            pkey: PKEY_DEFAULT,
+            identification_end: None,
+            congestion: None,
+        }
+    }
+}
+
+/// What makes a queue pair ready to send.
+#[derive(Clone, Copy, Debug)]
+pub struct RtsAttributes {
+    /// The number of our first packet.
+    pub send_psn: Psn,
+    /// How long to wait for an acknowledgement: 4.096 us times 2^timeout; 0: for ever.
+    pub timeout: u8,
+    /// How often to try again before the peer is given up, 0 to 7. Linux rxe takes 7 for always; we do
+    /// not.
+    pub retry_count: u8,
+    /// How often to try again when the peer has no receive request, 0 to 6; 7: always.
+    pub rnr_retry: u8,
+    /// Packets that may be on their way, 1 to 16,384. Linux rxe has 128.
+    pub window: u16,
+    /// Packets after which an acknowledgement is asked for in the middle of a message.
+    pub ack_every: u16,
+    /// When to send again.
+    pub retransmission: Retransmission,
+}
+
+impl RtsAttributes {
+    /// As SMC sets them up: 134 ms, 7 times, and always when the receiver is not ready.
+    #[must_use]
+    pub const fn new(send_psn: Psn) -> Self {
+        Self {
+            send_psn,
+            timeout: 15,
+            retry_count: 7,
+            rnr_retry: 7,
+            window: 128,
+            ack_every: 64,
+            retransmission: Retransmission::Fixed,
+        }
+    }
+
+    /// The same between Shunt hosts.
+    #[must_use]
+    pub const fn shunt(send_psn: Psn) -> Self {
+        Self { retransmission: Retransmission::SHUNT, ..Self::new(send_psn) }
+    }
+}
+
+/// A queue pair is not in a state from which this is possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModifyError {
+    /// There is no such queue pair.
+    #[error("there is no such queue pair")]
+    Unknown,
+    /// Not from this state.
+    #[error("not possible for a queue pair in state {0:?}")]
+    State(State),
+}
+
+/// What the halves need of the device.
+pub(crate) struct Context<'a> {
+    pub(crate) now: Time,
+    pub(crate) regions: &'a Regions,
+    pub(crate) cqs: &'a mut [Cq],
+    pub(crate) counters: &'a mut Counters,
+}
+
+/// Where completions of one queue go.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Port {
+    pub(crate) qpn: Qpn,
+    pub(crate) cq: CqId,
+}
+
+impl Context<'_> {
+    /// A queue that has no room remembers it; the device looks there.
+    pub(crate) fn complete(&mut self, port: Port, completion: Completion) {
+        if let Some(cq) = self.cqs.get_mut(port.cq.index()) {
+            _ = cq.push(self.now, completion);
+        }
+    }
+
+    pub(crate) fn fail(&mut self, port: Port, id: u64, kind: Kind, status: Status) {
+        let qpn = port.qpn;
+        let bytes = 0;
+        let completion =
+            Completion { id, qpn, kind, status, bytes, immediate: None, solicited: false };
+        self.complete(port, completion);
+    }
+}
+
+/// The path of a queue pair that receives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Path {
+    pub(crate) flow: Flow,
+    pub(crate) traffic_class: u8,
+    pub(crate) peer: Qpn,
+    pkey: u16,
+    pub(crate) mtu: Mtu,
+    identification_end: Option<u16>,
+}
+
+/// What a packet did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// Part of a message.
+    Payload,
+    /// The end of a message.
+    Message,
+    /// An acknowledgement of something new.
+    Acknowledged,
+    /// A negative acknowledgement: something is sent again.
+    Resend,
+    /// The peer refused, or the retries are over: the queue pair has failed.
+    Failed,
+    /// Congestion: the rate was cut.
+    Notified,
+}
+
+/// One end of a connection.
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub(crate) qpn: Qpn,
+    pub(crate) state: State,
+    domain: ProtectionDomain,
+    pub(crate) send: Port,
+    pub(crate) receive: Port,
+    path: Option<Path>,
+    requester: Requester,
+    responder: Responder,
+    congestion: Option<Congestion>,
+    /// A notification is to be sent.
+    notify: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Congestion {
+    settings: Dcqcn,
+    reaction: ReactionPoint,
+    notification: NotificationPoint,
+}
+
+/// What a queue pair could do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wish {
+    /// Send.
+    Send,
+    /// Nothing before this time.
+    Wait(Time),
+    /// Nothing until something happens.
+    Nothing,
+}
+
+impl QueuePair {
+    pub(crate) fn new(qpn: Qpn, config: &QpConfig, send_cq: CqId, receive_cq: CqId) -> Self {
+        let inline_max = config.inline_max.min(1024);
+        Self {
+            qpn,
+            state: State::Reset,
+            domain: config.domain,
+            send: Port { qpn, cq: send_cq },
+            receive: Port { qpn, cq: receive_cq },
+            path: None,
+            requester: Requester::new(config.send_depth.clamp(1, 1 << 15), inline_max),
+            responder: Responder::new(config.receive_depth.clamp(1, 1 << 15)),
+            congestion: None,
+            notify: false,
+        }
+    }
+
+    pub(crate) fn init(&mut self) -> Result<(), ModifyError> {
+        self.leave(State::Reset)?;
+        self.state = State::Init;
+        Ok(())
+    }
+
+    pub(crate) fn ready_to_receive(
+        &mut self,
+        attributes: &RtrAttributes,
+    ) -> Result<(), ModifyError> {
+        self.leave(State::Init)?;
+        self.path = Some(Path {
+            flow: Flow { addresses: attributes.addresses, src_port: attributes.src_port },
+            traffic_class: attributes.traffic_class,
+            peer: attributes.peer,
+            pkey: attributes.pkey,
+            mtu: attributes.mtu,
+            identification_end: attributes.identification_end,
+        });
+        self.congestion = attributes.congestion.map(|settings| Congestion {
+            settings: settings.sane(),
+            reaction: ReactionPoint::new(settings),
+            notification: NotificationPoint::default(),
+        });
+        self.responder.start(attributes.receive_psn, attributes.min_rnr_timer);
+        self.state = State::ReadyToReceive;
+        Ok(())
+    }
+
+    pub(crate) fn ready_to_send(&mut self, attributes: &RtsAttributes) -> Result<(), ModifyError> {
+        self.leave(State::ReadyToReceive)?;
+        let mtu = self.path.map_or(Mtu::B1024, |path| path.mtu);
+        self.requester.start(attributes, mtu);
+        self.state = State::ReadyToSend;
+        Ok(())
+    }
+
+    const fn leave(&self, state: State) -> Result<(), ModifyError> {
+        if self.state as u8 == state as u8 { Ok(()) } else { Err(ModifyError::State(self.state)) }
+    }
+
+    /// Forgets everything; requests vanish without completion (IBTA vol. 1, 10.3.1.1).
+    pub(crate) fn reset(&mut self) {
+        self.state = State::Reset;
+        self.path = None;
+        self.congestion = None;
+        self.notify = false;
+        self.requester.reset();
+        self.responder.reset();
+    }
+
+    /// Completes all requests as flushed.
+    pub(crate) fn fail(&mut self, context: &mut Context<'_>) {
+        if matches!(self.state, State::Error | State::Reset) {
+            return;
+        }
+        self.state = State::Error;
+        self.notify = false;
+        context.counters.failed += 1;
+        self.requester.flush(self.send, context);
+        self.responder.flush(self.receive, context);
+    }
+
+    pub(crate) fn post_send(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
+        if self.state != State::ReadyToSend {
+            return Err(PostError::State);
+        }
+        self.requester.post(request)
+    }
+
+    pub(crate) fn post_receive(&mut self, request: &ReceiveRequest<'_>) -> Result<(), PostError> {
+        if matches!(self.state, State::Reset | State::Error) {
+            return Err(PostError::State);
+        }
+        self.responder.post(request)
+    }
+
+    /// Whether a packet of this header may be for us, before its CRC is checked.
+    pub(crate) fn admits(&self, header: &Header, addresses: &Addresses) -> Result<&Path, Reason> {
+        if !matches!(self.state, State::ReadyToReceive | State::ReadyToSend) {
+            return Err(Reason::State);
+        }
+        let path = self.path.as_ref().ok_or(Reason::State)?;
+        if path.flow.addresses.reversed() != *addresses {
+            return Err(Reason::Address);
+        }
+        let (mine, theirs) = (path.pkey, header.bth.pkey);
+        // One of two members of a partition must be a full one (IBTA vol. 1, 10.9.3).
+        if (mine ^ theirs) & 0x7fff != 0 || theirs & 0x7fff == 0 || (mine | theirs) & 0x8000 == 0 {
+            return Err(Reason::Partition);
+        }
+        Ok(path)
+    }
+
+    pub(crate) fn receive(
+        &mut self,
+        packet: &Packet<'_>,
+        marked: bool,
+        memory: &mut impl Memory,
+        context: &mut Context<'_>,
+    ) -> Result<Outcome, Reason> {
+        match packet.header.bth.opcode {
+            Opcode::Cnp => self.handle_notification(context),
+            Opcode::Acknowledge => self.handle_ack(&packet.header, context),
+            Opcode::Send(..) | Opcode::Write(..) => {
+                if marked {
+                    self.handle_mark(context);
+                }
+                self.handle_request(packet, memory, context)
+            }
+        }
+    }
+
+    fn handle_request(
+        &mut self,
+        packet: &Packet<'_>,
+        memory: &mut impl Memory,
+        context: &mut Context<'_>,
+    ) -> Result<Outcome, Reason> {
+        let mtu = self.path.map_or(Mtu::B256, |path| path.mtu);
+        let answer = self.responder.handle(packet, mtu, self.domain, self.receive, memory, context);
+        match answer {
+            Answer::Taken(ends) => Ok(if ends { Outcome::Message } else { Outcome::Payload }),
+            Answer::Dropped(reason) => Err(reason),
+            Answer::Fatal(reason) => {
+                self.fail(context);
+                Err(reason)
+            }
+        }
+    }
+
+    fn handle_ack(
+        &mut self,
+        header: &Header,
+        context: &mut Context<'_>,
+    ) -> Result<Outcome, Reason> {
+        let aeth = header.aeth.ok_or(Reason::Malformed)?;
+        if self.state != State::ReadyToSend {
+            return Err(Reason::BadAck);
+        }
+        match self.requester.handle_ack(header.bth.psn, aeth.syndrome, self.send, context)? {
+            Heard::Progress => Ok(Outcome::Acknowledged),
+            Heard::Resend => Ok(Outcome::Resend),
+            Heard::Fatal => {
+                self.fail(context);
+                Ok(Outcome::Failed)
+            }
+        }
+    }
+
+    fn handle_notification(&mut self, context: &mut Context<'_>) -> Result<Outcome, Reason> {
+        let congestion = self.congestion.as_mut().ok_or(Reason::Notification)?;
+        if !congestion.reaction.on_notification(context.now) {
+            return Err(Reason::Notification);
+        }
+        context.counters.cnp_in += 1;
+        Ok(Outcome::Notified)
+    }
+
+    fn handle_mark(&mut self, context: &mut Context<'_>) {
+        context.counters.marks_in += 1;
+        if let Some(congestion) = &mut self.congestion {
+            self.notify |= congestion.notification.on_mark(context.now, &congestion.settings);
+        }
+    }
+
+    /// What it could do.
+    pub(crate) fn wish(&mut self, now: Time) -> Wish {
+        if self.path.is_none() {
+            return Wish::Nothing;
+        }
+        if self.notify || self.responder.has_answer() {
+            return Wish::Send;
+        }
+        if self.state != State::ReadyToSend {
+            return Wish::Nothing;
+        }
+        let timer = self.requester.deadline();
+        let ready = match self.requester.ready(now) {
+            Ready::Packet => match self.pace(now) {
+                None => return Wish::Send,
+                Some(at) => Some(at),
+            },
+            Ready::At(at) => Some(at),
+            Ready::Nothing => None,
+        };
+        match (timer, ready) {
+            (Some(a), Some(b)) => Wish::Wait(a.min(b)),
+            (Some(at), None) | (None, Some(at)) => Wish::Wait(at),
+            (None, None) => Wish::Nothing,
+        }
+    }
+
+    fn pace(&mut self, now: Time) -> Option<Time> {
+        self.congestion.as_mut().and_then(|congestion| congestion.reaction.wait_until(now))
+    }
+
+    /// Time has passed. The retransmission timer may be over, or the peer given up.
+    pub(crate) fn on_deadline(&mut self, context: &mut Context<'_>) {
+        if self.state != State::ReadyToSend {
+            return;
+        }
+        if self.requester.on_deadline(self.send, context) == Heard::Fatal {
+            self.fail(context);
+        }
+    }
+
+    /// Bytes of the next packet, BTH to ICRC; `None`: there is none now.
+    pub(crate) fn next_len(&mut self, now: Time) -> Option<usize> {
+        if self.wish(now) != Wish::Send {
+            return None;
+        }
+        if self.notify || self.responder.has_answer() {
+            let opcode = if self.notify { Opcode::Cnp } else { Opcode::Acknowledge };
+            return Some(crate::wire::packet_len(opcode, 0));
+        }
+        self.requester.next_len()
+    }
+
+    /// Writes the next packet, BTH to padding. How many bytes; `None`: there is none, or memory was not
+    /// there and the queue pair has failed.
+    pub(crate) fn emit(
+        &mut self,
+        memory: &impl Memory,
+        to: &mut [u8],
+        context: &mut Context<'_>,
+    ) -> Option<usize> {
+        let path = self.path?;
+        if core::mem::take(&mut self.notify) {
+            context.counters.cnp_out += 1;
+            let mut bth = Bth::new(Opcode::Cnp, path.peer, Psn::default());
+            (bth.becn, bth.pkey) = (true, path.pkey);
+            return Header::new(bth).emit(0, to).ok();
+        }
+        if let Some((psn, aeth)) = self.responder.take_answer() {
+            match aeth.syndrome {
+                Syndrome::Ack(_) => context.counters.acks_out += 1,
+                Syndrome::Rnr(_) => context.counters.rnr_out += 1,
+                Syndrome::Nak(_) => context.counters.naks_out += 1,
+            }
+            let mut bth = Bth::new(Opcode::Acknowledge, path.peer, psn);
+            bth.pkey = path.pkey;
+            return Header { aeth: Some(aeth), ..Header::new(bth) }.emit(0, to).ok();
+        }
+        if self.state != State::ReadyToSend {
+            return None;
+        }
+        let mut bth = Bth::new(Opcode::Acknowledge, path.peer, Psn::default());
+        bth.pkey = path.pkey;
+        match self.requester.emit(bth, self.domain, memory, to, context) {
+            Ok(len) => {
+                if let Some(congestion) = &mut self.congestion {
+                    congestion.reaction.on_sent(context.now, len);
+                }
+                Some(len)
+            }
+            Err(NoPacket::Nothing) => None,
+            Err(NoPacket::Protection) => {
+                self.requester.fail_current(self.send, context);
+                self.fail(context);
+                None
+            }
+        }
+    }
+
+    pub(crate) const fn path(&self) -> Option<&Path> {
+        self.path.as_ref()
+    }
+
+    pub(crate) const fn cares_for_congestion(&self) -> bool {
+        self.congestion.is_some()
+    }
+
+    /// What an outsider may see.
+    pub(crate) fn view(&self) -> View {
+        View {
+            state: self.state,
+            peer: self.path.map(|path| path.peer),
+            addresses: self.path.map(|path| path.flow.addresses),
+            sends: self.requester.len(),
+            receives: self.responder.len(),
+            in_flight: self.requester.in_flight(),
+            rtt_nanos: self.requester.rtt_nanos(),
+            rate_bits: self.congestion.as_ref().map(|congestion| congestion.reaction.rate_bits()),
+        }
+    }
+}
+
+impl Path {
+    /// What is known of the identification of a packet of the peer's.
+    pub(crate) fn identification(&self, seen: Option<u16>) -> Identification {
+        match (seen, self.identification_end) {
+            (Some(identification), _) => Identification::Known(identification),
+            (None, Some(end)) => Identification::Below(end),
+            (None, None) => Identification::Unknown,
+        }
+    }
+}
+
+/// A queue pair as others see it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Where it is in its life.
+    pub state: State,
+    /// The peer's queue pair, once there is one.
+    pub peer: Option<Qpn>,
+    /// From us to the peer.
+    pub addresses: Option<Addresses>,
+    /// Requests to send that are incomplete.
+    pub sends: u32,
+    /// Requests to receive that wait.
+    pub receives: u32,
+    /// Packets that were sent and not acknowledged.
+    pub in_flight: u32,
+    /// The round trip, smoothed, once it was measured.
+    pub rtt_nanos: Option<u64>,
+    /// The rate, bits per second, where congestion control is on.
+    pub rate_bits: Option<u64>,
+}

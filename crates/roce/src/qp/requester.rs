@@ -1,0 +1,599 @@
+//! The half that sends: requests become packets, and acknowledgements completions.
+//!
+//! ```text
+//!      una                next                max               end
+//!       |  not acknowledged |  sent before, to  |  posted, never  |
+//!  -----+-------------------+--- be sent again -+--- sent yet ----+----> PSN
+//! ```
+//!
+//! Acknowledgements are cumulative, and whoever receives drops what is out of order (IBTA vol. 1, 9.7),
+//! so everything from a missing packet on is sent again. After a time-out only the oldest packet is,
+//! and the rest when its acknowledgement shows that nothing else was there: if only an acknowledgement
+//! was lost, one packet costs nothing, and a peer that is merely slow is not buried.
+
+use super::{Context, Port, RtsAttributes};
+use crate::memory::{Memory, ProtectionDomain, Purpose, Regions};
+use crate::number::Psn;
+use crate::reason::Reason;
+use crate::ring::Ring;
+use crate::rtt::{Retransmission, Rtt, timeout_nanos};
+use crate::time::Time;
+use crate::wire::{
+    Bth, Header, ICRC_BYTES, Mtu, Nak, Opcode, Place, Reth, Syndrome, packet_len, pad, rnr_nanos,
+};
+use crate::work::{
+    Completion, Kind, MESSAGE_MAX, Operation, PIECES_MAX, Piece, PostError, SendRequest, Source,
+    Status,
+};
+
+/// Packets of all requests together: far from 2^23, where numbers would say nothing.
+const PACKETS_MAX: u32 = 1 << 22;
+/// Packets on their way.
+const WINDOW_MAX: u16 = 1 << 14;
+/// "Always", of attempts for a receiver that is not ready.
+const RNR_ALWAYS: u8 = 7;
+
+/// A request, as it waits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Request {
+    id: u64,
+    address: u64,
+    pieces: [Option<Piece>; PIECES_MAX],
+    immediate: Option<u32>,
+    rkey: u32,
+    len: u32,
+    /// The number of its first packet, and how many it has.
+    first: Psn,
+    packets: u32,
+    write: bool,
+    inline: bool,
+    signaled: bool,
+    solicited: bool,
+}
+
+impl Request {
+    const fn end(&self) -> Psn {
+        self.first.plus(self.packets)
+    }
+
+    const fn kind(&self) -> Kind {
+        if self.write { Kind::Write } else { Kind::Send }
+    }
+}
+
+/// A packet of a request.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    opcode: Opcode,
+    /// Where its payload begins in the message.
+    offset: u32,
+    len: usize,
+    ends: bool,
+}
+
+/// Whether there is something to send, paces aside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ready {
+    Packet,
+    At(Time),
+    Nothing,
+}
+
+/// What an acknowledgement, or none, came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Progress,
+    Resend,
+    Fatal,
+}
+
+/// Why there is no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoPacket {
+    /// Nothing to send now, or the buffer is too short: nothing has changed.
+    Nothing,
+    /// Memory is not there: the queue pair has to fail.
+    Protection,
+}
+
+/// The sending half.
+#[derive(Debug)]
+pub(crate) struct Requester {
+    queue: Ring<Request>,
+    /// Number of the request that `next` is in.
+    current: u32,
+    una: Psn,
+    next: Psn,
+    max: Psn,
+    end: Psn,
+    mtu: Mtu,
+    window: u16,
+    ack_every: u16,
+    /// Packets since one that asked for an acknowledgement.
+    silent: u16,
+    /// Only one packet may be out until something is heard.
+    probing: bool,
+    attempt: u32,
+    retry_count: u8,
+    rnr_retry: u8,
+    rnr_tries: u8,
+    rnr_until: Option<Time>,
+    /// When there will have been nothing for too long.
+    timer: Option<Time>,
+    /// When something was last achieved.
+    progress_at: Time,
+    timeout: Option<u64>,
+    retransmission: Retransmission,
+    rtt: Rtt,
+    /// A packet whose round trip is being measured.
+    measured: Option<(Psn, Time)>,
+    /// When it last went back, so that a repeated NAK does not make it go back twice for one loss.
+    back_at: Option<(Psn, Time)>,
+    inline: Box<[u8]>,
+    inline_max: u16,
+}
+
+impl Requester {
+    pub(crate) fn new(depth: u16, inline_max: u16) -> Self {
+        let queue = Ring::new(depth);
+        let inline = vec![0; queue.room() * usize::from(inline_max)].into_boxed_slice();
+        Self {
+            queue,
+            current: 0,
+            una: Psn::default(),
+            next: Psn::default(),
+            max: Psn::default(),
+            end: Psn::default(),
+            mtu: Mtu::B1024,
+            window: 1,
+            ack_every: 1,
+            silent: 0,
+            probing: false,
+            attempt: 0,
+            retry_count: 0,
+            rnr_retry: 0,
+            rnr_tries: 0,
+            rnr_until: None,
+            timer: None,
+            progress_at: Time::ZERO,
+            timeout: None,
+            retransmission: Retransmission::Fixed,
+            rtt: Rtt::default(),
+            measured: None,
+            back_at: None,
+            inline,
+            inline_max,
+        }
+    }
+
+    pub(crate) fn start(&mut self, attributes: &RtsAttributes, mtu: Mtu) {
+        self.reset();
+        let first = attributes.send_psn;
+        (self.una, self.next, self.max, self.end) = (first, first, first, first);
+        self.mtu = mtu;
+        self.window = attributes.window.clamp(1, WINDOW_MAX);
+        self.ack_every = attributes.ack_every.max(1);
+        self.retry_count = attributes.retry_count.min(7);
+        self.rnr_retry = attributes.rnr_retry.min(RNR_ALWAYS);
+        self.timeout = timeout_nanos(attributes.timeout);
+        self.retransmission = attributes.retransmission;
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.queue.clear();
+        self.current = self.queue.head();
+        (self.next, self.max, self.end) = (self.una, self.una, self.una);
+        self.silent = 0;
+        self.probing = false;
+        self.attempt = 0;
+        self.rnr_tries = 0;
+        self.rnr_until = None;
+        self.timer = None;
+        self.rtt = Rtt::default();
+        self.measured = None;
+        self.back_at = None;
+    }
+
+    pub(crate) const fn len(&self) -> u32 {
+        self.queue.len()
+    }
+
+    pub(crate) const fn in_flight(&self) -> u32 {
+        self.max.since(self.una)
+    }
+
+    pub(crate) fn rtt_nanos(&self) -> Option<u64> {
+        self.rtt.smooth()
+    }
+
+    pub(crate) const fn deadline(&self) -> Option<Time> {
+        self.timer
+    }
+
+    pub(crate) fn post(&mut self, request: &SendRequest<'_>) -> Result<(), PostError> {
+        let (len, pieces) = match request.source {
+            Source::Inline(bytes) if bytes.len() > usize::from(self.inline_max) => {
+                return Err(PostError::Length);
+            }
+            Source::Inline(bytes) => (bytes.len() as u64, [None; PIECES_MAX]),
+            Source::Pieces(pieces) => two(pieces)?,
+        };
+        let len = u32::try_from(len).ok().filter(|len| *len <= MESSAGE_MAX);
+        let len = len.ok_or(PostError::Length)?;
+        let mtu = self.mtu.bytes_u32();
+        let packets = len.div_ceil(mtu).max(1);
+        if self.queue.is_full() || self.end.since(self.una) + packets > PACKETS_MAX {
+            return Err(PostError::Full);
+        }
+        let (write, address, rkey) = match request.operation {
+            Operation::Send => (false, 0, 0),
+            Operation::Write { address, rkey } => (true, address, rkey),
+        };
+        if let Source::Inline(bytes) = request.source {
+            let at = self.queue.place(self.queue.tail()) * usize::from(self.inline_max);
+            self.inline[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        self.queue.push(Request {
+            id: request.id,
+            address,
+            pieces,
+            immediate: request.immediate,
+            rkey,
+            len,
+            first: self.end,
+            packets,
+            write,
+            inline: matches!(request.source, Source::Inline(_)),
+            signaled: request.signaled,
+            solicited: request.solicited,
+        });
+        self.end = self.end.plus(packets);
+        Ok(())
+    }
+
+    /// Whether a packet could go.
+    pub(crate) fn ready(&self, now: Time) -> Ready {
+        let window = if self.probing { 1 } else { u32::from(self.window) };
+        if self.next == self.end || self.next.since(self.una) >= window {
+            return Ready::Nothing;
+        }
+        match self.rnr_until {
+            Some(at) if at > now => Ready::At(at),
+            _ => Ready::Packet,
+        }
+    }
+
+    fn part(&self) -> Option<(Request, Part)> {
+        let request = *self.queue.get(self.current)?;
+        let index = self.next.since(request.first);
+        let mtu = self.mtu.bytes_u32();
+        let offset = index * mtu;
+        let len = request.len.checked_sub(offset)?.min(mtu) as usize;
+        let ends = index + 1 == request.packets;
+        let place = match (index, ends) {
+            (0, true) => Place::Only,
+            (0, false) => Place::First,
+            (_, true) => Place::Last,
+            (_, false) => Place::Middle,
+        };
+        let immediate = ends && request.immediate.is_some();
+        let opcode = if request.write {
+            Opcode::Write(place, immediate)
+        } else {
+            Opcode::Send(place, immediate)
+        };
+        Some((request, Part { opcode, offset, len, ends }))
+    }
+
+    /// Bytes of the packet at `next`, BTH to ICRC.
+    pub(crate) fn next_len(&self) -> Option<usize> {
+        self.part().map(|(_, part)| packet_len(part.opcode, part.len))
+    }
+
+    /// Writes the packet at `next`, BTH to padding.
+    pub(crate) fn emit(
+        &mut self,
+        mut bth: Bth,
+        domain: ProtectionDomain,
+        memory: &impl Memory,
+        to: &mut [u8],
+        context: &mut Context<'_>,
+    ) -> Result<usize, NoPacket> {
+        let (request, part) = self.part().ok_or(NoPacket::Nothing)?;
+        if to.len() < packet_len(part.opcode, part.len) - ICRC_BYTES {
+            return Err(NoPacket::Nothing);
+        }
+        let psn = self.next;
+        bth.opcode = part.opcode;
+        bth.psn = psn;
+        bth.solicited = part.ends && request.solicited;
+        bth.ack_request = self.wants_ack(&request, &part);
+        let reth = part.opcode.has_reth().then_some(Reth {
+            address: request.address,
+            rkey: request.rkey,
+            len: request.len,
+        });
+        let immediate = request.immediate.filter(|_| part.opcode.has_immediate());
+        let header = Header { reth, immediate, ..Header::new(bth) };
+        let at = header.emit(part.len, to).map_err(|_| NoPacket::Nothing)?;
+        let payload = to.get_mut(at..at + part.len).ok_or(NoPacket::Nothing)?;
+        self.copy(&request, part.offset, payload, domain, memory, context.regions)?;
+        let end = pad(to, at + part.len, part.len).map_err(|_| NoPacket::Nothing)?;
+        self.sent(psn, bth.ack_request, request.end(), context);
+        context.counters.bytes_out += part.len as u64;
+        Ok(end)
+    }
+
+    /// Copies a packet's payload, once: what is in memory may change while this runs, and the CRC is
+    /// that of the copy.
+    fn copy(
+        &self,
+        request: &Request,
+        offset: u32,
+        to: &mut [u8],
+        domain: ProtectionDomain,
+        memory: &impl Memory,
+        regions: &Regions,
+    ) -> Result<(), NoPacket> {
+        if request.inline {
+            let at = self.queue.place(self.current) * usize::from(self.inline_max);
+            let from = at + offset as usize;
+            let from = self.inline.get(from..from + to.len()).ok_or(NoPacket::Protection)?;
+            to.copy_from_slice(from);
+            return Ok(());
+        }
+        let (mut skip, mut to) = (offset, to);
+        for piece in request.pieces.iter().flatten() {
+            if skip >= piece.len {
+                skip -= piece.len;
+                continue;
+            }
+            let len = to.len().min((piece.len - skip) as usize);
+            let (now, later) = to.split_at_mut(len);
+            let address = piece.address.checked_add(skip.into()).ok_or(NoPacket::Protection)?;
+            let (handle, at) = regions
+                .find(domain, piece.key.0, Purpose::Read, address, narrow(len))
+                .map_err(|_| NoPacket::Protection)?;
+            memory.read(handle, at, now).map_err(|_| NoPacket::Protection)?;
+            (skip, to) = (0, later);
+            if to.is_empty() {
+                break;
+            }
+        }
+        if to.is_empty() { Ok(()) } else { Err(NoPacket::Protection) }
+    }
+
+    /// An acknowledgement is asked for where somebody waits for it: at the end of a message that is
+    /// signaled or the last for now, when the window closes, after so many packets, and when probing.
+    fn wants_ack(&self, request: &Request, part: &Part) -> bool {
+        let last = part.ends && (request.signaled || request.end() == self.end);
+        let closes = self.next.since(self.una) + 1 >= u32::from(self.window);
+        last || closes || self.probing || self.silent + 1 >= self.ack_every
+    }
+
+    fn sent(&mut self, psn: Psn, asked: bool, request_end: Psn, context: &mut Context<'_>) {
+        let now = context.now;
+        self.next = psn.plus(1);
+        if self.next == request_end {
+            self.current = self.current.wrapping_add(1);
+        }
+        self.silent = if asked { 0 } else { self.silent + 1 };
+        if self.next.after(self.max) > 0 {
+            if self.max == self.una {
+                self.progress_at = now;
+            }
+            self.max = self.next;
+            if asked && self.measured.is_none() {
+                self.measured = Some((psn, now));
+            }
+        } else {
+            context.counters.retransmitted += 1;
+        }
+        self.start_timer(now);
+    }
+
+    fn start_timer(&mut self, now: Time) {
+        let patience = self.rtt.patience(self.retransmission, self.timeout, self.attempt);
+        self.timer = patience.filter(|_| self.max != self.una).map(|nanos| now.plus_nanos(nanos));
+    }
+
+    pub(crate) fn handle_ack(
+        &mut self,
+        psn: Psn,
+        syndrome: Syndrome,
+        port: Port,
+        context: &mut Context<'_>,
+    ) -> Result<Heard, Reason> {
+        if psn.after(self.una) < 0 {
+            return Err(Reason::StaleAck);
+        }
+        if psn.after(self.max) >= 0 {
+            return Err(Reason::BadAck);
+        }
+        match syndrome {
+            Syndrome::Ack(_) => {
+                context.counters.acks_in += 1;
+                self.acknowledge(psn.plus(1), port, context);
+                Ok(Heard::Progress)
+            }
+            Syndrome::Rnr(code) => Ok(self.handle_rnr(psn, code, port, context)),
+            Syndrome::Nak(Nak::Sequence) => {
+                context.counters.naks_in += 1;
+                self.acknowledge(psn, port, context);
+                self.handle_gap(psn, port, context)
+            }
+            Syndrome::Nak(why) => {
+                context.counters.naks_in += 1;
+                self.acknowledge(psn, port, context);
+                let status = match why {
+                    Nak::RemoteAccess => Status::RemoteAccess,
+                    Nak::RemoteOperational => Status::RemoteOperational,
+                    Nak::InvalidRequest | Nak::Sequence => Status::RemoteInvalidRequest,
+                };
+                self.fail_first(status, port, context);
+                Ok(Heard::Fatal)
+            }
+        }
+    }
+
+    /// Everything before `una` is there.
+    fn acknowledge(&mut self, una: Psn, port: Port, context: &mut Context<'_>) {
+        let now = context.now;
+        if una != self.una {
+            self.una = una;
+            self.progress_at = now;
+            self.attempt = 0;
+            self.rnr_tries = 0;
+            self.rnr_until = None;
+            self.probing = false;
+            self.back_at = None;
+            if self.next.after(una) < 0 {
+                self.next = una;
+            }
+        }
+        if let Some((psn, at)) = self.measured
+            && psn.after(una) < 0
+        {
+            self.rtt.take(now.since(at));
+            self.measured = None;
+        }
+        self.complete(port, context);
+        self.start_timer(now);
+    }
+
+    fn complete(&mut self, port: Port, context: &mut Context<'_>) {
+        while let Some(request) = self.queue.first().filter(|r| r.end().after(self.una) <= 0) {
+            let (qpn, request) = (port.qpn, *request);
+            if request.signaled {
+                let completion = Completion {
+                    id: request.id,
+                    qpn,
+                    kind: request.kind(),
+                    status: Status::Success,
+                    bytes: request.len,
+                    immediate: None,
+                    solicited: false,
+                };
+                context.complete(port, completion);
+            }
+            if self.current == self.queue.head() {
+                self.current = self.current.wrapping_add(1);
+            }
+            self.queue.pop();
+        }
+    }
+
+    fn handle_gap(
+        &mut self,
+        psn: Psn,
+        port: Port,
+        context: &mut Context<'_>,
+    ) -> Result<Heard, Reason> {
+        let now = context.now;
+        let pause = self.rtt.smooth().unwrap_or(0) / 2;
+        if self.back_at.is_some_and(|(at, when)| at == psn && now.since(when) < pause) {
+            return Err(Reason::StaleAck);
+        }
+        if self.is_given_up(now) {
+            self.fail_first(Status::RetryExceeded, port, context);
+            return Ok(Heard::Fatal);
+        }
+        self.go_back();
+        self.back_at = Some((psn, now));
+        self.start_timer(now);
+        Ok(Heard::Resend)
+    }
+
+    fn handle_rnr(&mut self, psn: Psn, code: u8, port: Port, context: &mut Context<'_>) -> Heard {
+        context.counters.rnr_in += 1;
+        self.acknowledge(psn, port, context);
+        if self.rnr_retry != RNR_ALWAYS && self.rnr_tries >= self.rnr_retry {
+            self.fail_first(Status::RnrRetryExceeded, port, context);
+            return Heard::Fatal;
+        }
+        self.rnr_tries = self.rnr_tries.saturating_add(1);
+        let until = context.now.plus_nanos(rnr_nanos(code));
+        self.rnr_until = Some(until);
+        self.go_back();
+        // The peer lives: the time that it asked for does not count against it.
+        self.progress_at = until;
+        self.attempt = 0;
+        self.start_timer(until);
+        Heard::Resend
+    }
+
+    /// Starts again with the oldest packet that is not acknowledged.
+    fn go_back(&mut self) {
+        self.next = self.una;
+        self.current = self.queue.head();
+        self.silent = 0;
+        self.measured = None;
+        self.probing = false;
+    }
+
+    /// Whether nothing was achieved for as long as all retries take.
+    fn is_given_up(&self, now: Time) -> bool {
+        let patience =
+            self.timeout.map(|each| each.saturating_mul(u64::from(self.retry_count) + 1));
+        patience.is_some_and(|patience| now.since(self.progress_at) >= patience)
+    }
+
+    pub(crate) fn on_deadline(&mut self, port: Port, context: &mut Context<'_>) -> Heard {
+        let now = context.now;
+        if self.timer.is_none_or(|at| at > now) {
+            return Heard::Progress;
+        }
+        if self.is_given_up(now) {
+            self.fail_first(Status::RetryExceeded, port, context);
+            return Heard::Fatal;
+        }
+        context.counters.timeouts += 1;
+        self.go_back();
+        self.probing = true;
+        self.attempt = self.attempt.saturating_add(1);
+        self.start_timer(now);
+        Heard::Resend
+    }
+
+    /// The oldest request has failed; the rest is for [`Self::flush`].
+    fn fail_first(&mut self, status: Status, port: Port, context: &mut Context<'_>) {
+        if let Some(request) = self.queue.pop() {
+            context.fail(port, request.id, request.kind(), status);
+        }
+    }
+
+    /// The request that is being sent has failed; those before it may have arrived, which nobody will
+    /// learn now.
+    pub(crate) fn fail_current(&mut self, port: Port, context: &mut Context<'_>) {
+        while self.queue.head() != self.current {
+            let Some(request) = self.queue.pop() else { return };
+            context.fail(port, request.id, request.kind(), Status::Flushed);
+        }
+        self.fail_first(Status::LocalProtection, port, context);
+    }
+
+    /// All requests end here.
+    pub(crate) fn flush(&mut self, port: Port, context: &mut Context<'_>) {
+        while let Some(request) = self.queue.pop() {
+            context.fail(port, request.id, request.kind(), Status::Flushed);
+        }
+        self.reset();
+    }
+}
+
+/// The pieces of a request, and how many bytes they are.
+pub(crate) fn two(pieces: &[Piece]) -> Result<(u64, [Option<Piece>; PIECES_MAX]), PostError> {
+    if pieces.len() > PIECES_MAX {
+        return Err(PostError::Pieces);
+    }
+    let mut own = [None; PIECES_MAX];
+    for (own, piece) in own.iter_mut().zip(pieces) {
+        *own = Some(*piece);
+    }
+    Ok((pieces.iter().map(|piece| u64::from(piece.len)).sum(), own))
+}
+
+/// Bytes of a packet's payload: never more than 4096.
+pub(crate) fn narrow(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,392 @@
+//! The half that receives: packets become bytes in memory, completions, and answers.
+
+use super::{Context, Port};
+use crate::memory::{Memory, ProtectionDomain, Purpose};
+use crate::number::Psn;
+use crate::reason::Reason;
+use crate::ring::Ring;
+use crate::wire::{Aeth, CREDITS_UNUSED, Header, Mtu, Nak, Opcode, Packet, Place, Syndrome};
+use crate::work::{Completion, Kind, PIECES_MAX, Piece, PostError, ReceiveRequest, Status};
+
+use super::requester::{narrow, two};
+
+/// A request to receive, as it waits.
+#[derive(Clone, Copy, Debug, Default)]
+struct Request {
+    id: u64,
+    pieces: [Option<Piece>; PIECES_MAX],
+    len: u32,
+}
+
+/// The message that is coming in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Message {
+    /// None: the next packet begins one.
+    Nothing,
+    /// So many bytes of a SEND are in the oldest request.
+    Send(u32),
+    /// A WRITE, of which this is to come.
+    Write { address: u64, rkey: u32, left: u32, len: u32 },
+}
+
+/// What is to be said to the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Say {
+    Nothing,
+    Ack,
+    Gap,
+    NotReady,
+    Refuse(Nak),
+}
+
+/// What came of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// It was taken; whether it ended a message.
+    Taken(bool),
+    /// It was not.
+    Dropped(Reason),
+    /// It was not, and the queue pair has to fail.
+    Fatal(Reason),
+}
+
+/// The receiving half.
+#[derive(Debug)]
+pub(crate) struct Responder {
+    queue: Ring<Request>,
+    expected: Psn,
+    /// Messages taken.
+    msn: Psn,
+    message: Message,
+    say: Say,
+    /// The peer was told to go back; this came last of what it sent too early.
+    early: Option<Psn>,
+    min_rnr_timer: u8,
+}
+
+impl Responder {
+    pub(crate) fn new(depth: u16) -> Self {
+        Self {
+            queue: Ring::new(depth),
+            expected: Psn::default(),
+            msn: Psn::default(),
+            message: Message::Nothing,
+            say: Say::Nothing,
+            early: None,
+            min_rnr_timer: 0,
+        }
+    }
+
+    pub(crate) fn start(&mut self, expected: Psn, min_rnr_timer: u8) {
+        // Requests may be there since Init.
+        self.expected = expected;
+        self.msn = Psn::default();
+        self.message = Message::Nothing;
+        self.say = Say::Nothing;
+        self.early = None;
+        self.min_rnr_timer = min_rnr_timer & 31;
+    }
+
+    pub(crate) fn reset(&mut self) {
+        self.queue.clear();
+        self.start(Psn::default(), 0);
+    }
+
+    pub(crate) const fn len(&self) -> u32 {
+        self.queue.len()
+    }
+
+    pub(crate) fn post(&mut self, request: &ReceiveRequest<'_>) -> Result<(), PostError> {
+        let (len, pieces) = two(request.pieces)?;
+        let len = u32::try_from(len).map_err(|_| PostError::Length)?;
+        let taken = self.queue.push(Request { id: request.id, pieces, len });
+        taken.then_some(()).ok_or(PostError::Full)
+    }
+
+    /// All requests end here. An answer that waits is still sent.
+    pub(crate) fn flush(&mut self, port: Port, context: &mut Context<'_>) {
+        while let Some(request) = self.queue.pop() {
+            context.fail(port, request.id, Kind::Receive, Status::Flushed);
+        }
+        self.message = Message::Nothing;
+    }
+
+    pub(crate) fn has_answer(&self) -> bool {
+        self.say != Say::Nothing
+    }
+
+    /// The answer that waits: one for everything that came since the last.
+    pub(crate) fn take_answer(&mut self) -> Option<(Psn, Aeth)> {
+        let (psn, syndrome) = match core::mem::replace(&mut self.say, Say::Nothing) {
+            Say::Nothing => return None,
+            Say::Ack => (self.expected.minus(1), Syndrome::Ack(CREDITS_UNUSED)),
+            Say::Gap => (self.expected, Syndrome::Nak(Nak::Sequence)),
+            Say::NotReady => (self.expected, Syndrome::Rnr(self.min_rnr_timer)),
+            Say::Refuse(why) => (self.expected, Syndrome::Nak(why)),
+        };
+        Some((psn, Aeth { syndrome, msn: self.msn }))
+    }
+
+    pub(crate) fn handle(
+        &mut self,
+        packet: &Packet<'_>,
+        mtu: Mtu,
+        domain: ProtectionDomain,
+        port: Port,
+        memory: &mut impl Memory,
+        context: &mut Context<'_>,
+    ) -> Answer {
+        let header = &packet.header;
+        let distance = header.bth.psn.after(self.expected);
+        if distance < 0 {
+            // What was acknowledged is acknowledged again (IBTA vol. 1, 9.7.5.1.3); what was refused
+            // stays refused.
+            if self.say == Say::Nothing {
+                self.say = Say::Ack;
+            }
+            return Answer::Dropped(Reason::Duplicate);
+        }
+        if distance > 0 {
+            self.handle_early(header.bth.psn);
+            return Answer::Dropped(Reason::OutOfOrder);
+        }
+        let placed = self
+            .check(packet, mtu)
+            .and_then(|place| self.take(packet, place, domain, port, memory, context));
+        match placed {
+            Ok(ends) => {
+                self.advance(header, ends);
+                Answer::Taken(ends)
+            }
+            Err(Refusal::NotReady) => {
+                self.say = Say::NotReady;
+                self.early = Some(header.bth.psn);
+                Answer::Dropped(Reason::NotReady)
+            }
+            Err(Refusal::Fatal(why)) => {
+                self.say = Say::Refuse(why);
+                Answer::Fatal(match why {
+                    Nak::RemoteAccess => Reason::Access,
+                    Nak::RemoteOperational => Reason::Operational,
+                    Nak::InvalidRequest | Nak::Sequence => Reason::InvalidRequest,
+                })
+            }
+        }
+    }
+
+    /// A packet came before the one that is expected. The peer is told once, and again when numbers go
+    /// back: then it has gone back, and what it was told to send was lost again.
+    fn handle_early(&mut self, psn: Psn) {
+        let told = self.early.replace(psn).is_some_and(|last| psn.after(last) >= 0);
+        if !told {
+            self.say = Say::Gap;
+        }
+    }
+
+    fn advance(&mut self, header: &Header, ends: bool) {
+        self.expected = self.expected.plus(1);
+        if ends {
+            self.msn = self.msn.plus(1);
+        }
+        // The peer was not told yet of what is missing: it will be, with the number that now is. Else,
+        // what came too early is on its way again.
+        match self.say {
+            Say::Gap if self.early.is_some_and(|early| early.after(self.expected) >= 0) => {}
+            Say::Gap | Say::NotReady => {
+                self.say = if header.bth.ack_request { Say::Ack } else { Say::Nothing };
+                self.early = None;
+            }
+            _ => {
+                self.early = None;
+                if header.bth.ack_request {
+                    self.say = Say::Ack;
+                }
+            }
+        }
+    }
+
+    /// Whether the packet may come here in its message, and has the length that it must have there
+    /// (IBTA vol. 1, 9.7.4.1.2 and 9.7.4.1.6).
+    fn check(&self, packet: &Packet<'_>, mtu: Mtu) -> Result<Place, Refusal> {
+        let (place, follows) = match packet.header.bth.opcode {
+            Opcode::Send(place, _) => (place, matches!(self.message, Message::Send(_))),
+            Opcode::Write(place, _) => (place, matches!(self.message, Message::Write { .. })),
+            _ => return Err(INVALID),
+        };
+        let fits = if place.begins() { self.message == Message::Nothing } else { follows };
+        let (len, mtu) = (packet.payload.len(), mtu.bytes());
+        let whole = match place {
+            Place::First | Place::Middle => len == mtu,
+            Place::Last => (1..=mtu).contains(&len),
+            Place::Only => len <= mtu,
+        };
+        (fits && whole).then_some(place).ok_or(INVALID)
+    }
+
+    fn take(
+        &mut self,
+        packet: &Packet<'_>,
+        place: Place,
+        domain: ProtectionDomain,
+        port: Port,
+        memory: &mut impl Memory,
+        context: &mut Context<'_>,
+    ) -> Result<bool, Refusal> {
+        if matches!(packet.header.bth.opcode, Opcode::Send(..)) {
+            self.take_send(packet, place, domain, port, memory, context)?;
+        } else {
+            self.take_write(packet, place, domain, port, memory, context)?;
+        }
+        context.counters.bytes_in += packet.payload.len() as u64;
+        Ok(place.ends())
+    }
+
+    fn take_send(
+        &mut self,
+        packet: &Packet<'_>,
+        place: Place,
+        domain: ProtectionDomain,
+        port: Port,
+        memory: &mut impl Memory,
+        context: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let request = *self.queue.first().ok_or(Refusal::NotReady)?;
+        let at = match self.message {
+            Message::Send(at) => at,
+            _ => 0,
+        };
+        // A packet has at most 4096 bytes, a message no more than its request.
+        let end = at.saturating_add(narrow(packet.payload.len()));
+        let scattered = if end > request.len {
+            Err((Status::LocalLength, Nak::InvalidRequest))
+        } else {
+            scatter(&request, at, packet.payload, domain, memory, context)
+        };
+        if let Err((status, why)) = scattered {
+            self.queue.pop();
+            context.fail(port, request.id, Kind::Receive, status);
+            return Err(Refusal::Fatal(why));
+        }
+        self.message = Message::Send(end);
+        if place.ends() {
+            self.end(packet, end, Kind::Receive, port, context);
+        }
+        Ok(())
+    }
+
+    fn take_write(
+        &mut self,
+        packet: &Packet<'_>,
+        place: Place,
+        domain: ProtectionDomain,
+        port: Port,
+        memory: &mut impl Memory,
+        context: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let header = &packet.header;
+        let (address, rkey, left, whole) = match (header.reth, self.message) {
+            (Some(reth), _) => (reth.address, reth.rkey, reth.len, reth.len),
+            (None, Message::Write { address, rkey, left, len }) => (address, rkey, left, len),
+            (None, _) => return Err(INVALID),
+        };
+        let len = narrow(packet.payload.len());
+        // The length in the RETH is that of the message, no less and no more.
+        let rest = left.checked_sub(len).ok_or(INVALID)?;
+        if place.ends() != (rest == 0) {
+            return Err(INVALID);
+        }
+        if header.immediate.is_some() && self.queue.is_empty() {
+            return Err(Refusal::NotReady);
+        }
+        // A WRITE of nothing needs no key (IBTA vol. 1, 9.7.4.1.4). Any other is checked as a whole by
+        // its first packet, and packet by packet, for a region may go while it comes.
+        if left > 0 {
+            let (handle, at) = context
+                .regions
+                .find(domain, rkey, Purpose::RemoteWrite, address, left)
+                .map_err(|_| Refusal::Fatal(Nak::RemoteAccess))?;
+            memory
+                .write(handle, at, packet.payload)
+                .map_err(|_| Refusal::Fatal(Nak::RemoteOperational))?;
+        }
+        if header.immediate.is_some() {
+            self.end(packet, whole, Kind::ReceiveWrite, port, context);
+        }
+        self.message = if place.ends() {
+            Message::Nothing
+        } else {
+            Message::Write {
+                address: address.wrapping_add(len.into()),
+                rkey,
+                left: rest,
+                len: whole,
+            }
+        };
+        Ok(())
+    }
+
+    /// The oldest request is complete.
+    fn end(
+        &mut self,
+        packet: &Packet<'_>,
+        bytes: u32,
+        kind: Kind,
+        port: Port,
+        context: &mut Context<'_>,
+    ) {
+        self.message = Message::Nothing;
+        let Some(request) = self.queue.pop() else { return };
+        let Header { bth, immediate, .. } = packet.header;
+        let completion = Completion {
+            id: request.id,
+            qpn: port.qpn,
+            kind,
+            status: Status::Success,
+            bytes,
+            immediate,
+            solicited: bth.solicited,
+        };
+        context.complete(port, completion);
+    }
+}
+
+/// Why a packet that was expected is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    NotReady,
+    Fatal(Nak),
+}
+
+const INVALID: Refusal = Refusal::Fatal(Nak::InvalidRequest);
+
+/// Puts bytes into a request, `at` bytes behind its start.
+fn scatter(
+    request: &Request,
+    at: u32,
+    from: &[u8],
+    domain: ProtectionDomain,
+    memory: &mut impl Memory,
+    context: &Context<'_>,
+) -> Result<(), (Status, Nak)> {
+    let protection = (Status::LocalProtection, Nak::RemoteOperational);
+    let (mut skip, mut from) = (at, from);
+    for piece in request.pieces.iter().flatten() {
+        if from.is_empty() {
+            break;
+        }
+        if skip >= piece.len {
+            skip -= piece.len;
+            continue;
+        }
+        let len = from.len().min((piece.len - skip) as usize);
+        let (now, later) = from.split_at(len);
+        let address = piece.address.checked_add(skip.into()).ok_or(protection)?;
+        let (handle, offset) = context
+            .regions
+            .find(domain, piece.key.0, Purpose::LocalWrite, address, narrow(len))
+            .map_err(|_| protection)?;
+        memory.write(handle, offset, now).map_err(|_| protection)?;
+        (skip, from) = (0, later);
+    }
+    Ok(())
+}
