@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::cq::{Arm, Cq, CqCounters, CqId, Moderation, Overflow};
 use crate::deadlines::Deadlines;
-use crate::icrc::{self, Addresses, Flow, Solver};
+use crate::icrc::{self, Addresses, Flow};
 use crate::memory::{Key, Memory, Region, RegionError, Regions};
 use crate::number::Qpn;
 use crate::qp::{
@@ -146,7 +146,6 @@ pub struct Device {
     deadlines: Deadlines,
     regions: Regions,
     cqs: Vec<Cq>,
-    solver: Solver,
     random: Random,
     counters: Counters,
 }
@@ -179,7 +178,6 @@ impl Device {
             deadlines: Deadlines::default(),
             regions: Regions::new(config.regions_max, Random::new(keys)),
             cqs: (0..config.cqs).map(|_| cq()).collect(),
-            solver: Solver::new(),
             random,
             counters: Counters::default(),
         })
@@ -412,7 +410,7 @@ impl Device {
         let path = qp.ok_or(Reason::UnknownQp)?.admits(&packet.header, &arrival.addresses)?;
         let flow = Flow { addresses: arrival.addresses, src_port: arrival.src_port };
         let known = path.identification(arrival.identification);
-        self.solver.check(&flow, known, bytes).map_err(|_| Reason::Icrc)?;
+        icrc::check(&flow, known, bytes).map_err(|_| Reason::Icrc)?;
         let done =
             self.with(now, qpn, |qp, context| qp.receive(&packet, arrival.marked, memory, context));
         done.unwrap_or(Err(Reason::UnknownQp))

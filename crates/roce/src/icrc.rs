@@ -7,7 +7,7 @@
 //! - *Sending*: Linux numbers packets of an unconnected UDP socket that may not be fragmented (DF) with
 //!   0, and the segments of one `UDP_SEGMENT` super-packet with 0, 1, 2, … So the CRC can be computed.
 //! - *Receiving*: a CRC is linear. Two packets that differ in the identification alone have CRCs whose
-//!   difference is that of the identifications, moved on by as many bytes as follow. [`Solver`] moves
+//!   difference is that of the identifications, moved on by as many bytes as follow. [`check`] moves
 //!   the difference between the CRC that came and the one for identification 0 back again. What comes
 //!   out are 32 bits: the 16 of the identification, and 16 which are zero if the packet is whole.
 //!
@@ -203,69 +203,50 @@ const TRANSPORT_MAX: usize = crate::wire::HEADERS_MAX + 4096;
 const BEHIND_ID: usize = V4_BYTES - 4 + UDP_BYTES;
 const STEPS: usize = (TRANSPORT_MAX + BEHIND_ID) / 4 + 1;
 
-/// Checks CRCs of packets whose identification nobody has seen. 4 KiB, made once for each core.
-#[derive(Clone, Debug)]
-pub struct Solver {
-    /// x^(-32 n) modulo the polynomial, for each length of n words.
-    back: Box<[u32; STEPS]>,
-}
-
-impl Default for Solver {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl Solver {
-    /// Computes its table: some ten microseconds.
-    #[must_use]
-    pub fn new() -> Self {
-        let mut back = Box::new([ONE; STEPS]);
-        let mut power = ONE;
-        for entry in back.iter_mut() {
-            *entry = power;
-            for _ in 0..32 {
-                power = divide_by_x(power);
-            }
+/// x^(-32 n) modulo the polynomial, for each length of n words: 4 KiB, made by the compiler.
+static BACK: [u32; STEPS] = {
+    let mut back = [ONE; STEPS];
+    let (mut power, mut step) = (ONE, 0);
+    while step < STEPS {
+        back[step] = power;
+        let mut bit = 0;
+        while bit < 32 {
+            power = divide_by_x(power);
+            bit += 1;
         }
-        Self { back }
+        step += 1;
     }
+    back
+};
 
-    /// Checks a packet, BTH to ICRC. The identification for which the CRC is right; 0 for IPv6.
-    ///
-    /// # Errors
-    ///
-    /// [`Mismatch`]: there is none, or not one that is allowed.
-    pub fn check(
-        &self,
-        flow: &Flow,
-        known: Identification,
-        packet: &[u8],
-    ) -> Result<u16, Mismatch> {
-        let (transport, came) = packet.split_last_chunk().ok_or(Mismatch)?;
-        let came = u32::from_le_bytes(*came);
-        let exact = match known {
-            Identification::Known(identification) => Some(identification),
-            _ => (!flow.addresses.is_v4()).then_some(0),
-        };
-        let difference = came ^ compute(flow, exact.unwrap_or(0), transport);
-        if difference == 0 {
-            return Ok(exact.unwrap_or(0));
-        }
-        if exact.is_some() || !transport.len().is_multiple_of(4) {
-            return Err(Mismatch);
-        }
-        let words = (transport.len() + BEHIND_ID) / 4;
-        let back = *self.back.get(words).ok_or(Mismatch)?;
-        // The CRC reads the lowest byte first: identification, flags, fragment offset as they stand.
-        let [id_high, id_low, flags_high, flags_low] = multiply(back, difference).to_le_bytes();
-        let identification = u16::from_be_bytes([id_high, id_low]);
-        let allowed = match known {
-            Identification::Below(end) => identification < end,
-            _ => true,
-        };
-        (allowed && flags_high | flags_low == 0).then_some(identification).ok_or(Mismatch)
+/// Checks a packet, BTH to ICRC. The identification for which the CRC is right; 0 for IPv6.
+///
+/// # Errors
+///
+/// [`Mismatch`]: there is none, or not one that is allowed.
+pub fn check(flow: &Flow, known: Identification, packet: &[u8]) -> Result<u16, Mismatch> {
+    let (transport, came) = packet.split_last_chunk().ok_or(Mismatch)?;
+    let came = u32::from_le_bytes(*came);
+    let exact = match known {
+        Identification::Known(identification) => Some(identification),
+        _ => (!flow.addresses.is_v4()).then_some(0),
+    };
+    let difference = came ^ compute(flow, exact.unwrap_or(0), transport);
+    if difference == 0 {
+        return Ok(exact.unwrap_or(0));
     }
+    if exact.is_some() || !transport.len().is_multiple_of(4) {
+        return Err(Mismatch);
+    }
+    let back = *BACK.get((transport.len() + BEHIND_ID) / 4).ok_or(Mismatch)?;
+    // The CRC reads the lowest byte first: identification, flags, fragment offset as they stand.
+    let [id_high, id_low, flags_high, flags_low] = multiply(back, difference).to_le_bytes();
+    let identification = u16::from_be_bytes([id_high, id_low]);
+    let allowed = match known {
+        Identification::Below(end) => identification < end,
+        _ => true,
+    };
+    (allowed && flags_high | flags_low == 0).then_some(identification).ok_or(Mismatch)
 }
 
 const fn times_x(a: u32) -> u32 {
