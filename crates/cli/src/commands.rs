@@ -113,8 +113,8 @@ enum Command {
     /// Show connections, processes and why connections are on TCP
     #[command(
         long_about = "Show connections, processes and why connections are on TCP.\n\n\
-            Each end of a connection is a line of its own. Mode is SHM (shared memory), or TCP with the \
-            number and words of the reason. Connections that the library never had to do with are not \
+            Each end of a connection is a line of its own. Mode is SHM (shared memory), SMCR (by SMC-R to \
+            another host), or TCP with the number and words of the reason. Connections that the library never had to do with are not \
             listed here but by ss(8).",
         override_usage = "shunt stat [OPTIONS]",
         after_help = EXAMPLES_STAT

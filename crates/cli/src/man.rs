@@ -54,7 +54,10 @@ const JSON_FIELDS: &[(&str, &str)] = &[
     ("processes", "one object for each process"),
     ("  slot, pid, uid, program, alive, since", "who; since in seconds since 1970"),
     ("  memory_owned_bytes, memory_used_bytes", "shared memory taken, and in use for buffers"),
-    ("  connections_shm, connections_tcp", "ends of connections that are open now, by mode"),
+    (
+        "  connections_shm, connections_smcr, connections_tcp",
+        "ends of connections that are open now, by mode",
+    ),
     (
         "  attached_total, closed_total",
         "connections that were ever in shared memory, and those closed",

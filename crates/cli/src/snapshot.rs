@@ -90,8 +90,10 @@ pub(crate) struct Process {
     pub(crate) memory_owned_bytes: u64,
     /// Shared memory in use for buffers.
     pub(crate) memory_used_bytes: u64,
-    /// Connections in shared memory now.
+    /// Connections in shared memory now, those to other hosts not counted.
     pub(crate) connections_shm: u32,
+    /// Connections that go to other hosts by SMC-R now.
+    pub(crate) connections_smcr: u32,
     /// Connections known to the board that are on TCP now.
     pub(crate) connections_tcp: u32,
     /// Connections that were ever in shared memory.
@@ -140,6 +142,8 @@ impl State {
 pub(crate) enum Mode {
     /// Through shared memory.
     Shm,
+    /// Through shared memory to the engine, and by SMC-R to another host.
+    Smcr,
     /// Through the kernel.
     Tcp,
 }
@@ -442,6 +446,7 @@ fn read_process(index: u32, slot: &Slot) -> Option<Process> {
         memory_owned_bytes: load64(&slot.bytes_owned),
         memory_used_bytes: load64(&slot.bytes_used),
         connections_shm: 0,
+        connections_smcr: 0,
         connections_tcp: 0,
         attached_total: load64(&slot.attached),
         closed_total: load64(&slot.closed),
@@ -481,6 +486,11 @@ fn owner(map: &Map, index: u32) -> Option<u32> {
     map.owner_of((index as usize).checked_mul(HALF_BYTES)?).filter(|slot| (*slot as usize) < SLOTS)
 }
 
+/// The slot of the process that takes connections to other hosts.
+fn engine(map: &Map) -> Option<u32> {
+    load(&map.header().engine).checked_sub(1).filter(|slot| (*slot as usize) < SLOTS)
+}
+
 /// Reads one end, again if it became another connection meanwhile.
 fn read_connection(
     map: &Map,
@@ -513,13 +523,21 @@ fn read_once(
     processes: &BTreeMap<u32, Process>,
 ) -> Option<Connection> {
     let slot = owner(map, index)?;
+    let engine = engine(map);
+    if engine == Some(slot) {
+        // The engine stands for the other host: its ends are not ends of connections.
+        return None;
+    }
     let process = processes.get(&slot);
     let peer = peer_of(map, index, half);
     let peer_slot = peer.and_then(|(number, _)| owner(map, number));
     let peer_process = peer_slot.and_then(|slot| processes.get(&slot));
     let flags = load(&half.flags);
     let peer_flags = peer.map(|(_, p)| load(&p.flags));
-    let (mode, reason) = mode_of(state, flags, peer_flags, load(&half.reason));
+    let (mode, reason) = match mode_of(state, flags, peer_flags, load(&half.reason)) {
+        (Mode::Shm, _) if engine.is_some() && peer_slot == engine => (Mode::Smcr, 0),
+        other => other,
+    };
     let ports = load(&half.ports);
     let (tx_bytes, tx_used) = buffer(half, peer.map(|(_, p)| p));
     let (rx_bytes, rx_used) = peer.map_or((0, 0), |(_, p)| buffer(p, Some(half)));
@@ -624,6 +642,7 @@ fn count_connections(processes: &mut BTreeMap<u32, Process>, connections: &[Conn
             process.counters.add(&c.counters);
             match c.mode {
                 Mode::Shm => process.connections_shm += 1,
+                Mode::Smcr => process.connections_smcr += 1,
                 Mode::Tcp => process.connections_tcp += 1,
             }
         }

@@ -114,10 +114,12 @@ fn section(title: &str, table: Option<String>) -> String {
 /// One line: how many of what.
 pub(crate) fn summary(snapshot: &Snapshot) -> String {
     let shm = snapshot.connections.iter().filter(|c| c.mode == Mode::Shm).count();
-    let tcp = snapshot.connections.len() - shm;
+    let smcr = snapshot.connections.iter().filter(|c| c.mode == Mode::Smcr).count();
+    let tcp = snapshot.connections.len() - shm - smcr;
+    let far = if smcr == 0 { String::new() } else { format!(" {smcr} by SMC-R to other hosts,") };
     let cut = if snapshot.truncated { " (too many: the rest is left out)" } else { "" };
     format!(
-        "{} processes, {} link groups, {} ends of connections: {shm} in shared memory, {tcp} on TCP{cut}",
+        "{} processes, {} link groups, {} ends of connections: {shm} in shared memory,{far} {tcp} on TCP{cut}",
         snapshot.processes.len(),
         snapshot.link_groups.len(),
         snapshot.connections.len(),
@@ -128,6 +130,7 @@ pub(crate) fn summary(snapshot: &Snapshot) -> String {
 pub(crate) fn mode(c: &Connection) -> String {
     match (c.mode, c.reason_words) {
         (Mode::Shm, _) => "SHM".into(),
+        (Mode::Smcr, _) => "SMCR".into(),
         (Mode::Tcp, Some(words)) => format!("TCP {} ({words})", c.reason),
         (Mode::Tcp, None) => "TCP".into(),
     }
@@ -199,6 +202,7 @@ fn processes(processes: &[Process]) -> String {
         ("Program", Left),
         ("UID", Right),
         ("SHM", Right),
+        ("SMCR", Right),
         ("TCP", Right),
         ("Attached", Right),
         ("Closed", Right),
@@ -217,6 +221,7 @@ fn processes(processes: &[Process]) -> String {
             p.program.clone() + if p.alive { "" } else { " (dead)" },
             p.uid.to_string(),
             p.connections_shm.to_string(),
+            p.connections_smcr.to_string(),
             p.connections_tcp.to_string(),
             count(p.attached_total),
             count(p.closed_total),

@@ -238,6 +238,22 @@ fn ends_that_were_shut_down_say_so() {
 }
 
 #[test]
+fn the_engine_stands_for_another_host() {
+    let board = Fixture::busy();
+    store(&board.map.header().engine, 2);
+    let snapshot = board.snapshot();
+    let modes: Vec<_> = snapshot.connections.iter().map(|c| (c.slot, c.mode)).collect();
+    assert!(modes.contains(&(0, Mode::Smcr)), "{modes:?}");
+    assert!(modes.iter().all(|(slot, _)| *slot != 1), "its own ends are not shown: {modes:?}");
+    let server = &snapshot.processes[0];
+    assert_eq!((server.connections_shm, server.connections_smcr), (0, 1));
+    for nonsense in [1024 + 1, u32::MAX] {
+        store(&board.map.header().engine, nonsense);
+        assert!(board.snapshot().connections.iter().all(|c| c.mode != Mode::Smcr));
+    }
+}
+
+#[test]
 fn another_file_of_that_name_is_another_board() {
     let board = Fixture::busy();
     let mut watch = Watch { path: board.path.clone(), netns: NETNS, board: None };
