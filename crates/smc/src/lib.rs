@@ -2,7 +2,7 @@
 //! speaks them), by which two hosts that hold a TCP connection move its bytes by RDMA instead.
 //!
 //! [`clc`] is what they say over TCP before, [`handshake`] in which order; [`llc`] what they say over the
-//! links between them, `group` what a group of links does about it; [`cdc`] what accompanies the bytes,
+//! links between them, [`group`] what a group of links does about it; [`cdc`] what accompanies the bytes,
 //! [`conn`] the two ends of one connection.
 //!
 //! Nothing here does I/O, reads a clock, starts a thread or touches payload: events and [`Time`] come in,
@@ -14,6 +14,7 @@ pub mod clc;
 pub mod conn;
 pub mod cursor;
 pub mod eid;
+pub mod group;
 pub mod handshake;
 mod limits;
 pub mod llc;

@@ -114,7 +114,8 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_be_are_told_with_what_could() {
-        let wrong: [(fn(&mut Config), &str); 4] = [
+        type Change = fn(&mut Config);
+        let wrong: [(Change, &str); 4] = [
             (|c| c.llc_wait = Duration::ZERO, "llc_wait is zero"),
             (|c| c.max_conns = 15, "max_conns is 15: 16 to 255"),
             (|c| c.max_links = 0, "max_links is 0: 1 or 2"),

@@ -242,7 +242,7 @@ impl AddLinkCont {
 }
 
 /// Why a link, or the group, goes away (RFC 7609 A.3.4; Linux).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeleteReason {
     /// The path is lost.
     LostPath,

@@ -1,0 +1,310 @@
+//! Our buffers, and the requests by which the peer learns of them.
+
+use std::collections::VecDeque;
+
+use super::link::{LinkSlot, Links};
+use super::{Action, Full, Group, LINKS};
+use crate::llc::{
+    Body, ConfirmRkey, DeleteRkey, DeleteRkeyAnswer, LinkKey, Message, NewKey, Version,
+};
+use crate::name::RKey;
+use crate::time::Time;
+
+/// Most buffers that a peer is told of: Linux keeps no more.
+const BUFFERS_MAX: usize = 255;
+/// Requests under way at once when the peer is Shunt.
+pub(super) const PIPELINED: usize = 16;
+/// Answers that may be missing on a link before it counts as failed.
+const MISSING_MAX: usize = 16;
+
+/// Names one of our buffers in a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BufferId(u8);
+
+/// How the peer reaches one of our buffers over one link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkBuffer {
+    /// Key on the link.
+    pub rkey: RKey,
+    /// Virtual address on the link.
+    pub vaddr: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The peer has not been told, or no.
+    Unknown,
+    /// The peer may write, as far as we know.
+    Known,
+    Confirming,
+    Deleting,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Buffer {
+    on: [Option<LinkBuffer>; LINKS],
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Confirm,
+    Delete,
+}
+
+/// A request under way.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    kind: Kind,
+    buffer: BufferId,
+    link: LinkSlot,
+    /// `None`: was given up, but the answer may still come and must not be taken for another's.
+    deadline: Option<Time>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Local {
+    buffers: Vec<Option<Buffer>>,
+    waiting: VecDeque<(Kind, BufferId)>,
+    under_way: VecDeque<Request>,
+    pipelined: usize,
+}
+
+impl Local {
+    pub(super) fn new(pipelined: usize) -> Self {
+        let (waiting, under_way) = (VecDeque::new(), VecDeque::new());
+        Self { buffers: Vec::new(), waiting, under_way, pipelined }
+    }
+
+    pub(super) const fn set_pipelined(&mut self, pipelined: usize) {
+        self.pipelined = pipelined;
+    }
+
+    fn get(&mut self, id: BufferId) -> Option<&mut Buffer> {
+        self.buffers.get_mut(usize::from(id.0))?.as_mut()
+    }
+
+    fn add(&mut self, on: [Option<LinkBuffer>; LINKS], state: State) -> Option<BufferId> {
+        let at = self.buffers.iter().position(Option::is_none).unwrap_or(self.buffers.len());
+        let id = BufferId(u8::try_from(at).ok().filter(|_| at < BUFFERS_MAX)?);
+        if at == self.buffers.len() {
+            self.buffers.push(None);
+        }
+        self.buffers[at] = Some(Buffer { on, state });
+        Some(id)
+    }
+
+    /// Nothing about keys is under way.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.alive() == 0
+    }
+
+    fn alive(&self) -> usize {
+        self.under_way.iter().filter(|request| request.deadline.is_some()).count()
+    }
+
+    /// Keys of all buffers on a new link, for those that the peer knows by the other one.
+    pub(super) fn keys(&self, by: LinkSlot, new: LinkSlot) -> Vec<NewKey> {
+        let key = |buffer: &Buffer| {
+            let (known, new) = (buffer.on[by.index()]?, buffer.on[new.index()]?);
+            let told = buffer.state != State::Unknown;
+            told.then_some(NewKey { known: known.rkey, new: new.rkey, vaddr: new.vaddr })
+        };
+        self.buffers.iter().flatten().filter_map(key).collect()
+    }
+
+    /// All buffers are reachable over another link.
+    pub(super) fn extend(&mut self, link: LinkSlot, keys: &[(BufferId, LinkBuffer)]) {
+        for (id, key) in keys {
+            if let Some(buffer) = self.get(*id) {
+                buffer.on[link.index()] = Some(*key);
+            }
+        }
+    }
+
+    pub(super) fn forget_link(&mut self, link: LinkSlot) {
+        for buffer in self.buffers.iter_mut().flatten() {
+            buffer.on[link.index()] = None;
+        }
+    }
+
+    /// Sends what waits, as far as the peer allows.
+    pub(super) fn start(&mut self, links: &Links, deadline: Time, actions: &mut VecDeque<Action>) {
+        while self.alive() < self.pipelined {
+            let Some((kind, id)) = self.waiting.pop_front() else { return };
+            let Some(buffer) = self.get(id).map(|buffer| *buffer) else { continue };
+            let usable = |slot: &LinkSlot| buffer.on[slot.index()].is_some();
+            let Some(link) = links.active().map(|(slot, _)| slot).find(usable) else {
+                self.finish(kind, id, false, actions);
+                continue;
+            };
+            let body = match kind {
+                Kind::Confirm => confirm(&buffer, links, link),
+                Kind::Delete => delete(&buffer, link),
+            };
+            let bytes = Message { version: Version::V2, response: false, body }.emit();
+            actions.push_back(Action::Send { link, bytes });
+            let deadline = Some(deadline);
+            self.under_way.push_back(Request { kind, buffer: id, link, deadline });
+        }
+    }
+
+    /// The oldest request of a kind on a link has been answered.
+    fn answered(&mut self, kind: Kind, link: LinkSlot) -> Option<Request> {
+        let of = |request: &Request| request.kind == kind && request.link == link;
+        let at = self.under_way.iter().position(of)?;
+        self.under_way.remove(at).filter(|request| request.deadline.is_some())
+    }
+
+    pub(super) fn on_confirmed(
+        &mut self,
+        link: LinkSlot,
+        body: &ConfirmRkey,
+        actions: &mut VecDeque<Action>,
+    ) {
+        if let Some(request) = self.answered(Kind::Confirm, link) {
+            self.finish(Kind::Confirm, request.buffer, !body.negative, actions);
+        }
+    }
+
+    pub(super) fn on_deleted(&mut self, link: LinkSlot, actions: &mut VecDeque<Action>) {
+        // That the peer did not know the key comes to the same.
+        if let Some(request) = self.answered(Kind::Delete, link) {
+            self.finish(Kind::Delete, request.buffer, true, actions);
+        }
+    }
+
+    fn finish(&mut self, kind: Kind, id: BufferId, yes: bool, actions: &mut VecDeque<Action>) {
+        let Some(buffer) = self.get(id) else { return };
+        actions.push_back(match (kind, yes) {
+            (Kind::Confirm, true) => {
+                buffer.state = State::Known;
+                Action::RkeyConfirmed(id)
+            }
+            (Kind::Confirm, false) => {
+                buffer.state = State::Unknown;
+                Action::RkeyRejected(id)
+            }
+            (Kind::Delete, acknowledged) => {
+                self.buffers[usize::from(id.0)] = None;
+                Action::RkeyDeleted { buffer: id, acknowledged }
+            }
+        });
+    }
+
+    /// What was under way on a link that is lost is asked again on another.
+    pub(super) fn link_lost(&mut self, link: LinkSlot) {
+        let (lost, kept): (VecDeque<_>, _) =
+            self.under_way.drain(..).partition(|request| request.link == link);
+        self.under_way = kept;
+        for request in lost.iter().rev().filter(|request| request.deadline.is_some()) {
+            self.waiting.push_front((request.kind, request.buffer));
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.under_way.iter().filter_map(|request| request.deadline).min()
+    }
+
+    /// Gives up what was not answered in time. The link on which too many answers are missing.
+    pub(super) fn on_deadline(
+        &mut self,
+        now: Time,
+        actions: &mut VecDeque<Action>,
+    ) -> Option<LinkSlot> {
+        let mut late = Vec::new();
+        for request in &mut self.under_way {
+            if request.deadline.is_some_and(|deadline| deadline <= now) {
+                request.deadline = None;
+                late.push((request.kind, request.buffer));
+            }
+        }
+        for (kind, buffer) in late {
+            self.finish(kind, buffer, false, actions);
+        }
+        let missing = |link: &LinkSlot| {
+            let of = |r: &&Request| r.link == *link && r.deadline.is_none();
+            self.under_way.iter().filter(of).count() > MISSING_MAX
+        };
+        LinkSlot::ALL.into_iter().find(missing)
+    }
+}
+
+fn confirm(buffer: &Buffer, links: &Links, link: LinkSlot) -> Body {
+    let key = |slot: LinkSlot, number: u8| {
+        let LinkBuffer { rkey, vaddr } = buffer.on[slot.index()].unwrap_or_default();
+        LinkKey { link: number, rkey, vaddr }
+    };
+    let has = |slot: LinkSlot| buffer.on[slot.index()].is_some();
+    let others = links.active().filter(|(slot, _)| *slot != link && has(*slot));
+    let mut body = ConfirmRkey { this: key(link, 0), ..ConfirmRkey::default() };
+    for ((slot, other), place) in others.zip(&mut body.others) {
+        *place = key(slot, other.number);
+        body.this.link += 1;
+    }
+    Body::ConfirmRkey(body)
+}
+
+fn delete(buffer: &Buffer, link: LinkSlot) -> Body {
+    let keys = buffer.on[link.index()].iter().map(|key| key.rkey).collect();
+    Body::DeleteRkey(DeleteRkey { keys, answer: DeleteRkeyAnswer::default() })
+}
+
+impl Group {
+    /// Links for which a new buffer must have keys.
+    pub fn links(&self) -> impl Iterator<Item = LinkSlot> {
+        self.links.all().map(|(slot, _)| slot)
+    }
+
+    /// A buffer of ours that the peer learns of by Accept or Confirm of first contact, which is as good as
+    /// CONFIRM RKEY. `keys`: by which it is reached over each of [`Group::links`].
+    ///
+    /// # Errors
+    ///
+    /// There are 255 already.
+    pub fn add_first_buffer(&mut self, keys: &[(LinkSlot, LinkBuffer)]) -> Result<BufferId, Full> {
+        self.add_buffer(keys, State::Known)
+    }
+
+    /// A buffer of ours, or one that is used again. The peer is told by CONFIRM RKEY; wait for
+    /// [`Action::RkeyConfirmed`] before the Accept or Confirm that names it is sent. `keys`: by which it is
+    /// reached over each of [`Group::links`].
+    ///
+    /// # Errors
+    ///
+    /// There are 255 already.
+    pub fn confirm_rkey(
+        &mut self,
+        keys: &[(LinkSlot, LinkBuffer)],
+        now: Time,
+    ) -> Result<BufferId, Full> {
+        let id = self.add_buffer(keys, State::Confirming)?;
+        self.local.waiting.push_back((Kind::Confirm, id));
+        self.go_on(now);
+        Ok(id)
+    }
+
+    fn add_buffer(
+        &mut self,
+        keys: &[(LinkSlot, LinkBuffer)],
+        state: State,
+    ) -> Result<BufferId, Full> {
+        let mut on = [None; LINKS];
+        for (slot, key) in keys {
+            on[slot.index()] = Some(*key);
+        }
+        if self.ended { Err(Full) } else { self.local.add(on, state).ok_or(Full) }
+    }
+
+    /// No connection uses the buffer any more: the peer is told to forget it. When it has been
+    /// ([`Action::RkeyDeleted`]) the memory may be used again.
+    pub fn delete_rkey(&mut self, id: BufferId, now: Time) {
+        let Some(buffer) = self.local.get(id) else { return };
+        if matches!(buffer.state, State::Confirming | State::Deleting) {
+            return;
+        }
+        buffer.state = State::Deleting;
+        self.local.waiting.push_back((Kind::Delete, id));
+        self.go_on(now);
+    }
+}
