@@ -91,6 +91,7 @@ pub mod device;
 pub mod icrc;
 mod memory;
 mod number;
+mod placement;
 pub mod qp;
 mod random;
 mod rate;
@@ -106,6 +107,7 @@ pub use device::{Arrival, BadConfig, CreateError, Device, DeviceConfig, PACKET_M
 pub use icrc::{Addresses, Flow};
 pub use memory::{Access, Fault, Handle, Key, Memory, ProtectionDomain, Region, RegionError};
 pub use number::{Psn, Qpn};
+pub use placement::{BadVectors, Placement};
 pub use qp::{ModifyError, Outcome, QpConfig, RtrAttributes, RtsAttributes, State, View};
 pub use random::Secret;
 pub use rate::Dcqcn;

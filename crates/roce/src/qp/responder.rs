@@ -188,21 +188,17 @@ impl Responder {
         if ends {
             self.msn = self.msn.plus(1);
         }
-        // The peer was not told yet of what is missing: it will be, with the number that now is. Else,
-        // what came too early is on its way again.
+        // The peer was not told yet of what is missing: it will be, with the number that now is. If it
+        // was told, what came too early is on its way again.
+        let still_missing = self.early.is_some_and(|early| early.after(self.expected) >= 0);
         match self.say {
-            Say::Gap if self.early.is_some_and(|early| early.after(self.expected) >= 0) => {}
-            Say::Gap | Say::NotReady => {
-                self.say = if header.bth.ack_request { Say::Ack } else { Say::Nothing };
-                self.early = None;
-            }
-            _ => {
-                self.early = None;
-                if header.bth.ack_request {
-                    self.say = Say::Ack;
-                }
-            }
+            Say::Gap if still_missing => return,
+            // Either is an acknowledgement of what came before as well.
+            Say::Gap | Say::NotReady => self.say = Say::Ack,
+            _ if header.bth.ack_request => self.say = Say::Ack,
+            _ => {}
         }
+        self.early = None;
     }
 
     /// Whether the packet may come here in its message, and has the length that it must have there

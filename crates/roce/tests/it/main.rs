@@ -5,5 +5,5 @@ mod hosts;
 mod network;
 // mod ops;
 // mod properties;
-// mod protocol;
+mod protocol;
 mod vectors;

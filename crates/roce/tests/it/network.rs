@@ -105,7 +105,7 @@ impl World {
                 rkey: 0,
                 expected_ring: vec![0; RING],
                 sent: VecDeque::new(),
-                to_post: 3 + u32::try_from(random.below(16)).unwrap(),
+                to_post: 3 + u32::try_from(random.below(10)).unwrap(),
                 posted: VecDeque::new(),
                 received: 0,
                 inbox_posted: 0,
