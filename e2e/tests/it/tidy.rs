@@ -15,7 +15,7 @@ use source::{Manifest, Source, rust_sources, text_files};
 /// `docs/adr`.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("xtask", &["testkit"]),
-    ("bench", &["testkit", "frag"]),
+    ("bench", &["testkit", "frag", "roce"]),
     ("e2e", &["testkit", "engine", "frag", "local", "sys"]),
     ("testkit", &[]),
     ("cli", &["engine", "local", "sys"]),

@@ -1,6 +1,8 @@
 //! `cargo xtask bench remote`: programs on two hosts, SMC-R between their engines against TCP over the
 //! same cable.
 
+mod memory;
+
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
@@ -30,25 +32,47 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
     let rows = chosen(options);
     if options.list {
         rows.iter().for_each(|row| println!("{}", row.name));
+        in_memory(options).iter().for_each(|row| println!("{}", row.name));
+        println!("{}", memory::SPREAD);
         return Ok(());
     }
     hosts::possible()?;
     if !options.no_build {
         build(&root, LOCAL)?;
+        build(&root, &["shunt-bench"])?;
     }
     stage::clean_up_when_interrupted()?;
     warn_when_busy();
-    let stage = Stage::new(&built(&root))?.on(Hosts::new()?);
-    let engines = Engines::start(&stage)?;
+    let programs: Vec<&str> = stage::LOCAL.iter().copied().chain(["rocebench"]).collect();
+    let stage = Stage::with(&built(&root), &programs)?.on(Hosts::new()?);
     let mut bench = Bench::new(stage, options);
     bench.book = Book::new(options.json);
-    rows.iter().for_each(|row| bench.measure(row));
-    drop(engines);
+    if !rows.is_empty() {
+        let engines = Engines::start(&bench.stage)?;
+        rows.iter().for_each(|row| bench.measure(row));
+        bench.stop_servers();
+        drop(engines);
+    }
+    let (rounds, seconds) = (options.rounds.unwrap_or(3).max(1), bench.seconds());
+    for row in in_memory(options) {
+        let line = memory::measure(&bench.stage, &row, rounds, seconds);
+        bench.book.tell(line);
+    }
+    if options.wants(memory::SPREAD) {
+        let line = memory::spread(&bench.stage);
+        bench.book.tell(line);
+    }
     if options.record {
         let path = bench.book.record(&root, "remote", READING, command)?;
         eprintln!("recorded in {}", path.display());
     }
     bench.book.verdict()
+}
+
+fn in_memory(options: &Options) -> Vec<memory::Row> {
+    let mut rows = memory::rows();
+    rows.retain(|row| options.wants(&row.name));
+    rows
 }
 
 fn chosen(options: &Options) -> Vec<Row> {

@@ -19,7 +19,7 @@ use nix::unistd::Pid;
 use testkit::hosts::Hosts;
 
 /// The library and the programs that a measurement of programs on this host runs, as cargo names them.
-const LOCAL: &[&str] =
+pub(crate) const LOCAL: &[&str] =
     &["libshunt_preload.so", "shunt", "pingpong", "cacheline", "httpd", "httpload", "bulk", "idle"];
 
 /// How long a child may take to end when it is asked to.
