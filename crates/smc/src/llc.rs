@@ -123,7 +123,9 @@ impl Message {
             return Err(ParseError::Length(length));
         }
         let mut body = Reader::new(&bytes[4..]);
-        let flags = Flags { flags, reason: low & 15 };
+        // In version 2 the reason of a rejection would share a byte with the length, and Linux sends none.
+        let reason = if version == Version::V1 { low & 15 } else { 0 };
+        let flags = Flags { flags, reason };
         let body = Body::parse(kind & 15, version, flags, &mut body)
             .map_err(|wrong| wrong.with(short, kind))?;
         Ok(Self { version, response: flags.flags & RESPONSE != 0, body })
@@ -139,9 +141,8 @@ impl Message {
             bytes.resize(LLC_LEN, 0);
         }
         let len = u16::try_from(bytes.len()).unwrap_or(u16::MAX).to_le_bytes();
-        let [len, high] = if self.version == Version::V2 { len } else { [44, 0] };
-        // In version 2 the reason shares a byte with the length; that is how Linux has it.
-        (bytes[1], bytes[2]) = (len, high | reason);
+        let of_v1 = [44, reason];
+        bytes[1..3].copy_from_slice(if self.version == Version::V2 { &len } else { &of_v1 });
         bytes[3] = flags | bit(RESPONSE, self.response);
         bytes
     }

@@ -66,11 +66,11 @@ impl ConfirmLink {
     }
 }
 
-/// Why ADD LINK was rejected (RFC 7609 A.3.2).
+/// Why ADD LINK was rejected (RFC 7609 A.3.2). Version 2 has no place for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RejectReason {
-    /// No reason was given.
-    None,
+    /// No reason was given, as always in version 2.
+    Unsaid,
     /// There is no other path.
     NoAlternatePath,
     /// The MTU is not one.
@@ -82,7 +82,7 @@ pub enum RejectReason {
 impl RejectReason {
     const fn from_wire(code: u8) -> Self {
         match code {
-            0 => Self::None,
+            0 => Self::Unsaid,
             1 => Self::NoAlternatePath,
             2 => Self::InvalidMtu,
             other => Self::Other(other),
@@ -91,7 +91,7 @@ impl RejectReason {
 
     const fn to_wire(self) -> u8 {
         match self {
-            Self::None => 0,
+            Self::Unsaid => 0,
             Self::NoAlternatePath => 1,
             Self::InvalidMtu => 2,
             Self::Other(code) => code & 15,

@@ -1,0 +1,5 @@
+//! What the crate makes of what was seen on the wire, and of peers that are simulated.
+
+mod group_sim;
+mod stream_sim;
+mod vectors;
