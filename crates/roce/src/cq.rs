@@ -178,3 +178,6 @@ impl Cq {
         self.queue.retain(|completion| completion.qpn != qpn);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -153,7 +153,10 @@ impl ReactionPoint {
         if self.cut_at.is_some_and(|at| now.since(at) < self.settings.notify_nanos) {
             return false;
         }
-        self.recover(now);
+        // alpha is 1 until the first notification, which halves the rate.
+        if self.cut_at.is_some() {
+            self.recover(now);
+        }
         self.cut_at = Some(now);
         self.limited = true;
         self.target_bits = self.current_bits;
@@ -230,3 +233,6 @@ impl NotificationPoint {
         due
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -568,3 +568,6 @@ fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Result<&'a [u8; N], WireErro
     *rest = behind;
     Ok(taken)
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,10 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod device;
 mod hostile;
 mod hosts;
 mod network;
 mod ops;
-// mod properties;
+mod properties;
 mod protocol;
 mod vectors;

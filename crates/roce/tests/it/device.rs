@@ -1,0 +1,292 @@
+//! What a device does beside its connections: numbers, turns, super-packets, completion queues, rates.
+
+use std::collections::BTreeSet;
+
+use roce::wire::Packet;
+use roce::*;
+use testkit::network::{Conditions, Network};
+
+use crate::hosts::{DOMAIN, Host, Setup, exchange};
+
+const NOW: Time = Time::from_nanos(1_000_000_000);
+
+fn qp() -> QpConfig {
+    QpConfig { domain: DOMAIN, ..QpConfig::default() }
+}
+
+#[test]
+fn numbers_say_their_vector_and_come_again_late() {
+    let config = DeviceConfig { vector: 5, vector_bits: 3, qps_max: 8, ..DeviceConfig::default() };
+    let mut device = Device::new(&config, Secret::new([1, 2])).unwrap();
+    let mut seen = BTreeSet::new();
+    for _ in 0..100 {
+        let qpns: Vec<_> = (0..8).map(|_| device.create_qp(&qp()).unwrap()).collect();
+        assert_eq!(device.create_qp(&qp()), Err(CreateError::Full));
+        assert_eq!(device.qps().collect::<BTreeSet<_>>(), qpns.iter().copied().collect());
+        for qpn in qpns {
+            assert!(qpn.value() > 16 && qpn.value() & 7 == 5, "{qpn}");
+            device.destroy_qp(qpn).unwrap();
+            assert_eq!(device.qp(qpn), None);
+            seen.insert(qpn);
+        }
+    }
+    assert!(seen.len() > 790, "{} of 800", seen.len());
+    let mut other = Device::new(&config, Secret::new([1, 3])).unwrap();
+    let numbers: Vec<_> = (0..8).map(|_| other.create_qp(&qp()).unwrap()).collect();
+    assert!(numbers.iter().filter(|qpn| seen.contains(qpn)).count() < 4, "not those of another");
+}
+
+#[test]
+fn settings_that_cannot_be_are_told() {
+    let good = DeviceConfig::default();
+    let wrong = [
+        DeviceConfig { vector_bits: 9, ..good },
+        DeviceConfig { vector: 64, ..good },
+        DeviceConfig { qps_max: 0, ..good },
+        DeviceConfig { qps_max: (1 << 14) + 1, ..good },
+        DeviceConfig { regions_max: 0, ..good },
+        DeviceConfig { regions_max: (1 << 20) + 1, ..good },
+        DeviceConfig { cqs: 0, ..good },
+        DeviceConfig { cqs: 1, split: true, ..good },
+        DeviceConfig { cqs: 65, ..good },
+        DeviceConfig { cq_capacity: 15, ..good },
+    ];
+    for config in wrong {
+        let error = Device::new(&config, Secret::new([0, 0])).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains(" is "), "{error}");
+    }
+    let most = DeviceConfig { vector: 255, vector_bits: 8, qps_max: 1 << 14, ..good };
+    let mut device = Device::new(&most, Secret::new([0, 0])).unwrap();
+    assert_eq!(device.create_qp(&qp()).unwrap().value() & 0xff, 255);
+}
+
+#[test]
+fn new_queue_pairs_use_the_queues_that_are_used_least() {
+    let config = DeviceConfig { cqs: 4, split: true, qps_max: 4, ..DeviceConfig::default() };
+    let mut host = Host::new(&config, 1);
+    let ids: Vec<_> = host.device.cqs().collect();
+    let mut used = Vec::new();
+    for id in 0..2 {
+        host.qpn = host.device.create_qp(&qp()).unwrap();
+        host.device.init(host.qpn).unwrap();
+        host.post_receive(id, Key(0), 0, 0);
+        host.device.fail(NOW, host.qpn).unwrap();
+        let found = ids.iter().position(|cq| host.device.poll_cq(*cq).unwrap().is_some());
+        used.push(found.unwrap());
+    }
+    assert_eq!(used, [1, 3], "sends of the first at 0, of the second at 2");
+    let config = DeviceConfig { cqs: 2, ..config };
+    let mut host = Host::new(&config, 1);
+    let (first, second) = (ids[0], ids[1]);
+    let mine = QpConfig { send_cq: Some(second), receive_cq: Some(first), ..qp() };
+    host.qpn = host.device.create_qp(&mine).unwrap();
+    let none = QpConfig { send_cq: Some(ids[3]), ..qp() };
+    assert_eq!(host.device.create_qp(&none), Err(CreateError::Cq));
+}
+
+#[test]
+fn a_completion_queue_that_runs_over_fails_its_queue_pairs() {
+    let base = Setup::default();
+    let device = DeviceConfig { cq_capacity: 16, ..base.device };
+    let mut hosts = Setup { device, ..base }.hosts();
+    let bystander = hosts[0].device.create_qp(&qp()).unwrap();
+    hosts[0].device.init(bystander).unwrap();
+    for id in 0..20 {
+        hosts[1].post_receive(id, Key(0), 0, 0);
+        hosts[0].send(id, b"").unwrap();
+    }
+    let cq = hosts[0].device.cqs().next().unwrap();
+    hosts[0].device.arm_cq(cq, Arm::Solicited);
+    exchange(&mut hosts, NOW);
+    let [a, _] = &mut hosts;
+    for qpn in [a.qpn, bystander] {
+        assert_eq!(a.device.qp(qpn).unwrap().state, State::Error);
+    }
+    assert_eq!(a.device.poll_event(), Some(cq));
+    for id in 0..16 {
+        assert_eq!(a.device.poll_cq(cq).map(|done| done.map(|done| done.id)), Ok(Some(id)));
+    }
+    assert_eq!(a.device.poll_cq(cq), Err(Overflow));
+    assert_eq!(a.device.cq_counters(cq).overflows, 4);
+}
+
+#[test]
+fn an_event_tells_of_a_completion_and_moderation_of_time() {
+    let base = Setup::default();
+    let moderation = Moderation { count: 2, period_nanos: 5000 };
+    let mut hosts = Setup { device: DeviceConfig { moderation, ..base.device }, ..base }.hosts();
+    let cq = hosts[1].device.cqs().next().unwrap();
+    hosts[1].post_receive(1, Key(0), 0, 0);
+    assert!(!hosts[1].device.arm_cq(cq, Arm::Solicited));
+    hosts[0].send(1, b"").unwrap();
+    exchange(&mut hosts, NOW);
+    let [_, b] = &mut hosts;
+    assert_eq!(b.device.poll_event(), None);
+    assert_eq!(b.device.next_deadline(), Some(NOW.plus_nanos(5000)));
+    b.device.on_deadline(NOW.plus_nanos(5000));
+    assert_eq!((b.device.poll_event(), b.device.poll_event()), (Some(cq), None));
+    assert_eq!(b.done(), [(1, Status::Success)]);
+}
+
+#[test]
+fn packets_of_one_size_go_as_one_super_packet() {
+    let (setup, mut buffer) = (Setup::default(), vec![0; 60_000]);
+    let [mut a, mut b] = setup.hosts();
+    let source = a.buffer(0, (0..5000u32).map(|n| n.to_le_bytes()[0]).collect(), Access::READ);
+    let ring = b.buffer(0, vec![0; 5000], Access::REMOTE_WRITE);
+    let pieces = [Piece { key: source, address: 0, len: 2600 }];
+    let operation = Operation::Write { address: 0, rkey: ring.0 };
+    for id in 0..2 {
+        a.post(id, operation, Source::Pieces(&pieces)).unwrap();
+    }
+    let mut runs = Vec::new();
+    while let Some(run) = a.device.transmit(NOW, &a.memory, &mut buffer, 6) {
+        runs.push((run.segments, run.segment_len, run.len));
+        // As the kernel numbers them: from 0 in each super-packet.
+        for (identification, bytes) in (0..).zip(buffer[..run.len].chunks(run.segment_len)) {
+            let arrival = Arrival {
+                addresses: run.flow.addresses,
+                src_port: run.flow.src_port,
+                marked: false,
+                identification: Some(identification),
+            };
+            b.device.receive(NOW, &mut b.memory, &arrival, bytes).unwrap();
+        }
+    }
+    // The first of a message has 16 bytes more than those in the middle, the last is shorter.
+    let (first, middle, last) = (28 + 256 + 4, 12 + 256 + 4, 12 + 40 + 4);
+    let message =
+        [(2, first, first + middle), (6, middle, 6 * middle), (3, middle, 2 * middle + last)];
+    assert_eq!(runs, [message, message].concat());
+    assert_eq!(b.memory.all[0][..2600], a.memory.all[0][..2600]);
+}
+
+#[test]
+fn queue_pairs_take_turns() {
+    let config = DeviceConfig { qps_max: 8, ..DeviceConfig::default() };
+    let mut host = Host::new(&config, 1);
+    let key = host.buffer(0, vec![0; 4096], Access::READ);
+    let addresses = Addresses::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into()).unwrap();
+    let qpns: Vec<_> = (0..8).map(|_| host.device.create_qp(&qp()).unwrap()).collect();
+    for (at, qpn) in (0..).zip(&qpns) {
+        let rtr = RtrAttributes::new(addresses, Qpn::new(100 + at), Psn::default(), Mtu::B256);
+        host.device.init(*qpn).unwrap();
+        host.device.ready_to_receive(*qpn, &rtr).unwrap();
+        host.device.ready_to_send(*qpn, &RtsAttributes::new(Psn::default())).unwrap();
+        host.qpn = *qpn;
+        // The first has much to send, the others little.
+        let len = if at == 0 { 4096 } else { 600 };
+        let operation = Operation::Write { address: 0, rkey: 1 };
+        host.post(0, operation, Source::Pieces(&[Piece { key, address: 0, len }])).unwrap();
+    }
+    let sent = host.packets(NOW);
+    let to: Vec<u32> = sent
+        .iter()
+        .map(|(_, bytes)| Packet::parse(bytes).unwrap().header.bth.to.value() - 100)
+        .collect();
+    let turns: Vec<u32> = (0..8).cycle().take(24).collect();
+    assert_eq!(to[..24], turns);
+    assert_eq!(to[24..], [0; 13]);
+}
+
+#[test]
+fn a_buffer_that_is_too_short_loses_nothing() {
+    let [mut a, _] = Setup::default().hosts();
+    a.send(1, b"word").unwrap();
+    assert_eq!(a.device.transmit(NOW, &a.memory, &mut [0; 19], 1), None);
+    assert!(a.device.has_queued());
+    assert!(a.packet(NOW).is_some());
+}
+
+#[test]
+fn what_is_sent_is_what_was_copied_even_if_memory_changes_meanwhile() {
+    /// Memory that is never twice the same.
+    struct Moving(core::cell::Cell<u8>);
+    impl Memory for Moving {
+        fn read(&self, _: Handle, _: u64, to: &mut [u8]) -> Result<(), Fault> {
+            self.0.set(self.0.get().wrapping_add(1));
+            to.fill(self.0.get());
+            Ok(())
+        }
+        fn write(&mut self, _: Handle, _: u64, _: &[u8]) -> Result<(), Fault> {
+            Err(Fault)
+        }
+    }
+    let [mut a, mut b] = Setup::default().hosts();
+    let source = a.buffer(0, vec![0; 5000], Access::READ);
+    let ring = b.buffer(0, vec![0; 5000], Access::REMOTE_WRITE);
+    let operation = Operation::Write { address: 0, rkey: ring.0 };
+    let pieces = [Piece { key: source, address: 0, len: 2000 }];
+    a.post(1, operation, Source::Pieces(&pieces)).unwrap();
+    let (moving, mut buffer) = (Moving(core::cell::Cell::new(0)), [0; PACKET_MAX]);
+    while let Some(run) = a.device.transmit(NOW, &moving, &mut buffer, 1) {
+        b.take(NOW, run.flow, &buffer[..run.len]).unwrap();
+    }
+    assert_eq!((b.memory.all[0][0], b.memory.all[0][1999]), (1, 8), "each packet was read once");
+}
+
+/// Sends for so long through a link of 1 Gbit/s behind a line of 10; what the network did, and bytes
+/// that arrived.
+fn congested(congestion: Option<Dcqcn>) -> (testkit::network::Fates, u64) {
+    const SENT: u64 = 1 << 20;
+    let rts = RtsAttributes { window: 2000, ..RtsAttributes::shunt(Psn::default()) };
+    let mut hosts = Setup { mtu: Mtu::B1024, rts, congestion, ..Setup::default() }.hosts();
+    let source = hosts[0].buffer(0, vec![7; 1 << 20], Access::READ);
+    let ring = hosts[1].buffer(0, vec![0; 1 << 20], Access::REMOTE_WRITE);
+    let slow = Conditions {
+        bits_per_second: 1_000_000_000,
+        queue_bytes: 200_000,
+        mark_above_bytes: 30_000,
+        ..Conditions::default()
+    };
+    let mut wires = [Network::new(slow, 1), Network::new(Conditions::default(), 2)];
+    let mut now = NOW;
+    let end = NOW.plus_nanos(100_000_000);
+    let mut posted = 0;
+    while now < end {
+        for at in 0..2 {
+            while let Some(came) = wires[1 - at].receive(now.nanos()) {
+                let flow: Flow = came.tag;
+                let arrival = Arrival {
+                    addresses: flow.addresses,
+                    src_port: flow.src_port,
+                    marked: came.marked,
+                    identification: Some(0),
+                };
+                let Host { device, memory, .. } = &mut hosts[at];
+                _ = device.receive(now, memory, &arrival, &came.bytes);
+            }
+            hosts[at].device.on_deadline(now);
+            hosts[at].completions();
+            if at == 0 && hosts[0].device.qp(hosts[0].qpn).unwrap().sends < 2 {
+                let pieces = [Piece { key: source, address: 0, len: SENT as u32 }];
+                let operation = Operation::Write { address: 0, rkey: ring.0 };
+                hosts[0].post(posted, operation, Source::Pieces(&pieces)).unwrap();
+                posted += 1;
+            }
+            // A line of 10 Gbit/s takes 0.9 us for a packet; one each microsecond here.
+            if let Some((flow, bytes)) = hosts[at].packet(now) {
+                wires[at].send(now.nanos(), flow, &bytes);
+            }
+        }
+        now = now.plus_nanos(1000);
+    }
+    (wires[0].fates(), hosts[1].device.counters().bytes_in)
+}
+
+#[test]
+fn with_congestion_control_a_slow_link_is_full_and_loses_little() {
+    let (without, bytes_without) = congested(None);
+    let dcqcn = Dcqcn {
+        line_bits: 10_000_000_000,
+        additive_bits: 8_000_000,
+        hyper_bits: 40_000_000,
+        ..Dcqcn::default()
+    };
+    let (with, bytes_with) = congested(Some(dcqcn));
+    // A tenth of a second at 1 Gbit/s: 12.5 MB.
+    assert!(without.lost > 1000, "{without:?} {bytes_without}");
+    assert!(with.lost * 20 < without.lost, "{with:?} {without:?}");
+    assert!(bytes_with > 9_000_000, "{bytes_with} {with:?}, without {bytes_without} {without:?}");
+    println!("{with:?} {bytes_with}, without {without:?} {bytes_without}");
+}
