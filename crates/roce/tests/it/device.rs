@@ -228,7 +228,7 @@ fn what_is_sent_is_what_was_copied_even_if_memory_changes_meanwhile() {
 /// Sends for so long through a link of 1 Gbit/s behind a line of 10; what the network did, and bytes
 /// that arrived.
 fn congested(congestion: Option<Dcqcn>) -> (testkit::network::Fates, u64) {
-    const SENT: u64 = 1 << 20;
+    const SENT: u32 = 1 << 20;
     let rts = RtsAttributes { window: 2000, ..RtsAttributes::shunt(Psn::default()) };
     let mut hosts = Setup { mtu: Mtu::B1024, rts, congestion, ..Setup::default() }.hosts();
     let source = hosts[0].buffer(0, vec![7; 1 << 20], Access::READ);
@@ -259,7 +259,7 @@ fn congested(congestion: Option<Dcqcn>) -> (testkit::network::Fates, u64) {
             hosts[at].device.on_deadline(now);
             hosts[at].completions();
             if at == 0 && hosts[0].device.qp(hosts[0].qpn).unwrap().sends < 2 {
-                let pieces = [Piece { key: source, address: 0, len: SENT as u32 }];
+                let pieces = [Piece { key: source, address: 0, len: SENT }];
                 let operation = Operation::Write { address: 0, rkey: ring.0 };
                 hosts[0].post(posted, operation, Source::Pieces(&pieces)).unwrap();
                 posted += 1;

@@ -33,18 +33,22 @@ impl Input<'_> {
 const RING: usize = 1024;
 const RING_AT: u64 = u64::MAX - 5000;
 
+fn index(number: u64) -> usize {
+    usize::try_from(number).expect("small")
+}
+
 /// Three buffers: the ring that the peer may write, one for what is received, one of somebody else.
 struct Buffers([Vec<u8>; 3]);
 
 impl Memory for Buffers {
     fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
-        let (place, at) = (handle.0 as usize, offset as usize);
+        let (place, at) = (index(handle.0), index(offset));
         to.copy_from_slice(&self.0[place][at..at + to.len()]);
         Ok(())
     }
 
     fn write(&mut self, handle: Handle, offset: u64, from: &[u8]) -> Result<(), Fault> {
-        let (place, at) = (handle.0 as usize, offset as usize);
+        let (place, at) = (index(handle.0), index(offset));
         self.0[place][at..at + from.len()].copy_from_slice(from);
         Ok(())
     }
@@ -75,7 +79,7 @@ fn to_us() -> Flow {
 }
 
 fn region(handle: u64, address: u64, len: usize, access: Access) -> Region {
-    let domain = ProtectionDomain(handle as u16 / 2);
+    let domain = ProtectionDomain(u16::from(handle > 1));
     Region { domain, address, len: len as u64, access, handle: Handle(handle) }
 }
 
