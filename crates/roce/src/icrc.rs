@@ -12,9 +12,9 @@
 //!   out are 32 bits: the 16 of the identification, and 16 which are zero if the packet is whole.
 //!
 //! So a check that solves for the identification has the strength of 16 bits: one broken packet in
-//! 65,536 passes, where the CRC as such lets one in 2^32 pass. Any error of up to 16 bits in a row is
-//! still found unless it lies in the identification itself, and so is what only the IP header would
-//! show. If it is known that the sender counts from 0 ([`Identification::Below`]), strength comes back:
+//! 65,536 passes, where the CRC as such lets one in 2^32 pass. A single wrong bit is always found, unless
+//! it is in the identification itself; longer bursts, which the CRC as such would always find, are not.
+//! If it is known that the sender counts from 0 ([`Identification::Below`]), strength comes back:
 //! 26 bits for segments of super-packets of 64. A raw socket or a packet ring sees the identification,
 //! and then the check is exact.
 

@@ -83,6 +83,17 @@ fn the_longest_packet_can_be_solved() {
 }
 
 #[test]
+fn no_single_wrong_bit_is_taken_for_another_identification() {
+    // The difference that one wrong bit makes, so many bits behind the first of the identification and
+    // moved back to there. In the first 16 it is the identification.
+    let mut difference = 1u32;
+    for bit in 1..(BEHIND_ID + TRANSPORT_MAX + 4) * 8 {
+        difference = divide_by_x(difference);
+        assert_eq!(difference >> 16 == 0, bit < 16, "{bit}");
+    }
+}
+
+#[test]
 fn one_broken_packet_in_65536_passes_unknown_and_none_known() {
     // Any difference of the stored CRC is as likely to be solvable as another: the strength claimed.
     let packet = sealed(&v4(4791), 0, &[0x5a; 64]);
