@@ -265,6 +265,26 @@ mod calls {
     pub fn recv_nowhere(fd: i32, n: usize, flags: i32) -> Result<usize> {
         call!(SYS_recvfrom, fd, 0, n, flags, 0, 0)
     }
+    /// [`recv`] that does not wait, whatever the descriptor says; `None`: nothing is there yet.
+    pub fn recv_now(fd: i32, bytes: &mut [u8]) -> Result<Option<usize>> {
+        later(recv(fd, bytes, libc::MSG_DONTWAIT))
+    }
+    /// [`send`] that neither waits nor raises SIGPIPE; `None`: there is no room yet.
+    pub fn send_now(fd: i32, bytes: &[u8]) -> Result<Option<usize>> {
+        later(send(fd, bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL))
+    }
+    /// Whether an errno means that the same may work later.
+    #[must_use]
+    pub fn is_later(errno: i32) -> bool {
+        matches!(errno, libc::EAGAIN | libc::EINTR | libc::ENOBUFS)
+    }
+    fn later(done: Result<usize>) -> Result<Option<usize>> {
+        match done {
+            Ok(n) => Ok(Some(n)),
+            Err(errno) if is_later(errno) => Ok(None),
+            Err(errno) => Err(errno),
+        }
+    }
     pub fn read(fd: i32, bytes: &mut [u8]) -> Result<usize> {
         call!(SYS_read, fd, bytes.as_mut_ptr(), bytes.len())
     }
@@ -276,6 +296,9 @@ mod calls {
     }
     pub fn eventfd(value: u32) -> Result<i32> {
         call!(SYS_eventfd2, value, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).map(|fd| fd as i32)
+    }
+    pub fn epoll_create() -> Result<i32> {
+        call!(SYS_epoll_create1, libc::EPOLL_CLOEXEC).map(|fd| fd as i32)
     }
     pub fn epoll_ctl(epfd: i32, op: i32, fd: i32, events: u32, data: u64) -> Result<()> {
         let mut event = libc::epoll_event { events, u64: data };
@@ -329,6 +352,26 @@ mod calls {
     /// Binds a socket to an address of its family.
     pub(crate) fn bind<T: Copy>(fd: i32, address: &T) -> Result<()> {
         call!(SYS_bind, fd, std::ptr::from_ref(address), size_of::<T>()).map(drop)
+    }
+    /// # Safety
+    ///
+    /// Every pointer in the messages is valid for its length: to be read.
+    pub(crate) unsafe fn sendmmsg(
+        fd: i32,
+        messages: &mut [libc::mmsghdr],
+        flags: i32,
+    ) -> Result<usize> {
+        call!(SYS_sendmmsg, fd, messages.as_mut_ptr(), messages.len(), flags)
+    }
+    /// # Safety
+    ///
+    /// Every pointer in the messages is valid for its length: to be written, and by nobody else.
+    pub(crate) unsafe fn recvmmsg(
+        fd: i32,
+        messages: &mut [libc::mmsghdr],
+        flags: i32,
+    ) -> Result<usize> {
+        call!(SYS_recvmmsg, fd, messages.as_mut_ptr(), messages.len(), flags, 0)
     }
     /// An `ioctl` that reads and writes a structure.
     pub(crate) fn ioctl<T: Copy>(fd: i32, request: u64, value: &mut T) -> Result<usize> {

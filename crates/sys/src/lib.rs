@@ -4,7 +4,8 @@
 //! believed is said by the types that read it ([`ring`]), and how to sleep on it without losing a
 //! wake-up is said in [`wait`]. How packets come in past the kernel's own stack is said in [`packet`]
 //! and [`xdp`]; which of them, by programs ([`bpf`]) that the caller writes. Programs for sockets are put
-//! to work on a [`cgroup`].
+//! to work on a [`cgroup`]. [`udp`] moves datagrams by the batch, [`event`] waits for many descriptors at
+//! once.
 
 pub mod abi;
 #[cfg(not(loom))]
@@ -17,6 +18,8 @@ pub mod call;
 pub mod cgroup;
 #[cfg(not(loom))]
 pub mod diag;
+#[cfg(not(loom))]
+pub mod event;
 #[cfg(not(loom))]
 pub mod interface;
 #[cfg(not(loom))]
@@ -35,6 +38,8 @@ pub mod ring;
 pub mod sync;
 #[cfg(not(loom))]
 pub mod tap;
+#[cfg(not(loom))]
+pub mod udp;
 pub mod wait;
 #[cfg(not(loom))]
 pub mod xdp;

@@ -1,0 +1,505 @@
+//! Datagrams by the batch, over sockets that share one address and port.
+//!
+//! Made for protocols whose checksums cover the IP header: a socket is never connected and never lets the
+//! kernel fragment, and to such a packet Linux gives the identification 0, which the sender can therefore
+//! know beforehand (`__ip_select_ident` is not asked when DF is set and there is no connection).
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::bpf::{self, Classic};
+use crate::call::{self, Failure};
+use crate::interface::own;
+
+/// Datagrams that one system call moves at most.
+pub const BATCH: usize = 64;
+
+const SO_ATTACH_REUSEPORT_CBPF: i32 = 51;
+const SO_RCVBUFFORCE: i32 = 33;
+const SO_SNDBUFFORCE: i32 = 32;
+const UDP_NO_CHECK6_TX: i32 = 101;
+const UDP_NO_CHECK6_RX: i32 = 102;
+const DISCOVER_DO: i32 = 2;
+
+/// How a socket is to be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Kernel memory for what has come and was not received yet, bytes.
+    pub receive_bytes: u32,
+    /// Kernel memory for what was sent and has not left yet, bytes.
+    pub send_bytes: u32,
+    /// Whether the UDP checksum is filled in. Without it the kernel writes 0.
+    pub checksum: bool,
+}
+
+/// A socket bound to one address and port, which others of the same process may share.
+#[derive(Debug)]
+pub struct Socket {
+    fd: OwnedFd,
+    address: SocketAddr,
+}
+
+impl Socket {
+    /// Binds to exactly this address.
+    ///
+    /// # Errors
+    ///
+    /// The step and its errno: `EADDRINUSE` if somebody else has the port, `EADDRNOTAVAIL` if the address
+    /// is not this host's.
+    pub fn bind(address: SocketAddr, options: Options) -> Result<Self, Failure> {
+        let domain = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let fd = call::socket(domain, kind, 0).map_err(Failure::at("open a UDP socket"))?;
+        let socket = Self { fd: own(fd), address };
+        socket.size(options);
+        socket.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1, "share the UDP port")?;
+        let no_checksum = i32::from(!options.checksum);
+        if address.is_ipv4() {
+            let discover = libc::IP_MTU_DISCOVER;
+            socket.set(libc::IPPROTO_IP, discover, DISCOVER_DO, "forbid fragments")?;
+            socket.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, no_checksum, "leave checksums out")?;
+        } else {
+            let discover = libc::IPV6_MTU_DISCOVER;
+            socket.set(libc::IPPROTO_IPV6, discover, DISCOVER_DO, "forbid fragments")?;
+            socket.set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1, "leave IPv4 to others")?;
+            socket.set(libc::SOL_UDP, UDP_NO_CHECK6_TX, no_checksum, "leave checksums out")?;
+            socket.set(libc::SOL_UDP, UDP_NO_CHECK6_RX, 1, "take what has no checksum")?;
+        }
+        socket.bind_to(address).map_err(Failure::at("bind the UDP socket"))?;
+        Ok(socket)
+    }
+
+    /// As large as asked for where we may, else as large as the system allows to anybody.
+    fn size(&self, options: Options) {
+        let each = [
+            (SO_RCVBUFFORCE, libc::SO_RCVBUF, options.receive_bytes),
+            (SO_SNDBUFFORCE, libc::SO_SNDBUF, options.send_bytes),
+        ];
+        for (by_force, name, bytes) in each {
+            // The kernel doubles what it is told, for its own book-keeping.
+            let bytes = i32::try_from(bytes / 2).unwrap_or(i32::MAX);
+            let fd = self.fd.as_raw_fd();
+            if call::setsockopt(fd, libc::SOL_SOCKET, by_force, bytes).is_err() {
+                let _ = call::setsockopt(fd, libc::SOL_SOCKET, name, bytes);
+            }
+        }
+    }
+
+    fn set(&self, level: i32, name: i32, value: i32, step: &'static str) -> Result<(), Failure> {
+        call::setsockopt(self.fd.as_raw_fd(), level, name, value).map_err(Failure::at(step))
+    }
+
+    fn bind_to(&self, address: SocketAddr) -> Result<(), i32> {
+        match Name::from(address) {
+            Name::V4(name) => call::bind(self.fd.as_raw_fd(), &name),
+            Name::V6(name) => call::bind(self.fd.as_raw_fd(), &name),
+        }
+    }
+
+    /// The address and port that it is bound to.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Bytes of kernel memory for what has come, as the system granted them.
+    #[must_use]
+    pub fn receive_bytes(&self) -> u32 {
+        call::getsockopt(self.fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF).unwrap_or(0)
+    }
+
+    /// Chooses, for all sockets of this address and port, which of them a datagram goes to: what the
+    /// program answers is its number, in the order in which they were bound. The program sees the
+    /// datagram from its first byte of payload on. A number that there is no socket for means that the
+    /// kernel chooses by a hash of the addresses.
+    ///
+    /// # Errors
+    ///
+    /// The errno.
+    pub fn steer(&self, program: &[Classic]) -> Result<(), Failure> {
+        bpf::set_classic(&self.fd, libc::SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, program)
+            .map_err(Failure::at("steer datagrams"))
+    }
+
+    /// Takes in what has come, at most [`BATCH`]. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EAGAIN` when there is nothing.
+    pub fn receive(&self, into: &mut Received) -> Result<usize, i32> {
+        into.receive(self.fd.as_raw_fd())
+    }
+
+    /// Sends what is in the batch and was not sent yet; answers how many datagrams have gone. They are
+    /// taken out of the batch when all have. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// The errno of the first that is left, if none has gone: `EAGAIN` when there is no room; `EMSGSIZE`
+    /// when it is longer than the path allows.
+    pub fn send(&self, batch: &mut Outgoing) -> Result<usize, i32> {
+        batch.send(self.fd.as_raw_fd())
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+/// An address as the kernel wants it.
+#[derive(Clone, Copy)]
+enum Name {
+    V4(libc::sockaddr_in),
+    V6(libc::sockaddr_in6),
+}
+
+impl From<SocketAddr> for Name {
+    fn from(address: SocketAddr) -> Self {
+        match address {
+            SocketAddr::V4(v4) => Self::V4(libc::sockaddr_in {
+                sin_family: u16::try_from(libc::AF_INET).unwrap_or(0),
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                sin_zero: [0; 8],
+            }),
+            SocketAddr::V6(v6) => Self::V6(libc::sockaddr_in6 {
+                sin6_family: u16::try_from(libc::AF_INET6).unwrap_or(0),
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            }),
+        }
+    }
+}
+
+/// Room for the sender's address, of either family.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Source([u8; 32]);
+
+impl Source {
+    /// The address; `None` if it is of neither family.
+    fn address(&self) -> Option<SocketAddr> {
+        let family = i32::from(u16::from_ne_bytes([self.0[0], self.0[1]]));
+        let port = u16::from_be_bytes([self.0[2], self.0[3]]);
+        match family {
+            libc::AF_INET => {
+                let [_, _, _, _, a, b, c, d, ..] = self.0;
+                Some((Ipv4Addr::new(a, b, c, d), port).into())
+            }
+            libc::AF_INET6 => {
+                let mut octets = [0; 16];
+                octets.copy_from_slice(&self.0[8..24]);
+                Some((Ipv6Addr::from(octets), port).into())
+            }
+            _ => None,
+        }
+    }
+}
+
+fn empty_message() -> libc::mmsghdr {
+    // SAFETY: all zeros is a valid message with nothing in it.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Room for datagrams that come, used again and again.
+pub struct Received {
+    bytes: Box<[u8]>,
+    each: usize,
+    sources: Box<[Source]>,
+    /// Bytes of each datagram of the last receive; longer than `each`: it was cut and is passed over.
+    lengths: Vec<usize>,
+}
+
+impl Received {
+    /// Room for [`BATCH`] datagrams of up to `each` bytes.
+    #[must_use]
+    pub fn new(each: usize) -> Self {
+        Self {
+            bytes: vec![0; BATCH * each].into_boxed_slice(),
+            each,
+            sources: vec![Source([0; 32]); BATCH].into_boxed_slice(),
+            lengths: Vec::with_capacity(BATCH),
+        }
+    }
+
+    fn receive(&mut self, fd: RawFd) -> Result<usize, i32> {
+        self.lengths.clear();
+        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let (mut iovs, mut messages) = ([empty; BATCH], [empty_message(); BATCH]);
+        let rooms = self.bytes.chunks_exact_mut(self.each).zip(&mut self.sources);
+        for ((iov, message), (room, source)) in iovs.iter_mut().zip(&mut messages).zip(rooms) {
+            iov.iov_base = room.as_mut_ptr().cast();
+            iov.iov_len = room.len();
+            message.msg_hdr.msg_iov = iov;
+            message.msg_hdr.msg_iovlen = 1;
+            message.msg_hdr.msg_name = std::ptr::from_mut(source).cast();
+            message.msg_hdr.msg_namelen = 32;
+        }
+        // SAFETY: each message leads to its own part of `bytes`, its own `Source` and its own iovec, with
+        // their lengths; all outlive the call and nobody else has them, as `self` is borrowed for us.
+        let n = unsafe { call::recvmmsg(fd, &mut messages, libc::MSG_DONTWAIT | libc::MSG_TRUNC) }?;
+        self.lengths.extend(messages[..n].iter().map(|m| m.msg_len as usize));
+        Ok(n)
+    }
+
+    /// What came with the last receive: from whom, and the payload.
+    pub fn iter(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
+        let rooms = self.bytes.chunks_exact(self.each).zip(&self.sources);
+        rooms
+            .zip(&self.lengths)
+            .filter_map(|((room, source), length)| Some((source.address()?, room.get(..*length)?)))
+    }
+}
+
+impl std::fmt::Debug for Received {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter().map(|(from, bytes)| (from, bytes.len()))).finish()
+    }
+}
+
+/// Datagrams that are to be sent together.
+pub struct Outgoing {
+    bytes: Box<[u8]>,
+    each: usize,
+    /// For each datagram where it ends in `bytes` and where it goes to.
+    list: Vec<(usize, SocketAddr)>,
+    /// How many have gone.
+    gone: usize,
+}
+
+impl Outgoing {
+    /// An empty batch with room for [`BATCH`] datagrams of up to `each` bytes.
+    #[must_use]
+    pub fn new(each: usize) -> Self {
+        let bytes = vec![0; BATCH * each].into_boxed_slice();
+        Self { bytes, each, list: Vec::with_capacity(BATCH), gone: 0 }
+    }
+
+    /// Whether there is no room for another one before what is there was sent.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.list.len() >= BATCH
+    }
+
+    /// Whether nothing waits to be sent.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    fn end(&self) -> usize {
+        self.list.last().map_or(0, |(end, _)| *end)
+    }
+
+    /// Room for the next datagram, as long as one may be; [`Self::add`] says what was written there. Empty
+    /// if the batch is full.
+    pub fn room(&mut self) -> &mut [u8] {
+        let (end, each) = (self.end(), if self.is_full() { 0 } else { self.each });
+        &mut self.bytes[end..end + each]
+    }
+
+    /// The first `len` bytes of [`Self::room`] are a datagram. One without bytes is none.
+    ///
+    /// # Panics
+    ///
+    /// If there is no room for that.
+    pub fn add(&mut self, to: SocketAddr, len: usize) {
+        assert!(!self.is_full() && len <= self.each);
+        if len > 0 {
+            self.list.push((self.end() + len, to));
+        }
+    }
+
+    /// Adds a datagram.
+    ///
+    /// # Panics
+    ///
+    /// If there is no room for it.
+    pub fn push(&mut self, to: SocketAddr, datagram: &[u8]) {
+        self.room()[..datagram.len()].copy_from_slice(datagram);
+        self.add(to, datagram.len());
+    }
+
+    /// Takes the first that was not sent out of the batch: it cannot go.
+    pub fn skip(&mut self) {
+        self.gone += 1;
+        self.forget_if_done();
+    }
+
+    fn forget_if_done(&mut self) {
+        if self.gone >= self.list.len() {
+            self.list.clear();
+            self.gone = 0;
+        }
+    }
+
+    fn send(&mut self, fd: RawFd) -> Result<usize, i32> {
+        let left = self.list.len() - self.gone;
+        if left == 0 {
+            return Ok(0);
+        }
+        let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let (mut iovs, mut messages) = ([empty; BATCH], [empty_message(); BATCH]);
+        let mut names = [Name::from(SocketAddr::from(([0, 0, 0, 0], 0))); BATCH];
+        let mut start = self.gone.checked_sub(1).map_or(0, |before| self.list[before].0);
+        let rooms = iovs.iter_mut().zip(&mut messages).zip(&mut names);
+        for (((iov, message), name), (end, to)) in rooms.zip(&self.list[self.gone..]) {
+            let payload = &self.bytes[start..*end];
+            start = *end;
+            iov.iov_base = payload.as_ptr().cast_mut().cast();
+            iov.iov_len = payload.len();
+            *name = Name::from(*to);
+            let (name, name_bytes) = match name {
+                Name::V4(name) => (std::ptr::from_mut(name).cast(), size_of::<libc::sockaddr_in>()),
+                Name::V6(name) => {
+                    (std::ptr::from_mut(name).cast(), size_of::<libc::sockaddr_in6>())
+                }
+            };
+            message.msg_hdr.msg_name = name;
+            message.msg_hdr.msg_namelen = u32::try_from(name_bytes).unwrap_or(0);
+            message.msg_hdr.msg_iov = iov;
+            message.msg_hdr.msg_iovlen = 1;
+        }
+        // SAFETY: each message leads to its own name and iovec, which leads to bytes of `self`; all
+        // outlive the call, which only reads them.
+        let n = unsafe { call::sendmmsg(fd, &mut messages[..left], libc::MSG_DONTWAIT) }?;
+        self.gone += n;
+        self.forget_if_done();
+        Ok(n)
+    }
+}
+
+impl std::fmt::Debug for Outgoing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outgoing").field("list", &self.list).field("gone", &self.gone).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+
+    const OPTIONS: Options =
+        Options { receive_bytes: 1 << 20, send_bytes: 1 << 20, checksum: false };
+    /// Answers the second byte of the payload.
+    const BY_SECOND_BYTE: &[Classic] =
+        &[Classic { code: 0x30, yes: 0, no: 0, k: 1 }, Classic { code: 0x16, yes: 0, no: 0, k: 0 }];
+
+    /// A free port of an address.
+    fn bind(ip: &str) -> Socket {
+        let ip: IpAddr = ip.parse().unwrap();
+        let port = std::net::UdpSocket::bind((ip, 0)).unwrap().local_addr().unwrap().port();
+        Socket::bind((ip, port).into(), OPTIONS).unwrap()
+    }
+
+    fn all(socket: &Socket) -> Vec<(SocketAddr, Vec<u8>)> {
+        let mut received = Received::new(2048);
+        let mut all = Vec::new();
+        while socket.receive(&mut received).is_ok() {
+            all.extend(received.iter().map(|(from, bytes)| (from, bytes.to_vec())));
+        }
+        all
+    }
+
+    #[test]
+    fn batches_arrive_in_order_with_their_sender() {
+        for ip in ["127.0.0.1", "::1"] {
+            let Ok(_) = std::net::UdpSocket::bind((ip, 0)) else {
+                println!("skipped: no {ip} here");
+                continue;
+            };
+            let (from, to) = (bind(ip), bind(ip));
+            let mut batch = Outgoing::new(512);
+            let mut sent = Vec::new();
+            for i in 0..u8::try_from(BATCH).unwrap() {
+                let payload = vec![i; usize::from(i) * 7];
+                batch.push(to.address(), &payload);
+                sent.extend((!payload.is_empty()).then_some(payload));
+            }
+            while !batch.is_empty() {
+                from.send(&mut batch).unwrap();
+            }
+            let came = all(&to);
+            assert!(came.iter().all(|(source, _)| *source == from.address()));
+            assert_eq!(came.into_iter().map(|(_, bytes)| bytes).collect::<Vec<_>>(), sent);
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_for_the_room_is_passed_over() {
+        let (from, to) = (bind("127.0.0.1"), bind("127.0.0.1"));
+        let mut batch = Outgoing::new(4000);
+        for payload in [&[1u8; 3000][..], b"short"] {
+            batch.push(to.address(), payload);
+        }
+        from.send(&mut batch).unwrap();
+        assert_eq!(all(&to), [(from.address(), b"short".to_vec())]);
+    }
+
+    #[test]
+    fn what_cannot_go_may_be_skipped() {
+        let (from, to) = (bind("127.0.0.1"), bind("127.0.0.1"));
+        let mut batch = Outgoing::new(70_000);
+        for payload in [&[1u8; 66_000][..], b"short"] {
+            batch.push(to.address(), payload);
+        }
+        assert_eq!(from.send(&mut batch), Err(libc::EMSGSIZE));
+        batch.skip();
+        assert_eq!(from.send(&mut batch), Ok(1));
+        assert!(batch.is_empty());
+        assert_eq!(all(&to).len(), 1);
+    }
+
+    #[test]
+    fn a_program_chooses_among_those_that_share_a_port() {
+        let first = bind("127.0.0.1");
+        let second = Socket::bind(first.address(), OPTIONS).unwrap();
+        first.steer(BY_SECOND_BYTE).unwrap();
+        let from = bind("127.0.0.1");
+        let mut batch = Outgoing::new(64);
+        for i in 0..40u8 {
+            batch.push(first.address(), &[9, i % 2, i]);
+        }
+        from.send(&mut batch).unwrap();
+        for (at, socket) in [(0, &first), (1, &second)] {
+            let came = all(socket);
+            assert_eq!(came.len(), 20);
+            assert!(came.iter().all(|(_, bytes)| bytes[1] == at));
+        }
+    }
+
+    #[test]
+    fn packets_have_identification_0_and_may_not_be_fragmented() {
+        let raw =
+            call::socket(libc::AF_INET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::IPPROTO_UDP);
+        let raw = match raw {
+            Ok(fd) => own(fd),
+            Err(errno) => {
+                println!("skipped: no raw socket (errno {errno})");
+                return;
+            }
+        };
+        let (from, to) = (bind("127.0.0.1"), bind("127.0.0.1"));
+        let mut batch = Outgoing::new(64);
+        for i in 0..5u8 {
+            batch.push(to.address(), &[i; 9]);
+        }
+        from.send(&mut batch).unwrap();
+        let (mut packet, mut seen) = ([0; 256], 0);
+        while let Ok(n) = call::recv(raw.as_raw_fd(), &mut packet, libc::MSG_DONTWAIT) {
+            let port = u16::from_be_bytes([packet[22], packet[23]]);
+            if n == 20 + 8 + 9 && port == to.address().port() {
+                assert_eq!(packet[4..8], [0, 0, 0x40, 0], "identification, flags");
+                assert_eq!(packet[26..28], [0, 0], "checksum");
+                seen += 1;
+            }
+        }
+        assert_eq!(seen, 5);
+    }
+}
