@@ -1,3 +1,334 @@
-//! Connections between hosts.
+//! Connections between hosts: SMC-R, as the kernel speaks it, over our own RoCEv2.
+//!
+//! Guests hand over TCP connections whose peers have announced SMC ([`Engine::adopt`]). A connection is
+//! given to one **completion vector**, a thread with a loop, and stays there: its handshake, its link
+//! group, its queue pair and its bytes are touched by that thread only. Which vector a packet comes to is
+//! decided by the kernel, from the number of the queue pair that it is for.
+//!
+//! `vector` is the loop; `exchange` the handshake, `group` the link groups, `pump` a connection's bytes,
+//! `plain` those of one whose peer would not; `device` RoCEv2 and its sockets; `shelf` the memory that
+//! queue pairs read and write. What is said when is decided in [`smc`] and [`roce`]. `control` answers
+//! people.
 
+pub mod config;
+pub mod control;
+mod device;
+mod exchange;
+mod group;
+pub mod guest;
+mod inbox;
 pub mod option;
+mod plain;
+mod port;
+mod pump;
+mod running;
+mod shelf;
+mod slab;
+pub mod stat;
+mod vector;
+mod wire;
+
+use std::collections::{HashMap, HashSet};
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use smc::{Mac, SystemId};
+use sys::call::{self, Failure};
+
+use config::Config;
+use control::{Answers, Control};
+use guest::Sleeper;
+use inbox::Inbox;
+use stat::{Stat, VectorStat};
+use vector::{Order, Parts, Vector};
+
+pub use vector::Newcomer;
+
+/// A vector that has so many connections more than another is not given more, although it knows the peer.
+const SLACK: u64 = 8;
+/// Peers that it is remembered for which vectors know them.
+const PEERS_MAX: usize = 4096;
+
+/// Why there is no engine.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A RoCEv2 stack has the port already.
+    #[error(
+        "cannot speak RoCEv2 from {0}: {1}; is rdma_rxe of the kernel loaded (rmmod rdma_rxe), or another \
+         engine running?"
+    )]
+    Port(IpAddr, Failure),
+    /// The system refuses something.
+    #[error("{0}")]
+    System(#[from] Failure),
+    /// A file or a thread.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// A vector from outside.
+#[derive(Debug)]
+struct Handle {
+    inbox: Arc<Inbox<Order>>,
+    told: Arc<Mutex<VectorStat>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What is known of who is where.
+#[derive(Debug, Default)]
+struct Places {
+    /// Addresses that RoCEv2 is spoken from.
+    ports: HashSet<IpAddr>,
+    /// Connections that each vector was given.
+    given: Vec<u64>,
+    /// Vectors that know a peer, as a set of bits.
+    peers: HashMap<IpAddr, u64>,
+    refused: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    vectors: Vec<Handle>,
+    config: Mutex<Arc<Config>>,
+    places: Mutex<Places>,
+}
+
+/// The host's RDMA side.
+#[derive(Debug)]
+pub struct Engine {
+    shared: Arc<Shared>,
+    control: Option<Control>,
+}
+
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is behind these locks is right after each statement.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Engine {
+    /// Starts the vectors of `config`, one a CPU if it does not say. `sleeper`: how guests know that a
+    /// vector sleeps, for each in turn.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`]. Nothing is left running.
+    pub fn start(
+        config: Config,
+        mut sleeper: impl FnMut(u32) -> Box<dyn Sleeper>,
+    ) -> Result<Self, Error> {
+        let cpus = call::cpus();
+        let count = config.vectors.unwrap_or_else(|| u32::try_from(cpus.len()).unwrap_or(1));
+        let count = count.clamp(1, 64);
+        let config = Arc::new(config);
+        let host = host_name();
+        let mut vectors = Vec::new();
+        for number in 0..count {
+            let (inbox, told) = (Arc::new(Inbox::new()?), Arc::<Mutex<VectorStat>>::default());
+            let mac = local_mac();
+            let [a, b, ..] = random_bytes();
+            let vector = Vector::new(Parts {
+                number,
+                vector_bits: port::vector_bits(count),
+                config: Arc::clone(&config),
+                inbox: Arc::clone(&inbox),
+                sleeper: sleeper(number),
+                told: Arc::clone(&told),
+                system: SystemId::new([a, b], mac),
+                mac,
+                host,
+                secret: [u64::from_ne_bytes(random_bytes()), u64::from_ne_bytes(random_bytes())],
+                cpu: cpus.get(number as usize % cpus.len().max(1)).copied(),
+            })?;
+            let name = format!("shunt-vector-{number}");
+            let thread = std::thread::Builder::new().name(name).spawn(move || vector.run())?;
+            vectors.push(Handle { inbox, told, thread: Some(thread) });
+        }
+        let places = Places { given: vec![0; vectors.len()], ..Places::default() };
+        let addresses = config.addresses.clone();
+        let (config, places) = (Mutex::new(config), Mutex::new(places));
+        let engine = Self { shared: Arc::new(Shared { vectors, config, places }), control: None };
+        for address in addresses {
+            engine.shared.speak_from(address)?;
+        }
+        Ok(engine)
+    }
+
+    /// From now on answers people at `path`.
+    ///
+    /// # Errors
+    ///
+    /// Why there can be no socket.
+    pub fn answer_at(&mut self, path: &Path) -> io::Result<()> {
+        self.control = Some(Control::start(path, Arc::clone(&self.shared))?);
+        Ok(())
+    }
+
+    /// The vector that is to take care of a connection to `remote`: one that knows the peer, unless others
+    /// have much less to do.
+    #[must_use]
+    pub fn vector_for(&self, remote: IpAddr) -> u32 {
+        self.shared.vector_for(remote)
+    }
+
+    /// Takes care of a connection from now on.
+    ///
+    /// # Errors
+    ///
+    /// RoCEv2 cannot be spoken from its address. The connection is given back: nothing was sent on it.
+    pub fn adopt(&self, vector: u32, newcomer: Newcomer) -> Result<(), (Error, Box<Newcomer>)> {
+        if self.config().addresses.is_empty()
+            && let Err(e) = self.shared.speak_from(newcomer.ends.0)
+        {
+            held(&self.shared.places).refused += 1;
+            return Err((e, Box::new(newcomer)));
+        }
+        if let Some(handle) = self.shared.vectors.get(vector as usize) {
+            handle.inbox.put(Order::Newcomer(Box::new(newcomer)));
+        }
+        Ok(())
+    }
+
+    /// The settings as they are.
+    #[must_use]
+    pub fn config(&self) -> Arc<Config> {
+        Arc::clone(&held(&self.shared.config))
+    }
+
+    /// How many vectors there are.
+    #[must_use]
+    pub fn vectors(&self) -> u32 {
+        u32::try_from(self.shared.vectors.len()).unwrap_or(u32::MAX)
+    }
+
+    /// What has been done.
+    #[must_use]
+    pub fn stat(&self) -> Stat {
+        self.shared.stat()
+    }
+
+    /// Parts from all peers, tells them so, and ends. Connections that are there are reset.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.control = None;
+        for handle in &self.shared.vectors {
+            handle.inbox.put(Order::Stop);
+        }
+        // The control thread has gone, and with it the only other holder.
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            for thread in shared.vectors.iter_mut().filter_map(|handle| handle.thread.take()) {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Opens the port of RoCEv2 at an address, unless that was done.
+    fn speak_from(&self, address: IpAddr) -> Result<(), Error> {
+        let mut places = held(&self.places);
+        if places.ports.contains(&address) {
+            return Ok(());
+        }
+        let count = u32::try_from(self.vectors.len()).unwrap_or(1);
+        let sockets = port::open(address, count).map_err(|e| Error::Port(address, e))?;
+        places.ports.insert(address);
+        for (handle, socket) in self.vectors.iter().zip(sockets) {
+            handle.inbox.put(Order::Port(socket));
+        }
+        Ok(())
+    }
+
+    fn vector_for(&self, remote: IpAddr) -> u32 {
+        let loads: Vec<u64> = self.vectors.iter().map(|v| held(&v.told).connections).collect();
+        let mut places = held(&self.places);
+        let least = loads.iter().min().copied().unwrap_or(0);
+        let known = places.peers.get(&remote).copied().unwrap_or(0);
+        let load = |at: &usize| (loads[*at], places.given[*at]);
+        let knows = |at: &usize| known >> at & 1 != 0 && loads[*at] <= least + SLACK;
+        let all = || 0..loads.len();
+        let chosen = all().filter(knows).min_by_key(load).or_else(|| all().min_by_key(load));
+        let chosen = chosen.unwrap_or(0);
+        places.given[chosen] += 1;
+        if places.peers.len() >= PEERS_MAX {
+            // Forgetting costs a first contact more.
+            places.peers.clear();
+        }
+        *places.peers.entry(remote).or_default() |= 1 << chosen;
+        u32::try_from(chosen).unwrap_or(0)
+    }
+
+    fn stat(&self) -> Stat {
+        let places = held(&self.places);
+        let mut addresses: Vec<String> = places.ports.iter().map(ToString::to_string).collect();
+        addresses.sort();
+        Stat {
+            pid: call::getpid(),
+            addresses,
+            refused_total: places.refused,
+            vectors: self.vectors.iter().map(|handle| held(&handle.told).clone()).collect(),
+        }
+    }
+}
+
+impl Answers for Arc<Shared> {
+    fn config(&self) -> Config {
+        Config::clone(&held(&self.config))
+    }
+
+    fn configure(&self, config: Config) {
+        let config = Arc::new(config);
+        *held(&self.config) = Arc::clone(&config);
+        for handle in &self.vectors {
+            handle.inbox.put(Order::Configure(Arc::clone(&config)));
+        }
+    }
+
+    fn stat(&self) -> Stat {
+        Shared::stat(self)
+    }
+}
+
+/// Eight bytes that nobody can guess; zeros if the system has none, which [`Engine::start`] would have
+/// found out.
+fn random_bytes() -> [u8; 8] {
+    let mut bytes = [0; 8];
+    let _ = File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes));
+    bytes
+}
+
+/// A number that nobody can guess.
+fn random() -> u32 {
+    let [a, b, c, d, ..] = random_bytes();
+    u32::from_ne_bytes([a, b, c, d])
+}
+
+/// A MAC address that is nobody's, for peers that only compare it: locally administered, unicast.
+fn local_mac() -> Mac {
+    let [a, b, c, d, e, ..] = random_bytes();
+    Mac([0x02, a, b, c, d, e])
+}
+
+/// The host's name, cut and padded to what CLC has room for.
+fn host_name() -> [u8; 32] {
+    let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim_ascii();
+    let mut host = [b' '; 32];
+    for (to, from) in host.iter_mut().zip(name.iter().filter(|b| b.is_ascii_graphic())) {
+        *to = *from;
+    }
+    host
+}
+
+#[cfg(test)]
+mod fake;
+#[cfg(test)]
+mod tests;

@@ -15,19 +15,24 @@ pub struct Interest {
     pub write: bool,
     /// The peer will send no more.
     pub peer_shut: bool,
+    /// Told once for each time that it begins, and not for as long as it lasts.
+    pub once: bool,
 }
 
 impl Interest {
+    /// To be told of nothing but errors and hang-ups.
+    pub const NOTHING: Self = Self { read: false, write: false, peer_shut: false, once: false };
     /// To be told when there is something to read.
-    pub const READ: Self = Self { read: true, write: false, peer_shut: false };
+    pub const READ: Self = Self { read: true, ..Self::NOTHING };
     /// To be told when there is room to write.
-    pub const WRITE: Self = Self { read: false, write: true, peer_shut: false };
+    pub const WRITE: Self = Self { write: true, ..Self::NOTHING };
 
     fn bits(self) -> u32 {
         let bit = |on: bool, bit: i32| if on { bit } else { 0 };
         let bits = bit(self.read, libc::EPOLLIN)
             | bit(self.write, libc::EPOLLOUT)
-            | bit(self.peer_shut, libc::EPOLLRDHUP);
+            | bit(self.peer_shut, libc::EPOLLRDHUP)
+            | bit(self.once, libc::EPOLLET);
         bits.cast_unsigned()
     }
 }
@@ -240,11 +245,16 @@ mod tests {
         use std::os::unix::net::UnixStream;
         let (ours, theirs) = UnixStream::pair().unwrap();
         let (poller, mut events) = (Poller::new().unwrap(), Events::new(1));
-        let interest = Interest { read: false, write: false, peer_shut: true };
+        let interest = Interest { peer_shut: true, ..Interest::NOTHING };
         poller.add(&ours, interest, 1).unwrap();
         theirs.shutdown(std::net::Shutdown::Write).unwrap();
         poller.wait(&mut events, None);
         assert!(events.iter().all(|e| e.peer_shut && !e.broken && !e.read));
+        poller.change(&ours, Interest { once: true, ..interest }, 3).unwrap();
+        for told in [1, 0] {
+            poller.wait(&mut events, Some(0));
+            assert_eq!(events.len(), told, "it has begun once");
+        }
         drop(theirs);
         poller.change(&ours, Interest::WRITE, 2).unwrap();
         poller.wait(&mut events, None);

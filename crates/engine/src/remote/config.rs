@@ -1,0 +1,364 @@
+//! Settings of the engine: loose outside ([`Config::set`] takes what people write), checked inside.
+//!
+//! One name everywhere: `shunt engine --max-links 1`, `max_links = 1` in the `[engine]` section of the
+//! configuration file, `shunt engine set max_links=1`. The ranges and defaults are those of the kernel's
+//! `net.smc.*` where it has the same thing.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use local::config::parse_size;
+use smc::eid::EIDS_MAX;
+use smc::{Eid, SizeClass};
+
+/// A setting and what it means.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its name, everywhere.
+    pub name: &'static str,
+    /// What stands for the value in a help text.
+    pub value: &'static str,
+    /// What it does, with unit, range and default.
+    pub help: &'static str,
+    /// Whether it can be changed while the engine runs; it then counts for what comes after.
+    pub live: bool,
+}
+
+/// Each setting there is.
+pub const SETTINGS: &[Setting] = &[
+    Setting {
+        name: "address",
+        value: "ADDRESS[,ADDRESS]",
+        help: "address of this host that RoCEv2 is spoken from, UDP port 4791; a second one, of another \
+               interface in the same subnet, is for a second link [the address each connection has]",
+        live: false,
+    },
+    Setting {
+        name: "eid",
+        value: "EID[,EID]...",
+        help: "enterprise IDs, up to 8: hosts speak SMC-Rv2 with each other that have one in common; Linux \
+               has none before `smcr ueid add`",
+        live: true,
+    },
+    Setting {
+        name: "send_buffer",
+        value: "SIZE",
+        help: "what a connection may have on its way, 16K to 4M, a power of two [64K]",
+        live: true,
+    },
+    Setting {
+        name: "receive_buffer",
+        value: "SIZE",
+        help: "buffer that the peer writes into, for each connection, 16K to 4M, a power of two; peers \
+               before Linux 6.11 understand up to 512K [64K]",
+        live: true,
+    },
+    Setting {
+        name: "max_conns",
+        value: "N",
+        help: "connections in a link group, 16 to 255 [255]",
+        live: true,
+    },
+    Setting {
+        name: "max_links",
+        value: "N",
+        help: "links in a link group, 1 or 2; 2 needs two addresses [1]",
+        live: true,
+    },
+    Setting {
+        name: "autocork",
+        value: "SIZE",
+        help: "while a write is on its way, how much gathers before the next one, at most half the send \
+               buffer; 0 sends everything at once [64K]",
+        live: true,
+    },
+    Setting {
+        name: "testlink_time",
+        value: "SECONDS",
+        help: "a link that was silent for so long is tested, 0 to 86400; 0 never tests [30]",
+        live: true,
+    },
+    Setting {
+        name: "handshakes_max",
+        value: "N",
+        help: "handshakes at one time; connections beyond that stay on TCP, 1 to 65536 [1024]",
+        live: true,
+    },
+    Setting {
+        name: "vectors",
+        value: "N",
+        help: "completion vectors, each a thread with queue pairs of its own, 1 to 64 [one a CPU]",
+        live: false,
+    },
+    Setting {
+        name: "poll_us",
+        value: "MICROSECONDS",
+        help: "how long a vector that has nothing to do looks for more before it sleeps, 0 to 100000 [50]",
+        live: true,
+    },
+    Setting {
+        name: "cgroup",
+        value: "PATH",
+        help: "cgroup (version 2) whose sockets announce SMC in their TCP handshake [none: peers hear of \
+               it otherwise]",
+        live: false,
+    },
+    Setting {
+        name: "dir",
+        value: "DIR",
+        help: "directory of the board, owned by you and closed to others [/dev/shm/shunt-UID]",
+        live: false,
+    },
+];
+
+/// What the engine runs on: all checked, all bounded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Addresses that RoCEv2 is spoken from, at most two, of one family; none: every address that a
+    /// connection has.
+    pub addresses: Vec<IpAddr>,
+    /// Enterprise IDs, at most [`EIDS_MAX`]; none: SMC is not spoken.
+    pub eids: Vec<Eid>,
+    /// Size of a guest's send ring.
+    pub send_buffer: SizeClass,
+    /// Size of the RMB that a peer writes into.
+    pub receive_buffer: SizeClass,
+    /// Connections in a link group, 16 to 255.
+    pub max_conns: u8,
+    /// Links in a link group, 1 or 2.
+    pub max_links: u8,
+    /// Bytes that gather while a write is on its way.
+    pub autocork: u32,
+    /// Silence after which a link is tested; `None`: never.
+    pub testlink_time: Option<Duration>,
+    /// Handshakes at one time.
+    pub handshakes_max: u32,
+    /// Completion vectors; `None`: one a CPU.
+    pub vectors: Option<u32>,
+    /// How long a vector looks for work before it sleeps.
+    pub poll: Duration,
+    /// Whose sockets announce SMC.
+    pub cgroup: Option<PathBuf>,
+    /// Directory of the board, if not the usual one.
+    pub dir: Option<String>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            addresses: Vec::new(),
+            eids: Vec::new(),
+            send_buffer: SizeClass::holding(64 << 10),
+            receive_buffer: SizeClass::holding(64 << 10),
+            max_conns: 255,
+            max_links: 1,
+            autocork: 64 << 10,
+            testlink_time: Some(Duration::from_secs(30)),
+            handshakes_max: 1024,
+            vectors: None,
+            poll: Duration::from_micros(50),
+            cgroup: None,
+            dir: None,
+        }
+    }
+}
+
+/// A setting that cannot be used, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} = {value:?}: {why}")]
+pub struct BadSetting {
+    /// Its name.
+    pub name: String,
+    /// What was written.
+    pub value: String,
+    /// What would be right.
+    pub why: String,
+}
+
+fn number<T: TryFrom<u64>>(text: &str, from: u64, to: u64) -> Result<T, String> {
+    let n = text.trim().parse().ok().filter(|n| (from..=to).contains(n));
+    n.and_then(|n| T::try_from(n).ok()).ok_or_else(|| format!("a number, {from} to {to}"))
+}
+
+fn size(text: &str) -> Result<SizeClass, String> {
+    let bytes = parse_size(text).filter(|n| n.is_power_of_two());
+    let bytes = bytes.filter(|n| (16 << 10..=4 << 20).contains(n));
+    let bytes = bytes.and_then(|n| u64::try_from(n).ok());
+    bytes.map(SizeClass::holding).ok_or_else(|| "a power of two from 16K to 4M".into())
+}
+
+fn list<T>(
+    text: &str,
+    most: usize,
+    each: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let all: Vec<T> = words.map(each).collect::<Result<_, _>>()?;
+    if all.len() > most { Err(format!("at most {most}")) } else { Ok(all) }
+}
+
+fn address(text: &str) -> Result<IpAddr, String> {
+    let fit = |ip: &IpAddr| !ip.is_unspecified() && !ip.is_multicast();
+    text.parse()
+        .ok()
+        .filter(fit)
+        .ok_or_else(|| format!("{text} is not the address of an interface"))
+}
+
+impl Config {
+    /// Applies one setting as people write it.
+    ///
+    /// # Errors
+    ///
+    /// [`BadSetting`] says what would be right; nothing is changed then.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), BadSetting> {
+        self.apply(name, value).map_err(|why| BadSetting {
+            name: name.into(),
+            value: value.into(),
+            why,
+        })
+    }
+
+    fn apply(&mut self, name: &str, value: &str) -> Result<(), String> {
+        match name {
+            "address" => self.addresses = list(value, 2, address)?,
+            "eid" => {
+                let eid = |text: &str| text.parse().map_err(|e| format!("{text}: {e}"));
+                self.eids = list(value, EIDS_MAX, eid)?;
+            }
+            "send_buffer" => self.send_buffer = size(value)?,
+            "receive_buffer" => self.receive_buffer = size(value)?,
+            "max_conns" => self.max_conns = number(value, 16, 255)?,
+            "max_links" => self.max_links = number(value, 1, 2)?,
+            "autocork" => {
+                let bytes = parse_size(value).and_then(|n| u32::try_from(n).ok());
+                self.autocork = bytes.ok_or("a size such as 64K, or 0")?;
+            }
+            "testlink_time" => {
+                let seconds: u64 = number(value, 0, 86400)?;
+                self.testlink_time = (seconds > 0).then_some(Duration::from_secs(seconds));
+            }
+            "handshakes_max" => self.handshakes_max = number(value, 1, 65536)?,
+            "vectors" => self.vectors = Some(number(value, 1, 64)?),
+            "poll_us" => self.poll = Duration::from_micros(number(value, 0, 100_000)?),
+            "cgroup" | "dir" if !value.starts_with('/') => return Err("an absolute path".into()),
+            "cgroup" => self.cgroup = Some(PathBuf::from(value)),
+            "dir" => self.dir = Some(value.to_owned()),
+            _ => return Err("no such setting; see `shunt engine --help`".into()),
+        }
+        Ok(())
+    }
+
+    /// The setting of that name as [`Self::set`] would take it; `None`: it is not set, or there is none.
+    #[must_use]
+    pub fn show(&self, name: &str) -> Option<String> {
+        let joined = |words: Vec<String>| (!words.is_empty()).then(|| words.join(","));
+        Some(match name {
+            "address" => joined(self.addresses.iter().map(ToString::to_string).collect())?,
+            "eid" => joined(self.eids.iter().map(ToString::to_string).collect())?,
+            "send_buffer" => self.send_buffer.bytes().to_string(),
+            "receive_buffer" => self.receive_buffer.bytes().to_string(),
+            "max_conns" => self.max_conns.to_string(),
+            "max_links" => self.max_links.to_string(),
+            "autocork" => self.autocork.to_string(),
+            "testlink_time" => self.testlink_time.map_or(0, |t| t.as_secs()).to_string(),
+            "handshakes_max" => self.handshakes_max.to_string(),
+            "vectors" => self.vectors?.to_string(),
+            "poll_us" => self.poll.as_micros().to_string(),
+            "cgroup" => self.cgroup.as_ref()?.display().to_string(),
+            "dir" => self.dir.clone()?,
+            _ => return None,
+        })
+    }
+
+    /// Checks settings against each other.
+    ///
+    /// # Errors
+    ///
+    /// Two addresses of different families or the same one twice.
+    pub fn checked(self) -> Result<Self, BadSetting> {
+        if let [first, second] = self.addresses[..]
+            && (first == second || first.is_ipv4() != second.is_ipv4())
+        {
+            return Err(BadSetting {
+                name: "address".into(),
+                value: format!("{first},{second}"),
+                why: "two different addresses of one family".into(),
+            });
+        }
+        Ok(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_shown_can_be_set() {
+        let mut config = Config::default();
+        let written = [
+            ("address", "10.0.0.1,10.0.0.2"),
+            ("eid", "A,B-2"),
+            ("send_buffer", "1M"),
+            ("receive_buffer", "16K"),
+            ("max_conns", "16"),
+            ("max_links", "2"),
+            ("autocork", "0"),
+            ("testlink_time", "0"),
+            ("handshakes_max", "1"),
+            ("vectors", "3"),
+            ("poll_us", "0"),
+            ("cgroup", "/sys/fs/cgroup/x"),
+            ("dir", "/dev/shm/x"),
+        ];
+        for (name, value) in written {
+            config.set(name, value).unwrap();
+        }
+        let mut again = Config::default();
+        for setting in SETTINGS {
+            again.set(setting.name, &config.show(setting.name).unwrap()).unwrap();
+        }
+        assert_eq!(again, config);
+        assert_eq!(written.len(), SETTINGS.len());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_and_changes_nothing() {
+        let cases = [
+            ("address", "10.0.0.1,x"),
+            ("address", "0.0.0.0"),
+            ("address", "1.1.1.1,1.1.1.2,1.1.1.3"),
+            ("eid", "lower"),
+            ("send_buffer", "8K"),
+            ("receive_buffer", "8M"),
+            ("receive_buffer", "100000"),
+            ("max_conns", "15"),
+            ("max_links", "3"),
+            ("autocork", "much"),
+            ("testlink_time", "-1"),
+            ("vectors", "0"),
+            ("poll_us", "100001"),
+            ("cgroup", "here"),
+            ("no_such", "1"),
+        ];
+        for (name, value) in cases {
+            let mut config = Config::default();
+            let bad = config.set(name, value).unwrap_err();
+            assert_eq!((bad.name.as_str(), bad.value.as_str()), (name, value));
+            assert_eq!(config, Config::default());
+        }
+    }
+
+    #[test]
+    fn two_addresses_are_of_one_family() {
+        for (text, good) in
+            [("10.0.0.1,10.0.0.2", true), ("10.0.0.1,10.0.0.1", false), ("10.0.0.1,::1", false)]
+        {
+            let mut config = Config::default();
+            config.set("address", text).unwrap();
+            assert_eq!(config.checked().is_ok(), good, "{text}");
+        }
+    }
+}

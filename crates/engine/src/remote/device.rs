@@ -1,0 +1,463 @@
+//! The RDMA device of one vector: our own RoCEv2 over UDP.
+//!
+//! [`roce::Device`] decides; here packets come from sockets and go to them, and each link has its queue of
+//! receive requests filled. The one device there is now; one that uses the card's own queue pairs
+//! (libibverbs) would have the same face.
+
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, RawFd};
+
+use roce::{
+    Access, Addresses, Arrival, Completion, CreateError, DeviceConfig, Handle, Key, Kind, Memory,
+    ModifyError, Mtu, Operation, PACKET_MAX, Piece, PostError, ProtectionDomain, QpConfig, Qpn,
+    ReceiveRequest, Region, RegionError, RtrAttributes, RtsAttributes, Secret, SendRequest, Source,
+    State, Status, Time,
+};
+use sys::udp::{BATCH, Outgoing, Received, Socket};
+
+use super::port::PORT;
+use super::shelf::{Buffers, Place, Shelf};
+use super::slab::Id;
+
+/// Receive requests of a link; Linux has 48.
+const RECEIVES: u16 = 64;
+/// First piece of each: a message of LLC or CDC is 44 bytes long.
+const FIRST_BYTES: u32 = 64;
+/// Second piece, shared by all: what is longer is ADD LINK with many keys, and there is one at a time.
+const SPILL_BYTES: u32 = 8192;
+/// Requests to send of a link.
+const SENDS: u16 = 256;
+/// SENDs that may be under way on a link: the peer has 48 receive requests, and some of them are for LLC.
+const MESSAGES_MAX: u32 = 32;
+/// Rounds of [`BATCH`] packets before others have their turn.
+const ROUNDS: usize = 4;
+
+/// A link's queue pair and what belongs to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    pub(super) qpn: Qpn,
+    buffers: Id<Buffers>,
+    key: Key,
+}
+
+/// What a completion of a SEND is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A message of LLC.
+    Llc,
+    /// One of CDC, of the connection of that number.
+    Cdc(u64),
+}
+
+const CDC: u64 = 1 << 63;
+
+impl Purpose {
+    fn id(self) -> u64 {
+        match self {
+            Self::Llc => 0,
+            Self::Cdc(number) => CDC | number,
+        }
+    }
+
+    fn of(id: u64) -> Self {
+        if id & CDC == 0 { Self::Llc } else { Self::Cdc(id & !CDC) }
+    }
+}
+
+/// What has happened on a link.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A SEND of ours was acknowledged.
+    Sent(Qpn, Purpose),
+    /// A message of the peer's: so many bytes, in [`Device::message`].
+    Came(Qpn),
+    /// The queue pair has failed.
+    Failed(Qpn, Status),
+}
+
+/// A socket and what is to leave by it.
+#[derive(Debug)]
+struct Port {
+    address: IpAddr,
+    socket: Socket,
+    out: Outgoing,
+    /// The system had no room.
+    full: bool,
+}
+
+/// What a device has counted beside [`roce::Counters`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// Packets that the system would not send: lost, as on a wire.
+    pub(super) refused: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Device {
+    roce: roce::Device,
+    ports: Vec<Port>,
+    received: Received,
+    /// The last message that came.
+    message: Vec<u8>,
+    links: std::collections::HashMap<Qpn, Held>,
+    pub(super) counts: Counts,
+}
+
+/// What is held for a queue pair.
+#[derive(Debug)]
+struct Held {
+    link: Link,
+    /// SENDs under way.
+    messages: u32,
+}
+
+impl Device {
+    pub(super) fn new(vector: u16, vector_bits: u8, secret: [u64; 2]) -> Self {
+        let config = DeviceConfig {
+            vector,
+            vector_bits,
+            regions_max: 1 << 16,
+            cq_capacity: 1 << 16,
+            ..DeviceConfig::default()
+        };
+        #[expect(clippy::expect_used, reason = "settings that are written here")]
+        let roce = roce::Device::new(&config, Secret::new(secret)).expect("a device that can be");
+        Self {
+            roce,
+            ports: Vec::new(),
+            received: Received::new(PACKET_MAX),
+            message: Vec::with_capacity((FIRST_BYTES + SPILL_BYTES) as usize),
+            links: std::collections::HashMap::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// From now on packets come and go by this socket too. Its descriptor, to wait for.
+    pub(super) fn add_port(&mut self, socket: Socket) -> RawFd {
+        let fd = socket.as_raw_fd();
+        let address = socket.address().ip();
+        let out = Outgoing::new(PACKET_MAX);
+        self.ports.push(Port { address, socket, out, full: false });
+        fd
+    }
+
+    /// Whether packets can be sent from this address.
+    pub(super) fn has_port(&self, address: IpAddr) -> bool {
+        self.ports.iter().any(|port| port.address == address)
+    }
+
+    pub(super) fn roce(&self) -> &roce::Device {
+        &self.roce
+    }
+
+    /// A queue pair that takes messages, but no packets before [`Self::connect`].
+    pub(super) fn open_link(&mut self, shelf: &mut Shelf) -> Result<Link, CreateError> {
+        let config = QpConfig {
+            send_depth: SENDS,
+            receive_depth: RECEIVES,
+            inline_max: 256,
+            ..QpConfig::default()
+        };
+        let qpn = self.roce.create_qp(&config)?;
+        let bytes = u32::from(RECEIVES) * FIRST_BYTES + SPILL_BYTES;
+        let buffers = shelf.buffers.insert(vec![0; bytes as usize].into_boxed_slice());
+        let region = Region {
+            domain: ProtectionDomain(0),
+            address: 0,
+            len: bytes.into(),
+            access: Access::LOCAL_WRITE,
+            handle: Place::Control(buffers).handle(),
+        };
+        let Ok(key) = self.roce.register(region) else {
+            let _ = self.roce.destroy_qp(qpn);
+            shelf.buffers.remove(buffers);
+            return Err(CreateError::Full);
+        };
+        let link = Link { qpn, buffers, key };
+        self.links.insert(qpn, Held { link, messages: 0 });
+        // It exists and is in the state before, and its queue is as long as this.
+        let _ = self.roce.init(qpn);
+        for at in 0..RECEIVES {
+            self.post_receive(&link, at.into());
+        }
+        Ok(link)
+    }
+
+    fn post_receive(&mut self, link: &Link, at: u64) {
+        let spill = u64::from(RECEIVES) * u64::from(FIRST_BYTES);
+        let pieces = [
+            Piece { key: link.key, address: at * u64::from(FIRST_BYTES), len: FIRST_BYTES },
+            Piece { key: link.key, address: spill, len: SPILL_BYTES },
+        ];
+        let _ = self.roce.post_receive(link.qpn, &ReceiveRequest { id: at, pieces: &pieces });
+    }
+
+    /// The queue pair receives from now on.
+    pub(super) fn connect(&mut self, qpn: Qpn, to: &RtrAttributes) -> Result<(), ModifyError> {
+        self.roce.ready_to_receive(qpn, to)
+    }
+
+    /// The queue pair sends from now on.
+    pub(super) fn start(&mut self, qpn: Qpn, to: &RtsAttributes) -> Result<(), ModifyError> {
+        self.roce.ready_to_send(qpn, to)
+    }
+
+    /// The queue pair neither sends nor receives from now on; what is under way fails.
+    pub(super) fn fail(&mut self, qpn: Qpn, now: u64) {
+        let _ = self.roce.fail(Time::from_nanos(now), qpn);
+    }
+
+    /// Ends a queue pair; what was under way vanishes.
+    pub(super) fn close_link(&mut self, qpn: Qpn, shelf: &mut Shelf) {
+        let _ = self.roce.destroy_qp(qpn);
+        if let Some(held) = self.links.remove(&qpn) {
+            let _ = self.roce.deregister(held.link.key);
+            shelf.buffers.remove(held.link.buffers);
+        }
+    }
+
+    /// Makes memory known that peers may write to.
+    pub(super) fn register_rmb(
+        &mut self,
+        handle: Handle,
+        address: u64,
+        len: u64,
+    ) -> Result<Key, RegionError> {
+        let (domain, access) = (ProtectionDomain(0), Access::REMOTE_WRITE);
+        self.roce.register(Region { domain, address, len, access, handle })
+    }
+
+    /// Makes a stream known that is sent from; addresses are positions in it.
+    pub(super) fn register_stream(&mut self, handle: Handle) -> Result<Key, RegionError> {
+        let (domain, access) = (ProtectionDomain(0), Access::READ);
+        self.roce.register(Region { domain, address: 0, len: u64::MAX, access, handle })
+    }
+
+    pub(super) fn deregister(&mut self, key: Key) {
+        let _ = self.roce.deregister(key);
+    }
+
+    /// Whether a plan of up to two WRITEs and a SEND can be posted now.
+    pub(super) fn has_room(&self, qpn: Qpn) -> bool {
+        let held = self.links.get(&qpn).is_some_and(|held| held.messages < MESSAGES_MAX);
+        let view = self.roce.qp(qpn);
+        held && view
+            .is_some_and(|v| v.state == State::ReadyToSend && v.sends + 3 <= u32::from(SENDS))
+    }
+
+    /// Sends a message: solicited, as Linux sends and expects them.
+    pub(super) fn send(
+        &mut self,
+        qpn: Qpn,
+        purpose: Purpose,
+        message: &[u8],
+    ) -> Result<(), PostError> {
+        let request = SendRequest {
+            id: purpose.id(),
+            operation: Operation::Send,
+            source: Source::Inline(message),
+            immediate: None,
+            signaled: true,
+            solicited: true,
+        };
+        self.roce.post_send(qpn, &request)?;
+        if let Some(held) = self.links.get_mut(&qpn) {
+            held.messages += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes into the peer's memory what stands in a stream at position `at`.
+    pub(super) fn write(
+        &mut self,
+        qpn: Qpn,
+        (address, rkey): (u64, u32),
+        (stream, at, len): (Key, u64, u32),
+    ) -> Result<(), PostError> {
+        let request = SendRequest {
+            id: 0,
+            operation: Operation::Write { address, rkey },
+            source: Source::Pieces(&[Piece { key: stream, address: at, len }]),
+            immediate: None,
+            signaled: false,
+            solicited: false,
+        };
+        self.roce.post_send(qpn, &request)
+    }
+
+    /// Takes in packets that have come. Whether there were any.
+    pub(super) fn receive(&mut self, now: Time, shelf: &mut Shelf) -> bool {
+        let mut any = false;
+        for port in &self.ports {
+            for _ in 0..ROUNDS {
+                let Ok(count) = port.socket.receive(&mut self.received) else { break };
+                any = true;
+                for (from, packet) in self.received.iter() {
+                    let Some(addresses) = Addresses::new(from.ip(), port.address) else { continue };
+                    let arrival = Arrival {
+                        addresses,
+                        src_port: from.port(),
+                        marked: false,
+                        identification: None,
+                    };
+                    // What is dropped is counted by its reason.
+                    let _ = self.roce.receive(now, shelf, &arrival, packet);
+                }
+                if count < BATCH {
+                    break;
+                }
+            }
+        }
+        any
+    }
+
+    /// Sends what is ready. Whether anything was.
+    pub(super) fn transmit(&mut self, now: Time, shelf: &impl Memory) -> bool {
+        if self.roce.next_deadline().is_some_and(|at| at <= now) {
+            self.roce.on_deadline(now);
+        }
+        let mut any = false;
+        for _ in 0..ROUNDS * BATCH {
+            if !self.roce.has_queued() || self.ports.iter().any(|port| port.full) {
+                break;
+            }
+            if !self.transmit_one(now, shelf) {
+                break;
+            }
+            any = true;
+        }
+        for port in &mut self.ports {
+            port.flush(&mut self.counts);
+        }
+        any
+    }
+
+    fn transmit_one(&mut self, now: Time, shelf: &impl Memory) -> bool {
+        let Some(first) = self.ports.first_mut() else { return false };
+        if first.out.is_full() && !first.flush(&mut self.counts) {
+            return false;
+        }
+        let Some(sent) = self.roce.transmit(now, shelf, first.out.room(), 1) else { return false };
+        let to = SocketAddr::new(sent.flow.addresses.dst(), PORT);
+        let from = sent.flow.addresses.src();
+        if first.address == from {
+            first.out.add(to, sent.len);
+            return true;
+        }
+        // It was written where the first port's packets are, and is another's.
+        let packet = first.out.room()[..sent.len].to_vec();
+        let port = self.ports.iter_mut().find(|port| port.address == from);
+        if let Some(port) = port
+            && (!port.out.is_full() || port.flush(&mut self.counts))
+        {
+            port.out.push(to, &packet);
+        } else {
+            self.counts.refused += 1;
+        }
+        true
+    }
+
+    /// All sockets.
+    pub(super) fn each_port(&self, mut f: impl FnMut(&Socket)) {
+        for port in &self.ports {
+            f(&port.socket);
+        }
+    }
+
+    /// Whether a socket was full, so that it has to be waited for.
+    pub(super) fn is_full(&self) -> bool {
+        self.ports.iter().any(|port| port.full)
+    }
+
+    /// When to look again, if nothing comes.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        self.roce.next_deadline()
+    }
+
+    /// Whether there is something to send at once.
+    pub(super) fn has_queued(&self) -> bool {
+        self.roce.has_queued()
+    }
+
+    /// What has happened next.
+    pub(super) fn poll(&mut self, shelf: &Shelf) -> Option<Event> {
+        loop {
+            let cq = self.roce.cqs().next()?;
+            // An overflow has failed all queue pairs, each of which says so itself.
+            let completion = self.roce.poll_cq(cq).ok().flatten()?;
+            if let Some(event) = self.event(&completion, shelf) {
+                return Some(event);
+            }
+        }
+    }
+
+    fn event(&mut self, completion: &Completion, shelf: &Shelf) -> Option<Event> {
+        let Completion { id, qpn, kind, status, bytes, .. } = *completion;
+        let held = self.links.get_mut(&qpn)?;
+        if status != Status::Success {
+            return Some(Event::Failed(qpn, status));
+        }
+        match kind {
+            Kind::Send => {
+                held.messages = held.messages.saturating_sub(1);
+                Some(Event::Sent(qpn, Purpose::of(id)))
+            }
+            Kind::Write => None,
+            Kind::Receive | Kind::ReceiveWrite => {
+                let link = held.link;
+                self.message.clear();
+                if let Some(buffers) = shelf.buffers.get(link.buffers) {
+                    copy_message(buffers, id, bytes, &mut self.message);
+                }
+                self.post_receive(&link, id);
+                Some(Event::Came(qpn))
+            }
+        }
+    }
+
+    /// The bytes of the message that [`Event::Came`] told of.
+    pub(super) fn message(&self) -> &[u8] {
+        &self.message
+    }
+}
+
+/// Puts together what the two pieces of a receive request hold.
+fn copy_message(buffers: &[u8], at: u64, bytes: u32, to: &mut Vec<u8>) {
+    let (first, spill) = (FIRST_BYTES as usize, usize::from(RECEIVES) * FIRST_BYTES as usize);
+    let Ok(start) = usize::try_from(at * u64::from(FIRST_BYTES)) else { return };
+    let head = first.min(bytes as usize);
+    to.extend_from_slice(buffers.get(start..start + head).unwrap_or_default());
+    let rest = bytes as usize - head;
+    to.extend_from_slice(buffers.get(spill..spill + rest).unwrap_or_default());
+}
+
+impl Port {
+    /// Sends what waits; `false`: there is no room in the system for all of it.
+    fn flush(&mut self, counts: &mut Counts) -> bool {
+        self.full = false;
+        while !self.out.is_empty() {
+            match self.socket.send(&mut self.out) {
+                Ok(_) => {}
+                Err(errno) if sys::call::is_later(errno) => {
+                    self.full = true;
+                    return false;
+                }
+                Err(_) => {
+                    // No route, too long for the path: as if it had been lost there.
+                    counts.refused += 1;
+                    self.out.skip();
+                }
+            }
+        }
+        true
+    }
+}
+
+/// The largest payload that fits into packets of a path.
+pub(super) fn mtu_of(path_bytes: u32) -> Mtu {
+    // As Linux counts: IPv6, UDP, all headers and the checksum, rounded up.
+    const HEADERS: u32 = 80;
+    let fits = |mtu: &Mtu| u32::try_from(mtu.bytes()).is_ok_and(|n| n + HEADERS <= path_bytes);
+    [Mtu::B4096, Mtu::B2048, Mtu::B1024, Mtu::B512].into_iter().find(fits).unwrap_or(Mtu::B256)
+}

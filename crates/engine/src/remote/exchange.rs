@@ -1,0 +1,593 @@
+//! The handshake of one connection: CLC on its TCP connection, driven by [`smc::handshake`].
+//!
+//! What the machines ask for is done by the vector that owns them. First contact with a peer is waited for
+//! by all who come meanwhile, and by nobody else.
+
+use std::collections::VecDeque;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use roce::Key;
+use smc::cdc::Cdc;
+use smc::clc::Diagnosis;
+use smc::group::{BufferId, LinkBuffer, LinkSlot};
+use smc::handshake::{Client, FallBack, Identity, LocalEnd, PeerEnd, Proposed, Server, Step};
+use smc::{Gid, Limits, RKey, SizeClass, Time, Token};
+use sys::call;
+
+use super::group::{GroupId, Peer, gid_of};
+use super::guest::Role;
+use super::running::{Running, Smc, Start};
+use super::shelf::{ConnId, Place};
+use super::slab::Id;
+use super::vector::{Vector, smc_time};
+use super::wire::{Ended, Wire};
+
+/// Messages of a client that may come by RDMA before its Confirm has come by TCP.
+const EARLY_MAX: usize = 16;
+/// Levels and names of socket options: the longest packet of a connection's path.
+const IP_MTU: (i32, i32) = (0, 14);
+const IPV6_MTU: (i32, i32) = (41, 24);
+/// What any path is taken to carry if the kernel does not say.
+const PATH_BYTES: u32 = 1500;
+
+/// Names an exchange.
+pub(super) type ExchangeId = Id<Exchange>;
+
+/// Either side's machine.
+#[derive(Debug)]
+pub(super) enum Machine {
+    /// A client that waits for another to have made first contact.
+    Waits,
+    Client(Client),
+    Server(Server),
+}
+
+/// What a connection has in a link group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InGroup {
+    pub(super) group: GroupId,
+    pub(super) token: Token,
+    /// The link that the Accept names, and that the connection uses until it is lost.
+    pub(super) slot: LinkSlot,
+    pub(super) buffer: BufferId,
+}
+
+/// One handshake.
+#[derive(Debug)]
+pub(super) struct Exchange {
+    pub(super) conn: ConnId,
+    pub(super) wire: Wire,
+    pub(super) machine: Machine,
+    /// Of the TCP connection; RoCEv2 is spoken from the first, unless settings say otherwise.
+    pub(super) local: IpAddr,
+    pub(super) remote: IpAddr,
+    /// The peer's system and address, for a server that waits for a group.
+    pub(super) proposed: Option<Proposed>,
+    /// What the peer has said about its end.
+    pub(super) peer: Option<Box<PeerEnd>>,
+    /// What it has in a group.
+    pub(super) place: Option<InGroup>,
+    /// This connection makes the group.
+    pub(super) first: bool,
+    pub(super) rmb: Option<Key>,
+    /// Messages that came before the handshake was over.
+    pub(super) early: Vec<Cdc>,
+    /// Whether the vector waits for room on the TCP connection.
+    pub(super) waits_write: bool,
+}
+
+impl Exchange {
+    pub(super) fn new(conn: ConnId, tcp: OwnedFd, (local, remote): (IpAddr, IpAddr)) -> Self {
+        Self {
+            conn,
+            wire: Wire::new(tcp),
+            machine: Machine::Waits,
+            local,
+            remote,
+            proposed: None,
+            peer: None,
+            place: None,
+            first: false,
+            rmb: None,
+            early: Vec::new(),
+            waits_write: false,
+        }
+    }
+
+    /// The first step may be taken.
+    pub(super) fn begin(&mut self, role: Role, identity: Identity, limits: Limits, now: Time) {
+        self.machine = match role {
+            Role::Client => Machine::Client(Client::new(identity, limits, now)),
+            Role::Server => Machine::Server(Server::new(identity, limits, now)),
+        };
+    }
+
+    pub(super) fn role(&self) -> Role {
+        match self.machine {
+            Machine::Waits | Machine::Client(_) => Role::Client,
+            Machine::Server(_) => Role::Server,
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn poll(&mut self) -> Option<Step> {
+        match self {
+            Self::Waits => None,
+            Self::Client(client) => client.poll(),
+            Self::Server(server) => server.poll(),
+        }
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        match self {
+            Self::Waits => None,
+            Self::Client(client) => client.next_deadline(),
+            Self::Server(server) => server.next_deadline(),
+        }
+    }
+
+    pub(super) fn on_deadline(&mut self, now: Time) {
+        match self {
+            Self::Waits => {}
+            Self::Client(client) => client.on_deadline(now),
+            Self::Server(server) => server.on_deadline(now),
+        }
+    }
+
+    /// Whether bytes of the TCP connection are CLC messages.
+    pub(super) fn wants_message(&self) -> bool {
+        match self {
+            Self::Waits => false,
+            Self::Client(client) => client.wants_message(),
+            Self::Server(server) => server.wants_message(),
+        }
+    }
+
+    pub(super) fn on_bytes(&mut self, bytes: &[u8]) {
+        match self {
+            Self::Waits => {}
+            Self::Client(client) => client.on_bytes(bytes),
+            Self::Server(server) => server.on_bytes(bytes),
+        }
+    }
+
+    pub(super) fn refuse(&mut self, why: Diagnosis) {
+        match self {
+            Self::Waits => {}
+            Self::Client(client) => client.refuse(why),
+            Self::Server(server) => server.refuse(why),
+        }
+    }
+
+    /// Our end is ready.
+    pub(super) fn ready(&mut self, end: &LocalEnd, first: bool, gids: &[Gid], now: Time) {
+        match self {
+            Self::Waits => {}
+            Self::Client(client) => client.confirm(end, gids),
+            Self::Server(server) => server.accept(end, first, now),
+        }
+    }
+
+    pub(super) fn link_confirmed(&mut self) {
+        match self {
+            Self::Waits => {}
+            Self::Client(client) => client.link_confirmed(),
+            Self::Server(server) => server.link_confirmed(),
+        }
+    }
+
+    pub(super) fn link_timed_out(&mut self, now: Time) {
+        match self {
+            Self::Waits => {}
+            Self::Client(client) => client.link_timed_out(now),
+            Self::Server(server) => server.link_timed_out(now),
+        }
+    }
+}
+
+impl Vector {
+    /// What we are, to a peer that a connection from `local` leads to.
+    fn identity(&self, local: IpAddr) -> Identity {
+        Identity {
+            system: self.system,
+            gid: gid_of(local),
+            mac: self.mac,
+            host: self.host,
+            eids: self.config.eids.clone(),
+        }
+    }
+
+    /// Which address RoCEv2 is spoken from for a connection.
+    fn address_for(&self, local: IpAddr) -> IpAddr {
+        self.config.addresses.first().copied().unwrap_or(local)
+    }
+
+    /// A handshake may begin; a client's, unless somebody else is making first contact with that peer.
+    pub(super) fn begin(&mut self, id: ExchangeId, role: Role, now: u64) {
+        let Some(exchange) = self.exchanges.get(id) else { return };
+        let (local, remote) = (exchange.local, exchange.remote);
+        if role == Role::Client && !self.groups.is_client_of(remote) {
+            if let Some(waiting) = self.courting.get_mut(&remote) {
+                waiting.push_back(id);
+                return;
+            }
+            self.courting.insert(remote, VecDeque::new());
+        }
+        let identity = self.identity(self.address_for(local));
+        let limits = self.limits();
+        if let Some(exchange) = self.exchanges.get_mut(id) {
+            exchange.begin(role, identity, limits, smc_time(now));
+        }
+        self.take_steps(id, now);
+    }
+
+    /// Whoever made first contact with a peer is done; those who waited go on.
+    fn courted(&mut self, remote: IpAddr, now: u64) {
+        for id in self.courting.remove(&remote).unwrap_or_default() {
+            self.begin(id, Role::Client, now);
+        }
+    }
+
+    /// The TCP connection of a handshake can be read or written.
+    pub(super) fn on_wire(&mut self, id: ExchangeId, now: u64) {
+        loop {
+            let Some(exchange) = self.exchanges.get_mut(id) else { return };
+            if let Err(ended) = exchange.wire.flush() {
+                return self.wire_ended(id, ended, now);
+            }
+            if !exchange.machine.wants_message() {
+                break;
+            }
+            match exchange.wire.receive() {
+                Ok(Some(bytes)) => exchange.machine.on_bytes(&bytes),
+                Ok(None) => break,
+                Err(ended) => return self.wire_ended(id, ended, now),
+            }
+            self.take_steps(id, now);
+        }
+        self.watch_wire(id);
+    }
+
+    fn wire_ended(&mut self, id: ExchangeId, _: Ended, now: u64) {
+        self.abandon(id, now);
+        self.stat.aborted_total += 1;
+        let Some(exchange) = self.remove_exchange(id, now) else { return };
+        if let Some(relay) = self.shelf.rings.remove(exchange.conn) {
+            relay.close(true);
+        }
+    }
+
+    /// Does what a handshake wants to have done.
+    pub(super) fn take_steps(&mut self, id: ExchangeId, now: u64) {
+        while let Some(step) = self.exchanges.get_mut(id).and_then(|e| e.machine.poll()) {
+            match step {
+                Step::Send(bytes) => {
+                    let sent = self.exchanges.get_mut(id).map(|e| e.wire.send(&bytes));
+                    if let Some(Err(ended)) = sent {
+                        return self.wire_ended(id, ended, now);
+                    }
+                    self.watch_wire(id);
+                }
+                Step::FindGroup(proposed) => {
+                    if let Some(exchange) = self.exchanges.get_mut(id) {
+                        exchange.proposed = Some(proposed);
+                    }
+                    self.find_group(id, now);
+                }
+                Step::Prepare(peer) => self.prepare(id, peer, now),
+                Step::ConfirmLink(peer) => self.confirm_link(id, peer, now),
+                Step::Established(peer) => return self.established(id, peer, now),
+                Step::FallBack(why) => return self.fall_back(id, &why, now),
+                Step::Abort(_) => {
+                    // Nobody knows what the next byte on the TCP connection is.
+                    self.abandon(id, now);
+                    self.stat.aborted_total += 1;
+                    let Some(exchange) = self.remove_exchange(id, now) else { return };
+                    reset_on_close(&exchange.wire);
+                    if let Some(relay) = self.shelf.rings.remove(exchange.conn) {
+                        relay.close(true);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Server: joins a link group of the client's, waits for one that is being made, or makes one.
+    pub(super) fn find_group(&mut self, id: ExchangeId, now: u64) {
+        let Some(exchange) = self.exchanges.get(id) else { return };
+        let Some(proposed) = exchange.proposed else { return };
+        let ends = (self.address_for(exchange.local), exchange.remote, path_bytes(&exchange.wire));
+        if let Some(group) = self.groups.serving(&proposed) {
+            self.join(id, group, None, now);
+        } else if let Some(group) = self.groups.pending(&proposed) {
+            if let Some(group) = self.groups.get_mut(group) {
+                group.waiting.push(id);
+            }
+        } else {
+            let made = self.new_group(id, Peer::Client(&proposed), ends, now);
+            self.join_new(id, made, now);
+        }
+    }
+
+    /// Client: the server has accepted.
+    fn prepare(&mut self, id: ExchangeId, peer: Box<PeerEnd>, now: u64) {
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        let ends = (exchange.local, exchange.remote, path_bytes(&exchange.wire));
+        exchange.peer = Some(peer.clone());
+        if peer.terms.is_some() {
+            let ends = (self.address_for(ends.0), ends.1, ends.2);
+            let made = self.new_group(id, Peer::Server(&peer), ends, now);
+            return self.join_new(id, made, now);
+        }
+        match self.groups.named(&peer) {
+            Ok((group, slot)) => self.join(id, group, Some(slot), now),
+            Err(why) => self.refuse(id, why),
+        }
+    }
+
+    fn refuse(&mut self, id: ExchangeId, why: Diagnosis) {
+        if let Some(exchange) = self.exchanges.get_mut(id) {
+            exchange.machine.refuse(why);
+        }
+    }
+
+    /// The first connection of a group that was made for it.
+    fn join_new(&mut self, id: ExchangeId, made: Result<GroupId, Diagnosis>, now: u64) {
+        let joined = made.and_then(|group| {
+            if let Some(exchange) = self.exchanges.get_mut(id) {
+                exchange.first = true;
+            }
+            let place = self.take_place(id, group, None, now).inspect_err(|_| {
+                self.drop_group(group, now);
+            })?;
+            // A client's link is ready before the Confirm goes: CONFIRM LINK comes right behind it.
+            self.act(group, now);
+            Ok(place)
+        });
+        match joined {
+            Ok(place) => self.show_end(id, place, now),
+            Err(why) => {
+                self.refuse(id, why);
+                self.take_steps(id, now);
+            }
+        }
+    }
+
+    /// One more connection of a group: the peer must know the buffer before it hears of the connection.
+    fn join(&mut self, id: ExchangeId, group: GroupId, named: Option<LinkSlot>, now: u64) {
+        if let Err(why) = self.take_place(id, group, named, now) {
+            self.refuse(id, why);
+            self.take_steps(id, now);
+        } else {
+            self.act(group, now);
+        }
+    }
+
+    /// A token, and a buffer that the peer is told of.
+    fn take_place(
+        &mut self,
+        id: ExchangeId,
+        group_id: GroupId,
+        named: Option<LinkSlot>,
+        now: u64,
+    ) -> Result<InGroup, Diagnosis> {
+        let exchange = self.exchanges.get_mut(id).ok_or(Diagnosis::Internal)?;
+        let conn = exchange.conn;
+        let relay = self.shelf.rings.get(conn).ok_or(Diagnosis::Internal)?;
+        let (vaddr, len) = (relay.rmb_at(), relay.rmb_bytes() as u64);
+        let handle = Place::Received(conn).handle();
+        let key = self.device.register_rmb(handle, vaddr, len);
+        let key = key.map_err(|_| Diagnosis::BufferRegistration)?;
+        let group = self.groups.get_mut(group_id).ok_or(Diagnosis::Internal)?;
+        let keys = group.keys(RKey(key.0), vaddr);
+        let opened = group.core.open(named).map_err(|_| Diagnosis::NoActiveLink);
+        let placed = opened.and_then(|opened| {
+            let buffer = if exchange.first {
+                group.core.add_first_buffer(&keys)
+            } else {
+                group.core.confirm_rkey(&keys, smc_time(now))
+            };
+            let buffer = buffer.map_err(|_| {
+                group.core.close(opened.token, smc_time(now));
+                Diagnosis::BufferRegistration
+            })?;
+            Ok(InGroup { group: group_id, token: opened.token, slot: opened.link, buffer })
+        });
+        match placed {
+            Ok(place) => {
+                group.members.insert(place.token, conn);
+                group.buffers.insert(place.buffer, conn);
+                group.rkeys.insert(place.buffer, LinkBuffer { rkey: RKey(key.0), vaddr });
+                (exchange.rmb, exchange.place) = (Some(key), Some(place));
+                self.handshaking.insert(conn, id);
+                Ok(place)
+            }
+            Err(why) => {
+                self.device.deregister(key);
+                Err(why)
+            }
+        }
+    }
+
+    /// The peer knows the buffer of a connection that joins a group, or will not.
+    pub(super) fn buffer_told(&mut self, id: ExchangeId, yes: bool, now: u64) {
+        let Some(place) = self.exchanges.get(id).and_then(|e| e.place) else { return };
+        if yes {
+            self.show_end(id, place, now);
+        } else {
+            self.refuse(id, Diagnosis::BufferRegistration);
+            self.take_steps(id, now);
+        }
+    }
+
+    /// Our end is ready: the peer may hear of it.
+    fn show_end(&mut self, id: ExchangeId, place: InGroup, now: u64) {
+        let Some(link) = self.groups.link(place.group, place.slot) else {
+            return self.refuse(id, Diagnosis::NoActiveLink);
+        };
+        let gids: Vec<Gid> = match &self.config.addresses[..] {
+            [] => vec![link.end.gid],
+            all => all.iter().map(|ip| gid_of(*ip)).collect(),
+        };
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        let Some(relay) = self.shelf.rings.get(exchange.conn) else { return };
+        let end = LocalEnd {
+            gid: link.end.gid,
+            mac: link.end.mac,
+            qpn: link.end.qpn,
+            psn: link.end.psn,
+            mtu: link.end.mtu,
+            rkey: RKey(exchange.rmb.map_or(0, |key| key.0)),
+            vaddr: relay.rmb_at(),
+            size: SizeClass::holding(relay.rmb_bytes() as u64),
+            token: place.token,
+        };
+        exchange.machine.ready(&end, exchange.first, &gids, smc_time(now));
+        self.take_steps(id, now);
+    }
+
+    fn confirm_link(&mut self, id: ExchangeId, peer: Option<Box<PeerEnd>>, now: u64) {
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        let (Some(peer), Some(place)) = (peer, exchange.place) else { return };
+        exchange.peer = Some(peer.clone());
+        if let Some(group) = self.groups.get_mut(place.group) {
+            group.core.first_contact(&peer, smc_time(now));
+            self.act(place.group, now);
+        }
+    }
+
+    /// A message came for a connection.
+    pub(super) fn on_cdc(&mut self, conn: ConnId, cdc: &Cdc, now: u64) {
+        if let Some(id) = self.handshaking.get(&conn) {
+            // A client's first bytes may overtake its Confirm (RFC 7609 3.5.2.4).
+            if let Some(exchange) = self.exchanges.get_mut(*id)
+                && exchange.early.len() < EARLY_MAX
+            {
+                exchange.early.push(*cdc);
+            }
+            return;
+        }
+        self.hear_cdc(conn, cdc, now);
+    }
+
+    /// From now on the connection's bytes go by SMC.
+    fn established(&mut self, id: ExchangeId, peer: Option<Box<PeerEnd>>, now: u64) {
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        let peer = peer.or_else(|| exchange.peer.take());
+        let (Some(peer), Some(place)) = (peer, exchange.place) else {
+            return self.abandon(id, now);
+        };
+        let conn = exchange.conn;
+        let answer = &peer.answer;
+        let offset = u64::from(answer.element.saturating_sub(1)) * u64::from(answer.size.bytes());
+        let Some(group) = self.groups.get_mut(place.group) else { return self.abandon(id, now) };
+        let rkey = answer.rkey;
+        let reached = group.core.reach(place.token, place.slot, rkey, answer.vaddr + offset);
+        let stream = self.device.register_stream(Place::Sent(conn).handle());
+        let start = reached.ok().zip(stream.ok()).and_then(|((slot, remote), stream)| {
+            let relay = self.shelf.rings.get(conn)?;
+            Some(Start {
+                qpn: self.groups.link(place.group, slot)?.qpn,
+                remote,
+                stream,
+                rmb: SizeClass::holding(relay.rmb_bytes() as u64),
+                peer_token: answer.token,
+                peer_rmb: answer.size,
+                send_ring: self.config.send_buffer,
+                autocork: self.config.autocork,
+            })
+        });
+        let Some(start) = start else {
+            // Too late to go back to TCP.
+            self.abandon(id, now);
+            let Some(exchange) = self.remove_exchange(id, now) else { return };
+            reset_on_close(&exchange.wire);
+            if let Some(relay) = self.shelf.rings.remove(conn) {
+                relay.close(true);
+            }
+            return;
+        };
+        let Some(exchange) = self.remove_exchange(id, now) else { return };
+        let early = exchange.early.clone();
+        let smc = Smc::new(&start, place, exchange.rmb, exchange.wire.into_tcp());
+        self.stat.connections_total += 1;
+        self.add_running(conn, Running::Smc(Box::new(smc)), Smc::INTEREST);
+        for cdc in early {
+            self.hear_cdc(conn, &cdc, now);
+        }
+    }
+
+    /// The connection goes on as TCP.
+    fn fall_back(&mut self, id: ExchangeId, why: &FallBack, now: u64) {
+        let group = self.exchanges.get(id).and_then(|e| e.place).map(|place| place.group);
+        self.abandon(id, now);
+        if let Some(group) = group.filter(|_| why.out_of_sync)
+            && let Some(there) = self.groups.get_mut(group)
+        {
+            there.core.out_of_sync();
+            self.act(group, now);
+        }
+        let Some(exchange) = self.remove_exchange(id, now) else { return };
+        self.stat.declined_total += 1;
+        let conn = exchange.conn;
+        let running = Running::plain(exchange.wire);
+        let interest = running.interest();
+        self.add_running(conn, running, interest);
+    }
+
+    /// Gives back what a handshake that came to nothing has in a link group.
+    fn abandon(&mut self, id: ExchangeId, now: u64) {
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        let (conn, first) = (exchange.conn, exchange.first);
+        let (place, rmb) = (exchange.place.take(), exchange.rmb.take());
+        self.handshaking.remove(&conn);
+        if let Some(key) = rmb {
+            self.device.deregister(key);
+        }
+        let Some(place) = place else { return };
+        self.leave(place, now);
+        let unmade = self.groups.get(place.group).is_some_and(|group| group.first() == Some(id));
+        if first && unmade {
+            self.drop_group(place.group, now);
+        }
+    }
+
+    /// A connection has left its link group; the peer is told to forget its buffer.
+    pub(super) fn leave(&mut self, place: InGroup, now: u64) {
+        let Some(group) = self.groups.get_mut(place.group) else { return };
+        group.members.remove(&place.token);
+        group.buffers.remove(&place.buffer);
+        group.core.delete_rkey(place.buffer, smc_time(now));
+        group.core.close(place.token, smc_time(now));
+        self.act(place.group, now);
+    }
+
+    /// A handshake is over; who waited for it goes on.
+    fn remove_exchange(&mut self, id: ExchangeId, now: u64) -> Option<Exchange> {
+        let exchange = self.exchanges.remove(id)?;
+        self.poller.remove(&exchange.wire);
+        self.handshaking.remove(&exchange.conn);
+        if exchange.role() == Role::Client {
+            self.courted(exchange.remote, now);
+        }
+        Some(exchange)
+    }
+}
+
+/// The peer of a connection is to see a reset when its descriptor is closed.
+pub(super) fn reset_on_close(tcp: &impl AsRawFd) {
+    const SOL_SOCKET: i32 = 1;
+    const SO_LINGER: i32 = 13;
+    let _ = call::setsockopt(tcp.as_raw_fd(), SOL_SOCKET, SO_LINGER, [1i32, 0]);
+}
+
+/// The longest packet that the path of a connection takes, bytes.
+fn path_bytes(tcp: &impl AsRawFd) -> u32 {
+    let asked = [IP_MTU, IPV6_MTU]
+        .into_iter()
+        .find_map(|(level, name)| call::getsockopt::<i32>(tcp.as_raw_fd(), level, name).ok());
+    asked.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(PATH_BYTES)
+}

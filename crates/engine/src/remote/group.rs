@@ -1,0 +1,486 @@
+//! Link groups: each a [`smc::group::Group`], whose actions are done here, and the queue pairs of its
+//! links.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+
+use roce::{Addresses, Psn, Qpn, RtrAttributes, RtsAttributes, Status};
+use smc::clc::Diagnosis;
+use smc::conn::Remote;
+use smc::group::{
+    Action, BufferId, Group as Core, LinkBuffer, LinkEnd, LinkSlot, Received, Role as Side,
+    Terminated,
+};
+use smc::handshake::{PeerEnd, Proposed};
+use smc::{Gid, Mtu, RKey, Time, Token};
+
+use super::device::{Purpose, mtu_of};
+use super::exchange::ExchangeId;
+use super::random;
+use super::running::Running;
+use super::shelf::ConnId;
+use super::slab::{Id, Slab};
+use super::stat::{GroupStat, LinkStat};
+use super::vector::{Vector, smc_time};
+
+/// Names a link group.
+pub(super) type GroupId = Id<Group>;
+
+/// How long the queue pairs of a group that has ended stay, so that the peer hears of it, nanoseconds.
+const PARTING_NS: u64 = 100_000_000;
+/// What the path of a second link is taken to carry.
+const PATH_BYTES: u32 = 1500;
+
+/// One link.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link {
+    pub(super) qpn: Qpn,
+    /// Our end, as the peer knows it.
+    pub(super) end: LinkEnd,
+    peer: Option<LinkEnd>,
+    active: bool,
+}
+
+/// A link group.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) core: Core,
+    /// The peer's address.
+    remote: IpAddr,
+    /// Who has made first contact, until it is made.
+    first: Option<ExchangeId>,
+    /// Handshakes that wait for first contact to be made: they could use the group.
+    pub(super) waiting: Vec<ExchangeId>,
+    /// What a server has promised the peer.
+    proposed: Option<Proposed>,
+    links: [Option<Link>; smc::group::LINKS],
+    /// Whom a token names.
+    pub(super) members: HashMap<Token, ConnId>,
+    /// Whose RMB a buffer is.
+    pub(super) buffers: HashMap<BufferId, ConnId>,
+    /// By which key each buffer is reached, over any link.
+    pub(super) rkeys: HashMap<BufferId, LinkBuffer>,
+    /// When it is forgotten.
+    forget_at: Option<u64>,
+}
+
+/// All link groups of a vector.
+#[derive(Debug, Default)]
+pub(super) struct Groups {
+    all: Slab<Group>,
+    /// Which link a queue pair is.
+    links: HashMap<Qpn, (GroupId, LinkSlot)>,
+}
+
+impl Groups {
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.len() == 0
+    }
+
+    pub(super) fn get(&self, id: GroupId) -> Option<&Group> {
+        self.all.get(id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: GroupId) -> Option<&mut Group> {
+        self.all.get_mut(id)
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        let due = |group: &Group| match group.forget_at {
+            Some(at) => Some(Time::from_nanos(at)),
+            None => group.core.next_deadline(),
+        };
+        self.all.iter().filter_map(|(_, group)| due(group)).min()
+    }
+
+    /// The group that a client's connection may join.
+    pub(super) fn serving(&self, client: &Proposed) -> Option<GroupId> {
+        self.all.iter().find(|(_, group)| group.core.serves(client)).map(|(id, _)| id)
+    }
+
+    /// The group that a client is making first contact for at the moment.
+    pub(super) fn pending(&self, client: &Proposed) -> Option<GroupId> {
+        let same = |group: &Group| {
+            group.first.is_some()
+                && group.proposed.is_some_and(|p| p.system == client.system && p.gid == client.gid)
+        };
+        self.all.iter().find(|(_, group)| same(group)).map(|(id, _)| id)
+    }
+
+    /// The group and link that a server means.
+    pub(super) fn named(&self, peer: &PeerEnd) -> Result<(GroupId, LinkSlot), Diagnosis> {
+        let found = self.all.iter().find_map(|(id, g)| Some((id, g.core.names(&peer.answer)?)));
+        let knows = || self.all.iter().any(|(_, g)| g.core.knows(peer.answer.system));
+        found.ok_or_else(|| if knows() { Diagnosis::NoServerLink } else { Diagnosis::OutOfSync })
+    }
+
+    /// Whether we are a client of that host already.
+    pub(super) fn is_client_of(&self, remote: IpAddr) -> bool {
+        let of =
+            |g: &Group| g.remote == remote && g.core.role() == Side::Client && g.first.is_none();
+        self.all.iter().any(|(_, group)| of(group) && !group.core.is_ended())
+    }
+
+    pub(super) fn link(&self, id: GroupId, slot: LinkSlot) -> Option<Link> {
+        self.all.get(id)?.links[slot.index()]
+    }
+}
+
+impl Group {
+    /// The handshake that makes first contact.
+    pub(super) fn first(&self) -> Option<ExchangeId> {
+        self.first
+    }
+
+    /// By which key a buffer is reached over each link: ours have one for all, since all queue pairs of a
+    /// vector are of one device.
+    pub(super) fn keys(&self, rkey: RKey, vaddr: u64) -> Vec<(LinkSlot, LinkBuffer)> {
+        self.core.links().map(|slot| (slot, LinkBuffer { rkey, vaddr })).collect()
+    }
+}
+
+/// The address that a GID stands for.
+fn ip_of(gid: Gid) -> IpAddr {
+    gid.to_v4().map_or_else(|| Ipv6Addr::from(gid.0).into(), IpAddr::from)
+}
+
+/// The GID of an address.
+pub(super) fn gid_of(ip: IpAddr) -> Gid {
+    match ip {
+        IpAddr::V4(v4) => Gid::v4(v4),
+        IpAddr::V6(v6) => Gid(v6.octets()),
+    }
+}
+
+impl Vector {
+    /// A queue pair at one of our addresses, for a new link. `path_bytes`: the longest packet of the path.
+    fn new_end(&mut self, local: IpAddr, path_bytes: u32) -> Result<(Qpn, LinkEnd), Diagnosis> {
+        if !self.device.has_port(local) {
+            return Err(Diagnosis::NoRdmaDevice);
+        }
+        let link = self.device.open_link(&mut self.shelf).map_err(|_| Diagnosis::Memory)?;
+        let end = LinkEnd {
+            gid: gid_of(local),
+            mac: self.mac,
+            qpn: smc::Qpn::new(link.qpn.value()),
+            psn: smc::Psn::new(random()),
+            mtu: Mtu::new(mtu_of(path_bytes).code()),
+        };
+        Ok((link.qpn, end))
+    }
+
+    /// A group whose first link begins here.
+    pub(super) fn new_group(
+        &mut self,
+        first: ExchangeId,
+        peer: Peer<'_>,
+        ends: (IpAddr, IpAddr, u32),
+        now: u64,
+    ) -> Result<GroupId, Diagnosis> {
+        let (local, remote, path_bytes) = ends;
+        let (qpn, end) = self.new_end(local, path_bytes)?;
+        let limits = self.limits();
+        let (core, proposed) = match peer {
+            Peer::Client(client) => (Some(Core::server(limits, client, end)), Some(*client)),
+            Peer::Server(server) => (Core::client(limits, server, end, smc_time(now)), None),
+        };
+        let Some(core) = core else {
+            self.device.close_link(qpn, &mut self.shelf);
+            return Err(Diagnosis::Internal);
+        };
+        let link = Link { qpn, end, peer: None, active: false };
+        let id = self.groups.all.insert(Group {
+            core,
+            remote,
+            first: Some(first),
+            waiting: Vec::new(),
+            proposed,
+            links: [Some(link), None, None],
+            members: HashMap::new(),
+            buffers: HashMap::new(),
+            rkeys: HashMap::new(),
+            forget_at: None,
+        });
+        self.groups.links.insert(qpn, (id, LinkSlot::FIRST));
+        Ok(id)
+    }
+
+    /// A message came over a link.
+    pub(super) fn on_message(&mut self, qpn: Qpn, now: u64) {
+        let Some((id, slot)) = self.groups.links.get(&qpn).copied() else { return };
+        let Some(group) = self.groups.all.get_mut(id) else { return };
+        match group.core.on_message(slot, self.device.message(), smc_time(now)) {
+            Received::Cdc { token, cdc } => {
+                self.stat.cdc_rx += 1;
+                if let Some(conn) = group.members.get(&token).copied() {
+                    self.on_cdc(conn, &cdc, now);
+                }
+                self.act(id, now);
+            }
+            Received::Control => self.act(id, now),
+            Received::Ignored => {}
+        }
+    }
+
+    /// A queue pair has failed.
+    pub(super) fn on_link_failed(&mut self, qpn: Qpn, _: Status, now: u64) {
+        let Some((id, slot)) = self.groups.links.get(&qpn).copied() else { return };
+        if let Some(group) = self.groups.all.get_mut(id) {
+            group.core.on_link_failed(slot, smc_time(now));
+            self.act(id, now);
+        }
+    }
+
+    /// Does what a group wants to have done.
+    pub(super) fn act(&mut self, id: GroupId, now: u64) {
+        while let Some(action) = self.groups.all.get_mut(id).and_then(|g| g.core.poll()) {
+            self.perform(id, action, now);
+        }
+    }
+
+    fn perform(&mut self, id: GroupId, action: Action, now: u64) {
+        match action {
+            Action::Send { link, bytes } => {
+                if let Some(link) = self.groups.link(id, link) {
+                    // A queue pair that takes nothing any more says so by its completions.
+                    let _ = self.device.send(link.qpn, Purpose::Llc, &bytes);
+                }
+            }
+            Action::ReadyLink { link, peer } => self.ready_link(id, link, peer, now),
+            Action::LinkActive(slot) => self.link_active(id, slot, now),
+            Action::LinkDown(slot) => {
+                if let Some(link) = self.groups.link(id, slot) {
+                    self.device.fail(link.qpn, now);
+                }
+            }
+            Action::DestroyLink(slot) => self.destroy_link(id, slot),
+            Action::FirstLinkFailed(why) => self.first_link_failed(id, why, now),
+            Action::RkeyConfirmed(buffer) => self.rkey_told(id, buffer, true, now),
+            Action::RkeyRejected(buffer) => self.rkey_told(id, buffer, false, now),
+            Action::RkeyDeleted { buffer, .. } => {
+                if let Some(group) = self.groups.all.get_mut(id) {
+                    group.rkeys.remove(&buffer);
+                }
+            }
+            Action::Move { token, link, remote } => self.move_conn(id, token, link, remote, now),
+            Action::Strand(token) => self.strand(id, token, now),
+            Action::CreateLink { link, peer } => self.create_link(id, link, peer, now),
+            Action::AddLinkRequested(gids) => self.add_link(id, gids.first().copied(), now),
+            Action::Terminated(why) => self.terminated(id, why, now),
+        }
+    }
+
+    /// Both ends of a link are known.
+    fn ready_link(&mut self, id: GroupId, slot: LinkSlot, peer: LinkEnd, now: u64) {
+        let Some(group) = self.groups.all.get_mut(id) else { return };
+        let Some(link) = &mut group.links[slot.index()] else { return };
+        link.peer = Some(peer);
+        let (link, mtu) = (*link, link.end.mtu.min(peer.mtu));
+        let ready = || {
+            let addresses = Addresses::new(ip_of(link.end.gid), ip_of(peer.gid))?;
+            let mtu = roce::Mtu::from_code(mtu.get())?;
+            let (peer_qpn, psn) = (Qpn::new(peer.qpn.get()), Psn::new(peer.psn.get()));
+            Some(RtrAttributes::new(addresses, peer_qpn, psn, mtu))
+        };
+        let shunt = group.core.terms().peer_is_shunt;
+        let own = Psn::new(link.end.psn.get());
+        let send = if shunt { RtsAttributes::shunt(own) } else { RtsAttributes::new(own) };
+        let done = ready().is_some_and(|mut receive| {
+            if shunt {
+                // Its packets are numbered 0, or by their place in a burst.
+                receive.identification_end = Some(64);
+            }
+            self.device.connect(link.qpn, &receive).is_ok()
+                && self.device.start(link.qpn, &send).is_ok()
+        });
+        if !done {
+            group.core.on_link_failed(slot, smc_time(now));
+        }
+    }
+
+    fn link_active(&mut self, id: GroupId, slot: LinkSlot, now: u64) {
+        let Some(group) = self.groups.all.get_mut(id) else { return };
+        if let Some(link) = &mut group.links[slot.index()] {
+            link.active = true;
+        }
+        if slot != LinkSlot::FIRST {
+            return;
+        }
+        let Some(first) = group.first.take() else { return };
+        let waiting = std::mem::take(&mut group.waiting);
+        if let Some(exchange) = self.exchanges.get_mut(first) {
+            exchange.machine.link_confirmed();
+        }
+        self.take_steps(first, now);
+        for other in waiting {
+            self.find_group(other, now);
+        }
+    }
+
+    /// First contact came to nothing; others who waited make it anew.
+    fn first_link_failed(&mut self, id: GroupId, why: Diagnosis, now: u64) {
+        let Some(group) = self.groups.all.get_mut(id) else { return };
+        let Some(first) = group.first else { return };
+        if let Some(exchange) = self.exchanges.get_mut(first) {
+            match why {
+                Diagnosis::TimeoutConfirmLink => exchange.machine.link_timed_out(smc_time(now)),
+                other => exchange.machine.refuse(other),
+            }
+        }
+        self.take_steps(first, now);
+    }
+
+    /// A group of which nothing was made, or whose end has come, is forgotten; who waited for it goes on.
+    pub(super) fn drop_group(&mut self, id: GroupId, now: u64) {
+        let Some(group) = self.groups.all.remove(id) else { return };
+        for link in group.links.iter().flatten() {
+            self.groups.links.remove(&link.qpn);
+            self.device.close_link(link.qpn, &mut self.shelf);
+        }
+        for other in group.waiting {
+            self.find_group(other, now);
+        }
+    }
+
+    fn destroy_link(&mut self, id: GroupId, slot: LinkSlot) {
+        let Some(group) = self.groups.all.get_mut(id) else { return };
+        if let Some(link) = group.links[slot.index()].take() {
+            self.groups.links.remove(&link.qpn);
+            self.device.close_link(link.qpn, &mut self.shelf);
+        }
+    }
+
+    /// The peer knows a buffer now, or will not.
+    fn rkey_told(&mut self, id: GroupId, buffer: BufferId, yes: bool, now: u64) {
+        let conn = self.groups.get(id).and_then(|group| group.buffers.get(&buffer)).copied();
+        if let Some(exchange) = conn.and_then(|conn| self.handshaking.get(&conn)).copied() {
+            self.buffer_told(exchange, yes, now);
+        }
+    }
+
+    fn move_conn(&mut self, id: GroupId, token: Token, slot: LinkSlot, to: Remote, now: u64) {
+        let Some(link) = self.groups.link(id, slot) else { return };
+        let Some(conn) = self.groups.get(id).and_then(|g| g.members.get(&token)).copied() else {
+            return;
+        };
+        if let Some(Running::Smc(smc)) = self.running.get_mut(&conn) {
+            smc.moved(link.qpn, to);
+            self.warm_up(conn, now);
+        }
+    }
+
+    fn strand(&mut self, id: GroupId, token: Token, now: u64) {
+        let conn = self.groups.get(id).and_then(|g| g.members.get(&token)).copied();
+        if let Some(conn) = conn
+            && let Some(Running::Smc(smc)) = self.running.get_mut(&conn)
+        {
+            smc.pump.abort();
+            self.warm_up(conn, now);
+        }
+    }
+
+    /// Another link is wanted, from another address of ours.
+    fn create_link(&mut self, id: GroupId, slot: LinkSlot, _: Option<Gid>, now: u64) {
+        let used: Vec<IpAddr> = self.groups.get(id).map_or_else(Vec::new, |group| {
+            group.links.iter().flatten().map(|link| ip_of(link.end.gid)).collect()
+        });
+        let other = self.config.addresses.iter().find(|ip| !used.contains(ip)).copied();
+        let made = other.and_then(|ip| self.new_end(ip, PATH_BYTES).ok());
+        let Some(group) = self.groups.all.get_mut(id) else { return };
+        let Some((qpn, end)) = made else {
+            return group.core.link_refused(slot, smc_time(now));
+        };
+        group.links[slot.index()] = Some(Link { qpn, end, peer: None, active: false });
+        self.groups.links.insert(qpn, (id, slot));
+        let keys: Vec<_> = group.rkeys.iter().map(|(buffer, key)| (*buffer, *key)).collect();
+        group.core.link_created(slot, end, &keys, smc_time(now));
+    }
+
+    /// The client has named other addresses of its own.
+    fn add_link(&mut self, id: GroupId, target: Option<Gid>, now: u64) {
+        let Some(group) = self.groups.all.get_mut(id) else { return };
+        if self.config.addresses.len() > 1 {
+            group.core.add_link(target, smc_time(now));
+        } else {
+            group.core.reject_add_link();
+        }
+        self.act(id, now);
+    }
+
+    /// The group is at its end, and with it its connections.
+    fn terminated(&mut self, id: GroupId, _: Terminated, now: u64) {
+        let Some(group) = self.groups.all.get_mut(id) else { return };
+        group.forget_at = Some(now + PARTING_NS);
+        let members: Vec<ConnId> = group.members.values().copied().collect();
+        for conn in members {
+            if let Some(exchange) = self.handshaking.get(&conn).copied() {
+                if let Some(exchange) = self.exchanges.get_mut(exchange) {
+                    exchange.machine.refuse(Diagnosis::NoActiveLink);
+                }
+                self.take_steps(exchange, now);
+            } else if let Some(Running::Smc(smc)) = self.running.get_mut(&conn) {
+                smc.pump.kill();
+                self.warm_up(conn, now);
+            }
+        }
+    }
+
+    /// Time has passed.
+    pub(super) fn tick_groups(&mut self, now: u64) {
+        for id in self.groups.all.ids() {
+            let Some(group) = self.groups.all.get_mut(id) else { continue };
+            match group.forget_at {
+                Some(at) if at <= now && group.members.is_empty() => self.drop_group(id, now),
+                Some(_) => {}
+                None => {
+                    group.core.on_deadline(smc_time(now));
+                    self.act(id, now);
+                }
+            }
+        }
+    }
+
+    /// Parts from all peers.
+    pub(super) fn part(&mut self, now: u64) {
+        for id in self.groups.all.ids() {
+            if let Some(group) = self.groups.all.get_mut(id) {
+                group.core.shut_down();
+                self.act(id, now);
+            }
+        }
+    }
+
+    pub(super) fn group_stats(&self) -> Vec<GroupStat> {
+        self.groups.all.iter().map(|(id, group)| self.group_stat(id, group)).collect()
+    }
+
+    fn group_stat(&self, id: GroupId, group: &Group) -> GroupStat {
+        let link = |link: &Link| LinkStat {
+            local: ip_of(link.end.gid).to_string(),
+            peer: link.peer.map_or_else(String::new, |peer| ip_of(peer.gid).to_string()),
+            state: if link.active { "ACTIVE" } else { "ACTIVATING" }.into(),
+            qpn: link.qpn.value(),
+            peer_qpn: link.peer.map_or(0, |peer| peer.qpn.get()),
+            mtu: link.peer.and_then(|p| p.mtu.min(link.end.mtu).bytes()).unwrap_or(0),
+        };
+        let links: Vec<LinkStat> = group.links.iter().flatten().map(link).collect();
+        GroupStat {
+            id: id.number(),
+            role: if group.core.role() == Side::Client { "client" } else { "server" }.into(),
+            kind: if links.len() > 1 { "SYMMETRIC" } else { "SINGLE" }.into(),
+            peer: group.remote.to_string(),
+            eid: group.core.terms().eid.to_string(),
+            connections: group.members.len() as u64,
+            links,
+        }
+    }
+}
+
+/// Whom a group is made with.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Peer<'a> {
+    /// We are the server.
+    Client(&'a Proposed),
+    /// We are the client.
+    Server(&'a PeerEnd),
+}

@@ -1,0 +1,180 @@
+//! A connection whose peer does not want SMC: the engine carries its bytes between the guest's rings and
+//! the TCP connection that the guest has given away.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use sys::call;
+use sys::event::Interest;
+
+use super::exchange::reset_on_close;
+use super::guest::{Broken, Program, Relay};
+use super::wire::Wire;
+
+/// Bytes that are moved at once.
+const CHUNK: usize = 64 << 10;
+const SHUT_WR: i32 = 1;
+
+/// How a connection has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// Both sides have said their end.
+    Closed,
+    /// One of them has broken off.
+    Reset,
+}
+
+impl From<Broken> for Over {
+    fn from(_: Broken) -> Self {
+        Self::Reset
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Plain {
+    wire: Wire,
+    /// Bytes of the guest's that TCP has taken.
+    sent: u64,
+    /// Bytes that the guest may read.
+    published: u64,
+    /// The peer sends no more.
+    peer_ended: bool,
+    /// The guest sends no more, and TCP knows.
+    guest_ended: bool,
+    /// Why nothing moved: TCP had no room, or nothing to read.
+    wants_write: bool,
+    wants_read: bool,
+    interest: Interest,
+}
+
+/// What a step has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Did {
+    /// Bytes went to TCP or came from there.
+    pub(super) moved: bool,
+    /// The guest has read less than came.
+    pub(super) waits_for_guest: bool,
+    /// What to wait for has changed to this.
+    pub(super) interest: Option<Interest>,
+}
+
+impl Plain {
+    pub(super) fn new(wire: Wire) -> Self {
+        let interest = Interest::default();
+        Self {
+            wire,
+            sent: 0,
+            published: 0,
+            peer_ended: false,
+            guest_ended: false,
+            wants_write: false,
+            wants_read: true,
+            interest,
+        }
+    }
+
+    pub(super) fn tcp(&self) -> &OwnedFd {
+        self.wire.tcp()
+    }
+
+    /// The kernel says that TCP may be read or written again.
+    pub(super) fn ready(&mut self, read: bool, write: bool) {
+        // Asked once more: what is not there says so.
+        self.wants_read &= !read;
+        self.wants_write &= !write;
+    }
+
+    /// Does all that can be done now.
+    pub(super) fn step(&mut self, relay: &mut dyn Relay) -> Result<Did, Over> {
+        let mut buffer = vec![0; CHUNK];
+        let out = self.send(relay, &mut buffer)?;
+        let (came, waits_for_guest) = self.receive(relay, &mut buffer)?;
+        self.hear_program(relay)?;
+        let (read, write) = (self.wants_read && !self.peer_ended, self.wants_write);
+        let interest = Interest { read, write, ..Interest::NOTHING };
+        let changed = (interest != self.interest).then_some(interest);
+        self.interest = interest;
+        Ok(Did { moved: out || came, waits_for_guest, interest: changed })
+    }
+
+    fn send(&mut self, relay: &mut dyn Relay, buffer: &mut [u8]) -> Result<bool, Over> {
+        let mut moved = false;
+        // What was said last of the handshake goes first.
+        self.wire.flush().map_err(|_| Over::Reset)?;
+        if self.wire.is_full() {
+            self.wants_write = true;
+        }
+        while !self.wants_write {
+            let there = relay.written()?.checked_sub(self.sent).ok_or(Over::Reset)?;
+            let n = usize::try_from(there).unwrap_or(CHUNK).min(buffer.len());
+            if n == 0 {
+                break;
+            }
+            relay.copy_out(self.sent, &mut buffer[..n])?;
+            match call::send_now(self.wire.as_raw_fd(), &buffer[..n]) {
+                Ok(Some(n)) => {
+                    self.sent += n as u64;
+                    relay.release(self.sent);
+                    moved = true;
+                }
+                Ok(None) => self.wants_write = true,
+                Err(_) => return Err(Over::Reset),
+            }
+        }
+        Ok(moved)
+    }
+
+    fn receive(&mut self, relay: &mut dyn Relay, buffer: &mut [u8]) -> Result<(bool, bool), Over> {
+        let mut moved = false;
+        while !self.wants_read && !self.peer_ended {
+            let size = relay.rmb_bytes() as u64;
+            let unread = self.published.checked_sub(relay.consumed()?).ok_or(Over::Reset)?;
+            let at = self.published % size;
+            let room = size.saturating_sub(unread).min(size - at);
+            let n = usize::try_from(room).unwrap_or(CHUNK).min(buffer.len());
+            if n == 0 {
+                return Ok((moved, true));
+            }
+            match call::recv_now(self.wire.as_raw_fd(), &mut buffer[..n]) {
+                Ok(Some(0)) => {
+                    self.peer_ended = true;
+                    relay.shut();
+                }
+                Ok(Some(n)) => {
+                    let at = usize::try_from(at).map_err(|_| Over::Reset)?;
+                    if !relay.write_at(at, &buffer[..n]) {
+                        return Err(Over::Reset);
+                    }
+                    self.published += n as u64;
+                    relay.publish(self.published);
+                    moved = true;
+                }
+                Ok(None) => self.wants_read = true,
+                Err(_) => return Err(Over::Reset),
+            }
+        }
+        Ok((moved, false))
+    }
+
+    fn hear_program(&mut self, relay: &mut dyn Relay) -> Result<(), Over> {
+        let program = relay.program();
+        if program == Program::Open {
+            return Ok(());
+        }
+        if program == Program::Reset {
+            // The peer is to see one, too: what close() does with a linger time of nothing.
+            reset_on_close(&self.wire);
+            return Err(Over::Reset);
+        }
+        if relay.written()? > self.sent {
+            return Ok(());
+        }
+        if !self.guest_ended {
+            self.guest_ended = true;
+            let _ = call::shutdown(self.wire.as_raw_fd(), SHUT_WR);
+        }
+        // What a program that has closed would not read, nobody does: as the kernel's own, TCP answers it
+        // with a reset once we are gone.
+        if program == Program::Closed { Err(Over::Closed) } else { Ok(()) }
+    }
+}

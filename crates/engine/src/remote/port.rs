@@ -1,0 +1,87 @@
+//! UDP port 4791: which socket, and so which vector, a packet comes to.
+
+use std::net::{IpAddr, SocketAddr};
+
+use sys::bpf::Classic;
+use sys::call::Failure;
+use sys::udp::{Options, Socket};
+
+/// The port of RoCEv2 (IBTA annex A17).
+pub(super) const PORT: u16 = 4791;
+
+/// A second of 1 Gbit/s in flight is more than any window here; the kernel grants what it may.
+const OPTIONS: Options = Options { receive_bytes: 8 << 20, send_bytes: 8 << 20, checksum: false };
+
+/// How many low bits of a queue pair's number say its vector.
+pub(super) const fn vector_bits(vectors: u32) -> u8 {
+    let bits = u32::BITS - vectors.saturating_sub(1).leading_zeros();
+    bits.to_le_bytes()[0]
+}
+
+/// Sockets of one address, one for each vector, in their order. A packet comes to that of the vector that
+/// its queue pair belongs to.
+///
+/// # Errors
+///
+/// The step and its errno: `EADDRINUSE` if another RoCEv2 stack has the port, as `rdma_rxe` of the kernel
+/// has once it is loaded.
+pub(super) fn open(address: IpAddr, vectors: u32) -> Result<Vec<Socket>, Failure> {
+    let at = SocketAddr::new(address, PORT);
+    let sockets: Vec<Socket> =
+        (0..vectors).map(|_| Socket::bind(at, OPTIONS)).collect::<Result<_, _>>()?;
+    if let [first, _, ..] = &sockets[..] {
+        first.steer(&steering(vector_bits(vectors)))?;
+    }
+    Ok(sockets)
+}
+
+/// Answers the low bits of the destination queue pair: bytes 5 to 7 of the BTH.
+fn steering(bits: u8) -> [Classic; 3] {
+    [
+        // A = the word at byte 4
+        Classic { code: 0x20, yes: 0, no: 0, k: 4 },
+        // A &= mask
+        Classic { code: 0x54, yes: 0, no: 0, k: (1 << bits) - 1 },
+        // return A
+        Classic { code: 0x16, yes: 0, no: 0, k: 0 },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    use sys::udp::{Outgoing, Received};
+
+    #[test]
+    fn a_packet_comes_to_the_vector_of_its_queue_pair() {
+        // Some address of our own, so that nobody else is in the way.
+        let address: IpAddr = "127.47.91.1".parse().unwrap();
+        let sockets = match open(address, 4) {
+            Ok(sockets) => sockets,
+            Err(failure) => {
+                println!("skipped: {failure}");
+                return;
+            }
+        };
+        let mut batch = Outgoing::new(64);
+        for qpn in 0x0012_3400..0x0012_3440u32 {
+            let mut bth = [0; 12];
+            bth[4..8].copy_from_slice(&(qpn | 0xab00_0000).to_be_bytes());
+            batch.push((address, PORT).into(), &bth);
+        }
+        sockets[0].send(&mut batch).unwrap();
+        for (vector, socket) in (0u8..).zip(&sockets) {
+            let mut received = Received::new(64);
+            assert_eq!(socket.receive(&mut received), Ok(16));
+            for (_, bytes) in received.iter() {
+                assert_eq!(bytes[7] & 3, vector, "{bytes:x?}");
+            }
+        }
+    }
+
+    #[test]
+    fn bits_hold_all_vectors() {
+        assert_eq!([1, 2, 3, 4, 5, 64].map(vector_bits), [0, 1, 2, 2, 3, 6]);
+    }
+}

@@ -1,0 +1,244 @@
+//! One connection's bytes: out of the guest's ring into the peer's RMB, and back.
+//!
+//! What goes when is decided by [`smc::conn::Conn`]. Here its positions and the guest's are kept in step,
+//! and its plans become work requests: up to two RDMA WRITEs and the SEND that tells of them.
+
+use std::collections::VecDeque;
+
+use roce::Key;
+use smc::cdc::Cdc;
+use smc::conn::{Conn, Push, Remote, Ticket, Transmission};
+
+use super::guest::{Program, Relay};
+
+/// How long what was written may take to leave after the program has closed (Linux: `SMC_MAX_STREAM_WAIT`
+/// is shorter, and loses bytes on a slow peer; TCP takes minutes).
+const LINGER_NS: u64 = 60_000_000_000;
+
+/// Why a connection ends before its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The guest's words make no sense.
+    Guest,
+    /// The peer's do not.
+    Peer,
+}
+
+/// Where plans go.
+pub(super) trait Post {
+    /// Whether there is room for one more plan.
+    fn has_room(&self) -> bool;
+    /// Posts it. `at`: the position in the stream of the first byte of its writes.
+    fn post(&mut self, plan: &Transmission, stream: Key, at: u64);
+}
+
+/// What a connection wants of its vector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wants {
+    /// There is more to send than there was room for.
+    pub(super) room: bool,
+    /// To be looked at by then, whatever happens.
+    pub(super) by: Option<u64>,
+    /// It is over: nothing will be written or read any more.
+    pub(super) over: bool,
+    /// Something has moved.
+    pub(super) moved: bool,
+}
+
+/// A connection that goes by SMC.
+#[derive(Debug)]
+pub(super) struct Pump {
+    conn: Conn,
+    /// Region of what the guest sends; its addresses are positions.
+    stream: Key,
+    /// Bytes of the guest's that `conn` was told of.
+    told: u64,
+    /// Position of the next byte that a plan writes.
+    next: u64,
+    /// What is under way: what to tell `conn`, and the position that is done with then.
+    under_way: VecDeque<(Ticket, u64)>,
+    /// Bytes that arrived and that the guest may read.
+    published: u64,
+    /// Bytes of those that `conn` knows to be read.
+    consumed: u64,
+    program: Program,
+    /// The guest was told that no more comes.
+    ended: bool,
+    /// The peer has said that it has closed, or aborted.
+    peer_said_end: bool,
+    /// Somebody talked nonsense: the guest is not asked any more.
+    broken: bool,
+    /// When to give up what was not sent.
+    linger_until: Option<u64>,
+}
+
+impl Pump {
+    pub(super) fn new(conn: Conn, stream: Key) -> Self {
+        Self {
+            conn,
+            stream,
+            told: 0,
+            next: 0,
+            under_way: VecDeque::new(),
+            published: 0,
+            consumed: 0,
+            program: Program::Open,
+            ended: false,
+            peer_said_end: false,
+            broken: false,
+            linger_until: None,
+        }
+    }
+
+    /// Region of what the guest sends, to be given back at the end.
+    pub(super) fn stream(&self) -> Key {
+        self.stream
+    }
+
+    /// Whether the guest is to see a reset at the end.
+    pub(super) fn was_reset(&self) -> bool {
+        self.conn.was_reset() || self.conn.was_killed()
+    }
+
+    /// Bytes that the guest has sent and received.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        (self.next, self.published)
+    }
+
+    /// Does all that can be done now.
+    pub(super) fn step(
+        &mut self,
+        relay: &mut dyn Relay,
+        post: &mut dyn Post,
+        now: u64,
+    ) -> Result<Wants, Fault> {
+        let mut moved = false;
+        if !self.broken {
+            moved = self.take_in(relay)?;
+            self.hear_program(relay, now)?;
+        }
+        let mut wants = Wants::default();
+        loop {
+            if !post.has_room() {
+                wants.room = true;
+                break;
+            }
+            let Some(plan) = self.conn.plan(Push::Auto) else { break };
+            self.post(&plan, post);
+            moved = true;
+        }
+        if self.linger_until.is_some_and(|at| at <= now) {
+            self.conn.give_up_unsent();
+        }
+        wants.by = self.linger_until.filter(|_| self.conn.unsent() > 0);
+        wants.over = self.is_over();
+        wants.moved = moved;
+        Ok(wants)
+    }
+
+    /// What the guest has written and read.
+    fn take_in(&mut self, relay: &mut dyn Relay) -> Result<bool, Fault> {
+        let new = relay.written()?.checked_sub(self.told).ok_or(Fault::Guest)?;
+        let room = u64::from(self.conn.room().unwrap_or(0));
+        let wrote = new.min(room);
+        self.conn.wrote(u32::try_from(wrote).unwrap_or(0));
+        self.told += wrote;
+        let read = relay.consumed()?.checked_sub(self.consumed).ok_or(Fault::Guest)?;
+        self.conn.consumed(u32::try_from(read).map_err(|_| Fault::Guest)?);
+        self.consumed += read;
+        Ok(wrote > 0 || read > 0)
+    }
+
+    /// What the program has done with its end. What it wrote before is sent before the peer hears of it.
+    fn hear_program(&mut self, relay: &mut dyn Relay, now: u64) -> Result<(), Fault> {
+        let program = relay.program();
+        if self.program == Program::Open && program == Program::Open {
+            return Ok(());
+        }
+        // The program ends first and is looked at later: what it wrote last is there by now.
+        let all = relay.written()? == self.told || self.conn.room().is_err();
+        if program != self.program && !matches!(program, Program::Open | Program::Shut) {
+            self.linger_until = Some(now + LINGER_NS);
+        }
+        match program {
+            Program::Shut if all && self.program == Program::Open => self.conn.shutdown_write(),
+            Program::Closed if all => self.conn.close(),
+            Program::Reset if self.program != Program::Reset => self.conn.abort(),
+            Program::Open | Program::Shut | Program::Closed | Program::Reset => {}
+        }
+        if all || program == Program::Reset {
+            self.program = program;
+        }
+        Ok(())
+    }
+
+    fn post(&mut self, plan: &Transmission, post: &mut dyn Post) {
+        post.post(plan, self.stream, self.next);
+        let bytes: u64 = plan.writes().iter().map(|write| u64::from(write.len())).sum();
+        self.next += bytes;
+        self.under_way.push_back((plan.ticket, self.next));
+    }
+
+    /// The oldest plan was acknowledged.
+    pub(super) fn completed(&mut self, relay: &mut dyn Relay) {
+        if let Some((ticket, upto)) = self.under_way.pop_front() {
+            self.conn.completed(ticket);
+            relay.release(upto);
+        }
+    }
+
+    /// A message of the peer's has come.
+    pub(super) fn hear(&mut self, cdc: &Cdc, relay: &mut dyn Relay) -> Result<(), Fault> {
+        let heard = self.conn.on_cdc(cdc).map_err(|_| Fault::Peer)?;
+        if heard.arrived > 0 {
+            self.published += u64::from(heard.arrived);
+            relay.publish(self.published);
+        }
+        if heard.ending && !self.ended {
+            self.ended = true;
+            if !self.conn.was_reset() {
+                relay.shut();
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the guest's reading is of interest to the peer.
+    pub(super) fn wants_consumed(&self) -> bool {
+        self.published > self.consumed
+    }
+
+    /// Ends it abnormally; the peer is told by the next step.
+    pub(super) fn abort(&mut self) {
+        self.conn.abort();
+        self.broken = true;
+    }
+
+    /// Ends it because of what somebody said.
+    pub(super) fn abort_for(&mut self, _: Fault) {
+        self.abort();
+    }
+
+    /// Its link group is gone.
+    pub(super) fn kill(&mut self) {
+        self.conn.kill();
+    }
+
+    /// The peer has died and will not say any more: nothing is waited for, unless it has said its end.
+    pub(super) fn peer_died(&mut self) {
+        if !self.peer_said_end {
+            self.conn.kill();
+        }
+    }
+
+    /// The link is lost; what was under way goes again, over another.
+    pub(super) fn moved(&mut self, remote: Remote) {
+        self.under_way.clear();
+        self.conn.moved(remote);
+        self.next = self.told - self.conn.unsent();
+    }
+
+    fn is_over(&self) -> bool {
+        self.conn.is_over() && (self.conn.was_killed() || self.under_way.is_empty())
+    }
+}

@@ -1,0 +1,93 @@
+//! What the engine has done and has now, as `shunt engine status` and `shunt stat` show it.
+
+use serde::Serialize;
+
+/// What one vector counts. Written by it alone, copied for others to read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VectorStat {
+    /// Which one.
+    pub vector: u32,
+    /// Connections whose bytes go by SMC now.
+    pub connections: u64,
+    /// Handshakes that are going on.
+    pub handshakes: u64,
+    /// Connections that ever went by SMC.
+    pub connections_total: u64,
+    /// Connections that stayed on TCP after a handshake was begun.
+    pub declined_total: u64,
+    /// Connections that were reset because of what the peer did or because their link group died.
+    pub aborted_total: u64,
+    /// Of guests, by RDMA WRITE.
+    pub bytes_tx: u64,
+    /// For guests, by RDMA WRITE of the peer.
+    pub bytes_rx: u64,
+    /// RDMA WRITEs posted.
+    pub writes_tx: u64,
+    /// CDC messages sent.
+    pub cdc_tx: u64,
+    /// CDC messages received.
+    pub cdc_rx: u64,
+    /// RoCEv2 packets sent.
+    pub packets_tx: u64,
+    /// RoCEv2 packets received.
+    pub packets_rx: u64,
+    /// Packets that the system had no room for; they are sent again later.
+    pub packets_refused: u64,
+    /// Rounds of the loop.
+    pub rounds: u64,
+    /// Times that the loop slept.
+    pub sleeps: u64,
+    /// CPU time of the thread, nanoseconds.
+    pub cpu_ns: u64,
+    /// Its link groups.
+    pub groups: Vec<GroupStat>,
+}
+
+/// A link group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct GroupStat {
+    /// Its number on this host.
+    pub id: u64,
+    /// `client` or `server`.
+    pub role: String,
+    /// `SINGLE` or `SYMMETRIC`: with one link or two.
+    pub kind: String,
+    /// The peer's address.
+    pub peer: String,
+    /// The enterprise ID that both have.
+    pub eid: String,
+    /// Connections.
+    pub connections: u64,
+    /// Its links.
+    pub links: Vec<LinkStat>,
+}
+
+/// A link.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LinkStat {
+    /// `ACTIVATING` or `ACTIVE`.
+    pub state: String,
+    /// Our address.
+    pub local: String,
+    /// The peer's.
+    pub peer: String,
+    /// Our queue pair.
+    pub qpn: u32,
+    /// The peer's.
+    pub peer_qpn: u32,
+    /// Largest payload of a packet, bytes.
+    pub mtu: u32,
+}
+
+/// All of an engine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Stat {
+    /// Process id.
+    pub pid: u32,
+    /// Addresses that RoCEv2 is spoken from.
+    pub addresses: Vec<String>,
+    /// Connections that guests asked for and that nothing could be done for, before a handshake.
+    pub refused_total: u64,
+    /// Each vector.
+    pub vectors: Vec<VectorStat>,
+}

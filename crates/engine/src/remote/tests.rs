@@ -1,0 +1,260 @@
+//! Two engines on the loopback interface, each with an address and an SMC stack of its own.
+
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::config::Config;
+use super::fake::{Awake, Guest, guest};
+use super::guest::{Program, Role};
+use super::{Engine, Newcomer};
+
+/// Tests run at one time in one network: each has addresses of its own.
+static NETWORK: AtomicU8 = AtomicU8::new(1);
+static RMBS: AtomicUsize = AtomicUsize::new(1);
+
+/// Two hosts.
+struct Hosts {
+    engines: [Engine; 2],
+    addresses: [IpAddr; 2],
+    rmb: usize,
+}
+
+fn config(settings: &[(&str, &str)]) -> Config {
+    let mut config = Config::default();
+    for (name, value) in [("eid", "SHUNT.TEST"), ("vectors", "1")].iter().chain(settings) {
+        config.set(name, value).unwrap();
+    }
+    config
+}
+
+impl Hosts {
+    fn new(settings: &[(&str, &str)]) -> Option<Self> {
+        Self::of([config(settings), config(settings)])
+    }
+
+    fn of(configs: [Config; 2]) -> Option<Self> {
+        let net = NETWORK.fetch_add(1, Ordering::Relaxed);
+        let addresses = [1, 2].map(|host| IpAddr::from([127, 91, net, host]));
+        let rmb = usize::try_from(configs[0].receive_buffer.bytes()).unwrap();
+        let engines = configs.map(|config| Engine::start(config, |_| Box::new(Awake)).unwrap());
+        for (engine, address) in engines.iter().zip(addresses) {
+            if let Err(e) = engine.shared.speak_from(address) {
+                println!("skipped: {e}");
+                return None;
+            }
+        }
+        Some(Self { engines, addresses, rmb })
+    }
+
+    /// A connection from the first host to the second, both of whose ends are handed over.
+    fn connect(&self) -> [Guest; 2] {
+        let [client, server] = self.addresses;
+        let (ours, theirs) = tcp(client, server);
+        let ends =
+            [(ours, Role::Client, (client, server)), (theirs, Role::Server, (server, client))];
+        let mut guests = ends.into_iter().zip(&self.engines).map(|((tcp, role, ends), engine)| {
+            let number = RMBS.fetch_add(1, Ordering::Relaxed) as u64;
+            let (relay, guest) = guest(self.rmb, number << 24);
+            let newcomer = Newcomer { relay: Box::new(relay), tcp: tcp.into(), role, ends };
+            let vector = engine.vector_for(ends.1);
+            engine.adopt(vector, newcomer).map_err(|(e, _)| e).unwrap();
+            guest
+        });
+        [guests.next().unwrap(), guests.next().unwrap()]
+    }
+
+    #[track_caller]
+    fn wait(&self, what: &str, done: impl Fn(&Self) -> bool) {
+        let began = std::time::Instant::now();
+        while !done(self) {
+            let stats: Vec<_> = self.engines.iter().map(Engine::stat).collect();
+            assert!(began.elapsed() < Duration::from_secs(20), "waited for {what}: {stats:#?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// A TCP connection between two addresses of this host.
+fn tcp(from: IpAddr, to: IpAddr) -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind((to, 0)).unwrap();
+    let at = listener.local_addr().unwrap();
+    // The client's address shows in the server's eyes only; loopback lets us not care here.
+    let _ = from;
+    let client = TcpStream::connect(at).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+fn bytes(n: usize, seed: u32) -> Vec<u8> {
+    let mut word = seed | 1;
+    let next = |_| {
+        word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        word.to_be_bytes()[0]
+    };
+    (0..n).map(next).collect()
+}
+
+#[test]
+fn a_request_and_its_answer() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [client, server] = hosts.connect();
+    client.send(b"hello");
+    assert_eq!(server.receive_all(5), b"hello");
+    server.send(b"and to you");
+    assert_eq!(client.receive_all(10), b"and to you");
+    hosts.wait("one connection each", |h| {
+        h.engines.iter().all(|e| e.stat().vectors[0].connections == 1)
+    });
+    client.ends(Program::Closed);
+    server.wait("the end", Guest::peer_shut);
+    server.ends(Program::Closed);
+    for guest in [&client, &server] {
+        guest.wait("parting", |g| g.closed() == Some(false));
+    }
+}
+
+#[test]
+fn many_bytes_both_ways_at_once() {
+    for rmb in ["16K", "64K", "1M"] {
+        let Some(hosts) = Hosts::new(&[("receive_buffer", rmb)]) else { return };
+        let [client, server] = hosts.connect();
+        let (there, back) = (bytes(3_000_000, 1), bytes(2_500_000, 2));
+        std::thread::scope(|scope| {
+            scope.spawn(|| there.chunks(10_007).for_each(|chunk| client.send(chunk)));
+            scope.spawn(|| back.chunks(70_001).for_each(|chunk| server.send(chunk)));
+            scope.spawn(|| assert!(server.receive_all(there.len()) == there));
+            scope.spawn(|| assert!(client.receive_all(back.len()) == back));
+        });
+        client.wait("all released", |g| g.unreleased() == 0);
+    }
+}
+
+#[test]
+fn connections_share_a_link_group() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    // First contact is made by one of those that come at the same time.
+    let all: Vec<_> = (0..20).map(|_| hosts.connect()).collect();
+    for (i, [client, server]) in all.iter().enumerate() {
+        client.send(format!("number {i:02}").as_bytes());
+        assert_eq!(server.receive_all(9), format!("number {i:02}").as_bytes());
+    }
+    for engine in &hosts.engines {
+        let stat = engine.stat();
+        assert_eq!(stat.vectors[0].groups.len(), 1, "{stat:#?}");
+        assert_eq!(stat.vectors[0].groups[0].links.len(), 1);
+    }
+    for [client, server] in &all {
+        client.ends(Program::Closed);
+        server.ends(Program::Closed);
+    }
+    hosts.wait("no connection", |h| h.engines.iter().all(|e| e.stat().vectors[0].connections == 0));
+    // And one more, on the group that has stayed.
+    let [client, server] = hosts.connect();
+    server.send(b"late");
+    assert_eq!(client.receive_all(4), b"late");
+    assert_eq!(hosts.engines[0].stat().vectors[0].groups.len(), 1);
+}
+
+#[test]
+fn without_a_common_eid_bytes_go_by_tcp() {
+    let other = config(&[("eid", "ANOTHER")]);
+    let Some(hosts) = Hosts::of([config(&[]), other]) else { return };
+    let [client, server] = hosts.connect();
+    let (there, back) = (bytes(400_000, 3), bytes(300_000, 4));
+    std::thread::scope(|scope| {
+        scope.spawn(|| there.chunks(9_973).for_each(|chunk| client.send(chunk)));
+        scope.spawn(|| back.chunks(50_021).for_each(|chunk| server.send(chunk)));
+        scope.spawn(|| assert!(server.receive_all(there.len()) == there));
+        scope.spawn(|| assert!(client.receive_all(back.len()) == back));
+    });
+    for engine in &hosts.engines {
+        let stat = engine.stat();
+        assert_eq!((stat.vectors[0].declined_total, stat.vectors[0].bytes_tx), (1, 0));
+    }
+    client.ends(Program::Shut);
+    server.wait("the end", Guest::peer_shut);
+    server.send(b"last words");
+    server.ends(Program::Closed);
+    assert_eq!(client.receive_all(10), b"last words");
+    client.wait("the end", Guest::peer_shut);
+    client.ends(Program::Closed);
+    client.wait("parting", |g| g.closed() == Some(false));
+}
+
+#[test]
+fn half_of_a_connection_may_end_first() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [client, server] = hosts.connect();
+    let question = bytes(200_000, 5);
+    client.send(&question);
+    client.ends(Program::Shut);
+    assert!(server.receive_all(question.len()) == question);
+    server.wait("the end of the question", Guest::peer_shut);
+    let answer = bytes(200_000, 6);
+    server.send(&answer);
+    server.ends(Program::Closed);
+    assert!(client.receive_all(answer.len()) == answer);
+    client.wait("the end of the answer", Guest::peer_shut);
+    client.ends(Program::Closed);
+    for guest in [&client, &server] {
+        guest.wait("parting", |g| g.closed() == Some(false));
+    }
+}
+
+#[test]
+fn a_reset_is_seen_by_the_other_end() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [client, server] = hosts.connect();
+    client.send(b"x");
+    assert_eq!(server.receive_all(1), b"x");
+    server.ends(Program::Reset);
+    client.wait("the reset", |g| g.closed() == Some(true));
+}
+
+#[test]
+fn a_slow_reader_holds_the_writer_up() {
+    let Some(hosts) = Hosts::new(&[("receive_buffer", "16K"), ("send_buffer", "16K")]) else {
+        return;
+    };
+    let [client, server] = hosts.connect();
+    let all = bytes(100_000, 7);
+    client.send(&all);
+    server.wait("a full buffer", |g| g.unread() == 16 << 10);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(server.unread(), 16 << 10);
+    assert!(client.unreleased() >= 100_000 - (16 << 10) * 2);
+    assert!(server.receive_all(all.len()) == all);
+}
+
+#[test]
+fn an_engine_that_ends_tells_its_peers() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [client, server] = hosts.connect();
+    client.send(b"x");
+    assert_eq!(server.receive_all(1), b"x");
+    let [ours, theirs] = hosts.engines;
+    theirs.stop();
+    server.wait("the end", |g| g.closed() == Some(true));
+    client.wait("the end", |g| g.closed() == Some(true));
+    drop(ours);
+}
+
+#[test]
+fn more_vectors_share_the_work() {
+    let Some(hosts) = Hosts::new(&[("vectors", "3")]) else { return };
+    let all: Vec<_> = (0..40).map(|_| hosts.connect()).collect();
+    let text = bytes(50_000, 8);
+    std::thread::scope(|scope| {
+        for [client, server] in &all {
+            scope.spawn(|| {
+                client.send(&text);
+                assert!(server.receive_all(text.len()) == text);
+                server.send(&text);
+                assert!(client.receive_all(text.len()) == text);
+            });
+        }
+    });
+    let stat = hosts.engines[0].stat();
+    let sum: u64 = stat.vectors.iter().map(|v| v.connections_total).sum();
+    assert_eq!(sum, 40);
+}

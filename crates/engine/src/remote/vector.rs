@@ -1,0 +1,505 @@
+//! A completion vector: one thread, one loop, and everything that it owns.
+//!
+//! A vector is an SMC stack of its own, with its own system id: link groups, queue pairs, regions and
+//! connections belong to one vector and are never looked at by another, so nothing here is locked. A
+//! connection is given to a vector when its guest comes, and stays.
+//!
+//! ```text
+//! packets      -> device     -> completions -> link groups, connections
+//! guests       -> memory     -> plans       -> device
+//! TCP, inbox   -> epoll      -> handshakes, newcomers
+//! deadlines    -> all of them
+//! nothing to do? look for a while, tell guests that we sleep, look once more, sleep
+//! ```
+
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+
+use smc::{Limits, Mac, SystemId};
+use sys::call;
+use sys::event::{Events, Interest, Poller};
+use sys::udp::Socket;
+
+use super::config::Config;
+use super::device::{Device, Event, Purpose};
+use super::exchange::{Exchange, ExchangeId};
+use super::group::Groups;
+use super::guest::{Relay, Role, Sleeper};
+use super::inbox::Inbox;
+use super::running::Running;
+use super::shelf::{ConnId, Shelf};
+use super::slab::{Id, Slab};
+use super::stat::VectorStat;
+
+/// Rounds between two looks at descriptors while there is work.
+const LOOK_ROUNDS: u32 = 16;
+/// Connections that are looked at in a round although nothing is known to have happened.
+const COLD_LOOKS: usize = 32;
+/// For how long a connection that has moved is looked at in each round, nanoseconds.
+const WARM_NS: u64 = 1_000_000;
+/// How often deadlines are looked at while there is work, nanoseconds.
+const TICK_NS: u64 = 2_000_000;
+/// How often others are told what was counted, nanoseconds.
+const TELL_NS: u64 = 50_000_000;
+/// How long the end waits for peers to hear of it, nanoseconds.
+const PARTING_NS: u64 = 200_000_000;
+
+/// A connection for which a guest asks for SMC.
+#[derive(Debug)]
+pub struct Newcomer {
+    /// The guest's rings.
+    pub relay: Box<dyn Relay>,
+    /// The TCP connection to the peer, on which nothing has been sent.
+    pub tcp: OwnedFd,
+    /// Which end of it the guest is.
+    pub role: Role,
+    /// Addresses of the TCP connection, ours and the peer's; IPv4 as such.
+    pub ends: (IpAddr, IpAddr),
+}
+
+/// What others ask of a vector.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Speak RoCEv2 by this socket too.
+    Port(Socket),
+    /// Take care of a connection.
+    Newcomer(Box<Newcomer>),
+    /// Go by these settings from now on.
+    Configure(Arc<Config>),
+    /// Part from all peers and end.
+    Stop,
+}
+
+/// What a descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Watched {
+    Inbox,
+    Port,
+    /// What a guest rings by.
+    Relay(ConnId),
+    /// A handshake.
+    Exchange(ExchangeId),
+    /// The TCP connection of one whose handshake is over.
+    Tcp(ConnId),
+}
+
+const KIND_AT: u32 = 56;
+
+impl Watched {
+    fn token(self) -> u64 {
+        let (kind, number) = match self {
+            Self::Inbox => (0, 0),
+            Self::Port => (1, 0),
+            Self::Relay(id) => (2, id.number()),
+            Self::Exchange(id) => (3, id.number()),
+            Self::Tcp(id) => (4, id.number()),
+        };
+        kind << KIND_AT | number
+    }
+
+    fn of(token: u64) -> Self {
+        let number = token & ((1 << KIND_AT) - 1);
+        match token >> KIND_AT {
+            0 => Self::Inbox,
+            1 => Self::Port,
+            2 => Self::Relay(Id::from_number(number)),
+            3 => Self::Exchange(Id::from_number(number)),
+            _ => Self::Tcp(Id::from_number(number)),
+        }
+    }
+}
+
+/// What a vector is made of.
+pub(super) struct Parts {
+    pub(super) number: u32,
+    pub(super) vector_bits: u8,
+    pub(super) config: Arc<Config>,
+    pub(super) inbox: Arc<Inbox<Order>>,
+    pub(super) sleeper: Box<dyn Sleeper>,
+    pub(super) told: Arc<Mutex<VectorStat>>,
+    /// Tells it from every other SMC stack in the network.
+    pub(super) system: SystemId,
+    pub(super) mac: Mac,
+    pub(super) host: [u8; 32],
+    pub(super) secret: [u64; 2],
+    pub(super) cpu: Option<u32>,
+}
+
+/// See the module.
+pub(super) struct Vector {
+    pub(super) config: Arc<Config>,
+    pub(super) system: SystemId,
+    pub(super) mac: Mac,
+    pub(super) host: [u8; 32],
+    inbox: Arc<Inbox<Order>>,
+    sleeper: Box<dyn Sleeper>,
+    told: Arc<Mutex<VectorStat>>,
+    cpu: Option<u32>,
+    pub(super) poller: Poller,
+    events: Events,
+    pub(super) device: Device,
+    pub(super) shelf: Shelf,
+    pub(super) groups: Groups,
+    pub(super) exchanges: Slab<Exchange>,
+    /// Clients that wait until somebody else has made first contact with their peer.
+    pub(super) courting: HashMap<IpAddr, VecDeque<ExchangeId>>,
+    /// Connections that have a place in a link group and are not there yet.
+    pub(super) handshaking: HashMap<ConnId, ExchangeId>,
+    pub(super) running: HashMap<ConnId, Running>,
+    /// All of `running`, in any order, and where the next look begins.
+    all: Vec<ConnId>,
+    cursor: usize,
+    /// Those that have moved of late, and when.
+    warm: Vec<(ConnId, u64)>,
+    pub(super) stat: VectorStat,
+    next_tick: u64,
+    next_tell: u64,
+    /// When to end although peers have not answered.
+    stop_at: Option<u64>,
+    port_waits: bool,
+}
+
+impl Vector {
+    pub(super) fn new(parts: Parts) -> Result<Self, call::Failure> {
+        let poller = Poller::new()?;
+        poller.add(&*parts.inbox, Interest::READ, Watched::Inbox.token())?;
+        let vector = u16::try_from(parts.number).unwrap_or(0);
+        Ok(Self {
+            config: parts.config,
+            system: parts.system,
+            mac: parts.mac,
+            host: parts.host,
+            inbox: parts.inbox,
+            sleeper: parts.sleeper,
+            told: parts.told,
+            cpu: parts.cpu,
+            poller,
+            events: Events::new(256),
+            device: Device::new(vector, parts.vector_bits, parts.secret),
+            shelf: Shelf::default(),
+            groups: Groups::default(),
+            exchanges: Slab::default(),
+            courting: HashMap::new(),
+            handshaking: HashMap::new(),
+            running: HashMap::new(),
+            all: Vec::new(),
+            cursor: 0,
+            warm: Vec::new(),
+            stat: VectorStat { vector: parts.number, ..VectorStat::default() },
+            next_tick: 0,
+            next_tell: 0,
+            stop_at: None,
+            port_waits: false,
+        })
+    }
+
+    /// Works until it is told to stop.
+    pub(super) fn run(mut self) {
+        if let Some(cpu) = self.cpu {
+            // Not being pinned costs speed and nothing else.
+            let _ = call::pin(cpu);
+        }
+        let (mut busy_at, mut rounds) = (call::now_ns(), 0u32);
+        while !self.is_done() {
+            let now = call::now_ns();
+            rounds = rounds.wrapping_add(1);
+            if rounds.is_multiple_of(LOOK_ROUNDS) {
+                self.hear(now, Some(0));
+            }
+            if self.round(now) {
+                busy_at = now;
+                continue;
+            }
+            if now.saturating_sub(busy_at) < nanos(self.config.poll) {
+                std::hint::spin_loop();
+                continue;
+            }
+            self.sleep(now);
+            busy_at = call::now_ns();
+        }
+        self.tell(call::now_ns());
+    }
+
+    /// What handshakes and link groups go by.
+    pub(super) fn limits(&self) -> Limits {
+        let config = smc::Config {
+            test_link_idle: self.config.testlink_time.unwrap_or_default(),
+            max_conns: self.config.max_conns,
+            max_links: self.config.max_links,
+            autocork: self.config.autocork,
+            ..smc::Config::default()
+        };
+        // What people may set is checked when they set it.
+        config.limits().unwrap_or_default()
+    }
+
+    fn is_done(&self) -> bool {
+        let over = self.running.is_empty() && self.groups.is_empty() && !self.device.has_queued();
+        self.stop_at.is_some_and(|at| over || at <= call::now_ns())
+    }
+
+    /// Looks at everything once. Whether there was anything.
+    fn round(&mut self, now: u64) -> bool {
+        self.stat.rounds += 1;
+        let mut busy = self.device.receive(time(now), &mut self.shelf);
+        while let Some(event) = self.device.poll(&self.shelf) {
+            busy = true;
+            self.on_event(&event, now);
+        }
+        busy |= self.look(now);
+        if self.next_tick <= now {
+            self.next_tick = now + TICK_NS;
+            self.tick(now);
+        }
+        busy |= self.device.transmit(time(now), &self.shelf);
+        if self.next_tell <= now {
+            self.tell(now);
+        }
+        busy
+    }
+
+    fn on_event(&mut self, event: &Event, now: u64) {
+        match *event {
+            Event::Sent(_, Purpose::Llc) => {}
+            Event::Sent(_, Purpose::Cdc(number)) => {
+                let id = ConnId::from_number(number);
+                self.completed(id);
+                self.warm_up(id, now);
+            }
+            Event::Came(qpn) => self.on_message(qpn, now),
+            Event::Failed(qpn, status) => self.on_link_failed(qpn, status, now),
+        }
+    }
+
+    /// Looks at connections: at those that moved of late, and at some of the others.
+    fn look(&mut self, now: u64) -> bool {
+        let mut busy = false;
+        let mut warm = std::mem::take(&mut self.warm);
+        warm.retain_mut(|(id, at)| {
+            if self.step(*id, now) {
+                busy = true;
+                *at = now;
+            }
+            now.saturating_sub(*at) < WARM_NS && self.running.contains_key(id)
+        });
+        // What was warmed up meanwhile is behind the others.
+        warm.append(&mut self.warm);
+        self.warm = warm;
+        for _ in 0..COLD_LOOKS.min(self.all.len()) {
+            self.cursor = (self.cursor + 1) % self.all.len().max(1);
+            let Some(id) = self.all.get(self.cursor).copied() else { break };
+            if self.step(id, now) {
+                busy = true;
+                self.warm_up(id, now);
+            }
+        }
+        busy
+    }
+
+    pub(super) fn warm_up(&mut self, id: ConnId, now: u64) {
+        match self.warm.iter_mut().find(|(warm, _)| *warm == id) {
+            Some((_, at)) => *at = now,
+            None => self.warm.push((id, now)),
+        }
+    }
+
+    /// A connection's handshake is over.
+    pub(super) fn add_running(&mut self, id: ConnId, running: Running, interest: Interest) {
+        let watched = Watched::Tcp(id).token();
+        // What cannot be waited for is looked at anyway.
+        let _ = self.poller.add(running.tcp(), interest, watched);
+        self.running.insert(id, running);
+        self.all.push(id);
+        self.warm_up(id, call::now_ns());
+    }
+
+    /// A connection is over.
+    pub(super) fn remove_running(&mut self, id: ConnId) -> Option<Running> {
+        let running = self.running.remove(&id)?;
+        self.poller.remove(running.tcp());
+        if let Some(at) = self.all.iter().position(|other| *other == id) {
+            self.all.swap_remove(at);
+        }
+        Some(running)
+    }
+
+    /// Tells guests that they must ring, looks once more, and sleeps.
+    fn sleep(&mut self, now: u64) {
+        self.sleeper.fall_asleep();
+        let mut busy = self.round(now);
+        for id in self.all.clone() {
+            busy |= self.step(id, now);
+        }
+        busy |= self.device.has_queued() && !self.device.is_full();
+        if busy {
+            self.sleeper.awake();
+            return;
+        }
+        self.watch_ports();
+        let due = self.next_due();
+        self.stat.sleeps += 1;
+        self.tell(now);
+        let most = due.map(|at| at.saturating_sub(call::now_ns()));
+        self.poller.wait(&mut self.events, most);
+        self.sleeper.awake();
+        let now = call::now_ns();
+        self.handle_events(now);
+        self.next_tick = now;
+        for id in self.all.clone() {
+            if self.step(id, now) {
+                self.warm_up(id, now);
+            }
+        }
+    }
+
+    /// Waits for room in the sockets, if there was none.
+    fn watch_ports(&mut self) {
+        let full = self.device.is_full();
+        if full != self.port_waits {
+            self.port_waits = full;
+            let interest = Interest { write: full, ..Interest::READ };
+            self.device.each_port(|socket| {
+                let _ = self.poller.change(socket, interest, Watched::Port.token());
+            });
+        }
+    }
+
+    /// Looks at descriptors, for at most so many nanoseconds.
+    fn hear(&mut self, now: u64, most_ns: Option<u64>) {
+        self.poller.wait(&mut self.events, most_ns);
+        self.handle_events(now);
+    }
+
+    fn handle_events(&mut self, now: u64) {
+        let told: Vec<_> = self.events.iter().collect();
+        for event in told {
+            match Watched::of(event.token) {
+                Watched::Inbox => self.take_orders(now),
+                Watched::Port => {}
+                Watched::Relay(id) => {
+                    if let Some(relay) = self.shelf.rings.get_mut(id) {
+                        relay.heard(event.broken);
+                        self.warm_up(id, now);
+                    }
+                }
+                Watched::Exchange(id) => self.on_wire(id, now),
+                Watched::Tcp(id) => {
+                    if let Some(running) = self.running.get_mut(&id) {
+                        running.on_tcp(&event, now);
+                        self.warm_up(id, now);
+                    }
+                }
+            }
+        }
+    }
+
+    fn take_orders(&mut self, now: u64) {
+        for order in self.inbox.take() {
+            match order {
+                Order::Port(socket) => {
+                    // A socket that cannot be waited for would be looked at only while there is work.
+                    let added = self.poller.add(&socket, Interest::READ, Watched::Port.token());
+                    if added.is_ok() {
+                        self.device.add_port(socket);
+                    }
+                }
+                Order::Newcomer(newcomer) => self.welcome(*newcomer, now),
+                Order::Configure(config) => self.config = config,
+                Order::Stop => {
+                    self.stop_at = Some(now + PARTING_NS);
+                    self.part(now);
+                }
+            }
+        }
+    }
+
+    /// A guest asks for SMC.
+    fn welcome(&mut self, newcomer: Newcomer, now: u64) {
+        let Newcomer { relay, tcp, role, ends } = newcomer;
+        let bell = relay.fd();
+        let id = self.shelf.rings.insert(relay);
+        let interest = Interest { once: true, ..Interest::READ };
+        let _ = self.poller.add(&bell, interest, Watched::Relay(id).token());
+        let exchange = self.exchanges.insert(Exchange::new(id, tcp, ends));
+        if let Some(there) = self.exchanges.get(exchange) {
+            let watched = Watched::Exchange(exchange).token();
+            let _ = self.poller.add(&there.wire, Interest::READ, watched);
+        }
+        self.begin(exchange, role, now);
+    }
+
+    /// Waits for room on the TCP connection of a handshake, or no more.
+    pub(super) fn watch_wire(&mut self, id: ExchangeId) {
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        let full = exchange.wire.is_full();
+        if full != exchange.waits_write {
+            exchange.waits_write = full;
+            let interest = Interest { write: full, ..Interest::READ };
+            let _ = self.poller.change(&exchange.wire, interest, Watched::Exchange(id).token());
+        }
+    }
+
+    /// Waits for other things on the TCP connection of one that goes by TCP.
+    pub(super) fn watch_tcp(&self, id: ConnId, tcp: &impl AsRawFd, interest: Interest) {
+        let _ = self.poller.change(tcp, interest, Watched::Tcp(id).token());
+    }
+
+    /// Time has passed.
+    fn tick(&mut self, now: u64) {
+        for id in self.exchanges.ids() {
+            let due = self.exchanges.get(id).and_then(|e| e.machine.next_deadline());
+            if due.is_some_and(|at| at.as_nanos() <= now) {
+                if let Some(exchange) = self.exchanges.get_mut(id) {
+                    exchange.machine.on_deadline(smc_time(now));
+                }
+                self.take_steps(id, now);
+            }
+        }
+        self.tick_groups(now);
+    }
+
+    /// When the next deadline is.
+    fn next_due(&self) -> Option<u64> {
+        let exchanges =
+            self.exchanges.iter().filter_map(|(_, e)| Some(e.machine.next_deadline()?.as_nanos()));
+        let running = self.running.values().filter_map(Running::due);
+        let device = self.device.next_deadline().map(roce::Time::nanos);
+        let groups = self.groups.next_deadline().map(smc::Time::as_nanos);
+        exchanges.chain(running).chain(device).chain(groups).chain(self.stop_at).min()
+    }
+
+    fn tell(&mut self, now: u64) {
+        self.next_tell = now + TELL_NS;
+        self.count();
+        if let Ok(mut told) = self.told.lock() {
+            told.clone_from(&self.stat);
+        }
+    }
+
+    fn count(&mut self) {
+        let counters = self.device.roce().counters();
+        self.stat.packets_tx = counters.packets_out;
+        self.stat.packets_rx = counters.packets_in;
+        self.stat.packets_refused = self.device.counts.refused;
+        self.stat.handshakes = self.exchanges.len() as u64;
+        self.stat.connections = self.running.values().filter(|r| r.is_smc()).count() as u64;
+        self.stat.cpu_ns = call::thread_cpu_ns();
+        self.stat.groups = self.group_stats();
+    }
+}
+
+/// As `roce` counts.
+pub(super) const fn time(now: u64) -> roce::Time {
+    roce::Time::from_nanos(now)
+}
+
+/// As `smc` counts.
+pub(super) const fn smc_time(now: u64) -> smc::Time {
+    smc::Time::from_nanos(now)
+}
+
+fn nanos(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,168 @@
+//! CLC messages on a guest's TCP connection, without waiting and without a byte too many.
+//!
+//! The descriptor may share its open file with the guest's, so nothing about the file changes: each call
+//! says for itself that it must not wait.
+
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use smc::clc::{self, Frame, MESSAGE_MAX};
+use sys::call;
+
+/// The TCP connection ended: the errno, or 0 for an orderly end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ended(pub(super) i32);
+
+/// A TCP connection that carries CLC messages.
+#[derive(Debug)]
+pub(super) struct Wire {
+    tcp: OwnedFd,
+    came: Vec<u8>,
+    /// Bytes that found no room yet.
+    going: Vec<u8>,
+}
+
+impl Wire {
+    pub(super) fn new(tcp: OwnedFd) -> Self {
+        Self { tcp, came: Vec::with_capacity(256), going: Vec::new() }
+    }
+
+    /// The connection, which no more message will be on.
+    pub(super) fn into_tcp(self) -> OwnedFd {
+        self.tcp
+    }
+
+    pub(super) fn tcp(&self) -> &OwnedFd {
+        &self.tcp
+    }
+
+    /// Whether bytes wait for room.
+    pub(super) fn is_full(&self) -> bool {
+        !self.going.is_empty()
+    }
+
+    /// The bytes of the next message, if all of it has come; or what has come that is none.
+    pub(super) fn receive(&mut self) -> Result<Option<Vec<u8>>, Ended> {
+        let mut room = [0; MESSAGE_MAX];
+        loop {
+            let Ok(Frame::Needs(n)) = clc::frame(&self.came) else {
+                return Ok(Some(std::mem::take(&mut self.came)));
+            };
+            let room = &mut room[..n.min(MESSAGE_MAX)];
+            match call::recv_now(self.tcp.as_raw_fd(), room).map_err(Ended)? {
+                Some(0) => return Err(Ended(0)),
+                Some(n) => self.came.extend_from_slice(&room[..n]),
+                None => return Ok(None),
+            }
+        }
+    }
+
+    /// Sends a message, as much of it as there is room for; [`Self::flush`] sends the rest.
+    pub(super) fn send(&mut self, message: &[u8]) -> Result<(), Ended> {
+        self.going.extend_from_slice(message);
+        self.flush()
+    }
+
+    /// Sends what found no room.
+    pub(super) fn flush(&mut self) -> Result<(), Ended> {
+        while !self.going.is_empty() {
+            match call::send_now(self.tcp.as_raw_fd(), &self.going).map_err(Ended)? {
+                Some(n) => drop(self.going.drain(..n)),
+                None => break,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsRawFd for Wire {
+    fn as_raw_fd(&self) -> RawFd {
+        self.tcp.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use smc::SystemId;
+    use smc::clc::{Decline, Diagnosis, Message};
+
+    use super::*;
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        one.set_nodelay(true).unwrap();
+        (one, listener.accept().unwrap().0)
+    }
+
+    fn decline() -> Vec<u8> {
+        Message::Decline(Decline::new(2, SystemId([1; 8]), Diagnosis::NoDevice)).emit()
+    }
+
+    /// Asks until something is there.
+    fn next(wire: &mut Wire) -> Result<Vec<u8>, Ended> {
+        loop {
+            if let Some(bytes) = wire.receive()? {
+                return Ok(bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_in_pieces_is_whole_and_what_follows_stays() {
+        let (mut peer, tcp) = pair();
+        let mut wire = Wire::new(tcp.into());
+        assert_eq!(wire.receive(), Ok(None));
+        let message = decline();
+        for byte in &message {
+            peer.write_all(&[*byte]).unwrap();
+            let _ = wire.receive().map(|got| assert!(got.is_none_or(|m| m == message)));
+        }
+        peer.write_all(b"of the application").unwrap();
+        let mut rest = TcpStream::from(wire.into_tcp());
+        rest.set_nonblocking(false).unwrap();
+        drop(peer);
+        let mut text = Vec::new();
+        rest.read_to_end(&mut text).unwrap();
+        assert!(text.ends_with(b"of the application"));
+    }
+
+    #[test]
+    fn two_messages_are_two_and_then_the_end() {
+        let (mut peer, tcp) = pair();
+        let mut wire = Wire::new(tcp.into());
+        peer.write_all(&[decline(), decline()].concat()).unwrap();
+        assert_eq!(next(&mut wire), Ok(decline()));
+        assert_eq!(next(&mut wire), Ok(decline()));
+        drop(peer);
+        assert_eq!(next(&mut wire), Err(Ended(0)));
+    }
+
+    #[test]
+    fn what_is_no_message_is_handed_over_as_it_is() {
+        let (mut peer, tcp) = pair();
+        let mut wire = Wire::new(tcp.into());
+        peer.write_all(b"GET / HTTP/1.1").unwrap();
+        assert_eq!(next(&mut wire), Ok(b"GET / HT".to_vec()));
+    }
+
+    #[test]
+    fn what_finds_no_room_waits() {
+        let (mut peer, tcp) = pair();
+        let mut wire = Wire::new(tcp.into());
+        let many: Vec<u8> = (0..16 << 20).map(|i: u32| i.to_le_bytes()[1]).collect();
+        wire.send(&many).unwrap();
+        assert!(wire.is_full());
+        let reader = std::thread::spawn(move || {
+            let mut got = vec![0; 16 << 20];
+            peer.read_exact(&mut got).map(|()| got)
+        });
+        while wire.is_full() {
+            wire.flush().unwrap();
+            std::thread::yield_now();
+        }
+        assert!(reader.join().unwrap().unwrap() == many);
+    }
+}
