@@ -463,8 +463,8 @@ impl Device {
             qpn: qp.qpn,
         };
         let mut identification = 0;
-        while transmit.segments < segments_max {
-            let Some(len) = qp.next_len(now).filter(|len| *len <= segment_len) else { break };
+        let mut next = Some(segment_len);
+        while let Some(len) = next.filter(|len| *len <= segment_len) {
             let Some(to) = buffer.get_mut(transmit.len..transmit.len + len) else { break };
             let Some(end) = qp.emit(memory, to, &mut context) else { break };
             if icrc::seal(&path.flow, identification, to, end) != Some(len) {
@@ -473,9 +473,11 @@ impl Device {
             transmit.len += len;
             transmit.segments += 1;
             identification += 1;
-            if len < segment_len || identification == u16::MAX {
+            if len < segment_len || transmit.segments >= segments_max || identification == u16::MAX
+            {
                 break;
             }
+            next = qp.next_len(now);
         }
         context.counters.packets_out += transmit.segments as u64;
         (transmit.segments > 0).then_some(transmit)

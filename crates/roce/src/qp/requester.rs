@@ -263,8 +263,8 @@ impl Requester {
         }
     }
 
-    fn part(&self) -> Option<(Request, Part)> {
-        let request = *self.queue.get(self.current)?;
+    fn part(&self) -> Option<(&Request, Part)> {
+        let request = self.queue.get(self.current)?;
         let index = self.next.since(request.first);
         let mtu = self.mtu.bytes_u32();
         let offset = index * mtu;
@@ -307,7 +307,8 @@ impl Requester {
         bth.opcode = part.opcode;
         bth.psn = psn;
         bth.solicited = part.ends && request.solicited;
-        bth.ack_request = self.wants_ack(&request, &part);
+        let request_end = request.end();
+        bth.ack_request = self.wants_ack(request, &part);
         let reth = part.opcode.has_reth().then_some(Reth {
             address: request.address,
             rkey: request.rkey,
@@ -317,9 +318,9 @@ impl Requester {
         let header = Header { reth, immediate, ..Header::new(bth) };
         let at = header.emit(part.len, to).map_err(|_| NoPacket::Nothing)?;
         let payload = to.get_mut(at..at + part.len).ok_or(NoPacket::Nothing)?;
-        self.copy(&request, part.offset, payload, domain, memory, context.regions)?;
+        self.copy(request, part.offset, payload, domain, memory, context.regions)?;
         let end = pad(to, at + part.len, part.len).map_err(|_| NoPacket::Nothing)?;
-        self.sent(psn, bth.ack_request, request.end(), context);
+        self.sent(psn, bth.ack_request, request_end, context);
         context.counters.bytes_out += part.len as u64;
         Ok(end)
     }
