@@ -553,6 +553,7 @@ impl QueuePair {
 
     /// What an outsider may see.
     pub(crate) fn view(&self) -> View {
+        let (packets_out, retransmitted) = self.requester.sent_counts();
         View {
             state: self.state,
             peer: self.path.map(|path| path.peer),
@@ -560,6 +561,8 @@ impl QueuePair {
             sends: self.requester.len(),
             receives: self.responder.len(),
             in_flight: self.requester.in_flight(),
+            packets_out,
+            retransmitted,
             rtt_nanos: self.requester.rtt_nanos(),
             rate_bits: self.congestion.as_ref().map(|congestion| congestion.reaction.rate_bits()),
         }
@@ -592,6 +595,10 @@ pub struct View {
     pub receives: u32,
     /// Packets that were sent and not acknowledged.
     pub in_flight: u32,
+    /// Packets of requests that were sent since it was made.
+    pub packets_out: u64,
+    /// Of those, the ones that had been sent before.
+    pub retransmitted: u64,
     /// The round trip, smoothed, once it was measured.
     pub rtt_nanos: Option<u64>,
     /// The rate, bits per second, where congestion control is on.

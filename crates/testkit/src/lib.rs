@@ -4,6 +4,8 @@
 //! not: a bare cache line, memory of idle connections. Each speaks to the kernel through libc (std
 //! does, and [`event`] does), so that a preloaded library sees each call. Each prints its result as
 //! one line of `name=value` words, for people and for `cargo xtask bench` alike.
+//!
+//! Beside them, values that tests of other crates poke: [`fragments`], and a bad [`network`].
 
 pub mod cpu;
 pub mod event;

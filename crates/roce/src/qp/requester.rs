@@ -131,6 +131,8 @@ pub(crate) struct Requester {
     back_at: Option<(Psn, Time)>,
     inline: Box<[u8]>,
     inline_max: u16,
+    packets_out: u64,
+    retransmitted: u64,
 }
 
 impl Requester {
@@ -163,6 +165,8 @@ impl Requester {
             back_at: None,
             inline,
             inline_max,
+            packets_out: 0,
+            retransmitted: 0,
         }
     }
 
@@ -200,6 +204,11 @@ impl Requester {
 
     pub(crate) const fn in_flight(&self) -> u32 {
         self.max.since(self.una)
+    }
+
+    /// Packets of requests, and of those the ones that were sent before.
+    pub(crate) const fn sent_counts(&self) -> (u64, u64) {
+        (self.packets_out, self.retransmitted)
     }
 
     pub(crate) fn rtt_nanos(&self) -> Option<u64> {
@@ -374,6 +383,7 @@ impl Requester {
 
     fn sent(&mut self, psn: Psn, asked: bool, request_end: Psn, context: &mut Context<'_>) {
         let now = context.now;
+        self.packets_out += 1;
         self.next = psn.plus(1);
         if self.next == request_end {
             self.current = self.current.wrapping_add(1);
@@ -389,6 +399,7 @@ impl Requester {
             }
         } else {
             context.counters.retransmitted += 1;
+            self.retransmitted += 1;
         }
         self.start_timer(now);
     }

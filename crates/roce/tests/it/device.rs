@@ -162,6 +162,29 @@ fn packets_of_one_size_go_as_one_super_packet() {
 }
 
 #[test]
+fn ipv6_has_no_identification_and_needs_none() {
+    let (src, dst) = ([0xfd, 0, 0, 0, 0, 0, 0, 1].into(), [0xfd, 0, 0, 0, 0, 0, 0, 2].into());
+    let way = Addresses::V6 { src, dst };
+    let mut hosts = Setup { way, ..Setup::default() }.hosts();
+    let [a, b] = &mut hosts;
+    let source = a.buffer(0, vec![9; 1000], Access::READ);
+    let ring = b.buffer(0, vec![0; 1000], Access::REMOTE_WRITE);
+    let operation = Operation::Write { address: 0, rkey: ring.0 };
+    a.post(1, operation, Source::Pieces(&[Piece { key: source, address: 0, len: 1000 }])).unwrap();
+    let (flow, mut bytes) = a.packet(NOW).unwrap();
+    assert_eq!(flow.addresses, way);
+    bytes[100] ^= 1;
+    assert_eq!(b.take(NOW, flow, &bytes), Err(Reason::Icrc));
+    bytes[100] ^= 1;
+    assert_eq!(b.take(NOW, flow, &bytes), Ok(Outcome::Payload));
+    exchange(&mut hosts, NOW);
+    assert_eq!(hosts[0].done(), [(1, Status::Success)]);
+    assert_eq!(hosts[1].memory.all[0], [9; 1000]);
+    let v4 = Addresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() };
+    assert_eq!(hosts[1].take(NOW, Flow { addresses: v4, ..flow }, &bytes), Err(Reason::Address));
+}
+
+#[test]
 fn queue_pairs_take_turns() {
     let config = DeviceConfig { qps_max: 8, ..DeviceConfig::default() };
     let mut host = Host::new(&config, 1);

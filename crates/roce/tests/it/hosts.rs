@@ -136,6 +136,8 @@ pub(crate) struct Setup {
     pub(crate) congestion: Option<Dcqcn>,
     pub(crate) identification_end: Option<u16>,
     pub(crate) min_rnr_timer: u8,
+    /// From the first host to the second.
+    pub(crate) way: Addresses,
 }
 
 impl Default for Setup {
@@ -155,6 +157,7 @@ impl Default for Setup {
             congestion: None,
             identification_end: None,
             min_rnr_timer: 5,
+            way: Addresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() },
         }
     }
 }
@@ -172,10 +175,9 @@ impl Setup {
 
     /// Connects the queue pairs that the hosts have.
     pub(crate) fn connect(&self, hosts: &mut [Host; 2]) {
-        let way = Addresses::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into()).unwrap();
         let qpns = [hosts[0].qpn, hosts[1].qpn];
         for (at, host) in hosts.iter_mut().enumerate() {
-            let addresses = if at == 0 { way } else { way.reversed() };
+            let addresses = if at == 0 { self.way } else { self.way.reversed() };
             let peer = qpns[1 - at];
             let rtr = RtrAttributes {
                 congestion: self.congestion,

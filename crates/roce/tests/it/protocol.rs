@@ -85,6 +85,8 @@ fn a_gap_is_told_once_and_everything_behind_it_sent_again() {
     assert_eq!(syndrome(&mut b, NOW), (3, ACK, 1));
     assert_eq!(b.memory.all[0][..1500], a.memory.all[0][..1500]);
     assert_eq!((a.device.counters().retransmitted, b.device.counters().naks_out), (4, 1));
+    let view = a.device.qp(a.qpn).unwrap();
+    assert_eq!((view.packets_out, view.retransmitted, view.in_flight), (10, 4, 4));
 }
 
 #[test]
