@@ -18,8 +18,16 @@ use anyhow::{Context, bail, ensure};
 #[derive(Debug)]
 pub struct Host {
     namespace: String,
-    group: Option<PathBuf>,
+    group: Option<Group>,
     address: Ipv4Addr,
+}
+
+#[derive(Debug)]
+struct Group {
+    /// From the top of the hierarchy.
+    name: PathBuf,
+    /// Where it is in the file system.
+    at: PathBuf,
 }
 
 /// Two hosts and what is between them.
@@ -53,10 +61,10 @@ impl Host {
         &self.namespace
     }
 
-    /// Its control group, where there is a hierarchy of version 2.
+    /// Its control group, as a path from the top of the hierarchy of version 2, where there is one.
     #[must_use]
     pub fn group(&self) -> Option<&Path> {
-        self.group.as_deref()
+        self.group.as_ref().map(|group| group.name.as_path())
     }
 
     /// What to type before a program so that it runs on this host. The process becomes the program.
@@ -67,7 +75,7 @@ impl Host {
             // Before the namespace is entered, where the hierarchy may not be seen.
             let script = "echo $$ > \"$0\" && exec \"$@\"";
             words.extend(["sh", "-c", script].map(OsString::from));
-            words.push(group.join("cgroup.procs").into());
+            words.push(group.at.join("cgroup.procs").into());
         }
         words.extend(["ip", "netns", "exec", &self.namespace].map(OsString::from));
         words
@@ -183,7 +191,7 @@ impl Drop for Hosts {
         }
         for group in [&self.server.group, &self.client.group].into_iter().flatten() {
             for _ in 0..50 {
-                if fs::remove_dir(group).is_ok() || !group.exists() {
+                if fs::remove_dir(&group.at).is_ok() || !group.at.exists() {
                     break;
                 }
                 sleep(Duration::from_millis(20));
@@ -193,7 +201,7 @@ impl Drop for Hosts {
 }
 
 /// A control group of its own below that of this process, in the hierarchy of version 2.
-fn group(name: &str) -> Option<PathBuf> {
+fn group(name: &str) -> Option<Group> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     let root = mounts.lines().find_map(|line| {
         let mut words = line.split(' ').skip(1);
@@ -203,8 +211,10 @@ fn group(name: &str) -> Option<PathBuf> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let own = own.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
     let below = if own.starts_with("..") { "" } else { own };
-    let group = root.join(below).join(name);
-    fs::create_dir(&group).ok().map(|()| group)
+    let name = Path::new("/").join(below).join(name);
+    let at = root.join(name.strip_prefix("/").unwrap_or(&name));
+    fs::create_dir(&at).ok()?;
+    Some(Group { name, at })
 }
 
 fn ip(words: &str) -> anyhow::Result<()> {

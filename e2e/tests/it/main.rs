@@ -12,5 +12,6 @@ mod option;
 mod oracle;
 mod pairs;
 mod programs;
+mod remote;
 mod tidy;
 mod watchdog;

@@ -1,0 +1,199 @@
+//! Programs on two hosts, each with an engine: the same bytes and the same ends as over TCP, by SMC-R.
+//!
+//! The hosts are network namespaces with a cable between them (`testkit::hosts`), so this needs root.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use e2e::run::{BoardDir, Guest, Outcome, outcome, skipped};
+use e2e::{built, installed};
+use testkit::hosts::{self, Host, Hosts};
+
+mod bad_network;
+mod peers;
+mod programs;
+
+const LIMIT: Duration = Duration::from_secs(120);
+/// The name under which both hosts speak SMC.
+const EID: &str = "SHUNT.TEST";
+
+/// Two hosts with an engine on each.
+struct Pair {
+    // Guests and engines end before the hosts do.
+    engines: Vec<Guest>,
+    boards: [BoardDir; 2],
+    hosts: Hosts,
+}
+
+/// Which of the two.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Server,
+    Client,
+}
+
+impl Pair {
+    /// `None`, with the reason printed, where there can be none.
+    fn new() -> Option<Self> {
+        Self::with(Hosts::new(), &[])
+    }
+
+    fn with(hosts: anyhow::Result<Hosts>, settings: &[&str]) -> Option<Self> {
+        let hosts = match hosts::possible().and(hosts) {
+            Ok(hosts) => hosts,
+            Err(why) => {
+                skipped(&format!("{why:#}"));
+                return None;
+            }
+        };
+        if hosts.server.group().is_none() {
+            skipped("there is no cgroup hierarchy of version 2");
+            return None;
+        }
+        let mut pair =
+            Self { engines: Vec::new(), boards: [BoardDir::new(), BoardDir::new()], hosts };
+        for side in [Side::Server, Side::Client] {
+            let engine = pair.engine(side, settings);
+            pair.engines.push(engine);
+        }
+        Some(pair)
+    }
+
+    fn host(&self, side: Side) -> &Host {
+        match side {
+            Side::Server => &self.hosts.server,
+            Side::Client => &self.hosts.client,
+        }
+    }
+
+    fn board(&self, side: Side) -> &BoardDir {
+        &self.boards[usize::from(side == Side::Client)]
+    }
+
+    /// Starts an engine and waits until it is ready.
+    fn engine(&self, side: Side, settings: &[&str]) -> Guest {
+        let host = self.host(side);
+        let mut command = self.plain(side, &built("shunt"));
+        command.arg("engine").args(["--address", &host.address().to_string(), "--eid", EID]);
+        command.arg("--cgroup").arg(host.group().unwrap()).args(settings);
+        command.stdout(Stdio::piped()).stdin(Stdio::null());
+        let mut engine = Guest::start(&mut command);
+        let mut said = BufReader::new(engine.take_stdout().unwrap());
+        let mut line = String::new();
+        while !line.contains("ready") {
+            line.clear();
+            assert!(
+                said.read_line(&mut line).unwrap() > 0,
+                "the engine ends: {:?}",
+                engine.ended()
+            );
+        }
+        std::thread::spawn(move || said.read_to_end(&mut Vec::new()));
+        engine
+    }
+
+    /// A program on a host, on TCP.
+    fn plain(&self, side: Side, program: &Path) -> Command {
+        let words = self.host(side).prefix();
+        let mut command = e2e::run::command(&words[0], e2e::run::Under::Tcp);
+        command.args(&words[1..]).arg(program);
+        command.env("SHUNT_DIR", self.board(side).path());
+        if let Some(level) = std::env::var_os("SHUNT_LOG") {
+            command.env("SHUNT_LOG", level);
+        }
+        command
+    }
+
+    /// A program on a host, under Shunt.
+    fn shunt(&self, side: Side, program: &Path) -> Command {
+        let mut command = self.plain(side, &built("shunt"));
+        command.args(["run", "--"]).arg(program);
+        command
+    }
+
+    /// What `shunt stat --json` says on a host.
+    fn stat(&self, side: Side) -> serde_json::Value {
+        let mut command = self.plain(side, &built("shunt"));
+        let got = outcome(command.args(["stat", "--json", "--all"]), LIMIT);
+        assert!(got.ok(), "{got:?}");
+        serde_json::from_str(&got.out).unwrap()
+    }
+
+    /// Connections that were ever attached by programs of this name on a host.
+    fn attached(&self, side: Side, program: &str) -> u64 {
+        self.board(side).attached_by_program(program)
+    }
+
+    fn address(&self) -> String {
+        self.hosts.server.address().to_string()
+    }
+}
+
+/// A script for Python, for both ends.
+const PEER: &str = include_str!("remote/peer.py");
+
+/// A server and a client of ours that run `mode`; answers what the client left.
+struct Talk {
+    server: Guest,
+    port: u16,
+    place: PathBuf,
+}
+
+impl Talk {
+    /// Starts the server.
+    fn serve(pair: &Pair, python: &Path, mode: &str, shunt: bool) -> Self {
+        static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let name = format!("shunt-remote-{}-{count}.py", std::process::id());
+        let place = std::env::temp_dir().join(name);
+        std::fs::write(&place, PEER).unwrap();
+        let mut command =
+            if shunt { pair.shunt(Side::Server, python) } else { pair.plain(Side::Server, python) };
+        command.arg(&place).args(["server", &pair.address(), "0", mode]);
+        command.stdout(Stdio::piped()).stdin(Stdio::null());
+        let mut server = Guest::start(&mut command);
+        let mut said = BufReader::new(server.take_stdout().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        let port = line.trim().parse().unwrap_or_else(|_| panic!("the server says {line:?}"));
+        std::thread::spawn(move || said.read_to_end(&mut Vec::new()));
+        Self { server, port, place }
+    }
+
+    fn client(&self, pair: &Pair, python: &Path, words: &[&str], shunt: bool) -> Outcome {
+        let mut command =
+            if shunt { pair.shunt(Side::Client, python) } else { pair.plain(Side::Client, python) };
+        command.arg(&self.place).args(["client", &pair.address(), &self.port.to_string()]);
+        outcome(command.args(words), LIMIT)
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        self.server.kill_all();
+        let _ = std::fs::remove_file(&self.place);
+    }
+}
+
+/// Waits until something is so.
+#[track_caller]
+fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < Duration::from_secs(20), "not so after 20 s: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Python, or the end of the test with the reason.
+fn python() -> Option<PathBuf> {
+    let found = installed("python3");
+    if found.is_none() {
+        skipped("python3 is not installed");
+    }
+    found
+}

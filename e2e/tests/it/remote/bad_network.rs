@@ -1,0 +1,74 @@
+//! Two hosts with a box between them that loses, doubles and disorders packets.
+
+use super::*;
+
+/// Two hosts, the box in the middle of their cable, and a way to tell it how bad to be.
+struct Bad {
+    _box: Guest,
+    pair: Pair,
+}
+
+impl Bad {
+    fn new(conditions: &str) -> Option<Self> {
+        let hosts = match hosts::possible().and_then(|()| Hosts::with_middle()) {
+            Ok(hosts) => hosts,
+            Err(why) => {
+                skipped(&format!("{why:#}"));
+                return None;
+            }
+        };
+        let words = hosts.middle_prefix().unwrap();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg(built("middlebox"));
+        command.args([hosts::TO_SERVER, hosts::TO_CLIENT]).args(conditions.split_whitespace());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut between = Guest::start(&mut command);
+        let mut said = BufReader::new(between.take_stdout().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert_eq!(line.trim(), "ready");
+        Some(Self { _box: between, pair: Pair::with(Ok(hosts), &[])? })
+    }
+}
+
+#[track_caller]
+fn survives(conditions: &str) {
+    let Some(python) = python() else { return };
+    let Some(bad) = Bad::new(conditions) else { return };
+    let pair = &bad.pair;
+    let talk = Talk::serve(pair, &python, "echo", true);
+    for words in [&["echo", "1,1000,65536,500000"][..], &["many", "40"]] {
+        let got = talk.client(pair, &python, words, true);
+        assert!(
+            got.ok(),
+            "{conditions}, {words:?}: {got:?}\n{}",
+            pair.board(Side::Client).summary()
+        );
+    }
+    assert!(pair.attached(Side::Client, "python3") > 0, "{}", pair.board(Side::Client).summary());
+}
+
+#[test]
+fn nothing_wrong() {
+    survives("");
+}
+
+#[test]
+fn one_in_a_hundred_lost() {
+    survives("loss=0.01");
+}
+
+#[test]
+fn one_in_twenty_lost() {
+    survives("loss=0.05");
+}
+
+#[test]
+fn out_of_order_and_twice() {
+    survives("reorder=0.1 late=300 duplicate=0.1");
+}
+
+#[test]
+fn a_bit_of_everything() {
+    survives("loss=0.02 reorder=0.05 late=300 duplicate=0.05 corrupt=0.01");
+}

@@ -1,0 +1,230 @@
+"""Both ends of the conversations between two hosts: byte for byte, with the ends that TCP has.
+
+peer.py server ADDRESS PORT MODE     prints its port
+peer.py client ADDRESS PORT MODE ARGUMENTS...
+"""
+import errno, hashlib, os, selectors, socket, struct, sys, threading, time
+
+
+def pattern(n, seed=1):
+    block = b"".join(hashlib.sha256(b"%d %d" % (seed, i)).digest() for i in range(2048))
+    return (block * (n // len(block) + 1))[:n]
+
+
+def recv_exactly(s, n):
+    got = bytearray()
+    while len(got) < n:
+        chunk = s.recv(min(n - len(got), 1 << 20))
+        if not chunk:
+            raise EOFError("ended after %d of %d bytes" % (len(got), n))
+        got += chunk
+    return bytes(got)
+
+
+def recv_all(s):
+    got = bytearray()
+    while True:
+        chunk = s.recv(1 << 20)
+        if not chunk:
+            return bytes(got)
+        got += chunk
+
+
+def echo(c):
+    while True:
+        chunk = c.recv(1 << 16)
+        if not chunk:
+            return
+        c.sendall(chunk)
+
+
+def digest(c):
+    data = recv_all(c)
+    c.sendall(b"%d %s\n" % (len(data), hashlib.sha256(data).hexdigest().encode()))
+
+
+def source(c):
+    n = int(recv_exactly(c, 12))
+    c.sendall(pattern(n))
+
+
+def greet(c):
+    # The server speaks first.
+    c.sendall(b"220 ready\r\n")
+    assert recv_all(c) == b"QUIT\r\n"
+    c.sendall(b"221 bye\r\n")
+
+
+def reset(c):
+    c.recv(1)
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def names(c):
+    c.sendall(repr((c.getsockname(), c.getpeername())).encode())
+
+
+def slow(c):
+    time.sleep(1.0)
+    total = 0
+    while True:
+        chunk = c.recv(3000)
+        if not chunk:
+            break
+        total += len(chunk)
+        if total % 7 == 0:
+            time.sleep(0.001)
+    c.sendall(b"%d" % total)
+
+
+def serve(address, port, mode):
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((address, port))
+    listener.listen(1024)
+    print(listener.getsockname()[1], flush=True)
+    action = globals()[mode]
+
+    def one(c):
+        try:
+            action(c)
+        except OSError as e:
+            print("server:", e, file=sys.stderr)
+        finally:
+            c.close()
+
+    while True:
+        c, _ = listener.accept()
+        threading.Thread(target=one, args=(c,), daemon=True).start()
+
+
+def connect(to):
+    return socket.create_connection(to, timeout=60)
+
+
+def c_echo(to, sizes):
+    s = connect(to)
+    for n in map(int, sizes.split(",")):
+        data = pattern(n, n)
+        sender = threading.Thread(target=s.sendall, args=(data,))
+        sender.start()
+        assert recv_exactly(s, n) == data, "echo of %d" % n
+        sender.join()
+    s.shutdown(socket.SHUT_WR)
+    assert s.recv(1) == b""
+
+
+def c_digest(to, n):
+    n = int(n)
+    data = pattern(n)
+    s = connect(to)
+    s.sendall(data)
+    s.shutdown(socket.SHUT_WR)
+    said = recv_all(s).split()
+    assert said == [b"%d" % n, hashlib.sha256(data).hexdigest().encode()], said
+
+
+def c_source(to, n):
+    s = connect(to)
+    s.sendall(b"%12d" % int(n))
+    got = recv_all(s)
+    assert got == pattern(int(n)), len(got)
+
+
+def c_greet(to):
+    s = connect(to)
+    assert recv_exactly(s, 11) == b"220 ready\r\n"
+    s.sendall(b"QUIT\r\n")
+    s.shutdown(socket.SHUT_WR)
+    assert recv_all(s) == b"221 bye\r\n"
+
+
+def c_reset(to):
+    s = connect(to)
+    s.sendall(b"x")
+    try:
+        got = s.recv(1)
+        raise AssertionError("no reset but %r" % got)
+    except ConnectionResetError:
+        pass
+
+
+def c_names(to):
+    s = connect(to)
+    mine, theirs = s.getsockname(), s.getpeername()
+    assert theirs == to, (theirs, to)
+    said = recv_all(s).decode()
+    assert said == repr((theirs, mine)), (said, mine, theirs)
+
+
+def c_slow(to, n):
+    s = connect(to)
+    s.sendall(pattern(int(n)))
+    s.shutdown(socket.SHUT_WR)
+    assert recv_all(s) == n.encode()
+
+
+def c_many(to, n):
+    """So many connections at a time, each with a few round trips, through one selector."""
+    n = int(n)
+    sel = selectors.DefaultSelector()
+    left = {}
+    for i in range(n):
+        s = socket.socket()
+        s.setblocking(False)
+        code = s.connect_ex(to)
+        assert code in (0, errno.EINPROGRESS), code
+        sel.register(s, selectors.EVENT_WRITE, i)
+        left[s] = 3
+    deadline = time.time() + 60
+    while left:
+        assert time.time() < deadline, "%d connections hang" % len(left)
+        for key, events in sel.select(1):
+            s, i = key.fileobj, key.data
+            if events & selectors.EVENT_WRITE:
+                code = s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                assert code == 0, os.strerror(code)
+                assert s.send(b"%08d" % i) == 8
+                sel.modify(s, selectors.EVENT_READ, i)
+            else:
+                got = s.recv(8)
+                assert got == b"%08d" % i, (got, i)
+                left[s] -= 1
+                if left[s]:
+                    s.send(b"%08d" % i)
+                else:
+                    sel.unregister(s)
+                    del left[s]
+                    s.close()
+
+
+def c_idle(to, seconds):
+    s = connect(to)
+    s.sendall(b"before")
+    assert recv_exactly(s, 6) == b"before"
+    time.sleep(float(seconds))
+    s.sendall(b"after")
+    assert recv_exactly(s, 5) == b"after"
+
+
+def c_until(to, path):
+    """Round trips until a file is there; tells how the connection ended."""
+    s = connect(to)
+    s.settimeout(30)
+    n = 0
+    try:
+        while not os.path.exists(path):
+            s.sendall(b"%08d" % n)
+            assert recv_exactly(s, 8) == b"%08d" % n
+            n += 1
+            if n == 1:
+                print("going", flush=True)
+        print("rounds", n)
+    except (OSError, EOFError) as e:
+        print("ended", type(e).__name__)
+
+
+if sys.argv[1] == "server":
+    serve(sys.argv[2], int(sys.argv[3]), sys.argv[4])
+else:
+    globals()["c_" + sys.argv[4]]((sys.argv[2], int(sys.argv[3])), *sys.argv[5:])

@@ -1,0 +1,130 @@
+//! Conversations of two programs of ours: sizes, ends, names, many at a time; and peers without Shunt.
+
+use super::*;
+
+/// Runs a client and asserts that it ended well, and by which way.
+#[track_caller]
+fn talk(mode: &str, client: &[&str]) {
+    let (Some(python), Some(pair)) = (python(), Pair::new()) else { return };
+    let talk = Talk::serve(&pair, &python, mode, true);
+    let got = talk.client(&pair, &python, client, true);
+    assert!(got.ok(), "{got:?}\n{}", pair.board(Side::Client).summary());
+    for side in [Side::Server, Side::Client] {
+        assert!(pair.attached(side, "python3") > 0, "on TCP: {}", pair.board(side).summary());
+    }
+}
+
+fn large() -> &'static str {
+    if e2e::quick() { "8388608" } else { "67108864" }
+}
+
+#[test]
+fn echoes_of_all_sizes() {
+    talk("echo", &["echo", "1,2,17,1000,16384,65535,65536,65537,300000,1,5000000"]);
+}
+
+#[test]
+fn a_long_stream_to_the_server() {
+    talk("digest", &["digest", large()]);
+}
+
+#[test]
+fn a_long_stream_to_the_client() {
+    talk("source", &["source", large()]);
+}
+
+#[test]
+fn the_server_speaks_first() {
+    talk("greet", &["greet"]);
+}
+
+#[test]
+fn a_reset_is_a_reset() {
+    talk("reset", &["reset"]);
+}
+
+#[test]
+fn names_are_those_of_the_real_connection() {
+    talk("names", &["names"]);
+}
+
+#[test]
+fn a_slow_reader_gets_all() {
+    talk("slow", &["slow", "1000000"]);
+}
+
+#[test]
+fn three_hundred_at_a_time() {
+    talk("echo", &["many", "300"]);
+}
+
+#[test]
+fn stat_says_smcr() {
+    let (Some(python), Some(pair)) = (python(), Pair::new()) else { return };
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    std::thread::scope(|scope| {
+        let client = scope.spawn(|| talk.client(&pair, &python, &["idle", "3"], true));
+        let mode = |side| {
+            let stat = pair.stat(side);
+            let found = stat["connections"].as_array().and_then(|all| {
+                all.iter().find(|c| c["state"] == "ACTIVE").map(|c| c["mode"].to_string())
+            });
+            found.unwrap_or_default()
+        };
+        eventually("both ends are SMCR", || {
+            mode(Side::Server) == "\"SMCR\"" && mode(Side::Client) == "\"SMCR\""
+        });
+        let got = client.join().unwrap();
+        assert!(got.ok(), "{got:?}");
+    });
+}
+
+#[test]
+fn peers_without_shunt_are_on_tcp() {
+    let (Some(python), Some(pair)) = (python(), Pair::new()) else { return };
+    for (server, client) in [(true, false), (false, true), (false, false)] {
+        let talk = Talk::serve(&pair, &python, "echo", server);
+        let got = talk.client(&pair, &python, &["echo", "1,1000,300000"], client);
+        assert!(got.ok(), "server under Shunt {server}, client {client}: {got:?}");
+    }
+    let stat = pair.stat(Side::Client);
+    assert_eq!(pair.attached(Side::Client, "python3"), 0, "{stat}");
+}
+
+#[test]
+fn an_engine_that_is_killed_is_a_reset_and_then_tcp() {
+    let (Some(python), Some(mut pair)) = (python(), Pair::new()) else { return };
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    let stop = talk.place.with_extension("stop");
+    let stop_text = stop.to_str().unwrap().to_owned();
+    let mut command = pair.shunt(Side::Client, &python);
+    command.arg(&talk.place).args(["client", &pair.address(), &talk.port.to_string()]);
+    command.args(["until", &stop_text]).stdout(Stdio::piped());
+    let mut client = Guest::start(&mut command);
+    let mut said = BufReader::new(client.take_stdout().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line.trim(), "going");
+    std::thread::sleep(Duration::from_millis(200));
+    let began = Instant::now();
+    pair.engines[1].signal(libc::SIGKILL);
+    line.clear();
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line.trim(), "ended ConnectionResetError");
+    assert!(began.elapsed() < Duration::from_secs(2), "at once: {:?}", began.elapsed());
+    client.wait(LIMIT).unwrap();
+    // The next one goes by TCP, although the server still answers the option.
+    let got = talk.client(&pair, &python, &["echo", "1,70000"], true);
+    assert!(got.ok(), "{got:?}");
+    // And with a new engine, by SMC-R again.
+    let before = pair.attached(Side::Client, "python3");
+    let engine = pair.engine(Side::Client, &[]);
+    pair.engines[1] = engine;
+    let got = talk.client(&pair, &python, &["echo", "1,70000"], true);
+    assert!(got.ok(), "{got:?}");
+    assert!(
+        pair.attached(Side::Client, "python3") > before,
+        "{}",
+        pair.board(Side::Client).summary()
+    );
+}
