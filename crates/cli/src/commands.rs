@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::config::{self, SettingOptions};
 use crate::defrag::{self, DefragArguments};
+use crate::engine::{self, EngineArguments};
 use crate::{doctor, man, run, stat, top};
 
 const EXIT_OK: u8 = 0;
@@ -67,6 +68,17 @@ Examples:
   sudo shunt defrag --interface eth0 --xdp --to tap0       the host gets whole datagrams on tap0
   sudo shunt defrag --interface eth0 --stats 0 --metrics 9100    for Prometheus
 
+A SIZE is a number of bytes or ends in K, M or G.";
+
+pub(crate) const EXAMPLES_ENGINE: &str = "\
+Examples:
+  sudo shunt engine                              between hosts that run Shunt
+  sudo shunt engine --eid MYEID                  and Linux, after: smcr ueid add MYEID
+  sudo shunt engine --address 10.0.0.1,10.0.1.1 --max-links 2
+  shunt engine status                            vectors, link groups, settings
+  shunt engine set autocork=0 testlink_time=5
+
+On each host: shunt engine, then shunt run -- PROGRAM as the same user.
 A SIZE is a number of bytes or ends in K, M or G.";
 
 /// TCP between programs on one host, through shared memory.
@@ -157,6 +169,22 @@ enum Command {
         after_help = EXAMPLES_DEFRAG
     )]
     Defrag(DefragArguments),
+    /// Carry connections to other hosts, by SMC-R over RoCEv2
+    #[command(
+        long_about = "Carry connections of programs under `shunt run` to other hosts, by SMC-R over RoCEv2.\n\n\
+            The peer is a host that runs Shunt as well, or Linux with AF_SMC and RoCEv2. Both need an \
+            enterprise ID in common (--eid). A connection whose peer has not announced SMC in the TCP \
+            handshake, or declines, is plain TCP.\n\n\
+            The engine serves programs of its own user in its network namespace, and runs until Ctrl-C or \
+            SIGTERM; connections that it carries are then reset. It needs UDP port 4791 (which rdma_rxe of the \
+            kernel takes where it is loaded), and CAP_BPF and CAP_NET_ADMIN for the option in the TCP \
+            handshake. Settings come from options, then the section [engine] of the configuration file, where \
+            they have the same names with underscores.",
+        override_usage = "shunt engine [OPTIONS]\n       shunt engine set NAME=VALUE...\n       \
+            shunt engine status [--json]",
+        after_help = EXAMPLES_ENGINE
+    )]
+    Engine(EngineArguments),
     /// Write the manual pages
     #[command(hide = true)]
     Man {
@@ -293,6 +321,7 @@ fn perform(command: Command) -> Result<u8, (u8, anyhow::Error)> {
             top::run(dir.as_deref(), interval).map(|()| EXIT_OK).map_err(failed)
         }
         Command::Defrag(arguments) => defrag::defrag(&arguments),
+        Command::Engine(arguments) => engine::engine(&arguments).map(|()| EXIT_OK).map_err(failed),
         Command::Man { dir } => man::write(&dir).map(|()| EXIT_OK).map_err(failed),
     }
 }

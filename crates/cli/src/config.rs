@@ -18,6 +18,8 @@ use toml::de::{DeTable, DeValue};
 
 /// The setting that `--off` writes.
 const SWITCH: &str = "enabled";
+/// The section of the configuration file that is about the engine.
+const ENGINE: &str = "engine";
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Who wrote a value.
@@ -303,11 +305,41 @@ fn parse_file(path: &Path, text: &str) -> anyhow::Result<Vec<Written>> {
     for (key, value) in table.get_ref().iter() {
         let source = Source::File(path.to_owned(), line_of(text, key.span().start));
         let name: &str = key.get_ref();
+        if name == ENGINE && matches!(value.get_ref(), DeValue::Table(_)) {
+            continue;
+        }
         let Some(setting) = SETTINGS.iter().find(|s| s.name == name) else {
             bail!("{source}: no such setting: {name}{}", suggestion(name));
         };
         let text =
             value_text(value).with_context(|| format!("{source}: {name}: {}", setting.help))?;
+        written.push(Written { setting: setting.name, text, source });
+    }
+    Ok(written)
+}
+
+/// Settings in the section of the engine of the configuration file; `known` are all that there are.
+pub(crate) fn engine_section(
+    options: &SettingOptions,
+    known: &[engine::remote::config::Setting],
+) -> anyhow::Result<Vec<Written>> {
+    let Some((path, text)) = find_file(options, &|name| std::env::var(name))? else {
+        return Ok(Vec::new());
+    };
+    // What is wrong with it was told when the other settings were read.
+    let Ok(table) = DeTable::parse(&text) else { return Ok(Vec::new()) };
+    let Some(DeValue::Table(section)) = table.get_ref().get(ENGINE).map(Spanned::get_ref) else {
+        return Ok(Vec::new());
+    };
+    let mut written = Vec::new();
+    for (key, value) in section {
+        let source = Source::File(path.clone(), line_of(&text, key.span().start));
+        let name: &str = key.get_ref();
+        let Some(setting) = known.iter().find(|s| s.name == name) else {
+            let names: Vec<&str> = known.iter().map(|s| s.name).collect();
+            bail!("{source}: no such setting: {name} (there are: {})", names.join(", "));
+        };
+        let text = value_text(value).with_context(|| format!("{source}: {name}"))?;
         written.push(Written { setting: setting.name, text, source });
     }
     Ok(written)

@@ -14,6 +14,7 @@ mod config;
 mod defrag;
 mod doctor;
 mod elf;
+mod engine;
 mod man;
 mod program;
 mod run;

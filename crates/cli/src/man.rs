@@ -39,6 +39,11 @@ const DEFRAG_EXIT: &[(&str, &str)] = &[
     ("1", "the input was damaged from some byte on, which is told; what could be read is written"),
     ("2", "wrong usage, or a file that cannot be opened or written or is no capture"),
 ];
+const ENGINE_EXIT: &[(&str, &str)] = &[
+    ("0", "the engine ran until it was told to end; or it took the settings, or answered"),
+    ("1", "it cannot start, or none runs, or it refuses a setting: standard error says why"),
+    ("2", "wrong usage"),
+];
 const MAIN_EXIT: &[(&str, &str)] = &[
     ("0", "success"),
     ("1", "failure"),
@@ -184,7 +189,15 @@ fn verbatim(roff: &mut Roff, title: &str, text: &str) {
 }
 
 fn see_also(roff: &mut Roff, own: &str) {
-    let pages = ["shunt", "shunt-run", "shunt-doctor", "shunt-stat", "shunt-top", "shunt-defrag"];
+    let pages = [
+        "shunt",
+        "shunt-run",
+        "shunt-doctor",
+        "shunt-stat",
+        "shunt-top",
+        "shunt-engine",
+        "shunt-defrag",
+    ];
     let others = pages.iter().filter(|page| **page != own).map(|page| format!("{page}(1)"));
     let others: Vec<String> = others.chain(["ld.so(8)".into(), "ss(8)".into()]).collect();
     roff.control("SH", ["SEE ALSO"]);
@@ -226,6 +239,7 @@ fn more_sections(roff: &mut Roff, name: &str) {
         "shunt-doctor" => (Some(commands::EXAMPLES_DOCTOR), DOCTOR_EXIT),
         "shunt-stat" => (Some(commands::EXAMPLES_STAT), STAT_EXIT),
         "shunt-top" => (None, STAT_EXIT),
+        "shunt-engine" => (Some(commands::EXAMPLES_ENGINE), ENGINE_EXIT),
         "shunt-defrag" => (Some(commands::EXAMPLES_DEFRAG), DEFRAG_EXIT),
         _ => (Some(commands::EXAMPLES), MAIN_EXIT),
     };
@@ -236,7 +250,7 @@ fn more_sections(roff: &mut Roff, name: &str) {
     if name == "shunt-defrag" {
         section(roff, "JSON", entries(DEFRAG_FIELDS));
     } else {
-        let looks = matches!(name, "shunt-stat" | "shunt-top");
+        let looks = matches!(name, "shunt-stat" | "shunt-top" | "shunt-engine");
         section(roff, "ENVIRONMENT", if looks { environment_of_viewers() } else { environment() });
         section(roff, "FILES", files());
     }

@@ -8,7 +8,7 @@
 //! `vector` is the loop; `exchange` the handshake, `group` the link groups, `pump` a connection's bytes,
 //! `plain` those of one whose peer would not; `device` RoCEv2 and its sockets; `shelf` the memory that
 //! queue pairs read and write. What is said when is decided in [`smc`] and [`roce`]. `control` answers
-//! people.
+//! people, and `host` is the door that guests come through.
 
 pub mod config;
 pub mod control;
@@ -16,6 +16,7 @@ mod device;
 mod exchange;
 mod group;
 pub mod guest;
+pub mod host;
 mod inbox;
 pub mod option;
 mod plain;
@@ -87,7 +88,8 @@ struct Places {
     given: Vec<u64>,
     /// Vectors that know a peer, as a set of bits.
     peers: HashMap<IpAddr, u64>,
-    refused: u64,
+    /// What has gone wrong last.
+    problem: Option<String>,
 }
 
 #[derive(Debug)]
@@ -174,22 +176,17 @@ impl Engine {
         self.shared.vector_for(remote)
     }
 
-    /// Takes care of a connection from now on.
-    ///
-    /// # Errors
-    ///
-    /// RoCEv2 cannot be spoken from its address. The connection is given back: nothing was sent on it.
-    pub fn adopt(&self, vector: u32, newcomer: Newcomer) -> Result<(), (Error, Box<Newcomer>)> {
+    /// Takes care of a connection from now on. If RoCEv2 cannot be spoken from its address, the handshake
+    /// declines, and the connection goes on as TCP.
+    pub fn adopt(&self, vector: u32, newcomer: Newcomer) {
         if self.config().addresses.is_empty()
             && let Err(e) = self.shared.speak_from(newcomer.ends.0)
         {
-            held(&self.shared.places).refused += 1;
-            return Err((e, Box::new(newcomer)));
+            held(&self.shared.places).problem = Some(e.to_string());
         }
         if let Some(handle) = self.shared.vectors.get(vector as usize) {
             handle.inbox.put(Order::Newcomer(Box::new(newcomer)));
         }
-        Ok(())
     }
 
     /// The settings as they are.
@@ -273,7 +270,7 @@ impl Shared {
         Stat {
             pid: call::getpid(),
             addresses,
-            refused_total: places.refused,
+            problem: places.problem.clone(),
             vectors: self.vectors.iter().map(|handle| held(&handle.told).clone()).collect(),
         }
     }

@@ -17,6 +17,7 @@
 
 use std::collections::VecDeque;
 use std::ffi::CString;
+use std::os::fd::OwnedFd;
 
 use sys::abi::{BLOCK_BYTES, Half, Loc, half_flags as flag};
 use sys::passing;
@@ -230,7 +231,7 @@ pub struct Visitor {
 #[derive(Debug)]
 pub enum Said {
     /// It hands over a connection: the message, and the TCP socket, which is ours now.
-    Hello(Hello, i32),
+    Hello(Hello, OwnedFd),
     /// Nothing, for now.
     Nothing,
     /// It has ended, or talks nonsense: close it.
@@ -248,13 +249,9 @@ impl Visitor {
     #[must_use]
     pub fn listen(&self) -> Said {
         let mut bytes = [0; BYTES];
-        match passing::receive(self.fd, &mut bytes, MSG_DONTWAIT) {
+        match passing::receive_owned(self.fd, &mut bytes, MSG_DONTWAIT) {
             Ok((n, Some(fd))) => {
-                if let Some(hello) = Hello::parse(&bytes[..n]) {
-                    return Said::Hello(hello, fd);
-                }
-                let _ = call::close(fd);
-                Said::Gone
+                Hello::parse(&bytes[..n]).map_or(Said::Gone, |hello| Said::Hello(hello, fd))
             }
             Err(EAGAIN | EINTR) => Said::Nothing,
             _ => Said::Gone,

@@ -192,6 +192,20 @@ pub fn receive(fd: i32, bytes: &mut [u8], flags: i32) -> Result<(usize, Option<i
     Ok((n, passed))
 }
 
+/// [`receive`], with the descriptor as one that is closed when it is dropped: not for guests, in whose
+/// process `close` may be somebody else's.
+///
+/// # Errors
+///
+/// As [`receive`].
+pub fn receive_owned(
+    fd: i32,
+    bytes: &mut [u8],
+    flags: i32,
+) -> Result<(usize, Option<std::os::fd::OwnedFd>)> {
+    receive(fd, bytes, flags).map(|(n, passed)| (n, passed.map(crate::interface::own)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -37,8 +37,8 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "eid",
         value: "EID[,EID]...",
-        help: "enterprise IDs, up to 8: hosts speak SMC-Rv2 with each other that have one in common; Linux \
-               has none before `smcr ueid add`",
+        help: "enterprise IDs, up to 8: hosts that have one in common speak SMC-R with each other; Linux \
+               has none before `smcr ueid add` [SHUNT]",
         live: true,
     },
     Setting {
@@ -100,8 +100,8 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "cgroup",
         value: "PATH",
-        help: "cgroup (version 2) whose sockets announce SMC in their TCP handshake [none: peers hear of \
-               it otherwise]",
+        help: "cgroup (version 2), as a path from its top: sockets of programs in there announce SMC in \
+               the TCP handshake if `shunt run` has them ask; none does without [/]",
         live: false,
     },
     Setting {
@@ -111,6 +111,9 @@ pub const SETTINGS: &[Setting] = &[
         live: false,
     },
 ];
+
+/// The enterprise ID of those who choose none.
+pub const DEFAULT_EID: &str = "SHUNT";
 
 /// What the engine runs on: all checked, all bounded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,7 +141,7 @@ pub struct Config {
     pub vectors: Option<u32>,
     /// How long a vector looks for work before it sleeps.
     pub poll: Duration,
-    /// Whose sockets announce SMC.
+    /// Whose sockets announce SMC, as a path from the top of the tree; `None`: nobody's.
     pub cgroup: Option<PathBuf>,
     /// Directory of the board, if not the usual one.
     pub dir: Option<String>,
@@ -148,7 +151,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             addresses: Vec::new(),
-            eids: Vec::new(),
+            eids: DEFAULT_EID.parse().into_iter().collect(),
             send_buffer: SizeClass::holding(64 << 10),
             receive_buffer: SizeClass::holding(64 << 10),
             max_conns: 255,
@@ -158,7 +161,7 @@ impl Default for Config {
             handshakes_max: 1024,
             vectors: None,
             poll: Duration::from_micros(50),
-            cgroup: None,
+            cgroup: Some(PathBuf::from("/")),
             dir: None,
         }
     }
@@ -242,6 +245,7 @@ impl Config {
             "handshakes_max" => self.handshakes_max = number(value, 1, 65536)?,
             "vectors" => self.vectors = Some(number(value, 1, 64)?),
             "poll_us" => self.poll = Duration::from_micros(number(value, 0, 100_000)?),
+            "cgroup" if value == "none" => self.cgroup = None,
             "cgroup" | "dir" if !value.starts_with('/') => return Err("an absolute path".into()),
             "cgroup" => self.cgroup = Some(PathBuf::from(value)),
             "dir" => self.dir = Some(value.to_owned()),
@@ -266,7 +270,10 @@ impl Config {
             "handshakes_max" => self.handshakes_max.to_string(),
             "vectors" => self.vectors?.to_string(),
             "poll_us" => self.poll.as_micros().to_string(),
-            "cgroup" => self.cgroup.as_ref()?.display().to_string(),
+            "cgroup" => self
+                .cgroup
+                .as_ref()
+                .map_or_else(|| "none".into(), |path| path.display().to_string()),
             "dir" => self.dir.clone()?,
             _ => return None,
         })

@@ -172,6 +172,8 @@ impl Vector {
     fn step_smc(&mut self, id: ConnId, now: u64) -> bool {
         let Some(Running::Smc(smc)) = self.running.get_mut(&id) else { return false };
         let Some(relay) = self.shelf.rings.get_mut(id) else { return false };
+        // What found no room is poured when there is some, which the poller tells.
+        let _ = relay.pour();
         if smc.dead_at.is_some_and(|at| at <= now) {
             smc.dead_at = None;
             smc.pump.peer_died();
@@ -208,6 +210,7 @@ impl Vector {
     fn step_plain(&mut self, id: ConnId) -> bool {
         let Some(Running::Plain(plain)) = self.running.get_mut(&id) else { return false };
         let Some(relay) = self.shelf.rings.get_mut(id) else { return false };
+        let _ = relay.pour();
         match plain.step(&mut **relay) {
             Ok(did) => {
                 relay.want_consumed(did.waits_for_guest);

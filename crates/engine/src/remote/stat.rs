@@ -86,8 +86,8 @@ pub struct Stat {
     pub pid: u32,
     /// Addresses that RoCEv2 is spoken from.
     pub addresses: Vec<String>,
-    /// Connections that guests asked for and that nothing could be done for, before a handshake.
-    pub refused_total: u64,
+    /// What has gone wrong last, in words.
+    pub problem: Option<String>,
     /// Each vector.
     pub vectors: Vec<VectorStat>,
 }

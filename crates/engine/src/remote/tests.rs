@@ -58,7 +58,7 @@ impl Hosts {
             let (relay, guest) = guest(self.rmb, number << 24);
             let newcomer = Newcomer { relay: Box::new(relay), tcp: tcp.into(), role, ends };
             let vector = engine.vector_for(ends.1);
-            engine.adopt(vector, newcomer).map_err(|(e, _)| e).unwrap();
+            engine.adopt(vector, newcomer);
             guest
         });
         [guests.next().unwrap(), guests.next().unwrap()]

@@ -420,7 +420,7 @@ impl Vector {
         let Newcomer { relay, tcp, role, ends } = newcomer;
         let bell = relay.fd();
         let id = self.shelf.rings.insert(relay);
-        let interest = Interest { once: true, ..Interest::READ };
+        let interest = Interest { read: true, write: true, once: true, ..Interest::NOTHING };
         let _ = self.poller.add(&bell, interest, Watched::Relay(id).token());
         let exchange = self.exchanges.insert(Exchange::new(id, tcp, ends));
         if let Some(there) = self.exchanges.get(exchange) {

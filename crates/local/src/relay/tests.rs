@@ -25,7 +25,7 @@ struct Pair {
     waiter: Waiter,
     /// The other end of what went to the engine, and the engine's socket of it.
     far: TcpStream,
-    socket: i32,
+    socket: OwnedFd,
 }
 
 fn pair(order: u32) -> Pair {
@@ -121,7 +121,7 @@ fn bytes_go_both_ways_through_rings() {
     assert!(!p.relay.write_at(p.relay.rmb_bytes() - 2, b"too far"), "outside of the RMB");
 
     // The connection to the other host is the engine's now.
-    call::send(p.socket, b"in band", 0).unwrap();
+    call::send(p.socket.as_raw_fd(), b"in band", 0).unwrap();
     let mut got = [0; 7];
     p.far.read_exact(&mut got).unwrap();
     assert_eq!(&got, b"in band");

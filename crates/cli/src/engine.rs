@@ -1,0 +1,327 @@
+//! `shunt engine`: starts it, changes its settings, shows what it does.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow, bail};
+use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
+use engine::remote::config::{Config, SETTINGS, Setting};
+use engine::remote::control::Request;
+use engine::remote::host::{self, Host};
+use serde_json::Value;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::config::{self, SettingOptions, Written};
+use crate::table::{self, Side};
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct EngineArguments {
+    #[command(flatten)]
+    options: EngineOptions,
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Change settings of the engine that runs
+    Set {
+        /// Settings and their values, as in: autocork=0 max_links=2
+        #[arg(required = true, value_name = "NAME=VALUE")]
+        settings: Vec<String>,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Show what the engine does: its vectors, link groups and settings
+    Status {
+        /// Print a JSON object
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+}
+
+/// Which engine is meant.
+#[derive(Args, Debug)]
+struct Place {
+    /// Directory of the board [also SHUNT_DIR] [/dev/shm/shunt-UID]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<String>,
+    /// Configuration file [also SHUNT_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+/// The options that settings of the engine can be given by.
+#[derive(Clone, Debug, Default)]
+struct EngineOptions {
+    config: Option<PathBuf>,
+    written: Vec<(&'static Setting, String)>,
+}
+
+fn argument(setting: &'static Setting) -> Arg {
+    let mut help = setting.help.to_owned();
+    help[..1].make_ascii_uppercase();
+    Arg::new(setting.name)
+        .long(setting.name.replace('_', "-"))
+        .value_name(setting.value)
+        .allow_negative_numbers(true)
+        .help(help)
+}
+
+impl Args for EngineOptions {
+    fn augment_args(command: Command) -> Command {
+        let file = Arg::new("config")
+            .long("config")
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .help("Configuration file, of which the section [engine] counts [also SHUNT_CONFIG]");
+        command.args(SETTINGS.iter().map(argument)).arg(file)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for EngineOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut options = Self::default();
+        options.update_from_arg_matches(matches)?;
+        Ok(options)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.config = matches.get_one::<PathBuf>("config").cloned();
+        let given = |setting: &'static Setting| {
+            Some((setting, matches.get_one::<String>(setting.name)?.clone()))
+        };
+        self.written = SETTINGS.iter().filter_map(given).collect();
+        Ok(())
+    }
+}
+
+/// Merges options over the section of the configuration file.
+fn load(options: &EngineOptions) -> anyhow::Result<Config> {
+    let place = SettingOptions::with_dir(options.config.clone(), None);
+    let mut config = Config { dir: config::load(&place)?.limits.dir, ..Config::default() };
+    for Written { setting, text, source } in config::engine_section(&place, SETTINGS)? {
+        config.set(setting, &text).map_err(|bad| anyhow!("{source}: {bad}"))?;
+    }
+    for (setting, text) in &options.written {
+        let option = setting.name.replace('_', "-");
+        config.set(setting.name, text).map_err(|bad| anyhow!("--{option}: {bad}"))?;
+    }
+    Ok(config.checked()?)
+}
+
+/// Does it.
+pub(crate) fn engine(arguments: &EngineArguments) -> anyhow::Result<()> {
+    match &arguments.action {
+        None => serve(load(&arguments.options)?),
+        Some(Action::Set { settings, place }) => set(settings, place),
+        Some(Action::Status { json, place }) => status(*json, place),
+    }
+}
+
+fn serve(config: Config) -> anyhow::Result<()> {
+    // Before there are threads, so that all of them leave these signals to us.
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    if config.eids.is_empty() {
+        eprintln!("shunt: no enterprise ID is set (--eid): every peer will be declined");
+    }
+    let host = Host::start(config)?;
+    let stat = host.stat();
+    let s = if stat.vectors.len() == 1 { "" } else { "s" };
+    let from = if stat.addresses.is_empty() {
+        "from the address that each connection has".to_owned()
+    } else {
+        format!("from {}", stat.addresses.join(" and "))
+    };
+    eprintln!("shunt: engine with {} vector{s}, RoCEv2 {from}; Ctrl-C ends", stat.vectors.len());
+    let _ = signals.forever().next();
+    host.stop();
+    Ok(())
+}
+
+fn ask(place: &Place, request: &Request) -> anyhow::Result<Value> {
+    let options = SettingOptions::with_dir(place.config.clone(), place.dir.clone());
+    let dir = config::load(&options)?.limits.dir;
+    host::ask(dir.as_deref(), request).map_err(|e| match e.kind() {
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+            anyhow!("no engine runs here for this user: start one with `shunt engine`")
+        }
+        ErrorKind::InvalidData => anyhow!("{e}"),
+        _ => anyhow::Error::from(e).context("the engine does not answer"),
+    })
+}
+
+fn set(settings: &[String], place: &Place) -> anyhow::Result<()> {
+    let mut changes = BTreeMap::new();
+    for text in settings {
+        let Some((name, value)) = text.split_once('=') else {
+            bail!("{text}: NAME=VALUE is wanted, as in autocork=0");
+        };
+        changes.insert(name.trim().replace('-', "_"), value.trim().to_owned());
+    }
+    ask(place, &Request::Set(changes)).map(drop)
+}
+
+fn status(json: bool, place: &Place) -> anyhow::Result<()> {
+    let mut stat = ask(place, &Request::Stat {})?;
+    let settings = ask(place, &Request::Show {})?;
+    let text = if json {
+        if let Value::Object(fields) = &mut stat {
+            fields.insert("settings".into(), settings);
+        }
+        serde_json::to_string_pretty(&stat)? + "\n"
+    } else {
+        text(&stat, &settings)
+    };
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes()).context("cannot write")?;
+    Ok(out.flush()?)
+}
+
+fn list<'a>(value: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
+    value[name].as_array().into_iter().flatten()
+}
+
+/// A field as people read it.
+fn word(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".into(),
+        other => other.to_string(),
+    }
+}
+
+fn number(value: &Value, name: &str) -> u64 {
+    value[name].as_u64().unwrap_or(0)
+}
+
+fn text(stat: &Value, settings: &Value) -> String {
+    let mut text = format!("engine, pid {}\n\n", stat["pid"]);
+    let vector = |v: &Value| {
+        let mut row = vec![word(&v["vector"])];
+        row.extend(["connections", "handshakes"].map(|n| table::count(number(v, n))));
+        row.push(list(v, "groups").count().to_string());
+        row.extend(["bytes_tx", "bytes_rx"].map(|n| table::bytes(number(v, n))));
+        row.extend(["packets_tx", "packets_rx", "sleeps"].map(|n| table::count(number(v, n))));
+        row.extend(["declined_total", "aborted_total"].map(|n| table::count(number(v, n))));
+        row
+    };
+    let columns = [
+        "Vector",
+        "Conns",
+        "Handshakes",
+        "Groups",
+        "Sent",
+        "Received",
+        "PktsOut",
+        "PktsIn",
+        "Sleeps",
+        "Declined",
+        "Aborted",
+    ];
+    let columns = columns.map(|name| (name, Side::Right));
+    text += &table::render(&columns, &list(stat, "vectors").map(vector).collect::<Vec<_>>());
+    let links: Vec<Vec<String>> = list(stat, "vectors").flat_map(link_rows).collect();
+    if !links.is_empty() {
+        let columns = [
+            ("Vector", Side::Right),
+            ("Role", Side::Left),
+            ("Type", Side::Left),
+            ("Conns", Side::Right),
+            ("EID", Side::Left),
+            ("Link", Side::Left),
+            ("Local", Side::Left),
+            ("Peer", Side::Left),
+            ("QP", Side::Right),
+            ("PeerQP", Side::Right),
+            ("MTU", Side::Right),
+        ];
+        text.push('\n');
+        text += &table::render(&columns, &links);
+    }
+    text.push('\n');
+    for setting in SETTINGS {
+        text += &format!("{} = {}\n", setting.name, word(&settings[setting.name]));
+    }
+    if let Value::String(problem) = &stat["problem"] {
+        text += &format!("\nlast problem: {problem}\n");
+    }
+    text
+}
+
+/// A line for each link of a vector's link groups.
+fn link_rows(vector: &Value) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    for group in list(vector, "groups") {
+        for link in list(group, "links") {
+            let fields = [&vector["vector"], &group["role"], &group["kind"], &group["connections"]];
+            let mut row: Vec<String> = fields.map(word).into();
+            row.push(word(&group["eid"]));
+            let fields = ["state", "local", "peer", "qpn", "peer_qpn", "mtu"];
+            row.extend(fields.map(|name| word(&link[name])));
+            rows.push(row);
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn options(arguments: &[&str]) -> EngineOptions {
+        let command = EngineOptions::augment_args(Command::new("x").no_binary_name(true));
+        let matches = command.try_get_matches_from(arguments).unwrap();
+        EngineOptions::from_arg_matches(&matches).unwrap()
+    }
+
+    #[test]
+    fn options_win_over_the_section_of_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.toml");
+        let text = "spin_us = 5\n[engine]\neid = [\"A\", \"B\"]\nmax_conns = 20\npoll_us = 7\n";
+        std::fs::write(&file, text).unwrap();
+        let path = file.to_str().unwrap();
+        let config = load(&options(&["--config", path, "--poll-us", "0"])).unwrap();
+        assert_eq!(config.show("eid").as_deref(), Some("A,B"));
+        assert_eq!((config.max_conns, config.poll.as_micros()), (20, 0));
+        // And `shunt run` does not mind the section.
+        let other = SettingOptions::with_dir(Some(file.clone()), None);
+        assert_eq!(config::load(&other).unwrap().limits.spin.as_micros(), 5);
+        std::fs::write(&file, "[engine]\nmax_lynks = 2\n").unwrap();
+        let words = load(&options(&["--config", path])).unwrap_err().to_string();
+        assert!(words.contains(":2: no such setting: max_lynks"), "{words}");
+        assert!(words.contains("max_links"), "{words}");
+    }
+
+    #[test]
+    fn status_shows_links_and_settings() {
+        let stat = serde_json::json!({"pid": 7, "problem": "it rains", "vectors": [{
+            "vector": 1, "connections": 3, "bytes_tx": 2048, "groups": [{
+                "role": "client", "kind": "SINGLE", "connections": 3, "eid": "E", "links": [
+                    {"state": "ACTIVE", "local": "10.0.0.1", "peer": "10.0.0.2", "qpn": 5,
+                     "peer_qpn": 6, "mtu": 1024}]}]}]});
+        let text = text(&stat, &serde_json::json!({"eid": "E"}));
+        for part in ["pid 7", "10.0.0.2", "ACTIVE", "2K", "eid = E", "it rains"] {
+            assert!(text.contains(part), "{part} is not in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn settings_are_not_named_as_actions() {
+        let command = crate::commands::Cli::command();
+        let engine = command.find_subcommand("engine").unwrap();
+        let names: Vec<_> = engine.get_subcommands().map(|c| c.get_name().to_owned()).collect();
+        assert_eq!(names, ["set", "status"]);
+    }
+}

@@ -1,0 +1,351 @@
+//! The engine of a host: the door that guests of one user come through, the engine behind it, and the TCP
+//! option that makes peers notice.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use local::relay::{self, Door, Hello, Said, StandIns, Visitor, Waiter};
+use local::world::World;
+use local::{Limits, Reason, board};
+use sys::call::{self, Failure};
+use sys::cgroup::Hierarchy;
+use sys::event::{Events, Interest, Poller};
+
+use super::config::Config;
+use super::guest::{Broken, Program, Relay, Role, Sleeper};
+use super::inbox::Inbox;
+use super::option::{self, TcpOption};
+use super::stat::Stat;
+use super::{Engine, Newcomer};
+
+/// Stand-ins that are kept ready.
+const READY: usize = 32;
+/// Shared memory for the rings of guests, bytes.
+const MEMORY_MAX: usize = 4 << 30;
+/// Descriptors of the board get at least this number.
+const FIRST_FD: i32 = 3;
+
+/// Why there is no engine for this host.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The board, its directory, or its file.
+    #[error("{0}")]
+    Board(#[from] sys::map::MapError),
+    /// Another engine has the board.
+    #[error("another engine serves this user here (see `shunt engine status`)")]
+    Serves,
+    /// There is no place on the board.
+    #[error("no place on the board: {}", .0.words())]
+    Full(Reason),
+    /// The TCP option cannot be put to work.
+    #[error("peers cannot be told in the TCP handshake: {0} (`--cgroup none` does without)")]
+    Option(#[from] option::Error),
+    /// The group of processes that the option is for cannot be opened.
+    #[error("the cgroup {0}: {1}")]
+    Group(PathBuf, Failure),
+    /// What is behind the door.
+    #[error(transparent)]
+    Engine(#[from] super::Error),
+    /// The system refuses something.
+    #[error("{0}")]
+    System(#[from] Failure),
+    /// A file or a thread.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Host {
+    world: &'static World,
+    engine: Arc<Engine>,
+    stop: Arc<Inbox<()>>,
+    thread: Option<JoinHandle<()>>,
+    _option: Option<TcpOption>,
+}
+
+/// Where people talk to the engine of a board.
+///
+/// # Errors
+///
+/// As [`board::locate`].
+pub fn control_path(dir: Option<&str>) -> Result<PathBuf, sys::map::MapError> {
+    let door = board::door(dir)?;
+    let mut path = door.into_string().map_err(|_| sys::map::MapError::NotOurs)?;
+    path.push_str("-control");
+    Ok(PathBuf::from(path))
+}
+
+impl Host {
+    /// Opens the door, and starts what is behind it.
+    ///
+    /// # Errors
+    ///
+    /// See [`Error`]. Nothing is left running.
+    pub fn start(config: Config) -> Result<Self, Error> {
+        let dir = config.dir.clone();
+        let limits = Limits { memory_max: MEMORY_MAX, dir: dir.clone(), ..Limits::default() };
+        // For the life of the process: guests are reached through it from any thread.
+        let world: &'static World =
+            Box::leak(Box::new(World::join(limits, "shunt".into(), FIRST_FD)?));
+        let door = Door::open(dir.as_deref()).map_err(|errno| match errno {
+            EADDRINUSE => Error::Serves,
+            errno => Error::System(Failure { step: "open the door for guests", errno }),
+        })?;
+        let option = announce(&config)?;
+        let mut waiters = Vec::new();
+        let mut engine = Engine::start(config, |_| {
+            let waiter = Waiter::new(world).map(Arc::new);
+            waiters.push(waiter.clone());
+            Box::new(Asleep(waiter))
+        })?;
+        engine.answer_at(&control_path(dir.as_deref())?)?;
+        let engine = Arc::new(engine);
+        let stop = Arc::new(Inbox::new()?);
+        let reception = Reception {
+            world,
+            door,
+            waiters,
+            stand_ins: StandIns::new(READY)
+                .map_err(|errno| Failure { step: "make stand-ins", errno })?,
+            engine: Arc::clone(&engine),
+            stop: Arc::clone(&stop),
+            poller: Poller::new()?,
+            visitors: HashMap::new(),
+        };
+        reception.poller.add(&reception.door.fd(), Interest::READ, DOOR)?;
+        reception.poller.add(&*reception.stop, Interest::READ, STOP)?;
+        // From now on guests knock.
+        world.board.serve().map_err(Error::Full)?;
+        let thread =
+            std::thread::Builder::new().name("shunt-door".into()).spawn(move || reception.work());
+        let thread = match thread {
+            Ok(thread) => Some(thread),
+            Err(e) => {
+                world.board.serve_no_more();
+                return Err(e.into());
+            }
+        };
+        Ok(Self { world, engine, stop, thread, _option: option })
+    }
+
+    /// The engine behind the door.
+    #[must_use]
+    pub fn stat(&self) -> Stat {
+        self.engine.stat()
+    }
+
+    /// Lets nobody in any more, parts from all peers and ends.
+    pub fn stop(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.world.board.serve_no_more();
+        self.stop.put(());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        // The thread has gone, so this is the engine's last holder: it ends here.
+    }
+}
+
+const EADDRINUSE: i32 = 98;
+
+/// Has the TCP option written for sockets of guests that ask.
+fn announce(config: &Config) -> Result<Option<TcpOption>, Error> {
+    let Some(path) = &config.cgroup else { return Ok(None) };
+    let failed = |e| Error::Group(path.clone(), e);
+    let group = Hierarchy::open().and_then(|tree| tree.group(path)).map_err(failed)?;
+    Ok(Some(TcpOption::attach(&group)?))
+}
+
+/// A vector's sleep, as guests see it. Without a number on the board it is rung for always.
+struct Asleep(Option<Arc<Waiter>>);
+
+impl Sleeper for Asleep {
+    fn fall_asleep(&self) {
+        if let Some(waiter) = &self.0 {
+            waiter.fall_asleep();
+        }
+    }
+    fn awake(&self) {
+        if let Some(waiter) = &self.0 {
+            waiter.awake();
+        }
+    }
+}
+
+const DOOR: u64 = 0;
+const STOP: u64 = 1;
+const FIRST_VISITOR: u64 = 2;
+
+/// The thread at the door.
+struct Reception {
+    world: &'static World,
+    door: Door,
+    waiters: Vec<Option<Arc<Waiter>>>,
+    stand_ins: StandIns,
+    engine: Arc<Engine>,
+    stop: Arc<Inbox<()>>,
+    poller: Poller,
+    visitors: HashMap<u64, Visitor>,
+}
+
+impl Reception {
+    fn work(mut self) {
+        let (mut events, mut next) = (Events::new(64), FIRST_VISITOR);
+        let mut refill = true;
+        loop {
+            // While nobody is here, what will be needed is made.
+            self.poller.wait(&mut events, refill.then_some(0));
+            if events.is_empty() && refill {
+                refill = self.stand_ins.refill();
+                continue;
+            }
+            for event in events.iter() {
+                match event.token {
+                    DOOR => self.open(&mut next),
+                    STOP => return,
+                    visitor => self.attend(visitor),
+                }
+            }
+            refill = true;
+        }
+    }
+
+    fn open(&mut self, next: &mut u64) {
+        while let Some(visitor) = self.door.accept() {
+            if self.poller.add(&visitor.fd(), Interest::READ, *next).is_ok() {
+                self.visitors.insert(*next, visitor);
+                *next += 1;
+            }
+        }
+    }
+
+    fn attend(&mut self, number: u64) {
+        loop {
+            let Some(visitor) = self.visitors.get(&number) else { return };
+            match visitor.listen() {
+                Said::Hello(hello, tcp) => self.welcome(number, &hello, tcp),
+                Said::Nothing => return,
+                Said::Gone => {
+                    self.poller.remove(&visitor.fd());
+                    self.visitors.remove(&number);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// A guest hands over a connection.
+    fn welcome(&mut self, number: u64, hello: &Hello, tcp: OwnedFd) {
+        let Some(visitor) = self.visitors.get(&number) else { return };
+        let taken = ends(&tcp).ok_or(Reason::PeerBroken).and_then(|ends| {
+            let vector = self.engine.vector_for(ends.1);
+            let waiter = self.waiters.get(vector as usize).and_then(Option::as_ref);
+            let waiter = waiter.ok_or(Reason::NoMemory)?;
+            let mut stand_in = self.stand_ins.take().map_err(|_| Reason::NoMemory)?;
+            let order = u32::from(self.engine.config().receive_buffer.get());
+            let (relay, welcome) =
+                relay::Relay::attach(self.world, hello, &mut stand_in, order, waiter)?;
+            Ok((relay, welcome, stand_in, vector, ends))
+        });
+        match taken {
+            Ok((relay, welcome, stand_in, vector, ends)) => {
+                // A guest that does not hear it has died, which the vector will see.
+                let _ = visitor.answer(Ok((welcome, &stand_in)));
+                let role = if hello.client { Role::Client } else { Role::Server };
+                let relay = Box::new(Ours(relay));
+                self.engine.adopt(vector, Newcomer { relay, tcp, role, ends });
+            }
+            Err(reason) => {
+                let _ = visitor.answer(Err(reason));
+            }
+        }
+    }
+}
+
+/// Addresses of a TCP connection, IPv4 as such.
+fn ends(tcp: &OwnedFd) -> Option<(IpAddr, IpAddr)> {
+    let ip = |peer| {
+        let name = call::name(tcp.as_raw_fd(), peer).ok().flatten()?;
+        Some(IpAddr::V6(*name.ip()).to_canonical())
+    };
+    Some((ip(false)?, ip(true)?))
+}
+
+/// A guest's rings on the board.
+#[derive(Debug)]
+struct Ours(relay::Relay);
+
+impl Relay for Ours {
+    fn fd(&self) -> RawFd {
+        self.0.fd()
+    }
+    fn heard(&mut self, gone: bool) {
+        self.0.heard(gone);
+    }
+    fn written(&mut self) -> Result<u64, Broken> {
+        self.0.written().map_err(|_| Broken)
+    }
+    fn copy_out(&self, at: u64, to: &mut [u8]) -> Result<(), Broken> {
+        self.0.copy_out(at, to).map_err(|_| Broken)
+    }
+    fn release(&mut self, upto: u64) {
+        self.0.release(upto);
+    }
+    fn program(&self) -> Program {
+        match self.0.program() {
+            relay::Program::Open => Program::Open,
+            relay::Program::Shut => Program::Shut,
+            relay::Program::Closed => Program::Closed,
+            relay::Program::Reset => Program::Reset,
+        }
+    }
+    fn rmb_bytes(&self) -> usize {
+        self.0.rmb_bytes()
+    }
+    fn rmb_at(&self) -> u64 {
+        self.0.rmb_at()
+    }
+    fn write_at(&mut self, offset: usize, bytes: &[u8]) -> bool {
+        self.0.write_at(offset, bytes)
+    }
+    fn publish(&mut self, upto: u64) {
+        self.0.publish(upto);
+    }
+    fn pour(&mut self) -> bool {
+        self.0.pour()
+    }
+    fn consumed(&self) -> Result<u64, Broken> {
+        self.0.consumed().map_err(|_| Broken)
+    }
+    fn want_consumed(&self, want: bool) {
+        self.0.want_consumed(want);
+    }
+    fn shut(&mut self) {
+        self.0.shut();
+    }
+    fn close(self: Box<Self>, reset: bool) {
+        self.0.close(reset);
+    }
+}
+
+/// Where a user's engine is asked, for [`super::control::ask`].
+///
+/// # Errors
+///
+/// As [`super::control::ask`]; `NotFound` if the board cannot be named.
+pub fn ask(dir: Option<&str>, request: &super::control::Request) -> io::Result<serde_json::Value> {
+    let path =
+        control_path(dir).map_err(|e| io::Error::new(io::ErrorKind::NotFound, e.to_string()))?;
+    super::control::ask(Path::new(&path), request)
+}
