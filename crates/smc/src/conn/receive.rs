@@ -127,11 +127,10 @@ impl Conn {
             heard.urgent_pending = !self.peer_urgent_pending;
             self.peer_urgent_pending = true;
         }
-        // Whoever has urgent business has to know how far we are.
-        if self.peer_wants_updates || flags.has(ProducerFlags::URGENT_PENDING) {
-            self.owed = true;
-        }
-        self.update_if_due(false);
+        // Whoever has urgent business has to know how far we are. If that has been said already it is not said
+        // again, or two ends with urgent business would never stop answering each other.
+        let urgent = flags.has(ProducerFlags::URGENT_PENDING) && self.consumed > self.confirmed;
+        self.update_if_due(urgent);
     }
 
     /// Bytes that the program may read now: up to an urgent byte, if there is one. What is there never

@@ -18,12 +18,17 @@ const CDC: &str = include_str!("../vectors/cdc.txt");
 
 fn bytes(hex: &str) -> Vec<u8> {
     assert_eq!(hex.len() % 2, 0);
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
+    (0..hex.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hex"))
+        .collect()
 }
 
 fn lines(text: &str) -> impl Iterator<Item = (&str, Vec<u8>)> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
-    lines.map(|line| line.split_once(' ').map(|(from, hex)| (from, bytes(hex))).unwrap())
+    lines.map(|line| {
+        line.split_once(' ').map(|(from, hex)| (from, bytes(hex))).expect("two columns")
+    })
 }
 
 /// The first message from a capture that is like this.
@@ -214,9 +219,8 @@ fn lengths_in_either_order() {
 
 #[test]
 fn a_full_ring_an_urgent_byte_and_a_move() {
-    let cdc = |capture, like: fn(&Cdc) -> bool| {
-        first(CDC, capture, |b| Cdc::parse(b).ok().filter(|cdc| like(cdc)))
-    };
+    let cdc =
+        |capture, like: fn(&Cdc) -> bool| first(CDC, capture, |b| Cdc::parse(b).ok().filter(like));
     let full = cdc("05", |c| c.producer_flags.has(ProducerFlags::WRITE_BLOCKED));
     assert_eq!(full.producer, Cursor { wrap: 1, count: 0 });
     let urgent = cdc("06", |c| c.producer_flags.has(ProducerFlags::URGENT_PRESENT));
