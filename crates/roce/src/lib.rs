@@ -87,12 +87,12 @@
 
 mod cq;
 mod deadlines;
-pub mod device;
+mod device;
 pub mod icrc;
 mod memory;
 mod number;
 mod placement;
-pub mod qp;
+mod qp;
 mod random;
 mod rate;
 mod reason;

@@ -3,7 +3,7 @@
 /// How long to wait for an acknowledgement before sending again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retransmission {
-    /// The time of the queue pair's [`timeout`](crate::qp::RtsAttributes::timeout), as the
+    /// The time of the queue pair's [`timeout`](crate::RtsAttributes::timeout), as the
     /// specification has it (IBTA vol. 1, 9.7.6.1.3).
     Fixed,
     /// As long as the path has been taking, and its variation four times (RFC 6298), doubled with each

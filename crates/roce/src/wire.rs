@@ -8,7 +8,13 @@
 //! What stands here begins behind UDP. [`Packet::parse`] takes it with the ICRC, which is checked by
 //! [`icrc`](crate::icrc) because it covers the IP header as well.
 
+mod mtu;
+mod opcode;
+
 use crate::number::{Psn, Qpn};
+
+pub use mtu::Mtu;
+pub use opcode::{Opcode, Place};
 
 /// The UDP port of RoCEv2 (annex A17.3.1, IANA).
 pub const UDP_PORT: u16 = 4791;
@@ -28,176 +34,6 @@ pub const HEADERS_MAX: usize = BTH_BYTES + RETH_BYTES + IMMEDIATE_BYTES;
 const CNP_BYTES: usize = 16;
 /// The default partition, full member (IBTA vol. 1, 10.9.1).
 pub const PKEY_DEFAULT: u16 = 0xffff;
-
-/// Bytes of payload in each packet of a message but the last: the path MTU of InfiniBand, which is not
-/// that of IP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Mtu {
-    /// 256 bytes.
-    B256 = 1,
-    /// 512 bytes.
-    B512 = 2,
-    /// 1024 bytes.
-    B1024 = 3,
-    /// 2048 bytes.
-    B2048 = 4,
-    /// 4096 bytes.
-    B4096 = 5,
-}
-
-impl Mtu {
-    /// From its code, 1 to 5, as in CLC messages.
-    #[must_use]
-    pub const fn from_code(code: u8) -> Option<Self> {
-        Some(match code {
-            1 => Self::B256,
-            2 => Self::B512,
-            3 => Self::B1024,
-            4 => Self::B2048,
-            5 => Self::B4096,
-            _ => return None,
-        })
-    }
-
-    /// Its code, 1 to 5.
-    #[must_use]
-    pub const fn code(self) -> u8 {
-        self as u8
-    }
-
-    /// 256 to 4096.
-    #[must_use]
-    pub const fn bytes(self) -> usize {
-        128 << self as u8
-    }
-
-    pub(crate) const fn bytes_u32(self) -> u32 {
-        128 << self as u8
-    }
-
-    /// The largest that fits packets of an interface with this MTU, as Linux counts: 80 bytes for all
-    /// headers. `None`: not even 256 bytes fit.
-    #[must_use]
-    pub const fn of_interface(mtu_bytes: usize) -> Option<Self> {
-        let mut code = 5;
-        while let Some(mtu) = Self::from_code(code) {
-            if mtu.bytes() + 80 <= mtu_bytes {
-                return Some(mtu);
-            }
-            code -= 1;
-        }
-        None
-    }
-}
-
-/// Where in its message a packet stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// The first of several.
-    First,
-    /// Neither first nor last.
-    Middle,
-    /// The last of several.
-    Last,
-    /// The whole message.
-    Only,
-}
-
-impl Place {
-    /// Whether it begins a message.
-    #[must_use]
-    pub const fn begins(self) -> bool {
-        matches!(self, Self::First | Self::Only)
-    }
-
-    /// Whether it ends a message.
-    #[must_use]
-    pub const fn ends(self) -> bool {
-        matches!(self, Self::Last | Self::Only)
-    }
-}
-
-/// Operations of the reliable connection that we speak (IBTA vol. 1, table 38), and the notification of
-/// congestion. READ, atomics and invalidation are not among them: SMC never uses them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Opcode {
-    /// Part of a SEND; with immediate only where it ends.
-    Send(Place, bool),
-    /// Part of a RDMA WRITE; with immediate only where it ends.
-    Write(Place, bool),
-    /// Positive or negative acknowledgement.
-    Acknowledge,
-    /// Congestion notification packet (annex A17.9).
-    Cnp,
-}
-
-impl Opcode {
-    const fn from_byte(byte: u8) -> Option<Self> {
-        use Place::{First, Last, Middle, Only};
-        Some(match byte {
-            0x00 => Self::Send(First, false),
-            0x01 => Self::Send(Middle, false),
-            0x02 => Self::Send(Last, false),
-            0x03 => Self::Send(Last, true),
-            0x04 => Self::Send(Only, false),
-            0x05 => Self::Send(Only, true),
-            0x06 => Self::Write(First, false),
-            0x07 => Self::Write(Middle, false),
-            0x08 => Self::Write(Last, false),
-            0x09 => Self::Write(Last, true),
-            0x0a => Self::Write(Only, false),
-            0x0b => Self::Write(Only, true),
-            0x11 => Self::Acknowledge,
-            0x81 => Self::Cnp,
-            _ => return None,
-        })
-    }
-
-    const fn byte(self) -> u8 {
-        const fn within(place: Place, immediate: bool) -> u8 {
-            match (place, immediate) {
-                (Place::First, _) => 0,
-                (Place::Middle, _) => 1,
-                (Place::Last, false) => 2,
-                (Place::Last, true) => 3,
-                (Place::Only, false) => 4,
-                (Place::Only, true) => 5,
-            }
-        }
-        match self {
-            Self::Send(place, immediate) => within(place, immediate),
-            Self::Write(place, immediate) => 6 + within(place, immediate),
-            Self::Acknowledge => 0x11,
-            Self::Cnp => 0x81,
-        }
-    }
-
-    /// Whether a RETH follows.
-    #[must_use]
-    pub const fn has_reth(self) -> bool {
-        matches!(self, Self::Write(place, _) if place.begins())
-    }
-
-    /// Whether immediate follows.
-    #[must_use]
-    pub const fn has_immediate(self) -> bool {
-        matches!(self, Self::Send(place, true) | Self::Write(place, true) if place.ends())
-    }
-
-    /// Bytes before the payload.
-    #[must_use]
-    pub const fn headers(self) -> usize {
-        let reth = if self.has_reth() { RETH_BYTES } else { 0 };
-        let immediate = if self.has_immediate() { IMMEDIATE_BYTES } else { 0 };
-        let rest = match self {
-            Self::Acknowledge => AETH_BYTES,
-            Self::Cnp => CNP_BYTES,
-            _ => 0,
-        };
-        BTH_BYTES + reth + immediate + rest
-    }
-}
 
 /// The base transport header (IBTA vol. 1, 9.2), without its pad count, which follows from the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

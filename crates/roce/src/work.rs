@@ -23,7 +23,7 @@ pub struct Piece {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source<'a> {
     /// Here: copied at once, at most
-    /// [`inline_max`](crate::qp::QpConfig::inline_max) bytes.
+    /// [`inline_max`](crate::QpConfig::inline_max) bytes.
     Inline(&'a [u8]),
     /// In registered memory, at most [`PIECES_MAX`] pieces, read when packets are sent. They must stay
     /// what they are until the request is complete: a packet that is sent again is read again.

@@ -11,6 +11,7 @@
 //! and the rest when its acknowledgement shows that nothing else was there: if only an acknowledgement
 //! was lost, one packet costs nothing, and a peer that is merely slow is not buried.
 
+use super::message::{Pieces, Range};
 use super::{Context, Port, RtsAttributes};
 use crate::memory::{Memory, ProtectionDomain, Purpose, Regions};
 use crate::number::Psn;
@@ -22,8 +23,7 @@ use crate::wire::{
     Bth, Header, ICRC_BYTES, Mtu, Nak, Opcode, Place, Reth, Syndrome, packet_len, pad, rnr_nanos,
 };
 use crate::work::{
-    Completion, Kind, MESSAGE_MAX, Operation, PIECES_MAX, Piece, PostError, SendRequest, Source,
-    Status,
+    Completion, Kind, MESSAGE_MAX, Operation, PostError, SendRequest, Source, Status,
 };
 
 /// Packets of all requests together: far from 2^23, where numbers would say nothing.
@@ -38,7 +38,7 @@ const RNR_ALWAYS: u8 = 7;
 struct Request {
     id: u64,
     address: u64,
-    pieces: [Option<Piece>; PIECES_MAX],
+    pieces: Pieces,
     immediate: Option<u32>,
     rkey: u32,
     len: u32,
@@ -224,8 +224,8 @@ impl Requester {
             Source::Inline(bytes) if bytes.len() > usize::from(self.inline_max) => {
                 return Err(PostError::Length);
             }
-            Source::Inline(bytes) => (bytes.len() as u64, [None; PIECES_MAX]),
-            Source::Pieces(pieces) => two(pieces)?,
+            Source::Inline(bytes) => (bytes.len() as u64, Pieces::default()),
+            Source::Pieces(pieces) => Pieces::new(pieces)?,
         };
         let len = u32::try_from(len).ok().filter(|len| *len <= MESSAGE_MAX);
         let len = len.ok_or(PostError::Length)?;
@@ -352,25 +352,13 @@ impl Requester {
             to.copy_from_slice(from);
             return Ok(());
         }
-        let (mut skip, mut to) = (offset, to);
-        for piece in request.pieces.iter().flatten() {
-            if skip >= piece.len {
-                skip -= piece.len;
-                continue;
-            }
-            let len = to.len().min((piece.len - skip) as usize);
-            let (now, later) = to.split_at_mut(len);
-            let address = piece.address.checked_add(skip.into()).ok_or(NoPacket::Protection)?;
-            let (handle, at) = regions
-                .find(domain, piece.key.0, Purpose::Read, address, narrow(len))
-                .map_err(|_| NoPacket::Protection)?;
-            memory.read(handle, at, now).map_err(|_| NoPacket::Protection)?;
-            (skip, to) = (0, later);
-            if to.is_empty() {
-                break;
-            }
+        let ranges = request.pieces.ranges(offset, to.len(), domain, Purpose::Read, regions);
+        for range in ranges {
+            let Range { start, end, handle, offset } = range.map_err(|_| NoPacket::Protection)?;
+            let to = to.get_mut(start..end).ok_or(NoPacket::Protection)?;
+            memory.read(handle, offset, to).map_err(|_| NoPacket::Protection)?;
         }
-        if to.is_empty() { Ok(()) } else { Err(NoPacket::Protection) }
+        Ok(())
     }
 
     /// An acknowledgement is asked for where somebody waits for it: at the end of a message that is
@@ -591,21 +579,4 @@ impl Requester {
         }
         self.reset();
     }
-}
-
-/// The pieces of a request, and how many bytes they are.
-pub(crate) fn two(pieces: &[Piece]) -> Result<(u64, [Option<Piece>; PIECES_MAX]), PostError> {
-    if pieces.len() > PIECES_MAX {
-        return Err(PostError::Pieces);
-    }
-    let mut own = [None; PIECES_MAX];
-    for (own, piece) in own.iter_mut().zip(pieces) {
-        *own = Some(*piece);
-    }
-    Ok((pieces.iter().map(|piece| u64::from(piece.len)).sum(), own))
-}
-
-/// Bytes of a packet's payload: never more than 4096.
-pub(crate) fn narrow(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
 }

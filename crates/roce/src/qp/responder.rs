@@ -1,20 +1,19 @@
 //! The half that receives: packets become bytes in memory, completions, and answers.
 
+use super::message::{Pieces, Range, narrow};
 use super::{Context, Port};
 use crate::memory::{Memory, ProtectionDomain, Purpose};
 use crate::number::Psn;
 use crate::reason::Reason;
 use crate::ring::Ring;
 use crate::wire::{Aeth, CREDITS_UNUSED, Header, Mtu, Nak, Opcode, Packet, Place, Syndrome};
-use crate::work::{Completion, Kind, PIECES_MAX, Piece, PostError, ReceiveRequest, Status};
-
-use super::requester::{narrow, two};
+use crate::work::{Completion, Kind, PostError, ReceiveRequest, Status};
 
 /// A request to receive, as it waits.
 #[derive(Clone, Copy, Debug, Default)]
 struct Request {
     id: u64,
-    pieces: [Option<Piece>; PIECES_MAX],
+    pieces: Pieces,
     len: u32,
 }
 
@@ -97,7 +96,7 @@ impl Responder {
     }
 
     pub(crate) fn post(&mut self, request: &ReceiveRequest<'_>) -> Result<(), PostError> {
-        let (len, pieces) = two(request.pieces)?;
+        let (len, pieces) = Pieces::new(request.pieces)?;
         let len = u32::try_from(len).map_err(|_| PostError::Length)?;
         let taken = self.queue.push(Request { id: request.id, pieces, len });
         taken.then_some(()).ok_or(PostError::Full)
@@ -365,24 +364,12 @@ fn scatter(
     context: &Context<'_>,
 ) -> Result<(), (Status, Nak)> {
     let protection = (Status::LocalProtection, Nak::RemoteOperational);
-    let (mut skip, mut from) = (at, from);
-    for piece in request.pieces.iter().flatten() {
-        if from.is_empty() {
-            break;
-        }
-        if skip >= piece.len {
-            skip -= piece.len;
-            continue;
-        }
-        let len = from.len().min((piece.len - skip) as usize);
-        let (now, later) = from.split_at(len);
-        let address = piece.address.checked_add(skip.into()).ok_or(protection)?;
-        let (handle, offset) = context
-            .regions
-            .find(domain, piece.key.0, Purpose::LocalWrite, address, narrow(len))
-            .map_err(|_| protection)?;
-        memory.write(handle, offset, now).map_err(|_| protection)?;
-        (skip, from) = (0, later);
+    let ranges =
+        request.pieces.ranges(at, from.len(), domain, Purpose::LocalWrite, context.regions);
+    for range in ranges {
+        let Range { start, end, handle, offset } = range.map_err(|_| protection)?;
+        let from = from.get(start..end).ok_or(protection)?;
+        memory.write(handle, offset, from).map_err(|_| protection)?;
     }
     Ok(())
 }

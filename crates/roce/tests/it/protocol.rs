@@ -293,6 +293,33 @@ fn no_more_packets_are_out_than_the_window_has() {
     }
 }
 
+#[test]
+fn an_acknowledgement_is_asked_for_now_and_then() {
+    let asks = |ack_every, signaled| {
+        let rts = RtsAttributes { ack_every, ..RtsAttributes::new(Psn::default()) };
+        let ([mut a, _], source, ring) = hosts(&Setup { rts, ..Setup::default() }, 0);
+        for id in 0..2 {
+            let request = SendRequest {
+                id,
+                operation: Operation::Write { address: RING_AT, rkey: ring.0 },
+                source: Source::Pieces(&[Piece { key: source, address: 0, len: 1500 }]),
+                immediate: None,
+                signaled,
+                solicited: false,
+            };
+            a.device.post_send(a.qpn, &request).unwrap();
+        }
+        let sent = a.packets(NOW);
+        let asking = sent.iter().zip(0..).filter(|((_, bytes), _)| header(bytes).bth.ack_request);
+        asking.map(|(_, at)| at).collect::<Vec<u32>>()
+    };
+    // Two messages of six packets.
+    assert_eq!(asks(64, true), [5, 11]);
+    assert_eq!(asks(64, false), [11], "the first is answered by the second");
+    assert_eq!(asks(4, true), [3, 5, 9, 11]);
+    assert_eq!(asks(4, false), [3, 7, 11]);
+}
+
 /// A request of the peer's, made by hand.
 fn request(host: &Host, opcode: Opcode, psn: u32, reth: Option<Reth>, payload: &[u8]) -> Vec<u8> {
     let mut bth = Bth::new(opcode, host.qpn, Psn::new(psn));
