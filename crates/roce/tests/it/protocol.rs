@@ -293,6 +293,54 @@ fn no_more_packets_are_out_than_the_window_has() {
     }
 }
 
+/// Writes, and takes the acknowledgement so much later.
+fn measure(a: &mut Host, b: &mut Host, source: Key, ring: Key, nanos: u64) {
+    write(a, 0, source, ring, 10);
+    for (flow, bytes) in a.packets(NOW) {
+        b.take(NOW, flow, &bytes).unwrap();
+    }
+    let (flow, ack) = b.packet(NOW).unwrap();
+    a.take(after(nanos), flow, &ack).unwrap();
+}
+
+#[test]
+fn the_round_trip_is_measured_where_it_is_certain() {
+    let rts = RtsAttributes::shunt(Psn::default());
+    let ([mut a, mut b], source, ring) = hosts(&Setup { rts, ..Setup::default() }, 0);
+    let rtt = |a: &Host| a.device.qp(a.qpn).unwrap().rtt_nanos;
+    write(&mut a, 0, source, ring, 10);
+    assert_eq!(a.packets(NOW).len(), 1);
+    let later = a.device.next_deadline().unwrap();
+    a.device.on_deadline(later);
+    // Which of the two is answered is not known.
+    for (flow, bytes) in a.packets(later) {
+        b.take(later, flow, &bytes).unwrap();
+    }
+    let (flow, ack) = b.packet(later).unwrap();
+    a.take(later.plus_nanos(70_000), flow, &ack).unwrap();
+    assert_eq!(rtt(&a), None);
+    measure(&mut a, &mut b, source, ring, 100_000);
+    assert_eq!(rtt(&a), Some(100_000));
+}
+
+#[test]
+fn the_same_gap_told_twice_is_one_gap() {
+    let ([mut a, mut b], source, ring) = hosts(&Setup::default(), 0);
+    measure(&mut a, &mut b, source, ring, 100_000);
+    write(&mut a, 1, source, ring, 1000);
+    let packets = a.packets(NOW);
+    for (flow, bytes) in &packets[1..] {
+        _ = b.take(NOW, *flow, bytes);
+    }
+    let (flow, nak) = b.packet(NOW).unwrap();
+    assert_eq!(a.take(NOW, flow, &nak), Ok(Outcome::Resend));
+    assert_eq!(a.packets(NOW).len(), 4);
+    assert_eq!(a.take(after(49_999), flow, &nak), Err(Reason::StaleAck));
+    assert!(a.packets(after(49_999)).is_empty());
+    assert_eq!(a.take(after(50_000), flow, &nak), Ok(Outcome::Resend));
+    assert_eq!(a.packets(after(50_000)).len(), 4);
+}
+
 #[test]
 fn an_acknowledgement_is_asked_for_now_and_then() {
     let asks = |ack_every, signaled| {
