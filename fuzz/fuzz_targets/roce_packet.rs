@@ -4,4 +4,6 @@
 #[path = "../../crates/roce/tests/it/ops.rs"]
 mod ops;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| ops::run(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    ops::run(bytes);
+});

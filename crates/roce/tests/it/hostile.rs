@@ -2,7 +2,30 @@
 
 use proptest::prelude::*;
 
+use roce::{Counters, Reason};
+use testkit::fragments::Random;
+
 use crate::ops;
+
+#[test]
+fn random_bytes_reach_every_answer() {
+    let (mut random, mut all) = (Random::new(1), Counters::default());
+    for _ in 0..2000 {
+        let len = random.below(600);
+        let bytes: Vec<u8> = (0..len).map(|_| random.word().to_le_bytes()[0]).collect();
+        all.add(&ops::run(&bytes));
+    }
+    for reason in Reason::ALL {
+        // Partitions are all one here, and memory is always there.
+        let never = matches!(reason, Reason::Partition | Reason::Operational);
+        assert!(never || all.dropped(*reason) > 0, "{reason:?} in {all:?}");
+    }
+    let Counters { retransmitted, timeouts, naks_out, naks_in, rnr_out, rnr_in, .. } = all;
+    let Counters { cnp_out, cnp_in, failed, acks_in, bytes_in, bytes_out, .. } = all;
+    let seen = [retransmitted, timeouts, naks_out, naks_in, rnr_out, rnr_in, cnp_out, cnp_in];
+    assert!(seen.iter().all(|count| *count > 50), "{all:?}");
+    assert!([failed, acks_in, bytes_in, bytes_out].iter().all(|count| *count > 500), "{all:?}");
+}
 
 proptest! {
     #![proptest_config(ProptestConfig {
@@ -15,6 +38,6 @@ proptest! {
     fn whatever_a_peer_sends_costs_its_own_connection_only(
         bytes in proptest::collection::vec(any::<u8>(), 1..600),
     ) {
-        ops::run(&bytes);
+        _ = ops::run(&bytes);
     }
 }

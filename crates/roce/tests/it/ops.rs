@@ -68,6 +68,12 @@ struct World {
     /// Where the peer's and our numbers began.
     theirs: Psn,
     ours: Psn,
+    /// What an honest peer would send next, and the message that it is in: whether a WRITE, and bytes
+    /// to come.
+    next: Psn,
+    open: Option<(bool, u16)>,
+    /// The last of ours that was sent.
+    sent: Psn,
     next_id: u64,
     sends: VecDeque<u64>,
     receives: VecDeque<u64>,
@@ -112,6 +118,9 @@ impl World {
             foreign,
             theirs,
             ours,
+            next: theirs,
+            open: None,
+            sent: ours,
             next_id: 0,
             sends: VecDeque::new(),
             receives: VecDeque::new(),
@@ -133,27 +142,70 @@ impl World {
         done.and_then(|()| self.device.ready_to_send(qpn, &rts)).expect("from reset");
     }
 
-    fn receive(&mut self, bytes: &[u8], marked: bool) {
+    fn receive(&mut self, bytes: &[u8], marked: bool) -> Result<Outcome, Reason> {
         let Flow { addresses, src_port } = to_us();
         let arrival = Arrival { addresses, src_port, marked, identification: None };
-        _ = self.device.receive(self.now, &mut self.memory, &arrival, bytes);
+        self.device.receive(self.now, &mut self.memory, &arrival, bytes)
     }
 
-    /// A packet with a header as the peer would make it, more or less, and its CRC right.
-    fn packet(&mut self, input: &mut Input<'_>) {
-        let place = input.of(&[Place::First, Place::Middle, Place::Last, Place::Only]);
-        let opcode = match input.byte() % 8 {
-            0..3 => Opcode::Write(place, input.byte() & 1 == 1 && place.ends()),
-            3..5 => Opcode::Send(place, input.byte() & 1 == 1 && place.ends()),
-            5 => Opcode::Cnp,
-            _ => Opcode::Acknowledge,
+    /// A packet of requests as an honest peer would make it next.
+    fn honest(&mut self, input: &mut Input<'_>) {
+        let (place, write, len) = match self.open {
+            Some((write, left)) if left > 256 => (Place::Middle, write, 256),
+            Some((write, left)) => (Place::Last, write, left),
+            None => {
+                let len = input.of(&[0, 1, 44, 256, 300, 700]);
+                let place = if len > 256 { Place::First } else { Place::Only };
+                self.open = Some((input.byte() & 1 == 1, len));
+                (place, self.open.is_some_and(|(write, _)| write), len.min(256))
+            }
         };
-        let answers = opcode == Opcode::Acknowledge;
-        let start = if answers { self.ours } else { self.theirs };
-        let psn = start.plus(u32::from(input.byte() % 64)).minus(4);
-        let mut bth = Bth::new(opcode, input.of(&[self.qpn, self.qpn, self.bystander]), psn);
-        bth.ack_request = input.byte() & 1 == 1;
+        let whole = self.open.map_or(0, |(_, left)| left);
+        let immediate = place.ends() && input.byte() & 7 == 0;
+        let opcode = if write { Opcode::Write } else { Opcode::Send }(place, immediate);
+        let mut bth = Bth::new(opcode, self.qpn, self.next);
+        bth.ack_request = input.byte() & 3 != 0;
         let mut header = Header::new(bth);
+        let address = RING_AT + u64::from(input.byte());
+        let reth = Reth { address, rkey: self.ring.0, len: u32::from(whole) };
+        header.reth = opcode.has_reth().then_some(reth);
+        header.immediate = opcode.has_immediate().then_some(5);
+        if self.deliver(header, len.into(), input.byte()).is_ok() {
+            self.next = self.next.plus(1);
+            self.open = (!place.ends()).then_some((write, whole - len));
+        } else if place.begins() {
+            self.open = None;
+        }
+    }
+
+    /// An answer to what was sent, or to what was not.
+    fn answer(&mut self, input: &mut Input<'_>) {
+        let psn = self.sent.minus(u32::from(input.byte() % 12)).plus(u32::from(input.byte() % 3));
+        let nak = [Nak::Sequence, Nak::InvalidRequest, Nak::RemoteAccess, Nak::RemoteOperational];
+        let syndrome = match input.byte() % 32 {
+            0..22 => Syndrome::Ack(31),
+            22..26 => Syndrome::Rnr(input.byte()),
+            26..31 => Syndrome::Nak(Nak::Sequence),
+            _ => Syndrome::Nak(input.of(&nak)),
+        };
+        let header = Header::new(Bth::new(Opcode::Acknowledge, self.qpn, psn));
+        let aeth = Some(Aeth { syndrome, msn: Psn::default() });
+        _ = self.deliver(Header { aeth, ..header }, 0, input.byte());
+    }
+
+    /// A packet with a header of any kind.
+    fn odd(&mut self, input: &mut Input<'_>) {
+        let place = input.of(&[Place::First, Place::Middle, Place::Last, Place::Only]);
+        let immediate = input.byte() & 1 == 1 && place.ends();
+        let opcode = match input.byte() % 4 {
+            0 | 1 => Opcode::Write(place, immediate),
+            2 => Opcode::Send(place, immediate),
+            _ => Opcode::Cnp,
+        };
+        let psn = self.next.plus(u32::from(input.byte() % 8)).minus(4);
+        let to =
+            input.of(&[self.qpn, self.qpn, self.bystander, Qpn::new(self.qpn.value() ^ 1 << 20)]);
+        let mut header = Header::new(Bth::new(opcode, to, psn));
         header.reth = opcode.has_reth().then(|| Reth {
             address: RING_AT.wrapping_add(u64::from(input.word() % 1200)).wrapping_sub(50),
             rkey: match input.byte() {
@@ -164,20 +216,22 @@ impl World {
             len: if input.byte() < 200 { input.word() % 1100 } else { input.word() },
         });
         header.immediate = opcode.has_immediate().then(|| input.word());
-        let nak = [Nak::Sequence, Nak::InvalidRequest, Nak::RemoteAccess, Nak::RemoteOperational];
-        let syndrome = match input.byte() % 8 {
-            0..5 => Syndrome::Ack(31),
-            5 => Syndrome::Rnr(input.byte()),
-            6 => Syndrome::Nak(Nak::Sequence),
-            _ => Syndrome::Nak(input.of(&nak)),
-        };
-        header.aeth = answers.then_some(Aeth { syndrome, msn: Psn::default() });
-        let alone = answers || opcode == Opcode::Cnp;
+        let alone = opcode == Opcode::Cnp;
         let len = if alone { 0 } else { input.of(&[256, 256, 0, 1, 44, 255, 257, 4096]) };
-        let (payload, mut bytes) = (vec![input.byte(); len], vec![0; PACKET_MAX]);
+        if self.deliver(header, len, input.byte()) == Ok(Outcome::Payload) {
+            self.open = None;
+        }
+    }
+
+    /// Gives the device a packet with this header, its CRC right, or broken now and then.
+    fn deliver(&mut self, header: Header, len: usize, how: u8) -> Result<Outcome, Reason> {
+        let (payload, mut bytes) = (vec![how; len], vec![0; PACKET_MAX]);
         let end = Packet { header, payload: &payload }.emit(&mut bytes).expect("a good header");
         let len = seal(&to_us(), 0, &mut bytes, end).expect("there is room");
-        self.receive(&bytes[..len], input.byte() & 1 == 1);
+        if how == 0 {
+            bytes[len - 1] ^= 1;
+        }
+        self.receive(&bytes[..len], how & 1 == 1)
     }
 
     /// Any bytes, with their CRC right or as they are.
@@ -190,7 +244,7 @@ impl World {
         if input.byte() & 1 == 1 && len >= 4 {
             seal(&to_us(), 0, &mut bytes, len - 4);
         }
-        self.receive(&bytes, false);
+        _ = self.receive(&bytes, false);
     }
 
     fn post_send(&mut self, input: &mut Input<'_>) {
@@ -200,7 +254,8 @@ impl World {
             Operation::Write { address: input.word().into(), rkey: input.word() }
         };
         let piece = |len| Piece { key: self.inbox, address: 0, len };
-        let pieces = [piece(input.word() % 700), piece(input.word() % 1100)];
+        let last = if input.byte() < 8 { 1100 } else { 1000 };
+        let pieces = [piece(input.word() % 700), piece(input.word() % last)];
         let len = usize::from(input.byte() % 70);
         let inline = input.bytes(len);
         let source =
@@ -220,7 +275,7 @@ impl World {
     }
 
     fn post_receive(&mut self, input: &mut Input<'_>) {
-        let (address, len) = (u64::from(input.byte()), input.word() % 900);
+        let (address, len) = (u64::from(input.byte()), 200 + input.word() % 700);
         let pieces = [Piece { key: self.inbox, address, len }];
         let request = ReceiveRequest { id: self.next_id, pieces: &pieces };
         if self.device.post_receive(self.qpn, &request).is_ok() {
@@ -237,7 +292,10 @@ impl World {
             assert_eq!(run.len.div_ceil(run.segment_len), run.segments);
             for (id, bytes) in (0..).zip(buffer[..run.len].chunks(run.segment_len)) {
                 assert_eq!(check(&run.flow, Identification::Known(id), bytes), Ok(id));
-                assert!(Packet::parse(bytes).is_ok());
+                let bth = Packet::parse(bytes).expect("as others can read it").header.bth;
+                if matches!(bth.opcode, Opcode::Send(..) | Opcode::Write(..)) {
+                    self.sent = bth.psn;
+                }
             }
             packets += run.segments;
             assert!(packets <= 8 + 2 * 2, "a window, and two answers each");
@@ -257,11 +315,16 @@ impl World {
         }
     }
 
+    fn has_failed(&self) -> bool {
+        self.device.qp(self.qpn).is_some_and(|qp| qp.state == State::Error)
+    }
+
     fn begin_again(&mut self) {
         self.poll();
         self.device.reset(self.qpn).expect("it is there");
         self.sends.clear();
         self.receives.clear();
+        (self.next, self.open, self.sent) = (self.theirs, None, self.ours);
         self.connect(self.qpn, to_us().addresses.reversed());
     }
 
@@ -275,14 +338,16 @@ impl World {
     }
 }
 
-/// Does what the bytes say.
-pub(crate) fn run(bytes: &[u8]) {
+/// Does what the bytes say; what the device counted.
+pub(crate) fn run(bytes: &[u8]) -> Counters {
     let mut input = Input(bytes);
     let mut world = World::new(&mut input);
     while !input.0.is_empty() {
         match input.byte() % 16 {
-            0..7 => world.packet(&mut input),
-            7 => world.bytes(&mut input),
+            0..4 => world.honest(&mut input),
+            4..6 => world.answer(&mut input),
+            6 if input.byte() < 100 => world.odd(&mut input),
+            6 | 7 => world.bytes(&mut input),
             8..10 => world.post_send(&mut input),
             10 => world.post_receive(&mut input),
             11 | 12 => world.transmit(),
@@ -291,8 +356,9 @@ pub(crate) fn run(bytes: &[u8]) {
                 world.device.on_deadline(world.now);
             }
             14 => world.poll(),
-            _ => match input.byte() % 16 {
+            _ => match input.byte() % 32 {
                 0 => world.begin_again(),
+                _ if world.has_failed() => world.begin_again(),
                 1 => _ = world.device.deregister(world.ring),
                 2 => world.device.fail(world.now, world.qpn).expect("it is there"),
                 _ => world.transmit(),
@@ -311,4 +377,5 @@ pub(crate) fn run(bytes: &[u8]) {
     assert!(world.device.next_deadline().is_none(), "still waits");
     let overflowed = world.device.cqs().any(|cq| world.device.cq_counters(cq).overflows > 0);
     assert!(overflowed || world.sends.is_empty(), "requests without end");
+    world.device.counters().clone()
 }

@@ -207,6 +207,66 @@ fn retries_of_a_receiver_that_is_not_ready_end() {
 }
 
 #[test]
+fn tries_count_anew_with_each_message() {
+    let rts = RtsAttributes { rnr_retry: 1, ..RtsAttributes::new(Psn::default()) };
+    let (mut hosts, ..) = hosts(&Setup { rts, ..Setup::default() }, 0);
+    let key = hosts[1].buffer(0, vec![0; 10], Access::LOCAL_WRITE);
+    for id in 0..4 {
+        let now = after(id * 1_000_000);
+        hosts[0].send(id, b"knock").unwrap();
+        exchange(&mut hosts, now);
+        hosts[1].post_receive(id, key, 0, 10);
+        hosts[0].device.on_deadline(now.plus_nanos(60_000));
+        exchange(&mut hosts, now.plus_nanos(60_000));
+        assert_eq!(hosts[0].done(), [(id, Status::Success)]);
+    }
+}
+
+#[test]
+fn the_time_that_a_receiver_asks_for_does_not_count_against_it() {
+    // Given up after 4 times 4.2 ms; the receiver asks for 655 ms.
+    let rts = RtsAttributes { timeout: 10, retry_count: 3, ..RtsAttributes::new(Psn::default()) };
+    let (mut hosts, ..) = hosts(&Setup { rts, min_rnr_timer: 0, ..Setup::default() }, 0);
+    hosts[0].send(1, b"knock").unwrap();
+    exchange(&mut hosts, NOW);
+    let [a, _] = &mut hosts;
+    let mut sent = Vec::new();
+    while let Some(now) = a.device.next_deadline() {
+        a.device.on_deadline(now);
+        sent.extend(a.packets(now).iter().map(|_| now.since(NOW)));
+    }
+    // All of them get lost.
+    let times = (0..4).map(|n| 655_360_000 + n * (4096 << 10));
+    assert!(sent.iter().copied().eq(times), "{sent:?}");
+    assert_eq!(a.done(), [(1, Status::RetryExceeded)]);
+}
+
+#[test]
+fn patience_is_short_again_after_progress() {
+    let rts = RtsAttributes::shunt(Psn::default());
+    let ([mut a, mut b], source, ring) = hosts(&Setup { rts, ..Setup::default() }, 0);
+    measure(&mut a, &mut b, source, ring, 100_000);
+    write(&mut a, 1, source, ring, 600);
+    a.packets(NOW);
+    let mut now = NOW;
+    for nanos in [1_000_000, 2_000_000, 4_000_000] {
+        assert_eq!(a.device.next_deadline(), Some(now.plus_nanos(nanos)));
+        now = now.plus_nanos(nanos);
+        a.device.on_deadline(now);
+        assert_eq!(a.packets(now).len(), 1);
+    }
+    // The probe is answered, but what follows it is lost.
+    let later = now.plus_nanos(8_000_000);
+    a.device.on_deadline(later);
+    let (_, probe) = a.packet(later).unwrap();
+    b.take(later, to_b(), &probe).unwrap();
+    let (back, ack) = b.packet(later).unwrap();
+    a.take(later, back, &ack).unwrap();
+    assert_eq!(a.packets(later).len(), 2);
+    assert_eq!(a.device.next_deadline(), Some(later.plus_nanos(1_000_000)));
+}
+
+#[test]
 fn a_peer_that_is_silent_is_given_up_after_all_retries() {
     for retransmission in [Retransmission::Fixed, Retransmission::SHUNT] {
         // 4.096 us * 2^10: 4.2 ms.
