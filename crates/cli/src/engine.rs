@@ -142,7 +142,10 @@ fn serve(config: Config) -> anyhow::Result<()> {
     } else {
         format!("from {}", stat.addresses.join(" and "))
     };
-    eprintln!("shunt: engine with {} vector{s}, RoCEv2 {from}; Ctrl-C ends", stat.vectors.len());
+    // On standard output, for those who start it and wait until it is there.
+    let mut out = std::io::stdout();
+    writeln!(out, "ready: {} vector{s}, RoCEv2 {from}; Ctrl-C ends", stat.vectors.len())?;
+    out.flush()?;
     let _ = signals.forever().next();
     host.stop();
     Ok(())

@@ -190,13 +190,10 @@ impl Machine {
 impl Vector {
     /// What we are, to a peer that a connection from `local` leads to.
     fn identity(&self, local: IpAddr) -> Identity {
-        Identity {
-            system: self.system,
-            gid: gid_of(local),
-            mac: self.mac,
-            host: self.host,
-            eids: self.config.eids.clone(),
-        }
+        // Beyond what settings allow SMC is not spoken, and peers are told so.
+        let busy = self.exchanges.len() > self.config.handshakes_max as usize;
+        let eids = if busy { Vec::new() } else { self.config.eids.clone() };
+        Identity { system: self.system, gid: gid_of(local), mac: self.mac, host: self.host, eids }
     }
 
     /// Which address RoCEv2 is spoken from for a connection.

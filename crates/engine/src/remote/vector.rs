@@ -219,6 +219,11 @@ impl Vector {
             self.sleep(now);
             busy_at = call::now_ns();
         }
+        for id in self.shelf.rings.ids() {
+            if let Some(relay) = self.shelf.rings.remove(id) {
+                relay.close(true);
+            }
+        }
         self.tell(call::now_ns());
     }
 
