@@ -102,6 +102,9 @@ pub(super) struct Device {
     message: Vec<u8>,
     links: std::collections::HashMap<Qpn, Held>,
     pub(super) counts: Counts,
+    /// Addresses whose cables are pulled.
+    #[cfg(test)]
+    unplugged: Vec<IpAddr>,
 }
 
 /// What is held for a queue pair.
@@ -130,7 +133,15 @@ impl Device {
             message: Vec::with_capacity((FIRST_BYTES + SPILL_BYTES) as usize),
             links: std::collections::HashMap::new(),
             counts: Counts::default(),
+            #[cfg(test)]
+            unplugged: Vec::new(),
         }
+    }
+
+    /// Loses all packets of an address from now on.
+    #[cfg(test)]
+    pub(super) fn unplug(&mut self, address: IpAddr) {
+        self.unplugged.push(address);
     }
 
     /// From now on packets come and go by this socket too. Its descriptor, to wait for.
@@ -293,6 +304,10 @@ impl Device {
             for _ in 0..ROUNDS {
                 let Ok(count) = port.socket.receive(&mut self.received) else { break };
                 any = true;
+                #[cfg(test)]
+                if self.unplugged.contains(&port.address) {
+                    continue;
+                }
                 for (from, packet) in self.received.iter() {
                     let Some(addresses) = Addresses::new(from.ip(), port.address) else { continue };
                     let arrival = Arrival {
@@ -341,6 +356,10 @@ impl Device {
         let Some(sent) = self.roce.transmit(now, shelf, first.out.room(), 1) else { return false };
         let to = SocketAddr::new(sent.flow.addresses.dst(), PORT);
         let from = sent.flow.addresses.src();
+        #[cfg(test)]
+        if self.unplugged.contains(&from) {
+            return true;
+        }
         if first.address == from {
             first.out.add(to, sent.len);
             return true;

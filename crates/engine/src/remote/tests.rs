@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::config::Config;
 use super::fake::{Awake, Guest, guest};
 use super::guest::{Program, Role};
+use super::vector::Order;
 use super::{Engine, Newcomer};
 
 /// Tests run at one time in one network: each has addresses of its own.
@@ -35,7 +36,22 @@ impl Hosts {
 
     fn of(configs: [Config; 2]) -> Option<Self> {
         let net = NETWORK.fetch_add(1, Ordering::Relaxed);
-        let addresses = [1, 2].map(|host| IpAddr::from([127, 91, net, host]));
+        Self::at([1, 2].map(|host| IpAddr::from([127, 91, net, host])), configs)
+    }
+
+    /// Each with a second address, which is its first and ten.
+    fn with_two_addresses(settings: &[(&str, &str)]) -> Option<Self> {
+        let net = NETWORK.fetch_add(1, Ordering::Relaxed);
+        let configs = [1, 2].map(|host| {
+            let both = format!("127.91.{net}.{host},127.91.{net}.{}", host + 10);
+            let mut config = config(settings);
+            config.set("address", &both).unwrap();
+            config
+        });
+        Self::at([1, 2].map(|host| IpAddr::from([127, 91, net, host])), configs)
+    }
+
+    fn at(addresses: [IpAddr; 2], configs: [Config; 2]) -> Option<Self> {
         let rmb = usize::try_from(configs[0].receive_buffer.bytes()).unwrap();
         let engines = configs.map(|config| Engine::start(config, |_| Box::new(Awake)).unwrap());
         for (engine, address) in engines.iter().zip(addresses) {
@@ -237,6 +253,59 @@ fn an_engine_that_ends_tells_its_peers() {
     server.wait("the end", |g| g.closed() == Some(true));
     client.wait("the end", |g| g.closed() == Some(true));
     drop(ours);
+}
+
+#[test]
+fn a_link_that_is_lost_is_not_missed_where_there_are_two() {
+    let settings = [("max_links", "2"), ("testlink_time", "1")];
+    let Some(hosts) = Hosts::with_two_addresses(&settings) else { return };
+    let all: Vec<_> = (0..6).map(|_| hosts.connect()).collect();
+    for [client, server] in &all {
+        client.send(b"x");
+        assert_eq!(server.receive_all(1), b"x");
+    }
+    let links = |engine: &Engine| {
+        let stat = engine.stat();
+        let group = stat.vectors[0].groups.first();
+        group.map_or(0, |g| g.links.iter().filter(|l| l.state == "ACTIVE").count())
+    };
+    hosts.wait("two links", |h| h.engines.iter().all(|e| links(e) == 2));
+    let text = bytes(3_000_000, 9);
+    std::thread::scope(|scope| {
+        for [client, server] in &all {
+            scope.spawn(|| {
+                for chunk in text.chunks(20_000) {
+                    client.send(chunk);
+                    std::thread::sleep(Duration::from_millis(4));
+                }
+            });
+            scope.spawn(|| assert!(server.receive_all(text.len()) == text));
+            scope.spawn(|| {
+                server.send(&text);
+                assert!(client.receive_all(text.len()) == text);
+            });
+        }
+        std::thread::sleep(Duration::from_millis(150));
+        hosts.engines[1].shared.vectors[0].inbox.put(Order::Unplug(hosts.addresses[1]));
+    });
+    hosts.wait("one link", |h| h.engines.iter().all(|e| links(e) == 1));
+    for [client, server] in &all {
+        client.ends(Program::Closed);
+        server.ends(Program::Closed);
+        client.wait("parting", |g| g.closed() == Some(false));
+    }
+}
+
+#[test]
+fn the_only_link_that_is_lost_is_a_reset() {
+    let Some(hosts) = Hosts::new(&[("testlink_time", "1")]) else { return };
+    let [client, server] = hosts.connect();
+    client.send(b"x");
+    assert_eq!(server.receive_all(1), b"x");
+    hosts.engines[1].shared.vectors[0].inbox.put(Order::Unplug(hosts.addresses[1]));
+    for guest in [&client, &server] {
+        guest.wait("the reset", |g| g.closed() == Some(true));
+    }
 }
 
 #[test]

@@ -70,6 +70,9 @@ pub(super) enum Order {
     Configure(Arc<Config>),
     /// Part from all peers and end.
     Stop,
+    /// The cable of an address is pulled.
+    #[cfg(test)]
+    Unplug(IpAddr),
 }
 
 /// What a descriptor is.
@@ -412,6 +415,8 @@ impl Vector {
                 }
                 Order::Newcomer(newcomer) => self.welcome(*newcomer, now),
                 Order::Configure(config) => self.config = config,
+                #[cfg(test)]
+                Order::Unplug(address) => self.device.unplug(address),
                 Order::Stop => {
                     self.stop_at = Some(now + PARTING_NS);
                     self.part(now);
