@@ -59,6 +59,11 @@ impl Conns {
         }
     }
 
+    #[cfg(test)]
+    pub(super) const fn skip_to(&mut self, last: u32) {
+        self.last = last;
+    }
+
     pub(super) fn link_of(&self, token: Token) -> Option<LinkSlot> {
         self.records.get(&token).map(|record| record.link)
     }

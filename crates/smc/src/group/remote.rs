@@ -10,12 +10,12 @@ use crate::name::RKey;
 const BUFFERS_MAX: usize = 255;
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Buffer {
+pub(super) struct Buffer {
     on: [Option<Remote>; LINKS],
     /// Connections that write to it.
-    users: u16,
+    pub(super) users: u16,
     /// The peer has told us to forget it.
-    deleted: bool,
+    pub(super) deleted: bool,
 }
 
 /// Index of a buffer of the peer.
@@ -24,7 +24,7 @@ pub(super) struct RemoteId(usize);
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct RemoteBuffers {
-    buffers: Vec<Option<Buffer>>,
+    pub(super) buffers: Vec<Option<Buffer>>,
 }
 
 impl RemoteBuffers {

@@ -1,1 +1,615 @@
+use std::time::Duration;
 
+use proptest::prelude::*;
+
+use super::*;
+use crate::eid::Eid;
+use crate::limits::Config;
+use crate::llc::{
+    AddLink, ConfirmLink, ConfirmRkey, DeleteRkey, DeleteRkeyAnswer, LinkKey, RejectReason,
+};
+use crate::name::{Mac, Mtu, Psn, Qpn, RKey};
+
+const START: Time = Time::from_nanos(0);
+const FIRST: LinkSlot = LinkSlot::FIRST;
+
+fn after(millis: u64) -> Time {
+    START.after(Duration::from_millis(millis))
+}
+
+fn terms(shunt: bool, max_links: u8) -> Terms {
+    let eid = Eid::default();
+    Terms { release: 1, max_conns: 16, max_links, features: 0, eid, peer_is_shunt: shunt }
+}
+
+fn end(n: u8) -> LinkEnd {
+    let gid = Gid::v4([10, 0, 0, n].into());
+    LinkEnd {
+        gid,
+        mac: Mac::default(),
+        qpn: Qpn::new(n.into()),
+        psn: Psn::default(),
+        mtu: Mtu::BYTES_1024,
+    }
+}
+
+fn peer_end(terms: Option<Terms>) -> PeerEnd {
+    let LinkEnd { gid, qpn, mtu, .. } = end(9);
+    let system = SystemId([9; 8]);
+    PeerEnd { answer: RdmaAnswer { system, gid, qpn, mtu, ..RdmaAnswer::default() }, terms }
+}
+
+fn proposed(terms: Terms) -> Proposed {
+    Proposed { system: SystemId([9; 8]), gid: end(9).gid, mac: Mac::default(), terms }
+}
+
+fn limits() -> Limits {
+    Config { max_links: 2, ..Config::default() }.limits().unwrap()
+}
+
+/// What a group wants done, messages parsed.
+#[derive(Debug, PartialEq, Eq)]
+enum Did {
+    Say(LinkSlot, bool, Body),
+    Do(Action),
+}
+
+fn all(group: &mut Group) -> Vec<Did> {
+    let did = |action| match action {
+        Action::Send { link, bytes } => {
+            let Message { version, response, body } = Message::parse(&bytes).unwrap();
+            assert_eq!(version, Version::V2);
+            Did::Say(link, response, body)
+        }
+        action => Did::Do(action),
+    };
+    std::iter::from_fn(|| group.poll()).map(did).collect()
+}
+
+fn hear(group: &mut Group, link: LinkSlot, response: bool, body: Body, now: Time) -> Received {
+    let bytes = Message { version: Version::V2, response, body }.emit();
+    group.on_message(link, &bytes, now)
+}
+
+fn confirm_link(link: u8) -> Body {
+    Body::ConfirmLink(ConfirmLink { link, eye_catcher_bits: 3, ..ConfirmLink::default() })
+}
+
+/// A client's group with a link that works.
+fn client(shunt: bool, max_links: u8) -> Group {
+    let terms = terms(shunt, max_links);
+    let mut group = Group::client(limits(), &peer_end(Some(terms)), end(1), START).unwrap();
+    assert_eq!(all(&mut group), [Did::Do(Action::ReadyLink { link: FIRST, peer: end(9) })]);
+    hear(&mut group, FIRST, false, confirm_link(1), START);
+    let did = all(&mut group);
+    let Did::Say(FIRST, true, Body::ConfirmLink(answer)) = &did[0] else { panic!("{did:?}") };
+    assert_eq!((answer.link, answer.eye_catcher_bits), (1, 3));
+    assert_eq!(did[1..], [Did::Do(Action::LinkActive(FIRST))]);
+    group
+}
+
+/// A server's group with a link that works.
+fn server(shunt: bool, max_links: u8) -> Group {
+    let terms = terms(shunt, max_links);
+    let mut group = Group::server(limits(), &proposed(terms), end(1));
+    assert!(group.poll().is_none(), "the Confirm is not here");
+    group.first_contact(&peer_end(Some(terms)), START);
+    let did = all(&mut group);
+    assert_eq!(did[0], Did::Do(Action::ReadyLink { link: FIRST, peer: end(9) }));
+    let Did::Say(FIRST, false, Body::ConfirmLink(ask)) = &did[1] else { panic!("{did:?}") };
+    assert_eq!((ask.link, ask.max_conns, ask.max_links), (1, 16, max_links));
+    hear(&mut group, FIRST, true, confirm_link(1), START);
+    assert_eq!(all(&mut group)[0], Did::Do(Action::LinkActive(FIRST)));
+    group
+}
+
+#[test]
+fn a_first_link_that_is_not_confirmed_is_told_to_the_handshake() {
+    let terms = terms(false, 1);
+    let mut group = Group::client(limits(), &peer_end(Some(terms)), end(1), START).unwrap();
+    assert_eq!(group.next_deadline(), Some(after(4000)));
+    let _ = all(&mut group);
+    group.on_deadline(after(3999));
+    assert!(group.poll().is_none());
+    group.on_deadline(after(4000));
+    let timeout = Action::FirstLinkFailed(Diagnosis::TimeoutConfirmLink);
+    assert_eq!(all(&mut group), [Did::Do(timeout)]);
+    assert!(group.is_ended() && group.next_deadline().is_none());
+
+    let mut group = Group::client(limits(), &peer_end(Some(terms)), end(1), START).unwrap();
+    let _ = all(&mut group);
+    let with_eye_catchers = Body::ConfirmLink(ConfirmLink { link: 1, ..ConfirmLink::default() });
+    hear(&mut group, FIRST, false, with_eye_catchers, START);
+    let refused = Action::FirstLinkFailed(Diagnosis::EyeCatcher);
+    assert_eq!(all(&mut group), [Did::Do(refused)]);
+    assert!(Group::client(limits(), &peer_end(None), end(1), START).is_none());
+}
+
+#[test]
+fn a_silent_link_is_tested_and_then_given_up() {
+    let mut group = client(false, 1);
+    assert_eq!(group.next_deadline(), Some(after(30_000)));
+    group.on_deadline(after(30_000));
+    assert_eq!(all(&mut group), [Did::Say(FIRST, false, Body::TestLink([0; 16]))]);
+    // Whatever comes shows that it is alive.
+    hear(&mut group, FIRST, true, Body::TestLink([0; 16]), after(31_000));
+    assert_eq!(group.next_deadline(), Some(after(61_000)));
+    group.on_deadline(after(61_000));
+    let _ = all(&mut group);
+    group.on_deadline(after(63_000));
+    let want = [Action::LinkDown(FIRST), Action::Terminated(Terminated::NoLink)];
+    assert_eq!(all(&mut group), want.map(Did::Do));
+}
+
+#[test]
+fn tests_of_the_peer_are_answered_with_what_it_sent() {
+    let mut group = client(false, 1);
+    hear(&mut group, FIRST, false, Body::TestLink([7; 16]), START);
+    assert_eq!(all(&mut group), [Did::Say(FIRST, true, Body::TestLink([7; 16]))]);
+}
+
+#[test]
+fn a_group_that_nobody_uses_ends_after_ten_minutes() {
+    for (mut group, seconds) in [(server(false, 1), 600), (client(false, 1), 610)] {
+        let opened = group.open(None).unwrap();
+        group.close(opened.token, after(5000));
+        for n in 0..100 {
+            // A link that is heard is not tested.
+            hear(&mut group, FIRST, true, Body::TestLink([0; 16]), after(n * 7000));
+            let _ = all(&mut group);
+        }
+        let due = after(5000 + seconds * 1000);
+        assert!(group.next_deadline() <= Some(due));
+        group.on_deadline(due);
+        let reason = DeleteReason::Inactivity;
+        let bye = Body::DeleteLink(DeleteLink { link: None, orderly: false, reason });
+        let did = all(&mut group);
+        assert!(did.contains(&Did::Say(FIRST, false, bye)), "{did:?}");
+        assert_eq!(did.last(), Some(&Did::Do(Action::Terminated(Terminated::Idle))));
+    }
+}
+
+#[test]
+fn the_end_of_all_is_said_back_once() {
+    let mut group = server(false, 1);
+    let _ = group.open(None).unwrap();
+    let bye = DeleteLink { link: None, orderly: false, reason: DeleteReason::Operator };
+    hear(&mut group, FIRST, false, Body::DeleteLink(bye), START);
+    let end = Action::Terminated(Terminated::ByPeer(DeleteReason::Operator));
+    assert_eq!(all(&mut group), [Did::Say(FIRST, false, Body::DeleteLink(bye)), Did::Do(end)]);
+    assert_eq!(hear(&mut group, FIRST, false, Body::DeleteLink(bye), START), Received::Ignored);
+    assert!(group.poll().is_none());
+}
+
+#[test]
+fn what_must_be_understood_and_is_not_ends_the_group() {
+    let mut group = client(false, 1);
+    let mut bytes = [0; 44];
+    (bytes[0], bytes[1]) = (0x8a, 44);
+    assert_eq!(group.on_message(FIRST, &bytes, START), Received::Ignored);
+    bytes[0] = 0x2f;
+    group.on_message(FIRST, &bytes, START);
+    let did = all(&mut group);
+    assert!(matches!(
+        did[0],
+        Did::Say(
+            FIRST,
+            false,
+            Body::DeleteLink(DeleteLink { reason: DeleteReason::ProtocolViolation, .. })
+        )
+    ));
+    assert_eq!(did[1], Did::Do(Action::Terminated(Terminated::ProtocolViolation)));
+}
+
+fn buffer(rkey: u32) -> [(LinkSlot, LinkBuffer); 1] {
+    [(FIRST, LinkBuffer { rkey: RKey(rkey), vaddr: 0 })]
+}
+
+fn asked(did: &[Did]) -> Vec<u32> {
+    let key = |did: &Did| match did {
+        Did::Say(_, false, Body::ConfirmRkey(body)) => Some(body.this.rkey.0),
+        Did::Say(_, false, Body::DeleteRkey(body)) => Some(1000 + body.keys[0].0),
+        _ => None,
+    };
+    did.iter().filter_map(key).collect()
+}
+
+fn yes(rkey: u32) -> Body {
+    let this = LinkKey { link: 0, rkey: RKey(rkey), vaddr: 0 };
+    Body::ConfirmRkey(ConfirmRkey { this, ..ConfirmRkey::default() })
+}
+
+#[test]
+fn towards_linux_one_request_about_keys_is_under_way() {
+    let mut group = client(false, 1);
+    let first = group.confirm_rkey(&buffer(1), START).unwrap();
+    let second = group.confirm_rkey(&buffer(2), START).unwrap();
+    assert_eq!(asked(&all(&mut group)), [1]);
+    // The peer's own request is answered meanwhile.
+    hear(&mut group, FIRST, false, yes(77), START);
+    assert_eq!(all(&mut group), [Did::Say(FIRST, true, yes(77))]);
+    hear(&mut group, FIRST, true, yes(1), START);
+    let did = all(&mut group);
+    assert_eq!(did[0], Did::Do(Action::RkeyConfirmed(first)));
+    assert_eq!(asked(&did), [2]);
+    let Body::ConfirmRkey(mut no) = yes(2) else { panic!() };
+    no.negative = true;
+    hear(&mut group, FIRST, true, Body::ConfirmRkey(no), START);
+    assert_eq!(all(&mut group), [Did::Do(Action::RkeyRejected(second))]);
+}
+
+#[test]
+fn towards_shunt_many_are() {
+    let mut group = client(true, 1);
+    let ids: Vec<_> = (1..=20).map(|n| group.confirm_rkey(&buffer(n), START).unwrap()).collect();
+    assert_eq!(asked(&all(&mut group)), (1..=16).collect::<Vec<_>>());
+    hear(&mut group, FIRST, true, yes(1), START);
+    let did = all(&mut group);
+    assert_eq!(did[0], Did::Do(Action::RkeyConfirmed(ids[0])));
+    assert_eq!(asked(&did), [17]);
+}
+
+#[test]
+fn an_answer_that_comes_late_is_not_taken_for_anothers() {
+    let mut group = client(false, 1);
+    let first = group.add_first_buffer(&buffer(1)).unwrap();
+    let second = group.add_first_buffer(&buffer(2)).unwrap();
+    group.delete_rkey(first, START);
+    group.delete_rkey(second, START);
+    assert_eq!(asked(&all(&mut group)), [1001]);
+    group.on_deadline(after(2000));
+    let did = all(&mut group);
+    let gone = |buffer, acknowledged| Did::Do(Action::RkeyDeleted { buffer, acknowledged });
+    assert_eq!(did[0], gone(first, false));
+    assert_eq!(asked(&did), [1002]);
+    // Linux does not say which key its answer is for.
+    let answer = || {
+        Body::DeleteRkey(DeleteRkey { keys: vec![RKey(0)], answer: DeleteRkeyAnswer::default() })
+    };
+    hear(&mut group, FIRST, true, answer(), after(2001));
+    assert_eq!(all(&mut group), [], "the first one's");
+    hear(&mut group, FIRST, true, answer(), after(2002));
+    assert_eq!(all(&mut group), [gone(second, true)]);
+}
+
+#[test]
+fn no_peer_makes_us_keep_more_than_255_keys() {
+    let mut group = server(false, 1);
+    for n in 1..=300 {
+        hear(&mut group, FIRST, false, yes(n), START);
+    }
+    let no = |did: &Did| matches!(did, Did::Say(_, true, Body::ConfirmRkey(body)) if body.negative);
+    assert_eq!(all(&mut group).iter().filter(|did| no(did)).count(), 45);
+    assert!(!group.serves(&proposed(terms(false, 1))), "no room for another connection's");
+    // The same key again takes nothing, and what is deleted makes room.
+    hear(&mut group, FIRST, false, yes(255), START);
+    let delete = DeleteRkey { keys: vec![RKey(1), RKey(300)], answer: DeleteRkeyAnswer::default() };
+    hear(&mut group, FIRST, false, Body::DeleteRkey(delete), START);
+    let did = all(&mut group);
+    assert_eq!(did.iter().filter(|did| no(did)).count(), 0);
+    let Some(Did::Say(_, true, Body::DeleteRkey(answer))) = did.last() else { panic!() };
+    assert_eq!((answer.answer.unknown, answer.answer.negative), (1, true));
+    assert!(group.serves(&proposed(terms(false, 1))));
+}
+
+#[test]
+fn a_key_that_a_connection_uses_is_forgotten_with_it() {
+    let mut group = server(false, 1);
+    let opened = group.open(None).unwrap();
+    let reached = group.reach(opened.token, FIRST, RKey(5), 0x100);
+    assert_eq!(reached, Ok((FIRST, Remote { rkey: RKey(5), vaddr: 0x100 })));
+    let delete = || {
+        Body::DeleteRkey(DeleteRkey { keys: vec![RKey(5)], answer: DeleteRkeyAnswer::default() })
+    };
+    hear(&mut group, FIRST, false, delete(), START);
+    // A new buffer by that key is another one.
+    hear(&mut group, FIRST, false, yes(5), START);
+    group.close(opened.token, START);
+    assert!(group.remote.buffers.iter().flatten().all(|b| !b.deleted && b.users == 0));
+}
+
+#[test]
+fn tokens_are_unique_and_never_zero() {
+    let mut group = client(false, 1);
+    let kept = group.open(None).unwrap().token;
+    group.conns.skip_to(u32::MAX - 1);
+    let mut seen = vec![kept];
+    for _ in 0..10 {
+        let token = group.open(None).unwrap().token;
+        assert!(token.0 != 0 && !seen.contains(&token));
+        seen.push(token);
+    }
+}
+
+#[test]
+fn a_server_keeps_to_the_number_of_connections() {
+    let mut group = server(false, 1);
+    for _ in 0..16 {
+        assert!(group.serves(&proposed(terms(false, 1))));
+        group.open(None).unwrap();
+    }
+    assert!(!group.serves(&proposed(terms(false, 1))));
+    assert_eq!(group.open(None), Err(Full));
+}
+
+#[test]
+fn groups_are_found_by_who_and_where() {
+    let group = server(false, 1);
+    let is = |change: fn(&mut Proposed)| {
+        let mut client = proposed(terms(false, 1));
+        change(&mut client);
+        group.serves(&client)
+    };
+    assert!(is(|_| {}));
+    assert!(!is(|p| p.system = SystemId([8; 8])));
+    assert!(!is(|p| p.gid = end(8).gid));
+    assert!(!is(|p| p.terms.eid = "OTHER".parse().unwrap()));
+    let group = client(false, 1);
+    let names = |change: fn(&mut RdmaAnswer)| {
+        let mut answer = peer_end(None).answer;
+        change(&mut answer);
+        group.names(&answer)
+    };
+    assert_eq!(names(|_| {}), Some(FIRST));
+    assert_eq!(names(|a| a.qpn = Qpn::new(8)), None);
+    assert_eq!(names(|a| a.gid = end(8).gid), None);
+    assert_eq!(names(|a| a.system = SystemId([8; 8])), None);
+    assert!(group.knows(SystemId([9; 8])) && !group.knows(SystemId([8; 8])));
+    assert!(!group.serves(&proposed(terms(false, 1))), "a client serves nobody");
+}
+
+/// ADD LINK from the peer, for link 2.
+fn add_link() -> AddLink {
+    let LinkEnd { gid, qpn, mtu, .. } = end(19);
+    AddLink { gid, qpn, mtu, link: 2, v2: Some(AddLinkV2Keys::one()), ..AddLink::default() }
+}
+
+/// One key that is known as 5, and as 6 on the new link.
+struct AddLinkV2Keys;
+
+impl AddLinkV2Keys {
+    fn one() -> llc::AddLinkV2 {
+        let key = llc::NewKey { known: RKey(5), new: RKey(6), vaddr: 0x600 };
+        llc::AddLinkV2 { keys: vec![key], ..llc::AddLinkV2::default() }
+    }
+}
+
+fn second(group: &mut Group) -> LinkSlot {
+    let did = all(group);
+    match did.last() {
+        Some(Did::Do(Action::CreateLink { link, .. })) => *link,
+        _ => panic!("{did:?}"),
+    }
+}
+
+/// A client's group with two links and a connection on the first, whose buffer is known on both.
+fn client_with_two() -> (Group, Token, LinkSlot) {
+    let mut group = client(false, 2);
+    let ours = group.add_first_buffer(&buffer(1)).unwrap();
+    let opened = group.open(None).unwrap();
+    group.reach(opened.token, FIRST, RKey(5), 0x500).unwrap();
+    hear(&mut group, FIRST, false, Body::AddLink(add_link()), START);
+    let new = second(&mut group);
+    let key = LinkBuffer { rkey: RKey(11), vaddr: 0 };
+    group.link_created(new, end(2), &[(ours, key)], START);
+    let did = all(&mut group);
+    assert_eq!(
+        did[0],
+        Did::Do(Action::ReadyLink { link: new, peer: end(19) }),
+        "before the answer"
+    );
+    let Did::Say(FIRST, true, Body::AddLink(answer)) = &did[1] else { panic!("{did:?}") };
+    assert_eq!((answer.link, answer.qpn), (2, Qpn::new(2)));
+    let keys = &answer.v2.as_ref().unwrap().keys;
+    assert_eq!((keys[0].known, keys[0].new), (RKey(1), RKey(11)));
+    hear(&mut group, new, false, confirm_link(2), START);
+    assert_eq!(all(&mut group)[1..], [Did::Do(Action::LinkActive(new))]);
+    (group, opened.token, new)
+}
+
+#[test]
+fn when_a_link_fails_its_connections_move() {
+    let (mut group, token, new) = client_with_two();
+    group.on_link_failed(FIRST, START);
+    let did = all(&mut group);
+    let remote = Remote { rkey: RKey(6), vaddr: 0x600 };
+    let want = [Action::LinkDown(FIRST), Action::Move { token, link: new, remote }];
+    assert_eq!(did[..2], want.map(Did::Do));
+    let reason = DeleteReason::LostPath;
+    let gone = DeleteLink { link: Some(1), orderly: true, reason };
+    assert_eq!(did[2..], [Did::Say(new, false, Body::DeleteLink(gone))]);
+    // The server begins the exchange that counts.
+    hear(&mut group, new, false, Body::DeleteLink(gone), START);
+    let answer = DeleteLink { reason: DeleteReason::Other(0), ..gone };
+    let want = [Did::Say(new, true, Body::DeleteLink(answer)), Did::Do(Action::DestroyLink(FIRST))];
+    assert_eq!(all(&mut group), want);
+    hear(&mut group, new, false, Body::DeleteLink(gone), START);
+    let unknown = DeleteLink { reason: DeleteReason::UnknownLink, ..gone };
+    assert_eq!(all(&mut group), [Did::Say(new, true, Body::DeleteLink(unknown))]);
+}
+
+#[test]
+fn the_peers_move_is_believed() {
+    let (mut group, token, new) = client_with_two();
+    let flags = ProducerFlags::FAILOVER_VALIDATION;
+    let cdc = Cdc { token, producer_flags: flags, ..Cdc::default() };
+    let received = group.on_message(new, &cdc.emit(), START);
+    assert_eq!(received, Received::Cdc { token, cdc });
+    assert_eq!(all(&mut group)[0], Did::Do(Action::LinkDown(FIRST)));
+    // What had come over the old link before is still for the connection.
+    let late = Cdc { token, ..Cdc::default() };
+    assert_eq!(group.on_message(FIRST, &late.emit(), START), Received::Cdc { token, cdc: late });
+    let nobody = Cdc { token: Token(99), ..late };
+    assert_eq!(group.on_message(new, &nobody.emit(), START), Received::Ignored);
+}
+
+#[test]
+fn a_connection_whose_buffer_is_not_known_elsewhere_is_stranded() {
+    let (mut group, _, new) = client_with_two();
+    let opened = group.open(Some(FIRST)).unwrap();
+    group.reach(opened.token, FIRST, RKey(50), 0).unwrap();
+    group.on_link_failed(FIRST, START);
+    assert!(all(&mut group).contains(&Did::Do(Action::Strand(opened.token))));
+    assert_eq!(group.link_of(opened.token), Some(new));
+}
+
+#[test]
+fn a_link_that_is_offered_at_the_wrong_time_waits() {
+    let mut group = client(false, 2);
+    let id = group.confirm_rkey(&buffer(1), START).unwrap();
+    let _ = all(&mut group);
+    hear(&mut group, FIRST, false, Body::AddLink(add_link()), START);
+    assert_eq!(all(&mut group), [], "keys first");
+    group.confirm_rkey(&buffer(2), START).unwrap();
+    hear(&mut group, FIRST, true, yes(1), START);
+    let did = all(&mut group);
+    assert_eq!(did[0], Did::Do(Action::RkeyConfirmed(id)));
+    let Some(Did::Do(Action::CreateLink { link, peer })) = did.last() else { panic!("{did:?}") };
+    assert_eq!(*peer, Some(end(19).gid));
+    group.link_refused(*link, START);
+    let did = all(&mut group);
+    let Did::Say(FIRST, true, Body::AddLink(answer)) = &did[0] else { panic!("{did:?}") };
+    assert_eq!((answer.reject, answer.link), (Some(RejectReason::Unsaid), 2));
+    assert_eq!(asked(&did), [2], "and keys go on");
+}
+
+#[test]
+fn links_that_cannot_be_are_rejected() {
+    type Change = fn(&mut AddLink);
+    let cases: [Change; 3] = [|a| a.mtu = Mtu::new(0), |a| a.link = 1, |a| a.link = 0];
+    for change in cases {
+        let mut group = client(false, 2);
+        let mut request = add_link();
+        change(&mut request);
+        hear(&mut group, FIRST, false, Body::AddLink(request), START);
+        let did = all(&mut group);
+        assert!(
+            matches!(&did[..], [Did::Say(FIRST, true, Body::AddLink(a))] if a.reject.is_some())
+        );
+    }
+    let mut group = client(false, 1);
+    hear(&mut group, FIRST, false, Body::AddLink(add_link()), START);
+    assert!(
+        matches!(&all(&mut group)[..], [Did::Say(_, true, Body::AddLink(a))] if a.reject.is_some())
+    );
+}
+
+/// A server's group that has offered a second link.
+fn server_offering() -> (Group, LinkSlot) {
+    let terms = terms(false, 2);
+    let mut group = Group::server(limits(), &proposed(terms), end(1));
+    group.first_contact(&peer_end(Some(terms)), START);
+    let _ = all(&mut group);
+    hear(&mut group, FIRST, true, confirm_link(1), START);
+    let new = second(&mut group);
+    group.link_created(new, end(2), &[], START);
+    let did = all(&mut group);
+    assert!(
+        matches!(&did[..], [Did::Say(FIRST, false, Body::AddLink(a))] if a.link == 2),
+        "{did:?}"
+    );
+    (group, new)
+}
+
+#[test]
+fn an_offer_may_be_accepted_rejected_or_forgotten() {
+    let (mut group, new) = server_offering();
+    hear(&mut group, FIRST, true, Body::AddLink(add_link()), START);
+    let did = all(&mut group);
+    assert_eq!(did[0], Did::Do(Action::ReadyLink { link: new, peer: end(19) }));
+    assert!(
+        matches!(&did[1], Did::Say(link, false, Body::ConfirmLink(c)) if *link == new && c.link == 2)
+    );
+    hear(&mut group, new, true, confirm_link(2), START);
+    assert_eq!(all(&mut group), [Did::Do(Action::LinkActive(new))]);
+
+    let (mut group, new) = server_offering();
+    let late = AddLink { link: 7, reject: Some(RejectReason::Unsaid), ..add_link() };
+    hear(&mut group, FIRST, true, Body::AddLink(late), START);
+    assert_eq!(all(&mut group), [], "an answer to another offer");
+    let no = AddLink { reject: Some(RejectReason::Unsaid), v2: None, ..add_link() };
+    hear(&mut group, FIRST, true, Body::AddLink(no), START);
+    assert_eq!(all(&mut group), [Did::Do(Action::DestroyLink(new))]);
+
+    let (mut group, new) = server_offering();
+    group.on_deadline(after(2000));
+    assert_eq!(all(&mut group), [Did::Do(Action::DestroyLink(new))]);
+
+    let (mut group, new) = server_offering();
+    hear(&mut group, FIRST, true, Body::AddLink(add_link()), START);
+    let _ = all(&mut group);
+    group.on_deadline(after(5000));
+    let did = all(&mut group);
+    assert_eq!(did[0], Did::Do(Action::LinkDown(new)), "it was not confirmed");
+    assert!(matches!(
+        did[1],
+        Did::Say(FIRST, false, Body::DeleteLink(DeleteLink { link: Some(2), .. }))
+    ));
+    group.on_deadline(after(7000));
+    assert_eq!(all(&mut group), [Did::Do(Action::DestroyLink(new))], "nor was its end");
+}
+
+#[test]
+fn a_client_that_asks_for_a_link_gets_an_answer() {
+    let mut group = server(false, 1);
+    let ask =
+        || Body::RequestAddLink(llc::RequestAddLink { gids: vec![end(19).gid], reject: None });
+    hear(&mut group, FIRST, false, ask(), START);
+    let rejected = |did: &[Did]| matches!(did, [Did::Say(FIRST, true, Body::RequestAddLink(r))] if r.reject.is_some());
+    assert!(rejected(&all(&mut group)), "there may be one link only");
+
+    let mut group = server(false, 2);
+    let _ = all(&mut group);
+    group.link_refused(LinkSlot::ALL[1], START);
+    hear(&mut group, FIRST, false, ask(), START);
+    assert_eq!(all(&mut group), [Did::Do(Action::AddLinkRequested(vec![end(19).gid]))]);
+    group.add_link(Some(end(19).gid), START);
+    let new = second(&mut group);
+    group.link_refused(new, START);
+    assert!(rejected(&all(&mut group)));
+}
+
+#[test]
+fn a_request_on_a_link_that_failed_is_asked_again() {
+    let (mut group, _, new) = client_with_two();
+    let key = LinkBuffer { rkey: RKey(20), vaddr: 0 };
+    let on_new = LinkBuffer { rkey: RKey(21), vaddr: 0 };
+    let id = group.confirm_rkey(&[(FIRST, key), (new, on_new)], START).unwrap();
+    let did = all(&mut group);
+    let Did::Say(FIRST, false, Body::ConfirmRkey(body)) = &did[0] else { panic!() };
+    assert_eq!(body.others(), [LinkKey { link: 2, rkey: RKey(21), vaddr: 0 }]);
+    group.on_link_failed(FIRST, START);
+    let _ = all(&mut group);
+    let gone = DeleteLink { link: Some(1), orderly: true, reason: DeleteReason::LostPath };
+    hear(&mut group, new, false, Body::DeleteLink(gone), START);
+    assert_eq!(asked(&all(&mut group)), [21]);
+    hear(&mut group, new, true, yes(21), START);
+    assert_eq!(all(&mut group), [Did::Do(Action::RkeyConfirmed(id))]);
+}
+
+proptest! {
+    #[test]
+    fn no_message_makes_much_of_little(
+        messages in prop::collection::vec((0..3usize, 0..10u8, any::<u8>(), prop::collection::vec(any::<u8>(), 40..120)), 0..60),
+        is_server in any::<bool>(),
+    ) {
+        let mut group = if is_server { server(true, 2) } else { client_with_two().0 };
+        for _ in 0..3 {
+            let _ = group.open(None);
+        }
+        let _ = all(&mut group);
+        for (link, kind, flags, body) in messages {
+            let mut bytes = vec![0x20 | kind, 44, 0, flags & 0xf0 | 3];
+            bytes.extend(body);
+            group.on_message(LinkSlot::ALL[link], &bytes, START);
+            let mut actions = 0;
+            while let Some(action) = group.poll() {
+                actions += 1;
+                if let Action::CreateLink { link, .. } = action {
+                    group.link_created(link, end(30), &[], START);
+                }
+            }
+            prop_assert!(actions < 20, "{actions} actions");
+        }
+    }
+}
