@@ -201,7 +201,8 @@ fn offer(change: impl Fn(&mut V2Offer)) -> Vec<u8> {
 #[test]
 fn the_server_takes_the_smaller_of_both() {
     type Change = fn(&mut V2Offer);
-    let cases: [(Change, Result<(u8, u8, u8), Diagnosis>); 7] = [
+    type Agreed = Result<(u8, u8, u8), Diagnosis>;
+    let cases: [(Change, Agreed); 7] = [
         (|_| {}, Ok((1, 100, 2))),
         (|o| o.max_conns = 16, Ok((1, 16, 2))),
         (|o| o.max_conns = 15, Err(Diagnosis::MaxConns)),

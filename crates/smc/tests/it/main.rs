@@ -1,5 +1,6 @@
 //! What the crate makes of what was seen on the wire, and of peers that are simulated.
 
 mod group_sim;
+mod hostile;
 mod stream_sim;
 mod vectors;

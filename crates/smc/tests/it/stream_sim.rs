@@ -15,6 +15,11 @@ proptest! {
     fn every_byte_arrives_once_and_both_sides_close(ops in prop::collection::vec(any::<u8>(), 0..600)) {
         run(&ops);
     }
+
+    #[test]
+    fn a_peer_that_says_anything_harms_nobody(ops in prop::collection::vec(any::<u8>(), 0..600)) {
+        crate::hostile::run(&ops);
+    }
 }
 
 /// As in the simulation, but one side only writes and the other only reads, in pieces of this size.
