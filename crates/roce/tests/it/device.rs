@@ -37,6 +37,24 @@ fn numbers_say_their_vector_and_come_again_late() {
 }
 
 #[test]
+fn nobody_waits_for_a_queue_pair_that_is_gone() {
+    let [mut a, _] = Setup::default().hosts();
+    a.send(1, b"word").unwrap();
+    assert_eq!(a.packets(NOW).len(), 1);
+    assert!(a.device.next_deadline().is_some());
+    a.device.destroy_qp(a.qpn).unwrap();
+    assert_eq!(a.device.next_deadline(), None);
+    assert!(a.packet(NOW).is_none());
+
+    a.qpn = a.device.create_qp(&qp()).unwrap();
+    a.device.init(a.qpn).unwrap();
+    a.post_receive(1, Key(0), 0, 0);
+    a.device.fail(NOW, a.qpn).unwrap();
+    a.device.destroy_qp(a.qpn).unwrap();
+    assert_eq!(a.done(), [], "nor hears of it");
+}
+
+#[test]
 fn settings_that_cannot_be_are_told() {
     let good = DeviceConfig::default();
     let wrong = [

@@ -116,6 +116,16 @@ fn what_is_mended_within_a_burst_is_acknowledged_as_far_as_it_is() {
     // The second was dropped when it came too early.
     let missing = (0xff_ffff, Syndrome::Nak(Nak::Sequence), 0);
     assert_eq!(syndrome(&mut b, NOW), missing);
+
+    // The same where nothing comes behind it, and with something that came before.
+    let ([mut a, mut b], source, ring) = hosts(&Setup::default(), 0);
+    write(&mut a, 7, source, ring, 1000);
+    let packets = a.packets(NOW);
+    for at in [1, 0, 0] {
+        let (flow, bytes) = &packets[at];
+        _ = b.take(NOW, *flow, bytes);
+    }
+    assert_eq!(syndrome(&mut b, NOW), missing);
     for at in [1, 3, 2, 3] {
         let (flow, bytes) = &packets[at];
         _ = b.take(NOW, *flow, bytes);
@@ -449,33 +459,69 @@ fn to_b() -> Flow {
 
 const FIRST: u32 = 0xff_fffe;
 
-/// What the second host answers to a request that must end its connection.
-fn refused(opcode: Opcode, reth: Option<Reth>, len: usize) -> (Syndrome, Reason) {
-    let ([_, mut b], ..) = hosts(&Setup::default(), 2);
-    let bytes = request(&b, opcode, FIRST, reth, &vec![1; len]);
+/// The second host, with room for two messages of 500 bytes, after one of a message that has begun, if
+/// any; and what it answers to a request that must end its connection.
+fn refused_after(
+    begun: Option<(Opcode, Option<Reth>)>,
+    opcode: Opcode,
+    reth: Option<Reth>,
+    len: usize,
+) -> (Syndrome, Reason) {
+    let ([_, mut b], ..) = hosts(&Setup::default(), 0);
+    let inbox = b.buffer(0, vec![0; 1000], Access::LOCAL_WRITE);
+    b.post_receive(0, inbox, 0, 500);
+    b.post_receive(1, inbox, 500, 500);
+    let mut psn = FIRST;
+    if let Some((opcode, reth)) = begun {
+        let bytes = request(&b, opcode, psn, reth, &[2; 256]);
+        assert_eq!(b.take(NOW, to_b(), &bytes), Ok(Outcome::Payload));
+        psn += 1;
+    }
+    let before = b.memory.clone();
+    let bytes = request(&b, opcode, psn, reth, &vec![1; len]);
     let reason = b.take(NOW, to_b(), &bytes).unwrap_err();
-    let (psn, syndrome, msn) = syndrome(&mut b, NOW);
-    assert_eq!((psn, msn), (FIRST, 0));
+    let (told, syndrome, msn) = syndrome(&mut b, NOW);
+    assert_eq!((told, msn), (psn, 0));
     assert_eq!(b.device.qp(b.qpn).unwrap().state, State::Error);
-    assert_eq!(b.device.counters().bytes_in, 0);
-    assert_eq!(b.memory.all[0], [0; 4096]);
+    assert_eq!(b.memory.all, before.all);
     assert_eq!(b.done().len(), 2, "both receive requests end");
     assert_eq!(b.take(NOW, to_b(), &bytes), Err(Reason::State));
     (syndrome, reason)
 }
 
+fn refused(opcode: Opcode, reth: Option<Reth>, len: usize) -> (Syndrome, Reason) {
+    refused_after(None, opcode, reth, len)
+}
+
 #[test]
 fn requests_that_make_no_sense_are_refused() {
     use Place::{First, Last, Middle, Only};
+    let ([_, _], _, ring) = hosts(&Setup::default(), 0);
     let invalid = (Syndrome::Nak(Nak::InvalidRequest), Reason::InvalidRequest);
-    for place in [Middle, Last] {
-        assert_eq!(refused(Opcode::Send(place, false), None, 256), invalid);
-        assert_eq!(refused(Opcode::Write(place, false), None, 256), invalid);
+    let send = |place| Opcode::Send(place, false);
+    let write = |place| Opcode::Write(place, false);
+    let reth = |len| Some(Reth { address: RING_AT, rkey: ring.0, len });
+    for (place, len) in [(Middle, 256), (Last, 50)] {
+        assert_eq!(refused(send(place), None, len), invalid, "nothing has begun");
+        assert_eq!(refused(write(place), None, len), invalid);
+        assert_eq!(refused_after(Some((send(First), None)), write(place), None, len), invalid);
+        assert_eq!(refused_after(Some((write(First), reth(512))), send(place), None, len), invalid);
     }
-    assert_eq!(refused(Opcode::Send(First, false), None, 255), invalid, "not a whole packet");
-    assert_eq!(refused(Opcode::Send(Only, false), None, 257), invalid, "more than a packet");
-    assert_eq!(refused(Opcode::Send(Only, true), None, 101), invalid, "more than the request");
-    assert_eq!(refused(Opcode::Send(First, false), None, 256), invalid, "the same, at once");
+    for begun in [(send(First), None), (write(First), reth(512))] {
+        for (place, len) in [(First, 256), (Only, 50)] {
+            assert_eq!(refused_after(Some(begun), send(place), None, len), invalid, "not ended");
+            let whole = reth(if place == First { 300 } else { 50 });
+            assert_eq!(refused_after(Some(begun), write(place), whole, len), invalid);
+        }
+    }
+    assert_eq!(refused(send(First), None, 255), invalid, "not a whole packet");
+    assert_eq!(refused(send(Only), None, 257), invalid, "more than a packet");
+    assert_eq!(refused(write(First), reth(300), 255), invalid);
+    assert_eq!(refused(write(Only), reth(257), 257), invalid);
+    let begun = Some((send(First), None));
+    assert_eq!(refused_after(begun, send(Middle), None, 200), invalid);
+    assert_eq!(refused_after(begun, send(Last), None, 0), invalid);
+    assert_eq!(refused_after(begun, send(Last), None, 245), invalid, "more than the request");
 }
 
 #[test]
