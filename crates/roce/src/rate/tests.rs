@@ -45,6 +45,23 @@ fn the_first_notification_halves_the_rate_and_it_is_kept() {
 }
 
 #[test]
+fn a_loop_that_comes_round_late_still_gets_its_rate() {
+    // 5 Gbit/s for a millisecond: 625 packets of 1000 bytes, looked after each 40 us only.
+    let slow = Dcqcn { increase_nanos: u64::MAX, increase_bytes: u64::MAX, ..settings() };
+    let mut point = ReactionPoint::new(slow);
+    point.on_notification(at(0));
+    let mut sent = 0;
+    for now in (0..1_000_000).step_by(40_000).map(at) {
+        while point.wait_until(now).is_none() {
+            point.on_sent(now, 1000 - 42);
+            sent += 1;
+        }
+    }
+    assert_eq!(point.rate_bits(), LINE / 2);
+    assert!((600..=670).contains(&sent), "{sent}");
+}
+
+#[test]
 fn one_cut_for_each_period_whatever_a_peer_sends() {
     let mut point = ReactionPoint::new(settings());
     let cuts = (0..50).filter(|n| point.on_notification(at(n * 1000))).count();
