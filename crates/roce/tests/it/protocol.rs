@@ -438,6 +438,23 @@ fn an_acknowledgement_is_asked_for_now_and_then() {
     assert_eq!(asks(4, false), [3, 7, 11]);
 }
 
+#[test]
+fn only_the_end_of_a_message_is_solicited_and_has_the_immediate() {
+    let ([mut a, _], source, _) = hosts(&Setup::default(), 0);
+    let request = SendRequest {
+        id: 1,
+        operation: Operation::Send,
+        source: Source::Pieces(&[Piece { key: source, address: 0, len: 600 }]),
+        immediate: Some(7),
+        signaled: true,
+        solicited: true,
+    };
+    a.device.post_send(a.qpn, &request).unwrap();
+    let sent = a.packets(NOW).into_iter().map(|(_, bytes)| header(&bytes));
+    let ends: Vec<_> = sent.map(|header| (header.bth.solicited, header.immediate)).collect();
+    assert_eq!(ends, [(false, None), (false, None), (true, Some(7))]);
+}
+
 /// A request of the peer's, made by hand.
 fn request(host: &Host, opcode: Opcode, psn: u32, reth: Option<Reth>, payload: &[u8]) -> Vec<u8> {
     let mut bth = Bth::new(opcode, host.qpn, Psn::new(psn));
