@@ -4,6 +4,7 @@ mod bench;
 mod conformance;
 mod demo;
 mod install;
+mod interop;
 mod test;
 
 use std::path::PathBuf;
@@ -18,6 +19,9 @@ usage: cargo xtask COMMAND [OPTIONS]
                  --quick     fewer seeds, no loom models, no documentation
   bench        measure in pairs against TCP; `cargo xtask bench --help`
   conformance  CPython's socket tests, plain and under Shunt; `cargo xtask conformance --help`
+  interop      SMC-R with real Linux kernels in emulated machines
+                 --install   fetch the Debian packages and the kernel that are absent
+                 --quick     leave out what takes long
 ";
 
 fn main() -> ExitCode {
@@ -30,6 +34,7 @@ fn main() -> ExitCode {
         "bench" => bench::main(rest).map(|()| ExitCode::SUCCESS),
         "conformance" => conformance::main(rest).map(|()| ExitCode::SUCCESS),
         "demo" => demo::main(rest).map(|()| ExitCode::SUCCESS),
+        "interop" => interop::main(rest),
         "test" => test::main(rest),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");

@@ -1,0 +1,225 @@
+//! The initramfs of a guest: BusyBox, the kernel's modules in the order in which they load, and
+//! `smcpeer` as the first process. An archive in the form of `cpio -H newc`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail, ensure};
+
+use super::package::Kernel;
+
+/// What a guest needs that may be a module. The checksums are asked for by name when they are used, so
+/// no module says that it needs them.
+const MODULES: &[&str] =
+    &["virtio_net", "crc32_generic", "crc32c_generic", "rdma_rxe", "smc", "smc_diag", "sch_netem"];
+/// Where the guest finds modules, and the file that lists them in order.
+pub const MODULES_DIR: &str = "/modules";
+/// The list's name in that directory.
+pub const ORDER: &str = "order";
+
+const DIRECTORY: u32 = 0o040_755;
+const PROGRAM: u32 = 0o100_755;
+const FILE: u32 = 0o100_644;
+const SYMLINK: u32 = 0o120_777;
+
+/// An archive in the making.
+#[derive(Debug, Default)]
+struct Archive {
+    bytes: Vec<u8>,
+    files: u32,
+}
+
+impl Archive {
+    fn put(&mut self, name: &str, mode: u32, content: &[u8]) -> anyhow::Result<()> {
+        let (size, name_size) = (u32::try_from(content.len())?, u32::try_from(name.len() + 1)?);
+        self.files += 1;
+        let links = 1;
+        let fields = [self.files, mode, 0, 0, links, 0, size, 0, 0, 0, 0, name_size, 0]
+            .map(|n| format!("{n:08x}"));
+        self.bytes.extend(b"070701");
+        self.bytes.extend(fields.concat().bytes());
+        self.bytes.extend(name.bytes());
+        self.bytes.push(0);
+        self.align();
+        self.bytes.extend(content);
+        self.align();
+        Ok(())
+    }
+
+    fn align(&mut self) {
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+
+    fn finish(mut self) -> anyhow::Result<Vec<u8>> {
+        self.put("TRAILER!!!", 0, &[])?;
+        Ok(self.bytes)
+    }
+}
+
+/// Makes the initramfs, with these programs.
+///
+/// # Errors
+///
+/// What is absent or cannot be read.
+pub fn make(kernel: &Kernel, busybox: &Path, peer: &Path) -> anyhow::Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    for directory in ["bin", "dev", "proc", "sys", "tmp", "run", "modules"] {
+        archive.put(directory, DIRECTORY, &[])?;
+    }
+    let read =
+        |path: &Path| fs::read(path).with_context(|| format!("cannot read {}", path.display()));
+    let program = read(peer)?;
+    ensure!(is_static(&program), "{} is not linked statically", peer.display());
+    archive.put("init", PROGRAM, &program)?;
+    archive.put("bin/smcpeer", SYMLINK, b"/init")?;
+    let box_program = read(busybox)?;
+    ensure!(
+        is_static(&box_program),
+        "{} needs libraries: busybox-static does not",
+        busybox.display()
+    );
+    archive.put("bin/busybox", PROGRAM, &box_program)?;
+    let list = Command::new(busybox).arg("--list").output().context("busybox --list")?;
+    for applet in String::from_utf8_lossy(&list.stdout).lines().filter(|name| *name != "busybox") {
+        archive.put(&format!("bin/{applet}"), SYMLINK, b"busybox")?;
+    }
+    let mut order = String::new();
+    for module in modules(kernel)? {
+        archive.put(&format!("modules/{}.ko", module.name), FILE, &module.content)?;
+        order += &format!("{}.ko\n", module.name);
+    }
+    archive.put(&format!("modules/{ORDER}"), FILE, order.as_bytes())?;
+    archive.finish()
+}
+
+/// Whether an ELF file asks for no interpreter (a program header of type 3).
+fn is_static(elf: &[u8]) -> bool {
+    let half =
+        |at: usize| elf.get(at..at + 2).map(|b| usize::from(u16::from_le_bytes([b[0], b[1]])));
+    let (Some(size), Some(count)) = (half(54), half(56)) else { return false };
+    let at = elf[32..40].try_into().map_or(0, u64::from_le_bytes);
+    let Ok(at) = usize::try_from(at) else { return false };
+    let kind = |i: usize| elf.get(at + i * size..at + i * size + 4);
+    elf.starts_with(b"\x7fELF\x02")
+        && (0..count).all(|i| kind(i).is_some_and(|k| k != [3, 0, 0, 0]))
+}
+
+#[derive(Debug)]
+struct Module {
+    name: String,
+    content: Vec<u8>,
+}
+
+/// The modules and those that they need, each after what it needs.
+fn modules(kernel: &Kernel) -> anyhow::Result<Vec<Module>> {
+    let (mut loaded, mut order) = (BTreeSet::new(), Vec::new());
+    for name in MODULES {
+        gather(kernel, name, &mut loaded, &mut order)?;
+    }
+    Ok(order)
+}
+
+fn gather(
+    kernel: &Kernel,
+    name: &str,
+    loaded: &mut BTreeSet<String>,
+    order: &mut Vec<Module>,
+) -> anyhow::Result<()> {
+    let name = name.replace('-', "_");
+    if !loaded.insert(name.clone()) {
+        return Ok(());
+    }
+    let Some(path) = find(&kernel.modules.join("kernel"), &name) else {
+        if kernel.has_built_in(&name) {
+            return Ok(());
+        }
+        bail!("the kernel {} has no module {name}", kernel.release);
+    };
+    let content = unpacked(&path)?;
+    for needed in needs(&content) {
+        gather(kernel, &needed, loaded, order)?;
+    }
+    order.push(Module { name, content });
+    Ok(())
+}
+
+/// The file of a module, packed or not.
+fn find(directory: &Path, name: &str) -> Option<PathBuf> {
+    let mut later = Vec::new();
+    for entry in fs::read_dir(directory).ok()?.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            later.push(path);
+        } else if let Some((stem, _)) = entry.file_name().to_string_lossy().split_once(".ko")
+            && stem.replace('-', "_") == name
+        {
+            return Some(path);
+        }
+    }
+    later.iter().find_map(|directory| find(directory, name))
+}
+
+fn unpacked(path: &Path) -> anyhow::Result<Vec<u8>> {
+    let program = match path.extension().and_then(|e| e.to_str()) {
+        Some("xz") => "xz",
+        Some("zst") => "zstd",
+        Some("gz") => "gzip",
+        _ => return fs::read(path).with_context(|| format!("cannot read {}", path.display())),
+    };
+    let output = Command::new(program)
+        .arg("-dc")
+        .arg(path)
+        .stderr(Stdio::inherit())
+        .output()
+        .with_context(|| format!("cannot start {program}"))?;
+    ensure!(output.status.success(), "{program} cannot unpack {}", path.display());
+    Ok(output.stdout)
+}
+
+/// The modules that a module says it needs.
+fn needs(module: &[u8]) -> Vec<String> {
+    const TAG: &[u8] = b"\0depends=";
+    let Some(at) = module.windows(TAG.len()).position(|window| window == TAG) else {
+        return Vec::new();
+    };
+    let list = module[at + TAG.len()..].split(|b| *b == 0).next().unwrap_or_default();
+    let list = String::from_utf8_lossy(list);
+    list.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_archive_is_what_the_kernel_reads() {
+        let mut archive = Archive::default();
+        archive.put("a", FILE, b"hello").unwrap();
+        let bytes = archive.finish().unwrap();
+        assert_eq!(&bytes[..6], b"070701");
+        // Header of 110 bytes, name of 2, content at the next multiple of 4.
+        assert_eq!(&bytes[54..62], b"00000005", "size");
+        assert_eq!(&bytes[94..102], b"00000002", "size of the name");
+        assert_eq!(&bytes[110..112], b"a\0");
+        assert_eq!(&bytes[112..117], b"hello");
+        assert_eq!(&bytes[120..126], b"070701", "the next entry");
+        assert!(bytes.windows(10).any(|w| w == b"TRAILER!!!"));
+        assert_eq!(bytes.len() % 4, 0);
+    }
+
+    #[test]
+    fn what_a_module_needs_is_read_from_it() {
+        assert_eq!(needs(b"..\0depends=a,b\0name=c\0"), ["a", "b"]);
+        assert!(needs(b"..\0depends=\0name=c\0").is_empty());
+        assert!(needs(b"nothing").is_empty());
+    }
+
+    #[test]
+    fn a_program_that_needs_libraries_is_told_from_one_that_does_not() {
+        let own = fs::read("/proc/self/exe").unwrap();
+        assert!(!is_static(&own));
+        assert!(!is_static(b"#!/bin/sh"));
+    }
+}

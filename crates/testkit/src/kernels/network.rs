@@ -1,0 +1,93 @@
+//! The cable between guests and host: a bridge in a network namespace of its own.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::process::Command;
+
+use super::ending::Namespace;
+
+/// The host's address on the bridge.
+pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 254);
+/// Length of the prefix of all addresses there.
+pub const PREFIX: u8 = 24;
+/// The bridge's name.
+pub const BRIDGE: &str = "br0";
+
+/// A namespace with a bridge. It is removed when this is dropped.
+#[derive(Debug)]
+pub struct Network {
+    namespace: Namespace,
+}
+
+impl Network {
+    /// A new one, with nobody on it but the host.
+    ///
+    /// # Errors
+    ///
+    /// What `ip` says: without root it says that it may not.
+    pub fn new() -> io::Result<Self> {
+        let network = Self { namespace: Namespace::new()? };
+        network.ip("link set lo up")?;
+        // No word of the kernel's own in captures: it has no address before somebody gives it one.
+        network.shell("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")?;
+        let shape = "type bridge stp_state 0 forward_delay 0 mcast_snooping 0";
+        network.ip(&format!("link add {BRIDGE} {shape}"))?;
+        network.ip(&format!("addr add {HOST}/{PREFIX} dev {BRIDGE}"))?;
+        network.ip(&format!("link set {BRIDGE} up"))?;
+        Ok(network)
+    }
+
+    /// A port of the bridge for a guest, as a TAP device.
+    ///
+    /// # Errors
+    ///
+    /// What `ip` says.
+    pub fn add_port(&self, name: &str) -> io::Result<()> {
+        self.ip(&format!("tuntap add {name} mode tap"))?;
+        self.ip(&format!("link set {name} master {BRIDGE}"))?;
+        self.ip(&format!("link set {name} up"))
+    }
+
+    /// Pulls the cable of a port, or puts it back.
+    ///
+    /// # Errors
+    ///
+    /// What `ip` says.
+    pub fn connect(&self, port: &str, connected: bool) -> io::Result<()> {
+        let state = if connected { "up" } else { "down" };
+        self.ip(&format!("link set {port} {state}"))
+    }
+
+    /// The name of the namespace, for `ip netns exec`.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.namespace.name()
+    }
+
+    /// A command that runs on the host's side of the bridge.
+    #[must_use]
+    pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", self.namespace.name()]).arg(program);
+        command
+    }
+
+    fn ip(&self, words: &str) -> io::Result<()> {
+        let mut command = Command::new("ip");
+        command.args(["-n", self.namespace.name()]).args(words.split(' '));
+        succeed(&mut command)
+    }
+
+    fn shell(&self, script: &str) -> io::Result<()> {
+        succeed(self.command("sh").args(["-c", script]))
+    }
+}
+
+fn succeed(command: &mut Command) -> io::Result<()> {
+    let output = command.output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(io::Error::other(format!("{command:?}: {said}")))
+}

@@ -1,0 +1,251 @@
+//! `cargo xtask interop`: our SMC-R beside that of real Linux kernels, which run in emulated machines
+//! on a bridge of their own.
+
+mod play;
+mod program;
+mod scenario;
+mod shunt;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use clap::Parser;
+use testkit::kernels::ending::{self, Directory};
+use testkit::kernels::guest::Image;
+use testkit::kernels::image;
+use testkit::kernels::package::{Kernel, SERIES};
+
+use crate::{bench, install};
+use play::Stage;
+use scenario::{CASES, Case, Peer};
+
+#[derive(Parser)]
+#[command(
+    bin_name = "cargo xtask interop",
+    about = "Lets programs under Shunt and programs on real Linux kernels meet over SMC-R"
+)]
+struct Cli {
+    /// Fetch QEMU, BusyBox, tcpdump, tshark and a kernel first (Debian packages)
+    #[arg(long)]
+    install: bool,
+    /// Leave out what takes long: under 5 minutes
+    #[arg(long)]
+    quick: bool,
+    /// Only cases whose name, or whose pair (as in kernel-shunt), contains this
+    #[arg(long)]
+    only: Option<String>,
+    /// Keep captures in this directory
+    #[arg(long)]
+    keep: Option<PathBuf>,
+    /// Boot the kernel that is unpacked here (with boot/ and lib/modules/)
+    #[arg(long)]
+    kernel: Option<PathBuf>,
+    /// Show what would be tried
+    #[arg(long)]
+    list: bool,
+}
+
+const PROGRAMS: &[&str] = &["cc", "ip", "qemu-system-x86_64", "busybox", "tcpdump", "tshark", "xz"];
+const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// The whole run, with a reserve: what hangs longer is killed.
+const LIMIT: Duration = Duration::from_secs(45 * 60);
+const QUICK_LIMIT: Duration = Duration::from_secs(10 * 60);
+
+/// Runs `cargo xtask interop`. That it cannot run here is no failure unless something was to be
+/// installed: it says `skipped:` and why.
+///
+/// # Errors
+///
+/// When something cannot be built or fetched, or the guests do not boot.
+pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
+    let words = ["cargo xtask interop"].into_iter().chain(args.iter().map(String::as_str));
+    let cli = Cli::parse_from(words);
+    let chosen = chosen(&cli);
+    if cli.list {
+        chosen.iter().for_each(|(case, pair)| println!("{}", title(case, *pair)));
+        return Ok(ExitCode::SUCCESS);
+    }
+    ensure!(!chosen.is_empty(), "no case is called so: see `cargo xtask interop --list`");
+    install::check("interop", PROGRAMS, cli.install)?;
+    if let Some(why) = obstacle() {
+        println!("skipped: {why}");
+        return Ok(if cli.install { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+    }
+    let root = crate::workspace_root();
+    let Some(kernel) = kernel(&cli, &root)? else {
+        println!(
+            "skipped: there is no kernel to boot; `cargo xtask interop --install` fetches one"
+        );
+        return Ok(ExitCode::SUCCESS);
+    };
+    if chosen.iter().any(|(_, pair)| !pair.iter().all(|peer| peer.in_guest())) {
+        bench::build(&root, &["shunt-cli", "shunt-preload"])?;
+        build_peer(&root, None)?;
+    }
+    let peer = build_peer(&root, Some(TARGET))?;
+    end_in_time(if cli.quick { QUICK_LIMIT } else { LIMIT })?;
+    let directory = Directory::new()?;
+    let busybox = install::find("busybox").context("there is no busybox")?;
+    let initramfs = directory.path().join("initramfs");
+    std::fs::write(&initramfs, image::make(&kernel, &busybox, &peer)?)?;
+    if let Some(keep) = &cli.keep {
+        std::fs::create_dir_all(keep)?;
+    }
+    let image = Image { kernel: kernel.image, initramfs };
+    run(&cli, &chosen, &image, &bench::built(&root))
+}
+
+fn chosen(cli: &Cli) -> Vec<(&'static Case, [Peer; 2])> {
+    let cases = CASES.iter().filter(|case| case.quick || !cli.quick);
+    let all = cases.flat_map(|case| case.pairs.iter().map(move |pair| (case, *pair)));
+    let wanted = |(case, pair): &(&Case, [Peer; 2])| {
+        cli.only.as_ref().is_none_or(|only| title(case, *pair).contains(only.as_str()))
+    };
+    all.filter(wanted).collect()
+}
+
+fn title(case: &Case, [client, server]: [Peer; 2]) -> String {
+    format!("{}-{}: {}", client.name(), server.name(), case.name)
+}
+
+/// Why it cannot run on this machine.
+fn obstacle() -> Option<String> {
+    if !cfg!(target_arch = "x86_64") {
+        return Some("guests run programs that are built here, for x86-64".to_owned());
+    }
+    if !nix::unistd::geteuid().is_root() {
+        return Some("a network namespace with a bridge needs root".to_owned());
+    }
+    let absent = PROGRAMS.iter().find(|name| install::find(name).is_none())?;
+    Some(format!("there is no {absent}"))
+}
+
+fn kernel(cli: &Cli, root: &Path) -> anyhow::Result<Option<Kernel>> {
+    if let Some(directory) = &cli.kernel {
+        let found = Kernel::find(directory);
+        return found.with_context(|| format!("no kernel in {}", directory.display())).map(Some);
+    }
+    let built = bench::built(root);
+    let target = built.parent().context("a directory has a parent")?;
+    let directory = target.join("interop/kernel");
+    if let Some(kernel) = Kernel::find(&directory) {
+        return Ok(Some(kernel));
+    }
+    if !cli.install {
+        return Ok(None);
+    }
+    println!("fetching Linux {SERIES} ...");
+    Kernel::fetch(&directory).map(Some)
+}
+
+/// Builds `smcpeer`: for the host, or linked statically for guests, which have no libraries.
+fn build_peer(root: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--release", "-p", "shunt-testkit", "--bin", "smcpeer"]);
+    let built = bench::built(root);
+    let mut directory = built.clone();
+    if let Some(target) = target {
+        command.args(["--target", target]);
+        command.env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols");
+        // It is not what is measured: built in seconds.
+        command.env("CARGO_PROFILE_RELEASE_LTO", "off");
+        command.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+        directory =
+            built.parent().context("a directory has a parent")?.join(target).join("release");
+    }
+    let status = command.current_dir(root).status().context("cannot start cargo")?;
+    ensure!(status.success(), "smcpeer does not build");
+    Ok(directory.join("smcpeer"))
+}
+
+/// Leaves nothing behind when the time is over or somebody interrupts.
+fn end_in_time(limit: Duration) -> anyhow::Result<()> {
+    let signals =
+        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP];
+    let mut signals =
+        signal_hook::iterator::Signals::new(signals).context("cannot watch for interrupts")?;
+    thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            ending::exit(128 + signal);
+        }
+    });
+    thread::spawn(move || {
+        thread::sleep(limit);
+        eprintln!("error: it takes more than {} minutes", limit.as_secs() / 60);
+        ending::exit(1);
+    });
+    Ok(())
+}
+
+#[derive(Default)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+fn run(
+    cli: &Cli,
+    chosen: &[(&Case, [Peer; 2])],
+    image: &Image,
+    built: &Path,
+) -> anyhow::Result<ExitCode> {
+    let absent = shunt::absent(built);
+    let begun = Instant::now();
+    let mut stage = Stage::boot(image, built, LIMIT)?;
+    println!("booted in {:.1} s", begun.elapsed().as_secs_f64());
+    let mut tally = Tally::default();
+    for (case, pair) in chosen {
+        let title = title(case, *pair);
+        if let Some(why) = absent.as_ref().filter(|_| pair.contains(&Peer::Shunt)) {
+            println!("{title:<48} skipped: {why}");
+            tally.skipped += 1;
+            continue;
+        }
+        let begun = Instant::now();
+        let played = stage.play(case, *pair, cli.keep.as_deref());
+        let took = begun.elapsed().as_secs_f64();
+        match played {
+            Ok(()) => {
+                println!("{title:<48} ok {took:>6.1} s");
+                tally.passed += 1;
+            }
+            Err(e) => {
+                println!("{title:<48} FAILED {took:.1} s: {e:#}");
+                tally.failed += 1;
+                // What failed may have left anything behind, in a guest, too.
+                drop(stage);
+                stage = Stage::boot(image, built, LIMIT)?;
+            }
+        }
+    }
+    let Tally { passed, failed, skipped } = tally;
+    println!("\n{passed} passed, {failed} failed, {skipped} skipped");
+    if failed > 0 {
+        bail!("{failed} of {} cases failed", chosen.len());
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cli(words: &str) -> Cli {
+        Cli::parse_from(["interop"].into_iter().chain(words.split_whitespace()))
+    }
+
+    #[test]
+    fn cases_are_chosen_by_name_and_pair() {
+        assert_eq!(chosen(&cli("--only kernel-kernel:")).len(), {
+            CASES.iter().filter(|c| c.pairs.contains(&[Peer::Kernel; 2])).count()
+        });
+        assert!(chosen(&cli("--only nothing-of-that-name")).is_empty());
+        assert!(chosen(&cli("--quick")).len() < chosen(&cli("")).len());
+    }
+}

@@ -1,0 +1,303 @@
+//! Two guests on a bridge, and how a case is tried on them.
+
+use std::net::Ipv4Addr;
+use std::path::{Path as FilePath, PathBuf};
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use testkit::kernels::capture::{Capture, Captured};
+use testkit::kernels::ending::Directory;
+use testkit::kernels::guest::{Guest, Image, Shape};
+use testkit::kernels::network::{HOST, Network};
+use testkit::kernels::state::{Connection, Mode};
+
+use super::program::{Host, Program};
+use super::scenario::{Case, Ending, Event, Path, Peer};
+use super::shunt::{self, Engine};
+
+/// In a guest, and in a directory of ours on the host: it is there when clients may go on.
+const GO: &str = "go";
+const START_LIMIT: Duration = Duration::from_secs(20);
+/// After it each end must know that the other is gone.
+const NOTICE_LIMIT: Duration = Duration::from_secs(20);
+const PEER_DECLINED: u32 = 0x0500_0000;
+const PEER_HAS_NO_SMC: u32 = 0x0301_0000;
+/// What Wireshark must not say of messages that it knows well: CLC on TCP, and CDC.
+const MALFORMED: &str = "_ws.malformed && ((tcp && smc) || (udp.dstport == 4791 && frame[42] == 04 \
+                         && frame[54] == fe))";
+
+/// The network with its guests, and where programs are.
+pub(super) struct Stage {
+    // In this order they end: the machines before their network.
+    guests: [Guest; 2],
+    network: Network,
+    directory: Directory,
+    built: PathBuf,
+    port: u16,
+}
+
+/// What is at one end.
+struct End<'a> {
+    peer: Peer,
+    guest: Option<&'a Guest>,
+}
+
+impl Stage {
+    /// Boots both guests at a time.
+    pub(super) fn boot(image: &Image, built: &FilePath, limit: Duration) -> anyhow::Result<Self> {
+        let network = Network::new().context("a network namespace with a bridge")?;
+        let shape = |name: &str, last: u8| {
+            let addresses = vec![Ipv4Addr::new(10, 99, 0, last)];
+            Shape { name: name.to_owned(), addresses, limit }
+        };
+        let a = Guest::switch_on(&network, image, shape("a", 1))?;
+        let b = Guest::switch_on(&network, image, shape("b", 2))?;
+        for guest in [&a, &b] {
+            let release = guest.wait_ready()?;
+            println!("guest {} runs Linux {release} at {}", guest.name(), guest.address());
+        }
+        let directory = Directory::new()?;
+        Ok(Self { guests: [a, b], network, directory, built: built.to_owned(), port: 5000 })
+    }
+
+    /// Tries a case with a pair of peers; the capture is kept in the directory, if one is named.
+    pub(super) fn play(
+        &mut self,
+        case: &Case,
+        [client, server]: [Peer; 2],
+        keep: Option<&FilePath>,
+    ) -> anyhow::Result<()> {
+        // A port of its own: no answer can be meant for the case before.
+        self.port += 1;
+        let [a, b] = &self.guests;
+        let client = End { peer: client, guest: client.in_guest().then_some(a) };
+        let server = End { peer: server, guest: server.in_guest().then_some(b) };
+        self.reset(case, &client, case.eids[0])?;
+        self.reset(case, &server, case.eids[1])?;
+        let name = format!("{} {} {}", case.name, client.peer.name(), server.peer.name());
+        let name = format!("{}.pcap", name.replace(' ', "-"));
+        let file = keep.unwrap_or_else(|| self.directory.path()).join(name);
+        let limit = Duration::from_secs(case.limit_s);
+        let capture = Capture::start(&self.network, &file, limit * 2)?;
+        let played = self.play_programs(case, &client, &server, limit);
+        let captured = capture.stop()?;
+        let judged = played.and_then(|()| judge(case, &captured));
+        if keep.is_none() {
+            let _ = std::fs::remove_file(&captured.file);
+        }
+        judged
+    }
+
+    /// Link groups of the case before are gone, and the kernel is set as the case wants it.
+    fn reset(&self, case: &Case, end: &End<'_>, eid: Option<&str>) -> anyhow::Result<()> {
+        let _ = std::fs::remove_file(self.directory.path().join(GO));
+        let Some(guest) = end.guest else { return Ok(()) };
+        let mut script = format!(
+            "rm -f /tmp/{GO}; dmesg -c >/dev/null; \
+             rmmod smc_diag && rmmod smc && insmod /modules/smc.ko && insmod /modules/smc_diag.ko && \
+             echo {} >/proc/sys/net/smc/smcr_testlink_time && smcpeer clear-eids",
+            case.test_link_s
+        );
+        script += " && { [ -e /sys/class/infiniband/rxe0 ] || smcpeer add-rxe rxe0 eth0; }";
+        if let Some(eid) = eid {
+            script += &format!(" && smcpeer add-eid {eid}");
+        }
+        guest.check(&script).context("cannot reset the kernel's SMC").map(drop)
+    }
+
+    fn play_programs(
+        &self,
+        case: &Case,
+        client: &End<'_>,
+        server: &End<'_>,
+        limit: Duration,
+    ) -> anyhow::Result<()> {
+        let eid = if client.peer == Peer::Shunt { case.eids[0] } else { case.eids[1] };
+        let ours = [client.peer, server.peer].contains(&Peer::Shunt);
+        let start =
+            || Engine::start(&self.network, &self.built, self.directory.path(), eid, limit * 2);
+        let engine = ours.then(start).transpose()?;
+        let played = self.play_ends(case, client, server, limit);
+        match engine {
+            Some(engine) => played.with_context(|| format!("shunt engine says: {}", engine.text())),
+            None => played,
+        }
+    }
+
+    fn play_ends(
+        &self,
+        case: &Case,
+        client: &End<'_>,
+        server: &End<'_>,
+        limit: Duration,
+    ) -> anyhow::Result<()> {
+        let words = format!("serve {} {}", self.port, case.serve);
+        let mut serving = self.start(server, &words, limit).context("server")?;
+        serving.wait_for("listening", 1, START_LIMIT).context("server")?;
+        let to = server.guest.map_or(HOST, Guest::address);
+        let go = match client.guest {
+            Some(_) => PathBuf::from("/tmp").join(GO),
+            None => self.directory.path().join(GO),
+        };
+        let words = format!("visit {to} {} --until {} {}", self.port, go.display(), case.visit);
+        let mut visiting = self.start(client, &words, limit).context("client")?;
+        visiting.wait_for("connected=", 1, limit).context("client")?;
+        for (end, side) in [(client, Side::Client), (server, Side::Server)] {
+            self.check_path(case, end, side).with_context(|| end.peer.name())?;
+        }
+        match client.guest {
+            Some(guest) => drop(guest.check(&format!("touch /tmp/{GO}"))?),
+            None => std::fs::write(self.directory.path().join(GO), "")?,
+        }
+        let limit = self.happen(case, &visiting, &serving, [client, server], limit)?;
+        let ended = visiting.wait(limit).context("client")?;
+        let succeeded = ended.status == 0;
+        let wanted = match case.client {
+            Ending::Done => succeeded,
+            Ending::Broken => !succeeded,
+            Ending::Over => true,
+        };
+        let said = || format!("server says: {}", serving.text());
+        ensure!(wanted, "client ended with {}: {}; {}", ended.status, ended.text.trim(), said());
+        let connections = connections(case);
+        let outcome = match case.server {
+            Ending::Done => " done",
+            Ending::Broken => "failed",
+            Ending::Over => "connection=",
+        };
+        if case.event == Event::KillServer {
+            return Ok(());
+        }
+        serving.wait_for(outcome, connections, NOTICE_LIMIT).context("server")
+    }
+
+    /// Starts `smcpeer` at an end.
+    fn start<'a>(
+        &self,
+        end: &End<'a>,
+        words: &str,
+        limit: Duration,
+    ) -> anyhow::Result<Program<'a>> {
+        let tcp = if end.peer == Peer::Kernel { "" } else { " --tcp" };
+        if let Some(guest) = end.guest {
+            return Ok(Program::Guest(guest.spawn(&format!("smcpeer {words}{tcp}"))?));
+        }
+        let program = shunt::host_program(&self.built);
+        let mut command = if end.peer == Peer::Shunt {
+            shunt::run(&self.network, &self.built, self.directory.path(), &program)
+        } else {
+            self.network.command(program)
+        };
+        command.args(words.split_whitespace()).args(tcp.split_whitespace());
+        Ok(Program::Host(Host::start(command, limit * 2)?))
+    }
+
+    /// Lets the case's event happen; answers how long the client may take after it.
+    fn happen(
+        &self,
+        case: &Case,
+        visiting: &Program<'_>,
+        serving: &Program<'_>,
+        ends: [&End<'_>; 2],
+        limit: Duration,
+    ) -> anyhow::Result<Duration> {
+        if case.event == Event::None {
+            return Ok(limit);
+        }
+        // Some rounds are to be over.
+        sleep(Duration::from_secs(1));
+        match case.event {
+            Event::None => {}
+            Event::KillClient => visiting.kill()?,
+            Event::KillServer => serving.kill()?,
+            Event::RemoveDevice => {
+                let guest = ends.into_iter().rev().find_map(|end| end.guest);
+                let guest = guest.context("nobody has a device")?;
+                guest.check("smcpeer remove-rxe rxe0")?;
+            }
+        }
+        Ok(NOTICE_LIMIT)
+    }
+
+    /// Asks the kernel at this end which way the bytes go.
+    fn check_path(&self, case: &Case, end: &End<'_>, side: Side) -> anyhow::Result<()> {
+        let Some(guest) = end.guest.filter(|_| end.peer == Peer::Kernel) else { return Ok(()) };
+        // The server's accept may be a little later than the client's connect.
+        let mut last = None;
+        for _ in 0..50 {
+            let state = guest.smc_state()?;
+            let wanted = |c: &&Connection| {
+                c.state == "ACTIVE" && (uses(&c.local, self.port) || uses(&c.peer, self.port))
+            };
+            let found: Vec<&Connection> = state.connections.iter().filter(wanted).collect();
+            if found.len() == connections(case) {
+                found.iter().try_for_each(|c| check_connection(case, c, side))?;
+                let groups = state.groups.iter().filter(|group| group.connections > 0).count();
+                if let Path::Smc { groups: wanted } = case.path {
+                    ensure!(groups == wanted, "{groups} link groups, not {wanted}:\n{state}");
+                }
+                return Ok(());
+            }
+            last = Some(state);
+            sleep(Duration::from_millis(100));
+        }
+        let state = last.map_or_else(String::new, |state| state.to_string());
+        bail!("the kernel does not have {} connections:\n{state}", connections(case))
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Side {
+    Client,
+    Server,
+}
+
+fn uses(address: &str, port: u16) -> bool {
+    address.ends_with(&format!(":{port}"))
+}
+
+/// How many connections a case has.
+fn connections(case: &Case) -> usize {
+    let mut words = case.visit.split_whitespace();
+    let number = words.find(|word| *word == "--connections").and_then(|_| words.next());
+    number.and_then(|number| number.parse().ok()).unwrap_or(1)
+}
+
+fn check_connection(case: &Case, connection: &Connection, side: Side) -> anyhow::Result<()> {
+    let Connection { mode, reason, peer_reason, .. } = *connection;
+    let right = match (case.path, side) {
+        (Path::Smc { .. }, _) => mode == Mode::Smcr,
+        (Path::NoOption, _) => mode == Mode::Tcp && reason == PEER_HAS_NO_SMC,
+        (Path::NotProposed(why), Side::Client) | (Path::Declined(why), Side::Server) => {
+            mode == Mode::Tcp && reason == why
+        }
+        (Path::NotProposed(why), Side::Server) | (Path::Declined(why), Side::Client) => {
+            mode == Mode::Tcp && reason == PEER_DECLINED && peer_reason == why
+        }
+    };
+    ensure!(right, "not the way it should go, {:x?}: {connection}", case.path);
+    Ok(())
+}
+
+fn judge(case: &Case, captured: &Captured) -> anyhow::Result<()> {
+    let malformed = captured.fields(MALFORMED, &["frame.number", "ip.src", "_ws.col.Info"])?;
+    ensure!(malformed.is_empty(), "malformed: {}", malformed.join("; "));
+    for filter in case.packets {
+        ensure!(captured.count(filter)? > 0, "no packet for which {filter}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::interop::scenario::CASES;
+
+    #[test]
+    fn connections_are_counted_as_they_are_asked_for() {
+        let count = |name: &str| connections(CASES.iter().find(|c| c.name == name).unwrap());
+        assert_eq!((count("echo"), count("ten connections")), (1, 10));
+        assert!(uses("10.0.0.1:5001", 5001) && !uses("10.0.0.1:15001", 5001));
+    }
+}

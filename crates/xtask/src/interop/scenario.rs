@@ -1,0 +1,300 @@
+//! What is tried with whom, and what has to come of it.
+//!
+//! A case is tried with each pair of peers that it is about. What a kernel does with a kernel is tried,
+//! too: it shows that the stage is right and the expectation true.
+
+/// Who is at one end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// A program in a guest over AF_SMC: the kernel's own SMC.
+    Kernel,
+    /// A program in a guest over plain TCP.
+    KernelTcp,
+    /// A program on the host under `shunt run`, with `shunt engine`.
+    Shunt,
+    /// A program on the host over plain TCP.
+    HostTcp,
+}
+
+impl Peer {
+    pub(super) const fn in_guest(self) -> bool {
+        matches!(self, Self::Kernel | Self::KernelTcp)
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Kernel => "kernel",
+            Self::KernelTcp => "kernel-tcp",
+            Self::Shunt => "shunt",
+            Self::HostTcp => "host-tcp",
+        }
+    }
+}
+
+/// Which way the bytes have to go, by what the kernels at the ends say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Path {
+    /// Over RDMA, in so many link groups.
+    Smc { groups: usize },
+    /// Over TCP, since one end does not offer SMC.
+    NoOption,
+    /// Over TCP, since the client has nothing to propose: its reason.
+    NotProposed(u32),
+    /// Over TCP, since the server declined: its reason, which it tells the client.
+    Declined(u32),
+}
+
+/// What happens when the connections are there, before the client goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    None,
+    /// The client's processes are killed, after a while.
+    KillClient,
+    /// The server's are.
+    KillServer,
+    /// The RDMA device of one guest is removed: its links are deleted.
+    RemoveDevice,
+}
+
+/// How a program has to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ending {
+    /// All bytes were right.
+    Done,
+    /// The connection broke, and it was told so.
+    Broken,
+    /// Either, but it did not wait for ever.
+    Over,
+}
+
+/// One thing to try.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Case {
+    pub(super) name: &'static str,
+    pub(super) pairs: &'static [[Peer; 2]],
+    /// Options of `smcpeer visit`.
+    pub(super) visit: &'static str,
+    /// Options of `smcpeer serve`.
+    pub(super) serve: &'static str,
+    /// Enterprise ids of client and server.
+    pub(super) eids: [Option<&'static str>; 2],
+    /// Seconds of silence after which links are tested.
+    pub(super) test_link_s: u32,
+    pub(super) path: Path,
+    pub(super) event: Event,
+    pub(super) client: Ending,
+    pub(super) server: Ending,
+    /// Filters for packets that have to be in the capture.
+    pub(super) packets: &'static [&'static str],
+    pub(super) limit_s: u64,
+    /// Also when there is little time.
+    pub(super) quick: bool,
+}
+
+const EID: &str = "SHUNT.INTEROP";
+const OTHER_EID: &str = "SOMEBODY.ELSE";
+/// No device that fits: no common id, or none at all.
+const NO_DEVICE: u32 = 0x0303_0000;
+
+const SPEAKERS: &[[Peer; 2]] =
+    &[[Peer::Kernel, Peer::Kernel], [Peer::Kernel, Peer::Shunt], [Peer::Shunt, Peer::Kernel]];
+
+/// What most cases have in common.
+const USUAL: Case = Case {
+    name: "",
+    pairs: SPEAKERS,
+    visit: "",
+    serve: "",
+    eids: [Some(EID); 2],
+    test_link_s: 30,
+    path: Path::Smc { groups: 1 },
+    event: Event::None,
+    client: Ending::Done,
+    server: Ending::Done,
+    packets: &[],
+    limit_s: 60,
+    quick: true,
+};
+
+// Filters by place, since not every version of Wireshark knows these messages: the payload of a RoCE
+// packet that is an RC SEND ONLY begins at byte 54.
+const CONFIRM_LINK: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == 21";
+const TEST_LINK: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == 27";
+const CDC: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe";
+/// With SENDING_DONE among the flags of the connection.
+const SENDING_DONE: &str =
+    "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe && frame[79] & 80";
+const ABORT: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe && frame[79] & 20";
+const URGENT: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe && frame[78] & 60";
+const BLOCKED: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe && frame[78] & 80";
+/// TCP segments with the option of SMC.
+const OPTION: &str = "tcp.flags.syn == 1 && tcp.options.experimental.exid == 0xe2d4";
+
+/// All that is tried, in this order.
+pub(super) const CASES: &[Case] = &[
+    Case {
+        name: "echo",
+        visit: "--purpose echo",
+        packets: &[OPTION, CONFIRM_LINK, CDC, SENDING_DONE],
+        ..USUAL
+    },
+    Case { name: "one byte to the server", visit: "--purpose sink --bytes 1", ..USUAL },
+    Case { name: "one byte to the client", visit: "--purpose source --bytes 1", ..USUAL },
+    Case { name: "1 MB to the server", visit: "--purpose sink --bytes 1048576", ..USUAL },
+    Case { name: "1 MB to the client", visit: "--purpose source --bytes 1048576", ..USUAL },
+    Case { name: "1 MB both ways", visit: "--purpose both --bytes 1048576", ..USUAL },
+    // Not a multiple of anything, so that the ring's end is met at every offset.
+    Case { name: "odd sizes to and fro", visit: "--bytes 7919 --rounds 50", ..USUAL },
+    Case {
+        name: "64 MB to the server",
+        visit: "--purpose sink --bytes 67108864",
+        limit_s: 240,
+        quick: false,
+        ..USUAL
+    },
+    Case {
+        name: "64 MB to the client",
+        visit: "--purpose source --bytes 67108864",
+        limit_s: 240,
+        quick: false,
+        ..USUAL
+    },
+    Case {
+        name: "64 MB both ways",
+        visit: "--purpose both --bytes 67108864",
+        limit_s: 480,
+        quick: false,
+        ..USUAL
+    },
+    Case {
+        name: "half close",
+        // The server sends all of it after it has seen the end.
+        visit: "--purpose both --bytes 300000 --delay-ms 500",
+        packets: &[SENDING_DONE],
+        ..USUAL
+    },
+    Case { name: "abort", visit: "--purpose abort", packets: &[ABORT], ..USUAL },
+    Case {
+        name: "urgent byte",
+        visit: "--purpose urgent --bytes 1000",
+        packets: &[URGENT],
+        ..USUAL
+    },
+    Case {
+        name: "small buffers",
+        visit: "--purpose both --bytes 500000 --send-buffer 16384 --receive-buffer 16384",
+        serve: "--send-buffer 16384 --receive-buffer 16384",
+        packets: &[BLOCKED],
+        ..USUAL
+    },
+    Case {
+        name: "slow reader",
+        visit: "--purpose sink --bytes 300000 --delay-ms 1500",
+        packets: &[BLOCKED],
+        ..USUAL
+    },
+    Case { name: "ten connections", visit: "--connections 10 --bytes 1000", ..USUAL },
+    Case {
+        name: "300 connections",
+        visit: "--connections 300 --bytes 1000",
+        path: Path::Smc { groups: 2 },
+        limit_s: 180,
+        quick: false,
+        ..USUAL
+    },
+    Case {
+        name: "idle past the link test",
+        visit: "--rounds 2 --pause-ms 6000",
+        test_link_s: 2,
+        packets: &[TEST_LINK],
+        ..USUAL
+    },
+    Case {
+        name: "link deleted",
+        visit: "--rounds 1000 --pause-ms 100",
+        event: Event::RemoveDevice,
+        client: Ending::Broken,
+        server: Ending::Over,
+        ..USUAL
+    },
+    Case {
+        name: "client killed",
+        visit: "--rounds 1000 --pause-ms 100",
+        event: Event::KillClient,
+        client: Ending::Broken,
+        server: Ending::Over,
+        ..USUAL
+    },
+    Case {
+        name: "server killed",
+        visit: "--rounds 1000 --pause-ms 100",
+        event: Event::KillServer,
+        client: Ending::Broken,
+        server: Ending::Over,
+        ..USUAL
+    },
+    Case {
+        name: "client without EID",
+        visit: "--bytes 100000",
+        eids: [None, Some(EID)],
+        path: Path::NotProposed(NO_DEVICE),
+        ..USUAL
+    },
+    Case {
+        name: "server without EID",
+        visit: "--bytes 100000",
+        eids: [Some(EID), None],
+        path: Path::Declined(NO_DEVICE),
+        ..USUAL
+    },
+    Case {
+        name: "server with another EID",
+        visit: "--bytes 100000",
+        eids: [Some(EID), Some(OTHER_EID)],
+        path: Path::Declined(NO_DEVICE),
+        ..USUAL
+    },
+    Case {
+        name: "SMC to plain TCP",
+        pairs: &[
+            [Peer::Kernel, Peer::KernelTcp],
+            [Peer::Kernel, Peer::HostTcp],
+            [Peer::Shunt, Peer::KernelTcp],
+        ],
+        visit: "--bytes 100000",
+        path: Path::NoOption,
+        ..USUAL
+    },
+    Case {
+        name: "plain TCP to SMC",
+        pairs: &[
+            [Peer::KernelTcp, Peer::Kernel],
+            [Peer::HostTcp, Peer::Kernel],
+            [Peer::KernelTcp, Peer::Shunt],
+        ],
+        visit: "--bytes 100000",
+        path: Path::NoOption,
+        ..USUAL
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_case_can_be_told_from_others() {
+        let mut names: Vec<_> = CASES.iter().map(|case| case.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CASES.len());
+        assert!(CASES.iter().all(|case| !case.pairs.is_empty()));
+    }
+
+    #[test]
+    fn two_peers_are_never_both_on_the_host() {
+        let pairs = CASES.iter().flat_map(|case| case.pairs);
+        assert!(pairs.clone().all(|pair| pair.iter().any(|peer| peer.in_guest())));
+        assert!(pairs.clone().any(|pair| pair.contains(&Peer::Shunt)));
+    }
+}
