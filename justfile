@@ -37,6 +37,10 @@ soak seconds="3600" seed=`date +%s`:
 conformance *args:
     cargo xtask conformance {{args}}
 
+# SMC-R with real Linux kernels in emulated machines; `just interop --install`
+interop *args:
+    cargo xtask interop {{args}}
+
 # real programs side by side
 demo *args:
     cargo xtask demo {{args}}

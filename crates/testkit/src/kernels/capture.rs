@@ -32,7 +32,8 @@ impl Capture {
     /// If `tcpdump` does not start.
     pub fn start(network: &Network, file: &Path, limit: Duration) -> anyhow::Result<Self> {
         let mut command = network.command("tcpdump");
-        command.args(["-i", BRIDGE, "-s", KEPT, "-U", "-Z", "root", "-w"]).arg(file);
+        command.args(["-i", BRIDGE, "-s", KEPT, "--immediate-mode", "-U", "-Z", "root", "-w"]);
+        command.arg(file);
         let log = file.with_extension("log");
         let words = fs::File::create(&log)?;
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(words);

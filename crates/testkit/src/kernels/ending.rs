@@ -56,7 +56,7 @@ pub struct Bounded {
 }
 
 impl Bounded {
-    /// Starts a command that may take so long.
+    /// Starts a command that may take so long. It ends with the thread that calls this.
     ///
     /// # Errors
     ///

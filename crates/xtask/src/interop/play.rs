@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::path::{Path as FilePath, PathBuf};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use testkit::kernels::capture::{Capture, Captured};
@@ -16,11 +16,13 @@ use super::program::{Host, Program};
 use super::scenario::{Case, Ending, Event, Path, Peer};
 use super::shunt::{self, Engine};
 
-/// In a guest, and in a directory of ours on the host: it is there when clients may go on.
+/// The name of a file that is there when clients may go on.
 const GO: &str = "go";
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// After it each end must know that the other is gone.
 const NOTICE_LIMIT: Duration = Duration::from_secs(20);
+/// The state of a link at work.
+const ACTIVE: u8 = 3;
 const PEER_DECLINED: u32 = 0x0500_0000;
 const PEER_HAS_NO_SMC: u32 = 0x0301_0000;
 /// What Wireshark must not say of messages that it knows well: CLC on TCP, and CDC.
@@ -91,11 +93,9 @@ impl Stage {
 
     /// Link groups of the case before are gone, and the kernel is set as the case wants it.
     fn reset(&self, case: &Case, end: &End<'_>, eid: Option<&str>) -> anyhow::Result<()> {
-        let _ = std::fs::remove_file(self.directory.path().join(GO));
         let Some(guest) = end.guest else { return Ok(()) };
         let mut script = format!(
-            "rm -f /tmp/{GO}; dmesg -c >/dev/null; \
-             rmmod smc_diag && rmmod smc && insmod /modules/smc.ko && insmod /modules/smc_diag.ko && \
+            "rmmod smc_diag && rmmod smc && insmod /modules/smc.ko && insmod /modules/smc_diag.ko && \
              echo {} >/proc/sys/net/smc/smcr_testlink_time && smcpeer clear-eids",
             case.test_link_s
         );
@@ -132,14 +132,54 @@ impl Stage {
         server: &End<'_>,
         limit: Duration,
     ) -> anyhow::Result<()> {
+        let mut serving = self.serve(case, server, limit)?;
+        self.visit(case, client, server, &mut serving, limit)?;
+        if case.event != Event::Forget {
+            return Ok(());
+        }
+        // A kernel that has sockets of the family does not forget them.
+        let (end, eid) = if client.guest.is_some() {
+            (client, case.eids[0])
+        } else {
+            serving.kill()?;
+            serving.wait(NOTICE_LIMIT).context("server")?;
+            (server, case.eids[1])
+        };
+        self.reset(case, end, eid)?;
+        if client.peer == Peer::Kernel
+            && let Some(guest) = server.guest
+        {
+            wait_without_groups(guest)?;
+        }
+        if client.guest.is_none() {
+            serving = self.serve(case, server, limit)?;
+        }
+        let once_more = || "after the link groups were forgotten";
+        self.visit(case, client, server, &mut serving, limit).with_context(once_more)
+    }
+
+    fn serve<'a>(
+        &self,
+        case: &Case,
+        server: &End<'a>,
+        limit: Duration,
+    ) -> anyhow::Result<Program<'a>> {
         let words = format!("serve {} {}", self.port, case.serve);
         let mut serving = self.start(server, &words, limit).context("server")?;
         serving.wait_for("listening", 1, START_LIMIT).context("server")?;
+        Ok(serving)
+    }
+
+    fn visit(
+        &self,
+        case: &Case,
+        client: &End<'_>,
+        server: &End<'_>,
+        serving: &mut Program<'_>,
+        limit: Duration,
+    ) -> anyhow::Result<()> {
         let to = server.guest.map_or(HOST, Guest::address);
-        let go = match client.guest {
-            Some(_) => PathBuf::from("/tmp").join(GO),
-            None => self.directory.path().join(GO),
-        };
+        let go = self.gate(client)?;
         let words = format!("visit {to} {} --until {} {}", self.port, go.display(), case.visit);
         let mut visiting = self.start(client, &words, limit).context("client")?;
         visiting.wait_for("connected=", 1, limit).context("client")?;
@@ -147,10 +187,10 @@ impl Stage {
             self.check_path(case, end, side).with_context(|| end.peer.name())?;
         }
         match client.guest {
-            Some(guest) => drop(guest.check(&format!("touch /tmp/{GO}"))?),
-            None => std::fs::write(self.directory.path().join(GO), "")?,
+            Some(guest) => drop(guest.check(&format!("touch {}", go.display()))?),
+            None => std::fs::write(&go, "")?,
         }
-        let limit = self.happen(case, &visiting, &serving, [client, server], limit)?;
+        let limit = self.happen(case, &visiting, serving, [client, server], limit)?;
         let ended = visiting.wait(limit).context("client")?;
         let succeeded = ended.status == 0;
         let wanted = match case.client {
@@ -160,7 +200,6 @@ impl Stage {
         };
         let said = || format!("server says: {}", serving.text());
         ensure!(wanted, "client ended with {}: {}; {}", ended.status, ended.text.trim(), said());
-        let connections = connections(case);
         let outcome = match case.server {
             Ending::Done => " done",
             Ending::Broken => "failed",
@@ -169,7 +208,19 @@ impl Stage {
         if case.event == Event::KillServer {
             return Ok(());
         }
-        serving.wait_for(outcome, connections, NOTICE_LIMIT).context("server")
+        serving.wait_for(outcome, connections(case), NOTICE_LIMIT).context("server")
+    }
+
+    /// The file for which clients at this end wait; it is not there yet.
+    fn gate(&self, client: &End<'_>) -> anyhow::Result<PathBuf> {
+        let Some(guest) = client.guest else {
+            let go = self.directory.path().join(GO);
+            let _ = std::fs::remove_file(&go);
+            return Ok(go);
+        };
+        let go = PathBuf::from("/tmp").join(GO);
+        guest.check(&format!("rm -f {}", go.display()))?;
+        Ok(go)
     }
 
     /// Starts `smcpeer` at an end.
@@ -202,13 +253,13 @@ impl Stage {
         ends: [&End<'_>; 2],
         limit: Duration,
     ) -> anyhow::Result<Duration> {
-        if case.event == Event::None {
+        if matches!(case.event, Event::None | Event::Forget) {
             return Ok(limit);
         }
         // Some rounds are to be over.
         sleep(Duration::from_secs(1));
         match case.event {
-            Event::None => {}
+            Event::None | Event::Forget => {}
             Event::KillClient => visiting.kill()?,
             Event::KillServer => serving.kill()?,
             Event::RemoveDevice => {
@@ -236,6 +287,8 @@ impl Stage {
                 let groups = state.groups.iter().filter(|group| group.connections > 0).count();
                 if let Path::Smc { groups: wanted } = case.path {
                     ensure!(groups == wanted, "{groups} link groups, not {wanted}:\n{state}");
+                    let links = state.links.iter().filter(|link| link.state == ACTIVE).count();
+                    ensure!(links >= wanted, "{links} links at work:\n{state}");
                 }
                 return Ok(());
             }
@@ -251,6 +304,20 @@ impl Stage {
 enum Side {
     Client,
     Server,
+}
+
+/// Waits until a kernel whose peer's was taken away has given its link groups up: it asks for an answer,
+/// for seconds, from who is not there any more, and declines new connections meanwhile.
+fn wait_without_groups(guest: &Guest) -> anyhow::Result<()> {
+    let deadline = Instant::now() + NOTICE_LIMIT;
+    loop {
+        let state = guest.smc_state()?;
+        if state.groups.is_empty() {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "{} keeps its groups:\n{state}", guest.name());
+        sleep(Duration::from_millis(100));
+    }
 }
 
 fn uses(address: &str, port: u16) -> bool {

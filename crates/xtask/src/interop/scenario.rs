@@ -52,8 +52,11 @@ pub(super) enum Event {
     KillClient,
     /// The server's are.
     KillServer,
-    /// The RDMA device of one guest is removed: its links are deleted.
+    /// The RDMA device of one guest is removed, and with it, without a word, the link.
     RemoveDevice,
+    /// When the client is done the kernel of one guest forgets its link groups, and says so to its
+    /// peer. Then all is done once more.
+    Forget,
 }
 
 /// How a program has to end.
@@ -89,6 +92,8 @@ pub(super) struct Case {
     pub(super) limit_s: u64,
     /// Also when there is little time.
     pub(super) quick: bool,
+    /// Then also between two kernels, to show that the stage is right.
+    pub(super) proof: bool,
 }
 
 const EID: &str = "SHUNT.INTEROP";
@@ -114,11 +119,13 @@ const USUAL: Case = Case {
     packets: &[],
     limit_s: 60,
     quick: true,
+    proof: false,
 };
 
 // Filters by place, since not every version of Wireshark knows these messages: the payload of a RoCE
 // packet that is an RC SEND ONLY begins at byte 54.
 const CONFIRM_LINK: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == 21";
+const DELETE_LINK: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == 24";
 const TEST_LINK: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == 27";
 const CDC: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe";
 /// With SENDING_DONE among the flags of the connection.
@@ -136,6 +143,7 @@ pub(super) const CASES: &[Case] = &[
         name: "echo",
         visit: "--purpose echo",
         packets: &[OPTION, CONFIRM_LINK, CDC, SENDING_DONE],
+        proof: true,
         ..USUAL
     },
     Case { name: "one byte to the server", visit: "--purpose sink --bytes 1", ..USUAL },
@@ -210,8 +218,16 @@ pub(super) const CASES: &[Case] = &[
         ..USUAL
     },
     Case {
-        name: "link deleted",
+        name: "link deleted, then again",
+        visit: "--bytes 100000",
+        event: Event::Forget,
+        packets: &[DELETE_LINK],
+        ..USUAL
+    },
+    Case {
+        name: "device removed",
         visit: "--rounds 1000 --pause-ms 100",
+        test_link_s: 2,
         event: Event::RemoveDevice,
         client: Ending::Broken,
         server: Ending::Over,
@@ -252,6 +268,7 @@ pub(super) const CASES: &[Case] = &[
         visit: "--bytes 100000",
         eids: [Some(EID), Some(OTHER_EID)],
         path: Path::Declined(NO_DEVICE),
+        proof: true,
         ..USUAL
     },
     Case {
@@ -277,6 +294,13 @@ pub(super) const CASES: &[Case] = &[
         ..USUAL
     },
 ];
+
+impl Case {
+    /// Whether the case is tried with the pair when there is little time.
+    pub(super) fn is_quick(&self, pair: [Peer; 2]) -> bool {
+        self.quick && (self.proof || pair != [Peer::Kernel; 2])
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -149,14 +149,19 @@ fn end(stream: &mut TcpStream) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends what nobody reads; the connection must be reset, and not just end.
+/// Sends what nobody reads: the connection must be reset, as TCP does it, or end, as Linux does it over
+/// SMC (where the abort is to be seen in packets only).
 fn abort(stream: &mut TcpStream) -> anyhow::Result<u64> {
-    stream.write_all(b"unread").context("write")?;
-    match read(stream, &mut [0]) {
-        Err(e) if e.raw_os_error() == Some(libc::ECONNRESET) => Ok(6),
-        Err(e) => Err(e).context("not a reset"),
-        Ok(n) => bail!("not a reset: {n} bytes"),
-    }
+    let unread = b"unread";
+    stream.write_all(unread).context("write")?;
+    let saw = match read(stream, &mut [0]) {
+        Err(e) if e.raw_os_error() == Some(libc::ECONNRESET) => "reset",
+        Err(e) => return Err(e).context("not a reset"),
+        Ok(0) => "end",
+        Ok(_) => bail!("there is something to read"),
+    };
+    println!("saw={saw}");
+    Ok(unread.len() as u64)
 }
 
 fn urgent(stream: &mut TcpStream, ours: Pattern, bytes: u64) -> anyhow::Result<u64> {
