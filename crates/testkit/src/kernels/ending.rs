@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -213,7 +214,7 @@ impl Drop for Namespace {
 pub struct Directory(PathBuf);
 
 impl Directory {
-    /// A new one in the directory for temporary files.
+    /// A new one in the directory for temporary files, closed to others.
     ///
     /// # Errors
     ///
@@ -227,7 +228,7 @@ impl Directory {
             }
         }
         let path = top.join(name(KIND, next()));
-        fs::create_dir(&path)?;
+        fs::DirBuilder::new().mode(0o700).create(&path)?;
         alive().insert(Thing::Directory(path.clone()));
         Ok(Self(path))
     }

@@ -113,11 +113,14 @@ impl Stage {
         server: &End<'_>,
         limit: Duration,
     ) -> anyhow::Result<()> {
-        let eid = if client.peer == Peer::Shunt { case.eids[0] } else { case.eids[1] };
-        let ours = [client.peer, server.peer].contains(&Peer::Shunt);
-        let start =
-            || Engine::start(&self.network, &self.built, self.directory.path(), eid, limit * 2);
-        let engine = ours.then(start).transpose()?;
+        let sides = [client.peer, server.peer];
+        let ours = sides.iter().position(|peer| *peer == Peer::Shunt);
+        let start = |side: usize| {
+            let eid = case.eids[side].context("the engine always has an EID")?;
+            let (network, directory) = (&self.network, self.directory.path());
+            Engine::start(network, &self.built, directory, eid, case.test_link_s, limit * 2)
+        };
+        let engine = ours.map(start).transpose()?;
         let played = self.play_ends(case, client, server, limit);
         match engine {
             Some(engine) => played.with_context(|| format!("shunt engine says: {}", engine.text())),

@@ -251,6 +251,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "client without EID",
+        pairs: &[[Peer::Kernel, Peer::Kernel], [Peer::Kernel, Peer::Shunt]],
         visit: "--bytes 100000",
         eids: [None, Some(EID)],
         path: Path::NotProposed(NO_DEVICE),
@@ -258,6 +259,7 @@ pub(super) const CASES: &[Case] = &[
     },
     Case {
         name: "server without EID",
+        pairs: &[[Peer::Kernel, Peer::Kernel], [Peer::Shunt, Peer::Kernel]],
         visit: "--bytes 100000",
         eids: [Some(EID), None],
         path: Path::Declined(NO_DEVICE),
@@ -320,5 +322,13 @@ mod tests {
         let pairs = CASES.iter().flat_map(|case| case.pairs);
         assert!(pairs.clone().all(|pair| pair.iter().any(|peer| peer.in_guest())));
         assert!(pairs.clone().any(|pair| pair.contains(&Peer::Shunt)));
+    }
+
+    #[test]
+    fn the_engine_always_has_an_id() {
+        for case in CASES {
+            let sides = case.pairs.iter().flat_map(|pair| pair.iter().zip(case.eids));
+            assert!(sides.into_iter().all(|(peer, eid)| *peer != Peer::Shunt || eid.is_some()));
+        }
     }
 }

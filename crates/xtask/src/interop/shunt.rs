@@ -5,13 +5,13 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use testkit::kernels::network::{BRIDGE, HOST, Network};
+use testkit::kernels::network::{HOST, Network};
 
 use super::program::Host;
 
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// What the engine says when it takes connections.
-const READY: &str = "ready";
+/// The end of what the engine says when it takes connections.
+const READY: &str = "Ctrl-C ends";
 
 /// The engine at work. It ends when this is dropped.
 pub(super) struct Engine(Host);
@@ -29,18 +29,18 @@ pub(super) fn absent(built: &Path) -> Option<String> {
 }
 
 impl Engine {
-    /// Starts it in the network, with this enterprise id or none, and a directory for what it shares
-    /// with programs.
+    /// Starts it in the network, with this enterprise id, and a directory for what it shares with programs.
     pub(super) fn start(
         network: &Network,
         built: &Path,
         directory: &Path,
-        eid: Option<&str>,
+        eid: &str,
+        test_link_s: u32,
         limit: Duration,
     ) -> anyhow::Result<Self> {
         let mut command = network.command(built.join("shunt"));
-        command.args(["engine", "--interface", BRIDGE, "--address", &HOST.to_string()]);
-        command.args(eid.into_iter().flat_map(|eid| ["--eid", eid]));
+        command.args(["engine", "--address", &HOST.to_string(), "--eid", eid]);
+        command.args(["--testlink-time", &test_link_s.to_string()]);
         command.env("SHUNT_DIR", directory);
         let mut host = Host::start(command, limit).context("cannot start shunt engine")?;
         let deadline = std::time::Instant::now() + START_LIMIT;
