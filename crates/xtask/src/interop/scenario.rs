@@ -34,7 +34,7 @@ impl Peer {
 /// Which way the bytes have to go, by what the kernels at the ends say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Path {
-    /// Over RDMA, in so many link groups.
+    /// Over RDMA, in so many link groups; with an engine of several vectors, in at least so many.
     Smc { groups: usize },
     /// Over TCP, since one end does not offer SMC.
     NoOption,
