@@ -483,13 +483,24 @@ impl Board {
         lives.then_some(slot)
     }
 
-    /// Says that we take connections to other hosts.
+    /// The name of the socket option by which sockets ask for the TCP option, if there is an engine that
+    /// has it.
+    #[inline]
+    #[must_use]
+    pub fn engine_option(&self) -> Option<i32> {
+        let name = self.map.header().engine_option.load(Ordering::Relaxed).cast_signed();
+        (name > 0 && self.has_engine()).then_some(name)
+    }
+
+    /// Says that we take connections to other hosts. `option`: see [`Self::engine_option`].
     ///
     /// # Errors
     ///
     /// [`Reason::NoSlot`] or [`Reason::NoMemory`].
-    pub fn serve(&self) -> Result<(), Reason> {
+    pub fn serve(&self, option: Option<i32>) -> Result<(), Reason> {
         let slot = self.ensure_slot()?;
+        let option = option.unwrap_or(0).cast_unsigned();
+        self.map.header().engine_option.store(option, Ordering::Relaxed);
         self.map.header().engine.store(slot + 1, Ordering::Release);
         Ok(())
     }

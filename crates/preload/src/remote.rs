@@ -15,10 +15,9 @@ use sys::sync::Ordering;
 
 use crate::{fds, ready, real};
 
-/// Level and names of the socket options by which the engine's kernel program is spoken to.
+/// Level of the socket options by which the engine's kernel program is spoken to; their name is on the
+/// board.
 const LEVEL: c_int = 0x534d;
-const ASK: c_int = 1;
-const ANSWER: c_int = 2;
 
 /// What the answer says: both ends speak SMC.
 const SPOKEN: i32 = 1;
@@ -105,7 +104,8 @@ pub(crate) fn listening(fd: c_int) {
 
 fn opt_in(conn: &Conn, fd: c_int) {
     // Outside of the engine's cgroup the kernel knows no such option, and the connection is plain TCP.
-    if call::setsockopt(fd, LEVEL, ASK, 1i32).is_ok() {
+    let name = fds::world().and_then(|w| w.board.engine_option());
+    if name.is_some_and(|name| call::setsockopt(fd, LEVEL, name, 1i32).is_ok()) {
         conn.opted.store(1, Ordering::Relaxed);
     }
 }
@@ -123,7 +123,7 @@ pub(crate) fn connected(w: &'static World, conn: &'static Conn, fd: c_int) -> bo
 
 /// `accept` has made `fd`, on a listener that asked for the option. `true`: the engine has it now.
 pub(crate) fn accepted(w: &'static World, conn: &'static Conn, fd: c_int) -> bool {
-    if !w.board.has_engine() || call::getsockopt::<i32>(fd, LEVEL, ANSWER) != Ok(SPOKEN) {
+    if answer(w, fd) != Some(SPOKEN) {
         return false;
     }
     conn.ask_later();
@@ -134,15 +134,20 @@ pub(crate) fn accepted(w: &'static World, conn: &'static Conn, fd: c_int) -> boo
 /// Looks whether the peer has answered the option, and if so, gives the connection to the engine.
 #[cold]
 pub(crate) fn resolve(w: &'static World, conn: &'static Conn, fd: c_int) {
-    match call::getsockopt::<i32>(fd, LEVEL, ANSWER) {
-        Ok(SPOKEN) => take_place(w, conn, fd, true),
-        Ok(OFFERED) => {}
+    match answer(w, fd) {
+        Some(SPOKEN) => take_place(w, conn, fd, true),
+        Some(OFFERED) => {}
         _ => {
             if conn.leave_asked() {
                 conn.stay_tcp(w, fd, Reason::PeerNotSmc);
             }
         }
     }
+}
+
+/// What is known of the peer.
+fn answer(w: &World, fd: c_int) -> Option<i32> {
+    call::getsockopt(fd, LEVEL, w.board.engine_option()?).ok()
 }
 
 /// The stand-in takes the place of the connection to the other host.

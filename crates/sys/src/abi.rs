@@ -87,6 +87,9 @@ pub struct Header {
     pub extents_used: AtomicU32,
     /// Slot plus one of the process that takes connections to other hosts; 0: there is none.
     pub engine: AtomicU32,
+    /// Name of the socket option by which the sockets of its guests ask for the TCP option; 0: there is
+    /// none.
+    pub engine_option: AtomicU32,
 }
 
 /// A cache line with one word on it.

@@ -8,13 +8,17 @@ mod stage;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-use engine::remote::option::{Answer, Choice, Rule, answer, ask};
+use engine::remote::option::{Answer, Choice, Name, Rule, answer, ask};
+
 use stage::{Segment, Stage};
+
+/// Of the sockets' two options.
+const NAME: Name = Name::new(4711);
 
 /// Asks or does not.
 fn if_asked(asks: bool, socket: &impl std::os::fd::AsFd) {
     if asks {
-        ask(socket).unwrap();
+        ask(socket, NAME).unwrap();
     }
 }
 
@@ -47,7 +51,7 @@ fn meet_at(stage: &Stage, listener: &TcpListener, client_asks: bool) -> Meeting 
     let trace = stage.trace(address.port());
     let mut client = stage.client(address, |socket| if_asked(client_asks, socket));
     let (mut server, _) = listener.accept().unwrap();
-    let answers = [answer(&client).unwrap(), answer(&server).unwrap()];
+    let answers = [answer(&client, NAME).unwrap(), answer(&server, NAME).unwrap()];
     exchange(&mut client, &mut server);
     let segments = trace.segments();
     for segment in &segments {
@@ -115,17 +119,18 @@ fn the_ends_agree_when_a_fast_open_stands_in_the_way() {
     stage.sysctl("tcp_fastopen", "3");
     stage.inside(|| {
         let listener = stage.listener(|socket| {
-            ask(socket).unwrap();
+            ask(socket, NAME).unwrap();
             stage::set_fast_open(socket);
         });
         let address = listener.local_addr().unwrap();
         for round in 0..3 {
             let trace = stage.trace(address.port());
-            let mut client = stage::fast_open(address, b"early", |socket| ask(socket).unwrap());
+            let mut client =
+                stage::fast_open(address, b"early", |socket| ask(socket, NAME).unwrap());
             let (mut server, _) = listener.accept().unwrap();
             let mut early = [0; 5];
             server.read_exact(&mut early).unwrap();
-            let answers = [answer(&client).unwrap(), answer(&server).unwrap()];
+            let answers = [answer(&client, NAME).unwrap(), answer(&server, NAME).unwrap()];
             assert_eq!(&early, b"early", "round {round}");
             assert_eq!(answers, [Answer::Silent; 2], "round {round}");
             exchange(&mut client, &mut server);
@@ -172,9 +177,9 @@ fn a_port_may_have_a_rule_of_its_own() {
 fn asking_and_hearing_need_no_privilege() {
     let Some(stage) = Stage::new() else { return };
     let heard = stage.inside_as_nobody(|| {
-        let listener = stage.listener(|socket| ask(socket).unwrap());
+        let listener = stage.listener(|socket| ask(socket, NAME).unwrap());
         let meeting = meet_at(&stage, &listener, true);
-        assert_eq!(answer(&listener), Ok(Answer::Offered));
+        assert_eq!(answer(&listener, NAME), Ok(Answer::Offered));
         [meeting.client, meeting.server]
     });
     assert_eq!(heard, [Answer::Spoken; 2]);
@@ -185,13 +190,13 @@ fn who_asks_too_late_or_elsewhere_is_told() {
     let Some(stage) = Stage::new() else { return };
     stage.inside(|| {
         let listener = stage.listener(|_| ());
-        assert_eq!(ask(&listener), Err(libc::EPERM), "listens already");
+        assert_eq!(ask(&listener, NAME), Err(libc::EPERM), "listens already");
         let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        assert!(matches!(ask(&datagrams), Err(libc::ENOPROTOOPT | libc::EOPNOTSUPP)));
+        assert!(matches!(ask(&datagrams, NAME), Err(libc::ENOPROTOOPT | libc::EOPNOTSUPP)));
     });
     let outside = TcpListener::bind("127.0.0.1:0").unwrap();
-    assert!(matches!(ask(&outside), Err(libc::ENOPROTOOPT | libc::EOPNOTSUPP)));
-    assert_eq!(answer(&outside), Ok(Answer::Unknown));
+    assert!(matches!(ask(&outside, NAME), Err(libc::ENOPROTOOPT | libc::EOPNOTSUPP)));
+    assert_eq!(answer(&outside, NAME), Ok(Answer::Unknown));
 }
 
 #[test]
@@ -207,15 +212,15 @@ fn options_of_others_are_as_long_as_they_are() {
 fn connections_outlive_the_option() {
     let Some(mut stage) = Stage::new() else { return };
     let (mut client, mut server, listener) = stage.inside(|| {
-        let listener = stage.listener(|socket| ask(socket).unwrap());
-        let client = stage.client(listener.local_addr().unwrap(), |s| ask(s).unwrap());
+        let listener = stage.listener(|socket| ask(socket, NAME).unwrap());
+        let client = stage.client(listener.local_addr().unwrap(), |s| ask(s, NAME).unwrap());
         let (server, _) = listener.accept().unwrap();
         (client, server, listener)
     });
-    assert_eq!(answer(&client), Ok(Answer::Spoken));
+    assert_eq!(answer(&client, NAME), Ok(Answer::Spoken));
     stage.detach();
     exchange(&mut client, &mut server);
-    assert_eq!(answer(&client), Ok(Answer::Unknown), "nobody is there to answer");
+    assert_eq!(answer(&client, NAME), Ok(Answer::Unknown), "nobody is there to answer");
     // The listener still asks the kernel to call programs that are gone.
     let later = stage.inside(|| meet_at(&stage, &listener, false));
     assert_eq!([later.client, later.server], [Answer::Unknown; 2]);

@@ -97,7 +97,10 @@ impl Host {
             EADDRINUSE => Error::Serves,
             errno => Error::System(Failure { step: "open the door for guests", errno }),
         })?;
-        let option = announce(&config)?;
+        // Other engines may serve other users here, or in other network namespaces.
+        let [a, b, c, d, ..] = super::random_bytes();
+        let name = option::Name::new(u32::from_ne_bytes([a, b, c, d]));
+        let option = announce(&config, name)?;
         let mut waiters = Vec::new();
         let mut engine = Engine::start(config, |_| {
             let waiter = Waiter::new(world).map(Arc::new);
@@ -121,7 +124,7 @@ impl Host {
         reception.poller.add(&reception.door.fd(), Interest::READ, DOOR)?;
         reception.poller.add(&*reception.stop, Interest::READ, STOP)?;
         // From now on guests knock.
-        world.board.serve().map_err(Error::Full)?;
+        world.board.serve(option.as_ref().map(|_| name.number())).map_err(Error::Full)?;
         let thread =
             std::thread::Builder::new().name("shunt-door".into()).spawn(move || reception.work());
         let thread = match thread {
@@ -160,11 +163,11 @@ impl Drop for Host {
 const EADDRINUSE: i32 = 98;
 
 /// Has the TCP option written for sockets of guests that ask.
-fn announce(config: &Config) -> Result<Option<TcpOption>, Error> {
+fn announce(config: &Config, name: option::Name) -> Result<Option<TcpOption>, Error> {
     let Some(path) = &config.cgroup else { return Ok(None) };
     let failed = |e| Error::Group(path.clone(), e);
     let group = Hierarchy::open().and_then(|tree| tree.group(path)).map_err(failed)?;
-    Ok(Some(TcpOption::attach(&group)?))
+    Ok(Some(TcpOption::attach(&group, name)?))
 }
 
 /// A vector's sleep, as guests see it. Without a number on the board it is rung for always.

@@ -20,10 +20,27 @@ use sys::cgroup::Group;
 
 /// The level of our two socket options. The kernel has none of this number.
 pub const LEVEL: i32 = 0x534d;
-/// `setsockopt`, an `int`: 1 to take part, 0 not to.
-pub const ASK: i32 = 1;
-/// `getsockopt`, an `int`: a number of [`Answer`].
-pub const ANSWER: i32 = 2;
+
+/// Names the two socket options of one [`TcpOption`]: `setsockopt`, an `int`, 1 to take part and 0 not to;
+/// `getsockopt`, an `int`, a number of [`Answer`]. Several may be at work on one socket, for users that know
+/// nothing of each other; who asks one of them is heard by that one only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Name(i32);
+
+impl Name {
+    /// One of 2^31 - 1, to be drawn at random.
+    #[must_use]
+    pub const fn new(word: u32) -> Self {
+        let number = (word >> 1).cast_signed();
+        Self(if number == 0 { 1 } else { number })
+    }
+
+    /// As the system calls take it.
+    #[must_use]
+    pub const fn number(self) -> i32 {
+        self.0
+    }
+}
 
 /// Ports that may have a rule of their own.
 pub const RULES_MAX: u32 = 1024;
@@ -165,7 +182,7 @@ impl TcpOption {
     /// # Errors
     ///
     /// What stands in the way, for people to read.
-    pub fn attach(group: &Group) -> Result<Self, Error> {
+    pub fn attach(group: &Group, name: Name) -> Result<Self, Error> {
         let ports = NumberMap::new(RULES_MAX)?;
         let sockets = SocketStorage::new()?;
         let maps = program::Maps { ports: ports.number(), sockets: sockets.number() };
@@ -176,8 +193,8 @@ impl TcpOption {
         // Who can ask is heard: the options come last.
         let links = [
             link(Hook::SocketOps, &program::socket_operations(maps))?,
-            link(Hook::GetOption, &program::answer(maps))?,
-            link(Hook::SetOption, &program::ask(maps))?,
+            link(Hook::GetOption, &program::answer(maps, name))?,
+            link(Hook::SetOption, &program::ask(maps, name))?,
         ];
         Ok(Self { ports, _sockets: sockets, _links: links })
     }
@@ -217,8 +234,8 @@ impl TcpOption {
 ///
 /// The errno: `ENOPROTOOPT` or `EOPNOTSUPP` if the socket belongs to no group with the option or is not
 /// TCP, `EPERM` if it connects or listens already.
-pub fn ask(socket: &impl AsFd) -> Result<(), i32> {
-    call::setsockopt(socket.as_fd().as_raw_fd(), LEVEL, ASK, 1i32)
+pub fn ask(socket: &impl AsFd, name: Name) -> Result<(), i32> {
+    call::setsockopt(socket.as_fd().as_raw_fd(), LEVEL, name.0, 1i32)
 }
 
 /// What is known of this socket's peer.
@@ -227,8 +244,8 @@ pub fn ask(socket: &impl AsFd) -> Result<(), i32> {
 ///
 /// The errno, where no connection can have the option; a socket of no group with the option has the
 /// answer [`Answer::Unknown`].
-pub fn answer(socket: &impl AsFd) -> Result<Answer, i32> {
-    match call::getsockopt(socket.as_fd().as_raw_fd(), LEVEL, ANSWER) {
+pub fn answer(socket: &impl AsFd, name: Name) -> Result<Answer, i32> {
+    match call::getsockopt(socket.as_fd().as_raw_fd(), LEVEL, name.0) {
         Ok(SPOKEN) => Ok(Answer::Spoken),
         Ok(SILENT) => Ok(Answer::Silent),
         Ok(OFFERED) => Ok(Answer::Offered),
@@ -258,8 +275,8 @@ mod tests {
         let maps = program::Maps { ports: ports.number(), sockets: sockets.number() };
         for (hook, instructions) in [
             (Hook::SocketOps, program::socket_operations(maps)),
-            (Hook::GetOption, program::answer(maps)),
-            (Hook::SetOption, program::ask(maps)),
+            (Hook::GetOption, program::answer(maps, Name::new(7))),
+            (Hook::SetOption, program::ask(maps, Name::new(7))),
         ] {
             let refused = Program::load(hook, &instructions).err();
             assert!(refused.is_none(), "{hook:?}: {}", refused.map_or_else(String::new, |r| r.log));

@@ -35,8 +35,8 @@ fn pair(order: u32) -> Pair {
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).unwrap();
     let (engine, guest) = (world(&dir), world(&dir));
-    engine.board.serve().unwrap();
-    assert!(guest.board.has_engine());
+    engine.board.serve(Some(7)).unwrap();
+    assert_eq!(guest.board.engine_option(), Some(7));
     let door = Door::open(Some(dir.to_str().unwrap())).unwrap();
     let waiter = Waiter::new(engine).unwrap();
 

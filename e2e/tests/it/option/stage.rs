@@ -15,6 +15,8 @@ use e2e::run::skipped;
 use engine::remote::option::{Error, TcpOption};
 use sys::cgroup::{Group, Hierarchy};
 
+use super::NAME;
+
 const NOBODY: libc::c_long = 65534;
 
 /// A network namespace, and a group for threads with the option at work.
@@ -43,7 +45,7 @@ impl Stage {
         match group(&name).and_then(|group| {
             ip(&format!("netns add {name}"))?;
             ip(&format!("-n {name} link set lo up"))?;
-            let option = Some(TcpOption::attach(&group).map_err(|e| e.to_string())?);
+            let option = Some(TcpOption::attach(&group, NAME).map_err(|e| e.to_string())?);
             Ok(Self { name: name.clone(), option, group, packets: None })
         }) {
             Ok(mut stage) => {
@@ -67,7 +69,7 @@ impl Stage {
     }
 
     pub(super) fn attach_again(&self) -> Result<TcpOption, Error> {
-        TcpOption::attach(&self.group)
+        TcpOption::attach(&self.group, NAME)
     }
 
     /// Does something on a thread that is in the network and in the group.

@@ -5,7 +5,7 @@
 
 use sys::bpf::Instruction;
 
-use super::{ANSWER, ASK, LEVEL, OFFERED, SILENT, SPOKEN, UNKNOWN};
+use super::{LEVEL, Name, OFFERED, SILENT, SPOKEN, UNKNOWN};
 use crate::ebpf::{
     ADD, ADD_K, AND_K, CALL, EXIT, GO, IF_ANY_K, IF_EQUAL_K, IF_GREATER, IF_GREATER_K,
     IF_NOT_EQUAL_K, LOAD, LOAD_WORD, Label, MOVE, MOVE_K, NETWORK_ORDER, OR_K, Program, R0,
@@ -344,12 +344,12 @@ fn on_established(p: &mut Program, maps: Maps, end: Label) {
 
 /// Begins a program for socket options: goes to `other` unless it is ours, of this name, on a TCP
 /// socket, with four bytes for a value. The socket is in `KEPT` then, the place of the value in `OP`.
-fn need_ours(p: &mut Program, name: i32, other: Label) {
+fn need_ours(p: &mut Program, name: Name, other: Label) {
     p.put(MOVE, CONTEXT, 1, 0, 0);
     load(p, 1, OPTION_LEVEL);
     p.jump(IF_NOT_EQUAL_K, 1, 0, LEVEL, other);
     load(p, 1, OPTION_NAME);
-    p.jump(IF_NOT_EQUAL_K, 1, 0, name, other);
+    p.jump(IF_NOT_EQUAL_K, 1, 0, name.number(), other);
     p.put(LOAD, OP, CONTEXT, VALUE, 0);
     p.put(LOAD, 2, CONTEXT, VALUE_END, 0);
     p.put(MOVE_K, 1, 0, 0, 4);
@@ -378,11 +378,11 @@ fn end_options(p: &mut Program, other: Label) {
     p.put(EXIT, 0, 0, 0, 0);
 }
 
-/// `setsockopt(fd, LEVEL, ASK, 1)`.
-pub(super) fn ask(maps: Maps) -> Vec<Instruction> {
+/// `setsockopt(fd, LEVEL, name, 1)`.
+pub(super) fn ask(maps: Maps, name: Name) -> Vec<Instruction> {
     let mut p = Program::new();
     let [other, refuse, off] = [(); 3].map(|()| p.label());
-    need_ours(&mut p, ASK, other);
+    need_ours(&mut p, name, other);
     p.put(LOAD_WORD, OP, OP, 0, 0);
     p.put(LOAD_WORD, 1, KEPT, STATE, 0);
     p.jump(IF_NOT_EQUAL_K, 1, 0, TCP_CLOSE, refuse);
@@ -404,11 +404,11 @@ pub(super) fn ask(maps: Maps) -> Vec<Instruction> {
     p.finish()
 }
 
-/// `getsockopt(fd, LEVEL, ANSWER)`.
-pub(super) fn answer(maps: Maps) -> Vec<Instruction> {
+/// `getsockopt(fd, LEVEL, name)`.
+pub(super) fn answer(maps: Maps, name: Name) -> Vec<Instruction> {
     let mut p = Program::new();
     let [other, none, tell] = [(); 3].map(|()| p.label());
-    need_ours(&mut p, ANSWER, other);
+    need_ours(&mut p, name, other);
     p.put(MOVE_K, 4, 0, 0, 0);
     storage(&mut p, maps, none);
     p.put(LOAD_WORD, 1, KEPT, ANSWER_AT, 0);
