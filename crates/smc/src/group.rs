@@ -124,7 +124,9 @@ pub enum Terminated {
 /// What a message was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Received {
-    /// For this connection.
+    /// For this connection. To a server it may come before the client's Confirm does, for which there is no
+    /// [`crate::conn::Conn`] yet (RFC 7609 3.5.2.4): keep the last one until there is, since each says what
+    /// those before said.
     Cdc {
         /// Which: [`Cdc::token`], which is one of ours.
         token: Token,

@@ -118,8 +118,12 @@ impl Group {
         Ok(Opened { token: self.conns.open(link), link })
     }
 
-    /// Where the peer's RMB is, out of its Accept or Confirm. The answer is where it is on the link that
-    /// the connection uses, which may have changed meanwhile.
+    /// Where the peer's RMB is, out of its Accept or Confirm, which named a link too. The answer is where it
+    /// is on the link that the connection uses, which may have changed meanwhile.
+    ///
+    /// With first contact this comes before the link is confirmed (client: before the Confirm is sent;
+    /// server: before [`Group::first_contact`]), or the peer's buffer would not be known when another link
+    /// is added.
     ///
     /// # Errors
     ///
@@ -132,6 +136,9 @@ impl Group {
         vaddr: u64,
     ) -> Result<(LinkSlot, Remote), Diagnosis> {
         let link = self.conns.link_of(token).ok_or(Diagnosis::Internal)?;
+        if self.links.get(named).is_none() {
+            return Err(Diagnosis::NoActiveLink);
+        }
         let buffer = self.remote.take(named, Remote { rkey, vaddr }).ok_or(Diagnosis::RToken)?;
         let record = self.conns.records.get_mut(&token);
         if let Some(old) = record.and_then(|record| record.buffer.replace(buffer)) {

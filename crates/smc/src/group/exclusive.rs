@@ -81,6 +81,9 @@ impl Group {
         keys: &[(BufferId, LinkBuffer)],
         now: Time,
     ) {
+        if self.ended {
+            return self.actions.push_back(Action::DestroyLink(slot));
+        }
         match self.exclusive.take() {
             Some(Exclusive::Offering { slot: due }) if due == slot => {
                 self.local.extend(slot, keys);
@@ -239,14 +242,14 @@ impl Group {
 
     /// Nothing goes over the link from now on; the peer has yet to be told.
     pub(super) fn take_down(&mut self, slot: LinkSlot, reason: DeleteReason, now: Time) {
-        if self.drop_out(slot, now) {
+        if self.drop_out(slot) {
             self.to_delete.push((slot, reason));
             self.go_on(now);
         }
     }
 
     /// Takes the link out of use and moves its connections; whether the group goes on.
-    fn drop_out(&mut self, slot: LinkSlot, _now: Time) -> bool {
+    fn drop_out(&mut self, slot: LinkSlot) -> bool {
         if self.ended || !self.links.is_usable(slot) {
             return false;
         }
@@ -382,16 +385,15 @@ impl Group {
             (Role::Client, Some(slot)) => {
                 let reason = DeleteReason::Other(0);
                 self.respond(by, Body::DeleteLink(DeleteLink { reason, ..body }));
-                self.deleted_by_server(slot, deletes || adds, now);
+                self.deleted_by_server(slot, deletes || adds);
             }
         }
     }
 
-    fn deleted_by_server(&mut self, slot: LinkSlot, mut ends_flow: bool, now: Time) {
-        if self.links.is_usable(slot) && !self.drop_out(slot, now) {
+    fn deleted_by_server(&mut self, slot: LinkSlot, ends_flow: bool) {
+        if self.links.is_usable(slot) && !self.drop_out(slot) {
             return;
         }
-        ends_flow &= self.exclusive.is_some();
         if ends_flow {
             self.end_exclusive();
         }

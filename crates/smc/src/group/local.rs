@@ -257,7 +257,7 @@ impl Group {
     }
 
     /// A buffer of ours that the peer learns of by Accept or Confirm of first contact, which is as good as
-    /// CONFIRM RKEY. `keys`: by which it is reached over each of [`Group::links`].
+    /// CONFIRM RKEY. To be called before that message is sent. `keys`: by which it is reached over each of [`Group::links`].
     ///
     /// # Errors
     ///
