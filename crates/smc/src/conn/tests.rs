@@ -150,11 +150,58 @@ fn a_move_goes_back_to_what_was_acknowledged() {
     let validation = sent(&mut conn);
     assert!(validation.producer_flags.has(ProducerFlags::FAILOVER_VALIDATION));
     assert_eq!((validation.sequence, validation.producer), (1, Cursor::default()));
+    conn.completed(second.ticket);
+    assert_eq!(conn.unfinished(), 50, "still from the old link");
     let again = conn.plan(Push::Now).unwrap();
     assert_eq!(again.writes()[0].vaddr, (1 << 20) + 100);
     let again = Cdc::parse(&again.cdc).unwrap();
     assert_eq!((again.sequence, again.producer.count), (3, 150));
     assert!(conn.plan(Push::Now).is_none());
+}
+
+#[test]
+fn what_the_peer_has_read_is_not_sent_again() {
+    let read =
+        |sequence, count| Cdc { sequence, consumer: Cursor { wrap: 0, count }, ..Cdc::default() };
+    let mut conn = conn();
+    conn.wrote(100);
+    let _ = conn.plan(Push::Now);
+    conn.on_cdc(&read(1, 60)).unwrap();
+    conn.moved(Remote::default());
+    assert_eq!((conn.unfinished(), conn.unsent()), (40, 40), "not acknowledged, but read");
+    // It turns out that more had arrived.
+    conn.on_cdc(&read(2, 90)).unwrap();
+    assert_eq!(conn.unsent(), 10);
+}
+
+#[test]
+fn a_close_while_bytes_are_sent_again_is_told_all_the_same() {
+    let mut conn = conn();
+    conn.wrote(100);
+    let _ = conn.plan(Push::Now);
+    conn.shutdown_write();
+    let _ = conn.plan(Push::Now);
+    conn.moved(Remote::default());
+    conn.close();
+    let closed = Cdc { sequence: 1, state_flags: StateFlags::CLOSED, ..Cdc::default() };
+    conn.on_cdc(&closed).unwrap();
+    assert_eq!(conn.state(), State::Closed);
+    let _validation = sent(&mut conn);
+    assert!(sent(&mut conn).state_flags.has(StateFlags::CLOSED));
+}
+
+#[test]
+fn an_urgent_byte_in_line_is_told_when_it_was_read() {
+    let mut conn = Conn::new(&Setup { urgent_inline: true, ..Setup::default() });
+    let mut cdc = producer(1, 0, 3);
+    cdc.producer_flags = ProducerFlags::URGENT_PRESENT;
+    assert_eq!(conn.on_cdc(&cdc).map(|heard| heard.urgent), Ok(Some(2)));
+    assert_eq!(conn.readable(), 2);
+    conn.consumed(2);
+    assert!(conn.at_mark() && conn.plan(Push::Now).is_none());
+    conn.consumed(1);
+    assert!(!conn.at_mark());
+    assert_eq!(sent(&mut conn).consumer.count, 3);
 }
 
 #[test]

@@ -270,6 +270,56 @@ fn an_answer_that_comes_late_is_not_taken_for_anothers() {
     assert_eq!(all(&mut group), [], "the first one's");
     hear(&mut group, FIRST, true, answer(), after(2002));
     assert_eq!(all(&mut group), [gone(second, true)]);
+    let third = group.confirm_rkey(&buffer(3), after(3000)).unwrap();
+    group.on_deadline(after(5000));
+    assert_eq!(all(&mut group)[1..], [Did::Do(Action::RkeyRejected(third))]);
+    hear(&mut group, FIRST, true, yes(3), after(5001));
+    assert_eq!(all(&mut group), [], "it was rejected");
+}
+
+#[test]
+fn a_link_that_misses_too_many_answers_has_failed() {
+    let mut group = client(true, 1);
+    for n in 1..=17 {
+        group.confirm_rkey(&buffer(n), START).unwrap();
+    }
+    group.on_deadline(after(2000));
+    assert!(!group.is_ended(), "16 are missing");
+    group.on_deadline(after(4000));
+    let end = Did::Do(Action::Terminated(Terminated::NoLink));
+    assert_eq!(all(&mut group).last(), Some(&end));
+}
+
+#[test]
+fn a_link_that_is_wanted_is_not_kept_waiting_by_ever_more_keys() {
+    let mut group = server(true, 2);
+    let _ = all(&mut group);
+    group.link_refused(LinkSlot::ALL[1], START);
+    for n in 1..=18 {
+        group.confirm_rkey(&buffer(n), START).unwrap();
+    }
+    group.add_link(None, START);
+    let _ = all(&mut group);
+    for n in 1..=15 {
+        hear(&mut group, FIRST, true, yes(n), START);
+        assert_eq!(asked(&all(&mut group)), []);
+    }
+    hear(&mut group, FIRST, true, yes(16), START);
+    let new = second(&mut group);
+    group.link_refused(new, START);
+    assert_eq!(asked(&all(&mut group)), [17, 18]);
+}
+
+#[test]
+fn a_buffer_of_the_peer_outlives_its_connection() {
+    let (mut group, token, new) = client_with_two();
+    group.close(token, START);
+    let opened = group.open(Some(FIRST)).unwrap();
+    group.reach(opened.token, FIRST, RKey(5), 0x500).unwrap();
+    group.on_link_failed(FIRST, START);
+    let remote = Remote { rkey: RKey(6), vaddr: 0x600 };
+    let moved = Action::Move { token: opened.token, link: new, remote };
+    assert!(all(&mut group).contains(&Did::Do(moved)));
 }
 
 #[test]
@@ -423,6 +473,8 @@ fn when_a_link_fails_its_connections_move() {
     let answer = DeleteLink { reason: DeleteReason::Other(0), ..gone };
     let want = [Did::Say(new, true, Body::DeleteLink(answer)), Did::Do(Action::DestroyLink(FIRST))];
     assert_eq!(all(&mut group), want);
+    let buffer = group.conns.buffer_of(token).unwrap();
+    assert_eq!(group.remote.on_link(buffer, FIRST), None, "another link may get its place");
     hear(&mut group, new, false, Body::DeleteLink(gone), START);
     let unknown = DeleteLink { reason: DeleteReason::UnknownLink, ..gone };
     assert_eq!(all(&mut group), [Did::Say(new, true, Body::DeleteLink(unknown))]);
