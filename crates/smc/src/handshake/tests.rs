@@ -261,6 +261,31 @@ fn the_client_must_repeat_what_the_server_said() {
 }
 
 #[test]
+fn a_confirm_that_contradicts_the_accept_ends_the_connection() {
+    let confirm = |eid: &str, is_first: bool| {
+        let mut server = server(Config::default());
+        server.on_bytes(&take_send(client().poll()));
+        let Some(Step::FindGroup(proposed)) = server.poll() else { panic!() };
+        server.accept(&end(), true, START);
+        let _ = server.poll();
+        let us = identity(&[]);
+        // Other than in the Proposal it does not say that it is Shunt.
+        let first = us.first_contact(&Terms { peer_is_shunt: false, ..proposed.terms });
+        let eid = eid.parse().unwrap();
+        let mut answer = us.answer(&end(), Mtu::BYTES_1024, eid, is_first.then_some(first));
+        if let (true, Some(v2)) = (is_first, &mut answer.v2) {
+            v2.gids = Some((Vec::new(), [0; 3]));
+        }
+        server.on_bytes(&Message::Confirm(Answer::Rdma(Box::new(answer))).emit());
+        server.poll()
+    };
+    assert_eq!(confirm("EID.A", true), Some(Step::Abort(Abort::Contradiction)));
+    assert_eq!(confirm("EID.B", false), Some(Step::Abort(Abort::Contradiction)));
+    let Some(Step::ConfirmLink(Some(peer))) = confirm("EID.B", true) else { panic!() };
+    assert!(!peer.terms.unwrap().peer_is_shunt, "both messages have to say so");
+}
+
+#[test]
 fn the_client_declines_what_it_cannot_be() {
     type Change = fn(&mut RdmaAnswer);
     fn first(answer: &mut RdmaAnswer) -> &mut FirstContact {

@@ -98,4 +98,27 @@ proptest! {
         world.finish();
         prop_assert!(world.all_got_everything());
     }
+
+    #[test]
+    fn whatever_fails_nobody_hangs(
+        seed in any::<u64>(),
+        shunt in any::<bool>(),
+        links in 1..3u8,
+        events in prop::collection::vec((0..80u64, 0..4u64, 0..4u8), 0..6),
+    ) {
+        let mut world = World::new(seed, shunt, links);
+        for (wait, notice, what) in events {
+            steps(&mut world, wait);
+            match what {
+                0 => {
+                    world.fail_link(notice);
+                }
+                1 => world.add_link(),
+                _ => {
+                    world.connect();
+                }
+            }
+        }
+        world.finish();
+    }
 }

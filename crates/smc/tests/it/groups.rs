@@ -226,7 +226,7 @@ impl World {
                     buffers.iter_mut().filter(|b| b.id == Some(id)).for_each(|b| b.told = true);
                 }
                 Action::AddLinkRequested(_) | Action::RkeyRejected(_) => {}
-                Action::FirstLinkFailed(why) => panic!("{why:?} at {now:?}"),
+                Action::FirstLinkFailed(_) => self.end(host),
             }
         }
     }

@@ -2,5 +2,6 @@
 
 mod group_sim;
 mod hostile;
+mod replay;
 mod stream_sim;
 mod vectors;

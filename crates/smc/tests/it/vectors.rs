@@ -12,9 +12,9 @@ use smc::clc::{self, Answer, Diagnosis, Frame, Kinds};
 use smc::llc::{self, Body, DeleteReason, RejectReason, Version};
 use smc::{Cursor, Gid, Mtu, Psn, Qpn, RKey, SizeClass, Token};
 
-const CLC: &str = include_str!("../vectors/clc.txt");
-const LLC: &str = include_str!("../vectors/llc.txt");
-const CDC: &str = include_str!("../vectors/cdc.txt");
+pub(crate) const CLC: &str = include_str!("../vectors/clc.txt");
+pub(crate) const LLC: &str = include_str!("../vectors/llc.txt");
+pub(crate) const CDC: &str = include_str!("../vectors/cdc.txt");
 
 fn bytes(hex: &str) -> Vec<u8> {
     assert_eq!(hex.len() % 2, 0);
@@ -32,7 +32,7 @@ fn lines(text: &str) -> impl Iterator<Item = (&str, Vec<u8>)> {
 }
 
 /// The first message from a capture that is like this.
-fn first<T>(text: &str, capture: &str, like: impl Fn(&[u8]) -> Option<T>) -> T {
+pub(crate) fn first<T>(text: &str, capture: &str, like: impl Fn(&[u8]) -> Option<T>) -> T {
     let of = lines(text).filter(|(from, _)| from.split(',').any(|c| c == capture));
     of.filter_map(|(_, bytes)| like(&bytes)).next().expect("a message like this")
 }
