@@ -79,12 +79,13 @@ impl Conn {
         self.killed
     }
 
-    /// Both sides have ended, and both have said so: the peer will not write into our RMB any more, and may
-    /// be told to forget its key. Only after that may the RMB be used again (RFC 7609 4.4.2): a late write
-    /// would land in somebody else's bytes.
+    /// Both sides have ended, both have said so, and what we said has been acknowledged: the peer will not
+    /// write into our RMB any more, and may be told to forget its key. Only after that may the RMB be used
+    /// again (RFC 7609 4.4.2): a late write would land in somebody else's bytes.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.state == State::Closed && (self.killed || !self.owed && !self.validate)
+        let said = !self.owed && !self.validate && self.uncompleted == 0;
+        self.state == State::Closed && (self.killed || said)
     }
 
     const fn sent_close(&self) -> bool {

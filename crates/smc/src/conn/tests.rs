@@ -244,6 +244,26 @@ fn what_was_not_read_makes_an_abort_of_a_close() {
 }
 
 #[test]
+fn it_is_not_over_before_the_peer_knows() {
+    let mut conn = conn();
+    let closed = Cdc { sequence: 1, state_flags: StateFlags::CLOSED, ..Cdc::default() };
+    conn.on_cdc(&closed).unwrap();
+    conn.close();
+    assert_eq!((conn.state(), conn.is_over()), (State::Closed, false));
+    let plan = conn.plan(Push::Now).unwrap();
+    // The link is lost before this is acknowledged, and the peer has to be told again.
+    conn.moved(Remote::default());
+    conn.completed(plan.ticket);
+    for flags in [StateFlags(0), StateFlags::CLOSED] {
+        assert!(!conn.is_over());
+        let plan = conn.plan(Push::Now).unwrap();
+        assert_eq!(Cdc::parse(&plan.cdc).unwrap().state_flags, flags);
+        conn.completed(plan.ticket);
+    }
+    assert!(conn.is_over());
+}
+
+#[test]
 fn closing_waits_for_what_was_written_unless_that_is_given_up() {
     let mut conn = conn();
     conn.wrote(16_384);

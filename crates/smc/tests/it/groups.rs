@@ -181,7 +181,6 @@ impl World {
     /// Does what a host's group says.
     fn act(&mut self, host: usize) {
         while let Some(action) = self.hosts[host].group.poll() {
-            let now = self.time();
             match action {
                 Action::Send { link, bytes } => self.post(host, link, Packet::Send(bytes)),
                 Action::CreateLink { link, .. } => self.create_link(host, link),
@@ -405,10 +404,7 @@ impl World {
 
     fn close_if_over(&mut self, host: usize, token: Token) {
         let now = self.time();
-        let over = self.hosts[host]
-            .ends
-            .get(&token)
-            .is_some_and(|e| e.conn.is_over() && !e.conn.is_sending());
+        let over = self.hosts[host].ends.get(&token).is_some_and(|e| e.conn.is_over());
         if over && self.hosts[host].group.link_of(token).is_some() {
             self.hosts[host].group.close(token, now);
             let buffer = self.hosts[host].ends[&token].buffer;
