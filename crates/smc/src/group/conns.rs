@@ -136,7 +136,8 @@ impl Group {
         vaddr: u64,
     ) -> Result<(LinkSlot, Remote), Diagnosis> {
         let link = self.conns.link_of(token).ok_or(Diagnosis::Internal)?;
-        if self.links.get(named).is_none() {
+        // The link that was named may be down, but what is known by it must not be another's.
+        if self.ended || self.links.get(named).is_none() || !self.links.is_usable(link) {
             return Err(Diagnosis::NoActiveLink);
         }
         let buffer = self.remote.take(named, Remote { rkey, vaddr }).ok_or(Diagnosis::RToken)?;

@@ -359,6 +359,15 @@ fn a_key_that_a_connection_uses_is_forgotten_with_it() {
 }
 
 #[test]
+fn nothing_is_reached_when_the_group_has_ended() {
+    let mut group = server(false, 1);
+    let opened = group.open(None).unwrap();
+    group.shut_down();
+    let reached = group.reach(opened.token, FIRST, RKey(5), 0);
+    assert_eq!(reached, Err(Diagnosis::NoActiveLink));
+}
+
+#[test]
 fn tokens_are_unique_and_never_zero() {
     let mut group = client(false, 1);
     let kept = group.open(None).unwrap().token;
