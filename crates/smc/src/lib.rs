@@ -7,6 +7,39 @@
 //!
 //! Nothing here does I/O, reads a clock, starts a thread or touches payload: events and [`Time`] come in,
 //! values that say what to do come out. Whatever a peer sends, nothing panics and what is held is bounded.
+//!
+//! ```
+//! use smc::cdc::Cdc;
+//! use smc::conn::{Conn, Push, Remote, Setup, State};
+//! use smc::{RKey, SizeClass, Token};
+//!
+//! // What both sides have learned from Accept and Confirm: rings of 64 KiB.
+//! let ring = SizeClass::holding(65_536);
+//! let remote = Remote { rkey: RKey(0x3d4), vaddr: 0x7f00_0000 };
+//! let rings = Setup { rmb: ring, send_ring: ring, peer_rmb: ring, ..Setup::default() };
+//! let setup = Setup { remote, peer_token: Token(1), ..rings };
+//! let (mut here, mut there) = (Conn::new(&setup), Conn::new(&setup));
+//!
+//! // Five bytes were put into the send ring at `write_offset`.
+//! here.wrote(5);
+//! let plan = here.plan(Push::Auto).expect("something to send");
+//! assert_eq!((plan.writes()[0].vaddr, plan.writes()[0].len()), (0x7f00_0000, 5));
+//!
+//! // The write and the message arrive, in this order, and the message is acknowledged.
+//! let heard = there.on_cdc(&Cdc::parse(&plan.cdc)?)?;
+//! here.completed(plan.ticket);
+//! assert_eq!((heard.arrived, there.readable()), (5, 5));
+//!
+//! // The programs read and close.
+//! there.consumed(5);
+//! here.close();
+//! while let Some(plan) = here.plan(Push::Now) {
+//!     there.on_cdc(&Cdc::parse(&plan.cdc)?)?;
+//! }
+//! assert!(there.at_end());
+//! assert_eq!((here.state(), there.state()), (State::PeerCloseWait1, State::AppCloseWait1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod bytes;
 pub mod cdc;
