@@ -178,6 +178,8 @@ impl Conn {
         let enough = if self.autocork < half { self.autocork } else { half };
         let auto = self.uncompleted > 0 && self.unsent() <= enough as u64;
         match push {
+            // No company will come any more.
+            _ if self.shut => false,
             Push::Now => false,
             Push::Auto => auto,
             Push::Corked => auto || self.ring_free() > 0,

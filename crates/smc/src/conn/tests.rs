@@ -114,6 +114,10 @@ fn small_sends_wait_for_company_while_one_is_under_way() {
     assert!(conn.clone().plan(Push::Auto).is_some(), "more than half the ring");
     conn.completed(first.ticket);
     assert!(conn.clone().plan(Push::Corked).is_none());
+    let mut shut = conn.clone();
+    shut.shutdown_write();
+    let last = shut.plan(Push::Corked).expect("nothing more will come");
+    assert!(Cdc::parse(&last.cdc).unwrap().state_flags.has(StateFlags::SENDING_DONE));
     assert!(conn.plan(Push::Auto).is_some());
 }
 
