@@ -100,6 +100,12 @@ mod tests {
             rtt.take(100);
         }
         assert_eq!((rtt.smooth(), patience(&rtt, 0)), (Some(100), Some(1000)));
+        let mut path = Rtt::default();
+        path.take(100_000);
+        path.take(200_000);
+        // RFC 6298: 7/8 of 100 and 1/8 of 200; 3/4 of 50 and 1/4 of 100, four times.
+        assert_eq!(path.smooth(), Some(112_500));
+        assert_eq!(path.patience(how, None, 0), Some(112_500 + 4 * 62_500));
         rtt.take(u64::MAX);
         assert_eq!(patience(&rtt, 0), Some(20_000));
         assert_eq!(rtt.patience(Retransmission::Fixed, Some(7), 3), Some(7));

@@ -67,6 +67,20 @@ fn there_is_a_limit_and_a_slot_is_used_again() {
 }
 
 #[test]
+fn keys_cannot_be_guessed() {
+    let mut regions = regions(4);
+    // Four slots: 22 bits are left to chance.
+    let chance: std::collections::BTreeSet<u32> = (0..200)
+        .map(|_| {
+            let key = regions.register(region(0, 8)).unwrap();
+            regions.deregister(key).unwrap();
+            key.0 >> 10
+        })
+        .collect();
+    assert!(chance.len() > 195, "{}", chance.len());
+}
+
+#[test]
 fn a_region_has_bytes_and_an_end() {
     let mut regions = regions(2);
     assert_eq!(regions.register(region(0, 0)), Err(RegionError::Range));

@@ -37,6 +37,29 @@ fn numbers_say_their_vector_and_come_again_late() {
 }
 
 #[test]
+fn a_number_is_not_the_one_before_even_if_there_are_few() {
+    let few = DeviceConfig { vector_bits: 8, qps_max: 1 << 14, ..DeviceConfig::default() };
+    let mut device = Device::new(&few, Secret::new([1, 2])).unwrap();
+    let mut last = None;
+    for _ in 0..100 {
+        let qpn = device.create_qp(&qp()).unwrap();
+        assert_ne!(last.replace(qpn), Some(qpn));
+        device.destroy_qp(qpn).unwrap();
+    }
+}
+
+#[test]
+fn only_packets_of_paced_flows_say_that_marks_are_understood() {
+    for (congestion, ecn) in [(None, 1), (Some(Dcqcn::default()), 2)] {
+        let setup = Setup { congestion, traffic_class: 0x68 | 1, ..Setup::default() };
+        let [mut a, _] = setup.hosts();
+        a.send(1, b"word").unwrap();
+        let run = a.device.transmit(NOW, &a.memory, &mut [0; PACKET_MAX], 1).unwrap();
+        assert_eq!(run.traffic_class, 0x68 | ecn);
+    }
+}
+
+#[test]
 fn nobody_waits_for_a_queue_pair_that_is_gone() {
     let [mut a, _] = Setup::default().hosts();
     a.send(1, b"word").unwrap();
@@ -216,9 +239,11 @@ fn queue_pairs_take_turns() {
         host.device.ready_to_send(*qpn, &RtsAttributes::new(Psn::default())).unwrap();
         host.qpn = *qpn;
         // The first has much to send, the others little.
-        let len = if at == 0 { 4096 } else { 600 };
-        let operation = Operation::Write { address: 0, rkey: 1 };
-        host.post(0, operation, Source::Pieces(&[Piece { key, address: 0, len }])).unwrap();
+        let (messages, len) = if at == 0 { (4, 1024) } else { (1, 600) };
+        for id in 0..messages {
+            let operation = Operation::Write { address: 0, rkey: 1 };
+            host.post(id, operation, Source::Pieces(&[Piece { key, address: 0, len }])).unwrap();
+        }
     }
     let sent = host.packets(NOW);
     let to: Vec<u32> = sent

@@ -138,6 +138,8 @@ pub(crate) struct Setup {
     pub(crate) min_rnr_timer: u8,
     /// From the first host to the second.
     pub(crate) way: Addresses,
+    pub(crate) pkey: u16,
+    pub(crate) traffic_class: u8,
 }
 
 impl Default for Setup {
@@ -158,6 +160,8 @@ impl Default for Setup {
             identification_end: None,
             min_rnr_timer: 5,
             way: Addresses::V4 { src: [10, 0, 0, 1].into(), dst: [10, 0, 0, 2].into() },
+            pkey: wire::PKEY_DEFAULT,
+            traffic_class: 0,
         }
     }
 }
@@ -183,6 +187,8 @@ impl Setup {
                 congestion: self.congestion,
                 identification_end: self.identification_end,
                 min_rnr_timer: self.min_rnr_timer,
+                pkey: self.pkey,
+                traffic_class: self.traffic_class,
                 ..RtrAttributes::new(addresses, peer, self.psns[1 - at], self.mtu)
             };
             let rts = RtsAttributes { send_psn: self.psns[at], ..self.rts };

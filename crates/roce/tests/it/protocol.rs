@@ -743,6 +743,18 @@ fn packets_of_others_are_dropped() {
 }
 
 #[test]
+fn of_two_members_of_a_partition_one_is_a_full_one() {
+    for (pkey, outcome) in [(0x8001, Ok(Outcome::Message)), (1, Err(Reason::Partition))] {
+        let ([mut a, mut b], source, ring) = hosts(&Setup { pkey, ..Setup::default() }, 0);
+        write(&mut a, 1, source, ring, 10);
+        let (flow, bytes) = a.packet(NOW).unwrap();
+        assert_eq!(header(&bytes).bth.pkey, pkey);
+        assert_eq!(b.take(NOW, flow, &bytes), outcome);
+        assert_eq!(b.packet(NOW).map(|(_, ack)| header(&ack).bth.pkey), outcome.ok().map(|_| pkey));
+    }
+}
+
+#[test]
 fn acknowledgements_of_what_was_not_sent_are_dropped() {
     let ([mut a, b], source, ring) = hosts(&Setup::default(), 0);
     write(&mut a, 1, source, ring, 1000);
