@@ -236,7 +236,8 @@ impl Shared {
             return Ok(());
         }
         let count = u32::try_from(self.vectors.len()).unwrap_or(1);
-        let sockets = port::open(address, count).map_err(|e| Error::Port(address, e))?;
+        let segments = held(&self.config).segments > 1;
+        let sockets = port::open(address, count, segments).map_err(|e| Error::Port(address, e))?;
         places.ports.insert(address);
         for (handle, socket) in self.vectors.iter().zip(sockets) {
             handle.inbox.put(Order::Port(socket));

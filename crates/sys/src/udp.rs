@@ -17,6 +17,8 @@ pub const BATCH: usize = 64;
 const SO_ATTACH_REUSEPORT_CBPF: i32 = 51;
 const SO_RCVBUFFORCE: i32 = 33;
 const SO_SNDBUFFORCE: i32 = 32;
+const UDP_SEGMENT: i32 = 103;
+const UDP_GRO: i32 = 104;
 const UDP_NO_CHECK6_TX: i32 = 101;
 const UDP_NO_CHECK6_RX: i32 = 102;
 const DISCOVER_DO: i32 = 2;
@@ -28,8 +30,10 @@ pub struct Options {
     pub receive_bytes: u32,
     /// Kernel memory for what was sent and has not left yet, bytes.
     pub send_bytes: u32,
-    /// Whether the UDP checksum is filled in. Without it the kernel writes 0.
-    pub checksum: bool,
+    /// Whether several datagrams of one size for one receiver are one thing to the system, on their way
+    /// out (`UDP_SEGMENT`) and in (`UDP_GRO`). Then UDP checksums are filled in, which the card does;
+    /// without, they are 0.
+    pub segments: bool,
 }
 
 /// A socket bound to one address and port, which others of the same process may share.
@@ -53,7 +57,10 @@ impl Socket {
         let socket = Self { fd: own(fd), address };
         socket.size(options);
         socket.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1, "share the UDP port")?;
-        let no_checksum = i32::from(!options.checksum);
+        let no_checksum = i32::from(!options.segments);
+        if options.segments {
+            socket.set(libc::SOL_UDP, UDP_GRO, 1, "take datagrams together")?;
+        }
         if address.is_ipv4() {
             let discover = libc::IP_MTU_DISCOVER;
             socket.set(libc::IPPROTO_IP, discover, DISCOVER_DO, "forbid fragments")?;
@@ -121,7 +128,7 @@ impl Socket {
             .map_err(Failure::at("steer datagrams"))
     }
 
-    /// Takes in what has come, at most [`BATCH`]. Never waits.
+    /// Takes in what has come, as far as there is room. Never waits.
     ///
     /// # Errors
     ///
@@ -136,7 +143,7 @@ impl Socket {
     /// # Errors
     ///
     /// The errno of the first that is left, if none has gone: `EAGAIN` when there is no room; `EMSGSIZE`
-    /// when it is longer than the path allows.
+    /// when a datagram is longer than the path allows.
     pub fn send(&self, batch: &mut Outgoing) -> Result<usize, i32> {
         batch.send(self.fd.as_raw_fd())
     }
@@ -205,53 +212,117 @@ fn empty_message() -> libc::mmsghdr {
     unsafe { std::mem::zeroed() }
 }
 
+/// A control message with one number: of how many bytes the segments of a message are.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_BYTES]);
+
+/// `CMSG_SPACE` of 2 or 4 bytes on a 64-bit machine.
+const CONTROL_BYTES: usize = 24;
+const CONTROL_HEAD: usize = size_of::<libc::cmsghdr>();
+const _: () = assert!(CONTROL_HEAD + 8 == CONTROL_BYTES);
+
+impl Control {
+    const EMPTY: Self = Self([0; CONTROL_BYTES]);
+
+    /// To be sent: `UDP_SEGMENT` takes 16 bits.
+    fn segments_of(bytes: u16) -> Self {
+        let mut control = Self::EMPTY;
+        control.0[..8].copy_from_slice(&(CONTROL_HEAD + 2).to_ne_bytes());
+        control.0[8..12].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
+        control.0[12..16].copy_from_slice(&UDP_SEGMENT.to_ne_bytes());
+        control.0[16..18].copy_from_slice(&bytes.to_ne_bytes());
+        control
+    }
+
+    /// As received: `UDP_GRO` says it in 32 bits. `None`: the message is one datagram.
+    fn segment_bytes(&self, len: usize) -> Option<usize> {
+        let word = |at: usize| {
+            let b = &self.0[at..at + 4];
+            i32::from_ne_bytes([b[0], b[1], b[2], b[3]])
+        };
+        let is_it = len >= CONTROL_HEAD + 4 && word(8) == libc::SOL_UDP && word(12) == UDP_GRO;
+        is_it.then(|| word(16)).and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0)
+    }
+}
+
+/// The longest message of UDP, bytes.
+pub const MESSAGE_MAX: usize = 65_507;
+
+/// A message that has come.
+#[derive(Clone, Copy)]
+struct Message {
+    /// Bytes; more than there was room for: it was cut and is passed over.
+    bytes: usize,
+    /// Of each of its datagrams but the last.
+    segment_bytes: usize,
+}
+
 /// Room for datagrams that come, used again and again.
 pub struct Received {
     bytes: Box<[u8]>,
     each: usize,
     sources: Box<[Source]>,
-    /// Bytes of each datagram of the last receive; longer than `each`: it was cut and is passed over.
-    lengths: Vec<usize>,
+    messages: Vec<Message>,
 }
 
 impl Received {
-    /// Room for [`BATCH`] datagrams of up to `each` bytes.
+    /// Room for `count` messages of up to `each` bytes; at most [`BATCH`] of them.
     #[must_use]
-    pub fn new(each: usize) -> Self {
+    pub fn new(each: usize, count: usize) -> Self {
+        let count = count.clamp(1, BATCH);
         Self {
-            bytes: vec![0; BATCH * each].into_boxed_slice(),
+            bytes: vec![0; count * each].into_boxed_slice(),
             each,
-            sources: vec![Source([0; 32]); BATCH].into_boxed_slice(),
-            lengths: Vec::with_capacity(BATCH),
+            sources: vec![Source([0; 32]); count].into_boxed_slice(),
+            messages: Vec::with_capacity(count),
         }
     }
 
+    /// Whether the last receive filled all the room, so that there may be more.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.messages.len() == self.sources.len()
+    }
+
     fn receive(&mut self, fd: RawFd) -> Result<usize, i32> {
-        self.lengths.clear();
+        self.messages.clear();
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let (mut iovs, mut messages) = ([empty; BATCH], [empty_message(); BATCH]);
+        let mut controls = [Control::EMPTY; BATCH];
+        let count = self.sources.len();
         let rooms = self.bytes.chunks_exact_mut(self.each).zip(&mut self.sources);
-        for ((iov, message), (room, source)) in iovs.iter_mut().zip(&mut messages).zip(rooms) {
+        let heads = iovs.iter_mut().zip(&mut messages).zip(&mut controls);
+        for (((iov, message), control), (room, source)) in heads.zip(rooms) {
             iov.iov_base = room.as_mut_ptr().cast();
             iov.iov_len = room.len();
             message.msg_hdr.msg_iov = iov;
             message.msg_hdr.msg_iovlen = 1;
             message.msg_hdr.msg_name = std::ptr::from_mut(source).cast();
             message.msg_hdr.msg_namelen = 32;
+            message.msg_hdr.msg_control = std::ptr::from_mut(control).cast();
+            message.msg_hdr.msg_controllen = CONTROL_BYTES;
         }
-        // SAFETY: each message leads to its own part of `bytes`, its own `Source` and its own iovec, with
-        // their lengths; all outlive the call and nobody else has them, as `self` is borrowed for us.
-        let n = unsafe { call::recvmmsg(fd, &mut messages, libc::MSG_DONTWAIT | libc::MSG_TRUNC) }?;
-        self.lengths.extend(messages[..n].iter().map(|m| m.msg_len as usize));
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        // SAFETY: each message leads to its own part of `bytes`, its own `Source`, control message and
+        // iovec, with their lengths; all outlive the call and nobody else has them, as `self` is borrowed
+        // for us.
+        let n = unsafe { call::recvmmsg(fd, &mut messages[..count], flags) }?;
+        self.messages.extend(messages[..n].iter().zip(&controls).map(|(m, control)| {
+            let bytes = m.msg_len as usize;
+            let segment = control.segment_bytes(m.msg_hdr.msg_controllen);
+            Message { bytes, segment_bytes: segment.unwrap_or(bytes).max(1) }
+        }));
         Ok(n)
     }
 
-    /// What came with the last receive: from whom, and the payload.
+    /// The datagrams that came with the last receive: from whom, and the payload.
     pub fn iter(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
         let rooms = self.bytes.chunks_exact(self.each).zip(&self.sources);
-        rooms
-            .zip(&self.lengths)
-            .filter_map(|((room, source), length)| Some((source.address()?, room.get(..*length)?)))
+        let whole = rooms.zip(&self.messages).filter_map(|((room, source), message)| {
+            Some((source.address()?, room.get(..message.bytes)?, message.segment_bytes))
+        });
+        whole.flat_map(|(from, bytes, each)| bytes.chunks(each).map(move |one| (from, one)))
     }
 }
 
@@ -261,28 +332,36 @@ impl std::fmt::Debug for Received {
     }
 }
 
+/// A message that is to be sent.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    /// Where it ends in the bytes of all.
+    end: usize,
+    to: SocketAddr,
+    /// Bytes of each of its datagrams but the last; 0: it is one.
+    segment_bytes: u16,
+}
+
 /// Datagrams that are to be sent together.
 pub struct Outgoing {
     bytes: Box<[u8]>,
-    each: usize,
-    /// For each datagram where it ends in `bytes` and where it goes to.
-    list: Vec<(usize, SocketAddr)>,
+    list: Vec<Leaving>,
     /// How many have gone.
     gone: usize,
 }
 
 impl Outgoing {
-    /// An empty batch with room for [`BATCH`] datagrams of up to `each` bytes.
+    /// An empty batch with room for `bytes` bytes, at least [`MESSAGE_MAX`].
     #[must_use]
-    pub fn new(each: usize) -> Self {
-        let bytes = vec![0; BATCH * each].into_boxed_slice();
-        Self { bytes, each, list: Vec::with_capacity(BATCH), gone: 0 }
+    pub fn new(bytes: usize) -> Self {
+        let bytes = vec![0; bytes.max(MESSAGE_MAX)].into_boxed_slice();
+        Self { bytes, list: Vec::with_capacity(BATCH), gone: 0 }
     }
 
-    /// Whether there is no room for another one before what is there was sent.
+    /// Whether there is no room for another message before what is there was sent.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.list.len() >= BATCH
+        self.list.len() >= BATCH || self.bytes.len() - self.end() < MESSAGE_MAX
     }
 
     /// Whether nothing waits to be sent.
@@ -292,25 +371,29 @@ impl Outgoing {
     }
 
     fn end(&self) -> usize {
-        self.list.last().map_or(0, |(end, _)| *end)
+        self.list.last().map_or(0, |last| last.end)
     }
 
-    /// Room for the next datagram, as long as one may be; [`Self::add`] says what was written there. Empty
+    /// Room for the next message, as long as one may be; [`Self::add`] says what was written there. Empty
     /// if the batch is full.
     pub fn room(&mut self) -> &mut [u8] {
-        let (end, each) = (self.end(), if self.is_full() { 0 } else { self.each });
+        let (end, each) = (self.end(), if self.is_full() { 0 } else { MESSAGE_MAX });
         &mut self.bytes[end..end + each]
     }
 
-    /// The first `len` bytes of [`Self::room`] are a datagram. One without bytes is none.
+    /// The first `len` bytes of [`Self::room`] are datagrams of `segment_bytes` each, one behind the other;
+    /// the last may be shorter. Without bytes there is none. More than one, only by a socket that has
+    /// [`Options::segments`], and at most 64.
     ///
     /// # Panics
     ///
     /// If there is no room for that.
-    pub fn add(&mut self, to: SocketAddr, len: usize) {
-        assert!(!self.is_full() && len <= self.each);
+    pub fn add(&mut self, to: SocketAddr, len: usize, segment_bytes: usize) {
+        assert!(!self.is_full() && len <= MESSAGE_MAX);
+        let segment = if len > segment_bytes { u16::try_from(segment_bytes) } else { Ok(0) };
         if len > 0 {
-            self.list.push((self.end() + len, to));
+            let end = self.end() + len;
+            self.list.push(Leaving { end, to, segment_bytes: segment.unwrap_or(0) });
         }
     }
 
@@ -321,7 +404,7 @@ impl Outgoing {
     /// If there is no room for it.
     pub fn push(&mut self, to: SocketAddr, datagram: &[u8]) {
         self.room()[..datagram.len()].copy_from_slice(datagram);
-        self.add(to, datagram.len());
+        self.add(to, datagram.len(), datagram.len());
     }
 
     /// Takes the first that was not sent out of the batch: it cannot go.
@@ -345,26 +428,33 @@ impl Outgoing {
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let (mut iovs, mut messages) = ([empty; BATCH], [empty_message(); BATCH]);
         let mut names = [Name::from(SocketAddr::from(([0, 0, 0, 0], 0))); BATCH];
-        let mut start = self.gone.checked_sub(1).map_or(0, |before| self.list[before].0);
-        let rooms = iovs.iter_mut().zip(&mut messages).zip(&mut names);
-        for (((iov, message), name), (end, to)) in rooms.zip(&self.list[self.gone..]) {
-            let payload = &self.bytes[start..*end];
-            start = *end;
+        let mut controls = [Control::EMPTY; BATCH];
+        let mut start = self.gone.checked_sub(1).map_or(0, |before| self.list[before].end);
+        let heads = iovs.iter_mut().zip(&mut messages).zip(names.iter_mut().zip(&mut controls));
+        for (((iov, message), (name, control)), leaving) in heads.zip(&self.list[self.gone..]) {
+            let payload = &self.bytes[start..leaving.end];
+            start = leaving.end;
             iov.iov_base = payload.as_ptr().cast_mut().cast();
             iov.iov_len = payload.len();
-            *name = Name::from(*to);
+            *name = Name::from(leaving.to);
             let (name, name_bytes) = match name {
                 Name::V4(name) => (std::ptr::from_mut(name).cast(), size_of::<libc::sockaddr_in>()),
                 Name::V6(name) => {
                     (std::ptr::from_mut(name).cast(), size_of::<libc::sockaddr_in6>())
                 }
             };
-            message.msg_hdr.msg_name = name;
-            message.msg_hdr.msg_namelen = u32::try_from(name_bytes).unwrap_or(0);
-            message.msg_hdr.msg_iov = iov;
-            message.msg_hdr.msg_iovlen = 1;
+            let head = &mut message.msg_hdr;
+            head.msg_name = name;
+            head.msg_namelen = u32::try_from(name_bytes).unwrap_or(0);
+            head.msg_iov = iov;
+            head.msg_iovlen = 1;
+            if leaving.segment_bytes > 0 {
+                *control = Control::segments_of(leaving.segment_bytes);
+                head.msg_control = std::ptr::from_mut(control).cast();
+                head.msg_controllen = CONTROL_BYTES;
+            }
         }
-        // SAFETY: each message leads to its own name and iovec, which leads to bytes of `self`; all
+        // SAFETY: each message leads to its own name, control message and iovec, which leads to bytes of `self`; all
         // outlive the call, which only reads them.
         let n = unsafe { call::sendmmsg(fd, &mut messages[..left], libc::MSG_DONTWAIT) }?;
         self.gone += n;
@@ -386,7 +476,7 @@ mod tests {
     use super::*;
 
     const OPTIONS: Options =
-        Options { receive_bytes: 1 << 20, send_bytes: 1 << 20, checksum: false };
+        Options { receive_bytes: 1 << 20, send_bytes: 1 << 20, segments: false };
     /// Answers the second byte of the payload.
     const BY_SECOND_BYTE: &[Classic] =
         &[Classic { code: 0x30, yes: 0, no: 0, k: 1 }, Classic { code: 0x16, yes: 0, no: 0, k: 0 }];
@@ -399,7 +489,7 @@ mod tests {
     }
 
     fn all(socket: &Socket) -> Vec<(SocketAddr, Vec<u8>)> {
-        let mut received = Received::new(2048);
+        let mut received = Received::new(2048, BATCH);
         let mut all = Vec::new();
         while socket.receive(&mut received).is_ok() {
             all.extend(received.iter().map(|(from, bytes)| (from, bytes.to_vec())));
@@ -415,7 +505,7 @@ mod tests {
                 continue;
             };
             let (from, to) = (bind(ip), bind(ip));
-            let mut batch = Outgoing::new(512);
+            let mut batch = Outgoing::new(1 << 20);
             let mut sent = Vec::new();
             for i in 0..u8::try_from(BATCH).unwrap() {
                 let payload = vec![i; usize::from(i) * 7];
@@ -434,7 +524,7 @@ mod tests {
     #[test]
     fn what_is_too_long_for_the_room_is_passed_over() {
         let (from, to) = (bind("127.0.0.1"), bind("127.0.0.1"));
-        let mut batch = Outgoing::new(4000);
+        let mut batch = Outgoing::new(1 << 20);
         for payload in [&[1u8; 3000][..], b"short"] {
             batch.push(to.address(), payload);
         }
@@ -445,15 +535,50 @@ mod tests {
     #[test]
     fn what_cannot_go_may_be_skipped() {
         let (from, to) = (bind("127.0.0.1"), bind("127.0.0.1"));
-        let mut batch = Outgoing::new(70_000);
-        for payload in [&[1u8; 66_000][..], b"short"] {
-            batch.push(to.address(), payload);
-        }
-        assert_eq!(from.send(&mut batch), Err(libc::EMSGSIZE));
+        let mut batch = Outgoing::new(1 << 20);
+        // Segments, by a socket that has none.
+        batch.add(to.address(), 200, 100);
+        batch.push(to.address(), b"short");
+        assert_eq!(from.send(&mut batch), Err(libc::EINVAL));
         batch.skip();
         assert_eq!(from.send(&mut batch), Ok(1));
         assert!(batch.is_empty());
         assert_eq!(all(&to).len(), 1);
+    }
+
+    #[test]
+    fn segments_go_together_and_come_apart() {
+        let options = Options { segments: true, ..OPTIONS };
+        let with = |ip: &str| {
+            let there = bind(ip).address();
+            Socket::bind(there, options).unwrap()
+        };
+        for ip in ["127.0.0.1", "::1"] {
+            if std::net::UdpSocket::bind((ip, 0)).is_err() {
+                println!("skipped: no {ip} here");
+                continue;
+            }
+            let (from, to) = (with(ip), with(ip));
+            let mut batch = Outgoing::new(1 << 20);
+            let bytes: Vec<u8> = (0..10_500u32).map(|i| (i / 7).to_le_bytes()[0]).collect();
+            batch.room()[..bytes.len()].copy_from_slice(&bytes);
+            batch.add(to.address(), bytes.len(), 1000);
+            batch.push(to.address(), b"one");
+            while !batch.is_empty() {
+                from.send(&mut batch).unwrap();
+            }
+            let mut received = Received::new(65_536, 4);
+            let mut came = Vec::new();
+            while to.receive(&mut received).is_ok() {
+                came.extend(received.iter().map(|(source, bytes)| {
+                    assert_eq!(source, from.address());
+                    bytes.to_vec()
+                }));
+            }
+            let sent: Vec<_> =
+                bytes.chunks(1000).chain([&b"one"[..]]).map(<[u8]>::to_vec).collect();
+            assert!(came == sent, "{ip}: {} datagrams", came.len());
+        }
     }
 
     #[test]
@@ -462,7 +587,7 @@ mod tests {
         let second = Socket::bind(first.address(), OPTIONS).unwrap();
         first.steer(BY_SECOND_BYTE).unwrap();
         let from = bind("127.0.0.1");
-        let mut batch = Outgoing::new(64);
+        let mut batch = Outgoing::new(1 << 20);
         for i in 0..40u8 {
             batch.push(first.address(), &[9, i % 2, i]);
         }
@@ -486,7 +611,7 @@ mod tests {
             }
         };
         let (from, to) = (bind("127.0.0.1"), bind("127.0.0.1"));
-        let mut batch = Outgoing::new(64);
+        let mut batch = Outgoing::new(1 << 20);
         for i in 0..5u8 {
             batch.push(to.address(), &[i; 9]);
         }

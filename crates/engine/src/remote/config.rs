@@ -92,6 +92,13 @@ pub const SETTINGS: &[Setting] = &[
         live: false,
     },
     Setting {
+        name: "segments",
+        value: "N",
+        help: "packets of one link that the system is given as one (UDP segmentation offload), 1 to 64; 1 \
+               does without, and without UDP checksums [64]",
+        live: false,
+    },
+    Setting {
         name: "poll_us",
         value: "MICROSECONDS",
         help: "how long a vector that has nothing to do looks for more before it sleeps, 0 to 100000 [50]",
@@ -139,6 +146,8 @@ pub struct Config {
     pub handshakes_max: u32,
     /// Completion vectors; `None`: one a CPU.
     pub vectors: Option<u32>,
+    /// Packets of one link that the system is given as one, 1 to 64.
+    pub segments: u8,
     /// How long a vector looks for work before it sleeps.
     pub poll: Duration,
     /// Whose sockets announce SMC, as a path from the top of the tree; `None`: nobody's.
@@ -160,6 +169,7 @@ impl Default for Config {
             testlink_time: Some(Duration::from_secs(30)),
             handshakes_max: 1024,
             vectors: None,
+            segments: 64,
             poll: Duration::from_micros(50),
             cgroup: Some(PathBuf::from("/")),
             dir: None,
@@ -244,6 +254,7 @@ impl Config {
             }
             "handshakes_max" => self.handshakes_max = number(value, 1, 65536)?,
             "vectors" => self.vectors = Some(number(value, 1, 64)?),
+            "segments" => self.segments = number(value, 1, 64)?,
             "poll_us" => self.poll = Duration::from_micros(number(value, 0, 100_000)?),
             "cgroup" if value == "none" => self.cgroup = None,
             "cgroup" | "dir" if !value.starts_with('/') => return Err("an absolute path".into()),
@@ -269,6 +280,7 @@ impl Config {
             "testlink_time" => self.testlink_time.map_or(0, |t| t.as_secs()).to_string(),
             "handshakes_max" => self.handshakes_max.to_string(),
             "vectors" => self.vectors?.to_string(),
+            "segments" => self.segments.to_string(),
             "poll_us" => self.poll.as_micros().to_string(),
             "cgroup" => self
                 .cgroup
@@ -316,6 +328,7 @@ mod tests {
             ("testlink_time", "0"),
             ("handshakes_max", "1"),
             ("vectors", "3"),
+            ("segments", "1"),
             ("poll_us", "0"),
             ("cgroup", "/sys/fs/cgroup/x"),
             ("dir", "/dev/shm/x"),
@@ -346,6 +359,7 @@ mod tests {
             ("autocork", "much"),
             ("testlink_time", "-1"),
             ("vectors", "0"),
+            ("segments", "65"),
             ("poll_us", "100001"),
             ("cgroup", "here"),
             ("no_such", "1"),

@@ -29,8 +29,13 @@ const SPILL_BYTES: u32 = 8192;
 const SENDS: u16 = 256;
 /// SENDs that may be under way on a link: the peer has 48 receive requests, and some of them are for LLC.
 const MESSAGES_MAX: u32 = 32;
-/// Rounds of [`BATCH`] packets before others have their turn.
+/// Receives and runs of packets before others have their turn.
 const ROUNDS: usize = 4;
+/// Room for what leaves at once by one socket, bytes.
+const OUT_BYTES: usize = 1 << 20;
+/// Room for what comes at once: messages of many packets, or so many of one.
+const IN_MESSAGES: usize = 16;
+const IN_BYTES: usize = 65_536;
 
 /// A link's queue pair and what belongs to it.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +107,8 @@ pub(super) struct Device {
     message: Vec<u8>,
     links: std::collections::HashMap<Qpn, Held>,
     pub(super) counts: Counts,
+    /// Packets of one queue pair that the system is given as one.
+    segments: usize,
     /// Addresses whose cables are pulled.
     #[cfg(test)]
     unplugged: Vec<IpAddr>,
@@ -116,7 +123,7 @@ struct Held {
 }
 
 impl Device {
-    pub(super) fn new(vector: u16, vector_bits: u8, secret: [u64; 2]) -> Self {
+    pub(super) fn new(vector: u16, vector_bits: u8, segments: u8, secret: [u64; 2]) -> Self {
         let config = DeviceConfig {
             vector,
             vector_bits,
@@ -129,7 +136,12 @@ impl Device {
         Self {
             roce,
             ports: Vec::new(),
-            received: Received::new(PACKET_MAX),
+            received: if segments > 1 {
+                Received::new(IN_BYTES, IN_MESSAGES)
+            } else {
+                Received::new(PACKET_MAX, BATCH)
+            },
+            segments: segments.into(),
             message: Vec::with_capacity((FIRST_BYTES + SPILL_BYTES) as usize),
             links: std::collections::HashMap::new(),
             counts: Counts::default(),
@@ -148,7 +160,7 @@ impl Device {
     pub(super) fn add_port(&mut self, socket: Socket) -> RawFd {
         let fd = socket.as_raw_fd();
         let address = socket.address().ip();
-        let out = Outgoing::new(PACKET_MAX);
+        let out = Outgoing::new(OUT_BYTES);
         self.ports.push(Port { address, socket, out, full: false });
         fd
     }
@@ -302,7 +314,7 @@ impl Device {
         let mut any = false;
         for port in &self.ports {
             for _ in 0..ROUNDS {
-                let Ok(count) = port.socket.receive(&mut self.received) else { break };
+                let Ok(_) = port.socket.receive(&mut self.received) else { break };
                 any = true;
                 #[cfg(test)]
                 if self.unplugged.contains(&port.address) {
@@ -319,7 +331,7 @@ impl Device {
                     // What is dropped is counted by its reason.
                     let _ = self.roce.receive(now, shelf, &arrival, packet);
                 }
-                if count < BATCH {
+                if !self.received.is_full() {
                     break;
                 }
             }
@@ -353,7 +365,8 @@ impl Device {
         if first.out.is_full() && !first.flush(&mut self.counts) {
             return false;
         }
-        let Some(sent) = self.roce.transmit(now, shelf, first.out.room(), 1) else { return false };
+        let sent = self.roce.transmit(now, shelf, first.out.room(), self.segments);
+        let Some(sent) = sent else { return false };
         let to = SocketAddr::new(sent.flow.addresses.dst(), PORT);
         let from = sent.flow.addresses.src();
         #[cfg(test)]
@@ -361,16 +374,17 @@ impl Device {
             return true;
         }
         if first.address == from {
-            first.out.add(to, sent.len);
+            first.out.add(to, sent.len, sent.segment_len);
             return true;
         }
         // It was written where the first port's packets are, and is another's.
-        let packet = first.out.room()[..sent.len].to_vec();
+        let packets = first.out.room()[..sent.len].to_vec();
         let port = self.ports.iter_mut().find(|port| port.address == from);
         if let Some(port) = port
             && (!port.out.is_full() || port.flush(&mut self.counts))
         {
-            port.out.push(to, &packet);
+            port.out.room()[..sent.len].copy_from_slice(&packets);
+            port.out.add(to, sent.len, sent.segment_len);
         } else {
             self.counts.refused += 1;
         }

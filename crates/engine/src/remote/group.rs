@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
-use roce::{Addresses, Psn, Qpn, RtrAttributes, RtsAttributes, Status};
+use roce::{Addresses, Psn, Qpn, Retransmission, RtrAttributes, RtsAttributes, Status};
 use smc::clc::Diagnosis;
 use smc::conn::Remote;
 use smc::group::{
@@ -28,6 +28,12 @@ pub(super) type GroupId = Id<Group>;
 
 /// How long the queue pairs of a group that has ended stay, so that the peer hears of it, nanoseconds.
 const PARTING_NS: u64 = 100_000_000;
+/// How long a peer may be silent before its link counts as lost: 8 times 4.096 us times 2^17, 4 s. Linux asks
+/// for 1 s, which rxe takes for ever: a machine that is busy may be late by that.
+const TIMEOUT: u8 = 17;
+/// When to send again towards Linux, which answers at once.
+const TOWARDS_LINUX: Retransmission =
+    Retransmission::Adaptive { floor_nanos: 5_000_000, initial_nanos: 100_000_000 };
 /// What the path of a second link is taken to carry.
 const PATH_BYTES: u32 = 1500;
 
@@ -249,6 +255,7 @@ impl Vector {
             Action::ReadyLink { link, peer } => self.ready_link(id, link, peer, now),
             Action::LinkActive(slot) => self.link_active(id, slot, now),
             Action::LinkDown(slot) => {
+                self.stat.links_lost += 1;
                 if let Some(link) = self.groups.link(id, slot) {
                     self.device.fail(link.qpn, now);
                 }
@@ -284,7 +291,9 @@ impl Vector {
         };
         let shunt = group.core.terms().peer_is_shunt;
         let own = Psn::new(link.end.psn.get());
-        let send = if shunt { RtsAttributes::shunt(own) } else { RtsAttributes::new(own) };
+        let mut send = RtsAttributes::new(own);
+        send.timeout = TIMEOUT;
+        send.retransmission = if shunt { Retransmission::SHUNT } else { TOWARDS_LINUX };
         let done = ready().is_some_and(|mut receive| {
             if shunt {
                 // Its packets are numbered 0, or by their place in a burst.

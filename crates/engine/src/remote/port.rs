@@ -9,8 +9,8 @@ use sys::udp::{Options, Socket};
 /// The port of RoCEv2 (IBTA annex A17).
 pub(super) const PORT: u16 = 4791;
 
-/// A second of 1 Gbit/s in flight is more than any window here; the kernel grants what it may.
-const OPTIONS: Options = Options { receive_bytes: 8 << 20, send_bytes: 8 << 20, checksum: false };
+/// More than all windows together, as a rule; the kernel grants what it may.
+const BYTES: u32 = 8 << 20;
 
 /// How many low bits of a queue pair's number say its vector.
 pub(super) const fn vector_bits(vectors: u32) -> u8 {
@@ -19,16 +19,17 @@ pub(super) const fn vector_bits(vectors: u32) -> u8 {
 }
 
 /// Sockets of one address, one for each vector, in their order. A packet comes to that of the vector that
-/// its queue pair belongs to.
+/// its queue pair belongs to. `segments`: see [`Options`].
 ///
 /// # Errors
 ///
 /// The step and its errno: `EADDRINUSE` if another RoCEv2 stack has the port, as `rdma_rxe` of the kernel
 /// has once it is loaded.
-pub(super) fn open(address: IpAddr, vectors: u32) -> Result<Vec<Socket>, Failure> {
+pub(super) fn open(address: IpAddr, vectors: u32, segments: bool) -> Result<Vec<Socket>, Failure> {
     let at = SocketAddr::new(address, PORT);
+    let options = Options { receive_bytes: BYTES, send_bytes: BYTES, segments };
     let sockets: Vec<Socket> =
-        (0..vectors).map(|_| Socket::bind(at, OPTIONS)).collect::<Result<_, _>>()?;
+        (0..vectors).map(|_| Socket::bind(at, options)).collect::<Result<_, _>>()?;
     if let [first, _, ..] = &sockets[..] {
         first.steer(&steering(vector_bits(vectors)))?;
     }
@@ -57,14 +58,14 @@ mod tests {
     fn a_packet_comes_to_the_vector_of_its_queue_pair() {
         // Some address of our own, so that nobody else is in the way.
         let address: IpAddr = "127.47.91.1".parse().unwrap();
-        let sockets = match open(address, 4) {
+        let sockets = match open(address, 4, false) {
             Ok(sockets) => sockets,
             Err(failure) => {
                 println!("skipped: {failure}");
                 return;
             }
         };
-        let mut batch = Outgoing::new(64);
+        let mut batch = Outgoing::new(1 << 20);
         for qpn in 0x0012_3400..0x0012_3440u32 {
             let mut bth = [0; 12];
             bth[4..8].copy_from_slice(&(qpn | 0xab00_0000).to_be_bytes());
@@ -72,7 +73,7 @@ mod tests {
         }
         sockets[0].send(&mut batch).unwrap();
         for (vector, socket) in (0u8..).zip(&sockets) {
-            let mut received = Received::new(64);
+            let mut received = Received::new(64, 64);
             assert_eq!(socket.receive(&mut received), Ok(16));
             for (_, bytes) in received.iter() {
                 assert_eq!(bytes[7] & 3, vector, "{bytes:x?}");

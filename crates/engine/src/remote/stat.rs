@@ -31,8 +31,16 @@ pub struct VectorStat {
     pub packets_tx: u64,
     /// RoCEv2 packets received.
     pub packets_rx: u64,
-    /// Packets that the system had no room for; they are sent again later.
+    /// Packets that the system would not send; they are sent again later.
     pub packets_refused: u64,
+    /// Packets that were sent again.
+    pub packets_again: u64,
+    /// Times that nobody had acknowledged in time.
+    pub timeouts: u64,
+    /// Packets that were dropped when they came, by the reason.
+    pub dropped: std::collections::BTreeMap<String, u64>,
+    /// Links that were lost.
+    pub links_lost: u64,
     /// Rounds of the loop.
     pub rounds: u64,
     /// Times that the loop slept.

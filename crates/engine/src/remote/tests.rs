@@ -270,7 +270,7 @@ fn a_link_that_is_lost_is_not_missed_where_there_are_two() {
         group.map_or(0, |g| g.links.iter().filter(|l| l.state == "ACTIVE").count())
     };
     hosts.wait("two links", |h| h.engines.iter().all(|e| links(e) == 2));
-    let text = bytes(3_000_000, 9);
+    let text = bytes(1_000_000, 9);
     std::thread::scope(|scope| {
         for [client, server] in &all {
             scope.spawn(|| {

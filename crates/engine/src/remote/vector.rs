@@ -169,6 +169,7 @@ impl Vector {
         let poller = Poller::new()?;
         poller.add(&*parts.inbox, Interest::READ, Watched::Inbox.token())?;
         let vector = u16::try_from(parts.number).unwrap_or(0);
+        let segments = parts.config.segments;
         Ok(Self {
             config: parts.config,
             system: parts.system,
@@ -180,7 +181,7 @@ impl Vector {
             cpu: parts.cpu,
             poller,
             events: Events::new(256),
-            device: Device::new(vector, parts.vector_bits, parts.secret),
+            device: Device::new(vector, parts.vector_bits, segments, parts.secret),
             shelf: Shelf::default(),
             groups: Groups::default(),
             exchanges: Slab::default(),
@@ -492,6 +493,11 @@ impl Vector {
         let counters = self.device.roce().counters();
         self.stat.packets_tx = counters.packets_out;
         self.stat.packets_rx = counters.packets_in;
+        self.stat.packets_again = counters.retransmitted;
+        self.stat.timeouts = counters.timeouts;
+        let dropped = roce::Reason::ALL.iter().map(|why| (why, counters.dropped(*why)));
+        let dropped = dropped.filter(|(_, n)| *n > 0);
+        self.stat.dropped = dropped.map(|(why, n)| (why.key().to_owned(), n)).collect();
         self.stat.packets_refused = self.device.counts.refused;
         self.stat.handshakes = self.exchanges.len() as u64;
         self.stat.connections = self.running.values().filter(|r| r.is_smc()).count() as u64;
