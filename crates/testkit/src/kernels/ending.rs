@@ -23,6 +23,7 @@ static ALIVE: Mutex<BTreeSet<Thing>> = Mutex::new(BTreeSet::new());
 enum Thing {
     // In this order they are ended.
     Group(i32),
+    ControlGroup(PathBuf),
     Namespace(String),
     Directory(PathBuf),
 }
@@ -35,8 +36,19 @@ fn end(thing: &Thing) {
     match thing {
         // SAFETY: a plain call; the group is of a child of ours that was not waited for.
         Thing::Group(leader) => drop(unsafe { libc::kill(-leader, libc::SIGKILL) }),
+        Thing::ControlGroup(path) => remove_group(path),
         Thing::Namespace(name) => drop(Command::new("ip").args(["netns", "del", name]).output()),
         Thing::Directory(path) => drop(fs::remove_dir_all(path)),
+    }
+}
+
+/// A process that was killed leaves its group a little later.
+fn remove_group(path: &Path) {
+    for _ in 0..100 {
+        if fs::remove_dir(path).is_ok() || !path.exists() {
+            return;
+        }
+        sleep(Duration::from_millis(10));
     }
 }
 
@@ -204,6 +216,60 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         let thing = Thing::Namespace(self.0.clone());
+        end(&thing);
+        alive().remove(&thing);
+    }
+}
+
+/// A control group of version 2 that is removed in the end: for programs that treat the sockets of one in
+/// their own way.
+#[derive(Debug)]
+pub struct ControlGroup {
+    name: PathBuf,
+    at: PathBuf,
+}
+
+impl ControlGroup {
+    /// A new one below that of this process; `None`: there is no such hierarchy, or we may not.
+    #[must_use]
+    pub fn new() -> Option<Self> {
+        const KIND: &str = "shunt-kernels";
+        let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let top = mounts.lines().find_map(|line| {
+            let (place, kind) = line.split_once(" - ")?;
+            kind.starts_with("cgroup2 ").then(|| place.split(' ').nth(4)).flatten()
+        })?;
+        let own = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let own = own.lines().find_map(|line| line.strip_prefix("0::"))?.to_owned();
+        let place = Path::new(top).join(own.trim_start_matches('/'));
+        for entry in fs::read_dir(&place).ok()?.flatten() {
+            if is_left_behind(&entry.file_name().to_string_lossy(), KIND) {
+                end(&Thing::ControlGroup(entry.path()));
+            }
+        }
+        let name = name(KIND, next());
+        let group = Self { at: place.join(&name), name: Path::new(&own).join(&name) };
+        fs::create_dir(&group.at).ok()?;
+        alive().insert(Thing::ControlGroup(group.at.clone()));
+        Some(group)
+    }
+
+    /// Its path from the top of the hierarchy.
+    #[must_use]
+    pub fn name(&self) -> &Path {
+        &self.name
+    }
+
+    /// The file by which processes come in.
+    #[must_use]
+    pub fn door(&self) -> PathBuf {
+        self.at.join("cgroup.procs")
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        let thing = Thing::ControlGroup(self.at.clone());
         end(&thing);
         alive().remove(&thing);
     }

@@ -2,9 +2,10 @@
 
 use std::io;
 use std::net::Ipv4Addr;
+use std::path::Path;
 use std::process::Command;
 
-use super::ending::Namespace;
+use super::ending::{ControlGroup, Namespace};
 
 /// The host's address on the bridge.
 pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 254);
@@ -17,6 +18,7 @@ pub const BRIDGE: &str = "br0";
 #[derive(Debug)]
 pub struct Network {
     namespace: Namespace,
+    group: Option<ControlGroup>,
 }
 
 impl Network {
@@ -26,7 +28,7 @@ impl Network {
     ///
     /// What `ip` says: without root it says that it may not.
     pub fn new() -> io::Result<Self> {
-        let network = Self { namespace: Namespace::new()? };
+        let network = Self { namespace: Namespace::new()?, group: ControlGroup::new() };
         network.ip("link set lo up")?;
         // No word of the kernel's own in captures: it has no address before somebody gives it one.
         network.shell("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")?;
@@ -64,7 +66,25 @@ impl Network {
         self.namespace.name()
     }
 
-    /// A command that runs on the host's side of the bridge.
+    /// The control group of what runs on the host's side, as a path from the top of the hierarchy, where
+    /// there can be one.
+    #[must_use]
+    pub fn group(&self) -> Option<&Path> {
+        self.group.as_ref().map(ControlGroup::name)
+    }
+
+    /// A command that runs on the host's side of the bridge, in its control group.
+    #[must_use]
+    pub fn host_command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let Some(group) = &self.group else { return self.command(program) };
+        let mut command = Command::new("sh");
+        // Before the namespace is entered, where the hierarchy may not be seen.
+        command.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(group.door());
+        command.args(["ip", "netns", "exec", self.namespace.name()]).arg(program);
+        command
+    }
+
+    /// A command that runs in the namespace.
     #[must_use]
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("ip");

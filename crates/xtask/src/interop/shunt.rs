@@ -38,9 +38,11 @@ impl Engine {
         test_link_s: u32,
         limit: Duration,
     ) -> anyhow::Result<Self> {
-        let mut command = network.command(built.join("shunt"));
+        let mut command = network.host_command(built.join("shunt"));
         command.args(["engine", "--address", &HOST.to_string(), "--eid", eid]);
         command.args(["--testlink-time", &test_link_s.to_string()]);
+        // Nobody else's sockets, on a machine where others work.
+        command.arg("--cgroup").arg(network.group().context("there is no cgroup of version 2")?);
         command.env("SHUNT_DIR", directory);
         let mut host = Host::start(command, limit).context("cannot start shunt engine")?;
         let deadline = std::time::Instant::now() + START_LIMIT;
@@ -61,7 +63,7 @@ impl Engine {
 
 /// A program in the network under `shunt run`.
 pub(super) fn run(network: &Network, built: &Path, directory: &Path, program: &Path) -> Command {
-    let mut command = network.command(built.join("shunt"));
+    let mut command = network.host_command(built.join("shunt"));
     command.arg("run").arg("--").arg(program).env("SHUNT_DIR", directory);
     command
 }
