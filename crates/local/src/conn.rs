@@ -1158,7 +1158,7 @@ fn is_own(mine: &Half) -> bool {
 /// Says where we run; the peer reads the line with each message, so it is written only when that
 /// changes.
 #[inline]
-fn note_cpu(mine: &Half) {
+pub(crate) fn note_cpu(mine: &Half) {
     let cpu = call::cpu();
     if mine.cpu.load(Ordering::Relaxed) != cpu {
         mine.cpu.store(cpu, Ordering::Relaxed);

@@ -25,7 +25,7 @@ use sys::sync::{AtomicU32, Ordering, full_fence};
 use sys::wait;
 use sys::{call, ring};
 
-use crate::conn::{Conn, kernel};
+use crate::conn::{Conn, kernel, note_cpu};
 use crate::world::World;
 use crate::{Reason, board};
 
@@ -525,6 +525,7 @@ impl Relay {
         let before = mine.head.load(Ordering::Relaxed);
         if head > before && mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN == 0 {
             ring::give_back(&mine.head, head);
+            note_cpu(mine);
             mine.bytes_rx.store(head, Ordering::Relaxed);
             // Either the guest sees the room, or we see that it waits. Pairs with `wait_for_room`.
             full_fence();
@@ -585,6 +586,8 @@ impl Relay {
         mine.bytes_tx.store(upto, Ordering::Relaxed);
         mine.sent.store(upto, Ordering::Relaxed);
         ring::publish(&mine.tail, upto);
+        // Who waits for us looks at memory only if we run elsewhere.
+        note_cpu(mine);
         self.conn.notify(self.w, self.fd, mine, peer);
     }
 

@@ -217,7 +217,8 @@ impl Vector {
                 continue;
             }
             if now.saturating_sub(busy_at) < nanos(self.config.poll) {
-                std::hint::spin_loop();
+                // Whoever else wants this CPU may be whom we wait for.
+                call::sched_yield();
                 continue;
             }
             self.sleep(now);
