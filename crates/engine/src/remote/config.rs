@@ -44,14 +44,14 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "send_buffer",
         value: "SIZE",
-        help: "what a connection may have on its way, 16K to 4M, a power of two [64K]",
+        help: "what a connection may have on its way, 16K to 4M, a power of two [256K]",
         live: true,
     },
     Setting {
         name: "receive_buffer",
         value: "SIZE",
         help: "buffer that the peer writes into, for each connection, 16K to 4M, a power of two; peers \
-               before Linux 6.11 understand up to 512K [64K]",
+               before Linux 6.11 understand up to 512K [256K]",
         live: true,
     },
     Setting {
@@ -161,8 +161,8 @@ impl Default for Config {
         Self {
             addresses: Vec::new(),
             eids: DEFAULT_EID.parse().into_iter().collect(),
-            send_buffer: SizeClass::holding(64 << 10),
-            receive_buffer: SizeClass::holding(64 << 10),
+            send_buffer: SizeClass::holding(256 << 10),
+            receive_buffer: SizeClass::holding(256 << 10),
             max_conns: 255,
             max_links: 1,
             autocork: 64 << 10,

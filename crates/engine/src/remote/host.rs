@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use local::relay::{self, Door, Hello, Said, StandIns, Visitor, Waiter};
+use local::relay::{self, Door, Hello, Said, StandIn, StandIns, Visitor, Waiter, Welcome};
 use local::world::World;
 use local::{Limits, Reason, board};
 use sys::call::{self, Failure};
@@ -248,32 +248,59 @@ impl Reception {
         }
     }
 
+    /// Attaches a guest's rings; where memory is short, with a smaller RMB.
+    fn attach(
+        &self,
+        hello: &Hello,
+        stand_in: &mut StandIn,
+        waiter: &Waiter,
+    ) -> Result<(relay::Relay, Welcome), Reason> {
+        let mut order = u32::from(self.engine.config().receive_buffer.get());
+        loop {
+            match relay::Relay::attach(self.world, hello, stand_in, order, waiter) {
+                Err(Reason::NoMemory) if order > 0 => order -= 1,
+                done => return done,
+            }
+        }
+    }
+
     /// A guest hands over a connection.
     fn welcome(&mut self, number: u64, hello: &Hello, tcp: OwnedFd) {
+        let taken = self.take_in(hello, &tcp);
         let Some(visitor) = self.visitors.get(&number) else { return };
-        let taken = ends(&tcp).ok_or(Reason::PeerBroken).and_then(|ends| {
-            let vector = self.engine.vector_for(ends.1);
-            let waiter = self.waiters.get(vector as usize).and_then(Option::as_ref);
-            let waiter = waiter.ok_or(Reason::NoMemory)?;
-            let mut stand_in = self.stand_ins.take().map_err(|_| Reason::NoMemory)?;
-            let order = u32::from(self.engine.config().receive_buffer.get());
-            let (relay, welcome) =
-                relay::Relay::attach(self.world, hello, &mut stand_in, order, waiter)?;
-            Ok((relay, welcome, stand_in, vector, ends))
-        });
         match taken {
-            Ok((relay, welcome, stand_in, vector, ends)) => {
+            Ok(taken) => {
                 // A guest that does not hear it has died, which the vector will see.
-                let _ = visitor.answer(Ok((welcome, &stand_in)));
+                let _ = visitor.answer(Ok((taken.welcome, &taken.stand_in)));
                 let role = if hello.client { Role::Client } else { Role::Server };
-                let relay = Box::new(Ours(relay));
-                self.engine.adopt(vector, Newcomer { relay, tcp, role, ends });
+                let relay = Box::new(Ours(taken.relay));
+                let newcomer = Newcomer { relay, tcp, role, ends: taken.ends };
+                self.engine.adopt(taken.vector, newcomer);
             }
             Err(reason) => {
                 let _ = visitor.answer(Err(reason));
             }
         }
     }
+
+    fn take_in(&mut self, hello: &Hello, tcp: &OwnedFd) -> Result<Taken, Reason> {
+        let ends = ends(tcp).ok_or(Reason::PeerBroken)?;
+        let vector = self.engine.vector_for(ends.1);
+        let mut stand_in = self.stand_ins.take().map_err(|_| Reason::NoMemory)?;
+        let waiter = self.waiters.get(vector as usize).and_then(Option::as_ref);
+        let waiter = waiter.ok_or(Reason::NoMemory)?;
+        let (relay, welcome) = self.attach(hello, &mut stand_in, waiter)?;
+        Ok(Taken { relay, welcome, stand_in, vector, ends })
+    }
+}
+
+/// A guest's connection that is ours now.
+struct Taken {
+    relay: relay::Relay,
+    welcome: Welcome,
+    stand_in: StandIn,
+    vector: u32,
+    ends: (IpAddr, IpAddr),
 }
 
 /// Addresses of a TCP connection, IPv4 as such.
