@@ -198,6 +198,38 @@ fn without_a_common_eid_bytes_go_by_tcp() {
 }
 
 #[test]
+fn without_any_eid_peers_are_told_and_bytes_go_by_tcp() {
+    for silent in [0, 1] {
+        let mut configs = [config(&[]), config(&[])];
+        configs[silent].set("eid", "").unwrap();
+        let Some(hosts) = Hosts::of(configs) else { return };
+        let [client, server] = hosts.connect();
+        // The server may be first to have something to say.
+        server.send(b"welcome");
+        assert_eq!(client.receive_all(7), b"welcome");
+        client.send(b"thanks");
+        assert_eq!(server.receive_all(6), b"thanks");
+        assert_eq!(hosts.engines[0].stat().vectors[0].connections, 0);
+    }
+}
+
+#[test]
+fn beyond_the_limit_of_handshakes_bytes_go_by_tcp() {
+    let Some(hosts) = Hosts::new(&[("handshakes_max", "1")]) else { return };
+    let all: Vec<_> = (0..30).map(|_| hosts.connect()).collect();
+    for [client, server] in &all {
+        client.send(b"question");
+        assert_eq!(server.receive_all(8), b"question");
+        server.send(b"answer");
+        assert_eq!(client.receive_all(6), b"answer");
+    }
+    let stat = hosts.engines[0].stat();
+    let vector = &stat.vectors[0];
+    assert_eq!(vector.connections_total + vector.declined_total, 30);
+    assert!(vector.connections_total > 0);
+}
+
+#[test]
 fn half_of_a_connection_may_end_first() {
     let Some(hosts) = Hosts::new(&[]) else { return };
     let [client, server] = hosts.connect();

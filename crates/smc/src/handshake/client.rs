@@ -36,15 +36,14 @@ enum State {
 }
 
 impl Client {
-    /// Begins: the first step sends the Proposal. Without an EID there is nothing to propose: the first
-    /// step is to fall back.
+    /// Begins: the first step sends the Proposal. Without an EID there is nothing to propose; the server,
+    /// which has seen the option and waits, is told so by a Decline in its place.
     #[must_use]
     pub fn new(identity: Identity, limits: Limits, now: Time) -> Self {
         let state = State::AwaitAccept(now.after(limits.0.clc_wait));
         let mut client = Self { identity, limits, state, steps: VecDeque::new() };
         if client.identity.eids.is_empty() {
-            client.state = State::Done;
-            client.steps.push_back(fall_back(Diagnosis::NoDevice));
+            client.decline(Diagnosis::NoDevice);
         } else {
             let proposal = Message::Proposal(Box::new(client.proposal()));
             client.steps.push_back(Step::Send(proposal.emit()));

@@ -132,8 +132,13 @@ fn a_timeout_is_no_way_back_since_the_answer_may_still_come() {
 }
 
 #[test]
-fn without_an_eid_nothing_is_said() {
+fn without_an_eid_the_server_is_told() {
     let mut client = Client::new(identity(&[]), Limits::default(), START);
+    // It has seen the option, and would take the application's first bytes for CLC.
+    let Some(Step::Send(bytes)) = client.poll() else { panic!("nothing is said") };
+    assert!(
+        matches!(Message::parse(&bytes), Ok(Message::Decline(d)) if d.diagnosis == Diagnosis::NoDevice)
+    );
     assert!(matches!(client.poll(), Some(Step::FallBack(_))));
     assert_eq!(client.poll(), None);
 }
