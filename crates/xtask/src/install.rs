@@ -46,10 +46,6 @@ const NEEDS: &[Need] = &[
     program("pgbench", "postgresql-contrib", "load for PostgreSQL"),
     program("ip", "iproute2", "networks of a test's own"),
     program("tshark", "tshark", "judges what `shunt defrag` writes"),
-    program("qemu-system-x86_64", "qemu-system-x86", "machines for other kernels"),
-    program("busybox", "busybox-static", "a shell for such machines"),
-    program("tcpdump", "tcpdump", "captures what they send"),
-    program("xz", "xz-utils", "unpacks modules of kernels"),
     program("strace", "strace", "counts system calls"),
     program("curl", "curl", "a client that forks nothing"),
     program("python3", "python3", "asyncio and prefork servers"),
@@ -61,6 +57,14 @@ const NEEDS: &[Need] = &[
     program("go", "golang-go", "programs that must stay on TCP unharmed"),
     program("node", "nodejs", "http and cluster"),
     program("java", "default-jdk-headless", "NIO selectors"),
+];
+
+/// What only those want that name it.
+const NEEDS_OF_FEW: &[Need] = &[
+    program("qemu-system-x86_64", "qemu-system-x86", "machines for other kernels"),
+    program("busybox", "busybox-static", "a shell for such machines"),
+    program("tcpdump", "tcpdump", "captures what they send"),
+    program("xz", "xz-utils", "unpacks modules of kernels"),
 ];
 
 /// Services must not start when they are installed: they would take the ports of the tests, and
@@ -125,8 +129,9 @@ pub(crate) fn check(command: &str, programs: &[&str], install: bool) -> anyhow::
 }
 
 fn absent(programs: &[&str]) -> Vec<Need> {
+    let few = NEEDS_OF_FEW.iter().filter(|need| programs.contains(&need.name()));
     let wanted = |need: &&Need| programs.is_empty() || programs.contains(&need.name());
-    NEEDS.iter().filter(wanted).filter(|need| !need.is_met()).copied().collect()
+    NEEDS.iter().filter(wanted).chain(few).filter(|need| !need.is_met()).copied().collect()
 }
 
 fn packages(needs: &[Need]) -> Vec<&'static str> {

@@ -100,8 +100,13 @@ impl Stage {
     /// Link groups of the case before are gone, and the kernel is set as the case wants it.
     fn reset(&self, case: &Case, end: &End<'_>, eid: Option<&str>) -> anyhow::Result<()> {
         let Some(guest) = end.guest else { return Ok(()) };
+        // Sockets of processes that were killed are in the way for a moment.
         let mut script = format!(
-            "rmmod smc_diag && rmmod smc && insmod /modules/smc.ko && insmod /modules/smc_diag.ko && \
+            "gone() {{ [ ! -e /sys/module/$1 ] || rmmod $1 2>/dev/null; }}; n=0; \
+             until gone smc_diag && gone smc; do \
+                 n=$((n+1)); [ $n -lt 100 ] || {{ rmmod smc; exit 1; }}; sleep 0.1; \
+             done; \
+             insmod /modules/smc.ko && insmod /modules/smc_diag.ko && \
              echo {} >/proc/sys/net/smc/smcr_testlink_time && smcpeer clear-eids",
             case.test_link_s
         );
