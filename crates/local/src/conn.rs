@@ -995,6 +995,9 @@ impl Conn {
             WaitWord::Off => {}
             WaitWord::Warm(waiter) => {
                 if let Some(sleep) = w.must_ring(waiter)
+                    // A bell on a socket that the sleeper has closed wakes nobody, and would count as
+                    // rung for this sleep: whoever else has something for it would keep silent.
+                    && peer.flags.load(Ordering::Acquire) & flag::CLOSED == 0
                     && self.ring_bell(fd, mine)
                 {
                     w.has_rung(waiter, sleep);

@@ -29,6 +29,12 @@ struct Pair {
 }
 
 fn pair(order: u32) -> Pair {
+    let [one] = pairs(order);
+    one
+}
+
+/// So many connections between the same two.
+fn pairs<const N: usize>(order: u32) -> [Pair; N] {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let dir = std::env::temp_dir().join(format!("shunt-relay-{}-{number}", std::process::id()));
@@ -38,6 +44,21 @@ fn pair(order: u32) -> Pair {
     engine.board.serve(Some(7)).unwrap();
     assert_eq!(guest.board.engine_option(), Some(7));
     let door = Door::open(Some(dir.to_str().unwrap())).unwrap();
+    let mut visitor = None;
+    let pairs = std::array::from_fn(|_| meet(engine, guest, &door, &mut visitor, order));
+    // What is mapped stays.
+    std::fs::remove_dir_all(&dir).unwrap();
+    pairs
+}
+
+/// The guest makes a connection and hands it over.
+fn meet(
+    engine: &'static World,
+    guest: &'static World,
+    door: &Door,
+    visitor: &mut Option<Visitor>,
+    order: u32,
+) -> Pair {
     let waiter = Waiter::new(engine).unwrap();
 
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -49,26 +70,28 @@ fn pair(order: u32) -> Pair {
     conn.ask_later();
     assert!(conn.leave_asked() && !conn.leave_asked(), "one thread hands it over");
 
-    let serving = std::thread::spawn(move || {
-        let mut stand_ins = StandIns::new(1).unwrap();
-        call::wait_readable(door.fd(), 5000);
-        let visitor = door.accept().unwrap();
-        call::wait_readable(visitor.fd(), 5000);
-        let Said::Hello(hello, socket) = visitor.listen() else { panic!("no hello") };
-        let mut stand_in = stand_ins.take().unwrap();
-        let (relay, welcome) =
-            Relay::attach(engine, &hello, &mut stand_in, order, &waiter).unwrap();
-        assert!(visitor.answer(Ok((welcome, &stand_in))));
-        assert!(matches!(visitor.listen(), Said::Nothing));
-        (relay, socket, waiter)
+    let ((relay, socket), (new, welcome)) = std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let mut stand_ins = StandIns::new(1).unwrap();
+            let visitor = visitor.get_or_insert_with(|| {
+                call::wait_readable(door.fd(), 5000);
+                door.accept().unwrap()
+            });
+            call::wait_readable(visitor.fd(), 5000);
+            let Said::Hello(hello, socket) = visitor.listen() else { panic!("no hello") };
+            let mut stand_in = stand_ins.take().unwrap();
+            let (relay, welcome) =
+                Relay::attach(engine, &hello, &mut stand_in, order, &waiter).unwrap();
+            assert!(visitor.answer(Ok((welcome, &stand_in))));
+            assert!(matches!(visitor.listen(), Said::Nothing));
+            (relay, socket)
+        });
+        let given = conn.hand_over(guest, fd, true).unwrap();
+        (serving.join().unwrap(), given)
     });
-    let (new, welcome) = conn.hand_over(guest, fd, true).unwrap();
-    let (relay, socket, waiter) = serving.join().unwrap();
     call::dup_over(new, fd, 0).unwrap();
     call::close(new).unwrap();
     conn.stand_in(guest, welcome).unwrap();
-    // What is mapped stays.
-    std::fs::remove_dir_all(&dir).unwrap();
     assert_eq!(conn.phase(), Phase::Attached);
     Pair { guest, conn, fd, relay, waiter, far, socket }
 }
@@ -178,6 +201,28 @@ fn a_sleeping_engine_is_rung_for() {
     assert_eq!(p.relay.written(), Ok(7));
     p.send(b"!");
     assert!(!call::readable(p.relay.fd()).0, "who is awake is not rung for");
+}
+
+#[test]
+fn a_bell_on_a_closed_connection_wakes_nobody_and_does_not_count() {
+    let [mut closed, mut other] = pairs(0);
+    let guest = closed.guest;
+    // One event loop of the guest, which sleeps; both connections are in it.
+    let waiter = guest.take_waiter().unwrap();
+    for p in [&closed, &other] {
+        let (_, half) = p.conn.my_half(guest).unwrap();
+        wait::arm(&half.wait, sys::wait::WaitWord::Warm(waiter));
+    }
+    closed.conn.closing(guest, closed.fd);
+    call::close(closed.fd).unwrap();
+    wait::fall_asleep(guest.waiter(waiter).unwrap());
+    // The peer's last word comes after that.
+    closed.relay.publish(0);
+    closed.relay.shut();
+    assert!(other.relay.write_at(0, b"news"));
+    other.relay.publish(4);
+    call::wait_readable(other.fd, 2000);
+    assert!(call::readable(other.fd).0, "the sleeper hears of it");
 }
 
 #[test]
