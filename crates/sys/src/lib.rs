@@ -5,7 +5,7 @@
 //! wake-up is said in [`wait`]. How packets come in past the kernel's own stack is said in [`packet`]
 //! and [`xdp`]; which of them, by programs ([`bpf`]) that the caller writes. Programs for sockets are put
 //! to work on a [`cgroup`]. [`udp`] moves datagrams by the batch, [`event`] waits for many descriptors at
-//! once.
+//! once. RDMA devices are reached by [`verbs`].
 
 pub mod abi;
 #[cfg(not(loom))]
@@ -40,6 +40,8 @@ pub mod sync;
 pub mod tap;
 #[cfg(not(loom))]
 pub mod udp;
+#[cfg(not(loom))]
+pub mod verbs;
 pub mod wait;
 #[cfg(not(loom))]
 pub mod xdp;

@@ -1,0 +1,181 @@
+//! libibverbs, found at run time.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::raw;
+
+/// Why there is no libibverbs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// No such library, or one that cannot be loaded: its name, and what the dynamic linker says.
+    Absent {
+        /// What was looked for.
+        name: String,
+        /// The linker's words.
+        reason: String,
+    },
+    /// The library lacks a function, and is not libibverbs or older than version 32 of rdma-core.
+    Lacks {
+        /// What was loaded.
+        name: String,
+        /// The function that is not in it, with its version.
+        symbol: String,
+    },
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent { name, reason } => write!(
+                f,
+                "{name} cannot be loaded ({reason}): install libibverbs1 and ibverbs-providers (Debian, \
+                 Ubuntu), libibverbs (Fedora, RHEL) or rdma-core (others)"
+            ),
+            Self::Lacks { name, symbol } => {
+                write!(f, "{name} has no {symbol}: rdma-core 32 or later is needed")
+            }
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// Declares the functions that we call, and finds them.
+macro_rules! symbols {
+    ($($field:ident: fn($($arg:ty),*) $(-> $ret:ty)?, $name:literal, $version:literal;)*) => {
+        /// The functions of the library.
+        pub(super) struct Symbols {
+            $(pub(super) $field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
+        }
+
+        impl Symbols {
+            fn find(handle: NonNull<c_void>) -> Result<Self, &'static str> {
+                Ok(Self {
+                    $($field: {
+                        let at = find(handle, $name, $version)
+                            .ok_or(concat!($name, "@", $version))?;
+                        // SAFETY: a function of this name and version has had this type since the
+                        // version exists, and has it for as long as the library has its name.
+                        unsafe {
+                            std::mem::transmute::<
+                                NonNull<c_void>,
+                                unsafe extern "C" fn($($arg),*) $(-> $ret)?,
+                            >(at)
+                        }
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+symbols! {
+    get_device_list: fn(*mut c_int) -> *mut *mut raw::Device, "ibv_get_device_list", "IBVERBS_1.1";
+    free_device_list: fn(*mut *mut raw::Device), "ibv_free_device_list", "IBVERBS_1.1";
+    get_device_name: fn(*mut raw::Device) -> *const c_char, "ibv_get_device_name", "IBVERBS_1.1";
+    get_device_guid: fn(*mut raw::Device) -> u64, "ibv_get_device_guid", "IBVERBS_1.1";
+    open_device: fn(*mut raw::Device) -> *mut raw::Context, "ibv_open_device", "IBVERBS_1.1";
+    close_device: fn(*mut raw::Context) -> c_int, "ibv_close_device", "IBVERBS_1.1";
+    query_device: fn(*mut raw::Context, *mut raw::DeviceAttributes) -> c_int,
+        "ibv_query_device", "IBVERBS_1.1";
+    query_port: fn(*mut raw::Context, u8, *mut raw::PortAttributes) -> c_int,
+        "ibv_query_port", "IBVERBS_1.1";
+    query_gid: fn(*mut raw::Context, u32, u32, *mut raw::GidEntry, u32, usize) -> c_int,
+        "_ibv_query_gid_ex", "IBVERBS_1.11";
+    get_async_event: fn(*mut raw::Context, *mut raw::AsyncEvent) -> c_int,
+        "ibv_get_async_event", "IBVERBS_1.1";
+    ack_async_event: fn(*mut raw::AsyncEvent), "ibv_ack_async_event", "IBVERBS_1.1";
+    alloc_pd: fn(*mut raw::Context) -> *mut raw::Domain, "ibv_alloc_pd", "IBVERBS_1.1";
+    dealloc_pd: fn(*mut raw::Domain) -> c_int, "ibv_dealloc_pd", "IBVERBS_1.1";
+    reg_mr: fn(*mut raw::Domain, *mut c_void, usize, c_int) -> *mut raw::Region,
+        "ibv_reg_mr", "IBVERBS_1.1";
+    dereg_mr: fn(*mut raw::Region) -> c_int, "ibv_dereg_mr", "IBVERBS_1.1";
+    create_comp_channel: fn(*mut raw::Context) -> *mut raw::Channel,
+        "ibv_create_comp_channel", "IBVERBS_1.0";
+    destroy_comp_channel: fn(*mut raw::Channel) -> c_int,
+        "ibv_destroy_comp_channel", "IBVERBS_1.0";
+    create_cq: fn(*mut raw::Context, c_int, *mut c_void, *mut raw::Channel, c_int) -> *mut raw::Queue,
+        "ibv_create_cq", "IBVERBS_1.1";
+    destroy_cq: fn(*mut raw::Queue) -> c_int, "ibv_destroy_cq", "IBVERBS_1.1";
+    get_cq_event: fn(*mut raw::Channel, *mut *mut raw::Queue, *mut *mut c_void) -> c_int,
+        "ibv_get_cq_event", "IBVERBS_1.1";
+    ack_cq_events: fn(*mut raw::Queue, u32), "ibv_ack_cq_events", "IBVERBS_1.1";
+    create_qp: fn(*mut raw::Domain, *mut raw::PairSetup) -> *mut raw::Pair,
+        "ibv_create_qp", "IBVERBS_1.1";
+    modify_qp: fn(*mut raw::Pair, *mut raw::PairAttributes, c_int) -> c_int,
+        "ibv_modify_qp", "IBVERBS_1.1";
+    query_qp: fn(*mut raw::Pair, *mut raw::PairAttributes, c_int, *mut raw::PairSetup) -> c_int,
+        "ibv_query_qp", "IBVERBS_1.1";
+    destroy_qp: fn(*mut raw::Pair) -> c_int, "ibv_destroy_qp", "IBVERBS_1.1";
+}
+
+fn find(handle: NonNull<c_void>, name: &str, version: &str) -> Option<NonNull<c_void>> {
+    let name = CString::new(name).ok()?;
+    let version = CString::new(version).ok()?;
+    // SAFETY: a handle of `dlopen` that is never closed, and two strings that end with a zero.
+    NonNull::new(unsafe { libc::dlvsym(handle.as_ptr(), name.as_ptr(), version.as_ptr()) })
+}
+
+/// libibverbs in this process. It is never unloaded: drivers that it loads leave threads and handlers.
+#[derive(Clone)]
+pub struct Library {
+    pub(super) symbols: Arc<Symbols>,
+}
+
+impl fmt::Debug for Library {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Library").finish_non_exhaustive()
+    }
+}
+
+impl Library {
+    /// The name that the linker looks for.
+    pub const NAME: &'static str = "libibverbs.so.1";
+
+    /// Loads the system's.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`] says what to install.
+    pub fn load() -> Result<Self, LoadError> {
+        Self::load_from(Self::NAME)
+    }
+
+    /// Loads the one of that name: a path, or what the linker looks for in its directories. It is trusted
+    /// as is whatever this program is linked with: a setting of who runs it, never of a peer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::load`].
+    pub fn load_from(name: &str) -> Result<Self, LoadError> {
+        let absent = |reason: String| LoadError::Absent { name: name.to_owned(), reason };
+        let path = CString::new(name).map_err(|e| absent(e.to_string()))?;
+        // All functions are bound now rather than in the middle of a connection, and stay out of the way
+        // of others of the same names.
+        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
+        // SAFETY: a string that ends with a zero. What the library does while it is loaded is what the
+        // caller trusts it with.
+        let handle = NonNull::new(unsafe { libc::dlopen(path.as_ptr(), flags) });
+        let handle = handle.ok_or_else(|| absent(linker_error()))?;
+        let symbols = Symbols::find(handle).map_err(|symbol| LoadError::Lacks {
+            name: name.to_owned(),
+            symbol: symbol.to_owned(),
+        })?;
+        Ok(Self { symbols: Arc::new(symbols) })
+    }
+}
+
+/// What the dynamic linker last complained of in this thread.
+fn linker_error() -> String {
+    // SAFETY: always callable; the answer is good until this thread's next call of the linker.
+    let text = unsafe { libc::dlerror() };
+    if text.is_null() {
+        return "no reason given".into();
+    }
+    // SAFETY: `dlerror` answers null or a string that ends with a zero.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
