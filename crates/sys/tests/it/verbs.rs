@@ -1,5 +1,6 @@
 //! The wrappers of libibverbs, on a stand-in that behaves as a card would.
 
+mod real;
 mod stage;
 
 use std::os::fd::AsRawFd;
