@@ -288,37 +288,35 @@ impl Context {
         })
     }
 
-    /// The address at a place of a port's table; `None`: the place is empty.
+    /// The addresses of a port, by their places in its table.
     ///
     /// # Errors
     ///
-    /// The errno.
-    pub fn gid(&self, port: u8, index: u32) -> Result<Option<Gid>, Failure> {
-        let mut it = raw::GidEntry::default();
-        let size = size_of::<raw::GidEntry>();
-        let (at, ask) = (self.open.at.as_ptr(), self.open.symbols.query_gid);
-        // SAFETY: an open context, and room for the answer, whose size is given.
-        match unsafe { ask(at, port.into(), index, &raw mut it, 0, size) } {
-            libc::ENODATA => return Ok(None),
-            ret => outcome("ask for an address of the port", ret)?,
-        }
-        let kind = match it.gid_type {
-            0 => GidKind::InfiniBand,
-            1 => GidKind::RoceV1,
-            2 => GidKind::RoceV2,
-            other => GidKind::Other(other),
-        };
-        Ok(Some(Gid { index, address: it.gid, kind, interface: it.ndev_ifindex }))
-    }
-
-    /// All addresses of a port.
-    ///
-    /// # Errors
-    ///
-    /// The errno.
+    /// The errno: `EINVAL` if there is no such port.
     pub fn gids(&self, port: u8) -> Result<Vec<Gid>, Failure> {
-        let places = self.port(port)?.gids;
-        (0..places).filter_map(|index| self.gid(port, index).transpose()).collect()
+        let places = usize::try_from(self.port(port)?.gids).unwrap_or(0);
+        // Those of other ports come, too, and all of them have as many.
+        let ports = usize::from(self.limits()?.ports.max(1));
+        let mut table = vec![raw::GidEntry::default(); places.saturating_mul(ports)];
+        let size = size_of::<raw::GidEntry>();
+        let ask = self.open.symbols.query_gid_table;
+        // SAFETY: an open context, and room for so many entries, whose size is given.
+        let ret = unsafe { ask(self.open.at.as_ptr(), table.as_mut_ptr(), table.len(), 0, size) };
+        let Ok(found) = usize::try_from(ret) else {
+            let errno = i32::try_from(ret.unsigned_abs()).unwrap_or(libc::EIO);
+            return Err(Failure { step: "ask for the addresses of the port", errno });
+        };
+        let of_port = table.iter().take(found).filter(|it| it.port_num == port.into());
+        let gid = |it: &raw::GidEntry| {
+            let kind = match it.gid_type {
+                0 => GidKind::InfiniBand,
+                1 => GidKind::RoceV1,
+                2 => GidKind::RoceV2,
+                other => GidKind::Other(other),
+            };
+            Gid { index: it.gid_index, address: it.gid, kind, interface: it.ndev_ifindex }
+        };
+        Ok(of_port.map(gid).collect())
     }
 
     /// What has happened since the last time; `None`: nothing. [`Self::as_raw_fd`] is readable when

@@ -84,15 +84,15 @@ symbols! {
         "ibv_query_device", "IBVERBS_1.1";
     query_port: fn(*mut raw::Context, u8, *mut raw::PortAttributes) -> c_int,
         "ibv_query_port", "IBVERBS_1.1";
-    query_gid: fn(*mut raw::Context, u32, u32, *mut raw::GidEntry, u32, usize) -> c_int,
-        "_ibv_query_gid_ex", "IBVERBS_1.11";
+    query_gid_table: fn(*mut raw::Context, *mut raw::GidEntry, usize, u32, usize) -> isize,
+        "_ibv_query_gid_table", "IBVERBS_1.11";
     get_async_event: fn(*mut raw::Context, *mut raw::AsyncEvent) -> c_int,
         "ibv_get_async_event", "IBVERBS_1.1";
     ack_async_event: fn(*mut raw::AsyncEvent), "ibv_ack_async_event", "IBVERBS_1.1";
     alloc_pd: fn(*mut raw::Context) -> *mut raw::Domain, "ibv_alloc_pd", "IBVERBS_1.1";
     dealloc_pd: fn(*mut raw::Domain) -> c_int, "ibv_dealloc_pd", "IBVERBS_1.1";
-    reg_mr: fn(*mut raw::Domain, *mut c_void, usize, c_int) -> *mut raw::Region,
-        "ibv_reg_mr", "IBVERBS_1.1";
+    reg_mr_iova: fn(*mut raw::Domain, *mut c_void, usize, u64, c_int) -> *mut raw::Region,
+        "ibv_reg_mr_iova", "IBVERBS_1.7";
     dereg_mr: fn(*mut raw::Region) -> c_int, "ibv_dereg_mr", "IBVERBS_1.1";
     create_comp_channel: fn(*mut raw::Context) -> *mut raw::Channel,
         "ibv_create_comp_channel", "IBVERBS_1.0";

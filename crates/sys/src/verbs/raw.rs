@@ -1,5 +1,5 @@
 //! The binary interface of libibverbs, as far as we use it: what its header, `infiniband/verbs.h`, says
-//! about versions `IBVERBS_1.1` and, for `_ibv_query_gid_ex`, `IBVERBS_1.11` of its symbols.
+//! about versions `IBVERBS_1.1` of its symbols and, for what came later, `IBVERBS_1.7` and `1.11`.
 //!
 //! These layouts cannot change without a new name of the library. A test compares them with the header
 //! where that is installed. Pointers to what we never look into are `*mut c_void`.

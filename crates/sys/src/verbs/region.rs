@@ -198,6 +198,7 @@ pub struct Piece {
 pub struct MemoryRegion<P> {
     /// Before the memory: fields go in this order.
     registration: Registration,
+    address: u64,
     memory: P,
 }
 
@@ -213,7 +214,7 @@ unsafe impl Sync for Registration {}
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: from `reg_mr`, and given back here only. When this returns the device has stopped using
+        // SAFETY: from `reg_mr_iova`, and given back here only. When this returns the device has stopped using
         // the memory, which `MemoryRegion` frees after us; should it fail, the kernel still holds the pages.
         unsafe { (self.domain.open.symbols.dereg_mr)(self.at.as_ptr()) };
     }
@@ -234,15 +235,38 @@ impl<P: Pinned> MemoryRegion<P> {
     /// The errno: `ENOMEM` if no more memory may be locked (`ulimit -l`) or the device has no more regions,
     /// `EFAULT` if it shall be written to and is mapped for reading only.
     pub fn register(domain: &ProtectionDomain, memory: P, access: Access) -> Result<Self, Failure> {
+        let address = memory.start().addr() as u64;
+        Self::register_at(domain, memory, address, access)
+    }
+
+    /// The same, with an address of one's own by which requests and peers name the first byte. Its place
+    /// in a page of 4096 bytes is to be that of the memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::register`], and `EINVAL` if it cannot have that address.
+    pub fn register_at(
+        domain: &ProtectionDomain,
+        memory: P,
+        address: u64,
+        access: Access,
+    ) -> Result<Self, Failure> {
         let domain = domain.handle.clone();
         let (start, bytes) = (memory.start(), memory.bytes());
         let bits = c_int::try_from(access.bits()).unwrap_or(0);
         // SAFETY: a protection domain that we hold, and memory that stays as `Pinned` promises; we keep it
         // until after the region is given back.
-        let at =
-            unsafe { (domain.open.symbols.reg_mr)(domain.at.as_ptr(), start.cast(), bytes, bits) };
+        let at = unsafe {
+            (domain.open.symbols.reg_mr_iova)(
+                domain.at.as_ptr(),
+                start.cast(),
+                bytes,
+                address,
+                bits,
+            )
+        };
         let at = pointer("register memory with the device", at)?;
-        Ok(Self { registration: Registration { domain, at }, memory })
+        Ok(Self { registration: Registration { domain, at }, address, memory })
     }
 
     /// The memory.
@@ -250,10 +274,10 @@ impl<P: Pinned> MemoryRegion<P> {
         &self.memory
     }
 
-    /// Where peers find its first byte.
+    /// By which address requests and peers name its first byte.
     #[must_use]
     pub fn address(&self) -> u64 {
-        self.memory.start().addr() as u64
+        self.address
     }
 
     /// What peers show to be let in.
@@ -269,7 +293,7 @@ impl<P: Pinned> MemoryRegion<P> {
         let end = at.checked_add(usize::try_from(len).ok()?)?;
         // SAFETY: a region that is registered; the key does not change.
         let lkey = unsafe { (*self.registration.at.as_ptr()).lkey };
-        let address = self.address() + at as u64;
+        let address = self.address.checked_add(at as u64)?;
         (end <= self.memory.bytes()).then_some(Piece { address, len, lkey })
     }
 }

@@ -5,7 +5,7 @@
  * acknowledged. What a caller may not do it refuses, or ends the process with a line that says what was
  * wrong: destroying what is in use, an event not acknowledged.
  *
- * cc -DNO_DEVICES: there is none. cc -DOLD: as before rdma-core 32. */
+ * cc -DNO_DEVICES: there is none. cc -DOLD: as before rdma-core 32. cc -DTWO_HOSTS: more addresses. */
 #define _GNU_SOURCE
 #include "abi.h"
 
@@ -84,6 +84,7 @@ struct channel {
 
 struct region {
 	struct ibv_mr mr;
+	uint64_t iova;
 	int access;
 };
 
@@ -180,6 +181,20 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *to)
 	return 0;
 }
 
+/* A link-local address, and one of IPv4 for each version of RoCE; on the next place nothing. With TWO_HOSTS
+ * two more, 127.91.250.1 and 127.91.250.2. */
+static const struct { uint8_t kind, raw[16]; } gids[] = {
+	{ IBV_GID_TYPE_ROCE_V1, { 0xfe, 0x80, [11] = 0xff, 0xfe, 0, 0, 1 } },
+	{ IBV_GID_TYPE_ROCE_V1, { [10] = 0xff, 0xff, 10, 9, 0, 1 } },
+	{ IBV_GID_TYPE_ROCE_V2, { [10] = 0xff, 0xff, 10, 9, 0, 1 } },
+	{ 0 },
+#ifdef TWO_HOSTS
+	{ IBV_GID_TYPE_ROCE_V2, { [10] = 0xff, 0xff, 127, 91, 250, 1 } },
+	{ IBV_GID_TYPE_ROCE_V2, { [10] = 0xff, 0xff, 127, 91, 250, 2 } },
+#endif
+};
+enum { GIDS = sizeof(gids) / sizeof(gids[0]) };
+
 int ibv_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_attr *to)
 {
 	(void)context;
@@ -189,30 +204,34 @@ int ibv_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_at
 	to->state = IBV_PORT_ACTIVE;
 	to->max_mtu = IBV_MTU_4096;
 	to->active_mtu = IBV_MTU_1024;
-	to->gid_tbl_len = 4;
+	to->gid_tbl_len = GIDS;
 	to->link_layer = IBV_LINK_LAYER_ETHERNET;
 	return 0;
 }
 
 #ifndef OLD
-/* ::ffff:10.9.0.1, once for each version of RoCE, and a link-local one; the last place is empty. */
-int _ibv_query_gid_ex(struct ibv_context *context, uint32_t port, uint32_t index,
-		      struct ibv_gid_entry *to, uint32_t flags, size_t size)
+ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_gid_entry *to, size_t room,
+			     uint32_t flags, size_t size)
 {
-	static const uint8_t mapped[16] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1 };
-	static const uint8_t local[16] = { 0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xfe, 0, 0, 1 };
+	size_t count = 0;
 
 	(void)context;
-	if (port != 1 || index > 3 || flags || size != sizeof(*to))
-		return EINVAL;
-	if (index == 3)
-		return ENODATA;
-	memcpy(to->gid.raw, index ? mapped : local, 16);
-	to->gid_index = index;
-	to->port_num = 1;
-	to->gid_type = index == 2 ? IBV_GID_TYPE_ROCE_V2 : IBV_GID_TYPE_ROCE_V1;
-	to->ndev_ifindex = 7;
-	return 0;
+	if (flags || size != sizeof(*to))
+		return -EINVAL;
+	for (uint32_t index = 0; index < GIDS; index++) {
+		if (!gids[index].kind)
+			continue;
+		if (count == room)
+			return -EINVAL;
+		memset(&to[count], 0, sizeof(*to));
+		memcpy(to[count].gid.raw, gids[index].raw, 16);
+		to[count].gid_index = index;
+		to[count].port_num = 1;
+		to[count].gid_type = gids[index].kind;
+		to[count].ndev_ifindex = 7;
+		count++;
+	}
+	return count;
 }
 #endif
 
@@ -254,12 +273,13 @@ int ibv_dealloc_pd(struct ibv_pd *pd)
 	return 0;
 }
 
-struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *start, size_t bytes, int access)
+struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *start, size_t bytes, uint64_t iova, int access)
 {
 	struct region *region;
 	uint32_t at = 0;
 
-	if ((access & IBV_ACCESS_REMOTE_WRITE) && !(access & IBV_ACCESS_LOCAL_WRITE))
+	if (((access & IBV_ACCESS_REMOTE_WRITE) && !(access & IBV_ACCESS_LOCAL_WRITE)) ||
+	    (iova ^ (uintptr_t)start) & 4095)
 		return refuse(EINVAL);
 	pthread_mutex_lock(&lock);
 	while (at < REGIONS && regions[at])
@@ -270,6 +290,7 @@ struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *start, size_t bytes, int acce
 	}
 	region = calloc(1, sizeof(*region));
 	region->access = access;
+	region->iova = iova;
 	region->mr = (struct ibv_mr){ .context = pd->context, .pd = pd, .addr = start, .length = bytes };
 	/* The two keys differ, and each from those before it of the same place. */
 	region->mr.lkey = at << 8 | (turns++ & 0x7f);
@@ -300,10 +321,11 @@ static unsigned char *reach(struct ibv_pd *pd, uint32_t key, int remote, uint64_
 
 	if (!region || (remote ? region->mr.rkey : region->mr.lkey) != key || region->mr.pd != pd)
 		return NULL;
-	start = (uintptr_t)region->mr.addr;
+	start = region->iova;
 	if (at < start || bytes > region->mr.length || at - start > region->mr.length - bytes)
 		return NULL;
-	return (region->access & access) == access ? (unsigned char *)(uintptr_t)at : NULL;
+	return (region->access & access) == access ?
+		(unsigned char *)region->mr.addr + (at - start) : NULL;
 }
 
 /* Completions. */
@@ -701,7 +723,8 @@ int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *to, int mask)
 		at->qp_access_flags = to->qp_access_flags;
 	} else if (to->qp_state == IBV_QPS_RTR && qp->state == IBV_QPS_INIT) {
 		right = mask == rtr && to->ah_attr.is_global && to->ah_attr.port_num == 1 &&
-			to->ah_attr.grh.sgid_index < 3 && to->path_mtu >= IBV_MTU_256 &&
+			to->ah_attr.grh.sgid_index < GIDS &&
+			gids[to->ah_attr.grh.sgid_index].kind == IBV_GID_TYPE_ROCE_V2 && to->path_mtu >= IBV_MTU_256 &&
 			to->path_mtu <= IBV_MTU_1024 &&
 			to->dest_qp_num != qp->qp_num;
 		at->ah_attr = to->ah_attr;

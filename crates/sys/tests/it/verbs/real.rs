@@ -122,7 +122,10 @@ fn outcomes(all: &[Completion]) -> Vec<Outcome> {
 fn messages_and_writes_arrive() {
     let Some(two) = two() else { return };
     let from = two.region(1 << 17, Access::READ);
-    let to = two.region(1 << 17, Access::REMOTE_WRITE);
+    // By addresses of our own.
+    let (memory, at) = (Buffer::new(1 << 17).unwrap(), 0x12_3450_0000);
+    let to = MemoryRegion::register_at(&two.domain, memory, at, Access::REMOTE_WRITE).unwrap();
+    assert_eq!(to.address(), at);
     let pattern: Vec<u8> = (0..LONG).map(|n| n.to_le_bytes()[usize::from(n % 3 == 0)]).collect();
     from.memory().copy_in(1, &pattern);
     for id in 0..3 {
