@@ -11,10 +11,9 @@
 //! # Memory
 //!
 //! A device writes into memory at any time, on behalf of a peer that may lie. So there are no Rust
-//! references to what is registered: [`Pinned`] is the promise, [`Buffer`] and the rings of
-//! [`crate::map`] keep it. A [`Piece`] can only be made of a region that it lies in. A peer reaches what it
-//! has the key of, and only if the region was registered with [`Access::REMOTE_WRITE`]; the device sees to
-//! that.
+//! references to what is registered: [`Pinned`] is the promise, and [`Buffer`] keeps it. A [`Piece`] can
+//! only be made of a region that it lies in. A peer reaches what it has the key of, and only if the region
+//! was registered with [`Access::REMOTE_WRITE`]; the device sees to that.
 //!
 //! # What has to be there
 //!

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::device::{Context, Open};
 use super::{pointer, raw};
 use crate::call::{self, Failure};
-use crate::map;
 
 /// Memory whose place does not change and that nobody takes for Rust's own: a device writes there.
 ///
@@ -21,32 +20,6 @@ pub unsafe trait Pinned: Send {
     /// How many.
     fn bytes(&self) -> usize;
 }
-
-// SAFETY: only a `Map` makes a ring, of a place in the file, which is mapped for the life of the process;
-// its bytes are only ever copied.
-unsafe impl Pinned for map::Ring {
-    fn start(&self) -> *mut u8 {
-        self.start
-    }
-
-    fn bytes(&self) -> usize {
-        self.bytes
-    }
-}
-
-// SAFETY: the memory belongs to the value behind the count, which lives at least as long.
-unsafe impl<P: Pinned + Sync> Pinned for Arc<P> {
-    fn start(&self) -> *mut u8 {
-        P::start(self)
-    }
-
-    fn bytes(&self) -> usize {
-        P::bytes(self)
-    }
-}
-
-// SAFETY: a ring is a pointer and a length; what is behind it is shared between processes anyhow.
-unsafe impl Send for map::Ring {}
 
 /// Zeroed pages of our own for a device to read and write; a forked child does not have them.
 #[derive(Debug)]
