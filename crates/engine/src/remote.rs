@@ -6,13 +6,15 @@
 //! decided by the kernel, from the number of the queue pair that it is for.
 //!
 //! `vector` is the loop; `exchange` the handshake, `group` the link groups, `pump` a connection's bytes,
-//! `plain` those of one whose peer would not; `device` RoCEv2 and its sockets; `shelf` the memory that
-//! queue pairs read and write. What is said when is decided in [`smc`] and [`roce`]. `control` answers
-//! people, and `host` is the door that guests come through.
+//! `plain` those of one whose peer would not; `devices` what queue pairs there are: in `device` RoCEv2 and
+//! its sockets, in `verbs` those of a card; `shelf` the memory that they read and write. What is said when
+//! is decided in [`smc`] and [`roce`]. `control` answers people, and `host` is the door that guests come
+//! through.
 
 pub mod config;
 pub mod control;
 mod device;
+mod devices;
 mod exchange;
 mod group;
 pub mod guest;
@@ -27,6 +29,7 @@ mod shelf;
 mod slab;
 pub mod stat;
 mod vector;
+mod verbs;
 mod wire;
 
 use std::collections::{HashMap, HashSet};
@@ -46,8 +49,10 @@ use guest::Sleeper;
 use inbox::Inbox;
 use stat::{Stat, VectorStat};
 use vector::{Order, Parts, Vector};
+use verbs::Card;
 
 pub use vector::Newcomer;
+pub use verbs::OpenError;
 
 /// A vector that has so many connections more than another is not given more, although it knows the peer.
 const SLACK: u64 = 8;
@@ -63,6 +68,12 @@ pub enum Error {
          engine running?"
     )]
     Port(IpAddr, Failure),
+    /// The RDMA device that was asked for.
+    #[error("{0}")]
+    Device(#[from] OpenError),
+    /// The RDMA device does not have this address.
+    #[error("the RDMA device {1} has no RoCEv2 address {0}")]
+    NoAddress(IpAddr, String),
     /// The system refuses something.
     #[error("{0}")]
     System(#[from] Failure),
@@ -97,6 +108,7 @@ struct Shared {
     vectors: Vec<Handle>,
     config: Mutex<Arc<Config>>,
     places: Mutex<Places>,
+    card: Option<Card>,
 }
 
 /// The host's RDMA side.
@@ -125,6 +137,8 @@ impl Engine {
         let cpus = call::cpus();
         let count = config.vectors.unwrap_or_else(|| u32::try_from(cpus.len()).unwrap_or(1));
         let count = count.clamp(1, 64);
+        let card = config.device.as_ref().map(|name| Card::open(&config.device_library, name));
+        let card = card.transpose()?;
         let config = Arc::new(config);
         let host = host_name();
         let mut vectors = Vec::new();
@@ -144,6 +158,7 @@ impl Engine {
                 host,
                 secret: [u64::from_ne_bytes(random_bytes()), u64::from_ne_bytes(random_bytes())],
                 cpu: cpus.get(number as usize % cpus.len().max(1)).copied(),
+                card: card.clone(),
             })?;
             let name = format!("shunt-vector-{number}");
             let thread = std::thread::Builder::new().name(name).spawn(move || vector.run())?;
@@ -152,7 +167,8 @@ impl Engine {
         let places = Places { given: vec![0; vectors.len()], ..Places::default() };
         let addresses = config.addresses.clone();
         let (config, places) = (Mutex::new(config), Mutex::new(places));
-        let engine = Self { shared: Arc::new(Shared { vectors, config, places }), control: None };
+        let engine =
+            Self { shared: Arc::new(Shared { vectors, config, places, card }), control: None };
         for address in addresses {
             engine.shared.speak_from(address)?;
         }
@@ -233,6 +249,14 @@ impl Shared {
     fn speak_from(&self, address: IpAddr) -> Result<(), Error> {
         let mut places = held(&self.places);
         if places.ports.contains(&address) {
+            return Ok(());
+        }
+        if let Some(card) = &self.card {
+            if !card.has(address) {
+                let name = held(&self.config).device.clone().unwrap_or_default();
+                return Err(Error::NoAddress(address, name));
+            }
+            places.ports.insert(address);
             return Ok(());
         }
         let count = u32::try_from(self.vectors.len()).unwrap_or(1);

@@ -35,6 +35,13 @@ pub const SETTINGS: &[Setting] = &[
         live: false,
     },
     Setting {
+        name: "device",
+        value: "NAME",
+        help: "RDMA device that RoCEv2 is left to, as `rdma link` shows it; it needs libibverbs [none: our own \
+               RoCEv2 over UDP]",
+        live: false,
+    },
+    Setting {
         name: "eid",
         value: "EID[,EID]...",
         help: "enterprise IDs, up to 8: hosts that have one in common speak SMC-R with each other; Linux \
@@ -128,6 +135,10 @@ pub struct Config {
     /// Addresses that RoCEv2 is spoken from, at most two, of one family; none: every address that a
     /// connection has.
     pub addresses: Vec<IpAddr>,
+    /// Name of the RDMA device to use; `None`: our own RoCEv2 over UDP.
+    pub device: Option<String>,
+    /// The libibverbs by which it is used; not to be set by people.
+    pub device_library: String,
     /// Enterprise IDs, at most [`EIDS_MAX`]; none: SMC is not spoken.
     pub eids: Vec<Eid>,
     /// Size of a guest's send ring.
@@ -160,6 +171,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             addresses: Vec::new(),
+            device: None,
+            device_library: sys::verbs::Library::NAME.to_owned(),
             eids: DEFAULT_EID.parse().into_iter().collect(),
             send_buffer: SizeClass::holding(256 << 10),
             receive_buffer: SizeClass::holding(256 << 10),
@@ -236,6 +249,8 @@ impl Config {
     fn apply(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "address" => self.addresses = list(value, 2, address)?,
+            "device" if value.is_empty() => return Err("the name of an RDMA device".into()),
+            "device" => self.device = Some(value.to_owned()),
             "eid" => {
                 let eid = |text: &str| text.parse().map_err(|e| format!("{text}: {e}"));
                 self.eids = list(value, EIDS_MAX, eid)?;
@@ -271,6 +286,7 @@ impl Config {
         let joined = |words: Vec<String>| (!words.is_empty()).then(|| words.join(","));
         Some(match name {
             "address" => joined(self.addresses.iter().map(ToString::to_string).collect())?,
+            "device" => self.device.clone()?,
             "eid" => joined(self.eids.iter().map(ToString::to_string).collect())?,
             "send_buffer" => self.send_buffer.bytes().to_string(),
             "receive_buffer" => self.receive_buffer.bytes().to_string(),
@@ -319,6 +335,7 @@ mod tests {
         let mut config = Config::default();
         let written = [
             ("address", "10.0.0.1,10.0.0.2"),
+            ("device", "mlx5_0"),
             ("eid", "A,B-2"),
             ("send_buffer", "1M"),
             ("receive_buffer", "16K"),
@@ -350,6 +367,7 @@ mod tests {
             ("address", "10.0.0.1,x"),
             ("address", "0.0.0.0"),
             ("address", "1.1.1.1,1.1.1.2,1.1.1.3"),
+            ("device", ""),
             ("eid", "lower"),
             ("send_buffer", "8K"),
             ("receive_buffer", "8M"),

@@ -1,8 +1,7 @@
 //! The RDMA device of one vector: our own RoCEv2 over UDP.
 //!
 //! [`roce::Device`] decides; here packets come from sockets and go to them, and each link has its queue of
-//! receive requests filled. The one device there is now; one that uses the card's own queue pairs
-//! (libibverbs) would have the same face.
+//! receive requests filled. What uses a card's own queue pairs, [`super::verbs`], has the same face.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
@@ -57,14 +56,14 @@ pub(super) enum Purpose {
 const CDC: u64 = 1 << 63;
 
 impl Purpose {
-    fn id(self) -> u64 {
+    pub(super) fn id(self) -> u64 {
         match self {
             Self::Llc => 0,
             Self::Cdc(number) => CDC | number,
         }
     }
 
-    fn of(id: u64) -> Self {
+    pub(super) fn of(id: u64) -> Self {
         if id & CDC == 0 { Self::Llc } else { Self::Cdc(id & !CDC) }
     }
 }

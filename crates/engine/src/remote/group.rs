@@ -14,7 +14,7 @@ use smc::group::{
 use smc::handshake::{PeerEnd, Proposed};
 use smc::{Gid, Mtu, RKey, Time, Token};
 
-use super::device::{Purpose, mtu_of};
+use super::device::Purpose;
 use super::exchange::ExchangeId;
 use super::random;
 use super::running::Running;
@@ -164,15 +164,15 @@ impl Vector {
         if !self.device.has_port(local) {
             return Err(Diagnosis::NoRdmaDevice);
         }
-        let link = self.device.open_link(&mut self.shelf).map_err(|_| Diagnosis::Memory)?;
+        let qpn = self.device.open_link(&mut self.shelf).map_err(|_| Diagnosis::Memory)?;
         let end = LinkEnd {
             gid: gid_of(local),
-            mac: self.mac,
-            qpn: smc::Qpn::new(link.qpn.value()),
+            mac: self.device.mac(local).unwrap_or(self.mac),
+            qpn: smc::Qpn::new(qpn.value()),
             psn: smc::Psn::new(random()),
-            mtu: Mtu::new(mtu_of(path_bytes).code()),
+            mtu: Mtu::new(self.device.mtu(path_bytes).code()),
         };
-        Ok((link.qpn, end))
+        Ok((qpn, end))
     }
 
     /// A group whose first link begins here.

@@ -187,11 +187,18 @@ impl Pump {
         }
     }
 
-    /// A message of the peer's has come.
-    pub(super) fn hear(&mut self, cdc: &Cdc, relay: &mut dyn Relay) -> Result<(), Fault> {
+    /// A message of the peer's has come. `fetch` brings the guest what stands between two positions.
+    pub(super) fn hear(
+        &mut self,
+        cdc: &Cdc,
+        relay: &mut dyn Relay,
+        fetch: impl FnOnce(&mut dyn Relay, u64, u64),
+    ) -> Result<(), Fault> {
         let heard = self.conn.on_cdc(cdc).map_err(|_| Fault::Peer)?;
         if heard.arrived > 0 {
+            let from = self.published;
             self.published += u64::from(heard.arrived);
+            fetch(relay, from, self.published);
             relay.publish(self.published);
         }
         if heard.ending && !self.ended {

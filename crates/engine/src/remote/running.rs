@@ -8,9 +8,10 @@ use smc::conn::{Conn, Remote, Setup, Transmission};
 use smc::{SizeClass, Token};
 use sys::event::{self, Interest};
 
-use super::device::{Device, Purpose};
+use super::device::Purpose;
+use super::devices::Device;
 use super::exchange::{InGroup, reset_on_close};
-use super::guest::Broken;
+use super::guest::{Broken, Relay};
 use super::plain::{Over, Plain};
 use super::pump::{Fault, Post, Pump};
 use super::shelf::ConnId;
@@ -243,7 +244,13 @@ impl Vector {
         if let Some(Running::Smc(smc)) = self.running.get_mut(&id)
             && let Some(relay) = self.shelf.rings.get_mut(id)
         {
-            if let Err(fault) = smc.pump.hear(cdc, &mut **relay) {
+            let (device, rmb) = (&mut self.device, smc.rmb);
+            let fetch = |relay: &mut dyn Relay, from, upto| {
+                if let Some(rmb) = rmb {
+                    device.fetch(rmb, relay, from, upto);
+                }
+            };
+            if let Err(fault) = smc.pump.hear(cdc, &mut **relay, fetch) {
                 smc.pump.abort_for(fault);
             }
             self.warm_up(id, now);
@@ -255,7 +262,7 @@ impl Vector {
         let Some(Running::Smc(smc)) = self.remove_running(id) else { return };
         let reset = smc.pump.was_reset();
         self.stat.aborted_total += u64::from(reset);
-        self.device.deregister(smc.pump.stream());
+        self.device.forget_stream(smc.pump.stream());
         if let Some(key) = smc.rmb {
             self.device.deregister(key);
         }

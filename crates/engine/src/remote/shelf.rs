@@ -40,7 +40,7 @@ impl Place {
         Handle(kind << KIND_AT | number)
     }
 
-    fn of(handle: Handle) -> Self {
+    pub(super) fn of(handle: Handle) -> Self {
         let number = handle.0 & NUMBER;
         match handle.0 >> KIND_AT {
             0 => Self::Sent(Id::from_number(number)),

@@ -15,13 +15,13 @@ static NETWORK: AtomicU8 = AtomicU8::new(1);
 static RMBS: AtomicUsize = AtomicUsize::new(1);
 
 /// Two hosts.
-struct Hosts {
-    engines: [Engine; 2],
+pub(super) struct Hosts {
+    pub(super) engines: [Engine; 2],
     addresses: [IpAddr; 2],
     rmb: usize,
 }
 
-fn config(settings: &[(&str, &str)]) -> Config {
+pub(super) fn config(settings: &[(&str, &str)]) -> Config {
     let mut config = Config::default();
     for (name, value) in [("eid", "SHUNT.TEST"), ("vectors", "1")].iter().chain(settings) {
         config.set(name, value).unwrap();
@@ -51,7 +51,7 @@ impl Hosts {
         Self::at([1, 2].map(|host| IpAddr::from([127, 91, net, host])), configs)
     }
 
-    fn at(addresses: [IpAddr; 2], configs: [Config; 2]) -> Option<Self> {
+    pub(super) fn at(addresses: [IpAddr; 2], configs: [Config; 2]) -> Option<Self> {
         let rmb = usize::try_from(configs[0].receive_buffer.bytes()).unwrap();
         let engines = configs.map(|config| Engine::start(config, |_| Box::new(Awake)).unwrap());
         for (engine, address) in engines.iter().zip(addresses) {
@@ -64,7 +64,7 @@ impl Hosts {
     }
 
     /// A connection from the first host to the second, both of whose ends are handed over.
-    fn connect(&self) -> [Guest; 2] {
+    pub(super) fn connect(&self) -> [Guest; 2] {
         let [client, server] = self.addresses;
         let (ours, theirs) = tcp(client, server);
         let ends =
@@ -81,7 +81,7 @@ impl Hosts {
     }
 
     #[track_caller]
-    fn wait(&self, what: &str, done: impl Fn(&Self) -> bool) {
+    pub(super) fn wait(&self, what: &str, done: impl Fn(&Self) -> bool) {
         let began = std::time::Instant::now();
         while !done(self) {
             let stats: Vec<_> = self.engines.iter().map(Engine::stat).collect();
@@ -101,7 +101,7 @@ fn tcp(from: IpAddr, to: IpAddr) -> (TcpStream, TcpStream) {
     (client, listener.accept().unwrap().0)
 }
 
-fn bytes(n: usize, seed: u32) -> Vec<u8> {
+pub(super) fn bytes(n: usize, seed: u32) -> Vec<u8> {
     let mut word = seed | 1;
     let next = |_| {
         word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

@@ -23,7 +23,8 @@ use sys::event::{Events, Interest, Poller};
 use sys::udp::Socket;
 
 use super::config::Config;
-use super::device::{Device, Event, Purpose};
+use super::device::{Event, Purpose};
+use super::devices::Device;
 use super::exchange::{Exchange, ExchangeId};
 use super::group::Groups;
 use super::guest::{Relay, Role, Sleeper};
@@ -32,6 +33,7 @@ use super::running::Running;
 use super::shelf::{ConnId, Shelf};
 use super::slab::{Id, Slab};
 use super::stat::VectorStat;
+use super::verbs::Card;
 
 /// Rounds between two looks at descriptors while there is work.
 const LOOK_ROUNDS: u32 = 16;
@@ -128,6 +130,8 @@ pub(super) struct Parts {
     pub(super) host: [u8; 32],
     pub(super) secret: [u64; 2],
     pub(super) cpu: Option<u32>,
+    /// The device to use, instead of our own RoCEv2.
+    pub(super) card: Option<Card>,
 }
 
 /// See the module.
@@ -170,6 +174,11 @@ impl Vector {
         poller.add(&*parts.inbox, Interest::READ, Watched::Inbox.token())?;
         let vector = u16::try_from(parts.number).unwrap_or(0);
         let segments = parts.config.segments;
+        let device = match &parts.card {
+            Some(card) => Device::verbs(card, parts.number)?,
+            None => Device::soft(vector, parts.vector_bits, segments, parts.secret),
+        };
+        device.watch(&poller, Watched::Port.token())?;
         Ok(Self {
             config: parts.config,
             system: parts.system,
@@ -181,7 +190,7 @@ impl Vector {
             cpu: parts.cpu,
             poller,
             events: Events::new(256),
-            device: Device::new(vector, parts.vector_bits, segments, parts.secret),
+            device,
             shelf: Shelf::default(),
             groups: Groups::default(),
             exchanges: Slab::default(),
@@ -338,6 +347,7 @@ impl Vector {
     /// Tells guests that they must ring, looks once more, and sleeps.
     fn sleep(&mut self, now: u64) {
         self.sleeper.fall_asleep();
+        self.device.arm();
         let mut busy = self.round(now);
         for id in self.all.clone() {
             busy |= self.step(id, now);
@@ -491,15 +501,7 @@ impl Vector {
     }
 
     fn count(&mut self) {
-        let counters = self.device.roce().counters();
-        self.stat.packets_tx = counters.packets_out;
-        self.stat.packets_rx = counters.packets_in;
-        self.stat.packets_again = counters.retransmitted;
-        self.stat.timeouts = counters.timeouts;
-        let dropped = roce::Reason::ALL.iter().map(|why| (why, counters.dropped(*why)));
-        let dropped = dropped.filter(|(_, n)| *n > 0);
-        self.stat.dropped = dropped.map(|(why, n)| (why.key().to_owned(), n)).collect();
-        self.stat.packets_refused = self.device.counts.refused;
+        self.device.count(&mut self.stat);
         self.stat.handshakes = self.exchanges.len() as u64;
         self.stat.connections = self.running.values().filter(|r| r.is_smc()).count() as u64;
         self.stat.cpu_ns = call::thread_cpu_ns();

@@ -182,7 +182,7 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *to)
 }
 
 /* A link-local address, and one of IPv4 for each version of RoCE; on the next place nothing. With TWO_HOSTS
- * two more, 127.91.250.1 and 127.91.250.2. */
+ * those of two hosts, 127.91.250.1 and .2, each with a second one, .11 and .12. */
 static const struct { uint8_t kind, raw[16]; } gids[] = {
 	{ IBV_GID_TYPE_ROCE_V1, { 0xfe, 0x80, [11] = 0xff, 0xfe, 0, 0, 1 } },
 	{ IBV_GID_TYPE_ROCE_V1, { [10] = 0xff, 0xff, 10, 9, 0, 1 } },
@@ -191,6 +191,8 @@ static const struct { uint8_t kind, raw[16]; } gids[] = {
 #ifdef TWO_HOSTS
 	{ IBV_GID_TYPE_ROCE_V2, { [10] = 0xff, 0xff, 127, 91, 250, 1 } },
 	{ IBV_GID_TYPE_ROCE_V2, { [10] = 0xff, 0xff, 127, 91, 250, 2 } },
+	{ IBV_GID_TYPE_ROCE_V2, { [10] = 0xff, 0xff, 127, 91, 250, 11 } },
+	{ IBV_GID_TYPE_ROCE_V2, { [10] = 0xff, 0xff, 127, 91, 250, 12 } },
 #endif
 };
 enum { GIDS = sizeof(gids) / sizeof(gids[0]) };

@@ -1,0 +1,268 @@
+//! The RDMA device of a vector: one of those that there are.
+
+use std::net::IpAddr;
+use std::os::fd::RawFd;
+
+use roce::{
+    CreateError, Handle, Key, ModifyError, Mtu, PostError, Qpn, RegionError, RtrAttributes,
+    RtsAttributes, Time,
+};
+use smc::Mac;
+use sys::call::Failure;
+use sys::event::Poller;
+use sys::udp::Socket;
+
+use super::device::{Device as Soft, Event, Purpose, mtu_of};
+use super::guest::Relay;
+use super::shelf::Shelf;
+use super::stat::VectorStat;
+use super::verbs::{Card, Device as Verbs};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) enum Device {
+    /// Our own RoCEv2 over UDP.
+    Soft(Box<Soft>),
+    /// A card.
+    Verbs(Box<Verbs>),
+}
+
+/// The same call of both.
+macro_rules! each {
+    ($self:ident, $it:ident => $call:expr) => {
+        match $self {
+            Self::Soft($it) => $call,
+            Self::Verbs($it) => $call,
+        }
+    };
+}
+
+impl Device {
+    pub(super) fn soft(vector: u16, vector_bits: u8, segments: u8, secret: [u64; 2]) -> Self {
+        Self::Soft(Box::new(Soft::new(vector, vector_bits, segments, secret)))
+    }
+
+    pub(super) fn verbs(card: &Card, vector: u32) -> Result<Self, Failure> {
+        Ok(Self::Verbs(Box::new(Verbs::new(card, vector)?)))
+    }
+
+    /// Descriptors of the device wake the poller from now on.
+    pub(super) fn watch(&self, poller: &Poller, token: u64) -> Result<(), Failure> {
+        match self {
+            // Its sockets come one by one.
+            Self::Soft(_) => Ok(()),
+            Self::Verbs(verbs) => verbs.watch(poller, token),
+        }
+    }
+
+    /// What happens from now on wakes the poller; what has happened is still to be looked at.
+    pub(super) fn arm(&self) {
+        if let Self::Verbs(verbs) = self {
+            verbs.arm();
+        }
+    }
+
+    /// Loses all packets of an address from now on.
+    #[cfg(test)]
+    pub(super) fn unplug(&mut self, address: IpAddr) {
+        each!(self, it => it.unplug(address));
+    }
+
+    /// From now on packets come and go by this socket too. Its descriptor, to wait for; `None`: a card
+    /// needs none.
+    pub(super) fn add_port(&mut self, socket: Socket) -> Option<RawFd> {
+        match self {
+            Self::Soft(soft) => Some(soft.add_port(socket)),
+            Self::Verbs(_) => None,
+        }
+    }
+
+    /// Whether packets can be sent from this address.
+    pub(super) fn has_port(&self, address: IpAddr) -> bool {
+        each!(self, it => it.has_port(address))
+    }
+
+    /// The hardware address that packets from this address have; `None`: nobody's.
+    pub(super) fn mac(&self, address: IpAddr) -> Option<Mac> {
+        match self {
+            Self::Soft(_) => None,
+            Self::Verbs(verbs) => verbs.mac(address),
+        }
+    }
+
+    /// The largest payload of packets on a path whose longest packets have so many bytes.
+    pub(super) fn mtu(&self, path_bytes: u32) -> Mtu {
+        match self {
+            Self::Soft(_) => mtu_of(path_bytes),
+            Self::Verbs(verbs) => verbs.mtu(path_bytes),
+        }
+    }
+
+    /// A queue pair that takes messages, but no packets before [`Self::connect`].
+    pub(super) fn open_link(&mut self, shelf: &mut Shelf) -> Result<Qpn, CreateError> {
+        match self {
+            Self::Soft(soft) => soft.open_link(shelf).map(|link| link.qpn),
+            Self::Verbs(verbs) => verbs.open_link(),
+        }
+    }
+
+    /// The queue pair receives from now on.
+    pub(super) fn connect(&mut self, qpn: Qpn, to: &RtrAttributes) -> Result<(), ModifyError> {
+        each!(self, it => it.connect(qpn, to))
+    }
+
+    /// The queue pair sends from now on.
+    pub(super) fn start(&mut self, qpn: Qpn, to: &RtsAttributes) -> Result<(), ModifyError> {
+        each!(self, it => it.start(qpn, to))
+    }
+
+    /// The queue pair neither sends nor receives from now on; what is under way fails.
+    pub(super) fn fail(&mut self, qpn: Qpn, now: u64) {
+        match self {
+            Self::Soft(soft) => soft.fail(qpn, now),
+            Self::Verbs(verbs) => verbs.fail(qpn),
+        }
+    }
+
+    /// Ends a queue pair; what was under way vanishes.
+    pub(super) fn close_link(&mut self, qpn: Qpn, shelf: &mut Shelf) {
+        match self {
+            Self::Soft(soft) => soft.close_link(qpn, shelf),
+            Self::Verbs(verbs) => verbs.close_link(qpn),
+        }
+    }
+
+    /// Makes memory known that peers may write to.
+    pub(super) fn register_rmb(
+        &mut self,
+        handle: Handle,
+        address: u64,
+        len: u64,
+    ) -> Result<Key, RegionError> {
+        match self {
+            Self::Soft(soft) => soft.register_rmb(handle, address, len),
+            Self::Verbs(verbs) => verbs.register_rmb(address, len),
+        }
+    }
+
+    /// Takes it back.
+    pub(super) fn deregister(&mut self, key: Key) {
+        each!(self, it => it.deregister(key));
+    }
+
+    /// Makes a stream known that is sent from; addresses are positions in it.
+    pub(super) fn register_stream(&mut self, handle: Handle) -> Result<Key, RegionError> {
+        each!(self, it => it.register_stream(handle))
+    }
+
+    /// Forgets it.
+    pub(super) fn forget_stream(&mut self, key: Key) {
+        match self {
+            Self::Soft(soft) => soft.deregister(key),
+            Self::Verbs(verbs) => verbs.forget_stream(key),
+        }
+    }
+
+    /// Positions `from` to `upto` of what the peer writes are there: sees to it that the guest has them.
+    pub(super) fn fetch(&mut self, rmb: Key, relay: &mut dyn Relay, from: u64, upto: u64) {
+        if let Self::Verbs(verbs) = self {
+            verbs.fetch(rmb, relay, from, upto);
+        }
+    }
+
+    /// Whether a plan of up to two WRITEs and a SEND can be posted now.
+    pub(super) fn has_room(&self, qpn: Qpn) -> bool {
+        each!(self, it => it.has_room(qpn))
+    }
+
+    /// Sends a message: solicited, as Linux sends and expects them.
+    pub(super) fn send(
+        &mut self,
+        qpn: Qpn,
+        purpose: Purpose,
+        message: &[u8],
+    ) -> Result<(), PostError> {
+        each!(self, it => it.send(qpn, purpose, message))
+    }
+
+    /// Writes into the peer's memory what stands in a stream at position `at`.
+    pub(super) fn write(
+        &mut self,
+        qpn: Qpn,
+        to: (u64, u32),
+        from: (Key, u64, u32),
+    ) -> Result<(), PostError> {
+        each!(self, it => it.write(qpn, to, from))
+    }
+
+    /// Takes in what has come. Whether there was anything.
+    pub(super) fn receive(&mut self, now: Time, shelf: &mut Shelf) -> bool {
+        match self {
+            Self::Soft(soft) => soft.receive(now, shelf),
+            Self::Verbs(verbs) => verbs.receive(),
+        }
+    }
+
+    /// Sends what is ready. Whether anything was.
+    pub(super) fn transmit(&mut self, now: Time, shelf: &Shelf) -> bool {
+        match self {
+            Self::Soft(soft) => soft.transmit(now, shelf),
+            Self::Verbs(verbs) => verbs.transmit(shelf),
+        }
+    }
+
+    /// All sockets.
+    pub(super) fn each_port(&self, f: impl FnMut(&Socket)) {
+        if let Self::Soft(soft) = self {
+            soft.each_port(f);
+        }
+    }
+
+    /// Whether a socket was full, so that it has to be waited for.
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            Self::Soft(soft) => soft.is_full(),
+            Self::Verbs(_) => false,
+        }
+    }
+
+    /// When to look again, if nothing comes.
+    pub(super) fn next_deadline(&self) -> Option<Time> {
+        match self {
+            Self::Soft(soft) => soft.next_deadline(),
+            Self::Verbs(_) => None,
+        }
+    }
+
+    /// Whether there is something to send at once.
+    pub(super) fn has_queued(&self) -> bool {
+        each!(self, it => it.has_queued())
+    }
+
+    /// What has happened next.
+    pub(super) fn poll(&mut self, shelf: &Shelf) -> Option<Event> {
+        match self {
+            Self::Soft(soft) => soft.poll(shelf),
+            Self::Verbs(verbs) => verbs.poll(),
+        }
+    }
+
+    /// The bytes of the message that [`Event::Came`] told of.
+    pub(super) fn message(&self) -> &[u8] {
+        each!(self, it => it.message())
+    }
+
+    /// Tells what it has counted; a card keeps that to itself (`rdma statistic`).
+    pub(super) fn count(&self, stat: &mut VectorStat) {
+        let Self::Soft(soft) = self else { return };
+        let counters = soft.roce().counters();
+        stat.packets_tx = counters.packets_out;
+        stat.packets_rx = counters.packets_in;
+        stat.packets_again = counters.retransmitted;
+        stat.timeouts = counters.timeouts;
+        let dropped = roce::Reason::ALL.iter().map(|why| (why, counters.dropped(*why)));
+        let dropped = dropped.filter(|(_, n)| *n > 0);
+        stat.dropped = dropped.map(|(why, n)| (why.key().to_owned(), n)).collect();
+        stat.packets_refused = soft.counts.refused;
+    }
+}
