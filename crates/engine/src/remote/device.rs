@@ -24,10 +24,17 @@ const RECEIVES: u16 = 64;
 const FIRST_BYTES: u32 = 64;
 /// Second piece, shared by all: what is longer is ADD LINK with many keys, and there is one at a time.
 const SPILL_BYTES: u32 = 8192;
+/// Messages up to this are copied when they are posted. Longer ones have a place of their own: there is one at
+/// a time, since such are about links, which change one by one.
+const INLINE_MAX: u16 = 64;
+/// Bytes of that place.
+const LONG_BYTES: u32 = 8192;
 /// Requests to send of a link.
 const SENDS: u16 = 256;
 /// SENDs that may be under way on a link: the peer has 48 receive requests, and some of them are for LLC.
 const MESSAGES_MAX: u32 = 32;
+/// Where the long message is in a link's buffers, behind all that is received.
+const LONG_AT: u32 = RECEIVES as u32 * FIRST_BYTES + SPILL_BYTES;
 /// Receives and runs of packets before others have their turn.
 const ROUNDS: usize = 4;
 /// Room for what leaves at once by one socket, bytes.
@@ -178,11 +185,11 @@ impl Device {
         let config = QpConfig {
             send_depth: SENDS,
             receive_depth: RECEIVES,
-            inline_max: 256,
+            inline_max: INLINE_MAX,
             ..QpConfig::default()
         };
         let qpn = self.roce.create_qp(&config)?;
-        let bytes = u32::from(RECEIVES) * FIRST_BYTES + SPILL_BYTES;
+        let bytes = LONG_AT + LONG_BYTES;
         let buffers = shelf.buffers.insert(vec![0; bytes as usize].into_boxed_slice());
         let region = Region {
             domain: ProtectionDomain(0),
@@ -275,10 +282,34 @@ impl Device {
         purpose: Purpose,
         message: &[u8],
     ) -> Result<(), PostError> {
+        self.post(qpn, purpose, Source::Inline(message))
+    }
+
+    /// Sends a message that may be long, one at a time.
+    pub(super) fn send_long(
+        &mut self,
+        qpn: Qpn,
+        purpose: Purpose,
+        message: &[u8],
+        shelf: &mut Shelf,
+    ) -> Result<(), PostError> {
+        if message.len() <= INLINE_MAX.into() {
+            return self.send(qpn, purpose, message);
+        }
+        let link = self.links.get(&qpn).map(|held| held.link).ok_or(PostError::Unknown)?;
+        let len = u32::try_from(message.len()).map_err(|_| PostError::Length)?;
+        let place = shelf.buffers.get_mut(link.buffers).ok_or(PostError::Unknown)?;
+        let place = place.get_mut(LONG_AT as usize..).and_then(|at| at.get_mut(..message.len()));
+        place.ok_or(PostError::Length)?.copy_from_slice(message);
+        let piece = Piece { key: link.key, address: LONG_AT.into(), len };
+        self.post(qpn, purpose, Source::Pieces(&[piece]))
+    }
+
+    fn post(&mut self, qpn: Qpn, purpose: Purpose, source: Source<'_>) -> Result<(), PostError> {
         let request = SendRequest {
             id: purpose.id(),
             operation: Operation::Send,
-            source: Source::Inline(message),
+            source,
             immediate: None,
             signaled: true,
             solicited: true,
@@ -492,4 +523,79 @@ pub(super) fn mtu_of(path_bytes: u32) -> Mtu {
     const HEADERS: u32 = 80;
     let fits = |mtu: &Mtu| u32::try_from(mtu.bytes()).is_ok_and(|n| n + HEADERS <= path_bytes);
     [Mtu::B4096, Mtu::B2048, Mtu::B1024, Mtu::B512].into_iter().find(fits).unwrap_or(Mtu::B256)
+}
+
+#[cfg(test)]
+mod tests {
+    use roce::Psn;
+
+    use super::super::port;
+    use super::*;
+
+    /// A device with a link, at an address of its own.
+    fn end(address: IpAddr) -> Option<(Device, Shelf, Link)> {
+        let socket = match port::open(address, 1, true) {
+            Ok(mut sockets) => sockets.remove(0),
+            Err(failure) => {
+                println!("skipped: {failure}");
+                return None;
+            }
+        };
+        let (mut device, mut shelf) = (Device::new(0, 0, 64, [1, 2]), Shelf::default());
+        device.add_port(socket);
+        let link = device.open_link(&mut shelf).unwrap();
+        Some((device, shelf, link))
+    }
+
+    fn connect(device: &mut Device, link: &Link, addresses: Addresses, peer: Qpn) {
+        let to = RtrAttributes::new(addresses, peer, Psn::new(7), Mtu::B1024);
+        device.connect(link.qpn, &to).unwrap();
+        device.start(link.qpn, &RtsAttributes::new(Psn::new(7))).unwrap();
+    }
+
+    #[test]
+    fn long_messages_arrive_as_short_ones_do() {
+        let [here, there] = [1, 2].map(|host| IpAddr::from([127, 92, 0, host]));
+        let (Some((mut a, mut of_a, link_a)), Some((mut b, mut of_b, link_b))) =
+            (end(here), end(there))
+        else {
+            return;
+        };
+        let addresses = Addresses::new(here, there).unwrap();
+        connect(&mut a, &link_a, addresses, link_b.qpn);
+        connect(&mut b, &link_b, addresses.reversed(), link_a.qpn);
+        for len in [44usize, 64, 65, 1024, 8192] {
+            let message: Vec<u8> = (0..len).map(|i| i.to_le_bytes()[0] ^ 0x5a).collect();
+            a.send_long(link_a.qpn, Purpose::Llc, &message, &mut of_a).unwrap();
+            let (mut came, mut sent) = (None, false);
+            for at in 0..10_000u64 {
+                let now = Time::from_nanos(at * 1000);
+                a.transmit(now, &of_a);
+                b.receive(now, &mut of_b);
+                b.transmit(now, &of_b);
+                a.receive(now, &mut of_a);
+                sent |= a.poll(&of_a) == Some(Event::Sent(link_a.qpn, Purpose::Llc));
+                if b.poll(&of_b) == Some(Event::Came(link_b.qpn)) {
+                    came = Some(b.message().to_vec());
+                }
+                if sent && came.is_some() {
+                    break;
+                }
+            }
+            assert!(came.as_ref() == Some(&message) && sent, "{len} bytes");
+        }
+        let long = vec![0; 8193];
+        assert!(a.send_long(link_a.qpn, Purpose::Llc, &long, &mut of_a).is_err());
+        a.close_link(link_a.qpn, &mut of_a);
+        assert_eq!((of_a.buffers.len(), a.roce().regions()), (0, 0));
+    }
+
+    #[test]
+    fn packets_fit_the_path() {
+        for (path, mtu) in
+            [(1500, Mtu::B1024), (9000, Mtu::B4096), (4175, Mtu::B2048), (500, Mtu::B256)]
+        {
+            assert_eq!(mtu_of(path), mtu, "{path}");
+        }
+    }
 }

@@ -231,8 +231,8 @@ impl Vector {
     pub(super) fn on_wire(&mut self, id: ExchangeId, now: u64) {
         loop {
             let Some(exchange) = self.exchanges.get_mut(id) else { return };
-            if let Err(ended) = exchange.wire.flush() {
-                return self.wire_ended(id, ended, now);
+            if exchange.wire.flush().is_err() {
+                return self.break_off(id, now);
             }
             if !exchange.machine.wants_message() {
                 break;
@@ -240,17 +240,19 @@ impl Vector {
             match exchange.wire.receive() {
                 Ok(Some(bytes)) => exchange.machine.on_bytes(&bytes),
                 Ok(None) => break,
-                Err(ended) => return self.wire_ended(id, ended, now),
+                Err(Ended(_)) => return self.break_off(id, now),
             }
             self.take_steps(id, now);
         }
         self.watch_wire(id);
     }
 
-    fn wire_ended(&mut self, id: ExchangeId, _: Ended, now: u64) {
+    /// The connection cannot go on, neither by SMC nor by TCP: what its next byte is nobody knows.
+    fn break_off(&mut self, id: ExchangeId, now: u64) {
         self.abandon(id, now);
-        self.stat.aborted_total += 1;
         let Some(exchange) = self.remove_exchange(id, now) else { return };
+        self.stat.aborted_total += 1;
+        reset_on_close(&exchange.wire);
         if let Some(relay) = self.shelf.rings.remove(exchange.conn) {
             relay.close(true);
         }
@@ -262,8 +264,8 @@ impl Vector {
             match step {
                 Step::Send(bytes) => {
                     let sent = self.exchanges.get_mut(id).map(|e| e.wire.send(&bytes));
-                    if let Some(Err(ended)) = sent {
-                        return self.wire_ended(id, ended, now);
+                    if let Some(Err(Ended(_))) = sent {
+                        return self.break_off(id, now);
                     }
                     self.watch_wire(id);
                 }
@@ -277,17 +279,7 @@ impl Vector {
                 Step::ConfirmLink(peer) => self.confirm_link(id, peer, now),
                 Step::Established(peer) => return self.established(id, peer, now),
                 Step::FallBack(why) => return self.fall_back(id, &why, now),
-                Step::Abort(_) => {
-                    // Nobody knows what the next byte on the TCP connection is.
-                    self.abandon(id, now);
-                    self.stat.aborted_total += 1;
-                    let Some(exchange) = self.remove_exchange(id, now) else { return };
-                    reset_on_close(&exchange.wire);
-                    if let Some(relay) = self.shelf.rings.remove(exchange.conn) {
-                        relay.close(true);
-                    }
-                    return;
-                }
+                Step::Abort(_) => return self.break_off(id, now),
             }
         }
     }
@@ -475,12 +467,14 @@ impl Vector {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let peer = peer.or_else(|| exchange.peer.take());
         let (Some(peer), Some(place)) = (peer, exchange.place) else {
-            return self.abandon(id, now);
+            return self.break_off(id, now);
         };
         let conn = exchange.conn;
         let answer = &peer.answer;
         let offset = u64::from(answer.element.saturating_sub(1)) * u64::from(answer.size.bytes());
-        let Some(group) = self.groups.get_mut(place.group) else { return self.abandon(id, now) };
+        let Some(group) = self.groups.get_mut(place.group) else {
+            return self.break_off(id, now);
+        };
         let rkey = answer.rkey;
         let reached = group.core.reach(place.token, place.slot, rkey, answer.vaddr + offset);
         let stream = self.device.register_stream(Place::Sent(conn).handle());
@@ -497,16 +491,8 @@ impl Vector {
                 autocork: self.config.autocork,
             })
         });
-        let Some(start) = start else {
-            // Too late to go back to TCP.
-            self.abandon(id, now);
-            let Some(exchange) = self.remove_exchange(id, now) else { return };
-            reset_on_close(&exchange.wire);
-            if let Some(relay) = self.shelf.rings.remove(conn) {
-                relay.close(true);
-            }
-            return;
-        };
+        // Too late to go back to TCP.
+        let Some(start) = start else { return self.break_off(id, now) };
         let Some(exchange) = self.remove_exchange(id, now) else { return };
         let early = exchange.early.clone();
         let smc = Smc::new(&start, place, exchange.rmb, exchange.wire.into_tcp());

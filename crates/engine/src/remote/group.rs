@@ -249,7 +249,7 @@ impl Vector {
             Action::Send { link, bytes } => {
                 if let Some(link) = self.groups.link(id, link) {
                     // A queue pair that takes nothing any more says so by its completions.
-                    let _ = self.device.send(link.qpn, Purpose::Llc, &bytes);
+                    let _ = self.device.send_long(link.qpn, Purpose::Llc, &bytes, &mut self.shelf);
                 }
             }
             Action::ReadyLink { link, peer } => self.ready_link(id, link, peer, now),
@@ -383,7 +383,7 @@ impl Vector {
         if let Some(conn) = conn
             && let Some(Running::Smc(smc)) = self.running.get_mut(&conn)
         {
-            smc.pump.abort();
+            smc.pump.strand();
             self.warm_up(conn, now);
         }
     }

@@ -6,14 +6,18 @@
 use std::collections::VecDeque;
 
 use roce::Key;
-use smc::cdc::Cdc;
-use smc::conn::{Conn, Push, Remote, Ticket, Transmission};
+use smc::cdc::{Cdc, StateFlags};
+use smc::conn::{Conn, Push, Remote, Ticket, Transmission, Unwritable};
 
 use super::guest::{Program, Relay};
 
 /// How long what was written may take to leave after the program has closed (Linux: `SMC_MAX_STREAM_WAIT`
 /// is shorter, and loses bytes on a slow peer; TCP takes minutes).
 const LINGER_NS: u64 = 60_000_000_000;
+
+/// How long a peer may take to answer an abnormal end: its queue pair has acknowledged it, so an honest one
+/// needs no time at all.
+const ANSWER_NS: u64 = 10_000_000_000;
 
 /// Why a connection ends before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,11 +69,13 @@ pub(super) struct Pump {
     /// The guest was told that no more comes.
     ended: bool,
     /// The peer has said that it has closed, or aborted.
-    peer_said_end: bool,
-    /// Somebody talked nonsense: the guest is not asked any more.
+    peer_closed: bool,
+    /// It ends abnormally: the guest is not asked any more.
     broken: bool,
     /// When to give up what was not sent.
     linger_until: Option<u64>,
+    /// When to give up a peer that does not answer an abnormal end.
+    broken_until: Option<u64>,
 }
 
 impl Pump {
@@ -84,9 +90,10 @@ impl Pump {
             consumed: 0,
             program: Program::Open,
             ended: false,
-            peer_said_end: false,
+            peer_closed: false,
             broken: false,
             linger_until: None,
+            broken_until: None,
         }
     }
 
@@ -97,7 +104,13 @@ impl Pump {
 
     /// Whether the guest is to see a reset at the end.
     pub(super) fn was_reset(&self) -> bool {
-        self.conn.was_reset() || self.conn.was_killed()
+        self.broken || self.conn.was_reset() || self.conn.was_killed()
+    }
+
+    /// Ends it abnormally on both sides; the peer is told by the next step, and the guest at the end.
+    fn reset(&mut self) {
+        self.conn.abort();
+        self.broken = true;
     }
 
     /// Bytes that the guest has sent and received.
@@ -131,6 +144,13 @@ impl Pump {
             self.conn.give_up_unsent();
         }
         wants.by = self.linger_until.filter(|_| self.conn.unsent() > 0);
+        if self.broken {
+            let patience = *self.broken_until.get_or_insert(now + ANSWER_NS);
+            if patience <= now {
+                self.conn.kill();
+            }
+            wants.by = Some(patience);
+        }
         wants.over = self.is_over();
         wants.moved = moved;
         Ok(wants)
@@ -139,8 +159,13 @@ impl Pump {
     /// What the guest has written and read.
     fn take_in(&mut self, relay: &mut dyn Relay) -> Result<bool, Fault> {
         let new = relay.written()?.checked_sub(self.told).ok_or(Fault::Guest)?;
-        let room = u64::from(self.conn.room().unwrap_or(0));
-        let wrote = new.min(room);
+        let room = self.conn.room();
+        if new > 0 && room == Err(Unwritable::Reset) && relay.consumed()? == self.published {
+            // Nobody will read it, and the program is to know, after it has read what there was.
+            self.reset();
+            return Ok(true);
+        }
+        let wrote = new.min(u64::from(room.unwrap_or(0)));
         self.conn.wrote(u32::try_from(wrote).unwrap_or(0));
         self.told += wrote;
         let read = relay.consumed()?.checked_sub(self.consumed).ok_or(Fault::Guest)?;
@@ -195,17 +220,28 @@ impl Pump {
         fetch: impl FnOnce(&mut dyn Relay, u64, u64),
     ) -> Result<(), Fault> {
         let heard = self.conn.on_cdc(cdc).map_err(|_| Fault::Peer)?;
+        if heard.arrived > 0 && self.program == Program::Closed {
+            // Nobody will read it: the peer is told, as TCP would.
+            self.reset();
+        }
         if heard.arrived > 0 {
             let from = self.published;
             self.published += u64::from(heard.arrived);
             fetch(relay, from, self.published);
             relay.publish(self.published);
         }
+        let closes = StateFlags::CLOSED.with(StateFlags::ABORTED);
+        self.peer_closed |= cdc.state_flags.has_any(closes);
         if heard.ending && !self.ended {
             self.ended = true;
             if !self.conn.was_reset() {
                 relay.shut();
             }
+        }
+        if self.conn.was_reset() {
+            // What the program would still like to do is of no interest: it is told at the end.
+            self.conn.close();
+            self.broken = true;
         }
         Ok(())
     }
@@ -215,15 +251,14 @@ impl Pump {
         self.published > self.consumed
     }
 
-    /// Ends it abnormally; the peer is told by the next step.
-    pub(super) fn abort(&mut self) {
-        self.conn.abort();
-        self.broken = true;
-    }
-
     /// Ends it because of what somebody said.
     pub(super) fn abort_for(&mut self, _: Fault) {
-        self.abort();
+        self.reset();
+    }
+
+    /// Ends it because the peer's RMB cannot be reached any more.
+    pub(super) fn strand(&mut self) {
+        self.reset();
     }
 
     /// Its link group is gone.
@@ -231,9 +266,11 @@ impl Pump {
         self.conn.kill();
     }
 
-    /// The peer has died and will not say any more: nothing is waited for, unless it has said its end.
-    pub(super) fn peer_died(&mut self) {
-        if !self.peer_said_end {
+    /// The TCP connection has ended a while ago; `reset`: in both directions. Who lives has said by now what
+    /// that means, and who has not is dead: no kernel speaks for it, and nothing is waited for.
+    pub(super) fn tcp_ended(&mut self, reset: bool) {
+        let said = if reset { self.peer_closed } else { self.ended };
+        if !said {
             self.conn.kill();
         }
     }

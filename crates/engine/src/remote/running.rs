@@ -52,8 +52,8 @@ pub(super) struct Smc {
     rmb: Option<Key>,
     tcp: OwnedFd,
     qpn: Qpn,
-    /// When the peer counts as dead, since its TCP connection has ended.
-    dead_at: Option<u64>,
+    /// Its TCP connection has ended: when the peer must have said why, and whether in both directions.
+    tcp_ended: Option<(u64, bool)>,
     /// Something is due by then.
     by: Option<u64>,
     counted: (u64, u64),
@@ -76,8 +76,8 @@ impl Smc {
             urgent_inline: true,
         });
         let pump = Pump::new(conn, start.stream);
-        let (dead_at, by, counted) = (None, None, (0, 0));
-        Self { pump, place, rmb, tcp, qpn: start.qpn, dead_at, by, counted }
+        let (tcp_ended, by, counted) = (None, None, (0, 0));
+        Self { pump, place, rmb, tcp, qpn: start.qpn, tcp_ended, by, counted }
     }
 
     /// Its link is lost, and it goes on over another.
@@ -114,7 +114,7 @@ impl Running {
     /// When it has to be looked at.
     pub(super) fn due(&self) -> Option<u64> {
         match self {
-            Self::Smc(smc) => smc.dead_at.into_iter().chain(smc.by).min(),
+            Self::Smc(smc) => smc.tcp_ended.map(|(at, _)| at).into_iter().chain(smc.by).min(),
             Self::Plain(_) => None,
         }
     }
@@ -123,7 +123,7 @@ impl Running {
     pub(super) fn on_tcp(&mut self, event: &event::Event, now: u64) {
         match self {
             Self::Smc(smc) if event.peer_shut || event.broken => {
-                smc.dead_at.get_or_insert(now + DEAD_NS);
+                smc.tcp_ended = Some((now + DEAD_NS, event.broken));
             }
             Self::Smc(_) => {}
             Self::Plain(plain) => {
@@ -175,9 +175,8 @@ impl Vector {
         let Some(relay) = self.shelf.rings.get_mut(id) else { return false };
         // What found no room is poured when there is some, which the poller tells.
         let _ = relay.pour();
-        if smc.dead_at.is_some_and(|at| at <= now) {
-            smc.dead_at = None;
-            smc.pump.peer_died();
+        if let Some((_, reset)) = smc.tcp_ended.take_if(|(at, _)| *at <= now) {
+            smc.pump.tcp_ended(reset);
         }
         let mut poster = Poster {
             device: &mut self.device,

@@ -65,8 +65,14 @@ impl Hosts {
 
     /// A connection from the first host to the second, both of whose ends are handed over.
     pub(super) fn connect(&self) -> [Guest; 2] {
+        self.connect_and_keep().0
+    }
+
+    /// The same, and the server's TCP socket.
+    fn connect_and_keep(&self) -> ([Guest; 2], TcpStream) {
         let [client, server] = self.addresses;
         let (ours, theirs) = tcp(client, server);
+        let kept = theirs.try_clone().unwrap();
         let ends =
             [(ours, Role::Client, (client, server)), (theirs, Role::Server, (server, client))];
         let mut guests = ends.into_iter().zip(&self.engines).map(|((tcp, role, ends), engine)| {
@@ -77,7 +83,7 @@ impl Hosts {
             engine.adopt(vector, newcomer);
             guest
         });
-        [guests.next().unwrap(), guests.next().unwrap()]
+        ([guests.next().unwrap(), guests.next().unwrap()], kept)
     }
 
     #[track_caller]
@@ -337,6 +343,42 @@ fn the_only_link_that_is_lost_is_a_reset() {
     hosts.engines[1].shared.vectors[0].inbox.put(Order::Unplug(hosts.addresses[1]));
     for guest in [&client, &server] {
         guest.wait("the reset", |g| g.closed() == Some(true));
+    }
+}
+
+#[test]
+fn a_peer_whose_tcp_ends_without_a_word_is_dead() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let (silent, silent_tcp) = hosts.connect_and_keep();
+    let (polite, polite_tcp) = hosts.connect_and_keep();
+    for [client, server] in [&silent, &polite] {
+        client.send(b"x");
+        assert_eq!(server.receive_all(1), b"x");
+    }
+    // As Linux does: what the program has shut down is shut down in TCP too.
+    polite[1].ends(Program::Shut);
+    polite[0].wait("the end", Guest::peer_shut);
+    for tcp in [&silent_tcp, &polite_tcp] {
+        tcp.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+    silent[0].wait("the reset", |g| g.closed() == Some(true));
+    // Whoever has said why goes on.
+    polite[0].send(b"still here?");
+    assert_eq!(polite[1].receive_all(11), b"still here?");
+    assert_eq!(polite[0].closed(), None);
+}
+
+#[test]
+fn what_comes_for_a_program_that_has_closed_is_answered_by_a_reset() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [client, server] = hosts.connect();
+    client.send(b"x");
+    assert_eq!(server.receive_all(1), b"x");
+    server.ends(Program::Closed);
+    client.wait("the end", Guest::peer_shut);
+    client.send(&bytes(1_000_000, 10));
+    for guest in [&client, &server] {
+        guest.wait("parting", |g| g.closed().is_some());
     }
 }
 
