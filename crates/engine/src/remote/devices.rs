@@ -185,6 +185,21 @@ impl Device {
         each!(self, it => it.send(qpn, purpose, message))
     }
 
+    /// Sends a message that may be long, one at a time.
+    pub(super) fn send_long(
+        &mut self,
+        qpn: Qpn,
+        purpose: Purpose,
+        message: &[u8],
+        shelf: &mut Shelf,
+    ) -> Result<(), PostError> {
+        match self {
+            Self::Soft(soft) => soft.send_long(qpn, purpose, message, shelf),
+            // All of its messages are staged, long ones as well.
+            Self::Verbs(verbs) => verbs.send(qpn, purpose, message),
+        }
+    }
+
     /// Writes into the peer's memory what stands in a stream at position `at`.
     pub(super) fn write(
         &mut self,

@@ -211,7 +211,7 @@ fn a_bell_on_a_closed_connection_wakes_nobody_and_does_not_count() {
     let waiter = guest.take_waiter().unwrap();
     for p in [&closed, &other] {
         let (_, half) = p.conn.my_half(guest).unwrap();
-        wait::arm(&half.wait, sys::wait::WaitWord::Warm(waiter));
+        wait::arm(&half.wait, wait::WaitWord::Warm(waiter));
     }
     closed.conn.closing(guest, closed.fd);
     call::close(closed.fd).unwrap();
