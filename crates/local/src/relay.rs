@@ -48,6 +48,9 @@ const EINTR: i32 = 4;
 const EPROTO: i32 = 71;
 const EADDRINUSE: i32 = 98;
 const ECONNREFUSED: i32 = 111;
+const SOL_SOCKET: i32 = 1;
+const SO_OOBINLINE: i32 = 10;
+const MSG_OOB: i32 = 1;
 const MSG_DONTWAIT: i32 = 0x40;
 const MSG_NOSIGNAL: i32 = 0x4000;
 
@@ -356,6 +359,8 @@ pub struct Relay {
     released: u64,
     /// With us back on TCP: up to where the guest has got its bytes, and what must go out before.
     down: Option<u64>,
+    /// Up to where the guest's bytes go out with the last of them urgent.
+    urgent: Option<u64>,
     tcp_ready: bool,
 }
 
@@ -384,6 +389,8 @@ impl Relay {
             }
         };
         let _ = stand_in.keep_ours();
+        // An urgent byte stays where it is in the stream; where that is, we are told.
+        let _ = call::setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, 1i32);
         let relay = Self {
             w,
             conn,
@@ -394,6 +401,7 @@ impl Relay {
             base: None,
             released: 0,
             down: None,
+            urgent: None,
             tcp_ready: false,
         };
         Ok((relay, Welcome { half, generation }))
@@ -515,6 +523,13 @@ impl Relay {
         Ok(())
     }
 
+    /// Stream offset behind the last urgent byte that the program has sent (`MSG_OOB`), of those that
+    /// [`Self::written`] has seen.
+    #[must_use]
+    pub fn urgent(&self) -> Option<u64> {
+        self.spill.urgent()
+    }
+
     /// The guest may use the memory of its bytes up to `upto` again: they have arrived at the other host.
     pub fn release(&mut self, upto: u64) {
         self.released = self.released.max(upto);
@@ -591,6 +606,14 @@ impl Relay {
         self.conn.notify(self.w, self.fd, mine, peer);
     }
 
+    /// As [`Self::publish`], and the last of these bytes is urgent: it goes by TCP, and so does all that
+    /// follows.
+    pub fn publish_urgent(&mut self, upto: u64) {
+        self.conn.demote_sender(self.w, self.fd, Reason::Urgent);
+        self.urgent = Some(upto);
+        self.publish(upto);
+    }
+
     /// With the guest back on TCP: sends it what it may read. `false`: the socket has no more room; call
     /// again when it is writable.
     pub fn pour(&mut self) -> bool {
@@ -601,10 +624,13 @@ impl Relay {
         let mut at = self.down.unwrap_or_else(|| mine.sent.load(Ordering::Relaxed));
         let mut chunk = [0; 16 << 10];
         while at < self.published {
-            let left = usize::try_from(self.published - at).unwrap_or(chunk.len());
+            let urgent = self.urgent.filter(|end| *end > at).map(|end| end - 1);
+            let until = urgent.filter(|byte| *byte > at).unwrap_or(self.published);
+            let (left, flag) = if urgent == Some(at) { (1, MSG_OOB) } else { (until - at, 0) };
+            let left = usize::try_from(left).unwrap_or(chunk.len());
             let n = left.min(chunk.len()).min(self.rmb.bytes());
             self.w.board.map.copy_out(self.rmb, at, &mut chunk[..n]);
-            match call::send(self.fd, &chunk[..n], MSG_DONTWAIT | MSG_NOSIGNAL) {
+            match call::send(self.fd, &chunk[..n], MSG_DONTWAIT | MSG_NOSIGNAL | flag) {
                 Ok(sent) => at += sent as u64,
                 Err(EINTR) => {}
                 Err(EAGAIN) => break,

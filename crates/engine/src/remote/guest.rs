@@ -56,6 +56,11 @@ pub trait Relay: Send + fmt::Debug {
     /// [`Broken`], and if the bytes are not there.
     fn copy_out(&self, at: u64, to: &mut [u8]) -> Result<(), Broken>;
 
+    /// Behind the last urgent byte that the program has sent, among those that [`Self::written`] has seen.
+    fn urgent(&self) -> Option<u64> {
+        None
+    }
+
     /// What was written before `upto` is not needed any more; wakes the guest if it waits for room.
     fn release(&mut self, upto: u64);
 
@@ -74,6 +79,11 @@ pub trait Relay: Send + fmt::Debug {
 
     /// Lets the guest read up to position `upto`; wakes it if it sleeps.
     fn publish(&mut self, upto: u64);
+
+    /// As [`Self::publish`], and the last of these bytes is urgent.
+    fn publish_urgent(&mut self, upto: u64) {
+        self.publish(upto);
+    }
 
     /// With a guest that reads by TCP: sends it what it may read. `false`: there is no more room for now;
     /// call again when [`Self::fd`] is writable.

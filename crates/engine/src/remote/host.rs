@@ -329,6 +329,9 @@ impl Relay for Ours {
     fn copy_out(&self, at: u64, to: &mut [u8]) -> Result<(), Broken> {
         self.0.copy_out(at, to).map_err(|_| Broken)
     }
+    fn urgent(&self) -> Option<u64> {
+        self.0.urgent()
+    }
     fn release(&mut self, upto: u64) {
         self.0.release(upto);
     }
@@ -351,6 +354,9 @@ impl Relay for Ours {
     }
     fn publish(&mut self, upto: u64) {
         self.0.publish(upto);
+    }
+    fn publish_urgent(&mut self, upto: u64) {
+        self.0.publish_urgent(upto);
     }
     fn pour(&mut self) -> bool {
         self.0.pour()

@@ -165,9 +165,16 @@ impl Pump {
             self.reset();
             return Ok(true);
         }
+        let urgent = relay.urgent().filter(|end| *end > self.told);
+        let new = urgent.map_or(new, |end| new.min(end - self.told));
         let wrote = new.min(u64::from(room.unwrap_or(0)));
-        self.conn.wrote(u32::try_from(wrote).unwrap_or(0));
+        let bytes = u32::try_from(wrote).unwrap_or(0);
         self.told += wrote;
+        if wrote > 0 && urgent == Some(self.told) {
+            self.conn.wrote_urgent(bytes);
+        } else {
+            self.conn.wrote(bytes);
+        }
         let read = relay.consumed()?.checked_sub(self.consumed).ok_or(Fault::Guest)?;
         self.conn.consumed(u32::try_from(read).map_err(|_| Fault::Guest)?);
         self.consumed += read;
@@ -228,7 +235,12 @@ impl Pump {
             let from = self.published;
             self.published += u64::from(heard.arrived);
             fetch(relay, from, self.published);
-            relay.publish(self.published);
+            if heard.urgent.is_some() {
+                // The producer cursor stands behind it (RFC 7609 4.7.6).
+                relay.publish_urgent(self.published);
+            } else {
+                relay.publish(self.published);
+            }
         }
         let closes = StateFlags::CLOSED.with(StateFlags::ABORTED);
         self.peer_closed |= cdc.state_flags.has_any(closes);

@@ -6,6 +6,7 @@ use sys::call;
 
 use super::{Broken, EAGAIN, EINTR, MSG_DONTWAIT};
 
+const SIOCATMARK: u64 = 0x8905;
 /// Most bytes that are held for one connection; the rest waits in the socket.
 const MOST: usize = 256 << 10;
 
@@ -16,6 +17,8 @@ pub(super) struct Spill {
     /// Stream offset of the first byte held.
     at: u64,
     ended: bool,
+    /// Stream offset behind the last urgent byte.
+    urgent: Option<u64>,
 }
 
 impl Spill {
@@ -27,6 +30,11 @@ impl Spill {
     /// Whether the stream has ended here.
     pub(super) fn ended(&self) -> bool {
         self.ended
+    }
+
+    /// Stream offset behind the last urgent byte that came.
+    pub(super) fn urgent(&self) -> Option<u64> {
+        self.urgent
     }
 
     /// The stream goes on here, at `at`, having gone elsewhere before.
@@ -44,6 +52,10 @@ impl Spill {
             let n = left.min(chunk.len()).min(MOST.saturating_sub(self.bytes.len()));
             if n == 0 {
                 return Ok(false);
+            }
+            // A receive stops before an urgent byte, and that is the next one then.
+            if call::ioctl_int(fd, SIOCATMARK) == Ok(1) {
+                self.urgent = Some(self.end() + 1);
             }
             match call::recv(fd, &mut chunk[..n], MSG_DONTWAIT) {
                 Ok(0) => {

@@ -302,6 +302,48 @@ fn a_guest_goes_back_to_tcp_and_nothing_is_lost() {
 }
 
 #[test]
+fn an_urgent_byte_is_told_and_given() {
+    let mut p = pair(0);
+    p.send(b"before ");
+    p.conn.demote_sender(p.guest, p.fd, Reason::Urgent);
+    call::send(p.fd, b"!", MSG_OOB).unwrap();
+    call::send(p.fd, b" after", 0).unwrap();
+    let mut there = 0;
+    for _ in 0..1000 {
+        p.relay.heard(false);
+        there = p.relay.written().unwrap();
+        p.relay.release(there.min(7));
+        if there == 14 {
+            break;
+        }
+        call::wait_readable(p.relay.fd(), 10);
+    }
+    assert_eq!((there, p.relay.urgent()), (14, Some(8)));
+    assert_eq!(p.out(7, 7), b"! after");
+
+    assert!(p.relay.write_at(0, b"ring"));
+    p.relay.publish(4);
+    assert!(p.relay.write_at(4, b"tcp?"));
+    p.relay.publish_urgent(8);
+    assert!(p.relay.write_at(8, b"rest"));
+    p.relay.publish(12);
+    assert_eq!(p.recv(64).unwrap(), b"ring");
+    p.conn.drain(p.guest, p.fd);
+    call::wait_readable(p.fd, 2000);
+    let mut byte = [0; 1];
+    assert_eq!(call::recv(p.fd, &mut byte, MSG_OOB | MSG_DONTWAIT), Ok(1));
+    assert_eq!(&byte, b"?");
+    let mut rest = Vec::new();
+    while rest.len() < 7 {
+        let mut chunk = [0; 16];
+        call::wait_readable(p.fd, 2000);
+        let n = call::recv(p.fd, &mut chunk, MSG_DONTWAIT).unwrap();
+        rest.extend_from_slice(&chunk[..n]);
+    }
+    assert_eq!(rest, b"tcprest", "the urgent byte is not among the others");
+}
+
+#[test]
 fn names_are_those_of_the_far_connection() {
     let p = pair(0);
     let ends = p.conn.far_ends().unwrap();

@@ -77,6 +77,21 @@ def slow(c):
     c.sendall(b"%d" % total)
 
 
+def urgent(c):
+    # Tells where the urgent byte was, and sends one of its own.
+    sel = selectors.DefaultSelector()
+    sel.register(c, selectors.EVENT_READ)
+    poller = __import__("select").poll()
+    poller.register(c, 2)  # POLLPRI
+    assert poller.poll(10000), "no POLLPRI"
+    assert c.recv(1, socket.MSG_OOB) == b"!"
+    assert recv_exactly(c, 1000) == b"a" * 500 + b"b" * 500
+    c.sendall(b"c" * 500)
+    c.send(b"?", socket.MSG_OOB)
+    c.sendall(b"d" * 500)
+    assert c.recv(1) == b""
+
+
 def serve(address, port, mode):
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -155,6 +170,19 @@ def c_names(to):
     assert theirs == to, (theirs, to)
     said = recv_all(s).decode()
     assert said == repr((theirs, mine)), (said, mine, theirs)
+
+
+def c_urgent(to):
+    s = connect(to)
+    s.settimeout(None)
+    s.sendall(b"a" * 500)
+    s.send(b"!", socket.MSG_OOB)
+    s.sendall(b"b" * 500)
+    poller = __import__("select").poll()
+    poller.register(s, 2)
+    assert poller.poll(10000), "no POLLPRI"
+    assert s.recv(1, socket.MSG_OOB) == b"?"
+    assert recv_exactly(s, 1000) == b"c" * 500 + b"d" * 500
 
 
 def c_slow(to, n):

@@ -54,6 +54,11 @@ fn a_slow_reader_gets_all() {
 }
 
 #[test]
+fn an_urgent_byte_each_way() {
+    talk("urgent", &["urgent"]);
+}
+
+#[test]
 fn three_hundred_at_a_time() {
     talk("echo", &["many", "300"]);
 }
