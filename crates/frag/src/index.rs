@@ -14,6 +14,8 @@ const SLOTS_MIN: usize = SEGMENT;
 const MOVES: usize = 16;
 /// A search of this many slots is no chance: at most half of the slots are in use.
 const SEARCH_MAX: usize = 128;
+/// Slots that are looked at for a guess: nearly all searches end within so many.
+const GUESSES: usize = 6;
 const EMPTY: u64 = 0;
 /// In a table that is being left: was in use.
 const GONE: u64 = u64::MAX;
@@ -181,8 +183,18 @@ impl Index {
     /// The record that a search for `hash` is likely to end at, or none; loads the cache line.
     #[inline]
     pub(crate) fn guess(&self, hash: u64) -> Option<u32> {
-        let slot = self.now.slot(home(hash) & self.now.mask);
-        (slot != EMPTY && tag(slot) == tag_of(hash)).then(|| record(slot))
+        let mut at = home(hash) & self.now.mask;
+        for _ in 0..GUESSES {
+            let slot = self.now.slot(at);
+            if slot == EMPTY {
+                return None;
+            }
+            if tag(slot) == tag_of(hash) {
+                return Some(record(slot));
+            }
+            at = (at + 1) & self.now.mask;
+        }
+        None
     }
 
     /// The record for which `is` holds. `old_hash`: its hash by the key before, if that has changed.

@@ -224,3 +224,14 @@ fn a_guess_is_right_or_none_for_what_is_alone() {
     assert_eq!(world.index.guess(world.hash_of(0)), Some(0));
     assert_eq!(world.index.guess(world.hash_of(1)), None);
 }
+
+#[test]
+fn a_guess_looks_a_few_slots_on() {
+    let mut index = Index::new();
+    // Of all of these a search begins at slot 5.
+    let hash = |n: u32| u64::from(n) << 41 | 5 << 32;
+    (0..8).for_each(|n| _ = index.insert(hash(n), n, hash));
+    let guesses: Vec<Option<u32>> = (0..8).map(|n| index.guess(hash(n))).collect();
+    let near = (0u32..).take(GUESSES).map(Some);
+    assert_eq!(guesses, near.chain([None; 8 - GUESSES]).collect::<Vec<_>>());
+}
