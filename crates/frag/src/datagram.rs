@@ -129,6 +129,7 @@ pub(crate) enum Look {
 #[repr(C, align(64))]
 pub(crate) struct Node<B> {
     pub(crate) key: Key,
+    /// Of the regular layout: all places, in use or not. Else: the pieces, in order.
     pieces: Vec<Piece<B>>,
     /// 2^32 divided by the stride in units of 8 bytes, rounded up.
     inverse: u64,
@@ -235,9 +236,13 @@ impl<B> Node<B> {
 
     /// As for a new datagram.
     pub(crate) fn begin(&mut self, key: Key, now: u64, layered: bool) {
-        debug_assert!(self.pieces.is_empty() && self.count == 0);
+        debug_assert!(self.pieces.iter().all(|piece| piece.len == 0) && self.count == 0);
         self.key = key;
-        self.layout = if layered { Layout::Layered } else { Layout::Regular };
+        self.layout = Layout::Regular;
+        if layered {
+            self.pieces.clear();
+            self.layout = Layout::Layered;
+        }
         self.first_at = now;
         self.last_at = now;
         self.ecn_seen = 0;
@@ -274,10 +279,8 @@ impl<B> Node<B> {
             return last.then_some(Look::Tail);
         }
         let before_end = self.end == 0 || f.end() <= u32::from(self.tail.offset);
-        let free = match self.pieces.get(at) {
-            Some(piece) => piece.len == 0,
-            None => at == self.pieces.len() && at + 1 < self.pieces.capacity(),
-        };
+        // A place more than needed, for the last piece, in case that all become a list.
+        let free = at + 1 < self.pieces.len() && self.pieces[at].len == 0;
         (self.stride == f.len && before_end && free).then_some(Look::Piece(at))
     }
 
@@ -290,10 +293,7 @@ impl<B> Node<B> {
         self.received += u32::from(f.len);
         if let Look::Piece(at) = look {
             self.high = self.high.max(f.end());
-            match self.pieces.get_mut(at) {
-                Some(place) => *place = piece,
-                None => self.pieces.push(piece),
-            }
+            self.pieces[at] = piece;
         } else {
             self.end = f.end();
             self.tail = piece;
@@ -420,7 +420,8 @@ impl<B> Node<B> {
         let wanted = match look {
             // With a place for the last piece, in case that all become a list.
             Look::Piece(at) if self.layout == Layout::Regular => at + 2,
-            Look::Tail | Look::Piece(_) => self.pieces.len() + 1,
+            Look::Tail => usize::from(self.count) + 1,
+            Look::Piece(_) => self.pieces.len() + 1,
             Look::Layer => self.pieces.len() + 2,
             _ => 0,
         };
@@ -433,6 +434,14 @@ impl<B> Node<B> {
     pub(crate) fn grow(&mut self, growth: usize) {
         let wanted = self.pieces.capacity() + growth;
         self.pieces.reserve_exact(wanted - self.pieces.len());
+        if self.layout == Layout::Regular {
+            self.open_places();
+        }
+    }
+
+    /// Makes places of all room for pieces.
+    fn open_places(&mut self) {
+        self.pieces.resize_with(self.pieces.capacity(), Piece::default);
     }
 
     /// What the record costs as it is, bytes.
@@ -458,13 +467,7 @@ impl<B> Node<B> {
         let piece = Piece { offset: f.offset, len: f.len, at: f.payload_at, store };
         match look {
             Look::Tail => self.tail = piece,
-            Look::Piece(at) if self.layout == Layout::Regular => {
-                if at == self.pieces.len() {
-                    self.pieces.push(piece);
-                } else {
-                    self.put_at(at, piece);
-                }
-            }
+            Look::Piece(at) if self.layout == Layout::Regular => self.pieces[at] = piece,
             Look::Piece(at) => self.pieces.insert(at, piece),
             Look::Layer | Look::Duplicate | Look::Conflict(_) => {
                 debug_assert!(false, "not a place");
@@ -478,14 +481,6 @@ impl<B> Node<B> {
         }
         self.count += 1;
         self.received += u32::from(f.len);
-    }
-
-    /// Puts a piece out of order.
-    fn put_at(&mut self, at: usize, piece: Piece<B>) {
-        if at >= self.pieces.len() {
-            self.pieces.resize_with(at + 1, Piece::default);
-        }
-        self.pieces[at] = piece;
     }
 
     /// Puts a piece whatever is there, by a policy.
@@ -520,7 +515,17 @@ impl<B> Node<B> {
 
     /// The pieces in order, of a complete datagram.
     pub(crate) fn pieces(&self) -> (&[Piece<B>], Option<&Piece<B>>) {
-        (&self.pieces, (self.tail.len != 0).then_some(&self.tail))
+        let tail = (self.tail.len != 0).then_some(&self.tail);
+        let pieces = match self.layout {
+            Layout::Regular => &self.pieces[..self.places_in_use()],
+            Layout::General | Layout::Layered => &self.pieces[..],
+        };
+        (pieces, tail)
+    }
+
+    /// Places of the regular layout that have pieces.
+    fn places_in_use(&self) -> usize {
+        usize::from(self.count) - usize::from(self.tail.len != 0)
     }
 
     /// The piece that holds the first byte, once it is there.
@@ -529,12 +534,31 @@ impl<B> Node<B> {
         Some(first)
     }
 
-    /// Hands out what was held, and leaves the record as a new one. Compact blocks must be free already.
-    pub(crate) fn end(&mut self, mut release: impl FnMut(B)) {
-        for piece in self.pieces.drain(..) {
-            if let Store::Held(buffer) = piece.store {
+    #[inline]
+    fn empty_places(&mut self, mut release: impl FnMut(B)) {
+        let mut left = self.places_in_use();
+        for piece in &mut self.pieces {
+            if left == 0 {
+                break;
+            }
+            left -= usize::from(piece.len != 0);
+            if let Store::Held(buffer) = std::mem::take(piece).store {
                 release(buffer);
             }
+        }
+    }
+
+    /// Hands out what was held, and leaves the record as a new one. Compact blocks must be free already.
+    pub(crate) fn end(&mut self, mut release: impl FnMut(B)) {
+        if self.layout == Layout::Regular {
+            self.empty_places(&mut release);
+        } else {
+            for piece in self.pieces.drain(..) {
+                if let Store::Held(buffer) = piece.store {
+                    release(buffer);
+                }
+            }
+            self.open_places();
         }
         if let Store::Held(buffer) = std::mem::take(&mut self.tail).store {
             release(buffer);
