@@ -1,68 +1,103 @@
-//! Parsed fragments on their way to the core that owns their datagram: many at a time, bounded.
-
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+//! Fragments that come to one thread and belong to another's shard.
 
 use frag::wire::Fragment;
+use frag::{Arrival, Receiver, Sender, Shard, Steering};
 
-/// Fragments that travel together.
-pub(crate) const BATCH: usize = 32;
-/// Batches that may be on their way between two threads.
-const BATCHES: usize = 64;
+use crate::ours::{BURST, arrival};
+use crate::threads::Taker;
+use crate::trace::Trace;
 
-/// What a fragment is to the core that gets it: its header as parsed, and where its bytes are.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Descriptor {
-    pub(crate) fragment: Fragment,
-    pub(crate) slot: u32,
-}
+/// Fragments that may be on their way from one thread to another.
+const LANE: u32 = 1024;
 
-/// Alone on its cache lines.
+/// A thread's ends of the lanes to and from the others; none to itself.
 #[derive(Debug, Default)]
-#[repr(align(128))]
-struct Line<T>(T);
-
-/// From one thread to one other. A slot's lock is free whenever somebody comes for it, since `sent` and
-/// `received` say whose it is: it only tells the compiler so.
-#[derive(Debug)]
-pub(crate) struct Lane {
-    slots: Box<[Line<Mutex<Vec<Descriptor>>>]>,
-    sent: Line<AtomicUsize>,
-    received: Line<AtomicUsize>,
+pub(crate) struct Ends {
+    to: Vec<Option<Sender>>,
+    from: Vec<Receiver>,
 }
 
-impl Lane {
-    pub(crate) fn new() -> Self {
-        let slots = (0..BATCHES).map(|_| Line(Mutex::new(Vec::with_capacity(BATCH)))).collect();
-        Self { slots, sent: Line::default(), received: Line::default() }
-    }
-
-    /// Exchanges a batch for an empty one. `false`: the lane is full.
-    pub(crate) fn send(&self, batch: &mut Vec<Descriptor>) -> bool {
-        let sent = self.sent.0.load(Ordering::Relaxed);
-        // Pairs with the Release in `receive`.
-        if sent - self.received.0.load(Ordering::Acquire) == BATCHES {
-            return false;
+impl Ends {
+    /// Of all threads.
+    pub(crate) fn all(threads: usize) -> Vec<Self> {
+        let mut all: Vec<Self> = (0..threads).map(|_| Self::default()).collect();
+        for from in 0..threads {
+            for to in 0..threads {
+                let lane = (from != to).then(|| frag::lane(LANE));
+                let (sender, receiver) = lane.unzip();
+                all[from].to.push(sender);
+                all[to].from.extend(receiver);
+            }
         }
-        self.exchange(sent, batch);
-        self.sent.0.store(sent + 1, Ordering::Release);
-        true
+        all
     }
 
-    /// Exchanges an empty batch for one that was sent. `false`: there is none.
-    pub(crate) fn receive(&self, batch: &mut Vec<Descriptor>) -> bool {
-        let received = self.received.0.load(Ordering::Relaxed);
-        // Pairs with the Release in `send`.
-        if received == self.sent.0.load(Ordering::Acquire) {
-            return false;
+    /// `false`: there is no room.
+    fn send(&mut self, to: u32, fragment: &Fragment, slot: u32) -> bool {
+        self.to[to as usize].as_mut().is_some_and(|to| to.send(fragment, u64::from(slot)))
+    }
+
+    fn flush(&mut self) {
+        self.to.iter_mut().flatten().for_each(Sender::flush);
+    }
+}
+
+/// A thread with its shard and what comes to it.
+pub(crate) struct Post<'y, 't> {
+    steering: &'y Steering,
+    me: u32,
+    trace: &'y Trace,
+    shard: &'y mut Shard<u32>,
+    taker: &'y mut Taker<'t>,
+    pub(crate) ends: Ends,
+    burst: Vec<Arrival<'y, u32>>,
+    /// What a lane had no room for: (shard, fragment, slot).
+    late: Vec<(u32, Fragment, u32)>,
+}
+
+impl<'y, 't> Post<'y, 't> {
+    pub(crate) fn new(
+        steering: &'y Steering,
+        me: usize,
+        trace: &'y Trace,
+        shard: &'y mut Shard<u32>,
+        taker: &'y mut Taker<'t>,
+        ends: Ends,
+    ) -> Self {
+        let (me, burst) = (u32::try_from(me).unwrap_or(0), Vec::with_capacity(BURST));
+        Self { steering, me, trace, shard, taker, ends, burst, late: Vec::new() }
+    }
+
+    /// Takes in packets, or hands them to those whose they are.
+    pub(crate) fn sort(&mut self, packets: impl Iterator<Item = Arrival<'y, u32>>) {
+        let Self { steering, me, shard, taker, ends, burst, late, .. } = self;
+        burst.extend(packets);
+        shard.push_steered(burst, (steering, *me), 0, *taker, |to, fragment, arrival| {
+            if !ends.send(to, fragment, arrival.buffer) {
+                late.push((to, *fragment, arrival.buffer));
+            }
+        });
+        burst.clear();
+        self.ends.flush();
+        while !self.late.is_empty() {
+            self.collect();
+            let Self { ends, late, .. } = self;
+            late.retain(|(to, fragment, slot)| !ends.send(*to, fragment, *slot));
+            ends.flush();
         }
-        self.exchange(received, batch);
-        self.received.0.store(received + 1, Ordering::Release);
-        true
     }
 
-    fn exchange(&self, at: usize, batch: &mut Vec<Descriptor>) {
-        let mut slot = self.slots[at % BATCHES].0.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::swap(&mut *slot, batch);
+    /// Takes in what others have sent. `false`: there is nothing.
+    pub(crate) fn collect(&mut self) -> bool {
+        let Self { trace, shard, taker, ends, .. } = self;
+        let mut came = false;
+        for from in &mut ends.from {
+            let sent = from.receive().map(|(fragment, slot)| {
+                came = true;
+                (fragment, arrival(trace, usize::try_from(slot).unwrap_or(0)))
+            });
+            shard.push_fragments(sent, 0, *taker);
+        }
+        came
     }
 }

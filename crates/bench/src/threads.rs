@@ -1,23 +1,23 @@
 //! Several threads, each with as much to do as one alone would have.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier, Mutex, PoisonError};
+use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
-use frag::wire::{self, Fragment, Packet};
 use frag::{
     Arrival, Config, Datagram, HashKey, Ledger, Limits, Released, Shard, Shared, Sink, Steering,
 };
 use testkit::cpu;
 
 use crate::Words;
-use crate::handoff::{BATCH, Descriptor, Lane};
+use crate::handoff::{Ends, Post};
 use crate::ours::{BURST, Gather, arrival, limits};
 use crate::peers::Naive;
-use crate::trace::{Random, Trace};
+use crate::trace::Trace;
 
 /// How threads share the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -38,8 +38,12 @@ pub(crate) enum Way {
     Headers,
 }
 
-/// How far a thread may be ahead of another, in windows of the trace.
-const WINDOWS_AHEAD: usize = 2;
+/// Packets, of all that come in, after which threads look where the others are.
+const STEP: usize = 128;
+/// How far a thread may be ahead of another, in those.
+const STEPS_AHEAD: usize = 4;
+/// Looks at whether others are done, between two at the clock.
+const SPINS: u32 = 1000;
 /// Far enough for everybody.
 const FINISHED: usize = usize::MAX / 2;
 
@@ -72,7 +76,7 @@ impl Way {
 }
 
 /// Counts what comes out, or copies it to one place.
-struct Taker<'t> {
+pub(crate) struct Taker<'t> {
     gather: Option<Gather<'t>>,
     datagrams: usize,
 }
@@ -98,27 +102,31 @@ struct Yard {
     copy: bool,
     passes: usize,
     traces: Vec<Trace>,
-    /// Which slots come to which thread, if they share a trace.
-    shares: Vec<Vec<u32>>,
+    /// Which slots come to which thread.
+    shares: Vec<Range<u32>>,
     shared: Arc<Shared<u32>>,
     naive: Mutex<Naive>,
     ledger: Arc<Ledger>,
     limits: Limits,
     steering: Steering,
-    /// `lanes[from][to]`
-    lanes: Vec<Vec<Lane>>,
-    /// How many windows of its trace each thread has begun.
-    begun: Vec<AtomicUsize>,
+    ends: Vec<Mutex<Ends>>,
+    /// How many steps of the trace each thread has begun.
+    begun: Vec<Begun>,
     /// Threads that have nothing more to hand over.
     done: AtomicUsize,
     start: Barrier,
 }
 
+/// How far a thread is, alone on its cache lines.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Begun(AtomicUsize);
+
 /// What a thread came to.
 struct Stint {
     begin: Instant,
     end: Instant,
-    /// CPU time.
+    /// CPU time, without that of waiting for others.
     used: Duration,
     datagrams: usize,
 }
@@ -142,7 +150,7 @@ impl Yard {
             (0..threads).map(|n| Trace::new(words.case(salt(n)))).collect()
         } else {
             let fragments = words.fragments * threads;
-            Ok(vec![Trace::new(Words { fragments, ..words }.case(0))?])
+            Ok(vec![Trace::in_rings(Words { fragments, ..words }.case(0), threads)?])
         };
         let traces = traces?;
         let count = u32::try_from(threads)?;
@@ -151,15 +159,15 @@ impl Yard {
             way,
             copy,
             passes: words.passes,
-            shares: if way.apart() { Vec::new() } else { spray(traces[0].len(), threads) },
+            shares: traces.iter().flat_map(|trace| trace.rings.clone()).collect(),
             traces,
             shared: Shared::new(&limits, way.buckets(), &HashKey::new([5, 6])),
             naive: Mutex::default(),
             ledger: Ledger::of(&limits),
             limits,
             steering: Steering::new(HashKey::new([7, 8]), count),
-            lanes: (0..threads).map(|_| (0..threads).map(|_| Lane::new()).collect()).collect(),
-            begun: (0..threads).map(|_| AtomicUsize::new(0)).collect(),
+            ends: Ends::all(threads).into_iter().map(Mutex::new).collect(),
+            begun: (0..threads).map(|_| Begun::default()).collect(),
             done: AtomicUsize::new(0),
             start: Barrier::new(threads),
         })
@@ -168,7 +176,7 @@ impl Yard {
     /// All passes, on all threads.
     fn round(&mut self, threads: usize) -> anyhow::Result<f64> {
         self.done.store(0, Ordering::Relaxed);
-        self.begun.iter().for_each(|begun| begun.store(0, Ordering::Relaxed));
+        self.begun.iter().for_each(|begun| begun.0.store(0, Ordering::Relaxed));
         let yard = &*self;
         let stints: Vec<anyhow::Result<Stint>> = thread::scope(|scope| {
             let all: Vec<_> = (0..threads).map(|n| scope.spawn(move || yard.stint(n))).collect();
@@ -198,15 +206,16 @@ impl Yard {
         let mut shard = Shard::new(&self.limits, &self.ledger, secret);
         self.start.wait();
         let (begin, before) = (Instant::now(), cpu::of_this_thread());
+        let mut waited = Duration::ZERO;
         match self.way {
-            Way::Separate => self.separate(trace, &mut shard, &mut taker),
-            Way::Sprayed => self.sprayed(me, trace, &mut shard, &mut taker),
+            Way::Separate => self.separate(me, trace, &mut shard, &mut taker),
+            Way::Sprayed => waited = self.sprayed(me, trace, &mut shard, &mut taker),
             Way::Buckets | Way::BucketsOneCount | Way::Mutex => self.locked(me, trace, &mut taker),
             Way::Naive => self.naive(me, trace, &mut taker),
             Way::Headers => self.headers(trace, &mut taker),
         }
-        self.begun[me].store(FINISHED, Ordering::Relaxed);
-        let (end, used) = (Instant::now(), cpu::of_this_thread() - before);
+        self.begun[me].0.store(FINISHED, Ordering::Relaxed);
+        let (end, used) = (Instant::now(), cpu::of_this_thread() - before - waited);
         Ok(Stint { begin, end, used, datagrams: taker.datagrams })
     }
 
@@ -216,34 +225,41 @@ impl Yard {
     }
 
     /// Waits for threads that are far behind: packets that come in at the same time are worked on at about
-    /// the same time.
-    fn keep_step(&self, me: usize, pass: usize, slot: u32, mut meanwhile: impl FnMut()) {
-        let case = self.traces[0].case;
-        let windows = self.traces[0].datagrams / case.flows;
-        let window = slot as usize / (case.flows * case.pieces()) + pass * windows;
-        self.begun[me].store(window, Ordering::Relaxed);
-        let slow = |begun: &AtomicUsize| begun.load(Ordering::Relaxed) + WINDOWS_AHEAD < window;
-        while self.begun.iter().any(slow) {
-            meanwhile();
-            self.rest();
+    /// the same time. Answers the CPU time that this took, if that is what counts.
+    fn keep_step(
+        &self,
+        me: usize,
+        pass: usize,
+        slot: u32,
+        meanwhile: impl FnMut() -> bool,
+    ) -> Duration {
+        let trace = &self.traces[0];
+        let step = (trace.came[slot as usize] as usize + pass * trace.len()) / STEP;
+        if self.begun[me].0.load(Ordering::Relaxed) == step {
+            return Duration::ZERO;
         }
-    }
-
-    /// Lets others go on. Where CPU time is what counts, this must take none.
-    fn rest(&self) {
-        if self.way.locks() {
+        self.begun[me].0.store(step, Ordering::Relaxed);
+        let behind =
+            |by: usize| self.begun.iter().any(|begun| begun.0.load(Ordering::Relaxed) + by < step);
+        if !behind(STEPS_AHEAD) {
+            return Duration::ZERO;
+        }
+        // Until they have caught up: each wait has a price of its own.
+        let others_are_slow = || behind(0);
+        if !self.way.locks() {
+            return idle(others_are_slow, meanwhile);
+        }
+        while others_are_slow() {
             thread::yield_now();
-        } else {
-            thread::sleep(Duration::from_micros(20));
         }
+        Duration::ZERO
     }
 
-    fn separate(&self, trace: &Trace, shard: &mut Shard<u32>, taker: &mut Taker<'_>) {
-        let slots: Vec<u32> = (0u32..).take(trace.len()).collect();
+    fn separate(&self, me: usize, trace: &Trace, shard: &mut Shard<u32>, taker: &mut Taker<'_>) {
         let mut burst = Vec::with_capacity(BURST);
         for pass in 0..self.passes {
-            for slots in slots.chunks(BURST) {
-                burst.extend(slots.iter().map(|slot| Self::arrival(trace, *slot, pass)));
+            for slots in bursts(&self.shares[me]) {
+                burst.extend(slots.map(|slot| Self::arrival(trace, slot, pass)));
                 shard.push_burst(&mut burst, 0, taker);
             }
         }
@@ -252,10 +268,10 @@ impl Yard {
     fn locked(&self, me: usize, trace: &Trace, taker: &mut Taker<'_>) {
         let mut core = self.shared.core();
         for pass in 0..self.passes {
-            for slots in self.shares[me].chunks(BURST) {
-                self.keep_step(me, pass, slots[0], || ());
+            for slots in bursts(&self.shares[me]) {
+                self.keep_step(me, pass, slots.start, || false);
                 for slot in slots {
-                    self.shared.push(&mut core, Self::arrival(trace, *slot, pass), 0, taker);
+                    self.shared.push(&mut core, Self::arrival(trace, slot, pass), 0, taker);
                 }
             }
         }
@@ -263,9 +279,9 @@ impl Yard {
 
     fn naive(&self, me: usize, trace: &Trace, taker: &mut Taker<'_>) {
         for pass in 0..self.passes {
-            for slot in &self.shares[me] {
-                self.keep_step(me, pass, *slot, || ());
-                let packet = trace.packet(*slot as usize);
+            for slot in self.shares[me].clone() {
+                self.keep_step(me, pass, slot, || false);
+                let packet = trace.packet(slot as usize);
                 let mut naive = self.naive.lock().unwrap_or_else(PoisonError::into_inner);
                 let whole = naive.push(packet, pass as u64);
                 drop(naive);
@@ -281,100 +297,59 @@ impl Yard {
         }
     }
 
-    fn sprayed(&self, me: usize, trace: &Trace, shard: &mut Shard<u32>, taker: &mut Taker<'_>) {
-        let threads = self.lanes.len();
-        let mut post = Post {
-            yard: self,
-            me,
-            trace,
-            shard,
-            taker,
-            inbox: Vec::with_capacity(BATCH),
-            mine: Vec::with_capacity(2 * BATCH),
-        };
-        let mut out: Vec<Vec<Descriptor>> =
-            (0..threads).map(|_| Vec::with_capacity(BATCH)).collect();
+    fn sprayed(
+        &self,
+        me: usize,
+        trace: &Trace,
+        shard: &mut Shard<u32>,
+        taker: &mut Taker<'_>,
+    ) -> Duration {
+        let ends = std::mem::take(&mut *self.ends(me));
+        let mut post = Post::new(&self.steering, me, trace, shard, taker, ends);
+        let mut waited = Duration::ZERO;
         for pass in 0..self.passes {
-            for slots in self.shares[me].chunks(BURST) {
-                self.keep_step(me, pass, slots[0], || post.collect());
-                post.sort(slots, pass, &mut out);
+            for slots in bursts(&self.shares[me]) {
+                waited += self.keep_step(me, pass, slots.start, || post.collect());
+                post.sort(slots.map(|slot| Self::arrival(trace, slot, pass)));
                 post.collect();
             }
         }
-        (0..threads).filter(|to| *to != me).for_each(|to| post.send(to, &mut out[to]));
-        self.begun[me].store(FINISHED, Ordering::Relaxed);
+        self.begun[me].0.store(FINISHED, Ordering::Relaxed);
         // Pairs with the Acquire below: whoever sees it sees all that was sent.
         self.done.fetch_add(1, Ordering::Release);
-        while self.done.load(Ordering::Acquire) < threads {
-            post.collect();
-            self.rest();
-        }
+        waited += idle(|| self.done.load(Ordering::Acquire) < self.begun.len(), || post.collect());
         post.collect();
+        *self.ends(me) = post.ends;
+        waited
+    }
+
+    fn ends(&self, of: usize) -> MutexGuard<'_, Ends> {
+        self.ends[of].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A thread's side of the lanes.
-struct Post<'y, 't> {
-    yard: &'y Yard,
-    me: usize,
-    trace: &'y Trace,
-    shard: &'y mut Shard<u32>,
-    taker: &'y mut Taker<'t>,
-    /// What others have sent, and its packets or our own, to be pushed.
-    inbox: Vec<Descriptor>,
-    mine: Vec<(Fragment, Arrival<'y, u32>)>,
+/// Spins while `others_work`, and does what there is to do meanwhile. Answers the CPU time that this took
+/// without the work.
+fn idle(others_work: impl Fn() -> bool, mut meanwhile: impl FnMut() -> bool) -> Duration {
+    let mut idle = Duration::ZERO;
+    while others_work() {
+        if meanwhile() {
+            continue;
+        }
+        let begin = cpu::of_this_thread();
+        for _ in 0..SPINS {
+            if !others_work() {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        idle += cpu::of_this_thread() - begin;
+    }
+    idle
 }
 
-impl<'y> Post<'y, '_> {
-    /// Takes in packets, or puts them to those for their owners.
-    fn sort(&mut self, slots: &[u32], pass: usize, out: &mut [Vec<Descriptor>]) {
-        let trace = self.trace;
-        let headers = slots.iter().map(|slot| trace.packet(*slot as usize)[0]);
-        std::hint::black_box(headers.fold(0, |all, byte| all ^ byte));
-        for slot in slots {
-            let arrival = Yard::arrival(trace, *slot, pass);
-            let Ok(Packet::Fragment(fragment)) = wire::parse(arrival.packet, arrival.scope) else {
-                continue;
-            };
-            let owner = self.yard.steering.shard(&fragment.key) as usize;
-            if owner == self.me {
-                self.mine.push((fragment, arrival));
-                continue;
-            }
-            out[owner].push(Descriptor { fragment, slot: *slot });
-            if out[owner].len() == BATCH {
-                self.send(owner, &mut out[owner]);
-            }
-        }
-        self.shard.push_fragments(&mut self.mine, 0, self.taker);
-    }
-
-    fn send(&mut self, to: usize, batch: &mut Vec<Descriptor>) {
-        while !self.yard.lanes[self.me][to].send(batch) {
-            self.collect();
-            self.yard.rest();
-        }
-    }
-
-    /// Takes in what others have sent.
-    fn collect(&mut self) {
-        for from in (0..self.yard.lanes.len()).filter(|from| *from != self.me) {
-            while self.yard.lanes[from][self.me].receive(&mut self.inbox) {
-                let trace = self.trace;
-                let sent = self.inbox.drain(..);
-                let sent = sent
-                    .map(|Descriptor { fragment, slot }| (fragment, arrival(trace, slot as usize)));
-                self.mine.extend(sent);
-                self.shard.push_fragments(&mut self.mine, 0, self.taker);
-            }
-        }
-    }
-}
-
-/// Slots for each thread, by chance.
-fn spray(slots: usize, threads: usize) -> Vec<Vec<u32>> {
-    let mut random = Random::new(11);
-    let mut shares = vec![Vec::new(); threads];
-    (0u32..).take(slots).for_each(|slot| shares[random.below(threads)].push(slot));
-    shares
+/// Slots that are handed in at once.
+fn bursts(slots: &Range<u32>) -> impl Iterator<Item = Range<u32>> + use<> {
+    let (begin, end, each) = (slots.start, slots.end, u32::try_from(BURST).unwrap_or(1));
+    (begin..end).step_by(BURST).map(move |at| at..end.min(at + each))
 }

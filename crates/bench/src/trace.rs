@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::ops::Range;
 use std::path::Path;
 
 use anyhow::ensure;
@@ -74,6 +75,10 @@ pub(crate) struct Trace {
     lens: Vec<u16>,
     pub(crate) pieces: Vec<Piece>,
     pub(crate) datagrams: usize,
+    /// How many came in before each.
+    pub(crate) came: Vec<u32>,
+    /// Which slots are whose.
+    pub(crate) rings: Vec<Range<u32>>,
 }
 
 impl Trace {
@@ -83,14 +88,26 @@ impl Trace {
     ///
     /// When no datagram could be like this.
     pub(crate) fn new(case: Case) -> anyhow::Result<Self> {
+        Self::in_rings(case, 1)
+    }
+
+    /// Makes a trace whose fragments come to several threads, each to one by chance. As with a card that
+    /// has a ring for each, a thread's packets lie one behind the other.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`].
+    pub(crate) fn in_rings(case: Case, rings: usize) -> anyhow::Result<Self> {
         ensure!(case.flows > 0 && (PIECE..=65507).contains(&case.size), "no such datagrams");
         let windows = case.fragments.div_ceil(case.pieces() * case.flows).max(1);
         let datagrams = windows * case.flows;
         let mut random = Random::new(7);
         let mut pieces = Vec::with_capacity(datagrams * case.pieces());
         (0..windows).for_each(|window| arrange(&case, window, &mut random, &mut pieces));
-        let mut trace =
-            Self { case, slots: vec![0; pieces.len() * SLOT], lens: Vec::new(), pieces, datagrams };
+        let (came, rings) = spray(pieces.len(), rings);
+        let pieces: Vec<Piece> = came.iter().map(|came| pieces[*came as usize]).collect();
+        let (slots, lens) = (vec![0; pieces.len() * SLOT], Vec::new());
+        let mut trace = Self { case, slots, lens, pieces, datagrams, came, rings };
         trace.fill()?;
         Ok(trace)
     }
@@ -183,6 +200,21 @@ fn arrange(case: &Case, window: usize, random: &mut Random, all: &mut Vec<Piece>
     if case.order == Order::Rnd {
         random.shuffle(&mut all[begin..]);
     }
+}
+
+/// Puts each of so many packets to a ring by chance. Answers their numbers, one ring after the other, and
+/// where each ring is.
+fn spray(packets: usize, rings: usize) -> (Vec<u32>, Vec<Range<u32>>) {
+    let mut random = Random::new(11);
+    let mut of = vec![Vec::new(); rings];
+    (0u32..).take(packets).for_each(|number| of[random.below(rings)].push(number));
+    let mut begin = 0;
+    let ranges = of.iter().map(|ring| {
+        let end = begin + u32::try_from(ring.len()).unwrap_or(0);
+        std::mem::replace(&mut begin, end)..end
+    });
+    let ranges = ranges.collect();
+    (of.concat(), ranges)
 }
 
 /// The IP header of a fragment.

@@ -8,8 +8,8 @@
 //! ([`Datagram::write_to`]).
 //!
 //! Shards share a limit of memory through a [`Ledger`] and nothing else. All fragments of a datagram must
-//! reach the same shard: [`Steering`] says which, and a parsed [`wire::Fragment`] is the descriptor to
-//! hand over. Callers who cannot steer use [`Shared`], a table with a lock for each of many buckets.
+//! reach the same shard: [`Steering`] says which, [`Shard::push_steered`] hands over what belongs elsewhere,
+//! and a [`lane()`] brings it there in few bytes. Callers who cannot steer use [`Shared`], a table with a lock for each of many buckets.
 //!
 //! The crate does no I/O, reads no clock, starts no thread. Time is nanoseconds of any clock that does
 //! not go back; a secret for hashing is drawn by the caller.
@@ -51,6 +51,7 @@ mod block;
 mod datagram;
 mod index;
 mod key;
+mod lane;
 mod ledger;
 mod limits;
 mod output;
@@ -66,6 +67,7 @@ mod table;
 pub mod wire;
 
 pub use key::{HashKey, Key};
+pub use lane::{Received, Receiver, Sender, lane};
 pub use ledger::{Lease, Ledger};
 pub use limits::{BadConfig, Config, Limits};
 pub use output::{Datagram, Notice, NoticeKind, Released, Sink, Slice, Slices};

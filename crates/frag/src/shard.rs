@@ -13,7 +13,7 @@ use crate::wire::{self, Fragment};
 const BURST: usize = 32;
 
 /// A packet that has come in.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Arrival<'p, B> {
     /// Its bytes from the IP header on. Padding of the link may follow.
     pub packet: &'p [u8],
@@ -65,11 +65,14 @@ struct Parsed {
     is_fragment: bool,
     /// What it is instead, if not.
     other: Result<Option<usize>, Reason>,
+    /// Whose fragment it is, if that was asked.
+    shard: u32,
 }
 
 impl Parsed {
     fn burst() -> Box<[Self]> {
-        vec![Self { ahead: Ahead::NONE, is_fragment: false, other: Ok(None) }; BURST].into()
+        let none = Self { ahead: Ahead::NONE, is_fragment: false, other: Ok(None), shard: 0 };
+        vec![none; BURST].into()
     }
 }
 
@@ -125,10 +128,8 @@ impl<B> Shard<B> {
         let mut parsed = self.take_parsed();
         let mut rest = arrivals.drain(..);
         while !rest.as_slice().is_empty() {
-            let next = rest.as_slice().iter();
-            // All headers at once: each alone would be waited for.
-            let seen = next.clone().take(BURST).filter_map(|next| next.packet.first());
-            std::hint::black_box(seen.fold(0, |all, byte| all ^ byte));
+            let next = rest.as_slice();
+            fetch(next);
             for (to, next) in parsed.iter_mut().zip(next) {
                 let other = wire::parse_to(next.packet, next.scope, &mut to.ahead.fragment);
                 to.is_fragment = matches!(other, Ok(None));
@@ -150,29 +151,92 @@ impl<B> Shard<B> {
         self.parsed = parsed;
     }
 
-    /// [`Self::push_fragment`] of many, and empties the list: see [`Self::push_burst`].
-    pub fn push_fragments(
+    /// [`Self::push_burst`] where the fragments of a datagram come in on several cores. `steering` says
+    /// whose each is, and this is shard `mine`; what belongs to another is handed to `hand_over`, with the
+    /// number of that shard: best into a [`lane`](crate::lane()).
+    ///
+    /// Fragments of each shard stay in order.
+    pub fn push_steered(
         &mut self,
-        fragments: &mut Vec<(Fragment, Arrival<'_, B>)>,
+        arrivals: &[Arrival<'_, B>],
+        (steering, mine): (&Steering, u32),
+        now: u64,
+        sink: &mut impl Sink<B>,
+        mut hand_over: impl FnMut(u32, &Fragment, &Arrival<'_, B>),
+    ) where
+        B: Copy,
+    {
+        let mut parsed = self.take_parsed();
+        // Whose a fragment is is as good as chance. So it is not branched on, but sorted by.
+        let (mut own, mut others) = ([0u8; BURST], [0u8; BURST]);
+        for arrivals in arrivals.chunks(BURST) {
+            fetch(arrivals);
+            let (mut own_len, mut others_len) = (0, 0);
+            for (at, (to, next)) in (0u8..).zip(parsed.iter_mut().zip(arrivals)) {
+                let other = wire::parse_to(next.packet, next.scope, &mut to.ahead.fragment);
+                to.is_fragment = matches!(other, Ok(None));
+                let mut is_own = false;
+                if to.is_fragment {
+                    to.shard = steering.shard(&to.ahead.fragment.key);
+                    is_own = to.shard == mine;
+                } else {
+                    to.other = other;
+                }
+                own[own_len % BURST] = at;
+                others[others_len % BURST] = at;
+                own_len += usize::from(is_own);
+                others_len += usize::from(!is_own);
+            }
+            for at in &others[..others_len] {
+                let (parsed, arrival) = (&parsed[usize::from(*at)], &arrivals[usize::from(*at)]);
+                if parsed.is_fragment {
+                    hand_over(parsed.shard, &parsed.ahead.fragment, arrival);
+                } else {
+                    self.pass(parsed.other, &parsed.ahead.fragment, *arrival, sink);
+                }
+            }
+            for at in &own[..own_len] {
+                self.table.look_up(&mut parsed[usize::from(*at)].ahead);
+            }
+            for at in &own[..own_len] {
+                let (ahead, arrival) =
+                    (&parsed[usize::from(*at)].ahead, arrivals[usize::from(*at)]);
+                self.table.push(&mut self.lease, ahead, arrival, now, sink);
+            }
+        }
+        self.parsed = parsed;
+    }
+
+    /// [`Self::push_fragment`] of many: see [`Self::push_burst`].
+    pub fn push_fragments<'p>(
+        &mut self,
+        fragments: impl IntoIterator<Item = (Fragment, Arrival<'p, B>)>,
         now: u64,
         sink: &mut impl Sink<B>,
     ) {
         let mut parsed = self.take_parsed();
-        let mut rest = fragments.drain(..);
-        while !rest.as_slice().is_empty() {
-            for (to, (fragment, arrival)) in parsed.iter_mut().zip(rest.as_slice()) {
+        let mut fragments = fragments.into_iter();
+        let mut arrivals = [const { None }; BURST];
+        loop {
+            let mut came = 0;
+            for (to, (fragment, arrival)) in parsed.iter_mut().zip(&mut fragments) {
                 if fragment.offset == 0 {
                     // Of these the header is needed too, and another core may have it.
                     std::hint::black_box(arrival.packet.first());
                 }
-                to.ahead.fragment = *fragment;
+                to.ahead.fragment = fragment;
                 self.table.look_up(&mut to.ahead);
+                arrivals[came] = Some(arrival);
+                came += 1;
             }
-            for (parsed, (_, arrival)) in parsed.iter().zip(&mut rest) {
+            for (parsed, arrival) in parsed.iter().zip(&mut arrivals[..came]) {
+                let Some(arrival) = arrival.take() else { continue };
                 self.table.push(&mut self.lease, &parsed.ahead, arrival, now, sink);
             }
+            if came < BURST {
+                break;
+            }
         }
-        drop(rest);
         self.parsed = parsed;
     }
 
@@ -246,6 +310,13 @@ impl<B> Drop for Shard<B> {
         }
         self.table.clear(&mut self.lease, 0, &mut Nobody);
     }
+}
+
+/// Has the headers of a burst brought near, all at once: each alone would be waited for.
+#[inline]
+fn fetch<B>(arrivals: &[Arrival<'_, B>]) {
+    let seen = arrivals.iter().take(BURST).filter_map(|next| next.packet.first());
+    std::hint::black_box(seen.fold(0, |all, byte| all ^ byte));
 }
 
 /// What a sender of IPv6 fragments is to be told of one that no datagram can have (RFC 8200 section 4.5).

@@ -1,11 +1,15 @@
 //! Several cores: one table for all, or fragments steered to shards; and cores that come and go.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{channel, sync_channel};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
 use frag::wire::{self, Fragment};
-use frag::{Arrival, Config, HashKey, Ledger, Reason, Shard, Shared, Steering};
+use frag::{
+    Arrival, Config, Datagram, HashKey, Ledger, Limits, Reason, Receiver, Released, Sender, Shard,
+    Shared, Sink, Steering, lane,
+};
 use testkit::fragments::{Family, Packet, cases};
 
 use crate::host::{MS, Out, SECOND};
@@ -122,6 +126,119 @@ fn a_fragment_is_handed_to_the_shard_that_its_datagram_is_steered_to() {
         shards.into_iter().map(|shard| shard.join().expect("no shard has panicked")).collect();
     assert!(outs.iter().all(|out| out.delivered.len() > 300), "both had something to do");
     check(&outs, DATAGRAMS);
+    assert_eq!(ledger.left(), ledger.limit());
+}
+
+/// What one core has seen of packets that all cores know by number.
+struct Seen<'p> {
+    packets: &'p [Buffer],
+    delivered: Vec<Vec<u8>>,
+    no_fragments: Vec<u32>,
+    released: Vec<u32>,
+}
+
+impl Sink<u32> for Seen<'_> {
+    fn whole(&mut self, buffer: u32, _: usize) {
+        self.no_fragments.push(buffer);
+    }
+
+    fn datagram(&mut self, datagram: &Datagram<'_, u32>) {
+        let mut packet = vec![0; datagram.packet_len()];
+        let packets = self.packets;
+        datagram.write_to(&mut packet, |n| &packets[*n as usize]).expect("there is room");
+        self.delivered.push(packet);
+    }
+
+    fn release(&mut self, buffer: u32, _: Released) {
+        self.released.push(buffer);
+    }
+}
+
+/// Room for all datagrams at once, even if each were of the largest size.
+fn roomy() -> Limits {
+    Config { shards: 2, memory_bytes: 1 << 30, ..Config::default() }.limits().expect("right")
+}
+
+/// Takes in what comes to core `me`, and hands over and takes in what belongs elsewhere, until all have.
+fn work<'p>(
+    me: u32,
+    packets: &'p [Buffer],
+    (mut to, mut from): (Sender, Receiver),
+    ledger: &Arc<Ledger>,
+    done: &AtomicUsize,
+) -> Seen<'p> {
+    let arrival = |n: u32| Arrival::new(&packets[n as usize][..], n);
+    let limits = roomy();
+    let steering = Steering::new(HashKey::new([77, 1]), 2);
+    let mut shard = Shard::new(&limits, ledger, HashKey::new([u64::from(me), 0]));
+    let (delivered, no_fragments, released) = (Vec::new(), Vec::new(), Vec::new());
+    let mut seen = Seen { packets, delivered, no_fragments, released };
+    let numbers = 0..u32::try_from(packets.len()).expect("a few");
+    let mine: Vec<u32> = numbers.filter(|n| n.wrapping_mul(0x9e37_79b9) >> 31 == me).collect();
+    let mut receive = |shard: &mut Shard<u32>, seen: &mut Seen<'_>| {
+        let sent = from.receive().map(|(fragment, n)| {
+            (fragment, arrival(u32::try_from(n).expect("a number of a packet")))
+        });
+        shard.push_fragments(sent, SECOND, seen);
+    };
+    // Bursts of all lengths, of one fetch and of more.
+    let mut rest = &mine[..];
+    while !rest.is_empty() {
+        let (burst, behind) = rest.split_at(rest.len().min(1 + rest.len() % 70));
+        rest = behind;
+        let burst: Vec<Arrival<'_, u32>> = burst.iter().map(|n| arrival(*n)).collect();
+        let mut late = Vec::new();
+        shard.push_steered(&burst, (&steering, me), SECOND, &mut seen, |other, fragment, of| {
+            assert_eq!((other, of.packet), (1 - me, &packets[of.buffer as usize][..]));
+            late.push((*fragment, of.buffer));
+        });
+        while !late.is_empty() {
+            late.retain(|(fragment, n)| !to.send(fragment, u64::from(*n)));
+            to.flush();
+            receive(&mut shard, &mut seen);
+        }
+    }
+    done.fetch_add(1, Ordering::Release);
+    // Pairs with the Release above: who sees that the other is done sees all that it has sent.
+    while done.load(Ordering::Acquire) < 2 {
+        receive(&mut shard, &mut seen);
+        thread::yield_now();
+    }
+    receive(&mut shard, &mut seen);
+    assert_eq!(shard.gauges().datagrams, 0);
+    seen
+}
+
+#[test]
+fn fragments_that_come_to_any_core_go_by_lanes_to_their_shard() {
+    const DATAGRAMS: u16 = 1000;
+    let mut packets: Vec<Buffer> = (0..DATAGRAMS).flat_map(fragments).collect();
+    let whole_packet = whole(7).emit_whole(&whole(7).payload);
+    packets.extend((0..500).map(|_| Arc::new(whole_packet.clone())));
+    // Of one datagram some come early and some late.
+    let packets: Vec<Buffer> =
+        (0..packets.len()).map(|n| Arc::clone(&packets[n * 7919 % packets.len()])).collect();
+    let limits = roomy();
+    let (ledger, done) = (Ledger::of(&limits), AtomicUsize::new(0));
+    let ((there, here), (back, again)) = (lane(64), lane(64));
+    let (one, two) = thread::scope(|scope| {
+        let (packets, ledger, done) = (&packets[..], &ledger, &done);
+        let two = scope.spawn(move || work(1, packets, (back, here), ledger, done));
+        let one = work(0, packets, (there, again), ledger, done);
+        (one, two.join().expect("no core has panicked"))
+    });
+    assert!([&one, &two].iter().all(|seen| seen.delivered.len() > 300), "both have much to do");
+    let mut delivered = [one.delivered, two.delivered].concat();
+    let mut expected: Vec<Vec<u8>> =
+        (0..DATAGRAMS).map(|id| whole(id).emit_whole(&whole(id).payload)).collect();
+    delivered.sort_unstable();
+    expected.sort_unstable();
+    assert!(delivered == expected, "{} of {DATAGRAMS}", delivered.len());
+    assert_eq!(one.no_fragments.len() + two.no_fragments.len(), 500);
+    let mut released = [one.released, two.released].concat();
+    released.sort_unstable();
+    released.dedup();
+    assert_eq!(released.len(), usize::from(DATAGRAMS) * 4, "each buffer once");
     assert_eq!(ledger.left(), ledger.limit());
 }
 
