@@ -52,6 +52,8 @@ impl<B> Piece<B> {
 
 /// Bytes of header that are kept in the record itself; IPv4's always fit.
 const HEAD_BYTES: usize = 64;
+/// Bytes of most headers: IPv4's without options.
+const HEAD_USUAL: usize = 20;
 
 /// The header of the first fragment.
 #[derive(Debug)]
@@ -92,9 +94,14 @@ impl Head {
 
     pub(crate) fn set(&mut self, packet: &[u8], fragment: &Fragment) {
         let bytes = &packet[..usize::from(fragment.header_len)];
-        match self.near.get_mut(..bytes.len()) {
-            Some(near) => near.copy_from_slice(bytes),
-            None => self.far = bytes.to_vec(),
+        if let Ok(usual) = <&[u8; HEAD_USUAL]>::try_from(bytes) {
+            // A copy whose length is known when this is compiled.
+            self.near[..HEAD_USUAL].copy_from_slice(usual);
+        } else {
+            match self.near.get_mut(..bytes.len()) {
+                Some(near) => near.copy_from_slice(bytes),
+                None => self.far = bytes.to_vec(),
+            }
         }
         self.len = fragment.header_len;
         self.next_at = fragment.next_at;
@@ -146,7 +153,7 @@ pub(crate) struct Node<B> {
     high: u32,
     /// Datagrams that its shard had begun before it.
     pub(crate) begun: u32,
-    /// Bytes of each piece but the last; 0: not known yet.
+    /// Bytes of each piece but the last, a guess until there is one; 0: no idea.
     stride: u16,
     /// Pieces that are there.
     pub(crate) count: u16,
@@ -246,7 +253,8 @@ impl<B> Node<B> {
         self.first_at = now;
         self.last_at = now;
         self.ecn_seen = 0;
-        self.stride = 0;
+        // The stride is supposed to be that of the datagram before, until a piece says another. A last
+        // piece that is at no multiple of it does no harm: before it there will be one of another size.
         self.received = 0;
         self.end = 0;
         self.high = 0;
@@ -328,17 +336,13 @@ impl<B> Node<B> {
             return Some(Look::Conflict(self.beyond(f)));
         }
         if self.stride != f.len {
-            if self.stride != 0 || self.end != 0 && !self.tail.offset.is_multiple_of(f.len) {
+            if !self.has_only_tail() || self.end != 0 && !self.tail.offset.is_multiple_of(f.len) {
                 return None;
             }
-            self.stride = f.len;
-            self.inverse = (1u64 << 32).div_ceil(u64::from(f.len / 8));
+            self.set_stride(f.len);
         }
         let at = self.place(f.offset);
         if at * usize::from(self.stride) != usize::from(f.offset) {
-            if self.count == 0 || self.count == 1 && self.end != 0 {
-                self.stride = 0;
-            }
             return None;
         }
         Some(match self.pieces.get(at) {
@@ -358,10 +362,20 @@ impl<B> Node<B> {
             let reason = if shorter { Reason::EndConflict } else { Reason::Overlap };
             return Some(Look::Conflict(reason));
         }
-        if self.stride != 0 && !f.offset.is_multiple_of(self.stride) {
+        if !self.has_only_tail() && !f.offset.is_multiple_of(self.stride) {
             return None;
         }
         Some(Look::Tail)
+    }
+
+    /// Whether no piece but the last is there, if even that: then the stride is open.
+    fn has_only_tail(&self) -> bool {
+        self.count == u16::from(self.end != 0)
+    }
+
+    fn set_stride(&mut self, stride: u16) {
+        self.stride = stride;
+        self.inverse = (1u64 << 32).div_ceil(u64::from(stride / 8));
     }
 
     /// The number of the piece at `offset`, if it is a multiple of the stride.

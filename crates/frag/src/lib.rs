@@ -9,7 +9,8 @@
 //!
 //! Shards share a limit of memory through a [`Ledger`] and nothing else. All fragments of a datagram must
 //! reach the same shard: [`Steering`] says which, [`Shard::push_steered`] hands over what belongs elsewhere,
-//! and a [`lane()`] brings it there in few bytes. Callers who cannot steer use [`Shared`], a table with a lock for each of many buckets.
+//! and a [`lane()`] brings it there in few bytes. Callers who cannot steer use [`Shared`], a table with a
+//! lock for each of many buckets.
 //!
 //! The crate does no I/O, reads no clock, starts no thread. Time is nanoseconds of any clock that does
 //! not go back; a secret for hashing is drawn by the caller.

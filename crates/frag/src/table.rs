@@ -220,8 +220,9 @@ impl<B> Table<B> {
             let small = f.len < self.limits.copy_below || f.len < self.limits.fragment_min;
             let cheap = arrival.cost <= node.reserved - node.used && !small;
             let fresh = self.begun.wrapping_sub(node.begun) < self.limits.reuse;
-            // The headers of IPv6 in a first fragment are looked at.
-            let plain = f.offset != 0 || !f.key.is_v6();
+            // The headers of IPv6 in a first fragment are looked at. What can be foreseen is asked first,
+            // here and elsewhere: whether a fragment is the first or the last is as good as chance.
+            let plain = !f.key.is_v6() || f.offset != 0;
             if cheap
                 && fresh
                 && plain
@@ -302,14 +303,14 @@ impl<B> Table<B> {
     #[inline]
     fn unacceptable(&self, incoming: &Incoming<'_, B>) -> Option<Reason> {
         let f = incoming.fragment;
-        if f.offset == 0 && self.limits.whole_header && f.key.is_v6() {
+        if f.key.is_v6() && self.limits.whole_header && f.offset == 0 {
             let payload = incoming.packet.get(usize::from(f.payload_at)..)?;
             let payload = payload.get(..usize::from(f.len)).unwrap_or(payload);
             if !wire::holds_headers(f.protocol, payload) {
                 return Some(Reason::IncompleteHeader);
             }
         }
-        (f.more && f.len < self.limits.fragment_min).then_some(Reason::Tiny)
+        (f.len < self.limits.fragment_min && f.more).then_some(Reason::Tiny)
     }
 
     pub(crate) fn drop_fragment(&mut self, buffer: B, reason: Reason, sink: &mut impl Sink<B>) {

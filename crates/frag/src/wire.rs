@@ -301,7 +301,10 @@ pub(crate) struct Finish {
 /// Writes the header of a whole datagram to `to`, given its first fragment's.
 pub(crate) fn finish(first: &[u8], with: &Finish, to: &mut Vec<u8>) {
     to.clear();
-    to.extend_from_slice(first);
+    match first.first_chunk::<V4_HEADER>() {
+        Some(all) if first.len() == V4_HEADER => to.extend_from_slice(all),
+        _ => to.extend_from_slice(first),
+    }
     if first.first().is_some_and(|b| b >> 4 == 6) {
         let extensions = u16::try_from(first.len() - V6_HEADER).unwrap_or(0);
         to[4..6].copy_from_slice(&(extensions + with.len).to_be_bytes());
@@ -321,16 +324,20 @@ pub(crate) fn finish(first: &[u8], with: &Finish, to: &mut Vec<u8>) {
     // Summed from what is read, not from what was just written, which would have to be waited for.
     let old = [u16_at(head, 0), u16_at(head, 2), u16_at(head, 6), u16_at(head, 10)];
     let new = [u16::from_be_bytes([head[0], tos]), total, u16::from(flags) << 8];
-    let all: u32 = first.chunks_exact(2).map(|pair| u32::from(u16_at(pair, 0))).sum();
+    let words = |bytes: &[u8]| -> u32 {
+        bytes.chunks_exact(2).map(|pair| u32::from(u16_at(pair, 0))).sum()
+    };
+    // Most headers have no options, and that length is known when this is compiled.
+    let all = words(head) + words(&first[V4_HEADER..]);
     let sum = all - old.map(u32::from).iter().sum::<u32>() + new.map(u32::from).iter().sum::<u32>();
     to[10..12].copy_from_slice(&checksum(sum).to_be_bytes());
 }
 
 /// The Internet checksum (RFC 1071) of words that add up to `sum`.
-fn checksum(mut sum: u32) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
+fn checksum(sum: u32) -> u16 {
+    // At most 2^16 words: twice is enough.
+    let sum = (sum & 0xffff) + (sum >> 16);
+    let sum = (sum & 0xffff) + (sum >> 16);
     #[expect(clippy::cast_possible_truncation, reason = "folded to 16 bits")]
     {
         !(sum as u16)

@@ -24,6 +24,17 @@ impl World {
         Self { node, paid: Node::<usize>::COST, handed: 0 }
     }
 
+    /// The same, with a record that another datagram had before, whose pieces were of this size.
+    fn after(size: usize) -> Self {
+        let mut world = Self::new();
+        world.push(&fragment(2 * size, 5, false), 8192);
+        world.push(&fragment(0, size, true), 8192);
+        let mut node = world.end();
+        node.begin(Key::v4(1, 2, 4, 4, 0), 0, false);
+        let paid = node.cost();
+        Self { node, paid, handed: 0 }
+    }
+
     /// What [`crate::table::Table`] does with a fragment.
     fn push(&mut self, f: &Fragment, fragments_max: u16) -> Look {
         let usual = self.node.usual(f, fragments_max);
@@ -63,12 +74,13 @@ impl World {
         assert_eq!(end, len);
     }
 
-    fn end(mut self) {
+    fn end(mut self) -> Node<usize> {
         let mut released = Vec::new();
         self.node.end(|buffer| released.push(buffer));
         released.sort_unstable();
         assert!(released.iter().copied().eq(0..self.handed), "all, once");
         assert!(!self.node.is_complete() || self.node.count == 0);
+        self.node
     }
 }
 
@@ -123,8 +135,8 @@ proptest! {
     })]
 
     #[test]
-    fn fragments_are_taken_as_a_list_would_take_them(sent in sent()) {
-        let mut world = World::new();
+    fn fragments_are_taken_as_a_list_would_take_them(sent in sent(), before in 0..4usize) {
+        let mut world = if before == 0 { World::new() } else { World::after(before * 8) };
         let mut there = Vec::new();
         for new in sent {
             let look = world.push(&fragment(new.0, new.1, new.2), 8192);
@@ -151,8 +163,9 @@ fn pieces_of_one_size_are_regular_in_every_order() {
     let mut random = Random::new(1);
     for size in [8, 16, 24, 1480, 1232, 8960] {
         for len in [size + 1, 3 * size, 3 * size + 5, 65_515] {
-            for order in ORDERS {
-                let mut world = World::new();
+            let before = [8, 24, 1480, size];
+            for (order, before) in ORDERS.into_iter().flat_map(|o| before.map(|size| (o, size))) {
+                let mut world = World::after(before);
                 for cut in order.of(&cut(len, size), &mut random) {
                     let look = world.push(&fragment(cut.at, cut.end - cut.at, cut.end < len), 8192);
                     assert_eq!(name(look), "new", "{size} {len} {order:?}");
