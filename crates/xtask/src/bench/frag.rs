@@ -25,9 +25,10 @@ use cells::Cell;
 const READING: &str = "\
 peer and ours: nanoseconds per fragment, or what the row names; ratio: how many times as good, the median
 over the pairs; spread: the worst and the best pair. Times are CPU times, of two threads that of the slower
-one; where threads wait for locks they are times of a clock. Before each pass of one thread all packets are
-written anew. Overload: the part of what is offered that is completed, with 4 MiB of memory and 1.6 million
-fragments a second in computed time; memory holds 4 MiB / all at best; Linux is live, as fast as it takes.";
+one, less what it waits for the other to catch up; where threads wait for locks they are times of a clock.
+What comes to a thread lies in a ring of its own. Before each pass of one thread all packets are written anew.
+Overload: the part of what is offered that is completed, with 4 MiB of memory and 1.6 million fragments a
+second in computed time; memory holds 4 MiB / all at best; Linux is live, as fast as it takes.";
 
 /// Longer than any of them takes.
 const PATIENCE: Duration = Duration::from_secs(300);
