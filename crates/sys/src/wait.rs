@@ -66,8 +66,9 @@ pub fn look(wait: &AtomicU64) -> WaitWord {
 /// Marks a waiter as about to sleep. After this the caller looks at all it waits for once more.
 pub fn fall_asleep(sleeping: &AtomicU32) {
     let now = sleeping.load(Ordering::Relaxed);
-    // One writer: only the thread that waits.
-    sleeping.store(now.wrapping_add(1) | 1, Ordering::Relaxed);
+    // One writer: only the thread that waits. Release: which connections it has closed, before the sleep that
+    // they cannot end. Pairs with `asleep`.
+    sleeping.store(now.wrapping_add(1) | 1, Ordering::Release);
     // Pairs with the fence in `look`.
     full_fence();
 }
@@ -81,7 +82,8 @@ pub fn awake(sleeping: &AtomicU32) {
 /// The sleep that the waiter is in, if it sleeps. To be asked after [`look`].
 #[must_use]
 pub fn asleep(sleeping: &AtomicU32) -> Option<u32> {
-    let now = sleeping.load(Ordering::Relaxed);
+    // Acquire: pairs with `fall_asleep`.
+    let now = sleeping.load(Ordering::Acquire);
     (now & 1 == 1).then_some(now)
 }
 
