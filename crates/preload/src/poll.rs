@@ -312,7 +312,8 @@ fn mute(o: &Ours, asked: &pollfd, p: &mut pollfd) {
         && ring::tail(&o.peer.tail) != o.mine.head.load(Ordering::Relaxed)
         && !Ours::wants_out(asked)
     {
-        p.events = 0;
+        // Urgent data comes by the kernel, whatever lies in the ring.
+        p.events = asked.events & libc::POLLPRI;
     }
 }
 

@@ -176,8 +176,14 @@ impl Pump {
             self.conn.wrote(bytes);
         }
         let read = relay.consumed()?.checked_sub(self.consumed).ok_or(Fault::Guest)?;
-        self.conn.consumed(u32::try_from(read).map_err(|_| Fault::Guest)?);
-        self.consumed += read;
+        let mut left = u32::try_from(read).map_err(|_| Fault::Guest)?;
+        // What is readable ends before an urgent byte, and goes on behind it.
+        while left > 0 && self.conn.readable() > 0 {
+            let part = left.min(self.conn.readable());
+            self.conn.consumed(part);
+            self.consumed += u64::from(part);
+            left -= part;
+        }
         Ok(wrote > 0 || read > 0)
     }
 
