@@ -419,10 +419,16 @@ impl Relay {
 
     // ----- what the guest sends ------------------------------------------------------------------
 
-    /// The kernel says that the descriptor is readable (`gone`: hung up): takes doorbells out, and notes
-    /// what else it means.
-    pub fn heard(&mut self, gone: bool) {
+    /// The kernel says that the descriptor is readable (`ended`: no more will come; `gone`: hung up): takes
+    /// doorbells out, and notes what else it means. An end of which the guest has not said anything before
+    /// is the end of its process.
+    pub fn heard(&mut self, gone: bool, ended: bool) {
         let Ok((mine, peer)) = self.halves() else { return };
+        // Acquire: what it said before. Its words stand before the end of its socket.
+        let said = peer.flags.load(Ordering::Acquire) & (flag::SHUT | flag::CLOSED | flag::DOWN)
+            != 0
+            || mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::WANT_DOWN) != 0;
+        let gone = gone || ended && !said;
         if gone {
             self.conn.kernel.fetch_or(kernel::RDHUP | kernel::HUP, Ordering::Relaxed);
         }

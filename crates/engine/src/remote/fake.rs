@@ -150,7 +150,7 @@ impl Relay for FakeRelay {
     fn fd(&self) -> RawFd {
         self.bell.as_raw_fd()
     }
-    fn heard(&mut self, _: bool) {
+    fn heard(&mut self, _: bool, _: bool) {
         let _ = self.bell.hear();
     }
     fn written(&mut self) -> Result<u64, Broken> {

@@ -38,8 +38,8 @@ pub trait Relay: Send + fmt::Debug {
     /// Readable when the guest rings, or is gone: then [`Self::heard`] is called.
     fn fd(&self) -> RawFd;
 
-    /// [`Self::fd`] is readable; `gone`: it is hung up.
-    fn heard(&mut self, gone: bool);
+    /// [`Self::fd`] is readable; `ended`: no more will come; `gone`: it is hung up.
+    fn heard(&mut self, gone: bool, ended: bool);
 
     /// How far the guest has written.
     ///

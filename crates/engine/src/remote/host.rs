@@ -320,8 +320,8 @@ impl Relay for Ours {
     fn fd(&self) -> RawFd {
         self.0.fd()
     }
-    fn heard(&mut self, gone: bool) {
-        self.0.heard(gone);
+    fn heard(&mut self, gone: bool, ended: bool) {
+        self.0.heard(gone, ended);
     }
     fn written(&mut self) -> Result<u64, Broken> {
         self.0.written().map_err(|_| Broken)

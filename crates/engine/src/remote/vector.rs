@@ -400,7 +400,7 @@ impl Vector {
                 Watched::Port => {}
                 Watched::Relay(id) => {
                     if let Some(relay) = self.shelf.rings.get_mut(id) {
-                        relay.heard(event.broken);
+                        relay.heard(event.broken, event.peer_shut);
                         self.warm_up(id, now);
                     }
                 }
@@ -442,7 +442,7 @@ impl Vector {
         let Newcomer { relay, tcp, role, ends } = newcomer;
         let bell = relay.fd();
         let id = self.shelf.rings.insert(relay);
-        let interest = Interest { read: true, write: true, once: true, ..Interest::NOTHING };
+        let interest = Interest { read: true, write: true, peer_shut: true, once: true };
         let _ = self.poller.add(&bell, interest, Watched::Relay(id).token());
         let exchange = self.exchanges.insert(Exchange::new(id, tcp, ends));
         if let Some(there) = self.exchanges.get(exchange) {

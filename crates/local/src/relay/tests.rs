@@ -196,7 +196,7 @@ fn a_sleeping_engine_is_rung_for() {
     call::wait_readable(p.relay.fd(), 5000);
     assert!(call::readable(p.relay.fd()).0, "a doorbell");
     p.waiter.awake();
-    p.relay.heard(false);
+    p.relay.heard(false, false);
     assert!(!call::readable(p.relay.fd()).0);
     assert_eq!(p.relay.written(), Ok(7));
     p.send(b"!");
@@ -264,7 +264,7 @@ fn a_guest_goes_back_to_tcp_and_nothing_is_lost() {
     let demoted = std::thread::spawn(move || conn.demote(guest, fd, Reason::Exec));
     let mut relay = p.relay;
     while !demoted.is_finished() {
-        relay.heard(false);
+        relay.heard(false, false);
         let there = relay.written().unwrap();
         relay.release(there);
         call::sched_yield();
@@ -273,14 +273,14 @@ fn a_guest_goes_back_to_tcp_and_nothing_is_lost() {
     assert_eq!(conn.phase(), Phase::Tcp);
     // What a program without the library does now.
     call::send(fd, b"by TCP", 0).unwrap();
-    relay.heard(false);
+    relay.heard(false, false);
     let mut there = relay.written().unwrap();
     for _ in 0..1000 {
         if there == 15 {
             break;
         }
         call::wait_readable(relay.fd(), 10);
-        relay.heard(false);
+        relay.heard(false, false);
         there = relay.written().unwrap();
     }
     assert_eq!(there, 15);
@@ -310,7 +310,7 @@ fn an_urgent_byte_is_told_and_given() {
     call::send(p.fd, b" after", 0).unwrap();
     let mut there = 0;
     for _ in 0..1000 {
-        p.relay.heard(false);
+        p.relay.heard(false, false);
         there = p.relay.written().unwrap();
         p.relay.release(there.min(7));
         if there == 14 {
@@ -374,4 +374,28 @@ fn who_says_nonsense_is_refused() {
     }
     let hello = bad(12, 34);
     assert_eq!(Hello::parse(&hello.emit()), Some(hello));
+}
+
+#[test]
+fn a_guest_that_dies_without_a_word_has_closed() {
+    let mut p = pair(0);
+    assert_eq!(p.send(b"last words"), 10);
+    // What the kernel does with a process that was killed.
+    call::close(p.fd).unwrap();
+    call::wait_readable(p.relay.fd(), 5000);
+    p.relay.heard(false, call::ended(p.relay.fd()));
+    assert_eq!(p.relay.program(), Program::Closed);
+    assert_eq!(p.relay.written(), Ok(10), "what it had written is sent all the same");
+}
+
+#[test]
+fn a_guest_that_has_shut_down_lives() {
+    let mut p = pair(0);
+    assert_eq!(p.relay.program(), Program::Open);
+    let _ = p.conn.shutdown(p.guest, p.fd, false, true);
+    // Its socket may say so, too.
+    let _ = call::shutdown(p.fd, 1);
+    call::wait_readable(p.relay.fd(), 5000);
+    p.relay.heard(false, call::ended(p.relay.fd()));
+    assert_eq!(p.relay.program(), Program::Shut);
 }
