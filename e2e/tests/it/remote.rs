@@ -128,6 +128,16 @@ impl Pair {
         self.board(side).attached_by_program(program)
     }
 
+    /// Connections that the engine of a host ever carried by SMC-R.
+    fn carried(&self, side: Side) -> u64 {
+        let mut command = self.plain(side, &built("shunt"));
+        let got = outcome(command.args(["engine", "status", "--json"]), LIMIT);
+        assert!(got.ok(), "{got:?}");
+        let status: serde_json::Value = serde_json::from_str(&got.out).unwrap();
+        let vectors = status["vectors"].as_array().unwrap();
+        vectors.iter().filter_map(|vector| vector["connections_total"].as_u64()).sum()
+    }
+
     fn address(&self) -> String {
         self.hosts.server.address().to_string()
     }
