@@ -34,7 +34,7 @@ use crate::time::Time;
 use conns::Conns;
 use exclusive::{Exclusive, WantedLink};
 use link::Links;
-use local::Local;
+use local::{Local, Telling};
 use remote::RemoteBuffers;
 
 /// Most links that a group has at a time: two, and one that replaces another.
@@ -196,8 +196,8 @@ impl Group {
             peer,
             terms,
             links: Links::first(end, role),
-            local: Local::new(if terms.peer_is_shunt { local::PIPELINED } else { 1 }),
-            remote: RemoteBuffers::default(),
+            local: Local::new(Telling::with(&terms)),
+            remote: RemoteBuffers::new(Telling::with(&terms)),
             conns: Conns::default(),
             exclusive: None,
             exclusive_deadline: None,
@@ -219,7 +219,8 @@ impl Group {
         }
         if let Some(terms) = client.terms {
             self.terms = terms;
-            self.local.set_pipelined(if terms.peer_is_shunt { local::PIPELINED } else { 1 });
+            self.local.set_telling(Telling::with(&terms));
+            self.remote.set_telling(Telling::with(&terms));
         }
         self.ready_first(&client.answer);
         self.first_deadline = Some(now.after(self.limits.0.llc_wait));

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::link::{LinkSlot, Links};
 use super::{Action, Full, Group, LINKS};
+use crate::handshake::Terms;
 use crate::llc::{
     Body, ConfirmRkey, DeleteRkey, DeleteRkeyAnswer, LinkKey, Message, NewKey, Version,
 };
@@ -13,7 +14,7 @@ use crate::time::Time;
 /// Most buffers that a peer is told of: Linux keeps no more.
 const BUFFERS_MAX: usize = 255;
 /// Requests under way at once when the peer is Shunt.
-pub(super) const PIPELINED: usize = 16;
+const PIPELINED: usize = 16;
 /// Answers that may be missing on a link before it counts as failed.
 const MISSING_MAX: usize = 16;
 
@@ -62,22 +63,43 @@ struct Request {
     deadline: Option<Time>,
 }
 
+/// How the peer learns of buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Telling {
+    /// By LLC, so many requests at a time.
+    Asked(usize),
+    /// By CLC alone, where both ends are Shunt and there will be one link: Accept and Confirm name the
+    /// buffer, and its key is good for as long as the connection. That saves two round trips at the begin of
+    /// each connection, and two exchanges at its end.
+    Named,
+}
+
+impl Telling {
+    pub(super) const fn with(terms: &Terms) -> Self {
+        match (terms.peer_is_shunt, terms.max_links) {
+            (true, 1) => Self::Named,
+            (true, _) => Self::Asked(PIPELINED),
+            (false, _) => Self::Asked(1),
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Local {
     buffers: Vec<Option<Buffer>>,
     waiting: VecDeque<(Kind, BufferId)>,
     under_way: VecDeque<Request>,
-    pipelined: usize,
+    telling: Telling,
 }
 
 impl Local {
-    pub(super) fn new(pipelined: usize) -> Self {
+    pub(super) fn new(telling: Telling) -> Self {
         let (waiting, under_way) = (VecDeque::new(), VecDeque::new());
-        Self { buffers: Vec::new(), waiting, under_way, pipelined }
+        Self { buffers: Vec::new(), waiting, under_way, telling }
     }
 
-    pub(super) const fn set_pipelined(&mut self, pipelined: usize) {
-        self.pipelined = pipelined;
+    pub(super) const fn set_telling(&mut self, telling: Telling) {
+        self.telling = telling;
     }
 
     fn get(&mut self, id: BufferId) -> Option<&mut Buffer> {
@@ -130,7 +152,16 @@ impl Local {
 
     /// Sends what waits, as far as the peer allows.
     pub(super) fn start(&mut self, links: &Links, deadline: Time, actions: &mut VecDeque<Action>) {
-        while self.alive() < self.pipelined {
+        let most = match self.telling {
+            Telling::Asked(most) => most,
+            Telling::Named => {
+                while let Some((kind, id)) = self.waiting.pop_front() {
+                    self.finish(kind, id, true, actions);
+                }
+                return;
+            }
+        };
+        while self.alive() < most {
             let Some((kind, id)) = self.waiting.pop_front() else { return };
             let Some(buffer) = self.get(id).map(|buffer| *buffer) else { continue };
             let usable = |slot: &LinkSlot| buffer.on[slot.index()].is_some();

@@ -2,6 +2,7 @@
 
 use super::LINKS;
 use super::link::{LinkSlot, Links};
+use super::local::Telling;
 use crate::conn::Remote;
 use crate::llc::{ConfirmRkey, DeleteRkeyAnswer, NewKey};
 use crate::name::RKey;
@@ -22,12 +23,22 @@ pub(super) struct Buffer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RemoteId(usize);
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct RemoteBuffers {
     pub(super) buffers: Vec<Option<Buffer>>,
+    /// Whether a buffer is known for no longer than a connection writes to it.
+    transient: bool,
 }
 
 impl RemoteBuffers {
+    pub(super) fn new(telling: Telling) -> Self {
+        Self { buffers: Vec::new(), transient: telling == Telling::Named }
+    }
+
+    pub(super) fn set_telling(&mut self, telling: Telling) {
+        self.transient = telling == Telling::Named;
+    }
+
     pub(super) fn has_room(&self) -> bool {
         self.buffers.iter().flatten().count() < BUFFERS_MAX
     }
@@ -73,7 +84,7 @@ impl RemoteBuffers {
     pub(super) fn give(&mut self, RemoteId(at): RemoteId) {
         if let Some(Some(buffer)) = self.buffers.get_mut(at) {
             buffer.users = buffer.users.saturating_sub(1);
-            if buffer.users == 0 && buffer.deleted {
+            if buffer.users == 0 && (buffer.deleted || self.transient) {
                 self.buffers[at] = None;
             }
         }

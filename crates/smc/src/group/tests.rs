@@ -240,13 +240,25 @@ fn towards_linux_one_request_about_keys_is_under_way() {
 
 #[test]
 fn towards_shunt_many_are() {
-    let mut group = client(true, 1);
+    let mut group = client(true, 2);
     let ids: Vec<_> = (1..=20).map(|n| group.confirm_rkey(&buffer(n), START).unwrap()).collect();
     assert_eq!(asked(&all(&mut group)), (1..=16).collect::<Vec<_>>());
     hear(&mut group, FIRST, true, yes(1), START);
     let did = all(&mut group);
     assert_eq!(did[0], Did::Do(Action::RkeyConfirmed(ids[0])));
     assert_eq!(asked(&did), [17]);
+}
+
+#[test]
+fn towards_shunt_over_one_link_nobody_is_asked() {
+    let mut group = client(true, 1);
+    let _ = all(&mut group);
+    let ids: Vec<_> = (1..=20).map(|n| group.confirm_rkey(&buffer(n), START).unwrap()).collect();
+    let told: Vec<_> = ids.iter().map(|id| Did::Do(Action::RkeyConfirmed(*id))).collect();
+    assert_eq!(all(&mut group), told);
+    group.delete_rkey(ids[3], START);
+    let gone = Action::RkeyDeleted { buffer: ids[3], acknowledged: true };
+    assert_eq!(all(&mut group), [Did::Do(gone)]);
 }
 
 #[test]
@@ -279,7 +291,7 @@ fn an_answer_that_comes_late_is_not_taken_for_anothers() {
 
 #[test]
 fn a_link_that_misses_too_many_answers_has_failed() {
-    let mut group = client(true, 1);
+    let mut group = client(true, 2);
     for n in 1..=17 {
         group.confirm_rkey(&buffer(n), START).unwrap();
     }
