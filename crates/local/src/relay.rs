@@ -362,6 +362,8 @@ pub struct Relay {
     /// Up to where the guest's bytes go out with the last of them urgent.
     urgent: Option<u64>,
     tcp_ready: bool,
+    /// The guest was asked to ring when it reads on.
+    wants_consumed: bool,
 }
 
 impl Relay {
@@ -403,6 +405,7 @@ impl Relay {
             down: None,
             urgent: None,
             tcp_ready: false,
+            wants_consumed: false,
         };
         Ok((relay, Welcome { half, generation }))
     }
@@ -438,6 +441,23 @@ impl Relay {
             self.conn.drain(self.w, self.fd);
         }
         self.conn.answer_demotion(self.w, self.fd, mine, peer);
+    }
+
+    /// The words by which the guest tells what it does: while they stay the same, so does all that this
+    /// relay answers. `None`: some of its bytes come or go by TCP.
+    #[inline]
+    #[must_use]
+    pub fn stamp(&self) -> Option<[u64; 3]> {
+        let (mine, peer) = self.halves().ok()?;
+        // Acquire: what these words tell of is read after them.
+        let flags = peer.flags.load(Ordering::Acquire);
+        let down = (flags | mine.flags.load(Ordering::Relaxed)) & (flag::DOWN | flag::WANT_DOWN);
+        if flags & flag::UP == 0 || down != 0 || self.base.is_none() {
+            return None;
+        }
+        let hints = self.conn.kernel.load(Ordering::Relaxed);
+        let flags = u64::from(hints) << 32 | u64::from(flags);
+        Some([ring::tail(&peer.tail), peer.head.load(Ordering::Acquire), flags])
     }
 
     /// Stream offset up to which the guest has written.
@@ -670,8 +690,10 @@ impl Relay {
 
     /// Asks the guest to ring when it has read so much that a third of the RMB is free. The caller looks
     /// at [`Self::consumed`] once more.
-    pub fn want_consumed(&self, want: bool) {
-        if let Ok((mine, _)) = self.halves() {
+    pub fn want_consumed(&mut self, want: bool) {
+        if std::mem::replace(&mut self.wants_consumed, want) != want
+            && let Ok((mine, _)) = self.halves()
+        {
             mine.room_wait.store(u32::from(want), Ordering::Relaxed);
             full_fence();
         }

@@ -16,7 +16,7 @@ use sys::udp::{BATCH, Outgoing, Received, Socket};
 
 use super::port::PORT;
 use super::shelf::{Buffers, Place, Shelf};
-use super::slab::Id;
+use super::slab::{Id, Numbers};
 
 /// Receive requests of a link; Linux has 48.
 const RECEIVES: u16 = 64;
@@ -111,7 +111,7 @@ pub(super) struct Device {
     received: Received,
     /// The last message that came.
     message: Vec<u8>,
-    links: std::collections::HashMap<Qpn, Held>,
+    links: Numbers<Qpn, Held>,
     pub(super) counts: Counts,
     /// Packets of one queue pair that the system is given as one.
     segments: usize,
@@ -149,7 +149,7 @@ impl Device {
             },
             segments: segments.into(),
             message: Vec::with_capacity((FIRST_BYTES + SPILL_BYTES) as usize),
-            links: std::collections::HashMap::new(),
+            links: Numbers::default(),
             counts: Counts::default(),
             #[cfg(test)]
             unplugged: Vec::new(),

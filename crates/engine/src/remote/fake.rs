@@ -199,7 +199,7 @@ impl Relay for FakeRelay {
     fn consumed(&self) -> Result<u64, Broken> {
         Ok(self.state.lock().unwrap().read)
     }
-    fn want_consumed(&self, _: bool) {}
+    fn want_consumed(&mut self, _: bool) {}
     fn shut(&mut self) {
         self.state.lock().unwrap().shut = true;
     }

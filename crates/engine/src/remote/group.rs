@@ -1,7 +1,6 @@
 //! Link groups: each a [`smc::group::Group`], whose actions are done here, and the queue pairs of its
 //! links.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 
 use roce::{Addresses, Psn, Qpn, Retransmission, RtrAttributes, RtsAttributes, Status};
@@ -19,7 +18,7 @@ use super::exchange::ExchangeId;
 use super::random;
 use super::running::Running;
 use super::shelf::ConnId;
-use super::slab::{Id, Slab};
+use super::slab::{Id, Numbers, Slab};
 use super::stat::{GroupStat, LinkStat};
 use super::vector::{Vector, smc_time};
 
@@ -61,11 +60,11 @@ pub(super) struct Group {
     proposed: Option<Proposed>,
     links: [Option<Link>; smc::group::LINKS],
     /// Whom a token names.
-    pub(super) members: HashMap<Token, ConnId>,
+    pub(super) members: Numbers<Token, ConnId>,
     /// Whose RMB a buffer is.
-    pub(super) buffers: HashMap<BufferId, ConnId>,
+    pub(super) buffers: Numbers<BufferId, ConnId>,
     /// By which key each buffer is reached, over any link.
-    pub(super) rkeys: HashMap<BufferId, LinkBuffer>,
+    pub(super) rkeys: Numbers<BufferId, LinkBuffer>,
     /// When it is forgotten.
     forget_at: Option<u64>,
 }
@@ -75,7 +74,7 @@ pub(super) struct Group {
 pub(super) struct Groups {
     all: Slab<Group>,
     /// Which link a queue pair is.
-    links: HashMap<Qpn, (GroupId, LinkSlot)>,
+    links: Numbers<Qpn, (GroupId, LinkSlot)>,
 }
 
 impl Groups {
@@ -202,9 +201,9 @@ impl Vector {
             waiting: Vec::new(),
             proposed,
             links: [Some(link), None, None],
-            members: HashMap::new(),
-            buffers: HashMap::new(),
-            rkeys: HashMap::new(),
+            members: Numbers::default(),
+            buffers: Numbers::default(),
+            rkeys: Numbers::default(),
             forget_at: None,
         });
         self.groups.links.insert(qpn, (id, LinkSlot::FIRST));

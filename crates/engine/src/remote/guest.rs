@@ -33,6 +33,9 @@ pub enum Role {
     Server,
 }
 
+/// The words by which a guest tells what it does: where it has written and read to, and its flags.
+pub type Stamp = [u64; 3];
+
 /// The rings of one connection, and the words beside them.
 pub trait Relay: Send + fmt::Debug {
     /// Readable when the guest rings, or is gone: then [`Self::heard`] is called.
@@ -40,6 +43,12 @@ pub trait Relay: Send + fmt::Debug {
 
     /// [`Self::fd`] is readable; `ended`: no more will come; `gone`: it is hung up.
     fn heard(&mut self, gone: bool, ended: bool);
+
+    /// What the guest says at the moment. While that stays the same, nothing that it does is new. `None`:
+    /// that cannot be said, because some of its bytes come by TCP.
+    fn stamp(&self) -> Option<Stamp> {
+        None
+    }
 
     /// How far the guest has written.
     ///
@@ -97,7 +106,7 @@ pub trait Relay: Send + fmt::Debug {
     fn consumed(&self) -> Result<u64, Broken>;
 
     /// Whether the guest is to ring when it has read on. The caller then looks once more.
-    fn want_consumed(&self, want: bool);
+    fn want_consumed(&mut self, want: bool);
 
     /// The peer sends no more: the guest reads what is there, and then the end.
     fn shut(&mut self);

@@ -17,7 +17,7 @@ use sys::cgroup::Hierarchy;
 use sys::event::{Events, Interest, Poller};
 
 use super::config::Config;
-use super::guest::{Broken, Program, Relay, Role, Sleeper};
+use super::guest::{Broken, Program, Relay, Role, Sleeper, Stamp};
 use super::inbox::Inbox;
 use super::option::{self, TcpOption};
 use super::stat::Stat;
@@ -323,6 +323,9 @@ impl Relay for Ours {
     fn heard(&mut self, gone: bool, ended: bool) {
         self.0.heard(gone, ended);
     }
+    fn stamp(&self) -> Option<Stamp> {
+        self.0.stamp()
+    }
     fn written(&mut self) -> Result<u64, Broken> {
         self.0.written().map_err(|_| Broken)
     }
@@ -364,7 +367,7 @@ impl Relay for Ours {
     fn consumed(&self) -> Result<u64, Broken> {
         self.0.consumed().map_err(|_| Broken)
     }
-    fn want_consumed(&self, want: bool) {
+    fn want_consumed(&mut self, want: bool) {
         self.0.want_consumed(want);
     }
     fn shut(&mut self) {

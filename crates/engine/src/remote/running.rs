@@ -11,7 +11,7 @@ use sys::event::{self, Interest};
 use super::device::Purpose;
 use super::devices::Device;
 use super::exchange::{InGroup, reset_on_close};
-use super::guest::{Broken, Relay};
+use super::guest::{Broken, Relay, Stamp};
 use super::plain::{Over, Plain};
 use super::pump::{Fault, Post, Pump};
 use super::shelf::ConnId;
@@ -57,6 +57,8 @@ pub(super) struct Smc {
     /// Something is due by then.
     by: Option<u64>,
     counted: (u64, u64),
+    /// What the guest's words were when there was nothing to do: as long as they are, there is nothing.
+    settled: Option<Stamp>,
 }
 
 impl Smc {
@@ -77,7 +79,7 @@ impl Smc {
         });
         let pump = Pump::new(conn, start.stream);
         let (tcp_ended, by, counted) = (None, None, (0, 0));
-        Self { pump, place, rmb, tcp, qpn: start.qpn, tcp_ended, by, counted }
+        Self { pump, place, rmb, tcp, qpn: start.qpn, tcp_ended, by, counted, settled: None }
     }
 
     /// Its link is lost, and it goes on over another.
@@ -100,6 +102,13 @@ impl Running {
         match self {
             Self::Smc(smc) => &smc.tcp,
             Self::Plain(plain) => plain.tcp(),
+        }
+    }
+
+    /// Something has happened that the guest's words do not tell.
+    pub(super) fn unsettle(&mut self) {
+        if let Self::Smc(smc) = self {
+            smc.settled = None;
         }
     }
 
@@ -173,8 +182,13 @@ impl Vector {
     fn step_smc(&mut self, id: ConnId, now: u64) -> bool {
         let Some(Running::Smc(smc)) = self.running.get_mut(&id) else { return false };
         let Some(relay) = self.shelf.rings.get_mut(id) else { return false };
+        let stamp = relay.stamp();
+        if stamp.is_some() && stamp == smc.settled {
+            return false;
+        }
+        smc.settled = None;
         // What found no room is poured when there is some, which the poller tells.
-        let _ = relay.pour();
+        let poured = relay.pour();
         if let Some((_, reset)) = smc.tcp_ended.take_if(|(at, _)| *at <= now) {
             smc.pump.tcp_ended(reset);
         }
@@ -201,6 +215,10 @@ impl Vector {
         self.stat.writes_tx += writes;
         self.stat.cdc_tx += messages;
         smc.by = wants.by;
+        let waits = wants.room || wants.by.is_some() || smc.tcp_ended.is_some() || !poured;
+        if !wants.moved && !wants.over && !waits {
+            smc.settled = stamp;
+        }
         if wants.over {
             self.finish(id, now);
         }
@@ -234,6 +252,7 @@ impl Vector {
         if let Some(Running::Smc(smc)) = self.running.get_mut(&id)
             && let Some(relay) = self.shelf.rings.get_mut(id)
         {
+            smc.settled = None;
             smc.pump.completed(&mut **relay);
         }
     }

@@ -1,6 +1,36 @@
 //! Things by number, where a number is not given to another thing before it has been told apart from it.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::marker::PhantomData;
+
+/// A map by numbers that we give out ourselves, so that nobody else can choose them to meet in one place.
+pub(super) type Numbers<K, V> = HashMap<K, V, BuildHasherDefault<NumberHasher>>;
+
+/// Spreads a number over all bits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u8(&mut self, number: u8) {
+        self.write_u64(number.into());
+    }
+    fn write_u32(&mut self, number: u32) {
+        self.write_u64(number.into());
+    }
+    fn write_u64(&mut self, number: u64) {
+        // 2^64 over the golden ratio.
+        self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 /// Names a thing in a slab; a place's next thing has another generation.
 pub(super) struct Id<T> {
@@ -13,6 +43,11 @@ impl<T> Id<T> {
     /// As one number, below 2^56.
     pub(super) fn number(self) -> u64 {
         u64::from(self.generation) << 32 | u64::from(self.index)
+    }
+
+    /// Its place: as long as it is there, nothing else has it.
+    pub(super) fn place(self) -> usize {
+        self.index as usize
     }
 
     /// From such a number.
@@ -35,7 +70,7 @@ impl<T> PartialEq for Id<T> {
 }
 impl<T> Eq for Id<T> {}
 impl<T> std::hash::Hash for Id<T> {
-    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+    fn hash<H: Hasher>(&self, state: &mut H) {
         self.number().hash(state);
     }
 }

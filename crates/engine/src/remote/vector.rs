@@ -31,7 +31,7 @@ use super::guest::{Relay, Role, Sleeper};
 use super::inbox::Inbox;
 use super::running::Running;
 use super::shelf::{ConnId, Shelf};
-use super::slab::{Id, Slab};
+use super::slab::{Id, Numbers, Slab};
 use super::stat::VectorStat;
 use super::verbs::Card;
 
@@ -153,13 +153,15 @@ pub(super) struct Vector {
     /// Clients that wait until somebody else has made first contact with their peer.
     pub(super) courting: HashMap<IpAddr, VecDeque<ExchangeId>>,
     /// Connections that have a place in a link group and are not there yet.
-    pub(super) handshaking: HashMap<ConnId, ExchangeId>,
-    pub(super) running: HashMap<ConnId, Running>,
+    pub(super) handshaking: Numbers<ConnId, ExchangeId>,
+    pub(super) running: Numbers<ConnId, Running>,
     /// All of `running`, in any order, and where the next look begins.
     all: Vec<ConnId>,
     cursor: usize,
-    /// Those that have moved of late, and when.
-    warm: Vec<(ConnId, u64)>,
+    /// Those that have moved of late.
+    warm: Vec<ConnId>,
+    /// When that was, by the place of the connection; 0: it is not among them.
+    warm_at: Vec<u64>,
     pub(super) stat: VectorStat,
     next_tick: u64,
     next_tell: u64,
@@ -195,11 +197,12 @@ impl Vector {
             groups: Groups::default(),
             exchanges: Slab::default(),
             courting: HashMap::new(),
-            handshaking: HashMap::new(),
-            running: HashMap::new(),
+            handshaking: Numbers::default(),
+            running: Numbers::default(),
             all: Vec::new(),
             cursor: 0,
             warm: Vec::new(),
+            warm_at: Vec::new(),
             stat: VectorStat { vector: parts.number, ..VectorStat::default() },
             next_tick: 0,
             next_tell: 0,
@@ -296,12 +299,18 @@ impl Vector {
     fn look(&mut self, now: u64) -> bool {
         let mut busy = false;
         let mut warm = std::mem::take(&mut self.warm);
-        warm.retain_mut(|(id, at)| {
-            if self.step(*id, now) {
-                busy = true;
+        warm.retain(|id| {
+            let moved = self.step(*id, now);
+            busy |= moved;
+            let Some(at) = self.warm_at.get_mut(id.place()) else { return false };
+            if moved {
                 *at = now;
             }
-            now.saturating_sub(*at) < WARM_NS && self.running.contains_key(id)
+            let stays = now.saturating_sub(*at) < WARM_NS && self.running.contains_key(id);
+            if !stays {
+                *at = 0;
+            }
+            stays
         });
         // What was warmed up meanwhile is behind the others.
         warm.append(&mut self.warm);
@@ -318,9 +327,14 @@ impl Vector {
     }
 
     pub(super) fn warm_up(&mut self, id: ConnId, now: u64) {
-        match self.warm.iter_mut().find(|(warm, _)| *warm == id) {
-            Some((_, at)) => *at = now,
-            None => self.warm.push((id, now)),
+        if self.warm_at.len() <= id.place() {
+            self.warm_at.resize(id.place() + 1, 0);
+        }
+        if std::mem::replace(&mut self.warm_at[id.place()], now.max(1)) == 0 {
+            self.warm.push(id);
+        }
+        if let Some(running) = self.running.get_mut(&id) {
+            running.unsettle();
         }
     }
 
