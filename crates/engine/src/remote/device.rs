@@ -19,7 +19,7 @@ use super::shelf::{Buffers, Place, Shelf};
 use super::slab::{Id, Numbers};
 
 /// Receive requests of a link; Linux has 48.
-const RECEIVES: u16 = 64;
+const RECEIVES: u16 = 256;
 /// First piece of each: a message of LLC or CDC is 44 bytes long.
 const FIRST_BYTES: u32 = 64;
 /// Second piece, shared by all: what is longer is ADD LINK with many keys, and there is one at a time.
@@ -30,9 +30,11 @@ const INLINE_MAX: u16 = 64;
 /// Bytes of that place.
 const LONG_BYTES: u32 = 8192;
 /// Requests to send of a link.
-const SENDS: u16 = 256;
+const SENDS: u16 = 768;
 /// SENDs that may be under way on a link: the peer has 48 receive requests, and some of them are for LLC.
 const MESSAGES_MAX: u32 = 32;
+/// The same where the peer is Shunt, which has as many receive requests as we have.
+const MESSAGES_SHUNT: u32 = 192;
 /// Where the long message is in a link's buffers, behind all that is received.
 const LONG_AT: u32 = RECEIVES as u32 * FIRST_BYTES + SPILL_BYTES;
 /// Receives and runs of packets before others have their turn.
@@ -126,6 +128,8 @@ struct Held {
     link: Link,
     /// SENDs under way.
     messages: u32,
+    /// How many there may be.
+    messages_max: u32,
 }
 
 impl Device {
@@ -204,7 +208,7 @@ impl Device {
             return Err(CreateError::Full);
         };
         let link = Link { qpn, buffers, key };
-        self.links.insert(qpn, Held { link, messages: 0 });
+        self.links.insert(qpn, Held { link, messages: 0, messages_max: MESSAGES_MAX });
         // It exists and is in the state before, and its queue is as long as this.
         let _ = self.roce.init(qpn);
         for at in 0..RECEIVES {
@@ -267,9 +271,16 @@ impl Device {
         let _ = self.roce.deregister(key);
     }
 
+    /// The peer is Shunt: more may be on its way to it.
+    pub(super) fn widen(&mut self, qpn: Qpn) {
+        if let Some(held) = self.links.get_mut(&qpn) {
+            held.messages_max = MESSAGES_SHUNT;
+        }
+    }
+
     /// Whether a plan of up to two WRITEs and a SEND can be posted now.
     pub(super) fn has_room(&self, qpn: Qpn) -> bool {
-        let held = self.links.get(&qpn).is_some_and(|held| held.messages < MESSAGES_MAX);
+        let held = self.links.get(&qpn).is_some_and(|held| held.messages < held.messages_max);
         let view = self.roce.qp(qpn);
         held && view
             .is_some_and(|v| v.state == State::ReadyToSend && v.sends + 3 <= u32::from(SENDS))

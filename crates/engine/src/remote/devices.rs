@@ -185,6 +185,13 @@ impl Device {
         each!(self, it => it.send(qpn, purpose, message))
     }
 
+    /// The peer is Shunt: more may be on its way to it. A card has no more room.
+    pub(super) fn widen(&mut self, qpn: Qpn) {
+        if let Self::Soft(soft) = self {
+            soft.widen(qpn);
+        }
+    }
+
     /// Sends a message that may be long, one at a time.
     pub(super) fn send_long(
         &mut self,

@@ -27,6 +27,8 @@ pub(super) type GroupId = Id<Group>;
 
 /// How long the queue pairs of a group that has ended stay, so that the peer hears of it, nanoseconds.
 const PARTING_NS: u64 = 100_000_000;
+/// Packets that may be on their way to a peer that is Shunt, whose socket has room for them.
+const WINDOW_SHUNT: u16 = 512;
 /// How long a peer may be silent before its link counts as lost: 8 times 4.096 us times 2^17, 4 s. Linux asks
 /// for 1 s, which rxe takes for ever: a machine that is busy may be late by that.
 const TIMEOUT: u8 = 17;
@@ -293,6 +295,10 @@ impl Vector {
         let mut send = RtsAttributes::new(own);
         send.timeout = TIMEOUT;
         send.retransmission = if shunt { Retransmission::SHUNT } else { TOWARDS_LINUX };
+        if shunt {
+            send.window = WINDOW_SHUNT;
+            self.device.widen(link.qpn);
+        }
         let done = ready().is_some_and(|mut receive| {
             if shunt {
                 // Its packets are numbered 0, or by their place in a burst.

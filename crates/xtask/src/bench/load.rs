@@ -116,10 +116,10 @@ impl Load {
         let mut command =
             if matches!(self, Self::Pgbench { .. }) { as_postgres() } else { Vec::new() };
         let mut prefix = stage.prefix(run.way, End::Client, server.cpus);
-        if !run.tracer.is_empty() {
-            // After `taskset -c CPU`, before `shunt run`.
-            prefix.splice(3..3, run.tracer.iter().cloned());
-        }
+        // After `taskset -c CPU`, or after what leads to another host; before `shunt run --`.
+        let before = if run.way == Way::Shunt { 3 } else { 0 };
+        let at = prefix.len() - before;
+        prefix.splice(at..at, run.tracer.iter().cloned());
         command.extend(prefix);
         let door = if run.unix_socket {
             format!("-s {}", server.unix_socket().display())

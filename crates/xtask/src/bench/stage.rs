@@ -73,6 +73,7 @@ pub(crate) struct Stage {
 
 /// What must go when a person interrupts: our children, our directories.
 static CHILDREN: Mutex<Vec<u32>> = Mutex::new(Vec::new());
+static NAMESPACES: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static DIRS: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 fn locked<T>(what: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -95,6 +96,9 @@ pub(crate) fn clean_up_when_interrupted() -> anyhow::Result<()> {
             let (children, dirs) = (locked(&CHILDREN), locked(&DIRS));
             children.iter().for_each(|leader| kill_family(*leader));
             dirs.iter().for_each(|dir| remove_from_under(dir));
+            for name in locked(&NAMESPACES).iter() {
+                let _ = Command::new("ip").args(["netns", "del", name]).status();
+            }
             process::exit(128 + signal);
         }
     });
@@ -134,6 +138,9 @@ impl Stage {
 
     /// From now on servers run on one of these hosts, and clients on the other.
     pub(crate) fn on(mut self, hosts: Hosts) -> Self {
+        for host in [&hosts.server, &hosts.client] {
+            locked(&NAMESPACES).push(host.namespace().to_owned());
+        }
         self.hosts = Some(hosts);
         self
     }
