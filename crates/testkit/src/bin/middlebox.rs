@@ -66,6 +66,13 @@ fn change<'a>(
     Ok(())
 }
 
+/// Whether a frame, with what the kernel says before it, is UDP over IPv4.
+fn is_udp(frame: &[u8]) -> bool {
+    const OFFLOADS: usize = 10;
+    let ethernet = frame.get(OFFLOADS..).unwrap_or_default();
+    ethernet.get(12..14) == Some(&[8, 0]) && ethernet.get(23) == Some(&17)
+}
+
 fn check(n: isize) -> io::Result<usize> {
     usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
@@ -128,6 +135,10 @@ impl Way {
             taken += 1;
         }
         while let Some(packet) = self.network.receive(now) {
+            if packet.corrupted && !is_udp(&packet.bytes) {
+                // Between these interfaces nobody looks at TCP's checksum; anywhere else it would have failed.
+                continue;
+            }
             let (at, len) = (packet.bytes.as_ptr().cast(), packet.bytes.len());
             // SAFETY: bytes of the length that is said.
             if check(unsafe { libc::send(self.to, at, len, 0) }).is_err() {
