@@ -473,11 +473,12 @@ impl Relay {
             self.written_by_tcp(mine, peer)?;
         }
         let Some(base) = self.base else { return Ok(self.spill.end()) };
+        let head = mine.head.load(Ordering::Relaxed);
         if let Some(end) = self.ring_end(peer) {
+            self.conn.stretch(self.w, peer, head, end).ok_or(Broken)?;
             return Ok(self.spill.end().max(base.wrapping_add(end)));
         }
         let tail = ring::tail(&peer.tail);
-        let head = mine.head.load(Ordering::Relaxed);
         self.conn.stretch(self.w, peer, head, tail).ok_or(Broken)?;
         Ok(base.wrapping_add(tail))
     }

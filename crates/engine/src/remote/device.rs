@@ -3,6 +3,7 @@
 //! [`roce::Device`] decides; here packets come from sockets and go to them, and each link has its queue of
 //! receive requests filled. What uses a card's own queue pairs, [`super::verbs`], has the same face.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -33,7 +34,9 @@ const LONG_BYTES: u32 = 8192;
 const SENDS: u16 = 768;
 /// SENDs that may be under way on a link: the peer has 48 receive requests, and some of them are for LLC.
 const MESSAGES_MAX: u32 = 32;
-/// The same where the peer is Shunt, which has as many receive requests as we have.
+/// Regions of connections that are over and that stay known.
+const RETIRED_MAX: usize = 1024;
+/// The same as [`MESSAGES_MAX`] where the peer is Shunt, which has as many receive requests as we have.
 const MESSAGES_SHUNT: u32 = 192;
 /// Where the long message is in a link's buffers, behind all that is received.
 const LONG_AT: u32 = RECEIVES as u32 * FIRST_BYTES + SPILL_BYTES;
@@ -114,6 +117,8 @@ pub(super) struct Device {
     /// The last message that came.
     message: Vec<u8>,
     links: Numbers<Qpn, Held>,
+    /// Regions of connections that are over, oldest first.
+    retired: VecDeque<Key>,
     pub(super) counts: Counts,
     /// Packets of one queue pair that the system is given as one.
     segments: usize,
@@ -154,6 +159,7 @@ impl Device {
             segments: segments.into(),
             message: Vec::with_capacity((FIRST_BYTES + SPILL_BYTES) as usize),
             links: Numbers::default(),
+            retired: VecDeque::new(),
             counts: Counts::default(),
             #[cfg(test)]
             unplugged: Vec::new(),
@@ -269,6 +275,17 @@ impl Device {
 
     pub(super) fn deregister(&mut self, key: Key) {
         let _ = self.roce.deregister(key);
+    }
+
+    /// A connection's region is not needed any more. It stays for a while, leading nowhere: a packet that
+    /// names it and is still on its way would end the link, and all that is on it.
+    pub(super) fn retire(&mut self, key: Key) {
+        self.retired.push_back(key);
+        if self.retired.len() > RETIRED_MAX
+            && let Some(oldest) = self.retired.pop_front()
+        {
+            self.deregister(oldest);
+        }
     }
 
     /// The peer is Shunt: more may be on its way to it.

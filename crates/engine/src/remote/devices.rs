@@ -158,8 +158,16 @@ impl Device {
     /// Forgets it.
     pub(super) fn forget_stream(&mut self, key: Key) {
         match self {
-            Self::Soft(soft) => soft.deregister(key),
+            Self::Soft(soft) => soft.retire(key),
             Self::Verbs(verbs) => verbs.forget_stream(key),
+        }
+    }
+
+    /// The peer of a connection that is over writes no more, or should not.
+    pub(super) fn forget_rmb(&mut self, key: Key) {
+        match self {
+            Self::Soft(soft) => soft.retire(key),
+            Self::Verbs(verbs) => verbs.deregister(key),
         }
     }
 

@@ -282,7 +282,7 @@ impl Vector {
         self.stat.aborted_total += u64::from(reset);
         self.device.forget_stream(smc.pump.stream());
         if let Some(key) = smc.rmb {
-            self.device.deregister(key);
+            self.device.forget_rmb(key);
         }
         self.leave(smc.place, now);
         if reset {

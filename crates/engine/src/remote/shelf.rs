@@ -66,7 +66,13 @@ impl Memory for Shelf {
     fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
         match Place::of(handle) {
             Place::Sent(id) => {
-                self.rings.get(id).ok_or(Fault)?.copy_out(offset, to).map_err(|_| Fault)
+                // A connection that was given up, or whose guest's words make no sense, is reset. What of it
+                // is still to be sent must not cost the link that others share.
+                let there = self.rings.get(id).map(|ring| ring.copy_out(offset, to));
+                if there != Some(Ok(())) {
+                    to.fill(0);
+                }
+                Ok(())
             }
             // Nobody sends what was received.
             Place::Received(_) => Err(Fault),
@@ -83,8 +89,9 @@ impl Memory for Shelf {
             Place::Sent(_) => Err(Fault),
             Place::Received(id) => {
                 let at = span(offset, from.len())?.start;
-                let done = self.rings.get_mut(id).ok_or(Fault)?.write_at(at, from);
-                done.then_some(()).ok_or(Fault)
+                // What comes for a connection that was given up is dropped, for the same reason.
+                let Some(ring) = self.rings.get_mut(id) else { return Ok(()) };
+                ring.write_at(at, from).then_some(()).ok_or(Fault)
             }
             Place::Control(id) => {
                 let to = self.buffers.get_mut(id).ok_or(Fault)?;
@@ -113,7 +120,10 @@ mod tests {
         assert_eq!(&out, b"\0abc");
         assert!(shelf.write(handle, 5, b"abcd").is_err());
         assert!(shelf.write(handle, u64::MAX, b"a").is_err());
-        assert!(shelf.read(Place::Sent(conn).handle(), 0, &mut out).is_err());
+        shelf.read(Place::Sent(conn).handle(), 0, &mut out).unwrap();
+        assert_eq!(out, [0; 4], "of a connection that is not there any more");
+        shelf.write(Place::Received(conn).handle(), 0, b"dropped").unwrap();
+        assert!(shelf.write(Place::Sent(conn).handle(), 0, b"a").is_err());
         shelf.buffers.remove(id);
         assert!(shelf.write(handle, 0, b"a").is_err());
     }
