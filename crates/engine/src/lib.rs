@@ -8,3 +8,4 @@
 pub mod defrag;
 mod ebpf;
 pub mod remote;
+pub mod serve;

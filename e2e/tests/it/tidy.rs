@@ -36,7 +36,7 @@ const TESTS_MAY_USE: &[(&str, &str)] = &[("frag", "testkit"), ("roce", "testkit"
 
 /// What is loaded into other people's programs may use nothing that has a global of its own, a
 /// thread or an allocator.
-const GUEST_MAY_USE: &[&str] = &["libc", "loom", "proptest", "thiserror"];
+const GUEST_MAY_USE: &[&str] = &["libc", "io-uring", "loom", "proptest", "thiserror"];
 const IN_THE_GUEST: &[&str] = &["sys", "local", "preload"];
 
 /// Crates that open no file, read no clock and start no thread.

@@ -1,0 +1,1 @@
+//! A share: a folder of the file system as SMB clients see it.

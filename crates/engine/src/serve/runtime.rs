@@ -1,0 +1,1 @@
+//! What a core runs: a loop, a ring, tasks.

@@ -1,0 +1,1 @@
+//! Keys, signatures and encryption (MS-SMB2 3.1.4).

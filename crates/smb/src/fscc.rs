@@ -1,0 +1,1 @@
+//! What is said about files and file systems: information levels, directory entries, control codes (MS-FSCC).
