@@ -1,4 +1,4 @@
 //! `shunt serve`: files to SMB clients.
 
 pub mod fs;
-mod runtime;
+pub mod runtime;

@@ -1,0 +1,139 @@
+//! Threads for what may block, as many as there is work for, up to a limit.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::core::Core;
+use super::sync::oneshot;
+
+type Work = Box<dyn FnOnce() + Send>;
+
+/// How long a thread waits for work before it ends.
+const IDLE: Duration = Duration::from_secs(5);
+
+#[derive(Default)]
+struct State {
+    work: VecDeque<Work>,
+    threads: usize,
+    idle: usize,
+    stopping: bool,
+}
+
+struct Inner {
+    state: Mutex<State>,
+    work_or_stop: Condvar,
+    none_left: Condvar,
+    most: usize,
+}
+
+/// The threads of a runtime that may block.
+pub(super) struct Pool(Arc<Inner>);
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One thread, until there is nothing to do for long, or nothing any more.
+    fn serve(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(work) = state.work.pop_front() {
+                drop(state);
+                // What it yields, a panic included, it has sent to who waits for it.
+                let _ = catch_unwind(AssertUnwindSafe(work));
+                state = self.lock();
+                continue;
+            }
+            if state.stopping {
+                break;
+            }
+            state.idle += 1;
+            let (again, waited) =
+                self.work_or_stop.wait_timeout(state, IDLE).unwrap_or_else(PoisonError::into_inner);
+            state = again;
+            state.idle -= 1;
+            if waited.timed_out() && state.work.is_empty() {
+                break;
+            }
+        }
+        state.threads -= 1;
+        if state.threads == 0 {
+            self.none_left.notify_all();
+        }
+    }
+}
+
+impl Pool {
+    pub(super) fn new(most: usize) -> Self {
+        Self(Arc::new(Inner {
+            state: Mutex::default(),
+            work_or_stop: Condvar::new(),
+            none_left: Condvar::new(),
+            most: most.max(1),
+        }))
+    }
+
+    pub(super) fn submit(&self, work: Work) {
+        let mut state = self.0.lock();
+        state.work.push_back(work);
+        if state.idle >= state.work.len() {
+            self.0.work_or_stop.notify_one();
+            return;
+        }
+        if state.threads < self.0.most {
+            let inner = self.0.clone();
+            let thread = std::thread::Builder::new().name("shunt-smb-block".to_owned());
+            if thread.spawn(move || inner.serve()).is_ok() {
+                state.threads += 1;
+                return;
+            }
+        }
+        if state.threads == 0 {
+            // No thread to be had: better slowly here than never.
+            let Some(work) = state.work.pop_back() else { return };
+            drop(state);
+            let _ = catch_unwind(AssertUnwindSafe(work));
+            return;
+        }
+        self.0.work_or_stop.notify_one();
+    }
+
+    /// Waits until all that was submitted is done.
+    pub(super) fn stop(&self) {
+        let mut state = self.0.lock();
+        state.stopping = true;
+        self.0.work_or_stop.notify_all();
+        while state.threads > 0 {
+            state = self.0.none_left.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn threads(&self) -> usize {
+        self.0.lock().threads
+    }
+}
+
+/// Calls `what` on a thread that may block; it is begun now, and not undone when the future is dropped.
+/// A panic in it goes on in who awaits it.
+pub fn offload<T: Send + 'static>(
+    what: impl FnOnce() -> T + Send + 'static,
+) -> impl Future<Output = T> {
+    let (tell, told) = oneshot();
+    Core::with(|core| {
+        core.shared.count_offload();
+        core.all.pool.submit(Box::new(move || {
+            tell.send(catch_unwind(AssertUnwindSafe(what)));
+        }));
+    });
+    async move {
+        match told.await.expect("the pool calls all that it is given") {
+            Ok(value) => value,
+            Err(panic) => resume_unwind(panic),
+        }
+    }
+}

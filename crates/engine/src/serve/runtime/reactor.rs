@@ -1,0 +1,285 @@
+//! Which descriptor may be read or written again, and who waits for it.
+
+mod epoll;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use sys::call::Failure;
+
+use super::Driver;
+use super::core::Core;
+use super::vector::Shared;
+use epoll::Epoll;
+
+pub(super) fn io_error(failure: Failure) -> io::Error {
+    io::Error::from_raw_os_error(failure.errno)
+}
+
+/// To read, or to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Direction {
+    Read,
+    Write,
+}
+
+/// What is known of one direction of a descriptor.
+#[derive(Default)]
+struct Side {
+    /// Nothing says that it would have to wait.
+    ready: Cell<bool>,
+    /// The end has come: it never waits any more.
+    ended: Cell<bool>,
+    wakers: RefCell<Vec<Waker>>,
+}
+
+impl Side {
+    fn set(&self, ended: bool) {
+        self.ready.set(true);
+        self.ended.set(self.ended.get() || ended);
+        let wakers = self.wakers.take();
+        let mut wakers = wakers;
+        for waker in wakers.drain(..) {
+            waker.wake();
+        }
+        // Its memory serves the next wait.
+        let mut again = self.wakers.borrow_mut();
+        if again.is_empty() {
+            *again = wakers;
+        }
+    }
+
+    fn unset(&self) {
+        self.ready.set(self.ended.get());
+    }
+
+    fn is_ready(&self) -> bool {
+        self.ready.get()
+    }
+
+    fn enlist(&self, waker: &Waker) {
+        let mut wakers = self.wakers.borrow_mut();
+        if !wakers.iter().any(|known| known.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+    }
+}
+
+/// Both directions of a descriptor.
+#[derive(Default)]
+struct Sides {
+    read: Side,
+    write: Side,
+}
+
+/// A descriptor that does not block, with what this vector knows of its readiness.
+///
+/// At first it is taken to be ready. Who then meets `EAGAIN` says so ([`Source::not_readable`],
+/// [`Source::not_writable`]) and waits ([`Source::readable`], [`Source::writable`]) before trying again.
+pub struct Source {
+    fd: Arc<OwnedFd>,
+    sides: Rc<Sides>,
+    token: u64,
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Source").field(&self.fd.as_raw_fd()).finish()
+    }
+}
+
+impl Source {
+    /// Waits for `fd`, on this vector. It has to be `O_NONBLOCK` and of a kind that can be waited for.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM` for files that are always ready, `EMFILE`-like shortages.
+    pub fn new(fd: Arc<OwnedFd>) -> io::Result<Self> {
+        let sides = Rc::new(Sides::default());
+        sides.read.set(false);
+        sides.write.set(false);
+        let token = Core::with(|core| core.reactor.add(&fd, &sides))?;
+        Ok(Self { fd, sides, token })
+    }
+
+    /// The descriptor, to be kept by whoever uses it past this.
+    #[must_use]
+    pub fn shared_fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
+    }
+
+    /// Ends when there may be something to read, or the end of it, or an error. At once if nobody has said
+    /// [`Source::not_readable`] since.
+    pub fn readable(&self) -> Readiness<'_> {
+        Readiness { source: self, direction: Direction::Read }
+    }
+
+    /// Ends when there may be room to write, or an error.
+    pub fn writable(&self) -> Readiness<'_> {
+        Readiness { source: self, direction: Direction::Write }
+    }
+
+    /// To be said after reading met `EAGAIN`, and never otherwise.
+    pub fn not_readable(&self) {
+        self.sides.read.unset();
+    }
+
+    /// To be said after writing met `EAGAIN`, and never otherwise.
+    pub fn not_writable(&self) {
+        self.sides.write.unset();
+    }
+
+    /// Whether reading is worth a system call, as far as is known.
+    #[must_use]
+    pub fn may_read(&self) -> bool {
+        self.sides.read.is_ready()
+    }
+}
+
+impl AsFd for Source {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl AsRawFd for Source {
+    fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        let _ = Core::try_with(|core| core.reactor.remove(&self.fd, self.token));
+    }
+}
+
+/// Ends when a direction of a descriptor may be ready.
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct Readiness<'a> {
+    source: &'a Source,
+    direction: Direction,
+}
+
+impl Future for Readiness<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let sides = &self.source.sides;
+        let side = match self.direction {
+            Direction::Read => &sides.read,
+            Direction::Write => &sides.write,
+        };
+        if side.is_ready() {
+            return Poll::Ready(());
+        }
+        side.enlist(cx.waker());
+        Poll::Pending
+    }
+}
+
+/// The descriptors of a vector.
+pub(super) struct Reactor {
+    known: RefCell<Known>,
+    epoll: Epoll,
+}
+
+/// Sources by token: a place, and how often it was used before.
+#[derive(Default)]
+struct Known {
+    places: Vec<(u32, Option<Rc<Sides>>)>,
+    free: Vec<u32>,
+}
+
+impl Known {
+    fn add(&mut self, sides: &Rc<Sides>) -> u64 {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push((0, None));
+            u32::try_from(self.places.len() - 1).expect("fewer than 2^32 descriptors")
+        });
+        let (generation, held) = &mut self.places[place as usize];
+        *held = Some(sides.clone());
+        token(place, *generation)
+    }
+
+    fn remove(&mut self, token: u64) -> Option<Rc<Sides>> {
+        let (place, generation) = place(token);
+        let (now, held) = self.places.get_mut(place as usize)?;
+        if *now != generation {
+            return None;
+        }
+        *now = now.wrapping_add(1) & GENERATIONS;
+        self.free.push(place);
+        held.take()
+    }
+
+    fn find(&self, token: u64) -> Option<Rc<Sides>> {
+        let (place, generation) = place(token);
+        let (now, held) = self.places.get(place as usize)?;
+        held.clone().filter(|_| *now == generation)
+    }
+}
+
+/// Thirty bits: the two above say what else a token may be.
+const GENERATIONS: u32 = (1 << 30) - 1;
+
+fn token(place: u32, generation: u32) -> u64 {
+    u64::from(generation) << 32 | u64::from(place)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the halves of a token")]
+fn place(token: u64) -> (u32, u32) {
+    (token as u32, (token >> 32) as u32 & GENERATIONS)
+}
+
+impl Reactor {
+    /// One of the wanted kind, which kind, and why it is not io_uring if that was wanted most.
+    pub(super) fn new(
+        driver: Driver,
+        shared: &Shared,
+    ) -> io::Result<(Self, Driver, Option<String>)> {
+        let epoll = Epoll::new(shared)?;
+        let fell_back = (driver == Driver::Auto).then(|| "not written yet".to_owned());
+        Ok((Self { known: RefCell::default(), epoll }, Driver::Epoll, fell_back))
+    }
+
+    fn add(&self, fd: &Arc<OwnedFd>, sides: &Rc<Sides>) -> io::Result<u64> {
+        let token = self.known.borrow_mut().add(sides);
+        if let Err(error) = self.epoll.add(fd, token) {
+            self.known.borrow_mut().remove(token);
+            return Err(error);
+        }
+        Ok(token)
+    }
+
+    fn remove(&self, fd: &OwnedFd, token: u64) {
+        if self.known.borrow_mut().remove(token).is_some() {
+            self.epoll.remove(fd);
+        }
+    }
+
+    /// Waits until something happens, the bell rings or `most` has passed, and wakes who waited for it.
+    pub(super) fn wait(&self, most: Option<Duration>) {
+        self.epoll.wait(most, |event| {
+            let Some(sides) = self.known.borrow().find(event.token) else { return };
+            let ended = event.peer_shut || event.broken;
+            if event.read || ended {
+                sides.read.set(ended);
+            }
+            if event.write || event.broken {
+                sides.write.set(event.broken);
+            }
+        });
+    }
+
+    /// Gives back what the kernel has, when all tasks are gone.
+    pub(super) fn close(&self) {}
+}

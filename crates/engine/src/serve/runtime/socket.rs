@@ -1,0 +1,373 @@
+//! TCP: listeners and connections.
+
+use std::io::{self, IoSlice};
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+
+use super::reactor::{Readiness, Source};
+use super::sleep;
+
+/// What the kernel takes with one call (`UIO_MAXIOV`).
+const PARTS_MAX: usize = 1024;
+/// How long to wait when there are no descriptors left.
+const SHORT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
+
+/// Where connections come in.
+#[derive(Debug)]
+pub struct Listener(Source);
+
+impl Listener {
+    /// Listens at `address`, with `SO_REUSEPORT`: each vector may have a listener of its own at the same
+    /// address, and the kernel spreads connections over them.
+    ///
+    /// # Errors
+    ///
+    /// Those of `socket`, `bind` and `listen`.
+    pub fn bind(address: SocketAddr, backlog: u16) -> io::Result<Self> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let fd = net::socket_with(family, SocketType::STREAM, flags, None)?;
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+        sockopt::set_socket_reuseport(&fd, true)?;
+        if address.is_ipv6() {
+            sockopt::set_ipv6_v6only(&fd, true)?;
+        }
+        net::bind(&fd, &address)?;
+        net::listen(&fd, i32::from(backlog))?;
+        Source::new(Arc::new(fd)).map(Self)
+    }
+
+    /// Takes a socket that listens already, as socket activation gives one. Several vectors may have copies
+    /// of it.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if it does not listen.
+    pub fn from_fd(fd: OwnedFd) -> io::Result<Self> {
+        if !sockopt::socket_acceptconn(&fd)? {
+            return Err(Errno::INVAL.into());
+        }
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        Source::new(Arc::new(fd)).map(Self)
+    }
+
+    /// The next connection, and who it is from. When the process has too many descriptors it waits until
+    /// there are fewer.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the listener itself; a connection that failed before it was taken is passed over.
+    pub async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
+        loop {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match net::acceptfrom_with(&self.0, flags) {
+                Ok((fd, address)) => {
+                    let address = address.and_then(|a| SocketAddr::try_from(a).ok());
+                    if let (Some(address), Ok(socket)) = (address, Socket::new(fd)) {
+                        return Ok((socket, address));
+                    }
+                }
+                Err(Errno::AGAIN) => {
+                    self.0.not_readable();
+                    self.0.readable().await;
+                }
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                    sleep(SHORT_OF_DESCRIPTORS).await;
+                }
+                Err(error @ (Errno::BADF | Errno::INVAL | Errno::NOTSOCK | Errno::OPNOTSUPP)) => {
+                    return Err(error.into());
+                }
+                // Those of the connection, accept(2): ECONNABORTED, ENETDOWN, EPROTO and so on.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    ///
+    /// Those of `getsockname`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(SocketAddr::try_from(net::getsockname(&self.0)?)?)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A TCP connection of this vector. What is written goes out at once (`TCP_NODELAY`).
+#[derive(Debug)]
+pub struct Socket(Source);
+
+impl Socket {
+    /// Takes a connected socket.
+    ///
+    /// # Errors
+    ///
+    /// What it is not, or cannot.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        match sockopt::set_tcp_nodelay(&fd, true) {
+            // A UNIX socket has nothing to delay.
+            Ok(()) | Err(Errno::OPNOTSUPP) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Source::new(Arc::new(fd)).map(Self)
+    }
+
+    /// Connects to `address`.
+    ///
+    /// # Errors
+    ///
+    /// Those of `connect`.
+    pub async fn connect(address: SocketAddr) -> io::Result<Self> {
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let fd = net::socket_with(family, SocketType::STREAM, flags, None)?;
+        let pending = match net::connect(&fd, &address) {
+            Ok(()) => false,
+            Err(Errno::INPROGRESS) => true,
+            Err(error) => return Err(error.into()),
+        };
+        let socket = Self::new(fd)?;
+        if pending {
+            loop {
+                socket.0.not_writable();
+                socket.0.writable().await;
+                sockopt::socket_error(&socket.0)??;
+                match net::getpeername(&socket.0) {
+                    Ok(_) => break,
+                    // An edge of before it connected.
+                    Err(Errno::NOTCONN) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(socket)
+    }
+
+    /// What is known of its readiness, for other calls that read or write it.
+    #[must_use]
+    pub fn source(&self) -> &Source {
+        &self.0
+    }
+
+    /// The descriptor, to be kept by whoever uses it past this.
+    #[must_use]
+    pub fn shared_fd(&self) -> &Arc<OwnedFd> {
+        self.0.shared_fd()
+    }
+
+    /// Ends when there may be something to read, the end of it, or an error.
+    pub fn readable(&self) -> Readiness<'_> {
+        self.0.readable()
+    }
+
+    /// Ends when there may be room to write, or an error.
+    pub fn writable(&self) -> Readiness<'_> {
+        self.0.writable()
+    }
+
+    /// Receives what is there, 0 bytes at the end. Once there was nothing, it says so without
+    /// a system call until [`Socket::readable`] has been awaited.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is nothing; those of `recv`.
+    pub fn try_recv(&self, into: &mut [u8]) -> io::Result<usize> {
+        if !self.0.may_read() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let room = into.len();
+        match again(|| net::recv(&self.0, &mut *into, RecvFlags::empty())) {
+            Ok((n, _)) => {
+                if n < room && n > 0 {
+                    // There is no more: what comes later is an event of its own.
+                    self.0.not_readable();
+                }
+                Ok(n)
+            }
+            Err(error) => {
+                if error == Errno::AGAIN {
+                    self.0.not_readable();
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Looks at what is there without taking it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::try_recv`].
+    pub fn try_peek(&self, into: &mut [u8]) -> io::Result<usize> {
+        if !self.0.may_read() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        match again(|| net::recv(&self.0, &mut *into, RecvFlags::PEEK)) {
+            Ok((n, _)) => Ok(n),
+            Err(error) => {
+                if error == Errno::AGAIN {
+                    self.0.not_readable();
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Looks at what is there, when there is something, without taking it.
+    ///
+    /// # Errors
+    ///
+    /// Those of `recv`.
+    pub async fn peek(&self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.try_peek(into) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable().await,
+                other => return other,
+            }
+        }
+    }
+
+    /// Receives what there is, when there is something; 0 bytes at the end.
+    ///
+    /// # Errors
+    ///
+    /// Those of `recv`.
+    pub async fn recv(&self, into: &mut [u8]) -> io::Result<usize> {
+        loop {
+            match self.try_recv(into) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable().await,
+                other => return other,
+            }
+        }
+    }
+
+    /// Fills `into`.
+    ///
+    /// # Errors
+    ///
+    /// `UnexpectedEof` if the end comes before; those of `recv`.
+    pub async fn recv_exact(&self, mut into: &mut [u8]) -> io::Result<()> {
+        while !into.is_empty() {
+            let n = self.recv(into).await?;
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            into = &mut into[n..];
+        }
+        Ok(())
+    }
+
+    /// Sends as much as there is room for.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` if there is no room; those of `send`. No signal is raised.
+    pub fn try_send(&self, from: &[u8]) -> io::Result<usize> {
+        self.sent(again(|| net::send(&self.0, from, SendFlags::NOSIGNAL)))
+    }
+
+    /// Sends several parts in one call, as much as there is room for. With `more` the kernel may wait with
+    /// what does not fill a segment for what follows at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Socket::try_send`].
+    pub fn try_sendv(&self, parts: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
+        let parts = &parts[..parts.len().min(PARTS_MAX)];
+        let more = if more { SendFlags::MORE } else { SendFlags::empty() };
+        let mut nothing = net::SendAncillaryBuffer::default();
+        self.sent(again(|| net::sendmsg(&self.0, parts, &mut nothing, SendFlags::NOSIGNAL | more)))
+    }
+
+    fn sent(&self, n: rustix::io::Result<usize>) -> io::Result<usize> {
+        if n == Err(Errno::AGAIN) {
+            self.0.not_writable();
+        }
+        Ok(n?)
+    }
+
+    /// Sends all parts, in order; those that are sent are advanced over.
+    ///
+    /// Dropped before its end it has sent some of it: the connection is of no use any more then.
+    ///
+    /// # Errors
+    ///
+    /// Those of `send`.
+    pub async fn send_all(&self, parts: &mut [IoSlice<'_>], more: bool) -> io::Result<()> {
+        let mut left = parts;
+        // Empty parts at the front are no bytes to send.
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            match self.try_sendv(left, more || left.len() > PARTS_MAX) {
+                Ok(n) => IoSlice::advance_slices(&mut left, n),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable().await,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends one direction or both.
+    ///
+    /// # Errors
+    ///
+    /// Those of `shutdown`.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let how = match how {
+            Shutdown::Read => net::Shutdown::Read,
+            Shutdown::Write => net::Shutdown::Write,
+            Shutdown::Both => net::Shutdown::Both,
+        };
+        Ok(net::shutdown(&self.0, how)?)
+    }
+
+    /// Whom it is with.
+    ///
+    /// # Errors
+    ///
+    /// Those of `getpeername`.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let address = net::getpeername(&self.0)?;
+        Ok(SocketAddr::try_from(address.ok_or(Errno::NOTCONN)?)?)
+    }
+
+    /// Our end of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of `getsockname`.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(SocketAddr::try_from(net::getsockname(&self.0)?)?)
+    }
+
+    /// Bytes that have come in and are not received.
+    ///
+    /// # Errors
+    ///
+    /// Those of `FIONREAD`.
+    pub fn queued(&self) -> io::Result<u64> {
+        Ok(rustix::io::ioctl_fionread(&self.0)?)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn again<T>(call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    rustix::io::retry_on_intr(call)
+}
