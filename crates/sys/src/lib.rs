@@ -5,7 +5,8 @@
 //! wake-up is said in [`wait`]. How packets come in past the kernel's own stack is said in [`packet`]
 //! and [`xdp`]; which of them, by programs ([`bpf`]) that the caller writes. Programs for sockets are put
 //! to work on a [`cgroup`]. [`udp`] moves datagrams by the batch, [`event`] waits for many descriptors at
-//! once. RDMA devices are reached by [`verbs`].
+//! once. What of a file is in memory, and how its bytes reach a socket in one copy, is said in [`residency`]
+//! and [`filemap`]. RDMA devices are reached by [`verbs`].
 
 pub mod abi;
 #[cfg(not(loom))]
@@ -21,6 +22,8 @@ pub mod diag;
 #[cfg(not(loom))]
 pub mod event;
 #[cfg(not(loom))]
+pub mod filemap;
+#[cfg(not(loom))]
 pub mod interface;
 #[cfg(not(loom))]
 pub mod iov;
@@ -34,6 +37,8 @@ pub mod packet;
 pub mod pages;
 #[cfg(not(loom))]
 pub mod passing;
+#[cfg(not(loom))]
+pub mod residency;
 pub mod ring;
 pub mod sync;
 #[cfg(not(loom))]

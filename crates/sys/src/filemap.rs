@@ -1,0 +1,249 @@
+//! A piece of a file in our address space, which the kernel alone touches.
+//!
+//! Bytes go from such a mapping to a socket, or from a socket to it, in one copy made by the kernel.
+//! No reference into it is ever made and no instruction of ours reads or writes it, for two reasons.
+//! Others may write the file at any time, so what is there is not `[u8]` to Rust. And whoever makes
+//! the file shorter takes pages away: a load of ours would then end the process with `SIGBUS`, where
+//! the kernel's own copy ends with `EFAULT` and says how far it came.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use crate::residency::PAGE;
+
+/// What is mapped may be sent, or sent and received into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Source of [`FileMap::send`] only. The file must be open for reading.
+    Read,
+    /// Also destination of [`FileMap::receive`]. The file must be open for both.
+    Write,
+}
+
+/// A shared mapping of a window of a file.
+///
+/// It may reach past the end of the file: bytes there are refused with `EFAULT` for as long as the
+/// file does not have them. Dropped, the window is unmapped; the file may be closed before.
+#[derive(Debug)]
+pub struct FileMap {
+    base: NonNull<u8>,
+    /// First byte of the window in the file, a multiple of the page size.
+    offset: u64,
+    /// Bytes of the window.
+    len: usize,
+    access: Access,
+}
+
+// SAFETY: nothing of ours reads or writes what is mapped; only its address goes to system calls.
+unsafe impl Send for FileMap {}
+// SAFETY: the same.
+unsafe impl Sync for FileMap {}
+
+impl FileMap {
+    /// Maps `len` bytes of `file` from `offset` on. No page is read in by that.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` if `offset` is no multiple of 4096 or `len` is 0; `EACCES` if the file was opened for
+    /// less; `ENODEV` where the file system maps nothing; `ENOMEM` without address space.
+    pub fn new(file: BorrowedFd<'_>, offset: u64, len: usize, access: Access) -> io::Result<Self> {
+        if !offset.is_multiple_of(PAGE) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let at = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+        let protection = match access {
+            Access::Read => libc::PROT_READ,
+            Access::Write => libc::PROT_READ | libc::PROT_WRITE,
+        };
+        // SAFETY: a new mapping at an address that the kernel chooses takes nothing from anybody.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                len,
+                protection,
+                libc::MAP_SHARED | libc::MAP_NORESERVE,
+                file.as_raw_fd(),
+                at,
+            )
+        };
+        match NonNull::new(base.cast::<u8>()) {
+            Some(base) if base.as_ptr().cast() != libc::MAP_FAILED => {
+                Ok(Self { base, offset, len, access })
+            }
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Whether bytes `offset..offset + len` of the file lie in the window.
+    #[must_use]
+    pub fn covers(&self, offset: u64, len: usize) -> bool {
+        self.inside(offset, len).is_some()
+    }
+
+    /// What the window was mapped for.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    fn inside(&self, offset: u64, len: usize) -> Option<*mut u8> {
+        let skip = usize::try_from(offset.checked_sub(self.offset)?).ok()?;
+        (skip <= self.len && len <= self.len - skip).then(|| self.base.as_ptr().wrapping_add(skip))
+    }
+
+    fn part(&self, offset: u64, len: usize) -> io::Result<*mut u8> {
+        self.inside(offset, len).ok_or_else(|| io::ErrorKind::InvalidInput.into())
+    }
+
+    /// Sends `head` and then bytes `offset..offset + len` of the file, without waiting and without
+    /// `SIGPIPE`. Answers how many bytes of both together were taken. `more`: others follow, so the
+    /// last packet need not leave half full.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when the socket takes nothing; `EFAULT` when the file no longer has the first
+    /// byte to be sent, or it cannot be read; `InvalidInput` for bytes outside of the window; what
+    /// `sendmsg` says otherwise.
+    pub fn send(
+        &self,
+        socket: impl AsFd,
+        head: &[u8],
+        offset: u64,
+        len: usize,
+        more: bool,
+    ) -> io::Result<usize> {
+        let part = self.part(offset, len)?;
+        let parts = [
+            libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
+            libc::iovec { iov_base: part.cast(), iov_len: len },
+        ];
+        let skip = usize::from(head.is_empty());
+        // SAFETY: all-zero is a message without address, control data or flags.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = parts[skip..].as_ptr().cast_mut();
+        message.msg_iovlen = 2 - skip;
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
+        // SAFETY: the kernel reads `parts`, `head`, and our own mapping, whose absent pages it
+        // refuses by itself; it writes nothing.
+        let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, flags) };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Receives up to `len` bytes into the file at `offset`, without waiting; 0 is the end of the
+    /// stream. The file must be long enough already.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when nothing is there; `EFAULT` when the first page cannot be had, because the
+    /// file is shorter or its file system is full: nothing has then been taken from the socket.
+    /// `InvalidInput` for bytes outside of the window or one mapped for reading.
+    pub fn receive(&self, socket: impl AsFd, offset: u64, len: usize) -> io::Result<usize> {
+        if self.access != Access::Write {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let part = self.part(offset, len)?;
+        // SAFETY: the kernel writes into our own mapping, which nothing refers to; pages that are
+        // not there it refuses by itself.
+        let got = unsafe {
+            libc::recv(socket.as_fd().as_raw_fd(), part.cast(), len, libc::MSG_DONTWAIT)
+        };
+        usize::try_from(got).map_err(|_| io::Error::last_os_error())
+    }
+
+    /// Maps the pages of `offset..offset + len` now, reading in those that are not in memory. Waits
+    /// for the disk: for a thread that may.
+    ///
+    /// # Errors
+    ///
+    /// `EFAULT` if the file does not have them, `EINVAL` before Linux 5.14, `InvalidInput` outside
+    /// of the window.
+    pub fn populate(&self, offset: u64, len: usize) -> io::Result<()> {
+        let part = self.part(offset, len)?;
+        // The window begins at a page, so this stays inside of it.
+        let lead = part.addr() % PAGE as usize;
+        let start = part.wrapping_sub(lead);
+        // SAFETY: pages of our own mapping, which are only read in.
+        let done = unsafe { libc::madvise(start.cast(), len + lead, libc::MADV_POPULATE_READ) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+}
+
+impl Drop for FileMap {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; nobody has a reference into it.
+        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    fn file(bytes: &[u8]) -> File {
+        let name = format!("shunt-filemap-{}-{:?}", std::process::id(), std::thread::current().id());
+        let path = std::env::temp_dir().join(name);
+        let mut file =
+            File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        file.write_all(bytes).unwrap();
+        file
+    }
+
+    #[test]
+    fn bytes_go_both_ways() {
+        let file = file(&[7; 10_000]);
+        let map = FileMap::new(file.as_fd(), 4096, 1 << 20, Access::Write).unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        assert_eq!(map.send(&ours, b"head", 5000, 3, false).unwrap(), 7);
+        let mut got = [0; 7];
+        theirs.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"head\x07\x07\x07");
+
+        theirs.write_all(b"new").unwrap();
+        assert_eq!(map.receive(&ours, 5000, 100).unwrap(), 3);
+        let mut got = [0; 5];
+        std::os::unix::fs::FileExt::read_exact_at(&file, &mut got, 4999).unwrap();
+        assert_eq!(&got, b"\x07new\x07");
+        let nothing = map.receive(&ours, 5000, 100).unwrap_err();
+        assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn what_the_file_does_not_have_is_refused_and_not_fatal() {
+        let file = file(&[7; 20_000]);
+        let map = FileMap::new(file.as_fd(), 0, 1 << 20, Access::Write).unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        file.set_len(100).unwrap();
+        let refused = map.send(&ours, &[], 8192, 10, false).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EFAULT));
+        theirs.write_all(b"new").unwrap();
+        let refused = map.receive(&ours, 8192, 3).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EFAULT));
+        // Nothing was taken.
+        assert_eq!(map.receive(&ours, 50, 3).unwrap(), 3);
+        assert!(map.populate(0, 100).is_ok());
+        assert_eq!(map.populate(8192, 100).unwrap_err().raw_os_error(), Some(libc::EFAULT));
+    }
+
+    #[test]
+    fn a_window_has_bounds() {
+        let file = file(&[7; 100]);
+        let odd = FileMap::new(file.as_fd(), 1, 4096, Access::Read).unwrap_err();
+        assert_eq!(odd.kind(), io::ErrorKind::InvalidInput);
+        let map = FileMap::new(file.as_fd(), 8192, 4096, Access::Read).unwrap();
+        assert!(map.covers(8192, 4096) && map.covers(12_288, 0));
+        assert!(!map.covers(8191, 1) && !map.covers(8192, 4097) && !map.covers(u64::MAX, 1));
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        for at in [0, 8000, 12_288, u64::MAX] {
+            let refused = map.send(&ours, b"head", at, 1, false).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        }
+        let refused = map.receive(&ours, 8192, 1).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput, "mapped for reading");
+    }
+}
