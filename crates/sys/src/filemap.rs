@@ -145,9 +145,8 @@ impl FileMap {
         let part = self.part(offset, len)?;
         // SAFETY: the kernel writes into our own mapping, which nothing refers to; pages that are
         // not there it refuses by itself.
-        let got = unsafe {
-            libc::recv(socket.as_fd().as_raw_fd(), part.cast(), len, libc::MSG_DONTWAIT)
-        };
+        let got =
+            unsafe { libc::recv(socket.as_fd().as_raw_fd(), part.cast(), len, libc::MSG_DONTWAIT) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
 
@@ -185,7 +184,8 @@ mod tests {
     use super::*;
 
     fn file(bytes: &[u8]) -> File {
-        let name = format!("shunt-filemap-{}-{:?}", std::process::id(), std::thread::current().id());
+        let name =
+            format!("shunt-filemap-{}-{:?}", std::process::id(), std::thread::current().id());
         let path = std::env::temp_dir().join(name);
         let mut file =
             File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();

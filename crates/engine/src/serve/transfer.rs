@@ -1,0 +1,135 @@
+//! File data between a file and a TCP socket, past our own memory where that pays.
+//!
+//! Values without an executor: [`SendFile`] answers a READ, [`ReceiveFile`] takes in a WRITE. Each
+//! `step` does what can be done without waiting and says what for it stopped ([`Progress`]). The
+//! caller waits until the socket is ready, or gives a [`Job`] to a thread that may wait for the disk
+//! and its result back to the transfer, and steps again.
+//!
+//! A header that promises `n` bytes of data has left before the data, so whatever happens then, `n`
+//! bytes follow or the connection ends: a file that became shorter meanwhile is continued with
+//! zeros; a payload that cannot be written is still taken from the socket.
+//!
+//! Sockets must be nonblocking (`O_NONBLOCK`): `splice(2)` knows no other way to be told.
+
+mod buffers;
+mod choose;
+mod extents;
+mod file;
+mod pipes;
+mod receive;
+mod send;
+
+pub use buffers::{Buffer, BufferPool};
+pub use choose::{Chooser, Load, Policy};
+pub use extents::{allocated, clone_range, copy_range, punch, reserve, zero};
+pub use file::DataFile;
+pub use pipes::PipePool;
+pub use receive::ReceiveFile;
+pub use send::SendFile;
+
+use std::io;
+use std::sync::Arc;
+
+/// How bytes get from a file to a socket or back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// Through a buffer of ours: two copies, never a surprise.
+    Copy,
+    /// From or into a shared mapping of the file: one copy, made by the kernel.
+    Map,
+    /// By way of a pipe: pages are passed on to the socket as they are, none copied; from a socket
+    /// into a file, one copy.
+    Splice,
+}
+
+/// Why a `step` came back.
+#[derive(Debug)]
+pub enum Progress {
+    /// All is moved.
+    Done,
+    /// The socket takes, or has, nothing now: wait until it is writable or readable.
+    SocketBlocked,
+    /// The disk would have to be waited for: run this where waiting hurts nobody, give its result to
+    /// `finished`, then step again.
+    WouldWait(Job),
+}
+
+/// Why a transfer cannot go on. What was promised to the peer has not been sent, or what it sends
+/// not been taken: unless nothing was ([`SendFile::started`]), the connection must end.
+#[derive(Debug, thiserror::Error)]
+pub enum TransferError {
+    /// The connection is broken, or ended inside of a payload (`UnexpectedEof`).
+    #[error("socket: {0}")]
+    Socket(#[source] io::Error),
+    /// The file cannot be read.
+    #[error("file: {0}")]
+    File(#[source] io::Error),
+}
+
+/// What may wait for a disk, for a thread that may wait.
+#[derive(Debug)]
+pub enum Job {
+    /// Bring a range of a file into memory.
+    Prefetch {
+        /// The file.
+        file: Arc<DataFile>,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Write bytes into a file.
+    Write {
+        /// The file.
+        file: Arc<DataFile>,
+        /// Where in the file its first byte goes.
+        offset: u64,
+        /// What holds them.
+        buffer: Buffer,
+        /// Which bytes of the buffer.
+        range: std::ops::Range<usize>,
+    },
+}
+
+/// A [`Job`] that was run.
+#[derive(Debug)]
+pub struct Finished {
+    pub(crate) buffer: Option<Buffer>,
+    pub(crate) result: io::Result<()>,
+}
+
+impl Job {
+    /// Does it, and waits for the disk as long as that takes.
+    #[must_use]
+    pub fn run(self) -> Finished {
+        match self {
+            Self::Prefetch { file, offset, len } => {
+                Finished { buffer: None, result: file.prefetch(offset, len) }
+            }
+            Self::Write { file, offset, buffer, range } => {
+                let result = file.write_all(&buffer[range], offset);
+                Finished { buffer: Some(buffer), result }
+            }
+        }
+    }
+}
+
+/// What the transfers of one loop share.
+#[derive(Clone, Debug)]
+pub struct Pools {
+    /// Pipes to splice through.
+    pub pipes: PipePool,
+    /// Buffers to copy through; also those in which data is signed or encrypted.
+    pub buffers: BufferPool,
+}
+
+impl Pools {
+    /// Pools that keep at most `pipes` pipes of 1 MiB and `buffer_bytes` bytes of buffers.
+    #[must_use]
+    pub fn new(pipes: usize, buffer_bytes: usize) -> Self {
+        Self { pipes: PipePool::new(pipes), buffers: BufferPool::new(buffer_bytes) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+//! An open file as transfers see it.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{Advice, FsWord, fadvise, fstat, fstatfs};
+use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
+use sys::filemap::{Access, FileMap};
+use sys::residency::{PAGE, cachestat};
+
+/// `TMPFS_MAGIC` of `linux/magic.h`.
+const TMPFS: FsWord = 0x0102_1994;
+/// `RAMFS_MAGIC`.
+const RAMFS: FsWord = 0x8584_58f6_u32 as FsWord;
+
+/// Windows begin at multiples of this, so that reads one after the other need a new one each GiB.
+const WINDOW: u64 = 1 << 30;
+/// By how much windows overlap: what one transfer may move.
+const OVERLAP: usize = super::buffers::LARGEST;
+/// Windows that all files together may have mapped; `vm.max_map_count` is 65530 for the process.
+const MAPS_MOST: usize = 16 << 10;
+
+static MAPS: AtomicUsize = AtomicUsize::new(0);
+
+/// How a file system tells whether bytes are in memory.
+const BY_CACHESTAT: u8 = 0;
+const BY_PROBING: u8 = 1;
+const NEVER: u8 = 2;
+
+/// A file whose data is moved: its descriptor, and what has been found out about it. One for each
+/// open, shared by the channels that use that open.
+#[derive(Debug)]
+pub struct DataFile {
+    file: File,
+    /// Memory is all it has (tmpfs): nothing here ever waits for a disk.
+    in_memory: bool,
+    residency: AtomicU8,
+    /// Writing without waiting (`RWF_NOWAIT`) was not refused yet.
+    tries_to_write: AtomicBool,
+    map: Mutex<Option<Arc<Window>>>,
+}
+
+/// A mapping that is counted.
+#[derive(Debug)]
+pub(super) struct Window(FileMap);
+
+impl std::ops::Deref for Window {
+    type Target = FileMap;
+
+    fn deref(&self) -> &FileMap {
+        &self.0
+    }
+}
+
+impl Drop for Window {
+    fn drop(&mut self) {
+        MAPS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl DataFile {
+    /// Asks the file system what it is.
+    ///
+    /// # Errors
+    ///
+    /// What `fstatfs` says.
+    pub fn new(file: File) -> io::Result<Self> {
+        let kind = fstatfs(&file)?.f_type;
+        let in_memory = kind == TMPFS || kind == RAMFS;
+        Ok(Self {
+            file,
+            in_memory,
+            residency: AtomicU8::new(BY_CACHESTAT),
+            tries_to_write: AtomicBool::new(true),
+            map: Mutex::new(None),
+        })
+    }
+
+    /// The file itself.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Whether reading and writing never wait for a disk.
+    #[must_use]
+    pub fn in_memory(&self) -> bool {
+        self.in_memory
+    }
+
+    /// Bytes that the file has now.
+    ///
+    /// # Errors
+    ///
+    /// What `fstat` says.
+    pub fn len(&self) -> io::Result<u64> {
+        Ok(u64::try_from(fstat(&self.file)?.st_size).unwrap_or(0))
+    }
+
+    /// How many of `len` bytes from `offset` on the file has now: what a READ may promise.
+    ///
+    /// # Errors
+    ///
+    /// What `fstat` says.
+    pub fn clamp(&self, offset: u64, len: u32) -> io::Result<u32> {
+        let there = self.len()?.saturating_sub(offset);
+        Ok(u32::try_from(there).unwrap_or(u32::MAX).min(len))
+    }
+
+    /// Whether `len` bytes from `offset` on can be read without waiting for a disk. An answer that
+    /// is out of date soon costs time, never more.
+    pub fn resident(&self, offset: u64, len: u64) -> bool {
+        if self.in_memory || len == 0 {
+            return true;
+        }
+        if self.residency.load(Ordering::Relaxed) == BY_CACHESTAT {
+            match cachestat(self.file.as_fd(), offset, len) {
+                Ok(stat) => {
+                    let pages = (offset + len).div_ceil(PAGE) - offset / PAGE;
+                    return stat.cached >= pages;
+                }
+                Err(_) => self.residency.store(BY_PROBING, Ordering::Relaxed),
+            }
+        }
+        self.residency.load(Ordering::Relaxed) == BY_PROBING && self.probe(offset, len)
+    }
+
+    /// Reads a byte here and there, as far apart as the kernel reads ahead at least.
+    fn probe(&self, offset: u64, len: u64) -> bool {
+        let last = offset + len - 1;
+        let step = 64 << 10;
+        let places = (offset..last).step_by(step).chain([last]);
+        for at in places {
+            let mut byte = [0];
+            match self.read_now(&mut byte, at) {
+                Ok(_) => {}
+                Err(Errno::AGAIN) => return false,
+                Err(_) => {
+                    self.residency.store(NEVER, Ordering::Relaxed);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Reads what is in memory.
+    pub(super) fn read_now(&self, bytes: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        let flags = if self.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT };
+        preadv2(&self.file, &mut [io::IoSliceMut::new(bytes)], offset, flags)
+    }
+
+    /// Writes what can be written without waiting; 0: nothing can.
+    pub(super) fn write_now(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        if self.in_memory {
+            return loop {
+                match self.file.write_at(bytes, offset) {
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    done => break done,
+                }
+            };
+        }
+        if !self.tries_to_write.load(Ordering::Relaxed) {
+            return Ok(0);
+        }
+        let slices = [io::IoSlice::new(bytes)];
+        match pwritev2(&self.file, &slices, offset, ReadWriteFlags::NOWAIT) {
+            Ok(n) => Ok(n),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(0),
+            Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
+                // ext4, for one: only a thread that may wait can write.
+                self.tries_to_write.store(false, Ordering::Relaxed);
+                Ok(0)
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// Writes all of it, waiting as long as it takes.
+    pub(super) fn write_all(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)
+    }
+
+    /// Brings bytes into memory, and waits until they are there.
+    ///
+    /// # Errors
+    ///
+    /// What reading them says.
+    pub fn prefetch(&self, offset: u64, len: u64) -> io::Result<()> {
+        if self.in_memory {
+            return Ok(());
+        }
+        // All at once, then wait for one after the other.
+        let _ = fadvise(&self.file, offset, len.try_into().ok(), Advice::WillNeed);
+        let mut scratch = vec![0; 128 << 10];
+        let end = offset.saturating_add(len);
+        let mut at = offset;
+        while at < end {
+            let want = usize::try_from(end - at).unwrap_or(usize::MAX).min(scratch.len());
+            match self.file.read_at(&mut scratch[..want], at) {
+                Ok(0) => break,
+                Ok(n) => at += n as u64,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    /// A mapping that has `len` bytes from `offset` on; none where files cannot be mapped, or too
+    /// many are. `len` must not exceed what one transfer may move.
+    pub(super) fn window(&self, offset: u64, len: usize, access: Access) -> Option<Arc<Window>> {
+        let mut kept = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(window) = kept.as_ref()
+            && window.covers(offset, len)
+            && (access == Access::Read || window.access() == Access::Write)
+        {
+            return Some(Arc::clone(window));
+        }
+        *kept = None;
+        if len > OVERLAP {
+            return None;
+        }
+        if MAPS.fetch_add(1, Ordering::Relaxed) >= MAPS_MOST {
+            MAPS.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        let start = offset / WINDOW * WINDOW;
+        let bytes = usize::try_from(WINDOW).ok()? + OVERLAP;
+        match FileMap::new(self.file.as_fd(), start, bytes, access) {
+            Ok(map) => {
+                let window = Arc::new(Window(map));
+                *kept = Some(Arc::clone(&window));
+                Some(window)
+            }
+            Err(_) => {
+                MAPS.fetch_sub(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Unmaps what transfers have mapped, for an open that has not been used for a while.
+    pub fn forget_map(&self) {
+        *self.map.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+impl AsFd for DataFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}

@@ -1,0 +1,329 @@
+//! The payload of a WRITE: from a socket into a file.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use rustix::pipe::{SpliceFlags, splice};
+use sys::filemap::Access;
+
+use super::buffers::Buffer;
+use super::file::{DataFile, Window};
+use super::pipes::Pipe;
+use super::{Finished, Job, Method, Pools, Progress, TransferError};
+
+/// What is collected in a buffer before it is written.
+const PIECE: usize = 1 << 20;
+/// What is written by a call at the end even where the rest went into a mapping: a call is what
+/// gives the file its time of modification and tells those who watch it.
+const BY_CALL: usize = 4096;
+
+/// `len` bytes of a socket, written into a file: taken in by [`ReceiveFile::step`] until that says
+/// `Done`. Whether they could be written is said by [`ReceiveFile::outcome`]; they are taken from the
+/// socket in any case, so that the next request is found.
+///
+/// Dropped before it is done, the connection must end.
+#[derive(Debug)]
+pub struct ReceiveFile {
+    file: Arc<DataFile>,
+    /// What came along with the header and is in no buffer yet.
+    early: Vec<u8>,
+    early_used: usize,
+    /// Where in the file the first byte goes.
+    offset: u64,
+    len: usize,
+    /// Bytes that are out of the socket, those that came early included.
+    taken: usize,
+    /// Bytes that are in the file.
+    stored: usize,
+    /// A job has them.
+    away: usize,
+    failure: Option<io::Error>,
+    method: Method,
+    held: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    Nothing,
+    /// The bytes from `from` to `to` are received and not written.
+    Buffer {
+        buffer: Buffer,
+        from: usize,
+        to: usize,
+    },
+    /// With account of its content in itself.
+    Pipe(Pipe),
+    Window(Arc<Window>),
+}
+
+impl ReceiveFile {
+    /// To take `len` bytes and write them at `offset`, by `method` if it can be had. The first of
+    /// them, `early`, have been received along with the header (no more than `len` of these are
+    /// used). They are copied: receive headers with small reads.
+    #[must_use]
+    pub fn new(early: &[u8], file: Arc<DataFile>, offset: u64, len: u32, method: Method) -> Self {
+        let len = len as usize;
+        // Only where waiting is out of the question: a page of a file that is on disk may have to be
+        // read before it can be written into.
+        let method = if file.in_memory() { method } else { Method::Copy };
+        Self {
+            file,
+            early: early[..early.len().min(len)].to_vec(),
+            early_used: 0,
+            offset,
+            len,
+            taken: 0,
+            stored: 0,
+            away: 0,
+            failure: None,
+            method,
+            held: Held::Nothing,
+        }
+    }
+
+    /// Bytes that are in the file, or why they are not: to be asked when all is `Done`.
+    ///
+    /// # Errors
+    ///
+    /// What writing said (`StorageFull`, `QuotaExceeded`, …). A part may have been written.
+    pub fn outcome(self) -> io::Result<u32> {
+        match self.failure {
+            Some(e) => Err(e),
+            None => Ok(u32::try_from(self.stored).unwrap_or(u32::MAX)),
+        }
+    }
+
+    /// How it is being received: other than asked for if that could not be had.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// Takes the result of a job back.
+    pub fn finished(&mut self, finished: Finished) {
+        let away = std::mem::take(&mut self.away);
+        match finished.result {
+            Ok(()) => self.stored += away,
+            Err(e) => self.fail(e),
+        }
+        if let Some(buffer) = finished.buffer {
+            self.held = Held::Buffer { buffer, from: 0, to: 0 };
+        }
+    }
+
+    /// Takes and writes what can be taken and written without waiting.
+    ///
+    /// # Errors
+    ///
+    /// [`TransferError::Socket`]; do not step again after one.
+    pub fn step(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        pools: &Pools,
+    ) -> Result<Progress, TransferError> {
+        if self.away > 0 {
+            self.away = 0;
+            self.fail(io::Error::other("a write was given up"));
+        }
+        loop {
+            let stopped = if self.failure.is_some() {
+                if self.taken == self.len {
+                    return Ok(Progress::Done);
+                }
+                self.drain(socket)?
+            } else if self.stored == self.len {
+                self.held = Held::Nothing;
+                return Ok(Progress::Done);
+            } else {
+                self.advance(socket, pools)?
+            };
+            if let Some(progress) = stopped {
+                return Ok(progress);
+            }
+        }
+    }
+
+    fn advance(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        pools: &Pools,
+    ) -> Result<Option<Progress>, TransferError> {
+        let early = self.early_used < self.early.len();
+        match (&self.held, self.method) {
+            (Held::Buffer { from, to, .. }, _) if from < to => self.copy(socket, pools),
+            _ if early => self.copy(socket, pools),
+            (_, Method::Copy) => self.copy(socket, pools),
+            (_, Method::Map) => self.map(socket),
+            (_, Method::Splice) => self.splice(socket, pools),
+        }
+    }
+
+    fn fail(&mut self, e: io::Error) {
+        // What is in a pipe is lost with it.
+        self.held = Held::Nothing;
+        self.taken += self.early.len() - self.early_used;
+        self.early_used = self.early.len();
+        self.failure = Some(e);
+    }
+
+    /// Takes what nobody wants.
+    fn drain(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Progress>, TransferError> {
+        let want = (self.len - self.taken).min(PIECE);
+        let flags = (RecvFlags::TRUNC | RecvFlags::DONTWAIT).bits().cast_signed();
+        let got = sys::call::recv_nowhere(socket.as_raw_fd(), want, flags);
+        self.took(got.map_err(Errno::from_raw_os_error))
+    }
+
+    /// Counts bytes that came out of the socket; answers what to stop for if none did.
+    fn took(&mut self, got: Result<usize, Errno>) -> Result<Option<Progress>, TransferError> {
+        match got {
+            Ok(0) => Err(TransferError::Socket(io::ErrorKind::UnexpectedEof.into())),
+            Ok(n) => {
+                self.taken += n;
+                Ok(None)
+            }
+            Err(Errno::AGAIN) => Ok(Some(Progress::SocketBlocked)),
+            Err(Errno::INTR) => Ok(None),
+            Err(e) => Err(TransferError::Socket(e.into())),
+        }
+    }
+
+    fn copy(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        pools: &Pools,
+    ) -> Result<Option<Progress>, TransferError> {
+        let left = self.len - self.stored;
+        if !matches!(self.held, Held::Buffer { .. }) {
+            let want = left.min(PIECE);
+            let mut buffer = pools.buffers.lend_some(want).map_err(TransferError::File)?;
+            buffer.resize(want.min(buffer.capacity()));
+            self.held = Held::Buffer { buffer, from: 0, to: 0 };
+        }
+        let Held::Buffer { buffer, from, to } = &mut self.held else { return Ok(None) };
+        if *from == *to {
+            (*from, *to) = (0, 0);
+        }
+        // How much this buffer is to hold before it is written.
+        let full = if *from > 0 { *to } else { left.min(buffer.capacity()).min(PIECE) };
+        if buffer.len() < full {
+            buffer.resize(full);
+        }
+        let early = (self.early.len() - self.early_used).min(full - *to);
+        if early > 0 {
+            let source = &self.early[self.early_used..][..early];
+            buffer[*to..][..early].copy_from_slice(source);
+            self.early_used += early;
+            self.taken += early;
+            *to += early;
+        }
+        // The rest of what another method will do is not received here.
+        let enough = full == *to || self.method != Method::Copy && *to > 0 && !self.by_call();
+        let Held::Buffer { buffer, from, to } = &mut self.held else { return Ok(None) };
+        if !enough {
+            let got = recv(socket, &mut buffer[*to..full], RecvFlags::DONTWAIT).map(|(_, n)| n);
+            *to += got.unwrap_or(0);
+            return self.took(got);
+        }
+        let at = self.offset + self.stored as u64;
+        match self.file.write_now(&buffer[*from..*to], at) {
+            Ok(0) => {
+                self.away = *to - *from;
+                let range = *from..*to;
+                let Held::Buffer { buffer, .. } = std::mem::replace(&mut self.held, Held::Nothing)
+                else {
+                    return Ok(None);
+                };
+                let file = Arc::clone(&self.file);
+                return Ok(Some(Progress::WouldWait(Job::Write {
+                    file,
+                    offset: at,
+                    buffer,
+                    range,
+                })));
+            }
+            Ok(n) => {
+                *from += n;
+                self.stored += n;
+            }
+            Err(e) => self.fail(e),
+        }
+        Ok(None)
+    }
+
+    /// Whether only what is to be written by a call is left.
+    fn by_call(&self) -> bool {
+        self.method == Method::Map && self.len - self.stored <= BY_CALL
+    }
+
+    fn map(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Progress>, TransferError> {
+        if self.by_call() {
+            self.method = Method::Copy;
+            return Ok(None);
+        }
+        let (at, left) = (self.offset + self.stored as u64, self.len - self.stored - BY_CALL);
+        let Held::Window(window) = &self.held else {
+            let end = self.offset.saturating_add(self.len as u64);
+            let window = match self.file.len() {
+                Ok(there) if there >= end => self.file.window(at, left, Access::Write),
+                _ => None,
+            };
+            match window {
+                Some(window) => self.held = Held::Window(window),
+                None => self.method = Method::Copy,
+            }
+            return Ok(None);
+        };
+        let got = window.receive(socket, at, left);
+        match got {
+            Err(e) if e.raw_os_error() == Some(Errno::FAULT.raw_os_error()) => {
+                // Cut off, or no room for a page: a call will say which.
+                self.held = Held::Nothing;
+                self.method = Method::Copy;
+                Ok(None)
+            }
+            got => {
+                self.stored += *got.as_ref().unwrap_or(&0);
+                self.took(got.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO)))
+            }
+        }
+    }
+
+    fn splice(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        pools: &Pools,
+    ) -> Result<Option<Progress>, TransferError> {
+        if !matches!(self.held, Held::Pipe(_)) {
+            match pools.pipes.lend() {
+                Some(pipe) => self.held = Held::Pipe(pipe),
+                None => {
+                    self.method = Method::Copy;
+                    return Ok(None);
+                }
+            }
+        }
+        let Held::Pipe(pipe) = &mut self.held else { return Ok(None) };
+        if pipe.held == 0 {
+            let want = (self.len - self.taken).min(pipe.size());
+            let got = splice(socket, None, pipe.writer(), None, want, SpliceFlags::NONBLOCK);
+            pipe.held = got.unwrap_or(0);
+            return self.took(got);
+        }
+        let mut at = self.offset + self.stored as u64;
+        let out = SpliceFlags::empty();
+        match splice(pipe.reader(), None, &self.file, Some(&mut at), pipe.held, out) {
+            Ok(0) => self.fail(io::ErrorKind::WriteZero.into()),
+            Ok(n) => {
+                pipe.held -= n;
+                self.stored += n;
+            }
+            Err(Errno::INTR) => {}
+            Err(e) => self.fail(e.into()),
+        }
+        Ok(None)
+    }
+}

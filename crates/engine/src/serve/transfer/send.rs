@@ -1,0 +1,387 @@
+//! The answer to a READ: a header, and data of a file.
+
+use std::io::{self, IoSlice};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::pipe::{SpliceFlags, splice};
+use std::os::unix::fs::FileExt;
+use sys::filemap::Access;
+
+use super::buffers::Buffer;
+use super::file::{DataFile, Window};
+use super::pipes::Pipe;
+use super::{Finished, Job, Method, Pools, Progress, TransferError};
+
+/// What a buffer is filled with before it is sent. Smaller pieces wake the receiver more often.
+const PIECE: usize = 1 << 20;
+
+/// What stands for bytes that a file no longer has.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// `head`, then `len` bytes of a file: sent by [`SendFile::step`] until that says `Done`.
+///
+/// Dropped before, what it holds goes back to where it came from; the connection must then end,
+/// unless nothing was sent.
+#[derive(Debug)]
+pub struct SendFile {
+    file: Arc<DataFile>,
+    head: Vec<u8>,
+    head_sent: usize,
+    /// Where in the file the first byte is.
+    offset: u64,
+    len: usize,
+    /// Bytes of the file that the socket has taken.
+    sent: usize,
+    /// Bytes of the file up to which memory has been looked at, or the disk waited for: not again,
+    /// so that what is never kept in memory cannot keep us asking.
+    settled: usize,
+    /// There is no more in the file: from what is held on, zeros.
+    ended: bool,
+    method: Method,
+    held: Held,
+}
+
+/// What a transfer holds between steps.
+#[derive(Debug)]
+enum Held {
+    Nothing,
+    /// With account of its content in itself.
+    Pipe(Pipe),
+    /// The bytes from `from` to `to` are read and not sent; there is room up to the buffer's length.
+    Buffer {
+        buffer: Buffer,
+        from: usize,
+        to: usize,
+    },
+    Window(Arc<Window>),
+}
+
+impl SendFile {
+    /// To send `head` (the NBSS length and the response up to its data), then `len` bytes from
+    /// `offset` on, by `method` if it can be had. [`DataFile::clamp`] says what `len` may be.
+    #[must_use]
+    pub fn new(head: Vec<u8>, file: Arc<DataFile>, offset: u64, len: u32, method: Method) -> Self {
+        Self {
+            file,
+            head,
+            head_sent: 0,
+            offset,
+            len: len as usize,
+            sent: 0,
+            settled: 0,
+            ended: false,
+            method,
+            held: Held::Nothing,
+        }
+    }
+
+    /// Whether the peer was promised anything yet. If not, an error of the file can still be
+    /// answered instead.
+    #[must_use]
+    pub fn started(&self) -> bool {
+        self.head_sent > 0
+    }
+
+    /// Bytes that the socket has taken, header and data.
+    #[must_use]
+    pub fn sent(&self) -> usize {
+        self.head_sent + self.sent
+    }
+
+    /// How it is being sent: other than asked for if that could not be had.
+    #[must_use]
+    pub fn method(&self) -> Method {
+        self.method
+    }
+
+    /// Takes the result of a job back. That a file could not be read into memory is found out, and
+    /// said, when it is read.
+    pub fn finished(&mut self, _: Finished) {
+        self.settled = self.len;
+    }
+
+    /// Sends what can be sent without waiting.
+    ///
+    /// # Errors
+    ///
+    /// See [`TransferError`]; do not step again after one.
+    pub fn step(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        pools: &Pools,
+    ) -> Result<Progress, TransferError> {
+        loop {
+            if self.sent == self.len && self.head_sent == self.head.len() {
+                self.held = Held::Nothing;
+                return Ok(Progress::Done);
+            }
+            let stopped = match (&self.held, self.method) {
+                _ if self.ended && self.holds() == 0 => self.zeros(socket)?,
+                _ if self.sent == self.len => self.plain(socket, &[])?,
+                (Held::Buffer { .. }, _) | (_, Method::Copy) => self.copy(socket, pools)?,
+                (_, Method::Map) => self.map(socket)?,
+                (_, Method::Splice) => self.splice(socket, pools)?,
+            };
+            if let Some(progress) = stopped {
+                return Ok(progress);
+            }
+        }
+    }
+
+    /// Bytes that are out of the file and not in the socket.
+    fn holds(&self) -> usize {
+        match &self.held {
+            Held::Pipe(pipe) => pipe.held,
+            Held::Buffer { from, to, .. } => to - from,
+            Held::Nothing | Held::Window(_) => 0,
+        }
+    }
+
+    fn head_left(&self) -> &[u8] {
+        &self.head[self.head_sent..]
+    }
+
+    /// Counts bytes that the socket took, those of the head first; answers how many were data.
+    fn took(&mut self, n: usize) -> usize {
+        let head = n.min(self.head.len() - self.head_sent);
+        self.head_sent += head;
+        self.sent += n - head;
+        n - head
+    }
+
+    /// Sends what is left of the head, and `body`.
+    fn plain(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        body: &[u8],
+    ) -> Result<Option<Progress>, TransferError> {
+        let more = self.sent + body.len() < self.len;
+        match send(socket, self.head_left(), body, more)? {
+            Some(n) => {
+                self.took(n);
+                Ok(None)
+            }
+            None => Ok(Some(Progress::SocketBlocked)),
+        }
+    }
+
+    fn zeros(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Progress>, TransferError> {
+        self.held = Held::Nothing;
+        let n = (self.len - self.sent).min(ZEROS.len());
+        self.plain(socket, &ZEROS[..n])
+    }
+
+    /// A job if bytes `at..at + n` would have to be waited for.
+    fn settle(&mut self, at: usize, n: usize) -> Option<Progress> {
+        if at + n <= self.settled {
+            return None;
+        }
+        if self.file.resident(self.offset + at as u64, n as u64) {
+            self.settled = at + n;
+            return None;
+        }
+        Some(self.prefetch(at))
+    }
+
+    /// All that is left at once: if one part is not in memory, the next is not either.
+    fn prefetch(&mut self, at: usize) -> Progress {
+        self.settled = self.len;
+        Progress::WouldWait(Job::Prefetch {
+            file: Arc::clone(&self.file),
+            offset: self.offset + at as u64,
+            len: (self.len - at) as u64,
+        })
+    }
+
+    fn copy(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        pools: &Pools,
+    ) -> Result<Option<Progress>, TransferError> {
+        if self.holds() == 0
+            && let Some(progress) = self.fill(pools)?
+        {
+            return Ok(Some(progress));
+        }
+        let Held::Buffer { buffer, from, to } = &mut self.held else { return Ok(None) };
+        let more = self.sent + (*to - *from) < self.len;
+        let head = &self.head[self.head_sent..];
+        let Some(n) = send(socket, head, &buffer[*from..*to], more)? else {
+            return Ok(Some(Progress::SocketBlocked));
+        };
+        *from += n.saturating_sub(head.len());
+        self.took(n);
+        Ok(None)
+    }
+
+    /// Reads the next piece into a buffer.
+    fn fill(&mut self, pools: &Pools) -> Result<Option<Progress>, TransferError> {
+        let want = (self.len - self.sent).min(PIECE);
+        let (mut buffer, mut to) = match std::mem::replace(&mut self.held, Held::Nothing) {
+            Held::Buffer { buffer, from, to } if from < to => (buffer, to),
+            Held::Buffer { buffer, .. } if buffer.capacity() >= want => (buffer, 0),
+            _ => (pools.buffers.lend_some(want).map_err(TransferError::File)?, 0),
+        };
+        buffer.resize(want.min(buffer.capacity()));
+        let mut waits = None;
+        while to < buffer.len() {
+            let at = self.sent + to;
+            let offset = self.offset + at as u64;
+            let into = &mut buffer[to..];
+            let read = if at + into.len() <= self.settled {
+                self.file.file().read_at(into, offset)
+            } else {
+                self.file.read_now(into, offset).map_err(io::Error::from)
+            };
+            match read {
+                Ok(0) => {
+                    self.ended = true;
+                    break;
+                }
+                Ok(n) => to += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) if at + into.len() > self.settled => {
+                    // Would wait, or cannot be asked whether it would; the thread that waits will
+                    // see, and if it is a real error, so shall we.
+                    waits = Some(self.prefetch(at));
+                    break;
+                }
+                Err(e) => return Err(TransferError::File(e)),
+            }
+        }
+        // What was read before the wait is sent meanwhile only if the caller steps again.
+        if to > 0 || waits.is_some() {
+            self.held = Held::Buffer { buffer, from: 0, to };
+        }
+        Ok(waits)
+    }
+
+    fn map(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Progress>, TransferError> {
+        let left = self.len - self.sent;
+        if let Some(progress) = self.settle(self.sent, left) {
+            return Ok(Some(progress));
+        }
+        let at = self.offset + self.sent as u64;
+        let window = match &self.held {
+            Held::Window(window) => window,
+            _ => match self.file.window(at, left, Access::Read) {
+                Some(window) => {
+                    self.held = Held::Window(window);
+                    return Ok(None);
+                }
+                None => {
+                    self.method = Method::Copy;
+                    return Ok(None);
+                }
+            },
+        };
+        match window.send(socket, self.head_left(), at, left, false) {
+            Ok(n) => {
+                self.took(n);
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                return Ok(Some(Progress::SocketBlocked));
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.raw_os_error() == Some(Errno::FAULT.raw_os_error()) => {
+                // The file ends before, or the disk is broken: reading it will tell which.
+                self.held = Held::Nothing;
+                self.method = Method::Copy;
+            }
+            Err(e) => return Err(TransferError::Socket(e)),
+        }
+        Ok(None)
+    }
+
+    fn splice(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        pools: &Pools,
+    ) -> Result<Option<Progress>, TransferError> {
+        if !matches!(self.held, Held::Pipe(_)) {
+            match pools.pipes.lend() {
+                Some(pipe) => self.held = Held::Pipe(pipe),
+                None => {
+                    self.method = Method::Map;
+                    return Ok(None);
+                }
+            }
+        }
+        if self.holds() == 0
+            && let Some(progress) = self.fill_pipe()?
+        {
+            return Ok(Some(progress));
+        }
+        let Held::Pipe(pipe) = &mut self.held else { return Ok(None) };
+        if pipe.held == 0 {
+            // The file ended, or is none to splice from.
+            return Ok(None);
+        }
+        if self.head_sent < self.head.len() {
+            match send(socket, &self.head[self.head_sent..], &[], true)? {
+                Some(n) => self.head_sent += n,
+                None => return Ok(Some(Progress::SocketBlocked)),
+            }
+            return Ok(None);
+        }
+        let mut flags = SpliceFlags::NONBLOCK;
+        flags.set(SpliceFlags::MORE, self.sent + pipe.held < self.len);
+        match splice(pipe.reader(), None, socket, None, pipe.held, flags) {
+            Ok(0) => Err(TransferError::Socket(io::ErrorKind::WriteZero.into())),
+            Ok(n) => {
+                pipe.held -= n;
+                self.sent += n;
+                Ok(None)
+            }
+            Err(Errno::AGAIN) => Ok(Some(Progress::SocketBlocked)),
+            Err(Errno::INTR) => Ok(None),
+            Err(e) => Err(TransferError::Socket(e.into())),
+        }
+    }
+
+    /// Puts the next pages into the pipe, which is empty.
+    fn fill_pipe(&mut self) -> Result<Option<Progress>, TransferError> {
+        let Held::Pipe(pipe) = &self.held else { return Ok(None) };
+        let want = (self.len - self.sent).min(pipe.size());
+        if let Some(progress) = self.settle(self.sent, want) {
+            return Ok(Some(progress));
+        }
+        let Held::Pipe(pipe) = &mut self.held else { return Ok(None) };
+        let mut at = self.offset + self.sent as u64;
+        match splice(&self.file, Some(&mut at), pipe.writer(), None, want, SpliceFlags::NONBLOCK) {
+            Ok(0) => self.ended = true,
+            Ok(n) => pipe.held = n,
+            Err(Errno::INTR) => {}
+            // A file system that does not splice, or pages that are gone again.
+            Err(Errno::INVAL | Errno::AGAIN | Errno::OPNOTSUPP) => {
+                self.held = Held::Nothing;
+                self.method = Method::Copy;
+            }
+            Err(e) => return Err(TransferError::File(e.into())),
+        }
+        Ok(None)
+    }
+}
+
+/// Sends two pieces without waiting and without `SIGPIPE`; `None`: the socket takes nothing now.
+fn send(
+    socket: BorrowedFd<'_>,
+    head: &[u8],
+    body: &[u8],
+    more: bool,
+) -> Result<Option<usize>, TransferError> {
+    let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    flags.set(SendFlags::MORE, more);
+    let slices = [IoSlice::new(head), IoSlice::new(body)];
+    loop {
+        match sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), flags) {
+            Ok(n) => return Ok(Some(n)),
+            Err(Errno::AGAIN) => return Ok(None),
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(TransferError::Socket(e.into())),
+        }
+    }
+}
