@@ -46,6 +46,12 @@ impl Latency {
         self.total += 1;
     }
 
+    /// Adds all of another.
+    pub fn add(&mut self, other: &Self) {
+        self.counts.iter_mut().zip(&other.counts).for_each(|(count, more)| *count += more);
+        self.total += other.total;
+    }
+
     /// How many were added.
     #[must_use]
     pub fn count(&self) -> u64 {

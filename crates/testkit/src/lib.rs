@@ -16,6 +16,7 @@ pub mod kernels;
 pub mod latency;
 pub mod memory;
 pub mod network;
+pub mod smbload;
 
 use std::net::{Ipv4Addr, SocketAddr};
 
