@@ -61,7 +61,7 @@ fn long_keys_differ_from_short_ones() {
     ];
     assert_eq!(long.as_bytes(), expected.concat());
     // Of a longer session key, all of it counts for the encryption of 256 bits, and for nothing else.
-    let full = SecretKey::new(&[&session.as_bytes()[..], &[9; 16]].concat());
+    let full = SecretKey::new(&[session.as_bytes(), &[9; 16]].concat());
     let more = derive(&full, Cipher::Aes256Gcm);
     assert_ne!(more.client_to_server.unwrap().as_bytes(), long.as_bytes());
     assert_eq!(value(&more.signing), value(&derive(&session, Cipher::Aes256Gcm).signing));
