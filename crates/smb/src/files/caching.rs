@@ -4,7 +4,7 @@ use super::effects::{Effects, Granted, Outcome};
 use super::key::FileKey;
 use super::limits::Limits;
 use super::record::{File, Lease, Open, cached_by};
-use super::request::{Caching, Durability, LeaseRequest, Request};
+use super::request::{Caching, Durability, LeaseRequest, LeaseVersion, Request};
 use super::share::{delete_conflict, is_lease_stat_open, is_oplock_stat_open, share_conflict};
 use crate::{Access, LeaseState, NtStatus, OplockLevel};
 
@@ -141,6 +141,11 @@ impl File {
             if overwrites {
                 left = LeaseState::empty();
             }
+            if request.delete_on_close && !has.contains(LeaseState::WRITE) {
+                // A handle that is only cached would keep the name from going. Nobody waits for it to be
+                // closed: the name goes when it is.
+                left.remove(LeaseState::HANDLE);
+            }
             if left == has {
                 others.delay |= breaking;
                 at += 1;
@@ -186,7 +191,10 @@ impl File {
         match &request.caching {
             Caching::None => {}
             Caching::Oplock(_) => granted.oplock = oplock_for(state),
-            Caching::Lease(_) if request.directory && !limits.directory_leases => {}
+            // Directories have no leases of version 1 (MS-SMB2 3.3.5.9.8).
+            Caching::Lease(wanted)
+                if request.directory
+                    && (!limits.directory_leases || wanted.version == LeaseVersion::One) => {}
             Caching::Lease(wanted) => {
                 let at = self.grant_lease(key, request, wanted, state);
                 let lease = &self.leases[at];

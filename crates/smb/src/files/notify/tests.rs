@@ -1,0 +1,196 @@
+use super::{Action, Changes, Entry, Event, NotifyFilter, NotifyLimits, Watchers};
+use crate::NtStatus;
+use crate::files::OpenId;
+
+const ALL: NotifyFilter = NotifyFilter::all();
+
+fn watchers() -> Watchers {
+    Watchers::new(NotifyLimits::default())
+}
+
+fn say(watchers: &mut Watchers, event: Event<'_>) -> Vec<u64> {
+    let mut ready = Vec::new();
+    watchers.event(&event, &mut |open| ready.push(open.0));
+    ready.sort_unstable();
+    ready
+}
+
+fn fetch(watchers: &mut Watchers, open: u64) -> Vec<(Action, String)> {
+    match watchers.fetch(OpenId(open), 1000) {
+        Some(Changes::Entries(entries)) => {
+            entries.into_iter().map(|Entry { action, name }| (action, name.into())).collect()
+        }
+        Some(Changes::Overflow) => panic!("overflow"),
+        None => Vec::new(),
+    }
+}
+
+fn added(path: &str) -> Event<'_> {
+    Event::Added { path, directory: false }
+}
+
+#[test]
+fn names_are_seen_from_the_directory_that_is_watched() {
+    let mut w = watchers();
+    w.watch(OpenId(1), "", ALL, true, 1000).unwrap();
+    w.watch(OpenId(2), "a", ALL, true, 1000).unwrap();
+    w.watch(OpenId(3), "a\\b", ALL, false, 1000).unwrap();
+    w.watch(OpenId(4), "a", ALL, false, 1000).unwrap();
+    w.watch(OpenId(5), "a\\bb", ALL, true, 1000).unwrap();
+    assert_eq!(say(&mut w, added("a\\b\\c")), [1, 2, 3]);
+    assert_eq!(fetch(&mut w, 1), [(Action::Added, "a\\b\\c".into())]);
+    assert_eq!(fetch(&mut w, 2), [(Action::Added, "b\\c".into())]);
+    assert_eq!(fetch(&mut w, 3), [(Action::Added, "c".into())]);
+    assert_eq!(fetch(&mut w, 4), []);
+    assert_eq!(say(&mut w, added("a")), [1], "a directory does not hear of itself");
+}
+
+#[test]
+fn without_recursion_only_what_is_directly_in_it() {
+    let mut w = watchers();
+    w.watch(OpenId(1), "", ALL, false, 1000).unwrap();
+    assert_eq!(say(&mut w, added("a\\b")), []);
+    assert_eq!(say(&mut w, added("b")), [1]);
+}
+
+/// What smb2.notify.mask looks at: which filter hears of what, how often and as what.
+#[test]
+fn each_filter_hears_of_its_changes() {
+    use NotifyFilter as F;
+    let modified = |what| Event::Modified { path: "tname1", what };
+    let cases: [(Event<'_>, F, Action, usize); 10] = [
+        (Event::Added { path: "tname1", directory: true }, F::DIR_NAME, Action::Added, 1),
+        (Event::Added { path: "tname1", directory: false }, F::FILE_NAME, Action::Added, 1),
+        (Event::Removed { path: "tname1", directory: false }, F::FILE_NAME, Action::Removed, 1),
+        (Event::Removed { path: "tname1", directory: true }, F::DIR_NAME, Action::Removed, 1),
+        (
+            Event::Renamed { from: "tname1", to: "tname2", directory: true },
+            F::DIR_NAME,
+            Action::RenamedOldName,
+            2,
+        ),
+        (modified(F::ATTRIBUTES), F::ATTRIBUTES, Action::Modified, 1),
+        (modified(F::LAST_WRITE), F::LAST_WRITE, Action::Modified, 1),
+        (Event::StreamAdded { path: "tname1" }, F::STREAM_NAME, Action::AddedStream, 1),
+        (Event::StreamRemoved { path: "tname1" }, F::STREAM_NAME, Action::RemovedStream, 1),
+        (
+            Event::StreamModified { path: "tname1", what: F::STREAM_SIZE | F::STREAM_WRITE },
+            F::STREAM_SIZE.union(F::STREAM_WRITE),
+            Action::ModifiedStream,
+            1,
+        ),
+    ];
+    for (event, heard_by, action, entries) in cases {
+        for bit in 0..32 {
+            let filter = F::from_bits_retain(1 << bit);
+            let mut w = watchers();
+            w.watch(OpenId(1), "", filter, true, 1000).unwrap();
+            say(&mut w, event);
+            let got = fetch(&mut w, 1);
+            if heard_by.contains(filter) {
+                assert_eq!(got.len(), entries, "{event:?} {filter:?}");
+                assert_eq!(got[0], (action, "tname1".into()));
+            } else {
+                assert_eq!(got, [], "{event:?} {filter:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_file_that_is_renamed_is_a_pair_and_looks_changed() {
+    let mut w = watchers();
+    w.watch(OpenId(1), "d", ALL, false, 1000).unwrap();
+    say(&mut w, Event::Renamed { from: "d\\a", to: "d\\b", directory: false });
+    assert_eq!(
+        fetch(&mut w, 1),
+        [
+            (Action::RenamedOldName, "a".into()),
+            (Action::RenamedNewName, "b".into()),
+            (Action::Modified, "b".into())
+        ]
+    );
+}
+
+#[test]
+fn a_file_that_goes_elsewhere_is_gone_here_and_new_there() {
+    let mut w = watchers();
+    w.watch(OpenId(1), "d", NotifyFilter::FILE_NAME, false, 1000).unwrap();
+    w.watch(OpenId(2), "e", NotifyFilter::FILE_NAME, false, 1000).unwrap();
+    say(&mut w, Event::Renamed { from: "d\\a", to: "e\\b", directory: false });
+    assert_eq!(fetch(&mut w, 1), [(Action::Removed, "a".into())]);
+    assert_eq!(fetch(&mut w, 2), [(Action::Added, "b".into())]);
+}
+
+#[test]
+fn what_happens_between_two_requests_is_kept_in_order_and_only_once_in_a_row() {
+    let mut w = watchers();
+    w.watch(OpenId(1), "", ALL, false, 1000).unwrap();
+    assert_eq!(say(&mut w, added("a")), [1]);
+    assert_eq!(say(&mut w, added("b")), [], "it knows that there is something");
+    say(&mut w, added("b"));
+    say(&mut w, added("a"));
+    let names: Vec<_> = fetch(&mut w, 1).into_iter().map(|(_, name)| name).collect();
+    assert_eq!(names, ["a", "b", "a"]);
+    assert_eq!(w.fetch(OpenId(1), 1000), None);
+    assert_eq!(say(&mut w, added("c")), [1]);
+}
+
+#[test]
+fn what_does_not_fit_is_to_be_looked_up() {
+    let mut w = watchers();
+    // Two entries of one letter: 12 + 2, padded, and 12 + 2.
+    w.watch(OpenId(1), "", ALL, false, 30).unwrap();
+    say(&mut w, added("a"));
+    say(&mut w, added("b"));
+    assert_eq!(fetch(&mut w, 1).len(), 2);
+    for name in ["a", "b", "c", "d"] {
+        say(&mut w, added(name));
+    }
+    assert_eq!(w.fetch(OpenId(1), 1000), Some(Changes::Overflow));
+    assert_eq!(w.fetch(OpenId(1), 1000), None, "said once");
+    say(&mut w, added("a"));
+    assert_eq!(w.fetch(OpenId(1), 13), Some(Changes::Overflow), "the answer has less room");
+    say(&mut w, added("a"));
+    assert!(matches!(w.fetch(OpenId(1), 14), Some(Changes::Entries(_))));
+    // A client that has no room at all hears that something happened.
+    w.watch(OpenId(2), "", ALL, false, 0).unwrap();
+    assert_eq!(say(&mut w, added("a")), [1, 2]);
+    assert_eq!(w.fetch(OpenId(2), 0), Some(Changes::Overflow));
+}
+
+#[test]
+fn the_first_request_says_what_is_watched() {
+    let mut w = Watchers::new(NotifyLimits { watches: 1, ..NotifyLimits::default() });
+    assert_eq!(w.watch(OpenId(1), "", NotifyFilter::FILE_NAME, false, 1000), Ok(true));
+    assert_eq!(w.watch(OpenId(1), "", ALL, true, 1000), Ok(false));
+    assert_eq!(w.watch(OpenId(2), "", ALL, true, 1000), Err(NtStatus::INSUFFICIENT_RESOURCES));
+    assert_eq!(say(&mut w, added("a\\b")), []);
+    w.unwatch(OpenId(1));
+    assert!(w.is_empty());
+    assert_eq!(say(&mut w, added("a")), []);
+}
+
+#[test]
+fn a_watch_goes_where_its_directory_goes() {
+    let mut w = watchers();
+    w.watch(OpenId(1), "a\\b", ALL, false, 1000).unwrap();
+    w.watch(OpenId(2), "ab", ALL, false, 1000).unwrap();
+    w.moved("a", "x\\y");
+    assert_eq!(say(&mut w, added("x\\y\\b\\c")), [1]);
+    assert_eq!(fetch(&mut w, 1), [(Action::Added, "c".into())]);
+    assert_eq!(say(&mut w, added("ab\\c")), [2]);
+    w.unwatch(OpenId(1));
+    assert_eq!(w.len(), 1);
+}
+
+#[test]
+fn who_is_told_to_look_is_told_once() {
+    let mut w = watchers();
+    w.watch(OpenId(1), "a", ALL, false, 1000).unwrap();
+    let mut ready = 0;
+    w.overflow(&mut |_| ready += 1);
+    w.overflow(&mut |_| ready += 1);
+    assert_eq!(ready, 1);
+    assert_eq!(w.fetch(OpenId(1), 1000), Some(Changes::Overflow));
+}
