@@ -1,0 +1,123 @@
+//! What a file is called by clients, and what by the file system.
+//!
+//! Characters that are fine in Unix names and forbidden in Windows names appear to clients in the private
+//! range, at the places where macOS ("Services for Macintosh"), `mapposix` of Linux clients and Samba's
+//! `fruit:encoding = native` have them:
+//!
+//! | Unix | client |
+//! | --- | --- |
+//! | 0x01..=0x1f | U+F001..=U+F01F |
+//! | `"` `*` `:` `<` `>` `?` `\` `\|` | U+F020..=U+F027 |
+//! | a space at the end | U+F028 |
+//! | a dot at the end | U+F029 |
+//! | a byte 0x80..=0xff that is no part of UTF-8 | U+10F780..=U+10F7FF |
+//!
+//! A Unix name that really has one of these private characters (written by something that knew no mapping)
+//! is shown byte by byte, as the last line says: no two Unix names are one to a client.
+
+use std::borrow::Cow;
+
+const MAPPED: [u8; 8] = *b"\"*:<>?\\|";
+const CONTROL: u32 = 0xf000;
+const SPECIAL: u32 = 0xf020;
+const END_SPACE: char = '\u{f028}';
+const END_DOT: char = '\u{f029}';
+/// A byte that is no UTF-8 is added to this.
+const BYTE: u32 = 0x10_f700;
+
+/// Whether a byte of a Unix name may not be in a name that a client sees.
+const fn is_forbidden(byte: u8) -> bool {
+    byte < 0x20 || matches!(byte, b'"' | b'*' | b':' | b'<' | b'>' | b'?' | b'\\' | b'|')
+}
+
+const fn private(code: u32) -> char {
+    match char::from_u32(code) {
+        Some(c) => c,
+        None => char::REPLACEMENT_CHARACTER,
+    }
+}
+
+/// Whether a character of a client's name means something else in a Unix name.
+fn is_private(c: char) -> bool {
+    matches!(u32::from(c), 0xf001..=0xf029 | 0x10_f780..=0x10_f7ff)
+}
+
+/// What clients call an entry of a directory. No copy for the usual name.
+#[must_use]
+pub fn from_unix(name: &[u8]) -> Cow<'_, str> {
+    let ends_well = !matches!(name, [.., b'.' | b' ']) || matches!(name, b"." | b"..");
+    match str::from_utf8(name) {
+        Ok(text) if ends_well && is_plain(text) => Cow::Borrowed(text),
+        _ => Cow::Owned(mapped(name)),
+    }
+}
+
+fn is_plain(text: &str) -> bool {
+    !text.bytes().any(is_forbidden) && (text.is_ascii() || !text.contains(is_private))
+}
+
+fn mapped(name: &[u8]) -> String {
+    let (body, end) = match name {
+        b"." | b".." => (name, None),
+        [body @ .., b'.'] => (body, Some(END_DOT)),
+        [body @ .., b' '] => (body, Some(END_SPACE)),
+        _ => (name, None),
+    };
+    let mut out = String::with_capacity(name.len() + 8);
+    let bytes = |out: &mut String, bytes: &[u8]| {
+        out.extend(bytes.iter().map(|byte| private(BYTE + u32::from(*byte))));
+    };
+    for chunk in body.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match u8::try_from(u32::from(c)) {
+                Ok(byte @ 1..0x20) => out.push(private(CONTROL + u32::from(byte))),
+                Ok(byte) if is_forbidden(byte) => {
+                    let at = MAPPED.iter().zip(SPECIAL..).find(|(special, _)| **special == byte);
+                    out.push(at.map_or(c, |(_, code)| private(code)));
+                }
+                _ if is_private(c) => bytes(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes()),
+                _ => out.push(c),
+            }
+        }
+        bytes(&mut out, chunk.invalid());
+    }
+    out.extend(end);
+    out
+}
+
+/// What the file system calls it: a component, or components with `/` between them. No copy for the usual
+/// name. Never makes a `/`, a zero byte, or a `.` or `..` that was not there.
+#[must_use]
+pub fn to_unix(name: &str) -> Cow<'_, [u8]> {
+    if name.is_ascii() || !name.contains(is_private) {
+        return Cow::Borrowed(name.as_bytes());
+    }
+    let mut out = Vec::with_capacity(name.len());
+    for (at, component) in name.split('/').enumerate() {
+        if at > 0 {
+            out.push(b'/');
+        }
+        component_to_unix(component, &mut out);
+    }
+    Cow::Owned(out)
+}
+
+fn component_to_unix(component: &str, out: &mut Vec<u8>) {
+    let start = out.len();
+    for (at, c) in component.char_indices() {
+        let last = at + c.len_utf8() == component.len();
+        match u32::from(c) {
+            code @ 0xf001..=0xf01f => out.extend((code - CONTROL).to_le_bytes().first()),
+            code @ 0xf020..=0xf027 => {
+                out.extend(
+                    MAPPED.iter().zip(SPECIAL..).find(|(_, at)| *at == code).map(|(b, _)| b),
+                );
+            }
+            // At the end only, and never so that the result leads to another directory.
+            0xf029 if last && !matches!(&out[start..], b"" | b".") => out.push(b'.'),
+            0xf028 if last => out.push(b' '),
+            code @ 0x10_f780..=0x10_f7ff => out.extend(code.to_le_bytes().first()),
+            _ => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+}
