@@ -160,7 +160,7 @@ impl FileMap {
     pub fn populate(&self, offset: u64, len: usize) -> io::Result<()> {
         let part = self.part(offset, len)?;
         // The window begins at a page, so this stays inside of it.
-        let lead = part.addr() % PAGE as usize;
+        let lead = part.addr() % 4096;
         let start = part.wrapping_sub(lead);
         // SAFETY: pages of our own mapping, which are only read in.
         let done = unsafe { libc::madvise(start.cast(), len + lead, libc::MADV_POPULATE_READ) };

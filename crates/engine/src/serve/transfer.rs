@@ -9,7 +9,8 @@
 //! bytes follow or the connection ends: a file that became shorter meanwhile is continued with
 //! zeros; a payload that cannot be written is still taken from the socket.
 //!
-//! Sockets must be nonblocking (`O_NONBLOCK`): `splice(2)` knows no other way to be told.
+//! Sockets must be nonblocking (`O_NONBLOCK`) and the process must ignore `SIGPIPE`: `splice(2)` knows
+//! no other way to be told.
 
 mod buffers;
 mod choose;

@@ -78,10 +78,11 @@ impl BufferPool {
     /// Gives memory that nobody uses back to the system, for a loop that has had nothing to do for a
     /// while.
     pub fn trim(&self) {
-        let mut shelf = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
-        for class in 0..SIZES.len() {
-            shelf.bytes -= shelf.free[class].len() * SIZES[class];
-            shelf.free[class].clear();
+        let mut guard = self.shelf.lock().unwrap_or_else(PoisonError::into_inner);
+        let shelf = &mut *guard;
+        for (free, size) in shelf.free.iter_mut().zip(SIZES) {
+            shelf.bytes -= free.len() * size;
+            free.clear();
         }
     }
 

@@ -110,7 +110,7 @@ pub fn punch(file: &DataFile, offset: u64, len: u64) -> io::Result<()> {
 ///
 /// What the file system says.
 pub fn zero(file: &DataFile, offset: u64, len: u64) -> io::Result<()> {
-    let len = len.min(file.len()?.saturating_sub(offset));
+    let len = len.min(file.size()?.saturating_sub(offset));
     if len == 0 {
         return Ok(());
     }
@@ -155,7 +155,7 @@ pub fn allocated(
     len: u64,
     most: usize,
 ) -> io::Result<Vec<(u64, u64)>> {
-    let end = offset.saturating_add(len).min(file.len()?);
+    let end = offset.saturating_add(len).min(file.size()?);
     let mut ranges = Vec::new();
     let mut at = offset;
     while at < end && ranges.len() < most {

@@ -97,7 +97,7 @@ impl DataFile {
     /// # Errors
     ///
     /// What `fstat` says.
-    pub fn len(&self) -> io::Result<u64> {
+    pub fn size(&self) -> io::Result<u64> {
         Ok(u64::try_from(fstat(&self.file)?.st_size).unwrap_or(0))
     }
 
@@ -107,7 +107,7 @@ impl DataFile {
     ///
     /// What `fstat` says.
     pub fn clamp(&self, offset: u64, len: u32) -> io::Result<u32> {
-        let there = self.len()?.saturating_sub(offset);
+        let there = self.size()?.saturating_sub(offset);
         Ok(u32::try_from(there).unwrap_or(u32::MAX).min(len))
     }
 
@@ -247,6 +247,14 @@ impl DataFile {
     /// Unmaps what transfers have mapped, for an open that has not been used for a while.
     pub fn forget_map(&self) {
         *self.map.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+#[cfg(test)]
+impl DataFile {
+    /// As on a file system that cannot write without waiting.
+    pub(super) fn tries_to_write_not(&self) {
+        self.tries_to_write.store(false, Ordering::Relaxed);
     }
 }
 

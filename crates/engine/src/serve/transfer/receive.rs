@@ -267,7 +267,7 @@ impl ReceiveFile {
         let (at, left) = (self.offset + self.stored as u64, self.len - self.stored - BY_CALL);
         let Held::Window(window) = &self.held else {
             let end = self.offset.saturating_add(self.len as u64);
-            let window = match self.file.len() {
+            let window = match self.file.size() {
                 Ok(there) if there >= end => self.file.window(at, left, Access::Write),
                 _ => None,
             };

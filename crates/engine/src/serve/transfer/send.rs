@@ -2,12 +2,12 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use rustix::pipe::{SpliceFlags, splice};
-use std::os::unix::fs::FileExt;
 use sys::filemap::Access;
 
 use super::buffers::Buffer;
@@ -265,18 +265,12 @@ impl SendFile {
             return Ok(Some(progress));
         }
         let at = self.offset + self.sent as u64;
-        let window = match &self.held {
-            Held::Window(window) => window,
-            _ => match self.file.window(at, left, Access::Read) {
-                Some(window) => {
-                    self.held = Held::Window(window);
-                    return Ok(None);
-                }
-                None => {
-                    self.method = Method::Copy;
-                    return Ok(None);
-                }
-            },
+        let Held::Window(window) = &self.held else {
+            match self.file.window(at, left, Access::Read) {
+                Some(window) => self.held = Held::Window(window),
+                None => self.method = Method::Copy,
+            }
+            return Ok(None);
         };
         match window.send(socket, self.head_left(), at, left, false) {
             Ok(n) => {
