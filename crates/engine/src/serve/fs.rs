@@ -1,1 +1,211 @@
 //! A share: a folder of the file system as SMB clients see it.
+//!
+//! Everything here is a plain function around a few system calls; the fast ones may be called on a loop, those
+//! that wait for a disk belong on a thread of their own. Values are `Send + Sync`; failures are [`NtStatus`].
+//!
+//! - **Look-ups** ([`Share::open`]) try the name as it was said, with one `openat2(2)` from the share's root
+//!   that the kernel keeps beneath it: whatever links and renames race with it, nothing outside is opened. Only
+//!   when there is no such name, case is folded, by an index of the folder that the kernel keeps up to date
+//!   ([`index`]).
+//! - **A handle** ([`Handle`]) is one descriptor, `O_PATH` where attributes are all that was asked for.
+//! - **What is said about a file** is one `statx(2)`; its extended attributes are remembered until the file's
+//!   change time moves ([`memo`]).
+//!
+//! The server acts as the Unix user that it runs as. Acting as the user of a session needs `setfsuid(2)` and
+//! its like, which count for one thread: they would be called around [`Share::open`], [`Vacancy::create`] and
+//! the methods of [`Handle`] that change names, which is why these are synchronous and keep nothing between
+//! two calls that depends on who asks.
+//!
+//! `/proc` must be mounted: extended attributes and modes of `O_PATH` descriptors are reached through it.
+
+mod change;
+mod directory;
+pub mod dosattrib;
+mod errno;
+mod facts;
+mod handle;
+mod index;
+mod lookup;
+mod memo;
+mod permission;
+mod rename;
+mod stream;
+#[cfg(test)]
+mod tests;
+pub mod unix_name;
+mod volume;
+mod watch;
+pub mod write_time;
+mod xattr;
+
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use smb::{Access, NtStatus};
+
+pub use change::{Posix, SetTimes};
+pub use directory::Directory;
+pub use errno::status;
+pub use handle::{Handle, Identity};
+pub use lookup::{Create, Found, Vacancy};
+pub use permission::{Unix, allowed};
+pub use rename::Destination;
+pub use stream::{STREAM_MAX, Stream, StreamFacts};
+pub use watch::{Change, ChangeKind, Watch, Watcher};
+pub use xattr::Ea;
+
+/// What to do about symbolic links on disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Links {
+    /// Follow those that stay inside the share. One whose target is an absolute path never does.
+    #[default]
+    Follow,
+    /// A path with a link in it is refused: ACCESS_DENIED.
+    Refuse,
+    /// The client is told, STOPPED_ON_SYMLINK, and may follow it itself.
+    Client,
+}
+
+/// Settings of a share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The folder.
+    pub root: PathBuf,
+    /// The name that clients know, shown as the volume's label.
+    pub label: String,
+    /// Nothing may be changed.
+    pub read_only: bool,
+    /// `a` and `A` are two files.
+    pub case_sensitive: bool,
+    /// What to do about symbolic links on disk.
+    pub links: Links,
+    /// Permission bits that a new file may have; the process's umask counts too.
+    pub file_mode: u32,
+    /// Permission bits that a new folder may have; the process's umask counts too.
+    pub folder_mode: u32,
+    /// Keep DOS attributes and creation times in `user.DOSATTRIB`. Without it READONLY is the owner's write
+    /// permission, and the other attributes cannot be set.
+    pub dos_attributes: bool,
+    /// Offer named streams, kept in extended attributes.
+    pub streams: bool,
+    /// What the name of the extended attribute of a stream begins with; Samba's default is
+    /// `user.DosStream.`, after which come the stream's name and `:$DATA`.
+    pub stream_prefix: String,
+    /// Names that begin with a full stop have the attribute HIDDEN.
+    pub hide_dot_files: bool,
+}
+
+impl Config {
+    /// The usual settings for a folder.
+    #[must_use]
+    pub fn new(root: impl Into<PathBuf>, label: impl Into<String>) -> Self {
+        Self {
+            root: root.into(),
+            label: label.into(),
+            read_only: false,
+            case_sensitive: false,
+            links: Links::Follow,
+            file_mode: 0o664,
+            folder_mode: 0o775,
+            dos_attributes: true,
+            streams: true,
+            stream_prefix: "user.DosStream.".to_owned(),
+            hide_dot_files: true,
+        }
+    }
+}
+
+/// What a descriptor must be good for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Want {
+    /// Reading data, or listing a folder.
+    pub read: bool,
+    /// Writing data.
+    pub write: bool,
+    /// The link itself, if the path ends in a symbolic link (FILE_OPEN_REPARSE_POINT).
+    pub link: bool,
+}
+
+impl Want {
+    /// What an open with these rights does to data. Generic rights must have been expanded;
+    /// MAXIMUM_ALLOWED is nothing here: open, ask [`allowed`], then [`Handle::reopen`].
+    #[must_use]
+    pub fn by_access(access: Access) -> Self {
+        Self {
+            read: access.intersects(Access::READ_DATA | Access::EXECUTE),
+            write: access.intersects(Access::WRITE_DATA | Access::APPEND_DATA),
+            link: false,
+        }
+    }
+
+    fn flags(self) -> OFlags {
+        let how = match (self.read, self.write) {
+            (false, false) => OFlags::PATH,
+            (true, false) => OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY,
+            (false, true) => OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY,
+            (true, true) => OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY,
+        };
+        let link = if self.link { OFlags::NOFOLLOW } else { OFlags::empty() };
+        how | link | OFlags::CLOEXEC
+    }
+}
+
+/// A folder of the file system, offered to clients.
+#[derive(Clone, Debug)]
+pub struct Share(Arc<Inner>);
+
+/// What every handle of a share needs.
+#[derive(Debug)]
+struct Inner {
+    config: Config,
+    root: Arc<OwnedFd>,
+    resolve: ResolveFlags,
+    index: index::Indexes,
+    memo: memo::Memo,
+}
+
+impl Share {
+    /// Opens the folder. It need not be empty, and stays that folder if it is renamed.
+    ///
+    /// # Errors
+    ///
+    /// What `open(2)` says, for one that is not there, is no folder, or may not be searched.
+    pub fn new(config: Config) -> Result<Self, NtStatus> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(&config.root, flags, Mode::empty()).map_err(status)?;
+        let mut resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        if config.links != Links::Follow {
+            resolve |= ResolveFlags::NO_SYMLINKS;
+        }
+        let index = index::Indexes::new(&root);
+        Ok(Self(Arc::new(Inner {
+            config,
+            root: Arc::new(root),
+            resolve,
+            index,
+            memo: memo::Memo::default(),
+        })))
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// How many folders have been read to find names that differ in case: what look-ups cost beyond a fixed
+    /// number of system calls.
+    #[must_use]
+    pub fn scans(&self) -> u64 {
+        self.0.index.scans()
+    }
+}
+
+impl Inner {
+    /// Nothing may be changed in a share that is read-only.
+    fn writable(&self) -> Result<(), NtStatus> {
+        if self.config.read_only { Err(NtStatus::ACCESS_DENIED) } else { Ok(()) }
+    }
+}

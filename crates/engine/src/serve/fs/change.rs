@@ -1,0 +1,225 @@
+//! Changing what is said about a file, and how long it is.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{
+    AtFlags, FallocateFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid,
+};
+use rustix::io::Errno;
+use smb::{Attributes, FileTime, NtStatus};
+
+use super::dosattrib::{self, DosAttrib, STORED};
+use super::errno::status;
+use super::facts::stat;
+use super::{Handle, xattr};
+
+/// Times to set; what is no time ([`FileTime::is_time`]) is left as it is. The change time is the file
+/// system's own, and cannot be set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetTimes {
+    /// Creation; kept in `user.DOSATTRIB`.
+    pub created: FileTime,
+    /// Last access.
+    pub accessed: FileTime,
+    /// Last write.
+    pub written: FileTime,
+}
+
+/// What POSIX clients may change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Posix {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+}
+
+fn timespec(time: FileTime) -> Timespec {
+    if !time.is_time() {
+        return Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+    }
+    let (tv_sec, nanoseconds) = time.to_unix();
+    Timespec { tv_sec, tv_nsec: nanoseconds.into() }
+}
+
+impl Handle {
+    /// Sets times, to 100 ns if the file system has that.
+    ///
+    /// # Errors
+    ///
+    /// ACCESS_DENIED for a share that is read-only or a file of somebody else.
+    pub fn set_times(&self, times: SetTimes) -> Result<(), NtStatus> {
+        self.share().writable()?;
+        if times.accessed.is_time() || times.written.is_time() {
+            let set = Timestamps {
+                last_access: timespec(times.accessed),
+                last_modification: timespec(times.written),
+            };
+            rustix::fs::utimensat(self, c"", &set, AtFlags::EMPTY_PATH).map_err(status)?;
+        }
+        if times.created.is_time() {
+            self.store(|stored| stored.created = Some(times.created))?;
+        }
+        Ok(())
+    }
+
+    /// Sets the DOS attributes; those that follow from the file itself (DIRECTORY, REPARSE_POINT, NORMAL and
+    /// others that are not kept) are passed over.
+    ///
+    /// # Errors
+    ///
+    /// ACCESS_DENIED for a share that is read-only or a file of somebody else.
+    pub fn set_attributes(&self, attributes: Attributes) -> Result<(), NtStatus> {
+        self.share().writable()?;
+        let wished = attributes & STORED;
+        if self.share().config.dos_attributes {
+            return self.store(|stored| stored.attributes = Some(wished));
+        }
+        self.set_readonly(wished.contains(Attributes::READONLY))
+    }
+
+    /// Changes what `user.DOSATTRIB` says. Where it cannot be stored, READONLY at least is.
+    fn store(&self, change: impl FnOnce(&mut DosAttrib)) -> Result<(), NtStatus> {
+        if !self.share().config.dos_attributes || self.first_facts().reparse_tag != 0 {
+            return Ok(());
+        }
+        let path = self.proc_path();
+        let mut value = [0; dosattrib::LEN_MAX];
+        let before = xattr::get(&path, dosattrib::NAME.as_bytes(), &mut value, true)
+            .ok()
+            .and_then(|len| DosAttrib::parse(value.get(..len)?));
+        let mut after = before.unwrap_or_default();
+        change(&mut after);
+        if Some(after) == before {
+            return Ok(());
+        }
+        match xattr::set(&path, dosattrib::NAME.as_bytes(), &after.emit()) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP) => match after.attributes {
+                Some(attributes) => self.set_readonly(attributes.contains(Attributes::READONLY)),
+                None => Ok(()),
+            },
+            Err(errno) => Err(status(errno)),
+        }
+    }
+
+    fn set_readonly(&self, readonly: bool) -> Result<(), NtStatus> {
+        let mode = u32::from(stat(self).map_err(status)?.stx_mode) & 0o7777;
+        let writers = self.share().config.file_mode & 0o222;
+        let wanted = match (readonly, mode & 0o222) {
+            (true, _) => mode & !0o222,
+            (false, 0) => mode | if writers == 0 { 0o200 } else { writers },
+            (false, _) => mode,
+        };
+        if self.is_folder() || wanted == mode {
+            return Ok(());
+        }
+        self.set_posix(Posix { mode: Some(wanted), ..Posix::default() })
+    }
+
+    /// Sets what POSIX knows about a file.
+    ///
+    /// # Errors
+    ///
+    /// What `chmod(2)` and `chown(2)` say; not on a symbolic link.
+    pub fn set_posix(&self, posix: Posix) -> Result<(), NtStatus> {
+        self.share().writable()?;
+        if posix.uid.is_some() || posix.gid.is_some() {
+            let uid = posix.uid.map(Uid::from_raw);
+            let gid = posix.gid.map(Gid::from_raw);
+            rustix::fs::chownat(self, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(status)?;
+        }
+        if let Some(mode) = posix.mode {
+            let mode = Mode::from_raw_mode(mode & 0o7777);
+            rustix::fs::chmod(&*self.proc_path(), mode).map_err(status)?;
+        }
+        Ok(())
+    }
+
+    /// Sets where the file ends, in bytes.
+    ///
+    /// # Errors
+    ///
+    /// FILE_IS_A_DIRECTORY, DISK_FULL, and what `ftruncate(2)` says.
+    pub fn set_size(&self, size: u64) -> Result<(), NtStatus> {
+        self.with_writer(|fd| rustix::fs::ftruncate(fd, size).map_err(too_far))
+    }
+
+    /// Reserves room for this many bytes, as far as the file system can do that; less than the file has cuts
+    /// it off there, as on Windows (MS-FSA 2.1.5.15.1).
+    ///
+    /// # Errors
+    ///
+    /// FILE_IS_A_DIRECTORY, DISK_FULL, and what `fallocate(2)` says.
+    pub fn set_allocation(&self, bytes: u64) -> Result<(), NtStatus> {
+        self.with_writer(|fd| {
+            let stat = stat(fd).map_err(status)?;
+            if bytes < stat.stx_size {
+                return rustix::fs::ftruncate(fd, bytes).map_err(too_far);
+            }
+            if bytes <= stat.stx_blocks.saturating_mul(512) || bytes == 0 {
+                return Ok(());
+            }
+            match rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, 0, bytes) {
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+                Err(errno) => Err(too_far(errno)),
+            }
+        })
+    }
+
+    /// Makes `range` read as zeros and gives its blocks back (FSCTL_SET_ZERO_DATA); the file keeps its length.
+    ///
+    /// # Errors
+    ///
+    /// NOT_SUPPORTED where the file system has no holes, and what `fallocate(2)` says.
+    pub fn zero(&self, range: std::ops::Range<u64>) -> Result<(), NtStatus> {
+        let len = range.end.saturating_sub(range.start);
+        if len == 0 {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        self.with_writer(|fd| rustix::fs::fallocate(fd, flags, range.start, len).map_err(too_far))
+    }
+
+    /// Brings what was written to the disk.
+    ///
+    /// # Errors
+    ///
+    /// What `fsync(2)` says.
+    pub fn sync(&self) -> Result<(), NtStatus> {
+        let want = self.good_for();
+        if want.read || want.write {
+            return rustix::fs::fsync(self).map_err(status);
+        }
+        let again = self.reopen(super::Want { read: true, ..super::Want::default() })?;
+        rustix::fs::fsync(&again).map_err(status)
+    }
+
+    /// Calls with a descriptor that may be written to, this one or another of the same file.
+    fn with_writer<T>(
+        &self,
+        call: impl FnOnce(&OwnedFd) -> Result<T, NtStatus>,
+    ) -> Result<T, NtStatus> {
+        self.share().writable()?;
+        if self.is_folder() {
+            return Err(NtStatus::FILE_IS_A_DIRECTORY);
+        }
+        if self.first_facts().reparse_tag != 0 {
+            return Err(NtStatus::ACCESS_DENIED);
+        }
+        if self.good_for().write {
+            return call(self.owned_fd());
+        }
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let path = super::facts::proc_path(self.as_fd());
+        call(&rustix::fs::open(&*path, flags, Mode::empty()).map_err(status)?)
+    }
+}
+
+/// A length that the file system cannot have is a full disk to clients, as Samba has it; one that cannot be
+/// written down is a wrong parameter.
+fn too_far(errno: Errno) -> NtStatus {
+    status(errno)
+}

@@ -1,0 +1,265 @@
+//! One open file, folder or other thing of the file system.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use smb::NtStatus;
+use smb::fscc::Facts;
+
+use super::errno::status;
+use super::facts::{At, device, file_type, proc_path, stat, stat_at};
+use super::lookup::split;
+use super::{Inner, Share, Want, unix_name};
+
+/// Which file it is, whatever it is called. The file system may use the inode again once the file is deleted
+/// and the last handle dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    /// The device number.
+    pub device: u64,
+    /// The inode.
+    pub inode: u64,
+}
+
+/// Where a file was when it was last looked up.
+#[derive(Debug)]
+pub(super) struct Place {
+    /// From the root, as on disk; empty for the root.
+    pub(super) path: Vec<u8>,
+    /// The folder that it is in, once somebody needed it.
+    pub(super) folder: Option<Arc<OwnedFd>>,
+}
+
+/// A descriptor and what belongs to it.
+#[derive(Debug)]
+pub struct Handle {
+    share: Share,
+    fd: OwnedFd,
+    want: Want,
+    facts: Facts,
+    place: Mutex<Place>,
+}
+
+impl Handle {
+    /// Of a descriptor that a look-up gave.
+    pub(super) fn opened(
+        share: &Share,
+        fd: OwnedFd,
+        path: Vec<u8>,
+        want: Want,
+        folder: Option<Arc<OwnedFd>>,
+    ) -> Result<Self, NtStatus> {
+        let stat = stat(&fd).map_err(status)?;
+        let kind = file_type(&stat);
+        let mut want = want;
+        match kind {
+            FileType::Directory => want.write = false,
+            FileType::RegularFile => {
+                if want.read || want.write {
+                    // NONBLOCK was for pipes; on a file it would only confuse io_uring.
+                    let access = if want.read && want.write {
+                        OFlags::RDWR
+                    } else if want.write {
+                        OFlags::WRONLY
+                    } else {
+                        OFlags::RDONLY
+                    };
+                    rustix::fs::fcntl_setfl(&fd, access).map_err(status)?;
+                }
+            }
+            // Pipes, sockets and devices are shown, but not read or written by clients.
+            _ if (want.read || want.write) && kind != FileType::Symlink => {
+                return Err(NtStatus::ACCESS_DENIED);
+            }
+            _ => (want.read, want.write) = (false, false),
+        }
+        let facts = share.0.facts(&stat, &At::File(fd.as_fd()), split(&path).1)?;
+        Ok(Self::new(share, fd, path, want, folder, facts))
+    }
+
+    pub(super) fn new(
+        share: &Share,
+        fd: OwnedFd,
+        path: Vec<u8>,
+        want: Want,
+        folder: Option<Arc<OwnedFd>>,
+        facts: Facts,
+    ) -> Self {
+        Self { share: share.clone(), fd, want, facts, place: Mutex::new(Place { path, folder }) }
+    }
+
+    /// The share that it was opened in.
+    #[must_use]
+    pub fn of_share(&self) -> &Share {
+        &self.share
+    }
+
+    pub(super) fn share(&self) -> &Inner {
+        &self.share.0
+    }
+
+    /// What the descriptor is good for. An `O_PATH` one for neither reading nor writing; one of a folder
+    /// never for writing.
+    #[must_use]
+    pub fn good_for(&self) -> Want {
+        self.want
+    }
+
+    /// Which file it is.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        Identity { device: self.facts.device, inode: self.facts.index }
+    }
+
+    /// Whether it is a folder.
+    #[must_use]
+    pub fn is_folder(&self) -> bool {
+        self.facts.is_directory()
+    }
+
+    /// What was known when it was opened or created, at no cost.
+    #[must_use]
+    pub fn first_facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// What is known now: one `statx(2)`, and the extended attributes if they may have changed.
+    ///
+    /// # Errors
+    ///
+    /// What these calls say.
+    pub fn facts(&self) -> Result<Facts, NtStatus> {
+        let stat = stat(&self.fd).map_err(status)?;
+        let place = self.place();
+        self.share().facts(&stat, &At::File(self.fd.as_fd()), split(&place.path).1)
+    }
+
+    /// Another descriptor of the same file, whatever it is called by now.
+    ///
+    /// # Errors
+    ///
+    /// ACCESS_DENIED for writing in a share that is read-only, and what `open(2)` says.
+    pub fn reopen(&self, want: Want) -> Result<Self, NtStatus> {
+        if want.write {
+            self.share().writable()?;
+        }
+        if self.facts.reparse_tag != 0 && (want.read || want.write) {
+            return Err(NtStatus::ACCESS_DENIED);
+        }
+        let flags = Want { write: want.write && !self.is_folder(), link: false, ..want }.flags();
+        let fd = rustix::fs::open(&*self.proc_path(), flags, Mode::empty()).map_err(status)?;
+        let (path, folder) = {
+            let place = self.place();
+            (place.path.clone(), place.folder.clone())
+        };
+        Self::opened(&self.share, fd, path, want, folder)
+    }
+
+    /// Its name on disk, without the folders; empty for the share's root.
+    #[must_use]
+    pub fn unix_name(&self) -> Vec<u8> {
+        split(&self.place().path).1.to_vec()
+    }
+
+    /// Its path from the share's root as clients see it, `\` between its parts, as it was when it was opened
+    /// or renamed through a handle; empty for the root.
+    #[must_use]
+    pub fn path(&self) -> String {
+        seen_path(&self.place().path)
+    }
+
+    pub(super) fn owned_fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    pub(super) fn proc_path(&self) -> Vec<u8> {
+        proc_path(self.fd.as_fd())
+    }
+
+    pub(super) fn place(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says where it is now, after a rename of a folder above it.
+    ///
+    /// # Errors
+    ///
+    /// OBJECT_NAME_INVALID for a path that cannot be.
+    pub fn moved<S: AsRef<str>>(&self, components: &[S]) -> Result<(), NtStatus> {
+        let mut path = Vec::new();
+        for name in components {
+            super::lookup::push_component(&mut path, name.as_ref())?;
+        }
+        self.place().path = path;
+        Ok(())
+    }
+
+    /// The folder it is in and its name there, when that name really is this file: the place that is
+    /// remembered, or, when somebody else has moved it, where the kernel says that it is.
+    pub(super) fn located(&self) -> Result<(Arc<OwnedFd>, Vec<u8>), NtStatus> {
+        let (path, folder) = {
+            let place = self.place();
+            (place.path.clone(), place.folder.clone())
+        };
+        if path.is_empty() {
+            return Err(NtStatus::ACCESS_DENIED);
+        }
+        let (above, name) = split(&path);
+        let folder = folder.map_or_else(|| self.share().folder_at(above), Ok);
+        if let Ok(folder) = folder
+            && self.is_at(&folder, name)
+        {
+            self.place().folder = Some(Arc::clone(&folder));
+            return Ok((folder, name.to_vec()));
+        }
+        self.found_again()
+    }
+
+    fn is_at(&self, folder: &OwnedFd, name: &[u8]) -> bool {
+        stat_at(folder, name)
+            .is_ok_and(|s| Identity { device: device(&s), inode: s.stx_ino } == self.identity())
+    }
+
+    /// Asks `/proc` where the file is. What has left the share is not found.
+    fn found_again(&self) -> Result<(Arc<OwnedFd>, Vec<u8>), NtStatus> {
+        let read = |path: &[u8]| rustix::fs::readlinkat(rustix::fs::CWD, path, Vec::new());
+        let gone = |_: Errno| NtStatus::OBJECT_NAME_NOT_FOUND;
+        let root = read(&proc_path(self.share().root.as_fd())).map_err(gone)?.into_bytes();
+        let now = read(&self.proc_path()).map_err(gone)?.into_bytes();
+        let beneath = now
+            .strip_prefix(&*root)
+            .and_then(
+                |path| if root.ends_with(b"/") { Some(path) } else { path.strip_prefix(b"/") },
+            )
+            .ok_or(NtStatus::OBJECT_NAME_NOT_FOUND)?;
+        let (above, name) = split(beneath);
+        let folder = self.share().folder_at(above).map_err(gone)?;
+        if !self.is_at(&folder, name) {
+            return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
+        }
+        *self.place() = Place { path: beneath.to_vec(), folder: Some(Arc::clone(&folder)) };
+        Ok((folder, name.to_vec()))
+    }
+}
+
+impl AsFd for Handle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A path on disk as clients see it.
+pub(super) fn seen_path(path: &[u8]) -> String {
+    let mut seen = String::with_capacity(path.len());
+    let mut text = String::new();
+    for (at, name) in path.split(|byte| *byte == b'/').enumerate() {
+        if at > 0 {
+            seen.push('\\');
+        }
+        unix_name::from_unix(name, &mut text);
+        seen.push_str(&text);
+    }
+    seen
+}

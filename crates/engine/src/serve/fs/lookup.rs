@@ -1,0 +1,365 @@
+//! From the path that a client said to a file, or to the place where one could be.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
+use smb::fscc::Facts;
+use smb::{Attributes, NtStatus};
+
+use super::dosattrib::{self, DosAttrib};
+use super::errno::status;
+use super::facts::{file_type, stat};
+use super::memo::Extra;
+use super::{Handle, Inner, Links, Share, Want, unix_name, xattr};
+
+/// What a look-up found.
+#[derive(Debug)]
+pub enum Found {
+    /// It is there, and open.
+    There(Handle),
+    /// It is not there, but its folder is.
+    Missing(Vacancy),
+}
+
+/// A place for a file that is not there.
+#[derive(Debug)]
+pub struct Vacancy {
+    share: Share,
+    folder: Arc<OwnedFd>,
+    /// From the root, as on disk, ending in the new name.
+    path: Vec<u8>,
+}
+
+/// How a file comes to be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Create {
+    /// As a folder.
+    pub folder: bool,
+    /// DOS attributes that the client wishes for; ARCHIVE is added for a file.
+    pub attributes: Attributes,
+    /// Permission bits instead of the share's (POSIX extensions), zero for the share's.
+    pub mode: u32,
+}
+
+/// A component is at most this long on disk.
+const NAME_MAX: usize = 255;
+/// A path is at most this long on disk.
+const PATH_MAX: usize = 4095;
+/// How often a look-up is begun again when names change under it.
+const ATTEMPTS: usize = 8;
+
+/// Appends a component to a path on disk; refuses what could lead anywhere else.
+pub(super) fn push_component(path: &mut Vec<u8>, name: &str) -> Result<(), NtStatus> {
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    let start = path.len();
+    unix_name::to_unix(name, path);
+    check_name(&path[start..])?;
+    if path.len() > PATH_MAX {
+        return Err(NtStatus::OBJECT_NAME_INVALID);
+    }
+    Ok(())
+}
+
+/// Whether this may be the name of a file on disk: not too long, and nothing that leads elsewhere.
+pub(super) fn check_name(name: &[u8]) -> Result<(), NtStatus> {
+    let elsewhere = name.is_empty() || name == b"." || name == b"..";
+    if elsewhere || name.len() > NAME_MAX || name.contains(&b'/') || name.contains(&0) {
+        return Err(NtStatus::OBJECT_NAME_INVALID);
+    }
+    Ok(())
+}
+
+/// The folder's path and the name in it.
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (&[], path),
+    }
+}
+
+impl Share {
+    /// Opens what `components` lead to from the share's root; none of them lead to the root itself.
+    ///
+    /// A file that is there as it was said costs `openat2(2)` and `statx(2)`, and reading its extended
+    /// attributes if they are not remembered.
+    ///
+    /// # Errors
+    ///
+    /// OBJECT_PATH_NOT_FOUND if a folder on the way is missing or no folder, OBJECT_NAME_INVALID for a name
+    /// that cannot be, ACCESS_DENIED for a link that leads outside, STOPPED_ON_SYMLINK by
+    /// [`Links::Client`], and what `open(2)` says otherwise. That the last one is missing is
+    /// [`Found::Missing`].
+    pub fn open<S: AsRef<str>>(&self, components: &[S], want: Want) -> Result<Found, NtStatus> {
+        let mut path = Vec::with_capacity(64);
+        for name in components {
+            push_component(&mut path, name.as_ref())?;
+        }
+        if want.write {
+            self.0.writable()?;
+        }
+        for _ in 0..ATTEMPTS {
+            match self.0.open_at(&path, want) {
+                Ok(fd) => return Handle::opened(self, fd, path, want, None).map(Found::There),
+                Err(Errno::NOENT) if !path.is_empty() => {}
+                Err(errno) => return Err(self.0.refusal(errno)),
+            }
+            let (folder, at) = self.0.folder_of(components, &path)?;
+            let name = components.last().map_or("", AsRef::as_ref);
+            path.truncate(0);
+            path.extend_from_slice(&at);
+            match self.0.name_in(&folder, name)? {
+                Some(found) => {
+                    if !path.is_empty() {
+                        path.push(b'/');
+                    }
+                    path.extend_from_slice(&found);
+                    if self.0.is_dangling(&folder, &found) {
+                        return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
+                    }
+                }
+                None => {
+                    push_component(&mut path, name)?;
+                    return Ok(Found::Missing(Vacancy { share: self.clone(), folder, path }));
+                }
+            }
+        }
+        Err(NtStatus::OBJECT_NAME_NOT_FOUND)
+    }
+
+    /// [`Self::open`] for what must be there.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`], and OBJECT_NAME_NOT_FOUND.
+    pub fn open_existing<S: AsRef<str>>(
+        &self,
+        components: &[S],
+        want: Want,
+    ) -> Result<Handle, NtStatus> {
+        match self.open(components, want)? {
+            Found::There(handle) => Ok(handle),
+            Found::Missing(_) => Err(NtStatus::OBJECT_NAME_NOT_FOUND),
+        }
+    }
+}
+
+impl Inner {
+    /// One `openat2(2)` that stays beneath the root.
+    pub(super) fn open_at(&self, path: &[u8], want: Want) -> Result<OwnedFd, Errno> {
+        match self.open_flags(path, want.flags()) {
+            // A folder is written to by adding files.
+            Err(Errno::ISDIR) => self.open_flags(path, Want { write: false, ..want }.flags()),
+            // A link itself, or a socket, has no data.
+            Err(Errno::LOOP) if want.link && self.config.links == Links::Follow => {
+                self.open_flags(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)
+            }
+            Err(Errno::NXIO) => {
+                self.open_flags(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)
+            }
+            done => done,
+        }
+    }
+
+    pub(super) fn open_flags(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        let path = if path.is_empty() { b"." } else { path };
+        let mut resolve = self.resolve;
+        if flags.contains(OFlags::NOFOLLOW | OFlags::PATH) && self.config.links == Links::Follow {
+            resolve.remove(ResolveFlags::NO_SYMLINKS);
+        }
+        let mut attempts = 0;
+        loop {
+            match rustix::fs::openat2(&*self.root, path, flags, Mode::empty(), resolve) {
+                // A rename elsewhere while `..` of a link was resolved, or a signal.
+                Err(Errno::AGAIN | Errno::INTR) if attempts < ATTEMPTS => attempts += 1,
+                done => return done,
+            }
+        }
+    }
+
+    /// What a failed look-up is called.
+    pub(super) fn refusal(&self, errno: Errno) -> NtStatus {
+        match errno {
+            Errno::XDEV => NtStatus::ACCESS_DENIED,
+            Errno::NOTDIR => NtStatus::OBJECT_PATH_NOT_FOUND,
+            Errno::LOOP => match self.config.links {
+                Links::Follow => NtStatus::OBJECT_PATH_NOT_FOUND,
+                Links::Refuse => NtStatus::ACCESS_DENIED,
+                Links::Client => NtStatus::STOPPED_ON_SYMLINK,
+            },
+            errno => status(errno),
+        }
+    }
+
+    /// A folder by its path on disk.
+    pub(super) fn folder_at(&self, path: &[u8]) -> Result<Arc<OwnedFd>, Errno> {
+        if path.is_empty() {
+            return Ok(Arc::clone(&self.root));
+        }
+        self.open_flags(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC).map(Arc::new)
+    }
+
+    /// The folder that the last component is to be in, and its path on disk. `path` is the path as it was
+    /// said, or as it was found before.
+    fn folder_of<S: AsRef<str>>(
+        &self,
+        components: &[S],
+        path: &[u8],
+    ) -> Result<(Arc<OwnedFd>, Vec<u8>), NtStatus> {
+        let said = split(path).0;
+        match self.folder_at(said) {
+            Ok(folder) => return Ok((folder, said.to_vec())),
+            Err(Errno::NOENT) => {}
+            Err(errno) => return Err(self.refusal(errno)),
+        }
+        // One at a time, each from the root again: a link on the way may lead up, inside the share.
+        let mut at = Vec::new();
+        let mut folder = Arc::clone(&self.root);
+        for name in components.iter().take(components.len().saturating_sub(1)) {
+            let mut next = at.clone();
+            push_component(&mut next, name.as_ref())?;
+            folder = match self.folder_at(&next) {
+                Err(Errno::NOENT) => {
+                    let found = self.name_in(&folder, name.as_ref())?;
+                    let found = found.ok_or(NtStatus::OBJECT_PATH_NOT_FOUND)?;
+                    next.truncate(at.len());
+                    if !next.is_empty() {
+                        next.push(b'/');
+                    }
+                    next.extend_from_slice(&found);
+                    self.folder_at(&next).map_err(|errno| match errno {
+                        Errno::NOENT => NtStatus::OBJECT_PATH_NOT_FOUND,
+                        errno => self.refusal(errno),
+                    })?
+                }
+                folder => folder.map_err(|errno| self.refusal(errno))?,
+            };
+            at = next;
+        }
+        Ok((folder, at))
+    }
+
+    /// The name on disk of what is called `name`, in whichever case the share allows.
+    pub(super) fn name_in(
+        &self,
+        folder: &OwnedFd,
+        name: &str,
+    ) -> Result<Option<Vec<u8>>, NtStatus> {
+        if self.config.case_sensitive {
+            let mut exact = Vec::new();
+            unix_name::to_unix(name, &mut exact);
+            return Ok(self.is_dangling(folder, &exact).then_some(exact));
+        }
+        let facts = stat(folder).map_err(status)?;
+        self.index.find(folder, (super::facts::device(&facts), facts.stx_ino), name)
+    }
+
+    /// Whether this is a symbolic link that leads to nothing; asked after an open of the name has failed.
+    fn is_dangling(&self, folder: &OwnedFd, name: &[u8]) -> bool {
+        let is_link =
+            super::facts::stat_at(folder, name).is_ok_and(|s| file_type(&s) == FileType::Symlink);
+        is_link
+            && rustix::fs::accessat(
+                folder,
+                name,
+                rustix::fs::Access::EXISTS,
+                rustix::fs::AtFlags::empty(),
+            )
+            .is_err()
+    }
+}
+
+impl Vacancy {
+    /// The folder that it is in.
+    ///
+    /// # Errors
+    ///
+    /// What `statx(2)` says.
+    pub fn folder_facts(&self) -> Result<Facts, NtStatus> {
+        let stat = stat(&*self.folder).map_err(status)?;
+        Ok(self.share.0.facts_with(&stat, Extra::default(), b""))
+    }
+
+    /// Creates a file or folder, never one that is there already. The handle of a file is good for reading
+    /// and writing, that of a folder for listing.
+    ///
+    /// # Errors
+    ///
+    /// OBJECT_NAME_COLLISION if somebody else was faster (open it again), ACCESS_DENIED in a share that is
+    /// read-only, and what `open(2)` and `mkdir(2)` say.
+    pub fn create(&self, how: Create) -> Result<Handle, NtStatus> {
+        let inner = &self.share.0;
+        inner.writable()?;
+        let name = split(&self.path).1;
+        let config = &inner.config;
+        let mode = match (how.mode & 0o7777, how.folder) {
+            (0, true) => config.folder_mode,
+            (0, false)
+                if !config.dos_attributes && how.attributes.contains(Attributes::READONLY) =>
+            {
+                config.file_mode & !0o222
+            }
+            (0, false) => config.file_mode,
+            (mode, _) => mode,
+        };
+        let mode = Mode::from_raw_mode(mode);
+        let nofollow = OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = if how.folder {
+            rustix::fs::mkdirat(&*self.folder, name, mode).map_err(gone)?;
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | nofollow;
+            rustix::fs::openat(&*self.folder, name, flags, Mode::empty()).map_err(gone)?
+        } else {
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | nofollow;
+            rustix::fs::openat(&*self.folder, name, flags, mode).map_err(gone)?
+        };
+        let extra = self.store(&fd, how)?;
+        let stat = stat(&fd).map_err(status)?;
+        let facts = inner.facts_with(&stat, extra, name);
+        let want = Want { read: true, write: !how.folder, link: false };
+        let folder = Some(Arc::clone(&self.folder));
+        Ok(Handle::new(&self.share, fd, self.path.clone(), want, folder, facts))
+    }
+
+    /// Stores the attributes, where they are not those that a file has without being told.
+    fn store(&self, fd: &OwnedFd, how: Create) -> Result<Extra, NtStatus> {
+        let wished = how.attributes & dosattrib::STORED;
+        let usual = if how.folder { Attributes::empty() } else { Attributes::ARCHIVE };
+        let attributes = wished | usual;
+        if attributes == usual || !self.share.0.config.dos_attributes {
+            return Ok(Extra::default());
+        }
+        let value = DosAttrib { attributes: Some(attributes), created: None }.emit();
+        match xattr::set(&super::facts::proc_path(fd.as_fd()), dosattrib::NAME.as_bytes(), &value) {
+            Ok(()) => Ok(Extra { attributes: Some(attributes), ..Extra::default() }),
+            // The file is there all the same, without what its file system cannot keep.
+            Err(Errno::OPNOTSUPP) => Ok(Extra::default()),
+            Err(errno) => Err(status(errno)),
+        }
+    }
+
+    pub(super) fn share(&self) -> &Share {
+        &self.share
+    }
+
+    pub(super) fn parts(&self) -> (&Arc<OwnedFd>, &[u8]) {
+        (&self.folder, &self.path)
+    }
+
+    pub(super) fn into_parts(self) -> (Arc<OwnedFd>, Vec<u8>) {
+        (self.folder, self.path)
+    }
+
+    /// The path from the root, as clients see it, `\` between its parts.
+    #[must_use]
+    pub fn path(&self) -> String {
+        super::handle::seen_path(&self.path)
+    }
+}
+
+/// Creating in a folder that has been removed is a missing path, not a missing name.
+fn gone(errno: Errno) -> NtStatus {
+    if errno == Errno::NOENT { NtStatus::OBJECT_PATH_NOT_FOUND } else { status(errno) }
+}

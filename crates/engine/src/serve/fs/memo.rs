@@ -1,0 +1,98 @@
+//! What the extended attributes of files say about them, remembered.
+//!
+//! Setting or removing an extended attribute moves the change time of the file, and nothing can set it back.
+//! So what was read stays true while the change time is the same, provided that it was not read in the same
+//! tick of the kernel's clock in which the file changed: what changed in the last [`SETTLED_MS`] is not kept.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::{Mutex, PoisonError};
+
+use rustix::fs::Statx;
+use smb::{Attributes, FileTime};
+
+/// Milliseconds after which a change is distinguishable from the next; file systems count with the kernel's
+/// tick, 10 ms at most.
+const SETTLED_MS: i64 = 30;
+const SHARDS: usize = 16;
+/// Files in one shard; a shard that is full is emptied.
+const SHARD_MAX: usize = 8192;
+
+/// What extended attributes say about one file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Extra {
+    pub(super) attributes: Option<Attributes>,
+    pub(super) created: Option<FileTime>,
+    pub(super) ea_size: u32,
+}
+
+/// Inodes are spread by a multiplication: they are numbers that the kernel chose.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.0 = (self.0 ^ n).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.write_u64(u64::from(n));
+    }
+}
+
+impl BuildHasher for Spread {
+    type Hasher = Self;
+
+    fn build_hasher(&self) -> Self {
+        Self(0)
+    }
+}
+
+/// Device and inode.
+type Key = (u32, u32, u64);
+type Shard = HashMap<Key, ((i64, u32), Extra), Spread>;
+
+#[derive(Debug, Default)]
+pub(super) struct Memo([Mutex<Shard>; SHARDS]);
+
+impl Memo {
+    pub(super) fn get(&self, stat: &Statx) -> Option<Extra> {
+        let shard = self.shard(stat).lock().unwrap_or_else(PoisonError::into_inner);
+        let (changed, extra) = shard.get(&key(stat))?;
+        (*changed == (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec)).then_some(*extra)
+    }
+
+    /// Remembers what was read *after* `stat`.
+    pub(super) fn put(&self, stat: &Statx, extra: Extra) {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);
+        let at = |seconds: i64, nanoseconds: i64| {
+            seconds.saturating_mul(1000).saturating_add(nanoseconds / 1_000_000)
+        };
+        let changed = at(stat.stx_ctime.tv_sec, i64::from(stat.stx_ctime.tv_nsec));
+        if at(now.tv_sec, now.tv_nsec).saturating_sub(changed) < SETTLED_MS {
+            return;
+        }
+        let mut shard = self.shard(stat).lock().unwrap_or_else(PoisonError::into_inner);
+        if shard.len() >= SHARD_MAX {
+            shard.clear();
+        }
+        shard.insert(key(stat), ((stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec), extra));
+    }
+
+    fn shard(&self, stat: &Statx) -> &Mutex<Shard> {
+        let at = usize::try_from(stat.stx_ino % 16).unwrap_or(0);
+        &self.0[at]
+    }
+}
+
+fn key(stat: &Statx) -> Key {
+    (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino)
+}

@@ -1,0 +1,1 @@
+//! When a file was last written, as clients are to see it.
