@@ -242,7 +242,10 @@ impl<'a> Writer<'a> {
 
 /// So much of `bytes` as a length of 16 bits can say, in whole UTF-16 units.
 pub(super) fn cut16(bytes: &[u8]) -> &[u8] {
-    bytes.get(..usize::from(u16::MAX - 1)).unwrap_or(bytes)
+    match u16::try_from(bytes.len()) {
+        Ok(_) => bytes,
+        Err(_) => &bytes[..usize::from(u16::MAX - 1)],
+    }
 }
 
 fn clamp16(len: usize) -> u16 {

@@ -161,12 +161,8 @@ impl<'a> Chain<'a> {
         let data_at = to.at();
         write(to.out());
         let len = to.at() - data_at;
-        if len == 0 {
-            to.out().truncate(start + HEAD_LEN + name.len());
-        } else {
-            to.put16(10, data_at);
-            to.put32(12, len);
-        }
+        to.put16(10, data_at);
+        to.put32(12, len);
     }
 }
 

@@ -101,7 +101,10 @@ impl Encode for Request<'_> {
     fn encode(&self, out: &mut Vec<u8>, start: usize) {
         let mut to = Writer::body(out, start, REQUEST_SIZE);
         to.u8(self.subject.to_wire()).u8(self.class).u32(self.output_max);
-        to.len16(REQUEST_END).u16(0).len32(self.input.len()).u32(self.additional);
+        to.len16(if self.input.is_empty() { 0 } else { REQUEST_END })
+            .u16(0)
+            .len32(self.input.len())
+            .u32(self.additional);
         to.u32(self.flags).file_id(self.file).bytes(self.input);
     }
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bitflags::bitflags;
 
-use super::bytes::{Body, Writer, cut16};
+use super::bytes::{Body, Writer};
 use super::header::HEADER_LEN;
 use super::{BadMessage, Encode};
 use crate::FileId;
@@ -106,10 +106,11 @@ impl Request {
     }
 
     /// Appends the request with its data to `out`. [`Request::data`] and [`Request::channel_blob`] are not
-    /// looked at: they follow from what is given here. An empty blob is left out.
+    /// looked at: they follow from what is given here. An empty blob is left out; one that would push the data
+    /// past [`DATA_AT_MAX`] is cut.
     pub fn encode_with(&self, out: &mut Vec<u8>, start: usize, blob: &[u8], data: &[u8]) {
         let data_len = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        let blob = cut16(blob);
+        let blob = blob.get(..DATA_AT_MAX - HEAD_LEN).unwrap_or(blob);
         let data_at = HEAD_LEN + blob.len();
         self.fixed(out, start, data_at, data_len, blob);
         out.extend_from_slice(blob);

@@ -168,9 +168,38 @@ impl<'a> Requested<'a> {
         }
     }
 
-    /// Appends the chain to `out`.
+    /// Appends the chain to `out`, in the order of Samba's client.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut chain = Chain::new(out);
+        if let Some(ea) = self.ea {
+            chain.push(name::EA, ea);
+        }
+        match self.maximal_access {
+            Some(FileTime::NONE) => chain.push(name::MAXIMAL_ACCESS, &[]),
+            Some(since) => chain.push(name::MAXIMAL_ACCESS, &since.0.to_le_bytes()),
+            None => {}
+        }
+        if let Some(bytes) = self.allocation {
+            chain.push(name::ALLOCATION, &bytes.to_le_bytes());
+        }
+        self.encode_durable(&mut chain);
+        if let Some(time) = self.timewarp {
+            chain.push(name::TIMEWARP, &time.0.to_le_bytes());
+        }
+        if let Some(security) = self.security {
+            chain.push(name::SECURITY, security);
+        }
+        if self.on_disk_id {
+            chain.push(name::ON_DISK_ID, &[]);
+        }
+        if let Some(lease) = &self.lease {
+            lease.encode(&mut chain);
+        }
+        self.encode_durable_v2(&mut chain);
+        self.encode_program(&mut chain);
+    }
+
+    fn encode_durable(&self, chain: &mut Chain<'_>) {
         if self.durable {
             chain.push(name::DURABLE, &[0; 16]);
         }
@@ -179,6 +208,9 @@ impl<'a> Requested<'a> {
                 Writer::new(out, 0).file_id(file);
             });
         }
+    }
+
+    fn encode_durable_v2(&self, chain: &mut Chain<'_>) {
         if let Some(durable) = &self.durable_v2 {
             chain.push_with(name::DURABLE_V2, |out| {
                 let mut to = Writer::new(out, 0);
@@ -191,32 +223,6 @@ impl<'a> Requested<'a> {
                 let mut to = Writer::new(out, 0);
                 to.file_id(again.file).bytes(&again.create.0).u32(again.flags.bits());
             });
-        }
-        if let Some(lease) = &self.lease {
-            lease.encode(&mut chain);
-        }
-        self.encode_file(&mut chain);
-        self.encode_program(&mut chain);
-    }
-
-    /// What is about the file.
-    fn encode_file(&self, chain: &mut Chain<'_>) {
-        let slices = [(name::EA, self.ea), (name::SECURITY, self.security)];
-        for (name, data) in slices.into_iter().filter_map(|(n, data)| Some((n, data?))) {
-            chain.push(name, data);
-        }
-        let timewarp = self.timewarp.map(|time| time.0);
-        let numbers = [(name::ALLOCATION, self.allocation), (name::TIMEWARP, timewarp)];
-        for (name, number) in numbers.into_iter().filter_map(|(n, number)| Some((n, number?))) {
-            chain.push(name, &number.to_le_bytes());
-        }
-        match self.maximal_access {
-            Some(FileTime::NONE) => chain.push(name::MAXIMAL_ACCESS, &[]),
-            Some(since) => chain.push(name::MAXIMAL_ACCESS, &since.0.to_le_bytes()),
-            None => {}
-        }
-        if self.on_disk_id {
-            chain.push(name::ON_DISK_ID, &[]);
         }
     }
 
