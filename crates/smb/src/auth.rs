@@ -142,3 +142,15 @@ pub enum MechanismStep {
     /// It is not to be let in.
     Refused(Box<Refusal>),
 }
+
+#[cfg(test)]
+mod hex {
+    /// The bytes of a test vector.
+    pub(super) fn unhex(digits: &str) -> Vec<u8> {
+        let byte =
+            |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        let (pairs, rest) = digits.as_bytes().as_chunks();
+        assert!(rest.is_empty());
+        pairs.iter().map(byte).collect()
+    }
+}
