@@ -33,7 +33,7 @@ fn products_of_the_specification() {
 #[test]
 fn parts_are_the_whole() {
     let gmac = Gmac::new(&[7; 16]);
-    for len in [64, 65, 1024, 1025, 1039, 1040, 4096 + 80, 70_001] {
+    for len in [64, 65, 512, 513, 4096 + 80, 9216, 9217, 9232, 70_001] {
         let message = bytes(len);
         let whole = gmac.tag(NONCE, &message);
         for cut in [0, 1, 15, 16, 17, 63, 64] {
