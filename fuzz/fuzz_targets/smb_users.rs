@@ -12,7 +12,7 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
     let names: Vec<String> = file.iter().map(|user| user.name.clone()).collect();
     for name in &names {
         assert_eq!(
-            file.get(&name.to_uppercase()).map(|user| &user.name),
+            file.get(&name.to_ascii_uppercase()).map(|user| &user.name),
             file.get(name).map(|user| &user.name)
         );
         file.disable(name, true).expect("a user that is there");
