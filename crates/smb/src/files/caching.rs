@@ -108,9 +108,7 @@ impl File {
         fx: &mut Effects,
     ) -> Result<Others, NtStatus> {
         let mut others = Others::default();
-        // Who empties the file writes to it, whatever it says it will do later.
-        let access =
-            if request.overwrites { request.access | Access::WRITE_DATA } else { request.access };
+        let access = effective(request);
         let quiet = is_oplock_stat_open(access);
         // While somebody does not share, only those who may close their handle can help.
         let giving_way = if violation { LeaseState::HANDLE } else { LeaseState::WRITE };
@@ -120,7 +118,6 @@ impl File {
             let concerned =
                 open.stream == key.stream || (violation && violates(open, key, request));
             if !concerned || self.is_same_lease(at, key, request) {
-                others.oplock |= concerned && cached_by(open.oplock) != LeaseState::empty();
                 at += 1;
                 continue;
             }
@@ -182,6 +179,7 @@ impl File {
         let mut granted = Granted {
             oplock: OplockLevel::None,
             lease: LeaseState::empty(),
+            version: LeaseVersion::One,
             epoch: 0,
             breaking: false,
             durable: false,
@@ -200,6 +198,7 @@ impl File {
                 let lease = &self.leases[at];
                 granted.oplock = OplockLevel::Lease;
                 granted.lease = lease.state;
+                granted.version = lease.version;
                 granted.epoch = lease.epoch;
                 granted.breaking = lease.breaking.is_some();
                 lease_at = Some(at);
@@ -247,7 +246,7 @@ impl File {
             Caching::None => return LeaseState::empty(),
             Caching::Lease(wanted) => wanted.state.intersection(LeaseState::all()),
             // Who only looks gets no oplock, unless it made the file.
-            Caching::Oplock(_) if is_oplock_stat_open(request.access) && !request.created => {
+            Caching::Oplock(_) if is_oplock_stat_open(effective(request)) && !request.created => {
                 return LeaseState::empty();
             }
             Caching::Oplock(_) if request.directory => return LeaseState::empty(),
@@ -312,6 +311,11 @@ impl File {
         self.leases.push(lease);
         self.leases.len() - 1
     }
+}
+
+/// Who empties the file writes to it, whatever it will do later.
+fn effective(request: &Request) -> Access {
+    if request.overwrites { request.access | Access::WRITE_DATA } else { request.access }
 }
 
 fn violates(open: &Open, key: FileKey, request: &Request) -> bool {

@@ -3,7 +3,7 @@
 use super::effects::{Closed, Effects, Granted, Purged};
 use super::key::{OpenId, Opener};
 use super::record::{File, Open};
-use super::request::Durability;
+use super::request::{Durability, LeaseVersion};
 use crate::{LeaseKey, LeaseState, NtStatus};
 
 impl Open {
@@ -89,6 +89,7 @@ impl File {
         Granted {
             oplock: open.oplock,
             lease: lease.map_or(LeaseState::empty(), |l| l.state),
+            version: lease.map_or(LeaseVersion::One, |l| l.version),
             epoch: lease.map_or(0, |l| l.epoch),
             breaking: lease.is_some_and(|l| l.breaking.is_some()),
             durable: open.durability != Durability::None,

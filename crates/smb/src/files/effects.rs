@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::flags::Flags;
 use super::key::{FileKey, OpenId, Opener, Waiter};
+use super::request::LeaseVersion;
 use crate::{Guid, LeaseKey, LeaseState, NtStatus, OplockLevel, SessionId};
 
 /// A break to send.
@@ -113,7 +114,9 @@ pub struct Granted {
     pub oplock: OplockLevel,
     /// What the lease allows now.
     pub lease: LeaseState,
-    /// The lease's epoch, for the answer to [`LeaseVersion::Two`](super::LeaseVersion::Two).
+    /// How the lease was asked for when it began: the version of the answer, whatever was asked for now.
+    pub version: LeaseVersion,
+    /// The lease's epoch, for the answer of [`LeaseVersion::Two`].
     pub epoch: u16,
     /// SMB2_LEASE_FLAG_BREAK_IN_PROGRESS.
     pub breaking: bool,

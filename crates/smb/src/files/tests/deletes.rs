@@ -1,0 +1,96 @@
+//! smb2.delete-on-close-perms, and what is to be deleted when.
+
+use super::*;
+
+fn deletes() -> Request {
+    Request { delete_on_close: true, ..plain() }
+}
+
+/// FILE_DELETE_ON_CLOSE: known to others only when that open is closed.
+#[test]
+fn an_open_that_deletes_when_it_is_closed() {
+    let mut stage = Stage::new();
+    let (first, _) = stage.open(Request { opener: opener(3, 9), ..deletes() });
+    let (second, _) = stage.open(plain());
+    assert!(!stage.shard.is_delete_pending(FILE, 0));
+    assert_eq!(stage.close(first), Closed::default());
+    assert!(stage.shard.is_delete_pending(FILE, 0));
+    assert_eq!(stage.refuse(plain()), NtStatus::DELETE_PENDING);
+    assert_eq!(
+        stage.refuse(Request { access: Access::READ_ATTRIBUTES, ..plain() }),
+        NtStatus::DELETE_PENDING
+    );
+    let closed = stage.close(second);
+    let delete = closed.delete.expect("the last one");
+    assert!(closed.last);
+    assert_eq!((delete.by, delete.stream), (Opener { open: first, ..opener(3, 9) }, 0));
+    // Until the name is gone, nobody comes in between.
+    assert_eq!(stage.refuse(plain()), NtStatus::DELETE_PENDING);
+    stage.shard.deleted(FILE, 0, &mut stage.fx);
+    assert_eq!(stage.shard.counts().files, 0);
+    stage.open(plain());
+}
+
+#[test]
+fn a_disposition_may_be_taken_back() {
+    let mut stage = Stage::new();
+    let (first, _) = stage.open(plain());
+    stage.shard.set_delete_pending(FILE, first, true).unwrap();
+    assert!(stage.shard.held().all(|held| held.delete_pending));
+    assert_eq!(stage.refuse(plain()), NtStatus::DELETE_PENDING);
+    stage.shard.set_delete_pending(FILE, first, false).unwrap();
+    let (second, _) = stage.open(plain());
+    stage.shard.set_delete_pending(FILE, second, true).unwrap();
+    assert_eq!(stage.close(second).delete, None);
+    assert!(stage.close(first).delete.is_some());
+    let gone = stage.shard.set_delete_pending(FILE, second, true);
+    assert_eq!(gone, Err(NtStatus::FILE_CLOSED));
+}
+
+/// A name is deleted, not the file: another name of it is open still.
+#[test]
+fn hard_links() {
+    let mut stage = Stage::new();
+    let (one, _) = stage.open(Request { link: 1, ..plain() });
+    let (two, _) = stage.open(Request { link: 2, ..plain() });
+    stage.shard.set_delete_pending(FILE, one, true).unwrap();
+    assert!(!stage.shard.is_delete_pending(FILE, 2));
+    stage.open(Request { link: 2, ..plain() });
+    assert_eq!(stage.close(one).delete.map(|d| d.link), Some(1));
+    stage.shard.deleted(FILE, 1, &mut stage.fx);
+    assert_eq!(stage.close(two).delete, None);
+}
+
+#[test]
+fn what_is_renamed_is_deleted_under_its_new_name() {
+    let mut stage = Stage::new();
+    let (one, _) = stage.open(Request { link: 1, ..deletes() });
+    let (two, _) = stage.open(Request { link: 1, ..plain() });
+    stage.shard.renamed(FILE, two, 7);
+    assert_eq!(stage.close(one).delete, None);
+    assert_eq!(stage.close(two).delete.map(|d| d.link), Some(7));
+}
+
+/// smb2.streams.delete: a stream goes alone; the file takes its streams with it, and waits for them.
+#[test]
+fn streams() {
+    let stream = FileKey { stream: 5, ..FILE };
+    let mut stage = Stage::new();
+    let (open, _) = stage.open_key(stream, deletes());
+    let (file, _) = stage.open(plain());
+    let closed = stage.shard.close(stream, open, &mut stage.fx).unwrap();
+    assert_eq!(closed.delete.map(|d| d.stream), Some(5));
+    assert_eq!(stage.refuse_key(stream, plain()), NtStatus::DELETE_PENDING);
+    stage.open(plain());
+    stage.shard.deleted(stream, 0, &mut stage.fx);
+    let (open, _) = stage.open_key(stream, deletes());
+    stage.shard.set_delete_pending(FILE, file, true).unwrap();
+    assert_eq!(stage.refuse_key(stream, plain()), NtStatus::DELETE_PENDING);
+    stage.close(file);
+    let other = stage.shard.held().find(|held| held.key == FILE).unwrap().opener.open;
+    assert_eq!(stage.close(other).delete, None, "a stream is open");
+    let closed = stage.shard.close(stream, open, &mut stage.fx).unwrap();
+    assert_eq!(closed.delete.map(|d| d.stream), Some(0));
+    stage.shard.deleted(FILE, 0, &mut stage.fx);
+    assert_eq!(stage.shard.counts().files, 0);
+}
