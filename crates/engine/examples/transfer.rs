@@ -329,6 +329,8 @@ fn main() -> Result<(), Failure> {
                 }
                 for method in [Method::Copy, Method::Map, Method::Splice] {
                     let copies = *copies;
+                    // Each begins with pages to map.
+                    file.forget_map();
                     run(&Row { method, connections, one_thread, copies, receive }, &file, time)?;
                 }
             }

@@ -72,7 +72,8 @@ impl Chooser {
         match self.policy {
             _ if load.len < SMALL => Method::Copy,
             Policy::Always(method) => method,
-            Policy::Auto => Method::Copy,
+            // Falls back by itself: to a pipe where the file has to grow, to a copy on a disk.
+            Policy::Auto => Method::Map,
         }
     }
 }

@@ -16,6 +16,13 @@ use super::{Finished, Job, Method, Pools, Progress, TransferError};
 
 /// What is collected in a buffer before it is written.
 const PIECE: usize = 1 << 20;
+/// Of a payload that is to come still, so much is waited for at once: on loopback each wake-up costs
+/// as much as copying 32 KiB. The kernel makes room for it, and wakes us before if it has none.
+const LOW_WATER: usize = 256 << 10;
+/// `SOL_SOCKET` and `SO_RCVLOWAT` of `asm-generic/socket.h`.
+const SOL_SOCKET: i32 = 1;
+const SO_RCVLOWAT: i32 = 18;
+
 /// What is written by a call at the end even where the rest went into a mapping: a call is what
 /// gives the file its time of modification and tells those who watch it.
 const BY_CALL: usize = 4096;
@@ -43,6 +50,8 @@ pub struct ReceiveFile {
     failure: Option<io::Error>,
     method: Method,
     held: Held,
+    /// How many bytes the socket now waits for before it is readable.
+    low_water: usize,
 }
 
 #[derive(Debug)]
@@ -81,6 +90,7 @@ impl ReceiveFile {
             failure: None,
             method,
             held: Held::Nothing,
+            low_water: 1,
         }
     }
 
@@ -128,6 +138,29 @@ impl ReceiveFile {
             self.away = 0;
             self.fail(io::Error::other("a write was given up"));
         }
+        let progress = self.go(socket, pools)?;
+        match progress {
+            Progress::SocketBlocked => {
+                let rest = self.len - self.taken;
+                self.wake_at(socket, if rest < LOW_WATER / 4 { 1 } else { rest.min(LOW_WATER) });
+            }
+            // What comes next is a header, of whatever length.
+            Progress::Done => self.wake_at(socket, 1),
+            Progress::WouldWait(_) => {}
+        }
+        Ok(progress)
+    }
+
+    /// Has the socket become readable when there are so many bytes. It is a matter of speed only.
+    fn wake_at(&mut self, socket: BorrowedFd<'_>, bytes: usize) {
+        if bytes != self.low_water {
+            self.low_water = bytes;
+            let value = i32::try_from(bytes).unwrap_or(i32::MAX);
+            let _ = sys::call::setsockopt(socket.as_raw_fd(), SOL_SOCKET, SO_RCVLOWAT, value);
+        }
+    }
+
+    fn go(&mut self, socket: BorrowedFd<'_>, pools: &Pools) -> Result<Progress, TransferError> {
         loop {
             let stopped = if self.failure.is_some() {
                 if self.taken == self.len {
@@ -273,7 +306,7 @@ impl ReceiveFile {
             };
             match window {
                 Some(window) => self.held = Held::Window(window),
-                None => self.method = Method::Copy,
+                None => self.method = Method::Splice,
             }
             return Ok(None);
         };
