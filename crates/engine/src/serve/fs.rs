@@ -32,7 +32,6 @@ mod rename;
 mod stream;
 #[cfg(test)]
 mod tests;
-pub mod unix_name;
 mod volume;
 mod watch;
 pub mod write_time;

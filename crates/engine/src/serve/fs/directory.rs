@@ -4,12 +4,12 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
-use smb::NtStatus;
 use smb::fscc::Entry;
+use smb::{NtStatus, name as names};
 
 use super::errno::status;
 use super::facts::{At, file_type, stat, stat_at};
-use super::{Handle, Links, Share, Want, unix_name};
+use super::{Handle, Links, Share, Want};
 
 /// Bytes that one `getdents64(2)` may give: some 1,000 entries.
 const BATCH: usize = 32 << 10;
@@ -107,7 +107,8 @@ impl Directory {
             let listed = self.batch[self.at];
             self.at += 1;
             let name = &self.names[start..listed.end];
-            unix_name::from_unix(name, &mut entry.name);
+            entry.name.clear();
+            entry.name.push_str(&names::from_unix(name));
             if !matches(&entry.name) {
                 continue;
             }
@@ -137,8 +138,7 @@ impl Directory {
         if name == "." || name == ".." {
             return Ok(Some(Entry { facts: self.dot_facts(name)?, name: name.to_owned() }));
         }
-        let mut exact = Vec::new();
-        unix_name::to_unix(name, &mut exact);
+        let exact = names::to_unix(name).into_owned();
         if super::lookup::check_name(&exact).is_err() {
             return Ok(None);
         }
@@ -149,11 +149,8 @@ impl Directory {
             found = self.share.0.name_in(&self.fd, name)?;
         }
         let Some(found) = found else { return Ok(None) };
-        let mut entry = Entry::default();
-        unix_name::from_unix(&found, &mut entry.name);
         let Some(facts) = self.entry_facts(&found, FileType::Unknown)? else { return Ok(None) };
-        entry.facts = facts;
-        Ok(Some(entry))
+        Ok(Some(Entry { facts, name: names::from_unix(&found).into_owned() }))
     }
 
     /// Reads a batch of names; `false` at the end.

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
-use smb::NtStatus;
 use smb::fscc::Facts;
+use smb::{NtStatus, name};
 
 use super::errno::status;
 use super::facts::{At, device, file_type, proc_path, stat, stat_at};
 use super::lookup::split;
-use super::{Inner, Share, Want, unix_name};
+use super::{Inner, Share, Want};
 
 /// Which file it is, whatever it is called. The file system may use the inode again once the file is deleted
 /// and the last handle dropped.
@@ -187,12 +187,8 @@ impl Handle {
     /// # Errors
     ///
     /// OBJECT_NAME_INVALID for a path that cannot be.
-    pub fn moved<S: AsRef<str>>(&self, components: &[S]) -> Result<(), NtStatus> {
-        let mut path = Vec::new();
-        for name in components {
-            super::lookup::push_component(&mut path, name.as_ref())?;
-        }
-        self.place().path = path;
+    pub fn moved(&self, path: &name::Path) -> Result<(), NtStatus> {
+        self.place().path = super::lookup::on_disk(path)?;
         Ok(())
     }
 
@@ -253,13 +249,11 @@ impl AsFd for Handle {
 /// A path on disk as clients see it.
 pub(super) fn seen_path(path: &[u8]) -> String {
     let mut seen = String::with_capacity(path.len());
-    let mut text = String::new();
-    for (at, name) in path.split(|byte| *byte == b'/').enumerate() {
+    for (at, component) in path.split(|byte| *byte == b'/').enumerate() {
         if at > 0 {
             seen.push('\\');
         }
-        unix_name::from_unix(name, &mut text);
-        seen.push_str(&text);
+        seen.push_str(&name::from_unix(component));
     }
     seen
 }

@@ -17,11 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::Errno;
-use smb::NtStatus;
+use smb::{NtStatus, name};
 
 use super::errno::status;
 use super::facts::proc_path;
-use super::unix_name;
 
 /// Folders that are indexed at a time.
 const FOLDERS_MAX: usize = 1024;
@@ -116,13 +115,12 @@ impl Indexes {
         &self,
         folder: &OwnedFd,
         key: Key,
-        name: &str,
+        wanted: &str,
     ) -> Result<Option<Vec<u8>>, NtStatus> {
-        let mut folded = String::with_capacity(name.len());
-        unix_name::fold(name, &mut folded);
+        let folded = name::fold(wanted);
         let Some(indexed) = self.indexed(folder, key) else {
             locked(&self.state).scans += 1;
-            return Ok(pick(&read(folder)?, &folded, name));
+            return Ok(pick(&read(folder)?, &folded, wanted));
         };
         let mut names = locked(&indexed.names);
         if names.is_none() {
@@ -138,11 +136,10 @@ impl Indexes {
             self.read_was(key, count);
         }
         let map = names.get_or_insert_default();
-        let mut text = String::new();
         for event in std::mem::take(&mut *locked(&indexed.pending)) {
-            apply(map, &event, &mut text);
+            apply(map, &event);
         }
-        Ok(pick(map, &folded, name))
+        Ok(pick(map, &folded, wanted))
     }
 
     /// The folder, watched from before it is read, with all events told so far in `pending`.
@@ -242,18 +239,15 @@ impl State {
     }
 }
 
-fn pick(map: &Map, folded: &str, name: &str) -> Option<Vec<u8>> {
+fn pick(map: &Map, folded: &str, wanted: &str) -> Option<Vec<u8>> {
     let names = map.get(folded)?;
-    let mut exact = Vec::new();
-    unix_name::to_unix(name, &mut exact);
+    let exact = name::to_unix(wanted);
     let same = names.iter().find(|other| ***other == *exact);
     same.or_else(|| names.first()).map(|name| name.to_vec())
 }
 
-fn apply(map: &mut Map, event: &Event, text: &mut String) {
-    unix_name::from_unix(&event.name, text);
-    let mut folded = String::with_capacity(text.len());
-    unix_name::fold(text, &mut folded);
+fn apply(map: &mut Map, event: &Event) {
+    let folded = name::fold(&name::from_unix(&event.name));
     if event.there {
         let names = map.entry(folded.into_boxed_str()).or_default();
         if !names.contains(&event.name) {
@@ -274,16 +268,15 @@ fn read(folder: &OwnedFd) -> Result<Map, NtStatus> {
     let mut map = Map::new();
     let mut buffer = Vec::with_capacity(128 << 10);
     let mut entries = RawDir::new(fd, buffer.spare_capacity_mut());
-    let mut text = String::new();
     while let Some(entry) = entries.next() {
         let entry = match entry {
             // The folder has been removed meanwhile.
             Err(Errno::NOENT) => break,
             entry => entry.map_err(status)?,
         };
-        let name = entry.file_name().to_bytes();
-        if name != b"." && name != b".." {
-            apply(&mut map, &Event { there: true, name: name.into() }, &mut text);
+        let bytes = entry.file_name().to_bytes();
+        if bytes != b"." && bytes != b".." {
+            apply(&mut map, &Event { there: true, name: bytes.into() });
         }
     }
     Ok(map)

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use smb::fscc::Facts;
+use smb::name::{self, Path};
 use smb::{Attributes, NtStatus};
 
 use super::dosattrib::{self, DosAttrib};
 use super::errno::status;
 use super::facts::{file_type, stat};
 use super::memo::Extra;
-use super::{Handle, Inner, Links, Share, Want, unix_name, xattr};
+use super::{Handle, Inner, Links, Share, Want, xattr};
 
 /// What a look-up found.
 #[derive(Debug)]
@@ -55,13 +56,25 @@ pub(super) fn push_component(path: &mut Vec<u8>, name: &str) -> Result<(), NtSta
     if !path.is_empty() {
         path.push(b'/');
     }
-    let start = path.len();
-    unix_name::to_unix(name, path);
-    check_name(&path[start..])?;
+    let name = name::to_unix(name);
+    check_name(&name)?;
+    path.extend_from_slice(&name);
     if path.len() > PATH_MAX {
         return Err(NtStatus::OBJECT_NAME_INVALID);
     }
     Ok(())
+}
+
+/// The path on disk of what a client said.
+pub(super) fn on_disk(path: &Path) -> Result<Vec<u8>, NtStatus> {
+    let bytes = path.unix();
+    if bytes.len() > PATH_MAX {
+        return Err(NtStatus::OBJECT_NAME_INVALID);
+    }
+    if !bytes.is_empty() {
+        bytes.split(|byte| *byte == b'/').try_for_each(check_name)?;
+    }
+    Ok(bytes.into_owned())
 }
 
 /// Whether this may be the name of a file on disk: not too long, and nothing that leads elsewhere.
@@ -82,7 +95,7 @@ pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
 }
 
 impl Share {
-    /// Opens what `components` lead to from the share's root; none of them lead to the root itself.
+    /// Opens what is at `path`; its stream is not looked at.
     ///
     /// A file that is there as it was said costs `openat2(2)` and `statx(2)`, and reading its extended
     /// attributes if they are not remembered.
@@ -93,11 +106,8 @@ impl Share {
     /// that cannot be, ACCESS_DENIED for a link that leads outside, STOPPED_ON_SYMLINK by
     /// [`Links::Client`], and what `open(2)` says otherwise. That the last one is missing is
     /// [`Found::Missing`].
-    pub fn open<S: AsRef<str>>(&self, components: &[S], want: Want) -> Result<Found, NtStatus> {
-        let mut path = Vec::with_capacity(64);
-        for name in components {
-            push_component(&mut path, name.as_ref())?;
-        }
+    pub fn open(&self, said: &Path, want: Want) -> Result<Found, NtStatus> {
+        let mut path = on_disk(said)?;
         if want.write {
             self.0.writable()?;
         }
@@ -107,8 +117,8 @@ impl Share {
                 Err(Errno::NOENT) if !path.is_empty() => {}
                 Err(errno) => return Err(self.0.refusal(errno)),
             }
-            let (folder, at) = self.0.folder_of(components, &path)?;
-            let name = components.last().map_or("", AsRef::as_ref);
+            let (folder, at) = self.0.folder_of(said, &path)?;
+            let name = said.name();
             path.truncate(0);
             path.extend_from_slice(&at);
             match self.0.name_in(&folder, name)? {
@@ -135,12 +145,8 @@ impl Share {
     /// # Errors
     ///
     /// As [`Self::open`], and OBJECT_NAME_NOT_FOUND.
-    pub fn open_existing<S: AsRef<str>>(
-        &self,
-        components: &[S],
-        want: Want,
-    ) -> Result<Handle, NtStatus> {
-        match self.open(components, want)? {
+    pub fn open_existing(&self, path: &Path, want: Want) -> Result<Handle, NtStatus> {
+        match self.open(path, want)? {
             Found::There(handle) => Ok(handle),
             Found::Missing(_) => Err(NtStatus::OBJECT_NAME_NOT_FOUND),
         }
@@ -204,26 +210,24 @@ impl Inner {
 
     /// The folder that the last component is to be in, and its path on disk. `path` is the path as it was
     /// said, or as it was found before.
-    fn folder_of<S: AsRef<str>>(
-        &self,
-        components: &[S],
-        path: &[u8],
-    ) -> Result<(Arc<OwnedFd>, Vec<u8>), NtStatus> {
-        let said = split(path).0;
-        match self.folder_at(said) {
-            Ok(folder) => return Ok((folder, said.to_vec())),
+    fn folder_of(&self, said: &Path, path: &[u8]) -> Result<(Arc<OwnedFd>, Vec<u8>), NtStatus> {
+        let above = split(path).0;
+        match self.folder_at(above) {
+            Ok(folder) => return Ok((folder, above.to_vec())),
             Err(Errno::NOENT) => {}
             Err(errno) => return Err(self.refusal(errno)),
         }
         // One at a time, each from the root again: a link on the way may lead up, inside the share.
         let mut at = Vec::new();
         let mut folder = Arc::clone(&self.root);
-        for name in components.iter().take(components.len().saturating_sub(1)) {
+        let mut components = said.components();
+        components.next_back();
+        for name in components {
             let mut next = at.clone();
-            push_component(&mut next, name.as_ref())?;
+            push_component(&mut next, name)?;
             folder = match self.folder_at(&next) {
                 Err(Errno::NOENT) => {
-                    let found = self.name_in(&folder, name.as_ref())?;
+                    let found = self.name_in(&folder, name)?;
                     let found = found.ok_or(NtStatus::OBJECT_PATH_NOT_FOUND)?;
                     next.truncate(at.len());
                     if !next.is_empty() {
@@ -249,9 +253,8 @@ impl Inner {
         name: &str,
     ) -> Result<Option<Vec<u8>>, NtStatus> {
         if self.config.case_sensitive {
-            let mut exact = Vec::new();
-            unix_name::to_unix(name, &mut exact);
-            return Ok(self.is_dangling(folder, &exact).then_some(exact));
+            let exact = name::to_unix(name);
+            return Ok(self.is_dangling(folder, &exact).then(|| exact.into_owned()));
         }
         let facts = stat(folder).map_err(status)?;
         self.index.find(folder, (super::facts::device(&facts), facts.stx_ino), name)

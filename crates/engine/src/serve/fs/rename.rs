@@ -6,6 +6,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, Mode, OFlags, RawDir, RenameFlags};
 use rustix::io::Errno;
 use smb::NtStatus;
+use smb::name::Path;
 
 use super::errno::status;
 use super::lookup::{check_name, push_component, split};
@@ -42,12 +43,10 @@ impl Share {
     /// # Errors
     ///
     /// As [`Share::open`]; OBJECT_NAME_INVALID for the root.
-    pub fn destination<S: AsRef<str>>(
-        &self,
-        handle: &Handle,
-        to: &[S],
-    ) -> Result<Destination, NtStatus> {
-        let name = to.last().ok_or(NtStatus::OBJECT_NAME_INVALID)?.as_ref();
+    pub fn destination(&self, handle: &Handle, to: &Path) -> Result<Destination, NtStatus> {
+        if to.is_root() {
+            return Err(NtStatus::OBJECT_NAME_INVALID);
+        }
         let existing = match self.open(to, Want { link: true, ..Want::default() })? {
             Found::Missing(vacancy) => {
                 let (folder, path) = vacancy.into_parts();
@@ -62,7 +61,7 @@ impl Share {
         // Two hard links in one folder are two names, even though they are the same file.
         let same =
             existing.identity() == handle.identity() && named == mine && handle.is_in(&folder);
-        push_component(&mut path, name)?;
+        push_component(&mut path, to.name())?;
         Ok(Destination { folder, path, existing: (!same).then_some(existing), same })
     }
 }

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
-use smb::NtStatus;
+use smb::{NtStatus, name};
 
 use super::errno::status;
-use super::{Handle, Inner, unix_name, xattr};
+use super::{Handle, Inner, xattr};
 
 /// What a stream can hold on a file system that allows what Linux allows.
 pub const STREAM_MAX: u64 = 65535;
@@ -41,11 +41,14 @@ pub struct Stream {
 }
 
 impl Inner {
-    fn stream_key(&self, name: &str) -> Result<Vec<u8>, NtStatus> {
+    fn stream_key(&self, stream: &str) -> Result<Vec<u8>, NtStatus> {
         let mut key = self.config.stream_prefix.clone().into_bytes();
-        unix_name::to_unix(name, &mut key);
+        key.extend_from_slice(&name::to_unix(stream));
         key.extend_from_slice(KIND);
-        if name.is_empty() || key.len() > XATTR_NAME_MAX || name.contains(['/', '\\', ':', '\0']) {
+        if stream.is_empty()
+            || key.len() > XATTR_NAME_MAX
+            || stream.contains(['/', '\\', ':', '\0'])
+        {
             return Err(NtStatus::OBJECT_NAME_INVALID);
         }
         Ok(key)
@@ -53,10 +56,8 @@ impl Inner {
 
     /// The stream's name as clients see it, if this attribute is one.
     fn stream_name(&self, key: &[u8]) -> Option<String> {
-        let name = key.strip_prefix(self.config.stream_prefix.as_bytes())?;
-        let mut text = String::new();
-        unix_name::from_unix(name.strip_suffix(KIND)?, &mut text);
-        Some(text)
+        let stream = key.strip_prefix(self.config.stream_prefix.as_bytes())?;
+        Some(name::from_unix(stream.strip_suffix(KIND)?).into_owned())
     }
 }
 
@@ -87,8 +88,8 @@ impl Handle {
         Ok(streams)
     }
 
-    fn find_stream(&self, name: &str) -> Result<Option<Vec<u8>>, NtStatus> {
-        let key = self.share().stream_key(name)?;
+    fn find_stream(&self, stream: &str) -> Result<Option<Vec<u8>>, NtStatus> {
+        let key = self.share().stream_key(stream)?;
         let path = self.proc_path();
         match xattr::len(&path, &key, true) {
             Ok(_) => return Ok(Some(key)),
@@ -99,14 +100,9 @@ impl Handle {
             Err(Errno::OPNOTSUPP) => return Ok(None),
             keys => keys.map_err(status)?,
         };
-        let folded = |text: &str| {
-            let mut out = String::new();
-            unix_name::fold(text, &mut out);
-            out
+        let same = |key: &&[u8]| {
+            self.share().stream_name(key).is_some_and(|other| name::same(&other, stream))
         };
-        let wanted = folded(name);
-        let same =
-            |key: &&[u8]| self.share().stream_name(key).is_some_and(|text| folded(&text) == wanted);
         Ok(keys.split(|byte| *byte == 0).find(same).map(<[u8]>::to_vec))
     }
 }
