@@ -11,7 +11,7 @@ use smb::{NtStatus, name};
 use super::errno::status;
 use super::facts::{At, device, file_type, proc_path, stat, stat_at};
 use super::lookup::split;
-use super::{Inner, Share, Want};
+use super::{Inner, Links, Share, Want};
 
 /// Which file it is, whatever it is called. The file system may use the inode again once the file is deleted
 /// and the last handle dropped.
@@ -55,6 +55,9 @@ impl Handle {
         let kind = file_type(&stat);
         let mut want = want;
         match kind {
+            FileType::Symlink if share.config().links == Links::Refuse => {
+                return Err(NtStatus::ACCESS_DENIED);
+            }
             FileType::Directory => want.write = false,
             FileType::RegularFile => {
                 if want.read || want.write {
@@ -205,7 +208,7 @@ impl Handle {
         let (above, name) = split(&path);
         let folder = folder.map_or_else(|| self.share().folder_at(above), Ok);
         if let Ok(folder) = folder
-            && self.is_at(&folder, name)
+            && (self.is_at(&folder, name) || self.is_led_to(&folder, &path))
         {
             self.place().folder = Some(Arc::clone(&folder));
             return Ok((folder, name.to_vec()));
@@ -216,6 +219,19 @@ impl Handle {
     fn is_at(&self, folder: &OwnedFd, name: &[u8]) -> bool {
         stat_at(folder, name)
             .is_ok_and(|s| Identity { device: device(&s), inode: s.stx_ino } == self.identity())
+    }
+
+    /// Whether it was opened through a symbolic link that still leads here: then the link is what has the
+    /// name, and what is renamed or deleted.
+    fn is_led_to(&self, folder: &OwnedFd, path: &[u8]) -> bool {
+        let is_link =
+            stat_at(folder, split(path).1).is_ok_and(|s| file_type(&s) == FileType::Symlink);
+        is_link
+            && self.share().open_at(path, Want::default()).is_ok_and(|fd| {
+                stat(&fd).is_ok_and(|s| {
+                    Identity { device: device(&s), inode: s.stx_ino } == self.identity()
+                })
+            })
     }
 
     /// Asks `/proc` where the file is. What has left the share is not found.

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 use smb::fscc::Facts;
 use smb::name::{self, Path};
@@ -160,7 +160,7 @@ impl Inner {
             // A folder is written to by adding files.
             Err(Errno::ISDIR) => self.open_flags(path, Want { write: false, ..want }.flags()),
             // A link itself, or a socket, has no data.
-            Err(Errno::LOOP) if want.link && self.config.links == Links::Follow => {
+            Err(Errno::LOOP) if want.link => {
                 self.open_flags(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)
             }
             Err(Errno::NXIO) => {
@@ -172,13 +172,9 @@ impl Inner {
 
     pub(super) fn open_flags(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b"." } else { path };
-        let mut resolve = self.resolve;
-        if flags.contains(OFlags::NOFOLLOW | OFlags::PATH) && self.config.links == Links::Follow {
-            resolve.remove(ResolveFlags::NO_SYMLINKS);
-        }
         let mut attempts = 0;
         loop {
-            match rustix::fs::openat2(&*self.root, path, flags, Mode::empty(), resolve) {
+            match rustix::fs::openat2(&*self.root, path, flags, Mode::empty(), self.resolve) {
                 // A rename elsewhere while `..` of a link was resolved, or a signal.
                 Err(Errno::AGAIN | Errno::INTR) if attempts < ATTEMPTS => attempts += 1,
                 done => return done,

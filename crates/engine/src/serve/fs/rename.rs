@@ -143,8 +143,15 @@ impl Handle {
     pub fn delete(&self) -> Result<(), NtStatus> {
         self.share().writable()?;
         let (folder, name) = self.located()?;
-        let flags = if self.is_folder() { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-        rustix::fs::unlinkat(&*folder, &*name, flags).map_err(|errno| match errno {
+        let mut done = Err(Errno::NOTDIR);
+        if self.is_folder() {
+            done = rustix::fs::unlinkat(&*folder, &*name, AtFlags::REMOVEDIR);
+        }
+        // Of a folder that was opened through a link, the link goes; `unlink(2)` removes no folder.
+        if done == Err(Errno::NOTDIR) {
+            done = rustix::fs::unlinkat(&*folder, &*name, AtFlags::empty());
+        }
+        done.map_err(|errno| match errno {
             // POSIX lets a file system say either.
             Errno::EXIST => NtStatus::DIRECTORY_NOT_EMPTY,
             errno => status(errno),

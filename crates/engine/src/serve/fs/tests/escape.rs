@@ -1,0 +1,175 @@
+//! Nothing outside the share is reached.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{RenameFlags, renameat_with};
+use smb::NtStatus;
+use smb::fscc::Entry;
+
+use super::super::{Directory, Links};
+use super::{
+    BOTH, FILE, Found, LOOK, READ, Want, create, failure, on_each, on_each_with, open, path,
+};
+
+const LINK: Want = Want { read: false, write: false, link: true };
+
+#[test]
+fn links_are_followed_inside_and_nowhere_else() {
+    on_each(|share, root| {
+        let outside = root.parent().unwrap().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("secret"), "secret").unwrap();
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        fs::write(root.join("file"), "1").unwrap();
+        symlink("../../file", root.join("a/b/in")).unwrap();
+        symlink("../outside", root.join("up")).unwrap();
+        symlink(&outside, root.join("absolute")).unwrap();
+        symlink("/proc/self/root", root.join("magic")).unwrap();
+        symlink("nowhere", root.join("dangling")).unwrap();
+
+        assert_eq!(open(share, "a\\b\\in", BOTH).first_facts().size, 1);
+        assert_eq!(open(share, "A\\B\\IN", BOTH).first_facts().size, 1);
+        for name in
+            ["up\\secret", "absolute\\secret", "UP\\secret", "Absolute\\secret", "magic\\etc"]
+        {
+            assert_eq!(failure(share, name), NtStatus::ACCESS_DENIED, "{name}");
+        }
+        assert_eq!(failure(share, "dangling"), NtStatus::OBJECT_NAME_NOT_FOUND);
+        assert!(matches!(
+            share.open(&path("dangling"), LOOK),
+            Err(NtStatus::OBJECT_NAME_NOT_FOUND)
+        ));
+
+        let mut folder = Directory::open(&open(share, "", READ)).unwrap();
+        let mut entry = Entry::default();
+        let mut names = Vec::new();
+        while folder.next(&mut |_| true, &mut entry).unwrap() {
+            names.push(entry.name.clone());
+        }
+        names.sort_unstable();
+        assert_eq!(names, [".", "..", "a", "file"]);
+        assert_eq!(folder.find("up").unwrap(), None);
+        // Above the root there is only the root.
+        let dots = folder.find("..").unwrap().unwrap();
+        assert_eq!(dots.facts.index, open(share, "", LOOK).identity().inode);
+    });
+}
+
+#[test]
+fn a_link_is_opened_itself_when_asked_for() {
+    on_each(|share, root| {
+        fs::write(root.join("file"), "1").unwrap();
+        symlink("file", root.join("link")).unwrap();
+        let link = open(share, "link", LINK);
+        assert_eq!(link.first_facts().reparse_tag, 0xa000_000c);
+        assert_eq!(link.link_target().unwrap(), b"file");
+        assert_eq!(link.reopen(READ).map(|_| ()), Err(NtStatus::ACCESS_DENIED));
+        link.delete().unwrap();
+        assert!(root.join("file").exists());
+        let Found::Missing(vacancy) = share.open(&path("Link"), LOOK).unwrap() else {
+            panic!("there")
+        };
+        let link = vacancy.create_link(b"file").unwrap();
+        assert_eq!(link.link_target().unwrap(), b"file");
+        // Through the link it is the file, but what goes is the link.
+        open(share, "Link", LOOK).delete().unwrap();
+        assert!(root.join("file").exists() && !root.join("Link").is_symlink());
+    });
+}
+
+#[test]
+fn links_may_be_refused_or_left_to_the_client() {
+    for (links, status) in
+        [(Links::Refuse, NtStatus::ACCESS_DENIED), (Links::Client, NtStatus::STOPPED_ON_SYMLINK)]
+    {
+        on_each_with(
+            |config| config.links = links,
+            |share, root| {
+                fs::create_dir(root.join("d")).unwrap();
+                fs::write(root.join("d/f"), "").unwrap();
+                symlink("d", root.join("link")).unwrap();
+                assert_eq!(failure(share, "link"), status);
+                assert_eq!(failure(share, "link\\f"), status);
+                assert_eq!(failure(share, "LINK\\f"), status);
+                assert_eq!(share.open(&path("link"), LINK).is_ok(), links == Links::Client);
+                let folder = Directory::open(&open(share, "", READ)).unwrap();
+                assert_eq!(folder.find("link").unwrap().is_some(), links == Links::Client);
+            },
+        );
+    }
+}
+
+/// Somebody swaps a folder for a link to the outside, all the time.
+#[test]
+fn races_with_links_lead_nowhere() {
+    on_each(|share, root| {
+        let outside = root.parent().unwrap().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("victim"), "outside").unwrap();
+        fs::create_dir(root.join("d")).unwrap();
+        fs::write(root.join("d/victim"), "in").unwrap();
+        symlink("../outside", root.join("swap")).unwrap();
+        let folder = fs::File::open(root).unwrap();
+        let done = AtomicBool::new(false);
+        let mut reached = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    renameat_with(&folder, "d", &folder, "swap", RenameFlags::EXCHANGE).unwrap();
+                }
+            });
+            for n in 0..3000 {
+                match share.open(&path("d\\victim"), BOTH) {
+                    Ok(Found::There(handle)) => {
+                        reached += 1;
+                        assert_eq!(handle.first_facts().size, 2);
+                        handle.set_attributes(smb::Attributes::HIDDEN).unwrap();
+                        if n % 10 == 0 && handle.delete().is_ok() {
+                            let Ok(Found::Missing(place)) = share.open(&path("d\\victim"), LOOK)
+                            else {
+                                continue;
+                            };
+                            let _ = place.create(FILE).map(|file| file.set_size(2));
+                        }
+                    }
+                    Ok(Found::Missing(place)) => {
+                        if let Ok(file) = place.create(FILE) {
+                            file.set_size(2).unwrap();
+                        }
+                    }
+                    Err(_) => {}
+                }
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        assert!(reached > 0);
+        assert_eq!(fs::read(outside.join("victim")).unwrap(), b"outside");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 1);
+    });
+}
+
+#[test]
+fn a_file_that_has_left_the_share_is_not_deleted() {
+    on_each(|share, root| {
+        let outside = root.parent().unwrap().join("moved");
+        let handle = create(share, "file", FILE);
+        fs::rename(root.join("file"), &outside).unwrap();
+        assert_eq!(handle.delete(), Err(NtStatus::OBJECT_NAME_NOT_FOUND));
+        assert!(outside.exists());
+    });
+}
+
+#[test]
+fn pipes_and_sockets_are_shown_but_not_opened() {
+    on_each(|share, root| {
+        let _socket = std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, root.join("pipe"), rustix::fs::Mode::RWXU).unwrap();
+        for name in ["socket", "pipe"] {
+            assert_ne!(open(share, name, LOOK).first_facts().reparse_tag, 0);
+            assert!(matches!(share.open(&path(name), READ), Err(NtStatus::ACCESS_DENIED)));
+            assert!(matches!(share.open(&path(name), BOTH), Err(NtStatus::ACCESS_DENIED)));
+        }
+    });
+}

@@ -1,0 +1,211 @@
+//! Names: as said, in another case, missing.
+
+use std::fs;
+
+use smb::NtStatus;
+
+use super::{
+    BOTH, FILE, FOLDER, Found, LOOK, READ, create, failure, on_each, on_each_with, open, path,
+};
+
+#[test]
+fn the_root_is_a_folder() {
+    on_each(|share, root| {
+        let handle = open(share, "", READ);
+        assert!(handle.is_folder());
+        assert_eq!(handle.path(), "");
+        use std::os::unix::fs::MetadataExt as _;
+        assert_eq!(handle.identity().inode, fs::metadata(root).unwrap().ino());
+        assert_eq!(handle.delete(), Err(NtStatus::ACCESS_DENIED));
+    });
+}
+
+#[test]
+fn case_is_folded_in_every_component() {
+    on_each(|share, root| {
+        fs::create_dir_all(root.join("Some/Folder")).unwrap();
+        fs::write(root.join("Some/Folder/Ärger.TXT"), "x").unwrap();
+        let handle = open(share, "sOME\\folder\\äRGER.txt", BOTH);
+        assert_eq!(handle.path(), "Some\\Folder\\Ärger.TXT");
+        assert_eq!(handle.first_facts().size, 1);
+    });
+}
+
+#[test]
+fn the_name_as_it_was_said_wins() {
+    on_each(|share, root| {
+        for name in ["file", "FILE", "File"] {
+            fs::write(root.join(name), name).unwrap();
+        }
+        for name in ["file", "FILE", "File"] {
+            assert_eq!(open(share, name, LOOK).path(), name);
+        }
+        assert_eq!(open(share, "fILE", LOOK).path().to_lowercase(), "file");
+    });
+}
+
+#[test]
+fn a_share_may_tell_cases_apart() {
+    on_each_with(
+        |config| config.case_sensitive = true,
+        |share, root| {
+            fs::write(root.join("file"), "").unwrap();
+            assert_eq!(failure(share, "FILE"), NtStatus::OBJECT_NAME_NOT_FOUND);
+            create(share, "FILE", FILE);
+            assert_eq!(fs::read_dir(root).unwrap().count(), 2);
+            assert_eq!(share.scans(), 0);
+        },
+    );
+}
+
+#[test]
+fn what_is_missing_has_its_own_status() {
+    on_each(|share, root| {
+        fs::create_dir(root.join("folder")).unwrap();
+        fs::write(root.join("file"), "").unwrap();
+        assert_eq!(failure(share, "folder\\no"), NtStatus::OBJECT_NAME_NOT_FOUND);
+        assert_eq!(failure(share, "no\\no"), NtStatus::OBJECT_PATH_NOT_FOUND);
+        assert_eq!(failure(share, "file\\no"), NtStatus::OBJECT_PATH_NOT_FOUND);
+        assert_eq!(failure(share, "FILE\\no"), NtStatus::OBJECT_PATH_NOT_FOUND);
+        assert_eq!(failure(share, &"n".repeat(255)), NtStatus::OBJECT_NAME_NOT_FOUND);
+        assert_eq!(failure(share, &"ä".repeat(200)), NtStatus::OBJECT_NAME_INVALID);
+    });
+}
+
+#[test]
+fn two_who_create_the_same_file_are_told_apart() {
+    on_each(|share, _| {
+        let vacancy = || match share.open(&path("new"), LOOK).unwrap() {
+            Found::Missing(vacancy) => vacancy,
+            Found::There(_) => panic!("there already"),
+        };
+        let (one, two) = (vacancy(), vacancy());
+        one.create(FILE).unwrap();
+        assert_eq!(two.create(FILE).unwrap_err(), NtStatus::OBJECT_NAME_COLLISION);
+        assert_eq!(two.create(FOLDER).unwrap_err(), NtStatus::OBJECT_NAME_COLLISION);
+    });
+}
+
+#[test]
+fn a_large_folder_is_read_once() {
+    const FILES: usize = 100_000;
+    let folder = tempfile::TempDir::new_in("/dev/shm").unwrap();
+    for n in 0..FILES {
+        fs::write(folder.path().join(format!("File-{n}")), "").unwrap();
+    }
+    let share = super::Share::new(super::Config::new(folder.path(), "large")).unwrap();
+    for n in 0..2000 {
+        create(&share, &format!("new-{n}"), FILE);
+        assert_eq!(open(&share, &format!("FILE-{n}"), LOOK).path(), format!("File-{n}"));
+        open(&share, &format!("NEW-{n}"), LOOK).delete().unwrap();
+        assert_eq!(failure(&share, &format!("New-{n}")), NtStatus::OBJECT_NAME_NOT_FOUND);
+    }
+    assert_eq!(share.scans(), 1);
+}
+
+#[test]
+fn names_that_are_there_as_said_need_no_index() {
+    on_each(|share, root| {
+        fs::create_dir(root.join("a")).unwrap();
+        fs::write(root.join("a/b"), "").unwrap();
+        for _ in 0..10 {
+            open(share, "a\\b", READ);
+        }
+        assert_eq!(share.scans(), 0);
+    });
+}
+
+/// Changes by others count at once, however fast they follow each other.
+#[test]
+fn what_others_do_is_seen_at_once() {
+    on_each(|share, root| {
+        assert_eq!(failure(share, "FILE"), NtStatus::OBJECT_NAME_NOT_FOUND);
+        for n in 0..200 {
+            fs::write(root.join("File"), "").unwrap();
+            assert_eq!(open(share, "FILE", LOOK).path(), "File");
+            let other = root.join(format!("Other{n}"));
+            fs::rename(root.join("File"), &other).unwrap();
+            assert_eq!(failure(share, "FILE"), NtStatus::OBJECT_NAME_NOT_FOUND);
+            assert_eq!(open(share, &format!("OTHER{n}"), LOOK).path(), format!("Other{n}"));
+            fs::remove_file(other).unwrap();
+            assert_eq!(failure(share, &format!("OTHER{n}")), NtStatus::OBJECT_NAME_NOT_FOUND);
+        }
+        assert_eq!(share.scans(), 1);
+    });
+}
+
+/// More events than the kernel's queue holds: the index begins again.
+#[test]
+fn a_queue_that_overflows_is_noticed() {
+    let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+    let limit: usize = limit.trim().parse().unwrap();
+    let folder = tempfile::TempDir::new_in("/dev/shm").unwrap();
+    let share = super::Share::new(super::Config::new(folder.path(), "queue")).unwrap();
+    assert_eq!(failure(&share, "FILE"), NtStatus::OBJECT_NAME_NOT_FOUND);
+    for n in 0..=limit / 2 {
+        let name = folder.path().join(format!("x{n}"));
+        fs::write(&name, "").unwrap();
+        fs::remove_file(name).unwrap();
+    }
+    fs::write(folder.path().join("File"), "").unwrap();
+    assert_eq!(open(&share, "FILE", LOOK).path(), "File");
+    assert_eq!(share.scans(), 2);
+}
+
+#[test]
+fn a_folder_that_is_another_one_now_is_not_mistaken() {
+    on_each(|share, root| {
+        fs::create_dir(root.join("d")).unwrap();
+        fs::write(root.join("d/Old"), "").unwrap();
+        open(share, "d\\OLD", LOOK);
+        fs::remove_dir_all(root.join("d")).unwrap();
+        fs::create_dir(root.join("d")).unwrap();
+        fs::write(root.join("d/New"), "").unwrap();
+        assert_eq!(failure(share, "d\\OLD"), NtStatus::OBJECT_NAME_NOT_FOUND);
+        assert_eq!(open(share, "d\\NEW", LOOK).path(), "d\\New");
+    });
+}
+
+#[test]
+fn names_that_are_no_utf8_lead_back() {
+    on_each(|share, root| {
+        use std::os::unix::ffi::OsStrExt as _;
+        fs::write(root.join(std::ffi::OsStr::from_bytes(b"caf\xe9: x.")), "12").unwrap();
+        let mut folder = super::super::Directory::open(&open(share, "", READ)).unwrap();
+        let mut entry = smb::fscc::Entry::default();
+        let mut names = Vec::new();
+        while folder.next(&mut |_| true, &mut entry).unwrap() {
+            names.push(entry.name.clone());
+        }
+        assert_eq!(names.len(), 3);
+        let name = &names[2];
+        assert!(!name.contains(':') && !name.ends_with('.'));
+        assert_eq!(open(share, name, READ).first_facts().size, 2);
+        assert_eq!(open(share, &name.to_uppercase(), READ).first_facts().size, 2);
+    });
+}
+
+#[test]
+fn a_share_that_is_read_only_changes_nothing() {
+    on_each_with(
+        |config| config.read_only = true,
+        |share, root| {
+            fs::write(root.join("file"), "x").unwrap();
+            assert_eq!(share.open(&path("file"), BOTH).unwrap_err(), NtStatus::ACCESS_DENIED);
+            let handle = open(share, "file", READ);
+            let denied = Err(NtStatus::ACCESS_DENIED);
+            assert_eq!(handle.delete(), denied);
+            assert_eq!(handle.set_size(0), denied);
+            assert_eq!(handle.set_attributes(smb::Attributes::HIDDEN), denied);
+            assert_eq!(handle.set_ea(b"A", b"b"), denied);
+            assert_eq!(handle.reopen(BOTH).map(|_| ()), denied);
+            let to = share.destination(&handle, &path("other")).unwrap();
+            assert_eq!(handle.rename(&to, true), denied);
+            match share.open(&path("new"), LOOK).unwrap() {
+                Found::Missing(vacancy) => assert_eq!(vacancy.create(FILE).map(|_| ()), denied),
+                Found::There(_) => panic!("not there"),
+            }
+            assert_eq!(fs::read(root.join("file")).unwrap(), b"x");
+        },
+    );
+}
