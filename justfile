@@ -41,6 +41,10 @@ conformance *args:
 interop *args:
     cargo xtask interop {{args}}
 
+# Samba's tests of SMB2 servers against `shunt serve`; `just torture --install`
+torture *args:
+    cargo xtask torture {{args}}
+
 # real programs side by side
 demo *args:
     cargo xtask demo {{args}}

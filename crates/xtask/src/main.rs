@@ -5,7 +5,9 @@ mod conformance;
 mod demo;
 mod install;
 mod interop;
+mod smbd;
 mod test;
+mod torture;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,6 +24,7 @@ usage: cargo xtask COMMAND [OPTIONS]
   interop      SMC-R with real Linux kernels in emulated machines
                  --install   fetch the Debian packages and the kernel that are absent
                  --quick     leave out what takes long
+  torture      Samba's tests of SMB2 servers against `shunt serve`; `cargo xtask torture --help`
 ";
 
 fn main() -> ExitCode {
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
         "demo" => demo::main(rest).map(|()| ExitCode::SUCCESS),
         "interop" => interop::main(rest),
         "test" => test::main(rest),
+        "torture" => torture::main(rest).map(|()| ExitCode::SUCCESS),
         "help" | "--help" | "-h" => {
             print!("{USAGE}");
             return ExitCode::SUCCESS;
