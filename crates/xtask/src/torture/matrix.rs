@@ -14,6 +14,17 @@ pub(crate) struct Case {
 }
 
 impl Case {
+    /// What smbtorture has to be told about it.
+    pub(crate) fn options(&self) -> &'static [&'static str] {
+        match self.name {
+            "smb2.delete-on-close-perms:delete_readonly" => {
+                &["--option=torture:delete_readonly=yes"]
+            }
+            "smb2.ea" => &["--option=torture:acl_xattr_name=user.acl"],
+            _ => &[],
+        }
+    }
+
     /// What smbtorture calls it.
     pub(crate) fn suite(&self) -> &'static str {
         self.name.split_once(':').map_or(self.name, |(suite, _)| suite)
@@ -91,6 +102,7 @@ pub(crate) const CASES: &[Case] = &[
 
 /// What smbd is told for all shares, as Samba's own tests do.
 pub(crate) const GLOBAL: &[&str] = &[
+    "server min protocol = SMB2_02",
     "smbd:FSCTL_SMBTORTURE = yes",
     "smbd:validate_oplock_cache_period = 1",
     "map archive = no",
@@ -113,7 +125,9 @@ const SHARES: &[(&str, &[&str])] = &[
     ("durable", &["kernel share modes = no", "kernel oplocks = no", "posix locking = no"]),
     ("tmpenc", &["smb encrypt = required"]),
     ("tmpguest", &[]),
-    ("streams_xattr", &["vfs objects = streams_xattr xattr_tdb"]),
+    ("hideunread", &["hide unreadable = yes"]),
+    (CLOSED, &[]),
+    ("streams_xattr", &["vfs objects = acl_xattr streams_xattr xattr_tdb"]),
     ("compound_find", &["smbd:find async delay usec = 10000"]),
     ("delete_readonly", &["delete readonly = yes"]),
     ("kernel_oplocks", &["kernel oplocks = yes", "vfs objects = streams_xattr xattr_tdb"]),
@@ -132,6 +146,9 @@ const SHARES: &[(&str, &[&str])] = &[
         ],
     ),
 ];
+
+/// A share whose folder nobody may enter.
+pub(crate) const CLOSED: &str = "noperm";
 
 /// A share of this name is all that smb2.lease wants of it.
 const DYNAMIC: &str = "dynamic_share";

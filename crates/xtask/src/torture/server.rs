@@ -47,7 +47,8 @@ impl Server {
         for share in &shares {
             fs::create_dir(&share.path)?;
             // Samba serves as the user who is logged on.
-            fs::set_permissions(&share.path, Permissions::from_mode(0o777))?;
+            let mode = if share.name == matrix::CLOSED { 0 } else { 0o777 };
+            fs::set_permissions(&share.path, Permissions::from_mode(mode))?;
         }
         server.running = Some(match kind {
             Kind::Shunt(program) => {
@@ -58,6 +59,11 @@ impl Server {
             _ => Smbd::start(&dir, server.port, matrix::GLOBAL, &shares)?.running,
         });
         Ok(server)
+    }
+
+    /// Where a share's folder is, unless the server is somebody's.
+    pub(crate) fn folder(&self, share: &str) -> Option<PathBuf> {
+        self.dir.as_ref().map(|dir| dir.join("folders").join(share))
     }
 
     /// Whether it has ended by itself, and how.

@@ -56,7 +56,7 @@ pub(crate) fn run(
     ensure!(!names.is_empty(), "smbtorture has no suite {}", case.suite());
     let mut server = Server::start(kind)?;
     let limit = Duration::from_secs(case.seconds.into());
-    let whole = torture(&server, case.share, case.suite(), limit)?;
+    let whole = torture(&server, case, case.suite(), limit)?;
     let mut done = whole.done;
     if let Some(name) = whole.broke_in {
         let result = if server.fell().is_some() { "crash" } else { whole.how };
@@ -87,7 +87,7 @@ fn alone(kind: &Kind, server: &mut Server, case: &Case, name: &str) -> anyhow::R
         *server = Server::start(kind)?;
     }
     let test = format!("{}.{name}", case.suite());
-    let told = torture(server, case.share, &test, ALONE)?;
+    let told = torture(server, case, &test, ALONE)?;
     let mut outcome = match told.done.into_iter().next() {
         Some((_, outcome)) => outcome,
         None => {
@@ -115,10 +115,10 @@ struct Told {
     last: String,
 }
 
-fn torture(server: &Server, share: &str, what: &str, limit: Duration) -> anyhow::Result<Told> {
+fn torture(server: &Server, case: &Case, what: &str, limit: Duration) -> anyhow::Result<Told> {
     let dir = stage::new_dir(&std::env::temp_dir().join("shunt-torture-client"))?;
     let mut words: Vec<OsString> = vec!["smbtorture".into()];
-    words.push(format!("//127.0.0.1/{share}").into());
+    words.push(format!("//127.0.0.1/{}", case.share).into());
     words.extend(["-p".into(), server.port.to_string().into()]);
     words.push(format!("-U{}%{PASSWORD}", USERS[0]).into());
     words.extend(
@@ -127,10 +127,16 @@ fn torture(server: &Server, share: &str, what: &str, limit: Duration) -> anyhow:
             "--format=subunit",
             &format!("--option=torture:user2name={}", USERS[1]),
             &format!("--option=torture:user2password={PASSWORD}"),
-            what,
         ]
         .map(OsString::from),
     );
+    words.extend(case.options().iter().map(OsString::from));
+    if let Some(folder) = server.folder(case.share) {
+        let mut option = OsString::from("--option=torture:localdir=");
+        option.push(folder);
+        words.push(option);
+    }
+    words.push(what.into());
     let begun = Instant::now();
     let mut running = Running::start(&words, &dir, &[])?;
     let ended = running.wait(limit)?;
