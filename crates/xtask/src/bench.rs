@@ -12,6 +12,7 @@ pub(crate) mod remote;
 pub(crate) mod report;
 pub(crate) mod rows;
 pub(crate) mod server;
+pub(crate) mod smb;
 pub(crate) mod stage;
 
 use std::collections::HashMap;
@@ -48,6 +49,8 @@ enum What {
     Remote(Options),
     /// Fragments put together: our engine against others, in memory and under overload
     Frag(Options),
+    /// Files served: `shunt serve` against Samba's server (wants root)
+    Smb(smb::SmbOptions),
 }
 
 #[derive(Args, Debug, Default)]
@@ -96,6 +99,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
         What::Local(options) => local(&options, &command),
         What::Remote(options) => remote::main(&options, &command),
         What::Frag(options) => frag::main(&options, &command),
+        What::Smb(options) => smb::main(&options, &command),
     }
 }
 

@@ -20,7 +20,7 @@ impl Case {
             "smb2.delete-on-close-perms:delete_readonly" => {
                 &["--option=torture:delete_readonly=yes"]
             }
-            "smb2.ea" => &["--option=torture:acl_xattr_name=user.acl"],
+            "smb2.ea" => &["--option=torture:acl_xattr_name=acl"],
             _ => &[],
         }
     }

@@ -1,0 +1,221 @@
+//! `cargo xtask bench smb`: `shunt serve` and Samba's server, the same files, the same load.
+//!
+//! For each load the best of Samba's configurations is found first, then both are measured in turn.
+
+mod rows;
+mod servers;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+
+use super::pairs::Pairs;
+use super::report::{Book, Line, Outcome};
+use super::stage::{self, Running, Stage};
+use super::{Options, build, built, warn_when_busy};
+use crate::smbd::{self, PASSWORD, USERS};
+use crate::torture::cannot_serve;
+use rows::{Medium, Metric, Row};
+use servers::{Folders, Kind, SMBD, Server};
+
+const READING: &str = "\
+peer: Samba's smbd in the configuration that is the best one for the row; ours: `shunt serve`; ratio: how many
+times as good, the median over the pairs; spread: the worst and the best pair. Client and servers share the CPUs.
+Data that was read is dropped in the client's kernel. Eight operations are in flight, if nothing else is said.";
+
+/// What `cargo xtask bench smb` is told.
+#[derive(Args, Debug)]
+pub(crate) struct SmbOptions {
+    #[command(flatten)]
+    options: Options,
+    /// smbd in place of `shunt serve`: shows what equals look like here; no floors
+    #[arg(long)]
+    against_itself: bool,
+}
+
+struct Bench<'a> {
+    // Servers end before the folders that they serve go.
+    servers: Vec<Server>,
+    folders: Folders,
+    stage: Stage,
+    options: &'a Options,
+    ours: Kind,
+}
+
+/// Runs `cargo xtask bench smb`.
+///
+/// # Errors
+///
+/// When something cannot be built, measured, or is below its floor.
+pub(crate) fn main(smb: &SmbOptions, command: &str) -> anyhow::Result<()> {
+    let options = &smb.options;
+    let root = crate::workspace_root();
+    let rows = chosen(options);
+    if options.list {
+        rows.iter().for_each(|row| println!("{}", row.name));
+        return Ok(());
+    }
+    if let Some(why) = smbd::absent() {
+        anyhow::bail!("{why}");
+    }
+    if !options.no_build {
+        build(&root, &["shunt-cli", "shunt-testkit"])?;
+    }
+    let built = built(&root);
+    let programs: &[&str] = if smb.against_itself { &["smbload"] } else { &["smbload", "shunt"] };
+    let absent = cannot_serve(&built.join("shunt")).filter(|_| !smb.against_itself);
+    anyhow::ensure!(absent.is_none(), "{}", absent.unwrap_or_default());
+    stage::clean_up_when_interrupted()?;
+    warn_when_busy();
+    let mut bench = Bench {
+        servers: Vec::new(),
+        folders: Folders::new()?,
+        stage: Stage::with(&built, programs)?,
+        options,
+        ours: if smb.against_itself { Kind::Smbd(0) } else { Kind::Shunt },
+    };
+    bench.fill()?;
+    let mut book = Book::new(options.json);
+    for row in &rows {
+        bench.measure(row).into_iter().for_each(|line| book.tell(line));
+    }
+    if options.record {
+        let path = book.record(&root, "smb", READING, command)?;
+        eprintln!("recorded in {}", path.display());
+    }
+    book.verdict()
+}
+
+fn chosen(options: &Options) -> Vec<Row> {
+    let mut rows = rows::all();
+    let all = options.only.is_empty();
+    rows.retain(|row| options.wants(&row.name) && (row.quick || !options.quick || !all));
+    rows
+}
+
+impl Bench<'_> {
+    /// Bytes of each client's file.
+    fn size(&self) -> u64 {
+        if self.options.quick { 64 << 20 } else { 512 << 20 }
+    }
+
+    fn fill(&mut self) -> anyhow::Result<()> {
+        let at = self.server(Kind::Smbd(0))?;
+        let port = self.servers[at].port;
+        let size = self.size().to_string();
+        self.folders.fill(self.size(), |medium, clients| {
+            let clients = clients.to_string();
+            let words = ["prepare", "--clients", &clients, "--size", &size];
+            smbload(&self.stage, port, medium, &words, Duration::from_secs(120)).map(drop)
+        })
+    }
+
+    /// Where in `servers` this one is; it is started if it does not run.
+    fn server(&mut self, kind: Kind) -> anyhow::Result<usize> {
+        if let Some(at) = self.servers.iter().position(|server| server.kind == kind) {
+            return Ok(at);
+        }
+        self.servers.push(Server::start(&self.stage, kind, &self.folders)?);
+        Ok(self.servers.len() - 1)
+    }
+
+    fn measure(&mut self, row: &Row) -> Vec<Line> {
+        match self.pairs(row) {
+            Ok(pairs) => row.metrics.iter().map(|metric| self.line(row, *metric, &pairs)).collect(),
+            Err(error) => {
+                // Whatever state they are in, the next row shall not suffer from it.
+                self.servers.clear();
+                let outcome = Outcome::Failed(format!("{error:#}"));
+                vec![Line { name: row.name.clone(), unit: "", outcome }]
+            }
+        }
+    }
+
+    fn line(
+        &self,
+        row: &Row,
+        (metric, floor): (Metric, Option<f64>),
+        pairs: &[(serde_json::Value, serde_json::Value)],
+    ) -> Line {
+        let (words, unit, better) = metric.words();
+        let values: Option<Vec<(f64, f64)>> =
+            pairs.iter().map(|(peer, ours)| Some((metric.of(peer)?, metric.of(ours)?))).collect();
+        let floor = floor.filter(|_| self.ours == Kind::Shunt);
+        let outcome = match values.and_then(|values| Pairs::of(&values, better)) {
+            Some(pairs) => Outcome::Measured { pairs, floor },
+            None => Outcome::Failed("smbload did not say it".into()),
+        };
+        Line { name: format!("{}{words}", row.name), unit, outcome }
+    }
+
+    /// What smbload said of the best smbd and of ours, in turn.
+    fn pairs(&mut self, row: &Row) -> anyhow::Result<Vec<(serde_json::Value, serde_json::Value)>> {
+        let peer = self.best(row)?;
+        let usual = if self.options.quick { 1 } else { 3 };
+        let mut pairs = Vec::new();
+        for _ in 0..self.options.rounds.unwrap_or(usual).max(1) {
+            let theirs = self.figure(row, peer).context("the peer")?;
+            pairs.push((theirs, self.figure(row, self.ours).context("ours")?));
+        }
+        Ok(pairs)
+    }
+
+    /// The configuration of smbd that is best at this load.
+    fn best(&mut self, row: &Row) -> anyhow::Result<Kind> {
+        if self.options.quick {
+            return Ok(Kind::Smbd(0));
+        }
+        let metric = row.metrics[0].0;
+        let (_, _, better) = metric.words();
+        let mut best: Option<(f64, usize)> = None;
+        for number in 0..SMBD.len() {
+            let line = self.figure(row, Kind::Smbd(number)).context(SMBD[number].0)?;
+            let value = metric.of(&line).context("smbload did not say it")?;
+            let is_better = |(other, _): (f64, usize)| match better {
+                super::pairs::Better::Higher => value > other,
+                super::pairs::Better::Lower => value < other,
+            };
+            if best.is_none_or(is_better) {
+                best = Some((value, number));
+            }
+        }
+        let (_, number) = best.context("smbd has no configuration")?;
+        eprintln!("{}: the best smbd is `{}`", row.name, SMBD[number].0);
+        Ok(Kind::Smbd(number))
+    }
+
+    fn figure(&mut self, row: &Row, kind: Kind) -> anyhow::Result<serde_json::Value> {
+        let at = self.server(kind)?;
+        let server = &self.servers[at];
+        let usual = if self.options.quick { 0.5 } else { 2.0 };
+        let seconds = self.options.seconds.unwrap_or(usual).max(row.seconds_min);
+        let (process, length) = (server.process()?.to_string(), seconds.to_string());
+        let (warm_up, size) = ((seconds / 4.0).min(1.0).to_string(), self.size().to_string());
+        let mut words = row.load.clone();
+        words.extend(["--secs", &length, "--warmup", &warm_up]);
+        words.extend(["--size", &size, "--server-pid", &process]);
+        let patience = Duration::from_secs_f64(seconds * 2.0 + 40.0);
+        let output = smbload(&self.stage, server.port, row.medium, &words, patience)?;
+        serde_json::from_str(output.trim()).context("smbload printed no line of JSON")
+    }
+}
+
+fn smbload(
+    stage: &Stage,
+    port: u16,
+    medium: Medium,
+    words: &[&str],
+    patience: Duration,
+) -> anyhow::Result<String> {
+    let dir = stage.new_dir()?;
+    let mut command: Vec<OsString> = vec![stage.program("smbload").into()];
+    command.extend(words.iter().map(OsString::from));
+    let (address, share) = (format!("127.0.0.1:{port}"), medium.share());
+    let common = ["--addr", &address, "--share", share, "--user", USERS[0], "--pass", PASSWORD];
+    command.extend(common.map(OsString::from));
+    let output = Running::start(&command, &dir, &[])?.finish(patience);
+    stage::remove_dir(&dir);
+    output
+}

@@ -1,0 +1,216 @@
+//! What is measured of file servers, and the floors of `shunt serve`.
+
+use crate::bench::pairs::Better;
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Metric {
+    /// Bytes moved.
+    Throughput,
+    /// Operations done.
+    Operations,
+    /// CPU time of the server for each byte.
+    ServerPerByte,
+    /// CPU time of server and client together for each byte: on loopback the kernel does some of the
+    /// server's work in the client's name, and the other way round.
+    BothPerByte,
+    /// CPU time of the server for each operation.
+    ServerPerOperation,
+    /// CPU time of the server while as much is moved as with the other.
+    ServerAtEqualLoad,
+    /// Latency, the middle.
+    Median,
+}
+
+impl Metric {
+    /// What the row's name says of it, its unit, and which direction is good.
+    pub(crate) fn words(self) -> (&'static str, &'static str, Better) {
+        match self {
+            Self::Throughput => ("", "MB/s", Better::Higher),
+            Self::Operations => ("", "ops/s", Better::Higher),
+            Self::ServerPerByte => (": server CPU", "s/GB", Better::Lower),
+            Self::BothPerByte => (": server and client CPU", "s/GB", Better::Lower),
+            Self::ServerPerOperation => (": server CPU", "us/op", Better::Lower),
+            Self::ServerAtEqualLoad => (": server CPU", "%", Better::Lower),
+            Self::Median => (": half take at most", "us", Better::Lower),
+        }
+    }
+
+    /// What it is in smbload's line.
+    pub(crate) fn of(self, line: &serde_json::Value) -> Option<f64> {
+        let field = |name: &str| line.get(name)?.as_f64();
+        match self {
+            Self::Throughput => field("MBps"),
+            Self::Operations => field("ops"),
+            Self::ServerPerByte => field("srv_s_per_GB"),
+            Self::BothPerByte => Some(field("srv_s_per_GB")? + field("cli_s_per_GB")?),
+            Self::ServerPerOperation => field("srv_us_per_op"),
+            Self::ServerAtEqualLoad => field("srv_cpu_pct"),
+            Self::Median => field("p50_us"),
+        }
+    }
+}
+
+/// Where the files are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Medium {
+    /// In memory: `/dev/shm`.
+    Memory,
+    /// Where temporary files are; they fit the page cache.
+    Disk,
+}
+
+impl Medium {
+    /// The share with these files.
+    pub(crate) fn share(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Disk => "disk",
+        }
+    }
+}
+
+/// A row, or several of one measurement.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    pub(crate) name: String,
+    /// The operation and options of smbload.
+    pub(crate) load: Vec<&'static str>,
+    pub(crate) medium: Medium,
+    /// What is compared, and how many times as good ours must be. The first one decides which of
+    /// Samba's configurations is the best.
+    pub(crate) metrics: Vec<(Metric, Option<f64>)>,
+    /// One operation takes so long that a measurement must, too.
+    pub(crate) seconds_min: f64,
+    pub(crate) quick: bool,
+}
+
+fn row(name: &str, load: &'static str, metrics: &[(Metric, f64)]) -> Row {
+    Row {
+        name: name.into(),
+        load: load.split(' ').collect(),
+        medium: Medium::Memory,
+        metrics: metrics.iter().map(|(metric, floor)| (*metric, Some(*floor))).collect(),
+        seconds_min: 0.0,
+        quick: false,
+    }
+}
+
+impl Row {
+    fn quick(self) -> Self {
+        Self { quick: true, ..self }
+    }
+
+    fn lasting(self, seconds_min: f64) -> Self {
+        Self { seconds_min, ..self }
+    }
+
+    /// The same with files on disk; floors are for files in memory.
+    fn on_disk(&self) -> Self {
+        let metrics = self.metrics.iter().map(|(metric, _)| (*metric, None)).collect();
+        let name = format!("{}, disk", self.name);
+        Self { name, medium: Medium::Disk, metrics, quick: false, ..self.clone() }
+    }
+
+    fn without_floor(self) -> Self {
+        let metrics = self.metrics.iter().map(|(metric, _)| (*metric, None)).collect();
+        Self { metrics, ..self }
+    }
+}
+
+/// A floor for what must not exceed a part of the other's.
+const fn at_most(part: f64) -> f64 {
+    1.0 / part
+}
+
+/// All rows, in the order in which they are told.
+pub(crate) fn all() -> Vec<Row> {
+    use Metric::{
+        BothPerByte, Median, Operations, ServerAtEqualLoad, ServerPerByte, ServerPerOperation,
+        Throughput,
+    };
+    let read = [(Throughput, 1.35), (ServerPerByte, at_most(0.6))];
+    let write = [(Throughput, 1.1), (ServerPerByte, at_most(0.85))];
+    let small = [(Operations, 3.0), (ServerPerOperation, at_most(1.0 / 3.0))];
+    let mut rows = vec![
+        row("read 1M", "read", &read).quick(),
+        row("read 1M, 4 channels", "read --channels 4", &read),
+        row(
+            "read 1M, 4 clients",
+            "read --clients 4",
+            &[(Throughput, 1.0), (BothPerByte, at_most(0.8))],
+        ),
+        row("read 1M at 1 GB/s", "read --rate 1000", &[(ServerAtEqualLoad, at_most(0.5))]),
+        row("read 64K, depth 16", "read --io 64K --qd 16", &read).without_floor(),
+        row("read 8M, depth 4", "read --io 8M --qd 4", &read).without_floor(),
+        row("write 1M", "write", &write).quick(),
+        row("write 1M, 4 clients", "write --clients 4", &write),
+        row("read 1M, AES-128-GCM", "read --enc 128", &[(Throughput, 1.8)]).quick(),
+        row("write 1M, AES-128-GCM", "write --enc 128", &[(Throughput, 1.8)]),
+        row("read 1M, AES-256-GCM", "read --enc 256", &[(Throughput, 1.8)]),
+        row("write 1M, AES-256-GCM", "write --enc 256", &[(Throughput, 1.8)]),
+        // The client throws signed data away unchecked, else it is what is measured.
+        row("read 1M, GMAC", "read --sign gmac --nocheck", &[(Throughput, 1.5)]),
+        row("write 1M, GMAC", "write --sign gmac", &[(Throughput, 1.5)]),
+        row("read 1M, CMAC", "read --sign cmac --nocheck", &[(Throughput, 1.3)]),
+        row("write 1M, CMAC", "write --sign cmac", &[(Throughput, 1.3)]),
+        row("open and close", "openclose", &small).quick(),
+        row("stat, one message", "stat", &small),
+        row("open, read 4K and close, one message", "readsmall", &small),
+        row("create, write 4K and delete, one message", "createdel", &[(Operations, 4.0)]),
+        row("directory of 1,000", "qdir --qd 1 --dir entries1000", &[(Operations, 8.0)]).quick(),
+        row("directory of 100,000", "qdir --qd 1 --dir entries100000", &[(Operations, 8.0)])
+            .lasting(5.0),
+        row("sessions set up", "session", &[(Operations, 10.0)]),
+        row("random read 4K, depth 1", "randread --io 4K --qd 1", &[(Median, at_most(0.7))])
+            .quick(),
+        row("random read 4K, depth 32", "randread --io 4K --qd 32", &[(Operations, 2.5)]),
+        row("random write 4K, depth 32", "randwrite --io 4K --qd 32", &[(Operations, 2.5)])
+            .without_floor(),
+        row("echo", "echo", &[(Operations, 1.0)]).without_floor(),
+    ];
+    let on_disk = ["read 1M", "read 1M, 4 clients", "open and close", "stat, one message"];
+    let on_disk = on_disk.iter().chain(&["create, write 4K and delete, one message"]);
+    let on_disk: Vec<Row> = on_disk
+        .filter_map(|name| rows.iter().find(|row| row.name == **name))
+        .map(Row::on_disk)
+        .collect();
+    rows.extend(on_disk);
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Metric, all, at_most};
+
+    #[test]
+    fn names_are_different() {
+        let mut names: Vec<String> = all().into_iter().map(|row| row.name).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn at_most_a_half_is_twice_as_good() {
+        assert_eq!(at_most(0.5), 2.0);
+    }
+
+    #[test]
+    fn loads_are_such_as_smbload_knows() {
+        use clap::Parser;
+        for row in all() {
+            let words = ["smbload"].into_iter().chain(row.load.iter().copied());
+            testkit::smbload::Settings::try_parse_from(words).unwrap();
+            assert!(!row.metrics.is_empty());
+        }
+    }
+
+    #[test]
+    fn both_ends_are_added_up() {
+        let line = serde_json::json!({"srv_s_per_GB": 0.5, "cli_s_per_GB": 0.25});
+        assert_eq!(Metric::BothPerByte.of(&line), Some(0.75));
+        assert_eq!(Metric::Median.of(&line), None);
+    }
+}
