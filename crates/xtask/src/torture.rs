@@ -4,6 +4,7 @@
 mod matrix;
 mod outcome;
 mod server;
+mod smoke;
 mod suite;
 
 use std::collections::BTreeMap;
@@ -43,6 +44,9 @@ struct Cli {
     /// Only these suites, such as smb2.read,smb2.lock:aio
     #[arg(long, value_delimiter = ',', value_name = "SUITE")]
     only: Vec<String>,
+    /// A file there and back with smbclient, and some short suites
+    #[arg(long, conflicts_with_all = ["only", "record", "port"])]
+    smoke: bool,
     /// Suites at the same time, each against a server of its own
     #[arg(long, default_value_t = 1)]
     jobs: usize,
@@ -83,12 +87,13 @@ enum Peer {
 pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     let words = ["cargo xtask torture"].into_iter().chain(args.iter().map(String::as_str));
     let cli = Cli::parse_from(words);
-    let cases = chosen(&cli.only)?;
+    let smoke: Vec<String> = SMOKE.iter().map(|name| (*name).to_owned()).collect();
+    let cases = chosen(if cli.smoke { &smoke } else { &cli.only })?;
     if cli.list {
         cases.iter().for_each(|case| println!("{:48} on {}", case.name, case.share));
         return Ok(());
     }
-    install::check("torture", &["smbtorture", "smbd"], cli.install)?;
+    install::check("torture", &["smbtorture", "smbd", "smbclient"], cli.install)?;
     let root = crate::workspace_root();
     let kind = match (cli.peer, cli.port) {
         (Some(Peer::Smbd), _) => Kind::Smbd,
@@ -96,6 +101,9 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
         (None, None) => ours(&root, cli.no_build)?,
     };
     stage::clean_up_when_interrupted()?;
+    if cli.smoke {
+        smoke::there_and_back(&kind)?;
+    }
     let samba = outcome::read(&root.join(SAMBA))?;
     let listed = suite::list()?;
     let mut table = run_all(&kind, &cases, &listed, cli.jobs, &samba)?;
@@ -115,15 +123,16 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs some suites against ours, and says which tests that Samba passes do not pass: for
-/// `cargo xtask test`.
-pub(crate) fn smoke_words() -> Vec<&'static str> {
-    vec!["torture", "--no-build", "--only", SMOKE]
-}
-
-/// Seconds, all of them together.
-const SMOKE: &str =
-    "smb2.connect,smb2.read,smb2.rw,smb2.tcon,smb2.mkdir,smb2.sharemode,smb2.session-id";
+/// What `--smoke` runs, beside smbclient: seconds, all of them together.
+const SMOKE: &[&str] = &[
+    "smb2.connect",
+    "smb2.read",
+    "smb2.rw",
+    "smb2.tcon",
+    "smb2.mkdir",
+    "smb2.sharemode",
+    "smb2.session-id",
+];
 
 fn chosen(only: &[String]) -> anyhow::Result<Vec<Case>> {
     if let Some(unknown) = only.iter().find(|name| !CASES.iter().any(|case| case.name == **name)) {
@@ -356,8 +365,8 @@ mod tests {
         for case in CASES {
             assert!(samba.keys().any(|(suite, _)| suite == case.name), "{}", case.name);
         }
-        for name in SMOKE.split(',') {
-            assert!(CASES.iter().any(|case| case.name == name), "{name}");
+        for name in SMOKE {
+            assert!(CASES.iter().any(|case| case.name == *name), "{name}");
         }
     }
 }

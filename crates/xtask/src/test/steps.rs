@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -13,8 +13,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::tally::{Reader, Tally};
-use crate::install;
 use crate::workspace_root;
+use crate::{install, torture};
 
 /// How a step ended.
 #[derive(Debug)]
@@ -55,10 +55,14 @@ impl Report {
     }
 }
 
+/// A step's command, or why there is none: asked for when it is the step's turn, because it may be
+/// about what a step before has built.
+type Choice = Box<dyn FnOnce() -> Result<Command, String>>;
+
 /// A step: a command, unless what it needs is absent.
 struct Step {
     name: &'static str,
-    command: Result<Command, String>,
+    command: Choice,
     time_max: Duration,
 }
 
@@ -82,6 +86,10 @@ impl Plan {
             step("build what the tests start", 20, Ok(build())),
             step("tests", 30, Ok(tests(&target, quick))),
         ];
+        let program = target.join("release/shunt");
+        steps.push(later("files served, with Samba's client and tests", 5, move || {
+            serving(&program)
+        }));
         if !quick {
             steps.push(step("loom models of the lock-free parts", 12, Ok(loom(&target))));
             steps.push(step("documentation", 10, Ok(documentation())));
@@ -96,7 +104,15 @@ impl Plan {
 }
 
 fn step(name: &'static str, minutes_max: u32, command: Result<Command, String>) -> Step {
-    Step { name, command, time_max: MINUTE * minutes_max }
+    later(name, minutes_max, move || command)
+}
+
+fn later(
+    name: &'static str,
+    minutes_max: u32,
+    command: impl FnOnce() -> Result<Command, String> + 'static,
+) -> Step {
+    Step { name, command: Box::new(command), time_max: MINUTE * minutes_max }
 }
 
 fn formatting() -> Result<Command, String> {
@@ -132,7 +148,7 @@ fn build() -> Command {
     command
 }
 
-fn tests(target: &std::path::Path, quick: bool) -> Command {
+fn tests(target: &Path, quick: bool) -> Command {
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--", "--show-output"]);
     command.env("SHUNT_BIN_DIR", target.join("release"));
     if quick {
@@ -141,7 +157,7 @@ fn tests(target: &std::path::Path, quick: bool) -> Command {
     command
 }
 
-fn loom(target: &std::path::Path) -> Command {
+fn loom(target: &Path) -> Command {
     let packages = ["-p", "shunt-sys", "-p", "shunt-local", "-p", "shunt-frag"];
     let mut command = cargo(&["test", "--lib", "--release"]);
     command
@@ -157,6 +173,19 @@ fn documentation() -> Command {
     let mut command = cargo(&["doc", "--workspace", "--no-deps", "--document-private-items"]);
     command.env("RUSTDOCFLAGS", "-D warnings");
     command
+}
+
+/// What a client of other people's makes of `shunt serve`, once there is one.
+fn serving(program: &Path) -> Result<Command, String> {
+    if let Some(why) = torture::cannot_serve(program) {
+        return Err(why);
+    }
+    for (name, package) in [("smbclient", "smbclient"), ("smbtorture", "samba-testsuite")] {
+        if install::find(name).is_none() {
+            return Err(format!("no {name} here (Debian: {package})"));
+        }
+    }
+    Ok(cargo(&["xtask", "torture", "--smoke", "--no-build"]))
 }
 
 fn component(subcommand: &str, name: &str) -> Result<(), String> {
@@ -188,7 +217,7 @@ impl Step {
         println!("\n== {}", self.name);
         let start = Instant::now();
         let mut reader = Reader::default();
-        let outcome = match self.command {
+        let outcome = match (self.command)() {
             Ok(command) => stream(command, start + self.time_max, &mut reader),
             Err(absent) => Outcome::Skipped(absent),
         };
