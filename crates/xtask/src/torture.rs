@@ -225,7 +225,13 @@ fn passing(table: &Table, suite: &str) -> usize {
 
 /// Tests that passed before and do not now, not even alone. One that passes alone is told and left.
 fn confirm(kind: &Kind, before: &Table, now: &mut Table) -> anyhow::Result<Vec<String>> {
-    let mut lost = Vec::new();
+    let ran = |suite: &str| now.keys().any(|(name, _)| name == suite);
+    let gone = |(key, outcome): &(&(String, String), &outcome::Outcome)| {
+        outcome.passed() && ran(&key.0) && !now.contains_key(*key)
+    };
+    let gone = before.iter().filter(gone);
+    let mut lost: Vec<String> =
+        gone.map(|((suite, test), _)| format!("{suite} {test}: did not run")).collect();
     for ((suite, test), outcome) in &mut *now {
         let passed =
             before.get(&(suite.clone(), test.clone())).is_some_and(outcome::Outcome::passed);

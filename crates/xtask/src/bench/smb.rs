@@ -170,8 +170,8 @@ impl Bench<'_> {
         let metric = row.metrics[0].0;
         let (_, _, better) = metric.words();
         let mut best: Option<(f64, usize)> = None;
-        for number in 0..SMBD.len() {
-            let line = self.figure(row, Kind::Smbd(number)).context(SMBD[number].0)?;
+        for (number, (name, _)) in SMBD.iter().enumerate() {
+            let line = self.figure(row, Kind::Smbd(number)).context(*name)?;
             let value = metric.of(&line).context("smbload did not say it")?;
             let is_better = |(other, _): (f64, usize)| match better {
                 super::pairs::Better::Higher => value > other,

@@ -25,6 +25,11 @@ impl Case {
         }
     }
 
+    /// The port of the server, if it matters and is free: one of the tests connects to no other.
+    pub(crate) fn port(&self) -> Option<u16> {
+        (self.name == "smb2.multichannel").then_some(445)
+    }
+
     /// What smbtorture calls it.
     pub(crate) fn suite(&self) -> &'static str {
         self.name.split_once(':').map_or(self.name, |(suite, _)| suite)

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, Permissions};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -29,17 +30,19 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one with new, empty folders.
+    /// Starts one with new, empty folders, for a case that may want a certain port.
     ///
     /// # Errors
     ///
     /// When it does not start.
-    pub(crate) fn start(kind: &Kind) -> anyhow::Result<Self> {
+    pub(crate) fn start(kind: &Kind, wanted: Option<u16>) -> anyhow::Result<Self> {
         if let Kind::Port(port) = *kind {
             return Ok(Self { running: None, dir: None, port });
         }
         let dir = stage::new_dir(&std::env::temp_dir().join("shunt-torture"))?;
-        let mut server = Self { running: None, dir: Some(dir.clone()), port: stage::free_port()? };
+        let wanted = wanted.filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());
+        let port = wanted.map_or_else(stage::free_port, Ok)?;
+        let mut server = Self { running: None, dir: Some(dir.clone()), port };
         fs::set_permissions(&dir, Permissions::from_mode(0o755))?;
         let folders = dir.join("folders");
         fs::create_dir(&folders)?;

@@ -19,7 +19,7 @@ const BYTES: usize = 9_000_001;
 ///
 /// When something of it fails, or the file comes back as another one.
 pub(crate) fn there_and_back(kind: &Kind) -> anyhow::Result<()> {
-    let server = Server::start(kind)?;
+    let server = Server::start(kind, None)?;
     for protection in ["sign", "encrypt"] {
         round(&server, protection).with_context(|| format!("smbclient, {protection}"))?;
         println!("smbclient: there and back, {protection}");

@@ -54,7 +54,7 @@ pub(crate) fn run(
 ) -> anyhow::Result<Vec<(String, Outcome)>> {
     let names = tests_of(listed, case.suite());
     ensure!(!names.is_empty(), "smbtorture has no suite {}", case.suite());
-    let mut server = Server::start(kind)?;
+    let mut server = Server::start(kind, case.port())?;
     let limit = Duration::from_secs(case.seconds.into());
     let whole = torture(&server, case, case.suite(), limit)?;
     let mut done = whole.done;
@@ -78,13 +78,13 @@ pub(crate) fn run(
 ///
 /// When the server or smbtorture cannot be started.
 pub(crate) fn run_one(kind: &Kind, case: &Case, name: &str) -> anyhow::Result<Outcome> {
-    let mut server = Server::start(kind)?;
+    let mut server = Server::start(kind, case.port())?;
     alone(kind, &mut server, case, name)
 }
 
 fn alone(kind: &Kind, server: &mut Server, case: &Case, name: &str) -> anyhow::Result<Outcome> {
     if server.fell().is_some() {
-        *server = Server::start(kind)?;
+        *server = Server::start(kind, case.port())?;
     }
     let test = format!("{}.{name}", case.suite());
     let told = torture(server, case, &test, ALONE)?;
