@@ -5,8 +5,8 @@
 //! wake-up is said in [`wait`]. How packets come in past the kernel's own stack is said in [`packet`]
 //! and [`xdp`]; which of them, by programs ([`bpf`]) that the caller writes. Programs for sockets are put
 //! to work on a [`cgroup`]. [`udp`] moves datagrams by the batch, [`event`] waits for many descriptors at
-//! once. What of a file is in memory, and how its bytes reach a socket in one copy, is said in [`residency`]
-//! and [`filemap`]. RDMA devices are reached by [`verbs`].
+//! once, [`uring`] has the kernel do things meanwhile. What of a file is in memory, and how its bytes reach a
+//! socket in one copy, is said in [`residency`] and [`filemap`]. RDMA devices are reached by [`verbs`].
 
 pub mod abi;
 #[cfg(not(loom))]
@@ -45,6 +45,8 @@ pub mod sync;
 pub mod tap;
 #[cfg(not(loom))]
 pub mod udp;
+#[cfg(not(loom))]
+pub mod uring;
 #[cfg(not(loom))]
 pub mod verbs;
 pub mod wait;
