@@ -123,7 +123,7 @@ pub struct Ring {
     free: Vec<u32>,
     /// For which the submission queue had no room.
     backlog: VecDeque<squeue::Entry>,
-    probe: Probe,
+    probe: Box<Probe>,
     kind: &'static str,
     /// The kernel refuses entries from another thread than the one that made the ring.
     stays: PhantomData<*mut ()>,
@@ -205,7 +205,7 @@ impl Ring {
             slots: Vec::new(),
             free: Vec::new(),
             backlog: VecDeque::new(),
-            probe,
+            probe: Box::new(probe),
             kind,
             stays: PhantomData,
         })

@@ -2,7 +2,7 @@
 //!
 //! A [`Runtime`] has some *vectors*. Each is a thread with its own ready queue, timers, and either an
 //! io_uring or an epoll set ([`Driver`]); what runs on it are futures that need not be `Send`. The free
-//! functions of this module ([`spawn`], [`now`], [`sleep_until`], [`offload`] and so on) mean the vector of the
+//! functions of this module ([`spawn`], [`now`], [`sleep_until`], [`offload()`] and so on) mean the vector of the
 //! calling thread, and panic on a thread that is none.
 //!
 //! Nothing given to the kernel is borrowed: sockets wait for readiness and then call `recv` and `send`

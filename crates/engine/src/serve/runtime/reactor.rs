@@ -1,6 +1,7 @@
 //! Which descriptor may be read or written again, and who waits for it.
 
 mod epoll;
+mod uring;
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -13,11 +14,15 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use sys::call::Failure;
+use sys::event::Event;
+use sys::uring::{Op, Ring, Ticket, Unavailable};
 
 use super::Driver;
 use super::core::Core;
 use super::vector::Shared;
 use epoll::Epoll;
+pub(super) use uring::Operation;
+use uring::Uring;
 
 pub(super) fn io_error(failure: Failure) -> io::Error {
     io::Error::from_raw_os_error(failure.errno)
@@ -37,6 +42,8 @@ struct Side {
     ready: Cell<bool>,
     /// The end has come: it never waits any more.
     ended: Cell<bool>,
+    /// The ring's poll for it, if there is one under way.
+    poll: Cell<Option<Ticket>>,
     wakers: RefCell<Vec<Waker>>,
 }
 
@@ -44,8 +51,7 @@ impl Side {
     fn set(&self, ended: bool) {
         self.ready.set(true);
         self.ended.set(self.ended.get() || ended);
-        let wakers = self.wakers.take();
-        let mut wakers = wakers;
+        let mut wakers = self.wakers.take();
         for waker in wakers.drain(..) {
             waker.wake();
         }
@@ -53,6 +59,14 @@ impl Side {
         let mut again = self.wakers.borrow_mut();
         if again.is_empty() {
             *again = wakers;
+        }
+    }
+
+    /// An event of the descriptor, which may concern this direction.
+    fn hear(&self, event: Event, write: bool) {
+        let ended = event.broken || event.peer_shut && !write;
+        if ended || (if write { event.write } else { event.read }) {
+            self.set(ended);
         }
     }
 
@@ -182,6 +196,11 @@ impl Future for Readiness<'_> {
             return Poll::Ready(());
         }
         side.enlist(cx.waker());
+        if side.poll.get().is_none() {
+            let write = self.direction == Direction::Write;
+            let Source { fd, token, .. } = self.source;
+            side.poll.set(Core::with(|core| core.reactor.arm(fd, *token, write)));
+        }
         Poll::Pending
     }
 }
@@ -189,7 +208,12 @@ impl Future for Readiness<'_> {
 /// The descriptors of a vector.
 pub(super) struct Reactor {
     known: RefCell<Known>,
-    epoll: Epoll,
+    waits: Waits,
+}
+
+enum Waits {
+    Epoll(Epoll),
+    Uring(Box<Uring>),
 }
 
 /// Sources by token: a place, and how often it was used before.
@@ -246,14 +270,34 @@ impl Reactor {
         driver: Driver,
         shared: &Shared,
     ) -> io::Result<(Self, Driver, Option<String>)> {
-        let epoll = Epoll::new(shared)?;
-        let fell_back = (driver == Driver::Auto).then(|| "not written yet".to_owned());
-        Ok((Self { known: RefCell::default(), epoll }, Driver::Epoll, fell_back))
+        Self::with(driver, shared, Uring::ring)
+    }
+
+    /// The same, with what makes a ring.
+    fn with(
+        driver: Driver,
+        shared: &Shared,
+        ring: impl FnOnce() -> Result<Ring, Unavailable>,
+    ) -> io::Result<(Self, Driver, Option<String>)> {
+        let ring = if driver == Driver::Epoll { None } else { Some(ring()) };
+        let (waits, driver, fell_back) = match ring {
+            Some(Ok(ring)) => {
+                (Waits::Uring(Box::new(Uring::new(ring, shared)?)), Driver::Uring, None)
+            }
+            Some(Err(why)) if driver == Driver::Uring => return Err(io::Error::other(why)),
+            none => {
+                let why = none.and_then(Result::err).map(|why| why.to_string());
+                (Waits::Epoll(Epoll::new(shared)?), Driver::Epoll, why)
+            }
+        };
+        Ok((Self { known: RefCell::default(), waits }, driver, fell_back))
     }
 
     fn add(&self, fd: &Arc<OwnedFd>, sides: &Rc<Sides>) -> io::Result<u64> {
         let token = self.known.borrow_mut().add(sides);
-        if let Err(error) = self.epoll.add(fd, token) {
+        if let Waits::Epoll(epoll) = &self.waits
+            && let Err(error) = epoll.add(fd, token)
+        {
             self.known.borrow_mut().remove(token);
             return Err(error);
         }
@@ -261,25 +305,95 @@ impl Reactor {
     }
 
     fn remove(&self, fd: &OwnedFd, token: u64) {
-        if self.known.borrow_mut().remove(token).is_some() {
-            self.epoll.remove(fd);
+        let Some(sides) = self.known.borrow_mut().remove(token) else { return };
+        match &self.waits {
+            Waits::Epoll(epoll) => epoll.remove(fd),
+            Waits::Uring(uring) => {
+                let polls = [sides.read.poll.take(), sides.write.poll.take()];
+                polls.into_iter().flatten().for_each(|poll| uring.cancel(poll));
+            }
+        }
+    }
+
+    /// Has the ring tell when a direction is ready; epoll tells anyway.
+    fn arm(&self, fd: &Arc<OwnedFd>, token: u64, write: bool) -> Option<Ticket> {
+        match &self.waits {
+            Waits::Epoll(_) => None,
+            Waits::Uring(uring) => uring.arm(fd, if write { token | uring::WRITE } else { token }),
         }
     }
 
     /// Waits until something happens, the bell rings or `most` has passed, and wakes who waited for it.
     pub(super) fn wait(&self, most: Option<Duration>) {
-        self.epoll.wait(most, |event| {
-            let Some(sides) = self.known.borrow().find(event.token) else { return };
-            let ended = event.peer_shut || event.broken;
-            if event.read || ended {
-                sides.read.set(ended);
-            }
-            if event.write || event.broken {
-                sides.write.set(event.broken);
-            }
-        });
+        match &self.waits {
+            Waits::Epoll(epoll) => epoll.wait(most, |event| {
+                if let Some(sides) = self.find(event.token) {
+                    sides.read.hear(event, false);
+                    sides.write.hear(event, true);
+                }
+            }),
+            Waits::Uring(uring) => uring.wait(most, |done| {
+                let write = done.tag & uring::WRITE != 0;
+                if let Some(sides) = self.find(done.tag & !uring::WRITE) {
+                    let side = if write { &sides.write } else { &sides.read };
+                    side.poll.set(None);
+                    side.hear(done.event(), write);
+                }
+            }),
+        }
+    }
+
+    fn find(&self, token: u64) -> Option<Rc<Sides>> {
+        self.known.borrow().find(token)
+    }
+
+    /// Has the ring do `op`; the same back, if there is no ring.
+    pub(super) fn operate(&self, op: Op) -> Result<Operation, Op> {
+        match &self.waits {
+            Waits::Epoll(_) => Err(op),
+            Waits::Uring(uring) => uring.operate(op),
+        }
+    }
+
+    fn cancel(&self, operation: Ticket) {
+        if let Waits::Uring(uring) = &self.waits {
+            uring.cancel(operation);
+        }
     }
 
     /// Gives back what the kernel has, when all tasks are gone.
-    pub(super) fn close(&self) {}
+    pub(super) fn close(&self) {
+        if let Waits::Uring(uring) = &self.waits {
+            uring.close();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_ring_auto_is_epoll_and_says_why() {
+        let shared = Shared::new().unwrap();
+        let none = || Err(Unavailable::Forbidden);
+        let (_, driver, why) = Reactor::with(Driver::Auto, &shared, none).unwrap();
+        assert_eq!(driver, Driver::Epoll);
+        assert!(why.unwrap().contains("forbidden"));
+        let error = Reactor::with(Driver::Uring, &shared, none).err().unwrap();
+        assert!(error.to_string().contains("forbidden"));
+        let never = || panic!("epoll was wanted");
+        let (_, driver, why) = Reactor::with(Driver::Epoll, &shared, never).unwrap();
+        assert_eq!((driver, why), (Driver::Epoll, None));
+    }
+
+    #[test]
+    fn a_token_of_one_that_is_gone_finds_nobody() {
+        let (mut known, sides) = (Known::default(), Rc::new(Sides::default()));
+        let first = known.add(&sides);
+        assert!(known.find(first).is_some() && known.remove(first).is_some());
+        let second = known.add(&sides);
+        assert!(first != second && known.find(first).is_none() && known.remove(first).is_none());
+        assert!(known.find(second).is_some());
+    }
 }

@@ -35,12 +35,18 @@ where
             let end = ended.recv_timeout(Duration::from_secs(60));
             assert_eq!(end, Ok(Ok(())), "a task of the test panicked or hangs ({driver:?})");
         }
-        runtime.stop(Duration::from_secs(5));
+        runtime.stop(Duration::ZERO);
     }
 }
 
 fn drivers() -> Vec<Driver> {
-    vec![Driver::Epoll]
+    match sys::uring::Ring::new(8) {
+        Ok(_) => vec![Driver::Epoll, Driver::Uring],
+        Err(why) => {
+            println!("skipped: {why}");
+            vec![Driver::Epoll]
+        }
+    }
 }
 
 async fn echo(socket: Socket) {
@@ -418,30 +424,36 @@ fn a_budget_is_given_in_order_and_comes_back() {
 #[test]
 fn files_are_read_and_written() {
     on_each_driver(1, || async {
-        let file = Arc::new(OwnedFd::from(tempfile::tempfile().unwrap()));
-        let sent = pattern(3, 300_000);
-        let (sent, n) = write_at(file.clone(), sent, 0..300_000, 5).await;
-        assert_eq!(n.unwrap(), 300_000);
-        fdatasync(file.clone()).await.unwrap();
-        fsync(file.clone()).await.unwrap();
-        let mut reads = Vec::new();
-        for at in 0..8_usize {
-            reads.push(spawn(read_at(file.clone(), vec![9; 40_000], 1..39_001, 5 + at as u64)));
-        }
-        for (at, read) in reads.into_iter().enumerate() {
-            let (got, n) = read.await.unwrap();
-            let n = n.unwrap();
-            assert!(n > 0 && got[1..=n] == sent[at..at + n]);
-            assert_eq!((got[0], got[39_001]), (9, 9), "outside of the range");
-        }
-        let (_, n) = read_at(file.clone(), vec![0; 8], 0..8, 300_005).await;
-        assert_eq!(n.unwrap(), 0, "the end");
-        let (read_end, write_end) = io::pipe().unwrap();
-        let (_, n) = read_at(Arc::new(read_end.into()), vec![0; 8], 0..8, 0).await;
-        assert!(n.is_err(), "a pipe has no places");
-        let (_, n) = write_at(Arc::new(write_end.into()), vec![0; 8], 0..8, 0).await;
-        assert!(n.is_err());
+        // On disk as a rule, and in memory.
+        files_in(&std::env::temp_dir()).await;
+        files_in(std::path::Path::new("/dev/shm")).await;
     });
+}
+
+async fn files_in(folder: &std::path::Path) {
+    let file = Arc::new(OwnedFd::from(tempfile::tempfile_in(folder).unwrap()));
+    let sent = pattern(3, 300_000);
+    let (sent, n) = write_at(file.clone(), sent, 0..300_000, 5).await;
+    assert_eq!(n.unwrap(), 300_000);
+    fdatasync(file.clone()).await.unwrap();
+    fsync(file.clone()).await.unwrap();
+    let mut reads = Vec::new();
+    for at in 0..8_usize {
+        reads.push(spawn(read_at(file.clone(), vec![9; 40_000], 1..39_001, 5 + at as u64)));
+    }
+    for (at, read) in reads.into_iter().enumerate() {
+        let (got, n) = read.await.unwrap();
+        let n = n.unwrap();
+        assert!(n > 0 && got[1..=n] == sent[at..at + n]);
+        assert_eq!((got[0], got[39_001]), (9, 9), "outside of the range");
+    }
+    let (_, n) = read_at(file.clone(), vec![0; 8], 0..8, 300_005).await;
+    assert_eq!(n.unwrap(), 0, "the end");
+    let (read_end, write_end) = io::pipe().unwrap();
+    let (_, n) = read_at(Arc::new(read_end.into()), vec![0; 8], 0..8, 0).await;
+    assert!(n.is_err(), "a pipe has no places");
+    let (_, n) = write_at(Arc::new(write_end.into()), vec![0; 8], 0..8, 0).await;
+    assert!(n.is_err());
 }
 
 #[test]
@@ -467,4 +479,42 @@ fn stop_asks_first_and_then_insists() {
         runtime.stop(Duration::from_secs(60));
         assert!(start.elapsed() < Duration::from_secs(30), "nobody was left to wait for");
     }
+}
+
+#[test]
+fn an_operation_that_is_dropped_lets_go_of_what_it_owned() {
+    if !drivers().contains(&Driver::Uring) {
+        return;
+    }
+    let (done, ended) = mpsc::channel();
+    let runtime = Runtime::start(&config(1, Driver::Uring), move |_| {
+        let done = done.clone();
+        async move {
+            let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            let fd = Arc::new(OwnedFd::from(ours));
+            let recv = || {
+                let op = sys::uring::Op::Recv { fd: fd.clone(), buf: vec![0; 64], range: 0..64 };
+                Core::with(|core| core.reactor.operate(op)).ok().unwrap()
+            };
+            let mut operations: Vec<_> = (0..100).map(|_| recv()).collect();
+            assert!(poll_once(&mut operations[0]).is_pending());
+            operations.truncate(50);
+            sleep(Duration::from_millis(2)).await;
+            drop(operations);
+            let start = Instant::now();
+            while Arc::strong_count(&fd) > 1 && start.elapsed() < Duration::from_secs(10) {
+                sleep(Duration::from_millis(1)).await;
+            }
+            let left = Arc::strong_count(&fd);
+            // One is left to the end of the ring, and one never begins.
+            drop(spawn(recv()));
+            yield_now().await;
+            yield_now().await;
+            drop(theirs);
+            done.send(left).unwrap();
+        }
+    });
+    let runtime = runtime.unwrap();
+    assert_eq!(ended.recv_timeout(Duration::from_secs(30)), Ok(1));
+    runtime.stop(Duration::ZERO);
 }
