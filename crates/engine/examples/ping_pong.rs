@@ -1,7 +1,8 @@
 //! How long the executor of `shunt serve` takes for an answer, and how many it gives in a second.
 //!
-//! `cargo run --release --example ping_pong -- [DRIVER [CONNECTIONS [SPIN_US [SECONDS]]]]`: an echo server on
+//! `cargo run --release --example ping_pong -- [DRIVER [CONNECTIONS [SPIN_US [SECONDS [lent]]]]]`: an echo server on
 //! one vector, clients of the standard library, one message of 64 bytes under way per connection.
+//! With `lent` the server lends its buffers to the kernel ([`Socket::recv_owned`]).
 
 use std::io::{IoSlice, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -12,21 +13,29 @@ use engine::serve::runtime::{self, Config, Driver, Listener, Runtime, Socket, Ve
 
 const LEN: usize = 64;
 
-async fn echo(socket: Socket) {
-    let mut buf = [0; 4096];
-    while let Ok(n) = socket.recv(&mut buf).await {
+async fn echo(socket: Socket, lent: bool) {
+    let mut buf = vec![0; 4096];
+    loop {
+        let n;
+        (buf, n) = if lent {
+            socket.recv_owned(buf, 0..4096).await
+        } else {
+            let n = socket.recv(&mut buf).await;
+            (buf, n)
+        };
+        let Ok(n) = n else { return };
         if n == 0 || socket.send_all(&mut [IoSlice::new(&buf[..n])], false).await.is_err() {
             return;
         }
     }
 }
 
-async fn serve(tell: mpsc::Sender<SocketAddr>) {
+async fn serve(tell: mpsc::Sender<SocketAddr>, lent: bool) {
     let listener = Listener::bind((Ipv4Addr::LOCALHOST, 0).into(), 1024).expect("a port");
     tell.send(listener.local_addr().expect("an address")).expect("who asked is there");
     loop {
         let Ok((socket, _)) = listener.accept().await else { return };
-        runtime::run_now(Box::pin(echo(socket)));
+        runtime::run_now(Box::pin(echo(socket, lent)));
     }
 }
 
@@ -55,10 +64,11 @@ fn main() {
         _ => Driver::Auto,
     };
     let (connections, spin_us, seconds) = (number(1, 1), number(2, 0), number(3, 3));
+    let lent = args.get(4).is_some_and(|word| word == "lent");
     let spin = Duration::from_micros(spin_us);
     let config = Config { vectors: 1, driver, spin, ..Config::default() };
     let (tell, told) = mpsc::channel();
-    let runtime = Runtime::start(&config, move |_| serve(tell.clone())).expect("a runtime");
+    let runtime = Runtime::start(&config, move |_| serve(tell.clone(), lent)).expect("a runtime");
     let address = told.recv().expect("an address");
     let until = Instant::now() + Duration::from_secs(seconds);
     let clients: Vec<_> =

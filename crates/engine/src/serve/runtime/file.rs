@@ -135,12 +135,12 @@ fn written_at_once(fd: &OwnedFd, len: usize) -> bool {
 }
 
 /// What the ring makes of `op`, or the same back if there is no ring.
-async fn operate(op: Op) -> Result<Done, Op> {
+pub(super) async fn operate(op: Op) -> Result<Done, Op> {
     let operation = Core::with(|core| core.reactor.operate(op))?;
     Ok(operation.await)
 }
 
-fn moved(result: Result<u32, i32>) -> io::Result<usize> {
+pub(super) fn moved(result: Result<u32, i32>) -> io::Result<usize> {
     result.map(|n| n as usize).map_err(io::Error::from_raw_os_error)
 }
 

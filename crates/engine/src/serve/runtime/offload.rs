@@ -6,6 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::thread::CpuSet;
+
 use super::core::Core;
 use super::sync::oneshot;
 
@@ -27,6 +29,9 @@ struct Inner {
     work_or_stop: Condvar,
     none_left: Condvar,
     most: usize,
+    /// Where who made the pool may run. A thread inherits the CPU that its vector is pinned to, and would
+    /// compete with just that one.
+    cpus: Option<CpuSet>,
 }
 
 /// The threads of a runtime that may block.
@@ -39,6 +44,10 @@ impl Inner {
 
     /// One thread, until there is nothing to do for long, or nothing any more.
     fn serve(&self) {
+        if let Some(cpus) = &self.cpus {
+            // Where it must not, it stays where it is.
+            let _ = rustix::thread::sched_setaffinity(None, cpus);
+        }
         let mut state = self.lock();
         loop {
             if let Some(work) = state.work.pop_front() {
@@ -74,6 +83,7 @@ impl Pool {
             work_or_stop: Condvar::new(),
             none_left: Condvar::new(),
             most: most.max(1),
+            cpus: rustix::thread::sched_getaffinity(None).ok(),
         }))
     }
 

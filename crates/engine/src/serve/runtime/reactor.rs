@@ -150,6 +150,11 @@ impl Source {
         self.sides.write.unset();
     }
 
+    /// To be said when the last that was read may not have been all.
+    pub(super) fn perhaps_readable(&self) {
+        self.sides.read.ready.set(true);
+    }
+
     /// Whether reading is worth a system call, as far as is known.
     #[must_use]
     pub fn may_read(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::net::{Shutdown, SocketAddr};
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +10,9 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 
+use sys::uring::{Done, Op};
+
+use super::file::{moved, operate};
 use super::reactor::{Readiness, Source};
 use super::sleep;
 
@@ -249,6 +253,48 @@ impl Socket {
             match self.try_recv(into) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable().await,
                 other => return other,
+            }
+        }
+    }
+
+    /// Receives into `buf[range]` what there is, when there is something, 0 bytes at the end; the buffer comes
+    /// back. With io_uring the call that sleeps receives too, which saves one for each message that was
+    /// waited for.
+    ///
+    /// Dropped before its end, it may have received bytes that nobody sees: the connection is of no use any
+    /// more then.
+    ///
+    /// # Panics
+    ///
+    /// When `range` is not within `buf`.
+    pub async fn recv_owned(
+        &self,
+        mut buf: Vec<u8>,
+        range: Range<usize>,
+    ) -> (Vec<u8>, io::Result<usize>) {
+        loop {
+            match self.try_recv(&mut buf[range.clone()]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return (buf, other),
+            }
+            let fd = self.shared_fd().clone();
+            match operate(Op::Recv { fd, buf, range: range.clone() }).await {
+                Ok(Done { result: Ok(n), op: Some(Op::Recv { buf, .. }), .. }) => {
+                    // Less than there was room for: there was no more. The end is told again and again.
+                    if n as usize == range.len() || n == 0 {
+                        self.0.perhaps_readable();
+                    }
+                    return (buf, Ok(n as usize));
+                }
+                Ok(Done { result, op: Some(Op::Recv { buf: back, .. }), .. }) => match result {
+                    Err(errno) if Errno::from_raw_os_error(errno) == Errno::INTR => buf = back,
+                    _ => return (back, moved(result)),
+                },
+                Err(Op::Recv { buf: back, .. }) => {
+                    buf = back;
+                    self.readable().await;
+                }
+                _ => unreachable!("what is given comes back"),
             }
         }
     }

@@ -104,6 +104,54 @@ fn many_connections_get_back_what_they_sent() {
 }
 
 #[test]
+fn what_is_received_into_a_lent_buffer_is_all_that_was_sent() {
+    on_each_driver(1, || async {
+        let address = serve_echo().await;
+        let socket = Socket::connect(address).await.unwrap();
+        let mut buf = vec![0; 5000];
+        for round in 0..200 {
+            let sent = pattern(round, 1 + round * 137);
+            socket.send_all(&mut [IoSlice::new(&sent)], false).await.unwrap();
+            let mut got = Vec::new();
+            while got.len() < sent.len() {
+                let n;
+                (buf, n) = socket.recv_owned(buf, 10..4106).await;
+                got.extend_from_slice(&buf[10..10 + n.unwrap()]);
+            }
+            assert!(got == sent && buf[..10] == [0; 10] && buf[4106..] == [0; 894]);
+        }
+        socket.shutdown(std::net::Shutdown::Write).unwrap();
+        for _ in 0..3 {
+            let n;
+            (buf, n) = socket.recv_owned(buf, 0..100).await;
+            assert_eq!(n.unwrap(), 0);
+        }
+    });
+}
+
+#[test]
+fn threads_that_may_block_are_not_bound_to_the_cpu_of_a_vector() {
+    let free = rustix::thread::sched_getaffinity(None).unwrap();
+    let (done, ended) = mpsc::channel();
+    let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| free.is_set(*cpu)).unwrap();
+    let config = Config { pin: Some(vec![first]), ..config(1, Driver::Epoll) };
+    let runtime = Runtime::start(&config, move |_| {
+        let done = done.clone();
+        async move {
+            let here = rustix::thread::sched_getaffinity(None).unwrap().count();
+            let there = offload(|| rustix::thread::sched_getaffinity(None).unwrap().count()).await;
+            done.send((here, there)).unwrap();
+        }
+    })
+    .unwrap();
+    let counts = ended.recv_timeout(Duration::from_secs(30));
+    assert_eq!(counts, Ok((1, free.count())));
+    runtime.stop(Duration::ZERO);
+    let nowhere = Config { pin: Some(vec![1 << 20]), ..config };
+    assert!(Runtime::start(&nowhere, |_| async {}).is_err());
+}
+
+#[test]
 fn more_than_buffers_hold_goes_through_both_ways_at_once() {
     on_each_driver(1, || async {
         let address = serve_echo().await;
