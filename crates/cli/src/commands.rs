@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::config::{self, SettingOptions};
 use crate::defrag::{self, DefragArguments};
 use crate::engine::{self, EngineArguments};
+use crate::serve::{self, ServeArguments};
 use crate::{doctor, man, run, stat, top};
 
 const EXIT_OK: u8 = 0;
@@ -185,6 +186,8 @@ enum Command {
         after_help = EXAMPLES_ENGINE
     )]
     Engine(EngineArguments),
+    /// Serve a folder to SMB clients: Windows, macOS, Linux
+    Serve(Box<ServeArguments>),
     /// Write the manual pages
     #[command(hide = true)]
     Man {
@@ -322,6 +325,7 @@ fn perform(command: Command) -> Result<u8, (u8, anyhow::Error)> {
         }
         Command::Defrag(arguments) => defrag::defrag(&arguments),
         Command::Engine(arguments) => engine::engine(&arguments).map(|()| EXIT_OK).map_err(failed),
+        Command::Serve(arguments) => serve::run(&arguments).map(|()| EXIT_OK).map_err(failed),
         Command::Man { dir } => man::write(&dir).map(|()| EXIT_OK).map_err(failed),
     }
 }

@@ -18,6 +18,7 @@ mod engine;
 mod man;
 mod program;
 mod run;
+mod serve;
 mod snapshot;
 mod stat;
 mod table;

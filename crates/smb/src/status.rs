@@ -268,6 +268,8 @@ impl NtStatus {
     pub const FILE_CORRUPT_ERROR: Self = Self(0xc000_0102);
     /// STATUS_VOLUME_DISMOUNTED: the file system is gone.
     pub const VOLUME_DISMOUNTED: Self = Self(0xc000_026e);
+    /// STATUS_DUPLICATE_OBJECTID: an open of that name is there already.
+    pub const DUPLICATE_OBJECTID: Self = Self(0xc000_022a);
     /// STATUS_NAME_TOO_LONG: the name is too long.
     pub const NAME_TOO_LONG: Self = Self(0xc000_0106);
     /// STATUS_TIMEOUT: it took too long.
@@ -393,6 +395,7 @@ const NAMES: &[(NtStatus, &str)] = &[
     (NtStatus::DISK_CORRUPT_ERROR, "DISK_CORRUPT_ERROR"),
     (NtStatus::FILE_CORRUPT_ERROR, "FILE_CORRUPT_ERROR"),
     (NtStatus::VOLUME_DISMOUNTED, "VOLUME_DISMOUNTED"),
+    (NtStatus::DUPLICATE_OBJECTID, "DUPLICATE_OBJECTID"),
     (NtStatus::NAME_TOO_LONG, "NAME_TOO_LONG"),
     (NtStatus::TIMEOUT, "TIMEOUT"),
     (NtStatus::LOCAL_DISCONNECT, "LOCAL_DISCONNECT"),

@@ -18,7 +18,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("bench", &["testkit", "frag", "roce"]),
     ("e2e", &["testkit", "engine", "frag", "local", "sys"]),
     ("testkit", &[]),
-    ("cli", &["engine", "local", "sys"]),
+    ("cli", &["engine", "local", "smb", "sys"]),
     ("preload", &["local", "sys"]),
     ("frag-c", &["frag"]),
     ("engine", &["smc", "roce", "frag", "smb", "local", "sys"]),

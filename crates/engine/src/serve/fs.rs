@@ -46,7 +46,7 @@ use smb::{Access, NtStatus};
 
 pub use change::{Posix, SetTimes};
 pub use directory::Directory;
-pub use errno::status;
+pub use errno::{status, status_of};
 pub use handle::{Handle, Identity};
 pub use lookup::{Create, Found, Vacancy};
 pub use permission::{Unix, allowed};

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 pub use file::{fdatasync, fsync, read_at, write_at};
 pub use offload::offload;
 pub use reactor::{Readiness, Source};
-pub use socket::{Listener, Socket};
+pub use socket::{Listener, Socket, bound_socket};
 pub use sync::{
     Budget, Event, Lost, Oneshot, Permit, Popped, Queue, Refused, Sender, Taking, Waiting, oneshot,
 };

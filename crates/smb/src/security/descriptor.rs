@@ -141,7 +141,7 @@ impl Descriptor {
         let (owner, group, sacl, dacl) = (part()?, part()?, part()?, part()?);
         let sid = |part: Option<&[u8]>| {
             let sid = part.map(|part| Sid::parse(part).ok_or(NtStatus::INVALID_SID));
-            Ok(sid.transpose()?.map(|(sid, _)| sid))
+            Ok::<_, NtStatus>(sid.transpose()?.map(|(sid, _)| sid))
         };
         let acl = |part: Option<&[u8]>, present: Control| {
             let part = part.filter(|_| control.contains(present));

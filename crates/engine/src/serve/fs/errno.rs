@@ -3,6 +3,17 @@
 use rustix::io::Errno;
 use smb::NtStatus;
 
+/// [`status`] of an error that came by way of the standard library; IO_DEVICE_ERROR if it was none of the system.
+#[must_use]
+pub fn status_of(error: &std::io::Error) -> NtStatus {
+    match (error.raw_os_error(), error.kind()) {
+        (Some(errno), _) => status(Errno::from_raw_os_error(errno)),
+        (None, std::io::ErrorKind::StorageFull) => NtStatus::DISK_FULL,
+        (None, std::io::ErrorKind::QuotaExceeded) => NtStatus::QUOTA_EXCEEDED,
+        (None, _) => NtStatus::IO_DEVICE_ERROR,
+    }
+}
+
 /// The status for an error of the file system, as Samba's `map_nt_error_from_unix` has it where clients can
 /// tell the difference. `ENOENT` becomes `OBJECT_NAME_NOT_FOUND`; that a folder on the way is missing is
 /// known to the look-up only.

@@ -36,7 +36,7 @@ pub(super) struct Place {
 #[derive(Debug)]
 pub struct Handle {
     share: Share,
-    fd: OwnedFd,
+    fd: Arc<OwnedFd>,
     want: Want,
     facts: Facts,
     place: Mutex<Place>,
@@ -90,7 +90,13 @@ impl Handle {
         folder: Option<Arc<OwnedFd>>,
         facts: Facts,
     ) -> Self {
-        Self { share: share.clone(), fd, want, facts, place: Mutex::new(Place { path, folder }) }
+        Self {
+            share: share.clone(),
+            fd: Arc::new(fd),
+            want,
+            facts,
+            place: Mutex::new(Place { path, folder }),
+        }
     }
 
     /// The share that it was opened in.
@@ -171,6 +177,26 @@ impl Handle {
     #[must_use]
     pub fn path(&self) -> String {
         seen_path(&self.place().path)
+    }
+
+    /// The descriptor, for whoever uses it past this handle.
+    #[must_use]
+    pub fn shared_fd(&self) -> &Arc<OwnedFd> {
+        &self.fd
+    }
+
+    /// What is known of the folder that it is in; `None` of the share's root.
+    ///
+    /// # Errors
+    ///
+    /// OBJECT_NAME_NOT_FOUND if it has no name in the share any more, and what `statx(2)` says.
+    pub fn folder_facts(&self) -> Result<Option<Facts>, NtStatus> {
+        if self.place().path.is_empty() {
+            return Ok(None);
+        }
+        let (folder, _) = self.located()?;
+        let stat = stat(&*folder).map_err(status)?;
+        Ok(Some(self.share().facts_with(&stat, super::memo::Extra::default(), b"")))
     }
 
     pub(super) fn owned_fd(&self) -> &OwnedFd {

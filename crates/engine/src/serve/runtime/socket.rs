@@ -21,6 +21,24 @@ const PARTS_MAX: usize = 1024;
 /// How long to wait when there are no descriptors left.
 const SHORT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 
+/// A socket that is bound to `address`, with `SO_REUSEPORT`, and does not listen yet.
+///
+/// # Errors
+///
+/// Those of `socket` and `bind`.
+pub fn bound_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let fd = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&fd, true)?;
+    sockopt::set_socket_reuseport(&fd, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&fd, true)?;
+    }
+    net::bind(&fd, &address)?;
+    Ok(fd)
+}
+
 /// Where connections come in.
 #[derive(Debug)]
 pub struct Listener(Source);
@@ -33,15 +51,7 @@ impl Listener {
     ///
     /// Those of `socket`, `bind` and `listen`.
     pub fn bind(address: SocketAddr, backlog: u16) -> io::Result<Self> {
-        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let fd = net::socket_with(family, SocketType::STREAM, flags, None)?;
-        sockopt::set_socket_reuseaddr(&fd, true)?;
-        sockopt::set_socket_reuseport(&fd, true)?;
-        if address.is_ipv6() {
-            sockopt::set_ipv6_v6only(&fd, true)?;
-        }
-        net::bind(&fd, &address)?;
+        let fd = bound_socket(address)?;
         net::listen(&fd, i32::from(backlog))?;
         Source::new(Arc::new(fd)).map(Self)
     }

@@ -194,6 +194,11 @@ impl ReceiveFile {
         }
     }
 
+    /// Has the payload taken from the socket and written nowhere: it may not be written.
+    pub fn refuse(&mut self) {
+        self.fail(io::ErrorKind::PermissionDenied.into());
+    }
+
     fn fail(&mut self, e: io::Error) {
         // What is in a pipe is lost with it.
         self.held = Held::Nothing;

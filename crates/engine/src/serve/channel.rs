@@ -1,0 +1,417 @@
+//! One TCP connection of a client: frames in, frames out, and what it has agreed on.
+//!
+//! A channel lives on one vector and is touched by its tasks only; others reach it through its
+//! [`ChannelRef`].
+
+mod exchange;
+mod input;
+mod output;
+mod reply;
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use smb::crypto::{Cipher, PreauthHash, Signer, SigningAlgorithm};
+use smb::session::{Dialect, Grant, Window};
+use smb::wire::header::Header;
+use smb::wire::negotiate::{Capabilities, SecurityMode};
+use smb::{Guid, MessageId, SessionId};
+
+use super::command::session_setup::SetUp;
+use super::config::Sending;
+use super::runtime::{self, Event, Socket, VectorId};
+use super::server::Server;
+use super::session::Session;
+use super::transfer::{Chooser, Method, Policy, Pools};
+
+pub(super) use exchange::{After, Exchange, PATIENCE};
+use input::Input;
+use output::{Outgoing, Output};
+pub(super) use reply::Reply;
+
+/// What the two ends agreed on.
+#[derive(Clone, Debug)]
+pub(super) struct Agreed {
+    pub(super) dialect: Dialect,
+    pub(super) client: Guid,
+    /// As the client sent it, for FSCTL_VALIDATE_NEGOTIATE_INFO.
+    pub(super) client_mode: SecurityMode,
+    pub(super) client_capabilities: Capabilities,
+    /// As the server answered.
+    pub(super) mode: SecurityMode,
+    pub(super) capabilities: Capabilities,
+    pub(super) cipher: Option<Cipher>,
+    pub(super) signing: SigningAlgorithm,
+    /// The POSIX extensions of 3.1.1.
+    pub(super) posix: bool,
+    /// Largest READ, WRITE and transaction in bytes.
+    pub(super) payload: u32,
+    /// The hash over the negotiation, where 3.1.1 wants one.
+    pub(super) preauth: PreauthHash,
+}
+
+/// A session as one of its channels has it.
+pub(super) struct Bound {
+    pub(super) session: Arc<Session>,
+    /// `None` without a key: guests and nobody.
+    pub(super) signer: Option<Signer>,
+    /// The key of this channel for set-ups that are signed.
+    pub(super) primary: bool,
+}
+
+/// A request that is not answered yet and may be cancelled.
+pub(super) struct UnderWay {
+    pub(super) message: MessageId,
+    session: SessionId,
+    pub(super) async_id: Cell<u64>,
+    cancelled: Cell<bool>,
+    event: Event,
+}
+
+impl UnderWay {
+    fn cancel(&self) {
+        self.cancelled.set(true);
+        self.event.notify_all();
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancelled.get()
+    }
+
+    /// Ends when it is cancelled.
+    pub(super) async fn cancelled(&self) {
+        loop {
+            let waiting = self.event.wait();
+            if self.cancelled.get() {
+                return;
+            }
+            waiting.await;
+        }
+    }
+}
+
+/// A connection.
+pub(super) struct Channel {
+    pub(super) server: Arc<Server>,
+    pub(super) shared: ChannelRef,
+    pub(super) socket: Rc<Socket>,
+    pub(super) peer: SocketAddr,
+    pub(super) local: SocketAddr,
+    pub(super) agreed: OnceCell<Agreed>,
+    /// An SMB1 negotiate has been answered with the wildcard: an SMB2 one follows.
+    pub(super) multi_protocol: Cell<bool>,
+    pub(super) window: RefCell<Window>,
+    pub(super) sessions: RefCell<HashMap<SessionId, Rc<Bound>>>,
+    /// Sessions that are being set up here, bound here, or authenticated again.
+    pub(super) set_ups: RefCell<HashMap<SessionId, SetUp>>,
+    under_way: RefCell<HashMap<MessageId, Rc<UnderWay>>>,
+    next_async: Cell<u64>,
+    output: Rc<Output>,
+    pools: Pools,
+    /// What was negotiated, until it has been said.
+    pub(super) negotiated: RefCell<Option<Agreed>>,
+    /// Requests that are being served.
+    serving: Cell<usize>,
+    /// Fires when the connection is to end.
+    ending: Event,
+    /// READ answers get eight bytes of padding. A test code.
+    pub(super) padded_reads: Cell<bool>,
+}
+
+/// A channel as others see it, from any vector.
+#[derive(Clone, Debug)]
+pub(super) struct ChannelRef(Arc<Shared>);
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    id: u64,
+    vector: VectorId,
+    client: std::sync::OnceLock<Guid>,
+    open: AtomicBool,
+    /// A test code: nothing that is sent here is acknowledged any more.
+    deaf: AtomicBool,
+    received: AtomicU64,
+    sent: AtomicU64,
+}
+
+impl ChannelRef {
+    pub(super) fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// Whether frames may be given to it.
+    pub(super) fn is_open(&self) -> bool {
+        self.0.open.load(Ordering::Acquire)
+    }
+
+    /// Notes whose it is.
+    pub(super) fn identify(&self, client: Guid) {
+        // Set once, when the client has negotiated.
+        let _ = self.0.client.set(client);
+    }
+
+    /// Takes it for one whose peer acknowledges nothing: what would be sent there goes elsewhere.
+    pub(super) fn deafen(&self) {
+        self.0.deaf.store(true, Ordering::Release);
+    }
+
+    /// Whether a break is worth sending there.
+    pub(super) fn is_usable(&self) -> bool {
+        self.is_open() && !self.0.deaf.load(Ordering::Acquire)
+    }
+
+    /// Bytes received and sent.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        (self.0.received.load(Ordering::Relaxed), self.0.sent.load(Ordering::Relaxed))
+    }
+
+    /// The vector that drives it.
+    pub(super) fn vector(&self) -> VectorId {
+        self.0.vector
+    }
+
+    /// Has the channel's own vector call `what`, if it is still there then.
+    pub(super) fn post(&self, what: impl FnOnce(&Rc<Channel>) + Send + 'static) {
+        let id = self.0.id;
+        runtime::post(self.0.vector, move || {
+            let channel = CHANNELS.with_borrow(|channels| channels.get(&id).cloned());
+            if let Some(channel) = channel {
+                what(&channel);
+            }
+        });
+    }
+}
+
+/// Pipes of 1 MiB that a vector keeps.
+const PIPES: usize = 32;
+/// Bytes of buffers that a vector keeps.
+const BUFFER_BYTES: usize = 64 << 20;
+
+thread_local! {
+    /// What the transfers of this vector share.
+    static POOLS: Pools = Pools::new(PIPES, BUFFER_BYTES);
+    /// The channels of this vector.
+    static CHANNELS: RefCell<HashMap<u64, Rc<Channel>>> = RefCell::default();
+}
+
+impl Channel {
+    /// Serves a connection until it ends.
+    pub(super) async fn serve(server: Arc<Server>, socket: Socket, peer: SocketAddr) {
+        let Some(_place) = server.admit_channel() else { return };
+        let Ok(local) = socket.local_addr() else { return };
+        let socket = Rc::new(socket);
+        let shared = ChannelRef(Arc::new(Shared {
+            id: server.next_id(),
+            vector: runtime::vector(),
+            client: std::sync::OnceLock::new(),
+            open: AtomicBool::new(true),
+            deaf: AtomicBool::new(false),
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+        }));
+        let limits = &server.config.limits;
+        let pools = POOLS.with(Clone::clone);
+        let channel = Rc::new(Self {
+            window: RefCell::new(Window::new(limits.credits)),
+            output: Rc::new(Output::new(socket.clone(), pools.clone())),
+            pools,
+            server: server.clone(),
+            shared,
+            socket,
+            peer,
+            local,
+            agreed: OnceCell::new(),
+            negotiated: RefCell::default(),
+            multi_protocol: Cell::new(false),
+            sessions: RefCell::default(),
+            set_ups: RefCell::default(),
+            under_way: RefCell::default(),
+            next_async: Cell::new(1),
+            serving: Cell::new(0),
+            ending: Event::new(),
+            padded_reads: Cell::new(false),
+        });
+        let id = channel.shared.id();
+        CHANNELS.with_borrow_mut(|channels| channels.insert(id, channel.clone()));
+        let why = channel.clone().run().await;
+        CHANNELS.with_borrow_mut(|channels| channels.remove(&id));
+        channel.ended(&why);
+    }
+
+    async fn run(self: Rc<Self>) -> Ending {
+        let set_up = self.server.config.limits.set_up;
+        let mut input = Input::new(self.clone());
+        let mut reading = std::pin::pin!(input.run());
+        let mut ending = std::pin::pin!(self.ending.wait());
+        let mut clock = std::pin::pin!(runtime::sleep(set_up));
+        let mut watched = true;
+        std::future::poll_fn(|context| {
+            use std::task::Poll;
+            if let Poll::Ready(why) = reading.as_mut().poll(context) {
+                return Poll::Ready(why);
+            }
+            if ending.as_mut().poll(context).is_ready() || self.output.is_broken() {
+                return Poll::Ready(Ending::Dropped);
+            }
+            if watched && clock.as_mut().poll(context).is_ready() {
+                watched = false;
+                if self.sessions.borrow().is_empty() {
+                    return Poll::Ready(Ending::NoSession);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The connection is over: what is under way is given up, sessions lose this channel.
+    fn ended(self: &Rc<Self>, why: &Ending) {
+        self.shared.0.open.store(false, Ordering::Release);
+        self.output.fail();
+        for request in std::mem::take(&mut *self.under_way.borrow_mut()).into_values() {
+            request.cancel();
+        }
+        self.set_ups.borrow_mut().clear();
+        let sessions = std::mem::take(&mut *self.sessions.borrow_mut());
+        for bound in sessions.into_values() {
+            self.server.channel_lost(&bound.session, &self.shared);
+        }
+        self.server.forget_channel(self.agreed.get().map(|agreed| agreed.client), &self.shared);
+        self.server.log_end(self.peer, why);
+    }
+
+    /// Ends the connection, from within one of its requests.
+    pub(super) fn end(&self) {
+        self.shared.0.open.store(false, Ordering::Release);
+        self.ending.notify_all();
+    }
+
+    /// What was negotiated, if anything was.
+    pub(super) fn agreed(&self) -> Option<&Agreed> {
+        self.agreed.get()
+    }
+
+    /// The session, if this channel is one of its channels.
+    pub(super) fn bound(&self, session: SessionId) -> Option<Rc<Bound>> {
+        self.sessions.borrow().get(&session).cloned()
+    }
+
+    /// Notes a request that may be cancelled. `None`: there are too many.
+    fn begin(&self, message: MessageId, session: SessionId) -> Option<Rc<UnderWay>> {
+        let mut all = self.under_way.borrow_mut();
+        if all.len() >= self.server.config.limits.waiting {
+            return None;
+        }
+        let id = self.next_async.get();
+        self.next_async.set(id + 1);
+        let request = Rc::new(UnderWay {
+            message,
+            session,
+            async_id: Cell::new(id),
+            cancelled: Cell::new(false),
+            event: Event::new(),
+        });
+        all.insert(message, request.clone());
+        Some(request)
+    }
+
+    /// CANCEL: by the AsyncId if the client was given one, else by the message's own number.
+    pub(super) fn cancel(&self, message: MessageId, async_id: Option<u64>) {
+        let all = self.under_way.borrow();
+        let found = match async_id {
+            Some(id) => all.values().find(|request| request.async_id.get() == id),
+            None => all.get(&message),
+        };
+        if let Some(request) = found {
+            request.cancel();
+        }
+    }
+
+    /// Cancels what waits on behalf of a session: it ends.
+    pub(super) fn cancel_session(&self, session: SessionId) {
+        for request in self.under_way.borrow().values() {
+            if request.session == session {
+                request.cancel();
+            }
+        }
+    }
+
+    /// Whether the client is on this host.
+    pub(super) fn is_loopback(&self) -> bool {
+        self.peer.ip().to_canonical().is_loopback()
+    }
+
+    /// Connections of this vector that have something to send or to take, this one included.
+    pub(super) fn busy(&self) -> usize {
+        CHANNELS.with_borrow(HashMap::len).max(1)
+    }
+
+    /// Decides how file data goes.
+    pub(super) fn chooser(&self) -> Chooser {
+        Chooser::new(match self.server.config.sending {
+            Sending::Auto => Policy::Auto,
+            Sending::Splice => Policy::Always(Method::Splice),
+            Sending::Map => Policy::Always(Method::Map),
+            Sending::Copy => Policy::Always(Method::Copy),
+        })
+    }
+
+    /// What the transfers of this vector share.
+    pub(super) fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    /// Counts bytes that were received past [`Input`].
+    pub(super) fn count_received(&self, bytes: usize) {
+        self.shared.0.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Credits for the answer to a request that succeeded in what it asked for.
+    pub(super) fn grant(&self, header: &Header) -> u16 {
+        let limit = self.server.config.limits.credits;
+        let mut window = self.window.borrow_mut();
+        window.grant(header.credits, header.credit_charge, Grant::AsAsked, limit)
+    }
+
+    /// The one credit of who has only just said hello.
+    pub(super) fn grant_one(&self) -> u16 {
+        self.window.borrow_mut().grant(1, 1, Grant::Replace, 1)
+    }
+
+    /// Sends a frame after those before it.
+    pub(super) fn send_reply(&self, reply: Reply) {
+        if let Some(frame) = reply.finish() {
+            self.send(frame);
+        }
+    }
+
+    fn send(&self, frame: Outgoing) {
+        self.output.push(frame);
+        self.shared.0.sent.store(self.output.sent(), Ordering::Relaxed);
+    }
+}
+
+/// Why a connection ended.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Ending {
+    /// The client closed it.
+    #[error("closed by the client")]
+    Closed,
+    /// The server gave it up, and has said why elsewhere.
+    #[error("given up")]
+    Dropped,
+    /// No session in time.
+    #[error("no session was set up in time")]
+    NoSession,
+    /// The network.
+    #[error("{0}")]
+    Broken(#[from] io::Error),
+    /// What came is no SMB.
+    #[error("{0}")]
+    Nonsense(&'static str),
+}

@@ -1,0 +1,586 @@
+//! One request and its answer: who asks, may they, and what is said back (MS-SMB2 3.3.5.2).
+
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use smb::crypto::TransformHeader;
+use smb::session::Grant;
+use smb::wire::compound::Compound;
+use smb::wire::header::{Command, Flags, Header, PROTOCOL_ID, Target};
+use smb::wire::{credit_charge_needed, error};
+use smb::{FileId, NtStatus, SessionId, TreeId};
+
+use super::super::command;
+use super::super::open::Open;
+use super::super::runtime;
+use super::super::server::Server;
+use super::super::session::{Session, Tree};
+use super::{Agreed, Bound, Channel, Reply, UnderWay};
+
+/// How long a request may wait before its client is told that it does (MS-SMB2 3.3.4.2).
+pub(in crate::serve) const PATIENCE: Duration = Duration::from_micros(500);
+
+/// What a request of a compound leaves to those after it.
+#[derive(Default)]
+struct Before {
+    any: bool,
+    session: SessionId,
+    tree: TreeId,
+    file: Option<Arc<Open>>,
+    /// What became of a create that those after it would use.
+    failed: Option<NtStatus>,
+}
+
+/// A request that is being served.
+pub(in crate::serve) struct Exchange<'m> {
+    pub(in crate::serve) channel: &'m Rc<Channel>,
+    pub(in crate::serve) header: Header,
+    /// The message from its header on.
+    pub(in crate::serve) message: &'m [u8],
+    /// The session on this channel, of commands that need one.
+    pub(in crate::serve) bound: Option<Rc<Bound>>,
+    /// The tree, of commands that need one.
+    tree: Option<Arc<Tree>>,
+    pub(in crate::serve) reply: &'m mut Reply,
+    before: &'m mut Before,
+    /// Nothing follows in this compound.
+    pub(in crate::serve) last: bool,
+    waiting: Option<Rc<UnderWay>>,
+    /// The client has been told that it takes longer.
+    interim: bool,
+    /// The open whose channel sequence counts this request.
+    sequenced: Option<Arc<Open>>,
+    /// The answer is to be signed even if the request was not.
+    pub(in crate::serve) sign: bool,
+}
+
+/// What is to become of the connection after a message.
+pub(in crate::serve) enum After {
+    Next,
+    /// Nothing is answered, and nothing more is read.
+    Drop,
+}
+
+impl Channel {
+    /// Serves one frame.
+    pub(super) async fn serve_frame(self: Rc<Self>, mut frame: Vec<u8>) {
+        self.serving.set(self.serving.get() + 1);
+        if let After::Drop = self.frame(&mut frame).await {
+            self.end();
+        }
+        self.serving.set(self.serving.get() - 1);
+    }
+
+    async fn frame(self: &Rc<Self>, frame: &mut [u8]) -> After {
+        let mut sealed = None;
+        let mut message: &[u8] = frame;
+        if frame.starts_with(&smb::crypto::TRANSFORM_ID) {
+            let Some((session, range)) = self.unseal(frame) else { return After::Drop };
+            sealed = Some(session);
+            message = &frame[range];
+        }
+        if !message.starts_with(&PROTOCOL_ID) {
+            if sealed.is_none() && self.agreed.get().is_none() && !self.multi_protocol.get() {
+                return self.smb1(message);
+            }
+            return After::Drop;
+        }
+        if self.consume(message).is_err() {
+            return After::Drop;
+        }
+        let mut before = Before::default();
+        let mut reply = Reply::new(sealed.clone());
+        for element in Compound::new(message) {
+            let Ok(element) = element else { return After::Drop };
+            let body = &message[element.range.clone()];
+            let last = element.header.next == 0;
+            let served =
+                self.element(element.header, body, last, sealed.as_ref(), &mut before, &mut reply);
+            if let After::Drop = served.await {
+                return After::Drop;
+            }
+        }
+        if let Some(frame) = reply.finish() {
+            self.send(frame);
+        }
+        After::Next
+    }
+
+    /// An SMB1 negotiate: answered so that the client goes on in SMB2 (MS-SMB2 3.3.5.3.1).
+    fn smb1(self: &Rc<Self>, message: &[u8]) -> After {
+        match command::negotiate::multi_protocol(self, message) {
+            Some(reply) => {
+                if let Some(frame) = reply.finish() {
+                    self.send(frame);
+                }
+                After::Next
+            }
+            None => After::Drop,
+        }
+    }
+
+    /// Decrypts a frame in place.
+    fn unseal(&self, frame: &mut [u8]) -> Option<(Arc<Session>, std::ops::Range<usize>)> {
+        let header = TransformHeader::parse(frame).ok()?;
+        let bound = self.bound(header.session)?;
+        let opener = &bound.session.encryption.as_ref()?.opener;
+        let range = opener.open(frame).ok()?;
+        Some((bound.session.clone(), range))
+    }
+
+    /// Takes the message ids of all messages of a frame. A client that uses one twice, or one that it was not
+    /// given, is not one to go on with (MS-SMB2 3.3.5.2.3).
+    fn consume(&self, message: &[u8]) -> Result<(), ()> {
+        let mut window = self.window.borrow_mut();
+        let multi_credit = self.agreed.get().is_some_and(|agreed| agreed.dialect.has_large_mtu());
+        for element in Compound::new(message) {
+            let header = element.map_err(drop)?.header;
+            if header.command == Command::Cancel || header.is_response() {
+                continue;
+            }
+            let charge = if multi_credit { header.credit_charge.max(1) } else { 1 };
+            window.consume(header.message_id, charge).map_err(drop)?;
+        }
+        Ok(())
+    }
+
+    async fn element(
+        self: &Rc<Self>,
+        header: Header,
+        message: &[u8],
+        last: bool,
+        sealed: Option<&Arc<Session>>,
+        before: &mut Before,
+        reply: &mut Reply,
+    ) -> After {
+        if header.is_response() {
+            return After::Drop;
+        }
+        if self.agreed.get().is_none() && header.command != Command::Negotiate {
+            return After::Drop;
+        }
+        if header.command == Command::Cancel {
+            // It has no answer, not even one that says what is wrong with it.
+            if self.admit(&header, message, sealed, header.session).is_ok() {
+                self.cancel(header.message_id, header.async_id());
+            }
+            return After::Next;
+        }
+        reply.begin(&header.answer(NtStatus::SUCCESS));
+        let mut exchange = Exchange {
+            channel: self,
+            header,
+            message,
+            bound: None,
+            tree: None,
+            reply,
+            before,
+            last,
+            waiting: None,
+            interim: false,
+            sequenced: None,
+            sign: false,
+        };
+        let result = match exchange.prepare(sealed) {
+            Ok(()) => Box::pin(command::serve(&mut exchange)).await,
+            Err(status) => Err(status),
+        };
+        exchange.finish(result, sealed)
+    }
+
+    /// Whether the session may be used in the way that this message does (MS-SMB2 3.3.5.2.4, 3.3.5.2.9).
+    fn admit(
+        &self,
+        header: &Header,
+        message: &[u8],
+        sealed: Option<&Arc<Session>>,
+        session: SessionId,
+    ) -> Result<Option<Rc<Bound>>, NtStatus> {
+        let bound = self.bound(session);
+        if let Some(sealed) = sealed {
+            return if sealed.id == session { Ok(bound) } else { Err(NtStatus::ACCESS_DENIED) };
+        }
+        let signed = header.flags.contains(Flags::SIGNED);
+        match &bound {
+            Some(bound) => {
+                if signed && let Some(signer) = &bound.signer {
+                    signer.verify_message(message).map_err(|_| NtStatus::ACCESS_DENIED)?;
+                } else if bound.session.must_sign && header.command != Command::Cancel {
+                    return Err(NtStatus::ACCESS_DENIED);
+                }
+            }
+            None if signed && !self.may_be_unbound(header.command) => {
+                return Err(NtStatus::USER_SESSION_DELETED);
+            }
+            None => {}
+        }
+        Ok(bound)
+    }
+
+    fn may_be_unbound(&self, command: Command) -> bool {
+        matches!(
+            command,
+            Command::Negotiate | Command::SessionSetup | Command::Cancel | Command::Echo
+        )
+    }
+}
+
+impl<'m> Exchange<'m> {
+    pub(in crate::serve) fn server(&self) -> &'m Arc<Server> {
+        &self.channel.server
+    }
+
+    /// What was negotiated. Commands but NEGOTIATE are served only once something was.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER before that.
+    pub(in crate::serve) fn agreed(&self) -> Result<&'m Agreed, NtStatus> {
+        self.channel.agreed.get().ok_or(NtStatus::INVALID_PARAMETER)
+    }
+
+    /// The session.
+    ///
+    /// # Errors
+    ///
+    /// USER_SESSION_DELETED if there is none.
+    pub(in crate::serve) fn session(&self) -> Result<&Arc<Session>, NtStatus> {
+        self.bound.as_ref().map(|bound| &bound.session).ok_or(NtStatus::USER_SESSION_DELETED)
+    }
+
+    /// The tree.
+    ///
+    /// # Errors
+    ///
+    /// NETWORK_NAME_DELETED if there is none.
+    pub(in crate::serve) fn tree(&self) -> Result<&Arc<Tree>, NtStatus> {
+        self.tree.as_ref().ok_or(NtStatus::NETWORK_NAME_DELETED)
+    }
+
+    /// Looks session, signature and tree up, before anything is done.
+    fn prepare(&mut self, sealed: Option<&Arc<Session>>) -> Result<(), NtStatus> {
+        let header = &self.header;
+        let mut session = header.session;
+        let mut tree = header.tree().unwrap_or_default();
+        if header.is_related() {
+            if !self.before.any {
+                return Err(NtStatus::INVALID_PARAMETER);
+            }
+            session = self.before.session;
+            tree = self.before.tree;
+        } else {
+            self.before.file = None;
+            self.before.failed = None;
+        }
+        self.before.any = true;
+        self.before.session = session;
+        self.before.tree = tree;
+        let command = header.command;
+        self.bound = self.channel.admit(header, self.message, sealed, session)?;
+        let Some(bound) = &self.bound else {
+            return if self.channel.may_be_unbound(command) {
+                Ok(())
+            } else {
+                Err(NtStatus::USER_SESSION_DELETED)
+            };
+        };
+        if bound.session.is_closed() {
+            return Err(NtStatus::USER_SESSION_DELETED);
+        }
+        let now = self.channel.server.now();
+        let survives = matches!(
+            command,
+            Command::SessionSetup
+                | Command::Logoff
+                | Command::Close
+                | Command::Lock
+                | Command::Cancel
+                | Command::Echo
+        );
+        if !survives && bound.session.is_expired(now) {
+            return Err(NtStatus::NETWORK_SESSION_EXPIRED);
+        }
+        if bound.session.must_encrypt
+            && sealed.is_none()
+            && !matches!(command, Command::Negotiate | Command::SessionSetup)
+        {
+            return Err(NtStatus::ACCESS_DENIED);
+        }
+        if !matches!(
+            command,
+            Command::Negotiate
+                | Command::SessionSetup
+                | Command::Logoff
+                | Command::TreeConnect
+                | Command::Echo
+                | Command::OplockBreak
+        ) {
+            self.tree = Some(bound.session.tree(tree).ok_or(NtStatus::NETWORK_NAME_DELETED)?);
+        }
+        Ok(())
+    }
+
+    /// Whether the request has paid for so many bytes of payload (MS-SMB2 3.3.5.2.5).
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if not.
+    pub(in crate::serve) fn pay(&self, payload: u64) -> Result<(), NtStatus> {
+        let multi_credit =
+            self.agreed()?.capabilities.contains(smb::wire::negotiate::Capabilities::LARGE_MTU);
+        let paid = if multi_credit { u64::from(self.header.credit_charge.max(1)) } else { 1 };
+        if credit_charge_needed(payload) > paid { Err(NtStatus::INVALID_PARAMETER) } else { Ok(()) }
+    }
+
+    /// The open that the request names, or that of the request before it.
+    ///
+    /// # Errors
+    ///
+    /// FILE_CLOSED if there is none, or what became of the create that should have made it.
+    pub(in crate::serve) fn open(&self, id: FileId) -> Result<Arc<Open>, NtStatus> {
+        if id == FileId::ALL_ONES && self.header.is_related() {
+            if let Some(status) = self.before.failed {
+                return Err(status);
+            }
+            return self.before.file.clone().ok_or(NtStatus::FILE_CLOSED);
+        }
+        let open = self.session()?.open(id.volatile).ok_or(NtStatus::FILE_CLOSED)?;
+        let tree = self.tree()?;
+        if open.file_id != id || open.tree.id != tree.id || open.is_closed() {
+            return Err(NtStatus::FILE_CLOSED);
+        }
+        Ok(open)
+    }
+
+    /// [`Exchange::open`] for requests that a lost channel may have sent before (MS-SMB2 3.3.5.2.10).
+    ///
+    /// # Errors
+    ///
+    /// FILE_NOT_AVAILABLE also, for one that is older than the channel sequence.
+    pub(in crate::serve) fn open_in_sequence(
+        &mut self,
+        id: FileId,
+        modifies: bool,
+    ) -> Result<Arc<Open>, NtStatus> {
+        let open = self.open(id)?;
+        self.sequence(&open, modifies)?;
+        self.before.file = Some(open.clone());
+        Ok(open)
+    }
+
+    fn sequence(&mut self, open: &Arc<Open>, modifies: bool) -> Result<(), NtStatus> {
+        if !self.agreed()?.dialect.is_smb3() {
+            return Ok(());
+        }
+        let replay = self.header.flags.contains(Flags::REPLAY);
+        let begun = open.sequence().begin(self.header.channel_sequence(), modifies, replay);
+        match begun {
+            Ok(_) => {
+                self.sequenced = Some(open.clone());
+                Ok(())
+            }
+            Err(_) => Err(NtStatus::FILE_NOT_AVAILABLE),
+        }
+    }
+
+    /// Those after this request of a compound mean this open.
+    pub(in crate::serve) fn leave_open(&mut self, open: Arc<Open>) {
+        self.before.file = Some(open);
+        self.before.failed = None;
+    }
+
+    /// Those after it mean an open that did not come to be.
+    pub(in crate::serve) fn leave_failed(&mut self, status: NtStatus) {
+        self.before.file = None;
+        self.before.failed = Some(status);
+    }
+
+    /// The open is closed: those after it do not mean it.
+    pub(in crate::serve) fn forget_open(&mut self) {
+        self.before.file = None;
+    }
+
+    /// The header of the answer names this tree.
+    pub(in crate::serve) fn answer_tree(&mut self, tree: TreeId) {
+        self.reply.name_tree(tree);
+    }
+
+    /// The header of the answer names this session.
+    pub(in crate::serve) fn answer_session(&mut self, session: SessionId) {
+        self.reply.name_session(session);
+    }
+
+    /// The session that the answer names.
+    pub(in crate::serve) fn answered_session(&self) -> SessionId {
+        self.before.session
+    }
+
+    /// Whether file data may follow the answer without passing here: nothing comes after it, and nobody signs
+    /// or encrypts it.
+    pub(in crate::serve) fn may_tail(&self) -> bool {
+        self.last
+            && !self.reply.is_sealed()
+            && self.signer().is_none()
+            && !self.channel.padded_reads.get()
+    }
+
+    /// Those after it mean this tree.
+    pub(in crate::serve) fn leave_tree(&mut self, tree: TreeId) {
+        self.before.tree = tree;
+    }
+
+    /// Those after it mean this session.
+    pub(in crate::serve) fn leave_session(&mut self, session: SessionId) {
+        self.before.session = session;
+    }
+
+    /// Waits for `what`, which may take for ever. After `patience` the client is told; it may cancel.
+    ///
+    /// # Errors
+    ///
+    /// CANCELLED, or INSUFFICIENT_RESOURCES if too many of its requests wait already.
+    pub(in crate::serve) async fn wait<T>(
+        &mut self,
+        what: impl Future<Output = T>,
+        patience: Duration,
+    ) -> Result<T, NtStatus> {
+        let mut what = pin!(what);
+        let first = std::future::poll_fn(|context| Poll::Ready(what.as_mut().poll(context))).await;
+        if let Poll::Ready(done) = first {
+            return Ok(done);
+        }
+        let under_way = match &self.waiting {
+            Some(under_way) => under_way.clone(),
+            None => {
+                let begun = self.channel.begin(self.header.message_id, self.before.session);
+                let begun = begun.ok_or(NtStatus::INSUFFICIENT_RESOURCES)?;
+                self.waiting = Some(begun.clone());
+                begun
+            }
+        };
+        let mut cancelled = pin!(under_way.cancelled());
+        let mut clock = pin!(runtime::sleep(patience));
+        let mut told = self.interim;
+        loop {
+            let event = std::future::poll_fn(|context| {
+                if let Poll::Ready(done) = what.as_mut().poll(context) {
+                    return Poll::Ready(Some(Ok(done)));
+                }
+                if cancelled.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(Some(Err(NtStatus::CANCELLED)));
+                }
+                if !told && clock.as_mut().poll(context).is_ready() {
+                    return Poll::Ready(None);
+                }
+                Poll::Pending
+            })
+            .await;
+            match event {
+                Some(result) => return result,
+                None => {
+                    told = true;
+                    self.tell_pending()?;
+                }
+            }
+        }
+    }
+
+    /// Says that the answer will come later (STATUS_PENDING), once.
+    ///
+    /// # Errors
+    ///
+    /// INSUFFICIENT_RESOURCES if too many requests wait already; INTERNAL_ERROR in the middle of a compound, where
+    /// only a create may wait (MS-SMB2 3.3.5.2.7).
+    pub(in crate::serve) fn tell_pending(&mut self) -> Result<(), NtStatus> {
+        if self.interim {
+            return Ok(());
+        }
+        if !self.last && self.header.command != Command::Create {
+            return Err(NtStatus::INTERNAL_ERROR);
+        }
+        let under_way = match &self.waiting {
+            Some(under_way) => under_way.clone(),
+            None => {
+                let begun = self.channel.begin(self.header.message_id, self.before.session);
+                let begun = begun.ok_or(NtStatus::INSUFFICIENT_RESOURCES)?;
+                self.waiting = Some(begun.clone());
+                begun
+            }
+        };
+        self.interim = true;
+        let sealed = self.reply.is_sealed().then(|| self.session().cloned().ok()).flatten();
+        // What is answered already does not wait for this one.
+        self.reply.withdraw();
+        let answered = std::mem::replace(self.reply, Reply::new(sealed.clone()));
+        if let Some(frame) = answered.finish() {
+            self.channel.send(frame);
+        }
+        let header = Header {
+            target: Target::Async(under_way.async_id.get()),
+            flags: self.header.answer(NtStatus::PENDING).flags.difference(Flags::RELATED),
+            ..self.header.answer(NtStatus::PENDING)
+        };
+        let mut interim = Reply::new(sealed);
+        interim.begin(&header);
+        interim.write(&error::Response::EMPTY);
+        let credits = self.credits(NtStatus::PENDING);
+        interim.complete(NtStatus::PENDING, credits, self.signer());
+        if let Some(frame) = interim.finish() {
+            self.channel.send(frame);
+        }
+        self.reply.begin(&header);
+        Ok(())
+    }
+
+    fn credits(&self, status: NtStatus) -> u16 {
+        let limit = self.channel.server.config.limits.credits;
+        let grant = match self.header.command {
+            Command::Negotiate => Grant::Replace,
+            Command::SessionSetup if status != NtStatus::SUCCESS => Grant::Replace,
+            _ => Grant::AsAsked,
+        };
+        let mut window = self.channel.window.borrow_mut();
+        window.grant(self.header.credits, self.header.credit_charge, grant, limit)
+    }
+
+    /// Who signs the answer, if it is to be signed.
+    fn signer(&self) -> Option<Rc<Bound>> {
+        let bound = self.bound.as_ref()?;
+        bound.signer.as_ref()?;
+        let signed = self.header.flags.contains(Flags::SIGNED);
+        (self.sign || signed || bound.session.must_sign).then(|| bound.clone())
+    }
+
+    /// Completes the answer.
+    fn finish(
+        mut self,
+        result: Result<NtStatus, NtStatus>,
+        _sealed: Option<&Arc<Session>>,
+    ) -> After {
+        if let Some(under_way) = self.waiting.take() {
+            self.channel.under_way.borrow_mut().remove(&under_way.message);
+        }
+        if let Some(open) = self.sequenced.take() {
+            open.sequence().end(self.header.channel_sequence());
+        }
+        let status = match result {
+            Ok(status) => status,
+            Err(status) => {
+                if self.header.command == Command::Create {
+                    self.leave_failed(status);
+                }
+                self.reply.fail(&error::Response::EMPTY);
+                status
+            }
+        };
+        // The interim answer has given the credits already.
+        let credits = if self.interim { 0 } else { self.credits(status) };
+        let signer = self.signer();
+        self.reply.complete(status, credits, signer);
+        command::answered(&mut self, status)
+    }
+}

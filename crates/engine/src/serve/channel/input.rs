@@ -1,0 +1,179 @@
+//! What comes in on a connection, cut into frames.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use smb::crypto::TRANSFORM_HEADER_LEN;
+use smb::wire::header::HEADER_LEN;
+
+use super::super::runtime;
+use super::{Channel, Ending};
+
+/// Bytes of the length in front of a frame.
+const LENGTH_LEN: usize = 4;
+
+/// Room for what is received at once: many small requests, or the head of a large one.
+const ROOM: usize = 64 << 10;
+
+/// What a frame may have beside its payload: headers, names, create contexts, other messages of a compound.
+const BESIDE: usize = 128 << 10;
+
+/// From this length on, the payload of a WRITE goes from the socket to its file without passing here.
+const DIRECT: usize = 32 << 10;
+
+/// Bytes of a frame that are looked at to find out that it is such a WRITE.
+const WRITE_HEAD: usize = HEADER_LEN + 48;
+
+/// How long the rest of a frame may take once it has begun. Slower clients are given up: what they have sent
+/// takes memory.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
+
+/// The reading half of a channel.
+pub(super) struct Input {
+    channel: Rc<Channel>,
+    bytes: Box<[u8]>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    pub(super) fn new(channel: Rc<Channel>) -> Self {
+        Self { channel, bytes: vec![0; ROOM].into_boxed_slice(), start: 0, end: 0 }
+    }
+
+    /// Reads and serves frames until the connection ends.
+    pub(super) async fn run(&mut self) -> Ending {
+        loop {
+            match self.turn().await {
+                Ok(()) => {}
+                Err(ending) => return ending,
+            }
+        }
+    }
+
+    async fn turn(&mut self) -> Result<(), Ending> {
+        let channel = self.channel.clone();
+        let backlog = channel.server.config.limits.backlog;
+        if channel.output.waiting() > backlog {
+            channel.output.uncork();
+            channel.output.below(backlog / 2).await;
+        }
+        if channel.output.is_broken() || !channel.shared.is_open() {
+            return Err(Ending::Dropped);
+        }
+        let Some(len) = self.length()? else {
+            channel.output.uncork();
+            return self.fill().await;
+        };
+        let have = self.end - self.start - LENGTH_LEN;
+        if have >= len {
+            let from = self.start + LENGTH_LEN;
+            let frame = self.bytes[from..from + len].to_vec();
+            self.start = from + len;
+            // More is here already: its answers may go out together.
+            if self.end > self.start {
+                channel.output.cork();
+            }
+            self.serve(frame);
+            return Ok(());
+        }
+        channel.output.uncork();
+        if len >= DIRECT {
+            if have < WRITE_HEAD {
+                self.make_room();
+                return self.fill().await;
+            }
+            if let Some(write) = {
+                let from = self.start + LENGTH_LEN;
+                channel.direct_write(&self.bytes[from..self.end], len)
+            } {
+                let from = self.start + LENGTH_LEN;
+                let early = from + write.payload_at()..self.end;
+                write.receive(&channel, &self.bytes[early]).await?;
+                (self.start, self.end) = (0, 0);
+                return Ok(());
+            }
+        }
+        // The rest of it comes straight to where it will be worked on.
+        let mut frame = vec![0; len];
+        frame[..have].copy_from_slice(&self.bytes[self.start + LENGTH_LEN..self.end]);
+        (self.start, self.end) = (0, 0);
+        let rest = channel.socket.recv_exact(&mut frame[have..]);
+        match runtime::timeout(rest, PATIENCE).await {
+            Ok(received) => received.map_err(Ending::from)?,
+            Err(_) => return Err(Ending::Nonsense("a request took too long to arrive")),
+        }
+        self.count(len - have);
+        self.serve(frame);
+        Ok(())
+    }
+
+    /// The length of the frame that begins in the buffer, once that is there.
+    fn length(&self) -> Result<Option<usize>, Ending> {
+        let Some(length) = self.bytes[self.start..self.end].first_chunk::<LENGTH_LEN>() else {
+            return Ok(None);
+        };
+        let len = u32::from_be_bytes(*length) as usize;
+        if length[0] != 0 {
+            return Err(Ending::Nonsense(
+                "not SMB over TCP: the first byte of a frame must be zero",
+            ));
+        }
+        // Before anybody is known, nobody is given memory.
+        let known = !self.channel.sessions.borrow().is_empty();
+        let payload = self.channel.server.config.limits.payload as usize;
+        let most = BESIDE + TRANSFORM_HEADER_LEN + if known { payload } else { 0 };
+        if len > most {
+            return Err(Ending::Nonsense("a frame longer than was agreed on"));
+        }
+        if len < HEADER_LEN / 2 {
+            return Err(Ending::Nonsense("a frame shorter than any message"));
+        }
+        Ok(Some(len))
+    }
+
+    /// Moves what is there to the front when the back is full.
+    fn make_room(&mut self) {
+        if self.start > 0 {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+    }
+
+    async fn fill(&mut self) -> Result<(), Ending> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.end == self.bytes.len() {
+            self.make_room();
+        }
+        let partial = self.end > self.start;
+        let receive = self.channel.socket.recv(&mut self.bytes[self.end..]);
+        let received = if partial {
+            let received = runtime::timeout(receive, PATIENCE).await;
+            received.map_err(|_| Ending::Nonsense("a request took too long to arrive"))?
+        } else {
+            receive.await
+        };
+        match received {
+            Ok(0) if partial => Err(Ending::Nonsense("closed in the middle of a frame")),
+            Ok(0) => Err(Ending::Closed),
+            Ok(received) => {
+                self.end += received;
+                self.count(received);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Err(Ending::Closed),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn count(&self, bytes: usize) {
+        self.channel.shared.0.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    fn serve(&self, frame: Vec<u8>) {
+        runtime::run_now(Box::pin(self.channel.clone().serve_frame(frame)));
+    }
+}

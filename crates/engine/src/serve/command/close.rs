@@ -1,0 +1,31 @@
+//! CLOSE (MS-SMB2 3.3.5.10).
+
+use smb::NtStatus;
+use smb::wire::close::{Flags, Request, Response};
+
+use super::super::channel::Exchange;
+use super::Answer;
+
+pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
+    let request = Request::parse(x.message)?;
+    let open = x.open_in_sequence(request.file, false)?;
+    let mut response = Response::default();
+    if request.flags.contains(Flags::POSTQUERY_ATTRIB) && open.file().is_some() {
+        let facts = open.facts()?;
+        response = Response {
+            flags: Flags::POSTQUERY_ATTRIB,
+            created: facts.created,
+            accessed: facts.accessed,
+            written: facts.written,
+            changed: facts.changed,
+            allocation: facts.allocated,
+            size: facts.size,
+            attributes: facts.attributes,
+        };
+    }
+    x.session()?.state().opens.remove(&open.file_id.volatile);
+    x.server().close(&open);
+    x.forget_open();
+    x.reply.write(&response);
+    Ok(NtStatus::SUCCESS)
+}

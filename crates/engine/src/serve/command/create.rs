@@ -1,0 +1,562 @@
+//! CREATE (MS-SMB2 3.3.5.9; MS-FSA 2.1.5.1).
+
+mod durable;
+mod grant;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smb::files::{
+    Caching, Durability, FileKey, LeaseRequest, LeaseVersion, OpenId, Opener, Outcome,
+};
+use smb::fscc::Facts;
+use smb::name::{Path, Stream as StreamName};
+use smb::wire::context::{DurableFlags, DurableGrant, Granted, Lease, MaximalAccess, OnDiskId};
+use smb::wire::context::{LeaseFlags, LeaseV2};
+use smb::wire::create::{IMPERSONATION_MAX, Request, Response};
+use smb::{
+    Access, Attributes, CreateAction, CreateOptions, Disposition, LeaseState, NtStatus,
+    OplockLevel, ShareAccess,
+};
+
+use super::super::channel::{Exchange, PATIENCE};
+use super::super::fs::{Create, Found, Handle, Share, Stream, Want};
+use super::super::open::{Beginning, Durable, FileObject, Object, Open, OpenLease, stream_facts};
+use super::super::pipe::Pipe;
+use super::super::server::SharePoint;
+use super::super::{access, watch};
+use super::Answer;
+
+/// How often a look-up is begun again because somebody else was faster.
+const ATTEMPTS: usize = 16;
+
+/// Attributes that a client may set on a file that it creates.
+const SETTABLE: Attributes = Attributes::READONLY
+    .union(Attributes::HIDDEN)
+    .union(Attributes::SYSTEM)
+    .union(Attributes::ARCHIVE)
+    .union(Attributes::TEMPORARY)
+    .union(Attributes::OFFLINE)
+    .union(Attributes::NOT_CONTENT_INDEXED)
+    .union(Attributes::NORMAL);
+
+/// Attributes that name nothing, or what cannot be asked for with a create.
+const REFUSED_OPTIONS: CreateOptions =
+    CreateOptions::OPEN_BY_FILE_ID.union(CreateOptions::RESERVE_OPFILTER);
+
+pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
+    let request = Request::parse(x.message)?;
+    let tree = x.tree()?.clone();
+    if request.impersonation > IMPERSONATION_MAX {
+        return Err(NtStatus::BAD_IMPERSONATION_LEVEL);
+    }
+    let server = x.server();
+    if x.session()?.state().opens.len() >= server.config.limits.opens {
+        return Err(NtStatus::INSUFFICIENT_RESOURCES);
+    }
+    let Some(share) = &tree.share.files else { return pipe(x, &request) };
+    if request.contexts.reconnect.is_some() || request.contexts.reconnect_v2.is_some() {
+        return durable::reconnect(x, &request);
+    }
+    if let Some(answer) = durable::replay(x, &request)? {
+        return Ok(answer);
+    }
+    check(&request)?;
+    if request.contexts.timewarp.is_some() {
+        // There are no earlier versions.
+        return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
+    }
+    let path = Path::parse(request.name)?;
+    Creating { x, request: &request, share, point: &tree.share, path }.run().await
+}
+
+/// A named pipe.
+fn pipe(x: &mut Exchange<'_>, request: &Request<'_>) -> Answer {
+    let server = x.server().clone();
+    let name = smb::name::utf16::decode(request.name)?;
+    let pipe = Pipe::open(&server, &name)?;
+    let session = x.session()?.clone();
+    let open = Arc::new(Open::new(Beginning {
+        id: OpenId(server.next_id()),
+        key: FileKey::default(),
+        session: session.id,
+        client: session.client,
+        tree: x.tree()?.clone(),
+        object: Object::Pipe(Arc::new(pipe)),
+        access: Access::FILE_ALL,
+        share: ShareAccess::all(),
+        options: request.options,
+        directory: false,
+        lease: None,
+        create_guid: None,
+        app_instance: None,
+        owner: session.identity(),
+        durable: None,
+        flags: Arc::default(),
+        channel_sequence: x.header.channel_sequence(),
+        path: Path::default(),
+    }));
+    keep(x, &open)?;
+    x.reply.write(&Response {
+        action: CreateAction::Opened,
+        attributes: Attributes::NORMAL,
+        allocation: 4096,
+        file: open.file_id,
+        ..Response::default()
+    });
+    Ok(NtStatus::SUCCESS)
+}
+
+/// The open belongs to its session from now on.
+fn keep(x: &mut Exchange<'_>, open: &Arc<Open>) -> Result<(), NtStatus> {
+    let session = x.session()?.clone();
+    x.server().add_open(open);
+    open.tree.opens.fetch_add(1, Ordering::Relaxed);
+    session.state().opens.insert(open.file_id.volatile, open.clone());
+    if session.is_closed() {
+        // It ended while this was going on, and knows nothing of this open.
+        session.state().opens.remove(&open.file_id.volatile);
+        x.server().close(open);
+        return Err(NtStatus::USER_SESSION_DELETED);
+    }
+    x.leave_open(open.clone());
+    Ok(())
+}
+
+/// What is wrong with a request whatever it is for (MS-SMB2 3.3.5.9, MS-FSA 2.1.5.1).
+fn check(request: &Request<'_>) -> Result<(), NtStatus> {
+    let options = request.options;
+    let both = CreateOptions::DIRECTORY_FILE | CreateOptions::NON_DIRECTORY_FILE;
+    if options.contains(both) || !ShareAccess::all().contains(request.share) {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    if options.bits() & 0xff00_0000 != 0 {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    if options.intersects(REFUSED_OPTIONS) {
+        return Err(NtStatus::NOT_SUPPORTED);
+    }
+    if request.attributes.bits() & !0x0000_7fb7 != 0 {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    let access = request.access;
+    if access.is_empty() || access.bits() & 0x0cf0_fe00 & !0x0010_0000 & !0x00ff_0000 != 0 {
+        return Err(NtStatus::ACCESS_DENIED);
+    }
+    if options.contains(CreateOptions::DIRECTORY_FILE) && request.disposition.overwrites() {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    if options.contains(CreateOptions::DELETE_ON_CLOSE)
+        && !access.intersects(Access::DELETE | Access::GENERIC_ALL | Access::MAXIMUM_ALLOWED)
+    {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    Ok(())
+}
+
+/// What was found or made on disk.
+struct Made {
+    object: Arc<FileObject>,
+    facts: Facts,
+    action: CreateAction,
+}
+
+impl Made {
+    fn new(
+        handle: Arc<Handle>,
+        stream: Option<Stream>,
+        facts: Facts,
+        action: CreateAction,
+    ) -> Self {
+        Self { object: Arc::new(FileObject::new(handle, stream)), facts, action }
+    }
+
+    fn is_new(&self) -> bool {
+        self.action == CreateAction::Created
+    }
+
+    fn is_directory(&self) -> bool {
+        self.object.stream.is_none() && self.object.handle.is_folder()
+    }
+
+    fn key(&self) -> FileKey {
+        let identity = self.object.handle.identity();
+        let stream =
+            self.object.stream.as_ref().map_or(0, |stream| access::name_hash(&stream.name()));
+        FileKey { device: identity.device, inode: identity.inode, stream }
+    }
+}
+
+/// A create that is being served.
+struct Creating<'c, 'x, 'm> {
+    x: &'c mut Exchange<'x>,
+    request: &'c Request<'m>,
+    share: &'c Share,
+    point: &'c Arc<SharePoint>,
+    path: Path,
+}
+
+impl Creating<'_, '_, '_> {
+    async fn run(self) -> Answer {
+        let mut attempt = 0;
+        let made = loop {
+            match self.look() {
+                Err(NtStatus::OBJECT_NAME_COLLISION)
+                    if self.request.disposition != Disposition::Create && attempt < ATTEMPTS =>
+                {
+                    attempt += 1;
+                }
+                other => break other?,
+            }
+        };
+        self.open(made).await
+    }
+
+    /// Finds the file, or makes it.
+    fn look(&self) -> Result<Made, NtStatus> {
+        let request = self.request;
+        let desired = request.access.expanded();
+        let named = match self.path.stream() {
+            Some(StreamName::Named(name)) => Some(name.as_str()),
+            _ => None,
+        };
+        let mut want = Want::by_access(desired);
+        want.link = request.options.contains(CreateOptions::OPEN_REPARSE_POINT);
+        if desired.contains(Access::MAXIMUM_ALLOWED) || named.is_some() {
+            (want.read, want.write) = (false, false);
+        }
+        if request.disposition.overwrites() && named.is_none() {
+            want.write = true;
+        }
+        let found = match self.share.open(&self.path, want) {
+            // A folder cannot be opened for writing, and need not be.
+            Err(NtStatus::FILE_IS_A_DIRECTORY) => {
+                self.share.open(&self.path, Want { read: true, write: false, link: want.link })
+            }
+            found => found,
+        };
+        match found? {
+            Found::There(handle) => self.there(handle, named),
+            Found::Missing(vacancy) => {
+                if !request.disposition.may_create() {
+                    return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
+                }
+                self.may_create(|| vacancy.folder_facts())?;
+                let folder =
+                    request.options.contains(CreateOptions::DIRECTORY_FILE) && named.is_none();
+                let attributes = (request.attributes & SETTABLE) - Attributes::NORMAL;
+                let mode = request.contexts.posix_mode.unwrap_or(0);
+                let handle = Arc::new(vacancy.create(Create { folder, attributes, mode })?);
+                let stream = match named {
+                    Some(name) => Some(Stream::create(handle.clone(), name)?),
+                    None => None,
+                };
+                let facts = *handle.first_facts();
+                let facts =
+                    stream.as_ref().map_or(Ok(facts), |stream| stream_facts(facts, stream))?;
+                Ok(Made::new(handle, stream, facts, CreateAction::Created))
+            }
+        }
+    }
+
+    /// The file is there: may it be, and its stream?
+    fn there(&self, handle: Handle, named: Option<&str>) -> Result<Made, NtStatus> {
+        let request = self.request;
+        let facts = *handle.first_facts();
+        let handle = Arc::new(handle);
+        let stream = match named {
+            None => None,
+            Some(name) => match Stream::open(handle.clone(), name) {
+                Ok(stream) => Some(stream),
+                Err(NtStatus::OBJECT_NAME_NOT_FOUND) if request.disposition.may_create() => {
+                    self.may_create(|| Ok(facts))?;
+                    let stream = Stream::create(handle.clone(), name)?;
+                    let facts = stream_facts(facts, &stream)?;
+                    return Ok(Made::new(handle, Some(stream), facts, CreateAction::Created));
+                }
+                Err(status) => return Err(status),
+            },
+        };
+        if request.disposition == Disposition::Create {
+            return Err(NtStatus::OBJECT_NAME_COLLISION);
+        }
+        let folder = facts.is_directory() && stream.is_none();
+        let says_data = matches!(self.path.stream(), Some(StreamName::Data));
+        if folder && says_data {
+            return Err(NtStatus::FILE_IS_A_DIRECTORY);
+        }
+        if folder && request.options.contains(CreateOptions::NON_DIRECTORY_FILE) {
+            return Err(NtStatus::FILE_IS_A_DIRECTORY);
+        }
+        if !folder && request.options.contains(CreateOptions::DIRECTORY_FILE) {
+            return Err(NtStatus::NOT_A_DIRECTORY);
+        }
+        if folder && request.disposition.overwrites() {
+            return Err(NtStatus::FILE_IS_A_DIRECTORY);
+        }
+        let action = match request.disposition {
+            Disposition::Supersede => CreateAction::Superseded,
+            Disposition::Overwrite | Disposition::OverwriteIf => CreateAction::Overwritten,
+            _ => CreateAction::Opened,
+        };
+        if action != CreateAction::Opened && stream.is_none() {
+            // What hides must go on hiding (MS-FSA 2.1.5.1.2.1).
+            let hides = Attributes::HIDDEN | Attributes::SYSTEM;
+            if !request.attributes.contains(facts.attributes & hides) {
+                return Err(NtStatus::ACCESS_DENIED);
+            }
+        }
+        let facts = stream.as_ref().map_or(Ok(facts), |stream| stream_facts(facts, stream))?;
+        Ok(Made::new(handle, stream, facts, action))
+    }
+
+    /// Whether something new may come to be here.
+    fn may_create(&self, folder: impl FnOnce() -> Result<Facts, NtStatus>) -> Result<(), NtStatus> {
+        if self.point.config.read_only {
+            return Err(NtStatus::ACCESS_DENIED);
+        }
+        access::may_add(&folder()?, self.x.server())
+    }
+
+    async fn open(self, made: Made) -> Answer {
+        let (access, maximal) = self.rights(&made)?;
+        let server = self.x.server().clone();
+        let session = self.x.session()?.clone();
+        let key = made.key();
+        let id = OpenId(server.next_id());
+        let lease = self.lease_wanted(&made);
+        let caching = match (lease, self.request.oplock) {
+            (Some(lease), _) => Caching::Lease(lease),
+            (None, OplockLevel::None | OplockLevel::Lease) => Caching::None,
+            (None, _) if made.is_directory() || !server.config.leases => Caching::None,
+            (None, level) => Caching::Oplock(level),
+        };
+        if let Some(lease) = lease {
+            server.claim_lease(session.client, lease.key, key)?;
+        }
+        let wanted = self.durability();
+        let opener = Opener { client: session.client, session: session.id, open: id };
+        let waiting = server.begin_waiting();
+        let mut asked = smb::files::Request {
+            opener,
+            access,
+            share: self.request.share,
+            overwrites: matches!(made.action, CreateAction::Superseded | CreateAction::Overwritten),
+            created: made.is_new(),
+            delete_on_close: self.request.options.contains(CreateOptions::DELETE_ON_CLOSE),
+            directory: made.is_directory(),
+            caching,
+            durability: wanted.map_or(Durability::None, |durable| {
+                let timeout_ms = u64::from(durable.timeout_ms);
+                Durability::Durable { timeout_ms }
+            }),
+            link: access::name_hash(self.path.as_str()),
+            waiter: waiting.waiter,
+            again: false,
+        };
+        let granted = loop {
+            let changed = waiting.waiting.changed();
+            let now = server.now_ms();
+            let outcome =
+                server.with_file(key, |shard, effects| shard.open(now, key, &asked, effects));
+            let status = match outcome {
+                Outcome::Granted(granted) => break granted,
+                Outcome::Refused(status) => status,
+                Outcome::Wait { .. } => {
+                    asked.again = true;
+                    match self.x.wait(changed, PATIENCE).await {
+                        Ok(()) => continue,
+                        Err(status) => {
+                            server.with_file(key, |shard, _| shard.forget(key, waiting.waiter));
+                            status
+                        }
+                    }
+                }
+            };
+            if let Some(lease) = lease {
+                server.release_lease(session.client, lease.key);
+            }
+            return Err(status);
+        };
+        drop(waiting);
+        let durable = wanted.filter(|_| granted.durable);
+        let open = Arc::new(Open::new(Beginning {
+            id,
+            key,
+            session: session.id,
+            client: session.client,
+            tree: self.x.tree()?.clone(),
+            object: Object::File(made.object.clone()),
+            access,
+            share: self.request.share,
+            options: self.request.options,
+            directory: made.is_directory(),
+            lease: lease.map(|lease| OpenLease {
+                client: session.client,
+                key: lease.key,
+                version: lease.version,
+                parent: lease.parent,
+            }),
+            create_guid: self.request.contexts.durable_v2.map(|durable| durable.create),
+            app_instance: self.request.contexts.app_instance,
+            owner: session.identity(),
+            durable,
+            flags: granted.flags.clone(),
+            channel_sequence: self.x.header.channel_sequence(),
+            path: self.path.clone(),
+        }));
+        keep(self.x, &open)?;
+        let facts = match self.furnish(&made, &open) {
+            Ok(facts) => facts,
+            Err(status) => {
+                session.state().opens.remove(&open.file_id.volatile);
+                server.close(&open);
+                return Err(status);
+            }
+        };
+        if made.is_new() {
+            watch::created(self.point, &self.path, made.is_directory());
+            if server.has_directory_leases()
+                && let Ok(Some(folder)) = made.object.handle.folder_facts()
+            {
+                let folder = FileKey { device: folder.device, inode: folder.index, stream: 0 };
+                let by = lease.and_then(|lease| Some((session.client, lease.parent?)));
+                let now = server.now_ms();
+                server.with_file(folder, |shard, effects| {
+                    shard.contend_directory(now, folder, by, effects);
+                });
+            }
+        }
+        grant::answer(self.x, self.request, &open, &facts, made.action, &granted, maximal);
+        Ok(NtStatus::SUCCESS)
+    }
+
+    /// What the open may do, and what its user may do at most.
+    fn rights(&self, made: &Made) -> Result<(Access, Access), NtStatus> {
+        let request = self.request;
+        let desired = request.access.expanded();
+        let needs_folder = desired.intersects(Access::DELETE | Access::MAXIMUM_ALLOWED)
+            || request.contexts.maximal_access.is_some();
+        let maximal = access::maximal(
+            &made.object.handle,
+            &made.facts,
+            needs_folder,
+            self.point,
+            self.x.server(),
+        )?;
+        let named = desired - Access::MAXIMUM_ALLOWED - Access::SYSTEM_SECURITY;
+        if desired.contains(Access::SYSTEM_SECURITY) {
+            return Err(NtStatus::PRIVILEGE_NOT_HELD);
+        }
+        let mut access = named;
+        let readonly = made.facts.attributes.contains(Attributes::READONLY) && !made.is_directory();
+        let writes = Access::WRITE_DATA | Access::APPEND_DATA;
+        if desired.contains(Access::MAXIMUM_ALLOWED) {
+            access |= if readonly && !made.is_new() { maximal - writes } else { maximal };
+        }
+        // Whoever creates a file may do with this open what it asked for.
+        if !made.is_new() {
+            if !maximal.contains(named) {
+                return Err(NtStatus::ACCESS_DENIED);
+            }
+            if readonly && named.intersects(writes) {
+                return Err(NtStatus::ACCESS_DENIED);
+            }
+            if made.action != CreateAction::Opened
+                && (readonly || !maximal.contains(Access::WRITE_DATA))
+            {
+                return Err(NtStatus::ACCESS_DENIED);
+            }
+        } else if self.point.config.read_only {
+            return Err(NtStatus::ACCESS_DENIED);
+        }
+        if request.options.contains(CreateOptions::DELETE_ON_CLOSE) {
+            let becomes = request.attributes.contains(Attributes::READONLY) && made.is_new();
+            if readonly || becomes {
+                return Err(NtStatus::CANNOT_DELETE);
+            }
+        }
+        Ok((access, maximal))
+    }
+
+    /// The lease that the client would like, if it may have any.
+    fn lease_wanted(&self, made: &Made) -> Option<LeaseRequest> {
+        let lease = self.request.contexts.lease?;
+        if self.request.oplock != OplockLevel::Lease || !self.x.server().config.leases {
+            return None;
+        }
+        let agreed = self.x.agreed().ok()?;
+        if made.is_directory()
+            && !agreed.capabilities.contains(smb::wire::negotiate::Capabilities::DIRECTORY_LEASING)
+        {
+            return None;
+        }
+        let v2 = lease.v2.filter(|_| agreed.dialect.is_smb3());
+        if lease.v2.is_some() && v2.is_none() {
+            return None;
+        }
+        let parent = v2.filter(|_| lease.flags.contains(LeaseFlags::PARENT_KEY_SET));
+        Some(LeaseRequest {
+            key: lease.key,
+            state: lease.state,
+            version: if v2.is_some() { LeaseVersion::Two } else { LeaseVersion::One },
+            epoch: v2.map_or(0, |v2| v2.epoch),
+            parent: parent.map(|v2| v2.parent),
+        })
+    }
+
+    /// What the client would like to have kept when its connection goes.
+    fn durability(&self) -> Option<Durable> {
+        let limit =
+            u32::try_from(self.x.server().config.limits.durable.as_millis()).unwrap_or(u32::MAX);
+        if let Some(v2) = self.request.contexts.durable_v2 {
+            // Of the file system's own accord nothing is persistent here: what survives the server is data.
+            let timeout_ms =
+                if v2.timeout_ms == 0 { limit.min(60_000) } else { v2.timeout_ms.min(limit) };
+            return Some(Durable { version: 2, timeout_ms, persistent: false });
+        }
+        let timeout_ms = limit.min(16 * 60_000);
+        self.request.contexts.durable.then_some(Durable {
+            version: 1,
+            timeout_ms,
+            persistent: false,
+        })
+    }
+
+    /// The open is granted: what the file is to hold and be.
+    fn furnish(&self, made: &Made, open: &Open) -> Result<Facts, NtStatus> {
+        let request = self.request;
+        let mut changed = false;
+        if matches!(made.action, CreateAction::Superseded | CreateAction::Overwritten) {
+            match &made.object.stream {
+                Some(stream) => stream.set_size(0)?,
+                None => {
+                    made.object.handle.set_size(0)?;
+                    let attributes = request.attributes & SETTABLE | Attributes::ARCHIVE;
+                    made.object.handle.set_attributes(attributes - Attributes::NORMAL)?;
+                }
+            }
+            changed = true;
+        }
+        if made.is_new() {
+            if let Some(bytes) = request.contexts.ea {
+                for ea in smb::fscc::parse_eas(bytes)? {
+                    made.object.handle.set_ea(&ea.name.as_bytes(), &ea.value)?;
+                }
+                changed = true;
+            }
+            changed |=
+                access::new_descriptor(made.object.handle.as_ref(), request.contexts.security)?;
+        }
+        if let Some(bytes) = request.contexts.allocation
+            && made.action != CreateAction::Opened
+            && made.object.stream.is_none()
+            && !made.is_directory()
+        {
+            made.object.handle.set_allocation(bytes)?;
+            changed = true;
+        }
+        // A descriptor that was opened for attributes alone, and turned out to be good for more.
+        if changed { open.facts() } else { Ok(made.facts) }
+    }
+}

@@ -1,0 +1,30 @@
+//! Files that go with their last open (MS-FSA 2.1.5.4).
+
+use std::sync::Arc;
+
+use smb::NtStatus;
+use smb::files::Delete;
+
+use super::super::open::Open;
+use super::super::server::Server;
+use super::super::watch;
+
+/// The last open of a name that is to be deleted has ended.
+pub(in crate::serve) fn on_last_close(server: &Server, open: &Arc<Open>, delete: Delete) {
+    let removed = match (open.stream(), open.file()) {
+        (Some(stream), _) => stream.delete(),
+        (None, Some(file)) => file.delete(),
+        (None, None) => Err(NtStatus::INVALID_DEVICE_REQUEST),
+    };
+    let removed_as = open.path();
+    server.with_file(open.key, |shard, effects| shard.deleted(open.key, delete.link, effects));
+    match removed {
+        Ok(()) => watch::removed(&open.tree.share, &removed_as, open.directory),
+        // Somebody else was faster, on the host.
+        Err(NtStatus::OBJECT_NAME_NOT_FOUND) => {}
+        Err(status) => {
+            let name = removed_as.as_str();
+            eprintln!("shunt serve: {name}: not deleted as its client has asked for: {status}");
+        }
+    }
+}

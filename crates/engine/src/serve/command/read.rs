@@ -1,0 +1,180 @@
+//! READ (MS-SMB2 3.3.5.12).
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::buffer::spare_capacity;
+use rustix::io::{ReadWriteFlags, pread, preadv2};
+use smb::wire::Encode;
+use smb::wire::header::HEADER_LEN;
+use smb::wire::read::{Head, RESPONSE_HEAD_LEN, Request, Response};
+use smb::{Access, NtStatus};
+
+use super::super::channel::Exchange;
+use super::super::open::{Object, Open};
+use super::super::transfer::Load;
+use super::super::{fs, runtime};
+use super::Answer;
+
+/// Up to this many bytes are read into the answer itself, which then goes out with others.
+const INLINE: u32 = 16 << 10;
+
+pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
+    let request = Request::parse(x.message)?;
+    x.pay(request.payload_len())?;
+    if request.length > x.agreed()?.payload {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    if request.channel != 0 {
+        // RDMA was never offered.
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    let open = x.open_in_sequence(request.file, false)?;
+    if !open.access.intersects(Access::READ_DATA | Access::EXECUTE) {
+        return Err(NtStatus::ACCESS_DENIED);
+    }
+    if request
+        .offset
+        .checked_add(request.length.into())
+        .is_none_or(|end| i64::try_from(end).is_err())
+    {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    match &open.object {
+        Object::Pipe(pipe) => {
+            let chunk = pipe.read(request.length as usize)?;
+            respond(x, &chunk.bytes);
+            return Ok(chunk.status());
+        }
+        Object::File(_) if open.directory && open.stream().is_none() => {
+            return Err(NtStatus::INVALID_DEVICE_REQUEST);
+        }
+        Object::File(_) => {}
+    }
+    if open.flags.is_locked() {
+        let (offset, length) = (request.offset, u64::from(request.length));
+        x.server().with_file(open.key, |shard, _| {
+            shard.check_io(open.key, open.id, offset, length, false)
+        })?;
+    }
+    if let Some(stream) = open.stream() {
+        let mut data = vec![0; request.length as usize];
+        let read = stream.read(request.offset, &mut data)?;
+        data.truncate(read);
+        enough(&request, read)?;
+        respond(x, &data);
+        return Ok(NtStatus::SUCCESS);
+    }
+    let whole = x.may_tail();
+    if whole && request.length > INLINE {
+        let data = open.data()?;
+        let len =
+            data.clamp(request.offset, request.length).map_err(|error| fs::status_of(&error))?;
+        enough(&request, len as usize)?;
+        if len > INLINE {
+            let load = Load { len, loopback: x.channel.is_loopback(), busy: x.channel.busy() };
+            let method = x.channel.chooser().send(load);
+            x.reply.write(&Head { data_len: len, ..Head::default() });
+            x.reply.tail(data, request.offset, len, method);
+            return Ok(NtStatus::SUCCESS);
+        }
+    }
+    into_answer(x, &open, &request).await
+}
+
+/// Whether so many bytes are what was asked for.
+fn enough(request: &Request<'_>, read: usize) -> Result<(), NtStatus> {
+    if (read == 0 && request.length > 0) || read < request.minimum as usize {
+        return Err(NtStatus::END_OF_FILE);
+    }
+    Ok(())
+}
+
+fn respond(x: &mut Exchange<'_>, data: &[u8]) {
+    x.reply.write(&Response { data, ..Response::default() });
+}
+
+/// Reads into the answer: what is small, and what is signed or encrypted.
+async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'_>) -> Answer {
+    let length = request.length as usize;
+    let fd = open.shared_fd()?;
+    let (bytes, start) = x.reply.body();
+    let head = start + HEADER_LEN;
+    Head::default().encode(bytes, start);
+    let mut bytes = std::mem::take(bytes);
+    bytes.reserve_exact(length);
+    let ready = if request.length <= INLINE {
+        small(&fd, &mut bytes, length, request.offset)
+    } else {
+        let data = open.data()?;
+        data.resident(request.offset, request.length.into())
+            .then(|| append(&fd, &mut bytes, length, request.offset))
+    };
+    let (bytes, read) = match ready {
+        Some(read) => (bytes, read),
+        None => {
+            let offset = request.offset;
+            runtime::offload(move || {
+                let read = append(&fd, &mut bytes, length, offset);
+                (bytes, read)
+            })
+            .await
+        }
+    };
+    *x.reply.body().0 = bytes;
+    let read = read.map_err(|error| fs::status_of(&error))?;
+    enough(request, read)?;
+    let (bytes, _) = x.reply.body();
+    debug_assert_eq!(
+        bytes.len(),
+        head + RESPONSE_HEAD_LEN + read,
+        "the data follows the head at once"
+    );
+    let data_len = u32::try_from(read).unwrap_or(u32::MAX);
+    let written = Head { data_len, ..Head::default() }.to_bytes();
+    bytes[head..head + RESPONSE_HEAD_LEN].copy_from_slice(&written);
+    Ok(NtStatus::SUCCESS)
+}
+
+/// Reads what is in memory. `None`: a disk would have to be waited for.
+fn small(
+    fd: &OwnedFd,
+    bytes: &mut Vec<u8>,
+    length: usize,
+    offset: u64,
+) -> Option<io::Result<usize>> {
+    let start = bytes.len();
+    bytes.resize(start + length, 0);
+    let mut into = [IoSliceMut::new(&mut bytes[start..])];
+    let read = preadv2(fd, &mut into, offset, ReadWriteFlags::NOWAIT);
+    bytes.truncate(start + read.unwrap_or(0));
+    match read {
+        Ok(read) if read < length && read > 0 => {
+            // The rest may be on disk only, or not be at all: that is known by asking again.
+            let more = append(fd, bytes, length - read, offset + read as u64);
+            Some(more.map(|more| read + more))
+        }
+        Ok(read) => Some(Ok(read)),
+        Err(rustix::io::Errno::AGAIN) => None,
+        Err(_) => Some(append(fd, bytes, length, offset)),
+    }
+}
+
+/// Reads until `length` bytes or the end of the file.
+fn append(fd: &OwnedFd, bytes: &mut Vec<u8>, length: usize, offset: u64) -> io::Result<usize> {
+    let start = bytes.len();
+    while bytes.len() - start < length {
+        let done = bytes.len() - start;
+        // No more than what was asked for, however much room there is.
+        bytes.reserve_exact(length - done);
+        let read = pread(fd.as_fd(), spare_capacity(bytes), offset + done as u64);
+        match read {
+            Ok(0) => break,
+            Ok(_) => bytes.truncate(start + length),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(bytes.len() - start)
+}

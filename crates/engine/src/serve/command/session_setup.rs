@@ -1,0 +1,301 @@
+//! SESSION_SETUP and LOGOFF (MS-SMB2 3.3.5.5, 3.3.5.6).
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use smb::auth::{Acceptor, Authenticated, Input, Refusal, Step};
+use smb::crypto::{KeySchedule, PreauthHash, SecretKey, SessionKeys, Signer};
+use smb::session::Dialect;
+use smb::wire::bare;
+use smb::wire::header::Flags;
+use smb::wire::negotiate::SecurityMode;
+use smb::wire::session_setup::{Request, RequestFlags, Response, SessionFlags};
+use smb::{NtStatus, SessionId};
+
+use super::super::channel::{After, Agreed, Bound, Exchange};
+use super::super::config::Demand;
+use super::super::server;
+use super::super::session::{Beginning, Identity, Session};
+use super::super::users::KnownUsers;
+use super::Answer;
+
+/// Set-ups that a connection may have begun and not ended.
+const SET_UPS: usize = 64;
+
+/// What a set-up is to lead to.
+enum Aim {
+    /// A session.
+    New,
+    /// The same session, its user authenticated again.
+    Again(Rc<Bound>),
+    /// This connection as a further channel of a session. Until it is one, it signs as the first channel does.
+    Bind(Rc<Bound>),
+}
+
+/// A set-up under way.
+pub(in crate::serve) struct SetUp {
+    aim: Aim,
+    acceptor: Acceptor,
+    preauth: PreauthHash,
+}
+
+fn schedule(dialect: Dialect, preauth: &PreauthHash) -> KeySchedule<'_> {
+    match dialect {
+        Dialect::Smb202 | Dialect::Smb210 => KeySchedule::Smb2,
+        Dialect::Smb300 | Dialect::Smb302 => KeySchedule::Smb30,
+        Dialect::Smb311 => KeySchedule::Smb311(preauth),
+    }
+}
+
+pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
+    let request = Request::parse(x.message)?;
+    let agreed = x.agreed()?;
+    let known = x.channel.set_ups.borrow_mut().remove(&x.header.session);
+    let (id, mut set_up) = match known {
+        Some(set_up) => (x.header.session, set_up),
+        None => begin(x, agreed, &request)?,
+    };
+    if let Aim::Bind(first) = &set_up.aim {
+        let signer = first.signer.as_ref().ok_or(NtStatus::NOT_SUPPORTED)?;
+        if !x.header.flags.contains(Flags::SIGNED) {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        signer.verify_message(x.message).map_err(|_| NtStatus::ACCESS_DENIED)?;
+        x.bound = Some(first.clone());
+    }
+    x.answer_session(id);
+    x.leave_session(id);
+    set_up.preauth.update(x.message);
+    let server = x.server();
+    let users = KnownUsers::new(server, x.channel.peer.ip());
+    let input = Input { users: &users, now: server.now(), random: server::random() };
+    match set_up.acceptor.step(request.token, &input) {
+        Step::Continue(token) => {
+            x.reply.write(&Response { flags: SessionFlags::empty(), token: &token });
+            x.channel.set_ups.borrow_mut().insert(id, set_up);
+            Err(NtStatus::MORE_PROCESSING_REQUIRED).or_else(Ok)
+        }
+        Step::Refused(refusal) => Err(refused(x, &set_up.aim, &refusal)),
+        Step::Done(who, token) => {
+            users.succeeded(&who.user);
+            done(x, agreed, &request, id, set_up, *who, &token)
+        }
+    }
+}
+
+/// Decides what the first request of a set-up is about.
+fn begin(
+    x: &Exchange<'_>,
+    agreed: &Agreed,
+    request: &Request<'_>,
+) -> Result<(SessionId, SetUp), NtStatus> {
+    let server = x.server();
+    let id = x.header.session;
+    let binding = request.flags.contains(RequestFlags::BINDING);
+    let (id, aim) = match &x.bound {
+        _ if id == SessionId(0) && !binding => (SessionId(server.next_session_id()), Aim::New),
+        Some(_) if binding => return Err(NtStatus::REQUEST_NOT_ACCEPTED),
+        Some(bound) => (id, Aim::Again(bound.clone())),
+        None if binding => (id, Aim::Bind(may_bind(x, agreed, id)?)),
+        None => return Err(NtStatus::USER_SESSION_DELETED),
+    };
+    if x.channel.set_ups.borrow().len() >= SET_UPS {
+        return Err(NtStatus::INSUFFICIENT_RESOURCES);
+    }
+    let acceptor = Acceptor::new(server.authentication.clone());
+    Ok((id, SetUp { aim, acceptor, preauth: agreed.preauth.clone() }))
+}
+
+/// Whether this connection may become a channel of a session (MS-SMB2 3.3.5.5, step 4).
+fn may_bind(x: &Exchange<'_>, agreed: &Agreed, id: SessionId) -> Result<Rc<Bound>, NtStatus> {
+    let server = x.server();
+    if !agreed.dialect.is_smb3() || !server.config.multichannel {
+        return Err(NtStatus::REQUEST_NOT_ACCEPTED);
+    }
+    let session = server.session(id).ok_or(NtStatus::USER_SESSION_DELETED)?;
+    if session.dialect != agreed.dialect {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    if !x.header.flags.contains(Flags::SIGNED) {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    if session.client != agreed.client || session.client.is_nil() {
+        return Err(NtStatus::USER_SESSION_DELETED);
+    }
+    if session.cipher != agreed.cipher {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    if session.is_closed() {
+        return Err(NtStatus::USER_SESSION_DELETED);
+    }
+    if session.is_expired(server.now()) {
+        return Err(NtStatus::NETWORK_SESSION_EXPIRED);
+    }
+    if session.state().channels.len() >= server.config.limits.channels {
+        return Err(NtStatus::INSUFFICIENT_RESOURCES);
+    }
+    let key = session.signing_key.as_ref().ok_or(NtStatus::NOT_SUPPORTED)?;
+    let signer = Signer::new(session.signing, key);
+    Ok(Rc::new(Bound { session, signer: Some(signer), primary: true }))
+}
+
+fn refused(x: &mut Exchange<'_>, aim: &Aim, refusal: &Refusal) -> NtStatus {
+    let server = x.server();
+    server.refused(x.channel.peer, refusal);
+    if let Aim::Again(bound) = aim {
+        // Somebody else now sits at the other end, or nobody.
+        server.end_session(&bound.session, false);
+    }
+    refusal.status
+}
+
+fn done(
+    x: &mut Exchange<'_>,
+    agreed: &Agreed,
+    request: &Request<'_>,
+    id: SessionId,
+    set_up: SetUp,
+    who: Authenticated,
+    token: &[u8],
+) -> Answer {
+    let server = x.server().clone();
+    let identity = Identity {
+        user: who.user,
+        domain: who.domain,
+        workstation: who.workstation,
+        uid: who.uid,
+        guest: who.guest,
+        anonymous: who.anonymous,
+    };
+    let keyed = !identity.guest && !identity.anonymous;
+    match &set_up.aim {
+        Aim::New => {
+            let must_encrypt = server.config.encryption == Demand::Required;
+            if !keyed && (must_encrypt || server.config.signing == Demand::Required) {
+                server.log(
+                    x.channel.peer,
+                    "guest refused: guests can neither sign nor encrypt, and it is required",
+                );
+                return Err(NtStatus::ACCESS_DENIED);
+            }
+            if must_encrypt && agreed.cipher.is_none() {
+                server.log(
+                    x.channel.peer,
+                    "refused: encryption is required, and the client has none",
+                );
+                return Err(NtStatus::ACCESS_DENIED);
+            }
+            let keys = keyed.then(|| {
+                let schedule = schedule(agreed.dialect, &set_up.preauth);
+                SessionKeys::derive(schedule, &who.session_key, agreed.cipher)
+            });
+            let wished = request.security_mode.contains(SecurityMode::SIGNING_REQUIRED);
+            let session = Arc::new(Session::new(Beginning {
+                id,
+                client: agreed.client,
+                dialect: agreed.dialect,
+                cipher: agreed.cipher,
+                signing: agreed.signing,
+                peer: x.channel.peer,
+                began_ms: server.now_ms(),
+                identity,
+                must_sign: keyed && (wished || server.config.signing == Demand::Required),
+                must_encrypt,
+                expires: who.expires,
+                keys: keys.as_ref(),
+            }));
+            server.add_session(&session)?;
+            end_previous(x, request, &session);
+            server.audit(x.channel.peer, &session);
+            let signer = keys.map(|keys| Signer::new(agreed.signing, &keys.signing));
+            accept(x, session, signer, true);
+        }
+        Aim::Again(bound) => {
+            let session = &bound.session;
+            let before = session.identity();
+            if before.anonymous || before.guest {
+                // It had no keys, and cannot get any now.
+                session.renewed(identity, who.expires);
+            } else if identity.same_user(&before) {
+                session.renewed(identity, who.expires);
+            } else {
+                // MS-SMB2 3.3.5.5.3: another user may take the session over. Its opens stay as they are.
+                session.renewed(identity, who.expires);
+            }
+            x.bound = Some(bound.clone());
+        }
+        Aim::Bind(first) => {
+            let session = first.session.clone();
+            if !identity.same_user(&session.identity()) || !keyed {
+                return Err(NtStatus::ACCESS_DENIED);
+            }
+            let key = channel_key(agreed.dialect, &set_up.preauth, &who.session_key);
+            let signer = Signer::new(agreed.signing, &key);
+            if session.is_closed() {
+                return Err(NtStatus::USER_SESSION_DELETED);
+            }
+            accept(x, session, Some(signer), false);
+        }
+    }
+    x.sign = true;
+    let flags = x.bound.as_ref().map_or(SessionFlags::empty(), |bound| flags(&bound.session));
+    x.reply.write(&Response { flags, token });
+    Ok(NtStatus::SUCCESS)
+}
+
+fn channel_key(dialect: Dialect, preauth: &PreauthHash, key: &SecretKey) -> SecretKey {
+    SessionKeys::channel_signing(schedule(dialect, preauth), key)
+}
+
+fn flags(session: &Session) -> SessionFlags {
+    let identity = session.identity();
+    let mut flags = SessionFlags::empty();
+    flags.set(SessionFlags::GUEST, identity.guest);
+    flags.set(SessionFlags::NULL, identity.anonymous);
+    flags.set(SessionFlags::ENCRYPT, session.must_encrypt);
+    flags
+}
+
+/// The connection is a channel of the session from now on.
+fn accept(x: &mut Exchange<'_>, session: Arc<Session>, signer: Option<Signer>, primary: bool) {
+    session.state().channels.push(x.channel.shared.clone());
+    let id = session.id;
+    let bound = Rc::new(Bound { session, signer, primary });
+    x.channel.sessions.borrow_mut().insert(id, bound.clone());
+    x.bound = Some(bound);
+}
+
+/// A client that lost its connection says which session it had: that one need not wait for its end.
+fn end_previous(x: &Exchange<'_>, request: &Request<'_>, session: &Session) {
+    let previous = request.previous_session;
+    if previous == SessionId(0) || previous == session.id {
+        return;
+    }
+    let server = x.server();
+    if let Some(old) = server.session(previous)
+        && old.identity().same_user(&session.identity())
+    {
+        server.end_session(&old, true);
+    }
+}
+
+/// The answer is complete: 3.1.1 takes its bytes into the hash, unless the keys came of it already.
+pub(super) fn answered(x: &mut Exchange<'_>, status: NtStatus) -> After {
+    if status == NtStatus::MORE_PROCESSING_REQUIRED {
+        let mut set_ups = x.channel.set_ups.borrow_mut();
+        let id = x.answered_session();
+        if let Some(set_up) = set_ups.get_mut(&id) {
+            x.reply.sign_now();
+            set_up.preauth.update(x.reply.last());
+        }
+    }
+    After::Next
+}
+
+pub(super) fn logoff(x: &mut Exchange<'_>) -> Answer {
+    bare::Request::parse(x.message)?;
+    let session = x.session()?.clone();
+    x.server().end_session(&session, false);
+    x.reply.write(&bare::Response);
+    Ok(NtStatus::SUCCESS)
+}

@@ -1,0 +1,208 @@
+//! WRITE (MS-SMB2 3.3.5.13).
+
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use smb::wire::header::{Command, Flags as HeaderFlags, Header, PROTOCOL_ID};
+use smb::wire::write::{Flags, Request, Response};
+use smb::{Access, NtStatus};
+
+use super::super::channel::{Channel, Ending, Exchange, Reply};
+use super::super::open::{Object, Open};
+use super::super::transfer::{Load, Progress, ReceiveFile};
+use super::super::{fs, runtime};
+use super::Answer;
+
+/// Up to this many bytes are written at once, whatever disk is below: the page cache takes them.
+const INLINE: usize = 64 << 10;
+
+/// What is wrong with a write to this open, before it is tried.
+fn check(open: &Open, request: &Request, channel: &Channel) -> Result<(), NtStatus> {
+    if !open.access.intersects(Access::WRITE_DATA | Access::APPEND_DATA) {
+        return Err(NtStatus::ACCESS_DENIED);
+    }
+    if request.channel != 0 {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    let length = request.data.len() as u64;
+    if request.offset.checked_add(length).is_none_or(|end| i64::try_from(end).is_err()) {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    if open.directory && open.stream().is_none() {
+        return Err(NtStatus::INVALID_DEVICE_REQUEST);
+    }
+    if !open.flags.is_clear() {
+        let server = &channel.server;
+        let now = server.now_ms();
+        server.with_file(open.key, |shard, effects| {
+            shard.check_io(open.key, open.id, request.offset, length, true)?;
+            shard.contend(now, open.key, open.id, effects);
+            Ok::<_, NtStatus>(())
+        })?;
+    }
+    Ok(())
+}
+
+pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
+    let request = Request::parse(x.message)?;
+    x.pay(request.payload_len())?;
+    let message = x.message;
+    let data = message.get(request.data.clone()).ok_or(NtStatus::INVALID_PARAMETER)?;
+    if data.len() > x.agreed()?.payload as usize {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    let open = x.open_in_sequence(request.file, true)?;
+    if let Object::Pipe(pipe) = &open.object {
+        pipe.write(data)?;
+        x.reply.write(&Response { count: u32::try_from(data.len()).unwrap_or(u32::MAX) });
+        return Ok(NtStatus::SUCCESS);
+    }
+    check(&open, &request, x.channel)?;
+    if let Some(stream) = open.stream() {
+        stream.write(request.offset, data)?;
+    } else if !data.is_empty() {
+        let fd = open.shared_fd()?;
+        if data.len() <= INLINE || open.data()?.in_memory() {
+            let file = open.data()?;
+            file.file()
+                .write_all_at(data, request.offset)
+                .map_err(|error| fs::status_of(&error))?;
+        } else {
+            let (data, offset) = (data.to_vec(), request.offset);
+            let file = open.data()?;
+            let written = runtime::offload(move || file.file().write_all_at(&data, offset)).await;
+            written.map_err(|error| fs::status_of(&error))?;
+        }
+        if through(&open, request.flags) {
+            runtime::fdatasync(fd).await.map_err(|error| fs::status_of(&error))?;
+        }
+    }
+    x.reply.write(&Response { count: u32::try_from(data.len()).unwrap_or(u32::MAX) });
+    Ok(NtStatus::SUCCESS)
+}
+
+/// Whether what is written must be on the disk before it is answered.
+fn through(open: &Open, flags: Flags) -> bool {
+    flags.contains(Flags::WRITE_THROUGH) || open.options.contains(smb::CreateOptions::WRITE_THROUGH)
+}
+
+/// A WRITE whose data is still in the socket, and goes from there to its file.
+pub(in crate::serve) struct DirectWrite {
+    header: Header,
+    request: Request,
+    open: Arc<Open>,
+}
+
+impl Channel {
+    /// Whether a frame of `len` bytes, of which `head` has come, is a WRITE that needs no look at its data:
+    /// alone in its frame, neither signed nor encrypted, and allowed. Whatever is not as plain as that is for
+    /// [`serve`], which also says what is wrong with it.
+    pub(in crate::serve) fn direct_write(&self, head: &[u8], len: usize) -> Option<DirectWrite> {
+        if !head.starts_with(&PROTOCOL_ID) {
+            return None;
+        }
+        let header = Header::parse(head).ok()?;
+        let odd =
+            HeaderFlags::SIGNED | HeaderFlags::RELATED | HeaderFlags::RESPONSE | HeaderFlags::ASYNC;
+        if header.command != Command::Write || header.next != 0 || header.flags.intersects(odd) {
+            return None;
+        }
+        let request = Request::parse_head(head, len).ok()?;
+        let bound = self.bound(header.session)?;
+        let session = &bound.session;
+        if session.must_sign
+            || session.must_encrypt
+            || session.is_closed()
+            || session.is_expired(self.server.now())
+        {
+            return None;
+        }
+        let tree = session.tree(header.tree()?)?;
+        let open = session.open(request.file.volatile)?;
+        let plain = open.file_id == request.file
+            && open.tree.id == tree.id
+            && !open.is_closed()
+            && open.file().is_some()
+            && open.stream().is_none()
+            && !open.directory
+            && request.data.end == len
+            && request.data.len() <= self.agreed()?.payload as usize
+            && !through(&open, request.flags);
+        let paid = u64::from(header.credit_charge.max(1));
+        if !plain || smb::wire::credit_charge_needed(request.payload_len()) > paid {
+            return None;
+        }
+        Some(DirectWrite { header, request, open })
+    }
+}
+
+impl DirectWrite {
+    /// Where the data begins, bytes from the header.
+    pub(in crate::serve) fn payload_at(&self) -> usize {
+        self.request.data.start
+    }
+
+    /// Takes the data, of which `early` has come with the header, and answers.
+    pub(in crate::serve) async fn receive(
+        self,
+        channel: &std::rc::Rc<Channel>,
+        early: &[u8],
+    ) -> Result<(), Ending> {
+        let Self { header, request, open } = self;
+        let charge = header.credit_charge.max(1);
+        let consumed = channel.window.borrow_mut().consume(header.message_id, charge);
+        consumed
+            .map_err(|_| Ending::Nonsense("a message id that was not granted, or used before"))?;
+        let replay = header.flags.contains(HeaderFlags::REPLAY);
+        let begun = open.sequence().begin(header.channel_sequence(), true, replay);
+        let allowed = match begun {
+            Ok(_) => check(&open, &request, channel),
+            Err(_) => Err(NtStatus::FILE_NOT_AVAILABLE),
+        };
+        let len = u32::try_from(request.data.len()).unwrap_or(u32::MAX);
+        let file = open.data().map_err(|_| Ending::Nonsense("a file that cannot be written"))?;
+        let load = Load { len, loopback: channel.is_loopback(), busy: channel.busy() };
+        let method = channel.chooser().receive(load);
+        let mut transfer = ReceiveFile::new(early, file, request.offset, len, method);
+        if allowed.is_err() {
+            transfer.refuse();
+        }
+        let fd = channel.socket.shared_fd().clone();
+        loop {
+            let step = transfer.step(fd.as_fd(), channel.pools());
+            match step.map_err(|error| Ending::Broken(std::io::Error::other(error)))? {
+                Progress::Done => break,
+                Progress::SocketBlocked => {
+                    channel.socket.source().not_readable();
+                    channel.socket.readable().await;
+                }
+                Progress::WouldWait(job) => {
+                    transfer.finished(runtime::offload(move || job.run()).await);
+                }
+            }
+        }
+        if begun.is_ok() {
+            open.sequence().end(header.channel_sequence());
+        }
+        channel.count_received(request.data.len() - early.len().min(request.data.len()));
+        let written =
+            allowed.and_then(|()| transfer.outcome().map_err(|error| fs::status_of(&error)));
+        let mut reply = Reply::new(None);
+        reply.begin(&header.answer(NtStatus::SUCCESS));
+        let status = match written {
+            Ok(count) => {
+                reply.write(&Response { count });
+                NtStatus::SUCCESS
+            }
+            Err(status) => {
+                reply.fail(&smb::wire::error::Response::EMPTY);
+                status
+            }
+        };
+        let credits = channel.grant(&header);
+        reply.complete(status, credits, None);
+        channel.send_reply(reply);
+        Ok(())
+    }
+}

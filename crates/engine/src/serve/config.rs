@@ -1,0 +1,159 @@
+//! What a file server runs on: all checked, all bounded.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use smb::session::Dialect;
+
+/// A share to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShareConfig {
+    /// Name by which clients connect to it.
+    pub name: String,
+    /// The folder.
+    pub path: PathBuf,
+    /// Whether nobody may change anything.
+    pub read_only: bool,
+}
+
+/// Whether something is done: never, when the client wishes it, always.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Demand {
+    /// Not offered.
+    Off,
+    /// Done when the client wishes.
+    #[default]
+    Offered,
+    /// Clients that will not are refused.
+    Required,
+}
+
+/// How the data of a READ gets from the file to the socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sending {
+    /// Whatever measured best for this size and this number of busy connections.
+    #[default]
+    Auto,
+    /// Through a pipe: the network takes the pages of the page cache.
+    Splice,
+    /// From a mapping of the file: copied once, by the kernel, into the socket.
+    Map,
+    /// Read into a buffer and sent from there.
+    Copy,
+}
+
+/// What bounds a server and its clients.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// TCP connections; those beyond are closed at once.
+    pub connections: usize,
+    /// Sessions; set-ups beyond are refused with STATUS_REQUEST_NOT_ACCEPTED.
+    pub sessions: usize,
+    /// Channels of a session, 1 to 64.
+    pub channels: usize,
+    /// Tree connects of a session.
+    pub trees: usize,
+    /// Opens of a session; creates beyond are refused with STATUS_INSUFFICIENT_RESOURCES.
+    pub opens: usize,
+    /// Credits that a connection may hold, 64 to 32768: requests under way.
+    pub credits: u16,
+    /// Requests of a connection that wait for something that may never come: locks, watches.
+    pub waiting: usize,
+    /// Largest READ, WRITE and other payload in bytes, 64 KiB to 8 MiB, a multiple of 64 KiB.
+    pub payload: u32,
+    /// Bytes of answers that may wait for one connection; it is not read from until it takes them.
+    pub backlog: usize,
+    /// Time from the first byte to a session; connections that take longer are closed.
+    pub set_up: Duration,
+    /// How long a durable open waits for its client, at most.
+    pub durable: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            connections: 4096,
+            sessions: 16_384,
+            channels: 32,
+            trees: 256,
+            opens: 65_536,
+            credits: 8192,
+            waiting: 4096,
+            payload: 8 << 20,
+            backlog: 32 << 20,
+            set_up: Duration::from_secs(60),
+            durable: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Settings of a file server.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where clients connect to.
+    pub listen: Vec<SocketAddr>,
+    /// What they find there.
+    pub shares: Vec<ShareConfig>,
+    /// The text of a users file, and where it is from, for messages.
+    pub users: String,
+    /// Whether those whom nobody knows are guests.
+    pub guest: bool,
+    /// Dialects that are spoken.
+    pub dialects: Vec<Dialect>,
+    /// Whether messages are signed.
+    pub signing: Demand,
+    /// Whether they are encrypted.
+    pub encryption: Demand,
+    /// Whether a session may have more than one channel.
+    pub multichannel: bool,
+    /// Whether clients may cache: oplocks and leases.
+    pub leases: bool,
+    /// Whether clients may cache what is in a directory.
+    pub directory_leases: bool,
+    /// Whether every logon, and every one that failed, is a line of the log.
+    pub audit: bool,
+    /// Name of this server as clients see it; at most 15 characters count for old ones.
+    pub name: String,
+    /// Loops, each a thread with a ring.
+    pub vectors: usize,
+    /// CPUs that the loops stay on, in turn; empty: the scheduler decides.
+    pub pin: Vec<usize>,
+    /// Whether io_uring may be used.
+    pub uring: bool,
+    /// How file data is sent.
+    pub sending: Sending,
+    /// What bounds it all.
+    pub limits: Limits,
+    /// Whether the control codes of Samba's test suite are obeyed, which let a client break its own
+    /// connections. For tests.
+    pub test_codes: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            listen: vec![
+                SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 445),
+                SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 445),
+            ],
+            shares: Vec::new(),
+            users: String::new(),
+            guest: false,
+            dialects: Dialect::ALL[1..].to_vec(),
+            signing: Demand::Offered,
+            encryption: Demand::Offered,
+            multichannel: true,
+            leases: true,
+            directory_leases: true,
+            audit: true,
+            name: "SHUNT".to_owned(),
+            vectors: std::thread::available_parallelism().map_or(1, usize::from).min(64),
+            pin: Vec::new(),
+            uring: true,
+            sending: Sending::Auto,
+            limits: Limits::default(),
+            test_codes: false,
+        }
+    }
+}

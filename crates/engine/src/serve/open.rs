@@ -1,0 +1,309 @@
+//! An open file of a session.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use smb::files::{FileKey, Flags, LeaseVersion, LockSequence, OpenId};
+use smb::fscc::Facts;
+use smb::name::Path;
+use smb::session::ChannelSequence;
+use smb::{Access, CreateOptions, FileId, Guid, LeaseKey, NtStatus, SessionId, ShareAccess};
+
+use super::fs::{self, Directory, Handle, Stream};
+use super::pipe::Pipe;
+use super::session::{Identity, Tree};
+use super::transfer::DataFile;
+
+/// What is open.
+#[derive(Clone)]
+pub(super) enum Object {
+    /// A file, a directory or a stream.
+    File(Arc<FileObject>),
+    /// A named pipe of IPC$.
+    Pipe(Arc<Pipe>),
+}
+
+/// A file, and which of its streams.
+pub(super) struct FileObject {
+    pub(super) handle: Arc<Handle>,
+    /// A named stream of it.
+    pub(super) stream: Option<Stream>,
+    /// The descriptor that large transfers use, once there was one.
+    data: OnceLock<Arc<DataFile>>,
+}
+
+impl FileObject {
+    pub(super) fn new(handle: Arc<Handle>, stream: Option<Stream>) -> Self {
+        Self { handle, stream, data: OnceLock::new() }
+    }
+}
+
+/// The lease that an open belongs to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenLease {
+    pub(super) client: Guid,
+    pub(super) key: LeaseKey,
+    pub(super) version: LeaseVersion,
+    pub(super) parent: Option<LeaseKey>,
+}
+
+/// What a client was promised when it asked for a durable open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Durable {
+    pub(super) version: u8,
+    pub(super) timeout_ms: u32,
+    pub(super) persistent: bool,
+}
+
+/// An open.
+pub(super) struct Open {
+    /// The number that no other open has, by which `smb::files` knows it.
+    pub(super) id: OpenId,
+    /// As the client names it.
+    pub(super) file_id: FileId,
+    /// Which file it is, for `smb::files`.
+    pub(super) key: FileKey,
+    /// Whose it is. An open that is reconnected becomes another `Open` of the same number.
+    pub(super) session: SessionId,
+    pub(super) client: Guid,
+    pub(super) tree: Arc<Tree>,
+    pub(super) object: Object,
+    /// What may be done through it.
+    pub(super) access: Access,
+    pub(super) share: ShareAccess,
+    pub(super) options: CreateOptions,
+    pub(super) directory: bool,
+    pub(super) lease: Option<OpenLease>,
+    /// The CreateGuid of a durable open of version 2.
+    pub(super) create_guid: Option<Guid>,
+    pub(super) app_instance: Option<Guid>,
+    /// Who opened it, and alone may reconnect to it.
+    pub(super) owner: Arc<Identity>,
+    pub(super) durable: Option<Durable>,
+    /// What READ and WRITE look at in place of the shard.
+    pub(super) flags: Arc<Flags>,
+    /// It is closed: whoever still holds it does nothing more with it.
+    closed: AtomicBool,
+    /// FilePositionInformation: a number that the client may keep here.
+    pub(super) position: AtomicU64,
+    /// FileModeInformation.
+    pub(super) mode: AtomicU32,
+    sequence: Mutex<ChannelSequence>,
+    locks: Mutex<LockSequence>,
+    state: Mutex<OpenState>,
+}
+
+/// What an open begins with.
+pub(super) struct Beginning {
+    pub(super) id: OpenId,
+    pub(super) key: FileKey,
+    pub(super) session: SessionId,
+    pub(super) client: Guid,
+    pub(super) tree: Arc<Tree>,
+    pub(super) object: Object,
+    pub(super) access: Access,
+    pub(super) share: ShareAccess,
+    pub(super) options: CreateOptions,
+    pub(super) directory: bool,
+    pub(super) lease: Option<OpenLease>,
+    pub(super) create_guid: Option<Guid>,
+    pub(super) app_instance: Option<Guid>,
+    pub(super) owner: Arc<Identity>,
+    pub(super) durable: Option<Durable>,
+    pub(super) flags: Arc<Flags>,
+    pub(super) channel_sequence: u16,
+    pub(super) path: Path,
+}
+
+/// What changes about an open.
+#[derive(Default)]
+pub(super) struct OpenState {
+    /// Where a directory is being read.
+    pub(super) listing: Option<Listing>,
+    /// Where it is in the share, as it was opened or renamed to.
+    pub(super) path: Path,
+    /// Its watch, if CHANGE_NOTIFY was asked for.
+    pub(super) watch: Option<super::watch::Watching>,
+}
+
+/// A directory that is being read.
+pub(super) struct Listing {
+    pub(super) directory: Directory,
+    /// The pattern, as the client wrote it.
+    pub(super) pattern: Vec<u8>,
+    /// Nothing has been found yet: NO_SUCH_FILE instead of NO_MORE_FILES.
+    pub(super) fresh: bool,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Open {
+    pub(super) fn new(with: Beginning) -> Self {
+        Self {
+            id: with.id,
+            file_id: FileId { persistent: with.id.0, volatile: with.id.0 },
+            key: with.key,
+            session: with.session,
+            client: with.client,
+            tree: with.tree,
+            object: with.object,
+            access: with.access,
+            share: with.share,
+            mode: AtomicU32::new((with.options & MODE).bits()),
+            options: with.options,
+            directory: with.directory,
+            lease: with.lease,
+            create_guid: with.create_guid,
+            app_instance: with.app_instance,
+            owner: with.owner,
+            durable: with.durable,
+            flags: with.flags,
+            closed: AtomicBool::new(false),
+            position: AtomicU64::new(0),
+            sequence: Mutex::new(ChannelSequence::new(with.channel_sequence)),
+            locks: Mutex::default(),
+            state: Mutex::new(OpenState { path: with.path, ..OpenState::default() }),
+        }
+    }
+
+    /// The same open in another session: its client has come back.
+    pub(super) fn reconnected(
+        &self,
+        session: SessionId,
+        client: Guid,
+        tree: Arc<Tree>,
+        flags: Arc<Flags>,
+    ) -> Self {
+        Self {
+            id: self.id,
+            file_id: self.file_id,
+            key: self.key,
+            session,
+            client,
+            tree,
+            object: self.object.clone(),
+            access: self.access,
+            share: self.share,
+            options: self.options,
+            directory: self.directory,
+            lease: self.lease,
+            create_guid: self.create_guid,
+            app_instance: self.app_instance,
+            owner: self.owner.clone(),
+            durable: self.durable,
+            flags,
+            closed: AtomicBool::new(false),
+            position: AtomicU64::new(self.position.load(Ordering::Relaxed)),
+            mode: AtomicU32::new(self.mode.load(Ordering::Relaxed)),
+            sequence: Mutex::new(*self.sequence()),
+            locks: Mutex::new(lock(&self.locks).clone()),
+            state: Mutex::new(OpenState { path: self.path(), ..OpenState::default() }),
+        }
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Marks it closed; `false` if it was.
+    pub(super) fn close(&self) -> bool {
+        !self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, OpenState> {
+        lock(&self.state)
+    }
+
+    pub(super) fn sequence(&self) -> MutexGuard<'_, ChannelSequence> {
+        lock(&self.sequence)
+    }
+
+    /// The bucket of lock requests that were done.
+    pub(super) fn lock_sequence(&self) -> MutexGuard<'_, LockSequence> {
+        lock(&self.locks)
+    }
+
+    /// Where it is in the share.
+    pub(super) fn path(&self) -> Path {
+        self.state().path.clone()
+    }
+
+    /// The file, unless this is a pipe.
+    pub(super) fn file(&self) -> Option<&Arc<Handle>> {
+        match &self.object {
+            Object::File(file) => Some(&file.handle),
+            Object::Pipe(_) => None,
+        }
+    }
+
+    /// The file.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_DEVICE_REQUEST of a pipe.
+    pub(super) fn must_be_file(&self) -> Result<&Arc<Handle>, NtStatus> {
+        self.file().ok_or(NtStatus::INVALID_DEVICE_REQUEST)
+    }
+
+    /// The named stream that is open, if it is one.
+    pub(super) fn stream(&self) -> Option<&Stream> {
+        match &self.object {
+            Object::File(file) => file.stream.as_ref(),
+            Object::Pipe(_) => None,
+        }
+    }
+
+    /// What is known of it now: of a stream, its own size.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_DEVICE_REQUEST of a pipe, and what the file system says.
+    pub(super) fn facts(&self) -> Result<Facts, NtStatus> {
+        let facts = self.must_be_file()?.facts()?;
+        let Some(stream) = self.stream() else { return Ok(facts) };
+        stream_facts(facts, stream)
+    }
+
+    /// The descriptor of its data.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_DEVICE_REQUEST of a pipe.
+    pub(super) fn shared_fd(&self) -> Result<Arc<OwnedFd>, NtStatus> {
+        Ok(self.must_be_file()?.shared_fd().clone())
+    }
+
+    /// What large transfers use.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_DEVICE_REQUEST of a pipe or a stream, and what the file system says.
+    pub(super) fn data(&self) -> Result<Arc<DataFile>, NtStatus> {
+        let Object::File(file) = &self.object else { return Err(NtStatus::INVALID_DEVICE_REQUEST) };
+        if let Some(data) = file.data.get() {
+            return Ok(data.clone());
+        }
+        let fd = file.handle.shared_fd().try_clone().map_err(|error| fs::status_of(&error))?;
+        let data = DataFile::new(fd.into()).map_err(|error| fs::status_of(&error))?;
+        Ok(file.data.get_or_init(|| Arc::new(data)).clone())
+    }
+}
+
+/// A stream has its file's times and attributes, and a size of its own.
+pub(super) fn stream_facts(mut facts: Facts, stream: &Stream) -> Result<Facts, NtStatus> {
+    facts.size = stream.size()?;
+    facts.allocated = facts.size;
+    facts.attributes.remove(smb::Attributes::DIRECTORY);
+    Ok(facts)
+}
+
+/// The create options that FileModeInformation shows (MS-FSCC 2.4.31).
+const MODE: CreateOptions = CreateOptions::WRITE_THROUGH
+    .union(CreateOptions::SEQUENTIAL_ONLY)
+    .union(CreateOptions::NO_INTERMEDIATE_BUFFERING)
+    .union(CreateOptions::SYNCHRONOUS_IO_ALERT)
+    .union(CreateOptions::SYNCHRONOUS_IO_NONALERT)
+    .union(CreateOptions::DELETE_ON_CLOSE);

@@ -1,0 +1,521 @@
+//! What all connections share, and what follows from a change to it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use smb::auth::{Limiter, LimiterSettings, Refusal, Settings, UserFile};
+use smb::files::{self, Break, Closed, Effects, FileKey, Leases, OpenId, Purged, Shard, Waiter};
+use smb::session::Dialect;
+use smb::{FileTime, Guid, LeaseKey, NtStatus, SessionId};
+
+use super::channel::{ChannelRef, Ending};
+use super::command::{breaks, delete};
+use super::config::{Config, ShareConfig};
+use super::fs;
+use super::open::Open;
+use super::runtime::Event;
+use super::session::Session;
+use super::watch;
+
+/// Shards of the states of files; a lock each. More than there are cores, so that they seldom meet.
+const SHARDS: usize = 64;
+
+/// A share that clients connect to.
+pub(super) struct SharePoint {
+    pub(super) config: ShareConfig,
+    /// `None`: IPC$, which has pipes and no files.
+    pub(super) files: Option<fs::Share>,
+    pub(super) watch: watch::Watches,
+}
+
+/// Somebody who waits for the state of a file to change.
+#[derive(Default)]
+pub(super) struct Waiting {
+    event: Event,
+    result: Mutex<Option<NtStatus>>,
+}
+
+impl Waiting {
+    /// Ends when it is worth asking again; the result if it was decided meanwhile.
+    pub(super) fn changed(&self) -> impl Future<Output = ()> + use<> {
+        self.event.wait()
+    }
+
+    pub(super) fn result(&self) -> Option<NtStatus> {
+        *self.result.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake(&self, result: Option<NtStatus>) {
+        if result.is_some() {
+            *self.result.lock().unwrap_or_else(PoisonError::into_inner) = result;
+        }
+        self.event.notify_all();
+    }
+}
+
+/// A file server.
+pub struct Server {
+    pub(super) config: Config,
+    pub(super) guid: Guid,
+    pub(super) started: FileTime,
+    epoch: Instant,
+    pub(super) shares: RwLock<BTreeMap<String, Arc<SharePoint>>>,
+    pub(super) users: RwLock<Arc<UserFile>>,
+    sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
+    clients: Mutex<HashMap<Guid, Vec<ChannelRef>>>,
+    opens: Mutex<HashMap<OpenId, Arc<Open>>>,
+    files: Box<[Mutex<Shard>]>,
+    pub(super) leases: Mutex<Leases>,
+    waiting: Mutex<HashMap<Waiter, Arc<Waiting>>>,
+    limiter: Mutex<Limiter>,
+    pub(super) authentication: Arc<Settings>,
+    pub(super) unix: fs::Unix,
+    next: AtomicU64,
+    channels: AtomicUsize,
+}
+
+/// A place among the connections that there may be; free again when dropped.
+pub(super) struct Place(Arc<Server>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.channels.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The time of day.
+fn wall_clock() -> FileTime {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    FileTime::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
+}
+
+/// Something that nobody can guess.
+pub(super) fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        match rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(more) => filled += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("the kernel gives no random numbers: {error}"),
+        }
+    }
+    bytes
+}
+
+/// What the server says of itself to those who log on.
+fn authentication(config: &Config) -> Settings {
+    let computer: String = config.name.chars().take(15).collect::<String>().to_uppercase();
+    Settings {
+        netbios_domain: computer.clone(),
+        dns_computer: config.name.to_lowercase(),
+        netbios_computer: computer,
+        guest: config.guest,
+        anonymous: true,
+        ..Settings::default()
+    }
+}
+
+impl Server {
+    pub(super) fn new(
+        config: Config,
+        shares: BTreeMap<String, Arc<SharePoint>>,
+        users: UserFile,
+    ) -> Self {
+        let limits = files::Limits {
+            opens: config.limits.opens.saturating_mul(4),
+            directory_leases: config.leases && config.directory_leases,
+            ..files::Limits::default()
+        };
+        // Ids begin anywhere, so that a client of an earlier run does not find another's.
+        let next = u64::from_le_bytes(random()) >> 16 | 1;
+        Self {
+            guid: Guid(random()),
+            started: wall_clock(),
+            epoch: Instant::now(),
+            shares: RwLock::new(shares),
+            users: RwLock::new(Arc::new(users)),
+            sessions: Mutex::default(),
+            clients: Mutex::default(),
+            opens: Mutex::default(),
+            files: (0..SHARDS).map(|_| Mutex::new(Shard::new(limits))).collect(),
+            leases: Mutex::new(Leases::new(config.limits.opens.saturating_mul(4))),
+            waiting: Mutex::default(),
+            limiter: Mutex::new(Limiter::new(LimiterSettings::default())),
+            authentication: Arc::new(authentication(&config)),
+            unix: fs::Unix::of_process(),
+            next: AtomicU64::new(next),
+            channels: AtomicUsize::new(0),
+            config,
+        }
+    }
+
+    /// A number that was not used before.
+    pub(super) fn next_id(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The time of day.
+    pub(super) fn now(&self) -> FileTime {
+        wall_clock()
+    }
+
+    /// Milliseconds of a clock that does not go back.
+    pub(super) fn now_ms(&self) -> u64 {
+        u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// A place for one more connection, if there is one.
+    pub(super) fn admit_channel(self: &Arc<Self>) -> Option<Place> {
+        let place = Place(self.clone());
+        let before = self.channels.fetch_add(1, Ordering::AcqRel);
+        (before < self.config.limits.connections).then_some(place)
+    }
+
+    /// The share of that name, whatever its case.
+    pub(super) fn share(&self, name: &str) -> Option<Arc<SharePoint>> {
+        let shares = self.shares.read().unwrap_or_else(PoisonError::into_inner);
+        shares.get(&smb::name::fold(name)).cloned()
+    }
+
+    /// A session, whichever channels it has.
+    pub(super) fn session(&self, id: SessionId) -> Option<Arc<Session>> {
+        lock(&self.sessions).get(&id).cloned()
+    }
+
+    /// Every session.
+    pub(super) fn all_sessions(&self) -> Vec<Arc<Session>> {
+        lock(&self.sessions).values().cloned().collect()
+    }
+
+    /// Keeps a session that was set up.
+    ///
+    /// # Errors
+    ///
+    /// REQUEST_NOT_ACCEPTED when there are as many as there may be.
+    pub(super) fn add_session(&self, session: &Arc<Session>) -> Result<(), NtStatus> {
+        let mut sessions = lock(&self.sessions);
+        if sessions.len() >= self.config.limits.sessions {
+            return Err(NtStatus::REQUEST_NOT_ACCEPTED);
+        }
+        sessions.insert(session.id, session.clone());
+        Ok(())
+    }
+
+    /// Ends a session: its opens are closed, its trees gone, whoever waits on its behalf is told.
+    pub(super) fn end_session(&self, session: &Arc<Session>, keep_durable: bool) {
+        if !session.close() {
+            return;
+        }
+        lock(&self.sessions).remove(&session.id);
+        let (channels, opens) = {
+            let mut state = session.state();
+            state.trees.clear();
+            (std::mem::take(&mut state.channels), std::mem::take(&mut state.opens))
+        };
+        for channel in &channels {
+            let id = session.id;
+            channel.post(move |channel| {
+                if channel.sessions.borrow_mut().remove(&id).is_some() {
+                    channel.cancel_session(id);
+                }
+            });
+        }
+        for open in opens.into_values() {
+            if keep_durable && self.keep(&open) {
+                continue;
+            }
+            self.close(&open);
+        }
+    }
+
+    /// Notes whose channel it is, once the client has said who it is.
+    pub(super) fn know_channel(&self, client: Guid, channel: &ChannelRef) {
+        lock(&self.clients).entry(client).or_default().push(channel.clone());
+    }
+
+    /// A connection is over.
+    pub(super) fn forget_channel(&self, client: Option<Guid>, channel: &ChannelRef) {
+        let Some(client) = client else { return };
+        let mut clients = lock(&self.clients);
+        if let Some(channels) = clients.get_mut(&client) {
+            channels.retain(|other| other.id() != channel.id());
+            if channels.is_empty() {
+                clients.remove(&client);
+            }
+        }
+    }
+
+    /// The channels of a client, of the oldest first.
+    pub(super) fn channels_of(&self, client: Guid) -> Vec<ChannelRef> {
+        lock(&self.clients).get(&client).cloned().unwrap_or_default()
+    }
+
+    /// A session has lost a channel; with the last one it ends, and leaves what is durable.
+    pub(super) fn channel_lost(&self, session: &Arc<Session>, channel: &ChannelRef) {
+        let none_left = {
+            let mut state = session.state();
+            state.channels.retain(|other| other.id() != channel.id());
+            state.channels.is_empty()
+        };
+        if none_left {
+            self.end_session(session, true);
+        }
+    }
+
+    pub(super) fn log_end(&self, peer: SocketAddr, why: &Ending) {
+        match why {
+            Ending::Closed | Ending::Dropped => {}
+            why => eprintln!("shunt serve: {peer}: connection ended: {why}"),
+        }
+    }
+
+    /// Looks at or changes the state of a file, and does what follows for others.
+    pub(super) fn with_file<T>(
+        &self,
+        key: FileKey,
+        what: impl FnOnce(&mut Shard, &mut Effects) -> T,
+    ) -> T {
+        let mut effects = Effects::default();
+        let result = {
+            let mut shard = lock(&self.files[key.shard(SHARDS)]);
+            what(&mut shard, &mut effects)
+        };
+        if !effects.is_empty() {
+            self.act(&mut effects);
+        }
+        result
+    }
+
+    /// What waited too long ends.
+    pub(super) fn expire(&self) {
+        let now = self.now_ms();
+        for shard in &self.files {
+            let mut effects = Effects::default();
+            let mut shard = lock(shard);
+            if shard.deadline().is_some_and(|deadline| deadline <= now) {
+                shard.expire(now, &mut effects);
+            }
+            drop(shard);
+            if !effects.is_empty() {
+                self.act(&mut effects);
+            }
+        }
+    }
+
+    /// How much is open.
+    pub(super) fn counts(&self) -> files::Counts {
+        let mut counts = files::Counts::default();
+        self.files.iter().for_each(|shard| counts += lock(shard).counts());
+        counts
+    }
+
+    fn act(&self, effects: &mut Effects) {
+        for this in effects.breaks.drain(..) {
+            self.send_break(this);
+        }
+        for waiter in effects.wake.drain(..) {
+            self.wake(waiter, None);
+        }
+        for (waiter, status) in effects.locked.drain(..) {
+            self.wake(waiter, Some(status));
+        }
+        for Purged { opener, closed, .. } in effects.purged.drain(..) {
+            let open = lock(&self.opens).get(&opener.open).cloned();
+            if let Some(open) = open {
+                open.close();
+                self.closed(&open, Some(closed));
+            }
+        }
+    }
+
+    fn wake(&self, waiter: Waiter, result: Option<NtStatus>) {
+        let waiting = lock(&self.waiting).get(&waiter).cloned();
+        if let Some(waiting) = waiting {
+            waiting.wake(result);
+        }
+    }
+
+    /// Begins to wait for the state of a file.
+    pub(super) fn begin_waiting(self: &Arc<Self>) -> WaitingFor {
+        let waiter = Waiter(self.next_id());
+        let waiting = Arc::new(Waiting::default());
+        lock(&self.waiting).insert(waiter, waiting.clone());
+        WaitingFor { server: self.clone(), waiter, waiting }
+    }
+
+    fn send_break(&self, this: Break) {
+        match this {
+            Break::Oplock { session, open, to, acknowledge, .. } => {
+                let Some(file) = lock(&self.opens).get(&open).cloned() else { return };
+                if let Some(session) = self.session(session) {
+                    breaks::oplock(&session, &file, to);
+                }
+                let _told_or_not = acknowledge;
+            }
+            Break::Lease { client, key, from, to, epoch, acknowledge } => {
+                breaks::lease(&self.channels_of(client), key, (from, to), epoch, acknowledge);
+            }
+        }
+    }
+
+    /// The lease key names this file, for one more open.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_PARAMETER if it names another.
+    pub(super) fn claim_lease(
+        &self,
+        client: Guid,
+        key: LeaseKey,
+        file: FileKey,
+    ) -> Result<(), NtStatus> {
+        lock(&self.leases).claim(client, key, file)
+    }
+
+    /// An open with this lease key has ended.
+    pub(super) fn release_lease(&self, client: Guid, key: LeaseKey) {
+        lock(&self.leases).release(client, key);
+    }
+
+    /// The file that a lease key names.
+    pub(super) fn lease_file(&self, client: Guid, key: LeaseKey) -> Option<FileKey> {
+        lock(&self.leases).file(client, key)
+    }
+
+    /// Whether clients may cache what is in a directory.
+    pub(super) fn has_directory_leases(&self) -> bool {
+        self.config.leases && self.config.directory_leases
+    }
+
+    /// Who guesses passwords.
+    pub(super) fn limiter(&self) -> MutexGuard<'_, Limiter> {
+        lock(&self.limiter)
+    }
+
+    /// The number of a session to be.
+    pub(super) fn next_session_id(&self) -> u64 {
+        self.next_id()
+    }
+
+    /// A line for the log.
+    pub(super) fn log(&self, peer: SocketAddr, what: &str) {
+        eprintln!("shunt serve: {peer}: {what}");
+    }
+
+    /// Somebody has got in: a line for the audit log.
+    pub(super) fn audit(&self, peer: SocketAddr, session: &Session) {
+        if !self.config.audit {
+            return;
+        }
+        let who = session.identity();
+        let kind = match (who.anonymous, who.guest) {
+            (true, _) => "nobody",
+            (_, true) => "guest",
+            _ => "user",
+        };
+        eprintln!(
+            "shunt serve: {peer}: {kind} {:?} of {:?} logged on, session {:#x}, SMB {}",
+            who.user, who.workstation, session.id.0, session.dialect
+        );
+    }
+
+    /// Somebody has not got in.
+    pub(super) fn refused(&self, peer: SocketAddr, refusal: &Refusal) {
+        if refusal.reason.is_guess() {
+            let now = std::time::Duration::from_millis(self.now_ms());
+            self.limiter().failed(&refusal.user, peer.ip(), now);
+        }
+        if self.config.audit {
+            eprintln!(
+                "shunt serve: {peer}: {:?} of {:?} not let in: {}",
+                refusal.user, refusal.workstation, refusal.reason
+            );
+        }
+    }
+
+    /// An open begins.
+    pub(super) fn add_open(&self, open: &Arc<Open>) {
+        lock(&self.opens).insert(open.id, open.clone());
+    }
+
+    /// An open by the number that no other has.
+    pub(super) fn open(&self, id: OpenId) -> Option<Arc<Open>> {
+        lock(&self.opens).get(&id).cloned()
+    }
+
+    /// The first open that is such a one.
+    pub(super) fn find_open(&self, is: impl Fn(&Open) -> bool) -> Option<Arc<Open>> {
+        lock(&self.opens).values().find(|open| is(open)).cloned()
+    }
+
+    /// Closes an open. Its session does not know it any more, or will not in a moment.
+    pub(super) fn close(&self, open: &Arc<Open>) {
+        if !open.close() {
+            return;
+        }
+        let closed = if open.file().is_some() {
+            self.with_file(open.key, |shard, effects| shard.close(open.key, open.id, effects))
+        } else {
+            None
+        };
+        self.closed(open, closed);
+    }
+
+    /// Keeps an open for its client, who is away. `false`: it cannot be kept.
+    fn keep(&self, open: &Arc<Open>) -> bool {
+        if open.file().is_none() || open.durable.is_none() {
+            return false;
+        }
+        let now = self.now_ms();
+        let kept = self.with_file(open.key, |shard, effects| {
+            shard.disconnect(now, open.key, open.id, effects)
+        });
+        match kept {
+            Ok(_until) => true,
+            Err(closed) => {
+                open.close();
+                self.closed(open, closed);
+                true
+            }
+        }
+    }
+
+    /// An open has ended: what it alone kept goes.
+    fn closed(&self, open: &Arc<Open>, closed: Option<Closed>) {
+        lock(&self.opens).remove(&open.id);
+        open.tree.opens.fetch_sub(1, Ordering::Relaxed);
+        if let Some(lease) = open.lease {
+            lock(&self.leases).release(lease.client, lease.key);
+        }
+        watch::closed(open);
+        if let Some(delete) = closed.and_then(|closed| closed.delete) {
+            delete::on_last_close(self, open, delete);
+        }
+    }
+}
+
+/// A place among those who wait; given up when dropped.
+pub(super) struct WaitingFor {
+    server: Arc<Server>,
+    pub(super) waiter: Waiter,
+    pub(super) waiting: Arc<Waiting>,
+}
+
+impl Drop for WaitingFor {
+    fn drop(&mut self) {
+        lock(&self.server.waiting).remove(&self.waiter);
+    }
+}
+
+/// A dialect's place in what a server says of itself.
+pub(super) fn newest(dialects: &[Dialect]) -> Option<Dialect> {
+    dialects.iter().copied().max()
+}

@@ -1,0 +1,207 @@
+//! What a client has with the server, whichever channel it uses: sessions and trees.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use smb::crypto::{Cipher, Opener, Sealer, SecretKey, SessionKeys, SigningAlgorithm};
+use smb::session::Dialect;
+use smb::{FileTime, Guid, NtStatus, SessionId, TreeId};
+
+use super::channel::ChannelRef;
+use super::open::Open;
+use super::server::SharePoint;
+
+/// Who a session is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// The user's name, empty for nobody.
+    pub(super) user: String,
+    /// The domain that the client named.
+    pub(super) domain: String,
+    /// Unknown here, and let in as a guest.
+    pub(super) guest: bool,
+    /// Gave no name.
+    pub(super) anonymous: bool,
+    /// The client machine, as it calls itself.
+    pub(super) workstation: String,
+    /// As whom files are touched, if not as the server runs.
+    pub(super) uid: Option<u32>,
+}
+
+impl Identity {
+    /// Whether this is the same user.
+    pub(super) fn same_user(&self, other: &Self) -> bool {
+        self.guest == other.guest
+            && self.anonymous == other.anonymous
+            && smb::name::same(&self.user, &other.user)
+    }
+}
+
+/// What encrypts and decrypts for a session, on all of its channels.
+pub(super) struct Encryption {
+    pub(super) sealer: Sealer,
+    pub(super) opener: Opener,
+}
+
+/// A session that is set up.
+pub(super) struct Session {
+    pub(super) id: SessionId,
+    pub(super) client: Guid,
+    pub(super) dialect: Dialect,
+    pub(super) cipher: Option<Cipher>,
+    pub(super) signing: SigningAlgorithm,
+    /// What its first channel signs with, as do others until they are bound.
+    pub(super) signing_key: Option<SecretKey>,
+    /// Where its client connected from first.
+    pub(super) peer: SocketAddr,
+    /// Began at, in milliseconds of the server's clock.
+    pub(super) began_ms: u64,
+    /// `None` without a key: guests and nobody.
+    pub(super) encryption: Option<Encryption>,
+    /// Unsigned requests are refused.
+    pub(super) must_sign: bool,
+    /// Unencrypted ones are.
+    pub(super) must_encrypt: bool,
+    /// Nothing may be done until it is authenticated again, and this is when (FILETIME; all ones: never).
+    expires: AtomicU64,
+    /// It is gone: its channels may still hold it.
+    closed: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// What its channels may change.
+pub(super) struct State {
+    pub(super) identity: Arc<Identity>,
+    pub(super) channels: Vec<ChannelRef>,
+    pub(super) trees: HashMap<TreeId, Arc<Tree>>,
+    next_tree: u32,
+    pub(super) opens: HashMap<u64, Arc<Open>>,
+}
+
+/// What a session begins with.
+pub(super) struct Beginning<'k> {
+    pub(super) id: SessionId,
+    pub(super) client: Guid,
+    pub(super) dialect: Dialect,
+    pub(super) cipher: Option<Cipher>,
+    pub(super) signing: SigningAlgorithm,
+    pub(super) peer: SocketAddr,
+    pub(super) began_ms: u64,
+    pub(super) identity: Identity,
+    pub(super) keys: Option<&'k SessionKeys>,
+    pub(super) must_sign: bool,
+    pub(super) must_encrypt: bool,
+    pub(super) expires: Option<FileTime>,
+}
+
+impl Session {
+    pub(super) fn new(with: Beginning<'_>) -> Self {
+        let encryption = with.cipher.zip(with.keys).and_then(|(cipher, keys)| {
+            let (to, from) = (keys.server_to_client.as_ref()?, keys.client_to_server.as_ref()?);
+            Some(Encryption {
+                sealer: Sealer::new(cipher, to, with.id),
+                opener: Opener::new(cipher, from),
+            })
+        });
+        Self {
+            id: with.id,
+            client: with.client,
+            dialect: with.dialect,
+            cipher: with.cipher,
+            peer: with.peer,
+            began_ms: with.began_ms,
+            encryption,
+            signing: with.signing,
+            signing_key: with.keys.map(|keys| keys.signing.clone()),
+            must_sign: with.must_sign,
+            must_encrypt: with.must_encrypt,
+            expires: AtomicU64::new(with.expires.map_or(u64::MAX, |when| when.0)),
+            closed: AtomicBool::new(false),
+            state: Mutex::new(State {
+                identity: Arc::new(with.identity),
+                channels: Vec::new(),
+                trees: HashMap::new(),
+                next_tree: 1,
+                opens: HashMap::new(),
+            }),
+        }
+    }
+
+    /// Its changeable part; held for some look-ups, never across a system call.
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who it is now.
+    pub(super) fn identity(&self) -> Arc<Identity> {
+        self.state().identity.clone()
+    }
+
+    /// It was authenticated again.
+    pub(super) fn renewed(&self, identity: Identity, expires: Option<FileTime>) {
+        self.state().identity = Arc::new(identity);
+        self.expires.store(expires.map_or(u64::MAX, |when| when.0), Ordering::Release);
+    }
+
+    /// Whether it must be authenticated again before anything else.
+    pub(super) fn is_expired(&self, now: FileTime) -> bool {
+        self.expires.load(Ordering::Acquire) <= now.0
+    }
+
+    /// Whether it has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Ends it; `false` if it had ended before.
+    pub(super) fn close(&self) -> bool {
+        !self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    /// The tree of that number.
+    pub(super) fn tree(&self, id: TreeId) -> Option<Arc<Tree>> {
+        self.state().trees.get(&id).cloned()
+    }
+
+    /// Connects it to a share.
+    ///
+    /// # Errors
+    ///
+    /// INSUFFICIENT_RESOURCES when it has `limit` trees.
+    pub(super) fn connect(
+        &self,
+        share: Arc<SharePoint>,
+        limit: usize,
+    ) -> Result<Arc<Tree>, NtStatus> {
+        let mut state = self.state();
+        if state.trees.len() >= limit {
+            return Err(NtStatus::INSUFFICIENT_RESOURCES);
+        }
+        let id = loop {
+            let id = TreeId(state.next_tree);
+            state.next_tree = state.next_tree.wrapping_add(1);
+            // Zero is none, all ones is "the one before" of a compound.
+            if id.0 != 0 && id.0 != u32::MAX && !state.trees.contains_key(&id) {
+                break id;
+            }
+        };
+        let tree = Arc::new(Tree { id, share, opens: AtomicU64::new(0) });
+        state.trees.insert(id, tree.clone());
+        Ok(tree)
+    }
+
+    /// The open of that number, whoever may use it.
+    pub(super) fn open(&self, volatile: u64) -> Option<Arc<Open>> {
+        self.state().opens.get(&volatile).cloned()
+    }
+}
+
+/// A share that a session is connected to.
+pub(super) struct Tree {
+    pub(super) id: TreeId,
+    pub(super) share: Arc<SharePoint>,
+    /// Opens through it.
+    pub(super) opens: AtomicU64,
+}
