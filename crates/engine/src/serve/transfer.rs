@@ -9,8 +9,9 @@
 //! bytes follow or the connection ends: a file that became shorter meanwhile is continued with
 //! zeros; a payload that cannot be written is still taken from the socket.
 //!
-//! Sockets must be nonblocking (`O_NONBLOCK`) and the process must ignore `SIGPIPE`: `splice(2)` knows
-//! no other way to be told.
+//! Nothing here waits, whatever the socket's flags. But `splice(2)` cannot be told so for one call: on
+//! a socket without `O_NONBLOCK` another method is used. Nor can it be kept from raising `SIGPIPE`,
+//! which the process must ignore.
 
 mod buffers;
 mod choose;
@@ -29,7 +30,10 @@ pub use receive::ReceiveFile;
 pub use send::SendFile;
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+
+use rustix::fs::{OFlags, fcntl_getfl};
 
 /// How bytes get from a file to a socket or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,6 +117,11 @@ impl Job {
             }
         }
     }
+}
+
+/// Whether `splice(2)` on this socket comes back at once.
+fn never_waits(socket: BorrowedFd<'_>) -> bool {
+    fcntl_getfl(socket).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
 }
 
 /// What the transfers of one loop share.

@@ -1,6 +1,20 @@
 //! Which method a transfer should use.
+//!
+//! Approximate, by `examples/transfer.rs` on two shared cores over loopback with a file on tmpfs and
+//! 1 MiB at a time: CPU seconds of server + client for each GB, 1 to 4 connections.
+//!
+//! | | copy | map | splice |
+//! | --- | --- | --- | --- |
+//! | send, receiver drops | 0.32 to 0.43 + 0.10 | 0.10 to 0.14 + 0.10 | 0.21 to 0.29 + 0.25 |
+//! | send, receiver copies | 0.32 to 0.43 + 0.20 | 0.14 to 0.24 + 0.15 | 0.22 to 0.27 + 0.40 |
+//! | receive over mapped pages | 0.53 to 0.68 + 0.18 | 0.24 to 0.35 + 0.21 | 0.32 to 0.46 + 0.21 |
+//! | receive, each page once | 0.55 to 0.65 + 0.16 | 0.35 to 0.68 + 0.13 | 0.34 to 0.50 + 0.16 |
+//! | receive, the file grows | 0.7 to 0.8 | | 0.5 |
+//!
+//! On loopback a page that is passed on is copied all the same, later and by the receiver, who also
+//! frees it: so a mapping. Over a real interface nobody copies it, so a pipe.
 
-use super::Method;
+use super::{DataFile, Method};
 
 /// What the operator wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,12 +82,12 @@ impl Chooser {
 
     /// How to take data into a file.
     #[must_use]
-    pub fn receive(&self, load: Load) -> Method {
+    pub fn receive(&self, load: Load, file: &DataFile) -> Method {
         match self.policy {
-            _ if load.len < SMALL => Method::Copy,
+            _ if load.len < SMALL || !file.in_memory() => Method::Copy,
             Policy::Always(method) => method,
-            // Falls back by itself: to a pipe where the file has to grow, to a copy on a disk.
-            Policy::Auto => Method::Map,
+            Policy::Auto if file.rewritten() => Method::Map,
+            Policy::Auto => Method::Splice,
         }
     }
 }
@@ -84,15 +98,34 @@ mod tests {
 
     #[test]
     fn what_is_small_is_copied_and_what_is_told_is_done() {
+        let Ok(file) = tempfile::tempfile_in("/dev/shm") else {
+            return println!("skipped: no tmpfs");
+        };
+        let file = DataFile::new(file).unwrap();
         let load = |len| Load { len, loopback: true, busy: 1 };
         for policy in ["auto", "copy", "map", "splice"] {
             let chooser = Chooser::new(policy.parse().unwrap());
             assert_eq!(chooser.send(load(4096)), Method::Copy);
-            assert_eq!(chooser.receive(load(4096)), Method::Copy);
+            assert_eq!(chooser.receive(load(4096), &file), Method::Copy);
         }
         let chooser = Chooser::new("splice".parse().unwrap());
         assert_eq!(chooser.send(load(1 << 20)), Method::Splice);
-        assert_eq!(chooser.receive(load(1 << 20)), Method::Splice);
+        assert_eq!(chooser.receive(load(1 << 20), &file), Method::Splice);
         assert!("sendfile".parse::<Policy>().is_err());
+    }
+
+    #[test]
+    fn a_file_that_is_written_over_again_and_again_is_mapped() {
+        let Ok(file) = tempfile::tempfile_in("/dev/shm") else {
+            return println!("skipped: no tmpfs");
+        };
+        let file = DataFile::new(file).unwrap();
+        let (chooser, load) = (Chooser::default(), Load { len: 1 << 20, loopback: true, busy: 1 });
+        assert_eq!(chooser.receive(load, &file), Method::Splice, "empty");
+        file.file().set_len(2 << 20).unwrap();
+        file.count_overwritten(1 << 20);
+        assert_eq!(chooser.receive(load, &file), Method::Splice);
+        file.count_overwritten(1 << 20);
+        assert_eq!(chooser.receive(load, &file), Method::Map);
     }
 }

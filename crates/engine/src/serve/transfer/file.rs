@@ -41,6 +41,8 @@ pub struct DataFile {
     residency: AtomicU8,
     /// Writing without waiting (`RWF_NOWAIT`) was not refused yet.
     tries_to_write: AtomicBool,
+    /// Bytes that were written where the file had some already.
+    overwritten: AtomicUsize,
     map: Mutex<Option<Arc<Window>>>,
 }
 
@@ -76,6 +78,7 @@ impl DataFile {
             in_memory,
             residency: AtomicU8::new(BY_CACHESTAT),
             tries_to_write: AtomicBool::new(true),
+            overwritten: AtomicUsize::new(0),
             map: Mutex::new(None),
         })
     }
@@ -209,6 +212,18 @@ impl DataFile {
             }
         }
         Ok(())
+    }
+
+    /// Counts bytes that were written where there were some.
+    pub(super) fn count_overwritten(&self, len: usize) {
+        self.overwritten.fetch_add(len, Ordering::Relaxed);
+    }
+
+    /// Whether as much as it holds has been written over through this open already. Who does that
+    /// once does it again, and then a mapping pays, whose pages cost a fault each at first.
+    pub(super) fn rewritten(&self) -> bool {
+        let size = self.size().unwrap_or(u64::MAX);
+        size > 0 && self.overwritten.load(Ordering::Relaxed) as u64 >= size
     }
 
     /// A mapping that has `len` bytes from `offset` on; none where files cannot be mapped, or too

@@ -12,7 +12,7 @@ use sys::filemap::Access;
 use super::buffers::Buffer;
 use super::file::{DataFile, Window};
 use super::pipes::Pipe;
-use super::{Finished, Job, Method, Pools, Progress, TransferError};
+use super::{Finished, Job, Method, Pools, Progress, TransferError, never_waits};
 
 /// What is collected in a buffer before it is written.
 const PIECE: usize = 1 << 20;
@@ -50,6 +50,8 @@ pub struct ReceiveFile {
     failure: Option<io::Error>,
     method: Method,
     held: Held,
+    /// The file had bytes already where the last of these goes.
+    overwrites: bool,
     /// How many bytes the socket now waits for before it is readable.
     low_water: usize,
 }
@@ -78,6 +80,8 @@ impl ReceiveFile {
         // Only where waiting is out of the question: a page of a file that is on disk may have to be
         // read before it can be written into.
         let method = if file.in_memory() { method } else { Method::Copy };
+        let end = offset.saturating_add(len as u64);
+        let overwrites = method != Method::Copy && file.size().is_ok_and(|there| there >= end);
         Self {
             file,
             early: early[..early.len().min(len)].to_vec(),
@@ -90,6 +94,7 @@ impl ReceiveFile {
             failure: None,
             method,
             held: Held::Nothing,
+            overwrites,
             low_water: 1,
         }
     }
@@ -169,6 +174,9 @@ impl ReceiveFile {
                 self.drain(socket)?
             } else if self.stored == self.len {
                 self.held = Held::Nothing;
+                if self.overwrites {
+                    self.file.count_overwritten(self.len);
+                }
                 return Ok(Progress::Done);
             } else {
                 self.advance(socket, pools)?
@@ -304,10 +312,9 @@ impl ReceiveFile {
         }
         let (at, left) = (self.offset + self.stored as u64, self.len - self.stored - BY_CALL);
         let Held::Window(window) = &self.held else {
-            let end = self.offset.saturating_add(self.len as u64);
-            let window = match self.file.size() {
-                Ok(there) if there >= end => self.file.window(at, left, Access::Write),
-                _ => None,
+            let window = match self.overwrites {
+                true => self.file.window(at, left, Access::Write),
+                false => None,
             };
             match window {
                 Some(window) => self.held = Held::Window(window),
@@ -336,7 +343,7 @@ impl ReceiveFile {
         pools: &Pools,
     ) -> Result<Option<Progress>, TransferError> {
         if !matches!(self.held, Held::Pipe(_)) {
-            match pools.pipes.lend() {
+            match pools.pipes.lend().filter(|_| never_waits(socket)) {
                 Some(pipe) => self.held = Held::Pipe(pipe),
                 None => {
                     self.method = Method::Copy;

@@ -13,7 +13,7 @@ use sys::filemap::Access;
 use super::buffers::Buffer;
 use super::file::{DataFile, Window};
 use super::pipes::Pipe;
-use super::{Finished, Job, Method, Pools, Progress, TransferError};
+use super::{Finished, Job, Method, Pools, Progress, TransferError, never_waits};
 
 /// What a buffer is filled with before it is sent. Smaller pieces wake the receiver more often.
 const PIECE: usize = 1 << 20;
@@ -296,7 +296,7 @@ impl SendFile {
         pools: &Pools,
     ) -> Result<Option<Progress>, TransferError> {
         if !matches!(self.held, Held::Pipe(_)) {
-            match pools.pipes.lend() {
+            match pools.pipes.lend().filter(|_| never_waits(socket)) {
                 Some(pipe) => self.held = Held::Pipe(pipe),
                 None => {
                     self.method = Method::Map;

@@ -625,3 +625,37 @@ fn holes_are_made_and_found() {
         }
     }
 }
+
+#[test]
+fn a_socket_that_blocks_is_not_waited_for_either() {
+    let bytes = pattern(8 * MIB);
+    for method in METHODS {
+        let file = Arc::clone(files_with(&bytes).last().unwrap());
+        let (ours, theirs) = narrow();
+        ours.set_nonblocking(false).unwrap();
+        let (done, over) = std::sync::mpsc::channel();
+        let stepper = thread::spawn(move || {
+            let pools = Pools::new(1, 4 * MIB);
+            let mut transfer = SendFile::new(vec![1; 84], file, 0, 8 << 20, method);
+            let progress = transfer.step(ours.as_fd(), &pools);
+            done.send(matches!(progress, Ok(Progress::SocketBlocked))).unwrap();
+        });
+        let answer = over.recv_timeout(std::time::Duration::from_secs(5));
+        drop(theirs);
+        stepper.join().unwrap();
+        assert!(answer.unwrap_or(false), "{method:?} waited");
+
+        let file = Arc::clone(files_with(&bytes).last().unwrap());
+        let (ours, theirs) = connection();
+        let (done, over) = std::sync::mpsc::channel();
+        let stepper = thread::spawn(move || {
+            let mut transfer = ReceiveFile::new(&[], file, 0, 1 << 20, method);
+            let progress = transfer.step(ours.as_fd(), &Pools::new(1, 4 * MIB));
+            done.send(matches!(progress, Ok(Progress::SocketBlocked))).unwrap();
+        });
+        let answer = over.recv_timeout(std::time::Duration::from_secs(5));
+        drop(theirs);
+        stepper.join().unwrap();
+        assert!(answer.unwrap_or(false), "{method:?} waited to receive");
+    }
+}
