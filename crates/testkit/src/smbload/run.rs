@@ -205,13 +205,14 @@ fn measure(settings: &Settings, tasks: Vec<Task<'_>>) -> anyhow::Result<Report> 
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^53")]
     let difference = |before: u64, after: u64| (after - before) as f64;
     let operations = difference(before.operations, after.operations);
-    ensure!(operations > 0.0, "not one operation was done in {} seconds", settings.secs);
+    let entries = difference(before.entries, after.entries);
+    ensure!(operations + entries > 0.0, "not one operation was done in {} seconds", settings.secs);
     Ok(Report {
         settings: settings.clone(),
         seconds: after.at.duration_since(before.at).as_secs_f64(),
         operations,
         bytes: difference(before.bytes, after.bytes),
-        entries: difference(before.entries, after.entries),
+        entries,
         max: Duration::from_nanos(all.quantile_ns(1000)),
         latency: all,
         server: after.server.zip(before.server).map(|(after, before)| after.since(before)),
@@ -326,7 +327,7 @@ impl Report {
         let per_gb = |seconds: f64| if gb > 0.0 { seconds / gb } else { 0.0 };
         let us =
             |permille| Duration::from_nanos(self.latency.quantile_ns(permille)).as_secs_f64() * 1e6;
-        let per_op = |seconds: f64| seconds * 1e6 / self.operations;
+        let per_op = |seconds: f64| seconds * 1e6 / self.operations.max(1.0);
         let word = |text: String| format!("\"{}\"", text.escape_default());
         let number = |value: f64, digits: usize| format!("{value:.digits$}");
         let mut fields = vec![

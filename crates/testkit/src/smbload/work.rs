@@ -191,7 +191,7 @@ impl<'a> Worker<'a> {
                 let at = self.slots.iter().position(within);
                 let at =
                     at.with_context(|| format!("answer {} was not asked for", answer.message_id))?;
-                self.take(at, answer)?;
+                self.take(at, answer, counters)?;
                 if self.slots[at].unanswered > 0 {
                     continue;
                 }
@@ -203,7 +203,6 @@ impl<'a> Worker<'a> {
                     moved += slot.bytes;
                     counters.operations.fetch_add(1, Relaxed);
                     counters.bytes.fetch_add(slot.bytes, Relaxed);
-                    counters.entries.fetch_add(slot.entries, Relaxed);
                     if signals.measuring.load(Relaxed) {
                         latency.record(slot.begun.elapsed());
                     }
@@ -353,7 +352,7 @@ impl<'a> Worker<'a> {
     }
 
     /// Looks at an answer to operation `at`.
-    fn take(&mut self, at: usize, answer: &Answer) -> anyhow::Result<()> {
+    fn take(&mut self, at: usize, answer: &Answer, counters: &Counters) -> anyhow::Result<()> {
         let slot = &mut self.slots[at];
         slot.unanswered =
             slot.unanswered.checked_sub(1).context("a request was answered more than once")?;
@@ -394,7 +393,10 @@ impl<'a> Worker<'a> {
             }
             command::QUERY_DIRECTORY => {
                 let bytes = self.connection.bytes(answer);
-                slot.entries += wire::entries(bytes)?;
+                let entries = wire::entries(bytes)?;
+                slot.entries += entries;
+                // An enumeration may take longer than the measurement.
+                counters.entries.fetch_add(entries, Relaxed);
                 slot.bytes += u64::from(wire::u32_at(bytes, HEADER + 4)?);
             }
             command::CLOSE => slot.stage = Stage::First,
