@@ -188,13 +188,22 @@ impl Runtime {
     }
 
     /// Asks tasks to end (see [`stopping`]), gives them `grace` for it, drops those that have not, and waits
-    /// for the threads.
+    /// for the threads. Not to be called by a task, which would wait for itself: see [`ask_to_stop`].
     pub fn stop(mut self, grace: Duration) {
         self.end(grace);
     }
 
+    /// Waits until a task has called [`ask_to_stop`] and the vectors have ended.
+    pub fn wait(mut self) {
+        self.join();
+    }
+
     fn end(&mut self, grace: Duration) {
         self.all.stop(Instant::now() + grace);
+        self.join();
+    }
+
+    fn join(&mut self) {
         for thread in self.threads.drain(..) {
             // What a vector runs is caught; it does not itself panic.
             let _ = thread.join();
@@ -280,7 +289,12 @@ pub fn post(vector: VectorId, what: impl FnOnce() + Send + 'static) {
     Core::with(|core| core.all.vectors[vector.0].post(Box::new(what)));
 }
 
-/// Ends when [`Runtime::stop`] is called.
+/// What [`Runtime::stop`] does, without waiting for it.
+pub fn ask_to_stop(grace: Duration) {
+    Core::with(|core| core.all.stop(Instant::now() + grace));
+}
+
+/// Ends when [`Runtime::stop`] or [`ask_to_stop`] is called.
 pub async fn stopping() {
     let all = Core::with(|core| core.all.clone());
     loop {

@@ -110,11 +110,12 @@ impl std::fmt::Debug for Source {
 }
 
 impl Source {
-    /// Waits for `fd`, on this vector. It has to be `O_NONBLOCK` and of a kind that can be waited for.
+    /// Waits for `fd`, on this vector. It has to be `O_NONBLOCK` and of a kind that can be waited for,
+    /// and there must not be two sources of one descriptor.
     ///
     /// # Errors
     ///
-    /// `EPERM` for files that are always ready, `EMFILE`-like shortages.
+    /// `EPERM` for files that are always ready, `EEXIST` for a second source: with epoll; shortages of the kernel.
     pub fn new(fd: Arc<OwnedFd>) -> io::Result<Self> {
         let sides = Rc::new(Sides::default());
         sides.read.set(false);

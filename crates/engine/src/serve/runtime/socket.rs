@@ -341,8 +341,11 @@ impl Socket {
     ///
     /// As [`Socket::try_send`].
     pub fn try_sendv(&self, parts: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
-        let parts = &parts[..parts.len().min(PARTS_MAX)];
         let more = if more { SendFlags::MORE } else { SendFlags::empty() };
+        if let [part] = parts {
+            return self.sent(again(|| net::send(&self.0, part, SendFlags::NOSIGNAL | more)));
+        }
+        let parts = &parts[..parts.len().min(PARTS_MAX)];
         let mut nothing = net::SendAncillaryBuffer::default();
         self.sent(again(|| net::sendmsg(&self.0, parts, &mut nothing, SendFlags::NOSIGNAL | more)))
     }

@@ -360,10 +360,11 @@ fn what_is_run_now_has_run_when_that_returns() {
 #[test]
 fn no_wake_up_between_vectors_is_lost() {
     // Each round trip is two wake-ups of a vector that is about to sleep.
-    for driver in drivers() {
+    let spins = [Duration::ZERO, Duration::from_micros(50)];
+    for (driver, spin) in drivers().into_iter().flat_map(|d| spins.map(|s| (d, s))) {
         let queues = [Queue::new(1 << 20), Queue::new(1 << 20)];
         let (done, ended) = mpsc::channel();
-        let runtime = Runtime::start(&config(2, driver), move |id| {
+        let runtime = Runtime::start(&Config { spin, ..config(2, driver) }, move |id| {
             let (queues, done) = (queues.clone(), done.clone());
             async move {
                 let (mine, other) = (&queues[id.0], &queues[1 - id.0]);
@@ -384,7 +385,9 @@ fn no_wake_up_between_vectors_is_lost() {
         for _ in 0..2 {
             ended.recv_timeout(Duration::from_secs(60)).expect("a wake-up was lost");
         }
-        assert!(runtime.counters(VectorId(0)).remote > 0);
+        let counters = runtime.counters(VectorId(0));
+        assert!(counters.remote > 0);
+        assert_eq!(counters.spins > 0, !spin.is_zero() && cpus() > 1);
         runtime.stop(Duration::ZERO);
     }
 }
@@ -526,6 +529,14 @@ fn stop_asks_first_and_then_insists() {
         let start = Instant::now();
         runtime.stop(Duration::from_secs(60));
         assert!(start.elapsed() < Duration::from_secs(30), "nobody was left to wait for");
+        let by_a_task = Runtime::start(&config(2, driver), |id| async move {
+            if id.0 == 1 {
+                ask_to_stop(Duration::from_secs(60));
+            }
+            stopping().await;
+        });
+        by_a_task.unwrap().wait();
+        assert!(start.elapsed() < Duration::from_secs(30));
     }
 }
 
