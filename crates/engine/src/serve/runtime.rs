@@ -168,7 +168,7 @@ impl Runtime {
         self.all.vectors.len()
     }
 
-    /// Has `vector` call `what`, in turn with its tasks. From any thread.
+    /// Has `vector` call `what`, in turn with its tasks; never, if that has ended. From any thread.
     ///
     /// # Panics
     ///

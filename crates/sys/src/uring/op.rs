@@ -121,9 +121,9 @@ pub enum Op {
 /// An operation, and what else its entry points to. In vectors, which stay where they are when this moves.
 pub(super) struct Held {
     pub(super) op: Op,
-    _parts: Vec<libc::iovec>,
-    _message: Vec<libc::msghdr>,
-    _time: Vec<types::Timespec>,
+    parts: Vec<libc::iovec>,
+    message: Vec<libc::msghdr>,
+    time: Vec<types::Timespec>,
 }
 
 /// The most parts of one call (`UIO_MAXIOV`).
@@ -185,7 +185,7 @@ impl Op {
 
     /// The entry for it, which points into what is held: valid for as long as that is.
     pub(super) fn prepare(self) -> (Held, squeue::Entry) {
-        let mut held = Held { op: self, _parts: vec![], _message: vec![], _time: vec![] };
+        let mut held = Held { op: self, parts: vec![], message: vec![], time: vec![] };
         let entry = match &mut held.op {
             Self::Poll { fd: f, interest, again } => {
                 opcode::PollAdd::new(fd(f), poll_bits(*interest)).multi(*again).build()
@@ -205,9 +205,9 @@ impl Op {
                     iov_base: part.as_mut_ptr().cast(),
                     iov_len: part.len(),
                 });
-                held._parts = list.collect();
-                held._message = vec![message(&mut held._parts)];
-                let send = opcode::SendMsg::new(fd(f), held._message.as_ptr());
+                held.parts = list.collect();
+                held.message = vec![message(&mut held.parts)];
+                let send = opcode::SendMsg::new(fd(f), held.message.as_ptr());
                 send.flags(send_flags(*more).cast_unsigned()).build()
             }
             Self::Read { fd: f, buf, range, offset } => {
@@ -244,8 +244,8 @@ impl Op {
             }
             Self::Timeout { ns } => {
                 let time = std::time::Duration::from_nanos(*ns);
-                held._time = vec![types::Timespec::from(time)];
-                opcode::Timeout::new(held._time.as_ptr()).build()
+                held.time = vec![types::Timespec::from(time)];
+                opcode::Timeout::new(held.time.as_ptr()).build()
             }
         };
         (held, entry)

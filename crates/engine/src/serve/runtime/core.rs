@@ -57,11 +57,16 @@ pub(super) struct Core {
     pub(super) shared: Arc<Shared>,
     pub(super) now: Cell<Instant>,
     pub(super) spin: Duration,
+    /// How often the task that runs may still go on at once where it might have waited.
+    pub(super) patience: Cell<u32>,
     pub(super) tasks: RefCell<Tasks>,
     pub(super) ready: RefCell<VecDeque<u32>>,
     pub(super) timers: RefCell<Timers>,
     pub(super) reactor: Reactor,
 }
+
+/// How often a task may find a socket ready in one turn before others have theirs.
+pub(super) const PATIENCE: u32 = 64;
 
 thread_local! {
     static CORE: RefCell<Option<Rc<Core>>> = const { RefCell::new(None) };
@@ -82,6 +87,7 @@ impl Core {
             shared,
             now: Cell::new(Instant::now()),
             spin,
+            patience: Cell::new(PATIENCE),
             tasks: RefCell::default(),
             ready: RefCell::default(),
             timers: RefCell::default(),
@@ -105,6 +111,14 @@ impl Core {
     /// The same, where there may be none: in drops and wakers, which run anywhere.
     pub(super) fn try_with<T>(what: impl FnOnce(&Rc<Self>) -> T) -> Option<T> {
         CORE.try_with(|core| core.borrow().as_ref().map(what)).ok().flatten()
+    }
+
+    /// To be awaited where a task may go on for long without waiting: lets others go first now and then.
+    pub(super) async fn share() {
+        let left = Self::with(|core| core.patience.replace(core.patience.get().saturating_sub(1)));
+        if left == 0 {
+            super::yield_now().await;
+        }
     }
 
     pub(super) fn run_now(&self, future: Pin<Box<dyn Future<Output = ()>>>) -> bool {

@@ -12,6 +12,7 @@ use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, Socket
 
 use sys::uring::{Done, Op};
 
+use super::core::Core;
 use super::file::{moved, operate};
 use super::reactor::{Readiness, Source};
 use super::sleep;
@@ -45,7 +46,8 @@ pub struct Listener(Source);
 
 impl Listener {
     /// Listens at `address`, with `SO_REUSEPORT`: each vector may have a listener of its own at the same
-    /// address, and the kernel spreads connections over them.
+    /// address, and the kernel spreads connections over them. An IPv6 address is that alone (`IPV6_V6ONLY`):
+    /// `[::]` and `0.0.0.0` take a listener each.
     ///
     /// # Errors
     ///
@@ -78,6 +80,7 @@ impl Listener {
     /// What is wrong with the listener itself; a connection that failed before it was taken is passed over.
     pub async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
         loop {
+            Core::share().await;
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match net::acceptfrom_with(&self.0, flags) {
                 Ok((fd, address)) => {
@@ -119,6 +122,9 @@ impl AsFd for Listener {
 }
 
 /// A TCP connection of this vector. What is written goes out at once (`TCP_NODELAY`).
+///
+/// A task whose socket is ever ready lets others go first after some calls of its `async` functions; who
+/// calls the `try_` ones in a loop sees to that itself ([`super::yield_now`]).
 #[derive(Debug)]
 pub struct Socket(Source);
 
@@ -259,6 +265,7 @@ impl Socket {
     ///
     /// Those of `recv`.
     pub async fn recv(&self, into: &mut [u8]) -> io::Result<usize> {
+        Core::share().await;
         loop {
             match self.try_recv(into) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable().await,
@@ -282,6 +289,7 @@ impl Socket {
         mut buf: Vec<u8>,
         range: Range<usize>,
     ) -> (Vec<u8>, io::Result<usize>) {
+        Core::share().await;
         loop {
             match self.try_recv(&mut buf[range.clone()]) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
@@ -369,6 +377,7 @@ impl Socket {
         // Empty parts at the front are no bytes to send.
         IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
+            Core::share().await;
             match self.try_sendv(left, more || left.len() > PARTS_MAX) {
                 Ok(n) => IoSlice::advance_slices(&mut left, n),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable().await,

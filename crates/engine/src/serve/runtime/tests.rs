@@ -577,3 +577,28 @@ fn an_operation_that_is_dropped_lets_go_of_what_it_owned() {
     assert_eq!(ended.recv_timeout(Duration::from_secs(30)), Ok(1));
     runtime.stop(Duration::ZERO);
 }
+
+#[test]
+fn a_socket_that_is_ever_ready_does_not_starve_others() {
+    on_each_driver(1, || async {
+        let listener = Listener::bind(LOCAL, 8).unwrap();
+        let client = Socket::connect(listener.local_addr().unwrap()).await.unwrap();
+        drop(listener.accept().await.unwrap());
+        let (over, seen) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0_u64)));
+        let (is_over, count) = (over.clone(), seen.clone());
+        let busy = spawn(async move {
+            let mut buf = vec![0; 1];
+            while !is_over.get() {
+                assert_eq!(client.recv(&mut buf).await.unwrap(), 0);
+                let n;
+                (buf, n) = client.recv_owned(buf, 0..1).await;
+                assert_eq!(n.unwrap(), 0);
+                count.set(count.get() + 2);
+            }
+        });
+        sleep(Duration::from_millis(5)).await;
+        over.set(true);
+        busy.await.unwrap();
+        assert!(seen.get() > 0);
+    });
+}

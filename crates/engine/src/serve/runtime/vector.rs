@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use sys::event::Bell;
 use sys::sync::{AtomicU64, Ordering};
 
-use super::core::Core;
+use super::core::{Core, PATIENCE};
 
 type Call = Box<dyn FnOnce() + Send>;
 
@@ -202,6 +202,7 @@ impl Loop<'_> {
         }
         for _ in 0..ready {
             let Some(key) = core.ready.borrow_mut().pop_front() else { break };
+            core.patience.set(PATIENCE);
             core.poll_task(key);
         }
         tally.tasks.store(core.tasks.borrow().len() as u64, Ordering::Relaxed);
