@@ -116,7 +116,8 @@ struct Slot {
     held: Option<Held>,
 }
 
-/// A submission and a completion queue of the kernel, and what is under way. Stays on its thread.
+/// A submission and a completion queue of the kernel, and what is under way. Stays on its thread, and
+/// is no use in a child after `fork`, where its queues are not mapped.
 pub struct Ring {
     ring: IoUring,
     slots: Vec<Slot>,
@@ -135,10 +136,11 @@ impl std::fmt::Debug for Ring {
     }
 }
 
-type SetUp = fn(&mut Builder);
+/// What it is called, and what makes it so.
+type Kind = (&'static str, fn(&mut Builder));
 
 /// Ways to set a ring up, the best first; older kernels answer `EINVAL` to what they do not know.
-const KINDS: [(&str, SetUp); 4] = [
+const KINDS: [Kind; 4] = [
     ("deferred", |b| {
         // 6.1: completions are worked off when we ask, not by interrupting us.
         b.setup_single_issuer().setup_defer_taskrun().setup_taskrun_flag().setup_submit_all();
@@ -152,9 +154,9 @@ const KINDS: [(&str, SetUp); 4] = [
     ("plain", |_| ()),
 ];
 
-fn build(entries: u32) -> Result<(IoUring, &'static str), Unavailable> {
+fn build(entries: u32, kinds: &[Kind]) -> Result<(IoUring, &'static str), Unavailable> {
     let mut last = Unavailable::Failed(libc::EINVAL);
-    for (kind, set_up) in KINDS {
+    for &(kind, set_up) in kinds {
         let mut builder = IoUring::builder();
         builder.dontfork().setup_clamp().setup_cqsize(entries.saturating_mul(4));
         set_up(&mut builder);
@@ -178,10 +180,13 @@ impl Ring {
     ///
     /// Why there is none.
     pub fn new(entries: u32) -> Result<Self, Unavailable> {
-        let (ring, kind) = build(entries.max(1))?;
+        Self::of(entries, &KINDS)
+    }
+
+    fn of(entries: u32, kinds: &[Kind]) -> Result<Self, Unavailable> {
+        let (ring, kind) = build(entries.max(1), kinds)?;
         let params = ring.params();
-        // 5.5, 5.11 and 5.5: nothing lost when completions are many; a wait with an end; what a request
-        // points to may go once it is submitted, which `Op` does not rely on but its lists of parts may.
+        // Since 5.5 and 5.11: no completion is lost however many there are; a wait has an end.
         if !params.is_feature_nodrop() {
             return Err(Unavailable::TooOld("IORING_FEAT_NODROP"));
         }

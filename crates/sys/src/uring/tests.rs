@@ -117,6 +117,42 @@ fn a_poll_tells_once_or_again() {
 }
 
 #[test]
+fn a_ring_as_older_kernels_have_it_does_the_same() {
+    if ring(8).is_none() {
+        return;
+    }
+    for kinds in (0..KINDS.len()).map(|from| &KINDS[from..]) {
+        let mut ring = Ring::of(8, kinds).unwrap();
+        if ring.kind() != kinds[0].0 {
+            println!("this kernel has no {} rings", kinds[0].0);
+            continue;
+        }
+        let (ours, mut theirs) = pair();
+        ring.submit(Op::Recv { fd: ours.clone(), buf: vec![0; 8], range: 0..8 }, 1).unwrap();
+        let poll = Op::Poll { fd: ours.clone(), interest: Interest::READ, again: true };
+        ring.submit(poll, 2).unwrap();
+        ring.enter(Some(0)).unwrap();
+        let other = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            theirs.write_all(b"abc").unwrap();
+            theirs
+        });
+        loop {
+            let done = next(&mut ring);
+            if done.tag == 1 {
+                assert_eq!(done.result, Ok(3));
+                break;
+            }
+        }
+        other.join().unwrap();
+        ring.submit(Op::Timeout { ns: 1000 * SECOND }, 3).unwrap();
+        ring.enter(Some(1_000_000)).unwrap();
+        drop(ring);
+        assert_eq!(Arc::strong_count(&ours), 1);
+    }
+}
+
+#[test]
 fn connections_are_accepted_and_owned() {
     let Some(mut ring) = ring(8) else { return };
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
