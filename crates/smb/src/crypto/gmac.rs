@@ -56,10 +56,12 @@ impl Gmac {
         if len == first.len() {
             return self.tag(nonce, first);
         }
-        match len {
-            0..=GATHER_SMALL => self.gathered::<GATHER_SMALL>(nonce, first, rest),
-            0..=GATHER_MAX => self.gathered::<GATHER_MAX>(nonce, first, rest),
-            _ => self.summed(nonce, len, first, rest),
+        if len <= GATHER_SMALL {
+            self.gathered::<GATHER_SMALL>(nonce, first, rest)
+        } else if len <= GATHER_MAX {
+            self.gathered::<GATHER_MAX>(nonce, first, rest)
+        } else {
+            self.summed(nonce, len, first, rest)
         }
     }
 

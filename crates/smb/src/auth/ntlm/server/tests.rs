@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Ntlm, State};
+use super::{Ntlm, Response, State};
 use crate::FileTime;
 use crate::auth::hex::unhex;
 use crate::auth::spnego::{NegTokenInit, NegTokenResp};
@@ -141,6 +141,21 @@ fn a_response_that_cannot_be_read() {
         }
         other => panic!("{other:?}"),
     }
+}
+
+/// What a storage appliance's diagnosis sends, and smb2.session.ntlmssp_bug14932 of Samba: pairs that are none, where
+/// every server says STATUS_INVALID_PARAMETER.
+#[test]
+fn pairs_that_are_none() {
+    let response = unhex(
+        "abababababababababababababababab01010000000000003f3f3f3f3f3f3f3fb8823af1b3dd081500000000\
+         11a20881503822782b9447fe54947bff17275ab4f418badc2c38fd5bfb0ec1851eccbb929bb1c4d55314ff8c\
+         7649f5459019a2",
+    );
+    assert_eq!(response.len(), 95);
+    let refused = Response::parse(&response).unwrap_err();
+    assert_eq!(refused, Reason::Malformed("NTLMv2 response"));
+    assert_eq!(refused.status(), crate::NtStatus::INVALID_PARAMETER);
 }
 
 #[test]
