@@ -83,27 +83,6 @@ fn what_is_no_sealed_message_is_refused() {
     assert_eq!(sealer.seal(&mut [0; 51]), Err(SealError::Length));
 }
 
-/// Many threads, one key: each message has its own nonce.
-#[test]
-fn no_nonce_comes_twice() {
-    let sealer = Sealer::new(Cipher::Aes256Gcm, &key(), SessionId(1));
-    let mut nonces: Vec<Vec<u8>> = std::thread::scope(|scope| {
-        let seal = || {
-            let one = |_| {
-                let mut sealed = frame(10);
-                sealer.seal(&mut sealed).unwrap();
-                sealed[20..36].to_vec()
-            };
-            (0..500).map(one).collect::<Vec<_>>()
-        };
-        let threads: Vec<_> = (0..4).map(|_| scope.spawn(seal)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    });
-    nonces.sort();
-    nonces.dedup();
-    assert_eq!(nonces.len(), 2000);
-}
-
 /// A key that has done its work refuses, for ever, and leaves the message as it was.
 #[test]
 fn a_key_ends() {
