@@ -107,7 +107,7 @@ impl Syntax {
 }
 
 /// Contexts of a connection at most.
-const CONTEXTS_MAX: usize = 16;
+pub(super) const CONTEXTS_MAX: usize = 16;
 
 /// BIND and ALTER_CONTEXT: which interfaces the client wants to call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -137,6 +137,8 @@ pub(super) enum Verdict {
     NoSuchInterface,
     /// No representation that we know.
     NoSuchSyntax,
+    /// More contexts than we keep.
+    TooMany,
     /// No context but a question for features, of which we have none.
     NoFeatures,
 }
@@ -200,6 +202,7 @@ pub(super) fn bind_ack(len_max: u16, group: u32, address: &str, verdicts: &[Verd
             Verdict::Accepted => (0, 0, Syntax::NDR),
             Verdict::NoSuchInterface => (2, 1, Syntax::NIL),
             Verdict::NoSuchSyntax => (2, 2, Syntax::NIL),
+            Verdict::TooMany => (2, 3, Syntax::NIL),
             // negotiate_ack with the features that both have.
             Verdict::NoFeatures => (3, 0, Syntax::NIL),
         };

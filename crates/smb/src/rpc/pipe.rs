@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use super::ndr::Fault;
-use super::pdu::{self, Bind, CALL_HEAD, FIRST, HEAD, Head, LAST, Request, Syntax, Verdict, kind};
+use super::pdu::{
+    self, Bind, CALL_HEAD, CONTEXTS_MAX, FIRST, HEAD, Head, LAST, Request, Syntax, Verdict, kind,
+};
 use super::{Host, srvsvc, wkssvc};
 use crate::NtStatus;
 use crate::fscc::len32;
@@ -254,9 +256,13 @@ impl Pipe {
         let contexts = self.contexts.get_or_insert_default();
         let verdicts = bind.contexts.iter().map(|context| {
             let verdict = context.verdict(self.kind.interface());
-            if verdict == Verdict::Accepted && !contexts.contains(&context.id) {
-                contexts.push(context.id);
+            if verdict != Verdict::Accepted || contexts.contains(&context.id) {
+                return verdict;
             }
+            if contexts.len() == CONTEXTS_MAX {
+                return Verdict::TooMany;
+            }
+            contexts.push(context.id);
             verdict
         });
         verdicts.collect()

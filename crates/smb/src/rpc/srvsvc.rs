@@ -176,7 +176,7 @@ fn time_of_day(arguments: &mut Arguments<'_>, host: &Host) -> Option<Vec<u8>> {
 
 /// Year, month and day of so many days after 1970-01-01, which count from March on so that the leap day is the
 /// last of its year.
-fn date(days: u64) -> (u64, u64, u64) {
+pub(super) fn date(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
     let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
@@ -186,6 +186,3 @@ fn date(days: u64) -> (u64, u64, u64) {
     let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
     (era * 400 + year + u64::from(month <= 2), month, day)
 }
-
-#[cfg(test)]
-pub(super) use date as date_of;
