@@ -89,6 +89,12 @@ fn effective(descriptor: &Descriptor) -> impl Iterator<Item = &Ace> {
     aces.filter(|ace| !ace.flags.contains(AceFlags::INHERIT_ONLY))
 }
 
+/// What an entry is about: rights that there are. A bit of a list that means something else in a request is
+/// nothing that anybody could have.
+fn rights(ace: &Ace) -> Access {
+    ace.access.expanded().intersection(Access::FILE_ALL.union(Access::SYSTEM_SECURITY))
+}
+
 /// What the owner may do anyway: nothing for whom does not own it.
 fn owners(descriptor: &Descriptor, token: &Token) -> Access {
     let explicit = || effective(descriptor).any(|ace| ace.sid == Sid::OWNER_RIGHTS);
@@ -120,8 +126,8 @@ pub fn maximum(descriptor: &Descriptor, token: &Token) -> Access {
     let (mut granted, mut denied) = (owners(descriptor, token), Access::empty());
     for ace in about(descriptor, token) {
         match ace.kind {
-            AceKind::Allow => granted |= ace.access.difference(denied),
-            AceKind::Deny => denied |= ace.access.difference(granted),
+            AceKind::Allow => granted |= rights(ace).difference(denied),
+            AceKind::Deny => denied |= rights(ace).difference(granted),
             AceKind::Audit | AceKind::Label => {}
         }
     }
@@ -171,8 +177,8 @@ fn missing(descriptor: &Descriptor, token: &Token, desired: Access) -> Access {
     let mut denied = Access::empty();
     for ace in about(descriptor, token) {
         match ace.kind {
-            AceKind::Allow => missing.remove(ace.access),
-            AceKind::Deny => denied |= missing.intersection(ace.access),
+            AceKind::Allow => missing.remove(rights(ace)),
+            AceKind::Deny => denied |= missing.intersection(rights(ace)),
             AceKind::Audit | AceKind::Label => {}
         }
     }
