@@ -39,7 +39,7 @@ fn parse(line: &str) -> Frame {
 /// The first frame whose title is that.
 fn frame(title: &str) -> &'static [u8] {
     let found = frames().iter().find(|frame| frame.title == title);
-    &found.unwrap_or_else(|| panic!("no {title}")).bytes.as_slice()
+    found.unwrap_or_else(|| panic!("no {title}")).bytes.as_slice()
 }
 
 #[test]

@@ -24,6 +24,23 @@ pub(crate) fn run(frame: &[u8]) {
     }
 }
 
+/// Any bytes as the body of one message: the first says of which command, request or answer, the second which of
+/// the statuses that answers differ by.
+pub(crate) fn body(bytes: &[u8]) {
+    let Some((&[choice, status], body)) = bytes.split_first_chunk::<2>() else { return };
+    let statuses = [
+        NtStatus::SUCCESS,
+        NtStatus::MORE_PROCESSING_REQUIRED,
+        NtStatus::BUFFER_OVERFLOW,
+        NtStatus::STOPPED_ON_SYMLINK,
+    ];
+    let status = statuses[usize::from(status) % statuses.len()];
+    let command = Command::from_wire(u16::from(choice & 0x7f) % 19);
+    let mut message = Header { status, ..Header::request(command) }.to_bytes().to_vec();
+    message.extend_from_slice(body);
+    let _ = if choice & 0x80 == 0 { request(&message) } else { response(&message) };
+}
+
 /// The messages of a frame lie behind each other and leave nothing out.
 pub(crate) fn compound(frame: &[u8]) {
     let mut at = 0;

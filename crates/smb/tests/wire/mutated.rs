@@ -45,6 +45,17 @@ proptest! {
     }
 
     #[test]
+    fn bodies(which: prop::sample::Index, choice: [u8; 2], at: prop::sample::Index, value: u8) {
+        // The body of one command as that of any.
+        let bytes = &which.get(frames()).bytes;
+        let mut bytes = [&choice[..], &bytes[64..]].concat();
+        hostile::body(&bytes);
+        let at = at.index(bytes.len());
+        bytes[at] = value;
+        hostile::body(&bytes);
+    }
+
+    #[test]
     fn chains_of_contexts(bytes in prop::collection::vec(0..40_u8, 0..200)) {
         hostile::contexts(&bytes);
         hostile::negotiate_contexts(&bytes);

@@ -1,0 +1,8 @@
+//! Bodies of any bytes, of any command.
+#![no_main]
+
+#[expect(dead_code, reason = "the rest is for other targets")]
+#[path = "../../crates/smb/tests/wire/hostile.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::body(bytes));

@@ -1,0 +1,8 @@
+//! Frames of any bytes: all of their messages, as requests and as answers.
+#![no_main]
+
+#[expect(dead_code, reason = "the rest is for other targets")]
+#[path = "../../crates/smb/tests/wire/hostile.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::run(bytes));
