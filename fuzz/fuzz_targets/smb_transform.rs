@@ -14,7 +14,8 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
         let mut frame = bytes.to_vec();
         let parsed = TransformHeader::parse(bytes);
         match opener.open(&mut frame) {
-            Ok(_) => panic!("a message that nobody has encrypted"),
+            // The fuzzer knows the key, and sees what tags are compared with: in time it makes one.
+            Ok(plain) => assert_eq!(plain, TRANSFORM_HEADER_LEN..bytes.len()),
             Err(OpenError::Length { .. } | OpenError::BadTag) => assert!(parsed.is_ok()),
             Err(error) => assert_eq!(parsed, Err(error)),
         }

@@ -83,6 +83,8 @@ impl UserFile {
     pub fn parse(text: &str) -> Result<Self, BadUserFile> {
         let mut file = Self::default();
         for (number, line) in (1..).zip(text.lines()) {
+            // What is written again must read the same, whatever ended the lines.
+            let line = line.trim_end_matches('\r');
             let bad = |what| BadUserFile { line: number, what };
             if line.trim().is_empty() || line.starts_with('#') {
                 file.lines.push(Line::Other(line.to_owned()));

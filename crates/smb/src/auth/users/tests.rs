@@ -57,6 +57,17 @@ fn writes_what_was_read() {
     assert!(file.get("jörg").is_some() && file.get("zoe").unwrap().disabled);
 }
 
+/// Lines of another system, and what is left of them at the end.
+#[test]
+fn ends_of_lines() {
+    let text = FILE.replace('\n', "\r\n") + "\r";
+    let file = UserFile::parse(&text).unwrap();
+    assert_eq!(file.comment("jörg"), Some("on leave"));
+    let written = file.to_text();
+    assert!(!written.contains('\r'));
+    assert_eq!(*UserFile::parse(&written).unwrap().to_text(), *written);
+}
+
 #[test]
 fn says_what_is_wrong_and_where() {
     let hash = "8846f7eaee8fb117ad06bdd830b7586c";
