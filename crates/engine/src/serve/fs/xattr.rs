@@ -61,23 +61,26 @@ pub(super) fn get(
 
 /// How long a value is.
 pub(super) fn len(path: &[u8], name: &[u8], follow: bool) -> Result<usize, Errno> {
-    get(path, name, &mut [], follow)
+    if follow {
+        rustix::fs::getxattr_query(path, name)
+    } else {
+        rustix::fs::lgetxattr_query(path, name)
+    }
 }
 
 /// The whole value.
 pub(super) fn value(path: &[u8], name: &[u8]) -> Result<Vec<u8>, Errno> {
-    loop {
-        // One byte more than is expected, so that one that has grown meanwhile is noticed.
-        let mut buffer = vec![0; (len(path, name, true)? + 1).min(VALUE_MAX)];
-        match get(path, name, &mut buffer, true) {
-            Ok(len) => {
-                buffer.truncate(len);
-                return Ok(buffer);
-            }
-            Err(Errno::RANGE) if buffer.len() < VALUE_MAX => {}
-            Err(errno) => return Err(errno),
+    let mut buffer = vec![0; len(path, name, true)?.max(1)];
+    let len = match get(path, name, &mut buffer, true) {
+        // It has grown meanwhile.
+        Err(Errno::RANGE) => {
+            buffer.resize(VALUE_MAX, 0);
+            get(path, name, &mut buffer, true)?
         }
-    }
+        len => len?,
+    };
+    buffer.truncate(len);
+    Ok(buffer)
 }
 
 /// Writes a value.
