@@ -528,7 +528,8 @@ impl<'m> Exchange<'m> {
         interim.begin(&header);
         interim.write(&error::Response::EMPTY);
         let credits = self.credits(NtStatus::PENDING);
-        interim.complete(NtStatus::PENDING, credits, self.signer());
+        // Not signed (MS-SMB2 3.3.4.1.1): the answer will use the nonce that GMAC makes of the message's number.
+        interim.complete(NtStatus::PENDING, credits, None);
         if let Some(frame) = interim.finish() {
             self.channel.send(frame);
         }
