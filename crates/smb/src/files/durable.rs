@@ -32,10 +32,10 @@ impl File {
         if let Some((to, _)) = open.breaking.take() {
             open.oplock = to;
         }
-        if let Some(lease) = open.lease.and_then(|lease| self.leases.get_mut(lease)) {
-            if let Some(breaking) = lease.breaking.take() {
-                lease.state &= breaking.required;
-            }
+        if let Some(lease) = open.lease.and_then(|lease| self.leases.get_mut(lease))
+            && let Some(breaking) = lease.breaking.take()
+        {
+            lease.state &= breaking.required;
         }
         self.arm(until_ms);
         self.refresh();

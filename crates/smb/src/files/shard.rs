@@ -42,8 +42,8 @@ pub struct Shard {
     files: Vec<File>,
     free: Vec<usize>,
     opens: usize,
-    /// (when, device, inode): what [`expire`](Self::expire) looks at. May name files that have nothing to
-    /// expire any more.
+    /// (when, device, inode), at most one of each file: what [`expire`](Self::expire) looks at. There may be
+    /// nothing to expire any more when the time comes.
     deadlines: BTreeSet<(u64, u64, u64)>,
 }
 
@@ -400,11 +400,13 @@ impl Shard {
         let before = file.opens.len();
         let result = change(file);
         self.opens = self.opens + file.opens.len() - before;
-        if let Some(armed) = file.armed.take() {
-            if file.scheduled.is_none_or(|scheduled| armed < scheduled) {
-                file.scheduled = Some(armed);
-                self.deadlines.insert((armed, file.device, file.inode));
+        if let Some(armed) = file.armed.take()
+            && file.scheduled.is_none_or(|scheduled| armed < scheduled)
+        {
+            if let Some(later) = file.scheduled.replace(armed) {
+                self.deadlines.remove(&(later, file.device, file.inode));
             }
+            self.deadlines.insert((armed, file.device, file.inode));
         }
         result
     }

@@ -131,7 +131,8 @@ fn locks_of_no_bytes() {
         ((0, 0), (0, 0), false),
         ((0, 0), (0, 100), false),
         ((0, 100), (0, 0), false),
-        ((0, u64::MAX), (u64::MAX, 0), true),
+        ((0, u64::MAX), (u64::MAX, 0), false),
+        ((1, u64::MAX), (u64::MAX, 0), true),
     ];
     for (held, wanted, conflict) in cases {
         let mut locks = Locks::default();
