@@ -156,7 +156,8 @@ impl Watchers {
         }
     }
 
-    /// What a watch has for an answer of at most `room` bytes. `None`: nothing yet, or no such watch.
+    /// What a watch has for an answer of at most `room` bytes. `None`: nothing yet, or no such watch. A request
+    /// asks for it first, and waits only if there is nothing. What has no room is not kept for the next.
     pub fn fetch(&mut self, open: OpenId, room: usize) -> Option<Changes> {
         let path = self.paths.get(&open)?;
         let watches = self.directories.get_mut(path)?;

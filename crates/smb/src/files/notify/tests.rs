@@ -194,3 +194,30 @@ fn who_is_told_to_look_is_told_once() {
     assert_eq!(ready, 1);
     assert_eq!(w.fetch(OpenId(1), 1000), Some(Changes::Overflow));
 }
+
+/// smb2.notify.valid-req: a file is made, and made anew, while requests with and without room come.
+#[test]
+fn what_one_answer_had_no_room_for_does_not_come_with_the_next() {
+    let mut w = watchers();
+    let write = NotifyFilter::SIZE | NotifyFilter::LAST_WRITE;
+    let modified = Event::Modified { path: "f", what: write };
+    w.watch(OpenId(1), "", ALL, false, 1 << 20).unwrap();
+    assert_eq!(say(&mut w, added("f")), [1]);
+    assert_eq!(fetch(&mut w, 1), [(Action::Added, "f".into())]);
+    say(&mut w, modified);
+    assert_eq!(w.fetch(OpenId(1), 0), Some(Changes::Overflow), "a request without room");
+    for event in [Event::Removed { path: "f", directory: false }, added("f"), modified, modified] {
+        say(&mut w, event);
+    }
+    let actions: Vec<_> = fetch(&mut w, 1).into_iter().map(|(action, _)| action).collect();
+    assert_eq!(actions, [Action::Removed, Action::Added, Action::Modified]);
+
+    // If the first request has no room, none has.
+    w.watch(OpenId(2), "", ALL, false, 1).unwrap();
+    for _ in 0..2 {
+        say(&mut w, added("f"));
+        assert_eq!(w.fetch(OpenId(2), 1 << 20), Some(Changes::Overflow));
+        say(&mut w, modified);
+        assert_eq!(w.fetch(OpenId(2), 1 << 20), Some(Changes::Overflow));
+    }
+}
