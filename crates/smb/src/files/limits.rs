@@ -9,6 +9,8 @@ pub struct Limits {
     pub opens_per_file: usize,
     /// Byte-range locks of one open, granted and waited for.
     pub locks_per_open: u32,
+    /// Byte-range locks of one file, granted and waited for.
+    pub locks_per_file: usize,
     /// Opens that wait for one file.
     pub waiters_per_file: usize,
     /// How long a client has to acknowledge a break, in milliseconds (MS-SMB2 3.3.2.1: 35 seconds).
@@ -23,6 +25,7 @@ impl Default for Limits {
             opens: 1 << 18,
             opens_per_file: 1 << 14,
             locks_per_open: 1 << 16,
+            locks_per_file: 1 << 20,
             waiters_per_file: 1 << 12,
             break_timeout_ms: 35_000,
             directory_leases: true,

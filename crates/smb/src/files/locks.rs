@@ -12,6 +12,7 @@ use bitflags::bitflags;
 
 use super::effects::LockOutcome;
 use super::key::{OpenId, Waiter};
+use super::limits::Limits;
 use crate::NtStatus;
 pub use sequence::LockSequence;
 
@@ -154,6 +155,10 @@ impl Locks {
         self.queue.len()
     }
 
+    fn total(&self) -> usize {
+        self.held.len() + self.queue.len()
+    }
+
     /// Whether there is a lock on this stream.
     pub(super) fn any_of(&self, stream: u64) -> bool {
         [false, true].into_iter().any(|exclusive| {
@@ -237,14 +242,14 @@ impl Locks {
         }
     }
 
-    /// All elements, or none of them. `held` counts the locks of this open, `limit` is the most it may have.
+    /// All elements, or none of them. `held` counts the locks of this open.
     pub(super) fn request(
         &mut self,
         (open, stream): (OpenId, u64),
         elements: &[LockElement],
         waiter: Waiter,
         held: &mut u32,
-        limit: u32,
+        limits: &Limits,
     ) -> LockOutcome {
         match kind(elements) {
             Err(status) => LockOutcome::Refused(status),
@@ -257,7 +262,7 @@ impl Locks {
                     length: e.length,
                     exclusive: e.flags.contains(LockFlags::EXCLUSIVE),
                 });
-                self.lock(wanted, wait.then_some(waiter), held, limit)
+                self.lock(wanted, wait.then_some(waiter), held, limits)
             }
         }
     }
@@ -267,13 +272,13 @@ impl Locks {
         all: impl Iterator<Item = Wanted>,
         waiter: Option<Waiter>,
         held: &mut u32,
-        limit: u32,
+        limits: &Limits,
     ) -> LockOutcome {
         let mut got = Vec::new();
         for wanted in all {
             let refused = if !is_valid(wanted.start, wanted.length) {
                 Some(NtStatus::INVALID_LOCK_RANGE)
-            } else if *held >= limit {
+            } else if *held >= limits.locks_per_open || self.total() >= limits.locks_per_file {
                 Some(NtStatus::INSUFFICIENT_RESOURCES)
             } else if self.conflicts(&wanted) {
                 if let Some(waiter) = waiter {

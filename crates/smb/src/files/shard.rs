@@ -235,8 +235,7 @@ impl Shard {
             }
             let owner = (open, opened.stream);
             let locks = file.locks.get_or_insert_with(Box::<Locks>::default);
-            let outcome =
-                locks.request(owner, elements, waiter, &mut opened.locks, limits.locks_per_open);
+            let outcome = locks.request(owner, elements, waiter, &mut opened.locks, limits);
             if elements.first().is_some_and(|e| e.flags == LockFlags::UNLOCK) {
                 // Those before one that is wrong have been unlocked all the same.
                 file.grant_locks(fx);

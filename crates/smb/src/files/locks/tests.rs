@@ -4,13 +4,12 @@ use proptest::prelude::*;
 
 use super::{LockElement, LockFlags, LockOutcome, Locks};
 use crate::NtStatus;
-use crate::files::{OpenId, Waiter};
+use crate::files::{Limits, OpenId, Waiter};
 
 const SHARED: LockFlags = LockFlags::SHARED;
 const EXCLUSIVE: LockFlags = LockFlags::EXCLUSIVE;
 const NOW: LockFlags = LockFlags::FAIL_IMMEDIATELY;
 const UNLOCK: LockFlags = LockFlags::UNLOCK;
-const LIMIT: u32 = 1 << 16;
 
 const fn refused(status: NtStatus) -> LockOutcome {
     LockOutcome::Refused(status)
@@ -22,8 +21,8 @@ fn element(offset: u64, length: u64, flags: LockFlags) -> LockElement {
 
 fn ask(locks: &mut Locks, open: u64, elements: &[LockElement]) -> LockOutcome {
     // Enough to give back.
-    let mut held = LIMIT / 2;
-    locks.request((OpenId(open), 0), elements, Waiter(open), &mut held, LIMIT)
+    let mut held = 30_000;
+    locks.request((OpenId(open), 0), elements, Waiter(open), &mut held, &Limits::default())
 }
 
 fn lock(locks: &mut Locks, open: u64, offset: u64, length: u64, flags: LockFlags) -> LockOutcome {
@@ -369,7 +368,7 @@ proptest! {
             if !elements.is_empty() {
                 let held = &mut held[usize::try_from(open).unwrap()];
                 let outcome =
-                    locks.request((OpenId(open), 0), &elements, Waiter(waiter), held, LIMIT);
+                    locks.request((OpenId(open), 0), &elements, Waiter(waiter), held, &Limits::default());
                 prop_assert_eq!(outcome, expect(&mut model, step, waiter), "{:?}", step);
             }
             let mut granted = Vec::new();

@@ -147,4 +147,12 @@ fn there_is_an_end_to_locks() {
     assert_eq!(stage.shard.counts().locks, 0, "all or none");
     assert_eq!(stage.lock(open, &[at(0), at(1), at(2)], 0), LockOutcome::Done);
     assert_eq!(stage.lock(open, &[at(3)], 0), refused);
+
+    let limits = Limits { locks_per_file: 2, ..Limits::default() };
+    let mut stage = Stage { shard: Shard::new(limits), ..Stage::new() };
+    let (one, _) = stage.open(plain());
+    let (other, _) = stage.open(plain());
+    assert_eq!(stage.lock(one, &[at(0)], 0), LockOutcome::Done);
+    assert_eq!(stage.lock(other, &[element(0, 1, EXCLUSIVE)], 1), LockOutcome::Wait);
+    assert_eq!(stage.lock(other, &[at(5)], 0), refused, "who waits is counted");
 }
