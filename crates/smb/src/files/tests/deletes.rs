@@ -94,3 +94,17 @@ fn streams() {
     stage.shard.deleted(FILE, 0, &mut stage.fx);
     assert_eq!(stage.shard.counts().files, 0);
 }
+
+/// What is being removed is not asked for again by who closes the file meanwhile.
+#[test]
+fn a_name_is_removed_once() {
+    let stream = FileKey { stream: 5, ..FILE };
+    let mut stage = Stage::new();
+    let (file, _) = stage.open(plain());
+    let (open, _) = stage.open_key(stream, deletes());
+    assert!(stage.shard.close(stream, open, &mut stage.fx).unwrap().delete.is_some());
+    assert_eq!(stage.close(file), Closed { delete: None, last: true });
+    assert_eq!(stage.refuse_key(stream, plain()), NtStatus::DELETE_PENDING);
+    stage.shard.deleted(stream, 0, &mut stage.fx);
+    assert_eq!(stage.shard.counts().files, 0);
+}
