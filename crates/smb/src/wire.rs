@@ -55,7 +55,6 @@ pub use bare as echo;
 pub use bare as logoff;
 pub use bare as tree_disconnect;
 pub use bytes::U16s;
-pub use context as create_context;
 
 use crate::NtStatus;
 
