@@ -22,7 +22,8 @@ pub fn decode(bytes: &[u8]) -> Result<String, NtStatus> {
     // All bits of all units: one test instead of one for each, and the compiler makes vectors of it.
     let all = units.clone().fold((0u8, 0u8), |all, unit| (all.0 | unit[0], all.1 | unit[1]));
     if all.0 < 0x80 && all.1 == 0 {
-        return Ok(units.map(|unit| char::from(unit[0])).collect());
+        let ascii: Vec<u8> = units.map(|unit| unit[0]).collect();
+        return String::from_utf8(ascii).map_err(|_| NtStatus::INVALID_PARAMETER);
     }
     let units = units.map(|unit| u16::from_le_bytes([unit[0], unit[1]]));
     Ok(char::decode_utf16(units)
