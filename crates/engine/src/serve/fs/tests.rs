@@ -1,4 +1,5 @@
 mod attributes;
+mod cost;
 mod escape;
 mod folders;
 mod lookup;

@@ -89,7 +89,7 @@ fn writers_at_the_same_time_lose_nothing() {
                 scope.spawn(move || {
                     let stream = Stream::open(file, "s").unwrap();
                     for n in 0..100 {
-                        stream.write(n * 4 + at, &[b'x']).unwrap();
+                        stream.write(n * 4 + at, b"x").unwrap();
                     }
                 });
             }
