@@ -6,10 +6,10 @@
 //! - **Look-ups** ([`Share::open`]) try the name as it was said, with one `openat2(2)` from the share's root
 //!   that the kernel keeps beneath it: whatever links and renames race with it, nothing outside is opened. Only
 //!   when there is no such name, case is folded, by an index of the folder that the kernel keeps up to date
-//!   ([`index`]).
+//!   (`fs/index.rs`).
 //! - **A handle** ([`Handle`]) is one descriptor, `O_PATH` where attributes are all that was asked for.
 //! - **What is said about a file** is one `statx(2)`; its extended attributes are remembered until the file's
-//!   change time moves ([`memo`]).
+//!   change time moves (`fs/memo.rs`).
 //!
 //! The server acts as the Unix user that it runs as. Acting as the user of a session needs `setfsuid(2)` and
 //! its like, which count for one thread: they would be called around [`Share::open`], [`Vacancy::create`] and

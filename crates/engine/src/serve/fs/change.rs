@@ -144,7 +144,7 @@ impl Handle {
     ///
     /// FILE_IS_A_DIRECTORY, DISK_FULL, and what `ftruncate(2)` says.
     pub fn set_size(&self, size: u64) -> Result<(), NtStatus> {
-        self.with_writer(|fd| rustix::fs::ftruncate(fd, size).map_err(too_far))
+        self.with_writer(|fd| rustix::fs::ftruncate(fd, size).map_err(status))
     }
 
     /// Reserves room for this many bytes, as far as the file system can do that; less than the file has cuts
@@ -157,14 +157,14 @@ impl Handle {
         self.with_writer(|fd| {
             let stat = stat(fd).map_err(status)?;
             if bytes < stat.stx_size {
-                return rustix::fs::ftruncate(fd, bytes).map_err(too_far);
+                return rustix::fs::ftruncate(fd, bytes).map_err(status);
             }
             if bytes <= stat.stx_blocks.saturating_mul(512) || bytes == 0 {
                 return Ok(());
             }
             match rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, 0, bytes) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-                Err(errno) => Err(too_far(errno)),
+                Err(errno) => Err(status(errno)),
             }
         })
     }
@@ -180,7 +180,7 @@ impl Handle {
             return Ok(());
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        self.with_writer(|fd| rustix::fs::fallocate(fd, flags, range.start, len).map_err(too_far))
+        self.with_writer(|fd| rustix::fs::fallocate(fd, flags, range.start, len).map_err(status))
     }
 
     /// Brings what was written to the disk.
@@ -216,10 +216,4 @@ impl Handle {
         let path = super::facts::proc_path(self.as_fd());
         call(&rustix::fs::open(&*path, flags, Mode::empty()).map_err(status)?)
     }
-}
-
-/// A length that the file system cannot have is a full disk to clients, as Samba has it; one that cannot be
-/// written down is a wrong parameter.
-fn too_far(errno: Errno) -> NtStatus {
-    status(errno)
 }
