@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use smb::files::{FileKey, Flags, LeaseVersion, LockSequence, OpenId};
 use smb::fscc::Facts;
-use smb::name::Path;
+use smb::name::{Path, Pattern};
 use smb::session::ChannelSequence;
 use smb::{Access, CreateOptions, FileId, Guid, LeaseKey, NtStatus, SessionId, ShareAccess};
 
 use super::fs::{self, Directory, Handle, Stream};
 use super::pipe::Pipe;
+use super::runtime::Event;
 use super::session::{Identity, Tree};
 use super::transfer::DataFile;
 
@@ -121,6 +122,8 @@ pub(super) struct Beginning {
 pub(super) struct OpenState {
     /// Where a directory is being read.
     pub(super) listing: Option<Listing>,
+    /// Somebody is reading it just now, and says so when he is done.
+    pub(super) reading: Option<Event>,
     /// Where it is in the share, as it was opened or renamed to.
     pub(super) path: Path,
     /// Its watch, if CHANGE_NOTIFY was asked for.
@@ -130,10 +133,14 @@ pub(super) struct OpenState {
 /// A directory that is being read.
 pub(super) struct Listing {
     pub(super) directory: Directory,
-    /// The pattern, as the client wrote it.
-    pub(super) pattern: Vec<u8>,
+    /// Which entries.
+    pub(super) pattern: Pattern,
     /// Nothing has been found yet: NO_SUCH_FILE instead of NO_MORE_FILES.
     pub(super) fresh: bool,
+    /// The one name that the pattern is for has been looked up.
+    pub(super) found: bool,
+    /// The file system takes its time: not to be read on a loop.
+    pub(super) slow: bool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

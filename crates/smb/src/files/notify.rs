@@ -109,6 +109,11 @@ impl Watchers {
         }
     }
 
+    /// `found` hears of each open that watches this directory itself.
+    pub fn each_of(&self, directory: &str, found: &mut dyn FnMut(OpenId)) {
+        self.directories.get(directory).into_iter().flatten().for_each(|watch| found(watch.open));
+    }
+
     /// Something happened. `ready` hears of each open that has something to fetch now, once.
     pub fn event(&mut self, event: &Event<'_>, ready: &mut dyn FnMut(OpenId)) {
         if self.directories.is_empty() {

@@ -89,35 +89,36 @@ impl PosixOwner {
     }
 }
 
-/// Writes entries one behind the other into a buffer, as long as they fit.
+/// Writes entries one behind the other, as long as they fit.
 #[derive(Debug)]
 pub struct DirectoryWriter<'a> {
     class: DirectoryClass,
-    out: &'a mut [u8],
-    /// Bytes written.
-    len: usize,
-    /// Where the last entry is.
+    out: &'a mut Vec<u8>,
+    /// Where in `out` the first entry begins.
+    start: usize,
+    limit: usize,
+    /// Where the last entry is, from `start`.
     last: usize,
 }
 
 impl<'a> DirectoryWriter<'a> {
-    /// Into `out`, which is as long as the client's buffer (or the server's limit). What is in it is
-    /// written over; nothing that was there is left within [`DirectoryWriter::len`].
+    /// Appends to `out` at most `limit` bytes: the length of the client's buffer, or the server's own limit.
     #[must_use]
-    pub fn new(class: DirectoryClass, out: &'a mut [u8]) -> Self {
-        Self { class, out, len: 0, last: 0 }
+    pub fn new(class: DirectoryClass, out: &'a mut Vec<u8>, limit: usize) -> Self {
+        let start = out.len();
+        Self { class, out, start, limit, last: 0 }
     }
 
     /// Bytes written so far.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        self.out.len() - self.start
     }
 
     /// Whether there is no entry yet. If the first does not fit, the answer is INFO_LENGTH_MISMATCH.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Adds an entry; `name` is as clients see it. `false`: it does not fit, and nothing was written.
@@ -128,32 +129,31 @@ impl<'a> DirectoryWriter<'a> {
 
     /// [`DirectoryWriter::push`] with what only the POSIX form tells.
     pub fn push_owned(&mut self, facts: &Facts, name: &str, owner: &PosixOwner) -> bool {
-        let start = self.len.next_multiple_of(8);
+        let at = self.len().next_multiple_of(8);
         let posix = if self.class == DirectoryClass::Posix { owner.0.len() + 4 } else { 0 };
         let name_at = self.class.name_at() + posix;
         let name_len = utf16::len(name);
-        let end = start + name_at + name_len;
-        let Some(out) = self.out.get_mut(self.len..end) else { return false };
-        let (padding, entry) = out.split_at_mut(start - self.len);
-        padding.fill(0);
-        let (head, text) = entry.split_at_mut(name_at);
-        if utf16::put(name, text).is_none() {
+        let end = at + name_at + name_len;
+        if end > self.limit {
             return false;
         }
+        let (empty, start) = (self.is_empty(), self.start);
+        // Zeros: what is between the entries, and what is not known.
+        self.out.resize(start + end, 0);
+        let (head, text) = self.out[start + at..].split_at_mut(name_at);
+        utf16::put(name, text);
         write(self.class, facts, len32(name_len), owner, head);
-        if self.len > 0 {
-            let step = len32(start - self.last).to_le_bytes();
-            self.out[self.last..self.last + 4].copy_from_slice(&step);
+        if !empty {
+            let step = len32(at - self.last).to_le_bytes();
+            self.out[start + self.last..start + self.last + 4].copy_from_slice(&step);
         }
-        self.last = start;
-        self.len = end;
+        self.last = at;
         true
     }
 }
 
-/// Writes an entry's head, all of it but the offset of the next.
+/// Writes an entry's head over zeros, all of it but the offset of the next.
 fn write(class: DirectoryClass, facts: &Facts, name_len: u32, owner: &PosixOwner, head: &mut [u8]) {
-    head.fill(0);
     if class == DirectoryClass::Names {
         head[8..12].copy_from_slice(&name_len.to_le_bytes());
         return;

@@ -83,6 +83,7 @@ struct State {
 pub(super) struct Indexes {
     /// `None`: changes are not told.
     inotify: Option<OwnedFd>,
+    local: bool,
     state: Mutex<State>,
 }
 
@@ -102,7 +103,12 @@ impl Indexes {
         let inotify = local
             .then(|| inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok())
             .flatten();
-        Self { inotify, state: Mutex::default() }
+        Self { inotify, local, state: Mutex::default() }
+    }
+
+    /// Whether the share's root is on a file system whose every change goes through this kernel.
+    pub(super) fn is_local(&self) -> bool {
+        self.local
     }
 
     pub(super) fn scans(&self) -> u64 {
