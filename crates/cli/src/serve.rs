@@ -3,13 +3,14 @@
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::Args;
 use engine::serve::Serving;
 use engine::serve::config::{Config, ShareConfig};
 use engine::serve::runtime::Driver;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 use smb::auth::{NtHash, User, UserFile};
 
@@ -102,6 +103,8 @@ fn config(arguments: &ServeArguments) -> anyhow::Result<Config> {
 pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<()> {
     // Before there are threads, so that all of them leave these signals to us.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    // Data spliced to a client that is gone raises SIGPIPE, which cannot be asked not to. It ends nothing here.
+    signal_hook::flag::register(SIGPIPE, Arc::default())?;
     let serving = Serving::start(config(arguments)?)?;
     let (driver, fell_back) = serving.driver();
     let how = match driver {

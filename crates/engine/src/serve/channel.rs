@@ -3,6 +3,7 @@
 //! A channel lives on one vector and is touched by its tasks only; others reach it through its
 //! [`ChannelRef`].
 
+mod delivery;
 mod exchange;
 mod input;
 mod output;
@@ -29,6 +30,7 @@ use super::server::Server;
 use super::session::Session;
 use super::transfer::{Chooser, Method, Policy, Pools};
 
+pub(super) use delivery::deliver;
 pub(super) use exchange::{After, Exchange, PATIENCE};
 use input::Input;
 use output::{Outgoing, Output};
@@ -135,6 +137,8 @@ pub(super) struct Shared {
     open: AtomicBool,
     /// A test code: nothing that is sent here is acknowledged any more.
     deaf: AtomicBool,
+    /// Something that was sent here was not acknowledged in time, and nothing has come since.
+    suspect: AtomicBool,
     received: AtomicU64,
     sent: AtomicU64,
 }
@@ -155,14 +159,22 @@ impl ChannelRef {
         let _ = self.0.client.set(client);
     }
 
-    /// Takes it for one whose peer acknowledges nothing: what would be sent there goes elsewhere.
+    /// Takes it for one whose peer acknowledges nothing from now on: a break that is sent there goes elsewhere too.
     pub(super) fn deafen(&self) {
         self.0.deaf.store(true, Ordering::Release);
     }
 
-    /// Whether a break is worth sending there.
-    pub(super) fn is_usable(&self) -> bool {
-        self.is_open() && !self.0.deaf.load(Ordering::Acquire)
+    fn is_deaf(&self) -> bool {
+        self.0.deaf.load(Ordering::Acquire)
+    }
+
+    /// Whether others are better to send a break by.
+    fn is_suspect(&self) -> bool {
+        self.0.suspect.load(Ordering::Acquire)
+    }
+
+    fn suspect(&self, suspect: bool) {
+        self.0.suspect.store(suspect, Ordering::Release);
     }
 
     /// Bytes received and sent.
@@ -186,6 +198,9 @@ impl ChannelRef {
         });
     }
 }
+
+/// How often a connection that is to end looks whether all its requests are answered.
+const FINISHING: std::time::Duration = std::time::Duration::from_millis(2);
 
 /// Pipes of 1 MiB that a vector keeps.
 const PIPES: usize = 32;
@@ -211,6 +226,7 @@ impl Channel {
             client: std::sync::OnceLock::new(),
             open: AtomicBool::new(true),
             deaf: AtomicBool::new(false),
+            suspect: AtomicBool::new(false),
             received: AtomicU64::new(0),
             sent: AtomicU64::new(0),
         }));
@@ -250,8 +266,12 @@ impl Channel {
         let mut ending = std::pin::pin!(self.ending.wait());
         let mut clock = std::pin::pin!(runtime::sleep(set_up));
         let mut watched = true;
-        std::future::poll_fn(|context| {
+        let mut stopping = std::pin::pin!(runtime::stopping());
+        let why = std::future::poll_fn(|context| {
             use std::task::Poll;
+            if stopping.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Ending::Stopped);
+            }
             if let Poll::Ready(why) = reading.as_mut().poll(context) {
                 return Poll::Ready(why);
             }
@@ -266,13 +286,36 @@ impl Channel {
             }
             Poll::Pending
         })
-        .await
+        .await;
+        if let Ending::Stopped = why {
+            self.finish_up().await;
+        }
+        why
+    }
+
+    /// The server stops: nothing more is read, and what is under way is answered. The runtime ends this when it
+    /// takes too long.
+    async fn finish_up(&self) {
+        for request in self.under_way.borrow().values() {
+            request.cancel();
+        }
+        while self.serving.get() > 0 && !self.output.is_broken() {
+            runtime::sleep(FINISHING).await;
+        }
+        self.output.uncork();
+        self.output.below(0).await;
+        // What it still sends is not read: it is to learn that by an end of file after the answers, not by a reset.
+        let _ = self.socket.shutdown(std::net::Shutdown::Write);
     }
 
     /// The connection is over: what is under way is given up, sessions lose this channel.
     fn ended(self: &Rc<Self>, why: &Ending) {
         self.shared.0.open.store(false, Ordering::Release);
         self.output.fail();
+        if !matches!(why, Ending::Stopped) {
+            // Requests that are under way may hold the socket for a moment; the client need not wait for them.
+            let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        }
         for request in std::mem::take(&mut *self.under_way.borrow_mut()).into_values() {
             request.cancel();
         }
@@ -366,8 +409,11 @@ impl Channel {
         &self.pools
     }
 
-    /// Counts bytes that were received past [`Input`].
+    /// Counts bytes that were received, and takes them for a sign of life.
     pub(super) fn count_received(&self, bytes: usize) {
+        if self.shared.is_suspect() && !self.shared.is_deaf() {
+            self.shared.suspect(false);
+        }
         self.shared.0.received.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
@@ -405,6 +451,9 @@ pub(super) enum Ending {
     /// The server gave it up, and has said why elsewhere.
     #[error("given up")]
     Dropped,
+    /// The server stops.
+    #[error("the server stops")]
+    Stopped,
     /// No session in time.
     #[error("no session was set up in time")]
     NoSession,

@@ -24,6 +24,7 @@ use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, mpsc};
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -304,4 +305,16 @@ pub async fn stopping() {
         }
         waiting.await;
     }
+}
+
+/// What `future` yields; `None` if [`Runtime::stop`] or [`ask_to_stop`] is called first.
+pub async fn unless_stopping<T>(future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut stopping) = (std::pin::pin!(future), std::pin::pin!(stopping()));
+    std::future::poll_fn(|context| {
+        if stopping.as_mut().poll(context).is_ready() {
+            return Poll::Ready(None);
+        }
+        future.as_mut().poll(context).map(Some)
+    })
+    .await
 }

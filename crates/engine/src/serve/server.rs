@@ -272,7 +272,7 @@ impl Server {
 
     pub(super) fn log_end(&self, peer: SocketAddr, why: &Ending) {
         match why {
-            Ending::Closed | Ending::Dropped => {}
+            Ending::Closed | Ending::Dropped | Ending::Stopped => {}
             why => eprintln!("shunt serve: {peer}: connection ended: {why}"),
         }
     }

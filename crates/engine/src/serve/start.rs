@@ -141,7 +141,8 @@ impl Serving {
         (self.runtime.driver(), self.runtime.fell_back())
     }
 
-    /// Ends all connections, and then itself.
+    /// Takes no more connections and no more requests, answers those under way, and ends. Requests that wait for
+    /// something that may never come are cancelled.
     pub fn stop(self) {
         self.runtime.stop(GRACE);
     }
@@ -179,7 +180,8 @@ async fn accept(server: Arc<Server>, address: SocketAddr) {
         }
     };
     loop {
-        match listener.accept().await {
+        let Some(accepted) = runtime::unless_stopping(listener.accept()).await else { return };
+        match accepted {
             Ok((socket, peer)) => {
                 drop(runtime::spawn(Channel::serve(server.clone(), socket, peer)));
             }
@@ -192,8 +194,7 @@ async fn accept(server: Arc<Server>, address: SocketAddr) {
 }
 
 async fn tick(server: Arc<Server>) {
-    loop {
-        runtime::sleep(TICK).await;
+    while runtime::unless_stopping(runtime::sleep(TICK)).await.is_some() {
         server.expire();
     }
 }

@@ -65,14 +65,37 @@ pub(in crate::serve) enum After {
     Drop,
 }
 
+/// A frame that is being served. One that has no answer, because it is no SMB or because serving it panicked, is
+/// the last of its connection.
+pub(in crate::serve) struct Serving {
+    channel: Rc<Channel>,
+    /// It was answered.
+    pub(in crate::serve) went_well: bool,
+}
+
+impl Serving {
+    pub(in crate::serve) fn new(channel: &Rc<Channel>) -> Self {
+        channel.serving.set(channel.serving.get() + 1);
+        Self { channel: channel.clone(), went_well: false }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.channel.serving.set(self.channel.serving.get() - 1);
+        if !self.went_well {
+            self.channel.end();
+        }
+    }
+}
+
 impl Channel {
     /// Serves one frame.
     pub(super) async fn serve_frame(self: Rc<Self>, mut frame: Vec<u8>) {
-        self.serving.set(self.serving.get() + 1);
-        if let After::Drop = self.frame(&mut frame).await {
-            self.end();
+        let mut serving = Serving::new(&self);
+        if let After::Next = self.frame(&mut frame).await {
+            serving.went_well = true;
         }
-        self.serving.set(self.serving.get() - 1);
     }
 
     async fn frame(self: &Rc<Self>, frame: &mut [u8]) -> After {
@@ -426,6 +449,12 @@ impl<'m> Exchange<'m> {
             && !self.reply.is_sealed()
             && self.signer().is_none()
             && !self.channel.padded_reads.get()
+    }
+
+    /// Whether the request is as its client sent it: signed or encrypted, or from one without a key.
+    pub(in crate::serve) fn is_authentic(&self) -> bool {
+        let has_key = self.bound.as_ref().is_some_and(|bound| bound.signer.is_some());
+        !has_key || self.reply.is_sealed() || self.header.flags.contains(Flags::SIGNED)
     }
 
     /// Those after it mean this tree.

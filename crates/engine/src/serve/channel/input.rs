@@ -2,7 +2,6 @@
 
 use std::io;
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 
 use smb::crypto::TRANSFORM_HEADER_LEN;
 use smb::wire::header::HEADER_LEN;
@@ -170,7 +169,7 @@ impl Input {
     }
 
     fn count(&self, bytes: usize) {
-        self.channel.shared.0.received.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.channel.count_received(bytes);
     }
 
     fn serve(&self, frame: Vec<u8>) {

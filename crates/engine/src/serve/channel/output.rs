@@ -13,7 +13,7 @@ use super::super::transfer::{Pools, Progress, SendFile, TransferError};
 pub(in crate::serve) enum Outgoing {
     /// Bytes in memory, of which so many are sent.
     Bytes(Vec<u8>, usize),
-    /// An answer to READ whose data comes from a file, and how long it is.
+    /// An answer to READ whose data comes from a file, and how long it is, header and data.
     File(Box<SendFile>, usize),
 }
 
@@ -73,6 +73,11 @@ impl Output {
     /// Bytes that the socket has taken.
     pub(super) fn sent(&self) -> u64 {
         self.sent.get()
+    }
+
+    /// Bytes that it was given to send, of which the socket has taken [`Output::sent`].
+    pub(super) fn pushed(&self) -> u64 {
+        self.sent.get() + self.waiting.get() as u64
     }
 
     /// Whether the connection takes nothing any more.

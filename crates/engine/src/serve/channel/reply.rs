@@ -184,8 +184,9 @@ impl Reply {
         Some(match self.tail {
             None => Outgoing::Bytes(self.bytes, 0),
             Some(tail) => {
+                let whole = self.bytes.len() + tail.len as usize;
                 let file = SendFile::new(self.bytes, tail.file, tail.offset, tail.len, tail.method);
-                Outgoing::File(Box::new(file), tail.len as usize)
+                Outgoing::File(Box::new(file), whole)
             }
         })
     }

@@ -6,7 +6,7 @@ use smb::wire::lease_break;
 use smb::wire::oplock_break::{Acknowledgement, OplockBreak};
 use smb::{LeaseKey, LeaseState, MessageId, NtStatus, OplockLevel};
 
-use super::super::channel::{ChannelRef, Exchange, Reply};
+use super::super::channel::{ChannelRef, Exchange, Reply, deliver};
 use super::super::open::Open;
 use super::super::session::Session;
 use super::Answer;
@@ -26,7 +26,7 @@ pub(in crate::serve) fn oplock(session: &std::sync::Arc<Session>, open: &Open, t
     let channels = session.state().channels.clone();
     let file = open.file_id;
     let sealed = session.must_encrypt.then(|| session.clone());
-    send(&channels, move || {
+    deliver(&channels, move || {
         let mut reply = Reply::new(sealed.clone());
         reply.begin(&header());
         reply.write(&OplockBreak { level: to, file });
@@ -43,20 +43,12 @@ pub(in crate::serve) fn lease(
     acknowledge: bool,
 ) {
     let flags = if acknowledge { lease_break::ACK_REQUIRED } else { 0 };
-    send(channels, move || {
+    deliver(channels, move || {
         let mut reply = Reply::new(None);
         reply.begin(&header());
         reply.write(&lease_break::Notification { epoch, flags, key, current, new });
         reply
     });
-}
-
-/// Sends by the first channel of which it is known that its client hears it. When none is left, nobody is
-/// told: the break ends when its time is over, or when the open does.
-fn send(channels: &[ChannelRef], frame: impl Fn() -> Reply + Send + 'static) {
-    if let Some(channel) = channels.iter().find(|channel| channel.is_usable()) {
-        channel.post(move |channel| channel.send_reply(frame()));
-    }
 }
 
 /// A client says that it has let go.

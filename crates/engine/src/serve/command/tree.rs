@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use smb::session::Dialect;
 use smb::wire::bare;
 use smb::wire::tree_connect::{Request, Response, ShareCapabilities, ShareFlags, ShareType};
 use smb::{Access, NtStatus};
@@ -15,6 +16,11 @@ const PATH_MAX: usize = 1024;
 pub(super) fn connect(x: &mut Exchange<'_>) -> Answer {
     let request = Request::parse(x.message)?;
     let session = x.session()?.clone();
+    if x.agreed()?.dialect >= Dialect::Smb311 && !x.is_authentic() {
+        // Somebody on the way could have it connect to another share (MS-SMB2 3.3.5.7).
+        x.channel.end();
+        return Err(NtStatus::ACCESS_DENIED);
+    }
     let name = share_name(request.path)?;
     let server = x.server();
     let share = server.share(&name).ok_or(NtStatus::BAD_NETWORK_NAME)?;

@@ -3,6 +3,7 @@
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smb::wire::header::{Command, Flags as HeaderFlags, Header, PROTOCOL_ID};
 use smb::wire::write::{Flags, Request, Response};
@@ -16,6 +17,9 @@ use super::Answer;
 
 /// Up to this many bytes are written at once, whatever disk is below: the page cache takes them.
 const INLINE: usize = 64 << 10;
+
+/// How long data may be in coming once some has come.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// What is wrong with a write to this open, before it is tried.
 fn check(open: &Open, request: &Request, channel: &Channel) -> Result<(), NtStatus> {
@@ -137,6 +141,26 @@ impl Channel {
     }
 }
 
+/// A write that its open counts as under way, even if the connection breaks in its middle.
+struct Sequenced {
+    open: Arc<Open>,
+    sequence: u16,
+}
+
+impl Sequenced {
+    /// `None`: it is older than a channel that the client has given up.
+    fn begin(open: &Arc<Open>, sequence: u16, replay: bool) -> Option<Self> {
+        open.sequence().begin(sequence, true, replay).ok()?;
+        Some(Self { open: open.clone(), sequence })
+    }
+}
+
+impl Drop for Sequenced {
+    fn drop(&mut self) {
+        self.open.sequence().end(self.sequence);
+    }
+}
+
 impl DirectWrite {
     /// Where the data begins, bytes from the header.
     pub(in crate::serve) fn payload_at(&self) -> usize {
@@ -155,10 +179,10 @@ impl DirectWrite {
         consumed
             .map_err(|_| Ending::Nonsense("a message id that was not granted, or used before"))?;
         let replay = header.flags.contains(HeaderFlags::REPLAY);
-        let begun = open.sequence().begin(header.channel_sequence(), true, replay);
+        let begun = Sequenced::begin(&open, header.channel_sequence(), replay);
         let allowed = match begun {
-            Ok(_) => check(&open, &request, channel),
-            Err(_) => Err(NtStatus::FILE_NOT_AVAILABLE),
+            Some(_) => check(&open, &request, channel),
+            None => Err(NtStatus::FILE_NOT_AVAILABLE),
         };
         let len = u32::try_from(request.data.len()).unwrap_or(u32::MAX);
         let file = open.data().map_err(|_| Ending::Nonsense("a file that cannot be written"))?;
@@ -175,16 +199,15 @@ impl DirectWrite {
                 Progress::Done => break,
                 Progress::SocketBlocked => {
                     channel.socket.source().not_readable();
-                    channel.socket.readable().await;
+                    let readable = runtime::timeout(channel.socket.readable(), PATIENCE).await;
+                    readable.map_err(|_| Ending::Nonsense("a request took too long to arrive"))?;
                 }
                 Progress::WouldWait(job) => {
                     transfer.finished(runtime::offload(move || job.run()).await);
                 }
             }
         }
-        if begun.is_ok() {
-            open.sequence().end(header.channel_sequence());
-        }
+        drop(begun);
         channel.count_received(request.data.len() - early.len().min(request.data.len()));
         let written =
             allowed.and_then(|()| transfer.outcome().map_err(|error| fs::status_of(&error)));
