@@ -30,7 +30,7 @@ const NAMES_MAX: usize = 1 << 20;
 const PENDING_MAX: usize = 65536;
 
 /// File systems whose every change goes through this kernel.
-const LOCAL: &[i64] = &[
+const LOCAL: &[rustix::fs::FsWord] = &[
     0xef53,      // ext2 to ext4
     0x5846_5342, // XFS
     0x9123_683e, // Btrfs
@@ -93,13 +93,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Indexes {
     pub(super) fn new(root: &OwnedFd) -> Self {
-        let local = rustix::fs::fstatfs(root).is_ok_and(|facts| {
-            #[allow(
-                clippy::useless_conversion,
-                reason = "f_type is not an i64 on every architecture"
-            )]
-            LOCAL.contains(&i64::from(facts.f_type))
-        });
+        let local = rustix::fs::fstatfs(root).is_ok_and(|facts| LOCAL.contains(&facts.f_type));
         let inotify = local
             .then(|| inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok())
             .flatten();
