@@ -8,9 +8,12 @@ use smb::files::{FileKey, Flags, LeaseVersion, LockSequence, OpenId};
 use smb::fscc::Facts;
 use smb::name::{Path, Pattern};
 use smb::session::ChannelSequence;
-use smb::{Access, CreateOptions, FileId, Guid, LeaseKey, NtStatus, SessionId, ShareAccess};
+use smb::{
+    Access, CreateOptions, FileId, FileTime, Guid, LeaseKey, NtStatus, SessionId, ShareAccess,
+};
 
-use super::fs::{self, Directory, Handle, Stream};
+use super::fs::write_time::Clock;
+use super::fs::{self, Directory, Handle, SetTimes, Stream};
 use super::pipe::Pipe;
 use super::runtime::Event;
 use super::session::{Identity, Tree};
@@ -92,6 +95,8 @@ pub(super) struct Open {
     pub(super) mode: AtomicU32,
     sequence: Mutex<ChannelSequence>,
     locks: Mutex<LockSequence>,
+    /// The time of last writing is not to move: see [`Open::before_write`].
+    holds_time: AtomicBool,
     state: Mutex<OpenState>,
 }
 
@@ -126,6 +131,8 @@ pub(super) struct OpenState {
     pub(super) reading: Option<Event>,
     /// Where it is in the share, as it was opened or renamed to.
     pub(super) path: Path,
+    /// What may move the time of last writing.
+    pub(super) written: Clock,
     /// Its watch, if CHANGE_NOTIFY was asked for.
     pub(super) watch: Option<super::watch::Watching>,
 }
@@ -172,6 +179,7 @@ impl Open {
             position: AtomicU64::new(0),
             sequence: Mutex::new(ChannelSequence::new(with.channel_sequence)),
             locks: Mutex::default(),
+            holds_time: AtomicBool::new(false),
             state: Mutex::new(OpenState { path: with.path, ..OpenState::default() }),
         }
     }
@@ -207,7 +215,15 @@ impl Open {
             mode: AtomicU32::new(self.mode.load(Ordering::Relaxed)),
             sequence: Mutex::new(*self.sequence()),
             locks: Mutex::new(lock(&self.locks).clone()),
-            state: Mutex::new(OpenState { path: self.path(), ..OpenState::default() }),
+            holds_time: AtomicBool::new(self.holds_time.load(Ordering::Acquire)),
+            state: Mutex::new({
+                let state = self.state();
+                OpenState {
+                    path: state.path.clone(),
+                    written: state.written,
+                    ..OpenState::default()
+                }
+            }),
         }
     }
 
@@ -231,6 +247,34 @@ impl Open {
     /// The bucket of lock requests that were done.
     pub(super) fn lock_sequence(&self) -> MutexGuard<'_, LockSequence> {
         lock(&self.locks)
+    }
+
+    /// A client sets the time of last writing, or what may move it: what to write to the file.
+    pub(super) fn set_written(&self, time: FileTime) -> FileTime {
+        let mut state = self.state();
+        let set = state.written.set(time);
+        self.holds_time.store(state.written.is_held(), Ordering::Release);
+        set
+    }
+
+    /// Before something is written through this open: the time of last writing, if that is not to move. It
+    /// goes to [`Open::after_write`].
+    pub(super) fn before_write(&self) -> FileTime {
+        if !self.holds_time.load(Ordering::Acquire) {
+            return FileTime::NONE;
+        }
+        let facts = self.file().and_then(|file| file.facts().ok());
+        facts.map_or(FileTime::NONE, |facts| facts.written)
+    }
+
+    /// After something was written through this open: the time of last writing is what it was.
+    pub(super) fn after_write(&self, kept: FileTime) {
+        if kept.is_time()
+            && let Some(file) = self.file()
+        {
+            // What was written stays written, whatever becomes of the time.
+            let _ = file.set_times(SetTimes { written: kept, ..SetTimes::default() });
+        }
     }
 
     /// Where it is in the share.

@@ -132,20 +132,22 @@ impl File {
         }
     }
 
-    /// Others may not keep their handles cached: somebody renames or deletes. Returns whether to wait.
+    /// Others may not keep their handles cached: somebody, who may have it open, renames or deletes. Returns
+    /// whether to wait.
     pub(super) fn contend_handles(
         &mut self,
         now_ms: u64,
-        by: usize,
+        by: Option<usize>,
         limits: &Limits,
         fx: &mut Effects,
     ) -> bool {
-        let Some(by) = self.opens.get(by) else { return false };
-        let (stream, own, me) = (by.stream, by.lease, by.opener.open);
+        let by = by.and_then(|by| self.opens.get(by));
+        let (stream, own) = by.map_or((0, None), |by| (by.stream, by.lease));
+        let me = by.map(|by| by.opener.open);
         let mut wait = false;
         let mut at = 0;
         while let Some(open) = self.opens.get(at) {
-            let spared = open.opener.open == me
+            let spared = Some(open.opener.open) == me
                 || (own.is_some() && open.lease == own)
                 || (stream != 0 && open.stream != stream);
             let has = self.caches(open);

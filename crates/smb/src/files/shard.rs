@@ -152,13 +152,38 @@ impl Shard {
         fx: &mut Effects,
     ) -> Result<Option<u64>, NtStatus> {
         let contend = self.with_open(key, open, |file, at, limits| {
-            if file.contend_handles(now_ms, at, limits, fx) {
+            if file.contend_handles(now_ms, Some(at), limits, fx) {
                 file.wait_handles(waiter, limits)
             } else {
                 Ok(None)
             }
         });
         contend.unwrap_or(Err(NtStatus::FILE_CLOSED))
+    }
+
+    /// [`contend_handles`](Self::contend_handles) for somebody who has the file not open: it is to be replaced,
+    /// or a directory above it is to be renamed. `Some`: wait until then at most, and ask again.
+    ///
+    /// # Errors
+    /// INSUFFICIENT_RESOURCES if too many wait.
+    pub fn contend_all_handles(
+        &mut self,
+        now_ms: u64,
+        key: FileKey,
+        waiter: Waiter,
+        fx: &mut Effects,
+    ) -> Result<Option<u64>, NtStatus> {
+        let Some(slot) = self.find(key) else { return Ok(None) };
+        let limits = self.limits;
+        let result = self.change(slot, |file| {
+            if file.contend_handles(now_ms, None, &limits, fx) {
+                file.wait_handles(waiter, &limits)
+            } else {
+                Ok(None)
+            }
+        });
+        self.settle(slot);
+        result
     }
 
     /// The entries of a directory have changed: breaks what others cache of it. Whose open changed them is
@@ -373,6 +398,12 @@ impl Shard {
             let file = &self.files[*slot];
             file.opens.iter().map(|open| file.held(open))
         })
+    }
+
+    /// Every open of one file, whichever of its streams.
+    pub fn held_of(&self, key: FileKey) -> impl Iterator<Item = Held> + '_ {
+        let file = self.find(key).map(|slot| &self.files[slot]);
+        file.into_iter().flat_map(|file| file.opens.iter().map(|open| file.held(open)))
     }
 
     fn find(&self, key: FileKey) -> Option<usize> {

@@ -36,6 +36,8 @@ pub struct Facts {
     pub uid: u32,
     /// POSIX group.
     pub gid: u32,
+    /// A security descriptor was set for it, which counts in place of owner, group and mode.
+    pub secured: bool,
 }
 
 impl Facts {

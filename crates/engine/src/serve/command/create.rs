@@ -11,6 +11,7 @@ use smb::files::{
 };
 use smb::fscc::Facts;
 use smb::name::{Path, Stream as StreamName};
+use smb::security::Descriptor;
 use smb::wire::context::{DurableFlags, DurableGrant, Granted, Lease, MaximalAccess, OnDiskId};
 use smb::wire::context::{LeaseFlags, LeaseV2};
 use smb::wire::create::{IMPERSONATION_MAX, Request, Response};
@@ -19,12 +20,13 @@ use smb::{
     OplockLevel, ShareAccess,
 };
 
+use super::super::access::{self, Asker};
 use super::super::channel::{Exchange, PATIENCE};
 use super::super::fs::{Create, Found, Handle, Share, Stream, Want};
 use super::super::open::{Beginning, Durable, FileObject, Object, Open, OpenLease, stream_facts};
 use super::super::pipe::Pipe;
 use super::super::server::SharePoint;
-use super::super::{access, watch};
+use super::super::watch;
 use super::Answer;
 
 /// How often a look-up is begun again because somebody else was faster.
@@ -143,6 +145,10 @@ fn check(request: &Request<'_>) -> Result<(), NtStatus> {
     if access.is_empty() || access.bits() & 0x0cf0_fe00 & !0x0010_0000 & !0x00ff_0000 != 0 {
         return Err(NtStatus::ACCESS_DENIED);
     }
+    if access.contains(Access::SYSTEM_SECURITY) {
+        // Nobody is an auditor here.
+        return Err(NtStatus::PRIVILEGE_NOT_HELD);
+    }
     if options.contains(CreateOptions::DIRECTORY_FILE) && request.disposition.overwrites() {
         return Err(NtStatus::INVALID_PARAMETER);
     }
@@ -159,6 +165,8 @@ struct Made {
     object: Arc<FileObject>,
     facts: Facts,
     action: CreateAction,
+    /// What a new file may inherit from its folder.
+    folder: Option<Descriptor>,
 }
 
 impl Made {
@@ -168,7 +176,7 @@ impl Made {
         facts: Facts,
         action: CreateAction,
     ) -> Self {
-        Self { object: Arc::new(FileObject::new(handle, stream)), facts, action }
+        Self { object: Arc::new(FileObject::new(handle, stream)), facts, action, folder: None }
     }
 
     fn is_new(&self) -> bool {
@@ -241,9 +249,12 @@ impl Creating<'_, '_, '_> {
                 if !request.disposition.may_create() {
                     return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
                 }
-                self.may_create(|| vacancy.folder_facts())?;
                 let folder =
                     request.options.contains(CreateOptions::DIRECTORY_FILE) && named.is_none();
+                let above = vacancy.folder_security()?;
+                let above = above.map(|bytes| Descriptor::parse(&bytes)).transpose()?;
+                let adds = if folder { Access::APPEND_DATA } else { Access::WRITE_DATA };
+                self.asker()?.may_add(&vacancy.folder_facts()?, above.as_ref(), adds)?;
                 let attributes = (request.attributes & SETTABLE) - Attributes::NORMAL;
                 let mode = request.contexts.posix_mode.unwrap_or(0);
                 let handle = Arc::new(vacancy.create(Create { folder, attributes, mode })?);
@@ -254,7 +265,8 @@ impl Creating<'_, '_, '_> {
                 let facts = *handle.first_facts();
                 let facts =
                     stream.as_ref().map_or(Ok(facts), |stream| stream_facts(facts, stream))?;
-                Ok(Made::new(handle, stream, facts, CreateAction::Created))
+                let made = Made::new(handle, stream, facts, CreateAction::Created);
+                Ok(Made { folder: above, ..made })
             }
         }
     }
@@ -269,7 +281,8 @@ impl Creating<'_, '_, '_> {
             Some(name) => match Stream::open(handle.clone(), name) {
                 Ok(stream) => Some(stream),
                 Err(NtStatus::OBJECT_NAME_NOT_FOUND) if request.disposition.may_create() => {
-                    self.may_create(|| Ok(facts))?;
+                    let stored = access::stored(&handle, &facts)?;
+                    self.asker()?.may_add(&facts, stored.as_ref(), Access::WRITE_DATA)?;
                     let stream = Stream::create(handle.clone(), name)?;
                     let facts = stream_facts(facts, &stream)?;
                     return Ok(Made::new(handle, Some(stream), facts, CreateAction::Created));
@@ -310,12 +323,10 @@ impl Creating<'_, '_, '_> {
         Ok(Made::new(handle, stream, facts, action))
     }
 
-    /// Whether something new may come to be here.
-    fn may_create(&self, folder: impl FnOnce() -> Result<Facts, NtStatus>) -> Result<(), NtStatus> {
-        if self.point.config.read_only {
-            return Err(NtStatus::ACCESS_DENIED);
-        }
-        access::may_add(&folder()?, self.x.server())
+    /// Who asks.
+    fn asker(&self) -> Result<Asker<'_>, NtStatus> {
+        let identity = self.x.session()?.identity();
+        Ok(Asker::new(&identity, self.point, self.x.server()))
     }
 
     async fn open(self, made: Made) -> Answer {
@@ -435,40 +446,29 @@ impl Creating<'_, '_, '_> {
     fn rights(&self, made: &Made) -> Result<(Access, Access), NtStatus> {
         let request = self.request;
         let desired = request.access.expanded();
-        let needs_folder = desired.intersects(Access::DELETE | Access::MAXIMUM_ALLOWED)
-            || request.contexts.maximal_access.is_some();
-        let maximal = access::maximal(
-            &made.object.handle,
-            &made.facts,
-            needs_folder,
-            self.point,
-            self.x.server(),
-        )?;
-        let named = desired - Access::MAXIMUM_ALLOWED - Access::SYSTEM_SECURITY;
-        if desired.contains(Access::SYSTEM_SECURITY) {
-            return Err(NtStatus::PRIVILEGE_NOT_HELD);
-        }
-        let mut access = named;
         let readonly = made.facts.attributes.contains(Attributes::READONLY) && !made.is_directory();
         let writes = Access::WRITE_DATA | Access::APPEND_DATA;
-        if desired.contains(Access::MAXIMUM_ALLOWED) {
-            access |= if readonly && !made.is_new() { maximal - writes } else { maximal };
+        let mut asks = desired;
+        if made.action == CreateAction::Superseded {
+            asks |= Access::DELETE;
+        }
+        if made.action == CreateAction::Overwritten {
+            asks |= Access::WRITE_DATA;
         }
         // Whoever creates a file may do with this open what it asked for.
-        if !made.is_new() {
-            if !maximal.contains(named) {
-                return Err(NtStatus::ACCESS_DENIED);
-            }
-            if readonly && named.intersects(writes) {
-                return Err(NtStatus::ACCESS_DENIED);
-            }
-            if made.action != CreateAction::Opened
-                && (readonly || !maximal.contains(Access::WRITE_DATA))
-            {
-                return Err(NtStatus::ACCESS_DENIED);
-            }
-        } else if self.point.config.read_only {
+        if made.is_new() {
+            asks = Access::MAXIMUM_ALLOWED;
+        } else if readonly && asks.intersects(writes) {
             return Err(NtStatus::ACCESS_DENIED);
+        }
+        let maximal = request.contexts.maximal_access.is_some();
+        let handle = &made.object.handle;
+        let rights = self.asker()?.rights(handle, &made.facts, asks, maximal)?;
+        let named = desired - Access::MAXIMUM_ALLOWED;
+        let mut access = named;
+        if desired.contains(Access::MAXIMUM_ALLOWED) {
+            let all = rights.granted;
+            access |= if readonly && !made.is_new() { all - writes } else { all };
         }
         if request.options.contains(CreateOptions::DELETE_ON_CLOSE) {
             let becomes = request.attributes.contains(Attributes::READONLY) && made.is_new();
@@ -476,7 +476,7 @@ impl Creating<'_, '_, '_> {
                 return Err(NtStatus::CANNOT_DELETE);
             }
         }
-        Ok((access, maximal))
+        Ok((access, rights.maximal))
     }
 
     /// The lease that the client would like, if it may have any.
@@ -545,8 +545,9 @@ impl Creating<'_, '_, '_> {
                 }
                 changed = true;
             }
-            changed |=
-                access::new_descriptor(made.object.handle.as_ref(), request.contexts.security)?;
+            let handle = made.object.handle.as_ref();
+            let (wished, folder) = (request.contexts.security, made.folder.as_ref());
+            changed |= access::set_first(handle, &made.facts, wished, folder)?;
         }
         if let Some(bytes) = request.contexts.allocation
             && made.action != CreateAction::Opened

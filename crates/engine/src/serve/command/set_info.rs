@@ -1,10 +1,238 @@
-//! set_info.
+//! SET_INFO (MS-SMB2 3.3.5.21).
 
-use smb::NtStatus;
+mod contend;
+mod rename;
+mod security;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use smb::files::notify::NotifyFilter;
+use smb::fscc::{Change, Disposal, Ea, SetClass, Times};
+use smb::wire::set_info::{Request, Response, Subject};
+use smb::{Access, Attributes, NtStatus};
 
 use super::super::channel::Exchange;
+use super::super::fs::{Handle, SetTimes};
+use super::super::open::{Object, Open};
+use super::super::{runtime, watch};
 use super::Answer;
 
-pub(super) async fn serve(_x: &mut Exchange<'_>) -> Answer {
-    Err(NtStatus::NOT_SUPPORTED)
+/// A change of size or of what is allocated that moves more bytes than this may take long.
+const AT_ONCE: u64 = 16 << 20;
+
+pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
+    let request = Request::parse(x.message)?;
+    if request.payload_len() > u64::from(x.agreed()?.payload) {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    x.pay(request.payload_len())?;
+    let open = x.open_in_sequence(request.file, true)?;
+    match request.subject {
+        Subject::File => {
+            let change = SetClass::from_wire(request.class)?.parse(request.data)?;
+            apply(x, &open, change).await?;
+        }
+        Subject::Security => security::set(x, &open, request.additional, request.data)?,
+        // Neither labels nor quotas are changed from afar.
+        Subject::FileSystem | Subject::Quota => return Err(NtStatus::NOT_SUPPORTED),
+        Subject::Unknown(_) => return Err(NtStatus::INVALID_PARAMETER),
+    }
+    x.reply.write(&Response);
+    Ok(NtStatus::SUCCESS)
+}
+
+async fn apply(x: &mut Exchange<'_>, open: &Arc<Open>, change: Change) -> Result<(), NtStatus> {
+    if let Object::Pipe(_) = &open.object {
+        return match change {
+            // Pipes are read in whole messages and nobody waits for them, whatever is said.
+            Change::Pipe { .. } => Ok(()),
+            _ => Err(NtStatus::NOT_SUPPORTED),
+        };
+    }
+    match change {
+        Change::Basic { times, attributes } => basic(x, open, times, attributes),
+        Change::Position(position) => {
+            open.position.store(position, Ordering::Relaxed);
+            Ok(())
+        }
+        Change::Mode(mode) => {
+            open.mode.store(mode.bits(), Ordering::Relaxed);
+            Ok(())
+        }
+        Change::EndOfFile(size) => resize(x, open, Length::Size(size)).await,
+        Change::Allocation(bytes) => resize(x, open, Length::Allocation(bytes)).await,
+        Change::FullEa(eas) => set_eas(open, &eas),
+        Change::Disposition(disposal) => dispose(x, open, disposal).await,
+        Change::Rename { target, replace, posix } => {
+            rename::rename(x, open, target, replace, posix).await
+        }
+        Change::Link { target, replace } => rename::link(x, open, target, replace).await,
+        // Both need a privilege that nobody has here (MS-FSA 2.1.5.15.13, 2.1.5.15.16).
+        Change::ValidDataLength(_) | Change::ShortName(_) => Err(NtStatus::PRIVILEGE_NOT_HELD),
+        Change::Pipe { .. } => Err(NtStatus::INVALID_PARAMETER),
+    }
+}
+
+/// What an open must be allowed to do.
+fn demand(open: &Open, access: Access) -> Result<(), NtStatus> {
+    if open.access.contains(access) { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
+}
+
+/// Times and attributes (MS-FSA 2.1.5.15.2).
+fn basic(
+    x: &Exchange<'_>,
+    open: &Open,
+    times: Times,
+    attributes: Attributes,
+) -> Result<(), NtStatus> {
+    demand(open, Access::WRITE_ATTRIBUTES)?;
+    let handle = open.must_be_file()?;
+    let (directory, temporary) = (Attributes::DIRECTORY, Attributes::TEMPORARY);
+    let is_directory = handle.is_folder();
+    if attributes.contains(directory) && !is_directory
+        || attributes.contains(temporary) && is_directory
+    {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    let written = open.set_written(times.written);
+    let set = SetTimes { created: times.created, accessed: times.accessed, written };
+    let mut what = NotifyFilter::empty();
+    what.set(NotifyFilter::CREATION, set.created.is_time());
+    what.set(NotifyFilter::LAST_ACCESS, set.accessed.is_time());
+    what.set(NotifyFilter::LAST_WRITE, set.written.is_time());
+    if !what.is_empty() {
+        handle.set_times(set)?;
+    }
+    if !attributes.is_empty() {
+        handle.set_attributes(attributes - Attributes::NORMAL)?;
+        what |= NotifyFilter::ATTRIBUTES;
+    }
+    told(x, open, what);
+    Ok(())
+}
+
+/// How long something is to be.
+#[derive(Clone, Copy)]
+enum Length {
+    Size(u64),
+    Allocation(u64),
+}
+
+impl Length {
+    fn bytes(self) -> u64 {
+        let (Self::Size(bytes) | Self::Allocation(bytes)) = self;
+        bytes
+    }
+
+    fn set(self, handle: &Handle) -> Result<(), NtStatus> {
+        match self {
+            Self::Size(bytes) => handle.set_size(bytes),
+            Self::Allocation(bytes) => handle.set_allocation(bytes),
+        }
+    }
+}
+
+/// Another size (MS-FSA 2.1.5.15.4), or other blocks (MS-FSA 2.1.5.15.1).
+async fn resize(x: &mut Exchange<'_>, open: &Open, length: Length) -> Result<(), NtStatus> {
+    demand(open, Access::WRITE_DATA)?;
+    let handle = open.must_be_file()?;
+    if open.directory && open.stream().is_none() {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    let server = x.server();
+    if !open.flags.is_clear() {
+        let now = server.now_ms();
+        server.with_file(open.key, |shard, effects| {
+            shard.contend(now, open.key, open.id, effects);
+        });
+    }
+    let time = open.before_write();
+    match (open.stream(), length) {
+        (Some(stream), Length::Size(bytes)) => stream.set_size(bytes)?,
+        (Some(stream), Length::Allocation(bytes)) => {
+            if bytes < stream.size()? {
+                stream.set_size(bytes)?;
+            }
+        }
+        (None, length) => {
+            let facts = handle.facts()?;
+            let moves = length.bytes().abs_diff(facts.allocated);
+            // A file that grows by its size alone gets a hole.
+            let grows = length.bytes() >= facts.size && matches!(length, Length::Size(_));
+            if moves <= AT_ONCE || grows {
+                length.set(handle)?;
+            } else {
+                let handle = handle.clone();
+                runtime::offload(move || length.set(&handle)).await?;
+            }
+        }
+    }
+    open.after_write(time);
+    told(x, open, NotifyFilter::SIZE | NotifyFilter::LAST_WRITE);
+    Ok(())
+}
+
+/// Extended attributes (MS-FSA 2.1.5.15.5).
+fn set_eas(open: &Open, eas: &[Ea]) -> Result<(), NtStatus> {
+    demand(open, Access::WRITE_EA)?;
+    let handle = open.must_be_file()?;
+    for ea in eas {
+        handle.set_ea(ea.name.as_bytes(), &ea.value)?;
+    }
+    watch::changed(&open.tree.share, &open.path(), NotifyFilter::EA);
+    Ok(())
+}
+
+/// Whether the file goes with its last open (MS-FSA 2.1.5.15.3).
+async fn dispose(
+    x: &mut Exchange<'_>,
+    open: &Arc<Open>,
+    disposal: Disposal,
+) -> Result<(), NtStatus> {
+    demand(open, Access::DELETE)?;
+    let server = x.server().clone();
+    if !disposal.delete {
+        return server
+            .with_file(open.key, |shard, _| shard.set_delete_pending(open.key, open.id, false));
+    }
+    if disposal.posix {
+        // That names go at once is not promised by the attributes of our file systems.
+        return Err(NtStatus::NOT_SUPPORTED);
+    }
+    may_go(open, disposal.ignore_readonly)?;
+    contend::handles(x, open).await?;
+    // Somebody may have been faster meanwhile.
+    may_go(open, disposal.ignore_readonly)?;
+    server.with_file(open.key, |shard, _| shard.set_delete_pending(open.key, open.id, true))?;
+    if open.directory {
+        watch::deleting(&open.tree.share, &open.path());
+    }
+    Ok(())
+}
+
+/// Whether what is open may be deleted at all.
+fn may_go(open: &Open, ignore_readonly: bool) -> Result<(), NtStatus> {
+    let path = open.path();
+    if path.is_root() && open.stream().is_none() {
+        return Err(NtStatus::ACCESS_DENIED);
+    }
+    let handle = open.must_be_file()?;
+    let attributes = handle.facts()?.attributes;
+    if attributes.contains(Attributes::READONLY) && !ignore_readonly {
+        return Err(NtStatus::CANNOT_DELETE);
+    }
+    if open.stream().is_none() && handle.is_folder() && !handle.is_empty_folder()? {
+        return Err(NtStatus::DIRECTORY_NOT_EMPTY);
+    }
+    Ok(())
+}
+
+/// Others hear that something about a file is different: those who watch, and those who cache its directory.
+fn told(x: &Exchange<'_>, open: &Open, what: NotifyFilter) {
+    if what.is_empty() {
+        return;
+    }
+    watch::changed(&open.tree.share, &open.path(), what);
+    contend::directory_of(x.server(), open);
 }

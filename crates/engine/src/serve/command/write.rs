@@ -63,6 +63,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         return Ok(NtStatus::SUCCESS);
     }
     check(&open, &request, x.channel)?;
+    let time = open.before_write();
     if let Some(stream) = open.stream() {
         stream.write(request.offset, data)?;
     } else if !data.is_empty() {
@@ -82,6 +83,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
             runtime::fdatasync(fd).await.map_err(|error| fs::status_of(&error))?;
         }
     }
+    open.after_write(time);
     x.reply.write(&Response { count: u32::try_from(data.len()).unwrap_or(u32::MAX) });
     Ok(NtStatus::SUCCESS)
 }
@@ -188,6 +190,7 @@ impl DirectWrite {
         let file = open.data().map_err(|_| Ending::Nonsense("a file that cannot be written"))?;
         let load = Load { len, loopback: channel.is_loopback(), busy: channel.busy() };
         let method = channel.chooser().receive(load, &file);
+        let time = open.before_write();
         let mut transfer = ReceiveFile::new(early, file, request.offset, len, method);
         if allowed.is_err() {
             transfer.refuse();
@@ -207,6 +210,7 @@ impl DirectWrite {
                 }
             }
         }
+        open.after_write(time);
         drop(begun);
         channel.count_received(request.data.len() - early.len().min(request.data.len()));
         let written =

@@ -90,6 +90,8 @@ impl Inner {
                 let len = xattr::get(path, name, &mut value, follow).unwrap_or(0);
                 let stored = value.get(..len).and_then(DosAttrib::parse).unwrap_or_default();
                 (extra.attributes, extra.created) = (stored.attributes, stored.created);
+            } else if name == xattr::SECURITY.as_bytes() {
+                extra.secured = true;
             } else if let Some(name) = self.ea_name(name) {
                 let len = xattr::len(path, name, follow).unwrap_or(0);
                 extra.ea_size = extra.ea_size.saturating_add(xattr::full_ea_len(name, len));
@@ -157,6 +159,7 @@ impl Inner {
             mode,
             uid: stat.stx_uid,
             gid: stat.stx_gid,
+            secured: extra.secured,
         }
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Extra {
     pub(super) attributes: Option<Attributes>,
     pub(super) created: Option<FileTime>,
     pub(super) ea_size: u32,
+    /// There is a security descriptor.
+    pub(super) secured: bool,
 }
 
 /// Inodes are spread by a multiplication: they are numbers that the kernel chose.

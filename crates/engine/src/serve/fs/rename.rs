@@ -24,6 +24,10 @@ pub struct Destination {
 }
 
 impl Destination {
+    pub(super) fn folder(&self) -> &OwnedFd {
+        &self.folder
+    }
+
     /// What has that name now, in whichever case, unless it is the file that is to get it.
     #[must_use]
     pub fn existing(&self) -> Option<&Handle> {

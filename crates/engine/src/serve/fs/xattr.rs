@@ -1,11 +1,15 @@
 //! Extended attributes: as they are, and as clients' EAs.
 
+use std::os::fd::AsFd;
+
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use smb::NtStatus;
+use smb::fscc::Facts;
 
 use super::errno::status;
-use super::{Handle, Inner, dosattrib};
+use super::facts::proc_path;
+use super::{Destination, Handle, Inner, Share, Vacancy, dosattrib};
 
 /// One extended attribute as clients see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +21,7 @@ pub struct Ea {
 }
 
 /// Where a security descriptor is kept. Samba's `security.NTACL` needs CAP_SYS_ADMIN.
-const SECURITY: &str = "user.shunt.NTACL";
+pub(super) const SECURITY: &str = "user.shunt.NTACL";
 /// What Linux allows for one value.
 const VALUE_MAX: usize = 65536;
 /// What Linux allows for all names of a file.
@@ -93,6 +97,47 @@ pub(super) fn full_ea_len(name: &[u8], value: usize) -> u32 {
     // Next entry, flags, lengths; the name without "user." with its NUL; the value.
     let name = name.strip_prefix(b"user.").unwrap_or(name);
     u32::try_from(8 + name.len() + 1 + value).unwrap_or(u32::MAX)
+}
+
+/// The descriptor that a file has, if it has one.
+fn security(path: &[u8]) -> Result<Option<Vec<u8>>, NtStatus> {
+    match value(path, SECURITY.as_bytes()) {
+        Ok(value) => Ok(Some(value)),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
+        Err(errno) => Err(status(errno)),
+    }
+}
+
+impl Vacancy {
+    /// [`Handle::security`] of the folder that it is in.
+    ///
+    /// # Errors
+    ///
+    /// What `getxattr(2)` says, but that there is none is no error.
+    pub fn folder_security(&self) -> Result<Option<Vec<u8>>, NtStatus> {
+        security(&proc_path(self.parts().0.as_fd()))
+    }
+}
+
+impl Destination {
+    /// What is known of the folder that the name will be in.
+    ///
+    /// # Errors
+    ///
+    /// What `statx(2)` says.
+    pub fn folder_facts(&self, share: &Share) -> Result<Facts, NtStatus> {
+        let stat = super::facts::stat(self.folder()).map_err(status)?;
+        Ok(share.0.facts_with(&stat, super::memo::Extra::default(), b""))
+    }
+
+    /// [`Handle::security`] of that folder.
+    ///
+    /// # Errors
+    ///
+    /// What `getxattr(2)` says, but that there is none is no error.
+    pub fn folder_security(&self) -> Result<Option<Vec<u8>>, NtStatus> {
+        security(&proc_path(self.folder().as_fd()))
+    }
 }
 
 impl Inner {
@@ -174,11 +219,20 @@ impl Handle {
     ///
     /// What `getxattr(2)` says, but that there is none is no error.
     pub fn security(&self) -> Result<Option<Vec<u8>>, NtStatus> {
-        match value(&self.proc_path(), SECURITY.as_bytes()) {
-            Ok(value) => Ok(Some(value)),
-            Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(None),
-            Err(errno) => Err(status(errno)),
+        security(&self.proc_path())
+    }
+
+    /// [`Handle::security`] of the folder that it is in; `None` also of the share's root.
+    ///
+    /// # Errors
+    ///
+    /// OBJECT_NAME_NOT_FOUND if it has no name in the share any more, and as [`Handle::security`].
+    pub fn folder_security(&self) -> Result<Option<Vec<u8>>, NtStatus> {
+        if self.place().path.is_empty() {
+            return Ok(None);
         }
+        let (folder, _) = self.located()?;
+        security(&proc_path(folder.as_fd()))
     }
 
     /// Stores a security descriptor, self-relative, or with `None` removes what was stored.

@@ -1,0 +1,309 @@
+//! Other names: renames and hard links (MS-FSA 2.1.5.15.6, 2.1.5.15.11).
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use smb::files::FileKey;
+use smb::files::notify::NotifyFilter;
+use smb::fscc::Target;
+use smb::name::{Path, Stream as StreamName};
+use smb::security::Descriptor;
+use smb::{Access, Attributes, NtStatus};
+
+use super::super::super::access::{self, Asker};
+use super::super::super::channel::Exchange;
+use super::super::super::fs::{Destination, Handle, STREAM_MAX, Share, Want, status_of};
+use super::super::super::open::Open;
+use super::super::super::server::{Server, SharePoint};
+use super::super::super::watch;
+use super::{contend, demand};
+
+/// Another name for what is open.
+pub(super) async fn rename(
+    x: &mut Exchange<'_>,
+    open: &Arc<Open>,
+    target: Target,
+    replace: bool,
+    posix: bool,
+) -> Result<(), NtStatus> {
+    demand(open, Access::DELETE)?;
+    if posix {
+        // That open files may be replaced is not promised by the attributes of our file systems.
+        return Err(NtStatus::NOT_SUPPORTED);
+    }
+    let path = match (target, open.stream().is_some()) {
+        (Target::Stream(to), true) => return rename_stream(x, open, &to, replace).await,
+        (Target::Stream(_), false) => return Err(NtStatus::INVALID_PARAMETER),
+        (Target::Path(path), _) => path,
+    };
+    let renaming = Renaming::new(open, path)?;
+    renaming.check_folder(x.server())?;
+    if open.stream().is_some() || renaming.to.stream().is_some() {
+        // A stream stays with its file, and a file is no stream.
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    renaming.rename(x, replace).await
+}
+
+/// One more name for a file.
+pub(super) async fn link(
+    x: &mut Exchange<'_>,
+    open: &Arc<Open>,
+    target: Target,
+    replace: bool,
+) -> Result<(), NtStatus> {
+    let Target::Path(path) = target else { return Err(NtStatus::INVALID_PARAMETER) };
+    if open.stream().is_some() || path.stream().is_some() {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    Renaming::new(open, path)?.link(x, replace).await
+}
+
+/// A name that is about to change.
+struct Renaming<'o> {
+    open: &'o Arc<Open>,
+    handle: &'o Handle,
+    point: &'o SharePoint,
+    share: &'o Share,
+    from: Path,
+    to: Path,
+}
+
+impl<'o> Renaming<'o> {
+    fn new(open: &'o Arc<Open>, to: Path) -> Result<Self, NtStatus> {
+        let from = open.path();
+        if from.is_root() {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
+        let point = &*open.tree.share;
+        let share = point.files.as_ref().ok_or(NtStatus::INVALID_DEVICE_REQUEST)?;
+        Ok(Self { open, handle: open.must_be_file()?, point, share, from, to })
+    }
+
+    fn destination(&self) -> Result<Destination, NtStatus> {
+        self.share.destination(self.handle, &self.to.clone().without_stream())
+    }
+
+    /// The directory of the new name is opened, as it were, to add a file: who has it open to delete or rename
+    /// it is in the way.
+    fn check_folder(&self, server: &Server) -> Result<(), NtStatus> {
+        let folder = self.destination()?.folder_facts(self.share)?;
+        let key = folder_key(&folder);
+        let parent = self.to.parent().unwrap_or_default();
+        let link = access::name_hash(parent.as_str());
+        server.with_file(key, |shard, _| {
+            if shard.is_delete_pending(key, link) {
+                return Err(NtStatus::DELETE_PENDING);
+            }
+            let in_the_way = |held: smb::files::Held| {
+                held.opener.open != self.open.id && held.access.contains(Access::DELETE)
+            };
+            match shard.held_of(key).any(in_the_way) {
+                true => Err(NtStatus::SHARING_VIOLATION),
+                false => Ok(()),
+            }
+        })
+    }
+
+    async fn rename(&self, x: &mut Exchange<'_>, replace: bool) -> Result<(), NtStatus> {
+        let server = x.server().clone();
+        let first = self.destination()?;
+        self.make_way(x, &first, replace).await?;
+        contend::handles(x, self.open).await?;
+        if self.open.directory {
+            self.children_close(x).await?;
+        }
+        // What was found may have changed while others were waited for.
+        let to = self.destination()?;
+        self.may_add(x, &to)?;
+        if to.existing().map(Handle::identity) != first.existing().map(Handle::identity) {
+            return Err(NtStatus::SHARING_VIOLATION);
+        }
+        let old = self.handle.folder_facts()?;
+        self.handle.rename(&to, replace)?;
+        self.follow(&server);
+        let new = to.folder_facts(self.share)?;
+        if server.has_directory_leases() {
+            contend::directory(&server, self.open, folder_key(&new));
+            if let Some(old) = old.filter(|old| folder_key(old) != folder_key(&new)) {
+                contend::directory(&server, self.open, folder_key(&old));
+            }
+        }
+        if to.existing().is_some() {
+            watch::removed(self.point, &self.to, false);
+        }
+        watch::renamed(self.point, &self.from, &self.to, self.open.directory);
+        Ok(())
+    }
+
+    async fn link(&self, x: &mut Exchange<'_>, replace: bool) -> Result<(), NtStatus> {
+        if self.open.directory {
+            return Err(NtStatus::FILE_IS_A_DIRECTORY);
+        }
+        let to = self.destination()?;
+        self.make_way(x, &to, replace).await?;
+        self.may_add(x, &to)?;
+        self.handle.link(&to, replace)?;
+        let server = x.server();
+        if server.has_directory_leases() {
+            contend::directory(server, self.open, folder_key(&to.folder_facts(self.share)?));
+        }
+        watch::created(self.point, &self.to, false);
+        Ok(())
+    }
+
+    /// Whether the new name may be added to its directory.
+    fn may_add(&self, x: &Exchange<'_>, to: &Destination) -> Result<(), NtStatus> {
+        let asker = Asker::new(&*x.session()?.identity(), self.point, x.server());
+        let stored = to.folder_security()?;
+        let stored = stored.map(|bytes| Descriptor::parse(&bytes)).transpose()?;
+        let adds = if self.open.directory { Access::APPEND_DATA } else { Access::WRITE_DATA };
+        asker.may_add(&to.folder_facts(self.share)?, stored.as_ref(), adds)
+    }
+
+    /// What has the new name goes, if it may: nobody has it open, except to cache it.
+    async fn make_way(
+        &self,
+        x: &mut Exchange<'_>,
+        to: &Destination,
+        replace: bool,
+    ) -> Result<(), NtStatus> {
+        let Some(existing) = to.existing() else { return Ok(()) };
+        if !replace {
+            return Err(NtStatus::OBJECT_NAME_COLLISION);
+        }
+        let facts = existing.first_facts();
+        if existing.is_folder() || facts.attributes.contains(Attributes::READONLY) {
+            return Err(NtStatus::ACCESS_DENIED);
+        }
+        let asker = Asker::new(&*x.session()?.identity(), self.point, x.server());
+        asker.rights(existing, facts, Access::DELETE, false)?;
+        let identity = existing.identity();
+        let key = FileKey { device: identity.device, inode: identity.inode, stream: 0 };
+        let link = access::name_hash(self.to.as_str());
+        contend::all_handles(x, key).await?;
+        x.server().with_file(key, |shard, _| {
+            if shard.is_delete_pending(key, link) {
+                return Err(NtStatus::DELETE_PENDING);
+            }
+            // The file may be the same one by another name.
+            let other = shard.held_of(key).any(|held| held.opener.open != self.open.id);
+            if other { Err(NtStatus::ACCESS_DENIED) } else { Ok(()) }
+        })
+    }
+
+    /// A directory in which somebody has something open cannot be renamed.
+    async fn children_close(&self, x: &mut Exchange<'_>) -> Result<(), NtStatus> {
+        let server = x.server().clone();
+        let mut asked = None;
+        while let Some(child) = server.find_open(|other| self.is_beneath(other)) {
+            if asked == Some(child.id) {
+                return Err(NtStatus::ACCESS_DENIED);
+            }
+            asked = Some(child.id);
+            contend::all_handles(x, child.key).await?;
+        }
+        Ok(())
+    }
+
+    fn is_beneath(&self, other: &Open) -> bool {
+        if !std::ptr::eq(&*other.tree.share, self.point) || other.is_closed() {
+            return false;
+        }
+        let path = other.path();
+        let (path, above) = (smb::name::fold(path.as_str()), smb::name::fold(self.from.as_str()));
+        path.strip_prefix(&*above).is_some_and(|rest| rest.starts_with('/'))
+    }
+
+    /// Everybody who has it open by the old name has it open by the new one.
+    fn follow(&self, server: &Server) {
+        let (old, new) =
+            (access::name_hash(self.from.as_str()), access::name_hash(self.to.as_str()));
+        let open = self.open;
+        let held: Vec<_> = server.with_file(open.key, |shard, _| {
+            shard.renamed(open.key, open.id, new);
+            shard.held_of(open.key).map(|held| held.opener.open).collect()
+        });
+        for other in held.into_iter().filter_map(|id| server.open(id)) {
+            let path = other.path();
+            if access::name_hash(path.as_str()) != old {
+                continue;
+            }
+            let stream = path.stream().cloned();
+            other.state().path = self.to.clone().with_stream(stream);
+            if let Some(handle) = other.file() {
+                // Its own handle knows already; the others find it, if this should fail.
+                let _ = handle.moved(&self.to);
+            }
+        }
+    }
+}
+
+/// A directory as the state of files knows it.
+fn folder_key(facts: &smb::fscc::Facts) -> FileKey {
+    FileKey { device: facts.device, inode: facts.index, stream: 0 }
+}
+
+/// Another name for a stream, within its file.
+async fn rename_stream(
+    x: &mut Exchange<'_>,
+    open: &Arc<Open>,
+    to: &StreamName,
+    replace: bool,
+) -> Result<(), NtStatus> {
+    let stream = open.stream().ok_or(NtStatus::INVALID_PARAMETER)?;
+    let name = match to {
+        StreamName::Named(name) => name,
+        StreamName::Data => return becomes_data(x, open, replace).await,
+        StreamName::Index => return Err(NtStatus::INVALID_PARAMETER),
+    };
+    let key = FileKey { stream: access::name_hash(name), ..open.key };
+    if key != open.key {
+        is_unused(x.server(), key)?;
+    }
+    contend::handles(x, open).await?;
+    stream.rename(name, replace)?;
+    let from = open.path();
+    let new = from.clone().with_stream(Some(to.clone()));
+    open.state().path = new.clone();
+    watch::renamed(&open.tree.share, &from, &new, false);
+    Ok(())
+}
+
+/// Nobody has a stream open that is to be replaced.
+fn is_unused(server: &Server, key: FileKey) -> Result<(), NtStatus> {
+    let used = server
+        .with_file(key, |shard, _| shard.held_of(key).any(|held| held.key.stream == key.stream));
+    if used { Err(NtStatus::ACCESS_DENIED) } else { Ok(()) }
+}
+
+/// A stream becomes what the file holds.
+async fn becomes_data(
+    x: &mut Exchange<'_>,
+    open: &Arc<Open>,
+    replace: bool,
+) -> Result<(), NtStatus> {
+    let stream = open.stream().ok_or(NtStatus::INVALID_PARAMETER)?;
+    let handle = open.must_be_file()?;
+    let facts = handle.facts()?;
+    if facts.is_directory() {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    if facts.size > 0 && !replace {
+        return Err(NtStatus::OBJECT_NAME_COLLISION);
+    }
+    is_unused(x.server(), FileKey { stream: 0, ..open.key })?;
+    contend::handles(x, open).await?;
+    let mut bytes = vec![0; usize::try_from(STREAM_MAX).unwrap_or(0)];
+    let len = stream.read(0, &mut bytes)?;
+    handle.set_size(0)?;
+    let writer = handle.reopen(Want { write: true, ..Want::default() })?;
+    let fd = writer.shared_fd().try_clone().map_err(|error| status_of(&error))?;
+    let written = File::from(fd).write_all_at(&bytes[..len], 0);
+    written.map_err(|error| status_of(&error))?;
+    stream.delete()?;
+    watch::removed(&open.tree.share, &open.path(), false);
+    watch::changed(&open.tree.share, &open.path().without_stream(), NotifyFilter::SIZE);
+    Ok(())
+}

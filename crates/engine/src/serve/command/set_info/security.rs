@@ -1,0 +1,49 @@
+//! Who may do what with a file is said anew (MS-FSA 2.1.5.17).
+
+use smb::NtStatus;
+use smb::files::notify::NotifyFilter;
+use smb::security::{Descriptor, SecurityInfo, Sid};
+
+use super::super::super::access::{self, Asker};
+use super::super::super::channel::Exchange;
+use super::super::super::fs::{Handle, Posix};
+use super::super::super::open::Open;
+use super::super::super::watch;
+use super::demand;
+
+pub(super) fn set(
+    x: &Exchange<'_>,
+    open: &Open,
+    additional: u32,
+    bytes: &[u8],
+) -> Result<(), NtStatus> {
+    let info = SecurityInfo::from_bits_truncate(additional) & SecurityInfo::all();
+    demand(open, info.to_set())?;
+    let handle = open.file().ok_or(NtStatus::NOT_SUPPORTED)?;
+    let said = Descriptor::parse(bytes)?;
+    let facts = handle.facts()?;
+    let now = access::descriptor(handle, &facts)?;
+    let new = now.changed(&said, info)?;
+    let asker = Asker::new(&*x.session()?.identity(), &open.tree.share, x.server());
+    if new.owner != now.owner && !new.owner.is_some_and(|owner| asker.may_own(&owner)) {
+        return Err(NtStatus::INVALID_OWNER);
+    }
+    belongs(
+        handle,
+        new.owner.filter(|_| new.owner != now.owner),
+        new.group.filter(|_| new.group != now.group),
+    )?;
+    access::store(handle, &handle.facts()?, &new)?;
+    watch::changed(&open.tree.share, &open.path(), NotifyFilter::SECURITY);
+    Ok(())
+}
+
+/// Gives a file to another owner and group, as far as these are any on this machine.
+fn belongs(handle: &Handle, owner: Option<Sid>, group: Option<Sid>) -> Result<(), NtStatus> {
+    let uid = owner.and_then(|sid| sid.to_uid());
+    let gid = group.and_then(|sid| sid.to_gid());
+    if uid.is_none() && gid.is_none() {
+        return Ok(());
+    }
+    handle.set_posix(Posix { uid, gid, ..Posix::default() })
+}
