@@ -13,7 +13,8 @@ use std::collections::HashMap;
 
 use super::key::OpenId;
 use crate::NtStatus;
-pub use event::{Action, Event, NotifyFilter};
+pub use crate::fscc::Action;
+pub use event::{Event, NotifyFilter};
 use pending::Pending;
 pub use pending::{Changes, Entry};
 

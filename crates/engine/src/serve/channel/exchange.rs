@@ -491,6 +491,9 @@ impl<'m> Exchange<'m> {
                 begun
             }
         };
+        if patience.is_zero() {
+            self.tell_pending()?;
+        }
         let mut cancelled = pin!(under_way.cancelled());
         let mut clock = pin!(runtime::sleep(patience));
         let mut told = self.interim;

@@ -1,10 +1,56 @@
-//! notify.
+//! CHANGE_NOTIFY (MS-SMB2 3.3.5.19).
 
-use smb::NtStatus;
+use std::time::Duration;
+
+use smb::files::notify::{Changes, NotifyFilter};
+use smb::fscc::NotifyWriter;
+use smb::wire::change_notify::{Flags, Request, Response};
+use smb::{Access, NtStatus};
 
 use super::super::channel::Exchange;
+use super::super::watch;
 use super::Answer;
 
-pub(super) async fn serve(_x: &mut Exchange<'_>) -> Answer {
-    Err(NtStatus::NOT_SUPPORTED)
+pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
+    let request = Request::parse(x.message)?;
+    x.pay(request.payload_len())?;
+    if request.output_max > x.agreed()?.payload {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    let open = x.open_in_sequence(request.file, false)?;
+    if !open.directory || open.file().is_none() {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    if !open.access.contains(Access::READ_DATA) {
+        return Err(NtStatus::ACCESS_DENIED);
+    }
+    let filter = NotifyFilter::from_bits_retain(request.filter.bits());
+    let room = request.output_max as usize;
+    let recursive = request.flags.contains(Flags::WATCH_TREE);
+    let watching = watch::watch(&open, filter, recursive, room)?;
+    // Something may not happen for days: the client is told at once.
+    let waited = x.wait(watching.changes(&open, room), Duration::ZERO).await;
+    let changes = match waited {
+        Ok(changes) => changes?,
+        // With its session, tree or open a watch ends otherwise than by a CANCEL.
+        Err(NtStatus::CANCELLED) if ended(x, &watching) => return Err(NtStatus::NOTIFY_CLEANUP),
+        Err(status) => return Err(status),
+    };
+    let Changes::Entries(entries) = changes else { return Err(NtStatus::NOTIFY_ENUM_DIR) };
+    let mut writer = NotifyWriter::new(room);
+    for entry in &entries {
+        writer.push(entry.action, &entry.name);
+    }
+    let (status, data) = writer.finish();
+    if status != NtStatus::SUCCESS {
+        return Err(status);
+    }
+    x.reply.write(&Response { data: &data });
+    Ok(NtStatus::SUCCESS)
 }
+
+/// Whether the watch has ended, not just this wait.
+fn ended(x: &Exchange<'_>, watching: &watch::Watching) -> bool {
+    watching.ended().is_some() || x.session().is_ok_and(|session| session.is_closed())
+}
+

@@ -2,6 +2,8 @@
 
 use bitflags::bitflags;
 
+use crate::fscc::Action;
+
 bitflags! {
     /// What a client would like to hear of (MS-SMB2 2.2.35, CompletionFilter). Bits without a name are kept.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -40,28 +42,6 @@ impl NotifyFilter {
     pub fn name(directory: bool) -> Self {
         if directory { Self::DIR_NAME } else { Self::FILE_NAME }
     }
-}
-
-/// FILE_ACTION_* (MS-FSCC 2.7.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum Action {
-    /// It is there.
-    Added = 1,
-    /// It is not there any more.
-    Removed = 2,
-    /// Something about it is different.
-    Modified = 3,
-    /// It had this name until now.
-    RenamedOldName = 4,
-    /// It has this name now; follows the old one.
-    RenamedNewName = 5,
-    /// A stream is there.
-    AddedStream = 6,
-    /// A stream is not there any more.
-    RemovedStream = 7,
-    /// Something about a stream is different.
-    ModifiedStream = 8,
 }
 
 /// What happened. Paths are relative to the share; that of a stream ends in `:name:$DATA`.
@@ -133,8 +113,8 @@ impl<'a> Event<'a> {
             Self::Renamed { from, to, directory } => {
                 let name = NotifyFilter::name(directory);
                 if parent(from) == parent(to) {
-                    tell(Action::RenamedOldName, name, from);
-                    tell(Action::RenamedNewName, name, to);
+                    tell(Action::RenamedOld, name, from);
+                    tell(Action::RenamedNew, name, to);
                 } else {
                     // Only who sees both places could make a pair of it.
                     tell(Action::Removed, name, from);

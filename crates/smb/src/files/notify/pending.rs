@@ -1,6 +1,6 @@
 //! What a watch has not been fetched of yet.
 
-use super::event::Action;
+use crate::fscc::Action;
 
 /// A FILE_NOTIFY_INFORMATION (MS-FSCC 2.7.1).
 #[derive(Clone, Debug, PartialEq, Eq)]

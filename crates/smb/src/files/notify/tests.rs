@@ -66,7 +66,7 @@ fn each_filter_hears_of_its_changes() {
         (
             Event::Renamed { from: "tname1", to: "tname2", directory: true },
             F::DIR_NAME,
-            Action::RenamedOldName,
+            Action::RenamedOld,
             2,
         ),
         (modified(F::ATTRIBUTES), F::ATTRIBUTES, Action::Modified, 1),
@@ -105,8 +105,8 @@ fn a_file_that_is_renamed_is_a_pair_and_looks_changed() {
     assert_eq!(
         fetch(&mut w, 1),
         [
-            (Action::RenamedOldName, "a".into()),
-            (Action::RenamedNewName, "b".into()),
+            (Action::RenamedOld, "a".into()),
+            (Action::RenamedNew, "b".into()),
             (Action::Modified, "b".into())
         ]
     );
