@@ -1,5 +1,6 @@
 //! What all connections share, and what follows from a change to it.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -205,8 +206,14 @@ impl Server {
         if sessions.len() >= self.config.limits.sessions {
             return Err(NtStatus::REQUEST_NOT_ACCEPTED);
         }
-        sessions.insert(session.id, session.clone());
-        Ok(())
+        // Two set-ups may have drawn the same number at the same time.
+        match sessions.entry(session.id) {
+            Entry::Vacant(place) => {
+                place.insert(session.clone());
+                Ok(())
+            }
+            Entry::Occupied(_) => Err(NtStatus::REQUEST_NOT_ACCEPTED),
+        }
     }
 
     /// Ends a session: its opens are closed, its trees gone, whoever waits on its behalf is told.
@@ -400,9 +407,16 @@ impl Server {
         lock(&self.limiter)
     }
 
-    /// The number of a session to be.
-    pub(super) fn next_session_id(&self) -> u64 {
-        self.next_id()
+    /// The number of a session to be: any of 32 bits, as some clients take it for no more, so that nobody who had one
+    /// in an earlier run finds another's.
+    pub(super) fn next_session_id(&self) -> SessionId {
+        let sessions = lock(&self.sessions);
+        loop {
+            let id = SessionId(u32::from_le_bytes(random()).into());
+            if id != SessionId(0) && id.0 != u64::from(u32::MAX) && !sessions.contains_key(&id) {
+                return id;
+            }
+        }
     }
 
     /// A line for the log.

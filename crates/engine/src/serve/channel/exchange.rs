@@ -299,11 +299,13 @@ impl<'m> Exchange<'m> {
             self.before.file = None;
             self.before.failed = None;
         }
-        self.before.any = true;
+        // Those related to one without a session are related to nothing.
+        self.before.any = false;
         self.before.session = session;
         self.before.tree = tree;
         let command = header.command;
         self.bound = self.channel.admit(header, self.message, sealed, session)?;
+        self.before.any = self.bound.is_some() || self.channel.may_be_unbound(command);
         let Some(bound) = &self.bound else {
             return if self.channel.may_be_unbound(command) {
                 Ok(())
@@ -442,11 +444,12 @@ impl<'m> Exchange<'m> {
         self.before.session
     }
 
-    /// Whether file data may follow the answer without passing here: nothing comes after it, and nobody signs
-    /// or encrypts it.
+    /// Whether file data may follow the answer without passing here: it stands alone in its frame, and nobody
+    /// signs or encrypts it.
     pub(in crate::serve) fn may_tail(&self) -> bool {
         self.last
             && !self.reply.is_sealed()
+            && !self.reply.is_compound()
             && self.signer().is_none()
             && !self.channel.padded_reads.get()
     }

@@ -50,9 +50,9 @@ impl Reply {
         Self { bytes, base, messages: Vec::with_capacity(1), sealed, tail: None }
     }
 
-    /// Whether there is no message in it.
-    pub(in crate::serve) fn is_empty(&self) -> bool {
-        self.messages.is_empty()
+    /// Whether there is more than one message in it.
+    pub(in crate::serve) fn is_compound(&self) -> bool {
+        self.messages.len() > 1
     }
 
     pub(in crate::serve) fn is_sealed(&self) -> bool {
@@ -164,6 +164,11 @@ impl Reply {
             return None;
         }
         let tail = self.tail.as_ref().map_or(0, |tail| tail.len as usize);
+        if self.messages.len() > 1 {
+            // The last of a compound is padded as well, as Windows does: clients take its length from the frame's.
+            let padded = self.base + (self.bytes.len() - self.base).next_multiple_of(8);
+            self.bytes.resize(padded, 0);
+        }
         if self.sealed.is_none() {
             for index in 0..self.messages.len() {
                 let end =

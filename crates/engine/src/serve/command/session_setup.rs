@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use smb::auth::{Acceptor, Authenticated, Input, Refusal, Step};
-use smb::crypto::{KeySchedule, PreauthHash, SecretKey, SessionKeys, Signer};
+use smb::crypto::{KeySchedule, PreauthHash, SecretKey, SessionKeys, Signer, SigningAlgorithm};
 use smb::session::Dialect;
 use smb::wire::bare;
 use smb::wire::header::Flags;
@@ -50,19 +50,16 @@ fn schedule(dialect: Dialect, preauth: &PreauthHash) -> KeySchedule<'_> {
 pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let request = Request::parse(x.message)?;
     let agreed = x.agreed()?;
+    let binding = request.flags.contains(RequestFlags::BINDING);
+    if binding && x.bound.is_none() {
+        x.bound = Some(as_first_channel(x)?);
+    }
     let known = x.channel.set_ups.borrow_mut().remove(&x.header.session);
     let (id, mut set_up) = match known {
-        Some(set_up) => (x.header.session, set_up),
+        Some(set_up) if binding == matches!(set_up.aim, Aim::Bind(_)) => (x.header.session, set_up),
+        Some(_) => return Err(NtStatus::REQUEST_NOT_ACCEPTED),
         None => begin(x, agreed, &request)?,
     };
-    if let Aim::Bind(first) = &set_up.aim {
-        let signer = first.signer.as_ref().ok_or(NtStatus::NOT_SUPPORTED)?;
-        if !x.header.flags.contains(Flags::SIGNED) {
-            return Err(NtStatus::INVALID_PARAMETER);
-        }
-        signer.verify_message(x.message).map_err(|_| NtStatus::ACCESS_DENIED)?;
-        x.bound = Some(first.clone());
-    }
     x.answer_session(id);
     x.leave_session(id);
     set_up.preauth.update(x.message);
@@ -89,44 +86,72 @@ fn begin(
     agreed: &Agreed,
     request: &Request<'_>,
 ) -> Result<(SessionId, SetUp), NtStatus> {
-    let server = x.server();
     let id = x.header.session;
     let binding = request.flags.contains(RequestFlags::BINDING);
     let (id, aim) = match &x.bound {
-        _ if id == SessionId(0) && !binding => (SessionId(server.next_session_id()), Aim::New),
-        Some(_) if binding => return Err(NtStatus::REQUEST_NOT_ACCEPTED),
+        _ if binding => (id, Aim::Bind(may_bind(x, agreed)?)),
+        _ if id == SessionId(0) => (x.server().next_session_id(), Aim::New),
         Some(bound) => (id, Aim::Again(bound.clone())),
-        None if binding => (id, Aim::Bind(may_bind(x, agreed, id)?)),
         None => return Err(NtStatus::USER_SESSION_DELETED),
     };
     if x.channel.set_ups.borrow().len() >= SET_UPS {
         return Err(NtStatus::INSUFFICIENT_RESOURCES);
     }
-    let acceptor = Acceptor::new(server.authentication.clone());
+    let acceptor = Acceptor::new(x.server().authentication.clone());
     Ok((id, SetUp { aim, acceptor, preauth: agreed.preauth.clone() }))
 }
 
-/// Whether this connection may become a channel of a session (MS-SMB2 3.3.5.5, step 4).
-fn may_bind(x: &Exchange<'_>, agreed: &Agreed, id: SessionId) -> Result<Rc<Bound>, NtStatus> {
+/// The session that a connection is to be bound to, as its first channel signs. Whatever is wrong with the binding,
+/// the client wants to hear it signed.
+///
+/// # Errors
+///
+/// INVALID_PARAMETER for no session, USER_SESSION_DELETED for one that there is not, NOT_SUPPORTED for one without a
+/// key, ACCESS_DENIED for a wrong signature.
+fn as_first_channel(x: &Exchange<'_>) -> Result<Rc<Bound>, NtStatus> {
+    let id = x.header.session;
+    if id == SessionId(0) {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    let session = x.server().session(id).filter(|session| !session.is_closed());
+    let session = session.ok_or(NtStatus::USER_SESSION_DELETED)?;
+    let key = session.signing_key.as_ref().ok_or(NtStatus::NOT_SUPPORTED)?;
+    let signer = Signer::new(session.signing, key);
+    if x.header.flags.contains(Flags::SIGNED) {
+        signer.verify_message(x.message).map_err(|_| NtStatus::ACCESS_DENIED)?;
+    }
+    Ok(Rc::new(Bound { session, signer: Some(signer), primary: true }))
+}
+
+/// Whether this connection may become a channel of the session (MS-SMB2 3.3.5.5, step 4), in the order in which
+/// Windows and Samba look at it.
+fn may_bind(x: &Exchange<'_>, agreed: &Agreed) -> Result<Rc<Bound>, NtStatus> {
     let server = x.server();
+    let bound = x.bound.as_ref().ok_or(NtStatus::USER_SESSION_DELETED)?;
+    let session = &bound.session;
+    if session.signing != agreed.signing {
+        // Of the others, one may take the place of the other.
+        if session.signing == SigningAlgorithm::AesGmac {
+            return Err(NtStatus::REQUEST_OUT_OF_SEQUENCE);
+        }
+        if agreed.signing == SigningAlgorithm::AesGmac {
+            return Err(NtStatus::NOT_SUPPORTED);
+        }
+    }
     if !agreed.dialect.is_smb3() || !server.config.multichannel {
         return Err(NtStatus::REQUEST_NOT_ACCEPTED);
     }
-    let session = server.session(id).ok_or(NtStatus::USER_SESSION_DELETED)?;
-    if session.dialect != agreed.dialect {
+    if !x.header.flags.contains(Flags::SIGNED) {
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    if !x.header.flags.contains(Flags::SIGNED) {
+    if session.dialect != agreed.dialect || session.cipher != agreed.cipher {
         return Err(NtStatus::INVALID_PARAMETER);
     }
     if session.client != agreed.client || session.client.is_nil() {
         return Err(NtStatus::USER_SESSION_DELETED);
     }
-    if session.cipher != agreed.cipher {
-        return Err(NtStatus::INVALID_PARAMETER);
-    }
-    if session.is_closed() {
-        return Err(NtStatus::USER_SESSION_DELETED);
+    if x.channel.bound(session.id).is_some() {
+        return Err(NtStatus::REQUEST_NOT_ACCEPTED);
     }
     if session.is_expired(server.now()) {
         return Err(NtStatus::NETWORK_SESSION_EXPIRED);
@@ -134,9 +159,7 @@ fn may_bind(x: &Exchange<'_>, agreed: &Agreed, id: SessionId) -> Result<Rc<Bound
     if session.state().channels.len() >= server.config.limits.channels {
         return Err(NtStatus::INSUFFICIENT_RESOURCES);
     }
-    let key = session.signing_key.as_ref().ok_or(NtStatus::NOT_SUPPORTED)?;
-    let signer = Signer::new(session.signing, key);
-    Ok(Rc::new(Bound { session, signer: Some(signer), primary: true }))
+    Ok(bound.clone())
 }
 
 fn refused(x: &mut Exchange<'_>, aim: &Aim, refusal: &Refusal) -> NtStatus {
