@@ -25,8 +25,8 @@ pub enum Stream {
 }
 
 impl Path {
-    /// The path in a CREATE request: UTF-16, components with `\` between, relative to the root of the share.
-    /// Several separators are one, one at the end is none, `..` goes back.
+    /// The path in a CREATE request: UTF-16, components with `\` between, relative to the root of the share; a
+    /// `/`, which can be in no name, is taken for one too, as by Samba. Several separators are one, one at the end is none, `..` goes back.
     ///
     /// # Errors
     ///
@@ -44,7 +44,7 @@ impl Path {
     ///
     /// As [`Path::parse`].
     pub fn parse_str(name: &str) -> Result<Self, NtStatus> {
-        if name.starts_with('\\') {
+        if name.starts_with(['\\', '/']) {
             return Err(NtStatus::INVALID_PARAMETER);
         }
         let (base, stream) = match name.split_once(':') {
@@ -52,7 +52,7 @@ impl Path {
             None => (name, None),
         };
         let mut text = String::with_capacity(base.len());
-        for component in base.split('\\') {
+        for component in base.split(['\\', '/']) {
             match component {
                 "" => {}
                 "." => return Err(NtStatus::OBJECT_NAME_INVALID),

@@ -69,6 +69,11 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
     }
     let path = Path::parse(request.name)?;
+    if request.options.contains(CreateOptions::DIRECTORY_FILE)
+        && matches!(path.stream(), Some(StreamName::Named(_) | StreamName::Data))
+    {
+        return Err(NtStatus::NOT_A_DIRECTORY);
+    }
     Creating { x, request: &request, share, point: &tree.share, path }.run().await
 }
 
@@ -248,6 +253,11 @@ impl Creating<'_, '_, '_> {
             Found::Missing(vacancy) => {
                 if !request.disposition.may_create() {
                     return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
+                }
+                if request.options.contains(CreateOptions::DELETE_ON_CLOSE)
+                    && request.attributes.contains(Attributes::READONLY)
+                {
+                    return Err(NtStatus::CANNOT_DELETE);
                 }
                 let folder =
                     request.options.contains(CreateOptions::DIRECTORY_FILE) && named.is_none();
@@ -450,7 +460,7 @@ impl Creating<'_, '_, '_> {
         let writes = Access::WRITE_DATA | Access::APPEND_DATA;
         let mut asks = desired;
         if made.action == CreateAction::Superseded {
-            asks |= Access::DELETE;
+            asks |= Access::DELETE | Access::WRITE_DATA;
         }
         if made.action == CreateAction::Overwritten {
             asks |= Access::WRITE_DATA;
@@ -470,11 +480,8 @@ impl Creating<'_, '_, '_> {
             let all = rights.granted;
             access |= if readonly && !made.is_new() { all - writes } else { all };
         }
-        if request.options.contains(CreateOptions::DELETE_ON_CLOSE) {
-            let becomes = request.attributes.contains(Attributes::READONLY) && made.is_new();
-            if readonly || becomes {
-                return Err(NtStatus::CANNOT_DELETE);
-            }
+        if request.options.contains(CreateOptions::DELETE_ON_CLOSE) && readonly && !made.is_new() {
+            return Err(NtStatus::CANNOT_DELETE);
         }
         Ok((access, rights.maximal))
     }

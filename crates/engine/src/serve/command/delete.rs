@@ -11,12 +11,12 @@ use super::super::watch;
 
 /// The last open of a name that is to be deleted has ended.
 pub(in crate::serve) fn on_last_close(server: &Server, open: &Arc<Open>, delete: Delete) {
-    let removed = match (open.stream(), open.file()) {
-        (Some(stream), _) => stream.delete(),
-        (None, Some(file)) => file.delete(),
-        (None, None) => Err(NtStatus::INVALID_DEVICE_REQUEST),
+    // The last open of a file may be that of a stream.
+    let (removed, removed_as) = match (open.stream(), open.file()) {
+        (Some(stream), _) if delete.stream != 0 => (stream.delete(), open.path()),
+        (_, Some(file)) => (file.delete(), open.path().without_stream()),
+        (_, None) => (Err(NtStatus::INVALID_DEVICE_REQUEST), open.path()),
     };
-    let removed_as = open.path();
     server.with_file(open.key, |shard, effects| shard.deleted(open.key, delete.link, effects));
     match removed {
         Ok(()) => watch::removed(&open.tree.share, &removed_as, open.directory),

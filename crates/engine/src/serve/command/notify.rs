@@ -53,4 +53,3 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
 fn ended(x: &Exchange<'_>, watching: &watch::Watching) -> bool {
     watching.ended().is_some() || x.session().is_ok_and(|session| session.is_closed())
 }
-

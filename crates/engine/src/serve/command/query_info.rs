@@ -1,7 +1,6 @@
 //! QUERY_INFO (MS-SMB2 3.3.5.20).
 
 use smb::fscc::{About, Ea, FileClass, PosixOwner, QuotaQuery, StreamFacts, VolumeClass};
-use smb::name::Stream as StreamName;
 use smb::security::{SecurityInfo, Sid};
 use smb::session::Dialect;
 use smb::wire::error::Detail;
@@ -55,11 +54,12 @@ fn file(x: &mut Exchange<'_>, request: &Request<'_>, open: &Open) -> Answer {
     }
     let path = open.path();
     let link = access::name_hash(path.as_str());
-    let path = match path.stream() {
-        Some(StreamName::Named(_)) => path,
-        _ => path.without_stream(),
-    };
-    let name = path.to_smb();
+    // As it is on the disk, whatever case it was opened in.
+    let mut name = open.file().map_or_else(String::new, |file| file.path());
+    if let Some(stream) = open.stream() {
+        name.push(':');
+        name.push_str(&stream.name());
+    }
     let mut about = About {
         access: open.access,
         mode: open.mode.load(std::sync::atomic::Ordering::Relaxed),

@@ -96,18 +96,18 @@ fn basic(
         return Err(NtStatus::INVALID_PARAMETER);
     }
     let written = open.set_written(times.written);
-    let set = SetTimes { created: times.created, accessed: times.accessed, written };
+    let Times { created, accessed, changed, .. } = times;
+    let set = SetTimes { created, accessed, written, changed };
     let mut what = NotifyFilter::empty();
     what.set(NotifyFilter::CREATION, set.created.is_time());
     what.set(NotifyFilter::LAST_ACCESS, set.accessed.is_time());
     what.set(NotifyFilter::LAST_WRITE, set.written.is_time());
-    if !what.is_empty() {
-        handle.set_times(set)?;
-    }
     if !attributes.is_empty() {
         handle.set_attributes(attributes - Attributes::NORMAL)?;
         what |= NotifyFilter::ATTRIBUTES;
     }
+    // Last, as whatever is changed moves the change time.
+    handle.set_times(set)?;
     told(x, open, what);
     Ok(())
 }

@@ -13,8 +13,7 @@ use super::errno::status;
 use super::facts::stat;
 use super::{Handle, xattr};
 
-/// Times to set; what is no time ([`FileTime::is_time`]) is left as it is. The change time is the file
-/// system's own, and cannot be set.
+/// Times to set; what is no time ([`FileTime::is_time`]) is left as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetTimes {
     /// Creation; kept in `user.DOSATTRIB`.
@@ -23,6 +22,9 @@ pub struct SetTimes {
     pub accessed: FileTime,
     /// Last write.
     pub written: FileTime,
+    /// Last change of anything. The file system keeps one of its own that cannot be set; this one is told to
+    /// clients until something about the file changes, or the server ends.
+    pub changed: FileTime,
 }
 
 /// What POSIX clients may change.
@@ -61,6 +63,9 @@ impl Handle {
         }
         if times.created.is_time() {
             self.store(|stored| stored.created = Some(times.created))?;
+        }
+        if times.changed.is_time() {
+            self.share().memo.tell(&stat(self).map_err(status)?, times.changed);
         }
         Ok(())
     }

@@ -147,7 +147,7 @@ impl Inner {
             created: extra.created.filter(|time| time.is_time()).unwrap_or(born),
             accessed: time(stat.stx_atime),
             written,
-            changed: time(stat.stx_ctime),
+            changed: self.memo.told(stat).unwrap_or_else(|| time(stat.stx_ctime)),
             allocated: if folder { 0 } else { stat.stx_blocks.saturating_mul(512) },
             size: if folder { 0 } else { stat.stx_size },
             attributes,

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::Statx;
@@ -63,7 +64,14 @@ type Key = (u32, u32, u64);
 type Shard = HashMap<Key, ((i64, u32), Extra), Spread>;
 
 #[derive(Debug, Default)]
-pub(super) struct Memo([Mutex<Shard>; SHARDS]);
+pub(super) struct Memo {
+    extra: [Mutex<Shard>; SHARDS],
+    /// Change times that clients have set: a file system has only its own. Each counts as long as the file is as
+    /// it was when it was set.
+    told: Mutex<HashMap<Key, ((i64, u32), FileTime), Spread>>,
+    /// Whether there was ever one; few clients set it.
+    tells: AtomicBool,
+}
 
 impl Memo {
     pub(super) fn get(&self, stat: &Statx) -> Option<Extra> {
@@ -89,9 +97,29 @@ impl Memo {
         shard.insert(key(stat), ((stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec), extra));
     }
 
+    /// A client wants this to be the change time of the file as it is now.
+    pub(super) fn tell(&self, stat: &Statx, changed: FileTime) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.len() >= SHARD_MAX {
+            told.clear();
+        }
+        told.insert(key(stat), ((stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec), changed));
+        self.tells.store(true, Ordering::Release);
+    }
+
+    /// The change time that a client has set, if nothing has changed since.
+    pub(super) fn told(&self, stat: &Statx) -> Option<FileTime> {
+        if !self.tells.load(Ordering::Acquire) {
+            return None;
+        }
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let (changed, time) = told.get(&key(stat))?;
+        (*changed == (stat.stx_ctime.tv_sec, stat.stx_ctime.tv_nsec)).then_some(*time)
+    }
+
     fn shard(&self, stat: &Statx) -> &Mutex<Shard> {
         let at = usize::try_from(stat.stx_ino % 16).unwrap_or(0);
-        &self.0[at]
+        &self.extra[at]
     }
 }
 

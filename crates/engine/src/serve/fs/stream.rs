@@ -43,7 +43,8 @@ pub struct Stream {
 impl Inner {
     fn stream_key(&self, stream: &str) -> Result<Vec<u8>, NtStatus> {
         let mut key = self.config.stream_prefix.clone().into_bytes();
-        key.extend_from_slice(&name::to_unix(stream));
+        // Streams may have characters that files may not: nothing stands for anything else.
+        key.extend_from_slice(stream.as_bytes());
         key.extend_from_slice(KIND);
         if stream.is_empty()
             || key.len() > XATTR_NAME_MAX
@@ -57,7 +58,10 @@ impl Inner {
     /// The stream's name as clients see it, if this attribute is one.
     fn stream_name(&self, key: &[u8]) -> Option<String> {
         let stream = key.strip_prefix(self.config.stream_prefix.as_bytes())?;
-        Some(name::from_unix(stream.strip_suffix(KIND)?).into_owned())
+        let name = stream.strip_suffix(KIND)?;
+        Some(
+            str::from_utf8(name).map_or_else(|_| name::from_unix(name).into_owned(), str::to_owned),
+        )
     }
 }
 

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use smb::files::FileKey;
 use smb::files::notify::NotifyFilter;
+use smb::files::{FileKey, Held, share_conflict};
 use smb::fscc::Target;
 use smb::name::{Path, Stream as StreamName};
 use smb::security::Descriptor;
-use smb::{Access, Attributes, NtStatus};
+use smb::{Access, Attributes, NtStatus, ShareAccess};
 
 use super::super::super::access::{self, Asker};
 use super::super::super::channel::Exchange;
@@ -96,8 +96,9 @@ impl<'o> Renaming<'o> {
             if shard.is_delete_pending(key, link) {
                 return Err(NtStatus::DELETE_PENDING);
             }
-            let in_the_way = |held: smb::files::Held| {
-                held.opener.open != self.open.id && held.access.contains(Access::DELETE)
+            let adds = (Access::WRITE_DATA, ShareAccess::READ | ShareAccess::WRITE);
+            let in_the_way = |held: Held| {
+                held.opener.open != self.open.id && share_conflict(adds, (held.access, held.share))
             };
             match shard.held_of(key).any(in_the_way) {
                 true => Err(NtStatus::SHARING_VIOLATION),
