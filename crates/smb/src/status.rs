@@ -82,6 +82,8 @@ impl NtStatus {
     pub const MORE_PROCESSING_REQUIRED: Self = Self(0xc000_0016);
     /// STATUS_NO_MEMORY: a limit of memory is reached.
     pub const NO_MEMORY: Self = Self(0xc000_0017);
+    /// STATUS_INVALID_VIEW_SIZE: more than the source of a copy has.
+    pub const INVALID_VIEW_SIZE: Self = Self(0xc000_001f);
     /// STATUS_ACCESS_DENIED: the user may not.
     pub const ACCESS_DENIED: Self = Self(0xc000_0022);
     /// STATUS_BUFFER_TOO_SMALL: the answer does not fit.
@@ -214,6 +216,8 @@ impl NtStatus {
     pub const TOO_MANY_LINKS: Self = Self(0xc000_0265);
     /// STATUS_REPARSE_POINT_NOT_RESOLVED: a reparse point that leads nowhere.
     pub const REPARSE_POINT_NOT_RESOLVED: Self = Self(0xc000_0280);
+    /// STATUS_FS_DRIVER_REQUIRED: nobody here knows this control code.
+    pub const FS_DRIVER_REQUIRED: Self = Self(0xc000_019c);
     /// STATUS_NOT_A_REPARSE_POINT: no reparse point.
     pub const NOT_A_REPARSE_POINT: Self = Self(0xc000_0275);
     /// STATUS_IO_REPARSE_TAG_MISMATCH: another kind of reparse point.
@@ -302,6 +306,7 @@ const NAMES: &[(NtStatus, &str)] = &[
     (NtStatus::END_OF_FILE, "END_OF_FILE"),
     (NtStatus::MORE_PROCESSING_REQUIRED, "MORE_PROCESSING_REQUIRED"),
     (NtStatus::NO_MEMORY, "NO_MEMORY"),
+    (NtStatus::INVALID_VIEW_SIZE, "INVALID_VIEW_SIZE"),
     (NtStatus::ACCESS_DENIED, "ACCESS_DENIED"),
     (NtStatus::BUFFER_TOO_SMALL, "BUFFER_TOO_SMALL"),
     (NtStatus::OBJECT_TYPE_MISMATCH, "OBJECT_TYPE_MISMATCH"),
@@ -368,6 +373,7 @@ const NAMES: &[(NtStatus, &str)] = &[
     (NtStatus::TOO_MANY_OPENED_FILES, "TOO_MANY_OPENED_FILES"),
     (NtStatus::TOO_MANY_LINKS, "TOO_MANY_LINKS"),
     (NtStatus::REPARSE_POINT_NOT_RESOLVED, "REPARSE_POINT_NOT_RESOLVED"),
+    (NtStatus::FS_DRIVER_REQUIRED, "FS_DRIVER_REQUIRED"),
     (NtStatus::NOT_A_REPARSE_POINT, "NOT_A_REPARSE_POINT"),
     (NtStatus::IO_REPARSE_TAG_MISMATCH, "IO_REPARSE_TAG_MISMATCH"),
     (NtStatus::IO_REPARSE_TAG_INVALID, "IO_REPARSE_TAG_INVALID"),

@@ -62,6 +62,8 @@ pub(super) fn answered(x: &mut Exchange<'_>, status: NtStatus) -> After {
     match x.header.command {
         Command::Negotiate => negotiate::answered(x, status),
         Command::SessionSetup => session_setup::answered(x, status),
+        // Found out not to be who it was negotiated with: nothing is said any more.
+        Command::Ioctl if !x.channel.shared.is_open() => After::Drop,
         _ => After::Next,
     }
 }

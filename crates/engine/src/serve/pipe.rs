@@ -53,6 +53,12 @@ impl Pipe {
         self.inner().read(most)
     }
 
+    /// Bytes that wait to be read, and in how many messages.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        let inner = self.inner();
+        (inner.waiting(), inner.units())
+    }
+
     /// Takes a request.
     pub(super) fn write(&self, data: &[u8]) -> Result<(), NtStatus> {
         let host = self.host();

@@ -199,6 +199,12 @@ impl Pipe {
         self.outgoing.iter().map(Vec::len).sum::<usize>() - self.read
     }
 
+    /// Units that wait to be read, the first of them perhaps in part.
+    #[must_use]
+    pub fn units(&self) -> usize {
+        self.outgoing.len()
+    }
+
     fn send(&mut self, kind: u8, flags: u8, call: u32, body: &[u8]) {
         self.outgoing.push_back(Head::put(kind, flags, call, body));
     }

@@ -1,10 +1,150 @@
-//! ioctl.
+//! IOCTL (MS-SMB2 3.3.5.15): what clients ask of the server and of its file system besides reading and writing.
 
-use smb::NtStatus;
+mod copy;
+mod interfaces;
+mod network;
+mod pipe;
+mod space;
+mod state;
+mod torture;
 
-use super::super::channel::Exchange;
+use std::sync::Arc;
+
+use smb::fscc::fsctl::Code;
+use smb::wire::ioctl::{IS_FSCTL, Request, Response};
+use smb::{Access, NtStatus};
+
+use super::super::channel::{Exchange, PATIENCE};
+use super::super::open::{Object, Open};
+use super::super::runtime;
 use super::Answer;
 
-pub(super) async fn serve(_x: &mut Exchange<'_>) -> Answer {
-    Err(NtStatus::NOT_SUPPORTED)
+/// What a control code yields: the status that goes with the output, and the output.
+type Output = Result<(NtStatus, Vec<u8>), NtStatus>;
+
+pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
+    let request = Request::parse(x.message)?;
+    x.pay(request.payload_len())?;
+    if request.flags != IS_FSCTL {
+        return Err(NtStatus::NOT_SUPPORTED);
+    }
+    let payload = x.agreed()?.payload as usize;
+    let most = request.output_max as usize;
+    if most.max(request.input_max as usize).max(request.input.len()) > payload {
+        return Err(NtStatus::INVALID_PARAMETER);
+    }
+    let code = Code(request.code);
+    if x.server().config.test_codes
+        && let Some(answer) = torture::serve(x, code, &request).await
+    {
+        return answer;
+    }
+    let (status, output) = match answered_without_open(x, code, &request) {
+        Some(output) => output?,
+        None => on_open(x, code, &request, most).await?,
+    };
+    x.reply.write(&Response {
+        code: request.code,
+        file: request.file,
+        output: &output,
+        ..Response::default()
+    });
+    Ok(status)
+}
+
+/// The codes that are about no open: their FileId is all ones.
+fn answered_without_open(x: &Exchange<'_>, code: Code, request: &Request<'_>) -> Option<Output> {
+    let answer: fn(&Exchange<'_>, &Request<'_>) -> Output = match code {
+        Code::VALIDATE_NEGOTIATE_INFO => network::validate,
+        Code::QUERY_NETWORK_INTERFACE_INFO => network::interfaces,
+        Code::PIPE_WAIT => pipe::wait,
+        // There is no distributed file system here.
+        Code::DFS_GET_REFERRALS | Code::DFS_GET_REFERRALS_EX => |x, _| Err(unknown(x)),
+        _ => return None,
+    };
+    if request.file != smb::FileId::ALL_ONES {
+        return Some(Err(NtStatus::INVALID_PARAMETER));
+    }
+    Some(answer(x, request))
+}
+
+async fn on_open(x: &mut Exchange<'_>, code: Code, request: &Request<'_>, room: usize) -> Output {
+    let open = x.open_in_sequence(request.file, true)?;
+    if let Object::Pipe(pipe) = &open.object {
+        return match code {
+            Code::PIPE_TRANSCEIVE => pipe::transceive(pipe, request.input, room),
+            Code::PIPE_PEEK => pipe::peek(pipe, room),
+            _ => Err(NtStatus::FS_DRIVER_REQUIRED),
+        };
+    }
+    let input = request.input;
+    match code {
+        Code::SRV_REQUEST_RESUME_KEY => copy::resume_key(&open, room),
+        Code::SRV_COPYCHUNK => copy::chunks(x, &open, input, room, true).await,
+        Code::SRV_COPYCHUNK_WRITE => copy::chunks(x, &open, input, room, false).await,
+        Code::DUPLICATE_EXTENTS_TO_FILE => copy::duplicate(x, &open, input, false).await,
+        Code::DUPLICATE_EXTENTS_TO_FILE_EX => copy::duplicate(x, &open, input, true).await,
+        Code::SET_SPARSE => space::set_sparse(&open, input),
+        Code::SET_ZERO_DATA => space::zero(x, &open, input).await,
+        Code::QUERY_ALLOCATED_RANGES => space::allocated(x, &open, input, room).await,
+        Code::QUERY_FILE_REGIONS => space::regions(&open, input, room),
+        Code::GET_REPARSE_POINT => state::reparse(&open, room),
+        Code::SET_REPARSE_POINT | Code::DELETE_REPARSE_POINT => state::change_reparse(&open, code),
+        Code::GET_COMPRESSION => state::compression(room),
+        Code::SET_COMPRESSION => state::set_compression(&open, input),
+        Code::GET_INTEGRITY_INFORMATION => state::integrity(&open, room),
+        Code::SET_INTEGRITY_INFORMATION => state::set_integrity(&open, input),
+        Code::CREATE_OR_GET_OBJECT_ID | Code::GET_OBJECT_ID => state::object_id(&open, room),
+        Code::SRV_ENUMERATE_SNAPSHOTS => state::snapshots(room),
+        Code::IS_VOLUME_DIRTY => state::volume_dirty(room),
+        Code::QUERY_ON_DISK_VOLUME_INFO => state::on_disk(&open, room),
+        Code::LMR_REQUEST_RESILIENCY => Err(NtStatus::NOT_SUPPORTED),
+        // A client whose trim is refused goes on without; one whose offload is refused, copies.
+        _ => Err(NtStatus::INVALID_DEVICE_REQUEST),
+    }
+}
+
+/// How a code is refused that nobody here knows.
+fn unknown(x: &Exchange<'_>) -> NtStatus {
+    match x.tree() {
+        Ok(tree) if tree.share.files.is_none() => NtStatus::FS_DRIVER_REQUIRED,
+        Ok(_) => NtStatus::INVALID_DEVICE_REQUEST,
+        Err(status) => status,
+    }
+}
+
+/// Nothing but success.
+fn done() -> Output {
+    Ok((NtStatus::SUCCESS, Vec::new()))
+}
+
+/// Output that `put` appends to nothing.
+fn output(put: impl FnOnce(&mut Vec<u8>) -> Result<(), NtStatus>) -> Output {
+    let mut out = Vec::new();
+    put(&mut out)?;
+    Ok((NtStatus::SUCCESS, out))
+}
+
+/// Has a thread of the pool do what may wait for a disk. A client that is alone with that may cancel its wait;
+/// what was begun goes on.
+async fn in_pool<T: Send + 'static>(
+    x: &mut Exchange<'_>,
+    what: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, NtStatus> {
+    let done = runtime::offload(what);
+    if x.last { x.wait(done, PATIENCE).await } else { Ok(done.await) }
+}
+
+/// Whether an open has one of these rights.
+fn need(open: &Open, any: Access) -> Result<(), NtStatus> {
+    if open.access.intersects(any) { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
+}
+
+/// The open of a file that has data, not of a directory.
+fn data_of(open: &Arc<Open>) -> Result<(), NtStatus> {
+    if open.directory && open.stream().is_none() {
+        Err(NtStatus::INVALID_PARAMETER)
+    } else {
+        Ok(())
+    }
 }

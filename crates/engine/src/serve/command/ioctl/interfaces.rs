@@ -1,0 +1,256 @@
+//! The addresses of this host, as the kernel's routing socket tells them (rtnetlink(7)), and how fast each is.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use rustix::net::netdevice::index_to_name;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socket_with,
+};
+use smb::fscc::fsctl::{Interface, InterfaceCaps};
+
+/// RTM_GETADDR and what answers it, RTM_NEWADDR.
+const GET_ADDRESSES: u16 = 22;
+const ADDRESS: u16 = 20;
+/// NLMSG_DONE.
+const DONE: u16 = 3;
+/// NLM_F_REQUEST and NLM_F_DUMP.
+const ALL_OF_THEM: u16 = 0x301;
+/// struct nlmsghdr, struct ifaddrmsg, struct rtattr, bytes.
+const HEADER_LEN: usize = 16;
+const BODY_LEN: usize = 8;
+const ATTRIBUTE_LEN: usize = 4;
+/// IFA_ADDRESS and IFA_LOCAL: for IPv4 the second is ours where they differ.
+const IFA_ADDRESS: u16 = 1;
+const IFA_LOCAL: u16 = 2;
+/// IFA_F_DEPRECATED and IFA_F_TENTATIVE: not, or not yet, for others to connect to.
+const UNFIT: u8 = 0x60;
+/// Addresses that clients are told; more than a host has that serves files.
+const MOST: usize = 64;
+/// What a link is taken for that does not say how fast it is, bits in a second.
+const USUAL_SPEED: u64 = 1_000_000_000;
+/// What a connection within the host is taken for.
+const LOCAL_SPEED: u64 = 100_000_000_000;
+
+/// An address, and which interface has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Found {
+    index: u32,
+    address: IpAddr,
+}
+
+/// Where a server that listens on `listen` can be reached. What is within the host only is told to who came from
+/// there, that is by `local`, or if there is nothing else.
+pub(super) fn of_host(listen: &[SocketAddr], local: IpAddr) -> Vec<Interface> {
+    let listens = |address: &IpAddr| {
+        let same = |at: &SocketAddr| {
+            at.ip() == *address || at.ip().is_unspecified() && at.is_ipv4() == address.is_ipv4()
+        };
+        listen.iter().any(same)
+    };
+    let mut found: Vec<_> = addresses().into_iter().filter(|one| listens(&one.address)).collect();
+    if found.is_empty() {
+        // The one by which the client is here there is in any case.
+        found.push(Found { index: 1, address: local.to_canonical() });
+    }
+    let outside = |one: &Found| !one.address.is_loopback();
+    if !local.to_canonical().is_loopback() && found.iter().any(outside) {
+        found.retain(outside);
+    }
+    found.truncate(MOST);
+    found.iter().map(described).collect()
+}
+
+/// All addresses that clients may connect to; none if the kernel does not tell.
+fn addresses() -> Vec<Found> {
+    dump().unwrap_or_default()
+}
+
+fn dump() -> rustix::io::Result<Vec<Found>> {
+    // NETLINK_ROUTE is the protocol 0.
+    let kind = (AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC);
+    let socket = socket_with(kind.0, kind.1, kind.2, None)?;
+    let mut request = Vec::with_capacity(HEADER_LEN + BODY_LEN);
+    request.extend_from_slice(&24_u32.to_ne_bytes());
+    request.extend_from_slice(&GET_ADDRESSES.to_ne_bytes());
+    request.extend_from_slice(&ALL_OF_THEM.to_ne_bytes());
+    request.resize(HEADER_LEN + BODY_LEN, 0);
+    send(&socket, &request, SendFlags::empty())?;
+    let mut found = Vec::new();
+    let mut answer = vec![0; 32 << 10];
+    loop {
+        let (len, _) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
+        if len == 0 || parse(&answer[..len.min(answer.len())], &mut found) {
+            return Ok(found);
+        }
+    }
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// Reads the messages of one datagram; whether that was the end.
+fn parse(mut datagram: &[u8], found: &mut Vec<Found>) -> bool {
+    while let (Some(len), Some(kind)) = (u32_at(datagram, 0), u16_at(datagram, 4)) {
+        let len = len as usize;
+        let Some(message) = datagram.get(HEADER_LEN..len) else { return true };
+        match kind {
+            ADDRESS => found.extend(address(message)),
+            DONE => return true,
+            // An error, or what nobody has asked for.
+            _ => return true,
+        }
+        datagram = datagram.get(len.next_multiple_of(4)..).unwrap_or_default();
+    }
+    false
+}
+
+/// The address in a RTM_NEWADDR.
+fn address(message: &[u8]) -> Option<Found> {
+    let (flags, index) = (*message.get(2)?, u32_at(message, 4)?);
+    let (mut local, mut other) = (None, None);
+    let mut attributes = message.get(BODY_LEN..)?;
+    while let (Some(len), Some(kind)) = (u16_at(attributes, 0), u16_at(attributes, 2)) {
+        let Some(value) = attributes.get(ATTRIBUTE_LEN..len.into()) else { break };
+        match kind {
+            IFA_LOCAL => local = ip(value),
+            IFA_ADDRESS => other = ip(value),
+            _ => {}
+        }
+        attributes = attributes.get(usize::from(len).next_multiple_of(4)..).unwrap_or_default();
+    }
+    let address = local.or(other)?;
+    // Who is told a link-local address does not know on which of its links.
+    let link_local = matches!(address, IpAddr::V6(six) if six.is_unicast_link_local());
+    (flags & UNFIT == 0 && !link_local).then_some(Found { index, address })
+}
+
+fn ip(value: &[u8]) -> Option<IpAddr> {
+    match value.len() {
+        4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?).into()),
+        16 => Some(Ipv6Addr::from(<[u8; 16]>::try_from(value).ok()?).into()),
+        _ => None,
+    }
+}
+
+/// What clients are told about it.
+fn described(found: &Found) -> Interface {
+    let local = found.address.is_loopback();
+    let name = name_of(found.index);
+    let speed = name.as_deref().and_then(speed_of);
+    let queues = name.as_deref().map_or(0, queues_of);
+    Interface {
+        index: found.index.max(1),
+        // Within the host every sender is its own queue.
+        caps: if local || queues > 1 { InterfaceCaps::RSS } else { InterfaceCaps::empty() },
+        link_speed: speed.unwrap_or(if local { LOCAL_SPEED } else { USUAL_SPEED }),
+        address: found.address,
+    }
+}
+
+fn name_of(index: u32) -> Option<String> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None).ok()?;
+    index_to_name(&socket, index).ok()
+}
+
+/// Bits in a second, if the interface says.
+fn speed_of(name: &str) -> Option<u64> {
+    let said = fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
+    let megabits = said.trim().parse::<u64>().ok().filter(|megabits| *megabits > 0)?;
+    megabits.checked_mul(1_000_000)
+}
+
+/// Queues by which packets come in, each of which a CPU can take from.
+fn queues_of(name: &str) -> usize {
+    let Ok(queues) = fs::read_dir(format!("/sys/class/net/{name}/queues")) else { return 0 };
+    let receives = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"rx-");
+    queues.flatten().filter(|queue| receives(&queue.file_name())).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let len = u16::try_from(ATTRIBUTE_LEN + value.len()).unwrap();
+        [&len.to_ne_bytes(), &kind.to_ne_bytes(), value].concat()
+    }
+
+    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+        let len = u32::try_from(HEADER_LEN + body.len()).unwrap();
+        let mut bytes = [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 10], body].concat();
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn told(flags: u8, index: u32, attributes: &[Vec<u8>]) -> Vec<u8> {
+        let head = [&[2, 24, flags, 0][..], &index.to_ne_bytes()].concat();
+        message(ADDRESS, &[head, attributes.concat()].concat())
+    }
+
+    #[test]
+    fn addresses_are_read_from_what_the_kernel_tells() {
+        let four = told(
+            0,
+            2,
+            &[attribute(IFA_ADDRESS, &[10, 0, 0, 9]), attribute(IFA_LOCAL, &[10, 0, 0, 1])],
+        );
+        let mut six = [0; 16];
+        six[..2].copy_from_slice(&[0x20, 1]);
+        let six = told(0, 3, &[attribute(99, &[1, 2, 3, 4]), attribute(IFA_ADDRESS, &six)]);
+        let mut found = Vec::new();
+        assert!(!parse(&[four, six].concat(), &mut found), "there is more to come");
+        assert!(parse(&message(DONE, &[0; 4]), &mut found));
+        let expected = [(2, "10.0.0.1"), (3, "2001::")]
+            .map(|(index, address)| Found { index, address: address.parse().unwrap() });
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_others_cannot_connect_to_is_left_out() {
+        let mut link_local = [0; 16];
+        link_local[..2].copy_from_slice(&[0xfe, 0x80]);
+        let bytes = [
+            told(0x40, 2, &[attribute(IFA_ADDRESS, &[10, 0, 0, 1])]),
+            told(0, 2, &[attribute(IFA_ADDRESS, &link_local)]),
+            told(0, 2, &[]),
+        ]
+        .concat();
+        let mut found = Vec::new();
+        parse(&bytes, &mut found);
+        assert_eq!(found, []);
+    }
+
+    #[test]
+    fn no_datagram_is_read_beyond_its_end() {
+        let whole = told(0, 2, &[attribute(IFA_LOCAL, &[10, 0, 0, 1])]);
+        for len in 0..whole.len() {
+            parse(&whole[..len], &mut Vec::new());
+        }
+        let mut zero = whole;
+        zero[..4].fill(0);
+        assert!(parse(&zero, &mut Vec::new()), "a length of nothing ends it");
+    }
+
+    #[test]
+    fn this_host_can_be_reached_by_itself() {
+        let here = IpAddr::from([127, 0, 0, 1]);
+        let found = of_host(&[SocketAddr::new(here, 445)], here);
+        assert_eq!(found.len(), 1);
+        assert_eq!((found[0].address, found[0].caps), (here, InterfaceCaps::RSS));
+    }
+
+    #[test]
+    fn who_came_from_outside_is_not_sent_to_the_loopback() {
+        let all = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 445);
+        let found = of_host(&[all], "192.0.2.1".parse().unwrap());
+        let outside = found.iter().filter(|one| !one.address.is_loopback()).count();
+        assert!(outside == 0 || outside == found.len());
+    }
+}
