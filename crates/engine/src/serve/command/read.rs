@@ -80,7 +80,20 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
             return Ok(NtStatus::SUCCESS);
         }
     }
-    into_answer(x, &open, &request).await
+    let status = into_answer(x, &open, &request).await?;
+    if x.channel.padded_reads.get() {
+        pad(x);
+    }
+    Ok(status)
+}
+
+/// Moves the data eight bytes on, which clients must be able to read as well. A test code.
+fn pad(x: &mut Exchange<'_>) {
+    let (bytes, start) = x.reply.body();
+    let (head, data) = (start + HEADER_LEN, start + HEADER_LEN + RESPONSE_HEAD_LEN);
+    bytes.splice(data..data, [0; 8]);
+    // DataOffset.
+    bytes[head + 2] += 8;
 }
 
 /// Whether so many bytes are what was asked for.
