@@ -1,0 +1,287 @@
+//! Files by way of the wire: compounds, requests that wait, and what one client does to another.
+
+use std::time::{Duration, Instant};
+
+use smb::wire::context::{DurableFlags, DurableRequest, Lease, LeaseV2, Reconnect, Requested};
+use smb::wire::header::Command;
+use smb::wire::{bare, close, create, lease_break, lock, oplock_break, read};
+use smb::{
+    Access, CreateOptions, Disposition, FileId, Guid, LeaseKey, LeaseState, NtStatus, OplockLevel,
+};
+
+use crate::client::{Answer, Client, Offer, PREVIOUS, request, utf16, write_request};
+use crate::place::Place;
+
+fn enter(place: &Place) -> Client {
+    Client::enter(place.address(), Offer::default(), "alice", "files")
+}
+
+/// Another machine.
+fn other(place: &Place) -> Client {
+    let offer = Offer { guid: Guid([8; 16]), ..Offer::default() };
+    Client::enter(place.address(), offer, "bob", "files")
+}
+
+fn closing(file: FileId) -> Vec<u8> {
+    request(Command::Close, &close::Request { file, ..close::Request::default() })
+}
+
+fn reading(file: FileId, length: u32) -> Vec<u8> {
+    request(Command::Read, &read::Request { file, length, ..read::Request::default() })
+}
+
+fn created(answer: &Answer) -> create::Response<'_> {
+    create::Response::parse(&answer.message).unwrap()
+}
+
+#[test]
+fn large_files_there_and_back() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let file = client.open("large.bin");
+    let data: Vec<u8> = (0..3_000_000u32).map(|n| n.to_le_bytes()[1] ^ n.to_le_bytes()[0]).collect();
+    assert_eq!(client.write(file, 0, &data), NtStatus::SUCCESS);
+    assert!(client.read(file, 0, 3_000_000).unwrap() == data, "not signed: data goes its own ways");
+    assert!(std::fs::read(place.folder().join("large.bin")).unwrap() == data);
+    client.sign = true;
+    assert!(client.read(file, 7, 2_000_000).unwrap() == data[7..2_000_007], "signed");
+    assert_eq!(client.read(file, 3_000_000, 1), Err(NtStatus::END_OF_FILE));
+    client.seal = true;
+    assert_eq!(client.write(file, 1_000_000, &data[..1_000_000]), NtStatus::SUCCESS);
+    assert!(client.read(file, 1_000_000, 1_000_000).unwrap() == data[..1_000_000], "sealed");
+    client.send_one(closing(file));
+    client.receive().good();
+    assert_eq!(client.read(file, 0, 1), Err(NtStatus::FILE_CLOSED));
+}
+
+#[test]
+fn a_compound_is_answered_in_one_frame_each_part_of_it_padded() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    for (sign, seal) in [(false, false), (true, false), (false, true)] {
+        (client.sign, client.seal) = (sign, seal);
+        let name = utf16("compound.txt");
+        let all = vec![
+            request(Command::Create, &Client::create_body(&name)),
+            write_request(PREVIOUS, 0, b"abc"),
+            reading(PREVIOUS, 100),
+            closing(PREVIOUS),
+            reading(PREVIOUS, 3),
+        ];
+        client.send(all, true);
+        let answers: Vec<Answer> = (0..5).map(|_| client.receive()).collect();
+        for answer in &answers[..4] {
+            assert_eq!(answer.status(), NtStatus::SUCCESS, "{:?}", answer.header.command);
+        }
+        assert_eq!(answers[4].status(), NtStatus::FILE_CLOSED, "it was closed before");
+        assert_eq!(read::Response::parse(&answers[2].message).unwrap().data, b"abc");
+        assert!(answers.iter().all(|answer| answer.frame_len == answers[0].frame_len));
+        assert!(answers.iter().all(|answer| answer.message.len() % 8 == 0), "padded, the last too");
+        assert!(answers.iter().all(|answer| answer.sealed == seal));
+    }
+}
+
+#[test]
+fn what_a_failed_create_leaves_to_a_compound_is_its_status() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let name = utf16("not there.txt");
+    let create = create::Request { disposition: Disposition::Open, ..Client::create_body(&name) };
+    client.send(vec![request(Command::Create, &create), reading(PREVIOUS, 1)], true);
+    assert_eq!(client.receive().status(), NtStatus::OBJECT_NAME_NOT_FOUND);
+    assert_eq!(client.receive().status(), NtStatus::OBJECT_NAME_NOT_FOUND);
+    client.send_related_to_nothing(reading(PREVIOUS, 1));
+    assert_eq!(client.receive().status(), NtStatus::INVALID_PARAMETER, "related to nothing");
+}
+
+#[test]
+fn unrelated_requests_in_one_frame_have_nothing_to_do_with_each_other() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let file = client.open("unrelated.txt");
+    assert_eq!(client.write(file, 0, b"x"), NtStatus::SUCCESS);
+    client.send(vec![closing(FileId::default()), reading(file, 1), closing(file)], false);
+    let statuses: Vec<_> = (0..3).map(|_| client.receive().status()).collect();
+    assert_eq!(statuses, [NtStatus::FILE_CLOSED, NtStatus::SUCCESS, NtStatus::SUCCESS]);
+}
+
+fn lock_all(file: FileId, wait: bool) -> Vec<u8> {
+    let mut element = Vec::new();
+    let how = if wait { lock::Flags::empty() } else { lock::Flags::FAIL_IMMEDIATELY };
+    let flags = lock::Flags::EXCLUSIVE | how;
+    lock::Element { offset: 0, length: 10, flags }.encode(&mut element);
+    let elements = lock::Elements::new(&element);
+    request(Command::Lock, &lock::Request { sequence: 0, file, elements })
+}
+
+#[test]
+fn a_lock_that_waits_can_be_cancelled_and_can_be_granted() {
+    let place = Place::new();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    for (sign, seal) in [(false, false), (true, false), (false, true)] {
+        (bob.sign, bob.seal) = (sign, seal);
+        let (hers, his) = (alice.open("locked.txt"), bob.open("locked.txt"));
+        alice.send_one(lock_all(hers, false));
+        alice.receive().good();
+        bob.send_one(lock_all(his, false));
+        assert_eq!(bob.receive().status(), NtStatus::LOCK_NOT_GRANTED);
+
+        bob.send_one(lock_all(his, true));
+        let pending = bob.receive();
+        assert_eq!(pending.status(), NtStatus::PENDING);
+        assert!(pending.header.async_id().is_some());
+        bob.call(Command::Echo, &bare::Request).good();
+        bob.cancel(&pending);
+        let cancelled = bob.receive();
+        assert_eq!(cancelled.status(), NtStatus::CANCELLED);
+        assert_eq!(cancelled.header.async_id(), pending.header.async_id());
+        assert_eq!(cancelled.header.message_id, pending.header.message_id);
+
+        bob.send_one(lock_all(his, true));
+        let pending = bob.receive();
+        assert_eq!(pending.status(), NtStatus::PENDING);
+        alice.send_one(closing(hers));
+        alice.receive().good();
+        let granted = bob.receive().good();
+        assert_eq!(granted.header.async_id(), pending.header.async_id());
+        bob.send_one(closing(his));
+        bob.receive().good();
+    }
+}
+
+/// An open that caches, and what it was granted.
+fn cache(client: &mut Client, name: &str, oplock: OplockLevel, contexts: Requested<'_>) -> Answer {
+    let name = utf16(name);
+    let body = create::Request { oplock, contexts, ..Client::create_body(&name) };
+    client.call(Command::Create, &body).good()
+}
+
+#[test]
+fn who_opens_a_file_waits_until_the_other_has_let_go_of_its_oplock() {
+    let place = Place::new();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    let hers = cache(&mut alice, "cached.txt", OplockLevel::Batch, Requested::default());
+    assert_eq!(created(&hers).oplock, OplockLevel::Batch);
+    let file = created(&hers).file;
+    let name = utf16("cached.txt");
+    bob.send_one(request(Command::Create, &Client::create_body(&name)));
+    assert_eq!(bob.receive().status(), NtStatus::PENDING);
+    let told = oplock_break::Notification::parse(&alice.receive_break().message).unwrap();
+    assert_eq!((told.file, told.level), (file, OplockLevel::Two));
+    let said = oplock_break::Request { level: OplockLevel::Two, file };
+    alice.call(Command::OplockBreak, &said).good();
+    bob.receive().good();
+}
+
+fn lease(key: u8) -> Requested<'static> {
+    let lease = Lease {
+        key: LeaseKey([key; 16]),
+        state: LeaseState::READ | LeaseState::HANDLE | LeaseState::WRITE,
+        v2: Some(LeaseV2::default()),
+        ..Lease::default()
+    };
+    Requested { lease: Some(lease), ..Requested::default() }
+}
+
+#[test]
+fn a_break_goes_by_another_channel_when_the_first_is_gone() {
+    let place = Place::new();
+    let (mut first, mut bob) = (enter(&place), other(&place));
+    first.sign = true;
+    cache(&mut first, "leased.txt", OplockLevel::Lease, lease(1));
+    let mut second = Client::connect(place.address(), Offer::default());
+    second.bind(&first, "alice", "pw").unwrap();
+    drop(first);
+    second.call(Command::Echo, &bare::Request).good();
+    let name = utf16("leased.txt");
+    bob.send_one(request(Command::Create, &Client::create_body(&name)));
+    let told = lease_break::Notification::parse(&second.receive_break().message).unwrap();
+    assert_eq!(told.key, LeaseKey([1; 16]));
+    assert!(!told.new.contains(LeaseState::WRITE));
+    let said = lease_break::Request { flags: 0, key: told.key, state: told.new };
+    second.call(Command::OplockBreak, &said).good();
+    bob.receive_last().good();
+}
+
+#[test]
+fn a_lost_client_finds_its_file_again() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let guid = Guid([9; 16]);
+    let durable = DurableRequest { create: guid, ..DurableRequest::default() };
+    let contexts = Requested { durable_v2: Some(durable), ..lease(2) };
+    let answer = cache(&mut client, "durable.txt", OplockLevel::Lease, contexts);
+    let file = created(&answer).file;
+    assert!(created(&answer).contexts.durable_v2.is_some());
+    assert_eq!(client.write(file, 0, b"before"), NtStatus::SUCCESS);
+    let session = client.session;
+    drop(client);
+
+    let mut again = Client::connect(place.address(), Offer::default());
+    again.log_on_after("alice", session).unwrap();
+    again.sign = true;
+    again.enter_tree("files").unwrap();
+    let reconnect = Reconnect { file, create: guid, flags: DurableFlags::empty() };
+    let contexts = Requested { reconnect_v2: Some(reconnect), ..lease(2) };
+    let answer = cache(&mut again, "durable.txt", OplockLevel::Lease, contexts);
+    let file = created(&answer).file;
+    assert_eq!(again.read(file, 0, 100).as_deref(), Ok(&b"before"[..]));
+    assert_eq!(again.write(file, 6, b" and after"), NtStatus::SUCCESS);
+    let text = std::fs::read(place.folder().join("durable.txt")).unwrap();
+    assert_eq!(text, b"before and after");
+}
+
+#[test]
+fn what_a_lost_client_had_open_for_itself_is_free_again() {
+    let place = Place::new();
+    let (alice, mut bob) = (enter(&place), other(&place));
+    let mut alice = alice;
+    let name = utf16("alone.txt");
+    let alone = create::Request {
+        share: smb::ShareAccess::empty(),
+        access: Access::FILE_READ | Access::FILE_WRITE | Access::DELETE,
+        options: CreateOptions::DELETE_ON_CLOSE,
+        ..Client::create_body(&name)
+    };
+    alice.call(Command::Create, &alone).good();
+    let refused = bob.call(Command::Create, &Client::create_body(&name));
+    assert_eq!(refused.status(), NtStatus::SHARING_VIOLATION);
+    drop(alice);
+    let until = Instant::now() + Duration::from_secs(10);
+    while place.folder().join("alone.txt").exists() {
+        assert!(Instant::now() < until, "a file that was to be deleted with its last open");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    bob.call(Command::Create, &Client::create_body(&name)).good();
+}
+
+#[test]
+fn what_an_older_channel_sends_late_is_not_done() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    client.sign = true;
+    let file = client.open("sequence.txt");
+    client.channel_sequence = 1;
+    assert_eq!(client.write(file, 0, b"new"), NtStatus::SUCCESS);
+    client.channel_sequence = 0;
+    assert_eq!(client.write(file, 0, b"old"), NtStatus::FILE_NOT_AVAILABLE);
+    client.sign = false;
+    assert_eq!(client.write(file, 0, &[b'o'; 100_000]), NtStatus::FILE_NOT_AVAILABLE);
+    assert_eq!(client.read(file, 0, 10).as_deref(), Ok(&b"new"[..]));
+}
+
+#[test]
+fn a_stop_answers_what_waits() {
+    let mut place = Place::new();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    let (hers, his) = (alice.open("stopped.txt"), bob.open("stopped.txt"));
+    alice.send_one(lock_all(hers, false));
+    alice.receive().good();
+    bob.send_one(lock_all(his, true));
+    assert_eq!(bob.receive().status(), NtStatus::PENDING);
+    let began = Instant::now();
+    place.stop();
+    assert!(began.elapsed() < Duration::from_secs(4), "less than the time of grace");
+    assert_eq!(bob.receive().status(), NtStatus::CANCELLED);
+    assert!(bob.is_closed() && alice.is_closed());
+}

@@ -1,0 +1,258 @@
+//! Clients that are broken, slow, greedy or hostile. Others do not notice.
+
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use smb::crypto::TRANSFORM_ID;
+use smb::wire::header::{Command, Header, PROTOCOL_ID};
+use smb::wire::{bare, read, session_setup};
+use smb::{NtStatus, SessionId};
+
+use crate::client::{Client, Offer, request};
+use crate::place::Place;
+
+fn enter(place: &Place) -> Client {
+    Client::enter(place.address(), Offer::default(), "alice", "files")
+}
+
+/// The server serves somebody else as if nothing had been.
+#[track_caller]
+fn serves(place: &Place) {
+    let mut client = enter(place);
+    let file = client.open("still there.txt");
+    assert_eq!(client.write(file, 0, b"yes"), NtStatus::SUCCESS);
+}
+
+#[test]
+fn what_is_no_smb_ends_its_connection_and_no_other() {
+    let place = Place::new();
+    let nonsense: [&[u8]; 9] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        &[0x81, 0, 0, 4, 1, 2, 3, 4],
+        &[0, 0, 0, 0],
+        &[0, 0, 0, 4, 1, 2, 3, 4],
+        &[0, 0xff, 0xff, 0xff],
+        &[[0, 0, 0, 64].as_slice(), &PROTOCOL_ID, &[0xff; 60]].concat(),
+        &[[0, 0, 0, 80].as_slice(), &TRANSFORM_ID, &[0; 76]].concat(),
+        &[[0, 0, 0, 40].as_slice(), b"\xffSMB\x72", &[0; 35]].concat(),
+        &[[0, 0, 0, 40].as_slice(), b"\xfcSMB", &[0; 36]].concat(),
+    ];
+    for bytes in nonsense {
+        let mut client = Client::dial(place.address());
+        let _ = client.send_bytes(bytes);
+        assert!(client.is_closed(), "{bytes:?}");
+    }
+    serves(&place);
+}
+
+#[test]
+fn what_is_no_smb_ends_a_session_too() {
+    let place = Place::new();
+    for spoil in 0..5u8 {
+        let mut client = enter(&place);
+        let mut echo = request(Command::Echo, &bare::Request);
+        let mut header = Header::parse(&echo).unwrap();
+        header.message_id = smb::MessageId(client.next);
+        header.session = client.session;
+        match spoil {
+            // An answer, a compound that points nowhere, into itself, or past the end, half a header.
+            0 => header.flags |= smb::wire::header::Flags::RESPONSE,
+            1 => header.next = 8,
+            2 => header.next = 63,
+            3 => header.next = u32::MAX & !7,
+            _ => echo.truncate(65),
+        }
+        echo[..64].copy_from_slice(&header.to_bytes());
+        client.send_frame(&echo);
+        assert!(client.is_closed(), "{spoil}");
+    }
+    serves(&place);
+}
+
+#[test]
+fn a_command_that_is_none_is_refused_and_no_more() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    for number in [19, 100, u16::MAX] {
+        let answer = client.call(Command::Unknown(number), &bare::Request);
+        assert_eq!(answer.status(), NtStatus::INVALID_PARAMETER);
+    }
+    for command in (1..=18).filter(|number| *number != 12) {
+        // The body of a command that wants more than four bytes, or less sense.
+        let answer = client.call(Command::from_wire(command), &bare::Request);
+        if answer.status() == NtStatus::SUCCESS {
+            assert!([2, 4, 13].contains(&command), "{command}");
+            client = enter(&place);
+        }
+    }
+    serves(&place);
+}
+
+#[test]
+fn nobody_asks_for_anything_before_a_session() {
+    let place = Place::new();
+    let mut client = Client::connect(place.address(), Offer::default());
+    for command in [Command::TreeConnect, Command::Create, Command::Read, Command::Logoff] {
+        let answer = client.call(command, &bare::Request);
+        assert_eq!(answer.status(), NtStatus::USER_SESSION_DELETED, "{command:?}");
+    }
+    let mut client = Client::dial(place.address());
+    client.send_one(request(Command::Echo, &bare::Request));
+    assert!(client.is_closed(), "not even that, before anything was negotiated");
+}
+
+#[test]
+fn a_session_of_another_connection_is_none_of_ours() {
+    let place = Place::new();
+    let hers = enter(&place);
+    let mut mallory = enter(&place);
+    mallory.session = hers.session;
+    mallory.tree = hers.tree;
+    let answer = mallory.call(Command::TreeDisconnect, &bare::Request);
+    assert_eq!(answer.status(), NtStatus::USER_SESSION_DELETED);
+}
+
+#[test]
+fn a_connection_may_begin_so_many_set_ups_and_no_more() {
+    let place = Place::new();
+    let mut client = Client::connect(place.address(), Offer::default());
+    let token = smb::auth::ntlm::client::Client::negotiate();
+    let body = session_setup::Request { token: &token, ..session_setup::Request::default() };
+    let mut refused = 0;
+    for _ in 0..100 {
+        client.session = SessionId(0);
+        match client.call(Command::SessionSetup, &body).status() {
+            NtStatus::MORE_PROCESSING_REQUIRED => assert_eq!(refused, 0),
+            status => {
+                assert_eq!(status, NtStatus::INSUFFICIENT_RESOURCES);
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0);
+    serves(&place);
+}
+
+#[test]
+fn limits_say_what_they_are() {
+    let place = Place::with(|config| {
+        config.limits.connections = 8;
+        config.limits.sessions = 2;
+        config.limits.trees = 3;
+        config.limits.opens = 4;
+        config.limits.waiting = 1;
+    });
+    let mut client = enter(&place);
+    for number in 0..4 {
+        client.open(&format!("open {number}.txt"));
+    }
+    let name = crate::client::utf16("one too many.txt");
+    let more = client.call(Command::Create, &Client::create_body(&name));
+    assert_eq!(more.status(), NtStatus::INSUFFICIENT_RESOURCES);
+    client.sign = true;
+    assert_eq!(client.enter_tree("files"), Ok(()));
+    assert_eq!(client.enter_tree("files"), Ok(()));
+    assert_eq!(client.enter_tree("files"), Err(NtStatus::INSUFFICIENT_RESOURCES));
+    let _second = enter(&place);
+    let mut third = Client::connect(place.address(), Offer::default());
+    assert_eq!(third.log_on("alice", "pw"), Err(NtStatus::REQUEST_NOT_ACCEPTED));
+    let mut more: Vec<_> = (0..8).map(|_| Client::dial(place.address())).collect();
+    assert!(more.last_mut().unwrap().is_closed(), "closed at once");
+    drop(more);
+    client.call(Command::Echo, &bare::Request).good();
+}
+
+#[test]
+fn who_says_nothing_is_not_kept() {
+    let place = Place::with(|config| config.limits.set_up = Duration::from_millis(200));
+    let mut silent = Client::dial(place.address());
+    let mut slow = Client::dial(place.address());
+    let _ = slow.send_bytes(&[0, 0, 1]);
+    let mut polite = Client::connect(place.address(), Offer::default());
+    let mut known = enter(&place);
+    assert!(silent.is_closed() && slow.is_closed() && polite.is_closed());
+    known.call(Command::Echo, &bare::Request).good();
+}
+
+#[test]
+fn who_never_reads_its_answers_is_not_read_from_either() {
+    let place = Place::with(|config| config.limits.backlog = 4 << 20);
+    let mut client = enter(&place);
+    let file = client.open("large.bin");
+    assert_eq!(client.write(file, 0, &vec![1; 1 << 20]), NtStatus::SUCCESS);
+    client.hurry(Duration::from_millis(300));
+    let body = read::Request { file, length: 1 << 20, ..read::Request::default() };
+    let mut asked = 0;
+    // 16 credits each; it has some hundreds.
+    let enough = client.credits / 16 - 4;
+    for _ in 0..enough.min(200) {
+        client.send_one(request(Command::Read, &body));
+        asked += 1;
+    }
+    // In the meantime, somebody else is served.
+    let began = Instant::now();
+    serves(&place);
+    assert!(began.elapsed() < Duration::from_secs(5));
+    client.hurry(Duration::from_secs(20));
+    for _ in 0..asked {
+        client.receive_last().good();
+    }
+}
+
+#[test]
+fn who_never_stops_asking_does_not_keep_others_waiting() {
+    let place = Place::with(|config| config.vectors = 1);
+    let address = place.address();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut greedy = Client::enter(address, Offer::default(), "bob", "files");
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    for _ in 0..50 {
+                        greedy.send_one(request(Command::Echo, &bare::Request));
+                    }
+                    for _ in 0..50 {
+                        greedy.receive().good();
+                    }
+                }
+            });
+        }
+        let mut longest = Duration::ZERO;
+        let mut client = enter(&place);
+        for _ in 0..50 {
+            let began = Instant::now();
+            client.call(Command::Echo, &bare::Request).good();
+            longest = longest.max(began.elapsed());
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(longest < Duration::from_secs(2), "{longest:?}");
+    });
+}
+
+#[test]
+fn connections_that_end_in_the_middle_leave_nothing() {
+    let place = Place::with(|config| config.limits.connections = 16);
+    for round in 0..100usize {
+        let mut client = enter(&place);
+        let file = client.open("half.bin");
+        let write = crate::client::write_request(file, 0, &vec![2; 200_000]);
+        let mut message = write.clone();
+        let mut header = Header::parse(&message).unwrap();
+        header.message_id = smb::MessageId(client.next);
+        header.session = client.session;
+        header.credit_charge = 4;
+        header.target = smb::wire::header::Target::Sync { process: 0, tree: client.tree };
+        message[..64].copy_from_slice(&header.to_bytes());
+        let len = u32::try_from(message.len()).unwrap().to_be_bytes();
+        let frame = [&len[..], &message].concat();
+        let cut = round * 2_000 % frame.len();
+        let _ = client.send_bytes(&frame[..cut]);
+        // More than 16 of these can only be had if those before have ended.
+    }
+    let until = Instant::now() + Duration::from_secs(10);
+    while TcpStream::connect(place.address()).is_err() {
+        assert!(Instant::now() < until);
+    }
+    serves(&place);
+}

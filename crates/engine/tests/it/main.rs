@@ -1,0 +1,8 @@
+//! A whole server over TCP, against a client made of the codecs of `smb`.
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+mod client;
+mod files;
+mod hostile;
+mod place;
+mod sessions;

@@ -1,0 +1,68 @@
+//! A server of its own for each test.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use engine::serve::Serving;
+use engine::serve::config::{Config, ShareConfig};
+use smb::auth::{NtHash, User, UserFile};
+use tempfile::TempDir;
+
+/// A server with a folder of its own, both of which end with this.
+pub struct Place {
+    serving: Option<Serving>,
+    folder: TempDir,
+}
+
+/// What tests start with: two loops, the users alice and bob with the password "pw", the share "files".
+pub fn config(folder: &Path) -> Config {
+    let mut users = UserFile::default();
+    for name in ["alice", "bob"] {
+        let user = User {
+            name: name.to_owned(),
+            uid: None,
+            nt_hash: NtHash::of_password("pw"),
+            disabled: false,
+            expires: None,
+        };
+        users.set(user).expect("a name");
+    }
+    Config {
+        listen: vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)],
+        shares: vec![ShareConfig {
+            name: "files".to_owned(),
+            path: folder.to_owned(),
+            read_only: false,
+        }],
+        users: users.to_text().to_string(),
+        vectors: 2,
+        audit: false,
+        ..Config::default()
+    }
+}
+
+impl Place {
+    pub fn new() -> Self {
+        Self::with(|_| {})
+    }
+
+    pub fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut config = config(folder.path());
+        change(&mut config);
+        let serving = Serving::start(config).expect("a server");
+        Self { serving: Some(serving), folder }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.serving.as_ref().expect("not stopped").addresses()[0]
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn stop(&mut self) {
+        self.serving.take().expect("not stopped").stop();
+    }
+}

@@ -1,0 +1,283 @@
+//! Who gets in, and as what.
+
+use smb::session::Dialect;
+use smb::wire::bare;
+use smb::wire::header::{Command, Header};
+use smb::{Guid, NtStatus, SessionId};
+
+use crate::client::{Client, Offer, request};
+use crate::place::Place;
+use engine::serve::config::Demand;
+
+fn only(dialect: Dialect) -> Offer {
+    Offer { dialects: vec![dialect], ..Offer::default() }
+}
+
+#[test]
+fn every_dialect_signs_reads_and_writes() {
+    let place = Place::with(|config| config.dialects = Dialect::ALL.to_vec());
+    for dialect in Dialect::ALL {
+        let mut client = Client::enter(place.address(), only(dialect), "alice", "files");
+        assert_eq!(client.dialect, dialect);
+        client.sign = true;
+        let file = client.open(&format!("{dialect}.txt"));
+        assert_eq!(client.write(file, 0, b"signed"), NtStatus::SUCCESS);
+        assert_eq!(client.read(file, 0, 100).as_deref(), Ok(&b"signed"[..]), "{dialect}");
+        client.call(Command::Logoff, &bare::Request).good();
+    }
+}
+
+#[test]
+fn the_newest_dialect_that_both_speak_is_spoken() {
+    let place = Place::new();
+    let client = Client::connect(place.address(), Offer::default());
+    assert_eq!(client.dialect, Dialect::Smb311);
+    let mut old = Client::dial(place.address());
+    old.offer(only(Dialect::Smb202));
+    assert_eq!(old.negotiate().status(), NtStatus::NOT_SUPPORTED, "2.0.2 is not spoken by default");
+}
+
+#[test]
+fn every_cipher_and_signature() {
+    let place = Place::new();
+    for cipher in 1..=4 {
+        for signing in 0..=2 {
+            let offer =
+                Offer { ciphers: vec![cipher], signing: vec![signing], ..Offer::default() };
+            let mut client = Client::enter(place.address(), offer, "alice", "files");
+            client.sign = true;
+            let file = client.open("signed.txt");
+            let text = vec![u8::try_from(16 * cipher + signing).unwrap(); 70_000];
+            assert_eq!(client.write(file, 0, &text), NtStatus::SUCCESS);
+            client.seal = true;
+            assert_eq!(client.read(file, 0, 70_000).as_ref(), Ok(&text), "{cipher} {signing}");
+            assert_eq!(client.write(file, 5, b"sealed"), NtStatus::SUCCESS);
+            let answer = client.call(Command::Echo, &bare::Request).good();
+            assert!(answer.sealed, "what is asked in secret is answered in secret");
+            client.seal = false;
+            assert_eq!(&client.read(file, 5, 6).unwrap(), b"sealed");
+        }
+    }
+}
+
+#[test]
+fn a_wrong_password_is_refused_and_so_is_nobody_who_is_unknown() {
+    let place = Place::new();
+    let mut client = Client::connect(place.address(), Offer::default());
+    assert_eq!(client.log_on("alice", "wrong"), Err(NtStatus::LOGON_FAILURE));
+    client.session = SessionId(0);
+    assert_eq!(client.log_on("mallory", "pw"), Err(NtStatus::LOGON_FAILURE));
+    client.session = SessionId(0);
+    assert_eq!(client.log_on("ALICE", "pw"), Ok(()), "names have no case");
+}
+
+#[test]
+fn who_guesses_is_locked_out_for_a_while() {
+    let place = Place::new();
+    let mut client = Client::connect(place.address(), Offer::default());
+    let mut last = NtStatus::SUCCESS;
+    for _ in 0..30 {
+        client.session = SessionId(0);
+        last = client.log_on("alice", "guess").unwrap_err();
+    }
+    assert_eq!(last, NtStatus::ACCOUNT_LOCKED_OUT);
+    client.session = SessionId(0);
+    assert_eq!(client.log_on("alice", "pw"), Err(NtStatus::ACCOUNT_LOCKED_OUT), "even if right");
+}
+
+#[test]
+fn guests_come_in_where_guests_may() {
+    let place = Place::with(|config| config.guest = true);
+    let mut guest = Client::connect(place.address(), Offer::default());
+    assert_eq!(guest.log_on("mallory", "whatever"), Ok(()));
+    guest.enter_tree("files").unwrap();
+    let file = guest.open("guest.txt");
+    assert_eq!(guest.write(file, 0, b"hello"), NtStatus::SUCCESS);
+    guest.session = SessionId(0);
+    assert_eq!(guest.log_on("alice", "wrong"), Err(NtStatus::LOGON_FAILURE), "alice is known");
+}
+
+#[test]
+fn nobody_may_ask_what_there_is_and_not_see_it() {
+    let place = Place::new();
+    let mut nobody = Client::connect(place.address(), Offer::default());
+    assert_eq!(nobody.log_on_as_nobody(), Ok(()));
+    assert_eq!(nobody.enter_tree("files"), Err(NtStatus::ACCESS_DENIED));
+    assert_eq!(nobody.enter_tree("IPC$"), Ok(()));
+}
+
+#[test]
+fn where_signatures_are_required_nothing_else_is_heard() {
+    let place = Place::with(|config| {
+        config.signing = Demand::Required;
+        config.guest = true;
+    });
+    let mut client = Client::enter(place.address(), Offer::default(), "alice", "files");
+    let echo = client.call(Command::Echo, &bare::Request);
+    assert_eq!(echo.status(), NtStatus::ACCESS_DENIED);
+    client.sign = true;
+    client.call(Command::Echo, &bare::Request).good();
+    let mut guest = Client::connect(place.address(), Offer::default());
+    assert_eq!(guest.log_on("mallory", "x"), Err(NtStatus::ACCESS_DENIED), "guests cannot sign");
+}
+
+#[test]
+fn where_encryption_is_required_nothing_else_is_heard() {
+    let place = Place::with(|config| config.encryption = Demand::Required);
+    let mut client = Client::connect(place.address(), Offer::default());
+    client.log_on("alice", "pw").unwrap();
+    client.sign = true;
+    assert_eq!(client.enter_tree("files"), Err(NtStatus::ACCESS_DENIED));
+    client.seal = true;
+    assert_eq!(client.enter_tree("files"), Ok(()));
+    let file = client.open("secret.txt");
+    assert_eq!(client.write(file, 0, b"secret"), NtStatus::SUCCESS);
+    let mut plain = Client::connect(place.address(), Offer { ciphers: vec![], ..Offer::default() });
+    assert_eq!(plain.log_on("alice", "pw"), Err(NtStatus::ACCESS_DENIED));
+}
+
+#[test]
+fn a_changed_message_is_refused() {
+    let place = Place::new();
+    let mut client = Client::enter(place.address(), Offer::default(), "alice", "files");
+    client.sign = true;
+    let mut echo = client.send_one(request(Command::Echo, &bare::Request));
+    client.receive().good();
+    // The next one, with the signature of the last.
+    echo[24..32].copy_from_slice(&client.next.to_le_bytes());
+    client.next += 1;
+    client.sign = false;
+    client.send_frame(&echo);
+    assert_eq!(client.receive().status(), NtStatus::ACCESS_DENIED);
+}
+
+#[test]
+fn a_share_is_entered_with_a_signature_or_not_at_all() {
+    let place = Place::new();
+    let mut client = Client::connect(place.address(), Offer::default());
+    client.log_on("alice", "pw").unwrap();
+    let path = crate::client::utf16(r"\\server\files");
+    let body = smb::wire::tree_connect::Request { path: &path, ..Default::default() };
+    client.send_one(request(Command::TreeConnect, &body));
+    assert!(client.is_closed(), "3.1.1 (MS-SMB2 3.3.5.7)");
+}
+
+#[test]
+fn a_session_goes_on_after_it_was_authenticated_again() {
+    let place = Place::new();
+    let mut client = Client::enter(place.address(), Offer::default(), "alice", "files");
+    client.sign = true;
+    let file = client.open("kept.txt");
+    let session = client.session;
+    assert_eq!(client.log_on("alice", "pw"), Ok(()));
+    assert_eq!(client.session, session);
+    assert_eq!(client.write(file, 0, b"still open"), NtStatus::SUCCESS);
+    assert_eq!(client.log_on("alice", "wrong"), Err(NtStatus::LOGON_FAILURE));
+    let after = client.call(Command::Echo, &bare::Request);
+    assert_eq!(after.status(), NtStatus::USER_SESSION_DELETED, "somebody else sits there now");
+}
+
+#[test]
+fn a_second_channel_uses_what_the_first_has_opened() {
+    let place = Place::new();
+    for dialect in [Dialect::Smb300, Dialect::Smb302, Dialect::Smb311] {
+        let mut first = Client::enter(place.address(), only(dialect), "alice", "files");
+        first.sign = true;
+        let file = first.open("two channels.txt");
+        let mut second = Client::connect(place.address(), only(dialect));
+        second.bind(&first, "alice", "pw").unwrap();
+        assert_eq!(second.write(file, 0, b"by the second"), NtStatus::SUCCESS, "{dialect}");
+        assert_eq!(first.read(file, 0, 100).as_deref(), Ok(&b"by the second"[..]));
+        drop(first);
+        assert_eq!(second.read(file, 0, 100).as_deref(), Ok(&b"by the second"[..]), "{dialect}");
+        second.call(Command::Logoff, &bare::Request).good();
+    }
+}
+
+#[test]
+fn not_everybody_may_be_a_channel() {
+    let place = Place::new();
+    let mut first = Client::enter(place.address(), Offer::default(), "alice", "files");
+    first.sign = true;
+    let bind = |offer: Offer, user: &str, password: &str| {
+        Client::connect(place.address(), offer).bind(&first, user, password)
+    };
+    assert_eq!(bind(Offer::default(), "bob", "pw"), Err(NtStatus::ACCESS_DENIED));
+    assert_eq!(bind(Offer::default(), "alice", "wrong"), Err(NtStatus::LOGON_FAILURE));
+    assert_eq!(bind(only(Dialect::Smb302), "alice", "pw"), Err(NtStatus::REQUEST_OUT_OF_SEQUENCE));
+    assert_eq!(bind(only(Dialect::Smb210), "alice", "pw"), Err(NtStatus::REQUEST_OUT_OF_SEQUENCE));
+    let other_cipher = Offer { ciphers: vec![1], ..Offer::default() };
+    assert_eq!(bind(other_cipher, "alice", "pw"), Err(NtStatus::INVALID_PARAMETER));
+    assert_eq!(first.bind_again("alice"), Err(NtStatus::REQUEST_NOT_ACCEPTED), "it is one already");
+    first.call(Command::Echo, &bare::Request).good();
+    let mut unknown = Client::enter(place.address(), Offer::default(), "alice", "files");
+    unknown.session = SessionId(unknown.session.0 ^ 1);
+    let mut late = Client::connect(place.address(), Offer::default());
+    assert_eq!(late.bind(&unknown, "alice", "pw"), Err(NtStatus::USER_SESSION_DELETED));
+}
+
+#[test]
+fn a_session_of_before_ends_when_its_client_comes_back() {
+    let place = Place::new();
+    let mut old = Client::enter(place.address(), Offer::default(), "alice", "files");
+    let mut new = Client::connect(place.address(), Offer::default());
+    new.log_on_after("bob", old.session).unwrap();
+    old.call(Command::Echo, &bare::Request).good();
+    let mut new = Client::connect(place.address(), Offer::default());
+    new.log_on_after("alice", old.session).unwrap();
+    let echo = old.call(Command::TreeDisconnect, &bare::Request);
+    assert_eq!(echo.status(), NtStatus::USER_SESSION_DELETED);
+}
+
+#[test]
+fn an_smb1_negotiate_leads_to_smb2() {
+    let place = Place::new();
+    let mut client = Client::dial(place.address());
+    let dialects = b"\x02NT LM 0.12\0\x02SMB 2.002\0\x02SMB 2.???\0";
+    let mut smb1 = vec![0xff, b'S', b'M', b'B', 0x72];
+    smb1.resize(32, 0);
+    smb1.push(0);
+    smb1.extend_from_slice(&u16::try_from(dialects.len()).unwrap().to_le_bytes());
+    smb1.extend_from_slice(dialects);
+    client.send_frame(&smb1);
+    let answer = client.receive().good();
+    let said = smb::wire::negotiate::Response::parse(&answer.message).unwrap();
+    assert_eq!(said.dialect, Dialect::WILDCARD);
+    client.next = 1;
+    client.negotiate().good();
+    assert_eq!(client.dialect, Dialect::Smb311);
+    assert_eq!(client.log_on("alice", "pw"), Ok(()));
+}
+
+#[test]
+fn who_negotiates_twice_is_cut_off() {
+    let place = Place::new();
+    let mut client = Client::connect(place.address(), Offer::default());
+    client.send_one(request(Command::Negotiate, &bare::Request));
+    assert!(client.is_closed());
+}
+
+#[test]
+fn credits_are_given_as_asked_and_a_number_is_used_once() {
+    let place = Place::new();
+    let mut client = Client::enter(place.address(), Offer::default(), "alice", "files");
+    let before = client.credits;
+    client.call(Command::Echo, &bare::Request).good();
+    assert_eq!(client.credits, before + 64);
+    client.next -= 1;
+    client.send_one(request(Command::Echo, &bare::Request));
+    assert!(client.is_closed(), "a message id twice (MS-SMB2 3.3.5.2.3)");
+    let mut client = Client::enter(place.address(), Offer::default(), "alice", "files");
+    client.next += 10_000;
+    client.send_one(request(Command::Echo, &bare::Request));
+    assert!(client.is_closed(), "one that was not granted");
+}
+
+#[test]
+fn clients_have_guids_or_one_channel() {
+    let place = Place::new();
+    let offer = Offer { guid: Guid::NIL, ..Offer::default() };
+    let mut client = Client::enter(place.address(), offer, "alice", "files");
+    let header = client.call(Command::Echo, &bare::Request).good().header;
+    assert_eq!(Header { command: Command::Echo, ..header }, header);
+}
