@@ -170,6 +170,8 @@ impl NtStatus {
     pub const PIPE_EMPTY: Self = Self(0xc000_00d9);
     /// STATUS_IO_TIMEOUT: the device took too long.
     pub const IO_TIMEOUT: Self = Self(0xc000_00b5);
+    /// STATUS_FILE_FORCED_CLOSED: the open was taken by a later run of the same program.
+    pub const FILE_FORCED_CLOSED: Self = Self(0xc000_00b6);
     /// STATUS_FILE_IS_A_DIRECTORY: a directory where a file must be.
     pub const FILE_IS_A_DIRECTORY: Self = Self(0xc000_00ba);
     /// STATUS_NOT_SUPPORTED: not supported.
@@ -366,6 +368,7 @@ const NAMES: &[(NtStatus, &str)] = &[
     (NtStatus::CANNOT_DELETE, "CANNOT_DELETE"),
     (NtStatus::FILE_DELETED, "FILE_DELETED"),
     (NtStatus::FILE_CLOSED, "FILE_CLOSED"),
+    (NtStatus::FILE_FORCED_CLOSED, "FILE_FORCED_CLOSED"),
     (NtStatus::NETWORK_NAME_DELETED, "NETWORK_NAME_DELETED"),
     (NtStatus::USER_SESSION_DELETED, "USER_SESSION_DELETED"),
     (NtStatus::NETWORK_SESSION_EXPIRED, "NETWORK_SESSION_EXPIRED"),

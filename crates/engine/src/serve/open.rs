@@ -1,5 +1,7 @@
 //! An open file of a session.
 
+mod table;
+
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -8,8 +10,10 @@ use smb::files::{FileKey, Flags, LeaseVersion, LockSequence, OpenId};
 use smb::fscc::Facts;
 use smb::name::{Path, Pattern};
 use smb::session::ChannelSequence;
+use smb::wire::context::AppVersion;
 use smb::{
-    Access, CreateOptions, FileId, FileTime, Guid, LeaseKey, NtStatus, SessionId, ShareAccess,
+    Access, CreateAction, CreateOptions, FileId, FileTime, Guid, LeaseKey, NtStatus, SessionId,
+    ShareAccess,
 };
 
 use super::fs::write_time::Clock;
@@ -18,6 +22,8 @@ use super::pipe::Pipe;
 use super::runtime::Event;
 use super::session::{Identity, Tree};
 use super::transfer::DataFile;
+
+pub(super) use table::{Begun, Place, Table};
 
 /// What is open.
 #[derive(Clone)]
@@ -82,13 +88,21 @@ pub(super) struct Open {
     /// The CreateGuid of a durable open of version 2.
     pub(super) create_guid: Option<Guid>,
     pub(super) app_instance: Option<Guid>,
+    /// Which run of that program.
+    pub(super) app_version: Option<AppVersion>,
     /// Who opened it, and alone may reconnect to it.
     pub(super) owner: Arc<Identity>,
     pub(super) durable: Option<Durable>,
     /// What READ and WRITE look at in place of the shard.
     pub(super) flags: Arc<Flags>,
+    /// How it came to be: what a create that is sent again is answered.
+    pub(super) action: CreateAction,
     /// It is closed: whoever still holds it does nothing more with it.
     closed: AtomicBool,
+    /// Its client is away.
+    away: AtomicBool,
+    /// Something was changed through it that its directory shows.
+    changed: AtomicBool,
     /// FilePositionInformation: a number that the client may keep here.
     pub(super) position: AtomicU64,
     /// FileModeInformation.
@@ -118,6 +132,8 @@ pub(super) struct Beginning {
     pub(super) owner: Arc<Identity>,
     pub(super) durable: Option<Durable>,
     pub(super) flags: Arc<Flags>,
+    pub(super) action: CreateAction,
+    pub(super) app_version: Option<AppVersion>,
     pub(super) channel_sequence: u16,
     pub(super) path: Path,
 }
@@ -175,7 +191,11 @@ impl Open {
             owner: with.owner,
             durable: with.durable,
             flags: with.flags,
+            action: with.action,
+            app_version: with.app_version,
             closed: AtomicBool::new(false),
+            away: AtomicBool::new(false),
+            changed: AtomicBool::new(false),
             position: AtomicU64::new(0),
             sequence: Mutex::new(ChannelSequence::new(with.channel_sequence)),
             locks: Mutex::default(),
@@ -191,6 +211,7 @@ impl Open {
         client: Guid,
         tree: Arc<Tree>,
         flags: Arc<Flags>,
+        channel_sequence: u16,
     ) -> Self {
         Self {
             id: self.id,
@@ -210,10 +231,14 @@ impl Open {
             owner: self.owner.clone(),
             durable: self.durable,
             flags,
+            action: self.action,
+            app_version: self.app_version,
             closed: AtomicBool::new(false),
+            away: AtomicBool::new(false),
+            changed: AtomicBool::new(self.is_changed()),
             position: AtomicU64::new(self.position.load(Ordering::Relaxed)),
             mode: AtomicU32::new(self.mode.load(Ordering::Relaxed)),
-            sequence: Mutex::new(*self.sequence()),
+            sequence: Mutex::new(ChannelSequence::new(channel_sequence)),
             locks: Mutex::new(lock(&self.locks).clone()),
             holds_time: AtomicBool::new(self.holds_time.load(Ordering::Acquire)),
             state: Mutex::new({
@@ -234,6 +259,32 @@ impl Open {
     /// Marks it closed; `false` if it was.
     pub(super) fn close(&self) -> bool {
         !self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    /// Its client is away from now on; `false` if it was.
+    pub(super) fn go_away(&self) -> bool {
+        let went = !self.away.swap(true, Ordering::AcqRel);
+        if went {
+            self.tree.opens.fetch_sub(1, Ordering::Relaxed);
+        }
+        went
+    }
+
+    pub(super) fn is_away(&self) -> bool {
+        self.away.load(Ordering::Acquire)
+    }
+
+    /// Notes that what its directory shows of it is another thing now: those who cache the directory are told
+    /// when it is closed.
+    pub(super) fn note_change(&self) {
+        // Looked at first: a WRITE that is not the first leaves the line to others.
+        if !self.changed.load(Ordering::Relaxed) {
+            self.changed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn is_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed)
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, OpenState> {

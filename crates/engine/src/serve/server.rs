@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use smb::auth::{Limiter, LimiterSettings, Refusal, Settings, UserFile};
-use smb::files::{self, Break, Closed, Effects, FileKey, Leases, OpenId, Purged, Shard, Waiter};
+use smb::files::{self, Break, Closed, Effects, FileKey, Leases, Purged, Shard, Waiter};
 use smb::session::Dialect;
 use smb::{FileTime, Guid, LeaseKey, NtStatus, SessionId};
 
@@ -16,7 +16,7 @@ use super::channel::{ChannelRef, Ending};
 use super::command::{breaks, delete};
 use super::config::{Config, ShareConfig};
 use super::fs;
-use super::open::Open;
+use super::open::{Open, Table};
 use super::runtime::Event;
 use super::session::Session;
 use super::watch;
@@ -67,9 +67,10 @@ pub struct Server {
     pub(super) users: RwLock<Arc<UserFile>>,
     sessions: Mutex<HashMap<SessionId, Arc<Session>>>,
     clients: Mutex<HashMap<Guid, Vec<ChannelRef>>>,
-    opens: Mutex<HashMap<OpenId, Arc<Open>>>,
+    /// Every open, those whose client is away with them.
+    pub(super) opens: Table,
     files: Box<[Mutex<Shard>]>,
-    pub(super) leases: Mutex<Leases>,
+    leases: Mutex<Leases>,
     waiting: Mutex<HashMap<Waiter, Arc<Waiting>>>,
     limiter: Mutex<Limiter>,
     pub(super) authentication: Arc<Settings>,
@@ -145,7 +146,7 @@ impl Server {
             users: RwLock::new(Arc::new(users)),
             sessions: Mutex::default(),
             clients: Mutex::default(),
-            opens: Mutex::default(),
+            opens: Table::default(),
             files: (0..SHARDS).map(|_| Mutex::new(Shard::new(limits))).collect(),
             leases: Mutex::new(Leases::new(config.limits.opens.saturating_mul(4))),
             waiting: Mutex::default(),
@@ -236,10 +237,11 @@ impl Server {
             });
         }
         for open in opens.into_values() {
-            if keep_durable && self.keep(&open) {
-                continue;
+            if keep_durable {
+                self.leave(&open);
+            } else {
+                self.close(&open);
             }
-            self.close(&open);
         }
     }
 
@@ -335,9 +337,9 @@ impl Server {
             self.wake(waiter, Some(status));
         }
         for Purged { opener, closed, .. } in effects.purged.drain(..) {
-            let open = lock(&self.opens).get(&opener.open).cloned();
-            if let Some(open) = open {
-                open.close();
+            if let Some(open) = self.opens.get(opener.open)
+                && open.close()
+            {
                 self.closed(&open, Some(closed));
             }
         }
@@ -350,18 +352,18 @@ impl Server {
         }
     }
 
-    /// Begins to wait for the state of a file.
-    pub(super) fn begin_waiting(self: &Arc<Self>) -> WaitingFor {
+    /// Begins to wait for the state of a file to be another one.
+    pub(super) fn begin_waiting(self: &Arc<Self>, key: FileKey) -> WaitingFor {
         let waiter = Waiter(self.next_id());
         let waiting = Arc::new(Waiting::default());
         lock(&self.waiting).insert(waiter, waiting.clone());
-        WaitingFor { server: self.clone(), waiter, waiting }
+        WaitingFor { server: self.clone(), key, waiter, waiting }
     }
 
     fn send_break(&self, this: Break) {
         match this {
             Break::Oplock { session, open, to, acknowledge, .. } => {
-                let Some(file) = lock(&self.opens).get(&open).cloned() else { return };
+                let Some(file) = self.opens.get(open) else { return };
                 if let Some(session) = self.session(session) {
                     breaks::oplock(&session, &file, to);
                 }
@@ -379,17 +381,13 @@ impl Server {
     ///
     /// INVALID_PARAMETER if it names another.
     pub(super) fn claim_lease(
-        &self,
+        self: &Arc<Self>,
         client: Guid,
         key: LeaseKey,
         file: FileKey,
-    ) -> Result<(), NtStatus> {
-        lock(&self.leases).claim(client, key, file)
-    }
-
-    /// An open with this lease key has ended.
-    pub(super) fn release_lease(&self, client: Guid, key: LeaseKey) {
-        lock(&self.leases).release(client, key);
+    ) -> Result<Claim, NtStatus> {
+        lock(&self.leases).claim(client, key, file)?;
+        Ok(Claim { server: self.clone(), client, key, kept: false })
     }
 
     /// The file that a lease key names.
@@ -455,21 +453,6 @@ impl Server {
         }
     }
 
-    /// An open begins.
-    pub(super) fn add_open(&self, open: &Arc<Open>) {
-        lock(&self.opens).insert(open.id, open.clone());
-    }
-
-    /// An open by the number that no other has.
-    pub(super) fn open(&self, id: OpenId) -> Option<Arc<Open>> {
-        lock(&self.opens).get(&id).cloned()
-    }
-
-    /// The first open that is such a one.
-    pub(super) fn find_open(&self, is: impl Fn(&Open) -> bool) -> Option<Arc<Open>> {
-        lock(&self.opens).values().find(|open| is(open)).cloned()
-    }
-
     /// Closes an open. Its session does not know it any more, or will not in a moment.
     pub(super) fn close(&self, open: &Arc<Open>) {
         if !open.close() {
@@ -483,42 +466,64 @@ impl Server {
         self.closed(open, closed);
     }
 
-    /// Keeps an open for its client, who is away. `false`: it cannot be kept.
-    fn keep(&self, open: &Arc<Open>) -> bool {
-        if open.file().is_none() || open.durable.is_none() {
-            return false;
+    /// The client of an open is away: what is durable waits for it, what is not ends.
+    pub(super) fn leave(&self, open: &Arc<Open>) {
+        if open.durable.is_none() || open.file().is_none() {
+            return self.close(open);
         }
         let now = self.now_ms();
-        let kept = self.with_file(open.key, |shard, effects| {
+        if !open.go_away() {
+            return;
+        }
+        let left = self.with_file(open.key, |shard, effects| {
             shard.disconnect(now, open.key, open.id, effects)
         });
-        match kept {
-            Ok(_until) => true,
+        match left {
+            Ok(_until) => {}
             Err(closed) => {
-                open.close();
-                self.closed(open, closed);
-                true
+                if open.close() {
+                    self.closed(open, closed);
+                }
             }
         }
     }
 
     /// An open has ended: what it alone kept goes.
     fn closed(&self, open: &Arc<Open>, closed: Option<Closed>) {
-        lock(&self.opens).remove(&open.id);
-        open.tree.opens.fetch_sub(1, Ordering::Relaxed);
+        self.opens.remove(open);
+        open.tree.opens.fetch_sub(u64::from(!open.is_away()), Ordering::Relaxed);
         if let Some(lease) = open.lease {
             lock(&self.leases).release(lease.client, lease.key);
         }
         watch::closed(open);
+        if open.is_changed() {
+            self.directory_changed(open);
+        }
         if let Some(delete) = closed.and_then(|closed| closed.delete) {
             delete::on_last_close(self, open, delete);
         }
+    }
+
+    /// What a directory says of the file of this open is another thing now: who caches the directory is told,
+    /// but for the client that says by the open's lease that it knows (MS-SMB2 3.3.4.20).
+    pub(super) fn directory_changed(&self, open: &Open) {
+        if !self.has_directory_leases() {
+            return;
+        }
+        let Some(Ok(Some(folder))) = open.file().map(|file| file.folder_facts()) else { return };
+        let folder = FileKey { device: folder.device, inode: folder.index, stream: 0 };
+        let by = open.lease.and_then(|lease| Some((lease.client, lease.parent?)));
+        let now = self.now_ms();
+        self.with_file(folder, |shard, effects| {
+            shard.contend_directory(now, folder, by, effects);
+        });
     }
 }
 
 /// A place among those who wait; given up when dropped.
 pub(super) struct WaitingFor {
     server: Arc<Server>,
+    key: FileKey,
     pub(super) waiter: Waiter,
     pub(super) waiting: Arc<Waiting>,
 }
@@ -526,6 +531,31 @@ pub(super) struct WaitingFor {
 impl Drop for WaitingFor {
     fn drop(&mut self) {
         lock(&self.server.waiting).remove(&self.waiter);
+        let key = self.key;
+        self.server.with_file(key, |shard, _| shard.forget(key, self.waiter));
+    }
+}
+
+/// A lease key that names a file for an open to be; free again when dropped.
+pub(super) struct Claim {
+    server: Arc<Server>,
+    client: Guid,
+    key: LeaseKey,
+    kept: bool,
+}
+
+impl Claim {
+    /// It belongs to an open from now on, and is released when that has ended.
+    pub(super) fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if !self.kept {
+            lock(&self.server.leases).release(self.client, self.key);
+        }
     }
 }
 

@@ -116,8 +116,12 @@ pub fn request(command: Command, body: &impl Encode) -> Vec<u8> {
 pub fn write_request(file: FileId, offset: u64, data: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let start = Header::request(Command::Write).encode(&mut bytes);
-    write::Request { file, offset, ..write::Request::default() }
-        .encode_with(&mut bytes, start, &[], data);
+    write::Request { file, offset, ..write::Request::default() }.encode_with(
+        &mut bytes,
+        start,
+        &[],
+        data,
+    );
     bytes
 }
 
@@ -247,8 +251,10 @@ impl Client {
 
     /// Sets up a session in the place of one that was lost.
     pub fn log_on_after(&mut self, user: &str, previous: SessionId) -> Result<(), NtStatus> {
-        let begin =
-            session_setup::Request { previous_session: previous, ..session_setup::Request::default() };
+        let begin = session_setup::Request {
+            previous_session: previous,
+            ..session_setup::Request::default()
+        };
         self.set_up(user, Some("pw"), begin)
     }
 
@@ -315,7 +321,8 @@ impl Client {
             return Err(status);
         }
         let flags = session_setup::Response::parse(&raw).expect("an answer").flags;
-        if flags.intersects(session_setup::SessionFlags::GUEST | session_setup::SessionFlags::NULL) {
+        if flags.intersects(session_setup::SessionFlags::GUEST | session_setup::SessionFlags::NULL)
+        {
             // No keys.
             return Ok(());
         }
@@ -447,7 +454,10 @@ impl Client {
 
     /// Signs or seals a frame of messages that begin at `starts`, and sends it.
     fn finish(&mut self, mut frame: Vec<u8>, starts: &[usize]) -> Vec<u8> {
-        if self.sign && !self.seal && let Some(keys) = &self.keys {
+        if self.sign
+            && !self.seal
+            && let Some(keys) = &self.keys
+        {
             for pair in starts.windows(2) {
                 keys.signer.sign(&mut frame[pair[0]..pair[1]]).expect("a header");
             }

@@ -39,7 +39,8 @@ fn large_files_there_and_back() {
     let place = Place::new();
     let mut client = enter(&place);
     let file = client.open("large.bin");
-    let data: Vec<u8> = (0..3_000_000u32).map(|n| n.to_le_bytes()[1] ^ n.to_le_bytes()[0]).collect();
+    let data: Vec<u8> =
+        (0..3_000_000u32).map(|n| n.to_le_bytes()[1] ^ n.to_le_bytes()[0]).collect();
     assert_eq!(client.write(file, 0, &data), NtStatus::SUCCESS);
     assert!(client.read(file, 0, 3_000_000).unwrap() == data, "not signed: data goes its own ways");
     assert!(std::fs::read(place.folder().join("large.bin")).unwrap() == data);

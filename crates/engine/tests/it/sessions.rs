@@ -42,8 +42,7 @@ fn every_cipher_and_signature() {
     let place = Place::new();
     for cipher in 1..=4 {
         for signing in 0..=2 {
-            let offer =
-                Offer { ciphers: vec![cipher], signing: vec![signing], ..Offer::default() };
+            let offer = Offer { ciphers: vec![cipher], signing: vec![signing], ..Offer::default() };
             let mut client = Client::enter(place.address(), offer, "alice", "files");
             client.sign = true;
             let file = client.open("signed.txt");

@@ -21,6 +21,17 @@ struct Others {
     no_write: bool,
 }
 
+impl Others {
+    /// Takes account of an open that stays.
+    fn count(&mut self, open: &Open, key: FileKey, has: LeaseState) {
+        if open.stream == key.stream {
+            self.handle |= has.contains(LeaseState::HANDLE);
+            self.oplock |= cached_by(open.oplock) != LeaseState::empty();
+            self.no_write |= open.oplock != OplockLevel::None || !is_oplock_stat_open(open.access);
+        }
+    }
+}
+
 impl File {
     /// Opens the file, or says why not, or who has to give up what before.
     pub(super) fn open(
@@ -123,13 +134,8 @@ impl File {
             }
             let leased = open.lease.is_some();
             let has = self.caches(open);
-            if open.stream == key.stream {
-                others.handle |= has.contains(LeaseState::HANDLE);
-                others.oplock |= cached_by(open.oplock) != LeaseState::empty();
-                others.no_write |=
-                    open.oplock != OplockLevel::None || !is_oplock_stat_open(open.access);
-            }
             if quiet || (leased && is_lease_stat_open(access)) {
+                others.count(open, key, has);
                 at += 1;
                 continue;
             }
@@ -144,6 +150,7 @@ impl File {
                 left.remove(LeaseState::HANDLE);
             }
             if left == has {
+                others.count(open, key, has);
                 others.delay |= breaking;
                 at += 1;
                 continue;
@@ -152,6 +159,7 @@ impl File {
                 self.purge(at, fx)?;
                 continue;
             }
+            others.count(open, key, has);
             others.delay |= has.intersects(giving_way) || (breaking && request.again);
             self.break_open(now_ms, at, left, limits, fx);
             at += 1;

@@ -73,16 +73,23 @@ impl<'a> Request<'a> {
         let name = body.buffer(body.len16(44), body.len16(46))?;
         let chain = Contexts::new(body.buffer(body.len32(48), body.len32(52))?);
         let oplock = OplockLevel::from_wire(body.u8(3)).unwrap_or_default();
+        let contexts = Requested::parse(chain, oplock)?;
+        let disposition = match Disposition::from_wire(body.u32(36)) {
+            Some(disposition) => disposition,
+            // Of a request to have an open again only its name and contexts count (MS-SMB2 3.3.5.9.7).
+            None if contexts.reconnects() => Disposition::Open,
+            None => return Err(BadMessage::Value),
+        };
         Ok(Self {
             oplock,
             impersonation: body.u32(4),
             access: Access::from_bits_retain(body.u32(24)),
             attributes: Attributes::from_bits_retain(body.u32(28)),
             share: ShareAccess::from_bits_retain(body.u32(32)),
-            disposition: Disposition::from_wire(body.u32(36)).ok_or(BadMessage::Value)?,
+            disposition,
             options: CreateOptions::from_bits_retain(body.u32(40)),
             name,
-            contexts: Requested::parse(chain, oplock)?,
+            contexts,
         })
     }
 }

@@ -237,7 +237,9 @@ impl Channel {
                 }
             }
             // Nobody knows whether it is right.
-            None if signed && !matches!(header.command, Command::Negotiate | Command::SessionSetup) => {
+            None if signed
+                && !matches!(header.command, Command::Negotiate | Command::SessionSetup) =>
+            {
                 return Err(NtStatus::USER_SESSION_DELETED);
             }
             None => {}

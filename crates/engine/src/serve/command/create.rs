@@ -1,5 +1,6 @@
 //! CREATE (MS-SMB2 3.3.5.9; MS-FSA 2.1.5.1).
 
+mod apple;
 mod durable;
 mod grant;
 
@@ -12,12 +13,11 @@ use smb::files::{
 use smb::fscc::Facts;
 use smb::name::{Path, Stream as StreamName};
 use smb::security::Descriptor;
-use smb::wire::context::{DurableFlags, DurableGrant, Granted, Lease, MaximalAccess, OnDiskId};
-use smb::wire::context::{LeaseFlags, LeaseV2};
+use smb::wire::context::LeaseFlags;
 use smb::wire::create::{IMPERSONATION_MAX, Request, Response};
 use smb::{
-    Access, Attributes, CreateAction, CreateOptions, Disposition, LeaseState, NtStatus,
-    OplockLevel, ShareAccess,
+    Access, Attributes, CreateAction, CreateOptions, Disposition, NtStatus, OplockLevel,
+    ShareAccess,
 };
 
 use super::super::access::{self, Asker};
@@ -25,9 +25,14 @@ use super::super::channel::{Exchange, PATIENCE};
 use super::super::fs::{Create, Found, Handle, Share, Stream, Want};
 use super::super::open::{Beginning, Durable, FileObject, Object, Open, OpenLease, stream_facts};
 use super::super::pipe::Pipe;
-use super::super::server::SharePoint;
+use super::super::runtime;
+use super::super::server::{SharePoint, WaitingFor};
 use super::super::watch;
 use super::Answer;
+use grant::Told;
+
+/// Bytes that a file system frees or reserves while others wait; more than that is done elsewhere.
+const AT_ONCE: u64 = 8 << 20;
 
 /// How often a look-up is begun again because somebody else was faster.
 const ATTEMPTS: usize = 16;
@@ -42,27 +47,47 @@ const SETTABLE: Attributes = Attributes::READONLY
     .union(Attributes::NOT_CONTENT_INDEXED)
     .union(Attributes::NORMAL);
 
-/// Attributes that name nothing, or what cannot be asked for with a create.
-const REFUSED_OPTIONS: CreateOptions =
-    CreateOptions::OPEN_BY_FILE_ID.union(CreateOptions::RESERVE_OPFILTER);
+/// Attributes that may be named with a create; of those that are not settable nothing is heard again.
+const ATTRIBUTES: u32 = 0x0000_7fb7;
+
+/// Rights that there are.
+const ACCESS: Access = Access::FILE_ALL
+    .union(Access::SYSTEM_SECURITY)
+    .union(Access::MAXIMUM_ALLOWED)
+    .union(Access::GENERIC_ALL)
+    .union(Access::GENERIC_EXECUTE)
+    .union(Access::GENERIC_WRITE)
+    .union(Access::GENERIC_READ);
+
+/// Create options that mean nothing.
+const UNKNOWN_OPTIONS: u32 = 0xff00_0000;
+
+/// Create options that mean something which is not done: FILE_CREATE_TREE_CONNECTION, FILE_OPEN_BY_FILE_ID,
+/// FILE_RESERVE_OPFILTER.
+const REFUSED_OPTIONS: u32 = 0x0010_2080;
 
 pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let request = Request::parse(x.message)?;
     let tree = x.tree()?.clone();
+    let limit = x.server().config.limits.opens;
+    if x.session()?.state().opens.len() >= limit {
+        return Err(NtStatus::INSUFFICIENT_RESOURCES);
+    }
+    let again = request.contexts.reconnects();
+    let Some(share) = &tree.share.files else {
+        return if again { Err(NtStatus::OBJECT_NAME_NOT_FOUND) } else { pipe(x, &request) };
+    };
+    if again {
+        // Of what else the request says nothing counts (MS-SMB2 3.3.5.9.7, 3.3.5.9.12).
+        return durable::reconnect(x, &request);
+    }
     if request.impersonation > IMPERSONATION_MAX {
         return Err(NtStatus::BAD_IMPERSONATION_LEVEL);
     }
-    let server = x.server();
-    if x.session()?.state().opens.len() >= server.config.limits.opens {
-        return Err(NtStatus::INSUFFICIENT_RESOURCES);
-    }
-    let Some(share) = &tree.share.files else { return pipe(x, &request) };
-    if request.contexts.reconnect.is_some() || request.contexts.reconnect_v2.is_some() {
-        return durable::reconnect(x, &request);
-    }
-    if let Some(answer) = durable::replay(x, &request)? {
-        return Ok(answer);
-    }
+    let place = match durable::begin(x, &request)? {
+        durable::Begin::Answered => return Ok(NtStatus::SUCCESS),
+        durable::Begin::New(place) => place,
+    };
     check(&request)?;
     if request.contexts.timewarp.is_some() {
         // There are no earlier versions.
@@ -74,7 +99,10 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     {
         return Err(NtStatus::NOT_A_DIRECTORY);
     }
-    Creating { x, request: &request, share, point: &tree.share, path }.run().await
+    let answer = Creating { x, request: &request, share, point: &tree.share, path }.run().await;
+    // Until now a replay of this request was told to come back later.
+    drop(place);
+    answer
 }
 
 /// A named pipe.
@@ -97,13 +125,15 @@ fn pipe(x: &mut Exchange<'_>, request: &Request<'_>) -> Answer {
         lease: None,
         create_guid: None,
         app_instance: None,
+        app_version: None,
         owner: session.identity(),
         durable: None,
         flags: Arc::default(),
+        action: CreateAction::Opened,
         channel_sequence: x.header.channel_sequence(),
         path: Path::default(),
     }));
-    keep(x, &open)?;
+    keep(x, &open, None)?;
     x.reply.write(&Response {
         action: CreateAction::Opened,
         attributes: Attributes::NORMAL,
@@ -114,17 +144,31 @@ fn pipe(x: &mut Exchange<'_>, request: &Request<'_>) -> Answer {
     Ok(NtStatus::SUCCESS)
 }
 
-/// The open belongs to its session from now on.
-fn keep(x: &mut Exchange<'_>, open: &Arc<Open>) -> Result<(), NtStatus> {
+/// The open belongs to its session from now on. `old`: it did before, to another one.
+fn keep(x: &mut Exchange<'_>, open: &Arc<Open>, old: Option<&Open>) -> Result<(), NtStatus> {
     let session = x.session()?.clone();
-    x.server().add_open(open);
+    let server = x.server();
+    match old {
+        Some(old) => server.opens.replace(old, open),
+        None => server.opens.add(open),
+    }
     open.tree.opens.fetch_add(1, Ordering::Relaxed);
-    session.state().opens.insert(open.file_id.volatile, open.clone());
-    if session.is_closed() {
+    let volatile = open.file_id.volatile;
+    session.state().opens.insert(volatile, open.clone());
+    let gone = session.is_closed();
+    // Looked at after it was put in: who ends either of them looks for opens after that.
+    if gone || session.tree(open.tree.id).is_none() {
         // It ended while this was going on, and knows nothing of this open.
-        session.state().opens.remove(&open.file_id.volatile);
-        x.server().close(open);
-        return Err(NtStatus::USER_SESSION_DELETED);
+        if session.state().opens.remove(&volatile).is_some() {
+            if x.channel.shared.is_open() {
+                server.close(open);
+            } else {
+                server.leave(open);
+            }
+        }
+        let ended =
+            if gone { NtStatus::USER_SESSION_DELETED } else { NtStatus::NETWORK_NAME_DELETED };
+        return Err(ended);
     }
     x.leave_open(open.clone());
     Ok(())
@@ -133,21 +177,25 @@ fn keep(x: &mut Exchange<'_>, open: &Arc<Open>) -> Result<(), NtStatus> {
 /// What is wrong with a request whatever it is for (MS-SMB2 3.3.5.9, MS-FSA 2.1.5.1).
 fn check(request: &Request<'_>) -> Result<(), NtStatus> {
     let options = request.options;
+    let access = request.access;
+    if access.is_empty() || !ACCESS.contains(access) {
+        return Err(NtStatus::ACCESS_DENIED);
+    }
     let both = CreateOptions::DIRECTORY_FILE | CreateOptions::NON_DIRECTORY_FILE;
     if options.contains(both) || !ShareAccess::all().contains(request.share) {
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    if options.bits() & 0xff00_0000 != 0 {
+    if options.bits() & UNKNOWN_OPTIONS != 0 {
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    if options.intersects(REFUSED_OPTIONS) {
+    if options.bits() & REFUSED_OPTIONS != 0 {
         return Err(NtStatus::NOT_SUPPORTED);
     }
-    if request.attributes.bits() & !0x0000_7fb7 != 0 {
+    if request.attributes.bits() & !ATTRIBUTES != 0 {
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    let access = request.access;
-    if access.is_empty() || access.bits() & 0x0cf0_fe00 & !0x0010_0000 & !0x00ff_0000 != 0 {
+    if request.attributes.contains(Attributes::ENCRYPTED) && request.disposition.may_create() {
+        // Nothing is kept encrypted here, and nobody is to believe that it is.
         return Err(NtStatus::ACCESS_DENIED);
     }
     if access.contains(Access::SYSTEM_SECURITY) {
@@ -188,6 +236,10 @@ impl Made {
         self.action == CreateAction::Created
     }
 
+    fn overwrites(&self) -> bool {
+        matches!(self.action, CreateAction::Superseded | CreateAction::Overwritten)
+    }
+
     fn is_directory(&self) -> bool {
         self.object.stream.is_none() && self.object.handle.is_folder()
     }
@@ -197,6 +249,34 @@ impl Made {
         let stream =
             self.object.stream.as_ref().map_or(0, |stream| access::name_hash(&stream.name()));
         FileKey { device: identity.device, inode: identity.inode, stream }
+    }
+}
+
+/// Asks for the open until it is granted or refused, which may take as long as others take to let go.
+async fn granted(
+    x: &mut Exchange<'_>,
+    key: FileKey,
+    mut asked: smb::files::Request,
+) -> Result<smb::files::Granted, NtStatus> {
+    let server = x.server().clone();
+    let mut waiting: Option<WaitingFor> = None;
+    loop {
+        let changed = waiting.as_ref().map(|waiting| waiting.waiting.changed());
+        let now = server.now_ms();
+        let outcome = server.with_file(key, |shard, effects| shard.open(now, key, &asked, effects));
+        match (outcome, changed) {
+            (Outcome::Granted(granted), _) => return Ok(granted),
+            (Outcome::Refused(status), _) => return Err(status),
+            (Outcome::Wait { .. }, Some(changed)) => x.wait(changed, PATIENCE).await?,
+            // Most opens wait for nobody. Who does must be known to others before it asks.
+            (Outcome::Wait { .. }, None) => {
+                let begun = server.begin_waiting(key);
+                server.with_file(key, |shard, _| shard.forget(key, asked.waiter));
+                asked.waiter = begun.waiter;
+                asked.again = true;
+                waiting = Some(begun);
+            }
+        }
     }
 }
 
@@ -259,6 +339,7 @@ impl Creating<'_, '_, '_> {
                 {
                     return Err(NtStatus::CANNOT_DELETE);
                 }
+                self.lease_is_free()?;
                 let folder =
                     request.options.contains(CreateOptions::DIRECTORY_FILE) && named.is_none();
                 let above = vacancy.folder_security()?;
@@ -344,7 +425,7 @@ impl Creating<'_, '_, '_> {
         let server = self.x.server().clone();
         let session = self.x.session()?.clone();
         let key = made.key();
-        let id = OpenId(server.next_id());
+        self.replace_instance(&made, maximal)?;
         let lease = self.lease_wanted(&made);
         let caching = match (lease, self.request.oplock) {
             (Some(lease), _) => Caching::Lease(lease),
@@ -352,17 +433,17 @@ impl Creating<'_, '_, '_> {
             (None, _) if made.is_directory() || !server.config.leases => Caching::None,
             (None, level) => Caching::Oplock(level),
         };
-        if let Some(lease) = lease {
-            server.claim_lease(session.client, lease.key, key)?;
-        }
+        let claim = match lease {
+            Some(lease) => Some(server.claim_lease(session.client, lease.key, key)?),
+            None => None,
+        };
         let wanted = self.durability();
-        let opener = Opener { client: session.client, session: session.id, open: id };
-        let waiting = server.begin_waiting();
-        let mut asked = smb::files::Request {
-            opener,
+        let id = OpenId(server.next_id());
+        let asked = smb::files::Request {
+            opener: Opener { client: session.client, session: session.id, open: id },
             access,
             share: self.request.share,
-            overwrites: matches!(made.action, CreateAction::Superseded | CreateAction::Overwritten),
+            overwrites: made.overwrites(),
             created: made.is_new(),
             delete_on_close: self.request.options.contains(CreateOptions::DELETE_ON_CLOSE),
             directory: made.is_directory(),
@@ -372,35 +453,14 @@ impl Creating<'_, '_, '_> {
                 Durability::Durable { timeout_ms }
             }),
             link: access::name_hash(self.path.as_str()),
-            waiter: waiting.waiter,
-            again: false,
+            ..smb::files::Request::default()
         };
-        let granted = loop {
-            let changed = waiting.waiting.changed();
-            let now = server.now_ms();
-            let outcome =
-                server.with_file(key, |shard, effects| shard.open(now, key, &asked, effects));
-            let status = match outcome {
-                Outcome::Granted(granted) => break granted,
-                Outcome::Refused(status) => status,
-                Outcome::Wait { .. } => {
-                    asked.again = true;
-                    match self.x.wait(changed, PATIENCE).await {
-                        Ok(()) => continue,
-                        Err(status) => {
-                            server.with_file(key, |shard, _| shard.forget(key, waiting.waiter));
-                            status
-                        }
-                    }
-                }
-            };
-            if let Some(lease) = lease {
-                server.release_lease(session.client, lease.key);
-            }
-            return Err(status);
-        };
-        drop(waiting);
-        let durable = wanted.filter(|_| granted.durable);
+        let granted = granted(self.x, key, asked).await?;
+        // From here to where the session has it nothing waits, and nothing can be lost.
+        let leased = lease.filter(|_| granted.oplock == OplockLevel::Lease);
+        if let Some(claim) = claim.filter(|_| leased.is_some()) {
+            claim.keep();
+        }
         let open = Arc::new(Open::new(Beginning {
             id,
             key,
@@ -412,24 +472,32 @@ impl Creating<'_, '_, '_> {
             share: self.request.share,
             options: self.request.options,
             directory: made.is_directory(),
-            lease: lease.map(|lease| OpenLease {
+            lease: leased.map(|lease| OpenLease {
                 client: session.client,
                 key: lease.key,
-                version: lease.version,
+                version: granted.version,
                 parent: lease.parent,
             }),
             create_guid: self.request.contexts.durable_v2.map(|durable| durable.create),
             app_instance: self.request.contexts.app_instance,
+            app_version: self.request.contexts.app_version,
             owner: session.identity(),
-            durable,
+            durable: wanted.filter(|_| granted.durable),
             flags: granted.flags.clone(),
+            action: made.action,
             channel_sequence: self.x.header.channel_sequence(),
             path: self.path.clone(),
         }));
-        keep(self.x, &open)?;
-        let facts = match self.furnish(&made, &open) {
+        keep(self.x, &open, None)?;
+        let facts = match self.furnish(&made, &open).await {
             Ok(facts) => facts,
             Err(status) => {
+                if made.is_new() {
+                    // What could not be made as it was wished for is not left behind. That it was closed
+                    // meanwhile is no loss.
+                    let _ =
+                        server.with_file(key, |shard, _| shard.set_delete_pending(key, id, true));
+                }
                 session.state().opens.remove(&open.file_id.volatile);
                 server.close(&open);
                 return Err(status);
@@ -437,19 +505,43 @@ impl Creating<'_, '_, '_> {
         };
         if made.is_new() {
             watch::created(self.point, &self.path, made.is_directory());
-            if server.has_directory_leases()
-                && let Ok(Some(folder)) = made.object.handle.folder_facts()
-            {
-                let folder = FileKey { device: folder.device, inode: folder.index, stream: 0 };
-                let by = lease.and_then(|lease| Some((session.client, lease.parent?)));
-                let now = server.now_ms();
-                server.with_file(folder, |shard, effects| {
-                    shard.contend_directory(now, folder, by, effects);
-                });
-            }
+            server.directory_changed(&open);
         }
-        grant::answer(self.x, self.request, &open, &facts, made.action, &granted, maximal);
+        let mut answer = Told::new(&open, facts, &granted);
+        answer.durable = open.durable;
+        answer.maximal = maximal;
+        answer.write(self.x, self.request);
         Ok(NtStatus::SUCCESS)
+    }
+
+    /// Another run of the same program has the file open, on a machine that is perhaps no more: it gives way
+    /// (MS-SMB2 3.3.5.9.13).
+    fn replace_instance(&self, made: &Made, maximal: Access) -> Result<(), NtStatus> {
+        let contexts = &self.request.contexts;
+        let Some(app) = contexts.app_instance.filter(|_| contexts.durable_v2.is_some()) else {
+            return Ok(());
+        };
+        let server = self.x.server();
+        let client = self.x.session()?.client;
+        for open in server.opens.of_program(app) {
+            let same_share = Arc::ptr_eq(&open.tree.share, self.point);
+            if open.key != made.key() || open.client == client || !same_share {
+                continue;
+            }
+            if !maximal.contains(Access::FILE_READ) {
+                continue;
+            }
+            if let (Some(theirs), Some(ours)) = (open.app_version, contexts.app_version)
+                && theirs >= ours
+            {
+                return Err(NtStatus::FILE_FORCED_CLOSED);
+            }
+            if let Some(session) = server.session(open.session) {
+                session.state().opens.remove(&open.file_id.volatile);
+            }
+            server.close(&open);
+        }
+        Ok(())
     }
 
     /// What the open may do, and what its user may do at most.
@@ -512,6 +604,16 @@ impl Creating<'_, '_, '_> {
         })
     }
 
+    /// A lease that is asked for with a file that is not there yet must name no other (MS-SMB2 3.3.5.9.8): said
+    /// before the file is made.
+    fn lease_is_free(&self) -> Result<(), NtStatus> {
+        let Some(lease) = self.request.contexts.lease else { return Ok(()) };
+        let server = self.x.server();
+        let used = server.config.leases
+            && server.lease_file(self.x.session()?.client, lease.key).is_some();
+        if used { Err(NtStatus::INVALID_PARAMETER) } else { Ok(()) }
+    }
+
     /// What the client would like to have kept when its connection goes.
     fn durability(&self) -> Option<Durable> {
         let limit =
@@ -531,14 +633,21 @@ impl Creating<'_, '_, '_> {
     }
 
     /// The open is granted: what the file is to hold and be.
-    fn furnish(&self, made: &Made, open: &Open) -> Result<Facts, NtStatus> {
+    async fn furnish(&self, made: &Made, open: &Open) -> Result<Facts, NtStatus> {
         let request = self.request;
         let mut changed = false;
-        if matches!(made.action, CreateAction::Superseded | CreateAction::Overwritten) {
+        if made.overwrites() {
+            open.note_change();
             match &made.object.stream {
                 Some(stream) => stream.set_size(0)?,
                 None => {
-                    made.object.handle.set_size(0)?;
+                    let handle = made.object.handle.clone();
+                    if made.facts.allocated > AT_ONCE {
+                        // The file system takes its time to free that much.
+                        runtime::offload(move || handle.set_size(0)).await?;
+                    } else {
+                        handle.set_size(0)?;
+                    }
                     let attributes = request.attributes & SETTABLE | Attributes::ARCHIVE;
                     made.object.handle.set_attributes(attributes - Attributes::NORMAL)?;
                 }
@@ -561,7 +670,12 @@ impl Creating<'_, '_, '_> {
             && made.object.stream.is_none()
             && !made.is_directory()
         {
-            made.object.handle.set_allocation(bytes)?;
+            let handle = made.object.handle.clone();
+            if bytes > AT_ONCE {
+                runtime::offload(move || handle.set_allocation(bytes)).await?;
+            } else {
+                handle.set_allocation(bytes)?;
+            }
             changed = true;
         }
         // A descriptor that was opened for attributes alone, and turned out to be good for more.

@@ -34,7 +34,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         })
         .collect();
     let server = x.server().clone();
-    let waiting = server.begin_waiting();
+    let waiting = server.begin_waiting(open.key);
     let now = server.now_ms();
     let outcome = server.with_file(open.key, |shard, effects| {
         shard.lock(now, open.key, open.id, &elements, waiting.waiter, effects)

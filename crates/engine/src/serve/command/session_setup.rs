@@ -318,7 +318,7 @@ pub(super) fn answered(x: &mut Exchange<'_>, status: NtStatus) -> After {
 pub(super) fn logoff(x: &mut Exchange<'_>) -> Answer {
     bare::Request::parse(x.message)?;
     let session = x.session()?.clone();
-    x.server().end_session(&session, false);
+    x.server().end_session(&session, true);
     x.reply.write(&bare::Response);
     Ok(NtStatus::SUCCESS)
 }

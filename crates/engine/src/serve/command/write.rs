@@ -45,6 +45,7 @@ fn check(open: &Open, request: &Request, channel: &Channel) -> Result<(), NtStat
             Ok::<_, NtStatus>(())
         })?;
     }
+    open.note_change();
     Ok(())
 }
 

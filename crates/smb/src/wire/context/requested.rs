@@ -26,7 +26,8 @@ pub struct Requested<'a> {
     pub timewarp: Option<FileTime>,
     /// QFid: what is the file's number?
     pub on_disk_id: bool,
-    /// RqLs, when the oplock level asks for a lease; otherwise it has no meaning and is not looked at.
+    /// RqLs, when the oplock level asks for a lease, or an open is to be had again; otherwise it has no meaning
+    /// and is not looked at.
     pub lease: Option<Lease>,
     /// DH2Q: a durable handle, version 2.
     pub durable_v2: Option<DurableRequest>,
@@ -84,10 +85,18 @@ impl<'a> Requested<'a> {
     /// (MS-SMB2 3.3.5.9.6, .7, .10, .12).
     pub fn parse(contexts: Contexts<'a>, oplock: OplockLevel) -> Result<Self, BadMessage> {
         let mut all = Self::default();
+        let mut lease = None;
         for context in contexts.iter() {
             let context = context?;
             all.count += 1;
-            all.take(context.name, context.data, oplock)?;
+            if context.name == name::LEASE {
+                lease = lease.or(Some(context.data));
+            } else {
+                all.take(context.name, context.data)?;
+            }
+        }
+        if oplock == OplockLevel::Lease || all.reconnects() {
+            all.lease = lease.map(Lease::parse).transpose()?;
         }
         let again = all.reconnect.is_some();
         let (v2, again_v2) = (all.durable_v2.is_some(), all.reconnect_v2.is_some());
@@ -106,7 +115,13 @@ impl<'a> Requested<'a> {
         (self.reconnect.is_none() && self.reconnect_v2.is_none()) || self.count == allowed
     }
 
-    fn take(&mut self, name: &[u8], data: &'a [u8], oplock: OplockLevel) -> Result<(), BadMessage> {
+    /// Whether an open of before is to be had again.
+    #[must_use]
+    pub const fn reconnects(&self) -> bool {
+        self.reconnect.is_some() || self.reconnect_v2.is_some()
+    }
+
+    fn take(&mut self, name: &[u8], data: &'a [u8]) -> Result<(), BadMessage> {
         match name {
             name::EA => first(&mut self.ea, || Ok(data)),
             name::SECURITY => first(&mut self.security, || Ok(data)),
@@ -130,9 +145,6 @@ impl<'a> Requested<'a> {
             name::ON_DISK_ID => {
                 self.on_disk_id = true;
                 Fields::exactly(data, 0).map(|_| ())
-            }
-            name::LEASE if oplock == OplockLevel::Lease => {
-                first(&mut self.lease, || Lease::parse(data))
             }
             name::DURABLE_V2 => first(&mut self.durable_v2, || {
                 Fields::exactly(data, 32).map(|fields| DurableRequest {

@@ -38,7 +38,7 @@ async fn until_free(
     contend: impl Fn(&mut Shard, u64, Waiter, &mut Effects) -> Result<Option<u64>, NtStatus>,
 ) -> Result<(), NtStatus> {
     let server = x.server().clone();
-    let waiting = server.begin_waiting();
+    let waiting = server.begin_waiting(key);
     loop {
         let changed = waiting.waiting.changed();
         let now = server.now_ms();

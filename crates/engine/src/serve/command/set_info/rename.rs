@@ -198,7 +198,7 @@ impl<'o> Renaming<'o> {
     async fn children_close(&self, x: &mut Exchange<'_>) -> Result<(), NtStatus> {
         let server = x.server().clone();
         let mut asked = None;
-        while let Some(child) = server.find_open(|other| self.is_beneath(other)) {
+        while let Some(child) = server.opens.find(|other| self.is_beneath(other)) {
             if asked == Some(child.id) {
                 return Err(NtStatus::ACCESS_DENIED);
             }
@@ -226,7 +226,7 @@ impl<'o> Renaming<'o> {
             shard.renamed(open.key, open.id, new);
             shard.held_of(open.key).map(|held| held.opener.open).collect()
         });
-        for other in held.into_iter().filter_map(|id| server.open(id)) {
+        for other in held.into_iter().filter_map(|id| server.opens.get(id)) {
             let path = other.path();
             if access::name_hash(path.as_str()) != old {
                 continue;
