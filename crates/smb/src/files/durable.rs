@@ -49,10 +49,9 @@ impl File {
         if matches!(open.durability, Durability::Persistent { .. }) {
             return Some(until_ms);
         }
-        let breaking = open.breaking.is_some()
-            || self.lease_of(at).is_some_and(|l| {
-                l.breaking.is_some_and(|b| !b.required.contains(LeaseState::HANDLE))
-            });
+        // Who is away cannot let go of what it was asked for: as if it had been asked then (MS-SMB2 3.3.4.7).
+        let breaking =
+            open.breaking.is_some() || self.lease_of(at).is_some_and(|l| l.breaking.is_some());
         let handle = self.caches(open).contains(LeaseState::HANDLE) && !breaking;
         // What is to be deleted is not kept from it by a client that may never come back.
         let doomed = open.delete_on_close || self.is_doomed(open.stream, open.link);

@@ -6,6 +6,7 @@ mod grant;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use smb::files::{
     Caching, Durability, FileKey, LeaseRequest, LeaseVersion, OpenId, Opener, Outcome,
@@ -33,6 +34,9 @@ use grant::Told;
 
 /// Bytes that a file system frees or reserves while others wait; more than that is done elsewhere.
 const AT_ONCE: u64 = 8 << 20;
+
+/// How often a request that has lost its connection looks whether its session is still there.
+const ORPHAN_LOOK: Duration = Duration::from_secs(1);
 
 /// How often a look-up is begun again because somebody else was faster.
 const ATTEMPTS: usize = 16;
@@ -252,13 +256,21 @@ impl Made {
     }
 }
 
-/// Asks for the open until it is granted or refused, which may take as long as others take to let go.
+/// Whether a request has lost its connection, and its session has others.
+fn is_orphan(x: &Exchange<'_>) -> Result<bool, NtStatus> {
+    Ok(!x.channel.shared.is_open() && !x.session()?.is_closed())
+}
+
+/// Asks for the open until it is granted or refused, which may take as long as others take to let go. `again`:
+/// the client may ask for it again on another of its connections when it loses this one, and is to find it.
 async fn granted(
     x: &mut Exchange<'_>,
     key: FileKey,
     mut asked: smb::files::Request,
+    again: bool,
 ) -> Result<smb::files::Granted, NtStatus> {
     let server = x.server().clone();
+    let mut orphan = false;
     let mut waiting: Option<WaitingFor> = None;
     loop {
         let changed = waiting.as_ref().map(|waiting| waiting.waiting.changed());
@@ -267,7 +279,17 @@ async fn granted(
         match (outcome, changed) {
             (Outcome::Granted(granted), _) => return Ok(granted),
             (Outcome::Refused(status), _) => return Err(status),
-            (Outcome::Wait { .. }, Some(changed)) => x.wait(changed, PATIENCE).await?,
+            (Outcome::Wait { .. }, Some(changed)) if orphan => {
+                // Nobody can cancel it any more but the end of its session.
+                let _ = runtime::timeout(changed, ORPHAN_LOOK).await;
+                if x.session()?.is_closed() {
+                    return Err(NtStatus::CANCELLED);
+                }
+            }
+            (Outcome::Wait { .. }, Some(changed)) => match x.wait(changed, PATIENCE).await {
+                Err(NtStatus::CANCELLED) if again && is_orphan(x)? => orphan = true,
+                waited => waited?,
+            },
             // Most opens wait for nobody. Who does must be known to others before it asks.
             (Outcome::Wait { .. }, None) => {
                 let begun = server.begin_waiting(key);
@@ -455,7 +477,8 @@ impl Creating<'_, '_, '_> {
             link: access::name_hash(self.path.as_str()),
             ..smb::files::Request::default()
         };
-        let granted = granted(self.x, key, asked).await?;
+        let replays = self.request.contexts.durable_v2.is_some();
+        let granted = granted(self.x, key, asked, replays).await?;
         // From here to where the session has it nothing waits, and nothing can be lost.
         let leased = lease.filter(|_| granted.oplock == OplockLevel::Lease);
         if let Some(claim) = claim.filter(|_| leased.is_some()) {
