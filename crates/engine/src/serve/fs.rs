@@ -39,7 +39,7 @@ mod xattr;
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use smb::{Access, NtStatus};
@@ -163,6 +163,8 @@ struct Inner {
     resolve: ResolveFlags,
     index: index::Indexes,
     memo: memo::Memo,
+    /// Devices on which files of the share are, and whether their file systems have no disk.
+    devices: Mutex<Vec<(u64, bool)>>,
 }
 
 impl Share {
@@ -185,6 +187,7 @@ impl Share {
             resolve,
             index,
             memo: memo::Memo::default(),
+            devices: Mutex::default(),
         })))
     }
 

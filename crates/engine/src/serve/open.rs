@@ -17,7 +17,7 @@ use smb::{
 };
 
 use super::fs::write_time::Clock;
-use super::fs::{self, Directory, Handle, SetTimes, Stream};
+use super::fs::{Directory, Handle, SetTimes, Stream};
 use super::pipe::Pipe;
 use super::runtime::Event;
 use super::session::{Identity, Tree};
@@ -388,8 +388,7 @@ impl Open {
         if let Some(data) = file.data.get() {
             return Ok(data.clone());
         }
-        let fd = file.handle.shared_fd().try_clone().map_err(|error| fs::status_of(&error))?;
-        let data = DataFile::new(fd.into()).map_err(|error| fs::status_of(&error))?;
+        let data = DataFile::of(file.handle.shared_fd().clone(), file.handle.is_in_memory()?);
         Ok(file.data.get_or_init(|| Arc::new(data)).clone())
     }
 }

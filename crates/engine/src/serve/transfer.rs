@@ -24,7 +24,7 @@ mod send;
 pub use buffers::{Buffer, BufferPool};
 pub use choose::{Chooser, Load, Policy};
 pub use extents::{allocated, clone_range, copy_range, punch, reserve, zero};
-pub use file::DataFile;
+pub use file::{DataFile, is_in_memory};
 pub use pipes::PipePool;
 pub use receive::ReceiveFile;
 pub use send::SendFile;

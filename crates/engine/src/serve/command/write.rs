@@ -1,7 +1,6 @@
 //! WRITE (MS-SMB2 3.3.5.13).
 
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,13 +70,11 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         let fd = open.shared_fd()?;
         if data.len() <= INLINE || open.data()?.in_memory() {
             let file = open.data()?;
-            file.file()
-                .write_all_at(data, request.offset)
-                .map_err(|error| fs::status_of(&error))?;
+            file.write_all(data, request.offset).map_err(|error| fs::status_of(&error))?;
         } else {
             let (data, offset) = (data.to_vec(), request.offset);
             let file = open.data()?;
-            let written = runtime::offload(move || file.file().write_all_at(&data, offset)).await;
+            let written = runtime::offload(move || file.write_all(&data, offset)).await;
             written.map_err(|error| fs::status_of(&error))?;
         }
         if through(&open, request.flags) {

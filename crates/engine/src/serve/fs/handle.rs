@@ -3,15 +3,19 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
 use smb::fscc::Facts;
 use smb::{NtStatus, name};
 
-use super::errno::status;
+use super::super::transfer::is_in_memory;
+use super::errno::{status, status_of};
 use super::facts::{At, device, file_type, proc_path, stat, stat_at};
 use super::lookup::split;
 use super::{Inner, Links, Share, Want};
+
+/// Devices of one share that are remembered: as many as are mounted below it, as a rule one.
+const DEVICES: usize = 64;
 
 /// Which file it is, whatever it is called. The file system may use the inode again once the file is deleted
 /// and the last handle dropped.
@@ -59,19 +63,9 @@ impl Handle {
                 return Err(NtStatus::ACCESS_DENIED);
             }
             FileType::Directory => want.write = false,
-            FileType::RegularFile => {
-                if want.read || want.write {
-                    // NONBLOCK was for pipes; on a file it would only confuse io_uring.
-                    let access = if want.read && want.write {
-                        OFlags::RDWR
-                    } else if want.write {
-                        OFlags::WRONLY
-                    } else {
-                        OFlags::RDONLY
-                    };
-                    rustix::fs::fcntl_setfl(&fd, access).map_err(status)?;
-                }
-            }
+            // It keeps O_NONBLOCK, which was for pipes: read(2) and write(2) of a file do not look at it. Of
+            // io_uring only IORING_OP_READ and WRITE do; it is asked for neither, and would say EAGAIN.
+            FileType::RegularFile => {}
             // Pipes, sockets and devices are shown, but not read or written by clients.
             _ if (want.read || want.write) && kind != FileType::Symlink => {
                 return Err(NtStatus::ACCESS_DENIED);
@@ -120,6 +114,27 @@ impl Handle {
     #[must_use]
     pub fn identity(&self) -> Identity {
         Identity { device: self.facts.device, inode: self.facts.index }
+    }
+
+    /// Whether its file system has no disk. Asked once of each device (`fstatfs(2)`).
+    ///
+    /// # Errors
+    ///
+    /// What that says.
+    pub fn is_in_memory(&self) -> Result<bool, NtStatus> {
+        let devices = || self.share().devices.lock().unwrap_or_else(PoisonError::into_inner);
+        let device = self.facts.device;
+        let known = devices().iter().find(|(known, _)| *known == device).copied();
+        if let Some((_, in_memory)) = known {
+            return Ok(in_memory);
+        }
+        let in_memory = is_in_memory(&*self.fd).map_err(|error| status_of(&error))?;
+        let mut devices = devices();
+        if devices.len() >= DEVICES {
+            devices.clear();
+        }
+        devices.push((device, in_memory));
+        Ok(in_memory)
     }
 
     /// Whether it is a folder.

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 
 use rustix::fs::{FallocateFlags, SeekFrom, copy_file_range, fallocate, seek};
 use rustix::io::Errno;
@@ -56,10 +55,10 @@ fn copy_by_hand(
     let mut done = 0;
     while done < len {
         let want = usize::try_from(len - done).unwrap_or(usize::MAX).min(bytes.len());
-        match source.file().read_at(&mut bytes[..want], source_offset + done) {
+        match source.read_at(&mut bytes[..want], source_offset + done) {
             Ok(0) => break,
             Ok(n) => {
-                target.file().write_all_at(&bytes[..n], target_offset + done)?;
+                target.write_all(&bytes[..n], target_offset + done)?;
                 done += n as u64;
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -123,7 +122,7 @@ pub fn zero(file: &DataFile, offset: u64, len: u64) -> io::Result<()> {
     let mut done = 0;
     while done < len {
         let n = usize::try_from(len - done).unwrap_or(usize::MAX).min(zeros.len());
-        file.file().write_all_at(&zeros[..n], offset + done)?;
+        file.write_all(&zeros[..n], offset + done)?;
         done += n as u64;
     }
     Ok(())

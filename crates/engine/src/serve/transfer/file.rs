@@ -2,13 +2,12 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{Advice, FsWord, fadvise, fstat, fstatfs};
-use rustix::io::{Errno, ReadWriteFlags, preadv2, pwritev2};
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite, pwritev2};
 use sys::filemap::{Access, FileMap};
 use sys::residency::{PAGE, cachestat};
 
@@ -35,7 +34,7 @@ const NEVER: u8 = 2;
 /// open, shared by the channels that use that open.
 #[derive(Debug)]
 pub struct DataFile {
-    file: File,
+    file: Arc<OwnedFd>,
     /// Memory is all it has (tmpfs): nothing here ever waits for a disk.
     in_memory: bool,
     residency: AtomicU8,
@@ -71,22 +70,31 @@ impl DataFile {
     ///
     /// What `fstatfs` says.
     pub fn new(file: File) -> io::Result<Self> {
-        let kind = fstatfs(&file)?.f_type;
-        let in_memory = kind == TMPFS || kind == RAMFS;
-        Ok(Self {
+        let in_memory = is_in_memory(&file)?;
+        Ok(Self::of(Arc::new(file.into()), in_memory))
+    }
+
+    /// Of a descriptor that others use too, on a file system of which [`is_in_memory`] has been asked: no
+    /// system call.
+    #[must_use]
+    pub fn of(file: Arc<OwnedFd>, in_memory: bool) -> Self {
+        Self {
             file,
             in_memory,
             residency: AtomicU8::new(BY_CACHESTAT),
             tries_to_write: AtomicBool::new(true),
             overwritten: AtomicUsize::new(0),
             map: Mutex::new(None),
-        })
+        }
     }
 
-    /// The file itself.
-    #[must_use]
-    pub fn file(&self) -> &File {
-        &self.file
+    /// Reads what there is, 0 bytes at the end of the file, waiting as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// Those of `pread`.
+    pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+        Ok(pread(&self.file, bytes, offset)?)
     }
 
     /// Whether reading and writing never wait for a disk.
@@ -161,9 +169,9 @@ impl DataFile {
     pub(super) fn write_now(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
         if self.in_memory {
             return loop {
-                match self.file.write_at(bytes, offset) {
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    done => break done,
+                match pwrite(&self.file, bytes, offset) {
+                    Err(Errno::INTR) => {}
+                    done => break Ok(done?),
                 }
             };
         }
@@ -184,8 +192,21 @@ impl DataFile {
     }
 
     /// Writes all of it, waiting as long as it takes.
-    pub(super) fn write_all(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        self.file.write_all_at(bytes, offset)
+    ///
+    /// # Errors
+    ///
+    /// Those of `pwrite`, and `WriteZero`; a part may have been written.
+    pub fn write_all(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes.len() {
+            match pwrite(&self.file, &bytes[done..], offset + done as u64) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => done += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Brings bytes into memory, and waits until they are there.
@@ -204,7 +225,7 @@ impl DataFile {
         let mut at = offset;
         while at < end {
             let want = usize::try_from(end - at).unwrap_or(usize::MAX).min(scratch.len());
-            match self.file.read_at(&mut scratch[..want], at) {
+            match self.read_at(&mut scratch[..want], at) {
                 Ok(0) => break,
                 Ok(n) => at += n as u64,
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -265,8 +286,23 @@ impl DataFile {
     }
 }
 
+/// Whether the file system that a file is on has no disk (tmpfs, ramfs).
+///
+/// # Errors
+///
+/// What `fstatfs` says.
+pub fn is_in_memory(file: impl AsFd) -> io::Result<bool> {
+    let kind = fstatfs(file)?.f_type;
+    Ok(kind == TMPFS || kind == RAMFS)
+}
+
 #[cfg(test)]
 impl DataFile {
+    /// Another descriptor of the file.
+    pub(super) fn file(&self) -> File {
+        self.file.try_clone().expect("a descriptor").into()
+    }
+
     /// As on a file system that cannot write without waiting.
     pub(super) fn tries_to_write_not(&self) {
         self.tries_to_write.store(false, Ordering::Relaxed);

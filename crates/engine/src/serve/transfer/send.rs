@@ -2,7 +2,6 @@
 
 use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -232,7 +231,7 @@ impl SendFile {
             let offset = self.offset + at as u64;
             let into = &mut buffer[to..];
             let read = if at + into.len() <= self.settled {
-                self.file.file().read_at(into, offset)
+                self.file.read_at(into, offset)
             } else {
                 self.file.read_now(into, offset).map_err(io::Error::from)
             };

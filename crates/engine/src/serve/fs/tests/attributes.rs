@@ -223,10 +223,6 @@ fn posix_modes_and_other_descriptors() {
         assert_eq!(writer.identity(), look.identity());
         assert_eq!(rustix::io::write(&writer, b"abc").unwrap(), 3);
         assert_eq!(fs::read(root.join("moved")).unwrap(), b"abc");
-        assert_eq!(
-            rustix::fs::fcntl_getfl(&writer).unwrap() & rustix::fs::OFlags::NONBLOCK,
-            rustix::fs::OFlags::empty()
-        );
         assert!(look.reopen(READ).unwrap().good_for().read);
     });
 }
