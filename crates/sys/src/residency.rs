@@ -1,4 +1,4 @@
-//! Which bytes of a file are in memory, and two calls about a file's extents that have no safe form.
+//! Which bytes of a file are in memory, and calls about a file's data that have no safe form.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -60,6 +60,33 @@ pub fn cachestat(file: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Cach
     if done == 0 { Ok(stat) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Appends up to `len` bytes that a file has from `offset` on, and says how many; fewer, also before the end of
+/// the file. With `now` it is only what is in memory (`RWF_NOWAIT`).
+///
+/// # Errors
+///
+/// With `now`: `EAGAIN` if nothing is in memory, `EOPNOTSUPP` where that cannot be known (tmpfs). Otherwise
+/// those of `pread(2)`.
+pub fn append_at(
+    file: BorrowedFd<'_>,
+    bytes: &mut Vec<u8>,
+    len: usize,
+    offset: u64,
+    now: bool,
+) -> io::Result<usize> {
+    let offset = libc::off_t::try_from(offset).map_err(|_| io::ErrorKind::InvalidInput)?;
+    bytes.reserve(len);
+    let room =
+        libc::iovec { iov_base: bytes.spare_capacity_mut().as_mut_ptr().cast(), iov_len: len };
+    let flags = if now { libc::RWF_NOWAIT } else { 0 };
+    // SAFETY: `reserve` has seen to `len` bytes of room that are nobody else's while `bytes` is borrowed.
+    let read = unsafe { libc::preadv2(file.as_raw_fd(), &raw const room, 1, offset, flags) };
+    let Ok(read) = usize::try_from(read) else { return Err(io::Error::last_os_error()) };
+    // SAFETY: the kernel has written so many bytes, which are no more than `len`, behind those there were.
+    unsafe { bytes.set_len(bytes.len() + read) };
+    Ok(read)
+}
+
 /// `struct file_clone_range` of `linux/fs.h`.
 #[repr(C)]
 struct CloneRange {
@@ -114,6 +141,26 @@ mod tests {
         }
         let nothing = cachestat(file.as_fd(), 0, 0).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn bytes_of_a_file_are_appended() {
+        let path = std::env::temp_dir().join(format!("shunt-append-{}", std::process::id()));
+        let mut file =
+            File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let mut bytes = b"head ".to_vec();
+        assert_eq!(append_at(file.as_fd(), &mut bytes, 3, 2, false).unwrap(), 3);
+        assert_eq!(append_at(file.as_fd(), &mut bytes, 1 << 20, 8, false).unwrap(), 2);
+        assert_eq!(append_at(file.as_fd(), &mut bytes, 4, 10, false).unwrap(), 0);
+        assert_eq!(bytes, b"head 23489");
+        match append_at(file.as_fd(), &mut bytes, 1, 0, true) {
+            Ok(n) => assert_eq!((n, bytes.last()), (1, Some(&b'0'))),
+            Err(e) => assert_eq!(e.raw_os_error(), Some(libc::EOPNOTSUPP)),
+        }
+        let beyond = append_at(file.as_fd(), &mut bytes, 1, u64::MAX, false).unwrap_err();
+        assert_eq!(beyond.kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]

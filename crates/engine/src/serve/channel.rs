@@ -8,6 +8,7 @@ mod exchange;
 mod input;
 mod output;
 mod reply;
+mod spare;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;

@@ -1,6 +1,7 @@
 //! One request and its answer: who asks, may they, and what is said back (MS-SMB2 3.3.5.2).
 
 use std::future::Future;
+use std::ops::DerefMut;
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -91,7 +92,10 @@ impl Drop for Serving {
 
 impl Channel {
     /// Serves one frame.
-    pub(super) async fn serve_frame(self: Rc<Self>, mut frame: Vec<u8>) {
+    pub(super) async fn serve_frame(
+        self: Rc<Self>,
+        mut frame: impl DerefMut<Target = [u8]> + 'static,
+    ) {
         let mut serving = Serving::new(&self);
         if let After::Next = self.frame(&mut frame).await {
             serving.went_well = true;

@@ -1,6 +1,7 @@
 //! What comes in on a connection, cut into frames.
 
 use std::io;
+use std::ops::DerefMut;
 use std::rc::Rc;
 
 use smb::crypto::TRANSFORM_HEADER_LEN;
@@ -95,16 +96,31 @@ impl Input {
             }
         }
         // The rest of it comes straight to where it will be worked on.
-        let mut frame = vec![0; len];
+        match channel.pools().buffers.lend(len) {
+            Some(mut frame) => {
+                self.complete(&mut frame, have).await?;
+                self.serve(frame);
+            }
+            // The others are lent to who is slow.
+            None => {
+                let mut frame = vec![0; len];
+                self.complete(&mut frame, have).await?;
+                self.serve(frame);
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives a frame, whose first bytes are here.
+    async fn complete(&mut self, frame: &mut [u8], have: usize) -> Result<(), Ending> {
         frame[..have].copy_from_slice(&self.bytes[self.start + LENGTH_LEN..self.end]);
         (self.start, self.end) = (0, 0);
-        let rest = channel.socket.recv_exact(&mut frame[have..]);
+        let rest = self.channel.socket.recv_exact(&mut frame[have..]);
         match runtime::timeout(rest, PATIENCE).await {
             Ok(received) => received.map_err(Ending::from)?,
             Err(_) => return Err(Ending::Nonsense("a request took too long to arrive")),
         }
-        self.count(len - have);
-        self.serve(frame);
+        self.count(frame.len() - have);
         Ok(())
     }
 
@@ -172,7 +188,7 @@ impl Input {
         self.channel.count_received(bytes);
     }
 
-    fn serve(&self, frame: Vec<u8>) {
+    fn serve(&self, frame: impl DerefMut<Target = [u8]> + 'static) {
         runtime::run_now(Box::pin(self.channel.clone().serve_frame(frame)));
     }
 }

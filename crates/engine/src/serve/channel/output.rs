@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use super::super::runtime::{self, Event, Socket};
 use super::super::transfer::{Pools, Progress, SendFile, TransferError};
+use super::spare;
 
 /// One frame, or what is left of it.
 pub(in crate::serve) enum Outgoing {
@@ -213,6 +214,7 @@ impl Output {
                     break;
                 }
                 taken -= left;
+                spare::give(std::mem::take(bytes));
                 queue.pop_front();
             }
         }

@@ -11,8 +11,8 @@ use smb::{NtStatus, SessionId, TreeId};
 
 use super::super::session::Session;
 use super::super::transfer::{DataFile, Method, SendFile};
-use super::Bound;
 use super::output::Outgoing;
+use super::{Bound, spare};
 
 /// Bytes of the length in front of a frame (MS-SMB2 2.1).
 const LENGTH_LEN: usize = 4;
@@ -72,6 +72,11 @@ impl Reply {
     pub(in crate::serve) fn body(&mut self) -> (&mut Vec<u8>, usize) {
         let start = self.start();
         (&mut self.bytes, start)
+    }
+
+    /// Makes room for so many bytes more, of memory that was used before where that is much.
+    pub(in crate::serve) fn make_room(&mut self, more: usize) {
+        spare::make_room(&mut self.bytes, more);
     }
 
     /// Writes the body of the last message.

@@ -1,19 +1,18 @@
 //! READ (MS-SMB2 3.3.5.12).
 
-use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use rustix::buffer::spare_capacity;
-use rustix::io::{ReadWriteFlags, pread, preadv2};
 use smb::wire::Encode;
 use smb::wire::header::HEADER_LEN;
 use smb::wire::read::{Head, RESPONSE_HEAD_LEN, Request, Response};
 use smb::{Access, NtStatus};
+use sys::residency::append_at;
 
 use super::super::channel::Exchange;
 use super::super::open::{Object, Open};
-use super::super::transfer::Load;
+use super::super::transfer::{DataFile, Load};
 use super::super::{fs, runtime};
 use super::Answer;
 
@@ -110,26 +109,32 @@ fn respond(x: &mut Exchange<'_>, data: &[u8]) {
 
 /// Reads into the answer: what is small, and what is signed or encrypted.
 async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'_>) -> Answer {
-    let length = request.length as usize;
-    let fd = open.shared_fd()?;
+    let data = open.data()?;
+    let length = match request.length {
+        small @ ..=INLINE => small as usize,
+        // No memory for what is not there.
+        large => {
+            let there = data.clamp(request.offset, large);
+            there.map_err(|error| fs::status_of(&error))? as usize
+        }
+    };
+    x.reply.make_room(RESPONSE_HEAD_LEN + length);
     let (bytes, start) = x.reply.body();
     let head = start + HEADER_LEN;
     Head::default().encode(bytes, start);
     let mut bytes = std::mem::take(bytes);
-    bytes.reserve_exact(length);
-    let ready = if request.length <= INLINE {
-        small(&fd, &mut bytes, length, request.offset)
+    let ready = if length <= INLINE as usize && !data.in_memory() {
+        small(&data, &mut bytes, length, request.offset)
     } else {
-        let data = open.data()?;
         data.resident(request.offset, request.length.into())
-            .then(|| append(&fd, &mut bytes, length, request.offset))
+            .then(|| append(&data, &mut bytes, length, request.offset))
     };
     let (bytes, read) = match ready {
         Some(read) => (bytes, read),
         None => {
             let offset = request.offset;
             runtime::offload(move || {
-                let read = append(&fd, &mut bytes, length, offset);
+                let read = append(&data, &mut bytes, length, offset);
                 (bytes, read)
             })
             .await
@@ -152,42 +157,33 @@ async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'
 
 /// Reads what is in memory. `None`: a disk would have to be waited for.
 fn small(
-    fd: &OwnedFd,
+    file: &DataFile,
     bytes: &mut Vec<u8>,
     length: usize,
     offset: u64,
 ) -> Option<io::Result<usize>> {
-    let start = bytes.len();
-    bytes.resize(start + length, 0);
-    let mut into = [IoSliceMut::new(&mut bytes[start..])];
-    let read = preadv2(fd, &mut into, offset, ReadWriteFlags::NOWAIT);
-    bytes.truncate(start + read.unwrap_or(0));
-    match read {
+    match append_at(file.as_fd(), bytes, length, offset, true) {
         Ok(read) if read < length && read > 0 => {
             // The rest may be on disk only, or not be at all: that is known by asking again.
-            let more = append(fd, bytes, length - read, offset + read as u64);
+            let more = append(file, bytes, length - read, offset + read as u64);
             Some(more.map(|more| read + more))
         }
         Ok(read) => Some(Ok(read)),
-        Err(rustix::io::Errno::AGAIN) => None,
-        Err(_) => Some(append(fd, bytes, length, offset)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        Err(_) => Some(append(file, bytes, length, offset)),
     }
 }
 
 /// Reads until `length` bytes or the end of the file.
-fn append(fd: &OwnedFd, bytes: &mut Vec<u8>, length: usize, offset: u64) -> io::Result<usize> {
-    let start = bytes.len();
-    while bytes.len() - start < length {
-        let done = bytes.len() - start;
-        // No more than what was asked for, however much room there is.
-        bytes.reserve_exact(length - done);
-        let read = pread(fd.as_fd(), spare_capacity(bytes), offset + done as u64);
-        match read {
+fn append(file: &DataFile, bytes: &mut Vec<u8>, length: usize, offset: u64) -> io::Result<usize> {
+    let mut read = 0;
+    while read < length {
+        match append_at(file.as_fd(), bytes, length - read, offset + read as u64, false) {
             Ok(0) => break,
-            Ok(_) => bytes.truncate(start + length),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Ok(more) => read += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
-    Ok(bytes.len() - start)
+    Ok(read)
 }
