@@ -2,7 +2,7 @@
 //! on a bridge of their own.
 
 mod play;
-mod program;
+pub(crate) mod program;
 mod scenario;
 mod shunt;
 
@@ -16,7 +16,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use testkit::kernels::ending::{self, Directory};
 use testkit::kernels::guest::Image;
-use testkit::kernels::image;
+use testkit::kernels::image::{self, Contents};
 use testkit::kernels::package::{Kernel, SERIES};
 
 use crate::{bench, install};
@@ -50,7 +50,8 @@ struct Cli {
 }
 
 const PROGRAMS: &[&str] = &["cc", "ip", "qemu-system-x86_64", "busybox", "tcpdump", "tshark", "xz"];
-const TARGET: &str = "x86_64-unknown-linux-gnu";
+/// What guests run.
+pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The whole run, with a reserve: what hangs longer is killed.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
 const QUICK_LIMIT: Duration = Duration::from_secs(10 * 60);
@@ -71,12 +72,12 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
     }
     ensure!(!chosen.is_empty(), "no case is called so: see `cargo xtask interop --list`");
     install::check("interop", PROGRAMS, cli.install)?;
-    if let Some(why) = obstacle() {
+    if let Some(why) = obstacle(PROGRAMS) {
         println!("skipped: {why}");
         return Ok(if cli.install { ExitCode::FAILURE } else { ExitCode::SUCCESS });
     }
     let root = crate::workspace_root();
-    let Some(kernel) = kernel(&cli, &root)? else {
+    let Some(kernel) = kernel(&root, cli.kernel.as_deref(), cli.install)? else {
         println!(
             "skipped: there is no kernel to boot; `cargo xtask interop --install` fetches one"
         );
@@ -84,14 +85,15 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
     };
     if chosen.iter().any(|(_, pair)| !pair.iter().all(|peer| peer.in_guest())) {
         bench::build(&root, &["shunt-cli", "shunt-preload"])?;
-        build_peer(&root, None)?;
+        build(&root, "smcpeer", None)?;
     }
-    let peer = build_peer(&root, Some(TARGET))?;
+    let peer = build(&root, "smcpeer", Some(TARGET))?;
     end_in_time(if cli.quick { QUICK_LIMIT } else { LIMIT })?;
     let directory = Directory::new()?;
     let busybox = install::find("busybox").context("there is no busybox")?;
     let initramfs = directory.path().join("initramfs");
-    std::fs::write(&initramfs, image::make(&kernel, &busybox, &peer)?)?;
+    let contents = Contents { modules: image::SMC.to_vec(), ..Contents::default() };
+    std::fs::write(&initramfs, image::make(&kernel, &busybox, &peer, &contents)?)?;
     if let Some(keep) = &cli.keep {
         std::fs::create_dir_all(keep)?;
     }
@@ -112,20 +114,25 @@ fn title(case: &Case, [client, server]: [Peer; 2]) -> String {
     format!("{}-{}: {}", client.name(), server.name(), case.name)
 }
 
-/// Why it cannot run on this machine.
-fn obstacle() -> Option<String> {
+/// Why guests cannot run on this machine, with these programs.
+pub(crate) fn obstacle(programs: &[&str]) -> Option<String> {
     if !cfg!(target_arch = "x86_64") {
         return Some("guests run programs that are built here, for x86-64".to_owned());
     }
     if !nix::unistd::geteuid().is_root() {
         return Some("a network namespace with a bridge needs root".to_owned());
     }
-    let absent = PROGRAMS.iter().find(|name| install::find(name).is_none())?;
+    let absent = programs.iter().find(|name| install::find(name).is_none())?;
     Some(format!("there is no {absent}"))
 }
 
-fn kernel(cli: &Cli, root: &Path) -> anyhow::Result<Option<Kernel>> {
-    if let Some(directory) = &cli.kernel {
+/// The kernel to boot: of this directory, or fetched before, or fetched now.
+pub(crate) fn kernel(
+    root: &Path,
+    directory: Option<&Path>,
+    install: bool,
+) -> anyhow::Result<Option<Kernel>> {
+    if let Some(directory) = directory {
         let found = Kernel::find(directory);
         return found.with_context(|| format!("no kernel in {}", directory.display())).map(Some);
     }
@@ -135,18 +142,18 @@ fn kernel(cli: &Cli, root: &Path) -> anyhow::Result<Option<Kernel>> {
     if let Some(kernel) = Kernel::find(&directory) {
         return Ok(Some(kernel));
     }
-    if !cli.install {
+    if !install {
         return Ok(None);
     }
     println!("fetching Linux {SERIES} ...");
     Kernel::fetch(&directory).map(Some)
 }
 
-/// Builds `smcpeer`: for the host, or linked statically for guests, which have no libraries.
-fn build_peer(root: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
+/// Builds a program of `testkit`: for the host, or linked statically for guests, which have no libraries.
+pub(crate) fn build(root: &Path, name: &str, target: Option<&str>) -> anyhow::Result<PathBuf> {
     let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["build", "--release", "-p", "shunt-testkit", "--bin", "smcpeer"]);
+    command.args(["build", "--release", "-p", "shunt-testkit", "--bin", name]);
     let built = bench::built(root);
     let mut directory = built.clone();
     if let Some(target) = target {
@@ -159,12 +166,12 @@ fn build_peer(root: &Path, target: Option<&str>) -> anyhow::Result<PathBuf> {
             built.parent().context("a directory has a parent")?.join(target).join("release");
     }
     let status = command.current_dir(root).status().context("cannot start cargo")?;
-    ensure!(status.success(), "smcpeer does not build");
-    Ok(directory.join("smcpeer"))
+    ensure!(status.success(), "{name} does not build");
+    Ok(directory.join(name))
 }
 
 /// Leaves nothing behind when the time is over or somebody interrupts.
-fn end_in_time(limit: Duration) -> anyhow::Result<()> {
+pub(crate) fn end_in_time(limit: Duration) -> anyhow::Result<()> {
     let signals =
         [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP];
     let mut signals =

@@ -5,6 +5,7 @@ mod conformance;
 mod demo;
 mod install;
 mod interop;
+mod interop_smb;
 mod smbd;
 mod test;
 mod torture;
@@ -24,6 +25,7 @@ usage: cargo xtask COMMAND [OPTIONS]
   interop      SMC-R with real Linux kernels in emulated machines
                  --install   fetch the Debian packages and the kernel that are absent
                  --quick     leave out what takes long
+  interop-smb  `shunt serve` with the SMB client of a real Linux kernel in an emulated machine
   torture      Samba's tests of SMB2 servers against `shunt serve`; `cargo xtask torture --help`
 ";
 
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
         "conformance" => conformance::main(rest).map(|()| ExitCode::SUCCESS),
         "demo" => demo::main(rest).map(|()| ExitCode::SUCCESS),
         "interop" => interop::main(rest),
+        "interop-smb" => interop_smb::main(rest),
         "test" => test::main(rest),
         "torture" => torture::main(rest).map(|()| ExitCode::SUCCESS),
         "help" | "--help" | "-h" => {

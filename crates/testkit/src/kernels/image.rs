@@ -1,7 +1,7 @@
-//! The initramfs of a guest: BusyBox, the kernel's modules in the order in which they load, and
-//! `smcpeer` as the first process. An archive in the form of `cpio -H newc`.
+//! The initramfs of a guest: BusyBox, the kernel's modules in the order in which they load, `smcpeer` as the
+//! first process, and what else the guest is for. An archive in the form of `cpio -H newc`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,10 +10,25 @@ use anyhow::{Context, bail, ensure};
 
 use super::package::Kernel;
 
-/// What a guest needs that may be a module. The checksums are asked for by name when they are used, so
+/// What every guest needs that may be a module. The checksums are asked for by name when they are used, so
 /// no module says that it needs them.
-const MODULES: &[&str] =
-    &["virtio_net", "crc32_generic", "crc32c_generic", "rdma_rxe", "smc", "smc_diag", "sch_netem"];
+const MODULES: &[&str] = &["virtio_net", "crc32_generic", "crc32c_generic"];
+/// What a guest needs to speak SMC-R.
+pub const SMC: &[&str] = &["rdma_rxe", "smc", "smc_diag", "sch_netem"];
+/// What a guest needs to mount shares of SMB, with the ciphers and digests that it asks for by name.
+pub const CIFS: &[&str] = &[
+    "ccm",
+    "cmac",
+    "ecb",
+    "gcm",
+    "ghash_generic",
+    "hmac",
+    "md5",
+    "sha256_generic",
+    "sha512_generic",
+    "nls_utf8",
+    "cifs",
+];
 /// Where the guest finds modules, and the file that lists them in order.
 pub const MODULES_DIR: &str = "/modules";
 /// The list's name in that directory.
@@ -52,10 +67,31 @@ impl Archive {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
+    /// The directories above a place, each once, the upper first.
+    fn put_parents(&mut self, place: &str, made: &mut BTreeSet<String>) -> anyhow::Result<()> {
+        for (at, _) in place.match_indices('/') {
+            if made.insert(place[..at].to_owned()) {
+                self.put(&place[..at], DIRECTORY, &[])?;
+            }
+        }
+        Ok(())
+    }
+
     fn finish(mut self) -> anyhow::Result<Vec<u8>> {
         self.put("TRAILER!!!", 0, &[])?;
         Ok(self.bytes)
     }
+}
+
+/// What differs between guests.
+#[derive(Clone, Debug, Default)]
+pub struct Contents {
+    /// Modules of the kernel, by name; those that they need come by themselves.
+    pub modules: Vec<&'static str>,
+    /// More programs for `/bin`. Those that are linked dynamically bring their libraries.
+    pub programs: Vec<PathBuf>,
+    /// Symbolic links: the path below the top, and where it leads to.
+    pub links: Vec<(String, String)>,
 }
 
 /// Makes the initramfs, with these programs.
@@ -63,7 +99,12 @@ impl Archive {
 /// # Errors
 ///
 /// What is absent or cannot be read.
-pub fn make(kernel: &Kernel, busybox: &Path, peer: &Path) -> anyhow::Result<Vec<u8>> {
+pub fn make(
+    kernel: &Kernel,
+    busybox: &Path,
+    peer: &Path,
+    contents: &Contents,
+) -> anyhow::Result<Vec<u8>> {
     let mut archive = Archive::default();
     for directory in ["bin", "dev", "proc", "sys", "tmp", "run", "modules"] {
         archive.put(directory, DIRECTORY, &[])?;
@@ -86,12 +127,44 @@ pub fn make(kernel: &Kernel, busybox: &Path, peer: &Path) -> anyhow::Result<Vec<
         archive.put(&format!("bin/{applet}"), SYMLINK, b"busybox")?;
     }
     let mut order = String::new();
-    for module in modules(kernel)? {
+    for module in modules(kernel, &contents.modules)? {
         archive.put(&format!("modules/{}.ko", module.name), FILE, &module.content)?;
         order += &format!("{}.ko\n", module.name);
     }
     archive.put(&format!("modules/{ORDER}"), FILE, order.as_bytes())?;
+    let mut places = BTreeMap::new();
+    for program in &contents.programs {
+        let name = program.file_name().context("a program without a name")?.to_string_lossy();
+        places.insert(format!("bin/{name}"), program.clone());
+        if !is_static(&read(program)?) {
+            let libraries = libraries(program)?.into_iter();
+            places.extend(libraries.map(|path| (below_top(&path), path)));
+        }
+    }
+    let mut made: BTreeSet<String> = ["bin"].map(str::to_owned).into();
+    for place in places.keys().chain(contents.links.iter().map(|(place, _)| place)) {
+        archive.put_parents(place, &mut made)?;
+    }
+    for (place, path) in &places {
+        archive.put(place, PROGRAM, &read(path)?)?;
+    }
+    for (place, target) in &contents.links {
+        archive.put(place, SYMLINK, target.as_bytes())?;
+    }
     archive.finish()
+}
+
+fn below_top(path: &Path) -> String {
+    path.to_string_lossy().trim_start_matches('/').to_owned()
+}
+
+/// The libraries of a program, as the loader finds them, and the loader.
+fn libraries(program: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let output = Command::new("ldd").arg(program).output().context("cannot start ldd")?;
+    ensure!(output.status.success(), "ldd does not understand {}", program.display());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let paths = text.split_whitespace().filter(|word| word.starts_with('/'));
+    Ok(paths.map(PathBuf::from).collect())
 }
 
 /// Whether an ELF file asks for no interpreter (a program header of type 3).
@@ -113,9 +186,9 @@ struct Module {
 }
 
 /// The modules and those that they need, each after what it needs.
-fn modules(kernel: &Kernel) -> anyhow::Result<Vec<Module>> {
+fn modules(kernel: &Kernel, more: &[&str]) -> anyhow::Result<Vec<Module>> {
     let (mut loaded, mut order) = (BTreeSet::new(), Vec::new());
-    for name in MODULES {
+    for name in MODULES.iter().chain(more) {
         gather(kernel, name, &mut loaded, &mut order)?;
     }
     Ok(order)
@@ -214,6 +287,19 @@ mod tests {
         assert_eq!(needs(b"..\0depends=a,b\0name=c\0"), ["a", "b"]);
         assert!(needs(b"..\0depends=\0name=c\0").is_empty());
         assert!(needs(b"nothing").is_empty());
+    }
+
+    #[test]
+    fn directories_come_once_and_before_what_is_in_them() {
+        let (mut archive, mut made) = (Archive::default(), BTreeSet::new());
+        archive.put_parents("lib/x/a", &mut made).unwrap();
+        archive.put_parents("lib/b", &mut made).unwrap();
+        assert_eq!(archive.files, 2);
+        assert_eq!(made.into_iter().collect::<Vec<_>>(), ["lib", "lib/x"]);
+        let own = std::env::current_exe().unwrap();
+        assert!(
+            libraries(&own).unwrap().iter().any(|path| path.to_string_lossy().contains("libc"))
+        );
     }
 
     #[test]

@@ -13,19 +13,19 @@ use testkit::kernels::guest::{Output, Running};
 const POLL: Duration = Duration::from_millis(10);
 
 /// A running program. It is killed when this is dropped.
-pub(super) enum Program<'a> {
+pub(crate) enum Program<'a> {
     Guest(Running<'a>),
     Host(Host),
 }
 
 /// A program on the host, and what it has written to either output.
-pub(super) struct Host {
+pub(crate) struct Host {
     child: Bounded,
     text: Arc<Mutex<String>>,
 }
 
 impl Host {
-    pub(super) fn start(mut command: Command, limit: Duration) -> anyhow::Result<Self> {
+    pub(crate) fn start(mut command: Command, limit: Duration) -> anyhow::Result<Self> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child =
             Bounded::start(&mut command, limit).with_context(|| format!("{command:?}"))?;
@@ -37,11 +37,15 @@ impl Host {
         Ok(Self { child, text })
     }
 
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.text.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(super) fn ended(&mut self) -> bool {
+    pub(crate) fn signal(&self, signal: i32) {
+        self.child.signal(signal);
+    }
+
+    pub(crate) fn ended(&mut self) -> bool {
         self.child.ended().is_some()
     }
 }
@@ -61,7 +65,7 @@ fn gather(mut from: impl Read + Send + 'static, text: &Arc<Mutex<String>>) {
 }
 
 impl Program<'_> {
-    pub(super) fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         match self {
             Self::Guest(running) => running.text(),
             Self::Host(host) => host.text(),
@@ -69,7 +73,7 @@ impl Program<'_> {
     }
 
     /// Waits until it has written this so often.
-    pub(super) fn wait_for(
+    pub(crate) fn wait_for(
         &mut self,
         what: &str,
         times: usize,
@@ -93,7 +97,7 @@ impl Program<'_> {
     }
 
     /// Waits for its end.
-    pub(super) fn wait(&mut self, limit: Duration) -> anyhow::Result<Output> {
+    pub(crate) fn wait(&mut self, limit: Duration) -> anyhow::Result<Output> {
         let host = match self {
             Self::Guest(running) => return running.wait(limit),
             Self::Host(host) => host,
@@ -112,7 +116,7 @@ impl Program<'_> {
         }
     }
 
-    pub(super) fn kill(&self) -> anyhow::Result<()> {
+    pub(crate) fn kill(&self) -> anyhow::Result<()> {
         const SIGKILL: i32 = 9;
         match self {
             Self::Guest(running) => running.signal(SIGKILL),

@@ -27,6 +27,9 @@ pub(crate) struct Bytes {
     /// Leave out holes
     #[arg(long)]
     no_punch: bool,
+    /// Write here what the file must be in the end
+    #[arg(long)]
+    model: Option<PathBuf>,
 }
 
 /// What is done to the file next. Offsets and lengths in bytes.
@@ -69,6 +72,9 @@ impl Bytes {
         }
         run.take(Step::Reopen)?;
         run.compare_all().with_context(|| format!("seed {}, at the end", self.seed))?;
+        if let Some(model) = &self.model {
+            std::fs::write(model, &run.model)?;
+        }
         Ok(format!("operations={} bytes={}", self.operations, run.model.len()))
     }
 
@@ -301,6 +307,7 @@ mod tests {
                 size: 200_000,
                 no_map: false,
                 no_punch: false,
+                model: None,
             };
             bytes.run().unwrap();
         }

@@ -1,0 +1,170 @@
+//! `cargo xtask interop-smb`: `shunt serve` beside the SMB client of a real Linux kernel, which mounts its
+//! shares in an emulated machine on a bridge of its own, and works on the files.
+
+mod case;
+mod stage;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use clap::Parser;
+use testkit::kernels::ending::Directory;
+use testkit::kernels::guest::Image;
+use testkit::kernels::image::{self, Contents};
+use testkit::kernels::package::Kernel;
+
+use crate::interop::{self, TARGET};
+use crate::{bench, install};
+use case::{CASES, Case};
+use stage::Stage;
+
+#[derive(Parser)]
+#[command(
+    bin_name = "cargo xtask interop-smb",
+    about = "Lets a real Linux kernel mount shares of `shunt serve` and work on them"
+)]
+struct Cli {
+    /// Fetch QEMU, BusyBox, git and a kernel first (Debian packages)
+    #[arg(long)]
+    install: bool,
+    /// Leave out what takes long: under 3 minutes
+    #[arg(long)]
+    quick: bool,
+    /// Only cases whose name contains this
+    #[arg(long)]
+    only: Option<String>,
+    /// Serve with this `shunt`, and build none
+    #[arg(long, value_name = "PROGRAM")]
+    shunt: Option<PathBuf>,
+    /// Share folders of this directory [that of temporary files]
+    #[arg(long, value_name = "DIRECTORY")]
+    folder: Option<PathBuf>,
+    /// Boot the kernel that is unpacked here (with boot/ and lib/modules/)
+    #[arg(long)]
+    kernel: Option<PathBuf>,
+    /// Random work begins with this number
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Show what would be tried
+    #[arg(long)]
+    list: bool,
+}
+
+const PROGRAMS: &[&str] = &["cc", "ip", "qemu-system-x86_64", "busybox", "git", "xz"];
+/// The whole run, with a reserve: what hangs longer is killed.
+const LIMIT: Duration = Duration::from_secs(40 * 60);
+/// By these names git starts itself.
+const GIT: &[&str] = &["git", "git-upload-pack", "git-receive-pack", "git-upload-archive"];
+
+/// Runs `cargo xtask interop-smb`. That it cannot run here is no failure unless something was to be
+/// installed: it says `skipped:` and why.
+///
+/// # Errors
+///
+/// When something cannot be built or fetched, a guest does not boot, or a case fails.
+pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
+    let words = ["cargo xtask interop-smb"].into_iter().chain(args.iter().map(String::as_str));
+    let cli = Cli::parse_from(words);
+    let chosen = chosen(&cli);
+    if cli.list {
+        chosen.iter().for_each(|case| println!("{}", case.name));
+        return Ok(ExitCode::SUCCESS);
+    }
+    ensure!(!chosen.is_empty(), "no case is called so: see `cargo xtask interop-smb --list`");
+    install::check("interop", PROGRAMS, cli.install)?;
+    if let Some(why) = interop::obstacle(PROGRAMS) {
+        println!("skipped: {why}");
+        return Ok(if cli.install { ExitCode::FAILURE } else { ExitCode::SUCCESS });
+    }
+    let root = crate::workspace_root();
+    let Some(kernel) = interop::kernel(&root, cli.kernel.as_deref(), cli.install)? else {
+        println!(
+            "skipped: there is no kernel to boot; `cargo xtask interop-smb --install` fetches one"
+        );
+        return Ok(ExitCode::SUCCESS);
+    };
+    let shunt = match &cli.shunt {
+        Some(program) => program.clone(),
+        None => {
+            bench::build(&root, &["shunt-cli"])?;
+            bench::built(&root).join("shunt")
+        }
+    };
+    let peer = interop::build(&root, "smcpeer", Some(TARGET))?;
+    let player = interop::build(&root, "fileplay", Some(TARGET))?;
+    interop::end_in_time(LIMIT)?;
+    let directory = Directory::new()?;
+    let image = make_image(&kernel, &peer, &player, directory.path())?;
+    let folder = cli.folder.clone().unwrap_or_else(std::env::temp_dir);
+    let prepared = stage::Prepared { image, shunt, player, folder, seed: cli.seed, limit: LIMIT };
+    run(&chosen, &prepared)
+}
+
+fn make_image(
+    kernel: &Kernel,
+    peer: &Path,
+    player: &Path,
+    directory: &Path,
+) -> anyhow::Result<Image> {
+    let busybox = install::find("busybox").context("there is no busybox")?;
+    let git = install::find("git").context("there is no git")?;
+    let links = GIT.iter().map(|name| (format!("usr/lib/git-core/{name}"), "/bin/git".to_owned()));
+    let contents = Contents {
+        modules: image::CIFS.to_vec(),
+        programs: vec![player.to_owned(), git],
+        links: links.collect(),
+    };
+    let initramfs = directory.join("initramfs");
+    std::fs::write(&initramfs, image::make(kernel, &busybox, peer, &contents)?)?;
+    Ok(Image { kernel: kernel.image.clone(), initramfs })
+}
+
+fn chosen(cli: &Cli) -> Vec<&'static Case> {
+    let wanted = |case: &&Case| {
+        (case.quick || !cli.quick) && cli.only.as_ref().is_none_or(|only| case.name.contains(only))
+    };
+    CASES.iter().filter(wanted).collect()
+}
+
+fn run(chosen: &[&'static Case], prepared: &stage::Prepared) -> anyhow::Result<ExitCode> {
+    let begun = Instant::now();
+    let mut stage = Stage::boot(prepared)?;
+    println!("booted in {:.1} s", begun.elapsed().as_secs_f64());
+    let mut failed = Vec::new();
+    for case in chosen {
+        let begun = Instant::now();
+        let played = stage.play(case);
+        let took = begun.elapsed().as_secs_f64();
+        match played {
+            Ok(()) => println!("{:<44} ok {took:>6.1} s", case.name),
+            Err(e) => {
+                println!("{:<44} FAILED {took:.1} s: {e:#}", case.name);
+                failed.push(case.name);
+                // What failed may have left anything behind, in the guest, too.
+                drop(stage);
+                stage = Stage::boot(prepared)?;
+            }
+        }
+    }
+    println!("\n{} passed, {} failed", chosen.len() - failed.len(), failed.len());
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join("; "));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_are_chosen_by_name() {
+        let cli = |words: &str| Cli::parse_from(["x"].into_iter().chain(words.split_whitespace()));
+        assert_eq!(chosen(&cli("")).len(), CASES.len());
+        assert!(!chosen(&cli("--quick")).is_empty());
+        assert!(chosen(&cli("--quick")).len() < CASES.len());
+        assert!(chosen(&cli("--only nothing-of-that-name")).is_empty());
+    }
+}
