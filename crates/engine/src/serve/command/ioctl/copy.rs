@@ -72,10 +72,18 @@ impl End {
     fn read(&self, offset: u64, len: usize) -> Result<Vec<u8>, NtStatus> {
         let mut bytes = vec![0; len];
         match self {
-            Self::File(file) => file
-                .file()
-                .read_exact_at(&mut bytes, offset)
-                .map_err(|error| fs::status_of(&error))?,
+            Self::File(file) => {
+                let mut read = 0;
+                while read < len {
+                    let at = offset + read as u64;
+                    let more = file.read_at(&mut bytes[read..], at);
+                    match more.map_err(|error| fs::status_of(&error))? {
+                        // What was asked for was there a moment ago.
+                        0 => return Err(NtStatus::END_OF_FILE),
+                        more => read += more,
+                    }
+                }
+            }
             Self::Stream(object) => {
                 let read = Self::stream(object)?.read(offset, &mut bytes)?;
                 bytes.truncate(read);
@@ -87,7 +95,7 @@ impl End {
     fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), NtStatus> {
         match self {
             Self::File(file) => {
-                file.file().write_all_at(bytes, offset).map_err(|error| fs::status_of(&error))
+                file.write_all(bytes, offset).map_err(|error| fs::status_of(&error))
             }
             Self::Stream(object) => Self::stream(object)?.write(offset, bytes),
         }
