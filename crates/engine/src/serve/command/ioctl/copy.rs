@@ -1,6 +1,5 @@
 //! Copies that the server makes (MS-SMB2 3.3.5.15.5, 3.3.5.15.6; MS-FSCC 2.3.7 to 2.3.10).
 
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use smb::fscc::fsctl::{Chunk, CopyChunk, CopyChunkAnswer, Duplicate, put_resume_key};
