@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use smb::files::{FileKey, Flags, LeaseVersion, LockSequence, OpenId};
-use smb::fscc::Facts;
+use smb::fscc::{Facts, Times};
 use smb::name::{Path, Pattern};
 use smb::session::ChannelSequence;
 use smb::wire::context::AppVersion;
@@ -109,8 +109,8 @@ pub(super) struct Open {
     pub(super) mode: AtomicU32,
     sequence: Mutex<ChannelSequence>,
     locks: Mutex<LockSequence>,
-    /// The time of last writing is not to move: see [`Open::before_write`].
-    holds_time: AtomicBool,
+    /// One of these times is not to move: see [`Open::before_change`].
+    holds_times: AtomicBool,
     state: Mutex<OpenState>,
 }
 
@@ -147,8 +147,9 @@ pub(super) struct OpenState {
     pub(super) reading: Option<Event>,
     /// Where it is in the share, as it was opened or renamed to.
     pub(super) path: Path,
-    /// What may move the time of last writing.
+    /// What may move the time of last writing, and that of last change.
     pub(super) written: Clock,
+    pub(super) changed: Clock,
     /// Its watch, if CHANGE_NOTIFY was asked for.
     pub(super) watch: Option<super::watch::Watching>,
 }
@@ -199,7 +200,7 @@ impl Open {
             position: AtomicU64::new(0),
             sequence: Mutex::new(ChannelSequence::new(with.channel_sequence)),
             locks: Mutex::default(),
-            holds_time: AtomicBool::new(false),
+            holds_times: AtomicBool::new(false),
             state: Mutex::new(OpenState { path: with.path, ..OpenState::default() }),
         }
     }
@@ -240,12 +241,13 @@ impl Open {
             mode: AtomicU32::new(self.mode.load(Ordering::Relaxed)),
             sequence: Mutex::new(ChannelSequence::new(channel_sequence)),
             locks: Mutex::new(lock(&self.locks).clone()),
-            holds_time: AtomicBool::new(self.holds_time.load(Ordering::Acquire)),
+            holds_times: AtomicBool::new(self.holds_times.load(Ordering::Acquire)),
             state: Mutex::new({
                 let state = self.state();
                 OpenState {
                     path: state.path.clone(),
                     written: state.written,
+                    changed: state.changed,
                     ..OpenState::default()
                 }
             }),
@@ -300,31 +302,40 @@ impl Open {
         lock(&self.locks)
     }
 
-    /// A client sets the time of last writing, or what may move it: what to write to the file.
-    pub(super) fn set_written(&self, time: FileTime) -> FileTime {
+    /// A client sets times, or what may move them: what to write to the file.
+    pub(super) fn hold_times(&self, times: Times) -> SetTimes {
         let mut state = self.state();
-        let set = state.written.set(time);
-        self.holds_time.store(state.written.is_held(), Ordering::Release);
-        set
+        let written = state.written.set(times.written);
+        let changed = state.changed.set(times.changed);
+        let held = state.written.is_held() || state.changed.is_held();
+        self.holds_times.store(held, Ordering::Release);
+        SetTimes { created: times.created, accessed: times.accessed, written, changed }
     }
 
-    /// Before something is written through this open: the time of last writing, if that is not to move. It
-    /// goes to [`Open::after_write`].
-    pub(super) fn before_write(&self) -> FileTime {
-        if !self.holds_time.load(Ordering::Acquire) {
-            return FileTime::NONE;
+    /// Before something is changed through this open: the times that are not to move. They go to
+    /// [`Open::after_change`].
+    pub(super) fn before_change(&self) -> SetTimes {
+        if !self.holds_times.load(Ordering::Acquire) {
+            return SetTimes::default();
         }
-        let facts = self.file().and_then(|file| file.facts().ok());
-        facts.map_or(FileTime::NONE, |facts| facts.written)
+        let Some(Ok(facts)) = self.file().map(|file| file.facts()) else {
+            return SetTimes::default();
+        };
+        let state = self.state();
+        SetTimes {
+            written: state.written.after_write(facts.written),
+            changed: state.changed.after_write(facts.changed),
+            ..SetTimes::default()
+        }
     }
 
-    /// After something was written through this open: the time of last writing is what it was.
-    pub(super) fn after_write(&self, kept: FileTime) {
-        if kept.is_time()
+    /// After something was changed through this open: the times are what they were.
+    pub(super) fn after_change(&self, kept: SetTimes) {
+        if kept != SetTimes::default()
             && let Some(file) = self.file()
         {
             // What was written stays written, whatever becomes of the time.
-            let _ = file.set_times(SetTimes { written: kept, ..SetTimes::default() });
+            let _ = file.set_times(kept);
         }
     }
 

@@ -32,6 +32,7 @@ fn facts() -> Facts {
         mode: 0o100_644,
         uid: 1,
         gid: 2,
+        secured: false,
     }
 }
 

@@ -226,7 +226,8 @@ impl Descriptor {
         }
         if info.contains(SecurityInfo::DACL) {
             changed.dacl = new.dacl.clone();
-            changed.control = kept(self.control, new.control, DACL_FLAGS);
+            // Who sets a list has one, even if it does not say so: the one by which all may do all.
+            changed.control = kept(self.control, new.control, DACL_FLAGS) | Control::DACL_PRESENT;
             inherit_flag(
                 &mut changed.control,
                 Control::DACL_AUTO_INHERIT_REQ,

@@ -10,10 +10,10 @@ use std::sync::atomic::Ordering;
 use smb::files::notify::NotifyFilter;
 use smb::fscc::{Change, Disposal, Ea, SetClass, Times};
 use smb::wire::set_info::{Request, Response, Subject};
-use smb::{Access, Attributes, NtStatus};
+use smb::{Access, Attributes, FileTime, NtStatus};
 
 use super::super::channel::Exchange;
-use super::super::fs::{Handle, SetTimes};
+use super::super::fs::Handle;
 use super::super::open::{Object, Open};
 use super::super::{runtime, watch};
 use super::Answer;
@@ -95,9 +95,8 @@ fn basic(
     {
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    let written = open.set_written(times.written);
-    let Times { created, accessed, changed, .. } = times;
-    let set = SetTimes { created, accessed, written, changed };
+    let kept = open.before_change();
+    let mut set = open.hold_times(times);
     let mut what = NotifyFilter::empty();
     what.set(NotifyFilter::CREATION, set.created.is_time());
     what.set(NotifyFilter::LAST_ACCESS, set.accessed.is_time());
@@ -105,6 +104,9 @@ fn basic(
     if !attributes.is_empty() {
         handle.set_attributes(attributes - Attributes::NORMAL)?;
         what |= NotifyFilter::ATTRIBUTES;
+    }
+    if times.changed != FileTime::THAW && !set.changed.is_time() {
+        set.changed = kept.changed;
     }
     // Last, as whatever is changed moves the change time.
     handle.set_times(set)?;
@@ -147,7 +149,7 @@ async fn resize(x: &mut Exchange<'_>, open: &Open, length: Length) -> Result<(),
             shard.contend(now, open.key, open.id, effects);
         });
     }
-    let time = open.before_write();
+    let times = open.before_change();
     match (open.stream(), length) {
         (Some(stream), Length::Size(bytes)) => stream.set_size(bytes)?,
         (Some(stream), Length::Allocation(bytes)) => {
@@ -168,7 +170,7 @@ async fn resize(x: &mut Exchange<'_>, open: &Open, length: Length) -> Result<(),
             }
         }
     }
-    open.after_write(time);
+    open.after_change(times);
     told(x, open, NotifyFilter::SIZE | NotifyFilter::LAST_WRITE);
     Ok(())
 }
@@ -177,9 +179,11 @@ async fn resize(x: &mut Exchange<'_>, open: &Open, length: Length) -> Result<(),
 fn set_eas(open: &Open, eas: &[Ea]) -> Result<(), NtStatus> {
     demand(open, Access::WRITE_EA)?;
     let handle = open.must_be_file()?;
+    let times = open.before_change();
     for ea in eas {
         handle.set_ea(ea.name.as_bytes(), &ea.value)?;
     }
+    open.after_change(times);
     watch::changed(&open.tree.share, &open.path(), NotifyFilter::EA);
     Ok(())
 }

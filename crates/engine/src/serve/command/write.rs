@@ -63,7 +63,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         return Ok(NtStatus::SUCCESS);
     }
     check(&open, &request, x.channel)?;
-    let time = open.before_write();
+    let times = open.before_change();
     if let Some(stream) = open.stream() {
         stream.write(request.offset, data)?;
     } else if !data.is_empty() {
@@ -81,7 +81,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
             runtime::fdatasync(fd).await.map_err(|error| fs::status_of(&error))?;
         }
     }
-    open.after_write(time);
+    open.after_change(times);
     x.reply.write(&Response { count: u32::try_from(data.len()).unwrap_or(u32::MAX) });
     Ok(NtStatus::SUCCESS)
 }
@@ -188,7 +188,7 @@ impl DirectWrite {
         let file = open.data().map_err(|_| Ending::Nonsense("a file that cannot be written"))?;
         let load = Load { len, loopback: channel.is_loopback(), busy: channel.busy() };
         let method = channel.chooser().receive(load, &file);
-        let time = open.before_write();
+        let times = open.before_change();
         let mut transfer = ReceiveFile::new(early, file, request.offset, len, method);
         if allowed.is_err() {
             transfer.refuse();
@@ -208,7 +208,7 @@ impl DirectWrite {
                 }
             }
         }
-        open.after_write(time);
+        open.after_change(times);
         drop(begun);
         channel.count_received(request.data.len() - early.len().min(request.data.len()));
         let written =
