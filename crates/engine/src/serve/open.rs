@@ -12,7 +12,7 @@ use smb::name::{Path, Pattern};
 use smb::session::ChannelSequence;
 use smb::wire::context::AppVersion;
 use smb::{
-    Access, CreateAction, CreateOptions, FileId, FileTime, Guid, LeaseKey, NtStatus, SessionId,
+    Access, CreateAction, CreateOptions, FileId, Guid, LeaseKey, NtStatus, SessionId,
     ShareAccess,
 };
 
