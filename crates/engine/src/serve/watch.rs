@@ -3,14 +3,14 @@
 //! Whoever changes something in a share says so here: [`created`], [`removed`], [`renamed`], [`changed`]. Where
 //! nobody watches, that costs one load.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use smb::NtStatus;
 use smb::files::OpenId;
 use smb::files::notify::{Changes, Event as Happening, NotifyFilter, NotifyLimits, Watchers};
 use smb::name::{Path, Stream};
+use smb::{CreateOptions, NtStatus};
 
 use super::open::Open;
 use super::runtime::Event;
@@ -25,36 +25,42 @@ pub(super) struct Watches {
 
 struct Inner {
     watchers: Watchers,
-    ears: HashMap<OpenId, Arc<Ear>>,
+    ears: HashMap<OpenId, Ear>,
 }
 
-/// Where those hear who wait for one watch.
+/// One watch, for those who wait for it.
 #[derive(Default)]
 struct Ear {
-    event: Event,
     /// The status with which it has ended, zero as long as it has not.
-    ended: AtomicU32,
+    ended: Arc<AtomicU32>,
+    /// Each gets what one event brings, in turn.
+    waiting: VecDeque<Arc<Waiting>>,
 }
 
-impl Ear {
-    fn end(&self, status: NtStatus) {
-        // The first reason is the one that counts.
-        let _ = self.ended.compare_exchange(0, status.0, Ordering::AcqRel, Ordering::Acquire);
-        self.event.notify_all();
+type Told = Result<Changes, NtStatus>;
+
+/// A request that is not answered yet.
+struct Waiting {
+    room: usize,
+    told: Mutex<Option<Told>>,
+    event: Event,
+}
+
+impl Waiting {
+    fn told(&self) -> MutexGuard<'_, Option<Told>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn ended(&self) -> Option<NtStatus> {
-        match self.ended.load(Ordering::Acquire) {
-            0 => None,
-            status => Some(NtStatus(status)),
-        }
+    fn tell(&self, what: Told) {
+        *self.told() = Some(what);
+        self.event.notify_all();
     }
 }
 
 /// The watch of one open.
 #[derive(Clone)]
 pub(super) struct Watching {
-    ear: Arc<Ear>,
+    ended: Arc<AtomicU32>,
 }
 
 impl Default for Watches {
@@ -74,32 +80,47 @@ impl Watches {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    /// Tells those whom it concerns.
+    /// Tells those whom it concerns. What a request that waits is told is settled here, not when its task comes
+    /// to run: the next event is for the next request.
     fn tell(&self, happening: &Happening<'_>) {
-        let ready = {
+        let told = {
             let mut inner = self.lock();
             let mut ready = Vec::new();
             inner.watchers.event(happening, &mut |open| ready.push(open));
-            inner.ears_of(&ready)
+            inner.deliver(&ready)
         };
-        ready.iter().for_each(|ear| ear.event.notify_all());
+        told.into_iter().for_each(|(waiting, changes)| waiting.tell(Ok(changes)));
     }
 
-    /// Ends the watches of a directory, whoever has them, with this status.
-    fn end(&self, directory: &str, status: NtStatus) {
-        let ended = {
-            let inner = self.lock();
-            let mut ended = Vec::new();
-            inner.watchers.each_of(directory, &mut |open| ended.push(open));
-            inner.ears_of(&ended)
+    /// Answers those who wait for changes in a directory, through whichever open, with this status.
+    fn answer(&self, directory: &str, status: NtStatus) {
+        let answered = {
+            let mut inner = self.lock();
+            let mut opens = Vec::new();
+            inner.watchers.each_of(directory, &mut |open| opens.push(open));
+            let ears = &mut inner.ears;
+            let waiting = opens
+                .iter()
+                .filter_map(|open| Some(std::mem::take(&mut ears.get_mut(open)?.waiting)));
+            waiting.flatten().collect::<Vec<_>>()
         };
-        ended.iter().for_each(|ear| ear.end(status));
+        answered.iter().for_each(|waiting| waiting.tell(Err(status)));
     }
 }
 
 impl Inner {
-    fn ears_of(&self, opens: &[OpenId]) -> Vec<Arc<Ear>> {
-        opens.iter().filter_map(|open| self.ears.get(open).cloned()).collect()
+    /// Who gets what, of watches that have something now.
+    fn deliver(&mut self, ready: &[OpenId]) -> Vec<(Arc<Waiting>, Changes)> {
+        let mut told = Vec::new();
+        for open in ready {
+            let Some(ear) = self.ears.get_mut(open) else { continue };
+            let Some(waiting) = ear.waiting.pop_front() else { continue };
+            match self.watchers.fetch(*open, waiting.room) {
+                Some(changes) => told.push((waiting, changes)),
+                None => ear.waiting.push_front(waiting),
+            }
+        }
+        told
     }
 }
 
@@ -141,14 +162,14 @@ pub(super) fn removed(point: &SharePoint, path: &Path, directory: bool) {
     }
     point.watch.tell(&Happening::Removed { path: &told, directory });
     if directory {
-        point.watch.end(&told, NtStatus::DELETE_PENDING);
+        point.watch.answer(&told, NtStatus::DELETE_PENDING);
     }
 }
 
 /// A directory is to be deleted with its last open: who watches it need not wait any longer.
 pub(super) fn deleting(point: &SharePoint, path: &Path) {
     if !point.watch.is_empty() {
-        point.watch.end(&told(path), NtStatus::DELETE_PENDING);
+        point.watch.answer(&told(path), NtStatus::DELETE_PENDING);
     }
 }
 
@@ -192,15 +213,34 @@ pub(super) fn changed(point: &SharePoint, path: &Path, what: NotifyFilter) {
 
 /// An open has ended, and its watch with it.
 pub(super) fn closed(open: &Arc<Open>) {
+    let point = &open.tree.share;
+    unwatch(open);
+    if point.watch.is_empty() {
+        return;
+    }
+    if open.was_written() {
+        // As NTFS does, which brings size and time up to date when a file is closed.
+        changed(point, &open.path(), NotifyFilter::SIZE | NotifyFilter::LAST_WRITE);
+    }
+    if open.directory && open.options.contains(CreateOptions::DELETE_ON_CLOSE) {
+        deleting(point, &open.path());
+    }
+}
+
+fn unwatch(open: &Arc<Open>) {
     let Some(watching) = open.state().watch.take() else { return };
     let watch = &open.tree.share.watch;
-    {
+    let ear = {
         let mut inner = watch.lock();
         inner.watchers.unwatch(open.id);
-        inner.ears.remove(&open.id);
-    }
+        // Under the lock: who begins to wait looks at it under the same.
+        watching.ended.store(NtStatus::NOTIFY_CLEANUP.0, Ordering::Release);
+        inner.ears.remove(&open.id)
+    };
     watch.count.fetch_sub(1, Ordering::AcqRel);
-    watching.ear.end(NtStatus::NOTIFY_CLEANUP);
+    for waiting in ear.into_iter().flat_map(|ear| ear.waiting) {
+        waiting.tell(Err(NtStatus::NOTIFY_CLEANUP));
+    }
 }
 
 /// Begins the watch of an open, if it has none.
@@ -219,38 +259,55 @@ pub(super) fn watch(
     }
     let watch = &open.tree.share.watch;
     let directory = told(&open.path());
-    let watching = Watching { ear: Arc::default() };
+    let ended = Arc::new(AtomicU32::new(0));
     {
         let mut inner = watch.lock();
         if let Some(ear) = inner.ears.get(&open.id) {
-            return Ok(Watching { ear: ear.clone() });
+            return Ok(Watching { ended: ear.ended.clone() });
         }
         inner.watchers.watch(open.id, &directory, filter, recursive, room)?;
-        inner.ears.insert(open.id, watching.ear.clone());
+        inner.ears.insert(open.id, Ear { ended: ended.clone(), waiting: VecDeque::new() });
     }
     watch.count.fetch_add(1, Ordering::AcqRel);
+    let watching = Watching { ended };
     open.state().watch = Some(watching.clone());
     if open.is_closed() {
-        closed(open);
+        unwatch(open);
         return Err(NtStatus::NOTIFY_CLEANUP);
     }
     Ok(watching)
 }
 
 impl Watching {
-    /// Ends when there is something to fetch.
+    /// Ends when there is something to tell, of which so many bytes have room.
     ///
     /// # Errors
     ///
-    /// With what the watch has ended: the status to answer.
-    pub(super) async fn changes(&self, open: &Open, room: usize) -> Result<Changes, NtStatus> {
-        loop {
-            let happens = self.ear.event.wait();
+    /// The status to answer instead: NOTIFY_CLEANUP if the open is closed, DELETE_PENDING if the directory goes.
+    pub(super) async fn changes(&self, open: &Open, room: usize) -> Told {
+        let watch = &open.tree.share.watch;
+        let waiting = {
+            let mut inner = watch.lock();
             if let Some(status) = self.ended() {
                 return Err(status);
             }
-            if let Some(changes) = open.tree.share.watch.lock().watchers.fetch(open.id, room) {
+            let Inner { watchers, ears } = &mut *inner;
+            let Some(ear) = ears.get_mut(&open.id) else { return Err(NtStatus::NOTIFY_CLEANUP) };
+            if ear.waiting.is_empty()
+                && let Some(changes) = watchers.fetch(open.id, room)
+            {
                 return Ok(changes);
+            }
+            let waiting = Waiting { room, told: Mutex::default(), event: Event::new() };
+            let waiting = Arc::new(waiting);
+            ear.waiting.push_back(waiting.clone());
+            waiting
+        };
+        let given_up = GivenUp { watch, open: open.id, waiting: &waiting };
+        loop {
+            let happens = given_up.waiting.event.wait();
+            if let Some(told) = given_up.waiting.told().take() {
+                return told;
             }
             happens.await;
         }
@@ -258,6 +315,24 @@ impl Watching {
 
     /// With what it has ended, if it has.
     pub(super) fn ended(&self) -> Option<NtStatus> {
-        self.ear.ended()
+        match self.ended.load(Ordering::Acquire) {
+            0 => None,
+            status => Some(NtStatus(status)),
+        }
+    }
+}
+
+/// Takes a request that waits no longer out of its queue.
+struct GivenUp<'w> {
+    watch: &'w Watches,
+    open: OpenId,
+    waiting: &'w Arc<Waiting>,
+}
+
+impl Drop for GivenUp<'_> {
+    fn drop(&mut self) {
+        if let Some(ear) = self.watch.lock().ears.get_mut(&self.open) {
+            ear.waiting.retain(|other| !Arc::ptr_eq(other, self.waiting));
+        }
     }
 }

@@ -8,7 +8,7 @@ use smb::wire::change_notify::{Flags, Request, Response};
 use smb::{Access, NtStatus};
 
 use super::super::channel::Exchange;
-use super::super::watch;
+use super::super::{access, watch};
 use super::Answer;
 
 pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
@@ -23,6 +23,10 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     }
     if !open.access.contains(Access::READ_DATA) {
         return Err(NtStatus::ACCESS_DENIED);
+    }
+    let link = access::name_hash(open.path().as_str());
+    if x.server().with_file(open.key, |shard, _| shard.is_delete_pending(open.key, link)) {
+        return Err(NtStatus::DELETE_PENDING);
     }
     let filter = NotifyFilter::from_bits_retain(request.filter.bits());
     let room = request.output_max as usize;

@@ -45,6 +45,7 @@ fn check(open: &Open, request: &Request, channel: &Channel) -> Result<(), NtStat
         })?;
     }
     open.note_change();
+    open.note_written();
     Ok(())
 }
 
