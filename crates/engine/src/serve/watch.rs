@@ -3,6 +3,8 @@
 //! Whoever changes something in a share says so here: [`created`], [`removed`], [`renamed`], [`changed`]. Where
 //! nobody watches, that costs one load.
 
+mod external;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,13 +16,15 @@ use smb::{CreateOptions, NtStatus};
 
 use super::open::Open;
 use super::runtime::Event;
-use super::server::SharePoint;
+use super::server::{Server, SharePoint};
+use external::{Did, External};
 
 /// Those who watch a share.
 pub(super) struct Watches {
     /// How many there are; looked at before anything else is done.
     count: AtomicUsize,
     inner: Mutex<Inner>,
+    external: External,
 }
 
 struct Inner {
@@ -67,7 +71,7 @@ impl Default for Watches {
     fn default() -> Self {
         let watchers = Watchers::new(NotifyLimits::default());
         let inner = Inner { watchers, ears: HashMap::new() };
-        Self { count: AtomicUsize::new(0), inner: Mutex::new(inner) }
+        Self { count: AtomicUsize::new(0), inner: Mutex::new(inner), external: External::default() }
     }
 }
 
@@ -90,6 +94,33 @@ impl Watches {
             inner.deliver(&ready)
         };
         told.into_iter().for_each(|(waiting, changes)| waiting.tell(Ok(changes)));
+    }
+
+    /// Tells one open alone of what somebody else has done, with paths seen from its directory.
+    fn tell_one(&self, open: OpenId, happening: &Happening<'_>) {
+        let told = {
+            let mut inner = self.lock();
+            let mut ready = Vec::new();
+            inner.watchers.event_for(open, happening, &mut |open| ready.push(open));
+            inner.deliver(&ready)
+        };
+        told.into_iter().for_each(|(waiting, changes)| waiting.tell(Ok(changes)));
+    }
+
+    /// One open has missed something.
+    fn lose(&self, open: OpenId) {
+        let told = {
+            let mut inner = self.lock();
+            let mut ready = Vec::new();
+            inner.watchers.overflow_of(open, &mut |open| ready.push(open));
+            inner.deliver(&ready)
+        };
+        told.into_iter().for_each(|(waiting, changes)| waiting.tell(Ok(changes)));
+    }
+
+    /// The directory that an open watches, as it is called now.
+    fn directory_of(&self, open: OpenId) -> Option<String> {
+        self.lock().watchers.directory_of(open).map(str::to_owned)
     }
 
     /// Answers those who wait for changes in a directory, through whichever open, with this status.
@@ -126,13 +157,18 @@ impl Inner {
 
 /// As [`Watchers`] has it.
 fn told(path: &Path) -> String {
-    let mut told = path.as_str().replace('/', "\\");
+    let mut told = whole(path);
     if let Some(Stream::Named(stream)) = path.stream() {
         told.push(':');
         told.push_str(stream);
         told.push_str(":$DATA");
     }
     told
+}
+
+/// The file that a path is about, whichever stream.
+fn whole(path: &Path) -> String {
+    path.as_str().replace('/', "\\")
 }
 
 fn is_stream(path: &Path) -> bool {
@@ -145,6 +181,10 @@ pub(super) fn created(point: &SharePoint, path: &Path, directory: bool) {
         return;
     }
     let told = told(path);
+    point
+        .watch
+        .external
+        .own(&whole(path), if is_stream(path) { Did::Modified } else { Did::Added });
     point.watch.tell(&match is_stream(path) {
         true => Happening::StreamAdded { path: &told },
         false => Happening::Added { path: &told, directory },
@@ -157,6 +197,10 @@ pub(super) fn removed(point: &SharePoint, path: &Path, directory: bool) {
         return;
     }
     let told = told(path);
+    point
+        .watch
+        .external
+        .own(&whole(path), if is_stream(path) { Did::Modified } else { Did::Removed });
     if is_stream(path) {
         return point.watch.tell(&Happening::StreamRemoved { path: &told });
     }
@@ -183,6 +227,8 @@ pub(super) fn renamed(point: &SharePoint, from: &Path, to: &Path, directory: boo
         return created(point, to, false);
     }
     let (from, to) = (told(from), told(to));
+    point.watch.external.own(&from, Did::Removed);
+    point.watch.external.own(&to, Did::Added);
     if directory {
         point.watch.lock().watchers.moved(&from, &to);
     }
@@ -195,6 +241,7 @@ pub(super) fn changed(point: &SharePoint, path: &Path, what: NotifyFilter) {
         return;
     }
     let told = told(path);
+    point.watch.external.own(&whole(path), Did::Modified);
     if !is_stream(path) {
         return point.watch.tell(&Happening::Modified { path: &told, what });
     }
@@ -238,6 +285,7 @@ fn unwatch(open: &Arc<Open>) {
         inner.ears.remove(&open.id)
     };
     watch.count.fetch_sub(1, Ordering::AcqRel);
+    watch.external.forget(open.id);
     for waiting in ear.into_iter().flat_map(|ear| ear.waiting) {
         waiting.tell(Err(NtStatus::NOTIFY_CLEANUP));
     }
@@ -249,6 +297,7 @@ fn unwatch(open: &Arc<Open>) {
 ///
 /// INSUFFICIENT_RESOURCES if there are too many; NOTIFY_CLEANUP if the open is closed meanwhile.
 pub(super) fn watch(
+    server: &Arc<Server>,
     open: &Arc<Open>,
     filter: NotifyFilter,
     recursive: bool,
@@ -269,6 +318,9 @@ pub(super) fn watch(
         inner.ears.insert(open.id, Ear { ended: ended.clone(), waiting: VecDeque::new() });
     }
     watch.count.fetch_add(1, Ordering::AcqRel);
+    if let Some(folder) = open.file() {
+        External::watch(server, &open.tree.share, open.id, folder.clone(), recursive);
+    }
     let watching = Watching { ended };
     open.state().watch = Some(watching.clone());
     if open.is_closed() {

@@ -153,6 +153,35 @@ impl Watchers {
         }
     }
 
+    /// Something happened that one watch alone is told of. The paths are seen from its directory.
+    pub fn event_for(&mut self, open: OpenId, event: &Event<'_>, ready: &mut dyn FnMut(OpenId)) {
+        let Some(watch) = self.find(open) else { return };
+        event.each(&mut |action, filter, path| {
+            let sees = watch.recursive || !path.contains('\\');
+            if sees && watch.filter.intersects(filter) && watch.pending.push(action, path) {
+                ready(open);
+            }
+        });
+    }
+
+    /// One watch has lost track: its client looks for itself.
+    pub fn overflow_of(&mut self, open: OpenId, ready: &mut dyn FnMut(OpenId)) {
+        if self.find(open).is_some_and(|watch| watch.pending.overflow()) {
+            ready(open);
+        }
+    }
+
+    /// The directory that an open watches, as it is called now.
+    #[must_use]
+    pub fn directory_of(&self, open: OpenId) -> Option<&str> {
+        self.paths.get(&open).map(|path| &**path)
+    }
+
+    fn find(&mut self, open: OpenId) -> Option<&mut Watch> {
+        let watches = self.directories.get_mut(self.paths.get(&open)?)?;
+        watches.iter_mut().find(|watch| watch.open == open)
+    }
+
     /// Something happened that nobody can say precisely: everybody who watches looks for himself.
     pub fn overflow(&mut self, ready: &mut dyn FnMut(OpenId)) {
         for watch in self.directories.values_mut().flatten() {
@@ -165,9 +194,7 @@ impl Watchers {
     /// What a watch has for an answer of at most `room` bytes. `None`: nothing yet, or no such watch. A request
     /// asks for it first, and waits only if there is nothing. What has no room is not kept for the next.
     pub fn fetch(&mut self, open: OpenId, room: usize) -> Option<Changes> {
-        let path = self.paths.get(&open)?;
-        let watches = self.directories.get_mut(path)?;
-        watches.iter_mut().find(|w| w.open == open)?.pending.fetch(room)
+        self.find(open)?.pending.fetch(room)
     }
 
     /// A directory has another name now: what is watched in it and below goes with it.

@@ -31,7 +31,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let filter = NotifyFilter::from_bits_retain(request.filter.bits());
     let room = request.output_max as usize;
     let recursive = request.flags.contains(Flags::WATCH_TREE);
-    let watching = watch::watch(&open, filter, recursive, room)?;
+    let watching = watch::watch(x.server(), &open, filter, recursive, room)?;
     // Something may not happen for days: the client is told at once.
     let waited = x.wait(watching.changes(&open, room), Duration::ZERO).await;
     let changes = match waited {
