@@ -97,8 +97,6 @@ pub(super) struct Open {
     pub(super) flags: Arc<Flags>,
     /// How it came to be: what a create that is sent again is answered.
     pub(super) action: CreateAction,
-    /// Data was written through it.
-    written: AtomicBool,
     /// It is closed: whoever still holds it does nothing more with it.
     closed: AtomicBool,
     /// Its client is away.
@@ -196,7 +194,6 @@ impl Open {
             flags: with.flags,
             action: with.action,
             app_version: with.app_version,
-            written: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             away: AtomicBool::new(false),
             changed: AtomicBool::new(false),
@@ -237,7 +234,6 @@ impl Open {
             flags,
             action: self.action,
             app_version: self.app_version,
-            written: AtomicBool::new(self.was_written()),
             closed: AtomicBool::new(false),
             away: AtomicBool::new(false),
             changed: AtomicBool::new(self.is_changed()),
@@ -256,16 +252,6 @@ impl Open {
                 }
             }),
         }
-    }
-
-    /// Notes that data is written through it.
-    pub(super) fn note_written(&self) {
-        self.written.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether data was written through it.
-    pub(super) fn was_written(&self) -> bool {
-        self.written.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_closed(&self) -> bool {

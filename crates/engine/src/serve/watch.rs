@@ -265,7 +265,7 @@ pub(super) fn closed(open: &Arc<Open>) {
     if point.watch.is_empty() {
         return;
     }
-    if open.was_written() {
+    if open.is_changed() {
         // As NTFS does, which brings size and time up to date when a file is closed.
         changed(point, &open.path(), NotifyFilter::SIZE | NotifyFilter::LAST_WRITE);
     }

@@ -45,7 +45,6 @@ fn check(open: &Open, request: &Request, channel: &Channel) -> Result<(), NtStat
         })?;
     }
     open.note_change();
-    open.note_written();
     Ok(())
 }
 

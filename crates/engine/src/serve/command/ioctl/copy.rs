@@ -138,7 +138,7 @@ pub(super) async fn chunks(
             shard.contend(now, target.key, target.id, effects);
         });
     }
-    target.note_written();
+    target.note_change();
     let (from, to) = (End::of(&source)?, End::of(target)?);
     let same = source.key == target.key;
     let (answer, failed) = in_pool(x, move || copy_all(&from, &to, &chunks, same)).await?;
@@ -267,7 +267,7 @@ pub(super) async fn duplicate(
             shard.contend(now, target.key, target.id, effects);
         });
     }
-    target.note_written();
+    target.note_change();
     let (from, to) = (source.data()?, target.data()?);
     let cloned = in_pool(x, move || clone_range(&from, wanted.from, &to, wanted.to, wanted.len));
     cloned.await?.map_err(|error| fs::status_of(&error))?;

@@ -52,7 +52,7 @@ pub(super) async fn zero(x: &mut Exchange<'_>, open: &Arc<Open>, input: &[u8]) -
     if range.len == 0 {
         return done();
     }
-    open.note_written();
+    open.note_change();
     if !open.flags.is_clear() {
         let server = x.server();
         let now = server.now_ms();
