@@ -25,21 +25,21 @@ use smb::{
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The id that means "the open of the request before" in a compound.
-pub const PREVIOUS: FileId = FileId::ALL_ONES;
+pub(crate) const PREVIOUS: FileId = FileId::ALL_ONES;
 
 /// An answer, or what the server says of its own accord.
 #[derive(Clone, Debug)]
-pub struct Answer {
-    pub header: Header,
+pub(crate) struct Answer {
+    pub(crate) header: Header,
     /// The message from its header on.
-    pub message: Vec<u8>,
-    pub sealed: bool,
+    pub(crate) message: Vec<u8>,
+    pub(crate) sealed: bool,
     /// The bytes that the frame had, all messages of it together.
-    pub frame_len: usize,
+    pub(crate) frame_len: usize,
 }
 
 impl Answer {
-    pub fn status(&self) -> NtStatus {
+    pub(crate) fn status(&self) -> NtStatus {
         self.header.status
     }
 
@@ -47,7 +47,7 @@ impl Answer {
     ///
     /// When it is no success.
     #[track_caller]
-    pub fn good(self) -> Self {
+    pub(crate) fn good(self) -> Self {
         assert_eq!(self.status(), NtStatus::SUCCESS, "{:?}", self.header.command);
         self
     }
@@ -55,11 +55,11 @@ impl Answer {
 
 /// What to offer, and how to behave.
 #[derive(Clone, Debug)]
-pub struct Offer {
-    pub guid: Guid,
-    pub dialects: Vec<Dialect>,
-    pub ciphers: Vec<u16>,
-    pub signing: Vec<u16>,
+pub(crate) struct Offer {
+    pub(crate) guid: Guid,
+    pub(crate) dialects: Vec<Dialect>,
+    pub(crate) ciphers: Vec<u16>,
+    pub(crate) signing: Vec<u16>,
 }
 
 impl Default for Offer {
@@ -82,30 +82,30 @@ struct Keys {
 }
 
 /// A connection.
-pub struct Client {
+pub(crate) struct Client {
     stream: TcpStream,
     offer: Offer,
-    pub dialect: Dialect,
+    pub(crate) dialect: Dialect,
     cipher: Option<Cipher>,
     algorithm: SigningAlgorithm,
     preauth: PreauthHash,
-    pub next: u64,
-    pub credits: u64,
-    pub session: SessionId,
+    pub(crate) next: u64,
+    pub(crate) credits: u64,
+    pub(crate) session: SessionId,
     keys: Option<Keys>,
-    pub tree: TreeId,
+    pub(crate) tree: TreeId,
     /// Requests are signed.
-    pub sign: bool,
+    pub(crate) sign: bool,
     /// Requests are encrypted.
-    pub seal: bool,
-    pub channel_sequence: u16,
+    pub(crate) seal: bool,
+    pub(crate) channel_sequence: u16,
     answers: VecDeque<Answer>,
     /// Breaks that came in between.
-    pub breaks: VecDeque<Answer>,
+    pub(crate) breaks: VecDeque<Answer>,
 }
 
 /// A request to be, its header without numbers yet.
-pub fn request(command: Command, body: &impl Encode) -> Vec<u8> {
+pub(crate) fn request(command: Command, body: &impl Encode) -> Vec<u8> {
     let mut bytes = Vec::new();
     let start = Header::request(command).encode(&mut bytes);
     body.encode(&mut bytes, start);
@@ -113,7 +113,7 @@ pub fn request(command: Command, body: &impl Encode) -> Vec<u8> {
 }
 
 /// A WRITE.
-pub fn write_request(file: FileId, offset: u64, data: &[u8]) -> Vec<u8> {
+pub(crate) fn write_request(file: FileId, offset: u64, data: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let start = Header::request(Command::Write).encode(&mut bytes);
     write::Request { file, offset, ..write::Request::default() }.encode_with(
@@ -125,13 +125,13 @@ pub fn write_request(file: FileId, offset: u64, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-pub fn utf16(text: &str) -> Vec<u8> {
+pub(crate) fn utf16(text: &str) -> Vec<u8> {
     text.encode_utf16().flat_map(u16::to_le_bytes).collect()
 }
 
 impl Client {
     /// A connection on which nothing has been said.
-    pub fn dial(address: SocketAddr) -> Self {
+    pub(crate) fn dial(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).expect("the server listens");
         stream.set_nodelay(true).expect("TCP");
         stream.set_read_timeout(Some(PATIENCE)).expect("TCP");
@@ -156,7 +156,7 @@ impl Client {
     }
 
     /// A connection that has negotiated.
-    pub fn connect(address: SocketAddr, offer: Offer) -> Self {
+    pub(crate) fn connect(address: SocketAddr, offer: Offer) -> Self {
         let mut client = Self::dial(address);
         client.offer = offer;
         client.negotiate().good();
@@ -164,7 +164,7 @@ impl Client {
     }
 
     /// A user in a share.
-    pub fn enter(address: SocketAddr, offer: Offer, user: &str, share: &str) -> Self {
+    pub(crate) fn enter(address: SocketAddr, offer: Offer, user: &str, share: &str) -> Self {
         let mut client = Self::connect(address, offer);
         client.log_on(user, "pw").expect("a user with the right password");
         client.sign = true;
@@ -173,7 +173,7 @@ impl Client {
         client
     }
 
-    pub fn negotiate(&mut self) -> Answer {
+    pub(crate) fn negotiate(&mut self) -> Answer {
         let numbers: Vec<u16> = self.offer.dialects.iter().map(|d| *d as u16).collect();
         let (dialects, hashes) = (U16s::bytes_of(&numbers), U16s::bytes_of(&[1]));
         let ciphers = U16s::bytes_of(&self.offer.ciphers);
@@ -231,17 +231,17 @@ impl Client {
     }
 
     /// Sets up a session, or authenticates again if there is one.
-    pub fn log_on(&mut self, user: &str, password: &str) -> Result<(), NtStatus> {
+    pub(crate) fn log_on(&mut self, user: &str, password: &str) -> Result<(), NtStatus> {
         self.set_up(user, Some(password), session_setup::Request::default())
     }
 
     /// What to offer when it negotiates.
-    pub fn offer(&mut self, offer: Offer) {
+    pub(crate) fn offer(&mut self, offer: Offer) {
         self.offer = offer;
     }
 
     /// Asks that this connection be a channel of the session that it has.
-    pub fn bind_again(&mut self, user: &str) -> Result<(), NtStatus> {
+    pub(crate) fn bind_again(&mut self, user: &str) -> Result<(), NtStatus> {
         let begin = session_setup::Request {
             flags: session_setup::RequestFlags::BINDING,
             ..session_setup::Request::default()
@@ -250,7 +250,7 @@ impl Client {
     }
 
     /// Sets up a session in the place of one that was lost.
-    pub fn log_on_after(&mut self, user: &str, previous: SessionId) -> Result<(), NtStatus> {
+    pub(crate) fn log_on_after(&mut self, user: &str, previous: SessionId) -> Result<(), NtStatus> {
         let begin = session_setup::Request {
             previous_session: previous,
             ..session_setup::Request::default()
@@ -259,12 +259,17 @@ impl Client {
     }
 
     /// Sets up a session of nobody.
-    pub fn log_on_as_nobody(&mut self) -> Result<(), NtStatus> {
+    pub(crate) fn log_on_as_nobody(&mut self) -> Result<(), NtStatus> {
         self.set_up("", None, session_setup::Request::default())
     }
 
     /// Makes this connection a channel of the session of another.
-    pub fn bind(&mut self, first: &Self, user: &str, password: &str) -> Result<(), NtStatus> {
+    pub(crate) fn bind(
+        &mut self,
+        first: &Self,
+        user: &str,
+        password: &str,
+    ) -> Result<(), NtStatus> {
         let keys = first.keys.as_ref().expect("a session");
         self.session = first.session;
         self.tree = first.tree;
@@ -341,7 +346,7 @@ impl Client {
         Ok(())
     }
 
-    pub fn enter_tree(&mut self, share: &str) -> Result<(), NtStatus> {
+    pub(crate) fn enter_tree(&mut self, share: &str) -> Result<(), NtStatus> {
         let path = utf16(&format!(r"\\server\{share}"));
         let body = tree_connect::Request { path: &path, ..tree_connect::Request::default() };
         let answer = self.call(Command::TreeConnect, &body);
@@ -355,7 +360,7 @@ impl Client {
     }
 
     /// A CREATE of the usual kind.
-    pub fn create_body(name: &[u8]) -> create::Request<'_> {
+    pub(crate) fn create_body(name: &[u8]) -> create::Request<'_> {
         create::Request {
             access: Access::FILE_READ | Access::FILE_WRITE | Access::DELETE,
             disposition: Disposition::OpenIf,
@@ -365,18 +370,23 @@ impl Client {
         }
     }
 
-    pub fn open(&mut self, name: &str) -> FileId {
+    pub(crate) fn open(&mut self, name: &str) -> FileId {
         let name = utf16(name);
         let answer = self.call(Command::Create, &Self::create_body(&name)).good();
         create::Response::parse(&answer.message).expect("an answer").file
     }
 
-    pub fn write(&mut self, file: FileId, offset: u64, data: &[u8]) -> NtStatus {
+    pub(crate) fn write(&mut self, file: FileId, offset: u64, data: &[u8]) -> NtStatus {
         self.send_one(write_request(file, offset, data));
         self.receive().status()
     }
 
-    pub fn read(&mut self, file: FileId, offset: u64, length: u32) -> Result<Vec<u8>, NtStatus> {
+    pub(crate) fn read(
+        &mut self,
+        file: FileId,
+        offset: u64,
+        length: u32,
+    ) -> Result<Vec<u8>, NtStatus> {
         let body = read::Request { file, offset, length, ..read::Request::default() };
         let answer = self.call(Command::Read, &body);
         match answer.status() {
@@ -388,23 +398,23 @@ impl Client {
     }
 
     /// Asks, and waits for the answer, past one that says that it takes longer.
-    pub fn call(&mut self, command: Command, body: &impl Encode) -> Answer {
+    pub(crate) fn call(&mut self, command: Command, body: &impl Encode) -> Answer {
         self.send_one(request(command, body));
         self.receive_last()
     }
 
     /// Fills in the numbers of a request: how it was sent.
-    pub fn send_one(&mut self, message: Vec<u8>) -> Vec<u8> {
+    pub(crate) fn send_one(&mut self, message: Vec<u8>) -> Vec<u8> {
         self.send(vec![message], false)
     }
 
     /// Sends a request as if it were related to one before it in its frame.
-    pub fn send_related_to_nothing(&mut self, message: Vec<u8>) {
+    pub(crate) fn send_related_to_nothing(&mut self, message: Vec<u8>) {
         self.frame(vec![message], |_| true);
     }
 
     /// Sends a frame of some requests, all but the first related to it if `related`.
-    pub fn send(&mut self, messages: Vec<Vec<u8>>, related: bool) -> Vec<u8> {
+    pub(crate) fn send(&mut self, messages: Vec<Vec<u8>>, related: bool) -> Vec<u8> {
         self.frame(messages, |index| related && index > 0)
     }
 
@@ -438,7 +448,7 @@ impl Client {
     }
 
     /// CANCEL of a request, by the id that the server gave it or else by its message's.
-    pub fn cancel(&mut self, of: &Answer) {
+    pub(crate) fn cancel(&mut self, of: &Answer) {
         let mut message = request(Command::Cancel, &smb::wire::bare::Request);
         let header = Header {
             command: Command::Cancel,
@@ -476,14 +486,14 @@ impl Client {
     }
 
     /// Sends any bytes as a frame.
-    pub fn send_frame(&mut self, frame: &[u8]) {
+    pub(crate) fn send_frame(&mut self, frame: &[u8]) {
         let len = u32::try_from(frame.len()).expect("a frame").to_be_bytes();
         // The server may have closed, which tests find out by what they receive.
         let _ = self.stream.write_all(&[&len[..], frame].concat());
     }
 
     /// Sends any bytes.
-    pub fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn send_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
 
@@ -541,7 +551,7 @@ impl Client {
     }
 
     /// The next answer. Breaks are put aside.
-    pub fn receive(&mut self) -> Answer {
+    pub(crate) fn receive(&mut self) -> Answer {
         loop {
             if let Some(answer) = self.answers.pop_front() {
                 return answer;
@@ -551,7 +561,7 @@ impl Client {
     }
 
     /// The next answer that is not STATUS_PENDING.
-    pub fn receive_last(&mut self) -> Answer {
+    pub(crate) fn receive_last(&mut self) -> Answer {
         loop {
             let answer = self.receive();
             if answer.status() != NtStatus::PENDING {
@@ -561,7 +571,7 @@ impl Client {
     }
 
     /// The next break.
-    pub fn receive_break(&mut self) -> Answer {
+    pub(crate) fn receive_break(&mut self) -> Answer {
         loop {
             if let Some(answer) = self.breaks.pop_front() {
                 return answer;
@@ -571,7 +581,7 @@ impl Client {
     }
 
     /// Whether the server has closed the connection: nothing more comes.
-    pub fn is_closed(&mut self) -> bool {
+    pub(crate) fn is_closed(&mut self) -> bool {
         loop {
             match self.take() {
                 Ok(()) => {}
@@ -586,7 +596,7 @@ impl Client {
     }
 
     /// Waits for answers no longer than this.
-    pub fn hurry(&mut self, patience: Duration) {
+    pub(crate) fn hurry(&mut self, patience: Duration) {
         self.stream.set_read_timeout(Some(patience)).expect("TCP");
     }
 }

@@ -274,15 +274,15 @@ fn what_an_older_channel_sends_late_is_not_done() {
 #[test]
 fn a_stop_answers_what_waits() {
     let mut place = Place::new();
-    let (mut alice, mut bob) = (enter(&place), other(&place));
-    let (hers, his) = (alice.open("stopped.txt"), bob.open("stopped.txt"));
-    alice.send_one(lock_all(hers, false));
-    alice.receive().good();
-    bob.send_one(lock_all(his, true));
-    assert_eq!(bob.receive().status(), NtStatus::PENDING);
+    let mut client = enter(&place);
+    let (held, wanted) = (client.open("stopped.txt"), client.open("stopped.txt"));
+    client.send_one(lock_all(held, false));
+    client.receive().good();
+    client.send_one(lock_all(wanted, true));
+    assert_eq!(client.receive().status(), NtStatus::PENDING);
     let began = Instant::now();
     place.stop();
     assert!(began.elapsed() < Duration::from_secs(4), "less than the time of grace");
-    assert_eq!(bob.receive().status(), NtStatus::CANCELLED);
-    assert!(bob.is_closed() && alice.is_closed());
+    assert_eq!(client.receive().status(), NtStatus::CANCELLED);
+    assert!(client.is_closed());
 }

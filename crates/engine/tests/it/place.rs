@@ -9,13 +9,13 @@ use smb::auth::{NtHash, User, UserFile};
 use tempfile::TempDir;
 
 /// A server with a folder of its own, both of which end with this.
-pub struct Place {
+pub(crate) struct Place {
     serving: Option<Serving>,
     folder: TempDir,
 }
 
 /// What tests start with: two loops, the users alice and bob with the password "pw", the share "files".
-pub fn config(folder: &Path) -> Config {
+pub(crate) fn config(folder: &Path) -> Config {
     let mut users = UserFile::default();
     for name in ["alice", "bob"] {
         let user = User {
@@ -42,11 +42,11 @@ pub fn config(folder: &Path) -> Config {
 }
 
 impl Place {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(|_| {})
     }
 
-    pub fn with(change: impl FnOnce(&mut Config)) -> Self {
+    pub(crate) fn with(change: impl FnOnce(&mut Config)) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let mut config = config(folder.path());
         change(&mut config);
@@ -54,15 +54,15 @@ impl Place {
         Self { serving: Some(serving), folder }
     }
 
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.serving.as_ref().expect("not stopped").addresses()[0]
     }
 
-    pub fn folder(&self) -> &Path {
+    pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.serving.take().expect("not stopped").stop();
     }
 }

@@ -9,9 +9,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 use smb::crypto::TransformHeader;
-use smb::session::Grant;
+use smb::session::{Dialect, Grant};
 use smb::wire::compound::Compound;
-use smb::wire::header::{Command, Flags, Header, PROTOCOL_ID, Target};
+use smb::wire::header::{Command, Flags, HEADER_LEN, Header, PROTOCOL_ID, Target};
 use smb::wire::{credit_charge_needed, error};
 use smb::{FileId, NtStatus, SessionId, TreeId};
 
@@ -24,6 +24,11 @@ use super::{Agreed, Bound, Channel, Reply, UnderWay};
 
 /// How long a request may wait before its client is told that it does (MS-SMB2 3.3.4.2).
 pub(in crate::serve) const PATIENCE: Duration = Duration::from_micros(500);
+
+/// Control codes that are about the connection (MS-SMB2 2.2.31), the first of which only Samba's tests send.
+const FORCE_UNACKED_TIMEOUT: u32 = 0x8384_8003;
+const VALIDATE_NEGOTIATE_INFO: u32 = 0x0014_0204;
+const QUERY_NETWORK_INTERFACE_INFO: u32 = 0x0014_01fc;
 
 /// What a request of a compound leaves to those after it.
 #[derive(Default)]
@@ -226,13 +231,17 @@ impl Channel {
         message: &[u8],
         sealed: Option<&Arc<Session>>,
         session: SessionId,
-    ) -> Result<Option<Rc<Bound>>, NtStatus> {
-        let bound = self.bound(session);
+    ) -> Result<(), NtStatus> {
+        if header.flags.intersects(self.senseless(header.command)) {
+            return Err(NtStatus::INVALID_PARAMETER);
+        }
         if let Some(sealed) = sealed {
-            return if sealed.id == session { Ok(bound) } else { Err(NtStatus::ACCESS_DENIED) };
+            // Echoes and the like may name no session at all.
+            let named = self.bound(session).is_none() || sealed.id == session;
+            return if named { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) };
         }
         let signed = header.flags.contains(Flags::SIGNED);
-        match &bound {
+        match self.bound(session) {
             Some(bound) => {
                 if signed && let Some(signer) = &bound.signer {
                     signer.verify_message(message).map_err(|_| NtStatus::ACCESS_DENIED)?;
@@ -248,7 +257,23 @@ impl Channel {
             }
             None => {}
         }
-        Ok(bound)
+        Ok(())
+    }
+
+    /// Flags that no request for this command has, at this dialect (MS-SMB2 2.2.1.2).
+    fn senseless(&self, command: Command) -> Flags {
+        let dialect = self.agreed.get().map(|agreed| agreed.dialect);
+        let mut sense = Flags::RELATED | Flags::SIGNED | Flags::DFS;
+        if dialect.is_none_or(|dialect| dialect >= Dialect::Smb311) {
+            sense |= Flags::PRIORITY;
+        }
+        if dialect.is_none_or(Dialect::is_smb3) {
+            sense |= Flags::REPLAY;
+        }
+        if command == Command::Cancel {
+            sense |= Flags::ASYNC;
+        }
+        !sense
     }
 
     fn may_be_unbound(&self, command: Command) -> bool {
@@ -311,10 +336,15 @@ impl<'m> Exchange<'m> {
         self.before.session = session;
         self.before.tree = tree;
         let command = header.command;
-        self.bound = self.channel.admit(header, self.message, sealed, session)?;
+        // Known before it is looked at, so that a refusal is signed: else the client does not believe it.
+        self.bound = self.channel.bound(session);
+        self.channel.admit(header, self.message, sealed, session)?;
         self.before.any = self.bound.is_some() || self.channel.may_be_unbound(command);
+        let code = self.control_code();
         let Some(bound) = &self.bound else {
-            return if self.channel.may_be_unbound(command) {
+            let test_code =
+                self.channel.server.config.test_codes && code == Some(FORCE_UNACKED_TIMEOUT);
+            return if test_code || self.channel.may_be_unbound(command) {
                 Ok(())
             } else {
                 Err(NtStatus::USER_SESSION_DELETED)
@@ -351,9 +381,25 @@ impl<'m> Exchange<'m> {
                 | Command::Echo
                 | Command::OplockBreak
         ) {
-            self.tree = Some(bound.session.tree(tree).ok_or(NtStatus::NETWORK_NAME_DELETED)?);
+            self.tree = bound.session.tree(tree);
+            // What is about the connection needs no share.
+            let about_connection = matches!(
+                code,
+                Some(
+                    FORCE_UNACKED_TIMEOUT | VALIDATE_NEGOTIATE_INFO | QUERY_NETWORK_INTERFACE_INFO
+                )
+            );
+            if self.tree.is_none() && !about_connection {
+                return Err(NtStatus::NETWORK_NAME_DELETED);
+            }
         }
         Ok(())
+    }
+
+    /// The control code, if it is an IOCTL.
+    fn control_code(&self) -> Option<u32> {
+        let code = self.message.get(HEADER_LEN + 4..)?.first_chunk()?;
+        (self.header.command == Command::Ioctl).then(|| u32::from_le_bytes(*code))
     }
 
     /// Whether the request has paid for so many bytes of payload (MS-SMB2 3.3.5.2.5).

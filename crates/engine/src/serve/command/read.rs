@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use smb::wire::Encode;
 use smb::wire::header::HEADER_LEN;
@@ -61,7 +62,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         let mut data = vec![0; request.length as usize];
         let read = stream.read(request.offset, &mut data)?;
         data.truncate(read);
-        enough(&request, read)?;
+        enough(&open, &request, read)?;
         respond(x, &data);
         return Ok(NtStatus::SUCCESS);
     }
@@ -70,7 +71,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         let data = open.data()?;
         let len =
             data.clamp(request.offset, request.length).map_err(|error| fs::status_of(&error))?;
-        enough(&request, len as usize)?;
+        enough(&open, &request, len as usize)?;
         if len > INLINE {
             let load = Load { len, loopback: x.channel.is_loopback(), busy: x.channel.busy() };
             let method = x.channel.chooser().send(load);
@@ -96,10 +97,12 @@ fn pad(x: &mut Exchange<'_>) {
 }
 
 /// Whether so many bytes are what was asked for.
-fn enough(request: &Request<'_>, read: usize) -> Result<(), NtStatus> {
+fn enough(open: &Open, request: &Request<'_>, read: usize) -> Result<(), NtStatus> {
     if (read == 0 && request.length > 0) || read < request.minimum as usize {
         return Err(NtStatus::END_OF_FILE);
     }
+    // What FilePositionInformation tells (MS-FSA 2.1.5.3).
+    open.position.store(request.offset.saturating_add(read as u64), Ordering::Relaxed);
     Ok(())
 }
 
@@ -142,7 +145,7 @@ async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'
     };
     *x.reply.body().0 = bytes;
     let read = read.map_err(|error| fs::status_of(&error))?;
-    enough(request, read)?;
+    enough(open, request, read)?;
     let (bytes, _) = x.reply.body();
     debug_assert_eq!(
         bytes.len(),

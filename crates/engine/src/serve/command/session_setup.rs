@@ -51,8 +51,13 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let request = Request::parse(x.message)?;
     let agreed = x.agreed()?;
     let binding = request.flags.contains(RequestFlags::BINDING);
-    if binding && x.bound.is_none() {
-        x.bound = Some(as_first_channel(x)?);
+    let signed = x.header.flags.contains(Flags::SIGNED);
+    if x.bound.is_none() && (binding || signed) {
+        let first = as_first_channel(x)?;
+        x.bound = Some(first.clone());
+        if let Some(signer) = first.signer.as_ref().filter(|_| signed) {
+            signer.verify_message(x.message).map_err(|_| NtStatus::ACCESS_DENIED)?;
+        }
     }
     let known = x.channel.set_ups.borrow_mut().remove(&x.header.session);
     let (id, mut set_up) = match known {
@@ -88,11 +93,13 @@ fn begin(
 ) -> Result<(SessionId, SetUp), NtStatus> {
     let id = x.header.session;
     let binding = request.flags.contains(RequestFlags::BINDING);
-    let (id, aim) = match &x.bound {
-        _ if binding => (id, Aim::Bind(may_bind(x, agreed)?)),
-        _ if id == SessionId(0) => (x.server().next_session_id(), Aim::New),
-        Some(bound) => (id, Aim::Again(bound.clone())),
-        None => return Err(NtStatus::USER_SESSION_DELETED),
+    let (id, aim) = match () {
+        () if binding => (id, Aim::Bind(may_bind(x, agreed)?)),
+        () if id == SessionId(0) => (x.server().next_session_id(), Aim::New),
+        () => {
+            let bound = x.channel.bound(id).ok_or(NtStatus::USER_SESSION_DELETED)?;
+            (id, Aim::Again(bound))
+        }
     };
     if x.channel.set_ups.borrow().len() >= SET_UPS {
         return Err(NtStatus::INSUFFICIENT_RESOURCES);
@@ -101,13 +108,13 @@ fn begin(
     Ok((id, SetUp { aim, acceptor, preauth: agreed.preauth.clone() }))
 }
 
-/// The session that a connection is to be bound to, as its first channel signs. Whatever is wrong with the binding,
-/// the client wants to hear it signed.
+/// The session that a set-up names and this connection does not have, as its first channel signs. Whatever is wrong
+/// with the set-up, the client wants to hear it signed.
 ///
 /// # Errors
 ///
 /// INVALID_PARAMETER for no session, USER_SESSION_DELETED for one that there is not, NOT_SUPPORTED for one without a
-/// key, ACCESS_DENIED for a wrong signature.
+/// key.
 fn as_first_channel(x: &Exchange<'_>) -> Result<Rc<Bound>, NtStatus> {
     let id = x.header.session;
     if id == SessionId(0) {
@@ -117,14 +124,11 @@ fn as_first_channel(x: &Exchange<'_>) -> Result<Rc<Bound>, NtStatus> {
     let session = session.ok_or(NtStatus::USER_SESSION_DELETED)?;
     let key = session.signing_key.as_ref().ok_or(NtStatus::NOT_SUPPORTED)?;
     let signer = Signer::new(session.signing, key);
-    if x.header.flags.contains(Flags::SIGNED) {
-        signer.verify_message(x.message).map_err(|_| NtStatus::ACCESS_DENIED)?;
-    }
     Ok(Rc::new(Bound { session, signer: Some(signer), primary: true }))
 }
 
 /// Whether this connection may become a channel of the session (MS-SMB2 3.3.5.5, step 4), in the order in which
-/// Windows and Samba look at it.
+/// Windows and Samba look at it. Like Windows, it does not mind another ClientGuid: who it is says the key.
 fn may_bind(x: &Exchange<'_>, agreed: &Agreed) -> Result<Rc<Bound>, NtStatus> {
     let server = x.server();
     let bound = x.bound.as_ref().ok_or(NtStatus::USER_SESSION_DELETED)?;
@@ -147,7 +151,7 @@ fn may_bind(x: &Exchange<'_>, agreed: &Agreed) -> Result<Rc<Bound>, NtStatus> {
     if session.dialect != agreed.dialect || session.cipher != agreed.cipher {
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    if session.client != agreed.client || session.client.is_nil() {
+    if session.client.is_nil() {
         return Err(NtStatus::USER_SESSION_DELETED);
     }
     if x.channel.bound(session.id).is_some() {
