@@ -13,6 +13,7 @@ use engine::serve::runtime::Driver;
 use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 use smb::auth::{NtHash, User, UserFile};
+use smb::session::Dialect;
 
 #[derive(Args, Debug)]
 pub(crate) struct ServeArguments {
@@ -31,6 +32,9 @@ pub(crate) struct ServeArguments {
     /// Let everybody in whom nobody knows, as guest
     #[arg(long)]
     guest: bool,
+    /// The oldest dialect that is spoken: 2.0.2, 2.1, 3.0, 3.0.2 or 3.1.1
+    #[arg(long, value_name = "DIALECT", default_value = "2.1")]
+    oldest: Dialect,
     /// Wait by epoll and threads, not by io_uring
     #[arg(long)]
     no_uring: bool,
@@ -93,6 +97,7 @@ fn config(arguments: &ServeArguments) -> anyhow::Result<Config> {
     config.users = users.to_text().to_string();
     config.uring = !arguments.no_uring;
     config.test_codes = arguments.torture;
+    config.dialects = Dialect::ALL.into_iter().filter(|one| *one >= arguments.oldest).collect();
     if let Some(vectors) = arguments.vectors {
         config.vectors = vectors;
     }

@@ -669,7 +669,14 @@ impl<'m> Exchange<'m> {
         // The interim answer has given the credits already.
         let credits = if self.interim { 0 } else { self.credits(status) };
         let signer = self.signer();
+        let claim = signer.is_none()
+            && status == NtStatus::USER_SESSION_DELETED
+            && self.header.flags.contains(Flags::SIGNED);
         self.reply.complete(status, credits, signer);
+        if claim {
+            // As Windows and Samba do. Clients look for the flag first and, with this status, not at the signature.
+            self.reply.claim_signature();
+        }
         command::answered(&mut self, status)
     }
 }

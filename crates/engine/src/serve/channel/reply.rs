@@ -6,7 +6,7 @@ use std::sync::Arc;
 use smb::crypto::TRANSFORM_HEADER_LEN;
 use smb::wire::Encode;
 use smb::wire::error;
-use smb::wire::header::{HEADER_LEN, Header, Patch, link_next};
+use smb::wire::header::{Flags, HEADER_LEN, Header, Patch, link_next};
 use smb::{NtStatus, SessionId, TreeId};
 
 use super::super::session::Session;
@@ -117,6 +117,14 @@ impl Reply {
         }
         if let Some((_, signer)) = self.messages.last_mut() {
             *signer = sign;
+        }
+    }
+
+    /// The last message's header says that it is signed, though nobody here has the key to sign it with.
+    pub(super) fn claim_signature(&mut self) {
+        let start = self.start();
+        if let Some(mut header) = Patch::of(&mut self.bytes[start..]) {
+            header.add_flags(Flags::SIGNED);
         }
     }
 

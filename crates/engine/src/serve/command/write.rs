@@ -17,6 +17,9 @@ use super::Answer;
 /// Up to this many bytes are written at once, whatever disk is below: the page cache takes them.
 const INLINE: usize = 64 << 10;
 
+/// Where a file ends at the latest (MS-FSA 2.1.5.4).
+const MAXFILESIZE: u64 = 0xfff_ffff_0000;
+
 /// How long data may be in coming once some has come.
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -29,7 +32,8 @@ fn check(open: &Open, request: &Request, channel: &Channel) -> Result<(), NtStat
         return Err(NtStatus::INVALID_PARAMETER);
     }
     let length = request.data.len() as u64;
-    if request.offset.checked_add(length).is_none_or(|end| i64::try_from(end).is_err()) {
+    let end = request.offset.checked_add(length).filter(|end| i64::try_from(*end).is_ok());
+    if end.is_none_or(|end| length > 0 && end > MAXFILESIZE) {
         return Err(NtStatus::INVALID_PARAMETER);
     }
     if open.directory && open.stream().is_none() {
