@@ -7,6 +7,7 @@
 //! to work on a [`cgroup`]. [`udp`] moves datagrams by the batch, [`event`] waits for many descriptors at
 //! once, [`uring`] has the kernel do things meanwhile. What of a file is in memory, and how its bytes reach a
 //! socket in one copy, is said in [`residency`] and [`filemap`]. RDMA devices are reached by [`verbs`].
+//! What whoever started us has left for us to listen on is [`inherited`].
 
 pub mod abi;
 #[cfg(not(loom))]
@@ -23,6 +24,8 @@ pub mod diag;
 pub mod event;
 #[cfg(not(loom))]
 pub mod filemap;
+#[cfg(not(loom))]
+pub mod inherited;
 #[cfg(not(loom))]
 pub mod interface;
 #[cfg(not(loom))]
