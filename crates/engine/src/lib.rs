@@ -5,7 +5,9 @@
 
 #![forbid(unsafe_code)]
 
+mod control;
 pub mod defrag;
 mod ebpf;
+mod metrics;
 pub mod remote;
 pub mod serve;

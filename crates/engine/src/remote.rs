@@ -44,7 +44,8 @@ use smc::{Mac, SystemId};
 use sys::call::{self, Failure};
 
 use config::Config;
-use control::{Answers, Control};
+use control::Answers;
+
 use guest::Sleeper;
 use inbox::Inbox;
 use stat::{Stat, VectorStat};
@@ -115,7 +116,7 @@ struct Shared {
 #[derive(Debug)]
 pub struct Engine {
     shared: Arc<Shared>,
-    control: Option<Control>,
+    control: Option<crate::control::Control>,
 }
 
 fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -181,7 +182,7 @@ impl Engine {
     ///
     /// Why there can be no socket.
     pub fn answer_at(&mut self, path: &Path) -> io::Result<()> {
-        self.control = Some(Control::start(path, Arc::clone(&self.shared))?);
+        self.control = Some(control::start(path, Arc::clone(&self.shared))?);
         Ok(())
     }
 

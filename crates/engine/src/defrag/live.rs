@@ -19,7 +19,6 @@
 //! length to a thread of its own, and is dropped and counted when that is full; a device is written to
 //! without waiting.
 
-mod metrics;
 mod output;
 mod pool;
 mod redirect;
@@ -43,7 +42,7 @@ use sys::tap::{Shape, Tap};
 use sys::xdp::{self, Socket};
 
 use super::{Link, secret};
-use metrics::Server;
+use crate::metrics::{self, Server};
 use output::{Output, Recorder, Target};
 use pool::Pool;
 use worker::Worker;
@@ -228,6 +227,11 @@ pub enum News<'a> {
     Rates(Rates<'a>),
 }
 
+/// Takes the address, before anything else is touched.
+fn bind_metrics(address: SocketAddr) -> Result<TcpListener, Error> {
+    metrics::bind(address).map_err(|e| Error::Metrics(address, e))
+}
+
 /// Puts fragments of an interface together until `stop`, or until there was enough.
 ///
 /// # Errors
@@ -239,7 +243,7 @@ pub fn run(
     news: &mut dyn FnMut(News<'_>),
 ) -> Result<Report, Error> {
     let interface = find(&options.interface)?;
-    let listener = options.metrics.map(metrics::bind).transpose()?;
+    let listener = options.metrics.map(bind_metrics).transpose()?;
     let device = options.to.as_deref().map(open_device).transpose()?;
     let done = Arc::new(AtomicBool::new(false));
     // However this ends, the workers end, too.
@@ -524,7 +528,7 @@ impl Team {
         let workers = self.threads.len();
         let told = self.told.clone();
         let serve = |at| Server::start(at, Arc::clone(done), move || sum(&told).prometheus());
-        let server = listener.map(serve).transpose()?;
+        let server = listener.map(serve).transpose().map_err(Error::Thread)?;
         let metrics = server.as_ref().map(|server| server.address);
         news(News::Ready { workers, how: &self.how, metrics });
         let began = Instant::now();

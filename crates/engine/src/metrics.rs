@@ -1,13 +1,11 @@
 //! Counters over HTTP, for Prometheus: as much of HTTP/1.1 as one page needs.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
-
-use super::Error;
 
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
@@ -15,38 +13,36 @@ const REQUEST_MAX: usize = 8 << 10;
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The thread that answers.
-pub(super) struct Server {
+pub(crate) struct Server {
     /// Where it listens.
-    pub(super) address: SocketAddr,
+    pub(crate) address: SocketAddr,
     thread: JoinHandle<()>,
 }
 
 impl Server {
     /// Answers those that `listener` takes with `page`, until `stop`.
-    pub(super) fn start(
+    pub(crate) fn start(
         listener: TcpListener,
         stop: Arc<AtomicBool>,
         page: impl Fn() -> String + Send + 'static,
-    ) -> Result<Self, Error> {
-        let address = listener.local_addr().map_err(Error::Thread)?;
+    ) -> io::Result<Self> {
+        let address = listener.local_addr()?;
         let thread = std::thread::Builder::new()
-            .name("defrag-metrics".into())
-            .spawn(move || serve(&listener, &stop, &page))
-            .map_err(Error::Thread)?;
+            .name("shunt-metrics".into())
+            .spawn(move || serve(&listener, &stop, &page))?;
         Ok(Self { address, thread })
     }
 
     /// Waits for its end, after `stop`.
-    pub(super) fn finish(self) {
+    pub(crate) fn finish(self) {
         let _ = self.thread.join();
     }
 }
 
 /// Takes the address, before anything else is touched.
-pub(super) fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
-    let failed = |e| Error::Metrics(address, e);
-    let listener = TcpListener::bind(address).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
+pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let listener = TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
@@ -60,7 +56,7 @@ fn serve(listener: &TcpListener, stop: &AtomicBool, page: &dyn Fn() -> String) {
     }
 }
 
-fn answer(mut stream: TcpStream, page: &dyn Fn() -> String) -> std::io::Result<()> {
+fn answer(mut stream: TcpStream, page: &dyn Fn() -> String) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
@@ -76,7 +72,7 @@ fn answer(mut stream: TcpStream, page: &dyn Fn() -> String) -> std::io::Result<(
 }
 
 /// A request's head. One that takes many pieces may take that many times the patience, and no more.
-fn read(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+fn read(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut request = Vec::new();
     let mut some = [0; 1024];
     for _ in 0..REQUEST_MAX / some.len() {
@@ -131,8 +127,7 @@ mod tests {
         assert!(ask(address, "POST /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 405"));
         assert!(ask(address, "\r\n\r\n").starts_with("HTTP/1.1 400"));
         let again = bind(address);
-        let taken = std::io::ErrorKind::AddrInUse;
-        assert!(again.is_err_and(|e| matches!(e, Error::Metrics(_, e) if e.kind() == taken)));
+        assert!(again.is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse));
         stop.store(true, Ordering::Relaxed);
         server.finish();
     }

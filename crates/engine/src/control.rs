@@ -1,0 +1,130 @@
+//! The socket by which people talk to what runs: one JSON object a line, one answer a line.
+//!
+//! Answers are `{"ok": …}` or `{"error": "…"}`. Only the user whose process it is, and root, are answered.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::Value;
+
+/// Longest line that is read.
+const LINE_MAX: u64 = 64 << 10;
+/// How long one who has connected may say nothing.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long an answer may take.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Answer {
+    Ok(Value),
+    Error(String),
+}
+
+/// The thread that answers.
+#[derive(Debug)]
+pub(crate) struct Control {
+    path: PathBuf,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Control {
+    /// Has `answer` answer each line that comes to `path`. What lies there is taken for stale: the caller knows
+    /// that nobody else answers.
+    pub(crate) fn start(
+        path: &Path,
+        answer: impl Fn(&[u8]) -> Result<Value, String> + Send + 'static,
+    ) -> io::Result<Self> {
+        let _ = std::fs::remove_file(path);
+        let listener = UnixListener::bind(path)?;
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o600))?;
+        let thread = std::thread::Builder::new().name("shunt-control".into()).spawn(move || {
+            for stream in listener.incoming() {
+                match stream.and_then(|stream| converse(stream, &answer)) {
+                    Ok(true) | Err(_) => {}
+                    Ok(false) => return,
+                }
+            }
+        })?;
+        Ok(Self { path: path.to_owned(), thread: Some(thread) })
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        // An empty line is how the thread is told to end, and nothing that people would send.
+        let told = UnixStream::connect(&self.path).and_then(|mut s| s.write_all(END));
+        if let (Ok(()), Some(thread)) = (told, self.thread.take()) {
+            let _ = thread.join();
+        }
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+const END: &[u8] = b"\0\n";
+
+/// Whether somebody may ask: who runs this process, and root.
+fn is_one_of_us(stream: &UnixStream) -> io::Result<bool> {
+    let uid = rustix::net::sockopt::socket_peercred(stream)?.uid;
+    Ok(uid.as_raw() == 0 || uid.as_raw() == sys::call::geteuid())
+}
+
+/// Answers one who has connected, until that one goes. `false`: it is us, and it is the end.
+fn converse(
+    stream: UnixStream,
+    answer: &impl Fn(&[u8]) -> Result<Value, String>,
+) -> io::Result<bool> {
+    if !is_one_of_us(&stream)? {
+        return Ok(true);
+    }
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut reader = BufReader::new(&stream);
+    loop {
+        let mut line = Vec::new();
+        if (&mut reader).take(LINE_MAX).read_until(b'\n', &mut line)? == 0 {
+            return Ok(true);
+        }
+        if line == END {
+            return Ok(false);
+        }
+        let answer = match answer(&line) {
+            Ok(value) => Answer::Ok(value),
+            Err(words) => Answer::Error(words),
+        };
+        let mut text = serde_json::to_vec(&answer)?;
+        text.push(b'\n');
+        (&stream).write_all(&text)?;
+    }
+}
+
+/// Asks what runs.
+///
+/// # Errors
+///
+/// `NotFound` or `ConnectionRefused` when nothing does; `InvalidData`, with its words, when it refuses.
+pub(crate) fn ask(path: &Path, request: &impl Serialize) -> io::Result<Value> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut text = String::new();
+    BufReader::new(&stream).read_line(&mut text)?;
+    let refused = |words: String| io::Error::new(io::ErrorKind::InvalidData, words);
+    if text.is_empty() {
+        return Err(refused("it answers nobody but its own user and root".into()));
+    }
+    let mut answer: BTreeMap<String, Value> = serde_json::from_str(&text)?;
+    match (answer.remove("ok"), answer.remove("error")) {
+        (Some(value), _) => Ok(value),
+        (None, Some(Value::String(words))) => Err(refused(words)),
+        _ => Err(refused("an answer that makes no sense".into())),
+    }
+}
