@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use smb::auth::{Limiter, LimiterSettings, Refusal, Settings, UserFile};
-use smb::files::{self, Break, Closed, Effects, FileKey, Leases, Purged, Shard, Waiter};
+use smb::files::{self, Break, Closed, Effects, FileKey, Leases, OpenId, Purged, Shard, Waiter};
 use smb::session::Dialect;
 use smb::{FileTime, Guid, LeaseKey, NtStatus, SessionId};
 
@@ -496,27 +496,50 @@ impl Server {
             lock(&self.leases).release(lease.client, lease.key);
         }
         watch::closed(open);
-        if open.is_changed() {
-            self.directory_changed(open);
-        }
-        if let Some(delete) = closed.and_then(|closed| closed.delete) {
+        let delete = closed.and_then(|closed| closed.delete);
+        // Where it was: when it is deleted nobody can say that any more.
+        let folder = (open.is_changed() || delete.is_some()).then(|| self.leased_folder(open));
+        if let Some(delete) = delete {
             delete::on_last_close(self, open, delete);
+        }
+        if let Some(folder) = folder.flatten() {
+            self.contend_directory(folder, open);
         }
     }
 
     /// What a directory says of the file of this open is another thing now: who caches the directory is told,
     /// but for the client that says by the open's lease that it knows (MS-SMB2 3.3.4.20).
     pub(super) fn directory_changed(&self, open: &Open) {
-        if !self.has_directory_leases() {
-            return;
+        if let Some(folder) = self.leased_folder(open) {
+            self.contend_directory(folder, open);
         }
-        let Some(Ok(Some(folder))) = open.file().map(|file| file.folder_facts()) else { return };
-        let folder = FileKey { device: folder.device, inode: folder.index, stream: 0 };
-        let by = open.lease.and_then(|lease| Some((lease.client, lease.parent?)));
+    }
+
+    /// The directory that a file is in, if any may be cached.
+    fn leased_folder(&self, open: &Open) -> Option<FileKey> {
+        if !self.has_directory_leases() {
+            return None;
+        }
+        let folder = open.file()?.folder_facts().ok()??;
+        Some(FileKey { device: folder.device, inode: folder.index, stream: 0 })
+    }
+
+    fn contend_directory(&self, folder: FileKey, by: &Open) {
+        let by = by.lease.and_then(|lease| Some((lease.client, lease.parent?)));
         let now = self.now_ms();
         self.with_file(folder, |shard, effects| {
             shard.contend_directory(now, folder, by, effects);
         });
+    }
+
+    /// An open by the number that no other has.
+    pub(super) fn open(&self, id: OpenId) -> Option<Arc<Open>> {
+        self.opens.get(id)
+    }
+
+    /// The first open that is such a one. Looks at all of them.
+    pub(super) fn find_open(&self, is: impl Fn(&Open) -> bool) -> Option<Arc<Open>> {
+        self.opens.all().into_iter().find(|open| is(open))
     }
 }
 

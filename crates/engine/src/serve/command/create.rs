@@ -586,7 +586,8 @@ impl Creating<'_, '_, '_> {
         } else if readonly && asks.intersects(writes) {
             return Err(NtStatus::ACCESS_DENIED);
         }
-        let maximal = request.contexts.maximal_access.is_some();
+        let contexts = &request.contexts;
+        let maximal = contexts.maximal_access.is_some() || contexts.app_instance.is_some();
         let handle = &made.object.handle;
         let rights = self.asker()?.rights(handle, &made.facts, asks, maximal)?;
         let named = desired - Access::MAXIMUM_ALLOWED;

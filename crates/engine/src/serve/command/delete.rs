@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use smb::NtStatus;
-use smb::files::Delete;
+use smb::files::{Delete, FileKey};
 
 use super::super::open::Open;
 use super::super::server::Server;
@@ -17,7 +17,8 @@ pub(in crate::serve) fn on_last_close(server: &Server, open: &Arc<Open>, delete:
         (_, Some(file)) => (file.delete(), open.path().without_stream()),
         (_, None) => (Err(NtStatus::INVALID_DEVICE_REQUEST), open.path()),
     };
-    server.with_file(open.key, |shard, effects| shard.deleted(open.key, delete.link, effects));
+    let key = FileKey { stream: delete.stream, ..open.key };
+    server.with_file(key, |shard, effects| shard.deleted(key, delete.link, effects));
     match removed {
         Ok(()) => watch::removed(&open.tree.share, &removed_as, open.directory),
         // Somebody else was faster, on the host.

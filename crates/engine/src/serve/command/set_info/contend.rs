@@ -47,10 +47,7 @@ async fn until_free(
         if until.is_none() {
             return Ok(());
         }
-        if let Err(status) = x.wait(changed, PATIENCE).await {
-            server.with_file(key, |shard, _| shard.forget(key, waiting.waiter));
-            return Err(status);
-        }
+        x.wait(changed, PATIENCE).await?;
     }
 }
 
