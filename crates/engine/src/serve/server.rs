@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use smb::auth::{Limiter, LimiterSettings, Refusal, Settings, UserFile};
-use smb::files::{self, Break, Closed, Effects, FileKey, Leases, OpenId, Purged, Shard, Waiter};
+use smb::files::{self, Break, Closed, Effects, FileKey, Leases, Purged, Shard, Waiter};
 use smb::session::Dialect;
 use smb::{FileTime, Guid, LeaseKey, NtStatus, SessionId};
 
@@ -530,16 +530,6 @@ impl Server {
         self.with_file(folder, |shard, effects| {
             shard.contend_directory(now, folder, by, effects);
         });
-    }
-
-    /// An open by the number that no other has.
-    pub(super) fn open(&self, id: OpenId) -> Option<Arc<Open>> {
-        self.opens.get(id)
-    }
-
-    /// The first open that is such a one. Looks at all of them.
-    pub(super) fn find_open(&self, is: impl Fn(&Open) -> bool) -> Option<Arc<Open>> {
-        self.opens.all().into_iter().find(|open| is(open))
     }
 }
 
