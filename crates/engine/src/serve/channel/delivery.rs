@@ -64,13 +64,20 @@ impl<F: Fn() -> Reply + Send + 'static> Delivery<F> {
             return;
         }
         let Some(channel) = self.channels.pop_front() else { return };
-        runtime::post(channel.vector(), move || {
+        let vector = channel.vector();
+        let send = move || {
             let here = CHANNELS.with_borrow(|channels| channels.get(&channel.id()).cloned());
             match here.filter(|here| here.shared.is_open()) {
                 Some(here) => self.by(here),
                 None => self.next(),
             }
-        });
+        };
+        // Here and now if that can be: before the answers to requests that are served after what broke it.
+        if vector == runtime::vector() {
+            send();
+        } else {
+            runtime::post(vector, send);
+        }
     }
 
     fn by(self, channel: Rc<Channel>) {
