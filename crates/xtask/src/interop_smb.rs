@@ -41,6 +41,9 @@ struct Cli {
     /// Share folders of this directory [that of temporary files]
     #[arg(long, value_name = "DIRECTORY")]
     folder: Option<PathBuf>,
+    /// Keep captures in this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    keep: Option<PathBuf>,
     /// Boot the kernel that is unpacked here (with boot/ and lib/modules/)
     #[arg(long)]
     kernel: Option<PathBuf>,
@@ -95,10 +98,21 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
     let peer = interop::build(&root, "smcpeer", Some(TARGET))?;
     let player = interop::build(&root, "fileplay", Some(TARGET))?;
     interop::end_in_time(LIMIT)?;
+    if let Some(keep) = &cli.keep {
+        std::fs::create_dir_all(keep)?;
+    }
     let directory = Directory::new()?;
     let image = make_image(&kernel, &peer, &player, directory.path())?;
     let folder = cli.folder.clone().unwrap_or_else(std::env::temp_dir);
-    let prepared = stage::Prepared { image, shunt, player, folder, seed: cli.seed, limit: LIMIT };
+    let prepared = stage::Prepared {
+        image,
+        shunt,
+        player,
+        folder,
+        keep: cli.keep.clone(),
+        seed: cli.seed,
+        limit: LIMIT,
+    };
     run(&chosen, &prepared)
 }
 

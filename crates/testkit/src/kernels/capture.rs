@@ -14,8 +14,10 @@ use super::network::{BRIDGE, Network};
 const START_LIMIT: Duration = Duration::from_secs(10);
 /// So that `tcpdump` has written what has come.
 const SETTLE: Duration = Duration::from_millis(300);
-/// Bytes of each packet that are kept: all headers and messages, not all of what programs send.
-const KEPT: &str = "512";
+/// Bytes of each packet that may be kept: all headers and messages of SMC, not all of what programs send.
+pub const HEADERS: u32 = 512;
+/// Bytes of each packet that may be kept: all of them.
+pub const WHOLE: u32 = 65_535;
 
 /// A capture in progress. It ends when this is dropped.
 #[derive(Debug)]
@@ -25,14 +27,29 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Captures what goes over the bridge into a file.
+    /// Captures what goes over the bridge into a file, so many bytes of each packet.
     ///
     /// # Errors
     ///
     /// If `tcpdump` does not start.
-    pub fn start(network: &Network, file: &Path, limit: Duration) -> anyhow::Result<Self> {
+    pub fn start(
+        network: &Network,
+        file: &Path,
+        kept: u32,
+        limit: Duration,
+    ) -> anyhow::Result<Self> {
         let mut command = network.command("tcpdump");
-        command.args(["-i", BRIDGE, "-s", KEPT, "--immediate-mode", "-U", "-Z", "root", "-w"]);
+        command.args([
+            "-i",
+            BRIDGE,
+            "-s",
+            &kept.to_string(),
+            "--immediate-mode",
+            "-U",
+            "-Z",
+            "root",
+            "-w",
+        ]);
         command.arg(file);
         let log = file.with_extension("log");
         let words = fs::File::create(&log)?;

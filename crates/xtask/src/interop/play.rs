@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use testkit::kernels::capture::{Capture, Captured};
+use testkit::kernels::capture::{Capture, Captured, HEADERS};
 use testkit::kernels::ending::Directory;
 use testkit::kernels::guest::{Guest, Image, Shape};
 use testkit::kernels::network::{HOST, Network};
@@ -87,7 +87,7 @@ impl Stage {
         let name = format!("{}.pcap", name.replace(' ', "-"));
         let file = keep.unwrap_or_else(|| self.directory.path()).join(name);
         let limit = Duration::from_secs(case.limit_s);
-        let capture = Capture::start(&self.network, &file, limit * 2)?;
+        let capture = Capture::start(&self.network, &file, HEADERS, limit * 2)?;
         let played = self.play_programs(case, &client, &server, limit);
         let captured = capture.stop()?;
         let judged = played.and_then(|()| judge(case, &captured));

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use nix::sys::signal::Signal;
+use testkit::kernels::capture::{Capture, WHOLE};
 use testkit::kernels::guest::{Guest, Image, Shape};
 use testkit::kernels::network::{HOST, Network};
 
@@ -38,6 +39,8 @@ pub(super) struct Prepared {
     pub(super) player: PathBuf,
     /// Where folders are shared from.
     pub(super) folder: PathBuf,
+    /// Where captures go, if they are wanted.
+    pub(super) keep: Option<PathBuf>,
     pub(super) seed: u64,
     pub(super) limit: Duration,
 }
@@ -80,10 +83,14 @@ impl<'a> Stage<'a> {
         let folder = Folder(place::new_dir(&self.prepared.folder.join("shunt-interop"))?);
         std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o777))?;
         let mut server = self.serve(&folder.0)?;
+        let capture = self.capture(case)?;
         let played = self.work(case, &mut server);
         let said = server.host.text();
         let unmounted = self.guest.run("cd /; umount -l /m /n 2>/dev/null; rm -rf /tmp/*");
         let played = played.and(unmounted.map(drop));
+        if let Some(capture) = capture {
+            capture.stop()?;
+        }
         if server.host.ended() {
             bail!("the server ended: {said}; {played:?}");
         }
@@ -92,6 +99,14 @@ impl<'a> Stage<'a> {
             let log = log.map_or_else(|e| e.to_string(), |output| output.text);
             format!("the server says: {said}\nthe guest's kernel says: {log}\nand")
         })
+    }
+
+    fn capture(&self, case: &Case) -> anyhow::Result<Option<Capture>> {
+        let Some(keep) = &self.prepared.keep else { return Ok(None) };
+        let name: String =
+            case.name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        let file = keep.join(format!("{name}.pcap"));
+        Capture::start(&self.network, &file, WHOLE, self.prepared.limit).map(Some)
     }
 
     fn serve<'b>(&self, folder: &'b Path) -> anyhow::Result<Server<'b>> {

@@ -577,18 +577,23 @@ impl<'m> Exchange<'m> {
         }
     }
 
-    /// Says that the answer will come later (STATUS_PENDING), once.
+    /// Says that the answer will come later (STATUS_PENDING), once. In the middle of a compound a SET_INFO, which
+    /// waits for other clients to give up what they cache, waits without a word: Linux renames so, and takes a
+    /// refusal for an I/O error.
     ///
     /// # Errors
     ///
-    /// INSUFFICIENT_RESOURCES if too many requests wait already; INTERNAL_ERROR in the middle of a compound, where
-    /// only a create may wait (MS-SMB2 3.3.5.2.7).
+    /// INSUFFICIENT_RESOURCES if too many requests wait already; INTERNAL_ERROR in the middle of a compound for
+    /// what may wait for ever (MS-SMB2 3.3.5.2.7).
     pub(in crate::serve) fn tell_pending(&mut self) -> Result<(), NtStatus> {
         if self.interim {
             return Ok(());
         }
-        if !self.last && self.header.command != Command::Create {
-            return Err(NtStatus::INTERNAL_ERROR);
+        match self.header.command {
+            _ if self.last => {}
+            Command::Create => {}
+            Command::SetInfo => return Ok(()),
+            _ => return Err(NtStatus::INTERNAL_ERROR),
         }
         let under_way = match &self.waiting {
             Some(under_way) => under_way.clone(),
