@@ -20,8 +20,9 @@ pub(crate) struct ServeArguments {
     /// Where clients connect to; may be given more than once [0.0.0.0:445 and [::]:445]
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: Vec<SocketAddr>,
-    /// A share: NAME=PATH, and ,ro for one that nobody may change; may be given more than once
-    #[arg(long, value_name = "NAME=PATH[,ro]")]
+    /// A share: NAME=PATH, and ,ro for one that nobody may change, ,encrypt for one that is only
+    /// for those who encrypt; may be given more than once
+    #[arg(long, value_name = "NAME=PATH[,ro][,encrypt]")]
     share: Vec<String>,
     /// Somebody who may log on; may be given more than once
     #[arg(long, value_name = "NAME:PASSWORD")]
@@ -54,11 +55,17 @@ fn share(text: &str) -> anyhow::Result<ShareConfig> {
         .split_once('=')
         .filter(|(name, _)| !name.is_empty())
         .with_context(|| format!("--share {text}: say NAME=PATH"))?;
-    let (path, read_only) = match rest.strip_suffix(",ro") {
-        Some(path) => (path, true),
-        None => (rest, false),
-    };
-    Ok(ShareConfig { name: name.to_owned(), path: path.into(), read_only })
+    let (mut path, mut read_only, mut encrypted) = (rest, false, false);
+    loop {
+        if let Some(shorter) = path.strip_suffix(",ro") {
+            (path, read_only) = (shorter, true);
+        } else if let Some(shorter) = path.strip_suffix(",encrypt") {
+            (path, encrypted) = (shorter, true);
+        } else {
+            break;
+        }
+    }
+    Ok(ShareConfig { name: name.to_owned(), path: path.into(), read_only, encrypted })
 }
 
 fn config(arguments: &ServeArguments) -> anyhow::Result<Config> {
@@ -71,7 +78,7 @@ fn config(arguments: &ServeArguments) -> anyhow::Result<Config> {
         let whole = path.canonicalize().with_context(|| path.display().to_string())?;
         let name =
             whole.file_name().map_or("root".into(), |name| name.to_string_lossy().into_owned());
-        config.shares.push(ShareConfig { name, path: whole, read_only: false });
+        config.shares.push(ShareConfig { name, path: whole, read_only: false, encrypted: false });
     }
     if config.shares.is_empty() {
         bail!("nothing to share: give a folder, or --share NAME=PATH");

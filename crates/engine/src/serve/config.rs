@@ -15,6 +15,8 @@ pub struct ShareConfig {
     pub path: PathBuf,
     /// Whether nobody may change anything.
     pub read_only: bool,
+    /// Whether what is said about it must be encrypted.
+    pub encrypted: bool,
 }
 
 /// Whether something is done: never, when the client wishes it, always.

@@ -83,7 +83,12 @@ impl Serving {
         for share in &config.shares {
             shares.insert(smb::name::fold(&share.name), Arc::new(point(share)?));
         }
-        let ipc = ShareConfig { name: "IPC$".to_owned(), path: "/".into(), read_only: false };
+        let ipc = ShareConfig {
+            name: "IPC$".to_owned(),
+            path: "/".into(),
+            read_only: false,
+            encrypted: false,
+        };
         shares.insert(
             smb::name::fold("IPC$"),
             Arc::new(SharePoint {

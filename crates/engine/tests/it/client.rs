@@ -346,6 +346,13 @@ impl Client {
         Ok(())
     }
 
+    /// Each uses the session and the keys of the other from now on.
+    pub(crate) fn swap_sessions(&mut self, other: &mut Self) {
+        std::mem::swap(&mut self.session, &mut other.session);
+        std::mem::swap(&mut self.keys, &mut other.keys);
+        std::mem::swap(&mut self.tree, &mut other.tree);
+    }
+
     pub(crate) fn enter_tree(&mut self, share: &str) -> Result<(), NtStatus> {
         let path = utf16(&format!(r"\\server\{share}"));
         let body = tree_connect::Request { path: &path, ..tree_connect::Request::default() };

@@ -29,11 +29,14 @@ pub(crate) fn config(folder: &Path) -> Config {
     }
     Config {
         listen: vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)],
-        shares: vec![ShareConfig {
-            name: "files".to_owned(),
-            path: folder.to_owned(),
-            read_only: false,
-        }],
+        shares: [("files", false), ("secret", true)]
+            .map(|(name, encrypted)| ShareConfig {
+                name: name.to_owned(),
+                path: folder.to_owned(),
+                read_only: false,
+                encrypted,
+            })
+            .to_vec(),
         users: users.to_text().to_string(),
         vectors: 2,
         audit: false,

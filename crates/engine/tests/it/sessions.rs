@@ -136,6 +136,45 @@ fn where_encryption_is_required_nothing_else_is_heard() {
 }
 
 #[test]
+fn a_share_may_be_for_those_who_encrypt() {
+    let place = Place::new();
+    let mut client = Client::connect(place.address(), Offer::default());
+    client.log_on("alice", "pw").unwrap();
+    client.sign = true;
+    assert_eq!(client.enter_tree("secret"), Ok(()));
+    let name = crate::client::utf16("secret.txt");
+    let plain = client.call(Command::Create, &Client::create_body(&name));
+    assert_eq!(plain.status(), NtStatus::ACCESS_DENIED);
+    client.seal = true;
+    let file = client.open("secret.txt");
+    assert_eq!(client.write(file, 0, &[1; 100_000]), NtStatus::SUCCESS);
+    (client.sign, client.seal) = (false, false);
+    assert_eq!(client.write(file, 0, &[2; 100_000]), NtStatus::ACCESS_DENIED);
+    let offer = Offer { ciphers: vec![], ..Offer::default() };
+    let mut client = Client::connect(place.address(), offer);
+    client.log_on("alice", "pw").unwrap();
+    client.sign = true;
+    assert_eq!(client.enter_tree("secret"), Err(NtStatus::ACCESS_DENIED));
+}
+
+#[test]
+fn what_is_sealed_for_another_connection_is_answered_in_secret() {
+    let place = Place::new();
+    let mut hers = Client::enter(place.address(), Offer::default(), "alice", "files");
+    let mut other = Client::enter(place.address(), Offer::default(), "alice", "files");
+    other.swap_sessions(&mut hers);
+    other.seal = true;
+    let answer = other.call(Command::TreeDisconnect, &bare::Request);
+    assert_eq!(answer.status(), NtStatus::USER_SESSION_DELETED);
+    assert!(answer.sealed);
+    let mut stranger = Client::connect(place.address(), Offer::default());
+    stranger.swap_sessions(&mut hers);
+    stranger.seal = true;
+    stranger.send_one(request(Command::Echo, &bare::Request));
+    assert!(stranger.is_closed(), "who has no session here is not listened to");
+}
+
+#[test]
 fn a_changed_message_is_refused() {
     let place = Place::new();
     let mut client = Client::enter(place.address(), Offer::default(), "alice", "files");

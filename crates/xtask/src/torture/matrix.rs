@@ -123,7 +123,7 @@ pub(crate) const GLOBAL: &[&str] = &[
 ];
 
 /// Each share with what smbd is told about it. To our server they are folders and nothing more:
-/// what is special to a share of Samba's is always so with ours, or never.
+/// what is special to a share of Samba's is always so with ours, or never. Encryption is not.
 const SHARES: &[(&str, &[&str])] = &[
     ("tmp", &[]),
     ("aio", &["aio read size = 1", "aio write size = 1"]),

@@ -96,6 +96,9 @@ fn ours(program: &Path, port: u16, shares: &[crate::smbd::Share]) -> Vec<OsStrin
     for share in shares {
         let mut word = OsString::from(format!("{}=", share.name));
         word.push(&share.path);
+        if share.settings.contains(&"smb encrypt = required") {
+            word.push(",encrypt");
+        }
         words.extend(["--share".into(), word]);
     }
     words

@@ -158,10 +158,15 @@ impl Channel {
     /// Decrypts a frame in place.
     fn unseal(&self, frame: &mut [u8]) -> Option<(Arc<Session>, std::ops::Range<usize>)> {
         let header = TransformHeader::parse(frame).ok()?;
-        let bound = self.bound(header.session)?;
-        let opener = &bound.session.encryption.as_ref()?.opener;
-        let range = opener.open(frame).ok()?;
-        Some((bound.session.clone(), range))
+        // One of another connection can be opened too, so that its client is told in secret that it is not here. From
+        // somebody who has no session here, nothing is opened.
+        let session = match self.bound(header.session) {
+            Some(bound) => bound.session.clone(),
+            None if self.sessions.borrow().is_empty() => return None,
+            None => self.server.session(header.session)?,
+        };
+        let range = session.encryption.as_ref()?.opener.open(frame).ok()?;
+        Some((session, range))
     }
 
     /// Takes the message ids of all messages of a frame. A client that uses one twice, or one that it was not
@@ -391,6 +396,10 @@ impl<'m> Exchange<'m> {
             );
             if self.tree.is_none() && !about_connection {
                 return Err(NtStatus::NETWORK_NAME_DELETED);
+            }
+            let secret = self.tree.as_ref().is_some_and(|tree| tree.share.config.encrypted);
+            if secret && sealed.is_none() {
+                return Err(NtStatus::ACCESS_DENIED);
             }
         }
         Ok(())

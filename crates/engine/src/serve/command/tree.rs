@@ -29,6 +29,10 @@ pub(super) fn connect(x: &mut Exchange<'_>) -> Answer {
     if identity.anonymous && share.files.is_some() && !server.config.guest {
         return Err(NtStatus::ACCESS_DENIED);
     }
+    let encrypted = share.config.encrypted;
+    if encrypted && session.encryption.is_none() {
+        return Err(NtStatus::ACCESS_DENIED);
+    }
     let maximal_access = match &share.files {
         None => Access::FILE_ALL,
         Some(_) if share.config.read_only => Access::FILE_READ | Access::FILE_EXECUTE,
@@ -40,7 +44,7 @@ pub(super) fn connect(x: &mut Exchange<'_>) -> Answer {
     x.leave_tree(tree.id);
     x.reply.write(&Response {
         kind,
-        flags: ShareFlags::empty(),
+        flags: if encrypted { ShareFlags::ENCRYPT_DATA } else { ShareFlags::empty() },
         capabilities: ShareCapabilities::empty(),
         maximal_access,
     });

@@ -134,6 +134,7 @@ impl Channel {
             && open.file().is_some()
             && open.stream().is_none()
             && !open.directory
+            && !tree.share.config.encrypted
             && request.data.end == len
             && request.data.len() <= self.agreed()?.payload as usize
             && !through(&open, request.flags);
