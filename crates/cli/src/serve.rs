@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use clap::Args;
 use engine::serve::Serving;
-use engine::serve::config::{Config, ShareConfig};
+use engine::serve::config::{Config, Demand, ShareConfig};
 use engine::serve::runtime::Driver;
 use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -36,6 +36,12 @@ pub(crate) struct ServeArguments {
     /// The oldest dialect that is spoken: 2.0.2, 2.1, 3.0, 3.0.2 or 3.1.1
     #[arg(long, value_name = "DIALECT", default_value = "2.1")]
     oldest: Dialect,
+    /// Whether messages are signed: offered or required
+    #[arg(long, value_name = "WHEN", default_value = "offered")]
+    signing: Demand,
+    /// Whether messages are encrypted: off, offered or required
+    #[arg(long, value_name = "WHEN", default_value = "offered")]
+    encryption: Demand,
     /// Wait by epoll and threads, not by io_uring
     #[arg(long)]
     no_uring: bool,
@@ -104,6 +110,7 @@ fn config(arguments: &ServeArguments) -> anyhow::Result<Config> {
     config.users = users.to_text().to_string();
     config.uring = !arguments.no_uring;
     config.test_codes = arguments.torture;
+    (config.signing, config.encryption) = (arguments.signing, arguments.encryption);
     config.dialects = Dialect::ALL.into_iter().filter(|one| *one >= arguments.oldest).collect();
     if let Some(vectors) = arguments.vectors {
         config.vectors = vectors;

@@ -31,6 +31,24 @@ pub enum Demand {
     Required,
 }
 
+/// A word that says nothing about how much is demanded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("say off, offered or required")]
+pub struct UnknownDemand;
+
+impl std::str::FromStr for Demand {
+    type Err = UnknownDemand;
+
+    fn from_str(word: &str) -> Result<Self, UnknownDemand> {
+        match word {
+            "off" => Ok(Self::Off),
+            "offered" => Ok(Self::Offered),
+            "required" => Ok(Self::Required),
+            _ => Err(UnknownDemand),
+        }
+    }
+}
+
 /// How the data of a READ gets from the file to the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sending {

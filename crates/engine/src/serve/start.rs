@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use smb::auth::UserFile;
@@ -113,11 +113,20 @@ impl Serving {
         };
         let server = Arc::new(Server::new(config, shares, users));
         let (shared, places) = (server.clone(), addresses.clone());
+        let (tell, told) = mpsc::channel();
         let runtime = Runtime::start(&wanted, move |vector| {
-            let (server, places) = (shared.clone(), places.clone());
+            let (server, places, tell) = (shared.clone(), places.clone(), tell.clone());
             async move {
                 for address in places {
-                    drop(runtime::spawn(accept(server.clone(), address)));
+                    let listener = Listener::bind(address, BACKLOG);
+                    // Nobody hears it when the start has failed already.
+                    let _ = match listener {
+                        Ok(listener) => {
+                            drop(runtime::spawn(accept(server.clone(), address, listener)));
+                            tell.send(Ok(()))
+                        }
+                        Err(error) => tell.send(Err(NotStarted::Listen { address, error })),
+                    };
                 }
                 if vector.0 == 0 {
                     drop(runtime::spawn(tick(server)));
@@ -125,6 +134,10 @@ impl Serving {
             }
         })
         .map_err(NotStarted::Runtime)?;
+        // Who is told that it runs can connect.
+        for listening in told.into_iter().take(runtime.vectors() * addresses.len()) {
+            listening?;
+        }
         Ok(Self { server, runtime, addresses, _bound: first })
     }
 
@@ -176,14 +189,7 @@ fn point(share: &ShareConfig) -> Result<SharePoint, NotStarted> {
     })
 }
 
-async fn accept(server: Arc<Server>, address: SocketAddr) {
-    let listener = match Listener::bind(address, BACKLOG) {
-        Ok(listener) => listener,
-        Err(error) => {
-            eprintln!("shunt serve: {address}: one loop cannot listen: {error}");
-            return;
-        }
-    };
+async fn accept(server: Arc<Server>, address: SocketAddr, listener: Listener) {
     loop {
         let Some(accepted) = runtime::unless_stopping(listener.accept()).await else { return };
         match accepted {
