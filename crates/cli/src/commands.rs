@@ -54,6 +54,7 @@ Examples:
   shunt stat --totals            processes, pairs of processes, reasons for TCP
   shunt stat --pid 4711 --watch  one process, every 2 seconds
   sudo shunt stat --dir /dev/shm/shunt-1000     those of user 1000
+  shunt stat smb                 sessions, opens and latencies of `shunt serve`
   shunt stat --json | jq '.connections[] | select(.mode == \"TCP\") | .reason_words'";
 
 pub(crate) const EXAMPLES_DEFRAG: &str = "\
@@ -81,6 +82,24 @@ Examples:
 
 On each host: shunt engine, then shunt run -- PROGRAM as the same user.
 A SIZE is a number of bytes or ends in K, M or G.";
+
+pub(crate) const EXAMPLES_SERVE: &str = "\
+Examples:
+  shunt serve --guest --listen 0.0.0.0:1445 ~/music      everybody may read and write ~/music
+  sudo shunt serve user add ann                          asks for a password; in /etc/shunt/users
+  sudo shunt serve --share music=/srv/music,ro --share work=/srv/work,guest=off
+  sudo shunt serve --encryption required /srv/secrets    no client gets in that does not encrypt
+  shunt stat smb --watch                                 who is there, what is open, how long it takes
+  sudo shunt serve reload                                after changes of users or shares
+
+  \\\\server\\music (Windows), smb://server/music (macOS), mount -t cifs //server/music /mnt (Linux)
+
+A SIZE is a number of bytes or ends in K, M or G.";
+
+/// What follows the options of `shunt serve`.
+pub(crate) fn examples_serve() -> String {
+    format!("Options of a share:\n{}\n\n{EXAMPLES_SERVE}", serve::share_options())
+}
 
 /// TCP between programs on one host, through shared memory.
 #[derive(Debug, Parser)]
@@ -128,8 +147,9 @@ enum Command {
         long_about = "Show connections, processes and why connections are on TCP.\n\n\
             Each end of a connection is a line of its own. Mode is SHM (shared memory), SMCR (by SMC-R to \
             another host), or TCP with the number and words of the reason. Connections that the library never had to do with are not \
-            listed here but by ss(8).",
-        override_usage = "shunt stat [OPTIONS]",
+            listed here but by ss(8).\n\n\
+            `shunt stat smb` shows what a file server (`shunt serve`) has and does.",
+        override_usage = "shunt stat [OPTIONS]\n       shunt stat smb [OPTIONS]",
         after_help = EXAMPLES_STAT
     )]
     Stat(StatArguments),
@@ -186,7 +206,25 @@ enum Command {
         after_help = EXAMPLES_ENGINE
     )]
     Engine(EngineArguments),
-    /// Serve a folder to SMB clients: Windows, macOS, Linux
+    /// Serve folders to SMB clients: Windows, macOS, Linux
+    #[command(
+        long_about = "Serve folders to SMB clients: Windows, macOS, Linux; SMB 2.1 to 3.1.1.\n\n\
+            PATH is shared under its own name; --share gives a name and options. Clients log on as a user of \
+            --user or of the file of users (`shunt serve user add`), or, with --guest, as anybody. The server \
+            touches files as the user who runs it, whoever logs on. Port 445, where Windows and macOS look, \
+            needs root or CAP_NET_BIND_SERVICE; with another one clients need to be told: \
+            mount.cifs -o port=1445, smbclient -p 1445.\n\n\
+            It serves until Ctrl-C, SIGTERM or `shunt serve stop`. SIGHUP or `shunt serve reload` has it read users \
+            and shares again; what is open in shares that stay as they are is not disturbed. Settings come from \
+            options, then the section [serve] of the configuration file, where they have the same names with \
+            underscores, and shares are tables: [serve.share.NAME] with path and the options of a share.\n\n\
+            docs/serve.md says more.",
+        override_usage = "shunt serve [OPTIONS] [PATH]\n       \
+            shunt serve user add|passwd|delete|disable|enable NAME [--users FILE]\n       \
+            shunt serve user list [--users FILE]\n       \
+            shunt serve reload|stop [--port PORT]",
+        after_help = examples_serve()
+    )]
     Serve(Box<ServeArguments>),
     /// Write the manual pages
     #[command(hide = true)]
@@ -242,6 +280,7 @@ struct DoctorArguments {
 }
 
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 struct StatArguments {
     /// Print a JSON object; with --watch, one a line
     #[arg(long)]
@@ -266,6 +305,15 @@ struct StatArguments {
     totals: bool,
     #[command(flatten)]
     place: Place,
+    #[command(subcommand)]
+    of: Option<StatOf>,
+}
+
+/// Of what else there is something to show.
+#[derive(Debug, Subcommand)]
+enum StatOf {
+    /// A file server: sessions, connections, what is open, how long requests took
+    Smb(serve::stat::SmbArguments),
 }
 
 #[derive(Args, Debug)]
@@ -277,7 +325,8 @@ struct TopArguments {
     place: Place,
 }
 
-fn seconds(text: &str) -> Result<Duration, String> {
+/// A pause between two looks.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|s: &f64| (0.1..=86400.0).contains(s));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "seconds, 0.1 to 86400".into())
 }
@@ -325,7 +374,7 @@ fn perform(command: Command) -> Result<u8, (u8, anyhow::Error)> {
         }
         Command::Defrag(arguments) => defrag::defrag(&arguments),
         Command::Engine(arguments) => engine::engine(&arguments).map(|()| EXIT_OK).map_err(failed),
-        Command::Serve(arguments) => serve::run(&arguments).map(|()| EXIT_OK).map_err(failed),
+        Command::Serve(arguments) => serve::serve(&arguments).map(|()| EXIT_OK).map_err(failed),
         Command::Man { dir } => man::write(&dir).map(|()| EXIT_OK).map_err(failed),
     }
 }
@@ -347,7 +396,10 @@ fn doctor(arguments: DoctorArguments) -> anyhow::Result<u8> {
 }
 
 fn stat(arguments: StatArguments) -> anyhow::Result<()> {
-    let StatArguments { json, watch, pid, all, totals, place } = arguments;
+    if let Some(StatOf::Smb(smb)) = &arguments.of {
+        return serve::stat::run(smb);
+    }
+    let StatArguments { json, watch, pid, all, totals, place, of: _ } = arguments;
     let view = stat::View { json, pid, all, totals, watch };
     let dir = place.dir()?;
     stat::run(&view, dir.as_deref(), &mut std::io::stdout().lock())

@@ -16,6 +16,8 @@ use local::config::{SETTINGS, Setting};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::serve::SERVE;
+
 /// The setting that `--off` writes.
 const SWITCH: &str = "enabled";
 /// The section of the configuration file that is about the engine.
@@ -249,7 +251,7 @@ fn from_environment(environment: Environment<'_>) -> anyhow::Result<Vec<Written>
 }
 
 /// The configuration file's path and text, if there is one.
-fn find_file(
+pub(crate) fn find_file(
     options: &SettingOptions,
     environment: Environment<'_>,
 ) -> anyhow::Result<Option<(PathBuf, String)>> {
@@ -291,7 +293,7 @@ fn read(path: &Path) -> std::io::Result<String> {
     Ok(text)
 }
 
-fn line_of(text: &str, at: usize) -> usize {
+pub(crate) fn line_of(text: &str, at: usize) -> usize {
     1 + text.bytes().take(at).filter(|b| *b == b'\n').count()
 }
 
@@ -305,7 +307,7 @@ fn parse_file(path: &Path, text: &str) -> anyhow::Result<Vec<Written>> {
     for (key, value) in table.get_ref().iter() {
         let source = Source::File(path.to_owned(), line_of(text, key.span().start));
         let name: &str = key.get_ref();
-        if name == ENGINE && matches!(value.get_ref(), DeValue::Table(_)) {
+        if [ENGINE, SERVE].contains(&name) && matches!(value.get_ref(), DeValue::Table(_)) {
             continue;
         }
         let Some(setting) = SETTINGS.iter().find(|s| s.name == name) else {
@@ -346,7 +348,7 @@ pub(crate) fn engine_section(
 }
 
 /// A value as people would write it in the environment.
-fn value_text(value: &Spanned<DeValue<'_>>) -> anyhow::Result<String> {
+pub(crate) fn value_text(value: &Spanned<DeValue<'_>>) -> anyhow::Result<String> {
     Ok(match value.get_ref() {
         DeValue::String(text) => text.to_string(),
         DeValue::Boolean(true) => "on".into(),

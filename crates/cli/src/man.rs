@@ -8,6 +8,7 @@ use anyhow::Context;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
+use engine::serve::config::SHARE_OPTIONS;
 use local::Reason;
 use local::config::SETTINGS;
 
@@ -42,6 +43,11 @@ const DEFRAG_EXIT: &[(&str, &str)] = &[
 const ENGINE_EXIT: &[(&str, &str)] = &[
     ("0", "the engine ran until it was told to end; or it took the settings, or answered"),
     ("1", "it cannot start, or none runs, or it refuses a setting: standard error says why"),
+    ("2", "wrong usage"),
+];
+const SERVE_EXIT: &[(&str, &str)] = &[
+    ("0", "the server ran until it was told to end; or what was asked for was done"),
+    ("1", "it cannot start, or none runs, or it refuses: standard error says why"),
     ("2", "wrong usage"),
 ];
 const MAIN_EXIT: &[(&str, &str)] = &[
@@ -146,6 +152,33 @@ fn environment() -> Vec<Entry> {
     settings.chain(entries(&own)).collect()
 }
 
+fn environment_of_servers() -> Vec<Entry> {
+    entries(&[
+        (CONFIG, "path of the configuration file, instead of the usual ones"),
+        (
+            "RUNTIME_DIRECTORY, XDG_RUNTIME_DIR",
+            "where the socket for shunt stat smb lies: in the first, else in shunt of the second, for root in \
+             /run/shunt, else in /dev/shm/shunt-UID",
+        ),
+        ("LISTEN_PID, LISTEN_FDS", "sockets to listen on, handed over as sd_listen_fds(3) says"),
+    ])
+}
+
+fn files_of_servers() -> Vec<Entry> {
+    entries(&[
+        (
+            "~/.config/shunt/config.toml, /etc/shunt/config.toml",
+            "settings, in the section [serve]; the first that exists is read. $XDG_CONFIG_HOME stands for \
+             ~/.config where it is set",
+        ),
+        (
+            "~/.config/shunt/users, /etc/shunt/users",
+            "who may log on, made by shunt serve user; the second for root. Refused if others can read it",
+        ),
+        ("serve-PORT", "the socket by which a server is asked; see ENVIRONMENT"),
+    ])
+}
+
 fn files() -> Vec<Entry> {
     entries(&[
         (
@@ -196,6 +229,7 @@ fn see_also(roff: &mut Roff, own: &str) {
         "shunt-stat",
         "shunt-top",
         "shunt-engine",
+        "shunt-serve",
         "shunt-defrag",
     ];
     let others = pages.iter().filter(|page| **page != own).map(|page| format!("{page}(1)"));
@@ -240,6 +274,7 @@ fn more_sections(roff: &mut Roff, name: &str) {
         "shunt-stat" => (Some(commands::EXAMPLES_STAT), STAT_EXIT),
         "shunt-top" => (None, STAT_EXIT),
         "shunt-engine" => (Some(commands::EXAMPLES_ENGINE), ENGINE_EXIT),
+        "shunt-serve" => (Some(commands::EXAMPLES_SERVE), SERVE_EXIT),
         "shunt-defrag" => (Some(commands::EXAMPLES_DEFRAG), DEFRAG_EXIT),
         _ => (Some(commands::EXAMPLES), MAIN_EXIT),
     };
@@ -247,7 +282,13 @@ fn more_sections(roff: &mut Roff, name: &str) {
         section(roff, "JSON", entries(JSON_FIELDS));
         section(roff, "REASONS FOR TCP", reasons());
     }
-    if name == "shunt-defrag" {
+    if name == "shunt-serve" {
+        let options = SHARE_OPTIONS.iter();
+        let options = options.map(|o| (format!("{}={}", o.name, o.value), o.help.to_owned()));
+        section(roff, "OPTIONS OF A SHARE", options.collect());
+        section(roff, "ENVIRONMENT", environment_of_servers());
+        section(roff, "FILES", files_of_servers());
+    } else if name == "shunt-defrag" {
         section(roff, "JSON", entries(DEFRAG_FIELDS));
     } else {
         let looks = matches!(name, "shunt-stat" | "shunt-top" | "shunt-engine");

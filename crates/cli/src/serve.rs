@@ -1,130 +1,162 @@
-//! `shunt serve`: files to SMB clients.
+//! `shunt serve`: starts it, says who may log on, and tells one that runs what to do.
+
+mod file;
+mod options;
+mod place;
+pub(crate) mod stat;
+mod users;
 
 use std::io::Write;
-use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use anyhow::{Context, bail};
-use clap::Args;
-use engine::serve::Serving;
-use engine::serve::config::{Config, Demand, ShareConfig};
+use clap::{Args, Subcommand};
+use engine::serve::control::{Control, Request};
 use engine::serve::runtime::Driver;
-use signal_hook::consts::{SIGINT, SIGPIPE, SIGTERM};
+use engine::serve::{Reloaded, Serving};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
-use smb::auth::{NtHash, User, UserFile};
-use smb::session::Dialect;
+
+pub(crate) use file::SERVE;
+use options::ServeOptions;
+pub(crate) use options::share_options;
+use place::Place;
+use users::UserArguments;
 
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct ServeArguments {
-    /// Where clients connect to; may be given more than once [0.0.0.0:445 and [::]:445]
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    listen: Vec<SocketAddr>,
-    /// A share: NAME=PATH, and ,ro for one that nobody may change, ,encrypt for one that is only
-    /// for those who encrypt; may be given more than once
-    #[arg(long, value_name = "NAME=PATH[,ro][,encrypt]")]
-    share: Vec<String>,
-    /// Somebody who may log on; may be given more than once
-    #[arg(long, value_name = "NAME:PASSWORD")]
-    user: Vec<String>,
-    /// File of users, as `shunt serve user` writes it
-    #[arg(long, value_name = "FILE")]
-    users: Option<PathBuf>,
-    /// Let everybody in whom nobody knows, as guest
-    #[arg(long)]
-    guest: bool,
-    /// The oldest dialect that is spoken: 2.0.2, 2.1, 3.0, 3.0.2 or 3.1.1
-    #[arg(long, value_name = "DIALECT", default_value = "2.1")]
-    oldest: Dialect,
-    /// Whether messages are signed: offered or required
-    #[arg(long, value_name = "WHEN", default_value = "offered")]
-    signing: Demand,
-    /// Whether messages are encrypted: off, offered or required
-    #[arg(long, value_name = "WHEN", default_value = "offered")]
-    encryption: Demand,
-    /// Wait by epoll and threads, not by io_uring
-    #[arg(long)]
-    no_uring: bool,
-    /// Loops, each a thread [one a CPU]
-    #[arg(long, value_name = "N")]
-    vectors: Option<usize>,
-    /// Obey the control codes of Samba's test suite
-    #[arg(long, hide = true)]
-    torture: bool,
-    /// A folder to share, under its own name
-    #[arg(value_name = "PATH")]
-    path: Option<PathBuf>,
+    #[command(flatten)]
+    options: ServeOptions,
+    #[command(subcommand)]
+    action: Option<Action>,
 }
 
-fn share(text: &str) -> anyhow::Result<ShareConfig> {
-    let (name, rest) = text
-        .split_once('=')
-        .filter(|(name, _)| !name.is_empty())
-        .with_context(|| format!("--share {text}: say NAME=PATH"))?;
-    let (mut path, mut read_only, mut encrypted) = (rest, false, false);
-    loop {
-        if let Some(shorter) = path.strip_suffix(",ro") {
-            (path, read_only) = (shorter, true);
-        } else if let Some(shorter) = path.strip_suffix(",encrypt") {
-            (path, encrypted) = (shorter, true);
-        } else {
-            break;
-        }
-    }
-    Ok(ShareConfig { name: name.to_owned(), path: path.into(), read_only, encrypted })
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Say who may log on
+    User(UserArguments),
+    /// Have a server that runs read users and shares again
+    Reload(Place),
+    /// End a server that runs
+    Stop(Place),
 }
 
-fn config(arguments: &ServeArguments) -> anyhow::Result<Config> {
-    let mut config = Config { guest: arguments.guest, ..Config::default() };
-    if !arguments.listen.is_empty() {
-        config.listen.clone_from(&arguments.listen);
+/// Does it.
+pub(crate) fn serve(arguments: &ServeArguments) -> anyhow::Result<()> {
+    match &arguments.action {
+        None => run(&arguments.options),
+        Some(Action::User(user)) => users::run(user),
+        Some(Action::Reload(place)) => place.ask(&Request::Reload {}).map(drop),
+        Some(Action::Stop(place)) => place.ask(&Request::Stop {}).map(drop),
     }
-    config.shares = arguments.share.iter().map(|text| share(text)).collect::<Result<_, _>>()?;
-    if let Some(path) = &arguments.path {
-        let whole = path.canonicalize().with_context(|| path.display().to_string())?;
-        let name =
-            whole.file_name().map_or("root".into(), |name| name.to_string_lossy().into_owned());
-        config.shares.push(ShareConfig { name, path: whole, read_only: false, encrypted: false });
+}
+
+/// This host's name without its domain, as far as it can be a server's.
+fn host_name() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let first = text.trim().split('.').next().unwrap_or_default();
+    let fit = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if first.is_empty() || first.len() > 63 || !first.chars().all(fit) {
+        return "SHUNT".to_owned();
     }
-    if config.shares.is_empty() {
-        bail!("nothing to share: give a folder, or --share NAME=PATH");
-    }
-    let mut users = match &arguments.users {
-        None => UserFile::default(),
-        Some(file) => {
-            let text = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
-            UserFile::parse(&text).with_context(|| file.display().to_string())?
+    first.to_owned()
+}
+
+/// What a server that runs is to do.
+enum Wish {
+    /// End.
+    Stop,
+    /// Read users and shares again, and tell what became of it, if somebody waits.
+    Reload(Option<mpsc::Sender<Result<(), String>>>),
+}
+
+/// Turns signals into wishes.
+fn listen_to_signals(mut signals: Signals, wishes: mpsc::Sender<Wish>) -> anyhow::Result<()> {
+    let listen = move || {
+        for signal in signals.forever() {
+            let wish = match signal {
+                SIGPIPE => continue,
+                SIGHUP => Wish::Reload(None),
+                _ => Wish::Stop,
+            };
+            if wishes.send(wish).is_err() {
+                return;
+            }
         }
     };
-    for text in &arguments.user {
-        let (name, password) =
-            text.split_once(':').with_context(|| format!("--user {text}: say NAME:PASSWORD"))?;
-        users.set(User {
-            name: name.to_owned(),
-            uid: None,
-            nt_hash: NtHash::of_password(password),
-            disabled: false,
-            expires: None,
-        })?;
+    std::thread::Builder::new().name("shunt-signals".into()).spawn(listen)?;
+    Ok(())
+}
+
+/// What one who asks by the socket wishes, and what became of it.
+fn pass_on(request: Request, wishes: &mpsc::Sender<Wish>) -> Result<(), String> {
+    let ending = |_| "it is ending".to_owned();
+    match request {
+        Request::Reload {} => {
+            let (tell, told) = mpsc::channel();
+            wishes.send(Wish::Reload(Some(tell))).map_err(|_| "it is ending".to_owned())?;
+            told.recv().map_err(ending)?
+        }
+        Request::Stop {} => wishes.send(Wish::Stop).map_err(|_| "it is ending".to_owned()),
+        Request::Stat {} => Err("not to be asked here".into()),
     }
-    config.users = users.to_text().to_string();
-    config.uring = !arguments.no_uring;
-    config.test_codes = arguments.torture;
-    (config.signing, config.encryption) = (arguments.signing, arguments.encryption);
-    config.dialects = Dialect::ALL.into_iter().filter(|one| *one >= arguments.oldest).collect();
-    if let Some(vectors) = arguments.vectors {
-        config.vectors = vectors;
-    }
-    Ok(config)
 }
 
 /// Serves until it is told to end.
-pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<()> {
-    // Before there are threads, so that all of them leave these signals to us.
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    // Data spliced to a client that is gone raises SIGPIPE, which cannot be asked not to. It ends nothing here.
-    signal_hook::flag::register(SIGPIPE, Arc::default())?;
-    let serving = Serving::start(config(arguments)?)?;
+fn run(options: &ServeOptions) -> anyhow::Result<()> {
+    // Before a descriptor is opened here: those that were handed over keep their numbers.
+    let inherited = sys::inherited::take();
+    // Before there are threads, so that all of them leave these signals to us. Of SIGPIPE nobody wants to hear,
+    // and it must not end us: splice(2) to a client that has gone sends it.
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGPIPE])?;
+    let config = options.load()?;
+    let path = config.control.clone();
+    let serving = Arc::new(Serving::start_with(config, inherited)?);
+    let (tell, wishes) = mpsc::channel();
+    listen_to_signals(signals, tell.clone())?;
+    let control = match &path {
+        Some(path) => {
+            match Control::start(path, &serving, move |request| pass_on(request, &tell)) {
+                Ok(control) => Some(control),
+                Err(e) => {
+                    // It serves all the same: two servers of one user at one port, in two network namespaces.
+                    eprintln!(
+                        "shunt serve: nobody can ask it what it does: {}: {e}",
+                        path.display()
+                    );
+                    None
+                }
+            }
+        }
+        None => None,
+    };
+    announce(&serving)?;
+    while let Ok(wish) = wishes.recv() {
+        match wish {
+            Wish::Stop => break,
+            Wish::Reload(waiting) => {
+                let outcome = reload(&serving, options).map_err(|e| format!("{e:#}"));
+                if let Err(words) = &outcome {
+                    eprintln!("shunt serve: not reloaded, all is as it was: {words}");
+                }
+                if let Some(waiting) = waiting {
+                    // One who does not wait any more has not been told, and nothing else.
+                    let _ = waiting.send(outcome);
+                }
+            }
+        }
+    }
+    drop(control);
+    match Arc::into_inner(serving) {
+        Some(serving) => serving.stop(),
+        None => bail!("somebody still looks at the server, which ends with the process"),
+    }
+    Ok(())
+}
+
+/// Says that it serves: on standard output, for those who start it and wait until it is there.
+fn announce(serving: &Serving) -> anyhow::Result<()> {
     let (driver, fell_back) = serving.driver();
     let how = match driver {
         Driver::Epoll => "epoll",
@@ -133,11 +165,23 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<()> {
     if let Some(why) = fell_back {
         eprintln!("shunt serve: no io_uring here ({why}): epoll and threads do its work");
     }
+    if let Some(address) = serving.metrics() {
+        eprintln!("shunt serve: metrics at http://{address}/metrics");
+    }
     let places: Vec<_> = serving.addresses().iter().map(ToString::to_string).collect();
     let mut out = std::io::stdout();
     writeln!(out, "ready: {}, by {how}; Ctrl-C ends", places.join(" and "))?;
-    out.flush()?;
-    let _ = signals.forever().next();
-    serving.stop();
+    out.flush().context("cannot write")
+}
+
+/// Reads everything again; users and shares count, the rest is as it was until it is started again.
+fn reload(serving: &Serving, options: &ServeOptions) -> anyhow::Result<()> {
+    let config = options.load()?;
+    let Reloaded { shares_new, shares_gone, sessions_ended } =
+        serving.reload(&config.shares, &config.users)?;
+    eprintln!(
+        "shunt serve: reloaded: {shares_new} shares new or changed, {shares_gone} gone or changed, \
+         {sessions_ended} sessions ended"
+    );
     Ok(())
 }

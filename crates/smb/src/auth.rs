@@ -21,7 +21,7 @@ pub use acceptor::{Acceptor, Step};
 pub use limiter::{Limiter, LimiterSettings};
 pub use nthash::NtHash;
 pub use refusal::{Reason, Refusal};
-pub use users::{BadUserFile, BadUserName, NoSuchUser, UserFile};
+pub use users::{BadUserFile, BadUserName, NoSuchUser, UserFile, time_to_day};
 
 use crate::FileTime;
 use crate::crypto::SecretKey;

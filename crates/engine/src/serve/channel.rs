@@ -29,6 +29,7 @@ use super::config::Sending;
 use super::runtime::{self, Event, Socket, VectorId};
 use super::server::Server;
 use super::session::Session;
+use super::tally::Tally;
 use super::transfer::{Chooser, Method, Policy, Pools};
 
 pub(super) use delivery::deliver;
@@ -134,6 +135,7 @@ pub(super) struct ChannelRef(Arc<Shared>);
 pub(super) struct Shared {
     id: u64,
     vector: VectorId,
+    peer: SocketAddr,
     client: std::sync::OnceLock<Guid>,
     open: AtomicBool,
     /// A test code: nothing that is sent here is acknowledged any more.
@@ -183,6 +185,11 @@ impl ChannelRef {
         (self.0.received.load(Ordering::Relaxed), self.0.sent.load(Ordering::Relaxed))
     }
 
+    /// Where it is from.
+    pub(super) fn peer(&self) -> SocketAddr {
+        self.0.peer
+    }
+
     /// The vector that drives it.
     pub(super) fn vector(&self) -> VectorId {
         self.0.vector
@@ -224,6 +231,7 @@ impl Channel {
         let shared = ChannelRef(Arc::new(Shared {
             id: server.next_id(),
             vector: runtime::vector(),
+            peer,
             client: std::sync::OnceLock::new(),
             open: AtomicBool::new(true),
             deaf: AtomicBool::new(false),
@@ -416,6 +424,11 @@ impl Channel {
             self.shared.suspect(false);
         }
         self.shared.0.received.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Where the vector of this channel counts.
+    pub(super) fn tally(&self) -> &Tally {
+        self.server.tally(self.shared.vector())
     }
 
     /// Credits for the answer to a request that succeeded in what it asked for.

@@ -1,4 +1,9 @@
 //! What a file server runs on: all checked, all bounded.
+//!
+//! People write settings by name ([`settings`]) and shares by name and options ([`share`]).
+
+mod settings;
+mod share;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
@@ -6,18 +11,10 @@ use std::time::Duration;
 
 use smb::session::Dialect;
 
-/// A share to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShareConfig {
-    /// Name by which clients connect to it.
-    pub name: String,
-    /// The folder.
-    pub path: PathBuf,
-    /// Whether nobody may change anything.
-    pub read_only: bool,
-    /// Whether what is said about it must be encrypted.
-    pub encrypted: bool,
-}
+pub use settings::{BadSetting, Interface, SETTINGS, Setting};
+pub use share::{BadShare, SHARE_OPTIONS, ShareConfig};
+
+use super::runtime::Driver;
 
 /// Whether something is done: never, when the client wishes it, always.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,14 +106,16 @@ impl Default for Limits {
 }
 
 /// Settings of a file server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// Where clients connect to.
     pub listen: Vec<SocketAddr>,
     /// What they find there.
     pub shares: Vec<ShareConfig>,
-    /// The text of a users file, and where it is from, for messages.
+    /// The text of a users file.
     pub users: String,
+    /// The file that `users` is read from, when the server starts and when it is told to read it again.
+    pub users_file: Option<PathBuf>,
     /// Whether those whom nobody knows are guests.
     pub guest: bool,
     /// Dialects that are spoken.
@@ -135,12 +134,18 @@ pub struct Config {
     pub audit: bool,
     /// Name of this server as clients see it; at most 15 characters count for old ones.
     pub name: String,
+    /// The addresses that clients are told of for more channels; empty: those of all interfaces that are up.
+    pub interfaces: Vec<Interface>,
+    /// Where people talk to the server (a UNIX socket); `None`: nowhere.
+    pub control: Option<PathBuf>,
+    /// Where metrics for Prometheus are served; `None`: nowhere.
+    pub metrics: Option<SocketAddr>,
     /// Loops, each a thread with a ring.
     pub vectors: usize,
     /// CPUs that the loops stay on, in turn; empty: the scheduler decides.
     pub pin: Vec<usize>,
-    /// Whether io_uring may be used.
-    pub uring: bool,
+    /// Whether loops wait by io_uring.
+    pub uring: Driver,
     /// How file data is sent.
     pub sending: Sending,
     /// What bounds it all.
@@ -159,6 +164,7 @@ impl Default for Config {
             ],
             shares: Vec::new(),
             users: String::new(),
+            users_file: None,
             guest: false,
             dialects: Dialect::ALL[1..].to_vec(),
             signing: Demand::Offered,
@@ -168,9 +174,12 @@ impl Default for Config {
             directory_leases: true,
             audit: true,
             name: "SHUNT".to_owned(),
+            interfaces: Vec::new(),
+            control: None,
+            metrics: None,
             vectors: std::thread::available_parallelism().map_or(1, usize::from).min(64),
             pin: Vec::new(),
-            uring: true,
+            uring: Driver::Auto,
             sending: Sending::Auto,
             limits: Limits::default(),
             test_codes: false,

@@ -12,8 +12,7 @@ use smb::name::{Path, Pattern};
 use smb::session::ChannelSequence;
 use smb::wire::context::AppVersion;
 use smb::{
-    Access, CreateAction, CreateOptions, FileId, Guid, LeaseKey, NtStatus, SessionId,
-    ShareAccess,
+    Access, CreateAction, CreateOptions, FileId, Guid, LeaseKey, NtStatus, SessionId, ShareAccess,
 };
 
 use super::fs::write_time::Clock;

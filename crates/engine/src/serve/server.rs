@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use smb::auth::{Limiter, LimiterSettings, Refusal, Settings, UserFile};
-use smb::files::{self, Break, Closed, Effects, FileKey, Leases, Purged, Shard, Waiter};
+use smb::files::{
+    self, Break, Closed, Effects, FileKey, Held, Leases, OpenId, Purged, Shard, Waiter,
+};
 use smb::session::Dialect;
 use smb::{FileTime, Guid, LeaseKey, NtStatus, SessionId};
 
@@ -17,8 +19,9 @@ use super::command::{breaks, delete};
 use super::config::{Config, ShareConfig};
 use super::fs;
 use super::open::{Open, Table};
-use super::runtime::Event;
+use super::runtime::{Event, VectorId};
 use super::session::Session;
+use super::tally::Tally;
 use super::watch;
 
 /// Shards of the states of files; a lock each. More than there are cores, so that they seldom meet.
@@ -77,6 +80,10 @@ pub struct Server {
     pub(super) unix: fs::Unix,
     next: AtomicU64,
     channels: AtomicUsize,
+    /// Connections that were closed because there were too many.
+    turned_away: AtomicU64,
+    /// What each vector counts.
+    tallies: Box<[Tally]>,
 }
 
 /// A place among the connections that there may be; free again when dropped.
@@ -155,6 +162,8 @@ impl Server {
             unix: fs::Unix::of_process(),
             next: AtomicU64::new(next),
             channels: AtomicUsize::new(0),
+            turned_away: AtomicU64::new(0),
+            tallies: (0..config.vectors.max(1)).map(|_| Tally::default()).collect(),
             config,
         }
     }
@@ -174,11 +183,44 @@ impl Server {
         u64::try_from(self.epoch.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
+    /// Where a vector counts.
+    pub(super) fn tally(&self, vector: VectorId) -> &Tally {
+        &self.tallies[vector.0]
+    }
+
+    /// What the vectors have counted.
+    pub(super) fn tallies(&self) -> &[Tally] {
+        &self.tallies
+    }
+
+    /// Connections that there are, and that were turned away.
+    pub(super) fn connections(&self) -> (usize, u64) {
+        (self.channels.load(Ordering::Relaxed), self.turned_away.load(Ordering::Relaxed))
+    }
+
+    /// Opens, at most `limit` of them.
+    pub(super) fn some_opens(&self, limit: usize) -> Vec<Arc<Open>> {
+        self.opens.some(limit)
+    }
+
+    /// What is held of each open, by its number: a look at each shard in turn.
+    pub(super) fn held(&self) -> HashMap<OpenId, Held> {
+        let mut all = HashMap::new();
+        for shard in &self.files {
+            all.extend(lock(shard).held().map(|held| (held.opener.open, held)));
+        }
+        all
+    }
+
     /// A place for one more connection, if there is one.
     pub(super) fn admit_channel(self: &Arc<Self>) -> Option<Place> {
         let place = Place(self.clone());
         let before = self.channels.fetch_add(1, Ordering::AcqRel);
-        (before < self.config.limits.connections).then_some(place)
+        if before < self.config.limits.connections {
+            return Some(place);
+        }
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
+        None
     }
 
     /// The share of that name, whatever its case.

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -11,8 +13,11 @@ use smb::auth::UserFile;
 use super::channel::Channel;
 use super::config::{Config, ShareConfig};
 use super::fs;
-use super::runtime::{self, Driver, Listener, Runtime};
+use super::reload::{self, Reloaded};
+use super::runtime::{self, Driver, Listener, Runtime, VectorId};
 use super::server::{Server, SharePoint};
+use super::stat::Stat;
+use crate::metrics;
 
 /// How often the server looks for what has waited too long.
 const TICK: Duration = Duration::from_millis(100);
@@ -47,6 +52,17 @@ pub enum NotStarted {
         /// Why it cannot.
         error: io::Error,
     },
+    /// The address for metrics.
+    #[error("cannot serve metrics on {address}, choose another port: {error}")]
+    Metrics {
+        /// Where they were to be served.
+        address: SocketAddr,
+        /// Why they cannot.
+        error: io::Error,
+    },
+    /// A socket that was handed over.
+    #[error("a socket that was handed over is none to listen on: {0}")]
+    Inherited(io::Error),
     /// The loops.
     #[error("no loop to serve with: {0}")]
     Runtime(io::Error),
@@ -65,7 +81,8 @@ fn advice(error: &io::Error, address: &SocketAddr) -> &'static str {
 /// A server that runs until it is dropped or stopped.
 pub struct Serving {
     server: Arc<Server>,
-    runtime: Runtime,
+    runtime: Arc<Runtime>,
+    metrics: Option<Metrics>,
     addresses: Vec<SocketAddr>,
     /// Bound and not listening: keeps the ports ours while loops come and go.
     _bound: Vec<std::net::TcpListener>,
@@ -78,47 +95,61 @@ impl Serving {
     ///
     /// [`NotStarted`].
     pub fn start(config: Config) -> Result<Self, NotStarted> {
+        Self::start_with(config, Vec::new())
+    }
+
+    /// Starts a server with sockets that listen already, in place of [`Config::listen`], if there are any.
+    ///
+    /// # Errors
+    ///
+    /// [`NotStarted`].
+    pub fn start_with(config: Config, inherited: Vec<OwnedFd>) -> Result<Self, NotStarted> {
         let users = UserFile::parse(&config.users)?;
-        let mut shares = BTreeMap::new();
-        for share in &config.shares {
-            shares.insert(smb::name::fold(&share.name), Arc::new(point(share)?));
-        }
-        let ipc = ShareConfig {
-            name: "IPC$".to_owned(),
-            path: "/".into(),
-            read_only: false,
-            encrypted: false,
+        let shares = points(&config.shares, &BTreeMap::new())?;
+        let metrics = match config.metrics {
+            Some(address) => {
+                let failed = |error| NotStarted::Metrics { address, error };
+                Some(metrics::bind(address).map_err(failed)?)
+            }
+            None => None,
         };
-        shares.insert(
-            smb::name::fold("IPC$"),
-            Arc::new(SharePoint {
-                config: ipc,
-                files: None,
-                watch: super::watch::Watches::default(),
-            }),
-        );
         // Bound here once, so that what is wrong is said before anything runs, and port 0 means one port.
         let mut addresses = Vec::new();
         let mut first = Vec::new();
-        for address in &config.listen {
-            let listener = bind(*address)?;
-            addresses.push(listener.0);
-            first.push(listener.1);
+        if inherited.is_empty() {
+            for address in &config.listen {
+                let listener = bind(*address)?;
+                addresses.push(listener.0);
+                first.push(listener.1);
+            }
         }
+        let mut passed = Vec::new();
+        for socket in inherited {
+            let listener = std::net::TcpListener::from(socket);
+            addresses.push(listener.local_addr().map_err(NotStarted::Inherited)?);
+            passed.push(listener);
+        }
+        let passed = Arc::new(passed);
         let wanted = runtime::Config {
             vectors: config.vectors,
             pin: (!config.pin.is_empty()).then(|| config.pin.clone()),
-            driver: if config.uring { Driver::Auto } else { Driver::Epoll },
+            driver: config.uring,
             ..runtime::Config::default()
         };
         let server = Arc::new(Server::new(config, shares, users));
         let (shared, places) = (server.clone(), addresses.clone());
         let (tell, told) = mpsc::channel();
         let runtime = Runtime::start(&wanted, move |vector| {
-            let (server, places, tell) = (shared.clone(), places.clone(), tell.clone());
+            let (server, places, passed) = (shared.clone(), places.clone(), passed.clone());
+            let tell = tell.clone();
             async move {
-                for address in places {
-                    let listener = Listener::bind(address, BACKLOG);
+                for (at, address) in places.into_iter().enumerate() {
+                    let listener = match passed.get(at) {
+                        Some(socket) => socket
+                            .try_clone()
+                            .and_then(|socket| Listener::from_fd(OwnedFd::from(socket))),
+                        None => Listener::bind(address, BACKLOG),
+                    };
                     // Nobody hears it when the start has failed already.
                     let _ = match listener {
                         Ok(listener) => {
@@ -138,7 +169,12 @@ impl Serving {
         for listening in told.into_iter().take(runtime.vectors() * addresses.len()) {
             listening?;
         }
-        Ok(Self { server, runtime, addresses, _bound: first })
+        let runtime = Arc::new(runtime);
+        let metrics = match metrics {
+            Some(listener) => Some(Metrics::start(listener, &server, &runtime)?),
+            None => None,
+        };
+        Ok(Self { server, runtime, addresses, metrics, _bound: first })
     }
 
     /// Where it listens: with the port that was chosen, where the configuration had none.
@@ -159,11 +195,68 @@ impl Serving {
         (self.runtime.driver(), self.runtime.fell_back())
     }
 
+    /// Where metrics are served.
+    #[must_use]
+    pub fn metrics(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(|metrics| metrics.server.address)
+    }
+
+    /// What it has and has done.
+    #[must_use]
+    pub fn stat(&self) -> Stat {
+        let mut stat = stat(&self.server, &self.runtime, true);
+        stat.listen = self.addresses.iter().map(ToString::to_string).collect();
+        stat
+    }
+
+    /// Puts users (the text of a users file) and shares in place of those that there are. A share that is as
+    /// before stays as it is, with all that is open in it; sessions of users who are gone or disabled end.
+    ///
+    /// # Errors
+    ///
+    /// [`NotStarted`]; nothing is changed then.
+    pub fn reload(&self, shares: &[ShareConfig], users: &str) -> Result<Reloaded, NotStarted> {
+        reload::reload(&self.server, &self.runtime, shares, users)
+    }
+
     /// Takes no more connections and no more requests, answers those under way, and ends. Requests that wait for
     /// something that may never come are cancelled.
-    pub fn stop(self) {
-        self.runtime.stop(GRACE);
+    pub fn stop(mut self) {
+        if let Some(metrics) = self.metrics.take() {
+            metrics.stop.store(true, Ordering::Relaxed);
+            metrics.server.finish();
+        }
+        if let Some(runtime) = Arc::into_inner(self.runtime) {
+            runtime.stop(GRACE);
+        }
     }
+}
+
+/// The thread that tells Prometheus.
+struct Metrics {
+    server: metrics::Server,
+    stop: Arc<AtomicBool>,
+}
+
+impl Metrics {
+    fn start(
+        listener: std::net::TcpListener,
+        server: &Arc<Server>,
+        runtime: &Arc<Runtime>,
+    ) -> Result<Self, NotStarted> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (server, runtime) = (server.clone(), runtime.clone());
+        let page = move || stat(&server, &runtime, false).prometheus();
+        let server = metrics::Server::start(listener, stop.clone(), page);
+        Ok(Self { server: server.map_err(NotStarted::Runtime)?, stop })
+    }
+}
+
+fn stat(server: &Server, runtime: &Runtime, one_by_one: bool) -> Stat {
+    let mut stat = server.stat(one_by_one);
+    let vectors = (0..runtime.vectors()).map(|vector| runtime.counters(VectorId(vector)));
+    stat.loops((runtime.driver(), runtime.fell_back()), vectors);
+    stat
 }
 
 fn bind(address: SocketAddr) -> Result<(SocketAddr, std::net::TcpListener), NotStarted> {
@@ -174,10 +267,36 @@ fn bind(address: SocketAddr) -> Result<(SocketAddr, std::net::TcpListener), NotS
     Ok((local, listener))
 }
 
+/// Shares by name, with IPC$. Those that are in `before` with the same settings stay what they are.
+///
+/// # Errors
+///
+/// A folder that cannot be shared.
+pub(super) fn points(
+    shares: &[ShareConfig],
+    before: &BTreeMap<String, Arc<SharePoint>>,
+) -> Result<BTreeMap<String, Arc<SharePoint>>, NotStarted> {
+    let mut all = BTreeMap::new();
+    let ipc = ShareConfig::new("IPC$", "/");
+    for share in shares.iter().chain([&ipc]) {
+        let name = smb::name::fold(&share.name);
+        let same = before.get(&name).filter(|point| point.config == *share);
+        let point = match same {
+            Some(point) => point.clone(),
+            None if share == &ipc => Arc::new(SharePoint {
+                config: ipc.clone(),
+                files: None,
+                watch: super::watch::Watches::default(),
+            }),
+            None => Arc::new(point(share)?),
+        };
+        all.insert(name, point);
+    }
+    Ok(all)
+}
+
 fn point(share: &ShareConfig) -> Result<SharePoint, NotStarted> {
-    let mut config = fs::Config::new(&share.path, &share.name);
-    config.read_only = share.read_only;
-    let files = fs::Share::new(config).map_err(|status| NotStarted::Share {
+    let files = fs::Share::new(share.files()).map_err(|status| NotStarted::Share {
         name: share.name.clone(),
         path: share.path.display().to_string(),
         status,

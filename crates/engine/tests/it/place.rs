@@ -30,12 +30,7 @@ pub(crate) fn config(folder: &Path) -> Config {
     Config {
         listen: vec![SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0)],
         shares: [("files", false), ("secret", true)]
-            .map(|(name, encrypted)| ShareConfig {
-                name: name.to_owned(),
-                path: folder.to_owned(),
-                read_only: false,
-                encrypted,
-            })
+            .map(|(name, encrypted)| ShareConfig { encrypted, ..ShareConfig::new(name, folder) })
             .to_vec(),
         users: users.to_text().to_string(),
         vectors: 2,

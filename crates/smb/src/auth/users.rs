@@ -314,8 +314,9 @@ fn day_to_time(day: &str) -> Option<FileTime> {
     Some(FileTime(u64::try_from(days + DAYS_TO_UNIX).ok()? * TICKS_PER_DAY))
 }
 
-/// The day of a point in time, in UTC; one that is not at a day's start becomes the next day.
-fn time_to_day(time: FileTime) -> String {
+/// The day of a point in time, in UTC, like 2027-01-31; one that is not at a day's start becomes the next day.
+#[must_use]
+pub fn time_to_day(time: FileTime) -> String {
     let days = i64::try_from(time.0.div_ceil(TICKS_PER_DAY)).unwrap_or(i64::MAX) - DAYS_TO_UNIX;
     // The last day that can be written.
     let days = days.min(days_from_civil(9999, 12, 31));

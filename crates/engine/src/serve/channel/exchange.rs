@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use smb::crypto::TransformHeader;
 use smb::session::{Dialect, Grant};
@@ -62,6 +62,8 @@ pub(in crate::serve) struct Exchange<'m> {
     sequenced: Option<Arc<Open>>,
     /// The answer is to be signed even if the request was not.
     pub(in crate::serve) sign: bool,
+    /// When it came.
+    began: Instant,
 }
 
 /// What is to become of the connection after a message.
@@ -221,6 +223,7 @@ impl Channel {
             interim: false,
             sequenced: None,
             sign: false,
+            began: Instant::now(),
         };
         let result = match exchange.prepare(sealed) {
             Ok(()) => Box::pin(command::serve(&mut exchange)).await,
@@ -680,6 +683,9 @@ impl<'m> Exchange<'m> {
                 status
             }
         };
+        // One that waited for somebody else says nothing about how fast we are.
+        let took = (!self.interim).then(|| self.began.elapsed());
+        self.channel.tally().served(self.header.command, status, took);
         // The interim answer has given the credits already.
         let credits = if self.interim { 0 } else { self.credits(status) };
         let signer = self.signer();

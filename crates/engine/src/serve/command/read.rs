@@ -63,6 +63,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         let read = stream.read(request.offset, &mut data)?;
         data.truncate(read);
         enough(&open, &request, read)?;
+        x.channel.tally().read(read as u64);
         respond(x, &data);
         return Ok(NtStatus::SUCCESS);
     }
@@ -73,6 +74,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
             data.clamp(request.offset, request.length).map_err(|error| fs::status_of(&error))?;
         enough(&open, &request, len as usize)?;
         if len > INLINE {
+            x.channel.tally().read(len.into());
             let load = Load { len, loopback: x.channel.is_loopback(), busy: x.channel.busy() };
             let method = x.channel.chooser().send(load);
             x.reply.write(&Head { data_len: len, ..Head::default() });
@@ -146,6 +148,7 @@ async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'
     *x.reply.body().0 = bytes;
     let read = read.map_err(|error| fs::status_of(&error))?;
     enough(open, request, read)?;
+    x.channel.tally().read(read as u64);
     let (bytes, _) = x.reply.body();
     debug_assert_eq!(
         bytes.len(),

@@ -33,6 +33,12 @@ pub(super) fn connect(x: &mut Exchange<'_>) -> Answer {
     if encrypted && session.encryption.is_none() {
         return Err(NtStatus::ACCESS_DENIED);
     }
+    if share.files.is_some() {
+        let nobody = identity.guest || identity.anonymous;
+        if !share.config.admits(&identity.user, nobody) {
+            return Err(NtStatus::ACCESS_DENIED);
+        }
+    }
     let maximal_access = match &share.files {
         None => Access::FILE_ALL,
         Some(_) if share.config.read_only => Access::FILE_READ | Access::FILE_EXECUTE,

@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use smb::wire::header::{Command, Flags as HeaderFlags, Header, PROTOCOL_ID};
 use smb::wire::write::{Flags, Request, Response};
@@ -86,6 +86,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         }
     }
     open.after_change(times);
+    x.channel.tally().written(data.len() as u64);
     x.reply.write(&Response { count: u32::try_from(data.len()).unwrap_or(u32::MAX) });
     Ok(NtStatus::SUCCESS)
 }
@@ -179,6 +180,7 @@ impl DirectWrite {
         early: &[u8],
     ) -> Result<(), Ending> {
         let Self { header, request, open } = self;
+        let began = Instant::now();
         let charge = header.credit_charge.max(1);
         let consumed = channel.window.borrow_mut().consume(header.message_id, charge);
         consumed
@@ -222,6 +224,7 @@ impl DirectWrite {
         reply.begin(&header.answer(NtStatus::SUCCESS));
         let status = match written {
             Ok(count) => {
+                channel.tally().written(count.into());
                 reply.write(&Response { count });
                 NtStatus::SUCCESS
             }
@@ -230,6 +233,7 @@ impl DirectWrite {
                 status
             }
         };
+        channel.tally().served(Command::Write, status, Some(began.elapsed()));
         let credits = channel.grant(&header);
         reply.complete(status, credits, None);
         channel.send_reply(reply);

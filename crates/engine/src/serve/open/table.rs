@@ -118,6 +118,11 @@ impl Table {
         lock(&self.0).opens.values().cloned().collect()
     }
 
+    /// Opens, at most `limit` of them.
+    pub(in crate::serve) fn some(&self, limit: usize) -> Vec<Arc<Open>> {
+        lock(&self.0).opens.values().take(limit).cloned().collect()
+    }
+
     /// A create that can be replayed begins (MS-SMB2 3.3.5.9.10).
     ///
     /// # Errors

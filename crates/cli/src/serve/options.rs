@@ -1,0 +1,382 @@
+//! The options of `shunt serve`, merged over the section `[serve]` of the configuration file.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, anyhow, bail};
+use clap::builder::{OsStr, StyledStr};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use engine::serve::config::{Config, SETTINGS, SHARE_OPTIONS, Setting, ShareConfig};
+use smb::auth::{NtHash, User, UserFile};
+
+use super::file::{self, Section};
+use super::{host_name, place, users};
+use crate::config::{SettingOptions, Written};
+
+/// The value of a setting that is on or off.
+const SWITCH: &str = "on|off";
+
+/// What was given on the command line.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ServeOptions {
+    config: Option<PathBuf>,
+    written: Vec<(&'static Setting, String)>,
+    shares: Vec<String>,
+    users: Vec<String>,
+    torture: bool,
+    path: Option<PathBuf>,
+}
+
+fn capitalised(help: &str) -> String {
+    let mut help = help.to_owned();
+    help[..1].make_ascii_uppercase();
+    help
+}
+
+fn argument(setting: &'static Setting) -> Arg {
+    let arg = Arg::new(setting.name)
+        .long(setting.name.replace('_', "-"))
+        .value_name(setting.value)
+        .allow_negative_numbers(true)
+        .help(capitalised(setting.help));
+    match setting.value {
+        // `--guest` is `--guest=on`, and what follows it is a folder.
+        SWITCH => arg.num_args(0..=1).require_equals(true).default_missing_value(OsStr::from("on")),
+        _ if setting.name == "listen" => arg.action(ArgAction::Append),
+        _ => arg,
+    }
+}
+
+/// What `--share` takes, with its options.
+fn share_help() -> StyledStr {
+    let names: Vec<&str> = SHARE_OPTIONS.iter().map(|option| option.name).collect();
+    format!(
+        "A share: a name for clients and a folder, and options as in ,ro or ,guest=off ({}; see below); may be \
+         given more than once",
+        names.join(", ")
+    )
+    .into()
+}
+
+/// The options of a share, for the end of a help text.
+pub(crate) fn share_options() -> String {
+    let lines = SHARE_OPTIONS.iter().map(|option| {
+        format!("  {:<32} {}", format!("{}={}", option.name, option.value), option.help)
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+impl Args for ServeOptions {
+    fn augment_args(command: Command) -> Command {
+        let path = clap::value_parser!(PathBuf);
+        let share = Arg::new("share")
+            .long("share")
+            .value_name("NAME=PATH[,OPTION]...")
+            .action(ArgAction::Append)
+            .help(share_help());
+        let user = Arg::new("user").long("user").value_name("NAME:PASSWORD").action(ArgAction::Append).help(
+            "Somebody who may log on; everybody on this host can read it in the list of processes: `shunt serve \
+             user add` is the other way; may be given more than once",
+        );
+        let config =
+            Arg::new("config").long("config").value_name("FILE").value_parser(path.clone()).help(
+                "Configuration file, of which the section [serve] counts [also SHUNT_CONFIG]",
+            );
+        let torture = Arg::new("torture")
+            .long("torture")
+            .action(ArgAction::SetTrue)
+            .hide(true)
+            .help("Obey the control codes of Samba's test suite");
+        let folder = Arg::new("path")
+            .value_name("PATH")
+            .value_parser(path)
+            .help("A folder to share, under its own name");
+        let (first, rest) = SETTINGS.split_at(1);
+        command
+            .args(first.iter().map(argument))
+            .args([share, user])
+            .args(rest.iter().map(argument))
+            .args([config, torture, folder])
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ServeOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut options = Self::default();
+        options.update_from_arg_matches(matches)?;
+        Ok(options)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        let all = |name: &str| -> Vec<String> {
+            matches.get_many::<String>(name).into_iter().flatten().cloned().collect()
+        };
+        let given = |setting: &'static Setting| {
+            let values = all(setting.name);
+            (!values.is_empty()).then(|| (setting, values.join(",")))
+        };
+        self.written = SETTINGS.iter().filter_map(given).collect();
+        (self.shares, self.users) = (all("share"), all("user"));
+        self.config = matches.get_one::<PathBuf>("config").cloned();
+        self.path = matches.get_one::<PathBuf>("path").cloned();
+        self.torture = matches.get_flag("torture");
+        Ok(())
+    }
+}
+
+impl ServeOptions {
+    /// Where the configuration file is looked for.
+    fn place(&self) -> SettingOptions {
+        SettingOptions::with_dir(self.config.clone(), None)
+    }
+
+    /// Everything merged and read: options over the section of the configuration file. Called again when the
+    /// server is told to.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, who wrote it and what would be right.
+    pub(super) fn load(&self) -> anyhow::Result<Config> {
+        let section = file::read(&self.place())?;
+        let mut config = Config { name: host_name(), ..Config::default() };
+        let mut control_said = false;
+        for Written { setting, text, source } in &section.written {
+            config.set(setting, text).map_err(|bad| anyhow!("{source}: {bad}"))?;
+            control_said |= *setting == "control";
+        }
+        for (setting, text) in &self.written {
+            let option = setting.name.replace('_', "-");
+            config.set(setting.name, text).map_err(|bad| anyhow!("--{option}: {bad}"))?;
+            control_said |= setting.name == "control";
+        }
+        config.shares = self.shares(&section)?;
+        config.users = self.read_users(&section, &mut config)?;
+        config.test_codes = self.torture;
+        if !control_said {
+            let port = config.listen.first().map_or(0, |address| address.port());
+            config.control = place::usual(port);
+        }
+        Ok(config.checked()?)
+    }
+
+    fn shares(&self, section: &Section) -> anyhow::Result<Vec<ShareConfig>> {
+        // Options are shares beside those of the file, and stand for those of the same name.
+        let mut given = Vec::new();
+        for text in &self.shares {
+            let share = ShareConfig::parse(text).map_err(|bad| anyhow!("--{bad}"))?;
+            given.push(share);
+        }
+        if let Some(path) = &self.path {
+            given.push(of_folder(path)?);
+        }
+        let replaced =
+            |share: &&ShareConfig| !given.iter().any(|own| smb::name::same(&own.name, &share.name));
+        let mut all: Vec<ShareConfig> = section.shares.iter().filter(replaced).cloned().collect();
+        all.extend(given);
+        if all.is_empty() {
+            bail!("nothing to share: name a folder, or say --share NAME=PATH");
+        }
+        for share in &mut all {
+            absolute(share)?;
+        }
+        Ok(all)
+    }
+
+    /// The users as a file has them, with those that are written out added.
+    fn read_users(&self, section: &Section, config: &mut Config) -> anyhow::Result<String> {
+        let mut all = match &config.users_file {
+            Some(path) => users::read(path)?,
+            None => match users::usual_path().filter(|path| path.exists()) {
+                Some(path) => {
+                    let all = users::read(&path)?;
+                    config.users_file = Some(path);
+                    all
+                }
+                None => UserFile::default(),
+            },
+        };
+        let written = section.users.iter().map(|(text, source)| (text, source.to_string()));
+        let given = self.users.iter().map(|text| (text, "--user".to_owned()));
+        for (text, who) in written.chain(given) {
+            // The password is not repeated: this may end in a log.
+            let (name, password) =
+                text.split_once(':').with_context(|| format!("{who}: say NAME:PASSWORD"))?;
+            all.set(User {
+                name: name.to_owned(),
+                uid: None,
+                nt_hash: NtHash::of_password(password),
+                disabled: false,
+                expires: None,
+            })
+            .with_context(|| who.clone())?;
+        }
+        let someone = all.iter().any(|user| !user.disabled);
+        if !someone && !config.guest {
+            bail!(
+                "nobody could log on: there are no users, and no guests. Make a user with `shunt serve user add \
+                 NAME`, or let everybody in with --guest"
+            );
+        }
+        Ok(all.to_text().to_string())
+    }
+}
+
+/// The share that a folder is, under its own name.
+fn of_folder(path: &std::path::Path) -> anyhow::Result<ShareConfig> {
+    let whole = path.canonicalize().with_context(|| path.display().to_string())?;
+    let name = whole.file_name().map_or("root".into(), |name| name.to_string_lossy().into_owned());
+    let words = || format!("{} cannot be a share's name; say --share NAME={name}", path.display());
+    ShareConfig::new(name.clone(), whole).checked().with_context(words)
+}
+
+/// Says early, in words, what is wrong with a share's folder.
+fn absolute(share: &mut ShareConfig) -> anyhow::Result<()> {
+    let words = |what: &str| format!("share {}: {}: {what}", share.name, share.path.display());
+    let whole = share.path.canonicalize().map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => anyhow!(words("there is no such folder")),
+        _ => anyhow!(words(&e.to_string())),
+    })?;
+    if !whole.is_dir() {
+        bail!(words("it is no folder, and only folders can be shared"));
+    }
+    share.path = whole;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn options(arguments: &[&str]) -> ServeOptions {
+        let command = ServeOptions::augment_args(Command::new("x").no_binary_name(true));
+        let matches = command.try_get_matches_from(arguments).unwrap();
+        ServeOptions::from_arg_matches(&matches).unwrap()
+    }
+
+    /// A folder with a configuration file, which only its owner can read.
+    fn desk(text: &str) -> (tempfile::TempDir, String) {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("files")).unwrap();
+        let path = dir.path().join("config.toml");
+        std::fs::write(&path, text.replace("DIR", dir.path().to_str().unwrap())).unwrap();
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+        let path = path.to_str().unwrap().to_owned();
+        (dir, path)
+    }
+
+    fn load(text: &str, arguments: &[&str]) -> anyhow::Result<Config> {
+        let (_dir, path) = desk(text);
+        let all: Vec<&str> = ["--config", &path].iter().chain(arguments).copied().collect();
+        options(&all).load()
+    }
+
+    const FILE: &str = "\
+        spin_us = 5\n\
+        [serve]\n\
+        listen = [\"127.0.0.1:1445\", \"[::1]\"]\n\
+        guest = true\n\
+        opens_max = 10\n\
+        pin = \"0-1\"\n\
+        user = [\"ann:secret\"]\n\
+        [serve.share.music]\n\
+        path = \"DIR/files\"\n\
+        ro = true\n\
+        users = [\"ann\", \"bob\"]\n\
+        file_mode = \"0600\"\n\
+        [serve.share.all]\n\
+        path = \"DIR\"\n";
+
+    #[test]
+    fn options_win_over_the_section_of_the_file() {
+        let config =
+            load(FILE, &["--opens-max", "20", "--guest=off", "--share", "ALL=/,ro"]).unwrap();
+        let listen: Vec<_> = config.listen.iter().map(ToString::to_string).collect();
+        assert_eq!(listen, ["127.0.0.1:1445", "[::1]:445"]);
+        assert_eq!((config.limits.opens, config.guest), (20, false));
+        assert_eq!(config.pin, [0, 1]);
+        assert!(config.users.starts_with("ann:*:"), "{}", config.users);
+        let shares: Vec<_> = config.shares.iter().map(|s| (&*s.name, s.read_only)).collect();
+        assert_eq!(shares, [("music", true), ("ALL", true)]);
+        assert_eq!(config.shares[0].users, ["ann", "bob"]);
+        assert_eq!(config.shares[0].file_mode, 0o600);
+    }
+
+    #[test]
+    fn a_folder_is_shared_under_its_name() {
+        let (dir, _) = desk("");
+        let path = dir.path().join("files");
+        let given = ["--config", "/dev/null", "--guest", path.to_str().unwrap()];
+        let config = options(&given).load().unwrap();
+        assert_eq!(config.shares, [ShareConfig::new("files", path.canonicalize().unwrap())]);
+        assert!(config.guest);
+    }
+
+    #[test]
+    fn switches_take_no_word_that_follows() {
+        let with = options(&["--guest", "--leases=off", "/x"]);
+        let written: Vec<_> = with.written.iter().map(|(s, text)| (s.name, &**text)).collect();
+        assert_eq!(written, [("guest", "on"), ("leases", "off")]);
+        assert_eq!(with.path, Some("/x".into()));
+    }
+
+    #[test]
+    fn what_is_wrong_says_who_wrote_it_and_what_would_be_right() {
+        let cases: &[(&str, &[&str], &[&str])] = &[
+            ("", &[], &["nothing to share", "--share NAME=PATH"]),
+            ("", &["/"], &["root", "nobody could log on", "user add", "--guest"]),
+            ("", &["--guest", "--share", "x"], &["--share x", "NAME=PATH"]),
+            ("", &["--guest", "--share", "x=/not/there"], &["share x", "no such folder"]),
+            ("", &["--guest", "--share", "x=/dev/null"], &["only folders"]),
+            (
+                "",
+                &["--guest", "/", "--share", "a=/", "--share", "A=/"],
+                &["two shares of this name"],
+            ),
+            ("", &["--user", "ann", "/"], &["--user", "NAME:PASSWORD"]),
+            ("", &["--user", "a/b:x", "/"], &["--user", "cannot be the name"]),
+            ("", &["--users", "/not/there", "/"], &["/not/there", "user add"]),
+            ("", &["--vectors", "0", "--guest", "/"], &["--vectors", "1 to 64"]),
+            (
+                "[serve]\nopens = 1\n",
+                &["/"],
+                &["config.toml:2", "no such setting: opens", "opens_max"],
+            ),
+            ("[serve]\nguest = 3\n", &["/"], &["config.toml:2", "on or off"]),
+            ("[serve]\nshare = 3\n", &["/"], &["config.toml:2", "share", "a table"]),
+            (
+                "[serve.share.a]\npath = \"/\"\nro = 7\n",
+                &["--guest"],
+                &["config.toml:3", "on or off"],
+            ),
+            ("[serve.share.a]\npath = \"x\"\n", &["--guest"], &["config.toml:2", "absolute"]),
+            ("[serve.share.a]\nro = true\n", &["--guest"], &["config.toml:1", "path is missing"]),
+        ];
+        for (file, arguments, parts) in cases {
+            let words = match load(file, arguments) {
+                Err(bad) => format!("{bad:#}"),
+                // The folder `/` has no name of its own.
+                Ok(config) if parts[0] == "root" => config.shares[0].name.clone(),
+                Ok(_) => panic!("{file:?} {arguments:?} is taken"),
+            };
+            let parts = if parts[0] == "root" { &parts[1..] } else { parts };
+            for part in parts {
+                assert!(words.contains(part), "{file:?} {arguments:?}: {part} is not in: {words}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_password_in_a_file_that_others_read_is_refused() {
+        let (dir, path) = desk("[serve]\nuser = \"ann:secret\"\nshare = \"a=/\"\n");
+        assert!(options(&["--config", &path]).load().is_ok());
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o644)).unwrap();
+        let words = format!("{:#}", options(&["--config", &path]).load().unwrap_err());
+        assert!(words.contains("chmod 600") && !words.contains("secret"), "{words}");
+        drop(dir);
+    }
+}

@@ -1,0 +1,448 @@
+//! `shunt serve user`: who may log on, in a file that only its owner can read.
+
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{BufRead, ErrorKind, IsTerminal, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, fchown};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, anyhow, bail};
+use clap::{Args, Subcommand};
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::termios::{LocalFlags, SetArg, tcgetattr, tcsetattr};
+use smb::auth::{NtHash, User, UserFile};
+use zeroize::Zeroizing;
+
+use crate::table::{self, Side};
+
+/// Longest file that is read: more than its limit of users needs.
+const FILE_MAX: u64 = 64 << 20;
+/// Longest password, in bytes.
+const PASSWORD_MAX: usize = 1024;
+
+#[derive(Args, Debug)]
+pub(crate) struct UserArguments {
+    #[command(subcommand)]
+    action: Action,
+}
+
+/// Which file.
+#[derive(Args, Debug)]
+struct Place {
+    /// The file [~/.config/shunt/users, for root /etc/shunt/users]
+    #[arg(long, value_name = "FILE")]
+    users: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct Named {
+    /// The user's name; case does not count
+    name: String,
+    #[command(flatten)]
+    place: Place,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Let somebody log on; the password is asked for, or read from standard input
+    Add(Named),
+    /// Change the password of a user
+    Passwd(Named),
+    /// Take a user out
+    Delete(Named),
+    /// Keep a user in the file, and out of the server
+    Disable(Named),
+    /// Let a disabled user in again
+    Enable(Named),
+    /// Show all users
+    List(Place),
+}
+
+/// The file that is meant where none is named; `None`: there is no home.
+pub(super) fn usual_path() -> Option<PathBuf> {
+    if sys::call::geteuid() == 0 {
+        return Some("/etc/shunt/users".into());
+    }
+    let absolute =
+        |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let config = absolute("XDG_CONFIG_HOME").or_else(|| Some(absolute("HOME")?.join(".config")));
+    Some(config?.join("shunt/users"))
+}
+
+impl Place {
+    fn path(&self) -> anyhow::Result<PathBuf> {
+        self.users.clone().or_else(usual_path).context("no HOME here: say --users FILE")
+    }
+}
+
+/// Reads a file of users, if nobody else can: what stands there is as good as passwords.
+///
+/// # Errors
+///
+/// What is wrong with it, and what to do.
+pub(super) fn read(path: &Path) -> anyhow::Result<UserFile> {
+    let name = path.display();
+    let file = File::open(path).map_err(|e| match e.kind() {
+        ErrorKind::NotFound => {
+            anyhow!(
+                "{name}: there is no such file: `shunt serve user add NAME --users {name}` makes it"
+            )
+        }
+        ErrorKind::PermissionDenied => anyhow!("{name}: you may not read it: {e}"),
+        _ => anyhow!("{name}: {e}"),
+    })?;
+    let about = file.metadata().with_context(|| name.to_string())?;
+    if about.mode() & 0o077 != 0 {
+        bail!(
+            "{name}: others can read or write it, and what it has is as good as passwords: chmod 600 {name}"
+        );
+    }
+    let owner = about.uid();
+    if owner != 0 && owner != sys::call::geteuid() {
+        bail!(
+            "{name}: it belongs to user {owner}, who could let anybody in: chown it to who runs the server"
+        );
+    }
+    let mut text = Zeroizing::new(String::new());
+    file.take(FILE_MAX).read_to_string(&mut text).with_context(|| name.to_string())?;
+    UserFile::parse(&text).with_context(|| name.to_string())
+}
+
+/// Where a file lies.
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Puts another file in place of it, whole or not at all.
+fn write(path: &Path, users: &UserFile) -> std::io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    // What one who was killed has left: the folder's lock is ours.
+    match std::fs::remove_file(&beside) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside)?;
+    let written = (|| {
+        if let Ok(before) = std::fs::metadata(path)
+            && before.uid() != sys::call::geteuid()
+        {
+            fchown(&file, Some(before.uid()), Some(before.gid()))?;
+        }
+        file.write_all(users.to_text().as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&beside, path)?;
+        File::open(folder(path))?.sync_all()
+    })();
+    if written.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
+}
+
+/// The users that there are; none, if there is no file yet.
+fn read_or_none(path: &Path) -> anyhow::Result<UserFile> {
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(UserFile::default()),
+        _ => read(path),
+    }
+}
+
+/// A line without its end.
+fn line(from: impl BufRead) -> std::io::Result<Zeroizing<String>> {
+    let mut text = Zeroizing::new(String::with_capacity(PASSWORD_MAX));
+    from.take(PASSWORD_MAX as u64).read_line(&mut text)?;
+    let len = text.trim_end_matches(['\r', '\n']).len();
+    text.truncate(len);
+    Ok(text)
+}
+
+/// What is typed, key by key, until the line ends. `None`: given up with Ctrl-C or Ctrl-D.
+fn typed(from: impl Read) -> anyhow::Result<Option<Zeroizing<String>>> {
+    let mut bytes = Zeroizing::new(Vec::with_capacity(PASSWORD_MAX));
+    for byte in from.bytes() {
+        match byte? {
+            b'\r' | b'\n' => {
+                let text = std::str::from_utf8(&bytes).context("the password is not UTF-8")?;
+                return Ok(Some(Zeroizing::new(text.to_owned())));
+            }
+            // Ctrl-C and Ctrl-D.
+            3 | 4 => return Ok(None),
+            // Ctrl-U.
+            21 => bytes.clear(),
+            // Backspace takes a whole letter.
+            8 | 127 => while bytes.pop().is_some_and(|byte| byte & 0xc0 == 0x80) {},
+            byte if bytes.len() < PASSWORD_MAX => bytes.push(byte),
+            _ => bail!("a password has at most {PASSWORD_MAX} bytes"),
+        }
+    }
+    Ok(None)
+}
+
+/// Asks on the terminal, without showing what is typed. Ctrl-C is read as a key, so that the terminal is as it
+/// was when we end.
+fn ask(prompt: &str) -> anyhow::Result<Zeroizing<String>> {
+    let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty");
+    let terminal =
+        terminal.context("no terminal to ask on: give the password on standard input")?;
+    (&terminal).write_all(prompt.as_bytes())?;
+    let before = tcgetattr(&terminal)?;
+    let mut quiet = before.clone();
+    quiet.local_flags.remove(LocalFlags::ECHO | LocalFlags::ICANON | LocalFlags::ISIG);
+    tcsetattr(&terminal, SetArg::TCSAFLUSH, &quiet)?;
+    let typed = typed(&terminal);
+    tcsetattr(&terminal, SetArg::TCSAFLUSH, &before)?;
+    (&terminal).write_all(b"\n")?;
+    typed?.context("given up; nothing has changed")
+}
+
+fn password(name: &str) -> anyhow::Result<NtHash> {
+    let stdin = std::io::stdin();
+    let typed = if stdin.is_terminal() {
+        let first = ask(&format!("Password of {name}: "))?;
+        if *ask("Again: ")? != *first {
+            bail!("these were two different passwords; nothing has changed");
+        }
+        first
+    } else {
+        line(stdin.lock())?
+    };
+    if typed.is_empty() {
+        bail!("an empty password would let anybody in; nothing has changed");
+    }
+    Ok(NtHash::of_password(&typed))
+}
+
+/// Does it.
+pub(super) fn run(arguments: &UserArguments) -> anyhow::Result<()> {
+    match &arguments.action {
+        Action::Add(named) => add(named, password),
+        Action::Passwd(named) => passwd(named, password),
+        Action::Delete(Named { name, place }) => {
+            change(place, |users| Ok(drop(users.remove(name)?)))
+        }
+        Action::Disable(Named { name, place }) => {
+            change(place, |users| Ok(users.disable(name, true)?))
+        }
+        Action::Enable(Named { name, place }) => {
+            change(place, |users| Ok(users.disable(name, false)?))
+        }
+        Action::List(place) => {
+            let text = list(&read(&place.path()?)?);
+            let mut out = std::io::stdout().lock();
+            out.write_all(text.as_bytes())?;
+            Ok(out.flush()?)
+        }
+    }
+}
+
+/// Reads, changes and writes the file, one at a time.
+fn change(
+    place: &Place,
+    what: impl FnOnce(&mut UserFile) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let path = place.path()?;
+    let name = || path.display().to_string();
+    let dir = folder(&path);
+    if !dir.exists() {
+        DirBuilder::new().recursive(true).mode(0o700).create(dir).with_context(name)?;
+    }
+    // Through a link, the file itself.
+    let path = path.canonicalize().unwrap_or_else(|_| path.clone());
+    let dir = File::open(folder(&path)).with_context(name)?;
+    let _lock = Flock::lock(dir, FlockArg::LockExclusive).map_err(|(_, e)| e).with_context(name)?;
+    let mut users = read_or_none(&path)?;
+    what(&mut users).with_context(name)?;
+    write(&path, &users).with_context(name)
+}
+
+/// Reads a password for a user who may be given one, with no lock held meanwhile.
+fn password_for(
+    Named { name, place }: &Named,
+    may: impl Fn(&UserFile) -> anyhow::Result<User>,
+    password: impl FnOnce(&str) -> anyhow::Result<NtHash>,
+) -> anyhow::Result<()> {
+    may(&read_or_none(&place.path()?)?)?;
+    let nt_hash = password(name)?;
+    change(place, |users| {
+        let user = may(users)?;
+        users.set(User { nt_hash, ..user })?;
+        Ok(())
+    })
+}
+
+fn add(named: &Named, password: impl FnOnce(&str) -> anyhow::Result<NtHash>) -> anyhow::Result<()> {
+    let name = &named.name;
+    let may = |users: &UserFile| {
+        if users.get(name).is_some() {
+            bail!("{name} is there already; `shunt serve user passwd {name}` changes the password");
+        }
+        let user = User {
+            name: name.clone(),
+            uid: None,
+            nt_hash: NtHash::of_password(""),
+            disabled: false,
+            expires: None,
+        };
+        UserFile::default().set(user.clone())?;
+        Ok(user)
+    };
+    password_for(named, may, password)
+}
+
+fn passwd(
+    named: &Named,
+    password: impl FnOnce(&str) -> anyhow::Result<NtHash>,
+) -> anyhow::Result<()> {
+    let name = &named.name;
+    let may =
+        |users: &UserFile| users.get(name).cloned().with_context(|| format!("no user {name:?}"));
+    password_for(named, may, password)
+}
+
+fn list(users: &UserFile) -> String {
+    let row = |user: &User| {
+        let state = if user.disabled { "disabled" } else { "enabled" };
+        let expires = user.expires.map_or_else(|| "never".into(), smb::auth::time_to_day);
+        let comment = users.comment(&user.name).unwrap_or_default().to_owned();
+        vec![user.name.clone(), state.into(), expires, comment]
+    };
+    let columns = [
+        ("User", Side::Left),
+        ("State", Side::Left),
+        ("Expires", Side::Left),
+        ("Comment", Side::Left),
+    ];
+    table::render(&columns, &users.iter().map(row).collect::<Vec<_>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn named(name: &str, path: &Path) -> Named {
+        Named { name: name.into(), place: Place { users: Some(path.to_owned()) } }
+    }
+
+    fn says(text: &'static str) -> impl FnOnce(&str) -> anyhow::Result<NtHash> {
+        move |_| Ok(NtHash::of_password(text))
+    }
+
+    fn act(action: Action) -> anyhow::Result<()> {
+        run(&UserArguments { action })
+    }
+
+    #[test]
+    fn users_come_change_and_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new/users");
+        add(&named("ann", &path), says("one")).unwrap();
+        add(&named("Bob", &path), says("two")).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(path.parent().unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o700);
+        let again = add(&named("ANN", &path), says("three")).unwrap_err();
+        assert!(format!("{again:#}").contains("passwd ANN"), "{again:#}");
+
+        passwd(&named("bob", &path), says("four")).unwrap();
+        act(Action::Disable(named("ann", &path))).unwrap();
+        let users = read(&path).unwrap();
+        assert_eq!(
+            *users.get("bob").unwrap().nt_hash.to_hex(),
+            *NtHash::of_password("four").to_hex()
+        );
+        assert_eq!(users.get("bob").unwrap().name, "Bob");
+        assert!(users.get("ann").unwrap().disabled);
+        let shown = list(&users);
+        assert!(shown.contains("ann   disabled  never"), "{shown}");
+
+        act(Action::Enable(named("ann", &path))).unwrap();
+        act(Action::Delete(named("bob", &path))).unwrap();
+        let users = read(&path).unwrap();
+        assert!(users.get("bob").is_none() && !users.get("ann").unwrap().disabled);
+        assert!(!path.with_extension("new").exists());
+    }
+
+    #[test]
+    fn comments_stay_and_what_fails_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("users");
+        add(&named("ann", &path), says("one")).unwrap();
+        let text =
+            format!("# ours\n\n{}on leave\n", std::fs::read_to_string(&path).unwrap().trim_end());
+        std::fs::write(&path, &text).unwrap();
+        for failed in [
+            act(Action::Delete(named("nobody", &path))),
+            act(Action::Disable(named("nobody", &path))),
+            passwd(&named("nobody", &path), says("x")),
+            passwd(&named("ann", &path), |_| bail!("no terminal")),
+            add(&named("a/b", &path), |_| panic!("asked for nothing")),
+        ] {
+            assert!(failed.is_err());
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+        }
+        add(&named("bob", &path), says("two")).unwrap();
+        assert!(std::fs::read_to_string(&path).unwrap().starts_with(&text));
+    }
+
+    #[test]
+    fn a_file_that_others_read_is_not_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("users");
+        let absent = format!("{:#}", read(&path).err().unwrap());
+        assert!(absent.contains("user add"), "{absent}");
+        std::fs::write(&path, "").unwrap();
+        for (mode, good) in
+            [(0o600, true), (0o400, true), (0o640, false), (0o604, false), (0o622, false)]
+        {
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(mode)).unwrap();
+            let outcome = read(&path);
+            assert_eq!(outcome.is_ok(), good, "{mode:o}");
+            if let Err(bad) = outcome {
+                assert!(bad.to_string().contains("chmod 600"), "{bad}");
+            }
+        }
+    }
+
+    #[test]
+    fn two_at_a_time_lose_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("users");
+        // What one who was killed has left.
+        std::fs::write(dir.path().join("users.new"), "half").unwrap();
+        std::thread::scope(|scope| {
+            for i in 0..8 {
+                let path = &path;
+                scope.spawn(move || add(&named(&format!("user{i}"), path), says("x")).unwrap());
+            }
+        });
+        assert_eq!(read(&path).unwrap().len(), 8);
+    }
+
+    #[test]
+    fn a_line_is_a_password() {
+        for (typed, password) in [("secret\n", "secret"), ("two words\r\nx", "two words"), ("", "")]
+        {
+            assert_eq!(*line(typed.as_bytes()).unwrap(), password);
+        }
+    }
+
+    #[test]
+    fn keys_make_a_password() {
+        for (keys, password) in [
+            ("secret\r", Some("secret")),
+            ("sex\x7fcret\n", Some("secret")),
+            ("nö\x7fo\n", Some("no")),
+            ("\x7f\x7fx\n", Some("x")),
+            ("wrong\x15right\n", Some("right")),
+            ("half\x03\n", None),
+            ("half", None),
+        ] {
+            let typed = typed(keys.as_bytes()).unwrap();
+            assert_eq!(typed.as_ref().map(|text| text.as_str()), password, "{keys:?}");
+        }
+        assert!(typed(&[b'x'; PASSWORD_MAX + 1][..]).is_err());
+        assert!(typed(&b"\xff\n"[..]).is_err());
+    }
+}

@@ -1,0 +1,548 @@
+//! Settings of a file server by name: loose outside ([`Config::set`] takes what people write), checked inside.
+//!
+//! One name everywhere: `shunt serve --opens-max 1000`, `opens_max = 1000` in the `[serve]` section of the
+//! configuration file.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use local::config::parse_size;
+use smb::session::Dialect;
+
+use super::super::runtime::Driver;
+use super::{Config, Demand, Sending};
+
+/// A setting and what it means.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Its name, everywhere.
+    pub name: &'static str,
+    /// What stands for the value in a help text.
+    pub value: &'static str,
+    /// What it does, with unit, range and default.
+    pub help: &'static str,
+}
+
+const fn setting(name: &'static str, value: &'static str, help: &'static str) -> Setting {
+    Setting { name, value, help }
+}
+
+/// Each setting there is, but for shares and users that are written out.
+pub const SETTINGS: &[Setting] = &[
+    setting(
+        "listen",
+        "ADDRESS[:PORT]",
+        "where clients connect to; may be given more than once [0.0.0.0:445 and [::]:445]",
+    ),
+    setting(
+        "users",
+        "FILE",
+        "file of users, as `shunt serve user` writes it [~/.config/shunt/users, for root /etc/shunt/users, if \
+         it is there]",
+    ),
+    setting(
+        "guest",
+        "on|off",
+        "let everybody in whom nobody knows, as guest, without signing and encryption [off]",
+    ),
+    setting(
+        "name",
+        "NAME",
+        "this server's name, as clients see it [the host's, without its domain]",
+    ),
+    setting(
+        "dialects",
+        "DIALECT[,DIALECT]...",
+        "dialects that are spoken, of 2.0.2, 2.1, 3.0, 3.0.2 and 3.1.1; two with a hyphen mean all between \
+         [2.1-3.1.1]",
+    ),
+    setting(
+        "signing",
+        "off|offered|required",
+        "whether messages are signed: not unless the client insists, when the client wishes, or always; \
+         required keeps guests out [offered]",
+    ),
+    setting(
+        "encryption",
+        "off|offered|required",
+        "whether they are encrypted; required keeps guests and clients before SMB 3.0 out [offered]",
+    ),
+    setting("multichannel", "on|off", "more than one connection for a session [on]"),
+    setting(
+        "interfaces",
+        "ADDRESS[@SPEED][+rss][,...]",
+        "addresses that clients are told of for more channels, with bits per second as in 25G, and whether \
+         more than one connection pays (+rss) [those of all interfaces]",
+    ),
+    setting("leases", "on|off", "clients may cache files: oplocks and leases [on]"),
+    setting("directory_leases", "on|off", "clients may cache what is in directories [on]"),
+    setting("audit", "on|off", "a line of the log for each logon, and for each that failed [on]"),
+    setting("vectors", "N", "loops, each a thread, 1 to 64 [one a CPU]"),
+    setting(
+        "pin",
+        "CPU[,CPU]...",
+        "CPUs that the loops stay on, in turn; 2-5 means all between, none lets the scheduler decide [none]",
+    ),
+    setting(
+        "uring",
+        "auto|on|off",
+        "wait by io_uring: if the kernel lets us, or not start, or by epoll and threads [auto]",
+    ),
+    setting(
+        "send",
+        "auto|splice|map|copy",
+        "how file data gets to the network: what measured best for its size and the load, through a pipe, \
+         from a mapping, or through a buffer [auto]",
+    ),
+    setting(
+        "control",
+        "PATH",
+        "socket for `shunt stat smb` and `shunt serve stop|reload`; none does without \
+         [serve-PORT of the user's directory for such things]",
+    ),
+    setting(
+        "metrics",
+        "ADDRESS:PORT",
+        "serve metrics for Prometheus: http://ADDRESS/metrics; a port alone is on 127.0.0.1, none does \
+         without [none]",
+    ),
+    setting(
+        "connections_max",
+        "N",
+        "TCP connections; those beyond are closed at once, 1 to 1048576 [4096]",
+    ),
+    setting("sessions_max", "N", "sessions; logons beyond are refused, 1 to 1048576 [16384]"),
+    setting("channels_max", "N", "connections of a session, 1 to 64 [32]"),
+    setting("trees_max", "N", "shares that a session is connected to at a time, 1 to 65536 [256]"),
+    setting("opens_max", "N", "files that a session has open at a time, 1 to 1048576 [65536]"),
+    setting(
+        "credits_max",
+        "N",
+        "requests that a connection may have under way, 64 to 32768 [8192]",
+    ),
+    setting(
+        "waiting_max",
+        "N",
+        "requests of a connection that wait for locks and changes, 1 to 65536 [4096]",
+    ),
+    setting("payload_max", "SIZE", "largest READ and WRITE, 64K to 8M, a multiple of 64K [8M]"),
+    setting(
+        "backlog_max",
+        "SIZE",
+        "answers that wait for one connection to take them, before it is not read from any more, 1M to 1G [32M]",
+    ),
+    setting("setup_time", "SECONDS", "how long a connection may take to log on, 1 to 3600 [60]"),
+    setting(
+        "durable_time",
+        "SECONDS",
+        "how long an open waits for its client to come back, at most, 0 to 3600 [300]",
+    ),
+];
+
+/// An address for more channels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Interface {
+    /// Where clients may connect to.
+    pub address: IpAddr,
+    /// Its speed in bits per second; `None`: what its interface says.
+    pub speed: Option<u64>,
+    /// Whether it has more than one receive queue, so that more than one connection pays.
+    pub rss: bool,
+}
+
+/// A setting that cannot be used, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} = {value:?}: {why}")]
+pub struct BadSetting {
+    /// Its name.
+    pub name: String,
+    /// What was written.
+    pub value: String,
+    /// What would be right.
+    pub why: String,
+}
+
+/// Most addresses that are listened on, or told.
+const ADDRESSES_MAX: usize = 64;
+/// The port of SMB.
+const PORT: u16 = 445;
+/// CPUs that the kernel knows of, at most.
+const CPUS_MAX: usize = 8192;
+
+/// On or off, in one of the ways that people write it.
+pub(super) fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "on" | "yes" | "true" | "1" => Ok(true),
+        "off" | "no" | "false" | "0" => Ok(false),
+        _ => Err("on or off".into()),
+    }
+}
+
+fn number<T: TryFrom<u64>>(text: &str, from: u64, to: u64) -> Result<T, String> {
+    let n = text.trim().parse().ok().filter(|n| (from..=to).contains(n));
+    n.and_then(|n| T::try_from(n).ok()).ok_or_else(|| format!("a number, {from} to {to}"))
+}
+
+fn size(text: &str, from: usize, to: usize, words: &str) -> Result<usize, String> {
+    parse_size(text).filter(|n| (from..=to).contains(n)).ok_or_else(|| words.to_owned())
+}
+
+fn list<T>(text: &str, each: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+    let words = text.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let all: Vec<T> = words.map(each).collect::<Result<_, _>>()?;
+    match all.len() {
+        0 => Err("something is missing".into()),
+        n if n > ADDRESSES_MAX => Err(format!("at most {ADDRESSES_MAX}")),
+        _ => Ok(all),
+    }
+}
+
+fn listen(text: &str) -> Result<SocketAddr, String> {
+    let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
+    if let Ok(address) = bare.parse::<IpAddr>() {
+        return Ok((address, PORT).into());
+    }
+    let words = "an address, with a port or without: 0.0.0.0, 127.0.0.1:1445, [::]:445";
+    text.parse().map_err(|_| format!("{text} is not {words}"))
+}
+
+fn metrics(text: &str) -> Result<SocketAddr, String> {
+    if let Ok(port) = text.parse() {
+        return Ok((Ipv4Addr::LOCALHOST, port).into());
+    }
+    text.parse().map_err(|_| "an address and a port, such as 127.0.0.1:9100 or [::1]:9100".into())
+}
+
+fn demand(text: &str) -> Result<Demand, String> {
+    match text {
+        "off" => Ok(Demand::Off),
+        "offered" | "on" => Ok(Demand::Offered),
+        "required" => Ok(Demand::Required),
+        _ => Err("off, offered or required".into()),
+    }
+}
+
+fn dialects(text: &str) -> Result<Vec<Dialect>, String> {
+    let one = |word: &str| word.parse::<Dialect>().map_err(|e| format!("{word}: {e}"));
+    let ranges = list(text, |word| match word.split_once('-') {
+        Some((from, to)) => Ok((one(from)?, one(to)?)),
+        None => one(word).map(|dialect| (dialect, dialect)),
+    })?;
+    let all = Dialect::ALL.into_iter();
+    let all: Vec<Dialect> = all
+        .filter(|dialect| ranges.iter().any(|(from, to)| (from..=to).contains(&dialect)))
+        .collect();
+    if all.is_empty() { Err("the older one first".into()) } else { Ok(all) }
+}
+
+fn cpus(text: &str) -> Result<Vec<usize>, String> {
+    if text == "none" {
+        return Ok(Vec::new());
+    }
+    let one = |word: &str| number::<usize>(word, 0, CPUS_MAX as u64 - 1);
+    let ranges = list(text, |word| match word.split_once('-') {
+        Some((from, to)) => Ok(one(from)?..=one(to)?),
+        None => one(word).map(|cpu| cpu..=cpu),
+    })?;
+    let all: Vec<usize> = ranges.into_iter().flatten().collect();
+    if all.is_empty() { Err("the smaller number first".into()) } else { Ok(all) }
+}
+
+/// Bits per second: `25G`, `100M`, by thousands.
+fn speed(text: &str) -> Option<u64> {
+    let (digits, unit) = match text.as_bytes().last()? {
+        b'k' | b'K' => (&text[..text.len() - 1], 1000),
+        b'm' | b'M' => (&text[..text.len() - 1], 1_000_000),
+        b'g' | b'G' => (&text[..text.len() - 1], 1_000_000_000),
+        _ => (text, 1),
+    };
+    digits.parse::<u64>().ok()?.checked_mul(unit).filter(|speed| *speed > 0)
+}
+
+fn interface(text: &str) -> Result<Interface, String> {
+    let (rest, rss) = match text.strip_suffix("+rss") {
+        Some(rest) => (rest, true),
+        None => (text, false),
+    };
+    let (address, written) = match rest.split_once('@') {
+        Some((address, written)) => (address, Some(written)),
+        None => (rest, None),
+    };
+    let words = "ADDRESS, ADDRESS@SPEED or ADDRESS@SPEED+rss: 192.0.2.1@25G+rss";
+    let address: IpAddr =
+        address.parse().map_err(|_| format!("{address} is no address; say {words}"))?;
+    if address.is_unspecified() || address.is_multicast() {
+        return Err(format!("{address} is not the address of an interface"));
+    }
+    let speed = match written {
+        Some(written) => Some(speed(written).ok_or_else(|| format!("{written}: say {words}"))?),
+        None => None,
+    };
+    Ok(Interface { address, speed, rss })
+}
+
+/// A name that clients can show: NetBIOS allows that much in its fifteen letters.
+fn name(text: &str) -> Result<String, String> {
+    let fit = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    if text.is_empty() || text.len() > 63 || !text.chars().all(fit) {
+        return Err("1 to 63 of a to z, 0 to 9, - and _".into());
+    }
+    Ok(text.to_owned())
+}
+
+impl Config {
+    /// Applies one setting as people write it.
+    ///
+    /// # Errors
+    ///
+    /// [`BadSetting`] says what would be right; nothing is changed then.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), BadSetting> {
+        self.apply(name, value).map_err(|why| BadSetting {
+            name: name.into(),
+            value: value.into(),
+            why,
+        })
+    }
+
+    fn apply(&mut self, what: &str, value: &str) -> Result<(), String> {
+        let limits = &mut self.limits;
+        match what {
+            "listen" => self.listen = list(value, listen)?,
+            "users" if value.is_empty() => return Err("the path of a file".into()),
+            "users" => self.users_file = Some(value.into()),
+            "guest" => self.guest = switch(value)?,
+            "name" => self.name = name(value)?,
+            "dialects" => self.dialects = dialects(value)?,
+            "signing" => self.signing = demand(value)?,
+            "encryption" => self.encryption = demand(value)?,
+            "multichannel" => self.multichannel = switch(value)?,
+            "interfaces" => self.interfaces = list(value, interface)?,
+            "leases" => self.leases = switch(value)?,
+            "directory_leases" => self.directory_leases = switch(value)?,
+            "audit" => self.audit = switch(value)?,
+            "vectors" => self.vectors = number(value, 1, 64)?,
+            "pin" => self.pin = cpus(value)?,
+            "uring" => {
+                self.uring = match value {
+                    "auto" => Driver::Auto,
+                    "on" => Driver::Uring,
+                    "off" => Driver::Epoll,
+                    _ => return Err("auto, on or off".into()),
+                }
+            }
+            "send" => {
+                self.sending = match value {
+                    "auto" => Sending::Auto,
+                    "splice" => Sending::Splice,
+                    "map" => Sending::Map,
+                    "copy" => Sending::Copy,
+                    _ => return Err("auto, splice, map or copy".into()),
+                }
+            }
+            "control" if value == "none" => self.control = None,
+            "control" if !value.starts_with('/') => return Err("an absolute path, or none".into()),
+            "control" => self.control = Some(PathBuf::from(value)),
+            "metrics" if value == "none" => self.metrics = None,
+            "metrics" => self.metrics = Some(metrics(value)?),
+            "connections_max" => limits.connections = number(value, 1, 1 << 20)?,
+            "sessions_max" => limits.sessions = number(value, 1, 1 << 20)?,
+            "channels_max" => limits.channels = number(value, 1, 64)?,
+            "trees_max" => limits.trees = number(value, 1, 65_536)?,
+            "opens_max" => limits.opens = number(value, 1, 1 << 20)?,
+            "credits_max" => limits.credits = number(value, 64, 32_768)?,
+            "waiting_max" => limits.waiting = number(value, 1, 65_536)?,
+            "payload_max" => {
+                let words = "a size from 64K to 8M, a multiple of 64K";
+                let bytes = size(value, 64 << 10, 8 << 20, words)?;
+                if bytes % (64 << 10) != 0 {
+                    return Err(words.into());
+                }
+                limits.payload = u32::try_from(bytes).map_err(|_| words)?;
+            }
+            "backlog_max" => {
+                limits.backlog = size(value, 1 << 20, 1 << 30, "a size from 1M to 1G")?;
+            }
+            "setup_time" => limits.set_up = Duration::from_secs(number(value, 1, 3600)?),
+            "durable_time" => limits.durable = Duration::from_secs(number(value, 0, 3600)?),
+            _ => return Err("no such setting; see `shunt serve --help`".into()),
+        }
+        Ok(())
+    }
+
+    /// Checks settings against each other.
+    ///
+    /// # Errors
+    ///
+    /// Two shares of one name, a place to listen twice, or messages that nobody could send.
+    pub fn checked(self) -> Result<Self, BadSetting> {
+        let bad = |name: &str, value: String, why: &str| BadSetting {
+            name: name.into(),
+            value,
+            why: why.into(),
+        };
+        for (at, share) in self.shares.iter().enumerate() {
+            if self.shares[..at].iter().any(|other| smb::name::same(&other.name, &share.name)) {
+                let why = "there are two shares of this name (case does not count)";
+                return Err(bad("share", share.name.clone(), why));
+            }
+        }
+        for (at, address) in self.listen.iter().enumerate() {
+            if address.port() != 0 && self.listen[..at].contains(address) {
+                return Err(bad("listen", address.to_string(), "it is there twice"));
+            }
+        }
+        if self.encryption == Demand::Required && !self.dialects.iter().any(|d| d.is_smb3()) {
+            let dialects: Vec<_> = self.dialects.iter().map(ToString::to_string).collect();
+            return Err(bad(
+                "dialects",
+                dialects.join(","),
+                "none of them can encrypt: 3.0 and later can",
+            ));
+        }
+        Ok(self)
+    }
+
+    /// The usual places to listen, at another port.
+    #[must_use]
+    pub fn everywhere(port: u16) -> Vec<SocketAddr> {
+        vec![(Ipv4Addr::UNSPECIFIED, port).into(), (Ipv6Addr::UNSPECIFIED, port).into()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ShareConfig;
+    use super::*;
+
+    /// A value that each setting takes, and that is not its default.
+    const WRITTEN: &[(&str, &str)] = &[
+        ("listen", "127.0.0.1:1445,[::1]:1445"),
+        ("users", "/etc/x"),
+        ("guest", "on"),
+        ("name", "FILES"),
+        ("dialects", "3.0-3.1.1"),
+        ("signing", "required"),
+        ("encryption", "off"),
+        ("multichannel", "off"),
+        ("interfaces", "10.0.0.1@25G+rss,fe80::1"),
+        ("leases", "off"),
+        ("directory_leases", "off"),
+        ("audit", "off"),
+        ("vectors", "64"),
+        ("pin", "0,2-3"),
+        ("uring", "on"),
+        ("send", "copy"),
+        ("control", "/run/x"),
+        ("metrics", "9100"),
+        ("connections_max", "1"),
+        ("sessions_max", "2"),
+        ("channels_max", "64"),
+        ("trees_max", "3"),
+        ("opens_max", "4"),
+        ("credits_max", "64"),
+        ("waiting_max", "5"),
+        ("payload_max", "1M"),
+        ("backlog_max", "1M"),
+        ("setup_time", "7"),
+        ("durable_time", "0"),
+    ];
+
+    #[test]
+    fn each_setting_can_be_set_and_has_an_effect() {
+        for (name, value) in WRITTEN {
+            let mut config = Config::default();
+            // As many as there are CPUs is the default.
+            config.vectors = 1;
+            let before = config.clone();
+            config.set(name, value).unwrap();
+            assert_ne!(config, before, "{name} has no effect");
+        }
+        let names: Vec<&str> = SETTINGS.iter().map(|setting| setting.name).collect();
+        let written: Vec<&str> = WRITTEN.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, written);
+    }
+
+    #[test]
+    fn values_mean_what_they_say() {
+        let mut config = Config::default();
+        for (name, value) in WRITTEN {
+            config.set(name, value).unwrap();
+        }
+        assert_eq!(config.dialects, [Dialect::Smb300, Dialect::Smb302, Dialect::Smb311]);
+        assert_eq!(config.pin, [0, 2, 3]);
+        assert_eq!(config.metrics, Some("127.0.0.1:9100".parse().unwrap()));
+        let first = Interface {
+            address: "10.0.0.1".parse().unwrap(),
+            speed: Some(25_000_000_000),
+            rss: true,
+        };
+        let second = Interface { address: "fe80::1".parse().unwrap(), speed: None, rss: false };
+        assert_eq!(config.interfaces, [first, second]);
+        config.set("listen", "192.0.2.1").unwrap();
+        assert_eq!(config.listen, ["192.0.2.1:445".parse().unwrap()]);
+        config.set("pin", "none").unwrap();
+        config.set("control", "none").unwrap();
+        config.set("metrics", "none").unwrap();
+        assert!(config.pin.is_empty() && config.control.is_none() && config.metrics.is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_and_changes_nothing() {
+        let cases = [
+            ("listen", ""),
+            ("listen", "here:445"),
+            ("listen", "127.0.0.1:70000"),
+            ("users", ""),
+            ("guest", "maybe"),
+            ("name", ""),
+            ("name", "a b"),
+            ("dialects", "1.0"),
+            ("dialects", "3.1.1-2.1"),
+            ("signing", "always"),
+            ("encryption", ""),
+            ("interfaces", "0.0.0.0"),
+            ("interfaces", "10.0.0.1@fast"),
+            ("vectors", "0"),
+            ("vectors", "65"),
+            ("pin", "3-2"),
+            ("pin", "8192"),
+            ("uring", "perhaps"),
+            ("send", "pigeon"),
+            ("control", "here"),
+            ("metrics", "eth0"),
+            ("channels_max", "65"),
+            ("credits_max", "63"),
+            ("credits_max", "32769"),
+            ("payload_max", "16M"),
+            ("payload_max", "100000"),
+            ("backlog_max", "1K"),
+            ("setup_time", "0"),
+            ("durable_time", "3601"),
+            ("no_such", "1"),
+        ];
+        for (name, value) in cases {
+            let mut config = Config::default();
+            let bad = config.set(name, value).unwrap_err();
+            assert_eq!((bad.name.as_str(), bad.value.as_str()), (name, value));
+            assert_eq!(config, Config::default());
+        }
+    }
+
+    #[test]
+    fn settings_are_checked_against_each_other() {
+        let share = |name: &str| ShareConfig::new(name, "/");
+        let two = Config { shares: vec![share("a"), share("A")], ..Config::default() };
+        assert!(two.checked().unwrap_err().to_string().contains("two shares"));
+        let mut twice = Config::default();
+        twice.set("listen", "127.0.0.1:1,127.0.0.1:1").unwrap();
+        assert!(twice.checked().unwrap_err().to_string().contains("twice"));
+        let mut any = Config::default();
+        any.set("listen", "127.0.0.1:0,127.0.0.1:0").unwrap();
+        assert!(any.checked().is_ok(), "two ports that are chosen are two");
+        let mut plain = Config { encryption: Demand::Required, ..Config::default() };
+        plain.set("dialects", "2.1").unwrap();
+        assert!(plain.checked().unwrap_err().to_string().contains("can encrypt"));
+        assert!(Config::default().checked().is_ok());
+    }
+}

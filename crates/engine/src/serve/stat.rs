@@ -1,0 +1,519 @@
+//! What a server has and has done, as `shunt stat smb` and Prometheus show it.
+
+use std::fmt::Write;
+use std::sync::PoisonError;
+
+use serde::Serialize;
+use smb::files::Held;
+
+use super::open::Open;
+use super::runtime::{Counters, Driver};
+use super::server::Server;
+use super::session::Session;
+use super::tally::{self, COMMANDS};
+
+/// Sessions and opens that are told of one by one, at most of each.
+pub const LISTED_MAX: usize = 4096;
+
+/// A connection of a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ChannelStat {
+    /// Its number.
+    pub id: u64,
+    /// Where it is from.
+    pub peer: String,
+    /// The vector that drives it.
+    pub vector: usize,
+    /// Bytes received on it.
+    pub bytes_in: u64,
+    /// Bytes sent on it.
+    pub bytes_out: u64,
+}
+
+/// A session.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SessionStat {
+    /// Its number.
+    pub id: u64,
+    /// The user's name; empty for nobody.
+    pub user: String,
+    /// `user`, `guest` or `nobody`.
+    pub kind: String,
+    /// The client, as it calls itself.
+    pub workstation: String,
+    /// Where its first connection is from.
+    pub peer: String,
+    /// The dialect.
+    pub dialect: String,
+    /// `required`, `offered` or `none`: of guests nothing can be signed.
+    pub signing: String,
+    /// `required`, or the cipher that the client may use, or `none`.
+    pub encryption: String,
+    /// How long it has been there, seconds.
+    pub age_s: u64,
+    /// Shares that it is connected to.
+    pub shares: Vec<String>,
+    /// Files that it has open.
+    pub opens: usize,
+    /// Its connections.
+    pub channels: Vec<ChannelStat>,
+}
+
+/// A file that is open.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct OpenStat {
+    /// Its number.
+    pub id: u64,
+    /// The session; of one whose client is away, the one that it was.
+    pub session: u64,
+    /// The user.
+    pub user: String,
+    /// The share.
+    pub share: String,
+    /// The path in the share.
+    pub path: String,
+    /// Whether it is a directory.
+    pub directory: bool,
+    /// What may be done through it: `r`, `w`, `d` (delete), `x`, or `-` for attributes only.
+    pub access: String,
+    /// What others may do meanwhile: `r`, `w`, `d`, or `-`.
+    pub shared: String,
+    /// `none`, `level2`, `exclusive`, `batch`, or `lease` and what that allows of `R`, `H` and `W`.
+    pub caching: String,
+    /// The client has been told to cache less, and has not answered.
+    pub breaking: bool,
+    /// Byte ranges that it has locked, or waits for.
+    pub locks: u32,
+    /// It may outlive its connection.
+    pub durable: bool,
+    /// Its client is away.
+    pub away: bool,
+    /// The file goes with its last open.
+    pub delete_pending: bool,
+}
+
+/// Requests of one command.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CommandStat {
+    /// The command.
+    pub command: String,
+    /// Requests answered.
+    pub served: u64,
+    /// Of these, with an error.
+    pub failed: u64,
+    /// Of these, because a limit was reached.
+    pub limited: u64,
+    /// Requests that waited for another client or for a change; their time is not counted.
+    pub waited: u64,
+    /// The time that half of the others did not exceed, nanoseconds, exact to a quarter.
+    pub p50_ns: Option<u64>,
+    /// That 99 of 100 did not exceed.
+    pub p99_ns: Option<u64>,
+    /// That 999 of 1000 did not exceed.
+    pub p999_ns: Option<u64>,
+}
+
+/// A loop.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct VectorStat {
+    /// Which.
+    pub vector: usize,
+    /// Turns of its loop.
+    pub turns: u64,
+    /// Turns in which it slept.
+    pub sleeps: u64,
+    /// Tasks that there are.
+    pub tasks: u64,
+    /// Calls that were given to threads, because they may wait for a disk.
+    pub offloads: u64,
+    /// Tasks that ended by a mistake of ours.
+    pub panics: u64,
+}
+
+/// How much is open.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FileStat {
+    /// Files that are open.
+    pub files: usize,
+    /// Opens, with those whose client is away.
+    pub opens: usize,
+    /// Those.
+    pub away: usize,
+    /// Oplocks.
+    pub oplocks: usize,
+    /// Leases.
+    pub leases: usize,
+    /// Oplocks and leases that are being broken.
+    pub breaking: usize,
+    /// Byte ranges that are locked.
+    pub locks: usize,
+    /// Opens and locks that wait.
+    pub waiting: usize,
+}
+
+/// All of a server.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Stat {
+    /// Version of this format.
+    pub version: u32,
+    /// Process id.
+    pub pid: u32,
+    /// Where clients connect to.
+    pub listen: Vec<String>,
+    /// `io_uring` or `epoll`.
+    pub driver: String,
+    /// Why it is not io_uring, if it was to be.
+    pub fell_back: Option<String>,
+    /// How long it has run, seconds.
+    pub age_s: u64,
+    /// Shares.
+    pub shares: Vec<String>,
+    /// Connections that there are.
+    pub connections: usize,
+    /// Connections that were closed because there were too many.
+    pub connections_limited: u64,
+    /// Bytes of files that were read.
+    pub bytes_read: u64,
+    /// Bytes of files that were written.
+    pub bytes_written: u64,
+    /// How many sessions there are.
+    pub sessions_count: usize,
+    /// Whether there are more sessions or opens than are told.
+    pub truncated: bool,
+    /// What is open.
+    pub files: FileStat,
+    /// The loops.
+    pub vectors: Vec<VectorStat>,
+    /// Requests by command; those that never came are left out.
+    pub commands: Vec<CommandStat>,
+    /// Sessions.
+    pub sessions: Vec<SessionStat>,
+    /// Opens.
+    pub opens: Vec<OpenStat>,
+}
+
+/// Version of the format: fields may be added, none changes its meaning within one.
+const VERSION: u32 = 1;
+
+fn session_stat(server: &Server, session: &Session) -> SessionStat {
+    let state = session.state();
+    let who = state.identity.clone();
+    let (kind, keyed) = match (who.anonymous, who.guest) {
+        (true, _) => ("nobody", false),
+        (_, true) => ("guest", false),
+        _ => ("user", true),
+    };
+    let signing = match (keyed, session.must_sign) {
+        (false, _) => "none",
+        (true, true) => "required",
+        (true, false) => "offered",
+    };
+    let encryption = match (&session.encryption, session.cipher, session.must_encrypt) {
+        (Some(_), Some(_), true) => "required".to_owned(),
+        (Some(_), Some(cipher), false) => format!("{cipher:?}").to_lowercase(),
+        _ => "none".to_owned(),
+    };
+    let channel = |channel: &super::channel::ChannelRef| {
+        let (bytes_in, bytes_out) = channel.bytes();
+        ChannelStat {
+            id: channel.id(),
+            peer: channel.peer().to_string(),
+            vector: channel.vector().0,
+            bytes_in,
+            bytes_out,
+        }
+    };
+    let mut shares: Vec<String> =
+        state.trees.values().map(|tree| tree.share.config.name.clone()).collect();
+    shares.sort();
+    SessionStat {
+        id: session.id.0,
+        user: who.user.clone(),
+        kind: kind.to_owned(),
+        workstation: who.workstation.clone(),
+        peer: session.peer.to_string(),
+        dialect: session.dialect.to_string(),
+        signing: signing.to_owned(),
+        encryption,
+        age_s: server.now_ms().saturating_sub(session.began_ms) / 1000,
+        shares,
+        opens: state.opens.len(),
+        channels: state.channels.iter().map(channel).collect(),
+    }
+}
+
+/// Letters for what is allowed; `-` for nothing.
+fn letters(of: &[(bool, char)]) -> String {
+    let set: String = of.iter().filter(|(is, _)| *is).map(|(_, letter)| letter).collect();
+    if set.is_empty() { "-".to_owned() } else { set }
+}
+
+fn caching(held: Option<&Held>) -> String {
+    use smb::{LeaseState, OplockLevel};
+    let Some(held) = held else { return "none".to_owned() };
+    match (held.oplock, held.lease) {
+        (_, Some((_, state))) => {
+            let letters = letters(&[
+                (state.contains(LeaseState::READ), 'R'),
+                (state.contains(LeaseState::HANDLE), 'H'),
+                (state.contains(LeaseState::WRITE), 'W'),
+            ]);
+            format!("lease {letters}")
+        }
+        (OplockLevel::Two, None) => "level2".to_owned(),
+        (OplockLevel::Exclusive, None) => "exclusive".to_owned(),
+        (OplockLevel::Batch, None) => "batch".to_owned(),
+        (OplockLevel::None | OplockLevel::Lease, None) => "none".to_owned(),
+    }
+}
+
+fn open_stat(open: &Open, held: Option<&Held>) -> OpenStat {
+    use smb::{Access, ShareAccess};
+    let may = |access: Access| open.access.intersects(access);
+    let shares = |share: ShareAccess| open.share.contains(share);
+    OpenStat {
+        id: open.id.0,
+        session: open.session.0,
+        user: open.owner.user.clone(),
+        share: open.tree.share.config.name.clone(),
+        path: open.state().path.to_smb(),
+        directory: open.directory,
+        access: letters(&[
+            (may(Access::READ_DATA), 'r'),
+            (may(Access::WRITE_DATA | Access::APPEND_DATA), 'w'),
+            (may(Access::DELETE), 'd'),
+            (may(Access::EXECUTE), 'x'),
+        ]),
+        shared: letters(&[
+            (shares(ShareAccess::READ), 'r'),
+            (shares(ShareAccess::WRITE), 'w'),
+            (shares(ShareAccess::DELETE), 'd'),
+        ]),
+        caching: caching(held),
+        breaking: held.is_some_and(|held| held.breaking),
+        locks: held.map_or(0, |held| held.locks),
+        durable: held.is_some_and(|held| held.durable),
+        away: held.is_some_and(|held| held.disconnected),
+        delete_pending: held.is_some_and(|held| held.delete_pending),
+    }
+}
+
+impl Server {
+    /// What it has and has done. `one_by_one`: also each session and open.
+    pub(super) fn stat(&self, one_by_one: bool) -> Stat {
+        let sums = tally::sums(self.tallies());
+        let commands = COMMANDS.iter().zip(&sums.commands).filter(|(_, sums)| sums.served > 0);
+        let commands = commands.map(|((_, name), sums)| CommandStat {
+            command: (*name).to_owned(),
+            served: sums.served,
+            failed: sums.failed,
+            limited: sums.limited,
+            waited: sums.waited,
+            p50_ns: sums.quantile(500),
+            p99_ns: sums.quantile(990),
+            p999_ns: sums.quantile(999),
+        });
+        let counts = self.counts();
+        let (connections, connections_limited) = self.connections();
+        let shares = self.shares.read().unwrap_or_else(PoisonError::into_inner);
+        let shares = shares.values().map(|share| share.config.name.clone()).collect();
+        let sessions = self.all_sessions();
+        let mut stat = Stat {
+            version: VERSION,
+            pid: std::process::id(),
+            age_s: self.now_ms() / 1000,
+            shares,
+            connections,
+            connections_limited,
+            bytes_read: sums.read,
+            bytes_written: sums.written,
+            sessions_count: sessions.len(),
+            files: FileStat {
+                files: counts.files,
+                opens: counts.opens,
+                away: counts.disconnected,
+                oplocks: counts.oplocks,
+                leases: counts.leases,
+                breaking: counts.breaking,
+                locks: counts.locks,
+                waiting: counts.waiters,
+            },
+            commands: commands.collect(),
+            ..Stat::default()
+        };
+        if one_by_one {
+            stat.truncated = sessions.len() > LISTED_MAX || counts.opens > LISTED_MAX;
+            let some = sessions.iter().take(LISTED_MAX);
+            stat.sessions = some.map(|session| session_stat(self, session)).collect();
+            stat.sessions.sort_by_key(|session| session.id);
+            let held = self.held();
+            let opens = self.some_opens(LISTED_MAX);
+            stat.opens = opens.iter().map(|open| open_stat(open, held.get(&open.id))).collect();
+            stat.opens.sort_by_key(|open| open.id);
+        }
+        stat
+    }
+}
+
+impl Stat {
+    /// Says how the loops do.
+    pub(super) fn loops(
+        &mut self,
+        (driver, fell_back): (Driver, Option<&str>),
+        vectors: impl Iterator<Item = Counters>,
+    ) {
+        self.driver = match driver {
+            Driver::Epoll => "epoll",
+            Driver::Auto | Driver::Uring => "io_uring",
+        }
+        .to_owned();
+        self.fell_back = fell_back.map(str::to_owned);
+        self.vectors = vectors
+            .enumerate()
+            .map(|(vector, counters)| VectorStat {
+                vector,
+                turns: counters.turns,
+                sleeps: counters.sleeps,
+                tasks: counters.tasks,
+                offloads: counters.offloads,
+                panics: counters.panics,
+            })
+            .collect();
+    }
+
+    /// For Prometheus.
+    #[must_use]
+    pub fn prometheus(&self) -> String {
+        let mut out = String::new();
+        let mut one = |kind: &str, name: &str, help: &str, value: u64| {
+            let _ = writeln!(
+                out,
+                "# HELP shunt_smb_{name} {help}\n# TYPE shunt_smb_{name} {kind}\nshunt_smb_{name} {value}"
+            );
+        };
+        let files = &self.files;
+        one("counter", "read_bytes_total", "Bytes of files that were read.", self.bytes_read);
+        one(
+            "counter",
+            "written_bytes_total",
+            "Bytes of files that were written.",
+            self.bytes_written,
+        );
+        let help = "Connections that were closed because there were too many.";
+        one("counter", "connections_limited_total", help, self.connections_limited);
+        for (name, help, value) in [
+            ("connections", "TCP connections.", self.connections),
+            ("sessions", "Sessions.", self.sessions_count),
+            ("files_open", "Files that are open.", files.files),
+            ("opens", "Opens of files, with those whose client is away.", files.opens),
+            ("opens_away", "Opens whose client is away.", files.away),
+            ("oplocks", "Oplocks that clients have.", files.oplocks),
+            ("leases", "Leases that clients have.", files.leases),
+            ("breaking", "Oplocks and leases that are being broken.", files.breaking),
+            ("locks", "Byte ranges that are locked.", files.locks),
+            ("waiting", "Opens and locks that wait.", files.waiting),
+        ] {
+            one("gauge", name, help, value as u64);
+        }
+        self.by_command(&mut out);
+        self.by_vector(&mut out);
+        out
+    }
+
+    fn by_command(&self, out: &mut String) {
+        type Field = fn(&CommandStat) -> u64;
+        let counters: [(&str, &str, Field); 4] = [
+            ("requests_total", "Requests answered.", |c| c.served),
+            ("requests_failed_total", "Requests answered with an error.", |c| c.failed),
+            ("requests_limited_total", "Requests refused for a limit.", |c| c.limited),
+            ("requests_waited_total", "Requests that waited for others.", |c| c.waited),
+        ];
+        for (name, help, field) in counters {
+            let _ =
+                writeln!(out, "# HELP shunt_smb_{name} {help}\n# TYPE shunt_smb_{name} counter");
+            for command in &self.commands {
+                let (label, value) = (&command.command, field(command));
+                let _ = writeln!(out, "shunt_smb_{name}{{command=\"{label}\"}} {value}");
+            }
+        }
+        let name = "request_seconds";
+        let help = "Time that requests took which waited for nobody, since the start.";
+        let _ = writeln!(out, "# HELP shunt_smb_{name} {help}\n# TYPE shunt_smb_{name} gauge");
+        for command in &self.commands {
+            let label = &command.command;
+            for (quantile, ns) in
+                [("0.5", command.p50_ns), ("0.99", command.p99_ns), ("0.999", command.p999_ns)]
+            {
+                let Some(ns) = ns else { continue };
+                let seconds = std::time::Duration::from_nanos(ns).as_secs_f64();
+                let labels = format!("command=\"{label}\",quantile=\"{quantile}\"");
+                let _ = writeln!(out, "shunt_smb_{name}{{{labels}}} {seconds:.9}");
+            }
+        }
+    }
+
+    fn by_vector(&self, out: &mut String) {
+        type Field = fn(&VectorStat) -> u64;
+        let fields: [(&str, &str, &str, Field); 4] = [
+            ("loop_turns_total", "counter", "Turns of a loop.", |v| v.turns),
+            ("loop_sleeps_total", "counter", "Turns in which a loop slept.", |v| v.sleeps),
+            ("loop_offloads_total", "counter", "Calls given to threads.", |v| v.offloads),
+            ("loop_panics_total", "counter", "Tasks that ended by a mistake of ours.", |v| {
+                v.panics
+            }),
+        ];
+        for (name, kind, help, field) in fields {
+            let _ = writeln!(out, "# HELP shunt_smb_{name} {help}\n# TYPE shunt_smb_{name} {kind}");
+            for vector in &self.vectors {
+                let (label, value) = (vector.vector, field(vector));
+                let _ = writeln!(out, "shunt_smb_{name}{{vector=\"{label}\"}} {value}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_lines_of_names_and_numbers() {
+        let stat = Stat {
+            bytes_read: 77,
+            commands: vec![CommandStat {
+                command: "read".into(),
+                served: 5,
+                p50_ns: Some(1500),
+                ..CommandStat::default()
+            }],
+            vectors: vec![VectorStat { turns: 9, ..VectorStat::default() }],
+            ..Stat::default()
+        };
+        let text = stat.prometheus();
+        for line in [
+            "shunt_smb_read_bytes_total 77",
+            "shunt_smb_requests_total{command=\"read\"} 5",
+            "shunt_smb_request_seconds{command=\"read\",quantile=\"0.5\"} 0.000001500",
+            "shunt_smb_loop_turns_total{vector=\"0\"} 9",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} is not in:\n{text}");
+        }
+        let mut typed = std::collections::BTreeSet::new();
+        for line in text.lines() {
+            if let Some(rest) = line.strip_prefix("# TYPE ") {
+                assert!(typed.insert(rest.split(' ').next().unwrap().to_owned()), "{line} twice");
+            } else if !line.starts_with('#') {
+                let (name, value) = line.rsplit_once(' ').unwrap();
+                let family = name.split('{').next().unwrap();
+                assert!(typed.contains(family) && value.parse::<f64>().is_ok(), "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn letters_say_what_is_allowed() {
+        assert_eq!(letters(&[(true, 'r'), (false, 'w'), (true, 'd')]), "rd");
+        assert_eq!(letters(&[(false, 'r')]), "-");
+        assert_eq!(caching(None), "none");
+    }
+}
