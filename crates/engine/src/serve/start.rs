@@ -136,6 +136,8 @@ impl Serving {
             driver: config.uring,
             ..runtime::Config::default()
         };
+        // Of sockets that were handed over, and of ports that were chosen, what they are.
+        let config = Config { listen: addresses.clone(), ..config };
         let server = Arc::new(Server::new(config, shares, users));
         let (shared, places) = (server.clone(), addresses.clone());
         let (tell, told) = mpsc::channel();

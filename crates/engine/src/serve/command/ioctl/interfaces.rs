@@ -9,6 +9,8 @@ use rustix::net::{
 };
 use smb::fscc::fsctl::{Interface, InterfaceCaps};
 
+use super::super::super::config;
+
 /// RTM_GETADDR and what answers it, RTM_NEWADDR.
 const GET_ADDRESSES: u16 = 22;
 const ADDRESS: u16 = 20;
@@ -59,6 +61,24 @@ pub(super) fn of_host(listen: &[SocketAddr], local: IpAddr) -> Vec<Interface> {
     }
     found.truncate(MOST);
     found.iter().map(described).collect()
+}
+
+/// What the settings say, and of what they do not, what the interface does. An address of another host, that
+/// leads here by a translation, is an interface of its own.
+pub(super) fn of_settings(settings: &[config::Interface]) -> Vec<Interface> {
+    merged(settings, &addresses())
+}
+
+fn merged(settings: &[config::Interface], here: &[Found]) -> Vec<Interface> {
+    let foreign = here.iter().map(|one| one.index).max().unwrap_or(0) + 1;
+    let merge = |(setting, next): (&config::Interface, u32)| {
+        let one = here.iter().find(|one| one.address == setting.address);
+        let index = one.map_or(next, |one| one.index);
+        let known = described(&Found { index, address: setting.address });
+        let caps = if setting.rss { known.caps | InterfaceCaps::RSS } else { known.caps };
+        Interface { caps, link_speed: setting.speed.unwrap_or(known.link_speed), ..known }
+    };
+    settings.iter().zip(foreign..).map(merge).collect()
 }
 
 /// All addresses that clients may connect to; none if the kernel does not tell.
@@ -192,6 +212,19 @@ mod tests {
     fn told(flags: u8, index: u32, attributes: &[Vec<u8>]) -> Vec<u8> {
         let head = [&[2, 24, flags, 0][..], &index.to_ne_bytes()].concat();
         message(ADDRESS, &[head, attributes.concat()].concat())
+    }
+
+    #[test]
+    fn what_is_set_wins_over_what_the_interface_says() {
+        let address = |text: &str| text.parse::<IpAddr>().unwrap();
+        let set = |text: &str, speed, rss| config::Interface { address: address(text), speed, rss };
+        let here = [Found { index: 7, address: address("192.0.2.7") }];
+        let fast = set("192.0.2.7", Some(25_000_000_000), true);
+        let told = merged(&[fast, set("198.51.100.1", None, false)], &here);
+        assert_eq!((told[0].index, told[0].link_speed), (7, 25_000_000_000));
+        assert!(told[0].caps.contains(InterfaceCaps::RSS) && told[1].caps.is_empty());
+        assert_eq!((told[1].address, told[1].link_speed), (address("198.51.100.1"), USUAL_SPEED));
+        assert_ne!(told[1].index, 7, "an interface of its own");
     }
 
     #[test]

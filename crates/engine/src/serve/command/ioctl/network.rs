@@ -49,6 +49,11 @@ pub(super) fn interfaces(x: &Exchange<'_>, request: &Request<'_>) -> Output {
     if !x.server().config.multichannel || !x.agreed()?.dialect.is_smb3() {
         return Err(super::unknown(x));
     }
-    let found = interfaces::of_host(&x.server().config.listen, x.channel.local.ip());
+    let config = &x.server().config;
+    let found = if config.interfaces.is_empty() {
+        interfaces::of_host(&config.listen, x.channel.local.ip())
+    } else {
+        interfaces::of_settings(&config.interfaces)
+    };
     output(|out| put_interfaces(&found, request.output_max as usize, out))
 }
