@@ -13,5 +13,6 @@ mod oracle;
 mod pairs;
 mod programs;
 mod remote;
+mod serve;
 mod tidy;
 mod watchdog;

@@ -1,0 +1,329 @@
+//! `shunt serve` as people run it: users, shares, statistics, reload and the end, with Samba's client.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use e2e::built;
+
+use crate::programs::need;
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A directory of its own, removed in the end.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("shunt-serve-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(path.join("files")).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    fn word(&self, name: &str) -> String {
+        self.path(name).to_str().unwrap().to_owned()
+    }
+
+    /// `shunt` with nothing of this machine's own settings.
+    fn shunt(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(built("shunt"));
+        command.args(arguments).env("XDG_RUNTIME_DIR", &self.0).env("XDG_CONFIG_HOME", &self.0);
+        command.env("HOME", &self.0).env("SHUNT_CONFIG", self.path("config.toml"));
+        command.env_remove("RUNTIME_DIRECTORY").current_dir(&self.0);
+        command
+    }
+
+    /// Runs it to its end, with `input` on standard input.
+    fn run(&self, arguments: &[&str], input: &str) -> Output {
+        let mut command = self.shunt(arguments);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        // One that refuses to start does not read.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        child.wait_with_output().unwrap()
+    }
+
+    #[track_caller]
+    fn done(&self, arguments: &[&str], input: &str) -> String {
+        let output = self.run(arguments, input);
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{arguments:?}: {words}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server that runs.
+struct Server {
+    child: Child,
+    port: u16,
+}
+
+impl Server {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        out.read_line(&mut line).unwrap();
+        assert!(line.starts_with("ready: "), "{line:?}");
+        let place = line["ready: ".len()..].split(',').next().unwrap();
+        let port = place.rsplit(':').next().unwrap().parse().unwrap();
+        Self { child, port }
+    }
+
+    /// What smbclient says when it does `commands`, and whether it was content.
+    fn client(&self, user: &str, share: &str, commands: &str) -> (bool, String) {
+        let output = Command::new("smbclient")
+            .args(["-p", &self.port.to_string(), "-U", user, "-m", "SMB3"])
+            .args([&format!("//127.0.0.1/{share}"), "-c", commands])
+            .output()
+            .unwrap();
+        let both = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8_lossy(&both).into_owned())
+    }
+
+    /// Waits for its end; its exit status.
+    fn ended(mut self) -> Option<i32> {
+        let begun = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(begun.elapsed() < LIMIT, "it does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Writes the configuration: a share for all, one for bob, who may only read.
+fn configure(place: &Place, more: &str) {
+    let (files, control, users) = (place.word("files"), place.word("control"), place.word("users"));
+    let text = format!(
+        "[serve]\nlisten = \"127.0.0.1:0\"\nusers = \"{users}\"\ncontrol = \"{control}\"\n\
+         [serve.share.all]\npath = \"{files}\"\n\
+         [serve.share.bobs]\npath = \"{files}\"\nro = true\nusers = [\"bob\"]\n{more}"
+    );
+    fs::write(place.path("config.toml"), text).unwrap();
+}
+
+#[track_caller]
+fn contains(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part} is not in:\n{text}");
+    }
+}
+
+#[test]
+fn users_and_shares_are_what_was_said() {
+    need!("smbclient");
+    let place = Place::new("said");
+    let (users, control) = (place.word("users"), place.word("control"));
+    let of = ["--users", &*users];
+    place.done(&["serve", "user", "add", "ann", of[0], of[1]], "first\n");
+    place.done(&["serve", "user", "add", "bob", of[0], of[1]], "second\n");
+    configure(&place, "");
+    let server = Server::start(place.shunt(&["serve"]));
+
+    let sent: Vec<u8> = (0..3_000_000u32).flat_map(u32::to_le_bytes).collect();
+    fs::write(place.path("sent"), &sent).unwrap();
+    let there = format!("put {} file; get file {}", place.word("sent"), place.word("back"));
+    let (good, said) = server.client("ann%first", "all", &there);
+    assert!(good, "{said}");
+    assert!(fs::read(place.path("files/file")).unwrap() == sent, "what was put is another");
+    assert!(fs::read(place.path("back")).unwrap() == sent, "what was got is another");
+
+    for (user, share, commands, why) in [
+        ("ann%second", "all", "ls", "LOGON_FAILURE"),
+        ("carl%first", "all", "ls", "LOGON_FAILURE"),
+        ("ann%first", "bobs", "ls", "ACCESS_DENIED"),
+        ("bob%second", "bobs", "rm file", "ACCESS_DENIED"),
+        ("ann%first", "none", "ls", "BAD_NETWORK_NAME"),
+    ] {
+        let (_, said) = server.client(user, share, commands);
+        contains(&said, &[why]);
+    }
+    assert!(place.path("files/file").exists(), "a share to read only was written to");
+    let (good, said) = server.client("bob%second", "bobs", "ls");
+    assert!(good && said.contains("file"), "{said}");
+
+    let to = ["--control", &*control];
+    let json = place.done(&["stat", "smb", "--json", to[0], to[1]], "");
+    let stat: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(stat["bytes_written"], sent.len());
+    assert_eq!(stat["bytes_read"], sent.len());
+    let commands = stat["commands"].as_array().unwrap();
+    let named = |name: &str| commands.iter().find(|c| c["command"] == name).unwrap();
+    assert!(named("create")["served"].as_u64().unwrap() >= 3);
+    assert!(named("session_setup")["failed"].as_u64().unwrap() >= 2);
+    assert!(named("read")["p50_ns"].as_u64().unwrap() > 0);
+    contains(
+        &place.done(&["stat", "smb", to[0], to[1]], ""),
+        &["shares: all, bobs, IPC$", "create"],
+    );
+
+    place.done(&["serve", "user", "disable", "ann", of[0], of[1]], "");
+    let files = place.word("files");
+    configure(&place, &format!("[serve.share.new]\npath = \"{files}\"\n"));
+    place.done(&["serve", "reload", to[0], to[1]], "");
+    contains(&server.client("ann%first", "all", "ls").1, &["ACCOUNT_DISABLED"]);
+    let (good, said) = server.client("bob%second", "new", "ls");
+    assert!(good, "{said}");
+    configure(&place, "[serve.share.bad]\npath = \"/not/there\"\n");
+    let refused = place.run(&["serve", "reload", to[0], to[1]], "");
+    contains(&String::from_utf8_lossy(&refused.stderr), &["share bad", "no such folder"]);
+    assert!(server.client("bob%second", "new", "ls").0, "what was refused changed something");
+
+    place.done(&["serve", "stop", to[0], to[1]], "");
+    assert_eq!(server.ended(), Some(0));
+    assert!(!place.path("control").exists(), "its socket is left");
+    let nobody = place.run(&["stat", "smb", to[0], to[1]], "");
+    contains(&String::from_utf8_lossy(&nobody.stderr), &["no server answers"]);
+}
+
+#[test]
+fn sessions_of_users_who_are_taken_out_end() {
+    need!("smbclient");
+    let place = Place::new("out");
+    let (users, control) = (place.word("users"), place.word("control"));
+    place.done(&["serve", "user", "add", "ann", "--users", &users], "first\n");
+    place.done(&["serve", "user", "add", "bob", "--users", &users], "second\n");
+    configure(&place, "");
+    let server = Server::start(place.shunt(&["serve"]));
+    let mut client = Command::new("smbclient")
+        .args(["-p", &server.port.to_string(), "-U", "ann%first", "//127.0.0.1/all"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let sessions = || {
+        let json = place.done(&["stat", "smb", "--json", "--control", &control], "");
+        let stat: serde_json::Value = serde_json::from_str(&json).unwrap();
+        stat["sessions"].as_array().unwrap().clone()
+    };
+    let begun = Instant::now();
+    while !sessions().iter().any(|session| session["user"] == "ann") {
+        assert!(begun.elapsed() < LIMIT, "the client does not come");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let all = sessions();
+    assert_eq!(all[0]["dialect"], "3.1.1");
+    assert_eq!(all[0]["channels"].as_array().unwrap().len(), 1);
+    place.done(&["serve", "user", "delete", "ann", "--users", &users], "");
+    place.done(&["serve", "reload", "--control", &control], "");
+    assert!(sessions().is_empty(), "{:?}", sessions());
+    client.stdin.take().unwrap().write_all(b"mkdir mine\n").unwrap();
+    client.wait().unwrap();
+    assert!(!place.path("files/mine").exists(), "one who is out still writes");
+}
+
+#[test]
+fn what_cannot_serve_says_what_to_do() {
+    let place = Place::new("cannot");
+    fs::write(place.path("config.toml"), "").unwrap();
+    fs::write(place.path("open"), "").unwrap();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let open = place.word("open");
+    let cases: &[(&[&str], &[&str])] = &[
+        (&[], &["nothing to share", "--share NAME=PATH"]),
+        (&["--listen", "127.0.0.1:0", "files"], &["nobody could log on", "user add", "--guest"]),
+        (
+            &["--guest", "--share", "a=/not/there"],
+            &["share a: /not/there: there is no such folder"],
+        ),
+        (&["--guest", "files", "--share", "FILES=files"], &["two shares of this name"]),
+        (&["--guest", "--listen", &taken, "files"], &["Address already in use", "another server"]),
+        (&["--users", &open, "files"], &["others can read", "chmod 600"]),
+        (&["--users", "/not/there", "files"], &["/not/there", "user add"]),
+        (&["--guest", "--signing", "sometimes", "files"], &["--signing", "required"]),
+    ];
+    for (arguments, parts) in cases {
+        let all: Vec<&str> = ["serve"].iter().chain(*arguments).copied().collect();
+        let output = place.run(&all, "");
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        contains(&String::from_utf8_lossy(&output.stderr), parts);
+    }
+    let nobody = place.run(&["stat", "smb", "--port", "1"], "");
+    contains(&String::from_utf8_lossy(&nobody.stderr), &["no server answers at", "serve-1"]);
+}
+
+/// Somebody else listens and hands the socket over, as systemd does.
+#[test]
+fn a_socket_that_was_handed_over_is_served() {
+    need!("smbclient");
+    let activate = need!("systemd-socket-activate");
+    let place = Place::new("activated");
+    fs::write(place.path("config.toml"), "").unwrap();
+    fs::write(place.path("files/x"), "y").unwrap();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let shunt = place.shunt(&[]);
+    let mut command = Command::new(activate);
+    command.args(["-l", &format!("127.0.0.1:{port}")]);
+    for (name, value) in shunt.get_envs() {
+        let Some(value) = value else { continue };
+        command.arg("-E").arg(format!("{}={}", name.to_str().unwrap(), value.to_str().unwrap()));
+    }
+    command.arg(built("shunt")).args(["serve", "--guest", "--control", &place.word("control")]);
+    command.arg(place.path("files")).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut server = Server { child: command.spawn().unwrap(), port };
+    let begun = Instant::now();
+    while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
+        assert!(begun.elapsed() < LIMIT, "nobody listens");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let (good, said) = server.client("guest%", "files", "ls");
+    assert!(good && said.contains("  x "), "{said}");
+    let stop = place.run(&["serve", "stop", "--control", &place.word("control")], "");
+    assert!(stop.status.success(), "{}", String::from_utf8_lossy(&stop.stderr));
+    let mut out = String::new();
+    server.child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    contains(&out, &[&format!("ready: 127.0.0.1:{port},")]);
+    assert_eq!(server.ended(), Some(0));
+}
+
+/// What is in the repository for systemd is what systemd understands.
+#[test]
+fn units_are_understood() {
+    let analyze = need!("systemd-analyze");
+    let folder = e2e::workspace_root().join("dist/systemd");
+    let place = Place::new("units");
+    let text = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    // It wants the program to be there.
+    let program = built("shunt");
+    let service = text("shunt-serve.service").replace("/usr/bin/shunt", program.to_str().unwrap());
+    fs::write(place.path("shunt-serve.service"), service).unwrap();
+    fs::write(place.path("shunt-serve.socket"), text("shunt-serve.socket")).unwrap();
+    let verify = |name: &str| {
+        Command::new(&analyze).args(["verify", "--man=no"]).arg(place.path(name)).output().unwrap()
+    };
+    for name in ["shunt-serve.service", "shunt-serve.socket"] {
+        let output = verify(name);
+        let words = String::from_utf8_lossy(&output.stderr);
+        let about_us: Vec<&str> = words.lines().filter(|l| l.contains("shunt-serve")).collect();
+        assert!(about_us.is_empty(), "{name}: {words}");
+    }
+    assert!(Path::new(&folder).join("shunt-serve.service").exists());
+}
