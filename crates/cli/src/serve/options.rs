@@ -317,6 +317,21 @@ mod tests {
     }
 
     #[test]
+    fn the_guide_knows_limits_and_options_of_shares() {
+        let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/serve.md");
+        let guide = std::fs::read_to_string(guide).unwrap();
+        let limits =
+            SETTINGS.iter().filter(|s| s.name.ends_with("_max") || s.name.ends_with("_time"));
+        for setting in limits.chain(SHARE_OPTIONS) {
+            assert!(
+                guide.contains(&format!("`{}`", setting.name)),
+                "{} is not in it",
+                setting.name
+            );
+        }
+    }
+
+    #[test]
     fn switches_take_no_word_that_follows() {
         let with = options(&["--guest", "--leases=off", "/x"]);
         let written: Vec<_> = with.written.iter().map(|(s, text)| (s.name, &**text)).collect();

@@ -44,7 +44,13 @@ struct Named {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// Let somebody log on; the password is asked for, or read from standard input
-    Add(Named),
+    Add {
+        #[command(flatten)]
+        named: Named,
+        /// Number by which lists of rights know the user [as the server runs]
+        #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(..0xffff_ffff))]
+        uid: Option<u32>,
+    },
     /// Change the password of a user
     Passwd(Named),
     /// Take a user out
@@ -216,7 +222,7 @@ fn password(name: &str) -> anyhow::Result<NtHash> {
 /// Does it.
 pub(super) fn run(arguments: &UserArguments) -> anyhow::Result<()> {
     match &arguments.action {
-        Action::Add(named) => add(named, password),
+        Action::Add { named, uid } => add(named, *uid, password),
         Action::Passwd(named) => passwd(named, password),
         Action::Delete(Named { name, place }) => {
             change(place, |users| Ok(drop(users.remove(name)?)))
@@ -271,7 +277,11 @@ fn password_for(
     })
 }
 
-fn add(named: &Named, password: impl FnOnce(&str) -> anyhow::Result<NtHash>) -> anyhow::Result<()> {
+fn add(
+    named: &Named,
+    uid: Option<u32>,
+    password: impl FnOnce(&str) -> anyhow::Result<NtHash>,
+) -> anyhow::Result<()> {
     let name = &named.name;
     let may = |users: &UserFile| {
         if users.get(name).is_some() {
@@ -279,7 +289,7 @@ fn add(named: &Named, password: impl FnOnce(&str) -> anyhow::Result<NtHash>) -> 
         }
         let user = User {
             name: name.clone(),
-            uid: None,
+            uid,
             nt_hash: NtHash::of_password(""),
             disabled: false,
             expires: None,
@@ -302,13 +312,15 @@ fn passwd(
 
 fn list(users: &UserFile) -> String {
     let row = |user: &User| {
+        let uid = user.uid.map_or_else(|| "-".into(), |uid| uid.to_string());
         let state = if user.disabled { "disabled" } else { "enabled" };
         let expires = user.expires.map_or_else(|| "never".into(), smb::auth::time_to_day);
         let comment = users.comment(&user.name).unwrap_or_default().to_owned();
-        vec![user.name.clone(), state.into(), expires, comment]
+        vec![user.name.clone(), uid, state.into(), expires, comment]
     };
     let columns = [
         ("User", Side::Left),
+        ("UID", Side::Right),
         ("State", Side::Left),
         ("Expires", Side::Left),
         ("Comment", Side::Left),
@@ -338,11 +350,11 @@ mod tests {
     fn users_come_change_and_go() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/users");
-        add(&named("ann", &path), says("one")).unwrap();
-        add(&named("Bob", &path), says("two")).unwrap();
+        add(&named("ann", &path), Some(1000), says("one")).unwrap();
+        add(&named("Bob", &path), None, says("two")).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(path.parent().unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o700);
-        let again = add(&named("ANN", &path), says("three")).unwrap_err();
+        let again = add(&named("ANN", &path), None, says("three")).unwrap_err();
         assert!(format!("{again:#}").contains("passwd ANN"), "{again:#}");
 
         passwd(&named("bob", &path), says("four")).unwrap();
@@ -355,7 +367,7 @@ mod tests {
         assert_eq!(users.get("bob").unwrap().name, "Bob");
         assert!(users.get("ann").unwrap().disabled);
         let shown = list(&users);
-        assert!(shown.contains("ann   disabled  never"), "{shown}");
+        assert!(shown.contains("ann   1000  disabled  never"), "{shown}");
 
         act(Action::Enable(named("ann", &path))).unwrap();
         act(Action::Delete(named("bob", &path))).unwrap();
@@ -368,7 +380,7 @@ mod tests {
     fn comments_stay_and_what_fails_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("users");
-        add(&named("ann", &path), says("one")).unwrap();
+        add(&named("ann", &path), None, says("one")).unwrap();
         let text =
             format!("# ours\n\n{}on leave\n", std::fs::read_to_string(&path).unwrap().trim_end());
         std::fs::write(&path, &text).unwrap();
@@ -377,12 +389,12 @@ mod tests {
             act(Action::Disable(named("nobody", &path))),
             passwd(&named("nobody", &path), says("x")),
             passwd(&named("ann", &path), |_| bail!("no terminal")),
-            add(&named("a/b", &path), |_| panic!("asked for nothing")),
+            add(&named("a/b", &path), None, |_| panic!("asked for nothing")),
         ] {
             assert!(failed.is_err());
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
-        add(&named("bob", &path), says("two")).unwrap();
+        add(&named("bob", &path), None, says("two")).unwrap();
         assert!(std::fs::read_to_string(&path).unwrap().starts_with(&text));
     }
 
@@ -414,7 +426,9 @@ mod tests {
         std::thread::scope(|scope| {
             for i in 0..8 {
                 let path = &path;
-                scope.spawn(move || add(&named(&format!("user{i}"), path), says("x")).unwrap());
+                scope.spawn(move || {
+                    add(&named(&format!("user{i}"), path), None, says("x")).unwrap()
+                });
             }
         });
         assert_eq!(read(&path).unwrap().len(), 8);

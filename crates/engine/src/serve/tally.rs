@@ -3,11 +3,11 @@
 //! A tally is written by its vector alone, with plain loads and stores; whoever looks on reads numbers that are
 //! each right, and a moment apart.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use smb::NtStatus;
 use smb::wire::header::Command;
+use sys::sync::{AtomicU64, Ordering};
 
 /// Commands, as they are counted and shown.
 pub(super) const COMMANDS: [(Command, &str); 19] = [
