@@ -17,7 +17,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
+use rustix::net::sockopt;
 use smb::crypto::{Cipher, PreauthHash, Signer, SigningAlgorithm};
 use smb::session::{Dialect, Grant, Window};
 use smb::wire::header::Header;
@@ -207,8 +209,25 @@ impl ChannelRef {
     }
 }
 
+/// How long a connection may be silent before its client is asked whether it is there, and how often then.
+const SILENCE: Duration = Duration::from_secs(60);
+const ASK_EVERY: Duration = Duration::from_secs(10);
+const ASK_TIMES: u32 = 6;
+/// How long what was sent may be without acknowledgement.
+const UNHEARD_MS: u32 = 60_000;
+
+/// A client that has lost its power closes nothing. What it had open must not stay so for ever.
+fn find_the_dead(socket: &Socket) -> io::Result<()> {
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, SILENCE)?;
+    sockopt::set_tcp_keepintvl(socket, ASK_EVERY)?;
+    sockopt::set_tcp_keepcnt(socket, ASK_TIMES)?;
+    sockopt::set_tcp_user_timeout(socket, UNHEARD_MS)?;
+    Ok(())
+}
+
 /// How often a connection that is to end looks whether all its requests are answered.
-const FINISHING: std::time::Duration = std::time::Duration::from_millis(2);
+const FINISHING: Duration = Duration::from_millis(2);
 
 /// Pipes of 1 MiB that a vector keeps.
 const PIPES: usize = 32;
@@ -227,6 +246,9 @@ impl Channel {
     pub(super) async fn serve(server: Arc<Server>, socket: Socket, peer: SocketAddr) {
         let Some(_place) = server.admit_channel() else { return };
         let Ok(local) = socket.local_addr() else { return };
+        if find_the_dead(&socket).is_err() {
+            return;
+        }
         let socket = Rc::new(socket);
         let shared = ChannelRef(Arc::new(Shared {
             id: server.next_id(),

@@ -55,9 +55,13 @@ impl Input {
     async fn turn(&mut self) -> Result<(), Ending> {
         let channel = self.channel.clone();
         let backlog = channel.server.config.limits.backlog;
-        if channel.output.waiting() > backlog {
+        while channel.output.waiting() > backlog {
             channel.output.uncork();
-            channel.output.below(backlog / 2).await;
+            let sent = channel.output.sent();
+            let less = runtime::timeout(channel.output.below(backlog / 2), PATIENCE).await;
+            if less.is_err() && channel.output.sent() == sent {
+                return Err(Ending::Nonsense("it takes no answers"));
+            }
         }
         if channel.output.is_broken() || !channel.shared.is_open() {
             return Err(Ending::Dropped);
