@@ -1,8 +1,8 @@
 //! Change notification: who hears of what (MS-SMB2 3.3.5.19, MS-FSA 2.1.5.11, MS-FSCC 2.7.1).
 //!
 //! A share has one [`Watchers`]. Whoever changes something says so with an [`Event`]; what matches is kept for
-//! each watch until its client fetches it. Paths are relative to the share, in the case in which they stand
-//! on the disk, with `\` between the names; the share's root is the empty path.
+//! each watch until its client fetches it. Paths are relative to the share, with `\` between the names, in
+//! whatever case; the share's root is the empty path. Clients see names in the case in which they are told here.
 
 mod event;
 mod pending;
@@ -14,6 +14,7 @@ use std::collections::HashMap;
 use super::key::OpenId;
 use crate::NtStatus;
 pub use crate::fscc::Action;
+use crate::name::fold;
 pub use event::{Event, NotifyFilter};
 use pending::Pending;
 pub use pending::{Changes, Entry};
@@ -36,6 +37,8 @@ impl Default for NotifyLimits {
 #[derive(Debug)]
 struct Watch {
     open: OpenId,
+    /// As it was said.
+    directory: Box<str>,
     filter: NotifyFilter,
     recursive: bool,
     pending: Pending,
@@ -44,7 +47,9 @@ struct Watch {
 /// The watches of a share.
 #[derive(Debug)]
 pub struct Watchers {
+    /// By folded path.
     directories: HashMap<Box<str>, Vec<Watch>>,
+    /// Under which of these paths an open is.
     paths: HashMap<OpenId, Box<str>>,
     /// How many of them look below their directory.
     recursive: usize,
@@ -91,9 +96,10 @@ impl Watchers {
             return Err(NtStatus::INSUFFICIENT_RESOURCES);
         }
         let pending = Pending::new(buffer.min(self.limits.buffer));
-        let watch = Watch { open, filter, recursive, pending };
-        self.directories.entry(directory.into()).or_default().push(watch);
-        self.paths.insert(open, directory.into());
+        let folded: Box<str> = fold(directory).into();
+        let watch = Watch { open, directory: directory.into(), filter, recursive, pending };
+        self.directories.entry(folded.clone()).or_default().push(watch);
+        self.paths.insert(open, folded);
         self.recursive += usize::from(recursive);
         Ok(true)
     }
@@ -112,7 +118,11 @@ impl Watchers {
 
     /// `found` hears of each open that watches this directory itself.
     pub fn each_of(&self, directory: &str, found: &mut dyn FnMut(OpenId)) {
-        self.directories.get(directory).into_iter().flatten().for_each(|watch| found(watch.open));
+        self.directories
+            .get(&*fold(directory))
+            .into_iter()
+            .flatten()
+            .for_each(|watch| found(watch.open));
     }
 
     /// Something happened. `ready` hears of each open that has something to fetch now, once.
@@ -136,7 +146,7 @@ impl Watchers {
         let mut direct = true;
         while !below.is_empty() {
             let directory = below.rsplit_once('\\').map_or("", |(directory, _)| directory);
-            if let Some(watches) = self.directories.get_mut(directory) {
+            if let Some(watches) = self.directories.get_mut(&*fold(directory)) {
                 let skip = if directory.is_empty() { 0 } else { directory.len() + 1 };
                 let name = path.get(skip..).unwrap_or(path);
                 for watch in watches.iter_mut().filter(|w| direct || w.recursive) {
@@ -172,9 +182,8 @@ impl Watchers {
     }
 
     /// The directory that an open watches, as it is called now.
-    #[must_use]
-    pub fn directory_of(&self, open: OpenId) -> Option<&str> {
-        self.paths.get(&open).map(|path| &**path)
+    pub fn directory_of(&mut self, open: OpenId) -> Option<&str> {
+        self.find(open).map(|watch| &*watch.directory)
     }
 
     fn find(&mut self, open: OpenId) -> Option<&mut Watch> {
@@ -199,19 +208,24 @@ impl Watchers {
 
     /// A directory has another name now: what is watched in it and below goes with it.
     pub fn moved(&mut self, old: &str, new: &str) {
+        let (from, to) = (fold(old), fold(new));
         let within = |path: &str| {
-            path.strip_prefix(old).is_some_and(|rest| rest.is_empty() || rest.starts_with('\\'))
+            path.strip_prefix(&*from).is_some_and(|rest| rest.is_empty() || rest.starts_with('\\'))
         };
-        if old.is_empty() || old == new {
+        if from.is_empty() || old == new {
             return;
         }
         let moved: Vec<Box<str>> =
             self.directories.keys().filter(|path| within(path)).cloned().collect();
         for path in moved {
             let Some(mut watches) = self.directories.remove(&path) else { continue };
-            let name: Box<str> = format!("{new}{}", path.get(old.len()..).unwrap_or("")).into();
-            for watch in &watches {
+            let name: Box<str> = format!("{to}{}", path.get(from.len()..).unwrap_or("")).into();
+            for watch in &mut watches {
                 self.paths.insert(watch.open, name.clone());
+                // Folding may change how many bytes a name has, but not how many names there are.
+                let below = watch.directory.split('\\').skip(old.split('\\').count());
+                let directory = std::iter::once(new).chain(below).collect::<Vec<_>>().join("\\");
+                watch.directory = directory.into();
             }
             self.directories.entry(name).or_default().append(&mut watches);
         }

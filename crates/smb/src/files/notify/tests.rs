@@ -221,3 +221,58 @@ fn what_one_answer_had_no_room_for_does_not_come_with_the_next() {
         assert_eq!(w.fetch(OpenId(2), 1 << 20), Some(Changes::Overflow));
     }
 }
+
+#[test]
+fn case_does_not_count_and_is_kept() {
+    let mut w = watchers();
+    w.watch(OpenId(1), "Straße\\A", ALL, false, 1000).unwrap();
+    assert_eq!(say(&mut w, added("STRAßE\\a\\Name")), [1]);
+    assert_eq!(fetch(&mut w, 1), [(Action::Added, "Name".into())]);
+    w.moved("straße", "Weg");
+    assert_eq!(w.directory_of(OpenId(1)), Some("Weg\\A"));
+    assert_eq!(say(&mut w, added("weg\\A\\x")), [1]);
+    w.unwatch(OpenId(1));
+    assert!(w.is_empty());
+}
+
+#[test]
+fn one_watch_alone_is_told_of_what_it_alone_has_seen() {
+    let mut w = watchers();
+    w.watch(OpenId(1), "a", NotifyFilter::FILE_NAME, false, 1000).unwrap();
+    w.watch(OpenId(2), "a", ALL, true, 1000).unwrap();
+    let mut ready = Vec::new();
+    for open in [1, 2, 3] {
+        w.event_for(OpenId(open), &added("b\\c"), &mut |open| ready.push(open.0));
+    }
+    assert_eq!(ready, [2], "the other does not look that deep");
+    let written = Event::Modified { path: "d", what: NotifyFilter::SIZE };
+    w.event_for(OpenId(1), &written, &mut |open| ready.push(open.0));
+    assert_eq!(ready, [2], "and has not asked for that");
+    assert_eq!(fetch(&mut w, 2), [(Action::Added, "b\\c".into())]);
+    assert_eq!(fetch(&mut w, 1), []);
+}
+
+#[test]
+fn who_has_missed_something_looks_again() {
+    let mut w = watchers();
+    w.watch(OpenId(1), "", ALL, false, 1000).unwrap();
+    w.watch(OpenId(2), "", ALL, false, 1000).unwrap();
+    let mut ready = Vec::new();
+    w.overflow_of(OpenId(2), &mut |open| ready.push(open.0));
+    w.overflow_of(OpenId(2), &mut |open| ready.push(open.0));
+    assert_eq!(ready, [2], "said once");
+    assert_eq!(w.fetch(OpenId(2), 1000), Some(Changes::Overflow));
+    assert_eq!(w.fetch(OpenId(1), 1000), None);
+}
+
+#[test]
+fn all_who_watch_one_directory_are_found() {
+    let mut w = watchers();
+    for (open, directory) in [(1, "a"), (2, "A"), (3, "a\\b")] {
+        w.watch(OpenId(open), directory, ALL, true, 1000).unwrap();
+    }
+    let mut found = Vec::new();
+    w.each_of("a", &mut |open| found.push(open.0));
+    found.sort_unstable();
+    assert_eq!(found, [1, 2]);
+}
