@@ -2,7 +2,9 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod client;
+mod control;
 mod files;
+mod folders;
 mod hostile;
 mod place;
 mod sessions;

@@ -1,0 +1,206 @@
+//! Control codes by way of the wire.
+
+use std::os::unix::fs::FileExt;
+
+use smb::fscc::fsctl::Code;
+use smb::session::Dialect;
+use smb::wire::header::Command;
+use smb::wire::ioctl;
+use smb::{FileId, NtStatus};
+
+use crate::client::{Client, Offer, request};
+use crate::place::Place;
+
+fn enter(place: &Place) -> Client {
+    Client::enter(place.address(), Offer::default(), "alice", "files")
+}
+
+fn control(code: Code, file: FileId, input: &[u8]) -> ioctl::Request<'_> {
+    ioctl::Request { code: code.0, file, input, output_max: 65_536, ..ioctl::Request::default() }
+}
+
+/// The status, and what came with it.
+fn call(client: &mut Client, body: &ioctl::Request<'_>) -> (NtStatus, Vec<u8>) {
+    client.send_one(request(Command::Ioctl, body));
+    let answer = client.receive_last();
+    let output = ioctl::Response::parse(&answer.message).map(|said| said.output.to_vec());
+    (answer.status(), output.unwrap_or_default())
+}
+
+fn good(client: &mut Client, code: Code, file: FileId, input: &[u8]) -> Vec<u8> {
+    let (status, output) = call(client, &control(code, file, input));
+    assert_eq!(status, NtStatus::SUCCESS, "{code:?}");
+    output
+}
+
+fn key_of(client: &mut Client, file: FileId) -> Vec<u8> {
+    good(client, Code::SRV_REQUEST_RESUME_KEY, file, &[])[..24].to_vec()
+}
+
+/// SRV_COPYCHUNK_COPY: from, to, length of each.
+fn copy(key: &[u8], chunks: &[(u64, u64, u32)]) -> Vec<u8> {
+    let count = u32::try_from(chunks.len()).unwrap();
+    let mut bytes = [key, &count.to_le_bytes(), &[0; 4]].concat();
+    for (from, to, len) in chunks {
+        bytes.extend(from.to_le_bytes());
+        bytes.extend(to.to_le_bytes());
+        bytes.extend(len.to_le_bytes());
+        bytes.extend([0; 4]);
+    }
+    bytes
+}
+
+fn numbers(bytes: &[u8]) -> Vec<u32> {
+    bytes.as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(*four)).collect()
+}
+
+#[test]
+fn the_server_copies_as_far_as_the_source_goes_and_says_how_far() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let (source, target) = (client.open("source"), client.open("target"));
+    let data: Vec<u8> = (0..300_000u32).map(|n| n.to_le_bytes()[1]).collect();
+    assert_eq!(client.write(source, 0, &data), NtStatus::SUCCESS);
+    let key = key_of(&mut client, source);
+    let input = copy(&key, &[(0, 100, 200_000), (250_000, 0, 50), (290_000, 0, 20_000)]);
+    let (status, output) = call(&mut client, &control(Code::SRV_COPYCHUNK, target, &input));
+    assert_eq!(status, NtStatus::INVALID_VIEW_SIZE);
+    assert_eq!(numbers(&output), [2, 0, 200_050], "two chunks");
+    let copied = std::fs::read(place.folder().join("target")).unwrap();
+    assert!(copied[..50] == data[250_000..250_050] && copied[100..] == data[..200_000]);
+}
+
+#[test]
+fn a_copy_within_a_file_may_overlap() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let file = client.open("file");
+    assert_eq!(client.write(file, 0, b"abcdefgh"), NtStatus::SUCCESS);
+    let key = key_of(&mut client, file);
+    let output = good(&mut client, Code::SRV_COPYCHUNK, file, &copy(&key, &[(0, 3, 8)]));
+    assert_eq!(numbers(&output), [1, 0, 8]);
+    assert_eq!(std::fs::read(place.folder().join("file")).unwrap(), b"abcabcdefgh");
+}
+
+#[test]
+fn copies_have_limits_and_sources_that_are_the_sessions_own() {
+    let place = Place::new();
+    let (mut client, mut mallory) = (enter(&place), enter(&place));
+    let (source, target) = (client.open("source"), client.open("target"));
+    let key = key_of(&mut client, source);
+    let (status, output) = call(
+        &mut client,
+        &control(Code::SRV_COPYCHUNK, target, &copy(&key, &[(0, 0, (1 << 20) + 1)])),
+    );
+    assert_eq!(
+        (status, numbers(&output)),
+        (NtStatus::INVALID_PARAMETER, vec![256, 1 << 20, 16 << 20])
+    );
+    let theirs = mallory.open("mallory's");
+    let stolen = control(Code::SRV_COPYCHUNK, theirs, &[]);
+    let input = copy(&key, &[(0, 0, 1)]);
+    let (status, _) = call(&mut mallory, &ioctl::Request { input: &input, ..stolen });
+    assert_eq!(status, NtStatus::OBJECT_NAME_NOT_FOUND);
+    let (status, _) = call(&mut client, &control(Code::SRV_COPYCHUNK, target, &key[..23]));
+    assert_eq!(status, NtStatus::INVALID_PARAMETER);
+}
+
+fn range(from: u64, to: u64) -> Vec<u8> {
+    [from.to_le_bytes(), to.to_le_bytes()].concat()
+}
+
+#[test]
+fn a_sparse_file_has_data_where_it_was_written() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let file = client.open("sparse");
+    assert_eq!(client.write(file, 0, &[7; 65_536]), NtStatus::SUCCESS);
+    assert_eq!(client.write(file, 1 << 20, &[7; 65_536]), NtStatus::SUCCESS);
+    let whole = range(0, 4 << 20);
+    let query = Code::QUERY_ALLOCATED_RANGES;
+    let all = range(0, (1 << 20) + 65_536);
+    assert_eq!(good(&mut client, query, file, &whole), all, "not sparse: everywhere");
+    good(&mut client, Code::SET_SPARSE, file, &[]);
+    let two = [range(0, 65_536), range(1 << 20, 65_536)].concat();
+    assert_eq!(good(&mut client, query, file, &whole), two);
+    good(&mut client, Code::SET_ZERO_DATA, file, &range(0, 65_536));
+    assert_eq!(good(&mut client, query, file, &whole), range(1 << 20, 65_536));
+    let mut first = [1; 16];
+    let on_disk = std::fs::File::open(place.folder().join("sparse")).unwrap();
+    on_disk.read_exact_at(&mut first, 0).unwrap();
+    assert_eq!(first, [0; 16]);
+    let none = ioctl::Request { output_max: 15, ..control(query, file, &whole) };
+    assert_eq!(call(&mut client, &none).0, NtStatus::BUFFER_TOO_SMALL);
+    let backwards = control(Code::SET_ZERO_DATA, file, &[0; 16]);
+    let input = range(2, 1);
+    let backwards = ioctl::Request { input: &input, ..backwards };
+    assert_eq!(call(&mut client, &backwards).0, NtStatus::INVALID_PARAMETER);
+}
+
+/// VALIDATE_NEGOTIATE_INFO of what [`Client`] offers.
+fn negotiated(offer: &Offer, capabilities: u32) -> Vec<u8> {
+    let count = u16::try_from(offer.dialects.len()).unwrap();
+    let mut bytes = [&capabilities.to_le_bytes()[..], &offer.guid.0, &[1, 0]].concat();
+    bytes.extend(count.to_le_bytes());
+    bytes.extend(offer.dialects.iter().flat_map(|dialect| (*dialect as u16).to_le_bytes()));
+    bytes
+}
+
+#[test]
+fn who_was_lied_to_in_negotiate_finds_out_and_who_lies_is_gone() {
+    let place = Place::new();
+    let offer = Offer {
+        dialects: vec![Dialect::Smb210, Dialect::Smb300, Dialect::Smb302],
+        ..Offer::default()
+    };
+    // DFS aside, what `Client::negotiate` says.
+    let said = 0x02 | 0x04 | 0x08 | 0x20 | 0x40;
+    let validate = Code::VALIDATE_NEGOTIATE_INFO;
+    let mut client = Client::enter(place.address(), offer.clone(), "alice", "files");
+    let output = good(&mut client, validate, FileId::ALL_ONES, &negotiated(&offer, said));
+    assert_eq!(output.len(), 24);
+    assert_eq!(output[22..], [0x02, 0x03]);
+    let newer = Offer { dialects: Dialect::ALL.to_vec(), ..offer.clone() };
+    let other = Offer { guid: smb::Guid([9; 16]), ..offer.clone() };
+    for lie in [negotiated(&newer, said), negotiated(&other, said), negotiated(&offer, said | 1)] {
+        let mut client = Client::enter(place.address(), offer.clone(), "alice", "files");
+        client.send_one(request(Command::Ioctl, &control(validate, FileId::ALL_ONES, &lie)));
+        assert!(client.is_closed());
+    }
+}
+
+#[test]
+fn clients_are_told_where_else_the_server_is() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let query = Code::QUERY_NETWORK_INTERFACE_INFO;
+    let output = good(&mut client, query, FileId::ALL_ONES, &[]);
+    assert_eq!(output.len(), 152, "it listens at one address");
+    assert_eq!(output[24..32], [2, 0, 0, 0, 127, 0, 0, 1]);
+    let short = ioctl::Request { output_max: 151, ..control(query, FileId::ALL_ONES, &[]) };
+    assert_eq!(call(&mut client, &short).0, NtStatus::BUFFER_TOO_SMALL);
+    let file = client.open("file");
+    assert_eq!(call(&mut client, &control(query, file, &[])).0, NtStatus::INVALID_PARAMETER);
+}
+
+#[test]
+fn what_nobody_knows_is_refused_as_clients_expect() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let file = client.open("file");
+    let unknown = [Code(0x1234), Code::FILE_LEVEL_TRIM, Code::OFFLOAD_READ, Code::PIPE_TRANSCEIVE];
+    for code in unknown {
+        let (status, _) = call(&mut client, &control(code, file, &[]));
+        assert_eq!(status, NtStatus::INVALID_DEVICE_REQUEST, "{code:?}");
+    }
+    let gone = FileId { persistent: 1, volatile: 2 };
+    assert_eq!(call(&mut client, &control(Code(0x1234), gone, &[])).0, NtStatus::FILE_CLOSED);
+    let pass = ioctl::Request { flags: 0, ..control(Code::GET_COMPRESSION, file, &[]) };
+    assert_eq!(call(&mut client, &pass).0, NtStatus::NOT_SUPPORTED);
+    // The codes of the test suite are no codes here.
+    let code = Code::TORTURE_FORCE_UNACKED_TIMEOUT;
+    let (status, _) = call(&mut client, &control(code, FileId::ALL_ONES, &[]));
+    assert_eq!(status, NtStatus::FILE_CLOSED);
+    let (status, _) = call(&mut client, &control(code, file, &[]));
+    assert_eq!(status, NtStatus::INVALID_DEVICE_REQUEST);
+}

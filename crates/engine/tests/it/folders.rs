@@ -1,0 +1,332 @@
+//! Folders by way of the wire: what is in them, and what happens in them.
+
+use std::time::Duration;
+
+use smb::fscc::Action;
+use smb::wire::change_notify::{self, Filter};
+use smb::wire::header::Command;
+use smb::wire::query_directory::{self, Flags};
+use smb::wire::{bare, close, create};
+use smb::{Access, CreateOptions, Disposition, FileId, Guid, NtStatus};
+
+use crate::client::{Answer, Client, Offer, PREVIOUS, request, utf16};
+use crate::place::Place;
+
+/// FileNamesInformation and FileIdBothDirectoryInformation.
+const NAMES: u8 = 12;
+const ID_BOTH: u8 = 37;
+
+fn enter(place: &Place) -> Client {
+    Client::enter(place.address(), Offer::default(), "alice", "files")
+}
+
+/// Another machine.
+fn other(place: &Place) -> Client {
+    let offer = Offer { guid: Guid([8; 16]), ..Offer::default() };
+    Client::enter(place.address(), offer, "bob", "files")
+}
+
+fn folder_body(name: &[u8]) -> create::Request<'_> {
+    create::Request {
+        name,
+        access: Access::FILE_READ | Access::DELETE,
+        share: smb::ShareAccess::all(),
+        disposition: Disposition::OpenIf,
+        options: CreateOptions::DIRECTORY_FILE,
+        ..Client::create_body(name)
+    }
+}
+
+/// Opens a folder, or makes it.
+fn open_folder(client: &mut Client, name: &str) -> FileId {
+    let name = utf16(name);
+    let answer = client.call(Command::Create, &folder_body(&name)).good();
+    create::Response::parse(&answer.message).unwrap().file
+}
+
+/// One QUERY_DIRECTORY.
+struct Query<'q> {
+    class: u8,
+    flags: Flags,
+    pattern: &'q str,
+    room: u32,
+}
+
+const ALL: Query<'_> = Query { class: NAMES, flags: Flags::empty(), pattern: "*", room: 65_536 };
+
+fn query(folder: FileId, what: &Query<'_>) -> Vec<u8> {
+    let pattern = utf16(what.pattern);
+    let body = query_directory::Request {
+        class: what.class,
+        flags: what.flags,
+        index: 0,
+        file: folder,
+        pattern: &pattern,
+        output_max: what.room,
+    };
+    request(Command::QueryDirectory, &body)
+}
+
+/// The names in an answer.
+fn names(answer: &Answer, class: u8) -> Vec<String> {
+    let (len_at, name_at) = if class == NAMES { (8, 12) } else { (60, 104) };
+    let mut rest = query_directory::Response::parse(&answer.message).unwrap().data;
+    let number = |bytes: &[u8], at: usize| {
+        u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
+    };
+    let mut found = Vec::new();
+    loop {
+        let name = &rest[name_at..name_at + number(rest, len_at)];
+        found.push(smb::name::utf16::decode(name).unwrap());
+        match number(rest, 0) {
+            0 => return found,
+            next => rest = &rest[next..],
+        }
+    }
+}
+
+fn ask(client: &mut Client, folder: FileId, what: &Query<'_>) -> Result<Vec<String>, NtStatus> {
+    client.send_one(query(folder, what));
+    let answer = client.receive_last();
+    match answer.status() {
+        NtStatus::SUCCESS => Ok(names(&answer, what.class)),
+        status => Err(status),
+    }
+}
+
+/// Everything that is there, however many answers that takes.
+fn list(client: &mut Client, folder: FileId, what: &Query<'_>) -> (Vec<String>, usize) {
+    let (mut all, mut answers) = (Vec::new(), 0);
+    loop {
+        match ask(client, folder, what) {
+            Ok(some) => all.extend(some),
+            Err(status) => {
+                assert_eq!(status, NtStatus::NO_MORE_FILES);
+                return (all, answers);
+            }
+        }
+        answers += 1;
+    }
+}
+
+#[test]
+fn a_large_folder_is_listed_whole_and_once_whatever_room_there_is() {
+    let place = Place::new();
+    let mut expected = vec![".".to_owned(), "..".to_owned()];
+    std::fs::create_dir(place.folder().join("many")).unwrap();
+    for number in 0..1500 {
+        let name = format!("file {number}.txt");
+        std::fs::write(place.folder().join("many").join(&name), "x").unwrap();
+        expected.push(name);
+    }
+    expected.sort_unstable();
+    let mut client = enter(&place);
+    for (class, room) in [(NAMES, 65_536), (NAMES, 300), (ID_BOTH, 65_536), (ID_BOTH, 1000)] {
+        let folder = open_folder(&mut client, "many");
+        let what = Query { class, room, ..ALL };
+        let (mut found, answers) = list(&mut client, folder, &what);
+        found.sort_unstable();
+        assert!(found == expected, "{class} in {room}: {} of them", found.len());
+        let at_once = (class, room) == (NAMES, 65_536);
+        assert_eq!(at_once, answers == 1, "{class} in {room}: {answers} answers");
+    }
+}
+
+#[test]
+fn patterns_flags_and_what_is_said_when_there_is_nothing() {
+    let place = Place::new();
+    for name in ["one.txt", "two.txt", "two.doc"] {
+        std::fs::write(place.folder().join(name), "x").unwrap();
+    }
+    let mut client = enter(&place);
+    let root = open_folder(&mut client, "");
+    let txt = Query { pattern: "T*.TXT", ..ALL };
+    assert_eq!(ask(&mut client, root, &txt).unwrap(), ["two.txt"]);
+    assert_eq!(ask(&mut client, root, &txt), Err(NtStatus::NO_MORE_FILES));
+    // Where it is goes on, and so does the pattern, until the client says otherwise.
+    assert_eq!(ask(&mut client, root, &ALL), Err(NtStatus::NO_MORE_FILES));
+    let none = Query { pattern: "x*", flags: Flags::RESTART, ..ALL };
+    assert_eq!(ask(&mut client, root, &none), Err(NtStatus::NO_SUCH_FILE));
+    let exact = Query { pattern: "ONE.TXT", flags: Flags::REOPEN, ..ALL };
+    assert_eq!(ask(&mut client, root, &exact).unwrap(), ["one.txt"], "in whichever case");
+    assert_eq!(ask(&mut client, root, &ALL), Err(NtStatus::NO_MORE_FILES));
+    let single = Query { flags: Flags::RESTART | Flags::SINGLE, ..ALL };
+    assert_eq!(ask(&mut client, root, &single).unwrap(), ["."]);
+    let next = Query { flags: Flags::SINGLE, ..ALL };
+    assert_eq!(ask(&mut client, root, &next).unwrap(), [".."]);
+    assert_eq!(ask(&mut client, root, &ALL).unwrap().len(), 3);
+    for (what, status) in [
+        (Query { pattern: "a\\b", ..ALL }, NtStatus::OBJECT_NAME_INVALID),
+        (Query { class: 99, ..ALL }, NtStatus::INVALID_INFO_CLASS),
+        (Query { class: 100, ..ALL }, NtStatus::INVALID_INFO_CLASS),
+        (Query { room: 16 << 20, ..ALL }, NtStatus::INVALID_PARAMETER),
+    ] {
+        assert_eq!(ask(&mut client, root, &what), Err(status), "{} {}", what.pattern, what.class);
+    }
+    let file = client.open("one.txt");
+    assert_eq!(ask(&mut client, file, &ALL), Err(NtStatus::INVALID_PARAMETER));
+}
+
+#[test]
+fn an_entry_that_does_not_fit_waits_for_more_room() {
+    let place = Place::new();
+    let name = "n".repeat(200);
+    std::fs::write(place.folder().join(&name), "x").unwrap();
+    let mut client = enter(&place);
+    let root = open_folder(&mut client, "");
+    let what = Query { pattern: "n*", room: 100, ..ALL };
+    assert_eq!(ask(&mut client, root, &what), Err(NtStatus::INFO_LENGTH_MISMATCH));
+    assert_eq!(ask(&mut client, root, &Query { room: 412, ..what }).unwrap(), [name]);
+}
+
+#[test]
+fn a_folder_is_opened_listed_and_closed_in_one_frame() {
+    let place = Place::new();
+    std::fs::write(place.folder().join("here"), "x").unwrap();
+    let mut client = enter(&place);
+    client.sign = true;
+    let name = utf16("");
+    let create = request(Command::Create, &folder_body(&name));
+    let close = close::Request { file: PREVIOUS, ..close::Request::default() };
+    let (first, again) = (query(PREVIOUS, &ALL), query(PREVIOUS, &ALL));
+    client.send(vec![create, first, again, request(Command::Close, &close)], true);
+    client.receive().good();
+    let listed = client.receive().good();
+    assert_eq!(names(&listed, NAMES), [".", "..", "here"]);
+    assert_eq!(client.receive().status(), NtStatus::NO_MORE_FILES);
+    client.receive().good();
+}
+
+fn watching(folder: FileId, filter: Filter, tree: bool) -> Vec<u8> {
+    let flags = if tree { change_notify::Flags::WATCH_TREE } else { change_notify::Flags::empty() };
+    let body = change_notify::Request { flags, output_max: 4096, file: folder, filter };
+    request(Command::ChangeNotify, &body)
+}
+
+/// Begins to watch, and waits until the server does.
+fn watch(client: &mut Client, folder: FileId, filter: Filter, tree: bool) -> Answer {
+    client.send_one(watching(folder, filter, tree));
+    let pending = client.receive();
+    assert_eq!(pending.status(), NtStatus::PENDING);
+    pending
+}
+
+fn changes(answer: &Answer) -> Vec<(u32, String)> {
+    let mut rest = change_notify::Response::parse(&answer.message).unwrap().data;
+    let number =
+        |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+    let mut found = Vec::new();
+    loop {
+        let name = &rest[12..12 + number(rest, 8) as usize];
+        found.push((number(rest, 4), smb::name::utf16::decode(name).unwrap()));
+        match number(rest, 0) as usize {
+            0 => return found,
+            next => rest = &rest[next..],
+        }
+    }
+}
+
+fn told(action: Action, name: &str) -> (u32, String) {
+    (action as u32, name.to_owned())
+}
+
+const ANY_NAME: Filter = Filter::FILE_NAME.union(Filter::DIR_NAME);
+
+#[test]
+fn one_client_hears_what_another_does() {
+    let place = Place::new();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    let root = open_folder(&mut alice, "");
+    watch(&mut alice, root, ANY_NAME, true);
+    let folder = open_folder(&mut bob, "new");
+    assert_eq!(changes(&alice.receive().good()), [told(Action::Added, "new")]);
+    // What happens while nobody waits is kept.
+    bob.open("new\\a.txt");
+    bob.open("new\\b.txt");
+    alice.send_one(watching(root, ANY_NAME, true));
+    let both = changes(&alice.receive_last().good());
+    assert_eq!(both, [told(Action::Added, "new\\a.txt"), told(Action::Added, "new\\b.txt")]);
+    // Which does not go to who watches the folder above, and only that.
+    let plain = open_folder(&mut alice, "");
+    let pending = watch(&mut alice, plain, ANY_NAME, false);
+    bob.open("new\\c.txt");
+    alice.cancel(&pending);
+    assert_eq!(alice.receive().status(), NtStatus::CANCELLED);
+    let _ = folder;
+}
+
+#[test]
+fn one_event_answers_one_of_those_who_wait() {
+    let place = Place::new();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    let root = open_folder(&mut alice, "");
+    watch(&mut alice, root, ANY_NAME, false);
+    watch(&mut alice, root, ANY_NAME, false);
+    bob.open("first");
+    assert_eq!(changes(&alice.receive().good()), [told(Action::Added, "first")]);
+    bob.open("second");
+    assert_eq!(changes(&alice.receive().good()), [told(Action::Added, "second")]);
+}
+
+#[test]
+fn what_happens_on_the_host_is_told_once_and_what_clients_do_is_not_told_twice() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.folder().join("w/below")).unwrap();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    let folder = open_folder(&mut alice, "W");
+    watch(&mut alice, folder, ANY_NAME, true);
+    // The kernel's watch begins a little later than ours.
+    std::thread::sleep(Duration::from_millis(300));
+    std::fs::write(place.folder().join("w/below/by host"), "x").unwrap();
+    let by_host = changes(&alice.receive().good());
+    assert_eq!(by_host, [told(Action::Added, "below\\by host")]);
+    watch(&mut alice, folder, ANY_NAME, true);
+    let by_client = bob.open("w\\by client");
+    assert_eq!(bob.write(by_client, 0, b"data"), NtStatus::SUCCESS);
+    assert_eq!(changes(&alice.receive().good()), [told(Action::Added, "by client")]);
+    watch(&mut alice, folder, ANY_NAME, true);
+    // Time enough for the kernel's word about what bob did.
+    std::thread::sleep(Duration::from_millis(300));
+    std::fs::rename(place.folder().join("w/below/by host"), place.folder().join("w/moved"))
+        .unwrap();
+    let moved = changes(&alice.receive().good());
+    assert_eq!(moved, [told(Action::Removed, "below\\by host"), told(Action::Added, "moved")]);
+}
+
+#[test]
+fn a_watch_ends_with_its_open_its_tree_and_its_session() {
+    let place = Place::new();
+    for what in 0..3 {
+        let mut client = enter(&place);
+        let root = open_folder(&mut client, "");
+        watch(&mut client, root, ANY_NAME, false);
+        let close = close::Request { file: root, ..close::Request::default() };
+        client.send_one(match what {
+            0 => request(Command::Close, &close),
+            1 => request(Command::TreeDisconnect, &bare::Request),
+            _ => request(Command::Logoff, &bare::Request),
+        });
+        let both = [client.receive(), client.receive()];
+        let watched = both.iter().find(|a| a.header.command == Command::ChangeNotify).unwrap();
+        assert_eq!(watched.status(), NtStatus::NOTIFY_CLEANUP, "{what}");
+        let ended = both.iter().find(|a| a.header.command != Command::ChangeNotify).unwrap();
+        assert_eq!(ended.status(), NtStatus::SUCCESS, "{what}");
+    }
+}
+
+#[test]
+fn more_than_there_is_room_for_is_to_be_looked_for() {
+    let place = Place::new();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    let root = open_folder(&mut alice, "");
+    let small = change_notify::Request {
+        flags: change_notify::Flags::empty(),
+        output_max: 20,
+        file: root,
+        filter: ANY_NAME,
+    };
+    alice.send_one(request(Command::ChangeNotify, &small));
+    assert_eq!(alice.receive().status(), NtStatus::PENDING);
+    bob.open("a name that is too long for twenty bytes");
+    assert_eq!(alice.receive().status(), NtStatus::NOTIFY_ENUM_DIR);
+}
