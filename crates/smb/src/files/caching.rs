@@ -294,9 +294,12 @@ impl File {
         if let Some(at) = self.find_lease(request.opener.client, wanted.key, key.stream) {
             let lease = &mut self.leases[at];
             lease.opens += 1;
-            // All that was asked for, more than there was, and not while less is being asked of it.
-            let more = wanted.state.contains(lease.state) && state != lease.state;
-            if more && state == wanted.state && lease.breaking.is_none() {
+            // All that was asked for, more than there was, and not while less is being asked of it. What is in
+            // a directory nobody writes but the server.
+            let mut asked = wanted.state;
+            asked.set(LeaseState::WRITE, asked.contains(LeaseState::WRITE) && !request.directory);
+            let more = asked.contains(lease.state) && state != lease.state;
+            if more && state == asked && lease.breaking.is_none() {
                 lease.state = state;
                 lease.epoch = lease.epoch.wrapping_add(1);
             }

@@ -90,6 +90,36 @@ fn who_is_away_gives_way() {
     }
 }
 
+/// smb2.durable-open.oplock, lease: who takes its place gets all that it had.
+#[test]
+fn who_is_away_leaves_nothing_behind() {
+    for first in [with_oplock("b"), with_lease(1, "RWH")] {
+        let mut stage = Stage::new();
+        let (open, _) = stage.open(Request { durability: durable(), ..first });
+        assert!(kept(&mut stage, open));
+        let second = Request { opener: opener(2, 1), ..first };
+        let (_, granted) = stage.open(second);
+        let had = if granted.oplock == OplockLevel::Lease { state("RWH") } else { state("") };
+        assert_eq!((granted.lease, granted.oplock == OplockLevel::None), (had, false));
+        assert_eq!(stage.fx.purged.len(), 1);
+    }
+}
+
+/// Its client went while it was asked to let go of something: it will not, and who waits for that does not find
+/// half of it granted.
+#[test]
+fn who_goes_instead_of_letting_go_is_not_kept() {
+    for first in [with_oplock("b"), with_lease(1, "RWH")] {
+        let mut stage = Stage::new();
+        let (open, _) = stage.open(Request { durability: durable(), ..first });
+        let waits = stage.wait(Request { opener: opener(2, 1), ..with_lease(2, "RWH") });
+        stage.breaks();
+        assert!(!kept(&mut stage, open));
+        assert_eq!(stage.let_in(&waits).1.lease, state("RWH"));
+        assert_eq!(stage.shard.counts().opens, 1);
+    }
+}
+
 #[test]
 fn a_persistent_open_does_not_give_way() {
     let persistent = Durability::Persistent { timeout_ms: 60_000 };
@@ -125,27 +155,6 @@ fn what_is_to_be_deleted_is_not_kept() {
     let gone = stage.shard.disconnect(0, FILE, open, &mut stage.fx);
     assert!(gone.unwrap_err().unwrap().delete.is_some());
     assert_eq!(stage.shard.disconnect(0, FILE, open, &mut stage.fx), Err(None));
-}
-
-/// Who waits for an answer of a client that is gone goes on.
-#[test]
-fn who_goes_away_while_it_is_asked() {
-    let mut stage = Stage::new();
-    let (open, _) = stage.open(Request { durability: durable(), ..with_lease(1, "RWH") });
-    let waits = stage.wait(plain());
-    stage.lease_break(1, "RWH", "RH", true);
-    assert!(kept(&mut stage, open), "it may keep its handle");
-    stage.let_in(&waits);
-    assert!(stage.fx.purged.is_empty());
-    let back = Opener { open, ..opener(1, 1) };
-    let granted = stage.shard.reconnect(FILE, back, Some(lease_key(1))).unwrap();
-    assert_eq!((granted.lease, granted.breaking), (state("RH"), false));
-
-    let mut stage = Stage::new();
-    let (open, _) = stage.open(Request { durability: durable(), ..with_oplock("b") });
-    let waits = stage.wait(plain());
-    assert!(!kept(&mut stage, open), "an oplock that is broken keeps no handle");
-    stage.let_in(&waits);
 }
 
 #[test]

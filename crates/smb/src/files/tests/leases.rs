@@ -484,6 +484,10 @@ fn leases_of_directories() {
     stage.lease_break(1, "RH", "", true);
     assert_eq!(stage.shard.granted(FILE, open).unwrap().lease, state("RH"));
     stage.acknowledge(1, "").unwrap();
+    let other = (client(2), lease_key(2));
+    stage.shard.acknowledge_lease(0, FILE, other, state(""), &mut stage.fx).unwrap();
+    // smb2.lease.v2_request: one more open of it has all that may be had again.
+    assert_eq!(stage.open(directory).1.lease, state("RH"));
 
     let mut stage = Stage::new();
     let old = Request { directory: true, ..with_lease(1, "RH") };
