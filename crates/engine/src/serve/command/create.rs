@@ -343,14 +343,7 @@ impl Creating<'_, '_, '_> {
         if request.disposition.overwrites() && named.is_none() {
             want.write = true;
         }
-        let found = match self.share.open(&self.path, want) {
-            // A folder cannot be opened for writing, and need not be.
-            Err(NtStatus::FILE_IS_A_DIRECTORY) => {
-                self.share.open(&self.path, Want { read: true, write: false, link: want.link })
-            }
-            found => found,
-        };
-        match found? {
+        match self.find(want)? {
             Found::There(handle) => self.there(handle, named),
             Found::Missing(vacancy) => {
                 if !request.disposition.may_create() {
@@ -369,7 +362,7 @@ impl Creating<'_, '_, '_> {
                 let adds = if folder { Access::APPEND_DATA } else { Access::WRITE_DATA };
                 self.asker()?.may_add(&vacancy.folder_facts()?, above.as_ref(), adds)?;
                 let attributes = (request.attributes & SETTABLE) - Attributes::NORMAL;
-                let mode = request.contexts.posix_mode.unwrap_or(0);
+                let mode = self.posix_mode().unwrap_or(0);
                 let handle = Arc::new(vacancy.create(Create { folder, attributes, mode })?);
                 let stream = match named {
                     Some(name) => Some(Stream::create(handle.clone(), name)?),
@@ -382,6 +375,25 @@ impl Creating<'_, '_, '_> {
                 Ok(Made { folder: above, ..made })
             }
         }
+    }
+
+    /// Looks the path up as this client does.
+    fn find(&self, want: Want) -> Result<Found, NtStatus> {
+        let find = |want| match self.posix_mode() {
+            Some(_) => self.share.open_exact(&self.path, want),
+            None => self.share.open(&self.path, want),
+        };
+        match find(want) {
+            // A folder cannot be opened for writing, and need not be.
+            Err(NtStatus::FILE_IS_A_DIRECTORY) => find(Want { read: true, write: false, ..want }),
+            found => found,
+        }
+    }
+
+    /// The mode of a file that comes to be, if the client speaks of files as POSIX does.
+    fn posix_mode(&self) -> Option<u32> {
+        let agreed = self.x.agreed().is_ok_and(|agreed| agreed.posix);
+        self.request.contexts.posix_mode.filter(|_| agreed)
     }
 
     /// The file is there: may it be, and its stream?

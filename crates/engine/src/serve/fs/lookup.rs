@@ -107,6 +107,19 @@ impl Share {
     /// [`Links::Client`], and what `open(2)` says otherwise. That the last one is missing is
     /// [`Found::Missing`].
     pub fn open(&self, said: &Path, want: Want) -> Result<Found, NtStatus> {
+        self.open_in_case(said, want, self.0.config.case_sensitive)
+    }
+
+    /// [`Self::open`] for a client to which `a` and `A` are two files, whatever they are to others.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub fn open_exact(&self, said: &Path, want: Want) -> Result<Found, NtStatus> {
+        self.open_in_case(said, want, true)
+    }
+
+    fn open_in_case(&self, said: &Path, want: Want, exact: bool) -> Result<Found, NtStatus> {
         let mut path = on_disk(said)?;
         if want.write {
             self.0.writable()?;
@@ -117,11 +130,11 @@ impl Share {
                 Err(Errno::NOENT) if !path.is_empty() => {}
                 Err(errno) => return Err(self.0.refusal(errno)),
             }
-            let (folder, at) = self.0.folder_of(said, &path)?;
+            let (folder, at) = self.0.folder_of(said, &path, exact)?;
             let name = said.name();
             path.truncate(0);
             path.extend_from_slice(&at);
-            match self.0.name_in(&folder, name)? {
+            match self.0.name_in_case(&folder, name, exact)? {
                 Some(found) => {
                     if !path.is_empty() {
                         path.push(b'/');
@@ -206,7 +219,12 @@ impl Inner {
 
     /// The folder that the last component is to be in, and its path on disk. `path` is the path as it was
     /// said, or as it was found before.
-    fn folder_of(&self, said: &Path, path: &[u8]) -> Result<(Arc<OwnedFd>, Vec<u8>), NtStatus> {
+    fn folder_of(
+        &self,
+        said: &Path,
+        path: &[u8],
+        exact: bool,
+    ) -> Result<(Arc<OwnedFd>, Vec<u8>), NtStatus> {
         let above = split(path).0;
         match self.folder_at(above) {
             Ok(folder) => return Ok((folder, above.to_vec())),
@@ -223,7 +241,7 @@ impl Inner {
             push_component(&mut next, name)?;
             folder = match self.folder_at(&next) {
                 Err(Errno::NOENT) => {
-                    let found = self.name_in(&folder, name)?;
+                    let found = self.name_in_case(&folder, name, exact)?;
                     let found = found.ok_or(NtStatus::OBJECT_PATH_NOT_FOUND)?;
                     next.truncate(at.len());
                     if !next.is_empty() {
@@ -248,7 +266,17 @@ impl Inner {
         folder: &OwnedFd,
         name: &str,
     ) -> Result<Option<Vec<u8>>, NtStatus> {
-        if self.config.case_sensitive {
+        self.name_in_case(folder, name, self.config.case_sensitive)
+    }
+
+    /// [`Self::name_in`], or only in the case in which it was said.
+    fn name_in_case(
+        &self,
+        folder: &OwnedFd,
+        name: &str,
+        exact: bool,
+    ) -> Result<Option<Vec<u8>>, NtStatus> {
+        if exact {
             let exact = name::to_unix(name);
             return Ok(self.is_dangling(folder, &exact).then(|| exact.into_owned()));
         }

@@ -45,6 +45,21 @@ fn the_name_as_it_was_said_wins() {
 }
 
 #[test]
+fn a_client_may_tell_cases_apart_where_others_do_not() {
+    on_each(|share, root| {
+        fs::create_dir(root.join("Folder")).unwrap();
+        fs::write(root.join("Folder/file"), "").unwrap();
+        let exact = |name: &str| share.open_exact(&path(name), LOOK);
+        assert!(matches!(exact("Folder\\file"), Ok(Found::There(_))));
+        let Ok(Found::Missing(vacancy)) = exact("Folder\\FILE") else { panic!("not missing") };
+        vacancy.create(FILE).unwrap();
+        assert_eq!(fs::read_dir(root.join("Folder")).unwrap().count(), 2);
+        assert_eq!(exact("FOLDER\\file").err(), Some(NtStatus::OBJECT_PATH_NOT_FOUND));
+        assert_eq!(open(share, "FOLDER\\FILE", LOOK).path(), "Folder\\FILE");
+    });
+}
+
+#[test]
 fn a_share_may_tell_cases_apart() {
     on_each_with(
         |config| config.case_sensitive = true,
