@@ -251,6 +251,11 @@ fn text(stat: &Value, settings: &Value) -> String {
         text.push('\n');
         text += &table::render(&columns, &links);
     }
+    let spared: Vec<String> = list(stat, "spared").map(word).collect();
+    if !spared.is_empty() {
+        text += "\nSMC does not pay for connections to these; new ones stay on TCP for now:\n";
+        spared.iter().for_each(|to| text += &format!("{to}\n"));
+    }
     text.push('\n');
     for setting in SETTINGS {
         text += &format!("{} = {}\n", setting.name, word(&settings[setting.name]));

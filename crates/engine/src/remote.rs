@@ -8,7 +8,8 @@
 //! `vector` is the loop; `exchange` the handshake, `group` the link groups, `pump` a connection's bytes,
 //! `plain` those of one whose peer would not; `devices` what queue pairs there are: in `device` RoCEv2 and
 //! its sockets, in `verbs` those of a card; `shelf` the memory that they read and write. What is said when
-//! is decided in [`smc`] and [`roce`]. `control` answers people, and `host` is the door that guests come
+//! is decided in [`smc`] and [`roce`]. `habit` learns where SMC does not pay, so that connections to there stay
+//! on TCP. `control` answers people, and `host` is the door that guests come
 //! through.
 
 pub mod config;
@@ -18,6 +19,7 @@ mod devices;
 mod exchange;
 mod group;
 pub mod guest;
+mod habit;
 pub mod host;
 mod inbox;
 pub mod option;
@@ -35,7 +37,7 @@ mod wire;
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -47,11 +49,13 @@ use config::Config;
 use control::Answers;
 
 use guest::Sleeper;
+use habit::Habits;
 use inbox::Inbox;
 use stat::{Stat, VectorStat};
 use vector::{Order, Parts, Vector};
 use verbs::Card;
 
+pub use habit::Change;
 pub use vector::Newcomer;
 pub use verbs::OpenError;
 
@@ -104,9 +108,47 @@ struct Places {
     problem: Option<String>,
 }
 
+/// What is known of destinations, by all vectors.
+struct Learned {
+    habits: Mutex<Habits>,
+    /// Tells guests; called by one thread at a time.
+    notice: Box<dyn Fn(Change) + Send + Sync>,
+}
+
+impl std::fmt::Debug for Learned {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Learned").finish_non_exhaustive()
+    }
+}
+
+impl Learned {
+    fn begins(&self, to: SocketAddrV6, now: u64) {
+        let mut habits = held(&self.habits);
+        if let Some(change) = habits.begins(to, now) {
+            (self.notice)(change);
+        }
+    }
+
+    /// What connections have added to the scores of their destinations.
+    fn learn(&self, lessons: &mut Vec<(SocketAddrV6, i32)>, now: u64) {
+        let mut habits = held(&self.habits);
+        for (to, gain) in lessons.drain(..) {
+            if let Some(change) = habits.learns(to, gain, now) {
+                (self.notice)(change);
+            }
+        }
+    }
+
+    fn forget(&self) {
+        let mut habits = held(&self.habits);
+        habits.forget().into_iter().for_each(|change| (self.notice)(change));
+    }
+}
+
 #[derive(Debug)]
 struct Shared {
     vectors: Vec<Handle>,
+    learned: Arc<Learned>,
     config: Mutex<Arc<Config>>,
     places: Mutex<Places>,
     card: Option<Card>,
@@ -126,7 +168,8 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Engine {
     /// Starts the vectors of `config`, one a CPU if it does not say. `sleeper`: how guests know that a
-    /// vector sleeps, for each in turn.
+    /// vector sleeps, for each in turn. `notice`: how they hear to which destinations connections stay on
+    /// TCP; it must not wait.
     ///
     /// # Errors
     ///
@@ -134,6 +177,7 @@ impl Engine {
     pub fn start(
         config: Config,
         mut sleeper: impl FnMut(u32) -> Box<dyn Sleeper>,
+        notice: impl Fn(Change) + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         let cpus = call::cpus();
         let count = config.vectors.unwrap_or_else(|| u32::try_from(cpus.len()).unwrap_or(1));
@@ -141,6 +185,7 @@ impl Engine {
         let card = config.device.as_ref().map(|name| Card::open(&config.device_library, name));
         let card = card.transpose()?;
         let config = Arc::new(config);
+        let learned = Arc::new(Learned { habits: Mutex::default(), notice: Box::new(notice) });
         let host = host_name();
         let mut vectors = Vec::new();
         for number in 0..count {
@@ -154,6 +199,7 @@ impl Engine {
                 inbox: Arc::clone(&inbox),
                 sleeper: sleeper(number),
                 told: Arc::clone(&told),
+                learned: Arc::clone(&learned),
                 system: SystemId::new([a, b], mac),
                 mac,
                 host,
@@ -168,8 +214,8 @@ impl Engine {
         let places = Places { given: vec![0; vectors.len()], ..Places::default() };
         let addresses = config.addresses.clone();
         let (config, places) = (Mutex::new(config), Mutex::new(places));
-        let engine =
-            Self { shared: Arc::new(Shared { vectors, config, places, card }), control: None };
+        let shared = Arc::new(Shared { vectors, learned, config, places, card });
+        let engine = Self { shared, control: None };
         for address in addresses {
             engine.shared.speak_from(address)?;
         }
@@ -200,6 +246,9 @@ impl Engine {
             && let Err(e) = self.shared.speak_from(newcomer.ends.0)
         {
             held(&self.shared.places).problem = Some(e.to_string());
+        }
+        if let Some(to) = newcomer.to {
+            self.shared.learned.begins(to, call::now_ns());
         }
         if let Some(handle) = self.shared.vectors.get(vector as usize) {
             handle.inbox.put(Order::Newcomer(Box::new(newcomer)));
@@ -289,6 +338,15 @@ impl Shared {
         u32::try_from(chosen).unwrap_or(0)
     }
 
+    /// Destinations whose connections stay on TCP, as people write them.
+    fn spared(&self) -> Vec<String> {
+        let habits = held(&self.learned.habits);
+        let plain = |to: SocketAddrV6| SocketAddr::new(to.ip().to_canonical(), to.port());
+        let mut all: Vec<String> = habits.spared().map(|to| plain(to).to_string()).collect();
+        all.sort();
+        all
+    }
+
     fn stat(&self) -> Stat {
         let places = held(&self.places);
         let mut addresses: Vec<String> = places.ports.iter().map(ToString::to_string).collect();
@@ -297,6 +355,7 @@ impl Shared {
             pid: call::getpid(),
             addresses,
             problem: places.problem.clone(),
+            spared: self.spared(),
             vectors: self.vectors.iter().map(|handle| held(&handle.told).clone()).collect(),
         }
     }
@@ -310,6 +369,9 @@ impl Answers for Arc<Shared> {
     fn configure(&self, config: Config) {
         let config = Arc::new(config);
         *held(&self.config) = Arc::clone(&config);
+        if !config.spare_short {
+            self.learned.forget();
+        }
         for handle in &self.vectors {
             handle.inbox.put(Order::Configure(Arc::clone(&config)));
         }

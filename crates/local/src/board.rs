@@ -500,6 +500,7 @@ impl Board {
     pub fn serve(&self, option: Option<i32>) -> Result<(), Reason> {
         let slot = self.ensure_slot()?;
         let option = option.unwrap_or(0).cast_unsigned();
+        self.forget_destinations();
         self.map.header().engine_option.store(option, Ordering::Relaxed);
         self.map.header().engine.store(slot + 1, Ordering::Release);
         Ok(())

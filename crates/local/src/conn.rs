@@ -224,7 +224,8 @@ pub struct Conn {
     in_kernel: AtomicU32,
     /// Serialises the count of bytes received by TCP with the attachment that relies on it.
     counting: AtomicU32,
-    /// 1: the SMC option was asked for, on a socket that connects or listens.
+    /// 1: the SMC option was asked for, on a socket that connects or listens; 2: it was not, although it
+    /// could have been.
     pub opted: AtomicU32,
     /// Not 0: the descriptor is a stand-in, whose other end is the engine's; see `stand`.
     stands_in: AtomicU32,

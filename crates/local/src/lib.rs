@@ -9,6 +9,8 @@ pub mod config;
 #[cfg(not(loom))]
 pub mod conn;
 #[cfg(not(loom))]
+pub mod destination;
+#[cfg(not(loom))]
 pub mod log;
 pub mod offer;
 #[cfg(not(loom))]

@@ -92,4 +92,7 @@ reasons! {
     PeerNotSmc = 27, "peer on another host does not speak SMC";
     /// The engine refused the connection, or is gone.
     NoEngine = 28, "engine does not take the connection";
+    /// Connections to that destination have been so short of late, or declined by the peer so often, that
+    /// SMC cost more than it brought; left out for now by the engine (its setting `spare_short`).
+    TooShort = 29, "connections to there are too short for SMC";
 }

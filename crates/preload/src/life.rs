@@ -194,7 +194,7 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
     match storage.and_then(call::address) {
         Some(remote) => {
             let errno = real::errno();
-            if !remote::connected(w, conn, fd) {
+            if !remote::connected(w, conn, fd, remote) {
                 conn.connecting(w, fd, remote);
                 ready::offered(w, conn);
             }

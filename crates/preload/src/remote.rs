@@ -19,6 +19,12 @@ use crate::{fds, ready, real};
 /// board.
 const LEVEL: c_int = 0x534d;
 
+/// Of `Conn::opted`: the option was asked for.
+const ASKED: u32 = 1;
+/// Of `Conn::opted`: it was not, because the engine has noted that the destination's connections are too
+/// short for SMC.
+const SPARED: u32 = 2;
+
 /// What the answer says: both ends speak SMC.
 const SPOKEN: i32 = 1;
 /// The handshake is not over.
@@ -69,10 +75,12 @@ pub(crate) unsafe fn tell(
 pub(crate) fn connecting(fd: c_int, storage: &sockaddr_storage) {
     let Some(w) = fds::world().filter(|w| w.board.has_engine() && w.limits.enabled) else { return };
     let Some(conn) = fds::conn(fd) else { return };
-    if !matches!(conn.phase(), Phase::Fresh | Phase::Tcp) || conn.opted.load(Ordering::Relaxed) != 0
+    if !matches!(conn.phase(), Phase::Fresh | Phase::Tcp)
+        || conn.opted.load(Ordering::Relaxed) == ASKED
     {
         return;
     }
+    conn.opted.store(0, Ordering::Relaxed);
     let Some(remote) = call::address(storage) else { return };
     let ip = *remote.ip();
     let stays = ip.to_ipv4_mapped().is_none_or(|v4| {
@@ -85,6 +93,9 @@ pub(crate) fn connecting(fd: c_int, storage: &sockaddr_storage) {
         || w.board.listening(remote.port()) && call::is_local(&ip)
     {
         return;
+    }
+    if w.board.stays_on_tcp(remote) {
+        return conn.opted.store(SPARED, Ordering::Relaxed);
     }
     opt_in(conn, fd);
 }
@@ -106,19 +117,30 @@ fn opt_in(conn: &Conn, fd: c_int) {
     // Outside of the engine's cgroup the kernel knows no such option, and the connection is plain TCP.
     let name = fds::world().and_then(|w| w.board.engine_option());
     if name.is_some_and(|name| call::setsockopt(fd, LEVEL, name, 1i32).is_ok()) {
-        conn.opted.store(1, Ordering::Relaxed);
+        conn.opted.store(ASKED, Ordering::Relaxed);
     }
 }
 
-/// `connect` has succeeded or begun, on a socket that asked for the option. `true`: that is all that is
-/// to be done with it now.
-pub(crate) fn connected(w: &'static World, conn: &'static Conn, fd: c_int) -> bool {
-    if conn.opted.load(Ordering::Relaxed) == 0 {
-        return false;
+/// `connect` to `remote` has succeeded or begun. `true`: that is all that is to be done with it now.
+pub(crate) fn connected(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    remote: std::net::SocketAddrV6,
+) -> bool {
+    match conn.opted.load(Ordering::Relaxed) {
+        ASKED => {
+            conn.ask_later();
+            resolve(w, conn, fd);
+            conn.phase() != Phase::Tcp
+        }
+        SPARED => {
+            conn.leads_to(remote);
+            conn.stay_tcp(w, fd, Reason::TooShort);
+            true
+        }
+        _ => false,
     }
-    conn.ask_later();
-    resolve(w, conn, fd);
-    conn.phase() != Phase::Tcp
 }
 
 /// `accept` has made `fd`, on a listener that asked for the option. `true`: the engine has it now.

@@ -8,6 +8,7 @@
 //! OFFERS   [u64; BUCKETS]   client half + 1, and once taken the server half + 1 above it
 //! OWNERS   [u32; EXTENTS]   who owns an extent of the data region: slot + 1 (0: free)
 //!          and OWNER_HALVES if it holds halves
+//! DESTINATIONS [u64]        where connections to other hosts stay on TCP for now; written by the engine
 //! SLOTS    [Slot; SLOTS]    one per process
 //! DATA     extents of 4 MiB: halves (512 bytes each) and ring blocks
 //! ```
@@ -24,7 +25,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// First word of the file, set last when it is made.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHUNTbrd");
 /// Layout of everything in this module.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// Processes that may hold connections at one time.
 pub const SLOTS: usize = 1024;
@@ -44,6 +45,10 @@ pub const BLOCK_BYTES: usize = 16 << 10;
 pub const HALF_BYTES: usize = 512;
 /// Waiters (event loops that poll in memory) of one process; more use doorbells.
 pub const WAITERS: usize = 32;
+/// Lines of the table of destinations; a power of two.
+pub const DESTINATION_LINES: usize = 512;
+/// Destinations that share a line: one cache line of words.
+pub const DESTINATION_WAYS: usize = 8;
 /// Bit of an owner word: the extent holds halves; without it, ring blocks.
 pub const OWNER_HALVES: u32 = 1 << 31;
 /// Halves in a block.
@@ -57,12 +62,15 @@ pub const PORTS_AT: usize = 4096;
 pub const OFFERS_AT: usize = PORTS_AT + 65536 * 4;
 /// Offset of the extent owners.
 pub const OWNERS_AT: usize = OFFERS_AT + BUCKETS * 8;
+/// Offset of the destinations.
+pub const DESTINATIONS_AT: usize = OWNERS_AT + EXTENTS * 4;
 /// Offset of the process slots.
 pub const SLOTS_AT: usize = 4 << 20;
 /// Offset of the first extent that a process may own.
 pub const DATA_AT: usize = 16 << 20;
 
-const _: () = assert!(OWNERS_AT + EXTENTS * 4 <= SLOTS_AT);
+const _: () = assert!(DESTINATIONS_AT + DESTINATION_LINES * DESTINATION_WAYS * 8 <= SLOTS_AT);
+const _: () = assert!(DESTINATIONS_AT.is_multiple_of(64));
 #[cfg(not(loom))]
 const _: () = assert!(SLOTS_AT + SLOTS * size_of::<Slot>() <= DATA_AT);
 // Loom's atomics are larger; its models share no file.

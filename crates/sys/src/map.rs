@@ -9,8 +9,9 @@ use std::ffi::CStr;
 use std::io;
 
 use crate::abi::{
-    BUCKET_WAYS, BUCKETS, DATA_AT, EXTENT_BYTES, EXTENTS, FILE_BYTES, HALF_BYTES, Half, Header,
-    Loc, MAGIC, OFFERS_AT, OWNER_HALVES, OWNERS_AT, PORTS_AT, SLOTS, SLOTS_AT, Slot, VERSION,
+    BUCKET_WAYS, BUCKETS, DATA_AT, DESTINATION_LINES, DESTINATION_WAYS, DESTINATIONS_AT,
+    EXTENT_BYTES, EXTENTS, FILE_BYTES, HALF_BYTES, Half, Header, Loc, MAGIC, OFFERS_AT,
+    OWNER_HALVES, OWNERS_AT, PORTS_AT, SLOTS, SLOTS_AT, Slot, VERSION,
 };
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{cache, call, ring};
@@ -250,6 +251,13 @@ impl Map {
         #[expect(clippy::cast_possible_truncation, reason = "masked")]
         let line = hash as usize & (BUCKETS / BUCKET_WAYS - 1);
         self.at(OFFERS_AT + line * BUCKET_WAYS * 8)
+    }
+
+    /// A line of the table of destinations; a number that cannot be is taken modulo the table.
+    #[must_use]
+    pub fn destinations(&self, line: usize) -> &[AtomicU64; DESTINATION_WAYS] {
+        let line = line & (DESTINATION_LINES - 1);
+        self.at(DESTINATIONS_AT + line * DESTINATION_WAYS * 8)
     }
 
     /// Number of the first word that a hash leads to.

@@ -16,6 +16,7 @@ use testkit::hosts::{self, Host, Hosts};
 mod bad_network;
 mod peers;
 mod programs;
+mod short;
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// The name under which both hosts speak SMC.
@@ -123,6 +124,14 @@ impl Pair {
         serde_json::from_str(&got.out).unwrap()
     }
 
+    /// What `shunt engine status --json` says on a host.
+    fn status(&self, side: Side) -> serde_json::Value {
+        let mut command = self.plain(side, &built("shunt"));
+        let got = outcome(command.args(["engine", "status", "--json"]), LIMIT);
+        assert!(got.ok(), "{got:?}");
+        serde_json::from_str(&got.out).unwrap()
+    }
+
     /// Connections that were ever attached by programs of this name on a host.
     fn attached(&self, side: Side, program: &str) -> u64 {
         self.board(side).attached_by_program(program)
@@ -130,10 +139,7 @@ impl Pair {
 
     /// Connections that the engine of a host ever carried by SMC-R.
     fn carried(&self, side: Side) -> u64 {
-        let mut command = self.plain(side, &built("shunt"));
-        let got = outcome(command.args(["engine", "status", "--json"]), LIMIT);
-        assert!(got.ok(), "{got:?}");
-        let status: serde_json::Value = serde_json::from_str(&got.out).unwrap();
+        let status = self.status(side);
         let vectors = status["vectors"].as_array().unwrap();
         vectors.iter().filter_map(|vector| vector["connections_total"].as_u64()).sum()
     }

@@ -93,6 +93,13 @@ pub const SETTINGS: &[Setting] = &[
         live: true,
     },
     Setting {
+        name: "spare_short",
+        value: "on|off",
+        help: "connections to an address and port whose connections have been short of late (few round trips, \
+               few bytes) or declined stay on TCP; one is tried from 1 second to about a minute later [on]",
+        live: true,
+    },
+    Setting {
         name: "vectors",
         value: "N",
         help: "completion vectors, each a thread with queue pairs of its own, 1 to 64 [one a CPU]",
@@ -155,6 +162,8 @@ pub struct Config {
     pub testlink_time: Option<Duration>,
     /// Handshakes at one time.
     pub handshakes_max: u32,
+    /// Whether connections stay on TCP to where they have been too short for SMC.
+    pub spare_short: bool,
     /// Completion vectors; `None`: one a CPU.
     pub vectors: Option<u32>,
     /// Packets of one link that the system is given as one, 1 to 64.
@@ -181,6 +190,7 @@ impl Default for Config {
             autocork: 64 << 10,
             testlink_time: Some(Duration::from_secs(30)),
             handshakes_max: 1024,
+            spare_short: true,
             vectors: None,
             segments: 64,
             poll: Duration::from_micros(50),
@@ -268,6 +278,13 @@ impl Config {
                 self.testlink_time = (seconds > 0).then_some(Duration::from_secs(seconds));
             }
             "handshakes_max" => self.handshakes_max = number(value, 1, 65536)?,
+            "spare_short" => {
+                self.spare_short = match value.trim() {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err("on or off".into()),
+                };
+            }
             "vectors" => self.vectors = Some(number(value, 1, 64)?),
             "segments" => self.segments = number(value, 1, 64)?,
             "poll_us" => self.poll = Duration::from_micros(number(value, 0, 100_000)?),
@@ -295,6 +312,7 @@ impl Config {
             "autocork" => self.autocork.to_string(),
             "testlink_time" => self.testlink_time.map_or(0, |t| t.as_secs()).to_string(),
             "handshakes_max" => self.handshakes_max.to_string(),
+            "spare_short" => if self.spare_short { "on" } else { "off" }.into(),
             "vectors" => self.vectors?.to_string(),
             "segments" => self.segments.to_string(),
             "poll_us" => self.poll.as_micros().to_string(),
@@ -344,6 +362,7 @@ mod tests {
             ("autocork", "0"),
             ("testlink_time", "0"),
             ("handshakes_max", "1"),
+            ("spare_short", "off"),
             ("vectors", "3"),
             ("segments", "1"),
             ("poll_us", "0"),
@@ -376,6 +395,7 @@ mod tests {
             ("max_links", "3"),
             ("autocork", "much"),
             ("testlink_time", "-1"),
+            ("spare_short", "yes"),
             ("vectors", "0"),
             ("segments", "65"),
             ("poll_us", "100001"),

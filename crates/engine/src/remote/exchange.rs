@@ -4,7 +4,7 @@
 //! by all who come meanwhile, and by nobody else.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use roce::Key;
@@ -17,6 +17,7 @@ use sys::call;
 
 use super::group::{GroupId, Peer, gid_of};
 use super::guest::Role;
+use super::habit;
 use super::running::{Running, Smc, Start};
 use super::shelf::{ConnId, Place};
 use super::slab::Id;
@@ -62,6 +63,8 @@ pub(super) struct Exchange {
     /// Of the TCP connection; RoCEv2 is spoken from the first, unless settings say otherwise.
     pub(super) local: IpAddr,
     pub(super) remote: IpAddr,
+    /// Where a client's guest has connected to.
+    to: Option<SocketAddrV6>,
     /// The peer's system and address, for a server that waits for a group.
     pub(super) proposed: Option<Proposed>,
     /// What the peer has said about its end.
@@ -78,13 +81,19 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn new(conn: ConnId, tcp: OwnedFd, (local, remote): (IpAddr, IpAddr)) -> Self {
+    pub(super) fn new(
+        conn: ConnId,
+        tcp: OwnedFd,
+        (local, remote): (IpAddr, IpAddr),
+        to: Option<SocketAddrV6>,
+    ) -> Self {
         Self {
             conn,
             wire: Wire::new(tcp),
             machine: Machine::Waits,
             local,
             remote,
+            to,
             proposed: None,
             peer: None,
             place: None,
@@ -252,6 +261,7 @@ impl Vector {
         self.abandon(id, now);
         let Some(exchange) = self.remove_exchange(id, now) else { return };
         self.stat.aborted_total += 1;
+        self.learn(exchange.to, habit::NOTHING);
         reset_on_close(&exchange.wire);
         if let Some(relay) = self.shelf.rings.remove(exchange.conn) {
             relay.close(true);
@@ -495,7 +505,8 @@ impl Vector {
         let Some(start) = start else { return self.break_off(id, now) };
         let Some(exchange) = self.remove_exchange(id, now) else { return };
         let early = exchange.early.clone();
-        let smc = Smc::new(&start, place, exchange.rmb, exchange.wire.into_tcp());
+        let to = exchange.to;
+        let smc = Smc::new(&start, place, exchange.rmb, exchange.wire.into_tcp(), to);
         self.stat.connections_total += 1;
         self.add_running(conn, Running::Smc(Box::new(smc)), Smc::INTEREST);
         for cdc in early {
@@ -515,6 +526,7 @@ impl Vector {
         }
         let Some(exchange) = self.remove_exchange(id, now) else { return };
         self.stat.declined_total += 1;
+        self.learn(exchange.to, habit::NOTHING);
         let conn = exchange.conn;
         let running = Running::plain(exchange.wire);
         let interest = running.interest();

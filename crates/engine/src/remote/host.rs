@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::guest::{Broken, Program, Relay, Role, Sleeper, Stamp};
 use super::inbox::Inbox;
 use super::option::{self, TcpOption};
 use super::stat::Stat;
-use super::{Engine, Newcomer};
+use super::{Change, Engine, Newcomer};
 
 /// Stand-ins that are kept ready.
 const READY: usize = 32;
@@ -102,11 +102,13 @@ impl Host {
         let name = option::Name::new(u32::from_ne_bytes([a, b, c, d]));
         let option = announce(&config, name)?;
         let mut waiters = Vec::new();
-        let mut engine = Engine::start(config, |_| {
+        let sleeper = |_| -> Box<dyn Sleeper> {
             let waiter = Waiter::new(world).map(Arc::new);
             waiters.push(waiter.clone());
             Box::new(Asleep(waiter))
-        })?;
+        };
+        let notice = |Change { line, way, word }| world.board.note_destination(line, way, word);
+        let mut engine = Engine::start(config, sleeper, notice)?;
         engine.answer_at(&control_path(dir.as_deref())?)?;
         let engine = Arc::new(engine);
         let stop = Arc::new(Inbox::new()?);
@@ -274,7 +276,8 @@ impl Reception {
                 let _ = visitor.answer(Ok((taken.welcome, &taken.stand_in)));
                 let role = if hello.client { Role::Client } else { Role::Server };
                 let relay = Box::new(Ours(taken.relay));
-                let newcomer = Newcomer { relay, tcp, role, ends: taken.ends };
+                let to = hello.client.then_some(taken.to);
+                let newcomer = Newcomer { relay, tcp, role, ends: taken.ends, to };
                 self.engine.adopt(taken.vector, newcomer);
             }
             Err(reason) => {
@@ -284,13 +287,13 @@ impl Reception {
     }
 
     fn take_in(&mut self, hello: &Hello, tcp: &OwnedFd) -> Result<Taken, Reason> {
-        let ends = ends(tcp).ok_or(Reason::PeerBroken)?;
+        let (ends, to) = ends(tcp).ok_or(Reason::PeerBroken)?;
         let vector = self.engine.vector_for(ends.1);
         let mut stand_in = self.stand_ins.take().map_err(|_| Reason::NoMemory)?;
         let waiter = self.waiters.get(vector as usize).and_then(Option::as_ref);
         let waiter = waiter.ok_or(Reason::NoMemory)?;
         let (relay, welcome) = self.attach(hello, &mut stand_in, waiter)?;
-        Ok(Taken { relay, welcome, stand_in, vector, ends })
+        Ok(Taken { relay, welcome, stand_in, vector, ends, to })
     }
 }
 
@@ -301,15 +304,15 @@ struct Taken {
     stand_in: StandIn,
     vector: u32,
     ends: (IpAddr, IpAddr),
+    to: SocketAddrV6,
 }
 
-/// Addresses of a TCP connection, IPv4 as such.
-fn ends(tcp: &OwnedFd) -> Option<(IpAddr, IpAddr)> {
-    let ip = |peer| {
-        let name = call::name(tcp.as_raw_fd(), peer).ok().flatten()?;
-        Some(IpAddr::V6(*name.ip()).to_canonical())
-    };
-    Some((ip(false)?, ip(true)?))
+/// Addresses of a TCP connection, IPv4 as such, and the peer's with its port.
+fn ends(tcp: &OwnedFd) -> Option<((IpAddr, IpAddr), SocketAddrV6)> {
+    let name = |peer| call::name(tcp.as_raw_fd(), peer).ok().flatten();
+    let ip = |name: SocketAddrV6| IpAddr::V6(*name.ip()).to_canonical();
+    let (local, remote) = (name(false)?, name(true)?);
+    Some(((ip(local), ip(remote)), SocketAddrV6::new(*remote.ip(), remote.port(), 0, 0)))
 }
 
 /// A guest's rings on the board.

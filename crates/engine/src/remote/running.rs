@@ -1,5 +1,6 @@
 //! Connections whose handshake is over: by SMC, or by TCP because the peer would not.
 
+use std::net::SocketAddrV6;
 use std::os::fd::OwnedFd;
 
 use roce::{Key, Qpn};
@@ -12,6 +13,7 @@ use super::device::Purpose;
 use super::devices::Device;
 use super::exchange::{InGroup, reset_on_close};
 use super::guest::{Broken, Relay, Stamp};
+use super::habit::Tally;
 use super::plain::{Over, Plain};
 use super::pump::{Fault, Post, Pump};
 use super::shelf::ConnId;
@@ -57,6 +59,9 @@ pub(super) struct Smc {
     /// Something is due by then.
     by: Option<u64>,
     counted: (u64, u64),
+    /// Where the guest has connected to, and what the connection has brought.
+    to: Option<SocketAddrV6>,
+    tally: Tally,
     /// What the guest's words were when there was nothing to do: as long as they are, there is nothing.
     settled: Option<Stamp>,
 }
@@ -66,7 +71,13 @@ impl Smc {
     pub(super) const INTEREST: Interest =
         Interest { peer_shut: true, once: true, ..Interest::NOTHING };
 
-    pub(super) fn new(start: &Start, place: InGroup, rmb: Option<Key>, tcp: OwnedFd) -> Self {
+    pub(super) fn new(
+        start: &Start,
+        place: InGroup,
+        rmb: Option<Key>,
+        tcp: OwnedFd,
+        to: Option<SocketAddrV6>,
+    ) -> Self {
         let conn = Conn::new(&Setup {
             rmb: start.rmb,
             send_ring: start.send_ring,
@@ -78,8 +89,19 @@ impl Smc {
             urgent_inline: true,
         });
         let pump = Pump::new(conn, start.stream);
-        let (tcp_ended, by, counted) = (None, None, (0, 0));
-        Self { pump, place, rmb, tcp, qpn: start.qpn, tcp_ended, by, counted, settled: None }
+        Self {
+            pump,
+            place,
+            rmb,
+            tcp,
+            qpn: start.qpn,
+            tcp_ended: None,
+            by: None,
+            counted: (0, 0),
+            to,
+            tally: Tally::default(),
+            settled: None,
+        }
     }
 
     /// Its link is lost, and it goes on over another.
@@ -211,6 +233,8 @@ impl Vector {
         let (sent, received) = smc.pump.bytes();
         self.stat.bytes_tx += sent - smc.counted.0;
         self.stat.bytes_rx += received - smc.counted.1;
+        smc.tally.moved(sent - smc.counted.0, received - smc.counted.1);
+        let (to, due) = (smc.to, smc.tally.due());
         smc.counted = (sent, received);
         self.stat.writes_tx += writes;
         self.stat.cdc_tx += messages;
@@ -218,6 +242,9 @@ impl Vector {
         let waits = wants.room || wants.by.is_some() || smc.tcp_ended.is_some() || !poured;
         if !wants.moved && !wants.over && !waits {
             smc.settled = stamp;
+        }
+        if let Some(gain) = due {
+            self.learn(to, gain);
         }
         if wants.over {
             self.finish(id, now);
@@ -280,6 +307,7 @@ impl Vector {
         let Some(Running::Smc(smc)) = self.remove_running(id) else { return };
         let reset = smc.pump.was_reset();
         self.stat.aborted_total += u64::from(reset);
+        self.learn(smc.to, smc.tally.end());
         self.device.forget_stream(smc.pump.stream());
         if let Some(key) = smc.rmb {
             self.device.forget_rmb(key);

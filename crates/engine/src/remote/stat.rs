@@ -96,6 +96,8 @@ pub struct Stat {
     pub addresses: Vec<String>,
     /// What has gone wrong last, in words.
     pub problem: Option<String>,
+    /// Destinations whose connections stay on TCP for now, because SMC did not pay for them.
+    pub spared: Vec<String>,
     /// Each vector.
     pub vectors: Vec<VectorStat>,
 }

@@ -53,7 +53,8 @@ impl Hosts {
 
     pub(super) fn at(addresses: [IpAddr; 2], configs: [Config; 2]) -> Option<Self> {
         let rmb = usize::try_from(configs[0].receive_buffer.bytes()).unwrap();
-        let engines = configs.map(|config| Engine::start(config, |_| Box::new(Awake)).unwrap());
+        let engines =
+            configs.map(|config| Engine::start(config, |_| Box::new(Awake), |_| ()).unwrap());
         for (engine, address) in engines.iter().zip(addresses) {
             if let Err(e) = engine.shared.speak_from(address) {
                 println!("skipped: {e}");
@@ -78,7 +79,8 @@ impl Hosts {
         let mut guests = ends.into_iter().zip(&self.engines).map(|((tcp, role, ends), engine)| {
             let number = RMBS.fetch_add(1, Ordering::Relaxed) as u64;
             let (relay, guest) = guest(self.rmb, number << 24);
-            let newcomer = Newcomer { relay: Box::new(relay), tcp: tcp.into(), role, ends };
+            let newcomer =
+                Newcomer { relay: Box::new(relay), tcp: tcp.into(), role, ends, to: None };
             let vector = engine.vector_for(ends.1);
             engine.adopt(vector, newcomer);
             guest

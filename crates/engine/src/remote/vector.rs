@@ -13,7 +13,7 @@
 //! ```
 
 use std::collections::{HashMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 
@@ -22,6 +22,7 @@ use sys::call;
 use sys::event::{Events, Interest, Poller};
 use sys::udp::Socket;
 
+use super::Learned;
 use super::config::Config;
 use super::device::{Event, Purpose};
 use super::devices::Device;
@@ -59,6 +60,9 @@ pub struct Newcomer {
     pub role: Role,
     /// Addresses of the TCP connection, ours and the peer's; IPv4 as such.
     pub ends: (IpAddr, IpAddr),
+    /// Where the guest has connected to, if it has: IPv4 mapped into IPv6. What becomes of the connection is
+    /// remembered for it.
+    pub to: Option<SocketAddrV6>,
 }
 
 /// What others ask of a vector.
@@ -124,6 +128,7 @@ pub(super) struct Parts {
     pub(super) inbox: Arc<Inbox<Order>>,
     pub(super) sleeper: Box<dyn Sleeper>,
     pub(super) told: Arc<Mutex<VectorStat>>,
+    pub(super) learned: Arc<Learned>,
     /// Tells it from every other SMC stack in the network.
     pub(super) system: SystemId,
     pub(super) mac: Mac,
@@ -143,6 +148,9 @@ pub(super) struct Vector {
     inbox: Arc<Inbox<Order>>,
     sleeper: Box<dyn Sleeper>,
     told: Arc<Mutex<VectorStat>>,
+    learned: Arc<Learned>,
+    /// What connections have added to the scores of their destinations, and that is not learned yet.
+    lessons: Vec<(SocketAddrV6, i32)>,
     cpu: Option<u32>,
     pub(super) poller: Poller,
     events: Events,
@@ -189,6 +197,8 @@ impl Vector {
             inbox: parts.inbox,
             sleeper: parts.sleeper,
             told: parts.told,
+            learned: parts.learned,
+            lessons: Vec::new(),
             cpu: parts.cpu,
             poller,
             events: Events::new(256),
@@ -453,12 +463,12 @@ impl Vector {
 
     /// A guest asks for SMC.
     fn welcome(&mut self, newcomer: Newcomer, now: u64) {
-        let Newcomer { relay, tcp, role, ends } = newcomer;
+        let Newcomer { relay, tcp, role, ends, to } = newcomer;
         let bell = relay.fd();
         let id = self.shelf.rings.insert(relay);
         let interest = Interest { read: true, write: true, peer_shut: true, once: true };
         let _ = self.poller.add(&bell, interest, Watched::Relay(id).token());
-        let exchange = self.exchanges.insert(Exchange::new(id, tcp, ends));
+        let exchange = self.exchanges.insert(Exchange::new(id, tcp, ends, to));
         if let Some(there) = self.exchanges.get(exchange) {
             let watched = Watched::Exchange(exchange).token();
             let _ = self.poller.add(&there.wire, Interest::READ, watched);
@@ -506,8 +516,18 @@ impl Vector {
         exchanges.chain(running).chain(device).chain(groups).chain(self.stop_at).min()
     }
 
+    /// A connection to `to` has added so much to the score of its destination.
+    pub(super) fn learn(&mut self, to: Option<SocketAddrV6>, gain: i32) {
+        if let Some(to) = to.filter(|_| self.config.spare_short) {
+            self.lessons.push((to, gain));
+        }
+    }
+
     fn tell(&mut self, now: u64) {
         self.next_tell = now + TELL_NS;
+        if !self.lessons.is_empty() {
+            self.learned.learn(&mut self.lessons, now);
+        }
         self.count();
         if let Ok(mut told) = self.told.lock() {
             told.clone_from(&self.stat);

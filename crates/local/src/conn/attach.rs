@@ -212,6 +212,14 @@ impl Conn {
         Ok(index)
     }
 
+    /// Remembers where a connection that the program has begun leads to.
+    pub fn leads_to(&self, remote: SocketAddrV6) {
+        if let Some(mut ends) = self.ends.lock() {
+            let nowhere = SocketAddrV6::new(std::net::Ipv6Addr::UNSPECIFIED, 0, 0, 0);
+            *ends = Some(Ends { local: nowhere, remote: plain(remote) });
+        }
+    }
+
     /// Settles a connection on TCP, with a record for people if we take part already.
     pub fn stay_tcp(&self, w: &World, fd: i32, reason: Reason) {
         w.count(reason);
@@ -230,12 +238,12 @@ impl Conn {
     /// A half that only says that there is this connection, and why it is on TCP.
     fn record(&self, w: &World, fd: i32, reason: Reason) {
         let known = self.ends.lock().and_then(|e| *e);
-        let ends = known.or_else(|| {
-            let local = call::name(fd, false).ok().flatten()?;
-            let remote = call::name(fd, true).ok().flatten()?;
-            Some(Ends { local: plain(local), remote: plain(remote) })
-        });
-        let Some(ends) = ends else { return };
+        let name = |peer| call::name(fd, peer).ok().flatten().map(plain);
+        let local = known.map(|ends| ends.local).filter(|local| local.port() != 0);
+        let local = local.or_else(|| name(false));
+        let remote = known.map(|ends| ends.remote).or_else(|| name(true));
+        let (Some(local), Some(remote)) = (local, remote) else { return };
+        let ends = Ends { local, remote };
         if let Ok(index) = self.new_half(w, fd, ends) {
             let half = w.board.map.half_known(index);
             half.reason.store(reason.code(), Ordering::Relaxed);

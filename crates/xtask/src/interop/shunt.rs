@@ -41,6 +41,8 @@ impl Engine {
         let mut command = network.host_command(built.join("shunt"));
         command.args(["engine", "--address", &HOST.to_string(), "--eid", eid]);
         command.args(["--testlink-time", &test_link_s.to_string()]);
+        // What is to be shown is SMC, also by connections that are too short for it.
+        command.args(["--spare-short", "off"]);
         // Nobody else's sockets, on a machine where others work.
         command.arg("--cgroup").arg(network.group().context("there is no cgroup of version 2")?);
         command.env("SHUNT_DIR", directory);

@@ -226,6 +226,23 @@ def c_many(to, n):
                     s.close()
 
 
+def c_short(to, n, pause):
+    """So many connections, one after the other, each with a request and an answer."""
+    for i in range(int(n)):
+        s = connect(to)
+        s.sendall(b"%08d" % i)
+        assert recv_exactly(s, 8) == b"%08d" % i
+        s.close()
+        time.sleep(float(pause))
+
+
+def c_turns(to, n):
+    s = connect(to)
+    for i in range(int(n)):
+        s.sendall(b"%08d" % i)
+        assert recv_exactly(s, 8) == b"%08d" % i
+
+
 def c_idle(to, seconds):
     s = connect(to)
     s.sendall(b"before")

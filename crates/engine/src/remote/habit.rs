@@ -1,0 +1,213 @@
+//! Whether SMC pays for connections to a destination: learned from those that were.
+//!
+//! To set an SMC connection up costs some hundred microseconds of CPU at either end; each round trip that then
+//! goes by RDMA brings a little of that back. So each destination (address and port that a guest connects to)
+//! has a **score**, in round trips: a connection adds what it had, less what it cost. Below [`LOW`] new
+//! connections stay on TCP, where they cost nothing; now and then one is let through, as a trial, and when
+//! trials have brought the score up to [`HIGH`], SMC is back. The two marks are so far apart that neither a
+//! few short connections among long ones nor the reverse changes anything.
+//!
+//! Only the client's end decides. It may leave the option out of its SYN; a listener that answered it at one
+//! time and not at another could say one thing in a SYN-ACK and another on the accepted socket. Both ends of a
+//! connection see the same round trips, so nothing is lost by it between two of us.
+//!
+//! Values: no I/O, no clock. What is published ([`Change`]) has the shape of the table on the board
+//! (`local::destination`), so that the memory is bounded and a place there is a place here.
+
+use std::net::SocketAddrV6;
+
+use local::destination::Place;
+use sys::abi::{DESTINATION_LINES, DESTINATION_WAYS};
+
+/// What it costs to set a connection up, in round trips that must go by SMC to make up for it.
+const SETUP: i32 = 16;
+/// So many bytes in either direction are worth a round trip.
+const WORTH_BYTES: u64 = 64 << 10;
+/// With less than this, connections stay on TCP: nine with one round trip each.
+const LOW: i32 = -128;
+/// With so much, those that stayed on TCP go by SMC again.
+const HIGH: i32 = 0;
+/// What is remembered of the past, at most: good and bad.
+const SCORE_MAX: i32 = 256;
+/// Time until the first trial, nanoseconds.
+const WAIT_MIN_NS: u64 = 1_000_000_000;
+/// The most that it becomes, doubled by each trial that did not pay, nanoseconds.
+const WAIT_MAX_NS: u64 = 64_000_000_000;
+
+/// What one connection brings while it lasts.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tally {
+    turns: u32,
+    bytes: u64,
+    /// The last that moved was towards the guest.
+    heard: bool,
+    /// How much its destination has been told of, in round trips.
+    told: i32,
+}
+
+impl Tally {
+    /// So many bytes were sent and received since the last time.
+    pub(super) fn moved(&mut self, sent: u64, received: u64) {
+        self.bytes = self.bytes.saturating_add(sent).saturating_add(received);
+        if sent > 0 {
+            self.heard = false;
+        }
+        if received > 0 && !self.heard {
+            self.heard = true;
+            self.turns = self.turns.saturating_add(1);
+        }
+    }
+
+    /// Round trips, and what is worth as much.
+    fn worth(&self) -> i32 {
+        let bytes = u32::try_from(self.bytes / WORTH_BYTES).unwrap_or(u32::MAX);
+        i32::try_from(self.turns.saturating_add(bytes)).unwrap_or(i32::MAX)
+    }
+
+    /// What to add to the score of its destination although it has not ended: at first when it has paid twice
+    /// for what it cost, and then whenever it has had twice as many.
+    pub(super) fn due(&mut self) -> Option<i32> {
+        let worth = self.worth();
+        if worth < (self.told.saturating_mul(2)).max(2 * SETUP) {
+            return None;
+        }
+        let gain = worth - self.told.max(SETUP);
+        self.told = worth;
+        Some(gain)
+    }
+
+    /// What to add to it at the end.
+    pub(super) fn end(&self) -> i32 {
+        self.worth() - self.told.max(SETUP)
+    }
+}
+
+/// What to add to the score for a connection whose handshake came to nothing.
+pub(super) const NOTHING: i32 = -SETUP;
+
+/// What is known of a destination.
+#[derive(Clone, Copy, Debug)]
+struct Habit {
+    to: SocketAddrV6,
+    /// Round trips, from -[`SCORE_MAX`] to [`SCORE_MAX`].
+    score: i32,
+    /// Until when connections stay on TCP, nanoseconds; `None`: they do not.
+    until: Option<u64>,
+    /// How long after a trial the next one is.
+    wait: u64,
+    /// When it was last heard of, for whose place is needed.
+    at: u64,
+}
+
+impl Habit {
+    const fn new(to: SocketAddrV6, now: u64) -> Self {
+        Self { to, score: 0, until: None, wait: WAIT_MIN_NS, at: now }
+    }
+
+    /// A connection has added `gain`. Whether that changes what new ones do.
+    fn learn(&mut self, gain: i32, now: u64) -> bool {
+        self.at = now;
+        self.score = self.score.saturating_add(gain).clamp(-SCORE_MAX, SCORE_MAX);
+        let before = self.until;
+        match self.until {
+            None if self.score <= LOW => self.until = Some(now + self.wait),
+            Some(_) if self.score >= HIGH => (self.until, self.wait) = (None, WAIT_MIN_NS),
+            // A trial has paid: the next one at once.
+            Some(until) if gain > 0 => {
+                (self.until, self.wait) = (Some(until.min(now)), WAIT_MIN_NS);
+            }
+            _ => {}
+        }
+        self.until != before
+    }
+
+    /// A connection begins, which goes by SMC. Whether that changes what others do.
+    fn begin(&mut self, now: u64) -> bool {
+        self.at = now;
+        // Others had begun before the destination was left to TCP: only a trial comes after that time.
+        if self.until.is_none_or(|until| until > now) {
+            return false;
+        }
+        self.until = Some(now + self.wait);
+        self.wait = (self.wait * 2).min(WAIT_MAX_NS);
+        true
+    }
+}
+
+/// What guests are to know of a place of the table from now on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The line.
+    pub line: usize,
+    /// The way in the line.
+    pub way: usize,
+    /// The word for it; 0: nothing stays on TCP because of it.
+    pub word: u64,
+}
+
+/// See the module. Bounded: a destination that nothing was heard of for longest goes first.
+#[derive(Debug)]
+pub(super) struct Habits {
+    lines: Vec<[Option<Habit>; DESTINATION_WAYS]>,
+}
+
+impl Default for Habits {
+    fn default() -> Self {
+        Self { lines: vec![[None; DESTINATION_WAYS]; DESTINATION_LINES] }
+    }
+}
+
+impl Habits {
+    /// A connection to `to` begins and goes by SMC.
+    pub(super) fn begins(&mut self, to: SocketAddrV6, now: u64) -> Option<Change> {
+        let place = Place::of(to);
+        let line = self.lines.get_mut(place.line)?;
+        let way = line.iter().position(|habit| habit.is_some_and(|habit| habit.to == to))?;
+        let habit = line[way].as_mut()?;
+        habit.begin(now).then(|| change(place, way, habit))
+    }
+
+    /// A connection to `to` has added `gain` to its score: see [`Tally`].
+    pub(super) fn learns(&mut self, to: SocketAddrV6, gain: i32, now: u64) -> Option<Change> {
+        let place = Place::of(to);
+        let line = self.lines.get_mut(place.line)?;
+        let known = line.iter().position(|habit| habit.is_some_and(|habit| habit.to == to));
+        let way = known.or_else(|| {
+            // The empty ones are the oldest.
+            (0..line.len()).min_by_key(|way| line[*way].map_or(0, |habit| habit.at + 1))
+        })?;
+        let forgotten = known.is_none() && line[way].is_some_and(|habit| habit.until.is_some());
+        let habit = line[way].take().filter(|_| known.is_some());
+        let mut habit = habit.unwrap_or_else(|| Habit::new(to, now));
+        let changed = habit.learn(gain, now) || forgotten;
+        line[way] = Some(habit);
+        changed.then(|| change(place, way, &habit))
+    }
+
+    /// Nothing is known any more: what guests are to be told.
+    pub(super) fn forget(&mut self) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for (line, ways) in self.lines.iter_mut().enumerate() {
+            for (way, habit) in ways.iter_mut().enumerate() {
+                if habit.take().is_some_and(|habit| habit.until.is_some()) {
+                    changes.push(Change { line, way, word: 0 });
+                }
+            }
+        }
+        changes
+    }
+
+    /// Destinations whose connections stay on TCP.
+    pub(super) fn spared(&self) -> impl Iterator<Item = SocketAddrV6> {
+        let all = self.lines.iter().flatten().flatten();
+        all.filter(|habit| habit.until.is_some()).map(|habit| habit.to)
+    }
+}
+
+fn change(place: Place, way: usize, habit: &Habit) -> Change {
+    let word = habit.until.map_or(0, |until| place.word(until));
+    Change { line: place.line, way, word }
+}
+
+#[cfg(test)]
+mod tests;
