@@ -191,6 +191,19 @@ impl Serving {
         &self.server
     }
 
+    /// What is open, waited for and promised at this moment.
+    #[must_use]
+    pub fn counts(&self) -> smb::files::Counts {
+        self.server.counts()
+    }
+
+    /// Requests and tasks that panicked, each a fault of the server.
+    #[must_use]
+    pub fn panics(&self) -> u64 {
+        let vectors = (0..self.runtime.vectors()).map(VectorId);
+        vectors.map(|vector| self.runtime.counters(vector).panics).sum()
+    }
+
     /// How its loops wait, and why not by io_uring if they do not.
     #[must_use]
     pub fn driver(&self) -> (Driver, Option<&str>) {

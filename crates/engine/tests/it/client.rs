@@ -569,6 +569,16 @@ impl Client {
         }
     }
 
+    /// The next answer, or why there is none.
+    pub(crate) fn try_receive(&mut self) -> io::Result<Answer> {
+        loop {
+            if let Some(answer) = self.answers.pop_front() {
+                return Ok(answer);
+            }
+            self.take()?;
+        }
+    }
+
     /// The next answer that is not STATUS_PENDING.
     pub(crate) fn receive_last(&mut self) -> Answer {
         loop {
@@ -617,5 +627,6 @@ fn charge(message: &[u8]) -> u16 {
         Command::Write => write::Request::parse(message).map_or(0, |write| write.payload_len()),
         _ => 0,
     };
-    u16::try_from(smb::wire::credit_charge_needed(payload)).unwrap_or(u16::MAX)
+    // No more than it has: what wants more is refused.
+    u16::try_from(smb::wire::credit_charge_needed(payload)).unwrap_or(u16::MAX).min(128)
 }

@@ -7,4 +7,5 @@ mod files;
 mod folders;
 mod hostile;
 mod place;
+mod sequences;
 mod sessions;

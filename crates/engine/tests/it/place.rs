@@ -45,7 +45,9 @@ impl Place {
     }
 
     pub(crate) fn with(change: impl FnOnce(&mut Config)) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        // In memory, where there is such a place.
+        let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+        let folder = folder.expect("a folder");
         let mut config = config(folder.path());
         change(&mut config);
         let serving = Serving::start(config).expect("a server");
@@ -58,6 +60,15 @@ impl Place {
 
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// What is open, waited for and promised.
+    pub(crate) fn counts(&self) -> smb::files::Counts {
+        self.serving.as_ref().expect("not stopped").counts()
+    }
+
+    pub(crate) fn panics(&self) -> u64 {
+        self.serving.as_ref().expect("not stopped").panics()
     }
 
     pub(crate) fn stop(&mut self) {

@@ -1,0 +1,434 @@
+//! Requests in any order, with any fields, from two clients.
+//!
+//! However they come: each is answered once, the server never panics, and when all connections are gone nothing of
+//! theirs is left.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use smb::wire::context::{Lease, LeaseV2, Requested};
+use smb::wire::header::{Command, HEADER_LEN, Header};
+use smb::wire::{bare, close, create, flush, ioctl, lease_break, lock, oplock_break, read};
+use smb::wire::{change_notify, query_directory, query_info, set_info};
+use smb::{
+    Access, Attributes, CreateOptions, Disposition, FileId, Guid, LeaseKey, LeaseState, NtStatus,
+    OplockLevel, ShareAccess,
+};
+
+use crate::client::{Answer, Client, Offer, PREVIOUS, request, utf16, write_request};
+use crate::place::Place;
+
+/// Requests that one input may make.
+const REQUESTS: usize = 200;
+
+/// Names that they use, so that they meet.
+const NAMES: [&str; 10] =
+    ["a", "b", "A", "d", r"d\a", r"d\b", "a:s", "a:s:$DATA", r"d\..\a", "no\"name"];
+
+/// What decides.
+pub(crate) struct Choices<'a>(pub(crate) &'a [u8]);
+
+impl Choices<'_> {
+    fn byte(&mut self) -> u8 {
+        let (first, rest) =
+            self.0.split_first().map_or((0, &[][..]), |(first, rest)| (*first, rest));
+        self.0 = rest;
+        first
+    }
+
+    fn number(&mut self) -> u32 {
+        u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
+    }
+
+    /// A small one mostly, and one near an end now and then.
+    fn offset(&mut self) -> u64 {
+        match self.byte() {
+            small @ 0..=199 => u64::from(small) * 37,
+            200..=239 => u64::from(self.number()),
+            240..=247 => u64::MAX - u64::from(self.byte()),
+            _ => (i64::MAX.cast_unsigned() + 3).wrapping_sub(u64::from(self.byte())),
+        }
+    }
+
+    fn bytes(&mut self) -> Vec<u8> {
+        let len = usize::from(self.byte()) % 80;
+        (0..len).map(|_| self.byte()).collect()
+    }
+
+    fn of<T: Copy>(&mut self, among: &[T]) -> T {
+        among[usize::from(self.byte()) % among.len()]
+    }
+}
+
+/// A connection, and what it has opened and waits for.
+struct Seat {
+    client: Client,
+    files: Vec<FileId>,
+    /// Requests without a last answer yet, and the interim answer of those that have one.
+    open: HashMap<u64, Option<Answer>>,
+    user: &'static str,
+    guid: u8,
+    /// Whether all requests are signed, and all answers have to be.
+    sign: bool,
+}
+
+impl Seat {
+    fn new(place: &Place, user: &'static str, guid: u8, sign: bool) -> Self {
+        let offer = Offer { guid: Guid([guid; 16]), ..Offer::default() };
+        let mut client = Client::enter(place.address(), offer, user, "files");
+        client.sign = sign;
+        Self { client, files: Vec::new(), open: HashMap::new(), user, guid, sign }
+    }
+
+    /// Sits down again after its connection has ended.
+    fn again(&mut self, place: &Place) {
+        *self = Self::new(place, self.user, self.guid, self.sign);
+    }
+
+    fn file(&self, choices: &mut Choices<'_>) -> FileId {
+        let index = usize::from(choices.byte());
+        match index {
+            250.. => PREVIOUS,
+            _ if self.files.is_empty() => FileId::default(),
+            _ => self.files[index % self.files.len()],
+        }
+    }
+
+    fn send(&mut self, messages: Vec<Vec<u8>>, related: bool) {
+        let first = self.client.next;
+        self.client.send(messages, related);
+        // Only first ids are known to be used; those in between belong to charges of more than one.
+        for id in first..self.client.next {
+            self.open.insert(id, None);
+        }
+    }
+
+    /// Reads until the answer to a last ECHO: what was asked before is answered, or waits. `false`: the connection is
+    /// over.
+    fn settle(&mut self) -> bool {
+        let echo = self.client.next;
+        self.client.send_one(request(Command::Echo, &bare::Request));
+        loop {
+            let Ok(answer) = self.client.try_receive() else { return false };
+            let id = answer.header.message_id.0;
+            if id == echo {
+                return true;
+            }
+            self.take(id, answer);
+        }
+    }
+
+    fn take(&mut self, id: u64, answer: Answer) {
+        let known = self.open.get(&id);
+        assert!(known.is_some(), "message {id} is answered twice, or was never sent");
+        if answer.status() == NtStatus::PENDING {
+            assert!(known.is_some_and(Option::is_none), "told twice that it takes longer");
+            self.open.insert(id, Some(answer));
+            return;
+        }
+        assert_ne!(answer.status(), NtStatus::INTERNAL_ERROR, "{:?}", answer.header);
+        self.open.remove(&id);
+        if answer.header.command == Command::Create && answer.status() == NtStatus::SUCCESS {
+            let created = create::Response::parse(&answer.message).expect("an answer");
+            self.files.push(created.file);
+        }
+    }
+
+    /// What a client says to a break, if one has come.
+    fn acknowledge(&mut self, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
+        let said = self.client.breaks.pop_front()?;
+        if let Ok(lease) = lease_break::Notification::parse(&said.message) {
+            let state = LeaseState::from_bits_retain(u32::from(choices.byte() & 7)) & lease.current;
+            let ack = lease_break::Request { flags: 0, key: lease.key, state };
+            return Some(request(Command::OplockBreak, &ack));
+        }
+        let oplock = oplock_break::Notification::parse(&said.message).expect("a break");
+        let level = choices.of(&[OplockLevel::None, OplockLevel::Two, OplockLevel::Batch]);
+        Some(request(Command::OplockBreak, &oplock_break::Request { level, file: oplock.file }))
+    }
+}
+
+fn creating(choices: &mut Choices<'_>) -> Vec<u8> {
+    let name = utf16(choices.of(&NAMES));
+    let oplock = choices.of(&[
+        OplockLevel::None,
+        OplockLevel::Two,
+        OplockLevel::Exclusive,
+        OplockLevel::Batch,
+        OplockLevel::Lease,
+    ]);
+    let lease = Lease {
+        key: LeaseKey([choices.byte() % 4; 16]),
+        state: LeaseState::from_bits_retain(u32::from(choices.byte() & 7)),
+        v2: (choices.byte() & 1 != 0).then(LeaseV2::default),
+        ..Lease::default()
+    };
+    let disposition = choices.of(&[
+        Disposition::OpenIf,
+        Disposition::Open,
+        Disposition::Create,
+        Disposition::Overwrite,
+        Disposition::OverwriteIf,
+        Disposition::Supersede,
+    ]);
+    let access = match choices.byte() {
+        0..=127 => Access::FILE_READ | Access::FILE_WRITE | Access::DELETE,
+        _ => Access::from_bits_retain(choices.number()),
+    };
+    let options = match choices.byte() {
+        0..=127 => CreateOptions::empty(),
+        128..=200 => choices.of(&[
+            CreateOptions::DIRECTORY_FILE,
+            CreateOptions::NON_DIRECTORY_FILE,
+            CreateOptions::DELETE_ON_CLOSE,
+        ]),
+        _ => CreateOptions::from_bits_retain(choices.number() & 0x00ff_ffff),
+    };
+    let share = match choices.byte() {
+        0..=199 => ShareAccess::all(),
+        share => ShareAccess::from_bits_retain(u32::from(share & 7)),
+    };
+    let contexts = Requested {
+        lease: (oplock == OplockLevel::Lease).then_some(lease),
+        on_disk_id: choices.byte() & 1 != 0,
+        ..Requested::default()
+    };
+    let body = create::Request {
+        oplock,
+        access,
+        attributes: Attributes::empty(),
+        share,
+        disposition,
+        options,
+        name: &name,
+        contexts,
+        ..create::Request::default()
+    };
+    request(Command::Create, &body)
+}
+
+fn locking(file: FileId, choices: &mut Choices<'_>) -> Vec<u8> {
+    let mut elements = Vec::new();
+    for _ in 0..1 + choices.byte() % 3 {
+        let flags = lock::Flags::from_bits_retain(u32::from(choices.byte() % 32));
+        let (offset, length) = (choices.offset(), choices.offset());
+        lock::Element { offset, length, flags }.encode(&mut elements);
+    }
+    let sequence = u32::from(choices.byte());
+    let elements = lock::Elements::new(&elements);
+    request(Command::Lock, &lock::Request { sequence, file, elements })
+}
+
+fn subject(choices: &mut Choices<'_>) -> query_info::Subject {
+    use query_info::Subject;
+    let all = [
+        Subject::File,
+        Subject::FileSystem,
+        Subject::Security,
+        Subject::Quota,
+        Subject::Unknown(9),
+    ];
+    choices.of(&all)
+}
+
+/// A request, of this kind mostly or of any.
+fn asking(seat: &mut Seat, choices: &mut Choices<'_>) -> Vec<u8> {
+    let file = seat.file(choices);
+    match choices.byte() % 16 {
+        0..=3 => creating(choices),
+        4 => request(Command::Close, &close::Request { file, ..close::Request::default() }),
+        5 => write_request(file, choices.offset(), &choices.bytes()),
+        6 => {
+            let (offset, length) = (choices.offset(), choices.number() % 100_000);
+            request(Command::Read, &read::Request { file, offset, length, ..Default::default() })
+        }
+        7 | 8 => locking(file, choices),
+        9 => {
+            let body = query_info::Request {
+                subject: subject(choices),
+                class: choices.byte() % 64,
+                output_max: choices.number() % 70_000,
+                additional: choices.number(),
+                file,
+                input: &[],
+                flags: 0,
+            };
+            request(Command::QueryInfo, &body)
+        }
+        10 => {
+            let data = choices.bytes();
+            let body = set_info::Request {
+                subject: subject(choices),
+                class: choices.byte() % 64,
+                additional: choices.number(),
+                file,
+                data: &data,
+            };
+            request(Command::SetInfo, &body)
+        }
+        11 => {
+            let pattern = utf16(choices.of(&["*", "?", "a", "", "<.\">"]));
+            let body = query_directory::Request {
+                class: choices.byte() % 64,
+                output_max: choices.number() % 70_000,
+                file,
+                pattern: &pattern,
+                ..query_directory::Request::default()
+            };
+            request(Command::QueryDirectory, &body)
+        }
+        12 => {
+            let body = change_notify::Request {
+                output_max: choices.number() % 70_000,
+                file,
+                filter: change_notify::Filter::from_bits_retain(choices.number()),
+                ..change_notify::Request::default()
+            };
+            request(Command::ChangeNotify, &body)
+        }
+        13 => request(Command::Flush, &flush::Request { file, ..flush::Request::default() }),
+        14 => {
+            let input = choices.bytes();
+            let code = choices.of(&[
+                0x0014_0204,
+                0x0014_01fc,
+                0x0014_4064,
+                0x0014_0078,
+                0x0014_40f2,
+                0x0009_00c4,
+                0x0009_80c8,
+                0x0009_40cf,
+                0x0011_c017,
+                0x0006_0194,
+                0x0009_00a8,
+                0x0009_8344,
+            ]);
+            let body = ioctl::Request {
+                code,
+                file,
+                input: &input,
+                output_max: choices.number() % 70_000,
+                ..ioctl::Request::default()
+            };
+            request(Command::Ioctl, &body)
+        }
+        _ => {
+            // Anything: a command, and a body of any bytes.
+            let mut message =
+                request(Command::from_wire(u16::from(choices.byte() % 20)), &bare::Request);
+            message.truncate(HEADER_LEN);
+            message.extend_from_slice(&[2 + choices.byte() % 62, 0]);
+            message.extend_from_slice(&choices.bytes());
+            message
+        }
+    }
+}
+
+/// Whether a request ends its session or its tree, or begins another.
+fn ends(message: &[u8]) -> bool {
+    let command = Header::parse(message).map(|header| header.command);
+    matches!(
+        command,
+        Ok(Command::Negotiate
+            | Command::SessionSetup
+            | Command::Logoff
+            | Command::TreeConnect
+            | Command::TreeDisconnect
+            | Command::Cancel)
+    )
+}
+
+/// One input: a sequence of requests.
+pub(crate) fn run(place: &Place, bytes: &[u8]) {
+    let mut choices = Choices(bytes);
+    let mut seats = [("alice", 1), ("bob", 2)]
+        .map(|(user, guid)| Seat::new(place, user, guid, choices.byte() & 1 != 0));
+    for _ in 0..REQUESTS {
+        if choices.0.is_empty() {
+            break;
+        }
+        let how = choices.byte();
+        let seat = &mut seats[usize::from(how & 1)];
+        seat.client.seal = how >> 2 & 7 == 7;
+        let mut over = false;
+        let mut sent = Vec::new();
+        match how >> 5 {
+            0..=3 => {
+                let message = asking(seat, &mut choices);
+                over = ends(&message);
+                sent.clone_from(&message);
+                seat.send(vec![message], false);
+            }
+            4 => {
+                let all: Vec<_> =
+                    (0..2 + choices.byte() % 3).map(|_| asking(seat, &mut choices)).collect();
+                over = all.iter().any(|message| ends(message));
+                sent = all.concat();
+                seat.send(all, how & 8 != 0);
+            }
+            5 => {
+                if let Some(ack) = seat.acknowledge(&mut choices) {
+                    seat.send(vec![ack], false);
+                }
+            }
+            6 => {
+                let waiting = seat.open.values().flatten().next().cloned();
+                if let Some(waiting) = waiting {
+                    seat.client.cancel(&waiting);
+                }
+            }
+            _ => {
+                let junk = choices.bytes();
+                seat.client.send_frame(&junk);
+                over = true;
+            }
+        }
+        if over {
+            // It may have ended the session, or the connection; or not.
+            seat.again(place);
+        } else {
+            assert!(seat.settle(), "a connection ended that had done no wrong: {sent:02x?}");
+        }
+    }
+    drop(seats);
+    nothing_is_left(place);
+}
+
+/// With their connections, all that clients had is gone.
+fn nothing_is_left(place: &Place) {
+    assert_eq!(place.panics(), 0, "requests whose serving panicked");
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let counts = place.counts();
+        if counts == smb::files::Counts::default() {
+            return;
+        }
+        assert!(Instant::now() < until, "left behind: {counts:?}");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Place, run};
+
+    /// Numbers that look random and are the same each time.
+    fn scramble(seed: u64, len: usize) -> Vec<u8> {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let step = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state.to_le_bytes()[3]
+        };
+        std::iter::repeat_with(step).take(len).collect()
+    }
+
+    #[test]
+    fn requests_in_any_order_leave_nothing_behind() {
+        let place = Place::new();
+        for seed in 0..60 {
+            run(&place, &scramble(seed, 1500));
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! Requests in any order to a whole server, over TCP, from clients that are logged on.
+#![no_main]
+
+use std::sync::LazyLock;
+
+#[expect(dead_code, reason = "the rest is for tests")]
+#[path = "../../crates/engine/tests/it/client.rs"]
+mod client;
+#[expect(dead_code, reason = "the rest is for tests")]
+#[path = "../../crates/engine/tests/it/place.rs"]
+mod place;
+#[path = "../../crates/engine/tests/it/sequences.rs"]
+mod sequences;
+
+static PLACE: LazyLock<place::Place> = LazyLock::new(place::Place::new);
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| sequences::run(&PLACE, bytes));
