@@ -14,5 +14,6 @@ mod pairs;
 mod programs;
 mod remote;
 mod serve;
+mod serve_safety;
 mod tidy;
 mod watchdog;

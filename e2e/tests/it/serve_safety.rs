@@ -1,0 +1,131 @@
+//! `shunt serve` when things go wrong: disks, clients, the server itself. What was acknowledged is there, what
+//! failed is said, and whoever did nothing wrong is served.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
+
+mod abuse;
+mod client;
+mod disks;
+mod handles;
+mod kills;
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2e::built;
+use e2e::run::Guest;
+
+use client::{PASSWORD, SHARE, USER};
+
+/// A folder to share. It goes with the test.
+pub(crate) struct Folder(testkit::kernels::ending::Directory);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        let folder = Self(testkit::kernels::ending::Directory::new().unwrap());
+        std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+        folder
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+}
+
+/// A running server.
+pub(crate) struct Server {
+    pub(crate) guest: Guest,
+    pub(crate) port: u16,
+    said: Arc<Mutex<String>>,
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind(testkit::loopback(0)).unwrap().local_addr().unwrap().port()
+}
+
+impl Server {
+    /// Serves a folder.
+    pub(crate) fn start(folder: &Path) -> Self {
+        Self::start_as(folder, free_port(), &[], &[])
+    }
+
+    /// Serves a folder; the words of `before` stand before the command, those of `after` behind it.
+    pub(crate) fn start_as(folder: &Path, port: u16, before: &[&str], after: &[&str]) -> Self {
+        let program = built("shunt");
+        let mut words: Vec<String> = before.iter().map(|word| (*word).to_owned()).collect();
+        words.push(program.display().to_string());
+        words.extend(["serve", "--listen", &format!("127.0.0.1:{port}")].map(str::to_owned));
+        words.extend(["--user", &format!("{USER}:{PASSWORD}"), "--share"].map(str::to_owned));
+        words.push(format!("{SHARE}={}", folder.display()));
+        words.extend(after.iter().map(|word| (*word).to_owned()));
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut guest = Guest::start(&mut command);
+        let said = Arc::new(Mutex::new(String::new()));
+        let (mut err, into) = (guest.take_stderr().unwrap(), Arc::clone(&said));
+        thread::spawn(move || {
+            let mut block = [0; 4096];
+            while let Ok(n @ 1..) = err.read(&mut block) {
+                into.lock().unwrap().push_str(&String::from_utf8_lossy(&block[..n]));
+            }
+        });
+        let mut out = BufReader::new(guest.take_stdout().unwrap());
+        let mut line = String::new();
+        out.read_line(&mut line).unwrap();
+        let server = Self { guest, port, said };
+        assert!(line.starts_with("ready"), "the server says {line:?} and {}", server.said());
+        // Whoever closes its output would end a server that says something.
+        thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
+        server
+    }
+
+    /// What it has said to its user.
+    pub(crate) fn said(&self) -> String {
+        self.said.lock().unwrap().clone()
+    }
+
+    /// The process that serves, which may be a child of what was started.
+    pub(crate) fn serving(&self) -> i32 {
+        let mut pid = self.guest.pid();
+        loop {
+            let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            let children = format!("/proc/{pid}/task/{pid}/children");
+            let children = std::fs::read_to_string(children).unwrap_or_default();
+            match children.split_whitespace().next().and_then(|child| child.parse().ok()) {
+                Some(child) if comm.trim() != "shunt" => pid = child,
+                _ => return pid,
+            }
+        }
+    }
+
+    pub(crate) fn must_live(&mut self) {
+        let ended = self.guest.ended();
+        assert!(ended.is_none(), "the server ended with {ended:?} and says {}", self.said());
+    }
+}
+
+/// Waits until it is so.
+pub(crate) fn until(what: &str, limit: Duration, mut so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + limit;
+    while !so() {
+        assert!(Instant::now() < deadline, "{what}: not within {limit:?}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Bytes that no other block of no other file has.
+pub(crate) fn block(seed: u64, len: usize) -> Vec<u8> {
+    let mut random = testkit::fragments::Random::new(seed.wrapping_mul(0x1_0001));
+    std::iter::repeat_with(|| random.word().to_le_bytes()).flatten().take(len).collect()
+}

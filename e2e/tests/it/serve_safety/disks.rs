@@ -1,0 +1,245 @@
+//! Disks that are full, closed, broken or slow.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use e2e::installed;
+use e2e::run::skipped;
+use smb::NtStatus;
+use smb::wire::negotiate::dialect::SMB_2_1;
+
+use super::client::{Answer, Client, Wish};
+use super::{Folder, Server, block, free_port};
+
+const KIB: usize = 1024;
+
+/// The status of a refusal.
+fn refused<T: std::fmt::Debug>(answer: Answer<T>) -> NtStatus {
+    let failure = answer.unwrap_err();
+    failure.status().unwrap_or_else(|| panic!("not refused, but {failure:?}"))
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// A server for which `script` has made the folder another one.
+fn with_mount(folder: &Path, script: &str, options: &[&str]) -> Option<Server> {
+    if !is_root() || installed("unshare").is_none() {
+        skipped("a mount of one's own needs root and unshare");
+        return None;
+    }
+    let script = format!("D={}; {script} && exec \"$@\"", folder.display());
+    let before = ["unshare", "-m", "sh", "-c", &script, "sh"];
+    Some(Server::start_as(folder, free_port(), &before, options))
+}
+
+#[test]
+fn a_full_disk_is_said_and_the_rest_goes_on() {
+    for options in [&[][..], &["--no-uring"]] {
+        let folder = Folder::new();
+        let mount = "mount -t tmpfs -o size=1m,mode=777 none $D";
+        let Some(mut server) = with_mount(folder.path(), mount, options) else { return };
+        let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+        let file = client.open("file").unwrap();
+        let bytes = block(1, 256 * KIB);
+        let mut kept = 0;
+        let full = loop {
+            match client.write(file, kept, &bytes, false) {
+                // A short write is an honest answer, too.
+                Ok(n) => kept += u64::from(n),
+                failed @ Err(_) => break refused(failed),
+            }
+            assert!(kept <= 1 << 20, "{kept} bytes on a disk of a megabyte");
+        };
+        assert_eq!(full, NtStatus::DISK_FULL);
+        assert!(kept >= 512 << 10, "full after {kept} bytes");
+        let whole = usize::try_from(kept).unwrap() / bytes.len();
+        for at in 0..whole as u64 {
+            let found = client.read(file, at * bytes.len() as u64, 256 << 10).unwrap();
+            assert!(found == bytes, "what was taken is there");
+        }
+        client.close(file).unwrap();
+        let wish = Wish { options: smb::CreateOptions::DELETE_ON_CLOSE, ..Wish::file("file") };
+        let (file, _) = client.create(&wish).unwrap();
+        client.close(file).unwrap();
+        let file = client.open("another").unwrap();
+        assert_eq!(client.write(file, 0, &bytes, false).unwrap(), 256 << 10);
+        server.must_live();
+    }
+}
+
+#[test]
+fn a_disk_that_nobody_may_write_to_can_be_read() {
+    let folder = Folder::new();
+    std::fs::write(folder.file("file"), "there").unwrap();
+    let mount = "mount --bind $D $D && mount -o remount,bind,ro $D";
+    let Some(mut server) = with_mount(folder.path(), mount, &[]) else { return };
+    let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+    let status = refused(client.open("new"));
+    let said = [NtStatus::MEDIA_WRITE_PROTECTED, NtStatus::ACCESS_DENIED];
+    assert!(said.contains(&status), "{status:?}");
+    let name = super::client::wide("file");
+    let request = smb::wire::create::Request { name: &name, ..Default::default() };
+    let (_, answer) = client.ask(smb::wire::header::Command::Create, 1, &request).unwrap();
+    let file = smb::wire::create::Response::parse(&answer).unwrap().file;
+    assert_eq!(client.read(file, 0, 100).unwrap(), b"there");
+    server.must_live();
+}
+
+/// A server whose system calls strace spoils.
+fn spoiled(folder: &Path, spoil: &str) -> Option<Server> {
+    if installed("strace").is_none() {
+        skipped("there is no strace");
+        return None;
+    }
+    let log = folder.with_extension("strace");
+    let before = ["strace", "-f", "-qq", "-o", log.to_str().unwrap(), "-e", spoil];
+    // What io_uring does no strace sees.
+    Some(Server::start_as(folder, free_port(), &before, &["--no-uring"]))
+}
+
+const WRITES: &str = "pwrite64,pwritev,pwritev2";
+const READS: &str = "pread64,preadv,preadv2,sendfile";
+
+#[test]
+fn a_write_that_fails_is_said_to_have_failed() {
+    let folder = Folder::new();
+    let spoil = format!("inject={WRITES}:error=EIO:when=2");
+    let Some(mut server) = spoiled(folder.path(), &spoil) else { return };
+    let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+    let file = client.open("file").unwrap();
+    let blocks: Vec<_> = (0..6).map(|seed| block(seed, 5000)).collect();
+    let mut answers = Vec::new();
+    for (at, bytes) in (0..).zip(&blocks) {
+        answers.push(client.write(file, at * 5000, bytes, false));
+    }
+    let failed: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
+    assert!(!failed.is_empty(), "nothing failed: is it another system call that writes?");
+    for failure in failed {
+        assert_eq!(failure.status(), Some(NtStatus::IO_DEVICE_ERROR), "{failure:?}");
+    }
+    // What did not fail is there, and what failed can be written again.
+    for ((at, bytes), answer) in (0..).zip(&blocks).zip(&answers) {
+        if answer.is_err() {
+            client.write(file, at * 5000, bytes, false).unwrap();
+        }
+    }
+    let found = std::fs::read(folder.file("file")).unwrap();
+    assert!(found == blocks.concat());
+    server.must_live();
+}
+
+#[test]
+fn a_flush_that_fails_is_said_to_have_failed() {
+    let folder = Folder::new();
+    let Some(mut server) = spoiled(folder.path(), "inject=fsync,fdatasync:error=EIO:when=1..2")
+    else {
+        return;
+    };
+    let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+    let file = client.open("file").unwrap();
+    client.write(file, 0, b"bytes", false).unwrap();
+    assert_eq!(refused(client.flush(file)), NtStatus::IO_DEVICE_ERROR);
+    // The third call succeeds; what a flush says is what the disk said.
+    let again: Vec<_> = (0..3).map(|_| client.flush(file).is_ok()).collect();
+    assert_eq!(again.last(), Some(&true), "{again:?}");
+    assert_eq!(client.read(file, 0, 10).unwrap(), b"bytes");
+    server.must_live();
+}
+
+#[test]
+fn a_read_that_fails_is_said_to_have_failed() {
+    let folder = Folder::new();
+    let bytes = block(1, 300_000);
+    std::fs::write(folder.file("file"), &bytes).unwrap();
+    let Some(mut server) = spoiled(folder.path(), &format!("inject={READS}:error=EIO:when=1"))
+    else {
+        return;
+    };
+    let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+    let file = client.open("file").unwrap();
+    let mut failed = 0;
+    for _ in 0..4 {
+        match client.read(file, 0, 100_000) {
+            Ok(found) => assert!(found == bytes[..100_000]),
+            failure @ Err(_) => {
+                assert_eq!(refused(failure), NtStatus::IO_DEVICE_ERROR);
+                failed += 1;
+            }
+        }
+    }
+    // strace counts for each thread.
+    assert!((1..4).contains(&failed), "{failed} of 4 reads failed");
+    server.must_live();
+}
+
+#[test]
+fn what_is_flushed_or_written_through_goes_to_the_disk() {
+    let folder = Folder::new();
+    let Some(server) = spoiled(folder.path(), "trace=fsync,fdatasync,sync_file_range,pwritev2")
+    else {
+        return;
+    };
+    let log = folder.path().with_extension("strace");
+    let lines = || std::fs::read_to_string(&log).unwrap_or_default();
+    let synced = || {
+        let durable = |line: &&str| {
+            line.contains("fsync(")
+                || line.contains("fdatasync(")
+                || line.contains("RWF_DSYNC")
+                || line.contains("RWF_SYNC")
+        };
+        lines().lines().filter(durable).count()
+    };
+    let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+    let file = client.open("file").unwrap();
+    client.write(file, 0, b"plain", false).unwrap();
+    let before = synced();
+    client.flush(file).unwrap();
+    let flushed = synced();
+    assert!(flushed > before, "a flush without a sync:\n{}", lines());
+    client.write(file, 5, b"through", true).unwrap();
+    assert!(synced() > flushed, "a write through without a sync:\n{}", lines());
+    let _ = std::fs::remove_file(&log);
+}
+
+#[test]
+fn a_slow_disk_holds_up_nobody_else() {
+    let folder = Folder::new();
+    std::fs::write(folder.file("other"), "there").unwrap();
+    // Flushes are slow; whoever asks something else is not.
+    let Some(mut server) = spoiled(folder.path(), "inject=fsync,fdatasync:delay_enter=700000")
+    else {
+        return;
+    };
+    let port = server.port;
+    let slow = thread::spawn(move || {
+        let mut client = Client::ready(port, SMB_2_1).unwrap();
+        let file = client.open("file").unwrap();
+        for at in 0..3 {
+            client.write(file, at, b"x", false).unwrap();
+            let begun = Instant::now();
+            client.flush(file).unwrap();
+            assert!(begun.elapsed() >= Duration::from_millis(650), "the flush did not wait");
+        }
+    });
+    let mut clients: Vec<_> = (0..3).map(|_| Client::ready(port, SMB_2_1).unwrap()).collect();
+    let files: Vec<_> = clients.iter_mut().map(|client| client.open("other").unwrap()).collect();
+    let mut worst = Duration::ZERO;
+    let mut rounds = 0;
+    while !slow.is_finished() {
+        for (client, file) in clients.iter_mut().zip(&files) {
+            let begun = Instant::now();
+            assert_eq!(client.read(*file, 0, 10).unwrap(), b"there");
+            worst = worst.max(begun.elapsed());
+        }
+        rounds += 1;
+        thread::sleep(Duration::from_millis(5));
+    }
+    slow.join().unwrap();
+    assert!(rounds > 20, "{rounds} rounds beside three flushes");
+    assert!(worst < Duration::from_millis(600), "a read waited {worst:?} for another's disk");
+    server.must_live();
+}

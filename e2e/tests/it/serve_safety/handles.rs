@@ -1,0 +1,107 @@
+//! Connections that break, and what is still open behind them.
+
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use smb::wire::context::Requested;
+use smb::wire::create;
+use smb::wire::negotiate::dialect::SMB_2_1;
+use smb::{Disposition, OplockLevel};
+
+use super::client::{Client, Wish};
+use super::{Folder, Server, block, until};
+
+/// Ends a connection by a reset, as a cut cable ends it after a while.
+fn cut(client: Client) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let len = libc::socklen_t::try_from(size_of::<libc::linger>()).unwrap();
+    // SAFETY: a socket, and a structure with its length.
+    let r = unsafe {
+        libc::setsockopt(
+            client.stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_LINGER,
+            (&raw const linger).cast(),
+            len,
+        )
+    };
+    assert_eq!(r, 0);
+    drop(client);
+}
+
+fn durable(name: &str) -> Wish<'_> {
+    let contexts = Requested { durable: true, ..Requested::default() };
+    Wish { oplock: OplockLevel::Batch, contexts, ..Wish::file(name) }
+}
+
+#[test]
+fn a_durable_handle_survives_its_connection_with_all_that_was_written() {
+    let folder = Folder::new();
+    let server = Server::start(folder.path());
+    for round in 0..5 {
+        let name = format!("file-{round}");
+        let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+        let (file, answer) = client.create(&durable(&name)).unwrap();
+        let granted = create::Response::parse(&answer).unwrap();
+        assert_eq!(granted.oplock, OplockLevel::Batch);
+        assert!(granted.contexts.durable, "no durable handle");
+        let bytes = block(round, 200_000);
+        client.write(file, 0, &bytes, false).unwrap();
+        // A request may be on its way when the connection goes.
+        let late = block(round + 100, 60_000);
+        let request = client.write_request(file, 200_000, &late, false);
+        client.send(&request).unwrap();
+        let session = client.session;
+        cut(client);
+        let mut client = Client::connect(server.port, SMB_2_1).unwrap();
+        client.log_on(session).unwrap();
+        client.connect_tree().unwrap();
+        let contexts = Requested { reconnect: Some(file), ..Requested::default() };
+        let wish = Wish {
+            oplock: OplockLevel::Batch,
+            disposition: Disposition::Open,
+            contexts,
+            ..Wish::file(&name)
+        };
+        let (again, _) = client.create(&wish).unwrap();
+        assert_eq!(again.persistent, file.persistent);
+        assert!(client.read(again, 0, 200_000).unwrap() == bytes, "round {round}");
+        // The late write is there whole or not at all; sent again, it is there.
+        assert_eq!(client.write(again, 200_000, &late, false).unwrap(), 60_000);
+        assert!(client.read(again, 200_000, 60_000).unwrap() == late);
+        client.close(again).unwrap();
+        let found = std::fs::read(folder.file(&name)).unwrap();
+        assert!(found == [bytes, late].concat());
+    }
+}
+
+#[test]
+fn what_is_not_durable_is_closed_with_its_connection() {
+    let folder = Folder::new();
+    let server = Server::start(folder.path());
+    let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+    let wish = Wish { options: smb::CreateOptions::DELETE_ON_CLOSE, ..Wish::file("file") };
+    client.create(&wish).unwrap();
+    assert!(folder.file("file").exists());
+    cut(client);
+    until("it is closed", Duration::from_secs(5), || !folder.file("file").exists());
+}
+
+#[test]
+fn connections_leave_no_descriptor_behind() {
+    let folder = Folder::new();
+    let server = Server::start(folder.path());
+    let held = || std::fs::read_dir(format!("/proc/{}/fd", server.serving())).unwrap().count();
+    let mut first = Client::ready(server.port, SMB_2_1).unwrap();
+    let file = first.open("first").unwrap();
+    let before = held();
+    for round in 0..50 {
+        let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+        for at in 0..5 {
+            client.open(&format!("file-{at}")).unwrap();
+        }
+        if round % 2 == 0 { cut(client) } else { drop(client) }
+    }
+    until("all are closed", Duration::from_secs(10), || held() <= before + 2);
+    first.write(file, 0, b"still served", false).unwrap();
+}
