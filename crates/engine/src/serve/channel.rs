@@ -16,7 +16,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rustix::net::sockopt;
@@ -25,6 +25,7 @@ use smb::session::{Dialect, Grant, Window};
 use smb::wire::header::Header;
 use smb::wire::negotiate::{Capabilities, SecurityMode};
 use smb::{Guid, MessageId, SessionId};
+use sys::sync::AtomicU64;
 
 use super::command::session_setup::SetUp;
 use super::config::Sending;
@@ -66,8 +67,6 @@ pub(super) struct Bound {
     pub(super) session: Arc<Session>,
     /// `None` without a key: guests and nobody.
     pub(super) signer: Option<Signer>,
-    /// The key of this channel for set-ups that are signed.
-    pub(super) primary: bool,
 }
 
 /// A request that is not answered yet and may be cancelled.
@@ -83,10 +82,6 @@ impl UnderWay {
     fn cancel(&self) {
         self.cancelled.set(true);
         self.event.notify_all();
-    }
-
-    pub(super) fn is_cancelled(&self) -> bool {
-        self.cancelled.get()
     }
 
     /// Ends when it is cancelled.

@@ -3,7 +3,7 @@
 mod table;
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use smb::files::{FileKey, Flags, LeaseVersion, LockSequence, OpenId};
@@ -14,6 +14,7 @@ use smb::wire::context::AppVersion;
 use smb::{
     Access, CreateAction, CreateOptions, FileId, Guid, LeaseKey, NtStatus, SessionId, ShareAccess,
 };
+use sys::sync::{AtomicU32, AtomicU64};
 
 use super::fs::write_time::Clock;
 use super::fs::{Directory, Handle, SetTimes, Stream};

@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -13,6 +13,7 @@ use smb::files::{
 };
 use smb::session::Dialect;
 use smb::{FileTime, Guid, LeaseKey, NtStatus, SessionId};
+use sys::sync::AtomicU64;
 
 use super::channel::{ChannelRef, Ending};
 use super::command::{breaks, delete};

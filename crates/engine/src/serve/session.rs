@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smb::crypto::{Cipher, Opener, Sealer, SecretKey, SessionKeys, SigningAlgorithm};
 use smb::session::Dialect;
 use smb::{FileTime, Guid, NtStatus, SessionId, TreeId};
+use sys::sync::AtomicU64;
 
 use super::channel::ChannelRef;
 use super::open::Open;

@@ -291,7 +291,7 @@ impl Client {
         begin: session_setup::Request<'_>,
     ) -> Result<(), NtStatus> {
         let binding = begin.flags.contains(session_setup::RequestFlags::BINDING);
-        let mut preauth = self.preauth.clone();
+        let mut preauth = self.preauth;
         let token = Ntlm::negotiate();
         let first = session_setup::Request { token: &token, ..begin };
         preauth.update(&self.send_one(request(Command::SessionSetup, &first)));

@@ -59,7 +59,7 @@ fn what_is_no_smb_ends_a_session_too() {
             0 => header.flags |= smb::wire::header::Flags::RESPONSE,
             1 => header.next = 8,
             2 => header.next = 63,
-            3 => header.next = u32::MAX & !7,
+            3 => header.next = 0xffff_fff8,
             _ => echo.truncate(65),
         }
         echo[..64].copy_from_slice(&header.to_bytes());

@@ -105,7 +105,7 @@ fn begin(
         return Err(NtStatus::INSUFFICIENT_RESOURCES);
     }
     let acceptor = Acceptor::new(x.server().authentication.clone());
-    Ok((id, SetUp { aim, acceptor, preauth: agreed.preauth.clone() }))
+    Ok((id, SetUp { aim, acceptor, preauth: agreed.preauth }))
 }
 
 /// The session that a set-up names and this connection does not have, as its first channel signs. Whatever is wrong
@@ -124,7 +124,7 @@ fn as_first_channel(x: &Exchange<'_>) -> Result<Rc<Bound>, NtStatus> {
     let session = session.ok_or(NtStatus::USER_SESSION_DELETED)?;
     let key = session.signing_key.as_ref().ok_or(NtStatus::NOT_SUPPORTED)?;
     let signer = Signer::new(session.signing, key);
-    Ok(Rc::new(Bound { session, signer: Some(signer), primary: true }))
+    Ok(Rc::new(Bound { session, signer: Some(signer) }))
 }
 
 /// Whether this connection may become a channel of the session (MS-SMB2 3.3.5.5, step 4), in the order in which
@@ -235,7 +235,7 @@ fn done(
             end_previous(x, request, &session);
             server.audit(x.channel.peer, &session);
             let signer = keys.map(|keys| Signer::new(agreed.signing, &keys.signing));
-            accept(x, session, signer, true);
+            accept(x, session, signer);
         }
         Aim::Again(bound) => {
             let session = &bound.session;
@@ -261,7 +261,7 @@ fn done(
             if session.is_closed() {
                 return Err(NtStatus::USER_SESSION_DELETED);
             }
-            accept(x, session, Some(signer), false);
+            accept(x, session, Some(signer));
         }
     }
     x.sign = true;
@@ -284,10 +284,10 @@ fn flags(session: &Session) -> SessionFlags {
 }
 
 /// The connection is a channel of the session from now on.
-fn accept(x: &mut Exchange<'_>, session: Arc<Session>, signer: Option<Signer>, primary: bool) {
+fn accept(x: &mut Exchange<'_>, session: Arc<Session>, signer: Option<Signer>) {
     session.state().channels.push(x.channel.shared.clone());
     let id = session.id;
-    let bound = Rc::new(Bound { session, signer, primary });
+    let bound = Rc::new(Bound { session, signer });
     x.channel.sessions.borrow_mut().insert(id, bound.clone());
     x.bound = Some(bound);
 }
