@@ -60,8 +60,8 @@ const GIT: &str = "export HOME=/tmp; git config --global user.name a; git config
                    [ -z \"$(git status --porcelain)\" ] && [ $(git log --oneline | wc -l) = 9 ]";
 const GIT_HOST: &str = "for r in repository clone; do cd $FOLDER/$r && git -c safe.directory='*' fsck --full \
                         --strict && [ -z \"$(git -c safe.directory='*' status --porcelain)\" ] || exit 1; done";
-const COPY: &str = "mkdir /m/copy && tar -cf /tmp/t.tar -C / modules bin/busybox usr && tar -xf /tmp/t.tar -C /m/copy && \
-                    remount && diff -r /modules /m/copy/modules && cmp /bin/busybox /m/copy/bin/busybox && \
+const COPY: &str = "mkdir /m/copy && tar -cf /tmp/t.tar -C / modules bin/busybox lib && tar -xf /tmp/t.tar -C /m/copy && \
+                    remount && diff -r /modules /m/copy/modules && diff -r /lib /m/copy/lib && cmp /bin/busybox /m/copy/bin/busybox && \
                     rm -r /m/copy /tmp/t.tar";
 const FACTS: &str = "echo hello >/m/f && touch -d '2020-02-03 04:05:06' /m/f && remount && \
                      [ \"$(date -r /m/f +%s)\" = \"$(date -d '2020-02-03 04:05:06' +%s)\" ] && \

@@ -1,11 +1,12 @@
 //! Disks that are full, closed, broken or slow.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::installed;
-use e2e::run::skipped;
+use e2e::run::{Guest, skipped};
 use smb::NtStatus;
 use smb::wire::negotiate::dialect::SMB_2_1;
 
@@ -88,16 +89,45 @@ fn a_disk_that_nobody_may_write_to_can_be_read() {
     server.must_live();
 }
 
-/// A server whose system calls strace spoils.
-fn spoiled(folder: &Path, spoil: &str) -> Option<Server> {
+/// A server whose system calls strace spoils, from when it serves on.
+struct Spoiled {
+    server: Server,
+    log: PathBuf,
+    _strace: Guest,
+}
+
+impl Drop for Spoiled {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.log);
+    }
+}
+
+/// Starts it; `None`: it cannot be, and that was said.
+fn spoiled(folder: &Path, spoil: &str) -> Option<Spoiled> {
     if installed("strace").is_none() {
         skipped("there is no strace");
         return None;
     }
-    let log = folder.with_extension("strace");
-    let before = ["strace", "-f", "-qq", "-o", log.to_str().unwrap(), "-e", spoil];
     // What io_uring does no strace sees.
-    Some(Server::start_as(folder, free_port(), &before, &["--no-uring"]))
+    let server = Server::start_as(folder, free_port(), &[], &["--no-uring"]);
+    let log = folder.with_extension("strace");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-e", spoil, "-p", &server.guest.pid().to_string(), "-o"]);
+    let mut strace = Guest::start(command.arg(&log).stderr(Stdio::null()));
+    let tasks = format!("/proc/{}/task", server.guest.pid());
+    let is_traced = |task: std::fs::DirEntry| {
+        let status = std::fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
+    };
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !std::fs::read_dir(&tasks).unwrap().flatten().all(is_traced) {
+        if strace.ended().is_some() || Instant::now() > deadline {
+            skipped("strace may not look at the server");
+            return None;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    Some(Spoiled { server, log, _strace: strace })
 }
 
 const WRITES: &str = "pwrite64,pwritev,pwritev2";
@@ -107,8 +137,8 @@ const READS: &str = "pread64,preadv,preadv2,sendfile";
 fn a_write_that_fails_is_said_to_have_failed() {
     let folder = Folder::new();
     let spoil = format!("inject={WRITES}:error=EIO:when=2");
-    let Some(mut server) = spoiled(folder.path(), &spoil) else { return };
-    let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+    let Some(mut spoiled) = spoiled(folder.path(), &spoil) else { return };
+    let mut client = Client::ready(spoiled.server.port, SMB_2_1).unwrap();
     let file = client.open("file").unwrap();
     let blocks: Vec<_> = (0..6).map(|seed| block(seed, 5000)).collect();
     let mut answers = Vec::new();
@@ -128,17 +158,17 @@ fn a_write_that_fails_is_said_to_have_failed() {
     }
     let found = std::fs::read(folder.file("file")).unwrap();
     assert!(found == blocks.concat());
-    server.must_live();
+    spoiled.server.must_live();
 }
 
 #[test]
 fn a_flush_that_fails_is_said_to_have_failed() {
     let folder = Folder::new();
-    let Some(mut server) = spoiled(folder.path(), "inject=fsync,fdatasync:error=EIO:when=1..2")
+    let Some(mut spoiled) = spoiled(folder.path(), "inject=fsync,fdatasync:error=EIO:when=1..2")
     else {
         return;
     };
-    let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+    let mut client = Client::ready(spoiled.server.port, SMB_2_1).unwrap();
     let file = client.open("file").unwrap();
     client.write(file, 0, b"bytes", false).unwrap();
     assert_eq!(refused(client.flush(file)), NtStatus::IO_DEVICE_ERROR);
@@ -146,7 +176,7 @@ fn a_flush_that_fails_is_said_to_have_failed() {
     let again: Vec<_> = (0..3).map(|_| client.flush(file).is_ok()).collect();
     assert_eq!(again.last(), Some(&true), "{again:?}");
     assert_eq!(client.read(file, 0, 10).unwrap(), b"bytes");
-    server.must_live();
+    spoiled.server.must_live();
 }
 
 #[test]
@@ -154,11 +184,11 @@ fn a_read_that_fails_is_said_to_have_failed() {
     let folder = Folder::new();
     let bytes = block(1, 300_000);
     std::fs::write(folder.file("file"), &bytes).unwrap();
-    let Some(mut server) = spoiled(folder.path(), &format!("inject={READS}:error=EIO:when=1"))
+    let Some(mut spoiled) = spoiled(folder.path(), &format!("inject={READS}:error=EIO:when=1"))
     else {
         return;
     };
-    let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+    let mut client = Client::ready(spoiled.server.port, SMB_2_1).unwrap();
     let file = client.open("file").unwrap();
     let mut failed = 0;
     for _ in 0..4 {
@@ -172,18 +202,17 @@ fn a_read_that_fails_is_said_to_have_failed() {
     }
     // strace counts for each thread.
     assert!((1..4).contains(&failed), "{failed} of 4 reads failed");
-    server.must_live();
+    spoiled.server.must_live();
 }
 
 #[test]
 fn what_is_flushed_or_written_through_goes_to_the_disk() {
     let folder = Folder::new();
-    let Some(server) = spoiled(folder.path(), "trace=fsync,fdatasync,sync_file_range,pwritev2")
+    let Some(spoiled) = spoiled(folder.path(), "trace=fsync,fdatasync,sync_file_range,pwritev2")
     else {
         return;
     };
-    let log = folder.path().with_extension("strace");
-    let lines = || std::fs::read_to_string(&log).unwrap_or_default();
+    let lines = || std::fs::read_to_string(&spoiled.log).unwrap_or_default();
     let synced = || {
         let durable = |line: &&str| {
             line.contains("fsync(")
@@ -193,7 +222,7 @@ fn what_is_flushed_or_written_through_goes_to_the_disk() {
         };
         lines().lines().filter(durable).count()
     };
-    let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+    let mut client = Client::ready(spoiled.server.port, SMB_2_1).unwrap();
     let file = client.open("file").unwrap();
     client.write(file, 0, b"plain", false).unwrap();
     let before = synced();
@@ -202,7 +231,6 @@ fn what_is_flushed_or_written_through_goes_to_the_disk() {
     assert!(flushed > before, "a flush without a sync:\n{}", lines());
     client.write(file, 5, b"through", true).unwrap();
     assert!(synced() > flushed, "a write through without a sync:\n{}", lines());
-    let _ = std::fs::remove_file(&log);
 }
 
 #[test]
@@ -210,11 +238,11 @@ fn a_slow_disk_holds_up_nobody_else() {
     let folder = Folder::new();
     std::fs::write(folder.file("other"), "there").unwrap();
     // Flushes are slow; whoever asks something else is not.
-    let Some(mut server) = spoiled(folder.path(), "inject=fsync,fdatasync:delay_enter=700000")
+    let Some(mut spoiled) = spoiled(folder.path(), "inject=fsync,fdatasync:delay_enter=700000")
     else {
         return;
     };
-    let port = server.port;
+    let port = spoiled.server.port;
     let slow = thread::spawn(move || {
         let mut client = Client::ready(port, SMB_2_1).unwrap();
         let file = client.open("file").unwrap();
@@ -241,5 +269,5 @@ fn a_slow_disk_holds_up_nobody_else() {
     slow.join().unwrap();
     assert!(rounds > 20, "{rounds} rounds beside three flushes");
     assert!(worst < Duration::from_millis(600), "a read waited {worst:?} for another's disk");
-    server.must_live();
+    spoiled.server.must_live();
 }
