@@ -6,6 +6,7 @@ mod control;
 mod files;
 mod folders;
 mod hostile;
+mod information;
 mod place;
 mod sequences;
 mod sessions;
