@@ -693,7 +693,7 @@ impl Creating<'_, '_, '_> {
         if made.is_new() {
             if let Some(bytes) = request.contexts.ea {
                 for ea in smb::fscc::parse_eas(bytes)? {
-                    made.object.handle.set_ea(&ea.name.as_bytes(), &ea.value)?;
+                    made.object.handle.set_ea(ea.name.as_bytes(), &ea.value)?;
                 }
                 changed = true;
             }

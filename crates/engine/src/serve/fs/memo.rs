@@ -61,6 +61,7 @@ impl BuildHasher for Spread {
 
 /// Device and inode.
 type Key = (u32, u32, u64);
+type Told = HashMap<Key, ((i64, u32), FileTime), Spread>;
 type Shard = HashMap<Key, ((i64, u32), Extra), Spread>;
 
 #[derive(Debug, Default)]
@@ -68,7 +69,7 @@ pub(super) struct Memo {
     extra: [Mutex<Shard>; SHARDS],
     /// Change times that clients have set: a file system has only its own. Each counts as long as the file is as
     /// it was when it was set.
-    told: Mutex<HashMap<Key, ((i64, u32), FileTime), Spread>>,
+    told: Mutex<Told>,
     /// Whether there was ever one; few clients set it.
     tells: AtomicBool,
 }

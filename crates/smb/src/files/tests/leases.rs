@@ -457,6 +457,24 @@ fn who_renames_waits_for_handles_that_are_cached() {
     assert_eq!(stage.open(with_lease(1, "")).1.lease, state("RH"), "its own is not broken");
 }
 
+#[test]
+fn who_replaces_a_file_without_having_it_open_waits_for_handles_too() {
+    let mut stage = Stage::new();
+    stage.open(with_lease(1, "RH"));
+    let ask = |stage: &mut Stage, file| {
+        stage.shard.contend_all_handles(0, file, Waiter(99), &mut stage.fx)
+    };
+    assert_eq!(ask(&mut stage, FILE), Ok(Some(35_000)));
+    stage.lease_break(1, "RH", "R", true);
+    stage.acknowledge(1, "R").unwrap();
+    assert_eq!(stage.fx.wake, [Waiter(99)]);
+    assert_eq!(ask(&mut stage, FILE), Ok(None));
+    let elsewhere = FileKey { inode: 77, ..FILE };
+    assert_eq!(ask(&mut stage, elsewhere), Ok(None));
+    assert_eq!(stage.shard.held_of(FILE).count(), 1);
+    assert_eq!(stage.shard.held_of(elsewhere).count(), 0);
+}
+
 /// The streams of a file have leases of their own (smb2.lease.request).
 #[test]
 fn streams_do_not_break_each_other() {

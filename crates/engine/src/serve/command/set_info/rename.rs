@@ -156,7 +156,7 @@ impl<'o> Renaming<'o> {
 
     /// Whether the new name may be added to its directory.
     fn may_add(&self, x: &Exchange<'_>, to: &Destination) -> Result<(), NtStatus> {
-        let asker = Asker::new(&*x.session()?.identity(), self.point, x.server());
+        let asker = Asker::new(&x.session()?.identity(), self.point, x.server());
         let stored = to.folder_security()?;
         let stored = stored.map(|bytes| Descriptor::parse(&bytes)).transpose()?;
         let adds = if self.open.directory { Access::APPEND_DATA } else { Access::WRITE_DATA };
@@ -178,7 +178,7 @@ impl<'o> Renaming<'o> {
         if existing.is_folder() || facts.attributes.contains(Attributes::READONLY) {
             return Err(NtStatus::ACCESS_DENIED);
         }
-        let asker = Asker::new(&*x.session()?.identity(), self.point, x.server());
+        let asker = Asker::new(&x.session()?.identity(), self.point, x.server());
         asker.rights(existing, facts, Access::DELETE, false)?;
         let identity = existing.identity();
         let key = FileKey { device: identity.device, inode: identity.inode, stream: 0 };

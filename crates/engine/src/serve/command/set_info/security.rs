@@ -24,7 +24,7 @@ pub(super) fn set(
     let facts = handle.facts()?;
     let now = access::descriptor(handle, &facts)?;
     let new = now.changed(&said, info)?;
-    let asker = Asker::new(&*x.session()?.identity(), &open.tree.share, x.server());
+    let asker = Asker::new(&x.session()?.identity(), &open.tree.share, x.server());
     if new.owner != now.owner && !new.owner.is_some_and(|owner| asker.may_own(&owner)) {
         return Err(NtStatus::INVALID_OWNER);
     }
