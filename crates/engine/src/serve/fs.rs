@@ -197,6 +197,12 @@ impl Share {
         &self.0.config
     }
 
+    /// Whether its file system is one of this host, which answers at once for what is in memory.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        self.0.index.is_local()
+    }
+
     /// How many folders have been read to find names that differ in case: what look-ups cost beyond a fixed
     /// number of system calls.
     #[must_use]

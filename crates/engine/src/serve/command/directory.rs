@@ -40,42 +40,48 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     }
     let pattern =
         if request.pattern.is_empty() { None } else { Some(Pattern::parse(request.pattern)?) };
-    let taken = take(x, &open).await?;
-    let listing = match begun(&open, taken.before, pattern, request.flags) {
-        Ok(listing) => listing,
-        Err(status) => {
-            give_back(&open, None, &taken.reading);
-            return Err(status);
-        }
-    };
+    let Taken { before, reading: others } = take(x, &open).await?;
     let single = request.flags.contains(Flags::SINGLE);
     let (bytes, start) = x.reply.body();
     begin(bytes, start);
-    let mut reading = Reading {
-        listing,
+    let mut answer = Answering {
         out: std::mem::take(bytes),
         class,
         limit: request.output_max as usize,
         most: if single { 1 } else { usize::MAX },
         any: false,
     };
-    let slow = reading.listing.slow || !reading.listing.directory.is_local();
-    let (mut reading, read) = if slow {
-        runtime::offload(move || {
-            let read = reading.all();
-            (reading, read)
-        })
-        .await
+    let at_once = open.must_be_file()?.of_share().is_local()
+        && before.as_ref().is_none_or(|listing| !listing.slow);
+    let flags = request.flags;
+    let (mut listing, read, answer) = if at_once {
+        match begun(&open, before, pattern, flags) {
+            Ok(mut listing) => {
+                let read = answer.in_turns(&mut listing).await;
+                (Some(listing), read, answer)
+            }
+            Err(status) => (None, Err(status), answer),
+        }
     } else {
-        let read = reading.in_turns().await;
-        (reading, read)
+        let open = open.clone();
+        let all = runtime::offload(move || match begun(&open, before, pattern, flags) {
+            Ok(mut listing) => {
+                let read = answer.all(&mut listing);
+                (Some(listing), read, answer)
+            }
+            Err(status) => (None, Err(status), answer),
+        });
+        all.await
     };
-    let first = std::mem::replace(&mut reading.listing.fresh, false);
-    give_back(&open, Some(reading.listing), &taken.reading);
+    let first = match &mut listing {
+        Some(listing) if read.is_ok() => std::mem::replace(&mut listing.fresh, false),
+        _ => false,
+    };
+    give_back(&open, listing, &others);
     let (bytes, start) = x.reply.body();
-    *bytes = reading.out;
+    *bytes = answer.out;
     read?;
-    if !reading.any {
+    if !answer.any {
         return Err(if first { NtStatus::NO_SUCH_FILE } else { NtStatus::NO_MORE_FILES });
     }
     finish(bytes, start);
@@ -150,9 +156,8 @@ fn begun(
     }
 }
 
-/// An enumeration on its way into an answer.
-struct Reading {
-    listing: Listing,
+/// An answer that fills up.
+struct Answering {
     /// What is answered so far.
     out: Vec<u8>,
     class: DirectoryClass,
@@ -164,7 +169,7 @@ struct Reading {
     any: bool,
 }
 
-/// What stopped a [`Reading`] for now.
+/// Why reading has stopped for now.
 #[derive(PartialEq, Eq)]
 enum Stopped {
     /// There are no more entries, or no more room, or enough of them.
@@ -173,20 +178,20 @@ enum Stopped {
     Turn,
 }
 
-impl Reading {
+impl Answering {
     /// Reads as much as fits, in the midst of others.
-    async fn in_turns(&mut self) -> Result<(), NtStatus> {
+    async fn in_turns(&mut self, listing: &mut Listing) -> Result<(), NtStatus> {
         let (mut out, class) = (std::mem::take(&mut self.out), self.class);
         let mut writer = DirectoryWriter::new(class, &mut out, self.limit);
         let mut entry = Entry::default();
         let result = loop {
             let began = Instant::now();
-            match self.some(&mut writer, &mut entry, TURN) {
+            match self.some(listing, &mut writer, &mut entry, TURN) {
                 Ok(Stopped::Turn) => {}
                 Ok(Stopped::Done) => break Ok(()),
                 Err(status) => break Err(status),
             }
-            self.listing.slow |= began.elapsed() > SLOW;
+            listing.slow |= began.elapsed() > SLOW;
             runtime::yield_now().await;
         };
         self.out = out;
@@ -194,21 +199,22 @@ impl Reading {
     }
 
     /// Reads as much as fits, however long that takes.
-    fn all(&mut self) -> Result<(), NtStatus> {
+    fn all(&mut self, listing: &mut Listing) -> Result<(), NtStatus> {
         let (mut out, class) = (std::mem::take(&mut self.out), self.class);
         let mut writer = DirectoryWriter::new(class, &mut out, self.limit);
-        let result = self.some(&mut writer, &mut Entry::default(), usize::MAX);
+        let result = self.some(listing, &mut writer, &mut Entry::default(), usize::MAX);
         self.out = out;
         result.map(drop)
     }
 
     fn some(
         &mut self,
+        listing: &mut Listing,
         writer: &mut DirectoryWriter<'_>,
         entry: &mut Entry,
         turn: usize,
     ) -> Result<Stopped, NtStatus> {
-        let Listing { directory, pattern, found, .. } = &mut self.listing;
+        let Listing { directory, pattern, found, .. } = listing;
         if let Some(name) = pattern.as_name() {
             if std::mem::replace(found, true) {
                 return Ok(Stopped::Done);

@@ -64,12 +64,6 @@ impl Directory {
         })
     }
 
-    /// Whether the file system is one of this host, which answers at once for what is in memory.
-    #[must_use]
-    pub fn is_local(&self) -> bool {
-        self.share.0.index.is_local()
-    }
-
     /// Begins again (SMB2_RESTART_SCANS, SMB2_REOPEN).
     ///
     /// # Errors

@@ -142,7 +142,7 @@ pub(super) async fn chunks(
     let (from, to) = (End::of(&source)?, End::of(target)?);
     let same = source.key == target.key;
     let (answer, failed) = in_pool(x, move || copy_all(&from, &to, &chunks, same)).await?;
-    let status = failed.or(refused.map(|(_, status)| status)).unwrap_or(NtStatus::SUCCESS);
+    let status = failed.or_else(|| refused.map(|(_, status)| status)).unwrap_or(NtStatus::SUCCESS);
     answered(status, answer)
 }
 
