@@ -6,7 +6,7 @@
 mod external;
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smb::files::OpenId;
@@ -35,8 +35,8 @@ struct Inner {
 /// One watch, for those who wait for it.
 #[derive(Default)]
 struct Ear {
-    /// The status with which it has ended, zero as long as it has not.
-    ended: Arc<AtomicU32>,
+    /// Its open is closed.
+    ended: Arc<AtomicBool>,
     /// Each gets what one event brings, in turn.
     waiting: VecDeque<Arc<Waiting>>,
 }
@@ -64,7 +64,7 @@ impl Waiting {
 /// The watch of one open.
 #[derive(Clone)]
 pub(super) struct Watching {
-    ended: Arc<AtomicU32>,
+    ended: Arc<AtomicBool>,
 }
 
 impl Default for Watches {
@@ -281,7 +281,7 @@ fn unwatch(open: &Arc<Open>) {
         let mut inner = watch.lock();
         inner.watchers.unwatch(open.id);
         // Under the lock: who begins to wait looks at it under the same.
-        watching.ended.store(NtStatus::NOTIFY_CLEANUP.0, Ordering::Release);
+        watching.ended.store(true, Ordering::Release);
         inner.ears.remove(&open.id)
     };
     watch.count.fetch_sub(1, Ordering::AcqRel);
@@ -308,7 +308,7 @@ pub(super) fn watch(
     }
     let watch = &open.tree.share.watch;
     let directory = told(&open.path());
-    let ended = Arc::new(AtomicU32::new(0));
+    let ended = Arc::new(AtomicBool::new(false));
     {
         let mut inner = watch.lock();
         if let Some(ear) = inner.ears.get(&open.id) {
@@ -340,8 +340,8 @@ impl Watching {
         let watch = &open.tree.share.watch;
         let waiting = {
             let mut inner = watch.lock();
-            if let Some(status) = self.ended() {
-                return Err(status);
+            if self.has_ended() {
+                return Err(NtStatus::NOTIFY_CLEANUP);
             }
             let Inner { watchers, ears } = &mut *inner;
             let Some(ear) = ears.get_mut(&open.id) else { return Err(NtStatus::NOTIFY_CLEANUP) };
@@ -365,12 +365,9 @@ impl Watching {
         }
     }
 
-    /// With what it has ended, if it has.
-    pub(super) fn ended(&self) -> Option<NtStatus> {
-        match self.ended.load(Ordering::Acquire) {
-            0 => None,
-            status => Some(NtStatus(status)),
-        }
+    /// Whether its open is closed.
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 }
 

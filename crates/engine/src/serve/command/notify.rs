@@ -55,5 +55,5 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
 
 /// Whether the watch has ended, not just this wait.
 fn ended(x: &Exchange<'_>, watching: &watch::Watching) -> bool {
-    watching.ended().is_some() || x.session().is_ok_and(|session| session.is_closed())
+    watching.has_ended() || x.session().is_ok_and(|session| session.is_closed())
 }
