@@ -101,6 +101,8 @@ pub(super) struct Open {
     closed: AtomicBool,
     /// Its client is away.
     away: AtomicBool,
+    /// Its client has used it, and so has had the answer to the create that opened it.
+    used: AtomicBool,
     /// Something was changed through it that its directory shows.
     changed: AtomicBool,
     /// FilePositionInformation: a number that the client may keep here.
@@ -196,6 +198,7 @@ impl Open {
             app_version: with.app_version,
             closed: AtomicBool::new(false),
             away: AtomicBool::new(false),
+            used: AtomicBool::new(false),
             changed: AtomicBool::new(false),
             position: AtomicU64::new(0),
             sequence: Mutex::new(ChannelSequence::new(with.channel_sequence)),
@@ -236,6 +239,7 @@ impl Open {
             app_version: self.app_version,
             closed: AtomicBool::new(false),
             away: AtomicBool::new(false),
+            used: AtomicBool::new(false),
             changed: AtomicBool::new(self.is_changed()),
             position: AtomicU64::new(self.position.load(Ordering::Relaxed)),
             mode: AtomicU32::new(self.mode.load(Ordering::Relaxed)),
@@ -270,6 +274,19 @@ impl Open {
             self.tree.opens.fetch_sub(1, Ordering::Relaxed);
         }
         went
+    }
+
+    /// Notes that a request names it.
+    pub(super) fn note_use(&self) {
+        // Looked at first: this is said with every request.
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the create that opened it may be sent again (Open.IsReplayEligible).
+    pub(super) fn is_replayable(&self) -> bool {
+        !self.used.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_away(&self) -> bool {

@@ -195,7 +195,9 @@ impl Session {
 
     /// The open of that number, whoever may use it.
     pub(super) fn open(&self, volatile: u64) -> Option<Arc<Open>> {
-        self.state().opens.get(&volatile).cloned()
+        let open = self.state().opens.get(&volatile).cloned()?;
+        open.note_use();
+        Some(open)
     }
 }
 

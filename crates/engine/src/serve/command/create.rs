@@ -1,8 +1,10 @@
 //! CREATE (MS-SMB2 3.3.5.9; MS-FSA 2.1.5.1).
 
 mod apple;
+mod check;
 mod durable;
 mod grant;
+mod locate;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,33 +15,28 @@ use smb::files::{
 };
 use smb::fscc::Facts;
 use smb::name::{Path, Stream as StreamName};
-use smb::security::Descriptor;
 use smb::wire::context::LeaseFlags;
 use smb::wire::create::{IMPERSONATION_MAX, Request, Response};
-use smb::{
-    Access, Attributes, CreateAction, CreateOptions, Disposition, NtStatus, OplockLevel,
-    ShareAccess,
-};
+use smb::{Access, Attributes, CreateAction, CreateOptions, NtStatus, OplockLevel, ShareAccess};
 
 use super::super::access::{self, Asker};
 use super::super::channel::{Exchange, PATIENCE};
-use super::super::fs::{Create, Found, Handle, Share, Stream, Want};
-use super::super::open::{Beginning, Durable, FileObject, Object, Open, OpenLease, stream_facts};
+use super::super::fs::Share;
+use super::super::open::{Beginning, Durable, Object, Open, OpenLease};
 use super::super::pipe::Pipe;
 use super::super::runtime;
 use super::super::server::{SharePoint, WaitingFor};
 use super::super::watch;
 use super::Answer;
+use check::check;
 use grant::Told;
+use locate::Made;
 
 /// Bytes that a file system frees or reserves while others wait; more than that is done elsewhere.
 const AT_ONCE: u64 = 8 << 20;
 
 /// How often a request that has lost its connection looks whether its session is still there.
 const ORPHAN_LOOK: Duration = Duration::from_secs(1);
-
-/// How often a look-up is begun again because somebody else was faster.
-const ATTEMPTS: usize = 16;
 
 /// Attributes that a client may set on a file that it creates.
 const SETTABLE: Attributes = Attributes::READONLY
@@ -50,25 +47,6 @@ const SETTABLE: Attributes = Attributes::READONLY
     .union(Attributes::OFFLINE)
     .union(Attributes::NOT_CONTENT_INDEXED)
     .union(Attributes::NORMAL);
-
-/// Attributes that may be named with a create; of those that are not settable nothing is heard again.
-const ATTRIBUTES: u32 = 0x0000_7fb7;
-
-/// Rights that there are.
-const ACCESS: Access = Access::FILE_ALL
-    .union(Access::SYSTEM_SECURITY)
-    .union(Access::MAXIMUM_ALLOWED)
-    .union(Access::GENERIC_ALL)
-    .union(Access::GENERIC_EXECUTE)
-    .union(Access::GENERIC_WRITE)
-    .union(Access::GENERIC_READ);
-
-/// Create options that mean nothing.
-const UNKNOWN_OPTIONS: u32 = 0xff00_0000;
-
-/// Create options that mean something which is not done: FILE_CREATE_TREE_CONNECTION, FILE_OPEN_BY_FILE_ID,
-/// FILE_RESERVE_OPFILTER.
-const REFUSED_OPTIONS: u32 = 0x0010_2080;
 
 pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let request = Request::parse(x.message)?;
@@ -178,84 +156,6 @@ fn keep(x: &mut Exchange<'_>, open: &Arc<Open>, old: Option<&Open>) -> Result<()
     Ok(())
 }
 
-/// What is wrong with a request whatever it is for (MS-SMB2 3.3.5.9, MS-FSA 2.1.5.1).
-fn check(request: &Request<'_>) -> Result<(), NtStatus> {
-    let options = request.options;
-    let access = request.access;
-    if access.is_empty() || !ACCESS.contains(access) {
-        return Err(NtStatus::ACCESS_DENIED);
-    }
-    let both = CreateOptions::DIRECTORY_FILE | CreateOptions::NON_DIRECTORY_FILE;
-    if options.contains(both) || !ShareAccess::all().contains(request.share) {
-        return Err(NtStatus::INVALID_PARAMETER);
-    }
-    if options.bits() & UNKNOWN_OPTIONS != 0 {
-        return Err(NtStatus::INVALID_PARAMETER);
-    }
-    if options.bits() & REFUSED_OPTIONS != 0 {
-        return Err(NtStatus::NOT_SUPPORTED);
-    }
-    if request.attributes.bits() & !ATTRIBUTES != 0 {
-        return Err(NtStatus::INVALID_PARAMETER);
-    }
-    if request.attributes.contains(Attributes::ENCRYPTED) && request.disposition.may_create() {
-        // Nothing is kept encrypted here, and nobody is to believe that it is.
-        return Err(NtStatus::ACCESS_DENIED);
-    }
-    if access.contains(Access::SYSTEM_SECURITY) {
-        // Nobody is an auditor here.
-        return Err(NtStatus::PRIVILEGE_NOT_HELD);
-    }
-    if options.contains(CreateOptions::DIRECTORY_FILE) && request.disposition.overwrites() {
-        return Err(NtStatus::INVALID_PARAMETER);
-    }
-    if options.contains(CreateOptions::DELETE_ON_CLOSE)
-        && !access.intersects(Access::DELETE | Access::GENERIC_ALL | Access::MAXIMUM_ALLOWED)
-    {
-        return Err(NtStatus::INVALID_PARAMETER);
-    }
-    Ok(())
-}
-
-/// What was found or made on disk.
-struct Made {
-    object: Arc<FileObject>,
-    facts: Facts,
-    action: CreateAction,
-    /// What a new file may inherit from its folder.
-    folder: Option<Descriptor>,
-}
-
-impl Made {
-    fn new(
-        handle: Arc<Handle>,
-        stream: Option<Stream>,
-        facts: Facts,
-        action: CreateAction,
-    ) -> Self {
-        Self { object: Arc::new(FileObject::new(handle, stream)), facts, action, folder: None }
-    }
-
-    fn is_new(&self) -> bool {
-        self.action == CreateAction::Created
-    }
-
-    fn overwrites(&self) -> bool {
-        matches!(self.action, CreateAction::Superseded | CreateAction::Overwritten)
-    }
-
-    fn is_directory(&self) -> bool {
-        self.object.stream.is_none() && self.object.handle.is_folder()
-    }
-
-    fn key(&self) -> FileKey {
-        let identity = self.object.handle.identity();
-        let stream =
-            self.object.stream.as_ref().map_or(0, |stream| access::name_hash(&stream.name()));
-        FileKey { device: identity.device, inode: identity.inode, stream }
-    }
-}
-
 /// Whether a request has lost its connection, and its session has others.
 fn is_orphan(x: &Exchange<'_>) -> Result<bool, NtStatus> {
     Ok(!x.channel.shared.is_open() && !x.session()?.is_closed())
@@ -313,139 +213,8 @@ struct Creating<'c, 'x, 'm> {
 
 impl Creating<'_, '_, '_> {
     async fn run(self) -> Answer {
-        let mut attempt = 0;
-        let made = loop {
-            match self.look() {
-                Err(NtStatus::OBJECT_NAME_COLLISION)
-                    if self.request.disposition != Disposition::Create && attempt < ATTEMPTS =>
-                {
-                    attempt += 1;
-                }
-                other => break other?,
-            }
-        };
+        let made = self.locate()?;
         self.open(made).await
-    }
-
-    /// Finds the file, or makes it.
-    fn look(&self) -> Result<Made, NtStatus> {
-        let request = self.request;
-        let desired = request.access.expanded();
-        let named = match self.path.stream() {
-            Some(StreamName::Named(name)) => Some(name.as_str()),
-            _ => None,
-        };
-        let mut want = Want::by_access(desired);
-        want.link = request.options.contains(CreateOptions::OPEN_REPARSE_POINT);
-        if desired.contains(Access::MAXIMUM_ALLOWED) || named.is_some() {
-            (want.read, want.write) = (false, false);
-        }
-        if request.disposition.overwrites() && named.is_none() {
-            want.write = true;
-        }
-        match self.find(want)? {
-            Found::There(handle) => self.there(handle, named),
-            Found::Missing(vacancy) => {
-                if !request.disposition.may_create() {
-                    return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
-                }
-                if request.options.contains(CreateOptions::DELETE_ON_CLOSE)
-                    && request.attributes.contains(Attributes::READONLY)
-                {
-                    return Err(NtStatus::CANNOT_DELETE);
-                }
-                self.lease_is_free()?;
-                let folder =
-                    request.options.contains(CreateOptions::DIRECTORY_FILE) && named.is_none();
-                let above = vacancy.folder_security()?;
-                let above = above.map(|bytes| Descriptor::parse(&bytes)).transpose()?;
-                let adds = if folder { Access::APPEND_DATA } else { Access::WRITE_DATA };
-                self.asker()?.may_add(&vacancy.folder_facts()?, above.as_ref(), adds)?;
-                let attributes = (request.attributes & SETTABLE) - Attributes::NORMAL;
-                let mode = self.posix_mode().unwrap_or(0);
-                let handle = Arc::new(vacancy.create(Create { folder, attributes, mode })?);
-                let stream = match named {
-                    Some(name) => Some(Stream::create(handle.clone(), name)?),
-                    None => None,
-                };
-                let facts = *handle.first_facts();
-                let facts =
-                    stream.as_ref().map_or(Ok(facts), |stream| stream_facts(facts, stream))?;
-                let made = Made::new(handle, stream, facts, CreateAction::Created);
-                Ok(Made { folder: above, ..made })
-            }
-        }
-    }
-
-    /// Looks the path up as this client does.
-    fn find(&self, want: Want) -> Result<Found, NtStatus> {
-        let find = |want| match self.posix_mode() {
-            Some(_) => self.share.open_exact(&self.path, want),
-            None => self.share.open(&self.path, want),
-        };
-        match find(want) {
-            // A folder cannot be opened for writing, and need not be.
-            Err(NtStatus::FILE_IS_A_DIRECTORY) => find(Want { read: true, write: false, ..want }),
-            found => found,
-        }
-    }
-
-    /// The mode of a file that comes to be, if the client speaks of files as POSIX does.
-    fn posix_mode(&self) -> Option<u32> {
-        let agreed = self.x.agreed().is_ok_and(|agreed| agreed.posix);
-        self.request.contexts.posix_mode.filter(|_| agreed)
-    }
-
-    /// The file is there: may it be, and its stream?
-    fn there(&self, handle: Handle, named: Option<&str>) -> Result<Made, NtStatus> {
-        let request = self.request;
-        let facts = *handle.first_facts();
-        let handle = Arc::new(handle);
-        let stream = match named {
-            None => None,
-            Some(name) => match Stream::open(handle.clone(), name) {
-                Ok(stream) => Some(stream),
-                Err(NtStatus::OBJECT_NAME_NOT_FOUND) if request.disposition.may_create() => {
-                    let stored = access::stored(&handle, &facts)?;
-                    self.asker()?.may_add(&facts, stored.as_ref(), Access::WRITE_DATA)?;
-                    let stream = Stream::create(handle.clone(), name)?;
-                    let facts = stream_facts(facts, &stream)?;
-                    return Ok(Made::new(handle, Some(stream), facts, CreateAction::Created));
-                }
-                Err(status) => return Err(status),
-            },
-        };
-        if request.disposition == Disposition::Create {
-            return Err(NtStatus::OBJECT_NAME_COLLISION);
-        }
-        let folder = facts.is_directory() && stream.is_none();
-        let says_data = matches!(self.path.stream(), Some(StreamName::Data));
-        if folder && says_data {
-            return Err(NtStatus::FILE_IS_A_DIRECTORY);
-        }
-        if folder && request.options.contains(CreateOptions::NON_DIRECTORY_FILE) {
-            return Err(NtStatus::FILE_IS_A_DIRECTORY);
-        }
-        if !folder && request.options.contains(CreateOptions::DIRECTORY_FILE) {
-            return Err(NtStatus::NOT_A_DIRECTORY);
-        }
-        if folder && request.disposition.overwrites() {
-            return Err(NtStatus::FILE_IS_A_DIRECTORY);
-        }
-        let action = match request.disposition {
-            Disposition::Supersede => CreateAction::Superseded,
-            Disposition::Overwrite | Disposition::OverwriteIf => CreateAction::Overwritten,
-            _ => CreateAction::Opened,
-        };
-        if action != CreateAction::Opened && stream.is_none() {
-            // What hides must go on hiding (MS-FSA 2.1.5.1.2.1).
-            let hides = Attributes::HIDDEN | Attributes::SYSTEM;
-            if !request.attributes.contains(facts.attributes & hides) {
-                return Err(NtStatus::ACCESS_DENIED);
-            }
-        }
-        let facts = stream.as_ref().map_or(Ok(facts), |stream| stream_facts(facts, stream))?;
-        Ok(Made::new(handle, stream, facts, action))
     }
 
     /// Who asks.

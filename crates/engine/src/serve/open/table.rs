@@ -134,7 +134,8 @@ impl Table {
         match inner.creates.get(&name) {
             Some(Attempt::UnderWay(_)) => return Err(NtStatus::FILE_NOT_AVAILABLE),
             Some(Attempt::Done(id)) => {
-                if let Some(open) = inner.opens.get(id) {
+                // Who uses an open has had the answer: this is another create.
+                if let Some(open) = inner.opens.get(id).filter(|open| open.is_replayable()) {
                     return Ok(Begun::Done(open.clone()));
                 }
             }

@@ -1,0 +1,194 @@
+//! From what a create names to a file, which is there or comes to be (MS-FSA 2.1.5.1).
+
+use std::sync::Arc;
+
+use smb::files::FileKey;
+use smb::fscc::Facts;
+use smb::name::Stream as StreamName;
+use smb::security::Descriptor;
+use smb::{Access, Attributes, CreateAction, CreateOptions, Disposition, NtStatus};
+
+use super::super::super::access;
+use super::super::super::fs::{Create, Found, Handle, Stream, Want};
+use super::super::super::open::{FileObject, stream_facts};
+use super::{Creating, SETTABLE};
+
+/// How often a look-up is begun again because somebody else was faster.
+const ATTEMPTS: usize = 16;
+
+/// What was found or made on disk.
+pub(super) struct Made {
+    pub(super) object: Arc<FileObject>,
+    pub(super) facts: Facts,
+    pub(super) action: CreateAction,
+    /// What a new file may inherit from its folder.
+    pub(super) folder: Option<Descriptor>,
+}
+
+impl Made {
+    fn new(
+        handle: Arc<Handle>,
+        stream: Option<Stream>,
+        facts: Facts,
+        action: CreateAction,
+    ) -> Self {
+        Self { object: Arc::new(FileObject::new(handle, stream)), facts, action, folder: None }
+    }
+
+    pub(super) fn is_new(&self) -> bool {
+        self.action == CreateAction::Created
+    }
+
+    pub(super) fn overwrites(&self) -> bool {
+        matches!(self.action, CreateAction::Superseded | CreateAction::Overwritten)
+    }
+
+    pub(super) fn is_directory(&self) -> bool {
+        self.object.stream.is_none() && self.object.handle.is_folder()
+    }
+
+    pub(super) fn key(&self) -> FileKey {
+        let identity = self.object.handle.identity();
+        let stream =
+            self.object.stream.as_ref().map_or(0, |stream| access::name_hash(&stream.name()));
+        FileKey { device: identity.device, inode: identity.inode, stream }
+    }
+}
+
+impl Creating<'_, '_, '_> {
+    /// Finds the file, or makes it, however often somebody else is faster.
+    pub(super) fn locate(&self) -> Result<Made, NtStatus> {
+        let mut attempt = 0;
+        loop {
+            match self.look() {
+                Err(NtStatus::OBJECT_NAME_COLLISION)
+                    if self.request.disposition != Disposition::Create && attempt < ATTEMPTS =>
+                {
+                    attempt += 1;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Finds the file, or makes it.
+    fn look(&self) -> Result<Made, NtStatus> {
+        let request = self.request;
+        let desired = request.access.expanded();
+        let named = match self.path.stream() {
+            Some(StreamName::Named(name)) => Some(name.as_str()),
+            _ => None,
+        };
+        let mut want = Want::by_access(desired);
+        want.link = request.options.contains(CreateOptions::OPEN_REPARSE_POINT);
+        if desired.contains(Access::MAXIMUM_ALLOWED) || named.is_some() {
+            (want.read, want.write) = (false, false);
+        }
+        if request.disposition.overwrites() && named.is_none() {
+            want.write = true;
+        }
+        match self.find(want)? {
+            Found::There(handle) => self.there(handle, named),
+            Found::Missing(vacancy) => {
+                if !request.disposition.may_create() {
+                    return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
+                }
+                if request.options.contains(CreateOptions::DELETE_ON_CLOSE)
+                    && request.attributes.contains(Attributes::READONLY)
+                {
+                    return Err(NtStatus::CANNOT_DELETE);
+                }
+                self.lease_is_free()?;
+                let folder =
+                    request.options.contains(CreateOptions::DIRECTORY_FILE) && named.is_none();
+                let above = vacancy.folder_security()?;
+                let above = above.map(|bytes| Descriptor::parse(&bytes)).transpose()?;
+                let adds = if folder { Access::APPEND_DATA } else { Access::WRITE_DATA };
+                self.asker()?.may_add(&vacancy.folder_facts()?, above.as_ref(), adds)?;
+                let attributes = (request.attributes & SETTABLE) - Attributes::NORMAL;
+                let mode = self.posix_mode().unwrap_or(0);
+                let handle = Arc::new(vacancy.create(Create { folder, attributes, mode })?);
+                let stream = match named {
+                    Some(name) => Some(Stream::create(handle.clone(), name)?),
+                    None => None,
+                };
+                let facts = *handle.first_facts();
+                let facts =
+                    stream.as_ref().map_or(Ok(facts), |stream| stream_facts(facts, stream))?;
+                let made = Made::new(handle, stream, facts, CreateAction::Created);
+                Ok(Made { folder: above, ..made })
+            }
+        }
+    }
+
+    /// Looks the path up as this client does.
+    fn find(&self, want: Want) -> Result<Found, NtStatus> {
+        let find = |want| match self.posix_mode() {
+            Some(_) => self.share.open_exact(&self.path, want),
+            None => self.share.open(&self.path, want),
+        };
+        match find(want) {
+            // A folder cannot be opened for writing, and need not be.
+            Err(NtStatus::FILE_IS_A_DIRECTORY) => find(Want { read: true, write: false, ..want }),
+            found => found,
+        }
+    }
+
+    /// The mode of a file that comes to be, if the client speaks of files as POSIX does.
+    fn posix_mode(&self) -> Option<u32> {
+        let agreed = self.x.agreed().is_ok_and(|agreed| agreed.posix);
+        self.request.contexts.posix_mode.filter(|_| agreed)
+    }
+
+    /// The file is there: may it be, and its stream?
+    fn there(&self, handle: Handle, named: Option<&str>) -> Result<Made, NtStatus> {
+        let request = self.request;
+        let facts = *handle.first_facts();
+        let handle = Arc::new(handle);
+        let stream = match named {
+            None => None,
+            Some(name) => match Stream::open(handle.clone(), name) {
+                Ok(stream) => Some(stream),
+                Err(NtStatus::OBJECT_NAME_NOT_FOUND) if request.disposition.may_create() => {
+                    let stored = access::stored(&handle, &facts)?;
+                    self.asker()?.may_add(&facts, stored.as_ref(), Access::WRITE_DATA)?;
+                    let stream = Stream::create(handle.clone(), name)?;
+                    let facts = stream_facts(facts, &stream)?;
+                    return Ok(Made::new(handle, Some(stream), facts, CreateAction::Created));
+                }
+                Err(status) => return Err(status),
+            },
+        };
+        if request.disposition == Disposition::Create {
+            return Err(NtStatus::OBJECT_NAME_COLLISION);
+        }
+        let folder = facts.is_directory() && stream.is_none();
+        let says_data = matches!(self.path.stream(), Some(StreamName::Data));
+        if folder && says_data {
+            return Err(NtStatus::FILE_IS_A_DIRECTORY);
+        }
+        if folder && request.options.contains(CreateOptions::NON_DIRECTORY_FILE) {
+            return Err(NtStatus::FILE_IS_A_DIRECTORY);
+        }
+        if !folder && request.options.contains(CreateOptions::DIRECTORY_FILE) {
+            return Err(NtStatus::NOT_A_DIRECTORY);
+        }
+        if folder && request.disposition.overwrites() {
+            return Err(NtStatus::FILE_IS_A_DIRECTORY);
+        }
+        let action = match request.disposition {
+            Disposition::Supersede => CreateAction::Superseded,
+            Disposition::Overwrite | Disposition::OverwriteIf => CreateAction::Overwritten,
+            _ => CreateAction::Opened,
+        };
+        if action != CreateAction::Opened && stream.is_none() {
+            // What hides must go on hiding (MS-FSA 2.1.5.1.2.1).
+            let hides = Attributes::HIDDEN | Attributes::SYSTEM;
+            if !request.attributes.contains(facts.attributes & hides) {
+                return Err(NtStatus::ACCESS_DENIED);
+            }
+        }
+        let facts = stream.as_ref().map_or(Ok(facts), |stream| stream_facts(facts, stream))?;
+        Ok(Made::new(handle, stream, facts, action))
+    }
+}
