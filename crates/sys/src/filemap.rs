@@ -96,6 +96,25 @@ impl FileMap {
         self.inside(offset, len).ok_or_else(|| io::ErrorKind::InvalidInput.into())
     }
 
+    /// Maps the pages of `offset..offset + len` now, with one call instead of a fault for each; those of a hole
+    /// in the file are allocated if the window is for receiving. Waits for the disk where they are not in memory.
+    ///
+    /// # Errors
+    ///
+    /// `EINVAL` before Linux 5.14; `EFAULT` if the file does not have them, with those mapped that it has;
+    /// `ENOMEM` without memory; `InvalidInput` outside of the window.
+    pub fn populate(&self, offset: u64, len: usize) -> io::Result<()> {
+        let page = usize::try_from(offset % PAGE).unwrap_or(0);
+        let part = self.part(offset, len)?.wrapping_sub(page);
+        let advice = match self.access {
+            Access::Read => libc::MADV_POPULATE_READ,
+            Access::Write => libc::MADV_POPULATE_WRITE,
+        };
+        // SAFETY: it changes no byte of a mapping that is ours, and says by an error what it cannot do.
+        let done = unsafe { libc::madvise(part.cast(), len + page, advice) };
+        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    }
+
     /// Sends `head` and then bytes `offset..offset + len` of the file, without waiting and without
     /// `SIGPIPE`. Answers how many bytes of both together were taken. `more`: others follow, so the
     /// last packet need not leave half full.
@@ -148,23 +167,6 @@ impl FileMap {
         let got =
             unsafe { libc::recv(socket.as_fd().as_raw_fd(), part.cast(), len, libc::MSG_DONTWAIT) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
-    }
-
-    /// Maps the pages of `offset..offset + len` now, reading in those that are not in memory. Waits
-    /// for the disk: for a thread that may.
-    ///
-    /// # Errors
-    ///
-    /// `EFAULT` if the file does not have them, `EINVAL` before Linux 5.14, `InvalidInput` outside
-    /// of the window.
-    pub fn populate(&self, offset: u64, len: usize) -> io::Result<()> {
-        let part = self.part(offset, len)?;
-        // The window begins at a page, so this stays inside of it.
-        let lead = part.addr() % 4096;
-        let start = part.wrapping_sub(lead);
-        // SAFETY: pages of our own mapping, which are only read in.
-        let done = unsafe { libc::madvise(start.cast(), len + lead, libc::MADV_POPULATE_READ) };
-        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 

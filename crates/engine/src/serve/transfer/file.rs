@@ -10,6 +10,7 @@ use rustix::fs::{Advice, FsWord, fadvise, fstat, fstatfs};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite, pwritev2};
 use sys::filemap::{Access, FileMap};
 use sys::residency::{PAGE, cachestat};
+use sys::sync::AtomicU64;
 
 /// `TMPFS_MAGIC` of `linux/magic.h`.
 const TMPFS: FsWord = 0x0102_1994;
@@ -47,13 +48,50 @@ pub struct DataFile {
 
 /// A mapping that is counted.
 #[derive(Debug)]
-pub(super) struct Window(FileMap);
+pub(super) struct Window {
+    map: FileMap,
+    start: u64,
+    /// A bit for each block that was made present once.
+    present: Box<[AtomicU64]>,
+}
+
+/// What is made present at once, bytes. Transfers that have no whole block leave it to faults.
+const BLOCK: u64 = 64 << 10;
 
 impl std::ops::Deref for Window {
     type Target = FileMap;
 
     fn deref(&self) -> &FileMap {
-        &self.0
+        &self.map
+    }
+}
+
+impl Window {
+    fn new(map: FileMap, start: u64, bytes: usize) -> Self {
+        let words = (bytes as u64).div_ceil(BLOCK * 64);
+        Self { map, start, present: (0..words).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Has the kernel map pages that a transfer is about to use, the first time that it is about to: one call
+    /// costs less than the faults. Bytes that are in no whole block are left to these.
+    pub(super) fn prepare(&self, offset: u64, len: usize) {
+        let from = (offset - self.start).div_ceil(BLOCK);
+        let to = (offset - self.start + len as u64) / BLOCK;
+        let bit = |block: u64| (usize::try_from(block / 64).unwrap_or(0), 1 << (block % 64));
+        let is_present = |block| {
+            let (word, bit) = bit(block);
+            self.present.get(word).is_none_or(|word| word.load(Ordering::Relaxed) & bit != 0)
+        };
+        if (from..to).all(is_present) {
+            return;
+        }
+        // Past the end of the file it stops, and a fault will say so.
+        let _ = self.map.populate(offset, len);
+        for (word, bit) in (from..to).map(bit) {
+            if let Some(word) = self.present.get(word) {
+                word.fetch_or(bit, Ordering::Relaxed);
+            }
+        }
     }
 }
 
@@ -269,7 +307,7 @@ impl DataFile {
         let bytes = usize::try_from(WINDOW).ok()? + OVERLAP;
         match FileMap::new(self.file.as_fd(), start, bytes, access) {
             Ok(map) => {
-                let window = Arc::new(Window(map));
+                let window = Arc::new(Window::new(map, start, bytes));
                 *kept = Some(Arc::clone(&window));
                 Some(window)
             }

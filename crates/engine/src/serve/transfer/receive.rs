@@ -317,7 +317,10 @@ impl ReceiveFile {
                 false => None,
             };
             match window {
-                Some(window) => self.held = Held::Window(window),
+                Some(window) => {
+                    window.prepare(at, left);
+                    self.held = Held::Window(window);
+                }
                 None => self.method = Method::Splice,
             }
             return Ok(None);

@@ -266,7 +266,10 @@ impl SendFile {
         let at = self.offset + self.sent as u64;
         let Held::Window(window) = &self.held else {
             match self.file.window(at, left, Access::Read) {
-                Some(window) => self.held = Held::Window(window),
+                Some(window) => {
+                    window.prepare(at, left);
+                    self.held = Held::Window(window);
+                }
                 None => self.method = Method::Copy,
             }
             return Ok(None);
