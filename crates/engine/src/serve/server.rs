@@ -85,6 +85,26 @@ pub struct Server {
     turned_away: AtomicU64,
     /// What each vector counts.
     tallies: Box<[Tally]>,
+    /// Connections of each vector.
+    seats: Box<[AtomicUsize]>,
+}
+
+/// A connection's place on a vector; given up when dropped.
+pub(super) struct Seat {
+    server: Arc<Server>,
+    pub(super) vector: VectorId,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.server.seats[self.vector.0].fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// The vector with the fewest connections; `here` among equals.
+fn least(seats: &[AtomicUsize], here: usize) -> usize {
+    let taken = |vector: usize| seats[vector].load(Ordering::Relaxed);
+    (0..seats.len()).min_by_key(|vector| (taken(*vector), *vector != here)).unwrap_or(here)
 }
 
 /// A place among the connections that there may be; free again when dropped.
@@ -165,6 +185,7 @@ impl Server {
             channels: AtomicUsize::new(0),
             turned_away: AtomicU64::new(0),
             tallies: (0..config.vectors.max(1)).map(|_| Tally::default()).collect(),
+            seats: (0..config.vectors.max(1)).map(|_| AtomicUsize::new(0)).collect(),
             config,
         }
     }
@@ -222,6 +243,14 @@ impl Server {
         }
         self.turned_away.fetch_add(1, Ordering::Relaxed);
         None
+    }
+
+    /// Where a connection that has come in on `here` is served: with the fewest others. The kernel spreads
+    /// connections by a hash of their addresses, which may well give all channels of a client to one core.
+    pub(super) fn seat(self: &Arc<Self>, here: VectorId) -> Seat {
+        let vector = least(&self.seats, here.0);
+        self.seats[vector].fetch_add(1, Ordering::AcqRel);
+        Seat { server: self.clone(), vector: VectorId(vector) }
     }
 
     /// The share of that name, whatever its case.
@@ -618,4 +647,20 @@ impl Drop for Claim {
 /// A dialect's place in what a server says of itself.
 pub(super) fn newest(dialects: &[Dialect]) -> Option<Dialect> {
     dialects.iter().copied().max()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicUsize;
+
+    use super::least;
+
+    #[test]
+    fn a_connection_goes_where_there_are_fewest() {
+        let seats = |taken: [usize; 3]| taken.map(AtomicUsize::new);
+        assert_eq!(least(&seats([0, 0, 0]), 1), 1, "it need not move");
+        assert_eq!(least(&seats([1, 2, 1]), 2), 2);
+        assert_eq!(least(&seats([1, 2, 1]), 1), 0);
+        assert_eq!(least(&seats([3, 2, 1]), 0), 2);
+    }
 }

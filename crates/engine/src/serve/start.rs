@@ -14,7 +14,7 @@ use super::channel::Channel;
 use super::config::{Config, ShareConfig};
 use super::fs;
 use super::reload::{self, Reloaded};
-use super::runtime::{self, Driver, Listener, Runtime, VectorId};
+use super::runtime::{self, Driver, Listener, Runtime, Socket, VectorId};
 use super::server::{Server, SharePoint};
 use super::stat::Stat;
 use crate::metrics;
@@ -325,10 +325,25 @@ fn point(share: &ShareConfig) -> Result<SharePoint, NotStarted> {
 
 async fn accept(server: Arc<Server>, address: SocketAddr, listener: Listener) {
     loop {
-        let Some(accepted) = runtime::unless_stopping(listener.accept()).await else { return };
+        let Some(accepted) = runtime::unless_stopping(listener.accept_fd()).await else { return };
         match accepted {
-            Ok((socket, peer)) => {
-                drop(runtime::spawn(Channel::serve(server.clone(), socket, peer)));
+            Ok((fd, peer)) => {
+                let seat = server.seat(runtime::vector());
+                let server = server.clone();
+                let vector = seat.vector;
+                let begin = move || {
+                    if let Ok(socket) = Socket::new(fd) {
+                        drop(runtime::spawn(async move {
+                            Channel::serve(server, socket, peer).await;
+                            drop(seat);
+                        }));
+                    }
+                };
+                if vector == runtime::vector() {
+                    begin();
+                } else {
+                    runtime::post(vector, begin);
+                }
             }
             Err(error) => {
                 eprintln!("shunt serve: {address}: no longer listening: {error}");

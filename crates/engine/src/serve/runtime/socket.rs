@@ -80,13 +80,26 @@ impl Listener {
     /// What is wrong with the listener itself; a connection that failed before it was taken is passed over.
     pub async fn accept(&self) -> io::Result<(Socket, SocketAddr)> {
         loop {
+            let (fd, address) = self.accept_fd().await?;
+            if let Ok(socket) = Socket::new(fd) {
+                return Ok((socket, address));
+            }
+        }
+    }
+
+    /// [`Self::accept`] for a connection that another vector is to have: its descriptor.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::accept`].
+    pub async fn accept_fd(&self) -> io::Result<(OwnedFd, SocketAddr)> {
+        loop {
             Core::share().await;
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match net::acceptfrom_with(&self.0, flags) {
                 Ok((fd, address)) => {
-                    let address = address.and_then(|a| SocketAddr::try_from(a).ok());
-                    if let (Some(address), Ok(socket)) = (address, Socket::new(fd)) {
-                        return Ok((socket, address));
+                    if let Some(address) = address.and_then(|a| SocketAddr::try_from(a).ok()) {
+                        return Ok((fd, address));
                     }
                 }
                 Err(Errno::AGAIN) => {
