@@ -39,7 +39,7 @@ pub(super) use delivery::deliver;
 pub(super) use exchange::{After, Exchange, PATIENCE};
 use input::Input;
 use output::{Outgoing, Output};
-pub(super) use reply::Reply;
+pub(super) use reply::{Fill, Reply};
 
 /// What the two ends agreed on.
 #[derive(Clone, Debug)]
@@ -66,7 +66,7 @@ pub(super) struct Agreed {
 pub(super) struct Bound {
     pub(super) session: Arc<Session>,
     /// `None` without a key: guests and nobody.
-    pub(super) signer: Option<Signer>,
+    pub(super) signer: Option<Arc<Signer>>,
 }
 
 /// A request that is not answered yet and may be cancelled.
@@ -418,6 +418,11 @@ impl Channel {
     /// Connections of this vector that have something to send or to take, this one included.
     pub(super) fn busy(&self) -> usize {
         CHANNELS.with_borrow(HashMap::len).max(1)
+    }
+
+    /// Whether there are other requests or answers than the one that is being served.
+    pub(super) fn has_more_to_do(&self) -> bool {
+        self.serving.get() > 1 || self.output.is_corked() || self.output.waiting() > 0
     }
 
     /// Decides how file data goes.

@@ -244,6 +244,15 @@ pub fn vectors() -> usize {
     Core::with(|core| core.all.vectors.len())
 }
 
+/// Whether another vector has nothing to do just now.
+#[must_use]
+pub fn another_sleeps() -> bool {
+    Core::with(|core| {
+        let vectors = core.all.vectors.iter().enumerate();
+        vectors.into_iter().any(|(index, vector)| index != core.id.0 && vector.is_sleeping())
+    })
+}
+
 /// The time at which this turn of the loop began; no system call.
 #[must_use]
 pub fn now() -> Instant {

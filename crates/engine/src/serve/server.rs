@@ -20,7 +20,7 @@ use super::command::{breaks, delete};
 use super::config::{Config, ShareConfig};
 use super::fs;
 use super::open::{Open, Table};
-use super::runtime::{Event, VectorId};
+use super::runtime::{self, Event, VectorId};
 use super::session::Session;
 use super::tally::Tally;
 use super::watch;
@@ -87,6 +87,8 @@ pub struct Server {
     tallies: Box<[Tally]>,
     /// Connections of each vector.
     seats: Box<[AtomicUsize]>,
+    /// Large answers that other threads are at.
+    lanes: Arc<AtomicUsize>,
 }
 
 /// A connection's place on a vector; given up when dropped.
@@ -105,6 +107,23 @@ impl Drop for Seat {
 fn least(seats: &[AtomicUsize], here: usize) -> usize {
     let taken = |vector: usize| seats[vector].load(Ordering::Relaxed);
     (0..seats.len()).min_by_key(|vector| (taken(*vector), *vector != here)).unwrap_or(here)
+}
+
+/// A place among the large answers that other threads than the vectors' complete; free again when dropped.
+pub(super) struct Lane(Arc<AtomicUsize>);
+
+impl Lane {
+    /// One that is counted already.
+    #[cfg(test)]
+    pub(super) fn of(lanes: &Arc<AtomicUsize>) -> Self {
+        Self(lanes.clone())
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// A place among the connections that there may be; free again when dropped.
@@ -186,6 +205,7 @@ impl Server {
             turned_away: AtomicU64::new(0),
             tallies: (0..config.vectors.max(1)).map(|_| Tally::default()).collect(),
             seats: (0..config.vectors.max(1)).map(|_| AtomicUsize::new(0)).collect(),
+            lanes: Arc::default(),
             config,
         }
     }
@@ -251,6 +271,13 @@ impl Server {
         let vector = least(&self.seats, here.0);
         self.seats[vector].fetch_add(1, Ordering::AcqRel);
         Seat { server: self.clone(), vector: VectorId(vector) }
+    }
+
+    /// A lane, if not as many are taken as there are vectors.
+    pub(super) fn lane(&self) -> Option<Lane> {
+        let before = self.lanes.fetch_add(1, Ordering::AcqRel);
+        let lane = Lane(self.lanes.clone());
+        (before < runtime::vectors()).then_some(lane)
     }
 
     /// The share of that name, whatever its case.

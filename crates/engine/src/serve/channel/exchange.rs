@@ -18,9 +18,9 @@ use smb::{FileId, NtStatus, SessionId, TreeId};
 use super::super::command;
 use super::super::open::Open;
 use super::super::runtime;
-use super::super::server::Server;
+use super::super::server::{Lane, Server};
 use super::super::session::{Session, Tree};
-use super::{Agreed, Bound, Channel, Reply, UnderWay};
+use super::{Agreed, Bound, Channel, Outgoing, Reply, UnderWay};
 
 /// How long a request may wait before its client is told that it does (MS-SMB2 3.3.4.2).
 pub(in crate::serve) const PATIENCE: Duration = Duration::from_micros(500);
@@ -138,7 +138,14 @@ impl Channel {
                 return After::Drop;
             }
         }
-        if let Some(frame) = reply.finish() {
+        let frame = match reply.elsewhere() {
+            Some(rest) => {
+                let frame = runtime::offload(move || rest.finish()).await;
+                frame.map(|bytes| Outgoing::Bytes(bytes, 0))
+            }
+            None => reply.finish(),
+        };
+        if let Some(frame) = frame {
             self.send(frame);
         }
         After::Next
@@ -523,6 +530,22 @@ impl<'m> Exchange<'m> {
     pub(in crate::serve) fn is_authentic(&self) -> bool {
         let has_key = self.bound.as_ref().is_some_and(|bound| bound.signer.is_some());
         !has_key || self.reply.is_sealed() || self.header.flags.contains(Flags::SIGNED)
+    }
+
+    /// A lane for the answer's data and what protects it: if it is signed or encrypted and nothing else is in
+    /// it, this connection has more to do than that, and another core has nothing.
+    pub(in crate::serve) fn may_go_elsewhere(&self) -> Option<Lane> {
+        let protected = self.reply.is_sealed() || self.signer().is_some();
+        if !self.last
+            || !protected
+            || !self.reply.is_single()
+            || self.channel.padded_reads.get()
+            || !self.channel.has_more_to_do()
+            || !runtime::another_sleeps()
+        {
+            return None;
+        }
+        self.server().lane()
     }
 
     /// Those after it mean this tree.

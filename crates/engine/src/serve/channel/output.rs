@@ -91,6 +91,11 @@ impl Output {
         self.corked.set(true);
     }
 
+    /// Whether more frames are about to come.
+    pub(super) fn is_corked(&self) -> bool {
+        self.corked.get()
+    }
+
     /// Send what has gathered.
     pub(super) fn uncork(self: &Rc<Self>) {
         self.corked.set(false);

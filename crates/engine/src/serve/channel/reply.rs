@@ -3,12 +3,15 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use smb::crypto::TRANSFORM_HEADER_LEN;
+use smb::crypto::{Signer, TRANSFORM_HEADER_LEN};
 use smb::wire::Encode;
 use smb::wire::error;
 use smb::wire::header::{Flags, HEADER_LEN, Header, Patch, link_next};
 use smb::{NtStatus, SessionId, TreeId};
 
+use super::super::command::read;
+use super::super::fs;
+use super::super::server::Lane;
 use super::super::session::Session;
 use super::super::transfer::{DataFile, Method, SendFile};
 use super::output::Outgoing;
@@ -39,6 +42,7 @@ pub(in crate::serve) struct Reply {
     /// Whose keys encrypt it.
     sealed: Option<Arc<Session>>,
     tail: Option<Tail>,
+    fill: Option<Fill>,
 }
 
 impl Reply {
@@ -47,7 +51,7 @@ impl Reply {
         let base = LENGTH_LEN + if sealed.is_some() { TRANSFORM_HEADER_LEN } else { 0 };
         let mut bytes = Vec::with_capacity(base + 256);
         bytes.resize(base, 0);
-        Self { bytes, base, messages: Vec::with_capacity(1), sealed, tail: None }
+        Self { bytes, base, messages: Vec::with_capacity(1), sealed, tail: None, fill: None }
     }
 
     /// Whether there is more than one message in it.
@@ -89,7 +93,7 @@ impl Reply {
     pub(in crate::serve) fn fail(&mut self, body: &error::Response<'_>) {
         let start = self.start();
         self.bytes.truncate(start + HEADER_LEN);
-        self.tail = None;
+        (self.tail, self.fill) = (None, None);
         body.encode(&mut self.bytes, start);
     }
 
@@ -171,17 +175,36 @@ impl Reply {
         self.messages.last().map_or(self.base, |(start, _)| *start)
     }
 
+    /// The data that the last message's body announces is read from a file when the frame is finished, which
+    /// then belongs on another thread: see [`Reply::elsewhere`].
+    pub(in crate::serve) fn fill(&mut self, fill: Fill) {
+        self.fill = Some(fill);
+    }
+
+    /// Whether there is only this message, and it is signed or encrypted.
+    pub(in crate::serve) fn is_single(&self) -> bool {
+        self.messages.len() == 1
+    }
+
+    /// What is left to be done, where it is so much that another thread may do it. Nothing else is in the frame
+    /// then.
+    pub(super) fn elsewhere(&mut self) -> Option<Elsewhere> {
+        let fill = self.fill.take()?;
+        let start = self.start();
+        let signer = self.messages.pop().and_then(|(_, bound)| bound?.signer.clone());
+        let (bytes, sealed) = (std::mem::take(&mut self.bytes), self.sealed.take());
+        Some(Elsewhere { bytes, start, fill, signer, sealed })
+    }
+
     /// Signs, encrypts and measures it. `None`: there is nothing to send, or it cannot be sent.
     pub(super) fn finish(mut self) -> Option<Outgoing> {
+        if let Some(elsewhere) = self.elsewhere() {
+            return Some(Outgoing::Bytes(elsewhere.finish()?, 0));
+        }
         if self.messages.is_empty() {
             return None;
         }
         let tail = self.tail.as_ref().map_or(0, |tail| tail.len as usize);
-        if self.messages.len() > 1 {
-            // The last of a compound is padded as well, as Windows does: clients take its length from the frame's.
-            let padded = self.base + (self.bytes.len() - self.base).next_multiple_of(8);
-            self.bytes.resize(padded, 0);
-        }
         if self.sealed.is_none() {
             for index in 0..self.messages.len() {
                 let end =
@@ -192,20 +215,130 @@ impl Reply {
                 }
             }
         }
-        if let Some(encryption) =
-            self.sealed.as_ref().and_then(|session| session.encryption.as_ref())
-        {
-            encryption.sealer.seal(&mut self.bytes[LENGTH_LEN..]).ok()?;
-        }
-        let len = u32::try_from(self.bytes.len() - LENGTH_LEN + tail).ok()?;
-        self.bytes[..LENGTH_LEN].copy_from_slice(&len.to_be_bytes());
+        seal(&mut self.bytes, self.sealed.as_deref(), tail)?;
         Some(match self.tail {
             None => Outgoing::Bytes(self.bytes, 0),
             Some(tail) => {
-                let whole = self.bytes.len() + tail.len as usize;
                 let file = SendFile::new(self.bytes, tail.file, tail.offset, tail.len, tail.method);
-                Outgoing::File(Box::new(file), whole)
+                Outgoing::File(Box::new(file), tail.len as usize)
             }
         })
+    }
+}
+
+/// Encrypts a frame if it is to be, and writes its length in front; `tail` bytes follow it.
+fn seal(bytes: &mut [u8], sealed: Option<&Session>, tail: usize) -> Option<()> {
+    if let Some(encryption) = sealed.and_then(|session| session.encryption.as_ref()) {
+        encryption.sealer.seal(&mut bytes[LENGTH_LEN..]).ok()?;
+    }
+    let len = u32::try_from(bytes.len() - LENGTH_LEN + tail).ok()?;
+    bytes[..LENGTH_LEN].copy_from_slice(&len.to_be_bytes());
+    Some(())
+}
+
+/// Data of a file that the last message is to hold.
+pub(in crate::serve) struct Fill {
+    pub(in crate::serve) file: Arc<DataFile>,
+    pub(in crate::serve) offset: u64,
+    /// Bytes that the message's body announces.
+    pub(in crate::serve) len: usize,
+    /// With fewer the answer is END_OF_FILE.
+    pub(in crate::serve) least: usize,
+    /// Where it is done; given up when it is.
+    pub(in crate::serve) lane: Lane,
+}
+
+/// A large answer to READ that is complete but for its data and its signature or encryption.
+pub(super) struct Elsewhere {
+    bytes: Vec<u8>,
+    /// Where its one message begins.
+    start: usize,
+    fill: Fill,
+    signer: Option<Arc<Signer>>,
+    sealed: Option<Arc<Session>>,
+}
+
+impl Elsewhere {
+    /// The frame. `None`: it cannot be sent.
+    pub(super) fn finish(self) -> Option<Vec<u8>> {
+        let Self { mut bytes, start, fill, signer, sealed } = self;
+        let read = read::append(&fill.file, &mut bytes, fill.len, fill.offset);
+        let failed = match read {
+            Ok(read) if read == 0 || read < fill.least => Some(NtStatus::END_OF_FILE),
+            Ok(read) => {
+                read::announce(&mut bytes, start, read);
+                None
+            }
+            Err(error) => Some(fs::status_of(&error)),
+        };
+        if let Some(status) = failed {
+            bytes.truncate(start + HEADER_LEN);
+            error::Response::EMPTY.encode(&mut bytes, start);
+            if let Some(mut header) = Patch::of(&mut bytes[start..]) {
+                header.status(status);
+            }
+        }
+        if sealed.is_none()
+            && let Some(signer) = signer
+        {
+            signer.sign(&mut bytes[start..]).ok()?;
+        }
+        seal(&mut bytes, sealed.as_deref(), 0)?;
+        drop(fill.lane);
+        Some(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::atomic::AtomicUsize;
+
+    use smb::MessageId;
+    use smb::wire::header::Command;
+    use smb::wire::read::{Head, Response};
+
+    use super::*;
+
+    /// A read of `len` bytes from 3 on, in a file of ten, finished elsewhere; and places on lanes that are left.
+    fn read_elsewhere(len: usize, least: usize) -> (Vec<u8>, usize) {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let lanes = Arc::new(AtomicUsize::new(1));
+        let mut reply = Reply::new(None);
+        let asked = Header { message_id: MessageId(7), ..Header::request(Command::Read) };
+        reply.begin(&asked.answer(NtStatus::SUCCESS));
+        reply.write(&Head { data_len: 10, ..Head::default() });
+        let file = Arc::new(DataFile::new(file).unwrap());
+        reply.fill(Fill { file, offset: 3, len, least, lane: Lane::of(&lanes) });
+        reply.complete(NtStatus::SUCCESS, 1, None);
+        let rest = reply.elsewhere().unwrap();
+        assert!(reply.finish().is_none(), "it is nowhere else any more");
+        let frame = std::thread::spawn(move || rest.finish()).join().unwrap().unwrap();
+        let taken = lanes.load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(
+            usize::try_from(u32::from_be_bytes(*frame.first_chunk().unwrap())),
+            Ok(frame.len() - 4)
+        );
+        (frame[LENGTH_LEN..].to_vec(), taken)
+    }
+
+    #[test]
+    fn what_is_finished_elsewhere_holds_what_the_file_has() {
+        for len in [5, 7, 20] {
+            let (message, taken) = read_elsewhere(len, 0);
+            assert_eq!(taken, 0, "its lane is free again");
+            assert_eq!(Header::parse(&message).unwrap().status, NtStatus::SUCCESS);
+            let response = Response::parse(&message).unwrap();
+            assert_eq!(response.data, &b"3456789"[..len.min(7)]);
+        }
+    }
+
+    #[test]
+    fn a_file_that_became_shorter_meanwhile_is_an_error() {
+        let (message, _) = read_elsewhere(20, 8);
+        let header = Header::parse(&message).unwrap();
+        assert_eq!(header.status, NtStatus::END_OF_FILE);
+        assert_eq!(message.len(), HEADER_LEN + 9);
     }
 }

@@ -11,7 +11,7 @@ use smb::wire::read::{Head, RESPONSE_HEAD_LEN, Request, Response};
 use smb::{Access, NtStatus};
 use sys::residency::append_at;
 
-use super::super::channel::Exchange;
+use super::super::channel::{Exchange, Fill};
 use super::super::open::{Object, Open};
 use super::super::transfer::{DataFile, Load};
 use super::super::{fs, runtime};
@@ -112,6 +112,9 @@ fn respond(x: &mut Exchange<'_>, data: &[u8]) {
     x.reply.write(&Response { data, ..Response::default() });
 }
 
+/// From this length on what is signed or encrypted may be worth another core.
+const ELSEWHERE: usize = 128 << 10;
+
 /// Reads into the answer: what is small, and what is signed or encrypted.
 async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'_>) -> Answer {
     let data = open.data()?;
@@ -125,8 +128,17 @@ async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'
     };
     x.reply.make_room(RESPONSE_HEAD_LEN + length);
     let (bytes, start) = x.reply.body();
-    let head = start + HEADER_LEN;
     Head::default().encode(bytes, start);
+    if length >= ELSEWHERE
+        && let Some(lane) = x.may_go_elsewhere()
+    {
+        enough(open, request, length)?;
+        x.channel.tally().read(length as u64);
+        let least = request.minimum as usize;
+        x.reply.fill(Fill { file: data, offset: request.offset, len: length, least, lane });
+        return Ok(NtStatus::SUCCESS);
+    }
+    let (bytes, _) = x.reply.body();
     let mut bytes = std::mem::take(bytes);
     let ready = if length <= INLINE as usize && !data.in_memory() {
         small(&data, &mut bytes, length, request.offset)
@@ -149,16 +161,22 @@ async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'
     let read = read.map_err(|error| fs::status_of(&error))?;
     enough(open, request, read)?;
     x.channel.tally().read(read as u64);
-    let (bytes, _) = x.reply.body();
+    let (bytes, start) = x.reply.body();
     debug_assert_eq!(
         bytes.len(),
-        head + RESPONSE_HEAD_LEN + read,
+        start + HEADER_LEN + RESPONSE_HEAD_LEN + read,
         "the data follows the head at once"
     );
+    announce(bytes, start, read);
+    Ok(NtStatus::SUCCESS)
+}
+
+/// Says in an answer that begins at `start` how many bytes were read.
+pub(in crate::serve) fn announce(bytes: &mut [u8], start: usize, read: usize) {
     let data_len = u32::try_from(read).unwrap_or(u32::MAX);
+    let head = start + HEADER_LEN;
     let written = Head { data_len, ..Head::default() }.to_bytes();
     bytes[head..head + RESPONSE_HEAD_LEN].copy_from_slice(&written);
-    Ok(NtStatus::SUCCESS)
 }
 
 /// Reads what is in memory. `None`: a disk would have to be waited for.
@@ -181,7 +199,12 @@ fn small(
 }
 
 /// Reads until `length` bytes or the end of the file.
-fn append(file: &DataFile, bytes: &mut Vec<u8>, length: usize, offset: u64) -> io::Result<usize> {
+pub(in crate::serve) fn append(
+    file: &DataFile,
+    bytes: &mut Vec<u8>,
+    length: usize,
+    offset: u64,
+) -> io::Result<usize> {
     let mut read = 0;
     while read < length {
         match append_at(file.as_fd(), bytes, length - read, offset + read as u64, false) {

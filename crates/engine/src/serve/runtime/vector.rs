@@ -150,6 +150,11 @@ impl Shared {
         self.stopping.load(Ordering::Acquire)
     }
 
+    /// Whether it waits for something to happen, as far as anybody else can know.
+    pub(super) fn is_sleeping(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed)
+    }
+
     fn has_pending(&self) -> bool {
         self.pending.load(Ordering::SeqCst)
     }
