@@ -41,6 +41,15 @@ conformance *args:
 interop *args:
     cargo xtask interop {{args}}
 
+# `shunt serve` with the SMB client of a real Linux kernel in an emulated machine; `just interop-smb --install`
+interop-smb *args:
+    cargo xtask interop-smb {{args}}
+
+# hostile clients against `shunt serve`, with fresh seeds
+smb-abuse seconds="600" seed=`date +%s`:
+    cargo build --release -p shunt-cli
+    SHUNT_SOAK_SECONDS={{seconds}} SHUNT_SEED={{seed}} cargo test -p shunt-e2e --test it serve::abuse -- --nocapture
+
 # Samba's tests of SMB2 servers against `shunt serve`; `just torture --install`
 torture *args:
     cargo xtask torture {{args}}

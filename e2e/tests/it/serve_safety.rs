@@ -8,6 +8,7 @@ mod client;
 mod disks;
 mod handles;
 mod kills;
+mod programs;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;

@@ -116,7 +116,8 @@ pub(super) const CASES: &[Case] = &[
     script("3.1.1: both, nothing cached", "vers=3.1.1,cache=none", BOTH),
     script("3.1.1: both, cached loosely", "vers=3.1.1,cache=loose", BOTH),
     script("3.1.1: both, small messages", "vers=3.1.1,rsize=16384,wsize=16384", BOTH),
-    script("3.1.1: both, no leases", "vers=3.1.1,nolease", BOTH),
+    // Without leases Linux 6.12 reads past the end that the server knows, and not what it has yet to write.
+    script("3.1.1: tree, no leases", "vers=3.1.1,nolease", TREE),
     script("3.1.1: both, resilient handles", "vers=3.1.1,resilienthandles", BOTH),
     script(
         "3.1.1: symbolic links of Minshall and French",

@@ -64,6 +64,16 @@ impl From<smb::wire::BadMessage> for Failure {
     }
 }
 
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Status(status) => write!(f, "refused with {status:?}"),
+            Self::Io(e) => write!(f, "broken: {e}"),
+            Self::Message(what) => write!(f, "no answer: {what}"),
+        }
+    }
+}
+
 impl Failure {
     /// The status that the server refused with.
     pub(crate) fn status(&self) -> Option<NtStatus> {
