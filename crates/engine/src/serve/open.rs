@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use smb::files::{FileKey, Flags, LeaseVersion, LockSequence, OpenId};
+use smb::files::{FileKey, Flags, LockSequence, OpenId};
 use smb::fscc::{Facts, Times};
 use smb::name::{Path, Pattern};
 use smb::session::ChannelSequence;
@@ -54,7 +54,6 @@ impl FileObject {
 pub(super) struct OpenLease {
     pub(super) client: Guid,
     pub(super) key: LeaseKey,
-    pub(super) version: LeaseVersion,
     pub(super) parent: Option<LeaseKey>,
 }
 

@@ -65,7 +65,6 @@ impl Waiting {
 pub struct Server {
     pub(super) config: Config,
     pub(super) guid: Guid,
-    pub(super) started: FileTime,
     epoch: Instant,
     pub(super) shares: RwLock<BTreeMap<String, Arc<SharePoint>>>,
     pub(super) users: RwLock<Arc<UserFile>>,
@@ -187,7 +186,6 @@ impl Server {
         let next = u64::from_le_bytes(random()) >> 16 | 1;
         Self {
             guid: Guid(random()),
-            started: wall_clock(),
             epoch: Instant::now(),
             shares: RwLock::new(shares),
             users: RwLock::new(Arc::new(users)),

@@ -104,7 +104,7 @@ impl Code {
     pub const TORTURE_IOCTL_RESPONSE_BODY_PADDING8: Self = Self(0x8384_8013);
     /// Samba's test of clients: pad bodies of READ responses. For debugging.
     pub const TORTURE_GLOBAL_READ_RESPONSE_BODY_PADDING8: Self = Self(0x8384_8023);
-    /// Samba's test of closing what is in use: sleep as many seconds as the one byte of the request says.
+    /// Samba's test of closing what is in use: sleep as many milliseconds as the one byte of the request says.
     /// For debugging.
     pub const TORTURE_FSP_ASYNC_SLEEP: Self = Self(0x8384_8043);
 }

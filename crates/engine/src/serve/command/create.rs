@@ -279,7 +279,6 @@ impl Creating<'_, '_, '_> {
             lease: leased.map(|lease| OpenLease {
                 client: session.client,
                 key: lease.key,
-                version: granted.version,
                 parent: lease.parent,
             }),
             create_guid: self.request.contexts.durable_v2.map(|durable| durable.create),
