@@ -87,7 +87,7 @@ impl<'a> Stage<'a> {
         let played = self.work(case, &mut server);
         let said = server.host.text();
         let unmounted = self.guest.run("cd /; umount -l /m /n 2>/dev/null; rm -rf /tmp/*");
-        let played = played.and(unmounted.map(drop));
+        let played = played.and_then(|()| unmounted.map(drop));
         if let Some(capture) = capture {
             capture.stop()?;
         }
