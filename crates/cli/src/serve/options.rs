@@ -227,7 +227,8 @@ impl ServeOptions {
 /// The share that a folder is, under its own name.
 fn of_folder(path: &std::path::Path) -> anyhow::Result<ShareConfig> {
     let whole = path.canonicalize().with_context(|| path.display().to_string())?;
-    let name = whole.file_name().map_or("root".into(), |name| name.to_string_lossy().into_owned());
+    let name =
+        whole.file_name().map_or_else(|| "root".into(), |name| name.to_string_lossy().into_owned());
     let words = || format!("{} cannot be a share's name; say --share NAME={name}", path.display());
     ShareConfig::new(name.clone(), whole).checked().with_context(words)
 }

@@ -115,7 +115,7 @@ pub(super) fn read(path: &Path) -> anyhow::Result<UserFile> {
 
 /// Where a file lies.
 fn folder(path: &Path) -> &Path {
-    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."))
+    path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
 }
 
 /// Puts another file in place of it, whole or not at all.
@@ -164,10 +164,12 @@ fn line(from: impl BufRead) -> std::io::Result<Zeroizing<String>> {
 }
 
 /// What is typed, key by key, until the line ends. `None`: given up with Ctrl-C or Ctrl-D.
-fn typed(from: impl Read) -> anyhow::Result<Option<Zeroizing<String>>> {
+fn typed(mut from: impl Read) -> anyhow::Result<Option<Zeroizing<String>>> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(PASSWORD_MAX));
-    for byte in from.bytes() {
-        match byte? {
+    // One by one: the next ones may be for somebody else.
+    let mut byte = [0];
+    while from.read(&mut byte)? > 0 {
+        match byte[0] {
             b'\r' | b'\n' => {
                 let text = std::str::from_utf8(&bytes).context("the password is not UTF-8")?;
                 return Ok(Some(Zeroizing::new(text.to_owned())));
@@ -225,7 +227,7 @@ pub(super) fn run(arguments: &UserArguments) -> anyhow::Result<()> {
         Action::Add { named, uid } => add(named, *uid, password),
         Action::Passwd(named) => passwd(named, password),
         Action::Delete(Named { name, place }) => {
-            change(place, |users| Ok(drop(users.remove(name)?)))
+            change(place, |users| users.remove(name).map(drop).map_err(Into::into))
         }
         Action::Disable(Named { name, place }) => {
             change(place, |users| Ok(users.disable(name, true)?))

@@ -88,7 +88,7 @@ impl Drop for Server {
 /// `shunt serve` with the test codes switched on.
 fn ours(program: &Path, port: u16, shares: &[crate::smbd::Share]) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec![program.into(), "serve".into(), "--torture".into()];
-    words.extend(["--oldest".into(), "2.0.2".into()]);
+    words.extend(["--dialects".into(), "2.0.2-3.1.1".into()]);
     words.extend(["--listen".into(), format!("127.0.0.1:{port}").into(), "--guest".into()]);
     for user in USERS {
         words.extend(["--user".into(), format!("{user}:{PASSWORD}").into()]);

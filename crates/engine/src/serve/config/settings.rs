@@ -11,7 +11,7 @@ use local::config::parse_size;
 use smb::session::Dialect;
 
 use super::super::runtime::Driver;
-use super::{Config, Demand, Sending};
+use super::{Config, Demand, Sending, UnknownDemand};
 
 /// A setting and what it means.
 #[derive(Clone, Copy, Debug)]
@@ -215,12 +215,7 @@ fn metrics(text: &str) -> Result<SocketAddr, String> {
 }
 
 fn demand(text: &str) -> Result<Demand, String> {
-    match text {
-        "off" => Ok(Demand::Off),
-        "offered" | "on" => Ok(Demand::Offered),
-        "required" => Ok(Demand::Required),
-        _ => Err("off, offered or required".into()),
-    }
+    text.parse().map_err(|unknown: UnknownDemand| unknown.to_string())
 }
 
 fn dialects(text: &str) -> Result<Vec<Dialect>, String> {
@@ -451,9 +446,8 @@ mod tests {
     #[test]
     fn each_setting_can_be_set_and_has_an_effect() {
         for (name, value) in WRITTEN {
-            let mut config = Config::default();
             // As many as there are CPUs is the default.
-            config.vectors = 1;
+            let mut config = Config { vectors: 1, ..Config::default() };
             let before = config.clone();
             config.set(name, value).unwrap();
             assert_ne!(config, before, "{name} has no effect");

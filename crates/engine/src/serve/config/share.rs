@@ -325,7 +325,7 @@ mod tests {
                 "links" => "client",
                 "file_mode" | "folder_mode" => "640",
                 // What it is not already.
-                "ro" | "case_sensitive" => "on",
+                "ro" | "encrypt" | "case_sensitive" => "on",
                 _ => "off",
             };
             let mut share = ShareConfig::new("a", "/x");
