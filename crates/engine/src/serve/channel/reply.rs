@@ -205,6 +205,11 @@ impl Reply {
             return None;
         }
         let tail = self.tail.as_ref().map_or(0, |tail| tail.len as usize);
+        if self.messages.len() > 1 {
+            // The last of a compound is padded as well, as Windows does: clients take its length from the frame's.
+            let padded = self.base + (self.bytes.len() - self.base).next_multiple_of(8);
+            self.bytes.resize(padded, 0);
+        }
         if self.sealed.is_none() {
             for index in 0..self.messages.len() {
                 let end =
@@ -219,8 +224,9 @@ impl Reply {
         Some(match self.tail {
             None => Outgoing::Bytes(self.bytes, 0),
             Some(tail) => {
+                let whole = self.bytes.len() + tail.len as usize;
                 let file = SendFile::new(self.bytes, tail.file, tail.offset, tail.len, tail.method);
-                Outgoing::File(Box::new(file), tail.len as usize)
+                Outgoing::File(Box::new(file), whole)
             }
         })
     }
@@ -332,6 +338,38 @@ mod tests {
             let response = Response::parse(&message).unwrap();
             assert_eq!(response.data, &b"3456789"[..len.min(7)]);
         }
+    }
+
+    fn answer(reply: &mut Reply, body: &[u8]) {
+        reply.begin(&Header::request(Command::Read).answer(NtStatus::SUCCESS));
+        reply.write(&Response { data: body, ..Response::default() });
+        reply.complete(NtStatus::SUCCESS, 1, None);
+    }
+
+    #[test]
+    fn the_last_of_a_compound_is_padded_and_one_alone_is_not() {
+        let mut reply = Reply::new(None);
+        answer(&mut reply, b"abc");
+        let Some(Outgoing::Bytes(alone, 0)) = reply.finish() else { panic!("bytes") };
+        assert_eq!(alone.len(), LENGTH_LEN + HEADER_LEN + 16 + 3);
+        let mut reply = Reply::new(None);
+        answer(&mut reply, b"abc");
+        answer(&mut reply, b"abc");
+        let Some(Outgoing::Bytes(both, 0)) = reply.finish() else { panic!("bytes") };
+        assert_eq!(both.len(), LENGTH_LEN + 2 * (HEADER_LEN + 24));
+    }
+
+    #[test]
+    fn a_frame_with_data_of_a_file_is_as_long_as_both() {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(b"0123456789").unwrap();
+        let mut reply = Reply::new(None);
+        reply.begin(&Header::request(Command::Read).answer(NtStatus::SUCCESS));
+        reply.write(&Head { data_len: 10, ..Head::default() });
+        reply.tail(Arc::new(DataFile::new(file).unwrap()), 0, 10, Method::Copy);
+        reply.complete(NtStatus::SUCCESS, 1, None);
+        let Some(Outgoing::File(_, whole)) = reply.finish() else { panic!("a file") };
+        assert_eq!(whole, LENGTH_LEN + HEADER_LEN + 16 + 10);
     }
 
     #[test]
