@@ -7,6 +7,7 @@ mod files;
 mod folders;
 mod hostile;
 mod information;
+mod opens;
 mod place;
 mod sequences;
 mod sessions;
