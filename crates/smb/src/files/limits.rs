@@ -13,8 +13,7 @@ pub struct Limits {
     pub locks_per_file: usize,
     /// Opens that wait for one file.
     pub waiters_per_file: usize,
-    /// How long a client has to acknowledge a break, in milliseconds (MS-SMB2 3.3.2.1 leaves it to the server:
-    /// 35 seconds with Windows, which is what clients expect at most; 30 with Samba, and here).
+    /// How long a client has to acknowledge a break, in milliseconds (MS-SMB2 3.3.2.1: 35 seconds).
     pub break_timeout_ms: u64,
     /// Leases on directories are granted.
     pub directory_leases: bool,
@@ -28,7 +27,7 @@ impl Default for Limits {
             locks_per_open: 1 << 16,
             locks_per_file: 1 << 20,
             waiters_per_file: 1 << 12,
-            break_timeout_ms: 30_000,
+            break_timeout_ms: 35_000,
             directory_leases: true,
         }
     }

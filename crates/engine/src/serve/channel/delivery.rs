@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(1250);
 const LOOK: Duration = Duration::from_millis(50);
 
 /// When a break is over, acknowledged or not (MS-SMB2 3.3.2.1): later, nobody is told.
-const WORTH: Duration = Duration::from_secs(30);
+const WORTH: Duration = Duration::from_secs(35);
 
 const IPPROTO_TCP: i32 = 6;
 const TCP_INFO: i32 = 11;

@@ -448,7 +448,7 @@ fn who_renames_waits_for_handles_that_are_cached() {
     };
     assert_eq!(ask(&mut stage, first), Ok(None));
     stage.open_obeyed(with_lease(2, "RWH"));
-    assert_eq!(ask(&mut stage, first), Ok(Some(30_000)));
+    assert_eq!(ask(&mut stage, first), Ok(Some(35_000)));
     stage.lease_break(2, "RH", "R", true);
     stage.acknowledge(2, "R").unwrap();
     assert_eq!(stage.fx.wake, [Waiter(99)]);
