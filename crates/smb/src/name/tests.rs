@@ -18,7 +18,8 @@ fn paths_that_are_refused() {
         ("..", NtStatus::OBJECT_PATH_SYNTAX_BAD),
         ("a\\..\\..", NtStatus::OBJECT_PATH_SYNTAX_BAD),
         ("a*", NtStatus::OBJECT_NAME_INVALID),
-        ("a/b", NtStatus::OBJECT_NAME_INVALID),
+        ("/a", NtStatus::INVALID_PARAMETER),
+        ("a:s/b", NtStatus::OBJECT_NAME_INVALID),
         ("a\u{1}", NtStatus::OBJECT_NAME_INVALID),
         ("a\0", NtStatus::OBJECT_NAME_INVALID),
         ("a|b\\c", NtStatus::OBJECT_NAME_INVALID),
@@ -38,6 +39,8 @@ fn paths_that_are_refused() {
         assert_eq!(Path::parse(&wide(name)), Err(status), "{name:?}");
     }
     assert_eq!(Path::parse(b"abc"), Err(NtStatus::INVALID_PARAMETER));
+    // What can be in no name is between two, as for Samba.
+    assert_eq!(Path::parse(&wide("a/b")), Path::parse(&wide("a\\b")));
 }
 
 #[test]

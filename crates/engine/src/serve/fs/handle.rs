@@ -236,6 +236,12 @@ impl Handle {
         Ok(())
     }
 
+    /// Says that it is where another handle of the same file is, after a rename through that one.
+    pub fn moved_with(&self, other: &Self) {
+        let path = other.place().path.clone();
+        *self.place() = Place { path, folder: None };
+    }
+
     /// The folder it is in and its name there, when that name really is this file: the place that is
     /// remembered, or, when somebody else has moved it, where the kernel says that it is.
     pub(super) fn located(&self) -> Result<(Arc<OwnedFd>, Vec<u8>), NtStatus> {

@@ -234,8 +234,8 @@ impl<'o> Renaming<'o> {
             let stream = path.stream().cloned();
             other.state().path = self.to.clone().with_stream(stream);
             if let Some(handle) = other.file() {
-                // Its own handle knows already; the others find it, if this should fail.
-                let _ = handle.moved(&self.to);
+                // As it is on the disk, which may have another case than was said.
+                handle.moved_with(self.handle);
             }
         }
     }
