@@ -33,7 +33,9 @@ impl Network {
         // No word of the kernel's own in captures: it has no address before somebody gives it one.
         network.shell("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6")?;
         let shape = "type bridge stp_state 0 forward_delay 0 mcast_snooping 0";
-        network.ip(&format!("link add {BRIDGE} {shape}"))?;
+        // As cards have them: a file server tells clients that one address is worth several connections.
+        let queues = "numrxqueues 4 numtxqueues 4";
+        network.ip(&format!("link add {queues} name {BRIDGE} {shape}"))?;
         network.ip(&format!("addr add {HOST}/{PREFIX} dev {BRIDGE}"))?;
         network.ip(&format!("link set {BRIDGE} up"))?;
         Ok(network)

@@ -44,6 +44,24 @@ const BYTES: &str = "fileplay bytes /m/bytes --seed $SEED --operations 300 --mod
 const TREE: &str = "fileplay tree /m/tree --seed $SEED --operations 300 && rmdir /m/tree";
 const BOTH: &str = "fileplay bytes /m/bytes --seed $SEED --operations 200 --model /tmp/model && remount && \
                     cmp /m/bytes /tmp/model && fileplay tree /m/tree --seed $SEED --operations 150";
+/// The client has opened three channels beside the first.
+macro_rules! by_four {
+    ($script:literal) => {
+        concat!(
+            "{ grep -q 'Extra Channels: 3' /proc/fs/cifs/DebugData || \
+             { grep -i chan /proc/fs/cifs/DebugData; exit 1; }; } && ",
+            $script
+        )
+    };
+}
+const BOTH_BY_FOUR: &str = by_four!(
+    "fileplay bytes /m/bytes --seed $SEED --operations 200 --model /tmp/model && remount && \
+     cmp /m/bytes /tmp/model && fileplay tree /m/tree --seed $SEED --operations 150"
+);
+const LARGE_BY_FOUR: &str = by_four!(
+    "dd if=/dev/urandom of=/tmp/large bs=1M count=24 2>/dev/null && cp /tmp/large /m/large && \
+     remount && cmp /tmp/large /m/large && rm /tmp/large /m/large"
+);
 /// No smaller than any message of ours.
 const LARGE: &str = "dd if=/dev/urandom of=/tmp/large bs=1M count=24 2>/dev/null && cp /tmp/large /m/large && \
                      remount && cmp /tmp/large /m/large && mv /m/large /m/moved && cmp /tmp/large /m/moved && \
@@ -106,12 +124,16 @@ pub(super) const CASES: &[Case] = &[
     script("3.1.1: both, signed", "vers=3.1.1,sign", BOTH),
     quick(script("3.1.1: both, sealed", "vers=3.1.1,seal", BOTH)),
     script("3.1.1: large file, sealed", "vers=3.1.1,seal", LARGE),
-    script("3.1.1: both, four channels", "vers=3.1.1,multichannel,max_channels=4", BOTH),
-    script("3.1.1: large file, four channels", "vers=3.1.1,multichannel,max_channels=4", LARGE),
+    script("3.1.1: both, four channels", "vers=3.1.1,multichannel,max_channels=4", BOTH_BY_FOUR),
+    script(
+        "3.1.1: large file, four channels",
+        "vers=3.1.1,multichannel,max_channels=4",
+        LARGE_BY_FOUR,
+    ),
     script(
         "3.1.1: both, four channels, sealed",
         "vers=3.1.1,seal,multichannel,max_channels=4",
-        BOTH,
+        BOTH_BY_FOUR,
     ),
     script("3.1.1: both, nothing cached", "vers=3.1.1,cache=none", BOTH),
     script("3.1.1: both, cached loosely", "vers=3.1.1,cache=loose", BOTH),
