@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -238,7 +238,7 @@ fn hostile_clients_break_nothing_and_nobody_waits_for_them() {
 fn under_attack(mut server: Server, seed: u64, time: Duration) {
     let (port, pid) = (server.port, server.serving());
     let stop = Arc::new(AtomicBool::new(false));
-    let attacks = Arc::new(AtomicU64::new(0));
+    let attacks = Arc::new(AtomicUsize::new(0));
     // What one attack leaves for good it leaves once: measured after the first.
     attack(port, &mut Random::new(seed));
     let before = footprint(pid);
@@ -276,7 +276,7 @@ fn under_attack(mut server: Server, seed: u64, time: Duration) {
     println!(
         "{attacks} attacks, {rounds} rounds of somebody else, {worst:?} at worst, {most} bytes"
     );
-    assert!(attacks >= HOSTILE, "{attacks} attacks");
+    assert!(attacks as u64 >= HOSTILE, "{attacks} attacks");
     assert!(rounds >= time.as_secs() * 10, "served {rounds} times in {time:?}");
     assert!(worst < Duration::from_secs(2), "waited {worst:?}");
     assert!(!server.said().contains("panicked"), "{}", server.said());
