@@ -16,7 +16,7 @@ use source::{Manifest, Source, rust_sources, text_files};
 const MAY_USE: &[(&str, &[&str])] = &[
     ("xtask", &["testkit"]),
     ("bench", &["testkit", "frag", "roce"]),
-    ("e2e", &["testkit", "engine", "frag", "local", "sys"]),
+    ("e2e", &["testkit", "engine", "frag", "local", "smb", "sys"]),
     ("testkit", &[]),
     ("cli", &["engine", "local", "smb", "sys"]),
     ("preload", &["local", "sys"]),
