@@ -25,7 +25,7 @@ use sys::sync::{AtomicU32, Ordering, full_fence};
 use sys::wait;
 use sys::{call, ring};
 
-use crate::conn::{Conn, kernel, note_cpu};
+use crate::conn::{Conn, Phase, kernel, note_cpu};
 use crate::world::World;
 use crate::{Reason, board};
 
@@ -49,7 +49,8 @@ const EPROTO: i32 = 71;
 const EADDRINUSE: i32 = 98;
 const ECONNREFUSED: i32 = 111;
 const SOL_SOCKET: i32 = 1;
-const SO_OOBINLINE: i32 = 10;
+const SO_LINGER: i32 = 13;
+const SO_RCVTIMEO: i32 = 20;
 const MSG_OOB: i32 = 1;
 const MSG_DONTWAIT: i32 = 0x40;
 const MSG_NOSIGNAL: i32 = 0x4000;
@@ -118,9 +119,25 @@ impl Hello {
 
 // ----- the guest's side --------------------------------------------------------------------------
 
-/// How long a guest waits for the engine's answer, milliseconds. The engine answers from its loop
+/// How long a guest waits for the engine's answer, seconds. The engine answers from its loop
 /// without waiting for anybody.
-const PATIENCE_MS: i32 = 2000;
+const PATIENCE_S: u64 = 2;
+
+/// Goes to the engine at `door`: a descriptor, for [`ask`].
+///
+/// # Errors
+///
+/// [`Reason::NoEngine`].
+pub(crate) fn meet(door: &std::ffi::CStr) -> Result<i32, Reason> {
+    let link = passing::connect(door).map_err(|_| Reason::NoEngine)?;
+    match call::setsockopt(link, SOL_SOCKET, SO_RCVTIMEO, [PATIENCE_S, 0]) {
+        Ok(()) => Ok(link),
+        Err(_) => {
+            let _ = call::close(link);
+            Err(Reason::NoEngine)
+        }
+    }
+}
 
 /// Hands a TCP socket to the engine through `link`, and waits for the stand-in: its descriptor, and the
 /// engine's half.
@@ -137,14 +154,13 @@ pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<(i32, Welcome)
             Err(_) => return Err(Reason::NoEngine),
         }
     }
-    let deadline = call::now_ns() + PATIENCE_MS as u64 * 1_000_000;
+    let deadline = call::now_ns() + PATIENCE_S * 1_000_000_000;
     let mut bytes = [0; BYTES];
     let (n, passed) = loop {
-        match passing::receive(link, &mut bytes, MSG_DONTWAIT) {
+        match passing::receive(link, &mut bytes, 0) {
             Ok(got) => break got,
-            Err(EAGAIN | EINTR) if call::now_ns() < deadline => {
-                call::wait_readable(link, PATIENCE_MS);
-            }
+            // A signal; the patience of the socket itself is that of `meet`.
+            Err(EINTR) if call::now_ns() < deadline => {}
             Err(_) => return Err(Reason::NoEngine),
         }
     };
@@ -391,8 +407,6 @@ impl Relay {
             }
         };
         let _ = stand_in.keep_ours();
-        // An urgent byte stays where it is in the stream; where that is, we are told.
-        let _ = call::setsockopt(fd, SOL_SOCKET, SO_OOBINLINE, 1i32);
         let relay = Self {
             w,
             conn,
@@ -708,9 +722,14 @@ impl Relay {
     /// Parts from the guest. `reset`: it sees a reset, else what TCP shows when the peer has closed.
     pub fn close(self, reset: bool) {
         self.conn.lingers(reset);
-        if !reset {
+        // A guest that has closed leaves nobody at the other end, who could take this for a reset.
+        let alone = self.conn.phase() == Phase::Attached
+            && self
+                .halves()
+                .is_ok_and(|(_, p)| p.flags.load(Ordering::Acquire) & flag::CLOSED != 0);
+        if !reset && !alone {
             // Set against our own death; now the end is meant.
-            let _ = call::setsockopt(self.fd, 1, 13, [0i32, 0]);
+            let _ = call::setsockopt(self.fd, SOL_SOCKET, SO_LINGER, [0i32, 0]);
         }
         self.conn.closing(self.w, self.fd);
         let _ = call::close(self.fd);

@@ -129,7 +129,7 @@ impl World {
                 None => {
                     let path = crate::board::door(self.limits.dir.as_deref())
                         .map_err(|_| Reason::NoEngine)?;
-                    let fd = sys::passing::connect(&path).map_err(|_| Reason::NoEngine)?;
+                    let fd = crate::relay::meet(&path)?;
                     let fd = self.board.hide(fd);
                     *held = Some(fd);
                     self.engine_fd.store(fd.cast_unsigned() + 1, Ordering::Relaxed);

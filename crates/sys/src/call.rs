@@ -245,6 +245,14 @@ mod calls {
     pub fn accept(fd: i32, flags: i32) -> Result<i32> {
         call!(SYS_accept4, fd, 0, 0, flags).map(|fd| fd as i32)
     }
+    /// [`accept`], and who it is: `None` if it is not IPv4 or IPv6.
+    pub fn accept_from(fd: i32, flags: i32) -> Result<(i32, Option<std::net::SocketAddrV6>)> {
+        // SAFETY: all zeros is a valid storage.
+        let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+        let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        let new = call!(SYS_accept4, fd, &raw mut storage, &raw mut len, flags)?;
+        Ok((new as i32, super::address(&storage)))
+    }
     pub fn dup_above(fd: i32, min: i32) -> Result<i32> {
         call!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, min).map(|fd| fd as i32)
     }
@@ -426,6 +434,10 @@ mod calls {
     }
     /// Local (`peer` false) or remote address; `None` if it is not IPv4 or IPv6.
     pub fn name(fd: i32, peer: bool) -> Result<Option<std::net::SocketAddrV6>> {
+        Ok(name_and_family(fd, peer)?.0)
+    }
+    /// [`name`], and the family of the socket: `AF_INET6` also where the address is an IPv4 one.
+    pub fn name_and_family(fd: i32, peer: bool) -> Result<(Option<std::net::SocketAddrV6>, i32)> {
         // SAFETY: all zeros is a valid storage.
         let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
         let mut len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
@@ -434,7 +446,7 @@ mod calls {
         } else {
             call!(SYS_getsockname, fd, &raw mut storage, &raw mut len)?;
         }
-        Ok(super::address(&storage))
+        Ok((super::address(&storage), i32::from(storage.ss_family)))
     }
     /// Sets (or with `len` 0 asks for) a write lock on one byte, held by the open file.
     pub fn lock_byte(fd: i32, at: i64) -> Result<()> {

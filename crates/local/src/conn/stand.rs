@@ -8,8 +8,6 @@ use super::{
 };
 use crate::relay::{self, Hello, Welcome};
 
-const SOL_SOCKET: i32 = 1;
-const SO_DOMAIN: i32 = 39;
 const AF_INET6: i32 = 10;
 
 /// Values of `Conn::stands_in`.
@@ -65,11 +63,12 @@ impl Conn {
         fd: i32,
         client: bool,
     ) -> Result<(i32, Welcome), Reason> {
-        let name = |peer| call::name(fd, peer).ok().flatten().map(plain);
-        let (Some(local), Some(remote)) = (name(false), name(true)) else {
+        let (local, family) = call::name_and_family(fd, false).map_err(|_| Reason::PeerNotSmc)?;
+        let remote = call::name(fd, true).map_err(|_| Reason::PeerNotSmc)?;
+        let (Some(local), Some(remote)) = (local.map(plain), remote.map(plain)) else {
             return Err(Reason::PeerNotSmc);
         };
-        let v6 = call::getsockopt::<i32>(fd, SOL_SOCKET, SO_DOMAIN) == Ok(AF_INET6);
+        let v6 = family == AF_INET6;
         let index = self.new_half(w, fd, Ends { local, remote })?;
         let half = w.board.map.half_known(index);
         half.client.store(u32::from(client), Ordering::Relaxed);
