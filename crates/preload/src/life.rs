@@ -115,6 +115,8 @@ fn listener(w: &World, fd: c_int) -> Option<&'static Conn> {
         return None;
     }
     let conn = w.conn()?;
+    // What was set before is not known.
+    conn.options.fetch_or(local::conn::options::CARRIED, Ordering::Relaxed);
     follow(fd, conn, false);
     conn.nonblock.store(0, Ordering::Relaxed);
     listening(fd);
@@ -163,8 +165,10 @@ pub(crate) unsafe fn accept(
     let port = u16::try_from(listener.port.load(Ordering::Relaxed)).unwrap_or(0);
     let stay = Reason::from_code(listener.stay.load(Ordering::Relaxed));
     if let Some(conn) = w.conn().filter(|_| stay.is_none()) {
-        let abort = local::conn::options::ABORT;
-        conn.lingers(listener.options.load(Ordering::Relaxed) & abort != 0);
+        use local::conn::options::{ABORT, CARRIED};
+        let options = listener.options.load(Ordering::Relaxed);
+        conn.lingers(options & ABORT != 0);
+        conn.options.fetch_or(options & CARRIED, Ordering::Relaxed);
         follow(new, conn, flags & libc::SOCK_NONBLOCK != 0);
         if listener.opted.load(Ordering::Relaxed) == 0 || !remote::accepted(w, conn, new) {
             conn.accepted(w, port, call::address(&storage));

@@ -32,6 +32,9 @@ const OFFERED: i32 = 3;
 
 const SOL_SOCKET: c_int = libc::SOL_SOCKET;
 
+/// The file flags of a stand-in as it comes from the engine.
+const AS_MADE: c_int = libc::O_RDWR | libc::O_NONBLOCK;
+
 /// Whether there is an engine, so that connections to other hosts are of interest.
 #[inline]
 pub(crate) fn concerns() -> bool {
@@ -206,9 +209,11 @@ fn replace(
     new: c_int,
     welcome: Welcome,
 ) -> Result<(), Reason> {
-    inherit_options(fd, new);
+    inherit_options(conn, fd, new);
     let flags = call::getfl(fd).map_err(|_| Reason::NoEngine)?;
-    call::setfl(new, flags).map_err(|_| Reason::NoEngine)?;
+    if flags != AS_MADE {
+        call::setfl(new, flags).map_err(|_| Reason::NoEngine)?;
+    }
     let mut all = Vec::new();
     fds::each(|other, entry| {
         if matches!(entry, fds::Entry::Conn(c) if std::ptr::eq(c, conn)) {
@@ -227,14 +232,18 @@ fn replace(
     Ok(())
 }
 
-/// What the program has set on the socket and a call on the stand-in must obey.
-fn inherit_options(from: c_int, to: c_int) {
-    for (level, name) in [
-        (SOL_SOCKET, libc::SO_RCVTIMEO),
-        (SOL_SOCKET, libc::SO_SNDTIMEO),
-        (SOL_SOCKET, libc::SO_LINGER),
+/// What the program has set on the socket and a call on the stand-in must obey. What was never set is not
+/// asked for.
+fn inherit_options(conn: &Conn, from: c_int, to: c_int) {
+    use local::conn::options as option;
+    let set = conn.options.load(Ordering::Relaxed);
+    for (bit, level, name) in [
+        (option::RCVTIMEO, SOL_SOCKET, libc::SO_RCVTIMEO),
+        (option::SNDTIMEO, SOL_SOCKET, libc::SO_SNDTIMEO),
+        (option::LINGER, SOL_SOCKET, libc::SO_LINGER),
     ] {
-        if let Ok(value) = call::getsockopt::<[u64; 2]>(from, level, name)
+        if set & bit != 0
+            && let Ok(value) = call::getsockopt::<[u64; 2]>(from, level, name)
             && value != [0, 0]
         {
             if name == libc::SO_LINGER {
@@ -244,12 +253,14 @@ fn inherit_options(from: c_int, to: c_int) {
             }
         }
     }
-    for (level, name) in [
-        (SOL_SOCKET, libc::SO_OOBINLINE),
-        (SOL_SOCKET, libc::SO_KEEPALIVE),
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    for (bit, level, name) in [
+        (option::OOBINLINE, SOL_SOCKET, libc::SO_OOBINLINE),
+        (option::KEEPALIVE, SOL_SOCKET, libc::SO_KEEPALIVE),
+        (option::NODELAY, libc::IPPROTO_TCP, libc::TCP_NODELAY),
     ] {
-        if let Ok(value @ 1..) = call::getsockopt::<i32>(from, level, name) {
+        if set & bit != 0
+            && let Ok(value @ 1..) = call::getsockopt::<i32>(from, level, name)
+        {
             let _ = call::setsockopt(to, level, name, value);
         }
     }

@@ -214,6 +214,21 @@ unsafe fn believed(conn: &local::conn::Conn, name: c_int, value: *mut c_int) {
     }
 }
 
+/// The bit of an option that a stand-in must have if it was set; 0: of any other.
+const fn carried(level: c_int, name: c_int) -> u32 {
+    use local::conn::options as option;
+    // The second number of each time is that of 64-bit seconds where they are not usual.
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO | 66) => option::RCVTIMEO,
+        (libc::SOL_SOCKET, libc::SO_SNDTIMEO | 67) => option::SNDTIMEO,
+        (libc::SOL_SOCKET, libc::SO_LINGER) => option::LINGER,
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => option::OOBINLINE,
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => option::KEEPALIVE,
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => option::NODELAY,
+        _ => 0,
+    }
+}
+
 /// Notes `TCP_NODELAY` and `TCP_CORK`; `true`: the kernel need not hear of it, because the
 /// connection does not send by TCP.
 fn noted(conn: &local::conn::Conn, name: c_int, on: bool) -> bool {
@@ -247,6 +262,7 @@ pub unsafe extern "C-unwind" fn setsockopt(
             // SAFETY: the caller's promise.
             unsafe { value.cast::<c_int>().read_unaligned() != 0 }
         };
+        conn.options.fetch_or(carried(level, name), std::sync::atomic::Ordering::Relaxed);
         if level == libc::IPPROTO_TCP && len as usize >= size_of::<c_int>() && noted(conn, name, on)
         {
             return 0;
