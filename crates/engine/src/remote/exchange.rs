@@ -238,20 +238,20 @@ impl Vector {
 
     /// The TCP connection of a handshake can be read or written.
     pub(super) fn on_wire(&mut self, id: ExchangeId, now: u64) {
-        loop {
-            let Some(exchange) = self.exchanges.get_mut(id) else { return };
-            if exchange.wire.flush().is_err() {
-                return self.break_off(id, now);
-            }
-            if !exchange.machine.wants_message() {
-                break;
-            }
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        if exchange.wire.flush().is_err() {
+            return self.break_off(id, now);
+        }
+        if exchange.machine.wants_message() {
+            // One message: whether there is another already the poller says, and mostly there is none.
             match exchange.wire.receive() {
-                Ok(Some(bytes)) => exchange.machine.on_bytes(&bytes),
-                Ok(None) => break,
+                Ok(Some(bytes)) => {
+                    exchange.machine.on_bytes(&bytes);
+                    self.take_steps(id, now);
+                }
+                Ok(None) => {}
                 Err(Ended(_)) => return self.break_off(id, now),
             }
-            self.take_steps(id, now);
         }
         self.watch_wire(id);
     }
@@ -260,6 +260,7 @@ impl Vector {
     fn break_off(&mut self, id: ExchangeId, now: u64) {
         self.abandon(id, now);
         let Some(exchange) = self.remove_exchange(id, now) else { return };
+        self.poller.remove(&exchange.wire);
         self.stat.aborted_total += 1;
         self.learn(exchange.to, habit::NOTHING);
         reset_on_close(&exchange.wire);
@@ -560,10 +561,9 @@ impl Vector {
         self.act(place.group, now);
     }
 
-    /// A handshake is over; who waited for it goes on.
+    /// A handshake is over; who waited for it goes on. Its TCP connection is still waited for.
     fn remove_exchange(&mut self, id: ExchangeId, now: u64) -> Option<Exchange> {
         let exchange = self.exchanges.remove(id)?;
-        self.poller.remove(&exchange.wire);
         self.handshaking.remove(&exchange.conn);
         if exchange.role() == Role::Client {
             self.courted(exchange.remote, now);
