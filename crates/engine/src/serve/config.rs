@@ -1,6 +1,6 @@
 //! What a file server runs on: all checked, all bounded.
 //!
-//! People write settings by name ([`settings`]) and shares by name and options ([`share`]).
+//! People write settings by name ([`SETTINGS`]) and shares by name and options ([`SHARE_OPTIONS`]).
 
 mod settings;
 mod share;

@@ -1,5 +1,5 @@
 //! Control codes of Samba's test suite, by which a client breaks its own connections to see what becomes of
-//! them. Obeyed only by a server that was told so ([`Config::test_codes`](super::super::super::Config)).
+//! them. Obeyed only by a server that was told so ([`Config::test_codes`](crate::serve::config::Config::test_codes)).
 
 use std::time::Duration;
 
