@@ -228,7 +228,7 @@ fn hostile_clients_break_nothing_and_nobody_waits_for_them() {
     let seed = number("SHUNT_SEED").unwrap_or(1);
     let time = soak.unwrap_or(SHORT);
     println!("SHUNT_SEED={seed}");
-    for options in [&[][..], &["--no-uring"]] {
+    for options in [&[][..], &["--uring=off"]] {
         let folder = Folder::new();
         let server = Server::start_as(folder.path(), super::free_port(), &[], options);
         under_attack(server, seed, time / 2);

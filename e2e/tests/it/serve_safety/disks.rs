@@ -38,7 +38,7 @@ fn with_mount(folder: &Path, script: &str, options: &[&str]) -> Option<Server> {
 
 #[test]
 fn a_full_disk_is_said_and_the_rest_goes_on() {
-    for options in [&[][..], &["--no-uring"]] {
+    for options in [&[][..], &["--uring=off"]] {
         let folder = Folder::new();
         let mount = "mount -t tmpfs -o size=1m,mode=777 none $D";
         let Some(mut server) = with_mount(folder.path(), mount, options) else { return };
@@ -109,7 +109,7 @@ fn spoiled(folder: &Path, spoil: &str) -> Option<Spoiled> {
         return None;
     }
     // What io_uring does no strace sees.
-    let server = Server::start_as(folder, free_port(), &[], &["--no-uring"]);
+    let server = Server::start_as(folder, free_port(), &[], &["--uring=off"]);
     let log = folder.with_extension("strace");
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-e", spoil, "-p", &server.guest.pid().to_string(), "-o"]);

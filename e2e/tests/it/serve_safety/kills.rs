@@ -72,7 +72,7 @@ fn what_was_written_through_survives_the_server() {
 
 #[test]
 fn what_was_flushed_survives_the_server() {
-    killed(false, &["--no-uring"]);
+    killed(false, &["--uring=off"]);
 }
 
 #[test]
