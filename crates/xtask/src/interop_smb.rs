@@ -29,7 +29,7 @@ struct Cli {
     /// Fetch QEMU, BusyBox, git and a kernel first (Debian packages)
     #[arg(long)]
     install: bool,
-    /// Leave out what takes long: under 3 minutes
+    /// Leave out what takes long
     #[arg(long)]
     quick: bool,
     /// Only cases whose name contains this

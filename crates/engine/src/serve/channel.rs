@@ -28,12 +28,11 @@ use smb::{Guid, MessageId, SessionId};
 use sys::sync::AtomicU64;
 
 use super::command::session_setup::SetUp;
-use super::config::Sending;
 use super::runtime::{self, Event, Socket, VectorId};
 use super::server::Server;
 use super::session::Session;
 use super::tally::Tally;
-use super::transfer::{Chooser, Method, Policy, Pools};
+use super::transfer::{Chooser, Pools};
 
 pub(super) use delivery::deliver;
 pub(super) use exchange::{After, Exchange, PATIENCE};
@@ -415,11 +414,6 @@ impl Channel {
         self.peer.ip().to_canonical().is_loopback()
     }
 
-    /// Connections of this vector that have something to send or to take, this one included.
-    pub(super) fn busy(&self) -> usize {
-        CHANNELS.with_borrow(HashMap::len).max(1)
-    }
-
     /// Whether there are other requests or answers than the one that is being served.
     pub(super) fn has_more_to_do(&self) -> bool {
         self.serving.get() > 1 || self.output.is_corked() || self.output.waiting() > 0
@@ -427,12 +421,7 @@ impl Channel {
 
     /// Decides how file data goes.
     pub(super) fn chooser(&self) -> Chooser {
-        Chooser::new(match self.server.config.sending {
-            Sending::Auto => Policy::Auto,
-            Sending::Splice => Policy::Always(Method::Splice),
-            Sending::Map => Policy::Always(Method::Map),
-            Sending::Copy => Policy::Always(Method::Copy),
-        })
+        Chooser::new(self.server.config.sending)
     }
 
     /// What the transfers of this vector share.

@@ -15,6 +15,7 @@ pub use settings::{BadSetting, Interface, SETTINGS, Setting};
 pub use share::{BadShare, SHARE_OPTIONS, ShareConfig};
 
 use super::runtime::Driver;
+use super::transfer::Policy;
 
 /// Whether something is done: never, when the client wishes it, always.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,20 +45,6 @@ impl std::str::FromStr for Demand {
             _ => Err(UnknownDemand),
         }
     }
-}
-
-/// How the data of a READ gets from the file to the socket.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sending {
-    /// Whatever measured best for this size and this number of busy connections.
-    #[default]
-    Auto,
-    /// Through a pipe: the network takes the pages of the page cache.
-    Splice,
-    /// From a mapping of the file: copied once, by the kernel, into the socket.
-    Map,
-    /// Read into a buffer and sent from there.
-    Copy,
 }
 
 /// What bounds a server and its clients.
@@ -147,7 +134,7 @@ pub struct Config {
     /// Whether loops wait by io_uring.
     pub uring: Driver,
     /// How file data is sent.
-    pub sending: Sending,
+    pub sending: Policy,
     /// What bounds it all.
     pub limits: Limits,
     /// Whether the control codes of Samba's test suite are obeyed, which let a client break its own
@@ -180,7 +167,7 @@ impl Default for Config {
             vectors: std::thread::available_parallelism().map_or(1, usize::from).min(64),
             pin: Vec::new(),
             uring: Driver::Auto,
-            sending: Sending::Auto,
+            sending: Policy::Auto,
             limits: Limits::default(),
             test_codes: false,
         }

@@ -75,7 +75,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         enough(&open, &request, len as usize)?;
         if len > INLINE {
             x.channel.tally().read(len.into());
-            let load = Load { len, loopback: x.channel.is_loopback(), busy: x.channel.busy() };
+            let load = Load { len, loopback: x.channel.is_loopback() };
             let method = x.channel.chooser().send(load);
             x.reply.write(&Head { data_len: len, ..Head::default() });
             x.reply.tail(data, request.offset, len, method);

@@ -193,7 +193,7 @@ impl DirectWrite {
         };
         let len = u32::try_from(request.data.len()).unwrap_or(u32::MAX);
         let file = open.data().map_err(|_| Ending::Nonsense("a file that cannot be written"))?;
-        let load = Load { len, loopback: channel.is_loopback(), busy: channel.busy() };
+        let load = Load { len, loopback: channel.is_loopback() };
         let method = channel.chooser().receive(load, &file);
         let times = open.before_change();
         let mut transfer = ReceiveFile::new(early, file, request.offset, len, method);

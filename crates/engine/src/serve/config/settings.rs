@@ -11,7 +11,7 @@ use local::config::parse_size;
 use smb::session::Dialect;
 
 use super::super::runtime::Driver;
-use super::{Config, Demand, Sending, UnknownDemand};
+use super::{Config, Demand, UnknownDemand};
 
 /// A setting and what it means.
 #[derive(Clone, Copy, Debug)]
@@ -327,13 +327,7 @@ impl Config {
                 }
             }
             "send" => {
-                self.sending = match value {
-                    "auto" => Sending::Auto,
-                    "splice" => Sending::Splice,
-                    "map" => Sending::Map,
-                    "copy" => Sending::Copy,
-                    _ => return Err("auto, splice, map or copy".into()),
-                }
+                self.sending = value.parse().map_err(|_| "auto, splice, map or copy")?;
             }
             "control" if value == "none" => self.control = None,
             "control" if !value.starts_with('/') => return Err("an absolute path, or none".into()),

@@ -1,8 +1,6 @@
 //! What others do in folders that clients watch.
 //!
-//! The kernel tells of every change, the server's own included, and the server knows more about those. So it
-//! reports its own itself, and calls [`Watcher::own`] after the change: the event has been queued before the
-//! system call returned, so it is found in the queue and taken out, exactly once, without a clock.
+//! The kernel tells of every change, the server's own included; who asks here has to know those.
 //!
 //! Whoever has the [`Watcher`] waits for its descriptor to become readable and calls [`Watcher::poll`].
 
@@ -77,13 +75,6 @@ struct Tree {
     count: usize,
 }
 
-#[derive(Debug)]
-struct Queued {
-    folder: Identity,
-    name: Vec<u8>,
-    change: Change,
-}
-
 /// Watches folders for changes by others.
 #[derive(Debug)]
 pub struct Watcher {
@@ -91,7 +82,7 @@ pub struct Watcher {
     targets: HashMap<i32, Target>,
     /// Which watches see everything beneath their folder.
     trees: HashMap<Watch, Tree>,
-    queue: VecDeque<Queued>,
+    queue: VecDeque<Change>,
     next: u64,
 }
 
@@ -142,7 +133,7 @@ impl Watcher {
     /// Watches no longer. What was queued for it is dropped.
     pub fn forget(&mut self, watch: Watch) {
         self.trees.remove(&watch);
-        self.queue.retain(|queued| queued.change.watch != watch);
+        self.queue.retain(|queued| queued.watch != watch);
         let inotify = &self.inotify;
         self.targets.retain(|number, target| {
             target.listeners.retain(|(listener, _)| *listener != watch);
@@ -160,32 +151,7 @@ impl Watcher {
         if self.queue.is_empty() {
             self.drain();
         }
-        Some(self.queue.pop_front()?.change)
-    }
-
-    /// The server itself has just changed `name` in `folder`: the last event about it is not somebody else's.
-    /// A rename is two calls, one for each name. Costs one `read(2)`, and nothing where nobody watches.
-    pub fn own(&mut self, folder: Identity, name: &[u8]) {
-        if !self.targets.values().any(|target| target.identity == folder) {
-            return;
-        }
-        self.drain();
-        let ours = |queued: &Queued| queued.folder == folder && queued.name == name;
-        let Some(last) = self.queue.iter().rposition(ours) else { return };
-        let (kind, pair) = (self.queue[last].change.kind, self.queue[last].change.pair);
-        // One event is queued for each listener.
-        let mut seen = Vec::new();
-        let mut at = last + 1;
-        while let Some(before) = at.checked_sub(1) {
-            at = before;
-            let queued = &self.queue[at];
-            let same = ours(queued) && queued.change.kind == kind && queued.change.pair == pair;
-            if !same || seen.contains(&queued.change.watch) {
-                break;
-            }
-            seen.push(queued.change.watch);
-            self.queue.remove(at);
-        }
+        self.queue.pop_front()
     }
 
     fn add(
@@ -282,11 +248,10 @@ impl Watcher {
         let Some(target) = self.targets.get(&number).filter(|_| !name.is_empty()) else { return };
         let folder = what.contains(ReadFlags::ISDIR);
         let listeners = target.listeners.clone();
-        let identity = target.identity;
         for (watch, prefix) in listeners {
             let path = joined(&prefix, &name);
             let change = Change { watch, kind, path: seen_path(&path), folder, pair };
-            self.queue.push_back(Queued { folder: identity, name: name.clone(), change });
+            self.queue.push_back(change);
             if folder
                 && matches!(kind, ChangeKind::Added | ChangeKind::RenamedTo)
                 && self.extend(watch, &path)
@@ -307,7 +272,7 @@ impl Watcher {
         for watch in watches {
             let kind = ChangeKind::Overflow;
             let change = Change { watch, kind, path: String::new(), folder: true, pair: 0 };
-            self.queue.push_back(Queued { folder: Identity::default(), name: Vec::new(), change });
+            self.queue.push_back(change);
         }
     }
 }

@@ -48,8 +48,6 @@ pub struct Load {
     pub len: u32,
     /// The peer is on this host, so that what is sent is copied once more, from our pages, by it.
     pub loopback: bool,
-    /// Connections that moved data lately, this one included.
-    pub busy: usize,
 }
 
 /// Chooses for the connections of one loop.
@@ -102,7 +100,7 @@ mod tests {
             return println!("skipped: no tmpfs");
         };
         let file = DataFile::new(file).unwrap();
-        let load = |len| Load { len, loopback: true, busy: 1 };
+        let load = |len| Load { len, loopback: true };
         for policy in ["auto", "copy", "map", "splice"] {
             let chooser = Chooser::new(policy.parse().unwrap());
             assert_eq!(chooser.send(load(4096)), Method::Copy);
@@ -120,7 +118,7 @@ mod tests {
             return println!("skipped: no tmpfs");
         };
         let file = DataFile::new(file).unwrap();
-        let (chooser, load) = (Chooser::default(), Load { len: 1 << 20, loopback: true, busy: 1 });
+        let (chooser, load) = (Chooser::default(), Load { len: 1 << 20, loopback: true });
         assert_eq!(chooser.receive(load, &file), Method::Splice, "empty");
         file.file().set_len(2 << 20).unwrap();
         file.count_overwritten(1 << 20);

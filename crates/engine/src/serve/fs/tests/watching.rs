@@ -3,7 +3,7 @@
 use std::fs;
 
 use super::super::{ChangeKind, Watch, Watcher};
-use super::{FILE, LOOK, create, on_each, open};
+use super::{LOOK, on_each, open};
 
 fn all(watcher: &mut Watcher) -> Vec<(Watch, ChangeKind, String)> {
     std::iter::from_fn(|| watcher.poll()).map(|c| (c.watch, c.kind, c.path)).collect()
@@ -52,37 +52,5 @@ fn a_tree_is_watched_as_it_grows() {
         fs::write(root.join("new/y"), "").unwrap();
         let paths: Vec<_> = all(&mut watcher).into_iter().map(|(_, _, path)| path).collect();
         assert_eq!(paths, ["new\\y"]);
-    });
-}
-
-#[test]
-fn own_changes_are_taken_out_and_no_others() {
-    on_each(|share, root| {
-        let mut watcher = Watcher::new().unwrap();
-        let folder = open(share, "", LOOK);
-        let (one, two) =
-            (watcher.watch(&folder, false).unwrap(), watcher.watch(&folder, true).unwrap());
-        fs::write(root.join("theirs"), "").unwrap();
-        let file = create(share, "ours", FILE);
-        watcher.own(folder.identity(), b"ours");
-        fs::remove_file(root.join("theirs")).unwrap();
-        file.delete().unwrap();
-        watcher.own(folder.identity(), b"ours");
-        fs::write(root.join("ours"), "").unwrap();
-        watcher.own(folder.identity(), b"never");
-        let mut told = all(&mut watcher);
-        told.sort_by_key(|(watch, ..)| *watch);
-        let expected: Vec<_> = [one, two]
-            .into_iter()
-            .flat_map(|watch| {
-                [
-                    (ChangeKind::Added, "theirs"),
-                    (ChangeKind::Removed, "theirs"),
-                    (ChangeKind::Added, "ours"),
-                ]
-                .map(|(kind, name)| (watch, kind, name.to_owned()))
-            })
-            .collect();
-        assert_eq!(told, expected);
     });
 }
