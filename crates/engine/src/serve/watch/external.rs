@@ -55,18 +55,26 @@ impl Did {
 
 /// The server's own changes of late, by folded path.
 #[derive(Default)]
-struct Own(HashMap<String, (u8, Instant)>);
+struct Own {
+    noted: HashMap<String, (u8, Instant)>,
+    /// How many were fresh when the others were forgotten last.
+    fresh: usize,
+}
 
 impl Own {
     fn note(&mut self, path: String, did: Did, now: Instant) {
-        if self.0.len() >= OWN_MANY {
-            self.0.retain(|_, (_, when)| now.saturating_duration_since(*when) < FRESH);
+        // Only when there are twice as many: looking at all of them for each change would take longer the
+        // more there are.
+        if self.noted.len() >= OWN_MANY.max(2 * self.fresh) {
+            self.noted.retain(|_, (_, when)| now.saturating_duration_since(*when) < FRESH);
+            self.fresh = self.noted.len();
         }
-        if self.0.len() >= OWN_MOST {
+        if self.noted.len() >= OWN_MOST {
             // Told twice is better than not at all.
-            self.0.clear();
+            self.noted.clear();
+            self.fresh = 0;
         }
-        let noted = self.0.entry(path).or_insert((0, now));
+        let noted = self.noted.entry(path).or_insert((0, now));
         if now.saturating_duration_since(noted.1) >= FRESH {
             noted.0 = 0;
         }
@@ -76,7 +84,7 @@ impl Own {
     }
 
     fn has(&self, path: &str, did: Did, now: Instant) -> bool {
-        self.0.get(path).is_some_and(|(bits, when)| {
+        self.noted.get(path).is_some_and(|(bits, when)| {
             bits & did.bit() != 0 && now.saturating_duration_since(*when) < FRESH
         })
     }
@@ -343,9 +351,9 @@ mod tests {
         let now = Instant::now();
         let mut own = Own::default();
         (0..OWN_MOST + 10).for_each(|n| own.note(n.to_string(), Did::Added, now));
-        assert!(own.0.len() <= OWN_MOST);
+        assert!(own.noted.len() <= OWN_MOST);
         own.note("late".to_owned(), Did::Added, now + FRESH);
         (0..OWN_MANY).for_each(|n| own.note(format!("x{n}"), Did::Added, now + FRESH));
-        assert!(own.0.len() <= OWN_MANY + 10, "{}", own.0.len());
+        assert!(own.noted.len() <= OWN_MANY + 10, "{}", own.noted.len());
     }
 }
