@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use local::config::BadSetting;
 use local::config::parse_size;
 use smc::eid::EIDS_MAX;
 use smc::{Eid, SizeClass};
@@ -198,18 +199,6 @@ impl Default for Config {
             dir: None,
         }
     }
-}
-
-/// A setting that cannot be used, and why.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name} = {value:?}: {why}")]
-pub struct BadSetting {
-    /// Its name.
-    pub name: String,
-    /// What was written.
-    pub value: String,
-    /// What would be right.
-    pub why: String,
 }
 
 fn number<T: TryFrom<u64>>(text: &str, from: u64, to: u64) -> Result<T, String> {

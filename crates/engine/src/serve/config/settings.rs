@@ -11,6 +11,8 @@ use local::config::parse_size;
 use smb::session::Dialect;
 
 use super::super::runtime::Driver;
+pub use local::config::BadSetting;
+
 use super::{Config, Demand, UnknownDemand};
 
 /// A setting and what it means.
@@ -149,18 +151,6 @@ pub struct Interface {
     pub speed: Option<u64>,
     /// Whether it has more than one receive queue, so that more than one connection pays.
     pub rss: bool,
-}
-
-/// A setting that cannot be used, and why.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name} = {value:?}: {why}")]
-pub struct BadSetting {
-    /// Its name.
-    pub name: String,
-    /// What was written.
-    pub value: String,
-    /// What would be right.
-    pub why: String,
 }
 
 /// Most addresses that are listened on, or told.
