@@ -387,7 +387,8 @@ fn no_wake_up_between_vectors_is_lost() {
         }
         let counters = runtime.counters(VectorId(0));
         assert!(counters.remote > 0);
-        assert_eq!(counters.spins > 0, !spin.is_zero() && cpus() > 1);
+        // Whether a vector that may spin ever gets to it is a matter of how the two are scheduled.
+        assert!(!spin.is_zero() || counters.spins == 0);
         runtime.stop(Duration::ZERO);
     }
 }
