@@ -6,7 +6,8 @@
 //! and [`xdp`]; which of them, by programs ([`bpf`]) that the caller writes. Programs for sockets are put
 //! to work on a [`cgroup`]. [`udp`] moves datagrams by the batch, [`event`] waits for many descriptors at
 //! once, [`uring`] has the kernel do things meanwhile. What of a file is in memory, and how its bytes reach a
-//! socket in one copy, is said in [`residency`] and [`filemap`]. RDMA devices are reached by [`verbs`].
+//! socket in one copy, is said in [`residency`] and [`filemap`]. RDMA devices are reached by [`verbs`], Kerberos by
+//! [`gssapi`].
 //! What whoever started us has left for us to listen on is [`inherited`].
 
 pub mod abi;
@@ -25,11 +26,15 @@ pub mod event;
 #[cfg(not(loom))]
 pub mod filemap;
 #[cfg(not(loom))]
+pub mod gssapi;
+#[cfg(not(loom))]
 pub mod inherited;
 #[cfg(not(loom))]
 pub mod interface;
 #[cfg(not(loom))]
 pub mod iov;
+#[cfg(not(loom))]
+mod library;
 #[cfg(not(loom))]
 pub mod lock;
 #[cfg(not(loom))]

@@ -1,11 +1,11 @@
 //! libibverbs, found at run time.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
-use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::raw;
+use crate::library::{self, symbols};
 
 /// Why there is no libibverbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,35 +43,6 @@ impl fmt::Display for LoadError {
 }
 
 impl std::error::Error for LoadError {}
-
-/// Declares the functions that we call, and finds them.
-macro_rules! symbols {
-    ($($field:ident: fn($($arg:ty),*) $(-> $ret:ty)?, $name:literal, $version:literal;)*) => {
-        /// The functions of the library.
-        pub(super) struct Symbols {
-            $(pub(super) $field: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
-        }
-
-        impl Symbols {
-            fn find(handle: NonNull<c_void>) -> Result<Self, &'static str> {
-                Ok(Self {
-                    $($field: {
-                        let at = find(handle, $name, $version)
-                            .ok_or(concat!($name, "@", $version))?;
-                        // SAFETY: a function of this name and version has had this type since the
-                        // version exists, and has it for as long as the library has its name.
-                        unsafe {
-                            std::mem::transmute::<
-                                NonNull<c_void>,
-                                unsafe extern "C" fn($($arg),*) $(-> $ret)?,
-                            >(at)
-                        }
-                    },)*
-                })
-            }
-        }
-    };
-}
 
 symbols! {
     get_device_list: fn(*mut c_int) -> *mut *mut raw::Device, "ibv_get_device_list", "IBVERBS_1.1";
@@ -113,13 +84,6 @@ symbols! {
     destroy_qp: fn(*mut raw::Pair) -> c_int, "ibv_destroy_qp", "IBVERBS_1.1";
 }
 
-fn find(handle: NonNull<c_void>, name: &str, version: &str) -> Option<NonNull<c_void>> {
-    let name = CString::new(name).ok()?;
-    let version = CString::new(version).ok()?;
-    // SAFETY: a handle of `dlopen` that is never closed, and two strings that end with a zero.
-    NonNull::new(unsafe { libc::dlvsym(handle.as_ptr(), name.as_ptr(), version.as_ptr()) })
-}
-
 /// libibverbs in this process. It is never unloaded: drivers that it loads leave threads and handlers.
 #[derive(Clone)]
 pub struct Library {
@@ -153,29 +117,11 @@ impl Library {
     /// As [`Self::load`].
     pub fn load_from(name: &str) -> Result<Self, LoadError> {
         let absent = |reason: String| LoadError::Absent { name: name.to_owned(), reason };
-        let path = CString::new(name).map_err(|e| absent(e.to_string()))?;
-        // All functions are bound now rather than in the middle of a connection, and stay out of the way
-        // of others of the same names.
-        let flags = libc::RTLD_NOW | libc::RTLD_LOCAL;
-        // SAFETY: a string that ends with a zero. What the library does while it is loaded is what the
-        // caller trusts it with.
-        let handle = NonNull::new(unsafe { libc::dlopen(path.as_ptr(), flags) });
-        let handle = handle.ok_or_else(|| absent(linker_error()))?;
+        let handle = library::open(name).map_err(absent)?;
         let symbols = Symbols::find(handle).map_err(|symbol| LoadError::Lacks {
             name: name.to_owned(),
             symbol: symbol.to_owned(),
         })?;
         Ok(Self { symbols: Arc::new(symbols) })
     }
-}
-
-/// What the dynamic linker last complained of in this thread.
-fn linker_error() -> String {
-    // SAFETY: always callable; the answer is good until this thread's next call of the linker.
-    let text = unsafe { libc::dlerror() };
-    if text.is_null() {
-        return "no reason given".into();
-    }
-    // SAFETY: `dlerror` answers null or a string that ends with a zero.
-    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
