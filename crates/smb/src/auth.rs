@@ -33,8 +33,8 @@ pub struct User {
     pub name: String,
     /// As whom files are touched; `None`: as the server runs.
     pub uid: Option<u32>,
-    /// What the password hashes to.
-    pub nt_hash: NtHash,
+    /// What the password hashes to; `None`: comes in by a ticket of Kerberos, and by no password.
+    pub nt_hash: Option<NtHash>,
     /// May not log on.
     pub disabled: bool,
     /// May not log on from then on.
@@ -108,6 +108,8 @@ pub struct Authenticated {
     pub guest: bool,
     /// Somebody without a name (SMB2_SESSION_FLAG_IS_NULL). The key is known to everybody who listens.
     pub anonymous: bool,
+    /// Somebody for whom another vouches, and whom [`Users`] do not know.
+    pub vouched: bool,
     /// When the session ends unless it is authenticated anew: the end of a ticket.
     pub expires: Option<FileTime>,
 }
@@ -122,10 +124,15 @@ pub trait Mechanism: Send {
         oid == self.oid()
     }
 
+    /// Whether its steps may block, so that who has others to serve lets a thread of its own take them.
+    fn blocks(&self) -> bool {
+        false
+    }
+
     /// Takes the client's next token.
     fn step(&mut self, token: &[u8], input: &Input<'_>) -> MechanismStep;
 
-    /// GSS_GetMIC over the list of mechanisms, once done. `None`: this session has no keys that both ends know.
+    /// GSS_GetMIC over the list of mechanisms, once done. It does not block. `None`: this session has no keys that both ends know.
     fn make_mic(&mut self, message: &[u8]) -> Option<Vec<u8>>;
 
     /// GSS_VerifyMIC over the list of mechanisms, once done. `None`: this session has no keys that both ends know.

@@ -207,14 +207,14 @@ impl ServeOptions {
             all.set(User {
                 name: name.to_owned(),
                 uid: None,
-                nt_hash: NtHash::of_password(password),
+                nt_hash: Some(NtHash::of_password(password)),
                 disabled: false,
                 expires: None,
             })
             .with_context(|| who.clone())?;
         }
         let someone = all.iter().any(|user| !user.disabled);
-        if !someone && !config.guest {
+        if !someone && !config.guest && !config.realm_users {
             bail!(
                 "nobody could log on: there are no users, and no guests. Make a user with `shunt serve user add \
                  NAME`, or let everybody in with --guest"

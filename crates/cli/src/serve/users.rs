@@ -50,6 +50,9 @@ enum Action {
         /// Number by which lists of rights know the user [as the server runs]
         #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(..0xffff_ffff))]
         uid: Option<u32>,
+        /// No password: the user comes in by Kerberos only
+        #[arg(long)]
+        no_password: bool,
     },
     /// Change the password of a user
     Passwd(Named),
@@ -224,8 +227,11 @@ fn password(name: &str) -> anyhow::Result<NtHash> {
 /// Does it.
 pub(super) fn run(arguments: &UserArguments) -> anyhow::Result<()> {
     match &arguments.action {
-        Action::Add { named, uid } => add(named, *uid, password),
-        Action::Passwd(named) => passwd(named, password),
+        Action::Add { named, uid, no_password: false } => {
+            add(named, *uid, |name| password(name).map(Some))
+        }
+        Action::Add { named, uid, no_password: true } => add(named, *uid, |_| Ok(None)),
+        Action::Passwd(named) => passwd(named, |name| password(name).map(Some)),
         Action::Delete(Named { name, place }) => {
             change(place, |users| users.remove(name).map(drop).map_err(Into::into))
         }
@@ -268,7 +274,7 @@ fn change(
 fn password_for(
     Named { name, place }: &Named,
     may: impl Fn(&UserFile) -> anyhow::Result<User>,
-    password: impl FnOnce(&str) -> anyhow::Result<NtHash>,
+    password: impl FnOnce(&str) -> anyhow::Result<Option<NtHash>>,
 ) -> anyhow::Result<()> {
     may(&read_or_none(&place.path()?)?)?;
     let nt_hash = password(name)?;
@@ -282,20 +288,14 @@ fn password_for(
 fn add(
     named: &Named,
     uid: Option<u32>,
-    password: impl FnOnce(&str) -> anyhow::Result<NtHash>,
+    password: impl FnOnce(&str) -> anyhow::Result<Option<NtHash>>,
 ) -> anyhow::Result<()> {
     let name = &named.name;
     let may = |users: &UserFile| {
         if users.get(name).is_some() {
             bail!("{name} is there already; `shunt serve user passwd {name}` changes the password");
         }
-        let user = User {
-            name: name.clone(),
-            uid,
-            nt_hash: NtHash::of_password(""),
-            disabled: false,
-            expires: None,
-        };
+        let user = User { name: name.clone(), uid, nt_hash: None, disabled: false, expires: None };
         UserFile::default().set(user.clone())?;
         Ok(user)
     };
@@ -304,7 +304,7 @@ fn add(
 
 fn passwd(
     named: &Named,
-    password: impl FnOnce(&str) -> anyhow::Result<NtHash>,
+    password: impl FnOnce(&str) -> anyhow::Result<Option<NtHash>>,
 ) -> anyhow::Result<()> {
     let name = &named.name;
     let may =
@@ -315,7 +315,11 @@ fn passwd(
 fn list(users: &UserFile) -> String {
     let row = |user: &User| {
         let uid = user.uid.map_or_else(|| "-".into(), |uid| uid.to_string());
-        let state = if user.disabled { "disabled" } else { "enabled" };
+        let state = match (user.disabled, &user.nt_hash) {
+            (true, _) => "disabled",
+            (_, Some(_)) => "enabled",
+            (_, None) => "Kerberos",
+        };
         let expires = user.expires.map_or_else(|| "never".into(), smb::auth::time_to_day);
         let comment = users.comment(&user.name).unwrap_or_default().to_owned();
         vec![user.name.clone(), uid, state.into(), expires, comment]
@@ -340,8 +344,8 @@ mod tests {
         Named { name: name.into(), place: Place { users: Some(path.to_owned()) } }
     }
 
-    fn says(text: &'static str) -> impl FnOnce(&str) -> anyhow::Result<NtHash> {
-        move |_| Ok(NtHash::of_password(text))
+    fn says(text: &'static str) -> impl FnOnce(&str) -> anyhow::Result<Option<NtHash>> {
+        move |_| Ok(Some(NtHash::of_password(text)))
     }
 
     fn act(action: Action) -> anyhow::Result<()> {
@@ -363,13 +367,16 @@ mod tests {
         act(Action::Disable(named("ann", &path))).unwrap();
         let users = read(&path).unwrap();
         assert_eq!(
-            *users.get("bob").unwrap().nt_hash.to_hex(),
+            *users.get("bob").unwrap().nt_hash.as_ref().unwrap().to_hex(),
             *NtHash::of_password("four").to_hex()
         );
         assert_eq!(users.get("bob").unwrap().name, "Bob");
         assert!(users.get("ann").unwrap().disabled);
         let shown = list(&users);
         assert!(shown.contains("ann   1000  disabled  never"), "{shown}");
+        act(Action::Add { named: named("tess", &path), uid: None, no_password: true }).unwrap();
+        let shown = list(&read(&path).unwrap());
+        assert!(shown.contains("tess     -  Kerberos  never"), "{shown}");
 
         act(Action::Enable(named("ann", &path))).unwrap();
         act(Action::Delete(named("bob", &path))).unwrap();

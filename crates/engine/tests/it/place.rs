@@ -21,7 +21,7 @@ pub(crate) fn config(folder: &Path) -> Config {
         let user = User {
             name: name.to_owned(),
             uid: None,
-            nt_hash: NtHash::of_password("pw"),
+            nt_hash: Some(NtHash::of_password("pw")),
             disabled: false,
             expires: None,
         };

@@ -44,6 +44,8 @@ enum State {
 /// A mechanism has been chosen.
 struct Negotiation {
     mechanism: Box<dyn Mechanism>,
+    /// The identifier that the client knows it by: some have more than one.
+    oid: Vec<u8>,
     /// The client's list of mechanisms, as it was written.
     list: Vec<u8>,
     /// The list must be signed, because what the client preferred was not chosen: somebody on the way may have taken
@@ -69,6 +71,17 @@ impl Acceptor {
         let before_ntlm = self.mechanisms.len() - 1;
         self.mechanisms.insert(before_ntlm, mechanism);
         self
+    }
+
+    /// Whether the next step may block: it may be one of a mechanism that does ([`Mechanism::blocks`]).
+    #[must_use]
+    pub fn may_block(&self) -> bool {
+        match &self.state {
+            State::Start => self.mechanisms.iter().any(|mechanism| mechanism.blocks()),
+            State::Raw(mechanism) => mechanism.blocks(),
+            State::Spnego(negotiation) => negotiation.mechanism.blocks(),
+            State::Ended => false,
+        }
     }
 
     /// Takes the security buffer of a SESSION_SETUP request.
@@ -113,11 +126,12 @@ impl Acceptor {
     fn first(&mut self, token: &[u8], input: &Input<'_>) -> Result<Step, Box<Refusal>> {
         let init = NegTokenInit::parse(token).map_err(|_| Reason::Malformed("SPNEGO token"))?;
         let choice = init.mechanisms.iter().enumerate().find_map(|(preference, oid)| {
-            Some((preference, self.mechanisms.iter().position(|ours| ours.is(oid))?))
+            Some((preference, *oid, self.mechanisms.iter().position(|ours| ours.is(oid))?))
         });
-        let (preference, index) = choice.ok_or(Reason::NoMechanism)?;
+        let (preference, oid, index) = choice.ok_or(Reason::NoMechanism)?;
         let negotiation = Negotiation {
             mechanism: self.mechanisms.swap_remove(index),
+            oid: oid.to_vec(),
             list: init.mechanisms_der.to_vec(),
             mic_required: preference > 0,
             told: false,
@@ -176,7 +190,7 @@ impl Acceptor {
             true => NegState::RequestMic,
             false => NegState::AcceptIncomplete,
         };
-        let mechanism = first.then(|| negotiation.mechanism.oid());
+        let mechanism = first.then_some(&negotiation.oid[..]);
         let answer = NegTokenResp { state: Some(state), mechanism, token, mic }.emit();
         self.state = State::Spnego(negotiation);
         Step::Continue(answer)
@@ -213,7 +227,7 @@ impl Acceptor {
         let first = !negotiation.told;
         let answer = NegTokenResp {
             state: Some(NegState::AcceptCompleted),
-            mechanism: first.then(|| negotiation.mechanism.oid()),
+            mechanism: first.then_some(&negotiation.oid[..]),
             token,
             mic: mic.as_deref(),
         };

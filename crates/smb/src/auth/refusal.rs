@@ -47,9 +47,9 @@ pub enum Reason {
     /// The client's clock is too far from ours: an old response, sent again?
     #[error("the client's clock is too far away")]
     ClockSkew,
-    /// A mechanism outside this crate refuses.
-    #[error("refused by the mechanism: {0}")]
-    Mechanism(&'static str),
+    /// A mechanism outside this crate refuses; [`Refusal::detail`] has its words.
+    #[error("refused by the mechanism")]
+    Mechanism,
 }
 
 impl Reason {
@@ -68,7 +68,7 @@ impl Reason {
             | Self::UnknownUser
             | Self::WrongPassword
             | Self::ClockSkew
-            | Self::Mechanism(_) => NtStatus::LOGON_FAILURE,
+            | Self::Mechanism => NtStatus::LOGON_FAILURE,
             Self::Disabled => NtStatus::ACCOUNT_DISABLED,
             Self::Expired => Self::ACCOUNT_EXPIRED,
             Self::LockedOut => NtStatus::ACCOUNT_LOCKED_OUT,
@@ -96,11 +96,13 @@ pub struct Refusal {
     pub domain: String,
     /// On which machine.
     pub workstation: String,
+    /// What more the log is told; empty mostly.
+    pub detail: String,
 }
 
 impl From<Reason> for Box<Refusal> {
     fn from(reason: Reason) -> Self {
-        let (user, domain, workstation) = Default::default();
-        Self::new(Refusal { status: reason.status(), reason, user, domain, workstation })
+        let (user, domain, workstation, detail) = Default::default();
+        Self::new(Refusal { status: reason.status(), reason, user, domain, workstation, detail })
     }
 }

@@ -12,7 +12,8 @@
 //! - The name has up to 64 letters, compared without regard to case; none that Windows does not allow in a name, and
 //!   no space at either end.
 //! - The uid is as whom files are touched; `*`: as the server runs.
-//! - The NT hash is 32 hexadecimal digits. It is as good as the password: only its owner may read the file.
+//! - The NT hash is 32 hexadecimal digits. It is as good as the password: only its owner may read the file. `*`: the
+//!   user has none, and comes in by Kerberos only.
 //! - Flags are separated by commas: `disabled`; `expires=` and a day, at whose start in UTC the user's time is over.
 //! - The comment is everything to the end of the line.
 //!
@@ -267,7 +268,12 @@ impl Entry {
             other => return Err(format!("{other:?} is no uid: a number or *")),
         };
         // What is wrong with it is not told: it may be a hash with one letter too many.
-        let nt_hash = NtHash::from_hex(hash).ok_or("the NT hash has not 32 hexadecimal digits")?;
+        let nt_hash = match hash {
+            "*" => None,
+            hash => {
+                Some(NtHash::from_hex(hash).ok_or("the NT hash has not 32 hexadecimal digits")?)
+            }
+        };
         let (mut disabled, mut expires) = (false, None);
         for flag in flags.split(',').filter(|_| !flags.is_empty()) {
             match flag.split_once('=') {
@@ -290,8 +296,9 @@ impl Entry {
         let expires = user.expires.map(|time| format!("expires={}", time_to_day(time)));
         let disabled = user.disabled.then(|| "disabled".to_owned());
         let flags: Vec<_> = [disabled, expires].into_iter().flatten().collect();
-        let hash = user.nt_hash.to_hex();
-        for part in [&user.name, ":", &uid, ":", &hash, ":", &flags.join(","), ":", &self.comment] {
+        let hash = user.nt_hash.as_ref().map(NtHash::to_hex);
+        let hash = hash.as_ref().map_or("*", |hash| hash.as_str());
+        for part in [&user.name, ":", &uid, ":", hash, ":", &flags.join(","), ":", &self.comment] {
             text.push_str(part);
         }
     }

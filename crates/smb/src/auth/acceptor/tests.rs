@@ -3,9 +3,11 @@ use std::sync::Arc;
 use super::{Acceptor, Step};
 use crate::auth::ntlm::client::{Answer, Client};
 use crate::auth::spnego::{
-    KERBEROS, NTLMSSP, NegState, NegTokenInit, NegTokenResp, mechanism_list,
+    KERBEROS, MS_KERBEROS, NTLMSSP, NegState, NegTokenInit, NegTokenResp, mechanism_list,
 };
-use crate::auth::{Authenticated, Input, NtHash, Reason, Settings, User, UserFile, Users};
+use crate::auth::{
+    Authenticated, Input, Mechanism, MechanismStep, NtHash, Reason, Settings, User, UserFile, Users,
+};
 use crate::{FileTime, NtStatus};
 
 const NOW: FileTime = FileTime(133_000_000_000_000_000);
@@ -241,4 +243,78 @@ fn tokens_that_do_not_fit() {
     assert_eq!(reason(server.step(&respond(None, None))), Reason::OutOfTurn);
     // What has failed stays so.
     assert_eq!(reason(server.step(&Client::negotiate())), Reason::OutOfTurn);
+}
+
+/// A mechanism that asks somebody who may take long, and believes every token.
+struct Slow;
+
+impl Mechanism for Slow {
+    fn oid(&self) -> &[u8] {
+        KERBEROS
+    }
+
+    fn is(&self, oid: &[u8]) -> bool {
+        oid == KERBEROS || oid == MS_KERBEROS
+    }
+
+    fn blocks(&self) -> bool {
+        true
+    }
+
+    fn step(&mut self, token: &[u8], _: &Input<'_>) -> MechanismStep {
+        match token {
+            b"more" => MechanismStep::Continue(b"and?".to_vec()),
+            _ => MechanismStep::Refused(Reason::Mechanism.into()),
+        }
+    }
+
+    fn make_mic(&mut self, _: &[u8]) -> Option<Vec<u8>> {
+        None
+    }
+
+    fn verify_mic(&mut self, _: &[u8], _: &[u8]) -> Option<bool> {
+        None
+    }
+}
+
+/// Who knows Kerberos by the name of Windows 2000 is answered by that name.
+#[test]
+fn a_mechanism_is_called_what_the_client_calls_it() {
+    for oid in [KERBEROS, MS_KERBEROS] {
+        let mut server = Server::new(settings());
+        assert!(!server.acceptor.may_block());
+        server.acceptor = server.acceptor.with(Box::new(Slow));
+        assert!(server.acceptor.may_block());
+        let init = NegTokenInit::emit(&[oid, NTLMSSP], Some(b"more"));
+        let answer = server.goes_on(&init);
+        let told = NegTokenResp::parse(&answer).unwrap();
+        assert_eq!((told.state, told.mechanism), (Some(NegState::AcceptIncomplete), Some(oid)));
+        assert_eq!(told.token, Some(&b"and?"[..]));
+        assert!(server.acceptor.may_block());
+        assert_eq!(reason(server.step(&respond(Some(b"a lie"), None))), Reason::Mechanism);
+        assert!(!server.acceptor.may_block());
+    }
+    // Who chooses NTLM has nothing to do with it any more.
+    let mut server = Server::new(settings());
+    server.acceptor = server.acceptor.with(Box::new(Slow));
+    server.goes_on(&NegTokenInit::emit(&[NTLMSSP], Some(&Client::negotiate())));
+    assert!(!server.acceptor.may_block());
+}
+
+/// Somebody without a password has none, and not an empty one.
+#[test]
+fn who_has_no_password_does_not_come_in_by_one() {
+    let mut server = Server::new(settings());
+    server.users = Box::new(UserFile::parse("alice:*:*::\n").unwrap());
+    for password in ["", "Secret.1", "*"] {
+        server.acceptor = Acceptor::new(Arc::new(settings()));
+        let challenge = server.goes_on(&Client::negotiate());
+        let answer = answer(&client("alice", password), &challenge);
+        assert_eq!(reason(server.step(&answer.token)), Reason::WrongPassword);
+    }
+    // Nor by a hash of nothing but zeros.
+    server.acceptor = Acceptor::new(Arc::new(settings()));
+    let challenge = server.goes_on(&Client::negotiate());
+    let zeros = Client { nt_hash: Some(NtHash::new([0; 16])), ..client("alice", "") };
+    assert_eq!(reason(server.step(&answer(&zeros, &challenge).token)), Reason::WrongPassword);
 }

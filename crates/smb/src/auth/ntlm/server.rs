@@ -107,6 +107,7 @@ impl Judge<'_> {
             session_key: SecretKey::new(&[0; SecretKey::SHORT]),
             guest: false,
             anonymous: false,
+            vouched: false,
             expires: None,
         };
         if said.is_anonymous() {
@@ -157,12 +158,13 @@ impl Judge<'_> {
         if found.is_none() && self.settings.guest {
             return Ok(None);
         }
-        // Nobody takes as long as somebody.
+        // Nobody, or somebody without a password, takes as long as somebody.
         let nobody = NtHash::new([0; 16]);
-        let hash = found.as_ref().map_or(&nobody, |user| &user.nt_hash);
+        let theirs = found.as_ref().and_then(|user| user.nt_hash.as_ref());
+        let hash = theirs.unwrap_or(&nobody);
         let key = keys::response_key(hash, &said.user, &said.domain);
         let proof = keys::proof(&key, &self.challenge, response.blob);
-        let proven = verify_slices_are_equal(&proof, response.proof).is_ok();
+        let proven = verify_slices_are_equal(&proof, response.proof).is_ok() && theirs.is_some();
         match found {
             Some(user) if proven => Ok(Some((user, keys::base_key(&key, &proof)))),
             Some(_) => Err(Reason::WrongPassword),
@@ -232,6 +234,7 @@ impl Mechanism for Ntlm {
                         user: said.user,
                         domain: said.domain,
                         workstation: said.workstation,
+                        detail: String::new(),
                     })),
                 }
             }

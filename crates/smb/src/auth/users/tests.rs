@@ -12,7 +12,7 @@ Jörg:1001:8846F7EAEE8FB117AD06BDD830B7586C:disabled,expires=2027-06-30:on leave
 ";
 
 fn user(name: &str) -> User {
-    let nt_hash = NtHash::of_password("x");
+    let nt_hash = Some(NtHash::of_password("x"));
     User { name: name.to_owned(), uid: None, nt_hash, disabled: false, expires: None }
 }
 
@@ -23,7 +23,7 @@ fn reads_and_finds() {
     assert_eq!(names, ["Alice", "backup user", "Jörg"]);
     let alice = file.find("ALICE", "whatever").unwrap();
     assert_eq!((alice.uid, alice.disabled, alice.expires), (Some(1000), false, None));
-    assert_eq!(alice.nt_hash.as_bytes(), NtHash::of_password("Password").as_bytes());
+    assert_eq!(alice.nt_hash.unwrap().as_bytes(), NtHash::of_password("Password").as_bytes());
     assert_eq!(file.comment("alice"), Some("Alice: from accounts"));
     let joerg = file.get("JÖRG").unwrap();
     assert!(joerg.disabled);
@@ -43,17 +43,19 @@ fn writes_what_was_read() {
     assert!(!file.set(user("ALICE")).unwrap());
     file.remove("Backup User").unwrap();
     file.disable("zoe", true).unwrap();
+    file.set(User { nt_hash: None, ..user("ticket") }).unwrap();
     assert!(file.remove("backup user").is_err() && file.disable("backup user", true).is_err());
-    let hash = user("").nt_hash.to_hex();
+    let hash = user("").nt_hash.unwrap().to_hex();
     let expected = format!(
         "# Those of the office\nALICE:*:{0}::Alice: from accounts\n\n\
          Jörg:1001:8846f7eaee8fb117ad06bdd830b7586c:disabled,expires=2027-06-30:on leave\n\
-         # The end\nzoe:*:{0}:disabled:\n",
+         # The end\nzoe:*:{0}:disabled:\nticket:*:*::\n",
         *hash
     );
     assert_eq!(*file.to_text(), expected);
     assert_eq!(*UserFile::parse(&expected).unwrap().to_text(), expected);
-    assert_eq!((file.len(), file.is_empty()), (3, false));
+    assert_eq!((file.len(), file.is_empty()), (4, false));
+    assert!(UserFile::parse(&expected).unwrap().get("ticket").unwrap().nt_hash.is_none());
     assert!(file.get("jörg").is_some() && file.get("zoe").unwrap().disabled);
 }
 

@@ -36,7 +36,7 @@ const COMPLETE: &str = "a11b3019a0030a0100a312041001000000c572a4f978b276fc000000
 
 fn users() -> UserFile {
     let mut users = UserFile::default();
-    let nt_hash = NtHash::of_password("Secret.1");
+    let nt_hash = Some(NtHash::of_password("Secret.1"));
     let name = "Daemon".to_owned();
     users.set(User { name, uid: Some(1), nt_hash, disabled: false, expires: None }).unwrap();
     users
