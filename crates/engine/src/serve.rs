@@ -6,6 +6,7 @@ mod command;
 pub mod config;
 pub mod control;
 pub mod fs;
+mod kerberos;
 mod open;
 mod pipe;
 mod reload;
@@ -19,6 +20,7 @@ pub mod transfer;
 mod users;
 mod watch;
 
+pub use kerberos::NoKerberos;
 pub use reload::Reloaded;
 pub use server::Server;
 pub use start::{NotStarted, Serving};

@@ -13,29 +13,29 @@ use e2e::built;
 
 use crate::programs::need;
 
-const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// A directory of its own, removed in the end.
-struct Place(PathBuf);
+pub(crate) struct Place(PathBuf);
 
 impl Place {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("shunt-serve-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
         fs::create_dir_all(path.join("files")).unwrap();
         Self(path)
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    fn word(&self, name: &str) -> String {
+    pub(crate) fn word(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().to_owned()
     }
 
     /// `shunt` with nothing of this machine's own settings.
-    fn shunt(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn shunt(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(built("shunt"));
         command.args(arguments).env("XDG_RUNTIME_DIR", &self.0).env("XDG_CONFIG_HOME", &self.0);
         command.env("HOME", &self.0).env("SHUNT_CONFIG", self.path("config.toml"));
@@ -44,7 +44,7 @@ impl Place {
     }
 
     /// Runs it to its end, with `input` on standard input.
-    fn run(&self, arguments: &[&str], input: &str) -> Output {
+    pub(crate) fn run(&self, arguments: &[&str], input: &str) -> Output {
         let mut command = self.shunt(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -54,7 +54,7 @@ impl Place {
     }
 
     #[track_caller]
-    fn done(&self, arguments: &[&str], input: &str) -> String {
+    pub(crate) fn done(&self, arguments: &[&str], input: &str) -> String {
         let output = self.run(arguments, input);
         let words = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{arguments:?}: {words}");
@@ -69,13 +69,13 @@ impl Drop for Place {
 }
 
 /// A server that runs.
-struct Server {
+pub(crate) struct Server {
     child: Child,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Server {
-    fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
@@ -87,7 +87,7 @@ impl Server {
     }
 
     /// What smbclient says when it does `commands`, and whether it was content.
-    fn client(&self, user: &str, share: &str, commands: &str) -> (bool, String) {
+    pub(crate) fn client(&self, user: &str, share: &str, commands: &str) -> (bool, String) {
         let output = Command::new("smbclient")
             .args(["-p", &self.port.to_string(), "-U", user, "-m", "SMB3"])
             .args([&format!("//127.0.0.1/{share}"), "-c", commands])
@@ -118,7 +118,7 @@ impl Drop for Server {
 }
 
 /// Writes the configuration: a share for all, one for bob, who may only read.
-fn configure(place: &Place, more: &str) {
+pub(crate) fn configure(place: &Place, more: &str) {
     let (files, control, users) = (place.word("files"), place.word("control"), place.word("users"));
     let text = format!(
         "[serve]\nlisten = \"127.0.0.1:0\"\nusers = \"{users}\"\ncontrol = \"{control}\"\n\
@@ -129,7 +129,7 @@ fn configure(place: &Place, more: &str) {
 }
 
 #[track_caller]
-fn contains(text: &str, parts: &[&str]) {
+pub(crate) fn contains(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "{part} is not in:\n{text}");
     }

@@ -105,6 +105,10 @@ pub struct Config {
     pub users_file: Option<PathBuf>,
     /// Whether those whom nobody knows are guests.
     pub guest: bool,
+    /// The keys of this server, with which clients are let in by Kerberos; `None`: by NTLM only.
+    pub keytab: Option<PathBuf>,
+    /// Whether those come in by Kerberos whom `users` does not know.
+    pub realm_users: bool,
     /// Dialects that are spoken.
     pub dialects: Vec<Dialect>,
     /// Whether messages are signed.
@@ -153,6 +157,8 @@ impl Default for Config {
             users: String::new(),
             users_file: None,
             guest: false,
+            keytab: None,
+            realm_users: false,
             dialects: Dialect::ALL[1..].to_vec(),
             signing: Demand::Offered,
             encryption: Demand::Offered,

@@ -71,7 +71,11 @@ fn part(server: &Server, gone: &[Arc<SharePoint>]) -> usize {
     for session in server.all_sessions() {
         let who = session.identity();
         let named = !who.guest && !who.anonymous;
-        if named && users.get(&who.user).is_none_or(|user| user.disabled) {
+        let may_stay = match users.get(&who.user) {
+            Some(user) => !user.disabled,
+            None => who.vouched,
+        };
+        if named && !may_stay {
             server.end_session(&session, false);
             ended += 1;
             continue;

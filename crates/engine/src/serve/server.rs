@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use smb::auth::{Limiter, LimiterSettings, Refusal, Settings, UserFile};
+use smb::auth::{Acceptor, Limiter, LimiterSettings, Refusal, Settings, UserFile, spnego};
 use smb::files::{
     self, Break, Closed, Effects, FileKey, Held, Leases, OpenId, Purged, Shard, Waiter,
 };
@@ -19,6 +19,7 @@ use super::channel::{ChannelRef, Ending};
 use super::command::{breaks, delete};
 use super::config::{Config, ShareConfig};
 use super::fs;
+use super::kerberos::Kerberos;
 use super::open::{Open, Table};
 use super::runtime::{self, Event, VectorId};
 use super::session::Session;
@@ -77,6 +78,8 @@ pub struct Server {
     waiting: Mutex<HashMap<Waiter, Arc<Waiting>>>,
     limiter: Mutex<Limiter>,
     pub(super) authentication: Arc<Settings>,
+    /// Lets clients in by tickets, too.
+    kerberos: Option<Kerberos>,
     pub(super) unix: fs::Unix,
     next: AtomicU64,
     channels: AtomicUsize,
@@ -176,6 +179,7 @@ impl Server {
         config: Config,
         shares: BTreeMap<String, Arc<SharePoint>>,
         users: UserFile,
+        kerberos: Option<Kerberos>,
     ) -> Self {
         let limits = files::Limits {
             opens: config.limits.opens.saturating_mul(4),
@@ -197,6 +201,7 @@ impl Server {
             waiting: Mutex::default(),
             limiter: Mutex::new(Limiter::new(LimiterSettings::default())),
             authentication: Arc::new(authentication(&config)),
+            kerberos,
             unix: fs::Unix::of_process(),
             next: AtomicU64::new(next),
             channels: AtomicUsize::new(0),
@@ -205,6 +210,24 @@ impl Server {
             seats: (0..config.vectors.max(1)).map(|_| AtomicUsize::new(0)).collect(),
             lanes: Arc::default(),
             config,
+        }
+    }
+
+    /// The ways to say who one is, best first.
+    pub(super) fn mechanisms(&self) -> &'static [&'static [u8]] {
+        match self.kerberos {
+            // As Windows says it.
+            Some(_) => &[spnego::MS_KERBEROS, spnego::KERBEROS, spnego::NTLMSSP],
+            None => &[spnego::NTLMSSP],
+        }
+    }
+
+    /// One who asks a client who it is.
+    pub(super) fn acceptor(&self) -> Acceptor {
+        let acceptor = Acceptor::new(self.authentication.clone());
+        match &self.kerberos {
+            Some(kerberos) => acceptor.with(kerberos.mechanism()),
+            None => acceptor,
         }
     }
 
@@ -544,8 +567,12 @@ impl Server {
         }
         if self.config.audit {
             eprintln!(
-                "shunt serve: {peer}: {:?} of {:?} not let in: {}",
-                refusal.user, refusal.workstation, refusal.reason
+                "shunt serve: {peer}: {:?} of {:?} not let in: {}{}{}",
+                refusal.user,
+                refusal.workstation,
+                refusal.reason,
+                if refusal.detail.is_empty() { "" } else { ": " },
+                refusal.detail.escape_debug(),
             );
         }
     }

@@ -27,6 +27,8 @@ pub(super) struct Identity {
     pub(super) anonymous: bool,
     /// The client machine, as it calls itself.
     pub(super) workstation: String,
+    /// Not in the file of users: the realm of Kerberos vouches.
+    pub(super) vouched: bool,
     /// As whom files are touched, if not as the server runs.
     pub(super) uid: Option<u32>,
 }

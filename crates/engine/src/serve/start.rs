@@ -13,6 +13,7 @@ use smb::auth::UserFile;
 use super::channel::Channel;
 use super::config::{Config, ShareConfig};
 use super::fs;
+use super::kerberos::{Kerberos, NoKerberos};
 use super::reload::{self, Reloaded};
 use super::runtime::{self, Driver, Listener, Runtime, Socket, VectorId};
 use super::server::{Server, SharePoint};
@@ -38,6 +39,9 @@ pub enum NotStarted {
     /// The users file.
     #[error("users: {0}")]
     Users(#[from] smb::auth::BadUserFile),
+    /// Kerberos.
+    #[error("keytab: {0}")]
+    Kerberos(#[from] NoKerberos),
     /// A share.
     #[error("share {name}: {path}: {status}")]
     Share {
@@ -109,6 +113,10 @@ impl Serving {
     /// [`NotStarted`].
     pub fn start_with(config: Config, inherited: Vec<OwnedFd>) -> Result<Self, NotStarted> {
         let users = UserFile::parse(&config.users)?;
+        let kerberos = match &config.keytab {
+            Some(keytab) => Some(Kerberos::new(keytab, config.realm_users)?),
+            None => None,
+        };
         let shares = points(&config.shares, &BTreeMap::new())?;
         let metrics = match config.metrics {
             Some(address) => {
@@ -143,7 +151,7 @@ impl Serving {
         };
         // Of sockets that were handed over, and of ports that were chosen, what they are.
         let config = Config { listen: addresses.clone(), ..config };
-        let server = Arc::new(Server::new(config, shares, users));
+        let server = Arc::new(Server::new(config, shares, users, kerberos));
         let (shared, places) = (server.clone(), addresses.clone());
         let (tell, told) = mpsc::channel();
         let runtime = Runtime::start(&wanted, move |vector| {

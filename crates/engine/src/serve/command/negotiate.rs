@@ -62,7 +62,7 @@ pub(in crate::serve) fn multi_protocol(channel: &Rc<Channel>, message: &[u8]) ->
     });
     let payload =
         if dialect == Dialect::WILDCARD { server.config.limits.payload } else { SMALL_PAYLOAD };
-    let token = spnego::hint(&[spnego::NTLMSSP]);
+    let token = spnego::hint(server.mechanisms());
     reply.write(&response(server, dialect, Capabilities::empty(), payload, &token, Vec::new()));
     let credits = channel.grant_one();
     reply.complete(NtStatus::SUCCESS, credits, None);
@@ -219,7 +219,7 @@ pub(super) fn serve(x: &mut Exchange<'_>) -> Answer {
             contexts.push(Context::Posix(&POSIX));
         }
     }
-    let token = spnego::hint(&[spnego::NTLMSSP]);
+    let token = spnego::hint(server.mechanisms());
     let body = response(server, dialect as u16, capabilities, payload, &token, contexts);
     x.reply.write(&body);
     let mut preauth = PreauthHash::default();

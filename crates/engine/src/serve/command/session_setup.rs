@@ -1,5 +1,6 @@
 //! SESSION_SETUP and LOGOFF (MS-SMB2 3.3.5.5, 3.3.5.6).
 
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use smb::{NtStatus, SessionId};
 
 use super::super::channel::{After, Agreed, Bound, Exchange};
 use super::super::config::Demand;
-use super::super::server;
+use super::super::runtime;
+use super::super::server::{self, Server};
 use super::super::session::{Beginning, Identity, Session};
 use super::super::users::KnownUsers;
 use super::Answer;
@@ -68,10 +70,10 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     x.answer_session(id);
     x.leave_session(id);
     set_up.preauth.update(x.message);
-    let server = x.server();
-    let users = KnownUsers::new(server, x.channel.peer.ip());
-    let input = Input { users: &users, now: server.now(), random: server::random() };
-    match set_up.acceptor.step(request.token, &input) {
+    let (server, address) = (x.server().clone(), x.channel.peer.ip());
+    let step;
+    (set_up, step) = advance(&server, address, set_up, request.token).await;
+    match step {
         Step::Continue(token) => {
             x.reply.write(&Response { flags: SessionFlags::empty(), token: &token });
             x.channel.set_ups.borrow_mut().insert(id, set_up);
@@ -79,10 +81,37 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         }
         Step::Refused(refusal) => Err(refused(x, &set_up.aim, &refusal)),
         Step::Done(who, token) => {
-            users.succeeded(&who.user);
+            KnownUsers::new(&server, address).succeeded(&who.user);
             done(x, agreed, &request, id, set_up, *who, &token)
         }
     }
+}
+
+/// Takes a client's token: on a thread that may wait, if that may take its time.
+async fn advance(
+    server: &Arc<Server>,
+    address: IpAddr,
+    set_up: SetUp,
+    token: &[u8],
+) -> (SetUp, Step) {
+    let take = move |server: &Server, acceptor: &mut Acceptor, token: &[u8]| {
+        let users = KnownUsers::new(server, address);
+        acceptor.step(token, &Input { users: &users, now: server.now(), random: server::random() })
+    };
+    let SetUp { aim, mut acceptor, preauth } = set_up;
+    let step = if acceptor.may_block() {
+        let (server, token) = (server.clone(), token.to_vec());
+        let taken = runtime::offload(move || {
+            let step = take(&server, &mut acceptor, &token);
+            (acceptor, step)
+        });
+        let step;
+        (acceptor, step) = taken.await;
+        step
+    } else {
+        take(server, &mut acceptor, token)
+    };
+    (SetUp { aim, acceptor, preauth }, step)
 }
 
 /// Decides what the first request of a set-up is about.
@@ -104,7 +133,7 @@ fn begin(
     if x.channel.set_ups.borrow().len() >= SET_UPS {
         return Err(NtStatus::INSUFFICIENT_RESOURCES);
     }
-    let acceptor = Acceptor::new(x.server().authentication.clone());
+    let acceptor = x.server().acceptor();
     Ok((id, SetUp { aim, acceptor, preauth: agreed.preauth }))
 }
 
@@ -193,6 +222,7 @@ fn done(
         uid: who.uid,
         guest: who.guest,
         anonymous: who.anonymous,
+        vouched: who.vouched,
     };
     let keyed = !identity.guest && !identity.anonymous;
     match &set_up.aim {

@@ -49,6 +49,17 @@ pub const SETTINGS: &[Setting] = &[
         "let everybody in whom nobody knows, as guest, without signing and encryption [off]",
     ),
     setting(
+        "keytab",
+        "FILE",
+        "let users in by Kerberos, with the keys of cifs/HOST@REALM in this file; none does without [none]",
+    ),
+    setting(
+        "realm_users",
+        "on|off",
+        "whoever Kerberos says is a user of this host gets in, and not those alone whom the file of users \
+         knows [off]",
+    ),
+    setting(
         "name",
         "NAME",
         "this server's name, as clients see it [the host's, without its domain]",
@@ -297,6 +308,10 @@ impl Config {
             "users" if value.is_empty() => return Err("the path of a file".into()),
             "users" => self.users_file = Some(value.into()),
             "guest" => self.guest = switch(value)?,
+            "keytab" if value == "none" => self.keytab = None,
+            "keytab" if !value.starts_with('/') => return Err("an absolute path, or none".into()),
+            "keytab" => self.keytab = Some(PathBuf::from(value)),
+            "realm_users" => self.realm_users = switch(value)?,
             "name" => self.name = name(value)?,
             "dialects" => self.dialects = dialects(value)?,
             "signing" => self.signing = demand(value)?,
@@ -353,7 +368,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// Two shares of one name, a place to listen twice, or messages that nobody could send.
+    /// Two shares of one name, a place to listen twice, users of a realm without Kerberos, or messages that nobody
+    /// could send.
     pub fn checked(self) -> Result<Self, BadSetting> {
         let bad = |name: &str, value: String, why: &str| BadSetting {
             name: name.into(),
@@ -370,6 +386,10 @@ impl Config {
             if address.port() != 0 && self.listen[..at].contains(address) {
                 return Err(bad("listen", address.to_string(), "it is there twice"));
             }
+        }
+        if self.realm_users && self.keytab.is_none() {
+            let why = "they come in by Kerberos, which needs a keytab";
+            return Err(bad("realm_users", "on".into(), why));
         }
         if self.encryption == Demand::Required && !self.dialects.iter().any(|d| d.is_smb3()) {
             let dialects: Vec<_> = self.dialects.iter().map(ToString::to_string).collect();
@@ -399,6 +419,8 @@ mod tests {
         ("listen", "127.0.0.1:1445,[::1]:1445"),
         ("users", "/etc/x"),
         ("guest", "on"),
+        ("keytab", "/etc/krb5.keytab"),
+        ("realm_users", "on"),
         ("name", "FILES"),
         ("dialects", "3.0-3.1.1"),
         ("signing", "required"),
@@ -462,6 +484,8 @@ mod tests {
         config.set("pin", "none").unwrap();
         config.set("control", "none").unwrap();
         config.set("metrics", "none").unwrap();
+        config.set("keytab", "none").unwrap();
+        assert_eq!(config.keytab, None);
         assert!(config.pin.is_empty() && config.control.is_none() && config.metrics.is_none());
     }
 
@@ -473,6 +497,8 @@ mod tests {
             ("listen", "127.0.0.1:70000"),
             ("users", ""),
             ("guest", "maybe"),
+            ("keytab", "krb5.keytab"),
+            ("realm_users", ""),
             ("name", ""),
             ("name", "a b"),
             ("dialects", "1.0"),
@@ -518,6 +544,8 @@ mod tests {
         let mut any = Config::default();
         any.set("listen", "127.0.0.1:0,127.0.0.1:0").unwrap();
         assert!(any.checked().is_ok(), "two ports that are chosen are two");
+        let realm = Config { realm_users: true, ..Config::default() };
+        assert!(realm.checked().unwrap_err().to_string().contains("keytab"));
         let mut plain = Config { encryption: Demand::Required, ..Config::default() };
         plain.set("dialects", "2.1").unwrap();
         assert!(plain.checked().unwrap_err().to_string().contains("can encrypt"));
