@@ -34,7 +34,7 @@ use super::session::Session;
 use super::tally::Tally;
 use super::transfer::{Chooser, Pools};
 
-pub(super) use delivery::deliver;
+pub(super) use delivery::{Notice, deliver};
 pub(super) use exchange::{After, Exchange, PATIENCE};
 use input::Input;
 use output::{Outgoing, Output};

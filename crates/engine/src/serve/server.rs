@@ -485,12 +485,12 @@ impl Server {
             Break::Oplock { session, open, to, acknowledge, .. } => {
                 let Some(file) = self.opens.get(open) else { return };
                 if let Some(session) = self.session(session) {
-                    breaks::oplock(&session, &file, to);
+                    breaks::oplock(&session, &file, to, acknowledge);
                 }
-                let _told_or_not = acknowledge;
             }
             Break::Lease { client, key, from, to, epoch, acknowledge } => {
-                breaks::lease(&self.channels_of(client), key, (from, to), epoch, acknowledge);
+                let channels = self.channels_of(client);
+                breaks::lease(&channels, client, key, (from, to), epoch, acknowledge);
             }
         }
     }

@@ -132,6 +132,22 @@ impl Shard {
         self.change(slot, |f| f.acknowledge_lease(now_ms, lease, file, state, &limits, fx))
     }
 
+    /// What the oplock of an open is being broken to; `None` once that is acknowledged, or over.
+    #[must_use]
+    pub fn breaking_oplock(&self, key: FileKey, open: OpenId) -> Option<OplockLevel> {
+        let file = &self.files[self.find(key)?];
+        file.opens[file.position(open)?].breaking.map(|(to, _)| to)
+    }
+
+    /// What a lease is being broken to, in the step that its client was told of last; `None` once that is
+    /// acknowledged, or over.
+    #[must_use]
+    pub fn breaking_lease(&self, key: FileKey, lease: (Guid, LeaseKey)) -> Option<LeaseState> {
+        let file = &self.files[self.find(key)?];
+        let at = file.find_lease(lease.0, lease.1, key.stream)?;
+        file.leases[at].breaking.map(|breaking| breaking.requested)
+    }
+
     /// An open is about to write, to change the size, or the like: others forget what they have read. Nobody
     /// is waited for.
     pub fn contend(&mut self, now_ms: u64, key: FileKey, open: OpenId, fx: &mut Effects) {

@@ -1,13 +1,16 @@
 //! Oplocks and leases that are broken, and what clients say to it (MS-SMB2 3.3.4.6, 3.3.4.7, 3.3.5.22).
 
-use smb::files::FileKey;
+use std::sync::Arc;
+
+use smb::files::{FileKey, OpenId};
 use smb::wire::header::{Command, Flags, Header};
 use smb::wire::lease_break;
 use smb::wire::oplock_break::{Acknowledgement, OplockBreak};
-use smb::{LeaseKey, LeaseState, MessageId, NtStatus, OplockLevel};
+use smb::{FileId, Guid, LeaseKey, LeaseState, MessageId, NtStatus, OplockLevel};
 
-use super::super::channel::{ChannelRef, Exchange, Reply, deliver};
+use super::super::channel::{ChannelRef, Exchange, Notice, Reply, deliver};
 use super::super::open::Open;
+use super::super::server::Server;
 use super::super::session::Session;
 use super::Answer;
 
@@ -21,34 +24,93 @@ fn header() -> Header {
     }
 }
 
-/// Tells a client that an oplock is less now.
-pub(in crate::serve) fn oplock(session: &std::sync::Arc<Session>, open: &Open, to: OplockLevel) {
-    let channels = session.state().channels.clone();
-    let file = open.file_id;
-    let sealed = session.must_encrypt.then(|| session.clone());
-    deliver(&channels, move || {
-        let mut reply = Reply::new(sealed.clone());
+/// An oplock is less now.
+struct OplockIsLess {
+    /// Whose it is, if its session encrypts.
+    sealed: Option<Arc<Session>>,
+    file: FileId,
+    key: FileKey,
+    open: OpenId,
+    to: OplockLevel,
+    acknowledge: bool,
+}
+
+impl Notice for OplockIsLess {
+    fn message(&self) -> Reply {
+        let mut reply = Reply::new(self.sealed.clone());
         reply.begin(&header());
-        reply.write(&OplockBreak { level: to, file });
+        reply.write(&OplockBreak { level: self.to, file: self.file });
         reply
-    });
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.acknowledge
+    }
+
+    fn is_over(&self, server: &Server) -> bool {
+        let breaking =
+            server.with_file(self.key, |shard, _| shard.breaking_oplock(self.key, self.open));
+        breaking != Some(self.to)
+    }
+}
+
+/// Tells a client that an oplock is less now.
+pub(in crate::serve) fn oplock(
+    session: &Arc<Session>,
+    open: &Open,
+    to: OplockLevel,
+    acknowledge: bool,
+) {
+    let channels = session.state().channels.clone();
+    let notice = OplockIsLess {
+        sealed: session.must_encrypt.then(|| session.clone()),
+        file: open.file_id,
+        key: open.key,
+        open: open.id,
+        to,
+        acknowledge,
+    };
+    deliver(&channels, notice);
+}
+
+/// A lease is less now.
+struct LeaseIsLess {
+    client: Guid,
+    notification: lease_break::Notification,
+}
+
+impl Notice for LeaseIsLess {
+    fn message(&self) -> Reply {
+        let mut reply = Reply::new(None);
+        reply.begin(&header());
+        reply.write(&self.notification);
+        reply
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.notification.flags & lease_break::ACK_REQUIRED != 0
+    }
+
+    fn is_over(&self, server: &Server) -> bool {
+        let (lease, to) = ((self.client, self.notification.key), self.notification.new);
+        let Some(file) = server.lease_file(lease.0, lease.1) else { return true };
+        let breaking = server.with_file(file, |shard, _| shard.breaking_lease(file, lease));
+        breaking != Some(to)
+    }
 }
 
 /// Tells a client that a lease is less now.
 pub(in crate::serve) fn lease(
     channels: &[ChannelRef],
+    client: Guid,
     key: LeaseKey,
     (current, new): (LeaseState, LeaseState),
     epoch: u16,
     acknowledge: bool,
 ) {
     let flags = if acknowledge { lease_break::ACK_REQUIRED } else { 0 };
-    deliver(channels, move || {
-        let mut reply = Reply::new(None);
-        reply.begin(&header());
-        reply.write(&lease_break::Notification { epoch, flags, key, current, new });
-        reply
-    });
+    let notification = lease_break::Notification { epoch, flags, key, current, new };
+    deliver(channels, LeaseIsLess { client, notification });
 }
 
 /// A client says that it has let go.

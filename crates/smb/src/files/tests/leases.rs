@@ -518,3 +518,17 @@ fn leases_of_directories() {
         OplockLevel::None
     );
 }
+
+#[test]
+fn what_a_client_was_told_of_last_is_known_until_it_answers() {
+    let mut stage = Stage::new();
+    stage.open(with_lease(1, "RWH"));
+    let lease = (client(1), lease_key(1));
+    assert_eq!(stage.shard.breaking_lease(FILE, lease), None);
+    stage.wait(with_lease(2, "R"));
+    stage.lease_break(1, "RWH", "RH", true);
+    assert_eq!(stage.shard.breaking_lease(FILE, lease), Some(state("RH")));
+    stage.acknowledge(1, "RH").unwrap();
+    assert_eq!(stage.shard.breaking_lease(FILE, lease), None);
+    assert_eq!(stage.shard.breaking_lease(FILE, (client(2), lease_key(1))), None);
+}
