@@ -99,7 +99,8 @@ impl<N: Notice> Delivery<N> {
         drop(runtime::spawn(async move {
             let heard =
                 if last { channel.hears_in_the_end(sent).await } else { channel.hears(sent).await };
-            if !heard && !(awaited && self.notice.is_over(&channel.server)) {
+            let over = heard || (awaited && self.notice.is_over(&channel.server));
+            if !over {
                 channel.shared.suspect(true);
                 self.next();
             }
