@@ -8,11 +8,14 @@
 //!
 //! inotify sees nothing of what other hosts do on a network file system; there, and when there are no watches
 //! left, a folder is read for each look-up.
+//!
+//! Events must be taken in their order, so one at a time reads the queue. That turn is tried for and not waited for:
+//! who does not get it soon reads the folder by itself. No lock is held across a system call, nor across another.
 
 use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{Mode, OFlags, RawDir};
@@ -28,6 +31,14 @@ const FOLDERS_MAX: usize = 1024;
 const NAMES_MAX: usize = 1 << 20;
 /// Changes that may wait for a folder that is not being asked; more, and it is forgotten.
 const PENDING_MAX: usize = 65536;
+
+/// How often the turn to read the queue is tried for: a millisecond in all, and longer where others want to run, of
+/// whom one may be who has it.
+const TRIES: u32 = 2000;
+/// Of these, how often without letting others run.
+const SPINS: u32 = 100;
+/// Events that are taken before they are given to their folders.
+const BATCH: usize = 1024;
 
 /// File systems whose every change goes through this kernel.
 const LOCAL: &[rustix::fs::FsWord] = &[
@@ -54,13 +65,28 @@ struct Event {
     name: Box<[u8]>,
 }
 
+/// What is known of a folder.
 #[derive(Debug, Default)]
-struct Folder {
+struct Known {
     /// Not applied yet, in order.
-    pending: Mutex<Vec<Event>>,
+    pending: Vec<Event>,
     /// `None` until the folder has been read.
-    names: Mutex<Option<Map>>,
+    names: Option<Map>,
 }
+
+impl Known {
+    /// The names now, if they have been read.
+    fn now(&mut self) -> Option<&Map> {
+        let map = self.names.as_mut()?;
+        for event in self.pending.drain(..) {
+            apply(map, &event);
+        }
+        Some(map)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Folder(Mutex<Known>);
 
 #[derive(Debug)]
 struct Indexed {
@@ -79,11 +105,26 @@ struct State {
     scans: u64,
 }
 
+/// A folder that is forgotten: its watch is to be removed.
+#[must_use]
+#[derive(Debug)]
+struct Forgotten(i32);
+
+/// What inotify said, and of which watch.
+#[derive(Debug)]
+struct Said {
+    watch: i32,
+    what: ReadFlags,
+    name: Option<Box<[u8]>>,
+}
+
 #[derive(Debug)]
 pub(super) struct Indexes {
     /// `None`: changes are not told.
     inotify: Option<OwnedFd>,
     local: bool,
+    /// Whose turn it is to read what inotify says.
+    turn: Mutex<()>,
     state: Mutex<State>,
 }
 
@@ -97,7 +138,7 @@ impl Indexes {
         let inotify = local
             .then(|| inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok())
             .flatten();
-        Self { inotify, local, state: Mutex::default() }
+        Self { inotify, local, turn: Mutex::default(), state: Mutex::default() }
     }
 
     /// Whether the share's root is on a file system whose every change goes through this kernel.
@@ -122,45 +163,45 @@ impl Indexes {
             locked(&self.state).scans += 1;
             return Ok(pick(&read(folder)?, &folded, wanted));
         };
-        let mut names = locked(&indexed.names);
-        if names.is_none() {
-            match read(folder) {
-                Ok(map) => *names = Some(map),
-                Err(failed) => {
-                    drop(names);
-                    self.forget(key);
-                    return Err(failed);
-                }
-            }
-            let count = names.as_ref().map_or(0, HashMap::len);
-            self.read_was(key, count);
+        if let Some(map) = locked(&indexed.0).now() {
+            return Ok(pick(map, &folded, wanted));
         }
-        let map = names.get_or_insert_default();
-        for event in std::mem::take(&mut *locked(&indexed.pending)) {
-            apply(map, &event);
-        }
-        Ok(pick(map, &folded, wanted))
+        // Others may be reading it too. They do not wait for each other.
+        let map = read(folder).inspect_err(|_| self.forget(key))?;
+        let count = map.len();
+        let (found, first) = {
+            let mut known = locked(&indexed.0);
+            let first = known.names.is_none();
+            known.names.get_or_insert(map);
+            (known.now().and_then(|map| pick(map, &folded, wanted)), first)
+        };
+        self.read_was(key, if first { count } else { 0 });
+        Ok(found)
     }
 
-    /// The folder, watched from before it is read, with all events told so far in `pending`.
+    /// The folder, watched from before it is read, with all events told so far pending. `None`: it is not watched,
+    /// or what has been told is not known just now.
     fn indexed(&self, folder: &OwnedFd, key: Key) -> Option<Arc<Folder>> {
         let inotify = self.inotify.as_ref()?;
-        let mut state = locked(&self.state);
-        state.clock += 1;
-        state.drain(inotify);
-        let clock = state.clock;
-        if let Some(indexed) = state.folders.get_mut(&key) {
-            indexed.used = clock;
-            return Some(Arc::clone(&indexed.folder));
+        self.hear(inotify)?;
+        if let Some(known) = locked(&self.state).used(key) {
+            return Some(known);
         }
-        state.make_room(inotify);
+        self.make_room(inotify);
         let events = WatchFlags::CREATE
             | WatchFlags::DELETE
             | WatchFlags::MOVED_FROM
             | WatchFlags::MOVED_TO
             | WatchFlags::ONLYDIR;
+        // What happens before it is noted is not told to it, and is there when it is read. Who watches the same
+        // folder at the same time gets the same number.
         let watch = inotify::add_watch(inotify, &*proc_path(folder.as_fd()), events).ok()?;
-        let indexed = Indexed { folder: Arc::default(), watch, used: clock, names: 0 };
+        let mut state = locked(&self.state);
+        if let Some(known) = state.used(key) {
+            return Some(known);
+        }
+        let used = state.clock;
+        let indexed = Indexed { folder: Arc::default(), watch, used, names: 0 };
         let made = Arc::clone(&indexed.folder);
         state.watches.insert(watch, key);
         state.folders.insert(key, indexed);
@@ -171,71 +212,131 @@ impl Indexes {
         let mut state = locked(&self.state);
         state.scans += 1;
         if let Some(indexed) = state.folders.get_mut(&key) {
-            indexed.names = count;
+            indexed.names += count;
             state.names += count;
         }
     }
 
     fn forget(&self, key: Key) {
-        if let Some(inotify) = &self.inotify {
-            locked(&self.state).forget(inotify, key);
+        let forgotten = locked(&self.state).forget(key);
+        self.unwatch(forgotten);
+    }
+
+    fn make_room(&self, inotify: &OwnedFd) {
+        loop {
+            let forgotten = locked(&self.state).oldest_in_excess();
+            let Some(Forgotten(watch)) = forgotten else { return };
+            // It fails when the folder is gone, and with it the watch.
+            let _ = inotify::remove_watch(inotify, watch);
+        }
+    }
+
+    /// Who has begun to watch the same folder again meanwhile is told that it is watched no longer, as of what
+    /// happens to a folder, and begins anew.
+    fn unwatch(&self, forgotten: impl IntoIterator<Item = Forgotten>) {
+        let Some(inotify) = &self.inotify else { return };
+        for Forgotten(watch) in forgotten {
+            // It fails when the folder is gone, and with it the watch.
+            let _ = inotify::remove_watch(inotify, watch);
+        }
+    }
+
+    /// Gives what inotify has to say to the folders it is about. `None`: somebody else is at it and does not come to
+    /// an end.
+    fn hear(&self, inotify: &OwnedFd) -> Option<()> {
+        let _turn = self.turn()?;
+        let mut buffer = [MaybeUninit::uninit(); 8192];
+        let mut reader = inotify::Reader::new(inotify, &mut buffer);
+        let mut said = Vec::new();
+        loop {
+            // `Err` is the end of the queue.
+            let ended = match reader.next() {
+                Ok(event) => {
+                    let name = event.file_name().map(|name| name.to_bytes().into());
+                    said.push(Said { watch: event.wd(), what: event.events(), name });
+                    false
+                }
+                Err(_) => true,
+            };
+            if said.len() >= BATCH || (ended && !said.is_empty()) {
+                self.tell(&mut said);
+            }
+            if ended {
+                return Some(());
+            }
+        }
+    }
+
+    /// The turn to read the queue.
+    fn turn(&self) -> Option<MutexGuard<'_, ()>> {
+        for tries in 0..TRIES {
+            match self.turn.try_lock() {
+                Ok(turn) => return Some(turn),
+                Err(TryLockError::Poisoned(turn)) => return Some(turn.into_inner()),
+                Err(TryLockError::WouldBlock) if tries < SPINS => std::hint::spin_loop(),
+                Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+            }
+        }
+        None
+    }
+
+    fn tell(&self, said: &mut Vec<Said>) {
+        let mut stale: Vec<Key> = Vec::new();
+        for Said { watch, what, name } in said.drain(..) {
+            let (key, folder) = {
+                let state = locked(&self.state);
+                if what.contains(ReadFlags::QUEUE_OVERFLOW) {
+                    stale.extend(state.folders.keys());
+                    continue;
+                }
+                let Some(key) = state.watches.get(&watch).copied() else { continue };
+                let Some(indexed) = state.folders.get(&key) else { continue };
+                (key, Arc::clone(&indexed.folder))
+            };
+            if what.intersects(ReadFlags::IGNORED | ReadFlags::UNMOUNT) {
+                stale.push(key);
+                continue;
+            }
+            let Some(name) = name else { continue };
+            let there = what.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
+            let mut known = locked(&folder.0);
+            if known.pending.len() >= PENDING_MAX {
+                stale.push(key);
+            } else {
+                known.pending.push(Event { there, name });
+            }
+        }
+        for key in stale {
+            self.forget(key);
         }
     }
 }
 
 impl State {
-    /// Takes what inotify has to say.
-    fn drain(&mut self, inotify: &OwnedFd) {
-        let mut buffer = [MaybeUninit::uninit(); 8192];
-        let mut reader = inotify::Reader::new(inotify, &mut buffer);
-        let mut stale: Vec<Key> = Vec::new();
-        // `Err` is the end of the queue.
-        while let Ok(event) = reader.next() {
-            let what = event.events();
-            if what.contains(ReadFlags::QUEUE_OVERFLOW) {
-                stale.extend(self.folders.keys());
-                continue;
-            }
-            let Some(key) = self.watches.get(&event.wd()).copied() else { continue };
-            if what.intersects(ReadFlags::IGNORED | ReadFlags::UNMOUNT) {
-                stale.push(key);
-                continue;
-            }
-            let there = what.intersects(ReadFlags::CREATE | ReadFlags::MOVED_TO);
-            let (Some(name), Some(indexed)) = (event.file_name(), self.folders.get(&key)) else {
-                continue;
-            };
-            let mut pending = locked(&indexed.folder.pending);
-            if pending.len() >= PENDING_MAX {
-                stale.push(key);
-            } else {
-                pending.push(Event { there, name: name.to_bytes().into() });
-            }
-        }
-        for key in stale {
-            self.forget(inotify, key);
-        }
+    /// A folder that is known, and used just now.
+    fn used(&mut self, key: Key) -> Option<Arc<Folder>> {
+        self.clock += 1;
+        let indexed = self.folders.get_mut(&key)?;
+        indexed.used = self.clock;
+        Some(Arc::clone(&indexed.folder))
     }
 
-    fn make_room(&mut self, inotify: &OwnedFd) {
-        while self.folders.len() >= FOLDERS_MAX
-            || (self.names > NAMES_MAX && !self.folders.is_empty())
-        {
-            let Some(oldest) = self.folders.iter().min_by_key(|(_, indexed)| indexed.used) else {
-                return;
-            };
-            let key = *oldest.0;
-            self.forget(inotify, key);
+    /// Forgets the folder that was used least recently, if there are too many, or too many names.
+    fn oldest_in_excess(&mut self) -> Option<Forgotten> {
+        let names = self.names > NAMES_MAX && !self.folders.is_empty();
+        if self.folders.len() < FOLDERS_MAX && !names {
+            return None;
         }
+        let oldest = self.folders.iter().min_by_key(|(_, indexed)| indexed.used);
+        let key = *oldest?.0;
+        self.forget(key)
     }
 
-    fn forget(&mut self, inotify: &OwnedFd, key: Key) {
-        if let Some(indexed) = self.folders.remove(&key) {
-            self.watches.remove(&indexed.watch);
-            self.names = self.names.saturating_sub(indexed.names);
-            // It fails when the folder is gone, and with it the watch.
-            let _ = inotify::remove_watch(inotify, indexed.watch);
-        }
+    fn forget(&mut self, key: Key) -> Option<Forgotten> {
+        let indexed = self.folders.remove(&key)?;
+        self.watches.remove(&indexed.watch);
+        self.names = self.names.saturating_sub(indexed.names);
+        Some(Forgotten(indexed.watch))
     }
 }
 

@@ -224,3 +224,44 @@ fn a_share_that_is_read_only_changes_nothing() {
         },
     );
 }
+
+#[test]
+fn many_look_in_one_folder_at_once_and_each_sees_what_was_done() {
+    const THREADS: usize = 4;
+    const FILES: usize = 500;
+    on_each(|share, root| {
+        fs::create_dir(root.join("Folder")).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                scope.spawn(move || {
+                    for n in 0..FILES {
+                        create(share, &format!("folder\\new-{thread}-{n}"), FILE);
+                        let file = open(share, &format!("FOLDER\\NEW-{thread}-{n}"), LOOK);
+                        assert_eq!(file.path(), format!("Folder\\new-{thread}-{n}"));
+                        file.delete().unwrap();
+                        let name = format!("Folder\\New-{thread}-{n}");
+                        assert_eq!(failure(share, &name), NtStatus::OBJECT_NAME_NOT_FOUND);
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(root.join("Folder")).unwrap().count(), 0);
+    });
+}
+
+#[test]
+fn a_folder_that_was_forgotten_is_read_anew() {
+    on_each(|share, root| {
+        // More than are remembered at a time.
+        for n in 0..1100 {
+            fs::create_dir(root.join(format!("d{n}"))).unwrap();
+            fs::write(root.join(format!("d{n}/File")), "").unwrap();
+        }
+        for n in (0..1100).chain(0..10) {
+            open(share, &format!("d{n}\\FILE"), LOOK);
+        }
+        fs::rename(root.join("d5/File"), root.join("d5/Other")).unwrap();
+        assert_eq!(failure(share, "d5\\FILE"), NtStatus::OBJECT_NAME_NOT_FOUND);
+        open(share, "d5\\OTHER", LOOK);
+    });
+}
