@@ -2,7 +2,7 @@
 //!
 //! A message is a [`header::Header`] of 64 bytes and a body; bodies of the two directions are `Request` and
 //! `Response` of the module that is named as the command. Several messages may follow each other in one frame
-//! ([`compound`]), and a frame may be encrypted ([`transform`]).
+//! ([`compound`]), and a frame may be encrypted ([`crate::crypto::TransformHeader`]).
 //!
 //! Reading: `Request::parse(message)` takes the bytes of one message from its header on, as [`compound::Compound`]
 //! yields them, since offsets on the wire count from there; what it returns borrows from them. Names are
@@ -46,7 +46,6 @@ pub mod read;
 pub mod session_setup;
 pub mod set_info;
 pub mod smb1;
-pub mod transform;
 pub mod tree_connect;
 pub mod write;
 

@@ -3,18 +3,11 @@
 
 use smb::wire::context::{Contexts, Granted, Requested};
 use smb::wire::header::{Command, HEADER_LEN, Header};
-use smb::wire::transform::{Kind, TRANSFORM_LEN, Transform};
 use smb::wire::*;
 use smb::{NtStatus, OplockLevel};
 
 /// Any bytes as a frame: all of its messages, as requests and as answers.
 pub(crate) fn run(frame: &[u8]) {
-    let _ = Kind::of(frame);
-    if let Ok(transform) = Transform::parse_head(frame) {
-        // Two bytes are reserved.
-        let written = transform.to_bytes();
-        assert_eq!((&written[..40], &written[42..]), (&frame[..40], &frame[42..TRANSFORM_LEN]));
-    }
     let _ = smb1::Offer::parse(frame);
     compound(frame);
     for element in compound::Compound::new(frame).map_while(Result::ok) {

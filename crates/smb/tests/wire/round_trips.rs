@@ -8,7 +8,6 @@ use smb::wire::context::{
 };
 use smb::wire::header::{Command, Flags, Header, Patch, Target, link_next};
 use smb::wire::negotiate::{Capabilities, CompressionFlags, Context, SecurityMode, dialect};
-use smb::wire::transform::Transform;
 use smb::wire::*;
 use smb::{
     Access, Attributes, CreateAction, CreateOptions, Disposition, FileId, FileTime, Guid, LeaseKey,
@@ -200,25 +199,6 @@ proptest! {
         let sync = Header { flags: Flags::RESPONSE | Flags::SIGNED, ..Header::parse(&bytes).unwrap() };
         let target = match header.target { Target::Async(_) => return Ok(()), sync => sync };
         prop_assert_eq!(sync, Header { target, ..expected });
-    }
-
-    #[test]
-    fn transforms(signature: [u8; 16], nonce: [u8; 16], session: u64, len in 0..64_u8) {
-        let transform = Transform {
-            signature,
-            nonce,
-            message_len: len.into(),
-            flags: transform::ENCRYPTED,
-            session: SessionId(session),
-        };
-        let mut frame = transform.to_bytes().to_vec();
-        frame.resize(frame.len() + usize::from(len), 1);
-        prop_assert_eq!(Transform::parse(&frame), Ok(transform));
-        transform::set_signature(&mut frame, &[3; 16]);
-        prop_assert_eq!(Transform::parse(&frame).unwrap().signature, [3; 16]);
-        if frame.pop().is_some() {
-            prop_assert_eq!(Transform::parse(&frame), Err(BadMessage::Truncated));
-        }
     }
 
     #[test]
@@ -608,7 +588,6 @@ proptest! {
         let offer = smb1::Offer { smb2_002, smb2_wildcard };
         let mut frame = Vec::new();
         offer.encode(&mut frame);
-        prop_assert_eq!(transform::Kind::of(&frame), Some(transform::Kind::Smb1));
         prop_assert_eq!(smb1::Offer::parse(&frame), Ok(offer));
     }
 }
