@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{Advice, FsWord, fadvise, fstat, fstatfs};
+use rustix::fs::{Advice, FsWord, SeekFrom, fadvise, fstat, fstatfs};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite, pwritev2};
 use sys::filemap::{Access, FileMap};
 use sys::residency::{PAGE, cachestat};
@@ -285,9 +285,12 @@ impl DataFile {
         size > 0 && self.overwritten.load(Ordering::Relaxed) as u64 >= size
     }
 
-    /// A mapping that has `len` bytes from `offset` on; none where files cannot be mapped, or too
-    /// many are. `len` must not exceed what one transfer may move.
+    /// A mapping that has `len` bytes from `offset` on; none where files cannot be mapped, too many are, or reading
+    /// would fill holes. `len` must not exceed what one transfer may move.
     pub(super) fn window(&self, offset: u64, len: usize, access: Access) -> Option<Arc<Window>> {
+        if access == Access::Read && self.in_memory && self.has_holes(offset, len) {
+            return None;
+        }
         let mut kept = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(window) = kept.as_ref()
             && window.covers(offset, len)
@@ -316,6 +319,20 @@ impl DataFile {
                 None
             }
         }
+    }
+
+    /// Whether some of these bytes are in no page. A file system in memory takes one for each such page of a mapping,
+    /// though it is only read; for a call that reads it takes none.
+    fn has_holes(&self, offset: u64, len: usize) -> bool {
+        let Ok(stat) = fstat(&self.file) else { return true };
+        let size = u64::try_from(stat.st_size).unwrap_or(0);
+        let pages = u64::try_from(stat.st_blocks).unwrap_or(0) / (PAGE / 512);
+        // As a rule. With other numbers there may be pages behind the end, or larger ones.
+        if pages == size.div_ceil(PAGE) {
+            return false;
+        }
+        let end = offset.saturating_add(len as u64).min(size);
+        rustix::fs::seek(&self.file, SeekFrom::Hole(offset)).map_or(offset < end, |hole| hole < end)
     }
 
     /// Unmaps what transfers have mapped, for an open that has not been used for a while.

@@ -11,6 +11,7 @@ use std::thread;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Advice, fadvise};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
+use sys::filemap::Access;
 
 use super::*;
 
@@ -658,4 +659,36 @@ fn a_socket_that_blocks_is_not_waited_for_either() {
         stepper.join().unwrap();
         assert!(answer.unwrap_or(false), "{method:?} waited to receive");
     }
+}
+
+/// Reading a hole by a mapping would have tmpfs allocate it.
+#[test]
+fn what_is_sent_of_a_hole_takes_no_memory() {
+    use std::os::unix::fs::MetadataExt;
+    let Ok(file) = tempfile::tempfile_in("/dev/shm") else {
+        return println!("skipped: no tmpfs");
+    };
+    let len = 4 << 20;
+    file.set_len(len as u64).unwrap();
+    let data = pattern(100_000);
+    file.write_all_at(&data, 1 << 20).unwrap();
+    let mut want = vec![0; len];
+    want[1 << 20..(1 << 20) + data.len()].copy_from_slice(&data);
+    let blocks = |file: &DataFile| file.file().metadata().unwrap().blocks();
+    let file = Arc::new(DataFile::new(file).unwrap());
+    let before = blocks(&file);
+    for method in [Method::Copy, Method::Map, Method::Splice] {
+        let (ours, theirs) = connection();
+        let got = take(theirs, len);
+        let promise = u32::try_from(len).unwrap();
+        let mut transfer = SendFile::new(vec![], Arc::clone(&file), 0, promise, method);
+        drive_send(&mut transfer, &ours, &Pools::new(2, 4 * MIB)).unwrap();
+        is(&got.join().unwrap(), &want, "a hole");
+        assert_eq!(blocks(&file), before, "{method:?}");
+    }
+    // Pages behind the end do not stand for those that are absent.
+    let beyond = rustix::fs::FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&*file, beyond, len as u64, 8 << 20).unwrap();
+    assert!(file.window(0, 1 << 20, Access::Read).is_none());
+    assert!(file.window(1 << 20, 65536, Access::Read).is_some(), "data");
 }
