@@ -1,6 +1,6 @@
 //! io_uring: what the kernel does while we do something else.
 //!
-//! An [`Op`] owns all that the kernel uses for it: descriptors, buffers, addresses. Given to a [`Ring`] it is out
+//! An [`Op`] owns all that the kernel uses for it: descriptors, buffers. Given to a [`Ring`] it is out
 //! of reach until it is done, and is given back with the last [`Done`]. So nothing can be freed or closed
 //! that the kernel still uses, whatever the caller drops, the ring included.
 
@@ -12,14 +12,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
 use std::mem::forget;
-use std::os::fd::{IntoRawFd, OwnedFd};
 
 use io_uring::{Builder, IoUring, Probe, cqueue, opcode, squeue, types};
 
 use crate::event::Event;
-use crate::interface::own;
 pub use op::Op;
-use op::{Held, poll_event};
+use op::poll_event;
 
 /// Why there is no ring to be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,8 +94,6 @@ pub struct Done {
     pub tag: u64,
     /// What the system call of its name returns, or its errno; `ECANCELED` if it was cancelled before.
     pub result: Result<u32, i32>,
-    /// The connection that [`Op::Accept`] took.
-    pub accepted: Option<OwnedFd>,
     /// What was given; `None` if there is more to come.
     pub op: Option<Op>,
 }
@@ -113,7 +109,7 @@ impl Done {
 struct Slot {
     generation: u32,
     tag: u64,
-    held: Option<Held>,
+    held: Option<Op>,
 }
 
 /// A submission and a completion queue of the kernel, and what is under way. Stays on its thread, and
@@ -249,12 +245,12 @@ impl Ring {
     /// # Panics
     ///
     /// When a range of `op` is not within its buffer.
-    pub fn submit(&mut self, op: Op, tag: u64) -> Result<Ticket, Op> {
+    pub fn submit(&mut self, mut op: Op, tag: u64) -> Result<Ticket, Op> {
         if self.len() >= OPS_MAX {
             return Err(op);
         }
-        let (held, entry) = op.prepare();
-        let ticket = self.hold(held, tag);
+        let entry = op.prepare();
+        let ticket = self.hold(op, tag);
         self.push(entry.user_data(ticket.number()));
         Ok(ticket)
     }
@@ -268,13 +264,13 @@ impl Ring {
         }
     }
 
-    fn hold(&mut self, held: Held, tag: u64) -> Ticket {
+    fn hold(&mut self, op: Op, tag: u64) -> Ticket {
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot { generation: 0, tag: 0, held: None });
             u32::try_from(self.slots.len() - 1).expect("at most OPS_MAX")
         });
         let slot = &mut self.slots[index as usize];
-        (slot.tag, slot.held) = (tag, Some(held));
+        (slot.tag, slot.held) = (tag, Some(op));
         Ticket { index, generation: slot.generation }
     }
 
@@ -363,25 +359,14 @@ impl Ring {
         let slot = self.slots.get_mut(ticket.index as usize);
         let slot = slot.filter(|slot| slot.generation == ticket.generation)?;
         let result = u32::try_from(entry.result()).map_err(|_| -entry.result());
-        let accepted = match (&slot.held, result) {
-            (Some(held), Ok(fd)) if held.op.accepts() => Some(own(fd.cast_signed())),
-            _ => None,
-        };
         let tag = slot.tag;
         let mut op = None;
         if !cqueue::more(entry.flags()) {
-            op = slot.held.take().map(|held| held.op);
+            op = slot.held.take();
             slot.generation = slot.generation.wrapping_add(1);
             self.free.push(ticket.index);
         }
-        if let Some(Op::Close { fd }) = &mut op
-            && result != Err(libc::ECANCELED)
-            && let Some(fd) = fd.take()
-        {
-            // The kernel has closed it; its number may be another's by now.
-            let _ = fd.into_raw_fd();
-        }
-        Some(Done { ticket, tag, result, accepted, op })
+        Some(Done { ticket, tag, result, op })
     }
 
     /// Cancels all that is under way, and takes what that yields; whether nothing is left.
