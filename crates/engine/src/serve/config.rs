@@ -72,6 +72,9 @@ pub struct Limits {
     pub set_up: Duration,
     /// How long a durable open waits for its client, at most.
     pub durable: Duration,
+    /// How long a session lasts until its user must be authenticated again; `None`: as long as what it was
+    /// authenticated with.
+    pub session: Option<Duration>,
 }
 
 impl Default for Limits {
@@ -88,6 +91,7 @@ impl Default for Limits {
             backlog: 32 << 20,
             set_up: Duration::from_secs(60),
             durable: Duration::from_secs(300),
+            session: None,
         }
     }
 }

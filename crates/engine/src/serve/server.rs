@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use smb::auth::{Acceptor, Limiter, LimiterSettings, Refusal, Settings, UserFile, spnego};
 use smb::files::{
@@ -82,6 +82,8 @@ pub struct Server {
     kerberos: Option<Kerberos>,
     pub(super) unix: fs::Unix,
     next: AtomicU64,
+    /// What is added to the time of day, in its units. For tests.
+    ahead: AtomicU64,
     channels: AtomicUsize,
     /// Connections that were closed because there were too many.
     turned_away: AtomicU64,
@@ -147,6 +149,11 @@ fn wall_clock() -> FileTime {
     FileTime::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX), since.subsec_nanos())
 }
 
+/// In units of [`FileTime`], of 100 ns.
+fn units(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos() / 100).unwrap_or(u64::MAX >> 2)
+}
+
 /// Something that nobody can guess.
 pub(super) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
@@ -204,6 +211,7 @@ impl Server {
             kerberos,
             unix: fs::Unix::of_process(),
             next: AtomicU64::new(next),
+            ahead: AtomicU64::new(0),
             channels: AtomicUsize::new(0),
             turned_away: AtomicU64::new(0),
             tallies: (0..config.vectors.max(1)).map(|_| Tally::default()).collect(),
@@ -238,7 +246,18 @@ impl Server {
 
     /// The time of day.
     pub(super) fn now(&self) -> FileTime {
-        wall_clock()
+        FileTime(wall_clock().0 + self.ahead.load(Ordering::Relaxed))
+    }
+
+    /// The time of day is so much later from now on. For tests.
+    pub(super) fn advance(&self, by: Duration) {
+        self.ahead.fetch_add(units(by), Ordering::Relaxed);
+    }
+
+    /// When a session ends that is authenticated now with what is good until then.
+    pub(super) fn session_end(&self, until: Option<FileTime>) -> Option<FileTime> {
+        let most = self.config.limits.session.map(|most| FileTime(self.now().0 + units(most)));
+        [until, most].into_iter().flatten().min()
     }
 
     /// Milliseconds of a clock that does not go back.
@@ -562,7 +581,7 @@ impl Server {
     /// Somebody has not got in.
     pub(super) fn refused(&self, peer: SocketAddr, refusal: &Refusal) {
         if refusal.reason.is_guess() {
-            let now = std::time::Duration::from_millis(self.now_ms());
+            let now = Duration::from_millis(self.now_ms());
             self.limiter().failed(&refusal.user, peer.ip(), now);
         }
         if self.config.audit {

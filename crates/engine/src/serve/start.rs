@@ -210,6 +210,12 @@ impl Serving {
         self.server.counts()
     }
 
+    /// Has the server believe that the time of day is so much later from now on: sessions and users expire. For
+    /// tests, which need not wait so.
+    pub fn advance(&self, by: Duration) {
+        self.server.advance(by);
+    }
+
     /// Requests and tasks that panicked, each a fault of the server.
     #[must_use]
     pub fn panics(&self) -> u64 {

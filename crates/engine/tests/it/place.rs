@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::time::Duration;
 
 use engine::serve::Serving;
 use engine::serve::config::{Config, ShareConfig};
@@ -65,6 +66,11 @@ impl Place {
     /// What is open, waited for and promised.
     pub(crate) fn counts(&self) -> smb::files::Counts {
         self.serving.as_ref().expect("not stopped").counts()
+    }
+
+    /// So much time passes.
+    pub(crate) fn advance(&self, by: Duration) {
+        self.serving.as_ref().expect("not stopped").advance(by);
     }
 
     pub(crate) fn panics(&self) -> u64 {

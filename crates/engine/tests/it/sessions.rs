@@ -1,8 +1,10 @@
 //! Who gets in, and as what.
 
+use std::time::Duration;
+
 use smb::session::Dialect;
-use smb::wire::bare;
 use smb::wire::header::{Command, Header};
+use smb::wire::{bare, close};
 use smb::{Guid, NtStatus, SessionId};
 
 use crate::client::{Client, Offer, request};
@@ -318,4 +320,64 @@ fn clients_have_guids_or_one_channel() {
     let mut client = Client::enter(place.address(), offer, "alice", "files");
     let header = client.call(Command::Echo, &bare::Request).good().header;
     assert_eq!(Header { command: Command::Echo, ..header }, header);
+}
+
+#[test]
+fn a_session_that_has_expired_is_authenticated_again_and_has_what_it_had() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    for (sign, seal) in [(false, false), (true, false), (true, true)] {
+        let place = Place::with(|config| config.limits.session = Some(HOUR));
+        let mut client = Client::enter(place.address(), Offer::default(), "alice", "files");
+        (client.sign, client.seal) = (sign, seal);
+        let file = client.open("kept.txt");
+        let other = client.open("other.txt");
+        assert_eq!(client.write(file, 0, b"before"), NtStatus::SUCCESS);
+        place.advance(HOUR / 2);
+        assert_eq!(client.read(file, 0, 6).as_deref(), Ok(&b"before"[..]), "half an hour is none");
+        place.advance(HOUR);
+        // MS-SMB2 3.3.5.2.9, and what of it can be done without looking at a file.
+        let expired = NtStatus::NETWORK_SESSION_EXPIRED;
+        assert_eq!(client.read(file, 0, 6), Err(expired));
+        assert_eq!(client.write(file, 0, &[7; 6]), expired);
+        assert_eq!(client.write(file, 0, &[7; 200_000]), expired, "nor past the server");
+        assert_eq!(client.enter_tree("files"), Err(expired));
+        let name = crate::client::utf16("new.txt");
+        let create = client.call(Command::Create, &Client::create_body(&name));
+        assert_eq!(create.status(), expired);
+        client.call(Command::Echo, &bare::Request).good();
+        let shut = close::Request { file: other, ..close::Request::default() };
+        client.call(Command::Close, &shut).good();
+        let mut second = Client::connect(place.address(), Offer::default());
+        assert_eq!(second.bind(&client, "alice", "pw"), Err(expired), "not by another channel");
+        let id = client.session;
+        client.seal = false;
+        assert_eq!(client.log_on("alice", "pw"), Ok(()));
+        client.seal = seal;
+        assert_eq!(client.session, id, "the same session");
+        assert_eq!(client.read(file, 0, 6).as_deref(), Ok(&b"before"[..]), "and the same opens");
+        assert_eq!(client.write(file, 0, b"after!"), NtStatus::SUCCESS);
+        assert!(!place.folder().join("new.txt").exists());
+        assert_eq!(place.counts().opens, 1);
+    }
+}
+
+#[test]
+fn who_cannot_authenticate_again_has_no_session_any_more() {
+    let place = Place::with(|config| config.limits.session = Some(Duration::from_secs(3600)));
+    let mut client = Client::enter(place.address(), Offer::default(), "alice", "files");
+    let file = client.open("file.txt");
+    place.advance(Duration::from_secs(3600));
+    assert_eq!(client.log_on("alice", "wrong"), Err(NtStatus::LOGON_FAILURE));
+    assert_eq!(client.read(file, 0, 1), Err(NtStatus::USER_SESSION_DELETED));
+    assert_eq!(place.counts().opens, 0);
+}
+
+#[test]
+fn a_session_may_be_ended_after_its_time() {
+    let place = Place::with(|config| config.limits.session = Some(Duration::from_secs(60)));
+    let mut client = Client::enter(place.address(), Offer::default(), "alice", "files");
+    client.open("file.txt");
+    place.advance(Duration::from_secs(61));
+    client.call(Command::Logoff, &bare::Request).good();
+    assert_eq!(place.counts().opens, 0);
 }

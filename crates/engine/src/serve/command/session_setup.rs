@@ -215,6 +215,7 @@ fn done(
     token: &[u8],
 ) -> Answer {
     let server = x.server().clone();
+    let expires = server.session_end(who.expires);
     let identity = Identity {
         user: who.user,
         domain: who.domain,
@@ -258,7 +259,7 @@ fn done(
                 identity,
                 must_sign: keyed && (wished || server.config.signing == Demand::Required),
                 must_encrypt,
-                expires: who.expires,
+                expires,
                 keys: keys.as_ref(),
             }));
             server.add_session(&session)?;
@@ -268,17 +269,9 @@ fn done(
             accept(x, session, signer);
         }
         Aim::Again(bound) => {
-            let session = &bound.session;
-            let before = session.identity();
-            if before.anonymous || before.guest {
-                // It had no keys, and cannot get any now.
-                session.renewed(identity, who.expires);
-            } else if identity.same_user(&before) {
-                session.renewed(identity, who.expires);
-            } else {
-                // MS-SMB2 3.3.5.5.3: another user may take the session over. Its opens stay as they are.
-                session.renewed(identity, who.expires);
-            }
+            // MS-SMB2 3.3.5.5.3: another user may take the session over. Its opens stay as they are, and its keys: a
+            // guest's, that has none, cannot get any now.
+            bound.session.renewed(identity, expires);
             x.bound = Some(bound.clone());
         }
         Aim::Bind(first) => {

@@ -151,6 +151,12 @@ pub const SETTINGS: &[Setting] = &[
         "SECONDS",
         "how long an open waits for its client to come back, at most, 0 to 3600 [300]",
     ),
+    setting(
+        "session_time",
+        "SECONDS",
+        "how long a session lasts until its user must be authenticated again, 60 to 604800; 0: as long as what it \
+         was authenticated with [0]",
+    ),
 ];
 
 /// An address for more channels.
@@ -177,6 +183,17 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
         "on" | "yes" | "true" | "1" => Ok(true),
         "off" | "no" | "false" | "0" => Ok(false),
         _ => Err("on or off".into()),
+    }
+}
+
+/// How long a session lasts; 0: as long as may be.
+fn session_time(text: &str) -> Result<Option<Duration>, String> {
+    match text.trim() {
+        "0" => Ok(None),
+        text => match number(text, 60, 604_800) {
+            Ok(seconds) => Ok(Some(Duration::from_secs(seconds))),
+            Err(wanted) => Err(format!("{wanted}, or 0")),
+        },
     }
 }
 
@@ -359,6 +376,7 @@ impl Config {
             }
             "setup_time" => limits.set_up = Duration::from_secs(number(value, 1, 3600)?),
             "durable_time" => limits.durable = Duration::from_secs(number(value, 0, 3600)?),
+            "session_time" => limits.session = session_time(value)?,
             _ => return Err("no such setting; see `shunt serve --help`".into()),
         }
         Ok(())
@@ -447,6 +465,7 @@ mod tests {
         ("backlog_max", "1M"),
         ("setup_time", "7"),
         ("durable_time", "0"),
+        ("session_time", "60"),
     ];
 
     #[test]
@@ -523,6 +542,7 @@ mod tests {
             ("backlog_max", "1K"),
             ("setup_time", "0"),
             ("durable_time", "3601"),
+            ("session_time", "59"),
             ("no_such", "1"),
         ];
         for (name, value) in cases {
