@@ -14,7 +14,7 @@ pub mod reparse;
 mod tests;
 mod volume;
 
-pub use change::{Change, Disposal, SetClass, Target, Times};
+pub use change::{Change, Disposal, SetClass, Taken, Target, Times};
 pub use directory::{DirectoryClass, DirectoryWriter, PosixOwner};
 pub use ea::{Ea, FILE_NEED_EA, check_ea_name, eas_len, parse_ea_names, parse_eas, put_eas};
 pub use facts::{Entry, Facts, VolumeFacts};

@@ -667,7 +667,8 @@ impl Server {
         Some(FileKey { device: folder.device, inode: folder.index, stream: 0 })
     }
 
-    fn contend_directory(&self, folder: FileKey, by: &Open) {
+    /// The entries of a directory have changed: who caches them is told, but for who has changed them by this open.
+    pub(super) fn contend_directory(&self, folder: FileKey, by: &Open) {
         let by = by.lease.and_then(|lease| Some((lease.client, lease.parent?)));
         let now = self.now_ms();
         self.with_file(folder, |shard, effects| {

@@ -395,3 +395,28 @@ fn one_more_name_for_a_file() {
     };
     client.call(Command::Create, &create).good();
 }
+
+/// Of eight and three characters: told, as some programs ask, and not kept.
+#[test]
+fn no_file_is_found_by_its_short_name() {
+    const ALTERNATE_NAME: u8 = 21;
+    let place = Place::new();
+    let mut client = enter(&place);
+    let file = client.open("a rather long name.text");
+    let short = told(&query(&mut client, file, ALTERNATE_NAME, 100).good());
+    let short = String::from_utf16(
+        &short[4..].chunks(2).map(|c| u16::from_le_bytes([c[0], c[1]])).collect::<Vec<_>>(),
+    )
+    .unwrap();
+    assert!(short.contains('~') && short.len() <= 12, "{short}");
+    let name = utf16(&short);
+    let body = create::Request {
+        disposition: Disposition::Open,
+        ..ask(&name, Access::FILE_READ, CreateOptions::empty())
+    };
+    let answer = client.call(Command::Create, &body);
+    assert_eq!(answer.status(), NtStatus::OBJECT_NAME_NOT_FOUND);
+    // It is a name like any other, of another file.
+    client.open(&short);
+    assert_eq!(std::fs::read_dir(place.folder()).unwrap().count(), 2);
+}

@@ -10,5 +10,6 @@ mod hostile;
 mod information;
 mod opens;
 mod place;
+mod posix;
 mod sequences;
 mod sessions;

@@ -58,6 +58,8 @@ pub(super) struct Lease {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Doomed {
     pub(super) delete: Delete,
+    /// It goes with this open already, whoever else has it open.
+    pub(super) with: Option<OpenId>,
     /// The last open is gone; the caller is removing it.
     pub(super) going: bool,
 }
@@ -143,11 +145,13 @@ impl File {
             .any(|d| d.delete.link == link && (d.delete.stream == 0 || d.delete.stream == stream))
     }
 
-    /// The stream of an open goes when its last open does.
-    pub(super) fn doom(&mut self, delete: Delete) {
-        let known = |d: &Doomed| d.delete.link == delete.link && d.delete.stream == delete.stream;
-        if !self.doomed.iter().any(known) {
-            self.doomed.push(Doomed { delete, going: false });
+    /// The stream of an open goes when its last open does, or already with `with`.
+    pub(super) fn doom(&mut self, delete: Delete, with: Option<OpenId>) {
+        let known =
+            |d: &&mut Doomed| d.delete.link == delete.link && d.delete.stream == delete.stream;
+        match self.doomed.iter_mut().find(known) {
+            Some(doomed) => doomed.with = with.or(doomed.with),
+            None => self.doomed.push(Doomed { delete, with, going: false }),
         }
     }
 
@@ -161,23 +165,25 @@ impl File {
             self.unlock_all(open.opener.open, fx);
         }
         if open.delete_on_close {
-            self.doom(Delete { by: open.opener, link: open.link, stream: open.stream });
+            self.doom(Delete { by: open.opener, link: open.link, stream: open.stream }, None);
         }
-        let delete = self.due(open.link);
+        let delete = self.due(open.link, open.opener.open);
         self.refresh();
         self.wake(fx);
         Closed { delete, last: self.opens.is_empty() }
     }
 
-    /// The doomed name whose last open is gone. The file goes before its streams, and they with it.
-    fn due(&mut self, link: u64) -> Option<Delete> {
+    /// The doomed name whose last open is gone, or the one that it goes with. The file goes before its streams, and
+    /// they with it.
+    fn due(&mut self, link: u64, closed: OpenId) -> Option<Delete> {
         let opens = &self.opens;
+        let holds = |d: &Doomed, o: &Open| {
+            o.link == link && (d.delete.stream == 0 || o.stream == d.delete.stream)
+        };
         let free = |d: &Doomed| {
             !d.going
                 && d.delete.link == link
-                && !opens.iter().any(|o| {
-                    o.link == link && (d.delete.stream == 0 || o.stream == d.delete.stream)
-                })
+                && (d.with == Some(closed) || !opens.iter().any(|o| holds(d, o)))
         };
         let at = (0..self.doomed.len())
             .filter(|at| free(&self.doomed[*at]))

@@ -231,12 +231,26 @@ impl Shard {
             let open = &file.opens[at];
             let delete = Delete { by: open.opener, link: open.link, stream: open.stream };
             if pending {
-                file.doom(delete);
+                file.doom(delete, None);
             } else {
                 file.doomed.retain(|d| {
                     d.going || d.delete.link != delete.link || d.delete.stream != delete.stream
                 });
             }
+        });
+        set.ok_or(NtStatus::FILE_CLOSED)
+    }
+
+    /// FileDispositionInformationEx with FILE_DISPOSITION_POSIX_SEMANTICS: the name goes with this open, and whoever
+    /// else has the file open keeps it without a name.
+    ///
+    /// # Errors
+    /// FILE_CLOSED.
+    pub fn set_delete_with(&mut self, key: FileKey, open: OpenId) -> Result<(), NtStatus> {
+        let set = self.with_open(key, open, |file, at, _| {
+            let open = &file.opens[at];
+            let delete = Delete { by: open.opener, link: open.link, stream: open.stream };
+            file.doom(delete, Some(open.opener.open));
         });
         set.ok_or(NtStatus::FILE_CLOSED)
     }

@@ -55,17 +55,15 @@ pub enum Change {
     Rename {
         /// The new one.
         target: Target,
-        /// A file that has this name already goes.
-        replace: bool,
-        /// As on Unix: the file that goes may be open.
-        posix: bool,
+        /// What becomes of a file that has this name already.
+        taken: Taken,
     },
     /// One more name.
     Link {
         /// The new one.
         target: Target,
-        /// A file that has this name already goes.
-        replace: bool,
+        /// What becomes of a file that has this name already.
+        taken: Taken,
     },
     /// Whether the file goes when its last open is closed.
     Disposition(Disposal),
@@ -101,13 +99,27 @@ pub enum Target {
     Stream(Stream),
 }
 
+/// What becomes of a file that has the name which another is to get: the flags of FileRenameInformation(Ex) and
+/// FileLinkInformation(Ex) (MS-FSCC 2.4.28, 2.4.43).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Taken {
+    /// It goes; `false`: the name is not given.
+    pub replace: bool,
+    /// As on Unix: it goes even if it is open, and who has it open goes on.
+    pub posix: bool,
+    /// Even if it has the attribute READONLY.
+    pub ignore_readonly: bool,
+}
+
 /// What FileDispositionInformation(Ex) asks for (MS-FSCC 2.4.11, 2.4.12).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Disposal {
     /// It goes; `false`: it stays.
     pub delete: bool,
-    /// Its name goes at once, whoever else has it open.
+    /// As on Unix: its name goes with this open, whoever else has it open and goes on.
     pub posix: bool,
+    /// It is about what the open was opened with, FILE_DELETE_ON_CLOSE.
+    pub on_close: bool,
     /// Even if it has the attribute READONLY.
     pub ignore_readonly: bool,
 }
@@ -176,11 +188,11 @@ impl SetClass {
             Self::Basic => basic(fields)?,
             Self::Rename | Self::RenameEx => {
                 let (flags, target) = renamed(fields, self == Self::RenameEx)?;
-                Change::Rename { target, replace: flags & REPLACE != 0, posix: flags & POSIX != 0 }
+                Change::Rename { target, taken: taken(flags) }
             }
             Self::Link | Self::LinkEx => {
                 let (flags, target) = renamed(fields, self == Self::LinkEx)?;
-                Change::Link { target, replace: flags & REPLACE != 0 }
+                Change::Link { target, taken: taken(flags) }
             }
             Self::Disposition => {
                 let delete = fields.u8().ok_or(SHORT)? & 1 != 0;
@@ -191,6 +203,7 @@ impl SetClass {
                 Change::Disposition(Disposal {
                     delete: flags & 1 != 0,
                     posix: flags & POSIX != 0,
+                    on_close: flags & 8 != 0,
                     ignore_readonly: flags & 0x10 != 0,
                 })
             }
@@ -228,6 +241,17 @@ const SHORT: NtStatus = NtStatus::INFO_LENGTH_MISMATCH;
 const REPLACE: u32 = 1;
 /// FILE_RENAME_POSIX_SEMANTICS, FILE_DISPOSITION_POSIX_SEMANTICS.
 const POSIX: u32 = 2;
+/// FILE_RENAME_IGNORE_READONLY_ATTRIBUTE, FILE_LINK_IGNORE_READONLY_ATTRIBUTE. Other flags are about space that is
+/// reserved, and copies in a cloud.
+const IGNORE_READONLY: u32 = 0x40;
+
+fn taken(flags: u32) -> Taken {
+    Taken {
+        replace: flags & REPLACE != 0,
+        posix: flags & POSIX != 0,
+        ignore_readonly: flags & IGNORE_READONLY != 0,
+    }
+}
 
 fn basic(fields: &mut Reader<'_>) -> Result<Change, NtStatus> {
     let mut time = || {

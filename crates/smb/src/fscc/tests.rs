@@ -8,8 +8,8 @@ use super::fsctl::{
 use super::reparse::{self, Reparse, Special, Symlink};
 use super::{
     About, Action, Change, DirectoryClass, DirectoryWriter, Disposal, Ea, Facts, FileClass, Fill,
-    NotifyWriter, PosixOwner, Put, QuotaQuery, Reader, SetClass, StreamFacts, Target, VolumeClass,
-    VolumeFacts, eas_len, parse_ea_names, parse_eas, put_eas,
+    NotifyWriter, PosixOwner, Put, QuotaQuery, Reader, SetClass, StreamFacts, Taken, Target,
+    VolumeClass, VolumeFacts, eas_len, parse_ea_names, parse_eas, put_eas,
 };
 use crate::name::{Path, Stream, utf16};
 use crate::security::Sid;
@@ -315,8 +315,8 @@ fn what_is_set_is_checked() {
         parse(13, &[1]),
         Ok(Change::Disposition(Disposal { delete: true, ..Disposal::default() }))
     );
-    let all = Disposal { delete: true, posix: true, ignore_readonly: true };
-    assert_eq!(parse(64, &[0x13, 0, 0, 0]), Ok(Change::Disposition(all)));
+    let all = Disposal { delete: true, posix: true, on_close: true, ignore_readonly: true };
+    assert_eq!(parse(64, &[0x1b, 0, 0, 0]), Ok(Change::Disposition(all)));
     assert_eq!(parse(16, &[1, 0, 0, 0]), Err(NtStatus::INVALID_PARAMETER));
     assert_eq!(parse(16, &[0x30, 0, 0, 0]), Err(NtStatus::INVALID_PARAMETER));
     assert_eq!(SetClass::from_wire(5), Err(NtStatus::INVALID_INFO_CLASS));
@@ -345,7 +345,9 @@ fn renames_lead_to_a_path_or_a_stream() {
         SetClass::from_wire(class).unwrap().parse(&bytes)
     };
     let path = Target::Path(Path::parse_str("a\\b").unwrap());
-    let renamed = |replace, posix| Ok(Change::Rename { target: path.clone(), replace, posix });
+    let taken = |replace, posix| Taken { replace, posix, ..Taken::default() };
+    let renamed =
+        |replace, posix| Ok(Change::Rename { target: path.clone(), taken: taken(replace, posix) });
     assert_eq!(rename(10, 1, 0, 6, "a\\b"), renamed(true, false));
     assert_eq!(
         rename(10, 0xffff_ff00, 0, 6, "a\\b"),
@@ -356,7 +358,12 @@ fn renames_lead_to_a_path_or_a_stream() {
     assert_eq!(rename(65, 3, 0, 6, "a\\b"), renamed(true, true));
     assert_eq!(
         rename(11, 1, 0, 6, "a\\b"),
-        Ok(Change::Link { target: path.clone(), replace: true })
+        Ok(Change::Link { target: path.clone(), taken: taken(true, false) })
+    );
+    let all = Taken { replace: true, posix: true, ignore_readonly: true };
+    assert_eq!(
+        rename(72, 0x43, 0, 6, "a\\b"),
+        Ok(Change::Link { target: path.clone(), taken: all })
     );
     let Ok(Change::Rename { target, .. }) = rename(10, 0, 0, 16, ":s:$DATA") else {
         panic!("stream")

@@ -64,10 +64,8 @@ async fn apply(x: &mut Exchange<'_>, open: &Arc<Open>, change: Change) -> Result
         Change::Allocation(bytes) => resize(x, open, Length::Allocation(bytes)).await,
         Change::FullEa(eas) => set_eas(open, &eas),
         Change::Disposition(disposal) => dispose(x, open, disposal).await,
-        Change::Rename { target, replace, posix } => {
-            rename::rename(x, open, target, replace, posix).await
-        }
-        Change::Link { target, replace } => rename::link(x, open, target, replace).await,
+        Change::Rename { target, taken } => rename::rename(x, open, target, taken).await,
+        Change::Link { target, taken } => rename::link(x, open, target, taken).await,
         // Both need a privilege that nobody has here (MS-FSA 2.1.5.15.13, 2.1.5.15.16).
         Change::ValidDataLength(_) | Change::ShortName(_) => Err(NtStatus::PRIVILEGE_NOT_HELD),
         Change::Pipe { .. } => Err(NtStatus::INVALID_PARAMETER),
@@ -188,7 +186,7 @@ fn set_eas(open: &Open, eas: &[Ea]) -> Result<(), NtStatus> {
     Ok(())
 }
 
-/// Whether the file goes with its last open (MS-FSA 2.1.5.15.3).
+/// Whether the file goes with its last open (MS-FSA 2.1.5.15.3), or its name with this one.
 async fn dispose(
     x: &mut Exchange<'_>,
     open: &Arc<Open>,
@@ -196,19 +194,24 @@ async fn dispose(
 ) -> Result<(), NtStatus> {
     demand(open, Access::DELETE)?;
     let server = x.server().clone();
+    if disposal.on_close {
+        // What was said when it was opened stays said.
+        return Err(NtStatus::NOT_SUPPORTED);
+    }
     if !disposal.delete {
         return server
             .with_file(open.key, |shard, _| shard.set_delete_pending(open.key, open.id, false));
-    }
-    if disposal.posix {
-        // That names go at once is not promised by the attributes of our file systems.
-        return Err(NtStatus::NOT_SUPPORTED);
     }
     may_go(open, disposal.ignore_readonly)?;
     contend::handles(x, open).await?;
     // Somebody may have been faster meanwhile.
     may_go(open, disposal.ignore_readonly)?;
-    server.with_file(open.key, |shard, _| shard.set_delete_pending(open.key, open.id, true))?;
+    // A stream has nowhere to be without its name.
+    let sooner = disposal.posix && open.stream().is_none();
+    server.with_file(open.key, |shard, _| match sooner {
+        true => shard.set_delete_with(open.key, open.id),
+        false => shard.set_delete_pending(open.key, open.id, true),
+    })?;
     if open.directory {
         watch::deleting(&open.tree.share, &open.path());
     }
@@ -238,5 +241,5 @@ fn told(x: &Exchange<'_>, open: &Open, what: NotifyFilter) {
         return;
     }
     watch::changed(&open.tree.share, &open.path(), what);
-    contend::directory_of(x.server(), open);
+    x.server().directory_changed(open);
 }

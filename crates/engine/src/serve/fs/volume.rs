@@ -14,6 +14,7 @@ const UNICODE_ON_DISK: u32 = 0x0000_0004;
 const PERSISTENT_ACLS: u32 = 0x0000_0008;
 const SUPPORTS_SPARSE_FILES: u32 = 0x0000_0040;
 const SUPPORTS_REPARSE_POINTS: u32 = 0x0000_0080;
+const SUPPORTS_POSIX_UNLINK_RENAME: u32 = 0x0000_0400;
 const NAMED_STREAMS: u32 = 0x0004_0000;
 const READ_ONLY_VOLUME: u32 = 0x0008_0000;
 const SUPPORTS_HARD_LINKS: u32 = 0x0040_0000;
@@ -48,6 +49,7 @@ impl Share {
             | UNICODE_ON_DISK
             | PERSISTENT_ACLS
             | SUPPORTS_SPARSE_FILES
+            | SUPPORTS_POSIX_UNLINK_RENAME
             | SUPPORTS_HARD_LINKS;
         let xattrs = self.keeps_xattrs();
         let offers = [

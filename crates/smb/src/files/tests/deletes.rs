@@ -108,3 +108,42 @@ fn a_name_is_removed_once() {
     stage.shard.deleted(stream, 0, &mut stage.fx);
     assert_eq!(stage.shard.counts().files, 0);
 }
+
+/// FILE_DISPOSITION_POSIX_SEMANTICS: others keep the file, without its name.
+#[test]
+fn a_name_may_go_before_its_last_open() {
+    let mut stage = Stage::new();
+    let (first, _) = stage.open(plain());
+    let (second, _) = stage.open(plain());
+    stage.shard.set_delete_with(FILE, first).unwrap();
+    assert_eq!(stage.refuse(plain()), NtStatus::DELETE_PENDING);
+    let closed = stage.close(first);
+    assert_eq!(closed.delete.map(|d| d.by.open), Some(first));
+    assert!(!closed.last);
+    stage.shard.deleted(FILE, 0, &mut stage.fx);
+    assert_eq!(stage.close(second), Closed { delete: None, last: true });
+    assert_eq!(stage.shard.counts().files, 0);
+}
+
+#[test]
+fn who_leaves_before_takes_no_name_along() {
+    let mut stage = Stage::new();
+    let (first, _) = stage.open(plain());
+    let (second, _) = stage.open(plain());
+    stage.shard.set_delete_with(FILE, first).unwrap();
+    assert_eq!(stage.close(second).delete, None);
+    stage.shard.set_delete_pending(FILE, first, false).unwrap();
+    assert_eq!(stage.close(first), Closed { delete: None, last: true });
+}
+
+#[test]
+fn a_name_that_goes_with_its_last_open_may_go_sooner_after_all() {
+    let mut stage = Stage::new();
+    let (first, _) = stage.open(plain());
+    let (second, _) = stage.open(plain());
+    stage.shard.set_delete_pending(FILE, first, true).unwrap();
+    stage.shard.set_delete_with(FILE, second).unwrap();
+    assert!(stage.close(second).delete.is_some());
+    stage.shard.deleted(FILE, 0, &mut stage.fx);
+    assert_eq!(stage.close(first).delete, None);
+}

@@ -1,11 +1,10 @@
-//! Who caches something that is about to change lets go of it first (MS-FSA 2.1.4.12, MS-SMB2 3.3.4.20).
+//! Who caches something that is about to change lets go of it first (MS-FSA 2.1.4.12).
 
 use smb::NtStatus;
 use smb::files::{Effects, FileKey, Shard, Waiter};
 
 use super::super::super::channel::{Exchange, PATIENCE};
 use super::super::super::open::Open;
-use super::super::super::server::Server;
 
 /// Others close what they only cache of the file that is open here; waits until they have.
 ///
@@ -49,26 +48,4 @@ async fn until_free(
         }
         x.wait(changed, PATIENCE).await?;
     }
-}
-
-/// What others cache of the directory that a file is in is not true any more. Who has changed it, by an open
-/// with the directory's lease key, is spared.
-pub(super) fn directory_of(server: &Server, open: &Open) {
-    if !server.has_directory_leases() {
-        return;
-    }
-    if let Some(handle) = open.file()
-        && let Ok(Some(folder)) = handle.folder_facts()
-    {
-        directory(server, open, FileKey { device: folder.device, inode: folder.index, stream: 0 });
-    }
-}
-
-/// [`directory_of`] of a directory that is known.
-pub(super) fn directory(server: &Server, open: &Open, folder: FileKey) {
-    let by = open.lease.and_then(|lease| Some((lease.client, lease.parent?)));
-    let now = server.now_ms();
-    server.with_file(folder, |shard, effects| {
-        shard.contend_directory(now, folder, by, effects);
-    });
 }

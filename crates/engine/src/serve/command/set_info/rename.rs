@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use smb::files::notify::NotifyFilter;
 use smb::files::{FileKey, Held, share_conflict};
-use smb::fscc::Target;
+use smb::fscc::{Taken, Target};
 use smb::name::{Path, Stream as StreamName};
 use smb::security::Descriptor;
 use smb::{Access, Attributes, NtStatus, ShareAccess};
@@ -24,16 +24,11 @@ pub(super) async fn rename(
     x: &mut Exchange<'_>,
     open: &Arc<Open>,
     target: Target,
-    replace: bool,
-    posix: bool,
+    taken: Taken,
 ) -> Result<(), NtStatus> {
     demand(open, Access::DELETE)?;
-    if posix {
-        // That open files may be replaced is not promised by the attributes of our file systems.
-        return Err(NtStatus::NOT_SUPPORTED);
-    }
     let path = match (target, open.stream().is_some()) {
-        (Target::Stream(to), true) => return rename_stream(x, open, &to, replace).await,
+        (Target::Stream(to), true) => return rename_stream(x, open, &to, taken.replace).await,
         (Target::Stream(_), false) => return Err(NtStatus::INVALID_PARAMETER),
         (Target::Path(path), _) => path,
     };
@@ -43,7 +38,7 @@ pub(super) async fn rename(
         // A stream stays with its file, and a file is no stream.
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    renaming.rename(x, replace).await
+    renaming.rename(x, taken).await
 }
 
 /// One more name for a file.
@@ -51,13 +46,13 @@ pub(super) async fn link(
     x: &mut Exchange<'_>,
     open: &Arc<Open>,
     target: Target,
-    replace: bool,
+    taken: Taken,
 ) -> Result<(), NtStatus> {
     let Target::Path(path) = target else { return Err(NtStatus::INVALID_PARAMETER) };
     if open.stream().is_some() || path.stream().is_some() {
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    Renaming::new(open, path)?.link(x, replace).await
+    Renaming::new(open, path)?.link(x, taken).await
 }
 
 /// A name that is about to change.
@@ -107,10 +102,10 @@ impl<'o> Renaming<'o> {
         })
     }
 
-    async fn rename(&self, x: &mut Exchange<'_>, replace: bool) -> Result<(), NtStatus> {
+    async fn rename(&self, x: &mut Exchange<'_>, taken: Taken) -> Result<(), NtStatus> {
         let server = x.server().clone();
         let first = self.destination()?;
-        self.make_way(x, &first, replace).await?;
+        self.make_way(x, &first, taken).await?;
         contend::handles(x, self.open).await?;
         if self.open.directory {
             self.children_close(x).await?;
@@ -122,13 +117,13 @@ impl<'o> Renaming<'o> {
             return Err(NtStatus::SHARING_VIOLATION);
         }
         let old = self.handle.folder_facts()?;
-        self.handle.rename(&to, replace)?;
+        self.handle.rename(&to, taken.replace)?;
         self.follow(&server);
         let new = to.folder_facts(self.share)?;
         if server.has_directory_leases() {
-            contend::directory(&server, self.open, folder_key(&new));
+            server.contend_directory(folder_key(&new), self.open);
             if let Some(old) = old.filter(|old| folder_key(old) != folder_key(&new)) {
-                contend::directory(&server, self.open, folder_key(&old));
+                server.contend_directory(folder_key(&old), self.open);
             }
         }
         if to.existing().is_some() {
@@ -138,17 +133,17 @@ impl<'o> Renaming<'o> {
         Ok(())
     }
 
-    async fn link(&self, x: &mut Exchange<'_>, replace: bool) -> Result<(), NtStatus> {
+    async fn link(&self, x: &mut Exchange<'_>, taken: Taken) -> Result<(), NtStatus> {
         if self.open.directory {
             return Err(NtStatus::FILE_IS_A_DIRECTORY);
         }
         let to = self.destination()?;
-        self.make_way(x, &to, replace).await?;
+        self.make_way(x, &to, taken).await?;
         self.may_add(x, &to)?;
-        self.handle.link(&to, replace)?;
+        self.handle.link(&to, taken.replace)?;
         let server = x.server();
         if server.has_directory_leases() {
-            contend::directory(server, self.open, folder_key(&to.folder_facts(self.share)?));
+            server.contend_directory(folder_key(&to.folder_facts(self.share)?), self.open);
         }
         watch::created(self.point, &self.to, false);
         Ok(())
@@ -163,19 +158,21 @@ impl<'o> Renaming<'o> {
         asker.may_add(&to.folder_facts(self.share)?, stored.as_ref(), adds)
     }
 
-    /// What has the new name goes, if it may: nobody has it open, except to cache it.
+    /// What has the new name goes, if it may: nobody has it open, except to cache it; or, as on Unix, to share its
+    /// deletion.
     async fn make_way(
         &self,
         x: &mut Exchange<'_>,
         to: &Destination,
-        replace: bool,
+        taken: Taken,
     ) -> Result<(), NtStatus> {
         let Some(existing) = to.existing() else { return Ok(()) };
-        if !replace {
+        if !taken.replace {
             return Err(NtStatus::OBJECT_NAME_COLLISION);
         }
         let facts = existing.first_facts();
-        if existing.is_folder() || facts.attributes.contains(Attributes::READONLY) {
+        let kept = facts.attributes.contains(Attributes::READONLY) && !taken.ignore_readonly;
+        if existing.is_folder() || kept {
             return Err(NtStatus::ACCESS_DENIED);
         }
         let asker = Asker::new(&x.session()?.identity(), self.point, x.server());
@@ -189,8 +186,18 @@ impl<'o> Renaming<'o> {
                 return Err(NtStatus::DELETE_PENDING);
             }
             // The file may be the same one by another name.
-            let other = shard.held_of(key).any(|held| held.opener.open != self.open.id);
-            if other { Err(NtStatus::ACCESS_DENIED) } else { Ok(()) }
+            let mut others = shard.held_of(key).filter(|held| held.opener.open != self.open.id);
+            if taken.posix {
+                let deletes = (Access::DELETE, ShareAccess::all());
+                match others.any(|held| share_conflict(deletes, (held.access, held.share))) {
+                    true => Err(NtStatus::SHARING_VIOLATION),
+                    false => Ok(()),
+                }
+            } else if others.next().is_some() {
+                Err(NtStatus::ACCESS_DENIED)
+            } else {
+                Ok(())
+            }
         })
     }
 
