@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use smb::session::Dialect;
 
+pub use super::fs::Links;
 pub use settings::{BadSetting, Interface, SETTINGS, Setting};
 pub use share::{BadShare, SHARE_OPTIONS, ShareConfig};
 

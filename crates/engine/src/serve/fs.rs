@@ -29,6 +29,7 @@ mod lookup;
 mod memo;
 mod permission;
 mod rename;
+mod special;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -51,6 +52,7 @@ pub use handle::{Handle, Identity};
 pub use lookup::{Create, Found, Vacancy};
 pub use permission::{Unix, allowed};
 pub use rename::Destination;
+pub use special::Special;
 pub use stream::{STREAM_MAX, Stream, StreamFacts};
 pub use watch::{Change, ChangeKind, Watch, Watcher};
 pub use xattr::Ea;

@@ -2,6 +2,7 @@
 
 mod table;
 
+use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -65,12 +66,11 @@ pub(super) struct Durable {
     pub(super) persistent: bool,
 }
 
-/// An open.
-pub(super) struct Open {
+/// What an open is given when it begins, and keeps.
+#[derive(Clone)]
+pub(super) struct Given {
     /// The number that no other open has, by which `smb::files` knows it.
     pub(super) id: OpenId,
-    /// As the client names it.
-    pub(super) file_id: FileId,
     /// Which file it is, for `smb::files`.
     pub(super) key: FileKey,
     /// Whose it is. An open that is reconnected becomes another `Open` of the same number.
@@ -96,6 +96,13 @@ pub(super) struct Open {
     pub(super) flags: Arc<Flags>,
     /// How it came to be: what a create that is sent again is answered.
     pub(super) action: CreateAction,
+}
+
+/// An open: what it was given, which it has as if it were its own, and what has become of it.
+pub(super) struct Open {
+    given: Given,
+    /// As the client names it.
+    pub(super) file_id: FileId,
     /// It is closed: whoever still holds it does nothing more with it.
     closed: AtomicBool,
     /// Its client is away.
@@ -115,28 +122,12 @@ pub(super) struct Open {
     state: Mutex<OpenState>,
 }
 
-/// What an open begins with.
-pub(super) struct Beginning {
-    pub(super) id: OpenId,
-    pub(super) key: FileKey,
-    pub(super) session: SessionId,
-    pub(super) client: Guid,
-    pub(super) tree: Arc<Tree>,
-    pub(super) object: Object,
-    pub(super) access: Access,
-    pub(super) share: ShareAccess,
-    pub(super) options: CreateOptions,
-    pub(super) directory: bool,
-    pub(super) lease: Option<OpenLease>,
-    pub(super) create_guid: Option<Guid>,
-    pub(super) app_instance: Option<Guid>,
-    pub(super) owner: Arc<Identity>,
-    pub(super) durable: Option<Durable>,
-    pub(super) flags: Arc<Flags>,
-    pub(super) action: CreateAction,
-    pub(super) app_version: Option<AppVersion>,
-    pub(super) channel_sequence: u16,
-    pub(super) path: Path,
+impl Deref for Open {
+    type Target = Given;
+
+    fn deref(&self) -> &Given {
+        &self.given
+    }
 }
 
 /// What changes about an open.
@@ -173,37 +164,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Open {
-    pub(super) fn new(with: Beginning) -> Self {
+    pub(super) fn new(given: Given, channel_sequence: u16, path: Path) -> Self {
         Self {
-            id: with.id,
-            file_id: FileId { persistent: with.id.0, volatile: with.id.0 },
-            key: with.key,
-            session: with.session,
-            client: with.client,
-            tree: with.tree,
-            object: with.object,
-            access: with.access,
-            share: with.share,
-            mode: AtomicU32::new((with.options & MODE).bits()),
-            options: with.options,
-            directory: with.directory,
-            lease: with.lease,
-            create_guid: with.create_guid,
-            app_instance: with.app_instance,
-            owner: with.owner,
-            durable: with.durable,
-            flags: with.flags,
-            action: with.action,
-            app_version: with.app_version,
+            file_id: FileId { persistent: given.id.0, volatile: given.id.0 },
+            mode: AtomicU32::new((given.options & MODE).bits()),
+            given,
             closed: AtomicBool::new(false),
             away: AtomicBool::new(false),
             used: AtomicBool::new(false),
             changed: AtomicBool::new(false),
             position: AtomicU64::new(0),
-            sequence: Mutex::new(ChannelSequence::new(with.channel_sequence)),
+            sequence: Mutex::new(ChannelSequence::new(channel_sequence)),
             locks: Mutex::default(),
             holds_times: AtomicBool::new(false),
-            state: Mutex::new(OpenState { path: with.path, ..OpenState::default() }),
+            state: Mutex::new(OpenState { path, ..OpenState::default() }),
         }
     }
 
@@ -216,44 +190,49 @@ impl Open {
         flags: Arc<Flags>,
         channel_sequence: u16,
     ) -> Self {
+        let given = Given { session, client, tree, flags, ..self.given.clone() };
+        let state = {
+            let state = self.state();
+            OpenState {
+                path: state.path.clone(),
+                written: state.written,
+                changed: state.changed,
+                ..OpenState::default()
+            }
+        };
         Self {
-            id: self.id,
-            file_id: self.file_id,
-            key: self.key,
-            session,
-            client,
-            tree,
-            object: self.object.clone(),
-            access: self.access,
-            share: self.share,
-            options: self.options,
-            directory: self.directory,
-            lease: self.lease,
-            create_guid: self.create_guid,
-            app_instance: self.app_instance,
-            owner: self.owner.clone(),
-            durable: self.durable,
-            flags,
-            action: self.action,
-            app_version: self.app_version,
-            closed: AtomicBool::new(false),
-            away: AtomicBool::new(false),
-            used: AtomicBool::new(false),
+            mode: AtomicU32::new(self.mode.load(Ordering::Relaxed)),
             changed: AtomicBool::new(self.is_changed()),
             position: AtomicU64::new(self.position.load(Ordering::Relaxed)),
-            mode: AtomicU32::new(self.mode.load(Ordering::Relaxed)),
-            sequence: Mutex::new(ChannelSequence::new(channel_sequence)),
             locks: Mutex::new(lock(&self.locks).clone()),
             holds_times: AtomicBool::new(self.holds_times.load(Ordering::Acquire)),
-            state: Mutex::new({
-                let state = self.state();
-                OpenState {
-                    path: state.path.clone(),
-                    written: state.written,
-                    changed: state.changed,
-                    ..OpenState::default()
-                }
-            }),
+            state: Mutex::new(state),
+            ..Self::new(given, channel_sequence, Path::default())
+        }
+    }
+
+    /// The same open of another file, which has taken the name of the first. Nothing of it is cached or kept.
+    pub(super) fn turned(
+        &self,
+        key: FileKey,
+        object: Object,
+        flags: Arc<Flags>,
+        channel_sequence: u16,
+    ) -> Self {
+        let given = Given {
+            key,
+            object,
+            flags,
+            directory: false,
+            lease: None,
+            durable: None,
+            ..self.given.clone()
+        };
+        Self {
+            mode: AtomicU32::new(self.mode.load(Ordering::Relaxed)),
+            used: AtomicBool::new(true),
+            changed: AtomicBool::new(true),
+            ..Self::new(given, channel_sequence, self.path())
         }
     }
 

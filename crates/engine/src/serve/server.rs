@@ -9,10 +9,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use smb::auth::{Acceptor, Limiter, LimiterSettings, Refusal, Settings, UserFile, spnego};
 use smb::files::{
-    self, Break, Closed, Effects, FileKey, Held, Leases, OpenId, Purged, Shard, Waiter,
+    self, Break, Closed, Effects, FileKey, Held, Leases, OpenId, Opener, Outcome, Purged, Shard,
+    Waiter,
 };
 use smb::session::Dialect;
-use smb::{FileTime, Guid, LeaseKey, NtStatus, SessionId};
+use smb::{CreateOptions, FileTime, Guid, LeaseKey, NtStatus, SessionId};
 use sys::sync::AtomicU64;
 
 use super::channel::{ChannelRef, Ending};
@@ -20,7 +21,7 @@ use super::command::{breaks, delete};
 use super::config::{Config, ShareConfig};
 use super::fs;
 use super::kerberos::Kerberos;
-use super::open::{Open, Table};
+use super::open::{Object, Open, Table};
 use super::runtime::{self, Event, VectorId};
 use super::session::Session;
 use super::tally::Tally;
@@ -607,6 +608,65 @@ impl Server {
             None
         };
         self.closed(open, closed);
+    }
+
+    /// The open is one of another file from now on, which has taken the name of the first: another value of the same
+    /// number, as [`Open::turned`] has it.
+    ///
+    /// # Errors
+    ///
+    /// FILE_CLOSED if it was closed meanwhile, and what [`Shard::open`] says.
+    pub(super) fn turn(
+        &self,
+        old: &Arc<Open>,
+        object: Object,
+        channel_sequence: u16,
+    ) -> Result<Arc<Open>, NtStatus> {
+        let session = self.session(old.session).ok_or(NtStatus::USER_SESSION_DELETED)?;
+        let Object::File(file) = &object else { return Err(NtStatus::INVALID_DEVICE_REQUEST) };
+        let identity = file.handle.identity();
+        let key = FileKey { device: identity.device, inode: identity.inode, stream: 0 };
+        let asked = files::Request {
+            opener: Opener { client: old.client, session: old.session, open: old.id },
+            access: old.access,
+            share: old.share,
+            created: true,
+            delete_on_close: old.options.contains(CreateOptions::DELETE_ON_CLOSE),
+            link: super::access::name_hash(old.path().as_str()),
+            ..files::Request::default()
+        };
+        let now = self.now_ms();
+        let outcome = self.with_file(key, |shard, effects| shard.open(now, key, &asked, effects));
+        let flags = match outcome {
+            Outcome::Granted(granted) => granted.flags,
+            Outcome::Wait { .. } => return Err(NtStatus::SHARING_VIOLATION),
+            Outcome::Refused(status) => return Err(status),
+        };
+        let new = Arc::new(old.turned(key, object, flags, channel_sequence));
+        if !old.close() {
+            self.with_file(key, |shard, effects| shard.close(key, old.id, effects));
+            return Err(NtStatus::FILE_CLOSED);
+        }
+        self.with_file(old.key, |shard, effects| {
+            // The name that is to go is that of another file now.
+            let closed = shard.close(old.key, old.id, effects);
+            if let Some(delete) = closed.and_then(|closed| closed.delete) {
+                shard.deleted(old.key, delete.link, effects);
+            }
+        });
+        if let Some(lease) = old.lease {
+            lock(&self.leases).release(lease.client, lease.key);
+        }
+        watch::closed(old);
+        self.opens.replace(old, &new);
+        session.state().opens.insert(new.file_id.volatile, new.clone());
+        // Looked at after it was put in: who ends it looks for opens after that.
+        if session.is_closed() {
+            session.state().opens.remove(&new.file_id.volatile);
+            self.close(&new);
+            return Err(NtStatus::USER_SESSION_DELETED);
+        }
+        Ok(new)
     }
 
     /// The client of an open is away: what is durable waits for it, what is not ends.

@@ -11,5 +11,6 @@ mod information;
 mod opens;
 mod place;
 mod posix;
+mod reparse;
 mod sequences;
 mod sessions;

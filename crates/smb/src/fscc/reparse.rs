@@ -102,6 +102,16 @@ impl Symlink {
         relative.then(|| self.substitute.replace('\\', "/"))
     }
 
+    /// What a Unix symbolic link says instead that counts from the root of the client, and means nothing to others;
+    /// `None` for one that says which volume or machine.
+    #[must_use]
+    pub fn to_unix_absolute(&self) -> Option<String> {
+        let rooted = self.substitute.starts_with('\\')
+            && !self.substitute.starts_with("\\\\")
+            && !self.substitute.starts_with("\\??\\");
+        (rooted && !self.relative).then(|| self.substitute.replace('\\', "/"))
+    }
+
     /// The data of ERROR responses to who meets the link on the way (MS-SMB2 2.2.2.2.1), of which
     /// `unparsed` UTF-16 bytes of the path lie behind the link.
     #[must_use]
@@ -184,8 +194,20 @@ impl Reparse {
         match tag {
             SYMLINK => Symlink::parse(body).map(Self::Symlink).ok_or(BAD),
             NFS => Self::parse_nfs(body).ok_or(BAD),
+            LX_SYMLINK => Self::parse_lx_symlink(body).ok_or(BAD),
+            LX_FIFO if body.is_empty() => Ok(Self::Special(Special::Fifo)),
+            AF_UNIX if body.is_empty() => Ok(Self::Special(Special::Socket)),
             tag => Ok(Self::Other { tag, bytes: body.to_vec() }),
         }
+    }
+
+    /// A number that says how the target is written, and the target.
+    fn parse_lx_symlink(body: &[u8]) -> Option<Self> {
+        const UTF_8: u32 = 2;
+        let mut fields = Reader::new(body);
+        let form = fields.u32()?;
+        let target = std::str::from_utf8(fields.rest()).ok()?;
+        (form == UTF_8).then(|| Self::Symlink(Symlink::from_unix(target)))
     }
 
     fn parse_nfs(body: &[u8]) -> Option<Self> {

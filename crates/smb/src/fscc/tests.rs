@@ -408,7 +408,7 @@ fn links_and_special_files_come_back() {
         Reparse::Special(Special::Socket),
         Reparse::Special(Special::Char { major: 1, minor: 3 }),
         Reparse::Special(Special::Block { major: 8, minor: 0 }),
-        Reparse::Other { tag: reparse::LX_FIFO, bytes: vec![] },
+        Reparse::Other { tag: reparse::LX_BLK, bytes: vec![] },
         Reparse::Other { tag: 0x0000_1234, bytes: vec![7; 20] },
     ] {
         let bytes = point.to_bytes();
@@ -416,6 +416,22 @@ fn links_and_special_files_come_back() {
         for len in 0..bytes.len() {
             assert!(Reparse::parse(&bytes[..len]).is_err());
         }
+    }
+    // As WSL says it.
+    let wsl = |tag: u32, body: &[u8]| {
+        let len = u16::try_from(body.len()).unwrap();
+        Reparse::parse(&[&tag.to_le_bytes()[..], &len.to_le_bytes(), &[0, 0], body].concat())
+    };
+    assert_eq!(wsl(reparse::LX_FIFO, &[]), Ok(Reparse::Special(Special::Fifo)));
+    assert_eq!(wsl(reparse::AF_UNIX, &[]), Ok(Reparse::Special(Special::Socket)));
+    let to = |form: u8| wsl(reparse::LX_SYMLINK, &[&[form, 0, 0, 0][..], b"../a/b"].concat());
+    assert_eq!(to(2), Ok(Reparse::Symlink(link.clone())));
+    assert_eq!(to(1), Err(NtStatus::IO_REPARSE_DATA_INVALID));
+    let rooted = Symlink::from_unix("/a/b");
+    assert_eq!((rooted.to_unix(), rooted.to_unix_absolute().as_deref()), (None, Some("/a/b")));
+    for outward in ["\\??\\C:\\x", "\\\\server\\share", "C:\\x", "a\\b"] {
+        let link = Symlink { substitute: outward.to_owned(), ..rooted.clone() };
+        assert_eq!(link.to_unix_absolute(), None, "{outward}");
     }
     assert_eq!(Reparse::parse(&[1, 0, 0, 0, 0, 0, 0, 0]), Err(NtStatus::IO_REPARSE_TAG_INVALID));
     let long = [&reparse::AF_UNIX.to_le_bytes()[..], &[0; 20_000]].concat();

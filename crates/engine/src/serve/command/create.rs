@@ -22,7 +22,7 @@ use smb::{Access, Attributes, CreateAction, CreateOptions, NtStatus, OplockLevel
 use super::super::access::{self, Asker};
 use super::super::channel::{Exchange, PATIENCE};
 use super::super::fs::Share;
-use super::super::open::{Beginning, Durable, Object, Open, OpenLease};
+use super::super::open::{Durable, Given, Object, Open, OpenLease};
 use super::super::pipe::Pipe;
 use super::super::runtime;
 use super::super::server::{SharePoint, WaitingFor};
@@ -93,7 +93,7 @@ fn pipe(x: &mut Exchange<'_>, request: &Request<'_>) -> Answer {
     let name = smb::name::utf16::decode(request.name)?;
     let pipe = Pipe::open(&server, &name)?;
     let session = x.session()?.clone();
-    let open = Arc::new(Open::new(Beginning {
+    let given = Given {
         id: OpenId(server.next_id()),
         key: FileKey::default(),
         session: session.id,
@@ -112,9 +112,8 @@ fn pipe(x: &mut Exchange<'_>, request: &Request<'_>) -> Answer {
         durable: None,
         flags: Arc::default(),
         action: CreateAction::Opened,
-        channel_sequence: x.header.channel_sequence(),
-        path: Path::default(),
-    }));
+    };
+    let open = Arc::new(Open::new(given, x.header.channel_sequence(), Path::default()));
     keep(x, &open, None)?;
     x.reply.write(&Response {
         action: CreateAction::Opened,
@@ -265,7 +264,7 @@ impl Creating<'_, '_, '_> {
         if let Some(claim) = claim.filter(|_| leased.is_some()) {
             claim.keep();
         }
-        let open = Arc::new(Open::new(Beginning {
+        let given = Given {
             id,
             key,
             session: session.id,
@@ -288,9 +287,9 @@ impl Creating<'_, '_, '_> {
             durable: wanted.filter(|_| granted.durable),
             flags: granted.flags.clone(),
             action: made.action,
-            channel_sequence: self.x.header.channel_sequence(),
-            path: self.path.clone(),
-        }));
+        };
+        let sequence = self.x.header.channel_sequence();
+        let open = Arc::new(Open::new(given, sequence, self.path.clone()));
         keep(self.x, &open, None)?;
         let facts = match self.furnish(&made, &open).await {
             Ok(facts) => facts,

@@ -4,6 +4,7 @@ mod copy;
 mod interfaces;
 mod network;
 mod pipe;
+mod reparse;
 mod space;
 mod state;
 mod torture;
@@ -88,8 +89,9 @@ async fn on_open(x: &mut Exchange<'_>, code: Code, request: &Request<'_>, room: 
         Code::SET_ZERO_DATA => space::zero(x, &open, input).await,
         Code::QUERY_ALLOCATED_RANGES => space::allocated(x, &open, input, room).await,
         Code::QUERY_FILE_REGIONS => space::regions(&open, input, room),
-        Code::GET_REPARSE_POINT => state::reparse(&open, room),
-        Code::SET_REPARSE_POINT | Code::DELETE_REPARSE_POINT => state::change_reparse(&open, code),
+        Code::GET_REPARSE_POINT => reparse::get(&open, room),
+        Code::SET_REPARSE_POINT => reparse::set(x, &open, input),
+        Code::DELETE_REPARSE_POINT => reparse::delete(x, &open, input),
         Code::GET_COMPRESSION => state::compression(room),
         Code::SET_COMPRESSION => state::set_compression(&open, input),
         Code::GET_INTEGRITY_INFORMATION => state::integrity(&open, room),

@@ -367,12 +367,8 @@ impl Vacancy {
         }
     }
 
-    pub(super) fn share(&self) -> &Share {
-        &self.share
-    }
-
-    pub(super) fn parts(&self) -> (&Arc<OwnedFd>, &[u8]) {
-        (&self.folder, &self.path)
+    pub(super) fn folder(&self) -> &OwnedFd {
+        &self.folder
     }
 
     pub(super) fn into_parts(self) -> (Arc<OwnedFd>, Vec<u8>) {

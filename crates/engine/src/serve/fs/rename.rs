@@ -9,8 +9,8 @@ use smb::NtStatus;
 use smb::name::Path;
 
 use super::errno::status;
-use super::lookup::{check_name, push_component, split};
-use super::{Found, Handle, Share, Vacancy, Want};
+use super::lookup::{push_component, split};
+use super::{Found, Handle, Share, Want};
 
 /// Where a file is to get a name.
 #[derive(Debug)]
@@ -199,30 +199,6 @@ impl Handle {
             super::facts::stat(fd).map(|s| (s.stx_dev_major, s.stx_dev_minor, s.stx_ino))
         };
         matches!((key(&mine), key(folder)), (Ok(a), Ok(b)) if a == b)
-    }
-}
-
-impl Vacancy {
-    /// Creates a symbolic link. Where it leads is written as it is said: whether it may be followed is
-    /// decided when it is.
-    ///
-    /// # Errors
-    ///
-    /// OBJECT_NAME_COLLISION if somebody else was faster, and what `symlink(2)` says.
-    pub fn create_link(&self, target: &[u8]) -> Result<Handle, NtStatus> {
-        let share = self.share();
-        share.0.writable()?;
-        if target.is_empty() || target.len() > 4095 || target.contains(&0) {
-            return Err(NtStatus::IO_REPARSE_DATA_INVALID);
-        }
-        let (folder, path) = self.parts();
-        let name = split(path).1;
-        check_name(name)?;
-        rustix::fs::symlinkat(target, &**folder, name).map_err(status)?;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&**folder, name, flags, Mode::empty()).map_err(status)?;
-        let want = Want { link: true, ..Want::default() };
-        Handle::opened(share, fd, path.to_vec(), want, Some(Arc::clone(folder)))
     }
 }
 

@@ -115,7 +115,7 @@ impl Vacancy {
     ///
     /// What `getxattr(2)` says, but that there is none is no error.
     pub fn folder_security(&self) -> Result<Option<Vec<u8>>, NtStatus> {
-        security(&proc_path(self.parts().0.as_fd()))
+        security(&proc_path(self.folder().as_fd()))
     }
 }
 

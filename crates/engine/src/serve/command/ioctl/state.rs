@@ -4,57 +4,17 @@ use std::sync::Arc;
 
 use smb::fscc::VolumeFacts;
 use smb::fscc::fsctl::{
-    Code, Integrity, parse_compression, put_compression, put_no_snapshots, put_object_id,
+    Integrity, parse_compression, put_compression, put_no_snapshots, put_object_id,
     put_on_disk_volume,
 };
-use smb::fscc::reparse::{Reparse, Special, Symlink};
-use smb::name::from_unix;
 use smb::{Access, NtStatus};
 
 use super::super::super::open::Open;
 use super::{Output, done, need, output};
 
-/// S_IFMT and kinds of files (inode(7)).
-const KIND: u32 = 0o170_000;
-const FIFO: u32 = 0o010_000;
-const SOCKET: u32 = 0o140_000;
-
 fn volume(open: &Open) -> Result<VolumeFacts, NtStatus> {
     let share = open.tree.share.files.as_ref().ok_or(NtStatus::INVALID_DEVICE_REQUEST)?;
     share.volume()
-}
-
-/// FSCTL_GET_REPARSE_POINT: where a link leads, or what a special file is.
-pub(super) fn reparse(open: &Arc<Open>, room: usize) -> Output {
-    let file = open.must_be_file()?;
-    let facts = file.first_facts();
-    if facts.reparse_tag == 0 || open.stream().is_some() {
-        return Err(NtStatus::NOT_A_REPARSE_POINT);
-    }
-    let reparse = match facts.mode & KIND {
-        FIFO => Reparse::Special(Special::Fifo),
-        SOCKET => Reparse::Special(Special::Socket),
-        // Devices keep their numbers to themselves.
-        _ => {
-            let target = file.link_target()?;
-            let parts: Vec<_> = target.split(|byte| *byte == b'/').map(from_unix).collect();
-            Reparse::Symlink(Symlink::from_unix(&parts.join("/")))
-        }
-    };
-    let bytes = reparse.to_bytes();
-    if bytes.len() > room {
-        return Err(NtStatus::BUFFER_TOO_SMALL);
-    }
-    Ok((NtStatus::SUCCESS, bytes))
-}
-
-/// FSCTL_SET_REPARSE_POINT and FSCTL_DELETE_REPARSE_POINT: a file here does not become a link, nor a link a file.
-pub(super) fn change_reparse(open: &Arc<Open>, code: Code) -> Output {
-    need(open, Access::WRITE_DATA | Access::WRITE_ATTRIBUTES)?;
-    if code == Code::DELETE_REPARSE_POINT && open.must_be_file()?.first_facts().reparse_tag == 0 {
-        return Err(NtStatus::NOT_A_REPARSE_POINT);
-    }
-    Err(NtStatus::NOT_SUPPORTED)
 }
 
 /// FSCTL_GET_COMPRESSION: no. The file system may compress what it likes; clients are not told.

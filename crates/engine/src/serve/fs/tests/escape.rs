@@ -8,7 +8,7 @@ use rustix::fs::{RenameFlags, renameat_with};
 use smb::NtStatus;
 use smb::fscc::Entry;
 
-use super::super::{Directory, Links};
+use super::super::{Directory, Links, Special};
 use super::{
     BOTH, FILE, Found, LOOK, READ, Want, create, failure, on_each, on_each_with, open, path,
 };
@@ -68,10 +68,7 @@ fn a_link_is_opened_itself_when_asked_for() {
         assert_eq!(link.reopen(READ).map(|_| ()), Err(NtStatus::ACCESS_DENIED));
         link.delete().unwrap();
         assert!(root.join("file").exists());
-        let Found::Missing(vacancy) = share.open(&path("Link"), LOOK).unwrap() else {
-            panic!("there")
-        };
-        let link = vacancy.create_link(b"file").unwrap();
+        let link = create(share, "Link", FILE).turn_into(Special::Link(b"file")).unwrap();
         assert_eq!(link.link_target().unwrap(), b"file");
         // Through the link it is the file, but what goes is the link.
         open(share, "Link", LOOK).delete().unwrap();

@@ -1,0 +1,200 @@
+//! Files that become links or special files under the name that they have, and back: what reparse points are here
+//! (MS-FSA 2.1.5.10.37, 2.1.5.10.7).
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags};
+use rustix::io::Errno;
+use smb::NtStatus;
+use sys::sync::{AtomicU64, Ordering};
+
+use super::errno::status;
+use super::facts::{device, file_type, proc_path, stat, stat_at};
+use super::lookup::check_name;
+use super::{Handle, Identity, Links, Want};
+
+/// How often a name for what comes is looked for.
+const ATTEMPTS: usize = 16;
+/// A path on disk is at most this long.
+const TARGET_MAX: usize = 4095;
+
+/// Tells apart what comes to be at the same time.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// What a file becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Special<'a> {
+    /// A symbolic link that leads there, as on disk.
+    Link(&'a [u8]),
+    /// A pipe with a name.
+    Fifo,
+    /// A socket, which nobody is bound to.
+    Socket,
+    /// The character device 0:0, which no driver has: a file that is not there, to overlayfs.
+    Whiteout,
+    /// A file without data, as which it can be opened again for this.
+    File(Want),
+}
+
+impl Handle {
+    /// Puts something else where this file or folder is, in one step for those who look, and opens that. It must be
+    /// empty, and goes; whoever has it open keeps it without a name.
+    ///
+    /// # Errors
+    ///
+    /// ACCESS_DENIED in a share that is read-only, for the share's root, and for a link by [`Links::Refuse`] or one
+    /// that leads out of the share by [`Links::Follow`]; IO_REPARSE_DATA_INVALID for a target that cannot be;
+    /// DIRECTORY_NOT_EMPTY; NOT_SUPPORTED for a file that has data; what `symlink(2)` and `mknod(2)` say.
+    pub fn turn_into(&self, what: Special<'_>) -> Result<Self, NtStatus> {
+        self.share().writable()?;
+        let (folder, name) = self.located()?;
+        if let Special::Link(target) = what {
+            self.may_lead(&folder, target)?;
+        }
+        self.is_empty()?;
+        let new = self.make(&folder, what)?;
+        if let Err(failed) = self.exchange(&folder, &new, &name) {
+            // Nobody knows its name; that it cannot be removed either is no news.
+            let _ = rustix::fs::unlinkat(&*folder, &*new, AtFlags::empty());
+            return Err(failed);
+        }
+        let want = match what {
+            Special::File(want) => want,
+            _ => Want { link: true, ..Want::default() },
+        };
+        let flags = want.flags() | OFlags::NOFOLLOW;
+        let fd = rustix::fs::openat(&*folder, &*name, flags, Mode::empty()).map_err(status)?;
+        let path = self.place().path.clone();
+        Self::opened(self.of_share(), fd, path, want, Some(folder))
+    }
+
+    /// The numbers of a device; `None` of anything else.
+    ///
+    /// # Errors
+    ///
+    /// What `statx(2)` says.
+    pub fn device_numbers(&self) -> Result<Option<(u32, u32)>, NtStatus> {
+        let stat = stat(self.owned_fd()).map_err(status)?;
+        let is_device =
+            matches!(file_type(&stat), FileType::CharacterDevice | FileType::BlockDevice);
+        Ok(is_device.then_some((stat.stx_rdev_major, stat.stx_rdev_minor)))
+    }
+
+    /// Whether a link in this folder may lead there.
+    fn may_lead(&self, folder: &OwnedFd, target: &[u8]) -> Result<(), NtStatus> {
+        if target.is_empty() || target.len() > TARGET_MAX || target.contains(&0) {
+            return Err(NtStatus::IO_REPARSE_DATA_INVALID);
+        }
+        let may = match self.share().config.links {
+            Links::Refuse => false,
+            // Nobody but the client follows it.
+            Links::Client => true,
+            Links::Follow => stays_beneath(target, self.depth_of(folder)?),
+        };
+        if may { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
+    }
+
+    /// How many folders are between this one and the share's root, where it really is.
+    fn depth_of(&self, folder: &OwnedFd) -> Result<usize, NtStatus> {
+        let place = |fd: &OwnedFd| {
+            rustix::fs::readlinkat(rustix::fs::CWD, proc_path(fd.as_fd()), Vec::new())
+                .map(std::ffi::CString::into_bytes)
+                .map_err(status)
+        };
+        let (root, folder) = (place(&self.share().root)?, place(folder)?);
+        let beneath = folder.strip_prefix(&*root).ok_or(NtStatus::ACCESS_DENIED)?;
+        Ok(beneath.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).count())
+    }
+
+    fn is_empty(&self) -> Result<(), NtStatus> {
+        let stat = stat(self.owned_fd()).map_err(status)?;
+        match file_type(&stat) {
+            FileType::Directory if !self.is_empty_folder()? => Err(NtStatus::DIRECTORY_NOT_EMPTY),
+            FileType::RegularFile if stat.stx_size > 0 => Err(NtStatus::NOT_SUPPORTED),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes it beside the file, by a name that nobody asks for.
+    fn make(&self, folder: &OwnedFd, what: Special<'_>) -> Result<Vec<u8>, NtStatus> {
+        let mode = Mode::from_raw_mode(self.share().config.file_mode);
+        let node = |name: &[u8], kind| rustix::fs::mknodat(folder, name, kind, mode, 0);
+        for _ in 0..ATTEMPTS {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!(".{:x}-{number:x}.shunt-new", std::process::id()).into_bytes();
+            check_name(&name)?;
+            let made = match what {
+                Special::Link(target) => rustix::fs::symlinkat(target, folder, &*name),
+                Special::Fifo => node(&name, FileType::Fifo),
+                Special::Socket => node(&name, FileType::Socket),
+                Special::Whiteout => node(&name, FileType::CharacterDevice),
+                Special::File(_) => {
+                    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+                    rustix::fs::openat(folder, &*name, flags, mode).map(drop)
+                }
+            };
+            match made {
+                Ok(()) => return Ok(name),
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(status(errno)),
+            }
+        }
+        Err(NtStatus::OBJECT_NAME_COLLISION)
+    }
+
+    /// What is called `new` gets the name of this file, which is removed.
+    fn exchange(&self, folder: &OwnedFd, new: &[u8], name: &[u8]) -> Result<(), NtStatus> {
+        let swap = || rustix::fs::renameat_with(folder, new, folder, name, RenameFlags::EXCHANGE);
+        match swap() {
+            Ok(()) => {}
+            // Some file systems cannot.
+            Err(Errno::INVAL | Errno::NOSYS) if !self.is_folder() => {
+                return rustix::fs::renameat(folder, new, folder, name).map_err(status);
+            }
+            Err(errno) => return Err(status(errno)),
+        }
+        let removed = match stat_at(folder, new) {
+            // Somebody else was faster, on the host.
+            Ok(stat)
+                if (Identity { device: device(&stat), inode: stat.stx_ino }) != self.identity() =>
+            {
+                Err(NtStatus::OBJECT_NAME_NOT_FOUND)
+            }
+            Ok(_) => self.is_empty().and_then(|()| {
+                let flags = if self.is_folder() { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+                rustix::fs::unlinkat(folder, new, flags).map_err(status)
+            }),
+            Err(errno) => Err(status(errno)),
+        };
+        if removed.is_err() {
+            swap().map_err(status)?;
+        }
+        removed
+    }
+}
+
+/// Whether a link that is so many folders below the root leads to something beneath it, whatever the folders on its
+/// way are: `..` counts only before the first name, as a folder that is a link itself has another folder above it.
+fn stays_beneath(target: &[u8], depth: usize) -> bool {
+    if target.starts_with(b"/") {
+        return false;
+    }
+    let mut parts = target.split(|byte| *byte == b'/').filter(|part| !matches!(*part, b"" | b"."));
+    let ups = parts.by_ref().take_while(|part| *part == b"..").count();
+    ups <= depth && parts.all(|part| part != b"..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stays_beneath;
+
+    #[test]
+    fn what_a_link_may_say() {
+        for target in ["a", "a/b", "./a", "../a", "../../a//b", "..", "../.."] {
+            assert!(stays_beneath(target.as_bytes(), 2), "{target}");
+        }
+        for target in ["/", "/a", "../../../a", "a/..", "../a/../b", "./../../.."] {
+            assert!(!stays_beneath(target.as_bytes(), 2), "{target}");
+        }
+    }
+}
