@@ -411,7 +411,7 @@ impl Channel {
 
     /// Whether the client is on this host.
     pub(super) fn is_loopback(&self) -> bool {
-        self.peer.ip().to_canonical().is_loopback()
+        runtime::is_same_host(self.peer.ip(), self.local.ip())
     }
 
     /// Whether there are other requests or answers than the one that is being served.

@@ -11,6 +11,7 @@
 mod core;
 mod file;
 mod offload;
+mod pacing;
 mod reactor;
 mod socket;
 mod sync;
@@ -30,6 +31,7 @@ use std::time::{Duration, Instant};
 
 pub use file::{fdatasync, fsync, read_at, write_at};
 pub use offload::offload;
+pub use pacing::is_same_host;
 pub use reactor::{Readiness, Source};
 pub use socket::{Listener, Socket, bound_socket};
 pub use sync::{

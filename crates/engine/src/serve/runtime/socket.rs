@@ -14,6 +14,7 @@ use sys::uring::{Done, Op};
 
 use super::core::Core;
 use super::file::{moved, operate};
+use super::pacing::{Pacing, is_same_host};
 use super::reactor::{Readiness, Source};
 use super::sleep;
 
@@ -42,20 +43,26 @@ pub fn bound_socket(address: SocketAddr) -> io::Result<OwnedFd> {
 
 /// Where connections come in.
 #[derive(Debug)]
-pub struct Listener(Source);
+pub struct Listener {
+    source: Source,
+    /// What connections from other hosts get back.
+    pacing: Option<Pacing>,
+}
 
 impl Listener {
     /// Listens at `address`, with `SO_REUSEPORT`: each vector may have a listener of its own at the same
     /// address, and the kernel spreads connections over them. An IPv6 address is that alone (`IPV6_V6ONLY`):
-    /// `[::]` and `0.0.0.0` take a listener each.
+    /// `[::]` and `0.0.0.0` take a listener each. Connections from this host are not paced, even where the system's
+    /// congestion control is BBR.
     ///
     /// # Errors
     ///
     /// Those of `socket`, `bind` and `listen`.
     pub fn bind(address: SocketAddr, backlog: u16) -> io::Result<Self> {
         let fd = bound_socket(address)?;
+        let pacing = Pacing::take_from(&fd);
         net::listen(&fd, i32::from(backlog))?;
-        Source::new(Arc::new(fd)).map(Self)
+        Ok(Self { source: Source::new(Arc::new(fd))?, pacing })
     }
 
     /// Takes a socket that listens already, as socket activation gives one. Several vectors may have copies
@@ -69,7 +76,8 @@ impl Listener {
             return Err(Errno::INVAL.into());
         }
         rustix::io::ioctl_fionbio(&fd, true)?;
-        Source::new(Arc::new(fd)).map(Self)
+        // Who has made it has chosen its congestion control, and may use it after us.
+        Ok(Self { source: Source::new(Arc::new(fd))?, pacing: None })
     }
 
     /// The next connection, and who it is from. When the process has too many descriptors it waits until
@@ -96,15 +104,16 @@ impl Listener {
         loop {
             Core::share().await;
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            match net::acceptfrom_with(&self.0, flags) {
+            match net::acceptfrom_with(&self.source, flags) {
                 Ok((fd, address)) => {
                     if let Some(address) = address.and_then(|a| SocketAddr::try_from(a).ok()) {
+                        self.pace(&fd, address);
                         return Ok((fd, address));
                     }
                 }
                 Err(Errno::AGAIN) => {
-                    self.0.not_readable();
-                    self.0.readable().await;
+                    self.source.not_readable();
+                    self.source.readable().await;
                 }
                 Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
                     sleep(SHORT_OF_DESCRIPTORS).await;
@@ -118,19 +127,28 @@ impl Listener {
         }
     }
 
+    /// Has a connection paced as the system wants it, unless it is from this host.
+    fn pace(&self, connection: &OwnedFd, peer: SocketAddr) {
+        let Some(pacing) = &self.pacing else { return };
+        let local = net::getsockname(connection).ok().and_then(|a| SocketAddr::try_from(a).ok());
+        if !local.is_some_and(|local| is_same_host(peer.ip(), local.ip())) {
+            pacing.give_back(connection);
+        }
+    }
+
     /// Where it listens.
     ///
     /// # Errors
     ///
     /// Those of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(SocketAddr::try_from(net::getsockname(&self.0)?)?)
+        Ok(SocketAddr::try_from(net::getsockname(&self.source)?)?)
     }
 }
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.source.as_fd()
     }
 }
 
