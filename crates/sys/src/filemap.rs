@@ -132,21 +132,7 @@ impl FileMap {
         len: usize,
         more: bool,
     ) -> io::Result<usize> {
-        let part = self.part(offset, len)?;
-        let parts = [
-            libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
-            libc::iovec { iov_base: part.cast(), iov_len: len },
-        ];
-        let skip = usize::from(head.is_empty());
-        // SAFETY: all-zero is a message without address, control data or flags.
-        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-        message.msg_iov = parts[skip..].as_ptr().cast_mut();
-        message.msg_iovlen = 2 - skip;
-        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
-        // SAFETY: the kernel reads `parts`, `head`, and our own mapping, whose absent pages it
-        // refuses by itself; it writes nothing.
-        let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, flags) };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+        send_parts(socket, &[Part::Bytes(head), Part::File { map: self, offset, len }], more)
     }
 
     /// Receives up to `len` bytes into the file at `offset`, without waiting; 0 is the end of the
@@ -168,6 +154,55 @@ impl FileMap {
             unsafe { libc::recv(socket.as_fd().as_raw_fd(), part.cast(), len, libc::MSG_DONTWAIT) };
         usize::try_from(got).map_err(|_| io::Error::last_os_error())
     }
+}
+
+/// One of several pieces that are sent with one call.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// Memory of ours.
+    Bytes(&'a [u8]),
+    /// Bytes of a mapped file.
+    File {
+        /// The window that has them.
+        map: &'a FileMap,
+        /// The first one in the file.
+        offset: u64,
+        /// How many.
+        len: usize,
+    },
+}
+
+/// Parts that one call of [`send_parts`] looks at.
+pub const PARTS_MAX: usize = 64;
+
+/// Sends the first [`PARTS_MAX`] parts, one behind the other, without waiting and without `SIGPIPE`. Answers how
+/// many bytes of all together were taken. `more`: others follow, so the last packet need not leave half full.
+///
+/// # Errors
+///
+/// As [`FileMap::send`]: `EFAULT` is about the first part that is not empty.
+pub fn send_parts(socket: impl AsFd, parts: &[Part<'_>], more: bool) -> io::Result<usize> {
+    let mut slices = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
+    let mut count = 0;
+    for part in parts.iter().take(PARTS_MAX) {
+        let (iov_base, iov_len) = match part {
+            Part::Bytes(bytes) => (bytes.as_ptr().cast_mut().cast(), bytes.len()),
+            Part::File { map, offset, len } => (map.part(*offset, *len)?.cast(), *len),
+        };
+        if iov_len > 0 {
+            slices[count] = libc::iovec { iov_base, iov_len };
+            count += 1;
+        }
+    }
+    // SAFETY: all-zero is a message without address, control data or flags.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = slices.as_mut_ptr();
+    message.msg_iovlen = count;
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
+    // SAFETY: the kernel reads `slices` and what they name: bytes that `parts` borrows, and mappings of ours, whose
+    // absent pages it refuses by itself; it writes nothing.
+    let sent = unsafe { libc::sendmsg(socket.as_fd().as_raw_fd(), &raw const message, flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
 impl Drop for FileMap {
@@ -213,6 +248,37 @@ mod tests {
         assert_eq!(&got, b"\x07new\x07");
         let nothing = map.receive(&ours, 5000, 100).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn parts_of_memory_and_of_files_go_together() {
+        let (one, other) = (file(&[7; 10_000]), file(&[8; 100]));
+        let one = FileMap::new(one.as_fd(), 0, 1 << 20, Access::Read).unwrap();
+        let other = FileMap::new(other.as_fd(), 0, 1 << 20, Access::Read).unwrap();
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let parts = [
+            Part::Bytes(b"one"),
+            Part::File { map: &one, offset: 9_999, len: 1 },
+            Part::Bytes(b""),
+            Part::File { map: &other, offset: 5, len: 2 },
+            Part::Bytes(b"."),
+        ];
+        assert_eq!(send_parts(&ours, &parts, false).unwrap(), 7);
+        let mut got = [0; 7];
+        theirs.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"one\x07\x08\x08.");
+
+        // What is before a page that is not there goes nevertheless, or the error is about it.
+        let parts = [Part::Bytes(b"one"), Part::File { map: &other, offset: 8192, len: 2 }];
+        match send_parts(&ours, &parts, false) {
+            Ok(n) => assert!(n <= 3),
+            Err(e) => assert_eq!(e.raw_os_error(), Some(libc::EFAULT)),
+        }
+        let many = [Part::Bytes(b"x"); PARTS_MAX + 1];
+        assert_eq!(send_parts(&ours, &many, false).unwrap(), PARTS_MAX);
+        let outside = [Part::File { map: &other, offset: 1 << 20, len: 1 }];
+        let refused = send_parts(&ours, &outside, false).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]

@@ -2,9 +2,12 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::io::{self, IoSlice};
+use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+
+use rustix::io::Errno;
+use sys::filemap::{PARTS_MAX, Part, send_parts};
 
 use super::super::runtime::{self, Event, Socket};
 use super::super::transfer::{Pools, Progress, SendFile, TransferError};
@@ -45,11 +48,12 @@ pub(super) struct Output {
     sent: Cell<u64>,
 }
 
-/// Frames that are handed to the kernel at once.
-const GATHER: usize = 64;
+/// No more frames are handed to the kernel at once when they have so many bytes.
+const TOGETHER: usize = 512 << 10;
 
-/// Bytes that gather while corked: enough for many small answers, too little to hold up a large one.
-const CORK: usize = 64 << 10;
+/// Bytes that gather while corked: four answers of 64 KiB, which then go out with one call, and wake their reader
+/// less often. Too little to hold up a large one.
+const CORK: usize = 256 << 10;
 
 impl Output {
     pub(super) fn new(socket: Rc<Socket>, pools: Pools) -> Self {
@@ -178,56 +182,216 @@ impl Output {
     /// Sends until nothing is left or something is in the way.
     fn step(&self) -> Result<Progress, TransferError> {
         let mut queue = self.queue.borrow_mut();
-        while let Some(first) = queue.front_mut() {
-            if let Outgoing::File(file, _) = first {
-                let before = file.sent();
-                let progress = file.step(self.socket.shared_fd().as_fd(), &self.pools);
-                self.count(file.sent() - before);
-                match progress? {
-                    Progress::Done => drop(queue.pop_front()),
-                    blocked => {
-                        if matches!(blocked, Progress::SocketBlocked) {
-                            self.socket.source().not_writable();
-                        }
-                        return Ok(blocked);
-                    }
-                }
-                continue;
-            }
-            let mut slices = [IoSlice::new(&[]); GATHER];
-            let mut count = 0;
-            for frame in queue.iter() {
-                let Outgoing::Bytes(bytes, sent) = frame else { break };
-                if count == GATHER {
-                    break;
-                }
-                slices[count] = IoSlice::new(&bytes[*sent..]);
-                count += 1;
-            }
-            let mut taken = match self.socket.try_sendv(&slices[..count], false) {
-                Ok(taken) => taken,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+        while !queue.is_empty() {
+            let taken = match self.send_together(&mut queue) {
+                Some(Ok(taken)) => taken,
+                Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.socket.source().not_writable();
                     return Ok(Progress::SocketBlocked);
                 }
-                Err(error) => return Err(TransferError::Socket(error)),
+                Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => continue,
+                // A file that became shorter, or cannot be sent from memory: by itself it knows what to do.
+                Some(Err(error)) if error.raw_os_error() != Some(Errno::FAULT.raw_os_error()) => {
+                    return Err(TransferError::Socket(error));
+                }
+                _ => match self.step_first(&mut queue)? {
+                    Progress::Done => continue,
+                    blocked => return Ok(blocked),
+                },
             };
             self.count(taken);
-            while let Some(Outgoing::Bytes(bytes, sent)) = queue.front_mut() {
-                let left = bytes.len() - *sent;
-                if taken < left {
-                    *sent += taken;
-                    break;
-                }
-                taken -= left;
-                spare::give(std::mem::take(bytes));
-                queue.pop_front();
-            }
+            forget(&mut queue, taken);
         }
         Ok(Progress::Done)
+    }
+
+    /// Sends the first frames with one call, as far as they are in memory. `None`: not even the first one is.
+    fn send_together(&self, queue: &mut VecDeque<Outgoing>) -> Option<io::Result<usize>> {
+        let mut parts = [Part::Bytes(&[]); PARTS_MAX];
+        let (mut count, mut bytes) = (0, 0);
+        for frame in queue.iter_mut() {
+            if count + 2 > parts.len() || bytes >= TOGETHER {
+                break;
+            }
+            bytes += frame.left();
+            match frame {
+                Outgoing::Bytes(frame, sent) => {
+                    parts[count] = Part::Bytes(&frame[*sent..]);
+                    count += 1;
+                }
+                Outgoing::File(file, _) => {
+                    let Some(both) = file.parts() else { break };
+                    parts[count..count + 2].copy_from_slice(&both);
+                    count += 2;
+                }
+            }
+        }
+        if count == 0 {
+            return None;
+        }
+        Some(send_parts(&**self.socket.shared_fd(), &parts[..count], false))
+    }
+
+    /// Sends of the first frame, which is a file's, what can be sent without waiting.
+    fn step_first(&self, queue: &mut VecDeque<Outgoing>) -> Result<Progress, TransferError> {
+        let Some(Outgoing::File(file, _)) = queue.front_mut() else { return Ok(Progress::Done) };
+        let before = file.sent();
+        let progress = file.step(self.socket.shared_fd().as_fd(), &self.pools);
+        self.count(file.sent() - before);
+        let progress = progress?;
+        match progress {
+            Progress::Done => drop(queue.pop_front()),
+            Progress::SocketBlocked => self.socket.source().not_writable(),
+            Progress::WouldWait(_) => {}
+        }
+        Ok(progress)
     }
 
     fn count(&self, bytes: usize) {
         self.waiting.set(self.waiting.get().saturating_sub(bytes));
         self.sent.set(self.sent.get() + bytes as u64);
+    }
+}
+
+/// Takes `bytes` that were sent away from the first frames.
+fn forget(queue: &mut VecDeque<Outgoing>, mut bytes: usize) {
+    while let Some(first) = queue.front_mut() {
+        let left = first.left();
+        let taken = left.min(bytes);
+        match first {
+            Outgoing::Bytes(_, sent) => *sent += taken,
+            Outgoing::File(file, _) => {
+                file.took(taken);
+            }
+        }
+        if taken < left {
+            return;
+        }
+        bytes -= taken;
+        if let Some(Outgoing::Bytes(frame, _)) = queue.pop_front() {
+            spare::give(frame);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::sync::Arc;
+    use std::sync::mpsc;
+
+    use super::super::super::runtime::{Config, Runtime};
+    use super::super::super::transfer::{DataFile, Method};
+    use super::*;
+
+    const LEN: usize = 100_000;
+
+    /// A file in memory, if there is such a place.
+    fn file() -> Arc<DataFile> {
+        let file = tempfile::tempfile_in("/dev/shm").or_else(|_| tempfile::tempfile());
+        let mut file = file.unwrap();
+        let bytes: Vec<u8> = (0..LEN).map(|at| (at % 251).to_le_bytes()[0]).collect();
+        file.write_all(&bytes).unwrap();
+        Arc::new(DataFile::new(file).unwrap())
+    }
+
+    fn answer(number: u8, file: &Arc<DataFile>, offset: u64, len: u32) -> Outgoing {
+        let file = SendFile::new(vec![number; 84], file.clone(), offset, len, Method::Map);
+        Outgoing::File(Box::new(file), 84 + len as usize)
+    }
+
+    /// What a client gets of what `push` pushes: so many bytes; and what is waiting then.
+    fn sent(bytes: usize, push: impl FnOnce(&Rc<Output>) + Send + 'static) -> Vec<u8> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let (done, ended) = mpsc::channel();
+        let push = std::sync::Mutex::new(Some((server, push)));
+        let config = Config { vectors: 1, ..Config::default() };
+        let runtime = Runtime::start(&config, move |_| {
+            let taken = push.lock().unwrap().take();
+            let done = done.clone();
+            async move {
+                let (server, push) = taken.unwrap();
+                let socket = Rc::new(Socket::new(server.into()).unwrap());
+                let output = Rc::new(Output::new(socket, Pools::new(1, 4 << 20)));
+                push(&output);
+                output.uncork();
+                output.below(0).await;
+                done.send((output.waiting(), output.sent(), output.is_broken())).unwrap();
+                // The client sees no end before it has all.
+                runtime::sleep(std::time::Duration::from_secs(60)).await;
+            }
+        });
+        let mut got = vec![0; bytes];
+        client.read_exact(&mut got).unwrap();
+        let (waiting, sent, broken) = ended.recv().unwrap();
+        assert_eq!((waiting, sent, broken), (0, bytes as u64, false));
+        runtime.unwrap().stop(std::time::Duration::ZERO);
+        got
+    }
+
+    #[test]
+    fn what_gathered_goes_out_in_order_whatever_it_is() {
+        let file = file();
+        let expected = |number: u8, offset: usize, len: usize| {
+            let data = (offset..offset + len).map(|at| (at % 251).to_le_bytes()[0]);
+            std::iter::repeat_n(number, 84).chain(data)
+        };
+        let mut all = Vec::new();
+        for round in 0..40_u8 {
+            all.extend(expected(round, usize::from(round), 65_536));
+            all.extend(vec![round; 200]);
+        }
+        let got = sent(all.len(), move |output| {
+            output.cork();
+            for round in 0..40 {
+                output.push(answer(round, &file, round.into(), 65_536));
+                output.push(Outgoing::Bytes(vec![round; 200], 0));
+            }
+        });
+        assert!(got == all);
+    }
+
+    #[test]
+    fn a_file_cut_short_among_others_is_continued_with_zeros() {
+        let (whole, short) = (file(), file());
+        let got = sent(3 * (84 + 65_536), move |output| {
+            output.cork();
+            output.push(answer(1, &whole, 0, 65_536));
+            output.push(answer(2, &short, 0, 65_536));
+            output.push(answer(3, &whole, 1, 65_536));
+            assert_eq!(output.sent(), 0, "they gather");
+            short.cut(10_000);
+        });
+        let frames: Vec<_> = got.chunks(84 + 65_536).collect();
+        for (frame, number, first) in [(frames[0], 1, 0), (frames[1], 2, 0), (frames[2], 3, 1)] {
+            assert!(frame[..84] == [number; 84] && frame[84] == first);
+        }
+        assert!(frames[0][84 + 40_000] != 0 || frames[0][84 + 40_001] != 0);
+        assert!(
+            frames[1][84 + 12_288..].iter().all(|byte| *byte == 0),
+            "of the page behind the cut"
+        );
+        assert_eq!(frames[1][84 + 9_999], (9_999 % 251_usize).to_le_bytes()[0]);
+    }
+
+    #[test]
+    fn what_was_sent_is_forgotten_to_the_byte() {
+        let file = file();
+        let mut queue: VecDeque<_> =
+            [Outgoing::Bytes(vec![0; 10], 0), answer(1, &file, 0, 50), answer(2, &file, 0, 5)]
+                .into();
+        for (taken, left) in [
+            (3, vec![7, 134, 89]),
+            (7, vec![134, 89]),
+            (84, vec![50, 89]),
+            (51, vec![88]),
+            (88, vec![]),
+        ] {
+            forget(&mut queue, taken);
+            assert_eq!(queue.iter().map(Outgoing::left).collect::<Vec<_>>(), left);
+        }
     }
 }

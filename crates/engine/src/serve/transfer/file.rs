@@ -358,6 +358,11 @@ impl DataFile {
         self.file.try_clone().expect("a descriptor").into()
     }
 
+    /// Makes it shorter, as another process may.
+    pub(in crate::serve) fn cut(&self, len: u64) {
+        self.file().set_len(len).expect("a shorter file");
+    }
+
     /// As on a file system that cannot write without waiting.
     pub(super) fn tries_to_write_not(&self) {
         self.tries_to_write.store(false, Ordering::Relaxed);

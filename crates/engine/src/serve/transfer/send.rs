@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use rustix::pipe::{SpliceFlags, splice};
-use sys::filemap::Access;
+use sys::filemap::{Access, Part};
 
 use super::buffers::Buffer;
 use super::file::{DataFile, Window};
@@ -130,6 +130,29 @@ impl SendFile {
         }
     }
 
+    /// All that is left of it, for who sends it together with others and says so to [`SendFile::took`]. `None` if it
+    /// is not sent from a mapping, or would have to wait: it has to be stepped then.
+    pub(in crate::serve) fn parts(&mut self) -> Option<[Part<'_>; 2]> {
+        let left = self.len - self.sent;
+        let at = self.offset + self.sent as u64;
+        let holds_other = !matches!(self.held, Held::Nothing | Held::Window(_));
+        if self.method != Method::Map || self.ended || holds_other || left == 0 {
+            return None;
+        }
+        if self.len > self.settled && !self.file.resident(at, left as u64) {
+            return None;
+        }
+        self.settled = self.len;
+        if matches!(self.held, Held::Nothing) {
+            let window = self.file.window(at, left, Access::Read)?;
+            window.prepare(at, left);
+            self.held = Held::Window(window);
+        }
+        let Held::Window(window) = &self.held else { return None };
+        let head = Part::Bytes(&self.head[self.head_sent..]);
+        Some([head, Part::File { map: window, offset: at, len: left }])
+    }
+
     /// Bytes that are out of the file and not in the socket.
     fn holds(&self) -> usize {
         match &self.held {
@@ -144,7 +167,7 @@ impl SendFile {
     }
 
     /// Counts bytes that the socket took, those of the head first; answers how many were data.
-    fn took(&mut self, n: usize) -> usize {
+    pub(in crate::serve) fn took(&mut self, n: usize) -> usize {
         let head = n.min(self.head.len() - self.head_sent);
         self.head_sent += head;
         self.sent += n - head;
