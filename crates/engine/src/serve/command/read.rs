@@ -205,7 +205,7 @@ pub(in crate::serve) fn append(
     length: usize,
     offset: u64,
 ) -> io::Result<usize> {
-    let mut read = 0;
+    let mut read = file.append_mapped(bytes, offset, length);
     while read < length {
         match append_at(file.as_fd(), bytes, length - read, offset + read as u64, false) {
             Ok(0) => break,

@@ -74,7 +74,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         let fd = open.shared_fd()?;
         if data.len() <= INLINE || open.data()?.in_memory() {
             let file = open.data()?;
-            file.write_all(data, request.offset).map_err(|error| fs::status_of(&error))?;
+            file.overwrite(data, request.offset).map_err(|error| fs::status_of(&error))?;
         } else {
             let (data, offset) = (data.to_vec(), request.offset);
             let file = open.data()?;

@@ -24,6 +24,12 @@ const OVERLAP: usize = super::buffers::LARGEST;
 /// Windows that all files together may have mapped; `vm.max_map_count` is 65530 for the process.
 const MAPS_MOST: usize = 16 << 10;
 
+/// From this length on a copy by way of a mapping is worth its calls.
+const MAPPED_LEAST: usize = 64 << 10;
+/// What is written by a call at the end even where the rest went into a mapping: a call is what
+/// gives the file its time of modification and tells those who watch it.
+pub(super) const BY_CALL: usize = 4096;
+
 static MAPS: AtomicUsize = AtomicUsize::new(0);
 
 /// How a file system tells whether bytes are in memory.
@@ -41,6 +47,8 @@ pub struct DataFile {
     residency: AtomicU8,
     /// Writing without waiting (`RWF_NOWAIT`) was not refused yet.
     tries_to_write: AtomicBool,
+    /// Copying between a mapping of it and memory of ours was not refused yet.
+    copies_maps: AtomicBool,
     /// Bytes that were written where the file had some already.
     overwritten: AtomicUsize,
     map: Mutex<Option<Arc<Window>>>,
@@ -121,6 +129,7 @@ impl DataFile {
             in_memory,
             residency: AtomicU8::new(BY_CACHESTAT),
             tries_to_write: AtomicBool::new(true),
+            copies_maps: AtomicBool::new(true),
             overwritten: AtomicUsize::new(0),
             map: Mutex::new(None),
         }
@@ -247,6 +256,66 @@ impl DataFile {
         Ok(())
     }
 
+    /// Writes all of it, as [`Self::write_all`] does, by way of a mapping where that is faster: in memory, into a
+    /// file that is written over again and again.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Self::write_all`].
+    pub fn overwrite(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        if bytes.len() < MAPPED_LEAST || !self.in_memory {
+            return self.write_all(bytes, offset);
+        }
+        let size = self.size().unwrap_or(0);
+        let overwrites = size >= offset.saturating_add(bytes.len() as u64);
+        let done =
+            if overwrites && self.has_rewritten(size) { self.store(bytes, offset) } else { 0 };
+        self.write_all(&bytes[done..], offset + done as u64)?;
+        if overwrites {
+            self.count_overwritten(bytes.len());
+        }
+        Ok(())
+    }
+
+    /// Writes into a mapping what can be written so, all but the end: a call is what gives the file its time of
+    /// modification and tells those who watch it.
+    fn store(&self, bytes: &[u8], offset: u64) -> usize {
+        let most = bytes.len() - BY_CALL.min(bytes.len());
+        if !self.copies_maps.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let Some(window) = self.window(offset, most, Access::Write) else { return 0 };
+        window.prepare(offset, most);
+        self.copied(window.store(&bytes[..most], offset))
+    }
+
+    /// Appends up to `len` bytes that there are in memory from `offset` on, by way of a mapping where that is
+    /// faster, and says how many: 0 if it is not, or nothing is there.
+    pub fn append_mapped(&self, bytes: &mut Vec<u8>, offset: u64, len: usize) -> usize {
+        if len < MAPPED_LEAST || !self.in_memory || !self.copies_maps.load(Ordering::Relaxed) {
+            return 0;
+        }
+        // No more than it has: the rest of its last page is no part of it.
+        let there = self.size().unwrap_or(0).saturating_sub(offset);
+        let len = usize::try_from(there).unwrap_or(usize::MAX).min(len);
+        if len == 0 {
+            return 0;
+        }
+        let Some(window) = self.window(offset, len, Access::Read) else { return 0 };
+        window.prepare(offset, len);
+        self.copied(window.append(bytes, offset, len))
+    }
+
+    /// How many bytes a copy from or to a mapping has moved. One that is not allowed is not tried again.
+    fn copied(&self, moved: io::Result<usize>) -> usize {
+        if let Err(error) = &moved
+            && error.raw_os_error() != Some(Errno::FAULT.raw_os_error())
+        {
+            self.copies_maps.store(false, Ordering::Relaxed);
+        }
+        moved.unwrap_or(0)
+    }
+
     /// Brings bytes into memory, and waits until they are there.
     ///
     /// # Errors
@@ -281,7 +350,10 @@ impl DataFile {
     /// Whether as much as it holds has been written over through this open already. Who does that
     /// once does it again, and then a mapping pays, whose pages cost a fault each at first.
     pub(super) fn rewritten(&self) -> bool {
-        let size = self.size().unwrap_or(u64::MAX);
+        self.has_rewritten(self.size().unwrap_or(u64::MAX))
+    }
+
+    fn has_rewritten(&self, size: u64) -> bool {
         size > 0 && self.overwritten.load(Ordering::Relaxed) as u64 >= size
     }
 
@@ -361,6 +433,11 @@ impl DataFile {
     /// Makes it shorter, as another process may.
     pub(in crate::serve) fn cut(&self, len: u64) {
         self.file().set_len(len).expect("a shorter file");
+    }
+
+    /// Whether nobody forbids copies from and to mappings, as far as is known.
+    pub(super) fn copies_maps(&self) -> bool {
+        self.copies_maps.load(Ordering::Relaxed)
     }
 
     /// As on a file system that cannot write without waiting.

@@ -10,7 +10,7 @@ use rustix::pipe::{SpliceFlags, splice};
 use sys::filemap::Access;
 
 use super::buffers::Buffer;
-use super::file::{DataFile, Window};
+use super::file::{BY_CALL, DataFile, Window};
 use super::pipes::Pipe;
 use super::{Finished, Job, Method, Pools, Progress, TransferError, never_waits};
 
@@ -22,10 +22,6 @@ const LOW_WATER: usize = 256 << 10;
 /// `SOL_SOCKET` and `SO_RCVLOWAT` of `asm-generic/socket.h`.
 const SOL_SOCKET: i32 = 1;
 const SO_RCVLOWAT: i32 = 18;
-
-/// What is written by a call at the end even where the rest went into a mapping: a call is what
-/// gives the file its time of modification and tells those who watch it.
-const BY_CALL: usize = 4096;
 
 /// `len` bytes of a socket, written into a file: taken in by [`ReceiveFile::step`] until that says
 /// `Done`. Whether they could be written is said by [`ReceiveFile::outcome`]; they are taken from the

@@ -562,6 +562,50 @@ fn a_mapped_write_shows_in_the_time_of_modification() {
 }
 
 #[test]
+fn what_is_written_over_again_and_again_is_there_and_so_is_its_time() {
+    let mut bytes = pattern(3 * MIB);
+    for file in files_with(&bytes) {
+        let past = std::time::SystemTime::UNIX_EPOCH;
+        // From the fourth on by a mapping, where there is one.
+        for round in 0..8_u8 {
+            for (at, len) in [(0, MIB), (77, 65_536), (MIB - 1, MIB + 2), (4096, 65_535)] {
+                let new = vec![round; len];
+                file.file().set_modified(past).unwrap();
+                file.overwrite(&new, at as u64).unwrap();
+                assert!(file.file().metadata().unwrap().modified().unwrap() > past);
+                bytes[at..at + len].copy_from_slice(&new);
+            }
+            let mut got = vec![0; bytes.len()];
+            assert_eq!(file.read_at(&mut got, 0).unwrap(), bytes.len());
+            is(&got, &bytes, &format!("round {round}"));
+        }
+        assert_eq!(file.rewritten(), file.in_memory());
+        // Beyond its end it grows.
+        file.overwrite(&bytes, 1).unwrap();
+        assert_eq!(file.size().unwrap(), bytes.len() as u64 + 1);
+        bytes.truncate(3 * MIB);
+        file.file().set_len(bytes.len() as u64).unwrap();
+        file.overwrite(&bytes, 0).unwrap();
+    }
+}
+
+#[test]
+fn what_is_appended_from_a_mapping_is_what_the_file_has() {
+    let bytes = pattern(MIB + 77);
+    for file in files_with(&bytes) {
+        for (at, len) in [(0, MIB), (4095, 65_536), (5, 65_535), (MIB, MIB), (2 * MIB, MIB)] {
+            let mut got = b"head".to_vec();
+            let n = file.append_mapped(&mut got, at as u64, len);
+            let there = bytes.get(at..).unwrap_or_default();
+            let there = &there[..there.len().min(len)];
+            let may_be_none = len < 65_536 || !file.in_memory() || !file.copies_maps();
+            assert!(n == there.len() || n == 0 && may_be_none, "{n} of {len} at {at}");
+            is(&got[4..], &there[..n], "appended");
+        }
+    }
+}
+
+#[test]
 fn data_moves_inside_of_the_file_system() {
     let bytes = pattern(3 * MIB);
     for (source, target) in files_with(&bytes).into_iter().zip(files()) {
