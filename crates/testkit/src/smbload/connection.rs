@@ -63,6 +63,8 @@ const LOOK: usize = HEADER + 20;
 const CREDITS_MAX: u32 = 4096;
 /// Frames from here on are received to their last byte and not further, or dropped.
 pub(crate) const BIG: usize = 32768;
+/// Bytes in front of a WRITE's data: length, transform header, header and fixed part.
+pub(crate) const WRITE_ROOM: usize = 4 + TRANSFORM + HEADER + 48;
 
 pub(crate) struct Connection {
     socket: TcpStream,
@@ -199,23 +201,28 @@ impl Connection {
                 out[at + 48..at + 64].copy_from_slice(&signature);
             }
         }
-        if let Some(sealer) = &self.sealer {
-            let plain = begin + 4 + TRANSFORM;
-            let mut head = [0; TRANSFORM];
-            head[..4].copy_from_slice(b"\xfdSMB");
-            head[20..28].copy_from_slice(&self.nonce.to_le_bytes());
-            self.nonce += 1;
-            head[36..40].copy_from_slice(&u32::try_from(out.len() - plain)?.to_le_bytes());
-            head[42] = 1;
-            head[44..].copy_from_slice(&self.session_id.to_le_bytes());
-            let mut nonce = [0; 12];
-            nonce.copy_from_slice(&head[20..32]);
-            let tag = sealer.seal(nonce, &head[20..], &mut out[plain..])?;
-            head[4..20].copy_from_slice(&tag);
-            out[begin + 4..plain].copy_from_slice(&head);
-        }
+        self.seal(&mut out[begin + 4..])?;
         let len = u32::try_from(out.len() - begin - 4)?;
         out[begin..begin + 4].copy_from_slice(&len.to_be_bytes());
+        Ok(())
+    }
+
+    /// Encrypts the messages behind the room for a transform header, if this connection encrypts.
+    fn seal(&mut self, frame: &mut [u8]) -> anyhow::Result<()> {
+        let Some(sealer) = &self.sealer else { return Ok(()) };
+        let (room, messages) = frame.split_at_mut(TRANSFORM);
+        let mut head = [0; TRANSFORM];
+        head[..4].copy_from_slice(b"\xfdSMB");
+        head[20..28].copy_from_slice(&self.nonce.to_le_bytes());
+        self.nonce += 1;
+        head[36..40].copy_from_slice(&u32::try_from(messages.len())?.to_le_bytes());
+        head[42] = 1;
+        head[44..].copy_from_slice(&self.session_id.to_le_bytes());
+        let mut nonce = [0; 12];
+        nonce.copy_from_slice(&head[20..32]);
+        let tag = sealer.seal(nonce, &head[20..], messages)?;
+        head[4..20].copy_from_slice(&tag);
+        room.copy_from_slice(&head);
         Ok(())
     }
 
@@ -253,34 +260,47 @@ impl Connection {
         anyhow::Error::from(error).context("the connection failed")
     }
 
-    /// Sends a WRITE whose data is not copied, unless it has to be for signing or encrypting it;
-    /// with `file`, the data is sent from there.
+    /// Sends a WRITE whose data is not copied; with `file`, it is sent from there unless it is signed or encrypted.
+    /// In front of the data `framed` has [`WRITE_ROOM`] bytes, and what is encrypted is so in place: the data is
+    /// something else afterwards.
     pub(crate) fn send_write(
         &mut self,
         body: &[u8],
-        data: &[u8],
+        framed: &mut [u8],
         charge: u16,
         file: Option<BorrowedFd<'_>>,
     ) -> anyhow::Result<()> {
-        let request = Request::new(command::WRITE, body).charge(charge);
-        if self.signer.is_some() || self.sealer.is_some() {
-            self.queue(&[request.data(data)])?;
-            return self.flush();
-        }
         self.flush()?;
-        let mut head = Vec::with_capacity(4 + HEADER + body.len());
-        head.extend(u32::try_from(HEADER + body.len() + data.len())?.to_be_bytes());
-        self.header(&request, 0, 0)?.append_to(&mut head);
+        let request = Request::new(command::WRITE, body).charge(charge);
+        let signs = self.signer.is_some() && self.sealer.is_none();
+        let header = self.header(&request, if signs { flag::SIGNED } else { 0 }, 0)?;
+        let mut head = Vec::with_capacity(HEADER + body.len());
+        header.append_to(&mut head);
         head.extend_from_slice(body);
-        let Some(file) = file else { return self.send_all(&[&head, data]) };
+        let message = WRITE_ROOM.checked_sub(head.len());
+        let message = message.context("a WRITE whose fixed part is too long")?;
+        framed[message..WRITE_ROOM].copy_from_slice(&head);
+        if let Some(signer) = self.signer.as_ref().filter(|_| signs) {
+            let signature = signer.sign(header.message_id, false, &framed[message..])?;
+            framed[message + 48..message + 64].copy_from_slice(&signature);
+        }
+        let sealed = if self.sealer.is_some() { TRANSFORM } else { 0 };
+        let begin = message - sealed - 4;
+        self.seal(&mut framed[begin + 4..])?;
+        let len = u32::try_from(framed.len() - begin - 4)?;
+        framed[begin..begin + 4].copy_from_slice(&len.to_be_bytes());
+        let Some(file) = file.filter(|_| sealed == 0 && !signs) else {
+            return self.send_all(&[&framed[begin..]]);
+        };
+        let (head, len) = (&framed[begin..WRITE_ROOM], framed.len() - WRITE_ROOM);
         let mut sent = 0;
         while sent < head.len() {
             sent += send(&self.socket, &head[sent..], SendFlags::MORE | SendFlags::NOSIGNAL)
                 .map_err(|error| self.said(error.into(), "take"))?;
         }
         let mut offset = 0;
-        while offset < data.len() as u64 {
-            let left = data.len() - usize::try_from(offset)?;
+        while offset < len as u64 {
+            let left = len - usize::try_from(offset)?;
             let sent = rustix::fs::sendfile(&self.socket, file, Some(&mut offset), left)
                 .map_err(|error| self.said(error.into(), "take"))?;
             ensure!(sent > 0, "the file with the data is shorter than a request");
@@ -532,4 +552,59 @@ impl Connection {
 pub(crate) fn expect_ok(answer: Answer, what: &str) -> anyhow::Result<Answer> {
     ensure!(answer.status == status::OK, "{what} failed: status {:#010x}", answer.status);
     Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+    use std::net::TcpListener;
+
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::smbload::keys::{Encryption, Signing};
+
+    /// What a WRITE of `data` is on the wire, sent from where it lies and put together by copying.
+    fn both_ways(data: &[u8], protect: impl Fn(&mut Connection)) -> [Vec<u8>; 2] {
+        [true, false].map(|in_place| {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap().to_string();
+            let settings = Settings::try_parse_from(["smbload", "--addr", &address, "write"]);
+            let mut connection = Connection::open(&settings.unwrap()).unwrap();
+            (connection.session_id, connection.tree_id) = (7, 8);
+            protect(&mut connection);
+            let body = wire::write(&wire::PREVIOUS, u32::try_from(data.len()).unwrap(), 9);
+            if in_place {
+                let mut framed = vec![0xaa; WRITE_ROOM];
+                framed.extend_from_slice(data);
+                connection.send_write(&body, &mut framed, 1, None).unwrap();
+            } else {
+                let request = Request::new(command::WRITE, &body).data(data);
+                connection.queue(&[request]).unwrap();
+                connection.flush().unwrap();
+            }
+            drop(connection);
+            let mut sent = Vec::new();
+            listener.accept().unwrap().0.read_to_end(&mut sent).unwrap();
+            sent
+        })
+    }
+
+    #[test]
+    fn a_write_from_where_its_data_lies_is_the_same_on_the_wire() {
+        let data = [5; 100];
+        let [plain, copied] = both_ways(&data, |_| ());
+        assert_eq!(plain, copied);
+        assert!(plain.len() == 4 + HEADER + 48 + 100 && plain.ends_with(&data));
+        let [signed, copied] = both_ways(&data, |connection| {
+            connection.signer = Some(Signer::new(Signing::Gmac, &[1; 16]).unwrap());
+        });
+        assert_eq!(signed, copied);
+        assert!(signed != plain && signed.len() == plain.len());
+        let [sealed, copied] = both_ways(&data, |connection| {
+            connection.sealer = Some(Sealer::new(Encryption::Gcm128, &[1; 16], &[2; 16]).unwrap());
+        });
+        assert_eq!(sealed, copied);
+        assert_eq!(sealed.len(), plain.len() + TRANSFORM);
+    }
 }

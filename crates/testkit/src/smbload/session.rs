@@ -3,7 +3,7 @@
 use anyhow::{Context, bail, ensure};
 use aws_lc_rs::digest;
 
-use super::connection::{Answer, Connection, Request, expect_ok};
+use super::connection::{Answer, Connection, Request, WRITE_ROOM, expect_ok};
 use super::keys::{self, Encryption, Sealer, Signer, Signing};
 use super::ntlm;
 use super::settings::{Dialect, Settings};
@@ -132,7 +132,9 @@ impl Channel {
         let body = wire::write(file, len, offset);
         self.connection.gather_credits(u32::from(wire::charge(len)))?;
         let message_id = self.connection.next_message_id();
-        self.connection.send_write(&body, data, wire::charge(len), None)?;
+        let mut framed = vec![0; WRITE_ROOM];
+        framed.extend_from_slice(data);
+        self.connection.send_write(&body, &mut framed, wire::charge(len), None)?;
         let answer = expect_ok(self.connection.await_answer(message_id)?, "WRITE")?;
         ensure!(answer.count == len, "the server took {} of {len} bytes", answer.count);
         Ok(())

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 
-use super::connection::{Answer, Connection, Request};
+use super::connection::{Answer, Connection, Request, WRITE_ROOM};
 use super::pattern;
 use super::settings::{Op, Settings};
 use super::wire::{self, FileId, HEADER, PREVIOUS, command, status};
@@ -72,7 +72,9 @@ pub(crate) struct Worker<'a> {
     settings: &'a Settings,
     file: &'a File,
     random: u64,
-    buffer: Vec<u8>,
+    /// What is written, behind [`WRITE_ROOM`] bytes for what is sent in front of it. If that encrypts it and nobody
+    /// checks it, what is written next is what became of it.
+    framed: Vec<u8>,
     source: Option<OwnedFd>,
     slots: Vec<Slot>,
     /// What names of files that pass begin with.
@@ -94,8 +96,8 @@ impl<'a> Worker<'a> {
     ) -> anyhow::Result<Self> {
         let reads = matches!(settings.op, Op::Read | Op::Randread);
         let len = if settings.op.has_file() { settings.io } else { SMALL };
-        let mut buffer = vec![0; len as usize];
-        pattern::fill(&mut buffer, 0);
+        let mut framed = vec![0; WRITE_ROOM + len as usize];
+        pattern::fill(&mut framed[WRITE_ROOM..], 0);
         let each = cost(settings);
         connection.gather_credits(each.saturating_mul(settings.qd))?;
         let depth = settings.qd.min(connection.credits / each);
@@ -115,7 +117,7 @@ impl<'a> Worker<'a> {
         }
         let sends_file =
             settings.src == super::settings::Src::Sendfile && settings.op.writes_file();
-        let source = if sends_file { Some(in_memory(&buffer)?) } else { None };
+        let source = if sends_file { Some(in_memory(&framed[WRITE_ROOM..])?) } else { None };
         let now = Instant::now();
         let slot = |_| Slot {
             ids: None,
@@ -132,7 +134,7 @@ impl<'a> Worker<'a> {
             settings,
             file,
             random: 0x1234_5678_9abc ^ (u64::from(number) + 1) << 20,
-            buffer,
+            framed,
             source,
             slots: (0..depth).map(slot).collect(),
             tag: format!("t{}_{number}", std::process::id()),
@@ -290,11 +292,11 @@ impl<'a> Worker<'a> {
             Op::Write | Op::Randwrite => {
                 let offset = self.offset();
                 if settings.verify {
-                    pattern::fill(&mut self.buffer, offset);
+                    pattern::fill(&mut self.framed[WRITE_ROOM..], offset);
                 }
                 let body = wire::write(&self.file.id, io, offset);
                 let source = self.source.as_ref().map(AsFd::as_fd);
-                self.connection.send_write(&body, &self.buffer, charge, source)?;
+                self.connection.send_write(&body, &mut self.framed, charge, source)?;
                 Ok(1)
             }
             Op::Openclose => {
@@ -317,10 +319,10 @@ impl<'a> Worker<'a> {
                 let name = format!("{}\\{}_{}", settings.dir, self.tag, self.made);
                 let body = wire::create(&name, wire::PASSING)?;
                 let write = wire::write(&PREVIOUS, SMALL, 0);
-                let buffer = std::mem::take(&mut self.buffer);
-                let sent =
-                    self.compound(&body, Request::then(command::WRITE, &write).data(&buffer), true);
-                self.buffer = buffer;
+                let framed = std::mem::take(&mut self.framed);
+                let then = Request::then(command::WRITE, &write).data(&framed[WRITE_ROOM..]);
+                let sent = self.compound(&body, then, true);
+                self.framed = framed;
                 sent
             }
             Op::Qdir => {
