@@ -236,6 +236,26 @@ fn exceptions_to_lints_are_expected() {
 }
 
 #[test]
+fn each_fuzz_target_can_be_built() {
+    let root = workspace_root();
+    let manifest = fs::read_to_string(root.join("fuzz/Cargo.toml")).unwrap();
+    let contributing = fs::read_to_string(root.join("CONTRIBUTING.md")).unwrap();
+    let mut broken = Vec::new();
+    for file in fs::read_dir(root.join("fuzz/fuzz_targets")).unwrap() {
+        let path = file.unwrap().path();
+        let name = path.file_stem().unwrap().to_string_lossy();
+        let bin = format!("[[bin]]\nname = \"{name}\"\npath = \"fuzz_targets/{name}.rs\"\n");
+        if !manifest.contains(&bin) {
+            broken.push(format!("{name}: not in fuzz/Cargo.toml"));
+        }
+        if !contributing.contains(&format!("`{name}`")) {
+            broken.push(format!("{name}: not in CONTRIBUTING.md"));
+        }
+    }
+    check(&broken, "what nobody can run finds nothing");
+}
+
+#[test]
 fn nothing_points_out_of_the_repository() {
     let paths = [
         concat!("/wo", "rk/"),
