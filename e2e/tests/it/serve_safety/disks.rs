@@ -172,9 +172,13 @@ fn a_flush_that_fails_is_said_to_have_failed() {
     let file = client.open("file").unwrap();
     client.write(file, 0, b"bytes", false).unwrap();
     assert_eq!(refused(client.flush(file)), NtStatus::IO_DEVICE_ERROR);
-    // The third call succeeds; what a flush says is what the disk said.
-    let again: Vec<_> = (0..3).map(|_| client.flush(file).is_ok()).collect();
-    assert_eq!(again.last(), Some(&true), "{again:?}");
+    // The third call of a thread succeeds, and any thread may be the one that makes it. What a flush says is what
+    // the disk said.
+    let again: Vec<_> = (0..100).map(|_| client.flush(file)).collect();
+    assert!(again.iter().any(Result::is_ok), "{again:?}");
+    for failure in again.iter().filter_map(|answer| answer.as_ref().err()) {
+        assert_eq!(failure.status(), Some(NtStatus::IO_DEVICE_ERROR), "{failure:?}");
+    }
     assert_eq!(client.read(file, 0, 10).unwrap(), b"bytes");
     spoiled.server.must_live();
 }
