@@ -76,6 +76,16 @@ pub(crate) fn settle(w: &'static World, conn: &'static Conn, fd: c_int, data: bo
     attached
 }
 
+/// Takes an offer back before what only TCP can do. `false`: too late, and its event sets have been told
+/// that it is attached.
+pub(crate) fn keep_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) -> bool {
+    let kept = conn.keep_tcp(w, fd, reason);
+    if !kept {
+        ready::attached_late(w, conn);
+    }
+    kept
+}
+
 /// A call that cannot be made on a ring: everything goes by TCP from now on. `false`: the peer did
 /// not answer in time, the connection is as before.
 pub(crate) fn to_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) -> bool {
@@ -89,6 +99,7 @@ pub(crate) fn to_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: 
                 ready::detached(w, conn);
             } else {
                 conn.thaw(w);
+                ready::attached_late(w, conn);
             }
             done
         }
@@ -630,7 +641,7 @@ pub(crate) unsafe fn transmit(
 ) -> Outcome {
     if flags & libc::MSG_OOB != 0 || control.is_some() || flags & libc::MSG_FASTOPEN != 0 {
         let reason = if flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::Option };
-        conn.keep_tcp(w, fd, reason);
+        keep_tcp(w, conn, fd, reason);
         conn.demote_sender(w, fd, reason);
         ready::changed(w, conn);
     }

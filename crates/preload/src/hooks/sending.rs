@@ -115,7 +115,7 @@ pub unsafe extern "C-unwind" fn sendto(
         && let Some(conn) = fds::conn(fd)
         && let Some(w) = fds::world()
     {
-        conn.keep_tcp(w, fd, Reason::Option);
+        io::keep_tcp(w, conn, fd, Reason::Option);
     }
     sent
 }
@@ -237,13 +237,12 @@ pub unsafe extern "C-unwind" fn splice(
     for (fd, other, outward) in [(from, to, true), (to, from, false)] {
         let Some((w, conn)) = active(fd).filter(|_| is_pipe(other)) else { continue };
         // What a pipe has taken cannot be given back, so this is settled first.
-        if conn.keep_tcp(w, fd, Reason::Splice) || !from_at.is_null() || !to_at.is_null() {
+        if io::keep_tcp(w, conn, fd, Reason::Splice) || !from_at.is_null() || !to_at.is_null() {
             continue;
         }
         if conn.phase() != Phase::Attached {
             continue;
         }
-        ready::attached_late(w, conn);
         return answer(if outward {
             io::splice_out(w, conn, fd, to, n, flags)
         } else {

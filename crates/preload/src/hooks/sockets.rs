@@ -96,6 +96,10 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
         && (0..=2).contains(&how)
     {
         io::settle(w, conn, fd, false);
+        if conn.phase() != Phase::Attached {
+            // Nothing can follow in a ring after this, or half of it.
+            io::keep_tcp(w, conn, fd, Reason::Short);
+        }
         if conn.phase() == Phase::Attached {
             match conn.shutdown(w, fd, how != libc::SHUT_WR, how != libc::SHUT_RD) {
                 Some(Ok(())) => {
@@ -109,9 +113,6 @@ pub unsafe extern "C-unwind" fn shutdown(fd: c_int, how: c_int) -> c_int {
                 }
                 None => ready::woken(w, conn),
             }
-        } else {
-            // Nothing can follow in a ring after this, or half of it.
-            conn.keep_tcp(w, fd, Reason::Short);
         }
     }
     // SAFETY: libc's contract, handed on.

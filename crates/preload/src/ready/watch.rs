@@ -233,6 +233,10 @@ impl Set {
             let (conn, which) = members.offered.swap_remove(at);
             members.recount(self);
             drop(members);
+            if conn.phase() == Phase::Attached {
+                // By a call that knows no event sets.
+                attached_late(w, conn);
+            }
             if conn.phase() == Phase::Offered {
                 let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
                 if !crate::io::settle(w, conn, fd, false) && conn.phase() == Phase::Offered {
