@@ -70,6 +70,7 @@ pub fn perform(order: &str) -> String {
         "recvn" => receive_stream(fd(), size(2), n(3).cast_unsigned()),
         "drain" => drain(fd()),
         "mask" => settled_mask(fd()),
+        "watch" => watch(fd(), int(2)).show(),
         "shutdown" => calls::shutdown(fd(), int(2)).show(),
         "close" => calls::close(fd()).show(),
         "linger" => calls::set_linger(fd(), int(2), int(3)).show(),
@@ -103,6 +104,11 @@ fn listen() -> String {
 
 fn connect(port: u16) -> String {
     calls::prompt_socket(0).and_then(|fd| calls::connect(fd, port).map(|_| fd)).show()
+}
+
+/// Puts a descriptor into an event set of its own, which stays.
+fn watch(fd: i32, events: i32) -> calls::Ret {
+    calls::epoll_ctl(calls::epoll_create()?, libc::EPOLL_CTL_ADD, fd, events, 1)
 }
 
 /// Waits until bytes, the end or an error can be received.

@@ -279,6 +279,9 @@ impl Conn {
             word.store(0, Ordering::Relaxed);
         }
         self.tx.reset();
+        if let Some(mut ends) = self.ends.lock() {
+            *ends = None;
+        }
         for set in &self.sets {
             set.set.store(0, Ordering::Relaxed);
             set.parked.store(0, Ordering::Relaxed);

@@ -76,6 +76,13 @@ pub(crate) fn settle(w: &'static World, conn: &'static Conn, fd: c_int, data: bo
     attached
 }
 
+/// [`settle`] of a connection that has just been accepted: see [`Conn::meet`].
+pub(crate) fn meet(w: &'static World, conn: &'static Conn, fd: c_int) {
+    if conn.meet(w, fd) {
+        ready::attached(w, conn);
+    }
+}
+
 /// Takes an offer back before what only TCP can do. `false`: too late, and its event sets have been told
 /// that it is attached.
 pub(crate) fn keep_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) -> bool {

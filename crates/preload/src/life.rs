@@ -76,6 +76,7 @@ pub(crate) fn listening(fd: c_int) {
     conn.set_phase(Phase::Listener);
     if let Ok(Some(name)) = call::name(fd, false) {
         conn.port.store(u32::from(name.port()), Ordering::Relaxed);
+        conn.listens_at(fd, name);
         let any = std::net::Ipv6Addr::UNSPECIFIED;
         if w.limits.enabled
             && (w.limits.allows(name.port(), [*name.ip(), any], &w.program) || has_addr_rules(w))
@@ -171,7 +172,7 @@ pub(crate) unsafe fn accept(
         conn.options.fetch_or(options & CARRIED, Ordering::Relaxed);
         follow(new, conn, flags & libc::SOCK_NONBLOCK != 0);
         if listener.opted.load(Ordering::Relaxed) == 0 || !remote::accepted(w, conn, new) {
-            conn.accepted(w, port, call::address(&storage));
+            conn.accepted(w, port, listener.listener_address(), call::address(&storage));
         }
     }
     new

@@ -850,7 +850,7 @@ fn kernel_events(r: &Registration, e: &Ends) -> u32 {
 /// Brings the kernel's registration in line with ours. `false`: it has none.
 fn register(w: &'static World, set: &Set, conn: &'static Conn, which: usize) -> bool {
     let r = &conn.sets[which];
-    let Some(e) = ends(w, conn) else {
+    if ends(w, conn).is_none() {
         // Registrations that the kernel does not change cannot be made by changing one.
         let user = r.events.load(Ordering::Relaxed) & !EXCLUSIVE;
         if user & ONESHOT != 0 && r.flags.load(Ordering::Relaxed) & reg::DISABLED != 0 {
@@ -858,14 +858,27 @@ fn register(w: &'static World, set: &Set, conn: &'static Conn, which: usize) -> 
             return true;
         }
         return amend(set, conn, r, user, r.data.load(Ordering::Relaxed));
-    };
+    }
+    let change =
+        |events, tag| if amend(set, conn, r, events, tag) { Ok(()) } else { Err(libc::ENOENT) };
+    enrol(w, conn, which, change).is_ok()
+}
+
+/// Registers an attached connection by `tell`, which is given what the kernel is to watch and our tag.
+fn enrol(
+    w: &'static World,
+    conn: &'static Conn,
+    which: usize,
+    tell: impl FnOnce(u32, u64) -> call::Result<()>,
+) -> call::Result<()> {
+    let r = &conn.sets[which];
+    let (e, tag) = ends(w, conn).zip(tag_of(w, conn, which)).ok_or(libc::ENOENT)?;
     e.mine.set_data[which].store(r.data.load(Ordering::Relaxed), Ordering::Relaxed);
     e.mine.set_events[which].store(r.events.load(Ordering::Relaxed), Ordering::Relaxed);
-    let Some(tag) = tag_of(w, conn, which) else { return false };
     r.flags.fetch_or(reg::TAGGED, Ordering::Relaxed);
     let events = kernel_events(r, &e);
     r.asked.store(events, Ordering::Relaxed);
-    amend(set, conn, r, events, tag)
+    tell(events, tag)
 }
 
 /// The kernel reported something that the program is not to be told: see to it that it does not do
@@ -955,6 +968,7 @@ fn watch_offer(w: &'static World, set: &'static Set, conn: &'static Conn, which:
         }
         members.recount(set);
     }
+    conn.watched(w);
     set.expected.store(conn.listener_cpu(w), Ordering::Relaxed);
     if set.waiting.load(Ordering::SeqCst) > 0 {
         // Somebody sleeps who does not look at it: the kernel's doorbell stays armed.

@@ -349,6 +349,9 @@ pub mod half_flags {
     pub const OVER: u32 = 4096;
     /// One of our processes has sent by TCP after the peer had closed: what the kernel says counts.
     pub const AFTER: u32 = 8192;
+    /// The client waits for the connection in an event set of ours, so its calls will be hooked ones: it
+    /// may be attached before it has moved anything.
+    pub const WATCHED: u32 = 16384;
 }
 
 /// Where a ring block is: offset in blocks of [`BLOCK_BYTES`] and the power of two of its size.

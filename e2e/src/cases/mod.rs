@@ -4,6 +4,7 @@
 //! under Shunt, at either end of the connection.
 
 pub mod descriptors;
+pub mod early;
 pub mod processes;
 pub mod readiness;
 pub mod seams;
@@ -59,6 +60,10 @@ macro_rules! oracle_cases {
                 own_shutdown_is_an_edge one_shot_over_a_demotion watched_under_a_closed_number
                 set_shared_with_bytes_unread passed_to_ourselves_after_the_end asynchronous
                 dprintf_fortified
+            }
+            early {
+                met_request_and_answer met_we_speak_first met_edges met_streams met_and_closed
+                met_and_back_to_tcp met_with_bytes_on_the_way
             }
             descriptors {
                 dup_shares dup2_over_connection dup3_and_fcntl_dup close_ranges close_from

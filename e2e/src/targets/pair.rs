@@ -89,7 +89,7 @@ impl Worlds {
         calls::set_nonblocking(fd, true).expect("a socket");
         let conn = self.theirs.conn().expect("a record");
         let remote = SocketAddrV6::new(Ipv4Addr::LOCALHOST.to_ipv6_mapped(), port, 0, 0);
-        conn.accepted(self.theirs, self.port, Some(remote));
+        conn.accepted(self.theirs, self.port, None, Some(remote));
         let theirs = End { w: self.theirs, conn, fd };
 
         ours.conn.io_seen(ours.w);

@@ -26,6 +26,11 @@ const ESTABLISHED: u8 = 1;
 /// `TCP_CLOSE`.
 const CLOSE: u8 = 7;
 
+/// `IP_TRANSPARENT`, `IPV6_TRANSPARENT`.
+const TRANSPARENT: [(i32, i32); 2] = [(0, 19), (41, 75)];
+/// An address that is not known.
+const NOWHERE: SocketAddrV6 = SocketAddrV6::new(std::net::Ipv6Addr::UNSPECIFIED, 0, 0, 0);
+
 /// Flags of an end that has shut down both ways.
 const DEAF: u32 = flag::SHUT | flag::SHUT_RD;
 
@@ -215,9 +220,28 @@ impl Conn {
     /// Remembers where a connection that the program has begun leads to.
     pub fn leads_to(&self, remote: SocketAddrV6) {
         if let Some(mut ends) = self.ends.lock() {
-            let nowhere = SocketAddrV6::new(std::net::Ipv6Addr::UNSPECIFIED, 0, 0, 0);
-            *ends = Some(Ends { local: nowhere, remote: plain(remote) });
+            *ends = Some(Ends { local: NOWHERE, remote: plain(remote) });
         }
+    }
+
+    /// A listener has this address, which the connections that it accepts have then too, unless it is
+    /// none (the wildcard) or may be that of another host (a transparent proxy).
+    pub fn listens_at(&self, fd: i32, local: SocketAddrV6) {
+        let plain = plain(local);
+        let ip = plain.ip();
+        let wild = ip.is_unspecified() || ip.to_ipv4_mapped().is_some_and(|v4| v4.is_unspecified());
+        let transparent =
+            |(level, name)| call::getsockopt::<i32>(fd, level, name).unwrap_or(0) != 0;
+        let known = !wild && !TRANSPARENT.into_iter().any(transparent);
+        if let Some(mut ends) = self.ends.lock() {
+            *ends = known.then_some(Ends { local: plain, remote: NOWHERE });
+        }
+    }
+
+    /// The address of a listener: see [`Self::listens_at`].
+    #[must_use]
+    pub fn listener_address(&self) -> Option<SocketAddrV6> {
+        self.ends.lock().and_then(|ends| *ends).map(|ends| ends.local)
     }
 
     /// Settles a connection on TCP, with a record for people if we take part already.
@@ -252,16 +276,22 @@ impl Conn {
         }
     }
 
-    /// `accept()` has made it, on a listener on `port`.
-    pub fn accepted(&self, w: &World, port: u16, remote: Option<SocketAddrV6>) {
+    /// `accept()` has made it, on a listener on `port`. `local`: the address of a listener that has one
+    /// of its own.
+    pub fn accepted(
+        &self,
+        w: &World,
+        port: u16,
+        local: Option<SocketAddrV6>,
+        remote: Option<SocketAddrV6>,
+    ) {
         self.port.store(u32::from(port), Ordering::Relaxed);
         if !w.limits.enabled {
             self.set_phase(Phase::Tcp);
             return;
         }
         if let (Some(remote), Some(mut ends)) = (remote, self.ends.lock()) {
-            let nowhere = SocketAddrV6::new(std::net::Ipv6Addr::UNSPECIFIED, 0, 0, 0);
-            *ends = Some(Ends { local: nowhere, remote: plain(remote) });
+            *ends = Some(Ends { local: local.unwrap_or(NOWHERE), remote: plain(remote) });
         }
         self.set_phase(Phase::Server);
     }
@@ -307,6 +337,16 @@ impl Conn {
         {
             half.flags.fetch_or(flag::IO_SEEN, Ordering::Relaxed);
             half.cpu.store(call::cpu(), Ordering::Relaxed);
+        }
+    }
+
+    /// Says that a client's program waits for the connection in an event set that we follow.
+    pub fn watched(&self, w: &World) {
+        if let Some((_, half)) = self.my_half(w)
+            && half.flags.load(Ordering::Relaxed) & flag::WATCHED == 0
+        {
+            half.cpu.store(call::cpu(), Ordering::Relaxed);
+            half.flags.fetch_or(flag::WATCHED, Ordering::Relaxed);
         }
     }
 
@@ -430,6 +470,39 @@ impl Conn {
         }
     }
 
+    /// Attaches an accepted connection before its first byte, where both programs are known to wait
+    /// for it in event sets of ours: then the first request goes through the ring too. Looks once, and
+    /// in memory only unless the offer is there.
+    pub fn meet(&'static self, w: &World, fd: i32) -> bool {
+        if self.phase() != Phase::Server || self.tcp_rx.load(Ordering::Relaxed) != 0 {
+            return false;
+        }
+        let waits = |peer: &Half| {
+            let flags = peer.flags.load(Ordering::Relaxed);
+            flags & (flag::WATCHED | flag::IO_SEEN) == flag::WATCHED
+        };
+        self.own_ends(fd)
+            .and_then(|ends| w.board.find(ends))
+            .filter(|found| found.taker.is_none())
+            .and_then(|found| w.board.map.half(found.half))
+            .is_some_and(waits)
+            && self.settle_server(w, fd, false)
+    }
+
+    /// Both ends of an accepted connection, asked for at most once.
+    fn own_ends(&self, fd: i32) -> Option<Ends> {
+        let known = self.ends.lock().and_then(|e| *e);
+        let name = |peer| call::name(fd, peer).ok().flatten().map(plain);
+        let remote = known.map(|ends| ends.remote).filter(|remote| remote.port() != 0);
+        let local = known.map(|ends| ends.local).filter(|local| local.port() != 0);
+        let ends =
+            Ends { local: local.or_else(|| name(false))?, remote: remote.or_else(|| name(true))? };
+        if let Some(mut e) = self.ends.lock() {
+            *e = Some(ends);
+        }
+        Some(ends)
+    }
+
     fn settle_server(&'static self, w: &World, fd: i32, data: bool) -> bool {
         if !self.swap_phase(Phase::Server, Phase::Busy) {
             return false;
@@ -466,16 +539,8 @@ impl Conn {
     ) -> Result<bool, Reason> {
         let tries = self.tries.fetch_add(1, Ordering::Relaxed);
         let again = if tries < TRIES_MAX { Ok(false) } else { Err(Reason::PeerNotShunt) };
-        let known = self.ends.lock().and_then(|e| *e);
-        let remote = match known {
-            Some(ends) => ends.remote,
-            None => plain(call::name(fd, true).ok().flatten().ok_or(Reason::PeerNotShunt)?),
-        };
-        let local = plain(call::name(fd, false).ok().flatten().ok_or(Reason::PeerNotShunt)?);
-        let ends = Ends { local, remote };
-        if let Some(mut e) = self.ends.lock() {
-            *e = Some(ends);
-        }
+        let ends = self.own_ends(fd).ok_or(Reason::PeerNotShunt)?;
+        let Ends { local, remote } = ends;
         let port = u16::try_from(self.port.load(Ordering::Relaxed)).unwrap_or(0);
         if !w.limits.allows(port, [*local.ip(), *remote.ip()], &w.program) {
             return Err(Reason::Excluded);
@@ -489,7 +554,9 @@ impl Conn {
             return Err(Reason::Shared);
         }
         let peer = w.board.map.half(found.half).ok_or(Reason::PeerBroken)?;
-        if peer.flags.load(Ordering::Relaxed) & flag::IO_SEEN == 0 {
+        // Bytes of a client that has made no call that we see came by ways that we do not see.
+        let seen = if data { flag::IO_SEEN } else { flag::IO_SEEN | flag::WATCHED };
+        if peer.flags.load(Ordering::Relaxed) & seen == 0 {
             return again;
         }
         self.confirm(w, ends, peer)?;

@@ -116,6 +116,12 @@ fn add(
     }
     let Some(which) = free else { return kernel(Some(event)) };
     unpark(conn, which);
+    if conn.phase() == Phase::Server && !set.is_cold() && !set.forked.load(Ordering::Relaxed) {
+        crate::io::meet(w, conn, fd);
+    }
+    if conn.phase() == Phase::Attached && !exclusive {
+        return add_attached(w, conn, (set, epfd), which, fd, event);
+    }
     let done = kernel(Some(event));
     if done != 0 {
         return done;
@@ -126,31 +132,71 @@ fn add(
         let _ = call::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, 0, 0);
         let _ = call::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events & !EXCLUSIVE, data);
     }
+    fill(&conn.sets[which], set, fd, event);
+    if conn.phase() == Phase::Offered {
+        watch_offer(w, set, conn, which);
+    }
+    if conn.phase() == Phase::Attached {
+        join(w, conn, set, which, true);
+    }
+    done
+}
+
+/// `EPOLL_CTL_ADD` of an attached connection: the kernel is given our tag at once.
+fn add_attached(
+    w: &'static World,
+    conn: &'static Conn,
+    (set, epfd): (&'static Set, c_int),
+    which: usize,
+    fd: c_int,
+    event: epoll_event,
+) -> c_int {
     let r = &conn.sets[which];
+    fill(r, set, fd, event);
+    let done = enrol(w, conn, which, |events, tag| {
+        call::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events, tag)
+    });
+    if let Err(errno) = done {
+        r.flags.store(0, Ordering::Relaxed);
+        r.set.store(0, Ordering::Release);
+        crate::real::set_errno(errno);
+        return -1;
+    }
+    join(w, conn, set, which, false);
+    0
+}
+
+/// Notes a registration that the program has made.
+fn fill(r: &Registration, set: &Set, fd: c_int, event: epoll_event) {
+    let (events, data) = (event.events, event.u64);
     r.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
     r.events.store(events, Ordering::Relaxed);
     r.data.store(data, Ordering::Relaxed);
     r.seen.store(u64::MAX, Ordering::Relaxed);
     r.flags.store(0, Ordering::Relaxed);
     r.set.store(set.id(), Ordering::Release);
-    if conn.phase() == Phase::Offered {
-        watch_offer(w, set, conn, which);
+}
+
+/// An attached connection has come into a set.
+fn join(
+    w: &'static World,
+    conn: &'static Conn,
+    set: &'static Set,
+    which: usize,
+    register_it: bool,
+) {
+    if let Some((_, peer)) = conn.halves(w) {
+        conn.sets[which].seen_flags.store(end_flags(peer), Ordering::Relaxed);
     }
-    if conn.phase() == Phase::Attached {
-        if let Some((_, peer)) = conn.halves(w) {
-            r.seen_flags.store(end_flags(peer), Ordering::Relaxed);
-        }
-        set.adopt(w, conn, which, true);
-        // A second set: doorbells for both.
-        for (other, s) in registrations(conn) {
-            if other != which
-                && let Some((mine, _)) = conn.halves(w)
-            {
-                set_word(w, s, conn, mine);
-            }
+    set.adopt(w, conn, which, register_it);
+    // A second set: doorbells for both.
+    for (other, s) in registrations(conn) {
+        if other != which
+            && let Some((mine, _)) = conn.halves(w)
+        {
+            set_word(w, s, conn, mine);
         }
     }
-    done
 }
 
 fn modify(

@@ -65,8 +65,9 @@ impl Watched {
         let what = due(w, self.conn, r);
         let room = before.events & (OUT | WRNORM) != 0
             && (before.events & ET == 0 || before.registration & reg::ROOM != 0);
-        let plain = before.peer_flags == flag::UP | before.peer_flags & flag::IO_SEEN
-            && before.own_flags & !(flag::UP | flag::IO_SEEN) == 0
+        let usual = flag::IO_SEEN | flag::WATCHED;
+        let plain = before.peer_flags & !usual == flag::UP
+            && before.own_flags & !(flag::UP | usual) == 0
             && !self.conn.is_mixed(mine, peer);
         self.is_plain = plain;
         self.quiet = before;
