@@ -82,6 +82,8 @@ pub(crate) struct Set {
     /// Members that are looked at in memory, for a look without the lock.
     count: AtomicUsize,
     waiting: AtomicU32,
+    /// Threads among those that attach what was taken, and look at all of it next.
+    settling: AtomicU32,
     /// Doorbells only, for good.
     cold: AtomicBool,
     forks: AtomicU32,
@@ -195,6 +197,7 @@ impl Set {
             members: Guarded::default(),
             count: AtomicUsize::new(0),
             waiting: AtomicU32::new(0),
+            settling: AtomicU32::new(0),
             cold: AtomicBool::new(false),
             forks: AtomicU32::new(w.forks.load(Ordering::Relaxed)),
             waiter: AtomicU32::new(0),
@@ -483,7 +486,9 @@ impl Set {
             let mut out = Out { events, n: 0 };
             // Before the kernel is asked: afterwards an event of the kernel's and one of ours could
             // be about the same connection.
+            self.settling.fetch_add(1, Ordering::SeqCst);
             self.settle_offered(w);
+            self.settling.fetch_sub(1, Ordering::SeqCst);
             // Others than ours first, and not more than half of the room, so that neither starves.
             // Connections are scanned once: none is reported twice in one answer.
             let strangers = self.others.load(Ordering::Relaxed) > 0;

@@ -3,7 +3,8 @@
 //! Event loops such as redis' take a connection out of their set and put it back with each request. In
 //! the kernel an attached connection is registered under our tag whatever the program wants to hear,
 //! so there it can stay: both calls then end in memory. The kernel is told when anything else happens
-//! to the set or to the connection.
+//! to the set or to the connection. A connection that has ended is parked as well: most are closed next,
+//! and otherwise the kernel wakes us for it once.
 
 use super::*;
 
@@ -23,7 +24,6 @@ pub(super) fn park(
         && !set.is_cold()
         && !set.forked.load(Ordering::Relaxed)
         && conn.refs.load(Ordering::Relaxed) == 1
-        && conn.kernel.load(Ordering::Relaxed) & (kernel::RDHUP | kernel::HUP | kernel::ERR) == 0
         && !conn.is_shared(w);
     let Some(e) = ends(w, conn).filter(|e| fits && !conn.is_mixed(e.mine, e.peer)) else {
         return false;

@@ -140,7 +140,7 @@ impl Set {
         }
         self.lively.store(64, Ordering::Relaxed);
         set_word(w, self, conn, e.mine);
-        if self.waiting.load(Ordering::SeqCst) > 0 {
+        if self.waiting.load(Ordering::SeqCst) > self.settling.load(Ordering::SeqCst) {
             // The waiter must look at it, and count as asleep when it sleeps again.
             self.kick(w);
         }
