@@ -365,8 +365,9 @@ impl Stage {
         let (mut total, mut quiet) = (0, 0);
         // A size that was asked for does not grow: growth would make room again at any moment.
         let _ = calls::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 200_000);
-        // Acknowledgements make room a while later, for single bytes first.
-        while quiet < 3 {
+        // Acknowledgements make room a while later, for single bytes first; the last ones come when a
+        // timer of 200 ms has run out.
+        while quiet < 6 {
             let before = total;
             for len in [block.len(), 1] {
                 loop {
