@@ -56,7 +56,9 @@ pub(crate) struct Answer {
 }
 
 /// More than any server sends: 8 MiB of data and what is around it.
-const INBOX: usize = 9 << 20;
+const INBOX_MAX: usize = 9 << 20;
+/// What an inbox begins with. One that is as large as it may become takes longer to zero than a session to set up.
+const INBOX: usize = 256 << 10;
 /// What is looked at of an answer whose data is dropped: header and fixed part of a READ answer.
 const LOOK: usize = HEADER + 20;
 /// As many credits as a connection keeps asking for.
@@ -327,7 +329,8 @@ impl Connection {
         if self.begin == self.end {
             (self.begin, self.end) = (0, 0);
         }
-        ensure!(len + 16 <= self.inbox.len(), "a message of {len} bytes: no answer is so long");
+        ensure!(len + 16 <= INBOX_MAX, "a message of {len} bytes: no answer is so long");
+        self.enlarge(len + 16);
         if self.begin + len + 16 > self.inbox.len() {
             self.inbox.copy_within(self.begin..self.end, 0);
             self.end -= self.begin;
@@ -342,6 +345,13 @@ impl Connection {
         Ok(())
     }
 
+    /// Has an inbox of at least `len` bytes, if it may be so large.
+    fn enlarge(&mut self, len: usize) {
+        if len > self.inbox.len() {
+            self.inbox.resize(len.next_power_of_two().min(INBOX_MAX), 0);
+        }
+    }
+
     /// Drops `len` bytes, here or still to come.
     fn drain(&mut self, mut len: usize) -> anyhow::Result<()> {
         let have = (self.end - self.begin).min(len);
@@ -350,8 +360,9 @@ impl Connection {
         if len > 0 {
             (self.begin, self.end) = (0, 0);
         }
+        self.enlarge(len);
         while len > 0 {
-            len -= self.receive_some(len.min(INBOX), true)?;
+            len -= self.receive_some(len.min(self.inbox.len()), true)?;
         }
         Ok(())
     }
