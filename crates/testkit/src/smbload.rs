@@ -15,6 +15,7 @@ mod pattern;
 mod run;
 mod session;
 mod settings;
+mod socket;
 mod usage;
 mod wire;
 mod work;

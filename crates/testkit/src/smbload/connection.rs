@@ -2,14 +2,15 @@
 
 use std::io::{ErrorKind, IoSlice, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::net::sockopt;
 
 use super::keys::{Sealer, Signer};
 use super::settings::Settings;
+use super::socket;
 use super::wire::{self, HEADER, Header, TRANSFORM, command, flag, status};
 
 /// What a request is, alone or in a compound.
@@ -297,29 +298,29 @@ impl Connection {
         let (head, len) = (&framed[begin..WRITE_ROOM], framed.len() - WRITE_ROOM);
         let mut sent = 0;
         while sent < head.len() {
-            sent += send(&self.socket, &head[sent..], SendFlags::MORE | SendFlags::NOSIGNAL)
-                .map_err(|error| self.said(error.into(), "take"))?;
+            sent += socket::send_more(&self.socket, &head[sent..])
+                .map_err(|error| self.said(error, "take"))?;
         }
-        let mut offset = 0;
-        while offset < len as u64 {
-            let left = len - usize::try_from(offset)?;
-            let sent = rustix::fs::sendfile(&self.socket, file, Some(&mut offset), left)
-                .map_err(|error| self.said(error.into(), "take"))?;
+        let (mut offset, mut left) = (0, len);
+        while left > 0 {
+            let sent = socket::send_file(&self.socket, file, &mut offset, left)
+                .map_err(|error| self.said(error, "take"))?;
             ensure!(sent > 0, "the file with the data is shorter than a request");
+            left -= sent;
         }
         Ok(())
     }
 
     /// Receives behind what is there, at most `room` bytes; with `drop`, nowhere.
     fn receive_some(&mut self, room: usize, drop: bool) -> anyhow::Result<usize> {
-        let (at, flags) = if drop { (0, RecvFlags::TRUNC) } else { (self.end, RecvFlags::empty()) };
+        let at = if drop { 0 } else { self.end };
         loop {
             let buffer = &mut self.inbox[at..at + room];
-            match recv(self.socket.as_fd(), buffer, flags) {
-                Ok((_, 0)) => bail!("the server has closed the connection"),
-                Ok((_, len)) => return Ok(len.min(room)),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(self.said(error.into(), "answer")),
+            match socket::recv(&self.socket, buffer, drop) {
+                Ok(0) => bail!("the server has closed the connection"),
+                Ok(len) => return Ok(len.min(room)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.said(error, "answer")),
             }
         }
     }
