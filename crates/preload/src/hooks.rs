@@ -3,6 +3,7 @@
 
 #![expect(unreachable_pub, reason = "exported to the dynamic linker, not to Rust")]
 
+mod asking;
 mod asynchronous;
 mod numbers;
 mod printing;

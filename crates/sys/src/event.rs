@@ -1,5 +1,8 @@
 //! Waiting for many descriptors at once (`epoll`), and a descriptor that another thread or process makes
 //! readable (`eventfd`).
+//!
+//! Sets of descriptors are libc's, so that sockets whose bytes a library in front of libc carries
+//! ([`crate::stream`]) can be waited for with others.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
@@ -110,7 +113,9 @@ impl Poller {
     ///
     /// The errno.
     pub fn new() -> Result<Self, Failure> {
-        call::epoll_create().map(|fd| Self(own(fd))).map_err(Failure::at("make an epoll set"))
+        // SAFETY: a plain number.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        answer(fd).map(|_| Self(own(fd))).map_err(Failure::at("make an epoll set"))
     }
 
     /// Waits for `fd` too, from now on until it is closed or removed.
@@ -133,7 +138,7 @@ impl Poller {
 
     /// Waits for `fd` no more. One that is not there is no error.
     pub fn remove(&self, fd: &impl AsRawFd) {
-        let _ = call::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, 0);
+        let _ = self.call(libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, 0);
     }
 
     fn control(
@@ -144,17 +149,34 @@ impl Poller {
         token: u64,
         step: &'static str,
     ) -> Result<(), Failure> {
-        call::epoll_ctl(self.0.as_raw_fd(), op, fd, interest.bits(), token)
-            .map_err(Failure::at(step))
+        self.call(op, fd, interest.bits(), token).map_err(Failure::at(step))
+    }
+
+    fn call(&self, op: i32, fd: RawFd, events: u32, token: u64) -> call::Result<()> {
+        let mut event = libc::epoll_event { events, u64: token };
+        // SAFETY: the kernel reads one event.
+        answer(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd, &raw mut event) }).map(drop)
     }
 
     /// Waits until something happens, at most `most_ns` nanoseconds (`None`: without end); part of a
     /// millisecond counts as a whole one, unless it is 0. A signal ends the wait early, with nothing.
     pub fn wait(&self, events: &mut Events, most_ns: Option<u64>) {
         let ms = most_ns.map_or(-1, |ns| i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX));
+        let room = i32::try_from(events.list.len()).unwrap_or(i32::MAX);
+        // SAFETY: there is room for so many events.
+        let told =
+            unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.list.as_mut_ptr(), room, ms) };
         // EINTR is the one error that can be: the descriptor and the room are ours.
-        events.count = call::epoll_wait(self.0.as_raw_fd(), &mut events.list, ms).unwrap_or(0);
+        events.count = usize::try_from(told).unwrap_or(0);
     }
+}
+
+/// libc's answer, or the errno.
+fn answer(done: i32) -> call::Result<i32> {
+    if done < 0 {
+        return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO));
+    }
+    Ok(done)
 }
 
 /// Becomes readable when it is rung, until that is heard.

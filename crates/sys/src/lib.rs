@@ -8,7 +8,8 @@
 //! once, [`uring`] has the kernel do things meanwhile. What of a file is in memory, and how its bytes reach a
 //! socket in one copy, is said in [`residency`] and [`filemap`]. RDMA devices are reached by [`verbs`], Kerberos by
 //! [`gssapi`].
-//! What whoever started us has left for us to listen on is [`inherited`].
+//! What whoever started us has left for us to listen on is [`inherited`]. Sockets of a program that `shunt run`
+//! may have started are called by [`stream`].
 
 pub mod abi;
 #[cfg(not(loom))]
@@ -48,6 +49,8 @@ pub mod passing;
 #[cfg(not(loom))]
 pub mod residency;
 pub mod ring;
+#[cfg(not(loom))]
+pub mod stream;
 pub mod sync;
 #[cfg(not(loom))]
 pub mod tap;

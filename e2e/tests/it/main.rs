@@ -14,6 +14,7 @@ mod pairs;
 mod programs;
 mod remote;
 mod serve;
+mod serve_carried;
 mod serve_kerberos;
 mod serve_safety;
 mod tidy;

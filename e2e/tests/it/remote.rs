@@ -14,6 +14,7 @@ use e2e::{built, installed};
 use testkit::hosts::{self, Host, Hosts};
 
 mod bad_network;
+mod files;
 mod peers;
 mod programs;
 mod short;

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
 mod abuse;
-mod client;
+pub(crate) mod client;
 mod disks;
 mod handles;
 mod kills;
@@ -50,7 +50,7 @@ pub(crate) struct Server {
     said: Arc<Mutex<String>>,
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind(testkit::loopback(0)).unwrap().local_addr().unwrap().port()
 }
 

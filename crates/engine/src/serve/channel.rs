@@ -32,7 +32,7 @@ use super::runtime::{self, Event, Socket, VectorId};
 use super::server::Server;
 use super::session::Session;
 use super::tally::Tally;
-use super::transfer::{Chooser, Pools};
+use super::transfer::{Chooser, Load, Pools};
 
 pub(super) use delivery::{Notice, deliver};
 pub(super) use exchange::{After, Exchange, PATIENCE};
@@ -410,8 +410,14 @@ impl Channel {
     }
 
     /// Whether the client is on this host.
-    pub(super) fn is_loopback(&self) -> bool {
+    fn is_loopback(&self) -> bool {
         runtime::is_same_host(self.peer.ip(), self.local.ip())
+    }
+
+    /// What the way of so many bytes of file data depends on.
+    pub(super) fn load(&self, len: u32) -> Load {
+        let carried = sys::stream::carried(self.socket.source());
+        Load { len, loopback: self.is_loopback(), carried }
     }
 
     /// Whether there are other requests or answers than the one that is being served.

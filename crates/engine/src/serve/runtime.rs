@@ -73,7 +73,7 @@ pub struct Config {
     /// The most threads for what may block, all vectors together, at least 1.
     pub offload_threads: usize,
     /// How long a vector at most looks for work before it sleeps; it looks for less when that seldom finds
-    /// something. Zero: it sleeps at once. Has no effect where there is one CPU.
+    /// something. Zero: it sleeps at once. Has no effect where there is one CPU, or under `shunt run`.
     pub spin: Duration,
 }
 
@@ -128,7 +128,9 @@ impl Runtime {
         for index in 0..runtime.all.vectors.len() {
             let (all, main, tell) = (runtime.all.clone(), main.clone(), tell.clone());
             let (driver, id) = (config.driver, VectorId(index));
-            let spin = if cpus() > 1 { config.spin } else { Duration::ZERO };
+            // The library of `shunt run` has a spin of its own, which knows whom it waits for.
+            let spins = cpus() > 1 && !sys::stream::in_front();
+            let spin = if spins { config.spin } else { Duration::ZERO };
             let cpu = config.pin.as_ref().filter(|p| !p.is_empty()).map(|p| p[index % p.len()]);
             let thread = std::thread::Builder::new().name(format!("shunt-smb-{index}"));
             runtime.threads.push(thread.spawn(move || {

@@ -45,6 +45,9 @@ pub enum Method {
     /// By way of a pipe: pages are passed on to the socket as they are, none copied; from a socket
     /// into a file, one copy.
     Splice,
+    /// By `sendfile(2)`, for a socket whose bytes go through shared memory: the kernel reads the file into
+    /// that, one copy. Into a file, as [`Method::Copy`] in smaller pieces.
+    Carried,
 }
 
 /// Why a `step` came back.

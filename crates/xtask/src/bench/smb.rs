@@ -23,7 +23,8 @@ use servers::{Folders, Kind, SMBD, Server};
 const READING: &str = "\
 peer: Samba's smbd in the configuration that is the best one for the row; ours: `shunt serve`; ratio: how many
 times as good, the median over the pairs; spread: the worst and the best pair. Client and servers share the CPUs.
-Data that was read is dropped in the client's kernel. Eight operations are in flight, if nothing else is said.";
+Data that was read is dropped in the client's kernel. Eight operations are in flight, if nothing else is said.
+Under shunt run: ours and its client; the peer and its client are on TCP.";
 
 /// What `cargo xtask bench smb` is told.
 #[derive(Args, Debug)]
@@ -61,10 +62,11 @@ pub(crate) fn main(smb: &SmbOptions, command: &str) -> anyhow::Result<()> {
         anyhow::bail!("{why}");
     }
     if !options.no_build {
-        build(&root, &["shunt-cli", "shunt-testkit"])?;
+        build(&root, &["shunt-cli", "shunt-preload", "shunt-testkit"])?;
     }
     let built = built(&root);
-    let programs: &[&str] = if smb.against_itself { &["smbload"] } else { &["smbload", "shunt"] };
+    let ours = ["smbload", "shunt", "libshunt_preload.so"];
+    let programs = if smb.against_itself { &ours[..1] } else { &ours };
     let absent = cannot_serve(&built.join("shunt")).filter(|_| !smb.against_itself);
     anyhow::ensure!(absent.is_none(), "{}", absent.unwrap_or_default());
     stage::clean_up_when_interrupted()?;
@@ -108,7 +110,8 @@ impl Bench<'_> {
         self.folders.fill(self.size(), |medium, clients| {
             let clients = clients.to_string();
             let words = ["prepare", "--clients", &clients, "--size", &size];
-            smbload(&self.stage, port, medium, &words, Duration::from_secs(120)).map(drop)
+            let patience = Duration::from_secs(120);
+            smbload(&self.stage, (Kind::Smbd(0), port), medium, &words, patience).map(drop)
         })
     }
 
@@ -157,7 +160,9 @@ impl Bench<'_> {
         let mut pairs = Vec::new();
         for _ in 0..self.options.rounds.unwrap_or(usual).max(1) {
             let theirs = self.figure(row, peer).context("the peer")?;
-            pairs.push((theirs, self.figure(row, self.ours).context("ours")?));
+            let ours =
+                if row.carried && self.ours == Kind::Shunt { Kind::Carried } else { self.ours };
+            pairs.push((theirs, self.figure(row, ours).context("ours")?));
         }
         Ok(pairs)
     }
@@ -197,20 +202,21 @@ impl Bench<'_> {
         words.extend(["--secs", &length, "--warmup", &warm_up]);
         words.extend(["--size", &size, "--server-pid", &process]);
         let patience = Duration::from_secs_f64(seconds * 2.0 + 40.0);
-        let output = smbload(&self.stage, server.port, row.medium, &words, patience)?;
+        let output = smbload(&self.stage, (kind, server.port), row.medium, &words, patience)?;
         serde_json::from_str(output.trim()).context("smbload printed no line of JSON")
     }
 }
 
 fn smbload(
     stage: &Stage,
-    port: u16,
+    (kind, port): (Kind, u16),
     medium: Medium,
     words: &[&str],
     patience: Duration,
 ) -> anyhow::Result<String> {
     let dir = stage.new_dir()?;
-    let mut command: Vec<OsString> = vec![stage.program("smbload").into()];
+    let mut command = kind.prefix(stage);
+    command.push(stage.program("smbload").into());
     command.extend(words.iter().map(OsString::from));
     let (address, share) = (format!("127.0.0.1:{port}"), medium.share());
     let common = ["--addr", &address, "--share", share, "--user", USERS[0], "--pass", PASSWORD];

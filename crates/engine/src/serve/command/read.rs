@@ -13,7 +13,7 @@ use sys::residency::append_at;
 
 use super::super::channel::{Exchange, Fill};
 use super::super::open::{Object, Open};
-use super::super::transfer::{DataFile, Load};
+use super::super::transfer::DataFile;
 use super::super::{fs, runtime};
 use super::Answer;
 
@@ -75,8 +75,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         enough(&open, &request, len as usize)?;
         if len > INLINE {
             x.channel.tally().read(len.into());
-            let load = Load { len, loopback: x.channel.is_loopback() };
-            let method = x.channel.chooser().send(load);
+            let method = x.channel.chooser().send(x.channel.load(len));
             x.reply.write(&Head { data_len: len, ..Head::default() });
             x.reply.tail(data, request.offset, len, method);
             return Ok(NtStatus::SUCCESS);

@@ -10,7 +10,7 @@ use smb::{Access, NtStatus};
 
 use super::super::channel::{Channel, Ending, Exchange, Reply};
 use super::super::open::{Object, Open};
-use super::super::transfer::{Load, Progress, ReceiveFile};
+use super::super::transfer::{Progress, ReceiveFile};
 use super::super::{fs, runtime};
 use super::Answer;
 
@@ -193,8 +193,7 @@ impl DirectWrite {
         };
         let len = u32::try_from(request.data.len()).unwrap_or(u32::MAX);
         let file = open.data().map_err(|_| Ending::Nonsense("a file that cannot be written"))?;
-        let load = Load { len, loopback: channel.is_loopback() };
-        let method = channel.chooser().receive(load, &file);
+        let method = channel.chooser().receive(channel.load(len), &file);
         let times = open.before_change();
         let mut transfer = ReceiveFile::new(early, file, request.offset, len, method);
         if allowed.is_err() {

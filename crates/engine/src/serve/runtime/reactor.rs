@@ -276,7 +276,20 @@ impl Reactor {
         driver: Driver,
         shared: &Shared,
     ) -> io::Result<(Self, Driver, Option<String>)> {
+        if sys::stream::in_front() {
+            return Self::carried(driver, shared);
+        }
         Self::with(driver, shared, Uring::ring)
+    }
+
+    /// For sockets whose bytes go through shared memory: what a ring of the kernel's does to them would go past
+    /// the library that moves those.
+    fn carried(driver: Driver, shared: &Shared) -> io::Result<(Self, Driver, Option<String>)> {
+        if driver == Driver::Uring {
+            return Err(io::Error::other("under `shunt run` there is no io_uring: leave it out"));
+        }
+        let (reactor, driver, _) = Self::with(Driver::Epoll, shared, Uring::ring)?;
+        Ok((reactor, driver, Some("under `shunt run` connections go through shared memory".into())))
     }
 
     /// The same, with what makes a ring.

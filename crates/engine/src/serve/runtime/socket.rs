@@ -8,8 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::{self, RecvFlags, SendFlags, sockopt};
 
+use sys::stream;
 use sys::uring::{Done, Op};
 
 use super::core::Core;
@@ -18,8 +19,6 @@ use super::pacing::{Pacing, is_same_host};
 use super::reactor::{Readiness, Source};
 use super::sleep;
 
-/// What the kernel takes with one call (`UIO_MAXIOV`).
-const PARTS_MAX: usize = 1024;
 /// How long to wait when there are no descriptors left.
 const SHORT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 
@@ -29,9 +28,7 @@ const SHORT_OF_DESCRIPTORS: Duration = Duration::from_millis(50);
 ///
 /// Those of `socket` and `bind`.
 pub fn bound_socket(address: SocketAddr) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let fd = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    let fd = stream::socket(address.is_ipv6()).map_err(io::Error::from_raw_os_error)?;
     sockopt::set_socket_reuseaddr(&fd, true)?;
     sockopt::set_socket_reuseport(&fd, true)?;
     if address.is_ipv6() {
@@ -61,7 +58,7 @@ impl Listener {
     pub fn bind(address: SocketAddr, backlog: u16) -> io::Result<Self> {
         let fd = bound_socket(address)?;
         let pacing = Pacing::take_from(&fd);
-        net::listen(&fd, i32::from(backlog))?;
+        stream::listen(&fd, backlog).map_err(io::Error::from_raw_os_error)?;
         Ok(Self { source: Source::new(Arc::new(fd))?, pacing })
     }
 
@@ -103,14 +100,12 @@ impl Listener {
     pub async fn accept_fd(&self) -> io::Result<(OwnedFd, SocketAddr)> {
         loop {
             Core::share().await;
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            match net::acceptfrom_with(&self.source, flags) {
-                Ok((fd, address)) => {
-                    if let Some(address) = address.and_then(|a| SocketAddr::try_from(a).ok()) {
-                        self.pace(&fd, address);
-                        return Ok((fd, address));
-                    }
+            match stream::accept(&self.source).map_err(Errno::from_raw_os_error) {
+                Ok((fd, Some(address))) => {
+                    self.pace(&fd, address);
+                    return Ok((fd, address));
                 }
+                Ok((_, None)) => {}
                 Err(Errno::AGAIN) => {
                     self.source.not_readable();
                     self.source.readable().await;
@@ -142,7 +137,7 @@ impl Listener {
     ///
     /// Those of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(SocketAddr::try_from(net::getsockname(&self.source)?)?)
+        name(&self.source, false)
     }
 }
 
@@ -181,9 +176,7 @@ impl Socket {
     ///
     /// Those of `connect`.
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
-        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let fd = net::socket_with(family, SocketType::STREAM, flags, None)?;
+        let fd = stream::socket(address.is_ipv6()).map_err(io::Error::from_raw_os_error)?;
         let pending = match net::connect(&fd, &address) {
             Ok(()) => false,
             Err(Errno::INPROGRESS) => true,
@@ -239,8 +232,8 @@ impl Socket {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let room = into.len();
-        match again(|| net::recv(&self.0, &mut *into, RecvFlags::empty())) {
-            Ok((n, _)) => {
+        match again(|| recv(&self.0, into, RecvFlags::empty())) {
+            Ok(n) => {
                 if n < room && n > 0 {
                     // There is no more: what comes later is an event of its own.
                     self.0.not_readable();
@@ -265,8 +258,8 @@ impl Socket {
         if !self.0.may_read() {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        match again(|| net::recv(&self.0, &mut *into, RecvFlags::PEEK)) {
-            Ok((n, _)) => Ok(n),
+        match again(|| recv(&self.0, into, RecvFlags::PEEK)) {
+            Ok(n) => Ok(n),
             Err(error) => {
                 if error == Errno::AGAIN {
                     self.0.not_readable();
@@ -370,7 +363,7 @@ impl Socket {
     ///
     /// `WouldBlock` if there is no room; those of `send`. No signal is raised.
     pub fn try_send(&self, from: &[u8]) -> io::Result<usize> {
-        self.sent(again(|| net::send(&self.0, from, SendFlags::NOSIGNAL)))
+        self.try_sendv(&[IoSlice::new(from)], false)
     }
 
     /// Sends several parts in one call, as much as there is room for. With `more` the kernel may wait with
@@ -380,16 +373,10 @@ impl Socket {
     ///
     /// As [`Socket::try_send`].
     pub fn try_sendv(&self, parts: &[IoSlice<'_>], more: bool) -> io::Result<usize> {
-        let more = if more { SendFlags::MORE } else { SendFlags::empty() };
-        if let [part] = parts {
-            return self.sent(again(|| net::send(&self.0, part, SendFlags::NOSIGNAL | more)));
-        }
-        let parts = &parts[..parts.len().min(PARTS_MAX)];
-        let mut nothing = net::SendAncillaryBuffer::default();
-        self.sent(again(|| net::sendmsg(&self.0, parts, &mut nothing, SendFlags::NOSIGNAL | more)))
-    }
-
-    fn sent(&self, n: rustix::io::Result<usize>) -> io::Result<usize> {
+        let flags = if more { SendFlags::MORE } else { SendFlags::empty() };
+        let flags = flags.bits().cast_signed();
+        let send = || stream::send(&self.0, parts, flags).map_err(Errno::from_raw_os_error);
+        let n = again(send);
         if n == Err(Errno::AGAIN) {
             self.0.not_writable();
         }
@@ -409,7 +396,7 @@ impl Socket {
         IoSlice::advance_slices(&mut left, 0);
         while !left.is_empty() {
             Core::share().await;
-            match self.try_sendv(left, more || left.len() > PARTS_MAX) {
+            match self.try_sendv(left, more || left.len() > stream::PARTS_MAX) {
                 Ok(n) => IoSlice::advance_slices(&mut left, n),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable().await,
                 Err(error) => return Err(error),
@@ -424,12 +411,7 @@ impl Socket {
     ///
     /// Those of `shutdown`.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        let how = match how {
-            Shutdown::Read => net::Shutdown::Read,
-            Shutdown::Write => net::Shutdown::Write,
-            Shutdown::Both => net::Shutdown::Both,
-        };
-        Ok(net::shutdown(&self.0, how)?)
+        stream::shutdown(&self.0, how).map_err(io::Error::from_raw_os_error)
     }
 
     /// Whom it is with.
@@ -438,8 +420,7 @@ impl Socket {
     ///
     /// Those of `getpeername`.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
-        let address = net::getpeername(&self.0)?;
-        Ok(SocketAddr::try_from(address.ok_or(Errno::NOTCONN)?)?)
+        name(&self.0, true)
     }
 
     /// Our end of it.
@@ -448,7 +429,7 @@ impl Socket {
     ///
     /// Those of `getsockname`.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(SocketAddr::try_from(net::getsockname(&self.0)?)?)
+        name(&self.0, false)
     }
 
     /// Bytes that have come in and are not received.
@@ -457,7 +438,7 @@ impl Socket {
     ///
     /// Those of `FIONREAD`.
     pub fn queued(&self) -> io::Result<u64> {
-        Ok(rustix::io::ioctl_fionread(&self.0)?)
+        Ok(stream::unread(&self.0).map_err(io::Error::from_raw_os_error)? as u64)
     }
 }
 
@@ -465,6 +446,16 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+fn recv(socket: &Source, into: &mut [u8], flags: RecvFlags) -> rustix::io::Result<usize> {
+    let flags = flags.bits().cast_signed();
+    stream::recv(socket, into, flags).map_err(Errno::from_raw_os_error)
+}
+
+fn name(socket: &Source, peer: bool) -> io::Result<SocketAddr> {
+    let name = stream::name(socket, peer).map_err(io::Error::from_raw_os_error)?;
+    name.ok_or_else(|| Errno::AFNOSUPPORT.into())
 }
 
 fn again<T>(call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {

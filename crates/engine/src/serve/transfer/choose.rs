@@ -13,6 +13,9 @@
 //!
 //! On loopback a page that is passed on is copied all the same, later and by the receiver, who also
 //! frees it: so a mapping. Over a real interface nobody copies it, so a pipe.
+//!
+//! Under `shunt run` it is not the kernel that takes what is sent. A load from a mapping could then end the
+//! process (`sys::filemap`), and a pipe would be one copy more: such sockets have a method of their own.
 
 use super::{DataFile, Method};
 
@@ -48,6 +51,8 @@ pub struct Load {
     pub len: u32,
     /// The peer is on this host, so that what is sent is copied once more, from our pages, by it.
     pub loopback: bool,
+    /// Its bytes go through shared memory, or may come to (`sys::stream::carried`).
+    pub carried: bool,
 }
 
 /// Chooses for the connections of one loop.
@@ -71,6 +76,8 @@ impl Chooser {
     pub fn send(&self, load: Load) -> Method {
         match self.policy {
             _ if load.len < SMALL => Method::Copy,
+            Policy::Always(Method::Copy) => Method::Copy,
+            _ if load.carried => Method::Carried,
             Policy::Always(method) => method,
             Policy::Auto if load.loopback => Method::Map,
             // A real interface reads the pages itself: nobody copies.
@@ -82,6 +89,7 @@ impl Chooser {
     #[must_use]
     pub fn receive(&self, load: Load, file: &DataFile) -> Method {
         match self.policy {
+            _ if load.carried => Method::Carried,
             _ if load.len < SMALL || !file.in_memory() => Method::Copy,
             Policy::Always(method) => method,
             Policy::Auto if file.rewritten() => Method::Map,
@@ -100,7 +108,7 @@ mod tests {
             return println!("skipped: no tmpfs");
         };
         let file = DataFile::new(file).unwrap();
-        let load = |len| Load { len, loopback: true };
+        let load = |len| Load { len, loopback: true, carried: false };
         for policy in ["auto", "copy", "map", "splice"] {
             let chooser = Chooser::new(policy.parse().unwrap());
             assert_eq!(chooser.send(load(4096)), Method::Copy);
@@ -109,6 +117,13 @@ mod tests {
         let chooser = Chooser::new("splice".parse().unwrap());
         assert_eq!(chooser.send(load(1 << 20)), Method::Splice);
         assert_eq!(chooser.receive(load(1 << 20), &file), Method::Splice);
+        for policy in [Policy::Auto, Policy::Always(Method::Map), Policy::Always(Method::Splice)] {
+            // A mapping of a file that becomes shorter would end the server.
+            let (chooser, carried) =
+                (Chooser::new(policy), Load { carried: true, ..load(1 << 20) });
+            assert_eq!(chooser.send(carried), Method::Carried);
+            assert_eq!(chooser.receive(carried, &file), Method::Carried);
+        }
         assert!("sendfile".parse::<Policy>().is_err());
     }
 
@@ -118,7 +133,8 @@ mod tests {
             return println!("skipped: no tmpfs");
         };
         let file = DataFile::new(file).unwrap();
-        let (chooser, load) = (Chooser::default(), Load { len: 1 << 20, loopback: true });
+        let (chooser, load) =
+            (Chooser::default(), Load { len: 1 << 20, loopback: true, carried: false });
         assert_eq!(chooser.receive(load, &file), Method::Splice, "empty");
         file.file().set_len(2 << 20).unwrap();
         file.count_overwritten(1 << 20);

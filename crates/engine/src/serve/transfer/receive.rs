@@ -5,9 +5,10 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::RecvFlags;
 use rustix::pipe::{SpliceFlags, splice};
 use sys::filemap::Access;
+use sys::stream;
 
 use super::buffers::Buffer;
 use super::file::{BY_CALL, DataFile, Window};
@@ -16,6 +17,9 @@ use super::{Finished, Job, Method, Pools, Progress, TransferError, never_waits};
 
 /// What is collected in a buffer before it is written.
 const PIECE: usize = 1 << 20;
+/// The same of what comes through shared memory: it is written while it is still in the cache, and its sender has
+/// room for more.
+const CARRIED_PIECE: usize = 128 << 10;
 /// Of a payload that is to come still, so much is waited for at once: on loopback each wake-up costs
 /// as much as copying 32 KiB. The kernel makes room for it, and wakes us before if it has none.
 const LOW_WATER: usize = 256 << 10;
@@ -75,9 +79,14 @@ impl ReceiveFile {
         let len = len as usize;
         // Only where waiting is out of the question: a page of a file that is on disk may have to be
         // read before it can be written into.
-        let method = if file.in_memory() { method } else { Method::Copy };
+        let method = match method {
+            Method::Carried => Method::Carried,
+            method if file.in_memory() => method,
+            _ => Method::Copy,
+        };
         let end = offset.saturating_add(len as u64);
-        let overwrites = method != Method::Copy && file.size().is_ok_and(|there| there >= end);
+        let past_us = matches!(method, Method::Map | Method::Splice);
+        let overwrites = past_us && file.size().is_ok_and(|there| there >= end);
         Self {
             file,
             early: early[..early.len().min(len)].to_vec(),
@@ -152,9 +161,10 @@ impl ReceiveFile {
         Ok(progress)
     }
 
-    /// Has the socket become readable when there are so many bytes. It is a matter of speed only.
+    /// Has the socket become readable when there are so many bytes. It is a matter of speed only, and none of
+    /// sockets whose bytes go through memory: they would go by TCP for good.
     fn wake_at(&mut self, socket: BorrowedFd<'_>, bytes: usize) {
-        if bytes != self.low_water {
+        if bytes != self.low_water && self.method != Method::Carried {
             self.low_water = bytes;
             let value = i32::try_from(bytes).unwrap_or(i32::MAX);
             let _ = sys::call::setsockopt(socket.as_raw_fd(), SOL_SOCKET, SO_RCVLOWAT, value);
@@ -192,7 +202,7 @@ impl ReceiveFile {
         match (&self.held, self.method) {
             (Held::Buffer { from, to, .. }, _) if from < to => self.copy(socket, pools),
             _ if early => self.copy(socket, pools),
-            (_, Method::Copy) => self.copy(socket, pools),
+            (_, Method::Copy | Method::Carried) => self.copy(socket, pools),
             (_, Method::Map) => self.map(socket),
             (_, Method::Splice) => self.splice(socket, pools),
         }
@@ -214,9 +224,20 @@ impl ReceiveFile {
     /// Takes what nobody wants.
     fn drain(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Progress>, TransferError> {
         let want = (self.len - self.taken).min(PIECE);
+        if self.method == Method::Carried {
+            let mut nowhere = [0; 16 << 10];
+            let want = want.min(nowhere.len());
+            return self.took(receive(socket, &mut nowhere[..want]));
+        }
         let flags = (RecvFlags::TRUNC | RecvFlags::DONTWAIT).bits().cast_signed();
         let got = sys::call::recv_nowhere(socket.as_raw_fd(), want, flags);
         self.took(got.map_err(Errno::from_raw_os_error))
+    }
+
+    /// What is collected before it is written.
+    fn piece(&self) -> usize {
+        // What is to be written by a thread costs a wake-up each time.
+        if self.method == Method::Carried && self.file.in_memory() { CARRIED_PIECE } else { PIECE }
     }
 
     /// Counts bytes that came out of the socket; answers what to stop for if none did.
@@ -240,17 +261,18 @@ impl ReceiveFile {
     ) -> Result<Option<Progress>, TransferError> {
         let left = self.len - self.stored;
         if !matches!(self.held, Held::Buffer { .. }) {
-            let want = left.min(PIECE);
+            let want = left.min(self.piece());
             let mut buffer = pools.buffers.lend_some(want).map_err(TransferError::File)?;
             buffer.resize(want.min(buffer.capacity()));
             self.held = Held::Buffer { buffer, from: 0, to: 0 };
         }
+        let (piece, past_us) = (self.piece(), matches!(self.method, Method::Map | Method::Splice));
         let Held::Buffer { buffer, from, to } = &mut self.held else { return Ok(None) };
         if *from == *to {
             (*from, *to) = (0, 0);
         }
         // How much this buffer is to hold before it is written.
-        let full = if *from > 0 { *to } else { left.min(buffer.capacity()).min(PIECE) };
+        let full = if *from > 0 { *to } else { left.min(buffer.capacity()).min(piece) };
         if buffer.len() < full {
             buffer.resize(full);
         }
@@ -263,10 +285,10 @@ impl ReceiveFile {
             *to += early;
         }
         // The rest of what another method will do is not received here.
-        let enough = full == *to || self.method != Method::Copy && *to > 0 && !self.by_call();
+        let enough = full == *to || past_us && *to > 0 && !self.by_call();
         let Held::Buffer { buffer, from, to } = &mut self.held else { return Ok(None) };
         if !enough {
-            let got = recv(socket, &mut buffer[*to..full], RecvFlags::DONTWAIT).map(|(_, n)| n);
+            let got = receive(socket, &mut buffer[*to..full]);
             *to += got.unwrap_or(0);
             return self.took(got);
         }
@@ -370,4 +392,9 @@ impl ReceiveFile {
         }
         Ok(None)
     }
+}
+
+fn receive(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<usize, Errno> {
+    let flags = RecvFlags::DONTWAIT.bits().cast_signed();
+    stream::recv(&socket, into, flags).map_err(Errno::from_raw_os_error)
 }

@@ -5,9 +5,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::net::SendFlags;
 use rustix::pipe::{SpliceFlags, splice};
 use sys::filemap::{Access, Part};
+use sys::stream;
 
 use super::buffers::Buffer;
 use super::file::{DataFile, Window};
@@ -16,6 +17,9 @@ use super::{Finished, Job, Method, Pools, Progress, TransferError, never_waits};
 
 /// What a buffer is filled with before it is sent. Smaller pieces wake the receiver more often.
 const PIECE: usize = 1 << 20;
+
+/// What is read into shared memory before the peer sees any of it, and is still in the cache when it copies that.
+const CARRIED_PIECE: usize = 128 << 10;
 
 /// What stands for bytes that a file no longer has.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
@@ -123,6 +127,7 @@ impl SendFile {
                 (Held::Buffer { .. }, _) | (_, Method::Copy) => self.copy(socket, pools)?,
                 (_, Method::Map) => self.map(socket)?,
                 (_, Method::Splice) => self.splice(socket, pools)?,
+                (_, Method::Carried) => self.carried(socket)?,
             };
             if let Some(progress) = stopped {
                 return Ok(progress);
@@ -315,6 +320,32 @@ impl SendFile {
         Ok(None)
     }
 
+    fn carried(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Progress>, TransferError> {
+        let left = self.len - self.sent;
+        if let Some(progress) = self.settle(self.sent, left) {
+            return Ok(Some(progress));
+        }
+        if self.head_sent < self.head.len() {
+            let Some(n) = send(socket, self.head_left(), &[], true)? else {
+                return Ok(Some(Progress::SocketBlocked));
+            };
+            self.took(n);
+            return Ok(None);
+        }
+        let at = self.offset + self.sent as u64;
+        match stream::send_file(&socket, &self.file, at, left.min(CARRIED_PIECE)) {
+            Ok(0) => self.ended = true,
+            Ok(n) => self.sent += n,
+            Err(errno) => match Errno::from_raw_os_error(errno) {
+                Errno::AGAIN => return Ok(Some(Progress::SocketBlocked)),
+                Errno::INTR => {}
+                // Whether it is the file or the connection, a call for one of them will tell.
+                _ => self.method = Method::Copy,
+            },
+        }
+        Ok(None)
+    }
+
     fn splice(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -392,11 +423,16 @@ fn send(
     body: &[u8],
     more: bool,
 ) -> Result<Option<usize>, TransferError> {
-    let mut flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    let mut flags = SendFlags::DONTWAIT;
     flags.set(SendFlags::MORE, more);
-    let slices = [IoSlice::new(head), IoSlice::new(body)];
+    let (both, flags) = ([IoSlice::new(head), IoSlice::new(body)], flags.bits().cast_signed());
+    let parts = match (head.is_empty(), body.is_empty()) {
+        (true, _) => &both[1..],
+        (_, true) => &both[..1],
+        _ => &both,
+    };
     loop {
-        match sendmsg(socket, &slices, &mut SendAncillaryBuffer::default(), flags) {
+        match stream::send(&socket, parts, flags).map_err(Errno::from_raw_os_error) {
             Ok(n) => return Ok(Some(n)),
             Err(Errno::AGAIN) => return Ok(None),
             Err(Errno::INTR) => {}

@@ -17,8 +17,20 @@ use crate::smbd::{PASSWORD, Share, Smbd, USERS};
 pub(crate) enum Kind {
     /// `shunt serve`.
     Shunt,
+    /// The same under `shunt run`, where its clients are as well.
+    Carried,
     /// One of [`SMBD`].
     Smbd(usize),
+}
+
+impl Kind {
+    /// What stands before a program, of its server or its clients.
+    pub(crate) fn prefix(self, stage: &Stage) -> Vec<OsString> {
+        match self {
+            Self::Carried => vec![stage.program("shunt").into(), "run".into(), "--".into()],
+            Self::Shunt | Self::Smbd(_) => Vec::new(),
+        }
+    }
 }
 
 /// Samba's ways to read and write files: which is best depends on the load.
@@ -48,8 +60,9 @@ impl Server {
             Kind::Smbd(number) => {
                 Smbd::start(&dir, port, SMBD[number].1, &folders.shares())?.running
             }
-            Kind::Shunt => {
-                let mut words: Vec<OsString> = vec![stage.program("shunt").into(), "serve".into()];
+            Kind::Shunt | Kind::Carried => {
+                let mut words = kind.prefix(stage);
+                words.extend([stage.program("shunt").into(), "serve".into()]);
                 words.extend(["--listen".into(), format!("127.0.0.1:{port}").into()]);
                 words.extend(["--user".into(), format!("{}:{PASSWORD}", USERS[0]).into()]);
                 for share in folders.shares() {
