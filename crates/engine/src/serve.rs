@@ -7,6 +7,7 @@ pub mod config;
 pub mod control;
 pub mod fs;
 mod kerberos;
+mod log;
 mod open;
 mod pipe;
 mod reload;

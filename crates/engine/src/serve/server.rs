@@ -21,6 +21,7 @@ use super::command::{breaks, delete};
 use super::config::{Config, ShareConfig};
 use super::fs;
 use super::kerberos::Kerberos;
+use super::log;
 use super::open::{Object, Open, Table};
 use super::runtime::{self, Event, VectorId};
 use super::session::Session;
@@ -422,7 +423,7 @@ impl Server {
     pub(super) fn log_end(&self, peer: SocketAddr, why: &Ending) {
         match why {
             Ending::Closed | Ending::Dropped | Ending::Stopped => {}
-            why => eprintln!("shunt serve: {peer}: connection ended: {why}"),
+            why => log::say(format_args!("{peer}: connection ended: {why}")),
         }
     }
 
@@ -559,7 +560,7 @@ impl Server {
 
     /// A line for the log.
     pub(super) fn log(&self, peer: SocketAddr, what: &str) {
-        eprintln!("shunt serve: {peer}: {what}");
+        log::say(format_args!("{peer}: {what}"));
     }
 
     /// Somebody has got in: a line for the audit log.
@@ -573,10 +574,10 @@ impl Server {
             (_, true) => "guest",
             _ => "user",
         };
-        eprintln!(
-            "shunt serve: {peer}: {kind} {:?} of {:?} logged on, session {:#x}, SMB {}",
+        log::say(format_args!(
+            "{peer}: {kind} {:?} of {:?} logged on, session {:#x}, SMB {}",
             who.user, who.workstation, session.id.0, session.dialect
-        );
+        ));
     }
 
     /// Somebody has not got in.
@@ -586,14 +587,14 @@ impl Server {
             self.limiter().failed(&refusal.user, peer.ip(), now);
         }
         if self.config.audit {
-            eprintln!(
-                "shunt serve: {peer}: {:?} of {:?} not let in: {}{}{}",
+            log::say(format_args!(
+                "{peer}: {:?} of {:?} not let in: {}{}{}",
                 refusal.user,
                 refusal.workstation,
                 refusal.reason,
                 if refusal.detail.is_empty() { "" } else { ": " },
                 refusal.detail.escape_debug(),
-            );
+            ));
         }
     }
 

@@ -14,6 +14,7 @@ use super::channel::Channel;
 use super::config::{Config, ShareConfig};
 use super::fs;
 use super::kerberos::{Kerberos, NoKerberos};
+use super::log;
 use super::reload::{self, Reloaded};
 use super::runtime::{self, Driver, Listener, Runtime, Socket, VectorId};
 use super::server::{Server, SharePoint};
@@ -365,7 +366,7 @@ async fn accept(server: Arc<Server>, address: SocketAddr, listener: Listener) {
                 }
             }
             Err(error) => {
-                eprintln!("shunt serve: {address}: no longer listening: {error}");
+                log::say(format_args!("{address}: no longer listening: {error}"));
                 return;
             }
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use smb::NtStatus;
 use smb::files::{Delete, FileKey};
 
+use super::super::log;
 use super::super::open::Open;
 use super::super::server::Server;
 use super::super::watch;
@@ -25,7 +26,7 @@ pub(in crate::serve) fn on_last_close(server: &Server, open: &Arc<Open>, delete:
         Err(NtStatus::OBJECT_NAME_NOT_FOUND) => {}
         Err(status) => {
             let name = removed_as.as_str();
-            eprintln!("shunt serve: {name}: not deleted as its client has asked for: {status}");
+            log::say(format_args!("{name}: not deleted as its client has asked for: {status}"));
         }
     }
 }

@@ -22,6 +22,7 @@ use smb::files::{FileKey, OpenId};
 use smb::name::Path;
 
 use super::super::fs::{Change, ChangeKind, Found, Handle, Want, Watch, Watcher};
+use super::super::log;
 use super::super::runtime::{self, Event, Source};
 use super::super::server::{Server, SharePoint};
 
@@ -179,9 +180,9 @@ async fn run(server: Arc<Server>, point: Arc<SharePoint>) {
     });
     let Ok((watcher, source)) = begun else {
         let name = &point.config.name;
-        eprintln!(
-            "shunt serve: share {name}: clients do not hear of changes on this host: no inotify"
-        );
+        log::say(format_args!(
+            "share {name}: clients do not hear of changes on this host: no inotify"
+        ));
         return;
     };
     let mut asked = Asked { watcher, by_open: HashMap::new(), by_watch: HashMap::new() };
