@@ -1,6 +1,7 @@
 //! AES-128-GMAC (SP800-38D), also over parts that do not lie side by side.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use aes::Aes128;
 use aes::cipher::{Array, BlockCipherEncrypt, KeyInit};
@@ -23,21 +24,27 @@ const POWERS: usize = 32;
 pub(super) struct Gmac {
     key: LessSafeKey,
     block: Aes128,
-    /// H^(2^k).
-    powers: [u128; POWERS],
+    /// H^(2^k), once they are wanted: many a session never sends more than fits one piece.
+    powers: OnceLock<Box<[u128; POWERS]>>,
 }
 
 impl Gmac {
     pub(super) fn new(key: &[u8; 16]) -> Self {
         let block = Aes128::new(&(*key).into());
-        let mut hash_key = Array::default();
-        block.encrypt_block(&mut hash_key);
-        let mut powers = [u128::from_be_bytes(hash_key.0); POWERS];
-        for k in 1..POWERS {
-            powers[k] = multiply(powers[k - 1], powers[k - 1]);
-        }
         let key = UnboundKey::new(&AES_128_GCM, key).expect("16 bytes are a key of AES-128");
-        Self { key: LessSafeKey::new(key), block, powers }
+        Self { key: LessSafeKey::new(key), block, powers: OnceLock::new() }
+    }
+
+    fn powers(&self) -> &[u128; POWERS] {
+        self.powers.get_or_init(|| {
+            let mut hash_key = Array::default();
+            self.block.encrypt_block(&mut hash_key);
+            let mut powers = Box::new([u128::from_be_bytes(hash_key.0); POWERS]);
+            for k in 1..POWERS {
+                powers[k] = multiply(powers[k - 1], powers[k - 1]);
+            }
+            powers
+        })
     }
 
     /// The tag of a message in one piece.
@@ -96,7 +103,7 @@ impl Gmac {
 
     /// What the block of lengths adds to the polynomial, for so many bytes.
     fn lengths(&self, bytes: usize) -> u128 {
-        multiply((bytes as u128 * 8) << 64, self.powers[0])
+        multiply((bytes as u128 * 8) << 64, self.powers()[0])
     }
 }
 
@@ -156,7 +163,7 @@ impl Sum<'_> {
         let own = tag ^ self.mask ^ self.gmac.lengths(blocks.len());
         if self.sum != 0 {
             let mut shift = blocks.len().div_ceil(BLOCK);
-            for power in &self.gmac.powers {
+            for power in self.gmac.powers() {
                 if shift & 1 == 1 {
                     self.sum = multiply(self.sum, *power);
                 }
