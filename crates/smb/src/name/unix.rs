@@ -46,15 +46,40 @@ fn is_private(c: char) -> bool {
 #[must_use]
 pub fn from_unix(name: &[u8]) -> Cow<'_, str> {
     let ends_well = !matches!(name, [.., b'.' | b' ']) || matches!(name, b"." | b"..");
+    // Without a way out of the loop: the usual name is one that has to be looked at to its end.
+    let seen = name.iter().fold(0, |seen, byte| seen | KINDS[usize::from(*byte)]);
     match str::from_utf8(name) {
-        Ok(text) if ends_well && is_plain(text) => Cow::Borrowed(text),
+        Ok(text) if ends_well && seen == 0 => Cow::Borrowed(text),
+        Ok(text) if ends_well && seen & FORBIDDEN == 0 && !text.contains(is_private) => {
+            Cow::Borrowed(text)
+        }
         _ => Cow::Owned(mapped(name)),
     }
 }
 
-fn is_plain(text: &str) -> bool {
-    !text.bytes().any(is_forbidden) && (text.is_ascii() || !text.contains(is_private))
-}
+/// In [`KINDS`]: may not be in a name that a client sees.
+const FORBIDDEN: u8 = 1;
+/// In [`KINDS`]: a part of a character that is not ASCII.
+const LONG: u8 = 2;
+
+/// What kind of byte of a Unix name each is.
+const KINDS: [u8; 256] = {
+    let mut kinds = [0; 256];
+    let mut byte = 0;
+    while byte < kinds.len() {
+        #[expect(clippy::cast_possible_truncation, reason = "it is below 256")]
+        let forbidden = is_forbidden(byte as u8);
+        kinds[byte] = if forbidden {
+            FORBIDDEN
+        } else if byte >= 0x80 {
+            LONG
+        } else {
+            0
+        };
+        byte += 1;
+    }
+    kinds
+};
 
 fn mapped(name: &[u8]) -> String {
     let (body, end) = match name {
