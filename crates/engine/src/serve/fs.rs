@@ -46,7 +46,7 @@ use rustix::fs::{Mode, OFlags, ResolveFlags};
 use smb::{Access, NtStatus};
 
 pub use change::{Posix, SetTimes};
-pub use directory::Directory;
+pub use directory::{Directory, Errand};
 pub use errno::{status, status_of};
 pub use handle::{Handle, Identity};
 pub use lookup::{Create, Found, Vacancy};

@@ -18,6 +18,9 @@ use super::Answer;
 /// Entries after which others of this loop have their turn.
 const TURN: usize = 128;
 
+/// Bytes that an entry takes in an answer, about.
+const ENTRY: usize = 128;
+
 /// A file system that takes longer than this for one turn is read on a thread of its own from then on.
 const SLOW: Duration = Duration::from_millis(2);
 
@@ -186,6 +189,7 @@ impl Answering {
         let mut entry = Entry::default();
         let result = loop {
             let began = Instant::now();
+            self.share_out(listing, &writer);
             match self.some(listing, &mut writer, &mut entry, TURN) {
                 Ok(Stopped::Turn) => {}
                 Ok(Stopped::Done) => break Ok(()),
@@ -195,6 +199,7 @@ impl Answering {
             runtime::yield_now().await;
         };
         self.out = out;
+        listing.directory.pause();
         result
     }
 
@@ -205,6 +210,19 @@ impl Answering {
         let result = self.some(listing, &mut writer, &mut Entry::default(), usize::MAX);
         self.out = out;
         result.map(drop)
+    }
+
+    /// Has another core, if one has nothing to do, look up entries of this answer.
+    fn share_out(&self, listing: &mut Listing, writer: &DirectoryWriter<'_>) {
+        let room = self.limit.saturating_sub(writer.len());
+        let most = self.most.min(room / ENTRY);
+        if listing.pattern.as_name().is_none()
+            && most > TURN
+            && runtime::another_sleeps()
+            && let Some(errand) = listing.directory.errand(most)
+        {
+            drop(runtime::offload(move || errand.run()));
+        }
     }
 
     fn some(

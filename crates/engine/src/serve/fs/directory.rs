@@ -1,6 +1,10 @@
 //! What is in a folder.
 
-use std::os::fd::{AsFd, OwnedFd};
+mod batch;
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{FileType, Mode, OFlags, RawDir, SeekFrom};
 use rustix::io::Errno;
@@ -10,22 +14,21 @@ use smb::{NtStatus, name as names};
 use super::errno::status;
 use super::facts::{At, file_type, stat, stat_at};
 use super::{Handle, Links, Share, Want};
+pub use batch::Errand;
+use batch::{Ahead, Batch};
 
-/// Bytes that one `getdents64(2)` may give: some 1,000 entries.
-const BATCH: usize = 32 << 10;
+/// Bytes that one `getdents64(2)` may give: some 1,500 entries.
+const BATCH: usize = 64 << 10;
 
 /// One enumeration of a folder: "." and ".." first, then entries in the order of the file system. Entries that
 /// come or go meanwhile may be seen or not; no other is seen twice or missed.
 #[derive(Debug)]
 pub struct Directory {
-    share: Share,
-    fd: OwnedFd,
-    /// From the root, as on disk.
-    path: Vec<u8>,
+    folder: Arc<Folder>,
     buffer: Vec<u8>,
-    /// The names of one batch, one after the other.
-    names: Vec<u8>,
-    batch: Vec<Listed>,
+    batch: Arc<Batch>,
+    /// What another thread finds out about the batch.
+    ahead: Option<Arc<Ahead>>,
     /// The next one of the batch.
     at: usize,
     /// How many of "." and ".." have been given.
@@ -35,10 +38,13 @@ pub struct Directory {
     last_dot: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Listed {
-    end: usize,
-    kind: FileType,
+/// The folder that is read.
+#[derive(Debug)]
+struct Folder {
+    share: Share,
+    fd: OwnedFd,
+    /// From the root, as on disk.
+    path: Vec<u8>,
 }
 
 impl Directory {
@@ -50,13 +56,12 @@ impl Directory {
     pub fn open(handle: &Handle) -> Result<Self, NtStatus> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(handle, c".", flags, Mode::empty()).map_err(status)?;
+        let (share, path) = (handle.of_share().clone(), handle.place().path.clone());
         Ok(Self {
-            share: handle.of_share().clone(),
-            fd,
-            path: handle.place().path.clone(),
+            folder: Arc::new(Folder { share, fd, path }),
             buffer: Vec::new(),
-            names: Vec::new(),
-            batch: Vec::new(),
+            batch: Arc::default(),
+            ahead: None,
             at: 0,
             dots: 0,
             ended: false,
@@ -70,10 +75,9 @@ impl Directory {
     ///
     /// What `lseek(2)` says.
     pub fn restart(&mut self) -> Result<(), NtStatus> {
-        rustix::fs::seek(&self.fd, SeekFrom::Start(0)).map_err(status)?;
-        self.batch.clear();
-        self.names.clear();
-        (self.at, self.dots, self.ended) = (0, 0, false);
+        rustix::fs::seek(&self.folder.fd, SeekFrom::Start(0)).map_err(status)?;
+        self.new_batch();
+        (self.dots, self.ended) = (0, false);
         Ok(())
     }
 
@@ -93,7 +97,7 @@ impl Directory {
             if matches(name) {
                 entry.name.clear();
                 entry.name.push_str(name);
-                entry.facts = self.dot_facts(name)?;
+                entry.facts = self.folder.dot_facts(name)?;
                 self.last_dot = true;
                 return Ok(true);
             }
@@ -103,19 +107,41 @@ impl Directory {
             if self.at == self.batch.len() && !self.fill()? {
                 return Ok(false);
             }
-            let start = self.at.checked_sub(1).map_or(0, |before| self.batch[before].end);
-            let listed = self.batch[self.at];
+            let at = self.at;
             self.at += 1;
-            let name = &self.names[start..listed.end];
+            let Some((name, kind)) = self.batch.get(at) else { continue };
             entry.name.clear();
-            entry.name.push_str(&names::from_unix(name));
+            entry.name.push_str(&names::from_unix(name.to_bytes()));
             if !matches(&entry.name) {
                 continue;
             }
-            if let Some(facts) = self.entry_facts(name, listed.kind)? {
+            let looked = self.ahead.as_ref().and_then(|ahead| ahead.take(at));
+            let looked = match looked {
+                Some(looked) => looked,
+                None => self.folder.entry_facts(self.folder.fd.as_fd(), name, kind),
+            };
+            if let Some(facts) = looked? {
                 entry.facts = facts;
                 return Ok(true);
             }
+        }
+    }
+
+    /// What another thread may do meanwhile: look up some of the entries that [`Self::next`] will give next, when
+    /// `most` of them are wanted. `None`: not worth the while. What it finds counts until [`Self::pause`].
+    pub fn errand(&mut self, most: usize) -> Option<Errand> {
+        if self.ahead.is_some() {
+            return None;
+        }
+        let (errand, ahead) = Errand::new(&self.folder, &self.batch, self.at, most)?;
+        self.ahead = Some(ahead);
+        Some(errand)
+    }
+
+    /// Nothing is asked for now: what is known ahead would be old when something is.
+    pub fn pause(&mut self) {
+        if let Some(ahead) = self.ahead.take() {
+            ahead.forget();
         }
     }
 
@@ -136,34 +162,48 @@ impl Directory {
     /// What the look-up says; that there is none is `None`.
     pub fn find(&self, name: &str) -> Result<Option<Entry>, NtStatus> {
         if name == "." || name == ".." {
-            return Ok(Some(Entry { facts: self.dot_facts(name)?, name: name.to_owned() }));
+            return Ok(Some(Entry { facts: self.folder.dot_facts(name)?, name: name.to_owned() }));
         }
+        let folder = &*self.folder;
         let exact = names::to_unix(name).into_owned();
         if super::lookup::check_name(&exact).is_err() {
             return Ok(None);
         }
         let mut found = Some(exact);
         if let Some(exact) = &found
-            && let Err(Errno::NOENT) = stat_at(&self.fd, exact)
+            && let Err(Errno::NOENT) = stat_at(&folder.fd, exact.as_slice())
         {
-            found = self.share.0.name_in(&self.fd, name)?;
+            found = folder.share.0.name_in(&folder.fd, name)?;
         }
         let Some(found) = found else { return Ok(None) };
-        let Some(facts) = self.entry_facts(&found, FileType::Unknown)? else { return Ok(None) };
+        let Ok(whole) = CString::new(found.as_slice()) else { return Ok(None) };
+        let facts = folder.entry_facts(folder.fd.as_fd(), &whole, FileType::Unknown)?;
+        let Some(facts) = facts else { return Ok(None) };
         Ok(Some(Entry { facts, name: names::from_unix(&found).into_owned() }))
+    }
+
+    /// An empty batch, in the memory of the one before if nobody else has that.
+    fn new_batch(&mut self) -> &mut Batch {
+        self.pause();
+        self.at = 0;
+        if Arc::get_mut(&mut self.batch).is_none() {
+            self.batch = Arc::default();
+        }
+        let batch = Arc::get_mut(&mut self.batch).expect("it is nobody else's");
+        batch.clear();
+        batch
     }
 
     /// Reads a batch of names; `false` at the end.
     fn fill(&mut self) -> Result<bool, NtStatus> {
-        self.batch.clear();
-        self.names.clear();
-        self.at = 0;
+        self.new_batch();
         if self.ended {
             return Ok(false);
         }
+        let Some(batch) = Arc::get_mut(&mut self.batch) else { return Ok(false) };
         self.buffer.clear();
         self.buffer.reserve(BATCH);
-        let mut entries = RawDir::new(&self.fd, self.buffer.spare_capacity_mut());
+        let mut entries = RawDir::new(&self.folder.fd, self.buffer.spare_capacity_mut());
         loop {
             let entry = match entries.next() {
                 // The folder has been removed meanwhile.
@@ -173,52 +213,68 @@ impl Directory {
                 }
                 Some(entry) => entry.map_err(status)?,
             };
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                self.names.extend_from_slice(name);
-                self.batch.push(Listed { end: self.names.len(), kind: entry.file_type() });
+            let name = entry.file_name();
+            if !matches!(name.to_bytes(), b"." | b"..") {
+                batch.push(name, entry.file_type());
             }
             // The next look would be the next system call.
-            if entries.is_buffer_empty() && !self.batch.is_empty() {
+            if entries.is_buffer_empty() && !batch.is_empty() {
                 break;
             }
         }
-        Ok(!self.batch.is_empty())
+        Ok(!batch.is_empty())
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        self.pause();
+    }
+}
+
+impl Folder {
+    /// Another descriptor of it, to look entries up with.
+    fn another(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.fd, c".", flags, Mode::empty())
     }
 
-    /// One `statx(2)`, and the extended attributes if they are not remembered. `None`: gone, or not shown.
+    /// One `statx(2)`, and the extended attributes if they are not remembered. `None`: gone, or not shown. `fd` is
+    /// the folder's.
     fn entry_facts(
         &self,
-        name: &[u8],
+        fd: BorrowedFd<'_>,
+        name: &CStr,
         kind: FileType,
     ) -> Result<Option<smb::fscc::Facts>, NtStatus> {
         let inner = &self.share.0;
+        let bytes = name.to_bytes();
         if kind != FileType::Symlink {
-            let stat = match stat_at(&self.fd, name) {
+            let stat = match stat_at(fd, name) {
                 Ok(stat) => stat,
                 Err(Errno::NOENT) => return Ok(None),
                 Err(errno) => return Err(status(errno)),
             };
             if file_type(&stat) != FileType::Symlink {
-                return inner.facts(&stat, &At::Entry(self.fd.as_fd(), name), name).map(Some);
+                return inner.facts(&stat, &At::Entry(fd, bytes), bytes).map(Some);
             }
         }
         let mut path = self.path.clone();
         if !path.is_empty() {
             path.push(b'/');
         }
-        path.extend_from_slice(name);
+        path.extend_from_slice(bytes);
         // What cannot be opened is not shown: a link that leads nowhere or outside, or any if they are refused.
         match inner.config.links {
             Links::Refuse => Ok(None),
-            Links::Client => match stat_at(&self.fd, name) {
-                Ok(stat) => inner.facts(&stat, &At::Entry(self.fd.as_fd(), name), name).map(Some),
+            Links::Client => match stat_at(fd, name) {
+                Ok(stat) => inner.facts(&stat, &At::Entry(fd, bytes), bytes).map(Some),
                 Err(_) => Ok(None),
             },
             Links::Follow => {
                 let Ok(fd) = inner.open_at(&path, Want::default()) else { return Ok(None) };
                 let stat = stat(&fd).map_err(status)?;
-                inner.facts(&stat, &At::File(fd.as_fd()), name).map(Some)
+                inner.facts(&stat, &At::File(fd.as_fd()), bytes).map(Some)
             }
         }
     }
@@ -228,6 +284,6 @@ impl Directory {
         // Above the root there is nothing to be seen.
         let name = if self.path.is_empty() { "." } else { name };
         let at = At::Entry(self.fd.as_fd(), name.as_bytes());
-        inner.facts(&stat_at(&self.fd, name.as_bytes()).map_err(status)?, &at, name.as_bytes())
+        inner.facts(&stat_at(&self.fd, name).map_err(status)?, &at, name.as_bytes())
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn stat(fd: impl AsFd) -> Result<Statx, Errno> {
 }
 
 /// Of the entry `name` itself, not of what a link leads to.
-pub(super) fn stat_at(folder: impl AsFd, name: &[u8]) -> Result<Statx, Errno> {
+pub(super) fn stat_at(folder: impl AsFd, name: impl rustix::path::Arg) -> Result<Statx, Errno> {
     rustix::fs::statx(folder, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, MASK)
 }
 

@@ -45,6 +45,45 @@ fn every_entry_is_seen_once_with_its_facts() {
 }
 
 #[test]
+fn what_another_thread_looks_up_counts_until_the_answer_is_complete() {
+    on_each(|share, root| {
+        let write = |text| {
+            for n in 0..1000 {
+                fs::write(root.join(format!("file-{n:04}")), text).unwrap();
+            }
+        };
+        write("");
+        let mut folder = Directory::open(&open(share, "", READ)).unwrap();
+        let mut entry = Entry::default();
+        let mut sizes = |folder: &mut Directory, count| -> Vec<u64> {
+            let size = |_| {
+                assert!(folder.next(&mut |_| true, &mut entry).unwrap());
+                entry.facts.size
+            };
+            (0..count).map(size).collect()
+        };
+        sizes(&mut folder, 3);
+        assert!(folder.errand(100).is_none(), "so few are not worth it");
+        let errand = folder.errand(usize::MAX).unwrap();
+        assert!(folder.errand(usize::MAX).is_none(), "it is under way");
+        std::thread::spawn(move || errand.run()).join().unwrap();
+        write("longer");
+        // The first ones are left to who is at them already.
+        sizes(&mut folder, 64);
+        assert_eq!(sizes(&mut folder, 300), [0; 300], "as they were when they were looked up");
+        folder.pause();
+        assert_eq!(sizes(&mut folder, 300), [6; 300]);
+        // Nobody wants it any more: it does nothing.
+        let errand = folder.errand(usize::MAX).unwrap();
+        folder.restart().unwrap();
+        errand.run();
+        write("x");
+        sizes(&mut folder, 2);
+        assert_eq!(sizes(&mut folder, 1000), [1; 1000]);
+    });
+}
+
+#[test]
 fn dots_come_first_and_what_does_not_fit_comes_again() {
     on_each(|share, root| {
         for name in ["a", "b"] {
