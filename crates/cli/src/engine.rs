@@ -251,6 +251,12 @@ fn text(stat: &Value, settings: &Value) -> String {
         text.push('\n');
         text += &table::render(&columns, &links);
     }
+    text += &reasons(stat, "declined", "These connections of the engine stayed on TCP:");
+    text += &reasons(stat, "broken_off", "These handshakes ended in a reset:");
+    let met: Vec<String> = list(stat, "met").map(word).collect();
+    if !met.is_empty() {
+        text += &format!("\nEngines met: {}\n", met.join(", "));
+    }
     let spared: Vec<String> = list(stat, "spared").map(word).collect();
     if !spared.is_empty() {
         text += "\nSMC does not pay for connections to these; new ones stay on TCP for now:\n";
@@ -264,6 +270,25 @@ fn text(stat: &Value, settings: &Value) -> String {
         text += &format!("\nlast problem: {problem}\n");
     }
     text
+}
+
+/// A line for each reason that the vectors have counted under a name, the most frequent first.
+fn reasons(stat: &Value, name: &str, title: &str) -> String {
+    let mut counts = BTreeMap::<&str, u64>::new();
+    for vector in list(stat, "vectors") {
+        for (why, count) in vector[name].as_object().into_iter().flatten() {
+            *counts.entry(why).or_default() += count.as_u64().unwrap_or(0);
+        }
+    }
+    let mut rows: Vec<_> = counts.into_iter().collect();
+    rows.sort_by_key(|(why, count)| (std::cmp::Reverse(*count), *why));
+    if rows.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<Vec<String>> =
+        rows.into_iter().map(|(why, count)| vec![table::count(count), why.to_owned()]).collect();
+    let columns = [("Count", Side::Right), ("Why", Side::Left)];
+    format!("\n{title}\n{}", table::render(&columns, &rows))
 }
 
 /// A line for each link of a vector's link groups.
@@ -315,11 +340,15 @@ mod tests {
     #[test]
     fn status_shows_links_and_settings() {
         let stat = serde_json::json!({"pid": 7, "problem": "it rains", "vectors": [{
-            "vector": 1, "connections": 3, "bytes_tx": 2048, "groups": [{
+            "vector": 1, "connections": 3, "bytes_tx": 2048,
+            "declined": {"No device for SMC was found.": 3, "The peer: Not enough memory.": 4},
+            "groups": [{
                 "role": "client", "kind": "SINGLE", "connections": 3, "eid": "E", "links": [
                     {"state": "ACTIVE", "local": "10.0.0.1", "peer": "10.0.0.2", "qpn": 5,
                      "peer_qpn": 6, "mtu": 1024}]}]}]});
         let text = text(&stat, &serde_json::json!({"eid": "E"}));
+        let (more, less) = (text.find("The peer: Not enough"), text.find("No device for SMC"));
+        assert!(more.is_some() && more < less, "{text}");
         for part in ["pid 7", "10.0.0.2", "ACTIVE", "2K", "eid = E", "it rains"] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }

@@ -9,9 +9,11 @@
 //! `plain` those of one whose peer would not; `devices` what queue pairs there are: in `device` RoCEv2 and
 //! its sockets, in `verbs` those of a card; `shelf` the memory that they read and write. What is said when
 //! is decided in [`smc`] and [`roce`]. `habit` learns where SMC does not pay, so that connections to there stay
-//! on TCP. `control` answers people, and `host` is the door that guests come
+//! on TCP. `meeting` is how engines find out which connections they share where the TCP handshake cannot say it
+//! (`ask`: what a handshake waits for then). `control` answers people, and `host` is the door that guests come
 //! through.
 
+mod ask;
 pub mod config;
 pub mod control;
 mod device;
@@ -22,7 +24,9 @@ pub mod guest;
 mod habit;
 pub mod host;
 mod inbox;
+mod meeting;
 pub mod option;
+pub mod peers;
 mod plain;
 mod port;
 mod pump;
@@ -51,16 +55,22 @@ use control::Answers;
 use guest::Sleeper;
 use habit::Habits;
 use inbox::Inbox;
+use meeting::Meeting;
 use stat::{Stat, VectorStat};
 use vector::{Order, Parts, Vector};
 use verbs::Card;
 
 pub use habit::Change;
+pub use meeting::Ends;
 pub use vector::Newcomer;
 pub use verbs::OpenError;
 
 /// A vector that has so many connections more than another is not given more, although it knows the peer.
 const SLACK: u64 = 8;
+/// For how long connections to a host go by TCP without asking, nanoseconds: to one whose engine is being looked
+/// for, and to one that has none.
+const LOOKING_NS: u64 = 200_000_000;
+const STRANGER_NS: u64 = 64_000_000_000;
 /// Peers that it is remembered for which vectors know them.
 const PEERS_MAX: usize = 4096;
 
@@ -82,6 +92,9 @@ pub enum Error {
     /// The system refuses something.
     #[error("{0}")]
     System(#[from] Failure),
+    /// The port at which other engines are met.
+    #[error("cannot meet other engines at TCP port 4791: {0}")]
+    Meeting(io::Error),
     /// A file or a thread.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -139,6 +152,26 @@ impl Learned {
         }
     }
 
+    /// Connections to there stay on TCP for so many nanoseconds.
+    fn spare(&self, to: SocketAddrV6, wait: u64, now: u64) {
+        let mut habits = held(&self.habits);
+        if let Some(change) = habits.spare(to, wait, now) {
+            (self.notice)(change);
+        }
+    }
+
+    /// Whether guests hand over what comes from a host.
+    fn mark(&self, host: IpAddr, on: bool) {
+        let host = match host {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        let mut habits = held(&self.habits);
+        if let Some(change) = habits.mark(host, on) {
+            (self.notice)(change);
+        }
+    }
+
     fn forget(&self) {
         let mut habits = held(&self.habits);
         habits.forget().into_iter().for_each(|change| (self.notice)(change));
@@ -152,6 +185,7 @@ struct Shared {
     config: Mutex<Arc<Config>>,
     places: Mutex<Places>,
     card: Option<Card>,
+    meeting: Option<Meeting>,
 }
 
 /// The host's RDMA side.
@@ -169,7 +203,8 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Engine {
     /// Starts the vectors of `config`, one a CPU if it does not say. `sleeper`: how guests know that a
     /// vector sleeps, for each in turn. `notice`: how they hear to which destinations connections stay on
-    /// TCP; it must not wait.
+    /// TCP, and from which hosts listeners hand over connections; it must not wait. `listens`: whether a guest
+    /// listens on a port.
     ///
     /// # Errors
     ///
@@ -178,6 +213,7 @@ impl Engine {
         config: Config,
         mut sleeper: impl FnMut(u32) -> Box<dyn Sleeper>,
         notice: impl Fn(Change) + Send + Sync + 'static,
+        listens: impl Fn(u16) -> bool + Send + 'static,
     ) -> Result<Self, Error> {
         let cpus = call::cpus();
         let count = config.vectors.unwrap_or_else(|| u32::try_from(cpus.len()).unwrap_or(1));
@@ -187,6 +223,7 @@ impl Engine {
         let config = Arc::new(config);
         let learned = Arc::new(Learned { habits: Mutex::default(), notice: Box::new(notice) });
         let host = host_name();
+        let wishes = Arc::new(Inbox::new()?);
         let mut vectors = Vec::new();
         for number in 0..count {
             let (inbox, told) = (Arc::new(Inbox::new()?), Arc::<Mutex<VectorStat>>::default());
@@ -200,6 +237,7 @@ impl Engine {
                 sleeper: sleeper(number),
                 told: Arc::clone(&told),
                 learned: Arc::clone(&learned),
+                meeting: Arc::clone(&wishes),
                 system: SystemId::new([a, b], mac),
                 mac,
                 host,
@@ -213,9 +251,24 @@ impl Engine {
         }
         let places = Places { given: vec![0; vectors.len()], ..Places::default() };
         let addresses = config.addresses.clone();
+        let marks = Arc::clone(&learned);
+        let meeting = meeting::Parts {
+            inbox: wishes,
+            networks: config.peers.clone(),
+            addresses: addresses.clone(),
+            vectors: vectors.iter().map(|handle: &Handle| Arc::clone(&handle.inbox)).collect(),
+            listens: Box::new(listens),
+            mark: Box::new(move |host, on| marks.mark(host, on)),
+        };
+        let wanted = !config.peers.is_empty();
         let (config, places) = (Mutex::new(config), Mutex::new(places));
-        let shared = Arc::new(Shared { vectors, learned, config, places, card });
-        let engine = Self { shared, control: None };
+        let mut shared = Shared { vectors, learned, config, places, card, meeting: None };
+        let met = if wanted { Meeting::start(meeting).map(Some) } else { Ok(None) };
+        let failed = met.map(|meeting| shared.meeting = meeting).err();
+        let engine = Self { shared: Arc::new(shared), control: None };
+        if let Some(e) = failed {
+            return Err(Error::Meeting(e));
+        }
         for address in addresses {
             engine.shared.speak_from(address)?;
         }
@@ -255,6 +308,21 @@ impl Engine {
         }
     }
 
+    /// Whether a connection between these addresses that has announced nothing may be shared with another
+    /// engine. If not, `to`, where it leads to, is left to TCP for a while.
+    #[must_use]
+    pub fn knows(&self, addresses: (IpAddr, IpAddr), to: Option<SocketAddrV6>) -> bool {
+        let Some(meeting) = &self.shared.meeting else { return false };
+        if meeting.knows(addresses) {
+            return true;
+        }
+        let wait = if meeting.may_know(addresses.1) { LOOKING_NS } else { STRANGER_NS };
+        if let Some(to) = to {
+            self.shared.learned.spare(to, wait, call::now_ns());
+        }
+        false
+    }
+
     /// The settings as they are.
     #[must_use]
     pub fn config(&self) -> Arc<Config> {
@@ -282,6 +350,10 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.control = None;
+        // First of all: nobody is promised what will not be.
+        if let Some(shared) = Arc::get_mut(&mut self.shared) {
+            shared.meeting = None;
+        }
         for handle in &self.shared.vectors {
             handle.inbox.put(Order::Stop);
         }
@@ -356,6 +428,7 @@ impl Shared {
             addresses,
             problem: places.problem.clone(),
             spared: self.spared(),
+            met: self.meeting.iter().flat_map(Meeting::hosts).map(|ip| ip.to_string()).collect(),
             vectors: self.vectors.iter().map(|handle| held(&handle.told).clone()).collect(),
         }
     }

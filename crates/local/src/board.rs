@@ -8,8 +8,8 @@ use std::ffi::CString;
 use std::net::SocketAddrV6;
 
 use sys::abi::{
-    BLOCK_BYTES, DATA_AT, EXTENT_BYTES, EXTENTS, HALF_BYTES, HALVES_PER_BLOCK, Half, OWNER_HALVES,
-    SLOTS, Slot, VERSION, half_state, slot_state,
+    BLOCK_BYTES, DATA_AT, ENGINE_MEETS, EXTENT_BYTES, EXTENTS, HALF_BYTES, HALVES_PER_BLOCK, Half,
+    OWNER_HALVES, SLOTS, Slot, VERSION, half_state, slot_state,
 };
 use sys::call;
 use sys::lock;
@@ -488,18 +488,29 @@ impl Board {
     #[inline]
     #[must_use]
     pub fn engine_option(&self) -> Option<i32> {
-        let name = self.map.header().engine_option.load(Ordering::Relaxed).cast_signed();
+        let word = self.map.header().engine_option.load(Ordering::Relaxed);
+        let name = (word & !ENGINE_MEETS).cast_signed();
         (name > 0 && self.has_engine()).then_some(name)
     }
 
-    /// Says that we take connections to other hosts. `option`: see [`Self::engine_option`].
+    /// Whether the engine finds out by itself which connections lead to guests of another one: those to
+    /// other hosts are handed over to it although their peers have not announced SMC.
+    #[inline]
+    #[must_use]
+    pub fn engine_meets(&self) -> bool {
+        let word = self.map.header().engine_option.load(Ordering::Relaxed);
+        word & ENGINE_MEETS != 0 && self.has_engine()
+    }
+
+    /// Says that we take connections to other hosts. `option`: see [`Self::engine_option`]; `meets`: see
+    /// [`Self::engine_meets`].
     ///
     /// # Errors
     ///
     /// [`Reason::NoSlot`] or [`Reason::NoMemory`].
-    pub fn serve(&self, option: Option<i32>) -> Result<(), Reason> {
+    pub fn serve(&self, option: Option<i32>, meets: bool) -> Result<(), Reason> {
         let slot = self.ensure_slot()?;
-        let option = option.unwrap_or(0).cast_unsigned();
+        let option = option.unwrap_or(0).cast_unsigned() | if meets { ENGINE_MEETS } else { 0 };
         self.forget_destinations();
         self.map.header().engine_option.store(option, Ordering::Relaxed);
         self.map.header().engine.store(slot + 1, Ordering::Release);

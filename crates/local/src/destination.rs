@@ -7,7 +7,7 @@
 //! only writer. Two destinations with one tag in one line share their word, which costs one of them SMC and
 //! nothing else.
 
-use std::net::SocketAddrV6;
+use std::net::{Ipv6Addr, SocketAddrV6};
 
 use sys::abi::{DESTINATION_LINES, DESTINATION_WAYS};
 use sys::call;
@@ -57,6 +57,13 @@ impl Place {
     }
 }
 
+/// Where it is noted that an engine of the host at `ip` is known: at port 0, to which nobody connects. As
+/// long as its time has not come, listeners hand over what comes from there.
+#[must_use]
+pub const fn meeting(ip: Ipv6Addr) -> SocketAddrV6 {
+    SocketAddrV6::new(ip, 0, 0, 0)
+}
+
 /// The unit that a time is in.
 #[expect(clippy::cast_possible_truncation, reason = "it comes round")]
 const fn moment(ns: u64) -> u32 {
@@ -73,6 +80,17 @@ impl Board {
     /// Whether a connection that begins now to this destination stays on TCP.
     #[must_use]
     pub fn stays_on_tcp(&self, to: SocketAddrV6) -> bool {
+        self.is_noted(to)
+    }
+
+    /// Whether the engine knows one on the host at `ip`, so that connections that come from there may be
+    /// its guests', and are handed over: see [`meeting`].
+    #[must_use]
+    pub fn has_met(&self, ip: Ipv6Addr) -> bool {
+        self.is_noted(meeting(ip))
+    }
+
+    fn is_noted(&self, to: SocketAddrV6) -> bool {
         let place = Place::of(to);
         let word = self
             .map

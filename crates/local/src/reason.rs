@@ -95,4 +95,6 @@ reasons! {
     /// Connections to that destination have been so short of late, or declined by the peer so often, that
     /// SMC cost more than it brought; left out for now by the engine (its setting `spare_short`).
     TooShort = 29, "connections to there are too short for SMC";
+    /// The engine has the connection, perhaps, but did not say so in time: nobody can use it any more.
+    EngineSilent = 30, "engine did not answer in time";
 }

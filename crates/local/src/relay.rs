@@ -39,7 +39,7 @@ use spill::Spill;
 /// First word of each message.
 const MAGIC: u32 = u32::from_le_bytes(*b"SHNT");
 /// Changes with the messages.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Bytes of a message.
 const BYTES: usize = 24;
 
@@ -64,6 +64,9 @@ pub struct Hello {
     pub generation: u32,
     /// Whether the guest called `connect()`; else it called `accept()`.
     pub client: bool,
+    /// Whether both ends have announced SMC in the TCP handshake, so that CLC must follow; else the engine
+    /// has to find out whether the peer speaks it, and may leave the connection to TCP.
+    pub promised: bool,
 }
 
 /// The engine's answer; a stand-in comes with it, unless it refuses.
@@ -104,13 +107,15 @@ const REFUSED: u32 = 3;
 
 impl Hello {
     fn emit(self) -> [u8; BYTES] {
-        words(HELLO, [self.half, self.generation, u32::from(self.client)])
+        let ways = u32::from(self.client) | u32::from(self.promised) << 1;
+        words(HELLO, [self.half, self.generation, ways])
     }
 
     fn parse(bytes: &[u8]) -> Option<Self> {
         match parse(bytes)? {
-            (HELLO, [half, generation, client @ 0..=1]) => {
-                Some(Self { half, generation, client: client == 1 })
+            (HELLO, [half, generation, ways @ 0..=3]) => {
+                let (client, promised) = (ways & 1 != 0, ways & 2 != 0);
+                Some(Self { half, generation, client, promised })
             }
             _ => None,
         }
@@ -144,8 +149,9 @@ pub(crate) fn meet(door: &std::ffi::CStr) -> Result<i32, Reason> {
 ///
 /// # Errors
 ///
-/// Why the engine does not take it, or [`Reason::NoEngine`] when it does not answer: then `link` is of
-/// no use any more.
+/// Why the engine does not take it, or [`Reason::NoEngine`] when there is none: then `link` is of no use any
+/// more, and the engine does not have the socket. [`Reason::EngineSilent`] when it does not answer: it may
+/// have the socket, and `link` is of no use either.
 pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<(i32, Welcome), Reason> {
     loop {
         match passing::send(link, &hello.emit(), Some(socket), 0) {
@@ -161,6 +167,7 @@ pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<(i32, Welcome)
             Ok(got) => break got,
             // A signal; the patience of the socket itself is that of `meet`.
             Err(EINTR) if call::now_ns() < deadline => {}
+            Err(EAGAIN | EINTR) => return Err(Reason::EngineSilent),
             Err(_) => return Err(Reason::NoEngine),
         }
     };

@@ -145,6 +145,13 @@ impl World {
                         break;
                     }
                 }
+                Err(Reason::EngineSilent) => {
+                    // Its answer may still come, and would be taken for that of another.
+                    *held = None;
+                    self.engine_fd.store(0, Ordering::Relaxed);
+                    let _ = call::close(fd);
+                    return Err(Reason::EngineSilent);
+                }
                 other => return other,
             }
         }

@@ -171,8 +171,10 @@ pub(crate) unsafe fn accept(
         conn.lingers(options & ABORT != 0);
         conn.options.fetch_or(options & CARRIED, Ordering::Relaxed);
         follow(new, conn, flags & libc::SOCK_NONBLOCK != 0);
-        if listener.opted.load(Ordering::Relaxed) == 0 || !remote::accepted(w, conn, new) {
-            conn.accepted(w, port, listener.listener_address(), call::address(&storage));
+        let (opted, remote) =
+            (listener.opted.load(Ordering::Relaxed) != 0, call::address(&storage));
+        if !remote::accepted(w, conn, new, opted, remote) {
+            conn.accepted(w, port, listener.listener_address(), remote);
         }
     }
     new

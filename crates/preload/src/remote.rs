@@ -1,5 +1,6 @@
 //! Connections to other hosts: told of the SMC option before they begin, and handed to the engine when
-//! the peer has answered it. See `local::relay`.
+//! the peer has answered it. See `local::relay`. Where the engine asks those of other hosts which connections
+//! they share, it is handed all that lead to them, and finds out what becomes of each.
 //!
 //! Without an engine on the board nothing here makes a system call.
 
@@ -24,6 +25,8 @@ const ASKED: u32 = 1;
 /// Of `Conn::opted`: it was not, because the engine has noted that the destination's connections are too
 /// short for SMC.
 const SPARED: u32 = 2;
+/// Of `Conn::opted`: no option goes out, but the engine may know the peer's.
+const MEETS: u32 = 3;
 
 /// What the answer says: both ends speak SMC.
 const SPOKEN: i32 = 1;
@@ -86,9 +89,18 @@ pub(crate) fn connecting(fd: c_int, storage: &sockaddr_storage) {
     conn.opted.store(0, Ordering::Relaxed);
     let Some(remote) = call::address(storage) else { return };
     let ip = *remote.ip();
-    let stays = ip.to_ipv4_mapped().is_none_or(|v4| {
-        v4.is_loopback() || v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast()
-    });
+    let stays = match ip.to_ipv4_mapped() {
+        Some(v4) => {
+            v4.is_loopback() || v4.is_unspecified() || v4.is_multicast() || v4.is_broadcast()
+        }
+        // One that counts on one link only is no address of RoCEv2 by itself.
+        None => {
+            ip.is_loopback()
+                || ip.is_unspecified()
+                || ip.is_multicast()
+                || ip.is_unicast_link_local()
+        }
+    };
     let any = std::net::Ipv6Addr::UNSPECIFIED;
     if stays
         || conn.stay.load(Ordering::Relaxed) != 0
@@ -101,6 +113,9 @@ pub(crate) fn connecting(fd: c_int, storage: &sockaddr_storage) {
         return conn.opted.store(SPARED, Ordering::Relaxed);
     }
     opt_in(conn, fd);
+    if w.board.engine_meets() && conn.opted.load(Ordering::Relaxed) != ASKED {
+        conn.opted.store(MEETS, Ordering::Relaxed);
+    }
 }
 
 /// `listen` is about to begin: the SYN-ACKs of this listener answer the SMC option.
@@ -132,7 +147,7 @@ pub(crate) fn connected(
     remote: std::net::SocketAddrV6,
 ) -> bool {
     match conn.opted.load(Ordering::Relaxed) {
-        ASKED => {
+        ASKED | MEETS => {
             conn.ask_later();
             resolve(w, conn, fd);
             conn.phase() != Phase::Tcp
@@ -146,22 +161,48 @@ pub(crate) fn connected(
     }
 }
 
-/// `accept` has made `fd`, on a listener that asked for the option. `true`: the engine has it now.
-pub(crate) fn accepted(w: &'static World, conn: &'static Conn, fd: c_int) -> bool {
-    if answer(w, fd) != Some(SPOKEN) {
+/// `accept` has made `fd`; `opted`: on a listener that asked for the option. `true`: that is all that is to be
+/// done with it now.
+pub(crate) fn accepted(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    opted: bool,
+    remote: Option<std::net::SocketAddrV6>,
+) -> bool {
+    let promised = opted && answer(w, fd) == Some(SPOKEN);
+    if !promised && !remote.is_some_and(|remote| comes_from_engine(w, fd, remote)) {
         return false;
     }
     conn.ask_later();
-    take_place(w, conn, fd, false);
+    take_place(w, conn, fd, false, promised);
     true
 }
 
-/// Looks whether the peer has answered the option, and if so, gives the connection to the engine.
+/// Whether a connection that announced nothing may have another engine's guest at its end.
+fn comes_from_engine(w: &World, fd: c_int, remote: std::net::SocketAddrV6) -> bool {
+    if !w.board.engine_meets() || !w.limits.enabled || !w.board.has_met(*remote.ip()) {
+        return false;
+    }
+    let local = call::name(fd, false).ok().flatten();
+    local
+        .is_some_and(|local| w.limits.allows(local.port(), [*local.ip(), *remote.ip()], &w.program))
+}
+
+/// Looks whether the peer has answered the option, and if so, or if its engine may be known to ours, gives
+/// the connection to the engine.
 #[cold]
 pub(crate) fn resolve(w: &'static World, conn: &'static Conn, fd: c_int) {
-    match answer(w, fd) {
-        Some(SPOKEN) => take_place(w, conn, fd, true),
+    let asked = conn.opted.load(Ordering::Relaxed) == ASKED;
+    match if asked { answer(w, fd) } else { None } {
+        Some(SPOKEN) => take_place(w, conn, fd, true, true),
         Some(OFFERED) => {}
+        _ if w.board.engine_meets() => {
+            // Before the handshake is over there is nobody to be asked about.
+            if call::name(fd, true).is_ok() {
+                take_place(w, conn, fd, true, false);
+            }
+        }
         _ => {
             if conn.leave_asked() {
                 conn.stay_tcp(w, fd, Reason::PeerNotSmc);
@@ -175,30 +216,40 @@ fn answer(w: &World, fd: c_int) -> Option<i32> {
     call::getsockopt(fd, LEVEL, w.board.engine_option()?).ok()
 }
 
-/// The stand-in takes the place of the connection to the other host.
-fn take_place(w: &'static World, conn: &'static Conn, fd: c_int, client: bool) {
+/// The stand-in takes the place of the connection to the other host. `promised`: the peer was told in the TCP
+/// handshake that SMC follows; else the engine may say no, and nothing has happened.
+fn take_place(w: &'static World, conn: &'static Conn, fd: c_int, client: bool, promised: bool) {
     if !conn.leave_asked() {
         // Another thread is at it.
         return;
     }
-    let done = conn.hand_over(w, fd, client).and_then(|(new, welcome)| {
-        let placed = replace(w, conn, fd, new, welcome);
-        let _ = call::close(new);
-        placed
-    });
-    if let Err(reason) = done {
-        // The peer has been promised SMC and will hear none: this connection can only end.
-        if w.limits.log >= local::Level::Error {
-            local::log::line(format_args!(
-                "fd {fd}: reset: {} {}; the peer was promised SMC",
-                reason.code(),
-                reason.words()
-            ));
+    let (new, welcome) = match conn.hand_over(w, fd, client, promised) {
+        Ok(given) => given,
+        Err(reason) if promised || reason == Reason::EngineSilent => {
+            return give_up(w, conn, fd, reason);
         }
-        let _ = call::setsockopt(fd, SOL_SOCKET, libc::SO_LINGER, [1i32, 0]);
-        let _ = call::disconnect(fd);
-        conn.stay_tcp(w, fd, reason);
+        Err(reason) => return conn.stay_tcp(w, fd, reason),
+    };
+    let placed = replace(w, conn, fd, new, welcome);
+    let _ = call::close(new);
+    if let Err(reason) = placed {
+        give_up(w, conn, fd, reason);
     }
+}
+
+/// Somebody else speaks on this connection, or waits for what nobody will say: it can only end.
+#[cold]
+fn give_up(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) {
+    if w.limits.log >= local::Level::Error {
+        local::log::line(format_args!(
+            "fd {fd}: reset: {} {}; the peer was promised SMC",
+            reason.code(),
+            reason.words()
+        ));
+    }
+    let _ = call::setsockopt(fd, SOL_SOCKET, libc::SO_LINGER, [1i32, 0]);
+    let _ = call::disconnect(fd);
+    conn.stay_tcp(w, fd, reason);
 }
 
 /// Puts `new` where `fd` and its duplicates are, in the descriptor table and in event sets.

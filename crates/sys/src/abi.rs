@@ -25,7 +25,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// First word of the file, set last when it is made.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHUNTbrd");
 /// Layout of everything in this module.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 
 /// Processes that may hold connections at one time.
 pub const SLOTS: usize = 1024;
@@ -96,9 +96,13 @@ pub struct Header {
     /// Slot plus one of the process that takes connections to other hosts; 0: there is none.
     pub engine: AtomicU32,
     /// Name of the socket option by which the sockets of its guests ask for the TCP option; 0: there is
-    /// none.
+    /// none. The highest bit is not part of it: [`ENGINE_MEETS`].
     pub engine_option: AtomicU32,
 }
+
+/// Of [`Header::engine_option`]: the engine asks those of other hosts which connections they share, so that
+/// guests hand over connections whose peers have not announced SMC in the TCP handshake.
+pub const ENGINE_MEETS: u32 = 1 << 31;
 
 /// A cache line with one word on it.
 #[derive(Debug)]

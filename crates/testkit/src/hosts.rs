@@ -5,7 +5,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,6 +20,7 @@ pub struct Host {
     namespace: String,
     group: Option<Group>,
     address: Ipv4Addr,
+    address_v6: Ipv6Addr,
 }
 
 #[derive(Debug)]
@@ -53,6 +54,12 @@ impl Host {
     #[must_use]
     pub fn address(&self) -> Ipv4Addr {
         self.address
+    }
+
+    /// Its address of IPv6 on the cable.
+    #[must_use]
+    pub fn address_v6(&self) -> Ipv6Addr {
+        self.address_v6
     }
 
     /// Its network namespace, as `ip netns` knows it.
@@ -150,6 +157,8 @@ impl Hosts {
             group: None,
             // For tests of networks (RFC 2544), so that it is nobody's.
             address: Ipv4Addr::new(198, 18, 77, last),
+            // The same of IPv6 (RFC 5180).
+            address_v6: Ipv6Addr::new(0x2001, 2, 0, 77, 0, 0, 0, last.into()),
         };
         let middle = middle.then(|| format!("{id}-m"));
         let mut hosts = Self { server: host("a", 1), client: host("b", 2), middle };
@@ -172,6 +181,9 @@ impl Hosts {
         for host in [&self.server, &self.client] {
             let (name, address) = (&host.namespace, host.address);
             ip(&format!("-n {name} addr add {address}/24 dev {DEVICE}"))?;
+            // Nobody else has it, so it can be used at once. A kernel without IPv6 does without.
+            let v6 = host.address_v6;
+            let _ = ip(&format!("-n {name} addr add {v6}/64 dev {DEVICE} nodad"));
             ip(&format!("-n {name} link set {DEVICE} up"))?;
         }
         Ok(())

@@ -15,9 +15,11 @@ use testkit::hosts::{self, Host, Hosts};
 
 mod bad_network;
 mod files;
+mod meeting;
 mod peers;
 mod programs;
 mod short;
+mod v6;
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// The name under which both hosts speak SMC.
@@ -29,6 +31,16 @@ struct Pair {
     engines: Vec<Guest>,
     boards: [BoardDir; 2],
     hosts: Hosts,
+    kind: Kind,
+}
+
+/// How two hosts are connected, and how their engines find out who speaks SMC.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kind {
+    /// By IPv6.
+    v6: bool,
+    /// The engines ask each other; nothing is said in the TCP handshake.
+    meets: bool,
 }
 
 /// Which of the two.
@@ -45,6 +57,10 @@ impl Pair {
     }
 
     fn with(hosts: anyhow::Result<Hosts>, settings: &[&str]) -> Option<Self> {
+        Self::of(Kind::default(), hosts, settings)
+    }
+
+    fn of(kind: Kind, hosts: anyhow::Result<Hosts>, settings: &[&str]) -> Option<Self> {
         let hosts = match hosts::possible().and(hosts) {
             Ok(hosts) => hosts,
             Err(why) => {
@@ -52,12 +68,12 @@ impl Pair {
                 return None;
             }
         };
-        if hosts.server.group().is_none() {
+        if !kind.meets && hosts.server.group().is_none() {
             skipped("there is no cgroup hierarchy of version 2");
             return None;
         }
         let mut pair =
-            Self { engines: Vec::new(), boards: [BoardDir::new(), BoardDir::new()], hosts };
+            Self { engines: Vec::new(), boards: [BoardDir::new(), BoardDir::new()], hosts, kind };
         for side in [Side::Server, Side::Client] {
             let engine = pair.engine(side, settings);
             pair.engines.push(engine);
@@ -80,8 +96,14 @@ impl Pair {
     fn engine(&self, side: Side, settings: &[&str]) -> Guest {
         let host = self.host(side);
         let mut command = self.plain(side, &built("shunt"));
-        command.arg("engine").args(["--address", &host.address().to_string(), "--eid", EID]);
-        command.arg("--cgroup").arg(host.group().unwrap()).args(settings);
+        command.arg("engine").args(["--address", &self.address_of(side), "--eid", EID]);
+        if self.kind.meets {
+            let networks = "198.18.77.0/24,2001:2:0:4d::/64";
+            command.args(["--cgroup", "none", "--peers", networks]);
+        } else {
+            command.arg("--cgroup").arg(host.group().unwrap());
+        }
+        command.args(settings);
         command.stdout(Stdio::piped()).stdin(Stdio::null());
         let mut engine = Guest::start(&mut command);
         let mut said = BufReader::new(engine.take_stdout().unwrap());
@@ -145,8 +167,13 @@ impl Pair {
         vectors.iter().filter_map(|vector| vector["connections_total"].as_u64()).sum()
     }
 
+    fn address_of(&self, side: Side) -> String {
+        let host = self.host(side);
+        if self.kind.v6 { host.address_v6().to_string() } else { host.address().to_string() }
+    }
+
     fn address(&self) -> String {
-        self.hosts.server.address().to_string()
+        self.address_of(Side::Server)
     }
 }
 

@@ -13,6 +13,8 @@ use local::config::parse_size;
 use smc::eid::EIDS_MAX;
 use smc::{Eid, SizeClass};
 
+use super::peers::{NETWORKS_MAX, Network};
+
 /// A setting and what it means.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
@@ -101,6 +103,14 @@ pub const SETTINGS: &[Setting] = &[
         live: true,
     },
     Setting {
+        name: "peers",
+        value: "NETWORK[,NETWORK]...",
+        help: "hosts whose engines are asked, at TCP port 4791, which connections they share with this one, so \
+               that guests of both speak SMC-R although no TCP option says so: addresses, or networks as in \
+               192.0.2.0/24; both hosts must name each other [none: only peers that send the option]",
+        live: false,
+    },
+    Setting {
         name: "vectors",
         value: "N",
         help: "completion vectors, each a thread with queue pairs of its own, 1 to 64 [one a CPU]",
@@ -165,6 +175,8 @@ pub struct Config {
     pub handshakes_max: u32,
     /// Whether connections stay on TCP to where they have been too short for SMC.
     pub spare_short: bool,
+    /// Hosts whose engines ours gets to know, at most [`NETWORKS_MAX`] networks.
+    pub peers: Vec<Network>,
     /// Completion vectors; `None`: one a CPU.
     pub vectors: Option<u32>,
     /// Packets of one link that the system is given as one, 1 to 64.
@@ -192,6 +204,7 @@ impl Default for Config {
             testlink_time: Some(Duration::from_secs(30)),
             handshakes_max: 1024,
             spare_short: true,
+            peers: Vec::new(),
             vectors: None,
             segments: 64,
             poll: Duration::from_micros(50),
@@ -274,6 +287,11 @@ impl Config {
                     _ => return Err("on or off".into()),
                 };
             }
+            "peers" if value.trim() == "none" => self.peers = Vec::new(),
+            "peers" => {
+                let network = |text: &str| text.parse().map_err(|e| format!("{text}: {e}"));
+                self.peers = list(value, NETWORKS_MAX, network)?;
+            }
             "vectors" => self.vectors = Some(number(value, 1, 64)?),
             "segments" => self.segments = number(value, 1, 64)?,
             "poll_us" => self.poll = Duration::from_micros(number(value, 0, 100_000)?),
@@ -302,6 +320,7 @@ impl Config {
             "testlink_time" => self.testlink_time.map_or(0, |t| t.as_secs()).to_string(),
             "handshakes_max" => self.handshakes_max.to_string(),
             "spare_short" => if self.spare_short { "on" } else { "off" }.into(),
+            "peers" => joined(self.peers.iter().map(ToString::to_string).collect())?,
             "vectors" => self.vectors?.to_string(),
             "segments" => self.segments.to_string(),
             "poll_us" => self.poll.as_micros().to_string(),
@@ -352,6 +371,7 @@ mod tests {
             ("testlink_time", "0"),
             ("handshakes_max", "1"),
             ("spare_short", "off"),
+            ("peers", "192.0.2.0/24,2001:db8::1"),
             ("vectors", "3"),
             ("segments", "1"),
             ("poll_us", "0"),
@@ -385,6 +405,7 @@ mod tests {
             ("autocork", "much"),
             ("testlink_time", "-1"),
             ("spare_short", "yes"),
+            ("peers", "192.0.2.0/24,host"),
             ("vectors", "0"),
             ("segments", "65"),
             ("poll_us", "100001"),

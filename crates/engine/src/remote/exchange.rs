@@ -18,11 +18,12 @@ use sys::call;
 use super::group::{GroupId, Peer, gid_of};
 use super::guest::Role;
 use super::habit;
+use super::meeting::{Ends, Wish};
 use super::running::{Running, Smc, Start};
 use super::shelf::{ConnId, Place};
 use super::slab::Id;
 use super::vector::{Vector, smc_time};
-use super::wire::{Ended, Wire};
+use super::wire::{EYE_CATCHER, Ended, Wire};
 
 /// Messages of a client that may come by RDMA before its Confirm has come by TCP.
 const EARLY_MAX: usize = 16;
@@ -40,6 +41,8 @@ pub(super) type ExchangeId = Id<Exchange>;
 pub(super) enum Machine {
     /// A client that waits for another to have made first contact.
     Waits,
+    /// Waits until then for the peer's engine to say that it has the other end.
+    Asks(Role, Time),
     Client(Client),
     Server(Server),
 }
@@ -78,6 +81,10 @@ pub(super) struct Exchange {
     pub(super) early: Vec<Cdc>,
     /// Whether the vector waits for room on the TCP connection.
     pub(super) waits_write: bool,
+    /// A message has come.
+    heard: bool,
+    /// The ends, of a connection that has announced nothing: the peer may not speak SMC after all.
+    pub(super) asks: Option<Ends>,
 }
 
 impl Exchange {
@@ -101,7 +108,19 @@ impl Exchange {
             rmb: None,
             early: Vec::new(),
             waits_write: false,
+            heard: false,
+            asks: None,
         }
+    }
+
+    /// Whether it waits for the first message of a peer that has announced nothing.
+    pub(super) fn is_unheard(&self) -> bool {
+        self.asks.is_some() && !self.heard && matches!(self.machine, Machine::Server(_))
+    }
+
+    /// Whether the peer, whose engine has been promised a handshake, sends what is none.
+    fn is_spurned_by(&self, bytes: &[u8]) -> bool {
+        self.asks.is_some() && !self.heard && !bytes.starts_with(&EYE_CATCHER)
     }
 
     /// The first step may be taken.
@@ -114,6 +133,7 @@ impl Exchange {
 
     pub(super) fn role(&self) -> Role {
         match self.machine {
+            Machine::Asks(role, _) => role,
             Machine::Waits | Machine::Client(_) => Role::Client,
             Machine::Server(_) => Role::Server,
         }
@@ -123,7 +143,7 @@ impl Exchange {
 impl Machine {
     pub(super) fn poll(&mut self) -> Option<Step> {
         match self {
-            Self::Waits => None,
+            Self::Waits | Self::Asks(..) => None,
             Self::Client(client) => client.poll(),
             Self::Server(server) => server.poll(),
         }
@@ -132,6 +152,7 @@ impl Machine {
     pub(super) fn next_deadline(&self) -> Option<Time> {
         match self {
             Self::Waits => None,
+            Self::Asks(_, until) => Some(*until),
             Self::Client(client) => client.next_deadline(),
             Self::Server(server) => server.next_deadline(),
         }
@@ -139,7 +160,7 @@ impl Machine {
 
     pub(super) fn on_deadline(&mut self, now: Time) {
         match self {
-            Self::Waits => {}
+            Self::Waits | Self::Asks(..) => {}
             Self::Client(client) => client.on_deadline(now),
             Self::Server(server) => server.on_deadline(now),
         }
@@ -148,7 +169,7 @@ impl Machine {
     /// Whether bytes of the TCP connection are CLC messages.
     pub(super) fn wants_message(&self) -> bool {
         match self {
-            Self::Waits => false,
+            Self::Waits | Self::Asks(..) => false,
             Self::Client(client) => client.wants_message(),
             Self::Server(server) => server.wants_message(),
         }
@@ -156,7 +177,7 @@ impl Machine {
 
     pub(super) fn on_bytes(&mut self, bytes: &[u8]) {
         match self {
-            Self::Waits => {}
+            Self::Waits | Self::Asks(..) => {}
             Self::Client(client) => client.on_bytes(bytes),
             Self::Server(server) => server.on_bytes(bytes),
         }
@@ -164,7 +185,7 @@ impl Machine {
 
     pub(super) fn refuse(&mut self, why: Diagnosis) {
         match self {
-            Self::Waits => {}
+            Self::Waits | Self::Asks(..) => {}
             Self::Client(client) => client.refuse(why),
             Self::Server(server) => server.refuse(why),
         }
@@ -173,7 +194,7 @@ impl Machine {
     /// Our end is ready.
     pub(super) fn ready(&mut self, end: &LocalEnd, first: bool, gids: &[Gid], now: Time) {
         match self {
-            Self::Waits => {}
+            Self::Waits | Self::Asks(..) => {}
             Self::Client(client) => client.confirm(end, gids),
             Self::Server(server) => server.accept(end, first, now),
         }
@@ -181,7 +202,7 @@ impl Machine {
 
     pub(super) fn link_confirmed(&mut self) {
         match self {
-            Self::Waits => {}
+            Self::Waits | Self::Asks(..) => {}
             Self::Client(client) => client.link_confirmed(),
             Self::Server(server) => server.link_confirmed(),
         }
@@ -189,7 +210,7 @@ impl Machine {
 
     pub(super) fn link_timed_out(&mut self, now: Time) {
         match self {
-            Self::Waits => {}
+            Self::Waits | Self::Asks(..) => {}
             Self::Client(client) => client.link_timed_out(now),
             Self::Server(server) => server.link_timed_out(now),
         }
@@ -239,29 +260,38 @@ impl Vector {
     /// The TCP connection of a handshake can be read or written.
     pub(super) fn on_wire(&mut self, id: ExchangeId, now: u64) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        if let Machine::Asks(..) = exchange.machine {
+            return self.stay_plain(id, "The peer spoke before its engine did.", now);
+        }
         if exchange.wire.flush().is_err() {
-            return self.break_off(id, now);
+            return self.break_off(id, now, "The TCP connection ended.");
         }
         if exchange.machine.wants_message() {
             // One message: whether there is another already the poller says, and mostly there is none.
             match exchange.wire.receive() {
+                Ok(Some(bytes)) if exchange.is_spurned_by(&bytes) => {
+                    exchange.wire.give_back(bytes);
+                    return self.stay_plain(id, "The peer's engine withdrew.", now);
+                }
                 Ok(Some(bytes)) => {
+                    exchange.heard = true;
                     exchange.machine.on_bytes(&bytes);
                     self.take_steps(id, now);
                 }
                 Ok(None) => {}
-                Err(Ended(_)) => return self.break_off(id, now),
+                Err(Ended(_)) => return self.break_off(id, now, "The TCP connection ended."),
             }
         }
         self.watch_wire(id);
     }
 
     /// The connection cannot go on, neither by SMC nor by TCP: what its next byte is nobody knows.
-    fn break_off(&mut self, id: ExchangeId, now: u64) {
+    fn break_off(&mut self, id: ExchangeId, now: u64, why: &str) {
         self.abandon(id, now);
         let Some(exchange) = self.remove_exchange(id, now) else { return };
         self.poller.remove(&exchange.wire);
         self.stat.aborted_total += 1;
+        *self.stat.broken_off.entry(why.to_owned()).or_default() += 1;
         self.learn(exchange.to, habit::NOTHING);
         reset_on_close(&exchange.wire);
         if let Some(relay) = self.shelf.rings.remove(exchange.conn) {
@@ -276,7 +306,7 @@ impl Vector {
                 Step::Send(bytes) => {
                     let sent = self.exchanges.get_mut(id).map(|e| e.wire.send(&bytes));
                     if let Some(Err(Ended(_))) = sent {
-                        return self.break_off(id, now);
+                        return self.break_off(id, now, "The TCP connection ended.");
                     }
                     self.watch_wire(id);
                 }
@@ -290,7 +320,7 @@ impl Vector {
                 Step::ConfirmLink(peer) => self.confirm_link(id, peer, now),
                 Step::Established(peer) => return self.established(id, peer, now),
                 Step::FallBack(why) => return self.fall_back(id, &why, now),
-                Step::Abort(_) => return self.break_off(id, now),
+                Step::Abort(why) => return self.break_off(id, now, &why.to_string()),
             }
         }
     }
@@ -478,13 +508,13 @@ impl Vector {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let peer = peer.or_else(|| exchange.peer.take());
         let (Some(peer), Some(place)) = (peer, exchange.place) else {
-            return self.break_off(id, now);
+            return self.break_off(id, now, Diagnosis::Internal.text());
         };
         let conn = exchange.conn;
         let answer = &peer.answer;
         let offset = u64::from(answer.element.saturating_sub(1)) * u64::from(answer.size.bytes());
         let Some(group) = self.groups.get_mut(place.group) else {
-            return self.break_off(id, now);
+            return self.break_off(id, now, Diagnosis::NoActiveLink.text());
         };
         let rkey = answer.rkey;
         let reached = group.core.reach(place.token, place.slot, rkey, answer.vaddr + offset);
@@ -503,7 +533,9 @@ impl Vector {
             })
         });
         // Too late to go back to TCP.
-        let Some(start) = start else { return self.break_off(id, now) };
+        let Some(start) = start else {
+            return self.break_off(id, now, Diagnosis::NoActiveLink.text());
+        };
         let Some(exchange) = self.remove_exchange(id, now) else { return };
         let early = exchange.early.clone();
         let to = exchange.to;
@@ -525,13 +557,30 @@ impl Vector {
             there.core.out_of_sync();
             self.act(group, now);
         }
-        let Some(exchange) = self.remove_exchange(id, now) else { return };
+        let why = match why.theirs {
+            Some(theirs) => format!("The peer: {}", words(theirs)),
+            None => words(why.ours),
+        };
+        if let Some(to) = self.leave_to_tcp(id, &why, now) {
+            self.learn(Some(to), habit::NOTHING);
+        }
+    }
+
+    /// A handshake is over, and its connection is TCP from now on. Where it leads to, for a client's.
+    pub(super) fn leave_to_tcp(
+        &mut self,
+        id: ExchangeId,
+        why: &str,
+        now: u64,
+    ) -> Option<SocketAddrV6> {
+        let exchange = self.remove_exchange(id, now)?;
         self.stat.declined_total += 1;
-        self.learn(exchange.to, habit::NOTHING);
-        let conn = exchange.conn;
+        *self.stat.declined.entry(why.to_owned()).or_default() += 1;
+        let (conn, to) = (exchange.conn, exchange.to);
         let running = Running::plain(exchange.wire);
         let interest = running.interest();
         self.add_running(conn, running, interest);
+        to
     }
 
     /// Gives back what a handshake that came to nothing has in a link group.
@@ -565,10 +614,22 @@ impl Vector {
     fn remove_exchange(&mut self, id: ExchangeId, now: u64) -> Option<Exchange> {
         let exchange = self.exchanges.remove(id)?;
         self.handshaking.remove(&exchange.conn);
-        if exchange.role() == Role::Client {
+        if let Some(ends) = exchange.asks {
+            let seat = self.seat(id);
+            self.meeting.put(Wish::Left(seat, exchange.role(), ends));
+        }
+        if exchange.role() == Role::Client && !matches!(exchange.machine, Machine::Asks(..)) {
             self.courted(exchange.remote, now);
         }
         Some(exchange)
+    }
+}
+
+/// A diagnosis as people look for it: its words, and its number where it has no words.
+fn words(diagnosis: Diagnosis) -> String {
+    match diagnosis {
+        Diagnosis::Other(code) => format!("{} ({code:#010x})", diagnosis.text()),
+        known => known.text().to_owned(),
     }
 }
 

@@ -49,7 +49,7 @@ pub(super) struct Guest {
 }
 
 /// What a program cannot wait for any longer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A connection of a guest: what the engine gets, and what the program has. RMBs at `at` must not overlap.
 pub(super) fn guest(rmb_bytes: usize, at: u64) -> (FakeRelay, Guest) {

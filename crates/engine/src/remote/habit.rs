@@ -14,9 +14,9 @@
 //! Values: no I/O, no clock. What is published ([`Change`]) has the shape of the table on the board
 //! (`local::destination`), so that the memory is bounded and a place there is a place here.
 
-use std::net::SocketAddrV6;
+use std::net::{Ipv6Addr, SocketAddrV6};
 
-use local::destination::Place;
+use local::destination::{self, Place};
 use sys::abi::{DESTINATION_LINES, DESTINATION_WAYS};
 
 /// What it costs to set a connection up, in round trips that must go by SMC to make up for it.
@@ -33,6 +33,12 @@ const SCORE_MAX: i32 = 256;
 const WAIT_MIN_NS: u64 = 1_000_000_000;
 /// The most that it becomes, doubled by each trial that did not pay, nanoseconds.
 const WAIT_MAX_NS: u64 = 64_000_000_000;
+
+/// What to add to the score when nobody under Shunt listens at the destination: its connections stay on TCP at
+/// once.
+pub(super) const NOBODY: i32 = -2 * SCORE_MAX;
+/// A time that does not come: half of what the words on the board can say, nanoseconds.
+const MET_UNTIL: u64 = 1 << 56;
 
 /// What one connection brings while it lasts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -184,12 +190,41 @@ impl Habits {
         changed.then(|| change(place, way, &habit))
     }
 
-    /// Nothing is known any more: what guests are to be told.
+    /// Connections to `to` stay on TCP for so long, nanoseconds, whatever was learned: there is nobody who
+    /// speaks SMC.
+    pub(super) fn spare(&mut self, to: SocketAddrV6, wait: u64, now: u64) -> Option<Change> {
+        self.put(to, Some(Habit { until: Some(now + wait), ..Habit::new(to, now) }))
+    }
+
+    /// Whether listeners hand over what comes from a host, which is noted at port 0 of it
+    /// ([`local::destination::meeting`]).
+    pub(super) fn mark(&mut self, host: Ipv6Addr, on: bool) -> Option<Change> {
+        let to = destination::meeting(host);
+        // Without end, and the last to go.
+        let met = Habit { until: Some(MET_UNTIL), ..Habit::new(to, u64::MAX - 1) };
+        self.put(to, on.then_some(met))
+    }
+
+    /// Puts in place of what is known of `to`.
+    fn put(&mut self, to: SocketAddrV6, habit: Option<Habit>) -> Option<Change> {
+        let place = Place::of(to);
+        let line = self.lines.get_mut(place.line)?;
+        let known = line.iter().position(|habit| habit.is_some_and(|habit| habit.to == to));
+        let oldest =
+            || (0..line.len()).min_by_key(|way| line[*way].map_or(0, |habit| habit.at + 1));
+        let way = known.or_else(|| habit.and_then(|_| oldest()))?;
+        line[way] = habit;
+        let word = habit.and_then(|habit| habit.until).map_or(0, |until| place.word(until));
+        Some(Change { line: place.line, way, word })
+    }
+
+    /// Nothing is known any more, but of hosts that have an engine: what guests are to be told.
     pub(super) fn forget(&mut self) -> Vec<Change> {
         let mut changes = Vec::new();
         for (line, ways) in self.lines.iter_mut().enumerate() {
             for (way, habit) in ways.iter_mut().enumerate() {
-                if habit.take().is_some_and(|habit| habit.until.is_some()) {
+                let gone = habit.take_if(|habit| habit.to.port() != 0);
+                if gone.is_some_and(|habit| habit.until.is_some()) {
                     changes.push(Change { line, way, word: 0 });
                 }
             }
@@ -200,7 +235,7 @@ impl Habits {
     /// Destinations whose connections stay on TCP.
     pub(super) fn spared(&self) -> impl Iterator<Item = SocketAddrV6> {
         let all = self.lines.iter().flatten().flatten();
-        all.filter(|habit| habit.until.is_some()).map(|habit| habit.to)
+        all.filter(|habit| habit.until.is_some() && habit.to.port() != 0).map(|habit| habit.to)
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::guest::{Broken, Program, Relay, Role, Sleeper, Stamp};
 use super::inbox::Inbox;
 use super::option::{self, TcpOption};
 use super::stat::Stat;
-use super::{Change, Engine, Newcomer};
+use super::{Change, Ends, Engine, Newcomer};
 
 /// Stand-ins that are kept ready.
 const READY: usize = 32;
@@ -108,7 +108,9 @@ impl Host {
             Box::new(Asleep(waiter))
         };
         let notice = |Change { line, way, word }| world.board.note_destination(line, way, word);
-        let mut engine = Engine::start(config, sleeper, notice)?;
+        let meets = !config.peers.is_empty();
+        let listens = |port| world.board.listening(port);
+        let mut engine = Engine::start(config, sleeper, notice, listens)?;
         engine.answer_at(&control_path(dir.as_deref())?)?;
         let engine = Arc::new(engine);
         let stop = Arc::new(Inbox::new()?);
@@ -126,7 +128,7 @@ impl Host {
         reception.poller.add(&reception.door.fd(), Interest::READ, DOOR)?;
         reception.poller.add(&*reception.stop, Interest::READ, STOP)?;
         // From now on guests knock.
-        world.board.serve(option.as_ref().map(|_| name.number())).map_err(Error::Full)?;
+        world.board.serve(option.as_ref().map(|_| name.number()), meets).map_err(Error::Full)?;
         let thread =
             std::thread::Builder::new().name("shunt-door".into()).spawn(move || reception.work());
         let thread = match thread {
@@ -277,7 +279,8 @@ impl Reception {
                 let role = if hello.client { Role::Client } else { Role::Server };
                 let relay = Box::new(Ours(taken.relay));
                 let to = hello.client.then_some(taken.to);
-                let newcomer = Newcomer { relay, tcp, role, ends: taken.ends, to };
+                let (ends, asks) = (taken.ends, taken.asks);
+                let newcomer = Newcomer { relay, tcp, role, ends, to, asks };
                 self.engine.adopt(taken.vector, newcomer);
             }
             Err(reason) => {
@@ -287,13 +290,24 @@ impl Reception {
     }
 
     fn take_in(&mut self, hello: &Hello, tcp: &OwnedFd) -> Result<Taken, Reason> {
-        let (ends, to) = ends(tcp).ok_or(Reason::PeerBroken)?;
+        let (local, to) = ends(tcp).ok_or(Reason::PeerBroken)?;
+        let ip = |name: SocketAddrV6| name.ip().to_canonical();
+        let ends = (ip(local), ip(to));
+        let leads_to = hello.client.then_some(to);
+        if !hello.promised && !self.engine.knows(ends, leads_to) {
+            return Err(Reason::PeerNotSmc);
+        }
+        let asks = (!hello.promised).then(|| {
+            let whole = |name: SocketAddrV6| SocketAddr::new(ip(name), name.port());
+            let (client, server) = if hello.client { (local, to) } else { (to, local) };
+            Ends { client: whole(client), server: whole(server) }
+        });
         let vector = self.engine.vector_for(ends.1);
         let mut stand_in = self.stand_ins.take().map_err(|_| Reason::NoMemory)?;
         let waiter = self.waiters.get(vector as usize).and_then(Option::as_ref);
         let waiter = waiter.ok_or(Reason::NoMemory)?;
         let (relay, welcome) = self.attach(hello, &mut stand_in, waiter)?;
-        Ok(Taken { relay, welcome, stand_in, vector, ends, to })
+        Ok(Taken { relay, welcome, stand_in, vector, ends, to, asks })
     }
 }
 
@@ -305,14 +319,16 @@ struct Taken {
     vector: u32,
     ends: (IpAddr, IpAddr),
     to: SocketAddrV6,
+    asks: Option<Ends>,
 }
 
-/// Addresses of a TCP connection, IPv4 as such, and the peer's with its port.
-fn ends(tcp: &OwnedFd) -> Option<((IpAddr, IpAddr), SocketAddrV6)> {
-    let name = |peer| call::name(tcp.as_raw_fd(), peer).ok().flatten();
-    let ip = |name: SocketAddrV6| IpAddr::V6(*name.ip()).to_canonical();
-    let (local, remote) = (name(false)?, name(true)?);
-    Some(((ip(local), ip(remote)), SocketAddrV6::new(*remote.ip(), remote.port(), 0, 0)))
+/// Our end of a TCP connection and the peer's, IPv4 mapped into IPv6.
+fn ends(tcp: &OwnedFd) -> Option<(SocketAddrV6, SocketAddrV6)> {
+    let name = |peer| {
+        let name = call::name(tcp.as_raw_fd(), peer).ok().flatten()?;
+        Some(SocketAddrV6::new(*name.ip(), name.port(), 0, 0))
+    };
+    Some((name(false)?, name(true)?))
 }
 
 /// A guest's rings on the board.

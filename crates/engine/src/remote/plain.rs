@@ -33,6 +33,8 @@ impl From<Broken> for Over {
 #[derive(Debug)]
 pub(super) struct Plain {
     wire: Wire,
+    /// Bytes of the peer's that were read for a message and are none: the guest gets them first.
+    first: Vec<u8>,
     /// Bytes of the guest's that TCP has taken.
     sent: u64,
     /// Bytes that the guest may read.
@@ -59,9 +61,10 @@ pub(super) struct Did {
 }
 
 impl Plain {
-    pub(super) fn new(wire: Wire) -> Self {
+    pub(super) fn new(mut wire: Wire) -> Self {
         let interest = Interest::default();
         Self {
+            first: wire.take_came(),
             wire,
             sent: 0,
             published: 0,
@@ -126,7 +129,7 @@ impl Plain {
 
     fn receive(&mut self, relay: &mut dyn Relay, buffer: &mut [u8]) -> Result<(bool, bool), Over> {
         let mut moved = false;
-        while !self.wants_read && !self.peer_ended {
+        while !self.first.is_empty() || !self.wants_read && !self.peer_ended {
             let size = relay.rmb_bytes() as u64;
             let unread = self.published.checked_sub(relay.consumed()?).ok_or(Over::Reset)?;
             let at = self.published % size;
@@ -135,16 +138,22 @@ impl Plain {
             if n == 0 {
                 return Ok((moved, true));
             }
+            if !self.first.is_empty() {
+                let n = n.min(self.first.len());
+                self.deliver(relay, at, &self.first[..n])?;
+                self.published += n as u64;
+                relay.publish(self.published);
+                self.first.drain(..n);
+                moved = true;
+                continue;
+            }
             match call::recv_now(self.wire.as_raw_fd(), &mut buffer[..n]) {
                 Ok(Some(0)) => {
                     self.peer_ended = true;
                     relay.shut();
                 }
                 Ok(Some(n)) => {
-                    let at = usize::try_from(at).map_err(|_| Over::Reset)?;
-                    if !relay.write_at(at, &buffer[..n]) {
-                        return Err(Over::Reset);
-                    }
+                    self.deliver(relay, at, &buffer[..n])?;
                     self.published += n as u64;
                     relay.publish(self.published);
                     moved = true;
@@ -154,6 +163,11 @@ impl Plain {
             }
         }
         Ok((moved, false))
+    }
+
+    fn deliver(&self, relay: &mut dyn Relay, at: u64, bytes: &[u8]) -> Result<(), Over> {
+        let at = usize::try_from(at).map_err(|_| Over::Reset)?;
+        if relay.write_at(at, bytes) { Ok(()) } else { Err(Over::Reset) }
     }
 
     fn hear_program(&mut self, relay: &mut dyn Relay) -> Result<(), Over> {

@@ -13,10 +13,14 @@ pub struct VectorStat {
     pub handshakes: u64,
     /// Connections that ever went by SMC.
     pub connections_total: u64,
-    /// Connections that stayed on TCP after a handshake was begun.
+    /// Connections that stayed on TCP although they were the engine's.
     pub declined_total: u64,
+    /// Those, by why.
+    pub declined: std::collections::BTreeMap<String, u64>,
     /// Connections that were reset because of what the peer did or because their link group died.
     pub aborted_total: u64,
+    /// Handshakes that ended in a reset, by why; they are among those.
+    pub broken_off: std::collections::BTreeMap<String, u64>,
     /// Of guests, by RDMA WRITE.
     pub bytes_tx: u64,
     /// For guests, by RDMA WRITE of the peer.
@@ -98,6 +102,8 @@ pub struct Stat {
     pub problem: Option<String>,
     /// Destinations whose connections stay on TCP for now, because SMC did not pay for them.
     pub spared: Vec<String>,
+    /// Hosts whose engines are known: see the setting `peers`.
+    pub met: Vec<String>,
     /// Each vector.
     pub vectors: Vec<VectorStat>,
 }

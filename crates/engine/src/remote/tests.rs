@@ -1,6 +1,7 @@
 //! Two engines on the loopback interface, each with an address and an SMC stack of its own.
 
-use std::net::{IpAddr, TcpListener, TcpStream};
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV6, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use super::config::Config;
 use super::fake::{Awake, Guest, guest};
 use super::guest::{Program, Role};
 use super::vector::Order;
-use super::{Engine, Newcomer};
+use super::{Ends, Engine, Newcomer};
 
 /// Tests run at one time in one network: each has addresses of its own.
 static NETWORK: AtomicU8 = AtomicU8::new(1);
@@ -53,8 +54,8 @@ impl Hosts {
 
     pub(super) fn at(addresses: [IpAddr; 2], configs: [Config; 2]) -> Option<Self> {
         let rmb = usize::try_from(configs[0].receive_buffer.bytes()).unwrap();
-        let engines =
-            configs.map(|config| Engine::start(config, |_| Box::new(Awake), |_| ()).unwrap());
+        let engines = configs
+            .map(|config| Engine::start(config, |_| Box::new(Awake), |_| (), |_| true).unwrap());
         for (engine, address) in engines.iter().zip(addresses) {
             if let Err(e) = engine.shared.speak_from(address) {
                 println!("skipped: {e}");
@@ -62,6 +63,50 @@ impl Hosts {
             }
         }
         Some(Self { engines, addresses, rmb })
+    }
+
+    /// Two whose engines ask each other, as soon as they have met.
+    fn that_meet() -> Option<Self> {
+        let net = NETWORK.fetch_add(1, Ordering::Relaxed);
+        let ips = [1, 2].map(|host| IpAddr::from([127, 91, net, host]));
+        let configs =
+            ips.map(|ip| config(&[("address", &ip.to_string()), ("peers", "127.91.0.0/16")]));
+        let hosts = Self::at(ips, configs)?;
+        let [client, server] = ips;
+        hosts.wait("the engines to meet", |h| h.engines[0].knows((client, server), None));
+        Some(hosts)
+    }
+
+    /// Both ends of a connection that has announced nothing, from `port`: those of them that `have` it are
+    /// given to the engines.
+    fn ask(&self, port: u16, have: [bool; 2]) -> [Result<Guest, TcpStream>; 2] {
+        let [client, server] = self.addresses;
+        let (ours, theirs) = tcp(client, server);
+        let asks = Ends { client: (client, port).into(), server: (server, 80).into() };
+        let to = SocketAddrV6::new(Ipv4Addr::from([127, 0, 0, 1]).to_ipv6_mapped(), 80, 0, 0);
+        let ends = [
+            (ours, Role::Client, (client, server), Some(to)),
+            (theirs, Role::Server, (server, client), None),
+        ];
+        let mut all = ends.into_iter().enumerate().map(|(i, (tcp, role, ends, to))| {
+            if !have[i] {
+                return Err(tcp);
+            }
+            let number = RMBS.fetch_add(1, Ordering::Relaxed) as u64;
+            let (relay, guest) = guest(self.rmb, number << 24);
+            let asks = Some(asks);
+            let newcomer =
+                Newcomer { relay: Box::new(relay), tcp: tcp.into(), role, ends, to, asks };
+            let engine = &self.engines[i];
+            engine.adopt(engine.vector_for(ends.1), newcomer);
+            Ok(guest)
+        });
+        [all.next().unwrap(), all.next().unwrap()]
+    }
+
+    fn declined(&self, host: usize, why: &str) -> u64 {
+        let stat = self.engines[host].stat();
+        stat.vectors.iter().filter_map(|v| v.declined.get(why)).sum()
     }
 
     /// A connection from the first host to the second, both of whose ends are handed over.
@@ -79,8 +124,14 @@ impl Hosts {
         let mut guests = ends.into_iter().zip(&self.engines).map(|((tcp, role, ends), engine)| {
             let number = RMBS.fetch_add(1, Ordering::Relaxed) as u64;
             let (relay, guest) = guest(self.rmb, number << 24);
-            let newcomer =
-                Newcomer { relay: Box::new(relay), tcp: tcp.into(), role, ends, to: None };
+            let newcomer = Newcomer {
+                relay: Box::new(relay),
+                tcp: tcp.into(),
+                role,
+                ends,
+                to: None,
+                asks: None,
+            };
             let vector = engine.vector_for(ends.1);
             engine.adopt(vector, newcomer);
             guest
@@ -93,7 +144,7 @@ impl Hosts {
         let began = std::time::Instant::now();
         while !done(self) {
             let stats: Vec<_> = self.engines.iter().map(Engine::stat).collect();
-            assert!(began.elapsed() < Duration::from_secs(20), "waited for {what}: {stats:#?}");
+            assert!(began.elapsed() < Duration::from_secs(120), "waited for {what}: {stats:#?}");
             std::thread::sleep(Duration::from_millis(5));
         }
     }
@@ -402,4 +453,59 @@ fn more_vectors_share_the_work() {
     let stat = hosts.engines[0].stat();
     let sum: u64 = stat.vectors.iter().map(|v| v.connections_total).sum();
     assert_eq!(sum, 40);
+}
+
+#[test]
+fn engines_that_meet_need_no_option() {
+    let Some(hosts) = Hosts::that_meet() else { return };
+    for port in 5000..5020 {
+        let [Ok(client), Ok(server)] = hosts.ask(port, [true; 2]) else { panic!("both have it") };
+        server.send(b"220 ready");
+        assert_eq!(client.receive_all(9), b"220 ready");
+        client.send(b"hello");
+        assert_eq!(server.receive_all(5), b"hello");
+    }
+    for engine in &hosts.engines {
+        assert_eq!(engine.stat().vectors[0].connections_total, 20);
+        assert_eq!(engine.stat().met.len(), 1);
+    }
+}
+
+#[test]
+fn an_end_that_nobody_else_has_is_tcp_byte_for_byte() {
+    let Some(hosts) = Hosts::that_meet() else { return };
+    // The server's program is none of ours and speaks first, or answers what it is asked.
+    for (port, first) in [(5000, true), (5001, false)] {
+        let [Ok(client), Err(mut server)] = hosts.ask(port, [true, false]) else {
+            panic!("one has it")
+        };
+        if first {
+            server.write_all(b"2").unwrap();
+            assert_eq!(client.receive_all(1), b"2");
+        }
+        client.send(b"hello");
+        let mut got = [0; 5];
+        server.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"hello");
+        server.write_all(b"and to you").unwrap();
+        assert_eq!(client.receive_all(10), b"and to you");
+    }
+    assert_eq!(hosts.declined(0, "The peer spoke before its engine did."), 1);
+    assert_eq!(hosts.declined(0, "The peer's engine said nothing in time."), 1);
+    // The client's is none of ours.
+    for (port, first) in [(5002, true), (5003, false)] {
+        let [Err(mut client), Ok(server)] = hosts.ask(port, [false, true]) else {
+            panic!("one has it")
+        };
+        if first {
+            client.write_all(b"?").unwrap();
+            assert_eq!(server.receive_all(1), b"?");
+        }
+        server.send(b"220 ready");
+        let mut got = [0; 9];
+        client.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"220 ready");
+    }
+    assert_eq!(hosts.declined(1, "The peer spoke before its engine did."), 1);
+    assert_eq!(hosts.declined(1, "The peer's engine said nothing in time."), 1);
 }

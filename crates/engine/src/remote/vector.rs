@@ -29,7 +29,9 @@ use super::devices::Device;
 use super::exchange::{Exchange, ExchangeId};
 use super::group::Groups;
 use super::guest::{Relay, Role, Sleeper};
+use super::habit;
 use super::inbox::Inbox;
+use super::meeting::{Ends, Question, Why, Wish};
 use super::running::Running;
 use super::shelf::{ConnId, Shelf};
 use super::slab::{Id, Numbers, Slab};
@@ -63,6 +65,9 @@ pub struct Newcomer {
     /// Where the guest has connected to, if it has: IPv4 mapped into IPv6. What becomes of the connection is
     /// remembered for it.
     pub to: Option<SocketAddrV6>,
+    /// The two ends of the connection if nothing was said of SMC in the TCP handshake, so that the peer's
+    /// engine is asked first.
+    pub asks: Option<Ends>,
 }
 
 /// What others ask of a vector.
@@ -74,6 +79,12 @@ pub(super) enum Order {
     Newcomer(Box<Newcomer>),
     /// Go by these settings from now on.
     Configure(Arc<Config>),
+    /// The peer's engine asks whether a handshake waits: it begins now.
+    Promise(ExchangeId, Question),
+    /// The peer's engine has said whether a handshake may begin.
+    Answer(ExchangeId, Result<(), Why>),
+    /// The peer's engine has taken its question back.
+    Withdrawn(ExchangeId),
     /// Part from all peers and end.
     Stop,
     /// The cable of an address is pulled.
@@ -129,6 +140,8 @@ pub(super) struct Parts {
     pub(super) sleeper: Box<dyn Sleeper>,
     pub(super) told: Arc<Mutex<VectorStat>>,
     pub(super) learned: Arc<Learned>,
+    /// Where it is asked what other engines know.
+    pub(super) meeting: Arc<Inbox<Wish>>,
     /// Tells it from every other SMC stack in the network.
     pub(super) system: SystemId,
     pub(super) mac: Mac,
@@ -149,6 +162,7 @@ pub(super) struct Vector {
     sleeper: Box<dyn Sleeper>,
     told: Arc<Mutex<VectorStat>>,
     learned: Arc<Learned>,
+    pub(super) meeting: Arc<Inbox<Wish>>,
     /// What connections have added to the scores of their destinations, and that is not learned yet.
     lessons: Vec<(SocketAddrV6, i32)>,
     cpu: Option<u32>,
@@ -198,6 +212,7 @@ impl Vector {
             sleeper: parts.sleeper,
             told: parts.told,
             learned: parts.learned,
+            meeting: parts.meeting,
             lessons: Vec::new(),
             cpu: parts.cpu,
             poller,
@@ -455,6 +470,9 @@ impl Vector {
                 }
                 Order::Newcomer(newcomer) => self.welcome(*newcomer, now),
                 Order::Configure(config) => self.config = config,
+                Order::Promise(id, question) => self.on_question(id, question, now),
+                Order::Answer(id, answer) => self.on_answer(id, answer, now),
+                Order::Withdrawn(id) => self.on_withdrawn(id, now),
                 #[cfg(test)]
                 Order::Unplug(address) => self.device.unplug(address),
                 Order::Stop => {
@@ -467,7 +485,7 @@ impl Vector {
 
     /// A guest asks for SMC.
     fn welcome(&mut self, newcomer: Newcomer, now: u64) {
-        let Newcomer { relay, tcp, role, ends, to } = newcomer;
+        let Newcomer { relay, tcp, role, ends, to, asks } = newcomer;
         let bell = relay.fd();
         let id = self.shelf.rings.insert(relay);
         let interest = Interest { read: true, write: true, peer_shut: true, once: true };
@@ -477,7 +495,10 @@ impl Vector {
             let watched = Watched::Exchange(exchange).token();
             let _ = self.poller.add(&there.wire, Interest::READ, watched);
         }
-        self.begin(exchange, role, now);
+        match asks {
+            Some(asks) => self.ask(exchange, role, asks, now),
+            None => self.begin(exchange, role, now),
+        }
     }
 
     /// Waits for room on the TCP connection of a handshake, or no more.
@@ -505,6 +526,7 @@ impl Vector {
                     exchange.machine.on_deadline(smc_time(now));
                 }
                 self.take_steps(id, now);
+                self.ask_no_longer(id, now);
             }
         }
         self.tick_groups(now);
@@ -525,6 +547,11 @@ impl Vector {
         if let Some(to) = to.filter(|_| self.config.spare_short) {
             self.lessons.push((to, gain));
         }
+    }
+
+    /// As [`Self::learn`], and whatever settings say: there is nobody to speak SMC to.
+    pub(super) fn learn_of_nobody(&mut self, to: Option<SocketAddrV6>) {
+        self.lessons.extend(to.map(|to| (to, habit::NOBODY)));
     }
 
     fn tell(&mut self, now: u64) {

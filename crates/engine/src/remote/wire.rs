@@ -12,6 +12,9 @@ use sys::call;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ended(pub(super) i32);
 
+/// The first bytes of all messages about SMC-R: the letters SMCR in EBCDIC (RFC 7609 A.1).
+pub(super) const EYE_CATCHER: [u8; 4] = [0xe2, 0xd4, 0xc3, 0xd9];
+
 /// A TCP connection that carries CLC messages.
 #[derive(Debug)]
 pub(super) struct Wire {
@@ -44,7 +47,7 @@ impl Wire {
     pub(super) fn receive(&mut self) -> Result<Option<Vec<u8>>, Ended> {
         let mut room = [0; MESSAGE_MAX];
         loop {
-            let Ok(Frame::Needs(n)) = clc::frame(&self.came) else {
+            let Some(Frame::Needs(n)) = self.frame() else {
                 return Ok(Some(std::mem::take(&mut self.came)));
             };
             let room = &mut room[..n.min(MESSAGE_MAX)];
@@ -54,6 +57,22 @@ impl Wire {
                 None => return Ok(None),
             }
         }
+    }
+
+    /// What has come of a message; `None`: its first bytes are those of none.
+    fn frame(&self) -> Option<Frame> {
+        let begin = &self.came[..self.came.len().min(EYE_CATCHER.len())];
+        clc::frame(&self.came).ok().filter(|_| EYE_CATCHER.starts_with(begin))
+    }
+
+    /// Bytes that [`Self::receive`] has given out and that are no message: they are the program's.
+    pub(super) fn give_back(&mut self, bytes: Vec<u8>) {
+        self.came = bytes;
+    }
+
+    /// Bytes that have come and that are the program's.
+    pub(super) fn take_came(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.came)
     }
 
     /// Sends a message, as much of it as there is room for; [`Self::flush`] sends the rest.

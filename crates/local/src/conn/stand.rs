@@ -51,17 +51,18 @@ impl Conn {
     }
 
     /// Guest: hands the TCP connection behind `fd` to the engine, and answers the stand-in that is to
-    /// take its place. Then [`Self::stand_in`] must follow.
+    /// take its place. Then [`Self::stand_in`] must follow. `promised`: see [`Hello::promised`].
     ///
     /// # Errors
     ///
-    /// Why the engine does not take it. The other host has been promised SMC: nobody can use this
-    /// connection any more.
+    /// Why the engine does not take it. If the other host has been promised SMC, or the engine is silent,
+    /// nobody can use this connection any more; else it is TCP as before.
     pub fn hand_over(
         &'static self,
         w: &World,
         fd: i32,
         client: bool,
+        promised: bool,
     ) -> Result<(i32, Welcome), Reason> {
         let (local, family) = call::name_and_family(fd, false).map_err(|_| Reason::PeerNotSmc)?;
         let remote = call::name(fd, true).map_err(|_| Reason::PeerNotSmc)?;
@@ -75,8 +76,8 @@ impl Conn {
         self.arm_cold(half);
         half.state.store(half_state::OFFERED, Ordering::Release);
         self.half.store(index + 1, Ordering::Relaxed);
-        let hello =
-            Hello { half: index, generation: half.generation.load(Ordering::Relaxed), client };
+        let generation = half.generation.load(Ordering::Relaxed);
+        let hello = Hello { half: index, generation, client, promised };
         let asked = w.with_engine(|engine| relay::ask(engine, hello, fd));
         if asked.is_ok() {
             self.stands_in.store(if v6 { V6 } else { V4 }, Ordering::Relaxed);

@@ -41,7 +41,7 @@ fn pairs<const N: usize>(order: u32) -> [Pair; N] {
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).unwrap();
     let (engine, guest) = (world(&dir), world(&dir));
-    engine.board.serve(Some(7)).unwrap();
+    engine.board.serve(Some(7), false).unwrap();
     assert_eq!(guest.board.engine_option(), Some(7));
     let door = Door::open(Some(dir.to_str().unwrap())).unwrap();
     let mut visitor = None;
@@ -86,7 +86,7 @@ fn meet(
             assert!(matches!(visitor.listen(), Said::Nothing));
             (relay, socket)
         });
-        let given = conn.hand_over(guest, fd, true).unwrap();
+        let given = conn.hand_over(guest, fd, true, true).unwrap();
         (serving.join().unwrap(), given)
     });
     call::dup_over(new, fd, 0).unwrap();
@@ -364,7 +364,7 @@ fn who_says_nonsense_is_refused() {
     let p = pair(0);
     let mut stand_in = StandIns::new(0).unwrap().take().unwrap();
     let engine = p.relay.w;
-    let bad = |half, generation| Hello { half, generation, client: true };
+    let bad = |half, generation| Hello { half, generation, client: true, promised: true };
     for hello in [bad(u32::MAX, 1), bad(0, 0), bad(1, 7)] {
         let got = Relay::attach(engine, &hello, &mut stand_in, 0, &p.waiter);
         assert_eq!(got.err(), Some(Reason::PeerBroken), "{hello:?}");

@@ -172,3 +172,32 @@ fn memory_is_bounded_and_what_was_published_is_taken_back() {
     assert!(board.values().all(|word| *word == 0));
     assert_eq!(habits.spared().count(), 0);
 }
+
+#[test]
+fn a_host_that_was_met_is_noted_beside_destinations() {
+    let mut habits = Habits::default();
+    let host = Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped();
+    let on = habits.mark(host, true).unwrap();
+    assert_ne!(on.word, 0);
+    assert_eq!(habits.spared().count(), 0);
+    // Neither more destinations than there is room for, nor a change of settings takes it away.
+    for i in 0..100_000 {
+        habits.learns(to(i, 80), ONE, SECOND);
+    }
+    assert!(!habits.forget().iter().any(|c| (c.line, c.way) == (on.line, on.way)));
+    assert_eq!(habits.mark(host, false), Some(Change { word: 0, ..on }));
+    assert_eq!(habits.mark(host, false), None);
+}
+
+#[test]
+fn a_destination_without_smc_is_spared_until_its_time_and_a_good_trial_brings_it_back() {
+    let mut habits = Habits::default();
+    let change = habits.spare(to(1, 80), SECOND, SECOND).unwrap();
+    assert_ne!(change.word, 0);
+    assert!(is_spared(&habits, to(1, 80)));
+    // A trial, after that time.
+    assert!(habits.begins(to(1, 80), 3 * SECOND).is_some());
+    let change = habits.learns(to(1, 80), 40, 4 * SECOND).unwrap();
+    assert_eq!(change.word, 0);
+    assert!(!is_spared(&habits, to(1, 80)));
+}

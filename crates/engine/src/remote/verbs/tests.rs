@@ -386,7 +386,8 @@ fn on_a_device_of_this_host() {
 
 #[test]
 fn a_device_that_is_not_there_is_named() {
-    let start = |config| Engine::start(config, |_| Box::new(super::super::fake::Awake), |_| ());
+    let start =
+        |config| Engine::start(config, |_| Box::new(super::super::fake::Awake), |_| (), |_| true);
     let mut config = on_card(&[]);
     config.set("device", "fake7").unwrap();
     let said = start(config).unwrap_err().to_string();

@@ -1,0 +1,299 @@
+//! Who waits for whom: which of our connections may lead to guests of other engines, and what is to be said
+//! about them. A value: no socket, no clock.
+//!
+//! ```text
+//! client's engine                         server's engine
+//! guest has connected    -- Ask -->       kept until a guest accepts it
+//!                                         guest has accepted: its vector waits for CLC
+//! CLC begins          <-- Yes --
+//! ```
+//!
+//! The client's engine speaks CLC behind a Yes only, and the server's says it only when the connection is in
+//! its hands and will be read by nobody else. Whoever does not hear in time goes on with TCP, and says so.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+
+use super::word::{Why, Word};
+use crate::remote::guest::Role;
+
+/// Questions and connections of one kind that are kept, at most.
+const KEPT_MAX: usize = 16_384;
+/// For how long a question is kept whose connection no guest has accepted yet, nanoseconds; and for how long
+/// it is known of one that it has begun as TCP.
+const KEPT_NS: u64 = 2_000_000_000;
+/// After so many connections in a row from a host that nobody had asked about, listeners keep theirs.
+const IDLERS: u32 = 8;
+
+/// Which of a vector's connections: the vector in the highest byte, below the number of its handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::remote) struct Seat(u64);
+
+impl Seat {
+    /// `exchange`: below 2^56.
+    pub(in crate::remote) fn new(vector: u32, exchange: u64) -> Self {
+        Self(u64::from(vector) << 56 | exchange)
+    }
+
+    /// The vector.
+    pub(in crate::remote) fn vector(self) -> usize {
+        usize::from(self.0.to_be_bytes()[0])
+    }
+
+    /// The number of its handshake.
+    pub(in crate::remote) fn exchange(self) -> u64 {
+        self.0 & ((1 << 56) - 1)
+    }
+}
+
+/// The two ends of a TCP connection, IPv4 as such.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ends {
+    /// The end that has called `connect()`.
+    pub client: SocketAddr,
+    /// The other one.
+    pub server: SocketAddr,
+}
+
+/// A link to another engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::remote) struct LinkId(pub(super) u64);
+
+/// The addresses of a link: ours, the other's.
+pub(super) type Addresses = (IpAddr, IpAddr);
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Deed {
+    /// Say this.
+    Say(LinkId, Word),
+    /// Ask the vector whether it still waits, and if so, have it wait for CLC; then [`Register::replied`].
+    Promise(Seat, Question),
+    /// Tell the vector that its client may begin, or why not.
+    Answer(Seat, Result<(), Why>),
+    /// Tell the vector that no CLC comes.
+    Withdrawn(Seat),
+    /// From now on listeners hand over what comes from there, or do not.
+    Mark(IpAddr, bool),
+}
+
+/// A question, and where the answer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::remote) struct Question {
+    link: LinkId,
+    number: u64,
+}
+
+/// What is known of a connection that a guest of ours has accepted, or another engine asks about.
+#[derive(Clone, Copy, Debug)]
+enum Known {
+    /// Asked about, until then.
+    Asked(Question, u64),
+    /// A vector has it, and has been asked or not.
+    Held(Seat, bool),
+    /// It has begun as TCP; forgotten then.
+    Plain(u64),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Register {
+    /// Links by their addresses; of two the older one.
+    links: HashMap<LinkId, Addresses>,
+    /// Clients of ours that wait for an answer, and from where.
+    asking: HashMap<Seat, (LinkId, Ends)>,
+    known: HashMap<Ends, Known>,
+    /// Hosts of links, with connections in a row from there that nobody asked about.
+    idlers: HashMap<IpAddr, u32>,
+}
+
+impl Register {
+    /// The engine at the other end of a link has greeted.
+    pub(super) fn met(&mut self, link: LinkId, addresses: Addresses) -> Vec<Deed> {
+        self.links.insert(link, addresses);
+        self.idlers.insert(addresses.1, 0);
+        vec![Deed::Mark(addresses.1, true)]
+    }
+
+    /// A link is gone.
+    pub(super) fn lost(&mut self, link: LinkId) -> Vec<Deed> {
+        let Some((_, remote)) = self.links.remove(&link) else { return Vec::new() };
+        let orphans: Vec<Seat> =
+            self.asking.iter().filter(|(_, (l, _))| *l == link).map(|(seat, _)| *seat).collect();
+        let mut deeds: Vec<Deed> = Vec::new();
+        for seat in orphans {
+            self.asking.remove(&seat);
+            deeds.push(Deed::Answer(seat, Err(Why::NotThisOne)));
+        }
+        if !self.links.values().any(|(_, other)| *other == remote) {
+            self.idlers.remove(&remote);
+            deeds.push(Deed::Mark(remote, false));
+        }
+        deeds
+    }
+
+    /// Addresses between which there is a link.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = Addresses> {
+        self.links.values().copied()
+    }
+
+    fn link(&self, addresses: Addresses) -> Option<LinkId> {
+        let fit = self.links.iter().filter(|(_, of)| **of == addresses);
+        fit.map(|(link, _)| *link).min_by_key(|link| link.0)
+    }
+
+    /// A guest of ours has handed over a connection that has promised nothing.
+    pub(super) fn come(&mut self, seat: Seat, role: Role, ends: Ends, now: u64) -> Vec<Deed> {
+        match role {
+            Role::Client => self.ask(seat, ends),
+            Role::Server => self.hold(seat, ends, now),
+        }
+    }
+
+    fn ask(&mut self, seat: Seat, ends: Ends) -> Vec<Deed> {
+        let Some(link) = self.link((ends.client.ip(), ends.server.ip())) else {
+            return vec![Deed::Answer(seat, Err(Why::NotThisOne))];
+        };
+        self.asking.insert(seat, (link, ends));
+        let (client, server) = (ends.client.port(), ends.server.port());
+        vec![Deed::Say(link, Word::Ask { client, server, number: seat.0 })]
+    }
+
+    fn hold(&mut self, seat: Seat, ends: Ends, now: u64) -> Vec<Deed> {
+        let asked = match self.known.get(&ends) {
+            Some(Known::Asked(question, until)) if *until > now => Some(*question),
+            _ => None,
+        };
+        self.known.insert(ends, Known::Held(seat, asked.is_some()));
+        asked.map(|question| Deed::Promise(seat, question)).into_iter().collect()
+    }
+
+    /// A vector does not wait for an answer or a question any more: the connection is TCP, or SMC.
+    pub(super) fn left(&mut self, seat: Seat, role: Role, ends: Ends, now: u64) -> Vec<Deed> {
+        let (client, server) = (ends.client.port(), ends.server.port());
+        if role == Role::Client {
+            let never = |(link, _)| Deed::Say(link, Word::Never { client, server });
+            return self.asking.remove(&seat).map(never).into_iter().collect();
+        }
+        match self.known.get(&ends).copied() {
+            Some(Known::Held(held, true)) if held == seat => {
+                self.known.remove(&ends);
+            }
+            Some(Known::Held(held, false)) if held == seat => {
+                self.known.remove(&ends);
+                if self.has_room(now) {
+                    // Its question may still be on the way.
+                    self.known.insert(ends, Known::Plain(now + KEPT_NS));
+                }
+                return self.idled(ends.client.ip());
+            }
+            _ => {}
+        }
+        Vec::new()
+    }
+
+    /// A connection came from a host with an engine, but not from a guest of that engine.
+    fn idled(&mut self, host: IpAddr) -> Vec<Deed> {
+        let Some(count) = self.idlers.get_mut(&host) else { return Vec::new() };
+        *count += 1;
+        if *count == IDLERS { vec![Deed::Mark(host, false)] } else { Vec::new() }
+    }
+
+    /// A vector has answered [`Deed::Promise`].
+    pub(super) fn replied(question: Question, yes: bool) -> Deed {
+        let Question { link, number } = question;
+        let no = Word::No { number, why: Why::NotThisOne };
+        Deed::Say(link, if yes { Word::Yes { number } } else { no })
+    }
+
+    /// Another engine has said something. `listens`: whether a guest listens on a port of ours.
+    pub(super) fn heard(
+        &mut self,
+        link: LinkId,
+        word: Word,
+        now: u64,
+        listens: impl Fn(u16) -> bool,
+    ) -> Vec<Deed> {
+        let Some((ours, theirs)) = self.links.get(&link).copied() else { return Vec::new() };
+        let ends = |client, server| Ends {
+            client: SocketAddr::new(theirs, client),
+            server: SocketAddr::new(ours, server),
+        };
+        match word {
+            Word::Ask { client, server, number } => {
+                let question = Question { link, number };
+                let mut deeds = self.welcome_back(theirs);
+                let no = |why| Deed::Say(link, Word::No { number, why });
+                deeds.extend(if listens(server) {
+                    self.asked(ends(client, server), question, now)
+                } else {
+                    Some(no(Why::NoListener))
+                });
+                deeds
+            }
+            Word::Never { client, server } => {
+                let ends = ends(client, server);
+                match self.known.get(&ends).copied() {
+                    Some(Known::Held(seat, true)) => vec![Deed::Withdrawn(seat)],
+                    Some(Known::Asked(..)) => {
+                        self.known.insert(ends, Known::Plain(now + KEPT_NS));
+                        Vec::new()
+                    }
+                    _ => Vec::new(),
+                }
+            }
+            Word::Yes { number } => self.answered(link, number, Ok(())),
+            Word::No { number, why } => self.answered(link, number, Err(why)),
+        }
+    }
+
+    /// A host asks: listeners hand over again what comes from there.
+    fn welcome_back(&mut self, host: IpAddr) -> Vec<Deed> {
+        let was = self.idlers.insert(host, 0).unwrap_or(0);
+        if was >= IDLERS { vec![Deed::Mark(host, true)] } else { Vec::new() }
+    }
+
+    fn asked(&mut self, ends: Ends, question: Question, now: u64) -> Option<Deed> {
+        let no = Self::replied(question, false);
+        match self.known.get(&ends).copied() {
+            Some(Known::Held(seat, false)) => {
+                self.known.insert(ends, Known::Held(seat, true));
+                Some(Deed::Promise(seat, question))
+            }
+            // Nobody asks twice.
+            Some(Known::Held(_, true)) => Some(no),
+            Some(Known::Plain(until)) if until > now => Some(no),
+            _ => {
+                if !self.has_room(now) {
+                    return Some(no);
+                }
+                self.known.insert(ends, Known::Asked(question, now + KEPT_NS));
+                None
+            }
+        }
+    }
+
+    fn answered(&mut self, link: LinkId, number: u64, answer: Result<(), Why>) -> Vec<Deed> {
+        let seat = Seat(number);
+        // Who was not asked has nothing to say.
+        if self.asking.get(&seat).is_none_or(|(asked, _)| *asked != link) {
+            return Vec::new();
+        }
+        self.asking.remove(&seat);
+        vec![Deed::Answer(seat, answer)]
+    }
+
+    /// Whether one more may be kept; what nobody will ask about any more goes for it.
+    fn has_room(&mut self, now: u64) -> bool {
+        if self.known.len() >= KEPT_MAX {
+            self.known.retain(|_, known| match known {
+                Known::Asked(_, until) | Known::Plain(until) => *until > now,
+                Known::Held(..) => true,
+            });
+        }
+        self.known.len() < KEPT_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests;

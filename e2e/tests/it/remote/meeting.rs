@@ -1,0 +1,105 @@
+//! Engines without the privilege to put an option into the TCP handshake: they ask each other which connections
+//! they share.
+
+use super::*;
+
+const MEETS: Kind = Kind { v6: false, meets: true };
+
+fn pair() -> Option<Pair> {
+    Pair::of(MEETS, Hosts::new(), &[])
+}
+
+/// Connections until one goes by SMC-R: the first ones find the engines strangers.
+#[track_caller]
+fn acquaint(pair: &Pair, talk: &Talk, python: &Path) {
+    eventually("a connection goes by SMC-R", || {
+        let got = talk.client(pair, python, &["echo", "1,1000"], true);
+        assert!(got.ok(), "{got:?}\n{}", pair.board(Side::Client).summary());
+        pair.carried(Side::Client) > 0
+    });
+    assert!(pair.carried(Side::Server) > 0);
+}
+
+/// A reason of the status of a host, with how often.
+fn declined(pair: &Pair, side: Side, why: &str) -> u64 {
+    let status = pair.status(side);
+    let vectors = status["vectors"].as_array().unwrap();
+    vectors.iter().filter_map(|vector| vector["declined"][why].as_u64()).sum()
+}
+
+#[test]
+fn engines_meet_and_all_goes_by_smc() {
+    let (Some(python), Some(pair)) = (python(), pair()) else { return };
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    acquaint(&pair, &talk, &python);
+    let before = pair.carried(Side::Client);
+    for words in [&["echo", "1,2,17,65537,5000000"][..], &["many", "100"]] {
+        let got = talk.client(&pair, &python, words, true);
+        assert!(got.ok(), "{got:?}\n{}", pair.board(Side::Client).summary());
+    }
+    // On a machine that is busy enough a question may come too late for some.
+    let late = || declined(&pair, Side::Client, "The peer's engine did not have this connection.");
+    eventually("all are counted", || pair.carried(Side::Client) - before + late() >= 101);
+    assert!(pair.carried(Side::Client) - before > 50, "{:#}", pair.status(Side::Client));
+    let met = pair.status(Side::Client)["met"].to_string();
+    assert!(met.contains(&pair.address()), "{met}");
+}
+
+#[test]
+fn a_server_that_speaks_first() {
+    let (Some(python), Some(pair)) = (python(), pair()) else { return };
+    let echo = Talk::serve(&pair, &python, "echo", true);
+    acquaint(&pair, &echo, &python);
+    let talk = Talk::serve(&pair, &python, "greet", true);
+    let before = pair.carried(Side::Client);
+    let got = talk.client(&pair, &python, &["greet"], true);
+    assert!(got.ok(), "{got:?}");
+    eventually("it went by SMC-R", || pair.carried(Side::Client) == before + 1);
+}
+
+#[test]
+fn programs_without_shunt_are_on_tcp() {
+    let (Some(python), Some(pair)) = (python(), pair()) else { return };
+    // Both hosts have engines that know each other; one of the programs, or both, knows nothing of them.
+    let echo = Talk::serve(&pair, &python, "echo", true);
+    acquaint(&pair, &echo, &python);
+    let carried = pair.carried(Side::Client);
+    for (mode, words) in [("echo", &["echo", "1,1000,300000"][..]), ("greet", &["greet"])] {
+        for (server, client) in [(true, false), (false, true), (false, false)] {
+            let talk = Talk::serve(&pair, &python, mode, server);
+            for _ in 0..3 {
+                let got = talk.client(&pair, &python, words, client);
+                let who = format!("{mode}, server under Shunt {server}, client {client}");
+                assert!(got.ok(), "{who}: {got:?}");
+            }
+        }
+    }
+    assert_eq!(pair.carried(Side::Client), carried);
+    let why = "Nobody under Shunt listens at the peer's port.";
+    assert!(declined(&pair, Side::Client, why) > 0, "{:#}", pair.status(Side::Client));
+    // And those that do are still served.
+    let got = echo.client(&pair, &python, &["echo", "1,1000"], true);
+    assert!(got.ok(), "{got:?}");
+    eventually("SMC-R goes on", || {
+        let got = echo.client(&pair, &python, &["echo", "1,1000"], true);
+        assert!(got.ok(), "{got:?}");
+        pair.carried(Side::Client) > carried
+    });
+}
+
+#[test]
+fn a_host_without_an_engine_is_on_tcp() {
+    let (Some(python), Some(mut pair)) = (python(), pair()) else { return };
+    pair.engines[0].signal(libc::SIGTERM);
+    pair.engines[0].wait(LIMIT).unwrap();
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    for _ in 0..3 {
+        let got = talk.client(&pair, &python, &["echo", "1,1000,300000"], true);
+        assert!(got.ok(), "{got:?}");
+    }
+    assert_eq!(pair.carried(Side::Client), 0);
+    // An engine that starts is found.
+    let engine = pair.engine(Side::Server, &[]);
+    pair.engines[0] = engine;
+    acquaint(&pair, &talk, &python);
+}
