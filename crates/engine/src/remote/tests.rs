@@ -465,10 +465,10 @@ fn engines_that_meet_need_no_option() {
         client.send(b"hello");
         assert_eq!(server.receive_all(5), b"hello");
     }
-    for engine in &hosts.engines {
-        assert_eq!(engine.stat().vectors[0].connections_total, 20);
-        assert_eq!(engine.stat().met.len(), 1);
-    }
+    hosts.wait("all by SMC", |h| {
+        h.engines.iter().all(|e| e.stat().vectors[0].connections_total == 20)
+    });
+    assert!(hosts.engines.iter().all(|engine| engine.stat().met.len() == 1));
 }
 
 #[test]
@@ -490,8 +490,8 @@ fn an_end_that_nobody_else_has_is_tcp_byte_for_byte() {
         server.write_all(b"and to you").unwrap();
         assert_eq!(client.receive_all(10), b"and to you");
     }
-    assert_eq!(hosts.declined(0, "The peer spoke before its engine did."), 1);
-    assert_eq!(hosts.declined(0, "The peer's engine said nothing in time."), 1);
+    hosts.wait("the reason", |h| h.declined(0, "The peer spoke before its engine did.") == 1);
+    hosts.wait("the reason", |h| h.declined(0, "The peer's engine said nothing in time.") == 1);
     // The client's is none of ours.
     for (port, first) in [(5002, true), (5003, false)] {
         let [Err(mut client), Ok(server)] = hosts.ask(port, [false, true]) else {
@@ -506,6 +506,6 @@ fn an_end_that_nobody_else_has_is_tcp_byte_for_byte() {
         client.read_exact(&mut got).unwrap();
         assert_eq!(&got, b"220 ready");
     }
-    assert_eq!(hosts.declined(1, "The peer spoke before its engine did."), 1);
-    assert_eq!(hosts.declined(1, "The peer's engine said nothing in time."), 1);
+    hosts.wait("the reason", |h| h.declined(1, "The peer spoke before its engine did.") == 1);
+    hosts.wait("the reason", |h| h.declined(1, "The peer's engine said nothing in time.") == 1);
 }

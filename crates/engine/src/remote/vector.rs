@@ -187,6 +187,8 @@ pub(super) struct Vector {
     pub(super) stat: VectorStat,
     next_tick: u64,
     next_tell: u64,
+    /// Something may have been counted since.
+    untold: bool,
     /// When to end although peers have not answered.
     stop_at: Option<u64>,
     port_waits: bool,
@@ -231,6 +233,7 @@ impl Vector {
             stat: VectorStat { vector: parts.number, ..VectorStat::default() },
             next_tick: 0,
             next_tell: 0,
+            untold: true,
             stop_at: None,
             port_waits: false,
         })
@@ -250,7 +253,7 @@ impl Vector {
                 self.hear(now, Some(0));
             }
             if self.round(now) {
-                busy_at = now;
+                (busy_at, self.untold) = (now, true);
                 continue;
             }
             if now.saturating_sub(busy_at) < nanos(self.config.poll) {
@@ -392,29 +395,41 @@ impl Vector {
         self.sleeper.fall_asleep();
         self.device.arm();
         let mut busy = self.round(now);
-        for id in self.all.clone() {
-            busy |= self.step(id, now);
-        }
+        busy |= self.look_at_all(now);
         busy |= self.device.has_queued() && !self.device.is_full();
         if busy {
+            self.untold = true;
             self.sleeper.awake();
             return;
         }
         self.watch_ports();
         let due = self.next_due();
+        // What was counted is told after a while, not each time.
+        let wake = due.into_iter().chain(self.untold.then_some(self.next_tell)).min();
         self.stat.sleeps += 1;
-        self.tell(now);
-        let most = due.map(|at| at.saturating_sub(call::now_ns()));
+        let most = wake.map(|at| at.saturating_sub(call::now_ns()));
         self.poller.wait(&mut self.events, most);
         self.sleeper.awake();
         let now = call::now_ns();
+        self.untold |= !self.events.is_empty() || due.is_some_and(|at| at <= now);
         self.handle_events(now);
         self.next_tick = now;
-        for id in self.all.clone() {
+        // One bell was for all of them.
+        self.look_at_all(now);
+    }
+
+    /// Looks at each connection. Whether any has moved.
+    fn look_at_all(&mut self, now: u64) -> bool {
+        let (mut busy, mut at) = (false, 0);
+        while let Some(id) = self.all.get(at).copied() {
             if self.step(id, now) {
+                busy = true;
                 self.warm_up(id, now);
             }
+            // One that is over has given its place to another.
+            at += usize::from(self.all.get(at) == Some(&id));
         }
+        busy
     }
 
     /// Waits for room in the sockets, if there was none.
@@ -555,7 +570,7 @@ impl Vector {
     }
 
     fn tell(&mut self, now: u64) {
-        self.next_tell = now + TELL_NS;
+        (self.next_tell, self.untold) = (now + TELL_NS, false);
         if !self.lessons.is_empty() {
             self.learned.learn(&mut self.lessons, now);
         }
