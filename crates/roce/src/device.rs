@@ -93,6 +93,9 @@ pub struct Device {
     cqs: Vec<Cq>,
     random: Random,
     counters: Counters,
+    /// What the checksums of the last packets began with, of those that left and those that came.
+    last_out: icrc::Last,
+    last_in: icrc::Last,
 }
 
 /// ECN: the sender understands congestion marks (RFC 3168).
@@ -125,6 +128,8 @@ impl Device {
             cqs: (0..config.cqs).map(|_| cq()).collect(),
             random,
             counters: Counters::default(),
+            last_out: icrc::Last::default(),
+            last_in: icrc::Last::default(),
         })
     }
 
@@ -355,7 +360,12 @@ impl Device {
         let path = qp.ok_or(Reason::UnknownQp)?.admits(&packet.header, &arrival.addresses)?;
         let flow = Flow { addresses: arrival.addresses, src_port: arrival.src_port };
         let known = path.identification(arrival.identification);
-        icrc::check(&flow, known, bytes).map_err(|_| Reason::Icrc)?;
+        let count = qp.map_or_else(icrc::Count::default, |qp| qp.count);
+        let checked = self.last_in.check(&flow, known, count.next(), bytes);
+        let identification = checked.map_err(|_| Reason::Icrc)?;
+        if let Some(qp) = self.slots.get_mut(slot as usize).and_then(|slot| slot.qp.as_mut()) {
+            qp.count.came(identification);
+        }
         let done =
             self.with(now, qpn, |qp, context| qp.receive(&packet, arrival.marked, memory, context));
         done.unwrap_or(Err(Reason::UnknownQp))
@@ -393,7 +403,7 @@ impl Device {
         buffer: &mut [u8],
         segments_max: usize,
     ) -> Option<Transmit> {
-        let Self { slots, regions, cqs, counters, .. } = self;
+        let Self { slots, regions, cqs, counters, last_out, .. } = self;
         let qp = slots.get_mut(slot as usize)?.qp.as_mut()?;
         let mut context = Context { now, regions, cqs, counters };
         let path = *qp.path()?;
@@ -412,7 +422,7 @@ impl Device {
         while let Some(len) = next.filter(|len| *len <= segment_len) {
             let Some(to) = buffer.get_mut(transmit.len..transmit.len + len) else { break };
             let Some(end) = qp.emit(memory, to, &mut context) else { break };
-            if icrc::seal(&path.flow, identification, to, end) != Some(len) {
+            if last_out.seal(&path.flow, identification, to, end) != Some(len) {
                 break;
             }
             transmit.len += len;

@@ -28,6 +28,8 @@ const ONE: u32 = 1 << 31;
 const UDP_BYTES: usize = 8;
 const V4_BYTES: usize = 20;
 const V6_BYTES: usize = 40;
+/// Where the identification is in the IPv4 header.
+const ID_AT: usize = 4;
 /// The local routing header, which RoCE does not have, counts as ones.
 const LRH_BYTES: usize = 8;
 const UDP_PROTOCOL: u8 = 17;
@@ -111,21 +113,110 @@ pub struct Flow {
 /// IPv6 has none. Stored [little endian](store).
 #[must_use]
 pub fn compute(flow: &Flow, identification: u16, transport: &[u8]) -> u32 {
-    let len = transport.len() + crate::wire::ICRC_BYTES;
-    let (front, front_len) = front(flow, identification, transport, len);
-    let mut hasher = crc32fast::Hasher::new();
-    hasher.update(front.get(..front_len).unwrap_or(&front));
-    hasher.update(transport.get(MASKED..).unwrap_or_default());
-    hasher.finalize()
+    Last::default().compute(flow, identification, transport)
 }
+
+/// The front of the last packet and its CRC: packets of one message, one behind the other, have the same, but
+/// for the identification.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Last {
+    /// Whose front it is: of packets of this length that begin so.
+    of: Option<(Flow, usize, [u8; MASKED - 1])>,
+    crc: u32,
+}
+
+impl Last {
+    fn compute(&mut self, flow: &Flow, identification: u16, transport: &[u8]) -> u32 {
+        let moved = if flow.addresses.is_v4() { identification_crc(identification) } else { 0 };
+        let mut hasher =
+            crc32fast::Hasher::new_with_initial(self.front_crc(flow, transport) ^ moved);
+        hasher.update(transport.get(MASKED..).unwrap_or_default());
+        hasher.finalize()
+    }
+
+    /// The CRC of a packet's front with identification 0.
+    fn front_crc(&mut self, flow: &Flow, transport: &[u8]) -> u32 {
+        let start = transport.first_chunk().copied();
+        let of = start.map(|start| (*flow, transport.len(), start));
+        if of.is_none() || of != self.of {
+            let (front, len) = front(flow, transport, transport.len() + crate::wire::ICRC_BYTES);
+            self.crc = crc32fast::hash(front.get(..len).unwrap_or(&front));
+            self.of = of;
+        }
+        self.crc
+    }
+
+    /// As [`seal`].
+    pub(crate) fn seal(
+        &mut self,
+        flow: &Flow,
+        identification: u16,
+        packet: &mut [u8],
+        len: usize,
+    ) -> Option<usize> {
+        let (transport, rest) = packet.split_at_mut_checked(len)?;
+        *rest.first_chunk_mut()? = store(self.compute(flow, identification, transport));
+        Some(len + crate::wire::ICRC_BYTES)
+    }
+}
+
+/// Which identification a peer's next packet has, most likely: Shunt and others count from 0 in each burst.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Count {
+    last: u16,
+    /// The last 0 was followed by a 1.
+    bursts: bool,
+}
+
+impl Count {
+    pub(crate) const fn next(self) -> u16 {
+        match self.last {
+            0 if !self.bursts => 0,
+            last => last.wrapping_add(1),
+        }
+    }
+
+    pub(crate) fn came(&mut self, identification: u16) {
+        if self.last == 0 {
+            self.bursts = identification == 1;
+        }
+        self.last = identification;
+    }
+}
+
+/// What an identification other than 0 changes in the CRC of the front of an IPv4 packet. A CRC is linear: that is
+/// the sum of what its bits change.
+fn identification_crc(identification: u16) -> u32 {
+    let [high, low] = identification.to_be_bytes();
+    IDENTIFICATION[0][usize::from(high)] ^ IDENTIFICATION[1][usize::from(low)]
+}
+
+/// For each value of either byte: 2 KiB, made by the compiler.
+static IDENTIFICATION: [[u32; 256]; 2] = {
+    let (mut table, mut byte) = ([[0; 256]; 2], 0);
+    while byte < 2 {
+        let mut value: u32 = 0;
+        while value < 256 {
+            // The byte itself, and all that stand behind it in the front.
+            let (mut crc, mut bits) = (value, 8 * (LRH_BYTES + V4_BYTES + UDP_BYTES + MASKED));
+            bits -= 8 * (LRH_BYTES + ID_AT + byte);
+            while bits > 0 {
+                crc = times_x(crc);
+                bits -= 1;
+            }
+            table[byte][value as usize] = crc;
+            value += 1;
+        }
+        byte += 1;
+    }
+    table
+};
 
 /// Writes the CRC of the first `len` bytes of `packet`, which are BTH to padding, behind them.
 ///
 /// Says where the packet ends; `None`: there is no room.
 pub fn seal(flow: &Flow, identification: u16, packet: &mut [u8], len: usize) -> Option<usize> {
-    let (transport, rest) = packet.split_at_mut_checked(len)?;
-    *rest.first_chunk_mut()? = store(compute(flow, identification, transport));
-    Some(len + crate::wire::ICRC_BYTES)
+    Last::default().seal(flow, identification, packet, len)
 }
 
 /// As it stands in a packet.
@@ -138,13 +229,8 @@ pub const fn store(crc: u32) -> [u8; 4] {
 const MASKED: usize = 5;
 const FRONT_MAX: usize = LRH_BYTES + V6_BYTES + UDP_BYTES + MASKED;
 
-/// Everything that has masked fields, and how many bytes.
-fn front(
-    flow: &Flow,
-    identification: u16,
-    transport: &[u8],
-    len: usize,
-) -> ([u8; FRONT_MAX], usize) {
+/// Everything that has masked fields, with identification 0, and how many bytes.
+fn front(flow: &Flow, transport: &[u8], len: usize) -> ([u8; FRONT_MAX], usize) {
     // What cannot be sent has no CRC that anybody would compare with; it must not panic either.
     let narrow = |n: usize| u16::try_from(n).unwrap_or(u16::MAX).to_be_bytes();
     let mut front = [0xff; FRONT_MAX];
@@ -153,7 +239,7 @@ fn front(
             let ip = &mut front[LRH_BYTES..LRH_BYTES + V4_BYTES];
             ip[0] = 0x45;
             ip[2..4].copy_from_slice(&narrow(V4_BYTES + UDP_BYTES + len));
-            ip[4..6].copy_from_slice(&identification.to_be_bytes());
+            ip[ID_AT..ID_AT + 2].fill(0);
             ip[6..8].copy_from_slice(&DONT_FRAGMENT.to_be_bytes());
             ip[9] = UDP_PROTOCOL;
             ip[12..16].copy_from_slice(&src.octets());
@@ -200,7 +286,7 @@ pub struct Mismatch;
 /// The longest packet that can be solved: BTH to padding.
 const TRANSPORT_MAX: usize = crate::wire::HEADERS_MAX + 4096;
 /// From the identification to the end of the UDP header.
-const BEHIND_ID: usize = V4_BYTES - 4 + UDP_BYTES;
+const BEHIND_ID: usize = V4_BYTES - ID_AT + UDP_BYTES;
 const STEPS: usize = (TRANSPORT_MAX + BEHIND_ID) / 4 + 1;
 
 /// x^(-32 n) modulo the polynomial, for each length of n words: 4 KiB, made by the compiler.
@@ -225,28 +311,44 @@ static BACK: [u32; STEPS] = {
 ///
 /// [`Mismatch`]: there is none, or not one that is allowed.
 pub fn check(flow: &Flow, known: Identification, packet: &[u8]) -> Result<u16, Mismatch> {
-    let (transport, came) = packet.split_last_chunk().ok_or(Mismatch)?;
-    let came = u32::from_le_bytes(*came);
-    let exact = match known {
-        Identification::Known(identification) => Some(identification),
-        _ => (!flow.addresses.is_v4()).then_some(0),
-    };
-    let difference = came ^ compute(flow, exact.unwrap_or(0), transport);
-    if difference == 0 {
-        return Ok(exact.unwrap_or(0));
+    Last::default().check(flow, known, 0, packet)
+}
+
+impl Last {
+    /// As [`check`]. `likely`: the identification that it has, most likely, which is the faster to be found.
+    pub(crate) fn check(
+        &mut self,
+        flow: &Flow,
+        known: Identification,
+        likely: u16,
+        packet: &[u8],
+    ) -> Result<u16, Mismatch> {
+        let (transport, came) = packet.split_last_chunk().ok_or(Mismatch)?;
+        let came = u32::from_le_bytes(*came);
+        let exact = match known {
+            Identification::Known(identification) => Some(identification),
+            _ => (!flow.addresses.is_v4()).then_some(0),
+        };
+        let is_allowed = |identification| match known {
+            Identification::Below(end) => identification < end,
+            _ => true,
+        };
+        let likely = if is_allowed(likely) { likely } else { 0 };
+        let tried = exact.unwrap_or(likely);
+        let difference = came ^ self.compute(flow, tried, transport);
+        if difference == 0 {
+            return Ok(tried);
+        }
+        if exact.is_some() || !transport.len().is_multiple_of(4) {
+            return Err(Mismatch);
+        }
+        let back = *BACK.get((transport.len() + BEHIND_ID) / 4).ok_or(Mismatch)?;
+        // The CRC reads the lowest byte first: identification, flags, fragment offset as they stand.
+        let [id_high, id_low, flags_high, flags_low] = multiply(back, difference).to_le_bytes();
+        let identification = u16::from_be_bytes([id_high, id_low]) ^ tried;
+        let right = is_allowed(identification) && flags_high | flags_low == 0;
+        right.then_some(identification).ok_or(Mismatch)
     }
-    if exact.is_some() || !transport.len().is_multiple_of(4) {
-        return Err(Mismatch);
-    }
-    let back = *BACK.get((transport.len() + BEHIND_ID) / 4).ok_or(Mismatch)?;
-    // The CRC reads the lowest byte first: identification, flags, fragment offset as they stand.
-    let [id_high, id_low, flags_high, flags_low] = multiply(back, difference).to_le_bytes();
-    let identification = u16::from_be_bytes([id_high, id_low]);
-    let allowed = match known {
-        Identification::Below(end) => identification < end,
-        _ => true,
-    };
-    (allowed && flags_high | flags_low == 0).then_some(identification).ok_or(Mismatch)
 }
 
 const fn times_x(a: u32) -> u32 {

@@ -8,7 +8,7 @@ pub(crate) mod responder;
 pub use attributes::{ModifyError, QpConfig, RtrAttributes, RtsAttributes, State};
 
 use crate::cq::{Cq, CqId};
-use crate::icrc::{Addresses, Flow, Identification};
+use crate::icrc::{Addresses, Count, Flow, Identification};
 use crate::memory::{Memory, ProtectionDomain, Regions};
 use crate::number::{Psn, Qpn};
 use crate::rate::{Dcqcn, NotificationPoint, ReactionPoint};
@@ -93,6 +93,8 @@ pub(crate) struct QueuePair {
     congestion: Option<Congestion>,
     /// A notification is to be sent.
     notify: bool,
+    /// How the peer's packets are numbered for IP.
+    pub(crate) count: Count,
 }
 
 #[derive(Clone, Debug)]
@@ -127,6 +129,7 @@ impl QueuePair {
             responder: Responder::new(config.receive_depth.clamp(1, 1 << 15)),
             congestion: None,
             notify: false,
+            count: Count::default(),
         }
     }
 

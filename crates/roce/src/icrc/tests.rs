@@ -152,4 +152,49 @@ proptest! {
         packet[bit / 8] ^= 1 << (bit % 8);
         prop_assert_eq!(check(&flow, Identification::Unknown, &packet), Err(Mismatch));
     }
+
+    #[test]
+    fn what_came_before_changes_nothing(
+        packets in proptest::collection::vec((any::<u16>(), 3usize..40, any::<bool>(), any::<u16>()), 1..20),
+        opcode in any::<u8>(),
+    ) {
+        let (mut out, mut back) = (Last::default(), Last::default());
+        for (identification, words, is_v4, likely) in packets {
+            let flow = if is_v4 { v4(4791) } else { v6() };
+            let mut packet = vec![opcode; words * 4 + 4];
+            prop_assert_eq!(out.seal(&flow, identification, &mut packet, words * 4), Some(words * 4 + 4));
+            prop_assert_eq!(&packet[words * 4..], &slow(&flow, identification, &packet[..words * 4]).to_le_bytes());
+            let found = if is_v4 { identification } else { 0 };
+            for likely in [likely, identification, 0] {
+                let checked = back.check(&flow, Identification::Unknown, likely, &packet);
+                prop_assert_eq!(checked, Ok(found));
+                if identification < 64 {
+                    let checked = back.check(&flow, Identification::Below(64), likely, &packet);
+                    prop_assert_eq!(checked, Ok(found));
+                }
+            }
+            packet[words * 2] ^= 4;
+            let masked = words * 2 == 4;
+            let checked = back.check(&flow, Identification::Unknown, identification, &packet);
+            prop_assert!(masked || checked == Err(Mismatch), "{checked:?}");
+        }
+    }
+}
+
+#[test]
+fn what_comes_next_is_guessed() {
+    let guessed = |came: &[u16]| {
+        let mut count = Count::default();
+        let right = came.iter().filter(|id| {
+            let right = count.next() == **id;
+            count.came(**id);
+            right
+        });
+        right.count()
+    };
+    assert_eq!(guessed(&[0; 100]), 100);
+    let burst: Vec<u16> = (0..62).collect();
+    // Where a burst ends is not known, and that the first is one neither.
+    assert_eq!(guessed(&burst.repeat(10)), 62 * 10 - 10);
+    assert_eq!(guessed(&[0, 1, 2, 0, 0, 0, 0]), 4);
 }
