@@ -21,6 +21,7 @@ pub struct Host {
     group: Option<Group>,
     address: Ipv4Addr,
     address_v6: Ipv6Addr,
+    second: Option<Ipv4Addr>,
 }
 
 #[derive(Debug)]
@@ -44,6 +45,8 @@ pub struct Hosts {
 
 /// Name of the interface of each host, and of both ends in the middle.
 pub const DEVICE: &str = "v0";
+/// Name of the second interface of each host, where there is one.
+pub const SECOND: &str = "v1";
 /// The middle's interface towards the server.
 pub const TO_SERVER: &str = "m0";
 /// The middle's interface towards the client.
@@ -60,6 +63,11 @@ impl Host {
     #[must_use]
     pub fn address_v6(&self) -> Ipv6Addr {
         self.address_v6
+    }
+
+    /// Its addresses: one for each cable.
+    pub fn addresses(&self) -> impl Iterator<Item = Ipv4Addr> {
+        [self.address].into_iter().chain(self.second)
     }
 
     /// Its network namespace, as `ip netns` knows it.
@@ -96,14 +104,24 @@ impl Host {
         command
     }
 
-    /// Pulls the cable out of this host, or plugs it in again.
+    /// Pulls the cable out of this host's [`DEVICE`], or plugs it in again; or out of [`SECOND`], whose way to
+    /// the other host is forgotten then.
     ///
     /// # Errors
     ///
     /// When `ip` fails.
-    pub fn plug(&self, up: bool) -> anyhow::Result<()> {
+    pub fn plug(&self, device: &str, up: bool) -> anyhow::Result<()> {
         let state = if up { "up" } else { "down" };
-        ip(&format!("-n {} link set {DEVICE} {state}", self.namespace))
+        ip(&format!("-n {} link set {device} {state}", self.namespace))
+    }
+
+    /// Sets the longest packet that the cable takes, at this end of it.
+    ///
+    /// # Errors
+    ///
+    /// When `ip` fails.
+    pub fn set_mtu(&self, bytes: u32) -> anyhow::Result<()> {
+        ip(&format!("-n {} link set {DEVICE} mtu {bytes}", self.namespace))
     }
 }
 
@@ -118,6 +136,29 @@ impl Hosts {
         let (s, c) = (&hosts.server.namespace, &hosts.client.namespace);
         ip(&format!("-n {s} link add {DEVICE} type veth peer name {DEVICE} netns {c}"))?;
         hosts.configure()?;
+        Ok(hosts)
+    }
+
+    /// Two hosts with two cables between them, each with addresses of its own: what goes to an address of the
+    /// other host goes by its cable and by no other.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::new`].
+    pub fn with_two_cables() -> anyhow::Result<Self> {
+        let mut hosts = Self::new()?;
+        let [at_server, at_client] = [1, 2].map(|last| Ipv4Addr::new(198, 18, 78, last));
+        (hosts.server.second, hosts.client.second) = (Some(at_server), Some(at_client));
+        let (s, c) = (&hosts.server, &hosts.client);
+        let peer = format!("type veth peer name {SECOND} netns {}", c.namespace);
+        ip(&format!("-n {} link add {SECOND} {peer}", s.namespace))?;
+        for (host, from, to) in [(s, at_server, at_client), (c, at_client, at_server)] {
+            let name = &host.namespace;
+            // Not of a subnet, of which there could be but one way.
+            ip(&format!("-n {name} addr add {from}/32 dev {SECOND}"))?;
+            ip(&format!("-n {name} link set {SECOND} up"))?;
+            ip(&format!("-n {name} route add {to}/32 dev {SECOND} src {from}"))?;
+        }
         Ok(hosts)
     }
 
@@ -141,6 +182,12 @@ impl Hosts {
         Ok(hosts)
     }
 
+    /// The network namespace in the middle of the cable, if it was cut.
+    #[must_use]
+    pub fn middle(&self) -> Option<&str> {
+        self.middle.as_deref()
+    }
+
     /// What to type before a program so that it runs in the middle of the cable.
     #[must_use]
     pub fn middle_prefix(&self) -> Option<Vec<OsString>> {
@@ -159,6 +206,7 @@ impl Hosts {
             address: Ipv4Addr::new(198, 18, 77, last),
             // The same of IPv6 (RFC 5180).
             address_v6: Ipv6Addr::new(0x2001, 2, 0, 77, 0, 0, 0, last.into()),
+            second: None,
         };
         let middle = middle.then(|| format!("{id}-m"));
         let mut hosts = Self { server: host("a", 1), client: host("b", 2), middle };

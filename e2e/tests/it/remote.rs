@@ -14,6 +14,7 @@ use e2e::{built, installed};
 use testkit::hosts::{self, Host, Hosts};
 
 mod bad_network;
+mod cables;
 mod files;
 mod meeting;
 mod peers;
@@ -96,7 +97,11 @@ impl Pair {
     fn engine(&self, side: Side, settings: &[&str]) -> Guest {
         let host = self.host(side);
         let mut command = self.plain(side, &built("shunt"));
-        command.arg("engine").args(["--address", &self.address_of(side), "--eid", EID]);
+        let addresses: Vec<String> = match self.kind.v6 {
+            true => vec![self.address_of(side)],
+            false => host.addresses().map(|ip| ip.to_string()).collect(),
+        };
+        command.arg("engine").args(["--address", &addresses.join(","), "--eid", EID]);
         if self.kind.meets {
             let networks = "198.18.77.0/24,2001:2:0:4d::/64";
             command.args(["--cgroup", "none", "--peers", networks]);

@@ -256,15 +256,16 @@ def c_idle(to, seconds):
     assert recv_exactly(s, 5) == b"after"
 
 
-def c_until(to, path):
+def c_until(to, path, size="8"):
     """Round trips until a file is there; tells how the connection ended."""
     s = connect(to)
     s.settimeout(30)
     n = 0
     try:
         while not os.path.exists(path):
-            s.sendall(b"%08d" % n)
-            assert recv_exactly(s, 8) == b"%08d" % n
+            data = pattern(int(size), n)
+            s.sendall(data)
+            assert recv_exactly(s, int(size)) == data
             n += 1
             if n == 1:
                 print("going", flush=True)
