@@ -9,7 +9,8 @@
 //! Acknowledgements are cumulative, and whoever receives drops what is out of order (IBTA vol. 1, 9.7),
 //! so everything from a missing packet on is sent again. After a time-out only the oldest packet is,
 //! and the rest when its acknowledgement shows that nothing else was there: if only an acknowledgement
-//! was lost, one packet costs nothing, and a peer that is merely slow is not buried.
+//! was lost, one packet costs nothing, and a peer that is merely slow is not buried. If more is acknowledged
+//! than that packet, the peer is at work on what it has, and is sent nothing twice.
 
 use super::message::{Pieces, Range};
 use super::{Context, Port, RtsAttributes};
@@ -439,13 +440,15 @@ impl Requester {
     /// Everything before `una` is there.
     fn acknowledge(&mut self, una: Psn, port: Port, context: &mut Context<'_>) {
         let now = context.now;
+        let mut late = false;
         if una != self.una {
             self.una = una;
             self.progress_at = now;
             self.attempt = 0;
             self.rnr_tries = 0;
             self.rnr_until = None;
-            self.probing = false;
+            // More has arrived than was sent since the time-out: what was sent before is not lost, but late.
+            late = core::mem::replace(&mut self.probing, false) && una.after(self.next) > 0;
             self.back_at = None;
             if self.next.after(una) < 0 {
                 self.next = una;
@@ -458,7 +461,18 @@ impl Requester {
             self.measured = None;
         }
         self.complete(port, context);
+        if late {
+            self.go_on();
+        }
         self.start_timer(now);
+    }
+
+    /// Goes on behind everything that was ever sent.
+    fn go_on(&mut self) {
+        self.next = self.max;
+        while self.queue.get(self.current).is_some_and(|r| r.end().after(self.next) <= 0) {
+            self.current = self.current.wrapping_add(1);
+        }
     }
 
     fn complete(&mut self, port: Port, context: &mut Context<'_>) {

@@ -313,6 +313,32 @@ fn a_peer_that_is_silent_is_given_up_after_all_retries() {
 }
 
 #[test]
+fn a_peer_that_is_late_is_sent_one_packet_twice() {
+    let rts = RtsAttributes { ack_every: 4, ..RtsAttributes::new(Psn::default()) };
+    let ([mut a, mut b], source, ring) = hosts(&Setup { rts, ..Setup::default() }, 0);
+    write(&mut a, 1, source, ring, 1000);
+    write(&mut a, 2, source, ring, 4000);
+    let packets = a.packets(NOW);
+    let later = a.device.next_deadline().unwrap();
+    a.device.on_deadline(later);
+    let probe = a.packets(later);
+    assert_eq!(psns(&probe), [0xff_fffe]);
+    // It was busy with something else, and goes on with what has come long ago.
+    for part in [&packets[..6], &packets[6..], &probe] {
+        for (flow, bytes) in part {
+            _ = b.take(later, *flow, bytes);
+        }
+        let (back, ack) = b.packet(later).unwrap();
+        _ = a.take(later, back, &ack);
+        assert_eq!(psns(&a.packets(later)), []);
+    }
+    assert_eq!(a.done(), [(1, Status::Success), (2, Status::Success)]);
+    assert_eq!(a.device.counters().retransmitted, 1);
+    write(&mut a, 3, source, ring, 1000);
+    assert_eq!(a.packets(later).len(), 4);
+}
+
+#[test]
 fn a_lost_acknowledgement_costs_one_packet() {
     let ([mut a, mut b], source, ring) = hosts(&Setup::default(), 0);
     write(&mut a, 1, source, ring, 4000);
