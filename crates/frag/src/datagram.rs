@@ -45,6 +45,10 @@ impl<B> Default for Piece<B> {
 }
 
 impl<B> Piece<B> {
+    fn held(f: &Fragment, buffer: B) -> Self {
+        Self { offset: f.offset, len: f.len, at: f.payload_at, store: Store::Held(buffer) }
+    }
+
     pub(crate) const fn end(&self) -> u32 {
         self.offset as u32 + self.len as u32
     }
@@ -92,16 +96,14 @@ impl Head {
         if far { u32::from(len) } else { 0 }
     }
 
+    #[inline(always)]
     pub(crate) fn set(&mut self, packet: &[u8], fragment: &Fragment) {
-        let bytes = &packet[..usize::from(fragment.header_len)];
-        if let Ok(usual) = <&[u8; HEAD_USUAL]>::try_from(bytes) {
+        match packet.first_chunk::<HEAD_USUAL>() {
             // A copy whose length is known when this is compiled.
-            self.near[..HEAD_USUAL].copy_from_slice(usual);
-        } else {
-            match self.near.get_mut(..bytes.len()) {
-                Some(near) => near.copy_from_slice(bytes),
-                None => self.far = bytes.to_vec(),
+            Some(usual) if usize::from(fragment.header_len) == HEAD_USUAL => {
+                self.near[..HEAD_USUAL].copy_from_slice(usual);
             }
+            _ => self.set_unusual(&packet[..usize::from(fragment.header_len)]),
         }
         self.len = fragment.header_len;
         self.next_at = fragment.next_at;
@@ -109,9 +111,19 @@ impl Head {
         self.ecn = fragment.ecn;
     }
 
+    #[inline(never)]
+    fn set_unusual(&mut self, bytes: &[u8]) {
+        match self.near.get_mut(..bytes.len()) {
+            Some(near) => near.copy_from_slice(bytes),
+            None => self.far = bytes.to_vec(),
+        }
+    }
+
     fn clear(&mut self) {
         self.len = 0;
-        self.far = Vec::new();
+        if !self.far.is_empty() {
+            self.far = Vec::new();
+        }
     }
 }
 
@@ -271,41 +283,42 @@ impl<B> Node<B> {
         self.end
     }
 
-    /// Where a fragment goes that is as most are: a new piece of the regular layout for which there is a
-    /// place. Nothing that this answers `None` to is wrong.
+    /// Puts a fragment where it belongs that is as most are: a new piece of the regular layout for which
+    /// there is a place. Answers which; nothing that this gives back is wrong.
     #[inline(always)]
-    pub(crate) fn usual(&self, f: &Fragment, fragments_max: u16) -> Option<Look> {
+    pub(crate) fn put_usual(
+        &mut self,
+        f: &Fragment,
+        fragments_max: u16,
+        buffer: B,
+    ) -> Result<Look, B> {
         let at = self.place(f.offset);
         let fits = self.layout == Layout::Regular
             && at * usize::from(self.stride) == usize::from(f.offset)
             && at + 1 < usize::from(fragments_max);
         if !fits {
-            return None;
+            return Err(buffer);
         }
-        if !f.more {
-            let last = self.end == 0 && self.high <= u32::from(f.offset) && at > 0;
-            return last.then_some(Look::Tail);
+        let end = f.end();
+        if f.more {
+            let before_end = self.end == 0 || end <= u32::from(self.tail.offset);
+            // A place more than needed, for the last piece, in case that all become a list.
+            let Some([piece, _]) = self.pieces.get_mut(at..at + 2) else { return Err(buffer) };
+            if self.stride != f.len || !before_end || piece.len != 0 {
+                return Err(buffer);
+            }
+            *piece = Piece::held(f, buffer);
+            self.high = self.high.max(end);
+        } else {
+            if self.end != 0 || self.high > u32::from(f.offset) || at == 0 {
+                return Err(buffer);
+            }
+            self.tail = Piece::held(f, buffer);
+            self.end = end;
         }
-        let before_end = self.end == 0 || f.end() <= u32::from(self.tail.offset);
-        // A place more than needed, for the last piece, in case that all become a list.
-        let free = at + 1 < self.pieces.len() && self.pieces[at].len == 0;
-        (self.stride == f.len && before_end && free).then_some(Look::Piece(at))
-    }
-
-    /// Puts a piece where [`Self::usual`] said.
-    #[inline(always)]
-    pub(crate) fn put_usual(&mut self, look: Look, f: &Fragment, buffer: B) {
-        let (offset, len, store) = (f.offset, f.len, Store::Held(buffer));
-        let piece = Piece { offset, len, at: f.payload_at, store };
         self.count += 1;
         self.received += u32::from(f.len);
-        if let Look::Piece(at) = look {
-            self.high = self.high.max(f.end());
-            self.pieces[at] = piece;
-        } else {
-            self.end = f.end();
-            self.tail = piece;
-        }
+        Ok(if f.more { Look::Piece(at) } else { Look::Tail })
     }
 
     /// What a fragment would be. May change the layout, never what is there.
@@ -577,7 +590,9 @@ impl<B> Node<B> {
         if let Store::Held(buffer) = std::mem::take(&mut self.tail).store {
             release(buffer);
         }
-        self.shelf.end(&mut release);
+        if self.shelf.len() > 0 {
+            self.shelf.end(&mut release);
+        }
         if self.pieces.capacity() > PIECES_KEPT {
             self.pieces = Vec::new();
         }

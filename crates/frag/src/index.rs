@@ -181,7 +181,7 @@ impl Index {
     }
 
     /// The record that a search for `hash` is likely to end at, or none; loads the cache line.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn guess(&self, hash: u64) -> Option<u32> {
         let mut at = home(hash) & self.now.mask;
         for _ in 0..GUESSES {

@@ -112,11 +112,14 @@ impl Ledger {
 #[derive(Debug)]
 struct Account {
     unused: i64,
+    /// More than this is given back. Beside what it is compared with, and not in memory that all share.
+    most: i64,
 }
 
 impl Account {
     fn new(pool: &Pool) -> Self {
-        Self { unused: signed(pool.take(0, pool.floor)) }
+        let most = signed((2 * pool.batch).max(pool.floor));
+        Self { unused: signed(pool.take(0, pool.floor)), most }
     }
 
     #[inline]
@@ -137,12 +140,16 @@ impl Account {
     #[inline]
     fn refund(&mut self, pool: &Pool, n: u64) {
         self.unused += signed(n);
-        let most = signed((2 * pool.batch).max(pool.floor));
-        if self.unused > most {
-            let keep = signed(pool.batch.max(pool.floor));
-            pool.give(self.unused.abs_diff(keep));
-            self.unused = keep;
+        if self.unused > self.most {
+            self.give_back(pool);
         }
+    }
+
+    #[cold]
+    fn give_back(&mut self, pool: &Pool) {
+        let keep = signed(pool.batch.max(pool.floor));
+        pool.give(self.unused.abs_diff(keep));
+        self.unused = keep;
     }
 
     fn end(&self, pool: &Pool) {
@@ -184,6 +191,20 @@ impl Lease {
         self.memory.charge(&self.ledger.memory, n)
     }
 
+    /// Whether `n` bytes are unused here. If not, [`Self::charge`] may yet get some.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn has(&self, n: u32) -> bool {
+        self.memory.unused >= i64::from(n)
+    }
+
+    /// Charges `n` bytes, of which [`Self::has`] said that they are there.
+    #[inline(always)]
+    pub(crate) fn spend(&mut self, n: u32) {
+        debug_assert!(self.has(n));
+        self.memory.unused -= i64::from(n);
+    }
+
     /// Gives `n` bytes back that were charged, here or on another core.
     #[inline]
     pub fn refund(&mut self, n: u64) {
@@ -191,6 +212,7 @@ impl Lease {
     }
 
     /// Promises `n` bytes to a datagram; `false`: too much is promised.
+    #[inline]
     #[must_use]
     pub(crate) fn promise(&mut self, n: u64) -> bool {
         self.promises.charge(&self.ledger.promises, n)
@@ -204,6 +226,7 @@ impl Lease {
     }
 
     /// A promise was kept, or the datagram is gone.
+    #[inline]
     pub(crate) fn redeem(&mut self, n: u64) {
         self.promises.refund(&self.ledger.promises, n);
     }

@@ -92,16 +92,26 @@ impl Ahead {
 /// A fragment with its packet.
 pub(crate) struct Incoming<'p, B> {
     pub(crate) fragment: &'p Fragment,
-    pub(crate) hash: u64,
     pub(crate) packet: &'p [u8],
     pub(crate) cost: u32,
     pub(crate) buffer: B,
+}
+
+impl<'p, B> Incoming<'p, B> {
+    fn new(fragment: &'p Fragment, arrival: Arrival<'p, B>) -> Self {
+        let Arrival { packet, cost, buffer, .. } = arrival;
+        Self { fragment, packet, cost, buffer }
+    }
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Table<B> {
     limits: Limits,
+    /// Fragments with less payload are not like most: they are copied, or dropped.
+    small_below: u16,
+    /// No datagram is expected to need more: a shard's part of all memory, bytes.
+    expected_most: u64,
     key: HashKey,
     /// The key before, if there was one: the index may still have slots by it, and a burst fragments that
     /// were parsed when it was in use.
@@ -133,6 +143,8 @@ impl<B> Table<B> {
         let none = Ages { oldest: NONE, youngest: NONE };
         Self {
             limits: limits.clone(),
+            small_below: limits.copy_below.max(limits.fragment_min),
+            expected_most: limits.memory_bytes / u64::from(limits.shards),
             key,
             old_key: None,
             epoch: 0,
@@ -193,7 +205,7 @@ impl<B> Table<B> {
     }
 
     /// Where a datagram of this hash seems to be, if it is in progress. What a push will need is loaded.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn guess(&self, hash: u64) -> u32 {
         let n = self.index.guess(hash).unwrap_or(NONE);
         if n != NONE {
@@ -212,40 +224,74 @@ impl<B> Table<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) {
-        self.counters.fragments += 1;
-        let f = &ahead.fragment;
-        // Most fragments are in no way special.
-        if ahead.guess != NONE && now < self.next_end {
-            let node = &mut self.nodes[ahead.guess];
-            let small = f.len < self.limits.copy_below || f.len < self.limits.fragment_min;
-            let cheap = arrival.cost <= node.reserved - node.used && !small;
-            let fresh = self.begun.wrapping_sub(node.begun) < self.limits.reuse;
-            // The headers of IPv6 in a first fragment are looked at. What can be foreseen is asked first,
-            // here and elsewhere: whether a fragment is the first or the last is as good as chance.
-            let plain = !f.key.is_v6() || f.offset != 0;
-            if cheap
-                && fresh
-                && plain
-                && node.key == f.key
-                && let Some(look) = node.usual(f, self.limits.fragments_max)
-                && lease.charge(u64::from(arrival.cost))
-            {
-                self.held += u64::from(arrival.cost);
-                node.used += arrival.cost;
-                node.put_usual(look, f, arrival.buffer);
-                if f.offset == 0 {
-                    node.head.set(arrival.packet, f);
-                }
-                node.ecn_seen |= 1 << f.ecn;
-                self.pace.waited(now.saturating_sub(node.last_at));
-                node.last_at = now;
-                if node.is_complete() {
-                    self.finish(lease, ahead.guess, now, sink);
-                }
-                return;
-            }
+        let Ahead { fragment, guess, hash } = ahead;
+        // Its datagram may have begun since, with another fragment of the burst.
+        let guess = if *guess == NONE { self.guess(*hash) } else { *guess };
+        if let Err(arrival) = self.push_usual(lease, fragment, guess, arrival, now, sink) {
+            self.push_slowly(lease, ahead, arrival, now, sink);
         }
-        self.push_slowly(lease, ahead, arrival, now, sink);
+    }
+
+    /// Takes in a fragment that is in no way special, as most are, of the datagram that is guessed. Gives
+    /// back the others.
+    #[inline(always)]
+    fn push_usual<'p>(
+        &mut self,
+        lease: &mut Lease,
+        f: &Fragment,
+        guess: u32,
+        arrival: Arrival<'p, B>,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) -> Result<(), Arrival<'p, B>> {
+        if guess == NONE || now >= self.next_end {
+            return Err(arrival);
+        }
+        let node = &mut self.nodes[guess];
+        // The headers of IPv6 in a first fragment are looked at. What can be foreseen is asked first,
+        // here and elsewhere: whether a fragment is the first or the last is as good as chance.
+        let usual = (arrival.cost <= node.reserved - node.used)
+            & (f.len >= self.small_below)
+            & (self.begun.wrapping_sub(node.begun) < self.limits.reuse)
+            & (!f.key.is_v6() || f.offset != 0)
+            & lease.has(arrival.cost);
+        if !usual || node.key != f.key {
+            return Err(arrival);
+        }
+        self.put_usual(lease, f, guess, arrival, now, sink)?;
+        self.counters.fragments += 1;
+        Ok(())
+    }
+
+    /// Puts a fragment into its datagram, if it fits as most do, for which memory is set aside and leased.
+    #[inline(always)]
+    fn put_usual<'p>(
+        &mut self,
+        lease: &mut Lease,
+        f: &Fragment,
+        n: u32,
+        arrival: Arrival<'p, B>,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) -> Result<(), Arrival<'p, B>> {
+        let node = &mut self.nodes[n];
+        let Arrival { packet, cost, scope, buffer } = arrival;
+        if let Err(buffer) = node.put_usual(f, self.limits.fragments_max, buffer) {
+            return Err(Arrival { packet, cost, scope, buffer });
+        }
+        lease.spend(cost);
+        self.held += u64::from(cost);
+        node.used += cost;
+        if f.offset == 0 {
+            node.head.set(packet, f);
+        }
+        node.ecn_seen |= 1 << (f.ecn & 3);
+        self.pace.waited(now.saturating_sub(node.last_at));
+        node.last_at = now;
+        if node.is_complete() {
+            self.finish(lease, n, now, sink);
+        }
+        Ok(())
     }
 
     /// [`Self::push`] of whatever needs a closer look.
@@ -258,40 +304,51 @@ impl<B> Table<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) {
+        self.counters.fragments += 1;
         if now >= self.next_end {
             self.expire(lease, now, EXPIRED_AT_ONCE, sink);
         }
         let f = &ahead.fragment;
         // The key may have changed between parsing and now.
         let hash = if self.old_key.is_some() { self.key.hash(&f.key) } else { ahead.hash };
-        let Arrival { packet, cost, buffer, .. } = arrival;
-        let incoming = Incoming { fragment: f, hash, packet, cost, buffer };
-        if let Some(reason) = self.unacceptable(&incoming) {
+        if let Some(reason) = self.unacceptable(f, arrival.packet) {
             if reason == Reason::IncompleteHeader {
                 sink.notice(&Notice {
                     kind: NoticeKind::IncompleteHeader,
                     key: &f.key,
-                    header: &packet[..usize::from(f.header_len)],
-                    first: Ok(&incoming.buffer),
+                    header: &arrival.packet[..usize::from(f.header_len)],
+                    first: Ok(&arrival.buffer),
                 });
             }
-            return self.drop_fragment(incoming.buffer, reason, sink);
+            return self.drop_fragment(arrival.buffer, reason, sink);
         }
         if f.is_atomic() {
-            return self.deliver_atomic(incoming, now, sink);
+            return self.deliver_atomic(Incoming::new(f, arrival), now, sink);
         }
         let found = match ahead.guess {
             n if n != NONE && self.nodes[n].key == f.key => Some(n),
             _ => self.find(hash, &f.key),
         };
-        let n = match found.filter(|n| !self.give_up_late(lease, *n, now, sink)) {
-            Some(n) => n,
-            None => match self.admit(lease, &incoming, now, sink) {
-                Ok(n) => n,
-                Err(reason) => return self.drop_fragment(incoming.buffer, reason, sink),
-            },
+        if let Some(n) = found.filter(|n| !self.give_up_late(lease, *n, now, sink)) {
+            return self.add(lease, n, Incoming::new(f, arrival), now, sink);
+        }
+        let n = match self.admit(lease, (f, hash, arrival.cost), now, sink) {
+            Ok(n) => n,
+            Err(reason) => return self.drop_fragment(arrival.buffer, reason, sink),
         };
-        self.add(lease, n, incoming, now, sink);
+        // Most datagrams begin with a fragment that is in no way special either.
+        let node = &self.nodes[n];
+        let usual = (arrival.cost <= node.reserved - node.used)
+            & (f.len >= self.small_below)
+            & lease.has(arrival.cost);
+        let arrival = match usual {
+            true => match self.put_usual(lease, f, n, arrival, now, sink) {
+                Ok(()) => return,
+                Err(arrival) => arrival,
+            },
+            false => arrival,
+        };
+        self.add(lease, n, Incoming::new(f, arrival), now, sink);
     }
 
     fn find(&self, hash: u64, key: &Key) -> Option<u32> {
@@ -301,10 +358,9 @@ impl<B> Table<B> {
 
     /// Why a fragment is dropped whatever else is there.
     #[inline]
-    fn unacceptable(&self, incoming: &Incoming<'_, B>) -> Option<Reason> {
-        let f = incoming.fragment;
+    fn unacceptable(&self, f: &Fragment, packet: &[u8]) -> Option<Reason> {
         if f.key.is_v6() && self.limits.whole_header && f.offset == 0 {
-            let payload = incoming.packet.get(usize::from(f.payload_at)..)?;
+            let payload = packet.get(usize::from(f.payload_at)..)?;
             let payload = payload.get(..usize::from(f.len)).unwrap_or(payload);
             if !wire::holds_headers(f.protocol, payload) {
                 return Some(Reason::IncompleteHeader);
@@ -371,12 +427,12 @@ impl<B> Table<B> {
     fn admit(
         &mut self,
         lease: &mut Lease,
-        incoming: &Incoming<'_, B>,
+        (f, hash, cost): (&Fragment, u64, u32),
         now: u64,
         sink: &mut impl Sink<B>,
     ) -> Result<u32, Reason> {
         let life = (self.pace.gap() * REFUSED_GAPS).clamp(REFUSED_MIN_NS, REFUSED_MAX_NS);
-        if let Some(waited) = self.refused.came(incoming.hash, now, life) {
+        if let Some(waited) = self.refused.came(hash, now, life) {
             // Had its datagram been thought idle too early, this is how one learns better.
             self.pace.waited(waited);
             if waited <= life {
@@ -384,36 +440,36 @@ impl<B> Table<B> {
             }
         }
         if self.nodes.used() >= self.limits.datagrams_max {
-            self.refused.add(incoming.hash, now);
+            self.refused.add(hash, now);
             return Err(Reason::TooManyDatagrams);
         }
-        let need = self.expected(incoming);
-        let source = self.sources.of(&incoming.fragment.key, &self.key);
+        let need = self.expected(f, cost);
+        let source = self.sources.of(&f.key, &self.key);
         let room = Room { source, need, keep: NONE };
         let mut there = lease.promise(u64::from(need));
         while !there && self.make_room(lease, room, now, sink) {
             there = lease.promise(u64::from(need));
         }
         if !there {
-            return Err(self.refuse(incoming.hash, source, now));
+            return Err(self.refuse(hash, source, now));
         }
         let n = self.nodes.take();
-        let cost = self.nodes[n].cost();
-        while !lease.charge(u64::from(cost)) {
+        let record = self.nodes[n].cost();
+        while !lease.charge(u64::from(record)) {
             if !self.make_room(lease, room, now, sink) {
                 self.nodes.give(n);
                 lease.redeem(u64::from(need));
-                return Err(self.refuse(incoming.hash, source, now));
+                return Err(self.refuse(hash, source, now));
             }
         }
-        self.held += u64::from(cost);
-        self.nodes[n].used = cost;
-        self.begin(n, incoming, Share { source, need }, now);
-        if cost > need {
-            lease.promise_more(u64::from(cost - need));
-            self.nodes[n].reserved = cost;
-            self.committed += u64::from(cost - need);
-            self.sources.charge(source, u64::from(cost - need));
+        self.held += u64::from(record);
+        self.nodes[n].used = record;
+        self.begin(n, (&f.key, hash), Share { source, need }, now);
+        if record > need {
+            lease.promise_more(u64::from(record - need));
+            self.nodes[n].reserved = record;
+            self.committed += u64::from(record - need);
+            self.sources.charge(source, u64::from(record - need));
         }
         Ok(n)
     }
@@ -426,26 +482,25 @@ impl<B> Table<B> {
     }
 
     /// Memory that a datagram will hold when it is complete, as far as one can tell.
-    fn expected(&self, incoming: &Incoming<'_, B>) -> u32 {
-        let f = incoming.fragment;
+    fn expected(&self, f: &Fragment, cost: u32) -> u32 {
         let worst = || {
             // As many pieces of this size as the largest datagram has.
             let pieces =
                 65_535u64.div_ceil(u64::from(f.len)).min(u64::from(self.limits.fragments_max));
-            pieces * u64::from(incoming.cost)
+            pieces * u64::from(cost)
         };
         let usual = if self.pace.cost == 0 { worst() } else { self.pace.cost };
-        let most = self.limits.memory_bytes / u64::from(self.limits.shards);
-        let need = usual.max(u64::from(Node::<B>::COST.saturating_add(incoming.cost))).min(most);
+        let least = u64::from(Node::<B>::COST.saturating_add(cost));
+        let need = usual.max(least).min(self.expected_most);
         u32::try_from(need).unwrap_or(u32::MAX)
     }
 
-    fn begin(&mut self, n: u32, incoming: &Incoming<'_, B>, share: Share, now: u64) {
+    fn begin(&mut self, n: u32, (key, hash): (&Key, u64), share: Share, now: u64) {
         let Share { source, need } = share;
         let node = &mut self.nodes[n];
-        node.begin(incoming.fragment.key, now, self.limits.overlap != Policy::Strict);
+        node.begin(*key, now, self.limits.overlap != Policy::Strict);
         node.reserved = need;
-        (node.hash, node.epoch) = (incoming.hash, self.epoch);
+        (node.hash, node.epoch) = (hash, self.epoch);
         node.source = source;
         node.born = self.sources[source].begun;
         node.begun = self.begun;
@@ -455,7 +510,7 @@ impl<B> Table<B> {
         self.sources.charge(source, reserved);
         self.link(n);
         let Self { index, nodes, key: secret, .. } = self;
-        let health = index.insert(incoming.hash, n, |n| secret.hash(&nodes[n].key));
+        let health = index.insert(hash, n, |n| secret.hash(&nodes[n].key));
         if health == Health::Clustered {
             self.change_key();
         }

@@ -4,6 +4,7 @@ use crate::key::Key;
 use crate::reason::Reason;
 
 const V4_HEADER: usize = 20;
+const V4_HEADER_LEN: u16 = 20;
 const V6_HEADER: usize = 40;
 const V6_FRAGMENT_HEADER: usize = 8;
 /// Extension headers that are passed before a fragment header; more is no sender's idea of a packet.
@@ -290,6 +291,7 @@ pub(crate) const fn merge_ecn(seen: u8, first: u8) -> Option<u8> {
 }
 
 /// What makes the header of a whole datagram out of its first fragment's.
+#[derive(Clone, Copy)]
 pub(crate) struct Finish {
     pub(crate) next_at: u16,
     pub(crate) protocol: u8,
@@ -299,38 +301,54 @@ pub(crate) struct Finish {
 }
 
 /// Writes the header of a whole datagram to `to`, given its first fragment's.
+#[inline]
 pub(crate) fn finish(first: &[u8], with: &Finish, to: &mut Vec<u8>) {
     to.clear();
     match first.first_chunk::<V4_HEADER>() {
-        Some(all) if first.len() == V4_HEADER => to.extend_from_slice(all),
-        _ => to.extend_from_slice(first),
+        // Most headers have no options, and that length is known when this is compiled.
+        Some(all) if first.len() == V4_HEADER => to.extend_from_slice(&finish_v4(all, 0, with)),
+        _ => finish_long(first, with, to),
     }
+}
+
+/// [`finish`] of a header that is longer than that of IPv4 without options.
+#[inline(never)]
+fn finish_long(first: &[u8], with: &Finish, to: &mut Vec<u8>) {
     if first.first().is_some_and(|b| b >> 4 == 6) {
+        to.extend_from_slice(first);
         let extensions = u16::try_from(first.len() - V6_HEADER).unwrap_or(0);
         to[4..6].copy_from_slice(&(extensions + with.len).to_be_bytes());
         to[usize::from(with.next_at)] = with.protocol;
         to[1] = first[1] & !0x30 | with.ecn << 4;
         return;
     }
-    let Some(head) = first.first_chunk::<V4_HEADER>() else { return };
-    let total = u16::try_from(first.len()).unwrap_or(0) + with.len;
-    let tos = head[1] & !3 | with.ecn;
+    let Some((head, options)) = first.split_first_chunk::<V4_HEADER>() else { return };
+    let sum = options.chunks_exact(2).map(|pair| u32::from(u16_at(pair, 0))).sum();
+    let options_len = u16::try_from(options.len()).unwrap_or(0);
+    let finish = Finish { len: with.len + options_len, ..*with };
+    to.extend_from_slice(&finish_v4(head, sum, &finish));
+    to.extend_from_slice(options);
+}
+
+/// The first 20 bytes of the header of a whole IPv4 datagram; `with.len` counts what follows them, and
+/// `options` is the sum of the words among that which belong to the header.
+#[inline(always)]
+fn finish_v4(first: &[u8; V4_HEADER], options: u32, with: &Finish) -> [u8; V4_HEADER] {
+    let tos = first[1] & !3 | with.ecn;
+    let total = V4_HEADER_LEN + with.len;
     // "Don't fragment" stays as the sender had it.
-    let flags = head[6] & 0x40;
+    let flags = first[6] & 0x40;
+    let mut to = *first;
     to[1] = tos;
     to[2..4].copy_from_slice(&total.to_be_bytes());
-    to[6] = flags;
-    to[7] = 0;
+    (to[6], to[7]) = (flags, 0);
     // Summed from what is read, not from what was just written, which would have to be waited for.
-    let old = [u16_at(head, 0), u16_at(head, 2), u16_at(head, 6), u16_at(head, 10)];
-    let new = [u16::from_be_bytes([head[0], tos]), total, u16::from(flags) << 8];
-    let words = |bytes: &[u8]| -> u32 {
-        bytes.chunks_exact(2).map(|pair| u32::from(u16_at(pair, 0))).sum()
-    };
-    // Most headers have no options, and that length is known when this is compiled.
-    let all = words(head) + words(&first[V4_HEADER..]);
-    let sum = all - old.map(u32::from).iter().sum::<u32>() + new.map(u32::from).iter().sum::<u32>();
-    to[10..12].copy_from_slice(&checksum(sum).to_be_bytes());
+    let word = |at| u32::from(u16_at(first, at));
+    let new = u32::from(u16::from_be_bytes([first[0], tos])) + u32::from(total);
+    let old = word(4) + word(8) + word(12) + word(14) + word(16) + word(18);
+    let sum = checksum(options + new + old + (u32::from(flags) << 8));
+    to[10..12].copy_from_slice(&sum.to_be_bytes());
+    to
 }
 
 /// The Internet checksum (RFC 1071) of words that add up to `sum`.

@@ -37,9 +37,7 @@ impl World {
 
     /// What [`crate::table::Table`] does with a fragment.
     fn push(&mut self, f: &Fragment, fragments_max: u16) -> Look {
-        let usual = self.node.usual(f, fragments_max);
-        if let Some(look) = usual {
-            self.node.put_usual(look, f, self.handed);
+        if let Ok(look) = self.node.put_usual(f, fragments_max, self.handed) {
             self.handed += 1;
             self.check();
             return look;

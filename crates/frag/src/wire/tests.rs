@@ -197,3 +197,30 @@ proptest! {
         let _ = parse(&bytes, 0);
     }
 }
+
+/// Words of a right header, its checksum with them, add up to 0xffff.
+fn is_right(header: &[u8]) -> bool {
+    let sum: u32 = header.chunks_exact(2).map(|pair| u32::from(u16_at(pair, 0))).sum();
+    checksum(sum) == 0
+}
+
+proptest! {
+    /// With options and without, whatever the first fragment's header said of itself.
+    #[test]
+    fn the_header_of_a_whole_datagram_is_right(
+        words in 5..=15usize,
+        bytes in proptest::array::uniform32(any::<u8>()),
+        len in 1..=65_475u16,
+        ecn in 0..4u8,
+    ) {
+        let mut first: Vec<u8> = bytes.iter().chain(&bytes).copied().take(words * 4).collect();
+        first[0] = 0x40 | u8::try_from(words).unwrap();
+        let mut whole = vec![1; 3];
+        finish(&first, &Finish { next_at: 9, protocol: first[9], ecn, len }, &mut whole);
+        prop_assert!(is_right(&whole), "{first:02x?} {whole:02x?}");
+        prop_assert_eq!(usize::from(u16_at(&whole, 2)), first.len() + usize::from(len));
+        prop_assert_eq!((whole[1], u16_at(&whole, 6)), (first[1] & !3 | ecn, u16_at(&first, 6) & 0x4000));
+        let kept = |header: &[u8]| [&header[4..6], &header[8..10], &header[12..]].concat();
+        prop_assert_eq!((whole[0], kept(&whole)), (first[0], kept(&first)));
+    }
+}
