@@ -572,19 +572,21 @@ fn sleep_in_kernel(
     room: bool,
 ) -> Result<(), c_int> {
     let timeout = if room { send_timeout_ms(fd) } else { None };
+    let mut flags = libc::MSG_PEEK;
     if let Some(ms) = timeout {
         let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
         // SAFETY: one descriptor in a valid place.
-        return match unsafe { real::poll(fds.as_mut_ptr(), 1, ms) } {
-            0 => Err(libc::EAGAIN),
-            n if n < 0 => Err(real::errno()),
-            _ => Ok(()),
-        };
+        match unsafe { real::poll(fds.as_mut_ptr(), 1, ms) } {
+            0 => return Err(libc::EAGAIN),
+            n if n < 0 => return Err(real::errno()),
+            // What woke us may be the end of the peer, which is found out below.
+            _ => flags |= libc::MSG_DONTWAIT,
+        }
     }
     let mut byte = 0u8;
     // SAFETY: one byte in a valid place. The kernel's own wait: it ends with a doorbell, with the
     // end of the peer, with SO_RCVTIMEO, and with a signal as the guest has asked for.
-    let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) };
+    let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, flags) };
     let fd = conn.descriptor(fd);
     if n == 0 {
         conn.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
@@ -600,6 +602,8 @@ fn sleep_in_kernel(
         return Ok(());
     }
     match real::errno() {
+        // Somebody else took what was there.
+        libc::EAGAIN if flags & libc::MSG_DONTWAIT != 0 => Ok(()),
         e @ (libc::EAGAIN | libc::EINTR) => Err(e),
         errno => {
             conn.error.store(errno.cast_unsigned(), Ordering::Relaxed);
