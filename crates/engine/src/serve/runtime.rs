@@ -14,6 +14,7 @@ mod offload;
 mod pacing;
 mod reactor;
 mod socket;
+mod spin;
 mod sync;
 mod task;
 #[cfg(test)]
@@ -72,8 +73,8 @@ pub struct Config {
     pub driver: Driver,
     /// The most threads for what may block, all vectors together, at least 1.
     pub offload_threads: usize,
-    /// How long a vector at most looks for work before it sleeps; it looks for less when that seldom finds
-    /// something. Zero: it sleeps at once. Has no effect where there is one CPU, or under `shunt run`.
+    /// How long a vector at most looks for work before it sleeps, which it does only when that has been paying.
+    /// Zero: it sleeps at once. Has no effect where there is one CPU, or under `shunt run`.
     pub spin: Duration,
 }
 

@@ -24,9 +24,9 @@ use crate::metrics;
 /// How often the server looks for what has waited too long.
 const TICK: Duration = Duration::from_millis(100);
 
-/// How long a loop looks for work before it sleeps, when that has found some lately; an eighth of it otherwise.
-/// A client that asks for one thing after the other is heard without waking a core, which takes about as long.
-const SPIN: Duration = Duration::from_micros(40);
+/// How long a loop looks for work before it sleeps, when that would have found some lately: a client that asks for
+/// one thing after the other is heard without waking a core. Before it asks again, its own core has to wake up.
+const SPIN: Duration = Duration::from_micros(60);
 
 /// Connections that the kernel keeps until they are accepted.
 const BACKLOG: u16 = 1024;

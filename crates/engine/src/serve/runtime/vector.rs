@@ -11,6 +11,7 @@ use sys::event::Bell;
 use sys::sync::{AtomicU64, Ordering};
 
 use super::core::{Core, PATIENCE};
+use super::spin::Habit;
 
 type Call = Box<dyn FnOnce() + Send>;
 
@@ -164,7 +165,7 @@ impl Shared {
 pub(super) fn run(core: Rc<Core>, main: impl Future<Output = ()> + 'static) {
     Core::enter(Some(core.clone()));
     drop(super::spawn(main));
-    let mut turn = Loop { core: &core, inbox: Inbox::default(), spin: core.spin };
+    let mut turn = Loop { core: &core, inbox: Inbox::default(), habit: Habit::new(core.spin) };
     while turn.goes_on() {
         turn.once();
     }
@@ -181,9 +182,13 @@ struct Loop<'a> {
     core: &'a Core,
     /// Swapped with the shared one, so that neither allocates for long.
     inbox: Inbox,
-    /// How long to look for work before sleeping, next time.
-    spin: Duration,
+    /// Whether to look for work before sleeping.
+    habit: Habit,
 }
+
+/// A loop that looks for work does so again within a microsecond; when it took so long, somebody else was given
+/// the core.
+const TAKEN_AWAY: Duration = Duration::from_micros(25);
 
 impl Loop<'_> {
     fn goes_on(&self) -> bool {
@@ -247,38 +252,48 @@ impl Loop<'_> {
         if !self.goes_on() {
             return;
         }
-        if self.look(&idle) {
+        let looks = self.habit.look();
+        if let Some(most) = looks
+            && self.finds(most, &idle)
+        {
             add(&core.shared.tally.spins, 1);
             return;
         }
         core.shared.sleeping.store(true, Ordering::SeqCst);
         if !core.shared.has_pending() {
             add(&core.shared.tally.sleeps, 1);
+            let began = Instant::now();
             core.reactor.wait(self.longest());
+            if looks.is_none() {
+                self.habit.slept(began.elapsed());
+            }
         }
         core.shared.sleeping.store(false, Ordering::SeqCst);
     }
 
-    /// Looks for work for a while; whether some was found. Looks longer when that finds something, and at
-    /// least for an eighth of the limit so that it is noticed when it would.
-    fn look(&mut self, idle: &dyn Fn() -> bool) -> bool {
+    /// Looks for work for a while; whether some was found.
+    fn finds(&mut self, most: Duration, idle: &dyn Fn() -> bool) -> bool {
         let core = self.core;
-        if core.spin.is_zero() {
-            return false;
-        }
         let start = Instant::now();
         let timer = core.timers.borrow().next();
+        let mut last = start;
         loop {
             core.reactor.wait(Some(Duration::ZERO));
             let now = Instant::now();
-            if !idle() || timer.is_some_and(|timer| timer <= now) {
-                self.spin = (self.spin * 2).min(core.spin);
+            let found = !idle() || timer.is_some_and(|timer| timer <= now);
+            if now - last > TAKEN_AWAY {
+                self.habit.in_the_way();
+                return found;
+            }
+            if found {
+                self.habit.found();
                 return true;
             }
-            if now - start >= self.spin {
-                self.spin = (self.spin / 2).max(core.spin / 8);
+            if now - start >= most {
+                self.habit.in_vain();
                 return false;
             }
+            last = now;
             std::hint::spin_loop();
         }
     }
