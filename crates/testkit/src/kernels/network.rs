@@ -9,6 +9,8 @@ use super::ending::{ControlGroup, Namespace};
 
 /// The host's address on the bridge.
 pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 254);
+/// Its second address there, for a second link of RoCEv2.
+pub const HOST_TOO: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 253);
 /// Length of the prefix of all addresses there.
 pub const PREFIX: u8 = 24;
 /// The bridge's name.
@@ -36,7 +38,9 @@ impl Network {
         // As cards have them: a file server tells clients that one address is worth several connections.
         let queues = "numrxqueues 4 numtxqueues 4";
         network.ip(&format!("link add {queues} name {BRIDGE} {shape}"))?;
-        network.ip(&format!("addr add {HOST}/{PREFIX} dev {BRIDGE}"))?;
+        for address in [HOST, HOST_TOO] {
+            network.ip(&format!("addr add {address}/{PREFIX} dev {BRIDGE}"))?;
+        }
         network.ip(&format!("link set {BRIDGE} up"))?;
         Ok(network)
     }

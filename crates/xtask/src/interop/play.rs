@@ -52,7 +52,8 @@ impl Stage {
     pub(super) fn boot(image: &Image, built: &FilePath, limit: Duration) -> anyhow::Result<Self> {
         let network = Network::new().context("a network namespace with a bridge")?;
         let shape = |name: &str, last: u8| {
-            let addresses = vec![Ipv4Addr::new(10, 99, 0, last)];
+            // The second is for a second link.
+            let addresses = [last, last + 10].map(|last| Ipv4Addr::new(10, 99, 0, last)).into();
             Shape { name: name.to_owned(), addresses, limit }
         };
         let a = Guest::switch_on(&network, image, shape("a", 1))?;
@@ -89,6 +90,9 @@ impl Stage {
         let limit = Duration::from_secs(case.limit_s);
         let capture = Capture::start(&self.network, &file, HEADERS, limit * 2)?;
         let played = self.play_programs(case, &client, &server, limit);
+        for guest in &self.guests {
+            self.network.connect(&guest.port(0), true)?;
+        }
         let captured = capture.stop()?;
         let judged = played.and_then(|()| judge(case, &captured));
         if keep.is_none() {
@@ -111,6 +115,16 @@ impl Stage {
             case.test_link_s
         );
         script += " && { [ -e /sys/class/infiniband/rxe0 ] || smcpeer add-rxe rxe0 eth0; }";
+        script += if case.links > 1 {
+            // One physical network, without which the kernel takes no second device of its own.
+            " && { [ -e /sys/class/infiniband/rxe1 ] || smcpeer add-rxe rxe1 eth1; } \
+             && smcpeer add-pnet NET1 eth0 rxe0 && smcpeer add-pnet NET1 eth1 rxe1"
+        } else {
+            " && { [ ! -e /sys/class/infiniband/rxe1 ] || smcpeer remove-rxe rxe1; }"
+        };
+        // Each card answers for its own address only, of two in one subnet.
+        script += " && echo 1 >/proc/sys/net/ipv4/conf/all/arp_ignore \
+                   && echo 2 >/proc/sys/net/ipv4/conf/all/arp_announce";
         if let Some(eid) = eid {
             script += &format!(" && smcpeer add-eid {eid}");
         }
@@ -129,7 +143,7 @@ impl Stage {
         let start = |side: usize| {
             let eid = case.eids[side].context("the engine always has an EID")?;
             let (network, directory) = (&self.network, self.directory.path());
-            Engine::start(network, &self.built, directory, eid, case.test_link_s, limit * 2)
+            Engine::start(network, &self.built, directory, eid, case, limit * 2)
         };
         let engine = ours.map(start).transpose()?;
         let played = self.play_ends(case, client, server, limit);
@@ -281,6 +295,11 @@ impl Stage {
                 let guest = guest.context("nobody has a device")?;
                 guest.check("smcpeer remove-rxe rxe0")?;
             }
+            Event::PullCable => {
+                let guest = ends.into_iter().rev().find_map(|end| end.guest);
+                let guest = guest.context("nobody has a cable")?;
+                self.network.connect(&guest.port(0), false)?;
+            }
         }
         Ok(NOTICE_LIMIT)
     }
@@ -296,15 +315,16 @@ impl Stage {
                 c.state == "ACTIVE" && (uses(&c.local, self.port) || uses(&c.peer, self.port))
             };
             let found: Vec<&Connection> = state.connections.iter().filter(wanted).collect();
-            if found.len() == connections(case) {
+            let working = state.links.iter().filter(|link| link.state == ACTIVE).count();
+            // A second link comes a moment after the first.
+            if found.len() == connections(case) && (working > 1 || case.links == 1) {
                 found.iter().try_for_each(|c| check_connection(case, c, side))?;
                 let groups = state.groups.iter().filter(|group| group.connections > 0).count();
                 if let Path::Smc { groups: wanted } = case.path {
                     // An engine has groups for each of its vectors, which may be more.
                     let right = if end.meets_shunt { groups >= wanted } else { groups == wanted };
                     ensure!(right, "{groups} link groups, not {wanted}:\n{}", brief(&state));
-                    let links = state.links.iter().filter(|link| link.state == ACTIVE).count();
-                    ensure!(links >= groups, "{links} links at work:\n{}", brief(&state));
+                    ensure!(working >= groups, "{working} links at work:\n{}", brief(&state));
                 }
                 return Ok(());
             }
@@ -312,7 +332,8 @@ impl Stage {
             sleep(Duration::from_millis(100));
         }
         let state = last.map_or_else(String::new, |state| brief(&state));
-        bail!("the kernel does not have {} connections:\n{state}", connections(case))
+        let (connections, links) = (connections(case), case.links);
+        bail!("the kernel does not have {connections} connections, {links} links:\n{state}")
     }
 }
 

@@ -54,6 +54,8 @@ pub(super) enum Event {
     KillServer,
     /// The RDMA device of one guest is removed, and with it, without a word, the link.
     RemoveDevice,
+    /// The cable of one guest's first card is pulled; it stays so until the case is over.
+    PullCable,
     /// When the client is done the kernel of one guest forgets its link groups, and says so to its
     /// peer. Then all is done once more.
     Forget,
@@ -83,6 +85,8 @@ pub(super) struct Case {
     pub(super) eids: [Option<&'static str>; 2],
     /// Seconds of silence after which links are tested.
     pub(super) test_link_s: u32,
+    /// Network cards, and with them links of a group, 1 or 2.
+    pub(super) links: usize,
     pub(super) path: Path,
     pub(super) event: Event,
     pub(super) client: Ending,
@@ -112,6 +116,7 @@ const USUAL: Case = Case {
     serve: "",
     eids: [Some(EID); 2],
     test_link_s: 30,
+    links: 1,
     path: Path::Smc { groups: 1 },
     event: Event::None,
     client: Ending::Done,
@@ -125,6 +130,7 @@ const USUAL: Case = Case {
 // Filters by place, since not every version of Wireshark knows these messages: the payload of a RoCE
 // packet that is an RC SEND ONLY begins at byte 54.
 const CONFIRM_LINK: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == 21";
+const ADD_LINK: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == 22";
 const DELETE_LINK: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == 24";
 const TEST_LINK: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == 27";
 const CDC: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe";
@@ -132,6 +138,9 @@ const CDC: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe";
 const SENDING_DONE: &str =
     "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe && frame[79] & 80";
 const ABORT: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe && frame[79] & 20";
+/// The first message of a connection on the link that is left (RFC 7609 4.6.1).
+const FAILOVER: &str =
+    "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe && frame[78] & 08";
 const URGENT: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe && frame[78] & 60";
 const BLOCKED: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe && frame[78] & 80";
 /// TCP segments with the option of SMC.
@@ -231,6 +240,15 @@ pub(super) const CASES: &[Case] = &[
         event: Event::RemoveDevice,
         client: Ending::Broken,
         server: Ending::Over,
+        ..USUAL
+    },
+    Case {
+        name: "failover to a second link",
+        visit: "--rounds 60 --pause-ms 100 --bytes 1000",
+        test_link_s: 2,
+        links: 2,
+        event: Event::PullCable,
+        packets: &[ADD_LINK, FAILOVER],
         ..USUAL
     },
     Case {

@@ -5,9 +5,10 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use testkit::kernels::network::{HOST, Network};
+use testkit::kernels::network::{HOST, HOST_TOO, Network};
 
 use super::program::Host;
+use super::scenario::Case;
 
 const START_LIMIT: Duration = Duration::from_secs(10);
 /// The end of what the engine says when it takes connections.
@@ -29,18 +30,22 @@ pub(super) fn absent(built: &Path) -> Option<String> {
 }
 
 impl Engine {
-    /// Starts it in the network, with this enterprise id, and a directory for what it shares with programs.
+    /// Starts it in the network, with this enterprise id and what the case wants of links, and a directory for
+    /// what it shares with programs.
     pub(super) fn start(
         network: &Network,
         built: &Path,
         directory: &Path,
         eid: &str,
-        test_link_s: u32,
+        case: &Case,
         limit: Duration,
     ) -> anyhow::Result<Self> {
         let mut command = network.host_command(built.join("shunt"));
-        command.args(["engine", "--address", &HOST.to_string(), "--eid", eid]);
-        command.args(["--testlink-time", &test_link_s.to_string()]);
+        let addresses = [HOST, HOST_TOO].map(|address| address.to_string());
+        let addresses = addresses[..case.links.min(2)].join(",");
+        command.args(["engine", "--address", &addresses, "--eid", eid]);
+        command.args(["--max-links", &case.links.to_string()]);
+        command.args(["--testlink-time", &case.test_link_s.to_string()]);
         // What is to be shown is SMC, also by connections that are too short for it.
         command.args(["--spare-short", "off"]);
         // Nobody else's sockets, on a machine where others work.
