@@ -370,6 +370,12 @@ impl Outgoing {
         self.list.is_empty()
     }
 
+    /// Bytes of what waits to be sent, or was sent with others of the batch that still wait.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.end()
+    }
+
     fn end(&self) -> usize {
         self.list.last().map_or(0, |last| last.end)
     }

@@ -44,6 +44,11 @@ const LONG_AT: u32 = RECEIVES as u32 * FIRST_BYTES + SPILL_BYTES;
 const ROUNDS: usize = 4;
 /// Room for what leaves at once by one socket, bytes.
 const OUT_BYTES: usize = 1 << 20;
+/// So much is sent before more is made ready: the peer takes it in meanwhile, and what is made next lies where the
+/// cache has it.
+const LEAVE_BYTES: usize = 128 << 10;
+/// So much is taken in before the peer hears of it: less than its window.
+const TAKE_BYTES: usize = 256 << 10;
 /// Room for what comes at once: messages of many packets, or so many of one.
 const IN_MESSAGES: usize = 16;
 const IN_BYTES: usize = 65_536;
@@ -371,6 +376,7 @@ impl Device {
     pub(super) fn receive(&mut self, now: Time, shelf: &mut Shelf) -> bool {
         let mut any = false;
         for port in &self.ports {
+            let mut taken = 0;
             for _ in 0..ROUNDS {
                 let Ok(_) = port.socket.receive(&mut self.received) else { break };
                 any = true;
@@ -379,6 +385,7 @@ impl Device {
                     continue;
                 }
                 for (from, packet) in self.received.iter() {
+                    taken += packet.len();
                     let Some(addresses) = Addresses::new(from.ip(), port.address) else { continue };
                     let arrival = Arrival {
                         addresses,
@@ -389,7 +396,7 @@ impl Device {
                     // What is dropped is counted by its reason.
                     let _ = self.roce.receive(now, shelf, &arrival, packet);
                 }
-                if !self.received.is_full() {
+                if !self.received.is_full() || taken >= TAKE_BYTES {
                     break;
                 }
             }
@@ -411,6 +418,9 @@ impl Device {
                 break;
             }
             any = true;
+            for port in self.ports.iter_mut().filter(|port| port.out.bytes() >= LEAVE_BYTES) {
+                port.flush(&mut self.counts);
+            }
         }
         for port in &mut self.ports {
             port.flush(&mut self.counts);
