@@ -3,6 +3,9 @@
 //!
 //! A message is what SMC makes of a small write: an RDMA WRITE of 64 bytes and a SEND of 44 behind it, both
 //! acknowledged, and a completion at each end. `NAME=value` words are printed, as by the other programs.
+//! What goes by a real cable is in `cable`.
+
+mod cable;
 
 use std::sync::Barrier;
 use std::thread;
@@ -51,6 +54,10 @@ enum What {
         #[arg(long, default_value_t = 1.0)]
         seconds: f64,
     },
+    /// RDMA WRITEs by one queue pair of our own RoCEv2 over UDP, from a host to another
+    Writes(cable::Cable),
+    /// Datagrams of the same size by the same sockets, sent as fast as they go
+    Blast(cable::Cable),
     /// How evenly link groups that come and go lie on vectors
     Spread {
         #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -320,6 +327,8 @@ fn main() -> anyhow::Result<()> {
             ensure!((1..=vectors).contains(&threads), "threads: 1 to the number of vectors");
             messages(vectors, threads, links, seconds)
         }
+        What::Writes(cable) => cable::writes(&cable),
+        What::Blast(cable) => cable::blast(&cable),
         What::Spread { vectors, groups, seed } => spread(vectors, groups, seed),
     }
 }

@@ -14,6 +14,7 @@
 //! through.
 
 mod ask;
+pub mod bare;
 pub mod config;
 pub mod control;
 mod device;
@@ -304,7 +305,7 @@ impl Engine {
             self.shared.learned.begins(to, call::now_ns());
         }
         if let Some(handle) = self.shared.vectors.get(vector as usize) {
-            handle.inbox.put(Order::Newcomer(Box::new(newcomer)));
+            handle.inbox.put(Order::Newcomer(Box::new(newcomer), call::now_ns()));
         }
     }
 

@@ -15,7 +15,7 @@ use source::{Manifest, Source, rust_sources, text_files};
 /// `docs/adr`.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("xtask", &["testkit"]),
-    ("bench", &["testkit", "frag", "roce"]),
+    ("bench", &["testkit", "engine", "frag", "roce", "sys"]),
     ("e2e", &["testkit", "engine", "frag", "local", "smb", "sys"]),
     ("testkit", &[]),
     ("cli", &["engine", "local", "smb", "sys"]),

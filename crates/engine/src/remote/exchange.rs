@@ -85,6 +85,8 @@ pub(super) struct Exchange {
     heard: bool,
     /// The ends, of a connection that has announced nothing: the peer may not speak SMC after all.
     pub(super) asks: Option<Ends>,
+    /// Since when there is nothing that it could do.
+    waits_since: u64,
 }
 
 impl Exchange {
@@ -93,6 +95,7 @@ impl Exchange {
         tcp: OwnedFd,
         (local, remote): (IpAddr, IpAddr),
         to: Option<SocketAddrV6>,
+        since: u64,
     ) -> Self {
         Self {
             conn,
@@ -110,6 +113,7 @@ impl Exchange {
             waits_write: false,
             heard: false,
             asks: None,
+            waits_since: since,
         }
     }
 
@@ -231,6 +235,16 @@ impl Vector {
         self.config.addresses.first().copied().unwrap_or(local)
     }
 
+    /// What a handshake has waited for is here, and was not when that was last looked for, at `missed`; 0: it
+    /// has waited for something else than the network.
+    pub(super) fn resume(&mut self, id: ExchangeId, missed: u64, now: u64) {
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        let since = std::mem::replace(&mut exchange.waits_since, now);
+        let (waited, late) = (now.saturating_sub(since), now.saturating_sub(missed.max(since)));
+        self.stat.setup_wait_ns += waited;
+        self.stat.setup_network_ns += waited - late;
+    }
+
     /// A handshake may begin; a client's, unless somebody else is making first contact with that peer.
     pub(super) fn begin(&mut self, id: ExchangeId, role: Role, now: u64) {
         let Some(exchange) = self.exchanges.get(id) else { return };
@@ -253,6 +267,7 @@ impl Vector {
     /// Whoever made first contact with a peer is done; those who waited go on.
     fn courted(&mut self, remote: IpAddr, now: u64) {
         for id in self.courting.remove(&remote).unwrap_or_default() {
+            self.resume(id, 0, now);
             self.begin(id, Role::Client, now);
         }
     }
@@ -276,6 +291,7 @@ impl Vector {
                 Ok(Some(bytes)) => {
                     exchange.heard = true;
                     exchange.machine.on_bytes(&bytes);
+                    self.resume(id, self.looked_at, now);
                     self.take_steps(id, now);
                 }
                 Ok(None) => {}
@@ -322,6 +338,9 @@ impl Vector {
                 Step::FallBack(why) => return self.fall_back(id, &why, now),
                 Step::Abort(why) => return self.break_off(id, now, &why.to_string()),
             }
+        }
+        if let Some(exchange) = self.exchanges.get_mut(id) {
+            exchange.waits_since = call::now_ns();
         }
     }
 
@@ -445,6 +464,7 @@ impl Vector {
     /// The peer knows the buffer of a connection that joins a group, or will not.
     pub(super) fn buffer_told(&mut self, id: ExchangeId, yes: bool, now: u64) {
         let Some(place) = self.exchanges.get(id).and_then(|e| e.place) else { return };
+        self.resume(id, self.took_at, now);
         if yes {
             self.show_end(id, place, now);
         } else {

@@ -146,6 +146,15 @@ impl Group {
     }
 }
 
+/// What a queue pair is told of a peer that is Shunt.
+pub(super) fn towards_shunt(receive: &mut RtrAttributes, send: &mut RtsAttributes) {
+    // Its packets are numbered 0, or by their place in a burst.
+    receive.identification_end = Some(64);
+    send.timeout = TIMEOUT;
+    send.retransmission = Retransmission::SHUNT;
+    send.window = WINDOW_SHUNT;
+}
+
 /// The address that a GID stands for.
 fn ip_of(gid: Gid) -> IpAddr {
     gid.to_v4().map_or_else(|| Ipv6Addr::from(gid.0).into(), IpAddr::from)
@@ -294,15 +303,13 @@ impl Vector {
         let own = Psn::new(link.end.psn.get());
         let mut send = RtsAttributes::new(own);
         send.timeout = TIMEOUT;
-        send.retransmission = if shunt { Retransmission::SHUNT } else { TOWARDS_LINUX };
+        send.retransmission = TOWARDS_LINUX;
         if shunt {
-            send.window = WINDOW_SHUNT;
             self.device.widen(link.qpn);
         }
         let done = ready().is_some_and(|mut receive| {
             if shunt {
-                // Its packets are numbered 0, or by their place in a burst.
-                receive.identification_end = Some(64);
+                towards_shunt(&mut receive, &mut send);
             }
             self.device.connect(link.qpn, &receive).is_ok()
                 && self.device.start(link.qpn, &send).is_ok()
@@ -322,11 +329,13 @@ impl Vector {
         }
         let Some(first) = group.first.take() else { return };
         let waiting = std::mem::take(&mut group.waiting);
+        self.resume(first, self.took_at, now);
         if let Some(exchange) = self.exchanges.get_mut(first) {
             exchange.machine.link_confirmed();
         }
         self.take_steps(first, now);
         for other in waiting {
+            self.resume(other, 0, now);
             self.find_group(other, now);
         }
     }
@@ -352,6 +361,7 @@ impl Vector {
             self.device.close_link(link.qpn, &mut self.shelf);
         }
         for other in group.waiting {
+            self.resume(other, 0, now);
             self.find_group(other, now);
         }
     }

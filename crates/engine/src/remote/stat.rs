@@ -21,6 +21,11 @@ pub struct VectorStat {
     pub aborted_total: u64,
     /// Handshakes that ended in a reset, by why; they are among those.
     pub broken_off: std::collections::BTreeMap<String, u64>,
+    /// Time that handshakes have waited, nanoseconds: for the peer, for their vector, for each other. What the
+    /// scheduler lets a vector wait that has work is not seen here but in `/proc/PID/task/TID/schedstat`.
+    pub setup_wait_ns: u64,
+    /// Of that, for the network and the peer: nothing was here yet that they could have gone on with.
+    pub setup_network_ns: u64,
     /// Of guests, by RDMA WRITE.
     pub bytes_tx: u64,
     /// For guests, by RDMA WRITE of the peer.

@@ -75,8 +75,8 @@ pub struct Newcomer {
 pub(super) enum Order {
     /// Speak RoCEv2 by this socket too.
     Port(Socket),
-    /// Take care of a connection.
-    Newcomer(Box<Newcomer>),
+    /// Take care of a connection that has come at this time.
+    Newcomer(Box<Newcomer>, u64),
     /// Go by these settings from now on.
     Configure(Arc<Config>),
     /// The peer's engine asks whether a handshake waits: it begins now.
@@ -185,6 +185,10 @@ pub(super) struct Vector {
     /// When that was, by the place of the connection; 0: it is not among them.
     warm_at: Vec<u64>,
     pub(super) stat: VectorStat,
+    /// When descriptors were last looked at, and when packets were taken in: what is found at the next look had
+    /// not come by then.
+    pub(super) looked_at: u64,
+    pub(super) took_at: u64,
     next_tick: u64,
     next_tell: u64,
     /// Something may have been counted since.
@@ -231,6 +235,8 @@ impl Vector {
             warm: Vec::new(),
             warm_at: Vec::new(),
             stat: VectorStat { vector: parts.number, ..VectorStat::default() },
+            looked_at: 0,
+            took_at: 0,
             next_tick: 0,
             next_tell: 0,
             untold: true,
@@ -298,6 +304,7 @@ impl Vector {
             busy = true;
             self.on_event(&event, now);
         }
+        self.took_at = now;
         busy |= self.look(now);
         if self.next_tick <= now {
             self.next_tick = now + TICK_NS;
@@ -412,6 +419,8 @@ impl Vector {
         self.sleeper.awake();
         let now = call::now_ns();
         self.untold |= !self.events.is_empty() || due.is_some_and(|at| at <= now);
+        // What has ended the wait has come just now.
+        (self.looked_at, self.took_at) = (now, now);
         self.handle_events(now);
         self.next_tick = now;
         // One bell was for all of them.
@@ -448,6 +457,7 @@ impl Vector {
     fn hear(&mut self, now: u64, most_ns: Option<u64>) {
         self.poller.wait(&mut self.events, most_ns);
         self.handle_events(now);
+        self.looked_at = now;
     }
 
     fn handle_events(&mut self, now: u64) {
@@ -483,7 +493,7 @@ impl Vector {
                         self.device.add_port(socket);
                     }
                 }
-                Order::Newcomer(newcomer) => self.welcome(*newcomer, now),
+                Order::Newcomer(newcomer, at) => self.welcome(*newcomer, at, now),
                 Order::Configure(config) => self.config = config,
                 Order::Promise(id, question) => self.on_question(id, question, now),
                 Order::Answer(id, answer) => self.on_answer(id, answer, now),
@@ -499,13 +509,14 @@ impl Vector {
     }
 
     /// A guest asks for SMC.
-    fn welcome(&mut self, newcomer: Newcomer, now: u64) {
+    fn welcome(&mut self, newcomer: Newcomer, at: u64, now: u64) {
         let Newcomer { relay, tcp, role, ends, to, asks } = newcomer;
         let bell = relay.fd();
         let id = self.shelf.rings.insert(relay);
         let interest = Interest { read: true, write: true, peer_shut: true, once: true };
         let _ = self.poller.add(&bell, interest, Watched::Relay(id).token());
-        let exchange = self.exchanges.insert(Exchange::new(id, tcp, ends, to));
+        let exchange = self.exchanges.insert(Exchange::new(id, tcp, ends, to, at));
+        self.resume(exchange, 0, now);
         if let Some(there) = self.exchanges.get(exchange) {
             let watched = Watched::Exchange(exchange).token();
             let _ = self.poller.add(&there.wire, Interest::READ, watched);

@@ -1,7 +1,9 @@
 //! `cargo xtask bench remote`: programs on two hosts, SMC-R between their engines against TCP over the
 //! same cable.
 
+mod cable;
 mod memory;
+mod setup;
 
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
@@ -34,6 +36,8 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
         rows.iter().for_each(|row| println!("{}", row.name));
         in_memory(options).iter().for_each(|row| println!("{}", row.name));
         println!("{}", memory::SPREAD);
+        cables(options).iter().for_each(|row| println!("{}", row.name));
+        println!("{}", setup::NAME);
         return Ok(());
     }
     hosts::possible()?;
@@ -48,7 +52,7 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
     let mut bench = Bench::new(stage, options);
     bench.book = Book::new(options.json);
     if !rows.is_empty() {
-        let engines = Engines::start(&bench.stage)?;
+        let engines = Engines::start(&bench.stage, &[])?;
         rows.iter().for_each(|row| bench.measure(row));
         bench.stop_servers();
         drop(engines);
@@ -61,6 +65,13 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
     if options.wants(memory::SPREAD) {
         let line = memory::spread(&bench.stage);
         bench.book.tell(line);
+    }
+    for row in cables(options) {
+        let line = cable::measure(&bench.stage, &row, rounds, seconds);
+        bench.book.tell(line);
+    }
+    if options.wants(setup::NAME) {
+        bench.book.tell(setup::measure(&built(&root), rounds, seconds));
     }
     if options.record {
         let path = bench.book.record(&root, "remote", READING, command)?;
@@ -75,6 +86,12 @@ fn in_memory(options: &Options) -> Vec<memory::Row> {
     rows
 }
 
+fn cables(options: &Options) -> Vec<cable::Row> {
+    let mut rows = cable::rows();
+    rows.retain(|row| options.wants(&row.name));
+    rows
+}
+
 fn chosen(options: &Options) -> Vec<Row> {
     let mut rows = rows::remote();
     rows.retain(|row| {
@@ -85,24 +102,26 @@ fn chosen(options: &Options) -> Vec<Row> {
 
 /// An engine on each host, which take their connections to the other.
 struct Engines {
-    _running: [Running; 2],
+    running: [Running; 2],
 }
 
 impl Engines {
-    fn start(stage: &Stage) -> anyhow::Result<Self> {
+    fn start(stage: &Stage, settings: &[&str]) -> anyhow::Result<Self> {
         let hosts = stage.hosts().context("there are no hosts")?;
-        let running = [start(stage, &hosts.server)?, start(stage, &hosts.client)?];
-        Ok(Self { _running: running })
+        let running =
+            [start(stage, &hosts.server, settings)?, start(stage, &hosts.client, settings)?];
+        Ok(Self { running })
     }
 }
 
-fn start(stage: &Stage, host: &Host) -> anyhow::Result<Running> {
+fn start(stage: &Stage, host: &Host, settings: &[&str]) -> anyhow::Result<Running> {
     let group = host.group().context("no hierarchy of control groups of version 2 is mounted")?;
     let mut words = host.prefix();
     words.extend([stage.program("shunt").into(), "engine".into()]);
     let address = host.address().to_string();
     words.extend(["--address", &address, "--eid", EID, "--cgroup"].map(OsString::from));
     words.push(group.into());
+    words.extend(settings.iter().map(OsString::from));
     let dir = stage.new_dir()?;
     let mut running = Running::start(&words, &dir, &[])?;
     let begin = Instant::now();

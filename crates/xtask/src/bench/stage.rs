@@ -141,6 +141,7 @@ impl Stage {
         for host in [&hosts.server, &hosts.client] {
             locked(&NAMESPACES).push(host.namespace().to_owned());
         }
+        locked(&NAMESPACES).extend(hosts.middle().map(str::to_owned));
         self.hosts = Some(hosts);
         self
     }
