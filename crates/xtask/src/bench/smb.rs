@@ -66,7 +66,7 @@ pub(crate) fn main(smb: &SmbOptions, command: &str) -> anyhow::Result<()> {
     }
     let built = built(&root);
     let ours = ["smbload", "shunt", "libshunt_preload.so"];
-    let programs = if smb.against_itself { &ours[..1] } else { &ours };
+    let programs: &[&str] = if smb.against_itself { &ours[..1] } else { &ours };
     let absent = cannot_serve(&built.join("shunt")).filter(|_| !smb.against_itself);
     anyhow::ensure!(absent.is_none(), "{}", absent.unwrap_or_default());
     stage::clean_up_when_interrupted()?;
