@@ -1,6 +1,8 @@
 //! `shunt run -- shunt serve`: clients on the same host are served through shared memory, with the same bytes and
 //! the same safety as over TCP.
 
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
+
 use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
