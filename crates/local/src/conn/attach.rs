@@ -477,9 +477,11 @@ impl Conn {
         if self.phase() != Phase::Server || self.tcp_rx.load(Ordering::Relaxed) != 0 {
             return false;
         }
+        // On one CPU the kernel's way is quicker: who sends there has to wake the other anyway.
         let waits = |peer: &Half| {
             let flags = peer.flags.load(Ordering::Relaxed);
             flags & (flag::WATCHED | flag::IO_SEEN) == flag::WATCHED
+                && peer.cpu.load(Ordering::Relaxed) != call::cpu()
         };
         self.own_ends(fd)
             .and_then(|ends| w.board.find(ends))
