@@ -51,7 +51,11 @@ impl<T: Linked> Slab<T> {
     #[cold]
     fn grow(&mut self) {
         let first = u32::try_from(self.chunks.len() * CHUNK).expect("fewer than 2^32 records");
-        let mut chunk: Box<[T; CHUNK]> = Box::new(std::array::from_fn(|_| T::default()));
+        // Made where it stays: on the way by the stack it would take some ten KiB of that.
+        let chunk: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
+        let Ok(mut chunk) = <Box<[T; CHUNK]>>::try_from(chunk) else {
+            unreachable!("so many records were made")
+        };
         for (at, record) in (first + 1..).zip(chunk.iter_mut()) {
             record.set_next(at);
         }
