@@ -310,7 +310,9 @@ impl<B> Node<B> {
             *piece = Piece::held(f, buffer);
             self.high = self.high.max(end);
         } else {
-            if self.end != 0 || self.high > u32::from(f.offset) || at == 0 {
+            // Without places, more would have to be made, and counted, if all became a list.
+            if self.end != 0 || self.high > u32::from(f.offset) || at == 0 || self.pieces.is_empty()
+            {
                 return Err(buffer);
             }
             self.tail = Piece::held(f, buffer);

@@ -340,6 +340,8 @@ impl<B> Table<B> {
         let node = &self.nodes[n];
         let usual = (arrival.cost <= node.reserved - node.used)
             & (f.len >= self.small_below)
+            // A long header takes memory of its own, which the long way counts.
+            & (node.head.growth(f) == 0)
             & lease.has(arrival.cost);
         let arrival = match usual {
             true => match self.put_usual(lease, f, n, arrival, now, sink) {

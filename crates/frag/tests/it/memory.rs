@@ -109,6 +109,28 @@ fn a_long_header_is_paid_for() {
     assert_eq!(host.out.delivered[0].packet, whole.emit_whole(&[7; 16]));
 }
 
+/// Also where the record has been another datagram's, of pieces of the same size.
+#[test]
+fn a_long_header_is_paid_for_in_a_record_that_was_used() {
+    let mut host = Host::new(&Config::default());
+    let short = Packet::new(Family::V6, 1, vec![7; 1024]);
+    let long = Packet { id: 3, extensions: vec![60; 16], ..short.clone() };
+    for id in [1, 2] {
+        host.push(&Packet { id, ..short.clone() }.fragment(0, 512));
+    }
+    for id in [1, 2] {
+        host.push(&Packet { id, ..short.clone() }.fragment(512, 1024));
+    }
+    assert_eq!((host.out.delivered.len(), host.gauges().memory_bytes), (2, 0));
+    host.push(&long.fragment(0, 512));
+    let with = host.gauges().memory_bytes;
+    host.push(&Packet { id: 4, ..short }.fragment(0, 512));
+    let without = host.gauges().memory_bytes - with;
+    assert!(with >= without + 128, "{with} bytes with 128 bytes of header, {without} without");
+    host.push(&long.fragment(512, 1024));
+    assert_eq!(host.out.delivered[2].packet, long.emit_whole(&[7; 1024]));
+}
+
 #[test]
 fn the_smallest_fragments_in_any_order_make_a_datagram() {
     let mut random = Random::new(1);
