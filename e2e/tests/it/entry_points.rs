@@ -36,6 +36,9 @@ const NUMBERS: &str = "
     __openat_2 __openat64_2 creat creat64 memfd_create eventfd timerfd_create signalfd inotify_init
     inotify_init1 pidfd_open pidfd_getfd";
 
+/// What the library answers to programs of ours that ask whether it is there.
+const OF_OURS: &str = "shunt_carries";
+
 /// Calls that need no help, because the program's descriptor is the kernel's socket: what they are
 /// and why.
 const LEFT_TO_LIBC: &[(&str, &str)] = &[
@@ -69,7 +72,7 @@ fn exported(object: &std::path::Path) -> BTreeSet<String> {
 #[test]
 fn each_call_leads_to_the_library() {
     let have = exported(&library());
-    let wanted = [OF_A_CONNECTION, READINESS, LIFETIME, NUMBERS];
+    let wanted = [OF_A_CONNECTION, READINESS, LIFETIME, NUMBERS, OF_OURS];
     let wanted: BTreeSet<&str> = wanted.into_iter().flat_map(words).collect();
     let missing: Vec<&&str> = wanted.iter().filter(|name| !have.contains(**name)).collect();
     assert!(missing.is_empty(), "not exported by the library: {missing:?}");
