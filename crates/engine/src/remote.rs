@@ -44,8 +44,9 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use smc::{Mac, SystemId};
 use sys::call::{self, Failure};
@@ -74,6 +75,8 @@ const LOOKING_NS: u64 = 200_000_000;
 const STRANGER_NS: u64 = 64_000_000_000;
 /// Peers that it is remembered for which vectors know them.
 const PEERS_MAX: usize = 4096;
+/// How long vectors may take to say what they have counted.
+const TELLING: Duration = Duration::from_secs(1);
 
 /// Why there is no engine.
 #[derive(Debug, thiserror::Error)]
@@ -420,7 +423,20 @@ impl Shared {
         all
     }
 
+    /// What was counted until now; of a vector that is too busy to say, until a moment ago.
     fn stat(&self) -> Stat {
+        let (say, said) = mpsc::channel();
+        for handle in &self.vectors {
+            handle.inbox.put(Order::Tell(say.clone()));
+        }
+        drop(say);
+        let until = Instant::now() + TELLING;
+        for _ in &self.vectors {
+            let left = until.saturating_duration_since(Instant::now());
+            if said.recv_timeout(left).is_err() {
+                break;
+            }
+        }
         let places = held(&self.places);
         let mut addresses: Vec<String> = places.ports.iter().map(ToString::to_string).collect();
         addresses.sort();

@@ -15,6 +15,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
 use smc::{Limits, Mac, SystemId};
@@ -85,6 +86,8 @@ pub(super) enum Order {
     Answer(ExchangeId, Result<(), Why>),
     /// The peer's engine has taken its question back.
     Withdrawn(ExchangeId),
+    /// Say what was counted until now, and that it is said.
+    Tell(Sender<()>),
     /// Part from all peers and end.
     Stop,
     /// The cable of an address is pulled.
@@ -495,6 +498,11 @@ impl Vector {
                 }
                 Order::Newcomer(newcomer, at) => self.welcome(*newcomer, at, now),
                 Order::Configure(config) => self.config = config,
+                Order::Tell(said) => {
+                    self.tell(now);
+                    // Who asked may have given up.
+                    let _ = said.send(());
+                }
                 Order::Promise(id, question) => self.on_question(id, question, now),
                 Order::Answer(id, answer) => self.on_answer(id, answer, now),
                 Order::Withdrawn(id) => self.on_withdrawn(id, now),
