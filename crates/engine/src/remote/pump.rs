@@ -211,9 +211,10 @@ impl Pump {
     }
 
     fn post(&mut self, plan: &Transmission, post: &mut dyn Post) {
-        post.post(plan, self.stream, self.next);
         let bytes: u64 = plan.writes().iter().map(|write| u64::from(write.len())).sum();
-        self.next += bytes;
+        // Not where the last one ended: after a move the peer may have told that it has read what was to go again.
+        self.next = self.told - self.conn.unsent();
+        post.post(plan, self.stream, self.next - bytes);
         self.under_way.push_back((plan.ticket, self.next));
     }
 
