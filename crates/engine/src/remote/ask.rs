@@ -39,7 +39,7 @@ impl Vector {
         if waits {
             self.begin(id, Role::Server, now);
         }
-        self.meeting.put(Wish::Reply(question, waits));
+        self.meeting.put(Wish::Reply(self.seat(id), question, waits));
     }
 
     /// The peer's engine has answered.
@@ -48,7 +48,12 @@ impl Vector {
             return;
         }
         match answer {
-            Ok(()) => self.begin(id, Role::Client, now),
+            Ok(()) => {
+                if let Some(exchange) = self.exchanges.get_mut(id) {
+                    exchange.answered = true;
+                }
+                self.begin(id, Role::Client, now);
+            }
             Err(Why::NotThisOne) => {
                 self.stay_plain(id, "The peer's engine did not have this connection.", now);
             }
@@ -69,15 +74,17 @@ impl Vector {
 
     /// A handshake whose time to ask has come to its end.
     pub(super) fn ask_no_longer(&mut self, id: ExchangeId, now: u64) {
-        let Some(Machine::Asks(role, until)) = self.exchanges.get(id).map(|e| &e.machine) else {
-            return;
-        };
-        let client = *role == Role::Client;
-        if *until > smc_time(now) {
+        let Some(exchange) = self.exchanges.get(id) else { return };
+        let Machine::Asks(role, until) = exchange.machine else { return };
+        if until > smc_time(now) {
             return;
         }
+        if exchange.answered {
+            // It waits for another one's first contact. That there is somebody to speak SMC to is known.
+            return self.stay_plain(id, "First contact with the peer was not made in time.", now);
+        }
         let to = self.leave_to_tcp(id, "The peer's engine said nothing in time.", now);
-        if client {
+        if role == Role::Client {
             self.learn_of_nobody(to);
         }
     }

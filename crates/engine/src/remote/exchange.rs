@@ -85,6 +85,8 @@ pub(super) struct Exchange {
     heard: bool,
     /// The ends, of a connection that has announced nothing: the peer may not speak SMC after all.
     pub(super) asks: Option<Ends>,
+    /// The peer's engine has said that it waits for a client's first message.
+    pub(super) answered: bool,
     /// Since when there is nothing that it could do.
     waits_since: u64,
 }
@@ -113,6 +115,7 @@ impl Exchange {
             waits_write: false,
             heard: false,
             asks: None,
+            answered: false,
             waits_since: since,
         }
     }
@@ -635,8 +638,8 @@ impl Vector {
         let exchange = self.exchanges.remove(id)?;
         self.handshaking.remove(&exchange.conn);
         if let Some(ends) = exchange.asks {
-            let seat = self.seat(id);
-            self.meeting.put(Wish::Left(seat, exchange.role(), ends));
+            let (seat, begun) = (self.seat(id), matches!(exchange.machine, Machine::Client(_)));
+            self.meeting.put(Wish::Left(seat, exchange.role(), ends, begun));
         }
         if exchange.role() == Role::Client && !matches!(exchange.machine, Machine::Asks(..)) {
             self.courted(exchange.remote, now);

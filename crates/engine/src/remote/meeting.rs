@@ -59,10 +59,10 @@ pub(super) enum Wish {
     Connected(Addresses, io::Result<TcpStream>),
     /// A vector has a connection that has promised nothing.
     Come(Seat, Role, Ends),
-    /// And waits no more.
-    Left(Seat, Role, Ends),
+    /// And waits no more; whether a client has begun to speak CLC.
+    Left(Seat, Role, Ends, bool),
     /// A vector waits for CLC, or does not.
-    Reply(Question, bool),
+    Reply(Seat, Question, bool),
     Stop,
 }
 
@@ -233,8 +233,13 @@ impl Here {
                     Vec::new()
                 }
                 Wish::Come(seat, role, ends) => self.register.come(seat, role, ends, now),
-                Wish::Left(seat, role, ends) => self.register.left(seat, role, ends, now),
-                Wish::Reply(question, yes) => vec![Register::replied(question, yes)],
+                Wish::Left(seat, Role::Client, _, begun) => self.register.client_left(seat, begun),
+                Wish::Left(seat, Role::Server, ends, _) => {
+                    self.register.server_left(seat, ends, now)
+                }
+                Wish::Reply(seat, question, yes) => {
+                    vec![self.register.replied(seat, question, yes)]
+                }
                 Wish::Stop => return true,
             };
             self.act(deeds);

@@ -472,6 +472,31 @@ fn engines_that_meet_need_no_option() {
 }
 
 #[test]
+fn a_promise_that_the_client_cannot_make_use_of_in_time_is_taken_back() {
+    let Some(hosts) = Hosts::that_meet() else { return };
+    let [client, server] = hosts.addresses;
+    // First contact is being made with somebody who says nothing.
+    let (ours, _silent) = tcp(client, server);
+    let number = RMBS.fetch_add(1, Ordering::Relaxed) as u64;
+    let (relay, _first) = guest(hosts.rmb, number << 24);
+    let (relay, ends) = (Box::new(relay), (client, server));
+    let tcp = ours.into();
+    let first = Newcomer { relay, tcp, role: Role::Client, ends, to: None, asks: None };
+    hosts.engines[0].adopt(0, first);
+    let [Ok(client), Ok(server)] = hosts.ask(5000, [true; 2]) else { panic!("both have it") };
+    // The server speaks first; its engine waits for CLC until it hears that none comes.
+    server.send(b"220 ready");
+    assert_eq!(client.receive_all(9), b"220 ready");
+    client.send(b"hello");
+    assert_eq!(server.receive_all(5), b"hello");
+    assert_eq!((client.closed(), server.closed()), (None, None));
+    hosts.wait("the reason", |h| h.engines[0].stat().vectors[0].declined_total == 1);
+    let late = hosts.declined(0, "First contact with the peer was not made in time.");
+    // The next connection to there may go by SMC.
+    assert!(late == 0 || hosts.engines[0].stat().spared.is_empty());
+}
+
+#[test]
 fn an_end_that_nobody_else_has_is_tcp_byte_for_byte() {
     let Some(hosts) = Hosts::that_meet() else { return };
     // The server's program is none of ours and speaks first, or answers what it is asked.

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! The client's engine speaks CLC behind a Yes only, and the server's says it only when the connection is in
-//! its hands and will be read by nobody else. Whoever does not hear in time goes on with TCP, and says so.
+//! its hands and will be read by nobody else. Whoever does not hear in time, or hears and does not begin,
+//! goes on with TCP, and says so.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -95,13 +96,22 @@ enum Known {
     Plain(u64),
 }
 
+/// A client of ours whose connection another engine was asked about.
+#[derive(Clone, Copy, Debug)]
+struct Asking {
+    link: LinkId,
+    ends: Ends,
+    /// The other end waits for CLC.
+    promised: bool,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Register {
     /// Links by their addresses; of two the older one.
     links: HashMap<LinkId, Addresses>,
-    /// Clients of ours that wait for an answer, and from where.
-    asking: HashMap<Seat, (LinkId, Ends)>,
+    /// Clients of ours that wait for an answer, or that have been promised CLC and have not left.
+    asking: HashMap<Seat, Asking>,
     known: HashMap<Ends, Known>,
     /// Hosts of links, with connections in a row from there that nobody asked about.
     idlers: HashMap<IpAddr, u32>,
@@ -118,13 +128,15 @@ impl Register {
     /// A link is gone.
     pub(super) fn lost(&mut self, link: LinkId) -> Vec<Deed> {
         let Some((_, remote)) = self.links.remove(&link) else { return Vec::new() };
-        let orphans: Vec<Seat> =
-            self.asking.iter().filter(|(_, (l, _))| *l == link).map(|(seat, _)| *seat).collect();
-        let mut deeds: Vec<Deed> = Vec::new();
-        for seat in orphans {
-            self.asking.remove(&seat);
-            deeds.push(Deed::Answer(seat, Err(Why::NotThisOne)));
-        }
+        // Who has been promised CLC may begin still: the other end waits for it.
+        let mut deeds: Vec<Deed> = self
+            .asking
+            .extract_if(|_, asking| asking.link == link)
+            .filter(|(_, asking)| !asking.promised)
+            .map(|(seat, _)| Deed::Answer(seat, Err(Why::NotThisOne)))
+            .collect();
+        // Nobody is there to hear the answers.
+        self.known.retain(|_, known| !matches!(known, Known::Asked(q, _) if q.link == link));
         if !self.links.values().any(|(_, other)| *other == remote) {
             self.idlers.remove(&remote);
             deeds.push(Deed::Mark(remote, false));
@@ -154,7 +166,7 @@ impl Register {
         let Some(link) = self.link((ends.client.ip(), ends.server.ip())) else {
             return vec![Deed::Answer(seat, Err(Why::NotThisOne))];
         };
-        self.asking.insert(seat, (link, ends));
+        self.asking.insert(seat, Asking { link, ends, promised: false });
         let (client, server) = (ends.client.port(), ends.server.port());
         vec![Deed::Say(link, Word::Ask { client, server, number: seat.0 })]
     }
@@ -168,13 +180,18 @@ impl Register {
         asked.map(|question| Deed::Promise(seat, question)).into_iter().collect()
     }
 
-    /// A vector does not wait for an answer or a question any more: the connection is TCP, or SMC.
-    pub(super) fn left(&mut self, seat: Seat, role: Role, ends: Ends, now: u64) -> Vec<Deed> {
+    /// A client's vector does not wait any more: if it has `begun`, CLC says to the other end what becomes of
+    /// the connection; if not, the connection is TCP, and the other end must not wait for CLC.
+    pub(super) fn client_left(&mut self, seat: Seat, begun: bool) -> Vec<Deed> {
+        let Some(Asking { link, ends, .. }) = self.asking.remove(&seat).filter(|_| !begun) else {
+            return Vec::new();
+        };
         let (client, server) = (ends.client.port(), ends.server.port());
-        if role == Role::Client {
-            let never = |(link, _)| Deed::Say(link, Word::Never { client, server });
-            return self.asking.remove(&seat).map(never).into_iter().collect();
-        }
+        vec![Deed::Say(link, Word::Never { client, server })]
+    }
+
+    /// A server's vector does not wait for a question any more: the connection is TCP, or SMC.
+    pub(super) fn server_left(&mut self, seat: Seat, ends: Ends, now: u64) -> Vec<Deed> {
         match self.known.get(&ends).copied() {
             Some(Known::Held(held, true)) if held == seat => {
                 self.known.remove(&ends);
@@ -200,10 +217,16 @@ impl Register {
     }
 
     /// A vector has answered [`Deed::Promise`].
-    pub(super) fn replied(question: Question, yes: bool) -> Deed {
+    pub(super) fn replied(&self, seat: Seat, question: Question, yes: bool) -> Deed {
         let Question { link, number } = question;
-        let no = Word::No { number, why: Why::NotThisOne };
-        Deed::Say(link, if yes { Word::Yes { number } } else { no })
+        if !yes {
+            return no(question);
+        }
+        if !self.links.contains_key(&link) {
+            // Whoever asked does not hear it, and sends no CLC.
+            return Deed::Withdrawn(seat);
+        }
+        Deed::Say(link, Word::Yes { number })
     }
 
     /// Another engine has said something. `listens`: whether a guest listens on a port of ours.
@@ -254,7 +277,7 @@ impl Register {
     }
 
     fn asked(&mut self, ends: Ends, question: Question, now: u64) -> Option<Deed> {
-        let no = Self::replied(question, false);
+        let no = no(question);
         match self.known.get(&ends).copied() {
             Some(Known::Held(seat, false)) => {
                 self.known.insert(ends, Known::Held(seat, true));
@@ -275,11 +298,16 @@ impl Register {
 
     fn answered(&mut self, link: LinkId, number: u64, answer: Result<(), Why>) -> Vec<Deed> {
         let seat = Seat(number);
-        // Who was not asked has nothing to say.
-        if self.asking.get(&seat).is_none_or(|(asked, _)| *asked != link) {
+        // Who was not asked has nothing to say, and nobody has anything to say twice.
+        let asking = self.asking.get_mut(&seat);
+        let Some(asking) = asking.filter(|asking| asking.link == link && !asking.promised) else {
             return Vec::new();
+        };
+        // A promise is remembered until it is known whether it was made use of.
+        asking.promised = true;
+        if answer.is_err() {
+            self.asking.remove(&seat);
         }
-        self.asking.remove(&seat);
         vec![Deed::Answer(seat, answer)]
     }
 
@@ -293,6 +321,11 @@ impl Register {
         }
         self.known.len() < KEPT_MAX
     }
+}
+
+fn no(question: Question) -> Deed {
+    let Question { link, number } = question;
+    Deed::Say(link, Word::No { number, why: Why::NotThisOne })
 }
 
 #[cfg(test)]

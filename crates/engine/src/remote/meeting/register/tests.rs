@@ -65,8 +65,8 @@ fn whichever_comes_first_the_vector_is_asked_before_yes_is_said() {
         assert_eq!(deeds, [Deed::Promise(seat(5), question(9))]);
     }
     let yes = Deed::Say(LINK, Word::Yes { number: 9 });
-    assert_eq!(Register::replied(question(9), true), yes);
-    assert_eq!(Register::replied(question(9), false), no(9, Why::NotThisOne));
+    assert_eq!(server().replied(seat(5), question(9), true), yes);
+    assert_eq!(server().replied(seat(5), question(9), false), no(9, Why::NotThisOne));
 }
 
 #[test]
@@ -84,7 +84,25 @@ fn a_client_begins_when_it_is_told_to_and_once() {
     assert_eq!(told, [Deed::Answer(seat(5), Ok(()))]);
     assert_eq!(register.heard(LINK, Word::Yes { number }, NOW, |_| true), []);
     // It has begun: nothing is taken back.
-    assert_eq!(register.left(seat(5), Role::Client, ends(4000), NOW), []);
+    assert_eq!(register.client_left(seat(5), true), []);
+}
+
+#[test]
+fn a_promise_that_is_not_made_use_of_is_taken_back_once() {
+    let mut register = client();
+    register.come(seat(5), Role::Client, ends(4000), NOW);
+    let yes = Word::Yes { number: seat(5).0 };
+    assert_eq!(register.heard(LINK, yes, NOW, |_| true), [Deed::Answer(seat(5), Ok(()))]);
+    let never = Deed::Say(LINK, Word::Never { client: 4000, server: 80 });
+    assert_eq!(register.client_left(seat(5), false), [never]);
+    assert_eq!(register.client_left(seat(5), false), []);
+    // Whoever was told no waits for nothing.
+    register.come(seat(6), Role::Client, ends(4001), NOW);
+    let no = Word::No { number: seat(6).0, why: Why::NotThisOne };
+    let told = register.heard(LINK, no, NOW, |_| true);
+    assert_eq!(told, [Deed::Answer(seat(6), Err(Why::NotThisOne))]);
+    assert_eq!(register.client_left(seat(6), false), []);
+    assert!(register.asking.is_empty());
 }
 
 #[test]
@@ -92,7 +110,7 @@ fn a_client_that_waits_no_more_says_so_and_the_server_is_told() {
     let mut register = client();
     register.come(seat(5), Role::Client, ends(4000), NOW);
     let never = Word::Never { client: 4000, server: 80 };
-    let said = register.left(seat(5), Role::Client, ends(4000), NOW);
+    let said = register.client_left(seat(5), false);
     assert_eq!(said, [Deed::Say(LINK, never)]);
 
     let mut register = server();
@@ -110,7 +128,7 @@ fn a_client_that_waits_no_more_says_so_and_the_server_is_told() {
 fn what_has_begun_as_tcp_stays_so() {
     let mut register = server();
     register.come(seat(5), Role::Server, ends(4000), NOW);
-    register.left(seat(5), Role::Server, ends(4000), NOW);
+    register.server_left(seat(5), ends(4000), NOW);
     assert_eq!(ask(&mut register, 4000, 9, NOW), [no(9, Why::NotThisOne)]);
     // Another connection of these ports, later, is another one.
     assert_eq!(ask(&mut register, 4000, 9, NOW + KEPT_NS), []);
@@ -135,7 +153,7 @@ fn a_host_whose_programs_are_without_shunt_is_left_alone_until_it_asks() {
     let mut marks = Vec::new();
     for port in 0..u16::try_from(IDLERS).unwrap() {
         register.come(seat(port.into()), Role::Server, ends(port), NOW);
-        marks.extend(register.left(seat(port.into()), Role::Server, ends(port), NOW));
+        marks.extend(register.server_left(seat(port.into()), ends(port), NOW));
     }
     assert_eq!(marks, [Deed::Mark(ip(2), false)]);
     assert_eq!(ask(&mut register, 4000, 9, NOW), [Deed::Mark(ip(2), true)]);
@@ -147,6 +165,9 @@ fn with_its_link_goes_what_was_asked_by_it() {
     let mut register = client();
     assert_eq!(register.met(LinkId(8), (ip(2), ip(1))), [Deed::Mark(ip(1), true)]);
     register.come(seat(5), Role::Client, ends(4000), NOW);
+    // The other end of this one waits for it, and it may begin.
+    register.come(seat(4), Role::Client, ends(4002), NOW);
+    register.heard(LINK, Word::Yes { number: seat(4).0 }, NOW, |_| true);
     let lost = register.lost(LINK);
     assert_eq!(lost, [Deed::Answer(seat(5), Err(Why::NotThisOne))]);
     // There is another.
@@ -154,6 +175,22 @@ fn with_its_link_goes_what_was_asked_by_it() {
     assert_eq!(register.lost(LinkId(8)), [Deed::Mark(ip(1), false)]);
     let deeds = register.come(seat(6), Role::Client, ends(4001), NOW);
     assert_eq!(deeds, [Deed::Answer(seat(6), Err(Why::NotThisOne))]);
+}
+
+#[test]
+fn nothing_is_promised_to_whom_it_cannot_be_said() {
+    let mut register = server();
+    ask(&mut register, 4000, 9, NOW);
+    register.lost(LINK);
+    // Nor by another link, which knows nothing of the question.
+    register.met(LinkId(8), (ip(1), ip(2)));
+    assert_eq!(register.come(seat(5), Role::Server, ends(4000), NOW), []);
+    // The vector was being asked meanwhile.
+    let mut register = server();
+    register.come(seat(5), Role::Server, ends(4000), NOW);
+    assert_eq!(ask(&mut register, 4000, 9, NOW), [Deed::Promise(seat(5), question(9))]);
+    register.lost(LINK);
+    assert_eq!(register.replied(seat(5), question(9), true), Deed::Withdrawn(seat(5)));
 }
 
 #[test]
