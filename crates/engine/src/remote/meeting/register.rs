@@ -20,6 +20,10 @@ use crate::remote::guest::Role;
 
 /// Questions and connections of one kind that are kept, at most.
 const KEPT_MAX: usize = 16_384;
+/// Questions of one link that are kept, at most, so that no engine takes the room of others.
+const ASKED_MAX: usize = 1024;
+/// How often it is looked for what need not be kept any more, at most, nanoseconds.
+const PURGE_NS: u64 = 100_000_000;
 /// For how long a question is kept whose connection no guest has accepted yet, nanoseconds; and for how long
 /// it is known of one that it has begun as TCP.
 const KEPT_NS: u64 = 2_000_000_000;
@@ -96,6 +100,14 @@ enum Known {
     Plain(u64),
 }
 
+/// An engine that has greeted.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    addresses: Addresses,
+    /// Questions of it that are kept.
+    asked: usize,
+}
+
 /// A client of ours whose connection another engine was asked about.
 #[derive(Clone, Copy, Debug)]
 struct Asking {
@@ -108,11 +120,12 @@ struct Asking {
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Register {
-    /// Links by their addresses; of two the older one.
-    links: HashMap<LinkId, Addresses>,
+    links: HashMap<LinkId, Link>,
     /// Clients of ours that wait for an answer, or that have been promised CLC and have not left.
     asking: HashMap<Seat, Asking>,
     known: HashMap<Ends, Known>,
+    /// When it may be looked again for what need not be kept.
+    purge_at: u64,
     /// Hosts of links, with connections in a row from there that nobody asked about.
     idlers: HashMap<IpAddr, u32>,
 }
@@ -120,14 +133,16 @@ pub(super) struct Register {
 impl Register {
     /// The engine at the other end of a link has greeted.
     pub(super) fn met(&mut self, link: LinkId, addresses: Addresses) -> Vec<Deed> {
-        self.links.insert(link, addresses);
+        self.links.insert(link, Link { addresses, asked: 0 });
         self.idlers.insert(addresses.1, 0);
         vec![Deed::Mark(addresses.1, true)]
     }
 
     /// A link is gone.
     pub(super) fn lost(&mut self, link: LinkId) -> Vec<Deed> {
-        let Some((_, remote)) = self.links.remove(&link) else { return Vec::new() };
+        let Some(Link { addresses: (_, remote), .. }) = self.links.remove(&link) else {
+            return Vec::new();
+        };
         // Who has been promised CLC may begin still: the other end waits for it.
         let mut deeds: Vec<Deed> = self
             .asking
@@ -137,7 +152,7 @@ impl Register {
             .collect();
         // Nobody is there to hear the answers.
         self.known.retain(|_, known| !matches!(known, Known::Asked(q, _) if q.link == link));
-        if !self.links.values().any(|(_, other)| *other == remote) {
+        if !self.links.values().any(|other| other.addresses.1 == remote) {
             self.idlers.remove(&remote);
             deeds.push(Deed::Mark(remote, false));
         }
@@ -146,11 +161,12 @@ impl Register {
 
     /// Addresses between which there is a link.
     pub(super) fn addresses(&self) -> impl Iterator<Item = Addresses> {
-        self.links.values().copied()
+        self.links.values().map(|link| link.addresses)
     }
 
+    /// The link between two addresses; of two the older one.
     fn link(&self, addresses: Addresses) -> Option<LinkId> {
-        let fit = self.links.iter().filter(|(_, of)| **of == addresses);
+        let fit = self.links.iter().filter(|(_, of)| of.addresses == addresses);
         fit.map(|(link, _)| *link).min_by_key(|link| link.0)
     }
 
@@ -176,7 +192,7 @@ impl Register {
             Some(Known::Asked(question, until)) if *until > now => Some(*question),
             _ => None,
         };
-        self.known.insert(ends, Known::Held(seat, asked.is_some()));
+        self.keep(ends, Known::Held(seat, asked.is_some()));
         asked.map(|question| Deed::Promise(seat, question)).into_iter().collect()
     }
 
@@ -200,7 +216,7 @@ impl Register {
                 self.known.remove(&ends);
                 if self.has_room(now) {
                     // Its question may still be on the way.
-                    self.known.insert(ends, Known::Plain(now + KEPT_NS));
+                    self.keep(ends, Known::Plain(now + KEPT_NS));
                 }
                 return self.idled(ends.client.ip());
             }
@@ -237,7 +253,9 @@ impl Register {
         now: u64,
         listens: impl Fn(u16) -> bool,
     ) -> Vec<Deed> {
-        let Some((ours, theirs)) = self.links.get(&link).copied() else { return Vec::new() };
+        let Some(Link { addresses: (ours, theirs), .. }) = self.links.get(&link).copied() else {
+            return Vec::new();
+        };
         let ends = |client, server| Ends {
             client: SocketAddr::new(theirs, client),
             server: SocketAddr::new(ours, server),
@@ -259,7 +277,7 @@ impl Register {
                 match self.known.get(&ends).copied() {
                     Some(Known::Held(seat, true)) => vec![Deed::Withdrawn(seat)],
                     Some(Known::Asked(..)) => {
-                        self.known.insert(ends, Known::Plain(now + KEPT_NS));
+                        self.forget(ends);
                         Vec::new()
                     }
                     _ => Vec::new(),
@@ -280,17 +298,17 @@ impl Register {
         let no = no(question);
         match self.known.get(&ends).copied() {
             Some(Known::Held(seat, false)) => {
-                self.known.insert(ends, Known::Held(seat, true));
+                self.keep(ends, Known::Held(seat, true));
                 Some(Deed::Promise(seat, question))
             }
             // Nobody asks twice.
             Some(Known::Held(_, true)) => Some(no),
             Some(Known::Plain(until)) if until > now => Some(no),
             _ => {
-                if !self.has_room(now) {
+                if !self.has_room_for(question.link, now) {
                     return Some(no);
                 }
-                self.known.insert(ends, Known::Asked(question, now + KEPT_NS));
+                self.keep(ends, Known::Asked(question, now + KEPT_NS));
                 None
             }
         }
@@ -311,15 +329,60 @@ impl Register {
         vec![Deed::Answer(seat, answer)]
     }
 
-    /// Whether one more may be kept; what nobody will ask about any more goes for it.
+    fn keep(&mut self, ends: Ends, known: Known) {
+        self.forget(ends);
+        if let Known::Asked(question, _) = known
+            && let Some(link) = self.links.get_mut(&question.link)
+        {
+            link.asked += 1;
+        }
+        self.known.insert(ends, known);
+    }
+
+    fn forget(&mut self, ends: Ends) {
+        if let Some(Known::Asked(question, _)) = self.known.remove(&ends)
+            && let Some(link) = self.links.get_mut(&question.link)
+        {
+            link.asked -= 1;
+        }
+    }
+
+    /// Whether one more may be kept.
     fn has_room(&mut self, now: u64) -> bool {
         if self.known.len() >= KEPT_MAX {
-            self.known.retain(|_, known| match known {
-                Known::Asked(_, until) | Known::Plain(until) => *until > now,
-                Known::Held(..) => true,
-            });
+            self.purge(now);
         }
         self.known.len() < KEPT_MAX
+    }
+
+    /// Whether one more question of a link may be kept.
+    fn has_room_for(&mut self, link: LinkId, now: u64) -> bool {
+        let asked = |all: &Self| all.links.get(&link).map_or(ASKED_MAX, |link| link.asked);
+        if asked(self) >= ASKED_MAX {
+            self.purge(now);
+        }
+        asked(self) < ASKED_MAX && self.has_room(now)
+    }
+
+    /// What nobody will ask about or accept any more goes. All that is kept is looked at, so this is not done
+    /// for each word of somebody who says many.
+    fn purge(&mut self, now: u64) {
+        if self.purge_at > now {
+            return;
+        }
+        self.purge_at = now + PURGE_NS;
+        let links = &mut self.links;
+        self.known.retain(|_, known| match known {
+            Known::Held(..) => true,
+            Known::Asked(_, until) | Known::Plain(until) if *until > now => true,
+            Known::Asked(question, _) => {
+                if let Some(link) = links.get_mut(&question.link) {
+                    link.asked -= 1;
+                }
+                false
+            }
+            Known::Plain(_) => false,
+        });
     }
 }
 

@@ -196,11 +196,41 @@ fn nothing_is_promised_to_whom_it_cannot_be_said() {
 #[test]
 fn questions_are_bounded_and_forgotten() {
     let mut register = server();
-    let mut asked = 0;
-    for client in 0..=u16::MAX {
-        asked += usize::from(ask(&mut register, client, 1, NOW).is_empty());
-    }
-    assert_eq!((asked, register.known.len()), (KEPT_MAX, KEPT_MAX));
-    assert_eq!(ask(&mut register, u16::MAX, 1, NOW + KEPT_NS), []);
+    let other = LinkId(8);
+    register.met(other, (ip(1), ip(3)));
+    let kept = |register: &mut Register, link, now| {
+        let word = |client| Word::Ask { client, server: 80, number: 1 };
+        let said = |client| register.heard(link, word(client), now, |_| true);
+        (0..4096).map(said).filter(Vec::is_empty).count()
+    };
+    assert_eq!(kept(&mut register, LINK, NOW), ASKED_MAX);
+    // One who asks much takes nobody else's room.
+    assert_eq!(kept(&mut register, other, NOW), ASKED_MAX);
+    assert_eq!(register.known.len(), 2 * ASKED_MAX);
+    // A question that a guest's connection answers, or that is taken back, makes room for one.
+    register.come(seat(5), Role::Server, ends(0), NOW);
+    register.heard(LINK, Word::Never { client: 1, server: 80 }, NOW, |_| true);
+    let asked: Vec<_> = (5000..5003).map(|port| ask(&mut register, port, 1, NOW)).collect();
+    assert_eq!(asked, [vec![], vec![], vec![no(1, Why::NotThisOne)]]);
+    // And all that are old, together.
+    assert_eq!(kept(&mut register, LINK, NOW + KEPT_NS), ASKED_MAX);
+    assert_eq!(register.known.len(), ASKED_MAX + 1);
+    register.lost(LINK);
     assert_eq!(register.known.len(), 1);
+}
+
+#[test]
+fn what_is_kept_is_looked_through_now_and_then() {
+    let mut register = server();
+    for port in 0..u16::try_from(ASKED_MAX).unwrap() {
+        // The first ones are old before the others.
+        let now = NOW + u64::from(port);
+        assert_eq!(ask(&mut register, port, 1, now), []);
+    }
+    let first_old = NOW + KEPT_NS;
+    assert_eq!(ask(&mut register, 5000, 1, first_old), []);
+    // The second one is old by now, which is not looked for yet.
+    assert_eq!(ask(&mut register, 5001, 1, first_old + 1), [no(1, Why::NotThisOne)]);
+    assert_eq!(ask(&mut register, 5001, 1, first_old + PURGE_NS), []);
+    assert_eq!(register.known.len(), 2);
 }
