@@ -41,14 +41,23 @@ const PORT: u16 = 4791;
 /// How long a host may take to answer a `connect()`, and how long another one is not tried after it.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
 const AGAIN_NS: u64 = 1_000_000_000;
-/// Links that there may be, and hosts that are being connected to.
+/// Links that there may be, those that one host may have with us, and hosts that are being connected to.
 const LINKS_MAX: usize = 1024;
+const LINKS_OF_HOST: usize = 4;
 const CONNECTING_MAX: usize = 16;
+/// Connections that are accepted before others have their turn.
+const ACCEPTED_MAX: usize = 64;
+/// For how long nothing is accepted when that has failed: it will fail again, for want of descriptors mostly.
+const PAUSE_NS: u64 = 500_000_000;
+/// How long the other end of a link may take to greet.
+const GREETING_NS: u64 = 3_000_000_000;
 /// Bytes that may wait until another engine takes them.
-const UNSAID_MAX: usize = 1 << 20;
+const UNSAID_MAX: usize = 64 << 10;
 /// After so many seconds of silence a host is asked whether it lives, and after so many questions it does not.
 const SILENCE: Duration = Duration::from_secs(5);
 const QUESTIONS: u32 = 3;
+/// What is said and not acknowledged for so long, milliseconds, ends a link.
+const UNHEARD_MS: u32 = 20_000;
 
 /// What is asked of the thread.
 #[derive(Debug)]
@@ -96,34 +105,9 @@ impl Meeting {
     ///
     /// The port is somebody else's.
     pub(super) fn start(parts: Parts) -> io::Result<Self> {
-        let mut listeners = Vec::new();
-        if parts.addresses.is_empty() {
-            // IPv4 comes here too, unless there is no IPv6.
-            let all = TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT));
-            listeners.push(all.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)))?);
-        }
-        for address in &parts.addresses {
-            listeners.push(TcpListener::bind((*address, PORT))?);
-        }
-        let poller = Poller::new().map_err(io::Error::other)?;
-        poller.add(&*parts.inbox, Interest::READ, INBOX).map_err(io::Error::other)?;
-        for listener in &listeners {
-            listener.set_nonblocking(true)?;
-            poller.add(listener, Interest::READ, LISTENER).map_err(io::Error::other)?;
-        }
         let (inbox, networks) = (Arc::clone(&parts.inbox), parts.networks.clone());
-        let links = Arc::<Mutex<HashSet<Addresses>>>::default();
-        let here = Here {
-            parts,
-            poller,
-            listeners,
-            register: Register::default(),
-            links: HashMap::new(),
-            next: FIRST_LINK,
-            tried: HashMap::new(),
-            connecting: 0,
-            known: Arc::clone(&links),
-        };
+        let here = Here::new(parts)?;
+        let links = Arc::clone(&here.known);
         let thread =
             std::thread::Builder::new().name("shunt-meeting".into()).spawn(move || here.work())?;
         Ok(Self { inbox, networks, links, thread: Some(thread) })
@@ -170,8 +154,9 @@ const FIRST_LINK: u64 = 2;
 struct Link {
     stream: TcpStream,
     addresses: Addresses,
-    /// The other has greeted.
+    /// The other has greeted; if not, it has since then not.
     greeted: bool,
+    since: u64,
     /// We have connected, and greet first.
     ours: bool,
     came: Vec<u8>,
@@ -190,14 +175,49 @@ struct Here {
     /// When a host was last connected to.
     tried: HashMap<Addresses, u64>,
     connecting: usize,
+    /// Nothing is accepted until then.
+    paused: Option<u64>,
     known: Arc<Mutex<HashSet<Addresses>>>,
 }
 
 impl Here {
+    /// Listens.
+    fn new(parts: Parts) -> io::Result<Self> {
+        let mut listeners = Vec::new();
+        if parts.addresses.is_empty() {
+            // IPv4 comes here too, unless there is no IPv6.
+            let all = TcpListener::bind((Ipv6Addr::UNSPECIFIED, PORT));
+            listeners.push(all.or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT)))?);
+        }
+        for address in &parts.addresses {
+            listeners.push(TcpListener::bind((*address, PORT))?);
+        }
+        let poller = Poller::new().map_err(io::Error::other)?;
+        poller.add(&*parts.inbox, Interest::READ, INBOX).map_err(io::Error::other)?;
+        for listener in &listeners {
+            listener.set_nonblocking(true)?;
+            poller.add(listener, Interest::READ, LISTENER).map_err(io::Error::other)?;
+        }
+        Ok(Self {
+            parts,
+            poller,
+            listeners,
+            register: Register::default(),
+            links: HashMap::new(),
+            next: FIRST_LINK,
+            tried: HashMap::new(),
+            connecting: 0,
+            paused: None,
+            known: Arc::default(),
+        })
+    }
+
     fn work(mut self) {
         let mut events = Events::new(64);
         loop {
-            self.poller.wait(&mut events, None);
+            let most = self.next_due().map(|at| at.saturating_sub(call::now_ns()));
+            self.poller.wait(&mut events, most);
+            self.tick(call::now_ns());
             let told: Vec<_> = events.iter().map(|event| event.token).collect();
             for token in told {
                 match token {
@@ -206,10 +226,29 @@ impl Here {
                             return;
                         }
                     }
-                    LISTENER => self.accept(),
+                    LISTENER => self.accept(call::now_ns()),
                     link => self.on_link(LinkId(link)),
                 }
             }
+        }
+    }
+
+    /// When the next deadline is.
+    fn next_due(&self) -> Option<u64> {
+        let late = self.links.values().filter(|link| !link.greeted).map(Link::due);
+        late.chain(self.paused).min()
+    }
+
+    /// Time has passed.
+    fn tick(&mut self, now: u64) {
+        let late = |link: &Link| !link.greeted && link.due() <= now;
+        let late: Vec<LinkId> =
+            self.links.iter().filter(|(_, link)| late(link)).map(|(id, _)| *id).collect();
+        for id in late {
+            self.close(id);
+        }
+        if self.paused.take_if(|until| *until <= now).is_some() {
+            self.listen(Interest::READ);
         }
     }
 
@@ -226,7 +265,7 @@ impl Here {
                     self.connecting -= 1;
                     // Guests are told when the other has greeted; what comes from there they hand over now,
                     // so that nobody is asked about a connection that a listener keeps.
-                    let ready = stream.and_then(|stream| self.add(stream, true));
+                    let ready = stream.and_then(|stream| self.add(stream, true, now));
                     if ready.is_err() {
                         self.tried.insert(asked, now);
                     }
@@ -265,27 +304,44 @@ impl Here {
         self.connecting += usize::from(thread.is_ok());
     }
 
-    fn accept(&mut self) {
-        let mut came = Vec::new();
-        for listener in &self.listeners {
-            while let Ok((stream, from)) = listener.accept() {
-                came.push((stream, from));
-            }
-        }
-        for (stream, from) in came {
-            let from = from.ip().to_canonical();
-            if self.parts.networks.iter().any(|network| network.has(from)) {
-                let _ = self.add(stream, false);
+    fn accept(&mut self, now: u64) {
+        for at in 0..self.listeners.len() {
+            for _ in 0..ACCEPTED_MAX {
+                match self.listeners[at].accept() {
+                    Ok((stream, from)) => {
+                        let from = from.ip().to_canonical();
+                        if self.parts.networks.iter().any(|network| network.has(from)) {
+                            let _ = self.add(stream, false, now);
+                        }
+                    }
+                    Err(e) if e.kind() == ErrorKind::WouldBlock => break,
+                    // It has gone again.
+                    Err(e) if e.kind() == ErrorKind::ConnectionAborted => {}
+                    Err(_) => return self.pause(now),
+                }
             }
         }
     }
 
-    fn add(&mut self, stream: TcpStream, ours: bool) -> io::Result<()> {
-        if self.links.len() >= LINKS_MAX {
-            return Err(ErrorKind::QuotaExceeded.into());
+    /// Accepts nothing for a while: what waits there would wake us all the time.
+    fn pause(&mut self, now: u64) {
+        self.paused = Some(now + PAUSE_NS);
+        self.listen(Interest::NOTHING);
+    }
+
+    fn listen(&self, interest: Interest) {
+        for listener in &self.listeners {
+            let _ = self.poller.change(listener, interest, LISTENER);
         }
+    }
+
+    fn add(&mut self, stream: TcpStream, ours: bool, now: u64) -> io::Result<()> {
         let ip = |address: SocketAddr| address.ip().to_canonical();
         let addresses = (ip(stream.local_addr()?), ip(stream.peer_addr()?));
+        let of_host = self.links.values().filter(|link| link.addresses.1 == addresses.1).count();
+        if self.links.len() >= LINKS_MAX || of_host >= LINKS_OF_HOST {
+            return Err(ErrorKind::QuotaExceeded.into());
+        }
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         watch_over(&stream)?;
@@ -297,8 +353,9 @@ impl Here {
             // It must not hear of us before our guests hand over what comes from there.
             (self.parts.mark)(addresses.1, true);
         }
-        let (came, waits) = (Vec::new(), false);
-        self.links.insert(id, Link { stream, addresses, greeted: false, ours, came, going, waits });
+        let (greeted, since, came, waits) = (false, now, Vec::new(), false);
+        let link = Link { stream, addresses, greeted, since, ours, came, going, waits };
+        self.links.insert(id, link);
         self.flush(id);
         Ok(())
     }
@@ -393,10 +450,8 @@ impl Here {
         let deeds = if link.greeted { self.register.lost(id) } else { Vec::new() };
         let known: HashSet<Addresses> = self.register.addresses().collect();
         *held(&self.known) = known;
-        if link.ours
-            && !link.greeted
-            && !self.links.values().any(|l| l.addresses.1 == link.addresses.1)
-        {
+        // The register knows of those only that have greeted.
+        if !link.greeted && !self.links.values().any(|l| l.addresses.1 == link.addresses.1) {
             (self.parts.mark)(link.addresses.1, false);
         }
         self.act(deeds);
@@ -404,6 +459,11 @@ impl Here {
 }
 
 impl Link {
+    /// When the other must have greeted.
+    fn due(&self) -> u64 {
+        self.since.saturating_add(GREETING_NS)
+    }
+
     /// Takes in what has come.
     fn read(&mut self) -> io::Result<()> {
         let mut room = [0; 4096];
@@ -457,5 +517,10 @@ fn watch_over(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, SILENCE)?;
     sockopt::set_tcp_keepintvl(stream, SILENCE)?;
     sockopt::set_tcp_keepcnt(stream, QUESTIONS)?;
+    // Questions are asked only while nothing is on the way.
+    sockopt::set_tcp_user_timeout(stream, UNHEARD_MS)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;
