@@ -121,8 +121,9 @@ impl FileMap {
     ///
     /// # Errors
     ///
-    /// `WouldBlock` when the socket takes nothing; `EFAULT` when the file no longer has the first
-    /// byte to be sent, or it cannot be read; `InvalidInput` for bytes outside of the window; what
+    /// `WouldBlock` when the socket takes nothing; `EFAULT` when the file no longer has a byte of
+    /// the first piece that the socket would take (TCP: some 32 KiB, with `head`), or it cannot be
+    /// read: nothing has then been taken. `InvalidInput` for bytes outside of the window; what
     /// `sendmsg` says otherwise.
     pub fn send(
         &self,
@@ -226,7 +227,9 @@ pub const PARTS_MAX: usize = 64;
 ///
 /// # Errors
 ///
-/// As [`FileMap::send`]: `EFAULT` is about the first part that is not empty.
+/// As [`FileMap::send`], but that `EFAULT` may be about any part, not only the first: a socket takes bytes in pieces
+/// that reach over the bounds of parts (TCP: some 32 KiB), and where a page of such a piece cannot be had, nothing of
+/// the piece is taken. What is before that part is sent by itself then, or it is tried in vain for ever.
 pub fn send_parts(socket: impl AsFd, parts: &[Part<'_>], more: bool) -> io::Result<usize> {
     let mut slices = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; PARTS_MAX];
     let mut count = 0;
@@ -262,6 +265,7 @@ impl Drop for FileMap {
 mod tests {
     use std::fs::{self, File};
     use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
 
     use super::*;
@@ -351,6 +355,32 @@ mod tests {
         let outside = [Part::File { map: &other, offset: 1 << 20, len: 1 }];
         let refused = send_parts(&ours, &outside, false).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
+    fn a_part_that_is_not_there_takes_those_before_it_along_or_not() {
+        let file = file(&[7; 20_000]);
+        let map = FileMap::new(file.as_fd(), 0, 1 << 20, Access::Read).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut theirs, _) = listener.accept().unwrap();
+        file.set_len(0).unwrap();
+        let parts = [Part::Bytes(b"one"), Part::File { map: &map, offset: 0, len: 20_000 }];
+        // Whether the bytes go is the kernel's choice; that they go or not, and are not lost, is what counts.
+        let taken = match send_parts(&ours, &parts, false) {
+            Ok(taken) => taken,
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+                0
+            }
+        };
+        assert!(taken <= 3);
+        let rest = [Part::Bytes(&b"one"[taken..])];
+        assert_eq!(send_parts(&ours, &rest, false).unwrap(), 3 - taken);
+        drop(ours);
+        let mut got = Vec::new();
+        theirs.read_to_end(&mut got).unwrap();
+        assert_eq!(got, b"one");
     }
 
     #[test]

@@ -190,7 +190,8 @@ impl Output {
                     return Ok(Progress::SocketBlocked);
                 }
                 Some(Err(error)) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // A file that became shorter, or cannot be sent from memory: by itself it knows what to do.
+                // A file that became shorter, or cannot be sent from memory: by itself it knows what to do. It need not be
+                // the first one, and what is before it goes by itself, too.
                 Some(Err(error)) if error.raw_os_error() != Some(Errno::FAULT.raw_os_error()) => {
                     return Err(TransferError::Socket(error));
                 }
@@ -232,9 +233,28 @@ impl Output {
         Some(send_parts(&**self.socket.shared_fd(), &parts[..count], false))
     }
 
-    /// Sends of the first frame, which is a file's, what can be sent without waiting.
+    /// Sends of the first frame alone what can be sent without waiting.
     fn step_first(&self, queue: &mut VecDeque<Outgoing>) -> Result<Progress, TransferError> {
-        let Some(Outgoing::File(file, _)) = queue.front_mut() else { return Ok(Progress::Done) };
+        let file = match queue.front_mut() {
+            None => return Ok(Progress::Done),
+            Some(Outgoing::Bytes(frame, sent)) => {
+                let part = [Part::Bytes(&frame[*sent..])];
+                return match send_parts(&**self.socket.shared_fd(), &part, false) {
+                    Ok(taken) => {
+                        self.count(taken);
+                        forget(queue, taken);
+                        Ok(Progress::Done)
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.socket.source().not_writable();
+                        Ok(Progress::SocketBlocked)
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(Progress::Done),
+                    Err(error) => Err(TransferError::Socket(error)),
+                };
+            }
+            Some(Outgoing::File(file, _)) => file,
+        };
         let before = file.sent();
         let progress = file.step(self.socket.shared_fd().as_fd(), &self.pools);
         self.count(file.sent() - before);
@@ -305,6 +325,8 @@ mod tests {
     fn sent(bytes: usize, push: impl FnOnce(&Rc<Output>) + Send + 'static) -> Vec<u8> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        // What never comes is to be seen as such.
+        client.set_read_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
         let (server, _) = listener.accept().unwrap();
         let (done, ended) = mpsc::channel();
         let push = std::sync::Mutex::new(Some((server, push)));
@@ -375,6 +397,31 @@ mod tests {
             "of the page behind the cut"
         );
         assert_eq!(frames[1][84 + 9_999], (9_999 % 251_usize).to_le_bytes()[0]);
+    }
+
+    #[test]
+    fn bytes_before_a_file_cut_short_go_out_and_it_follows_as_zeros() {
+        let short = file();
+        let got = sent(2 * 200 + 84 + 65_536 + 50, move |output| {
+            output.cork();
+            output.push(Outgoing::Bytes(vec![1; 200], 0));
+            output.push(Outgoing::Bytes(vec![2; 200], 0));
+            let mut file = answer(3, &short, 0, 65_536);
+            // As it is when it could not go at once: it need not look again whether the file is in memory.
+            let Outgoing::File(waits, _) = &mut file else { panic!("a file's") };
+            assert!(waits.parts().is_some());
+            output.push(file);
+            output.push(Outgoing::Bytes(vec![4; 50], 0));
+            assert_eq!(output.sent(), 0, "they gather");
+            short.cut(0);
+        });
+        let (before, rest) = got.split_at(400);
+        assert!(before[..200] == [1; 200] && before[200..] == [2; 200]);
+        let (head, rest) = rest.split_at(84);
+        assert!(head == [3; 84]);
+        let (data, last) = rest.split_at(65_536);
+        assert!(data.iter().all(|byte| *byte == 0), "of a file that has nothing any more");
+        assert!(last == [4; 50]);
     }
 
     #[test]
