@@ -109,6 +109,8 @@ pub(super) struct Channel {
     pub(super) sessions: RefCell<HashMap<SessionId, Rc<Bound>>>,
     /// Sessions that are being set up here, bound here, or authenticated again.
     pub(super) set_ups: RefCell<HashMap<SessionId, SetUp>>,
+    /// How many more of them are taking a step.
+    pub(super) stepping: Cell<usize>,
     under_way: RefCell<HashMap<MessageId, Rc<UnderWay>>>,
     next_async: Cell<u64>,
     output: Rc<Output>,
@@ -140,6 +142,24 @@ pub(super) struct Shared {
     suspect: AtomicBool,
     received: AtomicU64,
     sent: AtomicU64,
+}
+
+#[cfg(test)]
+impl ChannelRef {
+    /// Of a connection that there is not.
+    pub(super) fn of_nobody(id: u64) -> Self {
+        Self(Arc::new(Shared {
+            id,
+            vector: VectorId(0),
+            peer: SocketAddr::from(([127, 0, 0, 1], 1)),
+            client: std::sync::OnceLock::new(),
+            open: AtomicBool::new(false),
+            deaf: AtomicBool::new(false),
+            suspect: AtomicBool::new(false),
+            received: AtomicU64::new(0),
+            sent: AtomicU64::new(0),
+        }))
+    }
 }
 
 impl ChannelRef {
@@ -271,6 +291,7 @@ impl Channel {
             multi_protocol: Cell::new(false),
             sessions: RefCell::default(),
             set_ups: RefCell::default(),
+            stepping: Cell::new(0),
             under_way: RefCell::default(),
             next_async: Cell::new(1),
             serving: Cell::new(0),

@@ -13,7 +13,7 @@ use smb::wire::negotiate::SecurityMode;
 use smb::wire::session_setup::{Request, RequestFlags, Response, SessionFlags};
 use smb::{NtStatus, SessionId};
 
-use super::super::channel::{After, Agreed, Bound, Exchange};
+use super::super::channel::{After, Agreed, Bound, ChannelRef, Exchange};
 use super::super::config::Demand;
 use super::super::runtime;
 use super::super::server::{self, Server};
@@ -21,7 +21,7 @@ use super::super::session::{Beginning, Identity, Session};
 use super::super::users::KnownUsers;
 use super::Answer;
 
-/// Set-ups that a connection may have begun and not ended.
+/// Set-ups that a connection may have begun and not ended, those included that a thread is at.
 const SET_UPS: usize = 64;
 
 /// What a set-up is to lead to.
@@ -72,7 +72,15 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     set_up.preauth.update(x.message);
     let (server, address) = (x.server().clone(), x.channel.peer.ip());
     let step;
+    let stepping = &x.channel.stepping;
+    stepping.set(stepping.get() + 1);
     (set_up, step) = advance(&server, address, set_up, request.token).await;
+    stepping.set(stepping.get() - 1);
+    // It may have taken its time. A connection that has ended meanwhile has lost its sessions already: one that came
+    // now would stay for ever.
+    if !x.channel.shared.is_open() {
+        return Err(NtStatus::USER_SESSION_DELETED);
+    }
     match step {
         Step::Continue(token) => {
             x.reply.write(&Response { flags: SessionFlags::empty(), token: &token });
@@ -130,7 +138,7 @@ fn begin(
             (id, Aim::Again(bound))
         }
     };
-    if x.channel.set_ups.borrow().len() >= SET_UPS {
+    if x.channel.set_ups.borrow().len() + x.channel.stepping.get() >= SET_UPS {
         return Err(NtStatus::INSUFFICIENT_RESOURCES);
     }
     let acceptor = x.server().acceptor();
@@ -266,6 +274,7 @@ fn done(
             end_previous(x, request, &session);
             server.audit(x.channel.peer, &session);
             let signer = keys.map(|keys| Signer::new(agreed.signing, &keys.signing));
+            session.state().channels.push(x.channel.shared.clone());
             accept(x, session, signer);
         }
         Aim::Again(bound) => {
@@ -281,9 +290,11 @@ fn done(
             }
             let key = channel_key(agreed.dialect, &set_up.preauth, &who.session_key);
             let signer = Signer::new(agreed.signing, &key);
-            if session.is_closed() {
-                return Err(NtStatus::USER_SESSION_DELETED);
+            // What was so when the set-up began: others may have been served since.
+            if x.channel.bound(session.id).is_some() {
+                return Err(NtStatus::REQUEST_NOT_ACCEPTED);
             }
+            join(&session, x.channel.shared.clone(), server.config.limits.channels)?;
             accept(x, session, Some(signer));
         }
     }
@@ -306,9 +317,30 @@ fn flags(session: &Session) -> SessionFlags {
     flags
 }
 
-/// The connection is a channel of the session from now on.
+/// The session gets one more channel, if it may have one more.
+///
+/// # Errors
+///
+/// INSUFFICIENT_RESOURCES if it has `most`; USER_SESSION_DELETED if it has ended.
+fn join(session: &Session, channel: ChannelRef, most: usize) -> Result<(), NtStatus> {
+    let id = channel.id();
+    {
+        let mut state = session.state();
+        if state.channels.len() >= most {
+            return Err(NtStatus::INSUFFICIENT_RESOURCES);
+        }
+        state.channels.push(channel);
+    }
+    // Looked at after it was put in: who ends it looks for channels after that.
+    if session.is_closed() {
+        session.state().channels.retain(|other| other.id() != id);
+        return Err(NtStatus::USER_SESSION_DELETED);
+    }
+    Ok(())
+}
+
+/// The connection knows that it is a channel of the session from now on.
 fn accept(x: &mut Exchange<'_>, session: Arc<Session>, signer: Option<Signer>) {
-    session.state().channels.push(x.channel.shared.clone());
     let id = session.id;
     let signer = signer.map(Arc::new);
     let bound = Rc::new(Bound { session, signer });
@@ -349,4 +381,40 @@ pub(super) fn logoff(x: &mut Exchange<'_>) -> Answer {
     x.server().end_session(&session, true);
     x.reply.write(&bare::Response);
     Ok(NtStatus::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use smb::Guid;
+
+    use super::*;
+
+    #[test]
+    fn a_session_gets_no_channel_too_many_and_none_after_its_end() {
+        let session = Session::new(Beginning {
+            id: SessionId(1),
+            client: Guid([1; 16]),
+            dialect: Dialect::Smb311,
+            cipher: None,
+            signing: SigningAlgorithm::AesCmac,
+            peer: SocketAddr::from(([127, 0, 0, 1], 1)),
+            began_ms: 0,
+            identity: Identity::default(),
+            keys: None,
+            must_sign: false,
+            must_encrypt: false,
+            expires: None,
+        });
+        let join = |id, most| join(&session, ChannelRef::of_nobody(id), most);
+        let ids = || session.state().channels.iter().map(ChannelRef::id).collect::<Vec<_>>();
+        assert_eq!(join(1, 2), Ok(()));
+        assert_eq!(join(2, 2), Ok(()));
+        assert_eq!(join(3, 2), Err(NtStatus::INSUFFICIENT_RESOURCES));
+        assert_eq!(ids(), [1, 2]);
+        assert!(session.close());
+        assert_eq!(join(3, 3), Err(NtStatus::USER_SESSION_DELETED));
+        assert_eq!(ids(), [1, 2]);
+    }
 }
