@@ -1,14 +1,15 @@
 //! Links and special files that clients make: FSCTL_SET_REPARSE_POINT and its like.
 
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use engine::serve::config::Links;
 use smb::fscc::fsctl::Code;
 use smb::fscc::reparse::{self, Reparse, Special, Symlink};
+use smb::security::{Ace, AceFlags, Acl, Control, Descriptor, SecurityInfo, Sid};
 use smb::wire::header::Command;
-use smb::wire::{close, create, ioctl, query_info};
+use smb::wire::{close, create, ioctl, query_info, set_info};
 use smb::{Access, Attributes, CreateOptions, Disposition, FileId, Guid, NtStatus, ShareAccess};
 
 use crate::client::{Client, Offer, PREVIOUS, request, utf16};
@@ -206,6 +207,89 @@ fn a_file_that_others_have_open_stays_what_it_is() {
     shut(&mut bob, his);
     assert_eq!(set(&mut client, file, &link("there")), NtStatus::SUCCESS);
     assert_eq!(place.counts().opens, 1);
+}
+
+/// Lets the folder's owner do this, in the folder and by inheritance with files in it.
+fn secure(client: &mut Client, folder: &Path, here: Access, files: Access) {
+    let name = utf16(folder.file_name().unwrap().to_str().unwrap());
+    let access = Access::READ_CONTROL | Access::WRITE_DAC;
+    let options = CreateOptions::DIRECTORY_FILE;
+    let ask = create::Request {
+        access,
+        options,
+        share: ShareAccess::all(),
+        ..Client::create_body(&name)
+    };
+    let answer = client.call(Command::Create, &ask).good();
+    let file = create::Response::parse(&answer.message).unwrap().file;
+    let owner = Sid::unix_user(fs::metadata(folder).unwrap().uid());
+    let dacl = Acl::new([
+        Ace::allow(owner, here),
+        Ace::allow(owner, files).with(AceFlags::OBJECT_INHERIT | AceFlags::INHERIT_ONLY),
+    ]);
+    let new =
+        Descriptor { control: Control::DACL_PRESENT, dacl: Some(dacl), ..Descriptor::default() };
+    let (subject, data) = (set_info::Subject::Security, new.to_bytes());
+    let additional = SecurityInfo::DACL.bits();
+    let body = set_info::Request { subject, class: 0, additional, file, data: &data };
+    client.call(Command::SetInfo, &body).good();
+    shut(client, file);
+}
+
+#[test]
+fn who_may_not_add_a_file_cannot_turn_one_into_another() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let folder = place.folder().join("folder");
+    fs::create_dir(&folder).unwrap();
+    let file = open(&mut client, "folder\\file", Disposition::Create);
+    let adds = Access::WRITE_DATA;
+    secure(&mut client, &folder, Access::FILE_ALL - adds, Access::FILE_ALL);
+    assert_eq!(set(&mut client, file, &link("there")), NtStatus::ACCESS_DENIED);
+    assert!(fs::symlink_metadata(folder.join("file")).unwrap().is_file());
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "nothing is left beside it");
+    secure(&mut client, &folder, Access::FILE_ALL, Access::FILE_ALL);
+    assert_eq!(set(&mut client, file, &link("there")), NtStatus::SUCCESS);
+    assert_eq!(leads(&folder.join("file")), "there");
+}
+
+#[test]
+fn who_may_do_what_outlasts_being_something_else() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let mode = |name: &str| {
+        fs::symlink_metadata(place.folder().join(name)).unwrap().permissions().mode() & 0o777
+    };
+    let delete = |client: &mut Client, file| {
+        let head = [&reparse::NFS.to_le_bytes()[..], &[0; 4]].concat();
+        client.call(Command::Ioctl, &control(Code::DELETE_REPARSE_POINT, file, &head)).good();
+    };
+    let fifo = Reparse::Special(Special::Fifo);
+    // The mode stays.
+    let file = open(&mut client, "private", Disposition::Create);
+    fs::set_permissions(place.folder().join("private"), PermissionsExt::from_mode(0o600)).unwrap();
+    assert_eq!(set(&mut client, file, &fifo), NtStatus::SUCCESS);
+    assert_eq!(mode("private"), 0o600);
+    delete(&mut client, file);
+    assert_eq!(mode("private"), 0o600);
+    shut(&mut client, file);
+    // A pipe has no descriptor on disk; the file that it becomes inherits one, as a new one does.
+    let folder = place.folder().join("folder");
+    fs::create_dir(&folder).unwrap();
+    secure(&mut client, &folder, Access::FILE_ALL, Access::FILE_READ);
+    let file = open(&mut client, "folder\\file", Disposition::Create);
+    assert_eq!(set(&mut client, file, &fifo), NtStatus::SUCCESS);
+    delete(&mut client, file);
+    shut(&mut client, file);
+    assert!(fs::symlink_metadata(folder.join("file")).unwrap().is_file());
+    let name = utf16("folder\\file");
+    let mut opened = |access| {
+        let ask =
+            create::Request { access, share: ShareAccess::all(), ..Client::create_body(&name) };
+        client.call(Command::Create, &ask).status()
+    };
+    assert_eq!(opened(Access::WRITE_DATA), NtStatus::ACCESS_DENIED);
+    assert_eq!(opened(Access::READ_DATA), NtStatus::SUCCESS);
 }
 
 #[test]

@@ -38,22 +38,32 @@ pub enum Special<'a> {
 
 impl Handle {
     /// Puts something else where this file or folder is, in one step for those who look, and opens that. It must be
-    /// empty, and goes; whoever has it open keeps it without a name.
+    /// empty, and goes; whoever has it open keeps it without a name. What comes has its mode, but not that of
+    /// a link or a folder, which means something else. If it is a file, `first` is called with it before anybody sees
+    /// it, to say who may do what with it.
     ///
     /// # Errors
     ///
     /// ACCESS_DENIED in a share that is read-only, for the share's root, and for a link by [`Links::Refuse`] or one
     /// that leads out of the share by [`Links::Follow`]; IO_REPARSE_DATA_INVALID for a target that cannot be;
-    /// DIRECTORY_NOT_EMPTY; NOT_SUPPORTED for a file that has data; what `symlink(2)` and `mknod(2)` say.
-    pub fn turn_into(&self, what: Special<'_>) -> Result<Self, NtStatus> {
+    /// DIRECTORY_NOT_EMPTY; NOT_SUPPORTED for a file that has data; what `first`, `symlink(2)` and `mknod(2)` say.
+    pub fn turn_into(
+        &self,
+        what: Special<'_>,
+        first: impl FnOnce(&Self) -> Result<(), NtStatus>,
+    ) -> Result<Self, NtStatus> {
         self.share().writable()?;
         let (folder, name) = self.located()?;
         if let Special::Link(target) = what {
             self.may_lead(&folder, target)?;
         }
         self.is_empty()?;
-        let new = self.make(&folder, what)?;
-        if let Err(failed) = self.exchange(&folder, &new, &name) {
+        let (new, file) = self.make(&folder, what)?;
+        let said = match file {
+            Some(file) => self.to_be(file).and_then(|file| first(&file)),
+            None => Ok(()),
+        };
+        if let Err(failed) = said.and_then(|()| self.exchange(&folder, &new, &name)) {
             // Nobody knows its name; that it cannot be removed either is no news.
             let _ = rustix::fs::unlinkat(&*folder, &*new, AtFlags::empty());
             return Err(failed);
@@ -115,31 +125,50 @@ impl Handle {
         }
     }
 
-    /// Makes it beside the file, by a name that nobody asks for.
-    fn make(&self, folder: &OwnedFd, what: Special<'_>) -> Result<Vec<u8>, NtStatus> {
-        let mode = Mode::from_raw_mode(self.share().config.file_mode);
-        let node = |name: &[u8], kind| rustix::fs::mknodat(folder, name, kind, mode, 0);
+    /// Makes it beside the file, by a name that nobody asks for, and opens it if it is a file.
+    fn make(
+        &self,
+        folder: &OwnedFd,
+        what: Special<'_>,
+    ) -> Result<(Vec<u8>, Option<OwnedFd>), NtStatus> {
+        let old = stat(self.owned_fd()).map_err(status)?;
+        let mode = match file_type(&old) {
+            FileType::Symlink | FileType::Directory => self.share().config.file_mode,
+            _ => u32::from(old.stx_mode) & 0o777,
+        };
+        let mode = Mode::from_raw_mode(mode);
+        let node =
+            |name: &[u8], kind| rustix::fs::mknodat(folder, name, kind, mode, 0).map(|()| None);
         for _ in 0..ATTEMPTS {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let name = format!(".{:x}-{number:x}.shunt-new", std::process::id()).into_bytes();
             check_name(&name)?;
             let made = match what {
-                Special::Link(target) => rustix::fs::symlinkat(target, folder, &*name),
+                Special::Link(target) => {
+                    rustix::fs::symlinkat(target, folder, &*name).map(|()| None)
+                }
                 Special::Fifo => node(&name, FileType::Fifo),
                 Special::Socket => node(&name, FileType::Socket),
                 Special::Whiteout => node(&name, FileType::CharacterDevice),
                 Special::File(_) => {
                     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-                    rustix::fs::openat(folder, &*name, flags, mode).map(drop)
+                    rustix::fs::openat(folder, &*name, flags, mode).map(Some)
                 }
             };
             match made {
-                Ok(()) => return Ok(name),
+                Ok(file) => return Ok((name, file)),
                 Err(Errno::EXIST) => {}
                 Err(errno) => return Err(status(errno)),
             }
         }
         Err(NtStatus::OBJECT_NAME_COLLISION)
+    }
+
+    /// The file that was made, with the name that it is to have.
+    fn to_be(&self, fd: OwnedFd) -> Result<Self, NtStatus> {
+        let want = Want { write: true, ..Want::default() };
+        let path = self.place().path.clone();
+        Self::opened(self.of_share(), fd, path, want, None)
     }
 
     /// What is called `new` gets the name of this file, which is removed.

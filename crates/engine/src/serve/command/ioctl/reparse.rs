@@ -5,9 +5,10 @@ use std::sync::Arc;
 use smb::files::notify::NotifyFilter;
 use smb::fscc::reparse::{Reparse, Special as Kind, Symlink, parse_delete};
 use smb::name::{from_unix, to_unix};
+use smb::security::Descriptor;
 use smb::{Access, NtStatus};
 
-use super::super::super::access::Asker;
+use super::super::super::access::{self, Asker};
 use super::super::super::channel::Exchange;
 use super::super::super::fs::{Handle, Links, Special, Want};
 use super::super::super::open::{FileObject, Object, Open};
@@ -110,16 +111,23 @@ fn on_disk(link: &Symlink, links: Links) -> Result<Vec<u8>, NtStatus> {
 fn turn(x: &mut Exchange<'_>, open: &Arc<Open>, what: Special<'_>) -> Output {
     let server = x.server().clone();
     let file = open.must_be_file()?;
-    // What it was goes: who may not delete it cannot do that.
+    // What it was goes, and something else comes: who may not delete the one or add the other cannot do that.
     let asker = Asker::new(&x.session()?.identity(), &open.tree.share, &server);
     asker.rights(file, file.first_facts(), Access::DELETE, false)?;
+    let folder = file.folder_facts()?.ok_or(NtStatus::ACCESS_DENIED)?;
+    let above = file.folder_security()?.map(|bytes| Descriptor::parse(&bytes)).transpose()?;
+    asker.may_add(&folder, above.as_ref(), Access::WRITE_DATA)?;
     let alone = server.with_file(open.key, |shard, _| {
         shard.held_of(open.key).all(|held| held.opener.open == open.id)
     });
     if !alone {
         return Err(NtStatus::SHARING_VIOLATION);
     }
-    let handle = Arc::new(file.turn_into(what)?);
+    // Links and special files have no descriptor on disk. What becomes a file again has one as any new file has.
+    let handle = file.turn_into(what, |new| {
+        access::set_first(new, new.first_facts(), None, above.as_ref()).map(drop)
+    })?;
+    let handle = Arc::new(handle);
     let object = Object::File(Arc::new(FileObject::new(handle, None)));
     let new = server.turn(open, object, x.header.channel_sequence())?;
     watch::changed(&new.tree.share, &new.path(), NotifyFilter::ATTRIBUTES);
