@@ -31,7 +31,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub use file::{fdatasync, fsync, read_at, write_at};
-pub use offload::offload;
+pub use offload::{offload, try_offload};
 pub use pacing::is_same_host;
 pub use reactor::{Readiness, Source};
 pub use socket::{Listener, Socket, bound_socket};

@@ -220,8 +220,10 @@ impl Answering {
             && most > TURN
             && runtime::another_sleeps()
             && let Some(errand) = listing.directory.errand(most)
+            && !runtime::try_offload(move || errand.run())
         {
-            drop(runtime::offload(move || errand.run()));
+            // Nobody has time for it. At the next turn somebody may.
+            listing.directory.pause();
         }
     }
 

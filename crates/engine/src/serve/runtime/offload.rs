@@ -88,7 +88,21 @@ impl Pool {
     }
 
     pub(super) fn submit(&self, work: Work) {
-        let mut state = self.0.lock();
+        self.take(self.0.lock(), work);
+    }
+
+    /// Takes work that is worth its while only now: if nothing waits for a thread, and one is idle or may be begun.
+    /// Whether it did; else it is dropped.
+    pub(super) fn offer(&self, work: Work) -> bool {
+        let state = self.0.lock();
+        if !state.work.is_empty() || (state.idle == 0 && state.threads >= self.0.most) {
+            return false;
+        }
+        self.take(state, work);
+        true
+    }
+
+    fn take(&self, mut state: MutexGuard<'_, State>, work: Work) {
         state.work.push_back(work);
         if state.idle >= state.work.len() {
             self.0.work_or_stop.notify_one();
@@ -126,6 +140,18 @@ impl Pool {
     pub(super) fn threads(&self) -> usize {
         self.0.lock().threads
     }
+}
+
+/// Calls `what` on a thread that may block if one has nothing else to do, and says whether it will; else it is dropped.
+/// For what is good to have done meanwhile, and must not pile up.
+pub fn try_offload(what: impl FnOnce() + Send + 'static) -> bool {
+    Core::with(|core| {
+        let taken = core.all.pool.offer(Box::new(what));
+        if taken {
+            core.shared.count_offload();
+        }
+        taken
+    })
 }
 
 /// Calls `what` on a thread that may block; it is begun now, and not undone when the future is dropped.

@@ -289,6 +289,30 @@ fn calls_that_block_run_elsewhere_and_together() {
 }
 
 #[test]
+fn what_is_offered_does_not_pile_up() {
+    let pool = Pool::new(1);
+    let (begun, has_begun) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel::<()>();
+    assert!(pool.offer(Box::new(move || {
+        begun.send(()).unwrap();
+        goes_on.recv().unwrap();
+    })));
+    has_begun.recv().unwrap();
+    let (done, all_done) = mpsc::channel();
+    let work = |number| {
+        let done = done.clone();
+        Box::new(move || done.send(number).unwrap())
+    };
+    assert!(!pool.offer(work(1)), "the one thread is at something");
+    pool.submit(work(2));
+    assert!(!pool.offer(work(3)), "something waits for it already");
+    go_on.send(()).unwrap();
+    pool.stop();
+    drop(done);
+    assert_eq!(all_done.iter().collect::<Vec<_>>(), [2]);
+}
+
+#[test]
 fn a_panic_ends_its_task_and_nothing_else() {
     on_each_driver(1, || async {
         let lost = spawn(async { panic!("a test of panics") }).await;

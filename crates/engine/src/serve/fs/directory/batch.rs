@@ -81,6 +81,11 @@ impl Ahead {
         self.chunks.get(at / CHUNK)?.get()?.get(at % CHUNK).cloned()
     }
 
+    /// Whether this entry and those behind it are still wanted.
+    fn is_wanted(&self, start: usize) -> bool {
+        start >= self.reached.load(Ordering::Relaxed)
+    }
+
     /// Nothing of it is wanted any more.
     pub(super) fn forget(&self) {
         self.reached.store(usize::MAX, Ordering::Relaxed);
@@ -118,13 +123,17 @@ impl Errand {
         Some((errand, ahead))
     }
 
-    /// Looks up what is still wanted.
+    /// Looks up what is still wanted. If nothing is, because it has come too late, that costs no system call.
     pub fn run(self) {
+        let last = self.ahead.chunks.len().saturating_sub(1) * CHUNK;
+        if !self.ahead.is_wanted(last) {
+            return;
+        }
         // With a descriptor of its own it does not contend with who is at the same folder for a counter.
         let Ok(fd) = self.folder.another() else { return };
         for (number, chunk) in self.ahead.chunks.iter().enumerate().rev() {
             let start = number * CHUNK;
-            if start < self.ahead.reached.load(Ordering::Relaxed) {
+            if !self.ahead.is_wanted(start) {
                 return;
             }
             let entries = start..self.end.min(start + CHUNK);
