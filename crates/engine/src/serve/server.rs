@@ -616,7 +616,8 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// FILE_CLOSED if it was closed meanwhile, and what [`Shard::open`] says.
+    /// FILE_CLOSED if it was closed meanwhile, USER_SESSION_DELETED or NETWORK_NAME_DELETED if its session or its tree
+    /// has ended, and what [`Shard::open`] says.
     pub(super) fn turn(
         &self,
         old: &Arc<Open>,
@@ -645,7 +646,11 @@ impl Server {
         };
         let new = Arc::new(old.turned(key, object, flags, channel_sequence));
         if !old.close() {
-            self.with_file(key, |shard, effects| shard.close(key, old.id, effects));
+            let closed = self.with_file(key, |shard, effects| shard.close(key, old.id, effects));
+            if let Some(delete) = closed.and_then(|closed| closed.delete) {
+                // Who has closed it wished the name to go, and found that it was another file's already.
+                delete::on_last_close(self, &new, delete);
+            }
             return Err(NtStatus::FILE_CLOSED);
         }
         self.with_file(old.key, |shard, effects| {
@@ -661,11 +666,14 @@ impl Server {
         watch::closed(old);
         self.opens.replace(old, &new);
         session.state().opens.insert(new.file_id.volatile, new.clone());
-        // Looked at after it was put in: who ends it looks for opens after that.
-        if session.is_closed() {
+        // Looked at after it was put in: who ends either of them looks for opens after that.
+        let gone = session.is_closed();
+        if gone || session.tree(new.tree.id).is_none() {
             session.state().opens.remove(&new.file_id.volatile);
             self.close(&new);
-            return Err(NtStatus::USER_SESSION_DELETED);
+            let ended =
+                if gone { NtStatus::USER_SESSION_DELETED } else { NtStatus::NETWORK_NAME_DELETED };
+            return Err(ended);
         }
         Ok(new)
     }
@@ -784,9 +792,128 @@ pub(super) fn newest(dialects: &[Dialect]) -> Option<Dialect> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use smb::crypto::SigningAlgorithm;
+    use smb::name::Path;
+    use smb::{Access, CreateAction, ShareAccess};
 
-    use super::least;
+    use super::super::fs::{Create, Found, Special, Want};
+    use super::super::open::{FileObject, Given};
+    use super::super::session::{Beginning, Identity};
+    use super::super::start::points;
+    use super::*;
+
+    /// A session of a server that nobody can connect to, and its open of a new file that is to go with it.
+    fn opened(folder: &std::path::Path) -> (Server, Arc<Session>, Arc<Open>) {
+        let shares = points(&[ShareConfig::new("files", folder)], &BTreeMap::new()).unwrap();
+        let point = shares["FILES"].clone();
+        let server = Server::new(Config::default(), shares, UserFile::default(), None);
+        let session = Arc::new(Session::new(Beginning {
+            id: SessionId(1),
+            client: Guid([1; 16]),
+            dialect: Dialect::Smb311,
+            cipher: None,
+            signing: SigningAlgorithm::AesCmac,
+            peer: SocketAddr::from(([127, 0, 0, 1], 1)),
+            began_ms: 0,
+            identity: Identity::default(),
+            keys: None,
+            must_sign: false,
+            must_encrypt: false,
+            expires: None,
+        }));
+        server.add_session(&session).unwrap();
+        let tree = session.connect(point.clone(), 1).unwrap();
+        let path = Path::parse_str("file").unwrap();
+        let found = point.files.as_ref().unwrap().open(&path, Want::default()).unwrap();
+        let Found::Missing(vacancy) = found else { panic!("a file that is not there") };
+        let how = Create { folder: false, attributes: smb::Attributes::empty(), mode: 0 };
+        let handle = vacancy.create(how).unwrap();
+        let identity = handle.identity();
+        let key = FileKey { device: identity.device, inode: identity.inode, stream: 0 };
+        let id = OpenId(server.next_id());
+        let asked = files::Request {
+            opener: Opener { client: session.client, session: session.id, open: id },
+            access: Access::FILE_ALL,
+            share: ShareAccess::all(),
+            created: true,
+            delete_on_close: true,
+            link: super::super::access::name_hash(path.as_str()),
+            ..files::Request::default()
+        };
+        let outcome = server.with_file(key, |shard, effects| shard.open(0, key, &asked, effects));
+        let Outcome::Granted(granted) = outcome else { panic!("nobody else has it") };
+        let given = Given {
+            id,
+            key,
+            session: session.id,
+            client: session.client,
+            tree: tree.clone(),
+            object: Object::File(Arc::new(FileObject::new(Arc::new(handle), None))),
+            access: Access::FILE_ALL,
+            share: ShareAccess::all(),
+            options: CreateOptions::DELETE_ON_CLOSE,
+            directory: false,
+            lease: None,
+            create_guid: None,
+            app_instance: None,
+            app_version: None,
+            owner: session.identity(),
+            durable: None,
+            flags: granted.flags,
+            action: CreateAction::Created,
+        };
+        let open = Arc::new(Open::new(given, 0, path));
+        server.opens.add(&open);
+        tree.opens.fetch_add(1, Ordering::Relaxed);
+        session.state().opens.insert(open.file_id.volatile, open.clone());
+        (server, session, open)
+    }
+
+    /// What it has become on disk.
+    fn turned(open: &Open) -> Object {
+        let handle = open.file().unwrap().turn_into(Special::Fifo, |_| Ok(())).unwrap();
+        Object::File(Arc::new(FileObject::new(Arc::new(handle), None)))
+    }
+
+    #[test]
+    fn an_open_that_is_turned_is_of_the_new_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let (server, session, open) = opened(folder.path());
+        let new = server.turn(&open, turned(&open), 0).unwrap();
+        assert!(new.key != open.key && new.file_id == open.file_id);
+        assert!(Arc::ptr_eq(&session.open(new.file_id.volatile).unwrap(), &new));
+        assert_eq!((server.counts().opens, server.counts().files), (1, 1));
+        server.close(&new);
+        assert_eq!((server.counts().opens, server.counts().files), (0, 0));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "deleted on close");
+        assert_eq!(new.tree.opens.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_is_closed_while_it_turns_goes_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let (server, _session, open) = opened(folder.path());
+        let object = turned(&open);
+        server.close(&open);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "another file by now");
+        assert_eq!(server.turn(&open, object, 0).err(), Some(NtStatus::FILE_CLOSED));
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!((server.counts().opens, server.counts().files), (0, 0), "nothing waits to go");
+        assert_eq!(open.tree.opens.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_turns_while_its_tree_ends_is_closed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (server, session, open) = opened(folder.path());
+        let object = turned(&open);
+        // As a TREE_DISCONNECT on another channel does, which has found the open already.
+        session.state().trees.clear();
+        assert_eq!(server.turn(&open, object, 0).err(), Some(NtStatus::NETWORK_NAME_DELETED));
+        assert!(session.state().opens.is_empty() && server.opens.get(open.id).is_none());
+        assert_eq!((server.counts().opens, server.counts().files), (0, 0));
+        assert_eq!(open.tree.opens.load(Ordering::Relaxed), 0);
+    }
 
     #[test]
     fn a_connection_goes_where_there_are_fewest() {
