@@ -259,6 +259,12 @@ impl DataFile {
     /// Writes all of it, as [`Self::write_all`] does, by way of a mapping where that is faster: in memory, into a
     /// file that is written over again and again.
     ///
+    /// By way of a mapping it is not one step for who makes the file shorter at the same time, as `pwrite(2)` is by the
+    /// lock of the inode: what was copied before the cut is gone with it, and what comes after is written by a call,
+    /// which makes the file as long again as the write wanted it, with zeros between the two. To hold the file's size
+    /// still there is no call. Who writes a file and cuts it off, without waiting for the one before the other, gets
+    /// one of the two as a whole only by an oplock, a lease or a lock of its own.
+    ///
     /// # Errors
     ///
     /// Those of [`Self::write_all`].
