@@ -51,6 +51,7 @@ const ECONNREFUSED: i32 = 111;
 const SOL_SOCKET: i32 = 1;
 const SO_LINGER: i32 = 13;
 const SO_RCVTIMEO: i32 = 20;
+const SHUT_RDWR: i32 = 2;
 const MSG_OOB: i32 = 1;
 const MSG_DONTWAIT: i32 = 0x40;
 const MSG_NOSIGNAL: i32 = 0x4000;
@@ -150,8 +151,8 @@ pub(crate) fn meet(door: &std::ffi::CStr) -> Result<i32, Reason> {
 /// # Errors
 ///
 /// Why the engine does not take it, or [`Reason::NoEngine`] when there is none: then `link` is of no use any
-/// more, and the engine does not have the socket. [`Reason::EngineSilent`] when it does not answer: it may
-/// have the socket, and `link` is of no use either.
+/// more, and the engine does not have the socket. [`Reason::EngineSilent`] when it does not answer: then
+/// `link` is of no use either, and the engine may have the socket, unless nothing was promised.
 pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<(i32, Welcome), Reason> {
     loop {
         match passing::send(link, &hello.emit(), Some(socket), 0) {
@@ -167,7 +168,16 @@ pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<(i32, Welcome)
             Ok(got) => break got,
             // A signal; the patience of the socket itself is that of `meet`.
             Err(EINTR) if call::now_ns() < deadline => {}
-            Err(EAGAIN | EINTR) => return Err(Reason::EngineSilent),
+            Err(EAGAIN | EINTR) if hello.promised => return Err(Reason::EngineSilent),
+            Err(EAGAIN | EINTR) => {
+                // Either the answer is here, or the engine finds that nobody hears it, and lets the
+                // connection be. Who comes next needs another link in any case.
+                let _ = call::shutdown(link, SHUT_RDWR);
+                match passing::receive(link, &mut bytes, MSG_DONTWAIT) {
+                    Ok((n @ 1.., passed)) => break (n, passed),
+                    _ => return Err(Reason::EngineSilent),
+                }
+            }
             Err(_) => return Err(Reason::NoEngine),
         }
     };
@@ -284,7 +294,8 @@ impl Visitor {
         }
     }
 
-    /// Answers a [`Hello`]: with the stand-in, or with the reason why not. `false`: nobody hears it.
+    /// Answers a [`Hello`]: with the stand-in, or with the reason why not. `false`: nobody hears it, and a guest
+    /// that was promised nothing goes on by TCP.
     pub fn answer(&self, answer: Result<(Welcome, &StandIn), Reason>) -> bool {
         let sent = match answer {
             Ok((Welcome { half, generation }, stand_in)) => {

@@ -225,9 +225,7 @@ fn take_place(w: &'static World, conn: &'static Conn, fd: c_int, client: bool, p
     }
     let (new, welcome) = match conn.hand_over(w, fd, client, promised) {
         Ok(given) => given,
-        Err(reason) if promised || reason == Reason::EngineSilent => {
-            return give_up(w, conn, fd, reason);
-        }
+        Err(reason) if promised => return give_up(w, conn, fd, reason),
         Err(reason) => return conn.stay_tcp(w, fd, reason),
     };
     let placed = replace(w, conn, fd, new, welcome);

@@ -274,8 +274,12 @@ impl Reception {
         let Some(visitor) = self.visitors.get(&number) else { return };
         match taken {
             Ok(taken) => {
-                // A guest that does not hear it has died, which the vector will see.
-                let _ = visitor.answer(Ok((taken.welcome, &taken.stand_in)));
+                let heard = visitor.answer(Ok((taken.welcome, &taken.stand_in)));
+                if !heard && taken.asks.is_some() {
+                    // It waits no more, and speaks TCP on a connection of which the peer knows nothing.
+                    return taken.relay.close(false);
+                }
+                // One that was promised SMC and does not hear it has died, which the vector will see.
                 let role = if hello.client { Role::Client } else { Role::Server };
                 let relay = Box::new(Ours(taken.relay));
                 let to = hello.client.then_some(taken.to);

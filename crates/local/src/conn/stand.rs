@@ -55,8 +55,8 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// Why the engine does not take it. If the other host has been promised SMC, or the engine is silent,
-    /// nobody can use this connection any more; else it is TCP as before.
+    /// Why the engine does not take it. If the other host has been promised SMC nobody can use this connection
+    /// any more; else it is TCP as before.
     pub fn hand_over(
         &'static self,
         w: &World,

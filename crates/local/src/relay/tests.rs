@@ -33,13 +33,19 @@ fn pair(order: u32) -> Pair {
     one
 }
 
-/// So many connections between the same two.
-fn pairs<const N: usize>(order: u32) -> [Pair; N] {
+/// Where a board of its own is.
+fn board_dir() -> std::path::PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let dir = std::env::temp_dir().join(format!("shunt-relay-{}-{number}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).unwrap();
+    dir
+}
+
+/// So many connections between the same two.
+fn pairs<const N: usize>(order: u32) -> [Pair; N] {
+    let dir = board_dir();
     let (engine, guest) = (world(&dir), world(&dir));
     engine.board.serve(Some(7), false).unwrap();
     assert_eq!(guest.board.engine_option(), Some(7));
@@ -121,6 +127,39 @@ impl Pair {
         self.relay.copy_out(at, &mut bytes).unwrap();
         bytes
     }
+}
+
+/// Who waits no longer for an engine that stalls is not heard by it later: what was promised to nobody
+/// stays TCP.
+#[test]
+fn a_silent_engine_does_not_get_what_was_not_promised() {
+    let dir = board_dir();
+    let (engine, guest) = (world(&dir), world(&dir));
+    engine.board.serve(Some(7), true).unwrap();
+    let door = Door::open(Some(dir.to_str().unwrap())).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut far, _) = listener.accept().unwrap();
+    let conn = guest.conn().unwrap();
+    conn.fd.store(near.as_raw_fd().cast_unsigned(), Ordering::Relaxed);
+    conn.ask_later();
+    assert!(conn.leave_asked());
+    let given = conn.hand_over(guest, near.as_raw_fd(), true, false);
+    assert_eq!(given.unwrap_err(), Reason::EngineSilent);
+    // Now the engine goes on: what was said to it is still there, its answer is heard by nobody.
+    let visitor = door.accept().unwrap();
+    let Said::Hello(hello, socket) = visitor.listen() else { panic!("no hello") };
+    assert!(!hello.promised);
+    let stand_in = StandIns::new(1).unwrap().take().unwrap();
+    let welcome = Welcome { half: 0, generation: 0 };
+    assert!(!visitor.answer(Ok((welcome, &stand_in))), "it is not to adopt it");
+    assert!(matches!(visitor.listen(), Said::Gone));
+    drop((socket, stand_in));
+    (&near).write_all(b"plain").unwrap();
+    let mut got = [0; 5];
+    far.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"plain");
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]
