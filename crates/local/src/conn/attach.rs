@@ -64,6 +64,8 @@ struct Counts {
     established: bool,
     sent: u64,
     taken: u64,
+    /// Bytes that have arrived and that nobody has taken.
+    queued: u64,
 }
 
 /// `taken`: what we believe to have taken; if the kernel has received no more than that, nothing is
@@ -75,6 +77,7 @@ fn counts(fd: i32, taken: Option<u64>) -> Option<Counts> {
             established: info.state() == ESTABLISHED,
             sent: info.sent(),
             taken: info.received(),
+            queued: 0,
         });
     }
     for _ in 0..16 {
@@ -82,11 +85,12 @@ fn counts(fd: i32, taken: Option<u64>) -> Option<Counts> {
         let again = call::getsockopt::<Info>(fd, IPPROTO_TCP, TCP_INFO).ok()?;
         // Bytes that arrive between the two calls would be counted as taken.
         if again.received() == info.received() {
-            let taken = again.received().wrapping_sub(u64::from(queued.cast_unsigned()));
+            let queued = u64::from(queued.cast_unsigned());
             return Some(Counts {
                 established: again.state() == ESTABLISHED,
                 sent: again.sent(),
-                taken,
+                taken: again.received().wrapping_sub(queued),
+                queued,
             });
         }
         info = again;
@@ -386,6 +390,7 @@ impl Conn {
             established: true,
             sent: self.tx.sent(),
             taken: self.tcp_rx.load(Ordering::Relaxed),
+            queued: 0,
         });
         let (Some(peer), Some(counts)) = (valid, counted.or_else(|| counts(fd, None))) else {
             self.set_phase(Phase::Offered);
@@ -566,6 +571,10 @@ impl Conn {
         let counts = counts(fd, Some(believed)).ok_or(Reason::NoDiag)?;
         if !counts.established {
             return Err(Reason::Short);
+        }
+        // A call that we see says so before its bytes: these came by other ways.
+        if counts.queued > 0 && peer.flags.load(Ordering::Acquire) & flag::IO_SEEN == 0 {
+            return again;
         }
         if !self.counted(w) && sending {
             return Ok(false);
