@@ -442,13 +442,15 @@ fn grows(w: &'static World, conn: &'static Conn, fd: c_int, n: usize, want: usiz
 struct Held {
     w: &'static World,
     conn: &'static Conn,
+    /// When it began to wait, nanoseconds: from then its time limit runs.
+    since: u64,
 }
 
 impl Held {
     fn new(w: &'static World, conn: &'static Conn) -> Self {
         conn.inside.fetch_add(1, Ordering::AcqRel);
         conn.refs.fetch_add(1, Ordering::AcqRel);
-        Self { w, conn }
+        Self { w, conn, since: call::now_ns() }
     }
 }
 
@@ -481,22 +483,28 @@ fn wait(
         count(&mine.n_spins);
         return Ok(());
     }
-    held.get_or_insert_with(|| Held::new(w, conn));
-    sleep(w, conn, fd, mine, peer, room)
+    let since = held.get_or_insert_with(|| Held::new(w, conn)).since;
+    // One limit for the whole call, however often it wakes.
+    let left = if room { send_time_left(fd, since) } else { None };
+    if left == Some(0) {
+        return Err(libc::EAGAIN);
+    }
+    sleep(w, conn, fd, mine, peer, (room, left))
 }
 
 fn count(counter: &sys::sync::AtomicU32) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 
-/// Arms, looks once more, sleeps in the kernel on the socket itself.
+/// Arms, looks once more, sleeps in the kernel on the socket itself. `left`: of the time limit of who waits
+/// for room, milliseconds.
 fn sleep(
     w: &'static World,
     conn: &'static Conn,
     fd: c_int,
     mine: &Half,
     peer: &Half,
-    room: bool,
+    (room, left): (bool, Option<c_int>),
 ) -> Result<(), c_int> {
     let nudge = conn.nudge.load(Ordering::Acquire);
     let others = {
@@ -518,8 +526,9 @@ fn sleep(
     if !ready {
         count(&mine.n_sleeps);
         // A byte that may not be taken out, because another thread relies on it or because the
-        // program has not read it yet, would end a sleep at once.
-        let blocked = room && conn.is_mixed(mine, peer);
+        // program has not read it yet, would end a sleep at once; so would our own end of receiving.
+        let deaf = mine.flags.load(Ordering::Relaxed) & sys::abi::half_flags::SHUT_RD != 0;
+        let blocked = room && (deaf || conn.is_mixed(mine, peer));
         result = if others > 0 || blocked {
             let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             let woken = call::futex_wait(&conn.nudge, nudge, Some(pause));
@@ -530,7 +539,7 @@ fn sleep(
         } else {
             #[cfg(feature = "watchdog")]
             let _watched = ready::watchdog::on_conn(conn, fd, !room, room);
-            sleep_in_kernel(conn, fd, mine, peer, room)
+            sleep_in_kernel(conn, fd, mine, peer, left)
         };
     }
     wake_up(w, conn, mine);
@@ -569,11 +578,10 @@ fn sleep_in_kernel(
     fd: c_int,
     mine: &Half,
     peer: &Half,
-    room: bool,
+    left: Option<c_int>,
 ) -> Result<(), c_int> {
-    let timeout = if room { send_timeout_ms(fd) } else { None };
     let mut flags = libc::MSG_PEEK;
-    if let Some(ms) = timeout {
+    if let Some(ms) = left {
         let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
         // SAFETY: one descriptor in a valid place.
         match unsafe { real::poll(fds.as_mut_ptr(), 1, ms) } {
@@ -613,13 +621,16 @@ fn sleep_in_kernel(
     }
 }
 
-/// `SO_SNDTIMEO`, if set.
-fn send_timeout_ms(fd: c_int) -> Option<c_int> {
+/// What is left of `SO_SNDTIMEO`, if set, for a call that has waited since then: milliseconds, rounded up.
+fn send_time_left(fd: c_int, since: u64) -> Option<c_int> {
     let t = call::getsockopt::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO).ok()?;
     if t == [0, 0] {
         return None;
     }
-    Some(i32::try_from(t[0] * 1000 + t[1].div_euclid(1000)).unwrap_or(i32::MAX).max(1))
+    let limit = t.map(i64::cast_unsigned);
+    let limit = limit[0].saturating_mul(1_000_000_000).saturating_add(limit[1] * 1000);
+    let left = limit.saturating_sub(call::now_ns().saturating_sub(since));
+    Some(c_int::try_from(left.div_ceil(1_000_000)).unwrap_or(c_int::MAX))
 }
 
 /// Gives up one reference to a connection; the last one closes it.

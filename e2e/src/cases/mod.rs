@@ -59,7 +59,7 @@ macro_rules! oracle_cases {
                 recvmmsg_tells_errors_first error_before_the_pipe_breaks reset_told_to_a_child
                 own_shutdown_is_an_edge one_shot_over_a_demotion watched_under_a_closed_number
                 set_shared_with_bytes_unread passed_to_ourselves_after_the_end asynchronous
-                dprintf_fortified
+                dprintf_fortified send_timeout_at_the_seams
             }
             early {
                 met_request_and_answer met_we_speak_first met_edges met_streams met_and_closed

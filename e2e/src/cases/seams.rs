@@ -7,7 +7,7 @@ use libc::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT};
 
 use crate::calls::{self, Bytes, Forked, Ret};
 use crate::say;
-use crate::stage::{SETTLE, Stage};
+use crate::stage::{SETTLE, Stage, timed};
 
 fn settle() {
     std::thread::sleep(SETTLE);
@@ -207,6 +207,21 @@ pub fn one_shot_over_a_demotion(s: &mut Stage) {
     say!("more", s.b_send(c, "def"), calls::epoll_wait(ep, 4, 40));
     say!("again", calls::epoll_ctl(ep, libc::EPOLL_CTL_MOD, c.a, EPOLLIN | EPOLLONESHOT, 2));
     say!("event", calls::epoll_wait(ep, 4, 1000), calls::epoll_wait(ep, 4, 40));
+}
+
+/// `SO_SNDTIMEO` also limits who sends while the peer has not moved a byte yet, and who hears no more.
+pub fn send_timeout_at_the_seams(s: &mut Stage) {
+    let c = s.fresh_pair();
+    say!("bytes", s.b_send(c, "abc"), calls::recv(c.a, 9, 0));
+    say!("set", calls::set_timeout(c.a, libc::SO_SNDTIMEO, 90));
+    say!("fill", Stage::fill(c.a));
+    let (sent, when) = timed(|| calls::send(c.a, b"x", 0));
+    say!("the peer has read nothing", sent, when);
+    let c = s.pair();
+    say!("set", calls::set_timeout(c.a, libc::SO_SNDTIMEO, 90));
+    say!("deaf", calls::shutdown(c.a, libc::SHUT_RD), Stage::fill(c.a));
+    let (sent, when) = timed(|| calls::send(c.a, b"x", 0));
+    say!("deaf and full", sent, when);
 }
 
 /// A registration lives on when its number is closed, and so does its one shot.
