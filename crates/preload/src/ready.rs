@@ -428,13 +428,17 @@ impl Set {
         if self.forked.load(Ordering::Relaxed) {
             return self.wait_forked(w, events, limit, sleep);
         }
-        if self.count.load(Ordering::Acquire) == 0 {
-            return self.wait_plain(w, events, limit, sleep);
-        }
-        if self.waiting.fetch_add(1, Ordering::SeqCst) > 0 {
-            self.go_cold(w);
-        }
-        let n = self.wait_ours(w, events, limit, sleep);
+        // Either we see a connection that another thread brings into the set, or that thread sees us
+        // wait. Pairs with `recount`.
+        let others = self.waiting.fetch_add(1, Ordering::SeqCst) > 0;
+        let n = if self.count.load(Ordering::SeqCst) == 0 {
+            self.wait_plain(w, events, limit, sleep)
+        } else {
+            if others {
+                self.go_cold(w);
+            }
+            self.wait_ours(w, events, limit, sleep)
+        };
         self.waiting.fetch_sub(1, Ordering::SeqCst);
         n
     }
@@ -449,9 +453,8 @@ impl Set {
         sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> c_int {
         let start = if limit.is_some_and(|l| l > 0) { call::now_ns() } else { 0 };
-        self.waiting.fetch_add(1, Ordering::SeqCst);
         let mut left = limit;
-        let n = loop {
+        loop {
             let ready = if limit == Some(0) { 0 } else { self.spin_for_kernel(w, events, left) };
             let n = if ready > 0 { ready } else { sleep(events, left) };
             let count = usize::try_from(n).unwrap_or(0);
@@ -469,9 +472,7 @@ impl Set {
             if self.count.load(Ordering::Acquire) > 0 {
                 break self.wait_ours(w, events, left, sleep);
             }
-        };
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        n
+        }
     }
 
     fn wait_ours(

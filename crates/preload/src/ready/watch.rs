@@ -90,7 +90,8 @@ pub(super) struct Members {
 
 impl Members {
     pub(super) fn recount(&self, set: &Set) {
-        set.count.store(self.warm.len() + self.asleep + self.offered.len(), Ordering::Release);
+        // SeqCst: see `Set::wait`.
+        set.count.store(self.warm.len() + self.asleep + self.offered.len(), Ordering::SeqCst);
     }
 
     /// Where a registration is in the list. The last place it had is a good guess.
