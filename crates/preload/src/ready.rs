@@ -916,6 +916,13 @@ fn registrations(conn: &Conn) -> impl Iterator<Item = (usize, &'static Set)> {
     })
 }
 
+/// Whether one of the registrations may have fired for good, by the kernel's word and unseen by us: to attach
+/// arms it again, so that is not done before the program does something itself.
+fn fires_once(conn: &Conn) -> bool {
+    registrations(conn)
+        .any(|(which, _)| conn.sets[which].events.load(Ordering::Relaxed) & ONESHOT != 0)
+}
+
 /// Says in shared memory how the connection wants to be woken, as its sets ask for.
 fn set_word(w: &'static World, set: &'static Set, conn: &'static Conn, mine: &Half) {
     let _held = lock::lock(&mine.wait_lock);
@@ -974,10 +981,18 @@ fn watch_offer(w: &'static World, set: &'static Set, conn: &'static Conn, which:
         }
         members.recount(set);
     }
-    conn.watched(w);
+    if !fires_once(conn) {
+        conn.watched(w);
+    }
     set.expected.store(conn.listener_cpu(w), Ordering::Relaxed);
     if set.waiting.load(Ordering::SeqCst) > 0 {
-        // Somebody sleeps who does not look at it: the kernel's doorbell stays armed.
+        // Somebody sleeps who does not look at it: the kernel's doorbell is armed, also where the
+        // connection was in another set that has a word of its own.
+        let _ = ring_for_offer(w, conn);
+        if conn.is_taken(w) {
+            // Before that, perhaps: nobody rang for what is there.
+            set.kick(w);
+        }
         return;
     }
     set_word(w, set, conn, half);

@@ -1,7 +1,10 @@
 //! Connections that both programs wait for in event sets before their first byte: under Shunt they are
 //! attached then, so that nothing of the program's ever goes by TCP.
 
-use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLOUT, EPOLLRDHUP};
+use libc::{
+    EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLOUT,
+    EPOLLRDHUP,
+};
 
 use crate::calls;
 use crate::say;
@@ -87,6 +90,35 @@ pub fn met_and_back_to_tcp(s: &mut Stage) {
     say!("arrives", s.b_recv(c, 9), s.b(&format!("recvnow {} 1 1", c.b)));
     s.b_send(c, "answer");
     say!("answer", next(ep), calls::recv(c.a, 99, 0), soon(ep));
+}
+
+/// From one set to another, on which a thread sleeps already.
+pub fn met_after_a_move(s: &mut Stage) {
+    let c = s.fresh_pair();
+    let (one, two) = (calls::epoll_create().expect("a set"), calls::epoll_create().expect("a set"));
+    let waiting = std::thread::spawn(move || next(two));
+    std::thread::sleep(SETTLE);
+    say!("added", calls::epoll_ctl(one, EPOLL_CTL_ADD, c.a, ASKED, 1));
+    say!("moved", calls::epoll_ctl(one, EPOLL_CTL_DEL, c.a, 0, 0));
+    say!("there", calls::epoll_ctl(two, EPOLL_CTL_ADD, c.a, ASKED, 2));
+    std::thread::sleep(SETTLE);
+    s.b(&format!("watch {} {ASKED}", c.b));
+    s.b_send(c, "first");
+    say!("woken", waiting.join().expect("no panic"), calls::recv(c.a, 99, libc::MSG_DONTWAIT));
+    say!("sent", calls::send(c.a, b"answer", 0), s.b_recv(c, 99), soon(one));
+}
+
+/// A one-shot registration fires once, whether or not the two meet after it.
+pub fn met_after_one_shot(s: &mut Stage) {
+    let c = s.fresh_pair();
+    let ep = calls::epoll_create().expect("a set");
+    say!("added", calls::epoll_ctl(ep, EPOLL_CTL_ADD, c.a, ASKED | EPOLLOUT | EPOLLONESHOT, 1));
+    say!("room", soon(ep), soon(ep));
+    s.b(&format!("watch {} {ASKED}", c.b));
+    say!("met", soon(ep));
+    s.b_send(c, "first");
+    say!("bytes", soon(ep), calls::epoll_ctl(ep, EPOLL_CTL_MOD, c.a, ASKED | EPOLLONESHOT, 2));
+    say!("armed", next(ep), soon(ep), calls::recv(c.a, 99, 0));
 }
 
 /// Bytes are on their way when the other end begins to wait for them.

@@ -63,7 +63,7 @@ macro_rules! oracle_cases {
             }
             early {
                 met_request_and_answer met_we_speak_first met_edges met_streams met_and_closed
-                met_and_back_to_tcp met_with_bytes_on_the_way
+                met_and_back_to_tcp met_after_a_move met_after_one_shot met_with_bytes_on_the_way
             }
             descriptors {
                 dup_shares dup2_over_connection dup3_and_fcntl_dup close_ranges close_from

@@ -116,7 +116,11 @@ fn add(
     }
     let Some(which) = free else { return kernel(Some(event)) };
     unpark(conn, which);
-    if conn.phase() == Phase::Server && !set.is_cold() && !set.forked.load(Ordering::Relaxed) {
+    if conn.phase() == Phase::Server
+        && !set.is_cold()
+        && !set.forked.load(Ordering::Relaxed)
+        && !fires_once(conn)
+    {
         crate::io::meet(w, conn, fd);
     }
     if conn.phase() == Phase::Attached && !exclusive {
@@ -267,6 +271,10 @@ fn remove(w: &'static World, conn: &'static Conn, epfd: c_int, fd: c_int) {
         // Others that share the set must not report it either.
         half.set_events[which].store(0, Ordering::Relaxed);
     }
+    if conn.phase() == Phase::Offered {
+        // No more by the word of this set.
+        let _ = ring_for_offer(w, conn);
+    }
     if let Some((mine, _)) = conn.halves(w)
         && let Some(_held) = lock::lock(&mine.wait_lock)
         && conn.sleepers(mine) == 0
@@ -303,6 +311,9 @@ pub(crate) fn closed(w: &'static World, set: &'static Set) {
                 if r.set.load(Ordering::Relaxed) == set.id() {
                     r.set.store(0, Ordering::Relaxed);
                     r.flags.store(0, Ordering::Relaxed);
+                    if conn.phase() == Phase::Offered {
+                        let _ = ring_for_offer(w, conn);
+                    }
                     if let Some((mine, _)) = conn.halves(w)
                         && conn.phase() == Phase::Attached
                         && let Some(_held) = lock::lock(&mine.wait_lock)
