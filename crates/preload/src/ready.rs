@@ -21,7 +21,7 @@ use sys::abi::{Half, half_flags as flag};
 use sys::call;
 use sys::lock::{self, Guarded};
 use sys::ring;
-use sys::sync::{AtomicU32, AtomicU64};
+use sys::sync::{AtomicU32, AtomicU64, full_fence};
 use sys::wait::{self, WaitWord};
 
 use crate::fds::{self, Entry};
@@ -867,24 +867,35 @@ fn register(w: &'static World, set: &Set, conn: &'static Conn, which: usize) -> 
     }
     let change =
         |events, tag| if amend(set, conn, r, events, tag) { Ok(()) } else { Err(libc::ENOENT) };
-    enrol(w, conn, which, change).is_ok()
+    enrol(w, set, conn, which, change).is_ok()
 }
+
+/// Of [`enrol`]: there is nothing to watch for us. The kernel refuses no new registration so.
+const NOT_ATTACHED: i32 = libc::ENOENT;
 
 /// Registers an attached connection by `tell`, which is given what the kernel is to watch and our tag.
 fn enrol(
     w: &'static World,
+    set: &Set,
     conn: &'static Conn,
     which: usize,
     tell: impl FnOnce(u32, u64) -> call::Result<()>,
 ) -> call::Result<()> {
     let r = &conn.sets[which];
-    let (e, tag) = ends(w, conn).zip(tag_of(w, conn, which)).ok_or(libc::ENOENT)?;
+    let (e, tag) = ends(w, conn).zip(tag_of(w, conn, which)).ok_or(NOT_ATTACHED)?;
     e.mine.set_data[which].store(r.data.load(Ordering::Relaxed), Ordering::Relaxed);
     e.mine.set_events[which].store(r.events.load(Ordering::Relaxed), Ordering::Relaxed);
     r.flags.fetch_or(reg::TAGGED, Ordering::Relaxed);
     let events = kernel_events(r, &e);
     r.asked.store(events, Ordering::Relaxed);
-    tell(events, tag)
+    tell(events, tag)?;
+    // Either we see that it is back on TCP by now, or `detached` sees our tag.
+    full_fence();
+    if ends(w, conn).is_none() {
+        r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed);
+        register(w, set, conn, which);
+    }
+    Ok(())
 }
 
 /// The kernel reported something that the program is not to be told: see to it that it does not do
@@ -1033,6 +1044,8 @@ pub(crate) fn woken(w: &'static World, conn: &'static Conn) {
 /// The connection is back on TCP for good: its sets get back what the program registered.
 pub(crate) fn detached(w: &'static World, conn: &'static Conn) {
     unpark_all(conn);
+    // Pairs with `enrol`.
+    full_fence();
     for (which, set) in registrations(conn) {
         let r = &conn.sets[which];
         if r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed) & reg::TAGGED != 0 {

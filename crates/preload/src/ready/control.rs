@@ -124,7 +124,7 @@ fn add(
         crate::io::meet(w, conn, fd);
     }
     if conn.phase() == Phase::Attached && !exclusive {
-        return add_attached(w, conn, (set, epfd), which, fd, event);
+        return add_attached(w, conn, (set, epfd), which, fd, event, kernel);
     }
     let done = kernel(Some(event));
     if done != 0 {
@@ -154,12 +154,21 @@ fn add_attached(
     which: usize,
     fd: c_int,
     event: epoll_event,
+    kernel: &mut dyn FnMut(Option<epoll_event>) -> c_int,
 ) -> c_int {
     let r = &conn.sets[which];
     fill(r, set, fd, event);
-    let done = enrol(w, conn, which, |events, tag| {
+    let done = enrol(w, set, conn, which, |events, tag| {
         call::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events, tag)
     });
+    if done == Err(NOT_ATTACHED) {
+        // Another thread has just put it back on TCP.
+        let done = kernel(Some(event));
+        if done != 0 {
+            r.set.store(0, Ordering::Release);
+        }
+        return done;
+    }
     if let Err(errno) = done {
         r.flags.store(0, Ordering::Relaxed);
         r.set.store(0, Ordering::Release);
@@ -179,6 +188,9 @@ fn fill(r: &Registration, set: &Set, fd: c_int, event: epoll_event) {
     r.seen.store(u64::MAX, Ordering::Relaxed);
     r.flags.store(0, Ordering::Relaxed);
     r.set.store(set.id(), Ordering::Release);
+    // Either we see that the connection is attached now, or who attaches it sees the registration. Pairs
+    // with `Conn::attached`.
+    full_fence();
 }
 
 /// An attached connection has come into a set.
