@@ -49,9 +49,11 @@ impl Vector {
         }
         match answer {
             Ok(()) => {
-                if let Some(exchange) = self.exchanges.get_mut(id) {
+                let to = self.exchanges.get_mut(id).and_then(|exchange| {
                     exchange.answered = true;
-                }
+                    exchange.to
+                });
+                self.learn_of_somebody(to);
                 self.begin(id, Role::Client, now);
             }
             Err(Why::NotThisOne) => {

@@ -67,7 +67,7 @@ pub(super) struct Exchange {
     pub(super) local: IpAddr,
     pub(super) remote: IpAddr,
     /// Where a client's guest has connected to.
-    to: Option<SocketAddrV6>,
+    pub(super) to: Option<SocketAddrV6>,
     /// The peer's system and address, for a server that waits for a group.
     pub(super) proposed: Option<Proposed>,
     /// What the peer has said about its end.

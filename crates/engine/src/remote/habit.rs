@@ -37,6 +37,9 @@ const WAIT_MAX_NS: u64 = 64_000_000_000;
 /// What to add to the score when nobody under Shunt listens at the destination: its connections stay on TCP at
 /// once.
 pub(super) const NOBODY: i32 = -2 * SCORE_MAX;
+/// What to add when somebody does after all: a destination that was left to TCP because of nobody is not any more.
+/// Whether connections there are long enough is another matter, of which this says nothing.
+pub(super) const SOMEBODY: i32 = 2 * SCORE_MAX;
 /// A time that does not come: half of what the words on the board can say, nanoseconds.
 const MET_UNTIL: u64 = 1 << 56;
 
@@ -103,16 +106,26 @@ struct Habit {
     wait: u64,
     /// When it was last heard of, for whose place is needed.
     at: u64,
+    /// Connections stay on TCP because there seems to be nobody who speaks SMC.
+    nobody: bool,
 }
 
 impl Habit {
     const fn new(to: SocketAddrV6, now: u64) -> Self {
-        Self { to, score: 0, until: None, wait: WAIT_MIN_NS, at: now }
+        Self { to, score: 0, until: None, wait: WAIT_MIN_NS, at: now, nobody: false }
     }
 
     /// A connection has added `gain`. Whether that changes what new ones do.
     fn learn(&mut self, gain: i32, now: u64) -> bool {
+        if gain == SOMEBODY {
+            let was_spared = self.nobody && self.until.is_some();
+            if self.nobody {
+                *self = Self::new(self.to, now);
+            }
+            return was_spared;
+        }
         self.at = now;
+        self.nobody |= gain == NOBODY;
         self.score = self.score.saturating_add(gain).clamp(-SCORE_MAX, SCORE_MAX);
         let before = self.until;
         match self.until {
@@ -178,6 +191,9 @@ impl Habits {
         let place = Place::of(to);
         let line = self.lines.get_mut(place.line)?;
         let known = line.iter().position(|habit| habit.is_some_and(|habit| habit.to == to));
+        if known.is_none() && gain == SOMEBODY {
+            return None;
+        }
         let way = known.or_else(|| {
             // The empty ones are the oldest.
             (0..line.len()).min_by_key(|way| line[*way].map_or(0, |habit| habit.at + 1))
@@ -193,7 +209,8 @@ impl Habits {
     /// Connections to `to` stay on TCP for so long, nanoseconds, whatever was learned: there is nobody who
     /// speaks SMC.
     pub(super) fn spare(&mut self, to: SocketAddrV6, wait: u64, now: u64) -> Option<Change> {
-        self.put(to, Some(Habit { until: Some(now + wait), ..Habit::new(to, now) }))
+        let until = Some(now + wait);
+        self.put(to, Some(Habit { until, nobody: true, ..Habit::new(to, now) }))
     }
 
     /// Whether listeners hand over what comes from a host, which is noted at port 0 of it

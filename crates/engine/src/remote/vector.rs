@@ -588,6 +588,11 @@ impl Vector {
         self.lessons.extend(to.map(|to| (to, habit::NOBODY)));
     }
 
+    /// There is somebody, whatever was thought.
+    pub(super) fn learn_of_somebody(&mut self, to: Option<SocketAddrV6>) {
+        self.lessons.extend(to.map(|to| (to, habit::SOMEBODY)));
+    }
+
     fn tell(&mut self, now: u64) {
         (self.next_tell, self.untold) = (now + TELL_NS, false);
         if !self.lessons.is_empty() {

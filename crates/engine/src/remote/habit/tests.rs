@@ -201,3 +201,23 @@ fn a_destination_without_smc_is_spared_until_its_time_and_a_good_trial_brings_it
     assert_eq!(change.word, 0);
     assert!(!is_spared(&habits, to(1, 80)));
 }
+
+#[test]
+fn who_was_nobody_and_is_somebody_is_spared_no_more() {
+    let mut habits = Habits::default();
+    habits.spare(to(1, 80), SECOND, SECOND);
+    habits.learns(to(2, 80), NOBODY, SECOND);
+    for n in [1, 2] {
+        assert!(is_spared(&habits, to(n, 80)));
+        assert!(habits.begins(to(n, 80), 9 * SECOND).is_some());
+        assert_eq!(habits.learns(to(n, 80), SOMEBODY, 9 * SECOND).unwrap().word, 0);
+        assert!(!is_spared(&habits, to(n, 80)));
+    }
+    // One whose connections are too short stays what it is, and one that nothing is known of as well.
+    while !is_spared(&habits, to(3, 80)) {
+        habits.learns(to(3, 80), ONE, SECOND);
+    }
+    assert_eq!(habits.learns(to(3, 80), SOMEBODY, SECOND), None);
+    assert!(is_spared(&habits, to(3, 80)));
+    assert_eq!(habits.learns(to(4, 80), SOMEBODY, SECOND), None);
+}
