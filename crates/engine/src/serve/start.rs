@@ -42,7 +42,7 @@ pub enum NotStarted {
     Users(#[from] smb::auth::BadUserFile),
     /// Kerberos.
     #[error("keytab: {0}")]
-    Kerberos(#[from] NoKerberos),
+    Kerberos(NoKerberos),
     /// A share.
     #[error("share {name}: {path}: {status}")]
     Share {
@@ -115,7 +115,10 @@ impl Serving {
     pub fn start_with(config: Config, inherited: Vec<OwnedFd>) -> Result<Self, NotStarted> {
         let users = UserFile::parse(&config.users)?;
         let kerberos = match &config.keytab {
-            Some(keytab) => Some(Kerberos::new(keytab, config.realm_users)?),
+            Some(keytab) => {
+                let kerberos = Kerberos::new(keytab, config.realm_users);
+                Some(kerberos.map_err(NotStarted::Kerberos)?)
+            }
             None => None,
         };
         let shares = points(&config.shares, &BTreeMap::new())?;
