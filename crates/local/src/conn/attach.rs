@@ -402,12 +402,21 @@ impl Conn {
         };
         half.peer_generation.store(peer.generation.load(Ordering::Relaxed), Ordering::Relaxed);
         self.join(w, half, server, counts.taken, counts.sent);
-        self.attached();
+        self.attached(w, half);
         let _ = self.go_up(w, half);
         true
     }
 
-    pub(super) fn attached(&self) {
+    /// The end of [`Self::join`], once the peer cannot withdraw any more.
+    pub(super) fn attached(&self, w: &World, half: &Half) {
+        if let Some(slot) = w.slot() {
+            add64(&slot.attached, 1);
+        }
+        if w.limits.log >= Level::Info {
+            let n = half.fd.load(Ordering::Relaxed);
+            let (sent, taken) = (self.tx.sent(), half.tcp_rx.load(Ordering::Relaxed));
+            crate::log::line(format_args!("fd {n}: attached after {sent} bytes out, {taken} in"));
+        }
         self.set_phase(Phase::Attached);
         // Either we see a receive that has begun, or it sees that we are attached. Pairs with
         // `receiving`.
@@ -426,13 +435,6 @@ impl Conn {
         self.peer.store(peer_index + 1, Ordering::Relaxed);
         if !self.counted(w) {
             self.tx.correct(sent);
-        }
-        if let Some(slot) = w.slot() {
-            add64(&slot.attached, 1);
-        }
-        if w.limits.log >= Level::Info {
-            let n = half.fd.load(Ordering::Relaxed);
-            crate::log::line(format_args!("fd {n}: attached after {sent} bytes out, {taken} in"));
         }
     }
 
@@ -519,11 +521,11 @@ impl Conn {
         // switch of its own direction: see `go_up`.
         let sending = !self.tx.is_idle();
         match self.try_attach(w, fd, data, sending) {
-            Ok(true) => {
-                self.attached();
+            Ok(Some(half)) => {
+                self.attached(w, half);
                 true
             }
-            Ok(false) => {
+            Ok(None) => {
                 self.set_phase(Phase::Server);
                 false
             }
@@ -535,17 +537,17 @@ impl Conn {
         }
     }
 
-    /// `Ok(false)`: not now, perhaps later.
+    /// The half that is attached now; `Ok(None)`: not now, perhaps later.
     /// `sending`: a call of another thread has sent bytes that are not counted yet.
-    fn try_attach(
+    fn try_attach<'w>(
         &'static self,
-        w: &World,
+        w: &'w World,
         fd: i32,
         data: bool,
         sending: bool,
-    ) -> Result<bool, Reason> {
+    ) -> Result<Option<&'w Half>, Reason> {
         let tries = self.tries.fetch_add(1, Ordering::Relaxed);
-        let again = if tries < TRIES_MAX { Ok(false) } else { Err(Reason::PeerNotShunt) };
+        let again = if tries < TRIES_MAX { Ok(None) } else { Err(Reason::PeerNotShunt) };
         let ends = self.own_ends(fd).ok_or(Reason::PeerNotShunt)?;
         let Ends { local, remote } = ends;
         let port = u16::try_from(self.port.load(Ordering::Relaxed)).unwrap_or(0);
@@ -577,7 +579,7 @@ impl Conn {
             return again;
         }
         if !self.counted(w) && sending {
-            return Ok(false);
+            return Ok(None);
         }
         let (sent, taken) = (self.tx.sent(), self.tcp_rx.load(Ordering::Relaxed));
         if self.counted(w) && (taken != counts.taken || sent != counts.sent && !sending) {
@@ -595,7 +597,7 @@ impl Conn {
         let _ = self.go_up(w, half);
         if offer::take(found.word, found.half, index) {
             self.half.store(index + 1, Ordering::Release);
-            return Ok(true);
+            return Ok(Some(half));
         }
         // Withdrawn in this very moment: nobody has seen that we switched.
         self.tx.fall();

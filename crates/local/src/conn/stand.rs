@@ -109,7 +109,7 @@ impl Conn {
         self.tcp_rx.store(0, Ordering::Relaxed);
         self.forks.store(w.forks.load(Ordering::Relaxed), Ordering::Relaxed);
         self.join(w, half, welcome.half, 0, 0);
-        self.attached();
+        self.attached(w, half);
         let _ = self.go_up(w, half);
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Conn {
         link(w, guest, half);
         self.half.store(index + 1, Ordering::Relaxed);
         self.join(w, half, hello.half, 0, 0);
-        self.attached();
+        self.attached(w, half);
         let _ = self.tx.rise(&half.flags, &half.up_at);
         Ok((index, half.generation.load(Ordering::Relaxed), rmb))
     }
