@@ -13,7 +13,9 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use local::Reason;
 use serde::Serialize;
-use sys::abi::{HALF_BYTES, Half, Loc, REASONS, SLOTS, Slot, half_flags, half_state, slot_state};
+use sys::abi::{
+    HALF_BYTES, Half, Loc, PORT_OFFERED, REASONS, SLOTS, Slot, half_flags, half_state, slot_state,
+};
 use sys::map::{Access, Map, MapError};
 use sys::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -686,7 +688,8 @@ fn link_groups(connections: &[Connection], processes: &BTreeMap<u32, Process>) -
 
 fn listeners(map: &Map, processes: &BTreeMap<u32, Process>) -> Vec<Listener> {
     let listener = |port: u16| {
-        let process = processes.get(&load(map.port(port)).checked_sub(1)?)?;
+        let word = load(map.port(port)) & !PORT_OFFERED;
+        let process = processes.get(&word.checked_sub(1)?)?;
         Some(Listener {
             port,
             slot: process.slot,

@@ -9,7 +9,7 @@ use std::net::SocketAddrV6;
 
 use sys::abi::{
     BLOCK_BYTES, DATA_AT, ENGINE_MEETS, EXTENT_BYTES, EXTENTS, HALF_BYTES, HALVES_PER_BLOCK, Half,
-    OWNER_HALVES, SLOTS, Slot, VERSION, half_state, slot_state,
+    OWNER_HALVES, PORT_OFFERED, SLOTS, Slot, VERSION, half_state, slot_state,
 };
 use sys::call;
 use sys::lock;
@@ -424,8 +424,9 @@ impl Board {
     fn bury(&self, fd: i32, slot: u32) {
         for port in 0..=u16::MAX {
             let word = self.map.port(port);
-            if word.load(Ordering::Relaxed) == slot + 1 {
-                let _ = word.compare_exchange(slot + 1, 0, Ordering::Relaxed, Ordering::Relaxed);
+            let seen = word.load(Ordering::Relaxed);
+            if seen & !PORT_OFFERED == slot + 1 {
+                let _ = word.compare_exchange(seen, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
         }
         let extents =
@@ -539,21 +540,30 @@ impl Board {
     #[must_use]
     pub fn listening(&self, port: u16) -> bool {
         let word = self.map.port(port).load(Ordering::Acquire);
-        word != 0
-            && word as usize <= SLOTS
-            && self.map.slot(word - 1).state.load(Ordering::Acquire) == slot_state::LIVE
+        let slot = listener_slot(word);
+        slot.is_some_and(|s| self.map.slot(s).state.load(Ordering::Acquire) == slot_state::LIVE)
+    }
+
+    /// Says, before a client's first byte, that connections to `port` are offered.
+    pub fn note_offers(&self, port: u16) {
+        let word = self.map.port(port);
+        if word.load(Ordering::Relaxed) & PORT_OFFERED == 0 {
+            word.fetch_or(PORT_OFFERED, Ordering::Release);
+        }
+    }
+
+    /// Whether anybody has offered a connection to `port` since there is a listener: who was sent bytes by a
+    /// client need not look for its offer where not.
+    #[must_use]
+    pub fn has_offers(&self, port: u16) -> bool {
+        self.map.port(port).load(Ordering::Acquire) & PORT_OFFERED != 0
     }
 
     /// CPU on which the process that listens on `port` was seen last; `u32::MAX`: not known.
     #[must_use]
     pub fn listener_cpu(&self, port: u16) -> u32 {
         let word = self.map.port(port).load(Ordering::Relaxed);
-        match word.checked_sub(1) {
-            Some(slot) if (slot as usize) < SLOTS => {
-                self.map.slot(slot).cpu.load(Ordering::Relaxed)
-            }
-            _ => u32::MAX,
-        }
+        listener_slot(word).map_or(u32::MAX, |slot| self.map.slot(slot).cpu.load(Ordering::Relaxed))
     }
 
     /// Puts an offer on the board: our half, under the ends as we see them. Answers the number of
@@ -644,6 +654,11 @@ impl Board {
     pub fn netlink_gone(&self) {
         self.netlink.store(u32::MAX, Ordering::Relaxed);
     }
+}
+
+/// The process that the word of a port names; words may be overwritten by anybody who takes part.
+fn listener_slot(word: u32) -> Option<u32> {
+    (word & !PORT_OFFERED).checked_sub(1).filter(|slot| (*slot as usize) < SLOTS)
 }
 
 /// Moves a descriptor of ours to a high number, where the guest does not look.

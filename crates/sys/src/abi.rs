@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! 0        Header
-//! PORTS    [u32; 65536]     who listens on a port: slot + 1 (0: nobody under Shunt)
+//! PORTS    [u32; 65536]     who listens on a port: slot + 1 (0: nobody under Shunt), and PORT_OFFERED
 //! OFFERS   [u64; BUCKETS]   client half + 1, and once taken the server half + 1 above it
 //! OWNERS   [u32; EXTENTS]   who owns an extent of the data region: slot + 1 (0: free)
 //!          and OWNER_HALVES if it holds halves
@@ -25,7 +25,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// First word of the file, set last when it is made.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHUNTbrd");
 /// Layout of everything in this module.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// Processes that may hold connections at one time.
 pub const SLOTS: usize = 1024;
@@ -58,6 +58,9 @@ pub const REASONS: usize = 64;
 
 /// Offset of the port table.
 pub const PORTS_AT: usize = 4096;
+/// In the word of a port: somebody has offered a connection to it. Set before that client's first byte,
+/// and never before there was one, so a server without such clients need not look for their offers.
+pub const PORT_OFFERED: u32 = 1 << 31;
 /// Offset of the offer buckets.
 pub const OFFERS_AT: usize = PORTS_AT + 65536 * 4;
 /// Offset of the extent owners.

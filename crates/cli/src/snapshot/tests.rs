@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use proptest::prelude::*;
 use sys::abi::{
     BLOCK_BYTES, DATA_AT, EXTENT_BYTES, EXTENTS, HALVES_PER_BLOCK, OWNER_HALVES, OWNERS_AT,
-    SLOTS_AT,
+    PORT_OFFERED, SLOTS_AT,
 };
 
 use super::*;
@@ -52,7 +52,7 @@ impl Fixture {
         board.process(1, std::process::id(), "client\x1b[31m");
         board.process(2, dead_pid(), "gone");
         store(&board.map.slot(0).reasons[1], 3);
-        store(board.map.port(80), 1);
+        store(board.map.port(80), 1 | PORT_OFFERED);
         store64(&board.map.slot(0).totals.bytes_tx, 1000);
         for (slot, other) in [(0, 1), (1, 0)] {
             let half = board.half(slot, 0, half_state::ATTACHED);

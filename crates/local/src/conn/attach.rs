@@ -145,6 +145,7 @@ impl Conn {
         // Whoever writes to our ring before we know of it wakes us through the kernel.
         self.arm_cold(half);
         half.state.store(half_state::OFFERED, Ordering::Release);
+        w.board.note_offers(remote.port());
         match w.board.offer(index, ends) {
             Ok(word) => {
                 self.offer.store(word, Ordering::Relaxed);
@@ -481,7 +482,8 @@ impl Conn {
     /// for it in event sets of ours: then the first request goes through the ring too. Looks once, and
     /// in memory only unless the offer is there.
     pub fn meet(&'static self, w: &World, fd: i32) -> bool {
-        if self.phase() != Phase::Server || self.tcp_rx.load(Ordering::Relaxed) != 0 {
+        let is_new = self.phase() == Phase::Server && self.tcp_rx.load(Ordering::Relaxed) == 0;
+        if !is_new || !self.may_be_offered(w) {
             return false;
         }
         // On one CPU the kernel's way is quicker: who sends there has to wake the other anyway.
@@ -496,6 +498,12 @@ impl Conn {
             .and_then(|found| w.board.map.half(found.half))
             .is_some_and(waits)
             && self.settle_server(w, fd, false)
+    }
+
+    /// Whether clients of ours come to the port of this accepted connection. `false` is certain only once a
+    /// client's bytes are there.
+    fn may_be_offered(&self, w: &World) -> bool {
+        w.board.has_offers(u16::try_from(self.port.load(Ordering::Relaxed)).unwrap_or(0))
     }
 
     /// Both ends of an accepted connection, asked for at most once.
@@ -554,8 +562,10 @@ impl Conn {
         if !w.limits.allows(port, [*local.ip(), *remote.ip()], &w.program) {
             return Err(Reason::Excluded);
         }
-        let Some(found) = w.board.find(ends) else {
-            // A client of ours publishes before it sends: once bytes are here, so is the offer.
+        // A client of ours publishes before it sends: once bytes are here, so is the offer. Where nobody
+        // offers, a look at the port, which stays in the cache, tells as much.
+        let found = if data && !self.may_be_offered(w) { None } else { w.board.find(ends) };
+        let Some(found) = found else {
             return if data { Err(Reason::PeerNotShunt) } else { again };
         };
         if found.taker.is_some() {
