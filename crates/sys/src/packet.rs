@@ -424,10 +424,14 @@ mod tests {
         }
     }
 
-    /// Counts frames that end with `mark`, for half a second or until there are `enough`.
-    fn count(ring: &mut Ring, mark: &[u8], enough: usize) -> usize {
+    /// How long what comes for certain may take, and for how long nothing has to come, nanoseconds.
+    const SOME: u64 = 20_000_000_000;
+    const NONE: u64 = 500_000_000;
+
+    /// Counts frames that end with `mark`, for so long or until there are `enough`.
+    fn count(ring: &mut Ring, mark: &[u8], enough: usize, patience_ns: u64) -> usize {
         let mut seen = 0;
-        let until = call::now_ns() + 500_000_000;
+        let until = call::now_ns() + patience_ns;
         while seen < enough && call::now_ns() < until {
             ring.wait(20);
             let Some(block) = ring.next_block() else { continue };
@@ -453,13 +457,24 @@ mod tests {
         let Some(mut ring) = open() else { return };
         send(b"before the gate opens", 10);
         ring.admit(ALL).unwrap();
+        let (mut frames, mut spoilt) = (0, 0);
         for round in 0..20 {
-            let mark = format!("packet ring, round {round}, {}", std::process::id());
-            send(mark.as_bytes(), 10);
-            assert_eq!(count(&mut ring, mark.as_bytes(), 10), 10, "round {round}");
+            loop {
+                let mark = format!("packet ring, {round}, {spoilt}, {}", std::process::id());
+                send(mark.as_bytes(), 10);
+                let seen = count(&mut ring, mark.as_bytes(), 10, SOME);
+                let statistics = ring.statistics();
+                frames += statistics.frames;
+                if seen == 10 {
+                    break;
+                }
+                // Whatever passes this interface, which is everybody's, comes here, and may be too much for a moment.
+                spoilt += 1;
+                assert!(statistics.dropped > 0 && spoilt < 5, "{seen} in round {round}");
+            }
         }
-        assert!(ring.statistics().frames >= 200);
-        assert_eq!(count(&mut ring, b"before the gate opens", 1), 0);
+        assert!(frames >= 200);
+        assert_eq!(count(&mut ring, b"before the gate opens", 1, NONE), 0);
     }
 
     #[test]
@@ -467,7 +482,7 @@ mod tests {
         let Some(mut ring) = open() else { return };
         ring.admit(ALL).unwrap();
         let mut kept = Vec::new();
-        let until = call::now_ns() + 2_000_000_000;
+        let until = call::now_ns() + SOME;
         while kept.len() < 4 && call::now_ns() < until {
             send(b"fills a block, sooner or later", 20);
             kept.extend(ring.next_block());
@@ -491,7 +506,7 @@ mod tests {
         b.admit(ALL).unwrap();
         let mark = format!("fanout {}", std::process::id());
         send(mark.as_bytes(), 5);
-        assert_eq!(count(&mut b, mark.as_bytes(), 5), 5);
-        assert_eq!(count(&mut a, mark.as_bytes(), 1), 0);
+        assert_eq!(count(&mut b, mark.as_bytes(), 5, SOME), 5);
+        assert_eq!(count(&mut a, mark.as_bytes(), 1, NONE), 0);
     }
 }
