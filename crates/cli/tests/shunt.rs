@@ -222,7 +222,7 @@ fn doctor_sees_the_library_in_a_process() {
     let id = child.id().to_string();
     let loaded = || text(&place.shunt(&["doctor", "--pid", &id]).stdout);
     let mut seen = String::new();
-    for _ in 0..200 {
+    for _ in 0..3000 {
         seen = loaded();
         if seen.ends_with(&format!("sleep (process {id}) can be accelerated\n")) {
             break;

@@ -59,9 +59,14 @@ mod tests {
     fn time_spent_computing_is_seen() {
         let before = super::used(std::process::id()).unwrap();
         let begin = Instant::now();
-        while begin.elapsed() < Duration::from_millis(50) {}
-        let after = super::used(std::process::id()).unwrap();
-        assert!(after - before > Duration::from_millis(5), "{before:?} {after:?}");
+        // Who has the CPU is for the machine to say.
+        loop {
+            let after = super::used(std::process::id()).unwrap();
+            if after - before > Duration::from_millis(5) {
+                break;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(30), "{before:?} {after:?}");
+        }
     }
 
     #[test]

@@ -370,9 +370,9 @@ mod tests {
     #[test]
     fn a_server_left_behind_does_not_hold_up_the_step() {
         let start = Instant::now();
-        let (outcome, _) = run("sleep 5 & exit 0", MINUTE);
+        let (outcome, _) = run("sleep 30 & exit 0", MINUTE);
         assert!(matches!(outcome, Outcome::Passed));
-        assert!(start.elapsed() < Duration::from_secs(4));
+        assert!(start.elapsed() < Duration::from_secs(20));
     }
 
     #[test]
