@@ -1,11 +1,11 @@
 //! `cargo xtask conformance`: CPython's own socket tests, plain and under Shunt, compared test by
 //! test. What differs must be listed in `docs/conformance.md` with its reason.
 
+mod record;
 mod suite;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, bail, ensure};
@@ -13,28 +13,44 @@ use clap::Parser;
 
 use crate::bench::stage::{self, Stage};
 use crate::{bench, install};
-use suite::{Mode, Outcomes, Python};
+use suite::{Mode, Outcomes, Python, Ran};
+
+/// One of CPython's test modules.
+#[derive(Clone, Copy, Debug)]
+struct Suite {
+    name: &'static str,
+    /// Whether its tests connect to one another by TCP, so that under Shunt some must use shared memory.
+    connects: bool,
+}
+
+const fn suite(name: &'static str) -> Suite {
+    Suite { name, connects: true }
+}
+
+/// One whose tests have other descriptors than TCP sockets.
+const fn other(name: &'static str) -> Suite {
+    Suite { name, connects: false }
+}
 
 /// The modules, as CPython names them; those that `--quick` runs come first.
-const SUITES: &[&str] = &[
-    "test_socket",
-    "test_selectors",
-    "test_select",
-    "test_poll",
-    "test_epoll",
-    "test_socketserver",
-    "test_httplib",
-    "test_urllib2_localnet",
-    "test_smtplib",
-    "test_ssl",
-    "test_asyncio",
-    "test_subprocess",
+const SUITES: &[Suite] = &[
+    suite("test_socket"),
+    other("test_selectors"),
+    other("test_select"),
+    other("test_poll"),
+    suite("test_epoll"),
+    suite("test_socketserver"),
+    suite("test_httplib"),
+    suite("test_urllib2_localnet"),
+    suite("test_smtplib"),
+    suite("test_ssl"),
+    suite("test_asyncio"),
+    other("test_subprocess"),
 ];
 const QUICK: usize = 6;
 /// A test whose outcome differs is run alone, in both ways, until it differs again, but not more
 /// often than this: once may be the machine's mood.
 const REPEATS: usize = 20;
-const KNOWN: &str = "docs/conformance.md";
 
 #[derive(Parser)]
 #[command(
@@ -54,6 +70,9 @@ struct Cli {
     /// Test what was built before
     #[arg(long)]
     no_build: bool,
+    /// Write the table of what ran, with date and commit, into docs/conformance.md: only of a whole run
+    #[arg(long, conflicts_with_all = ["quick", "only"])]
+    record: bool,
 }
 
 /// A test that does not end as it does without Shunt.
@@ -88,21 +107,30 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     let stage = Stage::new(&bench::built(&root))?;
     let python = Python::new(&stage, &python)?;
     println!("{}", python.version());
-    let known = known_differences(&root)?;
+    let known = record::known_differences(&root)?;
+    // Now: the files may be others when it ends.
+    let heading = record::heading(&root, python.version());
     let mut compared = Compared::default();
     for suite in chosen(&cli)? {
         compare(&python, suite, modes(cli.quick), &mut compared)?;
     }
+    let what = record::what_ran(&heading, &compared.rows);
+    println!("\n{what}");
+    if cli.record {
+        record::write(&root, &what)?;
+    }
     compared.verdict(&known, cli.quick || !cli.only.is_empty())
 }
 
-fn chosen(cli: &Cli) -> anyhow::Result<Vec<&'static str>> {
-    if let Some(unknown) = cli.only.iter().find(|name| !SUITES.contains(&name.as_str())) {
-        bail!("{unknown} is not one of {}", SUITES.join(" "));
+fn chosen(cli: &Cli) -> anyhow::Result<Vec<Suite>> {
+    let names: Vec<&str> = SUITES.iter().map(|suite| suite.name).collect();
+    if let Some(unknown) = cli.only.iter().find(|name| !names.contains(&name.as_str())) {
+        bail!("{unknown} is not one of {}", names.join(" "));
     }
     let count = if cli.quick { QUICK } else { SUITES.len() };
     let suites = if cli.only.is_empty() { &SUITES[..count] } else { SUITES };
-    let wanted = |name: &&&str| cli.only.is_empty() || cli.only.iter().any(|only| only == *name);
+    let wanted =
+        |suite: &&Suite| cli.only.is_empty() || cli.only.iter().any(|only| only == suite.name);
     Ok(suites.iter().filter(wanted).copied().collect())
 }
 
@@ -115,40 +143,90 @@ fn modes(quick: bool) -> &'static [Mode] {
 struct Compared {
     tests: usize,
     differences: Vec<Difference>,
+    rows: Vec<Row>,
+    /// Modules of which the run under Shunt, or that with all excluded, did not do what it is for.
+    hollow: Vec<String>,
+}
+
+/// What is recorded of a module.
+#[derive(Debug, Default)]
+struct Row {
+    suite: &'static str,
+    tests: usize,
+    /// Outcomes without Shunt, by kind.
+    plain: String,
+    /// Tests that ended as they did without Shunt, or of which a repetition took the suspicion.
+    same: BTreeMap<Mode, usize>,
+    /// Ends of connections in shared memory, in the run under Shunt.
+    attached: u64,
 }
 
 fn compare(
     python: &Python<'_>,
-    suite: &str,
+    suite: Suite,
     modes: &[Mode],
     into: &mut Compared,
 ) -> anyhow::Result<()> {
-    let plain = run(python, suite, Mode::Plain)?;
-    ensure!(!plain.is_empty(), "{suite} has no test at all");
+    let name = suite.name;
+    let plain = run(python, name, Mode::Plain)?.outcomes;
+    ensure!(!plain.is_empty(), "{name} has no test at all");
     into.tests += plain.len();
+    let mut row = Row { suite: name, tests: plain.len(), plain: kinds(&plain), ..Row::default() };
     for mode in modes {
-        let ours = run(python, suite, *mode)?;
+        let Ran { outcomes: ours, attached } = run(python, name, *mode)?;
+        into.hollow.extend(hollow(suite, *mode, attached));
         let suspects: BTreeSet<&String> = plain
             .keys()
             .chain(ours.keys())
             .filter(|test| plain.get(*test) != ours.get(*test))
             .collect();
+        let before = into.differences.len();
         for test in suspects {
-            into.differences.extend(confirm(python, suite, test, *mode, &plain, &ours)?);
+            into.differences.extend(confirm(python, name, test, *mode, &plain, &ours)?);
+        }
+        let differ = into.differences.len() - before;
+        row.same.insert(*mode, plain.len().saturating_sub(differ));
+        if *mode == Mode::Shunt {
+            row.attached = attached;
         }
     }
+    into.rows.push(row);
     Ok(())
 }
 
-fn run(python: &Python<'_>, suite: &str, mode: Mode) -> anyhow::Result<Outcomes> {
+/// Why a run has proved nothing, if so: all stayed on TCP that should not have, or the reverse.
+fn hollow(suite: Suite, mode: Mode, attached: u64) -> Option<String> {
+    let name = suite.name;
+    match mode {
+        Mode::Shunt if suite.connects && attached == 0 => {
+            Some(format!("{name}: no connection used shared memory under Shunt"))
+        }
+        Mode::Excluded if attached > 0 => {
+            Some(format!("{name}: {attached} ends in shared memory, with every address excluded"))
+        }
+        Mode::Plain | Mode::Excluded | Mode::Shunt => None,
+    }
+}
+
+fn run(python: &Python<'_>, suite: &str, mode: Mode) -> anyhow::Result<Ran> {
     let begin = Instant::now();
-    let outcomes = python.run(suite, mode).with_context(|| format!("{suite}, {mode}"))?;
+    let ran = python.run(suite, mode).with_context(|| format!("{suite}, {mode}"))?;
+    let ends = match mode {
+        Mode::Plain => String::new(),
+        Mode::Excluded | Mode::Shunt => format!("; {} ends in shared memory", ran.attached),
+    };
+    let took = begin.elapsed().as_secs_f64();
+    println!("{suite:22} {mode:10} {took:4.0} s  {}{ends}", kinds(&ran.outcomes));
+    Ok(ran)
+}
+
+/// How many tests ended in which way.
+fn kinds(outcomes: &Outcomes) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     outcomes.values().for_each(|outcome| *counts.entry(outcome.kind()).or_default() += 1);
     let counts: Vec<String> =
         counts.iter().map(|(kind, count)| format!("{count} {kind}")).collect();
-    println!("{suite:22} {mode:10} {:4.0} s  {}", begin.elapsed().as_secs_f64(), counts.join(", "));
-    Ok(outcomes)
+    counts.join(", ")
 }
 
 /// Repeats a test that differed, alone, in both ways. It is a difference if it happens again under
@@ -200,38 +278,22 @@ impl Compared {
         let differs =
             |test: &&String| self.differences.iter().any(|difference| difference.test == **test);
         for test in known.keys().filter(|test| !partial && !differs(test)) {
-            println!("listed in {KNOWN}, but the same today: {test}");
+            println!("listed in {}, but the same today: {test}", record::KNOWN);
         }
         println!(
             "{} tests compared, {} differ, {unlisted} of them not listed",
             self.tests,
             self.differences.len()
         );
+        self.hollow.iter().for_each(|why| println!("{why}"));
         ensure!(
             unlisted == 0,
-            "{unlisted} tests end differently under Shunt and are not listed in {KNOWN}"
+            "{unlisted} tests end differently under Shunt and are not listed in {}",
+            record::KNOWN
         );
+        ensure!(self.hollow.is_empty(), "{}", self.hollow.join("; "));
         Ok(())
     }
-}
-
-/// Test and reason from the table in `docs/conformance.md`.
-fn known_differences(root: &Path) -> anyhow::Result<BTreeMap<String, String>> {
-    let path = root.join(KNOWN);
-    let text =
-        fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-    Ok(parse_known(&text))
-}
-
-/// Lines of a table whose first column is a test in backticks; the last column is the reason.
-fn parse_known(text: &str) -> BTreeMap<String, String> {
-    let line = |line: &str| {
-        let cells: Vec<&str> =
-            line.trim().strip_prefix('|')?.strip_suffix('|')?.split('|').map(str::trim).collect();
-        let test = cells.first()?.strip_prefix('`')?.strip_suffix('`')?;
-        Some((test.to_owned(), (*cells.last()?).to_owned()))
-    };
-    text.lines().filter_map(line).collect()
 }
 
 /// The directory of this crate's sources is not there at run time: the script is part of us.
@@ -239,15 +301,15 @@ const RUNNER: &str = include_str!("conformance/runner.py");
 
 #[cfg(test)]
 mod tests {
-    use super::parse_known;
+    use super::{Mode, hollow, other, suite};
 
     #[test]
-    fn known_differences_are_read_from_the_table() {
-        let known = parse_known(
-            "| Test | Outcome | Reason |\n| --- | --- | --- |\n| `test.test_socket.A.test_b` | skip | it counts descriptors |\n\
-             `not.a.row`\n",
-        );
-        assert_eq!(known.len(), 1);
-        assert_eq!(known["test.test_socket.A.test_b"], "it counts descriptors");
+    fn a_run_in_which_nothing_was_attached_is_no_proof() {
+        assert!(hollow(suite("test_socket"), Mode::Shunt, 0).is_some());
+        assert!(hollow(suite("test_socket"), Mode::Shunt, 2).is_none());
+        assert!(hollow(other("test_subprocess"), Mode::Shunt, 0).is_none());
+        assert!(hollow(suite("test_socket"), Mode::Excluded, 0).is_none());
+        assert!(hollow(suite("test_socket"), Mode::Excluded, 1).is_some());
+        assert!(hollow(suite("test_socket"), Mode::Plain, 0).is_none());
     }
 }

@@ -1,18 +1,17 @@
 //! What requests cost beside time: CPU and system calls of both ends; and what idle connections do.
 
 use std::ffi::OsString;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use std::{env, fs, thread};
+use std::{fs, thread};
 
 use anyhow::{Context, bail};
 
 use super::load::{Figure, Load, Run, named};
 use super::pairs::{Better, Pairs};
 use super::server::{Kind, Server, find, patience, words};
-use super::stage::{Cpus, End, Running, Stage, Way, new_dir, remove_dir};
+use super::stage::{Board, Cpus, End, Running, Stage, Way, remove_dir};
 use crate::install;
 
 /// Memory that an idle connection may take beyond what it takes over TCP, bytes.
@@ -185,31 +184,9 @@ pub(crate) fn idle(stage: &Stage, connections: u32, seconds: f64) -> anyhow::Res
         .collect()
 }
 
-/// A board of its own, so that memory which others left on the usual one hides nothing.
-struct Board(PathBuf);
-
-impl Board {
-    fn new() -> anyhow::Result<Self> {
-        let shm = Path::new("/dev/shm");
-        let parent = if shm.is_dir() { shm.to_owned() } else { env::temp_dir() };
-        let outer = new_dir(&parent.join("shunt-bench"))?;
-        let board = outer.join("board");
-        // As the library wants it: closed to others.
-        fs::DirBuilder::new().mode(0o700).create(&board)?;
-        debug_assert_eq!(fs::metadata(&board)?.mode() & 0o777, 0o700);
-        Ok(Self(board))
-    }
-}
-
-impl Drop for Board {
-    fn drop(&mut self) {
-        self.0.parent().into_iter().for_each(remove_dir);
-    }
-}
-
 fn hold(stage: &Stage, way: Way, connections: u32, seconds: f64) -> anyhow::Result<Held> {
     let board = Board::new()?;
-    let settings = [("SHUNT_DIR", board.0.clone().into_os_string())];
+    let settings = [("SHUNT_DIR", board.path().into())];
     let server = Server::start_with(stage, Kind::Httpd, way, Cpus::Two, &settings)?;
     let [pid] = server.running.family()[..] else { bail!("the server is one process") };
     let dir = stage.new_dir()?;
@@ -220,7 +197,7 @@ fn hold(stage: &Stage, way: Way, connections: u32, seconds: f64) -> anyhow::Resu
         server.port
     );
     command.extend(words(&args));
-    command.push(board.0.clone().into());
+    command.push(board.path().into());
     let output = Running::start(&command, &dir, &settings)?.finish(patience(seconds) * 2)?;
     remove_dir(&dir);
     Ok(Held {

@@ -172,7 +172,7 @@ impl Book {
         reading: &str,
         command: &str,
     ) -> anyhow::Result<PathBuf> {
-        let date = said(root, "date", &["+%F"]);
+        let date = today(root);
         let path = root.join(format!("bench/record/{date}-{what}.txt"));
         let mut text = circumstances(root, command)?;
         writeln!(text, "\n{reading}\n")?;
@@ -192,21 +192,24 @@ fn circumstances(root: &Path, command: &str) -> anyhow::Result<String> {
     writeln!(text, "cpu      {cpu}, {cpus} of them")?;
     writeln!(text, "kernel   {}", said(root, "uname", &["-sr"]))?;
     writeln!(text, "control  {}", fs::read_to_string(CONTROL).unwrap_or_default().trim())?;
-    let changed = if said(root, "git", &["status", "--porcelain"]).is_empty() {
-        ""
-    } else {
-        ", with changes"
-    };
-    writeln!(
-        text,
-        "commit   {}{changed}",
-        said(root, "git", &["rev-parse", "--short=12", "HEAD"])
-    )?;
+    writeln!(text, "commit   {}", commit(root))?;
     writeln!(text, "command  {command}")?;
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load: Vec<&str> = load.split(' ').take(3).collect();
     writeln!(text, "load     {} at the end", load.join(" "))?;
     Ok(text)
+}
+
+/// The commit that is checked out, and whether files differ from it.
+pub(crate) fn commit(root: &Path) -> String {
+    let clean = said(root, "git", &["status", "--porcelain"]).is_empty();
+    let changed = if clean { "" } else { ", with changes" };
+    format!("{}{changed}", said(root, "git", &["rev-parse", "--short=12", "HEAD"]))
+}
+
+/// Today, as `2026-01-31`.
+pub(crate) fn today(root: &Path) -> String {
+    said(root, "date", &["+%F"])
 }
 
 const CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";

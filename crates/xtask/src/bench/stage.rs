@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -228,6 +228,39 @@ fn remove_from_under(dir: &Path) {
 pub(crate) fn remove_dir(dir: &Path) {
     remove_from_under(dir);
     locked(&DIRS).retain(|other| other != dir);
+}
+
+/// A board of its own, so that what others left on the usual one hides nothing; removed in the end.
+#[derive(Debug)]
+pub(crate) struct Board(PathBuf);
+
+impl Board {
+    /// An empty one, in memory where there is `/dev/shm`.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        let shm = Path::new("/dev/shm");
+        let parent = if shm.is_dir() { shm.to_owned() } else { env::temp_dir() };
+        let outer = new_dir(&parent.join("shunt-bench"))?;
+        let board = outer.join("board");
+        // As the library wants it: closed to others.
+        fs::DirBuilder::new().mode(0o700).create(&board)?;
+        debug_assert_eq!(fs::metadata(&board)?.mode() & 0o777, 0o700);
+        Ok(Self(board))
+    }
+
+    /// The directory, as `SHUNT_DIR` wants it.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        self.0.parent().into_iter().for_each(remove_dir);
+    }
 }
 
 /// Different each time; std seeds its hash maps so.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use serde_json::Value;
 
-use crate::bench::stage::{Running, Stage, name_of, remove_dir};
+use crate::bench::stage::{Board, Running, Stage, name_of, remove_dir};
 
 /// A test that takes longer hangs.
 const PATIENCE_S: u64 = 60;
@@ -23,7 +23,7 @@ const FALLS_MAX: usize = 20;
 const LEFT_OUT: &[&str] = &["test.test_socket.ThreadedVSOCKSocketStreamTest.testStream"];
 
 /// How the tests run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mode {
     /// Without Shunt.
     Plain,
@@ -67,6 +67,16 @@ impl PartialEq for Outcome {
 
 /// Outcome of each test.
 pub(super) type Outcomes = BTreeMap<String, Outcome>;
+
+/// What a module's run gave.
+#[derive(Debug, Default)]
+pub(super) struct Ran {
+    /// How each test ended.
+    pub(super) outcomes: Outcomes,
+    /// Ends of connections that went over to shared memory: a connection within the module counts twice.
+    /// A lower bound, for a process that ends may leave its place on the board, and its count, to another.
+    pub(super) attached: u64,
+}
 
 /// A Python with its tests, and where it runs them.
 #[derive(Debug)]
@@ -120,16 +130,21 @@ impl<'a> Python<'a> {
     /// # Errors
     ///
     /// When it cannot be started, or ends its process too often.
-    pub(super) fn run(&self, suite: &str, mode: Mode) -> anyhow::Result<Outcomes> {
-        let mut outcomes = Outcomes::new();
+    pub(super) fn run(&self, suite: &str, mode: Mode) -> anyhow::Result<Ran> {
+        let mut ran = Ran::default();
+        let outcomes = &mut ran.outcomes;
         for _ in 0..FALLS_MAX {
             let done: Vec<&str> =
                 outcomes.keys().map(String::as_str).chain(LEFT_OUT.iter().copied()).collect();
-            let (journal, fall) = self.process(suite, mode, "without", &done.join("\n"))?;
+            let board = Board::new()?;
+            let (journal, fall) = self.process(suite, mode, &board, "without", &done.join("\n"))?;
+            if mode != Mode::Plain {
+                ran.attached += self.attached(&board)?;
+            }
             let known = outcomes.len();
             outcomes.extend(journal.outcomes);
             if journal.complete {
-                return Ok(outcomes);
+                return Ok(ran);
             }
             match journal.open {
                 Some(test) => drop(outcomes.insert(test, fall)),
@@ -146,7 +161,7 @@ impl<'a> Python<'a> {
     ///
     /// When it cannot be started.
     pub(super) fn run_one(&self, suite: &str, mode: Mode, test: &str) -> anyhow::Result<Outcomes> {
-        let (journal, fall) = self.process(suite, mode, "only", test)?;
+        let (journal, fall) = self.process(suite, mode, &Board::new()?, "only", test)?;
         let mut outcomes = journal.outcomes;
         if let Some(test) = journal.open {
             outcomes.insert(test, fall);
@@ -154,11 +169,25 @@ impl<'a> Python<'a> {
         Ok(outcomes)
     }
 
+    /// What `shunt stat` says of all who ever were on a board: ends that went over to shared memory.
+    fn attached(&self, board: &Board) -> anyhow::Result<u64> {
+        let stat = Command::new(self.stage.program("shunt"))
+            .args(["stat", "--json", "--all", "--dir"])
+            .arg(board.path())
+            .output()
+            .context("cannot start shunt stat")?;
+        let said = String::from_utf8_lossy(&stat.stderr).into_owned();
+        ensure!(stat.status.success(), "shunt stat failed ({}): {}", stat.status, said.trim());
+        let json: Value = serde_json::from_slice(&stat.stdout).context("that is no JSON")?;
+        sum_attached(&json).context("shunt stat names no processes")
+    }
+
     /// One process: its journal, and what to say of a test that was open when it ended.
     fn process(
         &self,
         suite: &str,
         mode: Mode,
+        board: &Board,
         selection: &str,
         names: &str,
     ) -> anyhow::Result<(Journal, Outcome)> {
@@ -181,9 +210,11 @@ impl<'a> Python<'a> {
             list.into(),
         ]);
         // Every address there is: the library looks at each connection and lets it be.
-        let excluded = [("SHUNT_EXCLUDE", "addr:::/0".into())];
-        let settings: &[_] = if mode == Mode::Excluded { &excluded } else { &[] };
-        let mut running = Running::start(&command, &dir, settings)?;
+        let mut settings = vec![("SHUNT_DIR", board.path().into())];
+        if mode == Mode::Excluded {
+            settings.push(("SHUNT_EXCLUDE", "addr:::/0".into()));
+        }
+        let mut running = Running::start(&command, &dir, &settings)?;
         let fall = watch(&mut running, &path)?;
         drop(running);
         let journal = Journal::read(&fs::read_to_string(&path).unwrap_or_default());
@@ -195,6 +226,12 @@ impl<'a> Python<'a> {
         remove_dir(&dir);
         Ok((journal, fall))
     }
+}
+
+/// The sum over all processes that `shunt stat --json` names.
+fn sum_attached(json: &Value) -> Option<u64> {
+    let processes = json["processes"].as_array()?;
+    processes.iter().map(|process| process["attached_total"].as_u64()).sum()
 }
 
 /// Waits for the end; `Some` if the process was killed, or hung so that it could not end itself.
@@ -257,7 +294,7 @@ impl Journal {
 
 #[cfg(test)]
 mod tests {
-    use super::{Journal, stack};
+    use super::{Journal, stack, sum_attached};
 
     #[test]
     fn a_journal_that_breaks_off_names_the_test() {
@@ -275,6 +312,16 @@ mod tests {
             "{\"begin\": \"a\"}\n{\"test\": \"a\", \"outcome\": \"ok\"}\n{\"end\": true}\n",
         );
         assert!(journal.complete && journal.open.is_none());
+    }
+
+    #[test]
+    fn what_all_processes_attached_is_summed() {
+        let json =
+            serde_json::json!({ "processes": [{ "attached_total": 3 }, { "attached_total": 4 }] });
+        assert_eq!(sum_attached(&json), Some(7));
+        assert_eq!(sum_attached(&serde_json::json!({ "processes": [] })), Some(0));
+        assert_eq!(sum_attached(&serde_json::json!({ "processes": [{}] })), None);
+        assert_eq!(sum_attached(&serde_json::json!({})), None);
     }
 
     #[test]
