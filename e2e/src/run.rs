@@ -333,6 +333,40 @@ pub fn differences(plain: &str, shunt: &str) -> String {
     out
 }
 
+/// Longer than anything takes that happens at all, on a machine that has much else to do.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits until something is so.
+///
+/// # Panics
+///
+/// When it is not after [`PATIENCE`].
+#[track_caller]
+pub fn eventually(what: &str, is_so: impl FnMut() -> bool) {
+    until(what, PATIENCE, is_so);
+}
+
+/// Waits until something is so, for a limit that means something.
+///
+/// # Panics
+///
+/// When it is not by then.
+#[track_caller]
+pub fn until(what: &str, limit: Duration, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + limit;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not so after {limit:?}: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Says what people should know although the test has passed: `cargo xtask test` shows such lines.
+pub fn noted(what: &str) {
+    for line in what.lines() {
+        eprintln!("noted: {line}");
+    }
+}
+
 /// Says why a test does nothing here.
 pub fn skipped(why: &str) {
     eprintln!("skipped: {why}");

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use e2e::built;
 
 use crate::programs::need;
+use crate::serve_safety::port_of;
 
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
@@ -80,9 +81,7 @@ impl Server {
         let mut line = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         out.read_line(&mut line).unwrap();
-        assert!(line.starts_with("ready: "), "{line:?}");
-        let place = line["ready: ".len()..].split(',').next().unwrap();
-        let port = place.rsplit(':').next().unwrap().parse().unwrap();
+        let port = port_of(&line).unwrap_or_else(|| panic!("the server says {line:?}"));
         Self { child, port }
     }
 
@@ -233,7 +232,7 @@ fn sessions_of_users_who_are_taken_out_end() {
     assert_eq!(all[0]["channels"].as_array().unwrap().len(), 1);
     place.done(&["serve", "user", "delete", "ann", "--users", &users], "");
     place.done(&["serve", "reload", "--control", &control], "");
-    assert!(sessions().is_empty(), "{:?}", sessions());
+    e2e::run::until("no session is left", LIMIT, || sessions().is_empty());
     client.stdin.take().unwrap().write_all(b"mkdir mine\n").unwrap();
     client.wait().unwrap();
     assert!(!place.path("files/mine").exists(), "one who is out still writes");

@@ -7,11 +7,11 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use e2e::run::{BoardDir, Guest, Outcome, Under, command, outcome, plain_only, skipped};
+use e2e::run::{BoardDir, Guest, Outcome, Under, command, outcome, plain_only, skipped, until};
 use e2e::{built, installed};
 
 use super::serve_safety::client::{Client, PASSWORD, SHARE, USER};
-use super::serve_safety::{Folder, Server, block, free_port, until};
+use super::serve_safety::{Folder, Server, block};
 
 const LIMIT: Duration = Duration::from_secs(120);
 /// Bytes of each client's file: more than a ring has.
@@ -30,9 +30,9 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        let (folder, board, port) = (Folder::new(), BoardDir::new(), free_port());
-        let server = Self::serve(&folder, &board, port);
-        Self { folder, board, port, server }
+        let (folder, board) = (Folder::new(), BoardDir::new());
+        let server = Self::serve(&folder, &board, 0);
+        Self { folder, board, port: server.port, server }
     }
 
     fn serve(folder: &Folder, board: &BoardDir, port: u16) -> Server {

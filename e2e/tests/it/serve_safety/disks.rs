@@ -2,16 +2,18 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::installed;
-use e2e::run::{Guest, skipped};
+use e2e::run::{Guest, PATIENCE, skipped};
 use smb::NtStatus;
 use smb::wire::negotiate::dialect::SMB_2_1;
 
 use super::client::{Answer, Client, Wish};
-use super::{Folder, Server, block, free_port};
+use super::{Folder, Server, block};
 
 const KIB: usize = 1024;
 
@@ -33,7 +35,7 @@ fn with_mount(folder: &Path, script: &str, options: &[&str]) -> Option<Server> {
     }
     let script = format!("D={}; {script} && exec \"$@\"", folder.display());
     let before = ["unshare", "-m", "sh", "-c", &script, "sh"];
-    Some(Server::start_as(folder, free_port(), &before, options))
+    Some(Server::start_as(folder, 0, &before, options))
 }
 
 #[test]
@@ -109,7 +111,7 @@ fn spoiled(folder: &Path, spoil: &str) -> Option<Spoiled> {
         return None;
     }
     // What io_uring does no strace sees.
-    let server = Server::start_as(folder, free_port(), &[], &["--uring=off"]);
+    let server = Server::start_as(folder, 0, &[], &["--uring=off"]);
     let log = folder.with_extension("strace");
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-e", spoil, "-p", &server.guest.pid().to_string(), "-o"]);
@@ -132,6 +134,8 @@ fn spoiled(folder: &Path, spoil: &str) -> Option<Spoiled> {
 
 const WRITES: &str = "pwrite64,pwritev,pwritev2";
 const READS: &str = "pread64,preadv,preadv2,sendfile";
+/// More than there are threads in the server.
+const READS_MADE: u32 = 40;
 
 #[test]
 fn a_write_that_fails_is_said_to_have_failed() {
@@ -195,7 +199,7 @@ fn a_read_that_fails_is_said_to_have_failed() {
     let mut client = Client::ready(spoiled.server.port, SMB_2_1).unwrap();
     let file = client.open("file").unwrap();
     let mut failed = 0;
-    for _ in 0..4 {
+    for _ in 0..READS_MADE {
         match client.read(file, 0, 100_000) {
             Ok(found) => assert!(found == bytes[..100_000]),
             failure @ Err(_) => {
@@ -204,8 +208,8 @@ fn a_read_that_fails_is_said_to_have_failed() {
             }
         }
     }
-    // strace counts for each thread.
-    assert!((1..4).contains(&failed), "{failed} of 4 reads failed");
+    // strace counts for each thread, and the server has as many as it needs, of which any may be the one.
+    assert!((1..READS_MADE).contains(&failed), "{failed} of {READS_MADE} reads failed");
     spoiled.server.must_live();
 }
 
@@ -247,31 +251,38 @@ fn a_slow_disk_holds_up_nobody_else() {
         return;
     };
     let port = spoiled.server.port;
+    let mut clients: Vec<_> = (0..3).map(|_| Client::ready(port, SMB_2_1).unwrap()).collect();
+    let files: Vec<_> = clients.iter_mut().map(|client| client.open("other").unwrap()).collect();
+    let enough = Arc::new(AtomicBool::new(false));
+    let is_enough = Arc::clone(&enough);
     let slow = thread::spawn(move || {
         let mut client = Client::ready(port, SMB_2_1).unwrap();
         let file = client.open("file").unwrap();
-        for at in 0..3 {
-            client.write(file, at, b"x", false).unwrap();
+        let mut flushes = 0;
+        while flushes < 3 || !is_enough.load(Ordering::Relaxed) {
+            client.write(file, flushes, b"x", false).unwrap();
             let begun = Instant::now();
             client.flush(file).unwrap();
             assert!(begun.elapsed() >= Duration::from_millis(650), "the flush did not wait");
+            flushes += 1;
         }
+        flushes
     });
-    let mut clients: Vec<_> = (0..3).map(|_| Client::ready(port, SMB_2_1).unwrap()).collect();
-    let files: Vec<_> = clients.iter_mut().map(|client| client.open("other").unwrap()).collect();
-    let mut worst = Duration::ZERO;
+    // Who waited for a flush each time would get around as often as there are flushes, and no more: that is the
+    // measure, since how long one round takes on a machine with other work says nothing.
     let mut rounds = 0;
+    let begun = Instant::now();
     while !slow.is_finished() {
         for (client, file) in clients.iter_mut().zip(&files) {
-            let begun = Instant::now();
             assert_eq!(client.read(*file, 0, 10).unwrap(), b"there");
-            worst = worst.max(begun.elapsed());
         }
         rounds += 1;
+        if rounds >= 60 || begun.elapsed() > PATIENCE {
+            enough.store(true, Ordering::Relaxed);
+        }
         thread::sleep(Duration::from_millis(5));
     }
-    slow.join().unwrap();
-    assert!(rounds > 20, "{rounds} rounds beside three flushes");
-    assert!(worst < Duration::from_millis(600), "a read waited {worst:?} for another's disk");
+    let flushes = slow.join().unwrap();
+    assert!(rounds > 3 * flushes, "{rounds} rounds beside {flushes} flushes");
     spoiled.server.must_live();
 }

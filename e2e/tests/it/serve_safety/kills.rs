@@ -3,10 +3,11 @@
 use std::thread;
 use std::time::Duration;
 
+use e2e::run::{PATIENCE, eventually};
 use smb::wire::negotiate::dialect::{SMB_2_1, SMB_3_1_1};
 
 use super::client::Client;
-use super::{Folder, Server, block, free_port, until};
+use super::{Folder, Server, block};
 
 const LEN: usize = 48_000;
 const CLIENTS: u64 = 3;
@@ -30,8 +31,9 @@ fn write_until_gone(port: u16, number: u64, through: bool) -> u64 {
 }
 
 fn killed(through: bool, options: &[&str]) {
-    let (folder, port) = (Folder::new(), free_port());
-    let mut server = Server::start_as(folder.path(), port, &[], options);
+    let folder = Folder::new();
+    let mut server = Server::start_as(folder.path(), 0, &[], options);
+    let port = server.port;
     let writers: Vec<_> = (0..CLIENTS)
         .map(|number| thread::spawn(move || write_until_gone(port, number, through)))
         .collect();
@@ -39,9 +41,9 @@ fn killed(through: bool, options: &[&str]) {
         let facts = std::fs::metadata(folder.file(&format!("file-{number}")));
         facts.is_ok_and(|facts| facts.len() > 20 * LEN as u64)
     };
-    until("all have written", Duration::from_secs(60), || (0..CLIENTS).all(large));
+    eventually("all have written", || (0..CLIENTS).all(large));
     server.guest.signal(libc::SIGKILL);
-    server.guest.wait(Duration::from_secs(10)).unwrap();
+    server.guest.wait(PATIENCE).unwrap();
     let counts: Vec<u64> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
     let check = |number: u64, count: u64| {
         let found = std::fs::read(folder.file(&format!("file-{number}"))).unwrap();
@@ -83,7 +85,7 @@ fn a_server_that_is_told_to_end_ends_with_clients_on_it() {
     let file = client.open("file").unwrap();
     client.write(file, 0, b"kept", false).unwrap();
     server.guest.signal(libc::SIGTERM);
-    let status = server.guest.wait(Duration::from_secs(10)).unwrap();
+    let status = server.guest.wait(Duration::from_secs(30)).unwrap();
     assert!(status.success(), "{status}: {}", server.said());
     assert_eq!(std::fs::read(folder.file("file")).unwrap(), b"kept");
     assert!(client.read(file, 0, 4).is_err());
