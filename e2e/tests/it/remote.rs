@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use e2e::run::{BoardDir, Guest, Outcome, outcome, skipped};
+use e2e::run::{BoardDir, Guest, Outcome, eventually, outcome, skipped};
 use e2e::{built, installed};
 use testkit::hosts::{self, Host, Hosts};
 
 mod bad_network;
 mod cables;
 mod files;
+mod going;
 mod meeting;
 mod peers;
 mod programs;
@@ -172,6 +173,37 @@ impl Pair {
         vectors.iter().filter_map(|vector| vector["connections_total"].as_u64()).sum()
     }
 
+    /// Connections that the engine of a host left to TCP, for whatever reason.
+    fn declined(&self, side: Side) -> u64 {
+        let status = self.status(side);
+        let vectors = status["vectors"].as_array().unwrap();
+        vectors.iter().filter_map(|vector| vector["declined_total"].as_u64()).sum()
+    }
+
+    /// Starts a server on its host, and waits until it listens at a port.
+    #[track_caller]
+    fn listening(&self, command: &mut Command, port: u16) -> Guest {
+        let mut server = Guest::start(command.stdin(Stdio::null()));
+        // What the process becomes is on its host; asking by a connection would be one to it.
+        let table = match self.kind.v6 {
+            true => format!("/proc/{}/net/tcp6", server.pid()),
+            false => format!("/proc/{}/net/tcp", server.pid()),
+        };
+        let is_there = |line: &str| {
+            let mut words = line.split_whitespace().skip(1);
+            let at = words.next().is_some_and(|at| at.ends_with(&format!(":{port:04X}")));
+            at && words.nth(1) == Some("0A")
+        };
+        eventually("the server listens", || {
+            assert!(server.ended().is_none(), "the server ended: {:?}", server.ended());
+            // Before it is on its host, it is on ours.
+            let netns = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
+            netns("self") != netns(&server.pid().to_string())
+                && std::fs::read_to_string(&table).unwrap_or_default().lines().any(is_there)
+        });
+        server
+    }
+
     fn address_of(&self, side: Side) -> String {
         let host = self.host(side);
         if self.kind.v6 { host.address_v6().to_string() } else { host.address().to_string() }
@@ -225,16 +257,6 @@ impl Drop for Talk {
     fn drop(&mut self) {
         self.server.kill_all();
         let _ = std::fs::remove_file(&self.place);
-    }
-}
-
-/// Waits until something is so.
-#[track_caller]
-fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < Duration::from_secs(20), "not so after 20 s: {what}");
-        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

@@ -247,14 +247,6 @@ def c_turns(to, n):
         assert recv_exactly(s, 8) == b"%08d" % i
 
 
-def c_idle(to, seconds):
-    s = connect(to)
-    s.sendall(b"before")
-    assert recv_exactly(s, 6) == b"before"
-    time.sleep(float(seconds))
-    s.sendall(b"after")
-    assert recv_exactly(s, 5) == b"after"
-
 
 def c_until(to, path, size="8"):
     """Round trips until a file is there; tells how the connection ended."""

