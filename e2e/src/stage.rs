@@ -34,6 +34,9 @@ pub struct Conn {
 /// How long to let things settle that give no sign, such as an event that must not come.
 pub const SETTLE: Duration = Duration::from_millis(30);
 
+/// How long both ends may take to share memory: for want of that a case would compare TCP with TCP.
+const ATTACHED: Duration = Duration::from_secs(15);
+
 /// The stage.
 #[derive(Debug)]
 pub struct Stage {
@@ -241,7 +244,7 @@ impl Stage {
             if round >= 4 && (attached || self.board_dir.is_none()) {
                 break;
             }
-            if start.elapsed() > Duration::from_secs(3) {
+            if start.elapsed() > ATTACHED {
                 self.complain(round);
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -335,7 +338,7 @@ impl Stage {
             Err(e) => format!("the board does not open: {e}"),
         };
         panic!(
-            "NOT ATTACHED after {rounds} requests and 3 s (we are {}, the peer is {}):\n{board}",
+            "NOT ATTACHED after {rounds} requests and {ATTACHED:?} (we are {}, the peer is {}):\n{board}",
             calls::getpid(),
             self.peer_pid()
         );

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use e2e::run::{BoardDir, Outcome, Under, command, differences, library, outcome, plain_only};
+use e2e::run::{BoardDir, Outcome, Under};
+use e2e::run::{command, differences, library, noted, outcome, plain_only};
 
 /// Far longer than any case takes; the guests' own limits are shorter.
 const LIMIT: Duration = Duration::from_secs(40);
@@ -42,16 +43,53 @@ fn run(case: &str, role: &str, ends: Ends) -> Outcome {
     got
 }
 
-/// What kernel TCP says is asked once for each case and role.
-fn on_tcp(case: &str, role: &str) -> Outcome {
+/// What kernel TCP says: asked once for each case and role, and once more if that was not the end of it.
+fn on_tcp(case: &str, role: &str, again: bool) -> Outcome {
     static KNOWN: Mutex<Option<HashMap<String, Outcome>>> = Mutex::new(None);
     let key = format!("{case} {role}");
-    if let Some(known) = KNOWN.lock().unwrap().as_ref().and_then(|all| all.get(&key)) {
-        return known.clone();
+    let known = || KNOWN.lock().unwrap().as_ref().and_then(|all| all.get(&key)).cloned();
+    if let Some(known) = (!again).then(known).flatten() {
+        return known;
     }
     let got = run(case, role, Ends::Neither);
     KNOWN.lock().unwrap().get_or_insert_default().insert(key, got.clone());
     got
+}
+
+/// How often a case has to differ to be one that does. Cases have windows of time: what has to wait waits 80 ms, and
+/// what took 40 ms is said to have waited. A machine with other work does not keep them at times, for either side.
+const TRIES: u32 = 3;
+
+/// In what a case differs from kernel TCP; `None`: it does not, in one of so many tries. A crash is one whenever it
+/// comes.
+fn difference_of(case: &str, role: &str, ends: Ends) -> Option<String> {
+    let mut seen = String::new();
+    for n in 0..TRIES {
+        let tcp = on_tcp(case, role, n > 0);
+        let got = run(case, role, ends);
+        if tcp.ok() && got.ok() && got.out == tcp.out {
+            if n > 0 {
+                noted(&format!("{case} {role}, {ends:?}: differed, but not again:\n{seen}"));
+            }
+            return None;
+        }
+        let mut wrong = differences(&tcp.out, &got.out);
+        for (which, outcome) in [("on kernel TCP", &tcp), ("under Shunt", &got)] {
+            if !outcome.ok() {
+                let hung = outcome.hung.clone().unwrap_or_default();
+                wrong += &format!("  {which}: exit {}\n{}{hung}\n", outcome.code, outcome.err);
+            }
+        }
+        // Mostly the same each time.
+        if !seen.contains(&wrong) {
+            seen += &wrong;
+        }
+        let crashed = |outcome: &Outcome| outcome.code > 128;
+        if crashed(&got) || crashed(&tcp) {
+            break;
+        }
+    }
+    Some(seen)
 }
 
 /// Cases that differ from kernel TCP at present, with the reason: `docs/conformance.md` lists them
@@ -80,17 +118,9 @@ fn differences_of(case: &str) -> String {
     ];
     let ways = if e2e::quick() { &ways[..2] } else { &ways[..] };
     for &(role, ends) in ways {
-        let tcp = on_tcp(case, role);
-        assert!(tcp.ok(), "on kernel TCP, {case} {role}: {}\n{}{:?}", tcp.out, tcp.err, tcp.hung);
         let ends = if plain_only() { Ends::Neither } else { ends };
-        let got = run(case, role, ends);
-        if got.ok() && got.out == tcp.out {
-            continue;
-        }
-        wrong += &format!("{case} {role}, under Shunt: {ends:?}\n");
-        wrong += &differences(&tcp.out, &got.out);
-        if !got.ok() {
-            wrong += &format!("  exit {}\n{}{}\n", got.code, got.err, got.hung.unwrap_or_default());
+        if let Some(difference) = difference_of(case, role, ends) {
+            wrong += &format!("{case} {role}, under Shunt: {ends:?}\n{difference}");
         }
     }
     wrong

@@ -36,7 +36,7 @@ impl fmt::Display for Tally {
 
 /// Reads the output of test harnesses run with `--show-output`.
 ///
-/// What passing tests printed is read for `skipped:` and then hidden; all else is for people.
+/// What passing tests printed is read for `skipped:` and then hidden, but for `noted:`; all else is for people.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     pub(crate) tally: Tally,
@@ -73,7 +73,7 @@ impl Reader {
         if self.in_successes {
             self.handle_success(line);
         }
-        !self.in_successes
+        !self.in_successes || line.starts_with("noted: ")
     }
 
     /// No more lines of this harness. One that began and did not end has crashed: what it had told
@@ -155,6 +155,7 @@ successes:
 
 ---- echo::bytes stdout ----
 sent 3 bytes
+noted: twice
 test result: ok. 1000 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0s
 test failed successfully: not a result line
 
@@ -200,6 +201,7 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
         assert!(shown.contains(&"thread 'echo::wrong' panicked"));
         assert!(shown.contains(&"test echo::bytes ... ok"));
         assert!(!shown.contains(&"sent 3 bytes"));
+        assert!(shown.contains(&"noted: twice"), "but what they want to have said");
     }
 
     #[test]
