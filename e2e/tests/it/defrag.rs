@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use e2e::{built, quick};
 use testkit::fragments::{Case, Family, Packet, cases};
@@ -292,7 +292,13 @@ fn what_a_kernel_fragments_is_put_together() {
     }
     thread::sleep(Duration::from_millis(300));
     assert!(cable.within(&python).args(["-c", SENDER]).status().unwrap().success());
-    thread::sleep(Duration::from_millis(700));
+    // All that was sent and more, as soon as it is written; what is missing then is said below.
+    let all: u64 = SIZES.iter().map(|size| *size as u64).sum();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while fs::metadata(&input).is_ok_and(|file| file.len() < all) && Instant::now() < deadline {
+        thread::sleep(Duration::from_millis(20));
+    }
+    thread::sleep(Duration::from_millis(300));
     // `ip netns exec` becomes the program.
     Command::new("kill").args(["-INT", &capture.id().to_string()]).status().unwrap();
     thread::scope(|scope| {

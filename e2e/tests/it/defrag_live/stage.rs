@@ -26,7 +26,7 @@ const B4: &str = "10.77.0.2";
 const A6: &str = "fd77::1";
 const B6: &str = "fd77::2";
 const PORT: u16 = 4477;
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(30);
 
 /// Host A sends, host B has the interface that `shunt` looks at.
 pub(super) struct Stage {
@@ -136,7 +136,7 @@ impl Stage {
     /// A socket of host B for what [`Self::send`] sends.
     pub(super) fn listen(&self) -> UdpSocket {
         let socket = self.inside(|| UdpSocket::bind((B4, PORT)).unwrap());
-        socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         socket
     }
 
