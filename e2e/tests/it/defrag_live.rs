@@ -173,6 +173,7 @@ fn metrics_are_served_and_the_program_in_the_kernel_goes() {
         assert!(page.contains(dropped), "{page}");
         page.contains("shunt_defrag_datagrams_total 1\n")
     });
+    eventually("it says how it gets on", || shunt.said().contains("packets/s"));
     let second = stage.fails(&["--metrics", METRICS]);
     assert!(second.contains("127.0.0.1:9117") && second.contains("choose another"), "{second}");
     let said = shunt.stop();

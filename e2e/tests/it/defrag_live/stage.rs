@@ -7,12 +7,13 @@
 )]
 
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -37,8 +38,8 @@ pub(super) struct Stage {
 /// `shunt defrag` on the interface of host B.
 pub(super) struct Shunt {
     guest: Guest,
-    words: Option<[JoinHandle<String>; 2]>,
-    said: String,
+    listeners: Option<[JoinHandle<()>; 2]>,
+    said: Arc<Mutex<String>>,
 }
 
 impl Stage {
@@ -194,8 +195,9 @@ impl Stage {
             let n = err.read_line(&mut said).unwrap();
             assert!(n > 0, "shunt defrag {options:?} does not start: {said}");
         }
-        let words = Some([gather(out), gather(err)]);
-        Shunt { guest, words, said }
+        let said = Arc::new(Mutex::new(said));
+        let listeners = Some([gather(out, &said), gather(err, &said)]);
+        Shunt { guest, listeners, said }
     }
 
     /// What `shunt` says when it cannot.
@@ -235,11 +237,15 @@ fn failure(command: &mut Command) -> String {
     outcome.err
 }
 
-fn gather(mut from: impl std::io::Read + Send + 'static) -> JoinHandle<String> {
+fn gather(from: impl Read + Send + 'static, into: &Arc<Mutex<String>>) -> JoinHandle<()> {
+    let into = Arc::clone(into);
     std::thread::spawn(move || {
-        let mut text = String::new();
-        let _ = from.read_to_string(&mut text);
-        text
+        let mut from = BufReader::new(from);
+        let mut line = String::new();
+        while from.read_line(&mut line).is_ok_and(|n| n > 0) {
+            into.lock().unwrap().push_str(&line);
+            line.clear();
+        }
     })
 }
 
@@ -248,7 +254,7 @@ impl Shunt {
     pub(super) fn ends(&mut self, limit: Duration) {
         let status = self.guest.wait(limit).unwrap();
         self.listen();
-        assert!(status.success(), "{status}: {}", self.said);
+        assert!(status.success(), "{status}: {}", self.said());
     }
 
     /// Presses Ctrl-C; answers all that it has said.
@@ -270,13 +276,14 @@ impl Shunt {
         self.said()
     }
 
+    /// What it has said until now; all of it, once it has ended.
     pub(super) fn said(&self) -> String {
-        self.said.clone()
+        self.said.lock().unwrap().clone()
     }
 
     fn listen(&mut self) {
-        for words in self.words.take().into_iter().flatten() {
-            self.said += &words.join().unwrap();
+        for listener in self.listeners.take().into_iter().flatten() {
+            listener.join().unwrap();
         }
     }
 }
