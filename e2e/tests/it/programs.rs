@@ -19,7 +19,7 @@ mod databases;
 mod runtimes;
 mod web;
 
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// The path of a program, or the end of this test with the reason.
 macro_rules! need {

@@ -125,12 +125,14 @@ fn python_prefork() {
     three_ways("prefork", &python, &[], texts, true);
 }
 
+/// Idle connections are kept: one that is ended in the moment in which the client uses it again is an error to it, and
+/// that moment is a long one on a machine with other work.
 const NODE_SERVER: &str = r#"
 const http = require('http');
 http.createServer((q, a) => {
   const parts = []; q.on('data', d => parts.push(d));
   q.on('end', () => { const body = Buffer.concat(parts); a.setHeader('x-length', body.length); a.end(body); });
-}).listen(+process.argv[2], '127.0.0.1');
+}).listen(+process.argv[2], '127.0.0.1').keepAliveTimeout = 600000;
 "#;
 
 const NODE_CLUSTER: &str = r#"
@@ -140,7 +142,7 @@ if (cluster.isPrimary) { cluster.fork(); cluster.fork(); } else {
   http.createServer((q, a) => {
     const parts = []; q.on('data', d => parts.push(d));
     q.on('end', () => { const body = Buffer.concat(parts); a.setHeader('x-length', body.length); a.end(body); });
-  }).listen(+process.argv[2], '127.0.0.1');
+  }).listen(+process.argv[2], '127.0.0.1').keepAliveTimeout = 600000;
 }
 "#;
 
@@ -283,7 +285,7 @@ fn go_stays_on_tcp_unharmed() {
     let mut build = command(go, Under::Tcp);
     build.args(["build", "-o", "guest", "main.go"]).current_dir(place.path());
     build.env("GO111MODULE", "off").env("GOTOOLCHAIN", "local").env("CGO_ENABLED", "0");
-    assert_ok("go build", &outcome(&mut build, Duration::from_secs(180)), &dir);
+    assert_ok("go build", &outcome(&mut build, Duration::from_secs(600)), &dir);
     let guest = place.path().join("guest");
     let port = free_port().to_string();
     let mut server = command(&guest, Under::Shunt(&dir));
