@@ -321,19 +321,19 @@ mod tests {
     #[test]
     fn what_takes_too_long_is_killed_with_its_children() {
         let mut command = Command::new("sh");
-        command.args(["-c", "sleep 60 & echo $!; wait"]).stdout(std::process::Stdio::piped());
+        command.args(["-c", "sleep 600 & echo $!; wait"]).stdout(std::process::Stdio::piped());
         let begun = Instant::now();
         let mut slow = Bounded::start(&mut command, Duration::from_millis(300)).unwrap();
         let mut line = String::new();
         let out = slow.child().stdout.take().unwrap();
         io::BufRead::read_line(&mut io::BufReader::new(out), &mut line).unwrap();
         assert_eq!(slow.wait().unwrap_err().kind(), io::ErrorKind::TimedOut);
-        assert!(begun.elapsed() < Duration::from_secs(10));
+        assert!(begun.elapsed() < Duration::from_secs(60));
         let inner = Path::new("/proc").join(line.trim());
         let gone = |at: &Path| {
             fs::read_to_string(at.join("stat")).map_or(true, |stat| stat.contains(") Z "))
         };
-        for _ in 0..100 {
+        for _ in 0..1000 {
             if gone(&inner) {
                 return;
             }

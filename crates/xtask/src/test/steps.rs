@@ -73,26 +73,26 @@ pub(crate) struct Plan {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-// The limits end what hangs: they are several times what a step takes on two slow cores.
+// The limits end what hangs: they are several times what a step takes on two slow cores with other work.
 
 impl Plan {
     pub(crate) fn new(quick: bool) -> Self {
         let target = target_dir();
         let mut steps = vec![
-            step("formatting", 1, formatting()),
-            step("clippy", 15, clippy()),
-            step("spelling", 1, spelling()),
-            step("licences and duplicates", 2, licences()),
-            step("build what the tests start", 20, Ok(build())),
-            step("tests", 30, Ok(tests(&target, quick))),
+            step("formatting", 5, formatting()),
+            step("clippy", 30, clippy()),
+            step("spelling", 5, spelling()),
+            step("licences and duplicates", 10, licences()),
+            step("build what the tests start", 40, Ok(build())),
+            step("tests", 60, Ok(tests(&target, quick))),
         ];
         let program = target.join("release/shunt");
-        steps.push(later("files served, with Samba's client and tests", 5, move || {
+        steps.push(later("files served, with Samba's client and tests", 15, move || {
             serving(&program)
         }));
         if !quick {
-            steps.push(step("loom models of the lock-free parts", 12, Ok(loom(&target))));
-            steps.push(step("documentation", 10, Ok(documentation())));
+            steps.push(step("loom models of the lock-free parts", 25, Ok(loom(&target))));
+            steps.push(step("documentation", 20, Ok(documentation())));
         }
         Self { steps }
     }
