@@ -45,10 +45,13 @@ impl Place {
         Self { line, tag }
     }
 
-    /// The word that says until when, in nanoseconds of the monotonic clock; never 0.
+    /// The word that says until when, in nanoseconds of the monotonic clock; never 0. Its time comes with
+    /// `until_ns` or a little later, never before: to the engine, who asks before that is no trial, and nothing
+    /// would keep the next ones from asking too.
     #[must_use]
     pub const fn word(self, until_ns: u64) -> u64 {
-        (self.tag as u64) << 32 | moment(until_ns) as u64
+        let up = until_ns.saturating_add((1 << UNIT_SHIFT) - 1);
+        (self.tag as u64) << 32 | moment(up) as u64
     }
 
     /// Whether `word` is this destination's.
@@ -138,8 +141,18 @@ mod tests {
         let word = one.word(now + 1_000_000_000);
         assert!(one.has(word) && !other.has(word) && !one.has(0));
         assert!(is_ahead(word, now));
-        assert!(!is_ahead(word, now + 1_000_000_000));
+        assert!(!is_ahead(word, now + 1_068_000_000));
         assert!(!is_ahead(word, now + 60_000_000_000));
+    }
+
+    #[test]
+    fn its_time_does_not_come_before_the_time_that_was_said() {
+        let unit = 1 << UNIT_SHIFT;
+        for until in [7 * unit, 7 * unit + 1, 7 * unit + unit / 2, 8 * unit - 1] {
+            let word = Place::of(to(1, 80)).word(until);
+            assert!(is_ahead(word, until - 1), "{until}");
+            assert!(!is_ahead(word, until + unit), "{until}");
+        }
     }
 
     #[test]
