@@ -107,11 +107,17 @@ fn push_all(shard: &mut Shard<u32>, trace: &Trace, sink: &mut impl Sink<u32>) {
     let mut now = 0;
     for begin in (0..trace.len()).step_by(BURST) {
         let end = (begin + BURST).min(trace.len());
-        (end..(end + BURST).min(trace.len())).for_each(|slot| prefetch(trace.packet(slot)));
+        prefetch_burst(trace, end);
         burst.extend((begin..end).map(|slot| arrival(trace, slot)));
         now += 1000;
         shard.push_burst(&mut burst, now, sink);
     }
+}
+
+/// [`prefetch`] of the packets from `begin` on that will be handed in at once.
+#[inline]
+pub(crate) fn prefetch_burst(trace: &Trace, begin: usize) {
+    (begin..(begin + BURST).min(trace.len())).for_each(|slot| prefetch(trace.packet(slot)));
 }
 
 /// Has the header of a packet brought near, without a wait for it. Every program that takes packets from a
@@ -181,6 +187,9 @@ impl Engine for Headers {
 pub(crate) fn hash_headers(secret: &HashKey, trace: &Trace) -> usize {
     let mut sum = 0;
     for slot in 0..trace.len() {
+        if slot % BURST == 0 {
+            prefetch_burst(trace, slot + BURST);
+        }
         if let Ok(Packet::Fragment(fragment)) = wire::parse(trace.packet(slot), 0) {
             sum ^= secret.hash(&fragment.key);
         }

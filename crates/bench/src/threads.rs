@@ -15,7 +15,7 @@ use testkit::cpu;
 
 use crate::Words;
 use crate::handoff::{Ends, Post};
-use crate::ours::{BURST, Gather, arrival, limits};
+use crate::ours::{BURST, Gather, arrival, limits, prefetch_burst};
 use crate::peers::Naive;
 use crate::trace::Trace;
 
@@ -259,6 +259,7 @@ impl Yard {
         let mut burst = Vec::with_capacity(BURST);
         for pass in 0..self.passes {
             for slots in bursts(&self.shares[me]) {
+                prefetch_burst(trace, slots.end as usize);
                 burst.extend(slots.map(|slot| Self::arrival(trace, slot, pass)));
                 shard.push_burst(&mut burst, 0, taker);
             }
@@ -310,6 +311,7 @@ impl Yard {
         for pass in 0..self.passes {
             for slots in bursts(&self.shares[me]) {
                 waited += self.keep_step(me, pass, slots.start, || post.collect());
+                prefetch_burst(trace, slots.end as usize);
                 post.sort(slots.map(|slot| Self::arrival(trace, slot, pass)));
                 post.collect();
             }

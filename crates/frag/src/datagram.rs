@@ -57,24 +57,27 @@ impl<B> Piece<B> {
 /// Bytes of header that are kept in the record itself; IPv4's always fit.
 const HEAD_BYTES: usize = 64;
 /// Bytes of most headers: IPv4's without options.
-const HEAD_USUAL: usize = 20;
-
-/// The header of the first fragment.
+const HEAD_PLAIN: u16 = 20;
+/// The header of the first fragment. A plain one is not kept but made anew: then the bytes, which lie last,
+/// are neither written nor read.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Head {
+    len: u16,
+    pub(crate) next_at: u16,
+    /// [`Fragment::rest`].
+    rest: u16,
+    pub(crate) protocol: u8,
+    pub(crate) ecn: u8,
     near: [u8; HEAD_BYTES],
     /// IPv6 extension headers may be longer.
     far: Vec<u8>,
-    len: u16,
-    pub(crate) next_at: u16,
-    pub(crate) protocol: u8,
-    pub(crate) ecn: u8,
 }
 
 impl Default for Head {
     fn default() -> Self {
         let near = [0; HEAD_BYTES];
-        Self { near, far: Vec::new(), len: 0, next_at: 0, protocol: 0, ecn: 0 }
+        Self { len: 0, next_at: 0, rest: 0, protocol: 0, ecn: 0, near, far: Vec::new() }
     }
 }
 
@@ -83,6 +86,17 @@ impl Head {
         self.len > 0
     }
 
+    pub(crate) const fn len(&self) -> u16 {
+        self.len
+    }
+
+    /// What a plain header is made of; `None`: it is not plain, and its bytes were kept.
+    #[inline]
+    pub(crate) const fn plain(&self) -> Option<u16> {
+        if self.len == HEAD_PLAIN { Some(self.rest) } else { None }
+    }
+
+    /// The bytes of a header that is not plain.
     pub(crate) fn bytes(&self) -> &[u8] {
         let len = usize::from(self.len);
         self.near.get(..len).unwrap_or(&self.far)
@@ -98,21 +112,18 @@ impl Head {
 
     #[inline(always)]
     pub(crate) fn set(&mut self, packet: &[u8], fragment: &Fragment) {
-        match packet.first_chunk::<HEAD_USUAL>() {
-            // A copy whose length is known when this is compiled.
-            Some(usual) if usize::from(fragment.header_len) == HEAD_USUAL => {
-                self.near[..HEAD_USUAL].copy_from_slice(usual);
-            }
-            _ => self.set_unusual(&packet[..usize::from(fragment.header_len)]),
+        if !fragment.has_plain_header() {
+            self.keep(&packet[..usize::from(fragment.header_len)]);
         }
         self.len = fragment.header_len;
+        self.rest = fragment.rest;
         self.next_at = fragment.next_at;
         self.protocol = fragment.protocol;
         self.ecn = fragment.ecn;
     }
 
     #[inline(never)]
-    fn set_unusual(&mut self, bytes: &[u8]) {
+    fn keep(&mut self, bytes: &[u8]) {
         match self.near.get_mut(..bytes.len()) {
             Some(near) => near.copy_from_slice(bytes),
             None => self.far = bytes.to_vec(),
@@ -120,10 +131,10 @@ impl Head {
     }
 
     fn clear(&mut self) {
-        self.len = 0;
-        if !self.far.is_empty() {
+        if usize::from(self.len) > HEAD_BYTES {
             self.far = Vec::new();
         }
+        self.len = 0;
     }
 }
 
@@ -173,9 +184,11 @@ pub(crate) struct Node<B> {
     /// Bit `1 << ecn` for each value seen.
     pub(crate) ecn_seen: u8,
     pub(crate) source: u16,
-
-    tail: Piece<B>,
     pub(crate) chain: Chain,
+    pub(crate) epoch: u32,
+
+    // The third line, up to the bytes of the head: what a last fragment, a beginning and an end need too.
+    tail: Piece<B>,
     pub(crate) older: u32,
     pub(crate) younger: u32,
     pub(crate) source_older: u32,
@@ -186,7 +199,6 @@ pub(crate) struct Node<B> {
     pub(crate) first_at: u64,
     /// Hash of the key, by the table's key of that epoch.
     pub(crate) hash: u64,
-    pub(crate) epoch: u32,
     pub(crate) head: Head,
     pub(crate) shelf: Shelf<B>,
 }
@@ -321,6 +333,14 @@ impl<B> Node<B> {
         self.count += 1;
         self.received += u32::from(f.len);
         Ok(if f.more { Look::Piece(at) } else { Look::Tail })
+    }
+
+    /// Reads what [`Self::put_usual`] of a piece at that offset will need: both lines of the record, and the
+    /// place. Answers something that depends on all.
+    #[inline(always)]
+    pub(crate) fn touch(&self, offset: u16) -> u16 {
+        let piece = self.pieces.get(self.place(offset));
+        piece.map_or(0, |piece| piece.len) ^ self.count
     }
 
     /// What a fragment would be. May change the layout, never what is there.
@@ -592,7 +612,7 @@ impl<B> Node<B> {
         if let Store::Held(buffer) = std::mem::take(&mut self.tail).store {
             release(buffer);
         }
-        if self.shelf.len() > 0 {
+        if self.layout == Layout::Layered {
             self.shelf.end(&mut release);
         }
         if self.pieces.capacity() > PIECES_KEPT {

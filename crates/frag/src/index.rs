@@ -131,6 +131,17 @@ const fn emit(hash: u64, record: u32) -> u64 {
     (tag_of(hash) as u64) << 32 | (record as u64 + 1)
 }
 
+/// What a few slots say of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Guess {
+    /// There is a record, most likely the one.
+    Likely(u32),
+    /// There is none, for sure.
+    Absent,
+    /// It takes a longer search.
+    Unknown,
+}
+
 /// What the caller should do after an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
@@ -180,21 +191,21 @@ impl Index {
         self.old.is_some()
     }
 
-    /// The record that a search for `hash` is likely to end at, or none; loads the cache line.
+    /// Where a search for `hash` is likely to end; loads the cache line.
     #[inline(always)]
-    pub(crate) fn guess(&self, hash: u64) -> Option<u32> {
+    pub(crate) fn guess(&self, hash: u64) -> Guess {
         let mut at = home(hash) & self.now.mask;
         for _ in 0..GUESSES {
             let slot = self.now.slot(at);
             if slot == EMPTY {
-                return None;
+                return if self.is_moving() { Guess::Unknown } else { Guess::Absent };
             }
             if tag(slot) == tag_of(hash) {
-                return Some(record(slot));
+                return Guess::Likely(record(slot));
             }
             at = (at + 1) & self.now.mask;
         }
-        None
+        Guess::Unknown
     }
 
     /// The record for which `is` holds. `old_hash`: its hash by the key before, if that has changed.

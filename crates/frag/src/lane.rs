@@ -4,7 +4,7 @@
 //! return. So a fragment is told in few bytes, half a line for IPv4 and a line for IPv6; many are shown
 //! with one store ([`Sender::flush`]) and taken with another; and neither side reads the other's count
 //! until what it knew of it is used up. The bytes of the packet stay where they are, and the receiver
-//! needs them only for the first fragment of a datagram.
+//! needs them only for the first fragment of a datagram, if its header is not a plain one.
 
 use crate::key::Key;
 use crate::sync::{Arc, AtomicU64, Ordering};
@@ -18,6 +18,8 @@ const TOUCHED: u64 = 32;
 const ECN: u8 = 3;
 const MORE: u8 = 4;
 const V6: u8 = 8;
+/// Of the offset: see [`emit`].
+const FIRST: u16 = 1;
 /// Above the flags: bytes of an IPv4 header, a multiple of 4 as the header itself has it.
 const HEADER_SHIFT: u32 = 4;
 /// Where in an IPv4 header the protocol is.
@@ -194,7 +196,7 @@ impl Drop for Received<'_> {
 /// ```text
 ///        IPv4                                       IPv6
 /// 0      source, destination (4 each)               header, next, payload (2 each), 2 of identification
-/// 1      identification (2), protocol, flags, offset (2), length (2)
+/// 1      identification (2), protocol, flags, offset or rest (2), length (2)
 /// 2, 3   scope; ticket
 /// 4..8   -                                          source, destination
 /// ```
@@ -209,7 +211,9 @@ fn emit(f: &Fragment, ticket: u64) -> ([u64; WORDS], [u64; WORDS]) {
         let words = f.header_len.to_le_bytes()[0] >> 2;
         (f.key.src[1] | f.key.dst[1] << 32, flags | words << HEADER_SHIFT)
     };
-    let (o, l) = (f.offset.to_le_bytes(), f.len.to_le_bytes());
+    // An offset is a multiple of 8: one that is not says that it is 0, and above the bit the rest.
+    let offset = if f.offset == 0 { f.rest << 1 | FIRST } else { f.offset };
+    let (o, l) = (offset.to_le_bytes(), f.len.to_le_bytes());
     let second = u64::from_le_bytes([id[0], id[1], f.protocol, flags, o[0], o[1], l[0], l[1]]);
     let Key { src, dst, scope, .. } = f.key;
     ([first, second, scope, ticket], [src[0], src[1], dst[0], dst[1]])
@@ -253,8 +257,11 @@ fn parse_v6(words: [u64; WORDS], more: [u64; WORDS]) -> Fragment {
 #[inline]
 fn common(word: u64) -> Fragment {
     let [_, _, protocol, flags, o0, o1, l0, l1] = bytes_of(word);
+    let offset = u16::from_le_bytes([o0, o1]);
+    let (offset, rest) = if offset & FIRST == 0 { (offset, 0) } else { (0, offset >> 1) };
     Fragment {
-        offset: u16::from_le_bytes([o0, o1]),
+        offset,
+        rest,
         len: u16::from_le_bytes([l0, l1]),
         protocol,
         ecn: flags & ECN,

@@ -5,11 +5,12 @@ use crate::ledger::{Lease, Ledger};
 use crate::limits::Limits;
 use crate::output::{Notice, NoticeKind, Released, Sink};
 use crate::reason::{Counters, Reason};
+use crate::slab::NONE;
 use crate::sync::Arc;
 use crate::table::{Ahead, Table};
 use crate::wire::{self, Fragment};
 
-/// Packets whose lines are fetched together.
+/// Packets whose datagrams are fetched together.
 const BURST: usize = 32;
 
 /// A packet that has come in.
@@ -118,7 +119,8 @@ impl<B> Shard<B> {
     }
 
     /// Takes in many packets, and empties the list. Faster than one by one where datagrams are many: what
-    /// the next packets need is fetched while the first are worked on.
+    /// all of them need of the datagrams in progress is fetched at once. Their own headers the caller should
+    /// have prefetched, as every program does that takes packets from a ring.
     pub fn push_burst(
         &mut self,
         arrivals: &mut Vec<Arrival<'_, B>>,
@@ -129,16 +131,18 @@ impl<B> Shard<B> {
         let mut rest = arrivals.drain(..);
         while !rest.as_slice().is_empty() {
             let next = rest.as_slice();
-            fetch(next);
+            let came = next.len().min(BURST);
             for (to, next) in parsed.iter_mut().zip(next) {
                 let other = wire::parse_to(next.packet, next.scope, &mut to.ahead.fragment);
                 to.is_fragment = matches!(other, Ok(None));
                 if to.is_fragment {
                     self.table.look_up(&mut to.ahead);
                 } else {
+                    to.ahead.guess = NONE;
                     to.other = other;
                 }
             }
+            self.touch(&parsed[..came]);
             for (parsed, arrival) in parsed.iter().zip(&mut rest) {
                 if parsed.is_fragment {
                     self.table.push(&mut self.lease, &parsed.ahead, arrival, now, sink);
@@ -170,7 +174,6 @@ impl<B> Shard<B> {
         // Whose a fragment is is as good as chance. So it is not branched on, but sorted by.
         let (mut own, mut others) = ([0u8; BURST], [0u8; BURST]);
         for arrivals in arrivals.chunks(BURST) {
-            fetch(arrivals);
             let (mut own_len, mut others_len) = (0, 0);
             for (at, (to, next)) in (0u8..).zip(parsed.iter_mut().zip(arrivals)) {
                 let other = wire::parse_to(next.packet, next.scope, &mut to.ahead.fragment);
@@ -198,6 +201,9 @@ impl<B> Shard<B> {
             for at in &own[..own_len] {
                 self.table.look_up(&mut parsed[usize::from(*at)].ahead);
             }
+            let seen = own[..own_len].iter();
+            let seen = seen.map(|at| self.table.touch(&parsed[usize::from(*at)].ahead));
+            std::hint::black_box(seen.fold(0, |all, seen| all ^ seen));
             for at in &own[..own_len] {
                 let (ahead, arrival) =
                     (&parsed[usize::from(*at)].ahead, arrivals[usize::from(*at)]);
@@ -220,7 +226,7 @@ impl<B> Shard<B> {
         loop {
             let mut came = 0;
             for (to, (fragment, arrival)) in parsed.iter_mut().zip(&mut fragments) {
-                if fragment.offset == 0 {
+                if fragment.offset == 0 && !fragment.has_plain_header() {
                     // Of these the header is needed too, and another core may have it.
                     std::hint::black_box(arrival.packet.first());
                 }
@@ -229,6 +235,7 @@ impl<B> Shard<B> {
                 arrivals[came] = Some(arrival);
                 came += 1;
             }
+            self.touch(&parsed[..came]);
             for (parsed, arrival) in parsed.iter().zip(&mut arrivals[..came]) {
                 let Some(arrival) = arrival.take() else { continue };
                 self.table.push(&mut self.lease, &parsed.ahead, arrival, now, sink);
@@ -238,6 +245,13 @@ impl<B> Shard<B> {
             }
         }
         self.parsed = parsed;
+    }
+
+    /// Has what the fragments of a burst need brought near, all at once: each alone would be waited for.
+    #[inline(always)]
+    fn touch(&self, parsed: &[Parsed]) {
+        let seen = parsed.iter().map(|parsed| self.table.touch(&parsed.ahead));
+        std::hint::black_box(seen.fold(0, |all, seen| all ^ seen));
     }
 
     fn take_parsed(&mut self) -> Box<[Parsed]> {
@@ -310,13 +324,6 @@ impl<B> Drop for Shard<B> {
         }
         self.table.clear(&mut self.lease, 0, &mut Nobody);
     }
-}
-
-/// Has the headers of a burst brought near, all at once: each alone would be waited for.
-#[inline]
-fn fetch<B>(arrivals: &[Arrival<'_, B>]) {
-    let seen = arrivals.iter().take(BURST).filter_map(|next| next.packet.first());
-    std::hint::black_box(seen.fold(0, |all, byte| all ^ byte));
 }
 
 /// What a sender of IPv6 fragments is to be told of one that no datagram can have (RFC 8200 section 4.5).

@@ -13,7 +13,7 @@
 
 use crate::block::{BLOCK_COST, Blocks};
 use crate::datagram::{Look, Node, Store};
-use crate::index::{Health, Index};
+use crate::index::{Guess, Health, Index};
 use crate::key::{HashKey, Key};
 use crate::ledger::Lease;
 use crate::limits::Limits;
@@ -81,7 +81,7 @@ pub(crate) struct Ahead {
     pub(crate) fragment: Fragment,
     /// [`Table::hash`] of its key, at some time since the table changed its key last but one.
     pub(crate) hash: u64,
-    /// [`Table::guess`] of that, at some time.
+    /// Where a datagram of that hash seemed to be, at some time; [`NONE`]: nowhere.
     pub(crate) guess: u32,
 }
 
@@ -201,17 +201,20 @@ impl<B> Table<B> {
     #[inline(always)]
     pub(crate) fn look_up(&self, ahead: &mut Ahead) {
         ahead.hash = self.hash(&ahead.fragment.key);
-        ahead.guess = self.guess(ahead.hash);
+        ahead.guess = match self.index.guess(ahead.hash) {
+            Guess::Likely(n) => n,
+            Guess::Absent | Guess::Unknown => NONE,
+        };
     }
 
-    /// Where a datagram of this hash seems to be, if it is in progress. What a push will need is loaded.
+    /// Reads what a push will need of the datagram that is guessed, and answers something of it. Many such
+    /// reads, none of which waits for another, take hardly longer than one.
     #[inline(always)]
-    pub(crate) fn guess(&self, hash: u64) -> u32 {
-        let n = self.index.guess(hash).unwrap_or(NONE);
-        if n != NONE {
-            std::hint::black_box(self.nodes[n].last_at);
+    pub(crate) fn touch(&self, ahead: &Ahead) -> u16 {
+        match ahead.guess {
+            NONE => 0,
+            n => self.nodes[n].touch(ahead.fragment.offset),
         }
-        n
     }
 
     /// Takes in a fragment.
@@ -226,10 +229,18 @@ impl<B> Table<B> {
     ) {
         let Ahead { fragment, guess, hash } = ahead;
         // Its datagram may have begun since, with another fragment of the burst.
-        let guess = if *guess == NONE { self.guess(*hash) } else { *guess };
-        if let Err(arrival) = self.push_usual(lease, fragment, guess, arrival, now, sink) {
-            self.push_slowly(lease, ahead, arrival, now, sink);
-        }
+        let guess = match *guess {
+            NONE => self.index.guess(*hash),
+            n => Guess::Likely(n),
+        };
+        let arrival = match guess {
+            Guess::Likely(n) => match self.push_usual(lease, fragment, n, arrival, now, sink) {
+                Ok(()) => return,
+                Err(arrival) => arrival,
+            },
+            Guess::Absent | Guess::Unknown => arrival,
+        };
+        self.push_slowly(lease, ahead, guess, arrival, now, sink);
     }
 
     /// Takes in a fragment that is in no way special, as most are, of the datagram that is guessed. Gives
@@ -244,7 +255,7 @@ impl<B> Table<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) -> Result<(), Arrival<'p, B>> {
-        if guess == NONE || now >= self.next_end {
+        if now >= self.next_end {
             return Err(arrival);
         }
         let node = &mut self.nodes[guess];
@@ -300,6 +311,7 @@ impl<B> Table<B> {
         &mut self,
         lease: &mut Lease,
         ahead: &Ahead,
+        guess: Guess,
         arrival: Arrival<'_, B>,
         now: u64,
         sink: &mut impl Sink<B>,
@@ -325,8 +337,10 @@ impl<B> Table<B> {
         if f.is_atomic() {
             return self.deliver_atomic(Incoming::new(f, arrival), now, sink);
         }
-        let found = match ahead.guess {
-            n if n != NONE && self.nodes[n].key == f.key => Some(n),
+        let found = match guess {
+            Guess::Likely(n) if self.nodes[n].key == f.key => Some(n),
+            // Said of the hash by the present key: nothing has begun since.
+            Guess::Absent if self.old_key.is_none() => None,
             _ => self.find(hash, &f.key),
         };
         if let Some(n) = found.filter(|n| !self.give_up_late(lease, *n, now, sink)) {
@@ -696,9 +710,9 @@ impl<B> Table<B> {
     #[inline(never)]
     fn finish(&mut self, lease: &mut Lease, n: u32, now: u64, sink: &mut impl Sink<B>) {
         let node = &self.nodes[n];
-        let header = node.head.bytes();
         let fixed = if node.key.is_v6() { 40 } else { 0 };
-        let whole = (header.len() as u64).saturating_sub(fixed) + u64::from(node.len());
+        let whole = node.head.len().saturating_sub(fixed);
+        let whole = u64::from(whole) + u64::from(node.len());
         let (Ok(_), Ok(len)) = (u16::try_from(whole), u16::try_from(node.len())) else {
             self.notify(n, NoticeKind::TooLong, sink);
             return self.give_up(lease, n, Reason::Oversize, now, sink);
@@ -706,8 +720,15 @@ impl<B> Table<B> {
         let Some(ecn) = wire::merge_ecn(node.ecn_seen, node.head.ecn) else {
             return self.give_up(lease, n, Reason::Ecn, now, sink);
         };
-        let (next_at, protocol) = (node.head.next_at, node.head.protocol);
-        wire::finish(header, &Finish { next_at, protocol, ecn, len }, &mut self.header);
+        if let Some(rest) = node.head.plain() {
+            let header = wire::plain_header(&node.key, rest, ecn, false, len);
+            self.header.clear();
+            self.header.extend_from_slice(&header);
+        } else {
+            let (next_at, protocol) = (node.head.next_at, node.head.protocol);
+            let finish = Finish { next_at, protocol, ecn, len };
+            wire::finish(node.head.bytes(), &finish, &mut self.header);
+        }
         self.counters.datagrams += 1;
         self.counters.bytes += u64::from(len);
         self.pace.completed(u64::from(node.used));
@@ -724,11 +745,15 @@ impl<B> Table<B> {
     fn notify(&self, n: u32, kind: NoticeKind, sink: &mut impl Sink<B>) {
         let node = &self.nodes[n];
         let Some(first) = node.first().filter(|_| node.head.is_there()) else { return };
+        let first_len = first.len;
         let first = match slice(node, &self.blocks, first, usize::from(first.len)) {
             Slice::Held { buffer, .. } => Ok(buffer),
             Slice::Copied(bytes) => Err(bytes),
         };
-        sink.notice(&Notice { kind, key: &node.key, header: node.head.bytes(), first });
+        let plain = node.head.plain();
+        let plain = plain.map(|r| wire::plain_header(&node.key, r, node.head.ecn, true, first_len));
+        let header = plain.as_ref().map_or_else(|| node.head.bytes(), <[u8; 20]>::as_slice);
+        sink.notice(&Notice { kind, key: &node.key, header, first });
     }
 
     // ----- ends ------------------------------------------------------------------------------

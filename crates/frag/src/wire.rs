@@ -11,6 +11,8 @@ const V6_FRAGMENT_HEADER: usize = 8;
 const EXTENSIONS_MAX: usize = 16;
 const MORE: u16 = 0x2000;
 const OFFSET: u16 = 0x1fff;
+/// Among the flags, in the seventh byte of an IPv4 header; and in [`Fragment::rest`].
+const DONT_FRAGMENT: u8 = 0x40;
 
 /// Protocol numbers of headers (RFC 8200 section 4, IANA).
 pub mod protocol {
@@ -69,6 +71,10 @@ pub struct Fragment {
     pub ecn: u8,
     /// More fragments follow.
     pub more: bool,
+    /// What else is in the first 20 bytes of an IPv4 header, where the offset is 0: DSCP in bits 0 to 5,
+    /// "don't fragment" in bit 6, time to live from bit 7 on. Else 0. With it, the header of a datagram
+    /// can be made without another look at the packet, which may be on another core.
+    pub rest: u16,
 }
 
 impl Fragment {
@@ -83,12 +89,20 @@ impl Fragment {
         protocol: 0,
         ecn: 0,
         more: false,
+        rest: 0,
     };
 
     /// Where its payload ends in the datagram's, bytes.
     #[must_use]
     pub const fn end(&self) -> u32 {
         self.offset as u32 + self.len as u32
+    }
+
+    /// Whether a header like the first fragment's can be made of what is said here: IPv4 without options.
+    #[must_use]
+    pub const fn has_plain_header(&self) -> bool {
+        // IPv6's is twice as long.
+        self.header_len == V4_HEADER_LEN
     }
 
     /// A whole datagram with a fragment header (RFC 6946).
@@ -168,8 +182,15 @@ fn parse_v4(b: &[u8], scope: u64, to: &mut Fragment) -> Result<Option<usize>, Re
         protocol: head[9],
         ecn: head[1] & 3,
         more: word & MORE != 0,
+        rest: if word & OFFSET == 0 { rest_of(head) } else { 0 },
     };
     check(to)
+}
+
+/// [`Fragment::rest`] of an IPv4 header.
+#[inline(always)]
+const fn rest_of(head: &[u8; V4_HEADER]) -> u16 {
+    (head[1] >> 2) as u16 | (head[6] & DONT_FRAGMENT) as u16 | (head[8] as u16) << 7
 }
 
 /// The checks that both families share.
@@ -240,6 +261,7 @@ fn parse_v6(b: &[u8], scope: u64, to: &mut Fragment) -> Result<Option<usize>, Re
         protocol: header[0],
         ecn: head[1] >> 4 & 3,
         more,
+        rest: 0,
     };
     check(to)
 }
@@ -300,20 +322,34 @@ pub(crate) struct Finish {
     pub(crate) len: u16,
 }
 
-/// Writes the header of a whole datagram to `to`, given its first fragment's.
+/// The IPv4 header without options of that key, with [`Fragment::rest`], "more fragments" if there are,
+/// and `len` bytes behind it.
 #[inline]
-pub(crate) fn finish(first: &[u8], with: &Finish, to: &mut Vec<u8>) {
-    to.clear();
-    match first.first_chunk::<V4_HEADER>() {
-        // Most headers have no options, and that length is known when this is compiled.
-        Some(all) if first.len() == V4_HEADER => to.extend_from_slice(&finish_v4(all, 0, with)),
-        _ => finish_long(first, with, to),
-    }
+pub(crate) fn plain_header(key: &Key, rest: u16, ecn: u8, more: bool, len: u16) -> [u8; 20] {
+    let [dscp_and_flag, ttl] = [rest & 0x7f, rest >> 7].map(|part| part.to_le_bytes()[0]);
+    let [i0, i1, _, _, protocol, ..] = key.id.to_le_bytes();
+    let [[s3, s2, s1, s0, ..], [d3, d2, d1, d0, ..]] =
+        [key.src[1], key.dst[1]].map(u64::to_le_bytes);
+    let tos = dscp_and_flag << 2 | ecn;
+    let flags = dscp_and_flag & DONT_FRAGMENT | u8::from(more) << 5;
+    let [l0, l1] = (V4_HEADER_LEN + len).to_be_bytes();
+    let halves = |address: u64| (address >> 16) + (address & 0xffff);
+    let words = [[0x45, tos], [l0, l1], [i1, i0], [flags, 0], [ttl, protocol]];
+    let words: u64 = words.into_iter().map(|word| u64::from(u16::from_be_bytes(word))).sum();
+    let sum = words + halves(key.src[1]) + halves(key.dst[1]);
+    let [c0, c1] = checksum(u32::try_from(sum).unwrap_or(0)).to_be_bytes();
+    let of_datagram = [0x45, tos, l0, l1, i1, i0, flags, 0, ttl, protocol, c0, c1];
+    let mut header = [0; V4_HEADER];
+    header[..12].copy_from_slice(&of_datagram);
+    header[12..].copy_from_slice(&[s0, s1, s2, s3, d0, d1, d2, d3]);
+    header
 }
 
-/// [`finish`] of a header that is longer than that of IPv4 without options.
+/// Writes the header of a whole datagram to `to`, given its first fragment's.
+/// Without options [`plain_header`] does it.
 #[inline(never)]
-fn finish_long(first: &[u8], with: &Finish, to: &mut Vec<u8>) {
+pub(crate) fn finish(first: &[u8], with: &Finish, to: &mut Vec<u8>) {
+    to.clear();
     if first.first().is_some_and(|b| b >> 4 == 6) {
         to.extend_from_slice(first);
         let extensions = u16::try_from(first.len() - V6_HEADER).unwrap_or(0);
@@ -337,7 +373,7 @@ fn finish_v4(first: &[u8; V4_HEADER], options: u32, with: &Finish) -> [u8; V4_HE
     let tos = first[1] & !3 | with.ecn;
     let total = V4_HEADER_LEN + with.len;
     // "Don't fragment" stays as the sender had it.
-    let flags = first[6] & 0x40;
+    let flags = first[6] & DONT_FRAGMENT;
     let mut to = *first;
     to[1] = tos;
     to[2..4].copy_from_slice(&total.to_be_bytes());

@@ -7,7 +7,18 @@ fn fragment(offset: usize, len: usize, more: bool) -> Fragment {
     let narrow = |n: usize| u16::try_from(n).expect("below 65536");
     let key = Key::v4(1, 2, 3, 4, 0);
     let (offset, len, payload_at, header_len, next_at) = (narrow(offset), narrow(len), 20, 20, 9);
-    Fragment { key, offset, len, payload_at, header_len, next_at, protocol: 17, ecn: 0, more }
+    Fragment {
+        key,
+        offset,
+        len,
+        payload_at,
+        header_len,
+        next_at,
+        protocol: 17,
+        ecn: 0,
+        more,
+        rest: 0,
+    }
 }
 
 /// A datagram whose buffers are numbers, and what was charged for its places.

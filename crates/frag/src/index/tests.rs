@@ -219,10 +219,10 @@ fn no_mark_of_the_move_is_taken_for_a_record() {
 #[test]
 fn a_guess_is_right_or_none_for_what_is_alone() {
     let mut world = World::new(u64::MAX);
-    assert_eq!(world.index.guess(1), None);
+    assert_eq!(world.index.guess(1), Guess::Absent);
     world.insert();
-    assert_eq!(world.index.guess(world.hash_of(0)), Some(0));
-    assert_eq!(world.index.guess(world.hash_of(1)), None);
+    assert_eq!(world.index.guess(world.hash_of(0)), Guess::Likely(0));
+    assert_eq!(world.index.guess(world.hash_of(1)), Guess::Absent);
 }
 
 #[test]
@@ -231,7 +231,7 @@ fn a_guess_looks_a_few_slots_on() {
     // Of all of these a search begins at slot 5.
     let hash = |n: u32| u64::from(n) << 41 | 5 << 32;
     (0..8).for_each(|n| _ = index.insert(hash(n), n, hash));
-    let guesses: Vec<Option<u32>> = (0..8).map(|n| index.guess(hash(n))).collect();
-    let near = (0u32..).take(GUESSES).map(Some);
-    assert_eq!(guesses, near.chain([None; 8 - GUESSES]).collect::<Vec<_>>());
+    let guesses: Vec<Guess> = (0..8).map(|n| index.guess(hash(n))).collect();
+    let near = (0u32..).take(GUESSES).map(Guess::Likely);
+    assert_eq!(guesses, near.chain([Guess::Unknown; 8 - GUESSES]).collect::<Vec<_>>());
 }

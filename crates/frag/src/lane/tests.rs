@@ -14,6 +14,8 @@ fn v4(id: u16) -> Fragment {
         protocol: 253,
         ecn: id.to_le_bytes()[0] & 3,
         more: id & 4 != 0,
+        // Any, of a first fragment.
+        rest: if offset == 0 { id | 1 & 0x7fff } else { 0 },
     }
 }
 

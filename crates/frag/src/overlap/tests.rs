@@ -8,7 +8,18 @@ use crate::key::Key;
 fn fragment(offset: u16, len: u16, more: bool) -> Fragment {
     let key = Key::v4(1, 2, 3, 4, 0);
     let (payload_at, header_len, next_at) = (20, 20, 9);
-    Fragment { key, offset, len, payload_at, header_len, next_at, protocol: 17, ecn: 0, more }
+    Fragment {
+        key,
+        offset,
+        len,
+        payload_at,
+        header_len,
+        next_at,
+        protocol: 17,
+        ecn: 0,
+        more,
+        rest: 0,
+    }
 }
 
 /// Who owns each unit of 8 bytes, `None` where nothing is: as [`Shelf`] has it. The buffer of a fragment is

@@ -223,4 +223,26 @@ proptest! {
         let kept = |header: &[u8]| [&header[4..6], &header[8..10], &header[12..]].concat();
         prop_assert_eq!((whole[0], kept(&whole)), (first[0], kept(&first)));
     }
+
+    /// What is parsed of a plain header is all that matters of it.
+    #[test]
+    fn a_plain_header_is_made_of_what_was_parsed(
+        bytes in proptest::array::uniform32(any::<u8>()),
+        len in 1..=1000u16,
+        more in any::<bool>(),
+    ) {
+        let mut packet = vec![0; 20 + 1600];
+        packet[..20].copy_from_slice(&bytes[..20]);
+        (packet[0], packet[6], packet[7]) = (0x45, 0x20 | packet[6] & 0x40, 0);
+        packet[2..4].copy_from_slice(&(20 + 1600u16).to_be_bytes());
+        let Ok(Packet::Fragment(f)) = parse(&packet, 7) else { panic!("a first fragment") };
+        prop_assert!(f.has_plain_header());
+        let made = plain_header(&f.key, f.rest, f.ecn, more, len);
+        prop_assert!(is_right(&made), "{made:02x?}");
+        let mut expected = packet[..20].to_vec();
+        expected[2..4].copy_from_slice(&(20 + len).to_be_bytes());
+        expected[6] = packet[6] & 0x40 | u8::from(more) << 5;
+        expected[10..12].copy_from_slice(&made[10..12]);
+        prop_assert_eq!(&made[..], &expected[..]);
+    }
 }

@@ -27,6 +27,8 @@ peer and ours: nanoseconds per fragment, or what the row names; ratio: how many 
 over the pairs; spread: the worst and the best pair. Times are CPU times, of two threads that of the slower
 one, less what it waits for the other to catch up; where threads wait for locks they are times of a clock.
 What comes to a thread lies in a ring of its own. Before each pass of one thread all packets are written anew.
+Headers of the next packets are prefetched for our engine (not under locks), for the headers alone, which are
+its bound, and for DPDK as in its own example; by etherparse and the memcpy nothing is.
 Overload: the part of what is offered that is completed, with 4 MiB of memory and 1.6 million fragments a
 second in computed time; memory holds 4 MiB / all at best; Linux is live, as fast as it takes.";
 
