@@ -1,4 +1,4 @@
-use testkit::fragments::{Family, Packet, Random};
+use testkit::fragments::{Family, Packet, Random, cases};
 
 use super::*;
 use crate::limits::Config;
@@ -8,10 +8,14 @@ use crate::output::{Datagram, Released};
 struct Out {
     returned: usize,
     delivered: usize,
+    whole: usize,
 }
 
 impl Sink<()> for Out {
-    fn whole(&mut self, (): (), _: usize) {}
+    fn whole(&mut self, (): (), _: usize) {
+        self.returned += 1;
+        self.whole += 1;
+    }
 
     fn datagram(&mut self, _: &Datagram<'_, ()>) {
         self.delivered += 1;
@@ -84,4 +88,27 @@ fn overload_leaves_a_shared_table_at_work() {
     }
     // Ten fit, of sixty; of 1200 that is 200 at best.
     assert!(out.delivered >= 50, "{} of 1200", out.delivered);
+}
+
+/// Each named case by two cores in turn, which then end: nothing is left, and the ledger has it all.
+#[test]
+fn named_cases_end_as_they_should_and_leave_nothing_behind() {
+    for case in cases() {
+        let limits = Config { shards: 2, fragments_max: 8192, ..Config::default() };
+        let limits = limits.limits().expect("right");
+        let table: Arc<Shared<()>> = Shared::new(&limits, 4, &HashKey::new([3, 4]));
+        let mut out = Out::default();
+        let mut cores = [table.core(), table.core()];
+        for (at, fragment) in case.fragments.iter().enumerate() {
+            push(&table, &mut cores[at % 2], fragment, 1, &mut out);
+        }
+        assert_eq!(out.delivered + out.whole, case.payloads.len(), "{}", case.name);
+        let end = 61_000_000_000;
+        assert_eq!(table.expire(&mut cores[0], 0..4, end, &mut out), None);
+        assert_eq!((table.datagrams(), out.returned), (0, case.fragments.len()), "{}", case.name);
+        drop(cores);
+        let ledger = &table.ledger;
+        assert_eq!(ledger.left(), ledger.limit(), "{}", case.name);
+        assert_eq!(ledger.promises_left(), ledger.promises_limit(), "{}", case.name);
+    }
 }

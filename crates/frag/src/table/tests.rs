@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use testkit::fragments::{Family, Packet};
+use testkit::fragments::{Family, Packet, cases};
 
 use super::*;
 use crate::ledger::Ledger;
@@ -151,6 +151,41 @@ impl World {
         drop(self.lease);
         assert_eq!(self.ledger.left(), self.ledger.limit());
         assert_eq!(self.ledger.promises_left(), self.ledger.promises_limit());
+    }
+}
+
+/// Each named case, and after each call all accounts; after each case all is as in the beginning.
+#[test]
+fn named_cases_leave_nothing_behind() {
+    for (policy, copy_below) in [(Policy::Strict, 0), (Policy::Strict, 512), (Policy::Linux, 32)] {
+        for case in cases() {
+            let config = Config {
+                overlap: policy,
+                copy_below,
+                fragments_max: 8192,
+                memory_bytes: 64 << 20,
+                ..Config::default()
+            };
+            let mut world = World::new(&config);
+            for fragment in &case.fragments {
+                let bytes = fragment.emit();
+                let Ok(wire::Packet::Fragment(parsed)) = wire::parse(&bytes, 0) else { continue };
+                let ahead = world.table.ahead(parsed);
+                world.push_ahead(&ahead, &bytes, 2048);
+                // Long cases are the same all the way.
+                if world.handed.is_multiple_of(97) || case.fragments.len() < 200 {
+                    world.check();
+                }
+            }
+            world.check();
+            if policy == Policy::Strict {
+                let fragmented = case.fragments.iter().any(|f| f.more || f.offset > 0);
+                let expected = if fragmented { case.payloads.len() } else { 0 };
+                let came = world.out.delivered.len();
+                assert!(came == expected || !fragmented, "{}: {came} came", case.name);
+            }
+            world.end();
+        }
     }
 }
 

@@ -48,6 +48,45 @@ fn two_shards_never_hold_more_than_the_limit() {
     assert_eq!(Rc::strong_count(&bytes), 1, "buffers that never came back");
 }
 
+/// A million datagrams of which only the first fragment comes.
+#[test]
+fn a_million_first_fragments_never_take_more_than_the_limit() {
+    const LIMIT: u64 = 4 << 20;
+    let limits = Config { memory_bytes: LIMIT, ..Config::default() }.limits().expect("right");
+    let ledger = Ledger::of(&limits);
+    let mut shard = Shard::<Buffer>::new(&limits, &ledger, HashKey::new([3, 9]));
+    let mut out = Out::default();
+    let first: Buffer = Rc::new(Packet::new(Family::V4, 0, vec![0; 1480]).fragment(0, 1000).emit());
+    // What datagrams need is known before.
+    let small = Packet::new(Family::V4, 0, vec![0; 16]);
+    for cut in cut(16, 8) {
+        let bytes = Rc::new(small.fragment(cut.at, cut.end).emit());
+        shard.push(Arrival::new(&bytes, Rc::clone(&bytes)), SECOND, &mut out);
+    }
+    assert_eq!((out.delivered.len(), out.released.len()), (1, 2));
+    out.released.clear();
+    let (mut most, mut returned) = (0, 0);
+    let mut packet = Vec::clone(&first);
+    for n in 0..1_000_000u32 {
+        packet[12..16].copy_from_slice(&n.to_be_bytes());
+        let arrival = Arrival { packet: &packet, buffer: Rc::clone(&first), cost: 2304, scope: 0 };
+        shard.push(arrival, SECOND + u64::from(n) * 700, &mut out);
+        let gauges = shard.gauges();
+        assert!(gauges.memory_bytes <= gauges.leased_bytes);
+        assert_eq!(gauges.leased_bytes + ledger.left(), LIMIT);
+        most = most.max(gauges.memory_bytes);
+        // What it says of a million is not to be kept.
+        returned += out.released.len();
+        out.released.clear();
+    }
+    assert!(most > LIMIT / 2, "only {most} bytes were ever in use");
+    assert_eq!(shard.counters().fragments, 1_000_002);
+    let in_progress = shard.gauges().datagrams as usize;
+    assert_eq!((returned + in_progress, out.delivered.len()), (1_000_000, 1));
+    drop(shard);
+    assert_eq!((ledger.left(), Rc::strong_count(&first)), (LIMIT, 1));
+}
+
 #[test]
 fn a_shard_without_memory_refuses_and_recovers() {
     let mut host = Host::new(&Config { memory_bytes: 64 << 10, ..Config::default() });

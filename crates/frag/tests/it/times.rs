@@ -190,3 +190,42 @@ fn a_sender_hears_of_what_no_datagram_can_have() {
     );
     host.check_empty();
 }
+
+/// RFC 7112 section 5 and RFC 8200 section 4.5, of one fragment and of what fragments come to together.
+#[test]
+fn a_sender_hears_of_an_incomplete_first_fragment_and_of_too_long_a_datagram() {
+    let mut host = Host::new(&Config::default());
+    // TCP's header has 20 bytes, of which there are 16.
+    let short = Packet { protocol: 6, ..Packet::new(Family::V6, 1, vec![5; 64]) };
+    host.push(&short.fragment(0, 16));
+    let [(NoticeKind::IncompleteHeader, header, quote)] = &host.out.notices[..] else {
+        panic!("{:?}", host.out.notices)
+    };
+    let sent = short.fragment(0, 16).emit();
+    assert_eq!((&header[..], &quote[..]), (&sent[..40], &sent[40..]));
+    assert_eq!(host.shard.counters().fragments(Reason::IncompleteHeader), 1);
+    host.out.notices.clear();
+
+    // Of IPv4 nobody is told, since nothing forbids it there.
+    let short = Packet { family: Family::V4, ..short };
+    host.push(&short.fragment(0, 16));
+    host.push(&short.fragment(16, 64));
+    assert_eq!((host.out.notices.len(), host.out.delivered.len()), (0, 1));
+
+    // 65,532 bytes of payload, for which the headers of the first fragment leave no room. They are not
+    // part of the others, so that each alone is right.
+    let long = Packet::new(Family::V6, 2, vec![9; 65_532]);
+    let headed = Packet { extensions: vec![60; 2], ..long.clone() };
+    host.push(&headed.fragment(0, 32_768));
+    assert!(host.out.notices.is_empty());
+    host.push(&long.fragment(32_768, 65_532));
+    let [(NoticeKind::TooLong, header, quote)] = &host.out.notices[..] else {
+        panic!("{:?}", host.out.notices.len())
+    };
+    let sent = headed.fragment(0, 32_768).emit();
+    assert_eq!(header[..], sent[..header.len()]);
+    assert_eq!((header.len(), quote[..] == sent[header.len()..]), (56, true));
+    assert_eq!(host.shard.counters().datagrams(Reason::Oversize), 1);
+    assert_eq!(host.out.delivered.len(), 1);
+    host.check_empty();
+}
