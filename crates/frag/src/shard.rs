@@ -10,6 +10,8 @@ use crate::sync::Arc;
 use crate::table::{Ahead, Table};
 use crate::wire::{self, Fragment};
 
+/// Fewer datagrams than this in progress are near anyway.
+const FAR: u32 = 64;
 /// Packets whose datagrams are fetched together.
 const BURST: usize = 32;
 
@@ -250,6 +252,9 @@ impl<B> Shard<B> {
     /// Has what the fragments of a burst need brought near, all at once: each alone would be waited for.
     #[inline(always)]
     fn touch(&self, parsed: &[Parsed]) {
+        if self.table.datagrams() < FAR {
+            return;
+        }
         let seen = parsed.iter().map(|parsed| self.table.touch(&parsed.ahead));
         std::hint::black_box(seen.fold(0, |all, seen| all ^ seen));
     }
