@@ -18,7 +18,13 @@ libfuzzer_sys::fuzz_target!(|text: &str| {
         file.disable(name, true).expect("a user that is there");
     }
     let nt_hash = NtHash::new([1; 16]);
-    let user = User { name: "new".to_owned(), uid: None, nt_hash, disabled: false, expires: None };
+    let user = User {
+        name: "new".to_owned(),
+        uid: None,
+        nt_hash: Some(nt_hash),
+        disabled: false,
+        expires: None,
+    };
     assert_eq!(file.set(user), Ok(!names.iter().any(|name| name.eq_ignore_ascii_case("new"))));
     for name in &names {
         file.remove(name).expect("a user that is there");
