@@ -4,11 +4,13 @@
 //! machine's speed drifts. For each, `NAME=ns,ns,…` is printed: nanoseconds of CPU time per fragment, the median over
 //! the passes of each round. Before each pass all packets are written anew, which is not timed.
 
+mod flood;
 mod handoff;
 mod kernel;
 mod ours;
 mod overload;
 mod peers;
+mod stall;
 mod threads;
 mod trace;
 
@@ -72,6 +74,16 @@ enum What {
         /// Datagrams are written to one place
         #[arg(long)]
         copy: bool,
+    },
+    /// How long one call may take while the table grows, changes its key and shrinks
+    Stall {
+        #[command(flatten)]
+        words: stall::Words,
+    },
+    /// Fragments that are aimed at the table, and the smallest there are
+    Flood {
+        #[command(flatten)]
+        words: flood::Words,
     },
 }
 
@@ -153,6 +165,8 @@ fn main() -> anyhow::Result<()> {
         What::KernelOverload { load } => kernel::overload(load),
         What::Trace { words, to } => Trace::new(words.case(0))?.write(&to),
         What::Many { words, way, threads, copy } => many(words, &way, &threads, copy),
+        What::Stall { words } => stall::run(words),
+        What::Flood { words } => flood::run(words),
     }
 }
 

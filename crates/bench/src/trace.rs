@@ -299,7 +299,8 @@ impl Random {
         ((self.next() as u128 * limit as u128) >> 64) as usize
     }
 
-    fn shuffle<T>(&mut self, all: &mut [T]) {
+    /// Puts all into another order.
+    pub(crate) fn shuffle<T>(&mut self, all: &mut [T]) {
         for at in (1..all.len()).rev() {
             let other = self.below(at + 1);
             all.swap(at, other);

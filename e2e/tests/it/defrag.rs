@@ -85,6 +85,110 @@ fn named_cases_end_as_they_should() {
     }
 }
 
+/// The fragments by which J. Novak told hosts apart ("Target-Based Fragmentation Reassembly", 2005), in
+/// units of 8 bytes: offset and length of A, B, C and so on. The last is the datagram's last.
+const NOVAK: [(usize, usize); 18] = [
+    (0, 3),
+    (4, 2),
+    (6, 3),
+    (10, 1),
+    (13, 2),
+    (15, 3),
+    (18, 2),
+    (20, 2),
+    (22, 1),
+    (1, 4),
+    (6, 3),
+    (9, 3),
+    (12, 3),
+    (16, 1),
+    (19, 1),
+    (20, 1),
+    (22, 2),
+    (24, 1),
+];
+
+#[test]
+fn overlaps_are_resolved_as_each_host_would() {
+    need!("tshark");
+    let expected = [
+        ("strict", None),
+        ("first", Some("AAAJBBCCCLDLMEEFFFGGHHIQR")),
+        ("last", Some("AJJJJBKKKLLLMMMFNFGOPHQQR")),
+        ("bsd", Some("AAAJJBCCCLLLMMMFFFGGHHIQR")),
+        ("bsd-right", Some("AJJJBBKKKLDLMEEFNFGOPHQQR")),
+        ("linux", Some("AAAJJBKKKLLLMMMFFFGGPHQQR")),
+        ("windows", Some("AAAJBBCCCLLLMEEFFFGGHHIQR")),
+        ("solaris", Some("AAAJBBCCCLLLMMMFFFGGHHIQR")),
+    ];
+    let place = Place::new("policies");
+    let mut sent = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        for (letter, (offset, len)) in (b'A'..).zip(NOVAK) {
+            let fragment = Packet {
+                offset: offset * 8,
+                more: letter != b'R',
+                ..Packet::new(family, 7, vec![letter; len * 8])
+            };
+            let packet = fragment.emit();
+            sent.push(ethernet(&kind(&packet), &packet));
+        }
+    }
+    let input = place.file("in.pcap", &pcap(ETHERNET, &sent));
+    let out = place.path("out.pcap");
+    for (policy, expected) in expected {
+        defragged(&["--policy", policy], &input, &out);
+        let came = frames(&out);
+        let letters = |frame: &Vec<u8>| -> String {
+            payload_of(&frame[14..]).chunks(8).map(|unit| char::from(unit[0])).collect()
+        };
+        let came: Vec<String> = came.iter().map(letters).collect();
+        let expected: Vec<&str> = expected.into_iter().flat_map(|all| [all, all]).collect();
+        assert_eq!(came, expected, "{policy}");
+    }
+}
+
+// ----- progress ------------------------------------------------------------------------------------
+
+/// What a person sees while a large capture comes that says more than it takes to be shown, and then stops
+/// for longer than there is nothing new to show.
+fn seen_of_a_large_capture(place: &Place, command: &mut Command) -> String {
+    let pipe = place.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).stdin(Stdio::null()).spawn();
+    let child = child.unwrap();
+    let mut input = fs::OpenOptions::new().write(true).open(&pipe).unwrap();
+    input.write_all(&pcap_header(ETHERNET)).unwrap();
+    let (_, packet) = datagram(Family::V4, 1, 1000);
+    let packet = packet.emit();
+    let record = pcap_record(0, &ethernet(&kind(&packet), &packet));
+    let megabyte = record.repeat((1 << 20) / record.len() + 1);
+    (0..66).for_each(|_| input.write_all(&megabyte).unwrap());
+    thread::sleep(Duration::from_millis(400));
+    (0..4).for_each(|_| input.write_all(&megabyte).unwrap());
+    drop(input);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    fs::remove_file(&pipe).unwrap();
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
+#[test]
+fn progress_is_shown_on_a_terminal_and_nowhere_else() {
+    need!("script");
+    let place = Place::new("progress");
+    let (program, pipe) = (built("shunt"), place.path("pipe"));
+    let mut plain = Command::new(&program);
+    let plain = seen_of_a_large_capture(&place, plain.arg("defrag").arg(&pipe).arg("/dev/null"));
+    assert!(!plain.contains('\r') && !plain.contains("MB/s"), "{plain:?}");
+    // A terminal of its own, whose output comes to us.
+    let line = format!("{} defrag {} /dev/null", program.display(), pipe.display());
+    let mut on_terminal = Command::new("script");
+    on_terminal.args(["-q", "-e", "-c", &line, "/dev/null"]);
+    let shown = seen_of_a_large_capture(&place, &mut on_terminal);
+    assert!(shown.contains("MB/s"), "{shown:?}");
+}
+
 // ----- links ---------------------------------------------------------------------------------------
 
 /// What stands before an IP packet on each link, by link type.

@@ -83,3 +83,70 @@ fn a_datagram_that_comes_twice_is_whole_once_or_twice() {
         assert!(left <= 1);
     });
 }
+
+/// Datagrams in the model of a move.
+const MANY: usize = 6;
+
+/// Half of a datagram: the first of the first [`MANY`] numbers, the second of the others.
+fn half(buffer: usize) -> Vec<u8> {
+    let mut packet = PACKETS[buffer / MANY].to_vec();
+    packet[5] = u8::try_from(buffer % MANY).unwrap();
+    packet
+}
+
+/// What one core has seen of halves: identifications of whole datagrams, and buffers.
+#[derive(Default)]
+struct Halves {
+    whole: Vec<usize>,
+    released: Vec<usize>,
+}
+
+impl Sink<usize> for Halves {
+    fn whole(&mut self, _: usize, _: usize) {}
+
+    fn datagram(&mut self, datagram: &Datagram<'_, usize>) {
+        self.whole.push(usize::try_from(datagram.key().id & 0xffff).unwrap());
+    }
+
+    fn release(&mut self, buffer: usize, _: Released) {
+        self.released.push(buffer);
+    }
+}
+
+fn push_halves(table: &Shared<usize>, which: &[usize]) -> Halves {
+    let (mut core, mut seen) = (table.core(), Halves::default());
+    for buffer in which {
+        let packet = half(*buffer);
+        table.push(&mut core, Arrival::new(&packet, *buffer), 1, &mut seen);
+    }
+    seen
+}
+
+/// One core begins datagrams, by which the index grows, while another ends some that may be in the old part
+/// of it or in the new one. What is moved meanwhile is neither lost nor found twice.
+#[test]
+fn two_cores_push_while_the_index_moves() {
+    let mut model = loom::model::Builder::new();
+    model.max_branches = 100_000;
+    model.check(|| {
+        let table = table();
+        let begun = push_halves(&table, &[0, 1, 2, 3]);
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || push_halves(&table, &[MANY, MANY + 2]))
+        };
+        let one = push_halves(&table, &[4, 5]);
+        let other = other.join().unwrap();
+        let moving = table.counters().resized;
+        let end = push_halves(&table, &[MANY + 5, MANY + 1, MANY + 4, MANY + 3]);
+        assert_eq!(moving, 1, "the index has begun to grow");
+        let all = [begun, one, other, end];
+        let mut whole: Vec<usize> = all.iter().flat_map(|seen| seen.whole.clone()).collect();
+        let mut released: Vec<usize> = all.iter().flat_map(|seen| seen.released.clone()).collect();
+        whole.sort_unstable();
+        released.sort_unstable();
+        assert!(whole.iter().copied().eq(0..MANY), "{whole:?}");
+        assert!(released.iter().copied().eq(0..2 * MANY), "{released:?}");
+        assert_eq!((table.datagrams(), table.ledger.left()), (0, 64 << 10));
+    });
+}

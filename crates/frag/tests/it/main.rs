@@ -2,6 +2,7 @@
 
 mod cases;
 mod cores;
+mod example;
 mod host;
 mod memory;
 mod ops;

@@ -4,6 +4,7 @@
 //! written in Rust in turn, some passes each, and prints a figure for each turn; a C program does the same
 //! for DPDK. A pair is two figures of the same turn.
 
+mod bounds;
 mod cells;
 mod dpdk;
 mod kernel;
@@ -30,7 +31,10 @@ What comes to a thread lies in a ring of its own. Before each pass of one thread
 Headers of the next packets are prefetched for our engine (not under locks), for the headers alone, which are
 its bound, and for DPDK as in its own example; by etherparse and the memcpy nothing is.
 Overload: the part of what is offered that is completed, with 4 MiB of memory and 1.6 million fragments a
-second in computed time; memory holds 4 MiB / all at best; Linux is live, as fast as it takes.";
+second in computed time; memory holds 4 MiB / all at best; Linux is live, as fast as it takes.
+Longest call: of each 64 calls the longest, of the rounds the least of these, of all blocks the most; what
+another program takes of the CPU hits other calls each time. Without that: least over the rounds.
+defrag of a stream: peer is 1 GB and ours 10 GB through `shunt defrag - /dev/null`, the most memory of each.";
 
 /// Longer than any of them takes.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -60,6 +64,7 @@ fn jobs() -> Vec<Job> {
     jobs.extend(cells::orders_and_flows());
     jobs.extend(threads::jobs());
     jobs.extend(kernel::jobs());
+    jobs.extend(bounds::jobs());
     jobs
 }
 
@@ -89,12 +94,12 @@ pub(crate) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
         dpdk::fetch(&root)?;
     }
     if !options.no_build {
-        build(&root, &["shunt-bench"])?;
+        build(&root, &["shunt-bench", "shunt-cli"])?;
     }
     stage::clean_up_when_interrupted()?;
     warn_when_busy();
     let bench = Bench {
-        stage: Stage::with(&built(&root), &["fragbench"])?,
+        stage: Stage::with(&built(&root), &["fragbench", "shunt"])?,
         root,
         rounds: options.rounds.unwrap_or(3).max(1),
         passes: if options.quick { 3 } else { 7 },

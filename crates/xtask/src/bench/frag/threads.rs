@@ -7,6 +7,9 @@ use crate::bench::report::Line;
 /// Rates of two threads against one.
 const SEPARATE: f64 = 1.9;
 const SPRAYED: f64 = 1.5;
+/// Datagrams in flight where there are floors, and where there are none.
+const USUAL: u32 = 100;
+const OTHERS: [u32; 3] = [1, 10, 1000];
 
 /// The steps, each against the one before: (what it is, the engine on two threads). Each copies its
 /// datagrams to one place, until one does not.
@@ -27,7 +30,17 @@ pub(crate) fn jobs() -> Vec<Job> {
             Job::new(name.clone(), true, move |bench| rows_or_failure(&name, run(bench, size)))
         })
     };
-    job("threads", threads).into_iter().chain(job("ladder", ladder)).collect()
+    let mut jobs: Vec<Job> =
+        job("threads", |bench, size| threads(bench, size, USUAL)).into_iter().collect();
+    for size in SIZES {
+        jobs.extend(OTHERS.map(|flows| {
+            let name = format!("threads {size} x {flows}");
+            let run = move |bench: &Bench| threads(bench, size, flows);
+            Job::new(name.clone(), false, move |bench| rows_or_failure(&name, run(bench)))
+        }));
+    }
+    jobs.extend(job("ladder", ladder));
+    jobs
 }
 
 /// A turn of each way.
@@ -36,11 +49,14 @@ fn ways(bench: &Bench, size: u32, more: &[&str]) -> anyhow::Result<super::Figure
     bench.rounds(bench.rounds, &[&["many", "--size", &size], more].concat())
 }
 
-fn threads(bench: &Bench, size: u32) -> anyhow::Result<Vec<Line>> {
+fn threads(bench: &Bench, size: u32, flows: u32) -> anyhow::Result<Vec<Line>> {
+    let each = flows.to_string();
     let words = ["--way", "separate", "--way", "sprayed", "--way", "buckets", "--way", "headers"];
-    let figures = ways(bench, size, &words)?;
-    let row = |what: &str, one, two, floor| -> anyhow::Result<Line> {
-        let name = format!("{size} x 100, two threads: {what}");
+    let figures = ways(bench, size, &[&["--flows", &each][..], &words].concat())?;
+    let row = |what: &str, one, two, floor: Option<f64>| -> anyhow::Result<Line> {
+        let name = format!("{size} x {flows}, two threads: {what}");
+        // With one datagram at a time there is nothing to share, with a thousand caches are shared.
+        let floor = floor.filter(|_| flows == USUAL);
         Ok(times(name, named(&figures, one)?, named(&figures, two)?, floor))
     };
     Ok(vec![
