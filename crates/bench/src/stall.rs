@@ -6,11 +6,12 @@
 //! taken together in blocks of a few, of each block the longest call is kept, of the rounds the least of
 //! these: a stall that is ours is there in each round.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::ensure;
 use clap::Args;
-use frag::{Arrival, Config, HashKey, Key, Ledger, Limits, Shard, Shared};
+use frag::{Arrival, Config, Core, HashKey, Key, Ledger, Limits, Shard, Shared};
 use testkit::cpu;
 
 use crate::ours::Count;
@@ -41,7 +42,7 @@ const ROOM: u64 = 1 << 36;
 /// A table that takes packets.
 enum Table {
     Shard(Box<Shard<u32>>),
-    Shared(std::sync::Arc<Shared<u32>>, frag::Core),
+    Shared(Arc<Shared<u32>>, Box<Core>),
 }
 
 impl Table {
@@ -116,7 +117,7 @@ pub(crate) fn run(words: Words) -> anyhow::Result<()> {
 /// A table with one bucket: all stalls are in it.
 fn shared(limits: &Limits, secret: &HashKey) -> (Table, HashKey) {
     let table = Shared::new(limits, 1, secret);
-    let core = table.core();
+    let core = Box::new(table.core());
     (Table::Shared(table, core), secret.successor())
 }
 
