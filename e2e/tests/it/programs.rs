@@ -16,6 +16,7 @@ use e2e::run::{BoardDir, Guest, Outcome, PATIENCE, Under};
 use e2e::run::{command, eventually, outcome, plain_only, skipped};
 
 mod databases;
+mod killed;
 mod runtimes;
 mod web;
 

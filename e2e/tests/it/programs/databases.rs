@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod killed;
+
 struct Redis {
     server: Guest,
     port: String,

@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod killed;
+
 /// Runs `server` and then `client PORT`, both scripts of one runtime: the client checks the answers.
 fn pair(
     place: &Place,

@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod killed;
+
 const CONFIG: &str = "
 user root; worker_processes 2; daemon off; pid nginx.pid; error_log error.log warn;
 events { worker_connections 2048; }
