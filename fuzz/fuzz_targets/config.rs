@@ -12,6 +12,10 @@ use local::config::SETTINGS;
 #[expect(dead_code, reason = "the module of the program `shunt`; merging is what is fuzzed")]
 #[path = "../../crates/cli/src/config.rs"]
 mod config;
+/// Where that module finds the name of a section.
+mod serve {
+    pub(crate) const SERVE: &str = "serve";
+}
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let (file, rest) = bytes.split_at(bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len()));
