@@ -30,7 +30,7 @@ struct Cli {
 }
 
 /// Programs of others that it shows, where they are present.
-const PROGRAMS: &[&str] = &["nginx", "wrk", "redis-server", "redis-benchmark"];
+pub(crate) const PROGRAMS: &[&str] = &["nginx", "wrk", "redis-server", "redis-benchmark"];
 /// Lines of `shunt stat` that are shown: enough to see how it looks.
 const STAT_LINES: usize = 16;
 /// While `shunt stat` is asked, this many connections are busy.

@@ -115,7 +115,7 @@ impl Need {
 /// When `install` is asked for and cannot be tried. That a package could not be installed is told,
 /// not an error: what wants it is skipped with its reason.
 pub(crate) fn check(command: &str, programs: &[&str], install: bool) -> anyhow::Result<()> {
-    let mut absent = absent(programs);
+    let mut absent = absent(programs, Need::is_met);
     if install && !absent.is_empty() {
         apt_install(&packages(&absent))?;
         absent.retain(|need| !need.is_met());
@@ -124,20 +124,25 @@ pub(crate) fn check(command: &str, programs: &[&str], install: bool) -> anyhow::
         println!("every program that `cargo xtask {command}` uses is here");
         return Ok(());
     }
-    println!("not on this machine, so what wants it is skipped:");
-    for need in &absent {
-        println!("  {:18} {}", need.name(), need.why);
-    }
-    let packages = packages(&absent).join(" ");
-    println!("one command brings it:  cargo xtask {command} --install");
-    println!("or, by hand:            apt-get install --no-install-recommends {packages}");
+    print!("{}", told(command, &absent));
     Ok(())
 }
 
-fn absent(programs: &[&str]) -> Vec<Need> {
+/// What people are told of what is absent.
+fn told(command: &str, absent: &[Need]) -> String {
+    let mut text = "not on this machine, so what wants it is skipped:\n".to_owned();
+    for need in absent {
+        text += &format!("  {:18} {}\n", need.name(), need.why);
+    }
+    let packages = packages(absent).join(" ");
+    text += &format!("one command brings it:  cargo xtask {command} --install\n");
+    text + &format!("or, by hand:            apt-get install --no-install-recommends {packages}\n")
+}
+
+fn absent(programs: &[&str], is_met: impl Fn(&Need) -> bool) -> Vec<Need> {
     let few = NEEDS_OF_FEW.iter().filter(|need| programs.contains(&need.name()));
     let wanted = |need: &&Need| programs.is_empty() || programs.contains(&need.name());
-    NEEDS.iter().filter(wanted).chain(few).filter(|need| !need.is_met()).copied().collect()
+    NEEDS.iter().filter(wanted).chain(few).filter(|need| !is_met(need)).copied().collect()
 }
 
 fn packages(needs: &[Need]) -> Vec<&'static str> {
@@ -179,7 +184,11 @@ fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
 
 /// Where a program is: on the path, or where Debian keeps servers, PostgreSQL and Go.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
-    search_path().into_iter().map(|dir| dir.join(name)).find(|path| is_executable(path))
+    find_in(&search_path(), name)
+}
+
+fn find_in(dirs: &[PathBuf], name: &str) -> Option<PathBuf> {
+    dirs.iter().map(|dir| dir.join(name)).find(|path| is_executable(path))
 }
 
 /// The Python that can import `module`, if there is one.
@@ -221,6 +230,47 @@ mod tests {
         assert!(find("no-such-program-at-all").is_none());
         assert!(!is_executable(Path::new("/proc/version")));
         assert!(!is_executable(Path::new("/usr/bin")), "a directory is no program");
+    }
+
+    /// Whether a program would be found on a path with nothing in it but this.
+    fn is_met_by(dirs: &[PathBuf]) -> impl Fn(&Need) -> bool {
+        move |need| find_in(dirs, need.name()).is_some()
+    }
+
+    #[test]
+    fn on_an_empty_path_each_program_is_named_with_the_command_that_brings_it() {
+        let programs = crate::demo::PROGRAMS;
+        let absent = absent(programs, is_met_by(&[]));
+        let text = told("demo", &absent);
+        for program in programs {
+            assert!(text.lines().any(|line| line.trim().starts_with(program)), "{program}: {text}");
+        }
+        assert!(text.contains("one command brings it:  cargo xtask demo --install\n"), "{text}");
+        let by_hand =
+            "apt-get install --no-install-recommends nginx-light wrk redis-server redis-tools\n";
+        assert!(text.ends_with(by_hand), "{text}");
+    }
+
+    #[test]
+    fn what_is_there_is_not_asked_for() {
+        let dir = tempdir_with("wrk");
+        let absent = absent(crate::demo::PROGRAMS, is_met_by(std::slice::from_ref(&dir)));
+        let text = told("demo", &absent);
+        fs::remove_dir_all(&dir).unwrap();
+        assert!(
+            !text.contains("wrk") && text.contains("nginx-light redis-server redis-tools\n"),
+            "{text}"
+        );
+    }
+
+    /// A directory with a program that does nothing.
+    fn tempdir_with(program: &str) -> PathBuf {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = env::temp_dir().join(format!("shunt-install-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join(program), "#!/bin/sh\n").unwrap();
+        fs::set_permissions(dir.join(program), fs::Permissions::from_mode(0o755)).unwrap();
+        dir
     }
 
     #[test]

@@ -91,6 +91,7 @@ impl Plan {
             serving(&program)
         }));
         if !quick {
+            steps.push(step("what a newcomer is shown", 5, Ok(demonstration())));
             steps.push(step("loom models of the lock-free parts", 25, Ok(loom(&target))));
             steps.push(step("documentation", 20, Ok(documentation())));
         }
@@ -155,6 +156,11 @@ fn tests(target: &Path, quick: bool) -> Command {
         command.env("SHUNT_TEST_QUICK", "1");
     }
     command
+}
+
+/// The demonstration, with what the tests had built: its rows fail if a program does.
+fn demonstration() -> Command {
+    cargo(&["xtask", "demo", "--no-build"])
 }
 
 fn loom(target: &Path) -> Command {
