@@ -1127,3 +1127,4 @@ pub fn unmount(dir: &str) -> Ret {
 }
 
 pub mod unseen;
+pub mod uring;

@@ -199,6 +199,8 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
         return;
     }
     match storage.and_then(call::address) {
+        // Made before there was a ring, and not connected.
+        Some(_) if URING.load(Ordering::Relaxed) => conn.stay_tcp(w, fd, Reason::IoUring),
         Some(remote) => {
             let errno = real::errno();
             if !remote::connected(w, conn, fd, remote) {
@@ -481,17 +483,23 @@ pub(crate) fn prepare_early() {
     }
 }
 
-/// The program begins to use io_uring.
-pub(crate) fn uring() {
+/// The program begins to use io_uring: everything goes by TCP from now on. `false`: a peer did not
+/// answer, so that a ring would see what is not the program's.
+pub(crate) fn uring() -> bool {
+    let Some(w) = fds::world() else { return true };
     if URING.swap(true, Ordering::Relaxed) {
-        return;
+        return true;
     }
-    let Some(w) = fds::world() else { return };
+    let mut all = true;
     each_conn(|fd, conn| {
-        if matches!(conn.phase(), Phase::Attached | Phase::Offered | Phase::Server) {
-            io::to_tcp(w, conn, fd, Reason::IoUring);
+        if matches!(conn.phase(), Phase::Attached | Phase::Offered | Phase::Server | Phase::Busy) {
+            all &= io::to_tcp(w, conn, fd, Reason::IoUring);
         }
     });
+    if !all {
+        URING.store(false, Ordering::Relaxed);
+    }
+    all
 }
 
 /// A message with control data is about to be sent on a socket that is not ours: descriptors in it

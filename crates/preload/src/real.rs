@@ -142,6 +142,8 @@ real! {
     syscall(n: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
     io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, params: *mut c_void) -> c_int;
     io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
+    io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, params: *mut c_void, buf: *mut c_void, size: usize) -> c_int;
+    io_uring_setup(entries: c_uint, params: *mut c_void) -> c_int;
     _exit(status: c_int) -> ();
     quick_exit(status: c_int) -> ();
     _Fork() -> pid_t;

@@ -12,6 +12,7 @@ pub mod signals;
 pub mod states;
 pub mod threads;
 pub mod transfer;
+pub mod uring;
 
 use crate::stage::Stage;
 
@@ -39,6 +40,7 @@ macro_rules! oracle_cases {
                 large_both_ways large_one_way_blocking syscall_function more_flag
                 zero_copy_sending kernel_tls_refused_or_not
             }
+            uring { io_uring_is_refused io_uring_by_library }
             signals {
                 sigpipe eintr_recv eintr_recv_restarts eintr_recv_with_timeout eintr_send
                 eintr_waitall_partial eintr_poll eintr_select eintr_epoll ppoll_mask pselect_mask

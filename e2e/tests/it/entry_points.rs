@@ -16,7 +16,7 @@ const OF_A_CONNECTION: &str = "
     __read_chk __recv_chk __recvfrom_chk __dprintf_chk __vdprintf_chk
     __socket __connect __fcntl __read __write __send __recv __sendmmsg
     aio_read aio_read64 aio_write aio_write64 lio_listio lio_listio64 io_submit
-    io_uring_queue_init io_uring_queue_init_params";
+    io_uring_setup io_uring_queue_init io_uring_queue_init_params io_uring_queue_init_mem";
 
 /// Calls that wait.
 const READINESS: &str = "
@@ -99,8 +99,8 @@ fn names_are_those_of_libc() {
     let libc = libc.map(std::path::PathBuf::from).next().expect("libc is mapped");
     let have = exported(&libc);
     // Of libaio and liburing; and of later versions of libc than some that are in use.
-    let elsewhere = "io_submit io_uring_queue_init io_uring_queue_init_params _Fork closefrom
-        close_range epoll_pwait2 login_tty pidfd_open pidfd_getfd __openat64_2 execveat";
+    let elsewhere = "io_submit io_uring_setup io_uring_queue_init io_uring_queue_init_params
+        io_uring_queue_init_mem _Fork closefrom close_range epoll_pwait2 login_tty pidfd_open pidfd_getfd __openat64_2 execveat";
     let elsewhere: BTreeSet<&str> = words(elsewhere).collect();
     let all = [OF_A_CONNECTION, READINESS, LIFETIME, NUMBERS].into_iter().flat_map(words);
     let unknown: Vec<&str> =

@@ -68,6 +68,7 @@ fn difference_of(case: &str, role: &str, ends: Ends) -> Option<String> {
         let tcp = on_tcp(case, role, n > 0);
         let got = run(case, role, ends);
         if tcp.ok() && got.ok() && got.out == tcp.out {
+            pass_on_skips(case, &tcp);
             if n > 0 {
                 noted(&format!("{case} {role}, {ends:?}: differed, but not again:\n{seen}"));
             }
@@ -105,6 +106,12 @@ fn check(case: &str) {
         Some((_, why)) if !wrong.is_empty() => e2e::run::skipped(&format!("{case}: {why}")),
         _ => assert!(wrong.is_empty(), "differs from kernel TCP:\n{wrong}"),
     }
+}
+
+/// A guest that could not do a part of its case has said so.
+fn pass_on_skips(case: &str, got: &Outcome) {
+    let skips = got.err.lines().filter_map(|line| line.strip_prefix("skipped: "));
+    skips.for_each(|why| e2e::run::skipped(&format!("{case}: {why}")));
 }
 
 fn differences_of(case: &str) -> String {
