@@ -93,16 +93,26 @@ mod c {
 
 // Sockets.
 
-/// `socket(AF_INET, SOCK_STREAM | flags, 0)`.
+/// `socket(FAMILY, SOCK_STREAM | flags, 0)`, the family being that of [`address::here`].
 pub fn socket(flags: c_int) -> Result<c_int, i32> {
-    make!(libc::socket, libc::AF_INET, libc::SOCK_STREAM | flags, 0)
+    socket_of(address::family(), flags)
+}
+
+/// A stream socket of this family.
+pub fn socket_of(family: c_int, flags: c_int) -> Result<c_int, i32> {
+    make!(libc::socket, family, libc::SOCK_STREAM | flags, 0)
 }
 
 /// [`socket`] that sends at once: no Nagle, and a congestion control that does not pace. (BBR learns
 /// from the small requests of the tests that the path is slow, and then holds bytes back for longer
 /// than the tests wait.)
 pub fn prompt_socket(flags: c_int) -> Result<c_int, i32> {
-    let fd = socket(flags)?;
+    prompt_socket_of(address::family(), flags)
+}
+
+/// [`prompt_socket`] of this family.
+pub fn prompt_socket_of(family: c_int, flags: c_int) -> Result<c_int, i32> {
+    let fd = socket_of(family, flags)?;
     setsockopt_text(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, "reno")?;
     setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
     Ok(fd)
@@ -115,20 +125,9 @@ pub fn socketpair() -> Result<[c_int; 2], i32> {
     Ok(fds)
 }
 
-const ADDR_LEN: u32 = size_of::<libc::sockaddr_in>() as u32;
-
-fn loopback(port: u16) -> libc::sockaddr_in {
-    let mut addr = zero!(libc::sockaddr_in);
-    addr.sin_family = libc::AF_INET as u16;
-    addr.sin_port = port.to_be();
-    addr.sin_addr.s_addr = u32::from_ne_bytes([127, 0, 0, 1]);
-    addr
-}
-
-/// Binds to a port of 127.0.0.1; 0 lets the kernel choose.
+/// Binds to a port of this host; 0 lets the kernel choose.
 pub fn bind(fd: c_int, port: u16) -> Ret {
-    let addr = loopback(port);
-    call!(libc::bind, fd, (&raw const addr).cast(), ADDR_LEN)
+    address::bind_to(fd, address::here(), port)
 }
 
 /// `listen`.
@@ -136,16 +135,15 @@ pub fn listen(fd: c_int, backlog: c_int) -> Ret {
     call!(libc::listen, fd, backlog)
 }
 
-/// Connects to a port of 127.0.0.1.
+/// Connects to a port of this host.
 pub fn connect(fd: c_int, port: u16) -> Ret {
-    let addr = loopback(port);
-    call!(libc::connect, fd, (&raw const addr).cast(), ADDR_LEN)
+    address::connect_to(fd, address::here(), port)
 }
 
 /// `connect` with `AF_UNSPEC`: dissolves the association.
 pub fn disconnect(fd: c_int) -> Ret {
     let addr = zero!(libc::sockaddr_in);
-    call!(libc::connect, fd, (&raw const addr).cast(), ADDR_LEN)
+    call!(libc::connect, fd, (&raw const addr).cast(), size_of::<libc::sockaddr_in>() as u32)
 }
 
 /// `accept4` without asking for the address.
@@ -155,26 +153,17 @@ pub fn accept(fd: c_int, flags: c_int) -> Result<c_int, i32> {
 
 /// `accept` with the address: the new descriptor and the peer's port.
 pub fn accept_from(fd: c_int) -> Result<(c_int, u16), i32> {
-    let mut addr = zero!(libc::sockaddr_in);
-    let mut len = ADDR_LEN;
-    let new = make!(libc::accept, fd, (&raw mut addr).cast(), &raw mut len)?;
-    Ok((new, u16::from_be(addr.sin_port)))
+    address::accept_from(fd).map(|(new, addr)| (new, addr.port()))
 }
 
 /// Port of our end.
 pub fn local_port(fd: c_int) -> Result<u16, i32> {
-    let mut addr = zero!(libc::sockaddr_in);
-    let mut len = ADDR_LEN;
-    call!(libc::getsockname, fd, (&raw mut addr).cast(), &raw mut len)?;
-    Ok(u16::from_be(addr.sin_port))
+    address::local(fd).map(|addr| addr.port())
 }
 
 /// Port of the other end.
 pub fn peer_port(fd: c_int) -> Result<u16, i32> {
-    let mut addr = zero!(libc::sockaddr_in);
-    let mut len = ADDR_LEN;
-    call!(libc::getpeername, fd, (&raw mut addr).cast(), &raw mut len)?;
-    Ok(u16::from_be(addr.sin_port))
+    address::remote(fd).map(|addr| addr.port())
 }
 
 /// `shutdown`.
@@ -252,9 +241,9 @@ pub fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Ret {
 
 /// `sendto` with an address, which a connected socket ignores.
 pub fn sendto(fd: c_int, bytes: &[u8], port: u16) -> Ret {
-    let addr = loopback(port);
+    let (addr, len) = address::storage(address::here(), port);
     let at = (&raw const addr).cast();
-    call!(libc::sendto, fd, bytes.as_ptr().cast(), bytes.len(), 0, at, ADDR_LEN)
+    call!(libc::sendto, fd, bytes.as_ptr().cast(), bytes.len(), 0, at, len)
 }
 
 fn filled(mut buffer: Vec<u8>, got: Ret) -> Bytes {
@@ -1126,5 +1115,7 @@ pub fn unmount(dir: &str) -> Ret {
     call!(libc::umount2, dir.as_ptr(), libc::MNT_DETACH)
 }
 
+pub mod address;
+pub mod cancel;
 pub mod unseen;
 pub mod uring;

@@ -4,10 +4,12 @@
 //! connection move in lockstep.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use crate::calls::address;
 use crate::show::{Show, stream_byte, stream_bytes};
 use crate::{calls, differential};
 
@@ -61,6 +63,11 @@ pub fn perform(order: &str) -> String {
     let size = |i: usize| usize::try_from(n(i)).expect("a size");
     match words[0] {
         "listen" => listen(),
+        "listen_at" => listen_at(words[1].parse().expect("an address")),
+        "connect_to" => {
+            let port = u16::try_from(n(2)).expect("a port");
+            connect_to(words[1].parse().expect("an address"), port)
+        }
         "accept" => calls::accept(fd(), 0).show(),
         "connect" => connect(u16::try_from(n(1)).expect("a port")),
         "send" => calls::send(fd(), words[3..].join(" ").as_bytes(), int(2)).show(),
@@ -69,6 +76,7 @@ pub fn perform(order: &str) -> String {
         "recvnow" => calls::recv(fd(), size(2), int(3) | libc::MSG_DONTWAIT).show(),
         "recvn" => receive_stream(fd(), size(2), n(3).cast_unsigned()),
         "drain" => drain(fd()),
+        "until" => until(fd(), u8::try_from(n(2)).expect("a byte")),
         "mask" => settled_mask(fd()),
         "watch" => watch(fd(), int(2)).show(),
         "shutdown" => calls::shutdown(fd(), int(2)).show(),
@@ -93,9 +101,13 @@ pub fn perform(order: &str) -> String {
 }
 
 fn listen() -> String {
+    listen_at(address::here())
+}
+
+fn listen_at(ip: IpAddr) -> String {
     let port = || -> Result<(i32, u16), i32> {
-        let fd = calls::prompt_socket(0)?;
-        calls::bind(fd, 0)?;
+        let fd = calls::prompt_socket_of(address::family_of(ip), 0)?;
+        address::bind_to(fd, ip, 0)?;
         calls::listen(fd, 64)?;
         Ok((fd, calls::local_port(fd)?))
     };
@@ -103,7 +115,12 @@ fn listen() -> String {
 }
 
 fn connect(port: u16) -> String {
-    calls::prompt_socket(0).and_then(|fd| calls::connect(fd, port).map(|_| fd)).show()
+    connect_to(address::here(), port)
+}
+
+fn connect_to(ip: IpAddr, port: u16) -> String {
+    let fd = calls::prompt_socket_of(address::family_of(ip), 0);
+    fd.and_then(|fd| address::connect_to(fd, ip, port).map(|_| fd)).show()
 }
 
 /// Puts a descriptor into an event set of its own, which stays.
@@ -187,6 +204,20 @@ fn drain(fd: i32) -> String {
             Err(e) => return format!("{total} and {}", crate::show::errno_name(e)),
         }
     }
+}
+
+/// Receives until this byte comes: how many others came before it.
+fn until(fd: i32, last: u8) -> String {
+    let mut total = 0;
+    while await_readable(fd) {
+        match calls::recv(fd, 1 << 20, libc::MSG_DONTWAIT) {
+            Ok(bytes) if bytes.last() == Some(&last) => return (total + bytes.len() - 1).show(),
+            Ok(bytes) if !bytes.is_empty() => total += bytes.len(),
+            Err(libc::EAGAIN) => {}
+            end => return format!("{total} and {}", end.show()),
+        }
+    }
+    format!("{total} and nothing more")
 }
 
 /// Sends back what comes until the end: how many bytes.

@@ -13,6 +13,7 @@ use sys::lock;
 use sys::sync::Ordering;
 use sys::wait::WaitWord;
 
+use crate::finally::Finally;
 use crate::{fds, life, ready, real, remote};
 
 const SIOCATMARK: u64 = 0x8905;
@@ -518,6 +519,7 @@ fn sleep(
         conn.arm_cold(mine);
         others
     };
+    let asleep = Finally(|| wake_up(w, conn, mine));
     let mut ready = conn.moved(mine, peer, room);
     if room {
         ready |= !conn.wait_for_room(mine, peer);
@@ -542,7 +544,7 @@ fn sleep(
             sleep_in_kernel(conn, fd, mine, peer, left)
         };
     }
-    wake_up(w, conn, mine);
+    drop(asleep);
     result
 }
 

@@ -4,6 +4,7 @@
 
 mod alloc;
 mod fds;
+mod finally;
 mod hooks;
 mod io;
 mod life;

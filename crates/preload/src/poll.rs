@@ -11,6 +11,7 @@ use sys::lock;
 use sys::ring;
 use sys::sync::Ordering;
 
+use crate::finally::Finally;
 use crate::{fds, io, ready, real, remote};
 
 /// A descriptor of the set that is an attached connection.
@@ -255,6 +256,13 @@ fn doze(
         }
         p.events = libc::POLLIN | libc::POLLRDHUP | fds[o.at].events & libc::POLLPRI;
     }
+    let asleep = Finally(|| {
+        for o in list {
+            io::wake_up(w, o.conn, o.mine);
+            o.conn.inside.fetch_sub(1, Ordering::AcqRel);
+            io::release(w, o.conn, -1);
+        }
+    });
     let mut ready = list.iter().any(|o| moved(o, &fds[o.at]));
     if !ready {
         ready = look(w, fds, list) > 0;
@@ -289,11 +297,7 @@ fn doze(
         }
     }
     let errno = real::errno();
-    for o in list {
-        io::wake_up(w, o.conn, o.mine);
-        o.conn.inside.fetch_sub(1, Ordering::AcqRel);
-        io::release(w, o.conn, -1);
-    }
+    drop(asleep);
     if result.is_some() {
         real::set_errno(errno);
     }
@@ -378,9 +382,10 @@ impl Sets<'_> {
             .collect()
     }
 
-    /// Writes the answer; answers the number of bits, or `EBADF`.
-    pub(crate) fn answer(&mut self, fds: &[pollfd]) -> Result<c_int, c_int> {
-        if fds.iter().any(|p| p.revents & libc::POLLNVAL != 0) {
+    /// Writes the answer; answers the number of bits, or `EBADF`. `late`: what is no descriptor now was one
+    /// when the call began, and such a one is ready for everything.
+    pub(crate) fn answer(&mut self, fds: &[pollfd], late: bool) -> Result<c_int, c_int> {
+        if !late && fds.iter().any(|p| p.revents & libc::POLLNVAL != 0) {
             return Err(libc::EBADF);
         }
         let mut n = 0;
@@ -390,7 +395,7 @@ impl Sets<'_> {
                 if !self.has(set, fd) {
                     continue;
                 }
-                if p.revents & means != 0 {
+                if p.revents & (means | libc::POLLNVAL) != 0 {
                     n += 1;
                 } else if let Some(words) = self.words[set].as_mut() {
                     words[fd / 64] &= !(1 << (fd % 64));

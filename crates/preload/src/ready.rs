@@ -25,6 +25,7 @@ use sys::sync::{AtomicU32, AtomicU64, full_fence};
 use sys::wait::{self, WaitWord};
 
 use crate::fds::{self, Entry};
+use crate::finally::Finally;
 
 mod amend;
 mod control;
@@ -431,16 +432,17 @@ impl Set {
         // Either we see a connection that another thread brings into the set, or that thread sees us
         // wait. Pairs with `recount`.
         let others = self.waiting.fetch_add(1, Ordering::SeqCst) > 0;
-        let n = if self.count.load(Ordering::SeqCst) == 0 {
+        let _waiting = Finally(|| {
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        });
+        if self.count.load(Ordering::SeqCst) == 0 {
             self.wait_plain(w, events, limit, sleep)
         } else {
             if others {
                 self.go_cold(w);
             }
             self.wait_ours(w, events, limit, sleep)
-        };
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-        n
+        }
     }
 
     /// A set without attached connections: the kernel's answer, but for tags of connections that
@@ -655,13 +657,16 @@ impl Set {
         self.count_sleep(w);
         #[cfg(feature = "watchdog")]
         let watched = watchdog::on_set(self);
+        let asleep = Finally(|| {
+            if let Some(word) = word {
+                wait::awake(word);
+            }
+        });
         let n = sleep(events, left);
         #[cfg(feature = "watchdog")]
         drop(watched);
         let errno = crate::real::errno();
-        if let Some(word) = word {
-            wait::awake(word);
-        }
+        drop(asleep);
         if n <= 0 {
             let mut out = Out { events, n: 0 };
             self.scan(w, &mut out);

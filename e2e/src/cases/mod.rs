@@ -13,6 +13,7 @@ pub mod states;
 pub mod threads;
 pub mod transfer;
 pub mod uring;
+pub mod waits;
 
 use crate::stage::Stage;
 
@@ -41,6 +42,10 @@ macro_rules! oracle_cases {
                 zero_copy_sending kernel_tls_refused_or_not
             }
             uring { io_uring_is_refused io_uring_by_library }
+            waits {
+                cancel_full_send cancel_accept cancel_connect cancel_readiness close_during_send
+                close_during_accept close_during_connect close_during_readiness close_during_epoll_wait
+            }
             signals {
                 sigpipe eintr_recv eintr_recv_restarts eintr_recv_with_timeout eintr_send
                 eintr_waitall_partial eintr_poll eintr_select eintr_epoll ppoll_mask pselect_mask

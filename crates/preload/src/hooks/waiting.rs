@@ -134,7 +134,9 @@ unsafe fn selected(
     if pending_under(mask) {
         return None;
     }
+    let mut sleeps = 0u32;
     let got = poll::poll(&mut list, limit, &mut |list, left| {
+        sleeps = sleeps.saturating_add(1);
         let limit = left.map(time_limit);
         let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         // SAFETY: our own array.
@@ -143,7 +145,8 @@ unsafe fn selected(
     if got < 0 {
         return Some(got);
     }
-    Some(lists.answer(&list).unwrap_or_else(|errno| {
+    // All were looked at before the first sleep, or by it.
+    Some(lists.answer(&list, sleeps > 1).unwrap_or_else(|errno| {
         real::set_errno(errno);
         -1
     }))
