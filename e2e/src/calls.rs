@@ -1117,5 +1117,6 @@ pub fn unmount(dir: &str) -> Ret {
 
 pub mod address;
 pub mod cancel;
+pub mod cpus;
 pub mod unseen;
 pub mod uring;

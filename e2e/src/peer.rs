@@ -91,6 +91,7 @@ pub fn perform(order: &str) -> String {
         "nonblock" => calls::set_nonblocking(fd(), n(2) != 0).show(),
         "option" => calls::setsockopt(fd(), int(2), int(3), int(4)).show(),
         "kill" => calls::kill(int(1), int(2)).show(),
+        "pin" => calls::cpus::pin(size(1)).show(),
         "echo" => echo(fd()),
         "sleep" => {
             std::thread::sleep(Duration::from_millis(n(1).cast_unsigned()));

@@ -231,15 +231,31 @@ impl Stage {
     ///
     /// When it cannot be made, or does not get attached.
     pub fn pair(&mut self) -> Conn {
-        let pids = [calls::getpid(), self.peer_pid()];
-        let before = pids.map(|pid| self.attached_by(pid));
+        let before = self.attached_by_both();
         let c = self.fresh_pair();
+        self.until_attached(c, before);
+        c
+    }
+
+    /// How many connections each end has attached: ours, the peer's.
+    #[must_use]
+    pub fn attached_by_both(&self) -> [u64; 2] {
+        [calls::getpid(), self.peer_pid()].map(|pid| self.attached_by(pid))
+    }
+
+    /// Has requests and answers go both ways on a fresh connection until it is attached, if both ends run
+    /// under Shunt. `before`: [`Self::attached_by_both`] before it was made.
+    ///
+    /// # Panics
+    ///
+    /// When it does not get attached.
+    pub fn until_attached(&mut self, c: Conn, before: [u64; 2]) {
         let start = Instant::now();
         let mut round = 0;
         loop {
             self.exchange(c, round);
             round += 1;
-            let now = pids.map(|pid| self.attached_by(pid));
+            let now = self.attached_by_both();
             let attached = now.iter().zip(before).all(|(now, before)| *now > before);
             if round >= 4 && (attached || self.board_dir.is_none()) {
                 break;
@@ -253,7 +269,6 @@ impl Stage {
         for extra in 0..2 {
             self.exchange(c, round + extra);
         }
-        c
     }
 
     /// A connection that has carried so many requests, whatever carries it.
@@ -270,13 +285,17 @@ impl Stage {
     }
 
     /// A connection that nothing has moved on and that both ends wait for in event sets, the client
-    /// first: if both run under Shunt, and on two CPUs at this moment, it is attached. Ours is asked for
-    /// `events`, with data 1.
+    /// first: if both run under Shunt, it is attached. For that each end is kept on a CPU of its own. Ours
+    /// is asked for `events`, with data 1.
     ///
     /// # Panics
     ///
-    /// When it cannot be made.
+    /// When it cannot be made, or is not attached.
     pub fn met_pair(&mut self, events: i32) -> (Conn, i32) {
+        // The client counts it only when it looks again.
+        let server = if self.role == Role::Server { calls::getpid() } else { self.peer_pid() };
+        let before = self.attached_by(server);
+        let apart = self.apart();
         let c = self.fresh_pair();
         let ep = calls::epoll_create().expect("a set");
         let theirs = format!("watch {} {events}", c.b);
@@ -287,7 +306,22 @@ impl Stage {
         if self.role == Role::Client {
             self.b(&theirs);
         }
+        if apart && self.board_dir.is_some() && self.attached_by(server) == before {
+            self.complain(0);
+        }
         (c, ep)
+    }
+
+    /// Keeps the two ends on CPUs of their own. `false`: there is only one.
+    fn apart(&mut self) -> bool {
+        let cpus = calls::cpus::allowed();
+        let (Some(ours), Some(theirs)) = (cpus.first(), cpus.get(1)) else {
+            crate::run::skipped("on one CPU nobody meets early: only the results were compared");
+            return false;
+        };
+        calls::cpus::pin(*ours).expect("our CPU");
+        assert_eq!(self.b(&format!("pin {theirs}")), "0");
+        true
     }
 
     /// Changes which end we are from now on.

@@ -13,6 +13,7 @@ pub mod states;
 pub mod threads;
 pub mod transfer;
 pub mod uring;
+pub mod v6;
 pub mod waits;
 
 use crate::stage::Stage;
@@ -42,6 +43,7 @@ macro_rules! oracle_cases {
                 zero_copy_sending kernel_tls_refused_or_not
             }
             uring { io_uring_is_refused io_uring_by_library }
+            v6 { mapped_addresses }
             waits {
                 cancel_full_send cancel_accept cancel_connect cancel_readiness close_during_send
                 close_during_accept close_during_connect close_during_readiness close_during_epoll_wait

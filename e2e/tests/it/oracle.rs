@@ -24,11 +24,12 @@ enum Ends {
     Peers,
 }
 
-fn run(case: &str, role: &str, ends: Ends) -> Outcome {
+fn run(case: &str, role: &str, host: &str, ends: Ends) -> Outcome {
     let dir = BoardDir::new();
     let ours = matches!(ends, Ends::Both | Ends::Ours);
     let under = if ours { Under::Shunt(&dir) } else { Under::Tcp };
     let mut command = command(env!("CARGO_BIN_EXE_oracle-guest"), under);
+    command.env("E2E_HOST", host);
     command.args([case, role]).env("SHUNT_DIR", dir.path()).env_remove("E2E_PEER_PRELOAD");
     if matches!(ends, Ends::Both | Ends::Peers) {
         command.env("E2E_PEER_PRELOAD", library());
@@ -43,15 +44,15 @@ fn run(case: &str, role: &str, ends: Ends) -> Outcome {
     got
 }
 
-/// What kernel TCP says: asked once for each case and role, and once more if that was not the end of it.
-fn on_tcp(case: &str, role: &str, again: bool) -> Outcome {
+/// What kernel TCP says: asked once for each case, role and address, and once more if that was not the end of it.
+fn on_tcp(case: &str, role: &str, host: &str, again: bool) -> Outcome {
     static KNOWN: Mutex<Option<HashMap<String, Outcome>>> = Mutex::new(None);
-    let key = format!("{case} {role}");
+    let key = format!("{case} {role} {host}");
     let known = || KNOWN.lock().unwrap().as_ref().and_then(|all| all.get(&key)).cloned();
     if let Some(known) = (!again).then(known).flatten() {
         return known;
     }
-    let got = run(case, role, Ends::Neither);
+    let got = run(case, role, host, Ends::Neither);
     KNOWN.lock().unwrap().get_or_insert_default().insert(key, got.clone());
     got
 }
@@ -62,11 +63,11 @@ const TRIES: u32 = 3;
 
 /// In what a case differs from kernel TCP; `None`: it does not, in one of so many tries. A crash is one whenever it
 /// comes.
-fn difference_of(case: &str, role: &str, ends: Ends) -> Option<String> {
+fn difference_of(case: &str, role: &str, host: &str, ends: Ends) -> Option<String> {
     let mut seen = String::new();
     for n in 0..TRIES {
-        let tcp = on_tcp(case, role, n > 0);
-        let got = run(case, role, ends);
+        let tcp = on_tcp(case, role, host, n > 0);
+        let got = run(case, role, host, ends);
         if tcp.ok() && got.ok() && got.out == tcp.out {
             pass_on_skips(case, &tcp);
             if n > 0 {
@@ -101,12 +102,26 @@ const KNOWN: &[(&str, &str)] = &[(
 )];
 
 fn check(case: &str) {
-    let wrong = differences_of(case);
+    let ways = if e2e::quick() { &WAYS[..2] } else { WAYS };
+    check_at(case, "127.0.0.1", ways);
+}
+
+fn check_at(case: &str, host: &str, ways: &[(&str, Ends)]) {
+    let wrong = differences_of(case, host, ways);
     match KNOWN.iter().find(|(known, _)| *known == case) {
         Some((_, why)) if !wrong.is_empty() => e2e::run::skipped(&format!("{case}: {why}")),
         _ => assert!(wrong.is_empty(), "differs from kernel TCP:\n{wrong}"),
     }
 }
+
+/// Which end we are, and who runs under Shunt; the first two for those in a hurry.
+const WAYS: &[(&str, Ends)] = &[
+    ("client", Ends::Both),
+    ("server", Ends::Both),
+    ("client", Ends::Ours),
+    ("server", Ends::Ours),
+    ("client", Ends::Peers),
+];
 
 /// A guest that could not do a part of its case has said so.
 fn pass_on_skips(case: &str, got: &Outcome) {
@@ -114,19 +129,11 @@ fn pass_on_skips(case: &str, got: &Outcome) {
     skips.for_each(|why| e2e::run::skipped(&format!("{case}: {why}")));
 }
 
-fn differences_of(case: &str) -> String {
+fn differences_of(case: &str, host: &str, ways: &[(&str, Ends)]) -> String {
     let mut wrong = String::new();
-    let ways = [
-        ("client", Ends::Both),
-        ("server", Ends::Both),
-        ("client", Ends::Ours),
-        ("server", Ends::Ours),
-        ("client", Ends::Peers),
-    ];
-    let ways = if e2e::quick() { &ways[..2] } else { &ways[..] };
     for &(role, ends) in ways {
         let ends = if plain_only() { Ends::Neither } else { ends };
-        if let Some(difference) = difference_of(case, role, ends) {
+        if let Some(difference) = difference_of(case, role, host, ends) {
             wrong += &format!("{case} {role}, under Shunt: {ends:?}\n{difference}");
         }
     }
@@ -145,3 +152,27 @@ macro_rules! tests {
 }
 
 e2e::oracle_cases!(tests);
+
+mod over_v6 {
+    //! What depends on how the ends of a connection are named and found, over ::1.
+
+    macro_rules! pick {
+        (states { $($case:ident)* }) => { pick!(@ states $($case)*); };
+        (early { $($case:ident)* }) => { pick!(@ early $($case)*); };
+        (@ $module:ident $($case:ident)*) => {
+            mod $module {
+                $(#[test]
+                fn $case() {
+                    super::super::check_at(stringify!($case), "::1", &super::super::WAYS[..2]);
+                })*
+            }
+        };
+        ($other:ident { $($case:ident)* }) => {};
+    }
+
+    macro_rules! tests {
+        ($($module:ident { $($case:ident)* })*) => { $(pick!($module { $($case)* });)* };
+    }
+
+    e2e::oracle_cases!(tests);
+}
