@@ -1118,5 +1118,6 @@ pub fn unmount(dir: &str) -> Ret {
 pub mod address;
 pub mod cancel;
 pub mod cpus;
+pub mod names;
 pub mod unseen;
 pub mod uring;

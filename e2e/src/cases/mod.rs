@@ -5,6 +5,7 @@
 
 pub mod descriptors;
 pub mod early;
+pub mod names;
 pub mod processes;
 pub mod readiness;
 pub mod seams;
@@ -44,6 +45,10 @@ macro_rules! oracle_cases {
             }
             uring { io_uring_is_refused io_uring_by_library }
             v6 { mapped_addresses }
+            names {
+                fortified_names underscored_names underscored_connect large_file_names each_exec each_start
+                daemon_goes_on
+            }
             waits {
                 cancel_full_send cancel_accept cancel_connect cancel_readiness close_during_send
                 close_during_accept close_during_connect close_during_readiness close_during_epoll_wait
