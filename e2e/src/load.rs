@@ -1,6 +1,7 @@
 //! Load for the life-cycle tests: streams that can be checked byte by byte, in each style of I/O
 //! that programs use, and servers for them.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -311,7 +312,7 @@ impl Request {
     }
 }
 
-/// A listener on a free port: descriptor and port.
+/// A listener on a free port, or on the one that `E2E_PORT` names: descriptor and port.
 ///
 /// # Panics
 ///
@@ -319,7 +320,8 @@ impl Request {
 #[must_use]
 pub fn listener() -> (i32, u16) {
     let fd = calls::socket(0).expect("a socket");
-    calls::bind(fd, 0).expect("a port");
+    let port = std::env::var("E2E_PORT").map_or(0, |port| port.parse().expect("a port"));
+    calls::bind(fd, port).expect("a port");
     calls::listen(fd, 4096).expect("a listener");
     (fd, calls::local_port(fd).expect("its port"))
 }
@@ -476,6 +478,150 @@ pub fn many(port: u16, count: usize, rounds: usize) -> String {
         }
     }
     format!("all {count}")
+}
+
+/// Opens `count` connections to echoes and moves bytes on them; says so, and waits for a line; then moves far
+/// more on them, opens `more` and moves bytes on all: what went wrong.
+#[must_use]
+pub fn squeezed(port: u16, count: usize, more: usize) -> String {
+    let stream = Arc::new(Stream::new(5));
+    let open = || ask(port, Request { seed: 0, len: 0, style: 0 });
+    let stretch = |fds: &[i32], from: u64, len: u64| -> Result<(), String> {
+        for (i, fd) in fds.iter().enumerate() {
+            // Each has a part of the stream of its own.
+            let from = from + i as u64 * 1000;
+            echoed(*fd, &stream, from, len).map_err(|e| format!("connection {i}: {e}"))?;
+        }
+        Ok(())
+    };
+    let run = || -> Result<(), String> {
+        let old = (0..count).map(|_| open()).collect::<Result<Vec<_>, _>>().map_err(errno_name)?;
+        for part in 0..8 {
+            stretch(&old, part * 4096, 4096)?;
+        }
+        println!("in use");
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line).map_err(|e| e.to_string())?;
+        let at = 8 * 4096;
+        stretch(&old, at, 2 << 20)?;
+        let new = (0..more).map(|_| open()).collect::<Result<Vec<_>, _>>().map_err(errno_name)?;
+        for part in 0..4 {
+            stretch(&new, part * 4096, 4096)?;
+        }
+        stretch(&new[..count.min(more)], 4 * 4096, 1 << 20)?;
+        // The old ones go on as well.
+        stretch(&old, at + (2 << 20), 4096)
+    };
+    match run() {
+        Ok(()) => format!("all {}", count + more),
+        Err(e) => e,
+    }
+}
+
+/// Moves as many bytes there and back over one connection as each line of standard input says, and says so.
+#[must_use]
+pub fn steps(port: u16) -> String {
+    let stream = Arc::new(Stream::new(5));
+    let fd = match ask(port, Request { seed: 0, len: 0, style: 0 }) {
+        Ok(fd) => fd,
+        Err(e) => return format!("connect {}", errno_name(e)),
+    };
+    let mut at = 0;
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        let Ok(len) = line.parse::<u64>() else { return format!("not a number: {line}") };
+        if let Err(e) = echoed(fd, &stream, at, len) {
+            return e;
+        }
+        at += len;
+        println!("moved {len}");
+    }
+    "the end".to_owned()
+}
+
+/// Sends bytes `from..from + len` of a stream and receives the same.
+fn echoed(fd: i32, stream: &Arc<Stream>, from: u64, len: u64) -> Result<(), String> {
+    let ours = Arc::clone(stream);
+    let sending = thread::spawn(move || {
+        let mut at = from;
+        while at < from + len {
+            let most = usize::try_from(from + len - at).unwrap_or(usize::MAX);
+            let part = ours.part(at, most.min(100_000));
+            at += calls::send(fd, part, libc::MSG_NOSIGNAL).map_err(errno_name)? as u64;
+        }
+        Ok(())
+    });
+    let mut at = from;
+    let mut buffer = vec![0u8; 64 << 10];
+    while at < from + len {
+        let most = usize::try_from(from + len - at).map_or(buffer.len(), |n| n.min(buffer.len()));
+        let got = calls::recv_into(fd, &mut buffer[..most], 0).map_err(errno_name)?;
+        if got == 0 {
+            return Err(format!("the end after {at}"));
+        }
+        if let Some(i) = stream.differs(at, &buffer[..got]) {
+            return Err(format!("wrong byte at {}", at + i as u64));
+        }
+        at += got as u64;
+    }
+    sending.join().map_err(|_| "a thread panicked".to_owned())?
+}
+
+/// Opens `count` connections, each attached if it may be, then has `len` bytes lie in all of them at once
+/// before the first answer is read: what went wrong.
+#[must_use]
+pub fn unread(port: u16, count: usize, len: usize) -> String {
+    let stream = Stream::new(5);
+    let one =
+        |fd: i32, at: u64, len: usize| calls::send(fd, stream.part(at, len), libc::MSG_NOSIGNAL);
+    let back = |fd: i32, at: u64, len: usize| match calls::recv(fd, len, libc::MSG_WAITALL) {
+        Ok(got) if got.len() == len && stream.differs(at, &got).is_none() => Ok(()),
+        got => Err(format!("at {at}: {} bytes", got.map_or(0, |got| got.len()))),
+    };
+    let run = || -> Result<(), String> {
+        let mut fds = Vec::new();
+        for _ in 0..count {
+            let fd = calls::socket(0).and_then(|fd| calls::connect(fd, port).map(|_| fd));
+            fds.push(fd.map_err(errno_name)?);
+        }
+        for round in 0..6 {
+            for fd in &fds {
+                one(*fd, round * 100, 100).map_err(errno_name)?;
+                back(*fd, round * 100, 100)?;
+            }
+        }
+        for fd in &fds {
+            one(*fd, 1000, len).map_err(errno_name)?;
+        }
+        fds.iter().try_for_each(|fd| back(*fd, 1000, len))
+    };
+    run().err().unwrap_or_else(|| format!("all {count}"))
+}
+
+/// Uses connections to echoes and asks for something that only TCP can do, again and again, until it is
+/// killed or something is wrong.
+#[must_use]
+pub fn demoting(port: u16, seed: u64) -> String {
+    let (mut random, stream) = (Random::new(seed), Arc::new(Stream::new(5)));
+    loop {
+        let fd = match ask(port, Request { seed: 0, len: 0, style: 0 }) {
+            Ok(fd) => fd,
+            Err(e) => return format!("connect {}", errno_name(e)),
+        };
+        let mut at = 0;
+        for step in 0..6 {
+            let len = 1 + random.below(20_000);
+            if let Err(e) = echoed(fd, &stream, at, len) {
+                return e;
+            }
+            at += len;
+            // By then it is attached.
+            if step == 2 {
+                let _ = calls::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2);
+                let _ = calls::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
+            }
+        }
+        let _ = calls::close(fd);
+    }
 }
 
 /// Opens and closes `count` connections quickly, in many ways: what went wrong.

@@ -20,6 +20,14 @@ fn main() {
         }
         Some("transfer") => println!("{}", load::transfer(port(), size(2), number(3), number(4))),
         Some("many") => println!("{}", load::many(port(), size(2), size(3))),
+        Some("listening") => {
+            let _own = load::listener();
+            println!("{}", load::many(port(), size(2), size(3)));
+        }
+        Some("squeezed") => println!("{}", load::squeezed(port(), size(2), size(3))),
+        Some("steps") => println!("{}", load::steps(port())),
+        Some("unread") => println!("{}", load::unread(port(), size(2), size(3))),
+        Some("demoting") => println!("{}", load::demoting(port(), number(2))),
         Some("storm") => println!("{}", load::storm(port(), size(2), number(3))),
         _ => usage(),
     }
@@ -28,7 +36,7 @@ fn main() {
 fn usage() -> ! {
     eprintln!(
         "load-guest: serve | serve-many | serve-few DESCRIPTORS | transfer PORT STYLE SEED LEN | \
-         many PORT COUNT ROUNDS | storm PORT COUNT SEED"
+         many PORT COUNT ROUNDS | listening PORT COUNT ROUNDS | squeezed PORT COUNT MORE | steps PORT | unread PORT COUNT LEN | demoting PORT SEED | storm PORT COUNT SEED"
     );
     std::process::exit(2);
 }

@@ -12,6 +12,7 @@ mod option;
 mod oracle;
 mod pairs;
 mod programs;
+mod reasons;
 mod remote;
 mod serve;
 mod serve_carried;

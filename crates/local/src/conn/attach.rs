@@ -447,7 +447,10 @@ impl Conn {
         }
         if !self.has_ring(w, half) {
             // No memory: this direction never leaves TCP, which is better than to come back.
-            half.reason.store(Reason::NoMemory.code(), Ordering::Relaxed);
+            let code = Reason::NoMemory.code();
+            if half.reason.swap(code, Ordering::Relaxed) != code {
+                w.count(Reason::NoMemory);
+            }
             return false;
         }
         let up = self.tx.rise(&half.flags, &half.up_at);

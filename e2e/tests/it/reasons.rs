@@ -1,0 +1,212 @@
+//! Why a connection is on TCP: each reason is brought about by a program, and stands on the board then.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::Stdio;
+use std::time::Duration;
+
+use e2e::calls::uring::Liburing;
+use e2e::run::{BoardDir, Guest, Under, command, library, outcome, plain_only, skipped};
+use local::Reason;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// How often all processes of a board gave a reason.
+fn counted(dir: &BoardDir, reason: Reason) -> u32 {
+    let processes = dir.board().map_or_else(Vec::new, |board| board.processes());
+    processes.iter().map(|p| p.reasons[reason.code() as usize]).sum()
+}
+
+#[track_caller]
+fn assert_counted(dir: &BoardDir, reason: Reason, what: &str) {
+    assert!(
+        counted(dir, reason) > 0 || plain_only(),
+        "{what}: reason {} ({}) was not given:\n{}",
+        reason.code(),
+        reason.words(),
+        dir.summary()
+    );
+}
+
+/// Runs a case of the oracle with both ends under Shunt; its connections must have been attached.
+fn after_case(case: &str) -> BoardDir {
+    let dir = BoardDir::new();
+    let mut command = command(env!("CARGO_BIN_EXE_oracle-guest"), Under::Shunt(&dir));
+    command.args([case, "client"]).env("SHUNT_DIR", dir.path()).env_remove("E2E_PEER_PRELOAD");
+    if !plain_only() {
+        command.env("E2E_PEER_PRELOAD", library()).env("E2E_ATTACH_BOARD", dir.path());
+    }
+    let got = outcome(&mut command, LIMIT);
+    assert!(got.ok(), "{case}: exit {}\n{}{}{:?}", got.code, got.out, got.err, got.hung);
+    assert!(dir.attached() >= 2 || plain_only(), "{case}: never left TCP\n{}", dir.summary());
+    dir
+}
+
+/// What a program does on a connection that is attached, and the reason that is to be given for it.
+fn given(case: &str, reason: Reason) {
+    let dir = after_case(case);
+    assert_counted(&dir, reason, case);
+}
+
+macro_rules! each_action {
+    ($($test:ident: $case:literal $reason:ident;)*) => {
+        $(#[test]
+        fn $test() {
+            given($case, Reason::$reason);
+        })*
+    };
+}
+
+each_action! {
+    stdio: "fdopen_stream" Stdio;
+    passed_over_a_socket: "pass_in_flight" Passed;
+    exec_of_a_program_without_the_library: "exec_by_itself_without_library" Exec;
+    urgent_data: "urgent" Urgent;
+    kernel_tls: "kernel_tls_refused_or_not" KernelTls;
+    zero_copy: "zero_copy_sending" ZeroCopy;
+    signal_driven: "async_io" SignalIo;
+    low_water_mark: "low_water_mark" Option;
+    asynchronous_io: "asynchronous" Option;
+}
+
+#[test]
+fn io_uring_of_a_library() {
+    if Liburing::find().is_none() {
+        return skipped("liburing is not installed");
+    }
+    given("io_uring_by_library", Reason::IoUring);
+}
+
+/// No ring, no reason: the connection stays where it is.
+#[test]
+fn io_uring_refused() {
+    let dir = after_case("io_uring_is_refused");
+    assert_eq!(counted(&dir, Reason::IoUring), 0, "{}", dir.summary());
+    assert_eq!(counted(&dir, Reason::PeerAsked), 0, "{}", dir.summary());
+}
+
+const GUEST: &str = env!("CARGO_BIN_EXE_load-guest");
+
+/// A server and its port.
+fn server(words: &[&str], under: Under<'_>, settings: &[(&str, &str)]) -> (Guest, u16) {
+    let mut command = command(GUEST, under);
+    command.args(words).stdout(Stdio::piped()).envs(settings.iter().copied());
+    let mut guest = Guest::start(&mut command);
+    let mut lines = BufReader::new(guest.take_stdout().unwrap());
+    let mut first = String::new();
+    lines.read_line(&mut first).unwrap();
+    // Whatever else it says must find a reader.
+    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+    let port = first.trim().strip_prefix("port ").and_then(|p| p.parse().ok());
+    (guest, port.unwrap_or_else(|| panic!("the server said {first:?}")))
+}
+
+/// `count` connections, of which none may be attached if `attached` is false.
+#[track_caller]
+fn connect(
+    [client, serving]: [Under<'_>; 2],
+    dir: &BoardDir,
+    settings: &[(&str, &str)],
+    attached: bool,
+) {
+    let (_server, port) = server(&["serve-many"], serving, settings);
+    let mut command = command(GUEST, client);
+    command.args(["many", &port.to_string(), "40", "10"]).envs(settings.iter().copied());
+    let got = outcome(&mut command, LIMIT);
+    assert!(got.ok() && got.out.trim() == "all 40", "{} {}{:?}", got.out, got.err, got.hung);
+    assert!(dir.attached() > 0 || !attached || plain_only(), "{}", dir.summary());
+    assert!(dir.attached() == 0 || attached, "{}", dir.summary());
+}
+
+#[test]
+fn excluded() {
+    let dir = BoardDir::new();
+    let both = [Under::Shunt(&dir), Under::Shunt(&dir)];
+    connect(both, &dir, &[("SHUNT_EXCLUDE", "addr:127.0.0.0/8")], false);
+    assert_counted(&dir, Reason::Excluded, "exclude by address");
+}
+
+#[test]
+fn not_included() {
+    let dir = BoardDir::new();
+    let both = [Under::Shunt(&dir), Under::Shunt(&dir)];
+    connect(both, &dir, &[("SHUNT_INCLUDE", "addr:10.0.0.0/8")], false);
+    assert_counted(&dir, Reason::Excluded, "include of others");
+}
+
+#[test]
+fn a_client_without_shunt() {
+    let dir = BoardDir::new();
+    connect([Under::Tcp, Under::Shunt(&dir)], &dir, &[], false);
+    assert_counted(&dir, Reason::PeerNotShunt, "a client that is not under Shunt");
+}
+
+/// The client takes part in the board because of its own listener.
+#[test]
+fn a_server_without_shunt() {
+    let dir = BoardDir::new();
+    let (_server, port) = server(&["serve-many"], Under::Tcp, &[]);
+    let mut command = command(env!("CARGO_BIN_EXE_load-guest"), Under::Shunt(&dir));
+    command.args(["listening", &port.to_string(), "40", "10"]);
+    let got = outcome(&mut command, LIMIT);
+    assert!(got.ok() && got.out.trim() == "all 40", "{} {}{:?}", got.out, got.err, got.hung);
+    assert_counted(&dir, Reason::NoListener, "a server that is not under Shunt");
+    assert_eq!(dir.attached(), 0, "{}", dir.summary());
+}
+
+/// The limit of a process: some connections find room in it.
+#[test]
+fn memory_limit() {
+    let dir = BoardDir::new();
+    let settings = [("SHUNT_MEMORY_MAX", "1M")];
+    let (_server, port) = server(&["serve-many"], Under::Shunt(&dir), &settings);
+    let mut command = command(GUEST, Under::Shunt(&dir));
+    command.args(["unread", &port.to_string(), "400", "10000"]).envs(settings);
+    let got = outcome(&mut command, LIMIT);
+    assert!(got.ok() && got.out.trim() == "all 400", "{} {}{:?}", got.out, got.err, got.hung);
+    assert!(dir.attached() > 0 || plain_only(), "{}", dir.summary());
+    assert_counted(&dir, Reason::NoMemory, "a limit of 1 MiB");
+}
+
+/// Somebody else's file fills the file system of the board while bytes move: what is attached goes on
+/// in the rings that it has or by TCP, each byte in its place, and what comes later stays on TCP.
+#[test]
+fn file_system_filled_in_mid_stream() {
+    let dir = match BoardDir::small("48M") {
+        Ok(dir) => dir,
+        Err(e) => {
+            skipped(&format!("cannot mount a tmpfs: {}", e2e::show::errno_name(e)));
+            return;
+        }
+    };
+    let (_server, port) = server(&["serve"], Under::Shunt(&dir), &[]);
+    let mut command = command(GUEST, Under::Shunt(&dir));
+    command.args(["squeezed", &port.to_string(), "12", "400"]).stdin(Stdio::piped());
+    let mut client = Guest::start(command.stdout(Stdio::piped()));
+    let (mut orders, lines) = (client.take_stdin().unwrap(), client.take_stdout().unwrap());
+    let mut lines = BufReader::new(lines);
+    let mut said = String::new();
+    lines.read_line(&mut said).unwrap();
+    assert_eq!(said.trim(), "in use", "{}", dir.summary());
+    let attached = dir.attached();
+    assert!(attached >= 2 || plain_only(), "never left TCP:\n{}", dir.summary());
+    assert_eq!(counted(&dir, Reason::NoMemory), 0, "full too early:\n{}", dir.summary());
+
+    fill(&dir);
+    orders.write_all(b"go on\n").unwrap();
+    said.clear();
+    client.wait(LIMIT).unwrap_or_else(|e| panic!("{e}\n{}", dir.summary()));
+    lines.read_line(&mut said).unwrap();
+    assert_eq!(said.trim(), "all 412", "{}", dir.summary());
+    assert_counted(&dir, Reason::NoMemory, "a full file system");
+}
+
+/// Takes all the room that is left on the board's file system.
+fn fill(dir: &BoardDir) {
+    let mut file = std::fs::File::create(dir.path().join("filler")).unwrap();
+    for size in [1 << 20, 4096] {
+        let block = vec![1u8; size];
+        while file.write_all(&block).is_ok() {}
+    }
+}
