@@ -7,6 +7,7 @@ mod differential;
 mod entry_points;
 mod fuzzed;
 mod hostile;
+mod kills;
 mod lifecycle;
 mod option;
 mod oracle;
