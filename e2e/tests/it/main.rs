@@ -20,4 +20,5 @@ mod serve_carried;
 mod serve_kerberos;
 mod serve_safety;
 mod tidy;
+mod trust;
 mod watchdog;
