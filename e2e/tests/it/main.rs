@@ -15,6 +15,7 @@ mod pairs;
 mod programs;
 mod reasons;
 mod remote;
+mod seen;
 mod serve;
 mod serve_carried;
 mod serve_kerberos;

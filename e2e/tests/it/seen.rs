@@ -1,0 +1,347 @@
+//! What people see: `shunt stat`, `top` and `doctor` beside programs whose bytes are known, and what the
+//! settings of `shunt run` do to a real program.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use e2e::board::Board;
+use e2e::run::{BoardDir, Guest, Outcome, Under, command, outcome, plain_only, skipped};
+use e2e::{built, installed};
+use serde_json::Value;
+
+const GUEST: &str = env!("CARGO_BIN_EXE_load-guest");
+/// Far longer than anything takes here.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// `shunt` with these words, on this board.
+fn shunt(words: &[&str], dir: &Path) -> Command {
+    let mut shunt = command(built("shunt"), Under::Tcp);
+    shunt.args(words).env("SHUNT_DIR", dir);
+    shunt
+}
+
+#[track_caller]
+fn said(words: &[&str], dir: &Path, code: i32) -> String {
+    let got = outcome(&mut shunt(words, dir), LIMIT);
+    assert_eq!(got.code, code, "shunt {words:?}: {}{}{:?}", got.out, got.err, got.hung);
+    got.out
+}
+
+/// A server, and a client of it that moves what it is told to, over one connection.
+struct Pair {
+    server: Guest,
+    client: Guest,
+    orders: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Pair {
+    fn start(dir: &BoardDir) -> Self {
+        // Nobody spins, so that each message needs its doorbell.
+        let guest = || {
+            let mut command = command(GUEST, Under::Shunt(dir));
+            command.env("SHUNT_SPIN_US", "0").stdout(Stdio::piped());
+            command
+        };
+        let mut server = Guest::start(guest().arg("serve"));
+        let port = port_of(&mut server);
+        let mut steps = guest();
+        steps.args(["steps", &port.to_string()]).stdin(Stdio::piped());
+        let mut client = Guest::start(&mut steps);
+        let orders = client.take_stdin().unwrap();
+        let answers = BufReader::new(client.take_stdout().unwrap());
+        let mut pair = Self { server, client, orders, answers };
+        // Until both ends send by the rings.
+        for _ in 0..8 {
+            pair.moves(100);
+        }
+        pair
+    }
+
+    /// So many bytes go there and back.
+    #[track_caller]
+    fn moves(&mut self, bytes: u64) {
+        writeln!(self.orders, "{bytes}").unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        assert_eq!(answer.trim(), format!("moved {bytes}"));
+    }
+}
+
+fn port_of(server: &mut Guest) -> u16 {
+    let mut lines = BufReader::new(server.take_stdout().unwrap());
+    let mut first = String::new();
+    lines.read_line(&mut first).unwrap();
+    std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+    first.trim().strip_prefix("port ").unwrap_or_else(|| panic!("{first:?}")).parse().unwrap()
+}
+
+/// The connection of this process, and its counters: sent, received, doorbells.
+fn counters(stat: &Value, pid: i32) -> Option<[u64; 3]> {
+    let all = stat["connections"].as_array()?;
+    let one =
+        all.iter().find(|c| c["pid"] == pid && c["tx_mode"] == "SHM" && c["rx_mode"] == "SHM")?;
+    let number = |name: &str| one[name].as_u64();
+    Some([number("bytes_tx")?, number("bytes_rx")?, number("doorbells")?])
+}
+
+#[test]
+fn stat_counts_each_byte() {
+    if plain_only() {
+        return skipped("nothing is counted on kernel TCP");
+    }
+    const LEN: u64 = 3_000_000;
+    let dir = BoardDir::new();
+    let mut pair = Pair::start(&dir);
+    let look =
+        || -> Value { serde_json::from_str(&said(&["stat", "--json"], dir.path(), 0)).unwrap() };
+    let before = look();
+    pair.moves(LEN);
+    let after = look();
+    for (name, pid) in [("client", pair.client.pid()), ("server", pair.server.pid())] {
+        let at = |stat| counters(stat, pid).unwrap_or_else(|| panic!("{name} {pid}: {stat:#}"));
+        let (before, after) = (at(&before), at(&after));
+        assert_eq!([after[0] - before[0], after[1] - before[1]], [LEN; 2], "{name}: {after:?}");
+        // Without spinning somebody has slept, and was woken.
+        assert!(after[2] >= before[2], "{name}: doorbells go back");
+    }
+    let bells = |stat| {
+        let each =
+            [pair.client.pid(), pair.server.pid()].map(|pid| counters(stat, pid).unwrap()[2]);
+        each[0] + each[1]
+    };
+    assert!(bells(&after) > bells(&before), "no doorbell was counted: {after:#}");
+    // And for people, in the columns of smcss.
+    let table = said(&["stat"], dir.path(), 0);
+    assert!(table.contains("load-guest") && table.contains("SHM"), "{table}");
+}
+
+#[test]
+fn stat_watches_in_rounds() {
+    if plain_only() {
+        return skipped("nothing is counted on kernel TCP");
+    }
+    let dir = BoardDir::new();
+    let mut pair = Pair::start(&dir);
+    let mut stat = shunt(&["stat", "--json", "--watch=0.2"], dir.path());
+    let mut stat = Guest::start(stat.stdout(Stdio::piped()));
+    let mut rounds = BufReader::new(stat.take_stdout().unwrap());
+    let mut round = || -> Value {
+        let mut line = String::new();
+        rounds.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap()
+    };
+    let first = counters(&round(), pair.client.pid()).unwrap();
+    pair.moves(50_000);
+    let begun = Instant::now();
+    loop {
+        let next = counters(&round(), pair.client.pid()).unwrap();
+        if next[0] - first[0] == 50_000 {
+            break;
+        }
+        assert!(begun.elapsed() < LIMIT, "rounds do not go on: {next:?} after {first:?}");
+    }
+}
+
+#[test]
+fn top_shows_the_connection_on_a_terminal() {
+    let Some(script) = installed("script") else { return skipped("script is not installed") };
+    if plain_only() {
+        return skipped("nothing is counted on kernel TCP");
+    }
+    let dir = BoardDir::new();
+    let pair = Pair::start(&dir);
+    let mut top = command(script, Under::Tcp);
+    let line = format!("stty rows 40 cols 160; exec {} top", built("shunt").display());
+    top.args(["-qec", &line, "/dev/null"]).env("SHUNT_DIR", dir.path()).env("TERM", "xterm");
+    let mut top = Guest::start(top.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut keys = top.take_stdin().unwrap();
+    let mut screen = top.take_stdout().unwrap();
+    let (pid, begun) = (pair.client.pid().to_string(), Instant::now());
+    let (mut shown, mut part) = (String::new(), [0u8; 4096]);
+    while !(shown.contains("load-guest") && shown.contains(&pid)) {
+        let n = screen.read(&mut part).unwrap();
+        assert!(n > 0 && begun.elapsed() < LIMIT, "no connection on the screen:\n{shown}");
+        shown += &String::from_utf8_lossy(&part[..n]);
+    }
+    keys.write_all(b"q").unwrap();
+    let reading = std::thread::spawn(move || std::io::copy(&mut screen, &mut std::io::sink()));
+    let ended = top.wait(LIMIT).unwrap_or_else(|e| panic!("q does not end it: {e}"));
+    assert!(ended.success(), "{ended:?}");
+    reading.join().unwrap().unwrap();
+}
+
+// ----- doctor ------------------------------------------------------------------------------------
+
+/// The line of a check: how it ended, and the rest.
+#[track_caller]
+fn check(report: &str, name: &str) -> (String, String) {
+    let mut lines = report.lines().map(|line| line.split_whitespace());
+    let found = lines.find_map(|mut words| {
+        let outcome = words.next()?;
+        (words.next()? == name).then(|| (outcome.to_owned(), words.collect::<Vec<_>>().join(" ")))
+    });
+    found.unwrap_or_else(|| panic!("no check {name}:\n{report}"))
+}
+
+#[test]
+fn doctor_says_that_there_is_no_space() {
+    for (size, word, code) in [("1M", "no", 1), ("32M", "warn", 0), ("256M", "ok", 0)] {
+        let dir = match BoardDir::small(size) {
+            Ok(dir) => dir,
+            Err(e) => {
+                let why = e2e::show::errno_name(e);
+                return skipped(&format!("cannot mount a tmpfs: {why}"));
+            }
+        };
+        let report = said(&["doctor", "true"], dir.path(), code);
+        let (outcome, found) = check(&report, "space");
+        assert_eq!(outcome, word, "{size}: {report}");
+        assert!(found.contains("MiB free"), "{found}");
+        assert_eq!(check(&report, "memory").0, "ok", "{report}");
+    }
+}
+
+#[test]
+fn doctor_says_that_it_is_no_tmpfs() {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("doctor-on-disk");
+    let _ = fs::create_dir(&dir);
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+    let kind = outcome(Command::new("stat").args(["-f", "-c", "%T"]).arg(&dir), LIMIT).out;
+    if matches!(kind.trim(), "tmpfs" | "ramfs") {
+        return skipped("the target directory is in memory itself");
+    }
+    // It works there, but not as well.
+    let report = said(&["doctor", "true"], &dir, 0);
+    let (outcome, found) = check(&report, "memory");
+    assert_eq!(outcome, "warn", "{report}");
+    assert!(found.contains("is not a tmpfs"), "{found}");
+}
+
+#[test]
+fn doctor_looks_at_the_board() {
+    if plain_only() {
+        return skipped("no board is made on kernel TCP");
+    }
+    let dir = BoardDir::new();
+    let report = said(&["doctor", "true"], dir.path(), 0);
+    assert!(check(&report, "board").1.contains("will be made"), "{report}");
+    let pair = Pair::start(&dir);
+    let report = said(&["doctor", "true"], dir.path(), 0);
+    let (outcome, path) = check(&report, "board");
+    assert_eq!(outcome, "ok", "{report}");
+    let of_it = said(&["doctor", "--pid", &pair.client.pid().to_string()], dir.path(), 0);
+    assert!(of_it.contains("is accelerated"), "{of_it}");
+    drop(pair);
+    let board = Board::find(dir.path(), true).unwrap().unwrap();
+    let version = std::mem::offset_of!(sys::abi::Header, version);
+    let kept = board.word64(version);
+    board.scribble(version, &u64::MAX.to_le_bytes()).unwrap();
+    let report = said(&["doctor", "true"], dir.path(), 1);
+    assert_eq!(check(&report, "board").0, "no", "{report}");
+    board.scribble(version, &kept.to_le_bytes()).unwrap();
+    assert_eq!(check(&said(&["doctor", "true"], dir.path(), 0), "board").0, "ok");
+    // Half made, as by a maker that died.
+    fs::write(&path, "").unwrap();
+    let report = said(&["doctor", "true"], dir.path(), 0);
+    assert_eq!(check(&report, "board").0, "warn", "{report}");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    let report = said(&["doctor", "true"], dir.path(), 1);
+    assert_eq!(check(&report, "board").0, "no", "{report}");
+}
+
+/// A filter, as containers have them: this family of sockets is refused.
+fn refuse_netlink() -> std::io::Result<()> {
+    const LOAD: u16 = 0x20;
+    const EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    let op = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    let call = u32::try_from(libc::SYS_socket).unwrap_or(u32::MAX);
+    let refused = 0x0005_0000 | libc::EACCES.cast_unsigned();
+    let mut filter = [
+        op(LOAD, 0, 0, 0),
+        op(EQUAL, call, 0, 3),
+        op(LOAD, 16, 0, 0),
+        op(EQUAL, libc::AF_NETLINK.cast_unsigned(), 0, 1),
+        op(RETURN, refused, 0, 0),
+        op(RETURN, 0x7fff_0000, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: 6, filter: filter.as_mut_ptr() };
+    // SAFETY: a filter of that length, which the kernel copies.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+            | libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program)
+    };
+    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+}
+
+#[test]
+fn doctor_asks_for_netlink() {
+    let dir = BoardDir::new();
+    assert_eq!(check(&said(&["doctor", "true"], dir.path(), 0), "netlink").0, "ok");
+    let mut doctor = shunt(&["doctor", "true"], dir.path());
+    // SAFETY: two system calls, on values made before.
+    unsafe { doctor.pre_exec(refuse_netlink) };
+    let got = outcome(&mut doctor, LIMIT);
+    assert_eq!(got.code, 1, "{}{}", got.out, got.err);
+    let (outcome, found) = check(&got.out, "netlink");
+    assert_eq!(outcome, "no", "{}", got.out);
+    assert!(found.contains("NETLINK_SOCK_DIAG"), "{found}");
+}
+
+// ----- settings ----------------------------------------------------------------------------------
+
+/// A transfer between two programs under `shunt run` with these options: what the client left.
+fn run_with(options: &[&str], dir: &BoardDir) -> Outcome {
+    const LEN: u64 = 24 << 20;
+    let run = |words: &[&str]| {
+        let mut all = vec!["run"];
+        all.extend(options);
+        all.extend(["--", GUEST]);
+        all.extend(words);
+        shunt(&all, dir.path())
+    };
+    let mut server = run(&["serve"]);
+    let mut server = Guest::start(server.stdout(Stdio::piped()).stderr(Stdio::null()));
+    let port = port_of(&mut server).to_string();
+    let got = outcome(&mut run(&["transfer", &port, "0", "3", &LEN.to_string()]), LIMIT);
+    assert_eq!(got.out.trim(), format!("sent={LEN} received={LEN} status=done"), "{}", got.err);
+    got
+}
+
+#[test]
+fn rules_and_log_of_a_real_run() {
+    // Which rules leave a connection in shared memory, and which do not.
+    for (options, attached) in [
+        (&[][..], true),
+        (&["--exclude", "port:1-65535"], false),
+        (&["--exclude", "addr:127.0.0.1"], false),
+        (&["--exclude", "program:load-guest"], false),
+        (&["--exclude", "program:nginx,addr:10.0.0.0/8"], true),
+        (&["--include", "port:1-65535"], true),
+        (&["--include", "addr:127.0.0.0/8"], true),
+        (&["--include", "program:load-guest"], true),
+        (&["--include", "program:nginx"], false),
+        (&["--include", "addr:::1"], false),
+        // Exclusion wins.
+        (&["--include", "addr:127.0.0.0/8", "--exclude", "addr:127.0.0.1"], false),
+    ] {
+        let dir = BoardDir::new();
+        let got = run_with(options, &dir);
+        assert_eq!(dir.attached() > 0, attached, "{options:?}:\n{}{}", got.err, dir.summary());
+        assert_eq!(got.err, "", "{options:?}: a word that nobody asked for");
+    }
+    let dir = BoardDir::new();
+    let got = run_with(&["--log", "info"], &dir);
+    assert!(got.err.contains("attached after"), "{}", got.err);
+    let dir = BoardDir::new();
+    let got = run_with(&["--log", "info", "--exclude", "addr:127.0.0.1"], &dir);
+    assert!(got.err.contains("on TCP: 3 excluded by configuration"), "{}", got.err);
+}
