@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand};
@@ -84,6 +85,8 @@ pub(crate) struct Options {
     fetch: bool,
 }
 
+/// What `--quick` promises.
+const QUICK: Duration = Duration::from_secs(180);
 /// The difference that one side alone may make is smaller than what one pair can show.
 const OVERHEAD_ROUNDS: u32 = 3;
 
@@ -121,7 +124,7 @@ fn local(options: &Options, command: &str) -> anyhow::Result<()> {
     stage::clean_up_when_interrupted()?;
     warn_when_busy();
     let mut bench = Bench::new(Stage::new(&built(&root))?, options);
-    bench.book = Book::new(options.json);
+    bench.book = Book::new(options.json).within(options.limit());
     rows.iter().for_each(|row| bench.measure(row));
     bench.measure_idle();
     if options.record {
@@ -147,6 +150,11 @@ impl Options {
     /// One round of a second for each row.
     pub(crate) fn brief() -> Self {
         Self { quick: true, ..Self::default() }
+    }
+
+    /// How long all of it may take, once everything is built.
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        self.quick.then_some(QUICK)
     }
 
     fn wants(&self, name: &str) -> bool {
@@ -269,11 +277,7 @@ impl<'a> Bench<'a> {
         let mut pairs = Vec::new();
         for _ in 0..self.options.rounds(row) {
             let peer = self.peer(row).context("the peer")?;
-            let (server, client) = match row.against {
-                Against::TcpServerOnly => (Way::Shunt, Way::Tcp),
-                Against::TcpClientOnly => (Way::Tcp, Way::Shunt),
-                _ => (Way::Shunt, Way::Shunt),
-            };
+            let (server, client) = row.against.ours();
             let ours = self.figure(row, server, client, false).context("under Shunt")?;
             pairs.push((peer, ours));
         }
@@ -360,7 +364,8 @@ impl<'a> Bench<'a> {
     }
 
     fn tell_calls(&mut self, row: &Row, end: End, whose: &str) {
-        let outcome = match Tracer::here() {
+        let user = if end == End::Client { row.load.user() } else { Vec::new() };
+        let outcome = match Tracer::here(&user) {
             Err(why) => Outcome::Skipped(why),
             Ok(tracer) => match self.calls(row, tracer, end) {
                 // Calls of a start-up are always some: never 0.
@@ -372,12 +377,12 @@ impl<'a> Bench<'a> {
     }
 
     fn calls(&mut self, row: &Row, tracer: Tracer, end: End) -> anyhow::Result<(f64, f64)> {
-        let mut count = |way| {
-            let run = self.run(row, way, way, false)?;
-            let at = self.server(row.server, way, row.cpus)?;
+        let mut count = |(server, client)| {
+            let run = self.run(row, server, client, false)?;
+            let at = self.server(row.server, server, row.cpus)?;
             tracer.calls_per_request(&self.stage, &mut self.servers[at], row.load, run, end)
         };
-        Ok((count(Way::Tcp)?, count(Way::Shunt)?))
+        Ok((count((Way::Tcp, Way::Tcp))?, count(row.against.ours())?))
     }
 
     fn measure_idle(&mut self) {
@@ -414,7 +419,7 @@ fn cache_line(stage: &Stage, which: &str) -> anyhow::Result<Figure> {
     let command = [stage.program("cacheline").into()];
     let output = Running::start(&command, &dir, &[])?.finish(patience(1.0))?;
     stage::remove_dir(&dir);
-    let none = std::time::Duration::ZERO;
+    let none = Duration::ZERO;
     Ok(Figure {
         value: load::named(&output, which)?,
         requests: 0.0,

@@ -104,7 +104,7 @@ pub(crate) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
         rounds: options.rounds.unwrap_or(3).max(1),
         passes: if options.quick { 3 } else { 7 },
     };
-    let mut book = Book::new(options.json);
+    let mut book = Book::new(options.json).within(options.limit());
     jobs.iter().flat_map(|job| (job.run)(&bench)).for_each(|line| book.tell(line));
     if options.record {
         let path = book.record(&bench.root, "frag", READING, command)?;

@@ -107,14 +107,18 @@ impl Load {
         })
     }
 
+    /// What to type first to become whose client this is; nothing: ours.
+    pub(crate) fn user(self) -> Vec<OsString> {
+        if matches!(self, Self::Pgbench { .. }) { as_postgres() } else { Vec::new() }
+    }
+
     fn command(
         self,
         stage: &Stage,
         server: &Server,
         run: Run<'_>,
     ) -> anyhow::Result<Vec<OsString>> {
-        let mut command =
-            if matches!(self, Self::Pgbench { .. }) { as_postgres() } else { Vec::new() };
+        let mut command = self.user();
         let mut prefix = stage.prefix(run.way, End::Client, server.cpus);
         // After `taskset -c CPU`, or after what leads to another host; before `shunt run --`.
         let before = if run.way == Way::Shunt { 3 } else { 0 };

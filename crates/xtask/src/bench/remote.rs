@@ -50,7 +50,7 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
     let programs: Vec<&str> = stage::LOCAL.iter().copied().chain(["rocebench"]).collect();
     let stage = Stage::with(&built(&root), &programs)?.on(Hosts::new()?);
     let mut bench = Bench::new(stage, options);
-    bench.book = Book::new(options.json);
+    bench.book = Book::new(options.json).within(options.limit());
     if !rows.is_empty() {
         let engines = Engines::start(&bench.stage, &[])?;
         rows.iter().for_each(|row| bench.measure(row));

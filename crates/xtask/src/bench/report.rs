@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use serde_json::json;
@@ -118,10 +119,12 @@ fn rounded(figure: f64) -> f64 {
 }
 
 /// All that was measured, told as it comes.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Book {
     json: bool,
     lines: Vec<Line>,
+    begun: Instant,
+    limit: Option<Duration>,
 }
 
 impl Book {
@@ -130,12 +133,17 @@ impl Book {
         if !json {
             println!("{}", head());
         }
-        Self { json, lines: Vec::new() }
+        Self { json, ..Self::silent() }
     }
 
     /// Nothing told yet: for who asks for single rows.
     pub(crate) fn silent() -> Self {
-        Self::default()
+        Self { json: false, lines: Vec::new(), begun: Instant::now(), limit: None }
+    }
+
+    /// The same, to be done within this time.
+    pub(crate) fn within(self, limit: Option<Duration>) -> Self {
+        Self { limit, ..self }
     }
 
     /// Tells a row.
@@ -148,15 +156,26 @@ impl Book {
     ///
     /// # Errors
     ///
-    /// When there is no row, or one is below its floor or failed.
+    /// When there is no row, one is below its floor or failed, or it took longer than it may.
     pub(crate) fn verdict(&self) -> anyhow::Result<()> {
+        self.verdict_after(self.begun.elapsed())
+    }
+
+    fn verdict_after(&self, took: Duration) -> anyhow::Result<()> {
         ensure!(!self.lines.is_empty(), "no row has such a name; `--list` names them");
         let skipped =
             self.lines.iter().filter(|line| matches!(line.outcome, Outcome::Skipped(_))).count();
         let below = self.lines.iter().filter(|line| !line.passes()).count();
         let all = self.lines.len();
-        eprintln!("{all} rows, {skipped} skipped, {below} below their floor or failed");
+        let seconds = took.as_secs_f64();
+        eprintln!(
+            "{all} rows, {skipped} skipped, {below} below their floor or failed, in {seconds:.0} s"
+        );
         ensure!(below == 0, "{below} of {all} rows are below their floor or failed");
+        if let Some(limit) = self.limit {
+            let most = limit.as_secs();
+            ensure!(took <= limit, "it took {seconds:.0} s, and {most} are promised");
+        }
         Ok(())
     }
 
@@ -232,7 +251,9 @@ fn said(root: &Path, program: &str, args: &[&str]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, Outcome, rounded, short};
+    use std::time::Duration;
+
+    use super::{Book, Line, Outcome, rounded, short};
     use crate::bench::pairs::{Better, Pairs};
 
     fn line(ours: f64, floor: Option<f64>) -> Line {
@@ -246,6 +267,17 @@ mod tests {
         assert!(!line(199.0, Some(2.0)).passes());
         assert!(line(1.0, None).passes());
         assert!(line(199.0, Some(2.0)).text().ends_with("BELOW"));
+    }
+
+    #[test]
+    fn what_takes_too_long_has_failed() {
+        let mut book = Book::silent().within(Some(Duration::from_secs(180)));
+        book.lines.push(line(1.0, None));
+        book.verdict_after(Duration::from_secs(180)).unwrap();
+        let error = book.verdict_after(Duration::from_secs(181)).unwrap_err();
+        assert_eq!(error.to_string(), "it took 181 s, and 180 are promised");
+        let book = Book { limit: None, ..book };
+        book.verdict_after(Duration::from_secs(9999)).unwrap();
     }
 
     #[test]

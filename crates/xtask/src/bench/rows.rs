@@ -3,7 +3,7 @@
 use super::load::Load;
 use super::pairs::Better;
 use super::server::Kind;
-use super::stage::Cpus;
+use super::stage::{Cpus, Way};
 
 /// What a measurement under Shunt is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +20,19 @@ pub(crate) enum Against {
     LineEachWay,
     /// One cache line to and fro between the two CPUs, written by both.
     OneLine,
+}
+
+impl Against {
+    /// The ways of server and client that are ours in the comparison.
+    pub(crate) const fn ours(self) -> (Way, Way) {
+        match self {
+            Self::TcpServerOnly => (Way::Shunt, Way::Tcp),
+            Self::TcpClientOnly => (Way::Tcp, Way::Shunt),
+            Self::Tcp | Self::UnixSocket | Self::LineEachWay | Self::OneLine => {
+                (Way::Shunt, Way::Shunt)
+            }
+        }
+    }
 }
 
 /// A comparison.
@@ -123,7 +136,8 @@ pub(crate) fn web() -> Vec<Row> {
     rows.extend([(4, 1.0), (8, 1.0), (16, 1.3), (32, 1.0), (64, 1.0), (200, 1.0)].map(close));
     for row in &mut rows {
         row.quick = !matches!(row.load, Load::Wrk { c: 8 | 32 | 64, close: true });
-        row.costs = matches!(row.load, Load::Wrk { c: 1 | 16 | 128, close: false });
+        row.costs =
+            matches!(row.load, Load::Wrk { c: 1 | 16 | 128, .. } | Load::Wrk { close: true, .. });
     }
     rows
 }
@@ -136,7 +150,7 @@ pub(crate) fn redis() -> Vec<Row> {
             let name = format!("redis-benchmark {} c={c}", command.to_uppercase());
             let mut row = Row::new(name, Kind::Redis, Load::Redis { command, c }, floor);
             row.quick = command == "get" || c == 16;
-            row.costs = command == "get" && c != 1;
+            row.costs = command == "get";
             rows.push(row);
         }
     }
@@ -195,10 +209,9 @@ fn bulk() -> Vec<Row> {
 fn database() -> Vec<Row> {
     let row = |(c, floor)| {
         Row::new(format!("pgbench -S c={c}"), Kind::Postgres, Load::Pgbench { c }, floor)
+            .with_costs()
     };
-    let mut rows: Vec<Row> = [(1, 1.3), (8, 1.0), (32, 1.0)].map(row).into();
-    rows[1].costs = true;
-    rows
+    [(1, 1.3), (8, 1.0), (32, 1.0)].map(row).into()
 }
 
 /// Shunt on one side only: what everybody else pays.
@@ -211,7 +224,8 @@ fn overhead() -> Vec<Row> {
             Kind::Nginx,
             Load::Wrk { c: 16, close },
             floor,
-        );
+        )
+        .with_costs();
         rows.push(row.clone().against(Against::TcpServerOnly, "server alone under Shunt"));
         rows.push(row.against(Against::TcpClientOnly, "client alone under Shunt").full_only());
     }
@@ -301,7 +315,7 @@ pub(crate) fn all() -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::{Against, all};
-    use crate::bench::stage::Cpus;
+    use crate::bench::stage::{Cpus, Way};
 
     #[test]
     fn each_row_has_its_own_name() {
@@ -320,6 +334,30 @@ mod tests {
             let one = two(&format!("{}, one CPU", row.name)).expect("its row on one CPU");
             assert!((0.98..=1.5).contains(&one.floor));
         }
+    }
+
+    #[test]
+    fn costs_are_recorded_where_they_were_promised() {
+        let rows = all();
+        let costs = |name: &str| rows.iter().find(|row| row.name == name).map(|row| row.costs);
+        for name in [
+            "nginx+wrk close c=4",
+            "nginx+wrk close c=200",
+            "redis-benchmark GET c=1",
+            "pgbench -S c=1",
+            "pgbench -S c=32",
+            "nginx+wrk keep-alive c=16, server alone under Shunt",
+            "nginx+wrk close c=16, client alone under Shunt",
+        ] {
+            assert_eq!(costs(name), Some(true), "{name}");
+        }
+    }
+
+    #[test]
+    fn one_side_alone_is_one_side() {
+        assert_eq!(Against::TcpServerOnly.ours(), (Way::Shunt, Way::Tcp));
+        assert_eq!(Against::TcpClientOnly.ours(), (Way::Tcp, Way::Shunt));
+        assert_eq!(Against::Tcp.ours(), (Way::Shunt, Way::Shunt));
     }
 
     #[test]

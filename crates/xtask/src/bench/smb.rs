@@ -79,7 +79,7 @@ pub(crate) fn main(smb: &SmbOptions, command: &str) -> anyhow::Result<()> {
         ours: if smb.against_itself { Kind::Smbd(0) } else { Kind::Shunt },
     };
     bench.fill()?;
-    let mut book = Book::new(options.json);
+    let mut book = Book::new(options.json).within(options.limit());
     for row in &rows {
         bench.measure(row).into_iter().for_each(|line| book.tell(line));
     }
