@@ -92,8 +92,10 @@ impl Plan {
         }));
         if !quick {
             steps.push(step("what a newcomer is shown", 5, Ok(demonstration())));
+            steps.push(step("build what notices lost wake-ups", 10, Ok(build_watchdog(&target))));
             steps.push(step("loom models of the lock-free parts", 25, Ok(loom(&target))));
             steps.push(step("documentation", 20, Ok(documentation())));
+            steps.push(later("lost wake-ups", 10, move || Ok(watched(&target))));
         }
         Self { steps }
     }
@@ -161,6 +163,32 @@ fn tests(target: &Path, quick: bool) -> Command {
 /// The demonstration, with what the tests had built: its rows fail if a program does.
 fn demonstration() -> Command {
     cargo(&["xtask", "demo", "--no-build"])
+}
+
+/// The library that aborts a program whose wake-up was lost, in a directory of its own. Nobody measures it: it is not
+/// optimised as a whole.
+fn build_watchdog(target: &Path) -> Command {
+    let mut command = cargo(&["build", "--release", "-p", "shunt-preload"]);
+    command
+        .args(["--features", "shunt-preload/watchdog", "--target-dir"])
+        .arg(target.join("watchdog"))
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    command
+}
+
+/// Doorbells that are swallowed, and programs of socket calls, with that library and the programs built before.
+fn watched(target: &Path) -> Command {
+    let dir = target.join("watchdog/release");
+    for program in ["pingpong", "httpd", "httpload"] {
+        // One that is absent fails the test that starts it, which says so.
+        let _ = fs::copy(target.join("release").join(program), dir.join(program));
+    }
+    // The whole workspace, for another choice of packages would build what they share anew.
+    let mut command = cargo(&["test", "--workspace", "--test", "it", "--", "--show-output"]);
+    command.args(["watchdog::", "differential::both_ends"]);
+    command.env("SHUNT_BIN_DIR", dir).env("SHUNT_WATCHDOG", "1");
+    command
 }
 
 fn loom(target: &Path) -> Command {
