@@ -184,22 +184,13 @@ impl Pair {
     #[track_caller]
     fn listening(&self, command: &mut Command, port: u16) -> Guest {
         let mut server = Guest::start(command.stdin(Stdio::null()));
-        // What the process becomes is on its host; asking by a connection would be one to it.
-        let table = match self.kind.v6 {
-            true => format!("/proc/{}/net/tcp6", server.pid()),
-            false => format!("/proc/{}/net/tcp", server.pid()),
-        };
-        let is_there = |line: &str| {
-            let mut words = line.split_whitespace().skip(1);
-            let at = words.next().is_some_and(|at| at.ends_with(&format!(":{port:04X}")));
-            at && words.nth(1) == Some("0A")
-        };
+
         eventually("the server listens", || {
             assert!(server.ended().is_none(), "the server ended: {:?}", server.ended());
             // Before it is on its host, it is on ours.
             let netns = |pid: &str| std::fs::read_link(format!("/proc/{pid}/ns/net")).ok();
             netns("self") != netns(&server.pid().to_string())
-                && std::fs::read_to_string(&table).unwrap_or_default().lines().any(is_there)
+                && crate::programs::is_listened_at(server.pid(), port)
         });
         server
     }

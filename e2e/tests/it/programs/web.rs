@@ -235,7 +235,6 @@ fn iperf3_both_directions() {
         let port_word = port.to_string();
         let mut server = command(&iperf, Under::Shunt(&dir));
         let _server = serve(server.args(["-s", "-p", &port_word]), place.path(), port);
-        // What found it listening was a client to it, of which it must have got rid.
         let got = iperf3_client(|| {
             let mut client = command(&iperf, Under::Shunt(&dir));
             client.args(["-c", "127.0.0.1", "-p", &port_word, "-l", "128K"]);
