@@ -278,6 +278,15 @@ func main() {
 }
 "#;
 
+/// Python's server of files, with room for all clients to wait: beyond the five that it has room for, the kernel
+/// resets connections at times.
+const PYTHON_FILES: &str = r"
+import sys
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer, test
+ThreadingHTTPServer.request_queue_size = 128
+test(SimpleHTTPRequestHandler, ThreadingHTTPServer, port=int(sys.argv[1]), bind='127.0.0.1')
+";
+
 /// Go makes its own system calls: it stays on TCP, under Shunt and against peers under Shunt.
 #[test]
 fn go_stays_on_tcp_unharmed() {
@@ -309,7 +318,7 @@ fn go_stays_on_tcp_unharmed() {
         let port = free_port();
         place.file("small", "small file");
         let mut server = command(python, Under::Shunt(&dir));
-        server.args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string()]);
+        server.args(["-c", PYTHON_FILES, &port.to_string()]);
         let _server = serve(server.current_dir(place.path()), place.path(), port);
         let got =
             outcome(command(&guest, Under::Shunt(&dir)).args(["get", &port.to_string()]), LIMIT);
