@@ -194,9 +194,14 @@ impl Conn {
         let Some((mine, _)) = self.halves(w) else { return };
         let Some(_held) = lock::lock(&mine.tx_lock) else { return };
         if mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0 {
-            mine.reason.store(reason.code(), Ordering::Relaxed);
-            w.count(reason);
+            Self::because(w, mine, reason);
             self.go_down(w, fd, mine, mine.sent.load(Ordering::Relaxed));
+        }
+    }
+
+    fn because(w: &World, mine: &Half, reason: Reason) {
+        if mine.reason.swap(reason.code(), Ordering::Relaxed) != reason.code() {
+            w.count(reason);
         }
     }
 
@@ -217,6 +222,8 @@ impl Conn {
             // From here on nobody takes anything out of the ring.
             switch::freeze(&mine.flags);
         }
+        // Before the peer's answer, which may come at once, could be taken for its wish.
+        Self::because(w, mine, reason);
         self.ring_for_demotion(w, fd, mine, peer);
         self.freeze_peer(w, fd, mine, peer);
         self.demote_sender(w, fd, reason);
