@@ -92,11 +92,13 @@ for _ in range(4):
                     continue
                 s = open_[fd]
                 while True:
-                    try: data = s.recv(4096)
+                    try:
+                        data = s.recv(4096)
+                        s.setblocking(True); s.sendall(data); s.setblocking(False)
                     except BlockingIOError: break
+                    except ConnectionError: data = b""
                     if not data:
                         ep.unregister(s); s.close(); del open_[fd]; break
-                    s.setblocking(True); s.sendall(data); s.setblocking(False)
 os.wait()
 "#;
 
