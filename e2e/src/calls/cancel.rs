@@ -23,12 +23,6 @@ mod raw {
             n: c_int,
             ms: c_int,
         ) -> c_int;
-        pub(super) fn pthread_create(
-            thread: *mut libc::pthread_t,
-            attributes: *const libc::pthread_attr_t,
-            start: extern "C-unwind" fn(*mut c_void) -> *mut c_void,
-            argument: *mut c_void,
-        ) -> c_int;
     }
 }
 
@@ -146,7 +140,7 @@ impl Waiter {
         let mut thread = 0;
         let argument = std::ptr::from_ref(job).cast_mut().cast();
         // SAFETY: the function takes a job as its argument, and this one stays.
-        let e = unsafe { raw::pthread_create(&raw mut thread, null(), wait_in_call, argument) };
+        let e = unsafe { c::pthread_create(&raw mut thread, null(), wait_in_call, argument) };
         if e == 0 { Ok(Self { thread, job }) } else { Err(e) }
     }
 
