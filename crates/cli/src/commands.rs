@@ -210,7 +210,8 @@ enum Command {
     #[command(
         long_about = "Serve folders to SMB clients: Windows, macOS, Linux; SMB 2.1 to 3.1.1.\n\n\
             PATH is shared under its own name; --share gives a name and options. Clients log on as a user of \
-            --user or of the file of users (`shunt serve user add`), or, with --guest, as anybody. The server \
+            --user or of the file of users (`shunt serve user add`), with --keytab by tickets of Kerberos too, \
+            or, with --guest, as anybody. The server \
             touches files as the user who runs it, whoever logs on. Port 445, where Windows and macOS look, \
             needs root or CAP_NET_BIND_SERVICE; with another one clients need to be told: \
             mount.cifs -o port=1445, smbclient -p 1445.\n\n\
