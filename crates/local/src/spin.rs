@@ -4,10 +4,11 @@
 //! that; spinning costs the CPU that it holds. So a wait spins about as long as recent waits have
 //! taken, gives up early where spinning has not been paying, and tries again now and then. A waiter
 //! whose peer was last seen on the same CPU yields it instead, because there the peer can do nothing
-//! while we look.
+//! while we look. Where others compete for the CPU nobody spins: a yield gives a whole slice away, and
+//! a sleeper is woken ahead of them.
 
 use sys::call;
-use sys::sync::{AtomicU32, Ordering};
+use sys::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// What one waiter has learnt.
 #[derive(Debug, Default)]
@@ -29,6 +30,9 @@ const QUICK_LOOKS: u32 = 128;
 const QUICK_NS: u32 = 500;
 /// A yield that took this long found somebody who does not give the CPU back.
 const HOGGED_NS: u64 = 400_000;
+/// A yield that took less than this came back without a switch: nobody else can run, or the
+/// scheduler holds that it is still our turn, and would for as long as we asked.
+const BARREN_NS: u64 = 1_500;
 
 impl Spin {
     /// A fresh one, which believes in spinning until it learns better.
@@ -97,7 +101,7 @@ impl Spin {
         mut ready: impl FnMut() -> bool,
     ) -> bool {
         let budget = self.budget(max_ns);
-        if budget == 0 {
+        if budget == 0 || CROWD.is_near() {
             return false;
         }
         if peer_cpu() != call::cpu() {
@@ -113,44 +117,50 @@ impl Spin {
             }
         }
         let start = call::now_ns();
-        let mut yielded = start;
+        // When the clock was read last, and when we last gave the CPU to others.
+        let (mut looked, mut yielded) = (start, start);
         loop {
             let shared = peer_cpu() == call::cpu();
+            let mut found = false;
             if shared {
                 call::sched_yield();
             } else {
                 for _ in 0..24 {
                     std::hint::spin_loop();
-                    if ready() {
-                        self.hit(call::now_ns() - start);
-                        return true;
+                    found = ready();
+                    if found {
+                        break;
                     }
                 }
             }
-            if ready() {
-                self.hit(call::now_ns() - start);
+            found = found || ready();
+            let now = call::now_ns();
+            // Found or not: who was away for so long has competitors.
+            let hogged = shared && now - looked > HOGGED_NS;
+            if hogged {
+                CROWD.met(now);
+            }
+            if found {
+                if !hogged {
+                    CROWD.parted();
+                }
+                self.hit(now - start);
                 return true;
             }
-            let now = call::now_ns();
-            if shared && now - yielded > HOGGED_NS {
+            if hogged || now - start > budget || shared && now - looked < BARREN_NS {
                 break;
             }
-            if now - start > budget {
-                break;
-            }
+            looked = now;
             if !shared && now - yielded > YIELD_NS {
                 // Costs little when nobody waits for this CPU, and lets the peer run when it was
                 // moved here after we last heard of it.
                 call::sched_yield();
-                let after = call::now_ns();
-                if after - now > HOGGED_NS {
+                yielded = call::now_ns();
+                if yielded - now > HOGGED_NS {
+                    CROWD.met(yielded);
                     break;
                 }
-                yielded = after;
-                continue;
-            }
-            if shared {
-                yielded = now;
+                looked = yielded;
             }
         }
         if ready() {
@@ -158,5 +168,97 @@ impl Spin {
         }
         self.miss();
         false
+    }
+}
+
+/// Who else wants our CPUs. A yield to a program that computes costs a whole slice of the scheduler's,
+/// milliseconds, where a sleep would have been woken ahead of it; so this process does not spin for a
+/// while after it has met one, longer each time.
+#[derive(Debug)]
+struct Crowd {
+    /// Until when no wait spins, nanoseconds of the monotonic clock; 0: they may.
+    until: AtomicU64,
+    /// How often it was met, less how often it was not; each doubles the time.
+    times: AtomicU32,
+}
+
+static CROWD: Crowd = Crowd { until: AtomicU64::new(0), times: AtomicU32::new(0) };
+
+/// How long nobody spins after the first meeting, nanoseconds, and how often that doubles: up to 1.3 s,
+/// so that a slice lost to one attempt is less than a hundredth of the time.
+const CROWD_NS: u64 = 5_000_000;
+const CROWD_DOUBLINGS: u32 = 8;
+
+impl Crowd {
+    #[inline]
+    fn is_near(&self) -> bool {
+        let until = self.until.load(Ordering::Relaxed);
+        until != 0 && {
+            let near = call::now_ns() < until;
+            if !near {
+                self.until.store(0, Ordering::Relaxed);
+            }
+            near
+        }
+    }
+
+    /// A wait has lost its CPU to somebody else at `now`.
+    fn met(&self, now: u64) {
+        let times = self.times.load(Ordering::Relaxed);
+        self.times.store((times + 1).min(CROWD_DOUBLINGS), Ordering::Relaxed);
+        self.until.store(now + (CROWD_NS << times.min(CROWD_DOUBLINGS)), Ordering::Relaxed);
+    }
+
+    /// A wait has had its answer, and lost its CPU to nobody else.
+    #[inline]
+    fn parted(&self) {
+        let times = self.times.load(Ordering::Relaxed);
+        if times > 0 {
+            self.times.store(times - 1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{AtomicU32, AtomicU64, CROWD_DOUBLINGS, CROWD_NS, Crowd, Ordering};
+
+    fn nobody() -> Crowd {
+        Crowd { until: AtomicU64::new(0), times: AtomicU32::new(0) }
+    }
+
+    fn pause(crowd: &Crowd, now: u64) -> u64 {
+        crowd.met(now);
+        crowd.until.load(Ordering::Relaxed) - now
+    }
+
+    #[test]
+    fn each_meeting_doubles_the_pause_up_to_a_bound() {
+        let crowd = nobody();
+        for times in 0..20 {
+            assert_eq!(pause(&crowd, 7), CROWD_NS << times.min(CROWD_DOUBLINGS));
+        }
+    }
+
+    #[test]
+    fn an_answer_without_a_competitor_halves_it() {
+        let crowd = nobody();
+        assert_eq!(pause(&crowd, 0), CROWD_NS);
+        assert_eq!(pause(&crowd, 0), CROWD_NS * 2);
+        for _ in 0..3 {
+            crowd.parted();
+        }
+        assert_eq!(pause(&crowd, 0), CROWD_NS);
+    }
+
+    #[test]
+    fn a_pause_that_is_over_is_forgotten() {
+        let crowd = nobody();
+        assert!(!crowd.is_near());
+        crowd.until.store(u64::MAX, Ordering::Relaxed);
+        assert!(crowd.is_near());
+        crowd.until.store(1, Ordering::Relaxed);
+        assert!(!crowd.is_near());
+        assert_eq!(crowd.until.load(Ordering::Relaxed), 0);
     }
 }
