@@ -130,26 +130,33 @@ impl Ours {
 pub(crate) fn poll(fds: &mut [pollfd], limit: Option<u64>, sleep: Sleep<'_>) -> c_int {
     let Some(w) = fds::world() else { return sleep(fds, limit) };
     let start = call::now_ns();
+    // Whether the kernel has just said what it has to say of our connections.
+    let mut told = false;
     loop {
         let list = ours(w, fds);
         if list.is_empty() {
             let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
             return sleep(fds, left);
         }
-        for o in &list {
-            o.refresh(fds[o.at].fd);
+        let mut now = look(w, fds, &list);
+        // With nothing to report the kernel is asked by the sleep.
+        if !told && (now > 0 || limit == Some(0)) {
+            for o in &list {
+                o.refresh(fds[o.at].fd);
+            }
+            now = look(w, fds, &list);
         }
-        let now = look(w, fds, &list);
         let all = with_others(fds, &list, now);
         let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
         if all > 0 || left == Some(0) {
             return all;
         }
         if spin(w, fds, &list, left) {
+            told = false;
             continue;
         }
         let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
-        if let Some(n) = doze(w, fds, &list, left, sleep) {
+        if let Some(n) = doze(w, fds, &list, left, sleep, &mut told) {
             return n;
         }
         if limit.is_some_and(|l| call::now_ns() - start >= l) {
@@ -225,13 +232,15 @@ fn moved(o: &Ours, p: &pollfd) -> bool {
         || Ours::wants_out(p) && o.conn.moved(o.mine, o.peer, true)
 }
 
-/// Arms each connection, looks once more, and sleeps in the kernel. `Some`: the call ends so.
+/// Arms each connection, looks once more, and sleeps in the kernel. `Some`: the call ends so. `told`:
+/// whether the kernel has said on the way all that it has to say of our connections.
 fn doze(
     w: &'static World,
     fds: &mut [pollfd],
     list: &[Ours],
     left: Option<u64>,
     sleep: Sleep<'_>,
+    told: &mut bool,
 ) -> Option<c_int> {
     let mut copy: Vec<pollfd> = fds.to_vec();
     let mut alone = true;
@@ -268,6 +277,7 @@ fn doze(
         ready = look(w, fds, list) > 0;
     }
     let mut result = None;
+    *told = false;
     if !ready {
         for o in list {
             o.mine.n_sleeps.fetch_add(1, Ordering::Relaxed);
@@ -287,8 +297,10 @@ fn doze(
                 to.revents = from.revents;
             }
         }
+        *told = n >= 0;
         for o in list {
             o.note(copy[o.at].revents);
+            *told &= copy[o.at].fd >= 0 && o.conn.kernel.load(Ordering::Relaxed) & kernel::ERR == 0;
             if copy[o.at].revents & libc::POLLIN != 0
                 && o.mine.drained.load(Ordering::Relaxed) == o.peer.bells.load(Ordering::Acquire)
             {

@@ -353,6 +353,7 @@ impl Set {
             return;
         }
         let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
+        let drained = e.mine.drained.load(Ordering::Relaxed);
         if conn.is_mixed(e.mine, e.peer) {
             let something = conn.tcp_readable(e.mine, e.peer, fd);
             if something {
@@ -372,7 +373,10 @@ impl Set {
         if mask & PRI != 0 || mask & (RDHUP | HUP | ERR) != 0 && !told {
             r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
         }
-        if mask & IN != 0 && !conn.is_mixed(e.mine, e.peer) {
+        // What a doorbell explains is told again by a level if there was more to it.
+        let explained = drained != e.mine.drained.load(Ordering::Relaxed)
+            && r.asked.load(Ordering::Relaxed) & (ET | ONESHOT) == 0;
+        if mask & IN != 0 && !explained && !conn.is_mixed(e.mine, e.peer) {
             conn.look_for_strays(e.mine, e.peer, fd);
             if conn.kernel.load(Ordering::Relaxed) & kernel::STRAY != 0 {
                 r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
@@ -500,11 +504,10 @@ impl Set {
             let crowded = strangers
                 && self.crowded.load(Ordering::Relaxed)
                 && self.crowded.swap(false, Ordering::Relaxed);
-            if limit == Some(0)
-                || crowded
-                || others
-                    && call::now_ns() - self.asked.load(Ordering::Relaxed) > self.patience() / 2
-            {
+            // With nothing to report the wait that follows asks.
+            let long_ago =
+                || call::now_ns() - self.asked.load(Ordering::Relaxed) > self.patience() / 2;
+            if limit == Some(0) || (crowded || others && long_ago()) && self.any(w) {
                 let room = out.events.len().div_ceil(2).max(1);
                 self.ask_kernel(w, &mut out, room);
             }
