@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 
 use super::server::{Server, as_postgres, find, patience, words};
-use super::stage::{End, Running, Stage, Way, cpu_of_finished_children};
+use super::stage::{Cpus, End, Running, Stage, Way, cpu_of_finished_children};
 
 /// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +66,12 @@ impl Run<'_> {
     }
 }
 
+/// What to type for a program that computes on the server's CPU until it is killed.
+fn computer(cpus: Cpus) -> Vec<OsString> {
+    let loops = "while :; do :; done";
+    ["taskset", "-c", cpus.of(End::Server), "sh", "-c", loops].map(OsString::from).into()
+}
+
 impl Load {
     /// Runs the client against `server`.
     ///
@@ -80,9 +86,15 @@ impl Load {
     ) -> anyhow::Result<Figure> {
         let dir = stage.new_dir()?;
         let command = self.command(stage, server, run)?;
+        let crowd = match server.cpus {
+            Cpus::Two | Cpus::One => None,
+            Cpus::Crowded => Some(Running::start(&computer(server.cpus), &stage.new_dir()?, &[])?),
+        };
         let (client_before, server_before) =
             (cpu_of_finished_children(), server.running.cpu_used());
         let output = Running::start(&command, &dir, &[])?.finish(patience(run.seconds));
+        let (client_after, server_after) = (cpu_of_finished_children(), server.running.cpu_used());
+        drop(crowd);
         // A server that fell is the better explanation of a client that failed.
         if let Some(fall) = server.running.fell() {
             bail!("the server fell: {fall}");
@@ -102,8 +114,8 @@ impl Load {
         Ok(Figure {
             value,
             requests,
-            client_cpu: cpu_of_finished_children().saturating_sub(client_before),
-            server_cpu: server.running.cpu_used().saturating_sub(server_before),
+            client_cpu: client_after.saturating_sub(client_before),
+            server_cpu: server_after.saturating_sub(server_before),
         })
     }
 

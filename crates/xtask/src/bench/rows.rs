@@ -252,6 +252,23 @@ fn on_one_cpu(rows: &[Row]) -> Vec<Row> {
     again.collect()
 }
 
+/// Each kind of program on a CPU that it shares with one that computes without end.
+fn on_a_crowded_cpu(rows: &[Row]) -> Vec<Row> {
+    let chosen =
+        rows.iter().filter(|row| row.against == Against::Tcp).filter(|row| match row.load {
+            Load::Wrk { c, .. } => matches!(c, 1 | 4 | 16),
+            Load::Redis { command, c } => command == "get" && c != 128,
+            Load::Pgbench { c } => c == 8,
+            _ => false,
+        });
+    let crowded = chosen.map(|row| {
+        let name = format!("{}, one crowded CPU", row.name);
+        let quick = matches!(row.load, Load::Wrk { c: 1, .. });
+        Row { cpus: Cpus::Crowded, name, floor: ONE_CPU_FLOOR, costs: false, quick, ..row.clone() }
+    });
+    crowded.collect()
+}
+
 /// What the demonstration shows of a web server and a database: those that people know.
 pub(crate) fn known() -> Vec<Row> {
     let shown = |row: &Row| {
@@ -308,6 +325,7 @@ pub(crate) fn all() -> Vec<Row> {
         groups.iter().filter(|group| group.iter().all(|row| row.against != Against::TcpServerOnly))
     {
         rows.extend(on_one_cpu(group));
+        rows.extend(on_a_crowded_cpu(group));
     }
     rows
 }

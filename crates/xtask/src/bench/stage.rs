@@ -43,6 +43,8 @@ pub(crate) enum Cpus {
     Two,
     /// Both on CPU 0.
     One,
+    /// Both on CPU 0, where another program computes without end.
+    Crowded,
 }
 
 /// The end of a connection that a program is.
@@ -55,10 +57,11 @@ pub(crate) enum End {
 }
 
 impl Cpus {
-    fn of(self, end: End) -> &'static str {
+    /// The CPU of one end, as `taskset` wants it.
+    pub(crate) fn of(self, end: End) -> &'static str {
         match (self, end) {
             (Self::Two, End::Client) => "1",
-            (Self::Two | Self::One, _) => "0",
+            (Self::Two | Self::One | Self::Crowded, _) => "0",
         }
     }
 }
