@@ -4,10 +4,12 @@
 //! from its offset by one multiplication, in whatever order pieces come, and whether two overlap is one
 //! look: the **regular** layout. A piece that does not fit makes the layout **general**, a sorted list,
 //! which any sender may cause and no sender can make slow: at most
-//! [`fragments_max`](crate::Config::fragments_max) pieces, found by bisection.
+//! [`fragments_max`](crate::Config::fragments_max) pieces, found by bisection, and where they are many by a
+//! [`Map`].
 
 use crate::block::Chain;
 use crate::key::Key;
+use crate::map::Map;
 use crate::overlap::Shelf;
 use crate::reason::Reason;
 use crate::slab::{Linked, NONE};
@@ -159,7 +161,7 @@ pub(crate) enum Look {
 #[repr(C, align(64))]
 pub(crate) struct Node<B> {
     pub(crate) key: Key,
-    /// Of the regular layout: all places, in use or not. Else: the pieces, in order.
+    /// Of the regular layout: all places, in use or not. Else: the pieces, in order unless there is a map.
     pieces: Vec<Piece<B>>,
     /// 2^32 divided by the stride in units of 8 bytes, rounded up.
     inverse: u64,
@@ -201,6 +203,8 @@ pub(crate) struct Node<B> {
     pub(crate) hash: u64,
     pub(crate) head: Head,
     pub(crate) shelf: Shelf<B>,
+    /// Of the general layout, from [`LISTED_MAX`] pieces on.
+    map: Option<Box<Map>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,6 +245,7 @@ impl<B> Default for Node<B> {
             chain: Chain::default(),
             head: Head::default(),
             shelf: Shelf::default(),
+            map: None,
         }
     }
 }
@@ -259,6 +264,9 @@ impl<B> Linked for Node<B> {
 const PIECES_MIN: usize = 4;
 /// Places that a free record keeps: those of a datagram of the usual largest size.
 const PIECES_KEPT: usize = 64;
+/// Pieces in a sorted list at most: to put one between others moves some KiB, and not more. Few where
+/// sequences of a few fragments are to find what is wrong.
+const LISTED_MAX: usize = if cfg!(test) { 8 } else { 256 };
 
 impl<B> Node<B> {
     /// What the record costs, without its pieces.
@@ -436,7 +444,10 @@ impl<B> Node<B> {
     }
 
     fn look_general(&self, f: &Fragment) -> Look {
-        let at = self.pieces.partition_point(|piece| piece.offset < f.offset);
+        let at = match &self.map {
+            Some(map) => map.find(f.offset).unwrap_or(self.pieces.len()),
+            None => self.pieces.partition_point(|piece| piece.offset < f.offset),
+        };
         if let Some(piece) = self.pieces.get(at)
             && piece.offset == f.offset
             && piece.len == f.len
@@ -452,15 +463,34 @@ impl<B> Node<B> {
         if ends_elsewhere {
             return Look::Conflict(Reason::EndConflict);
         }
-        let before = at.checked_sub(1).map_or(0, |before| self.pieces[before].end());
-        let after = self.pieces.get(at).map_or(u32::MAX, |piece| u32::from(piece.offset));
-        if before > u32::from(f.offset) || after < f.end() {
+        let overlaps = match &self.map {
+            Some(map) => map.has_any(f.offset, f.end()),
+            None => self.overlaps_neighbour(f, at),
+        };
+        if overlaps {
             return Look::Conflict(Reason::Overlap);
         }
         if !f.more && self.high == f.end() && self.high > 0 {
             return Look::Conflict(Reason::EndConflict);
         }
         Look::Piece(at)
+    }
+
+    /// Whether a fragment that would be number `at` of the list overlaps one of those beside it.
+    fn overlaps_neighbour(&self, f: &Fragment, at: usize) -> bool {
+        let before = at.checked_sub(1).map_or(0, |before| self.pieces[before].end());
+        let after = self.pieces.get(at).map_or(u32::MAX, |piece| u32::from(piece.offset));
+        before > u32::from(f.offset) || after < f.end()
+    }
+
+    /// Bytes of memory that [`Self::put`] at `look` takes for a map.
+    #[inline]
+    pub(crate) fn map_growth(&self, look: Look) -> u32 {
+        let mapped = self.layout == Layout::General
+            && self.pieces.len() >= LISTED_MAX
+            && self.map.is_none()
+            && matches!(look, Look::Piece(_));
+        if mapped { Map::COST } else { 0 }
     }
 
     /// Places for pieces that [`Self::put`] at `look` would need in addition: see [`Self::grow`].
@@ -495,7 +525,8 @@ impl<B> Node<B> {
 
     /// What the record costs as it is, bytes.
     pub(crate) fn cost(&self) -> u32 {
-        Self::COST + Self::places_cost(self.pieces.capacity())
+        let map = if self.map.is_some() { Map::COST } else { 0 };
+        Self::COST + Self::places_cost(self.pieces.capacity()) + map
     }
 
     /// What it takes of memory beside buffers and blocks, bytes.
@@ -517,7 +548,7 @@ impl<B> Node<B> {
         match look {
             Look::Tail => self.tail = piece,
             Look::Piece(at) if self.layout == Layout::Regular => self.pieces[at] = piece,
-            Look::Piece(at) => self.pieces.insert(at, piece),
+            Look::Piece(at) => self.put_general(at, piece),
             Look::Layer | Look::Duplicate | Look::Conflict(_) => {
                 debug_assert!(false, "not a place");
                 return;
@@ -530,6 +561,20 @@ impl<B> Node<B> {
         }
         self.count += 1;
         self.received += u32::from(f.len);
+    }
+
+    /// Puts a piece into the list, or behind all if there is a map, or is one now.
+    fn put_general(&mut self, at: usize, piece: Piece<B>) {
+        let (offset, end) = (piece.offset, piece.end());
+        self.pieces.insert(at, piece);
+        if let Some(map) = &mut self.map {
+            map.add(offset, end, at);
+        } else if self.pieces.len() > LISTED_MAX {
+            let map = self.map.insert(Box::new(Map::new()));
+            for (number, piece) in self.pieces.iter().enumerate() {
+                map.add(piece.offset, piece.end(), number);
+            }
+        }
     }
 
     /// Puts a piece whatever is there, by a policy.
@@ -562,14 +607,21 @@ impl<B> Node<B> {
         }
     }
 
-    /// The pieces in order, of a complete datagram.
+    /// The pieces in order, of a complete datagram; none if there is a map, see [`Self::mapped`].
     pub(crate) fn pieces(&self) -> (&[Piece<B>], Option<&Piece<B>>) {
         let tail = (self.tail.len != 0).then_some(&self.tail);
         let pieces = match self.layout {
             Layout::Regular => &self.pieces[..self.places_in_use()],
+            Layout::General if self.map.is_some() => &[],
             Layout::General | Layout::Layered => &self.pieces[..],
         };
         (pieces, tail)
+    }
+
+    /// The piece that begins at that offset, if there is a map.
+    pub(crate) fn mapped(&self, offset: u32) -> Option<&Piece<B>> {
+        let number = self.map.as_ref()?.find(u16::try_from(offset).ok()?)?;
+        self.pieces.get(number)
     }
 
     /// Places of the regular layout that have pieces.
@@ -579,8 +631,8 @@ impl<B> Node<B> {
 
     /// The piece that holds the first byte, once it is there.
     pub(crate) fn first(&self) -> Option<&Piece<B>> {
-        let first = self.pieces.first().filter(|piece| piece.len != 0 && piece.offset == 0)?;
-        Some(first)
+        let first = if self.map.is_some() { self.mapped(0) } else { self.pieces.first() };
+        first.filter(|piece| piece.len != 0 && piece.offset == 0)
     }
 
     #[inline]
@@ -607,6 +659,7 @@ impl<B> Node<B> {
                     release(buffer);
                 }
             }
+            self.map = None;
             self.open_places();
         }
         if let Store::Held(buffer) = std::mem::take(&mut self.tail).store {

@@ -55,6 +55,7 @@ mod key;
 mod lane;
 mod ledger;
 mod limits;
+mod map;
 mod output;
 mod overlap;
 mod reason;

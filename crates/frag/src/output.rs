@@ -162,7 +162,7 @@ impl<'a, B> Datagram<'a, B> {
                 (pieces, tail.map(|tail| slice(node, blocks, tail, self.len)))
             }
         };
-        Slices { pieces: pieces.iter(), last, payload: self.payload, end: self.len }
+        Slices { pieces: pieces.iter(), last, payload: self.payload, next: 0, end: self.len }
     }
 
     /// Writes header and payload to the beginning of `out`; answers how many bytes that is. `bytes`
@@ -210,6 +210,8 @@ pub struct Slices<'a, B> {
     /// What comes behind those.
     last: Option<Slice<'a, B>>,
     payload: Payload<'a, B>,
+    /// Where the next begins of pieces that are found by a map.
+    next: usize,
     /// Bytes of payload; what lies behind does not count.
     end: usize,
 }
@@ -220,6 +222,17 @@ impl<'a, B> Slices<'a, B> {
         let Payload::Many { node, blocks } = self.payload else { return None };
         (usize::from(piece.offset) < self.end).then(|| slice(node, blocks, piece, self.end))
     }
+
+    /// What comes behind the list: the last piece, or all pieces if there is none.
+    fn behind(&mut self) -> Option<Slice<'a, B>> {
+        let Payload::Many { node, .. } = self.payload else { return self.last.take() };
+        if self.last.is_some() || self.next >= self.end {
+            return self.last.take();
+        }
+        let piece = node.mapped(u32::try_from(self.next).ok()?)?;
+        self.next = piece.end() as usize;
+        self.unusual(piece)
+    }
 }
 
 impl<'a, B> Iterator for Slices<'a, B> {
@@ -227,7 +240,7 @@ impl<'a, B> Iterator for Slices<'a, B> {
 
     #[inline]
     fn next(&mut self) -> Option<Slice<'a, B>> {
-        let Some(piece) = self.pieces.next() else { return self.last.take() };
+        let Some(piece) = self.pieces.next() else { return self.behind() };
         match &piece.store {
             Store::Held(buffer) if piece.end() as usize <= self.end => {
                 let (at, len) = (usize::from(piece.at), usize::from(piece.len));

@@ -670,7 +670,8 @@ impl<B> Table<B> {
             0
         };
         let shelf = if look == Look::Layer { node.shelf.growth() } else { 0 };
-        let more = Node::<B>::places_cost(growth) + node.head.growth(f) + shelf;
+        let list = Node::<B>::places_cost(growth) + node.map_growth(look);
+        let more = list + node.head.growth(f) + shelf;
         // Whoever says that a buffer costs 4 GiB does not get it.
         let need = bytes.saturating_add(more);
         if !self.charge(lease, n, need, now, sink) {

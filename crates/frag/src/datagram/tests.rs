@@ -56,7 +56,7 @@ impl World {
         let look = self.node.look(f, fragments_max);
         if matches!(look, Look::Piece(_) | Look::Tail) {
             let growth = self.node.growth(look);
-            self.paid += Node::<usize>::places_cost(growth);
+            self.paid += Node::<usize>::places_cost(growth) + self.node.map_growth(look);
             if growth > 0 {
                 self.node.grow(growth);
             }
@@ -76,10 +76,15 @@ impl World {
     fn check_complete(&self, len: u32) {
         assert_eq!(self.node.len(), len);
         let (pieces, tail) = self.node.pieces();
-        let end = pieces.iter().chain(tail).fold(0, |at, piece| {
+        let mut end = pieces.iter().chain(tail).fold(0, |at, piece| {
             assert_eq!(u32::from(piece.offset), at);
             piece.end()
         });
+        while end < len {
+            let piece = self.node.mapped(end).expect("a piece begins where one ends");
+            assert_eq!(u32::from(piece.offset), end);
+            end = piece.end();
+        }
         assert_eq!(end, len);
     }
 
@@ -215,6 +220,32 @@ fn a_piece_of_another_size_makes_a_list() {
         assert_eq!(world.node.layout, Layout::General);
         world.check_complete(len);
         world.end();
+    }
+}
+
+/// In whatever order: so many pieces are found by a map, and it is paid for.
+#[test]
+fn a_list_that_gets_long_gets_a_map() {
+    let mut random = Random::new(3);
+    for order in ORDERS {
+        let cuts = cut(16 * 100 + 5, 16);
+        let mut world = World::new();
+        // Of another size, so that it is a list from the second on.
+        for f in [fragment(1616, 8, true), fragment(1624, 8, true)] {
+            assert_eq!(name(world.push(&f, 8192)), "new");
+        }
+        for cut in order.of(&cuts[..101], &mut random) {
+            let f = fragment(cut.at, 16, true);
+            assert_eq!(name(world.push(&f, 8192)), "new", "{order:?}");
+            assert_eq!(name(world.push(&f, 8192)), "duplicate", "{order:?}");
+            assert_eq!(world.node.map.is_some(), world.node.pieces.len() > LISTED_MAX);
+        }
+        assert_eq!(name(world.push(&fragment(1632, 3, false), 8192)), "new");
+        assert!(world.node.is_complete() && world.node.first().is_some());
+        world.check_complete(1635);
+        assert_eq!(name(world.push(&fragment(48, 32, true), 8192)), "conflict", "as long as two");
+        assert_eq!(name(world.push(&fragment(1632, 8, true), 8192)), "conflict", "behind the end");
+        assert!(world.end().map.is_none());
     }
 }
 

@@ -99,3 +99,28 @@ fn datagrams_of_all_sizes_come_whole_and_overlaps_end_them() {
         assert_eq!(host.out.delivered.len(), 1, "{len} by {size} {order:?}");
     }
 }
+
+/// As many pieces as there can be where no two neighbours are of one size: they are found by a map.
+#[test]
+fn a_datagram_of_thousands_of_uneven_pieces_comes_whole() {
+    let mut random = Random::new(12);
+    let len = 65_000;
+    let bytes = (0..len).map(|_| random.word().to_le_bytes()[0]).collect();
+    let whole = Packet::new(Family::V6, 1, bytes);
+    let mut cuts = Vec::new();
+    while cuts.last().is_none_or(|(_, end)| *end < len) {
+        let at = cuts.last().map_or(0, |(_, end)| *end);
+        let size = if cuts.len().is_multiple_of(2) { 8 } else { 16 };
+        cuts.push((at, (at + size).min(len)));
+    }
+    for copy_below in [0, 512] {
+        let config = Config { fragments_max: 8192, copy_below, ..Config::default() };
+        let mut host = Host::new(&config);
+        random.shuffle(&mut cuts);
+        for (at, end) in &cuts {
+            host.push(&whole.fragment(*at, *end));
+        }
+        assert!(cuts.len() > 5000 && host.payloads() == [&whole.payload[..]], "{copy_below}");
+        host.check_empty();
+    }
+}
