@@ -7,6 +7,8 @@
 //! [`fragments_max`](crate::Config::fragments_max) pieces, found by bisection, and where they are many by a
 //! [`Map`].
 
+use std::hint::select_unpredictable;
+
 use crate::block::Chain;
 use crate::key::Key;
 use crate::map::Map;
@@ -60,83 +62,69 @@ impl<B> Piece<B> {
 const HEAD_BYTES: usize = 64;
 /// Bytes of most headers: IPv4's without options.
 const HEAD_PLAIN: u16 = 20;
-/// The header of the first fragment. A plain one is not kept but made anew: then the bytes, which lie last,
-/// are neither written nor read.
+/// What there is to say of the first fragment's header, in a word that can be chosen without a branch: of
+/// the fragments of small datagrams it is as good as chance whether one is the first. From the low bits on:
+/// bytes of the header (16 bits; 0: it has not come), [`Fragment::next_at`] (16), [`Fragment::rest`] (16),
+/// protocol and ECN (8 each).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Heading(u64);
+
+impl Heading {
+    #[inline(always)]
+    fn of(f: &Fragment) -> Self {
+        let [len, next_at, rest] = [f.header_len, f.next_at, f.rest].map(u64::from);
+        let [protocol, ecn] = [f.protocol, f.ecn].map(u64::from);
+        Self(len | next_at << 16 | rest << 32 | protocol << 48 | ecn << 56)
+    }
+
+    pub(crate) const fn is_there(self) -> bool {
+        self.0 != 0
+    }
+
+    const fn part(self, at: usize) -> u16 {
+        let bytes = self.0.to_le_bytes();
+        u16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]])
+    }
+
+    /// Bytes of the header.
+    pub(crate) const fn len(self) -> u16 {
+        self.part(0)
+    }
+
+    pub(crate) const fn next_at(self) -> u16 {
+        self.part(1)
+    }
+
+    /// What a plain header is made of; `None`: it is not plain, and its bytes were kept.
+    #[inline]
+    pub(crate) const fn plain(self) -> Option<u16> {
+        if self.len() == HEAD_PLAIN { Some(self.part(2)) } else { None }
+    }
+
+    pub(crate) const fn protocol(self) -> u8 {
+        self.0.to_le_bytes()[6]
+    }
+
+    pub(crate) const fn ecn(self) -> u8 {
+        self.0.to_le_bytes()[7]
+    }
+}
+
+/// The bytes of the first fragment's header. A plain one is not kept but made anew: then these, which lie
+/// last, are neither written nor read.
 #[derive(Debug)]
-#[repr(C)]
-pub(crate) struct Head {
-    len: u16,
-    pub(crate) next_at: u16,
-    /// [`Fragment::rest`].
-    rest: u16,
-    pub(crate) protocol: u8,
-    pub(crate) ecn: u8,
+struct Head {
     near: [u8; HEAD_BYTES],
     /// IPv6 extension headers may be longer.
     far: Vec<u8>,
 }
 
-impl Default for Head {
-    fn default() -> Self {
-        let near = [0; HEAD_BYTES];
-        Self { len: 0, next_at: 0, rest: 0, protocol: 0, ecn: 0, near, far: Vec::new() }
-    }
-}
-
 impl Head {
-    pub(crate) fn is_there(&self) -> bool {
-        self.len > 0
-    }
-
-    pub(crate) const fn len(&self) -> u16 {
-        self.len
-    }
-
-    /// What a plain header is made of; `None`: it is not plain, and its bytes were kept.
-    #[inline]
-    pub(crate) const fn plain(&self) -> Option<u16> {
-        if self.len == HEAD_PLAIN { Some(self.rest) } else { None }
-    }
-
-    /// The bytes of a header that is not plain.
-    pub(crate) fn bytes(&self) -> &[u8] {
-        let len = usize::from(self.len);
-        self.near.get(..len).unwrap_or(&self.far)
-    }
-
-    /// Bytes of memory that [`Self::set`] would take.
-    #[inline]
-    pub(crate) fn growth(&self, fragment: &Fragment) -> u32 {
-        let len = fragment.header_len;
-        let far = fragment.offset == 0 && usize::from(len) > HEAD_BYTES && !self.is_there();
-        if far { u32::from(len) } else { 0 }
-    }
-
-    #[inline(always)]
-    pub(crate) fn set(&mut self, packet: &[u8], fragment: &Fragment) {
-        if !fragment.has_plain_header() {
-            self.keep(&packet[..usize::from(fragment.header_len)]);
-        }
-        self.len = fragment.header_len;
-        self.rest = fragment.rest;
-        self.next_at = fragment.next_at;
-        self.protocol = fragment.protocol;
-        self.ecn = fragment.ecn;
-    }
-
-    #[inline(never)]
     fn keep(&mut self, bytes: &[u8]) {
         match self.near.get_mut(..bytes.len()) {
             Some(near) => near.copy_from_slice(bytes),
             None => self.far = bytes.to_vec(),
         }
-    }
-
-    fn clear(&mut self) {
-        if usize::from(self.len) > HEAD_BYTES {
-            self.far = Vec::new();
-        }
-        self.len = 0;
     }
 }
 
@@ -163,8 +151,8 @@ pub(crate) struct Node<B> {
     pub(crate) key: Key,
     /// Of the regular layout: all places, in use or not. Else: the pieces, in order unless there is a map.
     pieces: Vec<Piece<B>>,
-    /// 2^32 divided by the stride in units of 8 bytes, rounded up.
-    inverse: u64,
+    /// See [`Heading`].
+    pub(crate) heading: Heading,
     /// When something last came for it, nanoseconds.
     pub(crate) last_at: u64,
     /// Bytes of memory it holds, and that are set aside for it.
@@ -176,6 +164,10 @@ pub(crate) struct Node<B> {
     end: u32,
     /// The end of the furthest piece that is not the last.
     high: u32,
+    /// Where the last piece begins; not known yet: [`u32::MAX`]. Of the regular layout.
+    last_from: u32,
+    /// 2^31 divided by the stride in units of 8 bytes, rounded up.
+    inverse: u32,
     /// Datagrams that its shard had begun before it.
     pub(crate) begun: u32,
     /// Bytes of each piece but the last, a guess until there is one; 0: no idea.
@@ -186,8 +178,6 @@ pub(crate) struct Node<B> {
     /// Bit `1 << ecn` for each value seen.
     pub(crate) ecn_seen: u8,
     pub(crate) source: u16,
-    pub(crate) chain: Chain,
-    pub(crate) epoch: u32,
 
     // The third line, up to the bytes of the head: what a last fragment, a beginning and an end need too.
     tail: Piece<B>,
@@ -201,7 +191,9 @@ pub(crate) struct Node<B> {
     pub(crate) first_at: u64,
     /// Hash of the key, by the table's key of that epoch.
     pub(crate) hash: u64,
-    pub(crate) head: Head,
+    pub(crate) epoch: u32,
+    pub(crate) chain: Chain,
+    head: Head,
     pub(crate) shelf: Shelf<B>,
     /// Of the general layout, from [`LISTED_MAX`] pieces on.
     map: Option<Box<Map>>,
@@ -229,6 +221,8 @@ impl<B> Default for Node<B> {
             stride: 0,
             count: 0,
             inverse: 0,
+            last_from: u32::MAX,
+            heading: Heading::default(),
             first_at: 0,
             last_at: 0,
             born: 0,
@@ -243,7 +237,7 @@ impl<B> Default for Node<B> {
             pieces: Vec::new(),
             tail: Piece::default(),
             chain: Chain::default(),
-            head: Head::default(),
+            head: Head { near: [0; HEAD_BYTES], far: Vec::new() },
             shelf: Shelf::default(),
             map: None,
         }
@@ -290,12 +284,13 @@ impl<B> Node<B> {
         self.received = 0;
         self.end = 0;
         self.high = 0;
+        self.last_from = u32::MAX;
     }
 
     /// Whether all bytes are there.
     #[inline]
     pub(crate) fn is_complete(&self) -> bool {
-        self.end != 0 && self.received == self.end
+        (self.end != 0) & (self.received == self.end)
     }
 
     /// Bytes of payload in all, once the last fragment has come; else 0.
@@ -313,34 +308,56 @@ impl<B> Node<B> {
         buffer: B,
     ) -> Result<Look, B> {
         let at = self.place(f.offset);
-        let fits = self.layout == Layout::Regular
-            && at * usize::from(self.stride) == usize::from(f.offset)
-            && at + 1 < usize::from(fragments_max);
-        if !fits {
+        let fits = (self.layout == Layout::Regular)
+            & (at * usize::from(self.stride) == usize::from(f.offset))
+            & (at + 1 < usize::from(fragments_max));
+        // A place more than needed, for the last piece, in case that all become a list. That place the last
+        // piece has for itself.
+        let Some([piece, _]) = self.pieces.get_mut(at..at + 2) else { return Err(buffer) };
+        // Whether a fragment is the last is as good as chance where there are few: so it is chosen by, not
+        // branched on.
+        let end = f.end();
+        let in_the_middle = (self.stride == f.len) & (end <= self.last_from) & (piece.len == 0);
+        let at_the_end = (self.end == 0) & (self.high <= u32::from(f.offset)) & (at != 0);
+        if !(fits & select_unpredictable(f.more, in_the_middle, at_the_end)) {
             return Err(buffer);
         }
-        let end = f.end();
-        if f.more {
-            let before_end = self.end == 0 || end <= u32::from(self.tail.offset);
-            // A place more than needed, for the last piece, in case that all become a list.
-            let Some([piece, _]) = self.pieces.get_mut(at..at + 2) else { return Err(buffer) };
-            if self.stride != f.len || !before_end || piece.len != 0 {
-                return Err(buffer);
-            }
-            *piece = Piece::held(f, buffer);
-            self.high = self.high.max(end);
-        } else {
-            // Without places, more would have to be made, and counted, if all became a list.
-            if self.end != 0 || self.high > u32::from(f.offset) || at == 0 || self.pieces.is_empty()
-            {
-                return Err(buffer);
-            }
-            self.tail = Piece::held(f, buffer);
-            self.end = end;
-        }
+        *select_unpredictable(f.more, piece, &mut self.tail) = Piece::held(f, buffer);
+        self.high = select_unpredictable(f.more, self.high.max(end), self.high);
+        self.end = select_unpredictable(f.more, self.end, end);
+        self.last_from = select_unpredictable(f.more, self.last_from, u32::from(f.offset));
         self.count += 1;
         self.received += u32::from(f.len);
         Ok(if f.more { Look::Piece(at) } else { Look::Tail })
+    }
+
+    /// Takes note of the header, if this is the first fragment.
+    #[inline(always)]
+    pub(crate) fn put_head(&mut self, packet: &[u8], f: &Fragment) {
+        if !f.has_plain_header() {
+            self.keep_head(packet, f);
+        }
+        self.heading = select_unpredictable(f.offset == 0, Heading::of(f), self.heading);
+    }
+
+    #[cold]
+    fn keep_head(&mut self, packet: &[u8], f: &Fragment) {
+        if f.offset == 0 {
+            self.head.keep(&packet[..usize::from(f.header_len)]);
+        }
+    }
+
+    /// Bytes of memory that [`Self::put_head`] would take.
+    #[inline]
+    pub(crate) fn head_growth(&self, f: &Fragment) -> u32 {
+        let far = usize::from(f.header_len) > HEAD_BYTES;
+        if far && f.offset == 0 && !self.heading.is_there() { u32::from(f.header_len) } else { 0 }
+    }
+
+    /// The bytes of a header that is not plain.
+    pub(crate) fn head(&self) -> &[u8] {
+        let len = usize::from(self.heading.len());
+        self.head.near.get(..len).unwrap_or(&self.head.far)
     }
 
     /// Reads what [`Self::put_usual`] of a piece at that offset will need: both lines of the record, and the
@@ -418,14 +435,14 @@ impl<B> Node<B> {
 
     fn set_stride(&mut self, stride: u16) {
         self.stride = stride;
-        self.inverse = (1u64 << 32).div_ceil(u64::from(stride / 8));
+        self.inverse = (1u32 << 31).div_ceil(u32::from(stride / 8));
     }
 
     /// The number of the piece at `offset`, if it is a multiple of the stride.
     #[inline]
     fn place(&self, offset: u16) -> usize {
-        // Exact: the error is less than 2^13 / 2^32.
-        ((u64::from(offset / 8) * self.inverse) >> 32) as usize
+        // Exact: the error is less than 2^13 / 2^31.
+        ((u64::from(offset / 8) * u64::from(self.inverse)) >> 31) as usize
     }
 
     /// Why a fragment that is not the last cannot be behind the beginning of the last one.
@@ -546,7 +563,10 @@ impl<B> Node<B> {
     pub(crate) fn put(&mut self, look: Look, f: &Fragment, store: Store<B>) {
         let piece = Piece { offset: f.offset, len: f.len, at: f.payload_at, store };
         match look {
-            Look::Tail => self.tail = piece,
+            Look::Tail => {
+                self.tail = piece;
+                self.last_from = u32::from(f.offset);
+            }
             Look::Piece(at) if self.layout == Layout::Regular => self.pieces[at] = piece,
             Look::Piece(at) => self.put_general(at, piece),
             Look::Layer | Look::Duplicate | Look::Conflict(_) => {
@@ -671,7 +691,10 @@ impl<B> Node<B> {
         if self.pieces.capacity() > PIECES_KEPT {
             self.pieces = Vec::new();
         }
-        self.head.clear();
+        if usize::from(self.heading.len()) > HEAD_BYTES {
+            self.head.far = Vec::new();
+        }
+        self.heading = Heading::default();
         // No fragment is of this datagram any more.
         self.key.id = 0;
         self.count = 0;

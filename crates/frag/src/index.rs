@@ -13,6 +13,9 @@ const SEGMENT: usize = if cfg!(loom) { 8 } else { 512 };
 const SLOTS_MIN: usize = SEGMENT;
 /// Slots that each call moves while there are two tables.
 const MOVES: usize = if cfg!(loom) { 1 } else { 16 };
+/// What a move costs into a segment that comes with it, in slots: its memory is most likely new to the
+/// process. By another key the first moves go to a new one each.
+const SEGMENT_MOVES: usize = 8;
 /// A search of this many slots is no chance: at most half of the slots are in use.
 const SEARCH_MAX: usize = 128;
 /// Slots that are looked at for a guess: nearly all searches end within so many.
@@ -26,13 +29,16 @@ struct Table {
     segments: Vec<Option<Box<[u64; SEGMENT]>>>,
     mask: usize,
     used: usize,
+    /// Segments that have come.
+    made: usize,
 }
 
 impl Table {
     fn new(slots: usize) -> Self {
         let slots = slots.next_power_of_two().max(SLOTS_MIN);
-        let segments = (0..slots / SEGMENT).map(|_| None).collect();
-        Self { segments, mask: slots - 1, used: 0 }
+        // Of zeros, which the system writes when they are first looked at.
+        let segments = vec![None; slots / SEGMENT];
+        Self { segments, mask: slots - 1, used: 0, made: 0 }
     }
 
     fn slots(&self) -> usize {
@@ -49,6 +55,7 @@ impl Table {
 
     fn slot_mut(&mut self, at: usize) -> &mut u64 {
         let segment = &mut self.segments[at / SEGMENT];
+        self.made += usize::from(segment.is_none());
         &mut segment.get_or_insert_with(|| Box::new([EMPTY; SEGMENT]))[at % SEGMENT]
     }
 
@@ -82,9 +89,20 @@ impl Table {
         passed
     }
 
-    /// Empties a slot and closes the gap, so that searches may still stop at the first empty one.
-    fn remove(&mut self, mut gap: usize) {
+    /// Empties a slot, such that searches may still stop at the first empty one.
+    #[inline]
+    fn remove(&mut self, at: usize) {
         self.used -= 1;
+        if self.slot((at + 1) & self.mask) == EMPTY {
+            *self.slot_mut(at) = EMPTY;
+        } else {
+            self.close(at);
+        }
+    }
+
+    /// Fills a gap with what stands behind it.
+    #[inline(never)]
+    fn close(&mut self, mut gap: usize) {
         let mut at = gap;
         loop {
             at = (at + 1) & self.mask;
@@ -132,16 +150,10 @@ const fn emit(hash: u64, record: u32) -> u64 {
     (tag_of(hash) as u64) << 32 | (record as u64 + 1)
 }
 
-/// What a few slots say of a search.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Guess {
-    /// There is a record, most likely the one.
-    Likely(u32),
-    /// There is none, for sure.
-    Absent,
-    /// It takes a longer search.
-    Unknown,
-}
+/// A guess: there is no record. What the empty slot says, so that it needs no branch.
+pub(crate) const ABSENT: u32 = record(EMPTY);
+/// A guess: it takes a longer search. All numbers of records are less.
+pub(crate) const UNKNOWN: u32 = ABSENT - 1;
 
 /// What the caller should do after an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,21 +204,23 @@ impl Index {
         self.old.is_some()
     }
 
-    /// Where a search for `hash` is likely to end; loads the cache line.
+    /// Where a search for `hash` is likely to end: the number of a record, [`UNKNOWN`], or [`ABSENT`]: then
+    /// there is none, for sure unless [`Self::is_moving`]. Loads the cache line.
     #[inline(always)]
-    pub(crate) fn guess(&self, hash: u64) -> Guess {
+    pub(crate) fn guess(&self, hash: u64) -> u32 {
         let mut at = home(hash) & self.now.mask;
         for _ in 0..GUESSES {
             let slot = self.now.slot(at);
-            if slot == EMPTY {
-                return if self.is_moving() { Guess::Unknown } else { Guess::Absent };
-            }
-            if tag(slot) == tag_of(hash) {
-                return Guess::Likely(record(slot));
+            // Whether there is one is as good as chance, that the search ends here is not. So one branch
+            // for both: a product, which is 0 if a factor is. Below 2^32 are the difference and the
+            // number in the slot, not 0: their product is no multiple of 2^64.
+            let difference = u64::from(tag(slot) ^ tag_of(hash));
+            if slot.wrapping_mul(difference) == 0 {
+                return record(slot);
             }
             at = (at + 1) & self.now.mask;
         }
-        Guess::Unknown
+        UNKNOWN
     }
 
     /// The record for which `is` holds. `old_hash`: its hash by the key before, if that has changed.
@@ -278,7 +292,15 @@ impl Index {
     }
 
     /// Moves a few slots, or gives back a segment of what has been moved.
+    #[inline(always)]
     fn step(&mut self, hash_of: &impl Fn(u32) -> u64) {
+        if self.is_moving() {
+            self.step_on(hash_of);
+        }
+    }
+
+    #[inline(never)]
+    fn step_on(&mut self, hash_of: &impl Fn(u32) -> u64) {
         let Some(Old { table, from, rekeyed }) = &mut self.old else { return };
         if table.used == 0 {
             table.segments.pop();
@@ -287,18 +309,23 @@ impl Index {
             }
             return;
         }
-        let until = (*from + MOVES).min(table.slots());
-        for at in *from..until {
+        let mut left = MOVES.min(table.slots() - *from);
+        while left > 0 {
+            left -= 1;
+            let at = *from;
+            *from += 1;
             let slot = table.slot(at);
-            if slot != EMPTY && slot != GONE {
-                // Searches from slots before it still come by here.
-                *table.slot_mut(at) = GONE;
-                table.used -= 1;
-                let record = record(slot);
-                self.now.insert(if *rekeyed { emit(hash_of(record), record) } else { slot });
+            if slot == EMPTY || slot == GONE {
+                continue;
             }
+            // Searches from slots before it still come by here.
+            *table.slot_mut(at) = GONE;
+            table.used -= 1;
+            let record = record(slot);
+            let made = self.now.made;
+            self.now.insert(if *rekeyed { emit(hash_of(record), record) } else { slot });
+            left = left.saturating_sub((self.now.made - made) * SEGMENT_MOVES);
         }
-        *from = until;
     }
 }
 

@@ -1,17 +1,17 @@
 //! What one core owns.
 
+use crate::index::ABSENT;
 use crate::key::{HashKey, Key};
 use crate::ledger::{Lease, Ledger};
 use crate::limits::Limits;
 use crate::output::{Notice, NoticeKind, Released, Sink};
 use crate::reason::{Counters, Reason};
-use crate::slab::NONE;
 use crate::sync::Arc;
 use crate::table::{Ahead, Table};
 use crate::wire::{self, Fragment};
 
 /// Fewer datagrams than this in progress are near anyway.
-const FAR: u32 = 64;
+const FAR: u32 = 256;
 /// Packets whose datagrams are fetched together.
 const BURST: usize = 32;
 
@@ -140,7 +140,7 @@ impl<B> Shard<B> {
                 if to.is_fragment {
                     self.table.look_up(&mut to.ahead);
                 } else {
-                    to.ahead.guess = NONE;
+                    to.ahead.guess = ABSENT;
                     to.other = other;
                 }
             }

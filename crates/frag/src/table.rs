@@ -11,9 +11,11 @@
 //! 3. when memory ends all the same, what has not moved for long goes first, then the youngest of the
 //!    source that uses most, then the youngest of all. Never an older one: so the oldest always ends.
 
+use std::hint::select_unpredictable;
+
 use crate::block::{BLOCK_COST, Blocks};
 use crate::datagram::{Look, Node, Store};
-use crate::index::{Guess, Health, Index};
+use crate::index::{ABSENT, Health, Index, UNKNOWN};
 use crate::key::{HashKey, Key};
 use crate::ledger::Lease;
 use crate::limits::Limits;
@@ -81,12 +83,12 @@ pub(crate) struct Ahead {
     pub(crate) fragment: Fragment,
     /// [`Table::hash`] of its key, at some time since the table changed its key last but one.
     pub(crate) hash: u64,
-    /// Where a datagram of that hash seemed to be, at some time; [`NONE`]: nowhere.
+    /// Where a datagram of that hash seemed to be, at some time: see [`Index::guess`].
     pub(crate) guess: u32,
 }
 
 impl Ahead {
-    pub(crate) const NONE: Self = Self { fragment: Fragment::NONE, hash: 0, guess: NONE };
+    pub(crate) const NONE: Self = Self { fragment: Fragment::NONE, hash: 0, guess: ABSENT };
 }
 
 /// A fragment with its packet.
@@ -201,20 +203,19 @@ impl<B> Table<B> {
     #[inline(always)]
     pub(crate) fn look_up(&self, ahead: &mut Ahead) {
         ahead.hash = self.hash(&ahead.fragment.key);
-        ahead.guess = match self.index.guess(ahead.hash) {
-            Guess::Likely(n) => n,
-            Guess::Absent | Guess::Unknown => NONE,
-        };
+        ahead.guess = self.index.guess(ahead.hash);
     }
 
     /// Reads what a push will need of the datagram that is guessed, and answers something of it. Many such
     /// reads, none of which waits for another, take hardly longer than one.
     #[inline(always)]
     pub(crate) fn touch(&self, ahead: &Ahead) -> u16 {
-        match ahead.guess {
-            NONE => 0,
-            n => self.nodes[n].touch(ahead.fragment.offset),
+        if self.nodes.used() == 0 {
+            return 0;
         }
+        // Where there is none, any other: whether there is one is as good as chance.
+        let n = select_unpredictable(ahead.guess < UNKNOWN, ahead.guess, 0);
+        self.nodes[n].touch(ahead.fragment.offset)
     }
 
     /// Takes in a fragment.
@@ -229,16 +230,13 @@ impl<B> Table<B> {
     ) {
         let Ahead { fragment, guess, hash } = ahead;
         // Its datagram may have begun since, with another fragment of the burst.
-        let guess = match *guess {
-            NONE => self.index.guess(*hash),
-            n => Guess::Likely(n),
-        };
+        let guess = if *guess < UNKNOWN { *guess } else { self.index.guess(*hash) };
         let arrival = match guess {
-            Guess::Likely(n) => match self.push_usual(lease, fragment, n, arrival, now, sink) {
+            ABSENT | UNKNOWN => arrival,
+            n => match self.push_usual(lease, fragment, n, arrival, now, sink) {
                 Ok(()) => return,
                 Err(arrival) => arrival,
             },
-            Guess::Absent | Guess::Unknown => arrival,
         };
         self.push_slowly(lease, ahead, guess, arrival, now, sink);
     }
@@ -293,9 +291,7 @@ impl<B> Table<B> {
         lease.spend(cost);
         self.held += u64::from(cost);
         node.used += cost;
-        if f.offset == 0 {
-            node.head.set(packet, f);
-        }
+        node.put_head(packet, f);
         node.ecn_seen |= 1 << (f.ecn & 3);
         self.pace.waited(now.saturating_sub(node.last_at));
         node.last_at = now;
@@ -311,7 +307,7 @@ impl<B> Table<B> {
         &mut self,
         lease: &mut Lease,
         ahead: &Ahead,
-        guess: Guess,
+        guess: u32,
         arrival: Arrival<'_, B>,
         now: u64,
         sink: &mut impl Sink<B>,
@@ -323,7 +319,10 @@ impl<B> Table<B> {
         let f = &ahead.fragment;
         // The key may have changed between parsing and now.
         let hash = if self.old_key.is_some() { self.key.hash(&f.key) } else { ahead.hash };
-        if let Some(reason) = self.unacceptable(f, arrival.packet) {
+        let first_of_v6 = f.key.is_v6() & (f.offset == 0);
+        if first_of_v6 | (f.len < self.limits.fragment_min)
+            && let Some(reason) = self.unacceptable(f, arrival.packet)
+        {
             if reason == Reason::IncompleteHeader {
                 sink.notice(&Notice {
                     kind: NoticeKind::IncompleteHeader,
@@ -338,9 +337,9 @@ impl<B> Table<B> {
             return self.deliver_atomic(Incoming::new(f, arrival), now, sink);
         }
         let found = match guess {
-            Guess::Likely(n) if self.nodes[n].key == f.key => Some(n),
             // Said of the hash by the present key: nothing has begun since.
-            Guess::Absent if self.old_key.is_none() => None,
+            ABSENT if self.old_key.is_none() && !self.index.is_moving() => None,
+            n if n < UNKNOWN && self.nodes[n].key == f.key => Some(n),
             _ => self.find(hash, &f.key),
         };
         if let Some(n) = found.filter(|n| !self.give_up_late(lease, *n, now, sink)) {
@@ -355,7 +354,7 @@ impl<B> Table<B> {
         let usual = (arrival.cost <= node.reserved - node.used)
             & (f.len >= self.small_below)
             // A long header takes memory of its own, which the long way counts.
-            & (node.head.growth(f) == 0)
+            & (node.head_growth(f) == 0)
             & lease.has(arrival.cost);
         let arrival = match usual {
             true => match self.put_usual(lease, f, n, arrival, now, sink) {
@@ -373,7 +372,7 @@ impl<B> Table<B> {
     }
 
     /// Why a fragment is dropped whatever else is there.
-    #[inline]
+    #[inline(never)]
     fn unacceptable(&self, f: &Fragment, packet: &[u8]) -> Option<Reason> {
         if f.key.is_v6() && self.limits.whole_header && f.offset == 0 {
             let payload = packet.get(usize::from(f.payload_at)..)?;
@@ -671,7 +670,7 @@ impl<B> Table<B> {
         };
         let shelf = if look == Look::Layer { node.shelf.growth() } else { 0 };
         let list = Node::<B>::places_cost(growth) + node.map_growth(look);
-        let more = list + node.head.growth(f) + shelf;
+        let more = list + node.head_growth(f) + shelf;
         // Whoever says that a buffer costs 4 GiB does not get it.
         let need = bytes.saturating_add(more);
         if !self.charge(lease, n, need, now, sink) {
@@ -696,8 +695,8 @@ impl<B> Table<B> {
         } else {
             node.put(look, f, store);
         }
-        if f.offset == 0 && !node.head.is_there() {
-            node.head.set(packet, f);
+        if !node.heading.is_there() {
+            node.put_head(packet, f);
         }
         node.ecn_seen |= 1 << f.ecn;
         self.pace.waited(now.saturating_sub(node.last_at));
@@ -712,30 +711,31 @@ impl<B> Table<B> {
     fn finish(&mut self, lease: &mut Lease, n: u32, now: u64, sink: &mut impl Sink<B>) {
         let node = &self.nodes[n];
         let fixed = if node.key.is_v6() { 40 } else { 0 };
-        let whole = node.head.len().saturating_sub(fixed);
+        let whole = node.heading.len().saturating_sub(fixed);
         let whole = u64::from(whole) + u64::from(node.len());
         let (Ok(_), Ok(len)) = (u16::try_from(whole), u16::try_from(node.len())) else {
             self.notify(n, NoticeKind::TooLong, sink);
             return self.give_up(lease, n, Reason::Oversize, now, sink);
         };
-        let Some(ecn) = wire::merge_ecn(node.ecn_seen, node.head.ecn) else {
+        let Some(ecn) = wire::merge_ecn(node.ecn_seen, node.heading.ecn()) else {
             return self.give_up(lease, n, Reason::Ecn, now, sink);
         };
-        if let Some(rest) = node.head.plain() {
-            let header = wire::plain_header(&node.key, rest, ecn, false, len);
-            self.header.clear();
-            self.header.extend_from_slice(&header);
+        let plain;
+        let header = if let Some(rest) = node.heading.plain() {
+            plain = wire::plain_header(&node.key, rest, ecn, false, len);
+            &plain[..]
         } else {
-            let (next_at, protocol) = (node.head.next_at, node.head.protocol);
+            let (next_at, protocol) = (node.heading.next_at(), node.heading.protocol());
             let finish = Finish { next_at, protocol, ecn, len };
-            wire::finish(node.head.bytes(), &finish, &mut self.header);
-        }
+            wire::finish(node.head(), &finish, &mut self.header);
+            &self.header[..]
+        };
         self.counters.datagrams += 1;
         self.counters.bytes += u64::from(len);
         self.pace.completed(u64::from(node.used));
         sink.datagram(&Datagram {
             key: &node.key,
-            header: &self.header,
+            header,
             len: usize::from(len),
             first_at: node.first_at,
             payload: Payload::Many { node, blocks: &self.blocks },
@@ -745,15 +745,16 @@ impl<B> Table<B> {
 
     fn notify(&self, n: u32, kind: NoticeKind, sink: &mut impl Sink<B>) {
         let node = &self.nodes[n];
-        let Some(first) = node.first().filter(|_| node.head.is_there()) else { return };
+        let Some(first) = node.first().filter(|_| node.heading.is_there()) else { return };
         let first_len = first.len;
         let first = match slice(node, &self.blocks, first, usize::from(first.len)) {
             Slice::Held { buffer, .. } => Ok(buffer),
             Slice::Copied(bytes) => Err(bytes),
         };
-        let plain = node.head.plain();
-        let plain = plain.map(|r| wire::plain_header(&node.key, r, node.head.ecn, true, first_len));
-        let header = plain.as_ref().map_or_else(|| node.head.bytes(), <[u8; 20]>::as_slice);
+        let plain = node.heading.plain();
+        let plain =
+            plain.map(|r| wire::plain_header(&node.key, r, node.heading.ecn(), true, first_len));
+        let header = plain.as_ref().map_or_else(|| node.head(), <[u8; 20]>::as_slice);
         sink.notice(&Notice { kind, key: &node.key, header, first });
     }
 
@@ -835,7 +836,7 @@ impl<B> Table<B> {
     }
 
     fn time_out(&mut self, lease: &mut Lease, n: u32, now: u64, sink: &mut impl Sink<B>) {
-        let seen = self.nodes[n].head.is_there();
+        let seen = self.nodes[n].heading.is_there();
         if seen {
             self.notify(n, NoticeKind::TimeExceeded, sink);
         }
@@ -878,6 +879,7 @@ impl<B> Table<B> {
         self.next_end = self.next_end.min(end);
     }
 
+    #[inline(always)]
     fn unlink(&mut self, n: u32) {
         let node = &self.nodes[n];
         let (family, source) = (usize::from(node.key.is_v6()), node.source);

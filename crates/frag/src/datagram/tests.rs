@@ -290,7 +290,7 @@ fn a_record_is_used_again_as_a_new_one() {
     let mut node: Node<usize> = Node::default();
     for round in 0..3 {
         node.begin(Key::v4(round, 2, 3, 4, 0), 5, false);
-        assert!(!node.head.is_there() && !node.is_complete() && node.first().is_none());
+        assert!(!node.heading.is_there() && !node.is_complete() && node.first().is_none());
         for (n, f) in
             [fragment(8, 8, true), fragment(0, 8, true), fragment(16, 3, false)].iter().enumerate()
         {
@@ -301,8 +301,8 @@ fn a_record_is_used_again_as_a_new_one() {
             }
             node.put(look, f, Store::Held(n));
         }
-        node.head.set(&[7; 200], &Fragment { header_len: 200, ..fragment(0, 8, true) });
-        assert_eq!(node.head.bytes(), [7; 200]);
+        node.put_head(&[7; 200], &Fragment { header_len: 200, ..fragment(0, 8, true) });
+        assert_eq!(node.head(), [7; 200]);
         assert!(node.is_complete() && node.first().is_some());
         let mut released = 0;
         node.end(|_| released += 1);

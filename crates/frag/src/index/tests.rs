@@ -14,12 +14,14 @@ struct World {
     /// Bits of the hash that the first key leaves in use: a key that somebody has found out.
     weak: u64,
     clustered: u32,
+    /// Segments that the present table has had at last.
+    made: usize,
 }
 
 impl World {
     fn new(weak: u64) -> Self {
         let (index, records) = (Index::new(), BTreeSet::new());
-        Self { index, records, next: 0, key: 0, weak, clustered: 0 }
+        Self { index, records, next: 0, key: 0, weak, clustered: 0, made: 0 }
     }
 
     fn hash(record: u32, key: u64, weak: u64) -> u64 {
@@ -71,9 +73,13 @@ impl World {
         Some((old.table.slots() - old.from, old.table.segments.len()))
     }
 
-    /// No call moves more than a few slots, or gives back more than one segment.
-    fn check_work(&self, before: Option<(usize, usize)>) {
+    /// No call moves more than a few slots, or makes more segments than two and that for what it inserts
+    /// itself, or gives back more than one.
+    fn check_work(&mut self, before: Option<(usize, usize)>) {
+        let made = std::mem::replace(&mut self.made, self.index.now.made);
         let (Some(before), Some(after)) = (before, self.before()) else { return };
+        let made = self.made.saturating_sub(made);
+        assert!(made <= MOVES.div_ceil(SEGMENT_MOVES) + 1, "{made} segments at once");
         if after.0 > before.0 || after.1 > before.1 {
             // That move has ended, and the next begun.
             return assert!(before.1 <= 1 && after.0 + MOVES >= self.old_slots());
@@ -197,6 +203,28 @@ fn a_table_that_is_left_gives_its_segments_back() {
     world.check();
 }
 
+/// By another key each slot goes to a segment of its own: no call has the memory of many to touch.
+#[test]
+fn a_change_of_key_makes_few_segments_at_a_time() {
+    let mut world = World::new(u64::MAX);
+    (0..100_000).for_each(|_| world.insert());
+    while world.index.is_moving() {
+        world.insert();
+        world.remove(0);
+    }
+    world.change_key();
+    let all = world.index.now.segments.len();
+    let mut calls = 0;
+    while world.index.is_moving() {
+        world.insert();
+        world.remove(0);
+        calls += 2;
+        assert!(world.index.now.made <= 3 * calls, "{} in {calls} calls", world.index.now.made);
+    }
+    assert!(all > 256 && world.index.now.made == all, "{all} segments");
+    world.check();
+}
+
 /// What has been moved leaves a mark that is no record, whatever the hash.
 #[test]
 fn no_mark_of_the_move_is_taken_for_a_record() {
@@ -219,10 +247,10 @@ fn no_mark_of_the_move_is_taken_for_a_record() {
 #[test]
 fn a_guess_is_right_or_none_for_what_is_alone() {
     let mut world = World::new(u64::MAX);
-    assert_eq!(world.index.guess(1), Guess::Absent);
+    assert_eq!(world.index.guess(1), ABSENT);
     world.insert();
-    assert_eq!(world.index.guess(world.hash_of(0)), Guess::Likely(0));
-    assert_eq!(world.index.guess(world.hash_of(1)), Guess::Absent);
+    assert_eq!(world.index.guess(world.hash_of(0)), 0);
+    assert_eq!(world.index.guess(world.hash_of(1)), ABSENT);
 }
 
 #[test]
@@ -231,7 +259,7 @@ fn a_guess_looks_a_few_slots_on() {
     // Of all of these a search begins at slot 5.
     let hash = |n: u32| u64::from(n) << 41 | 5 << 32;
     (0..8).for_each(|n| _ = index.insert(hash(n), n, hash));
-    let guesses: Vec<Guess> = (0..8).map(|n| index.guess(hash(n))).collect();
-    let near = (0u32..).take(GUESSES).map(Guess::Likely);
-    assert_eq!(guesses, near.chain([Guess::Unknown; 8 - GUESSES]).collect::<Vec<_>>());
+    let guesses: Vec<u32> = (0..8).map(|n| index.guess(hash(n))).collect();
+    let near = (0u32..).take(GUESSES);
+    assert_eq!(guesses, near.chain([UNKNOWN; 8 - GUESSES]).collect::<Vec<_>>());
 }
