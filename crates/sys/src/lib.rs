@@ -9,9 +9,14 @@
 //! socket in one copy, is said in [`residency`] and [`filemap`]. RDMA devices are reached by [`verbs`], Kerberos by
 //! [`gssapi`].
 //! What whoever started us has left for us to listen on is [`inherited`]. Sockets of a program that `shunt run`
-//! may have started are called by [`stream`].
+//! may have started are called by [`stream`]. Which users the host has says [`accounts`], and as which of them a
+//! thread touches files [`acting`].
 
 pub mod abi;
+#[cfg(not(loom))]
+pub mod accounts;
+#[cfg(not(loom))]
+pub mod acting;
 #[cfg(not(loom))]
 pub mod bpf;
 #[cfg(not(loom))]
