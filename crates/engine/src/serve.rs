@@ -1,6 +1,8 @@
 //! `shunt serve`: files to SMB clients.
 
 mod access;
+mod accounts;
+mod acting;
 mod channel;
 mod command;
 pub mod config;
@@ -21,6 +23,7 @@ pub mod transfer;
 mod users;
 mod watch;
 
+pub use accounts::CannotAct;
 pub use kerberos::NoKerberos;
 pub use reload::Reloaded;
 pub use server::Server;

@@ -47,7 +47,8 @@ enum Action {
     Add {
         #[command(flatten)]
         named: Named,
-        /// Number by which lists of rights know the user [as the server runs]
+        /// Number of the Unix user, by which lists of rights know the user, and as whom files are touched with `unix_users`
+        /// [as the server runs; with `unix_users` that of the same name]
         #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(..0xffff_ffff))]
         uid: Option<u32>,
         /// No password: the user comes in by Kerberos only

@@ -1,5 +1,7 @@
 //! Who may do what with a file: the descriptor that it carries, or else its POSIX mode.
 
+use std::sync::Arc;
+
 use smb::fscc::Facts;
 use smb::security::{
     Control, Descriptor, SecurityInfo, Token, check, from_posix, inherited, is_posix, maximum,
@@ -20,9 +22,9 @@ const OWNER_BITS: u32 = 0o600;
 const OWNER_FOLDER_BITS: u32 = 0o700;
 
 /// Somebody who wants something of a file.
-pub(super) struct Asker<'a> {
+pub(super) struct Asker {
     token: Token,
-    unix: &'a Unix,
+    unix: Arc<Unix>,
     read_only: bool,
 }
 
@@ -35,15 +37,19 @@ pub(super) struct Rights {
     pub(super) maximal: Access,
 }
 
-impl<'a> Asker<'a> {
+impl Asker {
     /// The user of a session, at a share.
-    pub(super) fn new(identity: &Identity, point: &SharePoint, server: &'a Server) -> Self {
-        let unix = &server.unix;
+    pub(super) fn new(identity: &Identity, point: &SharePoint, server: &Server) -> Self {
+        let unix = match &identity.account {
+            Some(account) => account.unix.clone(),
+            None => server.unix.clone(),
+        };
         let token = match identity {
             Identity { anonymous: true, .. } => {
                 Token::new(Sid::ANONYMOUS, &[], Privileges::empty())
             }
             Identity { guest: true, .. } => Token::new(Sid::GUESTS, &[], Privileges::empty()),
+            Identity { account: Some(_), .. } => Token::unix(unix.uid, &unix.gids),
             user => Token::unix(user.uid.unwrap_or(unix.uid), &unix.gids),
         };
         Self { token, unix, read_only: point.config.read_only }
@@ -112,7 +118,7 @@ impl<'a> Asker<'a> {
         if desired.contains(Access::SYSTEM_SECURITY) {
             return Err(NtStatus::PRIVILEGE_NOT_HELD);
         }
-        let mut maximal = allowed(facts, None, self.unix);
+        let mut maximal = allowed(facts, None, &self.unix);
         let named = desired - Access::MAXIMUM_ALLOWED;
         if (all || named.contains(Access::DELETE)) && !maximal.contains(Access::DELETE) {
             maximal |= self.by_folder(handle, facts)? & Access::DELETE;
@@ -136,8 +142,8 @@ impl<'a> Asker<'a> {
                 access |= Access::READ_ATTRIBUTES;
             }
         } else if let Some(folder) = handle.folder_facts()? {
-            access |= allowed(facts, Some(&folder), self.unix) & Access::DELETE;
-            if allowed(&folder, None, self.unix).contains(Access::READ_DATA) {
+            access |= allowed(facts, Some(&folder), &self.unix) & Access::DELETE;
+            if allowed(&folder, None, &self.unix).contains(Access::READ_DATA) {
                 access |= Access::READ_ATTRIBUTES;
             }
         }
@@ -160,7 +166,7 @@ impl<'a> Asker<'a> {
         }
         match stored {
             Some(descriptor) => check(descriptor, &self.token, wanted, Access::empty()).map(drop),
-            None if allowed(to, None, self.unix).contains(wanted) => Ok(()),
+            None if allowed(to, None, &self.unix).contains(wanted) => Ok(()),
             None => Err(NtStatus::ACCESS_DENIED),
         }
     }

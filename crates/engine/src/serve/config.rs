@@ -114,6 +114,8 @@ pub struct Config {
     pub keytab: Option<PathBuf>,
     /// Whether those come in by Kerberos whom `users` does not know.
     pub realm_users: bool,
+    /// Whether files are touched as the Unix users of the sessions, and not as whom the server runs.
+    pub unix_users: bool,
     /// Dialects that are spoken.
     pub dialects: Vec<Dialect>,
     /// Whether messages are signed.
@@ -164,6 +166,7 @@ impl Default for Config {
             guest: false,
             keytab: None,
             realm_users: false,
+            unix_users: false,
             dialects: Dialect::ALL[1..].to_vec(),
             signing: Demand::Offered,
             encryption: Demand::Offered,

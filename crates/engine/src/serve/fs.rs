@@ -11,10 +11,8 @@
 //! - **What is said about a file** is one `statx(2)`; its extended attributes are remembered until the file's
 //!   change time moves (`fs/memo.rs`).
 //!
-//! The server acts as the Unix user that it runs as. Acting as the user of a session needs `setfsuid(2)` and
-//! its like, which count for one thread: they would be called around [`Share::open`], [`Vacancy::create`] and
-//! the methods of [`Handle`] that change names, which is why these are synchronous and keep nothing between
-//! two calls that depends on who asks.
+//! All of it is done as whoever the calling thread is for files (`acting.rs`), and nothing is kept between two calls
+//! that depends on who asks: what the server itself has written into extended attributes is read as itself.
 //!
 //! `/proc` must be mounted: extended attributes and modes of `O_PATH` descriptors are reached through it.
 

@@ -9,13 +9,15 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use smb::auth::{Acceptor, Limiter, LimiterSettings, Refusal, Settings, UserFile, spnego};
 use smb::files::{
-    self, Break, Closed, Effects, FileKey, Held, Leases, OpenId, Opener, Outcome, Purged, Shard,
-    Waiter,
+    self, Break, Closed, Delete, Effects, FileKey, Held, Leases, OpenId, Opener, Outcome, Purged,
+    Shard, Waiter,
 };
 use smb::session::Dialect;
 use smb::{CreateOptions, FileTime, Guid, LeaseKey, NtStatus, SessionId};
 use sys::sync::AtomicU64;
 
+use super::accounts::Accounts;
+use super::acting::{self, Whose};
 use super::channel::{ChannelRef, Ending};
 use super::command::{breaks, delete};
 use super::config::{Config, ShareConfig};
@@ -82,7 +84,11 @@ pub struct Server {
     pub(super) authentication: Arc<Settings>,
     /// Lets clients in by tickets, too.
     kerberos: Option<Kerberos>,
-    pub(super) unix: fs::Unix,
+    pub(super) unix: Arc<fs::Unix>,
+    /// Unix users of sessions, if files are touched as these.
+    pub(super) accounts: Option<Arc<Accounts>>,
+    /// On whose behalf files are deleted once nobody has them open, if that is not the last who has.
+    deleters: Mutex<HashMap<FileKey, Whose>>,
     next: AtomicU64,
     /// What is added to the time of day, in its units. For tests.
     ahead: AtomicU64,
@@ -189,6 +195,7 @@ impl Server {
         shares: BTreeMap<String, Arc<SharePoint>>,
         users: UserFile,
         kerberos: Option<Kerberos>,
+        accounts: Option<Accounts>,
     ) -> Self {
         let limits = files::Limits {
             opens: config.limits.opens.saturating_mul(4),
@@ -211,7 +218,9 @@ impl Server {
             limiter: Mutex::new(Limiter::new(LimiterSettings::default())),
             authentication: Arc::new(authentication(&config)),
             kerberos,
-            unix: fs::Unix::of_process(),
+            unix: Arc::new(fs::Unix::of_process()),
+            accounts: accounts.map(Arc::new),
+            deleters: Mutex::default(),
             next: AtomicU64::new(next),
             ahead: AtomicU64::new(0),
             channels: AtomicUsize::new(0),
@@ -574,8 +583,12 @@ impl Server {
             (_, true) => "guest",
             _ => "user",
         };
+        let unix = match &who.account {
+            Some(account) => format!(", Unix user {}", account.unix.uid),
+            None => String::new(),
+        };
         log::say(format_args!(
-            "{peer}: {kind} {:?} of {:?} logged on, session {:#x}, SMB {}",
+            "{peer}: {kind} {:?} of {:?} logged on, session {:#x}, SMB {}{unix}",
             who.user, who.workstation, session.id.0, session.dialect
         ));
     }
@@ -602,6 +615,9 @@ impl Server {
     pub(super) fn close(&self, open: &Arc<Open>) {
         if !open.close() {
             return;
+        }
+        if open.options.contains(CreateOptions::DELETE_ON_CLOSE) {
+            self.wishes_deletion(open);
         }
         let closed = if open.file().is_some() {
             self.with_file(open.key, |shard, effects| shard.close(open.key, open.id, effects))
@@ -649,7 +665,7 @@ impl Server {
             let closed = self.with_file(key, |shard, effects| shard.close(key, old.id, effects));
             if let Some(delete) = closed.and_then(|closed| closed.delete) {
                 // Who has closed it wished the name to go, and found that it was another file's already.
-                delete::on_last_close(self, &new, delete);
+                self.delete(&new, delete);
             }
             return Err(NtStatus::FILE_CLOSED);
         }
@@ -712,10 +728,32 @@ impl Server {
         // Where it was: when it is deleted nobody can say that any more.
         let folder = (open.is_changed() || delete.is_some()).then(|| self.leased_folder(open));
         if let Some(delete) = delete {
-            delete::on_last_close(self, open, delete);
+            self.delete(open, delete);
         }
         if let Some(folder) = folder.flatten() {
             self.contend_directory(folder, open);
+        }
+    }
+
+    /// The file of an open is to go, and who has this open wants it to: they must be allowed to when it goes, even if
+    /// it is others who have it open last.
+    pub(super) fn wishes_deletion(&self, open: &Open) {
+        if self.accounts.is_some() {
+            lock(&self.deleters).insert(open.key, open.owner.whose());
+        }
+    }
+
+    /// It is to stay.
+    pub(super) fn wishes_no_deletion(&self, open: &Open) {
+        lock(&self.deleters).remove(&open.key);
+    }
+
+    fn delete(&self, open: &Arc<Open>, delete: Delete) {
+        let key = FileKey { stream: delete.stream, ..open.key };
+        let whose = lock(&self.deleters).remove(&key).unwrap_or_else(|| open.owner.whose());
+        let done = acting::act(&whose, || delete::on_last_close(self, open, delete));
+        if let Err(error) = done {
+            log::say(format_args!("{}: not deleted: {error}", open.path().as_str()));
         }
     }
 
@@ -806,7 +844,7 @@ mod tests {
     fn opened(folder: &std::path::Path) -> (Server, Arc<Session>, Arc<Open>) {
         let shares = points(&[ShareConfig::new("files", folder)], &BTreeMap::new()).unwrap();
         let point = shares["FILES"].clone();
-        let server = Server::new(Config::default(), shares, UserFile::default(), None);
+        let server = Server::new(Config::default(), shares, UserFile::default(), None, None);
         let session = Arc::new(Session::new(Beginning {
             id: SessionId(1),
             client: Guid([1; 16]),

@@ -10,9 +10,11 @@ use smb::session::Dialect;
 use smb::{FileTime, Guid, NtStatus, SessionId, TreeId};
 use sys::sync::AtomicU64;
 
+use super::accounts::Account;
+use super::acting::Whose;
 use super::channel::ChannelRef;
 use super::open::Open;
-use super::server::SharePoint;
+use super::server::{Server, SharePoint};
 
 /// Who a session is.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,8 +31,10 @@ pub(super) struct Identity {
     pub(super) workstation: String,
     /// Not in the file of users: the realm of Kerberos vouches.
     pub(super) vouched: bool,
-    /// As whom files are touched, if not as the server runs.
+    /// Who it is in lists of rights, if not who the server runs as.
     pub(super) uid: Option<u32>,
+    /// As whom files are touched, if not as the server runs.
+    pub(super) account: Option<Account>,
 }
 
 impl Identity {
@@ -39,6 +43,11 @@ impl Identity {
         self.guest == other.guest
             && self.anonymous == other.anonymous
             && smb::name::same(&self.user, &other.user)
+    }
+
+    /// On whose behalf its files are touched.
+    pub(super) fn whose(&self) -> Whose {
+        self.account.as_ref().map(|account| account.actor.clone())
     }
 }
 
@@ -140,6 +149,13 @@ impl Session {
     /// Who it is now.
     pub(super) fn identity(&self) -> Arc<Identity> {
         self.state().identity.clone()
+    }
+
+    /// On whose behalf its files are touched.
+    pub(super) fn whose(&self, server: &Server) -> Whose {
+        // Without accounts nobody needs the lock for that.
+        server.accounts.as_ref()?;
+        self.state().identity.whose()
     }
 
     /// It was authenticated again.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use smb::auth::UserFile;
 
+use super::accounts::{Accounts, CannotAct};
 use super::channel::Channel;
 use super::config::{Config, ShareConfig};
 use super::fs;
@@ -43,6 +44,9 @@ pub enum NotStarted {
     /// Kerberos.
     #[error("keytab: {0}")]
     Kerberos(NoKerberos),
+    /// Acting as the users of sessions.
+    #[error("unix_users: {0}")]
+    Accounts(#[from] CannotAct),
     /// A share.
     #[error("share {name}: {path}: {status}")]
     Share {
@@ -121,6 +125,7 @@ impl Serving {
             }
             None => None,
         };
+        let accounts = if config.unix_users { Some(Accounts::new()?) } else { None };
         let shares = points(&config.shares, &BTreeMap::new())?;
         let metrics = match config.metrics {
             Some(address) => {
@@ -155,7 +160,7 @@ impl Serving {
         };
         // Of sockets that were handed over, and of ports that were chosen, what they are.
         let config = Config { listen: addresses.clone(), ..config };
-        let server = Arc::new(Server::new(config, shares, users, kerberos));
+        let server = Arc::new(Server::new(config, shares, users, kerberos, accounts));
         let (shared, places) = (server.clone(), addresses.clone());
         let (tell, told) = mpsc::channel();
         let runtime = Runtime::start(&wanted, move |vector| {

@@ -1,6 +1,7 @@
 //! A whole server over TCP, against a client made of the codecs of `smb`.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
+mod accounts;
 mod breaks;
 mod client;
 mod control;

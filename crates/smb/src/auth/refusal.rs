@@ -50,6 +50,10 @@ pub enum Reason {
     /// A mechanism outside this crate refuses; [`Refusal::detail`] has its words.
     #[error("refused by the mechanism")]
     Mechanism,
+    /// Files are touched as Unix users, and there is none for this one; [`Refusal::detail`] says why. The password was
+    /// right.
+    #[error("no Unix user")]
+    NoAccount,
 }
 
 impl Reason {
@@ -69,6 +73,7 @@ impl Reason {
             | Self::WrongPassword
             | Self::ClockSkew
             | Self::Mechanism => NtStatus::LOGON_FAILURE,
+            Self::NoAccount => NtStatus::LOGON_TYPE_NOT_GRANTED,
             Self::Disabled => NtStatus::ACCOUNT_DISABLED,
             Self::Expired => Self::ACCOUNT_EXPIRED,
             Self::LockedOut => NtStatus::ACCOUNT_LOCKED_OUT,

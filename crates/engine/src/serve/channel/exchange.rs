@@ -15,6 +15,7 @@ use smb::wire::header::{Command, Flags, HEADER_LEN, Header, PROTOCOL_ID, Target}
 use smb::wire::{credit_charge_needed, error};
 use smb::{FileId, NtStatus, SessionId, TreeId};
 
+use super::super::acting::{Whose, acting};
 use super::super::command;
 use super::super::open::Open;
 use super::super::runtime;
@@ -233,7 +234,12 @@ impl Channel {
             began: Instant::now(),
         };
         let result = match exchange.prepare(sealed) {
-            Ok(()) => Box::pin(command::serve(&mut exchange)).await,
+            Ok(()) => {
+                let whose = exchange.whose();
+                let served = acting(whose, Box::pin(command::serve(&mut exchange))).await;
+                // There is no memory to be somebody else with.
+                served.unwrap_or(Err(NtStatus::INSUFFICIENT_RESOURCES))
+            }
             Err(status) => Err(status),
         };
         exchange.finish(result, sealed)
@@ -302,6 +308,20 @@ impl Channel {
 impl<'m> Exchange<'m> {
     pub(in crate::serve) fn server(&self) -> &'m Arc<Server> {
         &self.channel.server
+    }
+
+    /// On whose behalf the command is done, if it may touch files by other means than an open that there is.
+    fn whose(&self) -> Whose {
+        let touches = !matches!(
+            self.header.command,
+            Command::Negotiate
+                | Command::SessionSetup
+                | Command::Echo
+                | Command::Read
+                | Command::Lock
+                | Command::OplockBreak
+        );
+        self.bound.as_ref().filter(|_| touches)?.session.whose(self.server())
     }
 
     /// What was negotiated. Commands but NEGOTIATE are served only once something was.

@@ -2,11 +2,13 @@
 
 use std::io;
 use std::ops::DerefMut;
+use std::pin::pin;
 use std::rc::Rc;
 
 use smb::crypto::TRANSFORM_HEADER_LEN;
 use smb::wire::header::HEADER_LEN;
 
+use super::super::acting::acting;
 use super::super::runtime;
 use super::{Channel, Ending};
 
@@ -94,7 +96,9 @@ impl Input {
             } {
                 let from = self.start + LENGTH_LEN;
                 let early = from + write.payload_at()..self.end;
-                write.receive(&channel, &self.bytes[early]).await?;
+                let whose = write.whose().clone();
+                let received = pin!(write.receive(&channel, &self.bytes[early]));
+                acting(whose, received).await??;
                 (self.start, self.end) = (0, 0);
                 return Ok(());
             }

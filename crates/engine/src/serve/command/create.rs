@@ -217,7 +217,7 @@ impl Creating<'_, '_, '_> {
     }
 
     /// Who asks.
-    fn asker(&self) -> Result<Asker<'_>, NtStatus> {
+    fn asker(&self) -> Result<Asker, NtStatus> {
         let identity = self.x.session()?.identity();
         Ok(Asker::new(&identity, self.point, self.x.server()))
     }

@@ -14,7 +14,7 @@ use sys::residency::append_at;
 use super::super::channel::{Exchange, Fill};
 use super::super::open::{Object, Open};
 use super::super::transfer::DataFile;
-use super::super::{fs, runtime};
+use super::super::{acting, fs, runtime};
 use super::Answer;
 
 /// Up to this many bytes are read into the answer itself, which then goes out with others.
@@ -60,7 +60,10 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     }
     if let Some(stream) = open.stream() {
         let mut data = vec![0; request.length as usize];
-        let read = stream.read(request.offset, &mut data)?;
+        // An attribute is read each time, and not from what was opened.
+        let whose = x.session()?.whose(x.server());
+        let read = acting::act(&whose, || stream.read(request.offset, &mut data));
+        let read = read.map_err(|error| fs::status_of(&error))??;
         data.truncate(read);
         enough(&open, &request, read)?;
         x.channel.tally().read(read as u64);

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use smb::auth::{Acceptor, Authenticated, Input, Refusal, Step};
+use smb::auth::{Acceptor, Authenticated, Input, Reason, Refusal, Step};
 use smb::crypto::{KeySchedule, PreauthHash, SecretKey, SessionKeys, Signer, SigningAlgorithm};
 use smb::session::Dialect;
 use smb::wire::bare;
@@ -13,6 +13,7 @@ use smb::wire::negotiate::SecurityMode;
 use smb::wire::session_setup::{Request, RequestFlags, Response, SessionFlags};
 use smb::{NtStatus, SessionId};
 
+use super::super::accounts::{Account, Accounts, NoAccount};
 use super::super::channel::{After, Agreed, Bound, ChannelRef, Exchange};
 use super::super::config::Demand;
 use super::super::runtime;
@@ -71,10 +72,10 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     x.leave_session(id);
     set_up.preauth.update(x.message);
     let (server, address) = (x.server().clone(), x.channel.peer.ip());
-    let step;
+    let (step, account);
     let stepping = &x.channel.stepping;
     stepping.set(stepping.get() + 1);
-    (set_up, step) = advance(&server, address, set_up, request.token).await;
+    (set_up, step, account) = advance(&server, address, set_up, request.token).await;
     stepping.set(stepping.get() - 1);
     // It may have taken its time. A connection that has ended meanwhile has lost its sessions already: one that came
     // now would stay for ever.
@@ -90,18 +91,19 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         Step::Refused(refusal) => Err(refused(x, &set_up.aim, &refusal)),
         Step::Done(who, token) => {
             KnownUsers::new(&server, address).succeeded(&who.user);
-            done(x, agreed, &request, id, set_up, *who, &token)
+            done(x, agreed, &request, id, set_up, (*who, account), &token)
         }
     }
 }
 
-/// Takes a client's token: on a thread that may wait, if that may take its time.
+/// Takes a client's token: on a thread that may wait, if that may take its time. Who has come in is given their Unix
+/// user, where each has one.
 async fn advance(
     server: &Arc<Server>,
     address: IpAddr,
     set_up: SetUp,
     token: &[u8],
-) -> (SetUp, Step) {
+) -> (SetUp, Step, Option<Account>) {
     let take = move |server: &Server, acceptor: &mut Acceptor, token: &[u8]| {
         let users = KnownUsers::new(server, address);
         acceptor.step(token, &Input { users: &users, now: server.now(), random: server::random() })
@@ -119,7 +121,36 @@ async fn advance(
     } else {
         take(server, &mut acceptor, token)
     };
-    (SetUp { aim, acceptor, preauth }, step)
+    let (step, account) = match (step, &server.accounts) {
+        (Step::Done(who, token), Some(accounts)) => match account(accounts, &who).await {
+            Ok(account) => (Step::Done(who, token), Some(account)),
+            Err(why) => (Step::Refused(without_account(*who, &why)), None),
+        },
+        (step, _) => (step, None),
+    };
+    (SetUp { aim, acceptor, preauth }, step, account)
+}
+
+/// Looks the Unix user of somebody up, on a thread that may wait: other hosts may have to be asked.
+async fn account(accounts: &Arc<Accounts>, who: &Authenticated) -> Result<Account, NoAccount> {
+    let (accounts, uid) = (accounts.clone(), who.uid);
+    let named = (!who.guest && !who.anonymous).then(|| who.user.clone());
+    let found = runtime::offload(move || match named {
+        Some(name) => accounts.of_user(&name, uid),
+        None => accounts.of_nobody(),
+    });
+    found.await
+}
+
+fn without_account(who: Authenticated, why: &NoAccount) -> Box<Refusal> {
+    Box::new(Refusal {
+        status: Reason::NoAccount.status(),
+        reason: Reason::NoAccount,
+        user: who.user,
+        domain: who.domain,
+        workstation: who.workstation,
+        detail: why.to_string(),
+    })
 }
 
 /// Decides what the first request of a set-up is about.
@@ -219,7 +250,7 @@ fn done(
     request: &Request<'_>,
     id: SessionId,
     set_up: SetUp,
-    who: Authenticated,
+    (who, account): (Authenticated, Option<Account>),
     token: &[u8],
 ) -> Answer {
     let server = x.server().clone();
@@ -232,6 +263,7 @@ fn done(
         guest: who.guest,
         anonymous: who.anonymous,
         vouched: who.vouched,
+        account,
     };
     let keyed = !identity.guest && !identity.anonymous;
     match &set_up.aim {

@@ -199,6 +199,7 @@ async fn dispose(
         return Err(NtStatus::NOT_SUPPORTED);
     }
     if !disposal.delete {
+        server.wishes_no_deletion(open);
         return server
             .with_file(open.key, |shard, _| shard.set_delete_pending(open.key, open.id, false));
     }
@@ -212,6 +213,7 @@ async fn dispose(
         true => shard.set_delete_with(open.key, open.id),
         false => shard.set_delete_pending(open.key, open.id, true),
     })?;
+    server.wishes_deletion(open);
     if open.directory {
         watch::deleting(&open.tree.share, &open.path());
     }

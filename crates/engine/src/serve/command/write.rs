@@ -8,6 +8,7 @@ use smb::wire::header::{Command, Flags as HeaderFlags, Header, PROTOCOL_ID};
 use smb::wire::write::{Flags, Request, Response};
 use smb::{Access, NtStatus};
 
+use super::super::acting::Whose;
 use super::super::channel::{Channel, Ending, Exchange, Reply};
 use super::super::open::{Object, Open};
 use super::super::transfer::{Progress, ReceiveFile};
@@ -101,6 +102,7 @@ pub(in crate::serve) struct DirectWrite {
     header: Header,
     request: Request,
     open: Arc<Open>,
+    whose: Whose,
 }
 
 impl Channel {
@@ -143,7 +145,8 @@ impl Channel {
         if !plain || smb::wire::credit_charge_needed(request.payload_len()) > paid {
             return None;
         }
-        Some(DirectWrite { header, request, open })
+        let whose = session.whose(&self.server);
+        Some(DirectWrite { header, request, open, whose })
     }
 }
 
@@ -173,13 +176,18 @@ impl DirectWrite {
         self.request.data.start
     }
 
+    /// On whose behalf it is written.
+    pub(in crate::serve) fn whose(&self) -> &Whose {
+        &self.whose
+    }
+
     /// Takes the data, of which `early` has come with the header, and answers.
     pub(in crate::serve) async fn receive(
         self,
         channel: &std::rc::Rc<Channel>,
         early: &[u8],
     ) -> Result<(), Ending> {
-        let Self { header, request, open } = self;
+        let Self { header, request, open, whose: _ } = self;
         let began = Instant::now();
         let charge = header.credit_charge.max(1);
         let consumed = channel.window.borrow_mut().consume(header.message_id, charge);

@@ -60,6 +60,12 @@ pub const SETTINGS: &[Setting] = &[
          knows [off]",
     ),
     setting(
+        "unix_users",
+        "on|off",
+        "touch files as the Unix user of each session, of the number in the file of users or else of the same name; \
+         wants root [off]",
+    ),
+    setting(
         "name",
         "NAME",
         "this server's name, as clients see it [the host's, without its domain]",
@@ -329,6 +335,7 @@ impl Config {
             "keytab" if !value.starts_with('/') => return Err("an absolute path, or none".into()),
             "keytab" => self.keytab = Some(PathBuf::from(value)),
             "realm_users" => self.realm_users = switch(value)?,
+            "unix_users" => self.unix_users = switch(value)?,
             "name" => self.name = name(value)?,
             "dialects" => self.dialects = dialects(value)?,
             "signing" => self.signing = demand(value)?,
@@ -439,6 +446,7 @@ mod tests {
         ("guest", "on"),
         ("keytab", "/etc/krb5.keytab"),
         ("realm_users", "on"),
+        ("unix_users", "on"),
         ("name", "FILES"),
         ("dialects", "3.0-3.1.1"),
         ("signing", "required"),
@@ -518,6 +526,7 @@ mod tests {
             ("guest", "maybe"),
             ("keytab", "krb5.keytab"),
             ("realm_users", ""),
+            ("unix_users", "perhaps"),
             ("name", ""),
             ("name", "a b"),
             ("dialects", "1.0"),

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use smb::fscc::Facts;
 use smb::{Attributes, FileTime, NtStatus};
 
+use super::super::acting::as_itself;
 use super::dosattrib::{self, DosAttrib};
 use super::errno::status;
 use super::memo::Extra;
@@ -66,7 +67,9 @@ impl Inner {
                     At::Entry(folder, name) => proc_entry(*folder, name),
                 };
                 // A folder's entry is not followed, what a descriptor leads to is.
-                let extra = self.read_extra(&path, matches!(at, At::File(_)))?;
+                // Remembered for all who ask.
+                let follow = matches!(at, At::File(_));
+                let extra = as_itself(|| self.read_extra(&path, follow))?;
                 self.memo.put(stat, extra);
                 extra
             }

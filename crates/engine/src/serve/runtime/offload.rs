@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::thread::CpuSet;
 
+use super::super::acting;
 use super::core::Core;
 use super::sync::oneshot;
 
@@ -111,7 +112,8 @@ impl Pool {
         if state.threads < self.0.most {
             let inner = self.0.clone();
             let thread = std::thread::Builder::new().name("shunt-smb-block".to_owned());
-            if thread.spawn(move || inner.serve()).is_ok() {
+            // It inherits who this one is.
+            if acting::as_itself(|| thread.spawn(move || inner.serve())).is_ok() {
                 state.threads += 1;
                 return;
             }
@@ -143,10 +145,11 @@ impl Pool {
 }
 
 /// Calls `what` on a thread that may block if one has nothing else to do, and says whether it will; else it is dropped.
+/// Files are touched there as they are here.
 /// For what is good to have done meanwhile, and must not pile up.
 pub fn try_offload(what: impl FnOnce() + Send + 'static) -> bool {
     Core::with(|core| {
-        let taken = core.all.pool.offer(Box::new(what));
+        let taken = core.all.pool.offer(Box::new(acting::carried(what)));
         if taken {
             core.shared.count_offload();
         }
@@ -155,11 +158,12 @@ pub fn try_offload(what: impl FnOnce() + Send + 'static) -> bool {
 }
 
 /// Calls `what` on a thread that may block; it is begun now, and not undone when the future is dropped.
-/// A panic in it goes on in who awaits it.
+/// A panic in it goes on in who awaits it. Files are touched there as they are here.
 pub fn offload<T: Send + 'static>(
     what: impl FnOnce() -> T + Send + 'static,
 ) -> impl Future<Output = T> {
     let (tell, told) = oneshot();
+    let what = acting::carried(what);
     Core::with(|core| {
         core.shared.count_offload();
         core.all.pool.submit(Box::new(move || {

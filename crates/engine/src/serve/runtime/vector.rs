@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use sys::event::Bell;
 use sys::sync::{AtomicU64, Ordering};
 
+use super::super::acting;
 use super::core::{Core, PATIENCE};
 use super::spin::Habit;
 
@@ -214,6 +215,7 @@ impl Loop<'_> {
             let Some(key) = core.ready.borrow_mut().pop_front() else { break };
             core.patience.set(PATIENCE);
             core.poll_task(key);
+            acting::settle();
         }
         tally.tasks.store(core.tasks.borrow().len() as u64, Ordering::Relaxed);
         self.wait();
@@ -238,6 +240,7 @@ impl Loop<'_> {
             if caught.is_err() {
                 core.shared.count_panic();
             }
+            acting::settle();
         }
     }
 

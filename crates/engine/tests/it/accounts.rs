@@ -1,0 +1,254 @@
+//! Files are touched as the Unix users of sessions (`unix_users`). Only root can do that: others skip this.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+
+use smb::auth::{NtHash, User, UserFile};
+use smb::wire::header::Command;
+use smb::wire::{close, create, set_info};
+use smb::{CreateOptions, Disposition, FileId, Guid, NtStatus, ShareAccess};
+
+use crate::client::{Client, Offer, utf16};
+use crate::place::Place;
+
+const ALICE: u32 = 41_001;
+const BOB: u32 = 41_002;
+/// The group of users whom only the file of users knows.
+const NOGROUP: u32 = 65_534;
+
+fn user(name: &str, uid: Option<u32>) -> User {
+    let nt_hash = Some(NtHash::of_password("pw"));
+    User { name: name.to_owned(), uid, nt_hash, disabled: false, expires: None }
+}
+
+/// A share that everybody may write to, for alice and bob, and for some who have no Unix user.
+fn place() -> Option<Place> {
+    if fs::metadata("/proc/self").map_or(0, |of| of.uid()) != 0 {
+        println!("skipped: only root can act as other users");
+        return None;
+    }
+    let mut users = UserFile::default();
+    for (name, uid) in [
+        ("alice", Some(ALICE)),
+        ("bob", Some(BOB)),
+        ("chief", Some(0)),
+        ("root", None),
+        ("no-such-user-surely", None),
+    ] {
+        users.set(user(name, uid)).unwrap();
+    }
+    Some(Place::with(|config| {
+        config.users = users.to_text().to_string();
+        config.unix_users = true;
+        config.guest = true;
+        mode(&config.shares[0].path, 0o777);
+    }))
+}
+
+fn mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn owner(path: &Path) -> (u32, u32) {
+    let of = fs::metadata(path).unwrap();
+    (of.uid(), of.gid())
+}
+
+fn both(place: &Place) -> (Client, Client) {
+    let enter = |number, user| {
+        let offer = Offer { guid: Guid([number; 16]), ..Offer::default() };
+        Client::enter(place.address(), offer, user, "files")
+    };
+    (enter(7, "alice"), enter(8, "bob"))
+}
+
+fn open(
+    client: &mut Client,
+    name: &str,
+    disposition: Disposition,
+    options: CreateOptions,
+) -> Result<FileId, NtStatus> {
+    let (name, share) = (utf16(name), ShareAccess::all());
+    let body = create::Request { share, disposition, options, ..Client::create_body(&name) };
+    let answer = client.call(Command::Create, &body);
+    match answer.status() {
+        NtStatus::SUCCESS => Ok(create::Response::parse(&answer.message).unwrap().file),
+        status => Err(status),
+    }
+}
+
+fn there(client: &mut Client, name: &str) -> Result<FileId, NtStatus> {
+    open(client, name, Disposition::Open, CreateOptions::empty())
+}
+
+fn shut(client: &mut Client, file: FileId) {
+    client.call(Command::Close, &close::Request { file, ..close::Request::default() }).good();
+}
+
+/// FileDispositionInformation.
+fn delete(client: &mut Client, file: FileId) -> NtStatus {
+    let subject = set_info::Subject::File;
+    let body = set_info::Request { subject, class: 13, additional: 0, file, data: &[1] };
+    client.call(Command::SetInfo, &body).status()
+}
+
+#[test]
+fn what_a_user_makes_is_that_users() {
+    let Some(place) = place() else { return };
+    let (mut alice, mut bob) = both(&place);
+    let large = vec![7; 200_000];
+    for (client, name, uid) in [(&mut alice, "alices", ALICE), (&mut bob, "bobs", BOB)] {
+        let folder = open(client, name, Disposition::Create, CreateOptions::DIRECTORY_FILE);
+        shut(client, folder.unwrap());
+        let file = client.open(&format!("{name}\\file"));
+        // Past the server, and through it.
+        assert_eq!(client.write(file, 0, &large), NtStatus::SUCCESS);
+        client.sign = true;
+        assert_eq!(client.write(file, 0, &large), NtStatus::SUCCESS);
+        client.sign = false;
+        assert_eq!(client.read(file, 0, 200_000).as_ref(), Ok(&large));
+        shut(client, file);
+        let folder = place.folder().join(name);
+        assert_eq!(owner(&folder), (uid, NOGROUP));
+        assert_eq!(owner(&folder.join("file")), (uid, NOGROUP));
+    }
+    assert_eq!(place.panics(), 0);
+}
+
+#[test]
+fn what_a_user_may_not_do_on_the_host_is_refused() {
+    let Some(place) = place() else { return };
+    let (mut alice, mut bob) = both(&place);
+    let file = alice.open("private");
+    shut(&mut alice, file);
+    mode(&place.folder().join("private"), 0o600);
+    assert_eq!(there(&mut bob, "private"), Err(NtStatus::ACCESS_DENIED));
+    let again = there(&mut alice, "private").unwrap();
+    shut(&mut alice, again);
+    let folder = open(&mut alice, "mine", Disposition::Create, CreateOptions::DIRECTORY_FILE);
+    shut(&mut alice, folder.unwrap());
+    let file = alice.open("mine\\file");
+    shut(&mut alice, file);
+    mode(&place.folder().join("mine"), 0o700);
+    assert_eq!(there(&mut bob, "mine\\file"), Err(NtStatus::ACCESS_DENIED));
+    let new = open(&mut bob, "mine\\new", Disposition::Create, CreateOptions::empty());
+    assert_eq!(new, Err(NtStatus::ACCESS_DENIED));
+    // Of a file that is root's, however many of root's capabilities the server has.
+    let roots = place.folder().join("roots");
+    fs::write(&roots, "not yours").unwrap();
+    mode(&roots, 0o600);
+    assert_eq!(there(&mut alice, "roots"), Err(NtStatus::ACCESS_DENIED));
+    // In a sticky folder, names are their owners'.
+    mode(place.folder(), 0o1777);
+    let file = alice.open("sticky");
+    shut(&mut alice, file);
+    mode(&place.folder().join("sticky"), 0o666);
+    assert_eq!(there(&mut bob, "sticky"), Err(NtStatus::ACCESS_DENIED), "with DELETE");
+    assert_eq!(place.panics(), 0);
+}
+
+#[test]
+fn who_wished_a_deletion_must_be_allowed_to_and_not_who_closes_last() {
+    let Some(place) = place() else { return };
+    let (mut alice, mut bob) = both(&place);
+    let folder = open(&mut alice, "mine", Disposition::Create, CreateOptions::DIRECTORY_FILE);
+    shut(&mut alice, folder.unwrap());
+    mode(&place.folder().join("mine"), 0o755);
+    let file = place.folder().join("mine/file");
+    let ways = [CreateOptions::empty(), CreateOptions::DELETE_ON_CLOSE];
+    for options in ways {
+        let hers = open(&mut alice, "mine\\file", Disposition::Create, options).unwrap();
+        mode(&file, 0o666);
+        // Reading only: what is in alice's folder bob may not delete.
+        let name = utf16("mine\\file");
+        let access = smb::Access::READ_DATA;
+        let share = ShareAccess::all();
+        let disposition = Disposition::Open;
+        let body = create::Request { access, share, disposition, ..Client::create_body(&name) };
+        let answer = bob.call(Command::Create, &body).good();
+        let his = create::Response::parse(&answer.message).unwrap().file;
+        if options.is_empty() {
+            assert_eq!(delete(&mut alice, hers), NtStatus::SUCCESS);
+        }
+        shut(&mut alice, hers);
+        assert!(file.exists(), "bob has it open");
+        shut(&mut bob, his);
+        assert!(!file.exists(), "{options:?}: it is left");
+    }
+    assert_eq!(place.panics(), 0);
+}
+
+#[test]
+fn guests_are_nobody() {
+    let Some(place) = place() else { return };
+    let mut guest = Client::connect(place.address(), Offer::default());
+    guest.log_on("mallory", "whatever").unwrap();
+    guest.enter_tree("files").unwrap();
+    let file = guest.open("guests");
+    shut(&mut guest, file);
+    let (uid, _) = owner(&place.folder().join("guests"));
+    assert!(uid != 0 && uid != ALICE, "{uid}");
+}
+
+#[test]
+fn who_is_root_or_has_no_unix_user_is_not_let_in() {
+    let Some(place) = place() else { return };
+    for name in ["chief", "root", "no-such-user-surely"] {
+        let mut client = Client::connect(place.address(), Offer::default());
+        assert_eq!(client.log_on(name, "pw"), Err(NtStatus::LOGON_TYPE_NOT_GRANTED), "{name}");
+        client.session = smb::SessionId(0);
+        assert_eq!(client.log_on(name, "wrong"), Err(NtStatus::LOGON_FAILURE), "{name}");
+    }
+}
+
+#[test]
+fn a_list_of_rights_is_heeded_whoever_may_read_it() {
+    let Some(place) = place() else { return };
+    let (mut alice, mut bob) = both(&place);
+    let name = utf16("listed");
+    let body = create::Request {
+        access: smb::Access::FILE_ALL,
+        share: ShareAccess::all(),
+        disposition: Disposition::Create,
+        ..Client::create_body(&name)
+    };
+    let answer = alice.call(Command::Create, &body).good();
+    let file = create::Response::parse(&answer.message).unwrap().file;
+    // Bob may write by the mode and not read. The list, which is an attribute that only readers see, counts as well.
+    let writes =
+        create::Request { access: smb::Access::WRITE_DATA, disposition: Disposition::Open, ..body };
+    for (denied, status) in [(99, NtStatus::SUCCESS), (BOB, NtStatus::ACCESS_DENIED)] {
+        let (subject, data) = (set_info::Subject::Security, denies(denied));
+        let body = set_info::Request { subject, class: 0, additional: 4, file, data: &data };
+        alice.call(Command::SetInfo, &body).good();
+        mode(&place.folder().join("listed"), 0o622);
+        assert_eq!(bob.call(Command::Create, &writes).status(), status, "{denied} is denied");
+    }
+    assert_eq!(place.panics(), 0);
+}
+
+/// A self-relative descriptor with a list (MS-DTYP 2.4.5, 2.4.6): this user is denied all, everybody else allowed.
+fn denies(uid: u32) -> Vec<u8> {
+    let ace = |kind: u8, sid: &[u8]| {
+        let mut ace = vec![kind, 0];
+        ace.extend(u16::try_from(8 + sid.len()).unwrap().to_le_bytes());
+        ace.extend(0x001f_01ff_u32.to_le_bytes());
+        ace.extend(sid);
+        ace
+    };
+    let mut unix_user = vec![1, 2, 0, 0, 0, 0, 0, 22];
+    unix_user.extend(1_u32.to_le_bytes());
+    unix_user.extend(uid.to_le_bytes());
+    let everybody = [1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+    let aces = [ace(1, &unix_user), ace(0, &everybody)].concat();
+    let mut bytes = vec![1, 0, 0x04, 0x80];
+    bytes.extend([0; 12]);
+    bytes.extend(20_u32.to_le_bytes());
+    bytes.extend([2, 0]);
+    bytes.extend(u16::try_from(8 + aces.len()).unwrap().to_le_bytes());
+    bytes.extend(2_u16.to_le_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(aces);
+    bytes
+}
