@@ -49,9 +49,9 @@ fn pairs(built: &Path, rounds: u32, seconds: f64) -> anyhow::Result<Pairs> {
     let run = Run { way: Way::Shunt, seconds, expected_rate: 0.0, tracer: &[], unix_socket: false };
     let mut values = Vec::new();
     for _ in 0..rounds {
-        let (before, began) = (Waited::read(&stage, &engines)?, Instant::now());
+        let (before, began) = (Account::read(&stage, &engines)?, Instant::now());
         load.run(&stage, &mut server, run)?;
-        let waited = Waited::read(&stage, &engines)?.since(&before);
+        let waited = Account::read(&stage, &engines)?.since(&before);
         values.push(waited.pair(began.elapsed())?);
     }
     drop((server, engines, between));
@@ -77,20 +77,24 @@ fn middlebox(stage: &Stage) -> anyhow::Result<Running> {
     Ok(running)
 }
 
-/// For how long the handshakes of both engines have waited, nanoseconds.
+/// For how long the handshakes of a vector have waited, nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waited {
     all: u64,
     network: u64,
-    /// Vectors, for a CPU.
+    /// The vector, for a CPU.
     for_cpu: u64,
     connections: u64,
 }
 
-impl Waited {
+/// Of all vectors of both engines, in an order that stays.
+#[derive(Debug, Default)]
+struct Account(Vec<Waited>);
+
+impl Account {
     fn read(stage: &Stage, engines: &Engines) -> anyhow::Result<Self> {
         let hosts = stage.hosts().context("there are no hosts")?;
-        let mut sum = Self::default();
+        let mut account = Vec::new();
         for (host, engine) in [&hosts.server, &hosts.client].into_iter().zip(&engines.running) {
             let mut words = host.prefix();
             words.push(stage.program("shunt").into());
@@ -100,49 +104,65 @@ impl Waited {
             stage::remove_dir(&dir);
             let said: serde_json::Value = serde_json::from_str(&said)?;
             let vectors = said["vectors"].as_array().context("no vectors")?;
+            let family = engine.family();
             for vector in vectors {
                 let count =
                     |name: &str| vector[name].as_u64().with_context(|| format!("no {name}"));
-                sum.all += count("setup_wait_ns")?;
-                sum.network += count("setup_network_ns")?;
-                sum.connections += count("connections_total")?;
+                let number = count("vector")?;
+                let for_cpu = family.iter().find_map(|pid| waited_for_cpu(*pid, number));
+                account.push(Waited {
+                    all: count("setup_wait_ns")?,
+                    network: count("setup_network_ns")?,
+                    connections: count("connections_total")?,
+                    for_cpu: for_cpu.with_context(|| format!("no thread of vector {number}"))?,
+                });
             }
-            sum.for_cpu += engine.family().into_iter().map(waited_for_cpu).sum::<u64>();
         }
-        Ok(sum)
+        Ok(Self(account))
     }
 
     fn since(&self, before: &Self) -> Self {
-        Self {
-            all: self.all.saturating_sub(before.all),
-            network: self.network.saturating_sub(before.network),
-            for_cpu: self.for_cpu.saturating_sub(before.for_cpu),
-            connections: self.connections.saturating_sub(before.connections),
-        }
+        let each = self.0.iter().zip(&before.0).map(|(now, before)| Waited {
+            all: now.all.saturating_sub(before.all),
+            network: now.network.saturating_sub(before.network),
+            for_cpu: now.for_cpu.saturating_sub(before.for_cpu),
+            connections: now.connections.saturating_sub(before.connections),
+        });
+        Self(each.collect())
     }
 
     /// All off-CPU time of a set-up, and how much of that was for the network, milliseconds.
     #[expect(clippy::cast_precision_loss, reason = "for people")]
     fn pair(&self, elapsed: Duration) -> anyhow::Result<(f64, f64)> {
-        ensure!(self.connections > 0 && self.all > 0, "no connection went by SMC-R");
-        // As if whenever a vector waited for a CPU, all handshakes that there were waited with it.
-        let at_a_time = (self.all as f64 / elapsed.as_nanos() as f64).max(1.0);
-        let network = self.network as f64 - self.for_cpu as f64 * at_a_time;
+        let connections: u64 = self.0.iter().map(|vector| vector.connections).sum();
+        let all: u64 = self.0.iter().map(|vector| vector.all).sum();
+        ensure!(connections > 0 && all > 0, "no connection went by SMC-R");
+        let network: f64 = self.0.iter().map(|vector| vector.network(elapsed)).sum();
         // Both hosts count a connection.
-        let each = self.connections as f64 / 2.0 * 1e6;
-        Ok((self.all as f64 / each, network.max(0.0) / each))
+        let each = connections as f64 / 2.0 * 1e6;
+        Ok((all as f64 / each, network / each))
     }
 }
 
-/// For how long the vectors of a process had work and no CPU, nanoseconds.
-fn waited_for_cpu(pid: u32) -> u64 {
+impl Waited {
+    /// What was for the network: as if whenever the vector waited for a CPU, all handshakes that it had waited with
+    /// it, although the answers of some had not come yet. Those of other vectors did not.
+    #[expect(clippy::cast_precision_loss, reason = "for people")]
+    fn network(&self, elapsed: Duration) -> f64 {
+        let at_a_time = (self.all as f64 / elapsed.as_nanos() as f64).max(1.0);
+        (self.network as f64 - self.for_cpu as f64 * at_a_time).max(0.0)
+    }
+}
+
+/// For how long a vector of a process had work and no CPU, nanoseconds; `None`: it is not this process's.
+fn waited_for_cpu(pid: u32, vector: u64) -> Option<u64> {
+    let name = format!("shunt-vector-{vector}");
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let vectors = tasks.map(|task| task.path()).filter(|path| {
-        let name = fs::read_to_string(path.join("comm")).unwrap_or_default();
-        name.starts_with("shunt-vector")
-    });
-    let texts = vectors.filter_map(|path| fs::read_to_string(path.join("schedstat")).ok());
-    texts.filter_map(|text| text.split(' ').nth(1)?.parse::<u64>().ok()).sum()
+    let mut tasks = tasks.map(|task| task.path());
+    let task = tasks.find(|path| {
+        fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.trim_end() == name)
+    })?;
+    fs::read_to_string(task.join("schedstat")).ok()?.split(' ').nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -153,8 +173,21 @@ mod tests {
     fn what_vectors_waited_for_a_cpu_is_not_the_networks() {
         let waited = Waited { all: 8_000_000, network: 7_900_000, for_cpu: 50_000, connections: 4 };
         // Two handshakes at a time.
-        let (all, network) = waited.pair(Duration::from_millis(4)).unwrap();
+        let account = Account(vec![waited, Waited::default()]);
+        let (all, network) = account.pair(Duration::from_millis(4)).unwrap();
         assert!((all - 4.0).abs() < 1e-9 && (network - 3.9).abs() < 1e-9, "{all} {network}");
-        assert!(Waited::default().pair(Duration::from_millis(4)).is_err());
+        // Nobody waits with a vector but its own handshakes.
+        let other = Waited { for_cpu: 3_000_000, ..Waited::default() };
+        let beside = Account(vec![waited, other]).pair(Duration::from_millis(4)).unwrap();
+        assert!((beside.1 - 3.9).abs() < 1e-9, "{beside:?}");
+        assert!(Account::default().pair(Duration::from_millis(4)).is_err());
+    }
+
+    #[test]
+    fn a_thread_is_found_by_its_name() {
+        assert_eq!(waited_for_cpu(std::process::id(), 7), None);
+        let here = std::thread::Builder::new().name("shunt-vector-7".into());
+        let found = here.spawn(|| waited_for_cpu(std::process::id(), 7)).unwrap().join().unwrap();
+        assert!(found.is_some());
     }
 }
