@@ -219,7 +219,8 @@ impl Stage {
             None => std::fs::write(&go, "")?,
         }
         let limit = self.happen(case, &visiting, serving, [client, server], limit)?;
-        let ended = visiting.wait(limit).context("client")?;
+        let waited = visiting.wait(limit).context("client");
+        let ended = waited.with_context(|| stacks([client, server]))?;
         let succeeded = ended.status == 0;
         let wanted = match case.client {
             Ending::Done => succeeded,
@@ -355,6 +356,25 @@ fn wait_without_groups(guest: &Guest) -> anyhow::Result<()> {
         ensure!(Instant::now() < deadline, "{} keeps its groups:\n{}", guest.name(), brief(&state));
         sleep(Duration::from_millis(100));
     }
+}
+
+/// What the kernels' tasks that have to do with SMC wait for, and the state of their SMC: for an error message about
+/// what hangs.
+fn stacks(ends: [&End<'_>; 2]) -> String {
+    const SCRIPT: &str = "for p in /proc/[0-9]*; do \
+             s=$(cat $p/stack 2>/dev/null); \
+             case \"$(cat $p/comm)\" in smcpeer) ;; \
+                 *) case \"$s\" in *smc_*|*rxe_*) ;; *) continue ;; esac ;; \
+             esac; \
+             echo \"$(cat $p/comm): $s\"; \
+         done; dmesg | tail -n 12";
+    let guests = ends.into_iter().filter_map(|end| end.guest);
+    let said = guests.map(|guest| {
+        let tasks = guest.run(SCRIPT).map_or_else(|e| format!("{e:#}"), |output| output.text);
+        let state = guest.smc_state().map_or_else(|e| format!("{e:#}"), |state| brief(&state));
+        format!("{}: {state}\n{tasks}", guest.name())
+    });
+    said.collect::<Vec<_>>().join("\n")
 }
 
 /// For people: not each of hundreds of connections.
