@@ -1,6 +1,7 @@
 //! Network interfaces: which there are, and what they are like.
 
 use std::ffi::CStr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use crate::call::{self, Failure};
@@ -71,6 +72,32 @@ impl Interface {
         names
     }
 
+    /// The interface of our network namespace that has this address; `None`: there is none, as for those of a
+    /// network that is ours as a whole (127.0.0.0/8), or the kernel does not say.
+    #[must_use]
+    pub fn with_address(address: IpAddr) -> Option<Self> {
+        let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
+        // SAFETY: the place for the list is ours; it is freed below, if it was made.
+        if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+            return None;
+        }
+        let (mut next, mut name) = (list, None);
+        while !next.is_null() && name.is_none() {
+            // SAFETY: entries of the list are valid until it is freed.
+            let entry = unsafe { next.read() };
+            // SAFETY: an entry's address is null or valid as long as the list.
+            if unsafe { address_at(entry.ifa_addr) } == Some(address) {
+                // SAFETY: an entry's name is a C string that lives as long as the list.
+                name =
+                    Some(unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned());
+            }
+            next = entry.ifa_next;
+        }
+        // SAFETY: it came from `getifaddrs` and is freed once; the name was copied.
+        unsafe { libc::freeifaddrs(list) };
+        Self::find(&name?).ok().flatten()
+    }
+
     /// Sets the interface up, with this MTU.
     ///
     /// # Errors
@@ -86,6 +113,32 @@ impl Interface {
         request.set_number(request.number() | libc::IFF_UP);
         request.ask(&socket, libc::SIOCSIFFLAGS).map_err(Failure::at("set the interface up"))?;
         Ok(())
+    }
+}
+
+/// The IP address in a socket address; `None`: it is of another family.
+///
+/// # Safety
+///
+/// `at` is null, or leads to a socket address as long as its family has it.
+unsafe fn address_at(at: *const libc::sockaddr) -> Option<IpAddr> {
+    if at.is_null() {
+        return None;
+    }
+    // SAFETY: every socket address begins with its family; the caller vouches for the rest.
+    let family = unsafe { (*at).sa_family };
+    match i32::from(family) {
+        libc::AF_INET => {
+            // SAFETY: it is one of IPv4, as the caller has it.
+            let v4 = unsafe { at.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: it is one of IPv6, as the caller has it.
+            let v6 = unsafe { at.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(Ipv6Addr::from(v6.sin6_addr.s6_addr).into())
+        }
+        _ => None,
     }
 }
 
@@ -162,6 +215,14 @@ mod tests {
         assert_eq!((lo.kind, lo.address), (libc::ARPHRD_LOOPBACK, [0; 6]));
         assert!(lo.index > 0 && lo.mtu > 0);
         assert!(Interface::names().contains(&"lo".to_owned()));
+    }
+
+    #[test]
+    fn an_interface_is_found_by_its_address() {
+        let found = Interface::with_address([127, 0, 0, 1].into()).unwrap();
+        assert_eq!(found, Interface::find("lo").unwrap().unwrap());
+        // TEST-NET-1 (RFC 5737) is nobody's.
+        assert_eq!(Interface::with_address([192, 0, 2, 1].into()), None);
     }
 
     #[test]

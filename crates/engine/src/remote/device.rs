@@ -13,12 +13,16 @@ use roce::{
     ReceiveRequest, Region, RegionError, RtrAttributes, RtsAttributes, Secret, SendRequest, Source,
     State, Status, Time,
 };
+use smc::Mac;
+use sys::interface::Interface;
 use sys::udp::{BATCH, Outgoing, Received, Socket};
 
 use super::port::PORT;
 use super::shelf::{Buffers, Place, Shelf};
 use super::slab::{Id, Numbers};
 
+/// ARPHRD_ETHER.
+const ETHERNET: u16 = 1;
 /// Receive requests of a link; Linux has 48.
 const RECEIVES: u16 = 256;
 /// First piece of each: a message of LLC or CDC is 44 bytes long.
@@ -100,6 +104,8 @@ pub(super) enum Event {
 #[derive(Debug)]
 struct Port {
     address: IpAddr,
+    /// Of the interface that has the address, as it was when we began to speak from there.
+    mac: Option<Mac>,
     socket: Socket,
     out: Outgoing,
     /// The system had no room.
@@ -182,8 +188,13 @@ impl Device {
         let fd = socket.as_raw_fd();
         let address = socket.address().ip();
         let out = Outgoing::new(OUT_BYTES);
-        self.ports.push(Port { address, socket, out, full: false });
+        self.ports.push(Port { address, mac: mac_of(address), socket, out, full: false });
         fd
+    }
+
+    /// The hardware address of the interface that has this address. A peer with a card sends there.
+    pub(super) fn mac(&self, address: IpAddr) -> Option<Mac> {
+        self.ports.iter().find(|port| port.address == address)?.mac
     }
 
     /// Whether packets can be sent from this address.
@@ -553,6 +564,13 @@ impl Port {
         }
         true
     }
+}
+
+/// The hardware address of the interface that has this address; `None`: it has none, as the loopback.
+fn mac_of(address: IpAddr) -> Option<Mac> {
+    let found = Interface::with_address(address)?;
+    let is_ethernet = found.kind == ETHERNET && found.address != [0; 6];
+    is_ethernet.then_some(Mac(found.address))
 }
 
 /// The largest payload that fits into packets of a path.

@@ -82,12 +82,9 @@ impl Device {
         each!(self, it => it.has_port(address))
     }
 
-    /// The hardware address that packets from this address have; `None`: nobody's.
+    /// The hardware address of the interface that has this address; `None`: there is none.
     pub(super) fn mac(&self, address: IpAddr) -> Option<Mac> {
-        match self {
-            Self::Soft(_) => None,
-            Self::Verbs(verbs) => verbs.mac(address),
-        }
+        each!(self, it => it.mac(address))
     }
 
     /// The largest payload of packets on a path whose longest packets have so many bytes.

@@ -230,7 +230,8 @@ impl Vector {
         // Beyond what settings allow SMC is not spoken, and peers are told so.
         let busy = self.exchanges.len() > self.config.handshakes_max as usize;
         let eids = if busy { Vec::new() } else { self.config.eids.clone() };
-        Identity { system: self.system, gid: gid_of(local), mac: self.mac, host: self.host, eids }
+        let mac = self.device.mac(local).unwrap_or(self.mac);
+        Identity { system: self.system, gid: gid_of(local), mac, host: self.host, eids }
     }
 
     /// Which address RoCEv2 is spoken from for a connection.
