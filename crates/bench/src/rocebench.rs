@@ -6,6 +6,7 @@
 //! What goes by a real cable is in `cable`.
 
 mod cable;
+mod packets;
 
 use std::sync::Barrier;
 use std::thread;
@@ -51,6 +52,14 @@ enum What {
         /// Links, spread by the policy
         #[arg(long, default_value_t = 64)]
         links: u32,
+        #[arg(long, default_value_t = 1.0)]
+        seconds: f64,
+    },
+    /// CPU time that a packet of long WRITEs costs either side, without what carries it
+    Packets {
+        /// Payload of a packet: 256, 512, 1024, 2048 or 4096 bytes
+        #[arg(long, default_value_t = 1024)]
+        payload: usize,
         #[arg(long, default_value_t = 1.0)]
         seconds: f64,
     },
@@ -327,6 +336,7 @@ fn main() -> anyhow::Result<()> {
             ensure!((1..=vectors).contains(&threads), "threads: 1 to the number of vectors");
             messages(vectors, threads, links, seconds)
         }
+        What::Packets { payload, seconds } => packets::run(payload, seconds),
         What::Writes(cable) => cable::writes(&cable),
         What::Blast(cable) => cable::blast(&cable),
         What::Spread { vectors, groups, seed } => spread(vectors, groups, seed),

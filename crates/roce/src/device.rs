@@ -48,6 +48,22 @@ pub struct Arrival {
     pub identification: Option<u16>,
 }
 
+/// What packets that came together have in common.
+struct Burst {
+    flow: Flow,
+    marked: bool,
+    identification: Option<u16>,
+    /// The queue pair of those before, which is to be settled when some of another come, or none any more.
+    open: Option<u32>,
+}
+
+impl Burst {
+    const fn new(arrival: &Arrival) -> Self {
+        let Arrival { addresses, src_port, marked, identification } = *arrival;
+        Self { flow: Flow { addresses, src_port }, marked, identification, open: None }
+    }
+}
+
 /// Packets to send: `segments` of them, one behind the other in the buffer, all of `segment_len` bytes
 /// but the last, which may be shorter, all to one peer. That is what `UDP_SEGMENT` takes.
 ///
@@ -338,37 +354,73 @@ impl Device {
         arrival: &Arrival,
         packet: &[u8],
     ) -> Result<Outcome, Reason> {
+        let mut burst = Burst::new(arrival);
+        let result = self.take_in(now, memory, &mut burst, packet);
+        self.close(now, burst.open);
+        result
+    }
+
+    /// Takes packets that came together, as by `UDP_GRO`: as [`Device::receive`] each of them, for less. What
+    /// is dropped is counted by its reason.
+    pub fn receive_burst<'p>(
+        &mut self,
+        now: Time,
+        memory: &mut impl Memory,
+        arrival: &Arrival,
+        packets: impl Iterator<Item = &'p [u8]>,
+    ) {
+        let mut burst = Burst::new(arrival);
+        for packet in packets {
+            let _ = self.take_in(now, memory, &mut burst, packet);
+        }
+        self.close(now, burst.open);
+    }
+
+    fn take_in(
+        &mut self,
+        now: Time,
+        memory: &mut impl Memory,
+        burst: &mut Burst,
+        packet: &[u8],
+    ) -> Result<Outcome, Reason> {
         self.counters.packets_in += 1;
-        let result = self.receive_checked(now, memory, arrival, packet);
+        let result = self.take_in_checked(now, memory, burst, packet);
         if let Err(reason) = result {
             self.counters.dropped[reason as usize] += 1;
         }
         result
     }
 
-    fn receive_checked(
+    #[inline]
+    fn take_in_checked(
         &mut self,
         now: Time,
         memory: &mut impl Memory,
-        arrival: &Arrival,
+        burst: &mut Burst,
         bytes: &[u8],
     ) -> Result<Outcome, Reason> {
         let packet = Packet::parse(bytes)?;
-        let qpn = packet.header.bth.to;
-        let slot = self.slot_of(qpn).ok_or(Reason::UnknownQp)?;
-        let qp = self.slots.get(slot as usize).and_then(|slot| slot.qp.as_ref());
-        let path = qp.ok_or(Reason::UnknownQp)?.admits(&packet.header, &arrival.addresses)?;
-        let flow = Flow { addresses: arrival.addresses, src_port: arrival.src_port };
-        let known = path.identification(arrival.identification);
-        let count = qp.map_or_else(icrc::Count::default, |qp| qp.count);
-        let checked = self.last_in.check(&flow, known, count.next(), bytes);
-        let identification = checked.map_err(|_| Reason::Icrc)?;
-        if let Some(qp) = self.slots.get_mut(slot as usize).and_then(|slot| slot.qp.as_mut()) {
-            qp.count.came(identification);
+        let slot = self.slot_of(packet.header.bth.to).ok_or(Reason::UnknownQp)?;
+        if burst.open != Some(slot) {
+            self.close(now, burst.open.take());
         }
-        let done =
-            self.with(now, qpn, |qp, context| qp.receive(&packet, arrival.marked, memory, context));
-        done.unwrap_or(Err(Reason::UnknownQp))
+        let Self { slots, regions, cqs, counters, last_in, .. } = self;
+        let qp = slots.get_mut(slot as usize).and_then(|slot| slot.qp.as_mut());
+        let qp = qp.ok_or(Reason::UnknownQp)?;
+        let path = qp.admits(&packet.header, &burst.flow.addresses)?;
+        let known = path.identification(burst.identification);
+        let checked = last_in.check(&burst.flow, known, qp.count.next(), bytes);
+        let identification = checked.map_err(|_| Reason::Icrc)?;
+        qp.count.came(identification);
+        burst.open = Some(slot);
+        qp.receive(&packet, burst.marked, memory, &mut Context { now, regions, cqs, counters })
+    }
+
+    /// No more packets of a queue pair for now.
+    fn close(&mut self, now: Time, open: Option<u32>) {
+        if let Some(slot) = open {
+            self.settle(now, slot);
+        }
     }
 
     /// The next packets to send, written to `buffer`, which must have [`PACKET_MAX`] bytes at least. At

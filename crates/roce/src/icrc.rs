@@ -126,6 +126,7 @@ pub(crate) struct Last {
 }
 
 impl Last {
+    #[inline]
     fn compute(&mut self, flow: &Flow, identification: u16, transport: &[u8]) -> u32 {
         let moved = if flow.addresses.is_v4() { identification_crc(identification) } else { 0 };
         let mut hasher =
@@ -135,18 +136,24 @@ impl Last {
     }
 
     /// The CRC of a packet's front with identification 0.
+    #[inline]
     fn front_crc(&mut self, flow: &Flow, transport: &[u8]) -> u32 {
-        let start = transport.first_chunk().copied();
-        let of = start.map(|start| (*flow, transport.len(), start));
-        if of.is_none() || of != self.of {
+        let start = transport.first_chunk::<{ MASKED - 1 }>();
+        // Compared where they are: what was just put together could not be read again at once.
+        let is_same =
+            self.of.as_ref().zip(start).is_some_and(|((its_flow, len, its_start), start)| {
+                *len == transport.len() && its_start == start && its_flow == flow
+            });
+        if !is_same {
             let (front, len) = front(flow, transport, transport.len() + crate::wire::ICRC_BYTES);
             self.crc = crc32fast::hash(front.get(..len).unwrap_or(&front));
-            self.of = of;
+            self.of = start.map(|start| (*flow, transport.len(), *start));
         }
         self.crc
     }
 
     /// As [`seal`].
+    #[inline]
     pub(crate) fn seal(
         &mut self,
         flow: &Flow,
@@ -186,6 +193,7 @@ impl Count {
 
 /// What an identification other than 0 changes in the CRC of the front of an IPv4 packet. A CRC is linear: that is
 /// the sum of what its bits change.
+#[inline]
 fn identification_crc(identification: u16) -> u32 {
     let [high, low] = identification.to_be_bytes();
     IDENTIFICATION[0][usize::from(high)] ^ IDENTIFICATION[1][usize::from(low)]
@@ -316,6 +324,7 @@ pub fn check(flow: &Flow, known: Identification, packet: &[u8]) -> Result<u16, M
 
 impl Last {
     /// As [`check`]. `likely`: the identification that it has, most likely, which is the faster to be found.
+    #[inline]
     pub(crate) fn check(
         &mut self,
         flow: &Flow,

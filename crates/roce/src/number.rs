@@ -86,11 +86,6 @@ impl Qpn {
     pub(crate) const fn from_bytes(b: [u8; 3]) -> Self {
         Self(u32::from_be_bytes([0, b[0], b[1], b[2]]))
     }
-
-    pub(crate) const fn bytes(self) -> [u8; 3] {
-        let [_, a, b, c] = self.0.to_be_bytes();
-        [a, b, c]
-    }
 }
 
 impl fmt::Display for Qpn {

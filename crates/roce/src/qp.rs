@@ -211,6 +211,7 @@ impl QueuePair {
     }
 
     /// Whether a packet of this header may be for us, before its CRC is checked.
+    #[inline]
     pub(crate) fn admits(&self, header: &Header, addresses: &Addresses) -> Result<&Path, Reason> {
         if !matches!(self.state, State::ReadyToReceive | State::ReadyToSend) {
             return Err(Reason::State);
@@ -300,6 +301,7 @@ impl QueuePair {
     }
 
     /// What it could do.
+    #[inline]
     pub(crate) fn wish(&mut self, now: Time) -> Wish {
         if self.path.is_none() {
             return Wish::Nothing;
@@ -341,6 +343,7 @@ impl QueuePair {
     }
 
     /// Bytes of the next packet, BTH to ICRC; `None`: there is none now.
+    #[inline]
     pub(crate) fn next_len(&mut self, now: Time) -> Option<usize> {
         if self.wish(now) != Wish::Send {
             return None;

@@ -75,23 +75,15 @@ impl Bth {
         }
     }
 
-    const fn bytes(&self, pad: u8) -> [u8; BTH_BYTES] {
-        let [pkey_high, pkey_low] = self.pkey.to_be_bytes();
-        let [q2, q1, q0] = self.to.bytes();
-        let [p2, p1, p0] = self.psn.bytes();
+    /// Its three words.
+    #[inline]
+    const fn words(&self, pad: u8) -> [u32; BTH_BYTES / 4] {
+        let flags = flag(self.solicited, 0x80) | flag(self.migrated, 0x40) | pad << 4;
+        let marks = flag(self.fecn, 0x80) | flag(self.becn, 0x40);
         [
-            self.opcode.byte(),
-            flag(self.solicited, 0x80) | flag(self.migrated, 0x40) | pad << 4,
-            pkey_high,
-            pkey_low,
-            flag(self.fecn, 0x80) | flag(self.becn, 0x40),
-            q2,
-            q1,
-            q0,
-            flag(self.ack_request, 0x80),
-            p2,
-            p1,
-            p0,
+            (self.opcode.byte() as u32) << 24 | (flags as u32) << 16 | self.pkey as u32,
+            (marks as u32) << 24 | self.to.value(),
+            (flag(self.ack_request, 0x80) as u32) << 24 | self.psn.value(),
         ]
     }
 }
@@ -112,6 +104,7 @@ pub struct Reth {
 }
 
 impl Reth {
+    #[inline]
     fn bytes(&self) -> [u8; RETH_BYTES] {
         let mut bytes = [0; RETH_BYTES];
         bytes[..8].copy_from_slice(&self.address.to_be_bytes());
@@ -120,6 +113,7 @@ impl Reth {
         bytes
     }
 
+    #[inline]
     const fn parse(b: &[u8; RETH_BYTES]) -> Self {
         Self {
             address: u64::from_be_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]),
@@ -270,6 +264,7 @@ impl Header {
     /// # Errors
     ///
     /// [`WireError::NoRoom`]; [`WireError::Headers`] if extensions are not those of the opcode.
+    #[inline]
     pub fn emit(&self, payload_len: usize, to: &mut [u8]) -> Result<usize, WireError> {
         let Self { bth, reth, immediate, aeth } = self;
         let opcode = bth.opcode;
@@ -281,7 +276,11 @@ impl Header {
         }
         let len = opcode.headers();
         let to = to.get_mut(..len).ok_or(WireError::NoRoom)?;
-        let mut rest = put(to, bth.bytes(pad_of(payload_len)))?;
+        // Word by word: bytes that were just put together could not be copied at once.
+        let [one, two, three] = bth.words(pad_of(payload_len));
+        let mut rest = put(to, one.to_be_bytes())?;
+        rest = put(rest, two.to_be_bytes())?;
+        rest = put(rest, three.to_be_bytes())?;
         if let Some(reth) = reth {
             rest = put(rest, reth.bytes())?;
         }
@@ -297,6 +296,7 @@ impl Header {
     }
 }
 
+#[inline]
 fn put<const N: usize>(to: &mut [u8], bytes: [u8; N]) -> Result<&mut [u8], WireError> {
     let (to, rest) = to.split_first_chunk_mut().ok_or(WireError::NoRoom)?;
     *to = bytes;
@@ -305,12 +305,14 @@ fn put<const N: usize>(to: &mut [u8], bytes: [u8; N]) -> Result<&mut [u8], WireE
 
 /// Bytes of padding behind so many of payload: 0 to 3.
 #[must_use]
+#[inline]
 pub const fn pad_of(payload_len: usize) -> u8 {
     [0, 3, 2, 1][payload_len % 4]
 }
 
 /// Bytes of a packet from BTH to ICRC.
 #[must_use]
+#[inline]
 pub const fn packet_len(opcode: Opcode, payload_len: usize) -> usize {
     opcode.headers() + payload_len + pad_of(payload_len) as usize + ICRC_BYTES
 }
@@ -331,6 +333,7 @@ impl<'a> Packet<'a> {
     /// # Errors
     ///
     /// Why it must be dropped.
+    #[inline]
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let (head, rest) = bytes.split_first_chunk::<BTH_BYTES>().ok_or(WireError::Truncated)?;
         let opcode = Opcode::from_byte(head[0]).ok_or(WireError::Opcode(head[0]))?;
@@ -393,12 +396,14 @@ impl<'a> Packet<'a> {
 /// # Errors
 ///
 /// [`WireError::NoRoom`].
+#[inline]
 pub fn pad(to: &mut [u8], end: usize, payload_len: usize) -> Result<usize, WireError> {
     let behind = end + usize::from(pad_of(payload_len));
     to.get_mut(end..behind).ok_or(WireError::NoRoom)?.fill(0);
     Ok(behind)
 }
 
+#[inline]
 fn take<'a, const N: usize>(rest: &mut &'a [u8]) -> Result<&'a [u8; N], WireError> {
     let (taken, behind) = rest.split_first_chunk::<N>().ok_or(WireError::Truncated)?;
     *rest = behind;

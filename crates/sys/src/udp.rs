@@ -13,6 +13,8 @@ use crate::interface::own;
 
 /// Datagrams that one system call moves at most.
 pub const BATCH: usize = 64;
+/// So many, or fewer, are told to the kernel with less ado.
+const FEW: usize = 16;
 
 const SO_ATTACH_REUSEPORT_CBPF: i32 = 51;
 const SO_RCVBUFFORCE: i32 = 33;
@@ -286,11 +288,19 @@ impl Received {
     }
 
     fn receive(&mut self, fd: RawFd) -> Result<usize, i32> {
+        match self.sources.len() {
+            ..=FEW => self.receive_at_most::<FEW>(fd),
+            _ => self.receive_at_most::<BATCH>(fd),
+        }
+    }
+
+    /// Receives as many as there is room for, `N` at most.
+    fn receive_at_most<const N: usize>(&mut self, fd: RawFd) -> Result<usize, i32> {
         self.messages.clear();
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let (mut iovs, mut messages) = ([empty; BATCH], [empty_message(); BATCH]);
-        let mut controls = [Control::EMPTY; BATCH];
-        let count = self.sources.len();
+        let (mut iovs, mut messages) = ([empty; N], [empty_message(); N]);
+        let mut controls = [Control::EMPTY; N];
+        let count = self.sources.len().min(N);
         let rooms = self.bytes.chunks_exact_mut(self.each).zip(&mut self.sources);
         let heads = iovs.iter_mut().zip(&mut messages).zip(&mut controls);
         for (((iov, message), control), (room, source)) in heads.zip(rooms) {
@@ -318,11 +328,17 @@ impl Received {
 
     /// The datagrams that came with the last receive: from whom, and the payload.
     pub fn iter(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
+        self.messages().flat_map(|(from, datagrams)| datagrams.map(move |one| (from, one)))
+    }
+
+    /// The same, together what the system gave us as one: datagrams of one sender, all as long as the first but the
+    /// last, which may be shorter.
+    pub fn messages(&self) -> impl Iterator<Item = (SocketAddr, std::slice::Chunks<'_, u8>)> {
         let rooms = self.bytes.chunks_exact(self.each).zip(&self.sources);
-        let whole = rooms.zip(&self.messages).filter_map(|((room, source), message)| {
-            Some((source.address()?, room.get(..message.bytes)?, message.segment_bytes))
-        });
-        whole.flat_map(|(from, bytes, each)| bytes.chunks(each).map(move |one| (from, one)))
+        rooms.zip(&self.messages).filter_map(|((room, source), message)| {
+            let bytes = room.get(..message.bytes)?;
+            Some((source.address()?, bytes.chunks(message.segment_bytes)))
+        })
     }
 }
 
@@ -427,14 +443,20 @@ impl Outgoing {
     }
 
     fn send(&mut self, fd: RawFd) -> Result<usize, i32> {
-        let left = self.list.len() - self.gone;
-        if left == 0 {
-            return Ok(0);
+        match self.list.len() - self.gone {
+            0 => Ok(0),
+            // Mostly it is so many, and what is told to the kernel has to be cleared each time.
+            left @ ..=FEW => self.send_at_most::<FEW>(fd, left),
+            left => self.send_at_most::<BATCH>(fd, left),
         }
+    }
+
+    /// Sends the first `left` that were not sent yet, `N` at most.
+    fn send_at_most<const N: usize>(&mut self, fd: RawFd, left: usize) -> Result<usize, i32> {
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let (mut iovs, mut messages) = ([empty; BATCH], [empty_message(); BATCH]);
-        let mut names = [Name::from(SocketAddr::from(([0, 0, 0, 0], 0))); BATCH];
-        let mut controls = [Control::EMPTY; BATCH];
+        let (mut iovs, mut messages) = ([empty; N], [empty_message(); N]);
+        let mut names = [Name::from(SocketAddr::from(([0, 0, 0, 0], 0))); N];
+        let mut controls = [Control::EMPTY; N];
         let mut start = self.gone.checked_sub(1).map_or(0, |before| self.list[before].end);
         let heads = iovs.iter_mut().zip(&mut messages).zip(names.iter_mut().zip(&mut controls));
         for (((iov, message), (name, control)), leaving) in heads.zip(&self.list[self.gone..]) {
@@ -462,7 +484,7 @@ impl Outgoing {
         }
         // SAFETY: each message leads to its own name, control message and iovec, which leads to bytes of `self`; all
         // outlive the call, which only reads them.
-        let n = unsafe { call::sendmmsg(fd, &mut messages[..left], libc::MSG_DONTWAIT) }?;
+        let n = unsafe { call::sendmmsg(fd, &mut messages[..left.min(N)], libc::MSG_DONTWAIT) }?;
         self.gone += n;
         self.forget_if_done();
         Ok(n)

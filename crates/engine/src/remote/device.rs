@@ -404,8 +404,8 @@ impl Device {
                         marked: false,
                         identification: None,
                     };
-                    // What is dropped is counted by its reason.
-                    let _ = self.roce.receive(now, shelf, &arrival, packet);
+                    let packets = packets.inspect(|packet| taken += packet.len());
+                    self.roce.receive_burst(now, shelf, &arrival, packets);
                 }
                 if !self.received.is_full() || taken >= TAKE_BYTES {
                     break;

@@ -121,6 +121,8 @@ pub(crate) struct Requester {
     rnr_until: Option<Time>,
     /// When there will have been nothing for too long.
     timer: Option<Time>,
+    /// When that was decided.
+    timed_at: Time,
     /// When something was last achieved.
     progress_at: Time,
     timeout: Option<u64>,
@@ -158,6 +160,7 @@ impl Requester {
             rnr_tries: 0,
             rnr_until: None,
             timer: None,
+            timed_at: Time::ZERO,
             progress_at: Time::ZERO,
             timeout: None,
             retransmission: Retransmission::Fixed,
@@ -262,6 +265,7 @@ impl Requester {
     }
 
     /// Whether a packet could go.
+    #[inline]
     pub(crate) fn ready(&self, now: Time) -> Ready {
         let window = if self.probing { 1 } else { u32::from(self.window) };
         if self.next == self.end || self.next.since(self.una) >= window {
@@ -273,6 +277,7 @@ impl Requester {
         }
     }
 
+    #[inline]
     fn part(&self) -> Option<(&Request, Part)> {
         let request = self.queue.get(self.current)?;
         let index = self.next.since(request.first);
@@ -296,6 +301,7 @@ impl Requester {
     }
 
     /// Bytes of the packet at `next`, BTH to ICRC.
+    #[inline]
     pub(crate) fn next_len(&self) -> Option<usize> {
         self.part().map(|(_, part)| packet_len(part.opcode, part.len))
     }
@@ -364,12 +370,14 @@ impl Requester {
 
     /// An acknowledgement is asked for where somebody waits for it: at the end of a message that is
     /// signaled or the last for now, when the window closes, after so many packets, and when probing.
+    #[inline]
     fn wants_ack(&self, request: &Request, part: &Part) -> bool {
         let last = part.ends && (request.signaled || request.end() == self.end);
         let closes = self.next.since(self.una) + 1 >= u32::from(self.window);
         last || closes || self.probing || self.silent + 1 >= self.ack_every
     }
 
+    #[inline]
     fn sent(&mut self, psn: Psn, asked: bool, request_end: Psn, context: &mut Context<'_>) {
         let now = context.now;
         self.packets_out += 1;
@@ -390,10 +398,14 @@ impl Requester {
             context.counters.retransmitted += 1;
             self.retransmitted += 1;
         }
-        self.start_timer(now);
+        // Once for all packets that are sent at a time.
+        if self.timer.is_none() || self.timed_at != now {
+            self.start_timer(now);
+        }
     }
 
     fn start_timer(&mut self, now: Time) {
+        self.timed_at = now;
         let patience = self.rtt.patience(self.retransmission, self.timeout, self.attempt);
         self.timer = patience.filter(|_| self.max != self.una).map(|nanos| now.plus_nanos(nanos));
     }

@@ -115,6 +115,7 @@ impl Responder {
     }
 
     /// The answer that waits: one for everything that came since the last.
+    #[inline]
     pub(crate) fn take_answer(&mut self) -> Option<(Psn, Aeth)> {
         let (psn, syndrome) = match core::mem::replace(&mut self.say, Say::Nothing) {
             Say::Nothing => return None,
@@ -126,6 +127,7 @@ impl Responder {
         Some((psn, Aeth { syndrome, msn: self.msn }))
     }
 
+    #[inline]
     pub(crate) fn handle(
         &mut self,
         packet: &Packet<'_>,
@@ -182,6 +184,7 @@ impl Responder {
         }
     }
 
+    #[inline]
     fn advance(&mut self, header: &Header, ends: bool) {
         self.expected = self.expected.plus(1);
         if ends {
@@ -202,6 +205,7 @@ impl Responder {
 
     /// Whether the packet may come here in its message, and has the length that it must have there
     /// (IBTA vol. 1, 9.7.4.1.2 and 9.7.4.1.6).
+    #[inline]
     fn check(&self, packet: &Packet<'_>, mtu: Mtu) -> Result<Place, Refusal> {
         let (place, follows) = match packet.header.bth.opcode {
             Opcode::Send(place, _) => (place, matches!(self.message, Message::Send(_))),
@@ -218,6 +222,7 @@ impl Responder {
         (fits && whole).then_some(place).ok_or(INVALID)
     }
 
+    #[inline]
     fn take(
         &mut self,
         packet: &Packet<'_>,

@@ -4,15 +4,16 @@ use super::{AETH_BYTES, BTH_BYTES, CNP_BYTES, IMMEDIATE_BYTES, RETH_BYTES};
 
 /// Where in its message a packet stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub enum Place {
     /// The first of several.
-    First,
+    First = 0,
     /// Neither first nor last.
-    Middle,
+    Middle = 1,
     /// The last of several.
-    Last,
+    Last = 2,
     /// The whole message.
-    Only,
+    Only = 4,
 }
 
 impl Place {
@@ -44,6 +45,7 @@ pub enum Opcode {
 }
 
 impl Opcode {
+    #[inline]
     pub(super) const fn from_byte(byte: u8) -> Option<Self> {
         use Place::{First, Last, Middle, Only};
         Some(match byte {
@@ -65,16 +67,11 @@ impl Opcode {
         })
     }
 
+    #[inline]
     pub(super) const fn byte(self) -> u8 {
         const fn within(place: Place, immediate: bool) -> u8 {
-            match (place, immediate) {
-                (Place::First, _) => 0,
-                (Place::Middle, _) => 1,
-                (Place::Last, false) => 2,
-                (Place::Last, true) => 3,
-                (Place::Only, false) => 4,
-                (Place::Only, true) => 5,
-            }
+            // Where a message ends it may have immediate, which is the next number.
+            place as u8 + (immediate && place.ends()) as u8
         }
         match self {
             Self::Send(place, immediate) => within(place, immediate),
@@ -98,6 +95,7 @@ impl Opcode {
 
     /// Bytes before the payload.
     #[must_use]
+    #[inline]
     pub const fn headers(self) -> usize {
         let reth = if self.has_reth() { RETH_BYTES } else { 0 };
         let immediate = if self.has_immediate() { IMMEDIATE_BYTES } else { 0 };

@@ -356,3 +356,47 @@ fn with_congestion_control_a_slow_link_is_full_and_loses_little() {
     assert!(bytes_with > 9_000_000, "{bytes_with} {with:?}, without {bytes_without} {without:?}");
     println!("{with:?} {bytes_with}, without {without:?} {bytes_without}");
 }
+
+#[test]
+fn packets_that_came_together_are_taken_as_one_by_one() {
+    let setup = Setup::default();
+    let mut hosts = setup.hosts();
+    let first = [hosts[0].qpn, hosts[1].qpn];
+    for host in &mut hosts {
+        host.qpn = host.device.create_qp(&setup.qp).unwrap();
+    }
+    setup.connect(&mut hosts);
+    let second = [hosts[0].qpn, hosts[1].qpn];
+    let [mut a, mut b] = hosts;
+    let key = b.buffer(0, vec![0; 64], Access::LOCAL_WRITE);
+    for (ours, theirs) in [(first[0], first[1]), (second[0], second[1])] {
+        for id in 0..2 {
+            (a.qpn, b.qpn) = (ours, theirs);
+            b.post_receive(id, key, 0, 64);
+            a.send(id, b"word").unwrap();
+        }
+    }
+    // Those of both in turn, one of them broken, and something that is none.
+    let sent = a.packets(NOW);
+    let to = |at: usize| Packet::parse(&sent[at].1).unwrap().header.bth.to;
+    assert!(sent.len() == 4 && to(0) != to(1), "queue pairs take turns");
+    let mut broken = sent[3].1.clone();
+    broken[13] ^= 1;
+    let mut burst: Vec<&[u8]> = sent.iter().map(|(_, bytes)| &bytes[..]).collect();
+    burst.insert(3, &broken);
+    burst.insert(1, b"nothing of the kind");
+    let flow = sent[0].0;
+    let (addresses, src_port) = (flow.addresses, flow.src_port);
+    let came = Arrival { addresses, src_port, marked: false, identification: Some(0) };
+    b.device.receive_burst(NOW, &mut b.memory, &came, burst.into_iter());
+    assert_eq!(b.done().len(), 4);
+    let counters = b.device.counters();
+    assert_eq!((counters.packets_in, counters.dropped(Reason::Icrc)), (6, 1));
+    // Each has one answer, for all that came.
+    let answers = b.packets(NOW);
+    assert_eq!(answers.len(), 2);
+    for (flow, bytes) in answers {
+        assert_eq!(a.take(NOW, flow, &bytes), Ok(Outcome::Acknowledged));
+    }
+    assert_eq!(a.done().len(), 4);
+}
