@@ -1,4 +1,4 @@
-/* Puts the fragments of one datagram together.
+/* Puts the fragments of one datagram together, and gives up another whose second half does not come.
  *
  *   cargo build --release -p shunt-frag-c
  *   cc -I crates/frag-c/include crates/frag-c/examples/defrag.c target/release/libshunt_frag.a \
@@ -15,7 +15,13 @@ static uint8_t frames[2][64] = {
     "\x45\0\0\x1c\0\x07\x20\0\x40\x11\0\0\x0a\0\0\x01\x0a\0\0\x02\0\x35\0\x35\0\x0f\0\0",
 };
 
-static int complete, released;
+/* The first half of an IPv6 datagram, 16 bytes of UDP. */
+static uint8_t half[64] = {0x60, 0, 0, 0, 0, 24, 44, 64, [8] = 0xfd, [23] = 1, [24] = 0xfd, [39] = 2,
+                           17, 0, 0, 1, 0, 0, 0, 9, 0, 53, 0, 53, 0, 32};
+
+#define SECOND 1000000000ull
+
+static int complete, released, exceeded;
 
 static void datagram(void *context, const struct shunt_frag_datagram *d) {
     uint8_t packet[65536];
@@ -32,6 +38,15 @@ static void datagram(void *context, const struct shunt_frag_datagram *d) {
     complete += len == 35 && memcmp(packet + 28, "perhaps", 7) == 0;
 }
 
+/* What a host tells the sender, with as much of the packet as it wants to quote. */
+static void notice(void *context, const struct shunt_frag_notice *n) {
+    (void)context;
+    printf("ICMPv%u type %u code %u, header of %zu bytes\n", n->version, n->icmp_type, n->icmp_code,
+           n->header_len);
+    exceeded += n->version == 6 && n->icmp_type == 3 && n->icmp_code == 1 && n->pointer == 0 &&
+                n->header_len == 40 && memcmp(n->header, half, 40) == 0 && n->buffer == half;
+}
+
 static void release(void *context, void *buffer, uint8_t reason) {
     (void)context;
     (void)buffer;
@@ -42,7 +57,7 @@ static void release(void *context, void *buffer, uint8_t reason) {
 
 int main(void) {
     struct shunt_frag_config config;
-    struct shunt_frag_sink sink = {.datagram = datagram, .release = release};
+    struct shunt_frag_sink sink = {.datagram = datagram, .release = release, .notice = notice};
     struct shunt_frag_packet packets[2];
     struct shunt_frag_counters counters;
     uint8_t secret[16] = "draw at random!";
@@ -54,9 +69,15 @@ int main(void) {
         packets[i] = (struct shunt_frag_packet){
             .bytes = frames[i], .len = 28, .buffer = frames[i], .cost = sizeof frames[i]};
     shunt_frag_push(shard, packets, 2, 0, &sink);
+    packets[0] = (struct shunt_frag_packet){
+        .bytes = half, .len = sizeof half, .buffer = half, .cost = sizeof half};
+    shunt_frag_push(shard, packets, 1, 1 * SECOND, &sink);
+    if (shunt_frag_expire(shard, 2 * SECOND, 8, &sink) != 1 * SECOND + config.timeout_v6_ns)
+        return 1;
+    shunt_frag_expire(shard, 1 * SECOND + config.timeout_v6_ns, 8, &sink);
     shunt_frag_count(shard, &counters);
     shunt_frag_clear(shard, 0, &sink);
     shunt_frag_free(shard);
     shunt_frag_ledger_free(ledger);
-    return complete == 1 && released == 2 && counters.datagrams == 1 ? 0 : 1;
+    return complete == 1 && exceeded == 1 && released == 3 && counters.datagrams == 1 ? 0 : 1;
 }

@@ -36,6 +36,8 @@ struct shunt_frag_config {
   uint64_t timeout_v4_ns;
   // IPv6.
   uint64_t timeout_v6_ns;
+  // Whether a first fragment of IPv6 must hold all headers up to that of the transport (RFC 7112).
+  bool whole_header;
 };
 
 // A packet that has come in.
@@ -80,6 +82,29 @@ struct shunt_frag_datagram {
   uint16_t fragments;
 };
 
+// A message that a host or router should send, if it sends such messages and has not sent too many. Valid
+// during the call that hands it out.
+struct shunt_frag_notice {
+  // Of the packet that it is about, and of the message: 4 or 6.
+  uint8_t version;
+  // Type of the message: time exceeded (11, of ICMPv6 3) or parameter problem (12, of ICMPv6 4).
+  uint8_t icmp_type;
+  // Its code.
+  uint8_t icmp_code;
+  // Of a parameter problem: the byte of the packet that is wrong. Else 0.
+  uint32_t pointer;
+  // The header of the first fragment, or of the fragment that no datagram can have, to quote from.
+  const uint8_t *header;
+  // Its bytes.
+  size_t header_len;
+  // The caller's buffer with that fragment, not released yet; null: its payload was copied.
+  void *buffer;
+  // Then the payload is here; else null.
+  const uint8_t *bytes;
+  // How many bytes of it.
+  size_t len;
+};
+
 // Where a shard says what it has done. All functions are called from within `shunt_frag_push`,
 // `shunt_frag_expire` and `shunt_frag_clear`, and must not call those.
 struct shunt_frag_sink {
@@ -92,6 +117,8 @@ struct shunt_frag_sink {
   // A buffer is free again. The last argument is 0 when its datagram was handed out or its bytes were
   // copied, else the reason for which it was dropped: see `shunt_frag_reason`.
   void (*release)(void*, void*, uint8_t);
+  // A message of ICMP is to be sent.
+  void (*notice)(void*, const struct shunt_frag_notice*);
 };
 
 // What a shard has seen and done.

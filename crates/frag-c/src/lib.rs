@@ -32,6 +32,8 @@ pub struct Config {
     pub timeout_v4_ns: u64,
     /// IPv6.
     pub timeout_v6_ns: u64,
+    /// Whether a first fragment of IPv6 must hold all headers up to that of the transport (RFC 7112).
+    pub whole_header: bool,
 }
 
 /// Memory that shards share.
@@ -97,6 +99,31 @@ pub struct Datagram {
     pub fragments: u16,
 }
 
+/// A message that a host or router should send, if it sends such messages and has not sent too many. Valid
+/// during the call that hands it out.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Notice {
+    /// Of the packet that it is about, and of the message: 4 or 6.
+    pub version: u8,
+    /// Type of the message: time exceeded (11, of ICMPv6 3) or parameter problem (12, of ICMPv6 4).
+    pub icmp_type: u8,
+    /// Its code.
+    pub icmp_code: u8,
+    /// Of a parameter problem: the byte of the packet that is wrong. Else 0.
+    pub pointer: u32,
+    /// The header of the first fragment, or of the fragment that no datagram can have, to quote from.
+    pub header: *const u8,
+    /// Its bytes.
+    pub header_len: usize,
+    /// The caller's buffer with that fragment, not released yet; null: its payload was copied.
+    pub buffer: *mut c_void,
+    /// Then the payload is here; else null.
+    pub bytes: *const u8,
+    /// How many bytes of it.
+    pub len: usize,
+}
+
 /// Where a shard says what it has done. All functions are called from within `shunt_frag_push`,
 /// `shunt_frag_expire` and `shunt_frag_clear`, and must not call those.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +138,8 @@ pub struct Sink {
     /// A buffer is free again. The last argument is 0 when its datagram was handed out or its bytes were
     /// copied, else the reason for which it was dropped: see `shunt_frag_reason`.
     pub release: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, u8)>,
+    /// A message of ICMP is to be sent.
+    pub notice: Option<unsafe extern "C" fn(*mut c_void, *const Notice)>,
 }
 
 /// What a shard has seen and done.
@@ -153,6 +182,7 @@ pub unsafe extern "C" fn shunt_frag_defaults(config: *mut Config) {
         overlap: 0,
         timeout_v4_ns: d.timeout_v4_ns,
         timeout_v6_ns: d.timeout_v6_ns,
+        whole_header: d.whole_header,
     };
     // SAFETY: the caller's promise.
     unsafe { config.write(filled) };
@@ -180,7 +210,7 @@ pub unsafe extern "C" fn shunt_frag_ledger_new(config: *const Config) -> *mut Le
         timeout_v4_ns: c.timeout_v4_ns,
         timeout_v6_ns: c.timeout_v6_ns,
         overlap: *overlap,
-        ..frag::Config::default()
+        whole_header: c.whole_header,
     };
     match config.limits() {
         Ok(limits) => {
@@ -397,5 +427,27 @@ impl frag::Sink<Handle> for Calls {
         };
         // SAFETY: the caller's function, called as the header says.
         unsafe { release(self.0.context, buffer.0, number) };
+    }
+
+    fn notice(&mut self, notice: &frag::Notice<'_, Handle>) {
+        let Some(call) = self.0.notice else { return };
+        let (buffer, bytes, len) = match notice.first {
+            Ok(buffer) => (buffer.0, std::ptr::null(), 0),
+            Err(bytes) => (std::ptr::null_mut(), bytes.as_ptr(), bytes.len()),
+        };
+        let icmp = notice.icmp();
+        let notice = Notice {
+            version: if notice.key.is_v6() { 6 } else { 4 },
+            icmp_type: icmp.message,
+            icmp_code: icmp.code,
+            pointer: icmp.pointer,
+            header: notice.header.as_ptr(),
+            header_len: notice.header.len(),
+            buffer,
+            bytes,
+            len,
+        };
+        // SAFETY: the caller's function; all pointers are valid until it returns.
+        unsafe { call(self.0.context, &raw const notice) };
     }
 }

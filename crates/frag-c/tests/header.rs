@@ -58,4 +58,5 @@ fn a_program_in_c_can_use_it() {
     let ran = Command::new(program).output().expect("the program runs");
     let said = String::from_utf8_lossy(&ran.stdout);
     assert!(ran.status.success() && said.contains("2 fragments, 35 bytes: perhaps"), "{said}");
+    assert!(said.contains("ICMPv6 type 3 code 1, header of 40 bytes"), "{said}");
 }

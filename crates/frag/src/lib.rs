@@ -72,7 +72,7 @@ pub use key::{HashKey, Key};
 pub use lane::{Received, Receiver, Sender, lane};
 pub use ledger::{Lease, Ledger};
 pub use limits::{BadConfig, Config, Limits};
-pub use output::{Datagram, Notice, NoticeKind, Released, Sink, Slice, Slices};
+pub use output::{Datagram, Icmp, Notice, NoticeKind, Released, Sink, Slice, Slices};
 pub use overlap::Policy;
 pub use reason::{Counters, REASONS, Reason};
 pub use shard::{Arrival, Gauges, Shard, Steering};

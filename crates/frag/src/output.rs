@@ -61,6 +61,36 @@ pub enum NoticeKind {
     TooLong,
 }
 
+/// The numbers of an ICMP message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Icmp {
+    /// Its type: of ICMP (RFC 792) where the key is IPv4's, else of ICMPv6 (RFC 4443).
+    pub message: u8,
+    /// Its code.
+    pub code: u8,
+    /// Of a parameter problem: the byte of the packet that is wrong. Else 0.
+    pub pointer: u32,
+}
+
+impl<B> Notice<'_, B> {
+    /// How to say it.
+    #[must_use]
+    pub fn icmp(&self) -> Icmp {
+        let v6 = self.key.is_v6();
+        // The fragment header follows the header that is kept; the offset is its third byte. In IPv4's
+        // header it is the seventh.
+        let behind = u32::try_from(self.header.len()).unwrap_or(0);
+        let (message, code, pointer) = match self.kind {
+            NoticeKind::TimeExceeded => (if v6 { 3 } else { 11 }, 1, 0),
+            NoticeKind::IncompleteHeader => (4, 3, 0),
+            NoticeKind::BadLength => (4, 0, 4),
+            NoticeKind::TooLong if v6 => (4, 0, behind + 2),
+            NoticeKind::TooLong => (12, 0, 6),
+        };
+        Icmp { message, code, pointer }
+    }
+}
+
 /// Some bytes of a datagram's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slice<'a, B> {
@@ -282,5 +312,26 @@ pub(crate) fn slice<'a, B>(
             Slice::Copied(blocks.bytes(*block, at + skipped, len))
         }
         Store::Nothing | Store::Shelved(_) => Slice::Copied(&[]),
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_have_the_numbers_of_their_family() {
+        let (v4, v6) = (Key::v4(1, 2, 3, 17, 0), Key::v6([1; 2], [2; 2], 3, 0));
+        let of = |kind, key, header: &[u8]| {
+            let Icmp { message, code, pointer } =
+                Notice { kind, key, header, first: Ok(&0u32) }.icmp();
+            (message, code, pointer)
+        };
+        assert_eq!(of(NoticeKind::TimeExceeded, &v4, &[0; 20]), (11, 1, 0));
+        assert_eq!(of(NoticeKind::TimeExceeded, &v6, &[0; 40]), (3, 1, 0));
+        assert_eq!(of(NoticeKind::IncompleteHeader, &v6, &[0; 40]), (4, 3, 0));
+        assert_eq!(of(NoticeKind::BadLength, &v6, &[0; 40]), (4, 0, 4), "the payload's length");
+        assert_eq!(of(NoticeKind::TooLong, &v6, &[0; 48]), (4, 0, 50), "behind the extensions");
+        assert_eq!(of(NoticeKind::TooLong, &v4, &[0; 60]), (12, 0, 6));
     }
 }
