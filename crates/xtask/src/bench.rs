@@ -49,7 +49,7 @@ enum What {
     /// Programs on two hosts: SMC-R between engines against the kernel's TCP (wants root)
     Remote(Options),
     /// Fragments put together: our engine against others, in memory and under overload
-    Frag(Options),
+    Frag(frag::FragOptions),
     /// Files served: `shunt serve` against Samba's server (wants root)
     Smb(smb::SmbOptions),
 }

@@ -8,6 +8,7 @@ mod bounds;
 mod cells;
 mod dpdk;
 mod kernel;
+mod live;
 mod threads;
 
 use std::collections::HashMap;
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::Args;
 
 use super::pairs::{Better, Pairs};
 use super::report::{Book, Line, Outcome};
@@ -34,7 +36,19 @@ Overload: the part of what is offered that is completed, with 4 MiB of memory an
 second in computed time; memory holds 4 MiB / all at best; Linux is live, as fast as it takes.
 Longest call: of each 64 calls the longest, of the rounds the least of these, of all blocks the most; what
 another program takes of the CPU hits other calls each time. Without that: least over the rounds.
+live: `shunt defrag` between two namespaces, of a worker all that it does, from the frame to the datagram;
+with two workers two senders, who share the CPUs with them.
 defrag of a stream: peer is 1 GB and ours 10 GB through `shunt defrag - /dev/null`, the most memory of each.";
+
+/// What `cargo xtask bench frag` is told.
+#[derive(Args, Debug)]
+pub(crate) struct FragOptions {
+    #[command(flatten)]
+    options: Options,
+    /// Only the rows of `shunt defrag` on an interface (wants root)
+    #[arg(long)]
+    live: bool,
+}
 
 /// Longer than any of them takes.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -65,6 +79,7 @@ fn jobs() -> Vec<Job> {
     jobs.extend(threads::jobs());
     jobs.extend(kernel::jobs());
     jobs.extend(bounds::jobs());
+    jobs.extend(live::jobs());
     jobs
 }
 
@@ -81,10 +96,13 @@ pub(crate) struct Bench {
 /// # Errors
 ///
 /// When something cannot be built, measured, or is below its floor.
-pub(crate) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
+pub(crate) fn main(frag: &FragOptions, command: &str) -> anyhow::Result<()> {
+    let options = &frag.options;
     let root = crate::workspace_root();
-    let all = options.only.is_empty();
-    let wanted = |job: &Job| options.wants(&job.name) && (job.quick || !options.quick || !all);
+    let all = options.only.is_empty() && !frag.live;
+    let live = |job: &Job| job.name.starts_with(live::NAME) || !frag.live;
+    let wanted =
+        |job: &Job| live(job) && options.wants(&job.name) && (job.quick || !options.quick || !all);
     let jobs: Vec<Job> = jobs().into_iter().filter(wanted).collect();
     if options.list {
         jobs.iter().for_each(|job| println!("{}", job.name));
@@ -94,7 +112,7 @@ pub(crate) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
         dpdk::fetch(&root)?;
     }
     if !options.no_build {
-        build(&root, &["shunt-bench", "shunt-cli"])?;
+        build(&root, &["shunt-bench", "shunt-cli", "shunt-testkit"])?;
     }
     stage::clean_up_when_interrupted()?;
     warn_when_busy();

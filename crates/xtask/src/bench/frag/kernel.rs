@@ -33,12 +33,12 @@ pub(crate) fn jobs() -> Vec<Job> {
     jobs
 }
 
-fn obstacle() -> Option<String> {
+pub(super) fn obstacle() -> Option<String> {
     let root = nix::unistd::geteuid().is_root();
     (!root).then(|| "wants root, for a network namespace".into())
 }
 
-fn skipped(name: &str, why: String) -> Line {
+pub(super) fn skipped(name: &str, why: String) -> Line {
     Line { name: name.into(), unit: "ns", outcome: Outcome::Skipped(why) }
 }
 
