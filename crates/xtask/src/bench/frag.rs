@@ -40,8 +40,8 @@ Overload: the part of what is offered that is completed, with 4 MiB of memory an
 second in computed time; memory holds 4 MiB / all at best; Linux is live, as fast as it takes.
 Longest call: of each 64 calls the longest, of the rounds the least of these, of all blocks the most; what
 another program takes of the CPU hits other calls each time. Without that: least over the rounds.
-live: `shunt defrag` between two namespaces, of a worker all that it does, from the frame to the datagram;
-with two workers two senders, who share the CPUs with them.
+live: `shunt defrag` between two namespaces; in reassembly: what a worker takes beyond what it takes to count
+what its ring brings. With two workers two senders, who share the CPUs with them.
 defrag of a stream: peer is 1 GB and ours 10 GB through `shunt defrag - /dev/null`, the most memory of each.";
 
 /// What `cargo xtask bench frag` is told.
