@@ -19,7 +19,9 @@ use std::time::Duration;
 
 use raw::{Bytes, Oid, Symbols};
 
-use crate::library;
+use crate::library::{self, Needs};
+
+pub use crate::library::LoadError;
 
 /// Kerberos 5: 1.2.840.113554.1.2.2.
 static KERBEROS: Shared = Shared(Oid::new(b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x02"));
@@ -37,42 +39,11 @@ struct Shared(Oid);
 // SAFETY: it points to bytes that are constant.
 unsafe impl Sync for Shared {}
 
-/// Why there is no GSSAPI.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// No such library, or one that cannot be loaded: its name, and what the dynamic linker says.
-    Absent {
-        /// What was looked for.
-        name: String,
-        /// The linker's words.
-        reason: String,
-    },
-    /// The library lacks a function, and is not MIT Kerberos' or older than its version 1.11.
-    Lacks {
-        /// What was loaded.
-        name: String,
-        /// The function that is not in it, with its version.
-        symbol: String,
-    },
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Absent { name, reason } => write!(
-                f,
-                "{name} cannot be loaded ({reason}): install libgssapi-krb5-2 (Debian, Ubuntu) or krb5-libs \
-                 (Fedora, RHEL)"
-            ),
-            Self::Lacks { name, symbol } => {
-                write!(f, "{name} has no {symbol}: MIT Kerberos 1.11 or later is needed")
-            }
-        }
-    }
-}
-
-impl std::error::Error for LoadError {}
+/// Who has no GSSAPI gets it so.
+const NEEDS: Needs = Needs {
+    packages: "libgssapi-krb5-2 (Debian, Ubuntu) or krb5-libs (Fedora, RHEL)",
+    version: "MIT Kerberos 1.11",
+};
 
 /// What the library says when it fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,12 +96,7 @@ impl Library {
     ///
     /// As [`Self::load`].
     pub fn load_from(name: &str) -> Result<Self, LoadError> {
-        let absent = |reason| LoadError::Absent { name: name.to_owned(), reason };
-        let handle = library::open(name).map_err(absent)?;
-        let symbols = Symbols::find(handle).map_err(|symbol| LoadError::Lacks {
-            name: name.to_owned(),
-            symbol: symbol.to_owned(),
-        })?;
+        let symbols = library::load(name, &NEEDS, Symbols::find)?;
         Ok(Self { symbols: Arc::new(symbols) })
     }
 

@@ -1,6 +1,7 @@
 //! Libraries of the system that are found at run time: a program that was built with this runs without them.
 
 use std::ffi::{CStr, CString, c_void};
+use std::fmt;
 use std::ptr::NonNull;
 
 /// Declares the functions that we call, and finds them.
@@ -35,13 +36,82 @@ macro_rules! symbols {
 }
 pub(crate) use symbols;
 
+/// Why there is no such library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// None of that name, or one that cannot be loaded.
+    Absent {
+        /// What was looked for.
+        name: String,
+        /// What the dynamic linker says.
+        reason: String,
+        /// The packages that bring it.
+        packages: &'static str,
+    },
+    /// It lacks a function: it is another library, or too old.
+    Lacks {
+        /// What was loaded.
+        name: String,
+        /// The function that is not in it, with its version.
+        symbol: String,
+        /// What has it.
+        needed: &'static str,
+    },
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent { name, reason, packages } => {
+                write!(f, "{name} cannot be loaded ({reason}): install {packages}")
+            }
+            Self::Lacks { name, symbol, needed } => {
+                write!(f, "{name} has no {symbol}: {needed} or later is needed")
+            }
+        }
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// What people are told who do not have a library.
+pub(crate) struct Needs {
+    /// The packages that bring it, on systems of each kind.
+    pub(crate) packages: &'static str,
+    /// The first version that has all that we call.
+    pub(crate) version: &'static str,
+}
+
+/// Loads the library of that name, and has its functions found: what `find` answers if they are all there, or the
+/// first that is not.
+///
+/// # Errors
+///
+/// [`LoadError`].
+pub(crate) fn load<S>(
+    name: &str,
+    needs: &Needs,
+    find: impl FnOnce(NonNull<c_void>) -> Result<S, &'static str>,
+) -> Result<S, LoadError> {
+    let (packages, needed) = (needs.packages, needs.version);
+    let handle = open(name);
+    let handle =
+        handle.map_err(|reason| LoadError::Absent { name: name.to_owned(), reason, packages })?;
+    find(handle).map_err(|symbol| LoadError::Lacks {
+        name: name.to_owned(),
+        symbol: symbol.to_owned(),
+        needed,
+    })
+}
+
 /// Loads the library of that name: a path, or what the linker looks for in its directories. It is never unloaded.
 /// It is trusted as is whatever this program is linked with: its name is a setting of who runs it, never of a peer.
 ///
 /// # Errors
 ///
 /// What the linker says.
-pub(crate) fn open(name: &str) -> Result<NonNull<c_void>, String> {
+fn open(name: &str) -> Result<NonNull<c_void>, String> {
     let path = CString::new(name).map_err(|e| e.to_string())?;
     // All functions are bound now rather than in the middle of a connection, and stay out of the way
     // of others of the same names.

@@ -40,11 +40,12 @@ mod region;
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
+pub use crate::library::LoadError;
 pub use completion::{
     BATCH, Broken, Completion, CompletionChannel, CompletionQueue, Done, Kind, Status, Wake,
 };
 pub use device::{AsyncEvent, Context, Device, Gid, GidKind, Limits, Port};
-pub use library::{Library, LoadError};
+pub use library::Library;
 pub use pair::{
     Attributes, Operation, PIECES_MAX, Path, Patience, PostError, QueuePair, SendRequest, Shape,
     Source, State,

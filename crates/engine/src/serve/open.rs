@@ -21,7 +21,7 @@ use super::fs::write_time::Clock;
 use super::fs::{Directory, Handle, SetTimes, Stream};
 use super::pipe::Pipe;
 use super::runtime::Event;
-use super::session::{Identity, Tree};
+use super::session::{Identity, Session, Tree};
 use super::transfer::DataFile;
 
 pub(super) use table::{Begun, Place, Table};
@@ -96,6 +96,32 @@ pub(super) struct Given {
     pub(super) flags: Arc<Flags>,
     /// How it came to be: what a create that is sent again is answered.
     pub(super) action: CreateAction,
+}
+
+impl Given {
+    /// All rights to something that is there, shared with everybody, and nothing cached or kept.
+    pub(super) fn plain(id: OpenId, session: &Session, tree: Arc<Tree>, object: Object) -> Self {
+        Self {
+            id,
+            key: FileKey::default(),
+            session: session.id,
+            client: session.client,
+            tree,
+            object,
+            access: Access::FILE_ALL,
+            share: ShareAccess::all(),
+            options: CreateOptions::empty(),
+            directory: false,
+            lease: None,
+            create_guid: None,
+            app_instance: None,
+            app_version: None,
+            owner: session.identity(),
+            durable: None,
+            flags: Arc::default(),
+            action: CreateAction::Opened,
+        }
+    }
 }
 
 /// An open: what it was given, which it has as if it were its own, and what has become of it.

@@ -830,13 +830,11 @@ pub(super) fn newest(dialects: &[Dialect]) -> Option<Dialect> {
 
 #[cfg(test)]
 mod tests {
-    use smb::crypto::SigningAlgorithm;
     use smb::name::Path;
     use smb::{Access, CreateAction, ShareAccess};
 
     use super::super::fs::{Create, Found, Special, Want};
     use super::super::open::{FileObject, Given};
-    use super::super::session::{Beginning, Identity};
     use super::super::start::points;
     use super::*;
 
@@ -845,20 +843,7 @@ mod tests {
         let shares = points(&[ShareConfig::new("files", folder)], &BTreeMap::new()).unwrap();
         let point = shares["FILES"].clone();
         let server = Server::new(Config::default(), shares, UserFile::default(), None, None);
-        let session = Arc::new(Session::new(Beginning {
-            id: SessionId(1),
-            client: Guid([1; 16]),
-            dialect: Dialect::Smb311,
-            cipher: None,
-            signing: SigningAlgorithm::AesCmac,
-            peer: SocketAddr::from(([127, 0, 0, 1], 1)),
-            began_ms: 0,
-            identity: Identity::default(),
-            keys: None,
-            must_sign: false,
-            must_encrypt: false,
-            expires: None,
-        }));
+        let session = Arc::new(Session::of_nobody());
         server.add_session(&session).unwrap();
         let tree = session.connect(point.clone(), 1).unwrap();
         let path = Path::parse_str("file").unwrap();
@@ -880,25 +865,13 @@ mod tests {
         };
         let outcome = server.with_file(key, |shard, effects| shard.open(0, key, &asked, effects));
         let Outcome::Granted(granted) = outcome else { panic!("nobody else has it") };
+        let object = Object::File(Arc::new(FileObject::new(Arc::new(handle), None)));
         let given = Given {
-            id,
             key,
-            session: session.id,
-            client: session.client,
-            tree: tree.clone(),
-            object: Object::File(Arc::new(FileObject::new(Arc::new(handle), None))),
-            access: Access::FILE_ALL,
-            share: ShareAccess::all(),
             options: CreateOptions::DELETE_ON_CLOSE,
-            directory: false,
-            lease: None,
-            create_guid: None,
-            app_instance: None,
-            app_version: None,
-            owner: session.identity(),
-            durable: None,
             flags: granted.flags,
             action: CreateAction::Created,
+            ..Given::plain(id, &session, tree.clone(), object)
         };
         let open = Arc::new(Open::new(given, 0, path));
         server.opens.add(&open);

@@ -141,6 +141,25 @@ impl Session {
         }
     }
 
+    /// One without a client that could speak for it.
+    #[cfg(test)]
+    pub(super) fn of_nobody() -> Self {
+        Self::new(Beginning {
+            id: SessionId(1),
+            client: Guid([1; 16]),
+            dialect: Dialect::Smb311,
+            cipher: None,
+            signing: SigningAlgorithm::AesCmac,
+            peer: SocketAddr::from(([127, 0, 0, 1], 1)),
+            began_ms: 0,
+            identity: Identity::default(),
+            keys: None,
+            must_sign: false,
+            must_encrypt: false,
+            expires: None,
+        })
+    }
+
     /// Its changeable part; held for some look-ups, never across a system call.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)

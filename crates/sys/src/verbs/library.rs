@@ -5,44 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::raw;
-use crate::library::{self, symbols};
+use crate::library::{self, LoadError, Needs, symbols};
 
-/// Why there is no libibverbs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LoadError {
-    /// No such library, or one that cannot be loaded: its name, and what the dynamic linker says.
-    Absent {
-        /// What was looked for.
-        name: String,
-        /// The linker's words.
-        reason: String,
-    },
-    /// The library lacks a function, and is not libibverbs or older than version 32 of rdma-core.
-    Lacks {
-        /// What was loaded.
-        name: String,
-        /// The function that is not in it, with its version.
-        symbol: String,
-    },
-}
-
-impl fmt::Display for LoadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Absent { name, reason } => write!(
-                f,
-                "{name} cannot be loaded ({reason}): install libibverbs1 and ibverbs-providers (Debian, \
-                 Ubuntu), libibverbs (Fedora, RHEL) or rdma-core (others)"
-            ),
-            Self::Lacks { name, symbol } => {
-                write!(f, "{name} has no {symbol}: rdma-core 32 or later is needed")
-            }
-        }
-    }
-}
-
-impl std::error::Error for LoadError {}
+/// Who has no libibverbs gets it so.
+const NEEDS: Needs = Needs {
+    packages: "libibverbs1 and ibverbs-providers (Debian, Ubuntu), libibverbs (Fedora, RHEL) or rdma-core (others)",
+    version: "rdma-core 32",
+};
 
 symbols! {
     get_device_list: fn(*mut c_int) -> *mut *mut raw::Device, "ibv_get_device_list", "IBVERBS_1.1";
@@ -116,12 +85,7 @@ impl Library {
     ///
     /// As [`Self::load`].
     pub fn load_from(name: &str) -> Result<Self, LoadError> {
-        let absent = |reason: String| LoadError::Absent { name: name.to_owned(), reason };
-        let handle = library::open(name).map_err(absent)?;
-        let symbols = Symbols::find(handle).map_err(|symbol| LoadError::Lacks {
-            name: name.to_owned(),
-            symbol: symbol.to_owned(),
-        })?;
+        let symbols = library::load(name, &NEEDS, Symbols::find)?;
         Ok(Self { symbols: Arc::new(symbols) })
     }
 }

@@ -17,7 +17,7 @@ use smb::fscc::Facts;
 use smb::name::{Path, Stream as StreamName};
 use smb::wire::context::LeaseFlags;
 use smb::wire::create::{IMPERSONATION_MAX, Request, Response};
-use smb::{Access, Attributes, CreateAction, CreateOptions, NtStatus, OplockLevel, ShareAccess};
+use smb::{Access, Attributes, CreateAction, CreateOptions, NtStatus, OplockLevel};
 
 use super::super::access::{self, Asker};
 use super::super::channel::{Exchange, PATIENCE};
@@ -93,26 +93,9 @@ fn pipe(x: &mut Exchange<'_>, request: &Request<'_>) -> Answer {
     let name = smb::name::utf16::decode(request.name)?;
     let pipe = Pipe::open(&server, &name)?;
     let session = x.session()?.clone();
-    let given = Given {
-        id: OpenId(server.next_id()),
-        key: FileKey::default(),
-        session: session.id,
-        client: session.client,
-        tree: x.tree()?.clone(),
-        object: Object::Pipe(Arc::new(pipe)),
-        access: Access::FILE_ALL,
-        share: ShareAccess::all(),
-        options: request.options,
-        directory: false,
-        lease: None,
-        create_guid: None,
-        app_instance: None,
-        app_version: None,
-        owner: session.identity(),
-        durable: None,
-        flags: Arc::default(),
-        action: CreateAction::Opened,
-    };
+    let (id, object) = (OpenId(server.next_id()), Object::Pipe(Arc::new(pipe)));
+    let given =
+        Given { options: request.options, ..Given::plain(id, &session, x.tree()?.clone(), object) };
     let open = Arc::new(Open::new(given, x.header.channel_sequence(), Path::default()));
     keep(x, &open, None)?;
     x.reply.write(&Response {

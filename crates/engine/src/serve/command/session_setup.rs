@@ -417,28 +417,11 @@ pub(super) fn logoff(x: &mut Exchange<'_>) -> Answer {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
-    use smb::Guid;
-
     use super::*;
 
     #[test]
     fn a_session_gets_no_channel_too_many_and_none_after_its_end() {
-        let session = Session::new(Beginning {
-            id: SessionId(1),
-            client: Guid([1; 16]),
-            dialect: Dialect::Smb311,
-            cipher: None,
-            signing: SigningAlgorithm::AesCmac,
-            peer: SocketAddr::from(([127, 0, 0, 1], 1)),
-            began_ms: 0,
-            identity: Identity::default(),
-            keys: None,
-            must_sign: false,
-            must_encrypt: false,
-            expires: None,
-        });
+        let session = Session::of_nobody();
         let join = |id, most| join(&session, ChannelRef::of_nobody(id), most);
         let ids = || session.state().channels.iter().map(ChannelRef::id).collect::<Vec<_>>();
         assert_eq!(join(1, 2), Ok(()));
