@@ -10,7 +10,7 @@
 //! its sockets, in `verbs` those of a card; `shelf` the memory that they read and write. What is said when
 //! is decided in [`smc`] and [`roce`]. `habit` learns where SMC does not pay, so that connections to there stay
 //! on TCP. `meeting` is how engines find out which connections they share where the TCP handshake cannot say it
-//! (`ask`: what a handshake waits for then). `control` answers people, and `host` is the door that guests come
+//! (`ask`: what a handshake waits for then). `ingress` puts packets together that come in fragments. `control` answers people, and `host` is the door that guests come
 //! through.
 
 mod ask;
@@ -25,6 +25,7 @@ pub mod guest;
 mod habit;
 pub mod host;
 mod inbox;
+mod ingress;
 mod meeting;
 pub mod option;
 pub mod peers;
@@ -57,6 +58,7 @@ use control::Answers;
 use guest::Sleeper;
 use habit::Habits;
 use inbox::Inbox;
+use ingress::Tap;
 use meeting::Meeting;
 use stat::{Stat, VectorStat};
 use vector::{Order, Parts, Vector};
@@ -87,6 +89,11 @@ pub enum Error {
          engine running?"
     )]
     Port(IpAddr, Failure),
+    /// Copies of fragments cannot be had.
+    #[error(
+        "cannot take fragments from the interface of {0}: {1}; it needs CAP_NET_RAW, or raw_ingress=off"
+    )]
+    Ingress(IpAddr, Failure),
     /// The RDMA device that was asked for.
     #[error("{0}")]
     Device(#[from] OpenError),
@@ -229,8 +236,10 @@ impl Engine {
         let host = host_name();
         let wishes = Arc::new(Inbox::new()?);
         let mut vectors = Vec::new();
-        for number in 0..count {
-            let (inbox, told) = (Arc::new(Inbox::new()?), Arc::<Mutex<VectorStat>>::default());
+        let inboxes = (0..count).map(|_| Inbox::new().map(Arc::new));
+        let inboxes = inboxes.collect::<Result<Vec<_>, _>>()?;
+        for (number, inbox) in (0..count).zip(&inboxes) {
+            let (inbox, told) = (Arc::clone(inbox), Arc::<Mutex<VectorStat>>::default());
             let mac = local_mac();
             let [a, b, ..] = random_bytes();
             let vector = Vector::new(Parts {
@@ -248,6 +257,7 @@ impl Engine {
                 secret: [u64::from_ne_bytes(random_bytes()), u64::from_ne_bytes(random_bytes())],
                 cpu: cpus.get(number as usize % cpus.len().max(1)).copied(),
                 card: card.clone(),
+                all: inboxes.clone(),
             })?;
             let name = format!("shunt-vector-{number}");
             let thread = std::thread::Builder::new().name(name).spawn(move || vector.run())?;
@@ -388,9 +398,15 @@ impl Shared {
         let count = u32::try_from(self.vectors.len()).unwrap_or(1);
         let segments = held(&self.config).segments > 1;
         let sockets = port::open(address, count, segments).map_err(|e| Error::Port(address, e))?;
+        let tap = held(&self.config).raw_ingress.then(|| Tap::open(address)).transpose();
+        let tap = tap.map_err(|e| Error::Ingress(address, e))?;
         places.ports.insert(address);
         for (handle, socket) in self.vectors.iter().zip(sockets) {
             handle.inbox.put(Order::Port(socket));
+        }
+        // Whose vector a fragment belongs to is known when it has been put together.
+        if let (Some(tap), Some(first)) = (tap, self.vectors.first()) {
+            first.inbox.put(Order::Tap(tap));
         }
         Ok(())
     }

@@ -53,6 +53,64 @@ pub struct Ring {
     next: usize,
 }
 
+/// A socket that gets copies of packets, from the IP header on, one with each call: for what comes seldom and is
+/// wanted at once. A ring's blocks come when they are full or their time is up.
+#[derive(Debug)]
+pub struct Copies(OwnedFd);
+
+impl Copies {
+    /// Of packets of an interface that pass the filter. Up to `bytes` of them wait for us.
+    ///
+    /// # Errors
+    ///
+    /// The step and its errno: `EPERM` without `CAP_NET_RAW`.
+    pub fn open(interface: u32, filter: &[Classic], bytes: u32) -> Result<Self, Failure> {
+        // Protocol 0: nothing comes in before the address is bound.
+        let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+        let fd =
+            call::socket(libc::AF_PACKET, kind, 0).map_err(Failure::at("open a packet socket"))?;
+        let socket = own(fd);
+        bpf::set_classic(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, filter)
+            .map_err(Failure::at("set the filter"))?;
+        // The kernel doubles what it is told. Less room loses more, and nothing else.
+        let bytes = i32::try_from(bytes / 2).unwrap_or(i32::MAX);
+        if call::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
+            let _ = call::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes);
+        }
+        bind(&socket, interface).map_err(Failure::at("bind to the interface"))?;
+        Ok(Self(socket))
+    }
+
+    /// The next packet, cut where `into` ends; bytes of it. Never waits.
+    ///
+    /// # Errors
+    ///
+    /// The errno: `EAGAIN` when there is none.
+    pub fn receive(&self, into: &mut [u8]) -> Result<usize, i32> {
+        call::recv_now(self.0.as_raw_fd(), into)?.ok_or(libc::EAGAIN)
+    }
+}
+
+impl AsRawFd for Copies {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+/// Packets of this interface come in from now on.
+fn bind(socket: &OwnedFd, interface: u32) -> Result<(), i32> {
+    let address = libc::sockaddr_ll {
+        sll_family: u16::try_from(libc::AF_PACKET).unwrap_or(0),
+        sll_protocol: ETH_P_ALL.to_be(),
+        sll_ifindex: interface.cast_signed(),
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    };
+    call::bind(socket.as_raw_fd(), &address)
+}
+
 /// The memory of a ring. It stays while there is the ring or one of its blocks.
 #[derive(Debug)]
 struct Map {
@@ -127,21 +185,8 @@ impl Ring {
         let start = call::mmap_device(fd, shape.bytes(), 0).map_err(Failure::at("map the ring"))?;
         let taken = (0..shape.blocks).map(|_| AtomicBool::new(false)).collect();
         let ring = Self { socket, map: Arc::new(Map { start, shape, taken }), next: 0 };
-        ring.bind(interface).map_err(Failure::at("bind to the interface"))?;
+        bind(&ring.socket, interface).map_err(Failure::at("bind to the interface"))?;
         Ok(ring)
-    }
-
-    fn bind(&self, interface: u32) -> Result<(), i32> {
-        let address = libc::sockaddr_ll {
-            sll_family: u16::try_from(libc::AF_PACKET).unwrap_or(0),
-            sll_protocol: ETH_P_ALL.to_be(),
-            sll_ifindex: interface.cast_signed(),
-            sll_hatype: 0,
-            sll_pkttype: 0,
-            sll_halen: 0,
-            sll_addr: [0; 8],
-        };
-        call::bind(self.socket.as_raw_fd(), &address)
     }
 
     /// Takes in what is addressed to others, too.

@@ -47,6 +47,8 @@ use output::{Output, Recorder, Target};
 use pool::Pool;
 use worker::Worker;
 
+pub(crate) use steer::fragments as fragment_filter;
+
 pub use output::Counts;
 pub use tally::{Rates, Tally};
 

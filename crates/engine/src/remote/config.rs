@@ -124,6 +124,13 @@ pub const SETTINGS: &[Setting] = &[
         live: false,
     },
     Setting {
+        name: "raw_ingress",
+        value: "on|off",
+        help: "RoCEv2 packets that a router or a tunnel has cut up are put together here, within 4 MiB, also where \
+               the kernel's limits (net.ipv4.ipfrag_*) are used up; needs CAP_NET_RAW [off]",
+        live: false,
+    },
+    Setting {
         name: "poll_us",
         value: "MICROSECONDS",
         help: "how long a vector that has nothing to do looks for more before it sleeps, 0 to 100000 [50]",
@@ -181,6 +188,8 @@ pub struct Config {
     pub vectors: Option<u32>,
     /// Packets of one link that the system is given as one, 1 to 64.
     pub segments: u8,
+    /// Whether fragments are taken from the interface and put together by the engine.
+    pub raw_ingress: bool,
     /// How long a vector looks for work before it sleeps.
     pub poll: Duration,
     /// Whose sockets announce SMC, as a path from the top of the tree; `None`: nobody's.
@@ -207,6 +216,7 @@ impl Default for Config {
             peers: Vec::new(),
             vectors: None,
             segments: 64,
+            raw_ingress: false,
             poll: Duration::from_micros(50),
             cgroup: Some(PathBuf::from("/")),
             dir: None,
@@ -217,6 +227,14 @@ impl Default for Config {
 fn number<T: TryFrom<u64>>(text: &str, from: u64, to: u64) -> Result<T, String> {
     let n = text.trim().parse().ok().filter(|n| (from..=to).contains(n));
     n.and_then(|n| T::try_from(n).ok()).ok_or_else(|| format!("a number, {from} to {to}"))
+}
+
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text.trim() {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("on or off".into()),
+    }
 }
 
 fn size(text: &str) -> Result<SizeClass, String> {
@@ -280,13 +298,8 @@ impl Config {
                 self.testlink_time = (seconds > 0).then_some(Duration::from_secs(seconds));
             }
             "handshakes_max" => self.handshakes_max = number(value, 1, 65536)?,
-            "spare_short" => {
-                self.spare_short = match value.trim() {
-                    "on" => true,
-                    "off" => false,
-                    _ => return Err("on or off".into()),
-                };
-            }
+            "spare_short" => self.spare_short = on_or_off(value)?,
+            "raw_ingress" => self.raw_ingress = on_or_off(value)?,
             "peers" if value.trim() == "none" => self.peers = Vec::new(),
             "peers" => {
                 let network = |text: &str| text.parse().map_err(|e| format!("{text}: {e}"));
@@ -323,6 +336,7 @@ impl Config {
             "peers" => joined(self.peers.iter().map(ToString::to_string).collect())?,
             "vectors" => self.vectors?.to_string(),
             "segments" => self.segments.to_string(),
+            "raw_ingress" => if self.raw_ingress { "on" } else { "off" }.into(),
             "poll_us" => self.poll.as_micros().to_string(),
             "cgroup" => self
                 .cgroup
@@ -374,6 +388,7 @@ mod tests {
             ("peers", "192.0.2.0/24,2001:db8::1"),
             ("vectors", "3"),
             ("segments", "1"),
+            ("raw_ingress", "on"),
             ("poll_us", "0"),
             ("cgroup", "/sys/fs/cgroup/x"),
             ("dir", "/dev/shm/x"),
@@ -408,6 +423,7 @@ mod tests {
             ("peers", "192.0.2.0/24,host"),
             ("vectors", "0"),
             ("segments", "65"),
+            ("raw_ingress", "1"),
             ("poll_us", "100001"),
             ("cgroup", "here"),
             ("no_such", "1"),

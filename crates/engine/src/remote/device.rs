@@ -17,6 +17,7 @@ use smc::Mac;
 use sys::interface::Interface;
 use sys::udp::{BATCH, Outgoing, Received, Socket};
 
+use super::ingress::Packet;
 use super::port::PORT;
 use super::shelf::{Buffers, Place, Shelf};
 use super::slab::{Id, Numbers};
@@ -395,8 +396,7 @@ impl Device {
                 if self.unplugged.contains(&port.address) {
                     continue;
                 }
-                for (from, packet) in self.received.iter() {
-                    taken += packet.len();
+                for (from, packets) in self.received.messages() {
                     let Some(addresses) = Addresses::new(from.ip(), port.address) else { continue };
                     let arrival = Arrival {
                         addresses,
@@ -413,6 +413,19 @@ impl Device {
             }
         }
         any
+    }
+
+    /// Takes in a packet that did not come by a socket.
+    pub(super) fn take(&mut self, now: Time, shelf: &mut Shelf, packet: &Packet) {
+        let way = packet.arrival.addresses;
+        #[cfg(test)]
+        if self.unplugged.contains(&way.dst()) {
+            return;
+        }
+        if self.has_port(way.dst()) {
+            // What is dropped is counted by its reason.
+            let _ = self.roce.receive(now, shelf, &packet.arrival, &packet.bytes);
+        }
     }
 
     /// Sends what is ready. Whether anything was.
@@ -644,6 +657,21 @@ mod tests {
         assert!(a.send_long(link_a.qpn, Purpose::Llc, &long, &mut of_a).is_err());
         a.close_link(link_a.qpn, &mut of_a);
         assert_eq!((of_a.buffers.len(), a.roce().regions()), (0, 0));
+    }
+
+    #[test]
+    fn an_address_has_the_hardware_address_of_its_card() {
+        assert_eq!(mac_of([127, 0, 0, 1].into()), None);
+        // Which address of ours leads away from here; nothing is sent.
+        let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+        let away = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
+        let away = away.map_or(IpAddr::from([127, 0, 0, 1]), |at| at.ip());
+        let Some(card) = Interface::with_address(away).filter(|card| card.kind == ETHERNET) else {
+            return println!("skipped: no card leads away from here");
+        };
+        let said = std::fs::read_to_string(format!("/sys/class/net/{}/address", card.name));
+        let words = |Mac(mac): Mac| mac.map(|byte| format!("{byte:02x}")).join(":");
+        assert_eq!(mac_of(away).map(words).as_deref(), said.as_deref().map(str::trim).ok());
     }
 
     #[test]

@@ -14,6 +14,7 @@ use sys::udp::Socket;
 
 use super::device::{Device as Soft, Event, Purpose, mtu_of};
 use super::guest::Relay;
+use super::ingress::Packet;
 use super::shelf::Shelf;
 use super::stat::VectorStat;
 use super::verbs::{Card, Device as Verbs};
@@ -227,6 +228,13 @@ impl Device {
         match self {
             Self::Soft(soft) => soft.receive(now, shelf),
             Self::Verbs(verbs) => verbs.receive(),
+        }
+    }
+
+    /// Takes in a packet that did not come by a socket.
+    pub(super) fn take(&mut self, now: Time, shelf: &mut Shelf, packet: &Packet) {
+        if let Self::Soft(soft) = self {
+            soft.take(now, shelf, packet);
         }
     }
 

@@ -48,6 +48,10 @@ pub struct VectorStat {
     pub timeouts: u64,
     /// Packets that were dropped when they came, by the reason.
     pub dropped: std::collections::BTreeMap<String, u64>,
+    /// Fragments of IP that were taken from interfaces (`raw_ingress`).
+    pub fragments_rx: u64,
+    /// RoCEv2 packets, of any vector, that came of them.
+    pub reassembled: u64,
     /// Links that were lost.
     pub links_lost: u64,
     /// Rounds of the loop.

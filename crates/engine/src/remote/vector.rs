@@ -32,6 +32,7 @@ use super::group::Groups;
 use super::guest::{Relay, Role, Sleeper};
 use super::habit;
 use super::inbox::Inbox;
+use super::ingress::{Ingress, Packet, Tap};
 use super::meeting::{Ends, Question, Why, Wish};
 use super::running::Running;
 use super::shelf::{ConnId, Shelf};
@@ -76,6 +77,10 @@ pub struct Newcomer {
 pub(super) enum Order {
     /// Speak RoCEv2 by this socket too.
     Port(Socket),
+    /// Take fragments in that come there.
+    Tap(Tap),
+    /// A packet of ours that has come in fragments.
+    Packet(Box<Packet>),
     /// Take care of a connection that has come at this time.
     Newcomer(Box<Newcomer>, u64),
     /// Go by these settings from now on.
@@ -100,6 +105,8 @@ pub(super) enum Order {
 enum Watched {
     Inbox,
     Port,
+    /// Fragments.
+    Tap,
     /// What a guest rings by.
     Relay(ConnId),
     /// A handshake.
@@ -118,6 +125,7 @@ impl Watched {
             Self::Relay(id) => (2, id.number()),
             Self::Exchange(id) => (3, id.number()),
             Self::Tcp(id) => (4, id.number()),
+            Self::Tap => (5, 0),
         };
         kind << KIND_AT | number
     }
@@ -129,7 +137,8 @@ impl Watched {
             1 => Self::Port,
             2 => Self::Relay(Id::from_number(number)),
             3 => Self::Exchange(Id::from_number(number)),
-            _ => Self::Tcp(Id::from_number(number)),
+            4 => Self::Tcp(Id::from_number(number)),
+            _ => Self::Tap,
         }
     }
 }
@@ -153,6 +162,8 @@ pub(super) struct Parts {
     pub(super) cpu: Option<u32>,
     /// The device to use, instead of our own RoCEv2.
     pub(super) card: Option<Card>,
+    /// All vectors, in their order.
+    pub(super) all: Vec<Arc<Inbox<Order>>>,
 }
 
 /// See the module.
@@ -172,6 +183,7 @@ pub(super) struct Vector {
     pub(super) poller: Poller,
     events: Events,
     pub(super) device: Device,
+    ingress: Ingress,
     pub(super) shelf: Shelf,
     pub(super) groups: Groups,
     pub(super) exchanges: Slab<Exchange>,
@@ -227,6 +239,7 @@ impl Vector {
             poller,
             events: Events::new(256),
             device,
+            ingress: Ingress::new(parts.all, parts.secret.map(|word| !word)),
             shelf: Shelf::default(),
             groups: Groups::default(),
             exchanges: Slab::default(),
@@ -469,6 +482,11 @@ impl Vector {
             match Watched::of(event.token) {
                 Watched::Inbox => self.take_orders(now),
                 Watched::Port => {}
+                Watched::Tap => {
+                    for packet in self.ingress.receive(self.stat.vector, now) {
+                        self.device.take(time(now), &mut self.shelf, &packet);
+                    }
+                }
                 Watched::Relay(id) => {
                     if let Some(relay) = self.shelf.rings.get_mut(id) {
                         relay.heard(event.broken, event.peer_shut);
@@ -496,6 +514,12 @@ impl Vector {
                         self.device.add_port(socket);
                     }
                 }
+                Order::Tap(tap) => {
+                    if self.poller.add(&tap, Interest::READ, Watched::Tap.token()).is_ok() {
+                        self.ingress.add(tap);
+                    }
+                }
+                Order::Packet(packet) => self.device.take(time(now), &mut self.shelf, &packet),
                 Order::Newcomer(newcomer, at) => self.welcome(*newcomer, at, now),
                 Order::Configure(config) => self.config = config,
                 Order::Tell(said) => {
@@ -564,6 +588,7 @@ impl Vector {
             }
         }
         self.tick_groups(now);
+        self.ingress.expire(now);
     }
 
     /// When the next deadline is.
@@ -606,6 +631,8 @@ impl Vector {
 
     fn count(&mut self) {
         self.device.count(&mut self.stat);
+        self.stat.fragments_rx = self.ingress.counts.fragments;
+        self.stat.reassembled = self.ingress.counts.packets;
         self.stat.handshakes = self.exchanges.len() as u64;
         self.stat.connections = self.running.values().filter(|r| r.is_smc()).count() as u64;
         self.stat.cpu_ns = call::thread_cpu_ns();

@@ -12,6 +12,7 @@ use std::time::Instant;
 
 use anyhow::{Context, bail};
 use clap::Parser;
+use testkit::fragments::packet::checksum;
 use testkit::network::{Conditions, Network};
 
 /// A frame of any size that offloads make, and what the kernel says before it of checksums.
@@ -31,7 +32,8 @@ struct Args {
     left: String,
     /// The other
     right: String,
-    /// How bad it is: loss, duplicate, reorder, corrupt, mark as parts of 1; delay and late in microseconds
+    /// How bad it is: loss, duplicate, reorder, corrupt, mark as parts of 1; delay and late in microseconds; cut:
+    /// bytes beyond which packets of UDP over IPv4 are cut up, though they forbid it; 0: none is
     #[arg(value_name = "NAME=VALUE")]
     conditions: Vec<String>,
     /// The same seed gives the same fates to the same frames
@@ -39,9 +41,10 @@ struct Args {
     seed: u64,
 }
 
-/// Changes conditions as words say.
+/// Changes conditions as words say; `cut`: bytes of the longest packet that is not cut up.
 fn change<'a>(
     conditions: &mut Conditions,
+    cut: &mut usize,
     words: impl Iterator<Item = &'a str>,
 ) -> anyhow::Result<()> {
     for word in words {
@@ -60,15 +63,51 @@ fn change<'a>(
             "mark" => conditions.mark_ppm = ppm,
             "delay" => conditions.delay_nanos = nanos,
             "late" => conditions.reorder_nanos = nanos,
-            _ => bail!("{name:?}: loss, duplicate, reorder, corrupt, mark, delay or late"),
+            "cut" => *cut = usize::try_from(nanos / 1000)?,
+            _ => bail!("{name:?}: loss, duplicate, reorder, corrupt, mark, delay, late or cut"),
         }
     }
     Ok(())
 }
 
+/// What the kernel says before a frame.
+const OFFLOADS: usize = 10;
+/// Where the IP header begins in what comes, and where its payload does.
+const IP_AT: usize = OFFLOADS + 14;
+const PAYLOAD_AT: usize = IP_AT + 20;
+
+/// Cuts a packet of UDP over IPv4 up so that none is longer than `most` bytes, as a router does that ignores "don't
+/// fragment". UDP's checksum, which a card would have filled in, is left out. Empty: it is not to be cut.
+fn cut_up(frame: &[u8], most: usize) -> Vec<Vec<u8>> {
+    let is_one = frame.get(1) == Some(&0) && frame.get(IP_AT) == Some(&0x45);
+    let ip_len =
+        frame.get(IP_AT + 2..IP_AT + 4).map_or(0, |b| usize::from(b[0]) << 8 | usize::from(b[1]));
+    let each = most.saturating_sub(20) / 8 * 8;
+    let Some(payload) = frame.get(PAYLOAD_AT..IP_AT + ip_len) else { return Vec::new() };
+    if !is_udp(frame) || !is_one || ip_len <= most || each == 0 || payload.len() < 8 {
+        return Vec::new();
+    }
+    let mut payload = payload.to_vec();
+    payload[6..8].fill(0);
+    let pieces = payload.chunks(each).enumerate().map(|(nth, piece)| {
+        let mut cut = vec![0; OFFLOADS];
+        cut.extend_from_slice(&frame[OFFLOADS..PAYLOAD_AT]);
+        let more = (nth + 1) * each < payload.len();
+        let place = u16::try_from(nth * each / 8).unwrap_or(0) | u16::from(more) << 13;
+        let len = u16::try_from(20 + piece.len()).unwrap_or(u16::MAX);
+        cut[IP_AT + 2..IP_AT + 4].copy_from_slice(&len.to_be_bytes());
+        cut[IP_AT + 6..IP_AT + 8].copy_from_slice(&place.to_be_bytes());
+        cut[IP_AT + 10..IP_AT + 12].fill(0);
+        let sum = checksum(&cut[IP_AT..PAYLOAD_AT]);
+        cut[IP_AT + 10..IP_AT + 12].copy_from_slice(&sum.to_be_bytes());
+        cut.extend_from_slice(piece);
+        cut
+    });
+    pieces.collect()
+}
+
 /// Whether a frame, with what the kernel says before it, is UDP over IPv4.
 fn is_udp(frame: &[u8]) -> bool {
-    const OFFLOADS: usize = 10;
     let ethernet = frame.get(OFFLOADS..).unwrap_or_default();
     ethernet.get(12..14) == Some(&[8, 0]) && ethernet.get(23) == Some(&17)
 }
@@ -119,6 +158,8 @@ struct Way {
     from: i32,
     to: i32,
     network: Network<()>,
+    /// The longest packet that is not cut up, bytes; 0: none is.
+    cut: usize,
     /// The system had no room for so many.
     refused: u64,
 }
@@ -131,7 +172,11 @@ impl Way {
             // SAFETY: room of the length that is said.
             let n = unsafe { libc::recv(self.from, frame.as_mut_ptr().cast(), frame.len(), 0) };
             let Ok(n) = check(n) else { break };
-            self.network.send(now, (), &frame[..n]);
+            let pieces = if self.cut > 0 { cut_up(&frame[..n], self.cut) } else { Vec::new() };
+            pieces.iter().for_each(|piece| self.network.send(now, (), piece));
+            if pieces.is_empty() {
+                self.network.send(now, (), &frame[..n]);
+            }
             taken += 1;
         }
         while let Some(packet) = self.network.receive(now) {
@@ -160,12 +205,14 @@ impl Way {
 fn main() -> anyhow::Result<()> {
     let args = Args::parse();
     let mut conditions = Conditions { reorder_nanos: 200_000, ..Conditions::default() };
-    change(&mut conditions, args.conditions.iter().map(String::as_str))?;
+    let mut cut = 0;
+    change(&mut conditions, &mut cut, args.conditions.iter().map(String::as_str))?;
     let (left, right) = (open(&args.left)?, open(&args.right)?);
     let way = |from: &OwnedFd, to: &OwnedFd, seed| Way {
         from: from.as_raw_fd(),
         to: to.as_raw_fd(),
         network: Network::new(conditions, seed),
+        cut,
         refused: 0,
     };
     let mut ways = [way(&left, &right, args.seed), way(&right, &left, !args.seed)];
@@ -199,8 +246,12 @@ fn main() -> anyhow::Result<()> {
             said.extend_from_slice(&chunk[..n]);
             while let Some(end) = said.iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = said.drain(..=end).collect();
-                change(&mut conditions, String::from_utf8_lossy(&line).split_whitespace())?;
-                ways.iter_mut().for_each(|way| way.network.become_as(conditions));
+                let line = String::from_utf8_lossy(&line);
+                change(&mut conditions, &mut cut, line.split_whitespace())?;
+                for way in &mut ways {
+                    way.network.become_as(conditions);
+                    way.cut = cut;
+                }
             }
         }
     }
@@ -211,15 +262,36 @@ fn main() -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Conditions, change};
+    use super::*;
 
     #[test]
     fn conditions_are_read_as_people_write_them() {
-        let mut now = Conditions::default();
-        change(&mut now, "loss=0.05 late=1500 delay=20".split(' ')).unwrap();
+        let (mut now, mut cut) = (Conditions::default(), 0);
+        change(&mut now, &mut cut, "loss=0.05 late=1500 delay=20 cut=600".split(' ')).unwrap();
         assert_eq!((now.loss_ppm, now.reorder_nanos, now.delay_nanos), (50_000, 1_500_000, 20_000));
+        assert_eq!(cut, 600);
         for wrong in ["loss", "loss=much", "losses=1"] {
-            assert!(change(&mut now, [wrong].into_iter()).is_err(), "{wrong}");
+            assert!(change(&mut now, &mut cut, [wrong].into_iter()).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn only_long_packets_of_udp_are_cut_up_and_nothing_is_missing() {
+        let mut frame = vec![0; PAYLOAD_AT];
+        frame[OFFLOADS + 12] = 8;
+        frame[IP_AT] = 0x45;
+        frame[IP_AT + 2..IP_AT + 4].copy_from_slice(&120u16.to_be_bytes());
+        frame[IP_AT + 6] = 0x40;
+        frame[IP_AT + 9] = 17;
+        frame.extend((0..100).map(|n| if (6..8).contains(&n) { 0 } else { n }));
+        assert!(cut_up(&frame, 120).is_empty());
+        let pieces = cut_up(&frame, 70);
+        let flags: Vec<_> = pieces.iter().map(|p| (p[IP_AT + 6], p[IP_AT + 7])).collect();
+        assert_eq!(flags, [(0x20, 0), (0x20, 6), (0, 12)]);
+        let all: Vec<u8> = pieces.iter().flat_map(|p| p[PAYLOAD_AT..].to_vec()).collect();
+        assert_eq!(all, frame[PAYLOAD_AT..]);
+        assert!(pieces.iter().all(|p| checksum(&p[IP_AT..PAYLOAD_AT]) == 0));
+        frame[IP_AT + 9] = 6;
+        assert!(cut_up(&frame, 70).is_empty(), "TCP");
     }
 }

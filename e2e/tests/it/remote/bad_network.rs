@@ -10,6 +10,11 @@ struct Bad {
 
 impl Bad {
     fn new(conditions: &str) -> Option<Self> {
+        Self::with(conditions, &[], |_| ())
+    }
+
+    /// `prepare`: what is done on both hosts before engines with these settings are started there.
+    fn with(conditions: &str, settings: &[&str], prepare: impl Fn(&Host)) -> Option<Self> {
         let hosts = match hosts::possible().and_then(|()| Hosts::with_middle()) {
             Ok(hosts) => hosts,
             Err(why) => {
@@ -27,7 +32,9 @@ impl Bad {
         let mut line = String::new();
         said.read_line(&mut line).unwrap();
         assert_eq!(line.trim(), "ready");
-        Some(Self { _box: between, pair: Pair::with(Ok(hosts), &[])? })
+        prepare(&hosts.server);
+        prepare(&hosts.client);
+        Some(Self { _box: between, pair: Pair::with(Ok(hosts), settings)? })
     }
 }
 
@@ -35,10 +42,14 @@ impl Bad {
 fn survives(conditions: &str) {
     let Some(python) = python() else { return };
     let Some(bad) = Bad::new(conditions) else { return };
-    let pair = &bad.pair;
-    let talk = Talk::serve(pair, &python, "echo", true);
+    talks(&python, &bad.pair, conditions);
+}
+
+#[track_caller]
+fn talks(python: &Path, pair: &Pair, conditions: &str) {
+    let talk = Talk::serve(pair, python, "echo", true);
     for words in [&["echo", "1,1000,65536,500000"][..], &["many", "40"]] {
-        let got = talk.client(pair, &python, words, true);
+        let got = talk.client(pair, python, words, true);
         assert!(
             got.ok(),
             "{conditions}, {words:?}: {got:?}\n{}",
@@ -71,4 +82,28 @@ fn out_of_order_and_twice() {
 #[test]
 fn a_bit_of_everything() {
     survives("loss=0.02 reorder=0.05 late=300 duplicate=0.05 corrupt=0.01");
+}
+
+/// A router cuts packets up although they forbid it, and neither kernel has room for fragments.
+#[test]
+fn cut_up_where_the_kernel_puts_nothing_together() {
+    let Some(python) = python() else { return };
+    let no_room = |host: &Host| {
+        let words = host.prefix();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).args(["sh", "-c"]);
+        command.arg("cd /proc/sys/net/ipv4; echo 0 >ipfrag_low_thresh; echo 0 >ipfrag_high_thresh");
+        assert!(command.status().unwrap().success());
+    };
+    let settings = ["--raw-ingress", "on"];
+    let Some(bad) = Bad::with("cut=600", &settings, no_room) else { return };
+    talks(&python, &bad.pair, "cut=600");
+    for side in [Side::Server, Side::Client] {
+        let status = bad.pair.status(side);
+        let vectors = status["vectors"].as_array().unwrap();
+        let sum = |name: &str| vectors.iter().filter_map(|v| v[name].as_u64()).sum::<u64>();
+        let (fragments, packets) = (sum("fragments_rx"), sum("reassembled"));
+        // Both ways half a megabyte goes in packets of 1 KiB.
+        assert!(packets > 400 && fragments >= 2 * packets, "{fragments} fragments, {packets}");
+    }
 }

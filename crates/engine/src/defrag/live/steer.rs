@@ -72,7 +72,7 @@ fn assemble(lines: &[Line]) -> Vec<Classic> {
 }
 
 /// Lets in fragments that come from outside, and what may hold some.
-pub(super) fn fragments() -> Vec<Classic> {
+pub(crate) fn fragments() -> Vec<Classic> {
     let mut lines = vec![
         Do(LOAD, ADDRESSED),
         If(JUMP_EQUAL, OUTGOING, "no"),
