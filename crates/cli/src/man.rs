@@ -92,7 +92,11 @@ const JSON_FIELDS: &[(&str, &str)] = &[
         "  state",
         "ACTIVE, INIT (offered), PEERCLW (we have shut down), APPCLW (the peer has), CLOSED",
     ),
-    ("  mode, reason, reason_words", "SHM or TCP; why TCP: number and words; 0 and null in SHM"),
+    (
+        "  mode, reason, reason_words",
+        "SHM, SMCR or TCP; why TCP: number and words; 0 and null otherwise. Numbers from 65536 on are those of \
+         SMC (RFC 7609 A.2.4), with 2147483648 added where the peer has said it",
+    ),
     ("  tx_mode, rx_mode", "mode of each direction; rx_mode is null if the peer is not known"),
     ("  client", "whether this end called connect()"),
     ("  uid, inode, fd, slot, pid, program, alive", "whose end it is"),

@@ -146,7 +146,7 @@ pub(crate) enum Mode {
     Shm,
     /// Through shared memory to the engine, and by SMC-R to another host.
     Smcr,
-    /// Through the kernel.
+    /// Through the kernel; where SMC was wanted, through shared memory to the engine before.
     Tcp,
 }
 
@@ -161,7 +161,8 @@ pub(crate) struct Connection {
     pub(crate) state: State,
     /// Which way bytes go.
     pub(crate) mode: Mode,
-    /// Why on TCP: the number; 0 in shared memory.
+    /// Why on TCP: the number; 0 in shared memory. From 65536 on one of SMC's (RFC 7609 A.2.4), and 2147483648
+    /// more if the peer has said it.
     pub(crate) reason: u32,
     /// The same in words.
     pub(crate) reason_words: Option<&'static str>,
@@ -467,7 +468,7 @@ fn fallbacks(counts: &[AtomicU32; REASONS]) -> Vec<Fallback> {
 
 /// A reason in words; a newer library may know more of them.
 pub(crate) fn reason_words(code: u32) -> &'static str {
-    Reason::from_code(code).map_or("unknown reason", Reason::words)
+    engine::remote::why::words(code).unwrap_or("unknown reason")
 }
 
 /// The bytes of a name, for a terminal: no escape sequence can get through.
@@ -537,7 +538,13 @@ fn read_once(
     let flags = load(&half.flags);
     let peer_flags = peer.map(|(_, p)| load(&p.flags));
     let (mode, reason) = match mode_of(state, flags, peer_flags, load(&half.reason)) {
-        (Mode::Shm, _) if engine.is_some() && peer_slot == engine => (Mode::Smcr, 0),
+        (Mode::Shm, _) if engine.is_some() && peer_slot == engine => {
+            // What came of it the engine has written down at its end.
+            match peer.map_or(0, |(_, p)| load(&p.reason)) {
+                0 => (Mode::Smcr, 0),
+                why => (Mode::Tcp, why),
+            }
+        }
         other => other,
     };
     let ports = load(&half.ports);

@@ -131,6 +131,10 @@ pub(crate) fn mode(c: &Connection) -> String {
     match (c.mode, c.reason_words) {
         (Mode::Shm, _) => "SHM".into(),
         (Mode::Smcr, _) => "SMCR".into(),
+        // Those of SMC are written as `smcss` and the RFC write them.
+        (Mode::Tcp, Some(words)) if c.reason >= 1 << 16 => {
+            format!("TCP {:#010x} ({words})", c.reason & !(1 << 31))
+        }
         (Mode::Tcp, Some(words)) => format!("TCP {} ({words})", c.reason),
         (Mode::Tcp, None) => "TCP".into(),
     }

@@ -38,6 +38,7 @@ mod slab;
 pub mod stat;
 mod vector;
 mod verbs;
+pub mod why;
 mod wire;
 
 use std::collections::{HashMap, HashSet};

@@ -97,4 +97,7 @@ reasons! {
     TooShort = 29, "connections to there are too short for SMC";
     /// The engine has the connection, perhaps, but did not say so in time: nobody can use it any more.
     EngineSilent = 30, "engine did not answer in time";
+    /// The engines could not agree beforehand that they share the connection, which the TCP handshake does not
+    /// say without the option; `shunt engine status` counts why.
+    NotMet = 31, "the peer's engine did not take the connection";
 }

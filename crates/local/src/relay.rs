@@ -446,6 +446,13 @@ impl Relay {
         self.conn.halves(self.w).ok_or(Broken)
     }
 
+    /// The connection goes on as TCP, which the engine carries; `why` is for people: see [`Half::reason`].
+    pub fn explain(&self, why: u32) {
+        if let Ok((mine, _)) = self.halves() {
+            mine.reason.store(why, Ordering::Relaxed);
+        }
+    }
+
     /// Readable when the guest rings, or is gone: call [`Self::heard`] then.
     #[must_use]
     pub fn fd(&self) -> i32 {

@@ -236,7 +236,8 @@ pub struct Half {
     pub peer_generation: AtomicU32,
     /// Slot of the process that owns this half.
     pub slot: AtomicU32,
-    /// Why the connection is on TCP: see `local::Reason`; 0: it is not.
+    /// Why the connection is on TCP: see `local::Reason`; 0: it is not. In the engine's half of a connection to
+    /// another host also a number of SMC's (RFC 7609 A.2.4), with the top bit set if the peer has said it.
     pub reason: AtomicU32,
     /// 1: we called `connect()`; 0: we called `accept()`.
     pub client: AtomicU32,

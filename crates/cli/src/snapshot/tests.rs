@@ -247,6 +247,15 @@ fn the_engine_stands_for_another_host() {
     assert!(modes.iter().all(|(slot, _)| *slot != 1), "its own ends are not shown: {modes:?}");
     let server = &snapshot.processes[0];
     assert_eq!((server.connections_shm, server.connections_smcr), (0, 1));
+    // What it carries as TCP, because no SMC came of it, it says at its end.
+    let code = 0x8303_0000;
+    store(&board.half_at(1, 0).reason, code);
+    let snapshot = board.snapshot();
+    let ours = snapshot.connections.iter().find(|c| c.slot == 0 && c.reason == code).unwrap();
+    assert_eq!(ours.mode, Mode::Tcp);
+    assert_eq!(ours.reason_words, Some("The peer: No device for SMC was found."));
+    assert_eq!(snapshot.processes[0].connections_smcr, 0);
+    store(&board.half_at(1, 0).reason, 0);
     for nonsense in [1024 + 1, u32::MAX] {
         store(&board.map.header().engine, nonsense);
         assert!(board.snapshot().connections.iter().all(|c| c.mode != Mode::Smcr));

@@ -1,6 +1,8 @@
 //! Handshakes that must not begin before the peer's engine has said that it has the other end, because nothing
 //! was said of SMC in the TCP handshake. See [`super::meeting`].
 
+use local::Reason;
+
 use super::exchange::{ExchangeId, Machine};
 use super::guest::Role;
 use super::meeting::{Ends, Question, Seat, Why, Wish};
@@ -61,7 +63,7 @@ impl Vector {
             }
             Err(Why::NoListener) => {
                 let why = "Nobody under Shunt listens at the peer's port.";
-                let to = self.leave_to_tcp(id, why, now);
+                let to = self.leave_to_tcp(id, (why, Reason::NoListener.code()), now);
                 self.learn_of_nobody(to);
             }
         }
@@ -85,7 +87,8 @@ impl Vector {
             // It waits for another one's first contact. That there is somebody to speak SMC to is known.
             return self.stay_plain(id, "First contact with the peer was not made in time.", now);
         }
-        let to = self.leave_to_tcp(id, "The peer's engine said nothing in time.", now);
+        let why = ("The peer's engine said nothing in time.", Reason::NotMet.code());
+        let to = self.leave_to_tcp(id, why, now);
         if role == Role::Client {
             self.learn_of_nobody(to);
         }
@@ -93,6 +96,6 @@ impl Vector {
 
     /// The connection is TCP, and that says nothing of others to where it leads.
     pub(super) fn stay_plain(&mut self, id: ExchangeId, why: &str, now: u64) {
-        let _ = self.leave_to_tcp(id, why, now);
+        let _ = self.leave_to_tcp(id, (why, Reason::NotMet.code()), now);
     }
 }

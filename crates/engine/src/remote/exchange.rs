@@ -23,6 +23,7 @@ use super::running::{Running, Smc, Start};
 use super::shelf::{ConnId, Place};
 use super::slab::Id;
 use super::vector::{Vector, smc_time};
+use super::why;
 use super::wire::{EYE_CATCHER, Ended, Wire};
 
 /// Messages of a client that may come by RDMA before its Confirm has come by TCP.
@@ -581,26 +582,30 @@ impl Vector {
             there.core.out_of_sync();
             self.act(group, now);
         }
-        let why = match why.theirs {
-            Some(theirs) => format!("The peer: {}", words(theirs)),
-            None => words(why.ours),
+        let (why, code) = match why.theirs {
+            Some(theirs) => (format!("The peer: {}", words(theirs)), why::theirs(theirs)),
+            None => (words(why.ours), why::ours(why.ours)),
         };
-        if let Some(to) = self.leave_to_tcp(id, &why, now) {
+        if let Some(to) = self.leave_to_tcp(id, (&why, code), now) {
             self.learn(Some(to), habit::NOTHING);
         }
     }
 
-    /// A handshake is over, and its connection is TCP from now on. Where it leads to, for a client's.
+    /// A handshake is over, and its connection is TCP from now on: why, in words and as a number. Where it leads to,
+    /// for a client's.
     pub(super) fn leave_to_tcp(
         &mut self,
         id: ExchangeId,
-        why: &str,
+        (why, code): (&str, u32),
         now: u64,
     ) -> Option<SocketAddrV6> {
         let exchange = self.remove_exchange(id, now)?;
         self.stat.declined_total += 1;
         *self.stat.declined.entry(why.to_owned()).or_default() += 1;
         let (conn, to) = (exchange.conn, exchange.to);
+        if let Some(relay) = self.shelf.rings.get_mut(conn) {
+            relay.explain(code);
+        }
         let running = Running::plain(exchange.wire);
         let interest = running.interest();
         self.add_running(conn, running, interest);

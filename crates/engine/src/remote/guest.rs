@@ -50,6 +50,9 @@ pub trait Relay: Send + fmt::Debug {
         None
     }
 
+    /// The connection goes on as TCP; `why` is a number for people: see [`super::why`].
+    fn explain(&mut self, _: u32) {}
+
     /// How far the guest has written.
     ///
     /// # Errors

@@ -346,6 +346,9 @@ impl Relay for Ours {
     fn heard(&mut self, gone: bool, ended: bool) {
         self.0.heard(gone, ended);
     }
+    fn explain(&mut self, why: u32) {
+        self.0.explain(why);
+    }
     fn stamp(&self) -> Option<Stamp> {
         self.0.stamp()
     }

@@ -41,6 +41,15 @@ macro_rules! diagnoses {
                     Self::Other(_) => "A reason that is not known here.",
                 }
             }
+
+            /// The same where the peer has said it.
+            #[must_use]
+            pub const fn text_of_peer(self) -> &'static str {
+                match self {
+                    $(Self::$name => concat!("The peer: ", $text),)*
+                    Self::Other(_) => "The peer: A reason that is not known here.",
+                }
+            }
         }
     };
 }

@@ -83,6 +83,29 @@ fn stat_says_smcr() {
 }
 
 #[test]
+fn stat_says_why_a_connection_goes_on_as_tcp() {
+    let (Some(python), Some(pair)) = (python(), Pair::new()) else { return };
+    let mut command = pair.plain(Side::Server, &built("shunt"));
+    let got = outcome(command.args(["engine", "set", "eid=SOMEBODY.ELSE"]), LIMIT);
+    assert!(got.ok(), "{got:?}");
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    let going = Going::start(&pair, &talk, &python, &["8"]);
+    // Said by the server, and heard by the client.
+    let no_device = 0x0303_0000u32;
+    for (side, reason, words) in [
+        (Side::Server, no_device, "No device for SMC was found."),
+        (Side::Client, 1 << 31 | no_device, "The peer: No device for SMC was found."),
+    ] {
+        let stat = pair.stat(side);
+        let all = stat["connections"].as_array().unwrap();
+        let found = all.iter().find(|c| c["state"] == "ACTIVE").unwrap_or_else(|| panic!("{stat}"));
+        assert_eq!(found["mode"], "TCP", "{stat}");
+        assert_eq!((&found["reason"], &found["reason_words"]), (&reason.into(), &words.into()));
+    }
+    going.end(&pair);
+}
+
+#[test]
 fn peers_without_shunt_are_on_tcp() {
     let (Some(python), Some(pair)) = (python(), Pair::new()) else { return };
     for (server, client) in [(true, false), (false, true), (false, false)] {
