@@ -129,6 +129,12 @@ impl Hello {
 /// without waiting for anybody; that of a test, on a machine that has other tests to run.
 const PATIENCE_S: u64 = if cfg!(test) { 10 } else { 2 };
 
+/// The same where nothing was promised to the peer, milliseconds: TCP is as right, and an engine that takes longer has
+/// been stopped, or the machine has more to do than it can.
+const PLAIN_PATIENCE_MS: i32 = if cfg!(test) { 1000 } else { 200 };
+
+const SHORT_MS: i32 = 10;
+
 /// Goes to the engine at `door`: a descriptor, for [`ask`].
 ///
 /// # Errors
@@ -161,13 +167,24 @@ pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<(i32, Welcome)
             Err(_) => return Err(Reason::NoEngine),
         }
     }
-    let deadline = call::now_ns() + PATIENCE_S * 1_000_000_000;
+    let begun = call::now_ns();
+    let (patience_ns, flags) = if hello.promised {
+        (PATIENCE_S * 1_000_000_000, 0)
+    } else {
+        call::wait_readable(link, PLAIN_PATIENCE_MS);
+        (u64::from(PLAIN_PATIENCE_MS.unsigned_abs()) * 1_000_000, MSG_DONTWAIT)
+    };
+    let deadline = begun + patience_ns;
     let mut bytes = [0; BYTES];
     let (n, passed) = loop {
-        match passing::receive(link, &mut bytes, 0) {
+        match passing::receive(link, &mut bytes, flags) {
             Ok(got) => break got,
             // A signal; the patience of the socket itself is that of `meet`.
             Err(EINTR) if call::now_ns() < deadline => {}
+            Err(EAGAIN) if !hello.promised && call::now_ns() < deadline => {
+                // The wait was ended by a signal.
+                call::wait_readable(link, SHORT_MS);
+            }
             Err(EAGAIN | EINTR) if hello.promised => return Err(Reason::EngineSilent),
             Err(EAGAIN | EINTR) => {
                 // Either the answer is here, or the engine finds that nobody hears it, and lets the

@@ -144,8 +144,11 @@ fn a_silent_engine_does_not_get_what_was_not_promised() {
     conn.fd.store(near.as_raw_fd().cast_unsigned(), Ordering::Relaxed);
     conn.ask_later();
     assert!(conn.leave_asked());
+    let began = std::time::Instant::now();
     let given = conn.hand_over(guest, near.as_raw_fd(), true, false);
     assert_eq!(given.unwrap_err(), Reason::EngineSilent);
+    let promised = std::time::Duration::from_secs(PATIENCE_S);
+    assert!(began.elapsed() < promised, "it waits less than one that cannot do without");
     // Now the engine goes on: what was said to it is still there, its answer is heard by nobody.
     let visitor = door.accept().unwrap();
     let Said::Hello(hello, socket) = visitor.listen() else { panic!("no hello") };
