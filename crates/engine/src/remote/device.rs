@@ -596,6 +596,8 @@ pub(super) fn mtu_of(path_bytes: u32) -> Mtu {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use roce::Psn;
 
     use super::super::port;
@@ -665,7 +667,7 @@ mod tests {
         // Which address of ours leads away from here; nothing is sent.
         let socket = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
         let away = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
-        let away = away.map_or(IpAddr::from([127, 0, 0, 1]), |at| at.ip());
+        let away = away.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |at| at.ip());
         let Some(card) = Interface::with_address(away).filter(|card| card.kind == ETHERNET) else {
             return println!("skipped: no card leads away from here");
         };

@@ -66,7 +66,7 @@ fn cut_up(family: Family, protocol: u8, id: u32, payload: &[u8], most: usize) ->
                 b.extend([0x45, 0]);
                 b.extend(word(20 + piece.len()));
                 b.extend(word(id as usize));
-                b.extend(word(at / 8 | usize::from(more) << 13));
+                b.extend(word((at / 8) | (usize::from(more) << 13)));
                 b.extend([64, protocol, 0, 0]);
             }
             Family::V6 => {
