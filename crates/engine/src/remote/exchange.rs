@@ -88,6 +88,8 @@ pub(super) struct Exchange {
     pub(super) asks: Option<Ends>,
     /// The peer's engine has said that it waits for a client's first message.
     pub(super) answered: bool,
+    /// It has found that RoCEv2 does not reach the peer.
+    unreachable: bool,
     /// Since when there is nothing that it could do.
     waits_since: u64,
 }
@@ -117,6 +119,7 @@ impl Exchange {
             heard: false,
             asks: None,
             answered: false,
+            unreachable: false,
             waits_since: since,
         }
     }
@@ -269,12 +272,25 @@ impl Vector {
         self.take_steps(id, now);
     }
 
-    /// Whoever made first contact with a peer is done; those who waited go on.
-    fn courted(&mut self, remote: IpAddr, now: u64) {
+    /// Whoever made first contact with a peer is done; those who waited go on. Where the peer is `unreachable`,
+    /// each of them would find that out in turn, the last of them long after its server has lost patience: they
+    /// leave SMC at once.
+    fn courted(&mut self, remote: IpAddr, unreachable: bool, now: u64) {
         for id in self.courting.remove(&remote).unwrap_or_default() {
             self.resume(id, 0, now);
-            self.begin(id, Role::Client, now);
+            if unreachable { self.stand_aside(id, now) } else { self.begin(id, Role::Client, now) }
         }
+    }
+
+    /// A client that has not begun leaves its connection to TCP, and tells the server so.
+    fn stand_aside(&mut self, id: ExchangeId, now: u64) {
+        let Some(local) = self.exchanges.get(id).map(|exchange| exchange.local) else { return };
+        let identity = self.identity(self.address_for(local));
+        let client = Client::declining(identity, self.limits(), Diagnosis::NoActiveLink);
+        if let Some(exchange) = self.exchanges.get_mut(id) {
+            exchange.machine = Machine::Client(client);
+        }
+        self.take_steps(id, now);
     }
 
     /// The TCP connection of a handshake can be read or written.
@@ -582,6 +598,10 @@ impl Vector {
             there.core.out_of_sync();
             self.act(group, now);
         }
+        let timed_out = Diagnosis::TimeoutConfirmLink;
+        if let Some(exchange) = self.exchanges.get_mut(id) {
+            exchange.unreachable = why.ours == timed_out || why.theirs == Some(timed_out);
+        }
         let (why, code) = match why.theirs {
             Some(theirs) => (format!("The peer: {}", words(theirs)), why::theirs(theirs)),
             None => (words(why.ours), why::ours(why.ours)),
@@ -648,7 +668,7 @@ impl Vector {
             self.meeting.put(Wish::Left(seat, exchange.role(), ends, begun));
         }
         if exchange.role() == Role::Client && !matches!(exchange.machine, Machine::Asks(..)) {
-            self.courted(exchange.remote, now);
+            self.courted(exchange.remote, exchange.unreachable, now);
         }
         Some(exchange)
     }

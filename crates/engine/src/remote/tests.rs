@@ -5,6 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV6, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use smc::clc::Diagnosis;
+
 use super::config::Config;
 use super::fake::{Awake, Guest, guest};
 use super::guest::{Program, Role};
@@ -428,6 +430,31 @@ fn the_only_link_that_is_lost_is_a_reset() {
     hosts.engines[1].shared.vectors[0].inbox.put(Order::Unplug(hosts.addresses[1]));
     for guest in [&client, &server] {
         guest.wait("the reset", |g| g.closed() == Some(true));
+    }
+}
+
+/// One finds out that packets do not arrive; the others do not find it out one after the other, for longer than
+/// their servers wait.
+#[test]
+fn where_packets_do_not_arrive_all_are_on_tcp_and_none_is_reset() {
+    const MANY: u64 = 8;
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    hosts.engines[1].shared.vectors[0].inbox.put(Order::Unplug(hosts.addresses[1]));
+    let all: Vec<_> = (0..MANY).map(|_| hosts.connect()).collect();
+    let sum = |engine: &Engine, of: fn(&VectorStat) -> u64| -> u64 {
+        engine.stat().vectors.iter().map(of).sum()
+    };
+    hosts.wait("all are on TCP", |h| {
+        h.engines.iter().all(|e| sum(e, |v| v.declined_total + v.aborted_total) == MANY)
+    });
+    for engine in &hosts.engines {
+        assert_eq!(sum(engine, |v| v.aborted_total), 0, "{:#?}", engine.stat());
+    }
+    assert_eq!(hosts.declined(0, Diagnosis::NoActiveLink.text()), MANY - 1);
+    for [client, server] in &all {
+        // The server speaks first.
+        server.send(b"hello");
+        assert_eq!(client.receive_all(5), b"hello");
     }
 }
 

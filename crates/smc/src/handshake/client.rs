@@ -51,6 +51,14 @@ impl Client {
         client
     }
 
+    /// Says at once that it does not want to: the server goes on over TCP without having waited.
+    #[must_use]
+    pub fn declining(identity: Identity, limits: Limits, why: Diagnosis) -> Self {
+        let mut client = Self { identity, limits, state: State::Done, steps: VecDeque::new() };
+        client.decline(why);
+        client
+    }
+
     fn proposal(&self) -> Proposal {
         let Identity { system, gid, mac, eids, .. } = &self.identity;
         let offer = V2Offer {
