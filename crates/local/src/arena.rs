@@ -34,6 +34,8 @@ pub struct Arena {
     /// Closed halves whose peers have not closed yet.
     limbo: VecDeque<u32>,
     bytes_owned: usize,
+    /// Of these, what halves are cut from.
+    bytes_halves: usize,
     bytes_used: usize,
 }
 
@@ -47,6 +49,12 @@ impl Arena {
     #[must_use]
     pub fn bytes_used(&self) -> usize {
         self.bytes_used
+    }
+
+    /// Bytes that rings have or had, handed out or not.
+    #[must_use]
+    pub fn bytes_of_rings(&self) -> usize {
+        self.bytes_owned - self.bytes_halves
     }
 
     fn account(&self, board: &Board) {
@@ -92,6 +100,7 @@ impl Arena {
         board.map.commit(board.fd(), offset, BLOCK_BYTES).map_err(|_| Reason::NoMemory)?;
         self.half_extent = Some((extent, block + 1));
         self.bytes_owned += BLOCK_BYTES;
+        self.bytes_halves += BLOCK_BYTES;
         let first = u32::try_from(offset / HALF_BYTES).map_err(|_| Reason::NoMemory)?;
         let count = u32::try_from(HALVES_PER_BLOCK).map_err(|_| Reason::NoMemory)?;
         for index in (first..first + count).rev() {
@@ -220,7 +229,7 @@ impl Arena {
                     if entry.1 & 1 << part == 0 {
                         continue;
                     }
-                    if self.bytes_owned <= self.bytes_used + keep {
+                    if self.bytes_owned <= self.bytes_halves + self.bytes_used + keep {
                         return self.account(board);
                     }
                     let bytes = PART as usize * BLOCK_BYTES;

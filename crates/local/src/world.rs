@@ -17,6 +17,8 @@ use crate::{Limits, Reason};
 /// Ring bytes that connections may hold while nothing is in them; beyond it, whoever takes another
 /// ring takes back those that others have not used for [`IDLE_NS`].
 const HOLD_BYTES: usize = 512 << 10;
+/// Of those given back, how much a program that does nothing keeps for its next connections.
+const SPARE_BYTES: usize = HOLD_BYTES / 4;
 /// Longer than the pauses of a connection that is one of hundreds in use, nanoseconds.
 const IDLE_NS: u64 = 10_000_000;
 /// A program that sleeps for so long with many rings held tidies up, nanoseconds.
@@ -252,28 +254,32 @@ impl World {
         }
     }
 
-    /// Whether connections hold so many rings that those that do nothing should give theirs back.
+    /// Whether there is so much memory for rings, held by connections or by nobody, that a program that
+    /// does nothing should give it back.
     #[must_use]
     pub fn holds_much(&self) -> bool {
-        self.arena.try_lock().is_some_and(|arena| arena.bytes_used() > HOLD_BYTES)
+        self.arena.try_lock().is_some_and(|arena| arena.bytes_of_rings() > HOLD_BYTES)
     }
 
     /// Takes back the rings of all connections that have done nothing for a while. For a program that
-    /// does nothing itself: see [`TIDY_NS`].
-    pub fn tidy(&self) {
-        let Some(mut arena) = self.arena.try_lock() else { return };
-        let Some(mut holders) = self.holders.try_lock() else { return };
-        let now = call::now_ns();
+    /// does nothing itself: see [`TIDY_NS`]. `false`: of some it is not known yet whether they do nothing,
+    /// and it is worth coming back.
+    pub fn tidy(&self) -> bool {
+        let Some(mut arena) = self.arena.try_lock() else { return false };
+        let Some(mut holders) = self.holders.try_lock() else { return false };
+        let (now, mut all) = (call::now_ns(), true);
         holders.retain_mut(|holder| {
             let sent = holder.conn.sent(self);
             let idle = now.saturating_sub(holder.looked_ns) > IDLE_NS;
             if sent != holder.sent {
                 (holder.sent, holder.looked_ns) = (sent, now);
+                all = false;
                 return true;
             }
             !(idle && holder.conn.drop_idle_ring(self, &mut arena))
         });
-        arena.trim(&self.board, HOLD_BYTES);
+        arena.trim(&self.board, SPARE_BYTES);
+        all
     }
 
     /// Forgets a connection that closes.

@@ -71,6 +71,9 @@ const WARM_MAX: usize = 512;
 /// The kernel is asked at least this often about descriptors that are not ours, nanoseconds, and up to
 /// four times as rarely while it has nothing to say.
 const KERNEL_NS: u64 = 10_000;
+/// Sleeps after which a set that nothing happens in has tidied up: one to learn who does nothing, one to
+/// take back what they hold, and what other threads disturb.
+const TIDY_TIMES: u32 = 4;
 const DULL_MAX: u32 = 2;
 /// A sleeper that nobody can wake looks by itself, nanoseconds.
 const LOOK_NS: u64 = 1_000_000;
@@ -106,7 +109,7 @@ pub(crate) struct Set {
     /// The last answer had no room for others than ours: next time they come first.
     crowded: AtomicBool,
     /// Idle rings were taken back since something happened last.
-    tidied: AtomicBool,
+    tidied: AtomicU32,
     /// CPU of the process that was offered a connection last.
     expected: AtomicU32,
     spin: Spin,
@@ -210,7 +213,7 @@ impl Set {
             last: AtomicU64::new(0),
             mixed: AtomicBool::new(false),
             crowded: AtomicBool::new(false),
-            tidied: AtomicBool::new(false),
+            tidied: AtomicU32::new(0),
             expected: AtomicU32::new(u32::MAX),
             spin: Spin::new(),
         }
@@ -636,8 +639,8 @@ impl Set {
         let unheard = self.ask_for_room(w);
         // A peer that is still sending by TCP cannot ring when there is room.
         let left = if unheard { Some(left.unwrap_or(u64::MAX).min(LOOK_NS)) } else { left };
-        // The first sleep is short where it leaves much memory with connections that do nothing.
-        let untidy = !self.tidied.load(Ordering::Relaxed)
+        // The first sleeps are short where they leave much memory with connections that do nothing.
+        let untidy = self.tidied.load(Ordering::Relaxed) < TIDY_TIMES
             && w.holds_much()
             && left.is_none_or(|l| l > TIDY_NS);
         let left = if untidy { Some(TIDY_NS) } else { left };
@@ -677,8 +680,8 @@ impl Set {
                 return c_int::try_from(out.n).ok();
             }
             if n == 0 && untidy {
-                self.tidied.store(true, Ordering::Relaxed);
-                w.tidy();
+                let times = if w.tidy() { TIDY_TIMES } else { 1 };
+                self.tidied.fetch_add(times, Ordering::Relaxed);
             }
             if n == 0 && (unheard || untidy) {
                 return None;
@@ -686,7 +689,7 @@ impl Set {
             crate::real::set_errno(errno);
             return Some(n);
         }
-        self.tidied.store(false, Ordering::Relaxed);
+        self.tidied.store(0, Ordering::Relaxed);
         let count = usize::try_from(n).unwrap_or(0);
         let copy: Vec<epoll_event> = events[..count].to_vec();
         let mut out = Out { events, n: 0 };

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -121,6 +122,43 @@ fn stat_counts_each_byte() {
     // And for people, in the columns of smcss.
     let table = said(&["stat"], dir.path(), 0);
     assert!(table.contains("load-guest") && table.contains("SHM"), "{table}");
+}
+
+/// What the two processes on this board keep for rings and their ends, bytes, and how many
+/// connections they have in shared memory.
+fn kept(dir: &Path) -> Option<(Vec<u64>, u64)> {
+    let stat: Value = serde_json::from_str(&said(&["stat", "--json"], dir, 0)).ok()?;
+    let all = stat["processes"].as_array()?;
+    let number = |name: &str| all.iter().map(|p| p[name].as_u64()).collect::<Option<Vec<_>>>();
+    Some((number("memory_owned_bytes")?, number("connections_shm")?.iter().sum()))
+}
+
+#[test]
+fn connections_that_do_nothing_give_their_rings_back() {
+    if plain_only() {
+        return skipped("there are no rings on kernel TCP");
+    }
+    const CONNECTIONS: u64 = 400;
+    // Half a KiB for each end, what a process keeps for its next connections, and a part in use.
+    const MAX: u64 = CONNECTIONS * 512 + (128 << 10) + (256 << 10);
+    let dir = BoardDir::new();
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let _server = Guest::start(command(built("httpd"), Under::Shunt(&dir)).arg(&port));
+    let begun = Instant::now();
+    while TcpStream::connect(format!("127.0.0.1:{port}")).is_err() {
+        assert!(begun.elapsed() < LIMIT, "nobody listens");
+    }
+    let mut idle = command(built("idle"), Under::Shunt(&dir));
+    idle.args([port.as_str(), "--connections", &CONNECTIONS.to_string(), "--seconds", "60"]);
+    let _client = Guest::start(idle.stdout(Stdio::null()));
+    loop {
+        let (owned, connections) = kept(dir.path()).unwrap_or_default();
+        if connections == 2 * CONNECTIONS && owned.iter().all(|bytes| *bytes <= MAX) {
+            break;
+        }
+        assert!(begun.elapsed() < LIMIT, "{connections} ends keep {owned:?} bytes, of {MAX}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
