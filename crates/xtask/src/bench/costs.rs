@@ -19,6 +19,8 @@ use crate::install;
 const IDLE_BYTES_MAX: f64 = 4096.0;
 /// "No CPU": less than a thousandth of one, in microseconds per second.
 const IDLE_CPU_US_MAX: f64 = 1000.0;
+/// How long they are held at least, seconds.
+const IDLE_SECONDS_MIN: f64 = 5.0;
 /// Memory that a process takes at its first connection is not what a connection costs.
 const IDLE_COUNT_MIN: u32 = 1000;
 
@@ -165,6 +167,8 @@ pub(crate) type Finding = (String, &'static str, Pairs, Option<f64>);
 ///
 /// When they cannot be held.
 pub(crate) fn idle(stage: &Stage, connections: u32, seconds: f64) -> anyhow::Result<Vec<Finding>> {
+    // What is read of the processes at the beginning and at the end costs them time too.
+    let seconds = seconds.max(IDLE_SECONDS_MIN);
     let tcp = hold(stage, Way::Tcp, connections, seconds).context("over TCP")?;
     let shunt = hold(stage, Way::Shunt, connections, seconds).context("under Shunt")?;
     let pairs =
