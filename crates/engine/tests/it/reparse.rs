@@ -8,8 +8,9 @@ use engine::serve::config::Links;
 use smb::fscc::fsctl::Code;
 use smb::fscc::reparse::{self, Reparse, Special, Symlink};
 use smb::security::{Ace, AceFlags, Acl, Control, Descriptor, SecurityInfo, Sid};
+use smb::session::Dialect;
 use smb::wire::header::Command;
-use smb::wire::{close, create, ioctl, query_info, set_info};
+use smb::wire::{close, create, error, ioctl, query_info, set_info};
 use smb::{Access, Attributes, CreateOptions, Disposition, FileId, Guid, NtStatus, ShareAccess};
 
 use crate::client::{Client, Offer, PREVIOUS, request, utf16};
@@ -292,6 +293,21 @@ fn who_may_do_what_outlasts_being_something_else() {
     assert_eq!(opened(Access::READ_DATA), NtStatus::SUCCESS);
 }
 
+/// Who opens it, and does not want a link, is told where it leads.
+#[track_caller]
+fn stops_on(client: &mut Client, name: &str, target: &str, unparsed_len: u16) {
+    let name = utf16(name);
+    let body = create::Request { disposition: Disposition::Open, ..Client::create_body(&name) };
+    let answer = client.call(Command::Create, &body);
+    assert_eq!(answer.status(), NtStatus::STOPPED_ON_SYMLINK);
+    let told = error::Response::parse(&answer.message).unwrap();
+    assert_eq!(told.context_count, u8::from(client.dialect == Dialect::Smb311));
+    let target = utf16(target);
+    let (substitute, print) = (&target[..], &target[..]);
+    let symlink = error::Symlink { unparsed_len, substitute, print, relative: true };
+    assert_eq!(error::Symlink::parse(told.status_data().unwrap()), Ok(symlink));
+}
+
 #[test]
 fn where_links_lead_is_the_shares_business() {
     const OUTWARD: [&str; 4] = ["/etc/passwd", "../outside", "a/../../..", "folder/.."];
@@ -315,6 +331,11 @@ fn where_links_lead_is_the_shares_business() {
         let file = open(&mut client, &name, Disposition::Open);
         assert_eq!(get(&mut client, file), Ok(link(target)));
     }
+    stops_on(&mut client, "out1", "..\\outside", 0);
+    stops_on(&mut client, "out1\\a\\bc", "..\\outside", 10);
+    let old = Offer { dialects: vec![Dialect::Smb302], ..Offer::default() };
+    let mut old = Client::enter(place.address(), old, "bob", "files");
+    stops_on(&mut old, "out1\\a", "..\\outside", 4);
     for (name, target) in [("drive", "\\??\\C:\\x"), ("server", "\\\\server\\share")] {
         let status = make(&mut client, name, &windows(target));
         assert_eq!(status, NtStatus::ACCESS_DENIED, "{target}");

@@ -63,6 +63,8 @@ pub(in crate::serve) struct Exchange<'m> {
     sequenced: Option<Arc<Open>>,
     /// The answer is to be signed even if the request was not.
     pub(in crate::serve) sign: bool,
+    /// What an error tells beside its status, if it tells anything.
+    pub(in crate::serve) detail: Vec<u8>,
     /// When it came.
     began: Instant,
 }
@@ -231,6 +233,7 @@ impl Channel {
             interim: false,
             sequenced: None,
             sign: false,
+            detail: Vec::new(),
             began: Instant::now(),
         };
         let result = match exchange.prepare(sealed) {
@@ -704,6 +707,18 @@ impl<'m> Exchange<'m> {
         (self.sign || signed || bound.session.must_sign).then(|| bound.clone())
     }
 
+    /// The body of an error: empty, or what it tells, which 3.1.1 has in a context (MS-SMB2 2.2.2.1).
+    fn fail(&mut self) {
+        let mut data = std::mem::take(&mut self.detail);
+        let contexts = self.agreed().is_ok_and(|agreed| agreed.dialect >= Dialect::Smb311);
+        let context_count = u8::from(contexts && !data.is_empty());
+        if context_count > 0 {
+            let len = u32::try_from(data.len()).unwrap_or(u32::MAX).to_le_bytes();
+            data.splice(..0, [len, error::ID_DEFAULT.to_le_bytes()].concat());
+        }
+        self.reply.fail(&error::Response { context_count, data: &data });
+    }
+
     /// Completes the answer.
     fn finish(
         mut self,
@@ -722,7 +737,7 @@ impl<'m> Exchange<'m> {
                 if self.header.command == Command::Create {
                     self.leave_failed(status);
                 }
-                self.reply.fail(&error::Response::EMPTY);
+                self.fail();
                 status
             }
         };

@@ -195,8 +195,22 @@ struct Creating<'c, 'x, 'm> {
 
 impl Creating<'_, '_, '_> {
     async fn run(self) -> Answer {
-        let made = self.locate()?;
-        self.open(made).await
+        match self.locate() {
+            Ok(made) => self.open(made).await,
+            Err(status) => {
+                if status == NtStatus::STOPPED_ON_SYMLINK {
+                    self.tell_link();
+                }
+                Err(status)
+            }
+        }
+    }
+
+    /// Says where the link leads that is on the way (MS-SMB2 2.2.2.2.1): it is the client's to follow.
+    fn tell_link(self) {
+        let Some((target, behind)) = self.share.stopped_on(&self.path) else { return };
+        let behind = u16::try_from(2 * behind.encode_utf16().count()).unwrap_or(u16::MAX);
+        self.x.detail = super::ioctl::reparse::link(&target).to_error(behind);
     }
 
     /// Who asks.

@@ -4,7 +4,7 @@ mod copy;
 mod interfaces;
 mod network;
 mod pipe;
-mod reparse;
+pub(super) mod reparse;
 mod space;
 mod state;
 mod torture;

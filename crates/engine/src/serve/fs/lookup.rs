@@ -11,7 +11,7 @@ use smb::{Attributes, NtStatus};
 
 use super::dosattrib::{self, DosAttrib};
 use super::errno::status;
-use super::facts::{file_type, stat};
+use super::facts::{TAG_SYMLINK, file_type, stat};
 use super::memo::Extra;
 use super::{Handle, Inner, Links, Share, Want, xattr};
 
@@ -151,6 +151,27 @@ impl Share {
             }
         }
         Err(NtStatus::OBJECT_NAME_NOT_FOUND)
+    }
+
+    /// The first symbolic link on the way to what is at `path`, or that itself: where it leads, as it is on disk, and
+    /// what of the path comes behind it, with the separator. `None` if there is none by now.
+    #[must_use]
+    pub fn stopped_on(&self, path: &Path) -> Option<(Vec<u8>, String)> {
+        let whole = path.without_stream();
+        let mut ways = vec![whole.clone()];
+        while let Some(above) = ways.last().and_then(Path::parent).filter(|above| !above.is_root())
+        {
+            ways.push(above);
+        }
+        let itself = Want { link: true, ..Want::default() };
+        for way in ways.iter().rev() {
+            let handle = self.open_existing(way, itself).ok()?;
+            if handle.first_facts().reparse_tag == TAG_SYMLINK {
+                let behind = whole.as_str().get(way.as_str().len()..)?;
+                return Some((handle.link_target().ok()?, behind.to_owned()));
+            }
+        }
+        None
     }
 
     /// [`Self::open`] for what must be there.

@@ -33,8 +33,7 @@ pub(super) fn get(open: &Arc<Open>, room: usize) -> Output {
         SOCKET => Reparse::Special(Kind::Socket),
         LINK => {
             let target = file.link_target()?;
-            let parts: Vec<_> = target.split(|byte| *byte == b'/').map(from_unix).collect();
-            Reparse::Symlink(Symlink::from_unix(&parts.join("/")))
+            Reparse::Symlink(link(&target))
         }
         _ => Reparse::Special(device(file)?),
     };
@@ -43,6 +42,12 @@ pub(super) fn get(open: &Arc<Open>, room: usize) -> Output {
         return Err(NtStatus::BUFFER_TOO_SMALL);
     }
     Ok((NtStatus::SUCCESS, bytes))
+}
+
+/// A link on disk, as clients see it.
+pub(in crate::serve::command) fn link(target: &[u8]) -> Symlink {
+    let parts: Vec<_> = target.split(|byte| *byte == b'/').map(from_unix).collect();
+    Symlink::from_unix(&parts.join("/"))
 }
 
 /// Devices keep their numbers to themselves, but for the one that is none.
