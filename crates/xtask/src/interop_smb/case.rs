@@ -6,6 +6,8 @@ pub(super) struct Case {
     pub(super) name: &'static str,
     /// Mount options, beside who we are and where the server is.
     pub(super) options: &'static str,
+    /// Options of the share, with a comma before each.
+    pub(super) share: &'static str,
     pub(super) work: Work,
     /// Whether `--quick` has it.
     pub(super) quick: bool,
@@ -92,8 +94,19 @@ const WATCH: &str = "mkdir -p /m/full && cd /m/full && i=0; while [ $i -lt 1200 
                      : >\"a file with a name of some length $i\" || exit 1; i=$((i+1)); done; cd /; remount; \
                      [ $(ls /m/full | wc -l) = 1200 ] && [ $(ls /m/full | sort -u | wc -l) = 1200 ] && rm -r /m/full";
 
+/// Links and pipes as reparse points, as this mount makes them, and what they are on the server.
+const LINKS: &str = "cd /m && echo hello >file && mkdir d && ln -s file link && ln -s nowhere/at/all lost && \
+                     ln -s ../file d/up && ln -s d folder && mkfifo pipe && cd / && remount && \
+                     [ \"$(readlink /m/link)\" = file ] && [ \"$(cat /m/link)\" = hello ] && \
+                     [ \"$(readlink /m/lost)\" = nowhere/at/all ] && ! cat /m/lost 2>/dev/null && \
+                     [ \"$(cat /m/folder/up)\" = hello ] && [ -p /m/pipe ] && \
+                     [ $(find /m -type l | wc -l) = 4 ] && mv /m/link /m/moved && [ \"$(cat /m/moved)\" = hello ] && \
+                     rm /m/moved /m/folder && [ \"$(cat /m/d/up)\" = hello ]";
+const LINKS_HOST: &str = "cd $FOLDER && [ \"$(readlink lost)\" = nowhere/at/all ] && [ \"$(readlink d/up)\" = ../file ] && \
+                          [ -p pipe ] && [ ! -L link ] && [ ! -L moved ] && [ -f file ] && [ -d d ]";
+
 const fn script(name: &'static str, options: &'static str, script: &'static str) -> Case {
-    Case { name, options, work: Work::Script(script), quick: false, limit_s: 120 }
+    Case { name, options, share: "", work: Work::Script(script), quick: false, limit_s: 120 }
 }
 
 const fn quick(case: Case) -> Case {
@@ -101,7 +114,12 @@ const fn quick(case: Case) -> Case {
 }
 
 const fn of(name: &'static str, options: &'static str, work: Work) -> Case {
-    Case { name, options, work, quick: false, limit_s: 180 }
+    Case { name, options, share: "", work, quick: false, limit_s: 180 }
+}
+
+/// In a share whose links are the client's to follow.
+const fn links(name: &'static str, options: &'static str) -> Case {
+    Case { share: ",links=client", ..of(name, options, Work::Then(LINKS, LINKS_HOST)) }
 }
 
 pub(super) const CASES: &[Case] = &[
@@ -151,6 +169,9 @@ pub(super) const CASES: &[Case] = &[
         "vers=3.1.1",
         "fileplay tree /m/tree --seed $SEED --operations 200 --hard-links",
     ),
+    links("3.1.1: symbolic links of Windows, and pipes", "vers=3.1.1"),
+    links("3.1.1: symbolic links and pipes of NFS", "vers=3.1.1,reparse=nfs"),
+    links("3.1.1: symbolic links and pipes of WSL", "vers=3.1.1,reparse=wsl"),
     of(
         "3.1.1: two mounts, sealed",
         "vers=3.1.1,seal",

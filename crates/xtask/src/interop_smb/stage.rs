@@ -82,7 +82,7 @@ impl<'a> Stage<'a> {
     pub(super) fn play(&self, case: &Case) -> anyhow::Result<()> {
         let folder = Folder(place::new_dir(&self.prepared.folder.join("shunt-interop"))?);
         std::fs::set_permissions(&folder.0, std::fs::Permissions::from_mode(0o777))?;
-        let mut server = self.serve(&folder.0)?;
+        let mut server = self.serve(&folder.0, case)?;
         let capture = self.capture(case)?;
         let played = self.work(case, &mut server);
         let said = server.host.text();
@@ -109,11 +109,11 @@ impl<'a> Stage<'a> {
         Capture::start(&self.network, &file, WHOLE, self.prepared.limit).map(Some)
     }
 
-    fn serve<'b>(&self, folder: &'b Path) -> anyhow::Result<Server<'b>> {
+    fn serve<'b>(&self, folder: &'b Path, case: &Case) -> anyhow::Result<Server<'b>> {
         let mut command = self.network.command(&self.prepared.shunt);
         command.args(["serve", "--listen", &format!("{HOST}:445")]);
         command.args(["--user", &format!("{USER}:{PASSWORD}"), "--share"]);
-        command.arg(format!("{SHARE}={}", folder.display()));
+        command.arg(format!("{SHARE}={}{}", folder.display(), case.share));
         let mut host = Host::start(command, self.prepared.limit).context("shunt serve")?;
         let deadline = Instant::now() + START_LIMIT;
         while !host.text().contains(READY) {
@@ -181,7 +181,7 @@ impl<'a> Stage<'a> {
                 let kept = kept(&writing.text());
                 self.check(server.folder, kept).context("while the server is away")?;
                 sleep(AWAY);
-                server.host = self.serve(server.folder)?.host;
+                server.host = self.serve(server.folder, case)?.host;
             }
             Loss::Cable => {
                 let port = self.guest.port(0);
