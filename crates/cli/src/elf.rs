@@ -45,7 +45,6 @@ impl Bytes for File {
     }
 }
 
-#[cfg(any(test, fuzzing))]
 impl Bytes for &[u8] {
     fn at(&self, offset: u64, len: usize) -> Vec<u8> {
         let start = usize::try_from(offset).unwrap_or(usize::MAX).min(self.len());

@@ -83,6 +83,7 @@ impl Plan {
             step("clippy", 30, clippy()),
             step("spelling", 5, spelling()),
             step("licences and duplicates", 10, licences()),
+            step("what is fuzzed compiles", 15, Ok(fuzzed(&target))),
             step("build what the tests start", 40, Ok(build())),
             step("tests", 60, Ok(tests(&target, quick))),
         ];
@@ -140,6 +141,14 @@ fn licences() -> Result<Command, String> {
         return Err("no cargo-deny here; `cargo install cargo-deny` brings it".into());
     }
     Ok(cargo(&["deny", "check", "bans", "licenses", "sources"]))
+}
+
+/// The fuzz targets, a workspace of their own, which nothing else would notice to have rotted. To check them takes no
+/// nightly compiler, and none of C++ either: libFuzzer is not built, because nothing is linked.
+fn fuzzed(target: &Path) -> Command {
+    let mut command = cargo(&["check", "--locked", "--manifest-path", "fuzz/Cargo.toml", "--bins"]);
+    command.env("CARGO_TARGET_DIR", target).env("CUSTOM_LIBFUZZER_PATH", "/absent/libfuzzer.a");
+    command
 }
 
 /// The library that is loaded into programs, the program that loads it, the programs that tests
