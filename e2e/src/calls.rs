@@ -1117,7 +1117,9 @@ pub fn unmount(dir: &str) -> Ret {
 
 pub mod address;
 pub mod cancel;
+pub mod corner;
 pub mod cpus;
+pub mod jump;
 pub mod names;
 pub mod unseen;
 pub mod uring;

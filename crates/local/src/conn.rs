@@ -31,6 +31,7 @@ use crate::{Level, Reason, offer};
 
 mod attach;
 mod demote;
+mod left;
 mod peek;
 mod send;
 mod stand;

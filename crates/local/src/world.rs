@@ -12,7 +12,7 @@ use sys::wait;
 use crate::arena::Arena;
 use crate::board::Board;
 use crate::conn::Conn;
-use crate::{Limits, Reason};
+use crate::{Level, Limits, Reason};
 
 /// Ring bytes that connections may hold while nothing is in them; beyond it, whoever takes another
 /// ring takes back those that others have not used for [`IDLE_NS`].
@@ -64,6 +64,8 @@ pub struct World {
     engine: Guarded<Option<i32>>,
     /// The same plus one, for those who only ask whether a descriptor is ours; 0: none.
     engine_fd: AtomicU32,
+    /// 1 once [`Self::has_no_place`] has said so.
+    told: AtomicU32,
 }
 
 impl World {
@@ -88,6 +90,7 @@ impl World {
             lending: Guarded::default(),
             engine: Guarded::default(),
             engine_fd: AtomicU32::new(0),
+            told: AtomicU32::new(0),
         })
     }
 
@@ -203,6 +206,16 @@ impl World {
             if slot.cpu.load(Ordering::Relaxed) != cpu {
                 slot.cpu.store(cpu, Ordering::Relaxed);
             }
+        }
+    }
+
+    /// Says for people, once, that this process has no place on the board. Nothing on the board can say so.
+    pub fn has_no_place(&self) {
+        if self.limits.log >= Level::Error && self.told.swap(1, Ordering::Relaxed) == 0 {
+            crate::log::line(format_args!(
+                "{}: {SLOTS} processes of this user take part, which is all that can; staying on TCP",
+                Reason::NoSlot.words()
+            ));
         }
     }
 

@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout};
 
 use sys::call;
-use sys::lock::Guarded;
+use sys::lock::{self, Guarded, Value};
 
 const CLASSES: usize = 16;
 const SMALLEST: usize = 32;
@@ -28,6 +28,15 @@ pub(crate) fn forked() {
     POOL.word().store(0, std::sync::atomic::Ordering::Relaxed);
 }
 
+/// The pool; `None` in a signal handler that has interrupted this thread in here. (One may also have left it by a
+/// jump.)
+fn pool() -> Option<Value<'static, Pool>> {
+    POOL.lock().or_else(|| {
+        lock::free_if_left(POOL.word());
+        POOL.lock()
+    })
+}
+
 fn class(layout: Layout) -> Option<usize> {
     let size = layout.size().max(layout.align()).max(SMALLEST).next_power_of_two();
     let class = (size / SMALLEST).trailing_zeros() as usize;
@@ -42,7 +51,11 @@ unsafe impl GlobalAlloc for Own {
         let Some(class) = class(layout) else {
             return call::mmap_private(layout.size()).unwrap_or(std::ptr::null_mut());
         };
-        let Some(mut pool) = POOL.lock() else { return std::ptr::null_mut() };
+        let Some(mut pool) = pool() else {
+            // A signal handler, which has interrupted us in here.
+            let pages = call::mmap_private((SMALLEST << class).max(layout.size()));
+            return pages.ok().filter(|_| layout.align() <= 4096).unwrap_or(std::ptr::null_mut());
+        };
         let head = pool.free[class];
         if head != 0 {
             // SAFETY: a free block holds the address of the next one.
@@ -57,7 +70,7 @@ unsafe impl GlobalAlloc for Own {
             call::munmap(at, layout.size());
             return;
         };
-        let Some(mut pool) = POOL.lock() else { return };
+        let Some(mut pool) = pool() else { return };
         // SAFETY: the block is ours again, at least 32 bytes and aligned for a word.
         unsafe { *at.cast::<usize>() = pool.free[class] };
         pool.free[class] = at as usize;

@@ -7,13 +7,13 @@ use local::Reason;
 use local::conn::{Conn, Got, Phase, Put, kernel, reg_flags};
 use local::world::World;
 use sys::abi::Half;
-use sys::call;
 use sys::iov::Buffers;
-use sys::lock;
 use sys::sync::Ordering;
 use sys::wait::WaitWord;
+use sys::{call, handler, lock};
 
 use crate::finally::Finally;
+use crate::left::{self, Wait};
 use crate::{fds, life, ready, real, remote};
 
 const SIOCATMARK: u64 = 0x8905;
@@ -147,19 +147,31 @@ pub(crate) unsafe fn receive(
     if is_read && iov.iter().all(|v| v.iov_len == 0) {
         return Ok(0);
     }
+    // SAFETY: the caller's promise.
+    unsafe { receive_held(w, conn, fd, iov, flags, &mut None) }
+}
+
+/// [`receive`], by a call that may hold the connection open already.
+unsafe fn receive_held(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    iov: &[iovec],
+    flags: c_int,
+    held: &mut Option<Held>,
+) -> Outcome {
     if phase(conn) == Phase::Offered {
         conn.io_seen(w);
         settle(w, conn, fd, false);
     }
-    let mut held = None;
     if phase(conn) != Phase::Attached {
         // SAFETY: the caller's promise.
-        if let Some(out) = unsafe { receive_tcp(w, conn, fd, iov, flags, &mut held) } {
+        if let Some(out) = unsafe { receive_tcp(w, conn, fd, iov, flags, held) } {
             return out;
         }
     }
     // SAFETY: the caller's promise.
-    unsafe { receive_ring(w, conn, conn.descriptor(fd), iov, flags) }
+    unsafe { receive_ring(w, conn, conn.descriptor(fd), iov, flags, held) }
 }
 
 /// A receive before the attachment. `None`: attached meanwhile, and nothing of the program's read.
@@ -184,13 +196,18 @@ unsafe fn receive_tcp(
         settle(w, conn, fd, false);
         return None;
     }
-    let receiving = conn.receiving()?;
     if !dont_wait(w, conn, fd, flags) {
-        *held = Some(Held::new(w, conn));
+        let at = std::ptr::from_ref(held) as usize;
+        held.get_or_insert_with(|| Held::new(w, conn, at));
     }
+    let mark = left::begin_inside(handler::here());
+    let receiving = conn.receiving()?;
+    mark.now(Wait::Kernel(conn));
     // SAFETY: the caller's promise.
     let out = unsafe { receive_kernel(fd, iov, flags_now) };
+    mark.now(Wait::Nothing);
     drop(receiving);
+    drop(mark);
     received(w, conn);
     let fd = conn.descriptor(fd);
     let n = *out.as_ref().unwrap_or(&0);
@@ -233,7 +250,7 @@ unsafe fn receive_tcp(
         let count = skip(iov, n, &mut more);
         let now = flags | libc::MSG_DONTWAIT;
         // SAFETY: the rest of the guest's buffers.
-        let got = unsafe { receive_ring(w, conn, fd, &more[..count], now) };
+        let got = unsafe { receive_ring(w, conn, fd, &more[..count], now, held) };
         return Some(Ok(n + got.unwrap_or(0)));
     }
     if all {
@@ -245,7 +262,7 @@ unsafe fn receive_tcp(
             let mut more = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
             let count = skip(iov, n, &mut more);
             // SAFETY: the rest of the guest's buffers.
-            let got = unsafe { receive(w, conn, fd, &more[..count], flags, false) };
+            let got = unsafe { receive_held(w, conn, fd, &more[..count], flags, held) };
             return Some(Ok(n + got.unwrap_or(0)));
         }
         let _ = &mut rest;
@@ -255,7 +272,7 @@ unsafe fn receive_tcp(
 
 /// A receive of the kernel's has ended. If the connection was attached meanwhile, nobody need ring for
 /// it any more.
-fn received(w: &'static World, conn: &'static Conn) {
+pub(crate) fn received(w: &'static World, conn: &'static Conn) {
     if conn.phase() == Phase::Attached
         && let Some((_, mine)) = conn.my_half(w)
     {
@@ -303,6 +320,7 @@ unsafe fn receive_ring(
     fd: c_int,
     iov: &[iovec],
     flags: c_int,
+    held: &mut Option<Held>,
 ) -> Outcome {
     if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
         // SAFETY: the caller's promise.
@@ -311,8 +329,7 @@ unsafe fn receive_ring(
     // SAFETY: the caller's promise.
     let mut to = unsafe { Buffers::new(iov) }?;
     let want = to.left();
-    let mut total = 0;
-    let (mut held, mut fd) = (None, fd);
+    let (mut total, mut fd) = (0, fd);
     loop {
         let got = if flags & libc::MSG_PEEK == 0 {
             conn.recv(w, fd, &mut to, flags)
@@ -348,7 +365,7 @@ unsafe fn receive_ring(
                 if flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(w, conn, fd) {
                     return if total > 0 { Ok(total) } else { Err(libc::EAGAIN) };
                 }
-                let waited = wait(w, conn, fd, false, &mut held);
+                let waited = wait(w, conn, fd, false, held);
                 fd = conn.descriptor(fd);
                 if let Err(errno) = waited {
                     return if total > 0 { Ok(total) } else { Err(errno) };
@@ -445,19 +462,25 @@ struct Held {
     conn: &'static Conn,
     /// When it began to wait, nanoseconds: from then its time limit runs.
     since: u64,
+    /// Taken off after all else.
+    mark: left::Mark,
 }
 
 impl Held {
-    fn new(w: &'static World, conn: &'static Conn) -> Self {
+    /// `at`: where it is kept, on the stack, for as long as the call lasts.
+    fn new(w: &'static World, conn: &'static Conn, at: usize) -> Self {
+        let mark = left::begin(at);
         conn.inside.fetch_add(1, Ordering::AcqRel);
         conn.refs.fetch_add(1, Ordering::AcqRel);
-        Self { w, conn, since: call::now_ns() }
+        mark.now(Wait::Call(conn));
+        Self { w, conn, since: call::now_ns(), mark }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         let errno = real::errno();
+        self.mark.now(Wait::Nothing);
         self.conn.inside.fetch_sub(1, Ordering::AcqRel);
         release(self.w, self.conn, -1);
         real::set_errno(errno);
@@ -484,7 +507,9 @@ fn wait(
         count(&mine.n_spins);
         return Ok(());
     }
-    let since = held.get_or_insert_with(|| Held::new(w, conn)).since;
+    conn.free_left_locks(w);
+    let at = std::ptr::from_ref(held) as usize;
+    let since = held.get_or_insert_with(|| Held::new(w, conn, at)).since;
     // One limit for the whole call, however often it wakes.
     let left = if room { send_time_left(fd, since) } else { None };
     if left == Some(0) {
@@ -508,10 +533,12 @@ fn sleep(
     (room, left): (bool, Option<c_int>),
 ) -> Result<(), c_int> {
     let nudge = conn.nudge.load(Ordering::Acquire);
+    let mark = left::begin_inside(handler::here());
     let others = {
         let _held = lock::lock(&mine.wait_lock);
         let others = conn.sleepers(mine);
         mine.sleepers.fetch_add(1, Ordering::AcqRel);
+        mark.now(Wait::Sleep(conn));
         if others == 0 {
             // Before we arm: a doorbell that is taken out after that would not ring again.
             drain_quietly(conn, fd, mine, peer);
@@ -519,7 +546,10 @@ fn sleep(
         conn.arm_cold(mine);
         others
     };
-    let asleep = Finally(|| wake_up(w, conn, mine));
+    let asleep = Finally(|| {
+        mark.now(Wait::Nothing);
+        wake_up(w, conn, mine);
+    });
     let mut ready = conn.moved(mine, peer, room);
     if room {
         ready |= !conn.wait_for_room(mine, peer);
@@ -545,6 +575,7 @@ fn sleep(
         };
     }
     drop(asleep);
+    drop(mark);
     result
 }
 

@@ -7,6 +7,7 @@ mod fds;
 mod finally;
 mod hooks;
 mod io;
+mod left;
 mod life;
 mod poll;
 mod ready;
@@ -58,7 +59,10 @@ extern "C" fn init() {
     match World::join(limits, program, high_fd()) {
         Ok(world) => fds::begin(world),
         Err(error) => {
-            if log >= local::Level::Info {
+            // Whoever was there first may have meant it; the rest is that there is no room, or no such place.
+            let matters = matches!(error, sys::map::MapError::NotOurs);
+            let told = if matters { local::Level::Error } else { local::Level::Info };
+            if log >= told {
                 local::log::line(format_args!("{error}; staying on TCP"));
             }
             return;
@@ -82,12 +86,14 @@ unsafe extern "C" fn child() {
     life::fork_child();
 }
 
-/// Where descriptors of our own go: high, but below the limit.
+/// Where descriptors of our own go: above what most programs use, but below the limit and below 1,024. The
+/// kernel's table of descriptors is as long as the highest number asks for: each `fork` copies it, and `select`
+/// looks no further, which programs rely on that give it the limit as the number, and a set for 1,024.
 fn high_fd() -> c_int {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a valid place.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    c_int::try_from(limit.rlim_cur.min(1 << 19)).unwrap_or(1024).saturating_sub(24).max(3)
+    c_int::try_from(limit.rlim_cur.min(1024)).unwrap_or(1024).saturating_sub(24).max(3)
 }
 
 fn env(name: &str) -> Option<String> {

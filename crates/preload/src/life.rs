@@ -10,13 +10,14 @@ use sys::call;
 use sys::sync::{AtomicU32, Ordering};
 
 use crate::fds::{self, Entry};
-use crate::{alloc, io, ready, real, remote};
+use crate::{alloc, io, left, ready, real, remote};
 
 /// Set once the program uses io_uring: nothing new leaves TCP then.
 static URING: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 /// A descriptor number that has just been handed out by the kernel: what we knew of it is stale.
 pub(crate) fn fresh(fd: c_int) {
+    left::tidy();
     if fd >= 0
         && let Some(old) = fds::put(fd, None)
         && let Some(w) = fds::world()
@@ -74,14 +75,18 @@ pub(crate) fn listening(fd: c_int) {
     let Some(w) = fds::world() else { return };
     let Some(conn) = fds::conn(fd) else { return };
     conn.set_phase(Phase::Listener);
+    // Of all that was asked for, this one is not handed on to connections.
+    let (stay, signals) = (&conn.stay, Reason::SignalIo.code());
+    let _ = stay.compare_exchange(signals, 0, Ordering::Relaxed, Ordering::Relaxed);
     if let Ok(Some(name)) = call::name(fd, false) {
         conn.port.store(u32::from(name.port()), Ordering::Relaxed);
         conn.listens_at(fd, name);
         let any = std::net::Ipv6Addr::UNSPECIFIED;
         if w.limits.enabled
             && (w.limits.allows(name.port(), [*name.ip(), any], &w.program) || has_addr_rules(w))
+            && w.board.listen(name.port()) == Err(Reason::NoSlot)
         {
-            let _ = w.board.listen(name.port());
+            w.has_no_place();
         }
     }
 }
@@ -204,8 +209,14 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
         Some(remote) => {
             let errno = real::errno();
             if !remote::connected(w, conn, fd, remote) {
-                conn.connecting(w, fd, remote);
-                ready::offered(w, conn);
+                // Asked for before there was a connection.
+                match Reason::from_code(conn.stay.load(Ordering::Relaxed)) {
+                    Some(reason) => conn.stay_tcp(w, fd, reason),
+                    None => {
+                        conn.connecting(w, fd, remote);
+                        ready::offered(w, conn);
+                    }
+                }
             }
             real::set_errno(errno);
         }
@@ -313,12 +324,14 @@ pub(crate) fn close(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
 /// Takes `fd` out of the table before it is closed; answers a connection whose last descriptor it
 /// was.
 fn drop_entry(w: &'static World, fd: c_int) -> Option<&'static Conn> {
+    left::tidy();
     match fds::put(fd, None)? {
         Entry::Set(set) => {
             ready::closed(w, set);
             None
         }
         Entry::Conn(conn) => {
+            conn.free_left_locks(w);
             if !move_fd(conn, fd) && conn.inside.load(Ordering::Acquire) > 0 {
                 keep(w, conn, fd);
             }

@@ -6,18 +6,17 @@ use libc::pollfd;
 use local::conn::{Conn, Phase, kernel};
 use local::world::World;
 use sys::abi::{Half, half_flags};
-use sys::call;
-use sys::lock;
-use sys::ring;
 use sys::sync::Ordering;
+use sys::{call, handler, lock, ring};
 
 use crate::finally::Finally;
+use crate::left::{self, Wait};
 use crate::{fds, io, ready, real, remote};
 
 /// A descriptor of the set that is an attached connection.
-struct Ours {
+pub(crate) struct Ours {
     at: usize,
-    conn: &'static Conn,
+    pub(crate) conn: &'static Conn,
     mine: &'static Half,
     peer: &'static Half,
 }
@@ -244,13 +243,18 @@ fn doze(
 ) -> Option<c_int> {
     let mut copy: Vec<pollfd> = fds.to_vec();
     let mut alone = true;
-    for o in list {
+    let holds = left::begin(handler::here());
+    let sleeps = left::begin_inside(handler::here());
+    for (n, o) in list.iter().enumerate() {
+        o.conn.free_left_locks(w);
         o.conn.inside.fetch_add(1, Ordering::AcqRel);
         o.conn.refs.fetch_add(1, Ordering::AcqRel);
+        holds.now(Wait::Calls(list.as_ptr(), n + 1));
         {
             let _held = lock::lock(&o.mine.wait_lock);
             let others = o.conn.sleepers(o.mine);
             o.mine.sleepers.fetch_add(1, Ordering::AcqRel);
+            sleeps.now(Wait::Sleeps(list.as_ptr(), n + 1));
             alone &= others == 0;
             if others == 0 {
                 // Before we arm: a doorbell that is taken out after that would not ring again.
@@ -266,8 +270,10 @@ fn doze(
         p.events = libc::POLLIN | libc::POLLRDHUP | fds[o.at].events & libc::POLLPRI;
     }
     let asleep = Finally(|| {
-        for o in list {
+        for (n, o) in list.iter().enumerate().rev() {
+            sleeps.now(Wait::Sleeps(list.as_ptr(), n));
             io::wake_up(w, o.conn, o.mine);
+            holds.now(Wait::Calls(list.as_ptr(), n));
             o.conn.inside.fetch_sub(1, Ordering::AcqRel);
             io::release(w, o.conn, -1);
         }
@@ -310,6 +316,7 @@ fn doze(
     }
     let errno = real::errno();
     drop(asleep);
+    drop((sleeps, holds));
     if result.is_some() {
         real::set_errno(errno);
     }

@@ -18,14 +18,15 @@ use local::conn::{Conn, Phase, Registration, SETS, kernel, reg_flags as reg};
 use local::spin::Spin;
 use local::world::{TIDY_NS, World};
 use sys::abi::{Half, half_flags as flag};
-use sys::call;
 use sys::lock::{self, Guarded};
 use sys::ring;
 use sys::sync::{AtomicU32, AtomicU64, full_fence};
 use sys::wait::{self, WaitWord};
+use sys::{call, handler};
 
 use crate::fds::{self, Entry};
 use crate::finally::Finally;
+use crate::left::{self, Wait};
 
 mod amend;
 mod control;
@@ -436,12 +437,19 @@ impl Set {
         if self.forked.load(Ordering::Relaxed) {
             return self.wait_forked(w, events, limit, sleep);
         }
+        lock::free_if_left(self.members.word());
         // Either we see a connection that another thread brings into the set, or that thread sees us
         // wait. Pairs with `recount`.
         let others = self.waiting.fetch_add(1, Ordering::SeqCst) > 0;
         let _waiting = Finally(|| {
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         });
+        let sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int =
+            &mut |events, left| {
+                let mark = left::begin(handler::here());
+                mark.now(Wait::Set(self));
+                sleep(events, left)
+            };
         if self.count.load(Ordering::SeqCst) == 0 {
             self.wait_plain(w, events, limit, sleep)
         } else {
@@ -449,6 +457,16 @@ impl Set {
                 self.go_cold(w);
             }
             self.wait_ours(w, events, limit, sleep)
+        }
+    }
+
+    /// A wait was left by a jump while it slept, and will not end by itself.
+    pub(crate) fn wait_left(&'static self, w: &'static World) {
+        if self.waiting.fetch_sub(1, Ordering::SeqCst) == 1
+            && let Some(waiter) = self.waiter.load(Ordering::Relaxed).checked_sub(1)
+            && let Some(word) = w.waiter(waiter)
+        {
+            wait::awake(word);
         }
     }
 
@@ -1132,6 +1150,7 @@ pub(crate) fn forget(_w: &World, conn: &'static Conn) {
     }
     for (which, set) in registrations(conn) {
         let r = &conn.sets[which];
+        lock::free_if_left(set.members.word());
         if r.flags.swap(0, Ordering::Relaxed) & reg::TAGGED != 0 {
             set.drop_member(conn, which);
         }

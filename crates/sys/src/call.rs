@@ -256,6 +256,41 @@ mod calls {
     pub fn dup_above(fd: i32, min: i32) -> Result<i32> {
         call!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, min).map(|fd| fd as i32)
     }
+    /// How many descriptors the kernel's table of this process has room for now.
+    pub fn descriptor_table() -> Result<i32> {
+        let fd = open(c"/proc/thread-self/status", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;
+        let mut text = [0u8; 1024];
+        let got = read(fd, &mut text);
+        close(fd)?;
+        let text = std::str::from_utf8(&text[..got?]).unwrap_or("");
+        let line = text.lines().find_map(|line| line.strip_prefix("FDSize:"));
+        line.and_then(|size| size.trim().parse().ok()).ok_or(libc::ENOENT)
+    }
+    /// Words of this process's own memory, wherever they are: what is not mapped is an error.
+    pub fn peek_words(at: usize, to: &mut [u64]) -> Result<()> {
+        let len = size_of_val(to);
+        let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: len };
+        let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(at), iov_len: len };
+        let (local, remote) = (&raw const local, &raw const remote);
+        let got = call!(SYS_process_vm_readv, getpid(), local, 1, remote, 1, 0)?;
+        if got == len { Ok(()) } else { Err(libc::EFAULT) }
+    }
+    /// `sa_restorer` of a signal's action, 0 if it has none.
+    #[cfg(target_arch = "x86_64")]
+    pub fn restorer(signal: i32) -> Result<u64> {
+        // The kernel's own structure: handler, flags, restorer, mask.
+        let mut action = [0u64; 4];
+        call!(SYS_rt_sigaction, signal, 0, action.as_mut_ptr(), 8)?;
+        const SA_RESTORER: u64 = 0x0400_0000;
+        Ok(if action[1] & SA_RESTORER != 0 { action[2] } else { 0 })
+    }
+    /// `ss_flags` of this thread's stack for signal handlers.
+    pub fn signal_stack() -> Result<i32> {
+        let mut stack = MaybeUninit::<libc::stack_t>::zeroed();
+        call!(SYS_sigaltstack, 0, stack.as_mut_ptr())?;
+        // SAFETY: the kernel has written it.
+        Ok(unsafe { stack.assume_init() }.ss_flags)
+    }
     pub fn getfl(fd: i32) -> Result<i32> {
         call!(SYS_fcntl, fd, libc::F_GETFL).map(|v| v as i32)
     }

@@ -10,7 +10,8 @@
 //! [`gssapi`].
 //! What whoever started us has left for us to listen on is [`inherited`]. Sockets of a program that `shunt run`
 //! may have started are called by [`stream`]. Which users the host has says [`accounts`], and as which of them a
-//! thread touches files [`acting`].
+//! thread touches files [`acting`]. Whether a signal handler runs, or has left what it interrupted for good, finds
+//! [`handler`].
 
 pub mod abi;
 #[cfg(not(loom))]
@@ -33,6 +34,8 @@ pub mod event;
 pub mod filemap;
 #[cfg(not(loom))]
 pub mod gssapi;
+#[cfg(not(loom))]
+pub mod handler;
 #[cfg(not(loom))]
 pub mod inherited;
 #[cfg(not(loom))]

@@ -3,8 +3,8 @@
 use std::cell::Cell;
 use std::sync::atomic::AtomicPtr;
 
-use crate::call;
 use crate::sync::{AtomicU32, Ordering};
+use crate::{call, handler};
 
 thread_local! {
     static TID: Cell<u32> = const { Cell::new(0) };
@@ -86,6 +86,16 @@ pub fn lock(word: &AtomicU32) -> Option<Held<'_>> {
     match try_lock(word) {
         Some(held) => Some(held),
         None => contended(word),
+    }
+}
+
+/// Frees the lock if this thread has left the call that held it, by `siglongjmp` out of a signal handler: as if it
+/// had been killed there. To be called where this thread can only hold it because of that, or because a handler
+/// that runs now has interrupted it.
+#[inline]
+pub fn free_if_left(word: &AtomicU32) {
+    if word.load(Ordering::Relaxed) == tid() && !handler::may_run() {
+        word.store(0, Ordering::Release);
     }
 }
 
@@ -189,6 +199,38 @@ mod tests {
         assert!(lock_own(&word, false).is_none());
         drop(held);
         assert_eq!(word.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn what_a_handler_has_interrupted_is_not_free() {
+        static WORD: AtomicU32 = AtomicU32::new(0);
+        extern "C" fn handler(_signal: i32) {
+            free_if_left(&WORD);
+        }
+        // SAFETY: all zeros is a valid action.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = handler as *const () as usize;
+        // SAFETY: a valid action, and a signal that nothing else here uses.
+        unsafe { libc::sigaction(libc::SIGURG, &raw const action, std::ptr::null_mut()) };
+        let held = lock(&WORD);
+        // SAFETY: this thread lives.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGURG) };
+        assert_eq!(WORD.load(Ordering::Relaxed), tid());
+        drop(held);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn what_was_left_behind_is_free() {
+        let word = AtomicU32::new(0);
+        std::mem::forget(lock(&word));
+        assert!(lock(&word).is_none());
+        free_if_left(&word);
+        assert!(lock(&word).is_some());
+        // Nor is that of others.
+        let theirs = AtomicU32::new(tid() + 1);
+        free_if_left(&theirs);
+        assert_eq!(theirs.load(Ordering::Relaxed), tid() + 1);
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //! Each writes lines of results. A case is right when its lines are the same over kernel TCP and
 //! under Shunt, at either end of the connection.
 
+pub mod corners;
 pub mod descriptors;
 pub mod early;
+pub mod jumps;
 pub mod names;
 pub mod processes;
 pub mod readiness;
@@ -74,6 +76,15 @@ macro_rules! oracle_cases {
                 own_shutdown_is_an_edge one_shot_over_a_demotion watched_under_a_closed_number
                 set_shared_with_bytes_unread passed_to_ourselves_after_the_end asynchronous
                 dprintf_fortified send_timeout_at_the_seams
+            }
+            corners {
+                signals_for_bytes signals_of_a_listener low_water_mark_at_any_time peek_offset peek_offset_off
+                time_stamps time_stamps_fine time_stamps_new left_in_queue many_messages_with_a_limit
+                epoll_nested_deep select_of_high_numbers select_with_the_limit_as_number
+            }
+            jumps {
+                jump_out_of_recv jump_out_of_waitall jump_out_of_poll jump_out_of_select jump_out_of_send
+                jump_out_of_epoll jump_before_the_first_byte jump_at_any_moment
             }
             early {
                 met_request_and_answer met_we_speak_first met_edges met_streams met_and_closed

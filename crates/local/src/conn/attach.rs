@@ -252,6 +252,9 @@ impl Conn {
     /// Settles a connection on TCP, with a record for people if we take part already.
     pub fn stay_tcp(&self, w: &World, fd: i32, reason: Reason) {
         w.count(reason);
+        if reason == Reason::NoSlot {
+            w.has_no_place();
+        }
         if w.limits.log >= Level::Info {
             crate::log::line(format_args!("fd {fd}: on TCP: {} {}", reason.code(), reason.words()));
         }

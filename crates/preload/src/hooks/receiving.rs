@@ -220,6 +220,12 @@ pub unsafe extern "C-unwind" fn recvmmsg(
         // SAFETY: libc's contract, handed on.
         return unsafe { real::recvmmsg(fd, msgs, n, flags, timeout) };
     };
+    // SAFETY: the caller's promise.
+    let limit = unsafe { timeout.as_ref() };
+    if limit.is_some_and(|limit| !valid(limit)) {
+        real::set_errno(libc::EINVAL);
+        return -1;
+    }
     if flags & libc::MSG_ERRQUEUE == 0
         && let Some(errno) = io::pending(w, conn, fd)
     {
@@ -227,26 +233,40 @@ pub unsafe extern "C-unwind" fn recvmmsg(
         real::set_errno(errno);
         return -1;
     }
-    // SAFETY: the caller's promise.
-    let limit = unsafe { timeout.as_ref() }.map(|t| call::now_ns() + nanos(t));
+    let limit = limit.map(|t| call::now_ns().saturating_add(nanos(t)));
     let mut flags = flags;
     let mut done = 0;
+    let mut left = 0;
     for i in 0..n.min(1024) {
         // SAFETY: the caller's promise.
         let m = unsafe { &mut *msgs.add(i as usize) };
         // SAFETY: libc's contract, handed on.
         let got = unsafe { recvmsg(fd, &raw mut m.msg_hdr, flags & !libc::MSG_WAITFORONE) };
         if got < 0 {
-            return if done > 0 { done } else { -1 };
+            let errno = real::errno();
+            if done == 0 {
+                return -1;
+            }
+            if errno != libc::EAGAIN {
+                // The next call's.
+                conn.tell_later(w, errno);
+            }
+            break;
         }
         m.msg_len = u32::try_from(got).unwrap_or(u32::MAX);
         done += 1;
-        if limit.is_some_and(|l| call::now_ns() >= l) {
+        left = limit.map_or(0, |l| l.saturating_sub(call::now_ns()));
+        if limit.is_some() && left == 0 {
             break;
         }
         if flags & libc::MSG_WAITFORONE != 0 {
             flags |= libc::MSG_DONTWAIT;
         }
+    }
+    if done > 0 && limit.is_some() {
+        // Linux says how much is left after the last message.
+        // SAFETY: the caller's promise.
+        unsafe { *timeout = time_limit(left) };
     }
     done
 }

@@ -281,10 +281,18 @@ pub unsafe extern "C-unwind" fn setsockopt(
             // SAFETY: the caller's promise.
             (unsafe { value.cast::<c_int>().read_unaligned() }) <= 1
         };
+        let negative = on && {
+            // SAFETY: the caller's promise.
+            (unsafe { value.cast::<c_int>().read_unaligned() }) < 0
+        };
         let reason = match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ZEROCOPY) if on => Some(Reason::ZeroCopy),
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if on && !low => Some(Reason::Option),
-            (libc::SOL_SOCKET, libc::SO_TIMESTAMPING) if on => Some(Reason::Option),
+            // Less than 0 is off.
+            (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if !negative => Some(Reason::Option),
+            // What a receive tells beside the bytes.
+            (libc::SOL_SOCKET, name) if on && STAMPS.contains(&name) => Some(Reason::Option),
+            (libc::IPPROTO_TCP, TCP_INQ) if on => Some(Reason::Option),
             (libc::IPPROTO_TCP, libc::TCP_ULP) => Some(Reason::KernelTls),
             (libc::IPPROTO_TCP, libc::TCP_REPAIR) => Some(Reason::Option),
             _ => None,
@@ -299,6 +307,12 @@ pub unsafe extern "C-unwind" fn setsockopt(
     // SAFETY: libc's contract, handed on.
     unsafe { real::setsockopt(fd, level, name, value, len) }
 }
+
+/// `SO_TIMESTAMP`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, and the three again for 64-bit seconds everywhere.
+const STAMPS: [c_int; 6] =
+    [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMPING, 63, 64, 65];
+/// The bytes that a receive leaves, as control data.
+const TCP_INQ: c_int = 36;
 
 const SIOCATMARK: c_ulong = 0x8905;
 
@@ -332,9 +346,10 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -
             }
             conn.drain(w, fd);
         }
-        if request == libc::FIOASYNC {
-            io::to_tcp(w, conn, fd, Reason::SignalIo);
-        }
+    }
+    if request == libc::FIOASYNC && arg != 0 {
+        // SAFETY: the caller's promise: an int.
+        signals(fd, unsafe { (arg as *const c_int).read_unaligned() } != 0);
     }
     // SAFETY: libc's contract, handed on.
     let done = unsafe { real::ioctl(fd, request, arg) };
@@ -349,12 +364,22 @@ pub unsafe extern "C-unwind" fn ioctl(fd: c_int, request: c_ulong, arg: usize) -
     done
 }
 
-unsafe fn control(fd: c_int, cmd: c_int, arg: usize) -> c_int {
-    if cmd == libc::F_SETFL
-        && arg & libc::O_ASYNC as usize != 0
-        && let Some((w, conn)) = active(fd)
-    {
+/// Signals for bytes are asked for, or no more: only the kernel sends them. A socket that is not connected yet
+/// stays on TCP for it later; what a listener asks for is for itself, and its connections do not have it.
+fn signals(fd: c_int, on: bool) {
+    if on && let Some((w, conn)) = active(fd) {
         io::to_tcp(w, conn, fd, Reason::SignalIo);
+    } else if let Some(conn) = fds::conn(fd).filter(|conn| conn.phase() == Phase::Fresh) {
+        let (stay, asked) = (&conn.stay, Reason::SignalIo.code());
+        let (from, to) = if on { (0, asked) } else { (asked, 0) };
+        let relaxed = std::sync::atomic::Ordering::Relaxed;
+        let _ = stay.compare_exchange(from, to, relaxed, relaxed);
+    }
+}
+
+unsafe fn control(fd: c_int, cmd: c_int, arg: usize) -> c_int {
+    if cmd == libc::F_SETFL {
+        signals(fd, arg & libc::O_ASYNC as usize != 0);
     }
     // SAFETY: libc's contract, handed on.
     let done = unsafe { real::fcntl(fd, cmd, arg) };

@@ -106,6 +106,9 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
     unsafe { ppoll(fds, n, timeout, mask) }
 }
 
+/// Descriptors in a set as libc makes it.
+const FD_SETSIZE: c_int = 1024;
+
 /// `select` by way of `poll`, if any of its descriptors concerns us. Answers what is left of the
 /// time, too.
 unsafe fn selected(
@@ -114,10 +117,12 @@ unsafe fn selected(
     limit: Option<u64>,
     mask: *const sigset_t,
 ) -> Option<c_int> {
-    if !(1..=1 << 20).contains(&n) {
+    if n < 1 {
         return None;
     }
     fds::world()?;
+    // As the kernel does: a set need not be longer than the table.
+    let n = if n > FD_SETSIZE { n.min(call::descriptor_table().unwrap_or(n)) } else { n };
     let words = usize::try_from(n).ok()?.div_ceil(64);
     let mut lists = poll::Sets {
         words: sets.map(|s| {

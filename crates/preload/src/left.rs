@@ -1,0 +1,190 @@
+//! Calls that wait, and what is to be put right when a signal handler leaves one by `siglongjmp`: nothing is
+//! unwound then, and who is believed to wait for ever keeps connections open and is rung for.
+//!
+//! Each wait is noted on its thread, beside a system call, and taken off when it ends. What is still there when
+//! the thread comes back, and lies on a part of the stack that is no longer in use, has been left.
+
+use std::cell::Cell;
+
+use local::conn::{Conn, Phase};
+use local::world::World;
+use sys::handler;
+use sys::sync::Ordering;
+
+use crate::poll::Ours;
+use crate::ready::Set;
+use crate::{fds, io};
+
+/// Calls that one thread may be in at once: one, and one for each handler that has interrupted another.
+const DEEP: usize = 8;
+
+/// What a call has begun, and would have to end.
+#[derive(Clone, Copy)]
+pub(crate) enum Wait {
+    /// Nothing yet, or nothing any more. What is left in the few instructions between this and the rest stays
+    /// begun, which is better than to be ended twice.
+    Nothing,
+    /// A call that may sleep on a connection: it holds it open.
+    Call(&'static Conn),
+    /// A sleep on a connection.
+    Sleep(&'static Conn),
+    /// A receive of the kernel's, before the attachment.
+    Kernel(&'static Conn),
+    /// [`Self::Call`] for the first so many connections of a `poll`. The list is on the heap, and stays there
+    /// when the call is left.
+    Calls(*const Ours, usize),
+    /// [`Self::Sleep`] likewise.
+    Sleeps(*const Ours, usize),
+    /// A wait on an event set.
+    Set(&'static Set),
+}
+
+#[derive(Clone, Copy)]
+struct Noted {
+    at: usize,
+    wait: Wait,
+}
+
+struct Thread {
+    depth: Cell<usize>,
+    noted: [Cell<Option<Noted>>; DEEP],
+}
+
+thread_local! {
+    static THREAD: Thread = const {
+        Thread { depth: Cell::new(0), noted: [const { Cell::new(None) }; DEEP] }
+    };
+}
+
+/// A wait that is noted; taken off at its end.
+pub(crate) struct Mark {
+    /// Its place; [`DEEP`]: there was none.
+    place: usize,
+}
+
+/// Notes that a wait begins; what there is to put right is told by [`Mark::now`]. `at`: an address on the stack,
+/// in a frame that lives at least as long.
+#[inline]
+pub(crate) fn begin(at: usize) -> Mark {
+    tidy();
+    begin_inside(at)
+}
+
+/// [`begin`], inside of a wait that is noted.
+#[inline]
+pub(crate) fn begin_inside(at: usize) -> Mark {
+    THREAD.with(|t| {
+        let place = t.depth.get();
+        if let Some(free) = t.noted.get(place) {
+            free.set(Some(Noted { at, wait: Wait::Nothing }));
+            t.depth.set(place + 1);
+        }
+        Mark { place: place.min(DEEP) }
+    })
+}
+
+impl Mark {
+    /// Says what is to be put right if the call is left from here on.
+    #[inline]
+    pub(crate) fn now(&self, wait: Wait) {
+        THREAD.with(|t| {
+            if let Some(place) = t.noted.get(self.place)
+                && let Some(noted) = place.get()
+            {
+                place.set(Some(Noted { wait, ..noted }));
+            }
+        });
+    }
+}
+
+impl Drop for Mark {
+    #[inline]
+    fn drop(&mut self) {
+        THREAD.with(|t| {
+            if self.place == DEEP {
+                return;
+            }
+            // What was noted after us and is still there was left: a handler that came back to us.
+            while t.depth.get() > self.place + 1 {
+                undo_last(t);
+            }
+            t.depth.set(self.place);
+        });
+    }
+}
+
+/// Puts right what this thread has left. For calls that end something: waits do so by themselves.
+#[inline]
+pub(crate) fn tidy() {
+    THREAD.with(|t| {
+        if t.depth.get() > 0 {
+            look(t);
+        }
+    });
+}
+
+#[cold]
+fn look(t: &Thread) {
+    while let Some(last) = t.depth.get().checked_sub(1) {
+        let Some(noted) = t.noted.get(last).and_then(Cell::get) else { return };
+        if handler::goes_on(noted.at) {
+            return;
+        }
+        undo_last(t);
+    }
+}
+
+fn undo_last(t: &Thread) {
+    let Some(last) = t.depth.get().checked_sub(1) else { return };
+    let Some((place, w)) = t.noted.get(last).zip(fds::world()) else { return t.depth.set(last) };
+    let Some(noted) = place.get() else { return t.depth.set(last) };
+    // First what takes long and may be done again: this thread may be interrupted here as well.
+    each(noted.wait, |conn| conn.free_left_locks(w));
+    place.set(None);
+    t.depth.set(last);
+    undo(w, noted.wait);
+}
+
+/// Each connection that a wait is on.
+fn each(wait: Wait, mut f: impl FnMut(&'static Conn)) {
+    match wait {
+        Wait::Nothing | Wait::Set(_) => {}
+        Wait::Call(conn) | Wait::Sleep(conn) | Wait::Kernel(conn) => f(conn),
+        Wait::Calls(first, n) | Wait::Sleeps(first, n) => (0..n).for_each(|at| f(nth(first, at))),
+    }
+}
+
+/// The connection of a `poll` that was left.
+fn nth(first: *const Ours, at: usize) -> &'static Conn {
+    // SAFETY: the list was made by a call that never ended, so nobody has given it back.
+    unsafe { (*first.add(at)).conn }
+}
+
+/// The end of a call that had none.
+fn undo(w: &'static World, wait: Wait) {
+    match wait {
+        Wait::Nothing => {}
+        Wait::Call(conn) => end(w, conn),
+        Wait::Sleep(conn) => wake(w, conn),
+        Wait::Kernel(conn) => {
+            conn.receive_left();
+            if conn.phase() == Phase::Attached {
+                io::received(w, conn);
+            }
+        }
+        Wait::Calls(first, n) => (0..n).for_each(|at| end(w, nth(first, at))),
+        Wait::Sleeps(first, n) => (0..n).for_each(|at| wake(w, nth(first, at))),
+        Wait::Set(set) => set.wait_left(w),
+    }
+}
+
+fn end(w: &'static World, conn: &'static Conn) {
+    conn.inside.fetch_sub(1, Ordering::AcqRel);
+    io::release(w, conn, -1);
+}
+
+fn wake(w: &'static World, conn: &'static Conn) {
+    if let Some((mine, _)) = conn.halves(w) {
+        io::wake_up(w, conn, mine);
+    }
+}

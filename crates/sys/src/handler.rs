@@ -1,0 +1,152 @@
+//! Whether a signal handler runs on this thread's stack, above a frame of ours that it has interrupted.
+//!
+//! A handler may leave a call by `siglongjmp`. Nothing of the call is unwound then, and what it holds would be
+//! held for ever; but as long as a handler *runs*, the call below it goes on later. What tells them apart is the
+//! kernel's frame between the two, which begins with the address to which the handler returns (`sa_restorer`).
+
+use crate::call;
+
+/// Longest distance on a stack within which a frame of the kernel's is looked for, bytes.
+const FAR: usize = 8 << 20;
+const PAGE: usize = 4096;
+
+/// An address on the stack of whoever calls: stacks grow down, so what was called from there is below it.
+#[inline]
+#[must_use]
+pub fn here() -> usize {
+    let place = 0u8;
+    std::hint::black_box(&raw const place) as usize
+}
+
+/// Whether a call that was at `frame` on this thread's stack may still go on, interrupted by a handler that runs
+/// now. `false`: it was left for good. `true` where that cannot be known: on a stack of the handlers' own, or too
+/// far away.
+#[must_use]
+pub fn goes_on(frame: usize) -> bool {
+    let now = here();
+    if is_on_signal_stack() {
+        return true;
+    }
+    // Its place on the stack has been given back.
+    frame > now && (frame - now > FAR || finds_frame(now, frame).unwrap_or(true))
+}
+
+/// Whether any handler may run on this thread now.
+#[must_use]
+pub fn may_run() -> bool {
+    let now = here();
+    // The stack ends where nothing can be read any more; what follows it in memory only makes us careful.
+    is_on_signal_stack() || finds_frame(now, now.saturating_add(FAR)) == Some(true)
+}
+
+/// Whether the start of a handler's frame lies there; `None`: memory ended before `to`.
+#[cfg(target_arch = "x86_64")]
+fn finds_frame(from: usize, to: usize) -> Option<bool> {
+    let restorers = restorers();
+    let mut page = [0u64; PAGE / 8];
+    let mut at = from.next_multiple_of(8);
+    while at < to {
+        let len = (PAGE - at % PAGE).min(to - at) / 8;
+        let Some(words) = page.get_mut(..len.max(1)) else { return Some(true) };
+        if call::peek_words(at, words).is_err() {
+            return None;
+        }
+        let begins = |word: &u64| *word != 0 && restorers.contains(word);
+        let starts = words.iter().enumerate().filter(|(_, word)| begins(word));
+        if starts.into_iter().any(|(i, _)| is_frame(at + i * 8)) {
+            return Some(true);
+        }
+        at += words.len() * 8;
+    }
+    Some(false)
+}
+
+/// Whether the words after such an address are what the kernel writes there, and not what was left on the stack by
+/// a frame that is gone: the saved `rip`, `eflags` (of which bit 1 is always set) and code segment.
+#[cfg(target_arch = "x86_64")]
+fn is_frame(at: usize) -> bool {
+    // After the return address: flags, link and stack of the context, then its registers from r8 on.
+    const RIP: usize = 8 + 40 + 16 * 8;
+    const USER_CODE: u64 = 0x33;
+    let mut words = [0u64; 3];
+    call::peek_words(at + RIP, &mut words).is_ok()
+        && words[0] != 0
+        && words[1] & 2 != 0
+        && words[2] & 0xffff == USER_CODE
+}
+
+/// Elsewhere a handler's frame does not begin so: careful.
+#[cfg(not(target_arch = "x86_64"))]
+const fn finds_frame(_from: usize, _to: usize) -> Option<bool> {
+    Some(true)
+}
+
+/// The addresses to which handlers return. A C library has one.
+#[cfg(target_arch = "x86_64")]
+fn restorers() -> [u64; 4] {
+    let mut known = [0; 4];
+    let mut n = 0;
+    for signal in 1..=64 {
+        let restorer = call::restorer(signal).unwrap_or(0);
+        if restorer != 0 && !known.contains(&restorer) && n < known.len() {
+            known[n] = restorer;
+            n += 1;
+        }
+    }
+    known
+}
+
+/// Whether this thread is on the stack that it has set up for handlers.
+fn is_on_signal_stack() -> bool {
+    call::signal_stack().is_ok_and(|flags| flags & libc::SS_ONSTACK != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    static OUTER: AtomicUsize = AtomicUsize::new(0);
+    static SEEN: AtomicUsize = AtomicUsize::new(0);
+
+    extern "C" fn handler(_signal: i32) {
+        let goes_on = goes_on(OUTER.load(Ordering::SeqCst));
+        SEEN.store(1 + usize::from(goes_on) + 2 * usize::from(may_run()), Ordering::SeqCst);
+    }
+
+    /// On a thread of its own, whose stack nobody has used.
+    fn on_a_fresh_stack(test: impl FnOnce() + Send + 'static) {
+        std::thread::spawn(test).join().expect("no panic");
+    }
+
+    #[test]
+    fn a_call_under_a_handler_goes_on() {
+        on_a_fresh_stack(|| {
+            OUTER.store(here(), Ordering::SeqCst);
+            // SAFETY: all zeros is a valid action.
+            let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+            action.sa_sigaction = handler as *const () as usize;
+            // SAFETY: a valid action, and a signal that nothing else here uses.
+            unsafe { libc::sigaction(libc::SIGWINCH, &raw const action, std::ptr::null_mut()) };
+            // SAFETY: this thread lives.
+            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGWINCH) };
+            assert_eq!(SEEN.load(Ordering::SeqCst), 4, "not seen from the handler");
+        });
+    }
+
+    #[inline(never)]
+    fn deeper(levels: usize) -> usize {
+        if levels == 0 { here() } else { std::hint::black_box(deeper(levels - 1)) }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_frame_that_has_returned_does_not_go_on() {
+        on_a_fresh_stack(|| {
+            assert!(!goes_on(deeper(20)), "a frame further down");
+            // One further up that no handler has interrupted.
+            assert!(!goes_on(here() + 256));
+            assert!(!may_run());
+        });
+    }
+}
