@@ -68,7 +68,7 @@ pub(crate) struct Options {
     /// Keep the table in bench/record
     #[arg(long)]
     record: bool,
-    /// Pairs for each row [3; with --quick 1]
+    /// Pairs for each row [3; with --quick 1]; three times as many where the difference is small
     #[arg(long)]
     rounds: Option<u32>,
     /// Length of one measurement [2; with --quick 1]
@@ -88,7 +88,7 @@ pub(crate) struct Options {
 /// What `--quick` promises.
 const QUICK: Duration = Duration::from_secs(180);
 /// The difference that one side alone may make is smaller than what one pair can show.
-const OVERHEAD_ROUNDS: u32 = 3;
+const CLOSE_CALL_ROUNDS: u32 = 3;
 
 /// Runs `cargo xtask bench`.
 ///
@@ -162,12 +162,8 @@ impl Options {
     }
 
     fn rounds(&self, row: &Row) -> u32 {
-        let usual = if self.quick { 1 } else { 3 };
-        let least = match row.against {
-            Against::TcpServerOnly | Against::TcpClientOnly => OVERHEAD_ROUNDS * usual,
-            _ => usual,
-        };
-        self.rounds.unwrap_or(least).max(1)
+        let rounds = self.rounds.unwrap_or(if self.quick { 1 } else { 3 }).max(1);
+        if row.is_close_call() { rounds * CLOSE_CALL_ROUNDS } else { rounds }
     }
 }
 

@@ -94,6 +94,17 @@ impl Row {
         Self { name, server, load, cpus, against, unit, better, floor, quick: true, costs: false }
     }
 
+    /// Whether it is about a difference smaller than what two measurements of the same differ by.
+    pub(crate) fn is_close_call(&self) -> bool {
+        match (self.against, self.cpus) {
+            (Against::TcpServerOnly | Against::TcpClientOnly, _) => true,
+            (Against::Tcp, Cpus::One) => {
+                matches!(self.load, Load::Wrk { close: true, .. } | Load::Pgbench { .. })
+            }
+            _ => false,
+        }
+    }
+
     fn full_only(mut self) -> Self {
         self.quick = false;
         self
