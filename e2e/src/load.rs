@@ -663,3 +663,31 @@ fn end_somehow(fd: i32, random: &mut Random) -> Ret {
         _ => calls::close(fd),
     }
 }
+
+/// So many processes that each listen, until standard input ends.
+///
+/// # Panics
+///
+/// When one of them cannot.
+pub fn crowd(count: u64) {
+    let [ready, tell] = calls::pipe(0).expect("a pipe");
+    let mut children = Vec::new();
+    for _ in 0..count {
+        match calls::fork() {
+            calls::Forked::Child => {
+                let _ = listener();
+                let _ = calls::write(tell, b"r");
+                let _ = calls::poll_many(&[], -1);
+                calls::exit_now(0);
+            }
+            calls::Forked::Parent(child) => children.push(child),
+        }
+        assert_eq!(calls::read(ready, 1), Ok(b"r".to_vec()), "a child listens");
+    }
+    println!("ready");
+    let _ = calls::read(0, 1);
+    for child in children {
+        let _ = calls::kill(child, libc::SIGKILL);
+        let _ = calls::wait(child);
+    }
+}

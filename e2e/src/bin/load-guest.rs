@@ -24,6 +24,7 @@ fn main() {
             let _own = load::listener();
             println!("{}", load::many(port(), size(2), size(3)));
         }
+        Some("crowd") => load::crowd(number(1)),
         Some("squeezed") => println!("{}", load::squeezed(port(), size(2), size(3))),
         Some("steps") => println!("{}", load::steps(port())),
         Some("unread") => println!("{}", load::unread(port(), size(2), size(3))),
@@ -36,7 +37,7 @@ fn main() {
 fn usage() -> ! {
     eprintln!(
         "load-guest: serve | serve-many | serve-few DESCRIPTORS | transfer PORT STYLE SEED LEN | \
-         many PORT COUNT ROUNDS | listening PORT COUNT ROUNDS | squeezed PORT COUNT MORE | steps PORT | unread PORT COUNT LEN | demoting PORT SEED | storm PORT COUNT SEED"
+         many PORT COUNT ROUNDS | listening PORT COUNT ROUNDS | crowd COUNT | squeezed PORT COUNT MORE | steps PORT | unread PORT COUNT LEN | demoting PORT SEED | storm PORT COUNT SEED"
     );
     std::process::exit(2);
 }

@@ -155,6 +155,36 @@ fn a_server_without_shunt() {
     assert_eq!(dir.attached(), 0, "{}", dir.summary());
 }
 
+/// More processes than can take part: who comes too late says so once and is on TCP, and who comes when others
+/// have gone takes part.
+#[test]
+fn more_processes_than_places() {
+    let dir = BoardDir::new();
+    let mut command_line = command(GUEST, Under::Shunt(&dir));
+    command_line.args(["crowd", &sys::abi::SLOTS.to_string()]);
+    let mut crowd = Guest::start(command_line.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let until_end = crowd.take_stdin();
+    let mut said = String::new();
+    BufReader::new(crowd.take_stdout().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said.trim(), "ready", "{}", dir.summary());
+
+    let late = || {
+        let (_server, port) = server(&["serve-many"], Under::Shunt(&dir), &[]);
+        let mut command = command(GUEST, Under::Shunt(&dir));
+        let got = outcome(command.args(["listening", &port.to_string(), "40", "10"]), LIMIT);
+        assert!(got.ok() && got.out.trim() == "all 40", "{} {}{:?}", got.out, got.err, got.hung);
+        got.err.lines().filter(|line| line.contains(Reason::NoSlot.words())).count()
+    };
+    let said = late();
+    assert!(said == 1 || plain_only(), "said {said} times");
+    assert_eq!(dir.attached(), 0, "{}", dir.summary());
+
+    drop(until_end);
+    crowd.wait(LIMIT).unwrap();
+    assert_eq!(late(), 0, "there is room again");
+    assert!(dir.attached() > 0 || plain_only(), "{}", dir.summary());
+}
+
 /// The limit of a process: some connections find room in it.
 #[test]
 fn memory_limit() {
