@@ -202,7 +202,9 @@ unsafe fn receive_tcp(
     }
     let mark = left::begin_inside(handler::here());
     let receiving = conn.receiving()?;
-    mark.now(Wait::Kernel(conn));
+    if held.is_some() {
+        mark.now(Wait::Kernel(conn));
+    }
     // SAFETY: the caller's promise.
     let out = unsafe { receive_kernel(fd, iov, flags_now) };
     mark.now(Wait::Nothing);

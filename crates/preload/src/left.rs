@@ -60,6 +60,8 @@ thread_local! {
 pub(crate) struct Mark {
     /// Its place; [`DEEP`]: there was none.
     place: usize,
+    /// An address of its frame. What is noted may for a moment be a handler's that has used our place.
+    at: usize,
 }
 
 /// Notes that a wait begins; what there is to put right is told by [`Mark::now`]. `at`: an address on the stack,
@@ -79,7 +81,7 @@ pub(crate) fn begin_inside(at: usize) -> Mark {
             free.set(Some(Noted { at, wait: Wait::Nothing }));
             t.depth.set(place + 1);
         }
-        Mark { place: place.min(DEEP) }
+        Mark { place: place.min(DEEP), at }
     })
 }
 
@@ -88,10 +90,8 @@ impl Mark {
     #[inline]
     pub(crate) fn now(&self, wait: Wait) {
         THREAD.with(|t| {
-            if let Some(place) = t.noted.get(self.place)
-                && let Some(noted) = place.get()
-            {
-                place.set(Some(Noted { wait, ..noted }));
+            if let Some(place) = t.noted.get(self.place) {
+                place.set(Some(Noted { at: self.at, wait }));
             }
         });
     }
@@ -101,16 +101,28 @@ impl Drop for Mark {
     #[inline]
     fn drop(&mut self) {
         THREAD.with(|t| {
-            if self.place == DEEP {
-                return;
-            }
+            let Some(place) = t.noted.get(self.place) else { return };
             // What was noted after us and is still there was left: a handler that came back to us.
             while t.depth.get() > self.place + 1 {
                 undo_last(t);
             }
+            place.set(None);
             t.depth.set(self.place);
         });
     }
+}
+
+/// To be called in a forked child: who sleeps in memory that both share is the parent's to count.
+pub(crate) fn forked() {
+    THREAD.with(|t| {
+        for place in &t.noted {
+            if let Some(noted) = place.get()
+                && matches!(noted.wait, Wait::Sleep(_) | Wait::Sleeps(..))
+            {
+                place.set(Some(Noted { wait: Wait::Nothing, ..noted }));
+            }
+        }
+    });
 }
 
 /// Puts right what this thread has left. For calls that end something: waits do so by themselves.
@@ -140,7 +152,8 @@ fn undo_last(t: &Thread) {
     let Some(noted) = place.get() else { return t.depth.set(last) };
     // First what takes long and may be done again: this thread may be interrupted here as well.
     each(noted.wait, |conn| conn.free_left_locks(w));
-    place.set(None);
+    // A handler that has interrupted us there has done the rest.
+    let Some(noted) = place.take() else { return };
     t.depth.set(last);
     undo(w, noted.wait);
 }

@@ -452,6 +452,7 @@ pub(crate) extern "C" fn fork_parent() {
 
 pub(crate) extern "C" fn fork_child() {
     alloc::forked();
+    left::forked();
     sys::lock::forget_tid();
     fds::forked();
     #[cfg(feature = "watchdog")]

@@ -138,8 +138,9 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<u64>, sleep: Sleep<'_>) -> 
             return sleep(fds, left);
         }
         let mut now = look(w, fds, &list);
-        // With nothing to report the kernel is asked by the sleep.
-        if !told && (now > 0 || limit == Some(0)) {
+        // With nothing to report the kernel is asked by the sleep, unless it is not to end by what it says.
+        let unasked = || list.iter().any(|o| is_muted(o, &fds[o.at]));
+        if !told && (now > 0 || limit == Some(0) || unasked()) {
             for o in &list {
                 o.refresh(fds[o.at].fd);
             }
@@ -147,7 +148,7 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<u64>, sleep: Sleep<'_>) -> 
         }
         let all = with_others(fds, &list, now);
         let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
-        if all > 0 || left == Some(0) {
+        if all > 0 || left == Some(0) && (told || limit == Some(0)) {
             return all;
         }
         if spin(w, fds, &list, left) {
@@ -323,20 +324,28 @@ fn doze(
     result
 }
 
+fn reads(asked: &pollfd) -> bool {
+    asked.events & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) != 0
+}
+
+/// See [`mute`].
+fn is_muted(o: &Ours, asked: &pollfd) -> bool {
+    let hints = o.conn.kernel.load(Ordering::Relaxed);
+    !reads(asked) && hints & (kernel::RDHUP | kernel::HUP | kernel::ERR) != 0
+}
+
 /// A descriptor whose lasting state in the kernel the program has not asked for would end each sleep
 /// at once.
 fn mute(o: &Ours, asked: &pollfd, p: &mut pollfd) {
-    let hints = o.conn.kernel.load(Ordering::Relaxed);
-    let reads = asked.events & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) != 0;
-    if !reads && hints & (kernel::RDHUP | kernel::HUP | kernel::ERR) != 0 {
+    if is_muted(o, asked) {
         p.fd = -1;
     }
-    if !reads
+    if !reads(asked)
         && ring::tail(&o.peer.tail) != o.mine.head.load(Ordering::Relaxed)
         && !Ours::wants_out(asked)
     {
         // Urgent data comes by the kernel, whatever lies in the ring.
-        p.events = asked.events & libc::POLLPRI;
+        p.events = asked.events & libc::POLLPRI | libc::POLLRDHUP;
     }
 }
 

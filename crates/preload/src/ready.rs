@@ -440,16 +440,13 @@ impl Set {
         lock::free_if_left(self.members.word());
         // Either we see a connection that another thread brings into the set, or that thread sees us
         // wait. Pairs with `recount`.
+        let mark = left::begin(handler::here());
         let others = self.waiting.fetch_add(1, Ordering::SeqCst) > 0;
+        mark.now(Wait::Set(self));
         let _waiting = Finally(|| {
+            mark.now(Wait::Nothing);
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         });
-        let sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int =
-            &mut |events, left| {
-                let mark = left::begin(handler::here());
-                mark.now(Wait::Set(self));
-                sleep(events, left)
-            };
         if self.count.load(Ordering::SeqCst) == 0 {
             self.wait_plain(w, events, limit, sleep)
         } else {
@@ -462,12 +459,14 @@ impl Set {
 
     /// A wait was left by a jump while it slept, and will not end by itself.
     pub(crate) fn wait_left(&'static self, w: &'static World) {
-        if self.waiting.fetch_sub(1, Ordering::SeqCst) == 1
+        // Before we are no longer counted: from then on the word is that of whoever comes next.
+        if self.waiting.load(Ordering::SeqCst) == 1
             && let Some(waiter) = self.waiter.load(Ordering::Relaxed).checked_sub(1)
             && let Some(word) = w.waiter(waiter)
         {
             wait::awake(word);
         }
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// A set without attached connections: the kernel's answer, but for tags of connections that

@@ -27,8 +27,11 @@ pub fn goes_on(frame: usize) -> bool {
     if is_on_signal_stack() {
         return true;
     }
-    // Its place on the stack has been given back.
-    frame > now && (frame - now > FAR || finds_frame(now, frame).unwrap_or(true))
+    if frame <= now {
+        // Its place on the stack has been given back, or a handler runs on another stack.
+        return may_run();
+    }
+    frame - now > FAR || finds_frame(now, frame).unwrap_or(true)
 }
 
 /// Whether any handler may run on this thread now.
@@ -44,12 +47,15 @@ pub fn may_run() -> bool {
 fn finds_frame(from: usize, to: usize) -> Option<bool> {
     let restorers = restorers();
     let mut page = [0u64; PAGE / 8];
-    let mut at = from.next_multiple_of(8);
+    let (mut at, mut any) = (from.next_multiple_of(8), false);
     while at < to {
         let len = (PAGE - at % PAGE).min(to - at) / 8;
         let Some(words) = page.get_mut(..len.max(1)) else { return Some(true) };
-        if call::peek_words(at, words).is_err() {
-            return None;
+        match call::peek_words(at, words) {
+            Ok(()) => any = true,
+            Err(libc::EFAULT) if any => return None,
+            // Not even the stack that we are on can be read: it is not allowed, and nothing can be known.
+            Err(_) => return Some(true),
         }
         let begins = |word: &u64| *word != 0 && restorers.contains(word);
         let starts = words.iter().enumerate().filter(|(_, word)| begins(word));
