@@ -318,9 +318,7 @@ pub(super) fn watch(
         inner.ears.insert(open.id, Ear { ended: ended.clone(), waiting: VecDeque::new() });
     }
     watch.count.fetch_add(1, Ordering::AcqRel);
-    if let Some(folder) = open.file() {
-        External::watch(server, &open.tree.share, open.id, folder.clone(), recursive);
-    }
+    External::watch(server, open, recursive);
     let watching = Watching { ended };
     open.state().watch = Some(watching.clone());
     if open.is_closed() {

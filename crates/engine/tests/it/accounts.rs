@@ -1,15 +1,17 @@
 //! Files are touched as the Unix users of sessions (`unix_users`). Only root can do that: others skip this.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use smb::auth::{NtHash, User, UserFile};
+use smb::fscc::Action;
 use smb::wire::header::Command;
 use smb::wire::{close, create, set_info};
 use smb::{CreateOptions, Disposition, FileId, Guid, NtStatus, ShareAccess};
 
 use crate::client::{Client, Offer, utf16};
+use crate::folders::{ANY_NAME, changes, told, until_watched, watch};
 use crate::place::Place;
 
 const ALICE: u32 = 41_001;
@@ -176,6 +178,44 @@ fn who_wished_a_deletion_must_be_allowed_to_and_not_who_closes_last() {
         shut(&mut bob, his);
         assert!(!file.exists(), "{options:?}: it is left");
     }
+    assert_eq!(place.panics(), 0);
+}
+
+#[test]
+fn who_watches_a_tree_hears_of_no_names_in_folders_that_are_not_theirs_to_read() {
+    let Some(place) = place() else { return };
+    let private = |name: &str| {
+        let folder = place.folder().join(name);
+        fs::DirBuilder::new().mode(0o700).create(&folder).unwrap();
+        folder
+    };
+    let write = |folder: &Path, name: &str| fs::write(folder.join(name), "x").unwrap();
+    let (_alice, mut bob) = both(&place);
+    let hers = private("hers");
+    // Looked at after all that is directly in the share.
+    let deep = place.folder().join("all/below");
+    fs::create_dir_all(&deep).unwrap();
+    for all in [deep.parent().unwrap(), &deep] {
+        mode(all, 0o755);
+    }
+    let (access, share) = (smb::Access::READ_DATA, ShareAccess::all());
+    let (disposition, options) = (Disposition::Open, CreateOptions::DIRECTORY_FILE);
+    let body = create::Request { access, share, disposition, options, ..Client::create_body(&[]) };
+    let answer = bob.call(Command::Create, &body).good();
+    let root = create::Response::parse(&answer.message).unwrap().file;
+    watch(&mut bob, root, ANY_NAME, true);
+    until_watched(&deep);
+    write(&hers, "secret");
+    write(&deep, "one");
+    assert_eq!(changes(&bob.receive().good()), [told(Action::Added, "all\\below\\one")]);
+    // And one that comes later, of which only the name is to be seen.
+    watch(&mut bob, root, ANY_NAME, true);
+    let later = private("later");
+    assert_eq!(changes(&bob.receive().good()), [told(Action::Added, "later")]);
+    watch(&mut bob, root, ANY_NAME, true);
+    write(&later, "secret");
+    write(&deep, "two");
+    assert_eq!(changes(&bob.receive().good()), [told(Action::Added, "all\\below\\two")]);
     assert_eq!(place.panics(), 0);
 }
 

@@ -205,14 +205,14 @@ fn watching(folder: FileId, filter: Filter, tree: bool) -> Vec<u8> {
 }
 
 /// Begins to watch, and waits until the server does.
-fn watch(client: &mut Client, folder: FileId, filter: Filter, tree: bool) -> Answer {
+pub(crate) fn watch(client: &mut Client, folder: FileId, filter: Filter, tree: bool) -> Answer {
     client.send_one(watching(folder, filter, tree));
     let pending = client.receive();
     assert_eq!(pending.status(), NtStatus::PENDING);
     pending
 }
 
-fn changes(answer: &Answer) -> Vec<(u32, String)> {
+pub(crate) fn changes(answer: &Answer) -> Vec<(u32, String)> {
     let mut rest = change_notify::Response::parse(&answer.message).unwrap().data;
     let number =
         |bytes: &[u8], at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -227,11 +227,11 @@ fn changes(answer: &Answer) -> Vec<(u32, String)> {
     }
 }
 
-fn told(action: Action, name: &str) -> (u32, String) {
+pub(crate) fn told(action: Action, name: &str) -> (u32, String) {
     (action as u32, name.to_owned())
 }
 
-const ANY_NAME: Filter = Filter::FILE_NAME.union(Filter::DIR_NAME);
+pub(crate) const ANY_NAME: Filter = Filter::FILE_NAME.union(Filter::DIR_NAME);
 
 #[test]
 fn one_client_hears_what_another_does() {
@@ -271,7 +271,7 @@ fn one_event_answers_one_of_those_who_wait() {
 
 /// Waits until the kernel watches a folder for the server, which is in this process: a little later than the server
 /// says that it does.
-fn until_watched(folder: &std::path::Path) {
+pub(crate) fn until_watched(folder: &std::path::Path) {
     let inode = format!(" ino:{:x} ", std::fs::metadata(folder).unwrap().ino());
     let until = Instant::now() + Duration::from_secs(20);
     let is_watched = || {

@@ -2,6 +2,9 @@
 //!
 //! The kernel tells of every change, the server's own included; who asks here has to know those.
 //!
+//! A watch is of whom it was made for (`acting.rs`): of the folders that come to be beneath it, too, those are watched
+//! that this user may read.
+//!
 //! Whoever has the [`Watcher`] waits for its descriptor to become readable and calls [`Watcher::poll`].
 
 use std::collections::{HashMap, VecDeque};
@@ -12,6 +15,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{FileType, Mode, OFlags, RawDir, ResolveFlags};
 use smb::NtStatus;
 
+use super::super::acting::{self, Whose};
 use super::errno::status;
 use super::facts::{device, proc_path, stat, stat_at};
 use super::handle::seen_path;
@@ -73,6 +77,8 @@ struct Tree {
     folder: OwnedFd,
     /// Folders that have been watched for it.
     count: usize,
+    /// On whose behalf.
+    whose: Whose,
 }
 
 /// Watches folders for changes by others.
@@ -112,7 +118,8 @@ impl Watcher {
         })
     }
 
-    /// Begins to watch a folder; with `tree`, what is beneath it too, up to 4,096 folders.
+    /// Begins to watch a folder; with `tree`, what is beneath it too, up to 4,096 folders, of which those are left out
+    /// that the user may not read on whose behalf this is called.
     ///
     /// # Errors
     ///
@@ -124,7 +131,7 @@ impl Watcher {
         if tree {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             let fd = rustix::fs::openat(folder, c".", flags, Mode::empty()).map_err(status)?;
-            self.trees.insert(watch, Tree { folder: fd, count: 1 });
+            self.trees.insert(watch, Tree { folder: fd, count: 1, whose: acting::now() });
             self.descend(watch, Vec::new());
         }
         Ok(watch)
@@ -254,9 +261,15 @@ impl Watcher {
             self.queue.push_back(change);
             if folder
                 && matches!(kind, ChangeKind::Added | ChangeKind::RenamedTo)
-                && self.extend(watch, &path)
+                && let Some(whose) = self.trees.get(&watch).map(|tree| tree.whose.clone())
             {
-                self.descend(watch, path);
+                let grown = acting::act(&whose, || {
+                    if self.extend(watch, &path) {
+                        self.descend(watch, path);
+                    }
+                });
+                // Without memory to be that user it is not watched, like one that may not be read.
+                drop(grown);
             }
         }
     }

@@ -6,7 +6,8 @@
 //! is told of when that is closed.
 //!
 //! One task for each share, begun with its first watch, has the watches of the kernel. Adding one of a whole tree
-//! reads the tree, and is done on a thread of the pool.
+//! reads the tree, and is done on a thread of the pool, on behalf of who watches: names in folders that they may not
+//! read are not for them.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -21,8 +22,10 @@ use smb::files::notify::{Event as Happening, NotifyFilter};
 use smb::files::{FileKey, OpenId};
 use smb::name::Path;
 
+use super::super::acting::{Whose, act};
 use super::super::fs::{Change, ChangeKind, Found, Handle, Want, Watch, Watcher};
 use super::super::log;
+use super::super::open::Open;
 use super::super::runtime::{self, Event, Source};
 use super::super::server::{Server, SharePoint};
 
@@ -92,7 +95,7 @@ impl Own {
 }
 
 enum Wish {
-    Watch { open: OpenId, folder: Arc<Handle>, tree: bool },
+    Watch { open: OpenId, folder: Arc<Handle>, tree: bool, whose: Whose },
     Forget(OpenId),
 }
 
@@ -117,16 +120,12 @@ impl External {
         }
     }
 
-    /// Tells an open of what happens in its folder.
-    pub(super) fn watch(
-        server: &Arc<Server>,
-        point: &Arc<SharePoint>,
-        open: OpenId,
-        folder: Arc<Handle>,
-        tree: bool,
-    ) {
+    /// Tells an open of what happens in its folder, if it is one of a file system.
+    pub(super) fn watch(server: &Arc<Server>, open: &Open, tree: bool) {
+        let Some(folder) = open.file().cloned() else { return };
+        let point = &open.tree.share;
         let external = &point.watch.external;
-        external.wish(Wish::Watch { open, folder, tree });
+        external.wish(Wish::Watch { open: open.id, folder, tree, whose: open.owner.whose() });
         if !external.begun.swap(true, Ordering::AcqRel) {
             drop(runtime::spawn(run(server.clone(), point.clone())));
         }
@@ -157,9 +156,10 @@ impl Asked {
         for wish in wishes {
             match wish {
                 Wish::Watch { .. } if self.by_open.len() >= WATCHES_MOST => {}
-                Wish::Watch { open, folder, tree } => {
+                Wish::Watch { open, folder, tree, whose } => {
+                    let watch = act(&whose, || self.watcher.watch(&folder, tree));
                     // Without it, clients hear of what clients do.
-                    let Ok(watch) = self.watcher.watch(&folder, tree) else { continue };
+                    let Ok(Ok(watch)) = watch else { continue };
                     self.by_open.insert(open, watch);
                     self.by_watch.insert(watch, open);
                 }
