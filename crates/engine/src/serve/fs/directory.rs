@@ -173,7 +173,7 @@ impl Directory {
         if let Some(exact) = &found
             && let Err(Errno::NOENT) = stat_at(&folder.fd, exact.as_slice())
         {
-            found = folder.share.0.name_in(&folder.fd, name)?;
+            found = folder.share.0.name_in((&folder.fd, &folder.path), name)?;
         }
         let Some(found) = found else { return Ok(None) };
         let Ok(whole) = CString::new(found.as_slice()) else { return Ok(None) };

@@ -134,13 +134,10 @@ impl Share {
             let name = said.name();
             path.truncate(0);
             path.extend_from_slice(&at);
-            match self.0.name_in_case(&folder, name, exact)? {
+            match self.0.name_in_case((&folder, &at), name, exact)? {
                 Some(found) => {
-                    if !path.is_empty() {
-                        path.push(b'/');
-                    }
-                    path.extend_from_slice(&found);
-                    if self.0.is_dangling(&folder, &found) {
+                    path = beneath(&at, &found);
+                    if self.0.is_dangling(&folder, &path) {
                         return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
                     }
                 }
@@ -262,7 +259,7 @@ impl Inner {
             push_component(&mut next, name)?;
             folder = match self.folder_at(&next) {
                 Err(Errno::NOENT) => {
-                    let found = self.name_in_case(&folder, name, exact)?;
+                    let found = self.name_in_case((&folder, &at), name, exact)?;
                     let found = found.ok_or(NtStatus::OBJECT_PATH_NOT_FOUND)?;
                     next.truncate(at.len());
                     if !next.is_empty() {
@@ -281,10 +278,11 @@ impl Inner {
         Ok((folder, at))
     }
 
-    /// The name on disk of what is called `name`, in whichever case the share allows.
+    /// The name on disk of what is called `name` in a folder, of which the path on disk is known as well, in whichever
+    /// case the share allows.
     pub(super) fn name_in(
         &self,
-        folder: &OwnedFd,
+        folder: (&OwnedFd, &[u8]),
         name: &str,
     ) -> Result<Option<Vec<u8>>, NtStatus> {
         self.name_in_case(folder, name, self.config.case_sensitive)
@@ -293,31 +291,36 @@ impl Inner {
     /// [`Self::name_in`], or only in the case in which it was said.
     fn name_in_case(
         &self,
-        folder: &OwnedFd,
+        (folder, above): (&OwnedFd, &[u8]),
         name: &str,
         exact: bool,
     ) -> Result<Option<Vec<u8>>, NtStatus> {
         if exact {
             let exact = name::to_unix(name);
-            return Ok(self.is_dangling(folder, &exact).then(|| exact.into_owned()));
+            let dangling = self.is_dangling(folder, &beneath(above, &exact));
+            return Ok(dangling.then(|| exact.into_owned()));
         }
         let facts = stat(folder).map_err(status)?;
         self.index.find(folder, (super::facts::device(&facts), facts.stx_ino), name)
     }
 
-    /// Whether this is a symbolic link that leads to nothing; asked after an open of the name has failed.
-    fn is_dangling(&self, folder: &OwnedFd, name: &[u8]) -> bool {
-        let is_link =
-            super::facts::stat_at(folder, name).is_ok_and(|s| file_type(&s) == FileType::Symlink);
-        is_link
-            && rustix::fs::accessat(
-                folder,
-                name,
-                rustix::fs::Access::EXISTS,
-                rustix::fs::AtFlags::empty(),
-            )
-            .is_err()
+    /// Whether this, the last of `path` on disk and in `folder`, is a symbolic link that leads to nothing: inside the
+    /// share, as far as may be seen by whoever asks. Asked after an open of the name has failed.
+    fn is_dangling(&self, folder: &OwnedFd, path: &[u8]) -> bool {
+        super::facts::stat_at(folder, split(path).1)
+            .is_ok_and(|stat| file_type(&stat) == FileType::Symlink)
+            && self.open_flags(path, OFlags::PATH | OFlags::CLOEXEC).err() == Some(Errno::NOENT)
     }
+}
+
+/// The path of what is called `name` in a folder.
+fn beneath(folder: &[u8], name: &[u8]) -> Vec<u8> {
+    let mut path = folder.to_vec();
+    if !path.is_empty() {
+        path.push(b'/');
+    }
+    path.extend_from_slice(name);
+    path
 }
 
 impl Vacancy {

@@ -59,6 +59,23 @@ fn links_are_followed_inside_and_nowhere_else() {
 }
 
 #[test]
+fn what_is_outside_is_not_told_by_links_that_lead_there() {
+    on_each(|share, root| {
+        let outside = root.parent().unwrap().join("outside");
+        fs::create_dir(&outside).unwrap();
+        fs::write(outside.join("there"), "").unwrap();
+        for name in ["there", "not there"] {
+            symlink(outside.join(name), root.join(format!("absolute {name}"))).unwrap();
+            symlink(format!("../outside/{name}"), root.join(format!("up {name}"))).unwrap();
+            for said in ["absolute ", "up ", "ABSOLUTE ", "UP "] {
+                let said = format!("{said}{name}");
+                assert_eq!(failure(share, &said), NtStatus::ACCESS_DENIED, "{said}");
+            }
+        }
+    });
+}
+
+#[test]
 fn a_link_is_opened_itself_when_asked_for() {
     on_each(|share, root| {
         fs::write(root.join("file"), "1").unwrap();
