@@ -51,6 +51,12 @@ const PATH_MAX: usize = 4095;
 /// How often a look-up is begun again when names change under it.
 const ATTEMPTS: usize = 8;
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has looked from the root.
+    pub(super) static OPENED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Appends a component to a path on disk; refuses what could lead anywhere else.
 pub(super) fn push_component(path: &mut Vec<u8>, name: &str) -> Result<(), NtStatus> {
     if !path.is_empty() {
@@ -132,8 +138,6 @@ impl Share {
             }
             let (folder, at) = self.0.folder_of(said, &path, exact)?;
             let name = said.name();
-            path.truncate(0);
-            path.extend_from_slice(&at);
             match self.0.name_in_case((&folder, &at), name, exact)? {
                 Some(found) => {
                     path = beneath(&at, &found);
@@ -142,6 +146,7 @@ impl Share {
                     }
                 }
                 None => {
+                    path = at;
                     push_component(&mut path, name)?;
                     return Ok(Found::Missing(Vacancy { share: self.clone(), folder, path }));
                 }
@@ -155,20 +160,18 @@ impl Share {
     #[must_use]
     pub fn stopped_on(&self, path: &Path) -> Option<(Vec<u8>, String)> {
         let whole = path.without_stream();
-        let mut ways = vec![whole.clone()];
-        while let Some(above) = ways.last().and_then(Path::parent).filter(|above| !above.is_root())
-        {
-            ways.push(above);
-        }
+        let text = whole.as_str();
+        let ends: Vec<usize> =
+            text.match_indices('/').map(|(at, _)| at).chain([text.len()]).collect();
         let itself = Want { link: true, ..Want::default() };
-        for way in ways.iter().rev() {
-            let handle = self.open_existing(way, itself).ok()?;
-            if handle.first_facts().reparse_tag == TAG_SYMLINK {
-                let behind = whole.as_str().get(way.as_str().len()..)?;
-                return Some((handle.link_target().ok()?, behind.to_owned()));
-            }
-        }
-        None
+        let look = |end: usize| self.open_existing(&Path::default().join(&text[..end]), itself);
+        let is_link = |handle: &Handle| handle.first_facts().reparse_tag == TAG_SYMLINK;
+        // In front of the link is what can be opened and is none, behind it what cannot be. Not all are looked at, each
+        // from the root: there may be two thousand.
+        let at = ends.partition_point(|end| look(*end).is_ok_and(|handle| !is_link(&handle)));
+        let end = *ends.get(at)?;
+        let link = look(end).ok().filter(is_link)?;
+        Some((link.link_target().ok()?, text[end..].to_owned()))
     }
 
     /// [`Self::open`] for what must be there.
@@ -203,6 +206,8 @@ impl Inner {
 
     pub(super) fn open_flags(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b"." } else { path };
+        #[cfg(test)]
+        OPENED.with(|opened| opened.set(opened.get() + 1));
         let mut attempts = 0;
         loop {
             match rustix::fs::openat2(&*self.root, path, flags, Mode::empty(), self.resolve) {

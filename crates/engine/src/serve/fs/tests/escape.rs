@@ -9,6 +9,7 @@ use rustix::fs::{RenameFlags, renameat_with};
 use smb::NtStatus;
 use smb::fscc::Entry;
 
+use super::super::lookup::OPENED;
 use super::super::{Directory, Links, Special};
 use super::{
     BOTH, FILE, Found, LOOK, READ, Want, create, failure, on_each, on_each_with, open, path,
@@ -115,6 +116,31 @@ fn links_may_be_refused_or_left_to_the_client() {
             },
         );
     }
+}
+
+#[test]
+fn the_link_on_a_long_way_is_found_without_looking_everywhere() {
+    on_each_with(
+        |config| config.links = Links::Client,
+        |share, root| {
+            let folders = vec!["d"; 200];
+            fs::create_dir_all(root.join(folders.join("/"))).unwrap();
+            for depth in [0, 1, 57, 128, 199, 200] {
+                symlink("to", root.join(folders[..depth].join("/")).join("link")).unwrap();
+                for behind in ["", "/x", "/x/y/z"] {
+                    let said = [&folders[..depth], &["link"]].concat().join("/") + behind;
+                    let said = path(&said.replace('/', "\\"));
+                    assert_eq!(share.open(&said, LOOK).err(), Some(NtStatus::STOPPED_ON_SYMLINK));
+                    let before = OPENED.get();
+                    let found = share.stopped_on(&said);
+                    assert_eq!(found, Some((b"to".to_vec(), behind.to_owned())), "{depth}");
+                    assert!(OPENED.get() - before < 40, "{}", OPENED.get() - before);
+                }
+            }
+            assert_eq!(share.stopped_on(&path("d\\d")), None);
+            assert_eq!(share.stopped_on(&path("d\\missing\\d")), None);
+        },
+    );
 }
 
 /// Somebody swaps a folder for a link to the outside, all the time.
