@@ -173,15 +173,19 @@ impl Assembly {
         Self { shard, waiting: Waiting::default() }
     }
 
-    /// Takes in an IP packet that came to an interface; what it completes, if that is RoCEv2 for `address`.
+    /// Takes in an IP packet that came to an interface; what it completes, if that is RoCEv2. What is not for
+    /// `address` is not kept: two taps at one interface see the same fragments, and only one may use them up.
     fn take(&mut self, packet: &[u8], address: IpAddr, now: u64) -> Option<Packet> {
+        if destination(packet) != Some(address) {
+            return None;
+        }
         let number = self.waiting.next;
         self.waiting.next += 1;
         self.waiting.held.insert(number, packet.into());
         let arrival = frag::Arrival::new(packet, number);
         self.shard.push(arrival, now, &mut self.waiting);
         let (header_len, whole) = self.waiting.whole.take()?;
-        rocev2(&whole, header_len).filter(|packet| packet.arrival.addresses.dst() == address)
+        rocev2(&whole, header_len)
     }
 
     fn expire(&mut self, now: u64) {
@@ -213,6 +217,15 @@ impl Sink<u64> for Waiting {
 
     fn release(&mut self, number: u64, _: Released) {
         self.held.remove(&number);
+    }
+}
+
+/// Where an IP packet goes to (RFC 791 3.1, RFC 8200 3); `None`: it is none.
+fn destination(packet: &[u8]) -> Option<IpAddr> {
+    match packet.first()? >> 4 {
+        4 => packet.get(16..)?.first_chunk().map(|octets: &[u8; 4]| IpAddr::from(*octets)),
+        6 => packet.get(24..)?.first_chunk().map(|octets: &[u8; 16]| IpAddr::from(*octets)),
+        _ => None,
     }
 }
 

@@ -173,6 +173,37 @@ fn what_is_not_for_us_comes_to_nothing() {
     assert!(assembly.waiting.held.is_empty());
 }
 
+/// Each of two taps at one interface sees all fragments of both addresses.
+#[test]
+fn two_addresses_of_one_interface_do_not_take_each_others() {
+    for family in [Family::V4, Family::V6] {
+        let (ours, other) = (way(family).dst(), way(family).src());
+        let mut assembly = Assembly::new([1, 2]);
+        let mut whole = 0;
+        for fragment in cut(family, PORT, 1, &[7; 100], 64) {
+            assert_eq!(assembly.take(&fragment, other, 1), None);
+            whole += usize::from(assembly.take(&fragment, ours, 1).is_some());
+            assert_eq!(assembly.take(&fragment, other, 1), None);
+        }
+        assert_eq!(whole, 1);
+        assert!(assembly.waiting.held.is_empty(), "nothing is kept for nobody");
+    }
+}
+
+#[test]
+fn no_room_is_taken_by_what_goes_elsewhere() {
+    let mut assembly = Assembly::new([1, 2]);
+    let first = &cut(Family::V4, PORT, 1, &[7; 100], 64)[0];
+    assert_eq!(assembly.take(first, [198, 19, 0, 3].into(), 1), None);
+    // The same octets in a header of the other version, and headers that end too early.
+    let first = &cut(Family::V6, PORT, 1, &[7; 100], 64)[0];
+    assert_eq!(assembly.take(first, way(Family::V4).dst(), 1), None);
+    for len in 0..40 {
+        assert_eq!(assembly.take(&first[..len], way(Family::V6).dst(), 1), None);
+    }
+    assert!(assembly.waiting.held.is_empty());
+}
+
 #[test]
 fn what_waits_is_bounded_and_given_up() {
     let mut assembly = Assembly::new([1, 2]);
