@@ -38,6 +38,8 @@ const QUEUE_BYTES: u32 = 4 << 20;
 const PACKET_MAX: usize = 65_535;
 /// Packets that are taken in before others have their turn.
 const BURST: usize = 256;
+/// Packets that may wait for another vector, bytes: one that is busy loses more, as it would at its socket.
+const WAITING_BYTES: usize = 1 << 20;
 /// Datagrams whose time is up that are given up at once.
 const EXPIRE_MOST: usize = 64;
 const UDP_BYTES: usize = 8;
@@ -88,6 +90,8 @@ pub(super) struct Counts {
     pub(super) fragments: u64,
     /// Packets of RoCEv2 that came of them.
     pub(super) packets: u64,
+    /// Those that were dropped since too many waited for their vector.
+    pub(super) dropped: u64,
 }
 
 /// See the module.
@@ -125,14 +129,7 @@ impl Ingress {
                 let Some(packet) = self.room.get(..len) else { continue };
                 self.counts.fragments += 1;
                 let Some(packet) = self.assembly.take(packet, tap.address, now) else { continue };
-                self.counts.packets += 1;
-                let vector = vector_of(&packet.bytes, self.vectors.len());
-                match self.vectors.get(vector) {
-                    Some(inbox) if vector != own as usize => {
-                        inbox.put(Order::Packet(Box::new(packet)));
-                    }
-                    _ => mine.push(packet),
-                }
+                mine.extend(hand_over(packet, own, &self.vectors, &mut self.counts));
             }
         }
         mine
@@ -141,6 +138,26 @@ impl Ingress {
     /// Time has passed.
     pub(super) fn expire(&mut self, now: u64) {
         self.assembly.expire(now);
+    }
+}
+
+/// Leaves a packet with the vector that it is for, as long as there is room; `Some`: that is `own`.
+fn hand_over(
+    packet: Packet,
+    own: u32,
+    vectors: &[Arc<Inbox<Order>>],
+    counts: &mut Counts,
+) -> Option<Packet> {
+    counts.packets += 1;
+    let vector = vector_of(&packet.bytes, vectors.len());
+    match vectors.get(vector) {
+        Some(inbox) if vector != own as usize => {
+            let bytes = size_of::<Packet>() + packet.bytes.len();
+            let left = inbox.put_within(Order::Packet(Box::new(packet)), bytes, WAITING_BYTES);
+            counts.dropped += u64::from(!left);
+            None
+        }
+        _ => Some(packet),
     }
 }
 

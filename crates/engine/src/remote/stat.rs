@@ -52,6 +52,8 @@ pub struct VectorStat {
     pub fragments_rx: u64,
     /// RoCEv2 packets, of any vector, that came of them.
     pub reassembled: u64,
+    /// Those that were dropped since up to 1 MiB of them waited already for the vector that they were for.
+    pub reassembled_dropped: u64,
     /// Links that were lost.
     pub links_lost: u64,
     /// Rounds of the loop.

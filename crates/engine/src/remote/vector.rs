@@ -633,6 +633,7 @@ impl Vector {
         self.device.count(&mut self.stat);
         self.stat.fragments_rx = self.ingress.counts.fragments;
         self.stat.reassembled = self.ingress.counts.packets;
+        self.stat.reassembled_dropped = self.ingress.counts.dropped;
         self.stat.handshakes = self.exchanges.len() as u64;
         self.stat.connections = self.running.values().filter(|r| r.is_smc()).count() as u64;
         self.stat.cpu_ns = call::thread_cpu_ns();

@@ -227,3 +227,38 @@ fn a_packet_goes_to_the_vector_of_its_queue_pair() {
     assert_eq!([3, 4].map(|qpn| vector_of(&packet(qpn), 1)), [0, 0]);
     assert_eq!(vector_of(&[], 4), 0);
 }
+
+#[test]
+fn no_more_waits_for_a_busy_vector_than_there_is_room_for() {
+    let vectors: Vec<Arc<Inbox<Order>>> = (0..2).map(|_| Arc::new(Inbox::new().unwrap())).collect();
+    let mut counts = Counts::default();
+    let mut hand = |qpn: u8, len: usize| {
+        let mut bytes = vec![0; len].into_boxed_slice();
+        bytes[7] = qpn;
+        let arrival = Arrival {
+            addresses: way(Family::V4),
+            src_port: PORT,
+            marked: false,
+            identification: None,
+        };
+        hand_over(Packet { arrival, bytes }, 0, &vectors, &mut counts).is_some()
+    };
+    assert!(hand(0, 8), "ours does not wait");
+    for _ in 0..1000 {
+        assert!(!hand(1, 4096));
+    }
+    let waits: Vec<usize> = vectors[1]
+        .take()
+        .into_iter()
+        .map(|order| match order {
+            Order::Packet(packet) => packet.bytes.len(),
+            _ => panic!("nothing else was left"),
+        })
+        .collect();
+    let bytes: usize = waits.iter().sum();
+    assert!((WAITING_BYTES / 2..=WAITING_BYTES).contains(&bytes), "{bytes}");
+    assert!(!hand(1, 4096));
+    assert_eq!(vectors[1].take().len(), 1, "there is room again");
+    assert!(vectors[0].take().is_empty());
+    assert_eq!((counts.packets, counts.dropped), (1002, 1000 - waits.len() as u64));
+}
