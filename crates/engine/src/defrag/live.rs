@@ -47,7 +47,7 @@ use output::{Output, Recorder, Target};
 use pool::Pool;
 use worker::Worker;
 
-pub(crate) use steer::fragments as fragment_filter;
+pub(crate) use steer::fragments_to_us;
 
 pub use output::Counts;
 pub use tally::{Rates, Tally};

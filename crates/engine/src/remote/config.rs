@@ -127,7 +127,8 @@ pub const SETTINGS: &[Setting] = &[
         name: "raw_ingress",
         value: "on|off",
         help: "RoCEv2 packets that a router or a tunnel has cut up are put together here, within 4 MiB, also where \
-               the kernel's limits (net.ipv4.ipfrag_*) are used up; needs CAP_NET_RAW [off]",
+               the kernel's limits (net.ipv4.ipfrag_*) are used up; they are taken before netfilter, so rules of a \
+               firewall do not see them; needs CAP_NET_RAW [off]",
         live: false,
     },
     Setting {

@@ -8,7 +8,8 @@
 //!
 //! The kernel does what it does all the same: where it succeeds, too, the same packet comes twice, and the second
 //! is dropped as a duplicate (IBTA vol. 1, 9.7.5.1.3). Taking fragments out of its way (XDP) would take those
-//! of everybody else's datagrams with them, since only a first fragment has ports.
+//! of everybody else's datagrams with them, since only a first fragment has ports. Rules of a firewall come after
+//! us: only frames to this host are taken, of no VLAN, but then from anybody.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -24,7 +25,7 @@ use sys::packet::Copies;
 use super::inbox::Inbox;
 use super::port::PORT;
 use super::vector::Order;
-use crate::defrag::live::fragment_filter;
+use crate::defrag::live::fragments_to_us;
 
 /// Memory that fragments may hold, bytes.
 const MEMORY: u64 = 4 << 20;
@@ -64,7 +65,7 @@ impl Tap {
         const ENODEV: i32 = 19;
         let none = Failure { step: "find the interface of the address", errno: ENODEV };
         let interface = Interface::with_address(address).ok_or(none)?;
-        let copies = Copies::open(interface.index, &fragment_filter(), QUEUE_BYTES)?;
+        let copies = Copies::open(interface.index, &fragments_to_us(), QUEUE_BYTES)?;
         Ok(Self { address, copies })
     }
 }

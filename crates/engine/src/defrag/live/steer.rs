@@ -8,7 +8,13 @@ const NETWORK: u32 = 0xfff0_0000;
 const TYPE: u32 = 0xffff_f000;
 /// To whom the frame was addressed.
 const ADDRESSED: u32 = 0xffff_f004;
+const HOST: u32 = 0;
 const OUTGOING: u32 = 4;
+/// The VLAN tag that was taken out of the frame, and whether there was one (`SKF_AD_VLAN_TAG_PRESENT`).
+const TAG: u32 = 0xffff_f02c;
+const TAGGED: u32 = 0xffff_f030;
+/// Of a tag: the VLAN. 0 is none, the tag says the priority only (IEEE 802.1Q 9.6).
+const VLAN: u32 = 0xfff;
 const V4: u32 = 0x0800;
 const V6: u32 = 0x86dd;
 /// 802.1Q, 802.1ad, what came before that, PPPoE: these may hold a fragment further in.
@@ -73,15 +79,36 @@ fn assemble(lines: &[Line]) -> Vec<Classic> {
 
 /// Lets in fragments that come from outside, and what may hold some.
 pub(crate) fn fragments() -> Vec<Classic> {
+    let mut lines = vec![Do(LOAD, ADDRESSED), If(JUMP_EQUAL, OUTGOING, "no"), Do(LOAD, TYPE)];
+    lines.extend(NESTED.map(|kind| If(JUMP_EQUAL, kind, "yes")));
+    lines.extend(fragments_of_ip());
+    assemble(&lines)
+}
+
+/// Lets in fragments that the interface's own IP would take: frames to this host, of no VLAN.
+pub(crate) fn fragments_to_us() -> Vec<Classic> {
     let mut lines = vec![
         Do(LOAD, ADDRESSED),
-        If(JUMP_EQUAL, OUTGOING, "no"),
+        If(JUMP_EQUAL, HOST, "host"),
+        Go("no"),
+        Here("host"),
+        Do(LOAD, TAGGED),
+        If(JUMP_EQUAL, 0, "own"),
+        // Another interface's, or nobody's.
+        Do(LOAD, TAG),
+        If(JUMP_ANY, VLAN, "no"),
+        Here("own"),
         Do(LOAD, TYPE),
+    ];
+    lines.extend(fragments_of_ip());
+    assemble(&lines)
+}
+
+/// Whether a frame of the type that is loaded holds a fragment: the end of a filter, with places "yes" and "no".
+fn fragments_of_ip() -> Vec<Line> {
+    let mut lines = vec![
         If(JUMP_EQUAL, V4, "v4"),
         If(JUMP_EQUAL, V6, "v6"),
-    ];
-    lines.extend(NESTED.map(|kind| If(JUMP_EQUAL, kind, "yes")));
-    lines.extend([
         Go("no"),
         Here("v4"),
         // Offset or "more fragments".
@@ -91,10 +118,10 @@ pub(crate) fn fragments() -> Vec<Classic> {
         Here("v6"),
         Do(LOAD_BYTE, NETWORK + 6),
         If(JUMP_EQUAL, FRAGMENT_HEADER, "yes"),
-    ]);
+    ];
     lines.extend(EXTENSIONS.map(|header| If(JUMP_EQUAL, header, "yes")));
     lines.extend([Here("no"), Do(RETURN, 0), Here("yes"), Do(RETURN, FRAME_MAX)]);
-    assemble(&lines)
+    lines
 }
 
 /// Answers a number that is the same for all fragments of a datagram; the kernel takes it modulo the
@@ -151,9 +178,22 @@ mod tests {
 
     /// Runs a program on a packet (from its network header on) as the kernel would.
     fn run(program: &[Classic], kind: u32, packet: &[u8]) -> u32 {
+        run_on(program, kind, (HOST, None), packet)
+    }
+
+    /// The same, for a frame to somebody that perhaps had a VLAN tag.
+    fn run_on(
+        program: &[Classic],
+        kind: u32,
+        (addressed, tag): (u32, Option<u32>),
+        packet: &[u8],
+    ) -> u32 {
         let load = |k: u32, len: usize| match k {
             TYPE => kind,
-            ADDRESSED => 0,
+            ADDRESSED => addressed,
+            TAGGED => u32::from(tag.is_some()),
+            // Some kernels leave there what an earlier tag was.
+            TAG => tag.unwrap_or(77),
             _ => {
                 let at = (k - NETWORK) as usize;
                 packet[at..at + len].iter().fold(0, |n, b| n << 8 | u32::from(*b))
@@ -218,6 +258,26 @@ mod tests {
     }
 
     #[test]
+    fn what_ip_of_the_interface_would_not_take_does_not_come_to_us() {
+        const PRIORITY: u32 = 5 << 13;
+        let (ours, all) = (fragments_to_us(), fragments());
+        let fragment = v4(1, 0x2000);
+        let passes = |frame| run_on(&ours, V4, frame, &fragment) != 0;
+        assert!(passes((HOST, None)));
+        assert!(passes((HOST, Some(PRIORITY))), "a priority, and no VLAN");
+        assert!(!passes((HOST, Some(PRIORITY | 9))), "a VLAN");
+        // Broadcast, multicast, another host, outgoing.
+        for addressed in 1..=OUTGOING {
+            assert!(!passes((addressed, None)), "{addressed}");
+            let comes = run_on(&all, V4, (addressed, Some(9)), &fragment) != 0;
+            assert_eq!(comes, addressed != OUTGOING, "{addressed}");
+        }
+        assert_ne!(run(&ours, V6, &v6(1, 44, 1)), 0);
+        assert_eq!(run(&ours, V4, &v4(1, 0)), 0, "whole");
+        assert_eq!(run(&ours, 0x8100, &fragment), 0, "a tag that is still there");
+    }
+
+    #[test]
     fn a_datagram_stays_together_and_datagrams_spread() {
         let program = spread(0x1234_5678);
         for workers in 2..6u32 {
@@ -247,6 +307,7 @@ mod tests {
         };
         ring.found_group(&spread(7)).unwrap();
         ring.admit(&fragments()).unwrap();
+        ring.admit(&fragments_to_us()).unwrap();
     }
 
     #[test]
