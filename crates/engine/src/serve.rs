@@ -7,6 +7,7 @@ mod channel;
 mod command;
 pub mod config;
 pub mod control;
+mod deleters;
 pub mod fs;
 mod kerberos;
 mod log;

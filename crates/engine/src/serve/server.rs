@@ -17,10 +17,11 @@ use smb::{CreateOptions, FileTime, Guid, LeaseKey, NtStatus, SessionId};
 use sys::sync::AtomicU64;
 
 use super::accounts::Accounts;
-use super::acting::{self, Whose};
+use super::acting;
 use super::channel::{ChannelRef, Ending};
 use super::command::{breaks, delete};
 use super::config::{Config, ShareConfig};
+use super::deleters::Deleters;
 use super::fs;
 use super::kerberos::Kerberos;
 use super::log;
@@ -88,7 +89,7 @@ pub struct Server {
     /// Unix users of sessions, if files are touched as these.
     pub(super) accounts: Option<Arc<Accounts>>,
     /// On whose behalf files are deleted once nobody has them open, if that is not the last who has.
-    deleters: Mutex<HashMap<FileKey, Whose>>,
+    deleters: Mutex<Deleters>,
     next: AtomicU64,
     /// What is added to the time of day, in its units. For tests.
     ahead: AtomicU64,
@@ -616,9 +617,6 @@ impl Server {
         if !open.close() {
             return;
         }
-        if open.options.contains(CreateOptions::DELETE_ON_CLOSE) {
-            self.wishes_deletion(open);
-        }
         let closed = if open.file().is_some() {
             self.with_file(open.key, |shard, effects| shard.close(open.key, open.id, effects))
         } else {
@@ -718,6 +716,12 @@ impl Server {
 
     /// An open has ended: what it alone kept goes.
     fn closed(&self, open: &Arc<Open>, closed: Option<Closed>) {
+        // Before it is gone: whoever closes the file last finds one or the other.
+        if open.options.contains(CreateOptions::DELETE_ON_CLOSE)
+            && closed.is_some_and(|closed| !closed.last)
+        {
+            self.wishes_deletion(open);
+        }
         self.opens.remove(open);
         open.tree.opens.fetch_sub(u64::from(!open.is_away()), Ordering::Relaxed);
         if let Some(lease) = open.lease {
@@ -739,18 +743,26 @@ impl Server {
     /// it is others who have it open last.
     pub(super) fn wishes_deletion(&self, open: &Open) {
         if self.accounts.is_some() {
-            lock(&self.deleters).insert(open.key, open.owner.whose());
+            lock(&self.deleters).wish(open.key, link_of(open), open.owner.whose());
         }
     }
 
     /// It is to stay.
     pub(super) fn wishes_no_deletion(&self, open: &Open) {
-        lock(&self.deleters).remove(&open.key);
+        lock(&self.deleters).take(open.key, link_of(open));
+    }
+
+    /// A name of the file of this open is another one now.
+    pub(super) fn deletion_renamed(&self, open: &Open, from: u64, to: u64) {
+        lock(&self.deleters).renamed(open.key, from, to);
     }
 
     fn delete(&self, open: &Arc<Open>, delete: Delete) {
         let key = FileKey { stream: delete.stream, ..open.key };
-        let whose = lock(&self.deleters).remove(&key).unwrap_or_else(|| open.owner.whose());
+        // One that is about to say so.
+        let closing = self.opens.get(delete.by.open).map(|open| open.owner.whose());
+        let noted = lock(&self.deleters).take(key, delete.link);
+        let whose = noted.or(closing).unwrap_or_else(|| open.owner.whose());
         let done = acting::act(&whose, || delete::on_last_close(self, open, delete));
         if let Err(error) = done {
             log::say(format_args!("{}: not deleted: {error}", open.path().as_str()));
@@ -782,6 +794,11 @@ impl Server {
             shard.contend_directory(now, folder, by, effects);
         });
     }
+}
+
+/// The name of the file of an open, as the state of files knows it.
+fn link_of(open: &Open) -> u64 {
+    super::access::name_hash(open.path().as_str())
 }
 
 /// A place among those who wait; given up when dropped.
@@ -834,7 +851,7 @@ mod tests {
     use smb::{Access, CreateAction, ShareAccess};
 
     use super::super::fs::{Create, Found, Special, Want};
-    use super::super::open::{FileObject, Given};
+    use super::super::open::{Durable, FileObject, Given};
     use super::super::start::points;
     use super::*;
 
@@ -871,6 +888,7 @@ mod tests {
             options: CreateOptions::DELETE_ON_CLOSE,
             flags: granted.flags,
             action: CreateAction::Created,
+            durable: Some(Durable::default()),
             ..Given::plain(id, &session, tree.clone(), object)
         };
         let open = Arc::new(Open::new(given, 0, path));
@@ -878,6 +896,43 @@ mod tests {
         tree.opens.fetch_add(1, Ordering::Relaxed);
         session.state().opens.insert(open.file_id.volatile, open.clone());
         (server, session, open)
+    }
+
+    #[test]
+    fn who_leaves_or_is_purged_has_wished_that_it_goes_as_who_closes_has() {
+        let leave = |server: &Server, open: &Arc<Open>| server.leave(open);
+        let purge = |server: &Server, open: &Arc<Open>| {
+            server.with_file(open.key, |shard, effects| {
+                let closed = shard.close(open.key, open.id, effects).unwrap();
+                let opener = Opener { client: open.client, session: open.session, open: open.id };
+                effects.purged.push(Purged { key: open.key, opener, lease: None, closed });
+            });
+        };
+        let close = |server: &Server, open: &Arc<Open>| server.close(open);
+        let ways: [&dyn Fn(&Server, &Arc<Open>); 3] = [&close, &leave, &purge];
+        for (way, end) in ways.into_iter().enumerate() {
+            let folder = tempfile::tempdir().unwrap();
+            let (mut server, _session, open) = opened(folder.path());
+            match Accounts::new() {
+                Ok(accounts) => server.accounts = Some(Arc::new(accounts)),
+                Err(error) => return println!("skipped: {error}"),
+            }
+            let (key, link) = (open.key, link_of(&open));
+            let other = OpenId(server.next_id());
+            let asked = files::Request {
+                opener: Opener { client: open.client, session: open.session, open: other },
+                access: Access::READ_DATA,
+                share: ShareAccess::all(),
+                link,
+                ..files::Request::default()
+            };
+            let outcome =
+                server.with_file(key, |shard, effects| shard.open(0, key, &asked, effects));
+            assert!(matches!(outcome, Outcome::Granted(_)), "{outcome:?}");
+            end(&server, &open);
+            assert!(open.is_closed(), "{way}");
+            assert!(lock(&server.deleters).take(key, link).is_some(), "{way}");
+        }
     }
 
     /// What it has become on disk.

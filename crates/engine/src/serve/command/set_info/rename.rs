@@ -233,6 +233,7 @@ impl<'o> Renaming<'o> {
             shard.renamed(open.key, open.id, new);
             shard.held_of(open.key).map(|held| held.opener.open).collect()
         });
+        server.deletion_renamed(open, old, new);
         for other in held.into_iter().filter_map(|id| server.opens.get(id)) {
             let path = other.path();
             if access::name_hash(path.as_str()) != old {
