@@ -900,17 +900,17 @@ mod tests {
 
     #[test]
     fn who_leaves_or_is_purged_has_wished_that_it_goes_as_who_closes_has() {
-        let leave = |server: &Server, open: &Arc<Open>| server.leave(open);
-        let purge = |server: &Server, open: &Arc<Open>| {
+        type End = fn(&Server, &Arc<Open>);
+        let leave: End = |server, open| server.leave(open);
+        let purge: End = |server, open| {
             server.with_file(open.key, |shard, effects| {
                 let closed = shard.close(open.key, open.id, effects).unwrap();
                 let opener = Opener { client: open.client, session: open.session, open: open.id };
                 effects.purged.push(Purged { key: open.key, opener, lease: None, closed });
             });
         };
-        let close = |server: &Server, open: &Arc<Open>| server.close(open);
-        let ways: [&dyn Fn(&Server, &Arc<Open>); 3] = [&close, &leave, &purge];
-        for (way, end) in ways.into_iter().enumerate() {
+        let close: End = |server, open| server.close(open);
+        for (way, end) in [close, leave, purge].into_iter().enumerate() {
             let folder = tempfile::tempdir().unwrap();
             let (mut server, _session, open) = opened(folder.path());
             match Accounts::new() {
