@@ -410,18 +410,30 @@ pub fn recvmsg(fd: c_int, sizes: &[usize], flags: c_int) -> (Bytes, Extra) {
     (joined(parts, got), extra)
 }
 
+/// A message for each part.
+fn one_each(parts: &mut [libc::iovec]) -> Vec<libc::mmsghdr> {
+    let one = |part: &mut libc::iovec| {
+        let mut one = zero!(libc::mmsghdr);
+        one.msg_hdr.msg_iov = part;
+        one.msg_hdr.msg_iovlen = 1;
+        one
+    };
+    parts.iter_mut().map(one).collect()
+}
+
+/// The bytes of the first `got` messages.
+fn received(mut parts: Vec<Vec<u8>>, all: &[libc::mmsghdr], got: usize) -> Vec<Vec<u8>> {
+    for (part, message) in parts.iter_mut().zip(all) {
+        part.truncate(message.msg_len as usize);
+    }
+    parts.truncate(got);
+    parts
+}
+
 /// `sendmmsg`, one message for each part: how many went, and the length of each.
 pub fn sendmmsg(fd: c_int, parts: &[&[u8]], flags: c_int) -> Result<Vec<u32>, i32> {
     let mut iov = slices(parts);
-    let mut all: Vec<libc::mmsghdr> = iov
-        .iter_mut()
-        .map(|part| {
-            let mut one = zero!(libc::mmsghdr);
-            one.msg_hdr.msg_iov = part;
-            one.msg_hdr.msg_iovlen = 1;
-            one
-        })
-        .collect();
+    let mut all = one_each(&mut iov);
     let sent = call!(libc::sendmmsg, fd, all.as_mut_ptr(), all.len() as u32, flags)?;
     Ok(all[..sent].iter().map(|m| m.msg_len).collect())
 }
@@ -435,23 +447,11 @@ pub fn recvmmsg(
 ) -> Result<Vec<Vec<u8>>, i32> {
     let mut parts = buffers(sizes);
     let mut iov = slices_mut(&mut parts);
-    let mut all: Vec<libc::mmsghdr> = iov
-        .iter_mut()
-        .map(|part| {
-            let mut one = zero!(libc::mmsghdr);
-            one.msg_hdr.msg_iov = part;
-            one.msg_hdr.msg_iovlen = 1;
-            one
-        })
-        .collect();
+    let mut all = one_each(&mut iov);
     let mut time = timeout.map(timespec);
     let at = time.as_mut().map_or(null_mut(), |t| &raw mut *t);
     let got = call!(libc::recvmmsg, fd, all.as_mut_ptr(), all.len() as u32, flags, at)?;
-    for (part, message) in parts.iter_mut().zip(&all) {
-        part.truncate(message.msg_len as usize);
-    }
-    parts.truncate(got);
-    Ok(parts)
+    Ok(received(parts, &all, got))
 }
 
 /// Passes a descriptor over a UNIX socket, with one byte.

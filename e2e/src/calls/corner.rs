@@ -16,26 +16,11 @@ pub fn recvmmsg_until(
 ) -> (Messages, (i64, i64)) {
     let mut parts = buffers(sizes);
     let mut iov = slices_mut(&mut parts);
-    let mut all: Vec<libc::mmsghdr> = iov
-        .iter_mut()
-        .map(|part| {
-            let mut one = zero!(libc::mmsghdr);
-            one.msg_hdr.msg_iov = part;
-            one.msg_hdr.msg_iovlen = 1;
-            one
-        })
-        .collect();
+    let mut all = one_each(&mut iov);
     let mut time = libc::timespec { tv_sec: limit.0, tv_nsec: limit.1 };
     let (at, n) = (all.as_mut_ptr(), all.len() as u32);
     let got = call!(libc::recvmmsg, fd, at, n, flags, &raw mut time);
-    let bytes = got.map(|got| {
-        for (part, message) in parts.iter_mut().zip(&all) {
-            part.truncate(message.msg_len as usize);
-        }
-        parts.truncate(got);
-        parts
-    });
-    (bytes, (time.tv_sec, time.tv_nsec))
+    (got.map(|got| received(parts, &all, got)), (time.tv_sec, time.tv_nsec))
 }
 
 /// `recvmsg`: the bytes, and the level and type of each control message.
