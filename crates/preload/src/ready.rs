@@ -109,7 +109,7 @@ pub(crate) struct Set {
     mixed: AtomicBool,
     /// The last answer had no room for others than ours: next time they come first.
     crowded: AtomicBool,
-    /// Idle rings were taken back since something happened last.
+    /// How often idle rings were looked for since something happened last; [`TIDY_TIMES`] and more: all are back.
     tidied: AtomicU32,
     /// CPU of the process that was offered a connection last.
     expected: AtomicU32,

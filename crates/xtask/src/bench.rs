@@ -87,7 +87,7 @@ pub(crate) struct Options {
 
 /// What `--quick` promises.
 const QUICK: Duration = Duration::from_secs(180);
-/// The difference that one side alone may make is smaller than what one pair can show.
+/// How many times as many pairs show a difference that is smaller than what one pair can show.
 const CLOSE_CALL_ROUNDS: u32 = 3;
 
 /// Runs `cargo xtask bench`.
