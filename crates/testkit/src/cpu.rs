@@ -1,7 +1,7 @@
 //! Which CPU a thread runs on, and how much CPU time a process has used.
 
 use std::time::Duration;
-use std::{fs, io, mem};
+use std::{io, mem};
 
 /// Keeps the calling thread (and what it starts from now on) on one CPU.
 ///
@@ -26,47 +26,81 @@ pub fn pin(cpu: usize) -> io::Result<()> {
     }
 }
 
-/// CPU time of all threads of a process that are alive.
+/// CPU time of all threads a process has and had: it never goes back.
 ///
 /// # Errors
 ///
 /// When there is no such process (any more).
 pub fn used(pid: u32) -> io::Result<Duration> {
-    let mut ns = 0;
-    for task in fs::read_dir(format!("/proc/{pid}/task"))? {
-        // A thread may end while we look: its time is then not asked for.
-        let Ok(text) = fs::read_to_string(task?.path().join("schedstat")) else { continue };
-        ns += text.split(' ').next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(0);
+    // A clock's number has room for 29 bits of a pid and takes the low ones of a larger one, so
+    // that it would be another's; Linux gives none above PID_MAX_LIMIT.
+    const PID_MAX_LIMIT: libc::pid_t = 1 << 22;
+    let pid = libc::pid_t::try_from(pid)
+        .ok()
+        .filter(|pid| (1..=PID_MAX_LIMIT).contains(pid))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("no process {pid}")))?;
+    let mut clock = 0;
+    // Adding up the threads that are there would lose the time of those that ended.
+    // SAFETY: a clock's number is written to where `clock` is, or nothing.
+    match unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } {
+        0 => time_of(clock),
+        error => Err(io::Error::from_raw_os_error(error)),
     }
-    Ok(Duration::from_nanos(ns))
 }
 
 /// CPU time of the calling thread: what it would take if nobody else used the CPU.
 #[must_use]
 pub fn of_this_thread() -> Duration {
+    time_of(libc::CLOCK_THREAD_CPUTIME_ID).unwrap_or_default()
+}
+
+fn time_of(clock: libc::clockid_t) -> io::Result<Duration> {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes a time to where `now` is, or nothing.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
+    if unsafe { libc::clock_gettime(clock, &raw mut now) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
-    Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0))
+    Ok(Duration::new(seconds, u32::try_from(now.tv_nsec).unwrap_or(0)))
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
+    use std::{process, thread};
 
     #[test]
     fn time_spent_computing_is_seen() {
-        let before = super::used(std::process::id()).unwrap();
+        let before = super::used(process::id()).unwrap();
         let begin = Instant::now();
         // Who has the CPU is for the machine to say.
         loop {
-            let after = super::used(std::process::id()).unwrap();
-            if after - before > Duration::from_millis(5) {
+            let after = super::used(process::id()).unwrap();
+            if after.saturating_sub(before) > Duration::from_millis(5) {
                 break;
             }
             assert!(begin.elapsed() < Duration::from_secs(30), "{before:?} {after:?}");
         }
+    }
+
+    #[test]
+    fn time_of_a_thread_that_ended_stays() {
+        let before = super::used(process::id()).unwrap();
+        let spent = thread::spawn(|| {
+            while super::of_this_thread() < Duration::from_millis(5) {}
+            super::of_this_thread()
+        });
+        let spent = spent.join().unwrap();
+        let after = super::used(process::id()).unwrap();
+        assert!(after >= before + spent, "{before:?} + {spent:?} is more than {after:?}");
+    }
+
+    #[test]
+    fn a_process_that_cannot_exist_is_an_error() {
+        assert!(super::used(u32::MAX).is_err());
+        assert!(super::used(0x7fff_ffff).is_err());
+        assert!(super::used(0x1fff_ffff).is_err());
+        assert!(super::used(0).is_err());
     }
 
     #[test]
