@@ -1,0 +1,85 @@
+//! What a wait looks at: whether there is something to read, or room to write.
+
+use super::{Conn, Half, Ordering, flag, kernel, ring};
+
+impl Conn {
+    /// Whether a receive would not wait, as far as memory tells.
+    #[inline]
+    #[must_use]
+    pub fn may_read(&self, mine: &Half, peer: &Half) -> bool {
+        self.may_read_at(mine, peer, ring::tail(&peer.tail))
+    }
+
+    /// [`Self::may_read`], where the peer's `tail` is known.
+    #[inline]
+    #[must_use]
+    pub fn may_read_at(&self, mine: &Half, peer: &Half, tail: u64) -> bool {
+        let flags = peer.flags.load(Ordering::Acquire);
+        if flags & flag::UP == 0
+            || mine.tcp_rx.load(Ordering::Relaxed) < peer.up_at.load(Ordering::Relaxed)
+        {
+            return self.kernel.load(Ordering::Relaxed) & kernel::IN != 0;
+        }
+        let head = mine.head.load(Ordering::Relaxed);
+        if flags & flag::DOWN != 0 && head == peer.down_at.load(Ordering::Relaxed) {
+            return self.kernel.load(Ordering::Relaxed) & kernel::IN != 0;
+        }
+        if mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0 {
+            return self.kernel.load(Ordering::Relaxed) & kernel::IN != 0;
+        }
+        tail != head
+            || self.at_eof(mine, flags)
+            || self.kernel.load(Ordering::Relaxed) & kernel::STRAY != 0
+    }
+
+    #[inline]
+    pub(super) fn at_eof(&self, mine: &Half, peer_flags: u32) -> bool {
+        let hints = kernel::RDHUP | kernel::HUP | kernel::ERR;
+        peer_flags & (flag::SHUT | flag::CLOSED) != 0
+            || mine.flags.load(Ordering::Relaxed) & flag::SHUT_RD != 0
+            || self.kernel.load(Ordering::Relaxed) & hints != 0
+    }
+
+    /// Whether the state of a direction is the kernel's to tell.
+    #[must_use]
+    pub fn is_mixed(&self, mine: &Half, peer: &Half) -> bool {
+        let flags = peer.flags.load(Ordering::Acquire);
+        flags & (flag::DOWN | flag::WANT_DOWN) != 0
+            || mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::WANT_DOWN) != 0
+            || flags & flag::UP == 0
+            || mine.tcp_rx.load(Ordering::Relaxed) < peer.up_at.load(Ordering::Relaxed)
+    }
+
+    /// Whether the kernel says that the peer's socket is closed. After our own shutdown of receiving
+    /// it says half of that by itself; and a peer that sends by TCP ends that direction in the kernel,
+    /// and is still there.
+    #[inline]
+    pub(super) fn seems_gone(&self, mine: &Half, peer: &Half) -> bool {
+        let hints = self.kernel.load(Ordering::Relaxed);
+        hints & (kernel::HUP | kernel::ERR) != 0
+            || hints & kernel::RDHUP != 0
+                && mine.flags.load(Ordering::Relaxed) & flag::SHUT_RD == 0
+                && !Self::shut_in_kernel(peer)
+    }
+
+    /// Whether the peer has shut down sending, and its bytes go by TCP.
+    fn shut_in_kernel(peer: &Half) -> bool {
+        let flags = peer.flags.load(Ordering::Acquire);
+        flags & flag::SHUT != 0 && flags & (flag::UP | flag::DOWN) != flag::UP
+    }
+
+    /// Whether a wait for bytes (`room`: or for room) can end now.
+    #[inline]
+    #[must_use]
+    pub fn moved(&self, mine: &Half, peer: &Half, room: bool) -> bool {
+        let flags = peer.flags.load(Ordering::Acquire);
+        if flags & (flag::CLOSED | flag::WANT_DOWN) != 0 {
+            return true;
+        }
+        if room {
+            self.seems_gone(mine, peer) || self.has_room(mine, peer)
+        } else {
+            self.may_read(mine, peer)
+        }
+    }
+}
