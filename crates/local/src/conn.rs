@@ -30,12 +30,15 @@ use crate::world::World;
 use crate::{Level, Reason, offer};
 
 mod attach;
+mod copying;
 mod demote;
 mod left;
 mod peek;
 mod send;
 mod stand;
 mod waiting;
+
+use copying::Copying;
 
 const MSG_PEEK: i32 = 2;
 const MSG_DONTWAIT: i32 = 0x40;
@@ -218,6 +221,8 @@ pub struct Conn {
     peer: AtomicU32,
     /// How our direction leaves TCP.
     tx: Sending,
+    /// How long pieces are copied.
+    copying: Copying,
     /// Bytes received from TCP so far, before the attachment.
     tcp_rx: AtomicU64,
     /// Times that a server has looked for an offer in vain.
@@ -281,6 +286,7 @@ impl Conn {
             word.store(0, Ordering::Relaxed);
         }
         self.tx.reset();
+        self.copying.reset();
         if let Some(mut ends) = self.ends.lock() {
             *ends = None;
         }

@@ -92,12 +92,13 @@ impl Spin {
         self.score.store(score.saturating_sub(1), Ordering::Relaxed);
     }
 
-    /// Looks until `ready` or until it does not pay. `peer_cpu`: where the peer was last seen.
-    /// `true`: it became ready.
+    /// Looks until `ready` or until it does not pay. `peer_cpu`: where the peer was last seen; `peer_moved`: a
+    /// count of the bytes that it has written and read. `true`: it became ready.
     pub fn until(
         &self,
         max_ns: u64,
         peer_cpu: impl Fn() -> u32,
+        peer_moved: impl Fn() -> u64,
         mut ready: impl FnMut() -> bool,
     ) -> bool {
         let budget = self.budget(max_ns);
@@ -122,6 +123,7 @@ impl Spin {
         loop {
             let shared = peer_cpu() == call::cpu();
             let mut found = false;
+            let moved = if shared { peer_moved() } else { 0 };
             if shared {
                 call::sched_yield();
             } else {
@@ -135,8 +137,9 @@ impl Spin {
             }
             found = found || ready();
             let now = call::now_ns();
-            // Found or not: who was away for so long has competitors.
-            let hogged = shared && now - looked > HOGGED_NS;
+            // Found or not: who was away for so long has competitors, or a peer that copies a lot.
+            let away = now - looked;
+            let hogged = shared && away > HOGGED_NS && !is_at_work(peer_moved(), moved, away);
             if hogged {
                 CROWD.met(now);
             }
@@ -219,9 +222,23 @@ impl Crowd {
     }
 }
 
+/// Whether a peer that has come from `before` to `after` bytes has needed these `ns` for that itself.
+fn is_at_work(after: u64, before: u64, ns: u64) -> bool {
+    after.wrapping_sub(before) >= ns
+}
+
 #[cfg(test)]
 mod tests {
     use super::{AtomicU32, AtomicU64, CROWD_DOUBLINGS, CROWD_NS, Crowd, Ordering};
+
+    #[test]
+    fn a_peer_that_copies_is_told_from_a_competitor() {
+        let (before, slice) = (u64::MAX - 5, 3_000_000);
+        assert!(super::is_at_work(before.wrapping_add(4 << 20), before, 500_000));
+        // A short answer after somebody else's slice; nothing at all.
+        assert!(!super::is_at_work(before.wrapping_add(1000), before, slice));
+        assert!(!super::is_at_work(before, before, slice));
+    }
 
     fn nobody() -> Crowd {
         Crowd { until: AtomicU64::new(0), times: AtomicU32::new(0) }

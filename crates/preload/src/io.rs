@@ -503,6 +503,7 @@ fn wait(
     let spun = conn.spin.until(
         spin_ns,
         || peer.cpu.load(Ordering::Relaxed),
+        || Conn::peer_moved(peer),
         || conn.moved(mine, peer, room),
     );
     if spun {
@@ -520,7 +521,7 @@ fn wait(
     sleep(w, conn, fd, mine, peer, (room, left))
 }
 
-fn count(counter: &sys::sync::AtomicU32) {
+pub(crate) fn count(counter: &sys::sync::AtomicU32) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
 }
 

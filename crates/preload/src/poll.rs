@@ -94,18 +94,6 @@ impl Ours {
         p.events & (libc::POLLOUT | libc::POLLWRNORM) != 0
     }
 
-    /// Asks the kernel what it has to say of the socket.
-    fn refresh(&self, fd: c_int) {
-        let asked = libc::POLLPRI | libc::POLLRDHUP;
-        let mut one = [pollfd { fd, events: asked, revents: 0 }];
-        if call::poll(&mut one, 0).is_ok() {
-            if one[0].revents & libc::POLLERR == 0 {
-                self.conn.kernel.fetch_and(!kernel::ERR, Ordering::Relaxed);
-            }
-            self.note(one[0].revents);
-        }
-    }
-
     fn note(&self, revents: i16) {
         let mut bits = 0;
         for (event, bit) in [
@@ -137,16 +125,11 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<u64>, sleep: Sleep<'_>) -> 
             let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
             return sleep(fds, left);
         }
-        let mut now = look(w, fds, &list);
+        let now = look(w, fds, &list);
         // With nothing to report the kernel is asked by the sleep, unless it is not to end by what it says.
         let unasked = || list.iter().any(|o| is_muted(o, &fds[o.at]));
-        if !told && (now > 0 || limit == Some(0) || unasked()) {
-            for o in &list {
-                o.refresh(fds[o.at].fd);
-            }
-            now = look(w, fds, &list);
-        }
-        let all = with_others(fds, &list, now);
+        let refresh = !told && (now > 0 || limit == Some(0) || unasked());
+        let all = with_kernel(w, fds, &list, now, refresh);
         let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
         if all > 0 || left == Some(0) && (told || limit == Some(0)) {
             return all;
@@ -161,7 +144,7 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<u64>, sleep: Sleep<'_>) -> 
         }
         if limit.is_some_and(|l| call::now_ns() - start >= l) {
             let now = look(w, fds, &list);
-            return with_others(fds, &list, now);
+            return with_kernel(w, fds, &list, now, false);
         }
     }
 }
@@ -176,38 +159,68 @@ fn look(w: &'static World, fds: &mut [pollfd], list: &[Ours]) -> c_int {
     n
 }
 
-/// The other descriptors' answers, without waiting, beside ours.
-fn with_others(fds: &mut [pollfd], list: &[Ours], now: c_int) -> c_int {
-    if list.len() == fds.len() {
+/// The other descriptors' answers, without waiting, beside `now` of ours; with `refresh` the kernel is asked
+/// in the same call what it has to say of ours, which are then looked at again.
+fn with_kernel(
+    w: &'static World,
+    fds: &mut [pollfd],
+    list: &[Ours],
+    now: c_int,
+    refresh: bool,
+) -> c_int {
+    if list.len() == fds.len() && !refresh {
         return now;
     }
     let mut copy: Vec<pollfd> = fds.to_vec();
     for o in list {
-        copy[o.at].fd = -1;
+        let p = &mut copy[o.at];
+        p.events = libc::POLLPRI | libc::POLLRDHUP;
+        if !refresh {
+            p.fd = -1;
+        }
     }
     if call::poll(&mut copy, 0).is_err() {
         return now;
     }
-    let mut n = now;
-    for (i, p) in copy.iter().enumerate() {
-        if list.iter().all(|o| o.at != i) {
-            fds[i].revents = p.revents;
-            n += c_int::from(p.revents != 0);
+    let mut ours = now;
+    if refresh {
+        for o in list {
+            let revents = copy[o.at].revents;
+            if revents & libc::POLLERR == 0 {
+                o.conn.kernel.fetch_and(!kernel::ERR, Ordering::Relaxed);
+            }
+            o.note(revents);
         }
+        ours = look(w, fds, list);
     }
-    n
+    let mut of_ours = list.iter().map(|o| o.at).peekable();
+    let mut others = 0;
+    for (i, p) in copy.iter().enumerate() {
+        if of_ours.next_if_eq(&i).is_some() {
+            continue;
+        }
+        fds[i].revents = p.revents;
+        others += c_int::from(p.revents != 0);
+    }
+    ours + others
 }
 
 /// Spins while that pays; `true`: something moved.
 fn spin(w: &'static World, fds: &[pollfd], list: &[Ours], left: Option<u64>) -> bool {
     let max = u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0).min(left.unwrap_or(u64::MAX));
-    let Some(first) = list.first() else { return false };
+    // What waits have taught is known of each connection: that of the one that is used most counts.
+    let used = |o: &&Ours| {
+        let (sent, read) = (&o.mine.n_tx, &o.mine.n_rx);
+        u64::from(sent.load(Ordering::Relaxed)) + u64::from(read.load(Ordering::Relaxed))
+    };
+    let Some(busiest) = list.iter().max_by_key(used) else { return false };
     let mut asked = call::now_ns();
     let others = list.len() < fds.len();
     let mut looks = 0u32;
-    first.conn.spin.until(
+    let spun = busiest.conn.spin.until(
         max,
-        || first.peer.cpu.load(Ordering::Relaxed),
+        || busiest.peer.cpu.load(Ordering::Relaxed),
+        || Conn::peer_moved(busiest.peer),
         || {
             if list.iter().any(|o| moved(o, &fds[o.at])) {
                 return true;
@@ -223,7 +236,11 @@ fn spin(w: &'static World, fds: &[pollfd], list: &[Ours], left: Option<u64>) -> 
             }
             false
         },
-    )
+    );
+    if spun {
+        io::count(&busiest.mine.n_spins);
+    }
+    spun
 }
 
 fn moved(o: &Ours, p: &pollfd) -> bool {

@@ -295,13 +295,17 @@ impl Set {
 
     /// Where the peer of the last active connection runs.
     fn peer_cpu(&self, w: &'static World) -> u32 {
-        let at = self.last.load(Ordering::Relaxed);
-        if at == 0 {
+        if self.last.load(Ordering::Relaxed) == 0 {
             return self.expected.load(Ordering::Relaxed);
         }
-        // SAFETY: records are never unmapped.
-        let conn = unsafe { &*(at as *const Conn) };
-        conn.halves(w).map_or(u32::MAX, |(_, peer)| peer.cpu.load(Ordering::Relaxed))
+        self.last_peer(w).map_or(u32::MAX, |peer| peer.cpu.load(Ordering::Relaxed))
+    }
+
+    /// The peer of the last active connection, if there is one.
+    fn last_peer(&self, w: &'static World) -> Option<&'static Half> {
+        // SAFETY: records are never unmapped; a null address is no record.
+        let conn = unsafe { (self.last.load(Ordering::Relaxed) as *const Conn).as_ref() }?;
+        conn.halves(w).map(|(_, peer)| peer)
     }
 
     // ----- the kernel's events ---------------------------------------------------------------
@@ -580,6 +584,7 @@ impl Set {
         self.spin.until(
             max,
             || self.peer_cpu(w),
+            || self.last_peer(w).map_or(0, Conn::peer_moved),
             || {
                 let now = call::now_ns();
                 if now - asked > KERNEL_NS / 4 {
@@ -630,6 +635,7 @@ impl Set {
         self.spin.until(
             max,
             || self.peer_cpu(w),
+            || self.last_peer(w).map_or(0, Conn::peer_moved),
             || {
                 if self.any(w) {
                     return true;

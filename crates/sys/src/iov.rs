@@ -73,17 +73,17 @@ impl<'a> Buffers<'a> {
         }
     }
 
-    /// Copies the next `n` bytes into the ring at offset `at`. `far`: whoever reads them does so on
-    /// another CPU; long pieces are then written past the caches.
+    /// Copies the next `n` bytes into the ring at offset `at`. `past_caches`: not by
+    /// way of this CPU's caches.
     ///
     /// The caller has made sure that there is room for `n`, and that it is the only producer; else
     /// bytes are lost, but nothing outside of the ring is touched.
-    pub fn to_ring(&mut self, ring: Ring, mut at: u64, n: usize, far: bool) {
+    pub fn to_ring(&mut self, ring: Ring, mut at: u64, n: usize, past_caches: bool) {
         let Ring { start: ring, bytes: capacity } = ring;
         assert!(n <= capacity && n <= self.left);
         self.each(n, |from, count| {
             let [(a, x), (b, y)] = ring::pieces(at, count, capacity);
-            if far && count >= STREAM_MIN {
+            if past_caches && count >= STREAM_MIN {
                 // SAFETY: as below.
                 unsafe { stream(from, ring.add(a), x) };
                 // SAFETY: as below.
@@ -178,12 +178,11 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// Least number of bytes that [`stream`] is for; fewer are in the reader's cache soon enough.
-const STREAM_MIN: usize = 16 << 10;
+/// Least number of bytes that [`stream`] is for: buffers of a vector may be short.
+const STREAM_MIN: usize = 1 << 10;
 
-/// Copies past the caches. Where the reader runs on a CPU that shares no cache with ours, a plain copy
-/// fetches each line of the ring from there before it overwrites it, and the reader fetches it back:
-/// 19 Gb/s where this gives 97. What is written is in order for whoever sees a store that follows.
+/// Copies past the caches: no line of the ring is fetched before it is overwritten. What is written is in order
+/// for whoever sees a store that follows.
 ///
 /// # Safety
 ///

@@ -2,11 +2,15 @@
 
 use super::{
     Arena, BLOCK_BYTES, Buffers, Conn, ECONNRESET, Half, Loc, Ordering, Phase, Put, Reason, World,
-    add32, add64, cache, flag, full_fence, is_own, kernel, lock, note_cpu, ring,
+    add32, add64, cache, call, flag, full_fence, is_own, kernel, lock, note_cpu, ring,
 };
 
 /// Most bytes that are pushed towards their reader: who reads more than this fetches ahead.
 const PUSH_MAX: usize = 1024;
+/// Room that a sender which looks need not wait beyond.
+const SOME_ROOM: usize = 256 << 10;
+/// Least bytes of a piece that may go past the caches.
+const LONG: usize = 16 << 10;
 
 impl Conn {
     /// Sends what there is room for, without waiting.
@@ -47,7 +51,8 @@ impl Conn {
             let memory = w.board.map.ring(loc);
             let cpus = (mine.cpu.load(Ordering::Relaxed), peer.cpu.load(Ordering::Relaxed));
             let far = !cache::share_core(cpus.0, cpus.1);
-            from.to_ring(memory, tail, n, far);
+            let long = far && n >= LONG;
+            from.to_ring(memory, tail, n, long && self.copying.past_caches());
             publish(mine, tail.wrapping_add(n as u64));
             if far && n <= PUSH_MAX {
                 memory.push(tail, n);
@@ -56,6 +61,9 @@ impl Conn {
             note_cpu(mine);
             add64(&mine.bytes_tx, n as u64);
             self.notify(w, fd, mine, peer);
+            if long {
+                self.copying.sent(n, call::now_ns);
+            }
         }
         add32(&mine.n_tx, 1);
         if mine.room_wait.load(Ordering::Relaxed) != 0 && mine.sleepers.load(Ordering::Relaxed) == 0
@@ -303,20 +311,31 @@ impl Conn {
     /// Whether a sender would find room: a third of the ring, as for a kernel socket.
     #[must_use]
     pub fn has_room(&self, mine: &Half, peer: &Half) -> bool {
+        self.room_of(mine, peer).is_none_or(|(room, bytes)| room * 3 >= bytes)
+    }
+
+    /// Room, and the bytes of the ring that has it; `None`: there is no ring yet. Of a peer whose cursor cannot
+    /// be there is never room.
+    fn room_of(&self, mine: &Half, peer: &Half) -> Option<(usize, usize)> {
         let tail = mine.sent.load(Ordering::Relaxed);
         let next = Loc::parse(mine.next_loc.load(Ordering::Relaxed));
-        let Some(loc) = next.or_else(|| Loc::parse(mine.loc.load(Ordering::Relaxed))) else {
-            return true;
-        };
+        let loc = next.or_else(|| Loc::parse(mine.loc.load(Ordering::Relaxed)))?;
         let base = if next.is_some() { mine.next_at.load(Ordering::Relaxed) } else { 0 };
-        room_in(peer, tail, base, loc.bytes()).is_ok_and(|room| room * 3 >= loc.bytes())
+        Some((room_in(peer, tail, base, loc.bytes()).unwrap_or(0), loc.bytes()))
+    }
+
+    /// Whether there is room that is worth going on with, for a sender that looks: less than what ends a
+    /// sleep, where rings are large. A stream that never stops needs nobody to be woken.
+    #[must_use]
+    pub fn has_some_room(&self, mine: &Half, peer: &Half) -> bool {
+        self.room_of(mine, peer).is_none_or(|(room, bytes)| room >= (bytes / 3).min(SOME_ROOM))
     }
 
     /// Whether a send would be taken: there is room, or a larger ring can follow. Once a send has found
     /// neither, only room counts.
     #[must_use]
     pub fn writable(&self, w: &World, mine: &Half, peer: &Half) -> bool {
-        self.has_room(mine, peer)
+        self.has_some_room(mine, peer)
             || mine.room_wait.load(Ordering::Relaxed) == 0
                 && mine.next_loc.load(Ordering::Relaxed) == 0
                 && Loc::parse(mine.loc.load(Ordering::Relaxed))

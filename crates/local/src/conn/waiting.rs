@@ -68,6 +68,14 @@ impl Conn {
         flags & flag::SHUT != 0 && flags & (flag::UP | flag::DOWN) != flag::UP
     }
 
+    /// Bytes that the peer has written and read, as it says; a count that only grows.
+    #[inline]
+    #[must_use]
+    pub fn peer_moved(peer: &Half) -> u64 {
+        let read = peer.head.load(Ordering::Relaxed);
+        peer.tail.load(Ordering::Relaxed).wrapping_add(read)
+    }
+
     /// Whether a wait for bytes (`room`: or for room) can end now.
     #[inline]
     #[must_use]
@@ -77,7 +85,7 @@ impl Conn {
             return true;
         }
         if room {
-            self.seems_gone(mine, peer) || self.has_room(mine, peer)
+            self.seems_gone(mine, peer) || self.has_some_room(mine, peer)
         } else {
             self.may_read(mine, peer)
         }
