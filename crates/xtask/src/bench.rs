@@ -68,7 +68,7 @@ pub(crate) struct Options {
     /// Keep the table in bench/record
     #[arg(long)]
     record: bool,
-    /// Pairs for each row [3; with --quick 1]; three times as many where the difference is small
+    /// Pairs for each row [3; with --quick 1]; without it three times as many where the difference is small
     #[arg(long)]
     rounds: Option<u32>,
     /// Length of one measurement [2; with --quick 1]
@@ -163,7 +163,7 @@ impl Options {
 
     fn rounds(&self, row: &Row) -> u32 {
         let rounds = self.rounds.unwrap_or(if self.quick { 1 } else { 3 }).max(1);
-        if row.is_close_call() { rounds * CLOSE_CALL_ROUNDS } else { rounds }
+        if row.is_close_call() && !self.quick { rounds * CLOSE_CALL_ROUNDS } else { rounds }
     }
 }
 

@@ -146,7 +146,7 @@ pub(crate) fn web() -> Vec<Row> {
     let mut rows: Vec<Row> = [(1, 5.5), (16, 2.6), (128, 3.0), (500, 3.0)].map(keep_alive).into();
     rows.extend([(4, 1.0), (8, 1.0), (16, 1.3), (32, 1.0), (64, 1.0), (200, 1.0)].map(close));
     for row in &mut rows {
-        row.quick = !matches!(row.load, Load::Wrk { c: 8 | 32 | 64, close: true });
+        row.quick = !matches!(row.load, Load::Wrk { c: 8 | 32 | 64 | 200 | 500, .. });
         row.costs =
             matches!(row.load, Load::Wrk { c: 1 | 16 | 128, .. } | Load::Wrk { close: true, .. });
     }
@@ -160,7 +160,7 @@ pub(crate) fn redis() -> Vec<Row> {
         for (c, floor) in [(1, 4.5), (16, 1.9), (128, 2.2)] {
             let name = format!("redis-benchmark {} c={c}", command.to_uppercase());
             let mut row = Row::new(name, Kind::Redis, Load::Redis { command, c }, floor);
-            row.quick = command == "get" || c == 16;
+            row.quick = command == "get" && c < 128 || c == 16;
             row.costs = command == "get";
             rows.push(row);
         }
