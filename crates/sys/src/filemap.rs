@@ -1,15 +1,16 @@
-//! A piece of a file in our address space, which the kernel alone touches.
+//! A piece of a file in our address space, which the kernel touches, and [`guarded`] copies do.
 //!
 //! Bytes go from such a mapping to a socket, or from a socket to it, in one copy made by the kernel.
-//! No reference into it is ever made and no instruction of ours reads or writes it, for two reasons.
+//! No reference into it is ever made and no other instruction of ours reads or writes it, for two reasons.
 //! Others may write the file at any time, so what is there is not `[u8]` to Rust. And whoever makes
 //! the file shorter takes pages away: a load of ours would then end the process with `SIGBUS`, where
-//! the kernel's own copy ends with `EFAULT` and says how far it came.
+//! the kernel's own copy ends with `EFAULT` and says how far it came, and a guarded one says that too.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
+use crate::guarded::{self, Caches};
 use crate::residency::PAGE;
 
 /// What is mapped may be sent, or sent and received into.
@@ -157,21 +158,45 @@ impl FileMap {
     }
 
     /// Writes bytes into the file at `offset`, which must be long enough already, and says how many; fewer, if it is
-    /// shorter or its file system is full. It costs about half of what `pwrite(2)` does on tmpfs, which takes and
-    /// gives back a lock for each page; like what is received, it is no call that gives the file a new time.
+    /// shorter or its file system is full. It costs a quarter of what `pwrite(2)` does on tmpfs, which takes and
+    /// gives back a lock for each page; half without [`guarded::install`]. Like what is received, it is no call that
+    /// gives the file a new time.
     ///
     /// # Errors
     ///
     /// `EFAULT` when the first page cannot be had; `EPERM` or `ENOSYS` where the process may not do it
     /// (`process_vm_readv(2)`, seccomp); `InvalidInput` for bytes outside of the window or one mapped for reading.
     pub fn store(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        // SAFETY: bytes that are borrowed.
+        unsafe { self.store_from(bytes.as_ptr(), bytes.len(), offset) }
+    }
+
+    /// [`Self::store`] of `len` bytes that others may write meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::store`].
+    ///
+    /// # Safety
+    ///
+    /// They lie in a mapping that stays for as long as this takes.
+    pub(crate) unsafe fn store_from(
+        &self,
+        from: *const u8,
+        len: usize,
+        offset: u64,
+    ) -> io::Result<usize> {
         if self.access != Access::Write {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let into =
-            libc::iovec { iov_base: self.part(offset, bytes.len())?.cast(), iov_len: bytes.len() };
-        let from = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        // SAFETY: the kernel reads `bytes` of this very process and writes into our own mapping, which nothing refers
+        let part = self.part(offset, len)?;
+        if guarded::is_installed() {
+            // SAFETY: into our own mapping, which nothing refers to, from one of the caller's.
+            return had(unsafe { guarded::copy(part, from, len, Caches::Pass) }, len);
+        }
+        let into = libc::iovec { iov_base: part.cast(), iov_len: len };
+        let from = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
+        // SAFETY: the kernel reads memory of this very process and writes into our own mapping, which nothing refers
         // to; pages that are not there it refuses by itself.
         let stored = unsafe {
             libc::process_vm_readv(libc::getpid(), &raw const into, 1, &raw const from, 1, 0)
@@ -187,20 +212,54 @@ impl FileMap {
     /// `EFAULT` when the first page cannot be had; `EPERM` or `ENOSYS` where the process may not do it
     /// (`process_vm_writev(2)`, seccomp); `InvalidInput` for bytes outside of the window.
     pub fn append(&self, bytes: &mut Vec<u8>, offset: u64, len: usize) -> io::Result<usize> {
-        let from = libc::iovec { iov_base: self.part(offset, len)?.cast(), iov_len: len };
+        self.part(offset, len)?;
         bytes.reserve(len);
-        let into =
-            libc::iovec { iov_base: bytes.spare_capacity_mut().as_mut_ptr().cast(), iov_len: len };
-        // SAFETY: the kernel reads our own mapping, whose absent pages it refuses by itself, and writes to `len` bytes
-        // of room in this very process that are nobody else's while `bytes` is borrowed.
-        let read = unsafe {
-            libc::process_vm_writev(libc::getpid(), &raw const from, 1, &raw const into, 1, 0)
-        };
-        let Ok(read) = usize::try_from(read) else { return Err(io::Error::last_os_error()) };
-        // SAFETY: the kernel has written so many bytes, which are no more than `len`, behind those there were.
+        let into = bytes.spare_capacity_mut().as_mut_ptr().cast();
+        // SAFETY: `len` bytes of room that are nobody else's while `bytes` is borrowed.
+        let read = unsafe { self.load_to(into, len, offset, Caches::Keep) }?;
+        // SAFETY: so many bytes have been written, which are no more than `len`, behind those there were.
         unsafe { bytes.set_len(bytes.len() + read) };
         Ok(read)
     }
+
+    /// Copies bytes `offset..offset + len` of the file to memory, and says how many; fewer, if it is shorter.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::append`].
+    ///
+    /// # Safety
+    ///
+    /// They are written to a mapping that stays for as long as this takes, to bytes that nobody has a reference to.
+    pub(crate) unsafe fn load_to(
+        &self,
+        to: *mut u8,
+        len: usize,
+        offset: u64,
+        caches: Caches,
+    ) -> io::Result<usize> {
+        let part = self.part(offset, len)?;
+        if guarded::is_installed() {
+            // SAFETY: from our own mapping to memory that is the caller's.
+            return had(unsafe { guarded::copy(to, part, len, caches) }, len);
+        }
+        let from = libc::iovec { iov_base: part.cast(), iov_len: len };
+        let into = libc::iovec { iov_base: to.cast(), iov_len: len };
+        // SAFETY: the kernel reads our own mapping, whose absent pages it refuses by itself, and writes to memory that
+        // is the caller's to write.
+        let read = unsafe {
+            libc::process_vm_writev(libc::getpid(), &raw const from, 1, &raw const into, 1, 0)
+        };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+/// What a guarded copy of `len` bytes has moved, as a system call says it.
+fn had(copied: usize, len: usize) -> io::Result<usize> {
+    if copied == 0 && len > 0 {
+        return Err(io::Error::from_raw_os_error(libc::EFAULT));
+    }
+    Ok(copied)
 }
 
 /// One of several pieces that are sent with one call.
@@ -300,8 +359,17 @@ mod tests {
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
     }
 
+    /// By the kernel's copies, and then by guarded ones.
     #[test]
     fn bytes_of_memory_go_both_ways() {
+        if !guarded::is_installed() {
+            memory_goes_both_ways();
+        }
+        guarded::install();
+        memory_goes_both_ways();
+    }
+
+    fn memory_goes_both_ways() {
         let file = file(&[7; 10_000]);
         let map = FileMap::new(file.as_fd(), 4096, 1 << 20, Access::Write).unwrap();
         match map.store(b"new", 5000) {

@@ -119,6 +119,8 @@ impl Serving {
     ///
     /// [`NotStarted`].
     pub fn start_with(config: Config, inherited: Vec<OwnedFd>) -> Result<Self, NotStarted> {
+        // Where it cannot be had, the kernel copies, which takes longer.
+        let _ = sys::guarded::install();
         let users = UserFile::parse(&config.users)?;
         let kerberos = match &config.keytab {
             Some(keytab) => {

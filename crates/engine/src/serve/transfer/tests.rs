@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -259,11 +260,11 @@ fn a_file_cut_again_and_again_keeps_the_stream_in_step() {
         for file in files_with(&bytes) {
             let pools = Pools::new(2, 4 * MIB);
             let (ours, theirs) = connection();
-            let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
+            let stop = Arc::new(AtomicBool::new(false));
             let cutter = thread::spawn({
                 let (stop, file, bytes) = (Arc::clone(&stop), Arc::clone(&file), bytes.clone());
                 move || {
-                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    while !stop.load(Ordering::Relaxed) {
                         file.file().set_len(4097).unwrap();
                         file.write_all(&bytes[4097..], 4097).unwrap();
                     }
@@ -275,7 +276,7 @@ fn a_file_cut_again_and_again_keeps_the_stream_in_step() {
                 let mut transfer = SendFile::new(head, Arc::clone(&file), 0, 4 << 20, method);
                 drive_send(&mut transfer, &ours, &pools).unwrap();
             }
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            stop.store(true, Ordering::Relaxed);
             cutter.join().unwrap();
             for (number, answer) in taker.join().unwrap().chunks(8 + 4 * MIB).enumerate() {
                 assert_eq!(answer[..8], (number as u64).to_be_bytes(), "{method:?}");
@@ -561,8 +562,17 @@ fn a_mapped_write_shows_in_the_time_of_modification() {
     }
 }
 
+/// By the kernel's copies, and then by our own instructions.
 #[test]
 fn what_is_written_over_again_and_again_is_there_and_so_is_its_time() {
+    if !sys::guarded::is_installed() {
+        written_over_again_and_again();
+    }
+    sys::guarded::install();
+    written_over_again_and_again();
+}
+
+fn written_over_again_and_again() {
     let mut bytes = pattern(3 * MIB);
     for file in files_with(&bytes) {
         let past = std::time::SystemTime::UNIX_EPOCH;
@@ -590,7 +600,42 @@ fn what_is_written_over_again_and_again_is_there_and_so_is_its_time() {
 }
 
 #[test]
+fn a_file_cut_short_while_it_is_written_over_takes_all_of_each_write() {
+    sys::guarded::install();
+    let bytes = pattern(MIB);
+    for file in files_with(&bytes) {
+        let (cut, stop) = (Arc::clone(&file), Arc::new(AtomicBool::new(false)));
+        let stopping = Arc::clone(&stop);
+        let cutter = thread::spawn(move || {
+            while !stopping.load(Ordering::Relaxed) {
+                cut.cut(300_000);
+                thread::yield_now();
+            }
+        });
+        for _ in 0..200 {
+            // None is refused, and none ends the process.
+            file.overwrite(&bytes, 0).unwrap();
+            file.count_overwritten(MIB);
+        }
+        stop.store(true, Ordering::Relaxed);
+        cutter.join().unwrap();
+        file.overwrite(&bytes, 0).unwrap();
+        let mut got = vec![0; MIB];
+        assert_eq!(file.read_at(&mut got, 0).unwrap(), MIB);
+        is(&got, &bytes, "after the last cut");
+    }
+}
+
+#[test]
 fn what_is_appended_from_a_mapping_is_what_the_file_has() {
+    if !sys::guarded::is_installed() {
+        appended_from_a_mapping();
+    }
+    sys::guarded::install();
+    appended_from_a_mapping();
+}
+
+fn appended_from_a_mapping() {
     let bytes = pattern(MIB + 77);
     for file in files_with(&bytes) {
         for (at, len) in [(0, MIB), (4095, 65_536), (5, 65_535), (MIB, MIB), (2 * MIB, MIB)] {
