@@ -20,7 +20,7 @@ use libc::{
     sigset_t, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t, timespec, timeval,
 };
 use local::Reason;
-use local::conn::Phase;
+use local::conn::{Conn, Got, Phase};
 use sys::call;
 
 use crate::io::{active, answer};

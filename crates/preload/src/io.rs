@@ -950,6 +950,33 @@ pub(crate) unsafe fn send_file(
     }
 }
 
+/// Has `put` write up to `n` bytes into the ring, without waiting. `EOPNOTSUPP`: they are not to go there now.
+pub(crate) fn send_where_it_lies(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    n: usize,
+    mut put: impl FnMut(*mut [u8]) -> Outcome,
+) -> Outcome {
+    match way(w, conn) {
+        Way::Ring => {}
+        Way::Before => {
+            conn.tcp_send_ends(0);
+            return Err(libc::EOPNOTSUPP);
+        }
+        Way::Tcp => return Err(libc::EOPNOTSUPP),
+    }
+    loop {
+        match conn.send_with(w, fd, n, &mut put) {
+            Ok(n) => return Ok(n),
+            Err(Put::Full) if full(w, conn) => return Err(libc::EAGAIN),
+            Err(Put::Full) => {}
+            Err(Put::Failed(errno)) => return Err(errno),
+            Err(Put::Shut | Put::Kernel | Put::All) => return Err(libc::EOPNOTSUPP),
+        }
+    }
+}
+
 /// `splice` from a connection into a pipe: bytes leave the ring only once the pipe has them.
 pub(crate) fn splice_out(
     w: &'static World,

@@ -3,30 +3,62 @@
 //! [`crate::call`] goes past libc, and so past a library that stands in front of it: what `shunt run` starts
 //! would stay on TCP. A program that is to be carried by that library makes the calls for its sockets here
 //! ([`crate::event`] waits for them likewise), and asks [`carried`] before it does what memory cannot do for a
-//! socket. Without the library these are the kernel's own calls, at the cost of libc's.
+//! socket. Without the library these are the kernel's own calls, at the cost of libc's. With it, file data need not
+//! go by way of buffers ([`take`], [`put`]).
 //!
 //! Errors are errno values. The calls of descriptors that the program gives away or closes are libc's anyway.
 
-use std::ffi::c_int;
+use std::ffi::{CStr, c_int, c_void};
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::net::{Shutdown, SocketAddr, SocketAddrV4};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
 use crate::call::Result;
+use crate::filemap::FileMap;
+use crate::guarded::Caches;
 
 /// What the library is asked: about a descriptor, or with -1 about the process. Its name is its contract with
 /// `crates/preload`.
 type Asked = unsafe extern "C" fn(c_int) -> c_int;
 
+/// What it is to do with each piece of a ring: move bytes there or from there, and answer how many, or an errno
+/// below 0.
+type Move = unsafe extern "C" fn(arg: *mut c_void, at: *mut u8, n: usize) -> isize;
+/// Has pieces of a ring of a connection moved, at most so many bytes; the answer is like [`Move`]'s. Also a contract.
+type Moves = unsafe extern "C" fn(fd: c_int, n: usize, each: Move, arg: *mut c_void) -> isize;
+
+/// What the library has under this name, if it is there.
+fn find(name: &CStr) -> *mut c_void {
+    // SAFETY: a name that ends; asking changes nothing.
+    unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) }
+}
+
 fn library() -> Option<Asked> {
     static LIBRARY: OnceLock<Option<Asked>> = OnceLock::new();
     *LIBRARY.get_or_init(|| {
-        // SAFETY: a name that ends; asking changes nothing.
-        let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"shunt_carries".as_ptr()) };
+        let at = find(c"shunt_carries");
         // SAFETY: of that name there is only the library's function, which has this signature; null is `None`.
-        unsafe { std::mem::transmute::<*mut libc::c_void, Option<Asked>>(at) }
+        unsafe { std::mem::transmute::<*mut c_void, Option<Asked>>(at) }
+    })
+}
+
+fn takes() -> Option<Moves> {
+    static LIBRARY: OnceLock<Option<Moves>> = OnceLock::new();
+    *LIBRARY.get_or_init(|| {
+        let at = find(c"shunt_take");
+        // SAFETY: as in `library`.
+        unsafe { std::mem::transmute::<*mut c_void, Option<Moves>>(at) }
+    })
+}
+
+fn puts() -> Option<Moves> {
+    static LIBRARY: OnceLock<Option<Moves>> = OnceLock::new();
+    *LIBRARY.get_or_init(|| {
+        let at = find(c"shunt_put");
+        // SAFETY: as in `library`.
+        unsafe { std::mem::transmute::<*mut c_void, Option<Moves>>(at) }
     })
 }
 
@@ -186,6 +218,114 @@ pub fn send_file(socket: &impl AsFd, file: &impl AsFd, offset: u64, n: usize) ->
     done(unsafe { libc::sendfile(to, from, &raw mut at, n) })
 }
 
+/// Where file data goes or comes from, without a buffer between.
+#[derive(Clone, Copy, Debug)]
+pub enum Place<'a> {
+    /// The file itself, by calls.
+    File(BorrowedFd<'a>),
+    /// A window of it, which has the bytes that are moved.
+    Window(&'a FileMap),
+}
+
+/// A place, and how far in the file it is used.
+struct Moving<'a> {
+    place: Place<'a>,
+    offset: u64,
+}
+
+impl Moving<'_> {
+    fn store(&mut self, from: *mut u8, n: usize) -> isize {
+        let at = self.offset;
+        let stored = match self.place {
+            // SAFETY: `from` is a piece of a ring, and the library's until this ends.
+            Place::Window(map) => unsafe { map.store_from(from, n, at) },
+            Place::File(file) => {
+                let fd = file.as_raw_fd();
+                // SAFETY: the same.
+                call(|at| unsafe { libc::pwrite(fd, from.cast(), n, at) }, at)
+            }
+        };
+        self.advance(stored)
+    }
+
+    fn load(&mut self, to: *mut u8, n: usize) -> isize {
+        let at = self.offset;
+        let loaded = match self.place {
+            // Whoever reads it does so on another CPU, as a rule.
+            // SAFETY: `to` is a free piece of a ring, and ours to write until this ends.
+            Place::Window(map) => unsafe { map.load_to(to, n, at, Caches::Pass) },
+            Place::File(file) => {
+                let fd = file.as_raw_fd();
+                // SAFETY: the same.
+                call(|at| unsafe { libc::pread(fd, to.cast(), n, at) }, at)
+            }
+        };
+        self.advance(loaded)
+    }
+
+    fn advance(&mut self, moved: std::io::Result<usize>) -> isize {
+        match moved {
+            Ok(n) => {
+                self.offset += n as u64;
+                n.cast_signed()
+            }
+            Err(error) => -(error.raw_os_error().unwrap_or(libc::EIO) as isize),
+        }
+    }
+}
+
+/// A call at an offset.
+fn call(call: impl FnOnce(libc::off_t) -> isize, at: u64) -> std::io::Result<usize> {
+    let at = libc::off_t::try_from(at).map_err(|_| std::io::ErrorKind::InvalidInput)?;
+    usize::try_from(call(at)).map_err(|_| std::io::Error::last_os_error())
+}
+
+unsafe extern "C" fn store(moving: *mut c_void, at: *mut u8, n: usize) -> isize {
+    // SAFETY: `take` gives a `Moving`, which nobody else uses meanwhile.
+    unsafe { &mut *moving.cast::<Moving<'_>>() }.store(at, n)
+}
+
+unsafe extern "C" fn load(moving: *mut c_void, at: *mut u8, n: usize) -> isize {
+    // SAFETY: `put` gives a `Moving`, which nobody else uses meanwhile.
+    unsafe { &mut *moving.cast::<Moving<'_>>() }.load(at, n)
+}
+
+fn moves(
+    socket: &impl AsFd,
+    n: usize,
+    moves: Option<Moves>,
+    each: Move,
+    mut moving: Moving<'_>,
+) -> Result<usize> {
+    let moves = moves.ok_or(libc::EOPNOTSUPP)?;
+    let (fd, arg) = (socket.as_fd().as_raw_fd(), (&raw mut moving).cast());
+    // SAFETY: a function for the argument that it is given, of which the library's keeps nothing.
+    let moved = unsafe { moves(fd, n, each, arg) };
+    usize::try_from(moved).map_err(|_| i32::try_from(-moved).unwrap_or(libc::EIO))
+}
+
+/// Receives up to `n` bytes, from the memory that is shared with the peer straight into a file at `offset`. It does
+/// not wait for the peer. The peer may write them meanwhile: nobody is to have checked them.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP`: [`recv`] has to be called, because there are none, or they are not in memory. Else the errno of
+/// writing the first of them, none of which are received then.
+pub fn take(socket: &impl AsFd, n: usize, place: Place<'_>, offset: u64) -> Result<usize> {
+    moves(socket, n, takes(), store, Moving { place, offset })
+}
+
+/// Sends up to `n` bytes of a file, from `offset` on, straight into the memory that is shared with the peer, without
+/// waiting for room; 0 at the end of the file.
+///
+/// # Errors
+///
+/// `EOPNOTSUPP`: [`send`] or [`send_file`] has to be called. `EAGAIN`: there is no room. Else the errno of reading, or
+/// of the connection.
+pub fn put(socket: &impl AsFd, n: usize, place: Place<'_>, offset: u64) -> Result<usize> {
+    moves(socket, n, puts(), load, Moving { place, offset })
+}
+
 /// Ends one direction or both.
 ///
 /// # Errors
@@ -233,6 +373,9 @@ mod tests {
     fn nobody_is_in_front_of_a_test() {
         let (_theirs, ours) = pair();
         assert!(!in_front() && !carried(&ours));
+        let place = Place::File(ours.as_fd());
+        assert_eq!(take(&ours, 1, place, 0), Err(libc::EOPNOTSUPP));
+        assert_eq!(put(&ours, 1, place, 0), Err(libc::EOPNOTSUPP));
     }
 
     #[test]

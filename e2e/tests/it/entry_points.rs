@@ -36,8 +36,8 @@ const NUMBERS: &str = "
     __openat_2 __openat64_2 creat creat64 memfd_create eventfd timerfd_create signalfd inotify_init
     inotify_init1 pidfd_open pidfd_getfd";
 
-/// What the library answers to programs of ours that ask whether it is there.
-const OF_OURS: &str = "shunt_carries";
+/// What the library does for programs of ours that ask whether it is there.
+const OF_OURS: &str = "shunt_carries shunt_take shunt_put";
 
 /// Calls that need no help, because the program's descriptor is the kernel's socket: what they are
 /// and why.

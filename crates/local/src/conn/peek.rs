@@ -1,8 +1,8 @@
-//! Looking at bytes without taking them, wherever the stream has put them.
+//! Looking at bytes without taking them, wherever the stream has put them; and taking them where they lie.
 
 use super::{
-    Buffers, Conn, Got, Half, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, Ordering, Phase, World, call,
-    flag, lock, ring,
+    Buffers, Conn, Got, Half, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, Ordering, Phase, World, add32,
+    add64, call, flag, full_fence, is_own, lock, note_cpu, ring, switch,
 };
 
 const SIOCATMARK: u64 = 0x8905;
@@ -126,6 +126,71 @@ impl Conn {
         }
         to.discard(behind.len());
         behind.len()
+    }
+
+    /// Hands bytes that have come to `take`, in up to two pieces where the ring ends between them, and at most `max`;
+    /// it answers how many it has used, and these are received. The peer may write them meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// What `take` says of the first piece, as [`Got::Failed`]: nothing is received then. [`Got::Kernel`] when the
+    /// next byte is not in the ring, or not there at all: [`Conn::recv`] knows what there is.
+    pub fn recv_with(
+        &'static self,
+        w: &World,
+        fd: i32,
+        max: usize,
+        mut take: impl FnMut(*const [u8]) -> Result<usize, i32>,
+    ) -> Result<usize, Got> {
+        let (mine, peer) = self.halves(w).ok_or(Got::Kernel)?;
+        self.note_fork(w, mine);
+        let _held = lock::lock_own(&mine.rx_lock, is_own(mine)).ok_or(Got::Kernel)?;
+        let head = mine.head.load(Ordering::Relaxed);
+        let tail = ring::tail(&peer.tail);
+        if self.phase() != Phase::Attached
+            || mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0
+            || tail == head
+            || !self.in_ring(mine, peer)
+            || switch::fallen(&peer.flags, &peer.down_at).is_some()
+        {
+            return Err(Got::Kernel);
+        }
+        let Some((loc, there)) = self.peer_ring(w, peer, head, tail) else {
+            return Err(self.broken(w, fd, mine));
+        };
+        let capacity = loc.bytes();
+        let mut used = 0;
+        for (at, len) in ring::pieces(head, there.min(max), capacity) {
+            if len == 0 {
+                break;
+            }
+            match take(w.board.map.ring(loc).piece(at, len)) {
+                Ok(n) => {
+                    used += n.min(len);
+                    if n < len {
+                        break;
+                    }
+                }
+                Err(errno) if used == 0 => return Err(Got::Failed(errno)),
+                Err(_) => break,
+            }
+        }
+        let new_head = head.wrapping_add(used as u64);
+        ring::give_back(&mine.head, new_head);
+        note_cpu(mine);
+        add64(&mine.bytes_rx, used as u64);
+        add32(&mine.n_rx, 1);
+        // Either the producer sees the room, or we see that it waits. Pairs with `wait_for_room`.
+        full_fence();
+        if peer.room_wait.load(Ordering::Relaxed) != 0
+            && (capacity - (there - used)) * 3 >= capacity
+        {
+            self.notify(w, fd, mine, peer);
+        }
+        if new_head == tail {
+            self.drained(mine, peer, fd, new_head);
+        }
+        Ok(used)
     }
 }
 

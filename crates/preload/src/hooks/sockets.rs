@@ -202,7 +202,7 @@ pub unsafe extern "C-unwind" fn getsockopt(
 }
 
 /// Corrects what the kernel says of an option that doorbells need otherwise than the program.
-unsafe fn believed(conn: &local::conn::Conn, name: c_int, value: *mut c_int) {
+unsafe fn believed(conn: &Conn, name: c_int, value: *mut c_int) {
     use local::conn::options::{CORK, NAGLE};
     let options = conn.options.load(std::sync::atomic::Ordering::Relaxed);
     if name == libc::TCP_NODELAY && options & NAGLE != 0 {
@@ -232,7 +232,7 @@ const fn carried(level: c_int, name: c_int) -> u32 {
 
 /// Notes `TCP_NODELAY` and `TCP_CORK`; `true`: the kernel need not hear of it, because the
 /// connection does not send by TCP.
-fn noted(conn: &local::conn::Conn, name: c_int, on: bool) -> bool {
+fn noted(conn: &Conn, name: c_int, on: bool) -> bool {
     use local::conn::options::{CORK, NAGLE};
     let attached = conn.phase() == Phase::Attached;
     let (bit, set) = match name {
