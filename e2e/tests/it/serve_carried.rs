@@ -30,7 +30,11 @@ struct Place {
 
 impl Place {
     fn new() -> Self {
-        let (folder, board) = (Folder::new(), BoardDir::new());
+        Self::of(Folder::new())
+    }
+
+    fn of(folder: Folder) -> Self {
+        let board = BoardDir::new();
         let server = Self::serve(&folder, &board, 0);
         Self { folder, board, port: server.port, server }
     }
@@ -84,7 +88,19 @@ impl Place {
 /// Bytes of files are checked by smbload against a pattern that is another one at each offset.
 #[test]
 fn data_is_what_it_was_whichever_way_it_is_protected() {
-    let place = Place::new();
+    all_ways(&Place::new());
+}
+
+/// There data goes between the file and shared memory without a buffer.
+#[test]
+fn data_in_memory_is_what_it_was_whichever_way_it_is_protected() {
+    match Folder::in_memory() {
+        Some(folder) => all_ways(&Place::of(folder)),
+        None => skipped("there is no /dev/shm"),
+    }
+}
+
+fn all_ways(place: &Place) {
     place.loaded("prepare --clients 2");
     for load in ["read", "write"] {
         for how in [
@@ -147,6 +163,42 @@ fn a_file_that_is_cut_while_it_is_sent_ends_nobody() {
     place.server.must_live();
     fs::write(&path, &whole).unwrap();
     place.loaded(&format!("read --io 256K --verify {SHORT}"));
+}
+
+/// What is written by way of a mapping, by the server's own instructions, meets pages that are gone.
+#[test]
+fn a_file_that_is_cut_while_it_is_written_ends_nobody() {
+    let Some(folder) = Folder::in_memory() else {
+        skipped("there is no /dev/shm");
+        return;
+    };
+    let mut place = Place::of(folder);
+    place.loaded("prepare");
+    let path = place.folder.file("smbload_w0.dat");
+    for protection in ["", "--enc 128", "--sign gmac"] {
+        let mut load = place.load(&format!("write --io 1M --secs 4 --warmup 0 {protection}"));
+        let mut client = Guest::start(load.stdout(Stdio::null()).stderr(Stdio::null()));
+        let began = Instant::now();
+        let mut lengths = [4096, 5_000_000, 12_345_678].into_iter().cycle();
+        let ended = loop {
+            if let Some(ended) = client.ended() {
+                break ended;
+            }
+            assert!(began.elapsed() < LIMIT);
+            // Between two cuts all of it is written over, and so mapped.
+            std::thread::sleep(Duration::from_millis(200));
+            if let Ok(file) = fs::File::options().write(true).open(&path) {
+                for len in lengths.by_ref().take(3) {
+                    file.set_len(len).unwrap();
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+        };
+        // Each WRITE was answered, with all of its bytes.
+        assert!(ended.success(), "{protection}: {ended:?}\n{}", place.server.said());
+        place.server.must_live();
+    }
+    place.loaded(&format!("write --io 256K --verify {SHORT}"));
 }
 
 #[test]

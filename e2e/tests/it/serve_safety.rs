@@ -28,7 +28,16 @@ pub(crate) struct Folder(testkit::kernels::ending::Directory);
 
 impl Folder {
     pub(crate) fn new() -> Self {
-        let folder = Self(testkit::kernels::ending::Directory::new().unwrap());
+        Self::open(testkit::kernels::ending::Directory::new().unwrap())
+    }
+
+    /// One on a file system in memory, which is served otherwise than one on a disk; `None` if there is none.
+    pub(crate) fn in_memory() -> Option<Self> {
+        testkit::kernels::ending::Directory::new_in(Path::new("/dev/shm")).ok().map(Self::open)
+    }
+
+    fn open(directory: testkit::kernels::ending::Directory) -> Self {
+        let folder = Self(directory);
         std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
         folder
     }

@@ -45,8 +45,8 @@ pub enum Method {
     /// By way of a pipe: pages are passed on to the socket as they are, none copied; from a socket
     /// into a file, one copy.
     Splice,
-    /// By `sendfile(2)`, for a socket whose bytes go through shared memory: the kernel reads the file into
-    /// that, one copy. Into a file, as [`Method::Copy`] in smaller pieces.
+    /// For a socket whose bytes go through shared memory: one copy, from or into a mapping of the file, or by a call
+    /// for the file (`sendfile(2)`, `pwrite(2)`). Into a file that is on a disk, as [`Method::Copy`].
     Carried,
 }
 

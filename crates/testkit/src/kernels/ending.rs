@@ -286,9 +286,17 @@ impl Directory {
     ///
     /// Why it cannot be made.
     pub fn new() -> io::Result<Self> {
+        Self::new_in(&std::env::temp_dir())
+    }
+
+    /// The same, in another directory.
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot be made.
+    pub fn new_in(top: &Path) -> io::Result<Self> {
         const KIND: &str = "shunt-kernels";
-        let top = std::env::temp_dir();
-        for entry in fs::read_dir(&top).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(top).into_iter().flatten().flatten() {
             if is_left_behind(&entry.file_name().to_string_lossy(), KIND) {
                 end(&Thing::Directory(entry.path()));
             }

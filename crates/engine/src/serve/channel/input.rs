@@ -37,11 +37,14 @@ pub(super) struct Input {
     bytes: Box<[u8]>,
     start: usize,
     end: usize,
+    /// The last frame was large, and the next may be so too: only its head is received here, since the rest would have
+    /// to be copied to where it belongs.
+    large: bool,
 }
 
 impl Input {
     pub(super) fn new(channel: Rc<Channel>) -> Self {
-        Self { channel, bytes: vec![0; ROOM].into_boxed_slice(), start: 0, end: 0 }
+        Self { channel, bytes: vec![0; ROOM].into_boxed_slice(), start: 0, end: 0, large: false }
     }
 
     /// Reads and serves frames until the connection ends.
@@ -73,6 +76,7 @@ impl Input {
             return self.fill().await;
         };
         let have = self.end - self.start - LENGTH_LEN;
+        self.large = len >= DIRECT;
         if have >= len {
             let from = self.start + LENGTH_LEN;
             let frame = self.bytes[from..from + len].to_vec();
@@ -172,7 +176,10 @@ impl Input {
             self.make_room();
         }
         let partial = self.end > self.start;
-        let receive = self.channel.socket.recv(&mut self.bytes[self.end..]);
+        let head = LENGTH_LEN + WRITE_HEAD - (self.end - self.start).min(WRITE_HEAD);
+        let most = if self.large { head } else { self.bytes.len() };
+        let room = self.bytes.len().min(self.end + most);
+        let receive = self.channel.socket.recv(&mut self.bytes[self.end..room]);
         let received = if partial {
             let received = runtime::timeout(receive, PATIENCE).await;
             received.map_err(|_| Ending::Nonsense("a request took too long to arrive"))?

@@ -25,7 +25,7 @@ const OVERLAP: usize = super::buffers::LARGEST;
 const MAPS_MOST: usize = 16 << 10;
 
 /// From this length on a copy by way of a mapping is worth its calls.
-const MAPPED_LEAST: usize = 64 << 10;
+pub(super) const MAPPED_LEAST: usize = 64 << 10;
 /// What is written by a call at the end even where the rest went into a mapping: a call is what
 /// gives the file its time of modification and tells those who watch it.
 pub(super) const BY_CALL: usize = 4096;

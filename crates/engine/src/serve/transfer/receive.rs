@@ -1,14 +1,14 @@
 //! The payload of a WRITE: from a socket into a file.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use rustix::pipe::{SpliceFlags, splice};
 use sys::filemap::Access;
-use sys::stream;
+use sys::stream::{self, Place};
 
 use super::buffers::Buffer;
 use super::file::{BY_CALL, DataFile, Window};
@@ -52,6 +52,8 @@ pub struct ReceiveFile {
     held: Held,
     /// The file had bytes already where the last of these goes.
     overwrites: bool,
+    /// What comes through shared memory goes into a mapping of the file.
+    maps: bool,
     /// How many bytes the socket now waits for before it is readable.
     low_water: usize,
 }
@@ -85,8 +87,9 @@ impl ReceiveFile {
             _ => Method::Copy,
         };
         let end = offset.saturating_add(len as u64);
-        let past_us = matches!(method, Method::Map | Method::Splice);
+        let past_us = method != Method::Copy && file.in_memory();
         let overwrites = past_us && file.size().is_ok_and(|there| there >= end);
+        let maps = method == Method::Carried && overwrites && file.rewritten();
         Self {
             file,
             early: early[..early.len().min(len)].to_vec(),
@@ -100,6 +103,7 @@ impl ReceiveFile {
             method,
             held: Held::Nothing,
             overwrites,
+            maps,
             low_water: 1,
         }
     }
@@ -202,6 +206,7 @@ impl ReceiveFile {
         match (&self.held, self.method) {
             (Held::Buffer { from, to, .. }, _) if from < to => self.copy(socket, pools),
             _ if early => self.copy(socket, pools),
+            (_, Method::Carried) if self.file.in_memory() => self.carried(socket, pools),
             (_, Method::Copy | Method::Carried) => self.copy(socket, pools),
             (_, Method::Map) => self.map(socket),
             (_, Method::Splice) => self.splice(socket, pools),
@@ -266,7 +271,7 @@ impl ReceiveFile {
             buffer.resize(want.min(buffer.capacity()));
             self.held = Held::Buffer { buffer, from: 0, to: 0 };
         }
-        let (piece, past_us) = (self.piece(), matches!(self.method, Method::Map | Method::Splice));
+        let (piece, past_us) = (self.piece(), self.goes_past_us());
         let Held::Buffer { buffer, from, to } = &mut self.held else { return Ok(None) };
         if *from == *to {
             (*from, *to) = (0, 0);
@@ -316,6 +321,62 @@ impl ReceiveFile {
             Err(e) => self.fail(e),
         }
         Ok(None)
+    }
+
+    /// Whether only what comes early, and perhaps the end, goes by way of a buffer.
+    fn goes_past_us(&self) -> bool {
+        match self.method {
+            Method::Map | Method::Splice => true,
+            Method::Carried => self.file.in_memory(),
+            Method::Copy => false,
+        }
+    }
+
+    /// From shared memory straight into the file.
+    fn carried(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        pools: &Pools,
+    ) -> Result<Option<Progress>, TransferError> {
+        let (at, left) = (self.offset + self.stored as u64, self.len - self.stored);
+        let mapped = left.saturating_sub(BY_CALL).min(CARRIED_PIECE);
+        if self.maps && mapped > 0 && !matches!(self.held, Held::Window(_)) {
+            match self.file.window(at, left, Access::Write) {
+                Some(window) => {
+                    window.prepare(at, left);
+                    self.held = Held::Window(window);
+                }
+                None => self.maps = false,
+            }
+        }
+        let taken = match &self.held {
+            Held::Window(window) if self.maps && mapped > 0 => {
+                stream::take(&socket, mapped, Place::Window(window), at)
+            }
+            _ => {
+                let file = Place::File(self.file.as_fd());
+                stream::take(&socket, left.min(CARRIED_PIECE), file, at)
+            }
+        };
+        match taken.map_err(Errno::from_raw_os_error) {
+            Ok(n) => {
+                self.taken += n;
+                self.stored += n;
+                Ok(None)
+            }
+            // A receive tells what there is in place of bytes in memory.
+            Err(Errno::OPNOTSUPP) => self.copy(socket, pools),
+            Err(Errno::INTR) => Ok(None),
+            // Cut off, or no room for a page: a call will say which.
+            Err(_) if self.maps => {
+                self.maps = false;
+                Ok(None)
+            }
+            Err(e) => {
+                self.fail(e.into());
+                Ok(None)
+            }
+        }
     }
 
     /// Whether only what is to be written by a call is left.

@@ -8,10 +8,10 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::pipe::{SpliceFlags, splice};
 use sys::filemap::{Access, Part};
-use sys::stream;
+use sys::stream::{self, Place};
 
 use super::buffers::Buffer;
-use super::file::{DataFile, Window};
+use super::file::{DataFile, MAPPED_LEAST, Window};
 use super::pipes::Pipe;
 use super::{Finished, Job, Method, Pools, Progress, TransferError, never_waits};
 
@@ -43,6 +43,8 @@ pub struct SendFile {
     settled: usize,
     /// There is no more in the file: from what is held on, zeros.
     ended: bool,
+    /// What goes through shared memory comes from a mapping of the file.
+    maps: bool,
     method: Method,
     held: Held,
 }
@@ -76,6 +78,7 @@ impl SendFile {
             sent: 0,
             settled: 0,
             ended: false,
+            maps: len as usize >= MAPPED_LEAST,
             method,
             held: Held::Nothing,
         }
@@ -333,12 +336,30 @@ impl SendFile {
             return Ok(None);
         }
         let at = self.offset + self.sent as u64;
-        match stream::send_file(&socket, &self.file, at, left.min(CARRIED_PIECE)) {
+        if self.maps && matches!(self.held, Held::Nothing) {
+            match self.file.window(at, left, Access::Read) {
+                Some(window) => {
+                    window.prepare(at, left);
+                    self.held = Held::Window(window);
+                }
+                None => self.maps = false,
+            }
+        }
+        let piece = left.min(CARRIED_PIECE);
+        let sent = match &self.held {
+            Held::Window(window) if self.maps => {
+                stream::put(&socket, piece, Place::Window(window), at)
+            }
+            _ => stream::send_file(&socket, &self.file, at, piece),
+        };
+        match sent {
             Ok(0) => self.ended = true,
             Ok(n) => self.sent += n,
             Err(errno) => match Errno::from_raw_os_error(errno) {
                 Errno::AGAIN => return Ok(Some(Progress::SocketBlocked)),
                 Errno::INTR => {}
+                // Cut off, or not by memory now: a call will say which, or do it.
+                _ if self.maps => self.maps = false,
                 // Whether it is the file or the connection, a call for one of them will tell.
                 _ => self.method = Method::Copy,
             },
