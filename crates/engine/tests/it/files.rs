@@ -55,6 +55,32 @@ fn large_files_there_and_back() {
     assert_eq!(client.read(file, 0, 1), Err(NtStatus::FILE_CLOSED));
 }
 
+/// After a large frame only the head of the next one is received at first: 116 bytes with its length, which is less
+/// than, as much as, or more than there is of it.
+#[test]
+fn frames_of_all_lengths_follow_each_other() {
+    let place = Place::new();
+    // Lengths of data; in front of it are 112 bytes. From 32 KiB on, a frame is a large one.
+    let lens = [40_000, 1, 2, 200_000, 3, 4, 5, 40_000, 6, 32_655, 32_656, 1, 70_000, 65_536, 100];
+    for (sign, seal) in [(false, false), (true, false), (false, true)] {
+        let mut client = enter(&place);
+        (client.sign, client.seal) = (sign, seal);
+        let file = client.open(&format!("mixed {sign} {seal}"));
+        let mut all = Vec::new();
+        // Each behind the one before it, so that the server finds some of the next already.
+        for (len, number) in lens.into_iter().zip(1..) {
+            client.send_one(write_request(file, all.len() as u64, &vec![number; len]));
+            all.extend(vec![number; len]);
+        }
+        for len in lens {
+            assert_eq!(client.receive_last().status(), NtStatus::SUCCESS, "{len}, {sign}, {seal}");
+        }
+        let length = u32::try_from(all.len()).unwrap();
+        assert!(client.read(file, 0, length) == Ok(all), "{sign}, {seal}");
+    }
+    assert_eq!(place.panics(), 0);
+}
+
 #[test]
 fn a_compound_is_answered_in_one_frame_each_part_of_it_padded() {
     let place = Place::new();
