@@ -71,6 +71,8 @@ fn what_is_outside_is_not_told_by_links_that_lead_there() {
             for said in ["absolute ", "up ", "ABSOLUTE ", "UP "] {
                 let said = format!("{said}{name}");
                 assert_eq!(failure(share, &said), NtStatus::ACCESS_DENIED, "{said}");
+                let beneath = format!("{said}\\x");
+                assert_eq!(failure(share, &beneath), NtStatus::ACCESS_DENIED, "{beneath}");
             }
         }
     });
@@ -110,6 +112,19 @@ fn links_may_be_refused_or_left_to_the_client() {
                 assert_eq!(failure(share, "link"), status);
                 assert_eq!(failure(share, "link\\f"), status);
                 assert_eq!(failure(share, "LINK\\f"), status);
+                // Whatever it leads to, and wherever it is.
+                fs::create_dir_all(root.join("deep/er")).unwrap();
+                symlink("nowhere", root.join("deep/er/dangling")).unwrap();
+                symlink("../../d", root.join("deep/er/there")).unwrap();
+                for said in ["dangling", "dangling\\f", "dangling\\f\\g", "there\\f", "there\\x\\y"]
+                {
+                    for said in [said.to_owned(), said.to_uppercase()] {
+                        for folder in ["deep\\er", "DEEP\\er", "deep\\ER"] {
+                            let said = format!("{folder}\\{said}");
+                            assert_eq!(failure(share, &said), status, "{said}");
+                        }
+                    }
+                }
                 assert_eq!(share.open(&path("link"), LINK).is_ok(), links == Links::Client);
                 let folder = Directory::open(&open(share, "", READ)).unwrap();
                 assert_eq!(folder.find("link").unwrap().is_some(), links == Links::Client);
