@@ -253,6 +253,8 @@ pub struct Conn {
     stands_in: AtomicU32,
     /// Event sets.
     pub sets: [Registration; SETS],
+    /// See `calls_since`.
+    calls_seen: AtomicU32,
     /// What spinning for this connection has taught.
     pub spin: Spin,
     ends: Guarded<Option<Ends>>,
@@ -279,6 +281,7 @@ impl Conn {
             &self.kept,
             &self.opted,
             &self.stands_in,
+            &self.calls_seen,
         ] {
             word.store(0, Ordering::Relaxed);
         }

@@ -7,8 +7,8 @@
 //! while we look. Where others compete for the CPU nobody spins: a yield gives a whole slice away, and
 //! a sleeper is woken ahead of them.
 
-use sys::call;
 use sys::sync::{AtomicU32, AtomicU64, Ordering};
+use sys::{cache, call};
 
 /// What one waiter has learnt.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub struct Spin {
 const SCORE_MAX: u32 = 16;
 const YIELD_NS: u64 = 4_000;
 /// Looks before the clock is read, and about how long they take, nanoseconds.
-const QUICK_LOOKS: u32 = 128;
+const QUICK_LOOKS: u32 = 512;
 const QUICK_NS: u32 = 500;
 /// A yield that took this long found somebody who does not give the CPU back.
 const HOGGED_NS: u64 = 400_000;
@@ -106,13 +106,15 @@ impl Spin {
             return false;
         }
         if peer_cpu() != call::cpu() {
-            // The quickest answers come before a clock could be read twice.
-            for look in 0..QUICK_LOOKS {
+            // The quickest answers come before a clock could be read twice. A pause takes as long as a line
+            // does from one core to another, so there are few, unless it is our own core that they give way on.
+            let gap = if cache::share_core(peer_cpu(), call::cpu()) { 4 } else { 64 };
+            for look in 1..=QUICK_LOOKS {
                 if ready() {
                     self.hit_at_once();
                     return true;
                 }
-                if look % 4 == 3 {
+                if look % gap == 0 {
                     std::hint::spin_loop();
                 }
             }
@@ -139,7 +141,7 @@ impl Spin {
             let now = call::now_ns();
             // Found or not: who was away for so long has competitors, or a peer that copies a lot.
             let away = now - looked;
-            let hogged = shared && away > HOGGED_NS && !is_at_work(peer_moved(), moved, away);
+            let hogged = shared && away > HOGGED_NS && is_hogged(away, peer_moved(), moved);
             if hogged {
                 CROWD.met(now);
             }
@@ -157,9 +159,11 @@ impl Spin {
             if !shared && now - yielded > YIELD_NS {
                 // Costs little when nobody waits for this CPU, and lets the peer run when it was
                 // moved here after we last heard of it.
+                let moved = peer_moved();
                 call::sched_yield();
                 yielded = call::now_ns();
-                if yielded - now > HOGGED_NS {
+                let away = yielded - now;
+                if away > HOGGED_NS && is_hogged(away, peer_moved(), moved) {
                     CROWD.met(yielded);
                     break;
                 }
@@ -222,9 +226,12 @@ impl Crowd {
     }
 }
 
-/// Whether a peer that has come from `before` to `after` bytes has needed these `ns` for that itself.
-fn is_at_work(after: u64, before: u64, ns: u64) -> bool {
-    after.wrapping_sub(before) >= ns
+/// Whether somebody else has had the CPU for most of `away` nanoseconds, in which the peer has come from
+/// `before` to `after` bytes.
+fn is_hogged(away: u64, after: u64, before: u64) -> bool {
+    // What a peer needs to fill or to empty the largest ring, at 2 bytes a nanosecond; it may say anything.
+    const MOST: u64 = 4 << 20;
+    away > HOGGED_NS + after.wrapping_sub(before).min(MOST) / 2
 }
 
 #[cfg(test)]
@@ -233,11 +240,15 @@ mod tests {
 
     #[test]
     fn a_peer_that_copies_is_told_from_a_competitor() {
-        let (before, slice) = (u64::MAX - 5, 3_000_000);
-        assert!(super::is_at_work(before.wrapping_add(4 << 20), before, 500_000));
-        // A short answer after somebody else's slice; nothing at all.
-        assert!(!super::is_at_work(before.wrapping_add(1000), before, slice));
-        assert!(!super::is_at_work(before, before, slice));
+        let before = u64::MAX - 5;
+        let after = |bytes| before.wrapping_add(bytes);
+        assert!(!super::is_hogged(600_000, after(4 << 20), before));
+        // A short answer after somebody else's slice; nothing at all; a ring emptied before that slice.
+        assert!(super::is_hogged(3_000_000, after(1000), before));
+        assert!(super::is_hogged(600_000, before, before));
+        assert!(super::is_hogged(3_300_000, after(4 << 20), before));
+        // A count that went back, or was forged.
+        assert!(super::is_hogged(3_000_000, 0, 7));
     }
 
     fn nobody() -> Crowd {

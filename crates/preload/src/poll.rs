@@ -179,11 +179,16 @@ fn with_kernel(
             p.fd = -1;
         }
     }
-    if call::poll(&mut copy, 0).is_err() {
-        return now;
+    // A handler that has run is no reason to know less.
+    let asked = (0..8).map(|_| call::poll(&mut copy, 0)).find(|got| *got != Err(libc::EINTR));
+    let answered = matches!(asked, Some(Ok(_)));
+    if !answered {
+        for p in &mut copy {
+            p.revents = 0;
+        }
     }
     let mut ours = now;
-    if refresh {
+    if refresh && answered {
         for o in list {
             let revents = copy[o.at].revents;
             if revents & libc::POLLERR == 0 {
@@ -208,12 +213,10 @@ fn with_kernel(
 /// Spins while that pays; `true`: something moved.
 fn spin(w: &'static World, fds: &[pollfd], list: &[Ours], left: Option<u64>) -> bool {
     let max = u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0).min(left.unwrap_or(u64::MAX));
-    // What waits have taught is known of each connection: that of the one that is used most counts.
-    let used = |o: &&Ours| {
-        let (sent, read) = (&o.mine.n_tx, &o.mine.n_rx);
-        u64::from(sent.load(Ordering::Relaxed)) + u64::from(read.load(Ordering::Relaxed))
-    };
-    let Some(busiest) = list.iter().max_by_key(used) else { return false };
+    // What waits have taught is known of each connection: that of the one that was used most since the last
+    // wait counts.
+    let used = list.iter().map(|o| (o.conn.calls_since(o.mine), o));
+    let Some((_, busiest)) = used.rev().max_by_key(|(calls, _)| *calls) else { return false };
     let mut asked = call::now_ns();
     let others = list.len() < fds.len();
     let mut looks = 0u32;
@@ -237,8 +240,8 @@ fn spin(w: &'static World, fds: &[pollfd], list: &[Ours], left: Option<u64>) -> 
             false
         },
     );
-    if spun {
-        io::count(&busiest.mine.n_spins);
+    if spun && let Some(o) = list.iter().find(|o| moved(o, &fds[o.at])) {
+        io::count(&o.mine.n_spins);
     }
     spun
 }

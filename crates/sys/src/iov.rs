@@ -86,8 +86,10 @@ impl<'a> Buffers<'a> {
             if past_caches && count >= STREAM_MIN {
                 // SAFETY: as below.
                 unsafe { stream(from, ring.add(a), x) };
-                // SAFETY: as below.
-                unsafe { stream(from.add(x), ring.add(b), y) };
+                if y > 0 {
+                    // SAFETY: as below.
+                    unsafe { stream(from.add(x), ring.add(b), y) };
+                }
                 at = at.wrapping_add(count as u64);
                 return;
             }

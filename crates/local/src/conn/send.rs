@@ -1,8 +1,9 @@
 //! Sending: the ring, the larger ring that follows it, and what happens when there is no room.
 
 use super::{
-    Arena, BLOCK_BYTES, Buffers, Conn, ECONNRESET, Half, Loc, Ordering, Phase, Put, Reason, World,
-    add32, add64, cache, call, flag, full_fence, is_own, kernel, lock, note_cpu, ring,
+    Arena, BLOCK_BYTES, Buffers, Conn, ECONNRESET, Half, Loc, Ordering, Phase, Put, Reason,
+    Registration, World, add32, add64, cache, call, flag, full_fence, is_own, kernel, lock,
+    note_cpu, reg_flags, ring,
 };
 
 /// Most bytes that are pushed towards their reader: who reads more than this fetches ahead.
@@ -62,14 +63,11 @@ impl Conn {
             add64(&mine.bytes_tx, n as u64);
             self.notify(w, fd, mine, peer);
             if long {
-                self.copying.sent(n, call::now_ns);
+                self.copying.sent(n, || (peer.head.load(Ordering::Relaxed), call::now_ns()));
             }
         }
         add32(&mine.n_tx, 1);
-        if mine.room_wait.load(Ordering::Relaxed) != 0 && mine.sleepers.load(Ordering::Relaxed) == 0
-        {
-            mine.room_wait.store(0, Ordering::Relaxed);
-        }
+        self.forget_room_wait(mine);
         Put::All
     }
 
@@ -328,7 +326,8 @@ impl Conn {
     /// sleep, where rings are large. A stream that never stops needs nobody to be woken.
     #[must_use]
     pub fn has_some_room(&self, mine: &Half, peer: &Half) -> bool {
-        self.room_of(mine, peer).is_none_or(|(room, bytes)| room >= (bytes / 3).min(SOME_ROOM))
+        self.room_of(mine, peer)
+            .is_none_or(|(room, bytes)| room >= bytes.div_ceil(3).min(SOME_ROOM))
     }
 
     /// Whether a send would be taken: there is room, or a larger ring can follow. Once a send has found
@@ -346,10 +345,32 @@ impl Conn {
     /// Says that we wait for room; `false`: there is some already.
     #[must_use]
     pub fn wait_for_room(&self, mine: &Half, peer: &Half) -> bool {
-        mine.room_wait.store(1, Ordering::Relaxed);
+        // Release: who waits, before that somebody does. Pairs with `forget_room_wait`.
+        let next = |seen: u32| Some(seen.wrapping_add(2) | 1);
+        let _ = mine.room_wait.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
         // Either the consumer sees that we wait, or we see the room. Pairs with `take`.
         full_fence();
         !self.has_room(mine, peer)
+    }
+
+    /// After a send that found room: nobody waits for some any more, unless others do.
+    #[inline]
+    fn forget_room_wait(&self, mine: &Half) {
+        // Acquire: pairs with `wait_for_room`. Whoever begins to wait from here on changes the word, and it
+        // stays.
+        let seen = mine.room_wait.load(Ordering::Acquire);
+        if seen == 0 || mine.sleepers.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let in_a_set = |set: &Registration| {
+            let flags = set.flags.load(Ordering::Relaxed);
+            set.set.load(Ordering::Relaxed) != 0 && flags & reg_flags::ROOM != 0
+        };
+        // Of the event sets of other processes nothing is known here.
+        let shared = mine.flags.load(Ordering::Relaxed) & flag::SHARED != 0;
+        if !shared && !self.sets.iter().any(in_a_set) {
+            let _ = mine.room_wait.compare_exchange(seen, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     /// Bytes sent that the peer has not read.

@@ -68,7 +68,15 @@ impl Conn {
         flags & flag::SHUT != 0 && flags & (flag::UP | flag::DOWN) != flag::UP
     }
 
-    /// Bytes that the peer has written and read, as it says; a count that only grows.
+    /// Calls that have moved bytes since this was asked last.
+    #[must_use]
+    pub fn calls_since(&self, mine: &Half) -> u32 {
+        let sent = mine.n_tx.load(Ordering::Relaxed);
+        let calls = sent.wrapping_add(mine.n_rx.load(Ordering::Relaxed));
+        calls.wrapping_sub(self.calls_seen.swap(calls, Ordering::Relaxed))
+    }
+
+    /// Bytes that the peer has written and read, as it says.
     #[inline]
     #[must_use]
     pub fn peer_moved(peer: &Half) -> u64 {
