@@ -90,14 +90,12 @@ impl<'y, 't> Post<'y, 't> {
     /// Takes in what others have sent. `false`: there is nothing.
     pub(crate) fn collect(&mut self) -> bool {
         let Self { trace, shard, taker, ends, .. } = self;
-        let mut came = false;
+        let mut came = 0;
         for from in &mut ends.from {
-            let sent = from.receive().map(|(fragment, slot)| {
-                came = true;
-                (fragment, arrival(trace, usize::try_from(slot).unwrap_or(0)))
+            came += shard.push_received(from, 0, *taker, |slot| {
+                arrival(trace, usize::try_from(slot).unwrap_or(0))
             });
-            shard.push_fragments(sent, 0, *taker);
         }
-        came
+        came > 0
     }
 }

@@ -105,12 +105,9 @@ impl<'p> Core<'p> {
     fn exchange(&mut self, now: u64) -> bool {
         let Self { shard, desk, to, from, late, .. } = self;
         let (packets, before) = (desk.packets, late.len());
-        let mut came = 0;
-        let received = from.receive().map(|(fragment, ticket)| {
-            came += 1;
-            (fragment, Self::arrival(packets, u32::try_from(ticket).unwrap_or(0)))
+        let came = shard.push_received(from, now, desk, |ticket| {
+            Self::arrival(packets, u32::try_from(ticket).unwrap_or(0))
         });
-        shard.push_fragments(received, now, desk);
         late.retain(|(fragment, n)| !to.send(fragment, u64::from(*n)));
         to.flush();
         came > 0 || late.len() < before

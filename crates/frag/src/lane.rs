@@ -18,7 +18,7 @@ const TOUCHED: u64 = 32;
 const ECN: u8 = 3;
 const MORE: u8 = 4;
 const V6: u8 = 8;
-/// Of the offset: see [`emit`].
+/// Of the offset: see [`second`].
 const FIRST: u16 = 1;
 /// Above the flags: bytes of an IPv4 header, a multiple of 4 as the header itself has it.
 const HEADER_SHIFT: u32 = 4;
@@ -95,18 +95,27 @@ impl Sender {
     #[inline]
     #[must_use]
     pub fn send(&mut self, fragment: &Fragment, ticket: u64) -> bool {
-        let v6 = fragment.key.is_v6();
-        let cells = if v6 { 2 } else { 1 };
-        if !self.has_room(cells) {
-            return false;
+        if fragment.key.is_v6() {
+            return self.send_v6(fragment, ticket);
         }
-        let (first, second) = emit(fragment, ticket);
-        self.lane.write(self.sent, first);
-        if v6 {
+        let there = self.has_room(1);
+        if there {
+            self.lane.write(self.sent, emit_v4(fragment, ticket));
+            self.sent += 1;
+        }
+        there
+    }
+
+    #[inline(never)]
+    fn send_v6(&mut self, fragment: &Fragment, ticket: u64) -> bool {
+        let there = self.has_room(2);
+        if there {
+            let (first, second) = emit_v6(fragment, ticket);
+            self.lane.write(self.sent, first);
             self.lane.write(self.sent + 1, second);
+            self.sent += 2;
         }
-        self.sent += cells;
-        true
+        there
     }
 
     #[inline]
@@ -160,24 +169,35 @@ pub struct Received<'r> {
     begin: u64,
 }
 
-impl Iterator for Received<'_> {
-    type Item = (Fragment, u64);
-
-    #[inline]
-    fn next(&mut self) -> Option<Self::Item> {
+impl Received<'_> {
+    /// [`Iterator::next`], which writes the fragment to where it is needed.
+    #[inline(always)]
+    pub(crate) fn take_to(&mut self, to: &mut Fragment) -> Option<u64> {
         let Receiver { lane, received, sent } = self.receiver;
         if received == sent {
             return None;
         }
         let first = lane.read(*received);
         *received += 1;
-        if bytes_of(first[1])[3] & V6 == 0 {
-            return Some((parse_v4(first), first[3]));
+        if byte(first[1], 3) & V6 == 0 {
+            *to = parse_v4(first);
+        } else {
+            // Both are shown together.
+            *to = parse_v6(first, lane.read(*received));
+            *received += 1;
         }
-        // Both are shown together.
-        let second = lane.read(*received);
-        *received += 1;
-        Some((parse_v6(first, second), first[3]))
+        Some(first[3])
+    }
+}
+
+impl Iterator for Received<'_> {
+    type Item = (Fragment, u64);
+
+    #[inline]
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut fragment = Fragment::NONE;
+        let ticket = self.take_to(&mut fragment)?;
+        Some((fragment, ticket))
     }
 }
 
@@ -200,38 +220,60 @@ impl Drop for Received<'_> {
 /// 2, 3   scope; ticket
 /// 4..8   -                                          source, destination
 /// ```
-#[inline]
-fn emit(f: &Fragment, ticket: u64) -> ([u64; WORDS], [u64; WORDS]) {
-    let id = f.key.id.to_le_bytes();
-    let flags = f.ecn & ECN | if f.more { MORE } else { 0 };
-    let (first, flags) = if f.key.is_v6() {
-        let [h, n, p] = [f.header_len, f.next_at, f.payload_at].map(u16::to_le_bytes);
-        (u64::from_le_bytes([h[0], h[1], n[0], n[1], p[0], p[1], id[2], id[3]]), flags | V6)
-    } else {
-        let words = f.header_len.to_le_bytes()[0] >> 2;
-        (f.key.src[1] | f.key.dst[1] << 32, flags | words << HEADER_SHIFT)
-    };
-    // An offset is a multiple of 8: one that is not says that it is 0, and above the bit the rest.
-    let offset = if f.offset == 0 { f.rest << 1 | FIRST } else { f.offset };
-    let (o, l) = (offset.to_le_bytes(), f.len.to_le_bytes());
-    let second = u64::from_le_bytes([id[0], id[1], f.protocol, flags, o[0], o[1], l[0], l[1]]);
+#[inline(always)]
+fn emit_v4(f: &Fragment, ticket: u64) -> [u64; WORDS] {
+    let words = byte(f.header_len.into(), 0) >> 2;
     let Key { src, dst, scope, .. } = f.key;
+    let second = f.key.id & 0xffff | second(f, words << HEADER_SHIFT);
+    [src[1] | dst[1] << 32, second, scope, ticket]
+}
+
+fn emit_v6(f: &Fragment, ticket: u64) -> ([u64; WORDS], [u64; WORDS]) {
+    let [header, next, payload] = [f.header_len, f.next_at, f.payload_at].map(u64::from);
+    let Key { src, dst, scope, id } = f.key;
+    let first = header | next << 16 | payload << 32 | (id >> 16 & 0xffff) << 48;
+    let second = id & 0xffff | second(f, V6);
     ([first, second, scope, ticket], [src[0], src[1], dst[0], dst[1]])
 }
 
-#[inline]
-const fn bytes_of(word: u64) -> [u8; 8] {
-    word.to_le_bytes()
+/// What both families have in the second word: all but the identification.
+#[inline(always)]
+fn second(f: &Fragment, flags: u8) -> u64 {
+    let more = u64::from(f.more) * u64::from(MORE);
+    let flags = u64::from(flags | f.ecn & ECN) | more;
+    // An offset is a multiple of 8: one that is not says that it is 0, and above the bit the rest.
+    let offset = if f.offset == 0 { f.rest << 1 | FIRST } else { f.offset };
+    let [protocol, offset, len] = [f.protocol.into(), offset, f.len].map(u64::from);
+    protocol << 16 | flags << 24 | offset << 32 | len << 48
 }
 
-#[inline]
+/// A byte of a word, the lowest is 0.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "that is the point")]
+const fn byte(word: u64, at: u32) -> u8 {
+    (word >> (8 * at)) as u8
+}
+
+/// Two bytes of a word, the lowest are 0.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "that is the point")]
+const fn pair(word: u64, at: u32) -> u16 {
+    (word >> (16 * at)) as u16
+}
+
+/// Half of a word, the lower is 0.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "that is the point")]
+const fn half(word: u64, at: u32) -> u32 {
+    (word >> (32 * at)) as u32
+}
+
+#[inline(always)]
 fn parse_v4(words: [u64; WORDS]) -> Fragment {
-    let [s0, s1, s2, s3, d0, d1, d2, d3] = bytes_of(words[0]);
-    let [i0, i1, protocol, flags, ..] = bytes_of(words[1]);
-    let (src, dst) = (u32::from_le_bytes([s0, s1, s2, s3]), u32::from_le_bytes([d0, d1, d2, d3]));
-    let header_len = u16::from(flags >> HEADER_SHIFT) * 4;
+    let header_len = u16::from(byte(words[1], 3) >> HEADER_SHIFT) * 4;
+    let (id, protocol) = (pair(words[1], 0), byte(words[1], 2));
     Fragment {
-        key: Key::v4(src, dst, u16::from_le_bytes([i0, i1]), protocol, words[2]),
+        key: Key::v4(half(words[0], 0), half(words[0], 1), id, protocol, words[2]),
         payload_at: header_len,
         header_len,
         next_at: V4_NEXT_AT,
@@ -239,31 +281,29 @@ fn parse_v4(words: [u64; WORDS]) -> Fragment {
     }
 }
 
-#[inline]
+#[inline(never)]
 fn parse_v6(words: [u64; WORDS], more: [u64; WORDS]) -> Fragment {
-    let [h0, h1, n0, n1, p0, p1, i2, i3] = bytes_of(words[0]);
-    let [i0, i1, ..] = bytes_of(words[1]);
-    let id = u32::from_le_bytes([i0, i1, i2, i3]);
+    let id = u32::from(pair(words[0], 3)) << 16 | u32::from(pair(words[1], 0));
     Fragment {
         key: Key::v6([more[0], more[1]], [more[2], more[3]], id, words[2]),
-        payload_at: u16::from_le_bytes([p0, p1]),
-        header_len: u16::from_le_bytes([h0, h1]),
-        next_at: u16::from_le_bytes([n0, n1]),
+        payload_at: pair(words[0], 2),
+        header_len: pair(words[0], 0),
+        next_at: pair(words[0], 1),
         ..common(words[1])
     }
 }
 
 /// What both families have in the second word.
-#[inline]
+#[inline(always)]
 fn common(word: u64) -> Fragment {
-    let [_, _, protocol, flags, o0, o1, l0, l1] = bytes_of(word);
-    let offset = u16::from_le_bytes([o0, o1]);
-    let (offset, rest) = if offset & FIRST == 0 { (offset, 0) } else { (0, offset >> 1) };
+    let (flags, offset) = (byte(word, 3), pair(word, 2));
+    // Without a branch: whether a fragment is the first is as good as chance.
+    let is_first = offset & FIRST;
     Fragment {
-        offset,
-        rest,
-        len: u16::from_le_bytes([l0, l1]),
-        protocol,
+        offset: offset * (is_first ^ FIRST),
+        rest: (offset >> 1) * is_first,
+        len: pair(word, 3),
+        protocol: byte(word, 2),
         ecn: flags & ECN,
         more: flags & MORE != 0,
         ..Fragment::NONE

@@ -2,6 +2,7 @@
 
 use crate::index::ABSENT;
 use crate::key::{HashKey, Key};
+use crate::lane::Receiver;
 use crate::ledger::{Lease, Ledger};
 use crate::limits::Limits;
 use crate::output::{Notice, NoticeKind, Released, Sink};
@@ -203,9 +204,11 @@ impl<B> Shard<B> {
             for at in &own[..own_len] {
                 self.table.look_up(&mut parsed[usize::from(*at)].ahead);
             }
-            let seen = own[..own_len].iter();
-            let seen = seen.map(|at| self.table.touch(&parsed[usize::from(*at)].ahead));
-            std::hint::black_box(seen.fold(0, |all, seen| all ^ seen));
+            if self.table.datagrams() >= FAR {
+                let seen = own[..own_len].iter();
+                let seen = seen.map(|at| self.table.touch(&parsed[usize::from(*at)].ahead));
+                std::hint::black_box(seen.fold(0, |all, seen| all ^ seen));
+            }
             for at in &own[..own_len] {
                 let (ahead, arrival) =
                     (&parsed[usize::from(*at)].ahead, arrivals[usize::from(*at)]);
@@ -247,6 +250,42 @@ impl<B> Shard<B> {
             }
         }
         self.parsed = parsed;
+    }
+
+    /// Takes in all fragments that have come by a lane by now, as [`Self::push_burst`] does with packets.
+    /// Answers how many there were. `arrival` finds the packet by the number that went with the fragment;
+    /// its scope is not looked at.
+    pub fn push_received<'p>(
+        &mut self,
+        from: &mut Receiver,
+        now: u64,
+        sink: &mut impl Sink<B>,
+        mut arrival: impl FnMut(u64) -> Arrival<'p, B>,
+    ) -> usize {
+        let mut parsed = self.take_parsed();
+        let mut tickets = [0; BURST];
+        let mut received = from.receive();
+        let mut all = 0;
+        loop {
+            let mut came = 0;
+            for (to, place) in parsed.iter_mut().zip(&mut tickets) {
+                let Some(ticket) = received.take_to(&mut to.ahead.fragment) else { break };
+                self.table.look_up(&mut to.ahead);
+                *place = ticket;
+                came += 1;
+            }
+            self.touch(&parsed[..came]);
+            for (parsed, ticket) in parsed[..came].iter().zip(&tickets) {
+                self.table.push(&mut self.lease, &parsed.ahead, arrival(*ticket), now, sink);
+            }
+            all += came;
+            if came < BURST {
+                break;
+            }
+        }
+        drop(received);
+        self.parsed = parsed;
+        all
     }
 
     /// Has what the fragments of a burst need brought near, all at once: each alone would be waited for.
