@@ -12,7 +12,7 @@ use std::hint::select_unpredictable;
 use crate::block::Chain;
 use crate::key::Key;
 use crate::map::Map;
-use crate::overlap::Shelf;
+use crate::overlap::{Shelf, inside, overlapped};
 use crate::reason::Reason;
 use crate::slab::{Linked, NONE};
 use crate::wire::Fragment;
@@ -512,13 +512,17 @@ impl<B> Node<B> {
 
     /// Places for pieces that [`Self::put`] at `look` would need in addition: see [`Self::grow`].
     #[inline]
-    pub(crate) fn growth(&self, look: Look) -> usize {
+    pub(crate) fn growth(&self, look: Look, f: &Fragment) -> usize {
         let wanted = match look {
             // With a place for the last piece, in case that all become a list.
             Look::Piece(at) if self.layout == Layout::Regular => at + 2,
             Look::Tail => usize::from(self.count) + 1,
             Look::Piece(_) => self.pieces.len() + 1,
-            Look::Layer => self.pieces.len() + 2,
+            // It may fill as many gaps as it overlaps pieces, and one more.
+            Look::Layer => {
+                let overlaps = overlapped(&self.pieces, (f.offset.into(), f.end())).len();
+                self.pieces.len() + (overlaps + 1).max(2)
+            }
             _ => 0,
         };
         let there = self.pieces.capacity();
@@ -599,16 +603,19 @@ impl<B> Node<B> {
 
     /// Puts a piece whatever is there, by a policy.
     pub(crate) fn layer(&mut self, f: &Fragment, store: Store<B>, policy: crate::overlap::Policy) {
-        if !f.more && self.end == 0 {
+        let is_first_end = !f.more && self.end == 0;
+        if is_first_end {
             self.end = f.end().max(1);
         }
-        self.shelf.layer(&mut self.pieces, f, store, policy);
-        self.count = u16::try_from(self.shelf.len()).unwrap_or(u16::MAX);
         // What lies behind the end does not count, and goes out with it.
         let end = if self.end == 0 { u32::MAX } else { self.end };
-        let inside =
-            |piece: &Piece<B>| piece.end().min(end).saturating_sub(u32::from(piece.offset));
-        self.received = self.pieces.iter().map(inside).sum();
+        let gained = self.shelf.layer(&mut self.pieces, f, store, policy, end);
+        self.count = u16::try_from(self.shelf.len()).unwrap_or(u16::MAX);
+        self.received = if is_first_end {
+            self.pieces.iter().map(|piece| inside(piece, end)).sum()
+        } else {
+            self.received + gained
+        };
     }
 
     /// What holds the bytes of a piece.

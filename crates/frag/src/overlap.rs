@@ -6,6 +6,8 @@
 //! as J. Novak named them ("Target-Based Fragmentation Reassembly", 2005) and Suricata and Snort know
 //! them. Each says for an old and a new fragment that overlap whose bytes count.
 
+use std::ops::Range;
+
 use crate::datagram::{Piece, Store};
 use crate::wire::Fragment;
 
@@ -139,16 +141,20 @@ impl<B> Shelf<B> {
     }
 
     /// Lays a fragment over or under the pieces that are there, which are in order and do not overlap,
-    /// and stay so.
+    /// and stay so. Answers how many bytes in front of `end` are there that were not.
+    ///
+    /// Only pieces that it overlaps are looked at, and they are found by bisection: so a fragment costs what
+    /// its own length says, however many others there are. Those behind it are moved at once, some KiB.
     pub(crate) fn layer(
         &mut self,
         pieces: &mut Vec<Piece<B>>,
         f: &Fragment,
         store: Store<B>,
         policy: Policy,
-    ) {
+        end: u32,
+    ) -> u32 {
         let new = (u32::from(f.offset), f.end());
-        let Ok(mine) = u16::try_from(self.0.len()) else { return };
+        let Ok(mine) = u16::try_from(self.0.len()) else { return 0 };
         self.0.reserve_exact(self.places());
         self.0.push(Whole { store, range: new });
         let cut = |from: u32, to: u32, base: u32, at: u16, owner: u16| {
@@ -157,20 +163,22 @@ impl<B> Shelf<B> {
             let (offset, len) = (narrow(from), narrow(to - from));
             Piece { offset, len, at, store: Store::Shelved(owner) }
         };
-        let mut result = Vec::with_capacity(pieces.capacity());
+        let inside = |piece: &Piece<B>| inside(piece, end);
+        let range = overlapped(pieces, new);
+        if range.is_empty() {
+            let piece = cut(new.0, new.1, new.0, f.payload_at, mine);
+            let gained = inside(&piece);
+            pieces.insert(range.start, piece);
+            return gained;
+        }
+        let before: u32 = pieces[range.clone()].iter().map(inside).sum();
+        let mut result = Vec::with_capacity(2 * range.len() + 1);
         // The next byte of the new fragment that has no place yet.
         let mut next = new.0;
-        for old in pieces.drain(..) {
+        for old in &mut pieces[range.clone()] {
+            let old = std::mem::take(old);
             let (start, end) = (u32::from(old.offset), old.end());
             let Store::Shelved(owner) = old.store else { continue };
-            if end <= new.0 || start >= new.1 {
-                if start >= new.1 && next < new.1 {
-                    result.push(cut(next, new.1, new.0, f.payload_at, mine));
-                    next = new.1;
-                }
-                result.push(old);
-                continue;
-            }
             if policy.new_wins(self.0[usize::from(owner)].range, new) {
                 if start < new.0 {
                     result.push(cut(start, new.0, start, old.at, owner));
@@ -193,8 +201,22 @@ impl<B> Shelf<B> {
         if next < new.1 {
             result.push(cut(next, new.1, new.0, f.payload_at, mine));
         }
-        *pieces = result;
+        let gained = result.iter().map(inside).sum::<u32>() - before;
+        pieces.splice(range, result);
+        gained
     }
+}
+
+/// Bytes of a piece in front of `end`.
+pub(crate) fn inside<B>(piece: &Piece<B>, end: u32) -> u32 {
+    piece.end().min(end).saturating_sub(u32::from(piece.offset))
+}
+
+/// The pieces of a list in order of which something is in that range of the payload. If there are none: where
+/// they would be.
+pub(crate) fn overlapped<B>(pieces: &[Piece<B>], range: (u32, u32)) -> Range<usize> {
+    let first = pieces.partition_point(|piece| piece.end() <= range.0);
+    first..first + pieces[first..].partition_point(|piece| u32::from(piece.offset) < range.1)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -660,7 +660,7 @@ impl<B> Table<B> {
         }
         let small = f.len < self.limits.copy_below && cost > BLOCK_COST;
         let node = &self.nodes[n];
-        let growth = node.growth(look);
+        let growth = node.growth(look, f);
         let bytes = if !small {
             cost
         } else if self.blocks.needs_another(node.chain, usize::from(f.len)) {

@@ -55,7 +55,7 @@ impl World {
         }
         let look = self.node.look(f, fragments_max);
         if matches!(look, Look::Piece(_) | Look::Tail) {
-            let growth = self.node.growth(look);
+            let growth = self.node.growth(look, f);
             self.paid += Node::<usize>::places_cost(growth) + self.node.map_growth(look);
             if growth > 0 {
                 self.node.grow(growth);
@@ -295,7 +295,7 @@ fn a_record_is_used_again_as_a_new_one() {
             [fragment(8, 8, true), fragment(0, 8, true), fragment(16, 3, false)].iter().enumerate()
         {
             let look = node.look(f, 10);
-            let growth = node.growth(look);
+            let growth = node.growth(look, f);
             if growth > 0 {
                 node.grow(growth);
             }

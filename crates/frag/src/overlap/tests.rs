@@ -142,6 +142,42 @@ fn policies_are_known_by_name() {
     assert_eq!(Policy::default(), Policy::Strict);
 }
 
+/// A sender that hopes for work by the square: each of its fragments is compared with those alone that it
+/// overlaps. Counted are the pieces in [`overlapped`], which are all that [`Shelf::layer`] goes through.
+#[test]
+fn a_fragment_costs_what_its_length_says_however_many_there_are() {
+    for policy in Policy::ALL.iter().copied().filter(|policy| *policy != Policy::Strict) {
+        let mut node: Node<u16> = Node::default();
+        node.begin(Key::v4(1, 2, 3, 4, 0), 0, true);
+        let mut most = 0;
+        // The smallest that overlap, in an order that is none: 4093 is prime.
+        for n in 0..4000u16 {
+            let place = u16::try_from(u32::from(n) * 1009 % 4093).expect("less than 4093");
+            let f = fragment(place * 16, 24, true);
+            let range = (u32::from(f.offset), f.end());
+            most = most.max(overlapped(node.pieces().0, range).len());
+            node.layer(&f, Store::Held(n), policy);
+        }
+        assert!(node.pieces().0.len() >= 4000, "{policy:?}: there are many");
+        assert!((2..=3).contains(&most), "{policy:?}: {most} pieces in 24 bytes");
+    }
+}
+
+/// Pieces that one fragment goes through are as many as it has units of 8 bytes, at most.
+#[test]
+fn a_long_fragment_goes_through_what_it_overlaps() {
+    let mut node: Node<u16> = Node::default();
+    node.begin(Key::v4(1, 2, 3, 4, 0), 0, true);
+    for n in 0..2000 {
+        node.layer(&fragment(n * 16, 8, true), Store::Held(n), Policy::First);
+    }
+    let range = (16_000, 16_000 + 1480);
+    assert_eq!(overlapped(node.pieces().0, range), 1000..1093);
+    node.layer(&fragment(16_000, 1480, true), Store::Held(2000), Policy::First);
+    assert_eq!(node.pieces().0.len(), 2000 + 92, "each gap is filled");
+    assert_eq!(overlapped(node.pieces().0, (40_000, 40_008)), 2092..2092, "none, and where");
+}
+
 #[test]
 fn what_lies_behind_the_end_does_not_count() {
     let mut node: Node<u8> = Node::default();

@@ -250,6 +250,20 @@ fn fragments_that_were_parsed_before_a_change_of_key_find_their_datagram() {
     world.end();
 }
 
+/// One that fills all gaps between others makes as many pieces as there are gaps.
+#[test]
+fn what_fills_many_gaps_pays_for_the_pieces() {
+    let config = Config { overlap: Policy::First, copy_below: 0, ..Config::default() };
+    let mut world = World::new(&config);
+    let whole = Packet::new(Family::V6, 1, vec![1; 9000]);
+    (1..500).for_each(|at| world.push(&whole.fragment(at * 16, at * 16 + 8), 100));
+    world.check();
+    world.push(&whole.fragment(8, 8800), 8800);
+    world.check();
+    assert_eq!(world.table.datagrams(), 1);
+    world.end();
+}
+
 #[test]
 fn growth_and_changes_of_key_are_counted() {
     let mut world = World::new(&Config { copy_below: 0, ..Config::default() });
