@@ -101,6 +101,7 @@ impl<B> Shard<B> {
         let mut ahead = Ahead::NONE;
         match wire::parse_to(arrival.packet, arrival.scope, &mut ahead.fragment) {
             Ok(None) => {
+                self.table.settle();
                 self.table.look_up(&mut ahead);
                 self.table.push(&mut self.lease, &ahead, arrival, now, sink);
             }
@@ -117,6 +118,7 @@ impl<B> Shard<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) {
+        self.table.settle();
         let ahead = self.table.ahead(*fragment);
         self.table.push(&mut self.lease, &ahead, arrival, now, sink);
     }
@@ -298,7 +300,9 @@ impl<B> Shard<B> {
         std::hint::black_box(seen.fold(0, |all, seen| all ^ seen));
     }
 
+    /// For a new burst: of the one before nothing is left.
     fn take_parsed(&mut self) -> Box<[Parsed]> {
+        self.table.settle();
         let parsed = std::mem::replace(&mut self.parsed, Box::new([]));
         // None: a sink has panicked in the middle of the last burst.
         if parsed.is_empty() { Parsed::burst() } else { parsed }

@@ -74,6 +74,7 @@ impl<B> Shared<B> {
             Ok(Packet::Fragment(fragment)) => {
                 let bucket = &self.buckets[self.steering.shard(&fragment.key) as usize];
                 let mut table = bucket.0.lock().expect("no call of a sink has panicked");
+                table.settle();
                 let ahead = table.ahead(fragment);
                 table.push(&mut core.lease, &ahead, arrival, now, sink);
             }

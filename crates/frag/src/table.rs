@@ -115,8 +115,8 @@ pub(crate) struct Table<B> {
     /// No datagram is expected to need more: a shard's part of all memory, bytes.
     expected_most: u64,
     key: HashKey,
-    /// The key before, if there was one: the index may still have slots by it, and a burst fragments that
-    /// were parsed when it was in use.
+    /// The key before, for some time: the index may still have slots by it, and a burst fragments that
+    /// were parsed when it was in use. See [`Self::settle`].
     old_key: Option<HashKey>,
     /// Changes of key.
     epoch: u32,
@@ -197,6 +197,15 @@ impl<B> Table<B> {
         let mut ahead = Ahead { fragment, ..Ahead::NONE };
         self.look_up(&mut ahead);
         ahead
+    }
+
+    /// Forgets the key before, once nothing in the index is by it any more. To be called when no
+    /// [`Ahead`] is in use: those are by whatever key was the present one.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        if self.old_key.is_some() && !self.index.is_moving() {
+            self.old_key = None;
+        }
     }
 
     /// Finds out where the datagram of a fragment seems to be.

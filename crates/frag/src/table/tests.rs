@@ -250,6 +250,29 @@ fn fragments_that_were_parsed_before_a_change_of_key_find_their_datagram() {
     world.end();
 }
 
+/// As long as the key before is known, each fragment that begins a datagram is hashed a second time.
+#[test]
+fn the_key_before_is_forgotten_when_nothing_is_by_it_any_more() {
+    let mut world = World::new(&Config { copy_below: 0, ..Config::default() });
+    (0..300).for_each(|id| world.push(&v6(id).fragment(0, 8), 100));
+    world.table.change_key();
+    world.table.settle();
+    assert!(world.table.old_key.is_some(), "300 slots are by it");
+    for id in 1000.. {
+        world.push(&v6(id).fragment(0, 8), 100);
+        world.push(&v6(id).fragment(8, 24), 100);
+        world.table.settle();
+        assert_eq!(world.table.old_key.is_some(), world.table.index.is_moving());
+        if world.table.old_key.is_none() {
+            break;
+        }
+    }
+    world.check();
+    (0..300).for_each(|id| world.push(&v6(id).fragment(8, 24), 100));
+    assert_eq!(world.table.datagrams(), 0, "those that began by the key before are found");
+    world.end();
+}
+
 /// One that fills all gaps between others makes as many pieces as there are gaps.
 #[test]
 fn what_fills_many_gaps_pays_for_the_pieces() {
