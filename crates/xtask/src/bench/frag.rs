@@ -5,6 +5,7 @@
 //! for DPDK. A pair is two figures of the same turn.
 
 mod bounds;
+mod captures;
 mod cells;
 mod dpdk;
 mod kernel;
@@ -42,7 +43,8 @@ Longest call: of each 64 calls the longest, of the rounds the least of these, of
 another program takes of the CPU hits other calls each time. Without that: least over the rounds.
 live: `shunt defrag` between two namespaces; in reassembly: what a worker takes beyond what it takes to count
 what its ring brings. With two workers two senders, who share the CPUs with them.
-defrag of a stream: peer is 1 GB and ours 10 GB through `shunt defrag - /dev/null`, the most memory of each.";
+defrag of a stream, of a file: peer is 1 GB and ours 10 GB through `shunt defrag` from a pipe, or from a file
+on a disk, to /dev/null; the most memory of its own that each was seen to have. All datagrams were told.";
 
 /// What `cargo xtask bench frag` is told.
 #[derive(Args, Debug)]
@@ -83,6 +85,7 @@ fn jobs() -> Vec<Job> {
     jobs.extend(threads::jobs());
     jobs.extend(kernel::jobs());
     jobs.extend(bounds::jobs());
+    jobs.extend(captures::jobs());
     jobs.extend(live::jobs());
     jobs
 }
