@@ -88,6 +88,25 @@ impl Memory for Bytes {
         to.copy_from_slice(self.0.get(at..at + to.len()).ok_or(Fault)?);
         Ok(())
     }
+    fn read_summed(
+        &self,
+        handle: Handle,
+        offset: u64,
+        to: &mut [u8],
+        register: u32,
+    ) -> Result<Option<u32>, Fault> {
+        let start = usize::try_from(offset).map_err(|_| Fault)?;
+        let end = start.checked_add(to.len()).ok_or(Fault)?;
+        match sys::crc::copy(register, self.0.get(start..end).ok_or(Fault)?, to) {
+            None => self.read(handle, offset, to).map(|()| None),
+            summed => Ok(summed),
+        }
+    }
+
+    fn sum(&self, register: u32, bytes: &[u8]) -> Option<u32> {
+        sys::crc::update(register, bytes)
+    }
+
     fn write(&mut self, _: Handle, offset: u64, from: &[u8]) -> Result<(), Fault> {
         let at = usize::try_from(offset).map_err(|_| Fault)?;
         self.0.get_mut(at..at + from.len()).ok_or(Fault)?.copy_from_slice(from);

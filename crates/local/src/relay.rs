@@ -583,6 +583,26 @@ impl Relay {
     ///
     /// [`Broken`].
     pub fn copy_out(&self, at: u64, to: &mut [u8]) -> Result<(), Broken> {
+        self.copy(at, to, None).map(drop)
+    }
+
+    /// As [`Self::copy_out`], and goes on with a CRC-32 over the copy, from register to register, if that can be done
+    /// meanwhile. `None`: it was copied alone.
+    ///
+    /// # Errors
+    ///
+    /// [`Broken`].
+    pub fn copy_out_summed(
+        &self,
+        at: u64,
+        to: &mut [u8],
+        register: u32,
+    ) -> Result<Option<u32>, Broken> {
+        self.copy(at, to, Some(register))
+    }
+
+    /// Copies; with a register, the register behind what was copied if all of it was summed.
+    fn copy(&self, at: u64, to: &mut [u8], register: Option<u32>) -> Result<Option<u32>, Broken> {
         let (_, peer) = self.halves()?;
         let mut done = 0;
         while done < to.len() {
@@ -600,10 +620,14 @@ impl Relay {
             if n == 0 {
                 return Err(Broken);
             }
-            self.w.board.map.copy_out(loc, from, &mut rest[..n]);
+            let map = &self.w.board.map;
+            if let Some(register) = register.filter(|_| n == to.len()) {
+                return Ok(map.copy_out_summed(loc, from, to, register));
+            }
+            map.copy_out(loc, from, &mut to[done..done + n]);
             done += n;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Stream offset behind the last urgent byte that the program has sent (`MSG_OOB`), of those that

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 
 use crate::cq::{Arm, Cq, CqCounters, CqId, Overflow};
 use crate::deadlines::Deadlines;
-use crate::icrc::{self, Addresses, Flow};
+use crate::icrc::{self, Addresses, Flow, Seal};
 use crate::memory::{Key, Memory, Region, RegionError, Regions};
 use crate::number::Qpn;
 use crate::qp::{
@@ -409,7 +409,7 @@ impl Device {
         let qp = qp.ok_or(Reason::UnknownQp)?;
         let path = qp.admits(&packet.header, &burst.flow.addresses)?;
         let known = path.identification(burst.identification);
-        let checked = last_in.check(&burst.flow, known, qp.count.next(), bytes);
+        let checked = last_in.check(memory, &burst.flow, known, qp.count.next(), bytes);
         let identification = checked.map_err(|_| Reason::Icrc)?;
         qp.count.came(identification);
         burst.open = Some(slot);
@@ -473,8 +473,9 @@ impl Device {
         let mut next = Some(segment_len);
         while let Some(len) = next.filter(|len| *len <= segment_len) {
             let Some(to) = buffer.get_mut(transmit.len..transmit.len + len) else { break };
-            let Some(end) = qp.emit(memory, to, &mut context) else { break };
-            if last_out.seal(&path.flow, identification, to, end) != Some(len) {
+            let mut seal = Seal { last: last_out, flow: &path.flow, identification };
+            let Some(end) = qp.emit(memory, &mut seal, to, &mut context) else { break };
+            if end != len {
                 break;
             }
             transmit.len += len;

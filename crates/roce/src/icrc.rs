@@ -18,7 +18,8 @@
 //! 26 bits for segments of super-packets of 64. A raw socket or a packet ring sees the identification,
 //! and then the check is exact.
 
-use crate::wire::UDP_PORT;
+use crate::memory::{Fault, Handle, Memory};
+use crate::wire::{BTH_BYTES, UDP_PORT};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The CRC-32 polynomial, the lowest power on top.
@@ -113,41 +114,109 @@ pub struct Flow {
 /// IPv6 has none. Stored [little endian](store).
 #[must_use]
 pub fn compute(flow: &Flow, identification: u16, transport: &[u8]) -> u32 {
-    Last::default().compute(flow, identification, transport)
+    Last::default().compute(&Nothing, flow, identification, transport)
+}
+
+/// No memory, and nobody who sums faster.
+struct Nothing;
+
+impl Memory for Nothing {
+    fn read(&self, _: Handle, _: u64, _: &mut [u8]) -> Result<(), Fault> {
+        Err(Fault)
+    }
+    fn write(&mut self, _: Handle, _: u64, _: &[u8]) -> Result<(), Fault> {
+        Err(Fault)
+    }
+}
+
+/// Goes on with a CRC over bytes of a packet.
+#[inline]
+pub(crate) fn go_on(memory: &impl Memory, crc: u32, bytes: &[u8]) -> u32 {
+    let (head, body) = bytes.split_at(bytes.len() % SUMMED_BYTES);
+    if body.len() < SUMMED_LEAST {
+        return by_sixteen(crc, bytes);
+    }
+    let crc = by_sixteen(crc, head);
+    memory.sum(!crc, body).map_or_else(|| by_sixteen(crc, body), |register| !register)
+}
+
+/// What [`Memory::sum`] is asked for is a multiple of this, and not so little that asking would take longer.
+const SUMMED_BYTES: usize = 64;
+const SUMMED_LEAST: usize = 256;
+
+#[inline]
+fn by_sixteen(crc: u32, bytes: &[u8]) -> u32 {
+    if bytes.is_empty() {
+        return crc;
+    }
+    let mut hasher = crc32fast::Hasher::new_with_initial(crc);
+    hasher.update(bytes);
+    hasher.finalize()
 }
 
 /// The front of the last packet and its CRC: packets of one message, one behind the other, have the same, but
-/// for the identification.
+/// for the identification and the packet sequence number.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Last {
     /// Whose front it is: of packets of this length that begin so.
-    of: Option<(Flow, usize, [u8; MASKED - 1])>,
+    of: Option<(Flow, usize, [u8; STEADY])>,
     crc: u32,
 }
 
 impl Last {
     #[inline]
-    fn compute(&mut self, flow: &Flow, identification: u16, transport: &[u8]) -> u32 {
-        let moved = if flow.addresses.is_v4() { identification_crc(identification) } else { 0 };
-        let mut hasher =
-            crc32fast::Hasher::new_with_initial(self.front_crc(flow, transport) ^ moved);
-        hasher.update(transport.get(MASKED..).unwrap_or_default());
-        hasher.finalize()
+    fn compute(
+        &mut self,
+        memory: &impl Memory,
+        flow: &Flow,
+        identification: u16,
+        transport: &[u8],
+    ) -> u32 {
+        let front = self.front_crc(flow, identification, transport, transport.len());
+        go_on(memory, front, transport.get(BTH_BYTES..).unwrap_or_default())
     }
 
-    /// The CRC of a packet's front with identification 0.
+    /// The CRC of a packet of `len` bytes, BTH to padding, up to its payload, before which is `head`.
     #[inline]
-    fn front_crc(&mut self, flow: &Flow, transport: &[u8]) -> u32 {
-        let start = transport.first_chunk::<{ MASKED - 1 }>();
+    pub(crate) fn begin(
+        &mut self,
+        flow: &Flow,
+        identification: u16,
+        head: &[u8],
+        len: usize,
+    ) -> u32 {
+        let front = self.front_crc(flow, identification, head, len);
+        by_sixteen(front, head.get(BTH_BYTES..).unwrap_or_default())
+    }
+
+    /// The CRC of the front of a packet of `len` bytes that begins so.
+    #[inline]
+    fn front_crc(&mut self, flow: &Flow, identification: u16, begins: &[u8], len: usize) -> u32 {
+        // What is too short for a header is no packet, and counts as if zeros followed.
+        let mut short = [0; BTH_BYTES];
+        let bth = begins.first_chunk().unwrap_or_else(|| {
+            short.iter_mut().zip(begins).for_each(|(to, from)| *to = *from);
+            &short
+        });
+        let moved = if flow.addresses.is_v4() { identification_crc(identification) } else { 0 };
+        let [.., high, middle, low] = *bth;
+        let psn = [high, middle, low].map(usize::from);
+        let psn = PSN[0][psn[0]] ^ PSN[1][psn[1]] ^ PSN[2][psn[2]];
+        self.front_crc_of_first(flow, bth, len) ^ moved ^ psn
+    }
+
+    /// That with identification and packet sequence number 0.
+    #[inline]
+    fn front_crc_of_first(&mut self, flow: &Flow, bth: &[u8; BTH_BYTES], len: usize) -> u32 {
+        let [start @ .., _, _, _] = bth;
         // Compared where they are: what was just put together could not be read again at once.
-        let is_same =
-            self.of.as_ref().zip(start).is_some_and(|((its_flow, len, its_start), start)| {
-                *len == transport.len() && its_start == start && its_flow == flow
-            });
+        let is_same = self.of.as_ref().is_some_and(|(its_flow, its_len, its_start)| {
+            *its_len == len && its_start == start && its_flow == flow
+        });
         if !is_same {
-            let (front, len) = front(flow, transport, transport.len() + crate::wire::ICRC_BYTES);
-            self.crc = crc32fast::hash(front.get(..len).unwrap_or(&front));
-            self.of = start.map(|start| (*flow, transport.len(), *start));
+            let (front, bytes) = front(flow, start, len + crate::wire::ICRC_BYTES);
+            self.crc = crc32fast::hash(front.get(..bytes).unwrap_or(&front));
+            self.of = Some((*flow, len, *start));
         }
         self.crc
     }
@@ -162,8 +231,30 @@ impl Last {
         len: usize,
     ) -> Option<usize> {
         let (transport, rest) = packet.split_at_mut_checked(len)?;
-        *rest.first_chunk_mut()? = store(self.compute(flow, identification, transport));
+        *rest.first_chunk_mut()? = store(self.compute(&Nothing, flow, identification, transport));
         Some(len + crate::wire::ICRC_BYTES)
+    }
+}
+
+/// What a packet's CRC is made with, beside its bytes.
+pub(crate) struct Seal<'a> {
+    /// What the last one began with.
+    pub(crate) last: &'a mut Last,
+    pub(crate) flow: &'a Flow,
+    pub(crate) identification: u16,
+}
+
+impl Seal<'_> {
+    /// As [`seal`].
+    #[inline]
+    pub(crate) fn close(&mut self, packet: &mut [u8], len: usize) -> Option<usize> {
+        self.last.seal(self.flow, self.identification, packet, len)
+    }
+
+    /// As [`Last::begin`].
+    #[inline]
+    pub(crate) fn begin(&mut self, head: &[u8], len: usize) -> u32 {
+        self.last.begin(self.flow, self.identification, head, len)
     }
 }
 
@@ -200,14 +291,20 @@ fn identification_crc(identification: u16) -> u32 {
 }
 
 /// For each value of either byte: 2 KiB, made by the compiler.
-static IDENTIFICATION: [[u32; 256]; 2] = {
-    let (mut table, mut byte) = ([[0; 256]; 2], 0);
-    while byte < 2 {
+static IDENTIFICATION: [[u32; 256]; 2] = changes(V4_BYTES + UDP_BYTES + BTH_BYTES - ID_AT);
+
+/// The same of the packet sequence number, with which the BTH ends: 3 KiB.
+static PSN: [[u32; 256]; 3] = changes(3);
+
+/// What each value of each of `N` bytes in turn, which are zeros as a rule, changes in the CRC; so many bytes before
+/// the end is the first of them.
+const fn changes<const N: usize>(before_end: usize) -> [[u32; 256]; N] {
+    let (mut table, mut byte) = ([[0; 256]; N], 0);
+    while byte < N {
         let mut value: u32 = 0;
         while value < 256 {
-            // The byte itself, and all that stand behind it in the front.
-            let (mut crc, mut bits) = (value, 8 * (LRH_BYTES + V4_BYTES + UDP_BYTES + MASKED));
-            bits -= 8 * (LRH_BYTES + ID_AT + byte);
+            // The byte itself, and all that stand behind it.
+            let (mut crc, mut bits) = (value, 8 * (before_end - byte));
             while bits > 0 {
                 crc = times_x(crc);
                 bits -= 1;
@@ -218,7 +315,7 @@ static IDENTIFICATION: [[u32; 256]; 2] = {
         byte += 1;
     }
     table
-};
+}
 
 /// Writes the CRC of the first `len` bytes of `packet`, which are BTH to padding, behind them.
 ///
@@ -235,10 +332,12 @@ pub const fn store(crc: u32) -> [u8; 4] {
 
 /// The bytes of BTH up to and with the one that is masked.
 const MASKED: usize = 5;
-const FRONT_MAX: usize = LRH_BYTES + V6_BYTES + UDP_BYTES + MASKED;
+/// Those before the packet sequence number, with which it ends.
+const STEADY: usize = BTH_BYTES - 3;
+const FRONT_MAX: usize = LRH_BYTES + V6_BYTES + UDP_BYTES + BTH_BYTES;
 
-/// Everything that has masked fields, with identification 0, and how many bytes.
-fn front(flow: &Flow, transport: &[u8], len: usize) -> ([u8; FRONT_MAX], usize) {
+/// Everything up to the end of the BTH, with identification and packet sequence number 0, and how many bytes.
+fn front(flow: &Flow, start: &[u8; STEADY], len: usize) -> ([u8; FRONT_MAX], usize) {
     // What cannot be sent has no CRC that anybody would compare with; it must not panic either.
     let narrow = |n: usize| u16::try_from(n).unwrap_or(u16::MAX).to_be_bytes();
     let mut front = [0xff; FRONT_MAX];
@@ -269,10 +368,11 @@ fn front(flow: &Flow, transport: &[u8], len: usize) -> ([u8; FRONT_MAX], usize) 
     udp[2..4].copy_from_slice(&UDP_PORT.to_be_bytes());
     udp[4..6].copy_from_slice(&narrow(UDP_BYTES + len));
     let bth_at = udp_at + UDP_BYTES;
-    for (to, from) in front[bth_at..bth_at + MASKED - 1].iter_mut().zip(transport) {
-        *to = *from;
-    }
-    (front, bth_at + MASKED)
+    let bth = &mut front[bth_at..bth_at + BTH_BYTES];
+    bth[..STEADY].copy_from_slice(start);
+    bth[MASKED - 1] = 0xff;
+    bth[STEADY..].fill(0);
+    (front, bth_at + BTH_BYTES)
 }
 
 /// What is known of the identification of a packet that came.
@@ -319,7 +419,7 @@ static BACK: [u32; STEPS] = {
 ///
 /// [`Mismatch`]: there is none, or not one that is allowed.
 pub fn check(flow: &Flow, known: Identification, packet: &[u8]) -> Result<u16, Mismatch> {
-    Last::default().check(flow, known, 0, packet)
+    Last::default().check(&Nothing, flow, known, 0, packet)
 }
 
 impl Last {
@@ -327,6 +427,7 @@ impl Last {
     #[inline]
     pub(crate) fn check(
         &mut self,
+        memory: &impl Memory,
         flow: &Flow,
         known: Identification,
         likely: u16,
@@ -344,7 +445,7 @@ impl Last {
         };
         let likely = if is_allowed(likely) { likely } else { 0 };
         let tried = exact.unwrap_or(likely);
-        let difference = came ^ self.compute(flow, tried, transport);
+        let difference = came ^ self.compute(memory, flow, tried, transport);
         if difference == 0 {
             return Ok(tried);
         }

@@ -8,13 +8,13 @@ pub(crate) mod responder;
 pub use attributes::{ModifyError, QpConfig, RtrAttributes, RtsAttributes, State};
 
 use crate::cq::{Cq, CqId};
-use crate::icrc::{Addresses, Count, Flow, Identification};
+use crate::icrc::{Addresses, Count, Flow, Identification, Seal};
 use crate::memory::{Memory, ProtectionDomain, Regions};
 use crate::number::{Psn, Qpn};
 use crate::rate::{Dcqcn, NotificationPoint, ReactionPoint};
 use crate::reason::{Counters, Reason};
 use crate::time::Time;
-use crate::wire::{Bth, Header, Mtu, Opcode, Packet, Syndrome};
+use crate::wire::{Bth, Header, ICRC_BYTES, Mtu, Opcode, Packet, Syndrome};
 use crate::work::{Completion, Kind, PostError, ReceiveRequest, SendRequest, Status};
 use requester::{Heard, NoPacket, Ready, Requester};
 use responder::{Answer, Responder};
@@ -355,11 +355,12 @@ impl QueuePair {
         self.requester.next_len()
     }
 
-    /// Writes the next packet, BTH to padding. How many bytes; `None`: there is none, or memory was not
+    /// Writes the next packet, BTH to ICRC. How many bytes; `None`: there is none, or memory was not
     /// there and the queue pair has failed.
     pub(crate) fn emit(
         &mut self,
         memory: &impl Memory,
+        seal: &mut Seal<'_>,
         to: &mut [u8],
         context: &mut Context<'_>,
     ) -> Option<usize> {
@@ -368,7 +369,8 @@ impl QueuePair {
             context.counters.cnp_out += 1;
             let mut bth = Bth::new(Opcode::Cnp, path.peer, Psn::default());
             (bth.becn, bth.pkey) = (true, path.pkey);
-            return Header::new(bth).emit(0, to).ok();
+            let len = Header::new(bth).emit(0, to).ok()?;
+            return seal.close(to, len);
         }
         if let Some((psn, aeth)) = self.responder.take_answer() {
             match aeth.syndrome {
@@ -378,17 +380,18 @@ impl QueuePair {
             }
             let mut bth = Bth::new(Opcode::Acknowledge, path.peer, psn);
             bth.pkey = path.pkey;
-            return Header { aeth: Some(aeth), ..Header::new(bth) }.emit(0, to).ok();
+            let len = Header { aeth: Some(aeth), ..Header::new(bth) }.emit(0, to).ok()?;
+            return seal.close(to, len);
         }
         if self.state != State::ReadyToSend {
             return None;
         }
         let mut bth = Bth::new(Opcode::Acknowledge, path.peer, Psn::default());
         bth.pkey = path.pkey;
-        match self.requester.emit(bth, self.domain, memory, to, context) {
+        match self.requester.emit(bth, self.domain, memory, seal, to, context) {
             Ok(len) => {
                 if let Some(congestion) = &mut self.congestion {
-                    congestion.reaction.on_sent(context.now, len);
+                    congestion.reaction.on_sent(context.now, len - ICRC_BYTES);
                 }
                 Some(len)
             }

@@ -10,7 +10,7 @@
 //! [`gssapi`].
 //! What whoever started us has left for us to listen on is [`inherited`]. Sockets of a program that `shunt run`
 //! may have started are called by [`stream`]. Which users the host has says [`accounts`], and as which of them a
-//! thread touches files [`acting`]. Whether a signal handler runs, or has left what it interrupted for good, finds
+//! thread touches files [`acting`]. Long checksums are made by [`crc`]. Whether a signal handler runs, or has left what it interrupted for good, finds
 //! [`handler`].
 
 pub mod abi;
@@ -26,6 +26,8 @@ pub mod cache;
 pub mod call;
 #[cfg(not(loom))]
 pub mod cgroup;
+#[cfg(not(loom))]
+pub mod crc;
 #[cfg(not(loom))]
 pub mod diag;
 #[cfg(not(loom))]

@@ -299,6 +299,24 @@ impl Map {
         unsafe { std::ptr::copy_nonoverlapping(start.add(b), to.as_mut_ptr().add(x), y) };
     }
 
+    /// As [`Self::copy_out`], and goes on with a CRC-32 over the copy, from register to register, if that can be done
+    /// meanwhile ([`crate::crc`]). `None`: it was copied alone.
+    pub fn copy_out_summed(&self, loc: Loc, at: u64, to: &mut [u8], register: u32) -> Option<u32> {
+        assert!(to.len() <= loc.bytes());
+        let [(start, n), _] = ring::pieces(at, to.len(), loc.bytes());
+        if n == to.len() {
+            let from = self.ring(loc).start.wrapping_add(start);
+            // SAFETY: `pieces` stays inside of the ring, which is no memory of `to`; whoever writes to it meanwhile
+            // is not disturbed by our reading.
+            let summed = unsafe { crate::crc::copy_shared(register, from, to) };
+            if summed.is_some() {
+                return summed;
+            }
+        }
+        self.copy_out(loc, at, to);
+        None
+    }
+
     /// The owner word of an extent.
     ///
     /// # Panics

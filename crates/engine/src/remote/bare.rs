@@ -190,6 +190,19 @@ impl Relay for Block {
         to.copy_from_slice(self.0.get(at..end).ok_or(Broken)?);
         Ok(())
     }
+    fn copy_out_summed(
+        &self,
+        at: u64,
+        to: &mut [u8],
+        register: u32,
+    ) -> Result<Option<u32>, Broken> {
+        let start = usize::try_from(at).map_err(|_| Broken)?;
+        let end = start.checked_add(to.len()).ok_or(Broken)?;
+        match sys::crc::copy(register, self.0.get(start..end).ok_or(Broken)?, to) {
+            None => self.copy_out(at, to).map(|()| None),
+            summed => Ok(summed),
+        }
+    }
     fn release(&mut self, _: u64) {}
     fn program(&self) -> Program {
         Program::Open

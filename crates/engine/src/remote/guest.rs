@@ -68,6 +68,18 @@ pub trait Relay: Send + fmt::Debug {
     /// [`Broken`], and if the bytes are not there.
     fn copy_out(&self, at: u64, to: &mut [u8]) -> Result<(), Broken>;
 
+    /// As [`Self::copy_out`], and goes on with a CRC-32 over the copy, from register to register, if that can be done
+    /// meanwhile. `None`: it was copied alone.
+    fn copy_out_summed(
+        &self,
+        at: u64,
+        to: &mut [u8],
+        register: u32,
+    ) -> Result<Option<u32>, Broken> {
+        let _ = register;
+        self.copy_out(at, to).map(|()| None)
+    }
+
     /// Behind the last urgent byte that the program has sent, among those that [`Self::written`] has seen.
     fn urgent(&self) -> Option<u64> {
         None

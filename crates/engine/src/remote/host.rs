@@ -358,6 +358,14 @@ impl Relay for Ours {
     fn copy_out(&self, at: u64, to: &mut [u8]) -> Result<(), Broken> {
         self.0.copy_out(at, to).map_err(|_| Broken)
     }
+    fn copy_out_summed(
+        &self,
+        at: u64,
+        to: &mut [u8],
+        register: u32,
+    ) -> Result<Option<u32>, Broken> {
+        self.0.copy_out_summed(at, to, register).map_err(|_| Broken)
+    }
     fn urgent(&self) -> Option<u64> {
         self.0.urgent()
     }

@@ -84,6 +84,27 @@ impl Memory for Shelf {
         }
     }
 
+    fn read_summed(
+        &self,
+        handle: Handle,
+        offset: u64,
+        to: &mut [u8],
+        register: u32,
+    ) -> Result<Option<u32>, Fault> {
+        if let Place::Sent(id) = Place::of(handle)
+            && let Some(ring) = self.rings.get(id)
+            && let Ok(summed) = ring.copy_out_summed(offset, to, register)
+        {
+            return Ok(summed);
+        }
+        // Of another kind, or not there.
+        self.read(handle, offset, to).map(|()| None)
+    }
+
+    fn sum(&self, register: u32, bytes: &[u8]) -> Option<u32> {
+        sys::crc::update(register, bytes)
+    }
+
     fn write(&mut self, handle: Handle, offset: u64, from: &[u8]) -> Result<(), Fault> {
         match Place::of(handle) {
             Place::Sent(_) => Err(Fault),

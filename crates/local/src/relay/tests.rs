@@ -125,8 +125,20 @@ impl Pair {
     fn out(&mut self, at: u64, n: usize) -> Vec<u8> {
         let mut bytes = vec![0; n];
         self.relay.copy_out(at, &mut bytes).unwrap();
+        let mut again = vec![0; n];
+        let summed = self.relay.copy_out_summed(at, &mut again, u32::MAX).unwrap();
+        assert_eq!(again, bytes);
+        assert!(summed.is_none_or(|register| register == register_behind(&bytes)));
         bytes
     }
+}
+
+/// Of CRC-32, bit by bit.
+fn register_behind(bytes: &[u8]) -> u32 {
+    bytes.iter().fold(u32::MAX, |sum, byte| {
+        let step = |sum: u32, _| sum >> 1 ^ if sum & 1 == 0 { 0 } else { 0xedb8_8320 };
+        (0..8).fold(sum ^ u32::from(*byte), step)
+    })
 }
 
 /// Who waits no longer for an engine that stalls is not heard by it later: what was promised to nobody

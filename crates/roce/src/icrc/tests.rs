@@ -166,16 +166,16 @@ proptest! {
             prop_assert_eq!(&packet[words * 4..], &slow(&flow, identification, &packet[..words * 4]).to_le_bytes());
             let found = if is_v4 { identification } else { 0 };
             for likely in [likely, identification, 0] {
-                let checked = back.check(&flow, Identification::Unknown, likely, &packet);
+                let checked = back.check(&Nothing, &flow, Identification::Unknown, likely, &packet);
                 prop_assert_eq!(checked, Ok(found));
                 if identification < 64 {
-                    let checked = back.check(&flow, Identification::Below(64), likely, &packet);
+                    let checked = back.check(&Nothing, &flow, Identification::Below(64), likely, &packet);
                     prop_assert_eq!(checked, Ok(found));
                 }
             }
             packet[words * 2] ^= 4;
             let masked = words * 2 == 4;
-            let checked = back.check(&flow, Identification::Unknown, identification, &packet);
+            let checked = back.check(&Nothing, &flow, Identification::Unknown, identification, &packet);
             prop_assert!(masked || checked == Err(Mismatch), "{checked:?}");
         }
     }

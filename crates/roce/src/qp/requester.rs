@@ -14,6 +14,7 @@
 
 use super::message::{Pieces, Range};
 use super::{Context, Port, RtsAttributes};
+use crate::icrc::{self, Seal};
 use crate::memory::{Memory, ProtectionDomain, Purpose, Regions};
 use crate::number::Psn;
 use crate::reason::Reason;
@@ -306,19 +307,19 @@ impl Requester {
         self.part().map(|(_, part)| packet_len(part.opcode, part.len))
     }
 
-    /// Writes the packet at `next`, BTH to padding.
+    /// Writes the packet at `next`, BTH to ICRC.
     pub(crate) fn emit(
         &mut self,
         mut bth: Bth,
         domain: ProtectionDomain,
         memory: &impl Memory,
+        seal: &mut Seal<'_>,
         to: &mut [u8],
         context: &mut Context<'_>,
     ) -> Result<usize, NoPacket> {
         let (request, part) = self.part().ok_or(NoPacket::Nothing)?;
-        if to.len() < packet_len(part.opcode, part.len) - ICRC_BYTES {
-            return Err(NoPacket::Nothing);
-        }
+        let len = packet_len(part.opcode, part.len);
+        let to = to.get_mut(..len).ok_or(NoPacket::Nothing)?;
         let psn = self.next;
         bth.opcode = part.opcode;
         bth.psn = psn;
@@ -333,16 +334,25 @@ impl Requester {
         let immediate = request.immediate.filter(|_| part.opcode.has_immediate());
         let header = Header { reth, immediate, ..Header::new(bth) };
         let at = header.emit(part.len, to).map_err(|_| NoPacket::Nothing)?;
-        let payload = to.get_mut(at..at + part.len).ok_or(NoPacket::Nothing)?;
-        self.copy(request, part.offset, payload, domain, memory, context.regions)?;
-        let end = pad(to, at + part.len, part.len).map_err(|_| NoPacket::Nothing)?;
+        let (head, rest) = to.split_at_mut_checked(at).ok_or(NoPacket::Nothing)?;
+        let crc = seal.begin(head, len - ICRC_BYTES);
+        let payload = rest.get_mut(..part.len).ok_or(NoPacket::Nothing)?;
+        let summed =
+            self.copy(request, part.offset, payload, domain, memory, context.regions, crc)?;
+        let crc = summed.unwrap_or_else(|| icrc::go_on(memory, crc, payload));
+        let end = pad(rest, part.len, part.len).map_err(|_| NoPacket::Nothing)?;
+        let padding = rest.get(part.len..end).ok_or(NoPacket::Nothing)?;
+        let crc = icrc::go_on(memory, crc, padding);
+        let last = rest.get_mut(end..).and_then(<[u8]>::first_chunk_mut);
+        *last.ok_or(NoPacket::Nothing)? = icrc::store(crc);
         self.sent(psn, bth.ack_request, request_end, context);
         context.counters.bytes_out += part.len as u64;
-        Ok(end)
+        Ok(len)
     }
 
     /// Copies a packet's payload, once: what is in memory may change while this runs, and the CRC is
-    /// that of the copy.
+    /// that of the copy. That CRC, if it was made on the way; `crc` is that of what comes before.
+    #[expect(clippy::too_many_arguments, reason = "parts of a packet and of who makes it")]
     fn copy(
         &self,
         request: &Request,
@@ -351,21 +361,29 @@ impl Requester {
         domain: ProtectionDomain,
         memory: &impl Memory,
         regions: &Regions,
-    ) -> Result<(), NoPacket> {
+        crc: u32,
+    ) -> Result<Option<u32>, NoPacket> {
         if request.inline {
             let at = self.queue.place(self.current) * usize::from(self.inline_max);
             let from = at + offset as usize;
             let from = self.inline.get(from..from + to.len()).ok_or(NoPacket::Protection)?;
             to.copy_from_slice(from);
-            return Ok(());
+            return Ok(None);
         }
         let ranges = request.pieces.ranges(offset, to.len(), domain, Purpose::Read, regions);
+        // The first is mostly all there is.
+        let (len, mut register) = (to.len(), None);
         for range in ranges {
             let Range { start, end, handle, offset } = range.map_err(|_| NoPacket::Protection)?;
             let to = to.get_mut(start..end).ok_or(NoPacket::Protection)?;
-            memory.read(handle, offset, to).map_err(|_| NoPacket::Protection)?;
+            if to.len() == len {
+                let read = memory.read_summed(handle, offset, to, !crc);
+                register = read.map_err(|_| NoPacket::Protection)?;
+            } else {
+                memory.read(handle, offset, to).map_err(|_| NoPacket::Protection)?;
+            }
         }
-        Ok(())
+        Ok(register.map(|register: u32| !register))
     }
 
     /// An acknowledgement is asked for where somebody waits for it: at the end of a message that is

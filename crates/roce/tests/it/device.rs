@@ -6,7 +6,7 @@ use roce::wire::Packet;
 use roce::*;
 use testkit::network::{Conditions, Network};
 
-use crate::hosts::{DOMAIN, Host, Setup, exchange};
+use crate::hosts::{Buffers, DOMAIN, Host, Setup, exchange};
 
 const NOW: Time = Time::from_nanos(1_000_000_000);
 
@@ -289,6 +289,72 @@ fn what_is_sent_is_what_was_copied_even_if_memory_changes_meanwhile() {
         b.take(NOW, run.flow, &buffer[..run.len]).unwrap();
     }
     assert_eq!((b.memory.all[0][0], b.memory.all[0][1999]), (1, 8), "each packet was read once");
+}
+
+#[test]
+fn memory_that_sums_while_it_copies_makes_the_same_packets() {
+    /// The CRC-32 register behind bytes.
+    fn sum(register: u32, bytes: &[u8]) -> u32 {
+        let mut hasher = crc32fast::Hasher::new_with_initial(!register);
+        hasher.update(bytes);
+        !hasher.finalize()
+    }
+    /// Memory that sums what it is asked to: how often that was.
+    struct Summing<'a>(&'a Buffers, core::cell::Cell<usize>, core::cell::Cell<usize>);
+    impl Memory for Summing<'_> {
+        fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
+            self.0.read(handle, offset, to)
+        }
+        fn read_summed(
+            &self,
+            handle: Handle,
+            offset: u64,
+            to: &mut [u8],
+            register: u32,
+        ) -> Result<Option<u32>, Fault> {
+            self.0.read(handle, offset, to)?;
+            // Only now and then: some packets are summed afterwards.
+            let nth = self.1.replace(self.1.get() + 1);
+            Ok((nth % 3 != 2).then(|| sum(register, to)))
+        }
+        fn sum(&self, register: u32, bytes: &[u8]) -> Option<u32> {
+            assert!(bytes.len().is_multiple_of(64));
+            self.2.set(self.2.get() + 1);
+            Some(sum(register, bytes))
+        }
+        fn write(&mut self, _: Handle, _: u64, _: &[u8]) -> Result<(), Fault> {
+            Err(Fault)
+        }
+    }
+    // A padded end, and a message of two pieces, which is no single copy.
+    for parts in [&[(0, 3001)][..], &[(0, 700), (900, 1300)]] {
+        let [mut plain, mut summing] = [Setup::default().hosts(), Setup::default().hosts()];
+        for [from, to] in [&mut plain, &mut summing] {
+            let bytes = (0..5000u32).map(|i| (i * i / 8).to_le_bytes()[0]).collect();
+            let source = from.buffer(0, bytes, Access::READ);
+            let ring = to.buffer(0, vec![0; 5000], Access::REMOTE_WRITE);
+            let pieces: Vec<Piece> = parts
+                .iter()
+                .map(|(address, len)| Piece { key: source, address: *address, len: *len })
+                .collect();
+            let operation = Operation::Write { address: 0, rkey: ring.0 };
+            from.post(1, operation, Source::Pieces(&pieces)).unwrap();
+        }
+        let ([a, _], [c, d]) = (&mut plain, &mut summing);
+        let mut buffers = [[0; PACKET_MAX]; 2];
+        let counts = [0, 0].map(core::cell::Cell::new);
+        let memory = Summing(&c.memory, counts[0].clone(), counts[1].clone());
+        let mut packets = 0;
+        loop {
+            let one = a.device.transmit(NOW, &a.memory, &mut buffers[0], 1);
+            let other = c.device.transmit(NOW, &memory, &mut buffers[1], 1);
+            let (Some(one), Some(other)) = (one, other) else { break };
+            assert_eq!(buffers[0][..one.len], buffers[1][..other.len]);
+            d.take(NOW, other.flow, &buffers[1][..other.len]).unwrap();
+            packets += 1;
+        }
+        assert!(packets > 2 && memory.1.get() + memory.2.get() > 2, "{packets}");
+    }
 }
 
 /// Sends for so long through a link of 1 Gbit/s behind a line of 10; what the network did, and bytes
