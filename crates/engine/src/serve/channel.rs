@@ -300,9 +300,8 @@ impl Channel {
         });
         let id = channel.shared.id();
         CHANNELS.with_borrow_mut(|channels| channels.insert(id, channel.clone()));
-        let why = channel.clone().run().await;
-        CHANNELS.with_borrow_mut(|channels| channels.remove(&id));
-        channel.ended(&why);
+        let mut served = Served { channel: channel.clone(), why: Ending::Dropped };
+        served.why = channel.run().await;
     }
 
     async fn run(self: Rc<Self>) -> Ending {
@@ -494,6 +493,22 @@ impl Channel {
     }
 }
 
+/// A connection that is being served. However that ends, by a panic too, nothing stays behind that only it had: its
+/// socket, its sessions, and what these have open and locked.
+struct Served {
+    channel: Rc<Channel>,
+    why: Ending,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let id = self.channel.shared.id();
+        // At the end of its thread nobody looks for it any more.
+        let _ = CHANNELS.try_with(|channels| channels.borrow_mut().remove(&id));
+        self.channel.ended(&self.why);
+    }
+}
+
 /// Why a connection ended.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ending {
@@ -516,3 +531,6 @@ pub(super) enum Ending {
     #[error("{0}")]
     Nonsense(&'static str),
 }
+
+#[cfg(test)]
+mod tests;

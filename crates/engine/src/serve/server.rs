@@ -846,7 +846,7 @@ pub(super) fn newest(dialects: &[Dialect]) -> Option<Dialect> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use smb::name::Path;
     use smb::{Access, CreateAction, ShareAccess};
 
@@ -856,7 +856,7 @@ mod tests {
     use super::*;
 
     /// A session of a server that nobody can connect to, and its open of a new file that is to go with it.
-    fn opened(folder: &std::path::Path) -> (Server, Arc<Session>, Arc<Open>) {
+    pub(in super::super) fn opened(folder: &std::path::Path) -> (Server, Arc<Session>, Arc<Open>) {
         let shares = points(&[ShareConfig::new("files", folder)], &BTreeMap::new()).unwrap();
         let point = shares["FILES"].clone();
         let server = Server::new(Config::default(), shares, UserFile::default(), None, None);

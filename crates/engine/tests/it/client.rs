@@ -23,6 +23,8 @@ use smb::{
 
 /// How long an answer may take before a test has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// What is long for a server that waits, in a test that sends a part first.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// The id that means "the open of the request before" in a compound.
 pub(crate) const PREVIOUS: FileId = FileId::ALL_ONES;
@@ -99,6 +101,8 @@ pub(crate) struct Client {
     /// Requests are encrypted.
     pub(crate) seal: bool,
     pub(crate) channel_sequence: u16,
+    /// So many bytes of what is sent go first, and the others some time later.
+    pub(crate) pause_at: Option<usize>,
     answers: VecDeque<Answer>,
     /// Breaks that came in between.
     pub(crate) breaks: VecDeque<Answer>,
@@ -114,14 +118,20 @@ pub(crate) fn request(command: Command, body: &impl Encode) -> Vec<u8> {
 
 /// A WRITE.
 pub(crate) fn write_request(file: FileId, offset: u64, data: &[u8]) -> Vec<u8> {
+    write_request_behind(file, offset, &[], data)
+}
+
+/// A WRITE with something that means nothing in front of its data.
+pub(crate) fn write_request_behind(
+    file: FileId,
+    offset: u64,
+    before: &[u8],
+    data: &[u8],
+) -> Vec<u8> {
     let mut bytes = Vec::new();
     let start = Header::request(Command::Write).encode(&mut bytes);
-    write::Request { file, offset, ..write::Request::default() }.encode_with(
-        &mut bytes,
-        start,
-        &[],
-        data,
-    );
+    write::Request { file, offset, ..write::Request::default() }
+        .encode_with(&mut bytes, start, before, data);
     bytes
 }
 
@@ -150,6 +160,7 @@ impl Client {
             sign: false,
             seal: false,
             channel_sequence: 0,
+            pause_at: None,
             answers: VecDeque::new(),
             breaks: VecDeque::new(),
         }
@@ -495,8 +506,14 @@ impl Client {
     /// Sends any bytes as a frame.
     pub(crate) fn send_frame(&mut self, frame: &[u8]) {
         let len = u32::try_from(frame.len()).expect("a frame").to_be_bytes();
+        let bytes = [&len[..], frame].concat();
+        let first = self.pause_at.unwrap_or(0).min(bytes.len());
         // The server may have closed, which tests find out by what they receive.
-        let _ = self.stream.write_all(&[&len[..], frame].concat());
+        let _ = self.stream.write_all(&bytes[..first]);
+        if first > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        let _ = self.stream.write_all(&bytes[first..]);
     }
 
     /// Sends any bytes.

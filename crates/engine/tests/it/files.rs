@@ -9,7 +9,9 @@ use smb::{
     Access, CreateOptions, Disposition, FileId, Guid, LeaseKey, LeaseState, NtStatus, OplockLevel,
 };
 
-use crate::client::{Answer, Client, Offer, PREVIOUS, request, utf16, write_request};
+use crate::client::{
+    Answer, Client, Offer, PREVIOUS, request, utf16, write_request, write_request_behind,
+};
 use crate::place::Place;
 
 fn enter(place: &Place) -> Client {
@@ -77,6 +79,39 @@ fn frames_of_all_lengths_follow_each_other() {
         }
         let length = u32::try_from(all.len()).unwrap();
         assert!(client.read(file, 0, length) == Ok(all), "{sign}, {seal}");
+    }
+    assert_eq!(place.panics(), 0);
+}
+
+/// The data of a WRITE begins 112 to 256 bytes from its header. What has come of a frame when it is looked at may end
+/// in front of that: behind a large frame always, and of any if its client is slow.
+#[test]
+fn data_begins_wherever_a_write_says() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    for sign in [false, true] {
+        client.sign = sign;
+        for at in [112, 113, 116, 120, 255, 256] {
+            let before = vec![0xee; at - 112];
+            // So much comes at first, the length of the frame included, if it is the first one.
+            for first in [116, 117, 4 + at, 5 + at, 300] {
+                let file = client.open(&format!("first {sign} {at} {first}"));
+                client.pause_at = Some(first);
+                let data: Vec<u8> = (0..40_000_u32).map(|n| n.to_le_bytes()[0]).collect();
+                client.send_one(write_request_behind(file, 0, &before, &data));
+                assert_eq!(client.receive_last().status(), NtStatus::SUCCESS, "{at}, {first}");
+                client.pause_at = None;
+                // And behind a large one.
+                let more = vec![7; 50_000];
+                client.send_one(write_request_behind(file, 40_000, &before, &more));
+                client.send_one(write_request_behind(file, 90_000, &before, &data));
+                for _ in 0..2 {
+                    assert_eq!(client.receive_last().status(), NtStatus::SUCCESS, "{at}, {first}");
+                }
+                let all = [&data[..], &more, &data].concat();
+                assert!(client.read(file, 0, 130_000) == Ok(all), "{sign}, {at}, {first}");
+            }
+        }
     }
     assert_eq!(place.panics(), 0);
 }

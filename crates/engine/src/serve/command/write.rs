@@ -139,6 +139,8 @@ impl Channel {
             && !open.directory
             && !tree.share.config.encrypted
             && request.data.end == len
+            // What is before the data has come: what follows belongs to the file, from its first byte on.
+            && request.data.start <= head.len()
             && request.data.len() <= self.agreed()?.payload as usize
             && !through(&open, request.flags);
         let paid = u64::from(header.credit_charge.max(1));
