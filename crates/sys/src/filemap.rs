@@ -36,7 +36,8 @@ pub struct FileMap {
     access: Access,
 }
 
-// SAFETY: nothing of ours reads or writes what is mapped; only its address goes to system calls.
+// SAFETY: nobody has a reference into what is mapped, which other processes write as well. Its address goes to system
+// calls, and to copies that take bytes as they find them, in any number at a time (`guarded`).
 unsafe impl Send for FileMap {}
 // SAFETY: the same.
 unsafe impl Sync for FileMap {}

@@ -4,18 +4,27 @@
 //! system is full) raises `SIGBUS`, which ends the process. The kernel's own copies end with `EFAULT` instead, but
 //! look each page up: on tmpfs `pwrite(2)` moves some 4 GB/s, `process_vm_readv(2)` 6, and instructions that write
 //! past the caches 16. So those are used here, in two functions of which a handler of `SIGBUS` knows where they
-//! begin and end: a fault in one of them ends the copy, and it says how much was left. Faults elsewhere are for
-//! whoever handled the signal before.
+//! begin and end: a fault in one of them ends the copy, and it says how much was left. Faults elsewhere, and signals
+//! that somebody sent, are for whoever handled the signal before; if that leaves the signal without this handler, there
+//! are no such copies any more.
 //!
 //! The handler is installed on request ([`install`]), by programs that are ours: the library of `shunt run` leaves
 //! the signals of its guests alone.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What handled the signal before; there once [`install`] has been called.
 static BEFORE: OnceLock<Option<Action>> = OnceLock::new();
 
+/// Our handler is what the signal comes to, as far as is known.
+static AT_WORK: AtomicBool = AtomicBool::new(false);
+
 /// An action as `sigaction(2)` tells it.
+#[cfg_attr(
+    not(all(target_arch = "x86_64", target_os = "linux")),
+    expect(dead_code, reason = "there is no handler that would call it")
+)]
 struct Action(libc::sigaction);
 
 // SAFETY: the action of a signal belongs to the process, not to a thread; its pointers are to functions.
@@ -38,13 +47,19 @@ const PASS_MIN: usize = 4096;
 /// Has [`copy`] work from now on: handles `SIGBUS`, once for the process, and answers whether it does. It does not
 /// where instructions are not x86-64's. What is installed later for that signal has to call what was there before.
 pub fn install() -> bool {
-    BEFORE.get_or_init(|| imp::handle().map(Action)).is_some()
+    BEFORE.get_or_init(|| {
+        let before = imp::handle().map(Action);
+        AT_WORK.store(before.is_some(), Ordering::Release);
+        before
+    });
+    is_installed()
 }
 
-/// Whether [`install`] has been called, to some effect.
+/// Whether [`install`] has been called, to some effect, and the signal has not been given back since to who had it
+/// before: then copies are left to the kernel for good.
 #[must_use]
 pub fn is_installed() -> bool {
-    BEFORE.get().is_some_and(Option::is_some)
+    AT_WORK.load(Ordering::Acquire)
 }
 
 /// Copies `n` bytes and answers how many there were before a page that could not be had: all of them, as a rule. A
@@ -52,12 +67,11 @@ pub fn is_installed() -> bool {
 ///
 /// # Safety
 ///
-/// [`is_installed`]. Both ranges lie in mappings that stay for as long as this takes, although their pages need not;
+/// [`is_installed`], by a look just before. Both ranges lie in mappings that stay for as long as this takes, although their pages need not;
 /// nobody has a reference to what is written, and the ranges do not overlap. Others may write what is read: the
 /// bytes are copied as they are found.
 #[must_use]
 pub unsafe fn copy(to: *mut u8, from: *const u8, n: usize, caches: Caches) -> usize {
-    debug_assert!(is_installed());
     if caches == Caches::Keep || n < PASS_MIN {
         // SAFETY: the caller's promise.
         return n - unsafe { imp::shunt_guarded_copy(to, from, n) };
@@ -86,7 +100,7 @@ pub unsafe fn copy(to: *mut u8, from: *const u8, n: usize, caches: Caches) -> us
 mod imp {
     use std::ffi::{c_int, c_void};
 
-    use super::BEFORE;
+    use super::{AT_WORK, BEFORE, Ordering};
 
     /// Bytes that [`shunt_guarded_stream`] moves at once.
     pub(super) const LINE: usize = 64;
@@ -172,10 +186,7 @@ mod imp {
         if unsafe { libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before) } != 0 {
             return None;
         }
-        // SAFETY: all zeros is a valid action.
-        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = handler as *const () as usize;
-        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+        let action = ours();
         // SAFETY: the handler touches nothing but the context that it is given and what is set once.
         let done =
             unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) };
@@ -200,9 +211,60 @@ mod imp {
             return;
         }
         let Some(Some(before)) = BEFORE.get() else { return };
-        // A fault comes again at once, and is then theirs; a signal that somebody sent is sent again.
+        let before = &before.0;
+        match before.sa_sigaction {
+            // Of a fault it cannot be ignored: the kernel ends the process.
+            libc::SIG_IGN if sent => {}
+            libc::SIG_DFL | libc::SIG_IGN => give_back(signal, before, sent),
+            theirs => {
+                // SAFETY: a function that was installed for this signal. Of one for the number alone the other
+                // arguments are in registers that it does not look at.
+                let theirs =
+                    unsafe { std::mem::transmute::<*const (), Handler>(theirs as *const ()) };
+                // SAFETY: what the kernel has given us, and would have given it.
+                unsafe { theirs(signal, info, context.cast()) };
+                keep(signal, sent);
+            }
+        }
+    }
+
+    /// A handler that was installed with `SA_SIGINFO`.
+    type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+    /// What we install.
+    fn ours() -> libc::sigaction {
+        // SAFETY: all zeros is a valid action.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = handler as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+        action
+    }
+
+    /// After a call of who had the signal before. Rust's own takes what is no overflow of a stack for the end, and
+    /// leaves the signal to the kernel: of a fault it is, which comes again at once. What somebody sent is over, and
+    /// others may be copying: the handler is put back.
+    fn keep(signal: c_int, sent: bool) {
+        // SAFETY: all zeros is a valid action.
+        let mut now: libc::sigaction = unsafe { std::mem::zeroed() };
+        // SAFETY: only asks.
+        let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut now) };
+        let ours = ours();
+        if asked == 0 && now.sa_sigaction == ours.sa_sigaction {
+            return;
+        }
+        // SAFETY: as when it was installed first.
+        if !sent || unsafe { libc::sigaction(signal, &raw const ours, std::ptr::null_mut()) } != 0 {
+            AT_WORK.store(false, Ordering::Release);
+        }
+    }
+
+    /// Puts back what there was, for good. A fault comes again at once, and is then theirs; what somebody sent is
+    /// sent again.
+    fn give_back(signal: c_int, before: &libc::sigaction, sent: bool) {
+        // Before: a copy that began later would have nobody to end it.
+        AT_WORK.store(false, Ordering::Release);
         // SAFETY: an action that was installed before.
-        unsafe { libc::sigaction(signal, &raw const before.0, std::ptr::null_mut()) };
+        unsafe { libc::sigaction(signal, before, std::ptr::null_mut()) };
         if sent {
             // SAFETY: to this very thread; it comes when this handler has ended.
             unsafe { libc::raise(signal) };
@@ -341,7 +403,6 @@ mod tests {
     #[test]
     #[ignore = "ends its process"]
     fn a_signal_from_outside() {
-        // What Rust has there sees the first one for a guard page that was not hit, and forgets it.
         // SAFETY: the default.
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
         assert!(install());
@@ -360,5 +421,118 @@ mod tests {
         let name = "guarded::tests::a_signal_from_outside";
         let output = Command::new(own).args(["--exact", name, "--ignored"]).output().unwrap();
         assert_eq!(output.status.signal(), Some(libc::SIGBUS), "{output:?}");
+    }
+
+    /// Copies from a file that ends before, which raises the signal.
+    fn copies_from_a_cut_file() {
+        assert!(is_installed());
+        let file = mapping(PAGE, 2 * PAGE);
+        let mut back = vec![1_u8; 2 * PAGE];
+        // SAFETY: a mapping that stays, and a vector.
+        let done = unsafe { copy(back.as_mut_ptr(), file, 2 * PAGE, Caches::Keep) };
+        assert_eq!(done, PAGE);
+        assert!(back[..PAGE].iter().all(|byte| *byte == 0));
+    }
+
+    fn is_sent() {
+        // SAFETY: to this thread.
+        unsafe { libc::raise(libc::SIGBUS) };
+    }
+
+    static TOLD: AtomicBool = AtomicBool::new(false);
+
+    extern "C" fn tells(_: libc::c_int) {
+        TOLD.store(true, Ordering::Relaxed);
+    }
+
+    /// Has the missing page be there, and leaves the next fault to the kernel.
+    unsafe extern "C" fn mends(
+        signal: libc::c_int,
+        info: *mut libc::siginfo_t,
+        _: *mut libc::c_void,
+    ) {
+        // SAFETY: of a fault the kernel says where.
+        let at = unsafe { (*info).si_addr() }.map_addr(|at| at / PAGE * PAGE);
+        let how = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+        // SAFETY: over a page of the test's own.
+        let page = unsafe { libc::mmap(at, PAGE, libc::PROT_READ, how, -1, 0) };
+        // SAFETY: the default.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+        assert_eq!(page, at);
+    }
+
+    /// In a process of its own, whose signals it changes: run by the test below.
+    #[test]
+    #[ignore = "changes the signals of its process"]
+    fn signals_and_copies() {
+        // Rust's own is there at first, which leaves the signal to the kernel.
+        assert!(install());
+        is_sent();
+        copies_from_a_cut_file();
+        is_sent();
+        copies_from_a_cut_file();
+        println!("went on");
+    }
+
+    #[test]
+    #[ignore = "changes the signals of its process"]
+    fn an_ignored_signal_and_copies() {
+        // SAFETY: no function.
+        unsafe { libc::signal(libc::SIGBUS, libc::SIG_IGN) };
+        assert!(install());
+        is_sent();
+        copies_from_a_cut_file();
+        println!("went on");
+    }
+
+    #[test]
+    #[ignore = "changes the signals of its process"]
+    fn a_handled_signal_and_copies() {
+        // SAFETY: a handler that only sets a flag.
+        unsafe { libc::signal(libc::SIGBUS, tells as *const () as usize) };
+        assert!(install());
+        copies_from_a_cut_file();
+        assert!(!TOLD.load(Ordering::Relaxed), "it was ours");
+        is_sent();
+        assert!(TOLD.load(Ordering::Relaxed));
+        copies_from_a_cut_file();
+        println!("went on");
+    }
+
+    #[test]
+    #[ignore = "changes the signals of its process"]
+    fn a_fault_that_is_mended() {
+        // SAFETY: all zeros is a valid action.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = mends as *const () as usize;
+        action.sa_flags = libc::SA_SIGINFO;
+        // SAFETY: what the handler does is sound for the page that faults below.
+        unsafe { libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut()) };
+        assert!(install());
+        let file = mapping(0, PAGE);
+        // SAFETY: the handler makes it so.
+        assert_eq!(unsafe { file.read_volatile() }, 0);
+        assert!(!is_installed() && !install(), "a fault in a copy would be the kernel's");
+        println!("went on");
+    }
+
+    #[test]
+    fn a_signal_that_was_sent_leaves_copies_guarded_or_says_that_they_are_not() {
+        if !install() {
+            return println!("skipped: no such copies on this architecture");
+        }
+        let own = std::env::current_exe().unwrap();
+        for name in [
+            "signals_and_copies",
+            "an_ignored_signal_and_copies",
+            "a_handled_signal_and_copies",
+            "a_fault_that_is_mended",
+        ] {
+            let name = format!("guarded::tests::{name}");
+            let arguments = ["--exact", &name, "--ignored", "--nocapture"];
+            let output = Command::new(&own).args(arguments).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && said.contains("went on"), "{name}: {output:?}");
+        }
     }
 }

@@ -36,7 +36,7 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// The piece of the ring at `at`, for a system call that fills it.
+    /// The piece of the ring at `at`, for a system call or a copy that fills it, or takes what is there.
     ///
     /// # Panics
     ///
