@@ -134,7 +134,8 @@ impl Conn {
     /// # Errors
     ///
     /// What `take` says of the first piece, as [`Got::Failed`]: nothing is received then. [`Got::Kernel`] when the
-    /// next byte is not in the ring, or not there at all: [`Conn::recv`] knows what there is.
+    /// next byte is not in the ring, or not there at all, or the connection was given up: [`Conn::recv`] knows what
+    /// there is.
     pub fn recv_with(
         &'static self,
         w: &World,
@@ -148,7 +149,7 @@ impl Conn {
         let head = mine.head.load(Ordering::Relaxed);
         let tail = ring::tail(&peer.tail);
         if self.phase() != Phase::Attached
-            || mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0
+            || mine.flags.load(Ordering::Relaxed) & (flag::CLOSED | flag::WANT_DOWN) != 0
             || tail == head
             || !self.in_ring(mine, peer)
             || switch::fallen(&peer.flags, &peer.down_at).is_some()

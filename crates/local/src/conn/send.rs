@@ -107,7 +107,8 @@ impl Conn {
             return Err(if down { Put::Kernel } else { Put::Full });
         }
         let [(at, first), _] = ring::pieces(tail, room.min(max).min(256 << 10), capacity);
-        let n = read(w.board.map.ring(loc).piece(at, first)).map_err(Put::Failed)?;
+        // What is not in the piece was not put there, whatever it says.
+        let n = read(w.board.map.ring(loc).piece(at, first)).map_err(Put::Failed)?.min(first);
         if n > 0 {
             publish(mine, tail.wrapping_add(n as u64));
             note_cpu(mine);
