@@ -34,6 +34,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl};
+use rustix::io::Errno;
 
 /// How bytes get from a file to a socket or back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +121,25 @@ impl Job {
             }
         }
     }
+}
+
+/// Whether an error of moving bytes between shared memory and a mapping of a file, or a file in memory, is one of the
+/// connection: no such file says these.
+fn is_of_connection(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::CONNRESET
+            | Errno::CONNABORTED
+            | Errno::CONNREFUSED
+            | Errno::PIPE
+            | Errno::NOTCONN
+            | Errno::SHUTDOWN
+            | Errno::TIMEDOUT
+            | Errno::HOSTUNREACH
+            | Errno::NETUNREACH
+            | Errno::NETDOWN
+            | Errno::NETRESET
+    )
 }
 
 /// Whether `splice(2)` on this socket comes back at once.

@@ -14,8 +14,9 @@
 //! On loopback a page that is passed on is copied all the same, later and by the receiver, who also
 //! frees it: so a mapping. Over a real interface nobody copies it, so a pipe.
 //!
-//! Under `shunt run` it is not the kernel that takes what is sent. A load from a mapping could then end the
-//! process (`sys::filemap`), and a pipe would be one copy more: such sockets have a method of their own.
+//! Under `shunt run` it is not the kernel that takes what is sent. What it does for a mapping, to end with an error
+//! where the file was cut, others have to do (`sys::guarded`), and a pipe would be one copy more: such sockets have a
+//! method of their own.
 
 use super::{DataFile, Method};
 
@@ -118,7 +119,7 @@ mod tests {
         assert_eq!(chooser.send(load(1 << 20)), Method::Splice);
         assert_eq!(chooser.receive(load(1 << 20), &file), Method::Splice);
         for policy in [Policy::Auto, Policy::Always(Method::Map), Policy::Always(Method::Splice)] {
-            // A mapping of a file that becomes shorter would end the server.
+            // The kernel does not take from a mapping what goes through shared memory.
             let (chooser, carried) =
                 (Chooser::new(policy), Load { carried: true, ..load(1 << 20) });
             assert_eq!(chooser.send(carried), Method::Carried);

@@ -287,7 +287,7 @@ impl DataFile {
     /// modification and tells those who watch it.
     fn store(&self, bytes: &[u8], offset: u64) -> usize {
         let most = bytes.len() - BY_CALL.min(bytes.len());
-        if !self.copies_maps.load(Ordering::Relaxed) {
+        if !self.copies_maps() {
             return 0;
         }
         let Some(window) = self.window(offset, most, Access::Write) else { return 0 };
@@ -298,7 +298,7 @@ impl DataFile {
     /// Appends up to `len` bytes that there are in memory from `offset` on, by way of a mapping where that is
     /// faster, and says how many: 0 if it is not, or nothing is there.
     pub fn append_mapped(&self, bytes: &mut Vec<u8>, offset: u64, len: usize) -> usize {
-        if len < MAPPED_LEAST || !self.in_memory || !self.copies_maps.load(Ordering::Relaxed) {
+        if len < MAPPED_LEAST || !self.in_memory || !self.copies_maps() {
             return 0;
         }
         // No more than it has: the rest of its last page is no part of it.
@@ -314,12 +314,22 @@ impl DataFile {
 
     /// How many bytes a copy from or to a mapping has moved. One that is not allowed is not tried again.
     fn copied(&self, moved: io::Result<usize>) -> usize {
-        if let Err(error) = &moved
-            && error.raw_os_error() != Some(Errno::FAULT.raw_os_error())
-        {
-            self.copies_maps.store(false, Ordering::Relaxed);
+        if let Err(error) = &moved {
+            self.copy_failed(Errno::from_io_error(error).unwrap_or(Errno::IO));
         }
         moved.unwrap_or(0)
+    }
+
+    /// A copy from or to a mapping has failed: one that is not allowed is not tried again.
+    pub(super) fn copy_failed(&self, error: Errno) {
+        if error != Errno::FAULT {
+            self.copies_maps.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether nobody forbids copies from and to mappings, as far as is known.
+    pub(super) fn copies_maps(&self) -> bool {
+        self.copies_maps.load(Ordering::Relaxed)
     }
 
     /// Brings bytes into memory, and waits until they are there.
@@ -439,11 +449,6 @@ impl DataFile {
     /// Makes it shorter, as another process may.
     pub(in crate::serve) fn cut(&self, len: u64) {
         self.file().set_len(len).expect("a shorter file");
-    }
-
-    /// Whether nobody forbids copies from and to mappings, as far as is known.
-    pub(super) fn copies_maps(&self) -> bool {
-        self.copies_maps.load(Ordering::Relaxed)
     }
 
     /// As on a file system that cannot write without waiting.

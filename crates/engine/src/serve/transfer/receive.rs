@@ -13,7 +13,7 @@ use sys::stream::{self, Place};
 use super::buffers::Buffer;
 use super::file::{BY_CALL, DataFile, Window};
 use super::pipes::Pipe;
-use super::{Finished, Job, Method, Pools, Progress, TransferError, never_waits};
+use super::{Finished, Job, Method, Pools, Progress, TransferError, is_of_connection, never_waits};
 
 /// What is collected in a buffer before it is written.
 const PIECE: usize = 1 << 20;
@@ -89,7 +89,8 @@ impl ReceiveFile {
         let end = offset.saturating_add(len as u64);
         let past_us = method != Method::Copy && file.in_memory();
         let overwrites = past_us && file.size().is_ok_and(|there| there >= end);
-        let maps = method == Method::Carried && overwrites && file.rewritten();
+        let maps =
+            method == Method::Carried && overwrites && file.copies_maps() && file.rewritten();
         Self {
             file,
             early: early[..early.len().min(len)].to_vec(),
@@ -118,6 +119,12 @@ impl ReceiveFile {
             Some(e) => Err(e),
             None => Ok(u32::try_from(self.stored).unwrap_or(u32::MAX)),
         }
+    }
+
+    /// Whether what goes through shared memory goes by way of a mapping.
+    #[cfg(test)]
+    pub(super) fn maps(&self) -> bool {
+        self.maps
     }
 
     /// How it is being received: other than asked for if that could not be had.
@@ -359,24 +366,33 @@ impl ReceiveFile {
             }
         };
         match taken.map_err(Errno::from_raw_os_error) {
+            // A receive tells what there is in place of bytes in memory.
+            Err(Errno::OPNOTSUPP) => self.copy(socket, pools),
+            taken => self.took_from_memory(taken).map(|()| None),
+        }
+    }
+
+    /// Counts bytes that went from shared memory into the file, or finds out why none did.
+    pub(super) fn took_from_memory(
+        &mut self,
+        taken: Result<usize, Errno>,
+    ) -> Result<(), TransferError> {
+        match taken {
+            Ok(0) => self.fail(io::ErrorKind::WriteZero.into()),
             Ok(n) => {
                 self.taken += n;
                 self.stored += n;
-                Ok(None)
             }
-            // A receive tells what there is in place of bytes in memory.
-            Err(Errno::OPNOTSUPP) => self.copy(socket, pools),
-            Err(Errno::INTR) => Ok(None),
-            // Cut off, or no room for a page: a call will say which.
-            Err(_) if self.maps => {
+            Err(Errno::INTR) => {}
+            Err(e) if is_of_connection(e) => return Err(TransferError::Socket(e.into())),
+            // Cut off, or no room for a page, or not allowed: a call will say which.
+            Err(e) if self.maps => {
                 self.maps = false;
-                Ok(None)
+                self.file.copy_failed(e);
             }
-            Err(e) => {
-                self.fail(e.into());
-                Ok(None)
-            }
+            Err(e) => self.fail(e.into()),
         }
+        Ok(())
     }
 
     /// Whether only what is to be written by a call is left.

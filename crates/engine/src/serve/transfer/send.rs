@@ -13,7 +13,7 @@ use sys::stream::{self, Place};
 use super::buffers::Buffer;
 use super::file::{DataFile, MAPPED_LEAST, Window};
 use super::pipes::Pipe;
-use super::{Finished, Job, Method, Pools, Progress, TransferError, never_waits};
+use super::{Finished, Job, Method, Pools, Progress, TransferError, is_of_connection, never_waits};
 
 /// What a buffer is filled with before it is sent. Smaller pieces wake the receiver more often.
 const PIECE: usize = 1 << 20;
@@ -69,6 +69,7 @@ impl SendFile {
     /// `offset` on, by `method` if it can be had. [`DataFile::clamp`] says what `len` may be.
     #[must_use]
     pub fn new(head: Vec<u8>, file: Arc<DataFile>, offset: u64, len: u32, method: Method) -> Self {
+        let copies_maps = file.copies_maps();
         Self {
             file,
             head,
@@ -78,7 +79,7 @@ impl SendFile {
             sent: 0,
             settled: 0,
             ended: false,
-            maps: len as usize >= MAPPED_LEAST,
+            maps: len as usize >= MAPPED_LEAST && copies_maps,
             method,
             held: Held::Nothing,
         }
@@ -95,6 +96,12 @@ impl SendFile {
     #[must_use]
     pub fn sent(&self) -> usize {
         self.head_sent + self.sent
+    }
+
+    /// Whether what goes through shared memory goes by way of a mapping.
+    #[cfg(test)]
+    pub(super) fn maps(&self) -> bool {
+        self.maps
     }
 
     /// How it is being sent: other than asked for if that could not be had.
@@ -352,17 +359,31 @@ impl SendFile {
             }
             _ => stream::send_file(&socket, &self.file, at, piece),
         };
-        match sent {
+        self.put_into_memory(sent.map_err(Errno::from_raw_os_error))
+    }
+
+    /// Counts bytes that went from the file into shared memory, or finds out why none did.
+    pub(super) fn put_into_memory(
+        &mut self,
+        put: Result<usize, Errno>,
+    ) -> Result<Option<Progress>, TransferError> {
+        match put {
             Ok(0) => self.ended = true,
             Ok(n) => self.sent += n,
-            Err(errno) => match Errno::from_raw_os_error(errno) {
-                Errno::AGAIN => return Ok(Some(Progress::SocketBlocked)),
-                Errno::INTR => {}
-                // Cut off, or not by memory now: a call will say which, or do it.
-                _ if self.maps => self.maps = false,
-                // Whether it is the file or the connection, a call for one of them will tell.
-                _ => self.method = Method::Copy,
-            },
+            Err(Errno::AGAIN) => return Ok(Some(Progress::SocketBlocked)),
+            Err(Errno::INTR) => {}
+            Err(e) if self.maps && is_of_connection(e) => {
+                return Err(TransferError::Socket(e.into()));
+            }
+            // Not by memory now: a call will do it.
+            Err(Errno::OPNOTSUPP) if self.maps => self.maps = false,
+            // Cut off, or not allowed: a call will say which.
+            Err(e) if self.maps => {
+                self.maps = false;
+                self.file.copy_failed(e);
+            }
+            // Whether it is the file or the connection, a call for one of them will tell.
+            Err(_) => self.method = Method::Copy,
         }
         Ok(None)
     }

@@ -11,6 +11,7 @@ use std::thread;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Advice, fadvise};
+use rustix::io::Errno;
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use sys::filemap::Access;
 
@@ -780,4 +781,51 @@ fn what_is_sent_of_a_hole_takes_no_memory() {
     rustix::fs::fallocate(&*file, beyond, len as u64, 8 << 20).unwrap();
     assert!(file.window(0, 1 << 20, Access::Read).is_none());
     assert!(file.window(1 << 20, 65536, Access::Read).is_some(), "data");
+}
+
+/// Without the library that has such memory: what it would answer.
+#[test]
+fn errors_of_the_connection_and_of_the_file_are_told_apart() {
+    const LEN: usize = 256 << 10;
+    let Ok(file) = tempfile::tempfile_in("/dev/shm") else {
+        return println!("skipped: no tmpfs");
+    };
+    let file = Arc::new(DataFile::new(file).unwrap());
+    file.write_all(&pattern(LEN), 0).unwrap();
+    file.count_overwritten(LEN);
+    let len = u32::try_from(LEN).unwrap();
+    let receive = || ReceiveFile::new(&[], file.clone(), 0, len, Method::Carried);
+    let send = || SendFile::new(Vec::new(), file.clone(), 0, len, Method::Carried);
+    assert!(receive().maps() && send().maps());
+    for error in [Errno::CONNRESET, Errno::TIMEDOUT, Errno::PIPE] {
+        let said = receive().took_from_memory(Err(error)).unwrap_err();
+        assert!(matches!(said, TransferError::Socket(_)), "{said}");
+        let said = send().put_into_memory(Err(error)).unwrap_err();
+        assert!(matches!(said, TransferError::Socket(_)), "{said}");
+    }
+    // Of this transfer, since the file was cut: others may be lucky.
+    let (mut receiving, mut sending) = (receive(), send());
+    receiving.took_from_memory(Err(Errno::FAULT)).unwrap();
+    assert!(sending.put_into_memory(Err(Errno::FAULT)).unwrap().is_none());
+    assert!(!receiving.maps() && !sending.maps() && sending.method() == Method::Carried);
+    let mut sending = send();
+    assert!(sending.put_into_memory(Err(Errno::OPNOTSUPP)).unwrap().is_none());
+    assert!(!sending.maps() && file.copies_maps());
+    // By a call it is the file's.
+    receiving.took_from_memory(Err(Errno::NOSPC)).unwrap();
+    assert_eq!(receiving.outcome().unwrap_err().kind(), io::ErrorKind::StorageFull);
+    // What takes nothing is not asked for ever.
+    let mut receiving = receive();
+    receiving.took_from_memory(Ok(0)).unwrap();
+    assert_eq!(receiving.outcome().unwrap_err().kind(), io::ErrorKind::WriteZero);
+    // What is forbidden is forbidden to all that come later.
+    assert!(receive().maps() && send().maps());
+    let mut receiving = receive();
+    receiving.took_from_memory(Err(Errno::PERM)).unwrap();
+    assert!(!receiving.maps() && !receive().maps() && !send().maps());
+    let file = Arc::new(DataFile::new(file.file()).unwrap());
+    let send = || SendFile::new(Vec::new(), file.clone(), 0, len, Method::Carried);
+    let mut sending = send();
+    assert!(sending.put_into_memory(Err(Errno::NOSYS)).unwrap().is_none());
+    assert!(!sending.maps() && !send().maps());
 }
