@@ -37,7 +37,7 @@ pub(crate) struct Piece<B> {
     pub(crate) offset: u16,
     /// 0: there is none.
     pub(crate) len: u16,
-    /// Where they begin in the packet.
+    /// Where they begin in the packet; of a piece that was cut (`Store::Shelved`), where its fragment's payload does.
     pub(crate) at: u16,
     pub(crate) store: Store<B>,
 }

@@ -305,7 +305,10 @@ pub(crate) fn slice<'a, B>(
         return Slice::Held { buffer, at: usize::from(piece.at), len };
     }
     match node.store(piece) {
-        Store::Held(buffer) => Slice::Held { buffer, at: usize::from(piece.at), len },
+        Store::Held(buffer) => {
+            let at = usize::from(piece.at) + usize::from(node.skipped(piece));
+            Slice::Held { buffer, at, len }
+        }
         // In a block `at` counts from what was copied; a piece may begin behind that.
         Store::Copied { block, at } => {
             let skipped = node.skipped(piece);

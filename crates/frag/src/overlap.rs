@@ -157,16 +157,17 @@ impl<B> Shelf<B> {
         let Ok(mine) = u16::try_from(self.0.len()) else { return 0 };
         self.0.reserve_exact(self.places());
         self.0.push(Whole { store, range: new });
-        let cut = |from: u32, to: u32, base: u32, at: u16, owner: u16| {
+        // Where the payload of its fragment begins, and not where the piece does: with an IPv6 header before it
+        // that may be more than 16 bits tell.
+        let cut = |from: u32, to: u32, at: u16, owner: u16| {
             let narrow = |n: u32| u16::try_from(n).unwrap_or(u16::MAX);
-            let at = at + narrow(from - base);
             let (offset, len) = (narrow(from), narrow(to - from));
             Piece { offset, len, at, store: Store::Shelved(owner) }
         };
         let inside = |piece: &Piece<B>| inside(piece, end);
         let range = overlapped(pieces, new);
         if range.is_empty() {
-            let piece = cut(new.0, new.1, new.0, f.payload_at, mine);
+            let piece = cut(new.0, new.1, f.payload_at, mine);
             let gained = inside(&piece);
             pieces.insert(range.start, piece);
             return gained;
@@ -181,25 +182,25 @@ impl<B> Shelf<B> {
             let Store::Shelved(owner) = old.store else { continue };
             if policy.new_wins(self.0[usize::from(owner)].range, new) {
                 if start < new.0 {
-                    result.push(cut(start, new.0, start, old.at, owner));
+                    result.push(cut(start, new.0, old.at, owner));
                 }
                 if end > new.1 {
                     if next < new.1 {
-                        result.push(cut(next, new.1, new.0, f.payload_at, mine));
+                        result.push(cut(next, new.1, f.payload_at, mine));
                         next = new.1;
                     }
-                    result.push(cut(new.1, end, start, old.at, owner));
+                    result.push(cut(new.1, end, old.at, owner));
                 }
                 continue;
             }
             if next < start {
-                result.push(cut(next, start, new.0, f.payload_at, mine));
+                result.push(cut(next, start, f.payload_at, mine));
             }
             next = next.max(end);
             result.push(old);
         }
         if next < new.1 {
-            result.push(cut(next, new.1, new.0, f.payload_at, mine));
+            result.push(cut(next, new.1, f.payload_at, mine));
         }
         let gained = result.iter().map(inside).sum::<u32>() - before;
         pieces.splice(range, result);

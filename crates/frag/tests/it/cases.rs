@@ -162,3 +162,18 @@ fn the_largest_header_is_that_of_the_first_fragment() {
     assert_eq!(host.out.delivered[0].packet, packet.emit_whole(&packet.payload));
     assert_eq!(host.out.delivered[0].header_len, 60);
 }
+
+#[test]
+fn a_piece_may_begin_behind_64_kib_of_its_packet() {
+    // 65,535 bytes of payload behind 48 of headers: where the second fragment goes on behind the first, it is at
+    // 65,536 of its packet, which only a capture can hold.
+    let payload: Vec<u8> = (0..65_535u32).map(|i| (i % 251).to_le_bytes()[0]).collect();
+    let whole = Packet::new(Family::V6, 3, payload);
+    for policy in Policy::ALL.iter().copied().filter(|policy| *policy != Policy::Strict) {
+        let mut host = Host::new(&Config { overlap: policy, ..Config::default() });
+        host.push(&whole.fragment(65_480, 65_488));
+        host.push(&whole.fragment(0, 65_520));
+        host.push(&whole.fragment(65_520, 65_535));
+        assert_eq!(host.payloads(), [whole.payload.as_slice()], "{policy:?}");
+    }
+}
