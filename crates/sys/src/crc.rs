@@ -14,21 +14,18 @@ pub const WORD: usize = 64;
 pub const LEAST: usize = 4 * WORD;
 
 /// The polynomial, the lowest power on top.
+#[cfg(target_arch = "x86_64")]
 const POLYNOMIAL: u32 = 0xedb8_8320;
 
 /// Whether so many bytes can be summed, on this CPU.
+#[cfg(target_arch = "x86_64")]
 #[inline]
 fn is_able(n: usize) -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return n >= LEAST
+    n >= LEAST
         && n.is_multiple_of(WORD)
         && std::arch::is_x86_feature_detected!("avx512f")
-        && std::arch::is_x86_feature_detected!("vpclmulqdq");
-    #[cfg(not(target_arch = "x86_64"))]
-    return {
-        let _ = n;
-        false
-    };
+        && std::arch::is_x86_feature_detected!("pclmulqdq")
+        && std::arch::is_x86_feature_detected!("vpclmulqdq")
 }
 
 /// The register behind `bytes`. `None`: they are fewer than [`LEAST`], no multiple of
@@ -60,8 +57,8 @@ pub fn copy(register: u32, from: &[u8], to: &mut [u8]) -> Option<u32> {
     unsafe { copy_shared(register, from.as_ptr(), to) }
 }
 
-/// Copies as many bytes as `to` has, and answers the register behind them: that of the copy, each of whose
-/// bytes was read once. `None`: as for [`update`], and nothing was copied.
+/// Copies as many bytes as `to` has, and answers the register behind them: that of the copy: each
+/// vector is loaded once, stored and summed, and no compiler that is used for this loads it again. `None`: as for [`update`], and nothing was copied.
 ///
 /// # Safety
 ///
@@ -82,10 +79,12 @@ pub(crate) unsafe fn copy_shared(register: u32, from: *const u8, to: &mut [u8]) 
 
 /// What a lane's two halves are multiplied by when it is moved over `bits` bits, the lower half's first:
 /// x^(bits + 32) and x^(bits - 32) modulo the polynomial, the lowest power on top of 33 bits.
+#[cfg(target_arch = "x86_64")]
 const fn over(bits: u32) -> [i64; 2] {
     [power(bits + 32), power(bits - 32)]
 }
 
+#[cfg(target_arch = "x86_64")]
 const fn power(n: u32) -> i64 {
     let (mut power, mut step) = (1u32 << 31, 0);
     while step < n {
@@ -97,8 +96,10 @@ const fn power(n: u32) -> i64 {
 
 /// The polynomial, and x^64 divided by it: what a remainder is found by (Barrett), the lowest power on top
 /// of 33 bits.
+#[cfg(target_arch = "x86_64")]
 const BARRETT: [i64; 2] = [(POLYNOMIAL as i64) << 1 | 1, quotient()];
 
+#[cfg(target_arch = "x86_64")]
 const fn quotient() -> i64 {
     // Long division, the highest power first: of each step's remainder the top bit is the quotient's next.
     let (mut quotient, mut rest, mut bit) = (1i64, POLYNOMIAL, 1);
@@ -230,7 +231,7 @@ mod wide {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
 
