@@ -7,8 +7,8 @@
 //! while we look. Where others compete for the CPU nobody spins: a yield gives a whole slice away, and
 //! a sleeper is woken ahead of them.
 
+use sys::call;
 use sys::sync::{AtomicU32, AtomicU64, Ordering};
-use sys::{cache, call};
 
 /// What one waiter has learnt.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub struct Spin {
 const SCORE_MAX: u32 = 16;
 const YIELD_NS: u64 = 4_000;
 /// Looks before the clock is read, and about how long they take, nanoseconds.
-const QUICK_LOOKS: u32 = 512;
+const QUICK_LOOKS: u32 = 128;
 const QUICK_NS: u32 = 500;
 /// A yield that took this long found somebody who does not give the CPU back.
 const HOGGED_NS: u64 = 400_000;
@@ -106,15 +106,13 @@ impl Spin {
             return false;
         }
         if peer_cpu() != call::cpu() {
-            // The quickest answers come before a clock could be read twice. A pause takes as long as a line
-            // does from one core to another, so there are few, unless it is our own core that they give way on.
-            let gap = if cache::share_core(peer_cpu(), call::cpu()) { 4 } else { 64 };
-            for look in 1..=QUICK_LOOKS {
+            // The quickest answers come before a clock could be read twice.
+            for look in 0..QUICK_LOOKS {
                 if ready() {
                     self.hit_at_once();
                     return true;
                 }
-                if look % gap == 0 {
+                if look % 4 == 3 {
                     std::hint::spin_loop();
                 }
             }
