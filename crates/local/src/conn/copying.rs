@@ -3,7 +3,7 @@
 //! Through them, each line of the ring is fetched from the reader before it is overwritten, and the reader
 //! fetches it back; past them, it goes to memory and comes from there. Which is faster depends on how far the
 //! CPUs are from each other: 13 against 10 GB/s on one machine, 2.4 against 12 on another. So it is tried, by
-//! all connections of a process together, because most are too short to learn it alone.
+//! all connections of a process together, because most are too short to learn it alone (ADR 18).
 
 use sys::sync::{AtomicU32, AtomicU64, Ordering};
 
