@@ -27,7 +27,7 @@ use crate::board::Ends;
 use crate::spin::Spin;
 use crate::switch::{self, Sending};
 use crate::world::World;
-use crate::{Level, Reason, offer};
+use crate::{Level, Reason, offer, room};
 
 mod attach;
 mod copying;
@@ -189,6 +189,9 @@ pub mod reg_flags {
     pub const TAGGED: u32 = 8;
     /// The kernel's registration was made edge triggered, because what it reports is of no interest.
     pub const QUIET: u32 = 16;
+    /// One-shot, and the kernel has it as the program made it, until the program arms it again: it may have fired,
+    /// of which only the kernel knows.
+    pub const LATER: u32 = 32;
 }
 
 /// Event sets that are followed per connection.
@@ -244,6 +247,8 @@ pub struct Conn {
     /// Threads in a receive of the kernel's that began before the attachment: a doorbell must wake
     /// them.
     in_kernel: AtomicU32,
+    /// Threads in a `poll` of the kernel's that began before the attachment, and take nothing.
+    in_poll: AtomicU32,
     /// Serialises the count of bytes received by TCP with the attachment that relies on it.
     counting: AtomicU32,
     /// 1: the SMC option was asked for, on a socket that connects or listens; 2: it was not, although it
@@ -275,6 +280,7 @@ impl Conn {
             &self.port,
             &self.idle_calls,
             &self.in_kernel,
+            &self.in_poll,
             &self.counting,
             &self.options,
             &self.inside,
@@ -405,7 +411,10 @@ impl Conn {
     pub fn recv(&'static self, w: &World, fd: i32, to: &mut Buffers<'_>, flags: i32) -> Got {
         let Some((mine, peer)) = self.halves(w) else { return Got::Kernel };
         self.note_fork(w, mine);
-        let Some(_held) = lock::lock_own(&mine.rx_lock, is_own(mine)) else { return Got::Empty };
+        let held = lock::lock_own(&mine.rx_lock, is_own(mine));
+        let Some(_held) = held.or_else(|| self.lock_if_left(w, &mine.rx_lock)) else {
+            return Got::Empty;
+        };
         if self.phase() != Phase::Attached {
             return Got::Kernel;
         }
@@ -525,9 +534,7 @@ impl Conn {
         note_cpu(mine);
         add64(&mine.bytes_rx, n as u64);
         add32(&mine.n_rx, 1);
-        // Either the producer sees the room, or we see that it waits. Pairs with `wait_for_room`.
-        full_fence();
-        if peer.room_wait.load(Ordering::Relaxed) != 0 {
+        if room::is_wanted(&peer.room_wait) {
             // As a kernel socket becomes writable when a third is free.
             let left = there - n;
             if (capacity - left) * 3 >= capacity {
@@ -567,7 +574,8 @@ impl Conn {
     /// Threads that wait in the kernel for a doorbell of this connection, outside of event sets.
     #[must_use]
     pub fn sleepers(&self, mine: &Half) -> u32 {
-        mine.sleepers.load(Ordering::Relaxed) + self.in_kernel.load(Ordering::SeqCst)
+        let in_kernel = self.in_kernel.load(Ordering::SeqCst) + self.in_poll.load(Ordering::SeqCst);
+        mine.sleepers.load(Ordering::Relaxed) + in_kernel
     }
 
     /// A receive of the kernel's begins on a connection that another thread may attach meanwhile.
@@ -579,6 +587,24 @@ impl Conn {
         // `sleepers`.
         self.in_kernel.fetch_add(1, Ordering::SeqCst);
         (self.phase() != Phase::Attached).then_some(guard)
+    }
+
+    /// [`Self::receiving`] for who takes nothing, until [`Self::waits_no_more`]. The caller looks after this whether
+    /// it is attached.
+    pub fn begins_to_wait(&self) {
+        // As in `receiving`.
+        self.in_poll.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The end of [`Self::begins_to_wait`]; of one that a fork has left in the parent, none.
+    pub fn waits_no_more(&self) {
+        let less = |n: u32| n.checked_sub(1);
+        let _ = self.in_poll.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+    }
+
+    /// To be called in a forked child: who polls in the parent does not do so here.
+    pub fn polls_in_parent(&self) {
+        self.in_poll.store(0, Ordering::Relaxed);
     }
 
     /// Arms for one doorbell with a new sequence number. The caller looks once more after this.

@@ -17,6 +17,7 @@ pub mod offer;
 pub mod reason;
 #[cfg(not(loom))]
 pub mod relay;
+mod room;
 #[cfg(not(loom))]
 pub mod spin;
 mod switch;

@@ -100,4 +100,7 @@ reasons! {
     /// The engines could not agree beforehand that they share the connection, which the TCP handshake does not
     /// say without the option; `shunt engine status` counts why.
     NotMet = 31, "the peer's engine did not take the connection";
+    /// The descriptor is above the limit that the program has set itself meanwhile, so that the engine's socket cannot
+    /// take its place.
+    AboveLimit = 32, "descriptor above the program's own limit (RLIMIT_NOFILE)";
 }

@@ -27,7 +27,7 @@ use sys::{call, ring};
 
 use crate::conn::{Conn, Phase, kernel, note_cpu};
 use crate::world::World;
-use crate::{Reason, board};
+use crate::{Reason, board, room};
 
 mod spill;
 mod stand_in;
@@ -649,9 +649,7 @@ impl Relay {
             ring::give_back(&mine.head, head);
             note_cpu(mine);
             mine.bytes_rx.store(head, Ordering::Relaxed);
-            // Either the guest sees the room, or we see that it waits. Pairs with `wait_for_room`.
-            full_fence();
-            if peer.room_wait.load(Ordering::Relaxed) != 0 {
+            if room::is_wanted(&peer.room_wait) {
                 self.conn.notify(self.w, self.fd, mine, peer);
             }
         }
@@ -695,6 +693,16 @@ impl Relay {
             self.w.board.map.copy_in(self.rmb, offset as u64, bytes);
         }
         fits
+    }
+
+    /// As [`Self::write_at`], and goes on with a CRC-32 over the bytes, from register to register, if that can be done
+    /// meanwhile. `None`: nothing was written.
+    #[must_use]
+    pub fn write_at_summed(&self, offset: usize, bytes: &[u8], register: u32) -> Option<u32> {
+        let end = offset.checked_add(bytes.len())?;
+        let map = &self.w.board.map;
+        let fits = end <= self.rmb.bytes();
+        fits.then(|| map.copy_in_summed(self.rmb, offset as u64, bytes, register)).flatten()
     }
 
     /// The guest may read up to stream offset `upto`, which the other host has written.

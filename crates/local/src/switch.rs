@@ -27,6 +27,8 @@ pub(crate) struct Sending {
     rising: AtomicU32,
     /// Bytes sent by TCP so far.
     sent: AtomicU64,
+    /// 1: a send has ended without having said what it moved, so only the kernel knows `sent`.
+    unsure: AtomicU32,
 }
 
 impl Sending {
@@ -36,6 +38,7 @@ impl Sending {
         self.busy.store(0, Ordering::Relaxed);
         self.rising.store(ON_TCP, Ordering::Relaxed);
         self.sent.store(0, Ordering::Relaxed);
+        self.unsure.store(0, Ordering::Relaxed);
     }
 
     /// Bytes sent by TCP so far.
@@ -48,6 +51,17 @@ impl Sending {
         self.sent.store(sent, Ordering::Relaxed);
     }
 
+    /// Nobody but the kernel knows `sent` from here on.
+    pub(crate) fn doubt(&self) {
+        self.unsure.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether the kernel will be asked for `sent` when the direction switches.
+    #[cfg(not(loom))]
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.unsure.load(Ordering::Relaxed) != 0
+    }
+
     /// A send by TCP begins; `false`: it must not, for the direction is about to switch or has
     /// switched, or `held` says so.
     pub(crate) fn begins(&self, held: impl FnOnce() -> bool) -> bool {
@@ -55,7 +69,8 @@ impl Sending {
         // Either we see that somebody switches, or he sees that we send. Pairs with `is_idle`.
         fence(Ordering::SeqCst);
         if held() || self.rising.load(Ordering::Relaxed) != ON_TCP {
-            self.ends(0);
+            // `sent` is not touched: who switches may be writing it.
+            self.busy.fetch_sub(1, Ordering::Release);
             return false;
         }
         true
@@ -68,6 +83,14 @@ impl Sending {
         self.busy.fetch_sub(1, Ordering::Release);
     }
 
+    /// A send by TCP was left in the middle, by a jump out of a signal handler or because its thread was cancelled:
+    /// what it has moved is not known.
+    pub(crate) fn left(&self) {
+        self.doubt();
+        // Release: that it is not known, before nobody is sending any more. Pairs with `is_idle`.
+        self.busy.fetch_sub(1, Ordering::Release);
+    }
+
     /// Whether nobody is sending by TCP, to be asked after others were told not to begin.
     pub(crate) fn is_idle(&self) -> bool {
         // Pairs with `begins`.
@@ -77,14 +100,20 @@ impl Sending {
     }
 
     /// Switches to the ring, at the byte that comes next, unless somebody is still sending by TCP.
-    /// `flags` and `up_at` are our half's. `true`: the direction has switched by this call.
-    pub(crate) fn rise(&self, flags: &AtomicU32, up_at: &AtomicU64) -> bool {
+    /// `flags` and `up_at` are our half's; `counted` is how much the kernel was given, asked for only where we do
+    /// not know, and while nobody is sending. `true`: the direction has switched by this call.
+    pub(crate) fn rise(
+        &self,
+        flags: &AtomicU32,
+        up_at: &AtomicU64,
+        counted: impl FnOnce() -> Option<u64>,
+    ) -> bool {
         let mine =
             self.rising.compare_exchange(ON_TCP, RISING, Ordering::Relaxed, Ordering::Relaxed);
         if mine.is_err() {
             return false;
         }
-        let idle = self.is_idle();
+        let idle = self.is_idle() && self.is_sure(counted);
         if idle {
             up_at.store(self.sent(), Ordering::Relaxed);
             // Release: the offset before the flag. Pairs with `risen`.
@@ -92,6 +121,16 @@ impl Sending {
         }
         self.rising.store(if idle { IN_RING } else { ON_TCP }, Ordering::Relaxed);
         idle
+    }
+
+    /// Whether `sent` is right, now that nobody is sending and nobody can begin to.
+    fn is_sure(&self, counted: impl FnOnce() -> Option<u64>) -> bool {
+        if self.unsure.load(Ordering::Relaxed) != 0 {
+            let Some(sent) = counted() else { return false };
+            self.correct(sent);
+            self.unsure.store(0, Ordering::Relaxed);
+        }
+        true
     }
 
     /// Takes the switch back that no peer has been told of.

@@ -16,7 +16,12 @@ use crate::finally::Finally;
 use crate::left::{self, Wait};
 use crate::{fds, life, ready, real, remote};
 
+mod early;
+
+use early::{is_attached, receive_tcp};
+
 const SIOCATMARK: u64 = 0x8905;
+const SIOCINQ: u64 = 0x541b;
 
 /// A value, or an errno.
 pub(crate) type Outcome = Result<usize, c_int>;
@@ -160,6 +165,8 @@ unsafe fn receive_held(
     flags: c_int,
     held: &mut Option<Held>,
 ) -> Outcome {
+    // What a jump has lost is counted before anything goes by the counts.
+    left::tidy();
     if phase(conn) == Phase::Offered {
         conn.io_seen(w);
         settle(w, conn, fd, false);
@@ -172,104 +179,6 @@ unsafe fn receive_held(
     }
     // SAFETY: the caller's promise.
     unsafe { receive_ring(w, conn, conn.descriptor(fd), iov, flags, held) }
-}
-
-/// A receive before the attachment. `None`: attached meanwhile, and nothing of the program's read.
-unsafe fn receive_tcp(
-    w: &'static World,
-    conn: &'static Conn,
-    fd: c_int,
-    iov: &[iovec],
-    flags: c_int,
-    held: &mut Option<Held>,
-) -> Option<Outcome> {
-    // The kernel would wait for more bytes than may come by TCP.
-    let offered = phase(conn) == Phase::Offered;
-    let all = flags & libc::MSG_WAITALL != 0 && offered;
-    let flags_now = if all { flags & !libc::MSG_WAITALL } else { flags };
-    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
-        // SAFETY: the caller's promise.
-        return Some(unsafe { receive_kernel(fd, iov, flags) });
-    }
-    if offered && !dont_wait(w, conn, fd, flags) && ready::ring_for_offer(w, conn) {
-        // The offer was taken while nobody was to ring for it.
-        settle(w, conn, fd, false);
-        return None;
-    }
-    if !dont_wait(w, conn, fd, flags) {
-        let at = std::ptr::from_ref(held) as usize;
-        held.get_or_insert_with(|| Held::new(w, conn, at));
-    }
-    let mark = left::begin_inside(handler::here());
-    let receiving = conn.receiving()?;
-    if held.is_some() {
-        mark.now(Wait::Kernel(conn));
-    }
-    // SAFETY: the caller's promise.
-    let out = unsafe { receive_kernel(fd, iov, flags_now) };
-    mark.now(Wait::Nothing);
-    drop(receiving);
-    drop(mark);
-    received(w, conn);
-    let fd = conn.descriptor(fd);
-    let n = *out.as_ref().unwrap_or(&0);
-    if n == 0 {
-        // An end or an error may have overtaken what the peer wrote to the ring before it.
-        let ended = out != Err(libc::EAGAIN) && out != Err(libc::EINTR) && offered;
-        let nothing = iov.iter().all(|v| v.iov_len == 0);
-        return if ended && !nothing && settle(w, conn, fd, false) { None } else { Some(out) };
-    }
-    if flags & libc::MSG_PEEK != 0 {
-        // What was peeked may be a doorbell.
-        return if settle(w, conn, fd, true) || phase(conn) == Phase::Attached {
-            None
-        } else {
-            Some(out)
-        };
-    }
-    let before = phase(conn);
-    let kept = conn.after_tcp_recv(w, fd, n);
-    match before {
-        Phase::Server => {
-            settle(w, conn, fd, true);
-        }
-        Phase::Offered if phase(conn) == Phase::Attached => ready::attached(w, conn),
-        _ => {}
-    }
-    let n = kept?;
-    let in_ring = || {
-        conn.halves(w).is_some_and(|(_, peer)| {
-            peer.flags.load(Ordering::Acquire) & sys::abi::half_flags::UP != 0
-        })
-    };
-    if !all
-        && phase(conn) == Phase::Attached
-        && n < iov.iter().map(|v| v.iov_len).sum()
-        && in_ring()
-    {
-        // The stream goes on in the ring at once.
-        let mut more = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
-        let count = skip(iov, n, &mut more);
-        let now = flags | libc::MSG_DONTWAIT;
-        // SAFETY: the rest of the guest's buffers.
-        let got = unsafe { receive_ring(w, conn, fd, &more[..count], now, held) };
-        return Some(Ok(n + got.unwrap_or(0)));
-    }
-    if all {
-        // SAFETY: the caller's promise.
-        let mut rest = unsafe { Buffers::new(iov) }.ok()?;
-        let total = rest.left();
-        // A read stops at urgent data.
-        if n < total && call::ioctl_int(fd, SIOCATMARK) != Ok(1) {
-            let mut more = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
-            let count = skip(iov, n, &mut more);
-            // SAFETY: the rest of the guest's buffers.
-            let got = unsafe { receive_held(w, conn, fd, &more[..count], flags, held) };
-            return Some(Ok(n + got.unwrap_or(0)));
-        }
-        let _ = &mut rest;
-    }
-    Some(Ok(n))
 }
 
 /// A receive of the kernel's has ended. If the connection was attached meanwhile, nobody need ring for
@@ -434,19 +343,28 @@ fn grows(w: &'static World, conn: &'static Conn, fd: c_int, n: usize, want: usiz
     let limit_ns = (limit[0] * 1_000_000_000 + limit[1] * 1000).cast_unsigned();
     let start = call::now_ns();
     loop {
-        let Some((mine, peer)) = conn.halves(w) else { return false };
-        let unread = conn.unread(w, fd).unwrap_or(0);
+        let peer = conn.halves(w).filter(|_| conn.phase() == Phase::Attached).map(|(_, peer)| peer);
+        let there = match peer {
+            Some(_) => conn.unread(w, fd),
+            None => call::ioctl_int(fd, libc::FIONREAD).ok().and_then(|n| usize::try_from(n).ok()),
+        };
+        let unread = there.unwrap_or(0);
         if unread >= want {
             return true;
         }
-        let ended = peer.flags.load(Ordering::Acquire)
-            & (sys::abi::half_flags::SHUT | sys::abi::half_flags::CLOSED)
-            != 0
-            || call::hung_up(fd);
+        let said = peer.is_some_and(|peer| {
+            peer.flags.load(Ordering::Acquire)
+                & (sys::abi::half_flags::SHUT | sys::abi::half_flags::CLOSED)
+                != 0
+        });
+        // Before the attachment the kernel's end is that of the stream.
+        let ended = said || peer.is_none() && call::ended(fd) || call::hung_up(fd);
         if ended || limit_ns > 0 && call::now_ns() - start > limit_ns {
             return unread > n;
         }
-        let _ = mine;
+        if peer.is_none() && is_attached(w, conn, fd) {
+            continue;
+        }
         let pause = libc::timespec { tv_sec: 0, tv_nsec: 300_000 };
         let nudge = conn.nudge.load(Ordering::Acquire);
         if call::futex_wait(&conn.nudge, nudge, Some(pause)) == Err(libc::EINTR) {
@@ -462,8 +380,10 @@ fn grows(w: &'static World, conn: &'static Conn, fd: c_int, n: usize, want: usiz
 struct Held {
     w: &'static World,
     conn: &'static Conn,
-    /// When it began to wait, nanoseconds: from then its time limit runs.
+    /// When it began to wait, nanoseconds: from then its time limit runs. 0: it has not.
     since: u64,
+    /// What is waited for is the rest of what the call wants: it has some already.
+    is_rest: bool,
     /// Taken off after all else.
     mark: left::Mark,
 }
@@ -475,7 +395,7 @@ impl Held {
         conn.inside.fetch_add(1, Ordering::AcqRel);
         conn.refs.fetch_add(1, Ordering::AcqRel);
         mark.now(Wait::Call(conn));
-        Self { w, conn, since: call::now_ns(), mark }
+        Self { w, conn, since: 0, is_rest: false, mark }
     }
 }
 
@@ -512,9 +432,18 @@ fn wait(
     }
     conn.free_left_locks(w);
     let at = std::ptr::from_ref(held) as usize;
-    let since = held.get_or_insert_with(|| Held::new(w, conn, at)).since;
-    // One limit for the whole call, however often it wakes.
-    let left = if room { send_time_left(fd, since) } else { None };
+    let held = held.get_or_insert_with(|| Held::new(w, conn, at));
+    let is_first = held.since == 0;
+    if is_first {
+        held.since = call::now_ns();
+    }
+    let since = held.since;
+    // One limit for the whole call, however often it wakes. The first receive of the kernel's keeps it by itself.
+    let left = match (room, is_first) {
+        (true, _) => send_time_left(fd, since),
+        (false, true) => None,
+        (false, false) => receive_time_left(conn, fd, since),
+    };
     if left == Some(0) {
         return Err(libc::EAGAIN);
     }
@@ -659,7 +588,17 @@ fn sleep_in_kernel(
 
 /// What is left of `SO_SNDTIMEO`, if set, for a call that has waited since then: milliseconds, rounded up.
 fn send_time_left(fd: c_int, since: u64) -> Option<c_int> {
-    let t = call::getsockopt::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO).ok()?;
+    time_left(fd, libc::SO_SNDTIMEO, since)
+}
+
+/// The same of `SO_RCVTIMEO`, if this program has ever set it.
+fn receive_time_left(conn: &Conn, fd: c_int, since: u64) -> Option<c_int> {
+    let set = conn.options.load(Ordering::Relaxed) & local::conn::options::RCVTIMEO != 0;
+    if set { time_left(fd, libc::SO_RCVTIMEO, since) } else { None }
+}
+
+fn time_left(fd: c_int, option: c_int, since: u64) -> Option<c_int> {
+    let t = call::getsockopt::<[i64; 2]>(fd, libc::SOL_SOCKET, option).ok()?;
     if t == [0, 0] {
         return None;
     }
@@ -697,6 +636,7 @@ pub(crate) unsafe fn transmit(
     flags: c_int,
     control: Option<*const msghdr>,
 ) -> Outcome {
+    left::tidy();
     if flags & libc::MSG_OOB != 0 || control.is_some() || flags & libc::MSG_FASTOPEN != 0 {
         let reason = if flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::Option };
         keep_tcp(w, conn, fd, reason);
@@ -718,9 +658,10 @@ pub(crate) unsafe fn transmit(
             if conn.phase() == Phase::Attached {
                 ready::changed(w, conn);
             }
+            let sending = ByTcp::new(w, conn, handler::here());
             // SAFETY: the caller's promise.
             let out = unsafe { transmit_kernel(fd, iov, flags, control) };
-            conn.tcp_send_ends(*out.as_ref().unwrap_or(&0));
+            sending.ends(&out);
             if conn.phase() == Phase::Attached
                 && let Some((_, half)) = conn.my_half(w)
             {
@@ -738,7 +679,7 @@ pub(crate) unsafe fn transmit(
 enum Way {
     /// The ring.
     Ring,
-    /// TCP, before our direction has switched: [`Conn::tcp_send_ends`] must follow.
+    /// TCP, before our direction has switched: [`ByTcp`] or [`Conn::tcp_send_ends`] must follow.
     Before,
     /// TCP for good.
     Tcp,
@@ -754,6 +695,38 @@ fn way(w: &'static World, conn: &'static Conn) -> Way {
             }
             _ if conn.tcp_send_begins() => return Way::Before,
             _ => call::sched_yield(),
+        }
+    }
+}
+
+/// A send by TCP before our direction has switched, from [`way`] on. It may be left by a jump, or its thread be
+/// cancelled; others must not wait for it then.
+struct ByTcp {
+    held: Held,
+    over: bool,
+}
+
+impl ByTcp {
+    /// `at`: an address on the stack, in the frame of the call.
+    fn new(w: &'static World, conn: &'static Conn, at: usize) -> Self {
+        let held = Held::new(w, conn, at);
+        held.mark.now(Wait::Sending(conn));
+        Self { held, over: false }
+    }
+
+    /// It has come to this.
+    fn ends(mut self, out: &Outcome) {
+        self.held.mark.now(Wait::Call(self.held.conn));
+        self.held.conn.tcp_send_ends(*out.as_ref().unwrap_or(&0));
+        self.over = true;
+    }
+}
+
+impl Drop for ByTcp {
+    fn drop(&mut self) {
+        if !self.over {
+            self.held.mark.now(Wait::Call(self.held.conn));
+            self.held.conn.send_left(self.held.w);
         }
     }
 }
@@ -878,6 +851,7 @@ pub(crate) unsafe fn send_file(
     offset: *mut libc::off_t,
     n: usize,
 ) -> Outcome {
+    left::tidy();
     if phase(conn) == Phase::Offered {
         conn.io_seen(w);
         settle(w, conn, fd, false);
@@ -885,9 +859,10 @@ pub(crate) unsafe fn send_file(
     match way(w, conn) {
         Way::Ring => {}
         Way::Before => {
+            let sending = ByTcp::new(w, conn, handler::here());
             // SAFETY: the caller's promise.
             let out = outcome(unsafe { real::sendfile(fd, file, offset, n) });
-            conn.tcp_send_ends(*out.as_ref().unwrap_or(&0));
+            sending.ends(&out);
             return out;
         }
         // SAFETY: the caller's promise.
@@ -1032,6 +1007,7 @@ pub(crate) fn splice_in(
     n: usize,
     flags: u32,
 ) -> Outcome {
+    left::tidy();
     let ms = if flags & libc::SPLICE_F_NONBLOCK != 0 { 0 } else { -1 };
     let mut fds = [libc::pollfd { fd: pipe, events: libc::POLLIN, revents: 0 }];
     match call::poll(&mut fds, ms) {
@@ -1042,12 +1018,14 @@ pub(crate) fn splice_in(
     match way(w, conn) {
         Way::Ring => {}
         before => {
+            let is_before = matches!(before, Way::Before);
+            let sending = is_before.then(|| ByTcp::new(w, conn, handler::here()));
             // SAFETY: no offsets: both ends are streams.
             let out = outcome(unsafe {
                 real::splice(pipe, std::ptr::null_mut(), fd, std::ptr::null_mut(), n, flags)
             });
-            if matches!(before, Way::Before) {
-                conn.tcp_send_ends(*out.as_ref().unwrap_or(&0));
+            if let Some(sending) = sending {
+                sending.ends(&out);
             }
             return out;
         }

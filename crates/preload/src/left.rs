@@ -11,7 +11,7 @@ use local::world::World;
 use sys::handler;
 use sys::sync::Ordering;
 
-use crate::poll::Ours;
+use crate::poll::{self, Ours, Unmet};
 use crate::ready::Set;
 use crate::{fds, io};
 
@@ -30,11 +30,15 @@ pub(crate) enum Wait {
     Sleep(&'static Conn),
     /// A receive of the kernel's, before the attachment.
     Kernel(&'static Conn),
+    /// [`Self::Call`], in a send by TCP before our direction has switched.
+    Sending(&'static Conn),
     /// [`Self::Call`] for the first so many connections of a `poll`. The list is on the heap, and stays there
     /// when the call is left.
     Calls(*const Ours, usize),
     /// [`Self::Sleep`] likewise.
     Sleeps(*const Ours, usize),
+    /// [`Self::Call`] and [`Self::Kernel`] for the first so many connections of a `poll` that are not attached.
+    Unmet(*const Unmet, usize),
     /// A wait on an event set.
     Set(&'static Set),
 }
@@ -162,8 +166,9 @@ fn undo_last(t: &Thread) {
 fn each(wait: Wait, mut f: impl FnMut(&'static Conn)) {
     match wait {
         Wait::Nothing | Wait::Set(_) => {}
-        Wait::Call(conn) | Wait::Sleep(conn) | Wait::Kernel(conn) => f(conn),
+        Wait::Call(conn) | Wait::Sleep(conn) | Wait::Kernel(conn) | Wait::Sending(conn) => f(conn),
         Wait::Calls(first, n) | Wait::Sleeps(first, n) => (0..n).for_each(|at| f(nth(first, at))),
+        Wait::Unmet(first, n) => (0..n).for_each(|at| f(nth_unmet(first, at).conn)),
     }
 }
 
@@ -173,6 +178,12 @@ fn nth(first: *const Ours, at: usize) -> &'static Conn {
     unsafe { (*first.add(at)).conn }
 }
 
+/// The same of one that was not attached.
+fn nth_unmet(first: *const Unmet, at: usize) -> &'static Unmet {
+    // SAFETY: as in `nth`.
+    unsafe { &*first.add(at) }
+}
+
 /// The end of a call that had none.
 fn undo(w: &'static World, wait: Wait) {
     match wait {
@@ -180,13 +191,18 @@ fn undo(w: &'static World, wait: Wait) {
         Wait::Call(conn) => end(w, conn),
         Wait::Sleep(conn) => wake(w, conn),
         Wait::Kernel(conn) => {
-            conn.receive_left();
+            conn.receive_left(w);
             if conn.phase() == Phase::Attached {
                 io::received(w, conn);
             }
         }
+        Wait::Sending(conn) => {
+            conn.send_left(w);
+            end(w, conn);
+        }
         Wait::Calls(first, n) => (0..n).for_each(|at| end(w, nth(first, at))),
         Wait::Sleeps(first, n) => (0..n).for_each(|at| wake(w, nth(first, at))),
+        Wait::Unmet(first, n) => (0..n).for_each(|at| poll::end(w, nth_unmet(first, at))),
         Wait::Set(set) => set.wait_left(w),
     }
 }

@@ -458,6 +458,7 @@ pub(crate) extern "C" fn fork_child() {
     #[cfg(feature = "watchdog")]
     ready::watchdog::forked();
     let_all_go();
+    each_conn(|_, conn| conn.polls_in_parent());
     if let Some(w) = fds::world() {
         w.forked();
     }

@@ -13,6 +13,10 @@ use crate::finally::Finally;
 use crate::left::{self, Wait};
 use crate::{fds, io, ready, real, remote};
 
+mod unmet;
+
+pub(crate) use unmet::{Unmet, end};
+
 /// A descriptor of the set that is an attached connection.
 pub(crate) struct Ours {
     at: usize,
@@ -31,10 +35,7 @@ pub(crate) fn concerns(fds: &[pollfd]) -> bool {
             p.fd >= 0
                 && match fds::look(p.fd) {
                     Some(fds::Entry::Conn(c)) => {
-                        matches!(
-                            c.phase(),
-                            Phase::Attached | Phase::Offered | Phase::Busy | Phase::Asked
-                        )
+                        !matches!(c.phase(), Phase::Fresh | Phase::Listener | Phase::Tcp)
                     }
                     Some(fds::Entry::Set(_)) => true,
                     None => false,
@@ -116,6 +117,8 @@ impl Ours {
 /// `poll`, for sets that concern us. Answers as libc does.
 pub(crate) fn poll(fds: &mut [pollfd], limit: Option<u64>, sleep: Sleep<'_>) -> c_int {
     let Some(w) = fds::world() else { return sleep(fds, limit) };
+    // What was left by a jump is put right here: a wait that only the kernel does looks at nothing else.
+    left::tidy();
     let start = call::now_ns();
     // Whether the kernel has just said what it has to say of our connections.
     let mut told = false;
@@ -123,7 +126,10 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<u64>, sleep: Sleep<'_>) -> 
         let list = ours(w, fds);
         if list.is_empty() {
             let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
-            return sleep(fds, left);
+            match unmet::asleep(w, fds, &list, left, sleep) {
+                Some(n) => return n,
+                None => continue,
+            }
         }
         let now = look(w, fds, &list);
         // With nothing to report the kernel is asked by the sleep, unless it is not to end by what it says.
@@ -314,18 +320,21 @@ fn doze(
         let limit = if alone { left } else { Some(left.unwrap_or(u64::MAX).min(1_000_000)) };
         #[cfg(feature = "watchdog")]
         let watched = if alone { watch(fds, list) } else { Vec::new() };
-        let n = sleep(&mut copy, limit);
+        let n = unmet::asleep(w, &mut copy, list, limit, sleep);
         #[cfg(feature = "watchdog")]
         drop(watched);
-        if n < 0 {
-            result = Some(n);
-        } else if n == 0 && alone && left.is_some() {
-            for (to, from) in fds.iter_mut().zip(&copy) {
-                to.revents = from.revents;
+        match n {
+            Some(n) if n < 0 => result = Some(n),
+            Some(0) if alone && left.is_some() => {
+                for (to, from) in fds.iter_mut().zip(&copy) {
+                    to.revents = from.revents;
+                }
             }
+            _ => {}
         }
-        *told = n >= 0;
-        for o in list {
+        *told = n.is_some_and(|n| n >= 0);
+        // With another connection attached meanwhile the kernel may not have been asked.
+        for o in list.iter().filter(|_| n.is_some()) {
             o.note(copy[o.at].revents);
             *told &= copy[o.at].fd >= 0 && o.conn.kernel.load(Ordering::Relaxed) & kernel::ERR == 0;
             if copy[o.at].revents & libc::POLLIN != 0

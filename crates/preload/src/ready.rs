@@ -37,7 +37,7 @@ mod watch;
 #[cfg(feature = "watchdog")]
 pub(crate) mod watchdog;
 
-use amend::{amend, disarm, tag_of};
+use amend::{amend, disarm, is_own_one_shot, tag_of};
 pub(crate) use amend::{lift, put_down};
 pub(crate) use control::{closed, control, created, duplicated, looked_at, other};
 pub(crate) use kick::is_kick;
@@ -234,7 +234,11 @@ impl Set {
 
     /// How a connection in this set wants to be woken while nobody sleeps on it otherwise.
     fn word(&self, w: &'static World, conn: &Conn) -> Option<WaitWord> {
-        if self.is_cold() || conn.is_shared(w) || registrations(conn).count() > 1 {
+        if self.is_cold()
+            || conn.is_shared(w)
+            || registrations(conn).count() > 1
+            || is_own_one_shot(conn)
+        {
             return None;
         }
         if self.waiter.load(Ordering::Relaxed) == 0 {
@@ -999,7 +1003,23 @@ pub(crate) fn attached(w: &'static World, conn: &'static Conn) {
     let mut any = false;
     for (which, set) in registrations(conn) {
         any = true;
-        set.adopt(w, conn, which, true);
+        let r = &conn.sets[which];
+        let own = r.events.load(Ordering::Relaxed) & ONESHOT != 0
+            && r.flags.load(Ordering::Relaxed) & reg::TAGGED == 0;
+        // Whoever was armed for less than doorbells until now may have missed one, and has just been armed by the
+        // program, which made it one-shot only then.
+        let rung_for = |mine: &Half| {
+            matches!(WaitWord::parse(mine.wait.load(Ordering::Relaxed)), WaitWord::Cold(_))
+        };
+        match conn.halves(w) {
+            Some((mine, _)) if own && rung_for(mine) => {
+                // To make it ours would arm it again, and it may have fired. Until the program does that itself,
+                // what the kernel says of the socket is true by doorbells: see `control::modify`.
+                r.flags.fetch_or(reg::LATER, Ordering::Relaxed);
+                set_word(w, set, conn, mine);
+            }
+            _ => set.adopt(w, conn, which, true),
+        }
     }
     if !any && let Some((mine, _)) = conn.halves(w) {
         let _held = lock::lock(&mine.wait_lock);

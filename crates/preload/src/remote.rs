@@ -27,6 +27,8 @@ const ASKED: u32 = 1;
 const SPARED: u32 = 2;
 /// Of `Conn::opted`: no option goes out, but the engine may know the peer's.
 const MEETS: u32 = 3;
+/// Of `Conn::opted`: nothing can take its place, see [`is_replaceable`].
+const FIXED: u32 = 4;
 
 /// What the answer says: both ends speak SMC.
 const SPOKEN: i32 = 1;
@@ -109,6 +111,9 @@ pub(crate) fn connecting(fd: c_int, storage: &sockaddr_storage) {
     {
         return;
     }
+    if !is_replaceable(conn) {
+        return conn.opted.store(FIXED, Ordering::Relaxed);
+    }
     if w.board.stays_on_tcp(remote) {
         return conn.opted.store(SPARED, Ordering::Relaxed);
     }
@@ -155,6 +160,11 @@ pub(crate) fn connected(
         SPARED => {
             conn.leads_to(remote);
             conn.stay_tcp(w, fd, Reason::TooShort);
+            true
+        }
+        FIXED => {
+            conn.leads_to(remote);
+            conn.stay_tcp(w, fd, Reason::AboveLimit);
             true
         }
         _ => false,
@@ -223,6 +233,9 @@ fn take_place(w: &'static World, conn: &'static Conn, fd: c_int, client: bool, p
         // Another thread is at it.
         return;
     }
+    if !promised && !is_replaceable(conn) {
+        return conn.stay_tcp(w, fd, Reason::AboveLimit);
+    }
     let (new, welcome) = match conn.hand_over(w, fd, client, promised) {
         Ok(given) => given,
         Err(reason) if promised => return give_up(w, conn, fd, reason),
@@ -248,6 +261,25 @@ fn give_up(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) {
     let _ = call::setsockopt(fd, SOL_SOCKET, libc::SO_LINGER, [1i32, 0]);
     let _ = call::disconnect(fd);
     conn.stay_tcp(w, fd, reason);
+}
+
+/// Whether a stand-in can be put in place of its descriptors: not where the limit was lowered below one of them, which
+/// stays open, but may not be made anew. To be known before anything is promised or handed over.
+fn is_replaceable(conn: &'static Conn) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a valid place.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let fits = |fd: c_int| u64::try_from(fd).is_ok_and(|fd| fd < limit.rlim_cur);
+    if conn.refs.load(Ordering::Relaxed) == 1 {
+        return fits(conn.fd.load(Ordering::Relaxed).cast_signed());
+    }
+    let mut all = true;
+    fds::each(|fd, entry| {
+        if matches!(entry, fds::Entry::Conn(c) if std::ptr::eq(c, conn)) {
+            all &= fits(fd);
+        }
+    });
+    all
 }
 
 /// Puts `new` where `fd` and its duplicates are, in the descriptor table and in event sets.

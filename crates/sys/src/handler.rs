@@ -4,10 +4,13 @@
 //! held for ever; but as long as a handler *runs*, the call below it goes on later. What tells them apart is the
 //! kernel's frame between the two, which begins with the address to which the handler returns (`sa_restorer`).
 
+use std::marker::PhantomData;
+
 use crate::call;
 
 /// Longest distance on a stack within which a frame of the kernel's is looked for, bytes.
 const FAR: usize = 8 << 20;
+#[cfg(target_arch = "x86_64")]
 const PAGE: usize = 4096;
 
 /// An address on the stack of whoever calls: stacks grow down, so what was called from there is below it.
@@ -28,10 +31,49 @@ pub fn goes_on(frame: usize) -> bool {
         return true;
     }
     if frame <= now {
-        // Its place on the stack has been given back, or a handler runs on another stack.
-        return may_run();
+        // Its place on the stack has been given back, or a handler runs on another stack; which frames of
+        // handlers would show, where they are known.
+        return cfg!(target_arch = "x86_64") && may_run();
     }
     frame - now > FAR || finds_frame(now, frame).unwrap_or(true)
+}
+
+/// While this lives, no handler runs on this thread: what it does can neither be left nor interrupted.
+#[derive(Debug)]
+pub struct Blocked {
+    before: libc::sigset_t,
+    /// A mask is a thread's.
+    _thread: PhantomData<*const ()>,
+}
+
+impl Blocked {
+    /// From now on.
+    #[must_use]
+    pub fn new() -> Self {
+        // SAFETY: all zeros is a valid set.
+        let (mut all, mut before) =
+            unsafe { std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>() };
+        // SAFETY: a set of ours.
+        unsafe { libc::sigfillset(&raw mut all) };
+        // SAFETY: valid sets; it cannot fail with this `how`.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) };
+        Self { before, _thread: PhantomData }
+    }
+}
+
+impl Default for Blocked {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: the set that was in force.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut())
+        };
+    }
 }
 
 /// Whether any handler may run on this thread now.
@@ -145,11 +187,15 @@ mod tests {
         if levels == 0 { here() } else { std::hint::black_box(deeper(levels - 1)) }
     }
 
+    #[test]
+    fn a_frame_that_was_further_down_does_not_go_on() {
+        on_a_fresh_stack(|| assert!(!goes_on(deeper(20))));
+    }
+
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_frame_that_has_returned_does_not_go_on() {
         on_a_fresh_stack(|| {
-            assert!(!goes_on(deeper(20)), "a frame further down");
             // One further up that no handler has interrupted.
             assert!(!goes_on(here() + 256));
             assert!(!may_run());

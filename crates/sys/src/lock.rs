@@ -94,9 +94,13 @@ pub fn lock(word: &AtomicU32) -> Option<Held<'_>> {
 /// that runs now has interrupted it.
 #[inline]
 pub fn free_if_left(word: &AtomicU32) {
-    if word.load(Ordering::Relaxed) == tid() && !handler::may_run() {
-        word.store(0, Ordering::Release);
-    }
+    drop(take_if_left(word));
+}
+
+/// As [`free_if_left`], for what is to be put right before it is free: the lock, held by the caller now.
+#[inline]
+pub fn take_if_left(word: &AtomicU32) -> Option<Held<'_>> {
+    (word.load(Ordering::Relaxed) == tid() && !handler::may_run()).then(|| Held { word })
 }
 
 #[cold]
@@ -225,6 +229,9 @@ mod tests {
         let word = AtomicU32::new(0);
         std::mem::forget(lock(&word));
         assert!(lock(&word).is_none());
+        let again = take_if_left(&word);
+        assert!(again.is_some() && lock(&word).is_none());
+        std::mem::forget(again);
         free_if_left(&word);
         assert!(lock(&word).is_some());
         // Nor is that of others.

@@ -43,7 +43,7 @@ fn address(path: &CStr) -> Result<(libc::sockaddr_un, usize)> {
         return Err(ENAMETOOLONG);
     }
     for (to, from) in at.sun_path.iter_mut().zip(bytes) {
-        *to = from.cast_signed();
+        *to = libc::c_char::from_ne_bytes([*from]);
     }
     Ok((at, size_of::<u16>() + bytes.len()))
 }

@@ -71,6 +71,24 @@ pub fn jump_out_of_send(s: &mut Stage) {
     ends(s, c);
 }
 
+/// Out of a `send` that fills the socket in the first moments of a connection, when all is TCP: what follows does
+/// not wait for that send, and the bytes are those of the kernel's count.
+pub fn jump_out_of_the_first_send(s: &mut Stage) {
+    for only_tcp in [false, true] {
+        let c = s.fresh_pair();
+        say!("left", left_after(Duration::from_millis(300), c.a, Left::Send));
+        if only_tcp {
+            say!("option", calls::setsockopt(c.a, libc::SOL_SOCKET, libc::SO_ZEROCOPY, 1));
+        }
+        let drained = s.b(&format!("drain {}", c.b));
+        say!("drained", drained.ends_with("no more"));
+        for _ in 0..3 {
+            works(s, c);
+        }
+        ends(s, c);
+    }
+}
+
 /// Out of `epoll_wait`: levels and edges are as before, and one event is one event.
 pub fn jump_out_of_epoll(s: &mut Stage) {
     let c = s.pair_nb();

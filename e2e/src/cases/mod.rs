@@ -7,6 +7,7 @@ pub mod corners;
 pub mod descriptors;
 pub mod early;
 pub mod jumps;
+pub mod late;
 pub mod names;
 pub mod processes;
 pub mod readiness;
@@ -83,7 +84,7 @@ macro_rules! oracle_cases {
                 epoll_nested_deep select_of_high_numbers select_with_the_limit_as_number
             }
             jumps {
-                jump_out_of_recv jump_out_of_waitall jump_out_of_poll jump_out_of_select jump_out_of_send
+                jump_out_of_recv jump_out_of_waitall jump_out_of_poll jump_out_of_select jump_out_of_send jump_out_of_the_first_send
                 jump_out_of_epoll jump_before_the_first_byte jump_at_any_moment
             }
             early {
@@ -103,6 +104,12 @@ macro_rules! oracle_cases {
                 pass_to_process_with_library pass_to_process_without_library
                 pass_with_bytes_queued pass_in_flight pass_and_keep accept_in_forked_workers
                 exclusive_wakes_one
+            }
+            late {
+                late_beside_poll late_beside_poll_for_end late_beside_poll_of_two late_waitall_and_reset
+                late_beside_select late_beside_mixed_poll late_beside_epoll late_beside_recv
+                late_beside_waitall late_beside_peek late_one_shot late_one_shot_first late_one_shot_armed
+                late_and_forked late_and_forked_sending late_shut_beside_send late_receive_timeouts
             }
             threads {
                 close_during_recv shutdown_during_recv two_receivers two_senders_whole

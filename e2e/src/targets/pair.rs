@@ -78,6 +78,16 @@ impl Worlds {
     /// When it does not attach.
     #[must_use]
     pub fn connect(&self) -> [End; 2] {
+        self.connect_by(|ours| ours.conn.tcp_send_ends(1))
+    }
+
+    /// [`Self::connect`], where the first send of ours, by TCP, ends so.
+    ///
+    /// # Panics
+    ///
+    /// When it does not attach.
+    #[must_use]
+    pub fn connect_by(&self, sent: impl FnOnce(&End)) -> [End; 2] {
         let fd = calls::socket(libc::SOCK_NONBLOCK).expect("a socket");
         let conn = self.ours.conn().expect("a record");
         let _ = calls::connect(fd, self.port);
@@ -95,7 +105,7 @@ impl Worlds {
         ours.conn.io_seen(ours.w);
         assert!(ours.conn.tcp_send_begins());
         calls::send(ours.fd, b"?", 0).expect("room");
-        ours.conn.tcp_send_ends(1);
+        sent(&ours);
         let got = calls::recv(theirs.fd, 1, 0).expect("a byte");
         assert_eq!(theirs.conn.after_tcp_recv(theirs.w, theirs.fd, got.len()), Some(1));
         // The first look may leave it at TCP when both ends run on one CPU.

@@ -1,6 +1,7 @@
 //! How the two ends find each other, and how they part.
 
 use sys::abi::SLOTS;
+use sys::handler;
 use sys::sync::AtomicU32;
 
 use super::{
@@ -60,17 +61,17 @@ fn is_closed(fd: i32) -> bool {
 }
 
 /// What the kernel counts of a connection: bytes given to it, bytes taken from it.
-struct Counts {
-    established: bool,
-    sent: u64,
-    taken: u64,
+pub(super) struct Counts {
+    pub(super) established: bool,
+    pub(super) sent: u64,
+    pub(super) taken: u64,
     /// Bytes that have arrived and that nobody has taken.
     queued: u64,
 }
 
 /// `taken`: what we believe to have taken; if the kernel has received no more than that, nothing is
 /// queued and one call is enough.
-fn counts(fd: i32, taken: Option<u64>) -> Option<Counts> {
+pub(super) fn counts(fd: i32, taken: Option<u64>) -> Option<Counts> {
     let mut info = call::getsockopt::<Info>(fd, IPPROTO_TCP, TCP_INFO).ok()?;
     if taken == Some(info.received()) {
         return Some(Counts {
@@ -358,19 +359,6 @@ impl Conn {
         }
     }
 
-    /// Keeps others from sending by TCP; `false` if one does.
-    fn begin_switch(&self, from: Phase) -> bool {
-        if !self.swap_phase(from, Phase::Busy) {
-            return false;
-        }
-        // Either a sender sees `Busy`, or we see it.
-        if !self.tx.is_idle() {
-            self.set_phase(from);
-            return false;
-        }
-        true
-    }
-
     fn settle_client(&'static self, w: &World, fd: i32) -> bool {
         let Some((index, half)) = self.my_half(w) else { return false };
         let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
@@ -389,7 +377,12 @@ impl Conn {
                     half_state::ATTACHED | half_state::CLOSED
                 )
         });
-        // What we counted ourselves is right unless we forked in between.
+        // What we counted ourselves is right unless we forked in between, or a call was left by a jump.
+        // (First whether somebody sends: who says that our count is wrong does so before he ends.)
+        if !self.tx.is_idle() && !self.counted(w) {
+            // Another thread is sending: of what the kernel has by now, it will count some once more.
+            self.tx.doubt();
+        }
         let counted = self.counted(w).then(|| Counts {
             established: true,
             sent: self.tx.sent(),
@@ -456,7 +449,13 @@ impl Conn {
             }
             return false;
         }
-        let up = self.tx.rise(&half.flags, &half.up_at);
+        let counted = || {
+            let fd = half.fd.load(Ordering::Relaxed).cast_signed();
+            call::getsockopt::<Info>(fd, IPPROTO_TCP, TCP_INFO).ok().map(|info| info.sent())
+        };
+        // Others wait for who switches, so no handler may leave in the middle of it, or wait for us.
+        let _quiet = self.tx.is_in_doubt().then(handler::Blocked::new);
+        let up = self.tx.rise(&half.flags, &half.up_at, counted);
         if up && w.limits.log >= Level::Debug {
             let n = half.fd.load(Ordering::Relaxed);
             let at = half.up_at.load(Ordering::Relaxed);
@@ -694,12 +693,12 @@ impl Conn {
     pub fn keep_tcp(&'static self, w: &World, fd: i32, reason: Reason) -> bool {
         loop {
             match self.phase() {
-                Phase::Fresh | Phase::Server => {
-                    if self.begin_switch(self.phase()) {
+                // Whoever is sending by TCP at this moment, and may wait there for long, goes on so.
+                from @ (Phase::Fresh | Phase::Server) => {
+                    if self.swap_phase(from, Phase::Busy) {
                         self.stay_tcp(w, fd, reason);
                         return true;
                     }
-                    call::sched_yield();
                 }
                 Phase::Offered => {
                     if self.settle_client(w, fd) {

@@ -2,7 +2,7 @@
 
 use super::{
     Buffers, Conn, Got, Half, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, Ordering, Phase, World, add32,
-    add64, call, flag, full_fence, is_own, lock, note_cpu, ring, switch,
+    add64, call, flag, is_own, lock, note_cpu, ring, room, switch,
 };
 
 const SIOCATMARK: u64 = 0x8905;
@@ -18,7 +18,10 @@ impl Conn {
         self.note_fork(w, mine);
         let begin = to.clone();
         let seen = {
-            let Some(_held) = lock::lock(&mine.rx_lock) else { return Got::Empty };
+            let held = lock::lock(&mine.rx_lock);
+            let Some(_held) = held.or_else(|| self.lock_if_left(w, &mine.rx_lock)) else {
+                return Got::Empty;
+            };
             if self.phase() != Phase::Attached {
                 return Got::Kernel;
             }
@@ -181,11 +184,7 @@ impl Conn {
         note_cpu(mine);
         add64(&mine.bytes_rx, used as u64);
         add32(&mine.n_rx, 1);
-        // Either the producer sees the room, or we see that it waits. Pairs with `wait_for_room`.
-        full_fence();
-        if peer.room_wait.load(Ordering::Relaxed) != 0
-            && (capacity - (there - used)) * 3 >= capacity
-        {
+        if room::is_wanted(&peer.room_wait) && (capacity - (there - used)) * 3 >= capacity {
             self.notify(w, fd, mine, peer);
         }
         if new_head == tail {

@@ -2,8 +2,8 @@
 
 use super::{
     Arena, BLOCK_BYTES, Buffers, Conn, ECONNRESET, Half, Loc, Ordering, Phase, Put, Reason,
-    Registration, World, add32, add64, cache, call, flag, full_fence, is_own, kernel, lock,
-    note_cpu, reg_flags, ring,
+    Registration, World, add32, add64, cache, call, flag, is_own, kernel, lock, note_cpu,
+    reg_flags, ring, room,
 };
 
 /// Most bytes that are pushed towards their reader: who reads more than this fetches ahead.
@@ -18,7 +18,10 @@ impl Conn {
     pub fn send(&'static self, w: &World, fd: i32, from: &mut Buffers<'_>) -> Put {
         let Some((mine, peer)) = self.halves(w) else { return Put::Kernel };
         self.note_fork(w, mine);
-        let Some(_held) = lock::lock_own(&mine.tx_lock, is_own(mine)) else { return Put::Full };
+        let held = lock::lock_own(&mine.tx_lock, is_own(mine));
+        let Some(_held) = held.or_else(|| self.lock_if_left(w, &mine.tx_lock)) else {
+            return Put::Full;
+        };
         if let Some(put) = self.send_refused(w, fd, mine, peer) {
             return put;
         }
@@ -82,7 +85,8 @@ impl Conn {
     ) -> Result<usize, Put> {
         let (mine, peer) = self.halves(w).ok_or(Put::Kernel)?;
         self.note_fork(w, mine);
-        let _held = lock::lock(&mine.tx_lock).ok_or(Put::Full)?;
+        let held = lock::lock(&mine.tx_lock);
+        let _held = held.or_else(|| self.lock_if_left(w, &mine.tx_lock)).ok_or(Put::Full)?;
         if let Some(put) = self.send_refused(w, fd, mine, peer) {
             return Err(put);
         }
@@ -346,32 +350,23 @@ impl Conn {
     /// Says that we wait for room; `false`: there is some already.
     #[must_use]
     pub fn wait_for_room(&self, mine: &Half, peer: &Half) -> bool {
-        // Release: who waits, before that somebody does. Pairs with `forget_room_wait`.
-        let next = |seen: u32| Some(seen.wrapping_add(2) | 1);
-        let _ = mine.room_wait.fetch_update(Ordering::AcqRel, Ordering::Relaxed, next);
-        // Either the consumer sees that we wait, or we see the room. Pairs with `take`.
-        full_fence();
+        room::want(&mine.room_wait);
         !self.has_room(mine, peer)
     }
 
     /// After a send that found room: nobody waits for some any more, unless others do.
     #[inline]
     fn forget_room_wait(&self, mine: &Half) {
-        // Acquire: pairs with `wait_for_room`. Whoever begins to wait from here on changes the word, and it
-        // stays.
-        let seen = mine.room_wait.load(Ordering::Acquire);
-        if seen == 0 || mine.sleepers.load(Ordering::Relaxed) != 0 {
-            return;
-        }
         let in_a_set = |set: &Registration| {
             let flags = set.flags.load(Ordering::Relaxed);
             set.set.load(Ordering::Relaxed) != 0 && flags & reg_flags::ROOM != 0
         };
-        // Of the event sets of other processes nothing is known here.
-        let shared = mine.flags.load(Ordering::Relaxed) & flag::SHARED != 0;
-        if !shared && !self.sets.iter().any(in_a_set) {
-            let _ = mine.room_wait.compare_exchange(seen, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
+        room::forget(&mine.room_wait, || {
+            mine.sleepers.load(Ordering::Relaxed) != 0
+                // Of the event sets of other processes nothing is known here.
+                || mine.flags.load(Ordering::Relaxed) & flag::SHARED != 0
+                || self.sets.iter().any(in_a_set)
+        });
     }
 
     /// Bytes sent that the peer has not read.

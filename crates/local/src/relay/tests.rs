@@ -232,7 +232,14 @@ fn the_stream_wraps_and_grows() {
 fn the_rmb_fills_and_empties() {
     let mut p = pair(0);
     let size = p.relay.rmb_bytes();
-    assert!(p.relay.write_at(0, &vec![7; size]));
+    let all = vec![7; size];
+    match p.relay.write_at_summed(0, &all, u32::MAX) {
+        Some(register) => assert_eq!(register, register_behind(&all)),
+        // This CPU does not sum while it copies.
+        None => assert!(p.relay.write_at(0, &all)),
+    }
+    assert_eq!(p.relay.write_at_summed(size - 256, &all[..512], 0), None, "outside of the RMB");
+    assert_eq!(p.relay.write_at_summed(usize::MAX, &all, 0), None, "nowhere");
     p.relay.publish(size as u64);
     assert_eq!(p.relay.consumed(), Ok(0));
     assert_eq!(p.recv(size).unwrap().len(), size);

@@ -47,7 +47,9 @@ struct Reader {
 impl Direction {
     /// `Conn::go_up`.
     fn go_up(&self) -> bool {
-        self.flags.load(Ordering::Acquire) & flag::UP != 0 || self.tx.rise(&self.flags, &self.up_at)
+        let counted = || Some(self.tcp.lock().unwrap().len() as u64);
+        self.flags.load(Ordering::Acquire) & flag::UP != 0
+            || self.tx.rise(&self.flags, &self.up_at, counted)
     }
 
     /// `io::way`, then one byte that way.
@@ -211,6 +213,38 @@ fn bytes_around_the_switch_come_once_and_in_order() {
     });
 }
 
+/// A send by TCP is left by a jump, and nobody says what it has moved: the direction switches behind it all the
+/// same, at the byte that the kernel has counted.
+#[test]
+fn a_send_that_was_left_is_counted_by_the_kernel() {
+    loom::model(|| {
+        let way = Arc::new(Direction::default());
+        let sender = thread::spawn({
+            let way = way.clone();
+            move || {
+                if way.tx.begins(|| false) {
+                    way.tcp.lock().unwrap().push_back(1);
+                    way.tx.left();
+                } else {
+                    way.send(1);
+                }
+                way.send(2);
+            }
+        });
+        let riser = thread::spawn({
+            let way = way.clone();
+            move || way.go_up()
+        });
+        sender.join().unwrap();
+        let _ = riser.join().unwrap();
+        assert!(way.go_up(), "nobody is sending any more");
+        let mut me = Reader::default();
+        way.recv_all(&mut me, 2);
+        assert_eq!(me.got, [1, 2]);
+        way.only_bells_are_left(&me);
+    });
+}
+
 /// What a reader may believe that has seen no byte of the ring yet: with the flag comes its offset.
 /// A reader that took the old one would take a byte of the program for the doorbell.
 #[test]
@@ -266,7 +300,7 @@ fn two_senders_switch_once() {
     });
 }
 
-/// `Conn::begin_switch`: while a server attaches, nobody sends by TCP, and its count is right.
+/// `Conn::settle_server`: while a server attaches, nobody sends by TCP, and its count is right.
 #[test]
 fn nobody_sends_while_a_server_attaches() {
     const SERVER: u32 = 2;

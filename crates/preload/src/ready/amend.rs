@@ -54,3 +54,12 @@ pub(super) fn tag_of(w: &World, conn: &Conn, which: usize) -> Option<u64> {
     let second = if which == 1 { TAG_SECOND } else { 0 };
     Some(TAG | generation << 32 | u64::from(index) | second)
 }
+
+/// Whether a one-shot registration is in the kernel as the program made it: then only doorbells wake.
+pub(super) fn is_own_one_shot(conn: &Conn) -> bool {
+    registrations(conn).any(|(which, _)| {
+        let r = &conn.sets[which];
+        r.events.load(Ordering::Relaxed) & ONESHOT != 0
+            && r.flags.load(Ordering::Relaxed) & reg::TAGGED == 0
+    })
+}

@@ -243,7 +243,14 @@ fn modify(
     r.data.store(data, Ordering::Relaxed);
     r.flags.fetch_and(!(reg::DISABLED | reg::QUIET), Ordering::Relaxed);
     r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
-    let tagged = r.flags.load(Ordering::Relaxed) & reg::TAGGED != 0;
+    let flags = r.flags.load(Ordering::Relaxed);
+    let tagged = flags & reg::TAGGED != 0;
+    if flags & reg::LATER != 0 && !tagged && ends(w, conn).is_some() {
+        // The program arms it, so we may.
+        r.flags.fetch_and(!reg::LATER, Ordering::Relaxed);
+        join(w, conn, set, which, true);
+        return 0;
+    }
     let Some(e) = ends(w, conn).filter(|_| tagged) else {
         let done = kernel(Some(event));
         if done != 0 {

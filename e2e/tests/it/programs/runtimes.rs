@@ -185,6 +185,73 @@ fn node_cluster() {
     three_ways("cluster", &node, &[], texts, false);
 }
 
+const NODE_CLIENT_ONE_EACH: &str = r#"
+const http = require('http');
+function once(n, agent) {
+  const text = Buffer.alloc(1 + n * 37 % 3000, 'n' + n + ';');
+  return new Promise((good, bad) => {
+    const q = http.request({ agent, port: +process.argv[2], host: '127.0.0.1', method: 'POST' }, a => {
+      const parts = []; a.on('data', d => parts.push(d));
+      a.on('end', () => Buffer.concat(parts).equals(text) ? good() : bad(new Error('answer ' + n)));
+    });
+    q.on('error', bad); q.end(text);
+  });
+}
+(async () => {
+  for (let round = 0; round < 45; round++)
+    await Promise.all([...Array(20).keys()].map(n => once(n + round, false)));
+  const kept = new http.Agent({ keepAlive: true, maxSockets: 100 });
+  await Promise.all([...Array(100).keys()].map(n => once(n, kept)));
+  console.log('all right'); process.kill(process.pid, 'SIGKILL');
+})().catch(e => { console.error(e); process.exit(1); });
+"#;
+
+/// A thousand connections, a hundred of them open when the client is killed, leave nothing behind: no descriptor in
+/// the primary, which passes them on, none in its workers, and nothing on the board.
+#[test]
+fn node_cluster_keeps_no_connection() {
+    let node = need!("node");
+    let place = Place::new("cluster-kept");
+    let texts = [("server.js", NODE_CLUSTER), ("client.js", NODE_CLIENT_ONE_EACH)];
+    let [server, client] = texts.map(|(file, text)| place.file(file, text));
+    for client_too in [true, false] {
+        let dir = BoardDir::new();
+        let port = free_port();
+        let mut under = command(&node, Under::Shunt(&dir));
+        let primary = serve(under.arg(&server).arg(port.to_string()), place.path(), port);
+        let all = || -> Vec<i32> {
+            let children = format!("/proc/{0}/task/{0}/children", primary.pid());
+            let children = fs::read_to_string(children).unwrap_or_default();
+            let children = children.split_whitespace().filter_map(|pid| pid.parse().ok());
+            std::iter::once(primary.pid()).chain(children).collect()
+        };
+        let open = |pid: i32| fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+        let halves = || -> usize {
+            let Some(board) = dir.board() else { return 0 };
+            let of = |pid: &i32| {
+                let here = board
+                    .processes()
+                    .into_iter()
+                    .filter(|p| p.live && p.pid == pid.cast_unsigned());
+                here.map(|p| board.halves_of(p.slot).len()).sum::<usize>()
+            };
+            all().iter().map(of).sum()
+        };
+        for _ in 0..2 {
+            let side = if client_too { Under::Shunt(&dir) } else { Under::Tcp };
+            let got = outcome(command(&node, side).arg(&client).arg(port.to_string()), LIMIT);
+            assert_eq!(got.out.trim(), "all right", "{}", got.err);
+            assert_eq!(all().len(), 3, "a primary and its workers");
+            assert!(dir.board().is_some(), "the server is under Shunt");
+            // Each has about 25 of its own, and has had 500 connections.
+            eventually("what the killed client held is closed", || {
+                all().into_iter().map(open).all(|n| n < 50)
+            });
+            eventually("the board holds nothing of it", || halves() == 0);
+        }
+    }
+}
+
 const JAVA_SERVER: &str = r#"
 import java.net.*; import java.nio.*; import java.nio.channels.*;
 public class Server {

@@ -1,0 +1,171 @@
+//! Receives of the kernel's, before a connection is attached, while another thread may attach it.
+
+use super::*;
+
+/// A receive before the attachment. `None`: attached meanwhile, and nothing of the program's read.
+pub(super) unsafe fn receive_tcp(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    iov: &[iovec],
+    flags: c_int,
+    held: &mut Option<Held>,
+) -> Option<Outcome> {
+    if flags & (libc::MSG_OOB | libc::MSG_ERRQUEUE) != 0 {
+        // SAFETY: the caller's promise.
+        return Some(unsafe { receive_kernel(fd, iov, flags) });
+    }
+    let waits = !dont_wait(w, conn, fd, flags);
+    // Also where it does not wait: a signal that comes meanwhile may leave it all the same.
+    let at = std::ptr::from_ref(held) as usize;
+    let own = held.get_or_insert_with(|| Held::new(w, conn, at));
+    // One limit for the whole call, however often it waits.
+    let mut limit = None;
+    if waits && own.since != 0 {
+        limit = receive_time_left(conn, fd, own.since);
+    } else if waits {
+        own.since = call::now_ns();
+    }
+    // The kernel would wait for more bytes than may come by TCP, should the connection be attached meanwhile by
+    // another thread, and take doorbells for them; and for longer than is left.
+    let unmet = phase(conn) != Phase::Tcp;
+    let all = flags & libc::MSG_WAITALL != 0 && (unmet || limit.is_some());
+    let flags_now = if all { flags & !libc::MSG_WAITALL } else { flags };
+    let mark = left::begin_inside(handler::here());
+    let receiving = conn.receiving()?;
+    mark.now(Wait::Kernel(conn));
+    if waits && phase(conn) == Phase::Offered && ready::ring_for_offer(w, conn) {
+        // The offer was taken while nobody was to ring for it.
+        mark.now(Wait::Nothing);
+        drop(receiving);
+        drop(mark);
+        while !is_attached(w, conn, fd) {
+            if phase(conn) != Phase::Busy {
+                // Not after all.
+                // SAFETY: the caller's promise.
+                return Some(unsafe { receive_held(w, conn, fd, iov, flags, held) });
+            }
+            // Another thread is at it.
+            call::sched_yield();
+        }
+        return None;
+    }
+    let awaited = if own.is_rest {
+        Some(await_bytes(fd, limit.unwrap_or(if waits { -1 } else { 0 }), true))
+    } else {
+        limit.map(|left| await_bytes(fd, left, false))
+    };
+    let out = match awaited {
+        Some(Err(errno)) => Err(errno),
+        // SAFETY: the caller's promise.
+        _ => unsafe { receive_kernel(fd, iov, flags_now) },
+    };
+    mark.now(Wait::Nothing);
+    drop(receiving);
+    drop(mark);
+    received(w, conn);
+    let fd = conn.descriptor(fd);
+    let n = *out.as_ref().unwrap_or(&0);
+    if n == 0 {
+        // An end or an error may have overtaken what the peer wrote to the ring before it.
+        let ended = out != Err(libc::EAGAIN) && out != Err(libc::EINTR) && unmet;
+        let nothing = iov.iter().all(|v| v.iov_len == 0);
+        return if ended && !nothing && is_attached(w, conn, fd) { None } else { Some(out) };
+    }
+    if flags & libc::MSG_PEEK != 0 {
+        let want = iov.iter().map(|v| v.iov_len).sum();
+        let in_part = all && waits && n < want;
+        // What was peeked may be a doorbell. A server attaches later: nothing can be looked at across the switch.
+        let may = !in_part || phase(conn) != Phase::Server;
+        if may && settle(w, conn, fd, true) || phase(conn) == Phase::Attached {
+            return None;
+        }
+        if !in_part {
+            return Some(out);
+        }
+        let _ = grows(w, conn, fd, n, want);
+        // SAFETY: the caller's promise.
+        let out = unsafe { receive_kernel(fd, iov, flags_now | libc::MSG_DONTWAIT) };
+        return if is_attached(w, conn, fd) { None } else { Some(out) };
+    }
+    let before = phase(conn);
+    let kept = conn.after_tcp_recv(w, fd, n);
+    match before {
+        Phase::Server => {
+            settle(w, conn, fd, true);
+        }
+        Phase::Offered if phase(conn) == Phase::Attached => ready::attached(w, conn),
+        _ => {}
+    }
+    let n = kept?;
+    let in_ring = || {
+        conn.halves(w).is_some_and(|(_, peer)| {
+            peer.flags.load(Ordering::Acquire) & sys::abi::half_flags::UP != 0
+        })
+    };
+    if !all
+        && phase(conn) == Phase::Attached
+        && n < iov.iter().map(|v| v.iov_len).sum()
+        && in_ring()
+    {
+        // The stream goes on in the ring at once.
+        let mut more = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
+        let count = skip(iov, n, &mut more);
+        let now = flags | libc::MSG_DONTWAIT;
+        // SAFETY: the rest of the guest's buffers.
+        let got = unsafe { receive_ring(w, conn, fd, &more[..count], now, held) };
+        return Some(Ok(n + rest(w, conn, &got)));
+    }
+    if all {
+        let total = iov.iter().map(|v| v.iov_len).sum();
+        // A read stops at urgent data.
+        if n < total && call::ioctl_int(fd, SIOCATMARK) != Ok(1) {
+            let mut more = vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
+            let count = skip(iov, n, &mut more);
+            if let Some(held) = held {
+                held.is_rest = true;
+            }
+            // SAFETY: the rest of the guest's buffers.
+            let got = unsafe { receive_held(w, conn, fd, &more[..count], flags, held) };
+            return Some(Ok(n + rest(w, conn, &got)));
+        }
+    }
+    Some(Ok(n))
+}
+
+/// How much more a call has got that had some. What it failed by is for the next call to tell.
+fn rest(w: &'static World, conn: &'static Conn, got: &Outcome) -> usize {
+    match *got {
+        Ok(n) => n,
+        Err(errno) => {
+            let is_lasting = !matches!(errno, libc::EAGAIN | libc::EINTR);
+            if is_lasting && phase(conn) == Phase::Attached {
+                conn.tell_later(w, errno);
+            }
+            0
+        }
+    }
+}
+
+/// Whether the connection is attached, perhaps by this very look or by another thread.
+pub(super) fn is_attached(w: &'static World, conn: &'static Conn, fd: c_int) -> bool {
+    (phase(conn) == Phase::Offered && settle(w, conn, fd, false)) || phase(conn) == Phase::Attached
+}
+
+/// Waits for so many milliseconds until a receive would not wait. Another thread may take what is there. Of `bytes_only`
+/// an error is left for the next call, as the kernel leaves it behind a part of what was asked for.
+fn await_bytes(fd: c_int, left: c_int, bytes_only: bool) -> Result<(), c_int> {
+    let mut fds = [libc::pollfd { fd, events: libc::POLLIN | libc::POLLRDHUP, revents: 0 }];
+    // SAFETY: one descriptor in a valid place.
+    match unsafe { real::poll(fds.as_mut_ptr(), 1, left) } {
+        0 => Err(libc::EAGAIN),
+        n if n < 0 => Err(real::errno()),
+        _ if bytes_only
+            && fds[0].revents & libc::POLLERR != 0
+            && call::ioctl_int(fd, SIOCINQ) == Ok(0) =>
+        {
+            Err(libc::EAGAIN)
+        }
+        _ => Ok(()),
+    }
+}
