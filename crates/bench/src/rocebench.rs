@@ -107,6 +107,11 @@ impl Memory for Bytes {
         sys::crc::update(register, bytes)
     }
 
+    fn write_summed(&mut self, _: Handle, offset: u64, from: &[u8], register: u32) -> Option<u32> {
+        let at = usize::try_from(offset).ok()?;
+        sys::crc::copy(register, from, self.0.get_mut(at..at.checked_add(from.len())?)?)
+    }
+
     fn write(&mut self, _: Handle, offset: u64, from: &[u8]) -> Result<(), Fault> {
         let at = usize::try_from(offset).map_err(|_| Fault)?;
         self.0.get_mut(at..at + from.len()).ok_or(Fault)?.copy_from_slice(from);

@@ -407,7 +407,9 @@ impl<B> Node<B> {
         }
         Some(match self.pieces.get(at) {
             Some(piece) if piece.len != 0 => Look::Duplicate,
-            _ if at + 1 >= usize::from(fragments_max) => Look::Conflict(Reason::TooMany),
+            // There would be too many of this size. But how many there are is not said: it may be a short one
+            // far behind others, so they become a list, and are counted.
+            _ if at + 1 >= usize::from(fragments_max) => return None,
             _ => Look::Piece(at),
         })
     }

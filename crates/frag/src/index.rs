@@ -53,10 +53,37 @@ impl Table {
         }
     }
 
+    /// A slot that may be written to.
+    #[inline]
     fn slot_mut(&mut self, at: usize) -> &mut u64 {
-        let segment = &mut self.segments[at / SEGMENT];
-        self.made += usize::from(segment.is_none());
-        &mut segment.get_or_insert_with(|| Box::new([EMPTY; SEGMENT]))[at % SEGMENT]
+        if self.segments[at / SEGMENT].is_none() {
+            self.make(at / SEGMENT);
+        }
+        let segment = self.segments[at / SEGMENT].as_mut();
+        &mut segment.expect("it is there or was just made")[at % SEGMENT]
+    }
+
+    #[cold]
+    fn make(&mut self, segment: usize) {
+        self.made += 1;
+        self.segments[segment] = Some(Box::new([EMPTY; SEGMENT]));
+    }
+
+    /// Where a slot with that in it is. No two slots are the same.
+    #[inline]
+    fn position(&self, wanted: u64) -> Option<usize> {
+        let mut at = tag(wanted) as usize & self.mask;
+        for _ in 0..self.slots() {
+            let slot = self.slot(at);
+            if slot == wanted {
+                return Some(at);
+            }
+            if slot == EMPTY {
+                return None;
+            }
+            at = (at + 1) & self.mask;
+        }
+        None
     }
 
     /// The slot that leads to a record for which `is` holds.
@@ -77,6 +104,7 @@ impl Table {
     }
 
     /// Answers how many slots were passed.
+    #[inline]
     fn insert(&mut self, slot: u64) -> usize {
         let mut at = tag(slot) as usize & self.mask;
         let mut passed = 0;
@@ -240,6 +268,7 @@ impl Index {
     }
 
     /// `hash_of`: the hash of a record by the present key.
+    #[inline]
     pub(crate) fn insert(
         &mut self,
         hash: u64,
@@ -256,6 +285,7 @@ impl Index {
     }
 
     /// Takes a record out, whose hash is `hash` and was `old_hash` by the key before.
+    #[inline]
     pub(crate) fn remove(
         &mut self,
         hash: u64,
@@ -263,11 +293,11 @@ impl Index {
         record: u32,
         hash_of: impl Fn(u32) -> u64,
     ) {
-        if let Some((at, _)) = self.now.find(hash, |r| r == record) {
+        if let Some(at) = self.now.position(emit(hash, record)) {
             self.now.remove(at);
         } else if let Some(old) = self.old.as_mut().filter(|old| old.table.used > 0) {
             let hash = if old.rekeyed { old_hash() } else { hash };
-            if let Some((at, _)) = old.table.find(hash, |r| r == record) {
+            if let Some(at) = old.table.position(emit(hash, record)) {
                 *old.table.slot_mut(at) = GONE;
                 old.table.used -= 1;
             }

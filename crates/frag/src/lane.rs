@@ -154,11 +154,10 @@ impl Receiver {
             // Pairs with the Release in `Sender::flush`.
             self.sent = self.lane.sent.0.load(Ordering::Acquire);
         }
-        // All lines at once: each alone would be waited for.
-        let cells = self.received..self.sent.min(self.received + TOUCHED);
-        let seen = cells.step_by(2).map(|at| self.lane.cell(at)[0].load(Ordering::Relaxed));
-        std::hint::black_box(seen.fold(0, |all, word| all ^ word));
-        Received { begin: self.received, receiver: self }
+        let (begin, next) = (self.received, self.received);
+        let received = Received { begin, next, receiver: self };
+        received.touch();
+        received
     }
 }
 
@@ -167,26 +166,44 @@ impl Receiver {
 pub struct Received<'r> {
     receiver: &'r mut Receiver,
     begin: u64,
+    /// Cells ever read. Those that nobody will want again are [`Receiver::received`].
+    next: u64,
 }
 
 impl Received<'_> {
-    /// [`Iterator::next`], which writes the fragment to where it is needed.
+    /// Has the next cells brought near, all lines at once: each alone would be waited for.
+    #[inline]
+    pub(crate) fn touch(&self) {
+        let Receiver { lane, sent, .. } = &*self.receiver;
+        let cells = self.next..(*sent).min(self.next + TOUCHED);
+        let seen = cells.step_by(2).map(|at| lane.cell(at)[0].load(Ordering::Relaxed));
+        std::hint::black_box(seen.fold(0, |all, word| all ^ word));
+    }
+
+    /// Reads the next fragment to where it is needed. Answers its number, and what to say to
+    /// [`Self::taken`]: whoever does not gets it again the next time.
     #[inline(always)]
-    pub(crate) fn take_to(&mut self, to: &mut Fragment) -> Option<u64> {
-        let Receiver { lane, received, sent } = self.receiver;
-        if received == sent {
+    pub(crate) fn peek_to(&mut self, to: &mut Fragment) -> Option<(u64, u64)> {
+        let Receiver { lane, sent, .. } = &*self.receiver;
+        if self.next == *sent {
             return None;
         }
-        let first = lane.read(*received);
-        *received += 1;
+        let first = lane.read(self.next);
+        self.next += 1;
         if byte(first[1], 3) & V6 == 0 {
             *to = parse_v4(first);
         } else {
             // Both are shown together.
-            *to = parse_v6(first, lane.read(*received));
-            *received += 1;
+            *to = parse_v6(first, lane.read(self.next));
+            self.next += 1;
         }
-        Some(first[3])
+        Some((first[3], self.next))
+    }
+
+    /// All that was read up to there is somebody else's now.
+    #[inline(always)]
+    pub(crate) fn taken(&mut self, up_to: u64) {
+        self.receiver.received = up_to;
     }
 }
 
@@ -196,7 +213,8 @@ impl Iterator for Received<'_> {
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         let mut fragment = Fragment::NONE;
-        let ticket = self.take_to(&mut fragment)?;
+        let (ticket, up_to) = self.peek_to(&mut fragment)?;
+        self.taken(up_to);
         Some((fragment, ticket))
     }
 }

@@ -49,6 +49,12 @@ impl Refused {
         if age > u32::MAX - AHEAD_MAX { 0 } else { u64::from(age) << UNIT }
     }
 
+    /// Whether there may be any: without pressure there is nothing to look for.
+    #[inline]
+    pub(crate) fn is_any(&self) -> bool {
+        self.last.is_some()
+    }
+
     pub(crate) fn add(&mut self, hash: u64, now: u64) {
         self.last = Some(now);
         let set = self.set(hash);
@@ -64,7 +70,6 @@ impl Refused {
     /// How long ago something came for a datagram that was refused, nanoseconds; `None`: it was not. It is
     /// remembered for as long as something comes within `life_ns`.
     pub(crate) fn came(&mut self, hash: u64, now: u64, life_ns: u64) -> Option<u64> {
-        // Without pressure there is nothing to look for.
         if now.saturating_sub(self.last?) > FORGOTTEN_NS {
             self.last = None;
             return None;

@@ -125,7 +125,8 @@ impl<B> Shard<B> {
 
     /// Takes in many packets, and empties the list. Faster than one by one where datagrams are many: what
     /// all of them need of the datagrams in progress is fetched at once. Their own headers the caller should
-    /// have prefetched, as every program does that takes packets from a ring.
+    /// have prefetched, as every program does that takes packets from a ring. The list is empty afterwards, also
+    /// if the sink has panicked: what had not been looked at by then is dropped.
     pub fn push_burst(
         &mut self,
         arrivals: &mut Vec<Arrival<'_, B>>,
@@ -256,7 +257,8 @@ impl<B> Shard<B> {
 
     /// Takes in all fragments that have come by a lane by now, as [`Self::push_burst`] does with packets.
     /// Answers how many there were. `arrival` finds the packet by the number that went with the fragment;
-    /// its scope is not looked at.
+    /// its scope is not looked at. Should the sink panic, fragments for which it was not asked yet come
+    /// by the next call; should it panic itself, the one for which it did comes again as well.
     pub fn push_received<'p>(
         &mut self,
         from: &mut Receiver,
@@ -265,20 +267,23 @@ impl<B> Shard<B> {
         mut arrival: impl FnMut(u64) -> Arrival<'p, B>,
     ) -> usize {
         let mut parsed = self.take_parsed();
-        let mut tickets = [0; BURST];
+        let mut tickets = [(0, 0); BURST];
         let mut received = from.receive();
         let mut all = 0;
         loop {
             let mut came = 0;
             for (to, place) in parsed.iter_mut().zip(&mut tickets) {
-                let Some(ticket) = received.take_to(&mut to.ahead.fragment) else { break };
+                let Some(ticket) = received.peek_to(&mut to.ahead.fragment) else { break };
                 self.table.look_up(&mut to.ahead);
                 *place = ticket;
                 came += 1;
             }
             self.touch(&parsed[..came]);
-            for (parsed, ticket) in parsed[..came].iter().zip(&tickets) {
-                self.table.push(&mut self.lease, &parsed.ahead, arrival(*ticket), now, sink);
+            received.touch();
+            for (parsed, (ticket, up_to)) in parsed[..came].iter().zip(&tickets) {
+                let arrival = arrival(*ticket);
+                received.taken(*up_to);
+                self.table.push(&mut self.lease, &parsed.ahead, arrival, now, sink);
             }
             all += came;
             if came < BURST {

@@ -22,7 +22,7 @@ pub(crate) struct Source {
 /// All sources of a shard.
 #[derive(Debug)]
 pub(crate) struct Sources {
-    all: Vec<Source>,
+    all: Box<[Source; SOURCES]>,
     /// The one that was found to use most.
     top: u16,
     /// Times that this may be believed before all are looked at again.
@@ -35,7 +35,11 @@ const BELIEVED: u32 = 8;
 impl Sources {
     pub(crate) fn new() -> Self {
         let none = Source { bytes: 0, count: 0, youngest: NONE, begun: 0 };
-        Self { all: vec![none; SOURCES], top: 0, believed: 0 }
+        let all = vec![none; SOURCES].into_boxed_slice();
+        let Ok(all) = <Box<[Source; SOURCES]>>::try_from(all) else {
+            unreachable!("so many sources were made")
+        };
+        Self { all, top: 0, believed: 0 }
     }
 
     #[inline]
@@ -45,22 +49,22 @@ impl Sources {
 
     #[inline]
     pub(crate) fn charge(&mut self, at: u16, bytes: u64) {
-        let now = self.all[usize::from(at)].bytes + bytes;
-        self.all[usize::from(at)].bytes = now;
-        if now > self.all[usize::from(self.top)].bytes {
+        let now = self[at].bytes + bytes;
+        self[at].bytes = now;
+        if now > self[self.top].bytes {
             self.top = at;
         }
     }
 
     #[inline]
     pub(crate) fn refund(&mut self, at: u16, bytes: u64) {
-        self.all[usize::from(at)].bytes -= bytes;
+        self[at].bytes -= bytes;
     }
 
     /// The source that uses most, or did a moment ago.
     pub(crate) fn heaviest(&mut self) -> u16 {
         if self.believed == 0 {
-            let heaviest = (0u16..).zip(&self.all).max_by_key(|(_, source)| source.bytes);
+            let heaviest = (0u16..).zip(self.all.iter()).max_by_key(|(_, source)| source.bytes);
             self.top = heaviest.map_or(0, |(at, _)| at);
             self.believed = BELIEVED;
         }
@@ -73,14 +77,14 @@ impl std::ops::Index<u16> for Sources {
     type Output = Source;
     #[inline]
     fn index(&self, at: u16) -> &Source {
-        &self.all[usize::from(at)]
+        &self.all[usize::from(at) % SOURCES]
     }
 }
 
 impl std::ops::IndexMut<u16> for Sources {
     #[inline]
     fn index_mut(&mut self, at: u16) -> &mut Source {
-        &mut self.all[usize::from(at)]
+        &mut self.all[usize::from(at) % SOURCES]
     }
 }
 

@@ -455,13 +455,8 @@ impl<B> Table<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) -> Result<u32, Reason> {
-        let life = (self.pace.gap() * REFUSED_GAPS).clamp(REFUSED_MIN_NS, REFUSED_MAX_NS);
-        if let Some(waited) = self.refused.came(hash, now, life) {
-            // Had its datagram been thought idle too early, this is how one learns better.
-            self.pace.waited(waited);
-            if waited <= life {
-                return Err(Reason::Refused);
-            }
+        if self.refused.is_any() && self.was_refused(hash, now) {
+            return Err(Reason::Refused);
         }
         if self.nodes.used() >= self.limits.datagrams_max {
             self.refused.add(hash, now);
@@ -487,15 +482,22 @@ impl<B> Table<B> {
             }
         }
         self.held += u64::from(record);
-        self.nodes[n].used = record;
-        self.begin(n, (&f.key, hash), Share { source, need }, now);
+        // A record that has room for many pieces may cost more than its datagram was thought to.
         if record > need {
             lease.promise_more(u64::from(record - need));
-            self.nodes[n].reserved = record;
-            self.committed += u64::from(record - need);
-            self.sources.charge(source, u64::from(record - need));
         }
+        self.begin(n, (&f.key, hash), Share { source, used: record, need: need.max(record) }, now);
         Ok(n)
+    }
+
+    /// Whether a fragment is of a datagram that was refused.
+    #[cold]
+    fn was_refused(&mut self, hash: u64, now: u64) -> bool {
+        let life = (self.pace.gap() * REFUSED_GAPS).clamp(REFUSED_MIN_NS, REFUSED_MAX_NS);
+        let Some(waited) = self.refused.came(hash, now, life) else { return false };
+        // Had its datagram been thought idle too early, this is how one learns better.
+        self.pace.waited(waited);
+        waited <= life
     }
 
     /// Remembers that a datagram was not admitted. Answers why.
@@ -519,20 +521,37 @@ impl<B> Table<B> {
         u32::try_from(need).unwrap_or(u32::MAX)
     }
 
+    /// Enters a datagram into everything, as the youngest of all.
     fn begin(&mut self, n: u32, (key, hash): (&Key, u64), share: Share, now: u64) {
-        let Share { source, need } = share;
+        let Share { source, used, need } = share;
+        self.committed += u64::from(need);
+        self.sources.charge(source, u64::from(need));
+        let all = &mut self.sources[source];
+        let (of_source, born) = (all.youngest, all.begun);
+        all.youngest = n;
+        all.count += 1;
+        all.begun = born.wrapping_add(1);
+        let family = usize::from(key.is_v6());
+        let ages = &mut self.ages[family];
+        let before = std::mem::replace(&mut ages.youngest, n);
+        self.next_end = self.next_end.min(now.saturating_add(self.limits.timeout_ns[family]));
+        let begun = self.begun;
+        self.begun = begun.wrapping_add(1);
         let node = &mut self.nodes[n];
         node.begin(*key, now, self.limits.overlap != Policy::Strict);
-        node.reserved = need;
+        (node.used, node.reserved, node.source) = (used, need, source);
         (node.hash, node.epoch) = (hash, self.epoch);
-        node.source = source;
-        node.born = self.sources[source].begun;
-        node.begun = self.begun;
-        self.begun = self.begun.wrapping_add(1);
-        let reserved = u64::from(node.reserved);
-        self.committed += reserved;
-        self.sources.charge(source, reserved);
-        self.link(n);
+        (node.born, node.begun) = (born, begun);
+        (node.older, node.younger) = (before, NONE);
+        (node.source_older, node.source_younger) = (of_source, NONE);
+        if before == NONE {
+            ages.oldest = n;
+        } else {
+            self.nodes[before].younger = n;
+        }
+        if of_source != NONE {
+            self.nodes[of_source].source_younger = n;
+        }
         let Self { index, nodes, key: secret, .. } = self;
         let health = index.insert(hash, n, |n| secret.hash(&nodes[n].key));
         if health == Health::Clustered {
@@ -792,23 +811,23 @@ impl<B> Table<B> {
 
     /// Takes a datagram out of everything, and gives back what it held.
     fn remove(&mut self, lease: &mut Lease, n: u32, why: Released, sink: &mut impl Sink<B>) {
+        let node = &self.nodes[n];
+        let hash = if node.epoch == self.epoch { node.hash } else { self.key.hash(&node.key) };
+        let (used, reserved) = (u64::from(node.used), u64::from(node.reserved));
+        self.sources.refund(node.source, reserved);
         self.unlink(n);
-        let Self { index, nodes, key, old_key, epoch, blocks, .. } = self;
-        let node = &nodes[n];
-        let hash = if node.epoch == *epoch { node.hash } else { key.hash(&node.key) };
-        let old_hash = || old_key.as_ref().map_or(hash, |old| old.hash(&node.key));
+        let Self { index, nodes, key, old_key, .. } = self;
+        let old_hash = || old_key.as_ref().map_or(hash, |old| old.hash(&nodes[n].key));
         index.remove(hash, old_hash, n, |n| key.hash(&nodes[n].key));
-        self.counters.resized = index.begun();
-        let node = &mut nodes[n];
-        lease.refund(u64::from(node.used));
-        self.held -= u64::from(node.used);
-        let reserved = u64::from(node.reserved);
+        self.counters.resized = self.index.begun();
+        lease.refund(used);
+        self.held -= used;
         lease.redeem(reserved);
         self.committed -= reserved;
-        self.sources.refund(node.source, reserved);
-        blocks.free(&mut node.chain);
+        let node = &mut self.nodes[n];
+        self.blocks.free(&mut node.chain);
         node.end(|buffer| sink.release(buffer, why));
-        nodes.give(n);
+        self.nodes.give(n);
     }
 
     /// Lets go what has taken too long, at most `most` datagrams. Answers when the next one's time ends.
@@ -862,32 +881,6 @@ impl<B> Table<B> {
         }
     }
 
-    fn link(&mut self, n: u32) {
-        let node = &self.nodes[n];
-        let (family, source) = (usize::from(node.key.is_v6()), node.source);
-        let before = self.ages[family].youngest;
-        self.ages[family].youngest = n;
-        if before == NONE {
-            self.ages[family].oldest = n;
-        } else {
-            self.nodes[before].younger = n;
-        }
-        let all = &mut self.sources[source];
-        let of_source = std::mem::replace(&mut all.youngest, n);
-        all.count += 1;
-        all.begun = all.begun.wrapping_add(1);
-        if of_source != NONE {
-            self.nodes[of_source].source_younger = n;
-        }
-        let node = &mut self.nodes[n];
-        node.older = before;
-        node.younger = NONE;
-        node.source_older = of_source;
-        node.source_younger = NONE;
-        let end = self.ends_at(&self.nodes[n]);
-        self.next_end = self.next_end.min(end);
-    }
-
     #[inline(always)]
     fn unlink(&mut self, n: u32) {
         let node = &self.nodes[n];
@@ -916,10 +909,11 @@ impl<B> Table<B> {
     }
 }
 
-/// Whose a new datagram is, and what it is expected to need.
+/// Whose a new datagram is, what it holds and what it is expected to need, bytes.
 #[derive(Clone, Copy)]
 struct Share {
     source: u16,
+    used: u32,
     need: u32,
 }
 

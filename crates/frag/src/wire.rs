@@ -78,8 +78,8 @@ pub struct Fragment {
 }
 
 impl Fragment {
-    /// Of no datagram, with no payload.
-    pub(crate) const NONE: Self = Self {
+    /// Of no datagram, with no payload: what [`parse_to`] may write over.
+    pub const NONE: Self = Self {
         key: Key { src: [0; 2], dst: [0; 2], id: 0, scope: 0 },
         offset: 0,
         len: 0,
@@ -128,12 +128,12 @@ pub fn parse(packet: &[u8], scope: u64) -> Result<Packet, Reason> {
 
 /// [`parse`], which writes what a fragment's header says to where it is needed. So many bytes of a packet
 /// that is no fragment; `None`: it is one.
+///
+/// # Errors
+///
+/// Why the packet must be dropped. Of a fragment that no datagram can have, `to` says what it says.
 #[inline(always)]
-pub(crate) fn parse_to(
-    packet: &[u8],
-    scope: u64,
-    to: &mut Fragment,
-) -> Result<Option<usize>, Reason> {
+pub fn parse_to(packet: &[u8], scope: u64, to: &mut Fragment) -> Result<Option<usize>, Reason> {
     match packet.first().map(|b| b >> 4) {
         Some(4) => parse_v4(packet, scope, to),
         Some(6) => parse_v6(packet, scope, to),

@@ -198,11 +198,15 @@ impl Last {
             short.iter_mut().zip(begins).for_each(|(to, from)| *to = *from);
             &short
         });
-        let moved = if flow.addresses.is_v4() { identification_crc(identification) } else { 0 };
         let [.., high, middle, low] = *bth;
-        let psn = [high, middle, low].map(usize::from);
-        let psn = PSN[0][psn[0]] ^ PSN[1][psn[1]] ^ PSN[2][psn[2]];
-        self.front_crc_of_first(flow, bth, len) ^ moved ^ psn
+        self.steady(flow, bth, len).at(identification, [high, middle, low])
+    }
+
+    /// What the CRCs of the fronts of packets of `len` bytes have in common that begin as `bth`, whatever their
+    /// numbers.
+    #[inline]
+    pub(crate) fn steady(&mut self, flow: &Flow, bth: &[u8; BTH_BYTES], len: usize) -> Steady {
+        Steady { crc: self.front_crc_of_first(flow, bth, len), has_id: flow.addresses.is_v4() }
     }
 
     /// That with identification and packet sequence number 0.
@@ -236,6 +240,25 @@ impl Last {
     }
 }
 
+/// The CRC of the fronts of packets that differ in their numbers alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Steady {
+    /// With identification and packet sequence number 0.
+    crc: u32,
+    /// They have an identification.
+    has_id: bool,
+}
+
+impl Steady {
+    /// That of the one with this identification and these bytes of packet sequence number.
+    #[inline]
+    pub(crate) fn at(self, identification: u16, psn: [u8; 3]) -> u32 {
+        let moved = if self.has_id { identification_crc(identification) } else { 0 };
+        let [high, middle, low] = psn.map(usize::from);
+        self.crc ^ moved ^ PSN[0][high] ^ PSN[1][middle] ^ PSN[2][low]
+    }
+}
+
 /// What a packet's CRC is made with, beside its bytes.
 pub(crate) struct Seal<'a> {
     /// What the last one began with.
@@ -255,6 +278,12 @@ impl Seal<'_> {
     #[inline]
     pub(crate) fn begin(&mut self, head: &[u8], len: usize) -> u32 {
         self.last.begin(self.flow, self.identification, head, len)
+    }
+
+    /// As [`Last::steady`].
+    #[inline]
+    pub(crate) fn steady(&mut self, bth: &[u8; BTH_BYTES], len: usize) -> Steady {
+        self.last.steady(self.flow, bth, len)
     }
 }
 
@@ -386,6 +415,19 @@ pub enum Identification {
     Unknown,
 }
 
+impl Identification {
+    /// The one to be tried first of a packet that has `likely`, most likely; `is_v4`: there is one at all.
+    #[inline]
+    pub(crate) fn first_try(self, is_v4: bool, likely: u16) -> u16 {
+        match self {
+            Self::Known(identification) => identification,
+            _ if !is_v4 => 0,
+            Self::Below(end) if likely >= end => 0,
+            _ => likely,
+        }
+    }
+}
+
 /// The CRC is not that of the packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the invariant CRC is not that of the packet")]
@@ -435,21 +477,18 @@ impl Last {
     ) -> Result<u16, Mismatch> {
         let (transport, came) = packet.split_last_chunk().ok_or(Mismatch)?;
         let came = u32::from_le_bytes(*came);
-        let exact = match known {
-            Identification::Known(identification) => Some(identification),
-            _ => (!flow.addresses.is_v4()).then_some(0),
-        };
+        let is_v4 = flow.addresses.is_v4();
+        let is_exact = !is_v4 || matches!(known, Identification::Known(_));
         let is_allowed = |identification| match known {
             Identification::Below(end) => identification < end,
             _ => true,
         };
-        let likely = if is_allowed(likely) { likely } else { 0 };
-        let tried = exact.unwrap_or(likely);
+        let tried = known.first_try(is_v4, likely);
         let difference = came ^ self.compute(memory, flow, tried, transport);
         if difference == 0 {
             return Ok(tried);
         }
-        if exact.is_some() || !transport.len().is_multiple_of(4) {
+        if is_exact || !transport.len().is_multiple_of(4) {
             return Err(Mismatch);
         }
         let back = *BACK.get((transport.len() + BEHIND_ID) / 4).ok_or(Mismatch)?;

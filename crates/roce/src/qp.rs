@@ -95,6 +95,10 @@ pub(crate) struct QueuePair {
     notify: bool,
     /// How the peer's packets are numbered for IP.
     pub(crate) count: Count,
+    /// No packet is written before its CRC is known: another queue pair has written where this one did, as a peer
+    /// does that sends again over another link what it did not get through here (RFC 7609, section 4.6). Somebody
+    /// may read there before messages of this one end.
+    pub(crate) checks_first: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -130,6 +134,7 @@ impl QueuePair {
             congestion: None,
             notify: false,
             count: Count::default(),
+            checks_first: false,
         }
     }
 
@@ -180,6 +185,7 @@ impl QueuePair {
         self.path = None;
         self.congestion = None;
         self.notify = false;
+        self.checks_first = false;
         self.requester.reset();
         self.responder.reset();
     }
@@ -402,6 +408,52 @@ impl QueuePair {
                 None
             }
         }
+    }
+
+    /// Writes packets of `each` bytes, one behind the other, that follow the one that [`Self::emit`] has written and
+    /// are as it was but for their numbers and their payload. How many; none: [`Self::emit`] decides.
+    #[inline]
+    pub(crate) fn emit_alike(
+        &mut self,
+        memory: &impl Memory,
+        seal: &mut Seal<'_>,
+        room: (&mut [u8], usize),
+        context: &mut Context<'_>,
+    ) -> usize {
+        let has_other = self.notify || self.responder.has_answer();
+        let is_paced = self.congestion.as_ref().is_some_and(|c| c.reaction.is_limited());
+        let Some(path) = self.path.as_ref() else { return 0 };
+        if has_other || is_paced || self.state != State::ReadyToSend {
+            return 0;
+        }
+        let mut bth = Bth::new(Opcode::Acknowledge, path.peer, Psn::default());
+        bth.pkey = path.pkey;
+        self.requester.emit_alike(bth, self.domain, memory, seal, room, context)
+    }
+
+    /// Takes a packet whose headers are, but for its number `psn`, those of the one before, which was in the middle
+    /// of a WRITE and without a congestion mark; `crc` is that of what comes before its payload. Its CRC; `None`:
+    /// [`Self::receive`] decides.
+    #[inline]
+    pub(crate) fn take_alike(
+        &mut self,
+        psn: Psn,
+        payload: &[u8],
+        crc: u32,
+        memory: &mut impl Memory,
+        regions: &Regions,
+    ) -> Option<u32> {
+        if self.checks_first {
+            return None;
+        }
+        self.responder.take_alike(psn, payload, crc, self.domain, memory, regions)
+    }
+
+    /// That was its CRC indeed, with this identification.
+    #[inline]
+    pub(crate) fn took_alike(&mut self, len: usize, ack_request: bool, identification: u16) {
+        self.count.came(identification);
+        self.responder.took_alike(len, ack_request);
     }
 
     pub(crate) const fn path(&self) -> Option<&Path> {

@@ -121,6 +121,11 @@ impl ReactionPoint {
         self.current_bits
     }
 
+    /// Whether packets are paced at all.
+    pub(crate) const fn is_limited(&self) -> bool {
+        self.limited
+    }
+
     /// When the next packet may go; `None`: now.
     pub(crate) fn wait_until(&mut self, now: Time) -> Option<Time> {
         if !self.limited {

@@ -77,6 +77,24 @@ pub(crate) unsafe fn copy_shared(register: u32, from: *const u8, to: &mut [u8]) 
     None
 }
 
+/// As [`copy_shared`], to where others may read and write meanwhile: the sum is that of `from`, which nobody else has.
+///
+/// # Safety
+///
+/// `to` leads to as many bytes as `from` has that may be written, and that are not those of `from`.
+#[inline]
+#[must_use]
+pub(crate) unsafe fn copy_to_shared(register: u32, from: &[u8], to: *mut u8) -> Option<u32> {
+    #[cfg(target_arch = "x86_64")]
+    if is_able(from.len()) {
+        // SAFETY: the CPU has the features; `from` is borrowed, and the caller promises the bytes at `to`.
+        return Some(unsafe { wide::run::<true>(register, from.as_ptr(), to, from.len()) });
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (register, from, to);
+    None
+}
+
 /// What a lane's two halves are multiplied by when it is moved over `bits` bits, the lower half's first:
 /// x^(bits + 32) and x^(bits - 32) modulo the polynomial, the lowest power on top of 33 bits.
 #[cfg(target_arch = "x86_64")]
@@ -114,6 +132,7 @@ const fn quotient() -> i64 {
 
 #[cfg(target_arch = "x86_64")]
 mod wide {
+    use std::arch::asm;
     use std::arch::x86_64::{
         __m512i, _mm_and_si128, _mm_clmulepi64_si128, _mm_cvtsi32_si128, _mm_extract_epi32,
         _mm_set_epi32, _mm_set_epi64x, _mm_srli_si128, _mm_xor_si128, _mm512_clmulepi64_epi128,
@@ -125,6 +144,8 @@ mod wide {
 
     /// Chains that run beside each other.
     const CHAINS: usize = 4;
+    /// How far ahead of what is summed memory is asked for, bytes: about a packet.
+    const AHEAD: usize = 1024;
     /// The sum of three.
     const XOR3: i32 = 0x96;
 
@@ -136,6 +157,11 @@ mod wide {
     #[inline]
     #[target_feature(enable = "avx512f,vpclmulqdq")]
     unsafe fn load<const COPY: bool>(from: *const u8, to: *mut u8) -> __m512i {
+        // What comes next is mostly behind it, and should be here when it is asked for. No access: it may be nowhere.
+        // SAFETY: the instruction is a hint, which changes nothing and fails nowhere.
+        unsafe {
+            asm!("prefetcht0 [{}]", in(reg) from.wrapping_add(AHEAD), options(nostack, readonly, preserves_flags));
+        }
         // SAFETY: the caller promises 64 bytes there, at any alignment.
         let word = unsafe { _mm512_loadu_si512(from.cast()) };
         if COPY {
@@ -187,7 +213,8 @@ mod wide {
     }
 
     /// The remainder of 64 bytes.
-    #[target_feature(enable = "avx512f,vpclmulqdq,sse4.1")]
+    #[inline]
+    #[target_feature(enable = "avx512f,vpclmulqdq")]
     fn register_of(sum: __m512i) -> u32 {
         // The lanes move to the last, which stays where it is.
         let ([a, b], [c, d], [e, f]) = const { (over(8 * 48), over(8 * 32), over(8 * 16)) };

@@ -62,6 +62,8 @@ pub mod passing;
 pub mod residency;
 pub mod ring;
 #[cfg(not(loom))]
+pub mod stamp;
+#[cfg(not(loom))]
 pub mod stream;
 pub mod sync;
 #[cfg(not(loom))]

@@ -288,6 +288,25 @@ impl Map {
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr().add(x), start.add(b), y) };
     }
 
+    /// As [`Self::copy_in`], and goes on with a CRC-32 over the bytes, from register to register, if that can be done
+    /// meanwhile ([`crate::crc`]) and they do not wrap. `None`: nothing was copied.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::copy_in`].
+    #[must_use]
+    pub fn copy_in_summed(&self, loc: Loc, at: u64, from: &[u8], register: u32) -> Option<u32> {
+        assert!(from.len() <= loc.bytes());
+        let [(start, n), _] = ring::pieces(at, from.len(), loc.bytes());
+        if n != from.len() {
+            return None;
+        }
+        let to = self.ring(loc).start.wrapping_add(start);
+        // SAFETY: `pieces` stays inside of the ring, which is no memory of `from`; whoever reads or writes there
+        // meanwhile is another process, and of ours no reference is made to it.
+        unsafe { crate::crc::copy_to_shared(register, from, to) }
+    }
+
     /// Copies bytes of a ring, from stream offset `at`.
     pub fn copy_out(&self, loc: Loc, at: u64, to: &mut [u8]) {
         assert!(to.len() <= loc.bytes());

@@ -10,6 +10,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use crate::bpf::{self, Classic};
 use crate::call::{self, Failure};
 use crate::interface::own;
+use crate::stamp::{self, UDP_GRO};
 
 /// Datagrams that one system call moves at most.
 pub const BATCH: usize = 64;
@@ -20,7 +21,6 @@ const SO_ATTACH_REUSEPORT_CBPF: i32 = 51;
 const SO_RCVBUFFORCE: i32 = 33;
 const SO_SNDBUFFORCE: i32 = 32;
 const UDP_SEGMENT: i32 = 103;
-const UDP_GRO: i32 = 104;
 const UDP_NO_CHECK6_TX: i32 = 101;
 const UDP_NO_CHECK6_RX: i32 = 102;
 const DISCOVER_DO: i32 = 2;
@@ -130,6 +130,15 @@ impl Socket {
             .map_err(Failure::at("steer datagrams"))
     }
 
+    /// Has the kernel note when datagrams come: see [`Received::first_stamp`].
+    ///
+    /// # Errors
+    ///
+    /// The step and its errno.
+    pub fn stamp(&self) -> Result<(), Failure> {
+        stamp::ask(self.fd.as_raw_fd(), true).map_err(Failure::at("have datagrams stamped"))
+    }
+
     /// Takes in what has come, as far as there is room. Never waits.
     ///
     /// # Errors
@@ -214,12 +223,12 @@ fn empty_message() -> libc::mmsghdr {
     unsafe { std::mem::zeroed() }
 }
 
-/// A control message with one number: of how many bytes the segments of a message are.
+/// A control message to be sent, with one number: of how many bytes the segments of a message are.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL_BYTES]);
 
-/// `CMSG_SPACE` of 2 or 4 bytes on a 64-bit machine.
+/// `CMSG_SPACE` of 2 bytes on a 64-bit machine.
 const CONTROL_BYTES: usize = 24;
 const CONTROL_HEAD: usize = size_of::<libc::cmsghdr>();
 const _: () = assert!(CONTROL_HEAD + 8 == CONTROL_BYTES);
@@ -227,7 +236,7 @@ const _: () = assert!(CONTROL_HEAD + 8 == CONTROL_BYTES);
 impl Control {
     const EMPTY: Self = Self([0; CONTROL_BYTES]);
 
-    /// To be sent: `UDP_SEGMENT` takes 16 bits.
+    /// `UDP_SEGMENT` takes 16 bits.
     fn segments_of(bytes: u16) -> Self {
         let mut control = Self::EMPTY;
         control.0[..8].copy_from_slice(&(CONTROL_HEAD + 2).to_ne_bytes());
@@ -235,16 +244,6 @@ impl Control {
         control.0[12..16].copy_from_slice(&UDP_SEGMENT.to_ne_bytes());
         control.0[16..18].copy_from_slice(&bytes.to_ne_bytes());
         control
-    }
-
-    /// As received: `UDP_GRO` says it in 32 bits. `None`: the message is one datagram.
-    fn segment_bytes(&self, len: usize) -> Option<usize> {
-        let word = |at: usize| {
-            let b = &self.0[at..at + 4];
-            i32::from_ne_bytes([b[0], b[1], b[2], b[3]])
-        };
-        let is_it = len >= CONTROL_HEAD + 4 && word(8) == libc::SOL_UDP && word(12) == UDP_GRO;
-        is_it.then(|| word(16)).and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0)
     }
 }
 
@@ -258,6 +257,8 @@ struct Message {
     bytes: usize,
     /// Of each of its datagrams but the last.
     segment_bytes: usize,
+    /// When it came, if somebody wants to know.
+    stamp: Option<u64>,
 }
 
 /// Room for datagrams that come, used again and again.
@@ -287,6 +288,13 @@ impl Received {
         self.messages.len() == self.sources.len()
     }
 
+    /// When the first of those came that the last receive has brought, nanoseconds since 1970; `None`: the socket was
+    /// not asked for [stamps](Socket::stamp).
+    #[must_use]
+    pub fn first_stamp(&self) -> Option<u64> {
+        self.messages.iter().filter_map(|message| message.stamp).min()
+    }
+
     fn receive(&mut self, fd: RawFd) -> Result<usize, i32> {
         match self.sources.len() {
             ..=FEW => self.receive_at_most::<FEW>(fd),
@@ -299,7 +307,7 @@ impl Received {
         self.messages.clear();
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let (mut iovs, mut messages) = ([empty; N], [empty_message(); N]);
-        let mut controls = [Control::EMPTY; N];
+        let mut controls = [stamp::Control::EMPTY; N];
         let count = self.sources.len().min(N);
         let rooms = self.bytes.chunks_exact_mut(self.each).zip(&mut self.sources);
         let heads = iovs.iter_mut().zip(&mut messages).zip(&mut controls);
@@ -311,7 +319,7 @@ impl Received {
             message.msg_hdr.msg_name = std::ptr::from_mut(source).cast();
             message.msg_hdr.msg_namelen = 32;
             message.msg_hdr.msg_control = std::ptr::from_mut(control).cast();
-            message.msg_hdr.msg_controllen = CONTROL_BYTES;
+            message.msg_hdr.msg_controllen = stamp::CONTROL_BYTES;
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
         // SAFETY: each message leads to its own part of `bytes`, its own `Source`, control message and
@@ -320,8 +328,9 @@ impl Received {
         let n = unsafe { call::recvmmsg(fd, &mut messages[..count], flags) }?;
         self.messages.extend(messages[..n].iter().zip(&controls).map(|(m, control)| {
             let bytes = m.msg_len as usize;
-            let segment = control.segment_bytes(m.msg_hdr.msg_controllen);
-            Message { bytes, segment_bytes: segment.unwrap_or(bytes).max(1) }
+            let len = m.msg_hdr.msg_controllen;
+            let segment_bytes = control.segment_bytes(len).unwrap_or(bytes).max(1);
+            Message { bytes, segment_bytes, stamp: control.stamp(len) }
         }));
         Ok(n)
     }
@@ -598,6 +607,7 @@ mod tests {
             let mut received = Received::new(65_536, 4);
             let mut came = Vec::new();
             while to.receive(&mut received).is_ok() {
+                assert_eq!(received.first_stamp(), None, "nobody has asked");
                 came.extend(received.iter().map(|(source, bytes)| {
                     assert_eq!(source, from.address());
                     bytes.to_vec()
@@ -606,6 +616,25 @@ mod tests {
             let sent: Vec<_> =
                 bytes.chunks(1000).chain([&b"one"[..]]).map(<[u8]>::to_vec).collect();
             assert!(came == sent, "{ip}: {} datagrams", came.len());
+
+            // Stamps beside the length of segments.
+            to.stamp().unwrap();
+            // The kernel begins with it when it comes to that.
+            let (before, stamp) = loop {
+                let before = call::now_ns();
+                batch.room()[..bytes.len()].copy_from_slice(&bytes);
+                batch.add(to.address(), bytes.len(), 1000);
+                while !batch.is_empty() {
+                    from.send(&mut batch).unwrap();
+                }
+                while to.receive(&mut received).is_err() {}
+                assert_eq!(received.iter().next().map(|(_, one)| one.len()), Some(1000));
+                if let Some(stamp) = received.first_stamp() {
+                    break (before, stamp::since_boot(stamp));
+                }
+            };
+            let slack = 50_000_000;
+            assert!((before - slack..=call::now_ns() + slack).contains(&stamp));
         }
     }
 

@@ -12,6 +12,7 @@ pub mod event;
 pub mod fragments;
 pub mod hosts;
 pub mod http;
+pub mod input;
 pub mod kernels;
 pub mod latency;
 pub mod memory;

@@ -41,6 +41,11 @@ impl Kernel {
     fn new() -> Result<Self, String> {
         // SAFETY: changes only this thread.
         checked("a network namespace", unsafe { libc::unshare(libc::CLONE_NEWNET) })?;
+        // Else what is never completed, of which there is much here, would soon be all that there is room for.
+        for limit in ["ipv4/ipfrag_high_thresh", "ipv6/ip6frag_high_thresh"] {
+            let path = format!("/proc/sys/net/{limit}");
+            std::fs::write(&path, "268435456").map_err(|error| format!("{path}: {error}"))?;
+        }
         let device = Self::device()?;
         ip(&format!("addr add 198.19.0.1/24 dev {DEVICE}"))?;
         ip(&format!("addr add fd00::1/64 dev {DEVICE} nodad"))?;
@@ -67,11 +72,20 @@ impl Kernel {
         let fd =
             checked("a raw socket", unsafe { libc::socket(family, kind, i32::from(EXPERIMENT)) })?;
         // SAFETY: a new descriptor that is ours.
-        Ok(unsafe { File::from_raw_fd(fd) })
+        let socket = unsafe { File::from_raw_fd(fd) };
+        // A large datagram in many buffers counts as several times its size.
+        let (level, room) = (libc::SOL_SOCKET, 16 << 20i32);
+        let len = u32::try_from(size_of::<i32>()).unwrap_or(0);
+        // SAFETY: a word of that size, which is only read.
+        let set = unsafe {
+            libc::setsockopt(fd, level, libc::SO_RCVBUFFORCE, (&raw const room).cast(), len)
+        };
+        checked("room for a datagram", set)?;
+        Ok(socket)
     }
 
-    /// The payloads that come out when these come in.
-    fn answer(&mut self, family: Family, fragments: &[Packet]) -> Vec<Vec<u8>> {
+    /// What comes out when these come in: see [`Whole`].
+    fn answer(&mut self, family: Family, fragments: &[Packet]) -> Vec<Whole> {
         for fragment in fragments {
             self.device.write_all(&fragment.emit()).expect("the device takes packets");
         }
@@ -81,31 +95,51 @@ impl Kernel {
         };
         let mut bytes = vec![0u8; 70_000];
         // A packet is dealt with before the write of it returns. The sockets do not wait.
-        let next = || (&*socket).read(&mut bytes).ok().map(|n| bytes[header..n].to_vec());
+        let next = || {
+            let n = (&*socket).read(&mut bytes).ok()?;
+            Some(Whole::new(&bytes[..header], &bytes[header..n]))
+        };
         std::iter::from_fn(next).collect()
     }
 }
 
-/// The payloads that our engine makes of them.
+/// A datagram that came out.
+#[derive(PartialEq, Eq)]
+struct Whole {
+    /// IPv4: the congestion mark, as RFC 3168 makes it of those of the fragments. The kernel's raw sockets do
+    /// not hand out IPv6 headers.
+    ecn: Option<u8>,
+    payload: Vec<u8>,
+}
+
+impl Whole {
+    fn new(header: &[u8], payload: &[u8]) -> Self {
+        let is_v4 = header.first().is_some_and(|byte| byte >> 4 == 4);
+        Self { ecn: is_v4.then(|| header[1] & 3), payload: payload.to_vec() }
+    }
+}
+
+/// What our engine makes of them.
 #[derive(Default)]
-struct Ours(Vec<Vec<u8>>);
+struct Ours(Vec<Whole>);
 
 impl<'p> Sink<&'p [u8]> for Ours {
     fn whole(&mut self, buffer: &'p [u8], len: usize) {
         // Only what was not cut: its payload is behind a header without options.
-        self.0.push(buffer[20..len].to_vec());
+        self.0.push(Whole::new(&buffer[..20], &buffer[20..len]));
     }
 
     fn datagram(&mut self, datagram: &Datagram<'_, &'p [u8]>) {
         let mut bytes = vec![0; datagram.packet_len()];
         datagram.write_to(&mut bytes, |buffer| buffer).expect("there is room");
-        self.0.push(bytes.split_off(datagram.header().len()));
+        let (header, payload) = bytes.split_at(datagram.header().len());
+        self.0.push(Whole::new(header, payload));
     }
 
     fn release(&mut self, _: &'p [u8], _: Released) {}
 }
 
-fn ours(fragments: &[Packet]) -> Vec<Vec<u8>> {
+fn ours(fragments: &[Packet]) -> Vec<Whole> {
     let limits = Config::default().limits().expect("the default can be");
     let packets: Vec<Vec<u8>> = fragments.iter().map(Packet::emit).collect();
     let mut shard = Shard::new(&limits, &Ledger::of(&limits), HashKey::new([5, 6]));
@@ -127,14 +161,26 @@ fn trial(seed: u64) -> Trial {
     let mut random = Random::new(seed);
     let family = if random.below(2) == 0 { Family::V4 } else { Family::V6 };
     // The sizes of the kernel's own test.
-    let len = 9 + random.below(9_991);
-    let size = 8 * (1 + random.below(180));
+    let mut len = 9 + random.below(9_991);
+    let mut size = 8 * (1 + random.below(180));
+    // What that has not: the largest there are, a second overlap, marks that differ.
+    let mut more = Random::new(!seed);
+    if more.below(6) == 0 {
+        len = LARGE + more.below(LARGEST + 1 - LARGE);
+        // Else the kernel's memory would end, and what its buffers cost is no rule of reassembly.
+        size = size.max(512);
+    }
     let mut pieces =
         if random.below(3) == 0 { cut_unevenly(&mut random, len, size) } else { cut(len, size) };
     if random.below(3) == 0
         && let Some(odd) = overlap(len, size, &mut random)
     {
         pieces.insert(random.below(pieces.len() + 1), odd);
+        if more.below(2) == 0
+            && let Some(odd) = overlap(len, size, &mut more)
+        {
+            pieces.insert(more.below(pieces.len() + 1), odd);
+        }
     }
     let order = ORDERS[random.below(ORDERS.len())];
     let mut cuts = order.of(&pieces, &mut random);
@@ -147,21 +193,48 @@ fn trial(seed: u64) -> Trial {
     }
     let payload = (0..len as u64).map(|at| (at * 7 + seed).to_le_bytes()[0]).collect();
     let whole = Packet::new(family, u32::try_from(seed).unwrap_or(0), payload);
-    let fragments = cuts.iter().map(|cut| whole.fragment(cut.at, cut.end)).collect();
+    let mut fragments: Vec<Packet> =
+        cuts.iter().map(|cut| whole.fragment(cut.at, cut.end)).collect();
+    if more.below(3) == 0 {
+        mark(&mut fragments, &mut more);
+    }
     Trial { family, fragments, cuts }
+}
+
+/// Bytes of payload of the largest datagrams: those of IPv4 have 20 bytes of header besides.
+const LARGE: usize = 60_000;
+const LARGEST: usize = 65_515;
+
+/// Congestion marks of all combinations (RFC 3168 section 5.3): most fragments have one, some another.
+fn mark(fragments: &mut [Packet], random: &mut Random) {
+    let two = [random.below(4), random.below(4)].map(|mark| u8::try_from(mark).unwrap_or(0));
+    let rarely = 1 + random.below(8);
+    for fragment in fragments {
+        fragment.tos = fragment.tos & !3 | two[usize::from(random.below(rarely) == 0)];
+    }
 }
 
 const CONTAINED: &str =
     "Linux takes what lies within what it has for a duplicate; RFC 5722 does not";
 
+const MANY: &str = "Linux has no limit of fragments; we have one";
+
 /// Why the kernel may answer otherwise than we do, if it may.
 fn excuse(trial: &Trial) -> Option<&'static str> {
     let mut there: Vec<Cut> = Vec::new();
+    if trial.cuts.len() > usize::from(Config::default().fragments_max) {
+        return Some(MANY);
+    }
     for cut in &trial.cuts {
         let overlaps = there.iter().any(|old| old.at < cut.end && cut.at < old.end);
         if overlaps && !there.contains(cut) {
             let has = |at| there.iter().any(|old| old.at <= at && at < old.end);
-            return (cut.at..cut.end).step_by(8).all(has).then_some(CONTAINED);
+            if (cut.at..cut.end).step_by(8).all(has) {
+                return Some(CONTAINED);
+            }
+            // Both give up what was there, and what comes behind begins anew.
+            there.clear();
+            continue;
         }
         there.push(*cut);
     }
@@ -181,10 +254,21 @@ fn compare(seeds: std::ops::Range<u64>) -> Result<BTreeMap<&'static str, u32>, S
             // The excuse is for a datagram that the kernel alone delivers, and for nothing else.
             let alone = theirs.len() == 1 && ours.is_empty();
             excuse(&trial).filter(|_| alone).unwrap_or_else(|| {
-                let lens = [&theirs, &ours].map(|all| all.iter().map(Vec::len).collect::<Vec<_>>());
-                panic!("seed {seed}: kernel and ours {lens:?} bytes of {:?}", trial.cuts)
+                let said = |all: &[Whole]| {
+                    all.iter().map(|whole| (whole.payload.len(), whole.ecn)).collect::<Vec<_>>()
+                };
+                let (theirs, ours) = (said(&theirs), said(&ours));
+                let marks: Vec<u8> = trial.fragments.iter().map(|f| f.tos & 3).collect();
+                let cuts = &trial.cuts;
+                panic!("seed {seed}: kernel {theirs:?}, ours {ours:?} of {cuts:?}, marks {marks:?}")
             })
         };
+        let large = trial.cuts.iter().any(|cut| cut.end >= LARGE);
+        let marked = trial.fragments.iter().any(|f| f.tos & 3 != trial.fragments[0].tos & 3);
+        let delivered = theirs.len();
+        for (what, is) in [("large and delivered", large), ("marked and delivered", marked)] {
+            *tally.entry(what).or_insert(0) += u32::from(is && delivered == 1);
+        }
         *tally.entry(verdict).or_insert(0) += 1;
     }
     Ok(tally)
@@ -199,6 +283,8 @@ fn the_kernel_puts_fragments_together_as_we_do() {
             println!("{tally:#?}");
             let of = |what| tally.get(what).copied().unwrap_or(0);
             assert!(of("both deliver the same") > 700 && of("neither delivers") > 100, "{tally:?}");
+            assert!(of("large and delivered") > 100, "{tally:?}");
+            assert!(of("marked and delivered") > 50, "{tally:?}");
         }
         Err(why) => println!("skipped: {why}"),
     }

@@ -218,6 +218,10 @@ impl Relay for Block {
         let to = self.0.get_mut(offset..end);
         to.map(|to| to.copy_from_slice(bytes)).is_some()
     }
+    fn write_at_summed(&mut self, offset: usize, bytes: &[u8], register: u32) -> Option<u32> {
+        let end = offset.checked_add(bytes.len())?;
+        sys::crc::copy(register, bytes, self.0.get_mut(offset..end)?)
+    }
     fn publish(&mut self, _: u64) {}
     fn pour(&mut self) -> bool {
         true

@@ -138,6 +138,13 @@ pub const SETTINGS: &[Setting] = &[
         live: true,
     },
     Setting {
+        name: "stamps",
+        value: "on|off",
+        help: "the kernel notes when packets come, of connections that are being set up too, so that \
+               `setup_network_ns` in `shunt engine status --json` is exact; costs each packet of this host a little [off]",
+        live: false,
+    },
+    Setting {
         name: "cgroup",
         value: "PATH",
         help: "cgroup (version 2), as a path from its top: sockets of programs in there announce SMC in \
@@ -193,6 +200,8 @@ pub struct Config {
     pub raw_ingress: bool,
     /// How long a vector looks for work before it sleeps.
     pub poll: Duration,
+    /// Whether the kernel notes when packets come.
+    pub stamps: bool,
     /// Whose sockets announce SMC, as a path from the top of the tree; `None`: nobody's.
     pub cgroup: Option<PathBuf>,
     /// Directory of the board, if not the usual one.
@@ -219,6 +228,7 @@ impl Default for Config {
             segments: 64,
             raw_ingress: false,
             poll: Duration::from_micros(50),
+            stamps: false,
             cgroup: Some(PathBuf::from("/")),
             dir: None,
         }
@@ -309,6 +319,7 @@ impl Config {
             "vectors" => self.vectors = Some(number(value, 1, 64)?),
             "segments" => self.segments = number(value, 1, 64)?,
             "poll_us" => self.poll = Duration::from_micros(number(value, 0, 100_000)?),
+            "stamps" => self.stamps = on_or_off(value)?,
             "cgroup" if value == "none" => self.cgroup = None,
             "cgroup" | "dir" if !value.starts_with('/') => return Err("an absolute path".into()),
             "cgroup" => self.cgroup = Some(PathBuf::from(value)),
@@ -339,6 +350,7 @@ impl Config {
             "segments" => self.segments.to_string(),
             "raw_ingress" => if self.raw_ingress { "on" } else { "off" }.into(),
             "poll_us" => self.poll.as_micros().to_string(),
+            "stamps" => if self.stamps { "on" } else { "off" }.into(),
             "cgroup" => self
                 .cgroup
                 .as_ref()
@@ -391,6 +403,7 @@ mod tests {
             ("segments", "1"),
             ("raw_ingress", "on"),
             ("poll_us", "0"),
+            ("stamps", "on"),
             ("cgroup", "/sys/fs/cgroup/x"),
             ("dir", "/dev/shm/x"),
         ];
@@ -426,6 +439,7 @@ mod tests {
             ("segments", "65"),
             ("raw_ingress", "1"),
             ("poll_us", "100001"),
+            ("stamps", "1"),
             ("cgroup", "here"),
             ("no_such", "1"),
         ];

@@ -134,6 +134,8 @@ pub(super) struct Device {
     pub(super) counts: Counts,
     /// Packets of one queue pair that the system is given as one.
     segments: usize,
+    /// When the first packet came of those taken in since somebody asked, as the kernel has noted.
+    came: Option<u64>,
     /// Addresses whose cables are pulled.
     #[cfg(test)]
     unplugged: Vec<IpAddr>,
@@ -173,6 +175,7 @@ impl Device {
             links: Numbers::default(),
             retired: VecDeque::new(),
             counts: Counts::default(),
+            came: None,
             #[cfg(test)]
             unplugged: Vec::new(),
         }
@@ -392,6 +395,7 @@ impl Device {
             for _ in 0..ROUNDS {
                 let Ok(_) = port.socket.receive(&mut self.received) else { break };
                 any = true;
+                self.came = self.came.into_iter().chain(self.received.first_stamp()).min();
                 #[cfg(test)]
                 if self.unplugged.contains(&port.address) {
                     continue;
@@ -413,6 +417,12 @@ impl Device {
             }
         }
         any
+    }
+
+    /// When the first packet came of those that were taken in since this was asked last, nanoseconds since 1970.
+    /// `None`: there were none, or the kernel does not note it.
+    pub(super) fn take_came(&mut self) -> Option<u64> {
+        self.came.take()
     }
 
     /// Takes in a packet that did not come by a socket.

@@ -231,6 +231,14 @@ impl Device {
         }
     }
 
+    /// When the first came of what was taken in since this was asked last, nanoseconds since 1970, if that is noted.
+    pub(super) fn take_came(&mut self) -> Option<u64> {
+        match self {
+            Self::Soft(soft) => soft.take_came(),
+            Self::Verbs(_) => None,
+        }
+    }
+
     /// Takes in a packet that did not come by a socket.
     pub(super) fn take(&mut self, now: Time, shelf: &mut Shelf, packet: &Packet) {
         if let Self::Soft(soft) = self {

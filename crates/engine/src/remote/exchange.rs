@@ -312,7 +312,10 @@ impl Vector {
                 Ok(Some(bytes)) => {
                     exchange.heard = true;
                     exchange.machine.on_bytes(&bytes);
-                    self.resume(id, self.looked_at, now);
+                    match exchange.wire.came_at() {
+                        Some(at) => self.resume(id, at, call::now_ns()),
+                        None => self.resume(id, self.looked_at, now),
+                    }
                     self.take_steps(id, now);
                 }
                 Ok(None) => {}

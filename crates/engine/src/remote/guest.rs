@@ -101,6 +101,13 @@ pub trait Relay: Send + fmt::Debug {
     #[must_use]
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> bool;
 
+    /// As [`Self::write_at`], and goes on with a CRC-32 over the bytes, from register to register, if that can be done
+    /// meanwhile. `None`: nothing was written.
+    fn write_at_summed(&mut self, offset: usize, bytes: &[u8], register: u32) -> Option<u32> {
+        let _ = (offset, bytes, register);
+        None
+    }
+
     /// Lets the guest read up to position `upto`; wakes it if it sleeps.
     fn publish(&mut self, upto: u64);
 

@@ -389,6 +389,9 @@ impl Relay for Ours {
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> bool {
         self.0.write_at(offset, bytes)
     }
+    fn write_at_summed(&mut self, offset: usize, bytes: &[u8], register: u32) -> Option<u32> {
+        self.0.write_at_summed(offset, bytes, register)
+    }
     fn publish(&mut self, upto: u64) {
         self.0.publish(upto);
     }

@@ -105,6 +105,18 @@ impl Memory for Shelf {
         sys::crc::update(register, bytes)
     }
 
+    fn write_summed(
+        &mut self,
+        handle: Handle,
+        offset: u64,
+        from: &[u8],
+        register: u32,
+    ) -> Option<u32> {
+        let Place::Received(id) = Place::of(handle) else { return None };
+        let at = usize::try_from(offset).ok()?;
+        self.rings.get_mut(id)?.write_at_summed(at, from, register)
+    }
+
     fn write(&mut self, handle: Handle, offset: u64, from: &[u8]) -> Result<(), Fault> {
         match Place::of(handle) {
             Place::Sent(_) => Err(Fault),

@@ -21,10 +21,12 @@ pub struct VectorStat {
     pub aborted_total: u64,
     /// Handshakes that ended in a reset, by why; they are among those.
     pub broken_off: std::collections::BTreeMap<String, u64>,
-    /// Time that handshakes have waited, nanoseconds: for the peer, for their vector, for each other. What the
-    /// scheduler lets a vector wait that has work is not seen here but in `/proc/PID/task/TID/schedstat`.
+    /// Time that handshakes have waited, nanoseconds: for the peer, for their vector, for each other. With the
+    /// setting `stamps` what the scheduler lets a vector wait whose answer has come is part of it; without, that is
+    /// seen in `/proc/PID/task/TID/schedstat` alone.
     pub setup_wait_ns: u64,
-    /// Of that, for the network and the peer: nothing was here yet that they could have gone on with.
+    /// Of that, for the network and the peer: nothing was here yet that they could have gone on with. With `stamps`
+    /// until the kernel took in what came, else until the vector last looked and found nothing.
     pub setup_network_ns: u64,
     /// Of guests, by RDMA WRITE.
     pub bytes_tx: u64,

@@ -74,6 +74,11 @@ impl Hosts {
         let ips = [1, 2].map(|host| IpAddr::from([127, 91, net, host]));
         let configs =
             ips.map(|ip| config(&[("address", &ip.to_string()), ("peers", "127.91.0.0/16")]));
+        Self::that_meet_at(ips, configs)
+    }
+
+    /// The same, at these addresses, with settings that name each other as `peers`.
+    pub(super) fn that_meet_at(ips: [IpAddr; 2], configs: [Config; 2]) -> Option<Self> {
         let hosts = Self::at(ips, configs)?;
         let [client, server] = ips;
         hosts.wait("the engines to meet", |h| h.engines[0].knows((client, server), None));
@@ -82,7 +87,7 @@ impl Hosts {
 
     /// Both ends of a connection that has announced nothing, from `port`: those of them that `have` it are
     /// given to the engines.
-    fn ask(&self, port: u16, have: [bool; 2]) -> [Result<Guest, TcpStream>; 2] {
+    pub(super) fn ask(&self, port: u16, have: [bool; 2]) -> [Result<Guest, TcpStream>; 2] {
         let [client, server] = self.addresses;
         let (ours, theirs) = tcp(client, server);
         let asks = Ends { client: (client, port).into(), server: (server, 80).into() };
@@ -109,7 +114,7 @@ impl Hosts {
 
     /// Waits until the engines have counted so many connections, and answers how many of them went by SMC: where a
     /// machine is busy enough, a question or an answer may come too late for some.
-    fn by_smc(&self, all: u64) -> u64 {
+    pub(super) fn by_smc(&self, all: u64) -> u64 {
         let counts = |e: &Engine| {
             let stat = e.stat();
             let sum = |of: fn(&VectorStat) -> u64| stat.vectors.iter().map(of).sum::<u64>();

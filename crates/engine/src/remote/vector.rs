@@ -19,9 +19,9 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
 use smc::{Limits, Mac, SystemId};
-use sys::call;
 use sys::event::{Events, Interest, Poller};
 use sys::udp::Socket;
+use sys::{call, stamp};
 
 use super::Learned;
 use super::config::Config;
@@ -316,6 +316,11 @@ impl Vector {
     fn round(&mut self, now: u64) -> bool {
         self.stat.rounds += 1;
         let mut busy = self.device.receive(time(now), &mut self.shelf);
+        let mut now = now;
+        if let Some(came) = self.device.take_came() {
+            // What packets bring has been here since then, whether or not this vector had a CPU.
+            (self.took_at, now) = (stamp::since_boot(came), call::now_ns());
+        }
         while let Some(event) = self.device.poll(&self.shelf) {
             busy = true;
             self.on_event(&event, now);
@@ -511,6 +516,10 @@ impl Vector {
                     // A socket that cannot be waited for would be looked at only while there is work.
                     let added = self.poller.add(&socket, Interest::READ, Watched::Port.token());
                     if added.is_ok() {
+                        if self.config.stamps {
+                            // Without, times are less exact.
+                            let _ = socket.stamp();
+                        }
                         self.device.add_port(socket);
                     }
                 }
@@ -549,7 +558,10 @@ impl Vector {
         let _ = self.poller.add(&bell, interest, Watched::Relay(id).token());
         let exchange = self.exchanges.insert(Exchange::new(id, tcp, ends, to, at));
         self.resume(exchange, 0, now);
-        if let Some(there) = self.exchanges.get(exchange) {
+        if let Some(there) = self.exchanges.get_mut(exchange) {
+            if self.config.stamps {
+                there.wire.stamp();
+            }
             let watched = Watched::Exchange(exchange).token();
             let _ = self.poller.add(&there.wire, Interest::READ, watched);
         }

@@ -6,7 +6,7 @@
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use smc::clc::{self, Frame, MESSAGE_MAX};
-use sys::call;
+use sys::{call, stamp};
 
 /// The TCP connection ended: the errno, or 0 for an orderly end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,15 +22,37 @@ pub(super) struct Wire {
     came: Vec<u8>,
     /// Bytes that found no room yet.
     going: Vec<u8>,
+    /// Whether the kernel notes when bytes come, and when those came that were read last, nanoseconds since boot.
+    is_stamped: bool,
+    came_at: Option<u64>,
 }
 
 impl Wire {
     pub(super) fn new(tcp: OwnedFd) -> Self {
-        Self { tcp, came: Vec::with_capacity(256), going: Vec::new() }
+        let came = Vec::with_capacity(256);
+        Self { tcp, came, going: Vec::new(), is_stamped: false, came_at: None }
+    }
+
+    /// Has the kernel note when bytes come.
+    pub(super) fn stamp(&mut self) {
+        self.is_stamped = stamp::ask(self.tcp.as_raw_fd(), true).is_ok();
+    }
+
+    /// When the last bytes came, since boot; `None`: that was not noted.
+    pub(super) fn came_at(&self) -> Option<u64> {
+        self.came_at
+    }
+
+    /// No more messages: the socket is as it was.
+    fn settle(&mut self) {
+        if std::mem::take(&mut self.is_stamped) {
+            let _ = stamp::ask(self.tcp.as_raw_fd(), false);
+        }
     }
 
     /// The connection, which no more message will be on.
-    pub(super) fn into_tcp(self) -> OwnedFd {
+    pub(super) fn into_tcp(mut self) -> OwnedFd {
+        self.settle();
         self.tcp
     }
 
@@ -51,12 +73,24 @@ impl Wire {
                 return Ok(Some(std::mem::take(&mut self.came)));
             };
             let room = &mut room[..n.min(MESSAGE_MAX)];
-            match call::recv_now(self.tcp.as_raw_fd(), room).map_err(Ended)? {
+            match self.recv(room)? {
                 Some(0) => return Err(Ended(0)),
                 Some(n) => self.came.extend_from_slice(&room[..n]),
                 None => return Ok(None),
             }
         }
+    }
+
+    fn recv(&mut self, room: &mut [u8]) -> Result<Option<usize>, Ended> {
+        let fd = self.tcp.as_raw_fd();
+        if !self.is_stamped {
+            return call::recv_now(fd, room).map_err(Ended);
+        }
+        let came = stamp::recv_now(fd, room).map_err(Ended)?;
+        Ok(came.map(|(n, stamp)| {
+            self.came_at = stamp.map(stamp::since_boot);
+            n
+        }))
     }
 
     /// What has come of a message; `None`: its first bytes are those of none.
@@ -72,6 +106,7 @@ impl Wire {
 
     /// Bytes that have come and that are the program's.
     pub(super) fn take_came(&mut self) -> Vec<u8> {
+        self.settle();
         std::mem::take(&mut self.came)
     }
 
@@ -146,6 +181,31 @@ mod tests {
         let mut text = Vec::new();
         rest.read_to_end(&mut text).unwrap();
         assert!(text.ends_with(b"of the application"));
+    }
+
+    #[test]
+    fn when_a_message_came_is_noted_if_somebody_wants_to_know() {
+        let (mut peer, tcp) = pair();
+        let mut wire = Wire::new(tcp.into());
+        peer.write_all(&decline()).unwrap();
+        next(&mut wire).unwrap();
+        assert_eq!(wire.came_at(), None);
+        wire.stamp();
+        // The kernel begins with it when it comes to that.
+        let (before, came) = loop {
+            let before = call::now_ns();
+            peer.write_all(&decline()).unwrap();
+            next(&mut wire).unwrap();
+            if let Some(came) = wire.came_at() {
+                break (before, came);
+            }
+        };
+        // As exact as two clocks that are not read at one moment.
+        assert!(came + 50_000_000 > before && came < call::now_ns() + 50_000_000);
+        // The socket is the program's again, which has asked for no stamps.
+        let tcp = wire.into_tcp();
+        let asked: i32 = call::getsockopt(tcp.as_raw_fd(), 1, 35).unwrap();
+        assert_eq!(asked, 0);
     }
 
     #[test]

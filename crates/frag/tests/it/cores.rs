@@ -368,3 +368,44 @@ fn both_ends_of_a_hand_over_may_be_bounded() {
     }
     assert_eq!(receiver.recv().expect("a fragment").key.scope, 3);
 }
+
+/// What a lane has brought when a sink panics is somebody's buffer: it comes again, but for the one fragment.
+#[test]
+fn a_panic_of_the_caller_loses_no_fragment_of_a_lane() {
+    /// Panics when it is given a datagram, the first time.
+    struct Fuse(usize, bool);
+    impl Sink<Buffer> for Fuse {
+        fn whole(&mut self, _: Buffer, _: usize) {}
+        fn datagram(&mut self, _: &Datagram<'_, Buffer>) {
+            self.0 += 1;
+            assert!(!std::mem::take(&mut self.1), "on purpose");
+        }
+        fn release(&mut self, _: Buffer, _: Released) {}
+    }
+    const DATAGRAMS: u16 = 9;
+    let limits = Config::default().limits().expect("right");
+    let mut shard = Shard::new(&limits, &Ledger::of(&limits), HashKey::new([1, 2]));
+    let (mut sender, mut receiver) = lane(1024);
+    let all: Vec<Buffer> = (0..DATAGRAMS).flat_map(fragments).collect();
+    for (ticket, bytes) in (0..).zip(&all) {
+        let Ok(wire::Packet::Fragment(fragment)) = wire::parse(bytes, 0) else {
+            panic!("not a fragment");
+        };
+        assert!(sender.send(&fragment, ticket));
+    }
+    sender.flush();
+    let (mut fuse, mut asked) = (Fuse(0, true), Vec::new());
+    let mut receive = |fuse: &mut Fuse, asked: &mut Vec<u64>| {
+        shard.push_received(&mut receiver, SECOND, fuse, |ticket| {
+            asked.push(ticket);
+            let bytes = &all[usize::try_from(ticket).expect("few")];
+            Arrival::new(bytes, Arc::clone(bytes))
+        })
+    };
+    let panicked =
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| receive(&mut fuse, &mut asked)));
+    assert!(panicked.is_err() && asked == [0, 1, 2, 3]);
+    assert_eq!(receive(&mut fuse, &mut asked), all.len() - 4);
+    assert!(asked.iter().copied().eq(0..all.len() as u64), "each once: {asked:?}");
+    assert_eq!(fuse.0, usize::from(DATAGRAMS));
+}

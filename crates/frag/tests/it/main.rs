@@ -4,6 +4,7 @@ mod cases;
 mod cores;
 mod example;
 mod host;
+mod lanes;
 mod memory;
 mod ops;
 mod overload;

@@ -13,30 +13,12 @@ use frag::{
     Arrival, Config, Datagram, HashKey, Key, Ledger, Policy, Released, Shard, Sink, Steering,
 };
 use testkit::fragments::{Cut, Family, Packet, Random, cut};
+use testkit::input::Input;
 
 const SECOND: u64 = 1_000_000_000;
 /// The scope of what we know, and that of what anybody has made up.
 const OURS: u64 = 0;
 const FOREIGN: u64 = 1;
-
-/// Bytes, as what is asked for; zeros when they are used up.
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        usize::from(self.byte()) % n
-    }
-
-    fn choice<T: Copy>(&mut self, of: &[T]) -> T {
-        of[self.below(of.len())]
-    }
-}
 
 /// A packet and its buffer. Whoever has it must say so when he is done.
 struct Buffer {
@@ -405,9 +387,9 @@ impl World {
 
 /// Runs what the bytes say.
 pub(crate) fn run(bytes: &[u8]) {
-    let mut input = Input(bytes);
+    let mut input = Input::new(bytes);
     let mut world = World::new(&mut input);
-    while !input.0.is_empty() {
+    while !input.is_empty() {
         world.step(&mut input);
         world.check();
     }

@@ -6,7 +6,7 @@ use testkit::fragments::random::{overlap, with_duplicates};
 use testkit::fragments::{Family, ORDERS, Packet, Random, cases, cut, cut_unevenly};
 
 use crate::host::Host;
-use crate::{ops, packets};
+use crate::{lanes, ops, packets};
 
 proptest! {
     #![proptest_config(ProptestConfig {
@@ -18,6 +18,19 @@ proptest! {
     #[test]
     fn any_sequence_of_calls_keeps_the_promises(bytes in proptest::collection::vec(any::<u8>(), 1..700)) {
         ops::run(&bytes);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 150,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn any_sequence_of_calls_on_several_cores_gives_what_one_gives(bytes in proptest::collection::vec(any::<u8>(), 1..900)) {
+        lanes::run(&bytes);
     }
 }
 
@@ -98,6 +111,17 @@ fn datagrams_of_all_sizes_come_whole_and_overlaps_end_them() {
         behind.iter().for_each(|cut| host.push(&whole.fragment(cut.at, cut.end)));
         assert_eq!(host.out.delivered.len(), 1, "{len} by {size} {order:?}");
     }
+}
+
+/// A datagram is not given up for a place that is far behind: what counts is how many fragments there are.
+#[test]
+fn a_short_piece_far_behind_is_no_sign_of_many() {
+    let whole = Packet::new(Family::V6, 1, (0..65_000u32).map(|n| n.to_le_bytes()[0]).collect());
+    let cuts = [(64_992, 65_000), (64_984, 64_992), (33_000, 64_984), (1000, 33_000), (0, 1000)];
+    let mut host = Host::new(&Config::default());
+    cuts.iter().for_each(|(at, end)| host.push(&whole.fragment(*at, *end)));
+    assert!(host.payloads() == [&whole.payload[..]]);
+    host.check_empty();
 }
 
 /// As many pieces as there can be where no two neighbours are of one size: they are found by a map.

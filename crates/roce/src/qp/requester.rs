@@ -15,14 +15,15 @@
 use super::message::{Pieces, Range};
 use super::{Context, Port, RtsAttributes};
 use crate::icrc::{self, Seal};
-use crate::memory::{Memory, ProtectionDomain, Purpose, Regions};
+use crate::memory::{Handle, Memory, ProtectionDomain, Purpose, Regions};
 use crate::number::Psn;
 use crate::reason::Reason;
 use crate::ring::Ring;
 use crate::rtt::{Retransmission, Rtt, timeout_nanos};
 use crate::time::Time;
 use crate::wire::{
-    Bth, Header, ICRC_BYTES, Mtu, Nak, Opcode, Place, Reth, Syndrome, packet_len, pad, rnr_nanos,
+    BTH_BYTES, Bth, Header, ICRC_BYTES, Mtu, Nak, Opcode, Place, Reth, Syndrome, packet_len, pad,
+    rnr_nanos,
 };
 use crate::work::{
     Completion, Kind, MESSAGE_MAX, Operation, PostError, SendRequest, Source, Status,
@@ -350,6 +351,82 @@ impl Requester {
         Ok(len)
     }
 
+    /// How many packets from the next one on are full ones in the middle of a WRITE about which nothing is to be
+    /// decided: they go for the first time, within the window, and none of them asks for an acknowledgement.
+    fn alike(&self) -> u32 {
+        let Some(request) = self.queue.get(self.current) else { return 0 };
+        let index = self.next.since(request.first);
+        let is_first_time = self.next == self.max && self.max != self.una && !self.probing;
+        if !request.write || request.inline || index == 0 || !is_first_time {
+            return 0;
+        }
+        let in_message = (request.packets - 1).saturating_sub(index);
+        let in_window = u32::from(self.window - 1).saturating_sub(self.next.since(self.una));
+        let silent = u32::from(self.ack_every - 1).saturating_sub(self.silent.into());
+        if self.rnr_until.is_some() { 0 } else { in_message.min(in_window).min(silent) }
+    }
+
+    /// Writes packets that are alike but for their numbers and their payload, one behind the other, each as
+    /// [`Self::emit`] would have: as many as [there are](Self::alike), `to` has room for, and memory is there for.
+    /// How many. All have `each` bytes, or there are none.
+    pub(crate) fn emit_alike(
+        &mut self,
+        mut bth: Bth,
+        domain: ProtectionDomain,
+        memory: &impl Memory,
+        seal: &mut Seal<'_>,
+        (to, each): (&mut [u8], usize),
+        context: &mut Context<'_>,
+    ) -> usize {
+        (bth.opcode, bth.psn) = (Opcode::Write(Place::Middle, false), Psn::default());
+        let mtu = self.mtu.bytes();
+        let most = (self.alike() as usize).min(to.len().checked_div(each).unwrap_or(0));
+        if most == 0 || each != packet_len(bth.opcode, mtu) {
+            return 0;
+        }
+        let mut head = [0; BTH_BYTES];
+        let headed = Header::new(bth).emit(mtu, &mut head);
+        let Some(request) = self.queue.get(self.current).filter(|_| headed.is_ok()) else {
+            return 0;
+        };
+        let at = self.next.since(request.first) * self.mtu.bytes_u32();
+        let (regions, purpose) = (context.regions, Purpose::Read);
+        // The first range is mostly all there is.
+        let first = request.pieces.ranges(at, most * mtu, domain, purpose, regions).next();
+        let Some(Ok(Range { end, handle, offset, .. })) = first else { return 0 };
+        let steady = seal.steady(&head, each - ICRC_BYTES);
+        let places = to.chunks_exact_mut(each).zip(seal.identification..).zip(0..).take(end / mtu);
+        let mut made = 0;
+        for ((packet, identification), nth) in places {
+            let psn = self.next.plus(nth).bytes();
+            let [.., high, middle, low] = &mut head;
+            [*high, *middle, *low] = psn;
+            let crc = steady.at(identification, psn);
+            let offset = offset + u64::from(nth) * mtu as u64;
+            if emit_one(&head, packet, memory, handle, offset, crc).is_none() {
+                break;
+            }
+            made = nth + 1;
+        }
+        if made > 0 {
+            self.sent_alike(made, context.now);
+            context.counters.bytes_out += u64::from(made) * mtu as u64;
+        }
+        made as usize
+    }
+
+    /// As [`Self::sent`], for so many packets that are [alike](Self::alike).
+    fn sent_alike(&mut self, count: u32, now: Time) {
+        self.packets_out += u64::from(count);
+        self.next = self.next.plus(count);
+        self.max = self.next;
+        // Fewer than would have asked, of which there are fewer than 2^16.
+        self.silent = self.silent.saturating_add(u16::try_from(count).unwrap_or(u16::MAX));
+        if self.timer.is_none() || self.timed_at != now {
+            self.start_timer(now);
+        }
+    }
+
     /// Copies a packet's payload, once: what is in memory may change while this runs, and the CRC is
     /// that of the copy. That CRC, if it was made on the way; `crc` is that of what comes before.
     #[expect(clippy::too_many_arguments, reason = "parts of a packet and of who makes it")]
@@ -623,4 +700,26 @@ impl Requester {
         }
         self.reset();
     }
+}
+
+/// Writes a packet without padding: its header, a payload that is copied from memory, the CRC, of which `crc` is
+/// that of what comes before the payload. `None`: memory is not there.
+#[inline]
+fn emit_one(
+    head: &[u8; BTH_BYTES],
+    packet: &mut [u8],
+    memory: &impl Memory,
+    handle: Handle,
+    offset: u64,
+    crc: u32,
+) -> Option<()> {
+    let (to, rest) = packet.split_first_chunk_mut()?;
+    let (payload, last) = rest.split_last_chunk_mut()?;
+    *to = *head;
+    let crc = match memory.read_summed(handle, offset, payload, !crc).ok()? {
+        Some(register) => !register,
+        None => icrc::go_on(memory, crc, payload),
+    };
+    *last = icrc::store(crc);
+    Some(())
 }

@@ -2,7 +2,7 @@
 
 use super::message::{Pieces, Range, narrow};
 use super::{Context, Port};
-use crate::memory::{Memory, ProtectionDomain, Purpose};
+use crate::memory::{Memory, ProtectionDomain, Purpose, Regions};
 use crate::number::Psn;
 use crate::reason::Reason;
 use crate::ring::Ring;
@@ -156,7 +156,7 @@ impl Responder {
             .and_then(|place| self.take(packet, place, domain, port, memory, context));
         match placed {
             Ok(ends) => {
-                self.advance(header, ends);
+                self.advance(header.bth.ack_request, ends);
                 Answer::Taken(ends)
             }
             Err(Refusal::NotReady) => {
@@ -175,6 +175,43 @@ impl Responder {
         }
     }
 
+    /// Takes a packet in the middle of a WRITE, whose headers are as those of the one before, while its bytes are
+    /// summed: `crc` is that of what comes before its payload. Its CRC; `None`: it is not the one that is expected
+    /// there, or memory cannot do that.
+    ///
+    /// It counts only once [`Self::took_alike`] is told that the CRC is right. Until then what was written is
+    /// where the same packet, sent again, writes: nobody reads there before the end of the message has come, as long
+    /// as no other queue pair writes there.
+    #[inline]
+    pub(crate) fn take_alike(
+        &mut self,
+        psn: Psn,
+        payload: &[u8],
+        crc: u32,
+        domain: ProtectionDomain,
+        memory: &mut impl Memory,
+        regions: &Regions,
+    ) -> Option<u32> {
+        let Message::Write { address, rkey, left, .. } = self.message else { return None };
+        if psn != self.expected || narrow(payload.len()) >= left {
+            return None;
+        }
+        let found = regions.find(domain, rkey, Purpose::RemoteWrite, address, left);
+        let (handle, at) = found.ok()?;
+        memory.write_summed(handle, at, payload, !crc).map(|register| !register)
+    }
+
+    /// The packet that [`Self::take_alike`] was given is whole.
+    #[inline]
+    pub(crate) fn took_alike(&mut self, len: usize, ack_request: bool) {
+        if let Message::Write { address, left, .. } = &mut self.message {
+            let len = narrow(len);
+            *address = address.wrapping_add(len.into());
+            *left = left.saturating_sub(len);
+        }
+        self.advance(ack_request, false);
+    }
+
     /// A packet came before the one that is expected. The peer is told once, and again when numbers go
     /// back: then it has gone back, and what it was told to send was lost again.
     fn handle_early(&mut self, psn: Psn) {
@@ -185,7 +222,7 @@ impl Responder {
     }
 
     #[inline]
-    fn advance(&mut self, header: &Header, ends: bool) {
+    fn advance(&mut self, ack_request: bool, ends: bool) {
         self.expected = self.expected.plus(1);
         if ends {
             self.msn = self.msn.plus(1);
@@ -197,7 +234,7 @@ impl Responder {
             Say::Gap if still_missing => return,
             // Either is an acknowledgement of what came before as well.
             Say::Gap | Say::NotReady => self.say = Say::Ack,
-            _ if header.bth.ack_request => self.say = Say::Ack,
+            _ if ack_request => self.say = Say::Ack,
             _ => {}
         }
         self.early = None;

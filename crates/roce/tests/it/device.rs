@@ -466,3 +466,137 @@ fn packets_that_came_together_are_taken_as_one_by_one() {
     }
     assert_eq!(a.done().len(), 4);
 }
+
+/// Two hosts, and a WRITE of so many bytes from the first to the second.
+fn writing(len: usize) -> ([Host; 2], Vec<u8>) {
+    let rts = RtsAttributes { window: 40, ack_every: 12, ..RtsAttributes::new(Psn::default()) };
+    let mut hosts = Setup { rts, identification_end: Some(64), ..Setup::default() }.hosts();
+    let bytes: Vec<u8> = (0..len).map(|i| (i * i / 16).to_le_bytes()[0]).collect();
+    let key = hosts[0].buffer(0, bytes.clone(), Access::READ);
+    let ring = hosts[1].buffer(0, vec![0; len], Access::REMOTE_WRITE);
+    let piece = Piece { key, address: 0, len: u32::try_from(len).unwrap() };
+    let operation = Operation::Write { address: 0, rkey: ring.0 };
+    hosts[0].post(1, operation, Source::Pieces(&[piece])).unwrap();
+    (hosts, bytes)
+}
+
+/// All that the first host sends at a time, `segments` at once: each packet with its identification.
+fn burst(from: &mut Host, segments: usize) -> Vec<(u16, Vec<u8>)> {
+    let (mut buffer, mut all) = (vec![0; 1 << 16], Vec::new());
+    while let Some(run) = from.device.transmit(NOW, &from.memory, &mut buffer, segments) {
+        let packets = buffer[..run.len].chunks(run.segment_len).map(<[u8]>::to_vec);
+        all.extend((0..).zip(packets));
+    }
+    all
+}
+
+#[test]
+fn packets_that_are_made_together_are_as_one_by_one() {
+    // Of whole packets, and with an end that is none.
+    for len in [256 * 30, 256 * 30 + 3, 256 * 3] {
+        let ([mut one, _], bytes) = writing(len);
+        let ([mut many, mut to], _) = writing(len);
+        let (one, many) = (burst(&mut one, 1), burst(&mut many, 64));
+        assert_eq!(one.len(), many.len(), "{len}");
+        let flow = Flow { addresses: Setup::default().way, src_port: wire::UDP_PORT };
+        for ((_, one), (identification, many)) in one.iter().zip(&many) {
+            let (body, _) = many.split_last_chunk::<4>().unwrap();
+            assert_eq!(one[..one.len() - 4], *body);
+            let known = icrc::Identification::Known(*identification);
+            assert_eq!(icrc::check(&flow, known, many), Ok(*identification));
+        }
+        let packets = many.iter().map(|(_, bytes)| &bytes[..]);
+        to.take_burst(NOW, packets);
+        assert_eq!(to.memory.all[0], bytes, "{len}");
+        let counters = to.device.counters();
+        let (packets_in, bytes_in) = (counters.packets_in, counters.bytes_in);
+        assert_eq!((packets_in, bytes_in), (many.len() as u64, len as u64));
+    }
+}
+
+#[test]
+fn a_packet_that_broke_among_its_like_comes_again() {
+    let ([mut a, mut b], bytes) = writing(256 * 30);
+    let mut sent = burst(&mut a, 64);
+    // In its payload, which is written before that shows.
+    sent[9].1[100] ^= 4;
+    let packets = sent.iter().map(|(_, bytes)| &bytes[..]);
+    b.take_burst(NOW, packets);
+    let counters = b.device.counters();
+    assert_eq!(counters.dropped(Reason::Icrc), 1);
+    assert_eq!((counters.bytes_in, counters.dropped(Reason::OutOfOrder)), (256 * 9, 20));
+    assert!(b.memory.summed > 5, "{}", b.memory.summed);
+    let mut hosts = [a, b];
+    exchange(&mut hosts, NOW);
+    assert_eq!(hosts[1].memory.all[0], bytes);
+    assert_eq!(hosts[0].done(), [(1, Status::Success)]);
+}
+
+#[test]
+fn what_memory_does_not_sum_is_taken_as_ever() {
+    let ([mut a, mut b], bytes) = writing(256 * 30);
+    // A region that is not there any more is refused, also in the middle of a burst.
+    let sent = burst(&mut a, 64);
+    let (first, rest) = sent.split_at(10);
+    b.take_burst(NOW, first.iter().map(|(_, p)| &p[..]));
+    assert_eq!(b.memory.all[0][..2560], bytes[..2560]);
+    b.memory.gone = Some(0);
+    b.take_burst(NOW, rest.iter().map(|(_, p)| &p[..]));
+    assert_eq!(b.device.counters().dropped(Reason::Operational), 1);
+    assert_eq!(b.device.qp(b.qpn).unwrap().state, State::Error);
+}
+
+#[test]
+fn where_another_queue_pair_has_written_a_broken_packet_writes_nothing() {
+    for moved in [false, true] {
+        let (mut hosts, _) = writing(256 * 30);
+        let mut sent = burst(&mut hosts[0], 64);
+        let deliver = |b: &mut Host, sent: &[(u16, Vec<u8>)]| {
+            let packets = sent.iter().map(|(_, bytes)| &bytes[..]);
+            b.take_burst(NOW, packets);
+        };
+        deliver(&mut hosts[1], &sent[..5]);
+        assert!(hosts[1].memory.summed > 0);
+        if moved {
+            // As after a failover: the same bytes over another link.
+            let rkey = Packet::parse(&sent[0].1).unwrap().header.reth.unwrap().rkey;
+            for host in &mut hosts {
+                host.qpn = host.device.create_qp(&Setup::default().qp).unwrap();
+            }
+            Setup::default().connect(&mut hosts);
+            let operation = Operation::Write { address: 0, rkey };
+            hosts[0].post(2, operation, Source::Inline(&[7; 10])).unwrap();
+            let again = burst(&mut hosts[0], 64);
+            deliver(&mut hosts[1], &again);
+            assert_eq!(hosts[1].memory.all[0][..10], [7; 10]);
+        }
+        hosts[1].memory.summed = 0;
+        sent[9].1[100] ^= 4;
+        deliver(&mut hosts[1], &sent[5..]);
+        let there = &hosts[1].memory.all[0][256 * 9..256 * 10];
+        assert_eq!(there.iter().all(|byte| *byte == 0), moved);
+        assert_eq!(hosts[1].memory.summed == 0, moved);
+    }
+}
+
+#[test]
+fn packets_whose_identification_nobody_foresees_are_written_once() {
+    let rts = RtsAttributes { window: 40, ack_every: 12, ..RtsAttributes::new(Psn::default()) };
+    let [mut a, mut b] = Setup { rts, ..Setup::default() }.hosts();
+    let bytes: Vec<u8> = (0..=255).cycle().take(256 * 30).collect();
+    let key = a.buffer(0, bytes.clone(), Access::READ);
+    let ring = b.buffer(0, vec![0; bytes.len()], Access::REMOTE_WRITE);
+    let piece = Piece { key, address: 0, len: 256 * 30 };
+    let operation = Operation::Write { address: 0, rkey: ring.0 };
+    a.post(1, operation, Source::Pieces(&[piece])).unwrap();
+    let mut sent = burst(&mut a, 64);
+    let flow = Flow { addresses: Setup::default().way, src_port: wire::UDP_PORT };
+    for (identification, (_, packet)) in (100..).step_by(3).zip(&mut sent) {
+        let len = packet.len() - 4;
+        icrc::seal(&flow, identification, packet, len).unwrap();
+    }
+    let packets = sent.iter().map(|(_, bytes)| &bytes[..]);
+    b.take_burst(NOW, packets);
+    assert_eq!(b.memory.all[0], bytes);
+    assert_eq!(b.memory.summed, 0, "each of them once more");
+}

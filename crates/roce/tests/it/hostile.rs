@@ -9,11 +9,13 @@ use crate::ops;
 
 #[test]
 fn random_bytes_reach_every_answer() {
-    let (mut random, mut all) = (Random::new(1), Counters::default());
+    let (mut random, mut all, mut summed) = (Random::new(1), Counters::default(), 0);
     for _ in 0..2000 {
         let len = random.below(600);
         let bytes: Vec<u8> = (0..len).map(|_| random.word().to_le_bytes()[0]).collect();
-        all.add(&ops::run(&bytes));
+        let (counters, runs) = ops::run(&bytes);
+        all.add(&counters);
+        summed += runs;
     }
     for reason in Reason::ALL {
         // Partitions are all one here, and memory is always there.
@@ -24,7 +26,8 @@ fn random_bytes_reach_every_answer() {
     let Counters { cnp_out, cnp_in, failed, acks_in, bytes_in, bytes_out, .. } = all;
     let seen = [retransmitted, timeouts, naks_out, naks_in, rnr_out, rnr_in, cnp_out, cnp_in];
     assert!(seen.iter().all(|count| *count > 50), "{all:?}");
-    assert!([failed, acks_in, bytes_in, bytes_out].iter().all(|count| *count > 500), "{all:?}");
+    assert!(summed > 500, "{summed}");
+    assert!([failed, acks_in, bytes_in, bytes_out].iter().all(|count| *count > 300), "{all:?}");
 }
 
 proptest! {

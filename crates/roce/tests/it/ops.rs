@@ -6,39 +6,18 @@ use std::collections::VecDeque;
 use roce::icrc::{Identification, check, seal};
 use roce::wire::{Aeth, Bth, Header, Nak, Opcode, Packet, Place, Reth, Syndrome, UDP_PORT};
 use roce::*;
+use testkit::input::Input;
 
-/// Reads the bytes; zeros when they end.
-struct Input<'a>(&'a [u8]);
-
-impl Input<'_> {
-    fn byte(&mut self) -> u8 {
-        let Some((first, rest)) = self.0.split_first() else { return 0 };
-        self.0 = rest;
-        *first
-    }
-
-    fn word(&mut self) -> u32 {
-        u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[usize::from(self.byte()) % all.len()]
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.byte()).collect()
-    }
-}
-
-const RING: usize = 1024;
+const RING: usize = 4096;
 const RING_AT: u64 = u64::MAX - 5000;
 
 fn index(number: u64) -> usize {
     usize::try_from(number).expect("small")
 }
 
-/// Three buffers: the ring that the peer may write, one for what is received, one of somebody else.
-struct Buffers([Vec<u8>; 3]);
+/// Three buffers: the ring that the peer may write, one for what is received, one of somebody else. And how often
+/// bytes were summed while they were written.
+struct Buffers([Vec<u8>; 3], u64);
 
 impl Memory for Buffers {
     fn read(&self, handle: Handle, offset: u64, to: &mut [u8]) -> Result<(), Fault> {
@@ -51,6 +30,22 @@ impl Memory for Buffers {
         let (place, at) = (index(handle.0), index(offset));
         self.0[place][at..at + from.len()].copy_from_slice(from);
         Ok(())
+    }
+
+    fn write_summed(
+        &mut self,
+        handle: Handle,
+        offset: u64,
+        from: &[u8],
+        register: u32,
+    ) -> Option<u32> {
+        self.write(handle, offset, from).ok()?;
+        self.1 += 1;
+        Some(from.iter().fold(register, |register, byte| {
+            (0..8).fold(register ^ u32::from(*byte), |crc, _| {
+                if crc & 1 == 1 { crc >> 1 ^ 0xedb8_8320 } else { crc >> 1 }
+            })
+        }))
     }
 }
 
@@ -72,6 +67,8 @@ struct World {
     /// to come.
     next: Psn,
     open: Option<(bool, u16)>,
+    /// Something odd was taken, so that there may be another message under way.
+    odd: bool,
     /// The last of ours that was sent.
     sent: Psn,
     next_id: u64,
@@ -98,7 +95,7 @@ impl World {
             ..DeviceConfig::default()
         };
         let mut device = Device::new(&config, Secret::new([1, 2])).expect("a good configuration");
-        let memory = Buffers([vec![0; RING], vec![0; 1000], vec![0x55; 100]]);
+        let memory = Buffers([vec![0; RING], vec![0; 1000], vec![0x55; 100]], 0);
         let mut register = |region| device.register(region).expect("there is room");
         let ring = register(region(0, RING_AT, RING, Access::REMOTE_WRITE));
         let inbox = register(region(1, 0, 1000, Access::LOCAL_WRITE));
@@ -120,6 +117,7 @@ impl World {
             ours,
             next: theirs,
             open: None,
+            odd: false,
             sent: ours,
             next_id: 0,
             sends: VecDeque::new(),
@@ -154,7 +152,7 @@ impl World {
             Some((write, left)) if left > 256 => (Place::Middle, write, 256),
             Some((write, left)) => (Place::Last, write, left),
             None => {
-                let len = input.of(&[0, 1, 44, 256, 300, 700]);
+                let len = input.choice(&[0, 1, 44, 256, 300, 700]);
                 let place = if len > 256 { Place::First } else { Place::Only };
                 self.open = Some((input.byte() & 1 == 1, len));
                 (place, self.open.is_some_and(|(write, _)| write), len.min(256))
@@ -178,6 +176,67 @@ impl World {
         }
     }
 
+    /// All packets of a WRITE at once, some of them spoiled: only where that writes has anything changed.
+    fn burst(&mut self, input: &mut Input<'_>) {
+        let (at, len) = (input.byte(), input.choice(&[700, 2000, 2048, 4000, 4096]));
+        let reth = Reth { address: RING_AT + u64::from(at), rkey: self.ring.0, len };
+        let count = usize::try_from(len.div_ceil(256)).expect("small");
+        let counts_up = input.byte() & 1 == 1;
+        let (mut packets, mut knows) = (Vec::new(), self.open.is_none() && !self.odd);
+        for index in 0..count {
+            let place = match index {
+                0 => Place::First,
+                _ if index + 1 == count => Place::Last,
+                _ => Place::Middle,
+            };
+            let mut bth = Bth::new(Opcode::Write(place, false), self.qpn, self.next);
+            bth.psn = self.next.plus(u32::try_from(index).expect("small"));
+            let mut header = Header::new(bth);
+            header.reth = (index == 0).then_some(reth);
+            let end = if place.ends() { len as usize - index * 256 } else { 256 };
+            let (payload, mut bytes) = (vec![index.to_le_bytes()[0]; end], vec![0; PACKET_MAX]);
+            let end = Packet { header, payload: &payload }.emit(&mut bytes).expect("a good header");
+            let number = if counts_up { u16::try_from(index).expect("small") } else { 0 };
+            let how = input.byte();
+            if how < 8 {
+                // A header, or payload, that is another one, with its CRC right.
+                bytes[usize::from(input.byte()) % end] ^= 1 << (how & 7);
+                (knows, self.odd) = (knows && index > 0, true);
+            }
+            let end = seal(&to_us(), number, &mut bytes, end).expect("there is room");
+            bytes.truncate(end);
+            match how {
+                8..12 => bytes[usize::from(input.byte()) % end] ^= 1 << (how & 7),
+                12 => _ = bytes.pop(),
+                13 => continue,
+                _ => {}
+            }
+            packets.push(bytes);
+            if how == 14 {
+                packets.extend(packets.last().cloned());
+            }
+        }
+        let Flow { addresses, src_port } = to_us();
+        let marked = input.byte() < 8;
+        let arrival = Arrival { addresses, src_port, marked, identification: None };
+        let (ring, before) = (self.memory.0[0].clone(), self.device.counters().bytes_in);
+        let packets = packets.iter().map(Vec::as_slice);
+        self.device.receive_burst(self.now, &mut self.memory, &arrival, packets);
+        if knows {
+            // What went wrong among its like and is not counted is within it as well.
+            let within = usize::from(at)..usize::from(at) + len as usize;
+            let changed = |at: &usize| ring[*at] != self.memory.0[0][*at];
+            let outside = (0..RING).filter(changed).find(|at| !within.contains(at));
+            assert!(outside.is_none(), "byte {outside:?}, not of {within:?}");
+            let taken = self.device.counters().bytes_in - before;
+            if taken == u64::from(len) {
+                self.next = self.next.plus(u32::try_from(count).expect("small"));
+            } else {
+                self.odd |= taken > 0;
+            }
+        }
+    }
+
     /// An answer to what was sent, or to what was not.
     fn answer(&mut self, input: &mut Input<'_>) {
         let psn = self.sent.minus(u32::from(input.byte() % 12)).plus(u32::from(input.byte() % 3));
@@ -186,7 +245,7 @@ impl World {
             0..22 => Syndrome::Ack(31),
             22..26 => Syndrome::Rnr(input.byte()),
             26..31 => Syndrome::Nak(Nak::Sequence),
-            _ => Syndrome::Nak(input.of(&nak)),
+            _ => Syndrome::Nak(input.choice(&nak)),
         };
         let header = Header::new(Bth::new(Opcode::Acknowledge, self.qpn, psn));
         let aeth = Some(Aeth { syndrome, msn: Psn::default() });
@@ -195,7 +254,7 @@ impl World {
 
     /// A packet with a header of any kind.
     fn odd(&mut self, input: &mut Input<'_>) {
-        let place = input.of(&[Place::First, Place::Middle, Place::Last, Place::Only]);
+        let place = input.choice(&[Place::First, Place::Middle, Place::Last, Place::Only]);
         let immediate = input.byte() & 1 == 1 && place.ends();
         let opcode = match input.byte() % 4 {
             0 | 1 => Opcode::Write(place, immediate),
@@ -203,22 +262,28 @@ impl World {
             _ => Opcode::Cnp,
         };
         let psn = self.next.plus(u32::from(input.byte() % 8)).minus(4);
-        let to =
-            input.of(&[self.qpn, self.qpn, self.bystander, Qpn::new(self.qpn.value() ^ 1 << 20)]);
+        let to = input.choice(&[
+            self.qpn,
+            self.qpn,
+            self.bystander,
+            Qpn::new(self.qpn.value() ^ 1 << 20),
+        ]);
         let mut header = Header::new(Bth::new(opcode, to, psn));
         header.reth = opcode.has_reth().then(|| Reth {
-            address: RING_AT.wrapping_add(u64::from(input.word() % 1200)).wrapping_sub(50),
+            address: RING_AT.wrapping_add(u64::from(input.word() % 4200)).wrapping_sub(50),
             rkey: match input.byte() {
                 0..200 => self.ring.0,
                 200..230 => self.foreign.0,
                 _ => input.word(),
             },
-            len: if input.byte() < 200 { input.word() % 1100 } else { input.word() },
+            len: if input.byte() < 200 { input.word() % 4200 } else { input.word() },
         });
         header.immediate = opcode.has_immediate().then(|| input.word());
         let alone = opcode == Opcode::Cnp;
-        let len = if alone { 0 } else { input.of(&[256, 256, 0, 1, 44, 255, 257, 4096]) };
-        if self.deliver(header, len, input.byte()) == Ok(Outcome::Payload) {
+        let len = if alone { 0 } else { input.choice(&[256, 256, 0, 1, 44, 255, 257, 4096]) };
+        let outcome = self.deliver(header, len, input.byte());
+        self.odd |= matches!(outcome, Ok(Outcome::Payload | Outcome::Message));
+        if outcome == Ok(Outcome::Payload) {
             self.open = None;
         }
     }
@@ -244,7 +309,7 @@ impl World {
         if input.byte() & 1 == 1 && len >= 4 {
             seal(&to_us(), 0, &mut bytes, len - 4);
         }
-        _ = self.receive(&bytes, false);
+        self.odd |= self.receive(&bytes, false).is_ok();
     }
 
     fn post_send(&mut self, input: &mut Input<'_>) {
@@ -324,7 +389,7 @@ impl World {
         self.device.reset(self.qpn).expect("it is there");
         self.sends.clear();
         self.receives.clear();
-        (self.next, self.open, self.sent) = (self.theirs, None, self.ours);
+        (self.next, self.open, self.odd, self.sent) = (self.theirs, None, false, self.ours);
         self.connect(self.qpn, to_us().addresses.reversed());
     }
 
@@ -338,13 +403,14 @@ impl World {
     }
 }
 
-/// Does what the bytes say; what the device counted.
-pub(crate) fn run(bytes: &[u8]) -> Counters {
-    let mut input = Input(bytes);
+/// Does what the bytes say; what the device counted, and how often bytes were summed while they were written.
+pub(crate) fn run(bytes: &[u8]) -> (Counters, u64) {
+    let mut input = Input::new(bytes);
     let mut world = World::new(&mut input);
-    while !input.0.is_empty() {
+    while !input.is_empty() {
         match input.byte() % 16 {
-            0..4 => world.honest(&mut input),
+            0..3 => world.honest(&mut input),
+            3 => world.burst(&mut input),
             4..6 => world.answer(&mut input),
             6 if input.byte() < 100 => world.odd(&mut input),
             6 | 7 => world.bytes(&mut input),
@@ -377,5 +443,5 @@ pub(crate) fn run(bytes: &[u8]) -> Counters {
     assert!(world.device.next_deadline().is_none(), "still waits");
     let overflowed = world.device.cqs().any(|cq| world.device.cq_counters(cq).overflows > 0);
     assert!(overflowed || world.sends.is_empty(), "requests without end");
-    world.device.counters().clone()
+    (world.device.counters().clone(), world.memory.1)
 }

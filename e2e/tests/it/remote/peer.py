@@ -133,6 +133,21 @@ def c_echo(to, sizes):
     assert s.recv(1) == b""
 
 
+def c_high(to):
+    # A descriptor that is open above the limit stays open, and cannot be made anew.
+    import fcntl, resource
+    low = socket.socket(family(to[0]))
+    s = socket.socket(fileno=fcntl.fcntl(low.fileno(), fcntl.F_DUPFD, 500))
+    low.close()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (400, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    s.connect(to)
+    for n in (1, 1000, 100000):
+        s.sendall(pattern(n))
+        assert recv_exactly(s, n) == pattern(n)
+    s.shutdown(socket.SHUT_WR)
+    assert recv_all(s) == b""
+
+
 def c_digest(to, n):
     n = int(n)
     data = pattern(n)

@@ -24,6 +24,16 @@ fn echoes_of_all_sizes() {
     talk("echo", &["echo", "1,2,17,1000,16384,65535,65536,65537,300000,1,5000000"]);
 }
 
+/// Nothing is promised or handed over where the engine's socket could not take the place of the program's.
+#[test]
+fn a_descriptor_above_the_limit_stays_on_tcp() {
+    let (Some(python), Some(pair)) = (python(), Pair::new()) else { return };
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    let got = talk.client(&pair, &python, &["high"], true);
+    assert!(got.ok(), "{got:?}\n{}", pair.board(Side::Client).summary());
+    assert_eq!(pair.attached(Side::Client, "python3"), 0);
+}
+
 #[test]
 fn a_long_stream_to_the_server() {
     talk("digest", &["digest", large()]);

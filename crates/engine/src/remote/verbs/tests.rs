@@ -72,6 +72,32 @@ fn a_request_and_its_answer() {
     }
 }
 
+/// Without any TCP option, as where the engine may load no BPF program.
+#[test]
+fn engines_with_cards_find_out_what_they_share() {
+    let ips = [1, 2].map(|host| IpAddr::from([127, 91, NETWORK, host]));
+    let configs =
+        ips.map(|ip| on_card(&[("address", &ip.to_string()), ("peers", "127.91.0.0/16")]));
+    let hosts = Hosts::that_meet_at(ips, configs).unwrap();
+    let text = bytes(100_000, 5);
+    for port in 4000..4010 {
+        let [client, server] = hosts.ask(port, [true, true]).map(Result::unwrap);
+        client.send(&text);
+        assert!(server.receive_all(text.len()) == text);
+        server.send(b"answer");
+        assert_eq!(client.receive_all(6), b"answer");
+        client.ends(Program::Closed);
+        server.ends(Program::Closed);
+    }
+    assert!(hosts.by_smc(10) > 0, "{:#?}", hosts.engines[0].stat());
+    let [bytes, packets] = [0, 1].map(|which| {
+        let stat = hosts.engines[0].stat();
+        stat.vectors.iter().map(|v| [v.bytes_tx, v.packets_tx][which]).sum::<u64>()
+    });
+    // By writes of the card.
+    assert!(bytes >= text.len() as u64 && packets == 0, "{bytes} {packets}");
+}
+
 #[test]
 fn many_bytes_both_ways_at_once() {
     // The last is longer than the stage.
