@@ -19,7 +19,9 @@ mod transform;
 pub use kdf::{KeySchedule, SessionKeys};
 pub use preauth::PreauthHash;
 pub use secret::SecretKey;
-pub use signer::{BadSignature, HEADER_LEN, SIGNATURE_AT, SIGNATURE_LEN, Signer, TooShort};
+pub use signer::{
+    ABREAST, BadSignature, HEADER_LEN, SIGNATURE_AT, SIGNATURE_LEN, Signer, TooShort,
+};
 pub use transform::{
     OpenError, Opener, SealError, Sealer, TRANSFORM_HEADER_LEN, TRANSFORM_ID, TransformHeader,
 };

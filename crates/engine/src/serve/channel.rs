@@ -5,6 +5,7 @@
 
 mod delivery;
 mod exchange;
+mod gathered;
 mod input;
 mod output;
 mod reply;

@@ -103,6 +103,8 @@ pub(crate) struct Client {
     pub(crate) channel_sequence: u16,
     /// So many bytes of what is sent go first, and the others some time later.
     pub(crate) pause_at: Option<usize>,
+    /// The last byte of what is sent is another one than was signed.
+    pub(crate) changes_last: bool,
     answers: VecDeque<Answer>,
     /// Breaks that came in between.
     pub(crate) breaks: VecDeque<Answer>,
@@ -161,6 +163,7 @@ impl Client {
             seal: false,
             channel_sequence: 0,
             pause_at: None,
+            changes_last: false,
             answers: VecDeque::new(),
             breaks: VecDeque::new(),
         }
@@ -489,6 +492,11 @@ impl Client {
             for pair in starts.windows(2) {
                 keys.signer.sign(&mut frame[pair[0]..pair[1]]).expect("a header");
             }
+        }
+        if self.changes_last
+            && let Some(last) = frame.last_mut()
+        {
+            *last ^= 1;
         }
         let sent = frame.clone();
         if self.seal {

@@ -83,6 +83,43 @@ fn frames_of_all_lengths_follow_each_other() {
     assert_eq!(place.panics(), 0);
 }
 
+/// What is signed by AES-CMAC is verified some at a time where it comes so fast. Whatever was together, each is answered
+/// by itself, in order, and who changes one on the way has changed that one only.
+#[test]
+fn large_writes_signed_by_cmac_are_taken_as_they_are_sent() {
+    let place = Place::new();
+    let offer = Offer { signing: vec![1], ..Offer::default() };
+    let mut client = Client::enter(place.address(), offer, "alice", "files");
+    client.sign = true;
+    let lens = [200_000, 40_000, 1_000_000, 300_000, 70_000, 5, 32_657, 900_000, 40_000, 40_000];
+    for wrong in 0..=lens.len() {
+        let file = client.open(&format!("cmac {wrong}"));
+        let (mut all, mut offset) = (Vec::new(), 0);
+        for (at, len) in lens.into_iter().enumerate() {
+            let data = vec![u8::try_from(at + 1).unwrap(); len];
+            client.changes_last = at == wrong;
+            client.send_one(write_request(file, offset, &data));
+            offset += len as u64;
+            all.extend(if at == wrong { vec![0; len] } else { data });
+        }
+        client.changes_last = false;
+        for at in 0..lens.len() {
+            let wanted = if at == wrong { NtStatus::ACCESS_DENIED } else { NtStatus::SUCCESS };
+            assert_eq!(client.receive_last().status(), wanted, "{at}, {wrong}");
+        }
+        if wrong + 1 == lens.len() {
+            all.truncate(all.len() - lens[wrong]);
+        }
+        let mut there = Vec::new();
+        while there.len() < all.len() {
+            let len = u32::try_from((all.len() - there.len()).min(1_000_000)).unwrap();
+            there.extend(client.read(file, there.len() as u64, len).unwrap());
+        }
+        assert!(there == all, "{wrong}");
+    }
+    assert_eq!(place.panics(), 0);
+}
+
 /// The data of a WRITE begins 112 to 256 bytes from its header. What has come of a frame when it is looked at may end
 /// in front of that: behind a large frame always, and of any if its client is slow.
 #[test]

@@ -424,6 +424,20 @@ mod tests {
         std::iter::repeat_with(step).take(len).collect()
     }
 
+    /// Inputs that a fuzzer has found slow, on a machine that had other things to do.
+    #[test]
+    fn what_was_slow_once_is_answered_as_well() {
+        let place = Place::new();
+        for bytes in [
+            &b"\xbf\xbf\x0f\x0f\x0f\xbf\xbf\xbf\xbf\xbf\xac\x31\x96"[..],
+            b"\x00\x00\x00\x00\x00\xfb\x19\x00\xf7\xa5\xf5\x00\x00\x00\x3d\xff",
+        ] {
+            let began = std::time::Instant::now();
+            run(&place, bytes);
+            println!("{bytes:02x?}: {:?}", began.elapsed());
+        }
+    }
+
     #[test]
     fn requests_in_any_order_leave_nothing_behind() {
         let place = Place::new();

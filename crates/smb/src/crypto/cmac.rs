@@ -34,6 +34,39 @@ impl Cmac {
         Self { cipher, whole, padded: double(whole) }
     }
 
+    /// The tags of `N` messages, each of a head, which is not empty, and what follows. They take as long as that of the
+    /// longest alone, or not much longer: what one chain waits for, the others need not.
+    pub(super) fn tags<const N: usize>(&self, messages: [(&[u8], &[u8]); N]) -> [[u8; BLOCK]; N] {
+        let mut chains = messages.map(|(head, _)| {
+            let mut chain = Chain { cmac: self, state: Array::default(), held: [0; BLOCK], len: 0 };
+            chain.update(head);
+            chain
+        });
+        let mut rest = messages.map(|(_, rest)| rest);
+        // The last block of each, whole or not, stays back; and heads are as long as headers, which are whole blocks.
+        let blocks = rest.iter().map(|rest| rest.len().saturating_sub(1) / BLOCK).min();
+        let abreast = blocks.unwrap_or(0) * BLOCK;
+        if abreast > 0 && chains.iter().all(|chain| chain.len == BLOCK) {
+            for chain in &mut chains {
+                let held = chain.held;
+                chain.absorb(&held);
+                chain.len = 0;
+            }
+            let parts = rest.map(|rest| rest[..abreast].as_chunks::<BLOCK>().0);
+            let states = std::array::from_fn(|at| chains[at].state);
+            let mut states: [Array<u8, U16>; N] = states;
+            self.cipher.encrypt_with_backend(AbsorbAbreast { parts, states: &mut states });
+            for (chain, state) in chains.iter_mut().zip(states) {
+                chain.state = state;
+            }
+            rest = rest.map(|rest| &rest[abreast..]);
+        }
+        for (chain, rest) in chains.iter_mut().zip(rest) {
+            chain.update(rest);
+        }
+        chains.map(Chain::finish)
+    }
+
     /// The tag of all parts one behind the other. `first` is not empty.
     pub(super) fn tag(&self, first: &[u8], rest: &[&[u8]]) -> [u8; BLOCK] {
         let mut chain = Chain { cmac: self, state: Array::default(), held: [0; BLOCK], len: 0 };
@@ -118,6 +151,33 @@ impl BlockCipherEncClosure for Absorb<'_> {
             backend.encrypt_block_inplace(&mut state);
         }
         *self.state = state;
+    }
+}
+
+/// [`Absorb`] for chains side by side, of as many blocks each: an AES operation takes several times as long as it keeps
+/// others from beginning.
+struct AbsorbAbreast<'a, const N: usize> {
+    parts: [&'a [[u8; BLOCK]]; N],
+    states: &'a mut [Array<u8, U16>; N],
+}
+
+impl<const N: usize> BlockSizeUser for AbsorbAbreast<'_, N> {
+    type BlockSize = U16;
+}
+
+impl<const N: usize> BlockCipherEncClosure for AbsorbAbreast<'_, N> {
+    #[inline(always)]
+    fn call<B: BlockCipherEncBackend<BlockSize = U16>>(self, backend: &B) {
+        let mut states = *self.states;
+        let blocks = self.parts.iter().map(|part| part.len()).min().unwrap_or(0);
+        for at in 0..blocks {
+            for (state, part) in states.iter_mut().zip(&self.parts) {
+                let mixed = u128::from_ne_bytes(state.0) ^ u128::from_ne_bytes(part[at]);
+                *state = mixed.to_ne_bytes().into();
+                backend.encrypt_block_inplace(state);
+            }
+        }
+        *self.states = states;
     }
 }
 

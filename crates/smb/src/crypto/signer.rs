@@ -148,6 +148,56 @@ impl Signer {
         let (header, rest) = message.split_first_chunk().ok_or(BadSignature)?;
         self.verify(header, &[rest])
     }
+
+    /// Whether [`Signer::verify_messages`] takes less time than one message after the other.
+    #[must_use]
+    pub fn gains_by_many(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Cmac(_))
+    }
+
+    /// [`Signer::verify_message`] of several, in the order in which they are given. What cannot be done any faster for
+    /// one message, since each block of it waits for the one before, is done for up to [`ABREAST`] of them at a time.
+    #[must_use]
+    pub fn verify_messages(&self, messages: &[&[u8]]) -> Vec<Result<(), BadSignature>> {
+        let mut all = Vec::with_capacity(messages.len());
+        for some in messages.chunks(ABREAST) {
+            match (&self.algorithm, some) {
+                (Algorithm::Cmac(cmac), [a, b]) => all.extend(verify_abreast(cmac, [a, b])),
+                (Algorithm::Cmac(cmac), [a, b, c]) => all.extend(verify_abreast(cmac, [a, b, c])),
+                (Algorithm::Cmac(cmac), [a, b, c, d]) => {
+                    all.extend(verify_abreast(cmac, [a, b, c, d]));
+                }
+                _ => all.extend(some.iter().map(|message| self.verify_message(message))),
+            }
+        }
+        all
+    }
+}
+
+/// Messages whose AES-CMAC is computed at the same time.
+pub const ABREAST: usize = 4;
+
+fn verify_abreast<const N: usize>(
+    cmac: &Cmac,
+    messages: [&[u8]; N],
+) -> [Result<(), BadSignature>; N] {
+    let taken = messages.map(|message| take(message).unwrap_or(([0; HEADER_LEN], &[], &[])));
+    let parts: [(&[u8], &[u8]); N] = std::array::from_fn(|at| (&taken[at].0[..], taken[at].1));
+    let tags = cmac.tags(parts);
+    // Of one without a whole header there is no signature, and none is as long as no bytes.
+    std::array::from_fn(|at| {
+        constant_time::verify_slices_are_equal(&tags[at], taken[at].2).map_err(|_| BadSignature)
+    })
+}
+
+/// A message that lies in one piece: its header with a signature of zeros, what follows, and the signature.
+type Taken<'a> = ([u8; HEADER_LEN], &'a [u8], &'a [u8]);
+
+fn take(message: &[u8]) -> Option<Taken<'_>> {
+    let (header, rest) = message.split_first_chunk::<HEADER_LEN>()?;
+    let mut head = *header;
+    head[SIGNATURE_AT..].fill(0);
+    Some((head, rest, &header[SIGNATURE_AT..]))
 }
 
 /// The nonce of GMAC: the message's number, then one bit for a response and one for a CANCEL. Callers have checked

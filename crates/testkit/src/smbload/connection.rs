@@ -8,7 +8,7 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use rustix::net::sockopt;
 
-use super::keys::{Sealer, Signer};
+use super::keys::{Sealer, Signer, WriteHead};
 use super::settings::Settings;
 use super::socket;
 use super::wire::{self, HEADER, Header, TRANSFORM, command, flag, status};
@@ -309,6 +309,44 @@ impl Connection {
             left -= sent;
         }
         Ok(())
+    }
+
+    /// Whether it signs by a chain, of which several go side by side.
+    pub(crate) fn signs_serially(&self) -> bool {
+        self.sealer.is_none() && matches!(self.signer, Some(Signer::Cmac(..)))
+    }
+
+    /// Sends several WRITEs of the same data, signed at the same time. `false`: that is nothing for this connection, and
+    /// nothing was sent.
+    ///
+    /// # Errors
+    ///
+    /// When there are not enough credits, or the connection fails.
+    pub(crate) fn send_writes(
+        &mut self,
+        bodies: &[[u8; 48]],
+        data: &[u8],
+        charge: u16,
+    ) -> anyhow::Result<bool> {
+        if !self.signs_serially() {
+            return Ok(false);
+        }
+        self.flush()?;
+        let mut heads: Vec<WriteHead> = Vec::with_capacity(bodies.len());
+        for body in bodies {
+            let request = Request::new(command::WRITE, body).charge(charge);
+            let header = self.header(&request, flag::SIGNED, 0)?;
+            let mut head = Vec::with_capacity(HEADER + body.len());
+            header.append_to(&mut head);
+            head.extend_from_slice(body);
+            heads.push(head[..].try_into()?);
+        }
+        let signed = self.signer.as_ref().map(|signer| signer.sign_writes(&mut heads, data));
+        ensure!(signed.transpose()? == Some(true), "so many cannot be signed at a time");
+        let len = u32::try_from(HEADER + 48 + data.len())?.to_be_bytes();
+        let parts: Vec<&[u8]> = heads.iter().flat_map(|head| [&len[..], head, data]).collect();
+        self.send_all(&parts)?;
+        Ok(true)
     }
 
     /// Receives behind what is there, at most `room` bytes; with `drop`, nowhere.

@@ -13,6 +13,9 @@ use super::settings::{Op, Settings};
 use super::wire::{self, FileId, HEADER, PREVIOUS, command, status};
 use crate::latency::Latency;
 
+/// WRITEs that are signed at the same time.
+const SIGNED_TOGETHER: usize = 4;
+
 /// Bytes of a small file.
 pub(crate) const SMALL: u32 = 4096;
 
@@ -159,6 +162,7 @@ impl<'a> Worker<'a> {
         let mut ready: VecDeque<usize> = (0..self.slots.len()).collect();
         let mut in_flight = 0_usize;
         loop {
+            in_flight += self.begin_many(&mut ready, signals, pace.is_some())?;
             while let Some(at) = ready.front().copied().filter(|_| self.connection.credits >= each)
             {
                 ready.pop_front();
@@ -185,6 +189,10 @@ impl<'a> Worker<'a> {
             }
             answers.clear();
             self.connection.receive(&mut answers)?;
+            // What is here already is answered together, too.
+            while self.signs_many() && self.connection.has_message() {
+                self.connection.receive(&mut answers)?;
+            }
             for answer in &answers {
                 let within = |slot: &Slot| {
                     slot.ids
@@ -211,6 +219,45 @@ impl<'a> Worker<'a> {
                 }
                 ready.push_back(at);
             }
+        }
+    }
+
+    /// Whether WRITEs that are ready at the same time are signed at the same time.
+    fn signs_many(&self) -> bool {
+        self.settings.op == Op::Write
+            && !self.settings.verify
+            && self.source.is_none()
+            && self.connection.signs_serially()
+    }
+
+    /// Begins as many WRITEs as can be signed at the same time, and says how many.
+    fn begin_many(
+        &mut self,
+        ready: &mut VecDeque<usize>,
+        signals: &Signals,
+        paced: bool,
+    ) -> anyhow::Result<usize> {
+        let each = cost(self.settings);
+        let mut begun = 0;
+        loop {
+            let affordable = (self.connection.credits / each) as usize;
+            let count = ready.len().min(affordable).min(SIGNED_TOGETHER);
+            if count < 2 || paced || !self.signs_many() || signals.stopping.load(Relaxed) {
+                return Ok(begun);
+            }
+            let (io, charge) = (self.settings.io, wire::charge(self.settings.io));
+            let bodies: Vec<_> =
+                (0..count).map(|_| wire::write(&self.file.id, io, self.offset())).collect();
+            let (began, first) = (Instant::now(), self.connection.next_message_id());
+            let data = &self.framed[WRITE_ROOM..];
+            ensure!(self.connection.send_writes(&bodies, data, charge)?, "nothing to be signed");
+            for (number, at) in (0..).zip(ready.drain(..count)) {
+                let first = first + number * u64::from(charge.max(1));
+                let slot = &mut self.slots[at];
+                (slot.begun, slot.bytes, slot.entries, slot.unanswered) = (began, 0, 0, 1);
+                slot.ids = Some((first, first + u64::from(charge.max(1)) - 1));
+            }
+            begun += count;
         }
     }
 

@@ -169,6 +169,15 @@ pub(super) const CASES: &[Case] = &[
         "vers=3.1.1",
         "fileplay tree /m/tree --seed $SEED --operations 200 --hard-links",
     ),
+    of(
+        "3.1.1: POSIX extensions",
+        "vers=3.1.1,posix",
+        Work::Then(
+            "grep -q ' /m cifs .*posix' /proc/mounts && cd /m && (umask 037; : >f) && (umask 026; mkdir d) && \
+             cd / && remount && [ $(stat -c %a /m/f) = 640 ] && [ $(stat -c %a /m/d) = 751 ]",
+            "[ $(stat -c %a $FOLDER/f) = 640 ] && [ $(stat -c %a $FOLDER/d) = 751 ]",
+        ),
+    ),
     links("3.1.1: symbolic links of Windows, and pipes", "vers=3.1.1"),
     links("3.1.1: symbolic links and pipes of NFS", "vers=3.1.1,reparse=nfs"),
     links("3.1.1: symbolic links and pipes of WSL", "vers=3.1.1,reparse=wsl"),

@@ -1,4 +1,4 @@
-//! Other people's clients: Samba's smbclient, and the Python libraries impacket and smbprotocol.
+//! Other people's clients: Samba's smbclient, the Python libraries impacket and smbprotocol, and one for Go.
 
 use std::fs;
 use std::process::Command;
@@ -181,4 +181,46 @@ fn impacket_is_served() {
 #[test]
 fn smbprotocol_is_served() {
     python("smbclient", SMBPROTOCOL);
+}
+
+/// What the Go client is made of, file by file.
+const GO: [(&str, &str); 3] = [
+    ("main.go", include_str!("go/main.go")),
+    ("go.mod", include_str!("go/go.mod")),
+    ("go.sum", include_str!("go/go.sum")),
+];
+
+#[test]
+fn a_client_in_go_is_served() {
+    let Some(go) = installed("go") else {
+        skipped("there is no Go");
+        return;
+    };
+    let sources = Folder::new();
+    for (name, text) in GO {
+        fs::write(sources.file(name), text).unwrap();
+    }
+    let go = |words: &[&str]| {
+        let mut command = Command::new(&go);
+        command.args(words).current_dir(sources.path());
+        command.env("GOTOOLCHAIN", "local").env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=readonly");
+        outcome(&mut command, LIMIT * 5)
+    };
+    let had = go(&["mod", "download"]);
+    if !had.ok() {
+        skipped(&format!("the Go library go-smb2 cannot be had: {}", had.err.trim()));
+        return;
+    }
+    let built = go(&["build", "-o", "client", "."]);
+    assert!(built.ok(), "{built:?}");
+    let folder = Folder::new();
+    let mut server = Server::start(folder.path());
+    let address = format!("127.0.0.1:{}", server.port);
+    for how in ["plain", "signed"] {
+        let mut client = Command::new(sources.file("client"));
+        let ended = outcome(client.args([&address, USER, PASSWORD, how, SHARE]), LIMIT);
+        assert!(ended.ok() && ended.out.trim() == "all as it should be", "{how}: {ended:?}");
+        server.must_live();
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "what is left");
 }

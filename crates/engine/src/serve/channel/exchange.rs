@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use smb::crypto::TransformHeader;
+use smb::crypto::{Signer, TransformHeader};
 use smb::session::{Dialect, Grant};
 use smb::wire::compound::Compound;
 use smb::wire::header::{Command, Flags, HEADER_LEN, Header, PROTOCOL_ID, Target};
@@ -40,6 +40,8 @@ struct Before {
     file: Option<Arc<Open>>,
     /// What became of a create that those after it would use.
     failed: Option<NtStatus>,
+    /// By whom the signature of the only message of a frame was found right before it came here.
+    verified: Option<Arc<Signer>>,
 }
 
 /// A request that is being served.
@@ -101,18 +103,19 @@ impl Drop for Serving {
 }
 
 impl Channel {
-    /// Serves one frame.
+    /// Serves one frame, of one message if somebody has `verified` it.
     pub(super) async fn serve_frame(
         self: Rc<Self>,
         mut frame: impl DerefMut<Target = [u8]> + 'static,
+        verified: Option<Arc<Signer>>,
     ) {
         let mut serving = Serving::new(&self);
-        if let After::Next = self.frame(&mut frame).await {
+        if let After::Next = self.frame(&mut frame, verified).await {
             serving.went_well = true;
         }
     }
 
-    async fn frame(self: &Rc<Self>, frame: &mut [u8]) -> After {
+    async fn frame(self: &Rc<Self>, frame: &mut [u8], verified: Option<Arc<Signer>>) -> After {
         let mut sealed = None;
         let mut message: &[u8] = frame;
         if frame.starts_with(&smb::crypto::TRANSFORM_ID) {
@@ -129,7 +132,7 @@ impl Channel {
         if self.consume(message).is_err() {
             return After::Drop;
         }
-        let mut before = Before::default();
+        let mut before = Before { verified, ..Before::default() };
         let mut reply = Reply::new(sealed.clone());
         for element in Compound::new(message) {
             let Ok(element) = element else { return After::Drop };
@@ -214,7 +217,7 @@ impl Channel {
         }
         if header.command == Command::Cancel {
             // It has no answer, not even one that says what is wrong with it.
-            if self.admit(&header, message, sealed, header.session).is_ok() {
+            if self.admit(&header, message, sealed, header.session, None).is_ok() {
                 self.cancel(header.message_id, header.async_id());
             }
             return After::Next;
@@ -255,6 +258,7 @@ impl Channel {
         message: &[u8],
         sealed: Option<&Arc<Session>>,
         session: SessionId,
+        verified: Option<&Arc<Signer>>,
     ) -> Result<(), NtStatus> {
         if header.flags.intersects(self.senseless(header.command)) {
             return Err(NtStatus::INVALID_PARAMETER);
@@ -268,7 +272,11 @@ impl Channel {
         match self.bound(session) {
             Some(bound) => {
                 if signed && let Some(signer) = &bound.signer {
-                    signer.verify_message(message).map_err(|_| NtStatus::ACCESS_DENIED)?;
+                    // It was the session's when it was asked, and has to be now.
+                    let done = verified.is_some_and(|verified| Arc::ptr_eq(verified, signer));
+                    if !done {
+                        signer.verify_message(message).map_err(|_| NtStatus::ACCESS_DENIED)?;
+                    }
                 } else if bound.session.must_sign && header.command != Command::Cancel {
                     return Err(NtStatus::ACCESS_DENIED);
                 }
@@ -376,7 +384,8 @@ impl<'m> Exchange<'m> {
         let command = header.command;
         // Known before it is looked at, so that a refusal is signed: else the client does not believe it.
         self.bound = self.channel.bound(session);
-        self.channel.admit(header, self.message, sealed, session)?;
+        let verified = self.before.verified.take();
+        self.channel.admit(header, self.message, sealed, session, verified.as_ref())?;
         self.before.any = self.bound.is_some() || self.channel.may_be_unbound(command);
         let code = self.control_code();
         let Some(bound) = &self.bound else {

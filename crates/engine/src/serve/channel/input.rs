@@ -10,6 +10,7 @@ use smb::wire::header::HEADER_LEN;
 
 use super::super::acting::acting;
 use super::super::runtime;
+use super::gathered::{Gathered, serve};
 use super::{Channel, Ending};
 
 /// Bytes of the length in front of a frame.
@@ -40,11 +41,14 @@ pub(super) struct Input {
     /// The last frame was large, and the next may be so too: only its head is received here, since the rest would have
     /// to be copied to where it belongs.
     large: bool,
+    gathered: Gathered,
 }
 
 impl Input {
     pub(super) fn new(channel: Rc<Channel>) -> Self {
-        Self { channel, bytes: vec![0; ROOM].into_boxed_slice(), start: 0, end: 0, large: false }
+        let bytes = vec![0; ROOM].into_boxed_slice();
+        let gathered = Gathered::default();
+        Self { channel, bytes, start: 0, end: 0, large: false, gathered }
     }
 
     /// Reads and serves frames until the connection ends.
@@ -52,7 +56,11 @@ impl Input {
         loop {
             match self.turn().await {
                 Ok(()) => {}
-                Err(ending) => return ending,
+                Err(ending) => {
+                    // What has come whole is not undone by what came behind it.
+                    self.gathered.serve(&self.channel);
+                    return ending;
+                }
             }
         }
     }
@@ -61,6 +69,8 @@ impl Input {
         let channel = self.channel.clone();
         let backlog = channel.server.config.limits.backlog;
         while channel.output.waiting() > backlog {
+            // They hold buffers that others could have, and this may take long.
+            self.gathered.serve(&channel);
             channel.output.uncork();
             let sent = channel.output.sent();
             let less = runtime::timeout(channel.output.below(backlog / 2), PATIENCE).await;
@@ -81,6 +91,7 @@ impl Input {
             let from = self.start + LENGTH_LEN;
             let frame = self.bytes[from..from + len].to_vec();
             self.start = from + len;
+            self.gathered.serve(&channel);
             // More is here already: its answers may go out together.
             if self.end > self.start {
                 channel.output.cork();
@@ -100,6 +111,10 @@ impl Input {
             } {
                 let from = self.start + LENGTH_LEN;
                 let early = from + write.payload_at()..self.end;
+                self.gathered.serve(&channel);
+                if !channel.shared.is_open() {
+                    return Err(Ending::Dropped);
+                }
                 let whose = write.whose().clone();
                 let received = pin!(write.receive(&channel, &self.bytes[early]));
                 acting(whose, received).await??;
@@ -108,10 +123,15 @@ impl Input {
             }
         }
         // The rest of it comes straight to where it will be worked on.
-        match channel.pools().buffers.lend(len) {
+        let buffers = &channel.pools().buffers;
+        let lent = buffers.lend(len).or_else(|| {
+            self.gathered.serve(&channel);
+            buffers.lend(len)
+        });
+        match lent {
             Some(mut frame) => {
                 self.complete(&mut frame, have).await?;
-                self.serve(frame);
+                self.gathered.take(&channel, frame);
             }
             // The others are lent to who is slow.
             None => {
@@ -127,7 +147,8 @@ impl Input {
     async fn complete(&mut self, frame: &mut [u8], have: usize) -> Result<(), Ending> {
         frame[..have].copy_from_slice(&self.bytes[self.start + LENGTH_LEN..self.end]);
         (self.start, self.end) = (0, 0);
-        let rest = self.channel.socket.recv_exact(&mut frame[have..]);
+        let (channel, gathered) = (&self.channel, &mut self.gathered);
+        let rest = channel.socket.recv_exact(&mut frame[have..], || gathered.serve(channel));
         match runtime::timeout(rest, PATIENCE).await {
             Ok(received) => received.map_err(Ending::from)?,
             Err(_) => return Err(Ending::Nonsense("a request took too long to arrive")),
@@ -179,7 +200,9 @@ impl Input {
         let head = LENGTH_LEN + WRITE_HEAD - (self.end - self.start).min(WRITE_HEAD);
         let most = if self.large { head } else { self.bytes.len() };
         let room = self.bytes.len().min(self.end + most);
-        let receive = self.channel.socket.recv(&mut self.bytes[self.end..room]);
+        let (channel, gathered) = (&self.channel, &mut self.gathered);
+        let into = &mut self.bytes[self.end..room];
+        let receive = channel.socket.recv_or(into, || gathered.serve(channel));
         let received = if partial {
             let received = runtime::timeout(receive, PATIENCE).await;
             received.map_err(|_| Ending::Nonsense("a request took too long to arrive"))?
@@ -204,6 +227,6 @@ impl Input {
     }
 
     fn serve(&self, frame: impl DerefMut<Target = [u8]> + 'static) {
-        runtime::run_now(Box::pin(self.channel.clone().serve_frame(frame)));
+        serve(&self.channel, frame, None);
     }
 }

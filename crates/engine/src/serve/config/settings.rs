@@ -4,7 +4,7 @@
 //! configuration file.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use local::config::parse_size;
@@ -100,8 +100,9 @@ pub const SETTINGS: &[Setting] = &[
     setting("vectors", "N", "loops, each a thread, 1 to 64 [one a CPU]"),
     setting(
         "pin",
-        "CPU[,CPU]...",
-        "CPUs that the loops stay on, in turn; 2-5 means all between, none lets the scheduler decide [none]",
+        "CPU|INTERFACE[,...]",
+        "CPUs that the loops stay on, in turn; 2-5 means all between, eth0 those of the NUMA node of that interface, none \
+         lets the scheduler decide [none]",
     ),
     setting(
         "uring",
@@ -256,16 +257,93 @@ fn dialects(text: &str) -> Result<Vec<Dialect>, String> {
 }
 
 fn cpus(text: &str) -> Result<Vec<usize>, String> {
+    let may = rustix::thread::sched_getaffinity(None).ok();
+    let is_ours = |cpu: usize| {
+        may.as_ref().is_none_or(|set| cpu < rustix::thread::CpuSet::MAX_CPU && set.is_set(cpu))
+    };
+    cpus_of(text, Path::new("/sys/class/net"), is_ours)
+}
+
+/// CPUs by number, and those next to interfaces, of which `interfaces` has a directory each, as far as `is_ours`
+/// says that the process may run there.
+fn cpus_of(
+    text: &str,
+    interfaces: &Path,
+    is_ours: impl Fn(usize) -> bool,
+) -> Result<Vec<usize>, String> {
     if text == "none" {
         return Ok(Vec::new());
     }
     let one = |word: &str| number::<usize>(word, 0, CPUS_MAX as u64 - 1);
-    let ranges = list(text, |word| match word.split_once('-') {
-        Some((from, to)) => Ok(one(from)?..=one(to)?),
-        None => one(word).map(|cpu| cpu..=cpu),
+    let some = list(text, |word| {
+        if !word.starts_with(|first: char| first.is_ascii_digit()) {
+            return next_to(word, interfaces, &is_ours);
+        }
+        match word.split_once('-') {
+            Some((from, to)) => Ok((one(from)?..=one(to)?).collect()),
+            None => one(word).map(|cpu| vec![cpu]),
+        }
     })?;
-    let all: Vec<usize> = ranges.into_iter().flatten().collect();
+    let all = some.concat();
     if all.is_empty() { Err("the smaller number first".into()) } else { Ok(all) }
+}
+
+/// The CPUs from which the device of an interface is reached in the shortest way: those of its NUMA node.
+fn next_to(
+    name: &str,
+    interfaces: &Path,
+    is_ours: impl Fn(usize) -> bool,
+) -> Result<Vec<usize>, String> {
+    let is_name = !name.is_empty() && !name.starts_with('.') && !name.contains('/');
+    let directory = interfaces.join(name);
+    if !is_name || !directory.exists() {
+        return Err(format!("no CPU and no interface: {name}"));
+    }
+    let near = cpus_near(&directory)
+        .ok_or_else(|| format!("{name}: the kernel does not say which CPUs are nearest to it"))?;
+    let ours: Vec<usize> = near.into_iter().filter(|cpu| is_ours(*cpu)).collect();
+    if ours.is_empty() {
+        return Err(format!("{name}: this process may run on none of the CPUs next to it"));
+    }
+    Ok(ours)
+}
+
+/// What the kernel says of the device of an interface, or of the bus that it is on (a virtio device lies behind one of
+/// PCI); of a bond, a bridge or a VLAN, of those below it.
+fn cpus_near(interface: &Path) -> Option<Vec<usize>> {
+    if let Ok(device) = interface.join("device").canonicalize() {
+        let said = device.ancestors().map(|at| std::fs::read_to_string(at.join("local_cpulist")));
+        return numbers(said.flatten().next()?.trim());
+    }
+    let below = std::fs::read_dir(interface).ok()?.flatten();
+    let mut below: Vec<_> = below
+        .filter(|entry| entry.file_name().as_encoded_bytes().starts_with(b"lower_"))
+        .filter_map(|entry| entry.path().join("device").canonicalize().ok())
+        .collect();
+    below.sort();
+    let mut all = Vec::new();
+    for device in below {
+        let mut said =
+            device.ancestors().map(|at| std::fs::read_to_string(at.join("local_cpulist")));
+        all.extend(numbers(said.find_map(Result::ok)?.trim())?);
+    }
+    all.sort_unstable();
+    all.dedup();
+    (!all.is_empty()).then_some(all)
+}
+
+/// Numbers and ranges as the kernel writes them: `0-3,8-11`.
+fn numbers(text: &str) -> Option<Vec<usize>> {
+    let mut all = Vec::new();
+    for word in text.split(',') {
+        let (from, to) = word.split_once('-').unwrap_or((word, word));
+        let (from, to) = (from.parse::<usize>().ok()?, to.parse::<usize>().ok()?);
+        if from > to || to >= CPUS_MAX {
+            return None;
+        }
+        all.extend(from..=to);
+    }
+    Some(all)
 }
 
 /// Bits per second: `25G`, `100M`, by thousands.
@@ -477,6 +555,49 @@ mod tests {
     ];
 
     #[test]
+    fn loops_stay_next_to_an_interface_whose_place_is_known() {
+        let net = tempfile::tempdir().unwrap();
+        for (name, said) in
+            [("eth0", "0-1,8-9\n"), ("ib0", "4\n"), ("odd0", "\n"), ("evil0", "eth0")]
+        {
+            let device = net.path().join(name).join("device");
+            std::fs::create_dir_all(&device).unwrap();
+            std::fs::write(device.join("local_cpulist"), said).unwrap();
+        }
+        std::fs::create_dir(net.path().join("lo")).unwrap();
+        // Behind another bus, and a bond of two.
+        let bus = net.path().join("bus");
+        std::fs::create_dir_all(bus.join("virtio2")).unwrap();
+        std::fs::write(bus.join("local_cpulist"), "2-3\n").unwrap();
+        std::fs::create_dir(net.path().join("vio0")).unwrap();
+        std::os::unix::fs::symlink(bus.join("virtio2"), net.path().join("vio0/device")).unwrap();
+        std::fs::create_dir(net.path().join("bond0")).unwrap();
+        for lower in ["vio0", "eth0"] {
+            let link = net.path().join("bond0").join(format!("lower_{lower}"));
+            std::os::unix::fs::symlink(net.path().join(lower), link).unwrap();
+        }
+        // A node of many CPUs, every second one.
+        let many: Vec<String> = (0..200).map(|cpu| (cpu * 2).to_string()).collect();
+        let device = net.path().join("wide0/device");
+        std::fs::create_dir_all(&device).unwrap();
+        std::fs::write(device.join("local_cpulist"), many.join(",")).unwrap();
+        let all = |text: &str| cpus_of(text, net.path(), |_| true);
+        assert_eq!(all("vio0").unwrap(), [2, 3]);
+        assert_eq!(all("bond0").unwrap(), [0, 1, 2, 3, 8, 9]);
+        assert_eq!(all("wide0").unwrap().len(), 200);
+        // Some of them are not ours to run on.
+        assert_eq!(cpus_of("eth0", net.path(), |cpu| cpu > 0 && cpu < 9).unwrap(), [1, 8]);
+        let refused = cpus_of("eth0", net.path(), |cpu| cpu > 20).unwrap_err();
+        assert!(refused.contains("none of the CPUs"), "{refused}");
+        assert_eq!(all("eth0").unwrap(), [0, 1, 8, 9]);
+        assert_eq!(all("ib0,eth0,3").unwrap(), [4, 0, 1, 8, 9, 3]);
+        assert_eq!(all("0-1").unwrap(), [0, 1]);
+        for wrong in ["lo", "eth1", "odd0", "evil0", "eth0/device", "..", "eth0,lo", "-1"] {
+            assert!(all(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn each_setting_can_be_set_and_has_an_effect() {
         for (name, value) in WRITTEN {
             // As many as there are CPUs is the default.
@@ -539,6 +660,8 @@ mod tests {
             ("vectors", "65"),
             ("pin", "3-2"),
             ("pin", "8192"),
+            ("pin", "no-such-interface"),
+            ("pin", "../lo"),
             ("uring", "perhaps"),
             ("send", "pigeon"),
             ("control", "here"),

@@ -289,10 +289,22 @@ impl Socket {
     ///
     /// Those of `recv`.
     pub async fn recv(&self, into: &mut [u8]) -> io::Result<usize> {
+        self.recv_or(into, || {}).await
+    }
+
+    /// [`Socket::recv`], which calls `waits` each time before it waits.
+    ///
+    /// # Errors
+    ///
+    /// Those of `recv`.
+    pub async fn recv_or(&self, into: &mut [u8], mut waits: impl FnMut()) -> io::Result<usize> {
         Core::share().await;
         loop {
             match self.try_recv(into) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.readable().await,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    waits();
+                    self.readable().await;
+                }
                 other => return other,
             }
         }
@@ -341,14 +353,14 @@ impl Socket {
         }
     }
 
-    /// Fills `into`.
+    /// Fills `into` with what is known to come. Each time before it waits, it calls `waits`.
     ///
     /// # Errors
     ///
     /// `UnexpectedEof` if the end comes before; those of `recv`.
-    pub async fn recv_exact(&self, mut into: &mut [u8]) -> io::Result<()> {
+    pub async fn recv_exact(&self, mut into: &mut [u8], mut waits: impl FnMut()) -> io::Result<()> {
         while !into.is_empty() {
-            let n = self.recv(into).await?;
+            let n = self.recv_or(into, &mut waits).await?;
             if n == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }

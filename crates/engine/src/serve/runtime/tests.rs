@@ -90,7 +90,7 @@ fn many_connections_get_back_what_they_sent() {
                     let mut parts = [IoSlice::new(front), IoSlice::new(&[]), IoSlice::new(back)];
                     socket.send_all(&mut parts, false).await.unwrap();
                     let mut got = vec![0; sent.len()];
-                    socket.recv_exact(&mut got).await.unwrap();
+                    socket.recv_exact(&mut got, || {}).await.unwrap();
                     assert!(got == sent);
                 }
                 socket.shutdown(std::net::Shutdown::Write).unwrap();
@@ -162,7 +162,7 @@ fn more_than_buffers_hold_goes_through_both_ways_at_once() {
             async move { socket.send_all(&mut [IoSlice::new(&sent)], false).await.unwrap() }
         });
         let mut got = vec![0; sent.len()];
-        socket.recv_exact(&mut got).await.unwrap();
+        socket.recv_exact(&mut got, || {}).await.unwrap();
         assert!(got == *sent);
         sending.await.unwrap();
         let mut peeked = [0; 2];

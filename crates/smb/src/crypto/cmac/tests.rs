@@ -56,3 +56,22 @@ fn agrees_with_aws_lc() {
         assert_eq!(Cmac::new(&KEY).tag(first, &[rest]), theirs.as_ref());
     }
 }
+
+/// Messages side by side have the tags that they have alone, whichever of them is the shortest, and however heads and
+/// blocks meet.
+#[test]
+fn tags_of_many_are_those_of_each() {
+    let cmac = Cmac::new(&KEY);
+    let bytes: Vec<u8> =
+        (0..4000_u32).map(|n| n.wrapping_mul(0x9e37_79b9).to_le_bytes()[1]).collect();
+    for head in [64, 60, 16, 5] {
+        for lens in [[0, 0, 0], [1, 16, 17], [3000, 3000, 3000], [3000, 15, 900], [33, 32, 31]] {
+            let messages: [(&[u8], &[u8]); 3] =
+                std::array::from_fn(|at| (&bytes[at..][..head], &bytes[at * 100..][..lens[at]]));
+            let alone = messages.map(|(head, rest)| cmac.tag(head, &[rest]));
+            assert_eq!(cmac.tags(messages), alone, "{head}, {lens:?}");
+            assert_eq!(cmac.tags([messages[1]]), [alone[1]]);
+        }
+    }
+    assert_eq!(cmac.tags([]), [[0; 16]; 0]);
+}

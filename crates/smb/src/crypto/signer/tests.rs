@@ -43,6 +43,31 @@ fn signs_and_verifies() {
     }
 }
 
+/// Of several messages each is found good or bad as it is alone, in whatever company.
+#[test]
+fn messages_are_verified_together_as_they_are_alone() {
+    for algorithm in ALL {
+        let signer = Signer::new(algorithm, &SecretKey::new(b"0123456789abcdef"));
+        assert_eq!(signer.gains_by_many(), algorithm == SigningAlgorithm::AesCmac);
+        for count in 0..=9 {
+            for bad in 0..=count {
+                let mut messages: Vec<_> = (0..count).map(|at| message(64 + 331 * at)).collect();
+                messages.iter_mut().for_each(|message| signer.sign(message).unwrap());
+                if let Some(message) = messages.get_mut(bad) {
+                    // One is changed at its end, one has no whole header.
+                    *message.last_mut().unwrap() ^= 1;
+                    message.truncate(if bad % 3 == 2 { 63 } else { message.len() });
+                }
+                let messages: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
+                let together = signer.verify_messages(&messages);
+                let wanted =
+                    (0..count).map(|at| if at == bad { Err(BadSignature) } else { Ok(()) });
+                assert!(together.into_iter().eq(wanted), "{algorithm:?}, {bad} of {count}");
+            }
+        }
+    }
+}
+
 /// A message of each algorithm computed by other implementations (Python's hmac and cryptography).
 #[test]
 fn agrees_with_others() {
