@@ -96,6 +96,8 @@ pub(crate) struct Bench {
     root: PathBuf,
     rounds: u32,
     passes: u32,
+    /// What takes long is left out, or done less often.
+    quick: bool,
 }
 
 /// Runs `cargo xtask bench frag`.
@@ -126,8 +128,9 @@ pub(crate) fn main(frag: &FragOptions, command: &str) -> anyhow::Result<()> {
     let bench = Bench {
         stage: Stage::with(&built(&root), &["fragbench", "shunt"])?,
         root,
-        rounds: options.rounds.unwrap_or(3).max(1),
+        rounds: options.rounds.unwrap_or(if options.quick { 2 } else { 3 }).max(1),
         passes: if options.quick { 3 } else { 7 },
+        quick: options.quick,
     };
     let mut book = Book::new(options.json).within(options.limit());
     jobs.iter().flat_map(|job| (job.run)(&bench)).for_each(|line| book.tell(line));

@@ -37,7 +37,7 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
         in_memory(options).iter().for_each(|row| println!("{}", row.name));
         println!("{}", memory::SPREAD);
         cables(options).iter().for_each(|row| println!("{}", row.name));
-        println!("{}", setup::NAME);
+        setups(options).iter().for_each(|row| println!("{}", row.name));
         return Ok(());
     }
     hosts::possible()?;
@@ -70,8 +70,8 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
         let line = cable::measure(&bench.stage, &row, rounds, seconds);
         bench.book.tell(line);
     }
-    if options.wants(setup::NAME) {
-        bench.book.tell(setup::measure(&built(&root), rounds, seconds));
+    for row in setups(options) {
+        bench.book.tell(setup::measure(&built(&root), &row, rounds, seconds));
     }
     if options.record {
         let path = bench.book.record(&root, "remote", READING, command)?;
@@ -88,6 +88,12 @@ fn in_memory(options: &Options) -> Vec<memory::Row> {
 
 fn cables(options: &Options) -> Vec<cable::Row> {
     let mut rows = cable::rows();
+    rows.retain(|row| options.wants(&row.name));
+    rows
+}
+
+fn setups(options: &Options) -> Vec<setup::Row> {
+    let mut rows = setup::rows();
     rows.retain(|row| options.wants(&row.name));
     rows
 }

@@ -96,13 +96,13 @@ impl Row {
 
     /// Whether it is about a difference smaller than what two measurements of the same differ by.
     pub(crate) fn is_close_call(&self) -> bool {
-        match (self.against, self.cpus) {
-            (Against::TcpServerOnly | Against::TcpClientOnly, _) => true,
-            (Against::Tcp, Cpus::One) => {
-                matches!(self.load, Load::Wrk { close: true, .. } | Load::Pgbench { .. })
-            }
-            _ => false,
-        }
+        (self.against, self.cpus) == (Against::Tcp, Cpus::One)
+            && matches!(self.load, Load::Wrk { close: true, .. } | Load::Pgbench { .. })
+    }
+
+    /// Whether one end alone is under Shunt: all there is to see is what that costs.
+    pub(crate) fn is_one_sided(&self) -> bool {
+        matches!(self.against, Against::TcpServerOnly | Against::TcpClientOnly)
     }
 
     fn full_only(mut self) -> Self {

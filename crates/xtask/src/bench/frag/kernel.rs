@@ -10,7 +10,8 @@ const COST: f64 = 5.0;
 /// Of what memory allows, so much must be completed.
 const GOODPUT: f64 = 0.5;
 const FLOWS: [u32; 9] = [1, 10, 16, 32, 40, 64, 100, 300, 1000];
-const QUICK_FLOWS: [u32; 4] = [1, 64, 100, 1000];
+/// What just does not fit if datagrams are large, and what does not whatever they are.
+const QUICK_FLOWS: [u32; 2] = [64, 1000];
 /// Of a million fragments so many are lost.
 const LOSSES: [u32; 2] = [0, 1000];
 /// What Linux is offered: a second or two of it.

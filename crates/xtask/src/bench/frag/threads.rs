@@ -22,12 +22,16 @@ const LADDER: [(&str, &str); 6] = [
     ("shards, steered", "separate.2"),
 ];
 
+const LADDER_NAME: &str = "ladder";
+
 /// For each size.
 pub(crate) fn jobs() -> Vec<Job> {
     let job = |what: &'static str, run: fn(&Bench, u32) -> anyhow::Result<Vec<Line>>| {
         SIZES.map(|size| {
             let name = format!("{what} {size} x 100");
-            Job::new(name.clone(), true, move |bench| rows_or_failure(&name, run(bench, size)))
+            Job::new(name.clone(), what != LADDER_NAME, move |bench| {
+                rows_or_failure(&name, run(bench, size))
+            })
         })
     };
     let mut jobs: Vec<Job> =
@@ -39,7 +43,7 @@ pub(crate) fn jobs() -> Vec<Job> {
             Job::new(name.clone(), false, move |bench| rows_or_failure(&name, run(bench)))
         }));
     }
-    jobs.extend(job("ladder", ladder));
+    jobs.extend(job(LADDER_NAME, ladder));
     jobs
 }
 
@@ -51,20 +55,25 @@ fn ways(bench: &Bench, size: u32, more: &[&str]) -> anyhow::Result<super::Figure
 
 fn threads(bench: &Bench, size: u32, flows: u32) -> anyhow::Result<Vec<Line>> {
     let each = flows.to_string();
-    let words = ["--way", "separate", "--way", "sprayed", "--way", "buckets", "--way", "headers"];
-    let figures = ways(bench, size, &[&["--flows", &each][..], &words].concat())?;
+    let words = ["--way", "separate", "--way", "sprayed", "--way", "headers"];
+    // Threads that wait for locks take long where other programs run beside.
+    let locked: &[&str] = if bench.quick { &[] } else { &["--way", "buckets"] };
+    let figures = ways(bench, size, &[&["--flows", &each][..], &words, locked].concat())?;
     let row = |what: &str, one, two, floor: Option<f64>| -> anyhow::Result<Line> {
         let name = format!("{size} x {flows}, two threads: {what}");
         // With one datagram at a time there is nothing to share, with a thousand caches are shared.
         let floor = floor.filter(|_| flows == USUAL);
         Ok(times(name, named(&figures, one)?, named(&figures, two)?, floor))
     };
-    Ok(vec![
+    let mut rows = vec![
         row("headers alone", "headers.1", "headers.2", None)?,
         row("a shard each, steered", "separate.1", "separate.2", Some(SEPARATE))?,
         row("a shard each, handed over", "separate.1", "sprayed.2", Some(SPRAYED))?,
-        row("one table, bucket locks", "buckets.1", "buckets.2", None)?,
-    ])
+    ];
+    if !bench.quick {
+        rows.push(row("one table, bucket locks", "buckets.1", "buckets.2", None)?);
+    }
+    Ok(rows)
 }
 
 fn ladder(bench: &Bench, size: u32) -> anyhow::Result<Vec<Line>> {

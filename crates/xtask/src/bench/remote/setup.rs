@@ -1,7 +1,15 @@
 //! What a handshake waits for: the network, or anything else. Short connections go to a host that is a
 //! millisecond away, and the engines tell for how long their handshakes have waited and for how much of that
-//! nothing was there that they could have gone on with. What the scheduler lets a vector wait whose answer has
-//! come, the kernel tells.
+//! nothing was there that they could have gone on with.
+//!
+//! An answer is there from when the kernel of its host has taken the packet in, which it notes (the engine's setting
+//! `stamps`): that a vector still sleeps then, has no CPU, or is busy with others counts against us, at each end for
+//! its own handshakes. What the other end does meanwhile is what this one waits for, and counts there. So does
+//! for how long a vector lets a connection lie that the door has handed over, and, of the door's thread, what it
+//! waits for a CPU after a guest has knocked.
+//!
+//! Not seen: that a vector loses its CPU after it has taken an answer up and before its own next packet has left, and
+//! what the guest waits for before the door has heard it.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,41 +26,51 @@ use crate::bench::report::{Line, Outcome};
 use crate::bench::server::{Kind, Server};
 use crate::bench::stage::{self, Cpus, Running, Stage, Way};
 
-/// Name of the row.
-pub(super) const NAME: &str = "off-CPU time of a set-up, waiting for the network";
+/// Connections at a time, of each row. Of many, answers come together, and each waits for those before it and for the
+/// CPUs that both hosts, their programs and the box between them share here.
+const CONNECTIONS: [u32; 2] = [1, 8];
 /// Of all off-CPU time.
 const FLOOR: f64 = 0.95;
 /// The way of a packet in one direction, microseconds.
 const AWAY_US: u32 = 1000;
-/// Connections at a time.
-const CONNECTIONS: u32 = 8;
 /// Each connection by SMC. A vector that has nothing to do sleeps at once: what it waits for then is seen by the
 /// scheduler.
-const SETTINGS: &[&str] = &["--spare-short", "off", "--poll-us", "0"];
+const SETTINGS: &[&str] = &["--spare-short", "off", "--poll-us", "0", "--stamps", "on"];
 
-/// Measures it; `built`: where programs are.
-pub(super) fn measure(built: &Path, rounds: u32, seconds: f64) -> Line {
-    let outcome = pairs(built, rounds, seconds).map_or_else(
+/// So many connections at a time.
+pub(super) struct Row {
+    pub(super) name: String,
+    connections: u32,
+}
+
+/// The rows, in order.
+pub(super) fn rows() -> Vec<Row> {
+    let name = |c| format!("off-CPU time of a set-up, waiting for the network, c={c}");
+    CONNECTIONS.map(|connections| Row { name: name(connections), connections }).into()
+}
+
+/// Measures a row; `built`: where programs are.
+pub(super) fn measure(built: &Path, row: &Row, rounds: u32, seconds: f64) -> Line {
+    let outcome = pairs(built, row.connections, rounds, seconds).map_or_else(
         |error| Outcome::Failed(format!("{error:#}")),
         |pairs| Outcome::Measured { pairs, floor: Some(FLOOR) },
     );
-    Line { name: NAME.into(), unit: "ms each", outcome }
+    Line { name: row.name.clone(), unit: "ms each", outcome }
 }
 
-fn pairs(built: &Path, rounds: u32, seconds: f64) -> anyhow::Result<Pairs> {
+fn pairs(built: &Path, c: u32, rounds: u32, seconds: f64) -> anyhow::Result<Pairs> {
     let programs: Vec<&str> = stage::LOCAL.iter().copied().chain(["middlebox"]).collect();
     let stage = Stage::with(built, &programs)?.on(Hosts::with_middle()?);
     let between = middlebox(&stage)?;
     let engines = Engines::start(&stage, SETTINGS)?;
     let mut server = Server::start(&stage, Kind::Nginx, Way::Shunt, Cpus::Two)?;
-    let load = Load::Wrk { c: CONNECTIONS, close: true };
+    let load = Load::Wrk { c, close: true };
     let run = Run { way: Way::Shunt, seconds, expected_rate: 0.0, tracer: &[], unix_socket: false };
     let mut values = Vec::new();
     for _ in 0..rounds {
-        let (before, began) = (Account::read(&stage, &engines)?, Instant::now());
+        let before = Account::read(&stage, &engines)?;
         load.run(&stage, &mut server, run)?;
-        let waited = Account::read(&stage, &engines)?.since(&before);
-        values.push(waited.pair(began.elapsed())?);
+        values.push(Account::read(&stage, &engines)?.since(&before).pair()?);
     }
     drop((server, engines, between));
     Pairs::of(&values, Better::Higher).context("nothing was measured")
@@ -82,19 +100,18 @@ fn middlebox(stage: &Stage) -> anyhow::Result<Running> {
 struct Waited {
     all: u64,
     network: u64,
-    /// The vector, for a CPU.
-    for_cpu: u64,
     connections: u64,
 }
 
-/// Of all vectors of both engines, in an order that stays.
+/// Of all vectors of both engines, in an order that stays, and for how long each engine's door has waited for a
+/// CPU, nanoseconds.
 #[derive(Debug, Default)]
-struct Account(Vec<Waited>);
+struct Account(Vec<Waited>, Vec<u64>);
 
 impl Account {
     fn read(stage: &Stage, engines: &Engines) -> anyhow::Result<Self> {
         let hosts = stage.hosts().context("there are no hosts")?;
-        let mut account = Vec::new();
+        let (mut account, mut doors) = (Vec::new(), Vec::new());
         for (host, engine) in [&hosts.server, &hosts.client].into_iter().zip(&engines.running) {
             let mut words = host.prefix();
             words.push(stage.program("shunt").into());
@@ -104,59 +121,50 @@ impl Account {
             stage::remove_dir(&dir);
             let said: serde_json::Value = serde_json::from_str(&said)?;
             let vectors = said["vectors"].as_array().context("no vectors")?;
-            let family = engine.family();
+            let door = engine.family().into_iter().find_map(|pid| waited_for_cpu(pid, DOOR));
+            doors.push(door.context("no thread at the door")?);
             for vector in vectors {
                 let count =
                     |name: &str| vector[name].as_u64().with_context(|| format!("no {name}"));
-                let number = count("vector")?;
-                let for_cpu = family.iter().find_map(|pid| waited_for_cpu(*pid, number));
                 account.push(Waited {
                     all: count("setup_wait_ns")?,
                     network: count("setup_network_ns")?,
                     connections: count("connections_total")?,
-                    for_cpu: for_cpu.with_context(|| format!("no thread of vector {number}"))?,
                 });
             }
         }
-        Ok(Self(account))
+        Ok(Self(account, doors))
     }
 
     fn since(&self, before: &Self) -> Self {
         let each = self.0.iter().zip(&before.0).map(|(now, before)| Waited {
             all: now.all.saturating_sub(before.all),
             network: now.network.saturating_sub(before.network),
-            for_cpu: now.for_cpu.saturating_sub(before.for_cpu),
             connections: now.connections.saturating_sub(before.connections),
         });
-        Self(each.collect())
+        let doors = self.1.iter().zip(&before.1).map(|(now, before)| now.saturating_sub(*before));
+        Self(each.collect(), doors.collect())
     }
 
     /// All off-CPU time of a set-up, and how much of that was for the network, milliseconds.
     #[expect(clippy::cast_precision_loss, reason = "for people")]
-    fn pair(&self, elapsed: Duration) -> anyhow::Result<(f64, f64)> {
+    fn pair(&self) -> anyhow::Result<(f64, f64)> {
         let connections: u64 = self.0.iter().map(|vector| vector.connections).sum();
-        let all: u64 = self.0.iter().map(|vector| vector.all).sum();
-        ensure!(connections > 0 && all > 0, "no connection went by SMC-R");
-        let network: f64 = self.0.iter().map(|vector| vector.network(elapsed)).sum();
+        let waited: u64 = self.0.iter().map(|vector| vector.all).sum();
+        ensure!(connections > 0 && waited > 0, "no connection went by SMC-R");
+        let all = waited + self.1.iter().sum::<u64>();
+        let network: u64 = self.0.iter().map(|vector| vector.network).sum();
         // Both hosts count a connection.
         let each = connections as f64 / 2.0 * 1e6;
-        Ok((all as f64 / each, network / each))
+        Ok((all as f64 / each, network as f64 / each))
     }
 }
 
-impl Waited {
-    /// What was for the network: as if whenever the vector waited for a CPU, all handshakes that it had waited with
-    /// it, although the answers of some had not come yet. Those of other vectors did not.
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
-    fn network(&self, elapsed: Duration) -> f64 {
-        let at_a_time = (self.all as f64 / elapsed.as_nanos() as f64).max(1.0);
-        (self.network as f64 - self.for_cpu as f64 * at_a_time).max(0.0)
-    }
-}
+/// Name of the thread that guests hand connections to.
+const DOOR: &str = "shunt-door";
 
-/// For how long a vector of a process had work and no CPU, nanoseconds; `None`: it is not this process's.
-fn waited_for_cpu(pid: u32, vector: u64) -> Option<u64> {
-    let name = format!("shunt-vector-{vector}");
+/// For how long a thread of a process had work and no CPU, nanoseconds; `None`: it is not this process's.
+fn waited_for_cpu(pid: u32, name: &str) -> Option<u64> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut tasks = tasks.map(|task| task.path());
     let task = tasks.find(|path| {
@@ -170,24 +178,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_vectors_waited_for_a_cpu_is_not_the_networks() {
-        let waited = Waited { all: 8_000_000, network: 7_900_000, for_cpu: 50_000, connections: 4 };
-        // Two handshakes at a time.
-        let account = Account(vec![waited, Waited::default()]);
-        let (all, network) = account.pair(Duration::from_millis(4)).unwrap();
-        assert!((all - 4.0).abs() < 1e-9 && (network - 3.9).abs() < 1e-9, "{all} {network}");
-        // Nobody waits with a vector but its own handshakes.
-        let other = Waited { for_cpu: 3_000_000, ..Waited::default() };
-        let beside = Account(vec![waited, other]).pair(Duration::from_millis(4)).unwrap();
-        assert!((beside.1 - 3.9).abs() < 1e-9, "{beside:?}");
-        assert!(Account::default().pair(Duration::from_millis(4)).is_err());
+    fn what_others_than_the_network_are_waited_for_counts() {
+        let waited = Waited { all: 8_000_000, network: 7_900_000, connections: 4 };
+        let account = Account(vec![waited, Waited::default()], vec![0, 0]);
+        let (all, network) = account.pair().unwrap();
+        assert!((all - 4.0).abs() < 1e-9 && (network - 3.95).abs() < 1e-9, "{all} {network}");
+        // A door that had to wait is ours too.
+        let later = Account(vec![waited, waited], vec![300_000, 700_000]);
+        let (all, network) =
+            later.since(&Account(vec![Waited::default(); 2], vec![0; 2])).pair().unwrap();
+        assert!(
+            (all - 17.0 / 4.0).abs() < 1e-9 && (network - 3.95).abs() < 1e-9,
+            "{all} {network}"
+        );
+        assert!(Account::default().pair().is_err());
     }
 
     #[test]
     fn a_thread_is_found_by_its_name() {
-        assert_eq!(waited_for_cpu(std::process::id(), 7), None);
-        let here = std::thread::Builder::new().name("shunt-vector-7".into());
-        let found = here.spawn(|| waited_for_cpu(std::process::id(), 7)).unwrap().join().unwrap();
+        assert_eq!(waited_for_cpu(std::process::id(), DOOR), None);
+        let here = std::thread::Builder::new().name(DOOR.into());
+        let found =
+            here.spawn(|| waited_for_cpu(std::process::id(), DOOR)).unwrap().join().unwrap();
         assert!(found.is_some());
     }
 }
