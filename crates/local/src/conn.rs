@@ -122,6 +122,8 @@ pub mod kernel {
     pub const RESET: u32 = 1 << 18;
     /// The error of the reset has been told.
     pub const TOLD: u32 = 1 << 19;
+    /// Strays were taken, which nobody counts: what the kernel has counted tells no more what else was taken.
+    pub const STRAYED: u32 = 1 << 20;
 }
 
 /// Bits of [`Conn::options`]: what the program believes of its socket, where doorbells need it
@@ -758,6 +760,7 @@ impl Conn {
         {
             return None;
         }
+        self.kernel.fetch_or(kernel::STRAYED, Ordering::Relaxed);
         to.receive(fd, there.min(to.left()), flags & MSG_TRUNC).ok().filter(|n| *n > 0)
     }
 

@@ -152,6 +152,9 @@ pub(crate) unsafe fn receive(
     if is_read && iov.iter().all(|v| v.iov_len == 0) {
         return Ok(0);
     }
+    // What a jump has lost is counted before anything goes by the counts. Not where a call goes on: what it has
+    // noted itself would look left.
+    left::tidy();
     // SAFETY: the caller's promise.
     unsafe { receive_held(w, conn, fd, iov, flags, &mut None) }
 }
@@ -165,8 +168,6 @@ unsafe fn receive_held(
     flags: c_int,
     held: &mut Option<Held>,
 ) -> Outcome {
-    // What a jump has lost is counted before anything goes by the counts.
-    left::tidy();
     if phase(conn) == Phase::Offered {
         conn.io_seen(w);
         settle(w, conn, fd, false);

@@ -123,6 +123,29 @@ pub fn late_beside_waitall(s: &mut Stage) {
     beside(s, |fd| calls::recv(fd, 10, libc::MSG_WAITALL), |got| say!("got", got));
 }
 
+/// All of it comes in parts, by TCP; then the connection goes on, and leaves TCP.
+pub fn late_waitall_in_parts(s: &mut Stage) {
+    for used in [false, true] {
+        let c = begun(s, used);
+        let waiting = thread::spawn(move || calls::recv(c.a, 10, libc::MSG_WAITALL));
+        thread::sleep(Duration::from_millis(80));
+        s.b_send(c, "01234");
+        settle();
+        s.b_send(c, "56789");
+        say!("got", waiting.join().expect("no panic"));
+        for _ in 0..3 {
+            say!("goes on", s.b_send(c, "more"), calls::recv(c.a, 99, 0));
+            say!("and back", calls::send(c.a, b"back", 0), s.b_recv(c, 99));
+        }
+        // What was given back too early would be the next one's.
+        let other = begun(s, true);
+        leave_tcp(s, c);
+        say!("beside", s.b_send(other, "other"), calls::recv(other.a, 99, 0));
+        say!("the end", s.b_close(c), calls::recv(c.a, 99, 0), calls::close(c.a));
+        say!("goes on", s.b_send(other, "more"), calls::recv(other.a, 99, 0));
+    }
+}
+
 /// A reset behind a part of what `recv` waits for is told to the next call.
 pub fn late_waitall_and_reset(s: &mut Stage) {
     for used in [false, true] {

@@ -108,7 +108,7 @@ macro_rules! oracle_cases {
             late {
                 late_beside_poll late_beside_poll_for_end late_beside_poll_of_two late_waitall_and_reset
                 late_beside_select late_beside_mixed_poll late_beside_epoll late_beside_recv
-                late_beside_waitall late_beside_peek late_one_shot late_one_shot_first late_one_shot_armed
+                late_beside_waitall late_waitall_in_parts late_beside_peek late_one_shot late_one_shot_first late_one_shot_armed
                 late_and_forked late_and_forked_sending late_shut_beside_send late_receive_timeouts
             }
             threads {

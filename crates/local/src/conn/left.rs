@@ -7,7 +7,7 @@ use sys::call;
 use sys::sync::{AtomicU32, full_fence};
 
 use super::attach::counts;
-use super::{Conn, Half, Ordering, Phase, World, flag, lock, switch};
+use super::{Conn, Half, Ordering, Phase, World, flag, kernel, lock, switch};
 
 /// How often to let others run while one of them attaches the connection: for ever, if it was this thread that was
 /// attaching it when it left.
@@ -19,7 +19,11 @@ impl Conn {
     pub fn free_left_locks(&self, w: &World) {
         lock::free_if_left(&self.counting);
         let Some((_, mine)) = self.my_half(w) else { return };
-        if let Some(_held) = lock::take_if_left(&mine.rx_lock) {
+        if let Some(_held) = lock::take_if_left(&mine.rx_lock)
+            // Who is in the kernel still counts by itself what it has got there, once it has the lock. The last to
+            // leave by a jump recounts then: `receive_left`.
+            && self.in_kernel.load(Ordering::SeqCst) == 0
+        {
             self.recount_received(w);
         }
         if let Some(_held) = lock::take_if_left(&mine.bell_lock) {
@@ -80,7 +84,10 @@ impl Conn {
     fn recount_received(&self, w: &World) {
         let Some((mine, peer)) = self.halves(w) else { return };
         let ends = flag::DOWN | flag::WANT_DOWN;
-        if self.phase() != Phase::Attached || peer.flags.load(Ordering::Acquire) & ends != 0 {
+        if self.phase() != Phase::Attached
+            || peer.flags.load(Ordering::Acquire) & ends != 0
+            || self.kernel.load(Ordering::Relaxed) & kernel::STRAYED != 0
+        {
             // From there on not all is counted.
             return;
         }

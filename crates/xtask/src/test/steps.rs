@@ -207,6 +207,9 @@ fn loom(target: &Path) -> Command {
         .args(packages)
         .env("RUSTFLAGS", "--cfg loom")
         .env("LOOM_MAX_PREEMPTIONS", "3")
+        // The models take seconds; whole programs optimised at once took two minutes to build.
+        .env("CARGO_PROFILE_RELEASE_LTO", "off")
+        .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
         // Its own directory: other flags would rebuild everything, each time.
         .env("CARGO_TARGET_DIR", target.join("loom"));
     command
