@@ -5,9 +5,10 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
 use std::fs;
-
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,7 +37,7 @@ macro_rules! need {
 }
 pub(crate) use need;
 
-/// A directory for what a program writes; removed in the end.
+/// A directory for what a program writes; removed in the end, unless the test has failed.
 struct Place(PathBuf);
 
 impl Place {
@@ -60,15 +61,32 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        if thread::panicking() {
+            // What a server said is often the only trace of why.
+            for name in ["log", "error.log"] {
+                let said = fs::read(self.0.join(name)).unwrap_or_default();
+                let end = String::from_utf8_lossy(&said[said.len().saturating_sub(8000)..]);
+                eprintln!("the end of {}:\n{end}", self.0.join(name).display());
+            }
+            return;
+        }
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, is no other test's, and none that the kernel gives to who asks for any: the
+/// server that is to have it may start late.
 fn free_port() -> u16 {
-    let (fd, port) = e2e::load::listener();
-    e2e::calls::close(fd).unwrap();
-    port
+    const FIRST: u32 = 20_000;
+    const PORTS: u32 = 12_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    (0..PORTS)
+        .find_map(|_| {
+            let n = NEXT.fetch_add(1, Ordering::Relaxed).wrapping_add(std::process::id());
+            let port = u16::try_from(FIRST + n % PORTS).unwrap();
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok().then_some(port)
+        })
+        .expect("a port of 20000 to 31999 is free")
 }
 
 /// Waits until somebody listens.

@@ -54,7 +54,9 @@ fn assert_fetched(url: &str, want: &Path, under: Under<'_>, dir: &BoardDir) {
         skipped("curl is not installed: nothing was fetched");
         return;
     };
-    let to = std::env::temp_dir().join(format!("shunt-e2e-fetched-{}", free_port()));
+    static FETCHED: AtomicU32 = AtomicU32::new(0);
+    let n = FETCHED.fetch_add(1, Ordering::Relaxed);
+    let to = std::env::temp_dir().join(format!("shunt-e2e-fetched-{}-{n}", std::process::id()));
     let mut command = command(curl, under);
     let got = outcome(command.args(["-sSf", "--max-time", "60", "-o"]).arg(&to).arg(url), LIMIT);
     assert_ok(url, &got, dir);
