@@ -10,6 +10,8 @@ use std::{env, fs};
 use anyhow::{Context, bail};
 use nix::unistd::geteuid;
 
+use crate::{bench, workspace_root};
+
 /// How to see that something is there.
 #[derive(Clone, Copy, Debug)]
 enum Sign {
@@ -17,6 +19,10 @@ enum Sign {
     Program(&'static str),
     /// Some Python has this module.
     PythonModule(&'static str),
+    /// A shared library of this name can be loaded.
+    Library(&'static str),
+    /// There is a header of this name.
+    Header(&'static str),
 }
 
 /// Something that tests want, and the Debian package that has it.
@@ -63,7 +69,25 @@ const NEEDS: &[Need] = &[
     program("go", "golang-go", "programs that must stay on TCP unharmed"),
     program("node", "nodejs", "http and cluster"),
     program("java", "default-jdk-headless", "NIO selectors"),
+    Need {
+        sign: Sign::PythonModule("impacket.smbconnection"),
+        package: "python3-impacket",
+        why: "a client of file servers",
+    },
+    Need {
+        sign: Sign::Library("liburing.so.2"),
+        package: "liburing2",
+        why: "io_uring past the C library",
+    },
+    Need {
+        sign: Sign::Header("infiniband/verbs.h"),
+        package: "libibverbs-dev",
+        why: "RDMA devices, and what their library's calls look like",
+    },
 ];
+
+/// What Debian 12 lacks: a module of Python, and the package of PyPI that has it.
+const SMBPROTOCOL: (&str, &str) = ("smbclient", "smbprotocol");
 
 /// What only those want that name it.
 const NEEDS_OF_FEW: &[Need] = &[
@@ -97,12 +121,19 @@ impl Need {
         match self.sign {
             Sign::Program(name) => find(name).is_some(),
             Sign::PythonModule(name) => python_with(name).is_some(),
+            Sign::Library(name) => {
+                is_in(&["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"], name)
+            }
+            Sign::Header(name) => is_in(&["/usr/include", "/usr/local/include"], name),
         }
     }
 
     fn name(&self) -> &'static str {
         match self.sign {
-            Sign::Program(name) | Sign::PythonModule(name) => name,
+            Sign::Program(name)
+            | Sign::PythonModule(name)
+            | Sign::Library(name)
+            | Sign::Header(name) => name,
         }
     }
 }
@@ -119,6 +150,9 @@ pub(crate) fn check(command: &str, programs: &[&str], install: bool) -> anyhow::
     if install && !absent.is_empty() {
         apt_install(&packages(&absent))?;
         absent.retain(|need| !need.is_met());
+    }
+    if install && programs.is_empty() && python_with(SMBPROTOCOL.0).is_none() {
+        pip_install(SMBPROTOCOL.1);
     }
     if absent.is_empty() {
         println!("every program that `cargo xtask {command}` uses is here");
@@ -182,6 +216,39 @@ fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Brings a package of PyPI into an environment of its own. What does not work is told: the test that wants it is
+/// skipped with its reason.
+fn pip_install(package: &str) {
+    println!("installing from PyPI: {package}");
+    let environment = environment();
+    let ends_well = |command: &mut Command| {
+        let ended = command.stdin(Stdio::null()).status();
+        ended.is_ok_and(|status| status.success())
+    };
+    let made =
+        find("python3").into_iter().chain([PathBuf::from("/usr/bin/python3")]).any(|python| {
+            ends_well(Command::new(python).args(["-m", "venv", "--clear"]).arg(&environment))
+        });
+    let python = environment.join("bin/python3");
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", package];
+    if !made || !ends_well(Command::new(python).args(pip)) {
+        println!("could not install {package}; Debian's python3-venv and a way to PyPI are wanted");
+    }
+}
+
+/// Where such packages are put, below the target directory: an environment that is nobody else's.
+fn environment() -> PathBuf {
+    bench::built(&workspace_root()).with_file_name("python")
+}
+
+/// Whether a file of this name is in one of the directories, or in one of theirs for this machine's architecture.
+fn is_in(dirs: &[&str], name: &str) -> bool {
+    let triple = format!("{}-linux-gnu", env::consts::ARCH);
+    dirs.iter()
+        .map(Path::new)
+        .any(|dir| dir.join(name).exists() || dir.join(&triple).join(name).exists())
+}
+
 /// Where a program is: on the path, or where Debian keeps servers, PostgreSQL and Go.
 pub(crate) fn find(name: &str) -> Option<PathBuf> {
     find_in(&search_path(), name)
@@ -193,7 +260,8 @@ fn find_in(dirs: &[PathBuf], name: &str) -> Option<PathBuf> {
 
 /// The Python that can import `module`, if there is one.
 ///
-/// Two are asked, because a Python of one's own in front of the distribution's hides its packages.
+/// Three are asked: a Python of one's own in front of the distribution's hides its packages, and what Debian lacks is in
+/// an environment below the target directory.
 pub(crate) fn python_with(module: &str) -> Option<PathBuf> {
     let imports = |python: &PathBuf| {
         let quiet = Command::new(python)
@@ -203,7 +271,8 @@ pub(crate) fn python_with(module: &str) -> Option<PathBuf> {
             .status();
         quiet.is_ok_and(|status| status.success())
     };
-    find("python3").into_iter().chain([PathBuf::from("/usr/bin/python3")]).find(imports)
+    let own = environment().join("bin/python3");
+    find("python3").into_iter().chain([PathBuf::from("/usr/bin/python3"), own]).find(imports)
 }
 
 fn search_path() -> Vec<PathBuf> {

@@ -8,13 +8,13 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::installed;
 use e2e::run::{BoardDir, Guest, Outcome, PATIENCE, Under};
 use e2e::run::{command, eventually, outcome, plain_only, skipped};
+use sys::sync::{AtomicU32, Ordering};
 
 mod databases;
 mod killed;
