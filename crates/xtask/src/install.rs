@@ -95,6 +95,9 @@ const NEEDS_OF_FEW: &[Need] = &[
     program("busybox", "busybox-static", "a shell for such machines"),
     program("tcpdump", "tcpdump", "captures what they send"),
     program("xz", "xz-utils", "unpacks modules of kernels"),
+    program("git", "git", "repositories on what such machines mount"),
+    program("tcc", "tcc", "a compiler that is small enough for them"),
+    program("make", "make", "builds there"),
 ];
 
 /// Services must not start when they are installed: they would take the ports of the tests, and
@@ -348,6 +351,12 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), NEEDS.len());
+    }
+
+    #[test]
+    fn what_guests_of_file_servers_want_can_be_installed() {
+        let programs = crate::interop_smb::PROGRAMS;
+        assert_eq!(absent(programs, is_met_by(&[])).len(), programs.len());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! shares in an emulated machine on a bridge of its own, and works on the files.
 
 mod case;
+mod compiler;
 mod stage;
 
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ use stage::Stage;
     about = "Lets a real Linux kernel mount shares of `shunt serve` and work on them"
 )]
 struct Cli {
-    /// Fetch QEMU, BusyBox, git and a kernel first (Debian packages)
+    /// Fetch QEMU, BusyBox, git, a compiler and a kernel first (Debian packages)
     #[arg(long)]
     install: bool,
     /// Leave out what takes long
@@ -55,9 +56,13 @@ struct Cli {
     list: bool,
 }
 
-const PROGRAMS: &[&str] = &["cc", "ip", "qemu-system-x86_64", "busybox", "git", "xz"];
+/// What all of it wants.
+pub(crate) const PROGRAMS: &[&str] =
+    &["cc", "ip", "qemu-system-x86_64", "busybox", "git", "tcc", "make", "xz"];
 /// The whole run, with a reserve: what hangs longer is killed.
-const LIMIT: Duration = Duration::from_secs(40 * 60);
+const LIMIT: Duration = Duration::from_secs(90 * 60);
+/// Programs of the host that guests have, too.
+const IN_THE_GUEST: &[&str] = &["git", "tcc", "make"];
 /// By these names git starts itself.
 const GIT: &[&str] = &["git", "git-upload-pack", "git-receive-pack", "git-upload-archive"];
 
@@ -76,7 +81,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     ensure!(!chosen.is_empty(), "no case is called so: see `cargo xtask interop-smb --list`");
-    install::check("interop", PROGRAMS, cli.install)?;
+    install::check("interop-smb", PROGRAMS, cli.install)?;
     if let Some(why) = interop::obstacle(PROGRAMS) {
         println!("skipped: {why}");
         return Ok(if cli.install { ExitCode::FAILURE } else { ExitCode::SUCCESS });
@@ -123,11 +128,15 @@ fn make_image(
     directory: &Path,
 ) -> anyhow::Result<Image> {
     let busybox = install::find("busybox").context("there is no busybox")?;
-    let git = install::find("git").context("there is no git")?;
+    let mut programs = vec![player.to_owned()];
+    for name in IN_THE_GUEST {
+        programs.push(install::find(name).with_context(|| format!("there is no {name}"))?);
+    }
     let links = GIT.iter().map(|name| (format!("usr/lib/git-core/{name}"), "/bin/git".to_owned()));
     let contents = Contents {
         modules: image::CIFS.to_vec(),
-        programs: vec![player.to_owned(), git],
+        programs,
+        files: compiler::files(directory)?,
         links: links.collect(),
     };
     let initramfs = directory.join("initramfs");

@@ -90,6 +90,8 @@ pub struct Contents {
     pub modules: Vec<&'static str>,
     /// More programs for `/bin`. Those that are linked dynamically bring their libraries.
     pub programs: Vec<PathBuf>,
+    /// Files that stand there where they stand here.
+    pub files: Vec<PathBuf>,
     /// Symbolic links: the path below the top, and where it leads to.
     pub links: Vec<(String, String)>,
 }
@@ -141,6 +143,7 @@ pub fn make(
             places.extend(libraries.map(|path| (below_top(&path), path)));
         }
     }
+    places.extend(contents.files.iter().map(|path| (below_top(path), path.clone())));
     let mut made: BTreeSet<String> = ["bin"].map(str::to_owned).into();
     for place in places.keys().chain(contents.links.iter().map(|(place, _)| place)) {
         archive.put_parents(place, &mut made)?;

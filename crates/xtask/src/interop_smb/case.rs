@@ -11,6 +11,7 @@ pub(super) struct Case {
     pub(super) work: Work,
     /// Whether `--quick` has it.
     pub(super) quick: bool,
+    /// A multiple of what it takes beside other work: only what hangs reaches it.
     pub(super) limit_s: u64,
 }
 
@@ -48,11 +49,11 @@ const BOTH: &str = "fileplay bytes /m/bytes --seed $SEED --operations 200 --mode
                     cmp /m/bytes /tmp/model && fileplay tree /m/tree --seed $SEED --operations 150";
 /// The client has opened three channels beside the first.
 macro_rules! by_four {
-    ($script:literal) => {
+    ($($script:tt)+) => {
         concat!(
             "{ grep -q 'Extra Channels: 3' /proc/fs/cifs/DebugData || \
              { grep -i chan /proc/fs/cifs/DebugData; exit 1; }; } && ",
-            $script
+            $($script)+
         )
     };
 }
@@ -80,6 +81,14 @@ const GIT: &str = "export HOME=/tmp; git config --global user.name a; git config
                    [ -z \"$(git status --porcelain)\" ] && [ $(git log --oneline | wc -l) = 9 ]";
 const GIT_HOST: &str = "for r in repository clone; do cd $FOLDER/$r && git -c safe.directory='*' fsck --full \
                         --strict && [ -z \"$(git -c safe.directory='*' status --porcelain)\" ] || exit 1; done";
+const BUILD: &str = include_str!("build.sh");
+const BUILD_BY_FOUR: &str = by_four!(include_str!("build.sh"));
+/// What is left is what git has, as old as the client said.
+const BUILD_HOST: &str = "cd $FOLDER/project && git -c safe.directory='*' fsck --full --strict && \
+                          [ -z \"$(git -c safe.directory='*' status --porcelain)\" ] && \
+                          [ $(git -c safe.directory='*' log --oneline | wc -l) = 2 ] && [ ! -e out ] && \
+                          find . -name .git -prune -o -type f -exec stat -c '%Y %s %n' {} + | \
+                          LC_ALL=C sort | diff - ../times >&2";
 const COPY: &str = "mkdir /m/copy && tar -cf /tmp/t.tar -C / modules bin/busybox lib && tar -xf /tmp/t.tar -C /m/copy && \
                     remount && diff -r /modules /m/copy/modules && diff -r /lib /m/copy/lib && cmp /bin/busybox /m/copy/bin/busybox && \
                     rm -r /m/copy /tmp/t.tar";
@@ -106,7 +115,7 @@ const LINKS_HOST: &str = "cd $FOLDER && [ \"$(readlink lost)\" = nowhere/at/all 
                           [ -p pipe ] && [ ! -L link ] && [ ! -L moved ] && [ -f file ] && [ -d d ]";
 
 const fn script(name: &'static str, options: &'static str, script: &'static str) -> Case {
-    Case { name, options, share: "", work: Work::Script(script), quick: false, limit_s: 120 }
+    Case { name, options, share: "", work: Work::Script(script), quick: false, limit_s: 300 }
 }
 
 const fn quick(case: Case) -> Case {
@@ -114,7 +123,12 @@ const fn quick(case: Case) -> Case {
 }
 
 const fn of(name: &'static str, options: &'static str, work: Work) -> Case {
-    Case { name, options, share: "", work, quick: false, limit_s: 180 }
+    Case { name, options, share: "", work, quick: false, limit_s: 400 }
+}
+
+/// A repository, built on the share; then the host looks at it.
+const fn building(name: &'static str, options: &'static str, script: &'static str) -> Case {
+    of(name, options, Work::Then(script, BUILD_HOST))
 }
 
 /// In a share whose links are the client's to follow.
@@ -131,6 +145,7 @@ pub(super) const CASES: &[Case] = &[
     script("3.1.1: a full folder", "vers=3.1.1", WATCH),
     script("3.1.1: tar and diff", "vers=3.1.1", COPY),
     quick(of("3.1.1: git, and git fsck on the server", "vers=3.1.1", Work::Then(GIT, GIT_HOST))),
+    quick(building("3.1.1: a build", "vers=3.1.1", BUILD)),
     quick(of("3.1.1: two mounts", "vers=3.1.1", Work::Twice("fileplay pair /m /n --seed $SEED"))),
     script("2.1: both", "vers=2.1", BOTH),
     script("2.1: both, signed", "vers=2.1,sign", BOTH),
@@ -147,6 +162,11 @@ pub(super) const CASES: &[Case] = &[
         "3.1.1: large file, four channels",
         "vers=3.1.1,multichannel,max_channels=4",
         LARGE_BY_FOUR,
+    ),
+    building(
+        "3.1.1: a build, four channels",
+        "vers=3.1.1,multichannel,max_channels=4",
+        BUILD_BY_FOUR,
     ),
     script(
         "3.1.1: both, four channels, sealed",

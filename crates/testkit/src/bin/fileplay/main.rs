@@ -5,6 +5,7 @@
 //! A program that ends with 0 found each byte and each name where it left them.
 
 mod bytes;
+mod clock;
 mod mount;
 mod pair;
 mod records;
@@ -35,6 +36,8 @@ enum Command {
     Check(records::Check),
     /// Mounts, by the system call: no helper of the file system is needed
     Mount(mount::Mount),
+    /// Says how far the clock of who keeps a folder is ahead, and sets ours by it
+    Clock(clock::Clock),
 }
 
 fn main() -> ExitCode {
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
         Command::Write(write) => write.run(),
         Command::Check(check) => check.run(),
         Command::Mount(mount) => mount.run(),
+        Command::Clock(clock) => clock.run(),
     };
     match done {
         Ok(said) => {
