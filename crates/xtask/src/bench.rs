@@ -203,6 +203,11 @@ pub(crate) fn built(root: &Path) -> PathBuf {
     root.join(target).join("release")
 }
 
+/// How many there are to run on.
+pub(crate) fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
 /// Says so when others use the CPUs.
 pub(crate) fn warn_when_busy() {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
@@ -254,8 +259,7 @@ impl<'a> Bench<'a> {
     }
 
     fn obstacle(&self, row: &Row) -> Option<String> {
-        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        if row.cpus == Cpus::Two && cpus < 2 {
+        if row.cpus == Cpus::Two && cpus() < 2 {
             return Some("wants two CPUs".into());
         }
         row.server.absent()

@@ -91,12 +91,14 @@ pub(crate) fn absent() -> Option<String> {
 }
 
 impl Smbd {
-    /// Starts one in `dir`, which must be new, and waits until it listens on `port`.
+    /// Starts one in `dir`, which must be new, and waits until it listens on `port`. What is typed before it
+    /// is `prefix`.
     ///
     /// # Errors
     ///
     /// When it cannot be had here, or does not start.
     pub(crate) fn start(
+        prefix: Vec<OsString>,
         dir: &Path,
         port: u16,
         settings: &[&str],
@@ -108,10 +110,11 @@ impl Smbd {
             fs::create_dir(dir.join(folder)).with_context(|| format!("cannot create {folder}"))?;
         }
         fs::write(dir.join("smb.conf"), configuration(dir, port, settings, shares)?)?;
-        let mut words: Vec<OsString> =
+        let mut words = prefix;
+        words.extend(
             ["unshare", "--mount", "--propagation", "private", "sh", "-euc", SCRIPT, "smbd"]
-                .map(OsString::from)
-                .into();
+                .map(OsString::from),
+        );
         words.push(dir.into());
         words.extend(USERS.map(OsString::from));
         let mut running = Running::start(&words, dir, &[])?;

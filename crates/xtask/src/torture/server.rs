@@ -59,7 +59,7 @@ impl Server {
                 running.wait_for_port(server.port).context("shunt serve")?;
                 running
             }
-            _ => Smbd::start(&dir, server.port, matrix::GLOBAL, &shares)?.running,
+            _ => Smbd::start(Vec::new(), &dir, server.port, matrix::GLOBAL, &shares)?.running,
         });
         Ok(server)
     }

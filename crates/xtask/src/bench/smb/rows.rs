@@ -85,6 +85,8 @@ pub(crate) struct Row {
     pub(crate) quick: bool,
     /// Ours, server and client, is under `shunt run`; the peer is on TCP.
     pub(crate) carried: bool,
+    /// Server and client have a CPU each, and do not share both.
+    pub(crate) apart: bool,
 }
 
 fn row(name: &str, load: &'static str, metrics: &[(Metric, f64)]) -> Row {
@@ -96,6 +98,7 @@ fn row(name: &str, load: &'static str, metrics: &[(Metric, f64)]) -> Row {
         seconds_min: 0.0,
         quick: false,
         carried: false,
+        apart: false,
     }
 }
 
@@ -121,9 +124,21 @@ impl Row {
         Self { name, metrics: vec![(metric, floor)], carried: true, quick: false, ..self.clone() }
     }
 
+    /// The same with a CPU each for server and client.
+    fn apart(&self) -> Self {
+        let name = format!("{}, a CPU each", self.name);
+        Self { name, apart: true, quick: false, ..self.clone() }.without_floor()
+    }
+
     fn without_floor(self) -> Self {
         let metrics = self.metrics.iter().map(|(metric, _)| (*metric, None)).collect();
         Self { metrics, ..self }
+    }
+
+    /// How many clients there are, each with a file of its own.
+    pub(crate) fn clients(&self) -> u32 {
+        let at = self.load.iter().position(|word| *word == "--clients");
+        at.and_then(|at| self.load.get(at + 1)?.parse().ok()).unwrap_or(1)
     }
 }
 
@@ -177,15 +192,50 @@ pub(crate) fn all() -> Vec<Row> {
             .without_floor(),
         row("echo", "echo", &[(Operations, 1.0)]).without_floor(),
     ];
-    let on_disk = ["read 1M", "read 1M, 4 clients", "open and close", "stat, one message"];
-    let on_disk = on_disk.iter().chain(&["create, write 4K and delete, one message"]);
-    let on_disk: Vec<Row> = on_disk
-        .filter_map(|name| rows.iter().find(|row| row.name == **name))
-        .map(Row::on_disk)
-        .collect();
-    rows.extend(on_disk);
+    rows.extend(like(&rows, &ON_DISK, Row::on_disk));
     rows.extend(carried(&rows));
+    rows.extend(streams());
+    rows.extend(like(&rows, &STREAMS_ON_DISK, Row::on_disk));
+    rows.extend(like(&rows, &["read 1M", "write 1M"], Row::apart));
     rows
+}
+
+const ON_DISK: [&str; 5] = [
+    "read 1M",
+    "read 1M, 4 clients",
+    "open and close",
+    "stat, one message",
+    "create, write 4K and delete, one message",
+];
+const STREAMS_ON_DISK: [&str; 4] =
+    ["write 1M", "write 1M, 4 clients", "read 1M at 1 GB/s", "write 1M at 1 GB/s"];
+
+/// Rows of these names, each changed.
+fn like(rows: &[Row], names: &[&str], change: fn(&Row) -> Row) -> Vec<Row> {
+    let row = |name: &&str| rows.iter().find(|row| row.name == **name).map(change);
+    names.iter().filter_map(row).collect()
+}
+
+/// Sizes, clients and channels between those that have a floor, and beyond them.
+fn streams() -> Vec<Row> {
+    use Metric::{BothPerByte, ServerPerByte, Throughput};
+    let stream =
+        |name, load, cost| row(name, load, &[(Throughput, 1.0), (cost, 1.0)]).without_floor();
+    vec![
+        stream("read 4K, depth 32", "read --io 4K --qd 32", ServerPerByte),
+        stream("read 256K", "read --io 256K", ServerPerByte),
+        stream("read 1M, 2 channels", "read --channels 2", ServerPerByte),
+        stream("read 1M, 8 channels", "read --channels 8", ServerPerByte),
+        stream("read 1M, 2 clients", "read --clients 2", BothPerByte),
+        stream("read 1M, 8 clients", "read --clients 8", BothPerByte),
+        stream("write 4K, depth 32", "write --io 4K --qd 32", ServerPerByte),
+        stream("write 64K, depth 16", "write --io 64K --qd 16", ServerPerByte),
+        stream("write 256K", "write --io 256K", ServerPerByte),
+        stream("write 8M, depth 4", "write --io 8M --qd 4", ServerPerByte),
+        stream("write 1M, 2 clients", "write --clients 2", ServerPerByte),
+        stream("write 1M, 8 clients", "write --clients 8", ServerPerByte),
+        row("write 1M at 1 GB/s", "write --rate 1000", &[(ServerPerByte, 1.0)]).without_floor(),
+    ]
 }
 
 /// What clients on the same host gain by shared memory: at least twice what smbd does for them over TCP.
@@ -228,6 +278,37 @@ mod tests {
         assert_eq!(rows.len(), 10);
         let floors = rows.iter().flat_map(|row| &row.metrics).filter_map(|(_, floor)| *floor);
         assert!(floors.clone().count() >= 5 && floors.into_iter().all(|floor| floor == 2.0));
+    }
+
+    #[test]
+    fn streams_are_measured_by_size_by_clients_and_by_channels() {
+        let rows = all();
+        let row = |name: &str| rows.iter().find(|row| row.name == name);
+        let floor = |name: &str| row(name).unwrap().metrics[0].1;
+        for what in ["read", "write"] {
+            for how in ["4K, depth 32", "64K, depth 16", "256K", "1M", "8M, depth 4"] {
+                assert!(row(&format!("{what} {how}")).is_some(), "{what} {how}");
+            }
+            for clients in [2, 4, 8] {
+                let row = row(&format!("{what} 1M, {clients} clients")).unwrap();
+                assert_eq!(row.clients(), clients);
+            }
+            for how in ["1M, disk", "1M, 4 clients, disk", "1M at 1 GB/s", "1M at 1 GB/s, disk"] {
+                assert!(row(&format!("{what} {how}")).is_some(), "{what} {how}");
+            }
+            assert!(row(&format!("{what} 1M, a CPU each")).unwrap().apart);
+            assert_eq!(floor(&format!("{what} 1M, a CPU each")), None);
+        }
+        for (name, least) in [
+            ("read 1M", 1.35),
+            ("read 1M, 4 channels", 1.35),
+            ("read 1M, 4 clients", 1.0),
+            ("write 1M", 1.1),
+            ("write 1M, 4 clients", 1.1),
+        ] {
+            assert_eq!(floor(name), Some(least), "{name}");
+        }
+        assert!(["2", "8"].iter().all(|n| floor(&format!("read 1M, {n} channels")).is_none()));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 
 use super::rows::Medium;
-use crate::bench::stage::{self, Running, Stage};
+use crate::bench::stage::{self, Cpus, End, Running, Stage};
 use crate::smbd::{PASSWORD, Share, Smbd, USERS};
 
 /// A server, set up in one way.
@@ -23,13 +23,24 @@ pub(crate) enum Kind {
     Smbd(usize),
 }
 
-impl Kind {
-    /// What stands before a program, of its server or its clients.
-    pub(crate) fn prefix(self, stage: &Stage) -> Vec<OsString> {
-        match self {
-            Self::Carried => vec![stage.program("shunt").into(), "run".into(), "--".into()],
-            Self::Shunt | Self::Smbd(_) => Vec::new(),
+/// A server, and whether it has a CPU of its own, as its clients have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Setup {
+    pub(crate) kind: Kind,
+    pub(crate) apart: bool,
+}
+
+impl Setup {
+    /// What stands before a program, of this end.
+    pub(crate) fn prefix(self, stage: &Stage, end: End) -> Vec<OsString> {
+        let mut words = Vec::new();
+        if self.apart {
+            words.extend(["taskset", "-c", Cpus::Two.of(end)].map(OsString::from));
         }
+        if self.kind == Kind::Carried {
+            words.extend([stage.program("shunt").into(), "run".into(), "--".into()]);
+        }
+        words
     }
 }
 
@@ -43,7 +54,7 @@ pub(crate) const SMBD: &[(&str, &[&str])] = &[
 
 /// One that runs.
 pub(crate) struct Server {
-    pub(crate) kind: Kind,
+    pub(crate) setup: Setup,
     pub(crate) port: u16,
     running: Running,
 }
@@ -54,14 +65,14 @@ impl Server {
     /// # Errors
     ///
     /// When it does not start.
-    pub(crate) fn start(stage: &Stage, kind: Kind, folders: &Folders) -> anyhow::Result<Self> {
+    pub(crate) fn start(stage: &Stage, setup: Setup, folders: &Folders) -> anyhow::Result<Self> {
         let (dir, port) = (stage.new_dir()?, stage::free_port()?);
-        let running = match kind {
+        let mut words = setup.prefix(stage, End::Server);
+        let running = match setup.kind {
             Kind::Smbd(number) => {
-                Smbd::start(&dir, port, SMBD[number].1, &folders.shares())?.running
+                Smbd::start(words, &dir, port, SMBD[number].1, &folders.shares())?.running
             }
             Kind::Shunt | Kind::Carried => {
-                let mut words = kind.prefix(stage);
                 words.extend([stage.program("shunt").into(), "serve".into()]);
                 words.extend(["--listen".into(), format!("127.0.0.1:{port}").into()]);
                 words.extend(["--user".into(), format!("{}:{PASSWORD}", USERS[0]).into()]);
@@ -75,7 +86,7 @@ impl Server {
                 running
             }
         };
-        Ok(Self { kind, port, running })
+        Ok(Self { setup, port, running })
     }
 
     /// The process below which all of it runs.
@@ -96,8 +107,15 @@ pub(crate) struct Folders {
 
 /// Entries of the directories that are listed.
 const ENTRIES: [u32; 2] = [1000, 100_000];
-/// Clients that have a file of their own.
-const CLIENTS: u32 = 4;
+/// Clients that have a file of their own, in memory and on disk.
+const CLIENTS: [u32; 2] = [8, 4];
+/// Of these, files are of the full size; where there are more clients, they all make do with a quarter of it.
+const CLIENTS_OF_FULL_SIZE: u32 = 4;
+
+/// Bytes of each client's file that are used where there are so many clients.
+pub(crate) fn size_of_each(size: u64, clients: u32) -> u64 {
+    if clients > CLIENTS_OF_FULL_SIZE { size / 4 } else { size }
+}
 
 impl Folders {
     /// New, empty ones.
@@ -132,23 +150,25 @@ impl Folders {
     pub(crate) fn fill(
         &self,
         size: u64,
-        prepare: impl Fn(Medium, u32) -> anyhow::Result<()>,
+        prepare: impl Fn(Medium, u32, u64) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
-        for (medium, dir) in [(Medium::Memory, &self.memory), (Medium::Disk, &self.disk)] {
-            prepare(medium, CLIENTS)?;
+        let zeros = vec![0; 1 << 20];
+        let places = [(Medium::Memory, &self.memory), (Medium::Disk, &self.disk)];
+        for ((medium, dir), clients) in places.into_iter().zip(CLIENTS) {
+            if clients > CLIENTS_OF_FULL_SIZE {
+                prepare(medium, clients, size_of_each(size, clients))?;
+            }
+            prepare(medium, CLIENTS_OF_FULL_SIZE, size)?;
+            for client in 0..clients {
+                let mut file = File::create(dir.join(format!("smbload_w{client}.dat")))?;
+                for _ in 0..size_of_each(size, client + 1) >> 20 {
+                    file.write_all(&zeros)?;
+                }
+            }
             for entry in fs::read_dir(dir)? {
                 let path = entry?.path();
                 open_to_all(&path, if path.is_dir() { 0o777 } else { 0o666 })?;
             }
-        }
-        let zeros = vec![0; 1 << 20];
-        for client in 0..CLIENTS {
-            let path = self.memory.join(format!("smbload_w{client}.dat"));
-            let mut file = File::create(&path)?;
-            for _ in 0..size >> 20 {
-                file.write_all(&zeros)?;
-            }
-            open_to_all(&path, 0o666)?;
         }
         for count in ENTRIES {
             let dir = self.memory.join(format!("entries{count}"));
