@@ -22,9 +22,11 @@ use super::network::{Network, PREFIX};
 use super::state::{Connection, State};
 
 const MEMORY_MIB: u32 = 256;
-/// An emulated machine on a busy host.
-const BOOT_LIMIT: Duration = Duration::from_secs(120);
-const COMMAND_LIMIT: Duration = Duration::from_secs(30);
+/// An emulated machine on a busy host: beside a dozen compilers half a minute, at the lowest priority minutes.
+const BOOT_LIMIT: Duration = Duration::from_secs(400);
+const COMMAND_LIMIT: Duration = Duration::from_secs(90);
+/// For QEMU itself to begin.
+const START_LIMIT: Duration = Duration::from_secs(90);
 /// No offloads: packets look as they would on a wire.
 const PLAIN: &str = "csum=off,gso=off,guest_csum=off,guest_tso4=off,guest_tso6=off,guest_ufo=off,\
                      guest_ecn=off,host_tso4=off,host_tso6=off,host_ufo=off,host_ecn=off";
@@ -212,7 +214,7 @@ impl Guest {
     ///
     /// # Errors
     ///
-    /// If it takes longer than half a minute, or the guest is gone.
+    /// If it takes longer than a minute and a half, or the guest is gone.
     pub fn run(&self, command: &str) -> anyhow::Result<Output> {
         self.run_for(command, COMMAND_LIMIT)
     }
@@ -381,7 +383,7 @@ fn machine(network: &Network, image: &Image, shape: &Shape, directory: &Path) ->
 /// Waits until QEMU opens the channel.
 fn accept(listener: &UnixListener, machine: &mut Bounded) -> anyhow::Result<UnixStream> {
     listener.set_nonblocking(true)?;
-    let deadline = Instant::now() + Duration::from_secs(20);
+    let deadline = Instant::now() + START_LIMIT;
     loop {
         match listener.accept() {
             Ok((channel, _)) => {

@@ -17,7 +17,7 @@ use super::case::{Case, Loss, Work};
 use crate::bench::stage as place;
 use crate::interop::program::Host;
 
-const START_LIMIT: Duration = Duration::from_secs(20);
+const START_LIMIT: Duration = Duration::from_secs(90);
 /// The end of what the server says when it takes connections.
 const READY: &str = "Ctrl-C ends";
 const SHARE: &str = "files";
@@ -29,7 +29,7 @@ const RECORDS_BEFORE: u32 = 15;
 /// How long the server is not there.
 const AWAY: Duration = Duration::from_secs(3);
 /// A client finds out by itself that the server is back.
-const RETURN_LIMIT: Duration = Duration::from_secs(90);
+const RETURN_LIMIT: Duration = Duration::from_secs(200);
 
 /// What was built.
 #[derive(Debug)]
