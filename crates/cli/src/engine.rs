@@ -251,6 +251,7 @@ fn text(stat: &Value, settings: &Value) -> String {
         text.push('\n');
         text += &table::render(&columns, &links);
     }
+    text += &setup_waits(stat);
     text += &reasons(stat, "declined", "These connections of the engine stayed on TCP:");
     text += &reasons(stat, "broken_off", "These handshakes ended in a reset:");
     let met: Vec<String> = list(stat, "met").map(word).collect();
@@ -270,6 +271,40 @@ fn text(stat: &Value, settings: &Value) -> String {
         text += &format!("\nlast problem: {problem}\n");
     }
     text
+}
+
+/// What set-ups of connections have waited for, of all vectors: how long on average, and for what.
+fn setup_waits(stat: &Value) -> String {
+    const PARTS: [&str; 5] =
+        ["wait_ns", "network_ns", "no_cpu_ns", "waking_ns", "behind_others_ns"];
+    let mut kinds = BTreeMap::<&str, (u64, [u64; PARTS.len()])>::new();
+    for vector in list(stat, "vectors") {
+        for (kind, wait) in vector["setup_waits"].as_object().into_iter().flatten() {
+            let (count, sums) = kinds.entry(kind).or_default();
+            *count += number(wait, "count");
+            sums.iter_mut().zip(PARTS).for_each(|(sum, part)| *sum += number(wait, part));
+        }
+    }
+    if kinds.is_empty() {
+        return String::new();
+    }
+    let rows: Vec<Vec<String>> = kinds
+        .into_iter()
+        .map(|(kind, (count, sums))| {
+            let mean = |ns: &u64| (ns / count.max(1) / 1000).to_string();
+            let begin = [kind.to_owned(), table::count(count)];
+            begin.into_iter().chain(sums.iter().map(mean)).collect()
+        })
+        .collect();
+    let columns = ["Times", "Mean", "Network", "NoCPU", "Waking", "Others"];
+    let columns: Vec<_> = std::iter::once(("Wait", Side::Left))
+        .chain(columns.map(|name| (name, Side::Right)))
+        .collect();
+    format!(
+        "\nWhat set-ups waited for, in microseconds: until it was here (Network), and from then on for a CPU \
+         (NoCPU), to be woken (Waking) and behind other work (Others):\n{}",
+        table::render(&columns, &rows)
+    )
 }
 
 /// A line for each reason that the vectors have counted under a name, the most frequent first.
@@ -352,6 +387,24 @@ mod tests {
         for part in ["pid 7", "10.0.0.2", "ACTIVE", "2K", "eid = E", "it rains"] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
+    }
+
+    #[test]
+    fn status_shows_what_set_ups_waited_for_in_all_vectors() {
+        let wait = |count: u64, parts: [u64; 4]| {
+            let [network, no_cpu, waking, others] = parts.map(|us| us * 1000);
+            serde_json::json!({
+                "count": count, "wait_ns": network + no_cpu + waking + others, "network_ns": network,
+                "no_cpu_ns": no_cpu, "waking_ns": waking, "behind_others_ns": others})
+        };
+        let of = |wait| serde_json::json!({"setup_waits": {"message by TCP": wait}});
+        let stat = serde_json::json!({"pid": 7, "vectors": [
+            of(wait(1, [2000, 100, 50, 10])), of(wait(3, [4000, 300, 70, 30]))]});
+        let text = text(&stat, &serde_json::json!({}));
+        let line = text.lines().find(|line| line.starts_with("message by TCP")).unwrap();
+        let words: Vec<_> = line.split_whitespace().skip(3).collect();
+        assert_eq!(words, ["4", "1640", "1500", "100", "30", "10"], "{text}");
+        assert_eq!(setup_waits(&serde_json::json!({"vectors": [{}]})), "", "there were none");
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! its sockets, in `verbs` those of a card; `shelf` the memory that they read and write. What is said when
 //! is decided in [`smc`] and [`roce`]. `habit` learns where SMC does not pay, so that connections to there stay
 //! on TCP. `meeting` is how engines find out which connections they share where the TCP handshake cannot say it
-//! (`ask`: what a handshake waits for then). `ingress` puts packets together that come in fragments. `control` answers people, and `host` is the door that guests come
+//! (`ask`: what a handshake waits for then); `setup` adds up what set-ups wait for. `ingress` puts packets together that come in fragments. `control` answers people, and `host` is the door that guests come
 //! through.
 
 mod ask;
@@ -33,6 +33,7 @@ mod plain;
 mod port;
 mod pump;
 mod running;
+mod setup;
 mod shelf;
 mod slab;
 pub mod stat;

@@ -20,6 +20,7 @@ use super::guest::Role;
 use super::habit;
 use super::meeting::{Ends, Wish};
 use super::running::{Running, Smc, Start};
+use super::setup::Wait;
 use super::shelf::{ConnId, Place};
 use super::slab::Id;
 use super::vector::{Vector, smc_time};
@@ -90,8 +91,11 @@ pub(super) struct Exchange {
     pub(super) answered: bool,
     /// It has found that RoCEv2 does not reach the peer.
     unreachable: bool,
-    /// Since when there is nothing that it could do.
-    waits_since: u64,
+    /// Since when there is nothing that it could do; `None`: there is. And what it has waited for last.
+    waits_since: Option<u64>,
+    waited_for: Wait,
+    /// What it waits for comes by a link.
+    by_link: bool,
 }
 
 impl Exchange {
@@ -120,7 +124,9 @@ impl Exchange {
             asks: None,
             answered: false,
             unreachable: false,
-            waits_since: since,
+            waits_since: Some(since),
+            waited_for: Wait::Door,
+            by_link: false,
         }
     }
 
@@ -243,22 +249,26 @@ impl Vector {
         self.config.addresses.first().copied().unwrap_or(local)
     }
 
-    /// What a handshake has waited for is here, and was not when that was last looked for, at `missed`; 0: it
-    /// has waited for something else than the network.
-    pub(super) fn resume(&mut self, id: ExchangeId, missed: u64, now: u64) {
+    /// What a handshake has waited for is here, and has been since `came` at the latest; 0: all the time, it has
+    /// waited for something else than the network.
+    pub(super) fn resume(&mut self, id: ExchangeId, kind: Wait, came: u64) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
-        let since = std::mem::replace(&mut exchange.waits_since, now);
-        let (waited, late) = (now.saturating_sub(since), now.saturating_sub(missed.max(since)));
-        self.stat.setup_wait_ns += waited;
-        self.stat.setup_network_ns += waited - late;
+        exchange.by_link = false;
+        // What the peer need not be asked for is answered at once.
+        let Some(since) = exchange.waits_since.take() else { return };
+        // Not the time at which the loop began with what it does: others may have been before this one.
+        let now = call::now_ns();
+        exchange.waited_for = kind;
+        self.waits.ended(kind, since, came, now);
     }
 
     /// A handshake may begin; a client's, unless somebody else is making first contact with that peer.
     pub(super) fn begin(&mut self, id: ExchangeId, role: Role, now: u64) {
-        let Some(exchange) = self.exchanges.get(id) else { return };
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let (local, remote) = (exchange.local, exchange.remote);
         if role == Role::Client && !self.groups.is_client_of(remote) {
             if let Some(waiting) = self.courting.get_mut(&remote) {
+                exchange.waits_since = Some(call::now_ns());
                 waiting.push_back(id);
                 return;
             }
@@ -277,7 +287,7 @@ impl Vector {
     /// leave SMC at once.
     fn courted(&mut self, remote: IpAddr, unreachable: bool, now: u64) {
         for id in self.courting.remove(&remote).unwrap_or_default() {
-            self.resume(id, 0, now);
+            self.resume(id, Wait::Contact, 0);
             if unreachable { self.stand_aside(id, now) } else { self.begin(id, Role::Client, now) }
         }
     }
@@ -312,10 +322,8 @@ impl Vector {
                 Ok(Some(bytes)) => {
                     exchange.heard = true;
                     exchange.machine.on_bytes(&bytes);
-                    match exchange.wire.came_at() {
-                        Some(at) => self.resume(id, at, call::now_ns()),
-                        None => self.resume(id, self.looked_at, now),
-                    }
+                    let came = exchange.wire.came_at().unwrap_or(self.looked_at);
+                    self.resume(id, Wait::Tcp, came);
                     self.take_steps(id, now);
                 }
                 Ok(None) => {}
@@ -364,7 +372,28 @@ impl Vector {
             }
         }
         if let Some(exchange) = self.exchanges.get_mut(id) {
-            exchange.waits_since = call::now_ns();
+            self.waits.sent(exchange.waited_for);
+            exchange.waits_since = Some(call::now_ns());
+        }
+    }
+
+    /// What a handshake waits for next comes by a link; its question leaves with the next packets.
+    fn wait_for_link(&mut self, id: ExchangeId) {
+        if let Some(exchange) = self.exchanges.get_mut(id) {
+            exchange.by_link = true;
+            self.unsent.push(id);
+        }
+    }
+
+    /// What handshakes had to say by their links has been sent; they wait for the answer from now on.
+    pub(super) fn all_sent(&mut self) {
+        let now = call::now_ns();
+        for id in self.unsent.drain(..) {
+            // One whose peer need not be asked waits for something else by now.
+            let Some(exchange) = self.exchanges.get_mut(id).filter(|e| e.by_link) else { continue };
+            if let Some(since) = exchange.waits_since.replace(now) {
+                self.waits.lay(Wait::Link, now.saturating_sub(since));
+            }
         }
     }
 
@@ -435,6 +464,7 @@ impl Vector {
             self.refuse(id, why);
             self.take_steps(id, now);
         } else {
+            self.wait_for_link(id);
             self.act(group, now);
         }
     }
@@ -488,7 +518,7 @@ impl Vector {
     /// The peer knows the buffer of a connection that joins a group, or will not.
     pub(super) fn buffer_told(&mut self, id: ExchangeId, yes: bool, now: u64) {
         let Some(place) = self.exchanges.get(id).and_then(|e| e.place) else { return };
-        self.resume(id, self.took_at, now);
+        self.resume(id, Wait::Link, self.took_at);
         if yes {
             self.show_end(id, place, now);
         } else {
@@ -529,6 +559,7 @@ impl Vector {
         exchange.peer = Some(peer.clone());
         if let Some(group) = self.groups.get_mut(place.group) {
             group.core.first_contact(&peer, smc_time(now));
+            self.wait_for_link(id);
             self.act(place.group, now);
         }
     }

@@ -17,6 +17,7 @@ use super::device::Purpose;
 use super::exchange::ExchangeId;
 use super::random;
 use super::running::Running;
+use super::setup::Wait;
 use super::shelf::ConnId;
 use super::slab::{Id, Numbers, Slab};
 use super::stat::{GroupStat, LinkStat};
@@ -329,13 +330,13 @@ impl Vector {
         }
         let Some(first) = group.first.take() else { return };
         let waiting = std::mem::take(&mut group.waiting);
-        self.resume(first, self.took_at, now);
+        self.resume(first, Wait::Link, self.took_at);
         if let Some(exchange) = self.exchanges.get_mut(first) {
             exchange.machine.link_confirmed();
         }
         self.take_steps(first, now);
         for other in waiting {
-            self.resume(other, 0, now);
+            self.resume(other, Wait::Contact, 0);
             self.find_group(other, now);
         }
     }
@@ -361,7 +362,7 @@ impl Vector {
             self.device.close_link(link.qpn, &mut self.shelf);
         }
         for other in group.waiting {
-            self.resume(other, 0, now);
+            self.resume(other, Wait::Contact, 0);
             self.find_group(other, now);
         }
     }

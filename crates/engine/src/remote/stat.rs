@@ -28,6 +28,9 @@ pub struct VectorStat {
     /// Of that, for the network and the peer: nothing was here yet that they could have gone on with. With `stamps`
     /// until the kernel took in what came, else until the vector last looked and found nothing.
     pub setup_network_ns: u64,
+    /// Both, by what was waited for: `message by TCP`, `answer by link`, `hand-over` from the thread at the door, and
+    /// `first contact` with a peer that another one made.
+    pub setup_waits: std::collections::BTreeMap<String, WaitStat>,
     /// Of guests, by RDMA WRITE.
     pub bytes_tx: u64,
     /// For guests, by RDMA WRITE of the peer.
@@ -66,6 +69,39 @@ pub struct VectorStat {
     pub cpu_ns: u64,
     /// Its link groups.
     pub groups: Vec<GroupStat>,
+}
+
+/// Waits of one kind, and what they were made of: the four last together are the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WaitStat {
+    /// How many.
+    pub count: u64,
+    /// How long all of them were, nanoseconds.
+    pub wait_ns: u64,
+    /// Until what was waited for was here: the network, and the peer.
+    pub network_ns: u64,
+    /// From then on while the vector's thread could have run: others had its CPU, or the CPU slept and had to wake up.
+    /// Told from the others with the setting `stamps` alone.
+    pub no_cpu_ns: u64,
+    /// While it still slept: the system wakes it.
+    pub waking_ns: u64,
+    /// While it did other things.
+    pub behind_others_ns: u64,
+}
+
+impl WaitStat {
+    /// Of both.
+    #[must_use]
+    pub const fn and(self, other: &Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            wait_ns: self.wait_ns + other.wait_ns,
+            network_ns: self.network_ns + other.network_ns,
+            no_cpu_ns: self.no_cpu_ns + other.no_cpu_ns,
+            waking_ns: self.waking_ns + other.waking_ns,
+            behind_others_ns: self.behind_others_ns + other.behind_others_ns,
+        }
+    }
 }
 
 /// A link group.

@@ -35,6 +35,7 @@ use super::inbox::Inbox;
 use super::ingress::{Ingress, Packet, Tap};
 use super::meeting::{Ends, Question, Why, Wish};
 use super::running::Running;
+use super::setup::{Wait, Waits};
 use super::shelf::{ConnId, Shelf};
 use super::slab::{Id, Numbers, Slab};
 use super::stat::VectorStat;
@@ -200,6 +201,9 @@ pub(super) struct Vector {
     /// When that was, by the place of the connection; 0: it is not among them.
     warm_at: Vec<u64>,
     pub(super) stat: VectorStat,
+    /// What handshakes have waited for, and those whose words by a link have not left yet.
+    pub(super) waits: Waits,
+    pub(super) unsent: Vec<ExchangeId>,
     /// When descriptors were last looked at, and when packets were taken in: what is found at the next look had
     /// not come by then.
     pub(super) looked_at: u64,
@@ -251,6 +255,8 @@ impl Vector {
             warm: Vec::new(),
             warm_at: Vec::new(),
             stat: VectorStat { vector: parts.number, ..VectorStat::default() },
+            waits: Waits::default(),
+            unsent: Vec::new(),
             looked_at: 0,
             took_at: 0,
             next_tick: 0,
@@ -266,6 +272,9 @@ impl Vector {
         if let Some(cpu) = self.cpu {
             // Not being pinned costs speed and nothing else.
             let _ = call::pin(cpu);
+        }
+        if self.config.stamps {
+            self.waits.look_closely();
         }
         let (mut busy_at, mut rounds) = (call::now_ns(), 0u32);
         while !self.is_done() {
@@ -315,6 +324,22 @@ impl Vector {
     /// Looks at everything once. Whether there was anything.
     fn round(&mut self, now: u64) -> bool {
         self.stat.rounds += 1;
+        let mut busy = self.take_in(now);
+        let now = self.took_at;
+        busy |= self.look(now);
+        if self.next_tick <= now {
+            self.next_tick = now + TICK_NS;
+            self.tick(now);
+        }
+        busy |= self.send_off(now);
+        if self.next_tell <= now {
+            self.tell(now);
+        }
+        busy
+    }
+
+    /// Takes in what packets have brought. Whether there was anything.
+    fn take_in(&mut self, now: u64) -> bool {
         let mut busy = self.device.receive(time(now), &mut self.shelf);
         let mut now = now;
         if let Some(came) = self.device.take_came() {
@@ -326,16 +351,16 @@ impl Vector {
             self.on_event(&event, now);
         }
         self.took_at = now;
-        busy |= self.look(now);
-        if self.next_tick <= now {
-            self.next_tick = now + TICK_NS;
-            self.tick(now);
-        }
-        busy |= self.device.transmit(time(now), &self.shelf);
-        if self.next_tell <= now {
-            self.tell(now);
-        }
         busy
+    }
+
+    /// Sends what is ready. Whether anything was.
+    fn send_off(&mut self, now: u64) -> bool {
+        let any = self.device.transmit(time(now), &self.shelf);
+        if !self.unsent.is_empty() {
+            self.all_sent();
+        }
+        any
     }
 
     fn on_event(&mut self, event: &Event, now: u64) {
@@ -435,10 +460,12 @@ impl Vector {
         // What was counted is told after a while, not each time.
         let wake = due.into_iter().chain(self.untold.then_some(self.next_tell)).min();
         self.stat.sleeps += 1;
+        self.waits.look();
         let most = wake.map(|at| at.saturating_sub(call::now_ns()));
         self.poller.wait(&mut self.events, most);
-        self.sleeper.awake();
         let now = call::now_ns();
+        self.waits.woke(now);
+        self.sleeper.awake();
         self.untold |= !self.events.is_empty() || due.is_some_and(|at| at <= now);
         // What has ended the wait has come just now.
         (self.looked_at, self.took_at) = (now, now);
@@ -476,6 +503,7 @@ impl Vector {
 
     /// Looks at descriptors, for at most so many nanoseconds.
     fn hear(&mut self, now: u64, most_ns: Option<u64>) {
+        self.waits.look();
         self.poller.wait(&mut self.events, most_ns);
         self.handle_events(now);
         self.looked_at = now;
@@ -557,7 +585,7 @@ impl Vector {
         let interest = Interest { read: true, write: true, peer_shut: true, once: true };
         let _ = self.poller.add(&bell, interest, Watched::Relay(id).token());
         let exchange = self.exchanges.insert(Exchange::new(id, tcp, ends, to, at));
-        self.resume(exchange, 0, now);
+        self.resume(exchange, Wait::Door, 0);
         if let Some(there) = self.exchanges.get_mut(exchange) {
             if self.config.stamps {
                 there.wire.stamp();
@@ -643,6 +671,9 @@ impl Vector {
 
     fn count(&mut self) {
         self.device.count(&mut self.stat);
+        let all = self.waits.all();
+        (self.stat.setup_wait_ns, self.stat.setup_network_ns) = (all.wait_ns, all.network_ns);
+        self.stat.setup_waits = self.waits.each().map(|(kind, sum)| (kind.into(), sum)).collect();
         self.stat.fragments_rx = self.ingress.counts.fragments;
         self.stat.reassembled = self.ingress.counts.packets;
         self.stat.reassembled_dropped = self.ingress.counts.dropped;

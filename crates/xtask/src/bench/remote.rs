@@ -71,7 +71,8 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
         bench.book.tell(line);
     }
     for row in setups(options) {
-        bench.book.tell(setup::measure(&built(&root), &row, rounds, seconds));
+        let lines = setup::measure(&built(&root), &row, rounds, seconds);
+        lines.into_iter().for_each(|line| bench.book.tell(line));
     }
     if options.record {
         let path = bench.book.record(&root, "remote", READING, command)?;
