@@ -9,9 +9,10 @@
 //! `plain` those of one whose peer would not; `devices` what queue pairs there are: in `device` RoCEv2 and
 //! its sockets, in `verbs` those of a card; `shelf` the memory that they read and write. What is said when
 //! is decided in [`smc`] and [`roce`]. `habit` learns where SMC does not pay, so that connections to there stay
-//! on TCP. `meeting` is how engines find out which connections they share where the TCP handshake cannot say it
-//! (`ask`: what a handshake waits for then); `setup` adds up what set-ups wait for. `ingress` puts packets together that come in fragments. `control` answers people, and `host` is the door that guests come
-//! through.
+//! on TCP. `opening` is what the door says to peers for a vector, `setup` adds up what set-ups wait for. `meeting` is
+//! how engines find out which connections they share where the TCP handshake cannot say it (`ask`: what a handshake
+//! waits for then). `ingress` puts packets together that come in fragments. `control` answers people, and `host` is
+//! the door that guests come through.
 
 mod ask;
 pub mod bare;
@@ -27,6 +28,7 @@ pub mod host;
 mod inbox;
 mod ingress;
 mod meeting;
+mod opening;
 pub mod option;
 pub mod peers;
 mod plain;
@@ -57,13 +59,14 @@ use sys::call::{self, Failure};
 use config::Config;
 use control::Answers;
 
-use guest::Sleeper;
+use guest::{Role, Sleeper};
 use habit::Habits;
 use inbox::Inbox;
 use ingress::Tap;
 use meeting::Meeting;
+use opening::Openings;
 use stat::{Stat, VectorStat};
-use vector::{Order, Parts, Vector};
+use vector::{Arrival, Order, Parts, Vector};
 use verbs::Card;
 
 pub use habit::Change;
@@ -118,6 +121,7 @@ pub enum Error {
 struct Handle {
     inbox: Arc<Inbox<Order>>,
     told: Arc<Mutex<VectorStat>>,
+    openings: Arc<Openings>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -242,6 +246,7 @@ impl Engine {
         let inboxes = inboxes.collect::<Result<Vec<_>, _>>()?;
         for (number, inbox) in (0..count).zip(&inboxes) {
             let (inbox, told) = (Arc::clone(inbox), Arc::<Mutex<VectorStat>>::default());
+            let openings = Arc::<Openings>::default();
             let mac = local_mac();
             let [a, b, ..] = random_bytes();
             let vector = Vector::new(Parts {
@@ -253,6 +258,7 @@ impl Engine {
                 told: Arc::clone(&told),
                 learned: Arc::clone(&learned),
                 meeting: Arc::clone(&wishes),
+                openings: Arc::clone(&openings),
                 system: SystemId::new([a, b], mac),
                 mac,
                 host,
@@ -263,7 +269,7 @@ impl Engine {
             })?;
             let name = format!("shunt-vector-{number}");
             let thread = std::thread::Builder::new().name(name).spawn(move || vector.run())?;
-            vectors.push(Handle { inbox, told, thread: Some(thread) });
+            vectors.push(Handle { inbox, told, openings, thread: Some(thread) });
         }
         let places = Places { given: vec![0; vectors.len()], ..Places::default() };
         let addresses = config.addresses.clone();
@@ -319,9 +325,12 @@ impl Engine {
         if let Some(to) = newcomer.to {
             self.shared.learned.begins(to, call::now_ns());
         }
-        if let Some(handle) = self.shared.vectors.get(vector as usize) {
-            handle.inbox.put(Order::Newcomer(Box::new(newcomer), call::now_ns()));
-        }
+        let Some(handle) = self.shared.vectors.get(vector as usize) else { return };
+        let may_begin = newcomer.role == Role::Client && newcomer.asks.is_none();
+        let begin = || handle.openings.begin(newcomer.ends, &newcomer.tcp, call::now_ns());
+        let begun = may_begin.then(begin).flatten();
+        let arrival = Arrival { newcomer, begun, at: call::now_ns() };
+        handle.inbox.put(Order::Newcomer(Box::new(arrival)));
     }
 
     /// Whether a connection between these addresses that has announced nothing may be shared with another

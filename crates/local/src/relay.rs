@@ -838,6 +838,12 @@ impl StandIns {
         self.ready.pop_front().map_or_else(|| self.maker.make(), Ok)
     }
 
+    /// Whether it is time to make more: fewer than half of those that shall be kept are left.
+    #[must_use]
+    pub fn are_few(&self) -> bool {
+        self.ready.len() < self.keep / 2
+    }
+
     /// Makes one if there are fewer than shall be kept: for a loop that has nothing else to do. `true`:
     /// there are more to make.
     pub fn refill(&mut self) -> bool {

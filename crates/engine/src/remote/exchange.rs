@@ -19,6 +19,7 @@ use super::group::{GroupId, Peer, gid_of};
 use super::guest::Role;
 use super::habit;
 use super::meeting::{Ends, Wish};
+use super::opening::Begun;
 use super::running::{Running, Smc, Start};
 use super::setup::Wait;
 use super::shelf::{ConnId, Place};
@@ -280,6 +281,17 @@ impl Vector {
             exchange.begin(role, identity, limits, smc_time(now));
         }
         self.take_steps(id, now);
+    }
+
+    /// A client's handshake, whose Proposal the door has sent.
+    pub(super) fn go_on(&mut self, id: ExchangeId, begun: Begun, now: u64) {
+        let Some(exchange) = self.exchanges.get_mut(id) else { return };
+        exchange.machine = Machine::Client(begun.client);
+        // The peer may have gone meanwhile; nothing of ours has been built on it yet.
+        if exchange.wire.send(&begun.rest).is_err() {
+            return self.break_off(id, now, "The TCP connection ended.");
+        }
+        self.watch_wire(id);
     }
 
     /// Whoever made first contact with a peer is done; those who waited go on. Where the peer is `unreachable`,
@@ -612,6 +624,7 @@ impl Vector {
             return self.break_off(id, now, Diagnosis::NoActiveLink.text());
         };
         let Some(exchange) = self.remove_exchange(id, now) else { return };
+        self.open_for(&exchange);
         let early = exchange.early.clone();
         let to = exchange.to;
         let smc = Smc::new(&start, place, exchange.rmb, exchange.wire.into_tcp(), to);
@@ -619,6 +632,21 @@ impl Vector {
         self.add_running(conn, Running::Smc(Box::new(smc)), Smc::INTEREST);
         for cdc in early {
             self.hear_cdc(conn, &cdc, now);
+        }
+    }
+
+    /// The next clients with the addresses of one that has come to SMC may begin at the door.
+    fn open_for(&mut self, exchange: &Exchange) {
+        let ends = (exchange.local, exchange.remote);
+        let is_quiet = self.exchanges.len() <= self.config.handshakes_max as usize / 2;
+        if exchange.role() == Role::Client
+            && is_quiet
+            && !self.config.eids.is_empty()
+            && self.opened.wants(ends)
+            && self.groups.is_client_of(ends.1)
+        {
+            let words = (self.identity(self.address_for(ends.0)), self.limits());
+            self.opened.open(ends, words, self.config.handshakes_max as usize / 2);
         }
     }
 

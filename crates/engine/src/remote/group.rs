@@ -357,6 +357,7 @@ impl Vector {
     /// A group of which nothing was made, or whose end has come, is forgotten; who waited for it goes on.
     pub(super) fn drop_group(&mut self, id: GroupId, now: u64) {
         let Some(group) = self.groups.all.remove(id) else { return };
+        self.opened.close(group.remote);
         for link in group.links.iter().flatten() {
             self.groups.links.remove(&link.qpn);
             self.device.close_link(link.qpn, &mut self.shelf);
@@ -436,6 +437,7 @@ impl Vector {
     fn terminated(&mut self, id: GroupId, _: Terminated, now: u64) {
         let Some(group) = self.groups.all.get_mut(id) else { return };
         group.forget_at = Some(now + PARTING_NS);
+        self.opened.close(group.remote);
         let members: Vec<ConnId> = group.members.values().copied().collect();
         for conn in members {
             if let Some(exchange) = self.handshaking.get(&conn).copied() {

@@ -224,7 +224,8 @@ impl Reception {
                     visitor => self.attend(visitor),
                 }
             }
-            refill = true;
+            // Making more of them now would take the CPU from whom the work was just handed to.
+            refill = self.stand_ins.are_few();
         }
     }
 
@@ -274,18 +275,23 @@ impl Reception {
         let Some(visitor) = self.visitors.get(&number) else { return };
         match taken {
             Ok(taken) => {
-                let heard = visitor.answer(Ok((taken.welcome, &taken.stand_in)));
-                if !heard && taken.asks.is_some() {
-                    // It waits no more, and speaks TCP on a connection of which the peer knows nothing.
-                    return taken.relay.close(false);
-                }
-                // One that was promised SMC and does not hear it has died, which the vector will see.
                 let role = if hello.client { Role::Client } else { Role::Server };
                 let relay = Box::new(Ours(taken.relay));
                 let to = hello.client.then_some(taken.to);
                 let (ends, asks) = (taken.ends, taken.asks);
                 let newcomer = Newcomer { relay, tcp, role, ends, to, asks };
-                self.engine.adopt(taken.vector, newcomer);
+                let welcome = || visitor.answer(Ok((taken.welcome, &taken.stand_in)));
+                if newcomer.asks.is_none() {
+                    // The peer is further away than the guest. One that was promised SMC and does not hear it has
+                    // died, which the vector will see.
+                    self.engine.adopt(taken.vector, newcomer);
+                    let _ = welcome();
+                } else if welcome() {
+                    self.engine.adopt(taken.vector, newcomer);
+                } else {
+                    // It waits no more, and speaks TCP on a connection of which the peer knows nothing.
+                    newcomer.relay.close(false);
+                }
             }
             Err(reason) => {
                 let _ = visitor.answer(Err(reason));

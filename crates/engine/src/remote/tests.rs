@@ -10,7 +10,7 @@ use smc::clc::Diagnosis;
 use super::config::Config;
 use super::fake::{Awake, Guest, guest};
 use super::guest::{Program, Role};
-use super::stat::VectorStat;
+use super::stat::{VectorStat, WaitStat};
 use super::vector::Order;
 use super::{Ends, Engine, Newcomer};
 
@@ -267,6 +267,34 @@ fn connections_share_a_link_group() {
     server.send(b"late");
     assert_eq!(client.receive_all(4), b"late");
     assert_eq!(hosts.engines[0].stat().vectors[0].groups.len(), 1);
+}
+
+#[test]
+fn what_set_ups_wait_for_is_told_and_clients_begin_at_the_door() {
+    let Some(hosts) = Hosts::new(&[("stamps", "on")]) else { return };
+    const ALL: u64 = 4;
+    for nth in 1..=ALL {
+        let [client, server] = hosts.connect();
+        client.send(b"hello");
+        assert_eq!(server.receive_all(5), b"hello");
+        assert_eq!(hosts.by_smc(nth), nth);
+    }
+    let [client, server] = hosts.engines.each_ref().map(|engine| engine.stat().vectors[0].clone());
+    let count = |stat: &VectorStat, wait: &str| stat.setup_waits.get(wait).map_or(0, |w| w.count);
+    // Accept; Proposal and Confirm. Whoever makes first contact waits for the link too.
+    assert_eq!(
+        (count(&client, "message by TCP"), count(&server, "message by TCP")),
+        (ALL, 2 * ALL)
+    );
+    assert_eq!((count(&client, "answer by link"), count(&server, "answer by link")), (1, 1));
+    // Where first contact has been made nobody waits for the client's vector to send the first message.
+    assert_eq!((count(&client, "hand-over"), count(&server, "hand-over")), (1, ALL));
+    for stat in [client, server] {
+        let all = stat.setup_waits.values().fold(WaitStat::default(), |all, wait| all.and(wait));
+        assert_eq!((all.wait_ns, all.network_ns), (stat.setup_wait_ns, stat.setup_network_ns));
+        let parts = all.network_ns + all.no_cpu_ns + all.waking_ns + all.behind_others_ns;
+        assert!(all.network_ns > 0 && parts == all.wait_ns, "{all:?}");
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 
 use smc::{Limits, Mac, SystemId};
-use sys::event::{Events, Interest, Poller};
+use sys::event::{self, Events, Interest, Poller};
 use sys::udp::Socket;
 use sys::{call, stamp};
 
@@ -34,6 +34,7 @@ use super::habit;
 use super::inbox::Inbox;
 use super::ingress::{Ingress, Packet, Tap};
 use super::meeting::{Ends, Question, Why, Wish};
+use super::opening::{Begun, Opened, Openings};
 use super::running::Running;
 use super::setup::{Wait, Waits};
 use super::shelf::{ConnId, Shelf};
@@ -43,6 +44,8 @@ use super::verbs::Card;
 
 /// Rounds between two looks at descriptors while there is work.
 const LOOK_ROUNDS: u32 = 16;
+/// The same while connections are being set up, whose messages come by descriptors.
+const SETUP_ROUNDS: u32 = 2;
 /// Connections that are looked at in a round although nothing is known to have happened.
 const COLD_LOOKS: usize = 32;
 /// For how long a connection that has moved is looked at in each round, nanoseconds.
@@ -73,6 +76,16 @@ pub struct Newcomer {
     pub asks: Option<Ends>,
 }
 
+/// A connection on its way from the door to its vector.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    pub(super) newcomer: Newcomer,
+    /// Its handshake, if the door has begun it.
+    pub(super) begun: Option<Begun>,
+    /// Since when it waits: for the vector, or for the peer's answer.
+    pub(super) at: u64,
+}
+
 /// What others ask of a vector.
 #[derive(Debug)]
 pub(super) enum Order {
@@ -82,8 +95,8 @@ pub(super) enum Order {
     Tap(Tap),
     /// A packet of ours that has come in fragments.
     Packet(Box<Packet>),
-    /// Take care of a connection that has come at this time.
-    Newcomer(Box<Newcomer>, u64),
+    /// Take care of a connection.
+    Newcomer(Box<Arrival>),
     /// Go by these settings from now on.
     Configure(Arc<Config>),
     /// The peer's engine asks whether a handshake waits: it begins now.
@@ -155,6 +168,8 @@ pub(super) struct Parts {
     pub(super) learned: Arc<Learned>,
     /// Where it is asked what other engines know.
     pub(super) meeting: Arc<Inbox<Wish>>,
+    /// What the door may say for it.
+    pub(super) openings: Arc<Openings>,
     /// Tells it from every other SMC stack in the network.
     pub(super) system: SystemId,
     pub(super) mac: Mac,
@@ -178,6 +193,7 @@ pub(super) struct Vector {
     told: Arc<Mutex<VectorStat>>,
     learned: Arc<Learned>,
     pub(super) meeting: Arc<Inbox<Wish>>,
+    pub(super) opened: Opened,
     /// What connections have added to the scores of their destinations, and that is not learned yet.
     lessons: Vec<(SocketAddrV6, i32)>,
     cpu: Option<u32>,
@@ -238,6 +254,7 @@ impl Vector {
             told: parts.told,
             learned: parts.learned,
             meeting: parts.meeting,
+            opened: Opened::new(parts.openings),
             lessons: Vec::new(),
             cpu: parts.cpu,
             poller,
@@ -280,7 +297,8 @@ impl Vector {
         while !self.is_done() {
             let now = call::now_ns();
             rounds = rounds.wrapping_add(1);
-            if rounds.is_multiple_of(LOOK_ROUNDS) {
+            let every = if self.exchanges.len() == 0 { LOOK_ROUNDS } else { SETUP_ROUNDS };
+            if rounds.is_multiple_of(every) {
                 self.hear(now, Some(0));
             }
             if self.round(now) {
@@ -511,27 +529,40 @@ impl Vector {
 
     fn handle_events(&mut self, now: u64) {
         let told: Vec<_> = self.events.iter().collect();
-        for event in told {
-            match Watched::of(event.token) {
-                Watched::Inbox => self.take_orders(now),
-                Watched::Port => {}
-                Watched::Tap => {
-                    for packet in self.ingress.receive(self.stat.vector, now) {
-                        self.device.take(time(now), &mut self.shelf, &packet);
-                    }
+        // Who is being set up has a network to wait for after this; what is sent now comes back earlier.
+        let (first, others): (Vec<_>, Vec<_>) = told.into_iter().partition(|event| {
+            matches!(Watched::of(event.token), Watched::Inbox | Watched::Exchange(_))
+        });
+        first.iter().for_each(|event| self.handle(event, now));
+        if others.iter().any(|event| Watched::of(event.token) == Watched::Port) {
+            self.take_in(now);
+        }
+        if !self.unsent.is_empty() {
+            self.send_off(now);
+        }
+        others.iter().for_each(|event| self.handle(event, now));
+    }
+
+    fn handle(&mut self, event: &event::Event, now: u64) {
+        match Watched::of(event.token) {
+            Watched::Inbox => self.take_orders(now),
+            Watched::Port => {}
+            Watched::Tap => {
+                for packet in self.ingress.receive(self.stat.vector, now) {
+                    self.device.take(time(now), &mut self.shelf, &packet);
                 }
-                Watched::Relay(id) => {
-                    if let Some(relay) = self.shelf.rings.get_mut(id) {
-                        relay.heard(event.broken, event.peer_shut);
-                        self.warm_up(id, now);
-                    }
+            }
+            Watched::Relay(id) => {
+                if let Some(relay) = self.shelf.rings.get_mut(id) {
+                    relay.heard(event.broken, event.peer_shut);
+                    self.warm_up(id, now);
                 }
-                Watched::Exchange(id) => self.on_wire(id, now),
-                Watched::Tcp(id) => {
-                    if let Some(running) = self.running.get_mut(&id) {
-                        running.on_tcp(&event, now);
-                        self.warm_up(id, now);
-                    }
+            }
+            Watched::Exchange(id) => self.on_wire(id, now),
+            Watched::Tcp(id) => {
+                if let Some(running) = self.running.get_mut(&id) {
+                    running.on_tcp(event, now);
+                    self.warm_up(id, now);
                 }
             }
         }
@@ -557,8 +588,11 @@ impl Vector {
                     }
                 }
                 Order::Packet(packet) => self.device.take(time(now), &mut self.shelf, &packet),
-                Order::Newcomer(newcomer, at) => self.welcome(*newcomer, at, now),
-                Order::Configure(config) => self.config = config,
+                Order::Newcomer(arrival) => self.welcome(*arrival, now),
+                Order::Configure(config) => {
+                    self.config = config;
+                    self.opened.close_all();
+                }
                 Order::Tell(said) => {
                     self.tell(now);
                     // Who asked may have given up.
@@ -578,14 +612,18 @@ impl Vector {
     }
 
     /// A guest asks for SMC.
-    fn welcome(&mut self, newcomer: Newcomer, at: u64, now: u64) {
+    fn welcome(&mut self, arrival: Arrival, now: u64) {
+        let Arrival { newcomer, begun, at } = arrival;
         let Newcomer { relay, tcp, role, ends, to, asks } = newcomer;
         let bell = relay.fd();
         let id = self.shelf.rings.insert(relay);
         let interest = Interest { read: true, write: true, peer_shut: true, once: true };
         let _ = self.poller.add(&bell, interest, Watched::Relay(id).token());
         let exchange = self.exchanges.insert(Exchange::new(id, tcp, ends, to, at));
-        self.resume(exchange, Wait::Door, 0);
+        match &begun {
+            Some(_) => self.opened.take_over(),
+            None => self.resume(exchange, Wait::Door, 0),
+        }
         if let Some(there) = self.exchanges.get_mut(exchange) {
             if self.config.stamps {
                 there.wire.stamp();
@@ -593,9 +631,14 @@ impl Vector {
             let watched = Watched::Exchange(exchange).token();
             let _ = self.poller.add(&there.wire, Interest::READ, watched);
         }
-        match asks {
-            Some(asks) => self.ask(exchange, role, asks, now),
-            None => self.begin(exchange, role, now),
+        if self.exchanges.len() > self.config.handshakes_max as usize / 2 {
+            // Whether there are too many only we know.
+            self.opened.close_all();
+        }
+        match (begun, asks) {
+            (Some(begun), _) => self.go_on(exchange, begun, now),
+            (None, Some(asks)) => self.ask(exchange, role, asks, now),
+            (None, None) => self.begin(exchange, role, now),
         }
     }
 
