@@ -8,7 +8,7 @@ use smc::{Gid, Limits, Mac, Mtu, SystemId, Time, Token};
 fn identity() -> Identity {
     let eids = vec!["A".parse().expect("an EID")];
     let (system, mac) = (SystemId([1; 8]), Mac([2; 6]));
-    Identity { system, gid: Gid([3; 16]), mac, host: [b' '; 32], eids }
+    Identity { system, gid: Gid([3; 16]), mac, host: [b' '; 32], eids, answers_marks: true }
 }
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

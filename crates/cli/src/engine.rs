@@ -247,11 +247,13 @@ fn text(stat: &Value, settings: &Value) -> String {
             ("QP", Side::Right),
             ("PeerQP", Side::Right),
             ("MTU", Side::Right),
+            ("Rate", Side::Right),
         ];
         text.push('\n');
         text += &table::render(&columns, &links);
     }
     text += &setup_waits(stat);
+    text += &congestion(stat);
     text += &reasons(stat, "declined", "These connections of the engine stayed on TCP:");
     text += &reasons(stat, "broken_off", "These handshakes ended in a reset:");
     let met: Vec<String> = list(stat, "met").map(word).collect();
@@ -326,6 +328,29 @@ fn reasons(stat: &Value, name: &str, title: &str) -> String {
     format!("\n{title}\n{}", table::render(&columns, &rows))
 }
 
+/// What became of congestion marks, if there were any.
+fn congestion(stat: &Value) -> String {
+    let sum = |name: &str| list(stat, "vectors").map(|vector| number(vector, name)).sum::<u64>();
+    let all = ["marks_rx", "cnp_tx", "cnp_rx", "rate_cuts"].map(sum);
+    if all == [0; 4] {
+        return String::new();
+    }
+    let [marks, sent, came, cuts] = all.map(table::count);
+    format!(
+        "\nCongestion: {marks} packets came marked, {sent} notifications went; {came} came, {cuts} of them lowered a \
+         rate\n"
+    )
+}
+
+/// The rate of a link: `off` where marks are not answered, `free` where there is no need.
+fn rate(link: &Value) -> String {
+    match (link["congestion"].as_bool(), link["rate_bits"].as_u64()) {
+        (Some(true), Some(bits)) => format!("{} Mbit/s", bits / 1_000_000),
+        (Some(true), None) => "free".into(),
+        _ => "off".into(),
+    }
+}
+
 /// A line for each link of a vector's link groups.
 fn link_rows(vector: &Value) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
@@ -336,6 +361,7 @@ fn link_rows(vector: &Value) -> Vec<Vec<String>> {
             row.push(word(&group["eid"]));
             let fields = ["state", "local", "peer", "qpn", "peer_qpn", "mtu"];
             row.extend(fields.map(|name| word(&link[name])));
+            row.push(rate(link));
             rows.push(row);
         }
     }
@@ -375,16 +401,19 @@ mod tests {
     #[test]
     fn status_shows_links_and_settings() {
         let stat = serde_json::json!({"pid": 7, "problem": "it rains", "vectors": [{
-            "vector": 1, "connections": 3, "bytes_tx": 2048,
+            "vector": 1, "connections": 3, "bytes_tx": 2048, "marks_rx": 70, "cnp_tx": 7, "cnp_rx": 5, "rate_cuts": 3,
             "declined": {"No device for SMC was found.": 3, "The peer: Not enough memory.": 4},
             "groups": [{
                 "role": "client", "kind": "SINGLE", "connections": 3, "eid": "E", "links": [
                     {"state": "ACTIVE", "local": "10.0.0.1", "peer": "10.0.0.2", "qpn": 5,
-                     "peer_qpn": 6, "mtu": 1024}]}]}]});
+                     "peer_qpn": 6, "mtu": 1024, "congestion": true, "rate_bits": 73_000_001}]}]}]});
         let text = text(&stat, &serde_json::json!({"eid": "E"}));
         let (more, less) = (text.find("The peer: Not enough"), text.find("No device for SMC"));
         assert!(more.is_some() && more < less, "{text}");
-        for part in ["pid 7", "10.0.0.2", "ACTIVE", "2K", "eid = E", "it rains"] {
+        let marks = "70 packets came marked, 7 notifications went; 5 came, 3 of them lowered a rate";
+        for part in
+            ["pid 7", "10.0.0.2", "ACTIVE", "2K", "eid = E", "it rains", "73 Mbit/s", marks]
+        {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
     }

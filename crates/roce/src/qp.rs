@@ -106,6 +106,8 @@ struct Congestion {
     settings: Dcqcn,
     reaction: ReactionPoint,
     notification: NotificationPoint,
+    /// The first packet that is sent after the last cut.
+    cut_before: Option<Psn>,
 }
 
 /// What a queue pair could do now.
@@ -161,6 +163,7 @@ impl QueuePair {
             settings: settings.sane(),
             reaction: ReactionPoint::new(settings),
             notification: NotificationPoint::default(),
+            cut_before: None,
         });
         self.responder.start(attributes.receive_psn, attributes.min_rnr_timer);
         self.state = State::ReadyToReceive;
@@ -280,7 +283,9 @@ impl QueuePair {
         if self.state != State::ReadyToSend {
             return Err(Reason::BadAck);
         }
-        match self.requester.handle_ack(header.bth.psn, aeth.syndrome, self.send, context)? {
+        let heard = self.requester.handle_ack(header.bth.psn, aeth.syndrome, self.send, context)?;
+        self.note_round_trip(context.now, heard);
+        match heard {
             Heard::Progress => Ok(Outcome::Acknowledged),
             Heard::Resend => Ok(Outcome::Resend),
             Heard::Fatal => {
@@ -290,11 +295,22 @@ impl QueuePair {
         }
     }
 
+    /// What was sent since the rate was cut has arrived, or is lost, which is no better.
+    fn note_round_trip(&mut self, now: Time, heard: Heard) {
+        let Some(congestion) = &mut self.congestion else { return };
+        let felt = |psn: &mut Psn| heard == Heard::Resend || self.requester.has_arrived(*psn);
+        if congestion.cut_before.take_if(felt).is_some() {
+            congestion.reaction.on_round_trip(now);
+        }
+    }
+
     fn handle_notification(&mut self, context: &mut Context<'_>) -> Result<Outcome, Reason> {
         let congestion = self.congestion.as_mut().ok_or(Reason::Notification)?;
-        if !congestion.reaction.on_notification(context.now) {
+        congestion.reaction.set_round_trip(self.requester.last_rtt_nanos());
+        if !congestion.reaction.on_notification(context.now, self.requester.window_bytes()) {
             return Err(Reason::Notification);
         }
+        congestion.cut_before = Some(self.requester.first_unsent());
         context.counters.cnp_in += 1;
         Ok(Outcome::Notified)
     }
@@ -335,7 +351,9 @@ impl QueuePair {
     }
 
     fn pace(&mut self, now: Time) -> Option<Time> {
-        self.congestion.as_mut().and_then(|congestion| congestion.reaction.wait_until(now))
+        let congestion = self.congestion.as_mut().filter(|it| it.reaction.is_limited())?;
+        congestion.reaction.set_round_trip(self.requester.last_rtt_nanos());
+        congestion.reaction.wait_until(now)
     }
 
     /// Time has passed. The retransmission timer may be over, or the peer given up.
@@ -343,7 +361,9 @@ impl QueuePair {
         if self.state != State::ReadyToSend {
             return;
         }
-        if self.requester.on_deadline(self.send, context) == Heard::Fatal {
+        let heard = self.requester.on_deadline(self.send, context);
+        self.note_round_trip(context.now, heard);
+        if heard == Heard::Fatal {
             self.fail(context);
         }
     }
@@ -394,6 +414,8 @@ impl QueuePair {
         }
         let mut bth = Bth::new(Opcode::Acknowledge, path.peer, Psn::default());
         bth.pkey = path.pkey;
+        let is_paced = self.congestion.as_ref().is_some_and(|c| c.reaction.is_limited());
+        self.requester.measure_always(is_paced);
         match self.requester.emit(bth, self.domain, memory, seal, to, context) {
             Ok(len) => {
                 if let Some(congestion) = &mut self.congestion {

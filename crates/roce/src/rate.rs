@@ -6,6 +6,11 @@
 //! the rate before in each step, then past it, additively, then in growing steps.
 //!
 //! A flow that was never notified is not paced at all.
+//!
+//! The paper's times are for round trips that are shorter than they are. Where one takes longer, because the way is
+//! long or much waits on it, its time takes their place: nothing that was decided shows before that, and who cuts the
+//! rate again meanwhile, or raises it, answers the same congestion many times. And what is cut is never more than a
+//! window in each round trip, which is what a flow can send: else it would take many of them until a cut is felt.
 
 use crate::time::Time;
 
@@ -35,24 +40,36 @@ pub struct Dcqcn {
 }
 
 impl Default for Dcqcn {
-    /// The paper's, for a line of 40 Gbit/s; a fifth of the increase steps is usual on 10 Gbit/s.
     fn default() -> Self {
-        Self {
-            line_bits: 40_000_000_000,
-            floor_bits: 10_000_000,
-            alpha_nanos: 55_000,
-            increase_nanos: 55_000,
-            increase_bytes: 10 << 20,
-            fast_steps: 5,
-            additive_bits: 40_000_000,
-            hyper_bits: 200_000_000,
-            g_shift: 8,
-            notify_nanos: 50_000,
-        }
+        Self::PAPER
     }
 }
 
 impl Dcqcn {
+    /// The paper's, for a line of 40 Gbit/s; a fifth of the increase steps is usual on 10 Gbit/s.
+    pub const PAPER: Self = Self {
+        line_bits: 40_000_000_000,
+        floor_bits: 10_000_000,
+        alpha_nanos: 55_000,
+        increase_nanos: 55_000,
+        increase_bytes: 10 << 20,
+        fast_steps: 5,
+        additive_bits: 40_000_000,
+        hyper_bits: 200_000_000,
+        g_shift: 8,
+        notify_nanos: 50_000,
+    };
+
+    /// Between hosts, over whatever line: network cards' additive steps, which are smaller than the paper's, so that a
+    /// link a hundred times slower than the line that those were made for is not overrun by one of them; and a floor
+    /// that lets several share such a link.
+    pub const BETWEEN_HOSTS: Self = Self {
+        floor_bits: 1_000_000,
+        additive_bits: 5_000_000,
+        hyper_bits: 50_000_000,
+        ..Self::PAPER
+    };
+
     /// What cannot be is made what can: a rate of 0 would never end, a time of 0 would loop.
     pub(crate) fn sane(self) -> Self {
         let floor_bits = self.floor_bits.clamp(1_000_000, 1 << 50);
@@ -76,6 +93,8 @@ const ALPHA_ONE: u64 = 1 << 20;
 const STEPS_MAX: u64 = 4096;
 /// What a flow that fell behind its schedule may send at once, because loops come round late.
 const CREDIT_NANOS: u64 = 50_000;
+/// A round trip that takes longer than this was a peer that came late, nanoseconds.
+const ROUND_TRIP_MAX: u64 = 50_000_000;
 /// Ethernet, IP and UDP around a packet, bytes.
 const AROUND: u64 = 42;
 
@@ -95,6 +114,10 @@ pub(crate) struct ReactionPoint {
     timer_steps: u32,
     byte_steps: u32,
     next_at: Time,
+    /// What it takes until the peer's answer is here, nanoseconds.
+    round_trip: u64,
+    /// Nothing that was sent since the last cut is known to have arrived.
+    waits: bool,
 }
 
 impl ReactionPoint {
@@ -113,7 +136,14 @@ impl ReactionPoint {
             timer_steps: 0,
             byte_steps: 0,
             next_at: Time::ZERO,
+            round_trip: 0,
+            waits: false,
         }
+    }
+
+    /// A round trip takes so long.
+    pub(crate) fn set_round_trip(&mut self, nanos: u64) {
+        self.round_trip = nanos.min(ROUND_TRIP_MAX);
     }
 
     /// Bits per second.
@@ -142,7 +172,9 @@ impl ReactionPoint {
         }
         let bytes = bytes as u64 + AROUND;
         let cost = bytes * 8 * 1_000_000_000 / self.current_bits;
-        let earliest = Time::from_nanos(now.nanos().saturating_sub(CREDIT_NANOS));
+        // A fraction of what is on the way anyhow.
+        let credit = CREDIT_NANOS.max(self.round_trip / 4);
+        let earliest = Time::from_nanos(now.nanos().saturating_sub(credit));
         self.next_at = self.next_at.max(earliest).plus_nanos(cost);
         self.bytes += bytes;
         if self.bytes >= self.settings.increase_bytes {
@@ -152,10 +184,18 @@ impl ReactionPoint {
         }
     }
 
-    /// A notification came. Whether the rate was cut.
-    pub(crate) fn on_notification(&mut self, now: Time) -> bool {
+    /// What was sent at the rate of the last cut has arrived: recovery begins.
+    pub(crate) fn on_round_trip(&mut self, now: Time) {
+        self.waits = false;
+        self.alpha_at = self.alpha_at.max(now);
+        self.increase_at = self.increase_at.max(now);
+    }
+
+    /// A notification came; `window`: bytes that may be on their way. Whether the rate was cut.
+    pub(crate) fn on_notification(&mut self, now: Time, window: u64) -> bool {
         // One cut for each period, whatever a peer sends.
-        if self.cut_at.is_some_and(|at| now.since(at) < self.settings.notify_nanos) {
+        let since = self.cut_at.map_or(u64::MAX, |at| now.since(at));
+        if since < self.settings.notify_nanos || self.waits && since < ROUND_TRIP_MAX {
             return false;
         }
         // alpha is 1 until the first notification, which halves the rate.
@@ -163,6 +203,10 @@ impl ReactionPoint {
             self.recover(now);
         }
         self.cut_at = Some(now);
+        self.waits = true;
+        let possible = window.saturating_mul(8_000_000_000).checked_div(self.round_trip);
+        let possible = possible.unwrap_or(u64::MAX).max(self.settings.floor_bits);
+        self.current_bits = self.current_bits.min(possible);
         self.limited = true;
         self.target_bits = self.current_bits;
         let cut = (u128::from(self.current_bits) * u128::from(self.alpha)) >> 21;
@@ -179,7 +223,15 @@ impl ReactionPoint {
 
     /// What time has done since.
     fn recover(&mut self, now: Time) {
+        if self.waits {
+            if self.cut_at.is_some_and(|at| now.since(at) < ROUND_TRIP_MAX) {
+                return;
+            }
+            self.on_round_trip(now);
+        }
         let Dcqcn { alpha_nanos, increase_nanos, g_shift, .. } = self.settings;
+        let alpha_nanos = alpha_nanos.max(self.round_trip);
+        let increase_nanos = increase_nanos.max(self.round_trip);
         let steps = now.since(self.alpha_at) / alpha_nanos;
         for _ in 0..steps.min(STEPS_MAX) {
             self.alpha -= self.alpha >> g_shift;

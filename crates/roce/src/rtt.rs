@@ -27,6 +27,7 @@ impl Retransmission {
 pub(crate) struct Rtt {
     smooth: u64,
     variation: u64,
+    last: u64,
 }
 
 impl Rtt {
@@ -34,6 +35,7 @@ impl Rtt {
     pub(crate) fn take(&mut self, nanos: u64) {
         // More than a minute is no path; the sums stay far from overflow.
         let nanos = nanos.clamp(1, 60_000_000_000);
+        self.last = nanos;
         if self.smooth == 0 {
             self.smooth = nanos;
             self.variation = nanos / 2;
@@ -41,6 +43,11 @@ impl Rtt {
         }
         self.variation = (3 * self.variation + self.smooth.abs_diff(nanos)) / 4;
         self.smooth = (7 * self.smooth + nanos) / 8;
+    }
+
+    /// The last one, nanoseconds; 0: never measured.
+    pub(crate) const fn last(&self) -> u64 {
+        self.last
     }
 
     /// Smoothed, nanoseconds; `None`: never measured.

@@ -15,6 +15,7 @@ mod server;
 pub use client::Client;
 pub use server::Server;
 
+use crate::bytes::bit;
 use crate::clc::{self, Diagnosis, FirstContact, RdmaAnswer, V2X};
 use crate::eid::Eid;
 use crate::name::{Gid, Mac, Mtu, Psn, Qpn, RKey, SizeClass, SystemId, Token};
@@ -33,6 +34,9 @@ const OUI: [u8; 3] = [0x02, b'S', b'H'];
 /// RKEY name the key that they are for, and any number of them may be under way.
 const VENDOR_PROPOSAL: [u8; 5] = *b"UNT\x01\x00";
 const VENDOR_FIRST: [u8; 4] = *b"SHU\x01";
+/// A bit of the first reserved byte behind those, only towards who said that it is Shunt: congestion marks are answered.
+/// It stands beside the number because whoever does not know this number would not know Shunt.
+const ANSWERS_MARKS: u8 = 0x01;
 
 /// Who we are, in each message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +51,8 @@ pub struct Identity {
     pub host: [u8; 32],
     /// Our user EIDs, at most 8 are sent. Without any there is no version 2.
     pub eids: Vec<Eid>,
+    /// Whether congestion marks (ECN) are answered by notifications, and notifications obeyed.
+    pub answers_marks: bool,
 }
 
 /// Our end of the link and our buffer, for Accept and Confirm.
@@ -87,6 +93,8 @@ pub struct Terms {
     pub eid: Eid,
     /// The peer is Shunt, so that more than Linux can do may be done.
     pub peer_is_shunt: bool,
+    /// Both sides have said that they answer congestion marks; of Shunt alone.
+    pub marks: bool,
 }
 
 /// What a client proposed, for the server to find a link group for it.
@@ -179,7 +187,7 @@ impl Identity {
                 max_links: terms.max_links,
                 features: terms.features,
                 vendor: if terms.peer_is_shunt { VENDOR_FIRST } else { [0; 4] },
-                reserved: [0; 8],
+                reserved: [bit(ANSWERS_MARKS, terms.marks), 0, 0, 0, 0, 0, 0, 0],
             }),
             reserved: (0, [0; 2]),
         }
@@ -209,6 +217,11 @@ impl Identity {
             reserved: clc::RdmaReserved::default(),
         }
     }
+}
+
+/// Whether these fields of first contact say that congestion marks are answered.
+fn says_marks(v2x: &V2X) -> bool {
+    v2x.vendor == VENDOR_FIRST && v2x.reserved[0] & ANSWERS_MARKS != 0
 }
 
 /// What is wrong with any answer of SMC-R of version 2: a number that means nothing is a reason to decline,

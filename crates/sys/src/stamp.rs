@@ -32,13 +32,14 @@ pub fn since_boot(stamp: u64) -> u64 {
     boot.saturating_sub(day.saturating_sub(stamp))
 }
 
-/// Room for the control messages that come with a message: how long its segments are, and a stamp.
+/// Room for the control messages that come with a message: how long its segments are, a stamp, and the traffic class
+/// of its packets.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(crate) struct Control([u8; CONTROL_BYTES]);
 
-/// `CMSG_SPACE` of a number of 4 bytes, and of a `timespec`.
-pub(crate) const CONTROL_BYTES: usize = (HEAD + 8) + (HEAD + 16);
+/// `CMSG_SPACE` of a number of 4 bytes, of a `timespec`, and of another number.
+pub(crate) const CONTROL_BYTES: usize = (HEAD + 8) + (HEAD + 16) + (HEAD + 8);
 
 impl Control {
     pub(crate) const EMPTY: Self = Self([0; CONTROL_BYTES]);
@@ -64,6 +65,15 @@ impl Control {
     pub(crate) fn segment_bytes(&self, len: usize) -> Option<usize> {
         let bytes = self.find(len, libc::SOL_UDP, UDP_GRO)?.first_chunk()?;
         usize::try_from(i32::from_ne_bytes(*bytes)).ok().filter(|n| *n > 0)
+    }
+
+    /// DSCP and ECN, if the socket was asked to tell.
+    pub(crate) fn traffic_class(&self, len: usize) -> Option<u8> {
+        if let Some(class) = self.find(len, libc::IPPROTO_IP, libc::IP_TOS) {
+            return class.first().copied();
+        }
+        let class = self.find(len, libc::IPPROTO_IPV6, libc::IPV6_TCLASS)?.first_chunk()?;
+        u8::try_from(i32::from_ne_bytes(*class)).ok()
     }
 
     /// When it came, nanoseconds since 1970.

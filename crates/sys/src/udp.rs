@@ -24,6 +24,9 @@ const UDP_SEGMENT: i32 = 103;
 const UDP_NO_CHECK6_TX: i32 = 101;
 const UDP_NO_CHECK6_RX: i32 = 102;
 const DISCOVER_DO: i32 = 2;
+/// The bits of a traffic class that are about congestion, and the one value that says that there is some (RFC 3168).
+const ECN: u8 = 3;
+const CE: u8 = 3;
 
 /// How a socket is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,12 +70,15 @@ impl Socket {
             let discover = libc::IP_MTU_DISCOVER;
             socket.set(libc::IPPROTO_IP, discover, DISCOVER_DO, "forbid fragments")?;
             socket.set(libc::SOL_SOCKET, libc::SO_NO_CHECK, no_checksum, "leave checksums out")?;
+            socket.set(libc::IPPROTO_IP, libc::IP_RECVTOS, 1, "be told of congestion marks")?;
         } else {
             let discover = libc::IPV6_MTU_DISCOVER;
             socket.set(libc::IPPROTO_IPV6, discover, DISCOVER_DO, "forbid fragments")?;
             socket.set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1, "leave IPv4 to others")?;
             socket.set(libc::SOL_UDP, UDP_NO_CHECK6_TX, no_checksum, "leave checksums out")?;
             socket.set(libc::SOL_UDP, UDP_NO_CHECK6_RX, 1, "take what has no checksum")?;
+            let told = libc::IPV6_RECVTCLASS;
+            socket.set(libc::IPPROTO_IPV6, told, 1, "be told of congestion marks")?;
         }
         socket.bind_to(address).map_err(Failure::at("bind the UDP socket"))?;
         Ok(socket)
@@ -223,27 +229,44 @@ fn empty_message() -> libc::mmsghdr {
     unsafe { std::mem::zeroed() }
 }
 
-/// A control message to be sent, with one number: of how many bytes the segments of a message are.
+/// Control messages to be sent, with one number each: of how many bytes the segments of a message are, and the
+/// traffic class of its packets.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control([u8; CONTROL_BYTES]);
+struct Control([u8; 2 * CONTROL_BYTES]);
 
-/// `CMSG_SPACE` of 2 bytes on a 64-bit machine.
+/// `CMSG_SPACE` of up to 8 bytes on a 64-bit machine.
 const CONTROL_BYTES: usize = 24;
 const CONTROL_HEAD: usize = size_of::<libc::cmsghdr>();
 const _: () = assert!(CONTROL_HEAD + 8 == CONTROL_BYTES);
 
 impl Control {
-    const EMPTY: Self = Self([0; CONTROL_BYTES]);
+    const EMPTY: Self = Self([0; 2 * CONTROL_BYTES]);
 
-    /// `UDP_SEGMENT` takes 16 bits.
-    fn segments_of(bytes: u16) -> Self {
-        let mut control = Self::EMPTY;
-        control.0[..8].copy_from_slice(&(CONTROL_HEAD + 2).to_ne_bytes());
-        control.0[8..12].copy_from_slice(&libc::SOL_UDP.to_ne_bytes());
-        control.0[12..16].copy_from_slice(&UDP_SEGMENT.to_ne_bytes());
-        control.0[16..18].copy_from_slice(&bytes.to_ne_bytes());
-        control
+    /// Writes what a message needs; how many bytes of these there are.
+    fn tell(&mut self, leaving: &Leaving) -> usize {
+        let mut at = 0;
+        if leaving.segment_bytes > 0 {
+            // It takes 16 bits.
+            self.put(&mut at, (libc::SOL_UDP, UDP_SEGMENT), &leaving.segment_bytes.to_ne_bytes());
+        }
+        if leaving.class > 0 {
+            let name = match leaving.to {
+                SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
+                SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+            };
+            self.put(&mut at, name, &i32::from(leaving.class).to_ne_bytes());
+        }
+        at
+    }
+
+    fn put(&mut self, at: &mut usize, (level, kind): (i32, i32), data: &[u8]) {
+        let to = &mut self.0[*at..*at + CONTROL_BYTES];
+        to[..8].copy_from_slice(&(CONTROL_HEAD + data.len()).to_ne_bytes());
+        to[8..12].copy_from_slice(&level.to_ne_bytes());
+        to[12..16].copy_from_slice(&kind.to_ne_bytes());
+        to[CONTROL_HEAD..CONTROL_HEAD + data.len()].copy_from_slice(data);
+        *at += CONTROL_BYTES;
     }
 }
 
@@ -259,6 +282,8 @@ struct Message {
     segment_bytes: usize,
     /// When it came, if somebody wants to know.
     stamp: Option<u64>,
+    /// Something on the way had more to carry than it could.
+    marked: bool,
 }
 
 /// Room for datagrams that come, used again and again.
@@ -330,23 +355,24 @@ impl Received {
             let bytes = m.msg_len as usize;
             let len = m.msg_hdr.msg_controllen;
             let segment_bytes = control.segment_bytes(len).unwrap_or(bytes).max(1);
-            Message { bytes, segment_bytes, stamp: control.stamp(len) }
+            let marked = control.traffic_class(len).is_some_and(|class| class & ECN == CE);
+            Message { bytes, segment_bytes, stamp: control.stamp(len), marked }
         }));
         Ok(n)
     }
 
     /// The datagrams that came with the last receive: from whom, and the payload.
     pub fn iter(&self) -> impl Iterator<Item = (SocketAddr, &[u8])> {
-        self.messages().flat_map(|(from, datagrams)| datagrams.map(move |one| (from, one)))
+        self.messages().flat_map(|(from, _, datagrams)| datagrams.map(move |one| (from, one)))
     }
 
     /// The same, together what the system gave us as one: datagrams of one sender, all as long as the first but the
-    /// last, which may be shorter.
-    pub fn messages(&self) -> impl Iterator<Item = (SocketAddr, std::slice::Chunks<'_, u8>)> {
+    /// last, which may be shorter; and whether they came with a congestion mark (ECN: CE), which all of them have or none.
+    pub fn messages(&self) -> impl Iterator<Item = (SocketAddr, bool, std::slice::Chunks<'_, u8>)> {
         let rooms = self.bytes.chunks_exact(self.each).zip(&self.sources);
         rooms.zip(&self.messages).filter_map(|((room, source), message)| {
             let bytes = room.get(..message.bytes)?;
-            Some((source.address()?, bytes.chunks(message.segment_bytes)))
+            Some((source.address()?, message.marked, bytes.chunks(message.segment_bytes)))
         })
     }
 }
@@ -365,6 +391,8 @@ struct Leaving {
     to: SocketAddr,
     /// Bytes of each of its datagrams but the last; 0: it is one.
     segment_bytes: u16,
+    /// DSCP and ECN.
+    class: u8,
 }
 
 /// Datagrams that are to be sent together.
@@ -420,11 +448,20 @@ impl Outgoing {
     ///
     /// If there is no room for that.
     pub fn add(&mut self, to: SocketAddr, len: usize, segment_bytes: usize) {
+        self.add_of_class(to, len, segment_bytes, 0);
+    }
+
+    /// The same; `class`: DSCP and ECN of its packets.
+    ///
+    /// # Panics
+    ///
+    /// If there is no room for that.
+    pub fn add_of_class(&mut self, to: SocketAddr, len: usize, segment_bytes: usize, class: u8) {
         assert!(!self.is_full() && len <= MESSAGE_MAX);
         let segment = if len > segment_bytes { u16::try_from(segment_bytes) } else { Ok(0) };
         if len > 0 {
             let end = self.end() + len;
-            self.list.push(Leaving { end, to, segment_bytes: segment.unwrap_or(0) });
+            self.list.push(Leaving { end, to, segment_bytes: segment.unwrap_or(0), class });
         }
     }
 
@@ -485,10 +522,10 @@ impl Outgoing {
             head.msg_namelen = u32::try_from(name_bytes).unwrap_or(0);
             head.msg_iov = iov;
             head.msg_iovlen = 1;
-            if leaving.segment_bytes > 0 {
-                *control = Control::segments_of(leaving.segment_bytes);
+            let told = control.tell(leaving);
+            if told > 0 {
                 head.msg_control = std::ptr::from_mut(control).cast();
-                head.msg_controllen = CONTROL_BYTES;
+                head.msg_controllen = told;
             }
         }
         // SAFETY: each message leads to its own name, control message and iovec, which leads to bytes of `self`; all
@@ -635,6 +672,38 @@ mod tests {
             };
             let slack = 50_000_000;
             assert!((before - slack..=call::now_ns() + slack).contains(&stamp));
+        }
+    }
+
+    #[test]
+    fn congestion_marks_are_told_and_no_others() {
+        let options = Options { segments: true, ..OPTIONS };
+        for ip in ["127.0.0.1", "::1"] {
+            if std::net::UdpSocket::bind((ip, 0)).is_err() {
+                println!("skipped: no {ip} here");
+                continue;
+            }
+            let with = || Socket::bind(bind(ip).address(), options).unwrap();
+            let (from, to) = (with(), with());
+            let mut batch = Outgoing::new(1 << 20);
+            // Not ECT, ECT(1), ECT(0), CE; with a DSCP, and as segments of a longer one.
+            let all = [(0, false), (1, false), (2, false), (3, true), (0x68, false), (0x6b, true)];
+            for (nth, (class, _)) in (1..).zip(all) {
+                batch.room()[..3 * 100].fill(nth);
+                batch.add_of_class(to.address(), 3 * 100, 100, class);
+            }
+            while !batch.is_empty() {
+                from.send(&mut batch).unwrap();
+            }
+            let mut received = Received::new(65_536, BATCH);
+            let mut came = Vec::new();
+            while to.receive(&mut received).is_ok() {
+                for (_, marked, mut datagrams) in received.messages() {
+                    came.extend(datagrams.next().map(|one| (one[0], one.len(), marked)));
+                }
+            }
+            let sent = (1..).zip(all).map(|(nth, (_, marked))| (nth, 100, marked));
+            assert!(came.iter().copied().eq(sent), "{ip}: {came:?}");
         }
     }
 

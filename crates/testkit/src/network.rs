@@ -229,6 +229,12 @@ impl<T: Clone> Network<T> {
         ppm > 0 && self.random.below(1_000_000) < ppm as usize
     }
 
+    /// For how long the slowest link will be busy with what waits for it now, nanoseconds.
+    #[must_use]
+    pub const fn waiting(&self, now: u64) -> u64 {
+        self.busy_until.saturating_sub(now)
+    }
+
     /// When the next packet comes out.
     #[must_use]
     pub fn next_at(&self) -> Option<u64> {

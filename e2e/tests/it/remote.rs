@@ -15,6 +15,7 @@ use testkit::hosts::{self, Host, Hosts};
 
 mod bad_network;
 mod cables;
+mod congestion;
 mod files;
 mod going;
 mod meeting;

@@ -111,6 +111,14 @@ pub const SETTINGS: &[Setting] = &[
         live: false,
     },
     Setting {
+        name: "congestion",
+        value: "on|off",
+        help: "rates that follow congestion marks (ECN; DCQCN) on links to hosts whose Shunt does the same: packets \
+               to them say ECT(0), marks that come are answered, and answers lower the rate; to others nothing of \
+               it is done. Counts for link groups that are made from then on [on]",
+        live: true,
+    },
+    Setting {
         name: "vectors",
         value: "N",
         help: "completion vectors, each a thread with queue pairs of its own, 1 to 64 [one a CPU]",
@@ -192,6 +200,8 @@ pub struct Config {
     pub spare_short: bool,
     /// Hosts whose engines ours gets to know, at most [`NETWORKS_MAX`] networks.
     pub peers: Vec<Network>,
+    /// Whether congestion marks are answered, between hosts that both do.
+    pub congestion: bool,
     /// Completion vectors; `None`: one a CPU.
     pub vectors: Option<u32>,
     /// Packets of one link that the system is given as one, 1 to 64.
@@ -224,6 +234,7 @@ impl Default for Config {
             handshakes_max: 1024,
             spare_short: true,
             peers: Vec::new(),
+            congestion: true,
             vectors: None,
             segments: 64,
             raw_ingress: false,
@@ -316,6 +327,7 @@ impl Config {
                 let network = |text: &str| text.parse().map_err(|e| format!("{text}: {e}"));
                 self.peers = list(value, NETWORKS_MAX, network)?;
             }
+            "congestion" => self.congestion = on_or_off(value)?,
             "vectors" => self.vectors = Some(number(value, 1, 64)?),
             "segments" => self.segments = number(value, 1, 64)?,
             "poll_us" => self.poll = Duration::from_micros(number(value, 0, 100_000)?),
@@ -346,6 +358,7 @@ impl Config {
             "handshakes_max" => self.handshakes_max.to_string(),
             "spare_short" => if self.spare_short { "on" } else { "off" }.into(),
             "peers" => joined(self.peers.iter().map(ToString::to_string).collect())?,
+            "congestion" => if self.congestion { "on" } else { "off" }.into(),
             "vectors" => self.vectors?.to_string(),
             "segments" => self.segments.to_string(),
             "raw_ingress" => if self.raw_ingress { "on" } else { "off" }.into(),
@@ -399,6 +412,7 @@ mod tests {
             ("handshakes_max", "1"),
             ("spare_short", "off"),
             ("peers", "192.0.2.0/24,2001:db8::1"),
+            ("congestion", "off"),
             ("vectors", "3"),
             ("segments", "1"),
             ("raw_ingress", "on"),
@@ -435,6 +449,7 @@ mod tests {
             ("testlink_time", "-1"),
             ("spare_short", "yes"),
             ("peers", "192.0.2.0/24,host"),
+            ("congestion", "yes"),
             ("vectors", "0"),
             ("segments", "65"),
             ("raw_ingress", "1"),

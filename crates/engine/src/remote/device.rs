@@ -400,12 +400,12 @@ impl Device {
                 if self.unplugged.contains(&port.address) {
                     continue;
                 }
-                for (from, packets) in self.received.messages() {
+                for (from, marked, packets) in self.received.messages() {
                     let Some(addresses) = Addresses::new(from.ip(), port.address) else { continue };
                     let arrival = Arrival {
                         addresses,
                         src_port: from.port(),
-                        marked: false,
+                        marked,
                         identification: None,
                     };
                     let packets = packets.inspect(|packet| taken += packet.len());
@@ -476,7 +476,7 @@ impl Device {
             return true;
         }
         if first.address == from {
-            first.out.add(to, sent.len, sent.segment_len);
+            first.out.add_of_class(to, sent.len, sent.segment_len, sent.traffic_class);
             return true;
         }
         // It was written where the first port's packets are, and is another's.
@@ -486,7 +486,7 @@ impl Device {
             && (!port.out.is_full() || port.flush(&mut self.counts))
         {
             port.out.room()[..sent.len].copy_from_slice(&packets);
-            port.out.add(to, sent.len, sent.segment_len);
+            port.out.add_of_class(to, sent.len, sent.segment_len, sent.traffic_class);
         } else {
             self.counts.refused += 1;
         }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 
 use roce::{
-    CreateError, Handle, Key, ModifyError, Mtu, PostError, Qpn, RegionError, RtrAttributes,
+    CreateError, Dcqcn, Handle, Key, ModifyError, Mtu, PostError, Qpn, RegionError, RtrAttributes,
     RtsAttributes, Time,
 };
 use smc::Mac;
@@ -295,6 +295,17 @@ impl Device {
         each!(self, it => it.message())
     }
 
+    /// Whether congestion marks are answered, which a card does in its own way.
+    pub(super) fn answers_marks(&self) -> bool {
+        matches!(self, Self::Soft(_))
+    }
+
+    /// Bits a second at which a queue pair is paced; `None`: it is not.
+    pub(super) fn rate(&self, qpn: Qpn) -> Option<u64> {
+        let Self::Soft(soft) = self else { return None };
+        soft.roce().qp(qpn)?.rate_bits.filter(|rate| *rate < Dcqcn::BETWEEN_HOSTS.line_bits)
+    }
+
     /// Tells what it has counted; a card keeps that to itself (`rdma statistic`).
     pub(super) fn count(&self, stat: &mut VectorStat) {
         let Self::Soft(soft) = self else { return };
@@ -307,5 +318,9 @@ impl Device {
         let dropped = dropped.filter(|(_, n)| *n > 0);
         stat.dropped = dropped.map(|(why, n)| (why.key().to_owned(), n)).collect();
         stat.packets_refused = soft.counts.refused;
+        stat.marks_rx = counters.marks_in;
+        stat.cnp_tx = counters.cnp_out;
+        stat.cnp_rx = counters.cnp_in + counters.dropped(roce::Reason::Notification);
+        stat.rate_cuts = counters.cnp_in;
     }
 }

@@ -242,7 +242,9 @@ impl Vector {
         let busy = self.exchanges.len() > self.config.handshakes_max as usize;
         let eids = if busy { Vec::new() } else { self.config.eids.clone() };
         let mac = self.device.mac(local).unwrap_or(self.mac);
-        Identity { system: self.system, gid: gid_of(local), mac, host: self.host, eids }
+        let (system, gid, host) = (self.system, gid_of(local), self.host);
+        let answers_marks = self.config.congestion && self.device.answers_marks();
+        Identity { system, gid, mac, host, eids, answers_marks }
     }
 
     /// Which address RoCEv2 is spoken from for a connection.

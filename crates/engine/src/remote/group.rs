@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use roce::{Addresses, Psn, Qpn, Retransmission, RtrAttributes, RtsAttributes, Status};
+use roce::{Addresses, Dcqcn, Psn, Qpn, Retransmission, RtrAttributes, RtsAttributes, Status};
 use smc::clc::Diagnosis;
 use smc::conn::Remote;
 use smc::group::{
@@ -294,13 +294,15 @@ impl Vector {
         let Some(link) = &mut group.links[slot.index()] else { return };
         link.peer = Some(peer);
         let (link, mtu) = (*link, link.end.mtu.min(peer.mtu));
+        let shunt = group.core.terms().peer_is_shunt;
+        let congestion = group.core.terms().marks.then_some(Dcqcn::BETWEEN_HOSTS);
         let ready = || {
             let addresses = Addresses::new(ip_of(link.end.gid), ip_of(peer.gid))?;
             let mtu = roce::Mtu::from_code(mtu.get())?;
             let (peer_qpn, psn) = (Qpn::new(peer.qpn.get()), Psn::new(peer.psn.get()));
-            Some(RtrAttributes::new(addresses, peer_qpn, psn, mtu))
+            let attributes = RtrAttributes::new(addresses, peer_qpn, psn, mtu);
+            Some(RtrAttributes { congestion, ..attributes })
         };
-        let shunt = group.core.terms().peer_is_shunt;
         let own = Psn::new(link.end.psn.get());
         let mut send = RtsAttributes::new(own);
         send.timeout = TIMEOUT;
@@ -489,6 +491,8 @@ impl Vector {
             qpn: link.qpn.value(),
             peer_qpn: link.peer.map_or(0, |peer| peer.qpn.get()),
             mtu: link.peer.and_then(|p| p.mtu.min(link.end.mtu).bytes()).unwrap_or(0),
+            congestion: link.peer.is_some() && group.core.terms().marks,
+            rate_bits: self.device.rate(link.qpn),
         };
         let links: Vec<LinkStat> = group.links.iter().flatten().map(link).collect();
         GroupStat {

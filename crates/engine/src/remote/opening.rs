@@ -127,6 +127,7 @@ mod tests {
             mac: Mac([2; 6]),
             host: [b' '; 32],
             eids: vec!["SHUNT.TEST".parse().unwrap()],
+            answers_marks: false,
         };
         (identity, Limits::default())
     }

@@ -59,6 +59,14 @@ pub struct VectorStat {
     pub reassembled: u64,
     /// Those that were dropped since up to 1 MiB of them waited already for the vector that they were for.
     pub reassembled_dropped: u64,
+    /// RoCEv2 packets that came with a congestion mark (ECN: CE).
+    pub marks_rx: u64,
+    /// Notifications of congestion sent, since marks had come.
+    pub cnp_tx: u64,
+    /// Notifications of congestion that came.
+    pub cnp_rx: u64,
+    /// Those that cut a rate; others came too soon after one.
+    pub rate_cuts: u64,
     /// Links that were lost.
     pub links_lost: u64,
     /// Rounds of the loop.
@@ -138,6 +146,10 @@ pub struct LinkStat {
     pub peer_qpn: u32,
     /// Largest payload of a packet, bytes.
     pub mtu: u32,
+    /// Both ends answer congestion marks: packets say so (ECN: ECT(0)), and the link has a rate.
+    pub congestion: bool,
+    /// That rate, bits a second, while it is below what the link is capable of.
+    pub rate_bits: Option<u64>,
 }
 
 /// All of an engine.

@@ -132,6 +132,8 @@ pub(crate) struct Requester {
     rtt: Rtt,
     /// A packet whose round trip is being measured.
     measured: Option<(Psn, Time)>,
+    /// Whether there is always one.
+    measures: bool,
     /// When it last went back, so that a repeated NAK does not make it go back twice for one loss.
     back_at: Option<(Psn, Time)>,
     inline: Box<[u8]>,
@@ -168,6 +170,7 @@ impl Requester {
             retransmission: Retransmission::Fixed,
             rtt: Rtt::default(),
             measured: None,
+            measures: false,
             back_at: None,
             inline,
             inline_max,
@@ -219,6 +222,31 @@ impl Requester {
 
     pub(crate) fn rtt_nanos(&self) -> Option<u64> {
         self.rtt.smooth()
+    }
+
+    /// What the last round trip took that was measured, nanoseconds; 0: none was.
+    pub(crate) const fn last_rtt_nanos(&self) -> u64 {
+        self.rtt.last()
+    }
+
+    /// From now on the next packet asks for an acknowledgement whenever no round trip is being measured, or no more.
+    pub(crate) const fn measure_always(&mut self, always: bool) {
+        self.measures = always;
+    }
+
+    /// Bytes of payload that may be on their way.
+    pub(crate) const fn window_bytes(&self) -> u64 {
+        self.window as u64 * self.mtu.bytes_u32() as u64
+    }
+
+    /// The first packet that was never sent.
+    pub(crate) const fn first_unsent(&self) -> Psn {
+        self.max
+    }
+
+    /// Whether the peer has acknowledged this packet.
+    pub(crate) const fn has_arrived(&self, psn: Psn) -> bool {
+        psn.after(self.una) < 0
     }
 
     pub(crate) const fn deadline(&self) -> Option<Time> {
@@ -469,7 +497,8 @@ impl Requester {
     fn wants_ack(&self, request: &Request, part: &Part) -> bool {
         let last = part.ends && (request.signaled || request.end() == self.end);
         let closes = self.next.since(self.una) + 1 >= u32::from(self.window);
-        last || closes || self.probing || self.silent + 1 >= self.ack_every
+        let measures = self.measures && self.measured.is_none();
+        last || closes || measures || self.probing || self.silent + 1 >= self.ack_every
     }
 
     #[inline]

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that fails says where")]
 
+mod congestion;
 mod device;
 mod hostile;
 mod hosts;

@@ -19,7 +19,15 @@ fn after(millis: u64) -> Time {
 
 fn terms(shunt: bool, max_links: u8) -> Terms {
     let eid = Eid::default();
-    Terms { release: 1, max_conns: 16, max_links, features: 0, eid, peer_is_shunt: shunt }
+    Terms {
+        release: 1,
+        max_conns: 16,
+        max_links,
+        features: 0,
+        eid,
+        peer_is_shunt: shunt,
+        marks: false,
+    }
 }
 
 fn end(n: u8) -> LinkEnd {

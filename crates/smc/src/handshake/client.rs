@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{
     Abort, FEATURES, FallBack, Identity, LocalEnd, OUI, PeerEnd, RELEASE, Step, Terms,
-    VENDOR_FIRST, VENDOR_PROPOSAL, check_answer,
+    VENDOR_FIRST, VENDOR_PROPOSAL, check_answer, says_marks,
 };
 use crate::clc::{Answer, Decline, Diagnosis, Message, Proposal, RdmaAnswer, V2Offer};
 use crate::eid::EIDS_MAX;
@@ -149,6 +149,7 @@ impl Client {
             features: 0,
             eid: v2.eid,
             peer_is_shunt: false,
+            marks: false,
         };
         if let (1.., Some(v2x)) = (first.release, &first.v2x) {
             if v2x.max_conns < CONNS_MIN {
@@ -160,6 +161,7 @@ impl Client {
             (terms.max_conns, terms.max_links) = (v2x.max_conns, v2x.max_links);
             terms.features = v2x.features & FEATURES;
             terms.peer_is_shunt = v2x.vendor == VENDOR_FIRST;
+            terms.marks = self.identity.answers_marks && says_marks(v2x);
         }
         Ok(Some(terms))
     }

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use super::client::fall_back;
 use super::{
     Abort, FEATURES, FallBack, Identity, LocalEnd, OUI, PeerEnd, Proposed, RELEASE, Step, Terms,
-    VENDOR_FIRST, VENDOR_PROPOSAL, check_answer,
+    VENDOR_FIRST, VENDOR_PROPOSAL, check_answer, says_marks,
 };
-use crate::clc::{Answer, Decline, Diagnosis, Message, Proposal, RdmaAnswer};
+use crate::clc::{Answer, Decline, Diagnosis, Message, Proposal, RdmaAnswer, V2X};
 use crate::eid;
 use crate::limits::{CONNS_MIN, LINKS_MAX, Limits};
 use crate::time::Time;
@@ -115,6 +115,7 @@ impl Server {
             features: FEATURES,
             eid,
             peer_is_shunt: false,
+            marks: false,
         };
         if release >= 1 {
             terms.max_conns = offer.max_conns.min(self.limits.0.max_conns);
@@ -128,6 +129,8 @@ impl Server {
             let ours =
                 |area: &crate::clc::IsmArea| (area.oui, area.vendor) == (OUI, VENDOR_PROPOSAL);
             terms.peer_is_shunt = proposal.ism.as_ref().is_some_and(ours);
+            // So the Accept says; whether the client does, too, its Confirm.
+            terms.marks = terms.peer_is_shunt && self.identity.answers_marks;
         }
         Ok((offer.gid, terms))
     }
@@ -164,7 +167,8 @@ impl Server {
         match checked.and_then(|()| repeats(v2, &terms)) {
             Ok(features) => {
                 terms.features &= features;
-                terms.peer_is_shunt &= says_shunt(v2);
+                terms.peer_is_shunt &= says(v2, |v2x| v2x.vendor == VENDOR_FIRST);
+                terms.marks &= says(v2, says_marks);
                 self.state = State::AwaitLink;
                 let peer = PeerEnd { answer, terms: Some(terms) };
                 self.steps.push_back(Step::ConfirmLink(Some(Box::new(peer))));
@@ -250,7 +254,7 @@ fn repeats(v2: &crate::clc::RdmaV2, terms: &Terms) -> Result<u16, Diagnosis> {
     Ok(v2x.features)
 }
 
-fn says_shunt(v2: &crate::clc::RdmaV2) -> bool {
-    let v2x = v2.first.as_ref().and_then(|first| first.v2x.as_ref());
-    v2x.is_some_and(|v2x| v2x.vendor == VENDOR_FIRST)
+/// What the fields of first contact say, if they are there.
+fn says(v2: &crate::clc::RdmaV2, what: impl FnOnce(&V2X) -> bool) -> bool {
+    v2.first.as_ref().and_then(|first| first.v2x.as_ref()).is_some_and(what)
 }

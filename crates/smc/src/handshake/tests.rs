@@ -12,6 +12,7 @@ fn identity(eids: &[&str]) -> Identity {
         mac: Mac([2, 0, 0, 0, 0, 1]),
         host: *b"here                            ",
         eids: eids.iter().map(|eid| eid.parse().unwrap()).collect(),
+        answers_marks: true,
     }
 }
 
@@ -275,7 +276,8 @@ fn a_confirm_that_contradicts_the_accept_ends_the_connection() {
         let _ = server.poll();
         let us = identity(&[]);
         // Other than in the Proposal it does not say that it is Shunt.
-        let first = us.first_contact(&Terms { peer_is_shunt: false, ..proposed.terms });
+        let first =
+            us.first_contact(&Terms { peer_is_shunt: false, marks: false, ..proposed.terms });
         let eid = eid.parse().unwrap();
         let mut answer = us.answer(&end(), Mtu::BYTES_1024, eid, is_first.then_some(first));
         if let (true, Some(v2)) = (is_first, &mut answer.v2) {
@@ -288,6 +290,53 @@ fn a_confirm_that_contradicts_the_accept_ends_the_connection() {
     assert_eq!(confirm("EID.B", false), Some(Step::Abort(Abort::Contradiction)));
     let Some(Step::ConfirmLink(Some(peer))) = confirm("EID.B", true) else { panic!() };
     assert!(!peer.terms.unwrap().peer_is_shunt, "both messages have to say so");
+    assert!(!peer.terms.unwrap().marks);
+}
+
+/// What both sides' terms say of marks, of which each answers them or not, and the messages of first contact.
+fn marks(client_does: bool, server_does: bool) -> ([bool; 2], [Message; 2]) {
+    let us = |does| Identity { answers_marks: does, ..identity(&["EID.B"]) };
+    let mut client = Client::new(us(client_does), Limits::default(), START);
+    let mut server = Server::new(us(server_does), Limits::default(), START);
+    server.on_bytes(&take_send(client.poll()));
+    let Some(Step::FindGroup(_)) = server.poll() else { panic!() };
+    server.accept(&end(), true, START);
+    let accept = take_send(server.poll());
+    client.on_bytes(&accept);
+    let Some(Step::Prepare(of_client)) = client.poll() else { panic!() };
+    client.confirm(&end(), &[Gid::default()]);
+    let confirm = take_send(client.poll());
+    server.on_bytes(&confirm);
+    let Some(Step::ConfirmLink(Some(of_server))) = server.poll() else { panic!() };
+    let terms = [of_client, of_server].map(|peer| peer.terms.unwrap());
+    assert!(terms.iter().all(|terms| terms.peer_is_shunt), "that does not depend on it");
+    (terms.map(|terms| terms.marks), [accept, confirm].map(|m| Message::parse(&m).unwrap()))
+}
+
+#[test]
+fn marks_are_answered_where_both_say_so() {
+    let says = |message: &Message| {
+        let (Message::Accept(answer) | Message::Confirm(answer)) = message else { panic!() };
+        answer.first().unwrap().v2x.unwrap().reserved
+    };
+    for (client, server) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (terms, messages) = marks(client, server);
+        assert_eq!(terms, [client && server; 2], "{client} {server}");
+        // The client need not say it to a server that does not.
+        let said = [server, client && server].map(|yes| [u8::from(yes), 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!([says(&messages[0]), says(&messages[1])], said, "{client} {server}");
+    }
+}
+
+#[test]
+fn nothing_is_said_of_marks_to_a_client_that_is_not_shunt() {
+    let mut server = server(Config::default());
+    server.on_bytes(&offer(|_| {}));
+    let Some(Step::FindGroup(proposed)) = server.poll() else { panic!() };
+    assert!(!proposed.terms.marks);
+    server.accept(&end(), true, START);
+    let Message::Accept(accept) = said(|| server.poll()) else { panic!() };
+    assert_eq!(accept.first().unwrap().v2x.unwrap().reserved, [0; 8]);
 }
 
 #[test]
@@ -316,6 +365,7 @@ fn the_client_declines_what_it_cannot_be() {
             features: 1,
             eid,
             peer_is_shunt: false,
+            marks: false,
         };
         let us = identity(&[]);
         let mut answer = us.answer(&end(), Mtu::BYTES_1024, eid, Some(us.first_contact(&terms)));

@@ -104,6 +104,7 @@ impl World {
             features: 0,
             eid: smc::Eid::default(),
             peer_is_shunt: shunt,
+            marks: false,
         };
         let ends = [end(0, 100), end(1, 200)];
         let proposed = Proposed {

@@ -33,7 +33,8 @@ struct Args {
     /// The other
     right: String,
     /// How bad it is: loss, duplicate, reorder, corrupt, mark as parts of 1; delay and late in microseconds; cut:
-    /// bytes beyond which packets of UDP over IPv4 are cut up, though they forbid it; 0: none is
+    /// bytes beyond which packets of UDP over IPv4 are cut up, though they forbid it; 0: none is. rate: megabits a
+    /// second of the slowest link; queue: bytes that may wait for it; above: bytes that wait when packets are marked
     #[arg(value_name = "NAME=VALUE")]
     conditions: Vec<String>,
     /// The same seed gives the same fates to the same frames
@@ -64,7 +65,13 @@ fn change<'a>(
             "delay" => conditions.delay_nanos = nanos,
             "late" => conditions.reorder_nanos = nanos,
             "cut" => *cut = usize::try_from(nanos / 1000)?,
-            _ => bail!("{name:?}: loss, duplicate, reorder, corrupt, mark, delay, late or cut"),
+            // Thousandths of a number are what there is.
+            "rate" => conditions.bits_per_second = nanos * 1000,
+            "queue" => conditions.queue_bytes = nanos / 1000,
+            "above" => conditions.mark_above_bytes = nanos / 1000,
+            _ => bail!(
+                "{name:?}: loss, duplicate, reorder, corrupt, mark, delay, late, cut, rate, queue or above"
+            ),
         }
     }
     Ok(())
@@ -110,6 +117,30 @@ fn cut_up(frame: &[u8], most: usize) -> Vec<Vec<u8>> {
 fn is_udp(frame: &[u8]) -> bool {
     let ethernet = frame.get(OFFLOADS..).unwrap_or_default();
     ethernet.get(12..14) == Some(&[8, 0]) && ethernet.get(23) == Some(&17)
+}
+
+/// Whether a frame belongs to a transport that understands congestion marks: ECT(0), ECT(1) or CE (RFC 3168).
+fn is_capable(frame: &[u8]) -> bool {
+    let kind = frame.get(OFFLOADS + 12..OFFLOADS + 14);
+    let second = frame.get(IP_AT + 1).copied().unwrap_or(0);
+    match kind {
+        Some([8, 0]) => second & 3 != 0,
+        Some([0x86, 0xdd]) => second >> 4 & 3 != 0,
+        _ => false,
+    }
+}
+
+/// Marks a frame whose transport understands that.
+fn mark(frame: &mut [u8]) {
+    if frame[OFFLOADS + 12] == 0x86 {
+        frame[IP_AT + 1] |= 3 << 4;
+        return;
+    }
+    frame[IP_AT + 1] |= 3;
+    let end = (IP_AT + usize::from(frame[IP_AT] & 15) * 4).min(frame.len());
+    frame[IP_AT + 10..IP_AT + 12].fill(0);
+    let sum = checksum(&frame[IP_AT..end]);
+    frame[IP_AT + 10..IP_AT + 12].copy_from_slice(&sum.to_be_bytes());
 }
 
 fn check(n: isize) -> io::Result<usize> {
@@ -162,6 +193,9 @@ struct Way {
     cut: usize,
     /// The system had no room for so many.
     refused: u64,
+    /// Frames that came whose transport understands congestion marks, and those that left with one.
+    capable: u64,
+    marked: u64,
 }
 
 impl Way {
@@ -172,6 +206,7 @@ impl Way {
             // SAFETY: room of the length that is said.
             let n = unsafe { libc::recv(self.from, frame.as_mut_ptr().cast(), frame.len(), 0) };
             let Ok(n) = check(n) else { break };
+            self.capable += u64::from(is_capable(&frame[..n]));
             let pieces = if self.cut > 0 { cut_up(&frame[..n], self.cut) } else { Vec::new() };
             pieces.iter().for_each(|piece| self.network.send(now, (), piece));
             if pieces.is_empty() {
@@ -179,10 +214,14 @@ impl Way {
             }
             taken += 1;
         }
-        while let Some(packet) = self.network.receive(now) {
+        while let Some(mut packet) = self.network.receive(now) {
             if packet.corrupted && !is_udp(&packet.bytes) {
                 // Between these interfaces nobody looks at TCP's checksum; anywhere else it would have failed.
                 continue;
+            }
+            if packet.marked && is_capable(&packet.bytes) && packet.bytes.len() >= PAYLOAD_AT {
+                mark(&mut packet.bytes);
+                self.marked += 1;
             }
             let (at, len) = (packet.bytes.as_ptr().cast(), packet.bytes.len());
             // SAFETY: bytes of the length that is said.
@@ -196,8 +235,15 @@ impl Way {
     fn tell(&self, name: &str) {
         let f = self.network.fates();
         println!(
-            "way={name} sent={} lost={} duplicated={} reordered={} corrupted={} refused={}",
-            f.sent, f.lost, f.duplicated, f.reordered, f.corrupted, self.refused
+            "way={name} sent={} lost={} duplicated={} reordered={} corrupted={} refused={} capable={} marked={}",
+            f.sent,
+            f.lost,
+            f.duplicated,
+            f.reordered,
+            f.corrupted,
+            self.refused,
+            self.capable,
+            self.marked
         );
     }
 }
@@ -214,6 +260,8 @@ fn main() -> anyhow::Result<()> {
         network: Network::new(conditions, seed),
         cut,
         refused: 0,
+        capable: 0,
+        marked: 0,
     };
     let mut ways = [way(&left, &right, args.seed), way(&right, &left, !args.seed)];
     println!("ready");
@@ -273,6 +321,35 @@ mod tests {
         for wrong in ["loss", "loss=much", "losses=1"] {
             assert!(change(&mut now, &mut cut, [wrong].into_iter()).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn rates_are_of_megabits_and_queues_of_bytes() {
+        let (mut now, mut cut) = (Conditions::default(), 0);
+        change(&mut now, &mut cut, "rate=40 queue=2000000 above=30000".split(' ')).unwrap();
+        assert_eq!((now.bits_per_second, now.queue_bytes), (40_000_000, 2_000_000));
+        assert_eq!(now.mark_above_bytes, 30_000);
+    }
+
+    #[test]
+    fn only_those_are_marked_that_understand_it() {
+        let mut v4 = vec![0; PAYLOAD_AT + 8];
+        v4[OFFLOADS + 12] = 8;
+        v4[IP_AT] = 0x45;
+        assert!(!is_capable(&v4));
+        v4[IP_AT + 1] = 0x6a;
+        assert!(is_capable(&v4));
+        mark(&mut v4);
+        assert_eq!((v4[IP_AT + 1], checksum(&v4[IP_AT..PAYLOAD_AT])), (0x6b, 0));
+        let mut v6 = vec![0; OFFLOADS + 14 + 40];
+        v6[OFFLOADS + 12..OFFLOADS + 14].copy_from_slice(&[0x86, 0xdd]);
+        v6[IP_AT..IP_AT + 2].copy_from_slice(&[0x66, 0x81]);
+        assert!(!is_capable(&v6));
+        v6[IP_AT + 1] = 0xa1;
+        assert!(is_capable(&v6));
+        mark(&mut v6);
+        assert_eq!(v6[IP_AT..IP_AT + 2], [0x66, 0xb1]);
+        assert!(!is_capable(&[0; 4]));
     }
 
     #[test]

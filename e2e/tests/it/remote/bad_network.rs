@@ -2,10 +2,11 @@
 
 use super::*;
 
-/// Two hosts, the box in the middle of their cable, and a way to tell it how bad to be.
-struct Bad {
-    _box: Guest,
-    pair: Pair,
+/// Two hosts, and the box in the middle of their cable.
+pub(super) struct Bad {
+    between: Guest,
+    said: BufReader<std::process::ChildStdout>,
+    pub(super) pair: Pair,
 }
 
 impl Bad {
@@ -13,8 +14,25 @@ impl Bad {
         Self::with(conditions, &[], |_| ())
     }
 
+    /// Ends the box; what it counted of each way, the server's first: words such as `lost`, and a number.
+    pub(super) fn counted(mut self) -> [std::collections::HashMap<String, u64>; 2] {
+        drop(self.between.take_stdin());
+        let mut text = String::new();
+        self.said.read_to_string(&mut text).unwrap();
+        let line = |line: &str| {
+            let words = line.split_whitespace().filter_map(|word| word.split_once('='));
+            words.filter_map(|(name, n)| Some((name.to_owned(), n.parse().ok()?))).collect()
+        };
+        let mut lines = text.lines().map(line);
+        [lines.next().unwrap(), lines.next().unwrap()]
+    }
+
     /// `prepare`: what is done on both hosts before engines with these settings are started there.
-    fn with(conditions: &str, settings: &[&str], prepare: impl Fn(&Host)) -> Option<Self> {
+    pub(super) fn with(
+        conditions: &str,
+        settings: &[&str],
+        prepare: impl Fn(&Host),
+    ) -> Option<Self> {
         let hosts = match hosts::possible().and_then(|()| Hosts::with_middle()) {
             Ok(hosts) => hosts,
             Err(why) => {
@@ -34,7 +52,7 @@ impl Bad {
         assert_eq!(line.trim(), "ready");
         prepare(&hosts.server);
         prepare(&hosts.client);
-        Some(Self { _box: between, pair: Pair::with(Ok(hosts), settings)? })
+        Some(Self { between, said, pair: Pair::with(Ok(hosts), settings)? })
     }
 }
 
