@@ -248,6 +248,7 @@ fn text(stat: &Value, settings: &Value) -> String {
             ("PeerQP", Side::Right),
             ("MTU", Side::Right),
             ("Rate", Side::Right),
+            ("CQs", Side::Left),
         ];
         text.push('\n');
         text += &table::render(&columns, &links);
@@ -362,6 +363,7 @@ fn link_rows(vector: &Value) -> Vec<Vec<String>> {
             let fields = ["state", "local", "peer", "qpn", "peer_qpn", "mtu"];
             row.extend(fields.map(|name| word(&link[name])));
             row.push(rate(link));
+            row.push(if link["split"] == true { "split" } else { "joined" }.into());
             rows.push(row);
         }
     }
@@ -406,14 +408,24 @@ mod tests {
             "groups": [{
                 "role": "client", "kind": "SINGLE", "connections": 3, "eid": "E", "links": [
                     {"state": "ACTIVE", "local": "10.0.0.1", "peer": "10.0.0.2", "qpn": 5,
-                     "peer_qpn": 6, "mtu": 1024, "congestion": true, "rate_bits": 73_000_001}]}]}]});
+                     "peer_qpn": 6, "mtu": 1024, "congestion": true, "rate_bits": 73_000_001,
+                     "split": true}]}]}]});
         let text = text(&stat, &serde_json::json!({"eid": "E"}));
         let (more, less) = (text.find("The peer: Not enough"), text.find("No device for SMC"));
         assert!(more.is_some() && more < less, "{text}");
-        let marks = "70 packets came marked, 7 notifications went; 5 came, 3 of them lowered a rate";
-        for part in
-            ["pid 7", "10.0.0.2", "ACTIVE", "2K", "eid = E", "it rains", "73 Mbit/s", marks]
-        {
+        let marks =
+            "70 packets came marked, 7 notifications went; 5 came, 3 of them lowered a rate";
+        for part in [
+            "pid 7",
+            "10.0.0.2",
+            "ACTIVE",
+            "2K",
+            "eid = E",
+            "it rains",
+            "73 Mbit/s",
+            marks,
+            "split",
+        ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
     }

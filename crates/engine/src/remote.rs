@@ -40,6 +40,7 @@ mod shelf;
 mod slab;
 pub mod stat;
 mod vector;
+pub mod vectors;
 mod verbs;
 pub mod why;
 mod wire;
@@ -56,7 +57,7 @@ use std::time::{Duration, Instant};
 use smc::{Mac, SystemId};
 use sys::call::{self, Failure};
 
-use config::Config;
+use config::{BadSetting, Config};
 use control::Answers;
 
 use guest::{Role, Sleeper};
@@ -67,6 +68,7 @@ use meeting::Meeting;
 use opening::Openings;
 use stat::{Stat, VectorStat};
 use vector::{Arrival, Order, Parts, Vector};
+use vectors::VECTORS_MAX;
 use verbs::Card;
 
 pub use habit::Change;
@@ -111,6 +113,9 @@ pub enum Error {
     /// The port at which other engines are met.
     #[error("cannot meet other engines at TCP port 4791: {0}")]
     Meeting(io::Error),
+    /// Settings that do not go with the number of vectors that there are.
+    #[error("{0}")]
+    Setting(#[from] BadSetting),
     /// A file or a thread.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -234,7 +239,9 @@ impl Engine {
     ) -> Result<Self, Error> {
         let cpus = call::cpus();
         let count = config.vectors.unwrap_or_else(|| u32::try_from(cpus.len()).unwrap_or(1));
-        let count = count.clamp(1, 64);
+        let count = count.clamp(1, VECTORS_MAX);
+        // From now on that is how many there are, for whoever asks and for settings that name some of them.
+        let config = Config { vectors: Some(count), ..config }.checked()?;
         let card = config.device.as_ref().map(|name| Card::open(&config.device_library, name));
         let card = card.transpose()?;
         let config = Arc::new(config);
@@ -423,13 +430,14 @@ impl Shared {
     }
 
     fn vector_for(&self, remote: IpAddr) -> u32 {
+        let usable = held(&self.config).use_vectors;
         let loads: Vec<u64> = self.vectors.iter().map(|v| held(&v.told).connections).collect();
         let mut places = held(&self.places);
-        let least = loads.iter().min().copied().unwrap_or(0);
+        let all = || (0..loads.len()).zip(0..).filter(|(_, n)| usable.has(*n)).map(|(at, _)| at);
+        let least = all().map(|at| loads[at]).min().unwrap_or(0);
         let known = places.peers.get(&remote).copied().unwrap_or(0);
         let load = |at: &usize| (loads[*at], places.given[*at]);
         let knows = |at: &usize| known >> at & 1 != 0 && loads[*at] <= least + SLACK;
-        let all = || 0..loads.len();
         let chosen = all().filter(knows).min_by_key(load).or_else(|| all().min_by_key(load));
         let chosen = chosen.unwrap_or(0);
         places.given[chosen] += 1;

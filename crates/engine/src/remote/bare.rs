@@ -79,7 +79,7 @@ impl Bare {
         let mut device = Device::new(0, 0, segments, [1, 2]);
         device.add_port(sockets.remove(0));
         let mut shelf = Shelf::default();
-        let link = device.open_link(&mut shelf).map_err(|_| Error::Device("queue pair"))?;
+        let link = device.open_link(&mut shelf, false).map_err(|_| Error::Device("queue pair"))?;
         let block: Box<dyn Relay> = Box::new(Block(vec![0x5a; bytes as usize]));
         let id: ConnId = shelf.rings.insert(block);
         let rmb = device.register_rmb(Place::Received(id).handle(), 0, bytes.into());

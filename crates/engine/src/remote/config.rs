@@ -14,6 +14,7 @@ use smc::eid::EIDS_MAX;
 use smc::{Eid, SizeClass};
 
 use super::peers::{NETWORKS_MAX, Network};
+use super::vectors::{BadVectors, VECTORS_MAX, Vectors};
 
 /// A setting and what it means.
 #[derive(Clone, Copy, Debug)]
@@ -125,6 +126,21 @@ pub const SETTINGS: &[Setting] = &[
         live: false,
     },
     Setting {
+        name: "use_vectors",
+        value: "VECTORS",
+        help: "completion vectors that new connections are given to: all, or some as in 0,2-5; those that are there \
+               stay where they are [all]",
+        live: true,
+    },
+    Setting {
+        name: "split_cqs",
+        value: "VECTORS",
+        help: "completion vectors whose links have one completion queue for what they send and another for what they \
+               receive, which is looked at first: all, none, or some as in 0,2-5; others have one for both. Counts \
+               for links that are made from then on [none]",
+        live: true,
+    },
+    Setting {
         name: "segments",
         value: "N",
         help: "packets of one link that the system is given as one (UDP segmentation offload), 1 to 64; 1 \
@@ -204,6 +220,10 @@ pub struct Config {
     pub congestion: bool,
     /// Completion vectors; `None`: one a CPU.
     pub vectors: Option<u32>,
+    /// Which of them new connections are given to: one at least.
+    pub use_vectors: Vectors,
+    /// Which of them keep completions of the two directions of a link apart.
+    pub split_cqs: Vectors,
     /// Packets of one link that the system is given as one, 1 to 64.
     pub segments: u8,
     /// Whether fragments are taken from the interface and put together by the engine.
@@ -236,6 +256,8 @@ impl Default for Config {
             peers: Vec::new(),
             congestion: true,
             vectors: None,
+            use_vectors: Vectors::ALL,
+            split_cqs: Vectors::NONE,
             segments: 64,
             raw_ingress: false,
             poll: Duration::from_micros(50),
@@ -328,7 +350,16 @@ impl Config {
                 self.peers = list(value, NETWORKS_MAX, network)?;
             }
             "congestion" => self.congestion = on_or_off(value)?,
-            "vectors" => self.vectors = Some(number(value, 1, 64)?),
+            "vectors" => self.vectors = Some(number(value, 1, VECTORS_MAX.into())?),
+            "use_vectors" => {
+                let some = |set: &Vectors| *set != Vectors::NONE;
+                let set = value.parse().ok().filter(some);
+                self.use_vectors =
+                    set.ok_or("all, or numbers of vectors from 0 to 63 as in 0,2-5")?;
+            }
+            "split_cqs" => {
+                self.split_cqs = value.parse().map_err(|e: BadVectors| e.to_string())?;
+            }
             "segments" => self.segments = number(value, 1, 64)?,
             "poll_us" => self.poll = Duration::from_micros(number(value, 0, 100_000)?),
             "stamps" => self.stamps = on_or_off(value)?,
@@ -360,6 +391,8 @@ impl Config {
             "peers" => joined(self.peers.iter().map(ToString::to_string).collect())?,
             "congestion" => if self.congestion { "on" } else { "off" }.into(),
             "vectors" => self.vectors?.to_string(),
+            "use_vectors" => self.use_vectors.to_string(),
+            "split_cqs" => self.split_cqs.to_string(),
             "segments" => self.segments.to_string(),
             "raw_ingress" => if self.raw_ingress { "on" } else { "off" }.into(),
             "poll_us" => self.poll.as_micros().to_string(),
@@ -377,7 +410,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// Two addresses of different families or the same one twice.
+    /// Two addresses of different families or the same one twice; vectors that are not there.
     pub fn checked(self) -> Result<Self, BadSetting> {
         if let [first, second] = self.addresses[..]
             && (first == second || first.is_ipv4() != second.is_ipv4())
@@ -387,6 +420,16 @@ impl Config {
                 value: format!("{first},{second}"),
                 why: "two different addresses of one family".into(),
             });
+        }
+        // How many there are is known when they have been counted: see `Engine::start`.
+        let count = self.vectors.unwrap_or(VECTORS_MAX);
+        for (name, set) in [("use_vectors", self.use_vectors), ("split_cqs", self.split_cqs)] {
+            if let Some(vector) = set.absent(count) {
+                let (name, value) = (name.into(), set.to_string());
+                let last = count.saturating_sub(1);
+                let why = format!("there is no vector {vector}: there are 0 to {last}");
+                return Err(BadSetting { name, value, why });
+            }
         }
         Ok(self)
     }
@@ -414,6 +457,8 @@ mod tests {
             ("peers", "192.0.2.0/24,2001:db8::1"),
             ("congestion", "off"),
             ("vectors", "3"),
+            ("use_vectors", "1-2"),
+            ("split_cqs", "0,2"),
             ("segments", "1"),
             ("raw_ingress", "on"),
             ("poll_us", "0"),
@@ -451,6 +496,9 @@ mod tests {
             ("peers", "192.0.2.0/24,host"),
             ("congestion", "yes"),
             ("vectors", "0"),
+            ("use_vectors", "none"),
+            ("use_vectors", "1-0"),
+            ("split_cqs", "some"),
             ("segments", "65"),
             ("raw_ingress", "1"),
             ("poll_us", "100001"),
@@ -463,6 +511,29 @@ mod tests {
             let bad = config.set(name, value).unwrap_err();
             assert_eq!((bad.name.as_str(), bad.value.as_str()), (name, value));
             assert_eq!(config, Config::default());
+        }
+    }
+
+    #[test]
+    fn vectors_that_are_named_are_there() {
+        for (vectors, name, set, good) in [
+            ("2", "use_vectors", "1", true),
+            ("2", "use_vectors", "1-2", false),
+            ("2", "split_cqs", "all", true),
+            ("2", "split_cqs", "5", false),
+        ] {
+            let mut config = Config::default();
+            config.set(name, set).unwrap();
+            // How many there are is not known yet.
+            config = config.checked().unwrap();
+            config.set("vectors", vectors).unwrap();
+            match config.checked() {
+                Ok(_) => assert!(good, "{name} {set}"),
+                Err(bad) => {
+                    assert!(!good && bad.name == name, "{bad}");
+                    assert!(bad.to_string().contains("there are 0 to 1"), "{bad}");
+                }
+            }
         }
     }
 

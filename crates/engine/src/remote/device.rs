@@ -8,10 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, RawFd};
 
 use roce::{
-    Access, Addresses, Arrival, Completion, CreateError, DeviceConfig, Handle, Key, Kind, Memory,
-    ModifyError, Mtu, Operation, PACKET_MAX, Piece, PostError, ProtectionDomain, QpConfig, Qpn,
-    ReceiveRequest, Region, RegionError, RtrAttributes, RtsAttributes, Secret, SendRequest, Source,
-    State, Status, Time,
+    Access, Addresses, Arrival, Completion, CqCounters, CreateError, DeviceConfig, Handle, Key,
+    Kind, Memory, ModifyError, Mtu, Operation, PACKET_MAX, Piece, PostError, ProtectionDomain,
+    QpConfig, Qpn, ReceiveRequest, Region, RegionError, RtrAttributes, RtsAttributes, Secret,
+    SendRequest, Source, State, Status, Time,
 };
 use smc::Mac;
 use sys::interface::Interface;
@@ -35,6 +35,8 @@ const SPILL_BYTES: u32 = 8192;
 const INLINE_MAX: u16 = 64;
 /// Bytes of that place.
 const LONG_BYTES: u32 = 8192;
+/// Completion queues: one for all there is, and one for what links send that keep it apart.
+const CQS: u16 = 2;
 /// Requests to send of a link.
 const SENDS: u16 = 768;
 /// SENDs that may be under way on a link: the peer has 48 receive requests, and some of them are for LLC.
@@ -157,6 +159,7 @@ impl Device {
             vector,
             vector_bits,
             regions_max: 1 << 16,
+            cqs: CQS,
             cq_capacity: 1 << 16,
             ..DeviceConfig::default()
         };
@@ -211,8 +214,16 @@ impl Device {
     }
 
     /// A queue pair that takes messages, but no packets before [`Self::connect`].
-    pub(super) fn open_link(&mut self, shelf: &mut Shelf) -> Result<Link, CreateError> {
+    /// `split`: what is sent and what comes complete in two queues.
+    pub(super) fn open_link(
+        &mut self,
+        shelf: &mut Shelf,
+        split: bool,
+    ) -> Result<Link, CreateError> {
+        let [receives, sends] = [0, usize::from(split)].map(|nth| self.roce.cqs().nth(nth));
         let config = QpConfig {
+            send_cq: sends,
+            receive_cq: receives,
             send_depth: SENDS,
             receive_depth: RECEIVES,
             inline_max: INLINE_MAX,
@@ -402,12 +413,8 @@ impl Device {
                 }
                 for (from, marked, packets) in self.received.messages() {
                     let Some(addresses) = Addresses::new(from.ip(), port.address) else { continue };
-                    let arrival = Arrival {
-                        addresses,
-                        src_port: from.port(),
-                        marked,
-                        identification: None,
-                    };
+                    let arrival =
+                        Arrival { addresses, src_port: from.port(), marked, identification: None };
                     let packets = packets.inspect(|packet| taken += packet.len());
                     self.roce.receive_burst(now, shelf, &arrival, packets);
                 }
@@ -517,14 +524,21 @@ impl Device {
 
     /// What has happened next.
     pub(super) fn poll(&mut self, shelf: &Shelf) -> Option<Event> {
-        loop {
-            let cq = self.roce.cqs().next()?;
-            // An overflow has failed all queue pairs, each of which says so itself.
-            let completion = self.roce.poll_cq(cq).ok().flatten()?;
-            if let Some(event) = self.event(&completion, shelf) {
-                return Some(event);
+        // What has come first: others wait for the answer to it.
+        for cq in self.roce.cqs() {
+            // An overflow has failed all queue pairs of a queue, each of which says so itself.
+            while let Ok(Some(completion)) = self.roce.poll_cq(cq) {
+                if let Some(event) = self.event(&completion, shelf) {
+                    return Some(event);
+                }
             }
         }
+        None
+    }
+
+    /// What each completion queue has seen.
+    pub(super) fn cqs(&self) -> impl Iterator<Item = CqCounters> {
+        self.roce.cqs().map(|cq| self.roce.cq_counters(cq))
     }
 
     fn event(&mut self, completion: &Completion, shelf: &Shelf) -> Option<Event> {
@@ -624,7 +638,7 @@ mod tests {
         };
         let (mut device, mut shelf) = (Device::new(0, 0, 64, [1, 2]), Shelf::default());
         device.add_port(socket);
-        let link = device.open_link(&mut shelf).unwrap();
+        let link = device.open_link(&mut shelf, false).unwrap();
         Some((device, shelf, link))
     }
 

@@ -97,10 +97,11 @@ impl Device {
     }
 
     /// A queue pair that takes messages, but no packets before [`Self::connect`].
-    pub(super) fn open_link(&mut self, shelf: &mut Shelf) -> Result<Qpn, CreateError> {
+    /// `split`: what is sent and what comes complete in two queues.
+    pub(super) fn open_link(&mut self, shelf: &mut Shelf, split: bool) -> Result<Qpn, CreateError> {
         match self {
-            Self::Soft(soft) => soft.open_link(shelf).map(|link| link.qpn),
-            Self::Verbs(verbs) => verbs.open_link(),
+            Self::Soft(soft) => soft.open_link(shelf, split).map(|link| link.qpn),
+            Self::Verbs(verbs) => verbs.open_link(split),
         }
     }
 
@@ -306,9 +307,16 @@ impl Device {
         soft.roce().qp(qpn)?.rate_bits.filter(|rate| *rate < Dcqcn::BETWEEN_HOSTS.line_bits)
     }
 
-    /// Tells what it has counted; a card keeps that to itself (`rdma statistic`).
+    /// Tells what it has counted; a card keeps most of that to itself (`rdma statistic`).
     pub(super) fn count(&self, stat: &mut VectorStat) {
-        let Self::Soft(soft) = self else { return };
+        let soft = match self {
+            Self::Soft(soft) => soft,
+            Self::Verbs(verbs) => {
+                stat.completions = verbs.taken.to_vec();
+                return;
+            }
+        };
+        stat.completions = soft.cqs().map(|cq| cq.completions).collect();
         let counters = soft.roce().counters();
         stat.packets_tx = counters.packets_out;
         stat.packets_rx = counters.packets_in;

@@ -47,6 +47,8 @@ pub(super) struct Link {
     pub(super) end: LinkEnd,
     peer: Option<LinkEnd>,
     active: bool,
+    /// It has two completion queues.
+    split: bool,
 }
 
 /// A link group.
@@ -171,11 +173,12 @@ pub(super) fn gid_of(ip: IpAddr) -> Gid {
 
 impl Vector {
     /// A queue pair at one of our addresses, for a new link. `path_bytes`: the longest packet of the path.
-    fn new_end(&mut self, local: IpAddr, path_bytes: u32) -> Result<(Qpn, LinkEnd), Diagnosis> {
+    fn new_link(&mut self, local: IpAddr, path_bytes: u32) -> Result<Link, Diagnosis> {
         if !self.device.has_port(local) {
             return Err(Diagnosis::NoRdmaDevice);
         }
-        let qpn = self.device.open_link(&mut self.shelf).map_err(|_| Diagnosis::Memory)?;
+        let split = self.config.split_cqs.has(self.stat.vector);
+        let qpn = self.device.open_link(&mut self.shelf, split).map_err(|_| Diagnosis::Memory)?;
         let end = LinkEnd {
             gid: gid_of(local),
             mac: self.device.mac(local).unwrap_or(self.mac),
@@ -183,7 +186,7 @@ impl Vector {
             psn: smc::Psn::new(random()),
             mtu: Mtu::new(self.device.mtu(path_bytes).code()),
         };
-        Ok((qpn, end))
+        Ok(Link { qpn, end, peer: None, active: false, split })
     }
 
     /// A group whose first link begins here.
@@ -195,7 +198,8 @@ impl Vector {
         now: u64,
     ) -> Result<GroupId, Diagnosis> {
         let (local, remote, path_bytes) = ends;
-        let (qpn, end) = self.new_end(local, path_bytes)?;
+        let link = self.new_link(local, path_bytes)?;
+        let Link { qpn, end, .. } = link;
         let limits = self.limits();
         let (core, proposed) = match peer {
             Peer::Client(client) => (Some(Core::server(limits, client, end)), Some(*client)),
@@ -205,7 +209,6 @@ impl Vector {
             self.device.close_link(qpn, &mut self.shelf);
             return Err(Diagnosis::Internal);
         };
-        let link = Link { qpn, end, peer: None, active: false };
         let id = self.groups.all.insert(Group {
             core,
             remote,
@@ -413,15 +416,15 @@ impl Vector {
             group.links.iter().flatten().map(|link| ip_of(link.end.gid)).collect()
         });
         let other = self.config.addresses.iter().find(|ip| !used.contains(ip)).copied();
-        let made = other.and_then(|ip| self.new_end(ip, PATH_BYTES).ok());
+        let made = other.and_then(|ip| self.new_link(ip, PATH_BYTES).ok());
         let Some(group) = self.groups.all.get_mut(id) else { return };
-        let Some((qpn, end)) = made else {
+        let Some(link) = made else {
             return group.core.link_refused(slot, smc_time(now));
         };
-        group.links[slot.index()] = Some(Link { qpn, end, peer: None, active: false });
-        self.groups.links.insert(qpn, (id, slot));
+        group.links[slot.index()] = Some(link);
+        self.groups.links.insert(link.qpn, (id, slot));
         let keys: Vec<_> = group.rkeys.iter().map(|(buffer, key)| (*buffer, *key)).collect();
-        group.core.link_created(slot, end, &keys, smc_time(now));
+        group.core.link_created(slot, link.end, &keys, smc_time(now));
     }
 
     /// The client has named other addresses of its own.
@@ -491,6 +494,7 @@ impl Vector {
             qpn: link.qpn.value(),
             peer_qpn: link.peer.map_or(0, |peer| peer.qpn.get()),
             mtu: link.peer.and_then(|p| p.mtu.min(link.end.mtu).bytes()).unwrap_or(0),
+            split: link.split,
             congestion: link.peer.is_some() && group.core.terms().marks,
             rate_bits: self.device.rate(link.qpn),
         };

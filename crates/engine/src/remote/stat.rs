@@ -59,6 +59,9 @@ pub struct VectorStat {
     pub reassembled: u64,
     /// Those that were dropped since up to 1 MiB of them waited already for the vector that they were for.
     pub reassembled_dropped: u64,
+    /// Completions of each queue: of the one that each link has, and of the other of links that keep what they send
+    /// apart (`split_cqs`).
+    pub completions: Vec<u64>,
     /// RoCEv2 packets that came with a congestion mark (ECN: CE).
     pub marks_rx: u64,
     /// Notifications of congestion sent, since marks had come.
@@ -146,6 +149,8 @@ pub struct LinkStat {
     pub peer_qpn: u32,
     /// Largest payload of a packet, bytes.
     pub mtu: u32,
+    /// What it sends and what it receives completes in two queues.
+    pub split: bool,
     /// Both ends answer congestion marks: packets say so (ECN: ECT(0)), and the link has a rate.
     pub congestion: bool,
     /// That rate, bits a second, while it is below what the link is capable of.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use smc::clc::Diagnosis;
 
 use super::config::Config;
+use super::control::Answers as _;
 use super::fake::{Awake, Guest, guest};
 use super::guest::{Program, Role};
 use super::stat::{VectorStat, WaitStat};
@@ -545,6 +546,92 @@ fn more_vectors_share_the_work() {
     let stat = hosts.engines[0].stat();
     let sum: u64 = stat.vectors.iter().map(|v| v.connections_total).sum();
     assert_eq!(sum, 40);
+}
+
+/// What vectors have done: connections ever, and completions of their queues.
+fn of_vectors(engine: &Engine) -> Vec<(u64, Vec<u64>)> {
+    let stat = engine.stat();
+    stat.vectors.iter().map(|v| (v.connections_total, v.completions.clone())).collect()
+}
+
+/// Has so many connections carry something each way.
+fn talk(hosts: &Hosts, count: usize) -> Vec<[Guest; 2]> {
+    let all: Vec<_> = (0..count).map(|_| hosts.connect()).collect();
+    let text = bytes(100_000, 3);
+    for [client, server] in &all {
+        client.send(&text);
+        assert!(server.receive_all(text.len()) == text);
+        server.send(b"answer");
+        assert_eq!(client.receive_all(6), b"answer");
+    }
+    all
+}
+
+#[test]
+fn connections_go_to_the_vectors_that_may_be_used() {
+    let settings = [("vectors", "4"), ("use_vectors", "1,3")];
+    let Some(hosts) = Hosts::new(&settings) else { return };
+    // Each of these peers is a new one.
+    let chosen = [1, 2, 3, 4].map(|host| hosts.engines[0].vector_for([192, 0, 2, host].into()));
+    assert_eq!(chosen, [1, 3, 1, 3]);
+    let _all = talk(&hosts, 12);
+    hosts.wait("all are counted", |h| {
+        h.engines.iter().all(|e| of_vectors(e).iter().map(|v| v.0).sum::<u64>() == 12)
+    });
+    for engine in &hosts.engines {
+        let counts: Vec<u64> = of_vectors(engine).iter().map(|v| v.0).collect();
+        assert_eq!((counts[0], counts[2]), (0, 0), "{counts:?}");
+    }
+    // Another while it runs, for what comes after.
+    let engine = &hosts.engines[0];
+    let mut other = (*engine.config()).clone();
+    other.set("use_vectors", "2").unwrap();
+    engine.shared.configure(other);
+    assert_eq!(engine.vector_for([192, 0, 2, 9].into()), 2);
+    let _more = talk(&hosts, 3);
+    hosts.wait("the others", |h| of_vectors(&h.engines[0])[2].0 == 3);
+    assert_eq!(of_vectors(&hosts.engines[0])[0].0, 0);
+}
+
+#[test]
+fn vectors_that_are_not_there_cannot_be_named() {
+    let config = config(&[("vectors", "2"), ("use_vectors", "2")]);
+    let started = Engine::start(config, |_| Box::new(Awake), |_| (), |_| true);
+    let words = started.unwrap_err().to_string();
+    assert!(words.contains("there is no vector 2: there are 0 to 1"), "{words}");
+}
+
+#[test]
+fn links_have_the_completion_queues_that_are_wanted() {
+    let settings = [("vectors", "2"), ("split_cqs", "1")];
+    let Some(hosts) = Hosts::new(&settings) else { return };
+    let use_only = |vector: &str, split: &str| {
+        for engine in &hosts.engines {
+            let mut config = (*engine.config()).clone();
+            config.set("use_vectors", vector).unwrap();
+            config.set("split_cqs", split).unwrap();
+            engine.shared.configure(config);
+        }
+    };
+    let split = |engine: &Engine, vector: usize| -> Vec<bool> {
+        let groups = &engine.stat().vectors[vector].groups;
+        groups.iter().flat_map(|group| &group.links).map(|link| link.split).collect()
+    };
+    for (vector, wanted) in [("0", false), ("1", true)] {
+        use_only(vector, "1");
+        let _all = talk(&hosts, 3);
+        for engine in &hosts.engines {
+            let at = usize::from(wanted);
+            assert_eq!(split(engine, at), [wanted]);
+            let completions = &of_vectors(engine)[at].1;
+            // Messages come and go in both cases.
+            assert!(completions[0] > 0 && (completions[1] > 0) == wanted, "{completions:?}");
+        }
+    }
+    // Links that are there stay as they are.
+    use_only("1", "none");
+    let _all = talk(&hosts, 1);
+    assert_eq!(split(&hosts.engines[0], 1), [true]);
 }
 
 #[test]

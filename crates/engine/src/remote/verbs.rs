@@ -159,7 +159,10 @@ pub(super) struct Device {
     card: Card,
     domain: ProtectionDomain,
     channel: CompletionChannel,
-    queue: CompletionQueue,
+    /// For what each link receives, and what it sends; and for what those send that keep that apart.
+    queues: [CompletionQueue; 2],
+    /// Completions that were taken from each.
+    pub(super) taken: [u64; 2],
     links: HashMap<Qpn, Link>,
     rmbs: HashMap<Key, MemoryRegion<Buffer>>,
     streams: HashMap<Key, Handle>,
@@ -179,12 +182,14 @@ impl Device {
         let channel = CompletionChannel::new(context)?;
         let room = COMPLETIONS.min(context.limits()?.completions);
         let interrupt = vector % context.vectors().max(1);
-        let queue = CompletionQueue::new(context, room, interrupt, Some((&channel, 0)))?;
+        let queue = |token| CompletionQueue::new(context, room, interrupt, Some((&channel, token)));
+        let queues = [queue(0)?, queue(1)?];
         Ok(Self {
             card: card.clone(),
             domain,
             channel,
-            queue,
+            queues,
+            taken: [0; 2],
             links: HashMap::new(),
             rmbs: HashMap::new(),
             streams: HashMap::new(),
@@ -215,8 +220,10 @@ impl Device {
 
     /// The next completion wakes. Look for some after this, before sleeping.
     pub(super) fn arm(&self) {
-        // A device that cannot is gone; its events wake.
-        let _ = self.queue.arm(Wake::Next);
+        for queue in &self.queues {
+            // A device that cannot is gone; its events wake.
+            let _ = queue.arm(Wake::Next);
+        }
     }
 
     /// Whether packets can be sent from this address.
@@ -239,13 +246,16 @@ impl Device {
     }
 
     /// A queue pair that takes messages, but no packets before [`Self::connect`].
-    pub(super) fn open_link(&mut self) -> Result<Qpn, CreateError> {
+    /// `split`: what is sent and what comes complete in two queues.
+    pub(super) fn open_link(&mut self, split: bool) -> Result<Qpn, CreateError> {
         let each = u64::from(SENDS) + u64::from(RECEIVES);
         // Should all fail at once, all of their requests have completions.
-        if (self.links.len() as u64 + 1) * each > u64::from(self.queue.room()) {
+        let [first, second] = &self.queues;
+        if (self.links.len() as u64 + 1) * each > u64::from(first.room().min(second.room())) {
             return Err(CreateError::Full);
         }
-        let link = Link::new(&self.domain, &self.queue).map_err(|_| CreateError::Full)?;
+        let queues = (if split { second } else { first }, first);
+        let link = Link::new(&self.domain, queues).map_err(|_| CreateError::Full)?;
         for at in 0..RECEIVES {
             link.post_receive(at.into());
         }
@@ -452,17 +462,26 @@ impl Device {
     /// What has happened next.
     pub(super) fn poll(&mut self) -> Option<Event> {
         loop {
-            if self.completions.is_empty() {
-                let taken = &mut self.completions;
-                if self.queue.poll(|completion| taken.push_back(completion)).is_err() {
-                    self.fail_all();
-                }
+            if self.completions.is_empty() && !self.take_completions() {
+                self.fail_all();
             }
             let completion = self.completions.pop_front()?;
             if let Some(event) = self.event(&completion) {
                 return Some(event);
             }
         }
+    }
+
+    /// Takes what the queues have, what has come first. `false`: a queue is broken.
+    fn take_completions(&mut self) -> bool {
+        let mut good = true;
+        for (queue, taken) in self.queues.iter().zip(&mut self.taken) {
+            let all = &mut self.completions;
+            let before = all.len();
+            good &= queue.poll(|completion| all.push_back(completion)).is_ok();
+            *taken += (all.len() - before) as u64;
+        }
+        good
     }
 
     fn event(&mut self, completion: &verbs::Completion) -> Option<Event> {
@@ -502,7 +521,11 @@ impl Device {
 }
 
 impl Link {
-    fn new(domain: &ProtectionDomain, queue: &CompletionQueue) -> Result<Self, Failure> {
+    /// `queues`: for what it sends, and what it receives.
+    fn new(
+        domain: &ProtectionDomain,
+        queues: (&CompletionQueue, &CompletionQueue),
+    ) -> Result<Self, Failure> {
         let shape = Shape {
             sends: SENDS.into(),
             receives: RECEIVES.into(),
@@ -510,7 +533,7 @@ impl Link {
             receive_pieces: 2,
             inline_bytes: INLINE_BYTES,
         };
-        let pair = QueuePair::new(domain, (queue, queue), shape)?;
+        let pair = QueuePair::new(domain, queues, shape)?;
         pair.init(PORT, Access::REMOTE_WRITE)?;
         let bytes = u32::from(RECEIVES) * FIRST_BYTES + SPILL_BYTES;
         let receives = Buffer::new(bytes as usize)?;

@@ -95,3 +95,48 @@ fn a_host_that_leaves_it_off_sends_and_gets_nothing_of_it() {
         assert_eq!((way["capable"], way["marked"]), (0, 0), "{way:?}");
     }
 }
+
+/// Two links of the same two hosts, each of a vector of its own.
+#[test]
+fn two_links_share_a_slow_one() {
+    let iperf = need!("iperf3");
+    let Some(bad) = Bad::with(SLOW, &["--vectors", "2"], |_| ()) else { return };
+    let pair = &bad.pair;
+    let address = pair.address();
+    let sent = || {
+        let status = pair.status(Side::Client);
+        [0, 1].map(|vector| status["vectors"][vector]["bytes_tx"].as_u64().unwrap())
+    };
+    let mut all = Vec::new();
+    for vector in 0..2 {
+        for side in [Side::Server, Side::Client] {
+            let mut command = pair.plain(side, &built("shunt"));
+            let set = format!("use_vectors={vector}");
+            let got = outcome(command.args(["engine", "set", &set]), LIMIT);
+            assert!(got.ok(), "{got:?}");
+        }
+        let port = 5300 + u16::try_from(vector).unwrap();
+        let words = |command: &mut Command| {
+            command.args(["-p", &port.to_string()]).stdin(Stdio::null()).stdout(Stdio::null());
+        };
+        let mut command = pair.shunt(Side::Server, &iperf);
+        words(command.args(["-s", "-B", &address]));
+        all.push(pair.listening(&mut command, port));
+        let mut command = pair.shunt(Side::Client, &iperf);
+        words(command.args(["-c", &address, "-t", "600"]));
+        all.push(Guest::start(&mut command));
+        eventually("it goes by its vector", || sent()[vector] > 1_000_000);
+    }
+    // While they find their rates, and then for a while.
+    std::thread::sleep(Duration::from_secs(3));
+    let before = sent();
+    std::thread::sleep(Duration::from_secs(5));
+    let after = sent();
+    let bytes = [0, 1].map(|vector| after[vector] - before[vector]);
+    println!("{bytes:?} bytes");
+    let (whole, least) = (bytes[0] + bytes[1], bytes[0].min(bytes[1]));
+    assert!(least * 8 > whole, "{bytes:?}\n{:#}", pair.status(Side::Client));
+    drop(all);
+    let [_, to_server] = bad.counted();
+    assert!(to_server["marked"] > 0 && to_server["lost"] == 0, "{to_server:?}");
+}

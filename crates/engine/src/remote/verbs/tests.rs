@@ -72,6 +72,23 @@ fn a_request_and_its_answer() {
     }
 }
 
+#[test]
+fn a_card_has_the_completion_queues_that_are_wanted() {
+    for (set, wanted) in [("none", false), ("all", true)] {
+        let hosts = hosts(&[("split_cqs", set)]);
+        let [client, server] = hosts.connect();
+        let text = bytes(300_000, 4);
+        client.send(&text);
+        assert!(server.receive_all(text.len()) == text);
+        server.send(b"answer");
+        assert_eq!(client.receive_all(6), b"answer");
+        for engine in &hosts.engines {
+            let taken = engine.stat().vectors[0].completions.clone();
+            assert!(taken[0] > 0 && (taken[1] > 0) == wanted, "{set}: {taken:?}");
+        }
+    }
+}
+
 /// Without any TCP option, as where the engine may load no BPF program.
 #[test]
 fn engines_with_cards_find_out_what_they_share() {
@@ -240,7 +257,7 @@ fn two() -> [(Device, Qpn); 2] {
     let addresses = [1, 2].map(|host| IpAddr::from([127, 91, NETWORK, host]));
     let mut ends = [0, 1].map(|vector| {
         let mut device = Device::new(&card, vector).unwrap();
-        let qpn = device.open_link().unwrap();
+        let qpn = device.open_link(false).unwrap();
         (device, qpn)
     });
     let qpns = [ends[0].1, ends[1].1];
@@ -328,7 +345,7 @@ fn a_write_that_the_peer_does_not_allow_fails_both_ends_once() {
     assert_eq!(events(&mut b), [Event::Failed(to, Status::Flushed)]);
     a.close_link(from);
     assert!(!a.has_room(from));
-    assert!(a.open_link().is_ok());
+    assert!(a.open_link(false).is_ok());
 }
 
 #[test]
