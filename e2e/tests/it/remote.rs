@@ -22,6 +22,7 @@ mod meeting;
 mod peers;
 mod programs;
 mod short;
+mod unprivileged;
 mod v6;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -35,6 +36,8 @@ struct Pair {
     boards: [BoardDir; 2],
     hosts: Hosts,
     kind: Kind,
+    /// Programs that anybody may run, for who has no privileges.
+    copies: Option<unprivileged::Copies>,
 }
 
 /// How two hosts are connected, and how their engines find out who speaks SMC.
@@ -44,6 +47,8 @@ struct Kind {
     v6: bool,
     /// The engines ask each other; nothing is said in the TCP handshake.
     meets: bool,
+    /// Engines and programs are those of a user who may do nothing that others may not.
+    unprivileged: bool,
 }
 
 /// Which of the two.
@@ -75,13 +80,19 @@ impl Pair {
             skipped("there is no cgroup hierarchy of version 2");
             return None;
         }
-        let mut pair =
-            Self { engines: Vec::new(), boards: [BoardDir::new(), BoardDir::new()], hosts, kind };
+        let boards = [BoardDir::new(), BoardDir::new()];
+        let copies = kind.unprivileged.then(|| unprivileged::Copies::for_boards(&boards));
+        let mut pair = Self { engines: Vec::new(), boards, hosts, kind, copies };
         for side in [Side::Server, Side::Client] {
             let engine = pair.engine(side, settings);
             pair.engines.push(engine);
         }
         Some(pair)
+    }
+
+    /// The program `shunt`.
+    fn program(&self) -> PathBuf {
+        self.copies.as_ref().map_or_else(|| built("shunt"), |copies| copies.program("shunt"))
     }
 
     fn host(&self, side: Side) -> &Host {
@@ -98,7 +109,7 @@ impl Pair {
     /// Starts an engine and waits until it is ready.
     fn engine(&self, side: Side, settings: &[&str]) -> Guest {
         let host = self.host(side);
-        let mut command = self.plain(side, &built("shunt"));
+        let mut command = self.plain(side, &self.program());
         let addresses: Vec<String> = match self.kind.v6 {
             true => vec![self.address_of(side)],
             false => host.addresses().map(|ip| ip.to_string()).collect(),
@@ -131,7 +142,11 @@ impl Pair {
     fn plain(&self, side: Side, program: &Path) -> Command {
         let words = self.host(side).prefix();
         let mut command = e2e::run::command(&words[0], e2e::run::Under::Tcp);
-        command.args(&words[1..]).arg(program);
+        command.args(&words[1..]);
+        if self.kind.unprivileged {
+            command.args(unprivileged::PREFIX);
+        }
+        command.arg(program);
         command.env("SHUNT_DIR", self.board(side).path());
         if let Some(level) = std::env::var_os("SHUNT_LOG") {
             command.env("SHUNT_LOG", level);
@@ -141,14 +156,14 @@ impl Pair {
 
     /// A program on a host, under Shunt.
     fn shunt(&self, side: Side, program: &Path) -> Command {
-        let mut command = self.plain(side, &built("shunt"));
+        let mut command = self.plain(side, &self.program());
         command.args(["run", "--"]).arg(program);
         command
     }
 
     /// What `shunt stat --json` says on a host.
     fn stat(&self, side: Side) -> serde_json::Value {
-        let mut command = self.plain(side, &built("shunt"));
+        let mut command = self.plain(side, &self.program());
         let got = outcome(command.args(["stat", "--json", "--all"]), LIMIT);
         assert!(got.ok(), "{got:?}");
         serde_json::from_str(&got.out).unwrap()
@@ -156,7 +171,7 @@ impl Pair {
 
     /// What `shunt engine status --json` says on a host.
     fn status(&self, side: Side) -> serde_json::Value {
-        let mut command = self.plain(side, &built("shunt"));
+        let mut command = self.plain(side, &self.program());
         let got = outcome(command.args(["engine", "status", "--json"]), LIMIT);
         assert!(got.ok(), "{got:?}");
         serde_json::from_str(&got.out).unwrap()

@@ -1,6 +1,7 @@
 //! Two hosts with a box between them that loses, doubles and disorders packets.
 
 use super::*;
+use crate::programs::{iperf3_client, need};
 
 /// Two hosts, and the box in the middle of their cable.
 pub(super) struct Bad {
@@ -100,6 +101,63 @@ fn out_of_order_and_twice() {
 #[test]
 fn a_bit_of_everything() {
     survives("loss=0.02 reorder=0.05 late=300 duplicate=0.05 corrupt=0.01");
+}
+
+/// iperf3 both ways on such a network: the bytes arrive, by links that have lost something and sent it again.
+#[track_caller]
+fn iperf3_survives(conditions: &str, trouble: &str) {
+    let iperf = need!("iperf3");
+    let Some(bad) = Bad::new(conditions) else { return };
+    let (pair, address) = (&bad.pair, bad.pair.address());
+    let mut command = pair.shunt(Side::Server, &iperf);
+    command.args(["-s", "-B", &address, "-p", "5300"]).stdout(Stdio::null());
+    let server = pair.listening(&mut command, 5300);
+    for way in [&[][..], &["-R"], &["-P", "4"]] {
+        let got = iperf3_client(|| {
+            let mut command = pair.shunt(Side::Client, &iperf);
+            command.args(["-c", &address, "-p", "5300", "-t", "2", "-J"]).args(way);
+            command
+        });
+        assert!(got.ok(), "{conditions}, {way:?}: {got:?}");
+        let said: serde_json::Value = serde_json::from_str(&got.out).unwrap();
+        let received = said["end"]["sum_received"]["bytes"].as_f64();
+        // More than there is room for without an acknowledgement.
+        assert!(received.unwrap() > 1e6, "{conditions}, {way:?}: {}", got.out);
+    }
+    let sum = |side, name: &str| {
+        let status = pair.status(side);
+        let vectors = status["vectors"].as_array().unwrap();
+        vectors.iter().filter_map(|vector| vector[name].as_u64()).sum::<u64>()
+    };
+    for side in [Side::Server, Side::Client] {
+        assert!(sum(side, "bytes_tx") > 1_000_000, "{:#}", pair.status(side));
+        assert!(sum(side, "packets_again") > 0, "{:#}", pair.status(side));
+        assert_eq!(sum(side, "links_lost"), 0, "{:#}", pair.status(side));
+    }
+    drop(server);
+    for way in bad.counted() {
+        assert!(way[trouble] > 0, "{way:?}");
+    }
+}
+
+#[test]
+fn iperf3_with_one_in_a_hundred_lost() {
+    iperf3_survives("loss=0.01", "lost");
+}
+
+#[test]
+fn iperf3_with_one_in_twenty_lost() {
+    iperf3_survives("loss=0.05", "lost");
+}
+
+#[test]
+fn iperf3_with_some_late() {
+    iperf3_survives("reorder=0.05 late=300", "reordered");
+}
+
+#[test]
+fn iperf3_with_some_twice_and_late() {
+    iperf3_survives("reorder=0.02 late=300 duplicate=0.05", "duplicated");
 }
 
 /// A router cuts packets up although they forbid it, and neither kernel has room for fragments.

@@ -3,7 +3,7 @@
 
 use super::*;
 
-const MEETS: Kind = Kind { v6: false, meets: true };
+const MEETS: Kind = Kind { v6: false, meets: true, unprivileged: false };
 
 fn pair() -> Option<Pair> {
     // What is short goes by SMC as well.

@@ -29,10 +29,10 @@ fn talks(kind: Kind) {
 
 #[test]
 fn with_the_option() {
-    talks(Kind { v6: true, meets: false });
+    talks(Kind { v6: true, ..Kind::default() });
 }
 
 #[test]
 fn with_engines_that_meet() {
-    talks(Kind { v6: true, meets: true });
+    talks(Kind { v6: true, meets: true, ..Kind::default() });
 }
