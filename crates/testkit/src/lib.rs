@@ -10,6 +10,7 @@
 pub mod cpu;
 pub mod event;
 pub mod fragments;
+pub mod heap;
 pub mod hosts;
 pub mod http;
 pub mod input;
