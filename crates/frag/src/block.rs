@@ -5,7 +5,8 @@ use crate::slab::{Linked, NONE, Slab};
 /// Bytes in a block.
 pub(crate) const BLOCK_BYTES: usize = 512;
 /// What a block costs, with its link.
-pub(crate) const BLOCK_COST: u32 = 528;
+#[expect(clippy::cast_possible_truncation, reason = "some hundred bytes")]
+pub(crate) const BLOCK_COST: u32 = size_of::<Block>() as u32;
 
 #[derive(Debug)]
 pub(crate) struct Block {
@@ -55,8 +56,32 @@ impl Blocks {
         Self(Slab::new())
     }
 
+    /// What the first chunk of blocks takes, bytes.
+    pub(crate) const FIRST_BYTES: u64 = Slab::<Block>::FIRST_BYTES;
+
     pub(crate) const fn used(&self) -> u32 {
         self.0.used()
+    }
+
+    /// Bytes of what is there beside the blocks in use.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn spare(&self) -> u64 {
+        self.0.spare(|_| u64::from(BLOCK_COST))
+    }
+
+    /// Bytes that one more block takes beside itself: see [`Slab::growth`]. 0: there is a free one.
+    pub(crate) fn growth(&self) -> u64 {
+        if self.0.free().is_some() { 0 } else { self.0.growth() }
+    }
+
+    /// See [`Slab::grow`].
+    pub(crate) fn grow(&mut self) -> u64 {
+        self.0.grow()
+    }
+
+    /// Bytes that were given back of free blocks: see [`Slab::trim`].
+    pub(crate) fn trim(&mut self) -> u64 {
+        if self.0.trim(|_| ()) { Slab::<Block>::CHUNK_BYTES } else { 0 }
     }
 
     /// Whether `n` bytes need a further block.
@@ -85,13 +110,17 @@ impl Blocks {
         &self.0[block].bytes[usize::from(at)..usize::from(at) + len]
     }
 
-    /// Gives all of a datagram's blocks back.
-    pub(crate) fn free(&mut self, chain: &mut Chain) {
+    /// Gives all of a datagram's blocks back. Answers how many there were, and the bytes of chunks that went with them.
+    #[inline]
+    pub(crate) fn free(&mut self, chain: &mut Chain) -> (u32, u64) {
+        let (mut blocks, mut gone) = (0, 0);
         while chain.0 != NONE {
             let next = self.0[chain.0].next;
-            self.0.give(chain.0);
+            gone += u64::from(self.0.give(chain.0, |_| ())) * Slab::<Block>::CHUNK_BYTES;
+            blocks += 1;
             chain.0 = next;
         }
+        (blocks, gone)
     }
 }
 
@@ -115,7 +144,9 @@ mod tests {
         assert!(
             places.iter().all(|(block, at, bytes)| blocks.bytes(*block, *at, bytes.len()) == bytes)
         );
-        chains.iter_mut().for_each(|chain| blocks.free(chain));
+        let used = blocks.used();
+        let freed: u32 = chains.iter_mut().map(|chain| blocks.free(chain).0).sum();
+        assert_eq!(freed, used);
         assert!(blocks.used() == 0 && chains.iter().all(|chain| chain.is_empty()));
         // Free blocks are used again, from their beginning.
         let (_, at) = blocks.put(&mut chains[0], &[1; BLOCK_BYTES]);

@@ -12,7 +12,7 @@ use std::hint::select_unpredictable;
 use crate::block::Chain;
 use crate::key::Key;
 use crate::map::Map;
-use crate::overlap::{Shelf, inside, overlapped};
+use crate::overlap::{Shelf, inside};
 use crate::reason::Reason;
 use crate::slab::{Linked, NONE};
 use crate::wire::Fragment;
@@ -256,8 +256,6 @@ impl<B> Linked for Node<B> {
 
 /// The first places for pieces.
 const PIECES_MIN: usize = 4;
-/// Places that a free record keeps: those of a datagram of the usual largest size.
-const PIECES_KEPT: usize = 64;
 /// Pieces in a sorted list at most: to put one between others moves some KiB, and not more. Few where
 /// sequences of a few fragments are to find what is wrong.
 const LISTED_MAX: usize = if cfg!(test) { 8 } else { 256 };
@@ -265,7 +263,7 @@ const LISTED_MAX: usize = if cfg!(test) { 8 } else { 256 };
 impl<B> Node<B> {
     /// What the record costs, without its pieces.
     #[expect(clippy::cast_possible_truncation, reason = "some hundred bytes")]
-    pub(crate) const COST: u32 = (size_of::<Self>() + 16) as u32;
+    pub(crate) const COST: u32 = size_of::<Self>() as u32;
 
     /// As for a new datagram.
     pub(crate) fn begin(&mut self, key: Key, now: u64, layered: bool) {
@@ -514,17 +512,13 @@ impl<B> Node<B> {
 
     /// Places for pieces that [`Self::put`] at `look` would need in addition: see [`Self::grow`].
     #[inline]
-    pub(crate) fn growth(&self, look: Look, f: &Fragment) -> usize {
+    pub(crate) fn growth(&self, look: Look) -> usize {
         let wanted = match look {
             // With a place for the last piece, in case that all become a list.
             Look::Piece(at) if self.layout == Layout::Regular => at + 2,
             Look::Tail => usize::from(self.count) + 1,
             Look::Piece(_) => self.pieces.len() + 1,
-            // It may fill as many gaps as it overlaps pieces, and one more.
-            Look::Layer => {
-                let overlaps = overlapped(&self.pieces, (f.offset.into(), f.end())).len();
-                self.pieces.len() + (overlaps + 1).max(2)
-            }
+            // Those have places of their own: see `Shelf::growth_most`.
             _ => 0,
         };
         let there = self.pieces.capacity();
@@ -555,8 +549,8 @@ impl<B> Node<B> {
     /// What it takes of memory beside buffers and blocks, bytes.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn true_cost(&self) -> u32 {
-        let more = self.shelf.bytes() + self.head.far.capacity();
-        self.cost() + u32::try_from(more).unwrap_or(u32::MAX)
+        let far = u32::try_from(self.head.far.capacity()).unwrap_or(u32::MAX);
+        self.cost() + self.shelf.bytes() + far
     }
 
     /// What so many places for pieces cost, bytes.
@@ -611,10 +605,10 @@ impl<B> Node<B> {
         }
         // What lies behind the end does not count, and goes out with it.
         let end = if self.end == 0 { u32::MAX } else { self.end };
-        let gained = self.shelf.layer(&mut self.pieces, f, store, policy, end);
+        let gained = self.shelf.layer(f, store, policy, end);
         self.count = u16::try_from(self.shelf.len()).unwrap_or(u16::MAX);
         self.received = if is_first_end {
-            self.pieces.iter().map(|piece| inside(piece, end)).sum()
+            self.shelf.pieces().iter().map(|piece| inside(piece, end)).sum()
         } else {
             self.received + gained
         };
@@ -636,19 +630,22 @@ impl<B> Node<B> {
         }
     }
 
-    /// The pieces in order, of a complete datagram; none if there is a map, see [`Self::mapped`].
+    /// The pieces in order, of a complete datagram; none if they are not in one list, see [`Self::mapped`].
     pub(crate) fn pieces(&self) -> (&[Piece<B>], Option<&Piece<B>>) {
         let tail = (self.tail.len != 0).then_some(&self.tail);
         let pieces = match self.layout {
             Layout::Regular => &self.pieces[..self.places_in_use()],
-            Layout::General if self.map.is_some() => &[],
-            Layout::General | Layout::Layered => &self.pieces[..],
+            Layout::General if self.map.is_none() => &self.pieces[..],
+            Layout::General | Layout::Layered => &[],
         };
         (pieces, tail)
     }
 
-    /// The piece that begins at that offset, if there is a map.
+    /// The piece that begins at that offset, if they are not in one list.
     pub(crate) fn mapped(&self, offset: u32) -> Option<&Piece<B>> {
+        if self.layout == Layout::Layered {
+            return self.shelf.pieces().find(offset);
+        }
         let number = self.map.as_ref()?.find(u16::try_from(offset).ok()?)?;
         self.pieces.get(number)
     }
@@ -660,7 +657,8 @@ impl<B> Node<B> {
 
     /// The piece that holds the first byte, once it is there.
     pub(crate) fn first(&self) -> Option<&Piece<B>> {
-        let first = if self.map.is_some() { self.mapped(0) } else { self.pieces.first() };
+        let listed = self.map.is_none() && self.layout != Layout::Layered;
+        let first = if listed { self.pieces.first() } else { self.mapped(0) };
         first.filter(|piece| piece.len != 0 && piece.offset == 0)
     }
 
@@ -678,28 +676,42 @@ impl<B> Node<B> {
         }
     }
 
-    /// Hands out what was held, and leaves the record as a new one. Compact blocks must be free already.
-    pub(crate) fn end(&mut self, mut release: impl FnMut(B)) {
-        if self.layout == Layout::Regular {
-            self.empty_places(&mut release);
-        } else {
-            for piece in self.pieces.drain(..) {
-                if let Store::Held(buffer) = piece.store {
-                    release(buffer);
+    /// Hands out what was held. Should that panic, nothing is handed out twice.
+    #[inline]
+    pub(crate) fn release(&mut self, mut release: impl FnMut(B)) {
+        match self.layout {
+            Layout::Regular => self.empty_places(&mut release),
+            Layout::General => {
+                for piece in self.pieces.drain(..) {
+                    if let Store::Held(buffer) = piece.store {
+                        release(buffer);
+                    }
                 }
             }
-            self.map = None;
-            self.open_places();
+            Layout::Layered => self.shelf.end(&mut release),
         }
         if let Store::Held(buffer) = std::mem::take(&mut self.tail).store {
             release(buffer);
         }
-        if self.layout == Layout::Layered {
-            self.shelf.end(&mut release);
+    }
+
+    /// Bytes of the room for pieces that [`Self::end`] may keep, for the next datagram.
+    #[inline]
+    pub(crate) fn room(&self) -> u32 {
+        Self::places_cost(self.pieces.capacity())
+    }
+
+    /// Leaves the record as a new one, with its room for pieces if that is to be kept. Compact blocks must be free
+    /// already, and what was held have been handed out; what was not is dropped.
+    #[inline]
+    pub(crate) fn end(&mut self, keep: bool) {
+        if !keep {
+            (self.pieces, self.tail) = (Vec::new(), Piece::default());
+        } else if self.layout != Layout::Regular {
+            self.pieces.clear();
+            self.open_places();
         }
-        if self.pieces.capacity() > PIECES_KEPT {
-            self.pieces = Vec::new();
-        }
+        self.map = None;
         if usize::from(self.heading.len()) > HEAD_BYTES {
             self.head.far = Vec::new();
         }

@@ -35,10 +35,16 @@ struct Table {
 
 impl Table {
     fn new(slots: usize) -> Self {
-        let slots = slots.next_power_of_two().max(SLOTS_MIN);
+        debug_assert!(slots.is_power_of_two() && slots >= SLOTS_MIN);
         // Of zeros, which the system writes when they are first looked at.
         let segments = vec![None; slots / SEGMENT];
         Self { segments, mask: slots - 1, used: 0, made: 0 }
+    }
+
+    /// Bytes that a table of so many slots takes once all of its segments have come.
+    const fn bytes(slots: usize) -> u64 {
+        (slots * size_of::<u64>() + slots / SEGMENT * size_of::<Option<Box<[u64; SEGMENT]>>>())
+            as u64
     }
 
     fn slots(&self) -> usize {
@@ -208,11 +214,61 @@ pub(crate) struct Index {
     old: Option<Old>,
     /// Tables ever begun, but for the first.
     begun: u64,
+    /// Bytes of tables that have gone: see [`Self::freed`].
+    freed: u64,
 }
 
 impl Index {
+    /// What the smallest one takes, bytes.
+    pub(crate) const BYTES_MIN: u64 = Table::bytes(SLOTS_MIN);
+
     pub(crate) fn new() -> Self {
-        Self { now: Table::new(SLOTS_MIN), old: None, begun: 0 }
+        Self { now: Table::new(SLOTS_MIN), old: None, begun: 0, freed: 0 }
+    }
+
+    /// Bytes that the next insertion takes for a second table; 0: none.
+    #[inline]
+    pub(crate) fn growth(&self) -> u64 {
+        if self.is_full() { Table::bytes(self.now.slots() * 2) } else { 0 }
+    }
+
+    fn is_full(&self) -> bool {
+        (self.now.used + 1) * 2 > self.now.slots() && !self.is_moving()
+    }
+
+    /// Bytes that [`Self::begin_again`] takes.
+    pub(crate) fn again(&self) -> u64 {
+        Table::bytes(self.now.slots())
+    }
+
+    /// Bytes that [`Self::shrink`] takes at first; 0: it is not too large.
+    #[inline]
+    pub(crate) fn shrinkage(&self) -> u64 {
+        let few = self.now.slots() > SLOTS_MIN && self.now.used * 16 < self.now.slots();
+        if few && !self.is_moving() { Table::bytes(self.fewer()) } else { 0 }
+    }
+
+    /// Slots of the table that is begun then.
+    fn fewer(&self) -> usize {
+        (self.now.slots() / 4).max(SLOTS_MIN)
+    }
+
+    /// Begins a smaller table.
+    pub(crate) fn shrink(&mut self) {
+        self.begin(self.fewer(), false);
+    }
+
+    /// Bytes that it has, for all segments of its tables.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn bytes(&self) -> u64 {
+        let old = self.old.as_ref().map_or(0, |old| Table::bytes(old.table.slots()));
+        Table::bytes(self.now.slots()) + old
+    }
+
+    /// Bytes that tables had which have gone since this was asked last.
+    #[inline]
+    pub(crate) fn freed(&mut self) -> u64 {
+        std::mem::take(&mut self.freed)
     }
 
     /// Records in it.
@@ -267,7 +323,7 @@ impl Index {
         old.table.find(hash, is).map(|(_, record)| record)
     }
 
-    /// `hash_of`: the hash of a record by the present key.
+    /// `hash_of`: the hash of a record by the present key. Who inserts has paid for [`Self::growth`].
     #[inline]
     pub(crate) fn insert(
         &mut self,
@@ -275,16 +331,16 @@ impl Index {
         record: u32,
         hash_of: impl Fn(u32) -> u64,
     ) -> Health {
-        self.step(&hash_of);
-        if (self.now.used + 1) * 2 > self.now.slots() && !self.is_moving() {
+        // What was paid for is decided before a step may end the last move.
+        if self.is_full() {
             self.begin(self.now.slots() * 2, false);
-            self.step(&hash_of);
         }
+        self.step(&hash_of);
         let passed = self.now.insert(emit(hash, record));
         if passed > SEARCH_MAX && !self.is_moving() { Health::Clustered } else { Health::Good }
     }
 
-    /// Takes a record out, whose hash is `hash` and was `old_hash` by the key before.
+    /// Takes a record out (then ask [`Self::shrinkage`]), whose hash is `hash` and was `old_hash` by the key before.
     #[inline]
     pub(crate) fn remove(
         &mut self,
@@ -301,10 +357,6 @@ impl Index {
                 *old.table.slot_mut(at) = GONE;
                 old.table.used -= 1;
             }
-        }
-        let few = self.now.slots() > SLOTS_MIN && self.now.used * 16 < self.now.slots();
-        if few && !self.is_moving() {
-            self.begin(self.now.slots() / 4, false);
         }
         self.step(&hash_of);
     }
@@ -323,7 +375,7 @@ impl Index {
 
     /// Moves a few slots, or gives back a segment of what has been moved.
     #[inline(always)]
-    fn step(&mut self, hash_of: &impl Fn(u32) -> u64) {
+    pub(crate) fn step(&mut self, hash_of: &impl Fn(u32) -> u64) {
         if self.is_moving() {
             self.step_on(hash_of);
         }
@@ -335,6 +387,7 @@ impl Index {
         if table.used == 0 {
             table.segments.pop();
             if table.segments.is_empty() {
+                self.freed += Table::bytes(table.slots());
                 self.old = None;
             }
             return;

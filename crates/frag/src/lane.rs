@@ -72,11 +72,23 @@ impl Lane {
 /// What goes with each fragment is a number of the caller's, by which the receiver finds its buffer.
 #[must_use]
 pub fn lane(room: u32) -> (Sender, Receiver) {
-    let cells = room.clamp(2, 1 << 20).next_power_of_two();
+    let cells = cells(room);
     let cells = (0..cells).map(|_| Cell::default()).collect();
     let lane = Arc::new(Lane { cells, sent: Count::default(), received: Count::default() });
     let sender = Sender { lane: Arc::clone(&lane), sent: 0, received: 0 };
     (sender, Receiver { lane, received: 0, sent: 0 })
+}
+
+fn cells(room: u32) -> u32 {
+    room.clamp(2, 1 << 20).next_power_of_two()
+}
+
+/// Memory that such a [`lane`] takes, all of it from the beginning: beside every limit.
+#[must_use]
+pub fn lane_bytes(room: u32) -> u64 {
+    // With the two counts of an `Arc`, which has it aligned as what is in it.
+    let all = size_of::<Lane>() + align_of::<Lane>();
+    u64::from(cells(room)) * size_of::<Cell>() as u64 + all as u64
 }
 
 /// The end of a lane that fragments go in at: see [`lane`].

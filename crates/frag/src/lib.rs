@@ -50,9 +50,11 @@
 
 mod block;
 mod datagram;
+mod holding;
 mod index;
 mod key;
 mod lane;
+mod leaves;
 mod ledger;
 mod limits;
 mod map;
@@ -69,7 +71,7 @@ mod table;
 pub mod wire;
 
 pub use key::{HashKey, Key};
-pub use lane::{Received, Receiver, Sender, lane};
+pub use lane::{Received, Receiver, Sender, lane, lane_bytes};
 pub use ledger::{Lease, Ledger};
 pub use limits::{BadConfig, Config, Limits};
 pub use output::{Datagram, Icmp, Notice, NoticeKind, Released, Sink, Slice, Slices};

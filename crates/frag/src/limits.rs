@@ -7,8 +7,9 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// What may be set. [`Config::default`] suits a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Most memory that fragments may hold over all shards, bytes at true size. Never exceeded. Beside it a
-    /// shard keeps what it needs to find and to remember datagrams, and records that are free again.
+    /// Most memory over all shards, bytes at true size: what fragments hold, what finds them, and what is free again
+    /// and kept. Never exceeded but for what each shard has from the beginning, whatever comes:
+    /// [`Shard::beside_bytes`](crate::Shard::beside_bytes).
     /// Default 64 MiB, at least 64 KiB.
     pub memory_bytes: u64,
     /// Shards, or cores, that share it. Default 1, at most 4096.

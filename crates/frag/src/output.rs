@@ -13,7 +13,8 @@ pub trait Sink<B> {
     /// A datagram is complete. Its buffers are released, one by one, after this returns.
     fn datagram(&mut self, datagram: &Datagram<'_, B>);
 
-    /// The shard does not need this buffer any more.
+    /// The shard does not need this buffer any more. Should this panic where several buffers of a datagram are
+    /// released, the others are dropped, and the shard can be used as before.
     fn release(&mut self, buffer: B, why: Released);
 
     /// A message that a router or host should send, if it sends such messages and has not sent too many.

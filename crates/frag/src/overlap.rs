@@ -6,9 +6,8 @@
 //! as J. Novak named them ("Target-Based Fragmentation Reassembly", 2005) and Suricata and Snort know
 //! them. Each says for an old and a new fragment that overlap whose bytes count.
 
-use std::ops::Range;
-
 use crate::datagram::{Piece, Store};
+use crate::leaves::Leaves;
 use crate::wire::Fragment;
 
 /// Whose bytes count where fragments overlap.
@@ -93,70 +92,82 @@ struct Whole<B> {
 /// The first places for those.
 const WHOLES_MIN: usize = 4;
 
-/// The fragments of a datagram whose overlaps are resolved.
+/// The fragments of a datagram whose overlaps are resolved, and the pieces that they were resolved to: in order, no
+/// two of which overlap.
 #[derive(Debug)]
-pub(crate) struct Shelf<B>(Vec<Whole<B>>);
+pub(crate) struct Shelf<B> {
+    wholes: Vec<Whole<B>>,
+    pieces: Leaves<B>,
+}
 
 impl<B> Default for Shelf<B> {
     fn default() -> Self {
-        Self(Vec::new())
+        Self { wholes: Vec::new(), pieces: Leaves::default() }
     }
 }
 
 impl<B> Shelf<B> {
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        self.wholes.len()
     }
 
-    /// Bytes of memory that one more would take: twice the places, when all are in use.
-    pub(crate) fn growth(&self) -> u32 {
-        u32::try_from(self.places() * size_of::<Whole<B>>()).unwrap_or(u32::MAX)
+    /// The pieces.
+    pub(crate) fn pieces(&self) -> &Leaves<B> {
+        &self.pieces
     }
 
-    fn places(&self) -> usize {
-        if self.0.len() < self.0.capacity() { 0 } else { self.0.capacity().max(WHOLES_MIN) }
+    /// Bytes of memory that [`Self::layer`] takes at most, at any time of it.
+    pub(crate) fn growth_most(&self, f: &Fragment) -> u32 {
+        // Those that grow are there twice for a moment.
+        let more = self.more_places();
+        let wholes = if more == 0 { 0 } else { self.wholes.capacity() + more };
+        let (place, overlaps) = self.pieces.overlapped((f.offset.into(), f.end()));
+        // It may fill as many gaps as it overlaps pieces, and one more; or lie in the middle of one.
+        let pieces = if overlaps == 0 { 1 } else { 2 * overlaps + 1 };
+        let pieces = self.pieces.growth_most(place, overlaps, pieces);
+        u32::try_from(wholes * size_of::<Whole<B>>() + pieces).unwrap_or(u32::MAX)
+    }
+
+    /// Places for fragments that one more needs: as many as there are, when all are in use.
+    fn more_places(&self) -> usize {
+        let full = self.wholes.len() == self.wholes.capacity();
+        if full { self.wholes.capacity().max(WHOLES_MIN) } else { 0 }
     }
 
     /// Memory that it takes.
-    #[cfg(all(test, not(loom)))]
-    pub(crate) fn bytes(&self) -> usize {
-        self.0.capacity() * size_of::<Whole<B>>()
+    pub(crate) fn bytes(&self) -> u32 {
+        let wholes = self.wholes.capacity() * size_of::<Whole<B>>();
+        u32::try_from(wholes + self.pieces.bytes()).unwrap_or(u32::MAX)
     }
 
     pub(crate) fn store(&self, at: u16) -> &Store<B> {
-        &self.0[usize::from(at)].store
+        &self.wholes[usize::from(at)].store
     }
 
     /// Where the fragment began that something on the shelf came in.
     pub(crate) fn offset(&self, at: u16) -> u16 {
-        u16::try_from(self.0[usize::from(at)].range.0).unwrap_or(0)
+        u16::try_from(self.wholes[usize::from(at)].range.0).unwrap_or(0)
     }
 
     pub(crate) fn end(&mut self, release: &mut impl FnMut(B)) {
-        for whole in std::mem::take(&mut self.0) {
+        let Self { wholes, .. } = std::mem::take(self);
+        for whole in wholes {
             if let Store::Held(buffer) = whole.store {
                 release(buffer);
             }
         }
     }
 
-    /// Lays a fragment over or under the pieces that are there, which are in order and do not overlap,
-    /// and stay so. Answers how many bytes in front of `end` are there that were not.
+    /// Lays a fragment over or under the pieces that are there. Answers how many bytes in front of `end` are there
+    /// that were not.
     ///
     /// Only pieces that it overlaps are looked at, and they are found by bisection: so a fragment costs what
-    /// its own length says, however many others there are. Those behind it are moved at once, some KiB.
-    pub(crate) fn layer(
-        &mut self,
-        pieces: &mut Vec<Piece<B>>,
-        f: &Fragment,
-        store: Store<B>,
-        policy: Policy,
-        end: u32,
-    ) -> u32 {
+    /// its own length says, however many others there are. Those behind it in its leaf are moved.
+    pub(crate) fn layer(&mut self, f: &Fragment, store: Store<B>, policy: Policy, end: u32) -> u32 {
         let new = (u32::from(f.offset), f.end());
-        let Ok(mine) = u16::try_from(self.0.len()) else { return 0 };
-        self.0.reserve_exact(self.places());
-        self.0.push(Whole { store, range: new });
+        let Ok(mine) = u16::try_from(self.wholes.len()) else { return 0 };
+        self.wholes.reserve_exact(self.more_places());
+        self.wholes.push(Whole { store, range: new });
         // Where the payload of its fragment begins, and not where the piece does: with an IPv6 header before it
         // that may be more than 16 bits tell.
         let cut = |from: u32, to: u32, at: u16, owner: u16| {
@@ -165,22 +176,22 @@ impl<B> Shelf<B> {
             Piece { offset, len, at, store: Store::Shelved(owner) }
         };
         let inside = |piece: &Piece<B>| inside(piece, end);
-        let range = overlapped(pieces, new);
-        if range.is_empty() {
+        let (place, overlaps) = self.pieces.overlapped(new);
+        if overlaps == 0 {
             let piece = cut(new.0, new.1, f.payload_at, mine);
             let gained = inside(&piece);
-            pieces.insert(range.start, piece);
+            self.pieces.put(place, [piece].into_iter());
             return gained;
         }
-        let before: u32 = pieces[range.clone()].iter().map(inside).sum();
-        let mut result = Vec::with_capacity(2 * range.len() + 1);
+        let under = self.pieces.cut_out(place, overlaps);
+        let before: u32 = under.iter().map(inside).sum();
+        let mut result = Vec::with_capacity(2 * overlaps + 1);
         // The next byte of the new fragment that has no place yet.
         let mut next = new.0;
-        for old in &mut pieces[range.clone()] {
-            let old = std::mem::take(old);
+        for old in under {
             let (start, end) = (u32::from(old.offset), old.end());
             let Store::Shelved(owner) = old.store else { continue };
-            if policy.new_wins(self.0[usize::from(owner)].range, new) {
+            if policy.new_wins(self.wholes[usize::from(owner)].range, new) {
                 if start < new.0 {
                     result.push(cut(start, new.0, old.at, owner));
                 }
@@ -203,7 +214,7 @@ impl<B> Shelf<B> {
             result.push(cut(next, new.1, f.payload_at, mine));
         }
         let gained = result.iter().map(inside).sum::<u32>() - before;
-        pieces.splice(range, result);
+        self.pieces.put(place, result.into_iter());
         gained
     }
 }
@@ -211,13 +222,6 @@ impl<B> Shelf<B> {
 /// Bytes of a piece in front of `end`.
 pub(crate) fn inside<B>(piece: &Piece<B>, end: u32) -> u32 {
     piece.end().min(end).saturating_sub(u32::from(piece.offset))
-}
-
-/// The pieces of a list in order of which something is in that range of the payload. If there are none: where
-/// they would be.
-pub(crate) fn overlapped<B>(pieces: &[Piece<B>], range: (u32, u32)) -> Range<usize> {
-    let first = pieces.partition_point(|piece| piece.end() <= range.0);
-    first..first + pieces[first..].partition_point(|piece| u32::from(piece.offset) < range.1)
 }
 
 #[cfg(all(test, not(loom)))]

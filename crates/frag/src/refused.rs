@@ -24,9 +24,17 @@ pub(crate) struct Refused {
 impl Refused {
     /// For several times as many datagrams as `memory_bytes` can hold.
     pub(crate) fn new(memory_bytes: u64) -> Self {
+        Self { sets: vec![[0; WAYS]; Self::sets(memory_bytes)], last: None }
+    }
+
+    fn sets(memory_bytes: u64) -> usize {
         let sets = (memory_bytes / (512 * WAYS as u64)).clamp(64, 8192);
-        let sets = usize::try_from(sets).unwrap_or(64).next_power_of_two();
-        Self { sets: vec![[0; WAYS]; sets], last: None }
+        usize::try_from(sets).unwrap_or(64).next_power_of_two()
+    }
+
+    /// What it takes, bytes.
+    pub(crate) fn bytes(memory_bytes: u64) -> u64 {
+        (Self::sets(memory_bytes) * size_of::<[u64; WAYS]>()) as u64
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "times are compared modulo 2^32 units")]

@@ -46,7 +46,10 @@ pub struct Gauges {
     pub memory_bytes: u64,
     /// Bytes of memory in use or set aside for them.
     pub committed_bytes: u64,
-    /// Bytes of memory that this shard has leased.
+    /// Bytes of memory that wait to be used again: records and blocks of which not all of a chunk is free, the index.
+    /// As far as they count for the limit: see [`Shard::beside_bytes`].
+    pub spare_bytes: u64,
+    /// Bytes of memory that this shard has leased, those in use or spare among them.
     pub leased_bytes: u64,
     /// Compact blocks in use.
     pub blocks: u32,
@@ -94,6 +97,14 @@ impl<B> Shard<B> {
     pub fn new(limits: &Limits, ledger: &Arc<Ledger>, secret: HashKey) -> Self {
         let (table, lease) = (Table::new(limits, secret), Lease::new(ledger));
         Self { table, lease, parsed: Parsed::burst() }
+    }
+
+    /// The most memory that a shard ever takes beside [`Config::memory_bytes`](crate::Config::memory_bytes), bytes: to
+    /// remember sources and what was refused, for a burst, and for the first datagrams. The same however much it has
+    /// to do.
+    #[must_use]
+    pub fn beside_bytes(limits: &Limits) -> u64 {
+        Table::<B>::beside_bytes(limits) + (BURST * size_of::<Parsed>()) as u64
     }
 
     /// Takes in a packet. `now`: nanoseconds of a clock that does not go back.
@@ -361,7 +372,8 @@ impl<B> Shard<B> {
             datagrams: self.table.datagrams(),
             memory_bytes: self.table.held(),
             committed_bytes: self.table.committed(),
-            leased_bytes: self.table.held() + self.lease.unused(),
+            spare_bytes: self.table.spare(),
+            leased_bytes: self.table.held() + self.table.spare() + self.lease.unused(),
             blocks: self.table.blocks(),
         }
     }
@@ -376,6 +388,7 @@ impl<B> Drop for Shard<B> {
             fn release(&mut self, _: B, _: Released) {}
         }
         self.table.clear(&mut self.lease, 0, &mut Nobody);
+        self.table.end(&mut self.lease);
     }
 }
 

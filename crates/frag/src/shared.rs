@@ -52,6 +52,17 @@ impl<B> Shared<B> {
         Arc::new(Self { buckets: buckets_of, steering, ledger })
     }
 
+    /// The most memory that a table of so many buckets ever takes beside
+    /// [`Config::memory_bytes`](crate::Config::memory_bytes), bytes: see
+    /// [`Shard::beside_bytes`](crate::Shard::beside_bytes).
+    #[must_use]
+    pub fn beside_bytes(limits: &Limits, buckets: u32) -> u64 {
+        let buckets = buckets.clamp(1, 4096);
+        let each =
+            Table::<B>::beside_bytes(&limits.shared(buckets)) + size_of::<Bucket<B>>() as u64;
+        u64::from(buckets) * each
+    }
+
     /// What a core needs to push. One for each core.
     #[must_use]
     pub fn core(&self) -> Core {

@@ -1,9 +1,13 @@
-//! Records that never move, found by number. It grows by a chunk at a time, so that no call takes long.
+//! Records that never move, found by number. It grows by a chunk at a time, so that no call takes long, and a
+//! chunk of which no record is in use goes again: free records are memory that somebody pays for.
 
 /// Records in a chunk.
-const CHUNK: usize = 64;
-/// No record.
+const RECORDS: u32 = 16;
+const CHUNK: usize = RECORDS as usize;
+/// No record, no chunk.
 pub(crate) const NONE: u32 = u32::MAX;
+/// The first places for chunks.
+const CHUNKS_MIN: usize = 4;
 
 /// A record that can be linked to the next free one.
 pub(crate) trait Linked: Default {
@@ -11,16 +15,63 @@ pub(crate) trait Linked: Default {
     fn set_next(&mut self, next: u32);
 }
 
+/// What is to be known of a chunk, apart from its records: those are what is searched for.
+#[derive(Debug)]
+struct State {
+    /// Its first free record; [`NONE`]: all are in use, or it is not there.
+    free: u32,
+    used: u32,
+    /// Beside it in the list of those with free records; or the next of those that are not there.
+    next: u32,
+    before: u32,
+}
+
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    chunks: Vec<Box<[T; CHUNK]>>,
-    free: u32,
+    /// `None`: it went, and its numbers are the first to be used again.
+    chunks: Vec<Option<Box<[T; CHUNK]>>>,
+    states: Vec<State>,
+    /// The first chunk with free records.
+    open: u32,
+    /// The first chunk that is not there.
+    gone: u32,
+    /// The one chunk that is kept of which no record is in use.
+    idle: u32,
     used: u32,
 }
 
 impl<T: Linked> Slab<T> {
+    /// What the records of a chunk take, bytes.
+    pub(crate) const CHUNK_BYTES: u64 = (CHUNK * size_of::<T>()) as u64;
+    /// What the first chunk takes with its place, bytes.
+    pub(crate) const FIRST_BYTES: u64 = Self::CHUNK_BYTES + Self::places_bytes(CHUNKS_MIN);
+
     pub(crate) const fn new() -> Self {
-        Self { chunks: Vec::new(), free: NONE, used: 0 }
+        Self { chunks: Vec::new(), states: Vec::new(), open: NONE, gone: NONE, idle: NONE, used: 0 }
+    }
+
+    const fn places_bytes(places: usize) -> u64 {
+        (places * (size_of::<Option<Box<[T; CHUNK]>>>() + size_of::<State>())) as u64
+    }
+
+    /// Chunks that are there.
+    #[cfg(all(test, not(loom)))]
+    fn there(&self) -> usize {
+        self.chunks.iter().flatten().count()
+    }
+
+    /// Bytes of what is there beside the records in use, of which each free one is as `cost` says.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn spare(&self, cost: impl Fn(&T) -> u64) -> u64 {
+        let mut free = 0;
+        for state in self.states.iter().filter(|state| state.used < RECORDS) {
+            let mut at = state.free;
+            while at != NONE {
+                free += cost(&self[at]);
+                at = self[at].next();
+            }
+        }
+        free + Self::places_bytes(self.chunks.capacity())
     }
 
     /// Records in use.
@@ -28,42 +79,162 @@ impl<T: Linked> Slab<T> {
         self.used
     }
 
+    /// The record that [`Self::take`] answers next; `None`: it has to grow first.
+    #[inline]
+    pub(crate) fn free(&self) -> Option<u32> {
+        (self.open != NONE).then(|| self.states[self.open as usize].free)
+    }
+
     /// A free record, as it was left.
     #[inline]
     pub(crate) fn take(&mut self) -> u32 {
-        if self.free == NONE {
+        if self.open == NONE {
             self.grow();
         }
-        let at = self.free;
-        self.free = self[at].next();
+        let open = self.open;
+        let at = self.states[open as usize].free;
+        let next = self[at].next();
+        let state = &mut self.states[open as usize];
+        if state.used == 0 {
+            self.idle = NONE;
+        }
+        state.used += 1;
+        state.free = next;
         self.used += 1;
+        if next == NONE {
+            self.close(open);
+        }
         at
     }
 
+    /// Takes a record back. `true`: its chunk has gone, since no record of it is in use and another such chunk is
+    /// there. What it had has been shown to `see`.
     #[inline]
-    pub(crate) fn give(&mut self, at: u32) {
-        let free = self.free;
-        self[at].set_next(free);
-        self.free = at;
+    pub(crate) fn give(&mut self, at: u32, see: impl FnMut(&T)) -> bool {
+        let chunk = at / RECORDS;
+        let state = &mut self.states[chunk as usize];
+        let free = std::mem::replace(&mut state.free, at);
+        state.used -= 1;
+        let is_idle = state.used == 0;
         self.used -= 1;
+        self[at].set_next(free);
+        if free == NONE {
+            self.reopen(chunk);
+        }
+        if !is_idle {
+            return false;
+        }
+        if self.idle == NONE {
+            self.idle = chunk;
+            return false;
+        }
+        self.let_go(chunk, see);
+        true
+    }
+
+    /// Enters a chunk among those with free records, as the first: what was given last is most likely near.
+    fn reopen(&mut self, chunk: u32) {
+        let next = std::mem::replace(&mut self.open, chunk);
+        let state = &mut self.states[chunk as usize];
+        (state.next, state.before) = (next, NONE);
+        if next != NONE {
+            self.states[next as usize].before = chunk;
+        }
+    }
+
+    /// Takes a chunk out of those with free records.
+    fn close(&mut self, chunk: u32) {
+        let State { next, before, .. } = self.states[chunk as usize];
+        match before {
+            NONE => self.open = next,
+            before => self.states[before as usize].next = next,
+        }
+        if next != NONE {
+            self.states[next as usize].before = before;
+        }
+    }
+
+    /// Places for chunks, in all, that there are after [`Self::grow`]; `None`: as many as now.
+    fn more_places(&self) -> Option<usize> {
+        let full = self.gone == NONE && self.chunks.len() == self.chunks.capacity();
+        full.then(|| (self.chunks.capacity() * 2).max(CHUNKS_MIN))
+    }
+
+    /// Bytes that [`Self::grow`] takes, at the most that there are of them at once.
+    pub(crate) fn growth(&self) -> u64 {
+        Self::CHUNK_BYTES + self.more_places().map_or(0, Self::places_bytes)
+    }
+
+    /// Makes a chunk of free records. Answers how many bytes of [`Self::growth`] it has given back.
+    #[cold]
+    pub(crate) fn grow(&mut self) -> u64 {
+        let mut over = 0;
+        if let Some(places) = self.more_places() {
+            over = Self::places_bytes(self.chunks.capacity());
+            self.chunks.reserve_exact(places - self.chunks.len());
+            self.states.reserve_exact(places - self.states.len());
+        }
+        if self.gone == NONE {
+            self.gone = u32::try_from(self.chunks.len()).expect("fewer than 2^32 chunks");
+            self.chunks.push(None);
+            self.states.push(State { free: NONE, used: 0, next: NONE, before: NONE });
+        }
+        let chunk = self.gone;
+        let first = chunk * RECORDS;
+        // Made where it stays: on the way by the stack it would take some KiB of that.
+        let records: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
+        let Ok(mut records) = <Box<[T; CHUNK]>>::try_from(records) else {
+            unreachable!("so many records were made")
+        };
+        for (at, record) in (first + 1..).zip(records.iter_mut()) {
+            record.set_next(at);
+        }
+        if let Some(last) = records.last_mut() {
+            last.set_next(NONE);
+        }
+        self.chunks[chunk as usize] = Some(records);
+        let state = &mut self.states[chunk as usize];
+        self.gone = state.next;
+        state.free = first;
+        self.idle = chunk;
+        self.reopen(chunk);
+        over
+    }
+
+    /// Lets go the last chunk of which nothing is in use, as [`Self::give`] does. `false`: there is none.
+    #[cold]
+    pub(crate) fn trim(&mut self, see: impl FnMut(&T)) -> bool {
+        let idle = std::mem::replace(&mut self.idle, NONE);
+        if idle != NONE {
+            self.let_go(idle, see);
+        }
+        idle != NONE
     }
 
     #[cold]
-    fn grow(&mut self) {
-        let first = u32::try_from(self.chunks.len() * CHUNK).expect("fewer than 2^32 records");
-        // Made where it stays: on the way by the stack it would take some ten KiB of that.
-        let chunk: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
-        let Ok(mut chunk) = <Box<[T; CHUNK]>>::try_from(chunk) else {
-            unreachable!("so many records were made")
-        };
-        for (at, record) in (first + 1..).zip(chunk.iter_mut()) {
-            record.set_next(at);
-        }
-        if let Some(last) = chunk.last_mut() {
-            last.set_next(self.free);
-        }
-        self.free = first;
-        self.chunks.push(chunk);
+    fn let_go(&mut self, chunk: u32, see: impl FnMut(&T)) {
+        self.close(chunk);
+        let records = self.chunks[chunk as usize].take();
+        records.iter().flat_map(|records| records.iter()).for_each(see);
+        let state = &mut self.states[chunk as usize];
+        (state.free, state.next) = (NONE, self.gone);
+        self.gone = chunk;
+    }
+}
+
+impl<T> Slab<T> {
+    /// A record that may have been given back since it was found, and its chunk with it.
+    #[inline(always)]
+    pub(crate) fn get(&self, at: u32) -> Option<&T> {
+        let chunk = self.chunks.get(at as usize / CHUNK)?.as_ref()?;
+        Some(&chunk[at as usize % CHUNK])
+    }
+
+    /// As [`Self::get`].
+    #[inline(always)]
+    pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
+        let chunk = self.chunks.get_mut(at as usize / CHUNK)?.as_mut()?;
+        Some(&mut chunk[at as usize % CHUNK])
     }
 }
 
@@ -71,20 +242,24 @@ impl<T> std::ops::Index<u32> for Slab<T> {
     type Output = T;
     #[inline]
     fn index(&self, at: u32) -> &T {
-        &self.chunks[at as usize / CHUNK][at as usize % CHUNK]
+        let chunk = self.chunks[at as usize / CHUNK].as_ref();
+        &chunk.expect("a record in use keeps its chunk")[at as usize % CHUNK]
     }
 }
 
 impl<T> std::ops::IndexMut<u32> for Slab<T> {
     #[inline]
     fn index_mut(&mut self, at: u32) -> &mut T {
-        &mut self.chunks[at as usize / CHUNK][at as usize % CHUNK]
+        let chunk = self.chunks[at as usize / CHUNK].as_mut();
+        &mut chunk.expect("a record in use keeps its chunk")[at as usize % CHUNK]
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::collections::BTreeSet;
+
+    use testkit::fragments::Random;
 
     use super::*;
 
@@ -108,14 +283,57 @@ mod tests {
         assert_eq!((taken.len(), slab.used()), (200, 200));
         let some: Vec<u32> = taken.iter().copied().filter(|n| n % 3 == 0).collect();
         some.iter().for_each(|n| {
-            slab.give(*n);
+            slab.give(*n, |_| ());
             taken.remove(n);
         });
-        let chunks = slab.chunks.len();
-        // What was given last is taken first: it is still in the cache.
-        assert_eq!(slab.take(), some[some.len() - 1]);
-        taken.insert(some[some.len() - 1]);
-        (1..some.len()).for_each(|_| assert!(taken.insert(slab.take())));
-        assert_eq!((slab.used(), slab.chunks.len()), (200, chunks), "and nothing grew");
+        let there = slab.there();
+        (0..some.len()).for_each(|_| assert!(taken.insert(slab.take())));
+        assert_eq!((slab.used(), slab.there()), (200, there), "and nothing grew");
+    }
+
+    /// What is there is never more than what is in use needs, and one chunk; whatever the order.
+    #[test]
+    fn chunks_of_which_nothing_is_in_use_go() {
+        let mut random = Random::new(5);
+        let mut slab: Slab<Record> = Slab::new();
+        for round in 0..40 {
+            let mut taken: Vec<u32> = (0..10 * round).map(|_| slab.take()).collect();
+            random.shuffle(&mut taken);
+            let mut gone = 0;
+            while let Some(at) = taken.pop() {
+                let before = slab.there();
+                let mut seen = 0;
+                let went = slab.give(at, |_| seen += 1);
+                assert_eq!(
+                    (before - slab.there(), seen),
+                    (usize::from(went), CHUNK * usize::from(went))
+                );
+                gone += usize::from(went);
+                let needed: BTreeSet<u32> = taken.iter().map(|at| at / RECORDS).collect();
+                assert!(slab.there() <= needed.len() + 1, "{} for {}", slab.there(), needed.len());
+            }
+            assert!(slab.there() <= 1 && (round < 10 || gone > 4), "{gone} went");
+        }
+        assert!(slab.trim(|_| ()) && slab.there() == 0 && !slab.trim(|_| ()));
+        assert!(slab.get(0).is_none() && slab.get_mut(1000).is_none());
+        let again: BTreeSet<u32> = (0..100).map(|_| slab.take()).collect();
+        assert_eq!((again.len(), slab.there()), (100, 7));
+    }
+
+    #[test]
+    fn growth_is_said_before() {
+        let mut slab: Slab<Record> = Slab::new();
+        assert_eq!(slab.growth(), Slab::<Record>::FIRST_BYTES);
+        let mut bytes = 0;
+        for _ in 0..1000 {
+            if slab.free().is_none() {
+                bytes += slab.growth();
+                bytes -= slab.grow();
+            }
+            let next = slab.free();
+            assert_eq!(next, Some(slab.take()));
+        }
+        let places = Slab::<Record>::places_bytes(slab.chunks.capacity());
+        assert_eq!(bytes, 63 * Slab::<Record>::CHUNK_BYTES + places);
     }
 }

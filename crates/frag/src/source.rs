@@ -33,6 +33,9 @@ pub(crate) struct Sources {
 const BELIEVED: u32 = 8;
 
 impl Sources {
+    /// What they take, bytes.
+    pub(crate) const BYTES: u64 = (SOURCES * size_of::<Source>()) as u64;
+
     pub(crate) fn new() -> Self {
         let none = Source { bytes: 0, count: 0, youngest: NONE, begun: 0 };
         let all = vec![none; SOURCES].into_boxed_slice();

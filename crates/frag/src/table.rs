@@ -15,6 +15,7 @@ use std::hint::select_unpredictable;
 
 use crate::block::{BLOCK_COST, Blocks};
 use crate::datagram::{Look, Node, Store};
+use crate::holding::Holding;
 use crate::index::{ABSENT, Health, Index, UNKNOWN};
 use crate::key::{HashKey, Key};
 use crate::ledger::Lease;
@@ -41,6 +42,18 @@ const REFUSED_MAX_NS: u64 = 1_000_000_000;
 const GAP_MAX_NS: u64 = 1_000_000_000;
 /// Datagrams that may go by timeout in one call of [`Table::push`].
 const EXPIRED_AT_ONCE: usize = 8;
+/// Datagrams at most that one may let go for a change of key.
+const CLUSTERED_EVICTED: usize = 32;
+/// Slots of the index that are moved in one call of [`Table::expire`], in steps of [`Index::step`].
+const TIDY_STEPS: usize = 8;
+/// Places for pieces that a free record keeps: those of a datagram of the usual largest size.
+const PLACES_KEPT: usize = 64;
+/// All free records keep places of this part of a table's memory at most.
+const KEPT_PART: u64 = 16;
+/// Bytes of a header that is not plain for which room is kept, and of the longest that there can be.
+const HEADER_KEPT: usize = 256;
+const HEADER_MOST: usize = 64 << 10;
+
 /// A list of datagrams by age; one for each family, since each has one timeout: the oldest ends first.
 #[derive(Clone, Copy, Debug)]
 struct Ages {
@@ -120,6 +133,8 @@ pub(crate) struct Table<B> {
     old_key: Option<HashKey>,
     /// Changes of key.
     epoch: u32,
+    /// A search in the index was longer than chance explains.
+    is_clustered: bool,
     index: Index,
     nodes: Slab<Node<B>>,
     blocks: Blocks,
@@ -131,9 +146,12 @@ pub(crate) struct Table<B> {
     pace: Pace,
     /// Datagrams ever begun; wraps.
     begun: u32,
-    /// Memory that the datagrams in progress hold, bytes.
-    held: u64,
-    /// The same, or what they are expected to hold when complete.
+    /// Memory that the datagrams in progress hold, and what beside it waits to be used again.
+    holding: Holding,
+    /// Bytes of places that free records keep, and may.
+    kept: u64,
+    kept_most: u64,
+    /// Memory that the datagrams in progress hold or are expected to hold when complete, bytes.
     committed: u64,
     pub(crate) counters: Counters,
     /// Where headers are made.
@@ -150,6 +168,7 @@ impl<B> Table<B> {
             key,
             old_key: None,
             epoch: 0,
+            is_clustered: false,
             index: Index::new(),
             nodes: Slab::new(),
             blocks: Blocks::new(),
@@ -159,11 +178,32 @@ impl<B> Table<B> {
             refused: Refused::new(limits.memory_bytes / u64::from(limits.tables)),
             pace: Pace::default(),
             begun: 0,
-            held: 0,
+            holding: Self::holding(),
+            kept: 0,
+            kept_most: limits.memory_bytes / u64::from(limits.tables) / KEPT_PART,
             committed: 0,
             counters: Counters::default(),
             header: Vec::new(),
         }
+    }
+
+    /// What a table may always have: chunks and an index for the first datagrams. Two of those while one follows the
+    /// other.
+    const ALLOWANCE: u64 =
+        Slab::<Node<B>>::FIRST_BYTES + Blocks::FIRST_BYTES + 2 * Index::BYTES_MIN;
+
+    /// As of a table that is empty.
+    fn holding() -> Holding {
+        let mut holding = Holding::new(Self::ALLOWANCE);
+        holding.begin(Index::BYTES_MIN);
+        holding
+    }
+
+    /// The most that a table takes beside what is charged, bytes.
+    pub(crate) fn beside_bytes(limits: &Limits) -> u64 {
+        let refused = Refused::bytes(limits.memory_bytes / u64::from(limits.tables));
+        // A header that has grown is there twice for a moment.
+        Self::ALLOWANCE + Sources::BYTES + refused + 2 * HEADER_MOST as u64
     }
 
     /// Datagrams in progress.
@@ -178,7 +218,12 @@ impl<B> Table<B> {
 
     /// Memory that datagrams in progress hold, bytes.
     pub(crate) fn held(&self) -> u64 {
-        self.held
+        self.holding.held()
+    }
+
+    /// Memory that waits to be used by others, as far as it is charged, bytes.
+    pub(crate) fn spare(&self) -> u64 {
+        self.holding.spare()
     }
 
     /// Memory that they hold or are expected to hold, bytes.
@@ -219,12 +264,9 @@ impl<B> Table<B> {
     /// reads, none of which waits for another, take hardly longer than one.
     #[inline(always)]
     pub(crate) fn touch(&self, ahead: &Ahead) -> u16 {
-        if self.nodes.used() == 0 {
-            return 0;
-        }
         // Where there is none, any other: whether there is one is as good as chance.
         let n = select_unpredictable(ahead.guess < UNKNOWN, ahead.guess, 0);
-        self.nodes[n].touch(ahead.fragment.offset)
+        self.nodes.get(n).map_or(0, |node| node.touch(ahead.fragment.offset))
     }
 
     /// Takes in a fragment.
@@ -265,7 +307,8 @@ impl<B> Table<B> {
         if now >= self.next_end {
             return Err(arrival);
         }
-        let node = &mut self.nodes[guess];
+        // It may have gone meanwhile, with another fragment of the burst.
+        let Some(node) = self.nodes.get_mut(guess) else { return Err(arrival) };
         // The headers of IPv6 in a first fragment are looked at. What can be foreseen is asked first,
         // here and elsewhere: whether a fragment is the first or the last is as good as chance.
         let usual = (arrival.cost <= node.reserved - node.used)
@@ -297,8 +340,7 @@ impl<B> Table<B> {
         if let Err(buffer) = node.put_usual(f, self.limits.fragments_max, buffer) {
             return Err(Arrival { packet, cost, scope, buffer });
         }
-        lease.spend(cost);
-        self.held += u64::from(cost);
+        self.holding.spend(lease, cost);
         node.used += cost;
         node.put_head(packet, f);
         node.ecn_seen |= 1 << (f.ecn & 3);
@@ -348,7 +390,7 @@ impl<B> Table<B> {
         let found = match guess {
             // Said of the hash by the present key: nothing has begun since.
             ABSENT if self.old_key.is_none() && !self.index.is_moving() => None,
-            n if n < UNKNOWN && self.nodes[n].key == f.key => Some(n),
+            n if self.nodes.get(n).is_some_and(|node| node.key == f.key) => Some(n),
             _ => self.find(hash, &f.key),
         };
         if let Some(n) = found.filter(|n| !self.give_up_late(lease, *n, now, sink)) {
@@ -416,6 +458,9 @@ impl<B> Table<B> {
             first_at: now,
             payload: Payload::One { buffer: &incoming.buffer, at: f.payload_at },
         });
+        if self.header.capacity() > HEADER_KEPT {
+            self.header = Vec::new();
+        }
         sink.release(incoming.buffer, Released::Delivered);
     }
 
@@ -465,29 +510,89 @@ impl<B> Table<B> {
         let need = self.expected(f, cost);
         let source = self.sources.of(&f.key, &self.key);
         let room = Room { source, need, keep: NONE };
-        let mut there = lease.promise(u64::from(need));
-        while !there && self.make_room(lease, room, now, sink) {
-            there = lease.promise(u64::from(need));
-        }
-        if !there {
-            return Err(self.refuse(hash, source, now));
-        }
-        let n = self.nodes.take();
-        let record = self.nodes[n].cost();
-        while !lease.charge(u64::from(record)) {
-            if !self.make_room(lease, room, now, sink) {
-                self.nodes.give(n);
-                lease.redeem(u64::from(need));
-                return Err(self.refuse(hash, source, now));
+        // Nothing is taken before all is there: what makes room calls the sink, which may panic.
+        let n = loop {
+            match self.try_admit(lease, need) {
+                Ok(n) => break n,
+                Err(Short::Memory) if self.trim(lease) => {}
+                Err(_) if self.make_room(lease, room, now, sink) => {}
+                Err(_) => return Err(self.refuse(hash, source, now)),
             }
-        }
-        self.held += u64::from(record);
+        };
+        let record = self.nodes[n].cost();
         // A record that has room for many pieces may cost more than its datagram was thought to.
         if record > need {
             lease.promise_more(u64::from(record - need));
         }
         self.begin(n, (&f.key, hash), Share { source, used: record, need: need.max(record) }, now);
+        self.settle_index(lease, n, now, sink);
         Ok(n)
+    }
+
+    /// A record for a datagram that is expected to need so much, and room for it in the index. Takes all or nothing.
+    fn try_admit(&mut self, lease: &mut Lease, need: u32) -> Result<u32, Short> {
+        if !lease.promise(u64::from(need)) {
+            return Err(Short::Promises);
+        }
+        let n = self.try_take(lease);
+        if n.is_none() {
+            lease.redeem(u64::from(need));
+        }
+        n.ok_or(Short::Memory)
+    }
+
+    fn try_take(&mut self, lease: &mut Lease) -> Option<u32> {
+        let n = match self.nodes.free() {
+            Some(n) => n,
+            None => self.grow_nodes(lease)?,
+        };
+        let node = &self.nodes[n];
+        let (cost, room) = (u64::from(node.cost()), u64::from(node.room()));
+        let index = self.index.growth();
+        if !self.holding.take(lease, cost) {
+            return None;
+        }
+        if index > 0 && !self.holding.add(lease, index) {
+            self.holding.let_go(lease, cost, cost);
+            return None;
+        }
+        self.kept -= room;
+        Some(self.nodes.take())
+    }
+
+    /// Makes free records. Answers the first.
+    #[cold]
+    fn grow_nodes(&mut self, lease: &mut Lease) -> Option<u32> {
+        if !self.holding.add(lease, self.nodes.growth()) {
+            return None;
+        }
+        let over = self.nodes.grow();
+        self.holding.drop_spare(lease, over);
+        self.nodes.free()
+    }
+
+    /// After an insertion: takes back what has gone, and changes the key if a search was long. If there is no memory
+    /// for that, the next long search tries again.
+    #[inline]
+    fn settle_index(&mut self, lease: &mut Lease, n: u32, now: u64, sink: &mut impl Sink<B>) {
+        self.holding.drop_spare(lease, self.index.freed());
+        if std::mem::take(&mut self.is_clustered) {
+            self.change_key_for(lease, n, now, sink);
+        }
+    }
+
+    #[cold]
+    fn change_key_for(&mut self, lease: &mut Lease, n: u32, now: u64, sink: &mut impl Sink<B>) {
+        let room = Room { source: self.nodes[n].source, need: 0, keep: n };
+        for _ in 0..CLUSTERED_EVICTED {
+            // Whoever leaves may shrink the index: then that is what is done.
+            if self.index.is_moving() || self.change_key(lease) {
+                return;
+            }
+            if !self.trim(lease) && !self.make_room(lease, room, now, sink) {
+                return;
+            }
+        }
     }
 
     /// Whether a fragment is of a datagram that was refused.
@@ -554,44 +659,46 @@ impl<B> Table<B> {
         }
         let Self { index, nodes, key: secret, .. } = self;
         let health = index.insert(hash, n, |n| secret.hash(&nodes[n].key));
-        if health == Health::Clustered {
-            self.change_key();
-        }
+        self.is_clustered = health == Health::Clustered;
         self.counters.resized = self.index.begun();
     }
 
-    /// Somebody may have found out the key.
+    /// Somebody may have found out the key. `false`: there is no memory for another table.
     #[cold]
-    fn change_key(&mut self) {
-        let next = self.key.successor();
-        self.old_key = Some(std::mem::replace(&mut self.key, next));
-        self.epoch = self.epoch.wrapping_add(1);
-        self.index.begin_again();
+    fn change_key(&mut self, lease: &mut Lease) -> bool {
+        let there = self.holding.add(lease, self.index.again());
+        if there {
+            let next = self.key.successor();
+            self.old_key = Some(std::mem::replace(&mut self.key, next));
+            self.epoch = self.epoch.wrapping_add(1);
+            self.index.begin_again();
+        }
+        there
     }
 
     // ----- memory ----------------------------------------------------------------------------
 
-    /// Charges `need` bytes for a datagram, and lets others go for it. `false`: there are none, and the
-    /// datagram itself is gone.
+    /// Charges `need` bytes for a datagram, with a compact block if it takes one, and lets others go for it. `false`:
+    /// there are none, and the datagram itself is gone.
     #[inline]
     fn charge(
         &mut self,
         lease: &mut Lease,
         n: u32,
-        need: u32,
+        (need, block): (u32, bool),
         now: u64,
         sink: &mut impl Sink<B>,
     ) -> bool {
-        while !lease.charge(u64::from(need)) {
-            let source = self.nodes[n].source;
-            if !self.make_room(lease, Room { source, need, keep: n }, now, sink) {
+        let all = need.saturating_add(if block { BLOCK_COST } else { 0 });
+        while !self.try_charge(lease, need, block) {
+            let room = Room { source: self.nodes[n].source, need: all, keep: n };
+            if !self.trim(lease) && !self.make_room(lease, room, now, sink) {
                 self.give_up(lease, n, Reason::EvictedYoung, now, sink);
                 return false;
             }
         }
-        self.held += u64::from(need);
         let node = &mut self.nodes[n];
-        node.used += need;
+        node.used += all;
         if node.used > node.reserved {
             let more = u64::from(node.used - node.reserved);
             node.reserved = node.used;
@@ -600,6 +707,53 @@ impl<B> Table<B> {
             self.sources.charge(node.source, more);
         }
         true
+    }
+
+    /// Takes all or nothing.
+    #[inline]
+    fn try_charge(&mut self, lease: &mut Lease, need: u32, block: bool) -> bool {
+        if !block {
+            return self.holding.hold(lease, u64::from(need));
+        }
+        let (growth, cost) = (self.blocks.growth(), u64::from(BLOCK_COST));
+        if growth > 0 {
+            if !self.holding.add(lease, growth) {
+                return false;
+            }
+            let over = self.blocks.grow();
+            self.holding.drop_spare(lease, over);
+        }
+        if !self.holding.take(lease, cost) {
+            return false;
+        }
+        let there = self.holding.hold(lease, u64::from(need));
+        if !there {
+            self.holding.let_go(lease, cost, cost);
+        }
+        there
+    }
+
+    /// A datagram holds less than it was charged.
+    fn refund(&mut self, lease: &mut Lease, n: u32, less: u32) {
+        if less > 0 {
+            self.holding.let_go(lease, u64::from(less), 0);
+            self.nodes[n].used -= less;
+        }
+    }
+
+    /// Gives back what is spare and can be given back at once. `false`: nothing that is charged.
+    #[cold]
+    fn trim(&mut self, lease: &mut Lease) -> bool {
+        let before = self.holding.spare();
+        if before == 0 {
+            return false;
+        }
+        let blocks = self.blocks.trim();
+        let mut gone = Gone::default();
+        self.nodes.trim(|node| gone.see(node));
+        self.kept -= gone.kept;
+        self.holding.drop_spare(lease, blocks + gone.bytes);
+        self.holding.spare() < before
     }
 
     /// Lets one datagram go for another. `false`: none may.
@@ -688,20 +842,18 @@ impl<B> Table<B> {
         }
         let small = f.len < self.limits.copy_below && cost > BLOCK_COST;
         let node = &self.nodes[n];
-        let growth = node.growth(look, f);
-        let bytes = if !small {
-            cost
-        } else if self.blocks.needs_another(node.chain, usize::from(f.len)) {
-            BLOCK_COST
-        } else {
-            0
-        };
-        let shelf = if look == Look::Layer { node.shelf.growth() } else { 0 };
-        let list = Node::<B>::places_cost(growth) + node.map_growth(look);
-        let more = list + node.head_growth(f) + shelf;
+        let growth = node.growth(look);
+        let bytes = if small { 0 } else { cost };
+        let block = small && self.blocks.needs_another(node.chain, usize::from(f.len));
+        // What grows is there twice for a moment, so it is paid for twice as long.
+        let twice = if growth > 0 { node.room() } else { 0 };
+        let list = Node::<B>::places_cost(growth) + twice + node.map_growth(look);
+        let layers = if look == Look::Layer { node.shelf.growth_most(f) } else { 0 };
+        let shelf = node.shelf.bytes();
+        let more = list + node.head_growth(f) + layers;
         // Whoever says that a buffer costs 4 GiB does not get it.
         let need = bytes.saturating_add(more);
-        if !self.charge(lease, n, need, now, sink) {
+        if !self.charge(lease, n, (need, block), now, sink) {
             self.counters.fragments_lost += 1;
             return sink.release(buffer, Released::Dropped(Reason::EvictedYoung));
         }
@@ -718,8 +870,11 @@ impl<B> Table<B> {
         } else {
             Store::Held(buffer)
         };
+        let mut less = twice;
         if look == Look::Layer {
             node.layer(f, store, self.limits.overlap);
+            // Leaves may have gone, too.
+            less += layers + shelf - node.shelf.bytes();
         } else {
             node.put(look, f, store);
         }
@@ -729,7 +884,9 @@ impl<B> Table<B> {
         node.ecn_seen |= 1 << f.ecn;
         self.pace.waited(now.saturating_sub(node.last_at));
         node.last_at = now;
-        if node.is_complete() {
+        let is_complete = node.is_complete();
+        self.refund(lease, n, less);
+        if is_complete {
             self.finish(lease, n, now, sink);
         }
     }
@@ -768,6 +925,9 @@ impl<B> Table<B> {
             first_at: node.first_at,
             payload: Payload::Many { node, blocks: &self.blocks },
         });
+        if self.header.capacity() > HEADER_KEPT {
+            self.header = Vec::new();
+        }
         self.remove(lease, n, Released::Delivered, sink);
     }
 
@@ -813,21 +973,70 @@ impl<B> Table<B> {
     fn remove(&mut self, lease: &mut Lease, n: u32, why: Released, sink: &mut impl Sink<B>) {
         let node = &self.nodes[n];
         let hash = if node.epoch == self.epoch { node.hash } else { self.key.hash(&node.key) };
-        let (used, reserved) = (u64::from(node.used), u64::from(node.reserved));
+        let reserved = u64::from(node.reserved);
         self.sources.refund(node.source, reserved);
         self.unlink(n);
         let Self { index, nodes, key, old_key, .. } = self;
         let old_hash = || old_key.as_ref().map_or(hash, |old| old.hash(&nodes[n].key));
         index.remove(hash, old_hash, n, |n| key.hash(&nodes[n].key));
-        self.counters.resized = self.index.begun();
-        lease.refund(used);
-        self.held -= used;
+        self.shrink_index(lease);
         lease.redeem(reserved);
         self.committed -= reserved;
+        let mut ending = Ending { table: self, lease, n, is_over: false };
+        ending.table.nodes[n].release(|buffer| sink.release(buffer, why));
+        ending.is_over = true;
+    }
+
+    /// Gives back a record, from which all was released; else what was not is dropped. What it held is free only now.
+    #[inline]
+    fn put_away(&mut self, lease: &mut Lease, n: u32, is_over: bool) {
         let node = &mut self.nodes[n];
-        self.blocks.free(&mut node.chain);
-        node.end(|buffer| sink.release(buffer, why));
-        self.nodes.give(n);
+        let (used, room) = (u64::from(node.used), u64::from(node.room()));
+        let keep = is_over
+            && room <= u64::from(Node::<B>::places_cost(PLACES_KEPT))
+            && self.kept + room <= self.kept_most;
+        let (blocks, mut gone_bytes) = self.blocks.free(&mut node.chain);
+        node.end(keep);
+        let mut spare = u64::from(blocks) * u64::from(BLOCK_COST) + u64::from(node.cost());
+        self.kept += u64::from(node.room());
+        let mut gone = Gone::default();
+        if self.nodes.give(n, |node| gone.see(node)) {
+            self.kept -= gone.kept;
+            gone_bytes += gone.bytes;
+        }
+        // Of the chunks that went, most was spare before.
+        let more = gone_bytes.saturating_sub(spare);
+        spare = spare.saturating_sub(gone_bytes);
+        self.holding.let_go(lease, used, spare);
+        self.holding.drop_spare(lease, more);
+    }
+
+    /// Begins a smaller index, if it is too large and there is room for one, and takes back what has gone.
+    #[inline]
+    fn shrink_index(&mut self, lease: &mut Lease) {
+        let bytes = self.index.shrinkage();
+        if bytes > 0 && self.holding.add(lease, bytes) {
+            self.index.shrink();
+        }
+        self.holding.drop_spare(lease, self.index.freed());
+        self.counters.resized = self.index.begun();
+    }
+
+    /// Goes on with what is done a little at each call, when there are few of those.
+    fn tidy(&mut self, lease: &mut Lease) {
+        for _ in 0..TIDY_STEPS {
+            if !self.index.is_moving() {
+                break;
+            }
+            let Self { index, nodes, key, .. } = self;
+            index.step(&|n| key.hash(&nodes[n].key));
+        }
+        self.shrink_index(lease);
+    }
+
+    /// Takes back all that is charged, of a table that is empty.
+    pub(crate) fn end(&mut self, lease: &mut Lease) {
+        self.holding.end(lease);
     }
 
     /// Lets go what has taken too long, at most `most` datagrams. Answers when the next one's time ends.
@@ -856,6 +1065,7 @@ impl<B> Table<B> {
             }
         }
         self.next_end = next;
+        self.tidy(lease);
         (next != u64::MAX).then_some(next)
     }
 
@@ -907,6 +1117,42 @@ impl<B> Table<B> {
         }
         self.sources[source].count -= 1;
     }
+}
+
+/// A datagram whose buffers are being released. The caller's code may panic there: whether or not it does, the record
+/// is given back when this goes.
+struct Ending<'t, B> {
+    table: &'t mut Table<B>,
+    lease: &'t mut Lease,
+    n: u32,
+    is_over: bool,
+}
+
+impl<B> Drop for Ending<'_, B> {
+    #[inline]
+    fn drop(&mut self) {
+        self.table.put_away(self.lease, self.n, self.is_over);
+    }
+}
+
+/// What free records had that went with their chunk, bytes; and of that, their room for pieces.
+#[derive(Default)]
+struct Gone {
+    bytes: u64,
+    kept: u64,
+}
+
+impl Gone {
+    fn see<B>(&mut self, node: &Node<B>) {
+        self.bytes += u64::from(node.cost());
+        self.kept += u64::from(node.room());
+    }
+}
+
+/// What there is too little of.
+enum Short {
+    Promises,
+    Memory,
 }
 
 /// Whose a new datagram is, what it holds and what it is expected to need, bytes.

@@ -55,7 +55,7 @@ impl World {
         }
         let look = self.node.look(f, fragments_max);
         if matches!(look, Look::Piece(_) | Look::Tail) {
-            let growth = self.node.growth(look, f);
+            let growth = self.node.growth(look);
             self.paid += Node::<usize>::places_cost(growth) + self.node.map_growth(look);
             if growth > 0 {
                 self.node.grow(growth);
@@ -90,7 +90,8 @@ impl World {
 
     fn end(mut self) -> Node<usize> {
         let mut released = Vec::new();
-        self.node.end(|buffer| released.push(buffer));
+        self.node.release(|buffer| released.push(buffer));
+        self.node.end(true);
         released.sort_unstable();
         assert!(released.iter().copied().eq(0..self.handed), "all, once");
         assert!(!self.node.is_complete() || self.node.count == 0);
@@ -295,7 +296,7 @@ fn a_record_is_used_again_as_a_new_one() {
             [fragment(8, 8, true), fragment(0, 8, true), fragment(16, 3, false)].iter().enumerate()
         {
             let look = node.look(f, 10);
-            let growth = node.growth(look, f);
+            let growth = node.growth(look);
             if growth > 0 {
                 node.grow(growth);
             }
@@ -305,7 +306,8 @@ fn a_record_is_used_again_as_a_new_one() {
         assert_eq!(node.head(), [7; 200]);
         assert!(node.is_complete() && node.first().is_some());
         let mut released = 0;
-        node.end(|_| released += 1);
+        node.release(|_| released += 1);
+        node.end(true);
         assert_eq!(released, 3);
     }
 }

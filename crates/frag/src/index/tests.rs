@@ -64,6 +64,9 @@ impl World {
         let old = || Self::hash(record, key.wrapping_sub(1), weak);
         let work = self.before();
         self.index.remove(self.hash_of(record), old, record, |r| Self::hash(r, key, weak));
+        if self.index.shrinkage() > 0 {
+            self.index.shrink();
+        }
         self.check_work(work);
     }
 

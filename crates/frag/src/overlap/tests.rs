@@ -3,6 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::datagram::{Look, Node};
 use crate::key::Key;
+use crate::leaves::LEAF;
 
 /// A fragment `offset..offset + len` whose payload begins at byte 20 of its packet.
 fn fragment(offset: u16, len: u16, more: bool) -> Fragment {
@@ -34,7 +35,7 @@ fn shelved(policy: Policy, fragments: &[(u8, u16, u16)]) -> Vec<Option<u8>> {
     }
     let mut owners = Vec::new();
     let mut end = 0;
-    for piece in node.pieces().0 {
+    for piece in node.shelf.pieces().iter() {
         assert!(u32::from(piece.offset) >= end, "pieces overlap");
         end = piece.end();
         let Store::Held(letter) = node.store(piece) else { panic!("not held") };
@@ -45,7 +46,7 @@ fn shelved(policy: Policy, fragments: &[(u8, u16, u16)]) -> Vec<Option<u8>> {
         owners.resize(end as usize / 8, Some(*letter));
     }
     let mut released = Vec::new();
-    node.end(|letter| released.push(letter));
+    node.release(|letter| released.push(letter));
     assert!(released.iter().eq(fragments.iter().map(|(letter, ..)| letter)), "all, once");
     owners
 }
@@ -143,25 +144,54 @@ fn policies_are_known_by_name() {
     assert_eq!(Policy::default(), Policy::Strict);
 }
 
+/// Pieces of which something is in that range of the payload.
+fn overlaps(node: &Node<u16>, range: (u32, u32)) -> usize {
+    node.shelf.pieces().overlapped(range).1
+}
+
 /// A sender that hopes for work by the square: each of its fragments is compared with those alone that it
-/// overlaps. Counted are the pieces in [`overlapped`], which are all that [`Shelf::layer`] goes through.
+/// overlaps, which are all that [`Shelf::layer`] goes through; and moves those of its own leaf alone.
 #[test]
 fn a_fragment_costs_what_its_length_says_however_many_there_are() {
     for policy in Policy::ALL.iter().copied().filter(|policy| *policy != Policy::Strict) {
         let mut node: Node<u16> = Node::default();
         node.begin(Key::v4(1, 2, 3, 4, 0), 0, true);
-        let mut most = 0;
+        let (mut most, mut moved_most) = (0, 0);
         // The smallest that overlap, in an order that is none: 4093 is prime.
         for n in 0..4000u16 {
             let place = u16::try_from(u32::from(n) * 1009 % 4093).expect("less than 4093");
             let f = fragment(place * 16, 24, true);
-            let range = (u32::from(f.offset), f.end());
-            most = most.max(overlapped(node.pieces().0, range).len());
+            most = most.max(overlaps(&node, (u32::from(f.offset), f.end())));
+            let before = node.shelf.pieces().moved;
             node.layer(&f, Store::Held(n), policy);
+            // Where a leaf is full the list of leaves moves too: see the mean.
+            moved_most = moved_most.max(node.shelf.pieces().moved - before);
         }
-        assert!(node.pieces().0.len() >= 4000, "{policy:?}: there are many");
+        let pieces = node.shelf.pieces().iter().count();
+        assert!(pieces >= 4000, "{policy:?}: there are many");
         assert!((2..=3).contains(&most), "{policy:?}: {most} pieces in 24 bytes");
+        let mean = node.shelf.pieces().moved / 4000;
+        let leaves = pieces.div_ceil(LEAF / 2);
+        assert!(
+            moved_most <= 2 * LEAF + leaves,
+            "{policy:?}: {moved_most} of {pieces} moved at once"
+        );
+        assert!(mean <= LEAF + 2 * leaves / LEAF, "{policy:?}: {mean} of {pieces} moved for each");
     }
+}
+
+/// Whoever sends from the end on has each of its fragments in front of all others.
+#[test]
+fn a_fragment_in_front_of_all_others_moves_few_of_them() {
+    let mut node: Node<u16> = Node::default();
+    node.begin(Key::v4(1, 2, 3, 4, 0), 0, true);
+    for n in 0..8000 {
+        node.layer(&fragment((8190 - n) * 8, 8, true), Store::Held(n), Policy::Last);
+    }
+    assert_eq!(node.shelf.pieces().iter().count(), 8000);
+    // All of them, with a list in one piece: 32 million.
+    let moved = node.shelf.pieces().moved / 8000;
+    assert!(moved <= LEAF + 2 * (8000 / (LEAF / 2)) / LEAF, "{moved} for each");
 }
 
 /// Pieces that one fragment goes through are as many as it has units of 8 bytes, at most.
@@ -172,11 +202,10 @@ fn a_long_fragment_goes_through_what_it_overlaps() {
     for n in 0..2000 {
         node.layer(&fragment(n * 16, 8, true), Store::Held(n), Policy::First);
     }
-    let range = (16_000, 16_000 + 1480);
-    assert_eq!(overlapped(node.pieces().0, range), 1000..1093);
+    assert_eq!(overlaps(&node, (16_000, 16_000 + 1480)), 93);
     node.layer(&fragment(16_000, 1480, true), Store::Held(2000), Policy::First);
-    assert_eq!(node.pieces().0.len(), 2000 + 92, "each gap is filled");
-    assert_eq!(overlapped(node.pieces().0, (40_000, 40_008)), 2092..2092, "none, and where");
+    assert_eq!(node.shelf.pieces().iter().count(), 2000 + 92, "each gap is filled");
+    assert_eq!(overlaps(&node, (40_000, 40_008)), 0);
 }
 
 #[test]
@@ -190,7 +219,8 @@ fn what_lies_behind_the_end_does_not_count() {
     node.layer(&fragment(16, 4, false), Store::Held(b'c'), Policy::First);
     assert!(node.is_complete());
     assert_eq!(node.len(), 20);
-    node.end(|_| ());
+    node.release(|_| ());
+    node.end(true);
 }
 
 fn fragments() -> impl Strategy<Value = Vec<(u8, u16, u16)>> {

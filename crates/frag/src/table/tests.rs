@@ -99,9 +99,16 @@ impl World {
         let sum = |of: fn(&Node<u32>) -> u32| -> u64 {
             all.iter().map(|n| u64::from(of(&table.nodes[*n]))).sum()
         };
-        assert_eq!(sum(|node| node.used), table.held);
+        assert_eq!(sum(|node| node.used), table.held());
         assert_eq!(sum(|node| node.reserved), table.committed);
-        assert!(table.held + self.lease.unused() + self.ledger.left() == self.ledger.limit());
+        let free = table.nodes.spare(|node| node.cost().into()) + table.blocks.spare();
+        assert_eq!(free + table.index.bytes(), table.holding.all_spare());
+        assert_eq!(
+            table.kept,
+            table.nodes.spare(|node| node.room().into()) - table.nodes.spare(|_| 0)
+        );
+        let charged = table.held() + table.spare();
+        assert!(charged + self.lease.unused() + self.ledger.left() == self.ledger.limit());
         for n in &all {
             let node = &table.nodes[*n];
             assert!(node.used <= node.reserved);
@@ -142,12 +149,16 @@ impl World {
         self.table.clear(&mut self.lease, self.now, &mut self.out);
         self.check();
         let table = &self.table;
-        assert_eq!((table.held, table.committed, table.blocks(), table.datagrams()), (0, 0, 0, 0));
+        assert_eq!(
+            (table.held(), table.committed, table.blocks(), table.datagrams()),
+            (0, 0, 0, 0)
+        );
         assert!(table.ages.iter().all(|ages| ages.oldest == NONE && ages.youngest == NONE));
         assert!((0..1024).all(|at| table.sources[at].youngest == NONE));
         let released = self.out.released.values();
         assert!(released.clone().all(|n| *n == 1), "a buffer was released twice");
         assert_eq!(released.len(), self.handed as usize, "a buffer was not released");
+        self.table.end(&mut self.lease);
         drop(self.lease);
         assert_eq!(self.ledger.left(), self.ledger.limit());
         assert_eq!(self.ledger.promises_left(), self.ledger.promises_limit());
@@ -233,7 +244,7 @@ fn fragments_that_were_parsed_before_a_change_of_key_find_their_datagram() {
     let ahead: Vec<_> = packets.iter().map(|p| world.table.ahead(World::parse(p))).collect();
     (0..40).for_each(|id| world.push(&v6(id).fragment(0, 8), 100));
     for _ in 0..2 {
-        world.table.change_key();
+        assert!(world.table.change_key(&mut world.lease));
         for id in 1000..1400 {
             world.push(&v6(id).fragment(0, 8), 100);
             world.push(&v6(id).fragment(8, 24), 100);
@@ -255,7 +266,7 @@ fn fragments_that_were_parsed_before_a_change_of_key_find_their_datagram() {
 fn the_key_before_is_forgotten_when_nothing_is_by_it_any_more() {
     let mut world = World::new(&Config { copy_below: 0, ..Config::default() });
     (0..300).for_each(|id| world.push(&v6(id).fragment(0, 8), 100));
-    world.table.change_key();
+    assert!(world.table.change_key(&mut world.lease));
     world.table.settle();
     assert!(world.table.old_key.is_some(), "300 slots are by it");
     for id in 1000.. {
@@ -384,7 +395,7 @@ fn apply(world: &mut World, op: &Op) {
         Op::Wait(ns) => world.now += ns,
         Op::Clear => world.table.clear(&mut world.lease, world.now, &mut world.out),
         Op::ChangeKey if world.table.index.is_moving() => {}
-        Op::ChangeKey => world.table.change_key(),
+        Op::ChangeKey => _ = world.table.change_key(&mut world.lease),
     }
 }
 

@@ -140,8 +140,8 @@ impl Host {
 
     /// What holds between any two calls.
     fn check(&self) {
-        let Gauges { memory_bytes, leased_bytes, committed_bytes, .. } = self.gauges();
-        assert!(memory_bytes <= leased_bytes, "more in use than leased");
+        let Gauges { memory_bytes, spare_bytes, leased_bytes, committed_bytes, .. } = self.gauges();
+        assert!(memory_bytes + spare_bytes <= leased_bytes, "more in use than leased");
         assert!(memory_bytes <= committed_bytes, "more in use than set aside");
         assert_eq!(leased_bytes + self.ledger.left(), self.ledger.limit());
     }

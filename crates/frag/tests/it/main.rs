@@ -3,11 +3,17 @@
 mod cases;
 mod cores;
 mod example;
+mod heap;
 mod host;
 mod lanes;
 mod memory;
 mod ops;
 mod overload;
 mod packets;
+mod panics;
 mod random;
 mod times;
+
+/// For [`heap`]: each thread's allocations are counted.
+#[global_allocator]
+static HEAP: testkit::heap::Counted = testkit::heap::Counted;

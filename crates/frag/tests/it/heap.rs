@@ -1,0 +1,332 @@
+//! The limit, beside what is allocated in truth: counted by the allocator, at each instant.
+
+use std::sync::Arc;
+
+use frag::{
+    Arrival, Config, Core, Datagram, Gauges, HashKey, Ledger, Policy, Released, Shard, Shared,
+    Sink, lane, lane_bytes,
+};
+use proptest::prelude::*;
+use testkit::fragments::{Family, ORDERS, Packet, Random, cut};
+use testkit::heap;
+
+use crate::host::{MS, SECOND};
+
+/// Frames by number, which count as if they were allocated for as long as somebody has them.
+#[derive(Default)]
+struct Frames {
+    costs: Vec<u32>,
+    datagrams: u64,
+    released: usize,
+}
+
+impl Sink<u32> for Frames {
+    fn whole(&mut self, _: u32, _: usize) {
+        unreachable!("only fragments are sent here");
+    }
+
+    fn datagram(&mut self, _: &Datagram<'_, u32>) {
+        self.datagrams += 1;
+    }
+
+    fn release(&mut self, buffer: u32, _: Released) {
+        heap::count(-i64::from(self.costs[buffer as usize]));
+        self.released += 1;
+    }
+}
+
+/// Shards, or cores with a table, that share a limit.
+enum Engine {
+    Shards(Vec<Shard<u32>>),
+    Table(Arc<Shared<u32>>, Vec<Core>),
+}
+
+struct World {
+    engine: Engine,
+    frames: Frames,
+    now: u64,
+    /// What the engine has allocated and the frames that it holds, bytes; and how much that may be.
+    taken: i64,
+    most: i64,
+    /// The most that it ever was.
+    seen: i64,
+}
+
+fn signed(bytes: u64) -> i64 {
+    i64::try_from(bytes).expect("far below 2^63")
+}
+
+impl World {
+    fn new(config: &Config, buckets: Option<u32>) -> Self {
+        let limits = config.limits().expect("settings that can be");
+        let beside = match buckets {
+            None => u64::from(config.shards) * Shard::<u32>::beside_bytes(&limits),
+            Some(buckets) => Shared::<u32>::beside_bytes(&limits, buckets),
+        };
+        // The ledger, and the lists in which engines are here.
+        let slack = 1024 + 1024 * u64::from(config.shards);
+        let before = heap::held();
+        let engine = match buckets {
+            None => {
+                let ledger = Ledger::of(&limits);
+                let shard = |n| Shard::new(&limits, &ledger, HashKey::new([n, 3]));
+                Engine::Shards((0..u64::from(config.shards)).map(shard).collect())
+            }
+            Some(buckets) => {
+                let table = Shared::new(&limits, buckets, &HashKey::new([7, 11]));
+                let cores = (0..config.shards).map(|_| table.core()).collect();
+                Engine::Table(table, cores)
+            }
+        };
+        let taken = heap::held() - before;
+        assert!(taken <= signed(beside + slack), "{taken} bytes for nothing");
+        let most = signed(config.memory_bytes + beside + slack);
+        Self { engine, frames: Frames::default(), now: SECOND, taken, most, seen: taken }
+    }
+
+    /// Looks at all instants of a call. Beside the limit there may be a frame that is being looked at.
+    fn during(&mut self, frame: u32, call: impl FnOnce(&mut Engine, &mut Frames, u64)) {
+        let before = heap::held();
+        heap::most();
+        heap::count(i64::from(frame));
+        call(&mut self.engine, &mut self.frames, self.now);
+        let most = self.taken + heap::most() - before - i64::from(frame);
+        assert!(most <= self.most, "{most} bytes where {} are allowed", self.most);
+        self.seen = self.seen.max(most);
+        self.taken += heap::held() - before;
+    }
+
+    fn push(&mut self, core: usize, packet: &Packet, cost: u32) {
+        let bytes = packet.emit();
+        let buffer = u32::try_from(self.frames.costs.len()).expect("few");
+        self.frames.costs.push(cost);
+        let arrival = Arrival { packet: &bytes, buffer, cost, scope: 0 };
+        self.during(cost, |engine, frames, now| match engine {
+            Engine::Shards(shards) => {
+                let core = core % shards.len();
+                shards[core].push(arrival, now, frames);
+            }
+            Engine::Table(table, cores) => {
+                let core = core % cores.len();
+                table.push(&mut cores[core], arrival, now, frames);
+            }
+        });
+    }
+
+    fn expire(&mut self) {
+        self.during(0, |engine, frames, now| match engine {
+            Engine::Shards(shards) => shards.iter_mut().for_each(|shard| {
+                shard.expire(now, usize::MAX, frames);
+            }),
+            Engine::Table(table, cores) => {
+                table.expire(&mut cores[0], 0..table.buckets(), now, frames);
+            }
+        });
+    }
+
+    fn gauges(&self) -> Gauges {
+        match &self.engine {
+            Engine::Shards(shards) => shards[0].gauges(),
+            Engine::Table(..) => Gauges::default(),
+        }
+    }
+
+    /// That it came as near to what is allowed as `least` bytes, or the test shows nothing.
+    fn end(self, least: i64) {
+        assert!(self.seen > self.most - least, "{} of {} were ever taken", self.seen, self.most);
+        let Self { engine, frames, taken, .. } = self;
+        let before = heap::held();
+        drop(engine);
+        // What a table has it drops with its frames, which then are nobody's.
+        let held = frames.costs.len() - frames.released;
+        if held == 0 {
+            assert_eq!(before - heap::held(), taken, "all that was allocated is given back");
+        }
+    }
+}
+
+const LIMIT: u64 = 1 << 20;
+
+fn config() -> Config {
+    Config { memory_bytes: LIMIT, ..Config::default() }
+}
+
+/// A datagram of any size, of a source of its own.
+fn packet(id: u32, len: usize) -> Packet {
+    let mut packet = Packet::new(Family::V6, id, vec![7; len]);
+    packet.src = id.to_le_bytes()[0];
+    packet
+}
+
+/// What datagrams need is known from here on.
+fn learn(world: &mut World) {
+    for core in 0..2 {
+        for id in 0..20 {
+            (0..3).for_each(|n| world.push(core, &packet(id, 24).fragment(8 * n, 8 * n + 8), 8));
+        }
+    }
+}
+
+/// Thousands of small ones, which then are complete; and then few that are large. What the small ones had is free, and
+/// most of it in the hands of the engine: with that it was beyond the limit.
+#[test]
+fn records_that_are_free_count() {
+    for buckets in [None, Some(4)] {
+        let mut world = World::new(&Config { copy_below: 0, shards: 2, ..config() }, buckets);
+        learn(&mut world);
+        for round in 0..3 {
+            for core in 0..2 {
+                let ids = || (0..1200).map(|id| 10_000 * (round * 2 + core) + id);
+                let which = core as usize;
+                ids().for_each(|id| world.push(which, &packet(id, 24).fragment(0, 8), 8));
+                ids().for_each(|id| world.push(which, &packet(id, 24).fragment(16, 24), 8));
+                ids().for_each(|id| world.push(which, &packet(id, 24).fragment(8, 16), 8));
+            }
+            for id in 0..900u32 {
+                let large = packet(900_000 + 1000 * round + id, 3000);
+                world.push(id as usize, &large.fragment(0, 1480), 3000);
+            }
+            world.now += 100 * SECOND;
+            world.expire();
+        }
+        assert!(world.frames.datagrams > 3000, "{}", world.frames.datagrams);
+        world.end(signed(LIMIT) / 2 + (1 << 20));
+    }
+}
+
+/// The same with small payloads, which are copied to blocks.
+#[test]
+fn blocks_that_are_free_count() {
+    let mut world = World::new(&config(), None);
+    learn(&mut world);
+    for id in 0..40 {
+        (0..90).for_each(|n| world.push(0, &packet(id, 8000).fragment(16 * n, 16 * n + 8), 2048));
+    }
+    assert!(world.gauges().blocks > 50, "{:?}", world.gauges());
+    world.now += 100 * SECOND;
+    world.expire();
+    assert_eq!(world.gauges().blocks, 0);
+    for id in 0..900u32 {
+        world.push(0, &packet(1000 + id, 3000).fragment(0, 1480), 3000);
+    }
+    world.end(300 << 10);
+}
+
+/// What is held beside its bytes by one datagram of many pieces: places, a map, layers.
+#[test]
+fn pieces_are_counted_as_they_are_kept() {
+    let mut random = Random::new(4);
+    for overlap in [Policy::Strict, Policy::First, Policy::Last] {
+        let most = Config { fragments_max: 8192, copy_below: 0, overlap, ..config() };
+        let mut world = World::new(&most, None);
+        for (id, order) in (0..).zip(ORDERS) {
+            // All but one, so that it stays; then of uneven sizes.
+            let whole = packet(id, 65_000);
+            for cut in order.of(&cut(65_000, 8)[..8000], &mut random) {
+                world.push(0, &whole.fragment(cut.at, cut.end), 8);
+            }
+            let uneven = packet(100 + id, 65_000);
+            for cut in order.of(&cut(65_000, 32)[..2000], &mut random) {
+                world.push(0, &uneven.fragment(cut.at + 8, cut.end), 8);
+                world.push(0, &uneven.fragment(cut.at, cut.at + 16), 8);
+            }
+            if overlap != Policy::Strict {
+                world.push(0, &uneven.fragment(0, 64_000), 8);
+            }
+        }
+        world.now += 100 * SECOND;
+        world.expire();
+        world.end(signed(LIMIT));
+    }
+}
+
+/// A table of many buckets, each of which has had something to do: none of them keeps from others what it does not
+/// need.
+#[test]
+fn buckets_that_have_nothing_to_do_hold_nothing() {
+    let few = Config { memory_bytes: 64 << 10, copy_below: 0, ..config() };
+    let mut world = World::new(&few, Some(256));
+    for id in 0..5000 {
+        let whole = packet(id, 3000);
+        for cut in cut(3000, 1000) {
+            world.push(0, &whole.fragment(cut.at, cut.end), 1024);
+        }
+    }
+    assert_eq!(world.frames.datagrams, 5000, "each finds all that there is");
+    world.end(i64::MAX / 2);
+}
+
+#[test]
+fn a_lane_takes_what_it_says() {
+    for room in [0, 2, 3, 1000, 1024] {
+        let before = heap::held();
+        let ends = lane(room);
+        assert_eq!(heap::held() - before, signed(lane_bytes(room)), "{room}");
+        drop(ends);
+        assert_eq!(heap::held(), before);
+    }
+}
+
+/// What a fragment is like, of the hundreds that somebody may send.
+fn sent() -> impl Strategy<Value = Vec<(u32, u16, u16, u8, u32)>> {
+    let one = (0..3000u32, 0..400u16, 1..200u16, any::<u8>(), 8..5000u32);
+    proptest::collection::vec(one, 1..1500)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 60,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn whatever_comes_no_more_is_allocated_than_said(
+        sent in sent(),
+        memory_bytes in prop_oneof![Just(64u64 << 10), Just(200_000), Just(1 << 20)],
+        copy_below in prop_oneof![Just(0u16), Just(64), Just(512)],
+        overlap in prop_oneof![2 => Just(Policy::Strict), 1 => proptest::sample::select(Policy::ALL)],
+        buckets in proptest::option::of(1..20u32),
+        shards in 1..3u32,
+    ) {
+        let config = Config { memory_bytes, copy_below, overlap, shards, ..Config::default() };
+        let mut world = World::new(&config, buckets);
+        for (id, at, len, how, cost) in sent {
+            // Some are the first three pieces of a datagram that is complete with them.
+            let (id, at, len) = match how % 4 {
+                0 => (id, usize::from(at) * 8, usize::from(len) * 8),
+                _ => (id % 40, usize::from(at % 3) * 8, 8),
+            };
+            let whole = packet(id, if how % 4 == 0 { 6000 } else { 24 });
+            if at + len > whole.payload.len() || at == 0 && len == whole.payload.len() {
+                continue;
+            }
+            world.push(id as usize, &whole.fragment(at, at + len), cost);
+            if how == 255 {
+                world.now += SECOND;
+            } else {
+                world.now += u64::from(how) * MS / 100;
+            }
+            if how == 254 {
+                world.expire();
+            }
+        }
+        world.end(i64::MAX / 2);
+    }
+}
+
+/// The room for the longest header there can be is not kept, and counts while it is there.
+#[test]
+fn long_headers_are_given_back() {
+    let mut world = World::new(&config(), None);
+    for id in 0..50 {
+        let mut long = packet(id, 16);
+        long.extensions = vec![60; 16];
+        let plain = Packet { extensions: Vec::new(), ..long.clone() };
+        world.push(0, &long.fragment(0, 8), 100);
+        world.push(0, &plain.fragment(8, 16), 100);
+    }
+    assert_eq!(world.frames.datagrams, 50);
+    assert_eq!((world.gauges().memory_bytes, world.gauges().datagrams), (0, 0));
+    world.end(i64::MAX / 2);
+}

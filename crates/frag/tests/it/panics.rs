@@ -1,0 +1,172 @@
+//! A sink that panics: what the shard has it keeps or gives back, and goes on.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use frag::{Arrival, Config, Datagram, HashKey, Ledger, Policy, Released, Shard, Sink};
+use testkit::fragments::{Family, Packet, cut};
+use testkit::heap;
+
+use crate::host::SECOND;
+
+/// A buffer that says when it is gone.
+struct Buffer(Rc<Cell<i64>>);
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+/// Panics at some call.
+#[derive(Default)]
+struct Angry {
+    /// Releases until then.
+    patience: Option<u32>,
+    datagrams: u64,
+}
+
+impl Sink<Buffer> for Angry {
+    fn whole(&mut self, _: Buffer, _: usize) {}
+
+    fn datagram(&mut self, _: &Datagram<'_, Buffer>) {
+        self.datagrams += 1;
+    }
+
+    fn release(&mut self, _: Buffer, _: Released) {
+        match &mut self.patience {
+            Some(0) => {
+                self.patience = None;
+                // As `panic!`, without words on standard error.
+                std::panic::resume_unwind(Box::new("enough"));
+            }
+            Some(left) => *left -= 1,
+            None => {}
+        }
+    }
+}
+
+struct World {
+    shard: Shard<Buffer>,
+    ledger: Arc<Ledger>,
+    sink: Angry,
+    buffers: Rc<Cell<i64>>,
+    now: u64,
+}
+
+impl World {
+    fn new(config: &Config) -> Self {
+        let limits = config.limits().expect("settings that can be");
+        let ledger = Ledger::of(&limits);
+        let shard = Shard::new(&limits, &ledger, HashKey::new([7, 11]));
+        let (sink, buffers) = (Angry::default(), Rc::default());
+        Self { shard, ledger, sink, buffers, now: SECOND }
+    }
+
+    /// Whether it panicked.
+    fn push(&mut self, packet: &Packet) -> bool {
+        let bytes = packet.emit();
+        self.buffers.set(self.buffers.get() + 1);
+        let buffer = Buffer(Rc::clone(&self.buffers));
+        let arrival = Arrival { packet: &bytes, buffer, cost: 2048, scope: 0 };
+        let Self { shard, sink, now, .. } = self;
+        catch_unwind(AssertUnwindSafe(|| shard.push(arrival, *now, sink))).is_err()
+    }
+
+    fn check(&self) {
+        let gauges = self.shard.gauges();
+        assert!(gauges.memory_bytes + gauges.spare_bytes <= gauges.leased_bytes);
+        assert_eq!(gauges.leased_bytes + self.ledger.left(), self.ledger.limit());
+    }
+
+    /// Nothing is in progress, and nothing held.
+    fn check_empty(&self) {
+        self.check();
+        let gauges = self.shard.gauges();
+        let there = (gauges.datagrams, gauges.memory_bytes, gauges.committed_bytes, gauges.blocks);
+        assert_eq!((there, self.buffers.get()), ((0, 0, 0, 0), 0), "buffers are somewhere");
+    }
+}
+
+/// How a datagram of some fragments comes to its end.
+#[derive(Clone, Copy, Debug)]
+enum End {
+    /// With its last piece.
+    Whole,
+    /// With one that overlaps.
+    Overlap,
+    Timeout,
+    /// Another one needs its memory.
+    Evicted,
+}
+
+/// One of them. Answers how often it panicked.
+fn run(world: &mut World, end: End, id: u32, cuts: &[(usize, usize)]) -> u32 {
+    let whole = Packet::new(Family::V4, id, vec![7; 1600]);
+    let (last, rest) = cuts.split_last().expect("some");
+    let fragment = |(at, end): (usize, usize)| whole.fragment(at, end);
+    let mut panics: u32 = rest.iter().map(|cut| u32::from(world.push(&fragment(*cut)))).sum();
+    match end {
+        End::Whole => panics += u32::from(world.push(&fragment(*last))),
+        End::Overlap => panics += u32::from(world.push(&whole.fragment(rest[0].0, rest[0].1 + 8))),
+        End::Timeout => {
+            world.now += 100 * SECOND;
+            let World { shard, sink, now, .. } = world;
+            let expire = || shard.expire(*now, usize::MAX, sink);
+            panics += u32::from(catch_unwind(AssertUnwindSafe(expire)).is_err());
+        }
+        End::Evicted => {
+            // Idle when the others come, of which each needs more than there is.
+            world.now += 10 * SECOND;
+            for other in 0..40 {
+                let other = Packet::new(Family::V4, id + 1 + other, vec![7; 3000]);
+                panics += u32::from(world.push(&other.fragment(0, 1480)));
+            }
+            let World { shard, sink, now, .. } = world;
+            shard.clear(*now, sink);
+        }
+    }
+    panics
+}
+
+/// Wherever it panics: each account is right afterwards, no record and no buffer is lost, and what comes next is put
+/// together as ever.
+#[test]
+fn a_sink_that_panics_while_buffers_are_released_loses_nothing_of_the_shard() {
+    let even: Vec<(usize, usize)> = cut(1600, 400).iter().map(|cut| (cut.at, cut.end)).collect();
+    let uneven = vec![(0, 400), (1208, 1600), (400, 1000), (1000, 1208)];
+    for overlap in [Policy::Strict, Policy::First] {
+        for end in [End::Whole, End::Overlap, End::Timeout, End::Evicted] {
+            for cuts in [&even, &uneven] {
+                if overlap != Policy::Strict && matches!(end, End::Overlap) {
+                    continue;
+                }
+                let config = Config { overlap, memory_bytes: 64 << 10, ..Config::default() };
+                let mut world = World::new(&config);
+                let mut held = Vec::new();
+                for id in 0..200 {
+                    world.sink.patience = Some(id % 3);
+                    let panics = run(&mut world, end, id * 100, cuts);
+                    assert_eq!(panics, 1, "{end:?}");
+                    world.now += 100 * SECOND;
+                    world.shard.expire(world.now, usize::MAX, &mut world.sink);
+                    world.check_empty();
+                    world.sink.patience = None;
+                    let whole = world.sink.datagrams;
+                    assert_eq!(run(&mut world, End::Whole, id * 100 + 99, cuts), 0);
+                    assert_eq!(world.sink.datagrams, whole + 1, "{end:?}: as ever");
+                    world.check_empty();
+                    held.push(heap::held());
+                }
+                let (first, last) = (held[20], held[199]);
+                // The list of figures grows, and nothing else.
+                assert!(last - first <= 8 * 256, "{end:?}: {} bytes are lost", last - first);
+                let World { shard, ledger, .. } = world;
+                drop(shard);
+                assert_eq!(ledger.left(), ledger.limit());
+            }
+        }
+    }
+}
