@@ -52,7 +52,7 @@ const PLACES_KEPT: usize = 64;
 const KEPT_PART: u64 = 16;
 /// Bytes of a header that is not plain for which room is kept, and of the longest that there can be.
 const HEADER_KEPT: usize = 256;
-const HEADER_MOST: usize = 64 << 10;
+const HEADER_MOST: usize = 33 << 10;
 
 /// A list of datagrams by age; one for each family, since each has one timeout: the oldest ends first.
 #[derive(Clone, Copy, Debug)]
