@@ -52,8 +52,9 @@ impl Chain {
 }
 
 impl Blocks {
-    pub(crate) const fn new() -> Self {
-        Self(Slab::new())
+    /// See [`Slab::keeping`].
+    pub(crate) fn keeping(bytes: u64) -> Self {
+        Self(Slab::keeping(bytes))
     }
 
     /// What the first chunk of blocks takes, bytes.
@@ -130,7 +131,7 @@ mod tests {
 
     #[test]
     fn bytes_stay_where_they_were_put() {
-        let mut blocks = Blocks::new();
+        let mut blocks = Blocks::keeping(0);
         let mut chains = [Chain::default(); 3];
         let mut places = Vec::new();
         for n in 0..60u8 {

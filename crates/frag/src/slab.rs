@@ -6,6 +6,8 @@ const RECORDS: u32 = 16;
 const CHUNK: usize = RECORDS as usize;
 /// No record, no chunk.
 pub(crate) const NONE: u32 = u32::MAX;
+/// Chunks that are kept of which nothing is in use, at most: those of a thousand records.
+const IDLE_MAX: usize = 64;
 /// The first places for chunks.
 const CHUNKS_MIN: usize = 4;
 
@@ -35,8 +37,10 @@ pub(crate) struct Slab<T> {
     open: u32,
     /// The first chunk that is not there.
     gone: u32,
-    /// The one chunk that is kept of which no record is in use.
-    idle: u32,
+    /// The chunks that are kept of which no record is in use, and how many there are and may be.
+    idle: [u32; IDLE_MAX],
+    idle_len: usize,
+    idle_most: usize,
     used: u32,
 }
 
@@ -46,8 +50,20 @@ impl<T: Linked> Slab<T> {
     /// What the first chunk takes with its place, bytes.
     pub(crate) const FIRST_BYTES: u64 = Self::CHUNK_BYTES + Self::places_bytes(CHUNKS_MIN);
 
-    pub(crate) const fn new() -> Self {
-        Self { chunks: Vec::new(), states: Vec::new(), open: NONE, gone: NONE, idle: NONE, used: 0 }
+    /// One that keeps free chunks of about so many bytes, but one at least: they would go and come where many
+    /// datagrams begin and end together.
+    pub(crate) fn keeping(bytes: u64) -> Self {
+        let idle_most = usize::try_from(bytes / Self::CHUNK_BYTES).unwrap_or(IDLE_MAX);
+        Self {
+            chunks: Vec::new(),
+            states: Vec::new(),
+            open: NONE,
+            gone: NONE,
+            idle: [NONE; IDLE_MAX],
+            idle_len: 0,
+            idle_most: idle_most.clamp(1, IDLE_MAX),
+            used: 0,
+        }
     }
 
     const fn places_bytes(places: usize) -> u64 {
@@ -95,19 +111,28 @@ impl<T: Linked> Slab<T> {
         let at = self.states[open as usize].free;
         let next = self[at].next();
         let state = &mut self.states[open as usize];
-        if state.used == 0 {
-            self.idle = NONE;
-        }
+        let was_idle = state.used == 0;
         state.used += 1;
         state.free = next;
         self.used += 1;
         if next == NONE {
             self.close(open);
         }
+        if was_idle {
+            self.is_idle_no_more(open);
+        }
         at
     }
 
-    /// Takes a record back. `true`: its chunk has gone, since no record of it is in use and another such chunk is
+    fn is_idle_no_more(&mut self, chunk: u32) {
+        let idle = &self.idle[..self.idle_len];
+        if let Some(at) = idle.iter().rposition(|idle| *idle == chunk) {
+            self.idle_len -= 1;
+            self.idle.swap(at, self.idle_len);
+        }
+    }
+
+    /// Takes a record back. `true`: its chunk has gone, since no record of it is in use and enough such chunks are
     /// there. What it had has been shown to `see`.
     #[inline]
     pub(crate) fn give(&mut self, at: u32, see: impl FnMut(&T)) -> bool {
@@ -124,8 +149,9 @@ impl<T: Linked> Slab<T> {
         if !is_idle {
             return false;
         }
-        if self.idle == NONE {
-            self.idle = chunk;
+        if self.idle_len < self.idle_most {
+            self.idle[self.idle_len] = chunk;
+            self.idle_len += 1;
             return false;
         }
         self.let_go(chunk, see);
@@ -196,19 +222,19 @@ impl<T: Linked> Slab<T> {
         let state = &mut self.states[chunk as usize];
         self.gone = state.next;
         state.free = first;
-        self.idle = chunk;
+        self.idle[self.idle_len] = chunk;
+        self.idle_len += 1;
         self.reopen(chunk);
         over
     }
 
-    /// Lets go the last chunk of which nothing is in use, as [`Self::give`] does. `false`: there is none.
+    /// Lets go a chunk of which nothing is in use, as [`Self::give`] does. `false`: there is none.
     #[cold]
     pub(crate) fn trim(&mut self, see: impl FnMut(&T)) -> bool {
-        let idle = std::mem::replace(&mut self.idle, NONE);
-        if idle != NONE {
-            self.let_go(idle, see);
-        }
-        idle != NONE
+        let Some(last) = self.idle_len.checked_sub(1) else { return false };
+        self.idle_len = last;
+        self.let_go(self.idle[last], see);
+        true
     }
 
     #[cold]
@@ -278,7 +304,7 @@ mod tests {
 
     #[test]
     fn no_record_is_taken_twice() {
-        let mut slab: Slab<Record> = Slab::new();
+        let mut slab: Slab<Record> = Slab::keeping(0);
         let mut taken: BTreeSet<u32> = (0..200).map(|_| slab.take()).collect();
         assert_eq!((taken.len(), slab.used()), (200, 200));
         let some: Vec<u32> = taken.iter().copied().filter(|n| n % 3 == 0).collect();
@@ -295,7 +321,7 @@ mod tests {
     #[test]
     fn chunks_of_which_nothing_is_in_use_go() {
         let mut random = Random::new(5);
-        let mut slab: Slab<Record> = Slab::new();
+        let mut slab: Slab<Record> = Slab::keeping(0);
         for round in 0..40 {
             let mut taken: Vec<u32> = (0..10 * round).map(|_| slab.take()).collect();
             random.shuffle(&mut taken);
@@ -322,7 +348,7 @@ mod tests {
 
     #[test]
     fn growth_is_said_before() {
-        let mut slab: Slab<Record> = Slab::new();
+        let mut slab: Slab<Record> = Slab::keeping(0);
         assert_eq!(slab.growth(), Slab::<Record>::FIRST_BYTES);
         let mut bytes = 0;
         for _ in 0..1000 {

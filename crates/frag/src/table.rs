@@ -48,7 +48,7 @@ const CLUSTERED_EVICTED: usize = 32;
 const TIDY_STEPS: usize = 8;
 /// Places for pieces that a free record keeps: those of a datagram of the usual largest size.
 const PLACES_KEPT: usize = 64;
-/// All free records keep places of this part of a table's memory at most.
+/// All free records keep places of this part of a table's memory at most, and free chunks as much.
 const KEPT_PART: u64 = 16;
 /// Bytes of a header that is not plain for which room is kept, and of the longest that there can be.
 const HEADER_KEPT: usize = 256;
@@ -161,6 +161,7 @@ pub(crate) struct Table<B> {
 impl<B> Table<B> {
     pub(crate) fn new(limits: &Limits, key: HashKey) -> Self {
         let none = Ages { oldest: NONE, youngest: NONE };
+        let kept_most = limits.memory_bytes / u64::from(limits.tables) / KEPT_PART;
         Self {
             limits: limits.clone(),
             small_below: limits.copy_below.max(limits.fragment_min),
@@ -170,8 +171,8 @@ impl<B> Table<B> {
             epoch: 0,
             is_clustered: false,
             index: Index::new(),
-            nodes: Slab::new(),
-            blocks: Blocks::new(),
+            nodes: Slab::keeping(kept_most / 2),
+            blocks: Blocks::keeping(kept_most / 2),
             ages: [none; 2],
             next_end: u64::MAX,
             sources: Sources::new(),
@@ -180,7 +181,7 @@ impl<B> Table<B> {
             begun: 0,
             holding: Self::holding(),
             kept: 0,
-            kept_most: limits.memory_bytes / u64::from(limits.tables) / KEPT_PART,
+            kept_most,
             committed: 0,
             counters: Counters::default(),
             header: Vec::new(),
