@@ -17,7 +17,7 @@ use crate::Words;
 use crate::handoff::{Ends, Post};
 use crate::ours::{BURST, Gather, arrival, limits, prefetch_burst};
 use crate::peers::Naive;
-use crate::trace::Trace;
+use crate::trace::{SLOT, Trace};
 
 /// How threads share the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,12 +36,18 @@ pub(crate) enum Way {
     Naive,
     /// No table: headers are read and hashed
     Headers,
+    /// No packets: arithmetic in registers, of which two threads get what two cores have
+    Arithmetic,
+    /// No table: each packet is copied to one place, of which they get what the memory has
+    Copies,
 }
 
 /// Packets, of all that come in, after which threads look where the others are.
 const STEP: usize = 128;
 /// How far a thread may be ahead of another, in those.
 const STEPS_AHEAD: usize = 4;
+/// Rounds of arithmetic for a packet.
+const ARITHMETIC: usize = 16;
 /// Looks at whether others are done, between two at the clock.
 const SPINS: u32 = 1000;
 /// Far enough for everybody.
@@ -53,13 +59,13 @@ const SMALL_BATCH: (u64, u32) = (64 << 20, 4096);
 impl Way {
     /// Whether each thread has packets of its own, and not a share of all.
     const fn apart(self) -> bool {
-        matches!(self, Self::Separate | Self::Headers)
+        matches!(self, Self::Separate | Self::Headers | Self::Arithmetic | Self::Copies)
     }
 
     /// Whether threads sleep while others work. Then the time of a clock counts; else CPU time, of the
     /// thread that took most, which says what it would be if nobody else used the machine.
     const fn locks(self) -> bool {
-        !matches!(self, Self::Separate | Self::Sprayed | Self::Headers)
+        !self.apart() && !matches!(self, Self::Sprayed)
     }
 
     fn limits(self, threads: u32) -> anyhow::Result<Limits> {
@@ -213,6 +219,8 @@ impl Yard {
             Way::Buckets | Way::BucketsOneCount | Way::Mutex => self.locked(me, trace, &mut taker),
             Way::Naive => self.naive(me, trace, &mut taker),
             Way::Headers => self.headers(trace, &mut taker),
+            Way::Arithmetic => self.arithmetic(trace, &mut taker),
+            Way::Copies => self.copies(trace, &mut taker),
         }
         self.begun[me].0.store(FINISHED, Ordering::Relaxed);
         let (end, used) = (Instant::now(), cpu::of_this_thread() - before - waited);
@@ -295,6 +303,30 @@ impl Yard {
         let secret = HashKey::new([1, 2]);
         for _ in 0..self.passes {
             taker.datagrams += crate::ours::hash_headers(&secret, trace);
+        }
+    }
+
+    /// For each packet as many steps as keep the units of a core busy for about the time that one takes us.
+    fn arithmetic(&self, trace: &Trace, taker: &mut Taker<'_>) {
+        let mut lanes = [1u64, 2, 3, 4];
+        for _ in 0..self.passes * trace.len() {
+            for _ in 0..ARITHMETIC {
+                lanes = lanes.map(|lane| lane.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ lane >> 29);
+                lanes = std::hint::black_box(lanes);
+            }
+        }
+        taker.datagrams += self.passes * trace.datagrams;
+    }
+
+    fn copies(&self, trace: &Trace, taker: &mut Taker<'_>) {
+        let mut to = [0; SLOT];
+        for _ in 0..self.passes {
+            for slot in 0..trace.len() {
+                let packet = trace.packet(slot);
+                to[..packet.len()].copy_from_slice(packet);
+                std::hint::black_box(&mut to);
+            }
+            taker.datagrams += trace.datagrams;
         }
     }
 

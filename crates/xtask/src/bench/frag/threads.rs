@@ -55,7 +55,8 @@ fn ways(bench: &Bench, size: u32, more: &[&str]) -> anyhow::Result<super::Figure
 
 fn threads(bench: &Bench, size: u32, flows: u32) -> anyhow::Result<Vec<Line>> {
     let each = flows.to_string();
-    let words = ["--way", "separate", "--way", "sprayed", "--way", "headers"];
+    let words = ["separate", "sprayed", "headers", "arithmetic", "copies"];
+    let words: Vec<&str> = words.into_iter().flat_map(|way| ["--way", way]).collect();
     // Threads that wait for locks take long where other programs run beside.
     let locked: &[&str] = if bench.quick { &[] } else { &["--way", "buckets"] };
     let figures = ways(bench, size, &[&["--flows", &each][..], &words, locked].concat())?;
@@ -66,6 +67,8 @@ fn threads(bench: &Bench, size: u32, flows: u32) -> anyhow::Result<Vec<Line>> {
         Ok(times(name, named(&figures, one)?, named(&figures, two)?, floor))
     };
     let mut rows = vec![
+        row("bound, arithmetic alone", "arithmetic.1", "arithmetic.2", None)?,
+        row("bound, one memcpy", "copies.1", "copies.2", None)?,
         row("headers alone", "headers.1", "headers.2", None)?,
         row("a shard each, steered", "separate.1", "separate.2", Some(SEPARATE))?,
         row("a shard each, handed over", "separate.1", "sprayed.2", Some(SPRAYED))?,
