@@ -64,6 +64,11 @@ impl Blocks {
         self.0.used()
     }
 
+    /// See [`Slab::idle`].
+    pub(crate) const fn idle(&self) -> u64 {
+        self.0.idle()
+    }
+
     /// Bytes of what is there beside the blocks in use.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn spare(&self) -> u64 {

@@ -83,10 +83,12 @@ impl Holding {
         self.ease(lease, self.held - n, self.spare + spare);
     }
 
-    /// A datagram has `n` bytes that were spare. `false`: they were of the allowance, and it cannot pay for them.
+    /// A datagram holds `need` bytes more, and has `n` bytes that are spare once `more` are added to those. `false`:
+    /// there is no memory for all of that (those of the allowance have to be paid for, too), and nothing is charged.
+    #[inline]
     #[must_use]
-    pub(crate) fn take(&mut self, lease: &mut Lease, n: u64) -> bool {
-        self.change(lease, self.held + n, self.spare - n)
+    pub(crate) fn take(&mut self, lease: &mut Lease, need: u64, n: u64, more: u64) -> bool {
+        self.change(lease, self.held + need + n, self.spare + more - n)
     }
 
     /// There is to be so much more to be used. `false`: there is no memory.
@@ -109,6 +111,23 @@ impl Holding {
     }
 }
 
+/// How often there may be another try, whatever is wrong: who waits for memory does not wait for ever.
+#[derive(Debug)]
+pub(crate) struct Rounds(u64);
+
+impl Rounds {
+    pub(crate) const fn new(most: u64) -> Self {
+        Self(most)
+    }
+
+    pub(crate) fn is_there_another(&mut self) -> bool {
+        let there = self.0 > 0;
+        debug_assert!(there, "all that was there has gone, and yet there was more");
+        self.0 = self.0.saturating_sub(1);
+        there
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -126,8 +145,8 @@ mod tests {
             (|h, l| h.add(l, 80), 1000),
             (|h, l| h.add(l, 70), 950),
             // What was charged before is charged no more.
-            (|h, l| h.take(l, 50), 950),
-            (|h, l| h.take(l, 60), 890),
+            (|h, l| h.take(l, 0, 50, 0), 950),
+            (|h, l| !h.take(l, 500, 60, 500) && h.take(l, 0, 60, 0), 890),
             (|h, l| h.hold(l, 800), 90),
             (|h, l| !h.hold(l, 91) && !h.add(l, 151) && h.add(l, 150), 0),
             (|h, l| (h.let_go(l, 910, 60), true).1, 850),

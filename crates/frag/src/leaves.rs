@@ -57,8 +57,15 @@ impl<B> Leaves<B> {
         if len + pieces <= room {
             return lists * size_of::<Piece<B>>();
         }
-        // All of the leaf at once, and then in leaves; or the first leaf anew.
         let all = len + pieces;
+        if all <= LEAF {
+            // The first leaf, or a larger one in its place.
+            let places = all.next_power_of_two().clamp(PLACES_MIN, LEAF);
+            let directory = if self.all.is_empty() { LEAVES_MIN } else { 0 };
+            return (lists + places) * size_of::<Piece<B>>()
+                + directory * size_of::<Vec<Piece<B>>>();
+        }
+        // All of the leaf at once, and then in leaves.
         let leaves = all.div_ceil(LEAF) + 1;
         let directory = (self.all.len() + leaves).max(self.all.capacity() * 2).max(LEAVES_MIN);
         (lists + all + leaves * LEAF) * size_of::<Piece<B>>()

@@ -60,6 +60,7 @@ mod limits;
 mod map;
 mod output;
 mod overlap;
+mod pace;
 mod reason;
 mod refused;
 mod shard;

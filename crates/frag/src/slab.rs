@@ -95,6 +95,11 @@ impl<T: Linked> Slab<T> {
         self.used
     }
 
+    /// Chunks that are kept of which nothing is in use.
+    pub(crate) const fn idle(&self) -> u64 {
+        self.idle_len as u64
+    }
+
     /// The record that [`Self::take`] answers next; `None`: it has to grow first.
     #[inline]
     pub(crate) fn free(&self) -> Option<u32> {

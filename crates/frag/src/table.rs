@@ -15,13 +15,14 @@ use std::hint::select_unpredictable;
 
 use crate::block::{BLOCK_COST, Blocks};
 use crate::datagram::{Look, Node, Store};
-use crate::holding::Holding;
+use crate::holding::{Holding, Rounds};
 use crate::index::{ABSENT, Health, Index, UNKNOWN};
 use crate::key::{HashKey, Key};
 use crate::ledger::Lease;
 use crate::limits::Limits;
 use crate::output::{Datagram, Notice, NoticeKind, Payload, Released, Sink, Slice, slice};
 use crate::overlap::Policy;
+use crate::pace::Pace;
 use crate::reason::{Counters, Reason};
 use crate::refused::Refused;
 use crate::shard::Arrival;
@@ -38,8 +39,6 @@ const IDLE_MIN_NS: u64 = 1_000_000;
 const REFUSED_GAPS: u64 = 32;
 const REFUSED_MIN_NS: u64 = 4_000_000;
 const REFUSED_MAX_NS: u64 = 1_000_000_000;
-/// A longer wait than this says nothing of the pace of fragments.
-const GAP_MAX_NS: u64 = 1_000_000_000;
 /// Datagrams that may go by timeout in one call of [`Table::push`].
 const EXPIRED_AT_ONCE: usize = 8;
 /// Datagrams at most that one may let go for a change of key.
@@ -59,35 +58,6 @@ const HEADER_MOST: usize = 33 << 10;
 struct Ages {
     oldest: u32,
     youngest: u32,
-}
-
-/// How datagrams have gone of late.
-#[derive(Debug, Default)]
-struct Pace {
-    /// Smoothed memory of completed datagrams, bytes; 0: none yet.
-    cost: u64,
-    /// Smoothed time between two fragments of a datagram, nanoseconds times 64.
-    gap_64: u64,
-}
-
-impl Pace {
-    fn completed(&mut self, cost: u64) {
-        if self.cost == 0 {
-            self.cost = cost;
-        } else {
-            self.cost = (self.cost * 7 + cost).div_ceil(8);
-        }
-    }
-
-    #[inline]
-    fn waited(&mut self, ns: u64) {
-        let ns = ns.min(GAP_MAX_NS);
-        self.gap_64 = self.gap_64 - self.gap_64 / 64 + ns;
-    }
-
-    fn gap(&self) -> u64 {
-        self.gap_64 / 64
-    }
 }
 
 /// A fragment that was parsed, and where its datagram seemed to be.
@@ -512,10 +482,12 @@ impl<B> Table<B> {
         let source = self.sources.of(&f.key, &self.key);
         let room = Room { source, need, keep: NONE };
         // Nothing is taken before all is there: what makes room calls the sink, which may panic.
+        let mut rounds = self.rounds();
         let n = loop {
             match self.try_admit(lease, need) {
                 Ok(n) => break n,
-                Err(Short::Memory) if self.trim(lease) => {}
+                Err(_) if !rounds.is_there_another() => return Err(self.refuse(hash, source, now)),
+                Err(Short::Memory) if self.trim(lease, Spare::Blocks) => {}
                 Err(_) if self.make_room(lease, room, now, sink) => {}
                 Err(_) => return Err(self.refuse(hash, source, now)),
             }
@@ -542,34 +514,23 @@ impl<B> Table<B> {
         n.ok_or(Short::Memory)
     }
 
+    /// All is paid for before anything is made: what a try that fails had made, [`Self::trim`] would give back, and
+    /// there would always be another try.
     fn try_take(&mut self, lease: &mut Lease) -> Option<u32> {
-        let n = match self.nodes.free() {
-            Some(n) => n,
-            None => self.grow_nodes(lease)?,
+        let (growth, cost, room) = match self.nodes.free() {
+            Some(n) => (0, self.nodes[n].cost(), self.nodes[n].room()),
+            None => (self.nodes.growth(), Node::<B>::COST, 0),
         };
-        let node = &self.nodes[n];
-        let (cost, room) = (u64::from(node.cost()), u64::from(node.room()));
-        let index = self.index.growth();
-        if !self.holding.take(lease, cost) {
+        let more = growth + self.index.growth();
+        if !self.holding.take(lease, 0, u64::from(cost), more) {
             return None;
         }
-        if index > 0 && !self.holding.add(lease, index) {
-            self.holding.let_go(lease, cost, cost);
-            return None;
+        if growth > 0 {
+            let over = self.nodes.grow();
+            self.holding.drop_spare(lease, over);
         }
-        self.kept -= room;
+        self.kept -= u64::from(room);
         Some(self.nodes.take())
-    }
-
-    /// Makes free records. Answers the first.
-    #[cold]
-    fn grow_nodes(&mut self, lease: &mut Lease) -> Option<u32> {
-        if !self.holding.add(lease, self.nodes.growth()) {
-            return None;
-        }
-        let over = self.nodes.grow();
-        self.holding.drop_spare(lease, over);
-        self.nodes.free()
     }
 
     /// After an insertion: takes back what has gone, and changes the key if a search was long. If there is no memory
@@ -590,7 +551,7 @@ impl<B> Table<B> {
             if self.index.is_moving() || self.change_key(lease) {
                 return;
             }
-            if !self.trim(lease) && !self.make_room(lease, room, now, sink) {
+            if !self.trim(lease, Spare::Blocks) && !self.make_room(lease, room, now, sink) {
                 return;
             }
         }
@@ -680,7 +641,7 @@ impl<B> Table<B> {
     // ----- memory ----------------------------------------------------------------------------
 
     /// Charges `need` bytes for a datagram, with a compact block if it takes one, and lets others go for it. `false`:
-    /// there are none, and the datagram itself is gone.
+    /// there are none, and the datagram itself is gone. Answers how much more is set aside for it now.
     #[inline]
     fn charge(
         &mut self,
@@ -689,25 +650,48 @@ impl<B> Table<B> {
         (need, block): (u32, bool),
         now: u64,
         sink: &mut impl Sink<B>,
-    ) -> bool {
+    ) -> Option<u32> {
         let all = need.saturating_add(if block { BLOCK_COST } else { 0 });
-        while !self.try_charge(lease, need, block) {
-            let room = Room { source: self.nodes[n].source, need: all, keep: n };
-            if !self.trim(lease) && !self.make_room(lease, room, now, sink) {
-                self.give_up(lease, n, Reason::EvictedYoung, now, sink);
-                return false;
-            }
+        if !self.try_charge(lease, need, block)
+            && !self.charge_hard(lease, n, (need, block), now, sink)
+        {
+            self.give_up(lease, n, Reason::EvictedYoung, now, sink);
+            return None;
         }
         let node = &mut self.nodes[n];
         node.used += all;
-        if node.used > node.reserved {
-            let more = u64::from(node.used - node.reserved);
+        let more = node.used.saturating_sub(node.reserved);
+        if more > 0 {
             node.reserved = node.used;
-            lease.promise_more(more);
-            self.committed += more;
-            self.sources.charge(node.source, more);
+            lease.promise_more(more.into());
+            self.committed += u64::from(more);
+            self.sources.charge(node.source, more.into());
         }
-        true
+        Some(more)
+    }
+
+    /// [`Self::try_charge`], as often as something can be given back or let go for it.
+    #[cold]
+    fn charge_hard(
+        &mut self,
+        lease: &mut Lease,
+        n: u32,
+        (need, block): (u32, bool),
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) -> bool {
+        let all = need.saturating_add(if block { BLOCK_COST } else { 0 });
+        let room = Room { source: self.nodes[n].source, need: all, keep: n };
+        let first = if block { Spare::Records } else { Spare::Blocks };
+        let mut rounds = self.rounds();
+        while rounds.is_there_another()
+            && (self.trim(lease, first) || self.make_room(lease, room, now, sink))
+        {
+            if self.try_charge(lease, need, block) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Takes all or nothing.
@@ -717,44 +701,66 @@ impl<B> Table<B> {
             return self.holding.hold(lease, u64::from(need));
         }
         let (growth, cost) = (self.blocks.growth(), u64::from(BLOCK_COST));
+        // All at once, as in `try_take`.
+        if !self.holding.take(lease, u64::from(need), cost, growth) {
+            return false;
+        }
         if growth > 0 {
-            if !self.holding.add(lease, growth) {
-                return false;
-            }
             let over = self.blocks.grow();
             self.holding.drop_spare(lease, over);
         }
-        if !self.holding.take(lease, cost) {
-            return false;
-        }
-        let there = self.holding.hold(lease, u64::from(need));
-        if !there {
-            self.holding.let_go(lease, cost, cost);
-        }
-        there
+        true
     }
 
-    /// A datagram holds less than it was charged.
-    fn refund(&mut self, lease: &mut Lease, n: u32, less: u32) {
-        if less > 0 {
-            self.holding.let_go(lease, u64::from(less), 0);
-            self.nodes[n].used -= less;
+    /// A datagram holds less than it was charged, for which `raised` bytes were set aside beyond those before.
+    fn refund(&mut self, lease: &mut Lease, n: u32, less: u32, raised: u32) {
+        if less == 0 {
+            return;
         }
+        self.holding.let_go(lease, u64::from(less), 0);
+        let back = less.min(raised);
+        let node = &mut self.nodes[n];
+        node.used -= less;
+        node.reserved -= back;
+        let (source, back) = (node.source, u64::from(back));
+        lease.redeem(back);
+        self.committed -= back;
+        self.sources.refund(source, back);
     }
 
-    /// Gives back what is spare and can be given back at once. `false`: nothing that is charged.
+    /// Gives back a chunk that is spare, of those `first` if there is one. `false`: there is none that is charged.
     #[cold]
-    fn trim(&mut self, lease: &mut Lease) -> bool {
-        let before = self.holding.spare();
-        if before == 0 {
+    fn trim(&mut self, lease: &mut Lease, first: Spare) -> bool {
+        if self.holding.spare() == 0 {
             return false;
         }
-        let blocks = self.blocks.trim();
+        let bytes = match first {
+            Spare::Blocks => Some(self.blocks.trim()).filter(|n| *n > 0),
+            Spare::Records => self.trim_records(),
+        };
+        let bytes = bytes.or_else(|| match first {
+            Spare::Blocks => self.trim_records(),
+            Spare::Records => Some(self.blocks.trim()).filter(|n| *n > 0),
+        });
+        self.holding.drop_spare(lease, bytes.unwrap_or(0));
+        bytes.is_some()
+    }
+
+    /// Bytes that a chunk of free records had, which has gone.
+    fn trim_records(&mut self) -> Option<u64> {
         let mut gone = Gone::default();
-        self.nodes.trim(|node| gone.see(node));
+        let went = self.nodes.trim(|node| gone.see(node));
         self.kept -= gone.kept;
-        self.holding.drop_spare(lease, blocks + gone.bytes);
-        self.holding.spare() < before
+        went.then_some(gone.bytes)
+    }
+
+    /// How often something can be trimmed or let go for one fragment: chunks that are idle now, datagrams, and
+    /// chunks that are idle when those have gone.
+    fn rounds(&self) -> Rounds {
+        let idle = self.nodes.idle() + self.blocks.idle();
+        let most = 2 * u64::from(self.nodes.used()) + u64::from(self.blocks.used()) + idle;
+        // One more finds that nothing is left.
+        Rounds::new(most + 1)
     }
 
     /// Lets one datagram go for another. `false`: none may.
@@ -854,10 +860,10 @@ impl<B> Table<B> {
         let more = list + node.head_growth(f) + layers;
         // Whoever says that a buffer costs 4 GiB does not get it.
         let need = bytes.saturating_add(more);
-        if !self.charge(lease, n, (need, block), now, sink) {
+        let Some(raised) = self.charge(lease, n, (need, block), now, sink) else {
             self.counters.fragments_lost += 1;
             return sink.release(buffer, Released::Dropped(Reason::EvictedYoung));
-        }
+        };
         let node = &mut self.nodes[n];
         if growth > 0 {
             node.grow(growth);
@@ -886,7 +892,7 @@ impl<B> Table<B> {
         self.pace.waited(now.saturating_sub(node.last_at));
         node.last_at = now;
         let is_complete = node.is_complete();
-        self.refund(lease, n, less);
+        self.refund(lease, n, less, raised);
         if is_complete {
             self.finish(lease, n, now, sink);
         }
@@ -1035,8 +1041,12 @@ impl<B> Table<B> {
         self.shrink_index(lease);
     }
 
-    /// Takes back all that is charged, of a table that is empty.
+    /// Frees what a table has that is empty, and then takes back all that is charged: others may use it at once.
     pub(crate) fn end(&mut self, lease: &mut Lease) {
+        self.nodes = Slab::keeping(0);
+        self.blocks = Blocks::keeping(0);
+        self.index = Index::new();
+        self.kept = 0;
         self.holding.end(lease);
     }
 
@@ -1148,6 +1158,13 @@ impl Gone {
         self.bytes += u64::from(node.cost());
         self.kept += u64::from(node.room());
     }
+}
+
+/// What is to be trimmed first, since the other is wanted.
+#[derive(Clone, Copy)]
+enum Spare {
+    Blocks,
+    Records,
 }
 
 /// What there is too little of.

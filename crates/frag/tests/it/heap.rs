@@ -224,6 +224,58 @@ fn blocks_that_are_free_count() {
     world.end(LIMIT * 7 / 8);
 }
 
+/// As many as make the index grow, of whatever cost: where that and a chunk of records are not both to be had,
+/// somebody is refused or goes.
+#[test]
+fn an_admission_ends_where_there_is_a_chunk_and_no_index() {
+    for cost in 500..=620 {
+        let mut world = World::new(&Config { copy_below: 0, ..config() }, None);
+        for id in 0..20 {
+            let whole = packet(id, 16);
+            (0..2).for_each(|n| world.push(0, &whole.fragment(8 * n, 8 * n + 8), cost));
+        }
+        for id in 0..1100 {
+            world.push(0, &packet(1000 + id, 24).fragment(0, 8), cost);
+        }
+        assert!(world.gauges().datagrams > 700, "cost {cost}: {:?}", world.gauges());
+        world.end(LIMIT * 3 / 4);
+    }
+}
+
+/// Each wants a block and many places: where a chunk of blocks is to be had and they are not, somebody goes.
+#[test]
+fn a_charge_ends_where_there_is_a_chunk_and_no_places() {
+    for few in 512..=640 {
+        let mut world = World::new(&config(), None);
+        learn(&mut world);
+        for id in 0..few {
+            world.push(0, &packet(1000 + id, 24).fragment(0, 8), 600);
+        }
+        for id in 0..60 {
+            world.push(0, &packet(9000 + id, 60_000).fragment(8000, 8008), 600);
+        }
+        assert!(world.gauges().datagrams > 100, "{few}: {:?}", world.gauges());
+        world.end(LIMIT * 3 / 4);
+    }
+}
+
+/// What a fragment needs while it is taken in is not set aside for its datagram for good.
+#[test]
+fn what_is_needed_for_a_moment_is_not_set_aside() {
+    let mut world = World::new(&Config { overlap: Policy::First, ..config() }, None);
+    learn(&mut world);
+    let learned = world.gauges();
+    assert_eq!((learned.datagrams, learned.committed_bytes), (0, 0));
+    for id in 0..100 {
+        world.push(0, &packet(1000 + id, 24).fragment(0, 8), 8);
+    }
+    let Gauges { datagrams, committed_bytes, memory_bytes, .. } = world.gauges();
+    assert_eq!(datagrams, 100);
+    // Those that are complete had three pieces.
+    assert!(committed_bytes < memory_bytes + 100 * 64, "{committed_bytes} for {memory_bytes}");
+    world.end(0);
+}
+
 /// What is held beside its bytes by one datagram of many pieces: places, a map, layers.
 #[test]
 fn pieces_are_counted_as_they_are_kept() {
