@@ -10,6 +10,10 @@ pub struct Config {
     /// Most memory over all shards, bytes at true size: what fragments hold, what finds them, and what is free again
     /// and kept. Never exceeded but for what each shard has from the beginning, whatever comes:
     /// [`Shard::beside_bytes`](crate::Shard::beside_bytes).
+    ///
+    /// That the oldest datagram ends holds in each shard (or bucket of a shared table) by itself, with what the others
+    /// leave. Records and blocks are given back by chunks of 16: what is free of a chunk of which something is in use
+    /// counts, and only its own shard can use it, until that ends or its time does.
     /// Default 64 MiB, at least 64 KiB.
     pub memory_bytes: u64,
     /// Shards, or cores, that share it. Default 1, at most 4096.
