@@ -91,8 +91,8 @@ pub(crate) struct QueuePair {
     requester: Requester,
     responder: Responder,
     congestion: Option<Congestion>,
-    /// A notification is to be sent.
-    notify: bool,
+    /// A notification is to be sent, of this packet, which came with a mark.
+    notify: Option<Psn>,
     /// How the peer's packets are numbered for IP.
     pub(crate) count: Count,
     /// No packet is written before its CRC is known: another queue pair has written where this one did, as a peer
@@ -134,7 +134,7 @@ impl QueuePair {
             requester: Requester::new(config.send_depth.clamp(1, 1 << 15), inline_max),
             responder: Responder::new(config.receive_depth.clamp(1, 1 << 15)),
             congestion: None,
-            notify: false,
+            notify: None,
             count: Count::default(),
             checks_first: false,
         }
@@ -187,7 +187,7 @@ impl QueuePair {
         self.state = State::Reset;
         self.path = None;
         self.congestion = None;
-        self.notify = false;
+        self.notify = None;
         self.checks_first = false;
         self.requester.reset();
         self.responder.reset();
@@ -199,7 +199,7 @@ impl QueuePair {
             return;
         }
         self.state = State::Error;
-        self.notify = false;
+        self.notify = None;
         context.counters.failed += 1;
         self.requester.flush(self.send, context);
         self.responder.flush(self.receive, context);
@@ -245,11 +245,12 @@ impl QueuePair {
         context: &mut Context<'_>,
     ) -> Result<Outcome, Reason> {
         match packet.header.bth.opcode {
-            Opcode::Cnp => self.handle_notification(context),
+            Opcode::Cnp => self.handle_notification(packet.header.bth.psn, context),
             Opcode::Acknowledge => self.handle_ack(&packet.header, context),
             Opcode::Send(..) | Opcode::Write(..) => {
-                if marked {
-                    self.handle_mark(context);
+                let psn = packet.header.bth.psn;
+                if marked && self.responder.is_near(psn) {
+                    self.handle_mark(psn, context);
                 }
                 self.handle_request(packet, memory, context)
             }
@@ -295,7 +296,8 @@ impl QueuePair {
         }
     }
 
-    /// What was sent since the rate was cut has arrived, or is lost, which is no better.
+    /// What was sent since the rate was cut has arrived, or something is lost, which is no better: where a queue runs
+    /// over, to wait for what was sent after the cut would double what is lost.
     fn note_round_trip(&mut self, now: Time, heard: Heard) {
         let Some(congestion) = &mut self.congestion else { return };
         let felt = |psn: &mut Psn| heard == Heard::Resend || self.requester.has_arrived(*psn);
@@ -304,8 +306,16 @@ impl QueuePair {
         }
     }
 
-    fn handle_notification(&mut self, context: &mut Context<'_>) -> Result<Outcome, Reason> {
+    /// `psn`: the packet that came with a mark.
+    fn handle_notification(
+        &mut self,
+        psn: Psn,
+        context: &mut Context<'_>,
+    ) -> Result<Outcome, Reason> {
         let congestion = self.congestion.as_mut().ok_or(Reason::Notification)?;
+        if !self.requester.was_sent_lately(psn) {
+            return Err(Reason::Notification);
+        }
         congestion.reaction.set_round_trip(self.requester.last_rtt_nanos());
         if !congestion.reaction.on_notification(context.now, self.requester.window_bytes()) {
             return Err(Reason::Notification);
@@ -315,10 +325,12 @@ impl QueuePair {
         Ok(Outcome::Notified)
     }
 
-    fn handle_mark(&mut self, context: &mut Context<'_>) {
+    fn handle_mark(&mut self, psn: Psn, context: &mut Context<'_>) {
         context.counters.marks_in += 1;
-        if let Some(congestion) = &mut self.congestion {
-            self.notify |= congestion.notification.on_mark(context.now, &congestion.settings);
+        if let Some(congestion) = &mut self.congestion
+            && congestion.notification.on_mark(context.now, &congestion.settings)
+        {
+            self.notify = Some(psn);
         }
     }
 
@@ -328,7 +340,7 @@ impl QueuePair {
         if self.path.is_none() {
             return Wish::Nothing;
         }
-        if self.notify || self.responder.has_answer() {
+        if self.notify.is_some() || self.responder.has_answer() {
             return Wish::Send;
         }
         if self.state != State::ReadyToSend {
@@ -374,8 +386,8 @@ impl QueuePair {
         if self.wish(now) != Wish::Send {
             return None;
         }
-        if self.notify || self.responder.has_answer() {
-            let opcode = if self.notify { Opcode::Cnp } else { Opcode::Acknowledge };
+        if self.notify.is_some() || self.responder.has_answer() {
+            let opcode = if self.notify.is_some() { Opcode::Cnp } else { Opcode::Acknowledge };
             return Some(crate::wire::packet_len(opcode, 0));
         }
         self.requester.next_len()
@@ -391,9 +403,9 @@ impl QueuePair {
         context: &mut Context<'_>,
     ) -> Option<usize> {
         let path = self.path?;
-        if core::mem::take(&mut self.notify) {
+        if let Some(psn) = self.notify.take() {
             context.counters.cnp_out += 1;
-            let mut bth = Bth::new(Opcode::Cnp, path.peer, Psn::default());
+            let mut bth = Bth::new(Opcode::Cnp, path.peer, psn);
             (bth.becn, bth.pkey) = (true, path.pkey);
             let len = Header::new(bth).emit(0, to).ok()?;
             return seal.close(to, len);
@@ -420,6 +432,9 @@ impl QueuePair {
             Ok(len) => {
                 if let Some(congestion) = &mut self.congestion {
                     congestion.reaction.on_sent(context.now, len - ICRC_BYTES);
+                    if congestion.reaction.is_limited() {
+                        self.requester.hold_until(congestion.reaction.next_at(), context.now);
+                    }
                 }
                 Some(len)
             }
@@ -442,7 +457,7 @@ impl QueuePair {
         room: (&mut [u8], usize),
         context: &mut Context<'_>,
     ) -> usize {
-        let has_other = self.notify || self.responder.has_answer();
+        let has_other = self.notify.is_some() || self.responder.has_answer();
         let is_paced = self.congestion.as_ref().is_some_and(|c| c.reaction.is_limited());
         let Some(path) = self.path.as_ref() else { return 0 };
         if has_other || is_paced || self.state != State::ReadyToSend {

@@ -61,14 +61,9 @@ impl Dcqcn {
     };
 
     /// Between hosts, over whatever line: network cards' additive steps, which are smaller than the paper's, so that a
-    /// link a hundred times slower than the line that those were made for is not overrun by one of them; and a floor
-    /// that lets several share such a link.
-    pub const BETWEEN_HOSTS: Self = Self {
-        floor_bits: 1_000_000,
-        additive_bits: 5_000_000,
-        hyper_bits: 50_000_000,
-        ..Self::PAPER
-    };
+    /// link a hundred times slower than the line that those were made for is not overrun by one of them.
+    pub const BETWEEN_HOSTS: Self =
+        Self { additive_bits: 5_000_000, hyper_bits: 50_000_000, ..Self::PAPER };
 
     /// What cannot be is made what can: a rate of 0 would never end, a time of 0 would loop.
     pub(crate) fn sane(self) -> Self {
@@ -151,6 +146,11 @@ impl ReactionPoint {
         self.current_bits
     }
 
+    /// When the next packet may go, or might have gone.
+    pub(crate) const fn next_at(&self) -> Time {
+        self.next_at
+    }
+
     /// Whether packets are paced at all.
     pub(crate) const fn is_limited(&self) -> bool {
         self.limited
@@ -186,7 +186,9 @@ impl ReactionPoint {
 
     /// What was sent at the rate of the last cut has arrived: recovery begins.
     pub(crate) fn on_round_trip(&mut self, now: Time) {
-        self.waits = false;
+        if !core::mem::take(&mut self.waits) {
+            return;
+        }
         self.alpha_at = self.alpha_at.max(now);
         self.increase_at = self.increase_at.max(now);
     }
@@ -224,10 +226,12 @@ impl ReactionPoint {
     /// What time has done since.
     fn recover(&mut self, now: Time) {
         if self.waits {
-            if self.cut_at.is_some_and(|at| now.since(at) < ROUND_TRIP_MAX) {
+            let until = self.cut_at.unwrap_or(Time::ZERO).plus_nanos(ROUND_TRIP_MAX);
+            if now < until {
                 return;
             }
-            self.on_round_trip(now);
+            // Not now: who was idle since then has recovered since then.
+            self.on_round_trip(until);
         }
         let Dcqcn { alpha_nanos, increase_nanos, g_shift, .. } = self.settings;
         let alpha_nanos = alpha_nanos.max(self.round_trip);

@@ -55,7 +55,7 @@ reasons! {
     StaleAck = 14, "stale_ack", "acknowledgement came too late";
     /// An acknowledgement of what was never sent.
     BadAck = 15, "bad_ack", "acknowledgement of what was not sent";
-    /// A notification of congestion where that is off, or too soon after another.
+    /// A notification of congestion where that is off, too soon after another, or of a packet that was not sent lately.
     Notification = 16, "notification", "notification of congestion has no effect";
 }
 
@@ -98,7 +98,7 @@ pub struct Counters {
     pub rnr_out: u64,
     /// The same, heard.
     pub rnr_in: u64,
-    /// Packets that came with a congestion mark.
+    /// Packets of requests that came with a congestion mark, and a number near the one that was expected.
     pub marks_in: u64,
     /// Notifications of congestion sent.
     pub cnp_out: u64,

@@ -62,7 +62,7 @@ pub struct VectorStat {
     /// Completions of each queue: of the one that each link has, and of the other of links that keep what they send
     /// apart (`split_cqs`).
     pub completions: Vec<u64>,
-    /// RoCEv2 packets that came with a congestion mark (ECN: CE).
+    /// RoCEv2 packets that came with a congestion mark (ECN: CE), and a number near the one that was expected.
     pub marks_rx: u64,
     /// Notifications of congestion sent, since marks had come.
     pub cnp_tx: u64,

@@ -32,7 +32,7 @@ use crate::work::{
 /// Packets of all requests together: far from 2^23, where numbers would say nothing.
 const PACKETS_MAX: u32 = 1 << 22;
 /// Packets on their way.
-const WINDOW_MAX: u16 = 1 << 14;
+pub(crate) const WINDOW_MAX: u16 = 1 << 14;
 /// "Always", of attempts for a receiver that is not ready.
 const RNR_ALWAYS: u8 = 7;
 
@@ -125,6 +125,8 @@ pub(crate) struct Requester {
     timer: Option<Time>,
     /// When that was decided.
     timed_at: Time,
+    /// Nothing goes before this, for the rate's sake.
+    held_until: Time,
     /// When something was last achieved.
     progress_at: Time,
     timeout: Option<u64>,
@@ -140,6 +142,8 @@ pub(crate) struct Requester {
     inline_max: u16,
     packets_out: u64,
     retransmitted: u64,
+    /// Packets that had been sent for the first time when this connection began.
+    sent_before: u64,
 }
 
 impl Requester {
@@ -165,6 +169,7 @@ impl Requester {
             rnr_until: None,
             timer: None,
             timed_at: Time::ZERO,
+            held_until: Time::ZERO,
             progress_at: Time::ZERO,
             timeout: None,
             retransmission: Retransmission::Fixed,
@@ -176,6 +181,7 @@ impl Requester {
             inline_max,
             packets_out: 0,
             retransmitted: 0,
+            sent_before: 0,
         }
     }
 
@@ -183,6 +189,7 @@ impl Requester {
         self.reset();
         let first = attributes.send_psn;
         (self.una, self.next, self.max, self.end) = (first, first, first, first);
+        self.sent_before = self.packets_out - self.retransmitted;
         self.mtu = mtu;
         self.window = attributes.window.clamp(1, WINDOW_MAX);
         self.ack_every = attributes.ack_every.max(1);
@@ -202,6 +209,7 @@ impl Requester {
         self.rnr_tries = 0;
         self.rnr_until = None;
         self.timer = None;
+        self.held_until = Time::ZERO;
         self.rtt = Rtt::default();
         self.measured = None;
         self.back_at = None;
@@ -247,6 +255,23 @@ impl Requester {
     /// Whether the peer has acknowledged this packet.
     pub(crate) const fn has_arrived(&self, psn: Psn) -> bool {
         psn.after(self.una) < 0
+    }
+
+    /// Whether this packet is on its way, or was, no longer ago than a window of packets.
+    pub(crate) fn was_sent_lately(&self, psn: Psn) -> bool {
+        // Before the first one nothing was sent.
+        let first_times = self.packets_out - self.retransmitted - self.sent_before;
+        let arrived = first_times.saturating_sub(self.in_flight().into());
+        let arrived = u32::from(self.window).min(u32::try_from(arrived).unwrap_or(u32::MAX));
+        let oldest = self.una.minus(arrived);
+        psn.since(oldest) < self.max.since(oldest)
+    }
+
+    /// The next packet may go then. Nobody may have been asked for an acknowledgement before that, so the time until
+    /// something is sent again begins there.
+    pub(crate) fn hold_until(&mut self, at: Time, now: Time) {
+        self.held_until = at;
+        self.start_timer(now);
     }
 
     pub(crate) const fn deadline(&self) -> Option<Time> {
@@ -530,8 +555,9 @@ impl Requester {
 
     fn start_timer(&mut self, now: Time) {
         self.timed_at = now;
+        let from = now.max(self.held_until);
         let patience = self.rtt.patience(self.retransmission, self.timeout, self.attempt);
-        self.timer = patience.filter(|_| self.max != self.una).map(|nanos| now.plus_nanos(nanos));
+        self.timer = patience.filter(|_| self.max != self.una).map(|nanos| from.plus_nanos(nanos));
     }
 
     pub(crate) fn handle_ack(

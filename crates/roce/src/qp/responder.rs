@@ -1,6 +1,7 @@
 //! The half that receives: packets become bytes in memory, completions, and answers.
 
 use super::message::{Pieces, Range, narrow};
+use super::requester::WINDOW_MAX;
 use super::{Context, Port};
 use crate::memory::{Memory, ProtectionDomain, Purpose, Regions};
 use crate::number::Psn;
@@ -108,6 +109,11 @@ impl Responder {
             context.fail(port, request.id, Kind::Receive, Status::Flushed);
         }
         self.message = Message::Nothing;
+    }
+
+    /// Whether a peer that sends what is expected may have sent this as well: it is no further off than a window.
+    pub(crate) const fn is_near(&self, psn: Psn) -> bool {
+        psn.after(self.expected).unsigned_abs() < WINDOW_MAX as u32
     }
 
     pub(crate) fn has_answer(&self) -> bool {

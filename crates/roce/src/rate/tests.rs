@@ -77,6 +77,16 @@ fn one_cut_for_each_period_whatever_a_peer_sends() {
 }
 
 #[test]
+fn who_is_idle_after_a_cut_is_at_the_rate_of_the_line_after_a_second() {
+    let mut point = ReactionPoint::new(settings());
+    point.set_round_trip(100_000);
+    // Nobody hears that anything has arrived.
+    assert!(point.on_notification(at(0), u64::MAX));
+    assert!(point.wait_until(at(1_000_000_000)).is_none());
+    assert_eq!((point.rate_bits(), point.is_limited()), (LINE, false));
+}
+
+#[test]
 fn one_cut_for_each_round_trip_and_what_it_takes_is_the_period() {
     let mut point = ReactionPoint::new(settings());
     point.set_round_trip(2_000_000);

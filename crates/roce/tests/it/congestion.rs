@@ -2,11 +2,12 @@
 
 use std::collections::HashMap;
 
+use roce::icrc::seal;
 use roce::*;
 use testkit::fragments::Random;
 use testkit::network::{Conditions, Fates, Network};
 
-use crate::hosts::{Host, Setup};
+use crate::hosts::{Host, Setup, exchange};
 
 /// Bytes of a message.
 const MESSAGE: u32 = 1 << 18;
@@ -189,4 +190,124 @@ fn rates_come_back_when_the_link_is_free_again() {
     let bytes = world.bytes().iter().sum::<u64>() - before;
     let bits = bytes * 8 * 1_000_000_000 / (world.now - from);
     assert!(bits > 2_000_000_000, "{bits}: {low:?}, {:?}", rates(&world));
+}
+
+/// Two hosts with messages of so many packets from the first to the second, of which some were sent: their bytes.
+fn sending(rts: RtsAttributes, packets: u32, sent: usize) -> ([Host; 2], Vec<(Flow, Vec<u8>)>) {
+    let slow = Dcqcn { line_bits: 20_000_000, ..Dcqcn::BETWEEN_HOSTS };
+    let setup = Setup { mtu: Mtu::B1024, rts, congestion: Some(slow), ..Setup::default() };
+    let mut hosts = setup.hosts();
+    let len = packets * 1024;
+    let source = hosts[0].buffer(0, vec![7; len as usize], Access::READ);
+    let sink = hosts[1].buffer(0, vec![0; len as usize], Access::REMOTE_WRITE);
+    let pieces = [Piece { key: source, address: 0, len }];
+    let operation = Operation::Write { address: 0, rkey: sink.0 };
+    hosts[0].post(0, operation, Source::Pieces(&pieces)).unwrap();
+    let way = (0..sent).map(|_| hosts[0].packet(Time::from_nanos(START)).unwrap()).collect();
+    (hosts, way)
+}
+
+fn take_marked(host: &mut Host, flow: Flow, bytes: &[u8]) -> Result<Outcome, Reason> {
+    let Flow { addresses, src_port } = flow;
+    let arrival = Arrival { addresses, src_port, marked: true, identification: Some(0) };
+    host.device.receive(Time::from_nanos(START), &mut host.memory, &arrival, bytes)
+}
+
+/// The packet from the second host to the first that says that one of this number came with a mark.
+fn notification(hosts: &[Host; 2], psn: Psn) -> (Flow, Vec<u8>) {
+    let addresses = Setup::default().way.reversed();
+    let flow = Flow { addresses, src_port: wire::UDP_PORT };
+    let mut bth = wire::Bth::new(wire::Opcode::Cnp, hosts[0].qpn, psn);
+    bth.becn = true;
+    let mut bytes = vec![0; PACKET_MAX];
+    let packet = wire::Packet { header: wire::Header::new(bth), payload: &[] };
+    let end = packet.emit(&mut bytes).unwrap();
+    let len = seal(&flow, 0, &mut bytes, end).unwrap();
+    bytes.truncate(len);
+    (flow, bytes)
+}
+
+#[test]
+fn a_notification_counts_only_if_its_packet_was_sent_lately() {
+    let rts = RtsAttributes { window: 8, ..RtsAttributes::shunt(Psn::default()) };
+    let first = Setup::default().psns[0];
+    let judge = |sent: usize, psn: Psn| {
+        let (mut hosts, _) = sending(rts, 20, sent);
+        let (flow, bytes) = notification(&hosts, psn);
+        let before = hosts[0].device.qp(hosts[0].qpn).unwrap().rate_bits;
+        let got = hosts[0].take(Time::from_nanos(START), flow, &bytes);
+        let after = hosts[0].device.qp(hosts[0].qpn).unwrap().rate_bits;
+        assert_eq!(before > after, got.is_ok(), "{got:?}");
+        got
+    };
+    assert_eq!(judge(0, first), Err(Reason::Notification), "nothing was sent");
+    for psn in [first, first.plus(2)] {
+        assert_eq!(judge(3, psn), Ok(Outcome::Notified));
+    }
+    for psn in [first.plus(3), first.minus(1), Psn::new(0x1234), first.plus(1 << 23)] {
+        assert_eq!(judge(3, psn), Err(Reason::Notification), "{psn}");
+    }
+    // What has arrived counts for a window.
+    let (mut hosts, _) = sending(rts, 20, 0);
+    exchange(&mut hosts, Time::from_nanos(START));
+    for (psn, counts) in [(11, false), (20, false), (12, true)] {
+        let (flow, bytes) = notification(&hosts, first.plus(psn));
+        let got = hosts[0].take(Time::from_nanos(START), flow, &bytes);
+        assert_eq!(got.is_ok(), counts, "{psn}: {got:?}");
+    }
+}
+
+#[test]
+fn a_mark_counts_only_on_a_packet_near_the_expected_one() {
+    let rts = RtsAttributes { window: 8, ..RtsAttributes::shunt(Psn::default()) };
+    let first = Setup::default().psns[0];
+    let judge = |psn: Psn| {
+        let (mut hosts, mut way) = sending(rts, 20, 1);
+        let (flow, bytes) = &mut way[0];
+        bytes[9..12].copy_from_slice(&psn.value().to_be_bytes()[1..]);
+        let end = bytes.len() - wire::ICRC_BYTES;
+        seal(flow, 0, bytes, end).unwrap();
+        _ = take_marked(&mut hosts[1], *flow, bytes);
+        let all = hosts[1].packets(Time::from_nanos(START));
+        let said = all.iter().map(|(_, bytes)| wire::Packet::parse(bytes).unwrap().header.bth);
+        let said = said.filter(|bth| bth.opcode == wire::Opcode::Cnp).map(|bth| bth.psn).collect();
+        let counters = hosts[1].device.counters();
+        let said: Vec<Psn> = said;
+        assert_eq!([counters.marks_in, counters.cnp_out], [said.len() as u64; 2]);
+        said
+    };
+    // Expected, too early, come twice.
+    for psn in [first, first.plus(3), first.minus(3)] {
+        assert_eq!(judge(psn), [psn]);
+    }
+    for psn in [first.plus(1 << 14), first.minus(1 << 14), Psn::new(0x12_3456)] {
+        assert_eq!(judge(psn), [], "{psn}");
+    }
+}
+
+#[test]
+fn who_is_paced_sends_nothing_again_while_nobody_was_asked() {
+    // Half a millisecond of patience; each second packet asks for an acknowledgement.
+    let fixed = RtsAttributes { timeout: 7, ack_every: 2, ..RtsAttributes::new(Psn::default()) };
+    let rts = RtsAttributes { window: 64, retransmission: Retransmission::Fixed, ..fixed };
+    let (mut hosts, way) = sending(rts, 20, 2);
+    let [from, to] = &mut hosts;
+    for (flow, bytes) in &way {
+        take_marked(to, *flow, bytes).unwrap();
+    }
+    let at = |micros: u64| Time::from_nanos(START + 1000 * micros);
+    let back = to.packets(at(50));
+    assert_eq!(back.len(), 2, "a notification and an acknowledgement");
+    from.take(at(100), back[0].0, &back[0].1).unwrap();
+    // A packet takes 0.9 ms now, and this one, while another is measured, asks for nothing.
+    assert_eq!(from.packets(at(100)).len(), 1);
+    from.take(at(101), back[1].0, &back[1].1).unwrap();
+    from.device.on_deadline(at(800));
+    assert!(from.packets(at(800)).is_empty());
+    assert_eq!(from.device.counters().timeouts, 0);
+    // The next one may go, and then nothing comes for as long as the patience is.
+    from.device.on_deadline(at(1000));
+    assert_eq!(from.packets(at(1000)).len(), 1);
+    from.device.on_deadline(at(3000));
+    assert_eq!(from.device.counters().timeouts, 1);
 }

@@ -24,8 +24,10 @@ fn random_bytes_reach_every_answer() {
     }
     let Counters { retransmitted, timeouts, naks_out, naks_in, rnr_out, rnr_in, .. } = all;
     let Counters { cnp_out, cnp_in, failed, acks_in, bytes_in, bytes_out, .. } = all;
-    let seen = [retransmitted, timeouts, naks_out, naks_in, rnr_out, rnr_in, cnp_out, cnp_in];
+    let seen = [retransmitted, timeouts, naks_out, naks_in, rnr_out, rnr_in, cnp_out];
     assert!(seen.iter().all(|count| *count > 50), "{all:?}");
+    // Few come where something was sent that they may be about.
+    assert!(cnp_in > 10, "{all:?}");
     assert!(summed > 500, "{summed}");
     assert!([failed, acks_in, bytes_in, bytes_out].iter().all(|count| *count > 300), "{all:?}");
 }

@@ -261,7 +261,9 @@ impl World {
             2 => Opcode::Send(place, immediate),
             _ => Opcode::Cnp,
         };
-        let psn = self.next.plus(u32::from(input.byte() % 8)).minus(4);
+        // Most notifications are of what was sent.
+        let (base, back) = if opcode == Opcode::Cnp { (self.sent, 6) } else { (self.next, 4) };
+        let psn = base.plus(u32::from(input.byte() % 8)).minus(back);
         let to = input.choice(&[
             self.qpn,
             self.qpn,
