@@ -5,6 +5,8 @@
 //! ([`crate::stream`]) can be waited for with others.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::call::{self, Failure};
 use crate::interface::own;
@@ -89,6 +91,10 @@ impl Events {
         })
     }
 
+    fn room(&self) -> i32 {
+        i32::try_from(self.list.len()).unwrap_or(i32::MAX)
+    }
+
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -158,17 +164,72 @@ impl Poller {
         answer(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), op, fd, &raw mut event) }).map(drop)
     }
 
-    /// Waits until something happens, at most `most_ns` nanoseconds (`None`: without end); part of a
-    /// millisecond counts as a whole one, unless it is 0. A signal ends the wait early, with nothing.
+    /// Waits until something happens, at most `most_ns` nanoseconds (`None`: without end), never less. Where the
+    /// system cannot do that (Linux before 5.11, libc before 2.35), part of a millisecond counts as a whole one. A
+    /// signal ends the wait early, with nothing.
     pub fn wait(&self, events: &mut Events, most_ns: Option<u64>) {
-        let ms = most_ns.map_or(-1, |ns| i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX));
-        let room = i32::try_from(events.list.len()).unwrap_or(i32::MAX);
-        // SAFETY: there is room for so many events.
-        let told =
-            unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.list.as_mut_ptr(), room, ms) };
+        let told = match most_ns {
+            // What there is now, or whatever comes: no need of a finer clock.
+            None | Some(0) => None,
+            Some(ns) => self.wait_finely(events, ns),
+        };
+        let told = told.unwrap_or_else(|| self.wait_whole_ms(events, most_ns));
         // EINTR is the one error that can be: the descriptor and the room are ours.
         events.count = usize::try_from(told).unwrap_or(0);
     }
+
+    fn wait_whole_ms(&self, events: &mut Events, most_ns: Option<u64>) -> i32 {
+        let ms = most_ns.map_or(-1, |ns| i32::try_from(ns.div_ceil(1_000_000)).unwrap_or(i32::MAX));
+        let room = events.room();
+        // SAFETY: there is room for so many events.
+        unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.list.as_mut_ptr(), room, ms) }
+    }
+
+    /// libc's answer; `None`: the system has no such call.
+    fn wait_finely(&self, events: &mut Events, ns: u64) -> Option<i32> {
+        let wait = fine_wait()?;
+        let seconds = libc::time_t::try_from(ns / 1_000_000_000).unwrap_or(libc::time_t::MAX);
+        // Less than 10^9.
+        let rest = libc::c_long::try_from(ns % 1_000_000_000).unwrap_or(0);
+        let most = libc::timespec { tv_sec: seconds, tv_nsec: rest };
+        let (fd, room) = (self.0.as_raw_fd(), events.room());
+        // SAFETY: there is room for so many events; the time is read, and no signals are masked.
+        let told =
+            unsafe { wait(fd, events.list.as_mut_ptr(), room, &raw const most, std::ptr::null()) };
+        // EPERM is what filters of containers say of calls that they do not know.
+        let is_absent = told < 0 && matches!(answer(told), Err(libc::ENOSYS | libc::EPERM));
+        if is_absent {
+            FINE_WAIT_ABSENT.store(true, Ordering::Relaxed);
+        }
+        (!is_absent).then_some(told)
+    }
+}
+
+/// `epoll_pwait2`.
+type FineWait = unsafe extern "C" fn(
+    libc::c_int,
+    *mut libc::epoll_event,
+    libc::c_int,
+    *const libc::timespec,
+    *const libc::sigset_t,
+) -> libc::c_int;
+
+/// The kernel has said that it has no such call. Whoever does not see it yet asks once more.
+static FINE_WAIT_ABSENT: AtomicBool = AtomicBool::new(false);
+
+/// libc's `epoll_pwait2`, or that of a library in front of it. It is looked for when it is needed, because programs
+/// that are linked to it would not start where libc is older.
+fn fine_wait() -> Option<FineWait> {
+    static FOUND: OnceLock<Option<FineWait>> = OnceLock::new();
+    if FINE_WAIT_ABSENT.load(Ordering::Relaxed) {
+        return None;
+    }
+    *FOUND.get_or_init(|| {
+        // SAFETY: a name that ends; asking changes nothing.
+        let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"epoll_pwait2".as_ptr()) };
+        // SAFETY: what has this name is this function, or it is null, which is `None`.
+        unsafe { std::mem::transmute::<*mut libc::c_void, Option<FineWait>>(at) }
+    })
 }
 
 /// libc's answer, or the errno.
@@ -255,11 +316,32 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_is_as_long_as_said_rounded_up() {
+    fn a_wait_is_no_shorter_than_said() {
         let (poller, mut events) = (Poller::new().unwrap(), Events::new(1));
-        let before = call::now_ns();
-        poller.wait(&mut events, Some(1_500_000));
-        assert!(call::now_ns() - before >= 1_500_000);
+        for ns in [1, 1_500_000] {
+            let before = call::now_ns();
+            poller.wait(&mut events, Some(ns));
+            assert!(call::now_ns() - before >= ns);
+            let before = call::now_ns();
+            assert!(poller.wait_whole_ms(&mut events, Some(ns)) == 0);
+            assert!(call::now_ns() - before >= ns);
+        }
+    }
+
+    #[test]
+    fn a_wait_of_less_than_a_millisecond_is_one() {
+        if fine_wait().is_none() {
+            println!("skipped: no epoll_pwait2 here");
+            return;
+        }
+        let (poller, mut events) = (Poller::new().unwrap(), Events::new(1));
+        // Many, because others may have this CPU during most of them.
+        let took = (0..10_000).map(|_| {
+            let before = call::now_ns();
+            poller.wait(&mut events, Some(50_000));
+            call::now_ns() - before
+        });
+        assert!(took.take_while(|ns| *ns >= 1_000_000).count() < 10_000);
     }
 
     #[test]
