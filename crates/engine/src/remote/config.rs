@@ -116,7 +116,7 @@ pub const SETTINGS: &[Setting] = &[
         value: "on|off",
         help: "rates that follow congestion marks (ECN; DCQCN) on links to hosts whose Shunt does the same: packets \
                to them say ECT(0), marks that come are answered, and answers lower the rate; to others nothing of \
-               it is done. Counts for link groups that are made from then on [on]",
+               it is done. Counts for link groups that are made from then on [off]",
         live: true,
     },
     Setting {
@@ -254,7 +254,8 @@ impl Default for Config {
             handshakes_max: 1024,
             spare_short: true,
             peers: Vec::new(),
-            congestion: true,
+            // It is new.
+            congestion: false,
             vectors: None,
             use_vectors: Vectors::ALL,
             split_cqs: Vectors::NONE,
@@ -455,7 +456,7 @@ mod tests {
             ("handshakes_max", "1"),
             ("spare_short", "off"),
             ("peers", "192.0.2.0/24,2001:db8::1"),
-            ("congestion", "off"),
+            ("congestion", "on"),
             ("vectors", "3"),
             ("use_vectors", "1-2"),
             ("split_cqs", "0,2"),

@@ -44,6 +44,8 @@ impl Engine {
         let addresses = [HOST, HOST_TOO].map(|address| address.to_string());
         let addresses = addresses[..case.links.min(2)].join(",");
         command.args(["engine", "--address", &addresses, "--eid", eid]);
+        // Off unless set; a kernel must get nothing of it nevertheless.
+        command.args(["--congestion", "on"]);
         command.args(["--max-links", &case.links.to_string()]);
         command.args(["--testlink-time", &case.test_link_s.to_string()]);
         // What is to be shown is SMC, also by connections that are too short for it.

@@ -115,7 +115,7 @@ fn iperf3_survives(conditions: &str, trouble: &str) {
     for way in [&[][..], &["-R"], &["-P", "4"]] {
         let got = iperf3_client(|| {
             let mut command = pair.shunt(Side::Client, &iperf);
-            command.args(["-c", &address, "-p", "5300", "-t", "2", "-J"]).args(way);
+            command.args(["-c", &address, "-p", "5300", "-n", "4M", "-J"]).args(way);
             command
         });
         assert!(got.ok(), "{conditions}, {way:?}: {got:?}");
