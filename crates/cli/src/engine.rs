@@ -288,13 +288,15 @@ fn setup_waits(stat: &Value) -> String {
             sums.iter_mut().zip(PARTS).for_each(|(sum, part)| *sum += number(wait, part));
         }
     }
+    // A sum without waits is no mean.
+    kinds.retain(|_, (count, _)| *count > 0);
     if kinds.is_empty() {
         return String::new();
     }
     let rows: Vec<Vec<String>> = kinds
         .into_iter()
         .map(|(kind, (count, sums))| {
-            let mean = |ns: &u64| (ns / count.max(1) / 1000).to_string();
+            let mean = |ns: &u64| (ns / count / 1000).to_string();
             let begin = [kind.to_owned(), table::count(count)];
             begin.into_iter().chain(sums.iter().map(mean)).collect()
         })
@@ -446,6 +448,8 @@ mod tests {
         let words: Vec<_> = line.split_whitespace().skip(3).collect();
         assert_eq!(words, ["4", "1640", "1500", "100", "30", "10"], "{text}");
         assert_eq!(setup_waits(&serde_json::json!({"vectors": [{}]})), "", "there were none");
+        let unanswered = of(wait(0, [0, 0, 0, 50]));
+        assert_eq!(setup_waits(&serde_json::json!({"vectors": [unanswered]})), "");
     }
 
     #[test]

@@ -92,11 +92,11 @@ pub(super) struct Exchange {
     pub(super) answered: bool,
     /// It has found that RoCEv2 does not reach the peer.
     unreachable: bool,
-    /// Since when there is nothing that it could do; `None`: there is. And what it has waited for last.
-    waits_since: Option<u64>,
-    waited_for: Wait,
-    /// What it waits for comes by a link.
+    /// Since when there is nothing that it could do; `None`: there is.
+    pub(super) waits_since: Option<u64>,
+    /// What it waits for comes by a link, and so long its question has lain here, nanoseconds.
     by_link: bool,
+    lay_ns: u64,
 }
 
 impl Exchange {
@@ -126,8 +126,8 @@ impl Exchange {
             answered: false,
             unreachable: false,
             waits_since: Some(since),
-            waited_for: Wait::Door,
             by_link: false,
+            lay_ns: 0,
         }
     }
 
@@ -257,12 +257,16 @@ impl Vector {
     pub(super) fn resume(&mut self, id: ExchangeId, kind: Wait, came: u64) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         exchange.by_link = false;
+        let lay_ns = std::mem::take(&mut exchange.lay_ns);
         // What the peer need not be asked for is answered at once.
         let Some(since) = exchange.waits_since.take() else { return };
         // Not the time at which the loop began with what it does: others may have been before this one.
         let now = call::now_ns();
-        exchange.waited_for = kind;
-        self.waits.ended(kind, since, came, now);
+        self.setup_at = now;
+        self.waits.ended(id, kind, since, came, now);
+        if kind == Wait::Link {
+            self.waits.lay(kind, lay_ns);
+        }
     }
 
     /// A handshake may begin; a client's, unless somebody else is making first contact with that peer.
@@ -289,6 +293,10 @@ impl Vector {
     pub(super) fn go_on(&mut self, id: ExchangeId, begun: Begun, now: u64) {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         exchange.machine = Machine::Client(begun.client);
+        if !self.groups.is_client_of(exchange.remote) {
+            // The group has ended meanwhile: this is first contact now, and nobody else makes it beside.
+            self.courting.entry(exchange.remote).or_default();
+        }
         // The peer may have gone meanwhile; nothing of ours has been built on it yet.
         if exchange.wire.send(&begun.rest).is_err() {
             return self.break_off(id, now, "The TCP connection ended.");
@@ -363,6 +371,7 @@ impl Vector {
 
     /// Does what a handshake wants to have done.
     pub(super) fn take_steps(&mut self, id: ExchangeId, now: u64) {
+        self.setup_at = now;
         while let Some(step) = self.exchanges.get_mut(id).and_then(|e| e.machine.poll()) {
             match step {
                 Step::Send(bytes) => {
@@ -386,7 +395,7 @@ impl Vector {
             }
         }
         if let Some(exchange) = self.exchanges.get_mut(id) {
-            self.waits.sent(exchange.waited_for);
+            self.waits.sent(id);
             exchange.waits_since = Some(call::now_ns());
         }
     }
@@ -406,8 +415,17 @@ impl Vector {
             // One whose peer need not be asked waits for something else by now.
             let Some(exchange) = self.exchanges.get_mut(id).filter(|e| e.by_link) else { continue };
             if let Some(since) = exchange.waits_since.replace(now) {
-                self.waits.lay(Wait::Link, now.saturating_sub(since));
+                exchange.lay_ns += now.saturating_sub(since);
             }
+        }
+    }
+
+    /// Server: what another one's first contact with the client has kept is tried again, and may have to wait again.
+    pub(super) fn find_group_again(&mut self, id: ExchangeId, now: u64) {
+        self.resume(id, Wait::Contact, 0);
+        self.find_group(id, now);
+        if let Some(exchange) = self.exchanges.get_mut(id) {
+            exchange.waits_since.get_or_insert_with(call::now_ns);
         }
     }
 

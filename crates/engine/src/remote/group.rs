@@ -341,8 +341,7 @@ impl Vector {
         }
         self.take_steps(first, now);
         for other in waiting {
-            self.resume(other, Wait::Contact, 0);
-            self.find_group(other, now);
+            self.find_group_again(other, now);
         }
     }
 
@@ -368,8 +367,7 @@ impl Vector {
             self.device.close_link(link.qpn, &mut self.shelf);
         }
         for other in group.waiting {
-            self.resume(other, Wait::Contact, 0);
-            self.find_group(other, now);
+            self.find_group_again(other, now);
         }
     }
 

@@ -20,6 +20,9 @@ type Ends = (IpAddr, IpAddr);
 
 /// Pairs of addresses that a vector keeps open; of more peers, clients wait for their vector.
 const OPEN_MAX: usize = 1024;
+/// Handshakes that are ahead of their vector at most. Should the link group have ended when the vector comes to them,
+/// each of them makes first contact.
+const AHEAD_MAX: usize = 64;
 
 /// A handshake whose Proposal has been sent.
 #[derive(Debug)]
@@ -76,13 +79,13 @@ impl Opened {
         self.known.len() < OPEN_MAX && !self.known.contains(&ends)
     }
 
-    /// The next clients with these addresses need not wait for us, up to `ahead_max` of all.
+    /// The next clients with these addresses need not wait for us, up to `ahead_max` of all, or [`AHEAD_MAX`].
     pub(super) fn open(&mut self, ends: Ends, words: (Identity, Limits), ahead_max: usize) {
         if self.wants(ends) {
             self.known.insert(ends);
             let mut open = held(&self.shared.0);
             open.words.insert(ends, words);
-            open.ahead_max = ahead_max;
+            open.ahead_max = ahead_max.min(AHEAD_MAX);
         }
     }
 
@@ -112,12 +115,16 @@ impl Opened {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
+    use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
     use smc::clc::{self, Frame, Message};
     use smc::{Gid, Mac, SystemId};
 
+    use super::super::fake::{Guest, guest};
+    use super::super::guest::Role;
+    use super::super::tests::{Hosts, config};
+    use super::super::vector::{Arrival, Newcomer, Order};
     use super::*;
 
     fn words() -> (Identity, Limits) {
@@ -168,6 +175,103 @@ mod tests {
         // One that cannot be sent is not begun.
         client.shutdown(std::net::Shutdown::Write).unwrap();
         assert!(begin().is_none());
+    }
+
+    /// A connection between two addresses of an engine's, and its guest's rings.
+    fn newcomer(ends: Ends, tcp: TcpStream, role: Role, number: u64) -> (Newcomer, Guest) {
+        let (relay, guest) = guest(1 << 16, number << 24);
+        let (relay, tcp) = (Box::new(relay), tcp.into());
+        (Newcomer { relay, tcp, role, ends, to: None, asks: None }, guest)
+    }
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    /// The Proposal of a client that nobody has told of first contact.
+    fn proposal() -> Vec<u8> {
+        let (identity, limits) = words();
+        let first = Client::new(identity, limits, smc_time(5)).poll();
+        let Some(Step::Send(bytes)) = first else { panic!("a Proposal is first: {first:?}") };
+        bytes
+    }
+
+    /// The next message, which comes.
+    fn message(tcp: &mut TcpStream) -> Vec<u8> {
+        let mut room = [0; 2048];
+        let n = tcp.read(&mut room).unwrap();
+        room[..n].to_vec()
+    }
+
+    #[test]
+    fn where_the_group_has_ended_meanwhile_nobody_makes_first_contact_beside() {
+        let ends = [1, 2].map(|host| IpAddr::from([127, 92, 1, host]));
+        let Some(hosts) = Hosts::at(ends, [config(&[]), config(&[])]) else { return };
+        let engine = &hosts.engines[0];
+        let ends = (ends[0], ends[1]);
+        // The door has begun for a vector that has no group any more when it hears of that.
+        let shared = Arc::<Openings>::default();
+        Opened::new(Arc::clone(&shared)).open(ends, words(), 64);
+        let (ours, mut first) = pair();
+        let begun = shared.begin(ends, &ours, call::now_ns());
+        assert!(begun.is_some());
+        let (ahead, _guest) = newcomer(ends, ours, Role::Client, 1);
+        let arrival = Arrival { newcomer: ahead, begun, at: call::now_ns() };
+        engine.shared.vectors[0].inbox.put(Order::Newcomer(Box::new(arrival)));
+        let (ours, mut second) = pair();
+        let (behind, _other) = newcomer(ends, ours, Role::Client, 2);
+        engine.adopt(0, behind);
+        // The vector has heard of both when it has answered.
+        assert_eq!(engine.stat().vectors[0].handshakes, 2);
+        message(&mut first);
+        second.set_nonblocking(true).unwrap();
+        let said = second.read(&mut [0; 64]).map_err(|e| e.kind());
+        assert_eq!(said, Err(std::io::ErrorKind::WouldBlock));
+        second.set_nonblocking(false).unwrap();
+        drop(first);
+        assert!(matches!(Message::parse(&message(&mut second)), Ok(Message::Proposal(_))));
+    }
+
+    #[test]
+    fn who_waits_again_for_first_contact_is_counted_again() {
+        let ends = [1, 2].map(|host| IpAddr::from([127, 92, 2, host]));
+        let Some(hosts) = Hosts::at(ends, [config(&[]), config(&[])]) else { return };
+        let engine = &hosts.engines[1];
+        let waits = |kind: &str| {
+            let stat = engine.stat();
+            stat.vectors[0].setup_waits.get(kind).map_or(0, |wait| wait.count)
+        };
+        let accepted = |tcp: &mut TcpStream| {
+            assert!(matches!(Message::parse(&message(tcp)), Ok(Message::Accept(_))));
+        };
+        let mut all = (1..=3).map(|number| {
+            let (mut theirs, ours) = pair();
+            let (server, guest) = newcomer((ends[1], ends[0]), ours, Role::Server, number);
+            engine.adopt(0, server);
+            theirs.write_all(&proposal()).unwrap();
+            hosts.wait("the Proposal", |_| waits("message by TCP") == number);
+            (theirs, guest)
+        });
+        let [mut first, mut second, mut third] = [(); 3].map(|()| all.next().unwrap());
+        accepted(&mut first.0);
+        // Both that wait are woken up; one of them makes first contact, the other waits for that.
+        drop(first.0);
+        accepted(&mut second.0);
+        drop(second.0);
+        accepted(&mut third.0);
+        assert_eq!(waits("first contact"), 3);
+    }
+
+    #[test]
+    fn no_more_are_ahead_than_may_make_first_contact_at_once() {
+        let (client, _server) = pair();
+        let ends = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+        let shared = Arc::<Openings>::default();
+        Opened::new(Arc::clone(&shared)).open(ends, words(), usize::MAX);
+        let begun = (0..=AHEAD_MAX).filter_map(|_| shared.begin(ends, &client, 5));
+        assert_eq!(begun.count(), AHEAD_MAX);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+use super::exchange::ExchangeId;
 use super::stat::WaitStat;
 
 /// What a set-up waits for.
@@ -74,9 +75,9 @@ pub(super) struct Waits {
     /// Absent: nobody wants to know exactly.
     delays: Option<Delays>,
     /// What `delays` said when the thread last looked for something to do, and when a set-up went on that has not
-    /// sent anything since.
+    /// sent anything since: which, and what it had waited for.
     before: u64,
-    resumed: Option<u64>,
+    resumed: Option<(ExchangeId, Wait, u64)>,
 }
 
 impl Waits {
@@ -99,12 +100,12 @@ impl Waits {
     }
 
     /// A set-up that has waited since `since` goes on now. What it has waited for has been here since `came`.
-    pub(super) fn ended(&mut self, kind: Wait, since: u64, came: u64, now: u64) {
+    pub(super) fn ended(&mut self, id: ExchangeId, kind: Wait, since: u64, came: u64, now: u64) {
         let came = came.clamp(since.min(now), now);
         let mut cpu = 0;
         if let Some(delays) = &mut self.delays {
             let now = delays.read();
-            self.resumed = Some(now);
+            self.resumed = Some((id, kind, now));
             cpu = now.saturating_sub(self.before);
         }
         let late = now - came;
@@ -122,17 +123,21 @@ impl Waits {
         sum.behind_others_ns += late - cpu - wake;
     }
 
-    /// The set-up that went on last has sent what it had to: what its thread waited for a CPU meanwhile has kept it.
-    pub(super) fn sent(&mut self, kind: Wait) {
-        // One that time or the peer's engine has moved has not waited for this thread.
-        let (Some(delays), Some(resumed)) = (&mut self.delays, self.resumed.take()) else { return };
+    /// A set-up has sent what it had to. If it is the one that went on last, what its thread waited for a CPU meanwhile
+    /// has kept it; one that time or the peer's engine has moved has not waited for this thread.
+    pub(super) fn sent(&mut self, id: ExchangeId) {
+        let Some(delays) = &mut self.delays else { return };
+        let Some((_, kind, resumed)) = self.resumed.take_if(|(last, ..)| *last == id) else {
+            return;
+        };
         let lost = delays.read().saturating_sub(resumed);
         let sum = &mut self.kinds[kind as usize];
         sum.wait_ns += lost;
         sum.no_cpu_ns += lost;
     }
 
-    /// What a set-up has to say has lain here for so many nanoseconds until it was sent.
+    /// What a set-up had to say, and what was answered just now, had lain here for so many nanoseconds until it was
+    /// sent. It is part of the wait that has [`Self::ended`].
     pub(super) fn lay(&mut self, kind: Wait, ns: u64) {
         let sum = &mut self.kinds[kind as usize];
         sum.wait_ns += ns;
@@ -155,6 +160,10 @@ impl Waits {
 mod tests {
     use super::*;
 
+    fn id(number: u64) -> ExchangeId {
+        ExchangeId::from_number(number)
+    }
+
     fn sums(waits: &Waits, kind: Wait) -> [u64; 6] {
         let s = waits.kinds[kind as usize];
         [s.count, s.wait_ns, s.network_ns, s.no_cpu_ns, s.waking_ns, s.behind_others_ns]
@@ -165,16 +174,16 @@ mod tests {
         let mut waits = Waits::default();
         waits.woke(1700);
         // Asked at 1000, here at 1500, awake at 1700, taken up at 1710.
-        waits.ended(Wait::Tcp, 1000, 1500, 1710);
+        waits.ended(id(1), Wait::Tcp, 1000, 1500, 1710);
         assert_eq!(sums(&waits, Wait::Tcp), [1, 710, 500, 0, 200, 10]);
         // It came when the thread was awake already.
-        waits.ended(Wait::Link, 1000, 1800, 1900);
+        waits.ended(id(1), Wait::Link, 1000, 1800, 1900);
         assert_eq!(sums(&waits, Wait::Link), [1, 900, 800, 0, 0, 100]);
         // It was here before anybody waited for it, as a client's first message may be.
-        waits.ended(Wait::Door, 1650, 900, 1720);
+        waits.ended(id(1), Wait::Door, 1650, 900, 1720);
         assert_eq!(sums(&waits, Wait::Door), [1, 70, 0, 0, 50, 20]);
         // A stamp that is later than the clock, as one of another clock may seem to be.
-        waits.ended(Wait::Contact, 2000, 2300, 2200);
+        waits.ended(id(1), Wait::Contact, 2000, 2300, 2200);
         assert_eq!(sums(&waits, Wait::Contact), [1, 200, 200, 0, 0, 0]);
         let all = waits.all();
         let parts = all.network_ns + all.no_cpu_ns + all.waking_ns + all.behind_others_ns;
@@ -185,10 +194,11 @@ mod tests {
     #[test]
     fn what_lies_here_until_it_is_sent_is_ours() {
         let mut waits = Waits::default();
-        waits.ended(Wait::Tcp, 100, 300, 300);
+        waits.ended(id(1), Wait::Tcp, 100, 300, 300);
+        waits.ended(id(1), Wait::Link, 300, 350, 350);
         waits.lay(Wait::Link, 40);
-        assert_eq!(sums(&waits, Wait::Link), [0, 40, 0, 0, 0, 40]);
-        assert_eq!(waits.all().wait_ns, 240);
+        assert_eq!(sums(&waits, Wait::Link), [1, 90, 50, 0, 0, 40]);
+        assert_eq!(waits.all().wait_ns, 290);
     }
 
     #[test]
@@ -198,19 +208,20 @@ mod tests {
         let mut waits = Waits { before: 0, woke_at: 900, ..Waits::default() };
         // As if nothing could be read any more: 300 ns since the last look.
         waits.delays = Some(Delays { file: None, last: 300 });
-        waits.ended(Wait::Tcp, 0, 500, 1000);
+        waits.ended(id(1), Wait::Tcp, 0, 500, 1000);
         assert_eq!(sums(&waits, Wait::Tcp), [1, 1000, 500, 300, 100, 100]);
         // More than it was late cannot have been lost by that.
-        waits.ended(Wait::Link, 0, 950, 1000);
+        waits.ended(id(1), Wait::Link, 0, 950, 1000);
         assert_eq!(sums(&waits, Wait::Link), [1, 1000, 950, 50, 0, 0]);
         waits.look();
-        waits.ended(Wait::Door, 400, 400, 1000);
+        waits.ended(id(1), Wait::Door, 400, 400, 1000);
         assert_eq!(sums(&waits, Wait::Door), [1, 600, 0, 0, 500, 100]);
-        // Between the answer and what it leads to.
+        // Between the answer and what it leads to, not what another one sends.
         waits.delays = Some(Delays { file: None, last: 320 });
-        waits.sent(Wait::Door);
+        waits.sent(id(2));
+        waits.sent(id(1));
         waits.delays = Some(Delays { file: None, last: 350 });
-        waits.sent(Wait::Door);
+        waits.sent(id(1));
         assert_eq!(sums(&waits, Wait::Door), [1, 620, 0, 20, 500, 100]);
     }
 

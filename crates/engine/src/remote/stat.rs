@@ -21,14 +21,15 @@ pub struct VectorStat {
     pub aborted_total: u64,
     /// Handshakes that ended in a reset, by why; they are among those.
     pub broken_off: std::collections::BTreeMap<String, u64>,
-    /// Time that handshakes have waited, nanoseconds: for the peer, for their vector, for each other. With the
+    /// Time that handshakes have waited for what has come, nanoseconds: for the peer, for their vector, for each other. With the
     /// setting `stamps` what the scheduler lets a vector wait whose answer has come is part of it; without, that is
     /// seen in `/proc/PID/task/TID/schedstat` alone.
     pub setup_wait_ns: u64,
     /// Of that, for the network and the peer: nothing was here yet that they could have gone on with. With `stamps`
     /// until the kernel took in what came, else until the vector last looked and found nothing.
     pub setup_network_ns: u64,
-    /// Both, by what was waited for: `message by TCP`, `answer by link`, `hand-over` from the thread at the door, and
+    /// Both, by what was waited for, and only waits that were answered (not those that a deadline or a lost link has
+    /// ended): `message by TCP`, `answer by link`, `hand-over` from the thread at the door, and
     /// `first contact` with a peer that another one made.
     pub setup_waits: std::collections::BTreeMap<String, WaitStat>,
     /// Of guests, by RDMA WRITE.
@@ -82,7 +83,7 @@ pub struct VectorStat {
     pub groups: Vec<GroupStat>,
 }
 
-/// Waits of one kind, and what they were made of: the four last together are the first.
+/// Waits of one kind that were answered, and what they were made of: the four last together are the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct WaitStat {
     /// How many.

@@ -482,7 +482,11 @@ fn where_packets_do_not_arrive_all_are_on_tcp_and_none_is_reset() {
         h.engines.iter().all(|e| sum(e, |v| v.declined_total + v.aborted_total) == MANY)
     });
     for engine in &hosts.engines {
-        assert_eq!(sum(engine, |v| v.aborted_total), 0, "{:#?}", engine.stat());
+        let stat = engine.stat();
+        assert_eq!(sum(engine, |v| v.aborted_total), 0, "{stat:#?}");
+        // The link that was never there has answered nobody.
+        let waits = &stat.vectors[0].setup_waits;
+        assert!(waits.values().all(|wait| wait.count > 0), "{waits:?}");
     }
     assert_eq!(hosts.declined(0, Diagnosis::NoActiveLink.text()), MANY - 1);
     for [client, server] in &all {

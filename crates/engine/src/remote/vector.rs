@@ -44,8 +44,12 @@ use super::verbs::Card;
 
 /// Rounds between two looks at descriptors while there is work.
 const LOOK_ROUNDS: u32 = 16;
-/// The same while connections are being set up, whose messages come by descriptors.
+/// The same while connections are being set up, whose messages come by descriptors: for so long after one of them has
+/// moved, nanoseconds. A peer that says nothing more must not make us look for as long as it likes.
 const SETUP_ROUNDS: u32 = 2;
+const SETUP_NS: u64 = 1_000_000;
+/// Newcomers and messages of handshakes of one look, after which all others have their turn first.
+const SETUPS_MANY: usize = 32;
 /// Connections that are looked at in a round although nothing is known to have happened.
 const COLD_LOOKS: usize = 32;
 /// For how long a connection that has moved is looked at in each round, nanoseconds.
@@ -220,6 +224,9 @@ pub(super) struct Vector {
     /// What handshakes have waited for, and those whose words by a link have not left yet.
     pub(super) waits: Waits,
     pub(super) unsent: Vec<ExchangeId>,
+    /// When a handshake has last moved, and how many there were to serve at the last look.
+    pub(super) setup_at: u64,
+    setups: usize,
     /// When descriptors were last looked at, and when packets were taken in: what is found at the next look had
     /// not come by then.
     pub(super) looked_at: u64,
@@ -274,6 +281,8 @@ impl Vector {
             stat: VectorStat { vector: parts.number, ..VectorStat::default() },
             waits: Waits::default(),
             unsent: Vec::new(),
+            setup_at: 0,
+            setups: 0,
             looked_at: 0,
             took_at: 0,
             next_tick: 0,
@@ -296,9 +305,9 @@ impl Vector {
         let (mut busy_at, mut rounds) = (call::now_ns(), 0u32);
         while !self.is_done() {
             let now = call::now_ns();
-            rounds = rounds.wrapping_add(1);
-            let every = if self.exchanges.len() == 0 { LOOK_ROUNDS } else { SETUP_ROUNDS };
-            if rounds.is_multiple_of(every) {
+            rounds += 1;
+            if rounds >= rounds_to_look(now.saturating_sub(self.setup_at), self.setups) {
+                rounds = 0;
                 self.hear(now, Some(0));
             }
             if self.round(now) {
@@ -528,6 +537,7 @@ impl Vector {
     }
 
     fn handle_events(&mut self, now: u64) {
+        self.setups = 0;
         let told: Vec<_> = self.events.iter().collect();
         // Who is being set up has a network to wait for after this; what is sent now comes back earlier.
         let (first, others): (Vec<_>, Vec<_>) = told.into_iter().partition(|event| {
@@ -558,7 +568,10 @@ impl Vector {
                     self.warm_up(id, now);
                 }
             }
-            Watched::Exchange(id) => self.on_wire(id, now),
+            Watched::Exchange(id) => {
+                self.setups += 1;
+                self.on_wire(id, now);
+            }
             Watched::Tcp(id) => {
                 if let Some(running) = self.running.get_mut(&id) {
                     running.on_tcp(event, now);
@@ -615,6 +628,8 @@ impl Vector {
     fn welcome(&mut self, arrival: Arrival, now: u64) {
         let Arrival { newcomer, begun, at } = arrival;
         let Newcomer { relay, tcp, role, ends, to, asks } = newcomer;
+        self.setup_at = now;
+        self.setups += 1;
         let bell = relay.fd();
         let id = self.shelf.rings.insert(relay);
         let interest = Interest { read: true, write: true, peer_shut: true, once: true };
@@ -727,6 +742,12 @@ impl Vector {
     }
 }
 
+/// Rounds from one look at descriptors to the next, if a handshake has moved so many nanoseconds ago and the last look
+/// has served so many.
+const fn rounds_to_look(since_setup: u64, setups: usize) -> u32 {
+    if since_setup < SETUP_NS && setups <= SETUPS_MANY { SETUP_ROUNDS } else { LOOK_ROUNDS }
+}
+
 /// As `roce` counts.
 pub(super) const fn time(now: u64) -> roce::Time {
     roce::Time::from_nanos(now)
@@ -739,4 +760,21 @@ pub(super) const fn smc_time(now: u64) -> smc::Time {
 
 fn nanos(duration: std::time::Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptors_are_looked_at_often_only_while_handshakes_move_and_are_few() {
+        assert_eq!(rounds_to_look(0, 1), SETUP_ROUNDS);
+        assert_eq!(rounds_to_look(SETUP_NS - 1, SETUPS_MANY), SETUP_ROUNDS);
+        assert_eq!(rounds_to_look(SETUP_NS, 1), LOOK_ROUNDS, "one that is silent");
+        assert_eq!(
+            rounds_to_look(0, SETUPS_MANY + 1),
+            LOOK_ROUNDS,
+            "data has its share in a flood"
+        );
+    }
 }
