@@ -498,7 +498,9 @@ impl Answers for Arc<Shared> {
             self.learned.forget();
         }
         for handle in &self.vectors {
-            handle.inbox.put(Order::Configure(Arc::clone(&config)));
+            // Who comes from now on hears nothing of the old ones.
+            let epoch = handle.openings.outdate();
+            handle.inbox.put(Order::Configure(Arc::clone(&config), epoch));
         }
     }
 

@@ -39,12 +39,23 @@ pub(super) struct Openings(Mutex<Open>);
 #[derive(Debug, Default)]
 struct Open {
     words: HashMap<Ends, (Identity, Limits)>,
+    /// How often settings have changed: words of a vector that has not heard of the last change are none any more.
+    epoch: u64,
     /// Handshakes that were begun and that the vector has not taken over yet, and how many there may be.
     ahead: usize,
     ahead_max: usize,
 }
 
 impl Openings {
+    /// Settings have changed: nothing is said for the vector until it has heard of it, which it is to be told with what
+    /// this returns.
+    pub(super) fn outdate(&self) -> u64 {
+        let mut open = held(&self.0);
+        open.words.clear();
+        open.epoch += 1;
+        open.epoch
+    }
+
     /// Sends the Proposal of a client; `None`: nothing was sent, and the vector begins.
     pub(super) fn begin(&self, ends: Ends, tcp: &impl AsRawFd, now: u64) -> Option<Begun> {
         let (identity, limits) = {
@@ -67,11 +78,13 @@ pub(super) struct Opened {
     shared: Arc<Openings>,
     /// What is in there.
     known: HashSet<Ends>,
+    /// Of the settings that we go by.
+    epoch: u64,
 }
 
 impl Opened {
     pub(super) fn new(shared: Arc<Openings>) -> Self {
-        Self { shared, known: HashSet::new() }
+        Self { shared, known: HashSet::new(), epoch: 0 }
     }
 
     /// Whether there is room for these addresses, and they are not open yet.
@@ -82,8 +95,11 @@ impl Opened {
     /// The next clients with these addresses need not wait for us, up to `ahead_max` of all, or [`AHEAD_MAX`].
     pub(super) fn open(&mut self, ends: Ends, words: (Identity, Limits), ahead_max: usize) {
         if self.wants(ends) {
-            self.known.insert(ends);
             let mut open = held(&self.shared.0);
+            if open.epoch != self.epoch {
+                return;
+            }
+            self.known.insert(ends);
             open.words.insert(ends, words);
             open.ahead_max = ahead_max.min(AHEAD_MAX);
         }
@@ -102,6 +118,12 @@ impl Opened {
             self.known.retain(|ends| !of(ends));
             held(&self.shared.0).words.retain(|ends, _| !of(ends));
         }
+    }
+
+    /// The settings of that epoch are ours now.
+    pub(super) fn update(&mut self, epoch: u64) {
+        self.close_all();
+        self.epoch = epoch;
     }
 
     /// All do: what was to be said for us is not true any more.
@@ -167,6 +189,16 @@ mod tests {
         assert!(begin().is_none(), "settings have changed");
         opened.open((here, there), words(), 64);
         assert!(begin().is_some(), "opened again");
+        // Settings have changed, and the vector does not know it yet.
+        let epoch = shared.outdate();
+        assert!(begin().is_none(), "old words");
+        opened.close_all();
+        opened.open((here, there), words(), 64);
+        assert!(begin().is_none(), "words by old settings");
+        opened.update(epoch);
+        opened.open((here, there), words(), 64);
+        assert!(begin().is_some(), "by new ones");
+        opened.take_over();
         // No more than the vector could take are begun before it has run.
         opened.close_all();
         opened.open((here, there), words(), 4);

@@ -101,8 +101,8 @@ pub(super) enum Order {
     Packet(Box<Packet>),
     /// Take care of a connection.
     Newcomer(Box<Arrival>),
-    /// Go by these settings from now on.
-    Configure(Arc<Config>),
+    /// Go by these settings from now on, whose epoch this is ([`Openings`]).
+    Configure(Arc<Config>, u64),
     /// The peer's engine asks whether a handshake waits: it begins now.
     Promise(ExchangeId, Question),
     /// The peer's engine has said whether a handshake may begin.
@@ -305,12 +305,14 @@ impl Vector {
         let (mut busy_at, mut rounds) = (call::now_ns(), 0u32);
         while !self.is_done() {
             let now = call::now_ns();
+            let mut busy = false;
             rounds += 1;
             if rounds >= rounds_to_look(now.saturating_sub(self.setup_at), self.setups) {
                 rounds = 0;
-                self.hear(now, Some(0));
+                busy |= self.hear(now, Some(0));
             }
-            if self.round(now) {
+            busy |= self.round(now);
+            if busy {
                 (busy_at, self.untold) = (now, true);
                 continue;
             }
@@ -528,15 +530,17 @@ impl Vector {
         }
     }
 
-    /// Looks at descriptors, for at most so many nanoseconds.
-    fn hear(&mut self, now: u64, most_ns: Option<u64>) {
+    /// Looks at descriptors, for at most so many nanoseconds. Whether packets have brought anything.
+    fn hear(&mut self, now: u64, most_ns: Option<u64>) -> bool {
         self.waits.look();
         self.poller.wait(&mut self.events, most_ns);
-        self.handle_events(now);
+        let busy = self.handle_events(now);
         self.looked_at = now;
+        busy
     }
 
-    fn handle_events(&mut self, now: u64) {
+    /// Whether packets have brought anything.
+    fn handle_events(&mut self, now: u64) -> bool {
         self.setups = 0;
         let told: Vec<_> = self.events.iter().collect();
         // Who is being set up has a network to wait for after this; what is sent now comes back earlier.
@@ -544,13 +548,13 @@ impl Vector {
             matches!(Watched::of(event.token), Watched::Inbox | Watched::Exchange(_))
         });
         first.iter().for_each(|event| self.handle(event, now));
-        if others.iter().any(|event| Watched::of(event.token) == Watched::Port) {
-            self.take_in(now);
-        }
+        let is_port = |event: &event::Event| Watched::of(event.token) == Watched::Port;
+        let busy = others.iter().any(is_port) && self.take_in(now);
         if !self.unsent.is_empty() {
             self.send_off(now);
         }
         others.iter().for_each(|event| self.handle(event, now));
+        busy
     }
 
     fn handle(&mut self, event: &event::Event, now: u64) {
@@ -602,9 +606,9 @@ impl Vector {
                 }
                 Order::Packet(packet) => self.device.take(time(now), &mut self.shelf, &packet),
                 Order::Newcomer(arrival) => self.welcome(*arrival, now),
-                Order::Configure(config) => {
+                Order::Configure(config, epoch) => {
                     self.config = config;
-                    self.opened.close_all();
+                    self.opened.update(epoch);
                 }
                 Order::Tell(said) => {
                     self.tell(now);
