@@ -17,7 +17,7 @@ libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let eid = smc::Eid::default();
     let shunt = choice & 2 != 0;
     let terms =
-        Terms { release: 1, max_conns: 16, max_links: 2, features: 0, eid, peer_is_shunt: shunt };
+        Terms { release: 1, max_conns: 16, max_links: 2, features: 0, eid, peer_is_shunt: shunt, marks: shunt };
     let end = LinkEnd { qpn: Qpn::new(1), mtu: Mtu::BYTES_1024, ..LinkEnd::default() };
     let peer = PeerEnd { answer: RdmaAnswer::default(), terms: Some(terms) };
     let proposed =

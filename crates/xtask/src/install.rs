@@ -70,11 +70,6 @@ const NEEDS: &[Need] = &[
     program("node", "nodejs", "http and cluster"),
     program("java", "default-jdk-headless", "NIO selectors"),
     Need {
-        sign: Sign::PythonModule("impacket.smbconnection"),
-        package: "python3-impacket",
-        why: "a client of file servers",
-    },
-    Need {
         sign: Sign::Library("liburing.so.2"),
         package: "liburing2",
         why: "io_uring past the C library",
@@ -86,8 +81,10 @@ const NEEDS: &[Need] = &[
     },
 ];
 
-/// What Debian 12 lacks: a module of Python, and the package of PyPI that has it.
-const SMBPROTOCOL: (&str, &str) = ("smbclient", "smbprotocol");
+/// Clients of file servers that Debian 12 lacks, or has too old (impacket 0.10 signs no tree connect): modules of Python,
+/// and the packages of PyPI that have them.
+const CLIENTS: &[(&str, &str)] =
+    &[("smbclient", "smbprotocol"), ("impacket.smbconnection", "impacket")];
 
 /// What only those want that name it.
 const NEEDS_OF_FEW: &[Need] = &[
@@ -154,8 +151,14 @@ pub(crate) fn check(command: &str, programs: &[&str], install: bool) -> anyhow::
         apt_install(&packages(&absent))?;
         absent.retain(|need| !need.is_met());
     }
-    if install && programs.is_empty() && python_with(SMBPROTOCOL.0).is_none() {
-        pip_install(SMBPROTOCOL.1);
+    if install && programs.is_empty() {
+        let own = [environment().join("bin/python3")];
+        let lacks =
+            |(module, _): &&(&str, &str)| python_of(own.clone().into_iter(), module).is_none();
+        let wanted: Vec<&str> = CLIENTS.iter().filter(lacks).map(|(_, package)| *package).collect();
+        if !wanted.is_empty() {
+            pip_install(&wanted);
+        }
     }
     if absent.is_empty() {
         println!("every program that `cargo xtask {command}` uses is here");
@@ -219,10 +222,10 @@ fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Brings a package of PyPI into an environment of its own. What does not work is told: the test that wants it is
-/// skipped with its reason.
-fn pip_install(package: &str) {
-    println!("installing from PyPI: {package}");
+/// Brings packages of PyPI into an environment of its own. What does not work is told: the tests that want it are
+/// skipped with their reason.
+fn pip_install(packages: &[&str]) {
+    println!("installing from PyPI: {}", packages.join(" "));
     let environment = environment();
     let ends_well = |command: &mut Command| {
         let ended = command.stdin(Stdio::null()).status();
@@ -233,9 +236,9 @@ fn pip_install(package: &str) {
             ends_well(Command::new(python).args(["-m", "venv", "--clear"]).arg(&environment))
         });
     let python = environment.join("bin/python3");
-    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", package];
-    if !made || !ends_well(Command::new(python).args(pip)) {
-        println!("could not install {package}; Debian's python3-venv and a way to PyPI are wanted");
+    let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    if !made || !ends_well(Command::new(python).args(pip).args(packages)) {
+        println!("could not; Debian's python3-venv and a way to PyPI are wanted");
     }
 }
 
@@ -263,9 +266,12 @@ fn find_in(dirs: &[PathBuf], name: &str) -> Option<PathBuf> {
 
 /// The Python that can import `module`, if there is one.
 ///
-/// Three are asked: a Python of one's own in front of the distribution's hides its packages, and what Debian lacks is in
-/// an environment below the target directory.
+/// Two are asked, because a Python of one's own in front of the distribution's hides its packages.
 pub(crate) fn python_with(module: &str) -> Option<PathBuf> {
+    python_of(find("python3").into_iter().chain([PathBuf::from("/usr/bin/python3")]), module)
+}
+
+fn python_of(mut pythons: impl Iterator<Item = PathBuf>, module: &str) -> Option<PathBuf> {
     let imports = |python: &PathBuf| {
         let quiet = Command::new(python)
             .args(["-c", &format!("import {module}")])
@@ -274,8 +280,7 @@ pub(crate) fn python_with(module: &str) -> Option<PathBuf> {
             .status();
         quiet.is_ok_and(|status| status.success())
     };
-    let own = environment().join("bin/python3");
-    find("python3").into_iter().chain([PathBuf::from("/usr/bin/python3"), own]).find(imports)
+    pythons.find(imports)
 }
 
 fn search_path() -> Vec<PathBuf> {

@@ -16,8 +16,8 @@ use tally::Tally;
 const USAGE: &str = "\
 usage: cargo xtask test [--install] [--quick]
 
-  --install   first fetch the Debian packages that the tests drive and this machine lacks, and smbprotocol from PyPI
-              (into target/python)
+  --install   first fetch the Debian packages that the tests drive and this machine lacks, and two clients of file
+              servers from PyPI (into target/python)
   --quick     fewer seeds (SHUNT_TEST_QUICK=1), no loom models, no documentation
 ";
 

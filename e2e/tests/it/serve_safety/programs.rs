@@ -161,8 +161,8 @@ fn python(library: &str, script: &str) {
         let has = ["-c", &format!("import {library}")];
         outcome(Command::new(python).args(has), LIMIT).ok()
     };
-    // One of one's own in front of the distribution's hides its packages; `cargo xtask test --install` puts what Debian
-    // lacks into an environment beside what it builds.
+    // `cargo xtask test --install` puts what Debian lacks, or has too old, into an environment beside what it builds. And
+    // a Python of one's own in front of the distribution's hides its packages.
     let own = built("shunt").ancestors().nth(2).map(|target| target.join("python/bin/python3"));
     let all =
         installed("python3").into_iter().chain([PathBuf::from("/usr/bin/python3")]).chain(own);
