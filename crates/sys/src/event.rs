@@ -196,8 +196,8 @@ impl Poller {
         // SAFETY: there is room for so many events; the time is read, and no signals are masked.
         let told =
             unsafe { wait(fd, events.list.as_mut_ptr(), room, &raw const most, std::ptr::null()) };
-        // EPERM is what filters of containers say of calls that they do not know.
-        let is_absent = told < 0 && matches!(answer(told), Err(libc::ENOSYS | libc::EPERM));
+        // Filters of containers and services say EPERM, or what they were told to, of calls that they do not know.
+        let is_absent = told < 0 && !matches!(answer(told), Err(libc::EINTR));
         if is_absent {
             FINE_WAIT_ABSENT.store(true, Ordering::Relaxed);
         }

@@ -143,7 +143,8 @@ impl Pump {
         if self.linger_until.is_some_and(|at| at <= now) {
             self.conn.give_up_unsent();
         }
-        wants.by = self.linger_until.filter(|_| self.conn.unsent() > 0);
+        // Once it is over it is no time to wake for any more: what was given up stays unsent.
+        wants.by = self.linger_until.filter(|at| *at > now && self.conn.unsent() > 0);
         if self.broken {
             let patience = *self.broken_until.get_or_insert(now + ANSWER_NS);
             if patience <= now {
