@@ -164,9 +164,9 @@ fn python(library: &str, script: &str) {
     // `cargo xtask test --install` puts what Debian lacks, or has too old, into an environment beside what it builds. And
     // a Python of one's own in front of the distribution's hides its packages.
     let own = built("shunt").ancestors().nth(2).map(|target| target.join("python/bin/python3"));
-    let all =
-        installed("python3").into_iter().chain([PathBuf::from("/usr/bin/python3")]).chain(own);
-    let Some(python) = all.into_iter().find(there) else {
+    let mut all =
+        own.into_iter().chain(installed("python3")).chain([PathBuf::from("/usr/bin/python3")]);
+    let Some(python) = all.find(there) else {
         skipped(&format!("there is no Python with {library}: `cargo xtask test --install`"));
         return;
     };
