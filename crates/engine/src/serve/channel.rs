@@ -33,7 +33,7 @@ use super::runtime::{self, Event, Socket, VectorId};
 use super::server::Server;
 use super::session::Session;
 use super::tally::Tally;
-use super::transfer::{Chooser, Load, Pools};
+use super::transfer::{Chooser, Learned, Load, Pools};
 
 pub(super) use delivery::{Notice, deliver};
 pub(super) use exchange::{After, Exchange, PATIENCE};
@@ -116,6 +116,7 @@ pub(super) struct Channel {
     next_async: Cell<u64>,
     output: Rc<Output>,
     pools: Pools,
+    learned: Rc<Learned>,
     /// What was negotiated, until it has been said.
     pub(super) negotiated: RefCell<Option<Agreed>>,
     /// Requests that are being served.
@@ -252,6 +253,8 @@ const BUFFER_BYTES: usize = 64 << 20;
 thread_local! {
     /// What the transfers of this vector share.
     static POOLS: Pools = Pools::new(PIPES, BUFFER_BYTES);
+    /// Which ways of moving file data have cost it less.
+    static LEARNED: Rc<Learned> = Rc::default();
     /// The channels of this vector.
     static CHANNELS: RefCell<HashMap<u64, Rc<Channel>>> = RefCell::default();
 }
@@ -282,6 +285,7 @@ impl Channel {
             window: RefCell::new(Window::new(limits.credits)),
             output: Rc::new(Output::new(socket.clone(), pools.clone())),
             pools,
+            learned: LEARNED.with(Rc::clone),
             server: server.clone(),
             shared,
             socket,
@@ -447,8 +451,8 @@ impl Channel {
     }
 
     /// Decides how file data goes.
-    pub(super) fn chooser(&self) -> Chooser {
-        Chooser::new(self.server.config.sending)
+    pub(super) fn chooser(&self) -> Chooser<'_> {
+        Chooser::new(self.server.config.sending, &self.learned)
     }
 
     /// What the transfers of this vector share.

@@ -1,0 +1,278 @@
+//! Which of two ways to move a file's data costs less here, learned from what both cost.
+//!
+//! To a client on the same host a mapping is copied once more than pages that are passed on; these have to be counted,
+//! cleaned up by the receiver, and are cold when it copies them. Which of the two is more depends on the CPU, on the
+//! kernel's mitigations, on the clients and on how many there are: on one machine a pipe takes twice the time that a
+//! mapping takes, on another half of it. With data that is received it is alike. So a loop that streams tries both in
+//! turn now and then, three times each, and goes on with the one that served more bytes in the time, or as many for
+//! less of its CPU.
+
+use std::cell::Cell;
+
+use super::Method;
+
+/// Bytes after a change of the method that count for none: what began before it is under way still.
+const SETTLE: u64 = 16 << 20;
+/// Bytes that are measured then.
+const MEASURED: u64 = 48 << 20;
+/// How often each is tried. The best of these counts: whatever disturbs makes it slower.
+const TRIES: usize = 3;
+/// Bytes sent by the better one until both are tried again, where that was another one than before.
+const SOON: u64 = 4 << 30;
+/// The same where it was the same: trying costs about a hundredth of the time then.
+const LATER: u64 = 16 << 30;
+/// What took longer than this, in nanoseconds, is no stream: the loop has slept for lack of requests.
+const STREAM_NS: u64 = 2_000_000_000;
+
+/// Two clocks, both in nanoseconds from some point on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Clocks {
+    /// Of the world.
+    pub wall: u64,
+    /// What the loop's thread has had of a CPU.
+    pub cpu: u64,
+}
+
+impl Clocks {
+    /// As they are now, for the calling thread.
+    #[must_use]
+    pub fn read() -> Self {
+        Self { wall: sys::call::now_ns(), cpu: sys::call::thread_cpu_ns() }
+    }
+
+    fn since(self, before: Self) -> Self {
+        let passed = |now: u64, before: u64| now.saturating_sub(before);
+        Self { wall: passed(self.wall, before.wall), cpu: passed(self.cpu, before.cpu) }
+    }
+}
+
+/// The two methods.
+const BOTH: [Method; 2] = [Method::Map, Method::Splice];
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// The best one is used until so many bytes more are sent.
+    Holding {
+        left: u64,
+    },
+    /// The one numbered `attempt % 2` after the best one is being tried.
+    Settling {
+        attempt: usize,
+        left: u64,
+    },
+    Measuring {
+        attempt: usize,
+        left: u64,
+        since: Clocks,
+    },
+}
+
+/// What a loop has learned; of that loop alone.
+#[derive(Debug, Default)]
+pub struct Learned {
+    /// Of sending to clients on this host.
+    pub send: Lesson,
+    /// Of receiving into files in memory that are written over again.
+    pub receive: Lesson,
+}
+
+/// What was learned of one kind of transfer.
+#[derive(Debug)]
+pub struct Lesson {
+    /// Index in [`BOTH`].
+    best: Cell<usize>,
+    phase: Cell<Phase>,
+    /// The least that [`MEASURED`] bytes took, by method.
+    least: Cell<[Clocks; 2]>,
+}
+
+impl Default for Lesson {
+    fn default() -> Self {
+        Self {
+            best: Cell::new(0),
+            // A loop that moves no more than this in its life has no use for knowing.
+            phase: Cell::new(Phase::Holding { left: SETTLE }),
+            least: Cell::new(UNKNOWN),
+        }
+    }
+}
+
+const UNKNOWN: [Clocks; 2] = [Clocks { wall: u64::MAX, cpu: u64::MAX }; 2];
+
+impl Lesson {
+    /// The method for the next `len` bytes. `clocks` is called seldom.
+    pub fn choose(&self, len: u64, clocks: impl Fn() -> Clocks) -> Method {
+        let next = match self.phase.get() {
+            Phase::Holding { left } => match left.checked_sub(len) {
+                Some(left) => Phase::Holding { left },
+                None => {
+                    self.least.set(UNKNOWN);
+                    Phase::Settling { attempt: 0, left: SETTLE }
+                }
+            },
+            Phase::Settling { attempt, left } => match left.checked_sub(len) {
+                Some(left) => Phase::Settling { attempt, left },
+                None => Phase::Measuring { attempt, left: MEASURED, since: clocks() },
+            },
+            Phase::Measuring { attempt, left, since } => match left.checked_sub(len) {
+                Some(left) => Phase::Measuring { attempt, left, since },
+                None => self.measured(attempt, clocks().since(since)),
+            },
+        };
+        self.phase.set(next);
+        BOTH[match next {
+            Phase::Holding { .. } => self.best.get(),
+            Phase::Settling { attempt, .. } | Phase::Measuring { attempt, .. } => {
+                self.tried(attempt)
+            }
+        }]
+    }
+
+    /// Index of the method of an attempt. The best one goes first, so that there is nothing to settle.
+    fn tried(&self, attempt: usize) -> usize {
+        (self.best.get() + attempt) % BOTH.len()
+    }
+
+    fn measured(&self, attempt: usize, took: Clocks) -> Phase {
+        if took.wall > STREAM_NS {
+            return Phase::Settling { attempt, left: SETTLE };
+        }
+        let (mut least, which) = (self.least.get(), self.tried(attempt));
+        least[which].wall = least[which].wall.min(took.wall);
+        least[which].cpu = least[which].cpu.min(took.cpu);
+        self.least.set(least);
+        if attempt + 1 < TRIES * BOTH.len() {
+            return Phase::Settling { attempt: attempt + 1, left: SETTLE };
+        }
+        let (best, other) = (self.best.get(), 1 - self.best.get());
+        if !is_better(least[other], least[best]) {
+            return Phase::Holding { left: LATER };
+        }
+        self.best.set(other);
+        Phase::Holding { left: SOON }
+    }
+}
+
+/// Whether `a` is worth leaving `b` for: a twentieth faster, or about as fast for less of the CPU.
+fn is_better(a: Clocks, b: Clocks) -> bool {
+    let less = |a: u64, b: u64| u128::from(a) * 100 < u128::from(b) * 95;
+    less(a.wall, b.wall) || !less(b.wall, a.wall) && less(a.cpu, b.cpu)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A loop on a machine where a MiB costs so much by each method.
+    struct Machine {
+        learned: Lesson,
+        cost: [Clocks; 2],
+        now: Cell<Clocks>,
+        sent: [u64; 2],
+    }
+
+    const MIB: u64 = 1 << 20;
+
+    impl Machine {
+        fn new(map: (u64, u64), splice: (u64, u64)) -> Self {
+            let cost = [map, splice].map(|(wall, cpu)| Clocks { wall, cpu });
+            Self { learned: Lesson::default(), cost, now: Cell::default(), sent: [0; 2] }
+        }
+
+        fn send(&mut self, mibs: u64) -> &mut Self {
+            for _ in 0..mibs {
+                let method = self.learned.choose(MIB, || self.now.get());
+                let which = usize::from(method == Method::Splice);
+                self.sent[which] += 1;
+                let (now, cost) = (self.now.get(), self.cost[which]);
+                self.now.set(Clocks { wall: now.wall + cost.wall, cpu: now.cpu + cost.cpu });
+            }
+            self
+        }
+
+        /// What was sent by each, from now on.
+        fn sends(&mut self, mibs: u64) -> [u64; 2] {
+            self.sent = [0; 2];
+            self.send(mibs).sent
+        }
+    }
+
+    /// More than all attempts together.
+    const TRIAL: u64 = 600;
+
+    #[test]
+    fn what_is_faster_is_used_whichever_it_is() {
+        let mut machine = Machine::new((200_000, 200_000), (100_000, 100_000));
+        assert_eq!(machine.send(TRIAL).sends(1000), [0, 1000]);
+        let mut machine = Machine::new((100_000, 100_000), (200_000, 200_000));
+        assert_eq!(machine.send(TRIAL).sends(1000), [1000, 0]);
+    }
+
+    #[test]
+    fn of_two_that_are_as_fast_the_one_that_takes_less_of_the_cpu() {
+        // Paced: the time is not the server's.
+        let mut machine = Machine::new((1_000_000, 220_000), (1_000_000, 100_000));
+        assert_eq!(machine.send(TRIAL).sends(1000), [0, 1000]);
+        // Faster by a fifth for more of the CPU.
+        let mut machine = Machine::new((100_000, 90_000), (80_000, 100_000));
+        assert_eq!(machine.send(TRIAL).sends(1000), [0, 1000]);
+        let mut machine = Machine::new((100_000, 100_000), (99_000, 99_000));
+        assert_eq!(machine.send(TRIAL).sends(1000), [1000, 0], "not for as little as that");
+    }
+
+    #[test]
+    fn what_was_better_is_found_out_when_it_is_no_more() {
+        let mut machine = Machine::new((200_000, 200_000), (100_000, 100_000));
+        machine.send(TRIAL);
+        machine.cost.reverse();
+        machine.send((LATER + SOON) / MIB + 2 * TRIAL);
+        assert_eq!(machine.sends(1000), [1000, 0]);
+    }
+
+    #[test]
+    fn trying_costs_little() {
+        let mut machine = Machine::new((100_000, 100_000), (400_000, 400_000));
+        let [map, splice] = machine.send(TRIAL).sends(100 * (LATER / MIB));
+        assert!(splice * 50 < map, "{splice} of {map}");
+    }
+
+    #[test]
+    fn one_attempt_that_was_disturbed_decides_nothing() {
+        let mut machine = Machine::new((200_000, 200_000), (100_000, 100_000));
+        for _ in 0..TRIAL {
+            let now = machine.now.get();
+            if machine.learned.tried_now() == Some(1) && machine.sent[1] < 100 {
+                machine.now.set(Clocks { wall: now.wall + 5_000_000, cpu: now.cpu });
+            }
+            machine.send(1);
+        }
+        assert_eq!(machine.sends(1000), [0, 1000]);
+    }
+
+    #[test]
+    fn a_loop_that_mostly_sleeps_learns_nothing_and_keeps_what_it_has() {
+        // A MiB each second: the bytes of an attempt take longer than anything would tell.
+        let mut machine = Machine::new((1_000_000_000, 300_000), (1_000_000_000, 100_000));
+        machine.send(TRIAL);
+        assert!(machine.learned.least.get() == UNKNOWN);
+        // The attempt that cannot be ended is one with the method that it had.
+        assert_eq!(machine.sends(1000), [1000, 0]);
+    }
+
+    #[test]
+    fn whoever_sends_little_is_not_tried_on() {
+        let mut machine = Machine::new((1, 1), (1, 1));
+        assert_eq!(machine.sends(16), [16, 0]);
+    }
+
+    impl Lesson {
+        fn tried_now(&self) -> Option<usize> {
+            match self.phase.get() {
+                Phase::Holding { .. } => None,
+                Phase::Settling { attempt, .. } | Phase::Measuring { attempt, .. } => {
+                    Some(self.tried(attempt))
+                }
+            }
+        }
+    }
+}
