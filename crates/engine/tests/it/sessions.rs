@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use smb::session::Dialect;
 use smb::wire::header::{Command, Header};
-use smb::wire::{bare, close};
+use smb::wire::negotiate::Context;
+use smb::wire::{bare, close, negotiate};
 use smb::{Guid, NtStatus, SessionId};
 
 use crate::client::{Client, Offer, request};
@@ -58,6 +59,36 @@ fn every_cipher_and_signature() {
             client.seal = false;
             assert_eq!(&client.read(file, 5, 6).unwrap(), b"sealed");
         }
+    }
+}
+
+/// MS-SMB2 3.3.5.4: that there is no cipher in common is said; a server that does not encrypt says nothing.
+#[test]
+fn a_server_that_does_not_encrypt_names_no_cipher_and_not_even_none() {
+    let cases: [(Demand, &[u16], Option<u16>); 6] = [
+        (Demand::Offered, &[1, 2], Some(2)),
+        (Demand::Required, &[1], Some(1)),
+        (Demand::Offered, &[99], Some(0)),
+        (Demand::Offered, &[], None),
+        (Demand::Off, &[1, 2], None),
+        (Demand::Off, &[99], None),
+    ];
+    for (demand, ciphers, expected) in cases {
+        let place = Place::with(|config| config.encryption = demand);
+        let mut client = Client::dial(place.address());
+        client.offer(Offer { ciphers: ciphers.to_vec(), ..Offer::default() });
+        let answer = client.negotiate().good();
+        let said = negotiate::Response::parse(&answer.message).unwrap();
+        let chosen: Vec<Vec<u16>> = said
+            .contexts
+            .iter()
+            .filter_map(|context| match context {
+                Context::Encryption(chosen) => Some(chosen.iter().collect()),
+                _ => None,
+            })
+            .collect();
+        let expected: Vec<_> = expected.map(|cipher| vec![cipher]).into_iter().collect();
+        assert_eq!(chosen, expected, "{demand:?}, offered {ciphers:?}");
     }
 }
 
@@ -281,7 +312,7 @@ fn an_smb1_negotiate_leads_to_smb2() {
     smb1.extend_from_slice(dialects);
     client.send_frame(&smb1);
     let answer = client.receive().good();
-    let said = smb::wire::negotiate::Response::parse(&answer.message).unwrap();
+    let said = negotiate::Response::parse(&answer.message).unwrap();
     assert_eq!(said.dialect, Dialect::WILDCARD);
     client.next = 1;
     client.negotiate().good();

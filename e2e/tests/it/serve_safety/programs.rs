@@ -219,14 +219,18 @@ fn a_client_in_go_is_served() {
     }
     let built = go(&["build", "-o", "client", "."]);
     assert!(built.ok(), "{built:?}");
-    let folder = Folder::new();
-    let mut server = Server::start(folder.path());
-    let address = format!("127.0.0.1:{}", server.port);
-    for how in ["plain", "signed"] {
-        let mut client = Command::new(sources.file("client"));
-        let ended = outcome(client.args([&address, USER, PASSWORD, how, SHARE]), LIMIT);
-        assert!(ended.ok() && ended.out.trim() == "all as it should be", "{how}: {ended:?}");
-        server.must_live();
+    for encryption in ["off", "offered", "required"] {
+        let folder = Folder::new();
+        let setting = format!("--encryption={encryption}");
+        let mut server = Server::start_as(folder.path(), 0, &[], &[&setting]);
+        let address = format!("127.0.0.1:{}", server.port);
+        for how in ["plain", "signed"] {
+            let mut client = Command::new(sources.file("client"));
+            let ended = outcome(client.args([&address, USER, PASSWORD, how, SHARE]), LIMIT);
+            let right = ended.ok() && ended.out.trim() == "all as it should be";
+            assert!(right, "{setting}, {how}: {ended:?}");
+            server.must_live();
+        }
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{setting}: what is left");
     }
-    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "what is left");
 }

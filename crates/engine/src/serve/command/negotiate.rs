@@ -120,12 +120,12 @@ fn choose(contexts: &[Context<'_>], encryption: Demand) -> Result<Chosen, NtStat
                 }
                 hashed = true;
             }
-            Context::Encryption(ciphers) => {
+            // An answer of no cipher means that none is known to both; who encrypts nothing says nothing, and that
+            // is how a client tells the two from each other. Some take no cipher for a mistake: go-smb2.
+            Context::Encryption(ciphers) if encryption != Demand::Off => {
                 chosen.encryption_asked = true;
-                if encryption != Demand::Off {
-                    let mut by_speed = Cipher::BY_SPEED.into_iter();
-                    chosen.cipher = by_speed.find(|cipher| ciphers.contains(cipher.to_wire()));
-                }
+                let mut by_speed = Cipher::BY_SPEED.into_iter();
+                chosen.cipher = by_speed.find(|cipher| ciphers.contains(cipher.to_wire()));
             }
             // The client's first that is known here: it knows what its machine does fast.
             Context::Signing(algorithms) => {
