@@ -139,6 +139,21 @@ fn what_is_in_shared_memory_is_said() {
     assert!(client.ended().is_none());
 }
 
+/// What a ring of the kernel's does to a socket goes past the library: who insists on one hears that at once.
+#[test]
+fn with_io_uring_alone_it_does_not_start() {
+    let (folder, board) = (Folder::new(), BoardDir::new());
+    let mut serve = command(built("shunt"), Under::Shunt(&board));
+    serve.args(["serve", "--listen", "127.0.0.1:0", "--uring", "on"]);
+    serve.args(["--user", &format!("{USER}:{PASSWORD}")]).arg(folder.path());
+    if plain_only() {
+        return;
+    }
+    let ended = outcome(&mut serve, LIMIT);
+    assert!(!ended.ok() && ended.hung.is_none(), "{ended:?}");
+    assert!(ended.err.contains("under `shunt run` there is no io_uring"), "{ended:?}");
+}
+
 /// What the kernel would refuse to copy from a mapping would end a server that copies by itself.
 #[test]
 fn a_file_that_is_cut_while_it_is_sent_ends_nobody() {
