@@ -138,6 +138,21 @@ impl FileMap {
         send_parts(socket, &[Part::Bytes(head), Part::File { map: self, offset, len }], more)
     }
 
+    /// Puts the pages of bytes `offset..offset + len` of the file into a pipe as they are, without waiting for room.
+    /// Answers how many bytes it took. What is written into the file before somebody takes them out is seen.
+    ///
+    /// # Errors
+    ///
+    /// `WouldBlock` when the pipe is full; `EFAULT` when the file no longer has the first page, or it cannot be read;
+    /// `InvalidInput` for bytes outside of the window; what `vmsplice` says otherwise.
+    pub fn pass_on(&self, pipe: impl AsFd, offset: u64, len: usize) -> io::Result<usize> {
+        let part = libc::iovec { iov_base: self.part(offset, len)?.cast(), iov_len: len };
+        let pipe = pipe.as_fd().as_raw_fd();
+        // SAFETY: one part, within a mapping of ours; the kernel takes references to its pages, and no byte is written.
+        let taken = unsafe { libc::vmsplice(pipe, &raw const part, 1, libc::SPLICE_F_NONBLOCK) };
+        usize::try_from(taken).map_err(|_| io::Error::last_os_error())
+    }
+
     /// Receives up to `len` bytes into the file at `offset`, without waiting; 0 is the end of the
     /// stream. The file must be long enough already.
     ///

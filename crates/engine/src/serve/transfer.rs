@@ -48,6 +48,9 @@ pub enum Method {
     /// By way of a pipe: pages are passed on to the socket as they are, none copied; from a socket
     /// into a file, one copy.
     Splice,
+    /// As [`Method::Splice`], with the pages of a mapping, which are found sooner than those of a file. Into a file it is
+    /// [`Method::Splice`].
+    Vmsplice,
     /// For a socket whose bytes go through shared memory: one copy, from or into a mapping of the file, or by a call
     /// for the file (`sendfile(2)`, `pwrite(2)`). Into a file that is on a disk, as [`Method::Copy`].
     Carried,

@@ -111,9 +111,9 @@ pub const SETTINGS: &[Setting] = &[
     ),
     setting(
         "send",
-        "auto|splice|map|copy",
-        "how file data gets to the network: what measured best for its size and the load, through a pipe, \
-         from a mapping, or through a buffer [auto]",
+        "auto|vmsplice|splice|map|copy",
+        "how file data gets to the network: what measured best for its size and the load, through a pipe \
+         that is filled from a mapping or from the file, from a mapping, or through a buffer [auto]",
     ),
     setting(
         "control",
@@ -434,7 +434,7 @@ impl Config {
                 }
             }
             "send" => {
-                self.sending = value.parse().map_err(|_| "auto, splice, map or copy")?;
+                self.sending = value.parse().map_err(|_| "auto, vmsplice, splice, map or copy")?;
             }
             "control" if value == "none" => self.control = None,
             "control" if !value.starts_with('/') => return Err("an absolute path, or none".into()),

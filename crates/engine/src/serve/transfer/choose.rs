@@ -35,14 +35,15 @@ pub enum Policy {
 impl std::str::FromStr for Policy {
     type Err = String;
 
-    /// Reads `auto`, `copy`, `map` or `splice`.
+    /// Reads `auto`, `copy`, `map`, `splice` or `vmsplice`.
     fn from_str(word: &str) -> Result<Self, String> {
         match word {
             "auto" => Ok(Self::Auto),
             "copy" => Ok(Self::Always(Method::Copy)),
             "map" => Ok(Self::Always(Method::Map)),
             "splice" => Ok(Self::Always(Method::Splice)),
-            other => Err(format!("{other:?} is none of auto, copy, map, splice")),
+            "vmsplice" => Ok(Self::Always(Method::Vmsplice)),
+            other => Err(format!("{other:?} is none of auto, copy, map, splice, vmsplice")),
         }
     }
 }
@@ -118,7 +119,7 @@ mod tests {
         let file = DataFile::new(file).unwrap();
         let load = |len| Load { len, loopback: true, carried: false };
         let learned = Learned::default();
-        for policy in ["auto", "copy", "map", "splice"] {
+        for policy in ["auto", "copy", "map", "splice", "vmsplice"] {
             let chooser = Chooser::new(policy.parse().unwrap(), &learned);
             assert_eq!(chooser.send(load(4096)), Method::Copy);
             assert_eq!(chooser.receive(load(4096), &file), Method::Copy);

@@ -1,9 +1,9 @@
-//! Which of two ways to move a file's data costs less here, learned from what both cost.
+//! Which of some ways to move a file's data costs less here, learned from what they cost.
 //!
 //! To a client on the same host a mapping is copied once more than pages that are passed on; these have to be counted,
 //! cleaned up by the receiver, and are cold when it copies them. Which of the two is more depends on the CPU, on the
 //! kernel's mitigations, on the clients and on how many there are: on one machine a pipe takes twice the time that a
-//! mapping takes, on another half of it. With data that is received it is alike. So a loop that streams tries both in
+//! mapping takes, on another half of it. With data that is received it is alike. So a loop that streams tries all in
 //! turn now and then, three times each, and goes on with the one that served more bytes in the time, or as many for
 //! less of its CPU.
 
@@ -17,7 +17,7 @@ const SETTLE: u64 = 16 << 20;
 const MEASURED: u64 = 48 << 20;
 /// How often each is tried. The best of these counts: whatever disturbs makes it slower.
 const TRIES: usize = 3;
-/// Bytes sent by the better one until both are tried again, where that was another one than before.
+/// Bytes moved by the best one until all are tried again, where that was another one than before.
 const SOON: u64 = 4 << 30;
 /// The same where it was the same: trying costs about a hundredth of the time then.
 const LATER: u64 = 16 << 30;
@@ -46,8 +46,10 @@ impl Clocks {
     }
 }
 
-/// The two methods.
-const BOTH: [Method; 2] = [Method::Map, Method::Splice];
+/// Methods of which one is chosen, [`MOST`] at most.
+const SEND: &[Method] = &[Method::Map, Method::Splice, Method::Vmsplice];
+const RECEIVE: &[Method] = &[Method::Map, Method::Splice];
+const MOST: usize = 3;
 
 #[derive(Clone, Copy, Debug)]
 enum Phase {
@@ -55,7 +57,7 @@ enum Phase {
     Holding {
         left: u64,
     },
-    /// The one numbered `attempt % 2` after the best one is being tried.
+    /// The one that comes `attempt` after the best one is being tried, by turns.
     Settling {
         attempt: usize,
         left: u64,
@@ -68,7 +70,7 @@ enum Phase {
 }
 
 /// What a loop has learned; of that loop alone.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Learned {
     /// Of sending to clients on this host.
     pub send: Lesson,
@@ -79,27 +81,33 @@ pub struct Learned {
 /// What was learned of one kind of transfer.
 #[derive(Debug)]
 pub struct Lesson {
-    /// Index in [`BOTH`].
+    methods: &'static [Method],
+    /// Index of the one in use.
     best: Cell<usize>,
     phase: Cell<Phase>,
     /// The least that [`MEASURED`] bytes took, by method.
-    least: Cell<[Clocks; 2]>,
+    least: Cell<[Clocks; MOST]>,
 }
 
-impl Default for Lesson {
+impl Default for Learned {
     fn default() -> Self {
+        Self { send: Lesson::of(SEND), receive: Lesson::of(RECEIVE) }
+    }
+}
+
+const UNKNOWN: [Clocks; MOST] = [Clocks { wall: u64::MAX, cpu: u64::MAX }; MOST];
+
+impl Lesson {
+    fn of(methods: &'static [Method]) -> Self {
         Self {
+            methods,
             best: Cell::new(0),
             // A loop that moves no more than this in its life has no use for knowing.
             phase: Cell::new(Phase::Holding { left: SETTLE }),
             least: Cell::new(UNKNOWN),
         }
     }
-}
 
-const UNKNOWN: [Clocks; 2] = [Clocks { wall: u64::MAX, cpu: u64::MAX }; 2];
-
-impl Lesson {
     /// The method for the next `len` bytes. `clocks` is called seldom.
     pub fn choose(&self, len: u64, clocks: impl Fn() -> Clocks) -> Method {
         let next = match self.phase.get() {
@@ -120,7 +128,7 @@ impl Lesson {
             },
         };
         self.phase.set(next);
-        BOTH[match next {
+        self.methods[match next {
             Phase::Holding { .. } => self.best.get(),
             Phase::Settling { attempt, .. } | Phase::Measuring { attempt, .. } => {
                 self.tried(attempt)
@@ -130,7 +138,7 @@ impl Lesson {
 
     /// Index of the method of an attempt. The best one goes first, so that there is nothing to settle.
     fn tried(&self, attempt: usize) -> usize {
-        (self.best.get() + attempt) % BOTH.len()
+        (self.best.get() + attempt) % self.methods.len()
     }
 
     fn measured(&self, attempt: usize, took: Clocks) -> Phase {
@@ -141,15 +149,15 @@ impl Lesson {
         least[which].wall = least[which].wall.min(took.wall);
         least[which].cpu = least[which].cpu.min(took.cpu);
         self.least.set(least);
-        if attempt + 1 < TRIES * BOTH.len() {
+        if attempt + 1 < TRIES * self.methods.len() {
             return Phase::Settling { attempt: attempt + 1, left: SETTLE };
         }
-        let (best, other) = (self.best.get(), 1 - self.best.get());
-        if !is_better(least[other], least[best]) {
-            return Phase::Holding { left: LATER };
-        }
-        self.best.set(other);
-        Phase::Holding { left: SOON }
+        let before = self.best.get();
+        let best = (0..self.methods.len()).fold(before, |best, other| {
+            if is_better(least[other], least[best]) { other } else { best }
+        });
+        self.best.set(best);
+        Phase::Holding { left: if best == before { LATER } else { SOON } }
     }
 }
 
@@ -176,7 +184,7 @@ mod tests {
     impl Machine {
         fn new(map: (u64, u64), splice: (u64, u64)) -> Self {
             let cost = [map, splice].map(|(wall, cpu)| Clocks { wall, cpu });
-            Self { learned: Lesson::default(), cost, now: Cell::default(), sent: [0; 2] }
+            Self { learned: Lesson::of(RECEIVE), cost, now: Cell::default(), sent: [0; 2] }
         }
 
         fn send(&mut self, mibs: u64) -> &mut Self {
@@ -257,6 +265,20 @@ mod tests {
         assert!(machine.learned.least.get() == UNKNOWN);
         // The attempt that cannot be ended is one with the method that it had.
         assert_eq!(machine.sends(1000), [1000, 0]);
+    }
+
+    #[test]
+    fn of_three_the_best_is_found_whichever_it_is() {
+        for best in SEND {
+            let lesson = Lesson::of(SEND);
+            let (now, mut last) = (Cell::new(Clocks::default()), Method::Copy);
+            for _ in 0..2 * TRIAL {
+                last = lesson.choose(MIB, || now.get());
+                let cost = if last == *best { 100_000 } else { 150_000 };
+                now.set(Clocks { wall: now.get().wall + cost, cpu: now.get().cpu + cost });
+            }
+            assert_eq!(last, *best);
+        }
     }
 
     #[test]

@@ -83,6 +83,7 @@ impl ReceiveFile {
         // read before it can be written into.
         let method = match method {
             Method::Carried => Method::Carried,
+            Method::Vmsplice if file.in_memory() => Method::Splice,
             method if file.in_memory() => method,
             _ => Method::Copy,
         };
@@ -216,7 +217,7 @@ impl ReceiveFile {
             (_, Method::Carried) if self.file.in_memory() => self.carried(socket, pools),
             (_, Method::Copy | Method::Carried) => self.copy(socket, pools),
             (_, Method::Map) => self.map(socket),
-            (_, Method::Splice) => self.splice(socket, pools),
+            (_, Method::Splice | Method::Vmsplice) => self.splice(socket, pools),
         }
     }
 
@@ -333,7 +334,7 @@ impl ReceiveFile {
     /// Whether only what comes early, and perhaps the end, goes by way of a buffer.
     fn goes_past_us(&self) -> bool {
         match self.method {
-            Method::Map | Method::Splice => true,
+            Method::Map | Method::Splice | Method::Vmsplice => true,
             Method::Carried => self.file.in_memory(),
             Method::Copy => false,
         }

@@ -4,7 +4,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use rustix::io::Errno;
+use rustix::io::{Errno, write};
 use rustix::net::SendFlags;
 use rustix::pipe::{SpliceFlags, splice};
 use sys::filemap::{Access, Part};
@@ -136,7 +136,7 @@ impl SendFile {
                 _ if self.sent == self.len => self.plain(socket, &[])?,
                 (Held::Buffer { .. }, _) | (_, Method::Copy) => self.copy(socket, pools)?,
                 (_, Method::Map) => self.map(socket)?,
-                (_, Method::Splice) => self.splice(socket, pools)?,
+                (_, Method::Splice | Method::Vmsplice) => self.splice(socket, pools)?,
                 (_, Method::Carried) => self.carried(socket)?,
             };
             if let Some(progress) = stopped {
@@ -407,25 +407,19 @@ impl SendFile {
         {
             return Ok(Some(progress));
         }
+        let left = self.head.len() - self.head_sent + self.len - self.sent;
         let Held::Pipe(pipe) = &mut self.held else { return Ok(None) };
         if pipe.held == 0 {
             // The file ended, or is none to splice from.
             return Ok(None);
         }
-        if self.head_sent < self.head.len() {
-            match send(socket, &self.head[self.head_sent..], &[], true)? {
-                Some(n) => self.head_sent += n,
-                None => return Ok(Some(Progress::SocketBlocked)),
-            }
-            return Ok(None);
-        }
         let mut flags = SpliceFlags::NONBLOCK;
-        flags.set(SpliceFlags::MORE, self.sent + pipe.held < self.len);
+        flags.set(SpliceFlags::MORE, pipe.held < left);
         match splice(pipe.reader(), None, socket, None, pipe.held, flags) {
             Ok(0) => Err(TransferError::Socket(io::ErrorKind::WriteZero.into())),
             Ok(n) => {
                 pipe.held -= n;
-                self.sent += n;
+                self.took(n);
                 Ok(None)
             }
             Err(Errno::AGAIN) => Ok(Some(Progress::SocketBlocked)),
@@ -434,21 +428,43 @@ impl SendFile {
         }
     }
 
-    /// Puts the next pages into the pipe, which is empty.
+    /// Puts the head, if it is still to be sent, and the next pages into the pipe, which is empty.
     fn fill_pipe(&mut self) -> Result<Option<Progress>, TransferError> {
         let Held::Pipe(pipe) = &self.held else { return Ok(None) };
         let want = (self.len - self.sent).min(pipe.size());
         if let Some(progress) = self.settle(self.sent, want) {
             return Ok(Some(progress));
         }
-        let Held::Pipe(pipe) = &mut self.held else { return Ok(None) };
         let mut at = self.offset + self.sent as u64;
-        match splice(&self.file, Some(&mut at), pipe.writer(), None, want, SpliceFlags::NONBLOCK) {
+        let window = match self.method {
+            Method::Vmsplice => self.file.window(at, want, Access::Read),
+            _ => None,
+        };
+        let head = &self.head[self.head_sent..];
+        let Held::Pipe(pipe) = &mut self.held else { return Ok(None) };
+        // Sent by a call of its own, it would be a packet of its own, which wakes the receiver.
+        let headed = if head.is_empty() { Ok(0) } else { write(pipe.writer(), head) };
+        pipe.held = headed.unwrap_or(0);
+        let filled = match (headed, &window) {
+            (Ok(n), _) if n < head.len() => Err(Errno::AGAIN),
+            (Err(e), _) => Err(e),
+            (_, Some(window)) => {
+                window.prepare(at, want);
+                let taken = window.pass_on(pipe.writer(), at, want);
+                taken.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+            }
+            (_, None) => {
+                let flags = SpliceFlags::NONBLOCK;
+                splice(&self.file, Some(&mut at), pipe.writer(), None, want, flags)
+            }
+        };
+        match filled {
             Ok(0) => self.ended = true,
-            Ok(n) => pipe.held = n,
-            Err(Errno::INTR) => {}
-            // A file system that does not splice, or pages that are gone again.
-            Err(Errno::INVAL | Errno::AGAIN | Errno::OPNOTSUPP) => {
+            Ok(n) => pipe.held += n,
+            // With what is in it, which is the head at most: that is made anew.
+            Err(Errno::INTR) => self.held = Held::Nothing,
+            // A file system that does not splice, pages that are gone again, or a file that has been cut.
+            Err(Errno::INVAL | Errno::AGAIN | Errno::OPNOTSUPP | Errno::FAULT) => {
                 self.held = Held::Nothing;
                 self.method = Method::Copy;
             }

@@ -17,7 +17,7 @@ use sys::filemap::Access;
 
 use super::*;
 
-const METHODS: [Method; 3] = [Method::Copy, Method::Map, Method::Splice];
+const METHODS: [Method; 4] = [Method::Copy, Method::Map, Method::Splice, Method::Vmsplice];
 const MIB: usize = 1 << 20;
 
 /// Bytes that tell where they are.
