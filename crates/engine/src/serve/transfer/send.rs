@@ -463,8 +463,17 @@ impl SendFile {
             Ok(n) => pipe.held += n,
             // With what is in it, which is the head at most: that is made anew.
             Err(Errno::INTR) => self.held = Held::Nothing,
-            // A file system that does not splice, pages that are gone again, or a file that has been cut.
-            Err(Errno::INVAL | Errno::AGAIN | Errno::OPNOTSUPP | Errno::FAULT) => {
+            // A file system that does not splice, pages that are gone again, a file that has been cut, or calls that a
+            // sandbox does not let us make.
+            Err(
+                Errno::INVAL
+                | Errno::AGAIN
+                | Errno::OPNOTSUPP
+                | Errno::FAULT
+                | Errno::PERM
+                | Errno::ACCESS
+                | Errno::NOSYS,
+            ) => {
                 self.held = Held::Nothing;
                 self.method = Method::Copy;
             }
