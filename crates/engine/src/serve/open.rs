@@ -23,6 +23,7 @@ use super::pipe::Pipe;
 use super::runtime::Event;
 use super::session::{Identity, Session, Tree};
 use super::transfer::DataFile;
+use super::{fs, runtime};
 
 pub(super) use table::{Begun, Place, Table};
 
@@ -408,6 +409,16 @@ impl Open {
     /// INVALID_DEVICE_REQUEST of a pipe.
     pub(super) fn shared_fd(&self) -> Result<Arc<OwnedFd>, NtStatus> {
         Ok(self.must_be_file()?.shared_fd().clone())
+    }
+
+    /// Brings what was written to the disk, of a stream with all else that is said about its file.
+    ///
+    /// # Errors
+    ///
+    /// INVALID_DEVICE_REQUEST of a pipe, and what the file system says.
+    pub(super) async fn sync(&self) -> Result<(), NtStatus> {
+        let synced = runtime::fsync(self.must_be_file()?.sync_fd()?).await;
+        synced.map_err(|error| fs::status_of(&error))
     }
 
     /// What large transfers use.

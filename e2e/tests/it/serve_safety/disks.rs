@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use e2e::installed;
 use e2e::run::{Guest, PATIENCE, skipped};
-use smb::NtStatus;
+use smb::{CreateOptions, NtStatus};
 use smb::wire::negotiate::dialect::SMB_2_1;
 
 use super::client::{Answer, Client, Wish};
@@ -238,7 +238,30 @@ fn what_is_flushed_or_written_through_goes_to_the_disk() {
     let flushed = synced();
     assert!(flushed > before, "a flush without a sync:\n{}", lines());
     client.write(file, 5, b"through", true).unwrap();
-    assert!(synced() > flushed, "a write through without a sync:\n{}", lines());
+    let written = synced();
+    assert!(written > flushed, "a write through without a sync:\n{}", lines());
+    let options = CreateOptions::NON_DIRECTORY_FILE | CreateOptions::WRITE_THROUGH;
+    let (other, _) = client.create(&Wish { options, ..Wish::file("other") }).unwrap();
+    client.write(other, 0, b"through", false).unwrap();
+    let created = synced();
+    assert!(created > written, "opened to write through, and no sync:\n{}", lines());
+
+    // Streams are extended attributes: what fdatasync(2) need not bring to the disk. The first file was opened for
+    // itself, so these are descriptors that the kernel synchronizes nothing by.
+    let whole = || lines().lines().filter(|line| line.contains("fsync(")).count();
+    let stream = client.open("file:stream").unwrap();
+    client.write(stream, 0, b"plain", false).unwrap();
+    let before = whole();
+    client.flush(stream).unwrap();
+    let flushed = whole();
+    assert!(flushed > before, "a flush of a stream without a sync:\n{}", lines());
+    client.write(stream, 5, b"through", true).unwrap();
+    let written = whole();
+    assert!(written > flushed, "a stream written through without a sync:\n{}", lines());
+    let (stream, _) = client.create(&Wish { options, ..Wish::file("file:second") }).unwrap();
+    client.write(stream, 0, b"through", false).unwrap();
+    assert!(whole() > written, "a stream opened to write through, and no sync:\n{}", lines());
+    assert_eq!(client.read(stream, 0, 100).unwrap(), b"through");
 }
 
 #[test]

@@ -5,7 +5,6 @@ use smb::{Access, NtStatus};
 
 use super::super::channel::Exchange;
 use super::super::open::Object;
-use super::super::{fs, runtime};
 use super::Answer;
 
 pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
@@ -18,8 +17,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
             if !open.access.intersects(writes) {
                 return Err(NtStatus::ACCESS_DENIED);
             }
-            let flushed = runtime::fsync(open.shared_fd()?).await;
-            flushed.map_err(|error| fs::status_of(&error))?;
+            open.sync().await?;
         }
     }
     x.reply.write(&Response);

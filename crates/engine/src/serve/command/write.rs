@@ -71,6 +71,10 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let times = open.before_change();
     if let Some(stream) = open.stream() {
         stream.write(request.offset, data)?;
+        if through(&open, request.flags) {
+            // It is kept in what is said about the file, which fdatasync(2) may leave out.
+            open.sync().await?;
+        }
     } else if !data.is_empty() {
         let fd = open.shared_fd()?;
         if data.len() <= INLINE || open.data()?.in_memory() {

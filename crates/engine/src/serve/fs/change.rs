@@ -1,6 +1,7 @@
 //! Changing what is said about a file, and how long it is.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::fs::{
     AtFlags, FallocateFlags, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid,
@@ -188,18 +189,30 @@ impl Handle {
         self.with_writer(|fd| rustix::fs::fallocate(fd, flags, range.start, len).map_err(status))
     }
 
+    /// A descriptor by which what was written reaches the disk: this one, or another of the same file where this is
+    /// none that the kernel synchronizes, as that of a stream is (`O_PATH`).
+    ///
+    /// # Errors
+    ///
+    /// What `open(2)` says to somebody who may neither read nor write the file.
+    pub fn sync_fd(&self) -> Result<Arc<OwnedFd>, NtStatus> {
+        let want = self.good_for();
+        if want.read || want.write {
+            return Ok(self.shared_fd().clone());
+        }
+        let read = super::Want { read: true, ..super::Want::default() };
+        let write = super::Want { write: true, ..super::Want::default() };
+        let again = self.reopen(read).or_else(|_| self.reopen(write))?;
+        Ok(again.shared_fd().clone())
+    }
+
     /// Brings what was written to the disk.
     ///
     /// # Errors
     ///
     /// What `fsync(2)` says.
     pub fn sync(&self) -> Result<(), NtStatus> {
-        let want = self.good_for();
-        if want.read || want.write {
-            return rustix::fs::fsync(self).map_err(status);
-        }
-        let again = self.reopen(super::Want { read: true, ..super::Want::default() })?;
-        rustix::fs::fsync(&again).map_err(status)
+        rustix::fs::fsync(self.sync_fd()?).map_err(status)
     }
 
     /// Calls with a descriptor that may be written to, this one or another of the same file.
