@@ -114,6 +114,9 @@ pub struct Config {
     pub keytab: Option<PathBuf>,
     /// Whether those come in by Kerberos whom `users` does not know.
     pub realm_users: bool,
+    /// Whether those come in who give no name, to ask which shares there are. They do in any case where there are
+    /// guests.
+    pub anonymous: bool,
     /// Whether files are touched as the Unix users of the sessions, and not as whom the server runs.
     pub unix_users: bool,
     /// Dialects that are spoken.
@@ -168,6 +171,7 @@ impl Default for Config {
             realm_users: false,
             unix_users: false,
             dialects: Dialect::ALL[1..].to_vec(),
+            anonymous: false,
             signing: Demand::Offered,
             encryption: Demand::Offered,
             multichannel: true,

@@ -185,7 +185,7 @@ fn authentication(config: &Config) -> Settings {
         dns_computer: config.name.to_lowercase(),
         netbios_computer: computer,
         guest: config.guest,
-        anonymous: true,
+        anonymous: config.anonymous || config.guest,
         ..Settings::default()
     }
 }

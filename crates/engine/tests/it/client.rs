@@ -14,7 +14,7 @@ use smb::crypto::{
 use smb::session::Dialect;
 use smb::wire::compound::Compound;
 use smb::wire::header::{Command, Flags, HEADER_LEN, Header, Target, link_next};
-use smb::wire::negotiate::{self, Capabilities, Context, SecurityMode};
+use smb::wire::negotiate::{self, Capabilities, CompressionFlags, Context, SecurityMode};
 use smb::wire::{Encode, U16s, create, read, session_setup, tree_connect, write};
 use smb::{
     Access, CreateOptions, Disposition, FileId, FileTime, Guid, MessageId, NtStatus, SessionId,
@@ -62,6 +62,8 @@ pub(crate) struct Offer {
     pub(crate) dialects: Vec<Dialect>,
     pub(crate) ciphers: Vec<u16>,
     pub(crate) signing: Vec<u16>,
+    /// Also compression and the transforms of RDMA.
+    pub(crate) transforms: bool,
 }
 
 impl Default for Offer {
@@ -71,6 +73,7 @@ impl Default for Offer {
             dialects: Dialect::ALL.to_vec(),
             ciphers: vec![2, 1],
             signing: vec![2, 1, 0],
+            transforms: false,
         }
     }
 }
@@ -198,6 +201,13 @@ impl Client {
         }
         if !self.offer.signing.is_empty() {
             contexts.push(Context::Signing(U16s::new(&signing)));
+        }
+        // LZNT1, LZ77, LZ77+Huffman, Pattern_V1; none, encryption, signing.
+        let (compression, rdma) = (U16s::bytes_of(&[1, 2, 3, 4]), U16s::bytes_of(&[0, 1, 2]));
+        if self.offer.transforms {
+            let algorithms = U16s::new(&compression);
+            contexts.push(Context::Compression { flags: CompressionFlags::empty(), algorithms });
+            contexts.push(Context::Rdma(U16s::new(&rdma)));
         }
         let body = negotiate::Request {
             security_mode: SecurityMode::SIGNING_ENABLED,

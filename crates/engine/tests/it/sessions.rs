@@ -130,12 +130,42 @@ fn guests_come_in_where_guests_may() {
 }
 
 #[test]
-fn nobody_may_ask_what_there_is_and_not_see_it() {
+fn compression_and_rdma_are_offered_in_vain_and_the_rest_is_agreed_on() {
     let place = Place::new();
-    let mut nobody = Client::connect(place.address(), Offer::default());
-    assert_eq!(nobody.log_on_as_nobody(), Ok(()));
-    assert_eq!(nobody.enter_tree("files"), Err(NtStatus::ACCESS_DENIED));
-    assert_eq!(nobody.enter_tree("IPC$"), Ok(()));
+    let mut client = Client::dial(place.address());
+    client.offer(Offer { transforms: true, ..only(Dialect::Smb311) });
+    let answer = client.negotiate().good();
+    let said = negotiate::Response::parse(&answer.message).unwrap();
+    let kinds: Vec<u16> = said.contexts.iter().map(negotiate::Context::kind).collect();
+    assert_eq!(kinds, [1, 2, 8], "preauthentication, encryption, signing");
+    // What a client does then works, sealed as well.
+    client.log_on("alice", "pw").unwrap();
+    client.sign = true;
+    client.enter_tree("files").unwrap();
+    client.seal = true;
+    let file = client.open("plain.txt");
+    let text = vec![b'a'; 10_000];
+    assert_eq!(client.write(file, 0, &text), NtStatus::SUCCESS);
+    assert_eq!(client.read(file, 0, 10_000).as_ref(), Ok(&text));
+}
+
+#[test]
+fn who_gives_no_name_comes_in_where_that_was_asked_for() {
+    for (anonymous, guest, logged_on, files) in [
+        (false, false, Err(NtStatus::ACCESS_DENIED), None),
+        (true, false, Ok(()), Some(Err(NtStatus::ACCESS_DENIED))),
+        (false, true, Ok(()), Some(Ok(()))),
+    ] {
+        let place = Place::with(|config| {
+            config.anonymous = anonymous;
+            config.guest = guest;
+        });
+        let mut nobody = Client::connect(place.address(), Offer::default());
+        assert_eq!(nobody.log_on_as_nobody(), logged_on, "anonymous {anonymous}, guest {guest}");
+        let Some(files) = files else { continue };
+        assert_eq!(nobody.enter_tree("files"), files, "anonymous {anonymous}, guest {guest}");
+        assert_eq!(nobody.enter_tree("IPC$"), Ok(()), "which shares there are");
+    }
 }
 
 #[test]

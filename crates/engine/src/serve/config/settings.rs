@@ -49,6 +49,12 @@ pub const SETTINGS: &[Setting] = &[
         "let everybody in whom nobody knows, as guest, without signing and encryption [off]",
     ),
     setting(
+        "anonymous",
+        "on|off",
+        "let those in who give no name, to ask which shares there are and for nothing else; guest lets them in as well, \
+         and into the shares [off]",
+    ),
+    setting(
         "keytab",
         "FILE",
         "let users in by Kerberos, with the keys of cifs/HOST@REALM in this file; none does without [none]",
@@ -415,6 +421,7 @@ impl Config {
             "realm_users" => self.realm_users = switch(value)?,
             "unix_users" => self.unix_users = switch(value)?,
             "name" => self.name = name(value)?,
+            "anonymous" => self.anonymous = switch(value)?,
             "dialects" => self.dialects = dialects(value)?,
             "signing" => self.signing = demand(value)?,
             "encryption" => self.encryption = demand(value)?,
@@ -531,6 +538,7 @@ mod tests {
         ("encryption", "off"),
         ("multichannel", "off"),
         ("interfaces", "10.0.0.1@25G+rss,fe80::1"),
+        ("anonymous", "on"),
         ("leases", "off"),
         ("directory_leases", "off"),
         ("audit", "off"),
