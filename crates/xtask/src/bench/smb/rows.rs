@@ -226,6 +226,9 @@ fn streams() -> Vec<Row> {
         stream("read 256K", "read --io 256K", ServerPerByte),
         stream("read 1M, 2 channels", "read --channels 2", ServerPerByte),
         stream("read 1M, 8 channels", "read --channels 8", ServerPerByte),
+        // What is encrypted costs a core for each channel, so more of them pay where there are more cores.
+        stream("read 1M, AES-128-GCM, 4 channels", "read --enc 128 --channels 4", ServerPerByte),
+        stream("write 1M, AES-128-GCM, 4 channels", "write --enc 128 --channels 4", ServerPerByte),
         stream("read 1M, 2 clients", "read --clients 2", BothPerByte),
         stream("read 1M, 8 clients", "read --clients 8", BothPerByte),
         stream("write 4K, depth 32", "write --io 4K --qd 32", ServerPerByte),
