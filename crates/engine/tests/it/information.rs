@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use smb::security::{Ace, AceFlags, Acl, Control, Descriptor, SecurityInfo, Sid};
-use smb::wire::context::{Lease, LeaseV2, Requested};
+use smb::wire::context::{AppleQuery, Lease, LeaseV2, Requested, ServerQuery};
 use smb::wire::header::Command;
 use smb::wire::{close, create, lease_break, query_info, set_info};
 use smb::{
@@ -26,6 +26,8 @@ const FULL_EA: u8 = 15;
 const ALL: u8 = 18;
 const END_OF_FILE: u8 = 20;
 const STREAM: u8 = 22;
+/// FileFsControlInformation (MS-FSCC 2.5.2).
+const FS_CONTROL: u8 = 6;
 
 fn enter(place: &Place) -> Client {
     Client::enter(place.address(), Offer::default(), "alice", "files")
@@ -419,4 +421,65 @@ fn no_file_is_found_by_its_short_name() {
     // It is a name like any other, of another file.
     client.open(&short);
     assert_eq!(std::fs::read_dir(place.folder()).unwrap().count(), 2);
+}
+
+#[test]
+fn quotas_are_refused_and_nonsense_about_them_is_called_so() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let file = client.open("any.txt");
+    let about = (query_info::Subject::Quota, 0, 0);
+    // SMB2_QUERY_QUOTA_INFO: all users, from the first one on; and one that says it has a list of them.
+    let mut all = [0; 16];
+    all[1] = 1;
+    let answer = query_about(&mut client, file, about, 65536, &all);
+    assert_eq!(answer.status(), NtStatus::NOT_SUPPORTED);
+    all[4] = 40;
+    for wrong in [&all[..], &all[..15], &[]] {
+        let answer = query_about(&mut client, file, about, 65536, wrong);
+        assert_eq!(answer.status(), NtStatus::INVALID_PARAMETER, "{wrong:?}");
+    }
+    // FILE_QUOTA_INFORMATION of S-1-1-0, with a limit.
+    let mut quota = vec![0; 40];
+    quota[4] = 12;
+    quota[24] = 1;
+    quota.extend([1, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0]);
+    let subject = set_info::Subject::Quota;
+    let body = set_info::Request { subject, class: 0, additional: 0, file, data: &quota };
+    assert_eq!(client.call(Command::SetInfo, &body).status(), NtStatus::NOT_SUPPORTED);
+    // FileFsControlInformation, which says what the default quotas are, and sets them.
+    let volume = (query_info::Subject::FileSystem, FS_CONTROL, 0);
+    let answer = query_about(&mut client, file, volume, 48, &[]);
+    if answer.status() == NtStatus::SUCCESS {
+        let flags = u32::from_le_bytes(*told(&answer)[40..].first_chunk().unwrap());
+        assert_eq!(flags & 3, 0, "no quota is tracked or enforced");
+    } else {
+        assert_eq!(answer.status(), NtStatus::INVALID_INFO_CLASS);
+    }
+    let subject = set_info::Subject::FileSystem;
+    let body =
+        set_info::Request { subject, class: FS_CONTROL, additional: 0, file, data: &[0; 48] };
+    assert_eq!(client.call(Command::SetInfo, &body).status(), NtStatus::NOT_SUPPORTED);
+}
+
+#[test]
+fn a_mac_is_told_what_server_and_volume_can() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let mut ask = |wanted| {
+        let name = utf16("mac.txt");
+        // What macOS says of itself: everything there is.
+        let apple = AppleQuery { wanted, client_caps: 15 };
+        let contexts = Requested { apple: Some(apple), ..Requested::default() };
+        let body = create::Request { contexts, ..Client::create_body(&name) };
+        let answer = client.call(Command::Create, &body).good();
+        let said = create::Response::parse(&answer.message).unwrap().contexts.apple.unwrap();
+        (said.server_caps, said.volume_caps, said.model.map(<[u8]>::to_vec))
+    };
+    let (server, volume, model) = ask(ServerQuery::from_bits_retain(7));
+    assert_eq!(server, Some(4), "UNIX_BASED, and no READ_DIR_ATTR, OSX_COPYFILE or NFS_ACE");
+    assert_eq!(volume, Some(4), "FULL_SYNC, and neither RESOLVE_ID nor CASE_SENSITIVE");
+    assert_eq!(model, Some(utf16("RackMac")));
+    assert_eq!(ask(ServerQuery::VOLUME_CAPS), (None, Some(4), None), "what was not asked for");
+    assert_eq!(ask(ServerQuery::empty()), (None, None, None));
 }
