@@ -38,6 +38,7 @@ use super::transfer::{Chooser, Learned, Load, Pools};
 pub(super) use delivery::{Notice, deliver};
 pub(super) use exchange::{After, Exchange, PATIENCE};
 use input::Input;
+pub(super) use output::{Backlog, Making};
 use output::{Outgoing, Output};
 pub(super) use reply::{Fill, Reply};
 
@@ -283,7 +284,7 @@ impl Channel {
         let pools = POOLS.with(Clone::clone);
         let channel = Rc::new(Self {
             window: RefCell::new(Window::new(limits.credits)),
-            output: Rc::new(Output::new(socket.clone(), pools.clone())),
+            output: Rc::new(Output::new(socket.clone(), pools.clone(), server.backlog().clone())),
             pools,
             learned: LEARNED.with(Rc::clone),
             server: server.clone(),
@@ -490,6 +491,11 @@ impl Channel {
         if let Some(frame) = reply.finish() {
             self.send(frame);
         }
+    }
+
+    /// Counts an answer of so many bytes that is being made in memory.
+    pub(super) fn make(&self, bytes: usize) -> Making {
+        self.output.make(bytes)
     }
 
     fn send(&self, frame: Outgoing) {

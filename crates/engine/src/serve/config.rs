@@ -69,6 +69,9 @@ pub struct Limits {
     pub payload: u32,
     /// Bytes of answers that may wait for one connection; it is not read from until it takes them.
     pub backlog: usize,
+    /// Bytes of answers that may wait in memory for all connections together. A connection is not read from while more
+    /// of them wait for it than half of what is left of this.
+    pub memory: usize,
     /// Time from the first byte to a session; connections that take longer are closed.
     pub set_up: Duration,
     /// How long a durable open waits for its client, at most.
@@ -90,6 +93,7 @@ impl Default for Limits {
             waiting: 4096,
             payload: 8 << 20,
             backlog: 32 << 20,
+            memory: 1 << 30,
             set_up: Duration::from_secs(60),
             durable: Duration::from_secs(300),
             session: None,
@@ -110,13 +114,13 @@ pub struct Config {
     pub users_file: Option<PathBuf>,
     /// Whether those whom nobody knows are guests.
     pub guest: bool,
+    /// Whether those come in who give no name, to ask which shares there are. They do in any case where there are
+    /// guests.
+    pub anonymous: bool,
     /// The keys of this server, with which clients are let in by Kerberos; `None`: by NTLM only.
     pub keytab: Option<PathBuf>,
     /// Whether those come in by Kerberos whom `users` does not know.
     pub realm_users: bool,
-    /// Whether those come in who give no name, to ask which shares there are. They do in any case where there are
-    /// guests.
-    pub anonymous: bool,
     /// Whether files are touched as the Unix users of the sessions, and not as whom the server runs.
     pub unix_users: bool,
     /// Dialects that are spoken.
@@ -167,11 +171,11 @@ impl Default for Config {
             users: String::new(),
             users_file: None,
             guest: false,
+            anonymous: false,
             keytab: None,
             realm_users: false,
             unix_users: false,
             dialects: Dialect::ALL[1..].to_vec(),
-            anonymous: false,
             signing: Demand::Offered,
             encryption: Demand::Offered,
             multichannel: true,

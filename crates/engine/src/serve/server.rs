@@ -18,7 +18,7 @@ use sys::sync::AtomicU64;
 
 use super::accounts::Accounts;
 use super::acting;
-use super::channel::{ChannelRef, Ending};
+use super::channel::{Backlog, ChannelRef, Ending};
 use super::command::{breaks, delete};
 use super::config::{Config, ShareConfig};
 use super::deleters::Deleters;
@@ -102,6 +102,8 @@ pub struct Server {
     seats: Box<[AtomicUsize]>,
     /// Large answers that other threads are at.
     lanes: Arc<AtomicUsize>,
+    /// Answers that wait in memory.
+    backlog: Backlog,
 }
 
 /// A connection's place on a vector; given up when dropped.
@@ -229,6 +231,7 @@ impl Server {
             tallies: (0..config.vectors.max(1)).map(|_| Tally::default()).collect(),
             seats: (0..config.vectors.max(1)).map(|_| AtomicUsize::new(0)).collect(),
             lanes: Arc::default(),
+            backlog: Backlog::default(),
             config,
         }
     }
@@ -290,6 +293,11 @@ impl Server {
     /// Connections that there are, and that were turned away.
     pub(super) fn connections(&self) -> (usize, u64) {
         (self.channels.load(Ordering::Relaxed), self.turned_away.load(Ordering::Relaxed))
+    }
+
+    /// Where connections count what waits on them.
+    pub(super) fn backlog(&self) -> &Backlog {
+        &self.backlog
     }
 
     /// Opens, at most `limit` of them.

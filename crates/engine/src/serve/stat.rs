@@ -172,6 +172,8 @@ pub struct Stat {
     pub connections: usize,
     /// Connections that were closed because there were too many.
     pub connections_limited: u64,
+    /// Bytes of answers that wait in memory until clients take them.
+    pub backlog_bytes: usize,
     /// Bytes of files that were read.
     pub bytes_read: u64,
     /// Bytes of files that were written.
@@ -325,6 +327,7 @@ impl Server {
             shares,
             connections,
             connections_limited,
+            backlog_bytes: self.backlog().bytes(),
             bytes_read: sums.read,
             bytes_written: sums.written,
             sessions_count: sessions.len(),
@@ -403,6 +406,7 @@ impl Stat {
         one("counter", "connections_limited_total", help, self.connections_limited);
         for (name, help, value) in [
             ("connections", "TCP connections.", self.connections),
+            ("backlog_bytes", "Bytes of answers that wait for clients.", self.backlog_bytes),
             ("sessions", "Sessions.", self.sessions_count),
             ("files_open", "Files that are open.", files.files),
             ("opens", "Opens of files, with those whose client is away.", files.opens),

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use smb::crypto::TRANSFORM_ID;
 use smb::wire::header::{Command, Header, PROTOCOL_ID};
-use smb::wire::{bare, read, session_setup};
-use smb::{NtStatus, SessionId};
+use smb::wire::{bare, lock, read, session_setup};
+use smb::{FileId, NtStatus, SessionId};
 
 use crate::client::{Client, Offer, request};
 use crate::place::Place;
@@ -133,6 +133,46 @@ fn a_connection_may_begin_so_many_set_ups_and_no_more() {
     serves(&place);
 }
 
+fn lock(file: FileId, flags: lock::Flags) -> Vec<u8> {
+    let mut element = Vec::new();
+    lock::Element { offset: 0, length: 10, flags }.encode(&mut element);
+    let elements = lock::Elements::new(&element);
+    request(Command::Lock, &lock::Request { sequence: 0, file, elements })
+}
+
+/// While `other` has a file locked, one lock of it waits, the next one is refused, and the first gets what it wants.
+fn one_may_wait(client: &mut Client, file: FileId, other: &mut Client, name: &str) {
+    let hers = other.open(name);
+    let at_once = lock::Flags::EXCLUSIVE | lock::Flags::FAIL_IMMEDIATELY;
+    other.send_one(lock(hers, at_once));
+    other.receive().good();
+    client.send_one(lock(file, lock::Flags::EXCLUSIVE));
+    assert_eq!(client.receive().status(), NtStatus::PENDING);
+    client.send_one(lock(file, lock::Flags::EXCLUSIVE));
+    assert_eq!(client.receive().status(), NtStatus::INSUFFICIENT_RESOURCES);
+    other.send_one(lock(hers, lock::Flags::UNLOCK));
+    other.receive().good();
+    client.receive().good();
+    // Nothing waits now, and the next one may.
+    other.send_one(lock(hers, lock::Flags::EXCLUSIVE));
+    assert_eq!(other.receive().status(), NtStatus::PENDING);
+    client.send_one(lock(file, lock::Flags::UNLOCK));
+    client.receive().good();
+    other.receive().good();
+}
+
+#[test]
+fn a_session_has_so_many_channels_and_no_more() {
+    let place = Place::with(|config| config.limits.channels = 2);
+    let mut client = enter(&place);
+    let mut more: Vec<_> =
+        (0..2).map(|_| Client::connect(place.address(), Offer::default())).collect();
+    assert_eq!(more[0].bind(&client, "alice", "pw"), Ok(()));
+    assert_eq!(more[1].bind(&client, "alice", "pw"), Err(NtStatus::INSUFFICIENT_RESOURCES));
+    client.call(Command::Echo, &bare::Request).good();
+    more[0].call(Command::Echo, &bare::Request).good();
+}
+
 #[test]
 fn limits_say_what_they_are() {
     let place = Place::with(|config| {
@@ -143,17 +183,16 @@ fn limits_say_what_they_are() {
         config.limits.waiting = 1;
     });
     let mut client = enter(&place);
-    for number in 0..4 {
-        client.open(&format!("open {number}.txt"));
-    }
+    let files: Vec<_> = (0..4).map(|number| client.open(&format!("open {number}.txt"))).collect();
     let name = crate::client::utf16("one too many.txt");
     let more = client.call(Command::Create, &Client::create_body(&name));
     assert_eq!(more.status(), NtStatus::INSUFFICIENT_RESOURCES);
+    let mut second = enter(&place);
+    one_may_wait(&mut client, files[0], &mut second, "open 0.txt");
     client.sign = true;
     assert_eq!(client.enter_tree("files"), Ok(()));
     assert_eq!(client.enter_tree("files"), Ok(()));
     assert_eq!(client.enter_tree("files"), Err(NtStatus::INSUFFICIENT_RESOURCES));
-    let _second = enter(&place);
     let mut third = Client::connect(place.address(), Offer::default());
     assert_eq!(third.log_on("alice", "pw"), Err(NtStatus::REQUEST_NOT_ACCEPTED));
     let mut more: Vec<_> = (0..8).map(|_| Client::dial(place.address())).collect();
@@ -202,6 +241,69 @@ fn who_never_reads_its_answers_is_not_read_from_either() {
     client.hurry(Duration::from_secs(20));
     for _ in 0..asked {
         client.receive_last().good();
+    }
+}
+
+#[test]
+fn who_never_reads_shares_a_memory_that_has_an_end() {
+    const MOST: usize = 8 << 20;
+    const READ: u32 = 1 << 20;
+    const EACH: u64 = 60;
+    // None of them comes near to what one connection may have by itself.
+    let place = Place::with(|config| {
+        config.limits.memory = MOST;
+        config.limits.backlog = 1 << 30;
+    });
+    let mut first = enter(&place);
+    let file = first.open("large.bin");
+    assert_eq!(first.write(file, 0, &vec![1; READ as usize]), NtStatus::SUCCESS);
+    let mut greedy: Vec<_> = (0..4).map(|_| enter(&place)).collect();
+    for client in &mut greedy {
+        let file = client.open("large.bin");
+        while client.credits < EACH * 16 + 128 {
+            client.call(Command::Echo, &bare::Request).good();
+        }
+        // Signed, an answer is in memory; plain, it would be in its file.
+        client.sign = true;
+        let body = read::Request { file, length: READ, ..read::Request::default() };
+        // 16 credits each.
+        for _ in 0..EACH {
+            client.send_one(request(Command::Read, &body));
+        }
+    }
+    // Far more than there is, and than the kernel keeps in between: 10 MiB for each of them.
+    let asked = EACH * greedy.len() as u64;
+    let answered = |place: &Place| {
+        let commands = place.stat().commands;
+        commands.iter().find(|sums| sums.command == "read").map_or(0, |sums| sums.served)
+    };
+    // Until the server has stopped: it stands for half a second.
+    let (mut before, mut since) = (0, Instant::now());
+    while since.elapsed() < Duration::from_millis(500) {
+        let backlog = place.stat().backlog_bytes;
+        let most = MOST + greedy.len() * (READ as usize + 4096);
+        assert!(backlog <= most, "{backlog} bytes wait, of {MOST}");
+        let now = answered(&place);
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+    }
+    assert!(place.stat().backlog_bytes > MOST / 2, "it is taken, as far as that goes");
+    assert!(before < asked, "{before} of {asked} reads were answered");
+    // Who takes what it asks for is served meanwhile.
+    first.sign = true;
+    for _ in 0..20 {
+        assert_eq!(first.read(file, 0, READ).map(|data| data.len()), Ok(READ as usize));
+    }
+    // And nothing is lost to those who take it late.
+    for client in &mut greedy {
+        for _ in 0..EACH {
+            client.receive_last().good();
+        }
+    }
+    let until = Instant::now() + Duration::from_secs(20);
+    while place.stat().backlog_bytes > 0 {
+        assert!(Instant::now() < until, "{} bytes wait for nobody", place.stat().backlog_bytes);
     }
 }
 

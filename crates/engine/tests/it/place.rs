@@ -68,6 +68,11 @@ impl Place {
         self.serving.as_ref().expect("not stopped").counts()
     }
 
+    /// What the server says of itself.
+    pub(crate) fn stat(&self) -> engine::serve::stat::Stat {
+        self.serving.as_ref().expect("not stopped").stat()
+    }
+
     /// So much time passes.
     pub(crate) fn advance(&self, by: Duration) {
         self.serving.as_ref().expect("not stopped").advance(by);

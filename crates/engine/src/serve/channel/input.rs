@@ -67,13 +67,13 @@ impl Input {
 
     async fn turn(&mut self) -> Result<(), Ending> {
         let channel = self.channel.clone();
-        let backlog = channel.server.config.limits.backlog;
-        while channel.output.waiting() > backlog {
+        let limits = &channel.server.config.limits;
+        while let Some(enough) = channel.output.too_much(limits.backlog, limits.memory) {
             // They hold buffers that others could have, and this may take long.
             self.gathered.serve(&channel);
             channel.output.uncork();
             let sent = channel.output.sent();
-            let less = runtime::timeout(channel.output.below(backlog / 2), PATIENCE).await;
+            let less = runtime::timeout(channel.output.below(enough), PATIENCE).await;
             if less.is_err() && channel.output.sent() == sent {
                 return Err(Ending::Nonsense("it takes no answers"));
             }

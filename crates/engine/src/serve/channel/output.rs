@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use sys::filemap::{PARTS_MAX, Part, send_parts};
@@ -31,6 +33,38 @@ impl Outgoing {
     }
 }
 
+/// Bytes of frames in memory that wait on all connections of a server.
+#[derive(Clone, Debug, Default)]
+pub(in crate::serve) struct Backlog(Arc<AtomicUsize>);
+
+impl Backlog {
+    /// How many there are.
+    pub(in crate::serve) fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// What one connection may have of `most`: half of what is left. So many who take nothing can never take all, and
+    /// whoever comes later finds as much as they have.
+    fn share(&self, most: usize) -> usize {
+        most.saturating_sub(self.bytes()) / 2
+    }
+}
+
+/// Memory of an answer that is being made, on one connection: counted until it is handed to [`Output::push`].
+#[derive(Debug)]
+pub(in crate::serve) struct Making {
+    here: Arc<AtomicUsize>,
+    backlog: Backlog,
+    bytes: usize,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        self.here.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.backlog.0.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 /// Frames for one socket. What the socket takes goes at once; a task sends the rest.
 pub(super) struct Output {
     socket: Rc<Socket>,
@@ -46,6 +80,22 @@ pub(super) struct Output {
     /// Fires when `waiting` has become less, and at the end.
     drained: Event,
     sent: Cell<u64>,
+    /// Bytes of the frames in `queue` that are in memory, until the last byte of each is sent.
+    held: Cell<usize>,
+    /// What `backlog` knows of them. What the socket takes at once need not be told there.
+    told: Cell<usize>,
+    /// Bytes of answers that are being made.
+    making: Arc<AtomicUsize>,
+    /// Whether somebody waits in [`Output::below`].
+    awaited: Cell<bool>,
+    backlog: Backlog,
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        self.held.set(0);
+        self.tell();
+    }
 }
 
 /// No more frames are handed to the kernel at once when they have so many bytes.
@@ -56,7 +106,7 @@ const TOGETHER: usize = 512 << 10;
 const CORK: usize = 256 << 10;
 
 impl Output {
-    pub(super) fn new(socket: Rc<Socket>, pools: Pools) -> Self {
+    pub(super) fn new(socket: Rc<Socket>, pools: Pools, backlog: Backlog) -> Self {
         Self {
             socket,
             pools,
@@ -67,6 +117,43 @@ impl Output {
             broken: Cell::new(false),
             drained: Event::new(),
             sent: Cell::new(0),
+            held: Cell::new(0),
+            told: Cell::new(0),
+            making: Arc::default(),
+            awaited: Cell::new(false),
+            backlog,
+        }
+    }
+
+    /// If more waits than may: how much may be left before more is asked for. `one` bounds what waits here, and `all`
+    /// what waits in memory on all connections.
+    pub(super) fn too_much(&self, one: usize, all: usize) -> Option<usize> {
+        if self.waiting.get() > one {
+            return Some(one / 2);
+        }
+        let share = self.backlog.share(all);
+        (self.held.get() + self.making() > share).then_some(share / 2)
+    }
+
+    /// Counts an answer of so many bytes that is being made.
+    pub(super) fn make(&self, bytes: usize) -> Making {
+        let (here, backlog) = (self.making.clone(), self.backlog.clone());
+        here.fetch_add(bytes, Ordering::Relaxed);
+        backlog.0.fetch_add(bytes, Ordering::Relaxed);
+        Making { here, backlog, bytes }
+    }
+
+    fn making(&self) -> usize {
+        self.making.load(Ordering::Relaxed)
+    }
+
+    /// Tells the server what waits in memory.
+    fn tell(&self) {
+        let (held, told) = (self.held.get(), self.told.replace(self.held.get()));
+        if held > told {
+            self.backlog.0.fetch_add(held - told, Ordering::Relaxed);
+        } else if held < told {
+            self.backlog.0.fetch_sub(told - held, Ordering::Relaxed);
         }
     }
 
@@ -112,20 +199,35 @@ impl Output {
             return;
         }
         self.waiting.set(self.waiting.get().saturating_add(frame.left()));
+        if let Outgoing::Bytes(bytes, _) = &frame {
+            self.held.set(self.held.get() + bytes.len());
+        }
         self.queue.borrow_mut().push_back(frame);
         if !self.corked.get() || self.waiting.get() > CORK {
             self.flush();
         }
+        if self.busy.get() {
+            self.tell();
+        }
+        if self.awaited.get() {
+            // It may have become shorter than it was to be.
+            self.drained.notify_all();
+        }
     }
 
-    /// Waits until no more than `bytes` wait, or the connection is broken.
+    /// Waits until no more than `bytes` wait or are being made, or the connection is broken.
     pub(super) async fn below(&self, bytes: usize) {
-        while self.waiting.get() > bytes && !self.broken.get() {
+        // A frame takes its memory until its last byte is sent.
+        let taken = || self.waiting.get().max(self.held.get()) + self.making();
+        let much = || taken() > bytes && !self.broken.get();
+        while much() {
+            self.awaited.set(true);
             let drained = self.drained.wait();
-            if self.waiting.get() > bytes && !self.broken.get() {
+            if much() {
                 drained.await;
             }
         }
+        self.awaited.set(false);
     }
 
     /// Nothing more goes out.
@@ -133,6 +235,8 @@ impl Output {
         self.broken.set(true);
         self.queue.borrow_mut().clear();
         self.waiting.set(0);
+        self.held.set(0);
+        self.tell();
         self.drained.notify_all();
     }
 
@@ -144,6 +248,7 @@ impl Output {
             Ok(Progress::Done) => {}
             Ok(blocked) => {
                 self.busy.set(true);
+                self.tell();
                 drop(runtime::spawn(self.clone().drain(blocked)));
             }
             Err(_) => self.fail(),
@@ -167,6 +272,7 @@ impl Output {
             }
             match self.step() {
                 Ok(progress) => {
+                    self.tell();
                     self.drained.notify_all();
                     blocked = progress;
                 }
@@ -201,7 +307,7 @@ impl Output {
                 },
             };
             self.count(taken);
-            forget(&mut queue, taken);
+            self.forget(&mut queue, taken);
         }
         Ok(Progress::Done)
     }
@@ -242,7 +348,7 @@ impl Output {
                 return match send_parts(&**self.socket.shared_fd(), &part, false) {
                     Ok(taken) => {
                         self.count(taken);
-                        forget(queue, taken);
+                        self.forget(queue, taken);
                         Ok(Progress::Done)
                     }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -267,14 +373,19 @@ impl Output {
         Ok(progress)
     }
 
+    fn forget(&self, queue: &mut VecDeque<Outgoing>, taken: usize) {
+        self.held.set(self.held.get() - forget(queue, taken));
+    }
+
     fn count(&self, bytes: usize) {
         self.waiting.set(self.waiting.get().saturating_sub(bytes));
         self.sent.set(self.sent.get() + bytes as u64);
     }
 }
 
-/// Takes `bytes` that were sent away from the first frames.
-fn forget(queue: &mut VecDeque<Outgoing>, mut bytes: usize) {
+/// Takes `bytes` that were sent away from the first frames. Bytes in memory that this gave back.
+fn forget(queue: &mut VecDeque<Outgoing>, mut bytes: usize) -> usize {
+    let mut freed = 0;
     while let Some(first) = queue.front_mut() {
         let left = first.left();
         let taken = left.min(bytes);
@@ -285,13 +396,15 @@ fn forget(queue: &mut VecDeque<Outgoing>, mut bytes: usize) {
             }
         }
         if taken < left {
-            return;
+            break;
         }
         bytes -= taken;
         if let Some(Outgoing::Bytes(frame, _)) = queue.pop_front() {
+            freed += frame.len();
             spare::give(frame);
         }
     }
+    freed
 }
 
 #[cfg(test)]
@@ -337,7 +450,8 @@ mod tests {
             async move {
                 let (server, push) = taken.unwrap();
                 let socket = Rc::new(Socket::new(server.into()).unwrap());
-                let output = Rc::new(Output::new(socket, Pools::new(1, 4 << 20)));
+                let output =
+                    Rc::new(Output::new(socket, Pools::new(1, 4 << 20), Backlog::default()));
                 push(&output);
                 output.uncork();
                 output.below(0).await;

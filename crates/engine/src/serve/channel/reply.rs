@@ -14,7 +14,7 @@ use super::super::fs;
 use super::super::server::Lane;
 use super::super::session::Session;
 use super::super::transfer::{DataFile, Method, SendFile};
-use super::output::Outgoing;
+use super::output::{Making, Outgoing};
 use super::{Bound, spare};
 
 /// Bytes of the length in front of a frame (MS-SMB2 2.1).
@@ -43,6 +43,8 @@ pub(in crate::serve) struct Reply {
     sealed: Option<Arc<Session>>,
     tail: Option<Tail>,
     fill: Option<Fill>,
+    /// Its memory, as far as that is much, until it is given to the output.
+    making: Vec<Making>,
 }
 
 impl Reply {
@@ -51,7 +53,15 @@ impl Reply {
         let base = LENGTH_LEN + if sealed.is_some() { TRANSFORM_HEADER_LEN } else { 0 };
         let mut bytes = Vec::with_capacity(base + 256);
         bytes.resize(base, 0);
-        Self { bytes, base, messages: Vec::with_capacity(1), sealed, tail: None, fill: None }
+        Self {
+            bytes,
+            base,
+            messages: Vec::with_capacity(1),
+            sealed,
+            tail: None,
+            fill: None,
+            making: Vec::new(),
+        }
     }
 
     /// Whether there is more than one message in it.
@@ -79,7 +89,8 @@ impl Reply {
     }
 
     /// Makes room for so many bytes more, of memory that was used before where that is much.
-    pub(in crate::serve) fn make_room(&mut self, more: usize) {
+    pub(in crate::serve) fn make_room(&mut self, more: usize, making: Option<Making>) {
+        self.making.extend(making);
         spare::make_room(&mut self.bytes, more);
     }
 
@@ -193,7 +204,8 @@ impl Reply {
         let start = self.start();
         let signer = self.messages.pop().and_then(|(_, bound)| bound?.signer.clone());
         let (bytes, sealed) = (std::mem::take(&mut self.bytes), self.sealed.take());
-        Some(Elsewhere { bytes, start, fill, signer, sealed })
+        let making = std::mem::take(&mut self.making);
+        Some(Elsewhere { bytes, start, fill, signer, sealed, making })
     }
 
     /// Signs, encrypts and measures it. `None`: there is nothing to send, or it cannot be sent.
@@ -262,12 +274,13 @@ pub(super) struct Elsewhere {
     fill: Fill,
     signer: Option<Arc<Signer>>,
     sealed: Option<Arc<Session>>,
+    making: Vec<Making>,
 }
 
 impl Elsewhere {
     /// The frame. `None`: it cannot be sent.
     pub(super) fn finish(self) -> Option<Vec<u8>> {
-        let Self { mut bytes, start, fill, signer, sealed } = self;
+        let Self { mut bytes, start, fill, signer, sealed, making } = self;
         let read = read::append(&fill.file, &mut bytes, fill.len, fill.offset);
         let failed = match read {
             Ok(read) if read == 0 || read < fill.least => Some(NtStatus::END_OF_FILE),
@@ -291,6 +304,7 @@ impl Elsewhere {
         }
         seal(&mut bytes, sealed.as_deref(), 0)?;
         drop(fill.lane);
+        drop(making);
         Some(bytes)
     }
 }

@@ -128,7 +128,8 @@ async fn into_answer(x: &mut Exchange<'_>, open: &Arc<Open>, request: &Request<'
             there.map_err(|error| fs::status_of(&error))? as usize
         }
     };
-    x.reply.make_room(RESPONSE_HEAD_LEN + length);
+    let making = (length > INLINE as usize).then(|| x.channel.make(length));
+    x.reply.make_room(RESPONSE_HEAD_LEN + length, making);
     let (bytes, start) = x.reply.body();
     Head::default().encode(bytes, start);
     if length >= ELSEWHERE

@@ -158,6 +158,12 @@ pub const SETTINGS: &[Setting] = &[
         "SIZE",
         "answers that wait for one connection to take them, before it is not read from any more, 1M to 1G [32M]",
     ),
+    setting(
+        "memory_max",
+        "SIZE",
+        "answers that wait in memory for all connections together; the more of it is taken, the less each may have \
+         waiting before it is not read from any more, 16M to 1024G [1G]",
+    ),
     setting("setup_time", "SECONDS", "how long a connection may take to log on, 1 to 3600 [60]"),
     setting(
         "durable_time",
@@ -415,13 +421,13 @@ impl Config {
             "users" if value.is_empty() => return Err("the path of a file".into()),
             "users" => self.users_file = Some(value.into()),
             "guest" => self.guest = switch(value)?,
+            "anonymous" => self.anonymous = switch(value)?,
             "keytab" if value == "none" => self.keytab = None,
             "keytab" if !value.starts_with('/') => return Err("an absolute path, or none".into()),
             "keytab" => self.keytab = Some(PathBuf::from(value)),
             "realm_users" => self.realm_users = switch(value)?,
             "unix_users" => self.unix_users = switch(value)?,
             "name" => self.name = name(value)?,
-            "anonymous" => self.anonymous = switch(value)?,
             "dialects" => self.dialects = dialects(value)?,
             "signing" => self.signing = demand(value)?,
             "encryption" => self.encryption = demand(value)?,
@@ -465,6 +471,9 @@ impl Config {
             }
             "backlog_max" => {
                 limits.backlog = size(value, 1 << 20, 1 << 30, "a size from 1M to 1G")?;
+            }
+            "memory_max" => {
+                limits.memory = size(value, 16 << 20, 1 << 40, "a size from 16M to 1024G")?;
             }
             "setup_time" => limits.set_up = Duration::from_secs(number(value, 1, 3600)?),
             "durable_time" => limits.durable = Duration::from_secs(number(value, 0, 3600)?),
@@ -529,6 +538,7 @@ mod tests {
         ("listen", "127.0.0.1:1445,[::1]:1445"),
         ("users", "/etc/x"),
         ("guest", "on"),
+        ("anonymous", "on"),
         ("keytab", "/etc/krb5.keytab"),
         ("realm_users", "on"),
         ("unix_users", "on"),
@@ -538,7 +548,6 @@ mod tests {
         ("encryption", "off"),
         ("multichannel", "off"),
         ("interfaces", "10.0.0.1@25G+rss,fe80::1"),
-        ("anonymous", "on"),
         ("leases", "off"),
         ("directory_leases", "off"),
         ("audit", "off"),
@@ -557,6 +566,7 @@ mod tests {
         ("waiting_max", "5"),
         ("payload_max", "1M"),
         ("backlog_max", "1M"),
+        ("memory_max", "16M"),
         ("setup_time", "7"),
         ("durable_time", "0"),
         ("session_time", "60"),
@@ -680,6 +690,7 @@ mod tests {
             ("payload_max", "16M"),
             ("payload_max", "100000"),
             ("backlog_max", "1K"),
+            ("memory_max", "1M"),
             ("setup_time", "0"),
             ("durable_time", "3601"),
             ("session_time", "59"),
