@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use e2e::installed;
 use e2e::run::{Guest, PATIENCE, skipped};
-use smb::{CreateOptions, NtStatus};
 use smb::wire::negotiate::dialect::SMB_2_1;
+use smb::{CreateOptions, NtStatus};
 
 use super::client::{Answer, Client, Wish};
 use super::{Folder, Server, block};
@@ -64,7 +64,7 @@ fn a_full_disk_is_said_and_the_rest_goes_on() {
             assert!(found == bytes, "what was taken is there");
         }
         client.close(file).unwrap();
-        let wish = Wish { options: smb::CreateOptions::DELETE_ON_CLOSE, ..Wish::file("file") };
+        let wish = Wish { options: CreateOptions::DELETE_ON_CLOSE, ..Wish::file("file") };
         let (file, _) = client.create(&wish).unwrap();
         client.close(file).unwrap();
         let file = client.open("another").unwrap();
