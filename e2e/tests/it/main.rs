@@ -20,6 +20,7 @@ mod serve;
 mod serve_carried;
 mod serve_kerberos;
 mod serve_safety;
+mod serve_seen;
 mod tidy;
 mod trust;
 mod watchdog;

@@ -1,0 +1,175 @@
+//! What `shunt serve` lets its user see: who logged on and who did not, metrics, what clients hold; and that it needs
+//! no rights for all that.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+
+use e2e::built;
+use e2e::run::{skipped, until};
+use smb::wire::context::{Lease, Requested};
+use smb::wire::header::Command;
+use smb::wire::lock;
+use smb::wire::negotiate::dialect::SMB_2_1;
+use smb::{LeaseKey, LeaseState, OplockLevel};
+
+use crate::programs::need;
+use crate::serve::{LIMIT, Place, Server, configure, contains};
+use crate::serve_safety::client::{Client, Wish};
+use crate::serve_safety::{self, Folder};
+
+/// Whose rights nobody has.
+const NOBODY: u32 = 65534;
+
+#[test]
+fn each_logon_and_each_that_failed_is_a_line_that_says_why() {
+    need!("smbclient");
+    let place = Place::new("audit");
+    let users = place.word("users");
+    let user =
+        |word, name| place.done(&["serve", "user", word, name, "--users", &users], "first\n");
+    user("add", "ann");
+    user("add", "bob");
+    user("disable", "bob");
+    configure(&place, "");
+    let log = place.path("log");
+    let mut command = place.shunt(&["serve"]);
+    command.stderr(File::create(&log).unwrap());
+    let server = Server::start(command);
+    for (logon, line) in [
+        ("ann%first", r#"user "ann" of "#),
+        ("ann%other", "not let in: wrong password"),
+        ("bob%first", "not let in: user is disabled"),
+        ("carl%first", "not let in: unknown user"),
+        // Nobody asked for guests or for those without a name.
+        ("%", "not let in: anonymous sessions are not allowed"),
+    ] {
+        let said = || fs::read_to_string(&log).unwrap();
+        assert!(!said().contains(line), "{line} before {logon} came");
+        let (good, answer) = server.client(logon, "all", "ls");
+        assert_eq!(good, logon == "ann%first", "{logon}: {answer}");
+        until(&format!("a line for {logon}"), LIMIT, || said().contains(line));
+        let name = logon.split('%').next().unwrap();
+        let of = format!("\"{name}\" of ");
+        let told = said();
+        let last = told.lines().rfind(|told| told.contains(line)).unwrap();
+        assert!(last.contains(&of) && last.contains("127.0.0.1:"), "{last}");
+        assert_eq!(last.contains("logged on, session 0x"), good, "{last}");
+    }
+}
+
+/// The value of a metric.
+fn metric(page: &str, name: &str) -> f64 {
+    let line = page.lines().find(|line| line.split(' ').next() == Some(name));
+    line.and_then(|line| line.split(' ').nth(1)?.parse().ok()).unwrap_or(0.0)
+}
+
+#[test]
+fn metrics_are_served_and_move() {
+    need!("smbclient");
+    let place = Place::new("metrics");
+    let users = place.word("users");
+    place.done(&["serve", "user", "add", "ann", "--users", &users], "first\n");
+    configure(&place, "");
+    // Free a moment ago.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let server = Server::start(place.shunt(&["serve", "--metrics", &address]));
+    let page = || {
+        let mut stream = TcpStream::connect(&address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: here\r\n\r\n").unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        assert!(said.starts_with("HTTP/1.") && said.contains(" 200 "), "{said}");
+        said
+    };
+    let before = page();
+    contains(&before, &["# TYPE shunt_smb_written_bytes_total counter"]);
+    assert_eq!(metric(&before, "shunt_smb_written_bytes_total"), 0.0);
+    fs::write(place.path("sent"), vec![7; 300_000]).unwrap();
+    let there = format!("put {} file; get file {}", place.word("sent"), place.word("back"));
+    let (good, said) = server.client("ann%first", "all", &there);
+    assert!(good, "{said}");
+    let after = page();
+    assert_eq!(metric(&after, "shunt_smb_written_bytes_total"), 300_000.0);
+    assert_eq!(metric(&after, "shunt_smb_read_bytes_total"), 300_000.0);
+    for name in ["session_setup", "tree_connect", "create", "write", "read", "close"] {
+        let name = format!("shunt_smb_requests_total{{command=\"{name}\"}}");
+        assert!(metric(&before, &name) == 0.0 && metric(&after, &name) >= 1.0, "{name}:\n{after}");
+    }
+}
+
+#[test]
+fn it_serves_without_any_rights() {
+    need!("smbclient");
+    if !rustix::process::geteuid().is_root() {
+        skipped("to give rights up one must have some: this needs root");
+        return;
+    }
+    let place = Place::new("rights");
+    fs::set_permissions(place.path("files"), fs::Permissions::from_mode(0o777)).unwrap();
+    // A copy, since nobody may not look into our directories.
+    let program = place.path("shunt");
+    fs::copy(built("shunt"), &program).unwrap();
+    let mut command = std::process::Command::new(&program);
+    command.args([
+        "serve",
+        "--config",
+        "/dev/null",
+        "--listen",
+        "127.0.0.1:0",
+        "--control",
+        "none",
+    ]);
+    command.args(["--user", "ann:first", "--share", &format!("all={}", place.word("files"))]);
+    // Without groups, as setuid(2) by the standard library has it.
+    command.env("HOME", "/").env_remove("XDG_CONFIG_HOME").uid(NOBODY).gid(NOBODY);
+    let server = Server::start(command);
+    assert!(server.port >= 1024);
+    fs::write(place.path("sent"), vec![7; 300_000]).unwrap();
+    let there = format!("put {} file; ls; get file {}", place.word("sent"), place.word("back"));
+    let (good, said) = server.client("ann%first", "all", &there);
+    assert!(good, "{said}");
+    contains(&said, &["  file ", " 300000 "]);
+    assert!(fs::read(place.path("back")).unwrap() == [7; 300_000], "what came back is another");
+    let owner =
+        std::os::unix::fs::MetadataExt::uid(&fs::metadata(place.path("files/file")).unwrap());
+    assert_eq!(owner, NOBODY, "whose file it is");
+}
+
+#[test]
+fn what_clients_hold_is_told_while_they_hold_it() {
+    let (folder, place) = (Folder::new(), Place::new("held"));
+    let control = place.word("control");
+    let server = serve_safety::Server::start_as(folder.path(), 0, &[], &["--control", &control]);
+    let open = |name: &str| {
+        let json = place.done(&["stat", "smb", "--json", "--control", &control], "");
+        let stat: serde_json::Value = serde_json::from_str(&json).unwrap();
+        let opens = stat["opens"].as_array().unwrap().clone();
+        opens.into_iter().find(|open| open["path"] == name)
+    };
+    let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+    let key = LeaseKey([5; 16]);
+    let lease = Lease { key, state: LeaseState::all(), ..Lease::default() };
+    let contexts = Requested { lease: Some(lease), ..Requested::default() };
+    let wish = Wish { oplock: OplockLevel::Lease, contexts, ..Wish::file("held.txt") };
+    let (file, _) = client.create(&wish).unwrap();
+    let told = open("held.txt").unwrap();
+    assert_eq!((&told["caching"], &told["locks"]), (&"lease RHW".into(), &0.into()), "{told}");
+    assert_eq!((&told["user"], &told["share"]), (&"smbtest".into(), &"tmp".into()), "{told}");
+    let lock = |client: &mut Client, flags| {
+        let mut element = Vec::new();
+        lock::Element { offset: 10, length: 20, flags }.encode(&mut element);
+        let elements = lock::Elements::new(&element);
+        client.ask(Command::Lock, 1, &lock::Request { sequence: 0, file, elements }).unwrap();
+    };
+    lock(&mut client, lock::Flags::EXCLUSIVE | lock::Flags::FAIL_IMMEDIATELY);
+    assert_eq!(open("held.txt").unwrap()["locks"], 1);
+    lock(&mut client, lock::Flags::UNLOCK);
+    assert_eq!(open("held.txt").unwrap()["locks"], 0);
+    client.close(file).unwrap();
+    assert_eq!(open("held.txt"), None);
+}
