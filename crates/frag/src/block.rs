@@ -1,39 +1,57 @@
 //! Compact blocks: where small fragments are copied to, so that 8 bytes do not pin a frame of 2 KiB.
+//!
+//! Each block is allocated on its own, so that those of a datagram that goes are memory again at once, whoever
+//! has the others. Some free ones are kept, which go when memory ends.
 
-use crate::slab::{Linked, NONE, Slab};
+use crate::slab::NONE;
 
 /// Bytes in a block.
 pub(crate) const BLOCK_BYTES: usize = 512;
 /// What a block costs, with its link.
 #[expect(clippy::cast_possible_truncation, reason = "some hundred bytes")]
 pub(crate) const BLOCK_COST: u32 = size_of::<Block>() as u32;
+/// Places for blocks that come together.
+const PAGE: usize = 128;
+/// The first places for pages.
+const PAGES_MIN: usize = 4;
+/// Free blocks that are kept: at least so many, and at most.
+const IDLE_MIN: u32 = 12;
+const IDLE_MAX: u32 = 1024;
+/// Free blocks that are given back in one go.
+const TRIMMED: u32 = 16;
 
 #[derive(Debug)]
-pub(crate) struct Block {
+struct Block {
     next: u32,
     used: u16,
     bytes: [u8; BLOCK_BYTES],
 }
 
-impl Default for Block {
-    fn default() -> Self {
-        Self { next: NONE, used: 0, bytes: [0; BLOCK_BYTES] }
-    }
-}
-
-impl Linked for Block {
-    fn next(&self) -> u32 {
-        self.next
-    }
-
-    fn set_next(&mut self, next: u32) {
-        self.next = next;
-    }
+/// Where a block is that is found by number.
+#[derive(Debug)]
+enum Place {
+    There(Box<Block>),
+    /// Nowhere, and which is the next of those.
+    Gone(u32),
 }
 
 /// The blocks of a shard.
 #[derive(Debug)]
-pub(crate) struct Blocks(Slab<Block>);
+pub(crate) struct Blocks {
+    #[expect(
+        clippy::vec_box,
+        reason = "what has been written stays where it is when the list grows"
+    )]
+    pages: Vec<Box<[Place; PAGE]>>,
+    /// The first free block.
+    free: u32,
+    /// Free blocks, and how many may be kept.
+    idle: u32,
+    idle_most: u32,
+    /// The first place without a block.
+    gone: u32,
+    used: u32,
+}
 
 /// A datagram's blocks, the newest first.
 #[derive(Clone, Copy, Debug)]
@@ -52,58 +70,163 @@ impl Chain {
 }
 
 impl Blocks {
-    /// See [`Slab::keeping`].
+    const PAGE_BYTES: u64 = size_of::<[Place; PAGE]>() as u64;
+
+    /// What the first blocks take with their places, bytes.
+    pub(crate) const FIRST_BYTES: u64 =
+        Self::PAGE_BYTES + Self::pages_bytes(PAGES_MIN) + (IDLE_MIN * BLOCK_COST) as u64;
+
+    /// Those that keep free blocks of about so many bytes, but some at least: they would go and come where many
+    /// datagrams begin and end together.
     pub(crate) fn keeping(bytes: u64) -> Self {
-        Self(Slab::keeping(bytes))
+        let idle_most = u32::try_from(bytes / u64::from(BLOCK_COST)).unwrap_or(IDLE_MAX);
+        Self {
+            pages: Vec::new(),
+            free: NONE,
+            idle: 0,
+            idle_most: idle_most.clamp(IDLE_MIN, IDLE_MAX),
+            gone: NONE,
+            used: 0,
+        }
     }
 
-    /// What the first chunk of blocks takes, bytes.
-    pub(crate) const FIRST_BYTES: u64 = Slab::<Block>::FIRST_BYTES;
+    const fn pages_bytes(pages: usize) -> u64 {
+        (pages * size_of::<Box<[Place; PAGE]>>()) as u64
+    }
 
+    /// Blocks in use.
     pub(crate) const fn used(&self) -> u32 {
-        self.0.used()
-    }
-
-    /// See [`Slab::idle`].
-    pub(crate) const fn idle(&self) -> u64 {
-        self.0.idle()
+        self.used
     }
 
     /// Bytes of what is there beside the blocks in use.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn spare(&self) -> u64 {
-        self.0.spare(|_| u64::from(BLOCK_COST))
+        let pages = self.pages.len() as u64 * Self::PAGE_BYTES;
+        let free = u64::from(self.idle) * u64::from(BLOCK_COST);
+        free + pages + Self::pages_bytes(self.pages.capacity())
     }
 
-    /// Bytes that one more block takes beside itself: see [`Slab::growth`]. 0: there is a free one.
+    /// Places for pages, in all, that there are after [`Self::grow`]; `None`: as many as now.
+    fn more_pages(&self) -> Option<usize> {
+        let full = self.pages.len() == self.pages.capacity();
+        full.then(|| (self.pages.capacity() * 2).max(PAGES_MIN))
+    }
+
+    /// Bytes that one more block takes, at the most that there are of them at once. 0: there is a free one.
     pub(crate) fn growth(&self) -> u64 {
-        if self.0.free().is_some() { 0 } else { self.0.growth() }
+        if self.free != NONE {
+            return 0;
+        }
+        let places = match self.gone {
+            NONE => Self::PAGE_BYTES + self.more_pages().map_or(0, Self::pages_bytes),
+            _ => 0,
+        };
+        u64::from(BLOCK_COST) + places
     }
 
-    /// See [`Slab::grow`].
+    /// Makes a free block. Answers how many bytes of [`Self::growth`] it has given back.
+    #[cold]
     pub(crate) fn grow(&mut self) -> u64 {
-        self.0.grow()
+        let over = if self.gone == NONE { self.turn_page() } else { 0 };
+        let at = self.gone;
+        let block = Block { next: NONE, used: 0, bytes: [0; BLOCK_BYTES] };
+        let place = std::mem::replace(self.place(at), Place::There(Box::new(block)));
+        if let Place::Gone(next) = place {
+            self.gone = next;
+        }
+        self.lay_aside(at);
+        over
     }
 
-    /// Bytes that were given back of free blocks: see [`Slab::trim`].
-    pub(crate) fn trim(&mut self) -> u64 {
-        if self.0.trim(|_| ()) { Slab::<Block>::CHUNK_BYTES } else { 0 }
+    /// Makes places without blocks. Answers how many bytes were given back for it.
+    fn turn_page(&mut self) -> u64 {
+        let mut over = 0;
+        if let Some(pages) = self.more_pages() {
+            over = Self::pages_bytes(self.pages.capacity());
+            self.pages.reserve_exact(pages - self.pages.len());
+        }
+        let first = u32::try_from(self.pages.len() * PAGE).expect("fewer than 2^32 blocks");
+        let places: Box<[Place]> = (first + 1..).take(PAGE).map(Place::Gone).collect();
+        let Ok(mut places) = <Box<[Place; PAGE]>>::try_from(places) else {
+            unreachable!("so many places were made")
+        };
+        places[PAGE - 1] = Place::Gone(NONE);
+        self.pages.push(places);
+        self.gone = first;
+        over
+    }
+
+    /// Enters a block among the free ones.
+    fn lay_aside(&mut self, at: u32) {
+        let free = std::mem::replace(&mut self.free, at);
+        self.block_mut(at).next = free;
+        self.idle += 1;
+    }
+
+    /// A free block.
+    fn take(&mut self) -> u32 {
+        if self.free == NONE {
+            self.grow();
+        }
+        let at = self.free;
+        self.free = self.block(at).next;
+        self.idle -= 1;
+        self.used += 1;
+        at
+    }
+
+    /// Frees what a place has.
+    fn drop_block(&mut self, at: u32) {
+        let gone = std::mem::replace(&mut self.gone, at);
+        *self.place(at) = Place::Gone(gone);
+    }
+
+    /// Bytes that were given back of some free blocks; `None`: there are none.
+    #[cold]
+    pub(crate) fn trim(&mut self) -> Option<u64> {
+        let blocks = self.idle.min(TRIMMED);
+        for _ in 0..blocks {
+            let at = self.free;
+            self.free = self.block(at).next;
+            self.drop_block(at);
+        }
+        self.idle -= blocks;
+        (blocks > 0).then(|| u64::from(blocks) * u64::from(BLOCK_COST))
+    }
+
+    fn place(&mut self, at: u32) -> &mut Place {
+        &mut self.pages[at as usize / PAGE][at as usize % PAGE]
+    }
+
+    fn block(&self, at: u32) -> &Block {
+        match &self.pages[at as usize / PAGE][at as usize % PAGE] {
+            Place::There(block) => block,
+            Place::Gone(_) => unreachable!("a block in use stays"),
+        }
+    }
+
+    fn block_mut(&mut self, at: u32) -> &mut Block {
+        match self.place(at) {
+            Place::There(block) => block,
+            Place::Gone(_) => unreachable!("a block in use stays"),
+        }
     }
 
     /// Whether `n` bytes need a further block.
     pub(crate) fn needs_another(&self, chain: Chain, n: usize) -> bool {
-        chain.is_empty() || usize::from(self.0[chain.0].used) + n > BLOCK_BYTES
+        chain.is_empty() || usize::from(self.block(chain.0).used) + n > BLOCK_BYTES
     }
 
     /// Copies; answers the block and where in it. The caller has asked [`Self::needs_another`] and paid.
     pub(crate) fn put(&mut self, chain: &mut Chain, bytes: &[u8]) -> (u32, u16) {
         if self.needs_another(*chain, bytes.len()) {
-            let at = self.0.take();
-            self.0[at].next = chain.0;
-            self.0[at].used = 0;
+            let at = self.take();
+            let block = self.block_mut(at);
+            (block.next, block.used) = (chain.0, 0);
             chain.0 = at;
         }
-        let block = &mut self.0[chain.0];
+        let block = self.block_mut(chain.0);
         let at = block.used;
         let end = usize::from(at) + bytes.len();
         block.bytes[usize::from(at)..end].copy_from_slice(bytes);
@@ -113,19 +236,25 @@ impl Blocks {
     }
 
     pub(crate) fn bytes(&self, block: u32, at: u16, len: usize) -> &[u8] {
-        &self.0[block].bytes[usize::from(at)..usize::from(at) + len]
+        &self.block(block).bytes[usize::from(at)..usize::from(at) + len]
     }
 
-    /// Gives all of a datagram's blocks back. Answers how many there were, and the bytes of chunks that went with them.
+    /// Gives all of a datagram's blocks back. Answers how many there were, and the bytes of those that went.
     #[inline]
     pub(crate) fn free(&mut self, chain: &mut Chain) -> (u32, u64) {
         let (mut blocks, mut gone) = (0, 0);
         while chain.0 != NONE {
-            let next = self.0[chain.0].next;
-            gone += u64::from(self.0.give(chain.0, |_| ())) * Slab::<Block>::CHUNK_BYTES;
+            let at = chain.0;
+            chain.0 = self.block(at).next;
+            if self.idle < self.idle_most {
+                self.lay_aside(at);
+            } else {
+                self.drop_block(at);
+                gone += u64::from(BLOCK_COST);
+            }
             blocks += 1;
-            chain.0 = next;
         }
+        self.used -= blocks;
         (blocks, gone)
     }
 }
@@ -157,5 +286,35 @@ mod tests {
         // Free blocks are used again, from their beginning.
         let (_, at) = blocks.put(&mut chains[0], &[1; BLOCK_BYTES]);
         assert_eq!((at, blocks.used()), (0, 1));
+    }
+
+    /// Whoever has the others.
+    #[test]
+    fn each_block_goes_on_its_own() {
+        let mut blocks = Blocks::keeping(0);
+        let mut chains = [Chain::default(); 400];
+        let mut bytes = 0;
+        for chain in &mut chains {
+            let growth = blocks.growth();
+            bytes += growth;
+            if growth > 0 {
+                bytes -= blocks.grow();
+            }
+            blocks.put(chain, &[1; 8]);
+        }
+        let cost = u64::from(BLOCK_COST);
+        assert_eq!(bytes, blocks.spare() + 400 * cost, "as was said before");
+        let places = blocks.spare();
+        let gone: u64 = chains.iter_mut().step_by(2).map(|chain| blocks.free(chain).1).sum();
+        let idle = u64::from(IDLE_MIN) * cost;
+        assert_eq!((gone, blocks.spare()), (200 * cost - idle, places + idle));
+        assert_eq!((blocks.trim(), blocks.trim(), blocks.spare()), (Some(idle), None, places));
+        // Their places are used again.
+        for chain in chains.iter_mut().step_by(2) {
+            assert_eq!(blocks.growth(), cost);
+            blocks.put(chain, &[2; 8]);
+        }
+        assert_eq!((blocks.used(), blocks.spare()), (400, places));
+        assert!(chains.iter().all(|chain| blocks.block(chain.0).used == 8));
     }
 }

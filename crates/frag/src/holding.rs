@@ -1,7 +1,7 @@
 //! What a table has of memory, and what of that it is charged for.
 //!
 //! Memory that the fragments of datagrams hold is charged byte by byte. Beside it there is memory that waits to be
-//! used again: free records and blocks, whose chunks are given back only whole, the room for pieces that free records
+//! used again: free records, whose chunks are given back only whole, free blocks, the room for pieces that free records
 //! keep, pages of the index. Of that an allowance is every table's, so that hundreds of them that have nothing to do
 //! keep no memory from those that have; the rest is charged as well.
 
@@ -108,23 +108,6 @@ impl Holding {
     /// The table is at its end.
     pub(crate) fn end(&mut self, lease: &mut Lease) {
         self.ease(lease, 0, 0);
-    }
-}
-
-/// How often there may be another try, whatever is wrong: who waits for memory does not wait for ever.
-#[derive(Debug)]
-pub(crate) struct Rounds(u64);
-
-impl Rounds {
-    pub(crate) const fn new(most: u64) -> Self {
-        Self(most)
-    }
-
-    pub(crate) fn is_there_another(&mut self) -> bool {
-        let there = self.0 > 0;
-        debug_assert!(there, "all that was there has gone, and yet there was more");
-        self.0 = self.0.saturating_sub(1);
-        there
     }
 }
 

@@ -361,6 +361,18 @@ impl Index {
         self.step(&hash_of);
     }
 
+    /// A record has another number from now on.
+    pub(crate) fn rename(&mut self, hash: u64, old_hash: u64, from: u32, to: u32) {
+        if let Some(at) = self.now.position(emit(hash, from)) {
+            *self.now.slot_mut(at) = emit(hash, to);
+        } else if let Some(old) = &mut self.old {
+            let hash = if old.rekeyed { old_hash } else { hash };
+            if let Some(at) = old.table.position(emit(hash, from)) {
+                *old.table.slot_mut(at) = emit(hash, to);
+            }
+        }
+    }
+
     /// Begins a table of the same size: the key has changed.
     pub(crate) fn begin_again(&mut self) {
         debug_assert!(!self.is_moving());

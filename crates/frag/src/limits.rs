@@ -12,8 +12,8 @@ pub struct Config {
     /// [`Shard::beside_bytes`](crate::Shard::beside_bytes).
     ///
     /// That the oldest datagram ends holds in each shard (or bucket of a shared table) by itself, with what the others
-    /// leave. Records and blocks are given back by chunks of 16: what is free of a chunk of which something is in use
-    /// counts, and only its own shard can use it, until that ends or its time does.
+    /// leave. Records are given back by chunks of 16, which a shard moves together only when it has no memory itself:
+    /// until then what is free of a chunk of which something is in use counts, and only its own shard can use it.
     /// Default 64 MiB, at least 64 KiB.
     pub memory_bytes: u64,
     /// Shards, or cores, that share it. Default 1, at most 4096.

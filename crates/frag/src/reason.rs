@@ -78,10 +78,20 @@ reasons! {
     Stale = 23, "stale", "identification was used again";
     /// The caller asked for it: see [`Shard::clear`](crate::Shard::clear).
     Cleared = 24, "cleared", "given up on request";
+    /// The datagram's buffers cost more than there is memory in all, or than 4 GiB: see
+    /// [`Arrival::cost`](crate::Arrival::cost).
+    TooCostly = 25, "too_costly", "buffers cost more than there is memory";
 }
 
 /// One more than the largest number of a [`Reason`].
-pub const REASONS: usize = 25;
+pub const REASONS: usize = 26;
+
+impl Reason {
+    /// Whether a datagram went for others.
+    pub(crate) const fn is_eviction(self) -> bool {
+        matches!(self, Self::EvictedIdle | Self::EvictedShare | Self::EvictedYoung)
+    }
+}
 
 /// What a shard has seen and done. All counts only grow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

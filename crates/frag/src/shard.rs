@@ -23,7 +23,8 @@ pub struct Arrival<'p, B> {
     pub packet: &'p [u8],
     /// The caller's handle for where they are. The shard keeps it as long as it needs the bytes.
     pub buffer: B,
-    /// Memory that keeping the buffer costs, bytes: the size of the frame, not of the packet.
+    /// Memory that keeping the buffer costs, bytes: the size of the frame, not of the packet. A datagram whose buffers
+    /// cost more than there is memory in all is given up ([`Reason::TooCostly`]).
     pub cost: u32,
     /// The caller's: see [`Key::scope`].
     pub scope: u64,
@@ -46,7 +47,7 @@ pub struct Gauges {
     pub memory_bytes: u64,
     /// Bytes of memory in use or set aside for them.
     pub committed_bytes: u64,
-    /// Bytes of memory that wait to be used again: records and blocks of which not all of a chunk is free, the index.
+    /// Bytes of memory that wait to be used again: records and blocks that are free, the index.
     /// As far as they count for the limit: see [`Shard::beside_bytes`].
     pub spare_bytes: u64,
     /// Bytes of memory that this shard has leased, those in use or spare among them.

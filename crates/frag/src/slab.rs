@@ -1,13 +1,16 @@
-//! Records that never move, found by number. It grows by a chunk at a time, so that no call takes long, and a
-//! chunk of which no record is in use goes again: free records are memory that somebody pays for.
+//! Records that are found by number. It grows by a chunk at a time, so that no call takes long, and a chunk of
+//! which no record is in use goes again: free records are memory that somebody pays for. Where memory has ended,
+//! records in use are moved together, and only there.
 
-/// Records in a chunk.
-const RECORDS: u32 = 16;
+/// Records in a chunk. Few where short sequences are to have chunks emptied.
+const RECORDS: u32 = if cfg!(test) { 4 } else { 16 };
 const CHUNK: usize = RECORDS as usize;
 /// No record, no chunk.
 pub(crate) const NONE: u32 = u32::MAX;
 /// Chunks that are kept of which nothing is in use, at most: those of a thousand records.
 const IDLE_MAX: usize = 64;
+/// Chunks among which that is chosen of which fewest records are to be moved.
+const SPARSE_LOOKS: usize = 8;
 /// The first places for chunks.
 const CHUNKS_MIN: usize = 4;
 
@@ -42,6 +45,8 @@ pub(crate) struct Slab<T> {
     idle_len: usize,
     idle_most: usize,
     used: u32,
+    /// Chunks that are there.
+    there: u32,
 }
 
 impl<T: Linked> Slab<T> {
@@ -63,17 +68,12 @@ impl<T: Linked> Slab<T> {
             idle_len: 0,
             idle_most: idle_most.clamp(1, IDLE_MAX),
             used: 0,
+            there: 0,
         }
     }
 
     const fn places_bytes(places: usize) -> u64 {
         (places * (size_of::<Option<Box<[T; CHUNK]>>>() + size_of::<State>())) as u64
-    }
-
-    /// Chunks that are there.
-    #[cfg(all(test, not(loom)))]
-    fn there(&self) -> usize {
-        self.chunks.iter().flatten().count()
     }
 
     /// Bytes of what is there beside the records in use, of which each free one is as `cost` says.
@@ -95,11 +95,6 @@ impl<T: Linked> Slab<T> {
         self.used
     }
 
-    /// Chunks that are kept of which nothing is in use.
-    pub(crate) const fn idle(&self) -> u64 {
-        self.idle_len as u64
-    }
-
     /// The record that [`Self::take`] answers next; `None`: it has to grow first.
     #[inline]
     pub(crate) fn free(&self) -> Option<u32> {
@@ -112,7 +107,12 @@ impl<T: Linked> Slab<T> {
         if self.open == NONE {
             self.grow();
         }
-        let open = self.open;
+        self.take_of(self.open)
+    }
+
+    /// A free record of that chunk, which has one.
+    #[inline]
+    fn take_of(&mut self, open: u32) -> u32 {
         let at = self.states[open as usize].free;
         let next = self[at].next();
         let state = &mut self.states[open as usize];
@@ -224,6 +224,7 @@ impl<T: Linked> Slab<T> {
             last.set_next(NONE);
         }
         self.chunks[chunk as usize] = Some(records);
+        self.there += 1;
         let state = &mut self.states[chunk as usize];
         self.gone = state.next;
         state.free = first;
@@ -250,7 +251,55 @@ impl<T: Linked> Slab<T> {
         let state = &mut self.states[chunk as usize];
         (state.free, state.next) = (NONE, self.gone);
         self.gone = chunk;
+        self.there -= 1;
     }
+
+    /// A chunk that is not that of `keep`, and for whose records in use there are free ones elsewhere; `None`: there
+    /// are fewer free ones than a chunk has.
+    #[cold]
+    pub(crate) fn sparse(&self, keep: u32) -> Option<u32> {
+        if self.there * RECORDS - self.used < RECORDS {
+            return None;
+        }
+        let next = |chunk: &u32| some(self.states[*chunk as usize].next);
+        let open = std::iter::successors(some(self.open), next);
+        let others = open.filter(|chunk| *chunk != keep / RECORDS).take(SPARSE_LOOKS);
+        others.min_by_key(|chunk| self.states[*chunk as usize].used)
+    }
+
+    /// The records in use of a chunk that is there, as it is now.
+    pub(crate) fn in_use(&self, chunk: u32) -> impl Iterator<Item = u32> + use<T> {
+        let first = chunk * RECORDS;
+        let next = |at: &u32| some(self[*at].next());
+        let free = std::iter::successors(some(self.states[chunk as usize].free), next);
+        let free = free.fold(0u32, |all, at| all | 1 << (at - first));
+        (0..RECORDS).filter(move |at| free >> at & 1 == 0).map(move |at| first + at)
+    }
+
+    /// Exchanges a record with a free one of another chunk, which is in use now. Answers which. To be followed by
+    /// [`Self::leave`].
+    pub(crate) fn move_away(&mut self, from: u32) -> u32 {
+        let chunk = from / RECORDS;
+        // That it leaves has free ones itself.
+        let open = if self.open == chunk { self.states[chunk as usize].next } else { self.open };
+        let to = self.take_of(open);
+        let both = self.chunks.get_disjoint_mut([chunk as usize, open as usize]);
+        let Ok([Some(here), Some(there)]) = both else { unreachable!("two chunks that are there") };
+        std::mem::swap(&mut here[from as usize % CHUNK], &mut there[to as usize % CHUNK]);
+        to
+    }
+
+    /// Takes a record back of which was moved away what it had. Its chunk stays, even if nothing of it is in use: for
+    /// [`Self::trim`].
+    pub(crate) fn leave(&mut self, from: u32) {
+        let went = self.give(from, |_| ());
+        debug_assert!(!went, "others may not be idle while records are moved");
+    }
+}
+
+/// What a link leads to.
+fn some(at: u32) -> Option<u32> {
+    (at != NONE).then_some(at)
 }
 
 impl<T> Slab<T> {
@@ -294,8 +343,9 @@ mod tests {
 
     use super::*;
 
+    /// The next free one, and what it says.
     #[derive(Default)]
-    struct Record(u32);
+    struct Record(u32, u32);
 
     impl Linked for Record {
         fn next(&self) -> u32 {
@@ -317,9 +367,9 @@ mod tests {
             slab.give(*n, |_| ());
             taken.remove(n);
         });
-        let there = slab.there();
+        let there = slab.there;
         (0..some.len()).for_each(|_| assert!(taken.insert(slab.take())));
-        assert_eq!((slab.used(), slab.there()), (200, there), "and nothing grew");
+        assert_eq!((slab.used(), slab.there), (200, there), "and nothing grew");
     }
 
     /// What is there is never more than what is in use needs, and one chunk; whatever the order.
@@ -332,23 +382,59 @@ mod tests {
             random.shuffle(&mut taken);
             let mut gone = 0;
             while let Some(at) = taken.pop() {
-                let before = slab.there();
+                let before = slab.there;
                 let mut seen = 0;
                 let went = slab.give(at, |_| seen += 1);
                 assert_eq!(
-                    (before - slab.there(), seen),
-                    (usize::from(went), CHUNK * usize::from(went))
+                    (before - slab.there, seen),
+                    (u32::from(went), CHUNK * usize::from(went))
                 );
                 gone += usize::from(went);
                 let needed: BTreeSet<u32> = taken.iter().map(|at| at / RECORDS).collect();
-                assert!(slab.there() <= needed.len() + 1, "{} for {}", slab.there(), needed.len());
+                let there = slab.chunks.iter().flatten().count();
+                assert_eq!(slab.there as usize, there);
+                assert!(there <= needed.len() + 1, "{there} for {}", needed.len());
             }
-            assert!(slab.there() <= 1 && (round < 10 || gone > 4), "{gone} went");
+            assert!(slab.there <= 1 && (round < 10 || gone > 4), "{gone} went");
         }
-        assert!(slab.trim(|_| ()) && slab.there() == 0 && !slab.trim(|_| ()));
+        assert!(slab.trim(|_| ()) && slab.there == 0 && !slab.trim(|_| ()));
         assert!(slab.get(0).is_none() && slab.get_mut(1000).is_none());
         let again: BTreeSet<u32> = (0..100).map(|_| slab.take()).collect();
-        assert_eq!((again.len(), slab.there()), (100, 7));
+        assert_eq!((again.len(), slab.there), (100, 100_u32.div_ceil(RECORDS)));
+    }
+
+    /// As many as are free elsewhere, wherever they are; and what they say goes with them.
+    #[test]
+    fn records_are_moved_together_where_a_chunk_is_free_in_all() {
+        let mut random = Random::new(6);
+        for round in 0..60 {
+            let mut slab: Slab<Record> = Slab::keeping(0);
+            let mut taken: Vec<u32> = (0..10 * round).map(|_| slab.take()).collect();
+            taken.iter().for_each(|at| slab[*at].1 = *at + 1);
+            random.shuffle(&mut taken);
+            let left = random.below(taken.len() + 1);
+            taken.drain(left..).for_each(|at| _ = slab.give(at, |_| ()));
+            let mut said: Vec<u32> = taken.iter().map(|at| slab[*at].1).collect();
+            let keep = taken.first().copied().unwrap_or(NONE);
+            while slab.trim(|_| ()) {}
+            while let Some(chunk) = slab.sparse(keep) {
+                let moved: Vec<u32> = slab.in_use(chunk).collect();
+                assert!((1..CHUNK).contains(&moved.len()), "{} of a chunk", moved.len());
+                for from in moved {
+                    let to = slab.move_away(from);
+                    slab.leave(from);
+                    let known = taken.iter_mut().find(|at| **at == from).expect("it was in use");
+                    *known = to;
+                }
+                assert!(slab.trim(|_| ()) && !slab.trim(|_| ()), "that chunk, and no other");
+            }
+            assert!(slab.there * RECORDS < slab.used() + RECORDS, "{} are free", slab.there);
+            assert!(taken.first().is_none_or(|at| *at == keep), "it was to stay");
+            let mut says: Vec<u32> = taken.iter().map(|at| slab[*at].1).collect();
+            says.sort_unstable();
+            said.sort_unstable();
+            assert_eq!((says, taken.len()), (said, slab.used() as usize));
+        }
     }
 
     #[test]
@@ -365,6 +451,7 @@ mod tests {
             assert_eq!(next, Some(slab.take()));
         }
         let places = Slab::<Record>::places_bytes(slab.chunks.capacity());
-        assert_eq!(bytes, 63 * Slab::<Record>::CHUNK_BYTES + places);
+        let chunks = u64::from(1000_u32.div_ceil(RECORDS));
+        assert_eq!(bytes, chunks * Slab::<Record>::CHUNK_BYTES + places);
     }
 }

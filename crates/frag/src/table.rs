@@ -9,13 +9,16 @@
 //!    for others, by what datagrams of late have needed;
 //! 2. what was refused stays refused, so that its later fragments hold nothing ([`Refused`]);
 //! 3. when memory ends all the same, what has not moved for long goes first, then the youngest of the
-//!    source that uses most, then the youngest of all. Never an older one: so the oldest always ends.
+//!    source that uses most, then the youngest of all. Never an older one: so the oldest always ends. How
+//!    memory comes back then, and how many may go for one fragment, is in [`room`].
+
+mod room;
 
 use std::hint::select_unpredictable;
 
 use crate::block::{BLOCK_COST, Blocks};
 use crate::datagram::{Look, Node, Store};
-use crate::holding::{Holding, Rounds};
+use crate::holding::Holding;
 use crate::index::{ABSENT, Health, Index, UNKNOWN};
 use crate::key::{HashKey, Key};
 use crate::ledger::Lease;
@@ -29,12 +32,8 @@ use crate::shard::Arrival;
 use crate::slab::{NONE, Slab};
 use crate::source::Sources;
 use crate::wire::{self, Finish, Fragment};
+use room::{Gone, Room, Rounds, Spare};
 
-/// The oldest datagrams that are looked at when something idle is to go.
-const IDLE_LOOKS: usize = 16;
-/// A datagram is idle when it has waited this many times longer than datagrams wait for a fragment.
-const IDLE_GAPS: u64 = 8;
-const IDLE_MIN_NS: u64 = 1_000_000;
 /// How long a refused datagram is remembered after its last fragment, likewise.
 const REFUSED_GAPS: u64 = 32;
 const REFUSED_MIN_NS: u64 = 4_000_000;
@@ -126,6 +125,9 @@ pub(crate) struct Table<B> {
     pub(crate) counters: Counters,
     /// Where headers are made.
     header: Vec<u8>,
+    /// Records that were moved.
+    #[cfg(test)]
+    moved: u32,
 }
 
 impl<B> Table<B> {
@@ -155,6 +157,8 @@ impl<B> Table<B> {
             committed: 0,
             counters: Counters::default(),
             header: Vec::new(),
+            #[cfg(test)]
+            moved: 0,
         }
     }
 
@@ -480,15 +484,15 @@ impl<B> Table<B> {
         }
         let need = self.expected(f, cost);
         let source = self.sources.of(&f.key, &self.key);
-        let room = Room { source, need, keep: NONE };
+        let mut room = Room::new(source, need, NONE);
         // Nothing is taken before all is there: what makes room calls the sink, which may panic.
-        let mut rounds = self.rounds();
+        let mut rounds = Rounds::for_admission();
         let n = loop {
             match self.try_admit(lease, need) {
                 Ok(n) => break n,
                 Err(_) if !rounds.is_there_another() => return Err(self.refuse(hash, source, now)),
-                Err(Short::Memory) if self.trim(lease, Spare::Blocks) => {}
-                Err(_) if self.make_room(lease, room, now, sink) => {}
+                Err(Short::Memory) if self.trim(lease, Spare::Blocks, NONE) => {}
+                Err(_) if self.make_room(lease, &mut room, now, sink) => {}
                 Err(_) => return Err(self.refuse(hash, source, now)),
             }
         };
@@ -545,13 +549,13 @@ impl<B> Table<B> {
 
     #[cold]
     fn change_key_for(&mut self, lease: &mut Lease, n: u32, now: u64, sink: &mut impl Sink<B>) {
-        let room = Room { source: self.nodes[n].source, need: 0, keep: n };
+        let mut room = Room::new(self.nodes[n].source, 0, n);
         for _ in 0..CLUSTERED_EVICTED {
             // Whoever leaves may shrink the index: then that is what is done.
             if self.index.is_moving() || self.change_key(lease) {
                 return;
             }
-            if !self.trim(lease, Spare::Blocks) && !self.make_room(lease, room, now, sink) {
+            if !self.trim(lease, Spare::Blocks, n) && !self.make_room(lease, &mut room, now, sink) {
                 return;
             }
         }
@@ -638,193 +642,6 @@ impl<B> Table<B> {
         there
     }
 
-    // ----- memory ----------------------------------------------------------------------------
-
-    /// Charges `need` bytes for a datagram, with a compact block if it takes one, and lets others go for it. `false`:
-    /// there are none, and the datagram itself is gone. Answers how much more is set aside for it now.
-    #[inline]
-    fn charge(
-        &mut self,
-        lease: &mut Lease,
-        n: u32,
-        (need, block): (u32, bool),
-        now: u64,
-        sink: &mut impl Sink<B>,
-    ) -> Option<u32> {
-        let all = need.saturating_add(if block { BLOCK_COST } else { 0 });
-        if !self.try_charge(lease, need, block)
-            && !self.charge_hard(lease, n, (need, block), now, sink)
-        {
-            self.give_up(lease, n, Reason::EvictedYoung, now, sink);
-            return None;
-        }
-        let node = &mut self.nodes[n];
-        node.used += all;
-        let more = node.used.saturating_sub(node.reserved);
-        if more > 0 {
-            node.reserved = node.used;
-            lease.promise_more(more.into());
-            self.committed += u64::from(more);
-            self.sources.charge(node.source, more.into());
-        }
-        Some(more)
-    }
-
-    /// [`Self::try_charge`], as often as something can be given back or let go for it.
-    #[cold]
-    fn charge_hard(
-        &mut self,
-        lease: &mut Lease,
-        n: u32,
-        (need, block): (u32, bool),
-        now: u64,
-        sink: &mut impl Sink<B>,
-    ) -> bool {
-        let all = need.saturating_add(if block { BLOCK_COST } else { 0 });
-        let room = Room { source: self.nodes[n].source, need: all, keep: n };
-        let first = if block { Spare::Records } else { Spare::Blocks };
-        let mut rounds = self.rounds();
-        while rounds.is_there_another()
-            && (self.trim(lease, first) || self.make_room(lease, room, now, sink))
-        {
-            if self.try_charge(lease, need, block) {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Takes all or nothing.
-    #[inline]
-    fn try_charge(&mut self, lease: &mut Lease, need: u32, block: bool) -> bool {
-        if !block {
-            return self.holding.hold(lease, u64::from(need));
-        }
-        let (growth, cost) = (self.blocks.growth(), u64::from(BLOCK_COST));
-        // All at once, as in `try_take`.
-        if !self.holding.take(lease, u64::from(need), cost, growth) {
-            return false;
-        }
-        if growth > 0 {
-            let over = self.blocks.grow();
-            self.holding.drop_spare(lease, over);
-        }
-        true
-    }
-
-    /// A datagram holds less than it was charged, for which `raised` bytes were set aside beyond those before.
-    fn refund(&mut self, lease: &mut Lease, n: u32, less: u32, raised: u32) {
-        if less == 0 {
-            return;
-        }
-        self.holding.let_go(lease, u64::from(less), 0);
-        let back = less.min(raised);
-        let node = &mut self.nodes[n];
-        node.used -= less;
-        node.reserved -= back;
-        let (source, back) = (node.source, u64::from(back));
-        lease.redeem(back);
-        self.committed -= back;
-        self.sources.refund(source, back);
-    }
-
-    /// Gives back a chunk that is spare, of those `first` if there is one. `false`: there is none that is charged.
-    #[cold]
-    fn trim(&mut self, lease: &mut Lease, first: Spare) -> bool {
-        if self.holding.spare() == 0 {
-            return false;
-        }
-        let bytes = match first {
-            Spare::Blocks => Some(self.blocks.trim()).filter(|n| *n > 0),
-            Spare::Records => self.trim_records(),
-        };
-        let bytes = bytes.or_else(|| match first {
-            Spare::Blocks => self.trim_records(),
-            Spare::Records => Some(self.blocks.trim()).filter(|n| *n > 0),
-        });
-        self.holding.drop_spare(lease, bytes.unwrap_or(0));
-        bytes.is_some()
-    }
-
-    /// Bytes that a chunk of free records had, which has gone.
-    fn trim_records(&mut self) -> Option<u64> {
-        let mut gone = Gone::default();
-        let went = self.nodes.trim(|node| gone.see(node));
-        self.kept -= gone.kept;
-        went.then_some(gone.bytes)
-    }
-
-    /// How often something can be trimmed or let go for one fragment: chunks that are idle now, datagrams, and
-    /// chunks that are idle when those have gone.
-    fn rounds(&self) -> Rounds {
-        let idle = self.nodes.idle() + self.blocks.idle();
-        let most = 2 * u64::from(self.nodes.used()) + u64::from(self.blocks.used()) + idle;
-        // One more finds that nothing is left.
-        Rounds::new(most + 1)
-    }
-
-    /// Lets one datagram go for another. `false`: none may.
-    #[cold]
-    fn make_room(
-        &mut self,
-        lease: &mut Lease,
-        room: Room,
-        now: u64,
-        sink: &mut impl Sink<B>,
-    ) -> bool {
-        let (n, reason) = match self.idle(room.keep, now) {
-            Some(n) => (n, Reason::EvictedIdle),
-            None => match self.of_the_heaviest(room) {
-                Some(n) => (n, Reason::EvictedShare),
-                // A datagram that is not begun yet is the youngest of all.
-                None if room.keep == NONE => return false,
-                None => match self.youngest() {
-                    n if n == room.keep || n == NONE => return false,
-                    n => (n, Reason::EvictedYoung),
-                },
-            },
-        };
-        self.give_up(lease, n, reason, now, sink);
-        true
-    }
-
-    /// A datagram for which nothing has come for long.
-    fn idle(&self, keep: u32, now: u64) -> Option<u32> {
-        let patience = (self.pace.gap() * IDLE_GAPS).max(IDLE_MIN_NS);
-        self.ages.iter().find_map(|ages| {
-            let mut n = ages.oldest;
-            for _ in 0..IDLE_LOOKS {
-                if n == NONE {
-                    break;
-                }
-                let node = &self.nodes[n];
-                if n != keep && now.saturating_sub(node.last_at) > patience {
-                    return Some(n);
-                }
-                n = node.younger;
-            }
-            None
-        })
-    }
-
-    /// The youngest datagram of the source that uses most, if that has another one and uses more than the
-    /// source that needs room would.
-    fn of_the_heaviest(&mut self, room: Room) -> Option<u32> {
-        let at = self.sources.heaviest();
-        let heaviest = &self.sources[at];
-        let after = self.sources[room.source].bytes + u64::from(room.need);
-        let spare = at != room.source && heaviest.count >= 2 && heaviest.bytes > after;
-        (spare && heaviest.youngest != room.keep).then_some(heaviest.youngest)
-    }
-
-    fn youngest(&self) -> u32 {
-        match self.ages.map(|ages| ages.youngest) {
-            [NONE, n] | [n, NONE] => n,
-            [a, b] if self.nodes[a].first_at > self.nodes[b].first_at => a,
-            [_, b] => b,
-        }
-    }
-
     // ----- fragments -------------------------------------------------------------------------
 
     /// Adds a fragment to a datagram.
@@ -858,11 +675,12 @@ impl<B> Table<B> {
         let layers = if look == Look::Layer { node.shelf.growth_most(f) } else { 0 };
         let shelf = node.shelf.bytes();
         let more = list + node.head_growth(f) + layers;
-        // Whoever says that a buffer costs 4 GiB does not get it.
-        let need = bytes.saturating_add(more);
-        let Some(raised) = self.charge(lease, n, (need, block), now, sink) else {
-            self.counters.fragments_lost += 1;
-            return sink.release(buffer, Released::Dropped(Reason::EvictedYoung));
+        let raised = match self.charge(lease, n, (bytes, more, block), now, sink) {
+            Ok(raised) => raised,
+            Err(reason) => {
+                self.counters.fragments_lost += 1;
+                return sink.release(buffer, Released::Dropped(reason));
+            }
         };
         let node = &mut self.nodes[n];
         if growth > 0 {
@@ -965,9 +783,7 @@ impl<B> Table<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) {
-        let evicted =
-            matches!(reason, Reason::EvictedIdle | Reason::EvictedShare | Reason::EvictedYoung);
-        if evicted || reason == Reason::TooMany {
+        if reason.is_eviction() || matches!(reason, Reason::TooMany | Reason::TooCostly) {
             let hash = self.key.hash(&self.nodes[n].key);
             self.refused.add(hash, now);
         }
@@ -989,17 +805,19 @@ impl<B> Table<B> {
         self.shrink_index(lease);
         lease.redeem(reserved);
         self.committed -= reserved;
-        let mut ending = Ending { table: self, lease, n, is_over: false };
+        let mut ending = Ending { table: self, lease, n, may_keep: false };
         ending.table.nodes[n].release(|buffer| sink.release(buffer, why));
-        ending.is_over = true;
+        // What goes for others leaves them all that it can.
+        ending.may_keep = !matches!(why, Released::Dropped(reason) if reason.is_eviction());
     }
 
-    /// Gives back a record, from which all was released; else what was not is dropped. What it held is free only now.
+    /// Gives back a record, which may keep its room for pieces if all was released; else what was not is dropped. What
+    /// it held is free only now.
     #[inline]
-    fn put_away(&mut self, lease: &mut Lease, n: u32, is_over: bool) {
+    fn put_away(&mut self, lease: &mut Lease, n: u32, may_keep: bool) {
         let node = &mut self.nodes[n];
         let (used, room) = (u64::from(node.used), u64::from(node.room()));
-        let keep = is_over
+        let keep = may_keep
             && room <= u64::from(Node::<B>::places_cost(PLACES_KEPT))
             && self.kept + room <= self.kept_most;
         let (blocks, mut gone_bytes) = self.blocks.free(&mut node.chain);
@@ -1136,35 +954,15 @@ struct Ending<'t, B> {
     table: &'t mut Table<B>,
     lease: &'t mut Lease,
     n: u32,
-    is_over: bool,
+    /// All was released, and its room may stay.
+    may_keep: bool,
 }
 
 impl<B> Drop for Ending<'_, B> {
     #[inline]
     fn drop(&mut self) {
-        self.table.put_away(self.lease, self.n, self.is_over);
+        self.table.put_away(self.lease, self.n, self.may_keep);
     }
-}
-
-/// What free records had that went with their chunk, bytes; and of that, their room for pieces.
-#[derive(Default)]
-struct Gone {
-    bytes: u64,
-    kept: u64,
-}
-
-impl Gone {
-    fn see<B>(&mut self, node: &Node<B>) {
-        self.bytes += u64::from(node.cost());
-        self.kept += u64::from(node.room());
-    }
-}
-
-/// What is to be trimmed first, since the other is wanted.
-#[derive(Clone, Copy)]
-enum Spare {
-    Blocks,
-    Records,
 }
 
 /// What there is too little of.
@@ -1179,15 +977,6 @@ struct Share {
     source: u16,
     used: u32,
     need: u32,
-}
-
-/// Who needs room.
-#[derive(Clone, Copy)]
-struct Room {
-    source: u16,
-    need: u32,
-    /// The datagram it is for; none: one that is not begun yet.
-    keep: u32,
 }
 
 #[cfg(all(test, not(loom)))]

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use testkit::fragments::{Family, Packet, cases};
+use testkit::fragments::{Family, Packet, Random, cases};
 
 use super::*;
 use crate::ledger::Ledger;
@@ -340,6 +340,53 @@ fn a_buffer_that_costs_more_than_there_is_is_dropped() {
     }
     assert_eq!((world.table.datagrams(), world.out.delivered.len()), (0, 0));
     world.end();
+}
+
+/// Of one family and source or of both, also while the index is moved by another key. What is moved for one fragment is
+/// as little as what goes for it.
+#[test]
+fn a_datagram_that_is_moved_is_found_and_goes_as_ever() {
+    for (families, rekeyed) in [(1, false), (2, false), (2, true)] {
+        let config = Config { memory_bytes: 256 << 10, copy_below: 0, ..Config::default() };
+        let mut world = World::new(&config);
+        let small = |id: u32| {
+            let family = if id.is_multiple_of(families) { Family::V6 } else { Family::V4 };
+            Packet::new(family, id, vec![1; 16])
+        };
+        for at in [0, 8] {
+            (0..40).for_each(|id| world.push(&small(id).fragment(at, at + 8), 8));
+        }
+        let old = Packet::new(Family::V4, 9, vec![2; 48_000]);
+        world.push(&old.fragment(0, 800), 800);
+        let mut ids: Vec<u32> = (1000..1800).collect();
+        ids.iter().for_each(|id| world.push(&small(*id).fragment(0, 8), 8));
+        Random::new(3).shuffle(&mut ids);
+        let mut stay = ids.split_off(ids.len() / 2);
+        ids.iter().for_each(|id| world.push(&small(*id).fragment(8, 16), 8));
+        (2000..2800).for_each(|id| world.push(&small(id).fragment(0, 8), 8));
+        // Another index needs room.
+        while rekeyed && !world.table.change_key(&mut world.lease) {
+            let id = stay.pop().expect("more than it needs");
+            world.push(&small(id).fragment(8, 16), 8);
+            world.table.trim(&mut world.lease, Spare::Blocks, NONE);
+        }
+        world.table.moved = 0;
+        let (mut all, mut meanwhile) = (0, false);
+        for at in 1..60 {
+            world.push(&old.fragment(at * 800, at * 800 + 800), 1200);
+            world.check();
+            let moved = std::mem::take(&mut world.table.moved);
+            assert!(moved <= 32, "{moved} records were moved for one fragment");
+            all += moved;
+            meanwhile |= moved > 0 && world.table.index.is_moving();
+        }
+        assert_eq!(meanwhile, rekeyed);
+        assert!(all > 30, "only {all} records were moved");
+        assert_eq!(world.out.delivered.last().map(|(key, _)| key.is_v6()), Some(false));
+        stay.iter().for_each(|id| world.push(&small(*id).fragment(8, 16), 8));
+        world.check();
+        world.end();
+    }
 }
 
 #[derive(Clone, Debug)]

@@ -12,6 +12,7 @@ mod overload;
 mod packets;
 mod panics;
 mod random;
+mod room;
 mod times;
 
 /// For [`heap`]: each thread's allocations are counted.

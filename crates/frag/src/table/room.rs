@@ -1,0 +1,315 @@
+//! Where memory comes from when it has ended: what is free goes first, and then datagrams go for others.
+//!
+//! Buffers and compact blocks of a datagram that goes are free at once, its record only with the whole chunk
+//! that it is in. Records of datagrams that go for being young lie anywhere; if one waited until a chunk is
+//! empty by chance, half of all might have to go for one fragment. So as soon as as many records are free as
+//! a chunk has, those in use of some chunk are moved to free ones of others. Then what goes for a fragment is
+//! about what the fragment needs, whoever lies beside whom, and never more than [`Rounds`] says.
+
+use super::Table;
+use crate::block::BLOCK_COST;
+use crate::datagram::Node;
+use crate::ledger::Lease;
+use crate::output::Sink;
+use crate::reason::Reason;
+use crate::slab::NONE;
+
+/// The oldest datagrams that are looked at when something idle is to go.
+const IDLE_LOOKS: usize = 16;
+/// A datagram is idle when it has waited this many times longer than datagrams wait for a fragment.
+const IDLE_GAPS: u64 = 8;
+const IDLE_MIN_NS: u64 = 1_000_000;
+/// Times that something is given back or let go, whatever is needed.
+const ROUNDS: u64 = 64;
+
+/// What is to be trimmed first, since the other is wanted.
+#[derive(Clone, Copy)]
+pub(super) enum Spare {
+    Blocks,
+    Records,
+}
+
+/// Who needs room.
+pub(super) struct Room {
+    source: u16,
+    need: u32,
+    /// The datagram it is for; none: one that is not begun yet.
+    keep: u32,
+    /// There may be idle ones. That there are none is found out once, by a look at many.
+    idle: bool,
+}
+
+impl Room {
+    pub(super) const fn new(source: u16, need: u32, keep: u32) -> Self {
+        Self { source, need, keep, idle: true }
+    }
+}
+
+/// How often there may be another try: who waits for memory does not wait for ever, and no call takes long.
+pub(super) struct Rounds(u64);
+
+impl Rounds {
+    /// For a datagram that is not begun yet. Whose record becomes free makes room for its own; that more is
+    /// promised than so many others give back is the newcomer's bad luck.
+    pub(super) const fn for_admission() -> Self {
+        Self(ROUNDS)
+    }
+
+    /// For so many bytes. Each datagram that goes gives back its record at least, sixteen of them by one further
+    /// round; and if it had blocks, those.
+    fn for_bytes<B>(n: u64) -> Self {
+        Self(ROUNDS + 3 * n / u64::from(Node::<B>::COST.min(BLOCK_COST)))
+    }
+
+    pub(super) const fn is_there_another(&mut self) -> bool {
+        let there = self.0 > 0;
+        self.0 = self.0.saturating_sub(1);
+        there
+    }
+}
+
+/// What free records had that went with their chunk, bytes; and of that, their room for pieces.
+#[derive(Default)]
+pub(super) struct Gone {
+    pub(super) bytes: u64,
+    pub(super) kept: u64,
+}
+
+impl Gone {
+    pub(super) fn see<B>(&mut self, node: &Node<B>) {
+        self.bytes += u64::from(node.cost());
+        self.kept += u64::from(node.room());
+    }
+}
+
+impl<B> Table<B> {
+    /// Charges so many bytes for a buffer and so many for places of a datagram, with a compact block if it takes one,
+    /// and lets others go for it. Answers how much more is set aside for it now.
+    ///
+    /// # Errors
+    ///
+    /// There are none, and the datagram itself is gone: why.
+    #[inline]
+    pub(super) fn charge(
+        &mut self,
+        lease: &mut Lease,
+        n: u32,
+        (bytes, places, block): (u32, u32, bool),
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) -> Result<u32, Reason> {
+        let Some((need, all)) = self.could_hold(n, (bytes, places, block)) else {
+            // Nobody else is to go for what cannot be.
+            self.give_up(lease, n, Reason::TooCostly, now, sink);
+            return Err(Reason::TooCostly);
+        };
+        if !self.try_charge(lease, need, block)
+            && !self.charge_hard(lease, n, (need, block), now, sink)
+        {
+            self.give_up(lease, n, Reason::EvictedYoung, now, sink);
+            return Err(Reason::EvictedYoung);
+        }
+        let node = &mut self.nodes[n];
+        node.used += all;
+        let more = node.used.saturating_sub(node.reserved);
+        if more > 0 {
+            node.reserved = node.used;
+            lease.promise_more(more.into());
+            self.committed += u64::from(more);
+            self.sources.charge(node.source, more.into());
+        }
+        Ok(more)
+    }
+
+    /// How many bytes those are, without the block and with it, if a datagram can have so many more at all. A caller may
+    /// say any cost of a buffer: there may be no such memory, and a datagram's account ends at 4 GiB.
+    #[inline]
+    fn could_hold(&self, n: u32, (bytes, places, block): (u32, u32, bool)) -> Option<(u32, u32)> {
+        let need = bytes.checked_add(places)?;
+        let all = need.checked_add(if block { BLOCK_COST } else { 0 })?;
+        let then = self.nodes[n].used.checked_add(all)?;
+        (u64::from(then) <= self.limits.memory_bytes).then_some((need, all))
+    }
+
+    /// [`Self::try_charge`], as often as something can be given back or let go for it.
+    #[cold]
+    fn charge_hard(
+        &mut self,
+        lease: &mut Lease,
+        n: u32,
+        (need, block): (u32, bool),
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) -> bool {
+        let growth = if block { u64::from(BLOCK_COST) + self.blocks.growth() } else { 0 };
+        let all = u64::from(need) + growth;
+        let mut room = Room::new(self.nodes[n].source, u32::try_from(all).unwrap_or(u32::MAX), n);
+        let first = if block { Spare::Records } else { Spare::Blocks };
+        let mut rounds = Rounds::for_bytes::<B>(all);
+        while rounds.is_there_another()
+            && (self.trim(lease, first, n) || self.make_room(lease, &mut room, now, sink))
+        {
+            if self.try_charge(lease, need, block) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes all or nothing.
+    #[inline]
+    fn try_charge(&mut self, lease: &mut Lease, need: u32, block: bool) -> bool {
+        if !block {
+            return self.holding.hold(lease, u64::from(need));
+        }
+        let (growth, cost) = (self.blocks.growth(), u64::from(BLOCK_COST));
+        // All at once, as in `try_take`.
+        if !self.holding.take(lease, u64::from(need), cost, growth) {
+            return false;
+        }
+        if growth > 0 {
+            let over = self.blocks.grow();
+            self.holding.drop_spare(lease, over);
+        }
+        true
+    }
+
+    /// A datagram holds less than it was charged, for which `raised` bytes were set aside beyond those before.
+    pub(super) fn refund(&mut self, lease: &mut Lease, n: u32, less: u32, raised: u32) {
+        if less == 0 {
+            return;
+        }
+        self.holding.let_go(lease, u64::from(less), 0);
+        let back = less.min(raised);
+        let node = &mut self.nodes[n];
+        node.used -= less;
+        node.reserved -= back;
+        let (source, back) = (node.source, u64::from(back));
+        lease.redeem(back);
+        self.committed -= back;
+        self.sources.refund(source, back);
+    }
+
+    /// Gives back some blocks or a chunk of records that are spare, of those `first` if there are. `false`: there is
+    /// nothing that is charged. The record of the datagram `keep` stays where it is.
+    #[cold]
+    pub(super) fn trim(&mut self, lease: &mut Lease, first: Spare, keep: u32) -> bool {
+        if self.holding.spare() == 0 {
+            return false;
+        }
+        let bytes = match first {
+            Spare::Blocks => self.blocks.trim().or_else(|| self.trim_records(keep)),
+            Spare::Records => self.trim_records(keep).or_else(|| self.blocks.trim()),
+        };
+        self.holding.drop_spare(lease, bytes.unwrap_or(0));
+        bytes.is_some()
+    }
+
+    /// Bytes that a chunk of free records had, which has gone.
+    fn trim_records(&mut self, keep: u32) -> Option<u64> {
+        let mut gone = Gone::default();
+        let went = self.nodes.trim(|node| gone.see(node)) || {
+            let chunk = self.nodes.sparse(keep)?;
+            self.nodes.in_use(chunk).for_each(|from| self.relocate(from));
+            self.nodes.trim(|node| gone.see(node))
+        };
+        self.kept -= gone.kept;
+        went.then_some(gone.bytes)
+    }
+
+    /// Moves a datagram to a record of another chunk, of which there must be a free one.
+    fn relocate(&mut self, from: u32) {
+        let to = self.nodes.move_away(from);
+        let node = &self.nodes[to];
+        let (family, source) = (usize::from(node.key.is_v6()), node.source);
+        let (older, younger) = (node.older, node.younger);
+        let (source_older, source_younger) = (node.source_older, node.source_younger);
+        let hash = if node.epoch == self.epoch { node.hash } else { self.key.hash(&node.key) };
+        let old_hash = self.old_key.as_ref().map_or(hash, |old| old.hash(&node.key));
+        self.index.rename(hash, old_hash, from, to);
+        match older {
+            NONE => self.ages[family].oldest = to,
+            older => self.nodes[older].younger = to,
+        }
+        match younger {
+            NONE => self.ages[family].youngest = to,
+            younger => self.nodes[younger].older = to,
+        }
+        if source_older != NONE {
+            self.nodes[source_older].source_younger = to;
+        }
+        match source_younger {
+            NONE => self.sources[source].youngest = to,
+            younger => self.nodes[younger].source_older = to,
+        }
+        self.nodes.leave(from);
+        #[cfg(test)]
+        {
+            self.moved += 1;
+        }
+    }
+
+    /// Lets one datagram go for another. `false`: none may.
+    #[cold]
+    pub(super) fn make_room(
+        &mut self,
+        lease: &mut Lease,
+        room: &mut Room,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) -> bool {
+        let idle = if room.idle { self.idle(room.keep, now) } else { None };
+        room.idle = idle.is_some();
+        let (n, reason) = match idle {
+            Some(n) => (n, Reason::EvictedIdle),
+            None => match self.of_the_heaviest(room) {
+                Some(n) => (n, Reason::EvictedShare),
+                // A datagram that is not begun yet is the youngest of all.
+                None if room.keep == NONE => return false,
+                None => match self.youngest() {
+                    n if n == room.keep || n == NONE => return false,
+                    n => (n, Reason::EvictedYoung),
+                },
+            },
+        };
+        self.give_up(lease, n, reason, now, sink);
+        true
+    }
+
+    /// A datagram for which nothing has come for long.
+    fn idle(&self, keep: u32, now: u64) -> Option<u32> {
+        let patience = (self.pace.gap() * IDLE_GAPS).max(IDLE_MIN_NS);
+        self.ages.iter().find_map(|ages| {
+            let mut n = ages.oldest;
+            for _ in 0..IDLE_LOOKS {
+                if n == NONE {
+                    break;
+                }
+                let node = &self.nodes[n];
+                if n != keep && now.saturating_sub(node.last_at) > patience {
+                    return Some(n);
+                }
+                n = node.younger;
+            }
+            None
+        })
+    }
+
+    /// The youngest datagram of the source that uses most, if that has another one and uses more than the
+    /// source that needs room would.
+    fn of_the_heaviest(&mut self, room: &Room) -> Option<u32> {
+        let at = self.sources.heaviest();
+        let heaviest = &self.sources[at];
+        let after = self.sources[room.source].bytes + u64::from(room.need);
+        let spare = at != room.source && heaviest.count >= 2 && heaviest.bytes > after;
+        (spare && heaviest.youngest != room.keep).then_some(heaviest.youngest)
+    }
+
+    fn youngest(&self) -> u32 {
+        match self.ages.map(|ages| ages.youngest) {
+            [NONE, n] | [n, NONE] => n,
+            [a, b] if self.nodes[a].first_at > self.nodes[b].first_at => a,
+            [_, b] => b,
+        }
+    }
+}
