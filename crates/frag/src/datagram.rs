@@ -542,7 +542,9 @@ impl<B> Node<B> {
 
     /// What the record costs as it is, bytes.
     pub(crate) fn cost(&self) -> u32 {
-        let map = if self.map.is_some() { Map::COST } else { 0 };
+        // Only a list may have become one. That is asked first, since the map lies on a line of its own.
+        let mapped = self.layout == Layout::General && self.map.is_some();
+        let map = if mapped { Map::COST } else { 0 };
         Self::COST + Self::places_cost(self.pieces.capacity()) + map
     }
 
@@ -711,7 +713,9 @@ impl<B> Node<B> {
             self.pieces.clear();
             self.open_places();
         }
-        self.map = None;
+        if self.layout == Layout::General {
+            self.map = None;
+        }
         if usize::from(self.heading.len()) > HEAD_BYTES {
             self.head.far = Vec::new();
         }
