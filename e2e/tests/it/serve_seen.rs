@@ -1,7 +1,6 @@
 //! What `shunt serve` lets its user see: who logged on and who did not, metrics, what clients hold; and that it needs
 //! no rights for all that.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -136,7 +136,7 @@ fn compression_and_rdma_are_offered_in_vain_and_the_rest_is_agreed_on() {
     client.offer(Offer { transforms: true, ..only(Dialect::Smb311) });
     let answer = client.negotiate().good();
     let said = negotiate::Response::parse(&answer.message).unwrap();
-    let kinds: Vec<u16> = said.contexts.iter().map(negotiate::Context::kind).collect();
+    let kinds: Vec<u16> = said.contexts.iter().map(Context::kind).collect();
     assert_eq!(kinds, [1, 2, 8], "preauthentication, encryption, signing");
     // What a client does then works, sealed as well.
     client.log_on("alice", "pw").unwrap();
