@@ -50,6 +50,16 @@ const TYPED: &[(&str, &[&str])] = &[
     ("tcon tmp; tid; ls", &["successful", "!NT_STATUS"]),
     ("logoff; ls", &["NT_STATUS_"]),
     ("echo 3 hi; iosize 65536; showconnect; vuid; timeout 30; case_sensitive; ls", &["!NT_STATUS"]),
+    ("put note a; setea a user.k v; geteas a", &["USER.K (0) =", "!NT_STATUS"]),
+    ("showacls; ls a", &["revision: 1", "ACCESS ALLOWED", "!NT_STATUS"]),
+    ("translate; get a -", &["note", "!NT_STATUS"]),
+    ("mask *.x; recurse; ls", &["!  a  ", "!NT_STATUS"]),
+    ("newer note; archive 2; tarmode full; ls", &["newer than", "mode is now full", "!NT_STATUS"]),
+    ("listconnect", &["share=tmp"]),
+    ("tcon tmp; tdis", &["tdis successful"]),
+    // What is of SMB1 only, with links and their kin, smbclient does not even ask for.
+    ("posix; readlink a", &["Server doesn't support UNIX CIFS"]),
+    ("lowercase; del a; ls", &["!NT_STATUS", "!  a  "]),
     ("deltree d; ls", &["!NT_STATUS", "!  d  "]),
 ];
 
