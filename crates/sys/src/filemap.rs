@@ -485,6 +485,30 @@ mod tests {
     }
 
     #[test]
+    fn pages_go_into_a_pipe_as_far_as_the_file_has_them() {
+        let file = file(&[7; 10_000]);
+        let map = FileMap::new(file.as_fd(), 0, 1 << 20, Access::Read).unwrap();
+        let (mut out, into) = io::pipe().unwrap();
+        let taken = map.pass_on(&into, 5000, 5000).unwrap();
+        let mut got = vec![0; taken];
+        out.read_exact(&mut got).unwrap();
+        assert!((1..=5000).contains(&taken) && got.iter().all(|byte| *byte == 7));
+        let absent = map.pass_on(&into, 500_000, 1).unwrap_err();
+        assert_eq!(absent.raw_os_error(), Some(libc::EFAULT));
+        let outside = map.pass_on(&into, 1 << 20, 1).unwrap_err();
+        assert_eq!(outside.kind(), io::ErrorKind::InvalidInput);
+        file.set_len(1 << 20).unwrap();
+        let mut filled = 0;
+        let full = loop {
+            match map.pass_on(&into, 0, 1 << 20) {
+                Ok(taken) => filled += taken,
+                Err(error) => break error,
+            }
+        };
+        assert!(filled > 0 && full.kind() == io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
     fn a_window_has_bounds() {
         let file = file(&[7; 100]);
         let odd = FileMap::new(file.as_fd(), 1, 4096, Access::Read).unwrap_err();

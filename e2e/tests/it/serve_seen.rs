@@ -1,7 +1,6 @@
 //! What `shunt serve` lets its user see: who logged on and who did not, metrics, what clients hold; and that it needs
 //! no rights for all that.
 
-
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -68,6 +68,8 @@ pub struct Chooser<'a> {
 
 /// Below this, setting anything up costs more than the copy.
 const SMALL: u32 = 16 << 10;
+/// From this on it pays to find out how data is best sent on loopback.
+const LARGE: u32 = 256 << 10;
 
 impl<'a> Chooser<'a> {
     /// One that does as told, and else as that loop has learned.
@@ -84,6 +86,8 @@ impl<'a> Chooser<'a> {
             Policy::Always(Method::Copy) => Method::Copy,
             _ if load.carried => Method::Carried,
             Policy::Always(method) => method,
+            // Several of these go out by one call.
+            Policy::Auto if load.loopback && load.len < LARGE => Method::Map,
             Policy::Auto if load.loopback => {
                 self.learned.send.choose(load.len.into(), Clocks::read)
             }

@@ -19,10 +19,13 @@ const MEASURED: u64 = 48 << 20;
 const TRIES: usize = 3;
 /// Bytes moved by the best one until all are tried again, where that was another one than before.
 const SOON: u64 = 4 << 30;
-/// The same where it was the same: trying costs about a hundredth of the time then.
+/// The same where it was the same: of what is moved then, a fortieth or less is moved by the others.
 const LATER: u64 = 16 << 30;
 /// What took longer than this, in nanoseconds, is no stream: the loop has slept for lack of requests.
 const STREAM_NS: u64 = 2_000_000_000;
+
+/// So many times what it had of the CPU: a loop that took that long slept most of it.
+const SLEPT: u64 = 4;
 
 /// Two clocks, both in nanoseconds from some point on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -143,7 +146,9 @@ impl Lesson {
 
     fn measured(&self, attempt: usize, took: Clocks) -> Phase {
         if took.wall > STREAM_NS {
-            return Phase::Settling { attempt, left: SETTLE };
+            // From the one in use on: it may take for ever.
+            let round = attempt - attempt % self.methods.len();
+            return Phase::Settling { attempt: round, left: SETTLE };
         }
         let (mut least, which) = (self.least.get(), self.tried(attempt));
         least[which].wall = least[which].wall.min(took.wall);
@@ -161,9 +166,14 @@ impl Lesson {
     }
 }
 
-/// Whether `a` is worth leaving `b` for: a twentieth faster, or about as fast for less of the CPU.
+/// Whether `a` is worth leaving `b` for: a twentieth faster, or about as fast for less of the CPU. Where the loop slept
+/// most of the time with one of them, for lack of requests, time tells nothing of them.
 fn is_better(a: Clocks, b: Clocks) -> bool {
     let less = |a: u64, b: u64| u128::from(a) * 100 < u128::from(b) * 95;
+    let slept = |it: Clocks| it.wall / SLEPT > it.cpu;
+    if slept(a) || slept(b) {
+        return less(a.cpu, b.cpu);
+    }
     less(a.wall, b.wall) || !less(b.wall, a.wall) && less(a.cpu, b.cpu)
 }
 
@@ -264,6 +274,33 @@ mod tests {
         machine.send(TRIAL);
         assert!(machine.learned.least.get() == UNKNOWN);
         // The attempt that cannot be ended is one with the method that it had.
+        assert_eq!(machine.sends(1000), [1000, 0]);
+    }
+
+    #[test]
+    fn pauses_between_bursts_decide_nothing() {
+        for burst in [64, 100, 128, 150, 200, 256] {
+            let lesson = Lesson::of(SEND);
+            let (cost, now) = ([160_000, 100_000, 110_000], Cell::new(Clocks::default()));
+            let mut last = Method::Copy;
+            for number in 1..=4 * TRIAL {
+                last = lesson.choose(MIB, || now.get());
+                let which = SEND.iter().position(|method| *method == last).unwrap();
+                let pause = if number % burst == 0 { 1_000_000_000 } else { 0 };
+                let Clocks { wall, cpu } = now.get();
+                now.set(Clocks { wall: wall + cost[which] + pause, cpu: cpu + cost[which] });
+            }
+            assert_eq!(last, Method::Splice, "{burst}");
+        }
+    }
+
+    #[test]
+    fn attempts_that_cannot_be_ended_are_ones_with_the_best_so_far() {
+        let mut machine = Machine::new((100_000, 100_000), (200_000, 200_000));
+        // The first attempt ends, and then hardly anything comes.
+        machine.send(16 + 16 + 48 + 20);
+        machine.cost = [1_000_000_000, 1_000_000_000].map(|wall| Clocks { wall, cpu: 100_000 });
+        machine.send(TRIAL);
         assert_eq!(machine.sends(1000), [1000, 0]);
     }
 

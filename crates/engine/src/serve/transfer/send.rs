@@ -18,6 +18,9 @@ use super::{Finished, Job, Method, Pools, Progress, TransferError, is_of_connect
 /// What a buffer is filled with before it is sent. Smaller pieces wake the receiver more often.
 const PIECE: usize = 1 << 20;
 
+/// What a page of a pipe holds.
+const PAGE: usize = 4096;
+
 /// What is read into shared memory before the peer sees any of it, and is still in the cache when it copies that.
 const CARRIED_PIECE: usize = 128 << 10;
 
@@ -407,11 +410,21 @@ impl SendFile {
         {
             return Ok(Some(progress));
         }
+        let apart = self.head_goes_apart();
         let left = self.head.len() - self.head_sent + self.len - self.sent;
         let Held::Pipe(pipe) = &mut self.held else { return Ok(None) };
         if pipe.held == 0 {
             // The file ended, or is none to splice from.
             return Ok(None);
+        }
+        if apart {
+            return match send(socket, &self.head[self.head_sent..], &[], true)? {
+                Some(n) => {
+                    self.head_sent += n;
+                    Ok(None)
+                }
+                None => Ok(Some(Progress::SocketBlocked)),
+            };
         }
         let mut flags = SpliceFlags::NONBLOCK;
         flags.set(SpliceFlags::MORE, pipe.held < left);
@@ -428,7 +441,15 @@ impl SendFile {
         }
     }
 
-    /// Puts the head, if it is still to be sent, and the next pages into the pipe, which is empty.
+    /// Whether the head is still to be sent, by a call for it alone: with it in the pipe there would be no room for all
+    /// of the data, which is a round more of all calls.
+    fn head_goes_apart(&self) -> bool {
+        let Held::Pipe(pipe) = &self.held else { return false };
+        let fits = self.head.len() <= PAGE && self.len + PAGE <= pipe.size();
+        self.sent == 0 && self.head_sent < self.head.len() && !fits
+    }
+
+    /// Puts the head, if it is still to be sent that way, and the next pages into the pipe, which is empty.
     fn fill_pipe(&mut self) -> Result<Option<Progress>, TransferError> {
         let Held::Pipe(pipe) = &self.held else { return Ok(None) };
         let want = (self.len - self.sent).min(pipe.size());
@@ -440,9 +461,14 @@ impl SendFile {
             Method::Vmsplice => self.file.window(at, want, Access::Read),
             _ => None,
         };
-        let head = &self.head[self.head_sent..];
+        if window.is_none() {
+            self.method = Method::Splice;
+        }
+        let head = match self.head_goes_apart() {
+            true => &[],
+            false => &self.head[self.head_sent..],
+        };
         let Held::Pipe(pipe) = &mut self.held else { return Ok(None) };
-        // Sent by a call of its own, it would be a packet of its own, which wakes the receiver.
         let headed = if head.is_empty() { Ok(0) } else { write(pipe.writer(), head) };
         pipe.held = headed.unwrap_or(0);
         let filled = match (headed, &window) {
@@ -461,23 +487,18 @@ impl SendFile {
         match filled {
             Ok(0) => self.ended = true,
             Ok(n) => pipe.held += n,
-            // With what is in it, which is the head at most: that is made anew.
-            Err(Errno::INTR) => self.held = Held::Nothing,
-            // A file system that does not splice, pages that are gone again, a file that has been cut, or calls that a
-            // sandbox does not let us make.
-            Err(
-                Errno::INVAL
-                | Errno::AGAIN
-                | Errno::OPNOTSUPP
-                | Errno::FAULT
-                | Errno::PERM
-                | Errno::ACCESS
-                | Errno::NOSYS,
-            ) => {
+            Err(e) => {
+                // With what is in it, which is the head at most: that is made anew.
                 self.held = Held::Nothing;
-                self.method = Method::Copy;
+                self.method = match e {
+                    Errno::INTR => self.method,
+                    // A sandbox may allow less than all of these calls.
+                    _ if window.is_some() && e != Errno::FAULT => Method::Splice,
+                    // A file system that does not splice, pages that are gone again, a file that was cut, no memory:
+                    // reading it will tell.
+                    _ => Method::Copy,
+                };
             }
-            Err(e) => return Err(TransferError::File(e.into())),
         }
         Ok(None)
     }

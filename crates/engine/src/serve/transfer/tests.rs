@@ -255,6 +255,52 @@ fn a_file_cut_short_meanwhile_is_continued_with_zeros() {
 }
 
 #[test]
+fn a_file_cut_before_the_head_went_out_is_zeros_behind_its_head() {
+    for method in METHODS {
+        for len in [100_000, MIB] {
+            for file in files_with(&pattern(MIB)) {
+                let pools = Pools::new(2, 4 * MIB);
+                let (ours, theirs) = connection();
+                let promise = u32::try_from(len).unwrap();
+                let mut transfer =
+                    SendFile::new(vec![9; 84], Arc::clone(&file), 0, promise, method);
+                file.file().set_len(0).unwrap();
+                let taker = take(theirs, 84 + len);
+                drive_send(&mut transfer, &ours, &pools).unwrap();
+                let got = taker.join().unwrap();
+                is(&got[..84], &[9; 84], "head");
+                is(&got[84..], &vec![0; len], "zeros");
+                assert_eq!(pools.pipes.counts().1, 0);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_head_of_any_length_comes_first() {
+    let bytes = pattern(2 * MIB);
+    for method in METHODS {
+        for head in [1, 4096, 4097, 600 << 10, MIB, MIB + 1] {
+            for len in [70_000, MIB - 4096, MIB - 4095, MIB + 1] {
+                for file in files_with(&bytes) {
+                    let what = format!("{method:?} head {head} len {len}");
+                    let pools = Pools::new(2, 4 * MIB);
+                    let (ours, theirs) = narrow();
+                    let promise = u32::try_from(len).unwrap();
+                    let mut transfer = SendFile::new(vec![9; head], file, 4095, promise, method);
+                    let taker = take(theirs, head + len);
+                    drive_send(&mut transfer, &ours, &pools).unwrap();
+                    let got = taker.join().unwrap();
+                    is(&got[..head], &vec![9; head], &what);
+                    is(&got[head..], &bytes[4095..4095 + len], &what);
+                    assert_eq!(pools.pipes.counts().1, 0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_file_cut_again_and_again_keeps_the_stream_in_step() {
     let bytes = pattern(4 * MIB);
     for method in METHODS {
@@ -767,7 +813,7 @@ fn what_is_sent_of_a_hole_takes_no_memory() {
     let blocks = |file: &DataFile| file.file().metadata().unwrap().blocks();
     let file = Arc::new(DataFile::new(file).unwrap());
     let before = blocks(&file);
-    for method in [Method::Copy, Method::Map, Method::Splice] {
+    for method in METHODS {
         let (ours, theirs) = connection();
         let got = take(theirs, len);
         let promise = u32::try_from(len).unwrap();
