@@ -6,6 +6,7 @@
 mod abuse;
 pub(crate) mod client;
 mod disks;
+mod faults;
 mod handles;
 mod kills;
 mod programs;

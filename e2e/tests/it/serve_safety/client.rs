@@ -218,6 +218,11 @@ impl Client {
         Ok(())
     }
 
+    /// Leaves its requests as they are from now on, as a server that does not insist lets it.
+    pub(crate) fn signs_no_more(&mut self) {
+        self.signer = None;
+    }
+
     pub(crate) fn connect_tree(&mut self) -> Answer<()> {
         let path = wide(&format!("\\\\127.0.0.1\\{SHARE}"));
         let request = tree_connect::Request { path: &path, ..tree_connect::Request::default() };

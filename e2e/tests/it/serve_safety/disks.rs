@@ -18,7 +18,7 @@ use super::{Folder, Server, block};
 const KIB: usize = 1024;
 
 /// The status of a refusal.
-fn refused<T: std::fmt::Debug>(answer: Answer<T>) -> NtStatus {
+pub(super) fn refused<T: std::fmt::Debug>(answer: Answer<T>) -> NtStatus {
     let failure = answer.unwrap_err();
     failure.status().unwrap_or_else(|| panic!("not refused, but {failure}"))
 }

@@ -9,11 +9,11 @@ use smb::wire::negotiate::dialect::{SMB_2_1, SMB_3_1_1};
 use super::client::Client;
 use super::{Folder, Server, block};
 
-const LEN: usize = 48_000;
+pub(super) const LEN: usize = 48_000;
 const CLIENTS: u64 = 3;
 
 /// Writes blocks until the server is gone; answers how many it acknowledged as kept.
-fn write_until_gone(port: u16, number: u64, through: bool) -> u64 {
+pub(super) fn write_until_gone(port: u16, number: u64, through: bool) -> u64 {
     let mut client = Client::ready(port, SMB_2_1).unwrap();
     let file = client.open(&format!("file-{number}")).unwrap();
     for count in 0.. {
