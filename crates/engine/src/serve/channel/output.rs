@@ -251,8 +251,15 @@ impl Output {
                 self.tell();
                 drop(runtime::spawn(self.clone().drain(blocked)));
             }
-            Err(_) => self.fail(),
+            Err(_) => self.cut(),
         }
+    }
+
+    /// A frame cannot be completed, of which the client may have a part: a disk has failed, or the connection. Whoever
+    /// reads from the client waits for it meanwhile, and is to see the end as well as the client is.
+    fn cut(&self) {
+        self.fail();
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
     }
 
     async fn drain(self: Rc<Self>, mut blocked: Progress) {
@@ -277,7 +284,7 @@ impl Output {
                     blocked = progress;
                 }
                 Err(_) => {
-                    self.fail();
+                    self.cut();
                     break;
                 }
             }

@@ -197,6 +197,8 @@ fn small(
         }
         Ok(read) => Some(Ok(read)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        // A file system that does not say whether it would wait: FUSE, NFS.
+        Err(_) if !file.resident(offset, length as u64) => None,
         Err(_) => Some(append(file, bytes, length, offset)),
     }
 }
