@@ -351,17 +351,22 @@ fn a_slow_read_holds_up_nobody_else() {
 }
 
 #[test]
-fn a_slow_look_up_holds_up_no_other_loop() {
+fn a_slow_large_write_holds_up_nobody_else() {
+    a_slow("write", |client, file| write_all(client, file, &block(2, 300_000), false).unwrap());
+}
+
+/// Two loops with two clients each: those of the one in which somebody waits for the disk may have to wait as well.
+fn a_slow_thing_inline(what: &str, slow: impl Fn(&mut Client) + Send + Copy + 'static) {
     for driver in DRIVERS {
         let Some(mut faulty) = Faulty::start(&[driver, "--vectors=2"], with_files) else { return };
-        // Two for each loop, one of them the one that waits.
         let mut clients: Vec<_> = (0..4).map(|_| faulty.client()).collect();
         let files: Vec<_> =
             clients.iter_mut().map(|client| client.open("there").unwrap()).collect();
-        let mut slow = clients.pop().unwrap();
-        faulty.rule("lookup hold name=slow");
-        let waiting = thread::spawn(move || slow.open("slow").map(drop));
-        eventually("the disk is asked", || faulty.noted("delayed lookup slow") > 0);
+        let mut waits = clients.pop().unwrap();
+        faulty.rule(&format!("{what} hold name=slow"));
+        let waiting = thread::spawn(move || slow(&mut waits));
+        let delayed = format!("delayed {what} slow");
+        eventually("the disk is asked", || faulty.noted(&delayed) > 0);
         let ended = Arc::new(AtomicUsize::new(0));
         let others = clients.into_iter().zip(files).map(|(mut client, file)| {
             let ended = Arc::clone(&ended);
@@ -374,10 +379,25 @@ fn a_slow_look_up_holds_up_no_other_loop() {
         eventually("the other loop goes on", || ended.load(Ordering::Relaxed) >= 2);
         assert!(!waiting.is_finished(), "{driver}: answered before the disk was");
         faulty.rule("");
-        waiting.join().unwrap().unwrap();
+        waiting.join().unwrap();
         for other in others {
             other.join().unwrap();
         }
         faulty.server.must_live();
     }
+}
+
+#[test]
+fn a_slow_look_up_holds_up_no_other_loop() {
+    // ADR 16: names that are not in the kernel's cache are waited for inline, and the clients of that loop with them.
+    a_slow_thing_inline("lookup", |client| client.open("slow").map(drop).unwrap());
+}
+
+#[test]
+fn a_slow_small_write_holds_up_no_other_loop() {
+    // Up to 64 KiB are written inline, which on a disk goes to the page cache; here the disk itself is waited for.
+    a_slow_thing_inline("write", |client| {
+        let file = client.open("slow").unwrap();
+        write_all(client, file, b"bytes", false).unwrap();
+    });
 }

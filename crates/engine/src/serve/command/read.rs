@@ -197,9 +197,12 @@ fn small(
         }
         Ok(read) => Some(Ok(read)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-        // A file system that does not say whether it would wait: FUSE, NFS.
-        Err(_) if !file.resident(offset, length as u64) => None,
-        Err(_) => Some(append(file, bytes, length, offset)),
+        // A file system that does not say whether it would wait: FUSE.
+        Err(_) => {
+            let there = file.clamp(offset, u32::try_from(length).unwrap_or(u32::MAX));
+            let ready = there.is_ok_and(|there| file.resident(offset, there.into()));
+            ready.then(|| append(file, bytes, length, offset))
+        }
     }
 }
 
