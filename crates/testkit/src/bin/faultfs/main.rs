@@ -106,8 +106,9 @@ impl Server {
     fn end_with(&self, mut child: Child, mount: &Path) {
         let status = child.wait();
         let _ = rustix::mount::unmount(mount, UnmountFlags::DETACH);
-        let code =
-            status.ok().and_then(|status| status.code().or(status.signal().map(|n| 128 + n)));
+        let code = status
+            .ok()
+            .and_then(|status| status.code().or_else(|| status.signal().map(|n| 128 + n)));
         // A sync that has begun is completed.
         let _store = self.store();
         std::process::exit(code.unwrap_or(1));
