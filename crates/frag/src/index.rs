@@ -365,7 +365,7 @@ impl Index {
     pub(crate) fn rename(&mut self, hash: u64, old_hash: u64, from: u32, to: u32) {
         if let Some(at) = self.now.position(emit(hash, from)) {
             *self.now.slot_mut(at) = emit(hash, to);
-        } else if let Some(old) = &mut self.old {
+        } else if let Some(old) = self.old.as_mut().filter(|old| old.table.used > 0) {
             let hash = if old.rekeyed { old_hash } else { hash };
             if let Some(at) = old.table.position(emit(hash, from)) {
                 *old.table.slot_mut(at) = emit(hash, to);

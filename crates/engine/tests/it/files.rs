@@ -180,6 +180,39 @@ fn a_compound_is_answered_in_one_frame_each_part_of_it_padded() {
     }
 }
 
+/// The length of a frame has three bytes (MS-SMB2 2.1), and nobody has memory for as many answers as a frame can ask for.
+#[test]
+fn a_compound_asks_for_no_more_than_a_frame_can_hold() {
+    const LARGE: u32 = 8 << 20;
+    let place = Place::new();
+    let mut client = enter(&place);
+    let name = utf16("large");
+    let answer = client.call(Command::Create, &Client::create_body(&name));
+    let file = created(&answer).file;
+    client.send(vec![write_request(file, u64::from(LARGE) - 1, b"x")], false);
+    assert_eq!(client.receive().status(), NtStatus::SUCCESS);
+    while client.credits < 1000 {
+        client.call(Command::Echo, &bare::Request);
+    }
+    for seal in [false, true] {
+        client.seal = seal;
+        let mut all: Vec<_> = (0..5).map(|_| reading(file, LARGE)).collect();
+        all.push(reading(file, 1 << 20));
+        all.push(closing(FileId { persistent: 1, volatile: 1 }));
+        client.send(all, false);
+        let answers: Vec<NtStatus> = (0..7).map(|_| client.receive().status()).collect();
+        let refused = NtStatus::INSUFFICIENT_RESOURCES;
+        assert_eq!(answers[0], NtStatus::SUCCESS);
+        assert_eq!(answers[1..5], [refused; 4]);
+        assert_eq!(
+            answers[5..],
+            [NtStatus::SUCCESS, NtStatus::FILE_CLOSED],
+            "there is room for these"
+        );
+    }
+    assert_eq!(place.panics(), 0);
+}
+
 #[test]
 fn what_a_failed_create_leaves_to_a_compound_is_its_status() {
     let place = Place::new();

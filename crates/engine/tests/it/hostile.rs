@@ -280,15 +280,16 @@ fn who_never_reads_shares_a_memory_that_has_an_end() {
     // Until the server has stopped: it stands for half a second.
     let (mut before, mut since) = (0, Instant::now());
     while since.elapsed() < Duration::from_millis(500) {
-        let backlog = place.stat().backlog_bytes;
-        let most = MOST + greedy.len() * (READ as usize + 4096);
-        assert!(backlog <= most, "{backlog} bytes wait, of {MOST}");
         let now = answered(&place);
         if now != before {
             (before, since) = (now, Instant::now());
         }
     }
-    assert!(place.stat().backlog_bytes > MOST / 2, "it is taken, as far as that goes");
+    // Until then some may count twice, or one more on each loop that looked at the same time.
+    let backlog = place.stat().backlog_bytes;
+    let most = MOST + greedy.len() * (READ as usize + 4096);
+    assert!(backlog <= most, "{backlog} bytes wait, of {MOST}");
+    assert!(backlog > MOST / 2, "it is taken, as far as that goes");
     assert!(before < asked, "{before} of {asked} reads were answered");
     // Who takes what it asks for is served meanwhile.
     first.sign = true;

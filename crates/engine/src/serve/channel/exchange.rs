@@ -239,7 +239,11 @@ impl Channel {
             detail: Vec::new(),
             began: Instant::now(),
         };
-        let result = match exchange.prepare(sealed) {
+        let prepared = match exchange.reply.has_room_for(exchange.header.credit_charge) {
+            true => exchange.prepare(sealed),
+            false => Err(NtStatus::INSUFFICIENT_RESOURCES),
+        };
+        let result = match prepared {
             Ok(()) => {
                 let whose = exchange.whose();
                 let served = acting(whose, Box::pin(command::serve(&mut exchange))).await;

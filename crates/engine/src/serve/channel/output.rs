@@ -131,8 +131,12 @@ impl Output {
         if self.waiting.get() > one {
             return Some(one / 2);
         }
+        let mine = self.held.get() + self.making();
+        if mine == 0 {
+            return None;
+        }
         let share = self.backlog.share(all);
-        (self.held.get() + self.making() > share).then_some(share / 2)
+        (mine > share).then_some(share / 2)
     }
 
     /// Counts an answer of so many bytes that is being made.

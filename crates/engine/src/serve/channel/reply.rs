@@ -4,9 +4,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use smb::crypto::{Signer, TRANSFORM_HEADER_LEN};
-use smb::wire::Encode;
 use smb::wire::error;
 use smb::wire::header::{Flags, HEADER_LEN, Header, Patch, link_next};
+use smb::wire::{Encode, FRAME_MAX};
 use smb::{NtStatus, SessionId, TreeId};
 
 use super::super::command::read;
@@ -19,6 +19,9 @@ use super::{Bound, spare};
 
 /// Bytes of the length in front of a frame (MS-SMB2 2.1).
 const LENGTH_LEN: usize = 4;
+
+/// What a credit pays for, bytes (MS-SMB2 3.1.5.2).
+const CREDIT: usize = 64 << 10;
 
 /// Where a header has the tree and the session, bytes from its beginning (MS-SMB2 2.2.1.2).
 const TREE_AT: usize = 36;
@@ -62,6 +65,13 @@ impl Reply {
             fill: None,
             making: Vec::new(),
         }
+    }
+
+    /// Whether the frame may hold the answer to one more message of so many credits, each worth 64 KiB (MS-SMB2
+    /// 3.3.5.2.5). So a compound has no more memory than one frame.
+    pub(in crate::serve) fn has_room_for(&self, charge: u16) -> bool {
+        let most = usize::from(charge.max(1)) * CREDIT;
+        !self.is_compound() || self.bytes.len() + most + CREDIT <= FRAME_MAX
     }
 
     /// Whether there is more than one message in it.
@@ -249,7 +259,8 @@ fn seal(bytes: &mut [u8], sealed: Option<&Session>, tail: usize) -> Option<()> {
     if let Some(encryption) = sealed.and_then(|session| session.encryption.as_ref()) {
         encryption.sealer.seal(&mut bytes[LENGTH_LEN..]).ok()?;
     }
-    let len = u32::try_from(bytes.len() - LENGTH_LEN + tail).ok()?;
+    let len = bytes.len() - LENGTH_LEN + tail;
+    let len = u32::try_from(len).ok().filter(|_| len <= FRAME_MAX)?;
     bytes[..LENGTH_LEN].copy_from_slice(&len.to_be_bytes());
     Some(())
 }

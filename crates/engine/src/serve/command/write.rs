@@ -71,26 +71,29 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let times = open.before_change();
     if let Some(stream) = open.stream() {
         stream.write(request.offset, data)?;
-        if through(&open, request.flags) {
-            // It is kept in what is said about the file, which fdatasync(2) may leave out.
-            open.sync().await?;
-        }
     } else if !data.is_empty() {
-        let fd = open.shared_fd()?;
-        if data.len() <= INLINE || open.data()?.in_memory() {
-            let file = open.data()?;
+        let file = open.data()?;
+        if data.len() <= INLINE || file.in_memory() {
             file.overwrite(data, request.offset).map_err(|error| fs::status_of(&error))?;
         } else {
             let (data, offset) = (data.to_vec(), request.offset);
-            let file = open.data()?;
             let written = runtime::offload(move || file.write_all(&data, offset)).await;
             written.map_err(|error| fs::status_of(&error))?;
         }
-        if through(&open, request.flags) {
-            runtime::fdatasync(fd).await.map_err(|error| fs::status_of(&error))?;
+    }
+    // It is changed, even if it cannot be brought to the disk.
+    open.after_change(times);
+    if through(&open, request.flags) {
+        match open.stream() {
+            // It is kept in what is said about the file, which fdatasync(2) may leave out.
+            Some(_) => open.sync().await?,
+            None if data.is_empty() => {}
+            None => {
+                let synced = runtime::fdatasync(open.shared_fd()?).await;
+                synced.map_err(|error| fs::status_of(&error))?;
+            }
         }
     }
-    open.after_change(times);
     x.channel.tally().written(data.len() as u64);
     x.reply.write(&Response { count: u32::try_from(data.len()).unwrap_or(u32::MAX) });
     Ok(NtStatus::SUCCESS)
