@@ -144,8 +144,10 @@ impl Channel {
                 return After::Drop;
             }
         }
+        let mut making = Vec::new();
         let frame = match reply.elsewhere() {
-            Some(rest) => {
+            Some(mut rest) => {
+                making = rest.making();
                 let frame = runtime::offload(move || rest.finish()).await;
                 frame.map(|bytes| Outgoing::Bytes(bytes, 0))
             }
@@ -154,6 +156,7 @@ impl Channel {
         if let Some(frame) = frame {
             self.send(frame);
         }
+        drop(making);
         After::Next
     }
 

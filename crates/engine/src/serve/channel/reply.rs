@@ -289,9 +289,14 @@ pub(super) struct Elsewhere {
 }
 
 impl Elsewhere {
+    /// Its account of memory, to be kept until the output has one.
+    pub(super) fn making(&mut self) -> Vec<Making> {
+        std::mem::take(&mut self.making)
+    }
+
     /// The frame. `None`: it cannot be sent.
     pub(super) fn finish(self) -> Option<Vec<u8>> {
-        let Self { mut bytes, start, fill, signer, sealed, making } = self;
+        let Self { mut bytes, start, fill, signer, sealed, .. } = self;
         let read = read::append(&fill.file, &mut bytes, fill.len, fill.offset);
         let failed = match read {
             Ok(read) if read == 0 || read < fill.least => Some(NtStatus::END_OF_FILE),
@@ -315,7 +320,6 @@ impl Elsewhere {
         }
         seal(&mut bytes, sealed.as_deref(), 0)?;
         drop(fill.lane);
-        drop(making);
         Some(bytes)
     }
 }
