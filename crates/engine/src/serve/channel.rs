@@ -33,7 +33,7 @@ use super::runtime::{self, Event, Socket, VectorId};
 use super::server::Server;
 use super::session::Session;
 use super::tally::Tally;
-use super::transfer::{Chooser, Learned, Load, Pools};
+use super::transfer::{Chooser, Lesson, Load, Pools};
 
 pub(super) use delivery::{Notice, deliver};
 pub(super) use exchange::{After, Exchange, PATIENCE};
@@ -117,7 +117,7 @@ pub(super) struct Channel {
     next_async: Cell<u64>,
     output: Rc<Output>,
     pools: Pools,
-    learned: Rc<Learned>,
+    learned: Rc<Lesson>,
     /// What was negotiated, until it has been said.
     pub(super) negotiated: RefCell<Option<Agreed>>,
     /// Requests that are being served.
@@ -255,7 +255,7 @@ thread_local! {
     /// What the transfers of this vector share.
     static POOLS: Pools = Pools::new(PIPES, BUFFER_BYTES);
     /// Which ways of moving file data have cost it less.
-    static LEARNED: Rc<Learned> = Rc::default();
+    static LEARNED: Rc<Lesson> = Rc::default();
     /// The channels of this vector.
     static CHANNELS: RefCell<HashMap<u64, Rc<Channel>>> = RefCell::default();
 }

@@ -26,7 +26,7 @@ pub use buffers::{Buffer, BufferPool};
 pub use choose::{Chooser, Load, Policy};
 pub use extents::{allocated, clone_range, copy_range, punch, reserve, zero};
 pub use file::{DataFile, is_in_memory};
-pub use learn::{Clocks, Learned, Lesson};
+pub use learn::{Clocks, Lesson};
 pub use pipes::PipePool;
 pub use receive::ReceiveFile;
 pub use send::SendFile;

@@ -14,13 +14,13 @@
 //! On loopback a page that is passed on is copied all the same, later and by the receiver, who also frees it. On the
 //! machine of this table (an Intel Xeon) a mapping costs half of what a pipe costs; on another (an AMD EPYC) with four
 //! connections a mapping takes 0.13 + 0.12 and a pipe 0.10 + 0.07. So which it is is learned where it runs
-//! ([`Learned`]), and likewise with what is received over mapped pages. Over a real interface nobody copies a page, so a pipe.
+//! ([`Lesson`]). Over a real interface nobody copies a page, so a pipe.
 //!
 //! Under `shunt run` it is not the kernel that takes what is sent. What it does for a mapping, to end with an error
 //! where the file was cut, others have to do (`sys::guarded`), and a pipe would be one copy more: such sockets have a
 //! method of their own.
 
-use super::{Clocks, DataFile, Learned, Method};
+use super::{Clocks, DataFile, Lesson, Method};
 
 /// What the operator wants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub struct Load {
 #[derive(Clone, Copy, Debug)]
 pub struct Chooser<'a> {
     policy: Policy,
-    learned: &'a Learned,
+    learned: &'a Lesson,
 }
 
 /// Below this, setting anything up costs more than the copy.
@@ -74,7 +74,7 @@ const LARGE: u32 = 256 << 10;
 impl<'a> Chooser<'a> {
     /// One that does as told, and else as that loop has learned.
     #[must_use]
-    pub fn new(policy: Policy, learned: &'a Learned) -> Self {
+    pub fn new(policy: Policy, learned: &'a Lesson) -> Self {
         Self { policy, learned }
     }
 
@@ -88,9 +88,7 @@ impl<'a> Chooser<'a> {
             Policy::Always(method) => method,
             // Several of these go out by one call.
             Policy::Auto if load.loopback && load.len < LARGE => Method::Map,
-            Policy::Auto if load.loopback => {
-                self.learned.send.choose(load.len.into(), Clocks::read)
-            }
+            Policy::Auto if load.loopback => self.learned.choose(load.len.into(), Clocks::read),
             // A real interface reads the pages itself: nobody copies.
             Policy::Auto => Method::Splice,
         }
@@ -103,9 +101,7 @@ impl<'a> Chooser<'a> {
             _ if load.carried => Method::Carried,
             _ if load.len < SMALL || !file.in_memory() => Method::Copy,
             Policy::Always(method) => method,
-            Policy::Auto if file.rewritten() => {
-                self.learned.receive.choose(load.len.into(), Clocks::read)
-            }
+            Policy::Auto if file.rewritten() => Method::Map,
             Policy::Auto => Method::Splice,
         }
     }
@@ -122,7 +118,7 @@ mod tests {
         };
         let file = DataFile::new(file).unwrap();
         let load = |len| Load { len, loopback: true, carried: false };
-        let learned = Learned::default();
+        let learned = Lesson::default();
         for policy in ["auto", "copy", "map", "splice", "vmsplice"] {
             let chooser = Chooser::new(policy.parse().unwrap(), &learned);
             assert_eq!(chooser.send(load(4096)), Method::Copy);
@@ -147,7 +143,7 @@ mod tests {
             return println!("skipped: no tmpfs");
         };
         let file = DataFile::new(file).unwrap();
-        let learned = Learned::default();
+        let learned = Lesson::default();
         let (chooser, load) = (
             Chooser::new(Policy::Auto, &learned),
             Load { len: 1 << 20, loopback: true, carried: false },
