@@ -255,21 +255,7 @@ impl Blocks {
             blocks += 1;
         }
         self.used -= blocks;
-        if self.used == 0 && self.pages.len() > PAGES_MIN {
-            gone += self.begin_anew();
-        }
         (blocks, gone)
-    }
-
-    /// Gives everything back: where a peak has passed, places for as many blocks would count for ever. Answers how many
-    /// bytes that was.
-    #[cold]
-    fn begin_anew(&mut self) -> u64 {
-        let pages = self.pages.len() as u64 * Self::PAGE_BYTES;
-        let lists = Self::pages_bytes(self.pages.capacity());
-        let idle = u64::from(self.idle) * u64::from(BLOCK_COST);
-        (self.pages, self.free, self.gone, self.idle) = (Vec::new(), NONE, NONE, 0);
-        pages + lists + idle
     }
 }
 
@@ -330,32 +316,5 @@ mod tests {
         }
         assert_eq!((blocks.used(), blocks.spare()), (400, places));
         assert!(chains.iter().all(|chain| blocks.block(chain.0).used == 8));
-    }
-
-    /// However many there were, nothing counts when all are gone, and it begins anew as at first.
-    #[test]
-    fn after_a_peak_nothing_stays() {
-        for peak in [1u32, 400, 600, 5000] {
-            let mut blocks = Blocks::keeping(1 << 20);
-            let mut bytes = 0;
-            for round in 0..2 {
-                let mut chains = vec![Chain::default(); peak as usize];
-                for chain in &mut chains {
-                    let growth = blocks.growth();
-                    bytes += growth;
-                    if growth > 0 {
-                        bytes -= blocks.grow();
-                    }
-                    blocks.put(chain, &[1; 8]);
-                }
-                assert_eq!(bytes, blocks.spare() + u64::from(peak) * u64::from(BLOCK_COST));
-                bytes -= chains.iter_mut().map(|chain| blocks.free(chain).1).sum::<u64>();
-                let most = 4 * Blocks::PAGE_BYTES
-                    + Blocks::pages_bytes(PAGES_MIN)
-                    + u64::from(IDLE_MAX * BLOCK_COST);
-                assert!(bytes == blocks.spare() && bytes <= most, "{peak} {round}: {bytes}");
-                assert!(peak < 600 || bytes == 0, "{peak}: {bytes}");
-            }
-        }
     }
 }
