@@ -829,6 +829,9 @@ impl<B> Table<B> {
             self.kept -= gone.kept;
             gone_bytes += gone.bytes;
         }
+        if gone_bytes > 0 {
+            sort_what_was_freed();
+        }
         // Of the chunks that went, most was spare before.
         let more = gone_bytes.saturating_sub(spare);
         spare = spare.saturating_sub(gone_bytes);
@@ -977,6 +980,15 @@ struct Share {
     source: u16,
     used: u32,
     need: u32,
+}
+
+/// Has the allocator put what was just freed where it belongs. glibc keeps it in one list until somebody asks for memory
+/// that is not at hand, and puts up to 10,000 pieces away then, in one call: after a million datagrams that took 1.5 to
+/// 6 ms. What is asked for here is larger than any piece that goes, so that none in the list is taken for it as it is. It is
+/// never written to.
+#[cold]
+fn sort_what_was_freed() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(16 << 10)));
 }
 
 #[cfg(all(test, not(loom)))]
