@@ -194,8 +194,8 @@ fn a_compound_asks_for_no_more_than_a_frame_can_hold() {
     while client.credits < 1000 {
         client.call(Command::Echo, &bare::Request);
     }
-    for seal in [false, true] {
-        client.seal = seal;
+    for (sign, seal) in [(true, false), (false, false), (false, true)] {
+        (client.sign, client.seal) = (sign, seal);
         let mut all: Vec<_> = (0..5).map(|_| reading(file, LARGE)).collect();
         all.push(reading(file, 1 << 20));
         all.push(closing(FileId { persistent: 1, volatile: 1 }));

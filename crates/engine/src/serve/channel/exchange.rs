@@ -242,11 +242,10 @@ impl Channel {
             detail: Vec::new(),
             began: Instant::now(),
         };
-        let prepared = match exchange.reply.has_room_for(exchange.header.credit_charge) {
-            true => exchange.prepare(sealed),
-            false => Err(NtStatus::INSUFFICIENT_RESOURCES),
-        };
-        let result = match prepared {
+        let room = exchange.reply.has_room_for(exchange.header.credit_charge);
+        let result = match exchange.prepare(sealed) {
+            // Whose it is had to be known: a refusal is signed as well.
+            Ok(()) if !room => Err(NtStatus::INSUFFICIENT_RESOURCES),
             Ok(()) => {
                 let whose = exchange.whose();
                 let served = acting(whose, Box::pin(command::serve(&mut exchange))).await;
