@@ -19,6 +19,10 @@ loom:
 fuzz target seconds="60":
     cargo +nightly fuzz run {{target}} -- -max_total_time={{seconds}}
 
+# all targets in turn, without cargo-fuzz; `just fuzz-all --minutes 600 --record`
+fuzz-all *args:
+    cargo xtask fuzz {{args}}
+
 # in pairs against TCP; `just bench local --quick`
 bench *args:
     cargo xtask bench {{args}}
@@ -48,7 +52,7 @@ interop-smb *args:
 # hostile clients against `shunt serve`, with fresh seeds
 smb-abuse seconds="600" seed=`date +%s`:
     cargo build --release -p shunt-cli
-    SHUNT_SOAK_SECONDS={{seconds}} SHUNT_SEED={{seed}} cargo test -p shunt-e2e --test it serve::abuse -- --nocapture
+    SHUNT_SOAK_SECONDS={{seconds}} SHUNT_SEED={{seed}} cargo test -p shunt-e2e --test it serve_safety::abuse -- --nocapture
 
 # Samba's tests of SMB2 servers against `shunt serve`; `just torture --install`
 torture *args:

@@ -3,6 +3,7 @@
 //! `fuzz/` hands them to libFuzzer (`just fuzz`), `tests/it/fuzzed.rs` to a fixed number of random
 //! inputs in each run of the tests.
 
+pub mod clock;
 pub mod hostile_peer;
 pub mod offers;
 pub mod pair;

@@ -3,9 +3,11 @@
 mod bench;
 mod conformance;
 mod demo;
+mod fuzz;
 mod install;
 mod interop;
 mod interop_smb;
+mod page;
 mod smbd;
 mod test;
 mod torture;
@@ -22,6 +24,7 @@ usage: cargo xtask COMMAND [OPTIONS]
                  --quick     fewer seeds, no loom models, no documentation
   bench        measure in pairs against TCP; `cargo xtask bench --help`
   conformance  CPython's socket tests, plain and under Shunt; `cargo xtask conformance --help`
+  fuzz         each parser and state machine with hostile input, in turn; `cargo xtask fuzz --help`
   interop      SMC-R with real Linux kernels in emulated machines
                  --install   fetch the Debian packages and the kernel that are absent
                  --quick     leave out what takes long
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         "bench" => bench::main(rest).map(|()| ExitCode::SUCCESS),
         "conformance" => conformance::main(rest).map(|()| ExitCode::SUCCESS),
         "demo" => demo::main(rest).map(|()| ExitCode::SUCCESS),
+        "fuzz" => fuzz::main(rest).map(|()| ExitCode::SUCCESS),
         "interop" => interop::main(rest),
         "interop-smb" => interop_smb::main(rest),
         "test" => test::main(rest),

@@ -19,7 +19,7 @@ use anyhow::{Context, bail, ensure};
 use clap::{Parser, ValueEnum};
 
 use crate::bench::stage;
-use crate::{bench, install};
+use crate::{bench, install, page};
 use matrix::{CASES, Case};
 use outcome::Table;
 use server::Kind;
@@ -289,9 +289,11 @@ fn record(root: &Path, samba: &Table, mut all: Table, now: &Table) -> anyhow::Re
     all.extend(now.iter().map(|(key, outcome)| (key.clone(), outcome.clone())));
     outcome::write(&root.join(OURS), &all, share_of)?;
     let reasons = outcome::read_reasons(&root.join(REASONS))?;
-    let page = root.join(PAGE);
-    let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
-    fs::write(&page, with_table(&text, &table_text(samba, &all, &reasons)?)?)?;
+    let path = root.join(PAGE);
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let table = table_text(samba, &all, &reasons)?;
+    let text = page::with_table(&text, BEGIN, END, &table).context(PAGE)?;
+    fs::write(&path, text).with_context(|| path.display().to_string())?;
     println!("recorded in {OURS} and {PAGE}");
     Ok(())
 }
@@ -320,13 +322,6 @@ fn table_text(
     Ok(text)
 }
 
-fn with_table(page: &str, table: &str) -> anyhow::Result<String> {
-    let (before, rest) =
-        page.split_once(BEGIN).with_context(|| format!("{PAGE} has no line {BEGIN}"))?;
-    let (_, after) = rest.split_once(END).with_context(|| format!("{PAGE} has no line {END}"))?;
-    Ok(format!("{before}{BEGIN}\n\n{table}\n{END}{after}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -353,21 +348,12 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_the_page_is_replaced_and_nothing_else() {
-        let page = format!("a\n{BEGIN}\nold\n{END}\nb\n");
-        let once = with_table(&page, "new\n").unwrap();
-        assert_eq!(once, format!("a\n{BEGIN}\n\nnew\n\n{END}\nb\n"));
-        assert_eq!(with_table(&once, "new\n").unwrap(), once);
-        assert!(with_table("nothing", "new").is_err());
-    }
-
-    #[test]
     fn the_files_of_the_repository_can_be_read() {
         let root = crate::workspace_root();
         let samba = outcome::read(&root.join(SAMBA)).unwrap();
         assert!(samba.values().filter(|outcome| outcome.passed()).count() > 500);
         outcome::read_reasons(&root.join(REASONS)).unwrap();
-        with_table(&fs::read_to_string(root.join(PAGE)).unwrap(), "x").unwrap();
+        page::with_table(&fs::read_to_string(root.join(PAGE)).unwrap(), BEGIN, END, "x").unwrap();
         for case in CASES {
             assert!(samba.keys().any(|(suite, _)| suite == case.name), "{}", case.name);
         }

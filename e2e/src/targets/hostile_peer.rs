@@ -1,13 +1,14 @@
 //! A peer of the same user that writes whatever it likes into all that it may write, between any two
 //! of our calls: nothing may happen but the end of this connection, and that soon.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use local::conn::{Got, Phase, Put};
 use sys::abi::{Half, Loc, half_flags as flag};
 use sys::sync::{AtomicU32, AtomicU64, Ordering};
 
 use super::Input;
+use super::clock::Moment;
 use super::pair::{End, worlds};
 use crate::calls;
 
@@ -204,13 +205,13 @@ pub fn run(bytes: &[u8]) {
                 let _ = calls::recv(theirs.fd, 64 << 10, 0);
             }
             _ => {
-                let begun = Instant::now();
+                let begun = Moment::now();
                 call(&mut input, &ours, &mut slow);
                 assert!(begun.elapsed() < CALL_MAX, "a call took {:?}", begun.elapsed());
             }
         }
     }
-    let begun = Instant::now();
+    let begun = Moment::now();
     let half = theirs.half();
     ours.close();
     assert!(begun.elapsed() < CALL_MAX, "close took {:?}", begun.elapsed());

@@ -2,7 +2,7 @@
 //! that are offered. Whoever looks there finds something or nothing, and soon; what is ours stays ours.
 
 use std::net::{Ipv4Addr, SocketAddrV6};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libc::iovec;
 use local::Limits;
@@ -17,6 +17,7 @@ use sys::iov::Buffers;
 use sys::sync::Ordering;
 
 use super::Input;
+use super::clock::Moment;
 use crate::calls;
 use crate::run::BoardDir;
 
@@ -265,7 +266,7 @@ pub fn run(bytes: &[u8]) {
             process.write(&mut input);
             continue;
         }
-        let begun = Instant::now();
+        let begun = Moment::now();
         process.call(&mut input);
         assert!(begun.elapsed() < CALL_MAX, "a call took {:?}", begun.elapsed());
     }

@@ -255,6 +255,35 @@ fn each_fuzz_target_can_be_built() {
     check(&broken, "what nobody can run finds nothing");
 }
 
+/// The words after `--test it` in the justfile and in documents.
+fn filters(line: &str) -> Vec<String> {
+    let Some((_, rest)) = line.split_once("--test it ") else { return Vec::new() };
+    let words = rest.split_whitespace().skip_while(|word| *word == "--");
+    let names = words
+        .take_while(|word| word.chars().all(|c| c.is_ascii_alphanumeric() || "_:".contains(c)));
+    names.map(str::to_owned).collect()
+}
+
+#[test]
+fn what_the_verbs_choose_is_there() {
+    let root = workspace_root();
+    let module = |source: &Source| {
+        let path = source.path.strip_prefix("e2e/tests/it/")?.strip_suffix(".rs")?;
+        Some(format!("{}::", path.replace('/', "::")))
+    };
+    let modules: Vec<String> = rust_sources().iter().filter_map(module).collect();
+    let verbs = fs::read_to_string(root.join("justfile")).unwrap();
+    let chosen: Vec<String> = verbs.lines().flat_map(filters).collect();
+    assert!(chosen.len() >= 4, "{chosen:?}");
+    let absent = |filter: &&String| !modules.iter().any(|module| module.contains(filter.as_str()));
+    let broken: Vec<String> =
+        chosen.iter().filter(absent).map(|filter| format!("justfile: {filter}")).collect();
+    check(
+        &broken,
+        "no module of e2e/tests/it has that in its name: the verb runs no test and passes",
+    );
+}
+
 #[test]
 fn nothing_points_out_of_the_repository() {
     let paths = [
