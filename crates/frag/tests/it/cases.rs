@@ -150,6 +150,40 @@ fn what_is_not_delivered_is_counted_by_reason() {
 }
 
 #[test]
+fn a_fragment_that_is_too_small_is_dropped_if_asked_for() {
+    let whole = Packet::new(Family::V4, 5, (0..200).collect());
+    let config = Config { fragment_min: 64, ..Config::default() };
+    let mut host = Host::new(&config);
+    host.push(&whole.fragment(0, 64));
+    host.push(&whole.fragment(64, 120));
+    assert_eq!(host.shard.counters().fragments(Reason::Tiny), 1);
+    // What is dropped harms nobody: the datagram still waits for it. The last one may be short.
+    host.push(&whole.fragment(192, 200));
+    host.push(&whole.fragment(64, 192));
+    assert_eq!(host.payloads(), [whole.payload.as_slice()]);
+    let mut host = Host::new(&Config::default());
+    for (at, end) in [(0, 64), (64, 120), (120, 200)] {
+        host.push(&whole.fragment(at, end));
+    }
+    assert_eq!(host.payloads(), [whole.payload.as_slice()], "nobody asked for it");
+}
+
+#[test]
+fn a_datagram_may_have_1024_fragments_and_no_more() {
+    for fragments in [1024_usize, 1025] {
+        let whole = Packet::new(Family::V4, 6, vec![7; 8 * fragments]);
+        let mut host = Host::new(&Config::default());
+        (0..fragments).for_each(|at| host.push(&whole.fragment(8 * at, 8 * (at + 1))));
+        let counters = host.shard.counters();
+        let dropped = counters.fragments(Reason::TooMany) + counters.datagrams(Reason::TooMany);
+        assert_eq!(
+            (host.payloads().len(), dropped > 0),
+            if fragments == 1024 { (1, false) } else { (0, true) }
+        );
+    }
+}
+
+#[test]
 fn the_largest_header_is_that_of_the_first_fragment() {
     // 15 words of options in the first fragment, none in the last.
     let mut packet = Packet::new(Family::V4, 9, (0..=255).collect());
