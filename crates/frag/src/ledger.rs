@@ -118,7 +118,8 @@ struct Account {
 
 impl Account {
     fn new(pool: &Pool) -> Self {
-        let most = signed((2 * pool.batch).max(pool.floor));
+        // A batch above what stays: a core that has just given back works for a batch before it gives again.
+        let most = signed(pool.batch.max(pool.floor) + pool.batch);
         Self { unused: signed(pool.take(0, pool.floor)), most }
     }
 

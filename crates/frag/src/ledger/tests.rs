@@ -59,3 +59,44 @@ fn everything_comes_back() {
     assert_eq!(ledger.left(), 1 << 20);
     assert_eq!(ledger.promises.left.load(Ordering::Relaxed), (1 << 20) * 20 / 11);
 }
+
+/// How often a core turns to memory that all share, of which each time changes what is left there.
+fn turns_to_the_ledger(ledger: &Ledger, mut work: impl FnMut(&mut dyn FnMut())) -> u64 {
+    let (mut left, mut turns) = (ledger.left(), 0);
+    work(&mut || {
+        turns += u64::from(ledger.left() != left);
+        left = ledger.left();
+    });
+    turns
+}
+
+#[test]
+fn no_shared_word_is_touched_per_fragment() {
+    const FRAGMENT: u64 = 1500;
+    for cores in [1, 2, 8] {
+        let limit = 64 << 20;
+        let ledger = Ledger::new(limit, cores);
+        let mut lease = Lease::new(&ledger);
+        // What is in use swings up and down by a part of the limit, as where many datagrams end at once.
+        for part in [256, 16, 3] {
+            let fragments = limit / u64::from(cores) / part / FRAGMENT;
+            let turns = turns_to_the_ledger(&ledger, |look| {
+                for _ in 0..10 {
+                    for _ in 0..fragments {
+                        assert!(lease.charge(FRAGMENT));
+                        look();
+                    }
+                    for _ in 0..fragments {
+                        lease.refund(FRAGMENT);
+                        look();
+                    }
+                }
+            });
+            let batches = 2 * 10 * fragments * FRAGMENT / (512 << 10);
+            assert!(
+                turns <= batches + 2,
+                "{cores} cores, 1/{part}: {turns} turns, {batches} batches"
+            );
+        }
+    }
+}
