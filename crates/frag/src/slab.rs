@@ -9,10 +9,12 @@ const CHUNK: usize = RECORDS as usize;
 pub(crate) const NONE: u32 = u32::MAX;
 /// Chunks that are kept of which nothing is in use, at most: those of a thousand records.
 const IDLE_MAX: usize = 64;
+/// Places for chunks that come together: one list of all would be copied when it grows, in a single call.
+const PAGE: usize = 64;
+/// The first places for pages.
+const PAGES_MIN: usize = 4;
 /// Chunks among which that is chosen of which fewest records are to be moved.
 const SPARSE_LOOKS: usize = 8;
-/// The first places for chunks.
-const CHUNKS_MIN: usize = 4;
 
 /// A record that can be linked to the next free one.
 pub(crate) trait Linked: Default {
@@ -20,26 +22,35 @@ pub(crate) trait Linked: Default {
     fn set_next(&mut self, next: u32);
 }
 
-/// What is to be known of a chunk, apart from its records: those are what is searched for.
 #[derive(Debug)]
-struct State {
-    /// Its first free record; [`NONE`]: all are in use, or it is not there.
+enum Place<T> {
+    There(Chunk<T>),
+    /// Nothing, and which is the next of those.
+    Gone(u32),
+}
+
+#[derive(Debug)]
+struct Chunk<T> {
+    records: Box<[T; CHUNK]>,
+    /// Its first free record; [`NONE`]: all are in use.
     free: u32,
     used: u32,
-    /// Beside it in the list of those with free records; or the next of those that are not there.
+    /// Beside it in the list of those with free records.
     next: u32,
     before: u32,
 }
 
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    /// `None`: it went, and its numbers are the first to be used again.
-    chunks: Vec<Option<Box<[T; CHUNK]>>>,
-    states: Vec<State>,
-    /// The first chunk with free records.
-    open: u32,
+    #[expect(
+        clippy::vec_box,
+        reason = "what has been written stays where it is when the list grows"
+    )]
+    pages: Vec<Box<[Place<T>; PAGE]>>,
     /// The first chunk that is not there.
     gone: u32,
+    /// The first chunk with free records.
+    open: u32,
     /// The chunks that are kept of which no record is in use, and how many there are and may be.
     idle: [u32; IDLE_MAX],
     idle_len: usize,
@@ -50,20 +61,21 @@ pub(crate) struct Slab<T> {
 }
 
 impl<T: Linked> Slab<T> {
+    const PAGE_BYTES: u64 = size_of::<[Place<T>; PAGE]>() as u64;
     /// What the records of a chunk take, bytes.
     pub(crate) const CHUNK_BYTES: u64 = (CHUNK * size_of::<T>()) as u64;
     /// What the first chunk takes with its place, bytes.
-    pub(crate) const FIRST_BYTES: u64 = Self::CHUNK_BYTES + Self::places_bytes(CHUNKS_MIN);
+    pub(crate) const FIRST_BYTES: u64 =
+        Self::CHUNK_BYTES + Self::PAGE_BYTES + Self::list_bytes(PAGES_MIN);
 
     /// One that keeps free chunks of about so many bytes, but one at least: they would go and come where many
     /// datagrams begin and end together.
     pub(crate) fn keeping(bytes: u64) -> Self {
         let idle_most = usize::try_from(bytes / Self::CHUNK_BYTES).unwrap_or(IDLE_MAX);
         Self {
-            chunks: Vec::new(),
-            states: Vec::new(),
-            open: NONE,
+            pages: Vec::new(),
             gone: NONE,
+            open: NONE,
             idle: [NONE; IDLE_MAX],
             idle_len: 0,
             idle_most: idle_most.clamp(1, IDLE_MAX),
@@ -72,22 +84,37 @@ impl<T: Linked> Slab<T> {
         }
     }
 
-    const fn places_bytes(places: usize) -> u64 {
-        (places * (size_of::<Option<Box<[T; CHUNK]>>>() + size_of::<State>())) as u64
+    const fn list_bytes(pages: usize) -> u64 {
+        (pages * size_of::<Box<[Place<T>; PAGE]>>()) as u64
+    }
+
+    /// Bytes of the places of chunks.
+    #[cfg(all(test, not(loom)))]
+    fn places(&self) -> u64 {
+        self.pages.len() as u64 * Self::PAGE_BYTES + Self::list_bytes(self.pages.capacity())
+    }
+
+    /// The chunks that are there.
+    #[cfg(all(test, not(loom)))]
+    fn chunks(&self) -> impl Iterator<Item = &Chunk<T>> {
+        self.pages.iter().flat_map(|page| page.iter()).filter_map(|place| match place {
+            Place::There(chunk) => Some(chunk),
+            Place::Gone(_) => None,
+        })
     }
 
     /// Bytes of what is there beside the records in use, of which each free one is as `cost` says.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn spare(&self, cost: impl Fn(&T) -> u64) -> u64 {
         let mut free = 0;
-        for state in self.states.iter().filter(|state| state.used < RECORDS) {
-            let mut at = state.free;
+        for chunk in self.chunks() {
+            let mut at = chunk.free;
             while at != NONE {
                 free += cost(&self[at]);
                 at = self[at].next();
             }
         }
-        free + Self::places_bytes(self.chunks.capacity())
+        free + self.places()
     }
 
     /// Records in use.
@@ -95,10 +122,20 @@ impl<T: Linked> Slab<T> {
         self.used
     }
 
+    #[inline]
+    fn chunk(&self, number: u32) -> &Chunk<T> {
+        self.chunk_of(number).expect("a chunk that is there")
+    }
+
+    #[inline]
+    fn chunk_mut(&mut self, number: u32) -> &mut Chunk<T> {
+        self.chunk_of_mut(number).expect("a chunk that is there")
+    }
+
     /// The record that [`Self::take`] answers next; `None`: it has to grow first.
     #[inline]
     pub(crate) fn free(&self) -> Option<u32> {
-        (self.open != NONE).then(|| self.states[self.open as usize].free)
+        (self.open != NONE).then(|| self.chunk(self.open).free)
     }
 
     /// A free record, as it was left.
@@ -113,12 +150,12 @@ impl<T: Linked> Slab<T> {
     /// A free record of that chunk, which has one.
     #[inline]
     fn take_of(&mut self, open: u32) -> u32 {
-        let at = self.states[open as usize].free;
-        let next = self[at].next();
-        let state = &mut self.states[open as usize];
-        let was_idle = state.used == 0;
-        state.used += 1;
-        state.free = next;
+        let chunk = self.chunk_mut(open);
+        let at = chunk.free;
+        let next = chunk.records[at as usize % CHUNK].next();
+        let was_idle = chunk.used == 0;
+        chunk.used += 1;
+        chunk.free = next;
         self.used += 1;
         if next == NONE {
             self.close(open);
@@ -141,77 +178,89 @@ impl<T: Linked> Slab<T> {
     /// there. What it had has been shown to `see`.
     #[inline]
     pub(crate) fn give(&mut self, at: u32, see: impl FnMut(&T)) -> bool {
-        let chunk = at / RECORDS;
-        let state = &mut self.states[chunk as usize];
-        let free = std::mem::replace(&mut state.free, at);
-        state.used -= 1;
-        let is_idle = state.used == 0;
+        let number = at / RECORDS;
+        let chunk = self.chunk_mut(number);
+        let free = std::mem::replace(&mut chunk.free, at);
+        chunk.used -= 1;
+        let is_idle = chunk.used == 0;
+        chunk.records[at as usize % CHUNK].set_next(free);
         self.used -= 1;
-        self[at].set_next(free);
         if free == NONE {
-            self.reopen(chunk);
+            self.reopen(number);
         }
         if !is_idle {
             return false;
         }
         if self.idle_len < self.idle_most {
-            self.idle[self.idle_len] = chunk;
+            self.idle[self.idle_len] = number;
             self.idle_len += 1;
             return false;
         }
-        self.let_go(chunk, see);
+        self.let_go(number, see);
         true
     }
 
     /// Enters a chunk among those with free records, as the first: what was given last is most likely near.
-    fn reopen(&mut self, chunk: u32) {
-        let next = std::mem::replace(&mut self.open, chunk);
-        let state = &mut self.states[chunk as usize];
-        (state.next, state.before) = (next, NONE);
+    fn reopen(&mut self, number: u32) {
+        let next = std::mem::replace(&mut self.open, number);
+        let chunk = self.chunk_mut(number);
+        (chunk.next, chunk.before) = (next, NONE);
         if next != NONE {
-            self.states[next as usize].before = chunk;
+            self.chunk_mut(next).before = number;
         }
     }
 
     /// Takes a chunk out of those with free records.
-    fn close(&mut self, chunk: u32) {
-        let State { next, before, .. } = self.states[chunk as usize];
+    fn close(&mut self, number: u32) {
+        let Chunk { next, before, .. } = *self.chunk(number);
         match before {
             NONE => self.open = next,
-            before => self.states[before as usize].next = next,
+            before => self.chunk_mut(before).next = next,
         }
         if next != NONE {
-            self.states[next as usize].before = before;
+            self.chunk_mut(next).before = before;
         }
     }
 
-    /// Places for chunks, in all, that there are after [`Self::grow`]; `None`: as many as now.
-    fn more_places(&self) -> Option<usize> {
-        let full = self.gone == NONE && self.chunks.len() == self.chunks.capacity();
-        full.then(|| (self.chunks.capacity() * 2).max(CHUNKS_MIN))
+    /// Places for pages, in all, that there are after [`Self::grow`]; `None`: as many as now.
+    fn more_pages(&self) -> Option<usize> {
+        let full = self.pages.len() == self.pages.capacity();
+        full.then(|| (self.pages.capacity() * 2).max(PAGES_MIN))
     }
 
     /// Bytes that [`Self::grow`] takes, at the most that there are of them at once.
     pub(crate) fn growth(&self) -> u64 {
-        Self::CHUNK_BYTES + self.more_places().map_or(0, Self::places_bytes)
+        let places = match self.gone {
+            NONE => Self::PAGE_BYTES + self.more_pages().map_or(0, Self::list_bytes),
+            _ => 0,
+        };
+        Self::CHUNK_BYTES + places
+    }
+
+    /// Makes places without chunks. Answers how many bytes were given back for it.
+    fn turn_page(&mut self) -> u64 {
+        let mut over = 0;
+        if let Some(pages) = self.more_pages() {
+            over = Self::list_bytes(self.pages.capacity());
+            self.pages.reserve_exact(pages - self.pages.len());
+        }
+        let first = u32::try_from(self.pages.len() * PAGE).expect("fewer than 2^32 chunks");
+        let places: Box<[Place<T>]> = (first + 1..).take(PAGE).map(Place::Gone).collect();
+        let Ok(mut places) = <Box<[Place<T>; PAGE]>>::try_from(places) else {
+            unreachable!("so many places were made")
+        };
+        places[PAGE - 1] = Place::Gone(NONE);
+        self.pages.push(places);
+        self.gone = first;
+        over
     }
 
     /// Makes a chunk of free records. Answers how many bytes of [`Self::growth`] it has given back.
     #[cold]
     pub(crate) fn grow(&mut self) -> u64 {
-        let mut over = 0;
-        if let Some(places) = self.more_places() {
-            over = Self::places_bytes(self.chunks.capacity());
-            self.chunks.reserve_exact(places - self.chunks.len());
-            self.states.reserve_exact(places - self.states.len());
-        }
-        if self.gone == NONE {
-            self.gone = u32::try_from(self.chunks.len()).expect("fewer than 2^32 chunks");
-            self.chunks.push(None);
-            self.states.push(State { free: NONE, used: 0, next: NONE, before: NONE });
-        }
-        let chunk = self.gone;
-        let first = chunk * RECORDS;
+        let over = if self.gone == NONE { self.turn_page() } else { 0 };
+        let number = self.gone;
+        let first = number * RECORDS;
         // Made where it stays: on the way by the stack it would take some KiB of that.
         let records: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
         let Ok(mut records) = <Box<[T; CHUNK]>>::try_from(records) else {
@@ -223,14 +272,15 @@ impl<T: Linked> Slab<T> {
         if let Some(last) = records.last_mut() {
             last.set_next(NONE);
         }
-        self.chunks[chunk as usize] = Some(records);
+        let chunk = Chunk { records, free: first, used: 0, next: NONE, before: NONE };
+        let place = std::mem::replace(self.place(number), Place::There(chunk));
+        if let Place::Gone(next) = place {
+            self.gone = next;
+        }
         self.there += 1;
-        let state = &mut self.states[chunk as usize];
-        self.gone = state.next;
-        state.free = first;
-        self.idle[self.idle_len] = chunk;
+        self.idle[self.idle_len] = number;
         self.idle_len += 1;
-        self.reopen(chunk);
+        self.reopen(number);
         over
     }
 
@@ -244,14 +294,17 @@ impl<T: Linked> Slab<T> {
     }
 
     #[cold]
-    fn let_go(&mut self, chunk: u32, see: impl FnMut(&T)) {
-        self.close(chunk);
-        let records = self.chunks[chunk as usize].take();
-        records.iter().flat_map(|records| records.iter()).for_each(see);
-        let state = &mut self.states[chunk as usize];
-        (state.free, state.next) = (NONE, self.gone);
-        self.gone = chunk;
+    fn let_go(&mut self, number: u32, see: impl FnMut(&T)) {
+        self.close(number);
+        let gone = Place::Gone(std::mem::replace(&mut self.gone, number));
+        if let Place::There(chunk) = std::mem::replace(self.place(number), gone) {
+            chunk.records.iter().for_each(see);
+        }
         self.there -= 1;
+    }
+
+    fn place(&mut self, number: u32) -> &mut Place<T> {
+        &mut self.pages[number as usize / PAGE][number as usize % PAGE]
     }
 
     /// A chunk that is not that of `keep`, and for whose records in use there are free ones elsewhere; `None`: there
@@ -261,17 +314,17 @@ impl<T: Linked> Slab<T> {
         if self.there * RECORDS - self.used < RECORDS {
             return None;
         }
-        let next = |chunk: &u32| some(self.states[*chunk as usize].next);
+        let next = |chunk: &u32| some(self.chunk(*chunk).next);
         let open = std::iter::successors(some(self.open), next);
         let others = open.filter(|chunk| *chunk != keep / RECORDS).take(SPARSE_LOOKS);
-        others.min_by_key(|chunk| self.states[*chunk as usize].used)
+        others.min_by_key(|chunk| self.chunk(*chunk).used)
     }
 
     /// The records in use of a chunk that is there, as it is now.
     pub(crate) fn in_use(&self, chunk: u32) -> impl Iterator<Item = u32> + use<T> {
         let first = chunk * RECORDS;
         let next = |at: &u32| some(self[*at].next());
-        let free = std::iter::successors(some(self.states[chunk as usize].free), next);
+        let free = std::iter::successors(some(self.chunk(chunk).free), next);
         let free = free.fold(0u32, |all, at| all | 1 << (at - first));
         (0..RECORDS).filter(move |at| free >> at & 1 == 0).map(move |at| first + at)
     }
@@ -281,11 +334,10 @@ impl<T: Linked> Slab<T> {
     pub(crate) fn move_away(&mut self, from: u32) -> u32 {
         let chunk = from / RECORDS;
         // That it leaves has free ones itself.
-        let open = if self.open == chunk { self.states[chunk as usize].next } else { self.open };
+        let open = if self.open == chunk { self.chunk(chunk).next } else { self.open };
         let to = self.take_of(open);
-        let both = self.chunks.get_disjoint_mut([chunk as usize, open as usize]);
-        let Ok([Some(here), Some(there)]) = both else { unreachable!("two chunks that are there") };
-        std::mem::swap(&mut here[from as usize % CHUNK], &mut there[to as usize % CHUNK]);
+        let record = std::mem::take(&mut self[from]);
+        self[from] = std::mem::replace(&mut self[to], record);
         to
     }
 
@@ -303,18 +355,34 @@ fn some(at: u32) -> Option<u32> {
 }
 
 impl<T> Slab<T> {
+    #[inline(always)]
+    fn chunk_of(&self, number: u32) -> Option<&Chunk<T>> {
+        match &self.pages.get(number as usize / PAGE)?[number as usize % PAGE] {
+            Place::There(chunk) => Some(chunk),
+            Place::Gone(_) => None,
+        }
+    }
+
+    #[inline(always)]
+    fn chunk_of_mut(&mut self, number: u32) -> Option<&mut Chunk<T>> {
+        match &mut self.pages.get_mut(number as usize / PAGE)?[number as usize % PAGE] {
+            Place::There(chunk) => Some(chunk),
+            Place::Gone(_) => None,
+        }
+    }
+
     /// A record that may have been given back since it was found, and its chunk with it.
     #[inline(always)]
     pub(crate) fn get(&self, at: u32) -> Option<&T> {
-        let chunk = self.chunks.get(at as usize / CHUNK)?.as_ref()?;
-        Some(&chunk[at as usize % CHUNK])
+        let chunk = self.chunk_of(at / RECORDS)?;
+        Some(&chunk.records[at as usize % CHUNK])
     }
 
     /// As [`Self::get`].
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
-        let chunk = self.chunks.get_mut(at as usize / CHUNK)?.as_mut()?;
-        Some(&mut chunk[at as usize % CHUNK])
+        let chunk = self.chunk_of_mut(at / RECORDS)?;
+        Some(&mut chunk.records[at as usize % CHUNK])
     }
 }
 
@@ -322,16 +390,14 @@ impl<T> std::ops::Index<u32> for Slab<T> {
     type Output = T;
     #[inline]
     fn index(&self, at: u32) -> &T {
-        let chunk = self.chunks[at as usize / CHUNK].as_ref();
-        &chunk.expect("a record in use keeps its chunk")[at as usize % CHUNK]
+        self.get(at).expect("a record in use keeps its chunk")
     }
 }
 
 impl<T> std::ops::IndexMut<u32> for Slab<T> {
     #[inline]
     fn index_mut(&mut self, at: u32) -> &mut T {
-        let chunk = self.chunks[at as usize / CHUNK].as_mut();
-        &mut chunk.expect("a record in use keeps its chunk")[at as usize % CHUNK]
+        self.get_mut(at).expect("a record in use keeps its chunk")
     }
 }
 
@@ -391,7 +457,7 @@ mod tests {
                 );
                 gone += usize::from(went);
                 let needed: BTreeSet<u32> = taken.iter().map(|at| at / RECORDS).collect();
-                let there = slab.chunks.iter().flatten().count();
+                let there = slab.chunks().count();
                 assert_eq!(slab.there as usize, there);
                 assert!(there <= needed.len() + 1, "{there} for {}", needed.len());
             }
@@ -450,8 +516,23 @@ mod tests {
             let next = slab.free();
             assert_eq!(next, Some(slab.take()));
         }
-        let places = Slab::<Record>::places_bytes(slab.chunks.capacity());
-        let chunks = u64::from(1000_u32.div_ceil(RECORDS));
-        assert_eq!(bytes, chunks * Slab::<Record>::CHUNK_BYTES + places);
+        let chunks = u64::from(1000_u32.div_ceil(RECORDS)) * Slab::<Record>::CHUNK_BYTES;
+        assert_eq!(bytes, chunks + slab.places());
+    }
+
+    /// Whatever is copied, looked at or written when one more comes. In a list of all it would be a mebibyte.
+    #[test]
+    fn growth_is_as_little_with_a_million_as_with_few() {
+        let mut slab: Slab<Record> = Slab::keeping(0);
+        let chunk = Slab::<Record>::CHUNK_BYTES;
+        let few = Slab::<Record>::FIRST_BYTES;
+        let mut most = 0;
+        for chunks in 0..65_536 {
+            most = most.max(slab.growth());
+            slab.grow();
+            slab.idle_len = 0;
+            assert!(slab.growth() == chunk || slab.there.is_multiple_of(64), "{chunks}");
+        }
+        assert!(most < few + (16 << 10), "{most} where the first takes {few}");
     }
 }
