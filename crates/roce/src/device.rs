@@ -526,7 +526,13 @@ impl Device {
         let mut context = Context { now, regions, cqs, counters };
         let path = *qp.path()?;
         let marking = if qp.cares_for_congestion() { ECT0 } else { path.traffic_class & ECN };
+        if segments_max == 1 {
+            // Nothing can be the last of more.
+            qp.answer_first();
+        }
         let segment_len = qp.next_len(now)?;
+        let with_answer = segments_max;
+        let segments_max = (segments_max - usize::from(qp.may_answer_last(segment_len))).max(1);
         let mut transmit = Transmit {
             flow: path.flow,
             traffic_class: path.traffic_class & !ECN | marking,
@@ -563,6 +569,19 @@ impl Device {
             }
             next = qp.next_len(now);
         }
+        let is_full = transmit.len == transmit.segments * segment_len;
+        if (1..with_answer).contains(&transmit.segments)
+            && is_full
+            && qp.may_answer_last(segment_len)
+        {
+            let mut seal = Seal { last: last_out, flow: &path.flow, identification };
+            let to = buffer.get_mut(transmit.len..).unwrap_or_default();
+            if let Some(len) = qp.emit_answer(&mut seal, to, &mut context) {
+                transmit.len += len;
+                transmit.segments += 1;
+            }
+        }
+        qp.ends_run();
         context.counters.packets_out += transmit.segments as u64;
         (transmit.segments > 0).then_some(transmit)
     }

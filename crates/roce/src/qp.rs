@@ -14,7 +14,7 @@ use crate::number::{Psn, Qpn};
 use crate::rate::{Dcqcn, NotificationPoint, ReactionPoint};
 use crate::reason::{Counters, Reason};
 use crate::time::Time;
-use crate::wire::{Bth, Header, ICRC_BYTES, Mtu, Opcode, Packet, Syndrome};
+use crate::wire::{Bth, Header, ICRC_BYTES, Mtu, Opcode, Packet, Syndrome, packet_len};
 use crate::work::{Completion, Kind, PostError, ReceiveRequest, SendRequest, Status};
 use requester::{Heard, NoPacket, Ready, Requester};
 use responder::{Answer, Responder};
@@ -50,6 +50,11 @@ impl Context<'_> {
         self.complete(port, completion);
     }
 }
+
+/// Bytes of an acknowledgement, BTH to ICRC: nothing that carries anything is as short.
+const ANSWER_LEN: usize = packet_len(Opcode::Acknowledge, 0);
+/// Runs of packets that an acknowledgement lets go first: what a burst of small messages takes, and far from a window.
+const PASSING_MAX: u8 = 4;
 
 /// The path of a queue pair that receives.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +98,8 @@ pub(crate) struct QueuePair {
     congestion: Option<Congestion>,
     /// A notification is to be sent, of this packet, which came with a mark.
     notify: Option<Psn>,
+    /// Runs of packets that have gone before an acknowledgement that waits.
+    passed_by: u8,
     /// How the peer's packets are numbered for IP.
     pub(crate) count: Count,
     /// No packet is written before its CRC is known: another queue pair has written where this one did, as a peer
@@ -135,6 +142,7 @@ impl QueuePair {
             responder: Responder::new(config.receive_depth.clamp(1, 1 << 15)),
             congestion: None,
             notify: None,
+            passed_by: 0,
             count: Count::default(),
             checks_first: false,
         }
@@ -386,11 +394,59 @@ impl QueuePair {
         if self.wish(now) != Wish::Send {
             return None;
         }
-        if self.notify.is_some() || self.responder.has_answer() {
-            let opcode = if self.notify.is_some() { Opcode::Cnp } else { Opcode::Acknowledge };
-            return Some(crate::wire::packet_len(opcode, 0));
+        if self.notify.is_some() {
+            return Some(packet_len(Opcode::Cnp, 0));
         }
-        self.requester.next_len()
+        if self.answers_first(now) { Some(ANSWER_LEN) } else { self.requester.next_len() }
+    }
+
+    /// Whether an answer is the next packet. An acknowledgement can be the last of a run, being shorter than what else
+    /// there is, and then it is no datagram of its own to the system; so it lets some runs go first.
+    fn answers_first(&mut self, now: Time) -> bool {
+        self.responder.has_answer()
+            && !(self.responder.acknowledges()
+                && self.passed_by < PASSING_MAX
+                && self.state == State::ReadyToSend
+                && self.requester.ready(now) == Ready::Packet
+                && self.pace(now).is_none())
+    }
+
+    /// Whether an acknowledgement waits that may be the last packet of a run of packets of so many bytes.
+    pub(crate) fn may_answer_last(&self, segment_len: usize) -> bool {
+        self.notify.is_none() && self.responder.acknowledges() && segment_len >= ANSWER_LEN
+    }
+
+    /// A run of packets has ended.
+    pub(crate) fn ends_run(&mut self) {
+        let waits = self.responder.has_answer();
+        self.passed_by = if waits { self.passed_by.saturating_add(1) } else { 0 };
+    }
+
+    /// An answer that waits is the next packet.
+    pub(crate) fn answer_first(&mut self) {
+        self.passed_by = PASSING_MAX;
+    }
+
+    /// Writes the answer that waits, if there is one, BTH to ICRC. How many bytes.
+    pub(crate) fn emit_answer(
+        &mut self,
+        seal: &mut Seal<'_>,
+        to: &mut [u8],
+        context: &mut Context<'_>,
+    ) -> Option<usize> {
+        let path = self.path?;
+        let to = to.get_mut(..ANSWER_LEN)?;
+        let (psn, aeth) = self.responder.take_answer()?;
+        self.passed_by = 0;
+        match aeth.syndrome {
+            Syndrome::Ack(_) => context.counters.acks_out += 1,
+            Syndrome::Rnr(_) => context.counters.rnr_out += 1,
+            Syndrome::Nak(_) => context.counters.naks_out += 1,
+        }
+        let mut bth = Bth::new(Opcode::Acknowledge, path.peer, psn);
+        bth.pkey = path.pkey;
+        let len = Header { aeth: Some(aeth), ..Header::new(bth) }.emit(0, to).ok()?;
+        seal.close(to, len)
     }
 
     /// Writes the next packet, BTH to ICRC. How many bytes; `None`: there is none, or memory was not
@@ -410,16 +466,8 @@ impl QueuePair {
             let len = Header::new(bth).emit(0, to).ok()?;
             return seal.close(to, len);
         }
-        if let Some((psn, aeth)) = self.responder.take_answer() {
-            match aeth.syndrome {
-                Syndrome::Ack(_) => context.counters.acks_out += 1,
-                Syndrome::Rnr(_) => context.counters.rnr_out += 1,
-                Syndrome::Nak(_) => context.counters.naks_out += 1,
-            }
-            let mut bth = Bth::new(Opcode::Acknowledge, path.peer, psn);
-            bth.pkey = path.pkey;
-            let len = Header { aeth: Some(aeth), ..Header::new(bth) }.emit(0, to).ok()?;
-            return seal.close(to, len);
+        if self.answers_first(context.now) {
+            return self.emit_answer(seal, to, context);
         }
         if self.state != State::ReadyToSend {
             return None;
@@ -457,7 +505,7 @@ impl QueuePair {
         room: (&mut [u8], usize),
         context: &mut Context<'_>,
     ) -> usize {
-        let has_other = self.notify.is_some() || self.responder.has_answer();
+        let has_other = self.notify.is_some() || self.answers_first(context.now);
         let is_paced = self.congestion.as_ref().is_some_and(|c| c.reaction.is_limited());
         let Some(path) = self.path.as_ref() else { return 0 };
         if has_other || is_paced || self.state != State::ReadyToSend {

@@ -120,6 +120,11 @@ impl Responder {
         self.say != Say::Nothing
     }
 
+    /// Whether the answer that waits is that all is well.
+    pub(crate) fn acknowledges(&self) -> bool {
+        self.say == Say::Ack
+    }
+
     /// The answer that waits: one for everything that came since the last.
     #[inline]
     pub(crate) fn take_answer(&mut self) -> Option<(Psn, Aeth)> {

@@ -10,4 +10,5 @@ mod network;
 mod ops;
 mod properties;
 mod protocol;
+mod runs;
 mod vectors;
