@@ -14,6 +14,7 @@ use roce::{
     SendRequest, Source, State, Status, Time,
 };
 use smc::Mac;
+use smc::cdc::CDC_LEN;
 use sys::interface::Interface;
 use sys::udp::{BATCH, Outgoing, Received, Socket};
 
@@ -41,6 +42,12 @@ const CQS: u16 = 2;
 const SENDS: u16 = 768;
 /// SENDs that may be under way on a link: the peer has 48 receive requests, and some of them are for LLC.
 const MESSAGES_MAX: u32 = 32;
+/// WRITEs that a plan may take: it has two, and each of those may be cut.
+const WRITES_MAX: u32 = 2 * CUT_MAX;
+/// A WRITE of up to so many packets is cut into as many WRITEs that are equally long: with those of other connections
+/// they are packets of one size, which the system is given as one. As a message of its own, only its last packet could be
+/// of another size than the path's largest, and would end what goes together.
+const CUT_MAX: u32 = 4;
 /// Regions of connections that are over and that stay known.
 const RETIRED_MAX: usize = 1024;
 /// The same as [`MESSAGES_MAX`] where the peer is Shunt, which has as many receive requests as we have.
@@ -131,6 +138,8 @@ pub(super) struct Device {
     /// The last message that came.
     message: Vec<u8>,
     links: Numbers<Qpn, Held>,
+    /// SENDs that leave behind the WRITEs of all connections, in the order in which they are to be posted.
+    gathered: Vec<Gathered>,
     /// Regions of connections that are over, oldest first.
     retired: VecDeque<Key>,
     pub(super) counts: Counts,
@@ -143,10 +152,22 @@ pub(super) struct Device {
     unplugged: Vec<IpAddr>,
 }
 
+/// A message of CDC that is to be posted.
+#[derive(Clone, Copy, Debug)]
+struct Gathered {
+    qpn: Qpn,
+    purpose: Purpose,
+    message: [u8; CDC_LEN],
+}
+
 /// What is held for a queue pair.
 #[derive(Debug)]
 struct Held {
     link: Link,
+    /// The largest payload of a packet, bytes; 0: it is not connected.
+    mtu: u32,
+    /// SENDs that are gathered and not posted.
+    gathered: u32,
     /// SENDs under way.
     messages: u32,
     /// How many there may be.
@@ -176,6 +197,7 @@ impl Device {
             segments: segments.into(),
             message: Vec::with_capacity((FIRST_BYTES + SPILL_BYTES) as usize),
             links: Numbers::default(),
+            gathered: Vec::new(),
             retired: VecDeque::new(),
             counts: Counts::default(),
             came: None,
@@ -245,7 +267,8 @@ impl Device {
             return Err(CreateError::Full);
         };
         let link = Link { qpn, buffers, key };
-        self.links.insert(qpn, Held { link, messages: 0, messages_max: MESSAGES_MAX });
+        let held = Held { link, mtu: 0, gathered: 0, messages: 0, messages_max: MESSAGES_MAX };
+        self.links.insert(qpn, held);
         // It exists and is in the state before, and its queue is as long as this.
         let _ = self.roce.init(qpn);
         for at in 0..RECEIVES {
@@ -265,6 +288,9 @@ impl Device {
 
     /// The queue pair receives from now on.
     pub(super) fn connect(&mut self, qpn: Qpn, to: &RtrAttributes) -> Result<(), ModifyError> {
+        if let Some(held) = self.links.get_mut(&qpn) {
+            held.mtu = to.mtu.bytes().try_into().unwrap_or(0);
+        }
         self.roce.ready_to_receive(qpn, to)
     }
 
@@ -281,6 +307,7 @@ impl Device {
     /// Ends a queue pair; what was under way vanishes.
     pub(super) fn close_link(&mut self, qpn: Qpn, shelf: &mut Shelf) {
         let _ = self.roce.destroy_qp(qpn);
+        self.gathered.retain(|message| message.qpn != qpn);
         if let Some(held) = self.links.remove(&qpn) {
             let _ = self.roce.deregister(held.link.key);
             shelf.buffers.remove(held.link.buffers);
@@ -328,20 +355,50 @@ impl Device {
 
     /// Whether a plan of up to two WRITEs and a SEND can be posted now.
     pub(super) fn has_room(&self, qpn: Qpn) -> bool {
-        let held = self.links.get(&qpn).is_some_and(|held| held.messages < held.messages_max);
-        let view = self.roce.qp(qpn);
-        held && view
-            .is_some_and(|v| v.state == State::ReadyToSend && v.sends + 3 <= u32::from(SENDS))
+        let Some(held) = self.links.get(&qpn) else { return false };
+        let takes = held.gathered + WRITES_MAX + 1;
+        held.messages < held.messages_max
+            && self.roce.qp(qpn).is_some_and(|v| {
+                v.state == State::ReadyToSend && v.sends + takes <= u32::from(SENDS)
+            })
     }
 
-    /// Sends a message: solicited, as Linux sends and expects them.
+    /// Sends a message: solicited, as Linux sends and expects them. Those of CDC are gathered until
+    /// [`Self::transmit`], so that they leave behind the WRITEs of all connections, one behind the other, and the
+    /// system is given them as one.
     pub(super) fn send(
         &mut self,
         qpn: Qpn,
         purpose: Purpose,
         message: &[u8],
     ) -> Result<(), PostError> {
-        self.post(qpn, purpose, Source::Inline(message))
+        if let (Purpose::Cdc(_), Ok(message)) = (purpose, message.try_into()) {
+            let held = self.links.get_mut(&qpn).ok_or(PostError::Unknown)?;
+            held.messages += 1;
+            held.gathered += 1;
+            self.gathered.push(Gathered { qpn, purpose, message });
+            return Ok(());
+        }
+        // What was said before comes before.
+        self.post_gathered();
+        self.post(qpn, purpose, Source::Inline(message))?;
+        if let Some(held) = self.links.get_mut(&qpn) {
+            held.messages += 1;
+        }
+        Ok(())
+    }
+
+    /// Posts what was gathered. A queue pair that takes nothing any more has failed, and says so itself.
+    fn post_gathered(&mut self) {
+        let mut gathered = std::mem::take(&mut self.gathered);
+        for Gathered { qpn, purpose, message } in gathered.drain(..) {
+            let posted = self.post(qpn, purpose, Source::Inline(&message));
+            if let Some(held) = self.links.get_mut(&qpn) {
+                held.gathered -= 1;
+                held.messages -= u32::from(posted.is_err());
+            }
+        }
+        self.gathered = gathered;
     }
 
     /// Sends a message that may be long, one at a time.
@@ -361,7 +418,12 @@ impl Device {
         let place = place.get_mut(LONG_AT as usize..).and_then(|at| at.get_mut(..message.len()));
         place.ok_or(PostError::Length)?.copy_from_slice(message);
         let piece = Piece { key: link.key, address: LONG_AT.into(), len };
-        self.post(qpn, purpose, Source::Pieces(&[piece]))
+        self.post_gathered();
+        self.post(qpn, purpose, Source::Pieces(&[piece]))?;
+        if let Some(held) = self.links.get_mut(&qpn) {
+            held.messages += 1;
+        }
+        Ok(())
     }
 
     fn post(&mut self, qpn: Qpn, purpose: Purpose, source: Source<'_>) -> Result<(), PostError> {
@@ -373,11 +435,7 @@ impl Device {
             signaled: true,
             solicited: true,
         };
-        self.roce.post_send(qpn, &request)?;
-        if let Some(held) = self.links.get_mut(&qpn) {
-            held.messages += 1;
-        }
-        Ok(())
+        self.roce.post_send(qpn, &request)
     }
 
     /// Writes into the peer's memory what stands in a stream at position `at`.
@@ -387,15 +445,20 @@ impl Device {
         (address, rkey): (u64, u32),
         (stream, at, len): (Key, u64, u32),
     ) -> Result<(), PostError> {
-        let request = SendRequest {
-            id: 0,
-            operation: Operation::Write { address, rkey },
-            source: Source::Pieces(&[Piece { key: stream, address: at, len }]),
-            immediate: None,
-            signaled: false,
-            solicited: false,
-        };
-        self.roce.post_send(qpn, &request)
+        let mtu = self.links.get(&qpn).map_or(0, |held| held.mtu);
+        for (offset, len) in cut(len, mtu) {
+            let (address, at) = (address.wrapping_add(offset.into()), at + u64::from(offset));
+            let request = SendRequest {
+                id: 0,
+                operation: Operation::Write { address, rkey },
+                source: Source::Pieces(&[Piece { key: stream, address: at, len }]),
+                immediate: None,
+                signaled: false,
+                solicited: false,
+            };
+            self.roce.post_send(qpn, &request)?;
+        }
+        Ok(())
     }
 
     /// Takes in packets that have come. Whether there were any.
@@ -447,6 +510,7 @@ impl Device {
 
     /// Sends what is ready. Whether anything was.
     pub(super) fn transmit(&mut self, now: Time, shelf: &impl Memory) -> bool {
+        self.post_gathered();
         if self.roce.next_deadline().is_some_and(|at| at <= now) {
             self.roce.on_deadline(now);
         }
@@ -519,7 +583,7 @@ impl Device {
 
     /// Whether there is something to send at once.
     pub(super) fn has_queued(&self) -> bool {
-        self.roce.has_queued()
+        self.roce.has_queued() || !self.gathered.is_empty()
     }
 
     /// What has happened next.
@@ -569,6 +633,16 @@ impl Device {
     pub(super) fn message(&self) -> &[u8] {
         &self.message
     }
+}
+
+/// The WRITEs that one of `len` bytes becomes, by offset and length: some that are equally long, up to a multiple of 4
+/// bytes, or one.
+fn cut(len: u32, mtu: u32) -> impl Iterator<Item = (u32, u32)> {
+    let packets = if mtu == 0 { 1 } else { len.div_ceil(mtu) };
+    let each = if (2..=CUT_MAX).contains(&packets) { len.div_ceil(packets) } else { len };
+    // Packets are padded to 4 bytes, which are as many in each then.
+    let each = each.next_multiple_of(4).max(1);
+    (0..len).step_by(each as usize).map(move |at| (at, each.min(len - at)))
 }
 
 /// Puts together what the two pieces of a receive request hold.
@@ -683,6 +757,108 @@ mod tests {
         assert!(a.send_long(link_a.qpn, Purpose::Llc, &long, &mut of_a).is_err());
         a.close_link(link_a.qpn, &mut of_a);
         assert_eq!((of_a.buffers.len(), a.roce().regions()), (0, 0));
+    }
+
+    #[test]
+    fn messages_of_connections_leave_together_behind_what_they_tell_of() {
+        let [here, there] = [3, 4].map(|host| IpAddr::from([127, 92, 0, host]));
+        let (Some((mut a, mut of_a, link)), Some((mut b, mut of_b, of_peer))) =
+            (end(here), end(there))
+        else {
+            return;
+        };
+        let addresses = Addresses::new(here, there).unwrap();
+        connect(&mut a, &link, addresses, of_peer.qpn);
+        connect(&mut b, &of_peer, addresses.reversed(), link.qpn);
+        // The links' own buffers stand in for the streams and RMBs of connections.
+        let stream = a.register_stream(Place::Control(link.buffers).handle()).unwrap();
+        let rmb = Place::Control(of_peer.buffers).handle();
+        let rmb = b.register_rmb(rmb, 0, u64::from(LONG_AT)).unwrap();
+        let from = u64::from(RECEIVES) * u64::from(FIRST_BYTES);
+        let bytes: Vec<u8> = (0..3 * 1262u32).map(|i| (i / 3).to_le_bytes()[0]).collect();
+        let at = usize::try_from(from).unwrap();
+        of_a.buffers.get_mut(link.buffers).unwrap()[at..at + bytes.len()].copy_from_slice(&bytes);
+        for nth in 0..3u8 {
+            let at = from + u64::from(nth) * 1262;
+            a.write(link.qpn, (at, rmb.0), (stream, at, 1262)).unwrap();
+            a.send(link.qpn, Purpose::Cdc(nth.into()), &[nth; CDC_LEN]).unwrap();
+        }
+        assert!(a.has_queued() && a.has_room(link.qpn));
+        let mut room = vec![0; 1 << 16];
+        a.post_gathered();
+        let now = Time::from_nanos(1000);
+        let runs: Vec<_> = std::iter::from_fn(|| {
+            let run = a.roce.transmit(now, &of_a, &mut room, 64)?;
+            let arrival =
+                Arrival { addresses, src_port: PORT, marked: false, identification: None };
+            let packets = room[..run.len].chunks(run.segment_len);
+            b.roce.receive_burst(now, &mut of_b, &arrival, packets);
+            Some((run.segments, run.len))
+        })
+        .collect();
+        // Each WRITE is two that are equally long, with a header of their own.
+        assert_eq!(runs, [(6 + 1, 6 * (32 + 632) + 60), (2, 2 * 60)]);
+        let came = std::iter::from_fn(|| {
+            let event = b.poll(&of_b)?;
+            assert_eq!(event, Event::Came(of_peer.qpn));
+            Some(b.message().to_vec())
+        });
+        assert_eq!(came.collect::<Vec<_>>(), [0, 1, 2].map(|nth| vec![nth; CDC_LEN]));
+        assert!(of_b.buffers.get(of_peer.buffers).unwrap()[at..at + bytes.len()] == bytes);
+        assert_eq!(a.links[&link.qpn].messages, 3);
+        // What was gathered goes with its link.
+        a.send(link.qpn, Purpose::Cdc(3), &[3; CDC_LEN]).unwrap();
+        a.close_link(link.qpn, &mut of_a);
+        assert!(a.gathered.is_empty());
+    }
+
+    #[test]
+    fn a_message_of_a_link_overtakes_none_of_its_connections() {
+        let [here, there] = [5, 6].map(|host| IpAddr::from([127, 92, 0, host]));
+        let (Some((mut a, _, link)), Some((mut b, mut of_b, of_peer))) = (end(here), end(there))
+        else {
+            return;
+        };
+        let addresses = Addresses::new(here, there).unwrap();
+        connect(&mut a, &link, addresses, of_peer.qpn);
+        connect(&mut b, &of_peer, addresses.reversed(), link.qpn);
+        a.send(link.qpn, Purpose::Cdc(1), &[1; CDC_LEN]).unwrap();
+        a.send(link.qpn, Purpose::Llc, &[2; CDC_LEN]).unwrap();
+        let shelf = Shelf::default();
+        let mut came = Vec::new();
+        for at in 0..10_000u64 {
+            let now = Time::from_nanos(at * 1000);
+            a.transmit(now, &shelf);
+            b.receive(now, &mut of_b);
+            while b.poll(&of_b).is_some() {
+                came.push(b.message()[0]);
+            }
+            if came.len() == 2 {
+                break;
+            }
+        }
+        assert_eq!(came, [1, 2]);
+    }
+
+    #[test]
+    fn writes_are_cut_into_equal_ones_and_long_ones_are_left() {
+        let lens = |len, mtu| cut(len, mtu).map(|(_, len)| len).collect::<Vec<_>>();
+        assert!(lens(0, 1024).is_empty());
+        assert_eq!(lens(1024, 1024), [1024]);
+        assert_eq!(lens(1025, 1024), [516, 509]);
+        assert_eq!(lens(4093, 1024), [1024, 1024, 1024, 1021]);
+        assert_eq!(lens(4097, 1024), [4097], "its packets are alike as they are");
+        assert_eq!(lens(5000, 0), [5000]);
+        for len in 1..4200 {
+            let (mut end, mut packets) = (0, Vec::new());
+            for (at, len) in cut(len, 1024) {
+                assert_eq!((at, len > 0), (end, true));
+                packets.push(len.next_multiple_of(4));
+                end += len;
+            }
+            assert!(end == len && packets.len() <= CUT_MAX as usize);
+            assert!(packets.len() == 1 || packets.iter().all(|packet| *packet <= 1024), "{len}");
+        }
     }
 
     #[test]
