@@ -53,6 +53,8 @@ const NEEDS: &[Need] = &[
     program("smbd", "samba", "the file server that ours is compared with"),
     program("smbclient", "smbclient", "a client of file servers"),
     program("smbtorture", "samba-testsuite", "Samba's own tests of file servers"),
+    program("mkfs.btrfs", "btrfs-progs", "a file system on which files share blocks"),
+    program("mkfs.xfs", "xfsprogs", "another one"),
     program("krb5kdc", "krb5-kdc", "a realm whose users file servers let in"),
     program("kadmin.local", "krb5-admin-server", "puts users into it"),
     program("kinit", "krb5-user", "gets their tickets"),

@@ -10,6 +10,7 @@ mod faults;
 mod handles;
 mod kills;
 mod programs;
+mod reflinks;
 
 use std::io::{BufRead, BufReader, Read};
 

@@ -28,7 +28,7 @@ fn is_root() -> bool {
 }
 
 /// A server for which `script` has made the folder another one.
-fn with_mount(folder: &Path, script: &str, options: &[&str]) -> Option<Server> {
+pub(super) fn with_mount(folder: &Path, script: &str, options: &[&str]) -> Option<Server> {
     if !is_root() || installed("unshare").is_none() {
         skipped("a mount of one's own needs root and unshare");
         return None;
