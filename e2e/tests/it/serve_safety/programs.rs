@@ -1,11 +1,13 @@
 //! Other people's clients: Samba's smbclient, the Python libraries impacket and smbprotocol, and one for Go.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use e2e::run::{outcome, skipped};
+use e2e::run::{Guest, outcome, skipped};
 use e2e::{built, installed};
 
 use super::client::{PASSWORD, SHARE, USER};
@@ -57,11 +59,48 @@ const TYPED: &[(&str, &[&str])] = &[
     ("newer note; archive 2; tarmode full; ls", &["newer than", "mode is now full", "!NT_STATUS"]),
     ("listconnect", &["share=tmp"]),
     ("tcon tmp; tdis", &["tdis successful"]),
-    // What is of SMB1 only, with links and their kin, smbclient does not even ask for.
-    ("posix; readlink a", &["Server doesn't support UNIX CIFS"]),
     ("lowercase; del a; ls", &["!NT_STATUS", "!  a  "]),
     ("deltree d; ls", &["!NT_STATUS", "!  d  "]),
+    ("md d; cd d; ..; rd d; dir d", &["NT_STATUS_NO_SUCH_FILE listing \\d"]),
+    ("backup; blocksize 20; posix; help print; ?", &["<file name> print a file", "posix_whoami"]),
+    ("print note; l note; rm note; l note", &["  A        4  ", "listing \\note"]),
+    ("put there p; open p; close 1; close 77", &["fnum 1", "close 77: NT_STATUS_INVALID_HANDLE"]),
+    ("put part p; reput there p; dir p", &["9000001", "!NT_STATUS"]),
+    ("symlink p s; get s -; rm s; dir s", &["listing \\s"]),
+    ("symlink ../out s", &["NT_STATUS_ACCESS_DENIED"]),
+    ("logon smbtest wrong", &["NT_STATUS_LOGON_FAILURE"]),
+    ("logon smbtest pw; tcon tmp; dir p; del p", &["Current VUID", "9000001", "!NT_STATUS"]),
+    ("lcd /; exit; dir p", &["!  p  ", "!NT_STATUS"]),
+    ("quit; dir nothing", &["!NT_STATUS"]),
 ];
+
+/// What smbclient has for SMB1 only, and what it says of its own accord, without asking the server, when it speaks
+/// anything newer. `docs/interop-smb.md` has the same commands, with the reasons.
+const OF_SMB1: &[(&str, &str)] = &[
+    ("cancel 1", ONLY_SMB1),
+    ("chmod 600 note", NO_UNIX),
+    ("chown 0 0 note", NO_UNIX),
+    ("getfacl note", NO_UNIX),
+    ("link note a", NO_UNIX),
+    ("lock 1 w 0 1", NO_POSIX),
+    ("posix", "Server doesn't support UNIX CIFS extensions."),
+    ("posix_encrypt", ONLY_SMB1),
+    ("posix_mkdir a 700", NO_POSIX),
+    ("posix_open a 600", NO_POSIX),
+    ("posix_rmdir a", NO_POSIX),
+    ("posix_unlink note", NO_POSIX),
+    ("posix_whoami", NO_POSIX),
+    ("queue", ONLY_SMB1),
+    ("readlink note", NO_UNIX),
+    ("stat note", NO_UNIX),
+    ("unlock 1 0 1", NO_POSIX),
+];
+const ONLY_SMB1: &str = "smb1cli_req_writev_submit: called for dialect";
+const NO_UNIX: &str = "Server doesn't support UNIX CIFS calls.";
+const NO_POSIX: &str = "must be issued before";
+
+/// What is typed at its prompt, and does nothing there when it is given with `-c`.
+const AT_THE_PROMPT: &str = "!echo from a shell\nmore note\nhistory\nq\ndir\n";
 
 #[test]
 fn what_people_type_into_smbclient_does_what_it_says() {
@@ -98,6 +137,118 @@ fn what_people_type_into_smbclient_does_what_it_says() {
         assert!(fs::read(at.file("d/b")).unwrap() == bytes, "{protocol}: mget");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "{protocol}: what is left");
     }
+}
+
+fn smbclient(program: &Path, server: &Server, at: &Folder) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir(at.path()).args([&format!("//127.0.0.1/{SHARE}"), "-m", "SMB3_11"]);
+    command.args(["-p", &server.port.to_string(), "-U", &format!("{USER}%{PASSWORD}")]);
+    command
+}
+
+/// The first word of each command of a line.
+fn heads(line: &str) -> impl Iterator<Item = &str> {
+    line.split([';', '\n']).filter_map(|command| {
+        let word = command.split_whitespace().next()?;
+        Some(if word.starts_with('!') { "!" } else { word })
+    })
+}
+
+#[test]
+fn no_command_of_smbclient_is_forgotten() {
+    let Some(program) = installed("smbclient") else {
+        skipped("there is no smbclient");
+        return;
+    };
+    let (folder, at) = (Folder::new(), Folder::new());
+    fs::write(folder.file("note"), "note").unwrap();
+    let mut server = Server::start(folder.path());
+    let said = |typed: &str| {
+        let ended = outcome(smbclient(&program, &server, &at).args(["-c", typed]), LIMIT);
+        assert!(ended.hung.is_none(), "{typed}: {:?}", ended.hung);
+        ended.out + &ended.err
+    };
+    for (typed, wanted) in OF_SMB1 {
+        let said = said(typed);
+        assert!(said.contains(wanted), "{typed}: is it of SMB1 only? {said}");
+    }
+    let typed = TYPED.iter().map(|(line, _)| *line).chain([AT_THE_PROMPT, "notify"]);
+    let typed: BTreeSet<&str> = typed.flat_map(heads).collect();
+    let of_smb1: BTreeSet<&str> = OF_SMB1.iter().flat_map(|(line, _)| heads(line)).collect();
+    let help = said("help");
+    let all: BTreeSet<&str> = help.split_whitespace().collect();
+    assert!(all.len() > 60 && all.contains("notify"), "this is no list of commands: {help}");
+    let both: BTreeSet<&str> = typed.union(&of_smb1).copied().collect();
+    let forgotten: Vec<_> = all.difference(&both).collect();
+    assert!(forgotten.is_empty(), "neither typed nor said to be of SMB1: {forgotten:?}");
+
+    // What people read says the same.
+    let docs = e2e::workspace_root().join("docs/interop-smb.md");
+    let docs = fs::read_to_string(docs).unwrap();
+    let (_, listed) = docs.split_once("| command | why not |").unwrap();
+    let rows = listed.lines().skip(1).skip_while(|line| line.contains("---"));
+    let rows = rows.take_while(|line| line.starts_with('|'));
+    let listed: BTreeSet<&str> =
+        rows.flat_map(|row| row.split('|').nth(1).unwrap().split('`').skip(1).step_by(2)).collect();
+    assert_eq!(listed, of_smb1, "docs/interop-smb.md");
+    server.must_live();
+}
+
+#[test]
+fn what_is_typed_at_the_prompt_of_smbclient_is_done() {
+    let Some(program) = installed("smbclient") else {
+        skipped("there is no smbclient");
+        return;
+    };
+    let (folder, at) = (Folder::new(), Folder::new());
+    fs::write(folder.file("note"), "words in a note").unwrap();
+    let mut server = Server::start(folder.path());
+    fs::write(at.file("typed"), AT_THE_PROMPT).unwrap();
+    let mut command = smbclient(&program, &server, &at);
+    command.env("PAGER", "cat").stdin(fs::File::open(at.file("typed")).unwrap());
+    let ended = outcome(&mut command, LIMIT);
+    assert!(ended.ok(), "{ended:?}");
+    for word in ["from a shell", "words in a note"] {
+        assert!(ended.out.contains(word), "not {word:?}: {}", ended.out);
+    }
+    assert!(!ended.out.contains("blocks of size"), "typed behind the end: {}", ended.out);
+    server.must_live();
+}
+
+#[test]
+fn smbclient_is_notified_of_changes() {
+    let (Some(program), Some(unbuffered)) = (installed("smbclient"), installed("stdbuf")) else {
+        skipped("there is no smbclient, or no stdbuf to see at once what it says");
+        return;
+    };
+    let (folder, at) = (Folder::new(), Folder::new());
+    fs::create_dir(folder.file("d")).unwrap();
+    let mut server = Server::start(folder.path());
+    let watching = smbclient(&program, &server, &at);
+    let mut command = Command::new(unbuffered);
+    command.arg("-oL").arg(watching.get_program()).args(watching.get_args());
+    command.args(["-c", "notify d"]).current_dir(at.path());
+    // It goes on until it is killed.
+    let said = at.file("said");
+    command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(fs::File::create(&said).unwrap());
+    let mut client = Guest::start(&mut command);
+    // MS-FSCC 2.7.1: added, renamed from and to, removed.
+    let wanted = ["0001 one", "0004 one", "0005 two", "0002 two"];
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        // What was done before it watched it does not see.
+        fs::write(folder.file("d/one"), "1").unwrap();
+        fs::rename(folder.file("d/one"), folder.file("d/two")).unwrap();
+        fs::remove_file(folder.file("d/two")).unwrap();
+        let said = fs::read_to_string(&said).unwrap();
+        if wanted.iter().all(|word| said.lines().any(|line| line.trim() == *word)) {
+            break;
+        }
+        assert!(client.ended().is_none() && Instant::now() < deadline, "it is told {said:?}");
+        thread::sleep(Duration::from_millis(50));
+    }
+    client.kill_all();
+    server.must_live();
 }
 
 const IMPACKET: &str = r"
