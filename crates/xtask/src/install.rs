@@ -60,6 +60,7 @@ const NEEDS: &[Need] = &[
     program("kinit", "krb5-user", "gets their tickets"),
     program("ip", "iproute2", "networks of a test's own"),
     program("tshark", "tshark", "judges what `shunt defrag` writes"),
+    program("systemctl", "systemd", "starts servers in the sandbox of their unit"),
     program("strace", "strace", "counts system calls"),
     program("curl", "curl", "a client that forks nothing"),
     program("python3", "python3", "asyncio and prefork servers"),

@@ -21,6 +21,7 @@ mod serve_carried;
 mod serve_kerberos;
 mod serve_safety;
 mod serve_seen;
+mod serve_systemd;
 mod tidy;
 mod trust;
 mod watchdog;
