@@ -78,6 +78,8 @@ impl Ledger {
     #[must_use]
     pub fn new(limit: u64, cores: u32) -> Arc<Self> {
         let cores = u64::from(cores.max(1));
+        // What is left is a signed number: "no limit" is the most that it can be, with what may be promised beyond.
+        let limit = limit.min(i64::MAX.cast_unsigned() / OVERCOMMIT.0);
         let promises = limit.saturating_mul(OVERCOMMIT.0) / OVERCOMMIT.1;
         let (memory, promises) = (Pool::new(limit, cores), Pool::new(promises, cores));
         Arc::new(Self { memory, promises, limit })
@@ -118,8 +120,9 @@ struct Account {
 
 impl Account {
     fn new(pool: &Pool) -> Self {
-        // A batch above what stays: a core that has just given back works for a batch before it gives again.
-        let most = signed(pool.batch.max(pool.floor) + pool.batch);
+        // Above what stays by a batch, so that a core that has just given back works for a while before it gives again;
+        // where memory is little, by less: what lies idle there others miss.
+        let most = signed(keep(pool) + pool.batch.min(pool.floor / 8).max(1));
         Self { unused: signed(pool.take(0, pool.floor)), most }
     }
 
@@ -148,7 +151,7 @@ impl Account {
 
     #[cold]
     fn give_back(&mut self, pool: &Pool) {
-        let keep = signed(pool.batch.max(pool.floor));
+        let keep = signed(keep(pool));
         pool.give(self.unused.abs_diff(keep));
         self.unused = keep;
     }
@@ -156,6 +159,11 @@ impl Account {
     fn end(&self, pool: &Pool) {
         pool.give(self.unused.cast_unsigned());
     }
+}
+
+/// What stays with a core that gives the rest back.
+fn keep(pool: &Pool) -> u64 {
+    pool.batch.max(pool.floor)
 }
 
 /// Amounts of memory are far below 2^63.

@@ -12,9 +12,9 @@ use crate::table::{Ahead, Table};
 use crate::wire::{self, Fragment};
 
 /// Fewer datagrams than this in progress are near anyway.
-const FAR: u32 = 256;
+pub(crate) const FAR: u32 = 256;
 /// Packets whose datagrams are fetched together.
-const BURST: usize = 32;
+pub(crate) const BURST: usize = 32;
 
 /// A packet that has come in.
 #[derive(Clone, Copy, Debug)]
@@ -67,18 +67,18 @@ pub struct Shard<B> {
 
 /// A packet that was parsed ahead.
 #[derive(Clone, Debug)]
-struct Parsed {
-    ahead: Ahead,
+pub(crate) struct Parsed {
+    pub(crate) ahead: Ahead,
     /// Whether it is a fragment. A word of its own, so that it can be read right after it was written.
     is_fragment: bool,
     /// What it is instead, if not.
-    other: Result<Option<usize>, Reason>,
+    pub(crate) other: Result<Option<usize>, Reason>,
     /// Whose fragment it is, if that was asked.
     shard: u32,
 }
 
 impl Parsed {
-    fn burst() -> Box<[Self]> {
+    pub(crate) fn burst() -> Box<[Self]> {
         let none = Self { ahead: Ahead::NONE, is_fragment: false, other: Ok(None), shard: 0 };
         vec![none; BURST].into()
     }
@@ -394,7 +394,7 @@ impl<B> Drop for Shard<B> {
 }
 
 /// What a sender of IPv6 fragments is to be told of one that no datagram can have (RFC 8200 section 4.5).
-fn protest<B>(
+pub(crate) fn protest<B>(
     reason: Reason,
     fragment: &Fragment,
     arrival: &Arrival<'_, B>,

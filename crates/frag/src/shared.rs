@@ -5,10 +5,10 @@ use crate::ledger::{Lease, Ledger};
 use crate::limits::Limits;
 use crate::output::Sink;
 use crate::reason::{Counters, Reason};
-use crate::shard::{Arrival, Steering};
+use crate::shard::{Arrival, BURST, FAR, Parsed, Steering, protest};
 use crate::sync::{Arc, Mutex};
-use crate::table::Table;
-use crate::wire::{self, Packet};
+use crate::table::{Ahead, Table};
+use crate::wire::{self, Fragment};
 
 /// A part of the table. On cache lines of its own, so that two cores in two buckets do not meet.
 #[derive(Debug)]
@@ -17,8 +17,8 @@ struct Bucket<B>(Mutex<Table<B>>);
 
 /// Fragments of all datagrams that several cores put together.
 ///
-/// Any core may push any fragment. A bucket is locked while one fragment is worked on; it grows and
-/// shrinks by itself, while others are in use. Datagrams are handed out on the core whose fragment
+/// Any core may push any fragment. A bucket is locked while one fragment is worked on, or those of a burst
+/// that belong there; it grows and shrinks by itself, while others are in use. Datagrams are handed out on the core whose fragment
 /// completed them, and buffers are released on the core that causes it.
 #[derive(Debug)]
 pub struct Shared<B> {
@@ -33,7 +33,14 @@ pub struct Shared<B> {
 pub struct Core {
     lease: Lease,
     counters: Counters,
+    /// Packets of a burst, between parsing and work.
+    parsed: Box<[Parsed]>,
 }
+
+/// A place in a burst fits into so many bits.
+const PLACE_BITS: u32 = BURST.ilog2() + 1;
+/// The bucket of what is no fragment: more than there ever are.
+const NOWHERE: u32 = u32::MAX >> PLACE_BITS;
 
 impl<B> Shared<B> {
     /// A table of `buckets` buckets (256 are enough for some tens of cores). `secret`: drawn at random.
@@ -54,19 +61,24 @@ impl<B> Shared<B> {
 
     /// The most memory that a table of so many buckets ever takes beside
     /// [`Config::memory_bytes`](crate::Config::memory_bytes), bytes: see
-    /// [`Shard::beside_bytes`](crate::Shard::beside_bytes).
+    /// [`Shard::beside_bytes`](crate::Shard::beside_bytes). With as many cores as
+    /// [`Config::shards`](crate::Config::shards) says.
     #[must_use]
     pub fn beside_bytes(limits: &Limits, buckets: u32) -> u64 {
         let buckets = buckets.clamp(1, 4096);
         let each =
             Table::<B>::beside_bytes(&limits.shared(buckets)) + size_of::<Bucket<B>>() as u64;
-        u64::from(buckets) * each
+        u64::from(buckets) * each + u64::from(limits.shards) * (BURST * size_of::<Parsed>()) as u64
     }
 
     /// What a core needs to push. One for each core.
     #[must_use]
     pub fn core(&self) -> Core {
-        Core { lease: Lease::new(&self.ledger), counters: Counters::default() }
+        Core {
+            lease: Lease::new(&self.ledger),
+            counters: Counters::default(),
+            parsed: Parsed::burst(),
+        }
     }
 
     /// Takes in a packet: as [`Shard::push`](crate::Shard::push).
@@ -81,23 +93,95 @@ impl<B> Shared<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) {
-        match wire::parse(arrival.packet, arrival.scope) {
-            Ok(Packet::Fragment(fragment)) => {
+        let mut fragment = Fragment::NONE;
+        match wire::parse_to(arrival.packet, arrival.scope, &mut fragment) {
+            Ok(None) => {
                 let bucket = &self.buckets[self.steering.shard(&fragment.key) as usize];
                 let mut table = bucket.0.lock().expect("no call of a sink has panicked");
                 table.settle();
                 let ahead = table.ahead(fragment);
                 table.push(&mut core.lease, &ahead, arrival, now, sink);
             }
-            Ok(Packet::Whole(len)) => {
-                core.counters.whole += 1;
-                sink.whole(arrival.buffer, len);
+            other => core.pass(other, &fragment, arrival, sink),
+        }
+    }
+
+    /// Takes in many packets, and empties the list. A bucket is locked once for all fragments of a burst that belong
+    /// there, and what they need of it is fetched at once: as [`Shard::push_burst`](crate::Shard::push_burst), which
+    /// says what the list holds if the sink panics. Fragments of a datagram stay in order; datagrams do not.
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::push`].
+    pub fn push_burst(
+        &self,
+        core: &mut Core,
+        arrivals: &mut Vec<Arrival<'_, B>>,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) {
+        let parsed = std::mem::replace(&mut core.parsed, Box::new([]));
+        // None: a sink has panicked in the middle of the last burst.
+        let mut parsed = if parsed.is_empty() { Parsed::burst() } else { parsed };
+        let mut rest = arrivals.drain(..);
+        let mut burst = [const { None }; BURST];
+        loop {
+            // Where each belongs, and which it is: sorted, fragments of a bucket are together and in order.
+            let mut order = [0u32; BURST];
+            let mut came = 0;
+            for (at, arrival) in (0u32..).zip(rest.by_ref().take(BURST)) {
+                let to = &mut parsed[came];
+                to.other = wire::parse_to(arrival.packet, arrival.scope, &mut to.ahead.fragment);
+                let bucket = match to.other {
+                    Ok(None) => self.steering.shard(&to.ahead.fragment.key),
+                    _ => NOWHERE,
+                };
+                order[came] = bucket << PLACE_BITS | at;
+                burst[came] = Some(arrival);
+                came += 1;
             }
-            Err(reason) => {
-                core.counters.fragments += 1;
-                core.counters.fragments_dropped[reason as usize] += 1;
-                sink.release(arrival.buffer, crate::Released::Dropped(reason));
+            if came == 0 {
+                break;
             }
+            order[..came].sort_unstable();
+            for run in order[..came].chunk_by(|a, b| a >> PLACE_BITS == b >> PLACE_BITS) {
+                self.push_run(core, run, &mut parsed, &mut burst, now, sink);
+            }
+        }
+        drop(rest);
+        core.parsed = parsed;
+    }
+
+    /// Packets of a burst that belong into the same bucket, or into none.
+    fn push_run<'p>(
+        &self,
+        core: &mut Core,
+        run: &[u32],
+        parsed: &mut [Parsed],
+        burst: &mut [Option<Arrival<'p, B>>],
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) {
+        let places = run.iter().map(|place| (place & ((1 << PLACE_BITS) - 1)) as usize);
+        let Some(bucket) = self.buckets.get((run[0] >> PLACE_BITS) as usize) else {
+            for place in places {
+                let Parsed { ahead, other, .. } = &parsed[place];
+                let Some(arrival) = burst[place].take() else { continue };
+                core.pass(*other, &ahead.fragment, arrival, sink);
+            }
+            return;
+        };
+        let mut table = bucket.0.lock().expect("no call of a sink has panicked");
+        table.settle();
+        places.clone().for_each(|place| table.look_up(&mut parsed[place].ahead));
+        if run.len() > 1 && table.datagrams() >= FAR {
+            let touch = |ahead: &Ahead| table.touch(ahead);
+            let seen = places.clone().map(|place| touch(&parsed[place].ahead));
+            std::hint::black_box(seen.fold(0, |all, seen| all ^ seen));
+        }
+        for place in places {
+            let Some(arrival) = burst[place].take() else { continue };
+            table.push(&mut core.lease, &parsed[place].ahead, arrival, now, sink);
         }
     }
 
@@ -156,6 +240,29 @@ impl<B> Shared<B> {
 }
 
 impl Core {
+    /// A packet that is no fragment, or none that makes sense.
+    #[cold]
+    fn pass<B>(
+        &mut self,
+        packet: Result<Option<usize>, Reason>,
+        fragment: &Fragment,
+        arrival: Arrival<'_, B>,
+        sink: &mut impl Sink<B>,
+    ) {
+        match packet {
+            Ok(len) => {
+                self.counters.whole += 1;
+                sink.whole(arrival.buffer, len.unwrap_or(0));
+            }
+            Err(reason) => {
+                self.counters.fragments += 1;
+                self.counters.fragments_dropped[reason as usize] += 1;
+                protest(reason, fragment, &arrival, sink);
+                sink.release(arrival.buffer, crate::Released::Dropped(reason));
+            }
+        }
+    }
+
     /// What this core has seen that reached no bucket: whole packets, and packets that made no sense.
     #[must_use]
     pub fn counters(&self) -> &Counters {

@@ -2,13 +2,15 @@ use testkit::fragments::{Family, Packet, Random, cases};
 
 use super::*;
 use crate::limits::Config;
-use crate::output::{Datagram, Released};
+use crate::output::{Datagram, Notice, NoticeKind, Released};
+use crate::overlap::Policy;
 
 #[derive(Default)]
 struct Out {
     returned: usize,
     delivered: usize,
     whole: usize,
+    notices: Vec<NoticeKind>,
 }
 
 impl Sink<()> for Out {
@@ -23,6 +25,10 @@ impl Sink<()> for Out {
 
     fn release(&mut self, (): (), _: Released) {
         self.returned += 1;
+    }
+
+    fn notice(&mut self, notice: &Notice<'_, ()>) {
+        self.notices.push(notice.kind);
     }
 }
 
@@ -90,17 +96,130 @@ fn overload_leaves_a_shared_table_at_work() {
     assert!(out.delivered >= 50, "{} of 1200", out.delivered);
 }
 
+fn push_burst(table: &Shared<()>, core: &mut Core, packets: &[Packet], now: u64, out: &mut Out) {
+    let bytes: Vec<Vec<u8>> = packets.iter().map(Packet::emit).collect();
+    let arrival = |bytes| Arrival { cost: 2048, ..Arrival::new(bytes, ()) };
+    let mut arrivals: Vec<_> = bytes.iter().map(|bytes| arrival(bytes)).collect();
+    table.push_burst(core, &mut arrivals, now, out);
+    assert!(arrivals.is_empty());
+}
+
+/// As of a shard (`tests/it/times.rs`), one by one and in a burst.
+#[test]
+fn a_sender_hears_of_what_no_datagram_can_have() {
+    let table = table(1 << 20);
+    let (mut core, mut out) = (table.core(), Out::default());
+    for family in [Family::V4, Family::V6] {
+        let odd = Packet { more: true, ..Packet::new(family, 1, vec![1; 13]) };
+        let far = Packet { offset: 65_528, ..Packet::new(family, 2, vec![2; 100]) };
+        push(&table, &mut core, &odd, 1, &mut out);
+        push_burst(&table, &mut core, &[far], 1, &mut out);
+    }
+    assert_eq!(out.notices, [NoticeKind::BadLength, NoticeKind::TooLong], "of IPv6 only");
+    assert_eq!((out.returned, core.counters().fragments), (4, 4));
+}
+
+/// Many datagrams, which meet in buckets and in bursts, and whole packets among them: what one by one comes of it.
+#[test]
+fn bursts_end_as_single_packets_do() {
+    let mut random = Random::new(11);
+    let mut packets = Vec::new();
+    for id in 0..3000u32 {
+        let mut whole = Packet::new(Family::V4, id, vec![1; 96]);
+        // No source has more than its share.
+        whole.src = u8::try_from(id % 100).expect("below 100");
+        packets.extend((0..4).map(|at| whole.fragment(24 * at, 24 * at + 24)));
+        if id % 8 == 0 {
+            packets.push(Packet::new(Family::V4, id, vec![2; 30]));
+        }
+    }
+    // Near where they were, so that some dozens of datagrams are in progress.
+    for at in 0..packets.len() {
+        let with = (at + random.below(150)).min(packets.len() - 1);
+        packets.swap(at, with);
+    }
+    for burst in [1, 5, 32, 33, 1000] {
+        let table = table(64 << 20);
+        let mut cores = [table.core(), table.core()];
+        let mut out = Out::default();
+        for (at, burst) in packets.chunks(burst).enumerate() {
+            push_burst(&table, &mut cores[at % 2], burst, 1, &mut out);
+        }
+        let counters = table.counters();
+        assert_eq!((out.delivered, out.whole), (3000, 375), "bursts of {burst}: {counters:?}");
+        assert_eq!((out.returned, table.datagrams()), (packets.len(), 0));
+    }
+}
+
+/// Fragments of a datagram stay in order: of two that overlap the first one counts.
+#[test]
+fn bursts_keep_the_order_within_a_datagram() {
+    let config = Config { overlap: Policy::First, ..Config::default() };
+    let table: Arc<Shared<Last>> =
+        Shared::new(&config.limits().expect("right"), 16, &HashKey::new([1, 2]));
+    let mut core = table.core();
+    let (mut bytes, mut out) = (Vec::new(), LastByte::default());
+    for id in 0..40u32 {
+        // Twelve bytes each in a burst with others': the last eight are sent twice.
+        let ends = [(3u8, true), (1, false), (2, false)];
+        for (fill, is_first) in ends {
+            let whole = Packet::new(Family::V4, id, vec![fill; 16]);
+            bytes.push(if is_first { whole.fragment(0, 8) } else { whole.fragment(8, 16) }.emit());
+        }
+    }
+    // The ends go before the beginnings, which complete them.
+    bytes.sort_by_key(|bytes| bytes[20] == 3);
+    let mut arrivals: Vec<_> =
+        bytes.iter().map(|bytes| Arrival::new(bytes, Last(bytes[20]))).collect();
+    table.push_burst(&mut core, &mut arrivals, 1, &mut out);
+    assert_eq!(out.0, [1; 40]);
+}
+
+/// A buffer that is what it holds.
+#[derive(Debug, Clone, Copy)]
+struct Last(u8);
+
+#[derive(Default)]
+struct LastByte(Vec<u8>);
+
+impl Sink<Last> for LastByte {
+    fn whole(&mut self, _: Last, _: usize) {}
+
+    fn datagram(&mut self, datagram: &Datagram<'_, Last>) {
+        let last = datagram.slices().last().map(|slice| match slice {
+            crate::Slice::Held { buffer, .. } => buffer.0,
+            crate::Slice::Copied(bytes) => bytes[bytes.len() - 1],
+        });
+        self.0.extend(last);
+    }
+
+    fn release(&mut self, _: Last, _: Released) {}
+}
+
 /// Each named case by two cores in turn, which then end: nothing is left, and the ledger has it all.
 #[test]
 fn named_cases_end_as_they_should_and_leave_nothing_behind() {
+    named_cases(1);
+}
+
+#[test]
+fn named_cases_end_the_same_in_bursts() {
+    named_cases(3);
+    named_cases(usize::MAX);
+}
+
+fn named_cases(burst: usize) {
     for case in cases() {
         let limits = Config { shards: 2, fragments_max: 8192, ..Config::default() };
         let limits = limits.limits().expect("right");
         let table: Arc<Shared<()>> = Shared::new(&limits, 4, &HashKey::new([3, 4]));
         let mut out = Out::default();
         let mut cores = [table.core(), table.core()];
-        for (at, fragment) in case.fragments.iter().enumerate() {
-            push(&table, &mut cores[at % 2], fragment, 1, &mut out);
+        for (at, fragments) in case.fragments.chunks(burst).enumerate() {
+            match fragments {
+                [fragment] => push(&table, &mut cores[at % 2], fragment, 1, &mut out),
+                fragments => push_burst(&table, &mut cores[at % 2], fragments, 1, &mut out),
+            }
         }
         assert_eq!(out.delivered + out.whole, case.payloads.len(), "{}", case.name);
         let end = 61_000_000_000;
