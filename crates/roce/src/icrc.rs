@@ -288,26 +288,36 @@ impl Seal<'_> {
 }
 
 /// Which identification a peer's next packet has, most likely: Shunt and others count from 0 in each burst.
+///
+/// The last one, and [`BURSTS`](Self::BURSTS). It is one number because it is read again right after it was written: what
+/// was written as two could not be handed on, and each packet of a run would wait until the payload of the one before is
+/// in the cache.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Count {
-    last: u16,
-    /// The last 0 was followed by a 1.
-    bursts: bool,
-}
+pub(crate) struct Count(u32);
 
 impl Count {
+    /// The last 0 was followed by a 1.
+    const BURSTS: u32 = 1 << 16;
+
+    const fn last(self) -> u16 {
+        let [low, high, ..] = self.0.to_le_bytes();
+        u16::from_le_bytes([low, high])
+    }
+
     pub(crate) const fn next(self) -> u16 {
-        match self.last {
-            0 if !self.bursts => 0,
+        match self.last() {
+            0 if self.0 & Self::BURSTS == 0 => 0,
             last => last.wrapping_add(1),
         }
     }
 
-    pub(crate) fn came(&mut self, identification: u16) {
-        if self.last == 0 {
-            self.bursts = identification == 1;
-        }
-        self.last = identification;
+    pub(crate) const fn came(&mut self, identification: u16) {
+        let bursts = match self.last() {
+            0 if identification == 1 => Self::BURSTS,
+            0 => 0,
+            _ => self.0 & Self::BURSTS,
+        };
+        self.0 = bursts | identification as u32;
     }
 }
 
