@@ -60,6 +60,21 @@ pub(super) struct InGroup {
     pub(super) buffer: BufferId,
 }
 
+/// First contact with a peer that is being made by a client.
+#[derive(Debug)]
+pub(super) struct Courting {
+    /// Whose handshake makes it.
+    by: ExchangeId,
+    /// Clients that wait for that.
+    waiting: VecDeque<ExchangeId>,
+}
+
+impl Courting {
+    fn by(by: ExchangeId) -> Self {
+        Self { by, waiting: VecDeque::new() }
+    }
+}
+
 /// One handshake.
 #[derive(Debug)]
 pub(super) struct Exchange {
@@ -274,12 +289,12 @@ impl Vector {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let (local, remote) = (exchange.local, exchange.remote);
         if role == Role::Client && !self.groups.is_client_of(remote) {
-            if let Some(waiting) = self.courting.get_mut(&remote) {
+            if let Some(courting) = self.courting.get_mut(&remote) {
                 exchange.waits_since = Some(call::now_ns());
-                waiting.push_back(id);
+                courting.waiting.push_back(id);
                 return;
             }
-            self.courting.insert(remote, VecDeque::new());
+            self.courting.insert(remote, Courting::by(id));
         }
         let identity = self.identity(self.address_for(local));
         let limits = self.limits();
@@ -295,7 +310,7 @@ impl Vector {
         exchange.machine = Machine::Client(begun.client);
         if !self.groups.is_client_of(exchange.remote) {
             // The group has ended meanwhile: this is first contact now, and nobody else makes it beside.
-            self.courting.entry(exchange.remote).or_default();
+            self.courting.entry(exchange.remote).or_insert_with(|| Courting::by(id));
         }
         // The peer may have gone meanwhile; nothing of ours has been built on it yet.
         if exchange.wire.send(&begun.rest).is_err() {
@@ -308,7 +323,8 @@ impl Vector {
     /// each of them would find that out in turn, the last of them long after its server has lost patience: they
     /// leave SMC at once.
     fn courted(&mut self, remote: IpAddr, unreachable: bool, now: u64) {
-        for id in self.courting.remove(&remote).unwrap_or_default() {
+        let waiting = self.courting.remove(&remote).map(|courting| courting.waiting);
+        for id in waiting.unwrap_or_default() {
             self.resume(id, Wait::Contact, 0);
             if unreachable { self.stand_aside(id, now) } else { self.begin(id, Role::Client, now) }
         }
@@ -749,7 +765,8 @@ impl Vector {
             let (seat, begun) = (self.seat(id), matches!(exchange.machine, Machine::Client(_)));
             self.meeting.put(Wish::Left(seat, exchange.role(), ends, begun));
         }
-        if exchange.role() == Role::Client && !matches!(exchange.machine, Machine::Asks(..)) {
+        // Others of that peer end too: those that came while there was a group, and those that the door has begun.
+        if self.courting.get(&exchange.remote).is_some_and(|courting| courting.by == id) {
             self.courted(exchange.remote, exchange.unreachable, now);
         }
         Some(exchange)

@@ -267,6 +267,40 @@ mod tests {
     }
 
     #[test]
+    fn first_contact_is_over_when_who_makes_it_has_ended_and_nobody_else() {
+        let ends = [1, 2].map(|host| IpAddr::from([127, 92, 3, host]));
+        let Some(hosts) = Hosts::at(ends, [config(&[]), config(&[])]) else { return };
+        let engine = &hosts.engines[0];
+        let ends = (ends[0], ends[1]);
+        let mut all = (1..=2).map(|number| {
+            let (ours, theirs) = pair();
+            let (client, guest) = newcomer(ends, ours, Role::Client, number);
+            engine.adopt(0, client);
+            (theirs, guest)
+        });
+        let [mut first, mut second] = [(); 2].map(|()| all.next().unwrap());
+        message(&mut first.0);
+        // The door has begun for another, from when there was a group.
+        let shared = Arc::<Openings>::default();
+        Opened::new(Arc::clone(&shared)).open(ends, words(), 64);
+        let (ours, theirs) = pair();
+        let begun = shared.begin(ends, &ours, call::now_ns());
+        assert!(begun.is_some());
+        let (ahead, _guest) = newcomer(ends, ours, Role::Client, 3);
+        let arrival = Arrival { newcomer: ahead, begun, at: call::now_ns() };
+        engine.shared.vectors[0].inbox.put(Order::Newcomer(Box::new(arrival)));
+        assert_eq!(engine.stat().vectors[0].handshakes, 3);
+        drop(theirs);
+        hosts.wait("the end of that", |h| h.engines[0].stat().vectors[0].handshakes == 2);
+        second.0.set_nonblocking(true).unwrap();
+        let said = second.0.read(&mut [0; 64]).map_err(|e| e.kind());
+        assert_eq!(said, Err(std::io::ErrorKind::WouldBlock));
+        second.0.set_nonblocking(false).unwrap();
+        drop(first.0);
+        assert!(matches!(Message::parse(&message(&mut second.0)), Ok(Message::Proposal(_))));
+    }
+
+    #[test]
     fn who_waits_again_for_first_contact_is_counted_again() {
         let ends = [1, 2].map(|host| IpAddr::from([127, 92, 2, host]));
         let Some(hosts) = Hosts::at(ends, [config(&[]), config(&[])]) else { return };

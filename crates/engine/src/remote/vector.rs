@@ -12,7 +12,7 @@
 //! nothing to do? look for a while, tell guests that we sleep, look once more, sleep
 //! ```
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::mpsc::Sender;
@@ -27,7 +27,7 @@ use super::Learned;
 use super::config::Config;
 use super::device::{Event, Purpose};
 use super::devices::Device;
-use super::exchange::{Exchange, ExchangeId};
+use super::exchange::{Courting, Exchange, ExchangeId};
 use super::group::Groups;
 use super::guest::{Relay, Role, Sleeper};
 use super::habit;
@@ -208,8 +208,8 @@ pub(super) struct Vector {
     pub(super) shelf: Shelf,
     pub(super) groups: Groups,
     pub(super) exchanges: Slab<Exchange>,
-    /// Clients that wait until somebody else has made first contact with their peer.
-    pub(super) courting: HashMap<IpAddr, VecDeque<ExchangeId>>,
+    /// Peers with which first contact is being made.
+    pub(super) courting: HashMap<IpAddr, Courting>,
     /// Connections that have a place in a link group and are not there yet.
     pub(super) handshaking: Numbers<ConnId, ExchangeId>,
     pub(super) running: Numbers<ConnId, Running>,
