@@ -28,6 +28,12 @@ impl ProducerFlags {
     /// Sent first on another link, with the last sequence number that was acknowledged on the old one.
     pub const FAILOVER_VALIDATION: Self = Self(0x08);
 
+    /// Those of a message of SMC-R, as it is on the wire.
+    #[must_use]
+    pub const fn of_message(message: &[u8; CDC_LEN]) -> Self {
+        Self(message[24])
+    }
+
     /// Whether all of `flags` are set.
     #[must_use]
     pub const fn has(self, flags: Self) -> bool {

@@ -14,7 +14,7 @@ use roce::{
     SendRequest, Source, State, Status, Time,
 };
 use smc::Mac;
-use smc::cdc::CDC_LEN;
+use smc::cdc::{CDC_LEN, ProducerFlags};
 use sys::interface::Interface;
 use sys::udp::{BATCH, Outgoing, Received, Socket};
 
@@ -39,7 +39,7 @@ const LONG_BYTES: u32 = 8192;
 /// Completion queues: one for all there is, and one for what links send that keep it apart.
 const CQS: u16 = 2;
 /// Requests to send of a link.
-const SENDS: u16 = 768;
+const SENDS: u16 = 1024;
 /// SENDs that may be under way on a link: the peer has 48 receive requests, and some of them are for LLC.
 const MESSAGES_MAX: u32 = 32;
 /// WRITEs that a plan may take: it has two, and each of those may be cut.
@@ -61,6 +61,9 @@ const OUT_BYTES: usize = 1 << 20;
 /// So much is sent before more is made ready: the peer takes it in meanwhile, and what is made next lies where the
 /// cache has it.
 const LEAVE_BYTES: usize = 128 << 10;
+/// Messages wait for those of other connections behind so many bytes of WRITEs: more of them would fill a datagram or two
+/// with messages, and have the first reader wait for what others write.
+const GATHER_BYTES: u64 = 64 << 10;
 /// So much is taken in before the peer hears of it: less than its window.
 const TAKE_BYTES: usize = 256 << 10;
 /// Room for what comes at once: messages of many packets, or so many of one.
@@ -140,6 +143,8 @@ pub(super) struct Device {
     links: Numbers<Qpn, Held>,
     /// SENDs that leave behind the WRITEs of all connections, in the order in which they are to be posted.
     gathered: Vec<Gathered>,
+    /// Bytes that were written since messages were posted.
+    written: u64,
     /// Regions of connections that are over, oldest first.
     retired: VecDeque<Key>,
     pub(super) counts: Counts,
@@ -198,6 +203,7 @@ impl Device {
             message: Vec::with_capacity((FIRST_BYTES + SPILL_BYTES) as usize),
             links: Numbers::default(),
             gathered: Vec::new(),
+            written: 0,
             retired: VecDeque::new(),
             counts: Counts::default(),
             came: None,
@@ -365,7 +371,8 @@ impl Device {
 
     /// Sends a message: solicited, as Linux sends and expects them. Those of CDC are gathered until
     /// [`Self::transmit`], so that they leave behind the WRITEs of all connections, one behind the other, and the
-    /// system is given them as one.
+    /// system is given them as one; behind many bytes, and where the first on another link comes before what is
+    /// written there, they are not.
     pub(super) fn send(
         &mut self,
         qpn: Qpn,
@@ -373,10 +380,16 @@ impl Device {
         message: &[u8],
     ) -> Result<(), PostError> {
         if let (Purpose::Cdc(_), Ok(message)) = (purpose, message.try_into()) {
+            let message: [u8; CDC_LEN] = message;
             let held = self.links.get_mut(&qpn).ok_or(PostError::Unknown)?;
             held.messages += 1;
             held.gathered += 1;
             self.gathered.push(Gathered { qpn, purpose, message });
+            let is_first_here =
+                ProducerFlags::of_message(&message).has(ProducerFlags::FAILOVER_VALIDATION);
+            if is_first_here || self.written >= GATHER_BYTES {
+                self.post_gathered();
+            }
             return Ok(());
         }
         // What was said before comes before.
@@ -390,9 +403,12 @@ impl Device {
 
     /// Posts what was gathered. A queue pair that takes nothing any more has failed, and says so itself.
     fn post_gathered(&mut self) {
+        self.written = 0;
         let mut gathered = std::mem::take(&mut self.gathered);
         for Gathered { qpn, purpose, message } in gathered.drain(..) {
             let posted = self.post(qpn, purpose, Source::Inline(&message));
+            // A live one has the places that `has_room` has kept.
+            debug_assert!(posted != Err(PostError::Full), "a message has no place");
             if let Some(held) = self.links.get_mut(&qpn) {
                 held.gathered -= 1;
                 held.messages -= u32::from(posted.is_err());
@@ -446,6 +462,7 @@ impl Device {
         (stream, at, len): (Key, u64, u32),
     ) -> Result<(), PostError> {
         let mtu = self.links.get(&qpn).map_or(0, |held| held.mtu);
+        self.written += u64::from(len);
         for (offset, len) in cut(len, mtu) {
             let (address, at) = (address.wrapping_add(offset.into()), at + u64::from(offset));
             let request = SendRequest {
@@ -808,6 +825,7 @@ mod tests {
         assert_eq!(a.links[&link.qpn].messages, 3);
         // What was gathered goes with its link.
         a.send(link.qpn, Purpose::Cdc(3), &[3; CDC_LEN]).unwrap();
+        assert!(a.has_queued(), "nobody would send it");
         a.close_link(link.qpn, &mut of_a);
         assert!(a.gathered.is_empty());
     }
@@ -838,6 +856,76 @@ mod tests {
             }
         }
         assert_eq!(came, [1, 2]);
+    }
+
+    /// A link with nobody at its other end, and a stream to write from.
+    fn alone(host: u8) -> Option<(Device, Link, Key)> {
+        let [here, there] = [host, host + 1].map(|host| IpAddr::from([127, 92, 0, host]));
+        let (mut a, _, link) = end(here)?;
+        connect(&mut a, &link, Addresses::new(here, there).unwrap(), Qpn::new(77));
+        let stream = a.register_stream(Place::Control(link.buffers).handle()).unwrap();
+        Some((a, link, stream))
+    }
+
+    fn posted(a: &Device, link: &Link) -> u32 {
+        a.roce.qp(link.qpn).unwrap().sends
+    }
+
+    #[test]
+    fn what_is_gathered_has_its_place_in_the_queue() {
+        let Some((mut a, link, stream)) = alone(7) else { return };
+        a.widen(link.qpn);
+        let mut messages = 0;
+        while a.has_room(link.qpn) {
+            // As long as a plan can be: two WRITEs, each cut into as many as may be, and below what gathers no more.
+            for _ in 0..2 {
+                a.write(link.qpn, (0, 1), (stream, 0, CUT_MAX * 1024 - 3)).unwrap();
+            }
+            a.written = 0;
+            a.send(link.qpn, Purpose::Cdc(messages.into()), &[0; CDC_LEN]).unwrap();
+            messages += 1;
+        }
+        let writes = posted(&a, &link);
+        assert_eq!(writes, messages * 2 * CUT_MAX);
+        a.post_gathered();
+        assert_eq!(posted(&a, &link), writes + messages);
+        assert_eq!((a.links[&link.qpn].messages, a.links[&link.qpn].gathered), (messages, 0));
+    }
+
+    #[test]
+    fn what_is_gathered_for_a_queue_pair_that_has_failed_is_given_up() {
+        let Some((mut a, link, _)) = alone(9) else { return };
+        a.send(link.qpn, Purpose::Cdc(1), &[0; CDC_LEN]).unwrap();
+        a.fail(link.qpn, 1000);
+        a.post_gathered();
+        let held = &a.links[&link.qpn];
+        assert_eq!((held.messages, held.gathered, a.gathered.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn messages_do_not_wait_behind_much_that_is_written() {
+        let Some((mut a, link, stream)) = alone(11) else { return };
+        let long = u32::try_from(GATHER_BYTES).unwrap();
+        a.write(link.qpn, (0, 1), (stream, 0, 8)).unwrap();
+        a.send(link.qpn, Purpose::Cdc(1), &[0; CDC_LEN]).unwrap();
+        assert_eq!((posted(&a, &link), a.gathered.len()), (1, 1));
+        a.write(link.qpn, (0, 1), (stream, 0, long)).unwrap();
+        a.send(link.qpn, Purpose::Cdc(2), &[0; CDC_LEN]).unwrap();
+        assert_eq!((posted(&a, &link), a.gathered.len()), (4, 0));
+        a.send(link.qpn, Purpose::Cdc(3), &[0; CDC_LEN]).unwrap();
+        assert_eq!(a.gathered.len(), 1, "it gathers again");
+    }
+
+    #[test]
+    fn nothing_is_written_before_the_first_message_on_another_link() {
+        let Some((mut a, link, stream)) = alone(13) else { return };
+        let mut validation = [0; CDC_LEN];
+        validation[24] = ProducerFlags::FAILOVER_VALIDATION.0;
+        a.send(link.qpn, Purpose::Cdc(1), &validation).unwrap();
+        assert_eq!((posted(&a, &link), a.gathered.len()), (1, 0));
+        a.write(link.qpn, (0, 1), (stream, 0, 8)).unwrap();
+        a.send(link.qpn, Purpose::Cdc(2), &[0; CDC_LEN]).unwrap();
+        assert_eq!((posted(&a, &link), a.gathered.len()), (2, 1));
     }
 
     #[test]
