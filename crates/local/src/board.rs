@@ -16,6 +16,7 @@ use sys::lock;
 use sys::map::{Access, Map, MapError};
 use sys::sync::{AtomicU32, AtomicU64, Ordering};
 
+use crate::spin::UNKNOWN;
 use crate::{Reason, offer};
 
 /// `SO_NETNS_COOKIE`, absent from libc.
@@ -197,6 +198,9 @@ pub struct Board {
     path: CString,
     /// Our slot plus one; 0: none yet.
     slot: AtomicU32,
+    /// See [`Slot::bound`]. Asked when we join and never again: later a filter of system calls may end the program for
+    /// it. Children have it from us.
+    bound: AtomicU32,
     /// Serialises the threads that take a slot: a process has one, and all its memory belongs to it.
     taking: AtomicU32,
     netlink: AtomicU32,
@@ -220,6 +224,7 @@ impl Board {
             fd: AtomicU32::new(fd.cast_unsigned()),
             path,
             slot: AtomicU32::new(0),
+            bound: AtomicU32::new(call::only_cpu().map_or(0, |cpu| cpu + 1)),
             taking: AtomicU32::new(0),
             netlink: AtomicU32::new(u32::MAX),
             high,
@@ -346,6 +351,8 @@ impl Board {
         slot.generation.fetch_add(1, Ordering::Relaxed);
         slot.pid.store(call::getpid(), Ordering::Relaxed);
         slot.uid.store(call::geteuid(), Ordering::Relaxed);
+        slot.bound.store(self.bound.load(Ordering::Relaxed), Ordering::Relaxed);
+        slot.cpu.store(UNKNOWN, Ordering::Relaxed);
         slot.since.store(call::wall_ns() / 1_000_000_000, Ordering::Relaxed);
         let name = call::comm();
         for (to, from) in slot.comm.iter().zip(name.chunks_exact(8)) {
@@ -559,11 +566,30 @@ impl Board {
         self.map.port(port).load(Ordering::Acquire) & PORT_OFFERED != 0
     }
 
-    /// CPU on which the process that listens on `port` was seen last; `u32::MAX`: not known.
+    /// CPU on which the process that listens on `port` was seen last; [`UNKNOWN`]: it never was.
     #[must_use]
     pub fn listener_cpu(&self, port: u16) -> u32 {
         let word = self.map.port(port).load(Ordering::Relaxed);
-        listener_slot(word).map_or(u32::MAX, |slot| self.map.slot(slot).cpu.load(Ordering::Relaxed))
+        let Some(slot) = listener_slot(word) else { return UNKNOWN };
+        match self.map.slot(slot).cpu.load(Ordering::Relaxed) {
+            // It has no event loop, but what it was forked for: workers of a process that is bound are so too.
+            UNKNOWN => self.bound_to(slot).unwrap_or(UNKNOWN),
+            cpu => cpu,
+        }
+    }
+
+    /// The one CPU on which the process that listens on `port` may run.
+    #[must_use]
+    pub fn listener_bound_to(&self, port: u16) -> Option<u32> {
+        self.bound_to(listener_slot(self.map.port(port).load(Ordering::Relaxed))?)
+    }
+
+    /// The one CPU on which the process of a slot may run. Other processes name slots, so it is looked at whether there
+    /// is such a one.
+    #[must_use]
+    pub fn bound_to(&self, slot: u32) -> Option<u32> {
+        let slot = Some(slot).filter(|slot| (*slot as usize) < SLOTS)?;
+        self.map.slot(slot).bound.load(Ordering::Relaxed).checked_sub(1)
     }
 
     /// Puts an offer on the board: our half, under the ends as we see them. Answers the number of

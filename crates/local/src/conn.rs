@@ -24,7 +24,7 @@ use sys::{cache, call, diag, ring};
 
 use crate::arena::Arena;
 use crate::board::Ends;
-use crate::spin::Spin;
+use crate::spin::{Spin, is_here};
 use crate::switch::{self, Sending};
 use crate::world::World;
 use crate::{Level, Reason, offer, room};
@@ -232,6 +232,8 @@ pub struct Conn {
     tcp_rx: AtomicU64,
     /// Times that a server has looked for an offer in vain.
     tries: AtomicU32,
+    /// Receives from TCP that took bytes, before the attachment.
+    pieces: AtomicU32,
     /// [`kernel`].
     pub kernel: AtomicU32,
     /// Errno that a look at the socket has taken from it; the next call gets it.
@@ -275,6 +277,7 @@ impl Conn {
             &self.half,
             &self.peer,
             &self.tries,
+            &self.pieces,
             &self.kernel,
             &self.error,
             &self.stay,

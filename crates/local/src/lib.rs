@@ -3,7 +3,11 @@
 #[cfg(not(loom))]
 pub mod arena;
 #[cfg(not(loom))]
+pub mod beside;
+#[cfg(not(loom))]
 pub mod board;
+#[cfg(not(loom))]
+mod brief;
 #[cfg(not(loom))]
 pub mod config;
 #[cfg(not(loom))]

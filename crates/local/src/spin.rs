@@ -105,7 +105,7 @@ impl Spin {
         if budget == 0 || CROWD.is_near() {
             return false;
         }
-        if peer_cpu() != call::cpu() {
+        if !is_here(peer_cpu()) {
             // The quickest answers come before a clock could be read twice.
             for look in 0..QUICK_LOOKS {
                 if ready() {
@@ -121,7 +121,7 @@ impl Spin {
         // When the clock was read last, and when we last gave the CPU to others.
         let (mut looked, mut yielded) = (start, start);
         loop {
-            let shared = peer_cpu() == call::cpu();
+            let shared = is_here(peer_cpu());
             let mut found = false;
             let moved = if shared { peer_moved() } else { 0 };
             if shared {
@@ -174,6 +174,15 @@ impl Spin {
         self.miss();
         false
     }
+}
+
+/// A CPU that is not known.
+pub const UNKNOWN: u32 = u32::MAX;
+
+/// Whether that CPU is ours. Where it is not known neither is the same as the other.
+#[must_use]
+pub fn is_here(cpu: u32) -> bool {
+    cpu != UNKNOWN && cpu == call::cpu()
 }
 
 /// Who else wants our CPUs. A yield to a program that computes costs a whole slice of the scheduler's,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use sys::abi::{SLOTS, Slot, WAITERS};
+use sys::abi::{Half, SLOTS, Slot, WAITERS};
 use sys::call;
 use sys::lock::Guarded;
 use sys::map::MapError;
@@ -11,7 +11,9 @@ use sys::wait;
 
 use crate::arena::Arena;
 use crate::board::Board;
+use crate::brief::Brief;
 use crate::conn::Conn;
+use crate::spin::is_here;
 use crate::{Level, Limits, Reason};
 
 /// Ring bytes that connections may hold while nothing is in them; beyond it, whoever takes another
@@ -66,6 +68,8 @@ pub struct World {
     engine_fd: AtomicU32,
     /// 1 once [`Self::has_no_place`] has said so.
     told: AtomicU32,
+    /// What connections have carried so far.
+    pub(crate) brief: Brief,
 }
 
 impl World {
@@ -91,6 +95,7 @@ impl World {
             engine: Guarded::default(),
             engine_fd: AtomicU32::new(0),
             told: AtomicU32::new(0),
+            brief: Brief::default(),
         })
     }
 
@@ -207,6 +212,37 @@ impl World {
                 slot.cpu.store(cpu, Ordering::Relaxed);
             }
         }
+    }
+
+    /// The one CPU on which this process may run; `None`: there are several.
+    #[inline]
+    #[must_use]
+    pub fn bound_to(&self) -> Option<u32> {
+        let slot = self.slot()?;
+        let only = slot.bound.load(Ordering::Relaxed).checked_sub(1)?;
+        if call::cpu() != only {
+            // It was let go since.
+            slot.bound.store(0, Ordering::Relaxed);
+            return None;
+        }
+        Some(only)
+    }
+
+    /// Whether connections of this process carry one request each, on one CPU: see [`crate::brief`].
+    #[must_use]
+    pub fn is_brief(&self) -> bool {
+        self.brief.is_usual()
+    }
+
+    /// Whether the process of that half runs on our CPU, and neither of us can leave it: then one of us runs at a time.
+    /// Who is there by chance is better looked for in memory, so that the scheduler sees two that want to run.
+    #[must_use]
+    pub fn is_beside(&self, peer: &Half) -> bool {
+        let own = self.bound_to();
+        // Of a process whose threads were let go to other CPUs since, what one of them wrote last says so.
+        own.is_some()
+            && self.board.bound_to(peer.slot.load(Ordering::Relaxed)) == own
+            && is_here(peer.cpu.load(Ordering::Relaxed))
     }
 
     /// Says for people, once, that this process has no place on the board. Nothing on the board can say so.

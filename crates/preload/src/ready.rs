@@ -14,6 +14,7 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::epoll_event;
+use local::beside::Beside;
 use local::conn::{Conn, Phase, Registration, SETS, kernel, reg_flags as reg};
 use local::spin::Spin;
 use local::world::{TIDY_NS, World};
@@ -111,8 +112,8 @@ pub(crate) struct Set {
     crowded: AtomicBool,
     /// How often idle rings were looked for since something happened last; [`TIDY_TIMES`] and more: all are back.
     tidied: AtomicU32,
-    /// CPU of the process that was offered a connection last.
-    expected: AtomicU32,
+    /// Where the next peer is expected.
+    beside: Beside,
     spin: Spin,
 }
 
@@ -215,7 +216,7 @@ impl Set {
             mixed: AtomicBool::new(false),
             crowded: AtomicBool::new(false),
             tidied: AtomicU32::new(0),
-            expected: AtomicU32::new(u32::MAX),
+            beside: Beside::default(),
             spin: Spin::new(),
         }
     }
@@ -295,21 +296,6 @@ impl Set {
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.kick(w);
         }
-    }
-
-    /// Where the peer of the last active connection runs.
-    fn peer_cpu(&self, w: &'static World) -> u32 {
-        if self.last.load(Ordering::Relaxed) == 0 {
-            return self.expected.load(Ordering::Relaxed);
-        }
-        self.last_peer(w).map_or(u32::MAX, |peer| peer.cpu.load(Ordering::Relaxed))
-    }
-
-    /// The peer of the last active connection, if there is one.
-    fn last_peer(&self, w: &'static World) -> Option<&'static Half> {
-        // SAFETY: records are never unmapped; a null address is no record.
-        let conn = unsafe { (self.last.load(Ordering::Relaxed) as *const Conn).as_ref() }?;
-        conn.halves(w).map(|(_, peer)| peer)
     }
 
     // ----- the kernel's events ---------------------------------------------------------------
@@ -578,7 +564,8 @@ impl Set {
         left: Option<u64>,
     ) -> c_int {
         let lively = self.lively.load(Ordering::Relaxed);
-        if lively == 0 || self.is_cold() {
+        // On one CPU a sleep in the kernel lets the peer run as a yield would, and ends with the answer.
+        if lively == 0 || self.is_cold() || self.beside.is_so(w, self.last()) {
             return 0;
         }
         let max =
@@ -587,8 +574,8 @@ impl Set {
         let mut asked = 0;
         self.spin.until(
             max,
-            || self.peer_cpu(w),
-            || self.last_peer(w).map_or(0, Conn::peer_moved),
+            || self.beside.cpu(w, self.last()),
+            || self.last_moved(w),
             || {
                 let now = call::now_ns();
                 if now - asked > KERNEL_NS / 4 {
@@ -629,7 +616,7 @@ impl Set {
 
     /// Spins while that pays; `true`: something is there (perhaps in `out` already).
     fn spin(&'static self, w: &'static World, out: &mut Out<'_>, left: Option<u64>) -> bool {
-        if self.is_cold() {
+        if self.is_cold() || self.is_left_to_the_kernel(w) {
             return false;
         }
         let max =
@@ -638,8 +625,8 @@ impl Set {
         let mut looks = 0u32;
         self.spin.until(
             max,
-            || self.peer_cpu(w),
-            || self.last_peer(w).map_or(0, Conn::peer_moved),
+            || self.beside.cpu(w, self.last()),
+            || self.last_moved(w),
             || {
                 if self.any(w) {
                     return true;
@@ -1049,7 +1036,7 @@ fn watch_offer(w: &'static World, set: &'static Set, conn: &'static Conn, which:
     if !fires_once(conn) {
         conn.watched(w);
     }
-    set.expected.store(conn.listener_cpu(w), Ordering::Relaxed);
+    set.beside.offered(w, conn);
     if set.waiting.load(Ordering::SeqCst) > 0 {
         // Somebody sleeps who does not look at it: the kernel's doorbell is armed, also where the
         // connection was in another set that has a word of its own.
@@ -1168,10 +1155,14 @@ pub(crate) fn reregister(_w: &'static World, conn: &'static Conn) {
 }
 
 /// The connection is being closed: out of all sets.
-pub(crate) fn forget(_w: &World, conn: &'static Conn) {
+pub(crate) fn forget(w: &World, conn: &'static Conn) {
     for r in &conn.sets {
         // The kernel forgets it with the descriptor.
-        r.parked.store(0, Ordering::Relaxed);
+        let at = r.parked.swap(0, Ordering::Relaxed);
+        if at != 0 {
+            // SAFETY: sets are never unmapped.
+            unsafe { &*(at as *const Set) }.ended(w, conn);
+        }
     }
     for (which, set) in registrations(conn) {
         let r = &conn.sets[which];
@@ -1185,8 +1176,7 @@ pub(crate) fn forget(_w: &World, conn: &'static Conn) {
             members.offered.swap_remove(at);
             members.recount(set);
         }
-        let last = std::ptr::from_ref(conn) as u64;
-        let _ = set.last.compare_exchange(last, 0, Ordering::Relaxed, Ordering::Relaxed);
+        set.ended(w, conn);
         r.set.store(0, Ordering::Release);
     }
 }

@@ -25,7 +25,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// First word of the file, set last when it is made.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHUNTbrd");
 /// Layout of everything in this module.
-pub const VERSION: u32 = 6;
+pub const VERSION: u32 = 7;
 
 /// Processes that may hold connections at one time.
 pub const SLOTS: usize = 1024;
@@ -148,9 +148,10 @@ pub struct Slot {
     /// How many attached connections lead to each other slot: memory of a dead process is reused
     /// when nobody alive leads to it.
     pub links: [AtomicU32; SLOTS],
-    /// CPU on which an event loop of this process was seen last.
+    /// CPU on which an event loop of this process was seen last; `u32::MAX`: none was yet.
     pub cpu: AtomicU32,
-    _pad1: AtomicU32,
+    /// The one CPU on which this process may run, plus one; 0: there are several, or it is not known.
+    pub bound: AtomicU32,
     _pad2: [AtomicU64; 207],
 }
 

@@ -448,6 +448,15 @@ mod calls {
         let _ = call!(SYS_sched_getaffinity, 0, size_of_val(&set), set.as_mut_ptr());
         (0u32..1024).filter(|cpu| set[*cpu as usize / 64] >> (cpu % 64) & 1 != 0).collect()
     }
+    /// The CPU that the calling thread may run on, if there is only one.
+    #[must_use]
+    pub fn only_cpu() -> Option<u32> {
+        let mut set = [0u64; 16];
+        call!(SYS_sched_getaffinity, 0, size_of_val(&set), set.as_mut_ptr()).ok()?;
+        let word = set.iter().position(|word| *word != 0)?;
+        let all: u32 = set.iter().map(|word| word.count_ones()).sum();
+        (all == 1).then(|| word as u32 * 64 + set[word].trailing_zeros())
+    }
     pub fn shutdown(fd: i32, how: i32) -> Result<()> {
         call!(SYS_shutdown, fd, how).map(drop)
     }

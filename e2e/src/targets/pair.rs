@@ -88,6 +88,20 @@ impl Worlds {
     /// When it does not attach.
     #[must_use]
     pub fn connect_by(&self, sent: impl FnOnce(&End)) -> [End; 2] {
+        let [ours, theirs] = self.begin(sent);
+        // The first look may leave it at TCP when both ends run on one CPU.
+        let attached = (0..3).any(|_| theirs.conn.settle(theirs.w, theirs.fd, true));
+        assert!(attached && ours.conn.settle(ours.w, ours.fd, false), "not attached");
+        [ours, theirs]
+    }
+
+    /// A connection between the two whose first byte has come by TCP, before anybody looks whether it can be attached.
+    ///
+    /// # Panics
+    ///
+    /// When it is not made.
+    #[must_use]
+    pub fn begin(&self, sent: impl FnOnce(&End)) -> [End; 2] {
         let fd = calls::socket(libc::SOCK_NONBLOCK).expect("a socket");
         let conn = self.ours.conn().expect("a record");
         let _ = calls::connect(fd, self.port);
@@ -108,9 +122,6 @@ impl Worlds {
         sent(&ours);
         let got = calls::recv(theirs.fd, 1, 0).expect("a byte");
         assert_eq!(theirs.conn.after_tcp_recv(theirs.w, theirs.fd, got.len()), Some(1));
-        // The first look may leave it at TCP when both ends run on one CPU.
-        let attached = (0..3).any(|_| theirs.conn.settle(theirs.w, theirs.fd, true));
-        assert!(attached && ours.conn.settle(ours.w, ours.fd, false), "not attached");
         [ours, theirs]
     }
 }

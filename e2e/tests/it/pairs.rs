@@ -1,10 +1,13 @@
 //! Both ends of a connection in this process, call by call, in orders that programs rarely hit.
 
 use e2e::calls;
-use e2e::run::eventually;
-use e2e::targets::pair::{End, worlds};
-use local::Reason;
+use e2e::run::{BoardDir, eventually};
+use e2e::targets::pair::{End, Worlds, worlds};
+use local::beside::Beside;
 use local::conn::{Got, Put, reg_flags};
+use local::spin::UNKNOWN;
+use local::world::World;
+use local::{Limits, Reason};
 use sys::abi::half_flags as flag;
 use sys::lock;
 use sys::sync::{AtomicU32, Ordering};
@@ -235,4 +238,216 @@ fn a_thawed_connection_is_as_before() {
     assert_eq!(read(&theirs, 7), b"one two");
     ours.close();
     theirs.close();
+}
+
+/// Both worlds may run on the CPU of this thread only, until this goes.
+struct Bound<'a>(&'a Worlds);
+
+impl<'a> Bound<'a> {
+    fn new(worlds: &'a Worlds) -> Self {
+        let cpu = calls::cpus::allowed()[0];
+        calls::cpus::pin(cpu).expect("a CPU");
+        let bound = Self(worlds);
+        bound.set(u32::try_from(cpu).expect("a small number") + 1);
+        // Whatever the connections of other tests have carried, one carries more.
+        let [ours, theirs] = worlds.connect();
+        assert_eq!(ours.send(b"another"), (Put::All, 0));
+        assert_eq!(read(&theirs, 7), b"another");
+        close([ours, theirs]);
+        bound
+    }
+
+    fn set(&self, word: u32) {
+        for world in [self.0.ours(), self.0.theirs()] {
+            world.board.ensure_slot().expect("a slot");
+            world.slot().expect("a slot").bound.store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// A connection whose first request has come.
+    fn begin(&self) -> [End; 2] {
+        self.0.begin(|ours| ours.conn.tcp_send_ends(1))
+    }
+
+    /// So many connections of one request each, all attached.
+    fn brief(&self, n: usize) {
+        for _ in 0..n {
+            let [ours, theirs] = self.begin();
+            assert!(settle(&theirs), "taken with its first request");
+            assert!(ours.conn.settle(ours.w, ours.fd, false));
+            close([ours, theirs]);
+        }
+    }
+}
+
+impl Drop for Bound<'_> {
+    fn drop(&mut self) {
+        self.set(0);
+    }
+}
+
+fn settle(end: &End) -> bool {
+    end.conn.settle(end.w, end.fd, true)
+}
+
+fn close(ends: [End; 2]) {
+    ends.into_iter().for_each(End::close);
+}
+
+/// Both ends of connections that carry one request each, on one CPU, know that; one that carries more ends it, as does one
+/// whose peer may run elsewhere.
+#[test]
+fn short_connections_on_one_cpu_are_known() {
+    let worlds = worlds();
+    let bound = Bound::new(&worlds);
+    let known = || [worlds.ours(), worlds.theirs()].map(World::is_brief);
+    bound.brief(7);
+    assert_eq!(known(), [false; 2]);
+    bound.brief(1);
+    assert_eq!(known(), [true; 2]);
+    // A second request.
+    let [ours, theirs] = worlds.connect();
+    assert_eq!(ours.send(b"another"), (Put::All, 0));
+    assert_eq!(read(&theirs, 7), b"another");
+    close([ours, theirs]);
+    assert_eq!(known(), [false; 2]);
+    bound.brief(8);
+    assert_eq!(known(), [true; 2]);
+    // A long answer.
+    let [ours, theirs] = worlds.connect();
+    assert_eq!(theirs.send(&[2; 100_000]), (Put::All, 0));
+    assert_eq!(read(&ours, 100_000).len(), 100_000);
+    close([ours, theirs]);
+    assert_eq!(known(), [false; 2]);
+    bound.brief(8);
+    assert_eq!(known(), [true; 2]);
+    worlds.ours().slot().unwrap().bound.store(0, Ordering::Relaxed);
+    bound.brief(8);
+    assert_eq!(known(), [false; 2], "the client may run elsewhere");
+}
+
+/// What a loop expects of its next peer is what the last one was: one that may run elsewhere ends it.
+#[test]
+fn the_next_peer_is_expected_where_the_last_one_was() {
+    let worlds = worlds();
+    let _bound = Bound::new(&worlds);
+    let (server, w, here) = (Beside::default(), worlds.theirs(), sys::call::cpu());
+    assert!(!server.is_so(w, None) && server.cpu(w, None) == UNKNOWN);
+    let short = || {
+        let ends = worlds.connect();
+        let theirs = ends[1].conn;
+        assert_eq!(server.cpu(w, Some(theirs)), here, "where its peer is");
+        server.ended(w, theirs);
+        ends
+    };
+    close(short());
+    assert!(server.is_so(w, None) && server.cpu(w, None) == here);
+    // A record that has no peer yet: what is expected.
+    let fresh = w.conn().unwrap();
+    assert!(server.is_so(w, Some(fresh)) && server.cpu(w, Some(fresh)) == here);
+    server.ended(w, fresh);
+    assert!(server.is_so(w, None), "it has led nowhere");
+
+    let bound = worlds.ours().slot().unwrap().bound.swap(0, Ordering::Relaxed);
+    close(short());
+    assert!(!server.is_so(w, None) && !server.is_so(w, Some(fresh)));
+    worlds.ours().slot().unwrap().bound.store(bound, Ordering::Relaxed);
+    close(short());
+    assert!(server.is_so(w, None));
+    w.give_back(fresh);
+}
+
+/// A word of a process that one of its threads was let go from since is not believed.
+#[test]
+fn a_peer_that_was_seen_elsewhere_is_not_on_our_cpu() {
+    let worlds = worlds();
+    let _bound = Bound::new(&worlds);
+    let client = Beside::default();
+    let [ours, theirs] = worlds.connect();
+    client.offered(ours.w, ours.conn);
+    assert!(client.is_so(ours.w, None), "its listener has no loop, but is bound");
+    assert!(ours.w.is_beside(theirs.half()));
+    let seen = theirs.half().cpu.swap(1000, Ordering::Relaxed);
+    assert!(!ours.w.is_beside(theirs.half()) && !client.is_so(ours.w, Some(ours.conn)));
+    theirs.half().cpu.store(seen, Ordering::Relaxed);
+    // A listener that has a loop.
+    let listener = theirs.w.slot().unwrap();
+    listener.cpu.store(1000, Ordering::Relaxed);
+    client.offered(ours.w, ours.conn);
+    assert!(!client.is_so(ours.w, None) && client.cpu(ours.w, None) == 1000);
+    listener.cpu.store(UNKNOWN, Ordering::Relaxed);
+    close([ours, theirs]);
+}
+
+/// A connection that goes on is waited for as ever, however many short ones come and go beside it.
+#[test]
+fn a_long_connection_among_short_ones_is_not_brief() {
+    let worlds = worlds();
+    let bound = Bound::new(&worlds);
+    bound.brief(8);
+    let [ours, theirs] = bound.begin();
+    assert!(settle(&theirs) && ours.conn.settle(ours.w, ours.fd, false));
+    let loops = [(Beside::default(), &ours), (Beside::default(), &theirs)];
+    let known = |last: bool| {
+        let of = |(it, end): &(Beside, &End)| it.is_brief(end.w, last.then_some(end.conn));
+        [of(&loops[0]), of(&loops[1])]
+    };
+    for (it, end) in &loops {
+        it.ended(end.w, end.conn);
+    }
+    assert_eq!((known(false), known(true)), ([true; 2], [true; 2]));
+    assert_eq!(ours.send(b"another"), (Put::All, 0));
+    assert_eq!(read(&theirs, 7), b"another");
+    assert_eq!((known(false), known(true)), ([true; 2], [false; 2]));
+    close([ours, theirs]);
+}
+
+/// What we count stands where a peer may write, which must end no program that checks its sums.
+#[test]
+fn counts_that_were_overwritten_are_many() {
+    let worlds = worlds();
+    let _bound = Bound::new(&worlds);
+    let ends = worlds.connect();
+    for end in &ends {
+        end.half().bytes_tx.store(u64::MAX, Ordering::Relaxed);
+        end.half().bytes_rx.store(2, Ordering::Relaxed);
+        assert!(!end.conn.is_brief(end.w));
+    }
+    close(ends);
+}
+
+/// A process that may run on one CPU only is known to be there, whether or not it has an event loop.
+#[test]
+fn a_slot_says_on_which_cpu_its_process_may_run() {
+    let join = || {
+        let dir = BoardDir::new();
+        let mut limits = Limits::default();
+        limits.set("dir", &dir.path().to_string_lossy()).unwrap();
+        let world = World::join(limits, "master".into(), 400).unwrap();
+        world.board.listen(1).unwrap();
+        (world, dir)
+    };
+    if calls::cpus::allowed().len() > 1 {
+        let (world, _dir) = join();
+        assert_eq!(world.bound_to(), None);
+        assert_eq!(world.board.listener_bound_to(1), None);
+    }
+    let cpu = *calls::cpus::allowed().last().unwrap();
+    calls::cpus::pin(cpu).unwrap();
+    let (world, _dir) = join();
+    assert_eq!(world.bound_to().map(|cpu| cpu as usize), Some(cpu));
+    assert_eq!(world.board.listener_cpu(1) as usize, cpu);
+    assert_eq!(world.board.listener_bound_to(1).map(|cpu| cpu as usize), Some(cpu));
+    // A child has it from us: it may be under a filter of system calls by then, which ends it for asking.
+    let elsewhere = calls::cpus::allowed()[0];
+    calls::cpus::pin(elsewhere).unwrap();
+    world.forked();
+    world.board.ensure_slot().unwrap();
+    assert_eq!(world.slot().unwrap().bound.load(Ordering::Relaxed) as usize, cpu + 1);
+    assert_eq!(world.slot().unwrap().cpu.load(Ordering::Relaxed), UNKNOWN);
+    calls::cpus::pin(cpu).unwrap();
+    // Another CPU than that tells that it was let go.
+    world.slot().unwrap().bound.store(1000, Ordering::Relaxed);
+    assert_eq!(world.bound_to(), None);
+    assert_eq!(world.slot().unwrap().bound.load(Ordering::Relaxed), 0);
 }

@@ -4,10 +4,12 @@ use sys::abi::SLOTS;
 use sys::handler;
 use sys::sync::AtomicU32;
 
+use crate::brief;
+
 use super::{
     Conn, EAGAIN_RETRY, ECONNRESET, Ends, Got, Half, Level, Loc, MSG_DONTWAIT, Ordering, Phase,
-    Reason, SocketAddrV6, WaitWord, World, add64, call, diag, flag, full_fence, half_state, kernel,
-    lock, offer, options, ring,
+    Reason, SocketAddrV6, WaitWord, World, add64, call, diag, flag, full_fence, half_state,
+    is_here, kernel, lock, offer, options, ring,
 };
 
 /// A server looks this often for the offer of a peer whose bytes came by other ways than our calls.
@@ -332,6 +334,16 @@ impl Conn {
         w.board.listener_cpu(port)
     }
 
+    /// Whether the process that may take our offer runs on our CPU for good.
+    #[must_use]
+    pub fn is_beside_listener(&self, w: &World) -> bool {
+        let port = u16::try_from(self.port.load(Ordering::Relaxed)).unwrap_or(0);
+        let own = w.bound_to();
+        own.is_some()
+            && w.board.listener_bound_to(port) == own
+            && is_here(w.board.listener_cpu(port))
+    }
+
     /// Whether a server has not looked for an offer yet.
     #[must_use]
     pub fn untried(&self) -> bool {
@@ -495,7 +507,7 @@ impl Conn {
         let waits = |peer: &Half| {
             let flags = peer.flags.load(Ordering::Relaxed);
             flags & (flag::WATCHED | flag::IO_SEEN) == flag::WATCHED
-                && peer.cpu.load(Ordering::Relaxed) != call::cpu()
+                && !is_here(peer.cpu.load(Ordering::Relaxed))
         };
         self.own_ends(fd)
             .and_then(|ends| w.board.find(ends))
@@ -658,6 +670,7 @@ impl Conn {
                 Phase::Busy => call::sched_yield(),
                 Phase::Server | Phase::Fresh => {
                     self.tcp_rx.fetch_add(n as u64, Ordering::Relaxed);
+                    self.pieces.fetch_add(u32::from(n > 0), Ordering::Relaxed);
                     return Some(n);
                 }
                 Phase::Offered => {
@@ -735,6 +748,7 @@ impl Conn {
 
     /// The last descriptor of this process is about to be closed. After this the record is free.
     pub fn closing(&'static self, w: &World, fd: i32) {
+        self.learn(w);
         if self.phase() == Phase::Offered && !self.settle_client(w, fd) {
             let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
             if let Some((index, _)) = self.my_half(w)
@@ -771,6 +785,31 @@ impl Conn {
                 }
             }
         }
+    }
+
+    /// Notes how much an attached connection has carried.
+    fn learn(&self, w: &World) {
+        if self.phase() == Phase::Attached
+            && let Some((_, peer)) = self.halves(w)
+        {
+            w.brief.ended(self.is_brief(w) && w.is_beside(peer));
+        }
+    }
+
+    /// Whether it has carried one request at most so far, and a short answer.
+    #[must_use]
+    pub fn is_brief(&self, w: &World) -> bool {
+        let Some((mine, _)) = self.halves(w) else { return true };
+        let more = if mine.client.load(Ordering::Relaxed) != 0 {
+            // The first request went before the attachment, unless the two have met early.
+            mine.n_tx.load(Ordering::Relaxed) > u32::from(self.tx.sent() == 0)
+        } else {
+            let pieces = self.pieces.load(Ordering::Relaxed);
+            pieces.saturating_add(mine.n_rx.load(Ordering::Relaxed)) > 1
+        };
+        // A peer that can write where we do can write anything.
+        let bytes = [&mine.bytes_tx, &mine.bytes_rx].map(|n| n.load(Ordering::Relaxed));
+        !more && bytes[0].saturating_add(bytes[1]) <= brief::BYTES_MAX
     }
 
     fn close_inherited(&self, w: &World, fd: i32, half: &Half) {

@@ -157,6 +157,37 @@ impl Set {
         }
     }
 
+    /// The connection that was active last. Its record may serve another one by now.
+    pub(super) fn last(&self) -> Option<&'static Conn> {
+        // SAFETY: records are never unmapped; a null address is no record.
+        unsafe { (self.last.load(Ordering::Relaxed) as *const Conn).as_ref() }
+    }
+
+    /// What the peer of that one has moved.
+    pub(super) fn last_moved(&self, w: &'static World) -> u64 {
+        let peer = self.last().and_then(|conn| conn.halves(w)).map(|(_, peer)| peer);
+        peer.map_or(0, Conn::peer_moved)
+    }
+
+    /// Whether a wait sleeps at once: the peer has our CPU for good, and what comes next most likely comes by the kernel.
+    /// A sleep there lets the peer run as a yield would, and ends with what comes.
+    pub(super) fn is_left_to_the_kernel(&self, w: &'static World) -> bool {
+        let last = self.last();
+        self.beside.is_brief(w, last) || self.beside.is_so(w, last) && self.only_offers()
+    }
+
+    /// Whether no connection is attached yet.
+    fn only_offers(&self) -> bool {
+        self.members.lock().is_some_and(|m| m.warm.is_empty() && m.asleep == 0)
+    }
+
+    /// A connection that was in this set has ended.
+    pub(super) fn ended(&self, w: &World, conn: &'static Conn) {
+        let last = std::ptr::from_ref(conn) as u64;
+        let _ = self.last.compare_exchange(last, 0, Ordering::Relaxed, Ordering::Relaxed);
+        self.beside.ended(w, conn);
+    }
+
     /// Whether any connection has something for the program; does not report.
     pub(super) fn any(&self, w: &'static World) -> bool {
         let Some(mut members) = self.members.lock() else { return true };

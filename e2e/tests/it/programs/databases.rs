@@ -1,5 +1,7 @@
 //! redis, memcached, PostgreSQL.
 
+use e2e::calls;
+
 use super::*;
 
 mod killed;
@@ -57,6 +59,52 @@ fn redis_with_and_without_pipelining() {
         assert_eq!(cli(&redis, &["get", key], &dir), n, "{key}");
     }
     assert_attached("redis-server", &dir);
+}
+
+/// How often a process yields its CPU meanwhile, as strace sees it; `None`: strace may not look, which was said.
+fn yields(pid: i32, place: &Place, meanwhile: impl FnOnce()) -> Option<usize> {
+    if installed("strace").is_none() {
+        skipped("there is no strace");
+        return None;
+    }
+    let log = place.path().join("strace");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-qq", "-e", "trace=sched_yield", "-p", &pid.to_string(), "-o"]);
+    let mut strace = Guest::start(command.arg(&log).stderr(Stdio::null()));
+    let is_traced = |task: fs::DirEntry| {
+        let status = fs::read_to_string(task.path().join("status")).unwrap_or_default();
+        status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while !fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten().all(is_traced) {
+        if strace.ended().is_some() || Instant::now() > deadline {
+            skipped("strace may not look at the server");
+            return None;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    meanwhile();
+    Some(fs::read_to_string(&log).unwrap().lines().filter(|line| line.contains("yield")).count())
+}
+
+/// On one CPU, a server of connections that carry one request each waits for them in the kernel: nearly all that it waits
+/// for comes from there. It took more than a yield for each.
+#[test]
+fn redis_yields_to_no_short_connections_on_its_cpu() {
+    let (server, bench) = (need!("redis-server"), need!("redis-benchmark"));
+    calls::cpus::pin(calls::cpus::allowed()[0]).unwrap();
+    let dir = BoardDir::new();
+    let redis = redis(&server, "short", &dir, &[]);
+    let short = |n| {
+        let words = ["-k", "0", "-c", "1", "-n", n, "incr", "short"];
+        assert_ok("one request each", &benchmark(&bench, &redis, &words, &dir), &dir);
+    };
+    short("50");
+    let yields = yields(redis.server.pid(), &redis.place, || short("1000"));
+    assert_eq!(cli(&redis, &["get", "short"], &dir), if yields.is_some() { "1050" } else { "50" });
+    assert!(dir.attached_by_program("redis-server") >= 50, "{}", dir.summary());
+    // Until enough of them have gone to know; the benchmark's own first connection carries more than one request.
+    assert!(yields.is_none_or(|n| n < 250), "{yields:?} yields");
 }
 
 #[test]
@@ -224,7 +272,7 @@ impl Postgres {
             skipped("postgres is not installed");
             return None;
         };
-        if e2e::calls::geteuid() != 0 || installed("runuser").is_none() {
+        if calls::geteuid() != 0 || installed("runuser").is_none() {
             skipped("PostgreSQL runs as its own user here: needs root and runuser");
             return None;
         }
@@ -309,7 +357,7 @@ fn postgres_backend_killed() {
         pid = pg.query(query).parse().ok();
         pid.is_some()
     });
-    e2e::calls::kill(pid.unwrap(), libc::SIGKILL).unwrap();
+    calls::kill(pid.unwrap(), libc::SIGKILL).unwrap();
     // Every client of the server is cut off, notices, and ends with an error.
     let ended = load.wait(Duration::from_secs(25)).unwrap();
     assert!(!ended.success(), "pgbench did not notice");
