@@ -241,7 +241,7 @@ unsafe fn receive_ring(
     // SAFETY: the caller's promise.
     let mut to = unsafe { Buffers::new(iov) }?;
     let want = to.left();
-    let (mut total, mut fd) = (0, fd);
+    let (mut total, mut fd, mut growing) = (0, fd, None);
     loop {
         let got = if flags & libc::MSG_PEEK == 0 {
             conn.recv(w, fd, &mut to, flags)
@@ -253,7 +253,8 @@ unsafe fn receive_ring(
                 // Nothing is taken, so nothing can be waited for but more of it.
                 // SAFETY: the caller's promise.
                 to = unsafe { Buffers::new(iov) }?;
-                if !grows(w, conn, fd, n, want) {
+                let since = *growing.get_or_insert_with(|| waits_since(held));
+                if !grows(w, conn, fd, (n, want), since) {
                     return Ok(n);
                 }
             }
@@ -337,12 +338,24 @@ fn dont_wait(w: &World, conn: &Conn, fd: c_int, flags: c_int) -> bool {
     flags & libc::MSG_DONTWAIT != 0 || is_nonblocking(w, conn, fd)
 }
 
-/// Waits until more than `n` bytes are unread; `false`: no more will come, or it took too long.
-fn grows(w: &'static World, conn: &'static Conn, fd: c_int, n: usize, want: usize) -> bool {
+/// When a call began to wait, nanoseconds: now, if it has not.
+fn waits_since(held: &Option<Held>) -> u64 {
+    let since = held.as_ref().map(|held| held.since).filter(|since| *since != 0);
+    since.unwrap_or_else(call::now_ns)
+}
+
+/// Waits until `want` bytes are unread; `false`: there are no more than `n`, and no more will come or the call, which
+/// waits `since` then, has waited too long.
+fn grows(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    (n, want): (usize, usize),
+    since: u64,
+) -> bool {
     let limit =
         call::getsockopt::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or([0, 0]);
     let limit_ns = (limit[0] * 1_000_000_000 + limit[1] * 1000).cast_unsigned();
-    let start = call::now_ns();
     loop {
         let peer = conn.halves(w).filter(|_| conn.phase() == Phase::Attached).map(|(_, peer)| peer);
         let there = match peer {
@@ -360,7 +373,7 @@ fn grows(w: &'static World, conn: &'static Conn, fd: c_int, n: usize, want: usiz
         });
         // Before the attachment the kernel's end is that of the stream.
         let ended = said || peer.is_none() && call::ended(fd) || call::hung_up(fd);
-        if ended || limit_ns > 0 && call::now_ns() - start > limit_ns {
+        if ended || limit_ns > 0 && call::now_ns().saturating_sub(since) > limit_ns {
             return unread > n;
         }
         if peer.is_none() && is_attached(w, conn, fd) {

@@ -37,7 +37,8 @@ macro_rules! oracle_cases {
                 accept_inherits accept_flags names_of_the_ends
             }
             transfer {
-                zero_lengths zero_length_recv_blocks receive_address peek peek_across_writes trunc
+                zero_lengths zero_length_recv_blocks receive_address peek peek_across_writes
+                peek_waitall_times_out_once trunc
                 waitall_times_out waitall_until_the_end waitall_whole waitall_dontwait
                 dontwait_when_empty low_water_mark low_water_mark_blocks receive_timeout
                 send_timeout queue_sizes urgent urgent_inline urgent_none vectors too_many_vectors

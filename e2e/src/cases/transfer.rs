@@ -96,6 +96,16 @@ pub fn peek_across_writes(s: &mut Stage) {
     say!("recv", calls::recv(c.a, 99, 0));
 }
 
+/// `SO_RCVTIMEO` is the limit of the whole of a look that waits for all, of which the first part comes late.
+pub fn peek_waitall_times_out_once(s: &mut Stage) {
+    let c = s.pair();
+    calls::set_timeout(c.a, libc::SO_RCVTIMEO, 1500).expect("a timeout");
+    s.b_later(800, &format!("send {} 0 abc", c.b));
+    s.b_later(2200, &format!("send {} 0 def", c.b));
+    say!("three of six", calls::recv(c.a, 6, libc::MSG_PEEK | libc::MSG_WAITALL));
+    say!("recv", calls::recv(c.a, 6, libc::MSG_WAITALL));
+}
+
 /// `MSG_TRUNC` throws bytes away.
 pub fn trunc(s: &mut Stage) {
     let c = s.pair_nb();

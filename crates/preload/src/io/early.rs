@@ -83,7 +83,7 @@ pub(super) unsafe fn receive_tcp(
         if !in_part {
             return Some(out);
         }
-        let _ = grows(w, conn, fd, n, want);
+        let _ = grows(w, conn, fd, (n, want), waits_since(held));
         // SAFETY: the caller's promise.
         let out = unsafe { receive_kernel(fd, iov, flags_now | libc::MSG_DONTWAIT) };
         return if is_attached(w, conn, fd) { None } else { Some(out) };
