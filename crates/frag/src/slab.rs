@@ -9,10 +9,12 @@ const CHUNK: usize = RECORDS as usize;
 pub(crate) const NONE: u32 = u32::MAX;
 /// Chunks that are kept of which nothing is in use, at most: those of a thousand records.
 const IDLE_MAX: usize = 64;
-/// Places for chunks that come together: one list of all would be copied when it grows, in a single call.
-const PAGE: usize = 64;
-/// The first places for pages.
-const PAGES_MIN: usize = 4;
+/// The first places for chunks.
+const PLACES_MIN: usize = 4;
+/// Places that are moved to a longer list when a chunk comes.
+const MOVES: usize = 8;
+/// Places of the list before that are given back then, when all are moved.
+const DRAINED: usize = 512;
 /// Chunks among which that is chosen of which fewest records are to be moved.
 const SPARSE_LOOKS: usize = 8;
 
@@ -42,11 +44,11 @@ struct Chunk<T> {
 
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    #[expect(
-        clippy::vec_box,
-        reason = "what has been written stays where it is when the list grows"
-    )]
-    pages: Vec<Box<[Place<T>; PAGE]>>,
+    /// The places of all chunks, or of the first of them: the others are in `rest` then. A list that is nearly full is
+    /// followed by one that is twice as long, to which each chunk that comes moves a few places; and each gives back a
+    /// little of the list before when that is done. No call copies or frees all.
+    list: Vec<Place<T>>,
+    rest: Vec<Place<T>>,
     /// The first chunk that is not there.
     gone: u32,
     /// The first chunk with free records.
@@ -61,19 +63,18 @@ pub(crate) struct Slab<T> {
 }
 
 impl<T: Linked> Slab<T> {
-    const PAGE_BYTES: u64 = size_of::<[Place<T>; PAGE]>() as u64;
     /// What the records of a chunk take, bytes.
     pub(crate) const CHUNK_BYTES: u64 = (CHUNK * size_of::<T>()) as u64;
     /// What the first chunk takes with its place, bytes.
-    pub(crate) const FIRST_BYTES: u64 =
-        Self::CHUNK_BYTES + Self::PAGE_BYTES + Self::list_bytes(PAGES_MIN);
+    pub(crate) const FIRST_BYTES: u64 = Self::CHUNK_BYTES + Self::list_bytes(PLACES_MIN);
 
     /// One that keeps free chunks of about so many bytes, but one at least: they would go and come where many
     /// datagrams begin and end together.
     pub(crate) fn keeping(bytes: u64) -> Self {
         let idle_most = usize::try_from(bytes / Self::CHUNK_BYTES).unwrap_or(IDLE_MAX);
         Self {
-            pages: Vec::new(),
+            list: Vec::new(),
+            rest: Vec::new(),
             gone: NONE,
             open: NONE,
             idle: [NONE; IDLE_MAX],
@@ -84,20 +85,20 @@ impl<T: Linked> Slab<T> {
         }
     }
 
-    const fn list_bytes(pages: usize) -> u64 {
-        (pages * size_of::<Box<[Place<T>; PAGE]>>()) as u64
+    const fn list_bytes(places: usize) -> u64 {
+        (places * size_of::<Place<T>>()) as u64
     }
 
     /// Bytes of the places of chunks.
     #[cfg(all(test, not(loom)))]
     fn places(&self) -> u64 {
-        self.pages.len() as u64 * Self::PAGE_BYTES + Self::list_bytes(self.pages.capacity())
+        Self::list_bytes(self.list.capacity() + self.rest.capacity())
     }
 
     /// The chunks that are there.
     #[cfg(all(test, not(loom)))]
     fn chunks(&self) -> impl Iterator<Item = &Chunk<T>> {
-        self.pages.iter().flat_map(|page| page.iter()).filter_map(|place| match place {
+        self.list.iter().chain(&self.rest).filter_map(|place| match place {
             Place::There(chunk) => Some(chunk),
             Place::Gone(_) => None,
         })
@@ -222,43 +223,59 @@ impl<T: Linked> Slab<T> {
         }
     }
 
-    /// Places for pages, in all, that there are after [`Self::grow`]; `None`: as many as now.
-    fn more_pages(&self) -> Option<usize> {
-        let full = self.pages.len() == self.pages.capacity();
-        full.then(|| (self.pages.capacity() * 2).max(PAGES_MIN))
+    /// Whether some places are still in the list before.
+    fn is_moving(&self) -> bool {
+        self.list.len() < self.rest.len()
+    }
+
+    /// Places of a list that [`Self::grow`] begins; `None`: it needs none.
+    fn more_places(&self) -> Option<usize> {
+        let places = self.list.capacity();
+        let few = self.list.len() * 4 >= places * 3 && !self.is_moving();
+        (self.gone == NONE && few).then(|| (places * 2).max(PLACES_MIN))
     }
 
     /// Bytes that [`Self::grow`] takes, at the most that there are of them at once.
     pub(crate) fn growth(&self) -> u64 {
-        let places = match self.gone {
-            NONE => Self::PAGE_BYTES + self.more_pages().map_or(0, Self::list_bytes),
-            _ => 0,
-        };
-        Self::CHUNK_BYTES + places
+        Self::CHUNK_BYTES + self.more_places().map_or(0, Self::list_bytes)
     }
 
-    /// Makes places without chunks. Answers how many bytes were given back for it.
-    fn turn_page(&mut self) -> u64 {
+    /// Makes one more place without a chunk. Answers how many bytes were given back.
+    fn extend(&mut self) -> u64 {
         let mut over = 0;
-        if let Some(pages) = self.more_pages() {
-            over = Self::list_bytes(self.pages.capacity());
-            self.pages.reserve_exact(pages - self.pages.len());
+        if let Some(places) = self.more_places() {
+            // There has been no memory to drain it.
+            over = Self::list_bytes(self.rest.capacity());
+            self.rest = std::mem::replace(&mut self.list, Vec::with_capacity(places));
         }
-        let first = u32::try_from(self.pages.len() * PAGE).expect("fewer than 2^32 chunks");
-        let places: Box<[Place<T>]> = (first + 1..).take(PAGE).map(Place::Gone).collect();
-        let Ok(mut places) = <Box<[Place<T>; PAGE]>>::try_from(places) else {
-            unreachable!("so many places were made")
-        };
-        places[PAGE - 1] = Place::Gone(NONE);
-        self.pages.push(places);
-        self.gone = first;
+        // Of the list before a quarter was left, and all of it is moved before that is used up.
+        let list = if self.is_moving() { &mut self.rest } else { &mut self.list };
+        self.gone = u32::try_from(list.len()).expect("fewer than 2^32 chunks");
+        list.push(Place::Gone(NONE));
+        for place in self.rest.iter_mut().skip(self.list.len()).take(MOVES) {
+            self.list.push(std::mem::replace(place, Place::Gone(NONE)));
+        }
         over
+    }
+
+    /// Bytes that [`Self::drain`] takes for a moment; `None`: there is nothing to be drained.
+    pub(crate) fn drainage(&self) -> Option<u64> {
+        let there = self.rest.capacity() > 0 && !self.is_moving();
+        there.then(|| Self::list_bytes(self.rest.len().saturating_sub(DRAINED)))
+    }
+
+    /// Gives back some places of a list of which all were moved. Answers how many bytes.
+    pub(crate) fn drain(&mut self) -> u64 {
+        let before = self.rest.capacity();
+        self.rest.truncate(self.rest.len().saturating_sub(DRAINED));
+        self.rest.shrink_to_fit();
+        Self::list_bytes(before - self.rest.capacity())
     }
 
     /// Makes a chunk of free records. Answers how many bytes of [`Self::growth`] it has given back.
     #[cold]
     pub(crate) fn grow(&mut self) -> u64 {
-        let over = if self.gone == NONE { self.turn_page() } else { 0 };
+        let over = if self.gone == NONE { self.extend() } else { 0 };
         let number = self.gone;
         let first = number * RECORDS;
         // Made where it stays: on the way by the stack it would take some KiB of that.
@@ -304,7 +321,8 @@ impl<T: Linked> Slab<T> {
     }
 
     fn place(&mut self, number: u32) -> &mut Place<T> {
-        &mut self.pages[number as usize / PAGE][number as usize % PAGE]
+        let at = number as usize;
+        if at < self.list.len() { &mut self.list[at] } else { &mut self.rest[at] }
     }
 
     /// A chunk that is not that of `keep`, and for whose records in use there are free ones elsewhere; `None`: there
@@ -357,7 +375,12 @@ fn some(at: u32) -> Option<u32> {
 impl<T> Slab<T> {
     #[inline(always)]
     fn chunk_of(&self, number: u32) -> Option<&Chunk<T>> {
-        match &self.pages.get(number as usize / PAGE)?[number as usize % PAGE] {
+        let at = number as usize;
+        let place = match self.list.get(at) {
+            Some(place) => place,
+            None => self.rest.get(at)?,
+        };
+        match place {
             Place::There(chunk) => Some(chunk),
             Place::Gone(_) => None,
         }
@@ -365,7 +388,12 @@ impl<T> Slab<T> {
 
     #[inline(always)]
     fn chunk_of_mut(&mut self, number: u32) -> Option<&mut Chunk<T>> {
-        match &mut self.pages.get_mut(number as usize / PAGE)?[number as usize % PAGE] {
+        let at = number as usize;
+        let place = match self.list.get_mut(at) {
+            Some(place) => place,
+            None => self.rest.get_mut(at)?,
+        };
+        match place {
             Place::There(chunk) => Some(chunk),
             Place::Gone(_) => None,
         }
@@ -520,19 +548,40 @@ mod tests {
         assert_eq!(bytes, chunks + slab.places());
     }
 
-    /// Whatever is copied, looked at or written when one more comes. In a list of all it would be a mebibyte.
+    /// A longer list comes by and by, and the one before goes so, if it can; what is in them is found all the time.
     #[test]
-    fn growth_is_as_little_with_a_million_as_with_few() {
-        let mut slab: Slab<Record> = Slab::keeping(0);
-        let chunk = Slab::<Record>::CHUNK_BYTES;
-        let few = Slab::<Record>::FIRST_BYTES;
-        let mut most = 0;
-        for chunks in 0..65_536 {
-            most = most.max(slab.growth());
-            slab.grow();
-            slab.idle_len = 0;
-            assert!(slab.growth() == chunk || slab.there.is_multiple_of(64), "{chunks}");
+    fn of_a_list_of_any_length_a_call_moves_a_few_places() {
+        for is_drained in [true, false] {
+            let mut slab: Slab<Record> = Slab::keeping(0);
+            let (mut bytes, mut lists, mut drained) = (0, 0, 0);
+            for n in 0..40_000 {
+                let (list, rest) = (slab.list.len(), slab.rest.len());
+                if slab.free().is_none() {
+                    bytes += slab.growth();
+                    bytes -= slab.grow();
+                    let can = slab.drainage().is_some_and(|_| is_drained);
+                    bytes -= if can { slab.drain() } else { 0 };
+                }
+                assert_eq!(slab.take(), n);
+                slab[n].1 = n;
+                if slab.list.len() < list {
+                    lists += 1;
+                    assert!(slab.list.len() <= MOVES);
+                } else {
+                    assert!(slab.list.len() <= list + MOVES && slab.rest.len() + DRAINED >= rest);
+                    drained += usize::from(slab.rest.len() + 1 < rest);
+                }
+                if n % 997 == 0 {
+                    assert!((0..=n).all(|at| slab[at].1 == at));
+                }
+            }
+            assert!(lists > 8 && (drained > 10) == is_drained, "{lists} {drained}");
+            let chunks = u64::from(slab.there) * Slab::<Record>::CHUNK_BYTES;
+            assert_eq!(bytes, chunks + slab.places());
+            // Also to be given back, and to come again.
+            (0..40_000).for_each(|at| _ = slab.give(at, |_| ()));
+            let again: BTreeSet<u32> = (0..40_000).map(|_| slab.take()).collect();
+            assert_eq!((again.len(), again.last()), (40_000, Some(&39_999)));
         }
-        assert!(most < few + (16 << 10), "{most} where the first takes {few}");
     }
 }

@@ -532,6 +532,13 @@ impl<B> Table<B> {
         if growth > 0 {
             let over = self.nodes.grow();
             self.holding.drop_spare(lease, over);
+            // What is left may be copied, and then is there twice.
+            if let Some(moment) = self.nodes.drainage()
+                && self.holding.add(lease, moment)
+            {
+                let drained = self.nodes.drain();
+                self.holding.drop_spare(lease, moment + drained);
+            }
         }
         self.kept -= u64::from(room);
         Some(self.nodes.take())
