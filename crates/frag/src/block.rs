@@ -3,6 +3,7 @@
 //! Each block is allocated on its own, so that those of a datagram that goes are memory again at once, whoever
 //! has the others. Some free ones are kept, which go when memory ends.
 
+use crate::places::Places;
 use crate::slab::NONE;
 
 /// Bytes in a block.
@@ -12,8 +13,6 @@ pub(crate) const BLOCK_BYTES: usize = 512;
 pub(crate) const BLOCK_COST: u32 = size_of::<Block>() as u32;
 /// Places for blocks that come together.
 const PAGE: usize = 128;
-/// The first places for pages.
-const PAGES_MIN: usize = 4;
 /// Free blocks that are kept: at least so many, and at most.
 const IDLE_MIN: u32 = 12;
 const IDLE_MAX: u32 = 1024;
@@ -27,29 +26,15 @@ struct Block {
     bytes: [u8; BLOCK_BYTES],
 }
 
-/// Where a block is that is found by number.
-#[derive(Debug)]
-enum Place {
-    There(Box<Block>),
-    /// Nowhere, and which is the next of those.
-    Gone(u32),
-}
-
 /// The blocks of a shard.
 #[derive(Debug)]
 pub(crate) struct Blocks {
-    #[expect(
-        clippy::vec_box,
-        reason = "what has been written stays where it is when the list grows"
-    )]
-    pages: Vec<Box<[Place; PAGE]>>,
+    places: Places<Box<Block>, PAGE>,
     /// The first free block.
     free: u32,
     /// Free blocks, and how many may be kept.
     idle: u32,
     idle_most: u32,
-    /// The first place without a block.
-    gone: u32,
     used: u32,
 }
 
@@ -70,28 +55,21 @@ impl Chain {
 }
 
 impl Blocks {
-    const PAGE_BYTES: u64 = size_of::<[Place; PAGE]>() as u64;
-
     /// What the first blocks take with their places, bytes.
     pub(crate) const FIRST_BYTES: u64 =
-        Self::PAGE_BYTES + Self::pages_bytes(PAGES_MIN) + (IDLE_MIN * BLOCK_COST) as u64;
+        Places::<Box<Block>, PAGE>::FIRST_BYTES + (IDLE_MIN * BLOCK_COST) as u64;
 
     /// Those that keep free blocks of about so many bytes, but some at least: they would go and come where many
     /// datagrams begin and end together.
     pub(crate) fn keeping(bytes: u64) -> Self {
         let idle_most = u32::try_from(bytes / u64::from(BLOCK_COST)).unwrap_or(IDLE_MAX);
         Self {
-            pages: Vec::new(),
+            places: Places::new(),
             free: NONE,
             idle: 0,
             idle_most: idle_most.clamp(IDLE_MIN, IDLE_MAX),
-            gone: NONE,
             used: 0,
         }
-    }
-
-    const fn pages_bytes(pages: usize) -> u64 {
-        (pages * size_of::<Box<[Place; PAGE]>>()) as u64
     }
 
     /// Blocks in use.
@@ -102,15 +80,7 @@ impl Blocks {
     /// Bytes of what is there beside the blocks in use.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn spare(&self) -> u64 {
-        let pages = self.pages.len() as u64 * Self::PAGE_BYTES;
-        let free = u64::from(self.idle) * u64::from(BLOCK_COST);
-        free + pages + Self::pages_bytes(self.pages.capacity())
-    }
-
-    /// Places for pages, in all, that there are after [`Self::grow`]; `None`: as many as now.
-    fn more_pages(&self) -> Option<usize> {
-        let full = self.pages.len() == self.pages.capacity();
-        full.then(|| (self.pages.capacity() * 2).max(PAGES_MIN))
+        u64::from(self.idle) * u64::from(BLOCK_COST) + self.places.bytes()
     }
 
     /// Bytes that one more block takes, at the most that there are of them at once. 0: there is a free one.
@@ -118,42 +88,15 @@ impl Blocks {
         if self.free != NONE {
             return 0;
         }
-        let places = match self.gone {
-            NONE => Self::PAGE_BYTES + self.more_pages().map_or(0, Self::pages_bytes),
-            _ => 0,
-        };
-        u64::from(BLOCK_COST) + places
+        u64::from(BLOCK_COST) + self.places.growth()
     }
 
     /// Makes a free block. Answers how many bytes of [`Self::growth`] it has given back.
     #[cold]
     pub(crate) fn grow(&mut self) -> u64 {
-        let over = if self.gone == NONE { self.turn_page() } else { 0 };
-        let at = self.gone;
-        let block = Block { next: NONE, used: 0, bytes: [0; BLOCK_BYTES] };
-        let place = std::mem::replace(self.place(at), Place::There(Box::new(block)));
-        if let Place::Gone(next) = place {
-            self.gone = next;
-        }
+        let (at, over) = self.places.open();
+        self.places.fill(at, Box::new(Block { next: NONE, used: 0, bytes: [0; BLOCK_BYTES] }));
         self.lay_aside(at);
-        over
-    }
-
-    /// Makes places without blocks. Answers how many bytes were given back for it.
-    fn turn_page(&mut self) -> u64 {
-        let mut over = 0;
-        if let Some(pages) = self.more_pages() {
-            over = Self::pages_bytes(self.pages.capacity());
-            self.pages.reserve_exact(pages - self.pages.len());
-        }
-        let first = u32::try_from(self.pages.len() * PAGE).expect("fewer than 2^32 blocks");
-        let places: Box<[Place]> = (first + 1..).take(PAGE).map(Place::Gone).collect();
-        let Ok(mut places) = <Box<[Place; PAGE]>>::try_from(places) else {
-            unreachable!("so many places were made")
-        };
-        places[PAGE - 1] = Place::Gone(NONE);
-        self.pages.push(places);
-        self.gone = first;
         over
     }
 
@@ -176,41 +119,32 @@ impl Blocks {
         at
     }
 
-    /// Frees what a place has.
-    fn drop_block(&mut self, at: u32) {
-        let gone = std::mem::replace(&mut self.gone, at);
-        *self.place(at) = Place::Gone(gone);
+    /// Frees a block. Answers how many bytes that is, with those of its place if they go as well.
+    fn drop_block(&mut self, at: u32) -> u64 {
+        let (_, places) = self.places.take(at);
+        u64::from(BLOCK_COST) + places
     }
 
     /// Bytes that were given back of some free blocks; `None`: there are none.
     #[cold]
     pub(crate) fn trim(&mut self) -> Option<u64> {
         let blocks = self.idle.min(TRIMMED);
+        let mut gone = 0;
         for _ in 0..blocks {
             let at = self.free;
             self.free = self.block(at).next;
-            self.drop_block(at);
+            gone += self.drop_block(at);
         }
         self.idle -= blocks;
-        (blocks > 0).then(|| u64::from(blocks) * u64::from(BLOCK_COST))
-    }
-
-    fn place(&mut self, at: u32) -> &mut Place {
-        &mut self.pages[at as usize / PAGE][at as usize % PAGE]
+        (blocks > 0).then_some(gone)
     }
 
     fn block(&self, at: u32) -> &Block {
-        match &self.pages[at as usize / PAGE][at as usize % PAGE] {
-            Place::There(block) => block,
-            Place::Gone(_) => unreachable!("a block in use stays"),
-        }
+        self.places.get(at).expect("a block in use stays")
     }
 
     fn block_mut(&mut self, at: u32) -> &mut Block {
-        match self.place(at) {
-            Place::There(block) => block,
-            Place::Gone(_) => unreachable!("a block in use stays"),
-        }
+        self.places.get_mut(at).expect("a block in use stays")
     }
 
     /// Whether `n` bytes need a further block.
@@ -239,7 +173,8 @@ impl Blocks {
         &self.block(block).bytes[usize::from(at)..usize::from(at) + len]
     }
 
-    /// Gives all of a datagram's blocks back. Answers how many there were, and the bytes of those that went.
+    /// Gives all of a datagram's blocks back. Answers how many there were, and the bytes of those that went, with their
+    /// places.
     #[inline]
     pub(crate) fn free(&mut self, chain: &mut Chain) -> (u32, u64) {
         let (mut blocks, mut gone) = (0, 0);
@@ -249,8 +184,7 @@ impl Blocks {
             if self.idle < self.idle_most {
                 self.lay_aside(at);
             } else {
-                self.drop_block(at);
-                gone += u64::from(BLOCK_COST);
+                gone += self.drop_block(at);
             }
             blocks += 1;
         }
@@ -316,5 +250,27 @@ mod tests {
         }
         assert_eq!((blocks.used(), blocks.spare()), (400, places));
         assert!(chains.iter().all(|chain| blocks.block(chain.0).used == 8));
+    }
+
+    /// When all are free, and free ones are wanted elsewhere, of a peak nothing is left but the list of pages.
+    #[test]
+    fn places_of_a_peak_go() {
+        let mut blocks = Blocks::keeping(u64::MAX);
+        let mut chains = [Chain::default(); 4000];
+        chains.iter_mut().for_each(|chain| _ = blocks.put(chain, &[1; 8]));
+        let cost = u64::from(BLOCK_COST);
+        let peak = blocks.places.bytes();
+        assert!(peak > 4000 * 8, "{peak}");
+        let mut there = blocks.spare() + 4000 * cost;
+        for chain in &mut chains {
+            let (_, gone) = blocks.free(chain);
+            assert!(gone < 2 * cost + PAGE as u64 * 8, "{gone} bytes at once");
+            there -= gone;
+        }
+        while let Some(gone) = blocks.trim() {
+            there -= gone;
+        }
+        assert_eq!(there, blocks.spare());
+        assert!(there < peak / 20, "{there} of {peak} bytes");
     }
 }

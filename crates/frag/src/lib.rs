@@ -61,6 +61,7 @@ mod map;
 mod output;
 mod overlap;
 mod pace;
+mod places;
 mod reason;
 mod refused;
 mod shard;
