@@ -282,47 +282,24 @@ impl<B> Table<B> {
         if now >= self.next_end {
             return Err(arrival);
         }
+        let Self { nodes, limits, holding, pace, .. } = self;
         // It may have gone meanwhile, with another fragment of the burst.
-        let Some(node) = self.nodes.get_mut(guess) else { return Err(arrival) };
+        let Some(node) = nodes.get_mut(guess) else { return Err(arrival) };
         // The headers of IPv6 in a first fragment are looked at. What can be foreseen is asked first,
         // here and elsewhere: whether a fragment is the first or the last is as good as chance.
         let usual = (arrival.cost <= node.reserved - node.used)
             & (f.len >= self.small_below)
-            & (self.begun.wrapping_sub(node.begun) < self.limits.reuse)
+            & (self.begun.wrapping_sub(node.begun) < limits.reuse)
             & (!f.key.is_v6() || f.offset != 0)
             & lease.has(arrival.cost);
         if !usual || node.key != f.key {
             return Err(arrival);
         }
-        self.put_usual(lease, f, guess, arrival, now, sink)?;
+        put_usual(node, limits.fragments_max, (holding, pace), lease, f, arrival, now)?;
+        let is_complete = node.is_complete();
         self.counters.fragments += 1;
-        Ok(())
-    }
-
-    /// Puts a fragment into its datagram, if it fits as most do, for which memory is set aside and leased.
-    #[inline(always)]
-    fn put_usual<'p>(
-        &mut self,
-        lease: &mut Lease,
-        f: &Fragment,
-        n: u32,
-        arrival: Arrival<'p, B>,
-        now: u64,
-        sink: &mut impl Sink<B>,
-    ) -> Result<(), Arrival<'p, B>> {
-        let node = &mut self.nodes[n];
-        let Arrival { packet, cost, scope, buffer } = arrival;
-        if let Err(buffer) = node.put_usual(f, self.limits.fragments_max, buffer) {
-            return Err(Arrival { packet, cost, scope, buffer });
-        }
-        self.holding.spend(lease, cost);
-        node.used += cost;
-        node.put_head(packet, f);
-        node.ecn_seen |= 1 << (f.ecn & 3);
-        self.pace.waited(now.saturating_sub(node.last_at));
-        node.last_at = now;
-        if node.is_complete() {
-            self.finish(lease, n, now, sink);
+        if is_complete {
+            self.finish(lease, guess, now, sink);
         }
         Ok(())
     }
@@ -376,17 +353,22 @@ impl<B> Table<B> {
             Err(reason) => return self.drop_fragment(arrival.buffer, reason, sink),
         };
         // Most datagrams begin with a fragment that is in no way special either.
-        let node = &self.nodes[n];
+        let Self { nodes, limits, holding, pace, .. } = self;
+        let node = &mut nodes[n];
         let usual = (arrival.cost <= node.reserved - node.used)
             & (f.len >= self.small_below)
             // A long header takes memory of its own, which the long way counts.
             & (node.head_growth(f) == 0)
             & lease.has(arrival.cost);
         let arrival = match usual {
-            true => match self.put_usual(lease, f, n, arrival, now, sink) {
-                Ok(()) => return,
-                Err(arrival) => arrival,
-            },
+            true => {
+                match put_usual(node, limits.fragments_max, (holding, pace), lease, f, arrival, now)
+                {
+                    // One that begins a datagram does not end it.
+                    Ok(()) => return,
+                    Err(arrival) => arrival,
+                }
+            }
             false => arrival,
         };
         self.add(lease, n, Incoming::new(f, arrival), now, sink);
@@ -956,6 +938,30 @@ impl<B> Table<B> {
         }
         self.sources[source].count -= 1;
     }
+}
+
+/// Puts a fragment into its datagram, if it fits as most do, for which memory is set aside and leased.
+#[inline(always)]
+fn put_usual<'p, B>(
+    node: &mut Node<B>,
+    fragments_max: u16,
+    (holding, pace): (&mut Holding, &mut Pace),
+    lease: &mut Lease,
+    f: &Fragment,
+    arrival: Arrival<'p, B>,
+    now: u64,
+) -> Result<(), Arrival<'p, B>> {
+    let Arrival { packet, cost, scope, buffer } = arrival;
+    if let Err(buffer) = node.put_usual(f, fragments_max, buffer) {
+        return Err(Arrival { packet, cost, scope, buffer });
+    }
+    holding.spend(lease, cost);
+    node.used += cost;
+    node.put_head(packet, f);
+    node.ecn_seen |= 1 << (f.ecn & 3);
+    pace.waited(now.saturating_sub(node.last_at));
+    node.last_at = now;
+    Ok(())
 }
 
 /// A datagram whose buffers are being released. The caller's code may panic there: whether or not it does, the record
