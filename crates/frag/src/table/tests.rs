@@ -389,6 +389,139 @@ fn a_datagram_that_is_moved_is_found_and_goes_as_ever() {
     }
 }
 
+/// A fragment of a datagram of 24 bytes, of a source in a network of its own.
+fn push_of(world: &mut World, src: u8, id: u32, at: usize) {
+    let mut bytes = Packet::new(Family::V4, id, vec![1; 24]).fragment(at, at + 8).emit();
+    bytes[14] = src;
+    let ahead = world.table.ahead(World::parse(&bytes));
+    world.push_ahead(&ahead, &bytes, 8);
+}
+
+/// First fragments of datagrams of a source, which are expected to need so many bytes.
+fn expect(world: &mut World, src: u8, ids: std::ops::Range<u32>, bytes: u64) {
+    for id in ids {
+        world.table.pace.cost = bytes;
+        push_of(world, src, id, 0);
+    }
+    world.check();
+}
+
+fn evicted(world: &World) -> u64 {
+    let counters = &world.table.counters;
+    Reason::ALL.iter().filter(|r| r.is_eviction()).map(|r| counters.datagrams(*r)).sum()
+}
+
+/// Others go for a newcomer if that is enough, whoever and however many they are; else they stay.
+#[test]
+fn nobody_goes_for_one_that_is_refused_all_the_same() {
+    let config = Config { memory_bytes: 1 << 20, copy_below: 0, ..Config::default() };
+    // How many of 5 KB each source has, of 1.9 MB; what the newcomer needs; how many go.
+    let cases: [(&[u32], u64, Option<u64>); 5] = [
+        (&[240, 120], 400_000, Some(59)),
+        (&[240, 120], 300_000, Some(39)),
+        (&[240, 120], 1_000_000, None),
+        (&[38; 10], 105_000, Some(21)),
+        (&[38; 10], 170_000, None),
+    ];
+    for (sources, need, go) in cases {
+        let mut world = World::new(&config);
+        let mut next = 0;
+        for (src, count) in (1..).zip(sources) {
+            expect(&mut world, src, next..next + count, 5000);
+            next += count;
+        }
+        assert_eq!((world.table.datagrams(), evicted(&world)), (next, 0));
+        expect(&mut world, 99, next..next + 1, need);
+        let there = u64::from(world.table.datagrams());
+        let gone = evicted(&world);
+        assert_eq!(there + gone, u64::from(next) + u64::from(go.is_some()), "{sources:?} {need}");
+        assert!(gone.abs_diff(go.unwrap_or(0)) < 3, "{gone} went of {sources:?} for {need}");
+        world.end();
+    }
+}
+
+/// The same where some are idle.
+#[test]
+fn idle_ones_go_for_one_that_needs_as_much_as_they_give_back() {
+    let config = Config { memory_bytes: 1 << 20, copy_below: 0, ..Config::default() };
+    for (need, go) in [(250_000, Some(19)), (1_000_000, None)] {
+        let mut world = World::new(&config);
+        expect(&mut world, 1, 0..20, 5000);
+        world.now += 1_000_000_000;
+        expect(&mut world, 2, 20..350, 5000);
+        assert_eq!((world.table.datagrams(), evicted(&world)), (350, 0));
+        expect(&mut world, 99, 1000..1001, need);
+        let gone = evicted(&world);
+        assert!(gone.abs_diff(go.unwrap_or(0)) < 4, "{gone} went for {need}");
+        let idle = world.table.counters.datagrams(Reason::EvictedIdle);
+        assert_eq!(idle, gone);
+        world.end();
+    }
+}
+
+/// As long as its slots suffice: before, whoever came was refused, or somebody went for each.
+#[test]
+fn a_longer_index_can_wait_for_memory() {
+    let config = |memory_bytes| Config { memory_bytes, copy_below: 0, ..Config::default() };
+    let large = Packet::new(Family::V6, 9, vec![1; 24]);
+    let begin = |world: &mut World| {
+        world.table.pace.cost = 500;
+        world.push(&large.fragment(0, 8), 100_000);
+        expect(world, 1, 1..2048, 500);
+    };
+    let mut world = World::new(&config(4 << 20));
+    begin(&mut world);
+    let taken = world.table.held() + world.table.spare();
+    // Room for some more, and for a third of a longer index.
+    let mut world = World::new(&config(taken + 20_000));
+    begin(&mut world);
+    assert_eq!((world.table.datagrams(), world.table.counters.resized), (2048, 3));
+    expect(&mut world, 2, 2048..2068, 500);
+    assert_eq!((world.table.datagrams(), evicted(&world)), (2068, 0));
+    assert_eq!(world.table.counters.resized, 3);
+    // It comes when there is.
+    world.push(&large.fragment(8, 24), 8);
+    assert_eq!(world.out.delivered.len(), 1);
+    expect(&mut world, 2, 2068..2070, 500);
+    assert_eq!((world.table.datagrams(), world.table.counters.resized), (2069, 4));
+    world.end();
+}
+
+/// Of a fragment that is copied a part of a block is kept, not its frame.
+#[test]
+fn what_is_copied_is_expected_to_take_a_block() {
+    let mut world = World::new(&Config { memory_bytes: 1 << 20, ..Config::default() });
+    // Whether anything is known of others or not: 1024 pieces of 8 bytes are in 16 blocks.
+    world.push(&v6(0).fragment(0, 8), 2048);
+    let blocks = 16 * u64::from(BLOCK_COST);
+    assert!((blocks..2 * blocks).contains(&world.table.committed), "{}", world.table.committed);
+    expect(&mut world, 1, 1..2, 1);
+    for id in 2..1000 {
+        world.push(&v6(id).fragment(0, 8), 2048);
+    }
+    assert!(world.table.datagrams() > 800, "{}", world.table.datagrams());
+    world.check();
+    world.end();
+}
+
+/// A buffer that costs more than there is memory: nobody goes for it, where it is the first of its datagram either.
+#[test]
+fn nobody_goes_for_what_cannot_be() {
+    let mut world = World::new(&Config { memory_bytes: 1 << 20, ..Config::default() });
+    expect(&mut world, 1, 0..1000, 1000);
+    let before = world.table.datagrams();
+    for (id, cost) in [(2000, 2 << 20), (2001, 1 << 20), (2002, u32::MAX)] {
+        world.push(
+            &Packet { src: 2, ..Packet::new(Family::V6, id, vec![1; 1000]) }.fragment(0, 800),
+            cost,
+        );
+    }
+    assert_eq!((world.table.datagrams(), evicted(&world)), (before, 0));
+    assert_eq!(world.table.counters.datagrams(Reason::TooCostly), 3);
+    world.check();
+    world.end();
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     Push { id: u32, v6: bool, at: usize, len: usize, cost: u32, layer: u8 },
