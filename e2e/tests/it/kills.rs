@@ -172,3 +172,50 @@ fn client_killed_in_a_demotion() {
 fn server_killed_in_a_demotion() {
     kill_in_demotion(true);
 }
+
+/// One side is stopped for a while, again and again, at any moment of connections that begin, are taken, and go back
+/// to TCP: nothing is lost, and nobody waits for what has happened. (`demoting` looks at each byte of its echoes.)
+fn stopped_in_a_demotion(stop_server: bool) {
+    let dir = BoardDir::new();
+    let mut random = Random::new(if stop_server { 85 } else { 86 });
+    let (server, mut open) = (Server::start(&dir), 0);
+    let mut load = command(GUEST, Under::Shunt(&dir));
+    load.args(["demoting", &server.port.to_string(), "9"]).stdout(Stdio::piped());
+    let mut load = Guest::start(&mut load);
+    let victim = if stop_server { server.guest.pid() } else { load.pid() };
+    let demoted = || option_given(&dir);
+    for round in 0..rounds() * 2 {
+        thread::sleep(Duration::from_micros(random.below(6_000)));
+        let _ = e2e::calls::kill(victim, libc::SIGSTOP);
+        // Shorter, and longer, than the other waits for a peer that does not do its part.
+        thread::sleep(Duration::from_micros(*random.pick(&[1_000, 20_000, 150_000])));
+        let _ = e2e::calls::kill(victim, libc::SIGCONT);
+        assert!(load.ended().is_none(), "round {round}: {}", last_word(&mut load));
+    }
+    // It goes on, and not only with what is left.
+    let (before, begun) = (demoted(), Instant::now());
+    while demoted() <= before && !plain_only() {
+        assert!(load.ended().is_none(), "afterwards: {}", last_word(&mut load));
+        assert!(begun.elapsed() < LIMIT, "it does not go on:\n{}", dir.summary());
+        thread::sleep(Duration::from_millis(2));
+    }
+    load.kill_all();
+    server.assert_all_ended(&mut open);
+    assert_as_good_as_new(&server, &dir);
+}
+
+fn last_word(load: &mut Guest) -> String {
+    let mut said = String::new();
+    let _ = load.take_stdout().map(|mut out| out.read_to_string(&mut said));
+    said
+}
+
+#[test]
+fn client_stopped_in_a_demotion() {
+    stopped_in_a_demotion(false);
+}
+
+#[test]
+fn server_stopped_in_a_demotion() {
+    stopped_in_a_demotion(true);
+}

@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
 use std::io::{BufRead, BufReader};
+use std::net::TcpStream;
+use std::path::Path;
 use std::process::{ChildStdout, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -214,26 +216,39 @@ fn assert_cut_off(line: &str) {
 /// 10 s, which [`assert_cut_off`] does not take for an end.
 const NOTICED: Duration = Duration::from_secs(30);
 
-/// Kills one side under load at a random moment: the other must notice at once.
+/// Waits until a server has attached one more connection than `before`, and answers how many it has then.
+#[track_caller]
+fn attached_one_more(server: &Server, dir: &BoardDir, before: u64) -> u64 {
+    let by_now = || dir.board().map_or(0, |board| board.attached_by(server.guest.pid()));
+    if !plain_only() {
+        eventually("the connection is attached", || by_now() > before);
+    }
+    by_now()
+}
+
+/// Kills one side under load at a random moment, the load being in shared memory: the other must notice at once. (For
+/// the moments before that see `kills`.)
 fn kill_one_side(kill_server: bool) {
     let mut random = Random::new(if kill_server { 71 } else { 72 });
     let dir = BoardDir::new();
     let mut server = Server::start(&["serve"], Under::Shunt(&dir));
     let rounds = if e2e::quick() { 5 } else { 25 };
+    let mut attached = 0;
     for round in 0..rounds {
         let style = usize::try_from(random.below(5)).unwrap();
         let mut load = command(GUEST, Under::Shunt(&dir));
         load.args(transfer_words(server.port, style, round, ENDLESS)).stdout(Stdio::piped());
         let mut load = Guest::start(&mut load);
         let _ = server.line("began", NOTICED);
-        thread::sleep(Duration::from_micros(random.below(120_000)));
+        attached = attached_one_more(&server, &dir, attached);
+        thread::sleep(Duration::from_micros(random.below(60_000)));
         if kill_server {
             server.guest.signal(libc::SIGKILL);
             load.wait(NOTICED).unwrap_or_else(|e| panic!("style {style}: {e}"));
             let mut said = String::new();
             BufReader::new(load.take_stdout().unwrap()).read_line(&mut said).unwrap();
             assert_cut_off(said.trim());
-            server = Server::start(&["serve"], Under::Shunt(&dir));
+            (server, attached) = (Server::start(&["serve"], Under::Shunt(&dir)), 0);
         } else {
             load.kill_all();
             let line = server.ended(NOTICED);
@@ -265,6 +280,7 @@ fn stopped_and_continued() {
     let mut random = Random::new(73);
     let server = Server::start(&["serve"], Under::Shunt(&dir));
     let len: u64 = if e2e::quick() { 16 << 20 } else { 256 << 20 };
+    let mut attached = 0;
     for style in 0..Style::ALL.len() {
         let mut load = command(GUEST, Under::Shunt(&dir));
         load.args(transfer_words(server.port, style, 9, len)).stdout(Stdio::piped());
@@ -280,6 +296,7 @@ fn stopped_and_continued() {
         let mut said = String::new();
         BufReader::new(load.take_stdout().unwrap()).read_line(&mut said).unwrap();
         assert_eq!(said.trim(), format!("sent={len} received={len} status=done"), "style {style}");
+        attached = attached_one_more(&server, &dir, attached);
     }
 }
 
@@ -288,12 +305,13 @@ fn stopped_and_continued() {
 fn killed_while_stopped() {
     let dir = BoardDir::new();
     let mut server = Server::start(&["serve"], Under::Shunt(&dir));
+    let mut attached = 0;
     for style in 0..Style::ALL.len() {
         let mut load = command(GUEST, Under::Shunt(&dir));
         load.args(transfer_words(server.port, style, 3, ENDLESS)).stdout(Stdio::null());
         let mut load = Guest::start(&mut load);
         let _ = server.line("began", NOTICED);
-        thread::sleep(Duration::from_millis(60));
+        attached = attached_one_more(&server, &dir, attached);
         load.signal(libc::SIGSTOP);
         thread::sleep(Duration::from_millis(100));
         load.kill_all();
@@ -350,15 +368,37 @@ fn full_file_system() {
     }
 }
 
-/// Few descriptors: what could be accepted works.
+/// Few descriptors, and all of them in use: who comes then waits, and is served as well as anybody.
 #[test]
 fn few_descriptors() {
+    const LIMIT_OF: usize = 40;
     let dir = BoardDir::new();
-    let server = Server::start(&["serve-few", "40"], Under::Shunt(&dir));
-    for seed in 0..60 {
-        let got = client(&transfer_words(server.port, 2, seed, 50_000), Under::Shunt(&dir));
-        assert_said(&got, "sent=50000 received=50000 status=done", &dir);
-    }
+    let server = Server::start(&["serve-few", &LIMIT_OF.to_string()], Under::Shunt(&dir));
+    let transfers = |from: u64| -> Vec<thread::JoinHandle<Outcome>> {
+        let one = |seed| {
+            let mut command = command(GUEST, Under::Shunt(&dir));
+            command.args(transfer_words(server.port, 2, seed, 3 << 20));
+            thread::spawn(move || outcome(&mut command, LIMIT))
+        };
+        (from..from + 4).map(one).collect()
+    };
+    let assert_done = |all: Vec<thread::JoinHandle<Outcome>>| {
+        for got in all {
+            let done = "sent=3145728 received=3145728 status=done";
+            assert_said(&got.join().unwrap(), done, &dir);
+        }
+    };
+    assert_done(transfers(0));
+    // They say nothing, so that each keeps a descriptor of the server's; more than it may have.
+    let connect = || TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    let holding: Vec<TcpStream> = (0..LIMIT_OF + 20).map(|_| connect()).collect();
+    let open = |fd: &usize| Path::new(&format!("/proc/{}/fd/{fd}", server.guest.pid())).exists();
+    eventually("no descriptor is left", || (0..LIMIT_OF).filter(open).count() == LIMIT_OF);
+    let waiting = transfers(4);
+    drop(holding);
+    assert_done(waiting);
+    assert_done(transfers(8));
+    assert!(dir.attached() > 0 || plain_only(), "all stayed on TCP:\n{}", dir.summary());
 }
 
 /// Connections that come and go, ended in every way.
