@@ -249,6 +249,19 @@ impl Board {
         fd >= 0 && (fd == self.fd() || fd.cast_unsigned() == self.netlink.load(Ordering::Relaxed))
     }
 
+    /// Moves a descriptor of ours off a number that the guest is about to use. It stays open all the time, and
+    /// with it our slot's lock.
+    pub fn moves(&self, fd: i32) {
+        let Ok(up) = call::dup_above(fd, self.high) else { return };
+        let (from, to) = (fd.cast_unsigned(), up.cast_unsigned());
+        let moved = [&self.fd, &self.netlink].into_iter().any(|word| {
+            word.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        });
+        if !moved {
+            let _ = call::close(up);
+        }
+    }
+
     /// Our own descriptors; negative ones are none.
     #[must_use]
     pub fn own_fds(&self) -> [i32; 2] {

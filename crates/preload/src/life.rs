@@ -150,8 +150,10 @@ pub(crate) unsafe fn accept(
     // SAFETY: all zeros is a valid storage.
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut size = socklen_t::try_from(size_of::<sockaddr_storage>()).unwrap_or(0);
-    if !addr.is_null() && len.is_null() {
-        // libc's error for it.
+    // SAFETY: the caller's promise.
+    let bad = !addr.is_null() && unsafe { len.as_ref() }.is_none_or(|n| n.cast_signed() < 0);
+    if bad {
+        // The kernel's error for it, for which it takes a connection.
         return call_it(addr, len);
     }
     let new = call_it((&raw mut storage).cast(), &raw mut size);
@@ -242,6 +244,18 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
             let _ = fds::put(to, Some(Entry::Set(set)));
         }
         None => {}
+    }
+}
+
+/// The program is about to put `fd` over this number: what we keep there goes elsewhere.
+pub(crate) fn make_room(fd: c_int, to: c_int) {
+    if let Some(w) = fds::world()
+        && w.owns(to)
+        && fd != to
+        && call::getfd(fd).is_ok()
+        && !fds::borrowed()
+    {
+        w.board.moves(to);
     }
 }
 

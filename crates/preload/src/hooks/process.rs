@@ -58,6 +58,7 @@ fn fds_borrowed_for(fd: c_int) -> bool {
 }
 
 unsafe fn dup_to(fd: c_int, to: c_int, call_it: impl Fn() -> c_int) -> c_int {
+    life::make_room(fd, to);
     let follows = fds::look(fd).is_some() || fds::look(to).is_some();
     if !follows || fd == to {
         return call_it();
