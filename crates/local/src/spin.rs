@@ -141,9 +141,12 @@ impl Spin {
             let away = now - looked;
             let hogged = shared && away > HOGGED_NS && is_hogged(away, peer_moved(), moved);
             if hogged {
-                CROWD.met(now, away);
+                CROWD.met(now);
             }
             if found {
+                if !hogged {
+                    CROWD.parted();
+                }
                 self.hit(now - start);
                 return true;
             }
@@ -159,7 +162,7 @@ impl Spin {
                 yielded = call::now_ns();
                 let away = yielded - now;
                 if away > HOGGED_NS && is_hogged(away, peer_moved(), moved) {
-                    CROWD.met(yielded, away);
+                    CROWD.met(yielded);
                     break;
                 }
                 looked = yielded;
@@ -189,22 +192,16 @@ pub fn is_here(cpu: u32) -> bool {
 struct Crowd {
     /// Until when no wait spins, nanoseconds of the monotonic clock; 0: they may.
     until: AtomicU64,
-    /// When the last such while ended, or will.
-    ended: AtomicU64,
-    /// How often in a row it was met soon after that; each doubles the time.
+    /// How often it was met, less how often it was not; each doubles the time.
     times: AtomicU32,
 }
 
-static CROWD: Crowd =
-    Crowd { until: AtomicU64::new(0), ended: AtomicU64::new(0), times: AtomicU32::new(0) };
+static CROWD: Crowd = Crowd { until: AtomicU64::new(0), times: AtomicU32::new(0) };
 
-/// How long nobody spins after the first meeting, nanoseconds, and how often that doubles while who is met stays: up to
-/// 1.3 s, so that a slice lost to one attempt is less than a hundredth of the time.
+/// How long nobody spins after the first meeting, nanoseconds, and how often that doubles: up to 1.3 s,
+/// so that a slice lost to one attempt is less than a hundredth of the time.
 const CROWD_NS: u64 = 5_000_000;
 const CROWD_DOUBLINGS: u32 = 8;
-/// Waits have spun for so many times as long as is lost now: then that was worth it. Answers by themselves say nothing,
-/// since many come between two slices of somebody who is there all the time.
-const GOOD: u64 = 4;
 
 impl Crowd {
     #[inline]
@@ -219,15 +216,20 @@ impl Crowd {
         }
     }
 
-    /// A wait has lost its CPU to somebody else for the last `away` nanoseconds.
-    fn met(&self, now: u64, away: u64) {
-        let good = now.saturating_sub(away).saturating_sub(self.ended.load(Ordering::Relaxed));
-        let paid = good > away.saturating_mul(GOOD);
-        let times = if paid { 0 } else { self.times.load(Ordering::Relaxed).min(CROWD_DOUBLINGS) };
-        self.times.store(times + 1, Ordering::Relaxed);
-        let until = now + (CROWD_NS << times);
-        self.ended.store(until, Ordering::Relaxed);
-        self.until.store(until, Ordering::Relaxed);
+    /// A wait has lost its CPU to somebody else at `now`.
+    fn met(&self, now: u64) {
+        let times = self.times.load(Ordering::Relaxed);
+        self.times.store((times + 1).min(CROWD_DOUBLINGS), Ordering::Relaxed);
+        self.until.store(now + (CROWD_NS << times.min(CROWD_DOUBLINGS)), Ordering::Relaxed);
+    }
+
+    /// A wait has had its answer, and lost its CPU to nobody else.
+    #[inline]
+    fn parted(&self) {
+        let times = self.times.load(Ordering::Relaxed);
+        if times > 0 {
+            self.times.store(times - 1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -241,7 +243,7 @@ fn is_hogged(away: u64, after: u64, before: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{AtomicU32, AtomicU64, CROWD_DOUBLINGS, CROWD_NS, Crowd, GOOD, Ordering};
+    use super::{AtomicU32, AtomicU64, CROWD_DOUBLINGS, CROWD_NS, Crowd, Ordering};
 
     #[test]
     fn a_peer_that_copies_is_told_from_a_competitor() {
@@ -257,17 +259,11 @@ mod tests {
     }
 
     fn nobody() -> Crowd {
-        Crowd { until: AtomicU64::new(0), ended: AtomicU64::new(0), times: AtomicU32::new(0) }
+        Crowd { until: AtomicU64::new(0), times: AtomicU32::new(0) }
     }
 
-    /// A slice of another program's.
-    const SLICE_NS: u64 = 3_000_000;
-
-    /// Meets somebody for a slice, so long after the last pause, and answers how long the next one is.
-    fn pause(crowd: &Crowd, good: u64) -> u64 {
-        let now = crowd.ended.load(Ordering::Relaxed) + good + SLICE_NS;
-        crowd.met(now, SLICE_NS);
-        assert_eq!(crowd.until.load(Ordering::Relaxed), crowd.ended.load(Ordering::Relaxed));
+    fn pause(crowd: &Crowd, now: u64) -> u64 {
+        crowd.met(now);
         crowd.until.load(Ordering::Relaxed) - now
     }
 
@@ -275,31 +271,19 @@ mod tests {
     fn each_meeting_doubles_the_pause_up_to_a_bound() {
         let crowd = nobody();
         for times in 0..20 {
-            assert_eq!(pause(&crowd, 7_000_000), CROWD_NS << times.min(CROWD_DOUBLINGS));
+            assert_eq!(pause(&crowd, 7), CROWD_NS << times.min(CROWD_DOUBLINGS));
         }
     }
 
     #[test]
-    fn a_meeting_after_a_good_while_is_the_first_one() {
+    fn an_answer_without_a_competitor_halves_it() {
         let crowd = nobody();
-        let worth = GOOD * SLICE_NS;
-        for times in 0..3 {
-            assert_eq!(pause(&crowd, worth), CROWD_NS << times, "not longer than that");
+        assert_eq!(pause(&crowd, 0), CROWD_NS);
+        assert_eq!(pause(&crowd, 0), CROWD_NS * 2);
+        for _ in 0..3 {
+            crowd.parted();
         }
-        assert_eq!(pause(&crowd, worth + 1), CROWD_NS);
-        assert_eq!(pause(&crowd, 0), CROWD_NS * 2, "and it is counted from there");
-    }
-
-    /// Clocks of two threads may be read in any order.
-    #[test]
-    fn a_meeting_within_a_pause_is_no_good_while() {
-        let crowd = nobody();
-        crowd.ended.store(u64::MAX / 2, Ordering::Relaxed);
-        crowd.times.store(2, Ordering::Relaxed);
-        crowd.met(1000, SLICE_NS);
-        assert_eq!(crowd.until.load(Ordering::Relaxed), 1000 + (CROWD_NS << 2));
-        crowd.met(u64::MAX / 2, u64::MAX);
-        assert_eq!(crowd.until.load(Ordering::Relaxed), u64::MAX / 2 + (CROWD_NS << 3));
+        assert_eq!(pause(&crowd, 0), CROWD_NS);
     }
 
     #[test]
