@@ -100,9 +100,13 @@ pub fn peek_across_writes(s: &mut Stage) {
 pub fn peek_waitall_times_out_once(s: &mut Stage) {
     let c = s.pair();
     calls::set_timeout(c.a, libc::SO_RCVTIMEO, 1500).expect("a timeout");
-    s.b_later(800, &format!("send {} 0 abc", c.b));
-    s.b_later(2200, &format!("send {} 0 def", c.b));
-    say!("three of six", calls::recv(c.a, 6, libc::MSG_PEEK | libc::MSG_WAITALL));
+    let look = move || calls::recv(c.a, 6, libc::MSG_PEEK | libc::MSG_WAITALL);
+    let waiting = std::thread::spawn(look);
+    std::thread::sleep(Duration::from_millis(800));
+    s.b_send(c, "abc");
+    std::thread::sleep(Duration::from_millis(1400));
+    s.b_send(c, "def");
+    say!("three of six", waiting.join().expect("no panic"));
     say!("recv", calls::recv(c.a, 6, libc::MSG_WAITALL));
 }
 
