@@ -355,7 +355,8 @@ fn grows(
 ) -> bool {
     let limit =
         call::getsockopt::<[i64; 2]>(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).unwrap_or([0, 0]);
-    let limit_ns = (limit[0] * 1_000_000_000 + limit[1] * 1000).cast_unsigned();
+    let limit_ns = limit[0].saturating_mul(1_000_000_000).saturating_add(limit[1] * 1000);
+    let limit_ns = limit_ns.cast_unsigned();
     loop {
         let peer = conn.halves(w).filter(|_| conn.phase() == Phase::Attached).map(|(_, peer)| peer);
         let there = match peer {

@@ -53,8 +53,15 @@ fn crowd(old: &Packet, frame: u32) -> (Host, Vec<u32>) {
     host.push(&old.fragment(0, 8));
     let mut ids = fill(&mut host, 1000);
     Random::new(u64::from(frame)).shuffle(&mut ids);
-    let stay = ids.split_off(ids.len() / 2);
+    let mut stay = ids.split_off(ids.len() / 2);
+    let before = host.out.delivered.len();
     ids.iter().for_each(|id| host.push(&small(*id).fragment(8, 16)));
+    // What these need may cost the youngest its place: it is none of those that stay.
+    assert_eq!(host.out.delivered.len() - before, ids.len());
+    let gone = usize::try_from(evicted(&host)).unwrap();
+    stay.sort_unstable();
+    stay.truncate(stay.len() - gone);
+    assert!(gone < 4, "{gone} had no room");
     let young = fill(&mut host, 10_000);
     assert!(stay.len() > 300 && young.len() * 2 > stay.len(), "{} {}", stay.len(), young.len());
     (host, stay)
