@@ -78,6 +78,8 @@ pub(super) struct Session {
     pub(super) must_encrypt: bool,
     /// Nothing may be done until it is authenticated again, and this is when (FILETIME; all ones: never).
     expires: AtomicU64,
+    /// It was authenticated again as somebody else than who connected to its shares.
+    turned: AtomicBool,
     /// It is gone: its channels may still hold it.
     closed: AtomicBool,
     state: Mutex<State>,
@@ -130,6 +132,7 @@ impl Session {
             must_sign: with.must_sign,
             must_encrypt: with.must_encrypt,
             expires: AtomicU64::new(with.expires.map_or(u64::MAX, |when| when.0)),
+            turned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             state: Mutex::new(State {
                 identity: Arc::new(with.identity),
@@ -179,8 +182,18 @@ impl Session {
 
     /// It was authenticated again.
     pub(super) fn renewed(&self, identity: Identity, expires: Option<FileTime>) {
-        self.state().identity = Arc::new(identity);
+        let mut state = self.state();
+        if !identity.same_user(&state.identity) {
+            self.turned.store(true, Ordering::Release);
+        }
+        state.identity = Arc::new(identity);
+        drop(state);
         self.expires.store(expires.map_or(u64::MAX, |when| when.0), Ordering::Release);
+    }
+
+    /// Whether it has been somebody else than it is now.
+    pub(super) fn has_turned(&self) -> bool {
+        self.turned.load(Ordering::Acquire)
     }
 
     /// Whether it must be authenticated again before anything else.

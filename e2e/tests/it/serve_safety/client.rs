@@ -91,6 +91,17 @@ pub(crate) fn wide(text: &str) -> Vec<u8> {
     text.encode_utf16().flat_map(u16::to_le_bytes).collect()
 }
 
+/// Who everybody is here.
+fn ntlm() -> Ntlm {
+    Ntlm {
+        user: USER.to_owned(),
+        domain: String::new(),
+        workstation: "CLIENT".to_owned(),
+        nt_hash: Some(NtHash::of_password(PASSWORD)),
+        mic: true,
+    }
+}
+
 /// What to open, and how.
 #[derive(Clone, Copy)]
 pub(crate) struct Wish<'a> {
@@ -165,13 +176,7 @@ impl Client {
 
     /// Logs on, perhaps in place of a session of before.
     pub(crate) fn log_on(&mut self, previous: SessionId) -> Answer<()> {
-        let ntlm = Ntlm {
-            user: USER.to_owned(),
-            domain: String::new(),
-            workstation: "CLIENT".to_owned(),
-            nt_hash: Some(NtHash::of_password(PASSWORD)),
-            mic: true,
-        };
+        let ntlm = ntlm();
         let token = NegTokenInit::emit(&[NTLMSSP], Some(&Ntlm::negotiate()));
         let setup = |token| session_setup::Request {
             flags: session_setup::RequestFlags::empty(),
@@ -216,6 +221,47 @@ impl Client {
         signer.verify_message(&answer).map_err(|_| bad("the last answer is not signed right"))?;
         self.signer = Some(signer);
         Ok(())
+    }
+
+    /// Has its session authenticated again, as nobody.
+    pub(crate) fn become_nobody(&mut self) -> Answer<()> {
+        self.authenticate_again(&Ntlm {
+            user: String::new(),
+            domain: String::new(),
+            workstation: "CLIENT".to_owned(),
+            nt_hash: None,
+            mic: false,
+        })
+    }
+
+    /// Has its session authenticated again, as who began it.
+    pub(crate) fn log_on_again(&mut self) -> Answer<()> {
+        self.authenticate_again(&ntlm())
+    }
+
+    /// The session keeps its keys: what is answered is signed with them.
+    fn authenticate_again(&mut self, ntlm: &Ntlm) -> Answer<()> {
+        let setup = |token| session_setup::Request {
+            flags: session_setup::RequestFlags::empty(),
+            security_mode: SecurityMode::SIGNING_ENABLED,
+            capabilities: Capabilities::empty(),
+            previous_session: SessionId(0),
+            token,
+        };
+        let token = NegTokenInit::emit(&[NTLMSSP], Some(&Ntlm::negotiate()));
+        let (header, answer) = self.exchange(Command::SessionSetup, 1, &setup(&token))?;
+        if header.status != NtStatus::MORE_PROCESSING_REQUIRED {
+            return Err(Failure::Status(header.status));
+        }
+        let bad = |what: &str| Failure::Message(what.to_owned());
+        let answer = session_setup::Response::parse(&answer)?;
+        let theirs = NegTokenResp::parse(answer.token).map_err(|e| bad(&e.to_string()))?;
+        let challenge = theirs.token.ok_or_else(|| bad("no challenge"))?;
+        let now = FileTime(133_000_000_000_000_000);
+        let ours = ntlm.authenticate(challenge, ([8; 8], [3; 16]), now);
+        let ours = ours.map_err(|e| bad(&e.to_string()))?;
+        let token = NegTokenResp { token: Some(&ours.token), ..NegTokenResp::default() }.emit();
+        self.ask(Command::SessionSetup, 1, &setup(&token)).map(drop)
     }
 
     /// Leaves its requests as they are from now on, as a server that does not insist lets it.

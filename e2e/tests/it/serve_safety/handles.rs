@@ -6,10 +6,11 @@ use std::time::Duration;
 use e2e::run::{eventually, until};
 use smb::wire::context::Requested;
 use smb::wire::create;
-use smb::wire::negotiate::dialect::SMB_2_1;
-use smb::{Disposition, OplockLevel};
+use smb::wire::negotiate::dialect::{SMB_2_1, SMB_3_1_1};
+use smb::{Disposition, NtStatus, OplockLevel};
 
 use super::client::{Client, Wish};
+use super::disks::refused;
 use super::{Folder, Server, block};
 
 /// Ends a connection by a reset, as a cut cable ends it after a while.
@@ -106,4 +107,24 @@ fn connections_leave_no_descriptor_behind() {
     }
     eventually("all are closed", || held() <= before + 2);
     first.write(file, 0, b"still served", false).unwrap();
+}
+
+#[test]
+fn who_has_become_nobody_opens_nothing_more() {
+    let folder = Folder::new();
+    let server = Server::start_as(folder.path(), 0, &[], &["--anonymous"]);
+    let mut client = Client::ready(server.port, SMB_3_1_1).unwrap();
+    let file = client.open("mine").unwrap();
+    client.write(file, 0, b"before", false).unwrap();
+    client.become_nobody().unwrap();
+    // MS-SMB2 3.3.5.5.3: what is open stays open.
+    assert_eq!(client.read(file, 0, 6).unwrap(), b"before");
+    for name in ["mine", "other"] {
+        let refusal = refused(client.open(name));
+        assert_eq!(refusal, NtStatus::ACCESS_DENIED, "{name}");
+    }
+    assert!(!folder.file("other").exists());
+    // And who it was before opens again.
+    client.log_on_again().unwrap();
+    client.open("other").unwrap();
 }

@@ -27,7 +27,7 @@ use super::super::pipe::Pipe;
 use super::super::runtime;
 use super::super::server::{SharePoint, WaitingFor};
 use super::super::watch;
-use super::Answer;
+use super::{Answer, tree};
 use check::check;
 use grant::Told;
 use locate::Made;
@@ -51,8 +51,13 @@ const SETTABLE: Attributes = Attributes::READONLY
 pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let request = Request::parse(x.message)?;
     let tree = x.tree()?.clone();
+    let session = x.session()?;
+    // What it has open stays as it is; more it may open only as who it is now.
+    if session.has_turned() && !tree::admits(x.server(), &tree.share, &session.identity()) {
+        return Err(NtStatus::ACCESS_DENIED);
+    }
     let limit = x.server().config.limits.opens;
-    if x.session()?.state().opens.len() >= limit {
+    if session.state().opens.len() >= limit {
         return Err(NtStatus::INSUFFICIENT_RESOURCES);
     }
     let again = request.contexts.reconnects();

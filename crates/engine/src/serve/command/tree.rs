@@ -8,6 +8,8 @@ use smb::wire::tree_connect::{Request, Response, ShareCapabilities, ShareFlags, 
 use smb::{Access, NtStatus};
 
 use super::super::channel::Exchange;
+use super::super::server::{Server, SharePoint};
+use super::super::session::Identity;
 use super::Answer;
 
 /// Characters of `\\server\share`.
@@ -24,20 +26,9 @@ pub(super) fn connect(x: &mut Exchange<'_>) -> Answer {
     let name = share_name(request.path)?;
     let server = x.server();
     let share = server.share(&name).ok_or(NtStatus::BAD_NETWORK_NAME)?;
-    let identity = session.identity();
-    // Nobody may ask which shares there are, and nothing else.
-    if identity.anonymous && share.files.is_some() && !server.config.guest {
-        return Err(NtStatus::ACCESS_DENIED);
-    }
     let encrypted = share.config.encrypted;
-    if encrypted && session.encryption.is_none() {
+    if !admits(server, &share, &session.identity()) || encrypted && session.encryption.is_none() {
         return Err(NtStatus::ACCESS_DENIED);
-    }
-    if share.files.is_some() {
-        let nobody = identity.guest || identity.anonymous;
-        if !share.config.admits(&identity.user, nobody) {
-            return Err(NtStatus::ACCESS_DENIED);
-        }
     }
     let maximal_access = match &share.files {
         None => Access::FILE_ALL,
@@ -55,6 +46,16 @@ pub(super) fn connect(x: &mut Exchange<'_>) -> Answer {
         maximal_access,
     });
     Ok(NtStatus::SUCCESS)
+}
+
+/// Whether somebody may use a share at all.
+pub(super) fn admits(server: &Server, share: &SharePoint, who: &Identity) -> bool {
+    if share.files.is_none() {
+        return true;
+    }
+    // Nobody may ask which shares there are, and nothing else.
+    let asks_only = who.anonymous && !server.config.guest;
+    !asks_only && share.config.admits(&who.user, who.guest || who.anonymous)
 }
 
 /// `share` of `\\server\share`.
