@@ -11,9 +11,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rustix::io::Errno;
 use sys::filemap::{PARTS_MAX, Part, send_parts};
 
+use super::super::fs;
 use super::super::runtime::{self, Event, Socket};
 use super::super::transfer::{Pools, Progress, SendFile, TransferError};
-use super::spare;
+use super::{reply, spare};
 
 /// One frame, or what is left of it.
 pub(in crate::serve) enum Outgoing {
@@ -375,13 +376,29 @@ impl Output {
         let before = file.sent();
         let progress = file.step(self.socket.shared_fd().as_fd(), &self.pools);
         self.count(file.sent() - before);
-        let progress = progress?;
+        let progress = match progress {
+            // The client has been promised nothing yet.
+            Err(TransferError::File(error)) if !file.started() => {
+                self.answer_instead(queue, &error);
+                return Ok(Progress::Done);
+            }
+            progress => progress?,
+        };
         match progress {
             Progress::Done => drop(queue.pop_front()),
             Progress::SocketBlocked => self.socket.source().not_writable(),
             Progress::WouldWait(_) => {}
         }
         Ok(progress)
+    }
+
+    /// The first answer says why its file cannot be read.
+    fn answer_instead(&self, queue: &mut VecDeque<Outgoing>, error: &io::Error) {
+        let Some(Outgoing::File(file, len)) = queue.pop_front() else { return };
+        let bytes = reply::refusal(file.into_head(), fs::status_of(error));
+        self.waiting.set(self.waiting.get().saturating_sub(len) + bytes.len());
+        self.held.set(self.held.get() + bytes.len());
+        queue.push_front(Outgoing::Bytes(bytes, 0));
     }
 
     fn forget(&self, queue: &mut VecDeque<Outgoing>, taken: usize) {

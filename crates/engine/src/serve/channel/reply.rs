@@ -265,6 +265,19 @@ fn seal(bytes: &mut [u8], sealed: Option<&Session>, tail: usize) -> Option<()> {
     Some(())
 }
 
+/// The frame of one message, neither signed nor encrypted, of which only the head is here, as an error.
+pub(super) fn refusal(mut head: Vec<u8>, status: NtStatus) -> Vec<u8> {
+    let start = LENGTH_LEN;
+    head.truncate(start + HEADER_LEN);
+    error::Response::EMPTY.encode(&mut head, start);
+    if let Some(mut header) = Patch::of(&mut head[start..]) {
+        header.status(status);
+    }
+    let len = u32::try_from(head.len() - LENGTH_LEN).unwrap_or(0);
+    head[..LENGTH_LEN].copy_from_slice(&len.to_be_bytes());
+    head
+}
+
 /// Data of a file that the last message is to hold.
 pub(in crate::serve) struct Fill {
     pub(in crate::serve) file: Arc<DataFile>,

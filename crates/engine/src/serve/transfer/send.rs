@@ -95,6 +95,12 @@ impl SendFile {
         self.head_sent > 0
     }
 
+    /// The head, of one of which nothing has been sent: an answer can be made of it that says why.
+    #[must_use]
+    pub fn into_head(self) -> Vec<u8> {
+        self.head
+    }
+
     /// Bytes that the socket has taken, header and data.
     #[must_use]
     pub fn sent(&self) -> usize {
@@ -114,9 +120,15 @@ impl SendFile {
     }
 
     /// Takes the result of a job back. That a file could not be read into memory is found out, and
-    /// said, when it is read.
+    /// said, when it is read: by a call, which tells so before anything is sent.
     pub fn finished(&mut self, _: Finished) {
         self.settled = self.len;
+        let (at, left) = (self.offset + self.sent as u64, (self.len - self.sent) as u64);
+        let by_memory = matches!(self.method, Method::Map | Method::Carried);
+        if by_memory && self.holds() == 0 && !self.file.resident(at, left) {
+            self.held = Held::Nothing;
+            self.method = Method::Copy;
+        }
     }
 
     /// Sends what can be sent without waiting.
