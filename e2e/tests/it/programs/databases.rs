@@ -1,6 +1,9 @@
 //! redis, memcached, PostgreSQL.
 
+use std::mem::offset_of;
+
 use e2e::calls;
+use sys::abi::Half;
 
 use super::*;
 
@@ -132,6 +135,7 @@ fn redis_saves_in_a_fork() {
     let said = cli(&redis, &["info", "persistence"], &dir);
     assert!(said.contains("rdb_last_bgsave_status:ok"), "{said}");
     assert!(redis.place.path().join("dump.rdb").exists());
+    assert_attached("redis-server", &dir);
 }
 
 /// How long a replica may take to have all that its master has: seconds, on a machine that does nothing else.
@@ -167,6 +171,18 @@ fn redis_replicates() {
         assert!(start.elapsed() < CATCH_UP, "the second replica stays behind");
         thread::sleep(Duration::from_millis(100));
     }
+    // The link between the two, which the replica has opened.
+    let to_master = || {
+        let board = dir.board()?;
+        let pid = i64::from(replica.server.pid());
+        let slot = board.processes().iter().find(|p| i64::from(p.pid) == pid)?.slot;
+        let leads_to = |half: usize| board.word32(half + offset_of!(Half, ports)) >> 16;
+        let attached: Vec<u32> = board.halves_of(slot).into_iter().map(leads_to).collect();
+        Some(attached.iter().any(|port| port.to_string() == master.port))
+    };
+    if !plain_only() {
+        eventually("the replica's link is in shared memory", || to_master() == Some(true));
+    }
 }
 
 #[test]
@@ -187,6 +203,7 @@ fn redis_client_killed() {
         let clients = cli(&redis, &["info", "clients"], &dir);
         clients.contains("connected_clients:1\r") || clients.contains("connected_clients:1\n")
     });
+    assert_attached("redis-server", &dir);
 }
 
 const MEMCACHED_CLIENT: &str = r#"

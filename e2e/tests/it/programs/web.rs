@@ -151,6 +151,8 @@ fn nginx_large_file() {
             scope.spawn(|| assert_fetched(&url, &want, Under::Shunt(&dir), &dir));
         }
     });
+    // Before another process takes its place on the board.
+    assert_attached("nginx", &dir);
     drop(_server);
     // A plain server and a client under Shunt.
     let _server = nginx(&nginx_path, &place, port, Under::Tcp);
@@ -185,6 +187,8 @@ fn nginx_worker_killed() {
     assert!(!got.out.contains("Non-2xx"), "{}", got.out);
     assert_no_errors(&wrk(&wrk_path, &url, 16, &[], &dir), &dir);
     assert_fetched(&url, &place.path().join("small"), Under::Shunt(&dir), &dir);
+    // By the workers that came after.
+    assert_attached("nginx", &dir);
 }
 
 #[test]
