@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use crate::calls::address;
+use crate::calls::{address, rarely};
 use crate::show::{Show, stream_byte, stream_bytes};
 use crate::{calls, differential};
 
@@ -68,7 +68,17 @@ pub fn perform(order: &str) -> String {
             let port = u16::try_from(n(2)).expect("a port");
             connect_to(words[1].parse().expect("an address"), port)
         }
+        "listen_too" => listen_too(u16::try_from(n(1)).expect("a port")).show(),
         "accept" => calls::accept(fd(), 0).show(),
+        "accept_now" => {
+            let come = calls::poll(fd(), libc::POLLIN, 0).is_ok_and(|bits| bits != 0);
+            if come { calls::accept(fd(), 0).show() } else { "nobody".to_owned() }
+        }
+        "open_with" => {
+            let port = u16::try_from(n(1)).expect("a port");
+            let opened = |fd| rarely::open_with(fd, port, words[2].as_bytes(), false).map(|_| fd);
+            calls::prompt_socket(0).and_then(opened).show()
+        }
         "connect" => connect(u16::try_from(n(1)).expect("a port")),
         "send" => calls::send(fd(), words[3..].join(" ").as_bytes(), int(2)).show(),
         "sendn" => send_stream(fd(), size(2), n(3).cast_unsigned()),
@@ -76,6 +86,12 @@ pub fn perform(order: &str) -> String {
         "recvnow" => calls::recv(fd(), size(2), int(3) | libc::MSG_DONTWAIT).show(),
         "recvn" => receive_stream(fd(), size(2), n(3).cast_unsigned()),
         "drain" => drain(fd()),
+        "first" => {
+            await_readable(fd());
+            calls::recv(fd(), 1, 0)
+                .map_or(-1, |byte| byte.first().map_or(-1, |b| i32::from(*b)))
+                .show()
+        }
         "until" => until(fd(), u8::try_from(n(2)).expect("a byte")),
         "mask" => settled_mask(fd()),
         "watch" => watch(fd(), int(2)).show(),
@@ -113,6 +129,15 @@ fn listen_at(ip: IpAddr) -> String {
         Ok((fd, calls::local_port(fd)?))
     };
     port().map_or_else(crate::show::errno_name, |(fd, port)| format!("{fd} {port}"))
+}
+
+/// A second listener on a port that another process listens on.
+fn listen_too(port: u16) -> Result<i32, i32> {
+    let fd = calls::prompt_socket(0)?;
+    calls::setsockopt(fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+    calls::bind(fd, port)?;
+    calls::listen(fd, 64)?;
+    Ok(fd)
 }
 
 fn connect(port: u16) -> String {

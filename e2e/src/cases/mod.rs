@@ -10,6 +10,7 @@ pub mod jumps;
 pub mod late;
 pub mod names;
 pub mod processes;
+pub mod rarely;
 pub mod readiness;
 pub mod seams;
 pub mod signals;
@@ -83,6 +84,11 @@ macro_rules! oracle_cases {
                 signals_for_bytes signals_of_a_listener low_water_mark_at_any_time peek_offset peek_offset_off
                 time_stamps time_stamps_fine time_stamps_new left_in_queue many_messages_with_a_limit
                 epoll_nested_deep select_of_high_numbers select_with_the_limit_as_number
+            }
+            rarely {
+                reuseport_of_two fast_open number_closed_past_us bytes_taken_past_us control_data_to_send
+                truncated_addresses connected_to_itself options_for_bytes numbers_of_the_library
+                close_range_unshares ended_quickly
             }
             jumps {
                 jump_out_of_recv jump_out_of_waitall jump_out_of_poll jump_out_of_select jump_out_of_send jump_out_of_the_first_send

@@ -1,0 +1,198 @@
+//! Calls that few programs make, and what is done past libc.
+
+use std::net::SocketAddr;
+
+use super::*;
+
+/// `TCP_FASTOPEN_CONNECT`.
+pub const FASTOPEN_CONNECT: c_int = 30;
+
+/// Connects to `port` by what is sent first, in each of three ways; all of `bytes` is sent in the end.
+pub fn open_with(fd: c_int, port: u16, bytes: &[u8], by_message: bool) -> Ret {
+    let (mut addr, len) = address::storage(address::here(), port);
+    let at = (&raw mut addr).cast::<libc::sockaddr>();
+    let sent = if by_message {
+        let mut iov =
+            libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let mut msg = zero!(libc::msghdr);
+        msg.msg_iov = &raw mut iov;
+        msg.msg_iovlen = 1;
+        msg.msg_name = at.cast();
+        msg.msg_namelen = len;
+        call!(libc::sendmsg, fd, &raw const msg, libc::MSG_FASTOPEN)
+    } else {
+        call!(libc::sendto, fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_FASTOPEN, at, len)
+    };
+    match sent {
+        // Without a cookie of the peer's there was nothing but the beginning of a handshake.
+        Err(libc::EINPROGRESS) => {
+            poll(fd, libc::POLLOUT, 10_000)?;
+            send(fd, bytes, 0)
+        }
+        sent => sent,
+    }
+}
+
+/// What names an end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub enum Name {
+    /// `accept` of a listener.
+    Accept,
+    /// `getsockname`.
+    Local,
+    /// `getpeername`.
+    Remote,
+}
+
+/// Asks for an address with room for so many bytes only: the call's value is left out, what it wrote there and as
+/// what length is not.
+pub fn name_in(what: Name, fd: c_int, room: i32) -> Result<(i32, Vec<u8>), i32> {
+    let mut bytes = [0xeeu8; 64];
+    let mut len = room.cast_unsigned();
+    let (at, len_at) = (bytes.as_mut_ptr().cast(), &raw mut len);
+    match what {
+        Name::Accept => close(make!(libc::accept, fd, at, len_at)?),
+        Name::Local => call!(libc::getsockname, fd, at, len_at),
+        Name::Remote => call!(libc::getpeername, fd, at, len_at),
+    }?;
+    // Not the port, which differs from run to run.
+    bytes[2..4].fill(0);
+    Ok((len.cast_signed(), bytes[..24].to_vec()))
+}
+
+/// `connect` with an address that is said to be so long.
+pub fn connect_of(fd: c_int, port: u16, len: u32) -> Ret {
+    let (addr, _) = address::storage(address::here(), port);
+    call!(libc::connect, fd, (&raw const addr).cast(), len)
+}
+
+/// `sendmsg` of these bytes with one control message, which says to be `len` long.
+pub fn send_with(fd: c_int, bytes: &[u8], level: c_int, kind: c_int, len: usize) -> Ret {
+    let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    let mut control = [0u64; 8];
+    let mut msg = zero!(libc::msghdr);
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = control.as_mut_ptr().cast();
+    msg.msg_controllen = 24;
+    let head = control.as_mut_ptr().cast::<libc::cmsghdr>();
+    // SAFETY: the control data has room for more than one header, and is aligned for it.
+    unsafe {
+        (*head).cmsg_level = level;
+        (*head).cmsg_type = kind;
+        (*head).cmsg_len = len;
+    }
+    call!(libc::sendmsg, fd, &raw const msg, libc::MSG_NOSIGNAL)
+}
+
+/// `getsockopt` of so many bytes, all zero before.
+pub fn getsockopt_of(fd: c_int, level: c_int, name: c_int, room: u32) -> Result<u32, i32> {
+    let mut bytes = [0u64; 16];
+    let mut len = room;
+    call!(libc::getsockopt, fd, level, name, bytes.as_mut_ptr().cast(), &raw mut len)?;
+    Ok(len)
+}
+
+/// The end of a process by `quick_exit`, which leaves out what was to be done at exit.
+pub fn exit_quickly(code: c_int) -> ! {
+    unsafe extern "C" {
+        fn quick_exit(code: c_int) -> !;
+    }
+    // SAFETY: ends the process.
+    unsafe { quick_exit(code) }
+}
+
+/// `close` by a system call of the program's own making, past libc.
+pub fn close_unseen(fd: c_int) -> Result<(), i32> {
+    sys::call::close(fd)
+}
+
+/// `recv` by a system call of the program's own making.
+pub fn recv_unseen(fd: c_int, len: usize, flags: c_int) -> Bytes {
+    let mut buffer = vec![0u8; len];
+    let got = sys::call::recv(fd, &mut buffer, flags);
+    filled(buffer, got)
+}
+
+/// An address with a port, as [`address::here`] has it.
+#[must_use]
+pub fn at(port: u16) -> SocketAddr {
+    SocketAddr::new(address::here(), port)
+}
+
+/// Something that hands out numbers: its name, and what makes one, and perhaps a second that belongs to it.
+pub type Maker = (&'static str, fn() -> Result<(c_int, Option<c_int>), i32>);
+
+macro_rules! one {
+    ($f:path $(, $a:expr)* $(,)?) => { || Ok((make!($f $(, $a)*)?, None)) };
+}
+
+macro_rules! two {
+    ($f:path, $pair:ident $(, $a:expr)* $(,)?) => {
+        || {
+            let mut $pair = [0; 2];
+            call!($f $(, $a)*)?;
+            Ok(($pair[0], Some($pair[1])))
+        }
+    };
+}
+
+mod makers {
+    //! What the libc crate does not declare.
+    use super::*;
+    unsafe extern "C" {
+        pub(super) fn __open_2(path: *const libc::c_char, flags: c_int) -> c_int;
+        pub(super) fn __open64_2(path: *const libc::c_char, flags: c_int) -> c_int;
+        pub(super) fn __openat_2(dir: c_int, path: *const libc::c_char, flags: c_int) -> c_int;
+        pub(super) fn __openat64_2(dir: c_int, path: *const libc::c_char, flags: c_int) -> c_int;
+        pub(super) fn __open(path: *const libc::c_char, flags: c_int, mode: u32) -> c_int;
+        pub(super) fn __open64(path: *const libc::c_char, flags: c_int, mode: u32) -> c_int;
+        pub(super) fn __pipe(pair: *mut c_int) -> c_int;
+        pub(super) fn inotify_init() -> c_int;
+    }
+}
+
+const NULL: *const libc::c_char = c"/dev/null".as_ptr();
+const RW: c_int = libc::O_RDWR;
+
+fn empty() -> libc::sigset_t {
+    sigset(&[])
+}
+
+/// Each function that makes numbers, and whose numbers may be those of connections that were closed past libc.
+pub const MAKERS: &[Maker] = &[
+    ("open", one!(libc::open, NULL, RW)),
+    ("open64", one!(libc::open64, NULL, RW)),
+    ("openat", one!(libc::openat, libc::AT_FDCWD, NULL, RW)),
+    ("openat64", one!(libc::openat64, libc::AT_FDCWD, NULL, RW)),
+    ("__open", one!(makers::__open, NULL, RW, 0)),
+    ("__open64", one!(makers::__open64, NULL, RW, 0)),
+    ("__open_2", one!(makers::__open_2, NULL, RW)),
+    ("__open64_2", one!(makers::__open64_2, NULL, RW)),
+    ("__openat_2", one!(makers::__openat_2, libc::AT_FDCWD, NULL, RW)),
+    ("__openat64_2", one!(makers::__openat64_2, libc::AT_FDCWD, NULL, RW)),
+    ("creat", one!(libc::creat, NULL, 0o600)),
+    ("creat64", one!(libc::creat64, NULL, 0o600)),
+    ("memfd_create", one!(libc::memfd_create, c"guest".as_ptr(), 0)),
+    ("eventfd", one!(libc::eventfd, 0, libc::EFD_NONBLOCK)),
+    ("timerfd_create", one!(libc::timerfd_create, libc::CLOCK_MONOTONIC, libc::TFD_NONBLOCK)),
+    ("signalfd", || {
+        let mask = empty();
+        Ok((make!(libc::signalfd, -1, &raw const mask, libc::SFD_NONBLOCK)?, None))
+    }),
+    ("inotify_init", one!(makers::inotify_init)),
+    ("inotify_init1", one!(libc::inotify_init1, libc::IN_NONBLOCK)),
+    ("epoll_create", one!(libc::epoll_create, 1)),
+    ("epoll_create1", one!(libc::epoll_create1, 0)),
+    ("socket", one!(libc::socket, libc::AF_UNIX, libc::SOCK_DGRAM, 0)),
+    ("socket of ours", one!(libc::socket, libc::AF_INET, libc::SOCK_STREAM, 0)),
+    ("dup", one!(libc::dup, 0)),
+    ("F_DUPFD", one!(libc::fcntl, 0, libc::F_DUPFD, 0)),
+    (
+        "socketpair",
+        two!(libc::socketpair, pair, libc::AF_UNIX, libc::SOCK_STREAM, 0, pair.as_mut_ptr()),
+    ),
+    ("pipe", two!(libc::pipe, pair, pair.as_mut_ptr())),
+    ("__pipe", two!(makers::__pipe, pair, pair.as_mut_ptr())),
+    ("pipe2", two!(libc::pipe2, pair, pair.as_mut_ptr(), libc::O_CLOEXEC)),
+];
