@@ -130,18 +130,28 @@ impl Board {
     /// Offsets of the attached halves of slot `slot`.
     #[must_use]
     pub fn halves_of(&self, slot: u32) -> Vec<usize> {
+        self.halves_that_are(half_state::ATTACHED, slot)
+    }
+
+    /// Offsets of the halves of slot `slot` that are offered, and not taken yet.
+    #[must_use]
+    pub fn offers_of(&self, slot: u32) -> Vec<usize> {
+        self.halves_that_are(half_state::OFFERED, slot)
+    }
+
+    fn halves_that_are(&self, state: u32, slot: u32) -> Vec<usize> {
         let mut found = Vec::new();
         let used = self.word32(offset_of!(Header, extents_used)) as usize;
         for extent in DATA_AT / EXTENT_BYTES..used.min(EXTENTS) {
             if self.word32(OWNERS_AT + extent * 4) == (slot + 1) | OWNER_HALVES {
-                self.halves_in(extent * EXTENT_BYTES, slot, &mut found);
+                self.halves_in(extent * EXTENT_BYTES, state, slot, &mut found);
             }
         }
         found
     }
 
     /// Rings look like halves only by chance, and not in all these words.
-    fn halves_in(&self, base: usize, slot: u32, found: &mut Vec<usize>) {
+    fn halves_in(&self, base: usize, state: u32, slot: u32, found: &mut Vec<usize>) {
         let all = self.bytes(base, EXTENT_BYTES);
         for at in (0..EXTENT_BYTES).step_by(HALF_BYTES) {
             let word = |field: usize| {
@@ -149,10 +159,11 @@ impl Board {
                 word.copy_from_slice(&all[at + field..at + field + 4]);
                 u32::from_le_bytes(word)
             };
-            if word(offset_of!(Half, state)) == half_state::ATTACHED
+            let attached = state == half_state::ATTACHED;
+            if word(offset_of!(Half, state)) == state
                 && word(offset_of!(Half, slot)) == slot
                 && word(offset_of!(Half, client)) <= 1
-                && word(offset_of!(Half, peer)) != 0
+                && (word(offset_of!(Half, peer)) != 0) == attached
             {
                 found.push(base + at);
             }

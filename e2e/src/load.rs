@@ -388,9 +388,14 @@ fn echo(fd: i32) -> String {
 
 /// Connects and makes a request; a refused request is an errno.
 pub fn ask(port: u16, request: Request) -> Result<i32, i32> {
+    let fd = connected(port)?;
+    calls::send(fd, &request.emit(), libc::MSG_NOSIGNAL)?;
+    Ok(fd)
+}
+
+fn connected(port: u16) -> Result<i32, i32> {
     let fd = calls::socket(0)?;
     calls::connect(fd, port)?;
-    calls::send(fd, &request.emit(), libc::MSG_NOSIGNAL)?;
     Ok(fd)
 }
 
@@ -405,6 +410,23 @@ pub fn transfer(port: u16, style: usize, seed: u64, len: u64) -> Report {
     let report = duplex(fd, Style::ALL[style % 5].1, seed, seed + 1, len);
     let _ = calls::close(fd);
     report
+}
+
+/// [`transfer`] by a client that has connected, says so, and waits for a line before it sends its first byte.
+#[must_use]
+pub fn poised(port: u16, style: usize, seed: u64, len: u64) -> Report {
+    let run = || -> Result<i32, i32> {
+        let fd = connected(port)?;
+        println!("connected");
+        let _ = std::io::stdin().read_line(&mut String::new());
+        let request = Request { seed, len, style: style as u64 };
+        calls::send(fd, &request.emit(), libc::MSG_NOSIGNAL)?;
+        Ok(fd)
+    };
+    match run() {
+        Ok(fd) => duplex(fd, Style::ALL[style % 5].1, seed, seed + 1, len),
+        Err(e) => Report { sent: 0, received: 0, status: errno_name(e) },
+    }
 }
 
 /// Echoes on every connection from one thread and one event set, for ever.

@@ -19,6 +19,7 @@ fn main() {
             load::serve()
         }
         Some("transfer") => println!("{}", load::transfer(port(), size(2), number(3), number(4))),
+        Some("poised") => println!("{}", load::poised(port(), size(2), number(3), number(4))),
         Some("many") => println!("{}", load::many(port(), size(2), size(3))),
         Some("listening") => {
             let _own = load::listener();
@@ -37,7 +38,7 @@ fn main() {
 fn usage() -> ! {
     eprintln!(
         "load-guest: serve | serve-many | serve-few DESCRIPTORS | transfer PORT STYLE SEED LEN | \
-         many PORT COUNT ROUNDS | listening PORT COUNT ROUNDS | crowd COUNT | squeezed PORT COUNT MORE | steps PORT | unread PORT COUNT LEN | demoting PORT SEED | storm PORT COUNT SEED"
+         poised PORT STYLE SEED LEN | many PORT COUNT ROUNDS | listening PORT COUNT ROUNDS | crowd COUNT | squeezed PORT COUNT MORE | steps PORT | unread PORT COUNT LEN | demoting PORT SEED | storm PORT COUNT SEED"
     );
     std::process::exit(2);
 }

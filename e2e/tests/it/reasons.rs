@@ -3,12 +3,16 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
+use std::mem::offset_of;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
+use e2e::board::Board;
+use e2e::calls::filter::without_netlink;
 use e2e::calls::uring::Liburing;
-use e2e::run::{BoardDir, Guest, Under, command, library, outcome, plain_only, skipped};
+use e2e::run::{BoardDir, Guest, Outcome, Under, command, library, outcome, plain_only, skipped};
 use local::Reason;
+use sys::abi::{BUCKETS, HALF_BYTES, Half, OFFERS_AT};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -29,16 +33,22 @@ fn assert_counted(dir: &BoardDir, reason: Reason, what: &str) {
     );
 }
 
-/// Runs a case of the oracle with both ends under Shunt; its connections must have been attached.
-fn after_case(case: &str) -> BoardDir {
-    let dir = BoardDir::new();
-    let mut command = command(env!("CARGO_BIN_EXE_oracle-guest"), Under::Shunt(&dir));
-    command.args([case, "client"]).env("SHUNT_DIR", dir.path()).env_remove("E2E_PEER_PRELOAD");
+/// Runs a case of the oracle with both ends under Shunt, ours being this one.
+fn run_case(case: &str, role: &str, dir: &BoardDir) -> Outcome {
+    let mut command = command(env!("CARGO_BIN_EXE_oracle-guest"), Under::Shunt(dir));
+    command.args([case, role]).env("SHUNT_DIR", dir.path()).env_remove("E2E_PEER_PRELOAD");
     if !plain_only() {
         command.env("E2E_PEER_PRELOAD", library()).env("E2E_ATTACH_BOARD", dir.path());
     }
     let got = outcome(&mut command, LIMIT);
     assert!(got.ok(), "{case}: exit {}\n{}{}{:?}", got.code, got.out, got.err, got.hung);
+    got
+}
+
+/// Runs a case as [`run_case`] does, as a client; its connections must have been attached.
+fn after_case(case: &str) -> BoardDir {
+    let dir = BoardDir::new();
+    let _ = run_case(case, "client", &dir);
     assert!(dir.attached() >= 2 || plain_only(), "{case}: never left TCP\n{}", dir.summary());
     dir
 }
@@ -153,6 +163,120 @@ fn a_server_without_shunt() {
     assert!(got.ok() && got.out.trim() == "all 40", "{} {}{:?}", got.out, got.err, got.hung);
     assert_counted(&dir, Reason::NoListener, "a server that is not under Shunt");
     assert_eq!(dir.attached(), 0, "{}", dir.summary());
+}
+
+/// A server and a client that has connected, which is offered, and has sent nothing yet.
+struct Poised<'a> {
+    dir: &'a BoardDir,
+    server: Guest,
+    ended: BufReader<ChildStdout>,
+    client: Guest,
+    go_on: ChildStdin,
+    said: BufReader<ChildStdout>,
+}
+
+impl<'a> Poised<'a> {
+    const LEN: u64 = 3 << 20;
+
+    fn new(dir: &'a BoardDir, change: fn(&mut Command) -> &mut Command) -> Self {
+        let mut serve = command(GUEST, Under::Shunt(dir));
+        let mut server = Guest::start(change(serve.arg("serve").stdout(Stdio::piped())));
+        let mut ended = BufReader::new(server.take_stdout().unwrap());
+        let port = next_line(&mut ended);
+        let port = port.strip_prefix("port ").unwrap_or_else(|| panic!("the server said {port:?}"));
+        let mut poised = command(GUEST, Under::Shunt(dir));
+        poised.args(["poised", port, "0", "7", &Self::LEN.to_string()]);
+        let piped = poised.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut client = Guest::start(change(piped));
+        let go_on = client.take_stdin().unwrap();
+        let mut said = BufReader::new(client.take_stdout().unwrap());
+        assert_eq!(next_line(&mut said), "connected");
+        Self { dir, server, ended, client, go_on, said }
+    }
+
+    /// The client's half on the board, and the board for writing.
+    fn offer(&self) -> (Board, usize) {
+        let board = Board::find(self.dir.path(), true).unwrap().unwrap();
+        let pid = i64::from(self.client.pid());
+        let slot = board.processes().iter().find(|p| i64::from(p.pid) == pid).map(|p| p.slot);
+        let offers = slot.map_or_else(Vec::new, |slot| board.offers_of(slot));
+        assert_eq!(offers.len(), 1, "{}", self.dir.summary());
+        (board, offers[0])
+    }
+
+    /// The client goes on: each byte arrives at both ends, on TCP.
+    #[track_caller]
+    fn moves_by_tcp(mut self, what: &str) {
+        writeln!(self.go_on, "go on").unwrap();
+        let ended = self.client.wait(LIMIT);
+        assert!(ended.is_ok(), "{what}: {ended:?}\n{}", self.dir.summary());
+        let done = format!("sent={0} received={0} status=done", Self::LEN);
+        assert_eq!(next_line(&mut self.said), done, "{what}\n{}", self.dir.summary());
+        assert_eq!(next_line(&mut self.ended), "began");
+        assert_eq!(next_line(&mut self.ended), format!("ended {done}"), "{what}");
+        assert!(self.server.ended().is_none(), "{what}: the server died");
+        assert_eq!(self.dir.attached(), 0, "{what}: attached\n{}", self.dir.summary());
+    }
+}
+
+fn next_line(from: &mut BufReader<ChildStdout>) -> String {
+    let mut line = String::new();
+    from.read_line(&mut line).unwrap();
+    line.trim().to_owned()
+}
+
+/// An offer whose cookie is that of another socket: one that some process made for a connection that is not its own,
+/// or left behind.
+#[test]
+fn an_offer_for_another_socket() {
+    if plain_only() {
+        return skipped("nothing is offered on kernel TCP");
+    }
+    let dir = BoardDir::new();
+    let poised = Poised::new(&dir, |plain| plain);
+    let (board, half) = poised.offer();
+    let cookie = half + offset_of!(Half, cookie);
+    board.scribble(cookie, &(board.word64(cookie) + 1).to_le_bytes()).unwrap();
+    poised.moves_by_tcp("a forged offer");
+    assert_counted(&dir, Reason::ForgedOffer, "a forged offer");
+}
+
+/// A container that refuses netlink sockets: the kernel cannot be asked who is at the other end, so nobody is
+/// believed.
+#[test]
+fn a_container_without_netlink() {
+    let dir = BoardDir::new();
+    Poised::new(&dir, without_netlink).moves_by_tcp("no netlink");
+    assert_counted(&dir, Reason::NoDiag, "no netlink");
+}
+
+/// What the kernel has counted of a server's bytes is not what the library has seen of them.
+#[test]
+fn bytes_past_the_library() {
+    let dir = BoardDir::new();
+    let _ = run_case("bytes_taken_past_us", "server", &dir);
+    assert_counted(&dir, Reason::BytesUnseen, "bytes past the library");
+    assert_eq!(dir.attached(), 0, "{}", dir.summary());
+}
+
+/// Offers of connections that live fill the line of the table where an offer of ours belongs.
+#[test]
+fn no_room_for_an_offer() {
+    if plain_only() {
+        return skipped("nothing is offered on kernel TCP");
+    }
+    let dir = BoardDir::new();
+    let first = Poised::new(&dir, |plain| plain);
+    let (board, half) = first.offer();
+    let word = (half / HALF_BYTES + 1) as u64;
+    let full: Vec<u8> = std::iter::repeat_n(word.to_le_bytes(), BUCKETS).flatten().collect();
+    board.scribble(OFFERS_AT, &full).unwrap();
+    let second = Poised::new(&dir, |plain| plain);
+    let theirs = board.processes();
+    let theirs = theirs.iter().find(|p| i64::from(p.pid) == i64::from(second.client.pid()));
+    let refused = theirs.map(|p| p.reasons[Reason::OffersFull.code() as usize]);
+    assert_eq!(refused, Some(1), "{}", dir.summary());
+    second.moves_by_tcp("a full table");
 }
 
 /// More processes than can take part: who comes too late says so once and is on TCP, and who comes when others
