@@ -7,13 +7,14 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use e2e::board::Board;
-use e2e::run::{BoardDir, Guest, Outcome, Under, command, outcome, plain_only, skipped};
+use e2e::calls::filter::without_netlink;
+use e2e::run::{BoardDir, Guest, Outcome, Under};
+use e2e::run::{command, eventually, outcome, plain_only, skipped};
 use e2e::{built, installed};
 use serde_json::Value;
 
@@ -70,6 +71,12 @@ impl Pair {
     #[track_caller]
     fn moves(&mut self, bytes: u64) {
         writeln!(self.orders, "{bytes}").unwrap();
+        self.has_moved(bytes);
+    }
+
+    /// So many bytes have gone there and back.
+    #[track_caller]
+    fn has_moved(&mut self, bytes: u64) {
         let mut answer = String::new();
         self.answers.read_line(&mut answer).unwrap();
         assert_eq!(answer.trim(), format!("moved {bytes}"));
@@ -122,6 +129,57 @@ fn stat_counts_each_byte() {
     // And for people, in the columns of smcss.
     let table = said(&["stat"], dir.path(), 0);
     assert!(table.contains("load-guest") && table.contains("SHM"), "{table}");
+}
+
+/// A counter of the connection that this process has in shared memory.
+fn counted(dir: &BoardDir, pid: i32, name: &str) -> Option<u64> {
+    let stat: Value = serde_json::from_str(&said(&["stat", "--json"], dir.path(), 0)).ok()?;
+    let all = stat["connections"].as_array()?;
+    all.iter().find(|c| c["pid"] == pid && c["tx_mode"] == "SHM")?[name].as_u64()
+}
+
+/// What waits for a program that does not run, who waits for it, and how often somebody slept.
+#[test]
+fn stat_counts_what_waits() {
+    if plain_only() {
+        return skipped("nothing is counted on kernel TCP");
+    }
+    let dir = BoardDir::new();
+    let mut pair = Pair::start(&dir);
+    let (client, server) = (pair.client.pid(), pair.server.pid());
+    let of = |pid, name| counted(&dir, pid, name).unwrap_or_else(|| panic!("no {name} of {pid}"));
+
+    // Nobody spins: the server sleeps before each request.
+    let slept = of(server, "sleeps");
+    pair.moves(100);
+    eventually("the server sleeps once more", || of(server, "sleeps") > slept);
+
+    // So many bytes are unread, at their reader and nowhere else. (They fit into the smallest buffer.)
+    pair.server.signal(libc::SIGSTOP);
+    writeln!(pair.orders, "1000").unwrap();
+    eventually("1,000 bytes are unread", || of(server, "rx_buffer_used_bytes") == 1_000);
+    assert_eq!(of(client, "rx_buffer_used_bytes"), 0);
+    pair.server.signal(libc::SIGCONT);
+    pair.has_moved(1_000);
+    eventually("all is read", || of(server, "rx_buffer_used_bytes") == 0);
+
+    // More than a buffer holds: who sends is stopped by it.
+    let stalled = of(client, "stalls");
+    pair.server.signal(libc::SIGSTOP);
+    writeln!(pair.orders, "8000000").unwrap();
+    eventually("the buffer is full", || of(client, "stalls") > stalled);
+    let (used, all) = (of(server, "rx_buffer_used_bytes"), of(server, "rx_buffer_bytes"));
+    assert!(used > all / 2 && used <= all, "{used} of {all}");
+    pair.server.signal(libc::SIGCONT);
+    pair.has_moved(8_000_000);
+
+    // First the columns of smcss, by its names, then these counters.
+    let table = said(&["stat"], dir.path(), 0);
+    let columns = ["State", "UID", "Inode", "Local Address", "Peer Address", "Mode"];
+    let counters = ["Tx", "Rx", "Bells", "Sleeps", "Spins", "Stalls", "TxBuf", "RxBuf"];
+    let head = table.lines().find(|line| line.starts_with("State")).unwrap_or_default();
+    let at = columns.iter().chain(&counters).map(|name| head.find(name));
+    assert!(at.collect::<Option<Vec<_>>>().is_some_and(|at| at.is_sorted()), "{table}");
 }
 
 /// What the two processes on this board keep for rings and their ends, bytes, and how many
@@ -295,39 +353,12 @@ fn doctor_looks_at_the_board() {
     assert_eq!(check(&report, "board").0, "no", "{report}");
 }
 
-/// A filter, as containers have them: this family of sockets is refused.
-fn refuse_netlink() -> std::io::Result<()> {
-    const LOAD: u16 = 0x20;
-    const EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    let op = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
-    let call = u32::try_from(libc::SYS_socket).unwrap_or(u32::MAX);
-    let refused = 0x0005_0000 | libc::EACCES.cast_unsigned();
-    let mut filter = [
-        op(LOAD, 0, 0, 0),
-        op(EQUAL, call, 0, 3),
-        op(LOAD, 16, 0, 0),
-        op(EQUAL, libc::AF_NETLINK.cast_unsigned(), 0, 1),
-        op(RETURN, refused, 0, 0),
-        op(RETURN, 0x7fff_0000, 0, 0),
-    ];
-    let program = libc::sock_fprog { len: 6, filter: filter.as_mut_ptr() };
-    // SAFETY: a filter of that length, which the kernel copies.
-    let done = unsafe {
-        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-            | libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program)
-    };
-    if done == 0 { Ok(()) } else { Err(std::io::Error::last_os_error()) }
-}
-
 #[test]
 fn doctor_asks_for_netlink() {
     let dir = BoardDir::new();
     assert_eq!(check(&said(&["doctor", "true"], dir.path(), 0), "netlink").0, "ok");
     let mut doctor = shunt(&["doctor", "true"], dir.path());
-    // SAFETY: two system calls, on values made before.
-    unsafe { doctor.pre_exec(refuse_netlink) };
-    let got = outcome(&mut doctor, LIMIT);
+    let got = outcome(without_netlink(&mut doctor), LIMIT);
     assert_eq!(got.code, 1, "{}{}", got.out, got.err);
     let (outcome, found) = check(&got.out, "netlink");
     assert_eq!(outcome, "no", "{}", got.out);
