@@ -110,7 +110,7 @@ macro_rules! oracle_cases {
                 exec_by_itself exec_by_itself_without_library exec_fails vfork_exec_inetd posix_spawn_inetd system_inherits
                 pass_to_process_with_library pass_to_process_without_library
                 pass_with_bytes_queued pass_in_flight pass_and_keep accept_in_forked_workers
-                exclusive_wakes_one
+                exclusive_wakes_one exclusive_listener_wakes_one
             }
             late {
                 late_beside_poll late_beside_poll_for_end late_beside_poll_of_two late_waitall_and_reset

@@ -25,11 +25,18 @@ enum Ends {
 }
 
 fn run(case: &str, role: &str, host: &str, ends: Ends) -> Outcome {
+    run_after(&[], case, role, host, ends)
+}
+
+/// [`run`], the guest being started by these words.
+fn run_after(before: &[&str], case: &str, role: &str, host: &str, ends: Ends) -> Outcome {
+    let words: Vec<&str> =
+        before.iter().copied().chain([env!("CARGO_BIN_EXE_oracle-guest")]).collect();
     let dir = BoardDir::new();
     let ours = matches!(ends, Ends::Both | Ends::Ours);
     let under = if ours { Under::Shunt(&dir) } else { Under::Tcp };
-    let mut command = command(env!("CARGO_BIN_EXE_oracle-guest"), under);
-    command.env("E2E_HOST", host);
+    let mut command = command(words[0], under);
+    command.args(&words[1..]).env("E2E_HOST", host);
     command.args([case, role]).env("SHUNT_DIR", dir.path()).env_remove("E2E_PEER_PRELOAD");
     if matches!(ends, Ends::Both | Ends::Peers) {
         command.env("E2E_PEER_PRELOAD", library());
@@ -96,10 +103,16 @@ fn difference_of(case: &str, role: &str, host: &str, ends: Ends) -> Option<Strin
 
 /// Cases that differ from kernel TCP at present, with the reason: `docs/conformance.md` lists them
 /// for people. They run all the same.
-const KNOWN: &[(&str, &str)] = &[(
-    "bad_pointers",
-    "a bad buffer is a segmentation fault, not EFAULT: bytes are copied in user space",
-)];
+const KNOWN: &[(&str, &str)] = &[
+    (
+        "bad_pointers",
+        "a bad buffer is a segmentation fault, not EFAULT: bytes are copied in user space",
+    ),
+    (
+        "exclusive_wakes_one",
+        "EPOLLEXCLUSIVE on a connection in shared memory wakes all processes that wait for it",
+    ),
+];
 
 fn check(case: &str) {
     let ways = if e2e::quick() { &WAYS[..2] } else { WAYS };
@@ -152,6 +165,24 @@ macro_rules! tests {
 }
 
 e2e::oracle_cases!(tests);
+
+/// In a network where servers grant fast open, which by default they do not: bytes come with the handshake.
+#[test]
+fn fast_open_where_it_is_granted() {
+    const GRANT: &str =
+        "ip link set lo up && echo 3 > /proc/sys/net/ipv4/tcp_fastopen && exec \"$@\"";
+    const BEFORE: &[&str] = &["unshare", "-n", "sh", "-c", GRANT, "sh"];
+    if e2e::calls::geteuid() != 0 || e2e::installed("unshare").is_none() {
+        return e2e::run::skipped("a network of its own needs root and unshare");
+    }
+    let shunt = if plain_only() { Ends::Neither } else { Ends::Both };
+    for role in ["client", "server"] {
+        let [tcp, got] = [Ends::Neither, shunt]
+            .map(|ends| run_after(BEFORE, "fast_open", role, "127.0.0.1", ends));
+        assert!(tcp.ok() && got.ok(), "{}{:?}{}{:?}", tcp.err, tcp.hung, got.err, got.hung);
+        assert_eq!(differences(&tcp.out, &got.out), "", "{role}");
+    }
+}
 
 mod over_v6 {
     //! What depends on how the ends of a connection are named and found, over ::1.
