@@ -16,6 +16,7 @@
 
 mod ask;
 pub mod bare;
+mod berths;
 pub mod config;
 pub mod control;
 mod device;
@@ -45,7 +46,7 @@ mod verbs;
 pub mod why;
 mod wire;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -57,6 +58,7 @@ use std::time::{Duration, Instant};
 use smc::{Mac, SystemId};
 use sys::call::{self, Failure};
 
+use berths::Berths;
 use config::{BadSetting, Config};
 use control::Answers;
 
@@ -71,19 +73,16 @@ use vector::{Arrival, Order, Parts, Vector};
 use vectors::VECTORS_MAX;
 use verbs::Card;
 
+pub use berths::Berth;
 pub use habit::Change;
 pub use meeting::Ends;
 pub use vector::Newcomer;
 pub use verbs::OpenError;
 
-/// A vector that has so many connections more than another is not given more, although it knows the peer.
-const SLACK: u64 = 8;
 /// For how long connections to a host go by TCP without asking, nanoseconds: to one whose engine is being looked
 /// for, and to one that has none.
 const LOOKING_NS: u64 = 200_000_000;
 const STRANGER_NS: u64 = 64_000_000_000;
-/// Peers that it is remembered for which vectors know them.
-const PEERS_MAX: usize = 4096;
 /// How long vectors may take to say what they have counted: a test wants to be told, however busy the machine is.
 const TELLING: Duration = Duration::from_secs(if cfg!(test) { 30 } else { 1 });
 
@@ -116,6 +115,9 @@ pub enum Error {
     /// Settings that do not go with the number of vectors that there are.
     #[error("{0}")]
     Setting(#[from] BadSetting),
+    /// There is none that may be used.
+    #[error("{0}")]
+    Vectors(#[from] roce::BadVectors),
     /// A file or a thread.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -130,15 +132,11 @@ struct Handle {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is known of who is where.
+/// Where RoCEv2 is spoken from.
 #[derive(Debug, Default)]
 struct Places {
     /// Addresses that RoCEv2 is spoken from.
     ports: HashSet<IpAddr>,
-    /// Connections that each vector was given.
-    given: Vec<u64>,
-    /// Vectors that know a peer, as a set of bits.
-    peers: HashMap<IpAddr, u64>,
     /// What has gone wrong last.
     problem: Option<String>,
 }
@@ -206,6 +204,7 @@ struct Shared {
     learned: Arc<Learned>,
     config: Mutex<Arc<Config>>,
     places: Mutex<Places>,
+    berths: Arc<Berths>,
     card: Option<Card>,
     meeting: Option<Meeting>,
 }
@@ -244,6 +243,7 @@ impl Engine {
         let config = Config { vectors: Some(count), ..config }.checked()?;
         let card = config.device.as_ref().map(|name| Card::open(&config.device_library, name));
         let card = card.transpose()?;
+        let berths = Berths::new(count, config.use_vectors)?;
         let config = Arc::new(config);
         let learned = Arc::new(Learned { habits: Mutex::default(), notice: Box::new(notice) });
         let host = host_name();
@@ -278,7 +278,6 @@ impl Engine {
             let thread = std::thread::Builder::new().name(name).spawn(move || vector.run())?;
             vectors.push(Handle { inbox, told, openings, thread: Some(thread) });
         }
-        let places = Places { given: vec![0; vectors.len()], ..Places::default() };
         let addresses = config.addresses.clone();
         let marks = Arc::clone(&learned);
         let meeting = meeting::Parts {
@@ -290,8 +289,8 @@ impl Engine {
             mark: Box::new(move |host, on| marks.mark(host, on)),
         };
         let wanted = !config.peers.is_empty();
-        let (config, places) = (Mutex::new(config), Mutex::new(places));
-        let mut shared = Shared { vectors, learned, config, places, card, meeting: None };
+        let (config, places) = (Mutex::new(config), Mutex::default());
+        let mut shared = Shared { vectors, learned, config, places, berths, card, meeting: None };
         let met = if wanted { Meeting::start(meeting).map(Some) } else { Ok(None) };
         let failed = met.map(|meeting| shared.meeting = meeting).err();
         let engine = Self { shared: Arc::new(shared), control: None };
@@ -314,16 +313,15 @@ impl Engine {
         Ok(())
     }
 
-    /// The vector that is to take care of a connection to `remote`: one that knows the peer, unless others
-    /// have much less to do.
+    /// The place of a connection to `remote`: with a vector that knows the peer, unless others have much less to do.
     #[must_use]
-    pub fn vector_for(&self, remote: IpAddr) -> u32 {
-        self.shared.vector_for(remote)
+    pub fn berth(&self, remote: IpAddr) -> Berth {
+        self.shared.berths.connection(remote)
     }
 
     /// Takes care of a connection from now on. If RoCEv2 cannot be spoken from its address, the handshake
     /// declines, and the connection goes on as TCP.
-    pub fn adopt(&self, vector: u32, newcomer: Newcomer) {
+    pub fn adopt(&self, newcomer: Newcomer) {
         if self.config().addresses.is_empty()
             && let Err(e) = self.shared.speak_from(newcomer.ends.0)
         {
@@ -332,6 +330,7 @@ impl Engine {
         if let Some(to) = newcomer.to {
             self.shared.learned.begins(to, call::now_ns());
         }
+        let vector = newcomer.berth.vector();
         let Some(handle) = self.shared.vectors.get(vector as usize) else { return };
         let may_begin = newcomer.role == Role::Client && newcomer.asks.is_none();
         let begin = || handle.openings.begin(newcomer.ends, &newcomer.tcp, call::now_ns());
@@ -429,26 +428,6 @@ impl Shared {
         Ok(())
     }
 
-    fn vector_for(&self, remote: IpAddr) -> u32 {
-        let usable = held(&self.config).use_vectors;
-        let loads: Vec<u64> = self.vectors.iter().map(|v| held(&v.told).connections).collect();
-        let mut places = held(&self.places);
-        let all = || (0..loads.len()).zip(0..).filter(|(_, n)| usable.has(*n)).map(|(at, _)| at);
-        let least = all().map(|at| loads[at]).min().unwrap_or(0);
-        let known = places.peers.get(&remote).copied().unwrap_or(0);
-        let load = |at: &usize| (loads[*at], places.given[*at]);
-        let knows = |at: &usize| known >> at & 1 != 0 && loads[*at] <= least + SLACK;
-        let chosen = all().filter(knows).min_by_key(load).or_else(|| all().min_by_key(load));
-        let chosen = chosen.unwrap_or(0);
-        places.given[chosen] += 1;
-        if places.peers.len() >= PEERS_MAX {
-            // Forgetting costs a first contact more.
-            places.peers.clear();
-        }
-        *places.peers.entry(remote).or_default() |= 1 << chosen;
-        u32::try_from(chosen).unwrap_or(0)
-    }
-
     /// Destinations whose connections stay on TCP, as people write them.
     fn spared(&self) -> Vec<String> {
         let habits = held(&self.learned.habits);
@@ -494,6 +473,7 @@ impl Answers for Arc<Shared> {
     fn configure(&self, config: Config) {
         let config = Arc::new(config);
         *held(&self.config) = Arc::clone(&config);
+        self.berths.allow(config.use_vectors);
         if !config.spare_short {
             self.learned.forget();
         }

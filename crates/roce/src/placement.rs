@@ -8,8 +8,8 @@ const VECTORS_MAX: u16 = 256;
 /// One for each host, beside the devices: one [`Device`](crate::Device) for each vector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// `None`: not allowed.
-    users: Vec<Option<u32>>,
+    users: Vec<u32>,
+    allowed: Vec<bool>,
 }
 
 /// No vector may be used, or one that there is not.
@@ -36,29 +36,53 @@ impl Placement {
         if !(1..=VECTORS_MAX).contains(&vectors) {
             return Err(BadVectors::Count(vectors));
         }
-        let mut users = vec![None; vectors.into()];
+        let count = usize::from(vectors);
+        let mut placement = Self { users: vec![0; count], allowed: vec![false; count] };
+        placement.allow(allowed)?;
+        Ok(placement)
+    }
+
+    /// From now on these may be used; what others have stays there.
+    ///
+    /// # Errors
+    ///
+    /// See [`BadVectors`]; nothing is changed then.
+    pub fn allow(&mut self, allowed: impl IntoIterator<Item = u16>) -> Result<(), BadVectors> {
+        let mut wanted = vec![false; self.users.len()];
         for vector in allowed {
-            *users.get_mut(usize::from(vector)).ok_or(BadVectors::Absent(vector))? = Some(0);
+            *wanted.get_mut(usize::from(vector)).ok_or(BadVectors::Absent(vector))? = true;
         }
-        if users.iter().all(Option::is_none) {
+        if !wanted.contains(&true) {
             return Err(BadVectors::Nothing);
         }
-        Ok(Self { users })
+        self.allowed = wanted;
+        Ok(())
     }
 
     /// The vector for a new queue pair: the one with the fewest, and of those the first.
     pub fn place(&mut self) -> u16 {
-        let allowed = self.users.iter_mut().zip(0..);
-        let allowed = allowed.filter_map(|(users, vector)| users.as_mut().map(|n| (n, vector)));
-        allowed.min_by_key(|(users, vector)| (**users, *vector)).map_or(0, |(users, vector)| {
-            *users += 1;
-            vector
-        })
+        let vector = self.least();
+        self.join(vector);
+        vector
+    }
+
+    /// Which one that would be.
+    #[must_use]
+    pub fn least(&self) -> u16 {
+        let allowed = (0..).zip(&self.users).filter(|(vector, _)| self.is_allowed(*vector));
+        allowed.min_by_key(|(_, users)| **users).map_or(0, |(vector, _)| vector)
+    }
+
+    /// A vector has a queue pair more, whoever has chosen it.
+    pub fn join(&mut self, vector: u16) {
+        if let Some(users) = self.users.get_mut(usize::from(vector)) {
+            *users = users.saturating_add(1);
+        }
     }
 
     /// A queue pair of that vector is no more.
     pub fn release(&mut self, vector: u16) {
-        if let Some(Some(users)) = self.users.get_mut(usize::from(vector)) {
+        if let Some(users) = self.users.get_mut(usize::from(vector)) {
             *users = users.saturating_sub(1);
         }
     }
@@ -66,7 +90,11 @@ impl Placement {
     /// How many queue pairs a vector has; `None`: it may not be used.
     #[must_use]
     pub fn users(&self, vector: u16) -> Option<u32> {
-        self.users.get(usize::from(vector)).copied().flatten()
+        self.users.get(usize::from(vector)).copied().filter(|_| self.is_allowed(vector))
+    }
+
+    fn is_allowed(&self, vector: u16) -> bool {
+        self.allowed.get(usize::from(vector)).copied().unwrap_or(false)
     }
 }
 
@@ -84,6 +112,13 @@ mod tests {
         placement.release(3);
         assert_eq!((placement.place(), placement.place()), (3, 3));
         assert_eq!((placement.users(1), placement.users(0)), (Some(2), None));
+        // What is there stays there when others are allowed.
+        assert_eq!(placement.allow([4]), Err(BadVectors::Absent(4)));
+        assert_eq!(placement.allow([]), Err(BadVectors::Nothing));
+        placement.allow([0, 1]).unwrap();
+        placement.join(0);
+        assert_eq!([placement.place(), placement.place()], [0, 0]);
+        assert_eq!((placement.users(1), placement.users(3)), (Some(2), None));
     }
 
     #[test]

@@ -380,9 +380,7 @@ impl Vector {
         *self.stat.broken_off.entry(why.to_owned()).or_default() += 1;
         self.learn(exchange.to, habit::NOTHING);
         reset_on_close(&exchange.wire);
-        if let Some(relay) = self.shelf.rings.remove(exchange.conn) {
-            relay.close(true);
-        }
+        self.close(exchange.conn, true);
     }
 
     /// Does what a handshake wants to have done.

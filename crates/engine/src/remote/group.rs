@@ -13,6 +13,7 @@ use smc::group::{
 use smc::handshake::{PeerEnd, Proposed};
 use smc::{Gid, Mtu, RKey, Time, Token};
 
+use super::berths::Berth;
 use super::device::Purpose;
 use super::exchange::ExchangeId;
 use super::random;
@@ -72,6 +73,8 @@ pub(super) struct Group {
     pub(super) rkeys: Numbers<BufferId, LinkBuffer>,
     /// When it is forgotten.
     forget_at: Option<u64>,
+    /// It counts as one of this vector until then.
+    _berth: Option<Berth>,
 }
 
 /// All link groups of a vector.
@@ -209,6 +212,8 @@ impl Vector {
             self.device.close_link(qpn, &mut self.shelf);
             return Err(Diagnosis::Internal);
         };
+        let conn = self.exchanges.get(first).map(|exchange| exchange.conn);
+        let berth = conn.and_then(|conn| self.berths.get(&conn)).map(Berth::group);
         let id = self.groups.all.insert(Group {
             core,
             remote,
@@ -220,6 +225,7 @@ impl Vector {
             buffers: Numbers::default(),
             rkeys: Numbers::default(),
             forget_at: None,
+            _berth: berth,
         });
         self.groups.links.insert(qpn, (id, LinkSlot::FIRST));
         Ok(id)

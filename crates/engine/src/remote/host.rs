@@ -21,7 +21,7 @@ use super::guest::{Broken, Program, Relay, Role, Sleeper, Stamp};
 use super::inbox::Inbox;
 use super::option::{self, TcpOption};
 use super::stat::Stat;
-use super::{Change, Ends, Engine, Newcomer};
+use super::{Berth, Change, Ends, Engine, Newcomer};
 
 /// Stand-ins that are kept ready.
 const READY: usize = 32;
@@ -279,15 +279,15 @@ impl Reception {
                 let relay = Box::new(Ours(taken.relay));
                 let to = hello.client.then_some(taken.to);
                 let (ends, asks) = (taken.ends, taken.asks);
-                let newcomer = Newcomer { relay, tcp, role, ends, to, asks };
+                let newcomer = Newcomer { relay, tcp, role, ends, to, asks, berth: taken.berth };
                 let welcome = || visitor.answer(Ok((taken.welcome, &taken.stand_in)));
                 if newcomer.asks.is_none() {
                     // The peer is further away than the guest. One that was promised SMC and does not hear it has
                     // died, which the vector will see.
-                    self.engine.adopt(taken.vector, newcomer);
+                    self.engine.adopt(newcomer);
                     let _ = welcome();
                 } else if welcome() {
-                    self.engine.adopt(taken.vector, newcomer);
+                    self.engine.adopt(newcomer);
                 } else {
                     // It waits no more, and speaks TCP on a connection of which the peer knows nothing.
                     newcomer.relay.close(false);
@@ -312,12 +312,12 @@ impl Reception {
             let (client, server) = if hello.client { (local, to) } else { (to, local) };
             Ends { client: whole(client), server: whole(server) }
         });
-        let vector = self.engine.vector_for(ends.1);
+        let berth = self.engine.berth(ends.1);
         let mut stand_in = self.stand_ins.take().map_err(|_| Reason::NoMemory)?;
-        let waiter = self.waiters.get(vector as usize).and_then(Option::as_ref);
+        let waiter = self.waiters.get(berth.vector() as usize).and_then(Option::as_ref);
         let waiter = waiter.ok_or(Reason::NoMemory)?;
         let (relay, welcome) = self.attach(hello, &mut stand_in, waiter)?;
-        Ok(Taken { relay, welcome, stand_in, vector, ends, to, asks })
+        Ok(Taken { relay, welcome, stand_in, berth, ends, to, asks })
     }
 }
 
@@ -326,7 +326,7 @@ struct Taken {
     relay: relay::Relay,
     welcome: Welcome,
     stand_in: StandIn,
-    vector: u32,
+    berth: Berth,
     ends: (IpAddr, IpAddr),
     to: SocketAddrV6,
     asks: Option<Ends>,

@@ -143,6 +143,7 @@ mod tests {
     use smc::clc::{self, Frame, Message};
     use smc::{Gid, Mac, SystemId};
 
+    use super::super::Engine;
     use super::super::fake::{Guest, guest};
     use super::super::guest::Role;
     use super::super::tests::{Hosts, config};
@@ -210,10 +211,16 @@ mod tests {
     }
 
     /// A connection between two addresses of an engine's, and its guest's rings.
-    fn newcomer(ends: Ends, tcp: TcpStream, role: Role, number: u64) -> (Newcomer, Guest) {
+    fn newcomer(
+        engine: &Engine,
+        ends: Ends,
+        tcp: TcpStream,
+        role: Role,
+        number: u64,
+    ) -> (Newcomer, Guest) {
         let (relay, guest) = guest(1 << 16, number << 24);
-        let (relay, tcp) = (Box::new(relay), tcp.into());
-        (Newcomer { relay, tcp, role, ends, to: None, asks: None }, guest)
+        let (relay, tcp, berth) = (Box::new(relay), tcp.into(), engine.berth(ends.1));
+        (Newcomer { relay, tcp, role, ends, to: None, asks: None, berth }, guest)
     }
 
     fn pair() -> (TcpStream, TcpStream) {
@@ -249,12 +256,12 @@ mod tests {
         let (ours, mut first) = pair();
         let begun = shared.begin(ends, &ours, call::now_ns());
         assert!(begun.is_some());
-        let (ahead, _guest) = newcomer(ends, ours, Role::Client, 1);
+        let (ahead, _guest) = newcomer(engine, ends, ours, Role::Client, 1);
         let arrival = Arrival { newcomer: ahead, begun, at: call::now_ns() };
         engine.shared.vectors[0].inbox.put(Order::Newcomer(Box::new(arrival)));
         let (ours, mut second) = pair();
-        let (behind, _other) = newcomer(ends, ours, Role::Client, 2);
-        engine.adopt(0, behind);
+        let (behind, _other) = newcomer(engine, ends, ours, Role::Client, 2);
+        engine.adopt(behind);
         // The vector has heard of both when it has answered.
         assert_eq!(engine.stat().vectors[0].handshakes, 2);
         message(&mut first);
@@ -314,8 +321,8 @@ mod tests {
         };
         let mut all = (1..=3).map(|number| {
             let (mut theirs, ours) = pair();
-            let (server, guest) = newcomer((ends[1], ends[0]), ours, Role::Server, number);
-            engine.adopt(0, server);
+            let (server, guest) = newcomer(engine, (ends[1], ends[0]), ours, Role::Server, number);
+            engine.adopt(server);
             theirs.write_all(&proposal()).unwrap();
             hosts.wait("the Proposal", |_| waits("message by TCP") == number);
             (theirs, guest)

@@ -266,9 +266,7 @@ impl Vector {
             }
             Err(over) => {
                 self.remove_running(id);
-                if let Some(relay) = self.shelf.rings.remove(id) {
-                    relay.close(over == Over::Reset);
-                }
+                self.close(id, over == Over::Reset);
                 true
             }
         }
@@ -316,9 +314,7 @@ impl Vector {
         if reset {
             reset_on_close(&smc.tcp);
         }
-        if let Some(relay) = self.shelf.rings.remove(id) {
-            relay.close(reset);
-        }
+        self.close(id, reset);
     }
 }
 

@@ -24,6 +24,7 @@ use sys::udp::Socket;
 use sys::{call, stamp};
 
 use super::Learned;
+use super::berths::Berth;
 use super::config::Config;
 use super::device::{Event, Purpose};
 use super::devices::Device;
@@ -78,6 +79,8 @@ pub struct Newcomer {
     /// The two ends of the connection if nothing was said of SMC in the TCP handshake, so that the peer's
     /// engine is asked first.
     pub asks: Option<Ends>,
+    /// Its place with a vector ([`super::Engine::berth`]).
+    pub berth: Berth,
 }
 
 /// A connection on its way from the door to its vector.
@@ -206,6 +209,8 @@ pub(super) struct Vector {
     pub(super) device: Device,
     ingress: Ingress,
     pub(super) shelf: Shelf,
+    /// Of each connection of a guest.
+    pub(super) berths: Numbers<ConnId, Berth>,
     pub(super) groups: Groups,
     pub(super) exchanges: Slab<Exchange>,
     /// Peers with which first contact is being made.
@@ -269,6 +274,7 @@ impl Vector {
             device,
             ingress: Ingress::new(parts.all, parts.secret.map(|word| !word)),
             shelf: Shelf::default(),
+            berths: Numbers::default(),
             groups: Groups::default(),
             exchanges: Slab::default(),
             courting: HashMap::new(),
@@ -325,9 +331,7 @@ impl Vector {
             busy_at = call::now_ns();
         }
         for id in self.shelf.rings.ids() {
-            if let Some(relay) = self.shelf.rings.remove(id) {
-                relay.close(true);
-            }
+            self.close(id, true);
         }
         self.tell(call::now_ns());
     }
@@ -470,6 +474,14 @@ impl Vector {
             self.all.swap_remove(at);
         }
         Some(running)
+    }
+
+    /// A guest is told how its connection has ended.
+    pub(super) fn close(&mut self, id: ConnId, reset: bool) {
+        self.berths.remove(&id);
+        if let Some(relay) = self.shelf.rings.remove(id) {
+            relay.close(reset);
+        }
     }
 
     /// Tells guests that they must ring, looks once more, and sleeps.
@@ -631,11 +643,12 @@ impl Vector {
     /// A guest asks for SMC.
     fn welcome(&mut self, arrival: Arrival, now: u64) {
         let Arrival { newcomer, begun, at } = arrival;
-        let Newcomer { relay, tcp, role, ends, to, asks } = newcomer;
+        let Newcomer { relay, tcp, role, ends, to, asks, berth } = newcomer;
         self.setup_at = now;
         self.setups += 1;
         let bell = relay.fd();
         let id = self.shelf.rings.insert(relay);
+        self.berths.insert(id, berth);
         let interest = Interest { read: true, write: true, peer_shut: true, once: true };
         let _ = self.poller.add(&bell, interest, Watched::Relay(id).token());
         let exchange = self.exchanges.insert(Exchange::new(id, tcp, ends, to, at));

@@ -1,0 +1,226 @@
+//! Which vector a connection goes to: to one that knows the peer, or to the one with the fewest link groups.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+
+use roce::{BadVectors, Placement};
+
+use super::held;
+use super::vectors::Vectors;
+
+/// A vector that has so many connections more than another is not given more, although it knows the peer.
+const SLACK: u32 = 8;
+
+/// What vectors have now, counted when it is given and when it is over, not when they have told.
+#[derive(Debug)]
+pub(super) struct Berths(Mutex<Taken>);
+
+#[derive(Debug)]
+struct Taken {
+    /// Link groups of each vector. A peer that has none there counts as one: its connections make it.
+    groups: Placement,
+    /// Connections of each.
+    connections: Vec<u32>,
+    /// What each has with a peer; only peers with whom there is something.
+    peers: HashMap<IpAddr, Vec<With>>,
+}
+
+/// What a vector has with a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct With {
+    connections: u32,
+    groups: u32,
+}
+
+/// A connection's place, or a link group's: with its vector until it is dropped.
+#[derive(Debug)]
+pub struct Berth {
+    berths: Arc<Berths>,
+    peer: IpAddr,
+    vector: u16,
+    is_group: bool,
+}
+
+impl Berths {
+    /// For so many vectors, of which these may be used.
+    pub(super) fn new(count: u32, usable: Vectors) -> Result<Arc<Self>, BadVectors> {
+        let count = u16::try_from(count).unwrap_or(u16::MAX);
+        let groups = Placement::new(count, among(count, usable))?;
+        let connections = vec![0; count.into()];
+        Ok(Arc::new(Self(Mutex::new(Taken { groups, connections, peers: HashMap::new() }))))
+    }
+
+    /// From now on these may be used for what is new; `usable` names some that there are.
+    pub(super) fn allow(&self, usable: Vectors) {
+        let mut taken = held(&self.0);
+        let count = u16::try_from(taken.connections.len()).unwrap_or(u16::MAX);
+        // Settings are checked when they are set: none that is not there, and not none at all.
+        let _ = taken.groups.allow(among(count, usable));
+    }
+
+    /// A place for a connection to `peer`.
+    pub(super) fn connection(self: &Arc<Self>, peer: IpAddr) -> Berth {
+        let mut taken = held(&self.0);
+        let vector = taken.choose(peer);
+        taken.take(peer, vector, false);
+        Berth { berths: Arc::clone(self), peer, vector, is_group: false }
+    }
+}
+
+fn among(count: u16, usable: Vectors) -> impl Iterator<Item = u16> {
+    (0..count).filter(move |vector| usable.has((*vector).into()))
+}
+
+impl Taken {
+    /// For a connection: a vector that knows the peer, unless all of them have much more to do than another.
+    fn choose(&self, peer: IpAddr) -> u16 {
+        let Some(known) = self.peers.get(&peer) else { return self.groups.least() };
+        let connections = |vector: &u16| self.connections[usize::from(*vector)];
+        let usable = || (0..).zip(known).filter(|(vector, _)| self.groups.users(*vector).is_some());
+        let least = usable().map(|(vector, _)| connections(&vector)).min().unwrap_or(0);
+        let knows = usable().filter(|(_, with)| **with != With::default());
+        let known = knows.map(|(vector, _)| vector).min_by_key(connections);
+        let known = known.filter(|vector| connections(vector) <= least + SLACK);
+        let other = || usable().map(|(vector, _)| vector).min_by_key(connections);
+        known.or_else(other).unwrap_or(0)
+    }
+
+    fn take(&mut self, peer: IpAddr, vector: u16, group: bool) {
+        let (at, count) = (usize::from(vector), self.connections.len());
+        let with = &mut self.peers.entry(peer).or_insert_with(|| vec![With::default(); count])[at];
+        let is_new = if group { with.groups > 0 } else { *with == With::default() };
+        if is_new {
+            self.groups.join(vector);
+        }
+        if group {
+            with.groups += 1;
+        } else {
+            with.connections += 1;
+            self.connections[at] += 1;
+        }
+    }
+
+    fn leave(&mut self, peer: IpAddr, vector: u16, group: bool) {
+        let at = usize::from(vector);
+        let Some(all) = self.peers.get_mut(&peer) else { return };
+        let with = &mut all[at];
+        if group {
+            with.groups -= 1;
+        } else {
+            with.connections -= 1;
+            self.connections[at] -= 1;
+        }
+        if *with == With::default() || (group && with.groups > 0) {
+            self.groups.release(vector);
+        }
+        if all.iter().all(|with| *with == With::default()) {
+            self.peers.remove(&peer);
+        }
+    }
+}
+
+impl Berth {
+    /// The vector that it is with.
+    #[must_use]
+    pub fn vector(&self) -> u32 {
+        self.vector.into()
+    }
+
+    /// One for a link group with the same peer, at the same vector.
+    pub(super) fn group(&self) -> Self {
+        let Self { peer, vector, .. } = *self;
+        held(&self.berths.0).take(peer, vector, true);
+        Self { berths: Arc::clone(&self.berths), peer, vector, is_group: true }
+    }
+}
+
+impl Drop for Berth {
+    fn drop(&mut self) {
+        held(&self.berths.0).leave(self.peer, self.vector, self.is_group);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn berths(count: u32, usable: &str) -> Arc<Berths> {
+        Berths::new(count, usable.parse().unwrap()).unwrap()
+    }
+
+    fn peer(number: u16) -> IpAddr {
+        let [a, b] = number.to_be_bytes();
+        [10, 0, a, b].into()
+    }
+
+    /// Link groups of each vector that may be used.
+    fn groups(berths: &Berths) -> Vec<Option<u32>> {
+        let taken = held(&berths.0);
+        let count = u16::try_from(taken.connections.len()).unwrap();
+        (0..count).map(|vector| taken.groups.users(vector)).collect()
+    }
+
+    /// Each has one group, and connections that come and go; so do the peers.
+    #[test]
+    fn a_thousand_peers_that_come_and_go_are_spread_evenly() {
+        let berths = berths(8, "all");
+        let mut there: Vec<_> = (0..1000).map(|n| berths.connection(peer(n)).group()).collect();
+        let mut word = 7u32;
+        for number in 1000..6000 {
+            word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            there.swap_remove((word >> 8) as usize % there.len());
+            there.push(berths.connection(peer(number)).group());
+            let max = groups(&berths).into_iter().flatten().max().unwrap();
+            // 125 each are the mean.
+            assert!(max * 10 <= 125 * 11, "{:?}", groups(&berths));
+        }
+        drop(there);
+        assert_eq!(groups(&berths), [Some(0); 8]);
+        assert!(held(&berths.0).peers.is_empty());
+    }
+
+    #[test]
+    fn a_peer_that_is_known_stays_until_its_vector_has_much_more_to_do() {
+        let berths = berths(3, "all");
+        let of = |n| berths.connection(peer(n));
+        let mut all: Vec<_> = (0..27).map(|_| of(1)).collect();
+        let vectors: Vec<u32> = all.iter().map(Berth::vector).collect();
+        assert_eq!(vectors[..9], [0; 9]);
+        assert_eq!(vectors[9], 1, "{vectors:?}");
+        assert_eq!(groups(&berths), [Some(1); 3], "{vectors:?}");
+        // What is over counts no more, at once.
+        all.retain(|berth| berth.vector() == 2);
+        all.truncate(3);
+        assert_eq!(groups(&berths), [Some(0), Some(0), Some(1)]);
+        assert_eq!((of(1).vector(), of(2).vector()), (2, 0));
+    }
+
+    #[test]
+    fn each_group_with_a_peer_counts_and_stays_when_connections_have_gone() {
+        let berths = berths(2, "all");
+        let first = berths.connection(peer(1));
+        assert_eq!((first.vector(), groups(&berths)), (0, vec![Some(1), Some(0)]));
+        let two = [first.group(), first.group()];
+        drop(first);
+        assert_eq!(groups(&berths), [Some(2), Some(0)]);
+        let others = [2, 3, 4].map(|n| berths.connection(peer(n)));
+        assert_eq!(others.each_ref().map(Berth::vector), [1, 1, 0]);
+        drop(two);
+        assert_eq!(groups(&berths), [Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn those_that_may_be_used_change_for_what_is_new() {
+        let berths = berths(4, "1,3");
+        let two = [1, 2].map(|n| berths.connection(peer(n)));
+        assert_eq!(two.each_ref().map(Berth::vector), [1, 3]);
+        berths.allow("2".parse().unwrap());
+        assert_eq!(
+            (berths.connection(peer(1)).vector(), berths.connection(peer(9)).vector()),
+            (2, 2)
+        );
+        berths.allow("all".parse().unwrap());
+        assert_eq!(groups(&berths), [Some(0), Some(1), Some(0), Some(1)]);
+    }
+}
