@@ -1,5 +1,6 @@
 //! Two hosts with a box between them that loses, doubles and disorders packets.
 
+use super::programs::{Pages, redis_benchmark, redis_server};
 use super::*;
 use crate::programs::{iperf3_client, need};
 
@@ -12,7 +13,7 @@ pub(super) struct Bad {
 
 impl Bad {
     fn new(conditions: &str) -> Option<Self> {
-        Self::with(conditions, &[], |_| ())
+        Self::with(conditions, &ALL_BY_SMC, |_| ())
     }
 
     /// Ends the box; what it counted of each way, the server's first: words such as `lost`, and a number.
@@ -57,25 +58,73 @@ impl Bad {
     }
 }
 
+/// What the box counts when it does so, by the name of the condition.
+const TROUBLES: [(&str, &str); 4] = [
+    ("loss", "lost"),
+    ("reorder", "reordered"),
+    ("duplicate", "duplicated"),
+    ("corrupt", "corrupted"),
+];
+
+/// Ends the box, which has done all that it was to do, both ways.
+#[track_caller]
+fn suffered(bad: Bad, conditions: &str) {
+    let is_wanted = |name: &str| {
+        let words = conditions.split_whitespace().filter_map(|word| word.split_once('='));
+        words.map(|(condition, _)| condition).any(|condition| condition == name)
+    };
+    for way in bad.counted() {
+        for (_, count) in TROUBLES.iter().filter(|(name, _)| is_wanted(name)) {
+            assert!(way[*count] > 0, "{conditions}: {way:?}");
+        }
+    }
+}
+
+/// Has `run` go by SMC-R on such a network, and runs it again until each host has sent something again, where packets
+/// get lost.
+#[track_caller]
+fn carried_again(pair: &Pair, conditions: &str, bytes: [u64; 2], mut run: impl FnMut()) {
+    pair.must_carry(bytes, &mut run);
+    if conditions.contains("loss") {
+        eventually("both have sent something again", || {
+            let is_so =
+                [Side::Server, Side::Client].iter().all(|s| pair.sum(*s, "packets_again") > 0);
+            if !is_so {
+                run();
+            }
+            is_so
+        });
+    }
+    for side in [Side::Server, Side::Client] {
+        assert_eq!(pair.sum(side, "links_lost"), 0, "{:#}", pair.status(side));
+    }
+}
+
 #[track_caller]
 fn survives(conditions: &str) {
     let Some(python) = python() else { return };
     let Some(bad) = Bad::new(conditions) else { return };
     talks(&python, &bad.pair, conditions);
+    suffered(bad, conditions);
 }
+
+/// So much that one packet in a hundred is one for sure, also of those that only acknowledge.
+const SIZES: &str = "1,1000,65536,3000000";
+const SUM: u64 = 3_066_537;
 
 #[track_caller]
 fn talks(python: &Path, pair: &Pair, conditions: &str) {
     let talk = Talk::serve(pair, python, "echo", true);
-    for words in [&["echo", "1,1000,65536,500000"][..], &["many", "40"]] {
-        let got = talk.client(pair, python, words, true);
-        assert!(
-            got.ok(),
-            "{conditions}, {words:?}: {got:?}\n{}",
-            pair.board(Side::Client).summary()
-        );
+    for (words, bytes) in [(&["echo", SIZES][..], SUM), (&["many", "40"], 1)] {
+        carried_again(pair, conditions, [bytes; 2], || {
+            let got = talk.client(pair, python, words, true);
+            assert!(
+                got.ok(),
+                "{conditions}, {words:?}: {got:?}\n{}",
+                pair.board(Side::Client).summary()
+            );
+        });
     }
-    assert!(pair.attached(Side::Client, "python3") > 0, "{}", pair.board(Side::Client).summary());
 }
 
 #[test]
@@ -105,7 +154,7 @@ fn a_bit_of_everything() {
 
 /// iperf3 both ways on such a network: the bytes arrive, by links that have lost something and sent it again.
 #[track_caller]
-fn iperf3_survives(conditions: &str, trouble: &str) {
+fn iperf3_survives(conditions: &str) {
     let iperf = need!("iperf3");
     let Some(bad) = Bad::new(conditions) else { return };
     let (pair, address) = (&bad.pair, bad.pair.address());
@@ -124,40 +173,90 @@ fn iperf3_survives(conditions: &str, trouble: &str) {
         // More than there is room for without an acknowledgement. What waits at the end of it is not counted.
         assert!(received.unwrap() > 1e6, "{conditions}, {way:?}: {}", got.out);
     }
-    let sum = |side, name: &str| {
-        let status = pair.status(side);
-        let vectors = status["vectors"].as_array().unwrap();
-        vectors.iter().filter_map(|vector| vector[name].as_u64()).sum::<u64>()
-    };
     for side in [Side::Server, Side::Client] {
-        assert!(sum(side, "bytes_tx") > 1_000_000, "{:#}", pair.status(side));
-        assert!(sum(side, "packets_again") > 0, "{:#}", pair.status(side));
-        assert_eq!(sum(side, "links_lost"), 0, "{:#}", pair.status(side));
+        assert!(pair.sum(side, "bytes_tx") > 1_000_000, "{:#}", pair.status(side));
+        assert!(pair.sum(side, "packets_again") > 0, "{:#}", pair.status(side));
+        assert_eq!(pair.sum(side, "links_lost"), 0, "{:#}", pair.status(side));
     }
     drop(server);
-    for way in bad.counted() {
-        assert!(way[trouble] > 0, "{way:?}");
-    }
+    suffered(bad, conditions);
 }
 
 #[test]
 fn iperf3_with_one_in_a_hundred_lost() {
-    iperf3_survives("loss=0.01", "lost");
+    iperf3_survives("loss=0.01");
 }
 
 #[test]
 fn iperf3_with_one_in_twenty_lost() {
-    iperf3_survives("loss=0.05", "lost");
+    iperf3_survives("loss=0.05");
 }
 
 #[test]
 fn iperf3_with_some_late() {
-    iperf3_survives("reorder=0.05 late=300", "reordered");
+    iperf3_survives("reorder=0.05 late=300");
 }
 
 #[test]
 fn iperf3_with_some_twice_and_late() {
-    iperf3_survives("reorder=0.02 late=300 duplicate=0.05", "duplicated");
+    iperf3_survives("reorder=0.02 late=300 duplicate=0.05");
+}
+
+/// nginx and wrk on such a network, connections that stay and some that do not.
+#[track_caller]
+fn nginx_survives(conditions: &str) {
+    let (nginx, wrk) = (need!("nginx"), need!("wrk"));
+    let Some(bad) = Bad::new(conditions) else { return };
+    let pages = Pages::serve(&bad.pair, &nginx);
+    for (words, file) in [(&["-c20"][..], "64k"), (&["-c4", "-H", "Connection: close"], "1k")] {
+        // Whatever is slow, a response is more than a few packets.
+        carried_again(&bad.pair, conditions, [60_000, 500], || pages.fetch(&wrk, words, file));
+    }
+    drop(pages);
+    suffered(bad, conditions);
+}
+
+#[test]
+fn nginx_with_one_in_a_hundred_lost() {
+    nginx_survives("loss=0.01");
+}
+
+#[test]
+fn nginx_with_one_in_twenty_lost() {
+    nginx_survives("loss=0.05");
+}
+
+#[test]
+fn nginx_with_some_twice_and_late() {
+    nginx_survives("reorder=0.05 late=300 duplicate=0.05");
+}
+
+/// redis on such a network, with values of several packets both ways.
+#[track_caller]
+fn redis_survives(conditions: &str) {
+    let (server, client) = (need!("redis-server"), need!("redis-benchmark"));
+    let Some(bad) = Bad::new(conditions) else { return };
+    let server = redis_server(&bad.pair, &server);
+    carried_again(&bad.pair, conditions, [500 * 3000; 2], || {
+        redis_benchmark(&bad.pair, &client, "-c 20 -n 600 -d 3000");
+    });
+    drop(server);
+    suffered(bad, conditions);
+}
+
+#[test]
+fn redis_with_one_in_a_hundred_lost() {
+    redis_survives("loss=0.01");
+}
+
+#[test]
+fn redis_with_one_in_twenty_lost() {
+    redis_survives("loss=0.05");
+}
+
+#[test]
+fn redis_with_some_twice_and_late() {
+    redis_survives("reorder=0.05 late=300 duplicate=0.05");
 }
 
 /// A router cuts packets up although they forbid it, and neither kernel has room for fragments.
@@ -171,13 +270,11 @@ fn cut_up_where_the_kernel_puts_nothing_together() {
         command.arg("cd /proc/sys/net/ipv4; echo 0 >ipfrag_low_thresh; echo 0 >ipfrag_high_thresh");
         assert!(command.status().unwrap().success());
     };
-    let settings = ["--raw-ingress", "on"];
+    let settings = [&ALL_BY_SMC[..], &["--raw-ingress", "on"]].concat();
     let Some(bad) = Bad::with("cut=600", &settings, no_room) else { return };
     talks(&python, &bad.pair, "cut=600");
     for side in [Side::Server, Side::Client] {
-        let status = bad.pair.status(side);
-        let vectors = status["vectors"].as_array().unwrap();
-        let sum = |name: &str| vectors.iter().filter_map(|v| v[name].as_u64()).sum::<u64>();
+        let sum = |name: &str| bad.pair.sum(side, name);
         let (fragments, packets) = (sum("fragments_rx"), sum("reassembled"));
         // Both ways half a megabyte goes in packets of 1 KiB.
         assert!(packets > 400 && fragments >= 2 * packets, "{fragments} fragments, {packets}");

@@ -8,13 +8,6 @@ use super::*;
 /// One with short and one with long messages.
 const SIZES: &[&str] = &["8", "200000"];
 
-/// The sum of a count of all vectors of a host.
-fn count(pair: &Pair, side: Side, name: &str) -> u64 {
-    let status = pair.status(side);
-    let vectors = status["vectors"].as_array().unwrap();
-    vectors.iter().map(|vector| vector[name].as_u64().unwrap()).sum()
-}
-
 /// From which addresses the links of a host's groups are that work.
 fn links(pair: &Pair, side: Side) -> Vec<String> {
     let status = pair.status(side);
@@ -37,11 +30,11 @@ fn a_cable_that_is_plugged_in_again_costs_time_only() {
         pair.host(side).plug(DEVICE, true).unwrap();
         std::thread::sleep(Duration::from_millis(500));
     }
-    let lost = count(&pair, Side::Client, "timeouts") + count(&pair, Side::Server, "timeouts");
+    let lost = pair.sum(Side::Client, "timeouts") + pair.sum(Side::Server, "timeouts");
     assert!(lost > 0, "nothing was missed: {:#}", pair.status(Side::Client));
-    assert_eq!(count(&pair, Side::Client, "links_lost"), 0);
+    assert_eq!(pair.sum(Side::Client, "links_lost"), 0);
     going.end(&pair);
-    assert_eq!(count(&pair, Side::Client, "aborted_total"), 0);
+    assert_eq!(pair.sum(Side::Client, "aborted_total"), 0);
     assert!(pair.carried(Side::Client) >= 2, "{}", pair.board(Side::Client).summary());
 }
 
@@ -62,7 +55,7 @@ fn a_second_cable_takes_over() {
     });
     pair.host(Side::Server).plug(DEVICE, false).unwrap();
     for side in [Side::Client, Side::Server] {
-        eventually("the first link is given up", || count(&pair, side, "links_lost") > 0);
+        eventually("the first link is given up", || pair.sum(side, "links_lost") > 0);
     }
     eventually("one link", || {
         let links = links(&pair, Side::Client);
@@ -70,7 +63,7 @@ fn a_second_cable_takes_over() {
     });
     std::thread::sleep(Duration::from_millis(300));
     going.end(&pair);
-    assert_eq!(count(&pair, Side::Client, "aborted_total"), 0);
+    assert_eq!(pair.sum(Side::Client, "aborted_total"), 0);
     // With the way of TCP there again, so are new connections, on what is left of the group.
     pair.host(Side::Server).plug(DEVICE, true).unwrap();
     let carried = pair.carried(Side::Client);

@@ -38,6 +38,15 @@ def echo(c):
         c.sendall(chunk)
 
 
+def ends(c):
+    # As echo, and tells how it ended.
+    try:
+        echo(c)
+        print("ended well", flush=True)
+    except OSError as e:
+        print("ended", type(e).__name__, flush=True)
+
+
 def digest(c):
     data = recv_all(c)
     c.sendall(b"%d %s\n" % (len(data), hashlib.sha256(data).hexdigest().encode()))

@@ -3,25 +3,28 @@
 use super::going::Going;
 use super::*;
 
-/// Runs a client and asserts that it ended well, and by which way.
+/// Runs a client and asserts that it ended well, by SMC-R with at least so many bytes: the server's, the client's.
 #[track_caller]
-fn talk(mode: &str, client: &[&str]) {
-    let (Some(python), Some(pair)) = (python(), Pair::new()) else { return };
+fn talk(mode: &str, client: &[&str], bytes: [u64; 2]) {
+    let (Some(python), Some(pair)) = (python(), Pair::with(Hosts::new(), &ALL_BY_SMC)) else {
+        return;
+    };
     let talk = Talk::serve(&pair, &python, mode, true);
-    let got = talk.client(&pair, &python, client, true);
-    assert!(got.ok(), "{got:?}\n{}", pair.board(Side::Client).summary());
-    for side in [Side::Server, Side::Client] {
-        assert!(pair.attached(side, "python3") > 0, "on TCP: {}", pair.board(side).summary());
-    }
+    pair.must_carry(bytes, || {
+        let got = talk.client(&pair, &python, client, true);
+        assert!(got.ok(), "{got:?}\n{}", pair.board(Side::Client).summary());
+    });
 }
 
-fn large() -> &'static str {
-    if e2e::quick() { "8388608" } else { "67108864" }
+fn large() -> u64 {
+    if e2e::quick() { 8 << 20 } else { 64 << 20 }
 }
 
 #[test]
 fn echoes_of_all_sizes() {
-    talk("echo", &["echo", "1,2,17,1000,16384,65535,65536,65537,300000,1,5000000"]);
+    const SIZES: [u64; 11] = [1, 2, 17, 1000, 16384, 65535, 65536, 65537, 300_000, 1, 5_000_000];
+    let words = SIZES.map(|n| n.to_string()).join(",");
+    talk("echo", &["echo", &words], [SIZES.iter().sum(); 2]);
 }
 
 /// Nothing is promised or handed over where the engine's socket could not take the place of the program's.
@@ -36,42 +39,44 @@ fn a_descriptor_above_the_limit_stays_on_tcp() {
 
 #[test]
 fn a_long_stream_to_the_server() {
-    talk("digest", &["digest", large()]);
+    // Its answer is a number and a digest.
+    talk("digest", &["digest", &large().to_string()], [65, large()]);
 }
 
 #[test]
 fn a_long_stream_to_the_client() {
-    talk("source", &["source", large()]);
+    talk("source", &["source", &large().to_string()], [large(), 12]);
 }
 
 #[test]
 fn the_server_speaks_first() {
-    talk("greet", &["greet"]);
+    talk("greet", &["greet"], [20, 6]);
 }
 
 #[test]
 fn a_reset_is_a_reset() {
-    talk("reset", &["reset"]);
+    talk("reset", &["reset"], [0, 1]);
 }
 
 #[test]
 fn names_are_those_of_the_real_connection() {
-    talk("names", &["names"]);
+    talk("names", &["names"], [20, 0]);
 }
 
 #[test]
 fn a_slow_reader_gets_all() {
-    talk("slow", &["slow", "1000000"]);
+    talk("slow", &["slow", "1000000"], [7, 1_000_000]);
 }
 
 #[test]
 fn an_urgent_byte_each_way() {
-    talk("urgent", &["urgent"]);
+    talk("urgent", &["urgent"], [1001; 2]);
 }
 
 #[test]
 fn three_hundred_at_a_time() {
-    talk("echo", &["many", "300"]);
+    // Three rounds of eight bytes each; of so many at a time some may be late.
+    talk("echo", &["many", "300"], [250 * 24; 2]);
 }
 
 #[test]
@@ -127,26 +132,63 @@ fn peers_without_shunt_are_on_tcp() {
     assert_eq!(pair.attached(Side::Client, "python3"), 0, "{stat}");
 }
 
-#[test]
-fn an_engine_that_is_killed_is_a_reset_and_then_tcp() {
-    let (Some(python), Some(mut pair)) = (python(), Pair::new()) else { return };
-    let talk = Talk::serve(&pair, &python, "echo", true);
+/// Both programs are reset, each for a reason of its own, and neither waits for a time to pass: the one whose engine
+/// has died while nothing comes from the other host, and the other before its engine has missed an answer long enough
+/// to give the link up.
+#[track_caller]
+fn killed(dying: Side) {
+    let (Some(python), Some(mut pair)) = (python(), Pair::with(Hosts::new(), &ALL_BY_SMC)) else {
+        return;
+    };
+    let other = if dying == Side::Client { Side::Server } else { Side::Client };
+    let engine = |side| usize::from(side == Side::Client);
+    let talk = Talk::serve(&pair, &python, "ends", true);
     let going = Going::start(&pair, &talk, &python, &["8"]);
-    std::thread::sleep(Duration::from_millis(200));
-    let began = Instant::now();
-    pair.engines[1].signal(libc::SIGKILL);
-    assert_eq!(going.ended(), ["ended ConnectionResetError"]);
-    // At once, not after the client's patience of 30 s.
-    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
-    // The next one goes by TCP, although the server still answers the option.
+    eventually("it goes by SMC-R", || pair.carried(other) > 0);
+    pair.engines[engine(other)].signal(libc::SIGSTOP);
+    pair.engines[engine(dying)].signal(libc::SIGKILL);
+    let reset = "ended ConnectionResetError";
+    let going = match dying {
+        Side::Server => {
+            assert_eq!(talk.says(), reset);
+            Some(going)
+        }
+        Side::Client => {
+            assert_eq!(going.ended(), [reset]);
+            None
+        }
+    };
+    pair.engines[engine(other)].signal(libc::SIGCONT);
+    match going {
+        Some(going) => assert_eq!(going.ended(), [reset]),
+        None => assert_eq!(talk.says(), reset),
+    }
+    assert_eq!(pair.sum(other, "links_lost"), 0, "{:#}", pair.status(other));
+    // The next one goes by TCP, whatever the engine that is left would do.
+    let carried = pair.carried(other);
     let got = talk.client(&pair, &python, &["echo", "1,70000"], true);
     assert!(got.ok(), "{got:?}");
+    assert_eq!((talk.says().as_str(), pair.carried(other)), ("ended well", carried));
+    if dying == Side::Server {
+        // Its listener has asked the engine that is gone; what comes by a new one is another matter.
+        return;
+    }
     // And with a new engine, by SMC-R again.
-    let engine = pair.engine(Side::Client, &[]);
-    pair.engines[1] = engine;
+    let again = pair.engine(dying, &ALL_BY_SMC);
+    pair.engines[engine(dying)] = again;
     eventually("SMC-R again", || {
         let got = talk.client(&pair, &python, &["echo", "1,70000"], true);
-        assert!(got.ok(), "{got:?}");
-        pair.carried(Side::Client) > 0
+        assert!(got.ok(), "{got:?}\n{:#}\n{:#}", pair.status(other), pair.status(dying));
+        pair.carried(dying) > 0 && pair.carried(other) > carried
     });
+}
+
+#[test]
+fn the_clients_engine_that_is_killed_is_a_reset_and_then_tcp() {
+    killed(Side::Client);
+}
+
+#[test]
+fn the_servers_engine_that_is_killed_is_a_reset_and_then_tcp() {
+    killed(Side::Server);
 }
