@@ -229,6 +229,22 @@ fn connections_outlive_the_option() {
     assert_eq!([later.client, later.server], [Answer::Unknown; 2]);
 }
 
+/// The kernel calls the programs of the next engine for it, and they promise the peer what it asks for.
+#[test]
+fn a_listener_that_asked_an_engine_that_is_gone_hears_what_the_next_one_answers() {
+    let Some(mut stage) = Stage::new() else { return };
+    let listener = stage.inside(|| stage.listener(|socket| ask(socket, NAME).unwrap()));
+    stage.detach();
+    let _next = stage.attach_again().unwrap();
+    for (asks, heard) in
+        [(true, [Answer::Spoken, Answer::Spoken]), (false, [Answer::Unknown, Answer::Silent])]
+    {
+        let meeting = stage.inside(|| meet_at(&stage, &listener, asks));
+        assert_eq!(meeting.has_option(), [asks; 2], "{:?}", meeting.segments);
+        assert_eq!([meeting.client, meeting.server], heard);
+    }
+}
+
 #[test]
 fn without_privilege_the_reason_is_told() {
     let Some(stage) = Stage::new() else { return };

@@ -326,12 +326,23 @@ fn on_header(p: &mut Program, maps: Maps, end: Label) {
 
 /// The handshake is over: what did the peer say? From now on headers are the kernel's business.
 fn on_established(p: &mut Program, maps: Maps, end: Label) {
-    let [accepted, silent, done] = [(); 3].map(|()| p.label());
-    need_offered(p, maps, end);
+    let [accepted, inherited, silent, done] = [(); 4].map(|()| p.label());
+    need_offered(p, maps, inherited);
     p.jump(IF_EQUAL_K, OP, 0, ACCEPTED, accepted);
     need_option(p, 0, silent);
     put_answer(p, SPOKEN);
     p.jump(GO, 0, 0, 0, done);
+    // A listener that has asked programs that are gone: the kernel calls us for it, and what stands in the SYN-ACK
+    // is told without a look at the listener, which cannot be had there. What is promised has to be known here.
+    p.here(inherited);
+    p.jump(IF_NOT_EQUAL_K, OP, 0, ACCEPTED, end);
+    load(p, 1, CALLBACKS);
+    p.put(AND_K, 1, 0, 0, ON_HEADER);
+    p.jump(IF_EQUAL_K, 1, 0, 0, end);
+    p.put(LOAD, KEPT, CONTEXT, SOCKET, 0);
+    p.jump(IF_EQUAL_K, KEPT, 0, 0, end);
+    p.put(MOVE_K, 4, 0, 0, MAKE);
+    storage(p, maps, end);
     p.here(accepted);
     need_answerable(p, silent);
     put_answer(p, SPOKEN);
