@@ -83,11 +83,6 @@ impl Blocks {
         u64::from(self.idle) * u64::from(BLOCK_COST) + self.places.bytes()
     }
 
-    /// Bytes of free blocks.
-    pub(crate) fn idle_bytes(&self) -> u64 {
-        u64::from(self.idle) * u64::from(BLOCK_COST)
-    }
-
     /// Bytes that one more block takes, at the most that there are of them at once. 0: there is a free one.
     pub(crate) fn growth(&self) -> u64 {
         if self.free != NONE {

@@ -1,8 +1,7 @@
 //! From a hash to the number of a record: open addressing in cache lines, growing while in use.
 //!
 //! A slot is 8 bytes, half of the hash and a record's number, so that a cache line holds eight and a
-//! search rarely leaves it. There is room for twice as many. When that ends (or a little later, if
-//! there is no memory before), or the table is nearly
+//! search rarely leaves it. There is room for twice as many. When that ends, or the table is nearly
 //! empty, or a search gets so long that somebody may have found out the key, a second table is begun, and
 //! each call moves a few slots: no call waits for the whole. Both are cut into segments that come when
 //! they are first written to and go when they are passed.
@@ -227,7 +226,7 @@ impl Index {
         Self { now: Table::new(SLOTS_MIN), old: None, begun: 0, freed: 0 }
     }
 
-    /// Bytes that the next insertion takes for a second table, if it is to begin one; 0: it need not.
+    /// Bytes that the next insertion takes for a second table; 0: none.
     #[inline]
     pub(crate) fn growth(&self) -> u64 {
         if self.is_full() { Table::bytes(self.now.slots() * 2) } else { 0 }
@@ -235,12 +234,6 @@ impl Index {
 
     fn is_full(&self) -> bool {
         (self.now.used + 1) * 2 > self.now.slots() && !self.is_moving()
-    }
-
-    /// Whether the next insertion has to begin a second table. Some can do without before, while there is no memory
-    /// for it: searches are hardly longer then.
-    pub(crate) fn must_grow(&self) -> bool {
-        (self.now.used + 1) * 16 > self.now.slots() * 9 && !self.is_moving()
     }
 
     /// Bytes that [`Self::begin_again`] takes.
@@ -330,17 +323,16 @@ impl Index {
         old.table.find(hash, is).map(|(_, record)| record)
     }
 
-    /// `hash_of`: the hash of a record by the present key. `grow`: [`Self::growth`] has been paid for.
+    /// `hash_of`: the hash of a record by the present key. Who inserts has paid for [`Self::growth`].
     #[inline]
     pub(crate) fn insert(
         &mut self,
         hash: u64,
         record: u32,
-        grow: bool,
         hash_of: impl Fn(u32) -> u64,
     ) -> Health {
         // What was paid for is decided before a step may end the last move.
-        if grow {
+        if self.is_full() {
             self.begin(self.now.slots() * 2, false);
         }
         self.step(&hash_of);

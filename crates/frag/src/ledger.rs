@@ -220,17 +220,6 @@ impl Lease {
         self.memory.refund(&self.ledger.memory, n);
     }
 
-    /// Bytes that are unused, here or in the ledger. A guess where others lease meanwhile.
-    pub(crate) fn within_reach(&self) -> u64 {
-        self.unused() + self.ledger.left()
-    }
-
-    /// How much too much is promised to promise `n` bytes. A guess where others promise meanwhile.
-    pub(crate) fn lacks(&self, n: u64) -> u64 {
-        let left = self.ledger.promises.left.load(Ordering::Relaxed).cast_signed().max(0);
-        u64::try_from(signed(n) - self.promises.unused - left).unwrap_or(0)
-    }
-
     /// Promises `n` bytes to a datagram; `false`: too much is promised.
     #[inline]
     #[must_use]

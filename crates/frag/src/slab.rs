@@ -123,11 +123,6 @@ impl<T: Linked> Slab<T> {
         self.used
     }
 
-    /// Records of chunks that are there, and not in use.
-    pub(crate) const fn unused(&self) -> u32 {
-        self.there * RECORDS - self.used
-    }
-
     #[inline]
     fn chunk(&self, number: u32) -> &Chunk<T> {
         self.chunk_of(number).expect("a chunk that is there")

@@ -64,15 +64,6 @@ impl Sources {
         self[at].bytes -= bytes;
     }
 
-    /// What is believed of who uses most; to be told to [`Self::believe`] when what was tried out has been undone.
-    pub(crate) fn belief(&self) -> (u16, u32) {
-        (self.top, self.believed)
-    }
-
-    pub(crate) fn believe(&mut self, belief: (u16, u32)) {
-        (self.top, self.believed) = belief;
-    }
-
     /// The source that uses most, or did a moment ago.
     pub(crate) fn heaviest(&mut self) -> u16 {
         if self.believed == 0 {

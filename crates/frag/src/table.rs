@@ -16,7 +16,7 @@ mod room;
 
 use std::hint::select_unpredictable;
 
-use crate::block::{BLOCK_BYTES, BLOCK_COST, Blocks};
+use crate::block::{BLOCK_COST, Blocks};
 use crate::datagram::{Look, Node, Store};
 use crate::holding::Holding;
 use crate::index::{ABSENT, Health, Index, UNKNOWN};
@@ -32,7 +32,7 @@ use crate::shard::Arrival;
 use crate::slab::{NONE, Slab};
 use crate::source::Sources;
 use crate::wire::{self, Finish, Fragment};
-use room::{ADMISSION_TRIMS, Gone, Room, Rounds, Spare};
+use room::{Gone, Room, Rounds, Spare};
 
 /// How long a refused datagram is remembered after its last fragment, likewise.
 const REFUSED_GAPS: u64 = 32;
@@ -464,27 +464,16 @@ impl<B> Table<B> {
             self.refused.add(hash, now);
             return Err(Reason::TooManyDatagrams);
         }
-        let Some(least) = self.least(f, cost) else {
-            // Nobody else is to go for what cannot be.
-            self.counters.datagrams_dropped[Reason::TooCostly as usize] += 1;
-            self.refused.add(hash, now);
-            return Err(Reason::TooCostly);
-        };
-        let need = self.expected(f, cost, least);
+        let need = self.expected(f, cost);
         let source = self.sources.of(&f.key, &self.key);
         let mut room = Room::new(source, need, NONE);
-        let lacks = lease.lacks(need.into());
-        if lacks > 0 && !self.could_promise(&room, lacks, now) {
-            return Err(self.refuse(hash, source, now));
-        }
         // Nothing is taken before all is there: what makes room calls the sink, which may panic.
-        let (mut rounds, mut trims) = (Rounds::for_admission(), 0..ADMISSION_TRIMS);
-        let (n, grow) = loop {
+        let mut rounds = Rounds::for_admission();
+        let n = loop {
             match self.try_admit(lease, need) {
-                Ok(there) => break there,
+                Ok(n) => break n,
                 Err(_) if !rounds.is_there_another() => return Err(self.refuse(hash, source, now)),
-                Err(Short::Memory)
-                    if trims.next().is_some() && self.trim(lease, Spare::Blocks, NONE) => {}
+                Err(Short::Memory) if self.trim(lease, Spare::Blocks, NONE) => {}
                 Err(_) if self.make_room(lease, &mut room, now, sink) => {}
                 Err(_) => return Err(self.refuse(hash, source, now)),
             }
@@ -494,43 +483,32 @@ impl<B> Table<B> {
         if record > need {
             lease.promise_more(u64::from(record - need));
         }
-        let waits = if grow { 0 } else { self.index.growth() };
-        let share = Share { source, used: record, need: need.max(record) };
-        self.begin(n, (&f.key, hash, grow), share, now);
-        if waits > 0 && lease.within_reach() + self.trimmable() >= waits {
-            // By and by there is memory for a longer index.
-            self.trim(lease, Spare::Blocks, n);
-        }
+        self.begin(n, (&f.key, hash), Share { source, used: record, need: need.max(record) }, now);
         self.settle_index(lease, n, now, sink);
         Ok(n)
     }
 
-    /// A record for a datagram that is expected to need so much, and whether a longer index is paid for with it. Takes
-    /// all or nothing.
-    fn try_admit(&mut self, lease: &mut Lease, need: u32) -> Result<(u32, bool), Short> {
+    /// A record for a datagram that is expected to need so much, and room for it in the index. Takes all or nothing.
+    fn try_admit(&mut self, lease: &mut Lease, need: u32) -> Result<u32, Short> {
         if !lease.promise(u64::from(need)) {
             return Err(Short::Promises);
         }
-        let there = self.try_take(lease);
-        if there.is_none() {
+        let n = self.try_take(lease);
+        if n.is_none() {
             lease.redeem(u64::from(need));
         }
-        there.ok_or(Short::Memory)
+        n.ok_or(Short::Memory)
     }
 
     /// All is paid for before anything is made: what a try that fails had made, [`Self::trim`] would give back, and
     /// there would always be another try.
-    fn try_take(&mut self, lease: &mut Lease) -> Option<(u32, bool)> {
+    fn try_take(&mut self, lease: &mut Lease) -> Option<u32> {
         let (growth, cost, room) = match self.nodes.free() {
             Some(n) => (0, self.nodes[n].cost(), self.nodes[n].room()),
             None => (self.nodes.growth(), Node::<B>::COST, 0),
         };
-        let index = self.index.growth();
-        let grow = index > 0 && self.holding.take(lease, 0, u64::from(cost), growth + index);
-        // It may be a thousand times what a datagram takes: nobody goes for it as long as there is another way.
-        let may_wait = index == 0 || !self.index.must_grow();
-        let there = grow || may_wait && self.holding.take(lease, 0, u64::from(cost), growth);
-        if !there {
+        let more = growth + self.index.growth();
+        if !self.holding.take(lease, 0, u64::from(cost), more) {
             return None;
         }
         if growth > 0 {
@@ -545,7 +523,7 @@ impl<B> Table<B> {
             }
         }
         self.kept -= u64::from(room);
-        Some((self.nodes.take(), grow))
+        Some(self.nodes.take())
     }
 
     /// After an insertion: takes back what has gone, and changes the key if a search was long. If there is no memory
@@ -589,38 +567,22 @@ impl<B> Table<B> {
         if most && self.committed > 0 { Reason::NoShare } else { Reason::NoMemory }
     }
 
-    /// Whether a fragment is copied into a block, since its buffer costs more.
-    #[inline]
-    fn is_copied(&self, f: &Fragment, cost: u32) -> bool {
-        f.len < self.limits.copy_below && cost > BLOCK_COST
-    }
-
-    /// Memory that a datagram holds which begins with that fragment; `None`: no datagram can have so much.
-    fn least(&self, f: &Fragment, cost: u32) -> Option<u32> {
-        let cost = if self.is_copied(f, cost) { BLOCK_COST } else { cost };
-        let least = Node::<B>::COST.checked_add(cost)?;
-        (u64::from(least) <= self.limits.memory_bytes).then_some(least)
-    }
-
     /// Memory that a datagram will hold when it is complete, as far as one can tell.
-    fn expected(&self, f: &Fragment, cost: u32, least: u32) -> u32 {
+    fn expected(&self, f: &Fragment, cost: u32) -> u32 {
         let worst = || {
             // As many pieces of this size as the largest datagram has.
-            let pieces = 65_535u64.div_ceil(f.len.into()).min(self.limits.fragments_max.into());
-            if self.is_copied(f, cost) {
-                let each = BLOCK_BYTES as u64 / u64::from(f.len);
-                pieces.div_ceil(each) * u64::from(BLOCK_COST)
-            } else {
-                pieces * u64::from(cost)
-            }
+            let pieces =
+                65_535u64.div_ceil(u64::from(f.len)).min(u64::from(self.limits.fragments_max));
+            pieces * u64::from(cost)
         };
         let usual = if self.pace.cost == 0 { worst() } else { self.pace.cost };
-        let need = usual.max(least.into()).min(self.expected_most);
+        let least = u64::from(Node::<B>::COST.saturating_add(cost));
+        let need = usual.max(least).min(self.expected_most);
         u32::try_from(need).unwrap_or(u32::MAX)
     }
 
     /// Enters a datagram into everything, as the youngest of all.
-    fn begin(&mut self, n: u32, (key, hash, grow): (&Key, u64, bool), share: Share, now: u64) {
+    fn begin(&mut self, n: u32, (key, hash): (&Key, u64), share: Share, now: u64) {
         let Share { source, used, need } = share;
         self.committed += u64::from(need);
         self.sources.charge(source, u64::from(need));
@@ -651,7 +613,7 @@ impl<B> Table<B> {
             self.nodes[of_source].source_younger = n;
         }
         let Self { index, nodes, key: secret, .. } = self;
-        let health = index.insert(hash, n, grow, |n| secret.hash(&nodes[n].key));
+        let health = index.insert(hash, n, |n| secret.hash(&nodes[n].key));
         self.is_clustered = health == Health::Clustered;
         self.counters.resized = self.index.begun();
     }
@@ -691,7 +653,7 @@ impl<B> Table<B> {
                 return sink.release(buffer, Released::Dropped(reason));
             }
         }
-        let small = self.is_copied(f, cost);
+        let small = f.len < self.limits.copy_below && cost > BLOCK_COST;
         let node = &self.nodes[n];
         let growth = node.growth(look);
         let bytes = if small { 0 } else { cost };

@@ -40,9 +40,7 @@ impl World {
         self.next += 1;
         self.records.insert(record);
         let work = self.before();
-        let grow = self.index.growth() > 0;
-        let health =
-            self.index.insert(self.hash_of(record), record, grow, |r| Self::hash(r, key, weak));
+        let health = self.index.insert(self.hash_of(record), record, |r| Self::hash(r, key, weak));
         self.check_work(work);
         if health == Health::Clustered {
             self.clustered += 1;
@@ -235,12 +233,12 @@ fn a_change_of_key_makes_few_segments_at_a_time() {
 fn no_mark_of_the_move_is_taken_for_a_record() {
     let mut index = Index::new();
     for record in 0..100 {
-        index.insert(u64::MAX, record, index.growth() > 0, |_| u64::MAX);
+        index.insert(u64::MAX, record, |_| u64::MAX);
     }
     index.begin_again();
     // Moves the end of the table, where searches of this hash begin, last: so go all round.
     for record in 100..140 {
-        index.insert(u64::MAX, record, index.growth() > 0, |_| u64::MAX);
+        index.insert(u64::MAX, record, |_| u64::MAX);
         let all_real = |r| {
             assert!(r < 140, "{r}");
             r == 99
@@ -263,7 +261,7 @@ fn a_guess_looks_a_few_slots_on() {
     let mut index = Index::new();
     // Of all of these a search begins at slot 5.
     let hash = |n: u32| u64::from(n) << 41 | 5 << 32;
-    (0..8).for_each(|n| _ = index.insert(hash(n), n, false, hash));
+    (0..8).for_each(|n| _ = index.insert(hash(n), n, hash));
     let guesses: Vec<u32> = (0..8).map(|n| index.guess(hash(n))).collect();
     let near = (0u32..).take(GUESSES);
     assert_eq!(guesses, near.chain([UNKNOWN; 8 - GUESSES]).collect::<Vec<_>>());

@@ -20,9 +20,7 @@ const IDLE_LOOKS: usize = 16;
 const IDLE_GAPS: u64 = 8;
 const IDLE_MIN_NS: u64 = 1_000_000;
 /// Times that something is given back or let go, whatever is needed.
-const ROUNDS: usize = 64;
-/// Times that something is given back for a datagram that is not begun yet, which wants a chunk of records at most.
-pub(super) const ADMISSION_TRIMS: usize = 8;
+const ROUNDS: u64 = 64;
 
 /// What is to be trimmed first, since the other is wanted.
 #[derive(Clone, Copy)]
@@ -51,41 +49,22 @@ impl Room {
 pub(super) struct Rounds(u64);
 
 impl Rounds {
-    /// For a datagram that is not begun yet. Whose record becomes free makes room for its own; what is promised less
-    /// has been found out before: see [`Table::could_promise`].
+    /// For a datagram that is not begun yet. Whose record becomes free makes room for its own; that more is
+    /// promised than so many others give back is the newcomer's bad luck.
     pub(super) const fn for_admission() -> Self {
-        Self(ROUNDS as u64)
+        Self(ROUNDS)
     }
 
     /// For so many bytes. Each datagram that goes gives back its record at least, sixteen of them by one further
     /// round; and if it had blocks, those.
     fn for_bytes<B>(n: u64) -> Self {
-        Self(ROUNDS as u64 + 3 * n / u64::from(Node::<B>::COST.min(BLOCK_COST)))
+        Self(ROUNDS + 3 * n / u64::from(Node::<B>::COST.min(BLOCK_COST)))
     }
 
     pub(super) const fn is_there_another(&mut self) -> bool {
         let there = self.0 > 0;
         self.0 = self.0.saturating_sub(1);
         there
-    }
-}
-
-/// What is found out by trying it without anybody.
-struct Trial {
-    /// Bytes that are still promised too much.
-    lacks: u64,
-    /// Who has gone, and who was the youngest of his source before.
-    gone: [(u32, u32); ROUNDS],
-    len: usize,
-}
-
-impl Trial {
-    const fn goes_on(&self) -> bool {
-        self.lacks > 0 && self.len < self.gone.len()
-    }
-
-    fn gone(&self) -> &[(u32, u32)] {
-        &self.gone[..self.len]
     }
 }
 
@@ -226,11 +205,6 @@ impl<B> Table<B> {
         bytes.is_some()
     }
 
-    /// Bytes that [`Self::trim`] can give back in all.
-    pub(super) fn trimmable(&self) -> u64 {
-        self.blocks.idle_bytes() + u64::from(self.nodes.unused()) * u64::from(Node::<B>::COST)
-    }
-
     /// Bytes that a chunk of free records had, which has gone.
     fn trim_records(&mut self, keep: u32) -> Option<u64> {
         let mut gone = Gone::default();
@@ -302,65 +276,9 @@ impl<B> Table<B> {
         true
     }
 
-    /// Whether so much less would be promised if all went that may go for a datagram that is not begun yet, one after
-    /// the other, as [`Self::make_room`] chooses. Nobody does: if it is not enough, they would go for nothing.
-    #[cold]
-    pub(super) fn could_promise(&mut self, room: &Room, lacks: u64, now: u64) -> bool {
-        let belief = self.sources.belief();
-        let mut trial = Trial { lacks, gone: [(NONE, NONE); ROUNDS], len: 0 };
-        let patience = self.patience();
-        for ages in self.ages {
-            let (mut n, mut looks) = (ages.oldest, IDLE_LOOKS);
-            while n != NONE && looks > 0 && trial.goes_on() {
-                let node = &self.nodes[n];
-                let (younger, waited) = (node.younger, now.saturating_sub(node.last_at));
-                if waited > patience {
-                    self.try_without(&mut trial, n);
-                } else {
-                    looks -= 1;
-                }
-                n = younger;
-            }
-        }
-        while trial.goes_on()
-            && let Some(n) = self.of_the_heaviest(room)
-        {
-            self.try_without(&mut trial, n);
-        }
-        for (n, youngest) in trial.gone().iter().rev() {
-            let node = &self.nodes[*n];
-            let source = &mut self.sources[node.source];
-            source.bytes += u64::from(node.reserved);
-            source.count += 1;
-            source.youngest = *youngest;
-        }
-        self.sources.believe(belief);
-        trial.lacks == 0
-    }
-
-    /// As if a datagram had gone, as far as its source is concerned.
-    fn try_without(&mut self, trial: &mut Trial, n: u32) {
-        let node = &self.nodes[n];
-        let reserved = u64::from(node.reserved);
-        let source = &mut self.sources[node.source];
-        trial.lacks = trial.lacks.saturating_sub(reserved);
-        trial.gone[trial.len] = (n, source.youngest);
-        trial.len += 1;
-        source.bytes -= reserved;
-        source.count -= 1;
-        while trial.gone().iter().any(|(gone, _)| *gone == source.youngest) {
-            source.youngest = self.nodes[source.youngest].source_older;
-        }
-    }
-
-    /// How long a datagram waits that is not idle yet, nanoseconds.
-    fn patience(&self) -> u64 {
-        (self.pace.gap() * IDLE_GAPS).max(IDLE_MIN_NS)
-    }
-
     /// A datagram for which nothing has come for long.
     fn idle(&self, keep: u32, now: u64) -> Option<u32> {
-        let patience = self.patience();
+        let patience = (self.pace.gap() * IDLE_GAPS).max(IDLE_MIN_NS);
         self.ages.iter().find_map(|ages| {
             let mut n = ages.oldest;
             for _ in 0..IDLE_LOOKS {
