@@ -316,8 +316,11 @@ impl<B> Table<B> {
         sink: &mut impl Sink<B>,
     ) {
         self.counters.fragments += 1;
+        let mut guess = guess;
         if now >= self.next_end {
             self.expire(lease, now, EXPIRED_AT_ONCE, sink);
+            // It looked into one of two tables, which may be one by now.
+            guess = UNKNOWN;
         }
         let f = &ahead.fragment;
         // The key may have changed between parsing and now.
