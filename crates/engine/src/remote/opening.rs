@@ -281,8 +281,8 @@ mod tests {
         let ends = (ends[0], ends[1]);
         let mut all = (1..=2).map(|number| {
             let (ours, theirs) = pair();
-            let (client, guest) = newcomer(ends, ours, Role::Client, number);
-            engine.adopt(0, client);
+            let (client, guest) = newcomer(engine, ends, ours, Role::Client, number);
+            engine.adopt(client);
             (theirs, guest)
         });
         let [mut first, mut second] = [(); 2].map(|()| all.next().unwrap());
@@ -293,7 +293,7 @@ mod tests {
         let (ours, theirs) = pair();
         let begun = shared.begin(ends, &ours, call::now_ns());
         assert!(begun.is_some());
-        let (ahead, _guest) = newcomer(ends, ours, Role::Client, 3);
+        let (ahead, _guest) = newcomer(engine, ends, ours, Role::Client, 3);
         let arrival = Arrival { newcomer: ahead, begun, at: call::now_ns() };
         engine.shared.vectors[0].inbox.put(Order::Newcomer(Box::new(arrival)));
         assert_eq!(engine.stat().vectors[0].handshakes, 3);

@@ -58,7 +58,7 @@ fn crowd(old: &Packet, frame: u32) -> (Host, Vec<u32>) {
     ids.iter().for_each(|id| host.push(&small(*id).fragment(8, 16)));
     // What these need may cost the youngest its place: it is none of those that stay.
     assert_eq!(host.out.delivered.len() - before, ids.len());
-    let gone = usize::try_from(evicted(&host)).unwrap();
+    let gone = usize::try_from(evicted(&host)).expect("few");
     stay.sort_unstable();
     stay.truncate(stay.len() - gone);
     assert!(gone < 4, "{gone} had no room");
