@@ -205,7 +205,7 @@ pub struct Board {
     taking: AtomicU32,
     netlink: AtomicU32,
     /// First number for descriptors of our own.
-    high: i32,
+    pub(crate) high: i32,
 }
 
 impl Board {
@@ -689,9 +689,10 @@ impl Board {
         }
     }
 
-    /// Forgets the netlink socket: somebody closed it behind our back.
-    pub fn netlink_gone(&self) {
-        self.netlink.store(u32::MAX, Ordering::Relaxed);
+    /// Forgets the netlink socket `fd`: somebody closed it behind our back. Another one meanwhile stays.
+    pub fn netlink_gone(&self, fd: i32) {
+        let fd = fd.cast_unsigned();
+        let _ = self.netlink.compare_exchange(fd, u32::MAX, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 

@@ -191,6 +191,24 @@ impl World {
             || fd >= 0 && self.engine_fd.load(Ordering::Relaxed) == fd.cast_unsigned() + 1
     }
 
+    /// Moves a descriptor of ours off a number that the guest is about to use.
+    pub fn moves(&self, fd: i32) {
+        if self.board.owns(fd) {
+            // Who gets or gives back memory by this number does so now, or by the new one. `None`: this thread does,
+            // and was interrupted.
+            let _arena = self.arena.lock();
+            return self.board.moves(fd);
+        }
+        // Nobody speaks to the engine meanwhile. `None`: this thread does, and was interrupted.
+        let Some(mut held) = self.engine.lock() else { return };
+        if *held == Some(fd)
+            && let Ok(up) = call::dup_above(fd, self.board.high)
+        {
+            *held = Some(up);
+            self.engine_fd.store(up.cast_unsigned() + 1, Ordering::Relaxed);
+        }
+    }
+
     /// Whether this process is a forked child of one that took part.
     #[must_use]
     pub fn inherited(&self) -> bool {

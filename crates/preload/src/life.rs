@@ -249,13 +249,15 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
 
 /// The program is about to put `fd` over this number: what we keep there goes elsewhere.
 pub(crate) fn make_room(fd: c_int, to: c_int) {
-    if let Some(w) = fds::world()
-        && w.owns(to)
-        && fd != to
-        && call::getfd(fd).is_ok()
-        && !fds::borrowed()
-    {
-        w.board.moves(to);
+    let Some(w) = fds::world() else { return };
+    let (owns, is_kick) = (w.owns(to), ready::is_kick(to));
+    if !(owns || is_kick) || fd == to || call::getfd(fd).is_err() || fds::borrowed() {
+        return;
+    }
+    if is_kick {
+        ready::move_kick(to);
+    } else {
+        w.moves(to);
     }
 }
 

@@ -74,6 +74,17 @@ impl Pair {
         self.has_moved(bytes);
     }
 
+    /// Stops the server where it waits, and not in what it does after an answer.
+    fn stop_server(&self) {
+        let state = || {
+            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.server.pid())).ok()?;
+            stat.rsplit(") ").next()?.chars().next()
+        };
+        eventually("the server waits", || state() == Some('S'));
+        self.server.signal(libc::SIGSTOP);
+        eventually("the server is stopped", || state() == Some('T'));
+    }
+
     /// So many bytes have gone there and back.
     #[track_caller]
     fn has_moved(&mut self, bytes: u64) {
@@ -155,7 +166,7 @@ fn stat_counts_what_waits() {
     eventually("the server sleeps once more", || of(server, "sleeps") > slept);
 
     // So many bytes are unread, at their reader and nowhere else. (They fit into the smallest buffer.)
-    pair.server.signal(libc::SIGSTOP);
+    pair.stop_server();
     writeln!(pair.orders, "1000").unwrap();
     eventually("1,000 bytes are unread", || of(server, "rx_buffer_used_bytes") == 1_000);
     assert_eq!(of(client, "rx_buffer_used_bytes"), 0);
@@ -165,7 +176,7 @@ fn stat_counts_what_waits() {
 
     // More than a buffer holds: who sends is stopped by it.
     let stalled = of(client, "stalls");
-    pair.server.signal(libc::SIGSTOP);
+    pair.stop_server();
     writeln!(pair.orders, "8000000").unwrap();
     eventually("the buffer is full", || of(client, "stalls") > stalled);
     let (used, all) = (of(server, "rx_buffer_used_bytes"), of(server, "rx_buffer_bytes"));

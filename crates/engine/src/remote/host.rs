@@ -66,7 +66,7 @@ pub struct Host {
     engine: Arc<Engine>,
     stop: Arc<Inbox<()>>,
     thread: Option<JoinHandle<()>>,
-    _option: Option<TcpOption>,
+    option: Option<TcpOption>,
 }
 
 /// Where people talk to the engine of a board.
@@ -100,7 +100,7 @@ impl Host {
         // Other engines may serve other users here, or in other network namespaces.
         let [a, b, c, d, ..] = super::random_bytes();
         let name = option::Name::new(u32::from_ne_bytes([a, b, c, d]));
-        let option = announce(&config, name)?;
+        let group = config.cgroup.clone();
         let mut waiters = Vec::new();
         let sleeper = |_| -> Box<dyn Sleeper> {
             let waiter = Waiter::new(world).map(Arc::new);
@@ -127,7 +127,9 @@ impl Host {
         };
         reception.poller.add(&reception.door.fd(), Interest::READ, DOOR)?;
         reception.poller.add(&*reception.stop, Interest::READ, STOP)?;
-        // From now on guests knock.
+        // From now on listeners of guests that were here before promise SMC, and guests knock: the one right behind the
+        // other, because who is promised something by a listener that does not know whom to ask is reset.
+        let option = announce(group, name)?;
         world.board.serve(option.as_ref().map(|_| name.number()), meets).map_err(Error::Full)?;
         let thread =
             std::thread::Builder::new().name("shunt-door".into()).spawn(move || reception.work());
@@ -138,7 +140,7 @@ impl Host {
                 return Err(e.into());
             }
         };
-        Ok(Self { world, engine, stop, thread, _option: option })
+        Ok(Self { world, engine, stop, thread, option })
     }
 
     /// The engine behind the door.
@@ -155,6 +157,8 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
+        // Nothing is promised any more, and then nobody is there to keep it.
+        self.option = None;
         self.world.board.serve_no_more();
         self.stop.put(());
         if let Some(thread) = self.thread.take() {
@@ -167,10 +171,10 @@ impl Drop for Host {
 const EADDRINUSE: i32 = 98;
 
 /// Has the TCP option written for sockets of guests that ask.
-fn announce(config: &Config, name: option::Name) -> Result<Option<TcpOption>, Error> {
-    let Some(path) = &config.cgroup else { return Ok(None) };
-    let failed = |e| Error::Group(path.clone(), e);
-    let group = Hierarchy::open().and_then(|tree| tree.group(path)).map_err(failed)?;
+fn announce(group: Option<PathBuf>, name: option::Name) -> Result<Option<TcpOption>, Error> {
+    let Some(path) = group else { return Ok(None) };
+    let group = Hierarchy::open().and_then(|tree| tree.group(&path));
+    let group = group.map_err(|e| Error::Group(path, e))?;
     Ok(Some(TcpOption::attach(&group, name)?))
 }
 

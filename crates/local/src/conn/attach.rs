@@ -655,7 +655,7 @@ impl Conn {
                 }
                 Err(2) => return Err(Reason::ForgedOffer),
                 // Somebody closed our descriptor, or made another one of its number.
-                Err(_) => w.board.netlink_gone(),
+                Err(_) => w.board.netlink_gone(netlink),
             }
         }
         Err(Reason::NoDiag)

@@ -15,7 +15,7 @@ pub(super) fn kick_fd() -> c_int {
         return fd.cast_signed();
     }
     let Ok(new) = call::eventfd(1) else { return -1 };
-    let up = match call::dup_above(new, 900) {
+    let up = match call::dup_above(new, crate::high_fd()) {
         Ok(up) => {
             let _ = call::close(new);
             up
@@ -33,6 +33,16 @@ pub(super) fn kick_fd() -> c_int {
             let _ = call::close(up);
             other.cast_signed()
         }
+    }
+}
+
+/// Moves it off a number that the program is about to use. Sets know it by the old number, and by that it wakes them once
+/// more at most; the next kick adds the new one.
+pub(crate) fn move_kick(fd: c_int) {
+    let Ok(up) = call::dup_above(fd, crate::high_fd()) else { return };
+    let (from, to) = (fd.cast_unsigned(), up.cast_unsigned());
+    if KICK_FD.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+        let _ = call::close(up);
     }
 }
 

@@ -68,7 +68,7 @@ impl Turn {
 /// Each target's turns.
 pub(crate) type Account = BTreeMap<String, Turn>;
 
-/// Reads what [`write`] wrote; nothing when there is no such file.
+/// Reads what [`write()`] wrote; nothing when there is no such file.
 ///
 /// # Errors
 ///

@@ -121,11 +121,13 @@ impl SendFile {
 
     /// Takes the result of a job back. That a file could not be read into memory is found out, and
     /// said, when it is read: by a call, which tells so before anything is sent.
-    pub fn finished(&mut self, _: Finished) {
+    pub fn finished(&mut self, finished: Finished) {
         self.settled = self.len;
         let (at, left) = (self.offset + self.sent as u64, (self.len - self.sent) as u64);
         let by_memory = matches!(self.method, Method::Map | Method::Carried);
-        if by_memory && self.holds() == 0 && !self.file.resident(at, left) {
+        // A page whose read failed may be there all the same, without what the file says.
+        let is_there = finished.result.is_ok() && self.file.resident(at, left);
+        if by_memory && self.holds() == 0 && !is_there {
             self.held = Held::Nothing;
             self.method = Method::Copy;
         }
