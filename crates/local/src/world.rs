@@ -246,7 +246,7 @@ impl World {
         Some(only)
     }
 
-    /// Whether connections of this process carry one request each, on one CPU: see [`crate::brief`].
+    /// Whether connections of this process carry one request each, on one CPU: see `crate::brief`.
     #[must_use]
     pub fn is_brief(&self) -> bool {
         self.brief.is_usual()

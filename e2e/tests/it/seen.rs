@@ -77,7 +77,7 @@ impl Pair {
     /// Stops the server where it waits, and not in what it does after an answer.
     fn stop_server(&self) {
         let state = || {
-            let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.server.pid())).ok()?;
+            let stat = fs::read_to_string(format!("/proc/{}/stat", self.server.pid())).ok()?;
             stat.rsplit(") ").next()?.chars().next()
         };
         eventually("the server waits", || state() == Some('S'));
