@@ -117,7 +117,7 @@ impl<B> Shard<B> {
                 self.table.look_up(&mut ahead);
                 self.table.push(&mut self.lease, &ahead, arrival, now, sink);
             }
-            other => self.pass(other, &ahead.fragment, arrival, sink),
+            other => pass(&mut self.table.counters, other, &ahead.fragment, arrival, sink),
         }
     }
 
@@ -165,7 +165,13 @@ impl<B> Shard<B> {
                 if parsed.is_fragment {
                     self.table.push(&mut self.lease, &parsed.ahead, arrival, now, sink);
                 } else {
-                    self.pass(parsed.other, &parsed.ahead.fragment, arrival, sink);
+                    pass(
+                        &mut self.table.counters,
+                        parsed.other,
+                        &parsed.ahead.fragment,
+                        arrival,
+                        sink,
+                    );
                 }
             }
         }
@@ -213,7 +219,13 @@ impl<B> Shard<B> {
                 if parsed.is_fragment {
                     hand_over(parsed.shard, &parsed.ahead.fragment, arrival);
                 } else {
-                    self.pass(parsed.other, &parsed.ahead.fragment, *arrival, sink);
+                    pass(
+                        &mut self.table.counters,
+                        parsed.other,
+                        &parsed.ahead.fragment,
+                        *arrival,
+                        sink,
+                    );
                 }
             }
             for at in &own[..own_len] {
@@ -325,28 +337,6 @@ impl<B> Shard<B> {
         if parsed.is_empty() { Parsed::burst() } else { parsed }
     }
 
-    /// A packet that is no fragment, or none that makes sense.
-    #[cold]
-    fn pass(
-        &mut self,
-        packet: Result<Option<usize>, Reason>,
-        fragment: &Fragment,
-        arrival: Arrival<'_, B>,
-        sink: &mut impl Sink<B>,
-    ) {
-        match packet {
-            Ok(len) => {
-                self.table.counters.whole += 1;
-                sink.whole(arrival.buffer, len.unwrap_or(0));
-            }
-            Err(reason) => {
-                self.table.counters.fragments += 1;
-                protest(reason, fragment, &arrival, sink);
-                self.table.drop_fragment(arrival.buffer, reason, sink);
-            }
-        }
-    }
-
     /// Gives up datagrams that have taken too long, at most `most`. Answers when the next one's time
     /// ends, if there is one; a time that is past means that there are more.
     ///
@@ -393,8 +383,31 @@ impl<B> Drop for Shard<B> {
     }
 }
 
+/// A packet that is no fragment, or none that makes sense.
+#[cold]
+pub(crate) fn pass<B>(
+    counters: &mut Counters,
+    packet: Result<Option<usize>, Reason>,
+    fragment: &Fragment,
+    arrival: Arrival<'_, B>,
+    sink: &mut impl Sink<B>,
+) {
+    match packet {
+        Ok(len) => {
+            counters.whole += 1;
+            sink.whole(arrival.buffer, len.unwrap_or(0));
+        }
+        Err(reason) => {
+            counters.fragments += 1;
+            counters.fragments_dropped[reason as usize] += 1;
+            protest(reason, fragment, &arrival, sink);
+            sink.release(arrival.buffer, Released::Dropped(reason));
+        }
+    }
+}
+
 /// What a sender of IPv6 fragments is to be told of one that no datagram can have (RFC 8200 section 4.5).
-pub(crate) fn protest<B>(
+fn protest<B>(
     reason: Reason,
     fragment: &Fragment,
     arrival: &Arrival<'_, B>,

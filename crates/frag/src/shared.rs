@@ -5,9 +5,9 @@ use crate::ledger::{Lease, Ledger};
 use crate::limits::Limits;
 use crate::output::Sink;
 use crate::reason::{Counters, Reason};
-use crate::shard::{Arrival, BURST, FAR, Parsed, Steering, protest};
+use crate::shard::{Arrival, BURST, FAR, Parsed, Steering, pass};
 use crate::sync::{Arc, Mutex};
-use crate::table::{Ahead, Table};
+use crate::table::Table;
 use crate::wire::{self, Fragment};
 
 /// A part of the table. On cache lines of its own, so that two cores in two buckets do not meet.
@@ -102,7 +102,7 @@ impl<B> Shared<B> {
                 let ahead = table.ahead(fragment);
                 table.push(&mut core.lease, &ahead, arrival, now, sink);
             }
-            other => core.pass(other, &fragment, arrival, sink),
+            other => pass(&mut core.counters, other, &fragment, arrival, sink),
         }
     }
 
@@ -167,7 +167,7 @@ impl<B> Shared<B> {
             for place in places {
                 let Parsed { ahead, other, .. } = &parsed[place];
                 let Some(arrival) = burst[place].take() else { continue };
-                core.pass(*other, &ahead.fragment, arrival, sink);
+                pass(&mut core.counters, *other, &ahead.fragment, arrival, sink);
             }
             return;
         };
@@ -175,8 +175,7 @@ impl<B> Shared<B> {
         table.settle();
         places.clone().for_each(|place| table.look_up(&mut parsed[place].ahead));
         if run.len() > 1 && table.datagrams() >= FAR {
-            let touch = |ahead: &Ahead| table.touch(ahead);
-            let seen = places.clone().map(|place| touch(&parsed[place].ahead));
+            let seen = places.clone().map(|place| table.touch(&parsed[place].ahead));
             std::hint::black_box(seen.fold(0, |all, seen| all ^ seen));
         }
         for place in places {
@@ -240,29 +239,6 @@ impl<B> Shared<B> {
 }
 
 impl Core {
-    /// A packet that is no fragment, or none that makes sense.
-    #[cold]
-    fn pass<B>(
-        &mut self,
-        packet: Result<Option<usize>, Reason>,
-        fragment: &Fragment,
-        arrival: Arrival<'_, B>,
-        sink: &mut impl Sink<B>,
-    ) {
-        match packet {
-            Ok(len) => {
-                self.counters.whole += 1;
-                sink.whole(arrival.buffer, len.unwrap_or(0));
-            }
-            Err(reason) => {
-                self.counters.fragments += 1;
-                self.counters.fragments_dropped[reason as usize] += 1;
-                protest(reason, fragment, &arrival, sink);
-                sink.release(arrival.buffer, crate::Released::Dropped(reason));
-            }
-        }
-    }
-
     /// What this core has seen that reached no bucket: whole packets, and packets that made no sense.
     #[must_use]
     pub fn counters(&self) -> &Counters {
