@@ -69,7 +69,8 @@ impl Beside {
     }
 
     /// Whether it is, and all that a yield to it could find would come by the kernel: connections carry one request each,
-    /// and so has the one that was active last. A long one beside many short ones is waited for as if it were alone.
+    /// and so has the one that was active last, which is taken for the one that is waited for. So a proxy that has just
+    /// been asked by a short one sleeps, although its long one to a server behind it is next.
     #[must_use]
     pub fn is_brief(&self, w: &World, last: Option<&Conn>) -> bool {
         w.is_brief() && last.is_none_or(|conn| conn.is_brief(w)) && self.is_so(w, last)
