@@ -3,7 +3,8 @@
 //! Each block is allocated on its own, so that those of a datagram that goes are memory again at once, whoever
 //! has the others. Some free ones are kept, which go when memory ends.
 
-use crate::places::Places;
+use crate::directory::Directory;
+use crate::places::{Page, Places};
 use crate::slab::NONE;
 
 /// Bytes in a block.
@@ -12,7 +13,7 @@ pub(crate) const BLOCK_BYTES: usize = 512;
 #[expect(clippy::cast_possible_truncation, reason = "some hundred bytes")]
 pub(crate) const BLOCK_COST: u32 = size_of::<Block>() as u32;
 /// Places for blocks that come together.
-const PAGE: usize = 128;
+pub(crate) const PAGE: usize = 128;
 /// Free blocks that are kept: at least so many, and at most.
 const IDLE_MIN: u32 = 12;
 const IDLE_MAX: u32 = 1024;
@@ -20,7 +21,7 @@ const IDLE_MAX: u32 = 1024;
 const TRIMMED: u32 = 16;
 
 #[derive(Debug)]
-struct Block {
+pub(crate) struct Block {
     next: u32,
     used: u16,
     bytes: [u8; BLOCK_BYTES],
@@ -98,6 +99,11 @@ impl Blocks {
         self.places.fill(at, Box::new(Block { next: NONE, used: 0, bytes: [0; BLOCK_BYTES] }));
         self.lay_aside(at);
         over
+    }
+
+    /// The list of pages of places for blocks.
+    pub(crate) fn pages(&mut self) -> &mut Directory<Box<Page<Box<Block>, PAGE>>> {
+        self.places.pages()
     }
 
     /// Enters a block among the free ones.

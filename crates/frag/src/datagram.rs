@@ -197,6 +197,9 @@ pub(crate) struct Node<B> {
     pub(crate) shelf: Shelf<B>,
     /// Of the general layout, from [`LISTED_MAX`] pieces on.
     map: Option<Box<Map>>,
+    /// Pieces that were moved, or entered into the map, for others, ever.
+    #[cfg(test)]
+    moved: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -240,6 +243,8 @@ impl<B> Default for Node<B> {
             head: Head { near: [0; HEAD_BYTES], far: Vec::new() },
             shelf: Shelf::default(),
             map: None,
+            #[cfg(test)]
+            moved: 0,
         }
     }
 }
@@ -453,6 +458,10 @@ impl<B> Node<B> {
     /// From here on a sorted list.
     #[cold]
     fn generalise(&mut self) {
+        #[cfg(test)]
+        {
+            self.moved += self.pieces.len();
+        }
         self.pieces.retain(|piece| piece.len != 0);
         if self.end != 0 {
             self.pieces.push(std::mem::take(&mut self.tail));
@@ -529,6 +538,10 @@ impl<B> Node<B> {
     #[cold]
     pub(crate) fn grow(&mut self, growth: usize) {
         let wanted = self.pieces.capacity() + growth;
+        #[cfg(test)]
+        {
+            self.moved += self.pieces.len();
+        }
         self.pieces.reserve_exact(wanted - self.pieces.len());
         if self.layout == Layout::Regular {
             self.open_places();
@@ -588,6 +601,11 @@ impl<B> Node<B> {
     /// Puts a piece into the list, or behind all if there is a map, or is one now.
     fn put_general(&mut self, at: usize, piece: Piece<B>) {
         let (offset, end) = (piece.offset, piece.end());
+        #[cfg(test)]
+        {
+            let is_mapped_now = self.map.is_none() && self.pieces.len() == LISTED_MAX;
+            self.moved += self.pieces.len() - at + if is_mapped_now { LISTED_MAX } else { 0 };
+        }
         self.pieces.insert(at, piece);
         if let Some(map) = &mut self.map {
             map.add(offset, end, at);

@@ -17,7 +17,9 @@ const MOVES: usize = if cfg!(loom) { 1 } else { 16 };
 /// process. By another key the first moves go to a new one each.
 const SEGMENT_MOVES: usize = 8;
 /// A search of this many slots is no chance: at most half of the slots are in use.
-const SEARCH_MAX: usize = 128;
+const SEARCH_MAX: usize = if cfg!(loom) { 2 } else { 128 };
+/// A table is too large when it has more than so many slots for each that is in use.
+const SPARSE: usize = if cfg!(loom) { 4 } else { 16 };
 /// Slots that are looked at for a guess: nearly all searches end within so many.
 const GUESSES: usize = 6;
 const EMPTY: u64 = 0;
@@ -244,7 +246,7 @@ impl Index {
     /// Bytes that [`Self::shrink`] takes at first; 0: it is not too large.
     #[inline]
     pub(crate) fn shrinkage(&self) -> u64 {
-        let few = self.now.slots() > SLOTS_MIN && self.now.used * 16 < self.now.slots();
+        let few = self.now.slots() > SLOTS_MIN && self.now.used * SPARSE < self.now.slots();
         if few && !self.is_moving() { Table::bytes(self.fewer()) } else { 0 }
     }
 
@@ -272,7 +274,7 @@ impl Index {
     }
 
     /// Records in it.
-    #[cfg(all(test, not(loom)))]
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.now.used + self.old.as_ref().map_or(0, |old| old.table.used)
     }

@@ -50,6 +50,7 @@
 
 mod block;
 mod datagram;
+mod directory;
 mod holding;
 mod index;
 mod key;

@@ -3,30 +3,18 @@
 //! They come a page at a time, and a page goes when nothing is in it: one list of all would be copied whenever it
 //! grows, in a single call.
 
-use crate::slab::NONE;
-
-/// The first places for pages.
-const PAGES_MIN: usize = 4;
+use crate::directory::{Directory, NONE};
 
 /// See the module. At most 128 places are a page.
 #[derive(Debug)]
 pub(crate) struct Places<T, const PAGE: usize> {
-    pages: Vec<Slot<T, PAGE>>,
+    pages: Directory<Box<Page<T, PAGE>>>,
     /// The first page with a vacant place.
     open: u32,
-    /// The first number without a page.
-    gone: u32,
 }
 
 #[derive(Debug)]
-enum Slot<T, const PAGE: usize> {
-    There(Box<Page<T, PAGE>>),
-    /// No page, and which is the next of those numbers.
-    Gone(u32),
-}
-
-#[derive(Debug)]
-struct Page<T, const PAGE: usize> {
+pub(crate) struct Page<T, const PAGE: usize> {
     places: [Option<T>; PAGE],
     /// A bit for each place with nothing in it.
     vacant: u128,
@@ -39,65 +27,45 @@ impl<T, const PAGE: usize> Places<T, PAGE> {
     const PAGE_BYTES: u64 = size_of::<Page<T, PAGE>>() as u64;
     const ALL_VACANT: u128 = u128::MAX >> (u128::BITS as usize - PAGE);
     /// What the first page takes, bytes.
-    pub(crate) const FIRST_BYTES: u64 = Self::PAGE_BYTES + Self::list_bytes(PAGES_MIN);
+    pub(crate) const FIRST_BYTES: u64 =
+        Self::PAGE_BYTES + Directory::<Box<Page<T, PAGE>>>::FIRST_BYTES;
 
     pub(crate) const fn new() -> Self {
-        Self { pages: Vec::new(), open: NONE, gone: NONE }
-    }
-
-    const fn list_bytes(pages: usize) -> u64 {
-        (pages * size_of::<Slot<T, PAGE>>()) as u64
+        Self { pages: Directory::new(), open: NONE }
     }
 
     /// Bytes that all of them take.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn bytes(&self) -> u64 {
-        let there = self.pages.iter().filter(|slot| matches!(slot, Slot::There(_)));
-        there.count() as u64 * Self::PAGE_BYTES + Self::list_bytes(self.pages.capacity())
+        self.pages.iter().count() as u64 * Self::PAGE_BYTES + self.pages.bytes()
     }
 
     /// What is there.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
-        let pages = self.pages.iter().filter_map(|slot| match slot {
-            Slot::There(page) => Some(page),
-            Slot::Gone(_) => None,
-        });
-        pages.flat_map(|page| page.places.iter().flatten())
+        self.pages.iter().flat_map(|page| page.places.iter().flatten())
     }
 
     /// What is in a place.
     #[inline(always)]
     pub(crate) fn get(&self, at: u32) -> Option<&T> {
-        let at = at as usize;
-        match self.pages.get(at / PAGE)? {
-            Slot::There(page) => page.places[at % PAGE].as_ref(),
-            Slot::Gone(_) => None,
-        }
+        self.pages.get(at / Self::SIZE)?.places[at as usize % PAGE].as_ref()
     }
 
     /// As [`Self::get`].
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
-        let at = at as usize;
-        match self.pages.get_mut(at / PAGE)? {
-            Slot::There(page) => page.places[at % PAGE].as_mut(),
-            Slot::Gone(_) => None,
-        }
-    }
-
-    /// Places for pages, in all, that there are after [`Self::open`]; `None`: as many as now.
-    fn more_pages(&self) -> Option<usize> {
-        let full = self.gone == NONE && self.pages.len() == self.pages.capacity();
-        full.then(|| (self.pages.capacity() * 2).max(PAGES_MIN))
+        self.pages.get_mut(at / Self::SIZE)?.places[at as usize % PAGE].as_mut()
     }
 
     /// Bytes that [`Self::open`] takes, at the most that there are of them at once.
     pub(crate) fn growth(&self) -> u64 {
-        match self.open {
-            NONE => Self::PAGE_BYTES + self.more_pages().map_or(0, Self::list_bytes),
-            _ => 0,
-        }
+        if self.open == NONE { Self::PAGE_BYTES + self.pages.growth() } else { 0 }
+    }
+
+    /// The list of pages.
+    pub(crate) fn pages(&mut self) -> &mut Directory<Box<Page<T, PAGE>>> {
+        &mut self.pages
     }
 
     /// A vacant place, which stays so until [`Self::fill`]. Answers also how many bytes of [`Self::growth`] were given
@@ -113,26 +81,14 @@ impl<T, const PAGE: usize> Places<T, PAGE> {
 
     #[cold]
     fn turn_page(&mut self) -> u64 {
-        let mut over = 0;
-        if let Some(pages) = self.more_pages() {
-            over = Self::list_bytes(self.pages.capacity());
-            self.pages.reserve_exact(pages - self.pages.len());
-        }
-        if self.gone == NONE {
-            self.gone = u32::try_from(self.pages.len()).expect("fewer than 2^32 places");
-            self.pages.push(Slot::Gone(NONE));
-        }
-        let number = self.gone;
+        let (number, over) = self.pages.open();
         let page = Box::new(Page {
             places: [const { None }; PAGE],
             vacant: Self::ALL_VACANT,
             next: NONE,
             before: NONE,
         });
-        let slot = std::mem::replace(&mut self.pages[number as usize], Slot::There(page));
-        if let Slot::Gone(next) = slot {
-            self.gone = next;
-        }
+        self.pages.put(number, page);
         self.enter(number);
         over
     }
@@ -163,8 +119,7 @@ impl<T, const PAGE: usize> Places<T, PAGE> {
             return (what, 0);
         }
         self.withdraw(number);
-        self.pages[number as usize] = Slot::Gone(self.gone);
-        self.gone = number;
+        self.pages.take(number);
         (what, Self::PAGE_BYTES)
     }
 
@@ -191,17 +146,11 @@ impl<T, const PAGE: usize> Places<T, PAGE> {
     }
 
     fn page(&self, number: u32) -> &Page<T, PAGE> {
-        match &self.pages[number as usize] {
-            Slot::There(page) => page,
-            Slot::Gone(_) => unreachable!("a page goes when nothing is in it"),
-        }
+        self.pages.get(number).expect("a page goes when nothing is in it")
     }
 
     fn page_mut(&mut self, number: u32) -> &mut Page<T, PAGE> {
-        match &mut self.pages[number as usize] {
-            Slot::There(page) => page,
-            Slot::Gone(_) => unreachable!("a page goes when nothing is in it"),
-        }
+        self.pages.get_mut(number).expect("a page goes when nothing is in it")
     }
 }
 
@@ -224,6 +173,9 @@ mod tests {
                 bytes += places.growth();
                 let (at, over) = places.open();
                 bytes -= over;
+                if wave % 2 == 0 && places.pages.drainage().is_some() {
+                    bytes -= places.pages.drain();
+                }
                 assert!(places.get(at).is_none() && places.growth() == 0);
                 places.fill(at, Box::new(next));
                 assert_eq!(there.insert(at, next), None, "place {at} was taken");
@@ -239,7 +191,7 @@ mod tests {
             }
             assert_eq!(bytes, places.bytes());
             let pages = there.keys().map(|at| at / 4).collect::<std::collections::BTreeSet<_>>();
-            let list = Places::<Box<u32>, 4>::list_bytes(places.pages.capacity());
+            let list = places.pages.bytes();
             let page = Places::<Box<u32>, 4>::PAGE_BYTES;
             assert_eq!(places.bytes() - list, pages.len() as u64 * page);
             for (at, what) in &mut there {

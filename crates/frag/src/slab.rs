@@ -2,19 +2,15 @@
 //! which no record is in use goes again: free records are memory that somebody pays for. Where memory has ended,
 //! records in use are moved together, and only there.
 
+use crate::directory::Directory;
+/// No record, no chunk.
+pub(crate) use crate::directory::NONE;
+
 /// Records in a chunk. Few where short sequences are to have chunks emptied.
 const RECORDS: u32 = if cfg!(test) { 4 } else { 16 };
 const CHUNK: usize = RECORDS as usize;
-/// No record, no chunk.
-pub(crate) const NONE: u32 = u32::MAX;
 /// Chunks that are kept of which nothing is in use, at most: those of a thousand records.
 const IDLE_MAX: usize = 64;
-/// The first places for chunks.
-const PLACES_MIN: usize = 4;
-/// Places that are moved to a longer list when a chunk comes.
-const MOVES: usize = 8;
-/// Places of the list before that are given back then, when all are moved.
-const DRAINED: usize = 512;
 /// Chunks among which that is chosen of which fewest records are to be moved.
 const SPARSE_LOOKS: usize = 8;
 
@@ -25,14 +21,7 @@ pub(crate) trait Linked: Default {
 }
 
 #[derive(Debug)]
-enum Place<T> {
-    There(Chunk<T>),
-    /// Nothing, and which is the next of those.
-    Gone(u32),
-}
-
-#[derive(Debug)]
-struct Chunk<T> {
+pub(crate) struct Chunk<T> {
     records: Box<[T; CHUNK]>,
     /// Its first free record; [`NONE`]: all are in use.
     free: u32,
@@ -44,13 +33,7 @@ struct Chunk<T> {
 
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    /// The places of all chunks, or of the first of them: the others are in `rest` then. A list that is nearly full is
-    /// followed by one that is twice as long, to which each chunk that comes moves a few places; and each gives back a
-    /// little of the list before when that is done. No call copies or frees all.
-    list: Vec<Place<T>>,
-    rest: Vec<Place<T>>,
-    /// The first chunk that is not there.
-    gone: u32,
+    chunks: Directory<Chunk<T>>,
     /// The first chunk with free records.
     open: u32,
     /// The chunks that are kept of which no record is in use, and how many there are and may be.
@@ -66,16 +49,14 @@ impl<T: Linked> Slab<T> {
     /// What the records of a chunk take, bytes.
     pub(crate) const CHUNK_BYTES: u64 = (CHUNK * size_of::<T>()) as u64;
     /// What the first chunk takes with its place, bytes.
-    pub(crate) const FIRST_BYTES: u64 = Self::CHUNK_BYTES + Self::list_bytes(PLACES_MIN);
+    pub(crate) const FIRST_BYTES: u64 = Self::CHUNK_BYTES + Directory::<Chunk<T>>::FIRST_BYTES;
 
     /// One that keeps free chunks of about so many bytes, but one at least: they would go and come where many
     /// datagrams begin and end together.
     pub(crate) fn keeping(bytes: u64) -> Self {
         let idle_most = usize::try_from(bytes / Self::CHUNK_BYTES).unwrap_or(IDLE_MAX);
         Self {
-            list: Vec::new(),
-            rest: Vec::new(),
-            gone: NONE,
+            chunks: Directory::new(),
             open: NONE,
             idle: [NONE; IDLE_MAX],
             idle_len: 0,
@@ -85,37 +66,18 @@ impl<T: Linked> Slab<T> {
         }
     }
 
-    const fn list_bytes(places: usize) -> u64 {
-        (places * size_of::<Place<T>>()) as u64
-    }
-
-    /// Bytes of the places of chunks.
-    #[cfg(all(test, not(loom)))]
-    fn places(&self) -> u64 {
-        Self::list_bytes(self.list.capacity() + self.rest.capacity())
-    }
-
-    /// The chunks that are there.
-    #[cfg(all(test, not(loom)))]
-    fn chunks(&self) -> impl Iterator<Item = &Chunk<T>> {
-        self.list.iter().chain(&self.rest).filter_map(|place| match place {
-            Place::There(chunk) => Some(chunk),
-            Place::Gone(_) => None,
-        })
-    }
-
     /// Bytes of what is there beside the records in use, of which each free one is as `cost` says.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn spare(&self, cost: impl Fn(&T) -> u64) -> u64 {
         let mut free = 0;
-        for chunk in self.chunks() {
+        for chunk in self.chunks.iter() {
             let mut at = chunk.free;
             while at != NONE {
                 free += cost(&self[at]);
                 at = self[at].next();
             }
         }
-        free + self.places()
+        free + self.chunks.bytes()
     }
 
     /// Records in use.
@@ -125,12 +87,12 @@ impl<T: Linked> Slab<T> {
 
     #[inline]
     fn chunk(&self, number: u32) -> &Chunk<T> {
-        self.chunk_of(number).expect("a chunk that is there")
+        self.chunks.get(number).expect("a chunk that is there")
     }
 
     #[inline]
     fn chunk_mut(&mut self, number: u32) -> &mut Chunk<T> {
-        self.chunk_of_mut(number).expect("a chunk that is there")
+        self.chunks.get_mut(number).expect("a chunk that is there")
     }
 
     /// The record that [`Self::take`] answers next; `None`: it has to grow first.
@@ -223,60 +185,20 @@ impl<T: Linked> Slab<T> {
         }
     }
 
-    /// Whether some places are still in the list before.
-    fn is_moving(&self) -> bool {
-        self.list.len() < self.rest.len()
-    }
-
-    /// Places of a list that [`Self::grow`] begins; `None`: it needs none.
-    fn more_places(&self) -> Option<usize> {
-        let places = self.list.capacity();
-        let few = self.list.len() * 4 >= places * 3 && !self.is_moving();
-        (self.gone == NONE && few).then(|| (places * 2).max(PLACES_MIN))
-    }
-
     /// Bytes that [`Self::grow`] takes, at the most that there are of them at once.
     pub(crate) fn growth(&self) -> u64 {
-        Self::CHUNK_BYTES + self.more_places().map_or(0, Self::list_bytes)
+        Self::CHUNK_BYTES + self.chunks.growth()
     }
 
-    /// Makes one more place without a chunk. Answers how many bytes were given back.
-    fn extend(&mut self) -> u64 {
-        let mut over = 0;
-        if let Some(places) = self.more_places() {
-            // There has been no memory to drain it.
-            over = Self::list_bytes(self.rest.capacity());
-            self.rest = std::mem::replace(&mut self.list, Vec::with_capacity(places));
-        }
-        // Of the list before a quarter was left, and all of it is moved before that is used up.
-        let list = if self.is_moving() { &mut self.rest } else { &mut self.list };
-        self.gone = u32::try_from(list.len()).expect("fewer than 2^32 chunks");
-        list.push(Place::Gone(NONE));
-        for place in self.rest.iter_mut().skip(self.list.len()).take(MOVES) {
-            self.list.push(std::mem::replace(place, Place::Gone(NONE)));
-        }
-        over
-    }
-
-    /// Bytes that [`Self::drain`] takes for a moment; `None`: there is nothing to be drained.
-    pub(crate) fn drainage(&self) -> Option<u64> {
-        let there = self.rest.capacity() > 0 && !self.is_moving();
-        there.then(|| Self::list_bytes(self.rest.len().saturating_sub(DRAINED)))
-    }
-
-    /// Gives back some places of a list of which all were moved. Answers how many bytes.
-    pub(crate) fn drain(&mut self) -> u64 {
-        let before = self.rest.capacity();
-        self.rest.truncate(self.rest.len().saturating_sub(DRAINED));
-        self.rest.shrink_to_fit();
-        Self::list_bytes(before - self.rest.capacity())
+    /// The places of chunks.
+    pub(crate) fn places(&mut self) -> &mut Directory<Chunk<T>> {
+        &mut self.chunks
     }
 
     /// Makes a chunk of free records. Answers how many bytes of [`Self::growth`] it has given back.
     #[cold]
     pub(crate) fn grow(&mut self) -> u64 {
-        let over = if self.gone == NONE { self.extend() } else { 0 };
-        let number = self.gone;
+        let (number, over) = self.chunks.open();
         let first = number * RECORDS;
         // Made where it stays: on the way by the stack it would take some KiB of that.
         let records: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
@@ -290,10 +212,7 @@ impl<T: Linked> Slab<T> {
             last.set_next(NONE);
         }
         let chunk = Chunk { records, free: first, used: 0, next: NONE, before: NONE };
-        let place = std::mem::replace(self.place(number), Place::There(chunk));
-        if let Place::Gone(next) = place {
-            self.gone = next;
-        }
+        self.chunks.put(number, chunk);
         self.there += 1;
         self.idle[self.idle_len] = number;
         self.idle_len += 1;
@@ -313,16 +232,10 @@ impl<T: Linked> Slab<T> {
     #[cold]
     fn let_go(&mut self, number: u32, see: impl FnMut(&T)) {
         self.close(number);
-        let gone = Place::Gone(std::mem::replace(&mut self.gone, number));
-        if let Place::There(chunk) = std::mem::replace(self.place(number), gone) {
+        if let Some(chunk) = self.chunks.take(number) {
             chunk.records.iter().for_each(see);
         }
         self.there -= 1;
-    }
-
-    fn place(&mut self, number: u32) -> &mut Place<T> {
-        let at = number as usize;
-        if at < self.list.len() { &mut self.list[at] } else { &mut self.rest[at] }
     }
 
     /// A chunk that is not that of `keep`, and for whose records in use there are free ones elsewhere; `None`: there
@@ -373,43 +286,17 @@ fn some(at: u32) -> Option<u32> {
 }
 
 impl<T> Slab<T> {
-    #[inline(always)]
-    fn chunk_of(&self, number: u32) -> Option<&Chunk<T>> {
-        let at = number as usize;
-        let place = match self.list.get(at) {
-            Some(place) => place,
-            None => self.rest.get(at)?,
-        };
-        match place {
-            Place::There(chunk) => Some(chunk),
-            Place::Gone(_) => None,
-        }
-    }
-
-    #[inline(always)]
-    fn chunk_of_mut(&mut self, number: u32) -> Option<&mut Chunk<T>> {
-        let at = number as usize;
-        let place = match self.list.get_mut(at) {
-            Some(place) => place,
-            None => self.rest.get_mut(at)?,
-        };
-        match place {
-            Place::There(chunk) => Some(chunk),
-            Place::Gone(_) => None,
-        }
-    }
-
     /// A record that may have been given back since it was found, and its chunk with it.
     #[inline(always)]
     pub(crate) fn get(&self, at: u32) -> Option<&T> {
-        let chunk = self.chunk_of(at / RECORDS)?;
+        let chunk = self.chunks.get(at / RECORDS)?;
         Some(&chunk.records[at as usize % CHUNK])
     }
 
     /// As [`Self::get`].
     #[inline(always)]
     pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
-        let chunk = self.chunk_of_mut(at / RECORDS)?;
+        let chunk = self.chunks.get_mut(at / RECORDS)?;
         Some(&mut chunk.records[at as usize % CHUNK])
     }
 }
@@ -485,7 +372,7 @@ mod tests {
                 );
                 gone += usize::from(went);
                 let needed: BTreeSet<u32> = taken.iter().map(|at| at / RECORDS).collect();
-                let there = slab.chunks().count();
+                let there = slab.chunks.iter().count();
                 assert_eq!(slab.there as usize, there);
                 assert!(there <= needed.len() + 1, "{there} for {}", needed.len());
             }
@@ -545,43 +432,22 @@ mod tests {
             assert_eq!(next, Some(slab.take()));
         }
         let chunks = u64::from(1000_u32.div_ceil(RECORDS)) * Slab::<Record>::CHUNK_BYTES;
-        assert_eq!(bytes, chunks + slab.places());
+        assert_eq!(bytes, chunks + slab.chunks.bytes());
     }
 
-    /// A longer list comes by and by, and the one before goes so, if it can; what is in them is found all the time.
     #[test]
-    fn of_a_list_of_any_length_a_call_moves_a_few_places() {
-        for is_drained in [true, false] {
-            let mut slab: Slab<Record> = Slab::keeping(0);
-            let (mut bytes, mut lists, mut drained) = (0, 0, 0);
-            for n in 0..40_000 {
-                let (list, rest) = (slab.list.len(), slab.rest.len());
-                if slab.free().is_none() {
-                    bytes += slab.growth();
-                    bytes -= slab.grow();
-                    let can = slab.drainage().is_some_and(|_| is_drained);
-                    bytes -= if can { slab.drain() } else { 0 };
-                }
-                assert_eq!(slab.take(), n);
-                slab[n].1 = n;
-                if slab.list.len() < list {
-                    lists += 1;
-                    assert!(slab.list.len() <= MOVES);
-                } else {
-                    assert!(slab.list.len() <= list + MOVES && slab.rest.len() + DRAINED >= rest);
-                    drained += usize::from(slab.rest.len() + 1 < rest);
-                }
-                if n % 997 == 0 {
-                    assert!((0..=n).all(|at| slab[at].1 == at));
-                }
+    fn records_are_found_while_the_list_of_chunks_grows() {
+        let mut slab: Slab<Record> = Slab::keeping(0);
+        for n in 0..40_000 {
+            assert_eq!(slab.take(), n);
+            slab[n].1 = n;
+            if n % 997 == 0 {
+                assert!((0..=n).all(|at| slab[at].1 == at));
             }
-            assert!(lists > 8 && (drained > 10) == is_drained, "{lists} {drained}");
-            let chunks = u64::from(slab.there) * Slab::<Record>::CHUNK_BYTES;
-            assert_eq!(bytes, chunks + slab.places());
-            // Also to be given back, and to come again.
-            (0..40_000).for_each(|at| _ = slab.give(at, |_| ()));
-            let again: BTreeSet<u32> = (0..40_000).map(|_| slab.take()).collect();
-            assert_eq!((again.len(), again.last()), (40_000, Some(&39_999)));
         }
+        // Also to be given back, and to come again.
+        (0..40_000).for_each(|at| _ = slab.give(at, |_| ()));
+        let again: BTreeSet<u32> = (0..40_000).map(|_| slab.take()).collect();
+        assert_eq!((again.len(), again.last()), (40_000, Some(&39_999)));
     }
 }

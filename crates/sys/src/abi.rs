@@ -25,7 +25,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// First word of the file, set last when it is made.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHUNTbrd");
 /// Layout of everything in this module.
-pub const VERSION: u32 = 7;
+pub const VERSION: u32 = 8;
 
 /// Processes that may hold connections at one time.
 pub const SLOTS: usize = 1024;
@@ -139,6 +139,8 @@ pub struct Slot {
     pub reasons: [AtomicU32; REASONS],
     /// Connections ever attached.
     pub attached: AtomicU64,
+    /// Of these, those that this process had made with `connect()`.
+    pub attached_clients: AtomicU64,
     /// Connections ever closed after they were attached.
     pub closed: AtomicU64,
     /// Event counters of this process: see [`Totals`].
@@ -152,7 +154,7 @@ pub struct Slot {
     pub cpu: AtomicU32,
     /// The one CPU on which this process may run, plus one; 0: there are several, or it is not known.
     pub bound: AtomicU32,
-    _pad2: [AtomicU64; 207],
+    _pad2: [AtomicU64; 199],
 }
 
 /// Counters of connections that have gone.
@@ -171,6 +173,10 @@ pub struct Totals {
     pub spins: AtomicU64,
     /// Times a sender found the ring full.
     pub stalls: AtomicU64,
+    /// Calls that sent.
+    pub sends: AtomicU64,
+    /// Calls that received bytes.
+    pub receives: AtomicU64,
 }
 
 /// Values of [`Slot::state`].
@@ -199,8 +205,7 @@ pub struct Half {
     pub since: AtomicU64,
     /// Descriptor number in the owning process, for people.
     pub fd: AtomicU32,
-    /// Inode number of the socket, for people.
-    pub inode: AtomicU32,
+    _unused: AtomicU32,
     _pad0: [AtomicU64; 4],
 
     // Line 1: what we send, and how to wake us. Rarely written, so that both ends have it at hand. CPUs
@@ -326,6 +331,8 @@ pub mod half_state {
     pub const TCP: u32 = 3;
     /// The owner has closed; memory waits for the peer.
     pub const CLOSED: u32 = 4;
+    /// A client's offer whose word was overwritten: for the moment in which it looks whether somebody has taken it.
+    pub const DOUBT: u32 = 5;
 }
 
 /// Bits of [`Half::flags`].
@@ -361,6 +368,8 @@ pub mod half_flags {
     /// The client waits for the connection in an event set of ours, so its calls will be hooked ones: it
     /// may be attached before it has moved anything.
     pub const WATCHED: u32 = 16384;
+    /// The server has taken the client's offer, whatever became of the offer's word after that.
+    pub const TAKEN: u32 = 32768;
 }
 
 /// Where a ring block is: offset in blocks of [`BLOCK_BYTES`] and the power of two of its size.

@@ -256,6 +256,10 @@ mod calls {
     pub fn dup_above(fd: i32, min: i32) -> Result<i32> {
         call!(SYS_fcntl, fd, libc::F_DUPFD_CLOEXEC, min).map(|fd| fd as i32)
     }
+    /// [`dup_above`] `least`, or, where that has no room, at any number that is no standard stream.
+    pub fn dup_aside(fd: i32, least: i32) -> Result<i32> {
+        dup_above(fd, least).or_else(|_| dup_above(fd, 3))
+    }
     /// How many descriptors the kernel's table of this process has room for now.
     pub fn descriptor_table() -> Result<i32> {
         let fd = open(c"/proc/thread-self/status", libc::O_RDONLY | libc::O_CLOEXEC, 0)?;

@@ -48,6 +48,8 @@ pub mod interface;
 pub mod iov;
 #[cfg(not(loom))]
 mod library;
+#[cfg(any(not(loom), test))]
+mod loans;
 #[cfg(not(loom))]
 pub mod lock;
 #[cfg(not(loom))]

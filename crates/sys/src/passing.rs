@@ -17,6 +17,7 @@ const SO_PEERCRED: i32 = 17;
 const MSG_CTRUNC: i32 = 8;
 const MSG_NOSIGNAL: i32 = 0x4000;
 const MSG_CMSG_CLOEXEC: i32 = 0x4000_0000;
+const EMFILE: i32 = 24;
 const ENAMETOOLONG: i32 = 36;
 const EPROTO: i32 = 71;
 
@@ -163,11 +164,13 @@ pub fn send(fd: i32, bytes: &[u8], pass: Option<i32>, flags: i32) -> Result<()> 
 }
 
 /// Receives one packet: its length, and the descriptor that came with it, closed on exec. A packet
-/// longer than `bytes` is cut.
+/// longer than `bytes` is cut. With `MSG_PEEK` it stays there, to be received again, and the descriptor is ours all the
+/// same.
 ///
 /// # Errors
 ///
-/// The errno of `recvmsg`: `EAGAIN` when there is none on a socket that does not block.
+/// The errno of `recvmsg`: `EAGAIN` when there is none on a socket that does not block. `EMFILE` if a descriptor came
+/// with it and this process may not have another one; `EPROTO` if more than one came.
 pub fn receive(fd: i32, bytes: &mut [u8], flags: i32) -> Result<(usize, Option<i32>)> {
     let mut control = Control::default();
     let mut iov = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
@@ -184,9 +187,8 @@ pub fn receive(fd: i32, bytes: &mut [u8], flags: i32) -> Result<(usize, Option<i
     let n = check(unsafe { raw(libc::SYS_recvmsg, args) })?;
     let passed = control.descriptor(msg.msg_controllen);
     if msg.msg_flags & MSG_CTRUNC != 0 {
-        if let Some(fd) = passed {
-            let _ = call::close(fd);
-        }
+        let Some(fd) = passed else { return Err(EMFILE) };
+        let _ = call::close(fd);
         return Err(EPROTO);
     }
     Ok((n, passed))
@@ -233,6 +235,16 @@ mod tests {
         assert_eq!(receive(two, &mut bytes, 0).unwrap(), (5, None));
         let (n, passed) = receive(two, &mut bytes, 0).unwrap();
         assert_eq!(&bytes[..n], b"carries");
+        send(one, b"again", Some(counter), 0).unwrap();
+        let (_, looked_at) = receive(two, &mut bytes, libc::MSG_PEEK).unwrap();
+        let (_, taken) = receive(two, &mut bytes, 0).unwrap();
+        assert!(
+            looked_at.is_some() && taken.is_some() && looked_at != taken,
+            "each look gives one"
+        );
+        for fd in [looked_at, taken].into_iter().flatten() {
+            let _ = call::close(fd);
+        }
         let mut value = [0; 8];
         assert_eq!(call::read(passed.unwrap(), &mut value), Ok(8));
         assert_eq!(u64::from_le_bytes(value), 7, "the very counter that was sent");

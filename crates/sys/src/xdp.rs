@@ -6,12 +6,20 @@
 //! are **free**. [`Socket::next`] makes a frame of a chunk, [`Socket::release`] puts it in the list,
 //! [`Socket::refill`] hands the free ones to the kernel. The last needs the socket for itself: so a slice
 //! of a frame that was released is still good until then.
+//!
+//! Sockets of several queues can be made a **family** ([`Socket::family`]): each can read the others'
+//! memory, and frames go from one to another without a copy. A frame that is **lent** ([`Socket::lend`])
+//! is known by a number, its ticket, which may go any way between threads: only the socket that it is lent
+//! to gets a frame for it, once ([`Socket::borrow`]). When that one has released it, its chunk goes back to
+//! the owner with the next [`Socket::refill`] of each.
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 
 use crate::call::{self, Failure};
 use crate::interface::own;
+use crate::loans::{Loans, Part};
 use crate::sync::{AtomicU32, Ordering};
 
 const SOL_XDP: i32 = 283;
@@ -24,6 +32,8 @@ const XDP_STATISTICS: i32 = 7;
 const AT_RX: i64 = 0;
 const AT_FILL: i64 = 0x1_0000_0000;
 const USE_NEED_WAKEUP: u16 = 1 << 3;
+/// What the kernel takes: half a page, or a page.
+const CHUNK_BYTES: [u32; 2] = [2048, 4096];
 /// We send nothing, but the kernel wants the ring.
 const COMPLETIONS: u32 = 64;
 
@@ -42,35 +52,71 @@ pub struct Shape {
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
-    memory: Memory,
     fill: Ring,
     receive: Ring,
-    /// Tells its frames from those of another socket.
+    /// Tells the frames that it has from those that another has. Never that of nobody: so many sockets are
+    /// not opened.
     number: u32,
     shape: Shape,
     free: RefCell<Vec<u32>>,
+    /// The chunks of all sockets of the family, and which of them are its own.
+    family: Box<[Arc<Chunks>]>,
+    own: usize,
+    /// Others' chunks that were released, by family member.
+    returns: RefCell<Box<[Vec<u32>]>>,
 }
 
-// SAFETY: the mappings belong to the socket alone, and whoever has the socket is the only one to use it:
-// it is not `Sync`.
+// SAFETY: the mappings of the rings belong to the socket alone, and whoever has the socket is the only one
+// to use them: it is not `Sync`. What it shares with its family is `Sync`.
 unsafe impl Send for Socket {}
+
+/// A socket's memory, and to whom its chunks are lent.
+#[derive(Debug)]
+struct Chunks {
+    memory: Memory,
+    chunk_bytes: usize,
+    loans: Loans,
+}
+
+// SAFETY: the bytes of a chunk are read by who has its frame, of which there is one, and written by the
+// kernel while there is none.
+unsafe impl Send for Chunks {}
+// SAFETY: as above.
+unsafe impl Sync for Chunks {}
+
+impl Chunks {
+    fn slice(&self, chunk: u32, at: u16, len: u16) -> *const [u8] {
+        let at = chunk as usize * self.chunk_bytes + usize::from(at);
+        let start = self.memory.start.wrapping_add(at).cast_const();
+        std::ptr::slice_from_raw_parts(start, usize::from(len))
+    }
+}
 
 /// A frame that came in. To be given back by [`Socket::release`]; one that is dropped is lost to the
 /// socket.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame {
-    socket: u32,
+    /// Number of the socket that has it.
+    holder: u32,
     chunk: u32,
-    at: u32,
-    len: u32,
+    /// Family member whose chunk it is.
+    owner: u16,
+    at: u16,
+    len: u16,
 }
 
 impl Frame {
     /// Leaves out `n` bytes at the beginning: the link's header.
     pub fn skip(&mut self, n: u32) {
-        let n = n.min(self.len);
+        let n = u16::try_from(n).unwrap_or(u16::MAX).min(self.len);
         self.at += n;
         self.len -= n;
+    }
+
+    /// By what another socket of the family asks for it, once it is lent: see [`Socket::lend`].
+    #[must_use]
+    pub fn ticket(&self) -> u64 {
+        u64::from(self.owner) << 32 | u64::from(self.chunk)
     }
 }
 
@@ -259,8 +305,14 @@ impl Socket {
     ///
     /// If no socket can have that shape.
     pub fn open(interface: u32, queue: u32, shape: Shape) -> Result<Self, Failure> {
+        let socket = Self::unbound(shape)?;
+        socket.bind(interface, queue)?;
+        Ok(socket)
+    }
+
+    fn unbound(shape: Shape) -> Result<Self, Failure> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        assert!(shape.ring.is_power_of_two() && shape.chunk_bytes.is_power_of_two());
+        assert!(shape.ring.is_power_of_two() && CHUNK_BYTES.contains(&shape.chunk_bytes));
         let raw = call::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0)
             .map_err(Failure::at("open an AF_XDP socket"))?;
         let fd = own(raw);
@@ -284,13 +336,69 @@ impl Socket {
         let receive = Ring::map(raw, AT_RX, at.receive, shape.ring, size_of::<Descriptor>())?;
         let free = RefCell::new((0..shape.chunks).rev().collect());
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let mut socket = Self { fd, memory, fill, receive, number, shape, free };
+        let (chunk_bytes, loans) = (shape.chunk_bytes as usize, Loans::new(shape.chunks));
+        let family = [Arc::new(Chunks { memory, chunk_bytes, loans })].into();
+        let returns = RefCell::new([Vec::new()].into());
+        let mut socket = Self { fd, fill, receive, number, shape, free, family, own: 0, returns };
         socket.refill();
+        Ok(socket)
+    }
+
+    fn bind(&self, interface: u32, queue: u32) -> Result<(), Failure> {
         let family = u16::try_from(libc::AF_XDP).unwrap_or(0);
         // Neither copy nor zero copy is asked for: the kernel takes what the driver can.
         let address = Address { family, flags: USE_NEED_WAKEUP, interface, queue, shared: 0 };
-        call::bind(raw, &address).map_err(Failure::at("bind to the queue"))?;
-        Ok(socket)
+        call::bind(self.fd.as_raw_fd(), &address).map_err(Failure::at("bind to the queue"))
+    }
+
+    /// Makes a family of sockets, each of which can lend frames to each other: in the order in which they
+    /// are here.
+    ///
+    /// # Panics
+    ///
+    /// If one has a family already, or has had a frame; or if they are more than 65,536.
+    pub fn family(sockets: &mut [Self]) {
+        let alone = |s: &Self| s.family.len() == 1 && s.receive.cursor.get() == 0;
+        assert!(sockets.iter().all(alone), "a family is made once, before there are frames");
+        assert!(sockets.len() <= 1 << 16, "a frame has 16 bits for its owner");
+        let all: Vec<_> = sockets.iter().map(|s| Arc::clone(&s.family[0])).collect();
+        for (own, socket) in sockets.iter_mut().enumerate() {
+            socket.own = own;
+            socket.family = all.clone().into();
+            socket.returns = RefCell::new(vec![Vec::new(); all.len()].into());
+        }
+    }
+
+    /// The number by which others of the family know it: for [`Self::lend`].
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Lends a frame to the socket of the family that has this number, which gets it by its
+    /// [`ticket`](Frame::ticket). What has no such number gets nothing, and the chunk is lost.
+    ///
+    /// # Panics
+    ///
+    /// If the frame is not of one of this socket's own chunks.
+    #[expect(clippy::needless_pass_by_value, reason = "who has a frame has its chunk")]
+    pub fn lend(&self, frame: Frame, to: u32) {
+        assert_eq!(frame.holder, self.number, "a frame of this socket");
+        assert_eq!(usize::from(frame.owner), self.own, "what is borrowed is not lent");
+        let part = Part { at: frame.at, len: frame.len };
+        self.family[self.own].loans.lend(frame.chunk, part, to);
+    }
+
+    /// The frame that was lent to this socket, and its bytes. `None`: that ticket is of no such frame.
+    #[must_use]
+    pub fn borrow(&self, ticket: u64) -> Option<(Frame, &[u8])> {
+        let owner = u16::try_from(ticket >> 32).ok()?;
+        let chunk = u32::try_from(ticket & u64::from(u32::MAX)).ok()?;
+        let chunks = self.family.get(usize::from(owner))?;
+        let Part { at, len } = chunks.loans.borrow(chunk, self.number)?;
+        let frame = Frame { holder: self.number, chunk, owner, at, len };
+        let bytes = self.slice(&frame);
+        Some((frame, bytes))
     }
 
     /// The next frame, and its bytes.
@@ -302,12 +410,15 @@ impl Socket {
             let chunk_bytes = self.shape.chunk_bytes as usize;
             // The kernel is trusted, but a wild slice is not worth the compare.
             let inside = at % chunk_bytes + descriptor.len as usize <= chunk_bytes;
-            if at >= self.memory.len || !inside {
+            if at >= self.family[self.own].memory.len || !inside {
                 continue;
             }
-            let narrow = |n: usize| u32::try_from(n).unwrap_or(0);
-            let (chunk, at) = (narrow(at / chunk_bytes), narrow(at % chunk_bytes));
-            let frame = Frame { socket: self.number, chunk, at, len: descriptor.len };
+            // None is more than 2^16: a chunk has 4096 bytes at most.
+            let narrow = |n: usize| u16::try_from(n).unwrap_or(0);
+            let chunk = u32::try_from(at / chunk_bytes).unwrap_or(0);
+            let at = narrow(at % chunk_bytes);
+            let len = narrow(descriptor.len as usize);
+            let frame = Frame { holder: self.number, chunk, owner: narrow(self.own), at, len };
             let bytes = self.slice(&frame);
             return Some((frame, bytes));
         }
@@ -317,37 +428,48 @@ impl Socket {
     ///
     /// # Panics
     ///
-    /// If it came from another socket.
+    /// If another socket has it.
     #[must_use]
     pub fn bytes<'a>(&'a self, frame: &'a Frame) -> &'a [u8] {
         self.slice(frame)
     }
 
-    /// For as long as the socket is borrowed: a chunk returns to the kernel only in [`Self::refill`].
+    /// For as long as the socket is borrowed: a chunk returns to the kernel, or to its owner, only in
+    /// [`Self::refill`].
     fn slice(&self, frame: &Frame) -> &[u8] {
-        assert_eq!(frame.socket, self.number, "a frame of this socket");
-        let at = frame.chunk as usize * self.shape.chunk_bytes as usize + frame.at as usize;
-        let start = self.memory.start.wrapping_add(at);
-        // SAFETY: frames are made by `next`, which checked that they lie in the memory, and `skip` only
-        // shortens them. Who has a frame has its chunk: the kernel does not write there before it is
-        // released and `refill` takes the socket for itself, which ends this borrow.
-        unsafe { std::slice::from_raw_parts(start, frame.len as usize) }
+        assert_eq!(frame.holder, self.number, "a frame of this socket");
+        let bytes = self.family[usize::from(frame.owner)].slice(frame.chunk, frame.at, frame.len);
+        // SAFETY: frames are made by `next`, which checked that they lie in the memory; `skip` only shortens
+        // them, and `lend` and `borrow` hand them on as they are. Who has a frame has its chunk. One of our own
+        // the kernel does not get before `refill` takes this socket for itself, which ends this borrow: not
+        // even if it is lent meanwhile, and comes back. One of another socket that one does not have back
+        // before our own `refill`, which likewise ends this borrow.
+        unsafe { &*bytes }
     }
 
-    /// Takes a frame back.
+    /// Takes a frame back, its own or one that it has borrowed.
     ///
     /// # Panics
     ///
-    /// If it came from another socket.
+    /// If another socket has it.
     #[expect(clippy::needless_pass_by_value, reason = "who has a frame has its chunk")]
     pub fn release(&self, frame: Frame) {
-        assert_eq!(frame.socket, self.number, "a frame of this socket");
-        self.free.borrow_mut().push(frame.chunk);
+        assert_eq!(frame.holder, self.number, "a frame of this socket");
+        if usize::from(frame.owner) == self.own {
+            self.free.borrow_mut().push(frame.chunk);
+        } else {
+            self.returns.borrow_mut()[usize::from(frame.owner)].push(frame.chunk);
+        }
     }
 
-    /// Gives free chunks to the kernel, as many as it takes.
+    /// Gives free chunks to the kernel, as many as it takes, and those of others back to them.
     pub fn refill(&mut self) {
-        self.fill.put(self.free.get_mut(), self.shape.chunk_bytes);
+        for (chunks, returns) in self.family.iter().zip(self.returns.get_mut()) {
+            chunks.loans.push_back(returns);
+        }
+        let free = self.free.get_mut();
+        self.family[self.own].loans.take_back(free);
+        self.fill.put(free, self.shape.chunk_bytes);
     }
 
     /// Chunks that are free and not in the fill ring.
@@ -356,10 +478,13 @@ impl Socket {
         self.free.borrow().len()
     }
 
-    /// Sleeps until there is a frame, at most `ms`; a signal ends it, too.
-    pub fn wait(&self, ms: i32) {
-        let mut fds = [libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-        let _ = call::poll(&mut fds, ms);
+    /// Sleeps until there is a frame, at most `ms`; a signal ends it, too, and so does the other descriptor when
+    /// it can be read.
+    pub fn wait(&self, other: Option<BorrowedFd<'_>>, ms: i32) {
+        let poll = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // The kernel passes over a negative one.
+        let other = other.map_or(-1, |fd| fd.as_raw_fd());
+        let _ = call::poll(&mut [poll(self.fd.as_raw_fd()), poll(other)], ms);
     }
 
     /// What could not be delivered.
@@ -407,5 +532,64 @@ mod tests {
         assert_eq!(socket.spare(), 32, "the ring is full");
         assert!(socket.next().is_none());
         assert_eq!(socket.statistics(), Statistics::default());
+    }
+
+    /// A frame such as the kernel brings, in a chunk that it does not have.
+    fn frame(socket: &Socket, bytes: &[u8]) -> Frame {
+        let chunk = socket.free.borrow_mut().pop().expect("chunks are free");
+        let (owner, len) =
+            (u16::try_from(socket.own).unwrap(), u16::try_from(bytes.len()).unwrap());
+        let frame = Frame { holder: socket.number, chunk, owner, at: 256, len };
+        let to = socket.family[socket.own].slice(chunk, 256, len).cast_mut().cast::<u8>();
+        // SAFETY: in the memory, and nobody has that chunk.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        frame
+    }
+
+    /// Two that read no queue: what they share does not ask where frames come from.
+    fn family() -> Option<[Socket; 2]> {
+        match (Socket::unbound(SHAPE), Socket::unbound(SHAPE)) {
+            (Ok(one), Ok(two)) => {
+                let mut both = [one, two];
+                Socket::family(&mut both);
+                Some(both)
+            }
+            (Err(e), _) | (_, Err(e)) => {
+                println!("skipped: {e}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_that_is_lent_is_the_others_until_it_is_released() {
+        let Some([mut one, mut two]) = family() else { return };
+        let mut lent = frame(&one, b"..from one");
+        lent.skip(2);
+        let ticket = lent.ticket();
+        assert!(two.borrow(ticket).is_none(), "not before it is lent");
+        one.lend(lent, two.number());
+        assert!(one.borrow(ticket).is_none(), "only to whom it is lent");
+        let (borrowed, bytes) = two.borrow(ticket).unwrap();
+        assert_eq!((bytes, two.bytes(&borrowed)), (&b"from one"[..], &b"from one"[..]));
+        assert!(two.borrow(ticket).is_none(), "once");
+        two.release(borrowed);
+        one.refill();
+        assert_eq!((one.spare(), two.spare()), (31, 32), "not before the other says so");
+        two.refill();
+        one.refill();
+        assert_eq!((one.spare(), two.spare()), (32, 32));
+        for nonsense in [u64::MAX, 64, 2 << 32, 1 << 48] {
+            assert!(one.borrow(nonsense).is_none());
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "a frame of this socket")]
+    fn a_frame_is_not_released_by_who_does_not_have_it() {
+        let Some([one, two]) = family() else {
+            panic!("a frame of this socket, if there were one")
+        };
+        two.release(frame(&one, b"x"));
     }
 }

@@ -311,3 +311,47 @@ fn a_record_is_used_again_as_a_new_one() {
         assert_eq!(released, 3);
     }
 }
+
+/// A sender that hopes for work by the square ("FragmentSmack"): the smallest fragments, of one size and of two, in
+/// any order. What a fragment moves is counted, and does not grow with how many there are.
+#[test]
+fn a_fragment_moves_few_others_however_many_there_are() {
+    // Of a list that doubles each piece moves twice at most, of one that is sorted half of it does.
+    const MEAN: usize = LISTED_MAX / 2 + 4;
+    let mut random = Random::new(19);
+    for (small, large) in [(8, 8), (8, 16)] {
+        for len in [8 * 1024, 32 * 1024, 65_512] {
+            let mut cuts = Vec::new();
+            let mut at = 0;
+            while at < len {
+                let size = if cuts.len() % 2 == 0 { small } else { large };
+                cuts.push((at, (at + size).min(len)));
+                at += size;
+            }
+            for order in ORDERS {
+                let mut world = World::new();
+                let mut most = 0;
+                let last = cuts.len() - 1;
+                for cut in order.of(&cut(cuts.len(), 1), &mut random) {
+                    let (at, end) = cuts[cut.at];
+                    let before = world.node.moved;
+                    let look = world.push(&fragment(at, end - at, cut.at != last), 8192);
+                    assert!(!matches!(look, Look::Conflict(_)), "{look:?}");
+                    most = most.max(world.node.moved - before);
+                }
+                let mean = world.node.moved / cuts.len();
+                let case = format!("{small} and {large} of {len}, {order:?}");
+                assert!(mean <= MEAN, "{case}: {mean} moved for each");
+                // One list that grows, and once a list that becomes another kind.
+                assert!(most <= 2 * cuts.len() + LISTED_MAX, "{case}: {most} moved at once");
+                let before = world.node.moved;
+                let look = world.push(&fragment(len - 24, 32, true), 8192);
+                assert!(matches!(look, Look::Conflict(_)), "{case}: {look:?}");
+                assert!(
+                    world.node.moved - before <= cuts.len(),
+                    "{case}: what overlaps moves nothing"
+                );
+            }
+        }
+    }
+}

@@ -43,3 +43,27 @@ fn what_one_core_gives_back_another_can_take() {
         assert_eq!(ledger.left(), 64);
     });
 }
+
+/// What one core promised too much another redeems: the account of the one is below nothing when it ends.
+#[test]
+fn what_one_core_promises_another_can_redeem() {
+    loom::model(|| {
+        let ledger = Ledger::new(64, 2);
+        let all = ledger.promises.left.load(Ordering::Relaxed);
+        let mut lease = Lease::new(&ledger);
+        let promising = thread::spawn(move || {
+            // More than there is.
+            lease.promise_more(100);
+            lease.promise_more(all);
+        });
+        let mut lease = Lease::new(&ledger);
+        let early = lease.promise(8);
+        lease.redeem(if early { 108 } else { 100 });
+        promising.join().unwrap();
+        lease.redeem(all);
+        assert!(lease.promise(all), "all can be promised again");
+        lease.redeem(all);
+        drop(lease);
+        assert_eq!(ledger.promises.left.load(Ordering::Relaxed), all);
+    });
+}

@@ -46,6 +46,15 @@ fn table() -> Arc<Shared<usize>> {
     Shared::new(&config.limits().unwrap(), 1, &HashKey::new([1, 2]))
 }
 
+/// Memory that is neither leased nor charged to a table, and that which is charged.
+fn accounted<B>(table: &Shared<B>) -> u64 {
+    let charged = table.buckets.iter().map(|bucket| {
+        let bucket = bucket.0.lock().unwrap();
+        bucket.held() + bucket.spare()
+    });
+    table.ledger.left() + charged.sum::<u64>()
+}
+
 #[test]
 fn two_halves_from_two_cores_make_one_datagram() {
     loom::model(|| {
@@ -62,7 +71,7 @@ fn two_halves_from_two_cores_make_one_datagram() {
         released.sort_unstable();
         assert_eq!(released, [0, 1]);
         // Both leases are back, and what was charged on one core was refunded on another.
-        assert_eq!((table.datagrams(), table.ledger.left()), (0, 64 << 10));
+        assert_eq!((table.datagrams(), accounted(&table)), (0, 64 << 10));
     });
 }
 
@@ -86,71 +95,157 @@ fn a_datagram_that_comes_twice_is_whole_once_or_twice() {
 
 /// Room for all of them, each of which may be expected to be of the largest size.
 const ROOM: u64 = 4 << 20;
-/// Datagrams in the model of a move.
-const MANY: usize = 6;
+const SECRET: [u64; 2] = [1, 2];
 
-/// Half of a datagram: the first of the first [`MANY`] numbers, the second of the others.
-fn half(buffer: usize) -> Vec<u8> {
-    let mut packet = PACKETS[buffer / MANY].to_vec();
-    packet[5] = u8::try_from(buffer % MANY).unwrap();
+/// The first half of the datagram with that identification, or the second.
+type Half = (u8, bool);
+
+fn first(id: u8) -> Half {
+    (id, true)
+}
+
+fn second(id: u8) -> Half {
+    (id, false)
+}
+
+fn packet((id, is_first): Half) -> Vec<u8> {
+    let mut packet = PACKETS[usize::from(!is_first)].to_vec();
+    packet[5] = id;
     packet
 }
 
 /// What one core has seen of halves: identifications of whole datagrams, and buffers.
 #[derive(Default)]
 struct Halves {
-    whole: Vec<usize>,
-    released: Vec<usize>,
+    whole: Vec<u8>,
+    released: Vec<Half>,
 }
 
-impl Sink<usize> for Halves {
-    fn whole(&mut self, _: usize, _: usize) {}
+impl Sink<Half> for Halves {
+    fn whole(&mut self, _: Half, _: usize) {}
 
-    fn datagram(&mut self, datagram: &Datagram<'_, usize>) {
-        self.whole.push(usize::try_from(datagram.key().id & 0xffff).unwrap());
+    fn datagram(&mut self, datagram: &Datagram<'_, Half>) {
+        self.whole.push(u8::try_from(datagram.key().id & 0xffff).unwrap());
     }
 
-    fn release(&mut self, buffer: usize, _: Released) {
-        self.released.push(buffer);
+    fn release(&mut self, half: Half, _: Released) {
+        self.released.push(half);
     }
 }
 
-fn push_halves(table: &Shared<usize>, which: &[usize]) -> Halves {
+fn push_halves(table: &Shared<Half>, which: &[Half]) -> Halves {
     let (mut core, mut seen) = (table.core(), Halves::default());
-    for buffer in which {
-        let packet = half(*buffer);
-        table.push(&mut core, Arrival::new(&packet, *buffer), 1, &mut seen);
+    for half in which {
+        table.push(&mut core, Arrival::new(&packet(*half), *half), 1, &mut seen);
     }
     seen
+}
+
+/// Identifications of datagrams whose search begins at these slots, in an index with so many.
+fn searched_from<const N: usize>(homes: [u64; N], slots: u64) -> [u8; N] {
+    let key = HashKey::new(SECRET).successor();
+    let mut ids = 0..=u8::MAX;
+    homes.map(|home| {
+        let is_there = |id: &u8| {
+            let Ok(wire::Packet::Fragment(f)) = wire::parse(&packet(first(*id)), 0) else {
+                unreachable!("it is one")
+            };
+            (key.hash(&f.key) >> 32) % slots == home
+        };
+        ids.find(is_there).expect("one in some of 256")
+    })
+}
+
+/// A case: what is done before, by one core each; on two cores meanwhile; and afterwards.
+struct Case {
+    before: Vec<Vec<Half>>,
+    /// How often the index has begun to move by then.
+    resized: u64,
+    meanwhile: [Vec<Half>; 2],
+    after: Vec<Half>,
+}
+
+/// Of each datagram both halves are in the case: it is whole once, each buffer comes back once, and so does all memory,
+/// on whatever core it was charged.
+fn check(case: impl Fn() -> Case + Send + Sync + 'static) {
+    let mut model = loom::model::Builder::new();
+    model.max_branches = 100_000;
+    model.check(move || {
+        let Case { before, resized, meanwhile: [mine, others], after } = case();
+        let every = [&before.concat()[..], &mine, &others, &after].concat();
+        let config = Config { memory_bytes: ROOM, shards: 2, copy_below: 0, ..Config::default() };
+        let table = Shared::new(&config.limits().unwrap(), 1, &HashKey::new(SECRET));
+        let mut seen = Vec::new();
+        for halves in before {
+            seen.push(push_halves(&table, &halves));
+            // What moves by then has moved, but for the last.
+            if seen.len() as u64 <= resized.saturating_sub(1) {
+                let mut core = table.core();
+                (0..4).for_each(|_| _ = table.expire(&mut core, 0..1, 1, &mut Halves::default()));
+            }
+        }
+        assert_eq!(table.counters().resized, resized, "it moves");
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || push_halves(&table, &others))
+        };
+        seen.push(push_halves(&table, &mine));
+        seen.push(other.join().unwrap());
+        seen.push(push_halves(&table, &after));
+        let mut whole: Vec<u8> = seen.iter().flat_map(|seen| seen.whole.clone()).collect();
+        let mut released: Vec<Half> = seen.iter().flat_map(|seen| seen.released.clone()).collect();
+        let mut every = every.clone();
+        whole.sort_unstable();
+        released.sort_unstable();
+        every.sort_unstable();
+        assert_eq!(released, every);
+        assert!(released.iter().filter(|half| half.1).map(|half| half.0).eq(whole));
+        assert_eq!((table.datagrams(), accounted(&table)), (0, ROOM));
+        assert_eq!(table.buckets[0].0.lock().unwrap().indexed(), 0, "nor does anything lead there");
+    });
 }
 
 /// While the index moves, one core begins a datagram and ends another, and a second core ends some that may
 /// be in the old part of it or in the new one. What is moved meanwhile is neither lost nor found twice.
 #[test]
-fn two_cores_push_while_the_index_moves() {
-    let mut model = loom::model::Builder::new();
-    model.max_branches = 100_000;
-    model.check(|| {
-        let config = Config { memory_bytes: ROOM, shards: 2, copy_below: 0, ..Config::default() };
-        let table: Arc<Shared<usize>> =
-            Shared::new(&config.limits().unwrap(), 1, &HashKey::new([1, 2]));
-        // With the fifth, half of the slots are not enough.
-        let begun = push_halves(&table, &[0, 1, 2, 3, 4]);
-        assert_eq!(table.counters().resized, 1, "the index has begun to grow");
-        let other = {
-            let table = Arc::clone(&table);
-            thread::spawn(move || push_halves(&table, &[MANY, MANY + 2]))
-        };
-        let one = push_halves(&table, &[5, MANY + 1]);
-        let other = other.join().unwrap();
-        let end = push_halves(&table, &[MANY + 5, MANY + 4, MANY + 3]);
-        let all = [begun, one, other, end];
-        let mut whole: Vec<usize> = all.iter().flat_map(|seen| seen.whole.clone()).collect();
-        let mut released: Vec<usize> = all.iter().flat_map(|seen| seen.released.clone()).collect();
-        whole.sort_unstable();
-        released.sort_unstable();
-        assert!(whole.iter().copied().eq(0..MANY), "{whole:?}");
-        assert!(released.iter().copied().eq(0..2 * MANY), "{released:?}");
-        assert_eq!((table.datagrams(), table.ledger.left()), (0, ROOM));
+fn two_cores_push_while_the_index_grows() {
+    check(|| {
+        let [a, b, c, d, e, new] = searched_from([0, 1, 2, 3, 4, 5], 8);
+        Case {
+            // With the fifth, half of the slots are not enough.
+            before: vec![[a, b, c, d, e].map(first).to_vec()],
+            resized: 1,
+            meanwhile: [vec![first(new), second(b)], vec![second(a), second(c)]],
+            after: [new, e, d].map(second).to_vec(),
+        }
+    });
+}
+
+/// The same when it has become too large.
+#[test]
+fn two_cores_push_while_the_index_shrinks() {
+    check(|| {
+        let [a, b, c, d, e, new] = searched_from([0, 1, 2, 11, 12, 3], 16);
+        Case {
+            // When three are left of five, there are too many slots.
+            before: vec![[a, b, c, d, e].map(first).to_vec(), [e, d].map(second).to_vec()],
+            resized: 2,
+            meanwhile: [vec![second(b), first(new)], vec![second(a), second(c)]],
+            after: vec![second(new)],
+        }
+    });
+}
+
+/// The same when so many are searched for from one slot that the key is changed.
+#[test]
+fn two_cores_push_while_the_key_changes() {
+    check(|| {
+        let [a, b, c, d, new] = searched_from([0, 0, 0, 0, 0], 8);
+        Case {
+            before: vec![[a, b, c, d].map(first).to_vec()],
+            resized: 1,
+            meanwhile: [vec![second(b), first(new)], vec![second(a), second(c)]],
+            after: [new, d].map(second).to_vec(),
+        }
     });
 }

@@ -170,6 +170,7 @@ impl<B> Table<B> {
         if growth > 0 {
             let over = self.blocks.grow();
             self.holding.drop_spare(lease, over);
+            super::drain(self.blocks.pages(), &mut self.holding, lease);
         }
         true
     }
