@@ -1,6 +1,7 @@
 /* Puts IPv4 and IPv6 fragments together, within a fixed budget of memory and time.
  *
- * Made from crates/frag-c/src by cbindgen: change it there. How to use it is shown by examples/defrag.c. */
+ * Made from crates/frag-c/src by cbindgen: change it there. How to use it is shown by examples/defrag.c;
+ * with several cores, and with packets as chains of buffers, by examples/mbufs.c. */
 
 #ifndef SHUNT_FRAG_H
 #define SHUNT_FRAG_H
@@ -9,11 +10,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// What `shunt_frag_steer` answers of what belongs to no shard.
+#define SHUNT_FRAG_NO_SHARD 4294967295
+
 // Memory that shards share.
 struct shunt_frag_ledger;
 
 // What one core owns. Not to be used by two threads at once.
 struct shunt_frag_shard;
+
+// Which shard the fragments of a datagram go to: the same on every core. May be used by all at once.
+struct shunt_frag_steering;
 
 // What may be set. Fill it with `shunt_frag_defaults` first.
 struct shunt_frag_config {
@@ -180,6 +187,35 @@ struct shunt_frag_shard *shunt_frag_new(const struct shunt_frag_ledger *ledger,
 //
 // `shard` came from `shunt_frag_new` and is not used again.
 void shunt_frag_free(struct shunt_frag_shard *shard);
+
+// For programs of several cores to which the fragments of a datagram may come, as where a card hashes ports:
+// each core asks whose a fragment is, and hands it to that core by a ring of its own. `secret`: 16 bytes,
+// drawn at random, another than that of any shard. `shards`: how many; with 0 it is 1.
+//
+// # Safety
+//
+// `secret` is valid for reading 16 bytes.
+struct shunt_frag_steering *shunt_frag_steering_new(const uint8_t *secret,
+                                                    uint32_t shards);
+
+// Frees it. Null does nothing.
+//
+// # Safety
+//
+// `steering` came from `shunt_frag_steering_new` and is not used again.
+void shunt_frag_steering_free(struct shunt_frag_steering *steering);
+
+// The number of the shard that a fragment goes to, from 0 on. `SHUNT_FRAG_NO_SHARD`: it is no fragment, or
+// makes no sense, and may be pushed where it came in. `bytes` from the IP header on, `len` of them; `scope`
+// as in `shunt_frag_packet`.
+//
+// # Safety
+//
+// `steering` came from `shunt_frag_steering_new`; `bytes` is valid for reading `len` bytes, or null, which is no fragment.
+uint32_t shunt_frag_steer(const struct shunt_frag_steering *steering,
+                          const uint8_t *bytes,
+                          size_t len,
+                          uint64_t scope);
 
 // Takes in packets. `now_ns`: nanoseconds of a clock that does not go back.
 //

@@ -7,6 +7,7 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
+use frag::wire;
 use frag::{Arrival, HashKey, Policy, Reason, Released};
 
 /// What may be set. Fill it with `shunt_frag_defaults` first.
@@ -46,6 +47,13 @@ pub struct Ledger {
 /// What one core owns. Not to be used by two threads at once.
 #[derive(Debug)]
 pub struct Shard(frag::Shard<Handle>);
+
+/// Which shard the fragments of a datagram go to: the same on every core. May be used by all at once.
+#[derive(Debug)]
+pub struct Steering(frag::Steering);
+
+/// What `shunt_frag_steer` answers of what belongs to no shard.
+pub const SHUNT_FRAG_NO_SHARD: u32 = 0xffff_ffff;
 
 /// The caller's buffer; never looked into.
 #[derive(Clone, Copy, Debug)]
@@ -244,9 +252,17 @@ pub unsafe extern "C" fn shunt_frag_new(ledger: *const Ledger, secret: *const u8
     // SAFETY: the caller's promise.
     let ledger = unsafe { &*ledger };
     // SAFETY: the caller's promise.
-    let [a, b] = unsafe { secret.cast::<[[u8; 8]; 2]>().read() };
-    let key = HashKey::new([u64::from_ne_bytes(a), u64::from_ne_bytes(b)]);
+    let key = unsafe { hash_key(secret) };
     Box::into_raw(Box::new(Shard(frag::Shard::new(&ledger.limits, &ledger.ledger, key))))
+}
+
+/// # Safety
+///
+/// `secret` is valid for reading 16 bytes.
+unsafe fn hash_key(secret: *const u8) -> HashKey {
+    // SAFETY: the caller's promise.
+    let [a, b] = unsafe { secret.cast::<[[u8; 8]; 2]>().read() };
+    HashKey::new([u64::from_ne_bytes(a), u64::from_ne_bytes(b)])
 }
 
 /// Frees a shard. What it holds is not released: call `shunt_frag_clear` first. Null does nothing.
@@ -259,6 +275,59 @@ pub unsafe extern "C" fn shunt_frag_free(shard: *mut Shard) {
     if !shard.is_null() {
         // SAFETY: the caller's promise.
         drop(unsafe { Box::from_raw(shard) });
+    }
+}
+
+/// For programs of several cores to which the fragments of a datagram may come, as where a card hashes ports:
+/// each core asks whose a fragment is, and hands it to that core by a ring of its own. `secret`: 16 bytes,
+/// drawn at random, another than that of any shard. `shards`: how many; with 0 it is 1.
+///
+/// # Safety
+///
+/// `secret` is valid for reading 16 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_frag_steering_new(secret: *const u8, shards: u32) -> *mut Steering {
+    // SAFETY: the caller's promise.
+    let key = unsafe { hash_key(secret) };
+    Box::into_raw(Box::new(Steering(frag::Steering::new(key, shards))))
+}
+
+/// Frees it. Null does nothing.
+///
+/// # Safety
+///
+/// `steering` came from `shunt_frag_steering_new` and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_frag_steering_free(steering: *mut Steering) {
+    if !steering.is_null() {
+        // SAFETY: the caller's promise.
+        drop(unsafe { Box::from_raw(steering) });
+    }
+}
+
+/// The number of the shard that a fragment goes to, from 0 on. `SHUNT_FRAG_NO_SHARD`: it is no fragment, or
+/// makes no sense, and may be pushed where it came in. `bytes` from the IP header on, `len` of them; `scope`
+/// as in `shunt_frag_packet`.
+///
+/// # Safety
+///
+/// `steering` came from `shunt_frag_steering_new`; `bytes` is valid for reading `len` bytes, or null, which is no fragment.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_frag_steer(
+    steering: *const Steering,
+    bytes: *const u8,
+    len: usize,
+    scope: u64,
+) -> u32 {
+    if bytes.is_null() {
+        return SHUNT_FRAG_NO_SHARD;
+    }
+    // SAFETY: the caller's promise.
+    let packet = unsafe { std::slice::from_raw_parts(bytes, len) };
+    match wire::parse(packet, scope) {
+        // SAFETY: the caller's promise.
+        Ok(wire::Packet::Fragment(f)) => unsafe { &*steering }.0.shard(&f.key),
+        Ok(wire::Packet::Whole(_)) | Err(_) => SHUNT_FRAG_NO_SHARD,
     }
 }
 
@@ -284,8 +353,12 @@ pub unsafe extern "C" fn shunt_frag_push(
     for at in 0..count {
         // SAFETY: one of `count` packets.
         let p = unsafe { packets.add(at).read() };
-        // SAFETY: the caller's promise.
-        let packet = unsafe { std::slice::from_raw_parts(p.bytes, p.len) };
+        let packet = if p.bytes.is_null() {
+            &[]
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { std::slice::from_raw_parts(p.bytes, p.len) }
+        };
         burst.push(Arrival { packet, buffer: Handle(p.buffer), cost: p.cost, scope: p.scope });
         if burst.len() == BURST {
             shard.0.push_burst(&mut burst, now_ns, &mut calls);

@@ -1,0 +1,228 @@
+/* Two cores with a receive queue each, as a card with RSS has them: the fragments of a datagram come in on
+ * either. Each core asks whose a fragment is, keeps its own and hands the others over by a ring. What is whole
+ * comes out as a chain of packet buffers, none of which was copied, as rte_ipv4_frag_reassemble_packet has it.
+ *
+ *   cargo build --release -p shunt-frag-c
+ *   cc -std=c11 -I crates/frag-c/include crates/frag-c/examples/mbufs.c target/release/libshunt_frag.a \
+ *      -lpthread -ldl -lm -o mbufs && ./mbufs
+ */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "shunt_frag.h"
+
+#define CORES 2
+#define DATAGRAMS 300
+#define FRAGMENTS 4
+#define EACH 1000
+#define ROOM 2048 /* of a ring; a power of two */
+
+/* A packet buffer, with the fields of an rte_mbuf that matter here. */
+struct mbuf {
+    struct mbuf *next;
+    _Atomic uint32_t refcnt;
+    uint32_t pkt_len; /* of the chain, in its first buffer */
+    uint16_t data_off, data_len;
+    uint8_t buf[2048];
+};
+
+static atomic_int buffers; /* that are not free */
+
+static struct mbuf *mbuf_alloc(void) {
+    struct mbuf *m = calloc(1, sizeof *m);
+    if (!m)
+        abort();
+    atomic_store(&m->refcnt, 1);
+    m->data_off = 128;
+    atomic_fetch_add(&buffers, 1);
+    return m;
+}
+
+static void mbuf_free(struct mbuf *m) {
+    if (atomic_fetch_sub(&m->refcnt, 1) == 1) {
+        atomic_fetch_sub(&buffers, 1);
+        free(m);
+    }
+}
+
+static uint8_t *mbuf_data(struct mbuf *m) { return m->buf + m->data_off; }
+
+/* From one core to the other: one writes, one reads. */
+struct ring {
+    struct mbuf *entries[ROOM];
+    _Alignas(64) _Atomic uint32_t head;
+    _Alignas(64) _Atomic uint32_t tail;
+};
+
+static bool ring_put(struct ring *r, struct mbuf *m) {
+    uint32_t head = atomic_load_explicit(&r->head, memory_order_relaxed);
+    if (head - atomic_load_explicit(&r->tail, memory_order_acquire) == ROOM)
+        return false;
+    r->entries[head % ROOM] = m;
+    atomic_store_explicit(&r->head, head + 1, memory_order_release);
+    return true;
+}
+
+static struct mbuf *ring_get(struct ring *r) {
+    uint32_t tail = atomic_load_explicit(&r->tail, memory_order_relaxed);
+    if (tail == atomic_load_explicit(&r->head, memory_order_acquire))
+        return NULL;
+    struct mbuf *m = r->entries[tail % ROOM];
+    atomic_store_explicit(&r->tail, tail + 1, memory_order_release);
+    return m;
+}
+
+struct core {
+    uint32_t number;
+    struct shunt_frag_shard *shard;
+    struct mbuf *queue[DATAGRAMS * FRAGMENTS]; /* what the card has for this core */
+    int queued;
+    struct ring from_other;
+    atomic_bool done;
+    int handed_over, no_room, whole, wrong, dropped;
+};
+
+static struct core cores[CORES];
+static struct shunt_frag_steering *steering;
+
+/* The byte at that place of a datagram's payload. */
+static uint8_t byte_of(int datagram, int at) { return (uint8_t)(datagram * 31 + at * 7 + at / 256); }
+
+/* A chain: a new buffer for the header, then those that the payload came in, without their own headers. */
+static struct mbuf *chain(const struct shunt_frag_datagram *d) {
+    struct mbuf *head = mbuf_alloc(), *last = head;
+    memcpy(mbuf_data(head), d->header, d->header_len);
+    head->data_len = (uint16_t)d->header_len;
+    head->pkt_len = (uint32_t)(d->header_len + d->payload_len);
+    for (size_t i = 0; i < d->slice_count; i++) {
+        const struct shunt_frag_slice *s = &d->slices[i];
+        struct mbuf *m = s->buffer;
+        if (m) {
+            /* Ours as well as the engine's, which releases it after this call. */
+            atomic_fetch_add(&m->refcnt, 1);
+            m->data_off = (uint16_t)(m->data_off + s->at);
+        } else {
+            /* It was small and had been copied, so that it did not pin a buffer. */
+            m = mbuf_alloc();
+            memcpy(mbuf_data(m), s->bytes, s->len);
+        }
+        m->data_len = (uint16_t)s->len;
+        last->next = m;
+        last = m;
+    }
+    return head;
+}
+
+/* Where the packet would go on to the application. Here it is checked. */
+static void datagram(void *context, const struct shunt_frag_datagram *d) {
+    struct core *core = context;
+    struct mbuf *m = chain(d);
+    int id = m->buf[m->data_off + 4] << 8 | m->buf[m->data_off + 5], at = 0;
+    bool good = m->pkt_len == 20 + (FRAGMENTS - 1) * EACH + 96;
+    for (struct mbuf *next = m->next; next; next = next->next)
+        for (int i = 0; i < next->data_len; i++, at++)
+            good &= mbuf_data(next)[i] == byte_of(id, at);
+    core->whole++;
+    core->wrong += !good || at != (FRAGMENTS - 1) * EACH + 96;
+    while (m) {
+        struct mbuf *next = m->next;
+        mbuf_free(m);
+        m = next;
+    }
+}
+
+static void release(void *context, void *buffer, uint8_t reason) {
+    struct core *core = context;
+    core->dropped += reason != 0;
+    mbuf_free(buffer);
+}
+
+static void push(struct core *core, struct mbuf *m, const struct shunt_frag_sink *sink) {
+    struct shunt_frag_packet packet = {
+        .bytes = mbuf_data(m), .len = m->data_len, .buffer = m, .cost = sizeof m->buf};
+    shunt_frag_push(core->shard, &packet, 1, 0, sink);
+}
+
+static void *run(void *argument) {
+    struct core *core = argument, *other = &cores[!core->number];
+    struct shunt_frag_sink sink = {.context = core, .datagram = datagram, .release = release};
+    struct mbuf *m;
+    for (int i = 0; i < core->queued; i++) {
+        m = core->queue[i];
+        uint32_t owner = shunt_frag_steer(steering, mbuf_data(m), m->data_len, 0);
+        if (owner == core->number || owner == SHUNT_FRAG_NO_SHARD) {
+            push(core, m, &sink);
+        } else if (ring_put(&other->from_other, m)) {
+            core->handed_over++;
+        } else {
+            core->no_room++; /* Whoever waited here would lose what comes in meanwhile. */
+            mbuf_free(m);
+        }
+        if ((m = ring_get(&core->from_other)))
+            push(core, m, &sink);
+    }
+    atomic_store(&core->done, true);
+    for (bool last = false; !last;) {
+        last = atomic_load(&other->done);
+        while ((m = ring_get(&core->from_other)))
+            push(core, m, &sink);
+    }
+    return NULL;
+}
+
+/* One fragment: 20 bytes of header, then a part of the payload. */
+static struct mbuf *fragment(int id, int which) {
+    struct mbuf *m = mbuf_alloc();
+    uint8_t *ip = mbuf_data(m);
+    int at = which * EACH, more = which < FRAGMENTS - 1, len = more ? EACH : 96;
+    uint16_t total = (uint16_t)(20 + len), offset = (uint16_t)(at / 8 | more << 13);
+    const uint8_t header[20] = {0x45, 0, (uint8_t)(total >> 8), (uint8_t)total, (uint8_t)(id >> 8),
+                                (uint8_t)id, (uint8_t)(offset >> 8), (uint8_t)offset, 64, 17, 0, 0,
+                                10, 0, 0, 1, 10, 0, 0, 2};
+    memcpy(ip, header, sizeof header);
+    for (int i = 0; i < len; i++)
+        ip[20 + i] = byte_of(id, at + i);
+    m->data_len = total;
+    return m;
+}
+
+int main(void) {
+    struct shunt_frag_config config;
+    uint8_t secrets[CORES + 1][16] = {"draw all three", "of them at", "random, please"};
+    pthread_t threads[CORES];
+    int whole = 0, wrong = 0, dropped = 0, handed_over = 0;
+
+    shunt_frag_defaults(&config);
+    config.shards = CORES;
+    struct shunt_frag_ledger *ledger = shunt_frag_ledger_new(&config);
+    steering = shunt_frag_steering_new(secrets[CORES], CORES);
+    for (uint32_t n = 0; n < CORES; n++) {
+        cores[n].number = n;
+        cores[n].shard = shunt_frag_new(ledger, secrets[n]);
+    }
+    /* The first fragments have ports, and so another hash than the rest. */
+    for (int which = 0; which < FRAGMENTS; which++)
+        for (int id = 0; id < DATAGRAMS; id++) {
+            struct core *core = &cores[which == 0];
+            core->queue[core->queued++] = fragment(id, which);
+        }
+    for (int n = 0; n < CORES; n++)
+        if (pthread_create(&threads[n], NULL, run, &cores[n]))
+            return 2;
+    for (int n = 0; n < CORES; n++) {
+        pthread_join(threads[n], NULL);
+        whole += cores[n].whole;
+        wrong += cores[n].wrong;
+        dropped += cores[n].dropped + cores[n].no_room;
+        handed_over += cores[n].handed_over;
+        shunt_frag_free(cores[n].shard);
+    }
+    shunt_frag_steering_free(steering);
+    shunt_frag_ledger_free(ledger);
+    printf("%d datagrams, %d wrong, %d fragments dropped, %d buffers left; handed over: %s\n", whole, wrong,
+           dropped, atomic_load(&buffers), handed_over ? "some" : "none");
+    return whole == DATAGRAMS && !wrong && !dropped && !atomic_load(&buffers) && handed_over ? 0 : 1;
+}
