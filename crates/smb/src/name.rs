@@ -5,7 +5,8 @@
 //! characters that Windows forbids.
 //!
 //! Device names (`CON`, `NUL`, `COM1`) are files like any other: they are reserved by the Win32 layer of
-//! clients, neither by SMB2 nor by NTFS, and a Unix client may well have such files.
+//! clients, neither by SMB2 nor by NTFS, and a Unix client may well have such files. [`mark_device`] shows them so
+//! that Windows programs can open them; a client may name them with the mark or without.
 
 mod fold;
 mod path;
@@ -19,7 +20,7 @@ mod wildcard;
 pub use fold::{fold, same};
 pub use path::{Path, Stream};
 pub use short::short;
-pub use unix::{from_unix, to_unix};
+pub use unix::{from_unix, mark_device, to_unix, unmark_device};
 pub use wildcard::Pattern;
 
 /// Longest component of a path or pattern, UTF-16 code units (MS-FSCC 2.1.5.2).

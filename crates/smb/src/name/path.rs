@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::{COMPONENT_MAX, to_unix, utf16};
+use super::{COMPONENT_MAX, to_unix, unmark_device, utf16};
 use crate::NtStatus;
 
 /// Where in a share: components, and which stream of the file at the end.
@@ -59,11 +59,12 @@ impl Path {
                 ".." if text.is_empty() => return Err(NtStatus::OBJECT_PATH_SYNTAX_BAD),
                 ".." => text.truncate(text.rfind('/').unwrap_or(0)),
                 _ => {
-                    check_component(component)?;
+                    let component = unmark_device(component);
+                    check_component(&component)?;
                     if !text.is_empty() {
                         text.push('/');
                     }
-                    text.push_str(component);
+                    text.push_str(&component);
                 }
             }
         }

@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::{Path, Pattern, Stream, fold, from_unix, same, short, to_unix, utf16};
+use super::{Path, Pattern, Stream, fold, from_unix, mark_device, same, short, to_unix, utf16};
 use crate::NtStatus;
 
 fn wide(text: &str) -> Vec<u8> {
@@ -69,6 +69,37 @@ fn paths_that_are_taken() {
         let path = Path::parse(&wide(name)).expect(name);
         assert_eq!((path.as_str(), path.stream().cloned()), (text, stream), "{name:?}");
     }
+}
+
+#[test]
+fn names_of_devices_are_marked_and_found_with_the_mark_or_without() {
+    for (name, shown) in [
+        ("nul", "nul\u{f02a}"),
+        ("Con.txt", "Con\u{f02a}.txt"),
+        ("aux .tar.gz", "aux\u{f02a} .tar.gz"),
+        ("COM1", "COM1\u{f02a}"),
+        ("lpt³.x", "lpt³\u{f02a}.x"),
+        ("CONIN$", "CONIN$\u{f02a}"),
+        ("a\\prn\\b", "a\\prn\u{f02a}\\b"),
+    ] {
+        assert_eq!(mark_device(name), shown);
+        let (plain, marked) = (Path::parse_str(name), Path::parse_str(shown));
+        assert_eq!(marked, plain, "{name:?}");
+        assert_eq!(plain.expect("a path").unix(), name.replace('\\', "/").as_bytes(), "{name:?}");
+    }
+    let pattern = Pattern::parse_str("nul\u{f02a}.txt").expect("a pattern");
+    assert_eq!(pattern, Pattern::parse_str("nul.txt").expect("a pattern"));
+    // What is no device is not marked, and keeps a mark that means nothing.
+    for name in ["null", "con1", "com", "com10", "comx", "a.nul", " nul", "lpt\u{e9}", ".con", ""] {
+        assert_eq!(mark_device(name), name);
+    }
+    assert_eq!(Path::parse_str("null\u{f02a}").expect("a path").as_str(), "null\u{f02a}");
+    assert_eq!(Path::parse_str("nul\u{f02a}x").expect("a path").as_str(), "nul\u{f02a}x");
+    // A file on disk that has the mark really is another one, and can be named as well.
+    let shown = from_unix("nul\u{f02a}".as_bytes()).into_owned();
+    assert!(!shown.contains('\u{f02a}'));
+    let path = Path::parse_str(&shown).expect("a path");
+    assert_eq!(path.unix(), "nul\u{f02a}".as_bytes());
 }
 
 #[test]

@@ -10,6 +10,7 @@
 //! | `"` `*` `:` `<` `>` `?` `\` `\|` | U+F020..=U+F027 |
 //! | a space at the end | U+F028 |
 //! | a dot at the end | U+F029 |
+//! | (nothing, where devices are mapped: see [`mark_device`]) | U+F02A |
 //! | a byte 0x80..=0xff that is no part of UTF-8 | U+10F780..=U+10F7FF |
 //!
 //! A Unix name that really has one of these private characters (written by something that knew no mapping)
@@ -24,6 +25,70 @@ const END_SPACE: char = '\u{f028}';
 const END_DOT: char = '\u{f029}';
 /// A byte that is no UTF-8 is added to this.
 const BYTE: u32 = 0x10_f700;
+
+/// Stands behind the name of a device in the name of a file, so that Windows does not take it for the device.
+const DEVICE_MARK: char = '\u{f02a}';
+
+/// Letters of the device's name that a component begins with, if Windows takes the component for that device: the
+/// name alone, or with spaces and an extension behind it ("Naming Files, Paths, and Namespaces" of the Win32 API).
+fn device_len(component: &str) -> Option<usize> {
+    let stem = component.split('.').next().unwrap_or(component).trim_end_matches(' ');
+    let is = |name: &&str| stem.eq_ignore_ascii_case(name);
+    if ["CON", "PRN", "AUX", "NUL", "CONIN$", "CONOUT$"].iter().any(is) {
+        return Some(stem.len());
+    }
+    let (port, number) = stem.split_at_checked(3)?;
+    let mut number = number.chars();
+    let numbered =
+        matches!(number.next(), Some('0'..='9' | '¹' | '²' | '³')) && number.next().is_none();
+    let is_port = ["COM", "LPT"].iter().any(|name| port.eq_ignore_ascii_case(name));
+    (numbered && is_port).then_some(stem.len())
+}
+
+/// What clients call an entry of a directory, or a path of such names with `\` between them, where names that Windows
+/// reserves for devices are mapped: `nul.txt` as `nul` with U+F02A behind it, and `.txt`. No copy for the usual name.
+#[must_use]
+pub fn mark_device(name: &str) -> Cow<'_, str> {
+    if !name.split('\\').any(|component| device_len(component).is_some()) {
+        return Cow::Borrowed(name);
+    }
+    let mut out = String::with_capacity(name.len() + 8);
+    for (at, component) in name.split('\\').enumerate() {
+        if at > 0 {
+            out.push('\\');
+        }
+        let (device, rest) = component.split_at(device_len(component).unwrap_or(0));
+        out.push_str(device);
+        if !device.is_empty() {
+            out.push(DEVICE_MARK);
+        }
+        out.push_str(rest);
+    }
+    Cow::Owned(out)
+}
+
+/// The other way: a component that a client names, without the mark of [`mark_device`]. A client is understood whether
+/// it was shown the name so or made it itself.
+#[must_use]
+pub fn unmark_device(component: &str) -> Cow<'_, str> {
+    if component.is_ascii() {
+        return Cow::Borrowed(component);
+    }
+    let Some((device, rest)) = component.split_once(DEVICE_MARK) else {
+        return Cow::Borrowed(component);
+    };
+    let plain = [device, rest].concat();
+    if device_len(&plain) == Some(device.len()) {
+        Cow::Owned(plain)
+    } else {
+        Cow::Borrowed(component)
+    }
+}
+
+/// Whether a name on disk is one that a client could name only with the mark, which would be taken off.
+fn is_marked(name: &str) -> bool {
+    matches!(unmark_device(name), Cow::Owned(_))
+}
 
 /// Whether a byte of a Unix name may not be in a name that a client sees.
 const fn is_forbidden(byte: u8) -> bool {
@@ -50,7 +115,12 @@ pub fn from_unix(name: &[u8]) -> Cow<'_, str> {
     let seen = name.iter().fold(0, |seen, byte| seen | KINDS[usize::from(*byte)]);
     match str::from_utf8(name) {
         Ok(text) if ends_well && seen == 0 => Cow::Borrowed(text),
-        Ok(text) if ends_well && seen & FORBIDDEN == 0 && !text.contains(is_private) => {
+        Ok(text)
+            if ends_well
+                && seen & FORBIDDEN == 0
+                && !text.contains(is_private)
+                && !is_marked(text) =>
+        {
             Cow::Borrowed(text)
         }
         _ => Cow::Owned(mapped(name)),
@@ -88,6 +158,8 @@ fn mapped(name: &[u8]) -> String {
         [body @ .., b' '] => (body, Some(END_SPACE)),
         _ => (name, None),
     };
+    // Also where what follows is no UTF-8: its client names what it is mapped to.
+    let marked = is_marked(&String::from_utf8_lossy(name));
     let mut out = String::with_capacity(name.len() + 8);
     let bytes = |out: &mut String, bytes: &[u8]| {
         out.extend(bytes.iter().map(|byte| private(BYTE + u32::from(*byte))));
@@ -100,7 +172,9 @@ fn mapped(name: &[u8]) -> String {
                     let at = MAPPED.iter().zip(SPECIAL..).find(|(special, _)| **special == byte);
                     out.push(at.map_or(c, |(_, code)| private(code)));
                 }
-                _ if is_private(c) => bytes(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes()),
+                _ if is_private(c) || marked && c == DEVICE_MARK => {
+                    bytes(&mut out, c.encode_utf8(&mut [0; 4]).as_bytes())
+                }
                 _ => out.push(c),
             }
         }

@@ -9,7 +9,7 @@
 //! | `"` (DOS_DOT) | a dot; nothing at the end |
 
 use super::fold::upper;
-use super::{COMPONENT_MAX, fold, same, utf16};
+use super::{COMPONENT_MAX, fold, same, unmark_device, utf16};
 use crate::NtStatus;
 
 /// A search pattern, compiled. Case is ignored.
@@ -53,7 +53,7 @@ impl Pattern {
             return Err(NtStatus::OBJECT_NAME_INVALID);
         }
         if !text.contains(['*', '?', '<', '>', '"']) {
-            return Ok(Self(Kind::Name(text.to_owned())));
+            return Ok(Self(Kind::Name(unmark_device(text).into_owned())));
         }
         let mut chars: Vec<char> = fold(text).chars().collect();
         // Several stars are one.

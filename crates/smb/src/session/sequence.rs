@@ -8,11 +8,16 @@
 pub struct ChannelSequence {
     /// The newest sequence that the client has used on this open.
     current: u16,
-    /// Requests under way with the current number.
-    outstanding: u64,
-    /// Requests under way with an older one.
-    older: u64,
+    /// Requests under way with the current number, at most [`COUNT_MAX`].
+    outstanding: u32,
+    /// Requests under way with an older one, at most as many.
+    older: u32,
 }
+
+/// Bits of each count in [`ChannelSequence::to_bits`].
+const COUNT_BITS: u32 = 24;
+/// The most requests that are counted: more than the channels of a session have credits for.
+const COUNT_MAX: u32 = (1 << COUNT_BITS) - 1;
 
 /// The request is older than a channel that the client has given up, or it modifies while such are still
 /// under way: STATUS_FILE_NOT_AVAILABLE.
@@ -24,6 +29,25 @@ impl ChannelSequence {
     #[must_use]
     pub fn new(current: u16) -> Self {
         Self { current, outstanding: 0, older: 0 }
+    }
+
+    /// All of it in one word, for those who count from several threads.
+    #[must_use]
+    pub fn to_bits(self) -> u64 {
+        u64::from(self.current) << (2 * COUNT_BITS)
+            | u64::from(self.outstanding) << COUNT_BITS
+            | u64::from(self.older)
+    }
+
+    /// What [`ChannelSequence::to_bits`] has made.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "what is cut off is another field")]
+    pub fn from_bits(bits: u64) -> Self {
+        Self {
+            current: (bits >> (2 * COUNT_BITS)) as u16,
+            outstanding: (bits >> COUNT_BITS) as u32 & COUNT_MAX,
+            older: bits as u32 & COUNT_MAX,
+        }
     }
 
     /// A request begins. `modifies` is true of those that change something: WRITE, SET_INFO and IOCTL; `replay`
@@ -41,22 +65,22 @@ impl ChannelSequence {
                 if modifies && replay && self.older > 0 {
                     return Err(Stale);
                 }
-                self.outstanding += 1;
+                self.outstanding = more(self.outstanding, 1);
                 Ok(true)
             }
             1..=0x7fff => {
-                self.older += self.outstanding;
+                self.older = more(self.older, self.outstanding);
                 self.outstanding = 0;
                 self.current = sequence;
                 if modifies && replay && self.older > 0 {
                     return Err(Stale);
                 }
-                self.outstanding += 1;
+                self.outstanding = more(self.outstanding, 1);
                 Ok(true)
             }
             _ if modifies => Err(Stale),
             _ => {
-                self.older += 1;
+                self.older = more(self.older, 1);
                 Ok(false)
             }
         }
@@ -72,9 +96,28 @@ impl ChannelSequence {
     }
 }
 
+fn more(count: u32, by: u32) -> u32 {
+    count.saturating_add(by).min(COUNT_MAX)
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{ChannelSequence, Stale};
+    use super::{COUNT_MAX, ChannelSequence, Stale};
+
+    #[test]
+    fn one_word_says_all_of_it() {
+        for (current, outstanding, older) in
+            [(0, 0, 0), (0xffff, COUNT_MAX, COUNT_MAX), (1, 2, 3), (0x8000, 0, COUNT_MAX)]
+        {
+            let said = ChannelSequence { current, outstanding, older };
+            assert_eq!(ChannelSequence::from_bits(said.to_bits()), said);
+        }
+        let mut full = ChannelSequence { current: 7, outstanding: COUNT_MAX, older: COUNT_MAX - 1 };
+        assert_eq!(full.begin(7, true, false), Ok(true));
+        assert_eq!(full.begin(8, false, false), Ok(true), "and no count runs into the next field");
+        let wanted = ChannelSequence { current: 8, outstanding: 1, older: COUNT_MAX };
+        assert_eq!(ChannelSequence::from_bits(full.to_bits()), wanted);
+    }
 
     #[test]
     fn an_old_write_is_refused_and_an_old_read_is_not() {
