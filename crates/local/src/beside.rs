@@ -30,15 +30,18 @@ impl Beside {
         self.expect(conn.listener_cpu(w), conn.is_beside_listener(w));
     }
 
-    /// A connection has left the event set for good: the next one most likely comes from there as well.
-    pub fn ended(&self, w: &World, conn: &Conn) {
-        let Some((_, peer)) = conn.halves(w) else { return };
-        if w.is_beside(peer) {
+    /// A connection has left the event set, most likely for good: the next one most likely comes from there as well.
+    /// Whether that is so is the answer; where not, its record, which the next one gets, tells more than we know.
+    pub fn ended(&self, w: &World, conn: &Conn) -> bool {
+        let Some((_, peer)) = conn.halves(w) else { return false };
+        let beside = w.is_beside(peer);
+        if beside {
             self.expect(peer.cpu.load(Ordering::Relaxed), true);
         } else {
             // Where the next one will be, whoever offers it says.
             self.is_ours.store(0, Ordering::Relaxed);
         }
+        beside
     }
 
     fn expect(&self, cpu: u32, is_ours: bool) {
@@ -69,10 +72,13 @@ impl Beside {
     }
 
     /// Whether it is, and all that a yield to it could find would come by the kernel: connections carry one request each,
-    /// and so has the one that was active last, which is taken for the one that is waited for. So a proxy that has just
-    /// been asked by a short one sleeps, although its long one to a server behind it is next.
+    /// and so has the one that was active last, which is taken for the one that is waited for; unless the program has
+    /// just asked another one, as a proxy does that was asked by a short one and has a long one to a server behind it.
     #[must_use]
     pub fn is_brief(&self, w: &World, last: Option<&Conn>) -> bool {
-        w.is_brief() && last.is_none_or(|conn| conn.is_brief(w)) && self.is_so(w, last)
+        w.is_brief()
+            && last.is_none_or(|conn| conn.is_brief(w))
+            && !w.awaits_another_answer()
+            && self.is_so(w, last)
     }
 }

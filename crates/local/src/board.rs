@@ -90,8 +90,10 @@ fn prepare(dir: Option<&str>) -> Result<(), MapError> {
     if ours && stat.st_mode & 0o077 == 0 { Ok(()) } else { Err(MapError::NotOurs) }
 }
 
-/// Each half that is or was in use, with its number. What a tool reads is racy by nature.
-pub fn halves(map: &Map) -> impl Iterator<Item = (u32, &Half)> {
+/// Each half that is or was in use, with its number. What a tool reads is racy by nature. `fd`: the file, which is asked
+/// whether a block was taken: a look at memory that nobody has taken would take it, or, on a file system that is full, end
+/// the process (SIGBUS).
+pub fn halves(map: &Map, fd: i32) -> impl Iterator<Item = (u32, &Half)> {
     let extents = (map.header().extents_used.load(Ordering::Relaxed) as usize).min(EXTENTS);
     (DATA_AT / EXTENT_BYTES..extents)
         .filter(|e| map.owner(*e).load(Ordering::Acquire) & OWNER_HALVES != 0)
@@ -100,15 +102,19 @@ pub fn halves(map: &Map) -> impl Iterator<Item = (u32, &Half)> {
             let blocks = (0..EXTENT_BYTES / BLOCK_BYTES).map(move |b| first + b * HALVES_PER_BLOCK);
             // Blocks are taken in order, and a taken block has no half of generation 0.
             blocks
-                .take_while(|at| {
-                    number(*at)
-                        .and_then(|i| map.half(i))
-                        .is_some_and(|h| h.generation.load(Ordering::Relaxed) != 0)
-                })
+                .take_while(move |at| generation(fd, *at) != 0)
                 .flat_map(|at| at..at + HALVES_PER_BLOCK)
         })
         .filter_map(|at| number(at).and_then(|i| Some((i, map.half(i)?))))
         .filter(|(_, half)| half.state.load(Ordering::Relaxed) != half_state::FREE)
+}
+
+/// The generation of a half as the file has it; 0 where nobody has written anything.
+fn generation(fd: i32, at: usize) -> u32 {
+    let mut bytes = [0; 4];
+    let place = at * HALF_BYTES + std::mem::offset_of!(Half, generation);
+    let read = i64::try_from(place).map(|place| call::pread(fd, &mut bytes, place));
+    if read == Ok(Ok(bytes.len())) { u32::from_ne_bytes(bytes) } else { 0 }
 }
 
 fn number(at: usize) -> Option<u32> {
@@ -251,15 +257,17 @@ impl Board {
 
     /// Moves a descriptor of ours off a number that the guest is about to use. It stays open all the time, and
     /// with it our slot's lock.
-    pub fn moves(&self, fd: i32) {
-        let Ok(up) = call::dup_above(fd, self.high) else { return };
+    pub fn moves(&self, fd: i32) -> bool {
+        let Ok(up) = call::dup_aside(fd, self.high) else { return false };
         let (from, to) = (fd.cast_unsigned(), up.cast_unsigned());
         let moved = [&self.fd, &self.netlink].into_iter().any(|word| {
             word.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
         });
         if !moved {
+            // Somebody else has, meanwhile.
             let _ = call::close(up);
         }
+        true
     }
 
     /// Our own descriptors; negative ones are none.
@@ -378,6 +386,7 @@ impl Board {
             &slot.bytes_owned,
             &slot.bytes_used,
             &slot.attached,
+            &slot.attached_clients,
             &slot.closed,
             &t.bytes_tx,
             &t.bytes_rx,
@@ -385,6 +394,8 @@ impl Board {
             &t.sleeps,
             &t.spins,
             &t.stalls,
+            &t.sends,
+            &t.receives,
         ] {
             counter.store(0, Ordering::Relaxed);
         }

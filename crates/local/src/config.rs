@@ -38,7 +38,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "ring_max",
         env: "SHUNT_RING_MAX",
-        help: "size to which a ring may grow, 16K to 4M, a power of two [4M]",
+        help: "size to which a ring may grow, 16K to 4M, a power of two; towards another core 2M at most [4M]",
     },
     Setting {
         name: "memory_max",
@@ -286,6 +286,12 @@ impl Limits {
             });
         }
         Ok(self)
+    }
+
+    /// Whether [`Self::allows`] looks at the addresses.
+    #[must_use]
+    pub fn asks_for_addresses(&self) -> bool {
+        self.include.iter().chain(&self.exclude).any(|rule| matches!(rule, Rule::Addr(..)))
     }
 
     /// Whether a connection to `port` between these addresses may leave TCP.

@@ -32,13 +32,19 @@ use crate::{Level, Reason, offer, room};
 mod attach;
 mod copying;
 mod demote;
+mod forked;
 mod left;
 mod peek;
 mod send;
 mod stand;
+mod taken;
 mod waiting;
 
 use copying::Copying;
+pub use forked::Calls;
+
+/// What a doorbell is, in the TCP stream.
+pub const BELL: u8 = 0x5a;
 
 const MSG_PEEK: i32 = 2;
 const MSG_DONTWAIT: i32 = 0x40;
@@ -601,15 +607,10 @@ impl Conn {
         self.in_poll.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// The end of [`Self::begins_to_wait`]; of one that a fork has left in the parent, none.
+    /// The end of [`Self::begins_to_wait`].
     pub fn waits_no_more(&self) {
         let less = |n: u32| n.checked_sub(1);
         let _ = self.in_poll.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-    }
-
-    /// To be called in a forked child: who polls in the parent does not do so here.
-    pub fn polls_in_parent(&self) {
-        self.in_poll.store(0, Ordering::Relaxed);
     }
 
     /// Arms for one doorbell with a new sequence number. The caller looks once more after this.
@@ -768,7 +769,7 @@ impl Conn {
     }
 
     /// Reads TCP up to the switch.
-    fn recv_before_up(
+    pub(crate) fn recv_before_up(
         &'static self,
         w: &World,
         fd: i32,
@@ -788,7 +789,9 @@ impl Conn {
         let max = max.min(to.left());
         let start = to.clone();
         match to.receive(fd, max, flags & (MSG_PEEK | MSG_TRUNC)) {
-            Ok(0) if max == 0 => Got::Bytes(0),
+            Ok(0) if to.left() == 0 => Got::Bytes(0),
+            // It has switched since the caller looked, right here: nothing was asked for, and nothing is no end.
+            Ok(0) if max == 0 => Got::Failed(EAGAIN_RETRY),
             Ok(0) => {
                 self.kernel.fetch_or(kernel::RDHUP, Ordering::Relaxed);
                 Got::End
@@ -1093,7 +1096,7 @@ impl Conn {
         if mine.bells.load(Ordering::Relaxed) > 1 || mine.up_at.load(Ordering::Relaxed) > 0 {
             self.free_doorbells(fd);
         }
-        match call::send(fd, &[0x5a], MSG_DONTWAIT | MSG_NOSIGNAL) {
+        match call::send(fd, &[BELL], MSG_DONTWAIT | MSG_NOSIGNAL) {
             Ok(_) => {
                 mine.bell_owed.store(0, Ordering::Relaxed);
                 add32(&mine.n_bells, 1);

@@ -103,4 +103,6 @@ reasons! {
     /// The descriptor is above the limit that the program has set itself meanwhile, so that the engine's socket cannot
     /// take its place.
     AboveLimit = 32, "descriptor above the program's own limit (RLIMIT_NOFILE)";
+    /// The program has as many descriptors as it may have, so that the engine's socket cannot come to it.
+    NoDescriptor = 33, "no descriptor left for the engine's socket (RLIMIT_NOFILE)";
 }

@@ -45,6 +45,7 @@ const BYTES: usize = 24;
 
 const EAGAIN: i32 = 11;
 const EINTR: i32 = 4;
+const EMFILE: i32 = 24;
 const EPROTO: i32 = 71;
 const EADDRINUSE: i32 = 98;
 const ECONNREFUSED: i32 = 111;
@@ -53,6 +54,8 @@ const SO_LINGER: i32 = 13;
 const SO_RCVTIMEO: i32 = 20;
 const SHUT_RDWR: i32 = 2;
 const MSG_OOB: i32 = 1;
+const SHUT_WR: i32 = 1;
+const MSG_PEEK: i32 = 2;
 const MSG_DONTWAIT: i32 = 0x40;
 const MSG_NOSIGNAL: i32 = 0x4000;
 
@@ -152,14 +155,21 @@ pub(crate) fn meet(door: &std::ffi::CStr) -> Result<i32, Reason> {
 }
 
 /// Hands a TCP socket to the engine through `link`, and waits for the stand-in: its descriptor, and the
-/// engine's half.
+/// engine's half. `None`: the engine has taken the socket, and its stand-in was lost because this process could have no
+/// other descriptor; the connection can only end.
 ///
 /// # Errors
 ///
 /// Why the engine does not take it, or [`Reason::NoEngine`] when there is none: then `link` is of no use any
 /// more, and the engine does not have the socket. [`Reason::EngineSilent`] when it does not answer: then
 /// `link` is of no use either, and the engine may have the socket, unless nothing was promised.
-pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<(i32, Welcome), Reason> {
+/// [`Reason::NoDescriptor`] if nothing was promised, and there would be no place for the stand-in.
+pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<Option<(i32, Welcome)>, Reason> {
+    // Once the engine has it, it is too late to find that there is no room for what comes back.
+    let place = Place(call::dup_above(link, 0).ok());
+    if place.0.is_none() && !hello.promised {
+        return Err(Reason::NoDescriptor);
+    }
     loop {
         match passing::send(link, &hello.emit(), Some(socket), 0) {
             Ok(()) => break,
@@ -175,10 +185,11 @@ pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<(i32, Welcome)
         (u64::from(PLAIN_PATIENCE_MS.unsigned_abs()) * 1_000_000, MSG_DONTWAIT)
     };
     let deadline = begun + patience_ns;
-    let mut bytes = [0; BYTES];
-    let (n, passed) = loop {
-        match passing::receive(link, &mut bytes, flags) {
-            Ok(got) => break got,
+    // Waits as long as there is no answer at all; it stays where it is.
+    let mut first = [0; 1];
+    let is_here = loop {
+        match call::recv(link, &mut first, flags | MSG_PEEK) {
+            Ok(n) => break n > 0,
             // A signal; the patience of the socket itself is that of `meet`.
             Err(EINTR) if call::now_ns() < deadline => {}
             Err(EAGAIN) if !hello.promised && call::now_ns() < deadline => {
@@ -190,19 +201,23 @@ pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<(i32, Welcome)
                 // Either the answer is here, or the engine finds that nobody hears it, and lets the
                 // connection be. Who comes next needs another link in any case.
                 let _ = call::shutdown(link, SHUT_RDWR);
-                match passing::receive(link, &mut bytes, MSG_DONTWAIT) {
-                    Ok((n @ 1.., passed)) => break (n, passed),
+                match call::recv(link, &mut first, MSG_DONTWAIT | MSG_PEEK) {
+                    Ok(1..) => break true,
                     _ => return Err(Reason::EngineSilent),
                 }
             }
-            Err(_) => return Err(Reason::NoEngine),
+            Err(_) => break false,
         }
     };
-    let answer = parse(&bytes[..n]);
+    if !is_here {
+        return Err(Reason::NoEngine);
+    }
+    let (answer, passed) = take_answer(link, place);
     match (answer, passed) {
         (Some((WELCOME, [half, generation, _])), Some(fd)) => {
-            Ok((fd, Welcome { half, generation }))
+            Ok(Some((fd, Welcome { half, generation })))
         }
+        (Some((WELCOME, _)), None) => Ok(None),
         (Some((REFUSED, [code, ..])), None) => {
             Err(Reason::from_code(code).unwrap_or(Reason::NoEngine))
         }
@@ -213,6 +228,47 @@ pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<(i32, Welcome)
             Err(Reason::NoEngine)
         }
     }
+}
+
+/// A descriptor that is there to be given up for another one.
+struct Place(Option<i32>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(fd) = self.0.take() {
+            let _ = call::close(fd);
+        }
+    }
+}
+
+/// How often a place for the stand-in is looked for, a millisecond apart, when another thread took that which was kept.
+const PLACE_TRIES: u32 = 100;
+
+/// Takes the answer that is there, and its descriptor, if `place` or any other can be had for it.
+fn take_answer(link: i32, place: Place) -> (Option<(u32, [u32; 3])>, Option<i32>) {
+    drop(place);
+    let mut passed = None;
+    for _ in 0..PLACE_TRIES {
+        // A look, so that the descriptor is not lost with the message if there is no place.
+        match passing::receive(link, &mut [0; BYTES], MSG_DONTWAIT | MSG_PEEK) {
+            Ok((_, fd)) => {
+                passed = fd;
+                break;
+            }
+            // Nobody: only the time passes.
+            Err(EMFILE) => call::wait_readable(-1, 1),
+            Err(EINTR) => {}
+            Err(_) => break,
+        }
+    }
+    let mut bytes = [0; BYTES];
+    let taken = loop {
+        match call::recv(link, &mut bytes, MSG_DONTWAIT) {
+            Err(EINTR) => {}
+            other => break other,
+        }
+    };
+    (taken.ok().and_then(|n| parse(bytes.get(..n)?)), passed)
 }
 
 // ----- the engine's side -------------------------------------------------------------------------
@@ -412,6 +468,8 @@ pub struct Relay {
     down: Option<u64>,
     /// Up to where the guest's bytes go out with the last of them urgent.
     urgent: Option<u64>,
+    /// The other host sends no more, which the guest's socket is to say once [`Self::pour`] is done.
+    ends: bool,
     tcp_ready: bool,
     /// The guest was asked to ring when it reads on.
     wants_consumed: bool,
@@ -453,6 +511,7 @@ impl Relay {
             released: 0,
             down: None,
             urgent: None,
+            ends: false,
             tcp_ready: false,
             wants_consumed: false,
         };
@@ -756,7 +815,11 @@ impl Relay {
             }
         }
         self.down = Some(at);
-        at == self.published
+        let is_all = at == self.published;
+        if is_all && std::mem::take(&mut self.ends) {
+            let _ = call::shutdown(self.fd, SHUT_WR);
+        }
+        is_all
     }
 
     /// Stream offset up to which the guest has read.
@@ -789,8 +852,12 @@ impl Relay {
     }
 
     /// The other host sends no more: the guest reads what is there, and then the end.
-    pub fn shut(&self) {
-        let _ = self.conn.shutdown(self.w, self.fd, false, true);
+    pub fn shut(&mut self) {
+        if self.conn.shutdown(self.w, self.fd, false, true).is_none() {
+            // Our direction is back on TCP, whose end goes behind the bytes that have found no room yet.
+            self.ends = true;
+            let _ = self.pour();
+        }
     }
 
     /// Parts from the guest. `reset`: it sees a reset, else what TCP shows when the peer has closed.

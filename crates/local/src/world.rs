@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use sys::abi::{Half, SLOTS, Slot, WAITERS};
+use sys::abi::{Half, SLOTS, Slot, WAITERS, half_state};
 use sys::call;
 use sys::lock::Guarded;
 use sys::map::MapError;
@@ -70,6 +70,8 @@ pub struct World {
     told: AtomicU32,
     /// What connections have carried so far.
     pub(crate) brief: Brief,
+    /// Our half of the connection that something was sent on last, plus one; noted while [`Self::is_brief`].
+    sent_on: AtomicU32,
 }
 
 impl World {
@@ -96,6 +98,7 @@ impl World {
             engine_fd: AtomicU32::new(0),
             told: AtomicU32::new(0),
             brief: Brief::default(),
+            sent_on: AtomicU32::new(0),
         })
     }
 
@@ -122,6 +125,7 @@ impl World {
             holders.clear();
         }
         self.waiters.store(0, Ordering::Relaxed);
+        self.sent_on.store(0, Ordering::Relaxed);
         // The parent's answers would go astray.
         self.engine_gone();
     }
@@ -191,8 +195,9 @@ impl World {
             || fd >= 0 && self.engine_fd.load(Ordering::Relaxed) == fd.cast_unsigned() + 1
     }
 
-    /// Moves a descriptor of ours off a number that the guest is about to use.
-    pub fn moves(&self, fd: i32) {
+    /// Moves a descriptor of ours off a number that the guest is about to use. `false`: there is no other number.
+    #[must_use]
+    pub fn moves(&self, fd: i32) -> bool {
         if self.board.owns(fd) {
             // Who gets or gives back memory by this number does so now, or by the new one. `None`: this thread does,
             // and was interrupted.
@@ -200,13 +205,13 @@ impl World {
             return self.board.moves(fd);
         }
         // Nobody speaks to the engine meanwhile. `None`: this thread does, and was interrupted.
-        let Some(mut held) = self.engine.lock() else { return };
-        if *held == Some(fd)
-            && let Ok(up) = call::dup_above(fd, self.board.high)
-        {
+        let Some(mut held) = self.engine.lock() else { return false };
+        if *held == Some(fd) {
+            let Ok(up) = call::dup_aside(fd, self.board.high) else { return false };
             *held = Some(up);
             self.engine_fd.store(up.cast_unsigned() + 1, Ordering::Relaxed);
         }
+        true
     }
 
     /// Whether this process is a forked child of one that took part.
@@ -250,6 +255,25 @@ impl World {
     #[must_use]
     pub fn is_brief(&self) -> bool {
         self.brief.is_usual()
+    }
+
+    /// Something was sent on the connection of that half of ours, plus one.
+    #[inline]
+    pub(crate) fn has_sent(&self, half: u32) {
+        if self.is_brief() && self.sent_on.load(Ordering::Relaxed) != half {
+            self.sent_on.store(half, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the last thing that this process has done was to ask for something more on a connection of its own
+    /// making: what comes next is the answer, by memory, whatever other connections carry.
+    #[must_use]
+    pub fn awaits_another_answer(&self) -> bool {
+        let Some(index) = self.sent_on.load(Ordering::Relaxed).checked_sub(1) else { return false };
+        let half = self.board.map.half_known(index);
+        half.client.load(Ordering::Relaxed) != 0
+            && half.state.load(Ordering::Relaxed) == half_state::ATTACHED
+            && half.n_tx.load(Ordering::Relaxed) > 1
     }
 
     /// Whether the process of that half runs on our CPU, and neither of us can leave it: then one of us runs at a time.

@@ -7,9 +7,9 @@ use sys::sync::AtomicU32;
 use crate::brief;
 
 use super::{
-    Conn, EAGAIN_RETRY, ECONNRESET, Ends, Got, Half, Level, Loc, MSG_DONTWAIT, Ordering, Phase,
-    Reason, SocketAddrV6, WaitWord, World, add64, call, diag, flag, full_fence, half_state,
-    is_here, kernel, lock, offer, options, ring,
+    BELL, Conn, EAGAIN_RETRY, ECONNRESET, Ends, Got, Half, Level, Loc, MSG_DONTWAIT, Ordering,
+    Phase, Reason, SocketAddrV6, WaitWord, World, add64, call, diag, flag, full_fence, half_state,
+    is_here, kernel, lock, offer, options, ring, taken,
 };
 
 /// A server looks this often for the offer of a peer whose bytes came by other ways than our calls.
@@ -68,7 +68,7 @@ pub(super) struct Counts {
     pub(super) sent: u64,
     pub(super) taken: u64,
     /// Bytes that have arrived and that nobody has taken.
-    queued: u64,
+    pub(super) queued: u64,
 }
 
 /// `taken`: what we believe to have taken; if the kernel has received no more than that, nothing is
@@ -120,8 +120,7 @@ impl Conn {
         }
         let local = call::name(fd, false).ok().flatten().ok_or(Reason::PeerNotShunt)?;
         let (local, mut remote) = (plain(local), plain(remote));
-        let ip = *remote.ip();
-        if ip.is_unspecified() || ip.to_ipv4_mapped().is_some_and(|v4| v4.is_unspecified()) {
+        if is_nowhere(*remote.ip()) {
             remote.set_ip(*local.ip());
         }
         let loopback = |a: SocketAddrV6| {
@@ -232,21 +231,19 @@ impl Conn {
         }
     }
 
-    /// A listener has this address, which the connections that it accepts have then too, unless it is
-    /// none (the wildcard) or may be that of another host (a transparent proxy).
+    /// A listener has this address, which the connections that it accepts have then too: the port alone if it is that
+    /// of no address (the wildcard), and nothing if it may be that of another host (a transparent proxy).
     pub fn listens_at(&self, fd: i32, local: SocketAddrV6) {
-        let plain = plain(local);
-        let ip = plain.ip();
-        let wild = ip.is_unspecified() || ip.to_ipv4_mapped().is_some_and(|v4| v4.is_unspecified());
         let transparent =
             |(level, name)| call::getsockopt::<i32>(fd, level, name).unwrap_or(0) != 0;
-        let known = !wild && !TRANSPARENT.into_iter().any(transparent);
+        let known = !TRANSPARENT.into_iter().any(transparent);
         if let Some(mut ends) = self.ends.lock() {
-            *ends = known.then_some(Ends { local: plain, remote: NOWHERE });
+            *ends = known.then_some(Ends { local: plain(local), remote: NOWHERE });
         }
     }
 
-    /// The address of a listener: see [`Self::listens_at`].
+    /// The address of a listener, which may be the wildcard; `None`: what it accepts may have others. See
+    /// [`Self::listens_at`].
     #[must_use]
     pub fn listener_address(&self) -> Option<SocketAddrV6> {
         self.ends.lock().and_then(|ends| *ends).map(|ends| ends.local)
@@ -272,13 +269,7 @@ impl Conn {
 
     /// A half that only says that there is this connection, and why it is on TCP.
     fn record(&self, w: &World, fd: i32, reason: Reason) {
-        let known = self.ends.lock().and_then(|e| *e);
-        let name = |peer| call::name(fd, peer).ok().flatten().map(plain);
-        let local = known.map(|ends| ends.local).filter(|local| local.port() != 0);
-        let local = local.or_else(|| name(false));
-        let remote = known.map(|ends| ends.remote).or_else(|| name(true));
-        let (Some(local), Some(remote)) = (local, remote) else { return };
-        let ends = Ends { local, remote };
+        let Some(ends) = self.ends_for_people(fd) else { return };
         if let Ok(index) = self.new_half(w, fd, ends) {
             let half = w.board.map.half_known(index);
             half.reason.store(reason.code(), Ordering::Relaxed);
@@ -287,8 +278,7 @@ impl Conn {
         }
     }
 
-    /// `accept()` has made it, on a listener on `port`. `local`: the address of a listener that has one
-    /// of its own.
+    /// `accept()` has made it, on a listener on `port`. `local`: see [`Self::listener_address`].
     pub fn accepted(
         &self,
         w: &World,
@@ -311,20 +301,10 @@ impl Conn {
     /// is there and can be taken. `data`: bytes of the peer have just arrived. `true`: attached now.
     pub fn settle(&'static self, w: &World, fd: i32, data: bool) -> bool {
         match self.phase() {
-            Phase::Offered => self.settle_client(w, fd),
+            Phase::Offered => self.settle_client(w, fd, false),
             Phase::Server => self.settle_server(w, fd, data),
             _ => false,
         }
-    }
-
-    /// Whether our offer has been taken, so that [`Self::settle`] would attach.
-    #[inline]
-    #[must_use]
-    pub fn is_taken(&self, w: &World) -> bool {
-        self.my_half(w).is_some_and(|(index, _)| {
-            let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
-            offer::taken(word, index).is_some()
-        })
     }
 
     /// Where the process that may take our offer was seen last.
@@ -371,55 +351,11 @@ impl Conn {
         }
     }
 
-    fn settle_client(&'static self, w: &World, fd: i32) -> bool {
-        let Some((index, half)) = self.my_half(w) else { return false };
-        let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
-        let Some(server) = offer::taken(word, index) else { return false };
-        let _counting = lock::lock(&self.counting);
-        // Senders that are in the middle of a call finish it on TCP: see `go_up`.
-        if !self.swap_phase(Phase::Offered, Phase::Busy) {
-            return false;
-        }
-        let generation = half.generation.load(Ordering::Relaxed);
-        let valid = w.board.map.half(server).filter(|s| {
-            s.peer.load(Ordering::Relaxed) == index + 1
-                && s.peer_generation.load(Ordering::Relaxed) == generation
-                && matches!(
-                    s.state.load(Ordering::Acquire),
-                    half_state::ATTACHED | half_state::CLOSED
-                )
-        });
-        // What we counted ourselves is right unless we forked in between, or a call was left by a jump.
-        // (First whether somebody sends: who says that our count is wrong does so before he ends.)
-        if !self.tx.is_idle() && !self.counted(w) {
-            // Another thread is sending: of what the kernel has by now, it will count some once more.
-            self.tx.doubt();
-        }
-        let counted = self.counted(w).then(|| Counts {
-            established: true,
-            sent: self.tx.sent(),
-            taken: self.tcp_rx.load(Ordering::Relaxed),
-            queued: 0,
-        });
-        let (Some(peer), Some(counts)) = (valid, counted.or_else(|| counts(fd, None))) else {
-            self.set_phase(Phase::Offered);
-            if valid.is_none() {
-                offer::clear(word, index);
-                self.stay_tcp(w, fd, Reason::PeerBroken);
-            }
-            return false;
-        };
-        half.peer_generation.store(peer.generation.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.join(w, half, server, counts.taken, counts.sent);
-        self.attached(w, half);
-        let _ = self.go_up(w, half);
-        true
-    }
-
     /// The end of [`Self::join`], once the peer cannot withdraw any more.
     pub(super) fn attached(&self, w: &World, half: &Half) {
         if let Some(slot) = w.slot() {
             add64(&slot.attached, 1);
+            add64(&slot.attached_clients, u64::from(half.client.load(Ordering::Relaxed) == 1));
         }
         if w.limits.log >= Level::Info {
             let n = half.fd.load(Ordering::Relaxed);
@@ -432,7 +368,7 @@ impl Conn {
         full_fence();
     }
 
-    fn counted(&self, w: &World) -> bool {
+    pub(super) fn counted(&self, w: &World) -> bool {
         self.forks.load(Ordering::Relaxed) == w.forks.load(Ordering::Relaxed)
     }
 
@@ -523,12 +459,24 @@ impl Conn {
         w.board.has_offers(u16::try_from(self.port.load(Ordering::Relaxed)).unwrap_or(0))
     }
 
+    /// Both ends, for those who look at the board. Our address may be that of a listener which has none: it is not
+    /// worth a system call for each connection, and who looks finds it in the kernel's table.
+    fn ends_for_people(&self, fd: i32) -> Option<Ends> {
+        let known = self.ends.lock().and_then(|e| *e);
+        let name = |peer| call::name(fd, peer).ok().flatten().map(plain);
+        let local = known.map(|ends| ends.local).filter(|local| local.port() != 0);
+        let local = local.or_else(|| name(false))?;
+        let remote = known.map(|ends| ends.remote).or_else(|| name(true))?;
+        Some(Ends { local, remote })
+    }
+
     /// Both ends of an accepted connection, asked for at most once.
     fn own_ends(&self, fd: i32) -> Option<Ends> {
         let known = self.ends.lock().and_then(|e| *e);
         let name = |peer| call::name(fd, peer).ok().flatten().map(plain);
         let remote = known.map(|ends| ends.remote).filter(|remote| remote.port() != 0);
-        let local = known.map(|ends| ends.local).filter(|local| local.port() != 0);
+        let local = known.map(|ends| ends.local);
+        let local = local.filter(|local| local.port() != 0 && !is_nowhere(*local.ip()));
         let ends =
             Ends { local: local.or_else(|| name(false))?, remote: remote.or_else(|| name(true))? };
         if let Some(mut e) = self.ends.lock() {
@@ -573,15 +521,21 @@ impl Conn {
     ) -> Result<Option<&'w Half>, Reason> {
         let tries = self.tries.fetch_add(1, Ordering::Relaxed);
         let again = if tries < TRIES_MAX { Ok(None) } else { Err(Reason::PeerNotShunt) };
-        let ends = self.own_ends(fd).ok_or(Reason::PeerNotShunt)?;
+        // A client of ours publishes before it sends: once bytes are here, so is the offer. Where nobody
+        // offers, a look at the port, which stays in the cache, tells as much.
+        let alone = data && !self.may_be_offered(w);
+        let ends = if alone && !w.limits.asks_for_addresses() {
+            self.ends_for_people(fd)
+        } else {
+            self.own_ends(fd)
+        };
+        let ends = ends.ok_or(Reason::PeerNotShunt)?;
         let Ends { local, remote } = ends;
         let port = u16::try_from(self.port.load(Ordering::Relaxed)).unwrap_or(0);
         if !w.limits.allows(port, [*local.ip(), *remote.ip()], &w.program) {
             return Err(Reason::Excluded);
         }
-        // A client of ours publishes before it sends: once bytes are here, so is the offer. Where nobody
-        // offers, a look at the port, which stays in the cache, tells as much.
-        let found = if data && !self.may_be_offered(w) { None } else { w.board.find(ends) };
+        let found = if alone { None } else { w.board.find(ends) };
         let Some(found) = found else {
             return if data { Err(Reason::PeerNotShunt) } else { again };
         };
@@ -622,7 +576,10 @@ impl Conn {
         link(w, peer, half);
         self.join(w, half, found.half, counts.taken, counts.sent);
         let _ = self.go_up(w, half);
-        if offer::take(found.word, found.half, index) {
+        let took = offer::take(found.word, found.half, index);
+        let believed =
+            if took { taken::is_believed(half, peer, found.generation) } else { Ok(false) };
+        if believed == Ok(true) {
             self.half.store(index + 1, Ordering::Release);
             return Ok(Some(half));
         }
@@ -637,6 +594,12 @@ impl Conn {
                 arena.free_block(&w.board, loc);
             }
             arena.free_half(&w.board, index);
+        }
+        if believed.is_err() {
+            // Nobody knows what the client will make of it when it runs again.
+            let _ = call::setsockopt(fd, SOL_SOCKET, SO_LINGER, [1i32, 0]);
+            let _ = call::shutdown(fd, 2);
+            return Err(Reason::PeerBroken);
         }
         again
     }
@@ -661,10 +624,16 @@ impl Conn {
         Err(Reason::NoDiag)
     }
 
-    /// Of `n` bytes that a call has just received from TCP: how many are the program's. `None`:
-    /// none, they were doorbells; ask again.
+    /// Of `n` bytes that a call has just received from TCP, `last` being the last of them: how many are the program's.
+    /// `None`: none, they were doorbells; ask again.
     #[must_use]
-    pub fn after_tcp_recv(&'static self, w: &World, fd: i32, n: usize) -> Option<usize> {
+    pub fn after_tcp_recv(
+        &'static self,
+        w: &World,
+        fd: i32,
+        n: usize,
+        last: Option<u8>,
+    ) -> Option<usize> {
         loop {
             match self.phase() {
                 Phase::Busy => call::sched_yield(),
@@ -674,7 +643,9 @@ impl Conn {
                     return Some(n);
                 }
                 Phase::Offered => {
-                    if self.settle_client(w, fd) || self.phase() != Phase::Offered {
+                    // That it is open the word may say because somebody has written that.
+                    let doubt = last == Some(BELL);
+                    if self.settle_client(w, fd, doubt) || self.phase() != Phase::Offered {
                         continue;
                     }
                     if self.is_taken(w) {
@@ -714,8 +685,11 @@ impl Conn {
                     }
                 }
                 Phase::Offered => {
-                    if self.settle_client(w, fd) {
+                    if self.settle_client(w, fd, false) {
                         return false;
+                    }
+                    if self.phase() != Phase::Offered {
+                        continue;
                     }
                     let Some((index, _)) = self.my_half(w) else { return true };
                     let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
@@ -749,13 +723,16 @@ impl Conn {
     /// The last descriptor of this process is about to be closed. After this the record is free.
     pub fn closing(&'static self, w: &World, fd: i32) {
         self.learn(w);
-        if self.phase() == Phase::Offered && !self.settle_client(w, fd) {
+        if self.phase() == Phase::Offered
+            && !self.settle_client(w, fd, false)
+            && self.phase() == Phase::Offered
+        {
             let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
             if let Some((index, _)) = self.my_half(w)
                 && !offer::withdraw(word, index)
             {
-                // Taken in this very moment.
-                let _ = self.settle_client(w, fd);
+                // Taken in this very moment, or overwritten.
+                let _ = self.settle_client(w, fd, false);
             }
         }
         let Some((index, half)) = self.my_half(w) else { return };
@@ -892,6 +869,8 @@ impl Conn {
                 (&t.sleeps, &half.n_sleeps),
                 (&t.spins, &half.n_spins),
                 (&t.stalls, &half.n_stalls),
+                (&t.sends, &half.n_tx),
+                (&t.receives, &half.n_rx),
             ] {
                 add64(total, u64::from(n.load(Ordering::Relaxed)));
             }
@@ -1170,6 +1149,11 @@ fn unlink(w: &World, from: &Half, to: &Half) {
     if let Some(links) = links(w, from, to) {
         let _ = links.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| n.checked_sub(1));
     }
+}
+
+/// Whether this is the address of nobody (the wildcard).
+fn is_nowhere(ip: std::net::Ipv6Addr) -> bool {
+    ip.is_unspecified() || ip.to_ipv4_mapped().is_some_and(|v4| v4.is_unspecified())
 }
 
 /// Without scope and flow label, which the two ends do not share.

@@ -146,15 +146,21 @@ impl Conn {
         let _ = call::close(pidfd);
         let Ok(fd) = fd else { return false };
         let known = self.ends.lock().and_then(|e| *e);
-        let name = call::name(fd, false).ok().flatten().map(|a| (*a.ip(), a.port()));
-        let is_it = known.is_some_and(|e| name == Some((*e.remote.ip(), e.remote.port())));
+        let name = |peer| call::name(fd, peer).ok().flatten().map(|a| (*a.ip(), a.port()));
+        // All that a listener has accepted share its own name.
+        let is_it = known.is_some_and(|e| {
+            name(false) == Some((*e.remote.ip(), e.remote.port()))
+                && name(true) == Some((*e.local.ip(), e.local.port()))
+        });
         let mut done = false;
         let lending = w.lending.try_lock();
         if is_it && lending.is_some() && w.board.map.lend(index, true) {
             // Never waited for: whoever holds them may be stopped, or have written them himself. With
-            // the second one held, `go_down` does not wait for it either.
+            // the second one held, `go_down` does not wait for it either. The third: who is in the middle of
+            // a read by TCP takes what comes behind our switch for doorbells, so nothing else may come there.
             if let Some(_held) = lock::try_lock(&peer.tx_lock)
                 && let Some(_bell) = lock::try_lock(&peer.bell_lock)
+                && let Some(_rx) = lock::try_lock(&peer.rx_lock)
             {
                 done = peer.flags.load(Ordering::Relaxed) & flag::DOWN != 0
                     || switch::answer(&peer.flags, &mine.flags, &mine.head)
@@ -229,7 +235,7 @@ impl Conn {
         self.demote_sender(w, fd, reason);
         let begun = call::now_ns();
         let deadline = begun + PATIENCE_NS;
-        let mut asked = false;
+        let (mut asked, mut late) = (false, false);
         loop {
             let peer_flags = peer.flags.load(Ordering::Acquire);
             let down = peer_flags & flag::DOWN != 0;
@@ -255,11 +261,11 @@ impl Conn {
                 self.drain_bells(mine, peer, fd);
                 break;
             }
-            if call::now_ns() > deadline
-                || self.kernel.load(Ordering::Relaxed) & (kernel::HUP | kernel::ERR) != 0
-            {
+            if late || self.kernel.load(Ordering::Relaxed) & (kernel::HUP | kernel::ERR) != 0 {
                 return false;
             }
+            // Once more: what was looked at may be from before we were stopped for longer than that.
+            late = call::now_ns() > deadline;
             call::sched_yield();
         }
         self.maybe_tcp(w, mine);

@@ -10,6 +10,9 @@ use super::{
 const PUSH_MAX: usize = 1024;
 /// Room that a sender which looks need not wait beyond.
 const SOME_ROOM: usize = 256 << 10;
+/// Order of the largest ring towards a reader on another core: 2 MiB. It is written round and round, so what is larger
+/// than a core's own cache goes out of it to a farther one before it is read, and comes from there.
+const FAR_ORDER: u32 = (2usize << 20).div_ceil(BLOCK_BYTES).trailing_zeros();
 /// Least bytes of a piece that may go past the caches.
 const LONG: usize = 16 << 10;
 
@@ -70,6 +73,7 @@ impl Conn {
             }
         }
         add32(&mine.n_tx, 1);
+        w.has_sent(self.half.load(Ordering::Relaxed));
         self.forget_room_wait(mine);
         Put::All
     }
@@ -184,7 +188,7 @@ impl Conn {
         }
         if let Some(loc) = Loc::parse(mine.loc.load(Ordering::Relaxed)) {
             let small = stalled || want > loc.bytes();
-            if !small || loc.order >= w.limits.order_max || self.is_inherited(w, mine) {
+            if !small || loc.order >= order_most(w, mine, peer) || self.is_inherited(w, mine) {
                 return Some((loc, 0));
             }
             return self.chain(w, mine, peer, tail, want, loc).or(Some((loc, 0)));
@@ -250,7 +254,11 @@ impl Conn {
         want: usize,
         now: Loc,
     ) -> Option<(Loc, u64)> {
-        let order = fit(want).max(now.order + 2).min(w.limits.order_max);
+        let order = fit(want).max(now.order + 2).min(order_most(w, mine, peer));
+        if order <= now.order {
+            // The reader has come to another core meanwhile.
+            return None;
+        }
         let next = self.new_ring(w, order, now.order + 1)?;
         // The offset before the place. Pairs with `peer_ring`.
         mine.next_at.store(tail, Ordering::Relaxed);
@@ -343,7 +351,7 @@ impl Conn {
             || mine.room_wait.load(Ordering::Relaxed) == 0
                 && mine.next_loc.load(Ordering::Relaxed) == 0
                 && Loc::parse(mine.loc.load(Ordering::Relaxed))
-                    .is_some_and(|loc| loc.order < w.limits.order_max)
+                    .is_some_and(|loc| loc.order < order_most(w, mine, peer))
                 && !self.is_inherited(w, mine)
     }
 
@@ -385,6 +393,14 @@ impl Conn {
 fn publish(mine: &Half, tail: u64) {
     mine.sent.store(tail, Ordering::Relaxed);
     ring::publish(&mine.tail, tail);
+}
+
+/// Order to which a ring may grow. One whose reader shares the core is read only when its sender gives the core away:
+/// the larger it is, the less often.
+fn order_most(w: &World, mine: &Half, peer: &Half) -> u32 {
+    let cpus = (mine.cpu.load(Ordering::Relaxed), peer.cpu.load(Ordering::Relaxed));
+    let most = w.limits.order_max;
+    if cache::share_core(cpus.0, cpus.1) { most } else { most.min(FAR_ORDER) }
 }
 
 /// Order of a ring that holds a write of `want` bytes with as much again.

@@ -51,7 +51,9 @@ impl Conn {
     }
 
     /// Guest: hands the TCP connection behind `fd` to the engine, and answers the stand-in that is to
-    /// take its place. Then [`Self::stand_in`] must follow. `promised`: see [`Hello::promised`].
+    /// take its place. Then [`Self::stand_in`] must follow. `None`: the engine has it, and the stand-in was lost on its
+    /// way for want of a descriptor, so that nobody can use the connection any more. `promised`: see
+    /// [`Hello::promised`].
     ///
     /// # Errors
     ///
@@ -63,7 +65,7 @@ impl Conn {
         fd: i32,
         client: bool,
         promised: bool,
-    ) -> Result<(i32, Welcome), Reason> {
+    ) -> Result<Option<(i32, Welcome)>, Reason> {
         let (local, family) = call::name_and_family(fd, false).map_err(|_| Reason::PeerNotSmc)?;
         let remote = call::name(fd, true).map_err(|_| Reason::PeerNotSmc)?;
         let (Some(local), Some(remote)) = (local.map(plain), remote.map(plain)) else {
@@ -79,7 +81,7 @@ impl Conn {
         let generation = half.generation.load(Ordering::Relaxed);
         let hello = Hello { half: index, generation, client, promised };
         let asked = w.with_engine(|engine| relay::ask(engine, hello, fd));
-        if asked.is_ok() {
+        if matches!(asked, Ok(Some(_))) {
             self.stands_in.store(if v6 { V6 } else { V4 }, Ordering::Relaxed);
         } else {
             self.half.store(0, Ordering::Relaxed);

@@ -21,6 +21,7 @@ struct Board {
     /// The server's half.
     peer_generation: AtomicU32,
     attached: AtomicU32,
+    flags: AtomicU32,
 }
 
 impl Board {
@@ -124,5 +125,61 @@ fn an_offer_is_not_taken_for_another_connection() {
         } else {
             assert!(server.join().unwrap());
         }
+    });
+}
+
+impl Board {
+    /// `Conn::try_attach` where words may be overwritten: whether the server is attached in the end.
+    fn attach_under_attack(&self) -> bool {
+        if !self.attach(1) {
+            return false;
+        }
+        tell_taken(&self.flags);
+        loop {
+            match self.state.load(Ordering::Acquire) {
+                half_state::DOUBT => thread::yield_now(),
+                half_state::TCP => return false,
+                _ => return true,
+            }
+        }
+    }
+
+    /// `Conn::keep_tcp` where words may be overwritten: whether the client is attached in the end.
+    fn settles_under_attack(&self) -> bool {
+        let end = |state| self.state.store(state, Ordering::Release);
+        match status(&self.word, CLIENT) {
+            Status::Taken(_) => true,
+            Status::Open if withdraw(&self.word, CLIENT) => {
+                end(half_state::TCP);
+                false
+            }
+            // Overwritten, or taken, at this very moment.
+            Status::Open | Status::Lost => {
+                begin_doubt(&self.state);
+                let taken = self.flags.load(Ordering::Acquire) & half_flags::TAKEN != 0;
+                end(if taken { half_state::ATTACHED } else { half_state::TCP });
+                taken
+            }
+        }
+    }
+}
+
+/// The word is overwritten at any moment: both ends still believe the same.
+#[test]
+fn an_offer_whose_word_is_overwritten_is_taken_or_not() {
+    loom::model(|| {
+        let board = Arc::new(Board::default());
+        board.offer(1);
+        let vandal = thread::spawn({
+            let board = board.clone();
+            move || board.word.store(u64::from(CLIENT + 77), Ordering::Relaxed)
+        });
+        let server = thread::spawn({
+            let board = board.clone();
+            move || board.attach_under_attack()
+        });
+        let attached = board.settles_under_attack();
+        assert_eq!(server.join().unwrap(), attached);
+        vandal.join().unwrap();
     });
 }

@@ -9,7 +9,9 @@ use sys::iov::Buffers;
 
 use super::*;
 use crate::Limits;
-use crate::conn::{Got, Phase, Put};
+use crate::conn::{Conn, Got, Phase, Put};
+
+const MSG_PEEK: i32 = 2;
 
 fn world(dir: &std::path::Path) -> &'static World {
     let limits = Limits { dir: Some(dir.to_str().unwrap().to_owned()), ..Limits::default() };
@@ -92,7 +94,7 @@ fn meet(
             assert!(matches!(visitor.listen(), Said::Nothing));
             (relay, socket)
         });
-        let given = conn.hand_over(guest, fd, true, true).unwrap();
+        let given = conn.hand_over(guest, fd, true, true).unwrap().unwrap();
         (serving.join().unwrap(), given)
     });
     call::dup_over(new, fd, 0).unwrap();
@@ -139,6 +141,107 @@ fn register_behind(bytes: &[u8]) -> u32 {
         let step = |sum: u32, _| sum >> 1 ^ if sum & 1 == 0 { 0 } else { 0xedb8_8320 };
         (0..8).fold(sum ^ u32::from(*byte), step)
     })
+}
+
+/// Has this test run alone, in a process that may have few descriptors. `false`: it is that process.
+fn is_left_to_a_process_with_few_descriptors(test: &str) -> bool {
+    const MARK: &str = "SHUNT_TEST_FEW_DESCRIPTORS";
+    if std::env::var_os(MARK).is_some() {
+        return false;
+    }
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args([&format!("relay::tests::{test}"), "--exact", "--nocapture"])
+        .env(MARK, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned()
+        + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    true
+}
+
+/// As many descriptors as this process may have.
+fn all_the_rest() -> Vec<std::fs::File> {
+    let more = || std::fs::File::open("/dev/null");
+    let all: Vec<_> = std::iter::from_fn(|| more().ok()).collect();
+    assert_eq!(more().unwrap_err().raw_os_error(), Some(EMFILE));
+    all
+}
+
+#[test]
+fn a_stand_in_without_a_descriptor_for_it_is_waited_for_or_ends_the_connection() {
+    if is_left_to_a_process_with_few_descriptors(
+        "a_stand_in_without_a_descriptor_for_it_is_waited_for_or_ends_the_connection",
+    ) {
+        return;
+    }
+    let dir = board_dir();
+    let (engine, guest) = (world(&dir), world(&dir));
+    engine.board.serve(Some(7), true).unwrap();
+    let door = Door::open(Some(dir.to_str().unwrap())).unwrap();
+    let mut visitor = None;
+    // The first one opens what the two keep.
+    let first = meet(engine, guest, &door, &mut visitor, 0);
+    let visitor = visitor.unwrap();
+    let mut stand_ins = StandIns::new(8).unwrap();
+    while stand_ins.refill() {}
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let connections: [_; 5] = std::array::from_fn(|_| {
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let conn = guest.conn().unwrap();
+        conn.fd.store(near.as_raw_fd().cast_unsigned(), Ordering::Relaxed);
+        (conn, near, listener.accept().unwrap().0)
+    });
+    let waiter = Waiter::new(engine).unwrap();
+    let mut all = all_the_rest();
+
+    let mut hand_over = |at: usize, promised: bool, free: [usize; 3]| {
+        let (conn, near, _) = &connections[at];
+        let [before, by_the_engine, after] = free;
+        all.truncate(all.len() - before);
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                call::wait_readable(visitor.fd(), 1000);
+                all.truncate(all.len() - by_the_engine);
+                let Said::Hello(hello, socket) = visitor.listen() else { return None };
+                let mut stand_in = stand_ins.take().unwrap();
+                let (relay, welcome) =
+                    Relay::attach(engine, &hello, &mut stand_in, 0, &waiter).unwrap();
+                assert!(visitor.answer(Ok((welcome, &stand_in))));
+                std::mem::forget(stand_in);
+                all.truncate(all.len() - after);
+                Some((relay, socket))
+            });
+            let given = conn.hand_over(guest, near.as_raw_fd(), true, promised);
+            (given, serving.join().unwrap())
+        })
+    };
+
+    let (given, served) = hand_over(0, false, [0, 0, 0]);
+    assert!(matches!(given, Err(Reason::NoDescriptor)), "{given:?}");
+    assert!(served.is_none(), "the engine was told of a connection that stays TCP");
+
+    let (given, served) = hand_over(1, false, [1, 1, 0]);
+    let (new, _) = given.unwrap().expect("the place that was kept");
+    assert!(served.is_some());
+    call::close(new).unwrap();
+
+    // No place could be kept, and one comes after the answer.
+    let _full = all_the_rest();
+    let (given, served) = hand_over(2, true, [0, 1, 1]);
+    let (new, _) = given.unwrap().expect("a place that came later");
+    assert!(served.is_some());
+
+    // None comes: the engine has it all the same, and the answer is not taken for that of the next.
+    let (given, served) = hand_over(3, true, [0, 1, 0]);
+    assert!(given.unwrap().is_none() && served.is_some());
+    call::close(new).unwrap();
+    let (given, served) = hand_over(4, false, [0, 1, 0]);
+    assert!(given.unwrap().is_some() && served.is_some());
+    drop(first);
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 /// Who waits no longer for an engine that stalls is not heard by it later: what was promised to nobody
@@ -306,6 +409,32 @@ fn ends_are_told() {
     p.relay.close(false);
 }
 
+/// Back on TCP, the end of the other host's stream comes behind all of it, also what the socket had no room for.
+#[test]
+fn an_end_behind_an_urgent_byte_is_told() {
+    let mut p = pair(0);
+    let most = p.relay.rmb_bytes();
+    assert!(p.relay.write_at(0, b"soon!"));
+    p.relay.publish_urgent(5);
+    assert!(p.relay.write_at(5, &vec![7; most - 5]));
+    p.relay.publish(most as u64);
+    p.relay.shut();
+    let begun = call::now_ns();
+    let (mut got, mut at_end) = (0, false);
+    while !at_end && call::now_ns() - begun < 10_000_000_000 {
+        let _ = p.relay.pour();
+        let mut bytes = vec![0; 64 << 10];
+        match call::recv_now(p.fd, &mut bytes) {
+            Ok(Some(0)) => at_end = true,
+            Ok(Some(n)) => got += n,
+            Ok(None) => call::sched_yield(),
+            Err(errno) => panic!("{errno}"),
+        }
+    }
+    // Doorbells come before, and the urgent byte stands beside the others.
+    assert!(at_end && got >= most - 1, "{got} of {most}, end: {at_end}");
+}
+
 #[test]
 fn a_reset_is_one_for_the_guest() {
     let p = pair(0);
@@ -313,6 +442,27 @@ fn a_reset_is_one_for_the_guest() {
     p.relay.close(true);
     let got = Buffers::over(&mut [0; 8], |to| conn.recv(guest, fd, to, 0));
     assert_eq!(got, Got::Failed(104));
+}
+
+/// The peer switches between two looks of one receive, at the very byte that comes next: there is nothing to ask TCP
+/// for any more, and that is no end of the stream.
+#[test]
+fn a_switch_in_the_middle_of_a_receive_is_no_end() {
+    let mut p = pair(0);
+    let (mine, peer) = p.conn.halves(p.guest).unwrap();
+    assert!(peer.flags.load(Ordering::Relaxed) & flag::UP != 0, "the engine begins in the ring");
+    let look = |room: &mut [u8], flags| {
+        Buffers::over(room, |to| p.conn.recv_before_up(p.guest, p.fd, mine, peer, to, flags))
+    };
+    for flags in [0, MSG_PEEK] {
+        let got = look(&mut [0; 8], flags);
+        assert!(Conn::is_retry(got), "{got:?}");
+        assert_eq!(look(&mut [], flags), Got::Bytes(0), "who asks for nothing gets that");
+    }
+    // The next look is at the ring.
+    assert!(p.relay.write_at(0, b"by ring"));
+    p.relay.publish(7);
+    assert_eq!(p.recv(64).unwrap(), b"by ring");
 }
 
 #[test]

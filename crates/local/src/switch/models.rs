@@ -143,10 +143,16 @@ impl Direction {
         }
     }
 
-    /// One byte of TCP, which may turn out to be a doorbell: `Conn::trim`.
+    /// One byte of TCP at most, which may turn out to be a doorbell: `Conn::recv_before_up` and `Conn::trim`. Whoever
+    /// called had seen no switch, or not come to it; here it is looked at anew.
     fn recv_before_up(&self, me: &mut Reader) {
+        let up = risen(&self.flags, &self.up_at);
+        if up.is_some_and(|at| me.taken >= at) {
+            // Nothing to ask TCP for, which is no end of the stream.
+            return;
+        }
         let Some(byte) = self.tcp.lock().unwrap().pop_front() else { return };
-        if risen(&self.flags, &self.up_at).is_some_and(|at| me.taken >= at) {
+        if up.is_none() && risen(&self.flags, &self.up_at).is_some_and(|at| me.taken >= at) {
             me.drained += 1;
             return;
         }

@@ -1,0 +1,169 @@
+//! Two processes' worlds in this one, and a third process that writes to the table of offers.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV6, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use sys::sync::AtomicU32;
+
+use super::*;
+use crate::Limits;
+use crate::conn::BELL;
+
+/// One end of a connection.
+struct End {
+    w: &'static World,
+    conn: &'static Conn,
+    stream: TcpStream,
+}
+
+impl End {
+    fn fd(&self) -> i32 {
+        self.stream.as_raw_fd()
+    }
+
+    fn settle(&self, data: bool) -> bool {
+        self.conn.settle(self.w, self.fd(), data)
+    }
+
+    /// The word of its offer, as a number.
+    fn word(&self) -> u64 {
+        self.offer().load(Ordering::Relaxed)
+    }
+
+    /// Somebody writes to the word of its offer.
+    fn overwrite(&self, with: u64) {
+        self.offer().store(with, Ordering::Relaxed);
+    }
+
+    fn offer(&self) -> &sys::sync::AtomicU64 {
+        self.w.board.map.offer_word(self.conn.offer.load(Ordering::Relaxed))
+    }
+}
+
+fn mapped(port: u16) -> SocketAddrV6 {
+    SocketAddrV6::new(Ipv4Addr::LOCALHOST.to_ipv6_mapped(), port, 0, 0)
+}
+
+/// A client that has offered and sent a byte, and a server that has received it.
+fn ends() -> [End; 2] {
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let dir = std::env::temp_dir().join(format!("shunt-taken-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).unwrap();
+    let world = || {
+        let limits = Limits { dir: Some(dir.to_str().unwrap().to_owned()), ..Limits::default() };
+        let w: &'static World =
+            Box::leak(Box::new(World::join(limits, "test".into(), 600).unwrap()));
+        w
+    };
+    let (near, far) = (world(), world());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    far.board.listen(port).unwrap();
+    let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let client = End { w: near, conn: near.conn().unwrap(), stream };
+    client.conn.connecting(near, client.fd(), mapped(port));
+    assert_eq!(client.conn.phase(), Phase::Offered);
+    client.conn.io_seen(near);
+    assert!(client.conn.tcp_send_begins());
+    (&client.stream).write_all(b"?").unwrap();
+    client.conn.tcp_send_ends(1);
+
+    let (mut stream, peer) = listener.accept().unwrap();
+    let conn = far.conn().unwrap();
+    conn.accepted(far, port, None, Some(mapped(peer.port())));
+    stream.read_exact(&mut [0]).unwrap();
+    assert_eq!(conn.after_tcp_recv(far, stream.as_raw_fd(), 1, Some(b'?')), Some(1));
+    std::fs::remove_dir_all(&dir).unwrap();
+    [client, End { w: far, conn, stream }]
+}
+
+/// The same, once the server has taken the offer.
+fn taken() -> [End; 2] {
+    let [client, server] = ends();
+    assert!(server.settle(true), "not taken");
+    [client, server]
+}
+
+/// What others may write there: nothing, another offer, one that somebody has taken, and a taker that is none.
+fn garbage(word: u64) -> [u64; 5] {
+    let (client, taker) = (word & 0xffff_ffff, word >> 32);
+    [0, client + 1, (client + 1) | taker << 32, client | (taker + 1) << 32, u64::MAX]
+}
+
+#[test]
+fn an_offer_that_is_overwritten_once_it_is_taken_was_taken() {
+    for n in 0..5 {
+        let [client, _server] = taken();
+        client.overwrite(garbage(client.word())[n]);
+        assert!(client.conn.is_taken(client.w), "nobody would look");
+        assert!(client.settle(false), "garbage {n}");
+        assert_eq!(client.conn.phase(), Phase::Attached);
+    }
+}
+
+#[test]
+fn who_withdraws_an_offer_that_was_overwritten_learns_that_it_was_taken() {
+    let [client, _server] = taken();
+    client.overwrite(0);
+    assert!(!client.conn.keep_tcp(client.w, client.fd(), Reason::Passed));
+    assert_eq!(client.conn.phase(), Phase::Attached);
+}
+
+#[test]
+fn an_offer_that_is_overwritten_before_it_is_taken_is_none() {
+    for n in 0..5 {
+        let [client, server] = ends();
+        let open = client.word();
+        client.overwrite(garbage(open)[n]);
+        assert!(!client.settle(false));
+        assert_eq!(client.conn.phase(), Phase::Tcp, "garbage {n}");
+        // Whoever has overwritten it puts it back.
+        client.overwrite(open);
+        assert!(!server.settle(true), "taken, and nobody knows");
+    }
+}
+
+#[test]
+fn a_doorbell_is_no_byte_of_the_stream_although_the_offer_looks_open() {
+    let [client, server] = taken();
+    client.overwrite(client.word() & 0xffff_ffff);
+    assert!(!client.settle(false), "it cannot know");
+    (&server.stream).write_all(&[BELL]).unwrap();
+    let mut byte = [0];
+    (&client.stream).read_exact(&mut byte).unwrap();
+    let kept = client.conn.after_tcp_recv(client.w, client.fd(), 1, Some(byte[0]));
+    assert_eq!((kept, client.conn.phase()), (None, Phase::Attached));
+}
+
+#[test]
+fn a_byte_like_a_doorbell_is_one_of_the_stream_where_nobody_has_taken_the_offer() {
+    let [client, _server] = ends();
+    for last in [BELL, b'x'] {
+        let kept = client.conn.after_tcp_recv(client.w, client.fd(), 1, Some(last));
+        assert_eq!((kept, client.conn.phase()), (Some(1), Phase::Offered));
+    }
+    assert!(!client.conn.settle_at_bell(client.w, client.fd(), Some(BELL)));
+}
+
+/// The server has taken the word at the moment in which the client found it overwritten: the client's decision counts.
+#[test]
+fn a_server_waits_for_a_client_that_is_in_doubt() {
+    let [client, server] = ends();
+    let (_, mine) = client.conn.my_half(client.w).unwrap();
+    let generation = mine.generation.load(Ordering::Relaxed);
+    // Of the server's half only a flag is written.
+    let half = mine;
+    mine.state.store(half_state::DOUBT, Ordering::Relaxed);
+    assert_eq!(is_believed(half, mine, generation), Err(Undecided), "a client that is stopped");
+    mine.state.store(half_state::TCP, Ordering::Relaxed);
+    assert_eq!(is_believed(half, mine, generation), Ok(false));
+    assert_eq!(is_believed(half, mine, generation + 1), Ok(true), "it serves another one by now");
+    for state in [half_state::OFFERED, half_state::ATTACHED, half_state::CLOSED] {
+        mine.state.store(state, Ordering::Relaxed);
+        assert_eq!(is_believed(half, mine, generation), Ok(true));
+    }
+    drop(server);
+}
