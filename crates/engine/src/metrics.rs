@@ -9,7 +9,8 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
-const REQUEST_MAX: usize = 8 << 10;
+/// Bytes of a request that are looked at, at most.
+pub(crate) const REQUEST_MAX: usize = 8 << 10;
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// The thread that answers.
@@ -60,7 +61,15 @@ fn answer(mut stream: TcpStream, page: &dyn Fn() -> String) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let request = read(&mut stream)?;
+    exchange(&mut stream, page)
+}
+
+/// One request and its answer.
+pub(crate) fn exchange(
+    stream: &mut (impl Read + Write),
+    page: &dyn Fn() -> String,
+) -> io::Result<()> {
+    let request = read(stream)?;
     let (status, body) = reply(&request, page);
     let allow = if status.starts_with("405") { "Allow: GET\r\n" } else { "" };
     write!(
@@ -72,7 +81,7 @@ fn answer(mut stream: TcpStream, page: &dyn Fn() -> String) -> io::Result<()> {
 }
 
 /// A request's head. One that takes many pieces may take that many times the patience, and no more.
-fn read(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
+fn read(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut request = Vec::new();
     let mut some = [0; 1024];
     for _ in 0..REQUEST_MAX / some.len() {

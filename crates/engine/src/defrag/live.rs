@@ -6,19 +6,22 @@
 //! device.
 //!
 //! Each core has a worker, each worker a ring and a [`frag::Shard`], and one [`frag::Ledger`] limits the
-//! memory of all. **All fragments of a datagram must reach one worker.** A program in the kernel sees to
-//! that (`PACKET_FANOUT_CBPF`): it hashes addresses and identification, which each fragment has. The
-//! kernel's own `PACKET_FANOUT_HASH` would not do, since it hashes ports, which only first fragments have,
-//! and its answer to that, `PACKET_FANOUT_FLAG_DEFRAG`, is to put them together before we see them. With
-//! the choice made before a frame is copied into a ring, workers share nothing: no queue between them, no
-//! descriptor that is handed over, no cache line but the ledger's. With AF_XDP the card has chosen already,
-//! by receive queue. Cards hash fragments by address alone, or can be told to
-//! (`ethtool -N eth0 rx-flow-hash udp4 sd`).
+//! memory of all. **All fragments of a datagram must reach one worker.** With `AF_PACKET` a program in the
+//! kernel sees to that (`PACKET_FANOUT_CBPF`): it hashes addresses and identification, which each fragment
+//! has. The kernel's own `PACKET_FANOUT_HASH` would not do, since it hashes ports, which only first fragments
+//! have, and its answer to that, `PACKET_FANOUT_FLAG_DEFRAG`, is to put them together before we see them.
+//! With the choice made before a frame is copied into a ring, workers share nothing: no queue between them,
+//! no descriptor that is handed over, no cache line but the ledger's. With `AF_XDP` the card has chosen
+//! already, by receive queue, and may have hashed ports. So a worker hands over what belongs to another
+//! (`exchange`): the description of a fragment goes by a lane, its frame stays where it is. Where the card
+//! hashes fragments by address alone, or is told to (`ethtool -N eth0 rx-flow-hash udp4 sd`), all fragments
+//! of a datagram come in on one core, though perhaps not the one that the keyed hash chooses.
 //!
 //! Nothing that comes after may hold up a ring: a datagram for the file goes through a queue of limited
 //! length to a thread of its own, and is dropped and counted when that is full; a device is written to
 //! without waiting.
 
+mod exchange;
 mod output;
 mod pool;
 mod redirect;
@@ -43,6 +46,7 @@ use sys::xdp::{self, Socket};
 
 use super::{Link, secret};
 use crate::metrics::{self, Server};
+use exchange::Exchange;
 use output::{Output, Recorder, Target};
 use pool::Pool;
 use worker::Worker;
@@ -405,8 +409,9 @@ impl Crew<'_> {
         // Half of what the rings may have is with the kernel, to be filled, and half was filled.
         let ring = narrow(self.ring_bytes(queues) / u64::from(2 * chunk_bytes));
         let ring = 1 << ring.clamp(XDP_RING_MIN, XDP_RING_MAX).ilog2();
-        // All that may wait, and both rings full: so there is always something for the kernel to fill.
-        let chunks = narrow(memory).saturating_add(2 * ring);
+        // All that may wait, both rings full, and all lanes: so there is always something for the kernel to fill.
+        let room = exchange::room(ring, queues);
+        let chunks = narrow(memory).saturating_add(2 * ring).saturating_add(room);
         let shape = xdp::Shape { chunks, chunk_bytes, ring };
         let map = SocketMap::new(queues).map_err(|failure| self.xdp_failed(failure))?;
         let program = bpf::Program::load(bpf::Hook::Xdp, &redirect::fragments(map.number()));
@@ -417,18 +422,24 @@ impl Crew<'_> {
             map.set(queue, &socket).map_err(|failure| self.xdp_failed(failure))?;
             Ok(socket)
         };
-        let sockets = (0..queues).map(open).collect::<Result<Vec<_>, Error>>()?;
+        let mut sockets = (0..queues).map(open).collect::<Result<Vec<_>, Error>>()?;
+        Socket::family(&mut sockets);
+        let secret = HashKey::new(secret().map_err(Error::Random)?);
+        let exchanges = Exchange::among(&sockets, room, secret).map_err(Error::System)?;
         let link = bpf::Link::attach(&program, self.interface.index)
             .map_err(|failure| self.xdp_failed(failure))?;
         let mut team = Team::new(match link.mode {
             bpf::Mode::Native => "AF_XDP in the driver",
             bpf::Mode::Generic => "AF_XDP behind the driver",
         });
-        for (socket, cpu) in sockets.into_iter().zip(call::cpus().into_iter().cycle()) {
+        let posts = sockets.into_iter().zip(exchanges);
+        for ((socket, exchange), cpu) in posts.zip(call::cpus().into_iter().cycle()) {
             let mut worker = self.worker(&limits, &ledger, outputs())?;
             worker.cpu = Some(cpu);
             let told = Arc::clone(&worker.told);
-            team.start(told, self.done, move || worker::chunks(worker, socket, chunk_bytes))?;
+            team.start(told, self.done, move || {
+                worker::chunks(worker, socket, exchange, chunk_bytes)
+            })?;
         }
         team._link = Some(link);
         Ok(team)

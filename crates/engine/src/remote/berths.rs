@@ -18,9 +18,9 @@ pub(super) struct Berths(Mutex<Taken>);
 
 #[derive(Debug)]
 struct Taken {
-    /// Link groups of each vector. A peer that has none there counts as one: its connections make it.
+    /// Link groups of each vector. A peer that has none there counts as one while a connection may make it.
     groups: Placement,
-    /// Connections of each.
+    /// Connections of each, by SMC or not.
     connections: Vec<u32>,
     /// What each has with a peer; only peers with whom there is something.
     peers: HashMap<IpAddr, Vec<With>>,
@@ -29,6 +29,7 @@ struct Taken {
 /// What a vector has with a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct With {
+    /// Those that are SMC's or may become so.
     connections: u32,
     groups: u32,
 }
@@ -39,7 +40,18 @@ pub struct Berth {
     berths: Arc<Berths>,
     peer: IpAddr,
     vector: u16,
-    is_group: bool,
+    what: What,
+}
+
+/// Whose place it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// A connection that SMC carries or may carry.
+    Connection,
+    /// A connection that goes by TCP: work for its vector, and no reason for a link group.
+    Plain,
+    /// A link group.
+    Group,
 }
 
 impl Berths {
@@ -63,8 +75,9 @@ impl Berths {
     pub(super) fn connection(self: &Arc<Self>, peer: IpAddr) -> Berth {
         let mut taken = held(&self.0);
         let vector = taken.choose(peer);
-        taken.take(peer, vector, false);
-        Berth { berths: Arc::clone(self), peer, vector, is_group: false }
+        taken.take(peer, vector, What::Connection);
+        taken.connections[usize::from(vector)] += 1;
+        Berth { berths: Arc::clone(self), peer, vector, what: What::Connection }
     }
 }
 
@@ -75,8 +88,14 @@ fn among(count: u16, usable: Vectors) -> impl Iterator<Item = u16> {
 impl Taken {
     /// For a connection: a vector that knows the peer, unless all of them have much more to do than another.
     fn choose(&self, peer: IpAddr) -> u16 {
-        let Some(known) = self.peers.get(&peer) else { return self.groups.least() };
         let connections = |vector: &u16| self.connections[usize::from(*vector)];
+        let Some(known) = self.peers.get(&peer) else {
+            // Of those with as few groups: connections that go by TCP make none.
+            let users = self.groups.users(self.groups.least());
+            let vectors = (0..).take(self.connections.len());
+            let least = vectors.filter(|vector| self.groups.users(*vector) == users);
+            return least.min_by_key(connections).unwrap_or(0);
+        };
         let usable = || (0..).zip(known).filter(|(vector, _)| self.groups.users(*vector).is_some());
         let least = usable().map(|(vector, _)| connections(&vector)).min().unwrap_or(0);
         let knows = usable().filter(|(_, with)| **with != With::default());
@@ -86,32 +105,27 @@ impl Taken {
         known.or_else(other).unwrap_or(0)
     }
 
-    fn take(&mut self, peer: IpAddr, vector: u16, group: bool) {
+    /// A connection that may be SMC's, or a link group, is with this vector from now on.
+    fn take(&mut self, peer: IpAddr, vector: u16, what: What) {
         let (at, count) = (usize::from(vector), self.connections.len());
         let with = &mut self.peers.entry(peer).or_insert_with(|| vec![With::default(); count])[at];
-        let is_new = if group { with.groups > 0 } else { *with == With::default() };
+        let is_group = what == What::Group;
+        let is_new = if is_group { with.groups > 0 } else { *with == With::default() };
         if is_new {
             self.groups.join(vector);
         }
-        if group {
-            with.groups += 1;
-        } else {
-            with.connections += 1;
-            self.connections[at] += 1;
-        }
+        let count = if is_group { &mut with.groups } else { &mut with.connections };
+        *count += 1;
     }
 
-    fn leave(&mut self, peer: IpAddr, vector: u16, group: bool) {
-        let at = usize::from(vector);
+    /// The opposite of [`Self::take`].
+    fn leave(&mut self, peer: IpAddr, vector: u16, what: What) {
         let Some(all) = self.peers.get_mut(&peer) else { return };
-        let with = &mut all[at];
-        if group {
-            with.groups -= 1;
-        } else {
-            with.connections -= 1;
-            self.connections[at] -= 1;
-        }
-        if *with == With::default() || (group && with.groups > 0) {
+        let with = &mut all[usize::from(vector)];
+        let is_group = what == What::Group;
+        let count = if is_group { &mut with.groups } else { &mut with.connections };
+        *count -= 1;
+        if *with == With::default() || (is_group && with.groups > 0) {
             self.groups.release(vector);
         }
         if all.iter().all(|with| *with == With::default()) {
@@ -130,14 +144,28 @@ impl Berth {
     /// One for a link group with the same peer, at the same vector.
     pub(super) fn group(&self) -> Self {
         let Self { peer, vector, .. } = *self;
-        held(&self.berths.0).take(peer, vector, true);
-        Self { berths: Arc::clone(&self.berths), peer, vector, is_group: true }
+        held(&self.berths.0).take(peer, vector, What::Group);
+        Self { berths: Arc::clone(&self.berths), peer, vector, what: What::Group }
+    }
+
+    /// The connection goes by TCP from now on, and stays with its vector.
+    pub(super) fn goes_by_tcp(&mut self) {
+        if self.what == What::Connection {
+            self.what = What::Plain;
+            held(&self.berths.0).leave(self.peer, self.vector, What::Connection);
+        }
     }
 }
 
 impl Drop for Berth {
     fn drop(&mut self) {
-        held(&self.berths.0).leave(self.peer, self.vector, self.is_group);
+        let mut taken = held(&self.berths.0);
+        if self.what != What::Plain {
+            taken.leave(self.peer, self.vector, self.what);
+        }
+        if self.what != What::Group {
+            taken.connections[usize::from(self.vector)] -= 1;
+        }
     }
 }
 
@@ -208,6 +236,34 @@ mod tests {
         assert_eq!(others.each_ref().map(Berth::vector), [1, 1, 0]);
         drop(two);
         assert_eq!(groups(&berths), [Some(1), Some(2)]);
+    }
+
+    #[test]
+    fn what_goes_by_tcp_is_work_and_no_link_group() {
+        let berths = berths(2, "all");
+        let mut plain: Vec<_> = (0..3).map(|n| berths.connection(peer(n))).collect();
+        assert_eq!(groups(&berths), [Some(2), Some(1)]);
+        for berth in &mut plain {
+            berth.goes_by_tcp();
+            berth.goes_by_tcp();
+        }
+        assert_eq!(groups(&berths), [Some(0), Some(0)]);
+        // A peer that declines is nobody that a vector knows.
+        assert!(held(&berths.0).peers.is_empty());
+        assert_eq!(held(&berths.0).connections, [2, 1]);
+        // The next goes to where there is less to do.
+        assert_eq!(berths.connection(peer(0)).vector(), 1);
+        // Beside connections and groups that stay, it takes nothing from them.
+        let group = berths.connection(peer(7)).group();
+        let mut beside = berths.connection(peer(7));
+        assert_eq!((beside.vector(), group.vector()), (1, 1));
+        beside.goes_by_tcp();
+        assert_eq!(groups(&berths), [Some(0), Some(1)]);
+        drop((plain, beside));
+        assert_eq!(groups(&berths), [Some(0), Some(1)]);
+        drop(group);
+        assert_eq!(groups(&berths), [Some(0); 2]);
+        assert_eq!(held(&berths.0).connections, [0; 2]);
     }
 
     #[test]

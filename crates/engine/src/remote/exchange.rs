@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use roce::Key;
-use smc::cdc::Cdc;
+use smc::cdc::{Cdc, ProducerFlags};
 use smc::clc::Diagnosis;
 use smc::group::{BufferId, LinkBuffer, LinkSlot};
 use smc::handshake::{Client, FallBack, Identity, LocalEnd, PeerEnd, Proposed, Server, Step};
@@ -28,7 +28,7 @@ use super::vector::{Vector, smc_time};
 use super::why;
 use super::wire::{EYE_CATCHER, Ended, Wire};
 
-/// Messages of a client that may come by RDMA before its Confirm has come by TCP.
+/// Messages of a client that are kept when they come by RDMA before its Confirm has come by TCP.
 const EARLY_MAX: usize = 16;
 /// Levels and names of socket options: the longest packet of a connection's path.
 const IP_MTU: (i32, i32) = (0, 14);
@@ -377,7 +377,7 @@ impl Vector {
         let Some(exchange) = self.remove_exchange(id, now) else { return };
         self.poller.remove(&exchange.wire);
         self.stat.aborted_total += 1;
-        *self.stat.broken_off.entry(why.to_owned()).or_default() += 1;
+        super::stat::note(&mut self.stat.broken_off, why);
         self.learn(exchange.to, habit::NOTHING);
         reset_on_close(&exchange.wire);
         self.close(exchange.conn, true);
@@ -614,10 +614,8 @@ impl Vector {
     pub(super) fn on_cdc(&mut self, conn: ConnId, cdc: &Cdc, now: u64) {
         if let Some(id) = self.handshaking.get(&conn) {
             // A client's first bytes may overtake its Confirm (RFC 7609 3.5.2.4).
-            if let Some(exchange) = self.exchanges.get_mut(*id)
-                && exchange.early.len() < EARLY_MAX
-            {
-                exchange.early.push(*cdc);
+            if let Some(exchange) = self.exchanges.get_mut(*id) {
+                keep(&mut exchange.early, cdc);
             }
             return;
         }
@@ -717,10 +715,13 @@ impl Vector {
     ) -> Option<SocketAddrV6> {
         let exchange = self.remove_exchange(id, now)?;
         self.stat.declined_total += 1;
-        *self.stat.declined.entry(why.to_owned()).or_default() += 1;
+        super::stat::note(&mut self.stat.declined, why);
         let (conn, to) = (exchange.conn, exchange.to);
         if let Some(relay) = self.shelf.rings.get_mut(conn) {
             relay.explain(code);
+        }
+        if let Some(berth) = self.berths.get_mut(&conn) {
+            berth.goes_by_tcp();
         }
         let running = Running::plain(exchange.wire);
         let interest = running.interest();
@@ -771,6 +772,24 @@ impl Vector {
     }
 }
 
+/// Keeps a message until its connection is there. Cursors and states say all that those before have said, so the newest
+/// must not be lost, or nobody would hear of the last bytes; but for what one message alone says: that its last byte is
+/// urgent, and what a failover begins with.
+fn keep(early: &mut Vec<Cdc>, cdc: &Cdc) {
+    const ALONE: [ProducerFlags; 2] =
+        [ProducerFlags::URGENT_PRESENT, ProducerFlags::FAILOVER_VALIDATION];
+    let says_more = |cdc: &Cdc| ALONE.iter().any(|flag| cdc.producer_flags.has(*flag));
+    let is_full = early.len() == EARLY_MAX;
+    match early.last_mut() {
+        // Sent again, over another link.
+        Some(last)
+            if (is_full || !says_more(cdc))
+                && last.sequence.wrapping_sub(cdc.sequence) < 1 << 15 => {}
+        Some(last) if is_full || !says_more(last) && !says_more(cdc) => *last = *cdc,
+        _ => early.push(*cdc),
+    }
+}
+
 /// A diagnosis as people look for it: its words, and its number where it has no words.
 fn words(diagnosis: Diagnosis) -> String {
     match diagnosis {
@@ -792,4 +811,41 @@ fn path_bytes(tcp: &impl AsRawFd) -> u32 {
         .into_iter()
         .find_map(|(level, name)| call::getsockopt::<i32>(tcp.as_raw_fd(), level, name).ok());
     asked.and_then(|bytes| u32::try_from(bytes).ok()).unwrap_or(PATH_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use smc::cdc::StateFlags;
+    use smc::cursor::Cursor;
+
+    use super::*;
+
+    fn message(sequence: u16, flags: ProducerFlags) -> Cdc {
+        let producer = Cursor::at(u64::from(sequence), 65536);
+        Cdc { sequence, producer, producer_flags: flags, ..Cdc::default() }
+    }
+
+    /// More than are kept overtake the Confirm: the last one says how far the client has written.
+    #[test]
+    fn of_messages_that_come_early_the_newest_is_kept() {
+        let mut early = Vec::new();
+        for sequence in 1..=40 {
+            keep(&mut early, &message(sequence, ProducerFlags::default()));
+        }
+        assert_eq!(early, [message(40, ProducerFlags::default())]);
+        let urgent = message(41, ProducerFlags::URGENT_PRESENT);
+        keep(&mut early, &urgent);
+        let end =
+            Cdc { state_flags: StateFlags::SENDING_DONE, ..message(42, ProducerFlags::default()) };
+        keep(&mut early, &end);
+        assert_eq!(early, [message(40, ProducerFlags::default()), urgent, end]);
+        // What is said again is no news.
+        keep(&mut early, &message(42, ProducerFlags::default()));
+        assert_eq!(early.last(), Some(&end));
+        // A client that says nothing else is not kept without end either, and its end is.
+        for sequence in 43..=99 {
+            keep(&mut early, &message(sequence, ProducerFlags::URGENT_PRESENT));
+        }
+        assert_eq!((early.len(), early[EARLY_MAX - 1].sequence), (EARLY_MAX, 99));
+    }
 }

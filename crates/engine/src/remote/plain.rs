@@ -13,6 +13,13 @@ use super::wire::Wire;
 /// Bytes that are moved at once.
 const CHUNK: usize = 64 << 10;
 const SHUT_WR: i32 = 1;
+const SOL_SOCKET: i32 = 1;
+const SO_OOBINLINE: i32 = 10;
+const MSG_OOB: i32 = 1;
+const MSG_DONTWAIT: i32 = 0x40;
+const MSG_NOSIGNAL: i32 = 0x4000;
+/// Whether the next byte to read is the urgent one.
+const SIOCATMARK: u64 = 0x8905;
 
 /// How a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +70,9 @@ pub(super) struct Did {
 impl Plain {
     pub(super) fn new(mut wire: Wire) -> Self {
         let interest = Interest::default();
+        // The guest decides where it wants its urgent byte; on its way there it must not leave the stream. Who has read
+        // to it already has got it, or nobody does.
+        let _ = call::setsockopt(wire.as_raw_fd(), SOL_SOCKET, SO_OOBINLINE, 1i32);
         Self {
             first: wire.take_came(),
             wire,
@@ -113,8 +123,14 @@ impl Plain {
             if n == 0 {
                 break;
             }
+            let (n, urgent) = up_to_urgent(n, self.sent, relay.urgent());
             relay.copy_out(self.sent, &mut buffer[..n])?;
-            match call::send_now(self.wire.as_raw_fd(), &buffer[..n]) {
+            let sent = if urgent {
+                send_urgent(self.wire.as_raw_fd(), &buffer[..n])
+            } else {
+                call::send_now(self.wire.as_raw_fd(), &buffer[..n])
+            };
+            match sent {
                 Ok(Some(n)) => {
                     self.sent += n as u64;
                     relay.release(self.sent);
@@ -147,6 +163,9 @@ impl Plain {
                 moved = true;
                 continue;
             }
+            // A read ends before the urgent byte, so the next one begins with it.
+            let at_urgent = call::ioctl_int(self.wire.as_raw_fd(), SIOCATMARK) == Ok(1);
+            let n = if at_urgent { 1 } else { n };
             match call::recv_now(self.wire.as_raw_fd(), &mut buffer[..n]) {
                 Ok(Some(0)) => {
                     self.peer_ended = true;
@@ -155,7 +174,11 @@ impl Plain {
                 Ok(Some(n)) => {
                     self.deliver(relay, at, &buffer[..n])?;
                     self.published += n as u64;
-                    relay.publish(self.published);
+                    if at_urgent {
+                        relay.publish_urgent(self.published);
+                    } else {
+                        relay.publish(self.published);
+                    }
                     moved = true;
                 }
                 Ok(None) => self.wants_read = true,
@@ -190,5 +213,24 @@ impl Plain {
         // What a program that has closed would not read, nobody does: as the kernel's own, TCP answers it
         // with a reset once we are gone.
         if program == Program::Closed { Err(Over::Closed) } else { Ok(()) }
+    }
+}
+
+/// How many of `n` bytes from stream offset `at` on go by one call, and whether that is the urgent one: it is the last
+/// before `urgent`, and goes alone, since TCP would mark another where it takes a part.
+fn up_to_urgent(n: usize, at: u64, urgent: Option<u64>) -> (usize, bool) {
+    match urgent.and_then(|end| end.checked_sub(at)) {
+        None | Some(0) => (n, false),
+        Some(1) => (1, true),
+        Some(left) => (n.min(usize::try_from(left - 1).unwrap_or(n)), false),
+    }
+}
+
+/// As [`call::send_now`], of a byte that is urgent.
+fn send_urgent(fd: i32, bytes: &[u8]) -> Result<Option<usize>, i32> {
+    match call::send(fd, bytes, MSG_OOB | MSG_DONTWAIT | MSG_NOSIGNAL) {
+        Ok(n) => Ok(Some(n)),
+        Err(errno) if call::is_later(errno) => Ok(None),
+        Err(errno) => Err(errno),
     }
 }

@@ -230,10 +230,13 @@ impl Vector {
         };
         let (writes, messages) = (poster.writes, poster.messages);
         relay.want_consumed(smc.pump.wants_consumed());
+        // After a move to another link what is sent once more is no news.
         let (sent, received) = smc.pump.bytes();
-        self.stat.bytes_tx += sent - smc.counted.0;
-        self.stat.bytes_rx += received - smc.counted.1;
-        smc.tally.moved(sent - smc.counted.0, received - smc.counted.1);
+        let (sent, received) = (sent.max(smc.counted.0), received.max(smc.counted.1));
+        let (more, came) = (sent - smc.counted.0, received - smc.counted.1);
+        self.stat.bytes_tx += more;
+        self.stat.bytes_rx += came;
+        smc.tally.moved(more, came);
         let (to, due) = (smc.to, smc.tally.due());
         smc.counted = (sent, received);
         self.stat.writes_tx += writes;

@@ -2,6 +2,22 @@
 
 use serde::Serialize;
 
+/// Different reasons that are counted for themselves: more than CLC knows.
+pub(super) const REASONS_MAX: usize = 64;
+/// What all others are counted as.
+pub(super) const OTHERS: &str = "Other reasons.";
+
+/// Counts one more for a reason.
+pub(super) fn note(counts: &mut std::collections::BTreeMap<String, u64>, why: &str) {
+    if let Some(count) = counts.get_mut(why) {
+        *count += 1;
+        return;
+    }
+    let is_full = counts.len() >= REASONS_MAX;
+    let why = if is_full { OTHERS } else { why };
+    *counts.entry(why.to_owned()).or_default() += 1;
+}
+
 /// What one vector counts. Written by it alone, copied for others to read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct VectorStat {
@@ -15,7 +31,7 @@ pub struct VectorStat {
     pub connections_total: u64,
     /// Connections that stayed on TCP although they were the engine's.
     pub declined_total: u64,
-    /// Those, by why.
+    /// Those, by why; peers can make reasons up, and what is beyond 64 different ones is counted as one.
     pub declined: std::collections::BTreeMap<String, u64>,
     /// Connections that were reset because of what the peer did or because their link group died.
     pub aborted_total: u64,
@@ -173,4 +189,24 @@ pub struct Stat {
     pub met: Vec<String>,
     /// Each vector.
     pub vectors: Vec<VectorStat>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A peer says a number of its own each time: what is held for it has an end, and no connection is lost count of.
+    #[test]
+    fn reasons_that_peers_make_up_are_counted_as_one() {
+        let mut counts = std::collections::BTreeMap::new();
+        for number in 0..10_000 {
+            note(
+                &mut counts,
+                &format!("The peer: A reason that is not known here. ({number:#010x})"),
+            );
+        }
+        note(&mut counts, "The peer: A reason that is not known here. (0x00000007)");
+        assert_eq!((counts.len(), counts.values().sum()), (REASONS_MAX + 1, 10_001u64));
+        assert_eq!(counts[OTHERS], 10_000 - REASONS_MAX as u64);
+    }
 }

@@ -3,6 +3,7 @@
 //! A channel lives on one vector and is touched by its tasks only; others reach it through its
 //! [`ChannelRef`].
 
+mod backlog;
 mod delivery;
 mod exchange;
 mod gathered;
@@ -31,14 +32,14 @@ use sys::sync::AtomicU64;
 use super::command::session_setup::SetUp;
 use super::runtime::{self, Event, Socket, VectorId};
 use super::server::Server;
-use super::session::Session;
+use super::session::{Recent, Session};
 use super::tally::Tally;
 use super::transfer::{Chooser, Lesson, Load, Pools};
 
+pub(super) use backlog::{Backlog, Making};
 pub(super) use delivery::{Notice, deliver};
 pub(super) use exchange::{After, Exchange, PATIENCE};
 use input::Input;
-pub(super) use output::{Backlog, Making};
 use output::{Outgoing, Output};
 pub(super) use reply::{Fill, Reply};
 
@@ -68,6 +69,14 @@ pub(super) struct Bound {
     pub(super) session: Arc<Session>,
     /// `None` without a key: guests and nobody.
     pub(super) signer: Option<Arc<Signer>>,
+    /// What this channel has looked up in it of late.
+    pub(super) recent: Recent,
+}
+
+impl Bound {
+    pub(super) fn new(session: Arc<Session>, signer: Option<Arc<Signer>>) -> Self {
+        Self { session, signer, recent: Recent::default() }
+    }
 }
 
 /// A request that is not answered yet and may be cancelled.
@@ -282,9 +291,10 @@ impl Channel {
         }));
         let limits = &server.config.limits;
         let pools = POOLS.with(Clone::clone);
+        let account = server.backlog().account(peer.ip());
         let channel = Rc::new(Self {
             window: RefCell::new(Window::new(limits.credits)),
-            output: Rc::new(Output::new(socket.clone(), pools.clone(), server.backlog().clone())),
+            output: Rc::new(Output::new(socket.clone(), pools.clone(), account)),
             pools,
             learned: LEARNED.with(Rc::clone),
             server: server.clone(),

@@ -70,7 +70,8 @@ pub struct Limits {
     /// Bytes of answers that may wait for one connection; it is not read from until it takes them.
     pub backlog: usize,
     /// Bytes of answers that may wait in memory for all connections together. A connection is not read from while more
-    /// of them wait for it than half of what is left of this.
+    /// of them wait for it than half of what is left of this, or for all connections of its address than four times
+    /// that which is left.
     pub memory: usize,
     /// Time from the first byte to a session; connections that take longer are closed.
     pub set_up: Duration,

@@ -94,6 +94,8 @@ pub struct Config {
     pub stream_prefix: String,
     /// Names that begin with a full stop have the attribute HIDDEN.
     pub hide_dot_files: bool,
+    /// Names that Windows reserves for devices are shown with a mark ([`smb::name::mark_device`]).
+    pub map_devices: bool,
 }
 
 impl Config {
@@ -112,6 +114,7 @@ impl Config {
             streams: true,
             stream_prefix: "user.DosStream.".to_owned(),
             hide_dot_files: true,
+            map_devices: false,
         }
     }
 }

@@ -71,6 +71,12 @@ fn split(principal: &str) -> (&str, &str) {
     principal.rsplit_once('@').unwrap_or((principal, ""))
 }
 
+/// Whether it is the principal of nobody, of whichever realm (RFC 8062 3): a centre may issue its tickets to who has
+/// a password, and without the flag that says so.
+fn is_nobody(principal: &str) -> bool {
+    split(principal).0 == "WELLKNOWN/ANONYMOUS"
+}
+
 /// What the log is told.
 fn refusal(reason: Reason, principal: &str, detail: String) -> Box<Refusal> {
     let (user, domain) = split(principal);
@@ -85,7 +91,7 @@ impl Ticket {
         let failed = |failure: Failure| refusal(Reason::Mechanism, "", failure.words);
         let principal = self.context.principal().map_err(failed)?;
         let no = |reason, detail: &str| Err(refusal(reason, &principal, detail.to_owned()));
-        if self.context.is_anonymous() {
+        if self.context.is_anonymous() || is_nobody(&principal) {
             return no(Reason::Anonymous, "a ticket of nobody");
         }
         if !self.context.is_mutual() {
@@ -173,6 +179,19 @@ mod tests {
         assert_eq!(split("ann@EXAMPLE.COM"), ("ann", "EXAMPLE.COM"));
         assert_eq!(split(r"a\@b@EXAMPLE.COM"), (r"a\@b", "EXAMPLE.COM"));
         assert_eq!(split("ann"), ("ann", ""));
+    }
+
+    #[test]
+    fn nobody_has_a_name() {
+        for nobody in ["WELLKNOWN/ANONYMOUS@WELLKNOWN:ANONYMOUS", "WELLKNOWN/ANONYMOUS@SHUNT.TEST"]
+        {
+            assert!(is_nobody(nobody), "{nobody}");
+        }
+        for somebody in
+            [r"WELLKNOWN\/ANONYMOUS@SHUNT.TEST", "ANONYMOUS@SHUNT.TEST", "ann@SHUNT.TEST"]
+        {
+            assert!(!is_nobody(somebody), "{somebody}");
+        }
     }
 
     #[test]

@@ -142,7 +142,8 @@ pub(super) struct Open {
     pub(super) position: AtomicU64,
     /// FileModeInformation.
     pub(super) mode: AtomicU32,
-    sequence: Mutex<ChannelSequence>,
+    /// A [`ChannelSequence`]: READ and WRITE of all channels count in it, and none waits for another.
+    sequence: AtomicU64,
     locks: Mutex<LockSequence>,
     /// One of these times is not to move: see [`Open::before_change`].
     holds_times: AtomicBool,
@@ -201,7 +202,7 @@ impl Open {
             used: AtomicBool::new(false),
             changed: AtomicBool::new(false),
             position: AtomicU64::new(0),
-            sequence: Mutex::new(ChannelSequence::new(channel_sequence)),
+            sequence: AtomicU64::new(ChannelSequence::new(channel_sequence).to_bits()),
             locks: Mutex::default(),
             holds_times: AtomicBool::new(false),
             state: Mutex::new(OpenState { path, ..OpenState::default() }),
@@ -315,8 +316,29 @@ impl Open {
         lock(&self.state)
     }
 
-    pub(super) fn sequence(&self) -> MutexGuard<'_, ChannelSequence> {
-        lock(&self.sequence)
+    /// A request begins, as [`ChannelSequence::begin`] has it; [`Open::end`] is to be told when it has ended.
+    ///
+    /// # Errors
+    ///
+    /// FILE_NOT_AVAILABLE if it is older than a channel that the client has given up.
+    pub(super) fn begin(&self, number: u16, modifies: bool, replay: bool) -> Result<(), NtStatus> {
+        let mut begun = Ok(true);
+        self.count(|sequence| begun = sequence.begin(number, modifies, replay));
+        begun.map(drop).map_err(|_| NtStatus::FILE_NOT_AVAILABLE)
+    }
+
+    /// A request that has begun with this number has ended.
+    pub(super) fn end(&self, number: u16) {
+        self.count(|sequence| sequence.end(number));
+    }
+
+    fn count(&self, mut change: impl FnMut(&mut ChannelSequence)) {
+        // Who finds nothing under way any more (Acquire) finds what that did (Release).
+        let _ = self.sequence.fetch_update(Ordering::AcqRel, Ordering::Acquire, |bits| {
+            let mut sequence = ChannelSequence::from_bits(bits);
+            change(&mut sequence);
+            Some(sequence.to_bits())
+        });
     }
 
     /// The bucket of lock requests that were done.

@@ -83,7 +83,7 @@ fn part(server: &Server, gone: &[Arc<SharePoint>]) -> usize {
         let is_gone = |share: &Arc<SharePoint>| gone.iter().any(|other| Arc::ptr_eq(other, share));
         let opens: Vec<_> = {
             let mut state = session.state();
-            state.trees.retain(|_, tree| !is_gone(&tree.share));
+            state.end_trees(|tree| is_gone(&tree.share));
             let lost = state.opens.extract_if(|_, open| is_gone(&open.tree.share));
             lost.map(|(_, open)| open).collect()
         };

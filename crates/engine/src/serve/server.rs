@@ -384,7 +384,7 @@ impl Server {
         lock(&self.sessions).remove(&session.id);
         let (channels, opens) = {
             let mut state = session.state();
-            state.trees.clear();
+            state.end_trees(|_| true);
             (std::mem::take(&mut state.channels), std::mem::take(&mut state.opens))
         };
         for channel in &channels {
@@ -982,7 +982,7 @@ pub(super) mod tests {
         let (server, session, open) = opened(folder.path());
         let object = turned(&open);
         // As a TREE_DISCONNECT on another channel does, which has found the open already.
-        session.state().trees.clear();
+        session.state().end_trees(|_| true);
         assert_eq!(server.turn(&open, object, 0).err(), Some(NtStatus::NETWORK_NAME_DELETED));
         assert!(session.state().opens.is_empty() && server.opens.get(open.id).is_none());
         assert_eq!((server.counts().opens, server.counts().files), (0, 0));

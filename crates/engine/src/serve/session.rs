@@ -1,9 +1,10 @@
 //! What a client has with the server, whichever channel it uses: sessions and trees.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use smb::crypto::{Cipher, Opener, Sealer, SecretKey, SessionKeys, SigningAlgorithm};
 use smb::session::Dialect;
@@ -82,6 +83,8 @@ pub(super) struct Session {
     turned: AtomicBool,
     /// It is gone: its channels may still hold it.
     closed: AtomicBool,
+    /// How often it was authenticated again.
+    renewals: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -92,6 +95,15 @@ pub(super) struct State {
     pub(super) trees: HashMap<TreeId, Arc<Tree>>,
     next_tree: u32,
     pub(super) opens: HashMap<u64, Arc<Open>>,
+}
+
+impl State {
+    /// These trees are no more, for those either who have looked them up.
+    pub(super) fn end_trees(&mut self, which: impl Fn(&Tree) -> bool) {
+        for (_, tree) in self.trees.extract_if(|_, tree| which(tree)) {
+            tree.ended.store(true, Ordering::Release);
+        }
+    }
 }
 
 /// What a session begins with.
@@ -134,6 +146,7 @@ impl Session {
             expires: AtomicU64::new(with.expires.map_or(u64::MAX, |when| when.0)),
             turned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            renewals: AtomicU64::new(0),
             state: Mutex::new(State {
                 identity: Arc::new(with.identity),
                 channels: Vec::new(),
@@ -188,6 +201,8 @@ impl Session {
         }
         state.identity = Arc::new(identity);
         drop(state);
+        // Who finds another number (Acquire) finds the new identity behind the lock.
+        self.renewals.fetch_add(1, Ordering::Release);
         self.expires.store(expires.map_or(u64::MAX, |when| when.0), Ordering::Release);
     }
 
@@ -238,7 +253,8 @@ impl Session {
                 break id;
             }
         };
-        let tree = Arc::new(Tree { id, share, opens: AtomicU64::new(0) });
+        let ended = AtomicBool::new(false);
+        let tree = Arc::new(Tree { id, share, opens: AtomicU64::new(0), ended });
         state.trees.insert(id, tree.clone());
         Ok(tree)
     }
@@ -257,4 +273,66 @@ pub(super) struct Tree {
     pub(super) share: Arc<SharePoint>,
     /// Opens through it.
     pub(super) opens: AtomicU64,
+    /// Its session does not know it any more.
+    ended: AtomicBool,
+}
+
+/// Opens that a channel remembers.
+const RECENT: usize = 8;
+
+/// What a channel has looked up in its session of late: READ and WRITE find it here, and take no lock that the session's
+/// other channels wait for. What has ended since is not found, and nothing is kept from ending.
+#[derive(Default)]
+pub(super) struct Recent {
+    tree: RefCell<Weak<Tree>>,
+    /// Each at the place that its number has among so many.
+    opens: RefCell<[Weak<Open>; RECENT]>,
+    /// And after how many renewals of the session that was.
+    whose: RefCell<Option<(u64, Whose)>>,
+}
+
+impl Recent {
+    /// [`Session::tree`].
+    pub(super) fn tree(&self, session: &Session, id: TreeId) -> Option<Arc<Tree>> {
+        let known = self.tree.borrow().upgrade();
+        let still = |tree: &Arc<Tree>| tree.id == id && !tree.ended.load(Ordering::Acquire);
+        if known.as_ref().is_some_and(still) {
+            return known;
+        }
+        let tree = session.tree(id)?;
+        *self.tree.borrow_mut() = Arc::downgrade(&tree);
+        Some(tree)
+    }
+
+    /// [`Session::open`].
+    pub(super) fn open(&self, session: &Session, volatile: u64) -> Option<Arc<Open>> {
+        let at = usize::try_from(volatile % RECENT as u64).unwrap_or(0);
+        let known = self.opens.borrow()[at].upgrade();
+        // One that is closed may have been turned into another of the same number, one that is away may have come back.
+        let still = |open: &Arc<Open>| {
+            open.file_id.volatile == volatile && !open.is_closed() && !open.is_away()
+        };
+        if let Some(open) = known.filter(still) {
+            open.note_use();
+            return Some(open);
+        }
+        let open = session.open(volatile)?;
+        self.opens.borrow_mut()[at] = Arc::downgrade(&open);
+        Some(open)
+    }
+
+    /// [`Session::whose`].
+    pub(super) fn whose(&self, session: &Session, server: &Server) -> Whose {
+        server.accounts.as_ref()?;
+        // Looked at before the identity is: at worst that is newer, and looked up once more.
+        let renewals = session.renewals.load(Ordering::Acquire);
+        if let Some((then, whose)) = &*self.whose.borrow()
+            && *then == renewals
+        {
+            return whose.clone();
+        }
+        let whose = session.whose(server);
+        *self.whose.borrow_mut() = Some((renewals, whose.clone()));
+        whose
+    }
 }

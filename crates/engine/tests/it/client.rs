@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::net::{AddressFamily, SocketType, sockopt};
 use smb::auth::NtHash;
 use smb::auth::ntlm::client::Client as Ntlm;
 use smb::crypto::{
@@ -81,7 +83,8 @@ impl Default for Offer {
 /// The keys of a session, as far as this channel has them.
 struct Keys {
     signer: Signer,
-    seal: Option<(Sealer, Opener)>,
+    /// Those of the first channel, on all of them (MS-SMB2 3.3.5.5.3): a key seals nothing twice with the same nonce.
+    seal: Option<Arc<(Sealer, Opener)>>,
     signing: SecretKey,
     algorithm: SigningAlgorithm,
 }
@@ -147,7 +150,20 @@ pub(crate) fn utf16(text: &str) -> Vec<u8> {
 impl Client {
     /// A connection on which nothing has been said.
     pub(crate) fn dial(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).expect("the server listens");
+        Self::over(TcpStream::connect(address).expect("the server listens"))
+    }
+
+    /// The same from an address of this host, of which the kernel keeps little that has come and is not taken.
+    pub(crate) fn dial_from(from: Ipv4Addr, address: SocketAddr) -> Self {
+        let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None);
+        let socket = socket.expect("a socket");
+        sockopt::set_socket_recv_buffer_size(&socket, 128 << 10).expect("TCP");
+        rustix::net::bind(&socket, &SocketAddr::from((from, 0))).expect("loopback has it");
+        rustix::net::connect(&socket, &address).expect("the server listens");
+        Self::over(socket.into())
+    }
+
+    fn over(stream: TcpStream) -> Self {
         stream.set_nodelay(true).expect("TCP");
         stream.set_read_timeout(Some(PATIENCE)).expect("TCP");
         Self {
@@ -182,12 +198,22 @@ impl Client {
 
     /// A user in a share.
     pub(crate) fn enter(address: SocketAddr, offer: Offer, user: &str, share: &str) -> Self {
-        let mut client = Self::connect(address, offer);
-        client.log_on(user, "pw").expect("a user with the right password");
-        client.sign = true;
-        client.enter_tree(share).expect("a share");
-        client.sign = false;
-        client
+        Self::connect(address, offer).entered(user, share)
+    }
+
+    /// The same, after [`Client::dial_from`].
+    pub(crate) fn enter_from(from: Ipv4Addr, address: SocketAddr, user: &str, share: &str) -> Self {
+        let mut client = Self::dial_from(from, address);
+        client.negotiate().good();
+        client.entered(user, share)
+    }
+
+    fn entered(mut self, user: &str, share: &str) -> Self {
+        self.log_on(user, "pw").expect("a user with the right password");
+        self.sign = true;
+        self.enter_tree(share).expect("a share");
+        self.sign = false;
+        self
     }
 
     pub(crate) fn negotiate(&mut self) -> Answer {
@@ -299,7 +325,8 @@ impl Client {
         self.tree = first.tree;
         let signer = Signer::new(keys.algorithm, &keys.signing);
         let (signing, algorithm) = (keys.signing.clone(), keys.algorithm);
-        self.keys = Some(Keys { signer, seal: None, signing, algorithm });
+        let seal = keys.seal.clone();
+        self.keys = Some(Keys { signer, seal, signing, algorithm });
         self.sign = true;
         let begin = session_setup::Request {
             flags: session_setup::RequestFlags::BINDING,
@@ -361,10 +388,11 @@ impl Client {
             return Ok(());
         }
         signer.verify_message(&raw).expect("the last answer is signed with the new key");
-        let seal = self.cipher.zip(fresh.client_to_server.zip(fresh.server_to_client));
-        let seal = seal.map(|(cipher, (to, from))| {
-            (Sealer::new(cipher, &to, self.session), Opener::new(cipher, &from))
+        let own = self.cipher.zip(fresh.client_to_server.zip(fresh.server_to_client));
+        let own = own.map(|(cipher, (to, from))| {
+            Arc::new((Sealer::new(cipher, &to, self.session), Opener::new(cipher, &from)))
         });
+        let seal = self.keys.as_ref().map_or(own, |first| first.seal.clone());
         let signing = self.keys.as_ref().map_or(fresh.signing, |first| first.signing.clone());
         self.keys = Some(Keys { signer, seal, signing, algorithm: self.algorithm });
         Ok(())
@@ -511,7 +539,7 @@ impl Client {
         let sent = frame.clone();
         if self.seal {
             let keys = self.keys.as_ref().and_then(|keys| keys.seal.as_ref());
-            let (sealer, _) = keys.expect("keys to seal with");
+            let (sealer, _) = &**keys.expect("keys to seal with");
             let mut sealed = vec![0; TRANSFORM_HEADER_LEN];
             sealed.extend_from_slice(&frame);
             sealer.seal(&mut sealed).expect("a frame");
@@ -565,7 +593,7 @@ impl Client {
         let sealed = frame.starts_with(&TRANSFORM_ID);
         if sealed {
             let keys = self.keys.as_ref().and_then(|keys| keys.seal.as_ref());
-            let (_, opener) = keys.expect("keys to open with");
+            let (_, opener) = &**keys.expect("keys to open with");
             let range = opener.open(&mut frame).expect("a frame that can be opened");
             frame = frame[range].to_vec();
         }
@@ -579,6 +607,11 @@ impl Client {
             // The server does not know the key of a session that it does not know.
             let lost = header.status == NtStatus::USER_SESSION_DELETED;
             let unsigned = lost || header.status == NtStatus::PENDING;
+            if sealed {
+                // MS-SMB2 3.3.4.1.1: the tag of the frame says as much, and what is in it is gone over once.
+                assert!(!header.flags.contains(Flags::SIGNED), "{:?} is both", header.command);
+                assert_eq!(header.signature, [0; 16], "{:?} is both", header.command);
+            }
             if header.flags.contains(Flags::SIGNED) && !lost {
                 let keys = self.keys.as_ref().expect("keys to verify with");
                 keys.signer.verify_message(&message).expect("the right signature");

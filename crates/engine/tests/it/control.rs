@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 
+use engine::serve::config::Interface;
 use smb::fscc::fsctl::Code;
 use smb::session::Dialect;
 use smb::wire::header::Command;
@@ -169,6 +170,37 @@ fn who_was_lied_to_in_negotiate_finds_out_and_who_lies_is_gone() {
     }
 }
 
+/// RSS_CAPABLE (MS-SMB2 2.2.32.5).
+const RSS: u32 = 1;
+
+/// Capability and LinkSpeed of a NETWORK_INTERFACE_INFO.
+fn capability_and_speed(info: &[u8]) -> (u32, u64) {
+    let caps = u32::from_le_bytes(*info[8..].first_chunk().unwrap());
+    (caps, u64::from_le_bytes(*info[16..].first_chunk().unwrap()))
+}
+
+#[test]
+fn clients_are_told_what_the_settings_say_of_each_interface() {
+    let set = |address: [u8; 4], speed, rss| Interface { address: address.into(), speed, rss };
+    let place = Place::with(|config| {
+        config.interfaces = vec![
+            set([127, 0, 0, 1], Some(25_000_000_000), true),
+            set([198, 51, 100, 1], Some(10_000_000_000), false),
+        ];
+    });
+    let mut client = enter(&place);
+    let query = Code::QUERY_NETWORK_INTERFACE_INFO;
+    let output = good(&mut client, query, FileId::ALL_ONES, &[]);
+    let (first, second) = output.split_at(152);
+    assert_eq!(second.len(), 152);
+    assert_eq!((&first[..4], &second[..4]), (&152_u32.to_le_bytes()[..], &[0; 4][..]), "Next");
+    assert_eq!(capability_and_speed(first), (RSS, 25_000_000_000));
+    assert_eq!(capability_and_speed(second), (0, 10_000_000_000));
+    assert_eq!(first[24..32], [2, 0, 0, 0, 127, 0, 0, 1]);
+    assert_eq!(second[24..32], [2, 0, 0, 0, 198, 51, 100, 1]);
+    assert_ne!(first[4..8], second[4..8], "an interface each");
+}
+
 #[test]
 fn clients_are_told_where_else_the_server_is() {
     let place = Place::new();
@@ -177,6 +209,8 @@ fn clients_are_told_where_else_the_server_is() {
     let output = good(&mut client, query, FileId::ALL_ONES, &[]);
     assert_eq!(output.len(), 152, "it listens at one address");
     assert_eq!(output[24..32], [2, 0, 0, 0, 127, 0, 0, 1]);
+    let (caps, speed) = capability_and_speed(&output);
+    assert_eq!((caps, speed), (RSS, 100_000_000_000), "within the host");
     let short = ioctl::Request { output_max: 151, ..control(query, FileId::ALL_ONES, &[]) };
     assert_eq!(call(&mut client, &short).0, NtStatus::BUFFER_TOO_SMALL);
     let file = client.open("file");

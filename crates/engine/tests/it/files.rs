@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use smb::wire::context::{DurableFlags, DurableRequest, Lease, LeaseV2, Reconnect, Requested};
-use smb::wire::header::Command;
+use smb::wire::header::{Command, Flags};
 use smb::wire::{bare, close, create, lease_break, lock, oplock_break, read};
 use smb::{
     Access, CreateOptions, Disposition, FileId, Guid, LeaseKey, LeaseState, NtStatus, OplockLevel,
@@ -416,4 +416,68 @@ fn a_stop_answers_what_waits() {
     assert!(began.elapsed() < Duration::from_secs(5), "less than the time of grace");
     assert_eq!(client.receive().status(), NtStatus::CANCELLED);
     assert!(client.is_closed());
+}
+
+/// The request says that it was perhaps sent before.
+fn replayed(mut message: Vec<u8>) -> Vec<u8> {
+    let flags = message[16..].first_chunk_mut().unwrap();
+    *flags = (u32::from_le_bytes(*flags) | Flags::REPLAY.bits()).to_le_bytes();
+    message
+}
+
+/// A channel is lost in the middle of its work: what had not been answered is sent again by another, and nothing of
+/// what the first one sent is done after that.
+#[test]
+fn writes_of_a_lost_channel_are_sent_again_by_another() {
+    const LEN: usize = 100_000;
+    const COUNT: u8 = 24;
+    let place = Place::new();
+    // By way of a buffer, from the socket to the file, and sealed.
+    for (round, (sign, seal)) in [(true, false), (false, false), (false, true)].iter().enumerate() {
+        let mut first = enter(&place);
+        first.sign = true;
+        let name = format!("lost {round}.bin");
+        let file = first.open(&name);
+        while first.credits < 4 * u64::from(COUNT) {
+            first.call(Command::Echo, &bare::Request).good();
+        }
+        let mut second = Client::connect(place.address(), Offer::default());
+        second.bind(&first, "alice", "pw").unwrap();
+        (first.sign, first.seal) = (*sign, *seal);
+        (second.sign, second.seal) = (*sign, *seal);
+        let write =
+            |at: u8, what: u8| write_request(file, u64::from(at) * LEN as u64, &vec![what; LEN]);
+        for at in 0..COUNT {
+            first.send_one(write(at, 1));
+        }
+        // No answer is taken: some are done by now, some are not, and some never come whole.
+        drop(first);
+        second.channel_sequence = 1;
+        let until = Instant::now() + Duration::from_secs(20);
+        for at in 0..COUNT {
+            let status = loop {
+                second.send_one(replayed(write(at, 2)));
+                let status = second.receive_last().status();
+                // While one of the lost channel is under way (MS-SMB2 3.3.5.2.10), clients ask again.
+                if status != NtStatus::FILE_NOT_AVAILABLE || Instant::now() > until {
+                    break status;
+                }
+            };
+            assert_eq!(status, NtStatus::SUCCESS, "{at}, {sign}, {seal}");
+        }
+        // And what came late, with the number of before, is not done.
+        second.channel_sequence = 0;
+        second.send_one(write(0, 3));
+        assert_eq!(second.receive_last().status(), NtStatus::FILE_NOT_AVAILABLE);
+        second.channel_sequence = 1;
+        let all = vec![2; LEN * usize::from(COUNT)];
+        let length = u32::try_from(all.len()).unwrap();
+        while second.credits - second.next < 64 {
+            second.call(Command::Echo, &bare::Request).good();
+        }
+        assert!(second.read(file, 0, length) == Ok(all.clone()), "{sign}, {seal}");
+        assert!(std::fs::read(place.folder().join(&name)).unwrap() == all, "{sign}, {seal}");
+        assert_eq!(place.stat().opens.iter().filter(|open| open.path == name).count(), 1);
+    }
+    assert_eq!(place.panics(), 0);
 }

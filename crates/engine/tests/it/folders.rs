@@ -5,12 +5,16 @@ use std::time::{Duration, Instant};
 
 use smb::fscc::Action;
 use smb::wire::change_notify::{self, Filter};
+use smb::wire::context::{Lease, LeaseFlags, LeaseV2, Requested};
 use smb::wire::header::Command;
 use smb::wire::query_directory::{self, Flags};
-use smb::wire::{bare, close, create};
-use smb::{Access, CreateOptions, Disposition, FileId, Guid, NtStatus};
+use smb::wire::{bare, close, create, lease_break, set_info};
+use smb::{
+    Access, CreateOptions, Disposition, FileId, Guid, LeaseKey, LeaseState, NtStatus, OplockLevel,
+};
 
 use crate::client::{Answer, Client, Offer, PREVIOUS, request, utf16};
+use crate::information::renaming;
 use crate::place::Place;
 
 /// FileNamesInformation and FileIdBothDirectoryInformation.
@@ -357,4 +361,160 @@ fn more_than_there_is_room_for_is_to_be_looked_for() {
     assert_eq!(alice.receive().status(), NtStatus::PENDING);
     bob.open("a name that is too long for twenty bytes");
     assert_eq!(alice.receive().status(), NtStatus::NOTIFY_ENUM_DIR);
+}
+
+/// The lease of a folder.
+const KEY: LeaseKey = LeaseKey([5; 16]);
+const BOTH: LeaseState = LeaseState::READ.union(LeaseState::HANDLE);
+
+/// Opens the folder "d" and asks that it may be cached: what is granted.
+fn cache_folder(client: &mut Client) -> Lease {
+    let lease = Lease { key: KEY, state: BOTH, v2: Some(LeaseV2::default()), ..Lease::default() };
+    let contexts = Requested { lease: Some(lease), ..Requested::default() };
+    let name = utf16("d");
+    // Not to delete it: nobody could rename a file into it.
+    let body = create::Request {
+        access: Access::FILE_READ,
+        oplock: OplockLevel::Lease,
+        contexts,
+        ..folder_body(&name)
+    };
+    let answer = client.call(Command::Create, &body).good();
+    create::Response::parse(&answer.message).unwrap().contexts.lease.unwrap()
+}
+
+/// The client of the folder's lease is told that it may not cache any more, and says that it has heard.
+#[track_caller]
+fn hears(client: &mut Client, of: &str) {
+    let told = lease_break::Notification::parse(&client.receive_break().message).unwrap();
+    assert_eq!((told.key, told.current, told.new), (KEY, BOTH, LeaseState::empty()), "{of}");
+    let said = lease_break::Request { flags: 0, key: told.key, state: told.new };
+    client.call(Command::OplockBreak, &said).good();
+    let again = cache_folder(client);
+    assert_eq!((again.state, again.flags), (BOTH, LeaseFlags::empty()), "{of}");
+}
+
+/// A new file, by an open with a lease of its own that names the lease of its folder, as clients do that cache both.
+fn create_below(client: &mut Client, name: &str, parent: Option<LeaseKey>) -> FileId {
+    let flags = match parent {
+        Some(_) => LeaseFlags::PARENT_KEY_SET,
+        None => LeaseFlags::empty(),
+    };
+    let v2 = Some(LeaseV2 { parent: parent.unwrap_or_default(), epoch: 0 });
+    let mut key = LeaseKey::default();
+    key.0[..name.len()].copy_from_slice(name.as_bytes());
+    let contexts =
+        Requested { lease: Some(Lease { key, state: BOTH, flags, v2 }), ..Requested::default() };
+    let name = utf16(name);
+    let body = create::Request {
+        oplock: OplockLevel::Lease,
+        contexts,
+        share: smb::ShareAccess::all(),
+        disposition: Disposition::Create,
+        ..Client::create_body(&name)
+    };
+    let answer = client.call(Command::Create, &body).good();
+    create::Response::parse(&answer.message).unwrap().file
+}
+
+fn set(client: &mut Client, file: FileId, class: u8, data: &[u8]) {
+    let subject = set_info::Subject::File;
+    let body = set_info::Request { subject, class, additional: 0, file, data };
+    client.call(Command::SetInfo, &body).good();
+}
+
+fn shut(client: &mut Client, file: FileId) {
+    client.call(Command::Close, &close::Request { file, ..close::Request::default() }).good();
+}
+
+#[test]
+fn who_caches_a_folder_hears_of_each_change_in_it() {
+    let place = Place::new();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    assert_eq!(cache_folder(&mut alice).state, BOTH);
+    let file = create_below(&mut bob, "d\\file", None);
+    hears(&mut alice, "a new file");
+    let mut basic = vec![0; 40];
+    basic[16..24].copy_from_slice(&126_000_000_000_000_000_u64.to_le_bytes());
+    set(&mut bob, file, 4, &basic);
+    hears(&mut alice, "another time of writing");
+    set(&mut bob, file, 20, &5_u64.to_le_bytes());
+    hears(&mut alice, "another size");
+    set(&mut bob, file, 10, &renaming("d\\other", false));
+    hears(&mut alice, "another name");
+    set(&mut bob, file, 10, &renaming("away", false));
+    hears(&mut alice, "a file that leaves");
+    set(&mut bob, file, 10, &renaming("d\\back", false));
+    hears(&mut alice, "a file that comes");
+    set(&mut bob, file, 11, &renaming("d\\link", false));
+    hears(&mut alice, "one more name of a file");
+    assert_eq!(bob.write(file, 0, b"other"), NtStatus::SUCCESS);
+    shut(&mut bob, file);
+    hears(&mut alice, "a file that was written to");
+    let file = bob.open("d\\back");
+    set(&mut bob, file, 13, &[1]);
+    shut(&mut bob, file);
+    hears(&mut alice, "a file that goes");
+    // Who looks has changed nothing.
+    let file = bob.open("d\\link");
+    shut(&mut bob, file);
+    let now = cache_folder(&mut alice);
+    assert_eq!((now.state, now.flags), (BOTH, LeaseFlags::empty()));
+    assert!(alice.breaks.is_empty());
+    assert_eq!(place.panics(), 0);
+}
+
+#[test]
+fn who_caches_a_folder_knows_of_its_own_changes() {
+    let place = Place::new();
+    let (mut alice, mut bob) = (enter(&place), other(&place));
+    assert_eq!(cache_folder(&mut alice).state, BOTH);
+    let file = create_below(&mut alice, "d\\one", Some(KEY));
+    set(&mut alice, file, 20, &5_u64.to_le_bytes());
+    set(&mut alice, file, 10, &renaming("d\\other", false));
+    shut(&mut alice, file);
+    // Had it been told, the lease would be on its way down.
+    let now = cache_folder(&mut alice);
+    assert_eq!((now.state, now.flags), (BOTH, LeaseFlags::empty()), "spared");
+    assert!(alice.breaks.is_empty());
+    create_below(&mut alice, "d\\fourth", Some(LeaseKey([6; 16])));
+    hears(&mut alice, "the name of another lease");
+    create_below(&mut alice, "d\\second", None);
+    hears(&mut alice, "no name of a lease");
+    create_below(&mut bob, "d\\third", Some(KEY));
+    hears(&mut alice, "somebody else who names it");
+    assert_eq!(place.panics(), 0);
+}
+
+/// A share for Windows programs, which take some names for devices.
+#[test]
+fn names_of_devices_are_shown_as_other_names_where_that_was_asked_for() {
+    for map_devices in [false, true] {
+        let place = Place::with(|config| config.shares[0].map_devices = map_devices);
+        std::fs::write(place.folder().join("nul.txt"), "there").unwrap();
+        let mut client = enter(&place);
+        let shown = if map_devices { "nul\u{f02a}.txt" } else { "nul.txt" };
+        let folder = open_folder(&mut client, "");
+        let (mut found, _) = list(&mut client, folder, &ALL);
+        found.retain(|name| !name.starts_with('.'));
+        assert_eq!(found, [shown]);
+        // By the name that it was shown, by its own, and in other cases.
+        for name in ["nul\u{f02a}.txt", "nul.txt", "NUL\u{f02a}.TXT", "Nul.Txt"] {
+            let one = Query { pattern: name, flags: Flags::RESTART, ..ALL };
+            assert_eq!(ask(&mut client, folder, &one), Ok(vec![shown.to_owned()]), "{name}");
+            let file = client.open(name);
+            assert_eq!(client.read(file, 0, 10).as_deref(), Ok(&b"there"[..]), "{name}");
+            shut(&mut client, file);
+        }
+        watch(&mut client, folder, ANY_NAME, false);
+        let mut bob = other(&place);
+        let file = bob.open("com1\u{f02a}");
+        shut(&mut bob, file);
+        let shown = if map_devices { "com1\u{f02a}" } else { "com1" };
+        assert_eq!(changes(&client.receive().good()), [told(Action::Added, shown)]);
+        assert!(place.folder().join("com1").exists(), "to programs on the host it has its name");
+        let count = std::fs::read_dir(place.folder()).unwrap().count();
+        assert_eq!(count, 2, "and nothing else was made");
+        assert_eq!(place.panics(), 0);
+    }
 }

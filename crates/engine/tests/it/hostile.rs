@@ -209,6 +209,28 @@ fn limits_say_what_they_are() {
 }
 
 #[test]
+fn a_client_has_so_many_credits_and_no_more() {
+    // Less than the window of a connection, which is a power of two.
+    const MOST: u64 = 100;
+    let place = Place::with(|config| config.limits.credits = 100);
+    let mut client = enter(&place);
+    for _ in 0..10 {
+        // It asks for 64 more, each time.
+        client.call(Command::Echo, &bare::Request).good();
+        assert!(client.credits - client.next <= MOST, "{} of {}", client.next, client.credits);
+    }
+    assert_eq!(client.credits - client.next, MOST, "all that may be had");
+    // The last number that was granted, and the one behind it.
+    let beyond = client.credits;
+    client.next = beyond - 1;
+    client.call(Command::Echo, &bare::Request).good();
+    client.next = beyond;
+    client.send_one(request(Command::Echo, &bare::Request));
+    assert!(client.is_closed(), "a number that was not granted (MS-SMB2 3.3.5.2.3)");
+    serves(&place);
+}
+
+#[test]
 fn who_says_nothing_is_not_kept() {
     // Long enough for those who do say something, on a machine with other work.
     let place = Place::with(|config| config.limits.set_up = Duration::from_secs(5));
@@ -244,6 +266,22 @@ fn who_never_reads_its_answers_is_not_read_from_either() {
     }
 }
 
+/// How many READs the server has answered when it has stopped: it stands for half a second.
+fn standstill(place: &Place) -> u64 {
+    let answered = || {
+        let commands = place.stat().commands;
+        commands.iter().find(|sums| sums.command == "read").map_or(0, |sums| sums.served)
+    };
+    let (mut before, mut since) = (answered(), Instant::now());
+    while since.elapsed() < Duration::from_millis(500) {
+        let now = answered();
+        if now != before {
+            (before, since) = (now, Instant::now());
+        }
+    }
+    before
+}
+
 #[test]
 fn who_never_reads_shares_a_memory_that_has_an_end() {
     const MOST: usize = 8 << 20;
@@ -273,18 +311,7 @@ fn who_never_reads_shares_a_memory_that_has_an_end() {
     }
     // Far more than there is, and than the kernel keeps in between: 10 MiB for each of them.
     let asked = EACH * greedy.len() as u64;
-    let answered = |place: &Place| {
-        let commands = place.stat().commands;
-        commands.iter().find(|sums| sums.command == "read").map_or(0, |sums| sums.served)
-    };
-    // Until the server has stopped: it stands for half a second.
-    let (mut before, mut since) = (0, Instant::now());
-    while since.elapsed() < Duration::from_millis(500) {
-        let now = answered(&place);
-        if now != before {
-            (before, since) = (now, Instant::now());
-        }
-    }
+    let before = standstill(&place);
     // Until then some may count twice, or one more on each loop that looked at the same time.
     let backlog = place.stat().backlog_bytes;
     let most = MOST + greedy.len() * (READ as usize + 4096);
@@ -302,6 +329,60 @@ fn who_never_reads_shares_a_memory_that_has_an_end() {
             client.receive_last().good();
         }
     }
+    let until = Instant::now() + Duration::from_secs(20);
+    while place.stat().backlog_bytes > 0 {
+        assert!(Instant::now() < until, "{} bytes wait for nobody", place.stat().backlog_bytes);
+    }
+}
+
+#[test]
+fn who_never_reads_on_many_connections_has_no_more_than_an_address_may() {
+    const MOST: usize = 16 << 20;
+    const READ: u32 = 256 << 10;
+    const EACH: u64 = 24;
+    const GREEDY: usize = 48;
+    let place = Place::with(|config| {
+        config.limits.memory = MOST;
+        config.limits.backlog = 1 << 30;
+    });
+    let mut first = enter(&place);
+    let file = first.open("large.bin");
+    assert_eq!(first.write(file, 0, &vec![1; READ as usize]), NtStatus::SUCCESS);
+    let come = |from: [u8; 4]| {
+        let mut client = Client::enter_from(from.into(), place.address(), "bob", "files");
+        let file = client.open("large.bin");
+        while client.credits < EACH * 4 + 128 {
+            client.call(Command::Echo, &bare::Request).good();
+        }
+        client.sign = true;
+        (client, read::Request { file, length: READ, ..read::Request::default() })
+    };
+    let mut greedy: Vec<_> = (0..GREEDY).map(|_| come([127, 0, 0, 2])).collect();
+    let mut other = come([127, 0, 0, 3]);
+    // More than the kernel keeps in between.
+    let hoard = |(client, body): &mut (Client, read::Request<'_>)| {
+        for _ in 0..EACH {
+            client.send_one(request(Command::Read, body));
+        }
+    };
+    greedy.iter_mut().for_each(hoard);
+    standstill(&place);
+    let before = place.stat().backlog_bytes;
+    // Each of the two loops may go one answer beyond, in each of the accounts.
+    let most = MOST / 5 * 4 + MOST / 6 + 4 * (READ as usize + 4096);
+    assert!(before <= most, "{before} bytes wait for one address");
+    assert!(before > MOST / 4 * 3, "as far as that goes: {before}");
+    // Another address has room for several answers that wait.
+    hoard(&mut other);
+    standstill(&place);
+    let more = place.stat().backlog_bytes - before;
+    assert!(more >= 3 * READ as usize, "{more} bytes wait for another address");
+    // Nothing is lost to those who take it late, nor to those of them who had nothing yet.
+    std::thread::scope(|scope| {
+        for (client, _) in greedy.iter_mut().chain([&mut other]) {
+            scope.spawn(|| (0..EACH).for_each(|_| drop(client.receive_last().good())));
+        }
+    });
     let until = Instant::now() + Duration::from_secs(20);
     while place.stat().backlog_bytes > 0 {
         assert!(Instant::now() < until, "{} bytes wait for nobody", place.stat().backlog_bytes);

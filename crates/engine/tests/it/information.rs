@@ -22,10 +22,15 @@ const NAME: u8 = 9;
 const RENAME: u8 = 10;
 const LINK: u8 = 11;
 const DISPOSITION: u8 = 13;
+const POSITION: u8 = 14;
 const FULL_EA: u8 = 15;
+const MODE: u8 = 16;
 const ALL: u8 = 18;
+const ALLOCATION: u8 = 19;
 const END_OF_FILE: u8 = 20;
 const STREAM: u8 = 22;
+const VALID_DATA_LENGTH: u8 = 39;
+const SHORT_NAME: u8 = 40;
 /// FileFsControlInformation (MS-FSCC 2.5.2).
 const FS_CONTROL: u8 = 6;
 
@@ -93,7 +98,7 @@ fn set(client: &mut Client, file: FileId, class: u8, data: &[u8]) -> NtStatus {
 }
 
 /// FILE_RENAME_INFORMATION_TYPE_2.
-fn renaming(name: &str, replace: bool) -> Vec<u8> {
+pub(crate) fn renaming(name: &str, replace: bool) -> Vec<u8> {
     let name = utf16(name);
     let mut data = vec![0; 16];
     data[0] = replace.into();
@@ -150,6 +155,73 @@ fn times_that_a_client_sets_stay_until_it_lets_them_go() {
     set_times(&mut client, file, [none, none, FileTime::THAW, none]);
     assert_eq!(client.write(file, 0, b"thawed"), NtStatus::SUCCESS);
     assert!(times(&mut client, file)[2] > written, "thawed");
+}
+
+/// What MS-FSCC 2.4 lets be set and the other tests here do not: set, and asked for again.
+#[test]
+fn each_level_that_may_be_set_is_set_or_refused_as_it_must_be() {
+    const SYNCHRONOUS: u32 = 0x20;
+    let (good, bad) = (NtStatus::SUCCESS, NtStatus::INVALID_PARAMETER);
+    let (short, never) = (NtStatus::INFO_LENGTH_MISMATCH, NtStatus::PRIVILEGE_NOT_HELD);
+    let place = Place::new();
+    let mut client = enter(&place);
+    let file = client.open("levels.txt");
+    assert_eq!(client.write(file, 0, &[7; 10_000]), good);
+    let mut name = 16_u32.to_le_bytes().to_vec();
+    name.extend(utf16("LEVELS~1"));
+    let number = |number: u64| number.to_le_bytes().to_vec();
+    let mode = |mode: u32| mode.to_le_bytes().to_vec();
+    for (class, data, status) in [
+        (POSITION, number(4711), good),
+        (POSITION, number(u64::MAX), bad),
+        (POSITION, vec![0; 7], short),
+        (MODE, mode(SYNCHRONOUS | 0x2), good),
+        (MODE, mode(SYNCHRONOUS | 0x10), bad),
+        (MODE, mode(0x1), bad),
+        (MODE, vec![0; 3], short),
+        (VALID_DATA_LENGTH, number(20_000), never),
+        (VALID_DATA_LENGTH, vec![0; 7], short),
+        (SHORT_NAME, name, never),
+        (SHORT_NAME, mode(0x100), bad),
+        (ALLOCATION, vec![0; 7], short),
+        (ALLOCATION, number(u64::MAX), bad),
+        (END_OF_FILE, vec![0; 7], short),
+        // Which can be asked for and not set, and which there is not.
+        (STANDARD, vec![0; 24], NtStatus::INVALID_INFO_CLASS),
+        (STREAM, vec![0; 64], NtStatus::INVALID_INFO_CLASS),
+        (99, vec![0; 64], NtStatus::INVALID_INFO_CLASS),
+    ] {
+        assert_eq!(set(&mut client, file, class, &data), status, "{class}: {data:?}");
+    }
+    let mut ask = |class, room| told(&query(&mut client, file, class, room).good());
+    assert_eq!(ask(POSITION, 8), number(4711));
+    assert_eq!(ask(MODE, 4), mode(SYNCHRONOUS | 0x2));
+    assert_eq!(place.folder().join("levels.txt").metadata().unwrap().len(), 10_000, "as it was");
+}
+
+/// FileAllocationInformation: less than there is cuts it, more is set aside and no data.
+#[test]
+fn what_is_set_aside_for_a_file_is_not_its_length() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let file = client.open("aside.txt");
+    assert_eq!(client.write(file, 0, &[7; 10_000]), NtStatus::SUCCESS);
+    let mut set_aside = |bytes: u64| {
+        assert_eq!(set(&mut client, file, ALLOCATION, &bytes.to_le_bytes()), NtStatus::SUCCESS);
+        let standard = told(&query(&mut client, file, STANDARD, 24).good());
+        [0, 8].map(|at| u64::from_le_bytes(*standard[at..].first_chunk().unwrap()))
+    };
+    let [allocated, length] = set_aside(1 << 20);
+    assert!(allocated >= 1 << 20, "{allocated}");
+    assert_eq!(length, 10_000);
+    let [allocated, length] = set_aside(5_000);
+    assert!((5_000..1 << 20).contains(&allocated), "{allocated}");
+    assert_eq!(length, 5_000, "cut");
+    assert_eq!(set_aside(0), [0, 0]);
+    let read_only = open_as(&mut client, "aside.txt", Access::FILE_READ, CreateOptions::empty());
+    let more = (1_u64 << 20).to_le_bytes();
+    let refused = set(&mut client, read_only.unwrap(), ALLOCATION, &more);
+    assert_eq!(refused, NtStatus::ACCESS_DENIED);
 }
 
 #[test]

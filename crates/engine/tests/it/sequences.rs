@@ -6,13 +6,13 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use smb::wire::context::{Lease, LeaseV2, Requested};
-use smb::wire::header::{Command, HEADER_LEN, Header};
+use smb::wire::context::{DurableFlags, DurableRequest, Lease, LeaseV2, Reconnect, Requested};
+use smb::wire::header::{Command, Flags, HEADER_LEN, Header};
 use smb::wire::{bare, close, create, flush, ioctl, lease_break, lock, oplock_break, read};
 use smb::wire::{change_notify, query_directory, query_info, set_info};
 use smb::{
-    Access, Attributes, CreateOptions, Disposition, FileId, Guid, LeaseKey, LeaseState, NtStatus,
-    OplockLevel, ShareAccess,
+    Access, Attributes, CreateOptions, Disposition, FileId, FileTime, Guid, LeaseKey, LeaseState,
+    NtStatus, OplockLevel, SessionId, ShareAccess,
 };
 
 use crate::client::{Answer, Client, Offer, PREVIOUS, request, utf16, write_request};
@@ -20,6 +20,32 @@ use crate::place::Place;
 
 /// Requests that one input may make.
 const REQUESTS: usize = 200;
+
+/// Opens of lost connections that a client tries to have again, and channels that it has besides the one it uses.
+const DURABLE: usize = 8;
+const CHANNELS: usize = 2;
+/// Where a header has its flags, and the flag of a request that was perhaps sent before.
+const FLAGS_AT: usize = 16;
+const REPLAY: u32 = Flags::REPLAY.bits();
+
+/// A server that keeps what is durable for a moment only: at the end of each input all is to be gone.
+pub(crate) fn place() -> Place {
+    Place::with(|config| config.limits.durable = Duration::from_millis(100))
+}
+
+/// What was met, so that a test sees that its inputs lead there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Met {
+    /// Opens that may outlive their connection.
+    pub(crate) durable: usize,
+    /// Opens that were had again by another connection.
+    pub(crate) reconnected: usize,
+    /// Channels that were bound, and sessions that followed a lost one.
+    pub(crate) bound: usize,
+    pub(crate) followed: usize,
+    /// Requests sent as if sent before.
+    pub(crate) replayed: usize,
+}
 
 /// Names that they use, so that they meet.
 const NAMES: [&str; 10] =
@@ -70,19 +96,81 @@ struct Seat {
     guid: u8,
     /// Whether all requests are signed, and all answers have to be.
     sign: bool,
+    /// Opens that may be had again when their connection is lost.
+    durable: Vec<FileId>,
+    /// Channels that it had before the one that it uses, with what was asked by them.
+    others: Vec<Client>,
+    met: Met,
 }
 
 impl Seat {
     fn new(place: &Place, user: &'static str, guid: u8, sign: bool) -> Self {
-        let offer = Offer { guid: Guid([guid; 16]), ..Offer::default() };
-        let mut client = Client::enter(place.address(), offer, user, "files");
-        client.sign = sign;
-        Self { client, files: Vec::new(), open: HashMap::new(), user, guid, sign }
+        let client = Self::come(place, user, guid, sign, None);
+        Self {
+            client,
+            files: Vec::new(),
+            open: HashMap::new(),
+            user,
+            guid,
+            sign,
+            durable: Vec::new(),
+            others: Vec::new(),
+            met: Met::default(),
+        }
     }
 
-    /// Sits down again after its connection has ended.
-    fn again(&mut self, place: &Place) {
-        *self = Self::new(place, self.user, self.guid, self.sign);
+    /// A connection with a session, which may follow one of before.
+    fn come(
+        place: &Place,
+        user: &str,
+        guid: u8,
+        sign: bool,
+        previous: Option<SessionId>,
+    ) -> Client {
+        let mut client = Client::connect(place.address(), Self::offer(guid));
+        let logged_on = match previous {
+            Some(session) => client.log_on_after(user, session),
+            None => client.log_on(user, "pw"),
+        };
+        logged_on.expect("a user with the right password");
+        client.sign = true;
+        client.enter_tree("files").expect("a share");
+        client.sign = sign;
+        client
+    }
+
+    fn offer(guid: u8) -> Offer {
+        Offer { guid: Guid([guid; 16]), ..Offer::default() }
+    }
+
+    /// Sits down again after its connection has ended, perhaps in the place of the session that it had.
+    fn again(&mut self, place: &Place, follow: bool) {
+        let previous = follow.then_some(self.client.session);
+        self.client = Self::come(place, self.user, self.guid, self.sign, previous);
+        self.met.followed += usize::from(follow);
+        self.files.clear();
+        self.open.clear();
+        self.others.clear();
+    }
+
+    /// Goes on by another channel of its session. What the one before was asked may be under way.
+    fn bind(&mut self, place: &Place) {
+        let mut next = Client::connect(place.address(), Self::offer(self.guid));
+        if next.bind(&self.client, self.user, "pw").is_err() {
+            return self.again(place, false);
+        }
+        next.sign = self.sign;
+        next.channel_sequence = self.client.channel_sequence;
+        self.others.truncate(CHANNELS - 1);
+        self.others.push(std::mem::replace(&mut self.client, next));
+        self.open.clear();
+        self.met.bound += 1;
+    }
+
+    /// Loses its other channels, and counts that.
+    fn lose(&mut self) {
+        self.others.clear();
+        self.client.channel_sequence = self.client.channel_sequence.wrapping_add(1);
     }
 
     fn file(&self, choices: &mut Choices<'_>) -> FileId {
@@ -131,7 +219,26 @@ impl Seat {
         if answer.header.command == Command::Create && answer.status() == NtStatus::SUCCESS {
             let created = create::Response::parse(&answer.message).expect("an answer");
             self.files.push(created.file);
+            if created.contexts.durable || created.contexts.durable_v2.is_some() {
+                self.met.durable += 1;
+                self.durable.truncate(DURABLE - 1);
+                self.durable.insert(0, created.file);
+            } else if self.durable.contains(&created.file) {
+                // An answer says that an open is durable when it is made so, and not when it is had again.
+                self.met.reconnected += 1;
+            }
         }
+    }
+
+    /// Asks for an open of a lost connection, as clients do when they are back.
+    fn reconnecting(&self, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
+        let at = usize::from(choices.byte()) % self.durable.len().max(1);
+        let reconnect = Some(*self.durable.get(at)?);
+        let name = utf16(choices.of(&NAMES));
+        let contexts = Requested { reconnect, ..Requested::default() };
+        let oplock = OplockLevel::Batch;
+        let body = create::Request { oplock, contexts, ..Client::create_body(&name) };
+        Some(request(Command::Create, &body))
     }
 
     /// What a client says to a break, if one has come.
@@ -148,7 +255,31 @@ impl Seat {
     }
 }
 
-fn creating(choices: &mut Choices<'_>) -> Vec<u8> {
+/// What a CREATE asks for besides: to outlive its connection, to be had again, or to know more.
+fn besides(seat: &Seat, choices: &mut Choices<'_>) -> Requested<'static> {
+    let create = Guid([choices.byte() % 4; 16]);
+    let lost = match seat.durable.len() {
+        0 => FileId::default(),
+        count => seat.durable[usize::from(choices.byte()) % count],
+    };
+    let flags = DurableFlags::empty();
+    let durable_v2 = Some(DurableRequest { timeout_ms: 0, flags, create });
+    let none = Requested::default();
+    match choices.byte() {
+        0..=119 => none,
+        120..=149 => Requested { durable: true, ..none },
+        150..=189 => Requested { durable_v2, ..none },
+        190..=209 => Requested { reconnect: Some(lost), ..none },
+        210..=229 => {
+            Requested { reconnect_v2: Some(Reconnect { file: lost, create, flags }), ..none }
+        }
+        230..=239 => Requested { durable_v2, app_instance: Some(create), ..none },
+        240..=247 => Requested { maximal_access: Some(FileTime::NONE), ..none },
+        _ => Requested { allocation: Some(choices.offset()), ..none },
+    }
+}
+
+fn creating(seat: &Seat, choices: &mut Choices<'_>) -> Vec<u8> {
     let name = utf16(choices.of(&NAMES));
     let oplock = choices.of(&[
         OplockLevel::None,
@@ -188,10 +319,14 @@ fn creating(choices: &mut Choices<'_>) -> Vec<u8> {
         0..=199 => ShareAccess::all(),
         share => ShareAccess::from_bits_retain(u32::from(share & 7)),
     };
+    let besides = besides(seat, choices);
+    // Nothing is durable without one of these.
+    let durable = besides.durable || besides.durable_v2.is_some();
+    let oplock = if durable && choices.byte() < 200 { OplockLevel::Batch } else { oplock };
     let contexts = Requested {
         lease: (oplock == OplockLevel::Lease).then_some(lease),
         on_disk_id: choices.byte() & 1 != 0,
-        ..Requested::default()
+        ..besides
     };
     let body = create::Request {
         oplock,
@@ -235,7 +370,7 @@ fn subject(choices: &mut Choices<'_>) -> query_info::Subject {
 fn asking(seat: &mut Seat, choices: &mut Choices<'_>) -> Vec<u8> {
     let file = seat.file(choices);
     match choices.byte() % 16 {
-        0..=3 => creating(choices),
+        0..=3 => creating(seat, choices),
         4 => request(Command::Close, &close::Request { file, ..close::Request::default() }),
         5 => write_request(file, choices.offset(), &choices.bytes()),
         6 => {
@@ -324,6 +459,13 @@ fn asking(seat: &mut Seat, choices: &mut Choices<'_>) -> Vec<u8> {
     }
 }
 
+/// The request says that it was perhaps sent before.
+fn replay(message: &mut [u8]) {
+    if let Some(flags) = message.get_mut(FLAGS_AT..).and_then(<[u8]>::first_chunk_mut) {
+        *flags = (u32::from_le_bytes(*flags) | REPLAY).to_le_bytes();
+    }
+}
+
 /// Whether a request ends its session or its tree, or begins another.
 fn ends(message: &[u8]) -> bool {
     let command = Header::parse(message).map(|header| header.command);
@@ -338,8 +480,8 @@ fn ends(message: &[u8]) -> bool {
     )
 }
 
-/// One input: a sequence of requests.
-pub(crate) fn run(place: &Place, bytes: &[u8]) {
+/// One input: a sequence of requests. What was met with on the way.
+pub(crate) fn run(place: &Place, bytes: &[u8]) -> Met {
     let mut choices = Choices(bytes);
     let mut seats = [("alice", 1), ("bob", 2)]
         .map(|(user, guid)| Seat::new(place, user, guid, choices.byte() & 1 != 0));
@@ -354,7 +496,11 @@ pub(crate) fn run(place: &Place, bytes: &[u8]) {
         let mut sent = Vec::new();
         match how >> 5 {
             0..=3 => {
-                let message = asking(seat, &mut choices);
+                let mut message = asking(seat, &mut choices);
+                if how & 2 != 0 {
+                    replay(&mut message);
+                    seat.met.replayed += 1;
+                }
                 over = ends(&message);
                 sent.clone_from(&message);
                 seat.send(vec![message], false);
@@ -369,6 +515,17 @@ pub(crate) fn run(place: &Place, bytes: &[u8]) {
             5 => {
                 if let Some(ack) = seat.acknowledge(&mut choices) {
                     seat.send(vec![ack], false);
+                } else {
+                    match choices.byte() % 4 {
+                        0 => seat.bind(place),
+                        1 => seat.lose(),
+                        2 => {
+                            seat.again(place, true);
+                            let again = seat.reconnecting(&mut choices);
+                            again.into_iter().for_each(|message| seat.send(vec![message], false));
+                        }
+                        _ => seat.again(place, false),
+                    }
                 }
             }
             6 => {
@@ -385,13 +542,20 @@ pub(crate) fn run(place: &Place, bytes: &[u8]) {
         }
         if over {
             // It may have ended the session, or the connection; or not.
-            seat.again(place);
+            seat.again(place, false);
         } else {
             assert!(seat.settle(), "a connection ended that had done no wrong: {sent:02x?}");
         }
     }
-    drop(seats);
+    let [first, second] = seats.map(|seat| seat.met);
     nothing_is_left(place);
+    Met {
+        durable: first.durable + second.durable,
+        reconnected: first.reconnected + second.reconnected,
+        bound: first.bound + second.bound,
+        followed: first.followed + second.followed,
+        replayed: first.replayed + second.replayed,
+    }
 }
 
 /// With their connections, all that clients had is gone.
@@ -410,7 +574,7 @@ fn nothing_is_left(place: &Place) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Place, run};
+    use super::{place, run};
 
     /// Numbers that look random and are the same each time.
     fn scramble(seed: u64, len: usize) -> Vec<u8> {
@@ -427,7 +591,7 @@ mod tests {
     /// Inputs that a fuzzer has found slow, on a machine that had other things to do.
     #[test]
     fn what_was_slow_once_is_answered_as_well() {
-        let place = Place::new();
+        let place = place();
         for bytes in [
             &b"\xbf\xbf\x0f\x0f\x0f\xbf\xbf\xbf\xbf\xbf\xac\x31\x96"[..],
             b"\x00\x00\x00\x00\x00\xfb\x19\x00\xf7\xa5\xf5\x00\x00\x00\x3d\xff",
@@ -440,9 +604,14 @@ mod tests {
 
     #[test]
     fn requests_in_any_order_leave_nothing_behind() {
-        let place = Place::new();
+        let place = place();
+        let mut met = [0; 5];
         for seed in 0..60 {
-            run(&place, &scramble(seed, 1500));
+            let one = run(&place, &scramble(seed, 1500));
+            let all = [one.durable, one.reconnected, one.bound, one.followed, one.replayed];
+            met.iter_mut().zip(all).for_each(|(sum, more)| *sum += more);
         }
+        assert!(met.iter().all(|met| *met > 0), "these inputs do not lead everywhere: {met:?}");
+        println!("durable, reconnected, bound, followed, replayed: {met:?}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use smb::session::Dialect;
 use smb::wire::header::{Command, Header};
 use smb::wire::negotiate::Context;
-use smb::wire::{bare, close, negotiate};
+use smb::wire::{bare, close, negotiate, read};
 use smb::{Guid, NtStatus, SessionId};
 
 use crate::client::{Client, Offer, request};
@@ -293,6 +293,51 @@ fn a_second_channel_uses_what_the_first_has_opened() {
         assert_eq!(second.read(file, 0, 100).as_deref(), Ok(&b"by the second"[..]), "{dialect}");
         second.call(Command::Logoff, &bare::Request).good();
     }
+}
+
+/// Each loop has a CPU of its own: what is sealed by four channels is sealed on as many CPUs as there are.
+#[test]
+fn the_channels_of_a_client_are_on_as_many_loops_and_seal_at_the_same_time() {
+    const CHANNELS: usize = 4;
+    const PIECE: u32 = 1 << 20;
+    let place = Place::with(|config| config.vectors = CHANNELS);
+    let mut first = Client::enter(place.address(), Offer::default(), "alice", "files");
+    first.sign = true;
+    let file = first.open("four channels.bin");
+    let data: Vec<u8> = (0..u32::try_from(CHANNELS).unwrap() * PIECE)
+        .map(|n| n.to_le_bytes().into_iter().fold(0, |sum, byte| sum ^ byte))
+        .collect();
+    std::fs::write(place.folder().join("four channels.bin"), &data).unwrap();
+    let mut channels = vec![first];
+    for _ in 1..CHANNELS {
+        let mut next = Client::connect(place.address(), Offer::default());
+        next.bind(&channels[0], "alice", "pw").unwrap();
+        channels.push(next);
+    }
+    let stat = place.stat();
+    assert_eq!(stat.sessions.len(), 1);
+    let mut loops: Vec<_> = stat.sessions[0].channels.iter().map(|one| one.vector).collect();
+    loops.sort_unstable();
+    assert_eq!(loops, [0, 1, 2, 3], "one each");
+    std::thread::scope(|scope| {
+        for (channel, mut client) in (0_u64..).zip(channels) {
+            let data = &data;
+            scope.spawn(move || {
+                // Sealed by the keys of the session, which are those of its first channel.
+                client.seal = true;
+                for round in 0..8 {
+                    let offset = (channel + round) % 4 * u64::from(PIECE);
+                    let start = usize::try_from(offset).unwrap();
+                    let body = read::Request { file, offset, length: PIECE, ..Default::default() };
+                    let answer = client.call(Command::Read, &body).good();
+                    assert!(answer.sealed, "{channel}");
+                    let said = read::Response::parse(&answer.message).unwrap();
+                    assert!(said.data == &data[start..start + PIECE as usize], "{channel}");
+                }
+            });
+        }
+    });
+    assert_eq!(place.panics(), 0);
 }
 
 #[test]

@@ -20,6 +20,12 @@ pub struct Tally {
     pub other: u64,
     /// Fragments for which there was no frame in the pool, or that do not fit in one.
     pub no_frame: u64,
+    /// Fragments of datagrams that belong to another worker, and were handed over to it.
+    pub handed_over: u64,
+    /// Fragments that other workers handed over to this one.
+    pub taken_over: u64,
+    /// Fragments of another worker's that were dropped: it is too far behind.
+    pub lane_full: u64,
     /// Fragments that were copied because they waited longer than the ring could.
     pub settled: u64,
     /// Reassembly.
@@ -42,6 +48,9 @@ impl Tally {
         self.ring_dropped += other.ring_dropped;
         self.other += other.other;
         self.no_frame += other.no_frame;
+        self.handed_over += other.handed_over;
+        self.taken_over += other.taken_over;
+        self.lane_full += other.lane_full;
         self.settled += other.settled;
         self.counters.add(&other.counters);
         self.gauges.datagrams += other.gauges.datagrams;
@@ -95,7 +104,7 @@ impl Tally {
     }
 
     /// What only grows: name, what it is, value.
-    fn counts(&self) -> [(&'static str, &'static str, u64); 12] {
+    fn counts(&self) -> [(&'static str, &'static str, u64); 15] {
         let (c, o) = (&self.counters, &self.output);
         [
             ("frames", "Frames that the ring brought.", self.frames),
@@ -103,6 +112,13 @@ impl Tally {
             ("ring_dropped", "Frames that found no room in the ring.", self.ring_dropped),
             ("other_frames", "Frames that hold no IP packet, or were cut.", self.other),
             ("no_frame", "Fragments for which there was no frame to keep them in.", self.no_frame),
+            ("handed_over", "Fragments that one worker handed over to another.", self.handed_over),
+            ("taken_over", "Fragments that a worker had from another.", self.taken_over),
+            (
+                "lane_full",
+                "Fragments that another worker was too far behind to take.",
+                self.lane_full,
+            ),
             ("fragments", "Fragments that came in.", c.fragments),
             ("datagrams", "Datagrams that were put together.", c.datagrams),
             ("bytes", "Bytes of payload in datagrams that were put together.", c.bytes),
@@ -181,9 +197,13 @@ impl Tally {
             rates.share(self.work_ns) * 100.0,
             self.settled
         );
+        if self.handed_over > 0 {
+            let _ = writeln!(out, "{} fragments came by another worker's queue", self.handed_over);
+        }
         for (words, n) in [
             ("frames dropped, no room in the ring", self.ring_dropped),
             ("fragments dropped, no frame to keep them in", self.no_frame),
+            ("fragments dropped, the worker they belong to is too far behind", self.lane_full),
             ("datagrams not written, output too slow", self.output.dropped),
             ("datagrams that the device refused", self.output.failed),
         ] {
@@ -260,6 +280,7 @@ impl fmt::Display for Rates<'_> {
         told("ring drops", self.of(|t| t.ring_dropped))?;
         told("output drops", self.of(|t| t.output.dropped + t.output.failed))?;
         told("no frame", self.of(|t| t.no_frame))?;
+        told("lane full", self.of(|t| t.lane_full))?;
         for reason in Reason::ALL {
             let of = |t: &Tally| t.counters.fragments(*reason) + t.counters.datagrams(*reason);
             told(reason.key(), self.of(of))?;

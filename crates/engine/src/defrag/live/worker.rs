@@ -4,11 +4,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use frag::wire::{self, Packet};
 use frag::{Arrival, Datagram, Released, Shard, Sink};
 use sys::call;
 use sys::packet::{self, Block, Ring};
 use sys::xdp::{self, Socket};
 
+use super::exchange::Exchange;
 use super::output::{Output, Target};
 use super::pool::{Pool, Slot};
 use super::tally::Tally;
@@ -253,6 +255,7 @@ fn arrival<'b>(
 pub(super) fn chunks(
     mut worker: Worker<xdp::Frame>,
     mut socket: Socket,
+    mut exchange: Exchange,
     chunk_bytes: u32,
 ) -> Tally {
     worker.begin();
@@ -262,18 +265,27 @@ pub(super) fn chunks(
     };
     while !worker.is_to_stop() {
         let began = call::now_ns();
-        let frames = receive(&mut worker, &socket, chunk_bytes);
+        let frames = receive(&mut worker, &socket, &mut exchange, chunk_bytes);
+        let came = frames + take_over(&mut worker, &socket, &mut exchange, chunk_bytes);
         socket.refill();
-        if frames > 0 {
+        if came > 0 {
             worker.tally.work_ns += call::now_ns() - began;
-            if frames < BURST {
+            if frames == 0 {
+                // What others hand over keeps us awake; a driver that has found no room for frames waits to be asked.
+                socket.wait(None, 0);
+            }
+            if came < BURST {
                 std::thread::sleep(GATHER);
             }
         } else {
             let mut desk = Desk { store: &socket, output: &mut worker.output, time_ns: 0 };
             worker.shard.expire(began, EXPIRE_MOST, &mut desk);
             socket.refill();
-            socket.wait(NAP_MS);
+            exchange.close_eyes();
+            if take_over(&mut worker, &socket, &mut exchange, chunk_bytes) == 0 {
+                exchange.sleep(&socket, NAP_MS);
+            }
+            exchange.open_eyes();
         }
         worker.tell(began, |tally| dropped(&socket, tally));
     }
@@ -281,8 +293,14 @@ pub(super) fn chunks(
 }
 
 /// Works on the frames that are there, at most a burst; answers how many.
-fn receive(worker: &mut Worker<xdp::Frame>, socket: &Socket, chunk_bytes: u32) -> usize {
+fn receive(
+    worker: &mut Worker<xdp::Frame>,
+    socket: &Socket,
+    exchange: &mut Exchange,
+    chunk_bytes: u32,
+) -> usize {
     let mut arrivals = Vec::with_capacity(BURST);
+    let mut own = Vec::with_capacity(BURST);
     let mut frames = 0;
     while frames < BURST
         && let Some((mut buffer, bytes)) = socket.next()
@@ -298,10 +316,49 @@ fn receive(worker: &mut Worker<xdp::Frame>, socket: &Socket, chunk_bytes: u32) -
         };
         buffer.skip(u32::try_from(place.at).unwrap_or(u32::MAX));
         let packet = &bytes[place.at..];
-        arrivals.push(Arrival { packet, buffer, cost: chunk_bytes, scope: place.scope });
+        let scope = place.scope;
+        if exchange.is_alone() {
+            arrivals.push(Arrival { packet, buffer, cost: chunk_bytes, scope });
+            continue;
+        }
+        let Ok(Packet::Fragment(fragment)) = wire::parse(packet, scope) else {
+            arrivals.push(Arrival { packet, buffer, cost: chunk_bytes, scope });
+            continue;
+        };
+        match exchange.other(&fragment.key) {
+            None => own.push((fragment, Arrival { packet, buffer, cost: chunk_bytes, scope })),
+            Some(other) => {
+                let there = exchange.hand_over(other, &fragment, buffer, socket);
+                worker.tally.handed_over += u64::from(there);
+                worker.tally.lane_full += u64::from(!there);
+            }
+        }
     }
+    // Before our own work: another core can begin.
+    exchange.flush();
     let (now, time_ns) = (call::now_ns(), call::wall_ns());
     let mut desk = Desk { store: socket, output: &mut worker.output, time_ns };
+    worker.shard.push_fragments(own, now, &mut desk);
     worker.shard.push_burst(&mut arrivals, now, &mut desk);
     frames
+}
+
+/// Works on what other workers have handed over; answers how many fragments that were.
+fn take_over(
+    worker: &mut Worker<xdp::Frame>,
+    socket: &Socket,
+    exchange: &mut Exchange,
+    chunk_bytes: u32,
+) -> usize {
+    let mut came = 0;
+    for from in exchange.from() {
+        let (now, time_ns) = (call::now_ns(), call::wall_ns());
+        let mut desk = Desk { store: socket, output: &mut worker.output, time_ns };
+        came += worker.shard.push_received(from, now, &mut desk, |ticket| {
+            let (buffer, packet) = socket.borrow(ticket).expect("what is handed over is lent");
+            Arrival { packet, buffer, cost: chunk_bytes, scope: 0 }
+        });
+    }
+    worker.tally.taken_over += came as u64;
+    came
 }

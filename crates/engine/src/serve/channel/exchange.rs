@@ -338,7 +338,8 @@ impl<'m> Exchange<'m> {
                 | Command::Lock
                 | Command::OplockBreak
         );
-        self.bound.as_ref().filter(|_| touches)?.session.whose(self.server())
+        let bound = self.bound.as_ref().filter(|_| touches)?;
+        bound.recent.whose(&bound.session, self.server())
     }
 
     /// What was negotiated. Commands but NEGOTIATE are served only once something was.
@@ -434,7 +435,7 @@ impl<'m> Exchange<'m> {
                 | Command::Echo
                 | Command::OplockBreak
         ) {
-            self.tree = bound.session.tree(tree);
+            self.tree = bound.recent.tree(&bound.session, tree);
             // What is about the connection needs no share.
             let about_connection = matches!(
                 code,
@@ -483,7 +484,8 @@ impl<'m> Exchange<'m> {
             }
             return self.before.file.clone().ok_or(NtStatus::FILE_CLOSED);
         }
-        let open = self.session()?.open(id.volatile).ok_or(NtStatus::FILE_CLOSED)?;
+        let bound = self.bound.as_ref().ok_or(NtStatus::USER_SESSION_DELETED)?;
+        let open = bound.recent.open(&bound.session, id.volatile).ok_or(NtStatus::FILE_CLOSED)?;
         let tree = self.tree()?;
         if open.file_id != id || open.tree.id != tree.id || open.is_closed() {
             return Err(NtStatus::FILE_CLOSED);
@@ -512,14 +514,9 @@ impl<'m> Exchange<'m> {
             return Ok(());
         }
         let replay = self.header.flags.contains(Flags::REPLAY);
-        let begun = open.sequence().begin(self.header.channel_sequence(), modifies, replay);
-        match begun {
-            Ok(_) => {
-                self.sequenced = Some(open.clone());
-                Ok(())
-            }
-            Err(_) => Err(NtStatus::FILE_NOT_AVAILABLE),
-        }
+        open.begin(self.header.channel_sequence(), modifies, replay)?;
+        self.sequenced = Some(open.clone());
+        Ok(())
     }
 
     /// Those after this request of a compound mean this open.
@@ -744,7 +741,7 @@ impl<'m> Exchange<'m> {
             self.channel.under_way.borrow_mut().remove(&under_way.message);
         }
         if let Some(open) = self.sequenced.take() {
-            open.sequence().end(self.header.channel_sequence());
+            open.end(self.header.channel_sequence());
         }
         let status = match result {
             Ok(status) => status,

@@ -6,15 +6,19 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use smb::crypto::TRANSFORM_HEADER_LEN;
-use smb::wire::header::HEADER_LEN;
+use smb::wire::header::{Command, HEADER_LEN, PROTOCOL_ID};
 
 use super::super::acting::acting;
 use super::super::runtime;
+use super::backlog::TooMuch;
 use super::gathered::{Gathered, serve};
 use super::{Channel, Ending};
 
 /// Bytes of the length in front of a frame.
 const LENGTH_LEN: usize = 4;
+
+/// Bytes of a message up to where the next of a compound is named (MS-SMB2 2.2.1).
+const HEADER_KNOWN: usize = 24;
 
 /// Room for what is received at once: many small requests, or the head of a large one.
 const ROOM: usize = 64 << 10;
@@ -31,6 +35,12 @@ const WRITE_HEAD: usize = HEADER_LEN + 48;
 /// How long the rest of a frame may take once it has begun. Slower clients are given up: what they have sent
 /// takes memory.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
+
+/// Of what waits for a client in memory at least this part, one in so many bytes, is to be taken within [`PATIENCE`].
+const LEAST_OF: usize = 8;
+
+/// How often a connection that has nothing looks whether others of its address have left room for it.
+const LOOK_AGAIN: std::time::Duration = std::time::Duration::from_millis(20);
 
 /// The reading half of a channel.
 pub(super) struct Input {
@@ -68,14 +78,33 @@ impl Input {
     async fn turn(&mut self) -> Result<(), Ending> {
         let channel = self.channel.clone();
         let limits = &channel.server.config.limits;
-        while let Some(enough) = channel.output.too_much(limits.backlog, limits.memory) {
+        while let Some(too_much) = channel.output.too_much(limits.backlog, limits.memory) {
             // They hold buffers that others could have, and this may take long.
             self.gathered.serve(&channel);
             channel.output.uncork();
-            let sent = channel.output.sent();
+            // Nothing waits for who is gone; answers that are still being made for him end with us, on this very loop.
+            if channel.output.is_broken() || !channel.shared.is_open() {
+                break;
+            }
+            let enough = match too_much {
+                TooMuch::Here(enough) => enough,
+                // Who has no session is told nothing that is large.
+                TooMuch::Elsewhere if channel.sessions.borrow().is_empty() => break,
+                TooMuch::Elsewhere => match self.asks_for_much()? {
+                    Some(false) => break,
+                    None => return self.fill().await,
+                    Some(true) => {
+                        runtime::sleep(LOOK_AGAIN).await;
+                        continue;
+                    }
+                },
+            };
+            let (sent, held) = (channel.output.sent(), channel.output.held());
             let less = runtime::timeout(channel.output.below(enough), PATIENCE).await;
-            // Where nothing waits for the client, it is a disk that is slow.
-            let stands = channel.output.sent() == sent && channel.output.waiting() > 0;
+            // Where nothing waits for the client, it is a disk that is slow. Else a little now and then is not enough:
+            // what he holds others do not get.
+            let taken = channel.output.sent().wrapping_sub(sent);
+            let stands = taken < (held / LEAST_OF).max(1) as u64 && channel.output.waiting() > 0;
             if less.is_err() && stands {
                 return Err(Ending::Nonsense("it takes no answers"));
             }
@@ -181,6 +210,22 @@ impl Input {
             return Err(Ending::Nonsense("a frame shorter than any message"));
         }
         Ok(Some(len))
+    }
+
+    /// Whether the frame that begins in the buffer may have an answer that is large. Of what is sealed nobody knows, nor of
+    /// several messages in one. `None`: too little of it is here to say.
+    fn asks_for_much(&self) -> Result<Option<bool>, Ending> {
+        if self.length()?.is_none() {
+            return Ok(None);
+        }
+        let message = &self.bytes[self.start + LENGTH_LEN..self.end];
+        let Some(head) = message.first_chunk::<HEADER_KNOWN>() else { return Ok(None) };
+        let command = u16::from_le_bytes([head[12], head[13]]);
+        let is_alone = head[20..] == [0; 4];
+        let is_plain = head[..4] == PROTOCOL_ID;
+        let large = [Command::Read, Command::QueryDirectory, Command::QueryInfo, Command::Ioctl];
+        let is_small = is_plain && is_alone && !large.contains(&Command::from_wire(command));
+        Ok(Some(!is_small))
     }
 
     /// Moves what is there to the front when the back is full.

@@ -5,8 +5,6 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 use sys::filemap::{PARTS_MAX, Part, send_parts};
@@ -14,6 +12,7 @@ use sys::filemap::{PARTS_MAX, Part, send_parts};
 use super::super::fs;
 use super::super::runtime::{self, Event, Socket};
 use super::super::transfer::{Pools, Progress, SendFile, TransferError};
+use super::backlog::{Account, Making, TooMuch};
 use super::{reply, spare};
 
 /// One frame, or what is left of it.
@@ -34,38 +33,6 @@ impl Outgoing {
     }
 }
 
-/// Bytes of frames in memory that wait on all connections of a server.
-#[derive(Clone, Debug, Default)]
-pub(in crate::serve) struct Backlog(Arc<AtomicUsize>);
-
-impl Backlog {
-    /// How many there are.
-    pub(in crate::serve) fn bytes(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// What one connection may have of `most`: half of what is left. So many who take nothing can never take all, and
-    /// whoever comes later finds as much as they have.
-    fn share(&self, most: usize) -> usize {
-        most.saturating_sub(self.bytes()) / 2
-    }
-}
-
-/// Memory of an answer that is being made, on one connection: counted until it is handed to [`Output::push`].
-#[derive(Debug)]
-pub(in crate::serve) struct Making {
-    here: Arc<AtomicUsize>,
-    backlog: Backlog,
-    bytes: usize,
-}
-
-impl Drop for Making {
-    fn drop(&mut self) {
-        self.here.fetch_sub(self.bytes, Ordering::Relaxed);
-        self.backlog.0.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
 /// Frames for one socket. What the socket takes goes at once; a task sends the rest.
 pub(super) struct Output {
     socket: Rc<Socket>,
@@ -83,20 +50,9 @@ pub(super) struct Output {
     sent: Cell<u64>,
     /// Bytes of the frames in `queue` that are in memory, until the last byte of each is sent.
     held: Cell<usize>,
-    /// What `backlog` knows of them. What the socket takes at once need not be told there.
-    told: Cell<usize>,
-    /// Bytes of answers that are being made.
-    making: Arc<AtomicUsize>,
     /// Whether somebody waits in [`Output::below`].
     awaited: Cell<bool>,
-    backlog: Backlog,
-}
-
-impl Drop for Output {
-    fn drop(&mut self) {
-        self.held.set(0);
-        self.tell();
-    }
+    account: Account,
 }
 
 /// No more frames are handed to the kernel at once when they have so many bytes.
@@ -107,7 +63,7 @@ const TOGETHER: usize = 512 << 10;
 const CORK: usize = 256 << 10;
 
 impl Output {
-    pub(super) fn new(socket: Rc<Socket>, pools: Pools, backlog: Backlog) -> Self {
+    pub(super) fn new(socket: Rc<Socket>, pools: Pools, account: Account) -> Self {
         Self {
             socket,
             pools,
@@ -119,52 +75,38 @@ impl Output {
             drained: Event::new(),
             sent: Cell::new(0),
             held: Cell::new(0),
-            told: Cell::new(0),
-            making: Arc::default(),
             awaited: Cell::new(false),
-            backlog,
+            account,
         }
     }
 
-    /// If more waits than may: how much may be left before more is asked for. `one` bounds what waits here, and `all`
-    /// what waits in memory on all connections.
-    pub(super) fn too_much(&self, one: usize, all: usize) -> Option<usize> {
+    /// Whether more waits than may, and for what to wait before more is asked for. `one` bounds what waits here, and
+    /// `all` what waits in memory on all connections.
+    pub(super) fn too_much(&self, one: usize, all: usize) -> Option<TooMuch> {
         if self.waiting.get() > one {
-            return Some(one / 2);
+            return Some(TooMuch::Here(one / 2));
         }
-        let mine = self.held.get() + self.making();
-        if mine == 0 {
-            return None;
-        }
-        let share = self.backlog.share(all);
-        (mine > share).then_some(share / 2)
+        self.account.too_much(self.held.get(), all)
     }
 
     /// Counts an answer of so many bytes that is being made.
     pub(super) fn make(&self, bytes: usize) -> Making {
-        let (here, backlog) = (self.making.clone(), self.backlog.clone());
-        here.fetch_add(bytes, Ordering::Relaxed);
-        backlog.0.fetch_add(bytes, Ordering::Relaxed);
-        Making { here, backlog, bytes }
-    }
-
-    fn making(&self) -> usize {
-        self.making.load(Ordering::Relaxed)
+        self.account.make(bytes)
     }
 
     /// Tells the server what waits in memory.
     fn tell(&self) {
-        let (held, told) = (self.held.get(), self.told.replace(self.held.get()));
-        if held > told {
-            self.backlog.0.fetch_add(held - told, Ordering::Relaxed);
-        } else if held < told {
-            self.backlog.0.fetch_sub(told - held, Ordering::Relaxed);
-        }
+        self.account.tell(self.held.get());
     }
 
     /// Bytes that the socket has not taken.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.get()
+    }
+
+    /// Bytes of frames in memory among those that wait.
+    pub(super) fn held(&self) -> usize {
+        self.held.get()
     }
 
     /// Bytes that the socket has taken.
@@ -223,7 +165,7 @@ impl Output {
     /// Waits until no more than `bytes` wait or are being made, or the connection is broken.
     pub(super) async fn below(&self, bytes: usize) {
         // A frame takes its memory until its last byte is sent.
-        let taken = || self.waiting.get().max(self.held.get()) + self.making();
+        let taken = || self.waiting.get().max(self.held.get()) + self.account.making();
         let much = || taken() > bytes && !self.broken.get();
         while much() {
             self.awaited.set(true);
@@ -444,6 +386,7 @@ mod tests {
 
     use super::super::super::runtime::{Config, Runtime};
     use super::super::super::transfer::{DataFile, Method};
+    use super::super::backlog::Backlog;
     use super::*;
 
     const LEN: usize = 100_000;
@@ -478,8 +421,8 @@ mod tests {
             async move {
                 let (server, push) = taken.unwrap();
                 let socket = Rc::new(Socket::new(server.into()).unwrap());
-                let output =
-                    Rc::new(Output::new(socket, Pools::new(1, 4 << 20), Backlog::default()));
+                let account = Backlog::default().account([127, 0, 0, 1].into());
+                let output = Rc::new(Output::new(socket, Pools::new(1, 4 << 20), account));
                 push(&output);
                 output.uncork();
                 output.below(0).await;

@@ -14,7 +14,8 @@ use super::super::fs;
 use super::super::server::Lane;
 use super::super::session::Session;
 use super::super::transfer::{DataFile, Method, SendFile};
-use super::output::{Making, Outgoing};
+use super::backlog::Making;
+use super::output::Outgoing;
 use super::{Bound, spare};
 
 /// Bytes of the length in front of a frame (MS-SMB2 2.1).

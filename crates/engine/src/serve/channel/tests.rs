@@ -1,14 +1,14 @@
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Mutex, mpsc};
 use std::task::Poll;
 
-use smb::NtStatus;
 use smb::crypto::{ABREAST, SecretKey};
 use smb::wire::Encode;
 use smb::wire::bare;
-use smb::wire::header::{Command, HEADER_LEN};
-use smb::wire::write;
+use smb::wire::header::{Command, HEADER_LEN, Target};
+use smb::wire::{read, write};
+use smb::{NtStatus, TreeId};
 
 use super::super::runtime::{Config, Runtime};
 use super::super::server::tests::opened;
@@ -41,7 +41,7 @@ fn a_channel_whose_task_panics_leaves_nothing_behind() {
                 assert!(polled.await.is_pending());
                 let channel = CHANNELS.with_borrow(|all| all.values().next().cloned()).unwrap();
                 session.state().channels.push(channel.shared.clone());
-                let bound = Bound { session: session.clone(), signer: None };
+                let bound = Bound::new(session.clone(), None);
                 channel.sessions.borrow_mut().insert(session.id, Rc::new(bound));
                 drop(channel);
                 panic!("meant: what a mistake of ours would be");
@@ -56,6 +56,136 @@ fn a_channel_whose_task_panics_leaves_nothing_behind() {
     assert_eq!((server.counts().opens, server.counts().files), (0, 0));
     assert_eq!(server.connections().0, 0);
     runtime.unwrap().stop(Duration::ZERO);
+}
+
+/// What is negotiated with those who come without negotiating.
+fn agreed() -> Agreed {
+    Agreed {
+        dialect: Dialect::Smb311,
+        client: Guid::default(),
+        client_mode: SecurityMode::empty(),
+        client_capabilities: Capabilities::empty(),
+        mode: SecurityMode::empty(),
+        capabilities: Capabilities::LARGE_MTU,
+        cipher: None,
+        signing: SigningAlgorithm::AesCmac,
+        posix: false,
+        payload: 1 << 20,
+        preauth: PreauthHash::default(),
+    }
+}
+
+/// Sends a request and takes its answer: what is in it from the header on.
+fn ask(client: &mut TcpStream, message: &[u8]) -> Vec<u8> {
+    client.write_all(&u32::try_from(message.len()).unwrap().to_be_bytes()).unwrap();
+    client.write_all(message).unwrap();
+    let mut len = [0; 4];
+    client.read_exact(&mut len).expect("an answer, though somebody holds a lock");
+    let mut answer = vec![0; u32::from_be_bytes(len) as usize];
+    client.read_exact(&mut answer).unwrap();
+    answer
+}
+
+/// Whatever the other channels of a session do with it, and others with the file: who holds the lock of the session's
+/// state, of the open's or of the file's keeps no READ or WRITE waiting.
+#[test]
+fn reads_and_writes_take_no_lock_that_channels_share() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, session, open) = opened(folder.path());
+    let server = Arc::new(server);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let (socket, peer) = listener.accept().unwrap();
+    let (ready, is_ready) = mpsc::channel();
+    let given = Mutex::new(Some((server.clone(), session.clone(), socket, ready)));
+    let config = Config { vectors: 1, ..Config::default() };
+    let runtime = Runtime::start(&config, move |_| {
+        let taken = given.lock().unwrap().take();
+        async move {
+            let (server, session, socket, ready) = taken.unwrap();
+            let socket = Socket::new(socket.into()).unwrap();
+            let mut serving = std::pin::pin!(Channel::serve(server, socket, peer));
+            let polled =
+                std::future::poll_fn(|context| Poll::Ready(serving.as_mut().poll(context)));
+            assert!(polled.await.is_pending());
+            let channel = CHANNELS.with_borrow(|all| all.values().next().cloned()).unwrap();
+            assert!(channel.agreed.set(agreed()).is_ok());
+            let bound = Bound::new(session.clone(), None);
+            channel.sessions.borrow_mut().insert(session.id, Rc::new(bound));
+            channel.window.borrow_mut().grant(64, 1, Grant::AsAsked, 64);
+            drop(channel);
+            ready.send(()).unwrap();
+            serving.await;
+        }
+    });
+    // Before that it would be a request of nobody.
+    is_ready.recv().unwrap();
+    let mut next = 0;
+    let mut header = |command, charge| {
+        let header = Header {
+            message_id: MessageId(next),
+            session: session.id,
+            credit_charge: charge,
+            credits: 64,
+            target: Target::Sync { process: 0, tree: open.tree.id },
+            ..Header::request(command)
+        };
+        next += u64::from(charge);
+        header
+    };
+    let mut both = |large: bool| {
+        // What is in the message, and what goes from the socket to the file.
+        let data = vec![7; if large { 200_000 } else { 100 }];
+        let charge = if large { 4 } else { 1 };
+        let mut message = Vec::new();
+        let start = header(Command::Write, charge).encode(&mut message);
+        let file = open.file_id;
+        let body = write::Request { file, ..write::Request::default() };
+        body.encode_with(&mut message, start, &[], &data);
+        let answer = ask(&mut client, &message);
+        assert_eq!(Header::parse(&answer).unwrap().status, NtStatus::SUCCESS);
+        let mut message = Vec::new();
+        let start = header(Command::Read, charge).encode(&mut message);
+        let length = u32::try_from(data.len()).unwrap();
+        read::Request { file, length, ..Default::default() }.encode(&mut message, start);
+        let answer = ask(&mut client, &message);
+        assert_eq!(Header::parse(&answer).unwrap().status, NtStatus::SUCCESS);
+        assert!(read::Response::parse(&answer).unwrap().data == data);
+    };
+    // The first look-up is in the tables of the session.
+    both(false);
+    server.with_file(open.key, |_, _| {
+        let _held = (session.state(), open.state());
+        both(false);
+        both(true);
+    });
+    drop(client);
+    runtime.unwrap().stop(Duration::ZERO);
+}
+
+/// What a channel has looked up is not what it was: the tree ends, the open is closed or becomes another.
+#[test]
+fn what_a_channel_remembers_of_its_session_ends_with_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, session, open) = opened(folder.path());
+    let (recent, volatile) = (Recent::default(), open.file_id.volatile);
+    let found = |recent: &Recent| recent.open(&session, volatile);
+    for _ in 0..2 {
+        assert!(found(&recent).is_some_and(|found| Arc::ptr_eq(&found, &open)));
+        assert!(recent.tree(&session, open.tree.id).is_some());
+    }
+    assert!(recent.open(&session, volatile + 8).is_none(), "of another number at its place");
+    assert!(recent.tree(&session, TreeId(open.tree.id.0 + 1)).is_none());
+    session.state().end_trees(|_| true);
+    assert!(recent.tree(&session, open.tree.id).is_none(), "though its opens have it still");
+    // Another value of the same number, as when a file becomes a link or its client comes back.
+    session.state().opens.clear();
+    assert!(found(&recent).is_some(), "nobody has said that it is closed");
+    server.close(&open);
+    assert!(found(&recent).is_none());
+    drop(open);
+    assert_eq!(server.counts().opens, 0);
 }
 
 /// A request that is as long as `len` says, signed: an ECHO, or a WRITE to a file that is not open.
@@ -112,21 +242,8 @@ fn large_signed_requests_are_gathered_and_one_that_is_wrong_is_refused_alone() {
             let channel = CHANNELS.with_borrow(|all| all.values().next().cloned()).unwrap();
             let key = SecretKey::new(&[7; 16]);
             let signer = Arc::new(Signer::new(SigningAlgorithm::AesCmac, &key));
-            let agreed = Agreed {
-                dialect: Dialect::Smb311,
-                client: Guid::default(),
-                client_mode: SecurityMode::empty(),
-                client_capabilities: Capabilities::empty(),
-                mode: SecurityMode::empty(),
-                capabilities: Capabilities::LARGE_MTU,
-                cipher: None,
-                signing: SigningAlgorithm::AesCmac,
-                posix: false,
-                payload: 1 << 20,
-                preauth: PreauthHash::default(),
-            };
-            assert!(channel.agreed.set(agreed).is_ok());
-            let bound = Bound { session: session.clone(), signer: Some(signer.clone()) };
+            assert!(channel.agreed.set(agreed()).is_ok());
+            let bound = Bound::new(session.clone(), Some(signer.clone()));
             channel.sessions.borrow_mut().insert(session.id, Rc::new(bound));
             channel.window.borrow_mut().grant(64, 1, Grant::AsAsked, 64);
             let mut gathered = Gathered::default();

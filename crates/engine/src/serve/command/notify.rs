@@ -42,8 +42,12 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     };
     let Changes::Entries(entries) = changes else { return Err(NtStatus::NOTIFY_ENUM_DIR) };
     let mut writer = NotifyWriter::new(room);
+    let map_devices = open.tree.share.config.map_devices;
     for entry in &entries {
-        writer.push(entry.action, &entry.name);
+        match map_devices {
+            true => writer.push(entry.action, &smb::name::mark_device(&entry.name)),
+            false => writer.push(entry.action, &entry.name),
+        }
     }
     let (status, data) = writer.finish();
     if status != NtStatus::SUCCESS {

@@ -1,5 +1,7 @@
 //! QUERY_INFO (MS-SMB2 3.3.5.20).
 
+use std::borrow::Cow;
+
 use smb::fscc::{About, Ea, FileClass, PosixOwner, QuotaQuery, StreamFacts, VolumeClass};
 use smb::security::{SecurityInfo, Sid};
 use smb::session::Dialect;
@@ -56,6 +58,11 @@ fn file(x: &mut Exchange<'_>, request: &Request<'_>, open: &Open) -> Answer {
     let link = access::name_hash(path.as_str());
     // As it is on the disk, whatever case it was opened in.
     let mut name = open.file().map_or_else(String::new, |file| file.path());
+    if open.tree.share.config.map_devices
+        && let Cow::Owned(marked) = smb::name::mark_device(&name)
+    {
+        name = marked;
+    }
     if let Some(stream) = open.stream() {
         name.push(':');
         name.push_str(&stream.name());

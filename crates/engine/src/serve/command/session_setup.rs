@@ -192,7 +192,7 @@ fn as_first_channel(x: &Exchange<'_>) -> Result<Rc<Bound>, NtStatus> {
     let session = session.ok_or(NtStatus::USER_SESSION_DELETED)?;
     let key = session.signing_key.as_ref().ok_or(NtStatus::NOT_SUPPORTED)?;
     let signer = Signer::new(session.signing, key);
-    Ok(Rc::new(Bound { session, signer: Some(Arc::new(signer)) }))
+    Ok(Rc::new(Bound::new(session, Some(Arc::new(signer)))))
 }
 
 /// Whether this connection may become a channel of the session (MS-SMB2 3.3.5.5, step 4), in the order in which
@@ -375,7 +375,7 @@ fn join(session: &Session, channel: ChannelRef, most: usize) -> Result<(), NtSta
 fn accept(x: &mut Exchange<'_>, session: Arc<Session>, signer: Option<Signer>) {
     let id = session.id;
     let signer = signer.map(Arc::new);
-    let bound = Rc::new(Bound { session, signer });
+    let bound = Rc::new(Bound::new(session, signer));
     x.channel.sessions.borrow_mut().insert(id, bound.clone());
     x.bound = Some(bound);
 }

@@ -83,7 +83,7 @@ pub(super) fn disconnect(x: &mut Exchange<'_>) -> Answer {
     let tree = x.tree()?.clone();
     let opens: Vec<_> = {
         let mut state = session.state();
-        state.trees.remove(&tree.id);
+        state.end_trees(|other| other.id == tree.id);
         state.opens.extract_if(|_, open| open.tree.id == tree.id).map(|(_, open)| open).collect()
     };
     for open in &opens {

@@ -136,8 +136,8 @@ impl Channel {
         {
             return None;
         }
-        let tree = session.tree(header.tree()?)?;
-        let open = session.open(request.file.volatile)?;
+        let tree = bound.recent.tree(session, header.tree()?)?;
+        let open = bound.recent.open(session, request.file.volatile)?;
         let plain = open.file_id == request.file
             && open.tree.id == tree.id
             && !open.is_closed()
@@ -154,7 +154,7 @@ impl Channel {
         if !plain || smb::wire::credit_charge_needed(request.payload_len()) > paid {
             return None;
         }
-        let whose = session.whose(&self.server);
+        let whose = bound.recent.whose(session, &self.server);
         Some(DirectWrite { header, request, open, whose })
     }
 }
@@ -168,14 +168,14 @@ struct Sequenced {
 impl Sequenced {
     /// `None`: it is older than a channel that the client has given up.
     fn begin(open: &Arc<Open>, sequence: u16, replay: bool) -> Option<Self> {
-        open.sequence().begin(sequence, true, replay).ok()?;
+        open.begin(sequence, true, replay).ok()?;
         Some(Self { open: open.clone(), sequence })
     }
 }
 
 impl Drop for Sequenced {
     fn drop(&mut self) {
-        self.open.sequence().end(self.sequence);
+        self.open.end(self.sequence);
     }
 }
 

@@ -26,6 +26,8 @@ pub struct ShareConfig {
     pub links: Links,
     /// Names that begin with a full stop are hidden.
     pub hide_dot_files: bool,
+    /// Names that Windows reserves for devices are shown with a mark, so that its programs can open them.
+    pub map_devices: bool,
     /// Permission bits that a new file may have; the process's umask counts too.
     pub file_mode: u32,
     /// Permission bits that a new folder may have; the process's umask counts too.
@@ -64,6 +66,12 @@ pub const SHARE_OPTIONS: &[Setting] = &[
         name: "hide_dot_files",
         value: "on|off",
         help: "names that begin with a full stop have the attribute HIDDEN [on]",
+    },
+    Setting {
+        name: "map_devices",
+        value: "on|off",
+        help: "names that Windows reserves for devices (CON, NUL, COM1) are shown with U+F02A behind them, so that \
+               Windows programs can open them; clients may name them with it or without [off]",
     },
     Setting {
         name: "case_sensitive",
@@ -121,6 +129,7 @@ impl ShareConfig {
             case_sensitive: usual.case_sensitive,
             links: usual.links,
             hide_dot_files: usual.hide_dot_files,
+            map_devices: usual.map_devices,
             file_mode: usual.file_mode,
             folder_mode: usual.folder_mode,
             streams: usual.streams,
@@ -187,6 +196,7 @@ impl ShareConfig {
                 }
             }
             "hide_dot_files" => self.hide_dot_files = settings::switch(value)?,
+            "map_devices" => self.map_devices = settings::switch(value)?,
             "case_sensitive" => self.case_sensitive = settings::switch(value)?,
             "file_mode" => self.file_mode = mode(value)?,
             "folder_mode" => self.folder_mode = mode(value)?,
@@ -242,6 +252,7 @@ impl ShareConfig {
             dos_attributes: self.dos_attributes,
             streams: self.streams,
             hide_dot_files: self.hide_dot_files,
+            map_devices: self.map_devices,
             ..fs::Config::new(&self.path, &self.name)
         }
     }
@@ -325,7 +336,7 @@ mod tests {
                 "links" => "client",
                 "file_mode" | "folder_mode" => "640",
                 // What it is not already.
-                "ro" | "encrypt" | "case_sensitive" => "on",
+                "ro" | "encrypt" | "case_sensitive" | "map_devices" => "on",
                 _ => "off",
             };
             let mut share = ShareConfig::new("a", "/x");

@@ -190,7 +190,7 @@ impl Handle {
     }
 
     /// A descriptor by which what was written reaches the disk: this one, or another of the same file where this is
-    /// none that the kernel synchronizes, as that of a stream is (`O_PATH`).
+    /// none that the kernel synchronizes, as that of a stream is (`O_PATH`). That one is opened once.
     ///
     /// # Errors
     ///
@@ -200,10 +200,13 @@ impl Handle {
         if want.read || want.write {
             return Ok(self.shared_fd().clone());
         }
+        if let Some(fd) = self.synced_by.get() {
+            return Ok(fd.clone());
+        }
         let read = super::Want { read: true, ..super::Want::default() };
         let write = super::Want { write: true, ..super::Want::default() };
         let again = self.reopen(read).or_else(|_| self.reopen(write))?;
-        Ok(again.shared_fd().clone())
+        Ok(self.synced_by.get_or_init(|| again.shared_fd().clone()).clone())
     }
 
     /// Brings what was written to the disk.

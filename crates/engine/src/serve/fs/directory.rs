@@ -2,6 +2,7 @@
 
 mod batch;
 
+use std::borrow::Cow;
 use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -45,6 +46,20 @@ struct Folder {
     fd: OwnedFd,
     /// From the root, as on disk.
     path: Vec<u8>,
+}
+
+impl Folder {
+    /// What clients call an entry.
+    fn seen<'n>(&self, name: &'n [u8]) -> Cow<'n, str> {
+        let seen = names::from_unix(name);
+        match seen {
+            Cow::Borrowed(plain) if self.share.0.config.map_devices => names::mark_device(plain),
+            Cow::Owned(mapped) if self.share.0.config.map_devices => {
+                Cow::Owned(names::mark_device(&mapped).into_owned())
+            }
+            seen => seen,
+        }
+    }
 }
 
 impl Directory {
@@ -111,7 +126,7 @@ impl Directory {
             self.at += 1;
             let Some((name, kind)) = self.batch.get(at) else { continue };
             entry.name.clear();
-            entry.name.push_str(&names::from_unix(name.to_bytes()));
+            entry.name.push_str(&self.folder.seen(name.to_bytes()));
             if !matches(&entry.name) {
                 continue;
             }
@@ -179,7 +194,7 @@ impl Directory {
         let Ok(whole) = CString::new(found.as_slice()) else { return Ok(None) };
         let facts = folder.entry_facts(folder.fd.as_fd(), &whole, FileType::Unknown)?;
         let Some(facts) = facts else { return Ok(None) };
-        Ok(Some(Entry { facts, name: names::from_unix(&found).into_owned() }))
+        Ok(Some(Entry { facts, name: folder.seen(&found).into_owned() }))
     }
 
     /// An empty batch, in the memory of the one before if nobody else has that.

@@ -1,7 +1,7 @@
 //! One open file, folder or other thing of the file system.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::fs::{FileType, Mode};
 use rustix::io::Errno;
@@ -44,6 +44,8 @@ pub struct Handle {
     want: Want,
     facts: Facts,
     place: Mutex<Place>,
+    /// Another descriptor of the file, which the kernel synchronizes, once somebody needed it.
+    pub(super) synced_by: OnceLock<Arc<OwnedFd>>,
 }
 
 impl Handle {
@@ -90,6 +92,7 @@ impl Handle {
             want,
             facts,
             place: Mutex::new(Place { path, folder }),
+            synced_by: OnceLock::new(),
         }
     }
 

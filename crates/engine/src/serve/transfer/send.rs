@@ -46,6 +46,8 @@ pub struct SendFile {
     settled: usize,
     /// There is no more in the file: from what is held on, zeros.
     ended: bool,
+    /// Some of it cannot be read, as was found out before anything was sent.
+    failure: Option<io::Error>,
     /// What goes through shared memory comes from a mapping of the file.
     maps: bool,
     method: Method,
@@ -82,6 +84,7 @@ impl SendFile {
             sent: 0,
             settled: 0,
             ended: false,
+            failure: None,
             maps: len as usize >= MAPPED_LEAST && copies_maps,
             method,
             held: Held::Nothing,
@@ -119,15 +122,29 @@ impl SendFile {
         self.method
     }
 
-    /// Takes the result of a job back. That a file could not be read into memory is found out, and
-    /// said, when it is read: by a call, which tells so before anything is sent.
+    /// Takes the result of a job back. What could not be read is said at once where the peer was promised nothing;
+    /// else when it is read: by a call.
     pub fn finished(&mut self, finished: Finished) {
         self.settled = self.len;
+        if let Err(error) = finished.result {
+            if !self.started() {
+                self.failure = Some(error);
+            }
+            self.without_memory();
+            return;
+        }
         let (at, left) = (self.offset + self.sent as u64, (self.len - self.sent) as u64);
         let by_memory = matches!(self.method, Method::Map | Method::Carried);
-        // A page whose read failed may be there all the same, without what the file says.
-        let is_there = finished.result.is_ok() && self.file.resident(at, left);
-        if by_memory && self.holds() == 0 && !is_there {
+        if by_memory && !self.file.resident(at, left) {
+            self.without_memory();
+        }
+    }
+
+    /// What would be sent from a mapping is sent by calls: a page whose read failed may be there all the same, without
+    /// what the file says.
+    fn without_memory(&mut self) {
+        let by_memory = matches!(self.method, Method::Map | Method::Carried);
+        if by_memory && self.holds() == 0 {
             self.held = Held::Nothing;
             self.method = Method::Copy;
         }
@@ -143,6 +160,16 @@ impl SendFile {
         socket: BorrowedFd<'_>,
         pools: &Pools,
     ) -> Result<Progress, TransferError> {
+        if let Some(error) = self.failure.take() {
+            return Err(TransferError::File(error));
+        }
+        // A later piece that fails would find the head sent.
+        if !self.started()
+            && self.len > PIECE
+            && let Some(progress) = self.settle(self.sent, self.len - self.sent)
+        {
+            return Ok(progress);
+        }
         loop {
             if self.sent == self.len && self.head_sent == self.head.len() {
                 self.held = Held::Nothing;

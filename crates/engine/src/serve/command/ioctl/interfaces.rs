@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 
 use rustix::net::netdevice::index_to_name;
 use rustix::net::{
@@ -27,6 +28,8 @@ const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 /// IFA_F_DEPRECATED and IFA_F_TENTATIVE: not, or not yet, for others to connect to.
 const UNFIT: u8 = 0x60;
+/// Where the kernel has a directory for each interface (Documentation/ABI/testing/sysfs-class-net).
+const INTERFACES: &str = "/sys/class/net";
 /// Addresses that clients are told; more than a host has that serves files.
 const MOST: usize = 64;
 /// What a link is taken for that does not say how fast it is, bits in a second.
@@ -160,10 +163,15 @@ fn ip(value: &[u8]) -> Option<IpAddr> {
 
 /// What clients are told about it.
 fn described(found: &Found) -> Interface {
+    let directory = name_of(found.index).map(|name| Path::new(INTERFACES).join(name));
+    described_by(found, directory.as_deref())
+}
+
+/// The same of an interface with this directory in sysfs.
+fn described_by(found: &Found, directory: Option<&Path>) -> Interface {
     let local = found.address.is_loopback();
-    let name = name_of(found.index);
-    let speed = name.as_deref().and_then(speed_of);
-    let queues = name.as_deref().map_or(0, queues_of);
+    let speed = directory.and_then(speed_of);
+    let queues = directory.map_or(0, queues_of);
     Interface {
         index: found.index.max(1),
         // Within the host every sender is its own queue.
@@ -180,15 +188,15 @@ fn name_of(index: u32) -> Option<String> {
 }
 
 /// Bits in a second, if the interface says.
-fn speed_of(name: &str) -> Option<u64> {
-    let said = fs::read_to_string(format!("/sys/class/net/{name}/speed")).ok()?;
+fn speed_of(directory: &Path) -> Option<u64> {
+    let said = fs::read_to_string(directory.join("speed")).ok()?;
     let megabits = said.trim().parse::<u64>().ok().filter(|megabits| *megabits > 0)?;
     megabits.checked_mul(1_000_000)
 }
 
 /// Queues by which packets come in, each of which a CPU can take from.
-fn queues_of(name: &str) -> usize {
-    let Ok(queues) = fs::read_dir(format!("/sys/class/net/{name}/queues")) else { return 0 };
+fn queues_of(directory: &Path) -> usize {
+    let Ok(queues) = fs::read_dir(directory.join("queues")) else { return 0 };
     let receives = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b"rx-");
     queues.flatten().filter(|queue| receives(&queue.file_name())).count()
 }
@@ -225,6 +233,38 @@ mod tests {
         assert!(told[0].caps.contains(InterfaceCaps::RSS) && told[1].caps.is_empty());
         assert_eq!((told[1].address, told[1].link_speed), (address("198.51.100.1"), USUAL_SPEED));
         assert_ne!(told[1].index, 7, "an interface of its own");
+    }
+
+    /// What sysfs says of an interface: its speed as text, its queues.
+    fn in_sysfs(speed: &str, queues: &[&str]) -> (InterfaceCaps, u64) {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("speed"), speed).unwrap();
+        for queue in queues {
+            fs::create_dir_all(directory.path().join("queues").join(queue)).unwrap();
+        }
+        let found = Found { index: 7, address: IpAddr::from([192, 0, 2, 7]) };
+        let told = described_by(&found, Some(directory.path()));
+        assert_eq!((told.index, told.address), (found.index, found.address));
+        (told.caps, told.link_speed)
+    }
+
+    #[test]
+    fn an_interface_is_as_fast_and_as_wide_as_sysfs_says() {
+        const NONE: InterfaceCaps = InterfaceCaps::empty();
+        let many = ["rx-0", "rx-1", "tx-0", "tx-1"];
+        assert_eq!(in_sysfs("25000\n", &many), (InterfaceCaps::RSS, 25_000_000_000));
+        assert_eq!(
+            in_sysfs("100\n", &["rx-0", "tx-0", "tx-1"]),
+            (NONE, 100_000_000),
+            "one to hear"
+        );
+        // A link that is down, a virtual one, and what is no number at all.
+        for unknown in ["-1\n", "0\n", "", "fast\n", "18446744073709551615\n"] {
+            assert_eq!(in_sysfs(unknown, &[]), (NONE, USUAL_SPEED), "{unknown:?}");
+        }
+        let found = Found { index: 0, address: IpAddr::from([192, 0, 2, 7]) };
+        let told = described_by(&found, None);
+        assert_eq!((told.index, told.link_speed, told.caps), (1, USUAL_SPEED, NONE), "unknown");
     }
 
     #[test]

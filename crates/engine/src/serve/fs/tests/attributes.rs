@@ -164,6 +164,11 @@ fn size_and_allocation() {
         look.set_size(1).unwrap();
         assert_eq!(fs::read(root.join("file")).unwrap(), [7]);
         look.sync().unwrap();
+        // Opened once, and good for the file whatever becomes of its name.
+        let by = look.sync_fd().unwrap();
+        fs::remove_file(root.join("file")).unwrap();
+        assert!(std::sync::Arc::ptr_eq(&by, &look.sync_fd().unwrap()));
+        look.sync().unwrap();
         let folder = create(share, "folder", FOLDER);
         assert_eq!(folder.set_size(0), Err(NtStatus::FILE_IS_A_DIRECTORY));
         assert_eq!(file.set_size(u64::MAX), Err(NtStatus::INVALID_PARAMETER));

@@ -1,0 +1,310 @@
+//! Memory of answers that clients have not taken: how much there is of it, and who may have more.
+//!
+//! A connection has a part of what is left, and so have all connections of one address together: who takes nothing on
+//! many connections leaves as much to others as who takes nothing on one. What an address has is in one of two
+//! accounts. The *usual* one is for whoever has less than its part. When an address has had its part, each of its
+//! connections that has nothing may have one answer more as long as the *extra* account allows it: who takes
+//! its answers goes on, beside others of the same address who take none. Then they wait.
+//!
+//! Nothing is reserved: what is asked and what is counted are two steps. So each loop may go one answer beyond.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// What all connections of one address may have: so many times what is left. By itself one has four fifths.
+const OF_AN_ADDRESS: usize = 4;
+/// What one connection may have: what is left, divided by this.
+const OF_A_CONNECTION: usize = 2;
+/// How much there is beyond the limit, for who has nothing: the limit, divided by this.
+const EXTRA: usize = 2;
+
+/// Bytes in both accounts.
+#[derive(Debug, Default)]
+struct Sums {
+    usual: AtomicUsize,
+    extra: AtomicUsize,
+}
+
+impl Sums {
+    fn of(&self, extra: bool) -> &AtomicUsize {
+        if extra { &self.extra } else { &self.usual }
+    }
+
+    fn add(&self, extra: bool, bytes: usize) {
+        self.of(extra).fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn take(&self, extra: bool, bytes: usize) {
+        self.of(extra).fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn read(&self, extra: bool) -> usize {
+        self.of(extra).load(Ordering::Relaxed)
+    }
+}
+
+/// The addresses that connections are from.
+#[derive(Debug, Default)]
+struct Addresses {
+    known: HashMap<IpAddr, Weak<Sums>>,
+    /// With more than so many, those that are gone are looked for.
+    most: usize,
+}
+
+/// Bytes of frames in memory that wait on all connections of a server, by the addresses of clients.
+#[derive(Clone, Debug, Default)]
+pub(in crate::serve) struct Backlog {
+    all: Arc<Sums>,
+    addresses: Arc<Mutex<Addresses>>,
+}
+
+impl Backlog {
+    /// How many there are.
+    pub(in crate::serve) fn bytes(&self) -> usize {
+        self.all.read(false) + self.all.read(true)
+    }
+
+    /// The account of a connection from this address.
+    pub(super) fn account(&self, peer: IpAddr) -> Account {
+        let peer = whose(peer);
+        let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        if addresses.known.len() > addresses.most {
+            addresses.known.retain(|_, sums| sums.strong_count() > 0);
+            addresses.most = 2 * addresses.known.len() + 64;
+        }
+        let known = addresses.known.entry(peer).or_default();
+        let address = known.upgrade().unwrap_or_else(|| {
+            let new = Arc::default();
+            *known = Arc::downgrade(&new);
+            new
+        });
+        let parties = Parties { all: self.all.clone(), address, making: Arc::default() };
+        Account { parties, told: Cell::new(0), extra: Cell::new(false) }
+    }
+}
+
+/// What counts as one address: of IPv6 the network, of which a host has as many addresses as it likes. All hosts of a link
+/// have the same one, and one address each, for addresses that are of that link alone.
+fn whose(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(peer) if peer.is_unicast_link_local() => peer.into(),
+        IpAddr::V6(peer) => Ipv6Addr::from_bits(peer.to_bits() & !u128::from(u64::MAX)).into(),
+        v4 @ IpAddr::V4(_) => v4,
+    }
+}
+
+/// Who counts the bytes of a connection.
+#[derive(Clone, Debug)]
+struct Parties {
+    all: Arc<Sums>,
+    address: Arc<Sums>,
+    /// Bytes of answers of this connection that are being made.
+    making: Arc<AtomicUsize>,
+}
+
+impl Parties {
+    fn add(&self, extra: bool, bytes: usize) {
+        self.all.add(extra, bytes);
+        self.address.add(extra, bytes);
+    }
+
+    fn take(&self, extra: bool, bytes: usize) {
+        self.all.take(extra, bytes);
+        self.address.take(extra, bytes);
+    }
+}
+
+/// Memory of an answer that is being made, on one connection: counted until it is handed to the connection's output.
+#[derive(Debug)]
+pub(in crate::serve) struct Making {
+    parties: Parties,
+    extra: bool,
+    bytes: usize,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        self.parties.making.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.parties.take(self.extra, self.bytes);
+    }
+}
+
+/// Why a connection is not read from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TooMuch {
+    /// Until no more than so many bytes wait for its client, and are being made.
+    Here(usize),
+    /// Nothing waits for it. Others of its address have what there is for them all.
+    Elsewhere,
+}
+
+/// What one connection has.
+#[derive(Debug)]
+pub(super) struct Account {
+    parties: Parties,
+    /// What the sums know of its frames. What the socket takes at once need not be told there.
+    told: Cell<usize>,
+    /// Which account its bytes are in, all of them.
+    extra: Cell<bool>,
+}
+
+impl Drop for Account {
+    fn drop(&mut self) {
+        self.tell(0);
+    }
+}
+
+impl Account {
+    /// Counts an answer of so many bytes that is being made.
+    pub(super) fn make(&self, bytes: usize) -> Making {
+        let (parties, extra) = (self.parties.clone(), self.extra.get());
+        parties.making.fetch_add(bytes, Ordering::Relaxed);
+        parties.add(extra, bytes);
+        Making { parties, extra, bytes }
+    }
+
+    /// Bytes that are being made.
+    pub(super) fn making(&self) -> usize {
+        self.parties.making.load(Ordering::Relaxed)
+    }
+
+    /// So many bytes of frames wait here now.
+    pub(super) fn tell(&self, held: usize) {
+        let told = self.told.replace(held);
+        if held > told {
+            self.parties.add(self.extra.get(), held - told);
+        } else if held < told {
+            self.parties.take(self.extra.get(), told - held);
+        }
+    }
+
+    /// Whether there is no room for another answer, of `most` bytes for all connections, to a connection on which
+    /// frames of `held` bytes wait.
+    pub(super) fn too_much(&self, held: usize, most: usize) -> Option<TooMuch> {
+        // What was told and is not taken back yet is in one of the accounts, which cannot be changed then.
+        let mine = held.max(self.told.get()) + self.making();
+        let free = most.saturating_sub(self.parties.all.read(false));
+        let part = OF_AN_ADDRESS.saturating_mul(free);
+        let has_part = self.parties.address.read(false) > part;
+        if mine > 0 {
+            let share = if self.extra.get() { 0 } else { free / OF_A_CONNECTION };
+            return if mine > share {
+                Some(TooMuch::Here(share / 2))
+            } else {
+                has_part.then_some(TooMuch::Here(mine / 2))
+            };
+        }
+        self.extra.set(has_part);
+        let left = (most / EXTRA).saturating_sub(self.parties.all.read(true));
+        // Somebody of each address gets on, whatever others have.
+        let waits = has_part && self.parties.address.read(true) > left / 2;
+        waits.then_some(TooMuch::Elsewhere)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: usize = 1 << 20;
+    const ANSWER: usize = 10_000;
+
+    fn ip(last: u8) -> IpAddr {
+        [192, 0, 2, last].into()
+    }
+
+    /// Has a connection that takes nothing ask for as much as it gets.
+    fn hoard(account: &Account) -> usize {
+        let mut held = 0;
+        while account.too_much(held, MOST).is_none() {
+            let making = account.make(ANSWER);
+            drop(making);
+            held += ANSWER;
+            account.tell(held);
+        }
+        held
+    }
+
+    #[test]
+    fn an_address_leaves_something_to_others_however_many_connections_it_has() {
+        let backlog = Backlog::default();
+        let greedy: Vec<_> = (0..500).map(|_| backlog.account(ip(1))).collect();
+        let taken: usize = greedy.iter().map(hoard).sum();
+        assert_eq!(taken, backlog.bytes());
+        let (usual, extra) = (backlog.all.read(false), backlog.all.read(true));
+        assert!(usual <= MOST / 5 * 4 + ANSWER, "{usual}");
+        assert!(extra <= MOST / 6 + ANSWER, "{extra}");
+        assert!(usual > MOST / 10 * 7 && extra > MOST / 8, "and no less than there is: {taken}");
+        // One more of that address waits for the others.
+        let late = backlog.account(ip(1));
+        assert_eq!(late.too_much(0, MOST), Some(TooMuch::Elsewhere));
+        // Another address has a tenth of all on its first connection.
+        let other = backlog.account(ip(2));
+        let got = hoard(&other);
+        assert!(got >= MOST / 16, "{got}");
+        assert!(!other.extra.get());
+        drop((greedy, other));
+        assert_eq!((backlog.bytes(), late.too_much(0, MOST)), (0, None));
+    }
+
+    #[test]
+    fn who_takes_its_answers_goes_on_beside_some_of_its_address_who_do_not() {
+        let backlog = Backlog::default();
+        let mut greedy = Vec::new();
+        while backlog.all.read(true) == 0 {
+            greedy.push(backlog.account(ip(1)));
+            hoard(greedy.last().unwrap());
+        }
+        let account = backlog.account(ip(1));
+        for _ in 0..100 {
+            assert_eq!(account.too_much(0, MOST), None);
+            let making = account.make(ANSWER);
+            assert_eq!(account.too_much(0, MOST), Some(TooMuch::Here(0)), "one, and no more");
+            drop(making);
+        }
+    }
+
+    #[test]
+    fn many_addresses_cannot_have_what_there_is_for_one_more() {
+        let backlog = Backlog::default();
+        let all: Vec<_> = (0..200).map(|at| backlog.account(ip(at))).collect();
+        let first: Vec<usize> = all.iter().map(hoard).collect();
+        let most = MOST + MOST / EXTRA + all.len() * ANSWER;
+        assert!(backlog.bytes() <= most, "{}", backlog.bytes());
+        assert!(first.iter().all(|had| *had >= ANSWER), "each gets on");
+    }
+
+    #[test]
+    fn what_is_in_one_account_is_taken_from_that_one() {
+        let backlog = Backlog::default();
+        let (greedy, account) = (backlog.account(ip(1)), backlog.account(ip(1)));
+        assert_eq!(account.too_much(0, MOST), None);
+        account.tell(ANSWER);
+        greedy.tell(MOST);
+        // It has something still, so it is not asked which account it is to be in.
+        assert!(account.too_much(0, MOST).is_some());
+        account.tell(0);
+        assert_eq!((backlog.all.read(false), backlog.all.read(true)), (MOST, 0));
+        assert_eq!(account.too_much(0, MOST), None);
+        account.tell(ANSWER);
+        greedy.tell(0);
+        account.tell(0);
+        assert_eq!((backlog.all.read(false), backlog.all.read(true)), (0, 0));
+    }
+
+    #[test]
+    fn addresses_that_are_gone_are_forgotten_and_networks_of_ipv6_are_one() {
+        let backlog = Backlog::default();
+        for at in 0..10_000_u32 {
+            drop(backlog.account(IpAddr::V4(at.into())));
+        }
+        assert!(backlog.addresses.lock().unwrap().known.len() <= 66);
+        let [one, two, three] = ["2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"]
+            .map(|address| whose(address.parse().unwrap()));
+        assert!(one == two && one != three);
+        assert_eq!(whose("::ffff:192.0.2.7".parse().unwrap()), ip(7));
+    }
+}
