@@ -3,7 +3,7 @@
 //! One word per descriptor, read by one load. Descriptors that we do not follow stay zero and go
 //! to libc at once.
 
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
 use local::conn::Conn;
 use local::world::World;
@@ -21,6 +21,8 @@ static WORLD: AtomicPtr<World> = AtomicPtr::new(std::ptr::null_mut());
 static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 /// Process that this memory belongs to; a `vfork` child differs.
 static PID: AtomicU32 = AtomicU32::new(0);
+/// Whether this process has ever made a child that borrows our memory, as far as we have seen.
+static LENT: AtomicBool = AtomicBool::new(false);
 
 const CONN: u64 = 1;
 const SET: u64 = 2;
@@ -132,6 +134,17 @@ pub(crate) fn each(mut f: impl FnMut(i32, Entry)) {
 /// not change what it borrows.
 pub(crate) fn borrowed() -> bool {
     call::getpid() != PID.load(Ordering::Relaxed)
+}
+
+/// [`borrowed`], for what one may be wrong about: a child that was made by a system call of the program's own making
+/// is not seen. Costs a system call only in a program that has made such children.
+pub(crate) fn borrowed_as_seen() -> bool {
+    LENT.load(Ordering::Relaxed) && borrowed()
+}
+
+/// The program is about to make a child that may borrow our memory.
+pub(crate) fn lend() {
+    LENT.store(true, Ordering::Relaxed);
 }
 
 /// To be called in a forked child.

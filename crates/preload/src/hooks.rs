@@ -5,6 +5,8 @@
 
 mod asking;
 mod asynchronous;
+mod by_number;
+mod lending;
 mod numbers;
 mod printing;
 mod process;

@@ -628,7 +628,7 @@ pub(crate) fn release(w: &'static World, conn: &'static Conn, fd: c_int) {
     if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
         ready::forget(w, conn);
         conn.closing(w, conn.descriptor(fd));
-        life::let_go(conn);
+        life::kept::let_go(conn);
         if fd < 0 {
             // Nobody closes a descriptor after this.
             w.give_back(conn);

@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 
-use local::conn::{Conn, Phase};
+use local::conn::{Calls, Conn, Phase};
 use local::world::World;
 use sys::handler;
 use sys::sync::Ordering;
@@ -125,6 +125,43 @@ pub(crate) fn forked() {
             {
                 place.set(Some(Noted { wait: Wait::Nothing, ..noted }));
             }
+        }
+    });
+}
+
+/// Calls on a connection in the middle of which this thread is: one that runs now was begun by a handler that has
+/// interrupted them.
+pub(crate) fn calls_on(conn: &Conn) -> Calls {
+    let mut calls = Calls::default();
+    each_noted(|wait| {
+        each(wait, |other| {
+            let is_it = u32::from(std::ptr::eq(other, conn));
+            match wait {
+                Wait::Call(_) | Wait::Sending(_) | Wait::Calls(..) => calls.holding += is_it,
+                Wait::Kernel(_) => calls.receiving += is_it,
+                Wait::Unmet(..) => {
+                    calls.holding += is_it;
+                    calls.polling += is_it;
+                }
+                Wait::Nothing | Wait::Sleep(_) | Wait::Sleeps(..) | Wait::Set(_) => {}
+            }
+        });
+    });
+    calls
+}
+
+/// Waits on a set in the middle of which this thread is, likewise.
+pub(crate) fn waits_on(set: &Set) -> u32 {
+    let mut waits = 0;
+    each_noted(|wait| waits += u32::from(matches!(wait, Wait::Set(s) if std::ptr::eq(s, set))));
+    waits
+}
+
+/// All that this thread has noted.
+fn each_noted(mut f: impl FnMut(Wait)) {
+    THREAD.with(|t| {
+        if t.depth.get() > 0 {
+            t.noted.iter().filter_map(Cell::get).for_each(|noted| f(noted.wait));
         }
     });
 }

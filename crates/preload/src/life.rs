@@ -7,10 +7,12 @@ use local::Reason;
 use local::conn::{Conn, Phase};
 use local::world::World;
 use sys::call;
-use sys::sync::{AtomicU32, Ordering};
+use sys::sync::Ordering;
 
 use crate::fds::{self, Entry};
 use crate::{alloc, io, left, ready, real, remote};
+
+pub(crate) mod kept;
 
 /// Set once the program uses io_uring: nothing new leaves TCP then.
 static URING: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
@@ -83,19 +85,13 @@ pub(crate) fn listening(fd: c_int) {
         conn.listens_at(fd, name);
         let any = std::net::Ipv6Addr::UNSPECIFIED;
         if w.limits.enabled
-            && (w.limits.allows(name.port(), [*name.ip(), any], &w.program) || has_addr_rules(w))
+            && (w.limits.allows(name.port(), [*name.ip(), any], &w.program)
+                || w.limits.asks_for_addresses())
             && w.board.listen(name.port()) == Err(Reason::NoSlot)
         {
             w.has_no_place();
         }
     }
-}
-
-fn has_addr_rules(w: &World) -> bool {
-    let addr = |rules: &[local::config::Rule]| {
-        rules.iter().any(|r| matches!(r, local::config::Rule::Addr(..)))
-    };
-    addr(&w.limits.include) || addr(&w.limits.exclude)
 }
 
 /// The listener of a descriptor; one that came to us by exec or from another process is
@@ -247,76 +243,26 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
     }
 }
 
-/// The program is about to put `fd` over this number: what we keep there goes elsewhere.
-pub(crate) fn make_room(fd: c_int, to: c_int) {
-    let Some(w) = fds::world() else { return };
-    let (owns, is_kick) = (w.owns(to), ready::is_kick(to));
-    if !(owns || is_kick) || fd == to || call::getfd(fd).is_err() || fds::borrowed() {
-        return;
+/// The program is about to put `fd` over this number: what we keep there goes elsewhere. `false`: there is nowhere, and the
+/// call must fail; what we keep is what others know us by, or the connection of a call that goes on.
+pub(crate) fn make_room(fd: c_int, to: c_int) -> bool {
+    let Some(w) = fds::world() else { return true };
+    let (owns, is_kick, is_kept) = (w.owns(to), ready::is_kick(to), kept::is_kept(to));
+    if !(owns || is_kick || is_kept) || fd == to || call::getfd(fd).is_err() || fds::borrowed() {
+        return true;
     }
     if is_kick {
-        ready::move_kick(to);
+        ready::move_kick(to)
+    } else if is_kept {
+        kept::moves(w, to)
     } else {
-        w.moves(to);
+        w.moves(to)
     }
 }
 
 /// Whether `fd` is one of our own, which the guest does not know of.
 pub(crate) fn is_ours(fd: c_int) -> bool {
-    fds::world().is_some_and(|w| w.owns(fd)) || ready::is_kick(fd) || is_kept(fd)
-}
-
-/// Descriptors plus one that we keep open because a call of another thread is still under way on a
-/// connection whose own descriptor was closed.
-static KEPT: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
-
-fn kept() -> impl Iterator<Item = c_int> {
-    KEPT.iter().filter_map(|k| k.load(Ordering::Relaxed).checked_sub(1)).map(u32::cast_signed)
-}
-
-fn is_kept(fd: c_int) -> bool {
-    kept().any(|k| k == fd)
-}
-
-/// The last descriptor of a connection is about to be closed under a call of another thread: in the
-/// kernel that call goes on, and only its end ends the connection. So must it here, and the kernel
-/// must not see the end before the library does.
-fn keep(w: &World, conn: &'static Conn, fd: c_int) {
-    let Ok(new) = call::dup_above(fd, crate::high_fd()) else { return };
-    let word = new.cast_unsigned() + 1;
-    let put =
-        |k: &&AtomicU32| k.compare_exchange(0, word, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-    if KEPT.iter().find(put).is_none() {
-        let _ = call::close(new);
-        return;
-    }
-    conn.fd.store(new.cast_unsigned(), Ordering::Relaxed);
-    if let Some((_, half)) = conn.my_half(w) {
-        half.fd.store(new.cast_unsigned(), Ordering::Relaxed);
-    }
-    // Release: pairs with `Conn::descriptor`.
-    conn.kept.store(word, Ordering::Release);
-}
-
-/// The last call on a connection has ended.
-pub(crate) fn let_go(conn: &Conn) {
-    let word = conn.kept.swap(0, Ordering::AcqRel);
-    if word == 0 {
-        return;
-    }
-    for k in &KEPT {
-        let _ = k.compare_exchange(word, 0, Ordering::Relaxed, Ordering::Relaxed);
-    }
-    let _ = call::close((word - 1).cast_signed());
-}
-
-/// A forked child has none of the threads whose calls these descriptors are for.
-fn let_all_go() {
-    for k in &KEPT {
-        if let Some(fd) = k.swap(0, Ordering::Relaxed).checked_sub(1) {
-            let _ = call::close(fd.cast_signed());
-        }
-    }
+    fds::world().is_some_and(|w| w.owns(fd)) || ready::is_kick(fd) || kept::is_kept(fd)
 }
 
 /// `close`, `kernel` being libc's.
@@ -326,7 +272,8 @@ pub(crate) fn close(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
         real::set_errno(libc::EBADF);
         return -1;
     }
-    if fds::look(fd).is_none() || fds::borrowed() {
+    let Some(entry) = fds::look(fd) else { return kernel() };
+    if is_borrowed(entry) {
         return kernel();
     }
     let last = drop_entry(w, fd);
@@ -335,6 +282,20 @@ pub(crate) fn close(fd: c_int, kernel: impl Fn() -> c_int) -> c_int {
         w.give_back(conn);
     }
     done
+}
+
+/// Whether it is a `vfork` child that closes its own copy of what the memory that it borrows follows. Of a connection
+/// that is the kernel's for good, which nobody is in a call on, little is kept that could be lost by mistake (its line
+/// in `shunt stat`), and a connection whose peer is plain is to cost no system call more than it would by itself.
+fn is_borrowed(entry: Entry) -> bool {
+    match entry {
+        Entry::Conn(conn)
+            if conn.phase() == Phase::Tcp && conn.inside.load(Ordering::Acquire) == 0 =>
+        {
+            fds::borrowed_as_seen()
+        }
+        _ => fds::borrowed(),
+    }
 }
 
 /// Takes `fd` out of the table before it is closed; answers a connection whose last descriptor it
@@ -349,12 +310,12 @@ fn drop_entry(w: &'static World, fd: c_int) -> Option<&'static Conn> {
         Entry::Conn(conn) => {
             conn.free_left_locks(w);
             if !move_fd(conn, fd) && conn.inside.load(Ordering::Acquire) > 0 {
-                keep(w, conn, fd);
+                kept::keep(w, conn, fd);
             }
             if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
                 ready::forget(w, conn);
                 conn.closing(w, fd);
-                let_go(conn);
+                kept::let_go(conn);
                 return Some(conn);
             }
             None
@@ -414,7 +375,7 @@ pub(crate) fn around_ours(first: c_uint, last: c_uint) -> Vec<(c_uint, c_uint)> 
     let mut holes: Vec<c_uint> = w
         .own_fds()
         .into_iter()
-        .chain(kept())
+        .chain(kept::all())
         .filter(|fd| *fd >= 0)
         .map(i32::cast_unsigned)
         .filter(|fd| (first..=last).contains(fd))
@@ -451,17 +412,31 @@ fn each_conn(mut f: impl FnMut(c_int, &'static Conn)) {
     });
 }
 
+/// How long a fork waits for threads that are attaching connections: microseconds, or for ever if that is what the
+/// handler which forks has interrupted. Nanoseconds.
+const ATTACHING_NS: u64 = 50_000_000;
+
 pub(crate) extern "C" fn fork_prepare() {
     if let Some(w) = fds::world() {
+        let deadline = call::now_ns() + ATTACHING_NS;
         each_conn(|_, conn| {
+            // In the child nobody would bring it to an end.
+            while conn.phase() == Phase::Busy && call::now_ns() < deadline {
+                call::sched_yield();
+            }
             ready::unpark_all(conn);
             conn.fork_prepare(w);
         });
+        // Last: nothing else is taken under these locks here.
+        kept::hold();
+        ready::hold_sets();
     }
 }
 
 pub(crate) extern "C" fn fork_parent() {
     if let Some(w) = fds::world() {
+        ready::let_sets_go();
+        kept::free();
         w.forks.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -473,11 +448,25 @@ pub(crate) extern "C" fn fork_child() {
     fds::forked();
     #[cfg(feature = "watchdog")]
     ready::watchdog::forked();
-    let_all_go();
-    each_conn(|_, conn| conn.polls_in_parent());
+    kept::let_all_go();
     if let Some(w) = fds::world() {
+        forget_other_threads();
+        ready::let_sets_go();
         w.forked();
     }
+}
+
+/// Of the calls that were under way those of this thread alone go on in the child: see [`Conn::forked`].
+fn forget_other_threads() {
+    fds::each(|_, entry| match entry {
+        Entry::Conn(conn) => conn.forked(left::calls_on(conn)),
+        Entry::Set(set) => set.forget_other_threads(),
+    });
+    fds::each(|_, entry| {
+        if let Entry::Conn(conn) = entry {
+            conn.refs.fetch_add(1, Ordering::Relaxed);
+        }
+    });
 }
 
 /// This process ends without closing what it inherited: the others hold it alone again.

@@ -31,6 +31,7 @@ use crate::left::{self, Wait};
 
 mod amend;
 mod control;
+mod forking;
 mod kick;
 mod park;
 mod shared;
@@ -41,6 +42,7 @@ pub(crate) mod watchdog;
 use amend::{amend, disarm, is_own_one_shot, tag_of};
 pub(crate) use amend::{lift, put_down};
 pub(crate) use control::{closed, control, created, duplicated, looked_at, other};
+pub(crate) use forking::{hold_sets, let_sets_go};
 use kick::kick_fd;
 pub(crate) use kick::{is_kick, move_kick};
 pub(crate) use park::{unpark, unpark_all};
@@ -110,6 +112,8 @@ pub(crate) struct Set {
     mixed: AtomicBool,
     /// The last answer had no room for others than ours: next time they come first.
     crowded: AtomicBool,
+    /// The set whose list the thread that forks has locked before this one; see `forking`.
+    held_before: AtomicU64,
     /// How often idle rings were looked for since something happened last; [`TIDY_TIMES`] and more: all are back.
     tidied: AtomicU32,
     /// Where the next peer is expected.
@@ -215,6 +219,7 @@ impl Set {
             last: AtomicU64::new(0),
             mixed: AtomicBool::new(false),
             crowded: AtomicBool::new(false),
+            held_before: AtomicU64::new(0),
             tidied: AtomicU32::new(0),
             beside: Beside::default(),
             spin: Spin::new(),

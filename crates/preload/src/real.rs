@@ -17,6 +17,25 @@ fn find(name: &CStr) -> *mut c_void {
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }
 
+/// libc's function of that name, found once: for those that are gone on to, and not called. Never null.
+pub(crate) fn at(at: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+    let mut found = at.load(Ordering::Relaxed);
+    if found.is_null() {
+        found = find(name);
+        if found.is_null() {
+            found = missing as *mut c_void;
+        }
+        at.store(found, Ordering::Relaxed);
+    }
+    found
+}
+
+/// What a function does that libc has not.
+extern "C" fn missing() -> c_int {
+    set_errno(libc::ENOSYS);
+    -1
+}
+
 /// Sets this thread's `errno`.
 pub(crate) fn set_errno(errno: c_int) {
     // SAFETY: always callable.

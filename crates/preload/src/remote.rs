@@ -237,7 +237,9 @@ fn take_place(w: &'static World, conn: &'static Conn, fd: c_int, client: bool, p
         return conn.stay_tcp(w, fd, Reason::AboveLimit);
     }
     let (new, welcome) = match conn.hand_over(w, fd, client, promised) {
-        Ok(given) => given,
+        Ok(Some(given)) => given,
+        // It is the engine's, whatever was promised.
+        Ok(None) => return give_up(w, conn, fd, Reason::NoDescriptor),
         Err(reason) if promised => return give_up(w, conn, fd, reason),
         Err(reason) => return conn.stay_tcp(w, fd, reason),
     };
@@ -253,7 +255,7 @@ fn take_place(w: &'static World, conn: &'static Conn, fd: c_int, client: bool, p
 fn give_up(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) {
     if w.limits.log >= local::Level::Error {
         local::log::line(format_args!(
-            "fd {fd}: reset: {} {}; the peer was promised SMC",
+            "fd {fd}: reset: {} {}; the peer was promised SMC, or the engine has the connection",
             reason.code(),
             reason.words()
         ));

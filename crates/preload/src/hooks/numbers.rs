@@ -53,7 +53,25 @@ makes! {
     inotify_init();
     inotify_init1(flags: c_int);
     pidfd_open(pid: pid_t, flags: c_uint);
-    pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint);
+}
+
+/// What is fetched may be a connection of our own, by one more number.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn pidfd_getfd(pidfd: c_int, fd: c_int, flags: c_uint) -> c_int {
+    // SAFETY: libc's contract, handed on.
+    let mut new = unsafe { real::pidfd_getfd(pidfd, fd, flags) };
+    if new == -1 && real::errno() == libc::ENOSYS {
+        // Where libc is older than the call the kernel may have it.
+        let [pidfd, fd] = [pidfd, fd].map(|number| number.cast_unsigned() as usize);
+        // SAFETY: the same by its number.
+        let got =
+            unsafe { real::syscall(libc::SYS_pidfd_getfd, pidfd, fd, flags as usize, 0, 0, 0) };
+        new = c_int::try_from(got).unwrap_or(-1);
+    }
+    if new >= 0 && fds::world().is_some() && !fds::borrowed() {
+        life::arrived(new);
+    }
+    new
 }
 
 #[unsafe(no_mangle)]

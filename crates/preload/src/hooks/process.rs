@@ -58,7 +58,10 @@ fn fds_borrowed_for(fd: c_int) -> bool {
 }
 
 unsafe fn dup_to(fd: c_int, to: c_int, call_it: impl Fn() -> c_int) -> c_int {
-    life::make_room(fd, to);
+    if !life::make_room(fd, to) {
+        real::set_errno(libc::EMFILE);
+        return -1;
+    }
     let follows = fds::look(fd).is_some() || fds::look(to).is_some();
     if !follows || fd == to {
         return call_it();
@@ -375,6 +378,9 @@ pub unsafe extern "C-unwind" fn syscall(
         real::set_errno(libc::ENOSYS);
         return -1;
     }
+    if n == libc::SYS_clone || n == libc::SYS_clone3 {
+        fds::lend();
+    }
     // SAFETY: the same calls by another name.
     unsafe {
         match n {
@@ -424,7 +430,7 @@ pub unsafe extern "C-unwind" fn syscall(
             libc::SYS_epoll_ctl => {
                 c_long::from(epoll_ctl(a as c_int, b as c_int, c as c_int, d as *mut epoll_event))
             }
-            _ => real::syscall(n, a, b, c, d, e, f),
+            _ => by_number::other(n, [a, b, c, d, e, f]),
         }
     }
 }

@@ -230,13 +230,14 @@ const fn carried(level: c_int, name: c_int) -> u32 {
     }
 }
 
-/// Notes `TCP_NODELAY` and `TCP_CORK`; `true`: the kernel need not hear of it, because the
-/// connection does not send by TCP.
+/// Notes `TCP_NODELAY` and `TCP_CORK`; `true`: the kernel need not hear of it, because its socket sends doorbells
+/// only, and has been set up for them. Until then (see `Conn::free_doorbells`) it is as the program wants it.
 fn noted(conn: &Conn, name: c_int, on: bool) -> bool {
-    use local::conn::options::{CORK, NAGLE};
-    let attached = conn.phase() == Phase::Attached;
+    use local::conn::options::{CORK, FREE, NAGLE};
+    let free = conn.options.load(std::sync::atomic::Ordering::Relaxed) & FREE != 0;
+    let ours = free && conn.phase() == Phase::Attached;
     let (bit, set) = match name {
-        libc::TCP_NODELAY => (NAGLE, attached && !on),
+        libc::TCP_NODELAY => (NAGLE, ours && !on),
         libc::TCP_CORK => (CORK, on),
         _ => return false,
     };
@@ -245,7 +246,7 @@ fn noted(conn: &Conn, name: c_int, on: bool) -> bool {
     } else {
         conn.options.fetch_and(!bit, std::sync::atomic::Ordering::Relaxed);
     }
-    attached
+    ours
 }
 
 #[unsafe(no_mangle)]

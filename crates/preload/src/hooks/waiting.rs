@@ -363,7 +363,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
             epoll(epfd, events, n, limit.map(nanos), &mut |list, left| {
                 let limit = left.map(time_limit);
                 let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-                real::epoll_pwait2(epfd, list.as_mut_ptr(), room(list), limit, mask)
+                pwait2(epfd, list.as_mut_ptr(), room(list), limit, mask)
             })
         };
         if let Some(got) = ours {
@@ -371,5 +371,35 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
         }
     }
     // SAFETY: libc's contract, handed on.
-    unsafe { real::epoll_pwait2(epfd, events, n, timeout, mask) }
+    unsafe { pwait2(epfd, events, n, timeout, mask) }
+}
+
+/// The kernel's, also where libc is older than it: whoever calls by number does so because of that.
+///
+/// # Safety
+///
+/// As of the call.
+unsafe fn pwait2(
+    epfd: c_int,
+    events: *mut epoll_event,
+    n: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    /// Bytes of the kernel's set of signals, which libc's begins with.
+    const SIGNALS: usize = 8;
+    // SAFETY: libc's contract, handed on.
+    let got = unsafe { real::epoll_pwait2(epfd, events, n, timeout, mask) };
+    if got != -1 || real::errno() != libc::ENOSYS {
+        return got;
+    }
+    let at = [events.addr(), timeout.addr(), mask.addr()];
+    let [epfd, n] = [epfd, n].map(|number| number.cast_unsigned() as usize);
+    // SAFETY: the same by its number.
+    let got =
+        unsafe { real::syscall(libc::SYS_epoll_pwait2, epfd, at[0], n, at[1], at[2], SIGNALS) };
+    #[expect(clippy::cast_possible_truncation, reason = "a count of events")]
+    {
+        got as c_int
+    }
 }

@@ -80,6 +80,11 @@ pub(super) unsafe fn receive_tcp(
         if may && settle(w, conn, fd, true) || phase(conn) == Phase::Attached {
             return None;
         }
+        // SAFETY: the caller's buffers, as far as the kernel has filled them.
+        if conn.settle_at_bell(w, fd, unsafe { last_of(iov, n, flags) }) {
+            ready::attached(w, conn);
+            return None;
+        }
         if !in_part {
             return Some(out);
         }
@@ -89,7 +94,8 @@ pub(super) unsafe fn receive_tcp(
         return if is_attached(w, conn, fd) { None } else { Some(out) };
     }
     let before = phase(conn);
-    let kept = conn.after_tcp_recv(w, fd, n);
+    // SAFETY: the caller's buffers, as far as the kernel has filled them.
+    let kept = conn.after_tcp_recv(w, fd, n, unsafe { last_of(iov, n, flags) });
     match before {
         Phase::Server => {
             settle(w, conn, fd, true);
@@ -131,6 +137,27 @@ pub(super) unsafe fn receive_tcp(
         }
     }
     Some(Ok(n))
+}
+
+/// The last of the first `n` bytes of these buffers; `None` if nothing was put there (`MSG_TRUNC`), or `n` is 0.
+///
+/// # Safety
+///
+/// As `recvmsg` asks of its buffers, of which a call with these flags has filled so many bytes.
+unsafe fn last_of(iov: &[iovec], n: usize, flags: c_int) -> Option<u8> {
+    if flags & libc::MSG_TRUNC != 0 {
+        return None;
+    }
+    let mut before = 0;
+    for v in iov {
+        let here = n.checked_sub(before + 1)?;
+        if here < v.iov_len {
+            // SAFETY: inside of this buffer; the caller's promise.
+            return Some(unsafe { v.iov_base.cast::<u8>().add(here).read() });
+        }
+        before += v.iov_len;
+    }
+    None
 }
 
 /// How much more a call has got that had some. What it failed by is for the next call to tell.

@@ -285,10 +285,8 @@ fn remove(w: &'static World, conn: &'static Conn, epfd: c_int, fd: c_int) {
     if r.flags.swap(0, Ordering::Relaxed) & reg::TAGGED != 0 {
         set.drop_member(conn, which);
     }
-    if conn.halves(w).is_some_and(|(_, peer)| end_flags(peer) & flag::CLOSED != 0) {
-        // It is closed next, out of all sets by then.
-        set.ended(w, conn);
-    }
+    // If it is closed next, it is out of all sets by then.
+    set.ended(w, conn);
     r.set.store(0, Ordering::Release);
     if let Some((_, half)) = conn.my_half(w) {
         // Others that share the set must not report it either.

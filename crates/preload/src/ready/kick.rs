@@ -37,13 +37,14 @@ pub(super) fn kick_fd() -> c_int {
 }
 
 /// Moves it off a number that the program is about to use. Sets know it by the old number, and by that it wakes them once
-/// more at most; the next kick adds the new one.
-pub(crate) fn move_kick(fd: c_int) {
-    let Ok(up) = call::dup_above(fd, crate::high_fd()) else { return };
+/// more at most; the next kick adds the new one. `false`: there is no other number.
+pub(crate) fn move_kick(fd: c_int) -> bool {
+    let Ok(up) = call::dup_aside(fd, crate::high_fd()) else { return false };
     let (from, to) = (fd.cast_unsigned(), up.cast_unsigned());
     if KICK_FD.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_err() {
         let _ = call::close(up);
     }
+    true
 }
 
 /// Whether `fd` is the one that interrupts waits.

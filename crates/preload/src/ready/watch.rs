@@ -65,7 +65,7 @@ impl Watched {
         let what = due(w, self.conn, r);
         let room = before.events & (OUT | WRNORM) != 0
             && (before.events & ET == 0 || before.registration & reg::ROOM != 0);
-        let usual = flag::IO_SEEN | flag::WATCHED;
+        let usual = flag::IO_SEEN | flag::WATCHED | flag::TAKEN;
         let plain = before.peer_flags & !usual == flag::UP
             && before.own_flags & !(flag::UP | usual) == 0
             && !self.conn.is_mixed(mine, peer);
@@ -181,11 +181,12 @@ impl Set {
         self.members.lock().is_some_and(|m| m.warm.is_empty() && m.asleep == 0)
     }
 
-    /// A connection that was in this set has ended.
+    /// A connection was taken out of this set: most are closed next.
     pub(super) fn ended(&self, w: &World, conn: &'static Conn) {
-        let last = std::ptr::from_ref(conn) as u64;
-        let _ = self.last.compare_exchange(last, 0, Ordering::Relaxed, Ordering::Relaxed);
-        self.beside.ended(w, conn);
+        if self.beside.ended(w, conn) {
+            let last = std::ptr::from_ref(conn) as u64;
+            let _ = self.last.compare_exchange(last, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
     }
 
     /// Whether any connection has something for the program; does not report.
