@@ -148,6 +148,10 @@ enum Command {
             Each end of a connection is a line of its own. Mode is SHM (shared memory), SMCR (by SMC-R to \
             another host), or TCP with the number and words of the reason. Connections that the library never had to do with are not \
             listed here but by ss(8).\n\n\
+            For users of smcd stats, in --totals: SMC connections are Attached, of which Client and Server; TCP \
+            fallback is in the table of fallbacks, by reason; data transmitted is Tx and Rx; total requests are \
+            TxReqs and RxReqs (calls that moved bytes); Buffer full is Stalls; and buffers of each size are counted \
+            as in Bufs.\n\n\
             `shunt stat smb` shows what a file server (`shunt serve`) has and does.",
         override_usage = "shunt stat [OPTIONS]\n       shunt stat smb [OPTIONS]",
         after_help = EXAMPLES_STAT
@@ -180,11 +184,11 @@ enum Command {
             the host. So --xdp --to hands the host whole datagrams in place of their fragments, while \
             --xdp alone keeps them from it. The program goes when shunt does, however it ends. What VLAN \
             a datagram came by is not written. \
-            All fragments of a datagram must come by one receive queue with --xdp: most cards see to that; \
-            else see ethtool -N eth0 rx-flow-hash udp4 sd. Cards that take VLAN tags out of frames hide from \
+            With --xdp a worker hands fragments that belong to another over to it, so they may come by \
+            any receive queue that has a worker. Cards that take VLAN tags out of frames hide from \
             --xdp what VLAN a fragment came by; ethtool -K eth0 rxvlan off ends that. \
             --memory is for all workers together. Without --xdp each worker also has a ring (--ring); with \
-            it, each worker locks --memory and --ring.",
+            it, each worker locks --memory and --ring, and half of --ring more if there are several.",
         override_usage = "shunt defrag [OPTIONS] INPUT OUTPUT\n       \
             shunt defrag [OPTIONS] --interface NAME [--write FILE] [--to DEVICE]",
         after_help = EXAMPLES_DEFRAG

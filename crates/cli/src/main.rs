@@ -20,6 +20,7 @@ mod program;
 mod run;
 mod serve;
 mod snapshot;
+mod sockets;
 mod stat;
 mod table;
 mod top;

@@ -70,13 +70,19 @@ const JSON_FIELDS: &[(&str, &str)] = &[
         "ends of connections that are open now, by mode",
     ),
     (
-        "  attached_total, closed_total",
-        "connections that were ever in shared memory, and those closed",
+        "  attached_total, attached_clients, closed_total",
+        "connections that were ever in shared memory, those of them that the process had made with \
+         connect(), and those closed",
     ),
     (
-        "  bytes_tx, bytes_rx, doorbells, sleeps, spins, stalls",
+        "  bytes_tx, bytes_rx, doorbells, sleeps, spins, stalls, sends, receives",
         "since the process joined: bytes sent and received through shared memory; one-byte wake-ups \
-         sent over TCP; sleeps in the kernel; waits that spinning answered; times a buffer was full",
+         sent over TCP; sleeps in the kernel; waits that spinning answered; times a buffer was full; \
+         calls that sent, and that received bytes",
+    ),
+    (
+        "  tx_buffers, rx_buffers",
+        "of open connections, how many buffers there are of up to 8, 16, 32, 64, 128, 256 and 512 KiB, and larger",
     ),
     ("  fallbacks", "reason, words, count: why connections stayed on TCP or went back to it"),
     ("link_groups", "one object for each pair of processes with connections in shared memory"),
@@ -103,8 +109,10 @@ const JSON_FIELDS: &[(&str, &str)] = &[
     ("  local_address, local_port, peer_address, peer_port", "its addresses, IPv4 written as such"),
     ("  peer_slot, peer_pid, peer_program, peer_half", "the other end, null if it is not known"),
     ("  since_ns", "when it was offered or attached, nanoseconds since 1970"),
-    ("  sends, receives", "calls that sent, and that received bytes"),
-    ("  bytes_tx, bytes_rx, doorbells, sleeps, spins, stalls", "of this end, as for processes"),
+    (
+        "  bytes_tx, bytes_rx, doorbells, sleeps, spins, stalls, sends, receives",
+        "of this end, as for processes",
+    ),
     (
         "  tx_buffer_bytes, tx_buffer_used_bytes, tx_buffer_peak_bytes",
         "buffer that this end writes to",

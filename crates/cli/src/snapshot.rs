@@ -19,6 +19,8 @@ use sys::abi::{
 use sys::map::{Access, Map, MapError};
 use sys::sync::{AtomicU32, AtomicU64, Ordering};
 
+use crate::sockets::Sockets;
+
 /// More connections than this are not listed: a board that claims so many is broken, or its list
 /// is of no use to anybody.
 const CONNECTIONS_MAX: usize = 1 << 18;
@@ -38,6 +40,10 @@ pub(crate) struct Counters {
     pub(crate) spins: u64,
     /// Times a sender found the buffer full.
     pub(crate) stalls: u64,
+    /// Calls that sent.
+    pub(crate) sends: u64,
+    /// Calls that received bytes.
+    pub(crate) receives: u64,
 }
 
 impl Counters {
@@ -59,6 +65,8 @@ impl Counters {
         self.sleeps = f(self.sleeps, other.sleeps);
         self.spins = f(self.spins, other.spins);
         self.stalls = f(self.stalls, other.stalls);
+        self.sends = f(self.sends, other.sends);
+        self.receives = f(self.receives, other.receives);
     }
 }
 
@@ -71,6 +79,26 @@ pub(crate) struct Fallback {
     pub(crate) words: &'static str,
     /// How many connections.
     pub(crate) count: u32,
+}
+
+/// How many buffers there are of each size: up to 8 KiB, up to each twice as much, up to 512 KiB, and larger, as
+/// `smcd stats` has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct BufferSizes(pub(crate) [u32; 8]);
+
+impl BufferSizes {
+    /// The columns, by their largest size.
+    pub(crate) const NAMES: [&str; 8] =
+        ["8K", "16K", "32K", "64K", "128K", "256K", "512K", ">512K"];
+
+    /// One more of so many bytes; of 0 there is none.
+    fn count(&mut self, bytes: u64) {
+        if bytes != 0 {
+            let doublings = bytes.div_ceil(8 << 10).next_power_of_two().trailing_zeros() as usize;
+            let at = doublings.min(self.0.len() - 1);
+            self.0[at] = self.0[at].saturating_add(1);
+        }
+    }
 }
 
 /// A process that runs under Shunt.
@@ -100,11 +128,17 @@ pub(crate) struct Process {
     pub(crate) connections_tcp: u32,
     /// Connections that were ever in shared memory.
     pub(crate) attached_total: u64,
+    /// Of those, how many this process had made with `connect()`; the others it had accepted.
+    pub(crate) attached_clients: u64,
     /// Of those, how many were closed.
     pub(crate) closed_total: u64,
     /// Everything since the process joined, closed connections included.
     #[serde(flatten)]
     pub(crate) counters: Counters,
+    /// Buffers that open connections of this process write to, by size.
+    pub(crate) tx_buffers: BufferSizes,
+    /// Buffers that they read from.
+    pub(crate) rx_buffers: BufferSizes,
     /// Why connections stayed on TCP or went back to it.
     pub(crate) fallbacks: Vec<Fallback>,
 }
@@ -174,11 +208,11 @@ pub(crate) struct Connection {
     pub(crate) client: bool,
     /// User id of the process.
     pub(crate) uid: u32,
-    /// Inode number of the socket.
+    /// Inode number of the socket; 0 where the kernel has none for it, or does not say.
     pub(crate) inode: u32,
     /// Descriptor in the process.
     pub(crate) fd: u32,
-    /// Address of this end.
+    /// Address of this end; unspecified where the program listens on all and the kernel does not say which it is.
     pub(crate) local_address: IpAddr,
     /// Port of this end.
     pub(crate) local_port: u16,
@@ -204,10 +238,6 @@ pub(crate) struct Connection {
     pub(crate) peer_half: Option<u32>,
     /// When it was offered or attached, nanoseconds since 1970.
     pub(crate) since_ns: u64,
-    /// Send calls.
-    pub(crate) sends: u32,
-    /// Receive calls that returned bytes.
-    pub(crate) receives: u32,
     /// Events.
     #[serde(flatten)]
     pub(crate) counters: Counters,
@@ -294,6 +324,18 @@ pub(crate) struct Snapshot {
     pub(crate) listeners: Vec<Listener>,
 }
 
+impl Snapshot {
+    /// Adds what only the kernel knows of each end.
+    fn complete(&mut self, sockets: &Sockets) {
+        for c in &mut self.connections {
+            let (local, peer) = ((c.local_address, c.local_port), (c.peer_address, c.peer_port));
+            if let Some(socket) = sockets.find(local, peer) {
+                (c.local_address, c.inode) = (socket.local, socket.inode);
+            }
+        }
+    }
+}
+
 /// A board, mapped to look at.
 #[derive(Debug)]
 pub(crate) struct Board {
@@ -338,7 +380,7 @@ impl Board {
             .collect();
         let mut connections = Vec::new();
         let mut truncated = false;
-        for (index, half) in local::board::halves(map) {
+        for (index, half) in local::board::halves(map, self.fd) {
             if connections.len() >= CONNECTIONS_MAX {
                 truncated = true;
                 break;
@@ -396,7 +438,13 @@ impl Watch {
         if self.board.as_ref().is_none_or(|board| !board.is_current(&self.path)) {
             self.board = Board::open_at(&self.path, self.netns).with_context(|| self.path())?;
         }
-        Ok(self.board.as_ref().map(Board::snapshot))
+        let mut snapshot = self.board.as_ref().map(Board::snapshot);
+        if let Some(snapshot) = &mut snapshot
+            && !snapshot.connections.is_empty()
+        {
+            snapshot.complete(&Sockets::read());
+        }
+        Ok(snapshot)
     }
 }
 
@@ -437,6 +485,8 @@ fn read_process(index: u32, slot: &Slot) -> Option<Process> {
         sleeps: load64(&totals.sleeps),
         spins: load64(&totals.spins),
         stalls: load64(&totals.stalls),
+        sends: load64(&totals.sends),
+        receives: load64(&totals.receives),
     };
     let pid = load(&slot.pid);
     Some(Process {
@@ -452,6 +502,9 @@ fn read_process(index: u32, slot: &Slot) -> Option<Process> {
         connections_smcr: 0,
         connections_tcp: 0,
         attached_total: load64(&slot.attached),
+        attached_clients: load64(&slot.attached_clients),
+        tx_buffers: BufferSizes::default(),
+        rx_buffers: BufferSizes::default(),
         closed_total: load64(&slot.closed),
         counters,
         fallbacks: fallbacks(&slot.reasons),
@@ -561,7 +614,7 @@ fn read_once(
         rx_mode: peer_flags.map(path),
         client: load(&half.client) != 0,
         uid: process.map_or(0, |p| p.uid),
-        inode: load(&half.inode),
+        inode: 0,
         fd: load(&half.fd),
         local_address: address(&half.local_addr),
         local_port: (ports & 0xffff) as u16,
@@ -576,8 +629,6 @@ fn read_once(
         peer_program: peer_process.map(|p| p.program.clone()),
         peer_half: peer.map(|(number, _)| number),
         since_ns: load64(&half.since),
-        sends: load(&half.n_tx),
-        receives: load(&half.n_rx),
         counters: Counters {
             bytes_tx: load64(&half.bytes_tx),
             bytes_rx: load64(&half.bytes_rx),
@@ -585,6 +636,8 @@ fn read_once(
             sleeps: load(&half.n_sleeps).into(),
             spins: load(&half.n_spins).into(),
             stalls: load(&half.n_stalls).into(),
+            sends: load(&half.n_tx).into(),
+            receives: load(&half.n_rx).into(),
         },
         tx_buffer_bytes: tx_bytes,
         tx_buffer_used_bytes: tx_used,
@@ -649,6 +702,8 @@ fn count_connections(processes: &mut BTreeMap<u32, Process>, connections: &[Conn
     for c in connections.iter().filter(|c| c.state != State::Closed) {
         if let Some(process) = processes.get_mut(&c.slot) {
             process.counters.add(&c.counters);
+            process.tx_buffers.count(c.tx_buffer_bytes);
+            process.rx_buffers.count(c.rx_buffer_bytes);
             match c.mode {
                 Mode::Shm => process.connections_shm += 1,
                 Mode::Smcr => process.connections_smcr += 1,

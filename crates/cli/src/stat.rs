@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::snapshot::{Connection, LinkGroup, Listener, Mode, Process, Snapshot, Watch};
+use crate::snapshot::{
+    BufferSizes, Connection, LinkGroup, Listener, Mode, Process, Snapshot, Watch,
+};
 use crate::table::{Side, bytes, count, render, socket};
 
 /// Version of the JSON object: a field may be added, but none changes its meaning within one.
@@ -96,6 +98,7 @@ fn text(snapshot: &Snapshot, view: &View) -> String {
     let mut text = String::new();
     if view.totals {
         text += &processes(&snapshot.processes);
+        text += &section("Buffers in use", buffers(&snapshot.processes));
         text += &section("Link groups", link_groups(&snapshot.link_groups));
         text += &section("Fallbacks to TCP", fallbacks(&snapshot.processes));
     } else {
@@ -209,9 +212,13 @@ fn processes(processes: &[Process]) -> String {
         ("SMCR", Right),
         ("TCP", Right),
         ("Attached", Right),
+        ("Client", Right),
+        ("Server", Right),
         ("Closed", Right),
         ("Tx", Right),
         ("Rx", Right),
+        ("TxReqs", Right),
+        ("RxReqs", Right),
         ("Bells", Right),
         ("Sleeps", Right),
         ("Spins", Right),
@@ -228,9 +235,13 @@ fn processes(processes: &[Process]) -> String {
             p.connections_smcr.to_string(),
             p.connections_tcp.to_string(),
             count(p.attached_total),
+            count(p.attached_clients),
+            count(p.attached_total.saturating_sub(p.attached_clients)),
             count(p.closed_total),
             bytes(p.counters.bytes_tx),
             bytes(p.counters.bytes_rx),
+            count(p.counters.sends),
+            count(p.counters.receives),
             count(p.counters.doorbells),
             count(p.counters.sleeps),
             count(p.counters.spins),
@@ -240,6 +251,24 @@ fn processes(processes: &[Process]) -> String {
         ]
     };
     render(&columns, &processes.iter().map(row).collect::<Vec<_>>())
+}
+
+/// How many buffers there are of each size, those that are written to and those that are read from.
+fn buffers(processes: &[Process]) -> Option<String> {
+    let mut columns = vec![("Program", Side::Left), ("", Side::Left)];
+    columns.extend(BufferSizes::NAMES.map(|name| (name, Side::Right)));
+    let row = |p: &Process, way: &str, sizes: BufferSizes| {
+        let mut cells = vec![process_name(p.pid, &p.program), way.to_owned()];
+        cells.extend(sizes.0.map(|n| n.to_string()));
+        cells
+    };
+    let rows: Vec<_> = processes
+        .iter()
+        .flat_map(|p| [(p, "Tx", p.tx_buffers), (p, "Rx", p.rx_buffers)])
+        .filter(|(_, _, sizes)| *sizes != BufferSizes::default())
+        .map(|(p, way, sizes)| row(p, way, sizes))
+        .collect();
+    (!rows.is_empty()).then(|| render(&columns, &rows))
 }
 
 fn link_groups(groups: &[LinkGroup]) -> Option<String> {

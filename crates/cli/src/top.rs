@@ -122,6 +122,8 @@ fn per_second(counted: Counters, seconds: f64) -> Counters {
         sleeps: rate(counted.sleeps),
         spins: rate(counted.spins),
         stalls: rate(counted.stalls),
+        sends: rate(counted.sends),
+        receives: rate(counted.receives),
     }
 }
 

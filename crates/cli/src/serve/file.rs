@@ -46,7 +46,8 @@ pub(super) fn read(options: &SettingOptions) -> anyhow::Result<Section> {
     Ok(section)
 }
 
-fn parse(path: &Path, text: &str) -> anyhow::Result<Section> {
+/// What the text of the file at `path` says of the server.
+pub(super) fn parse(path: &Path, text: &str) -> anyhow::Result<Section> {
     let source = |at: usize| Source::File(path.to_owned(), line_of(text, at));
     let table = DeTable::parse(text).map_err(|e| {
         anyhow!("{}: {}", source(e.span().map_or(0, |span| span.start)), e.message())

@@ -38,7 +38,7 @@ impl Fixture {
     /// With nothing on it.
     pub(crate) fn empty() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("board-7");
+        let path = dir.path().join("board-8");
         let path = CString::new(path.to_str().unwrap()).unwrap();
         let (map, fd) = Map::open(&path, NETNS, Access::Guest).unwrap();
         Self { _dir: dir, path, map, fd }
@@ -53,7 +53,12 @@ impl Fixture {
         board.process(2, dead_pid(), "gone");
         store(&board.map.slot(0).reasons[1], 3);
         store(board.map.port(80), 1 | PORT_OFFERED);
-        store64(&board.map.slot(0).totals.bytes_tx, 1000);
+        let server = board.map.slot(0);
+        store64(&server.totals.bytes_tx, 1000);
+        store64(&server.totals.sends, 30);
+        store64(&server.totals.receives, 40);
+        store64(&server.attached, 7);
+        store64(&server.attached_clients, 2);
         for (slot, other) in [(0, 1), (1, 0)] {
             let half = board.half(slot, 0, half_state::ATTACHED);
             store(&half.peer, Self::index(other, 0) + 1);
@@ -63,6 +68,8 @@ impl Fixture {
             store64(&half.loc, Loc { block: 2048 + 64 * slot, order: 2 }.emit());
             store64(&half.bytes_tx, 100 + u64::from(slot));
             store64(&half.bytes_rx, 101 - u64::from(slot));
+            store(&half.n_tx, 5 + slot);
+            store(&half.n_rx, 6 - slot);
         }
         let (server, client) = (board.half_at(0, 0), board.half_at(1, 0));
         store(&server.ports, 80 | 40_000 << 16);
@@ -133,7 +140,7 @@ fn dead_pid() -> u32 {
 
 #[test]
 fn no_board_is_no_error() {
-    let path = PathBuf::from("/no/such/directory/board-7");
+    let path = PathBuf::from("/no/such/directory/board-8");
     let path = CString::new(path.to_str().unwrap()).unwrap();
     assert!(Board::open_at(&path, NETNS).unwrap().is_none());
 }
@@ -165,6 +172,17 @@ fn a_connection_is_seen_from_both_ends() {
 }
 
 #[test]
+fn buffers_are_counted_by_size() {
+    let mut sizes = BufferSizes::default();
+    for bytes in
+        [0, 1, 8 << 10, (8 << 10) + 1, 16 << 10, 512 << 10, (512 << 10) + 1, 4 << 20, u64::MAX >> 1]
+    {
+        sizes.count(bytes);
+    }
+    assert_eq!(sizes, BufferSizes([2, 2, 0, 0, 0, 0, 1, 3]));
+}
+
+#[test]
 fn a_connection_on_tcp_says_why() {
     let snapshot = Fixture::busy().snapshot();
     let reasons: Vec<_> = snapshot
@@ -185,7 +203,12 @@ fn sums_are_over_what_was_and_what_is() {
     let snapshot = Fixture::busy().snapshot();
     let server = &snapshot.processes[0];
     assert_eq!(server.counters.bytes_tx, 1000 + 100);
+    assert_eq!((server.counters.sends, server.counters.receives), (30 + 5, 40 + 6));
+    assert_eq!((server.attached_total, server.attached_clients), (7, 2));
     assert_eq!((server.connections_shm, server.connections_tcp), (1, 1));
+    // A buffer each way between the two, of 64 KiB.
+    let one = BufferSizes([0, 0, 0, 1, 0, 0, 0, 0]);
+    assert_eq!((server.tx_buffers, server.rx_buffers), (one, one));
     assert_eq!((server.fallbacks[0].reason, server.fallbacks[0].count), (1, 3));
     let [group] = &snapshot.link_groups[..] else { panic!("{:#?}", snapshot.link_groups) };
     assert_eq!((group.slot, group.peer_slot, group.connections), (0, 1, 1));
@@ -277,7 +300,7 @@ fn another_file_of_that_name_is_another_board() {
 #[test]
 fn a_file_that_is_no_board_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("board-7");
+    let path = dir.path().join("board-8");
     std::fs::write(&path, "nonsense").unwrap();
     let modes: std::fs::Permissions = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(&path, modes).unwrap();

@@ -76,6 +76,35 @@ fn all_shows_the_closed_the_dead_and_listeners() {
 }
 
 #[test]
+fn totals_have_what_users_of_smcd_stats_look_for() {
+    let view = View { totals: true, ..View::default() };
+    let text = page(&view, Some(Fixture::busy().snapshot()), "/x").unwrap();
+    let lines: Vec<Vec<&str>> =
+        text.lines().map(|line| line.split_whitespace().collect()).collect();
+    // What stands under a heading, in the line that has all of these words.
+    let under = |heading: &str, words: &[&str]| {
+        let at = lines.iter().position(|cells| cells.contains(&heading));
+        let head = &lines[at.unwrap_or_else(|| panic!("no {heading}: {text}"))];
+        let line = lines
+            .iter()
+            .find(|cells| words.iter().all(|word| cells.iter().any(|cell| cell.ends_with(word))));
+        let column = head.iter().rev().position(|name| *name == heading).unwrap();
+        let line = line.unwrap_or_else(|| panic!("no {words:?}: {text}"));
+        line[line.len() - 1 - column].to_owned()
+    };
+    for (heading, figure) in
+        [("Attached", "7"), ("Client", "2"), ("Server", "5"), ("TxReqs", "35"), ("RxReqs", "46")]
+    {
+        assert_eq!(under(heading, &["server", "1000"]), figure, "{heading}: {text}");
+    }
+    assert!(text.contains("\nBuffers in use\n"), "{text}");
+    for way in ["Tx", "Rx"] {
+        assert_eq!(under("64K", &["/server", way]), "1", "{text}");
+        assert_eq!(under("128K", &["/server", way]), "0", "{text}");
+    }
+}
+
+#[test]
 fn totals_are_of_processes_pairs_and_reasons() {
     let view = View { totals: true, ..View::default() };
     let text = page(&view, Some(Fixture::busy().snapshot()), "/x").unwrap();
