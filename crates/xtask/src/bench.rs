@@ -56,7 +56,7 @@ enum What {
 
 #[derive(Args, Debug, Default)]
 pub(crate) struct Options {
-    /// Fewer rows and one round: under three minutes
+    /// Fewer rows and one round: under three minutes; rows for which no time is left are named and skipped
     #[arg(long)]
     quick: bool,
     /// One line of JSON for each row
@@ -65,7 +65,7 @@ pub(crate) struct Options {
     /// Only rows whose name contains this (may be given more than once)
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Keep the table in bench/record
+    /// Keep the table in bench/record; of some rows only, in a file with their name
     #[arg(long)]
     record: bool,
     /// Pairs for each row [3; with --quick 1]; three or nine times as many where the difference is small
@@ -110,7 +110,8 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
 
 const LOCAL_READING: &str = "\
 peer: the same programs over TCP, or what the row names; ratio: how many times as good,
-the median over the pairs; spread: the worst and the best pair";
+the median over the pairs; spread: the worst and the best pair. System calls are those of a whole run of a client,
+beginning and end included; two ends that are both awake make none";
 
 fn local(options: &Options, command: &str) -> anyhow::Result<()> {
     let root = crate::workspace_root();
@@ -130,8 +131,8 @@ fn local(options: &Options, command: &str) -> anyhow::Result<()> {
     rows.iter().for_each(|row| bench.measure(row));
     bench.measure_idle();
     if options.record {
-        let path = bench.book.record(&root, "local", LOCAL_READING, command)?;
-        eprintln!("recorded in {}", path.display());
+        let part = options.part();
+        bench.book.record(&root, "local", part.as_deref(), LOCAL_READING, command)?;
     }
     bench.book.verdict()
 }
@@ -161,6 +162,13 @@ impl Options {
 
     fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
+    }
+
+    /// What was asked for, if not every row.
+    pub(crate) fn part(&self) -> Option<String> {
+        let quick = self.quick.then_some("quick");
+        let words: Vec<&str> = self.only.iter().map(String::as_str).chain(quick).collect();
+        (!words.is_empty()).then(|| words.join(" "))
     }
 
     fn rounds(&self, row: &Row) -> u32 {
@@ -262,7 +270,7 @@ impl<'a> Bench<'a> {
         if row.cpus == Cpus::Two && cpus() < 2 {
             return Some("wants two CPUs".into());
         }
-        row.server.absent()
+        row.server.absent().or_else(|| row.server.refused()).or_else(|| self.book.too_late())
     }
 
     /// Measures a row and returns its pairs.
@@ -358,8 +366,7 @@ impl<'a> Bench<'a> {
     fn tell_pairs(&mut self, row: &Row, pairs: &[(Figure, Figure)]) {
         let values: Vec<(f64, f64)> =
             pairs.iter().map(|(peer, ours)| (peer.value, ours.value)).collect();
-        let floor = (row.floor > 0.0).then_some(row.floor);
-        let outcome = measured(&values, row.better, floor);
+        let outcome = measured(&values, row.better, at_least(row.floor));
         self.tell(row.name.clone(), row.unit, outcome);
         if !row.costs {
             return;
@@ -385,7 +392,7 @@ impl<'a> Bench<'a> {
             Err(why) => Outcome::Skipped(why),
             Ok(tracer) => match self.calls(row, tracer, end) {
                 // Calls of a start-up are always some: never 0.
-                Ok(pair) => measured(&[pair], Better::Lower, None),
+                Ok(pair) => measured(&[pair], Better::Lower, at_least(row.calls_floor)),
                 Err(error) => Outcome::Failed(format!("{error:#}")),
             },
         };
@@ -420,6 +427,11 @@ impl<'a> Bench<'a> {
             }
         }
     }
+}
+
+/// A row's floor, if it has one.
+fn at_least(floor: f64) -> Option<f64> {
+    (floor > 0.0).then_some(floor)
 }
 
 fn measured(pairs: &[(f64, f64)], better: Better, floor: Option<f64>) -> Outcome {

@@ -23,6 +23,8 @@ enum Sign {
     Library(&'static str),
     /// There is a header of this name.
     Header(&'static str),
+    /// Samba has this module for its file systems.
+    SambaModule(&'static str),
 }
 
 /// Something that tests want, and the Debian package that has it.
@@ -51,6 +53,11 @@ const NEEDS: &[Need] = &[
     program("postgres", "postgresql", "a server that forks for each connection"),
     program("pgbench", "postgresql-contrib", "load for PostgreSQL"),
     program("smbd", "samba", "the file server that ours is compared with"),
+    Need {
+        sign: Sign::SambaModule("io_uring"),
+        package: "samba-vfs-modules",
+        why: "one of the configurations of smbd that ours is compared with",
+    },
     program("smbclient", "smbclient", "a client of file servers"),
     program("smbtorture", "samba-testsuite", "Samba's own tests of file servers"),
     program("mkfs.btrfs", "btrfs-progs", "a file system on which files share blocks"),
@@ -128,6 +135,9 @@ impl Need {
                 is_in(&["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib"], name)
             }
             Sign::Header(name) => is_in(&["/usr/include", "/usr/local/include"], name),
+            Sign::SambaModule(name) => {
+                is_in(&["/usr/lib", "/usr/lib64"], &format!("samba/vfs/{name}.so"))
+            }
         }
     }
 
@@ -136,19 +146,21 @@ impl Need {
             Sign::Program(name)
             | Sign::PythonModule(name)
             | Sign::Library(name)
-            | Sign::Header(name) => name,
+            | Sign::Header(name)
+            | Sign::SambaModule(name) => name,
         }
     }
 }
 
 /// Names what `cargo xtask COMMAND` could use and this machine lacks, with the one command that
-/// brings it; with `install`, brings it. `programs`: only these; none means all.
+/// brings it; with `install`, brings it. `programs`: only these; none means all. Answers how many are absent after
+/// that.
 ///
 /// # Errors
 ///
 /// When `install` is asked for and cannot be tried. That a package could not be installed is told,
 /// not an error: what wants it is skipped with its reason.
-pub(crate) fn check(command: &str, programs: &[&str], install: bool) -> anyhow::Result<()> {
+pub(crate) fn check(command: &str, programs: &[&str], install: bool) -> anyhow::Result<usize> {
     let mut absent = absent(programs, Need::is_met);
     if install && !absent.is_empty() {
         apt_install(&packages(&absent))?;
@@ -165,10 +177,15 @@ pub(crate) fn check(command: &str, programs: &[&str], install: bool) -> anyhow::
     }
     if absent.is_empty() {
         println!("every program that `cargo xtask {command}` uses is here");
-        return Ok(());
+    } else {
+        print!("{}", told(command, &absent));
     }
-    print!("{}", told(command, &absent));
-    Ok(())
+    Ok(absent.len())
+}
+
+/// The one command that brings what `cargo xtask COMMAND` lacks.
+pub(crate) fn remedy(command: &str) -> String {
+    format!("cargo xtask {command} --install")
 }
 
 /// What people are told of what is absent.
@@ -178,7 +195,7 @@ fn told(command: &str, absent: &[Need]) -> String {
         text += &format!("  {:18} {}\n", need.name(), need.why);
     }
     let packages = packages(absent).join(" ");
-    text += &format!("one command brings it:  cargo xtask {command} --install\n");
+    text += &format!("one command brings it:  {}\n", remedy(command));
     text + &format!("or, by hand:            apt-get install --no-install-recommends {packages}\n")
 }
 

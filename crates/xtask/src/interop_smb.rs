@@ -3,6 +3,7 @@
 
 mod case;
 mod compiler;
+mod numa;
 mod stage;
 
 use std::path::{Path, PathBuf};
@@ -78,9 +79,15 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
     let chosen = chosen(&cli);
     if cli.list {
         chosen.iter().for_each(|case| println!("{}", case.name));
+        if wants_nodes(&cli) {
+            println!("{}", numa::NAME);
+        }
         return Ok(ExitCode::SUCCESS);
     }
-    ensure!(!chosen.is_empty(), "no case is called so: see `cargo xtask interop-smb --list`");
+    ensure!(
+        !chosen.is_empty() || wants_nodes(&cli),
+        "no case is called so: see `cargo xtask interop-smb --list`"
+    );
     install::check("interop-smb", PROGRAMS, cli.install)?;
     if let Some(why) = interop::obstacle(PROGRAMS) {
         println!("skipped: {why}");
@@ -108,6 +115,13 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
     }
     let directory = Directory::new()?;
     let image = make_image(&kernel, &peer, &player, directory.path())?;
+    let nodes = if wants_nodes(&cli) {
+        // Here the server is in the guest, and so is its client.
+        let load = interop::build(&root, "smbload", Some(TARGET))?;
+        Some(make_nodes_image(&kernel, &peer, &[&shunt, &load], directory.path())?)
+    } else {
+        None
+    };
     let folder = cli.folder.clone().unwrap_or_else(std::env::temp_dir);
     let prepared = stage::Prepared {
         image,
@@ -118,7 +132,26 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
         seed: cli.seed,
         limit: LIMIT,
     };
-    run(&chosen, &prepared)
+    run(&chosen, nodes.as_ref(), &prepared)
+}
+
+/// Whether the machine of two nodes is booted.
+fn wants_nodes(cli: &Cli) -> bool {
+    cli.only.as_ref().is_none_or(|only| numa::NAME.contains(only))
+}
+
+fn make_nodes_image(
+    kernel: &Kernel,
+    peer: &Path,
+    programs: &[&Path],
+    directory: &Path,
+) -> anyhow::Result<Image> {
+    let busybox = install::find("busybox").context("there is no busybox")?;
+    let programs = programs.iter().map(|path| path.to_path_buf()).collect();
+    let contents = Contents { programs, ..Contents::default() };
+    let initramfs = directory.join("initramfs-nodes");
+    std::fs::write(&initramfs, image::make(kernel, &busybox, peer, &contents)?)?;
+    Ok(Image { kernel: kernel.image.clone(), initramfs })
 }
 
 fn make_image(
@@ -151,31 +184,56 @@ fn chosen(cli: &Cli) -> Vec<&'static Case> {
     CASES.iter().filter(wanted).collect()
 }
 
-fn run(chosen: &[&'static Case], prepared: &stage::Prepared) -> anyhow::Result<ExitCode> {
+fn run(
+    chosen: &[&'static Case],
+    nodes: Option<&Image>,
+    prepared: &stage::Prepared,
+) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
-    let mut stage = Stage::boot(prepared)?;
-    println!("booted in {:.1} s", begun.elapsed().as_secs_f64());
     let mut failed = Vec::new();
+    let mut stage = None;
     for case in chosen {
-        let begun = Instant::now();
-        let played = stage.play(case);
-        let took = begun.elapsed().as_secs_f64();
-        match played {
-            Ok(()) => println!("{:<44} ok {took:>6.1} s", case.name),
-            Err(e) => {
-                println!("{:<44} FAILED {took:.1} s: {e:#}", case.name);
-                failed.push(case.name);
-                // What failed may have left anything behind, in the guest, too.
-                drop(stage);
-                stage = Stage::boot(prepared)?;
+        let booted = match stage.take() {
+            Some(stage) => stage,
+            None => {
+                let stage = Stage::boot(prepared)?;
+                println!("booted after {:.1} s", begun.elapsed().as_secs_f64());
+                stage
             }
-        }
+        };
+        let played = timed(case.name, || booted.play(case), &mut failed);
+        // What failed may have left anything behind, in the guest, too.
+        stage = played.then_some(booted);
     }
-    println!("\n{} passed, {} failed", chosen.len() - failed.len(), failed.len());
+    drop(stage);
+    if let Some(image) = nodes {
+        timed(numa::NAME, || numa::play(image, prepared.limit), &mut failed);
+    }
+    let all = chosen.len() + usize::from(nodes.is_some());
+    println!("\n{} passed, {} failed", all - failed.len(), failed.len());
     if !failed.is_empty() {
         bail!("failed: {}", failed.join("; "));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Plays a case and says how it went; whether it passed.
+fn timed(
+    name: &'static str,
+    play: impl FnOnce() -> anyhow::Result<()>,
+    failed: &mut Vec<&'static str>,
+) -> bool {
+    let begun = Instant::now();
+    let played = play();
+    let took = begun.elapsed().as_secs_f64();
+    match &played {
+        Ok(()) => println!("{name:<44} ok {took:>6.1} s"),
+        Err(e) => {
+            println!("{name:<44} FAILED {took:.1} s: {e:#}");
+            failed.push(name);
+        }
+    }
+    played.is_ok()
 }
 
 #[cfg(test)]

@@ -14,16 +14,19 @@ use steps::{Outcome, Plan, Report};
 use tally::Tally;
 
 const USAGE: &str = "\
-usage: cargo xtask test [--install] [--quick]
+usage: cargo xtask test [--install] [--lacking] [--quick]
 
   --install   first fetch the Debian packages that the tests drive and this machine lacks, and two clients of file
               servers from PyPI (into target/python)
+  --lacking   run although programs are absent: what wants them is skipped. Without it that is a failure, before
+              anything has run
   --quick     fewer seeds (SHUNT_TEST_QUICK=1), no loom models, no documentation
 ";
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Options {
     install: bool,
+    lacking: bool,
     quick: bool,
 }
 
@@ -32,6 +35,7 @@ fn parse(args: &[String]) -> anyhow::Result<Option<Options>> {
     for arg in args {
         match arg.as_str() {
             "--install" => options.install = true,
+            "--lacking" => options.lacking = true,
             "--quick" => options.quick = true,
             "--help" | "-h" => return Ok(None),
             other => bail!("`cargo xtask test` has no {other}\n\n{USAGE}"),
@@ -50,9 +54,29 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
         print!("{USAGE}");
         return Ok(ExitCode::SUCCESS);
     };
-    install::check("test", &[], options.install)?;
+    let absent = install::check("test", &[], options.install)?;
+    if let Some(why) = refusal(options, absent) {
+        bail!(why);
+    }
     let reports = Plan::new(options.quick).run();
     Ok(conclude(&reports))
+}
+
+/// Why nothing is run with so many programs absent: tests that were skipped for want of them have shown nothing, and
+/// whoever has not said so does not know. With `--install` they were to be had, and could not.
+fn refusal(options: Options, absent: usize) -> Option<String> {
+    if options.install && absent > 0 && !options.lacking {
+        let words = "programs that the tests drive could not be installed, so nothing was run: `cargo xtask test \
+                     --install --lacking` runs what does without them";
+        return Some(format!("{absent} {words}"));
+    }
+    (absent > 0 && !options.lacking).then(|| {
+        format!(
+            "{absent} of the programs that the tests drive are absent, so nothing was run: `{}` brings them and \
+             runs the tests, `cargo xtask test --lacking` runs what does without them",
+            install::remedy("test")
+        )
+    })
 }
 
 fn conclude(reports: &[Report]) -> ExitCode {
@@ -69,9 +93,19 @@ fn conclude(reports: &[Report]) -> ExitCode {
     if !ran {
         println!("\nno test ran: that is a failure");
     }
-    println!("\n{total}");
+    println!("\n{}", last_words(reports, &total));
     let failed = reports.iter().any(|report| matches!(report.outcome, Outcome::Failed(_)));
     if ran && !failed && total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// How many steps did not run, if any, and how many tests did: that is the last line, and alone on it, for who reads it by
+/// machine.
+fn last_words(reports: &[Report], total: &Tally) -> String {
+    let is_skipped = |report: &&Report| matches!(report.outcome, Outcome::Skipped(_));
+    match reports.iter().filter(is_skipped).count() {
+        0 => total.to_string(),
+        skipped => format!("{skipped} of {} steps skipped\n{total}", reports.len()),
+    }
 }
 
 fn seconds(took: Duration) -> String {
@@ -89,8 +123,33 @@ mod tests {
     #[test]
     fn options_are_known_or_refused() {
         let both = parse(&words("--quick --install")).unwrap().unwrap();
-        assert!(both.install && both.quick);
+        assert!(both.install && both.quick && !both.lacking);
+        assert!(parse(&words("--lacking")).unwrap().unwrap().lacking);
         assert!(parse(&words("--help")).unwrap().is_none());
         assert!(parse(&words("--fast")).is_err());
+    }
+    #[test]
+    fn with_programs_absent_nothing_runs_and_the_command_that_brings_them_is_named() {
+        let with = |line| parse(&words(line)).unwrap().unwrap();
+        let why = refusal(with("--quick"), 3).unwrap();
+        assert!(why.starts_with("3 of") && why.contains("`cargo xtask test --install`"), "{why}");
+        assert_eq!(refusal(with("--quick"), 0), None);
+        assert_eq!(refusal(with("--lacking"), 3), None, "somebody wants just that");
+        assert!(refusal(with("--install"), 3).is_some(), "they could not be had");
+        assert_eq!(refusal(with("--install --lacking"), 3), None);
+    }
+
+    #[test]
+    fn steps_that_were_skipped_are_counted_before_the_last_line() {
+        let outcomes = ["", "no typos here", "no cargo-deny here"];
+        let reports = outcomes.map(|why| {
+            Report::without_tests(match why {
+                "" => Outcome::Passed,
+                why => Outcome::Skipped(why.to_owned()),
+            })
+        });
+        let total = Tally { passed: 7, ..Tally::default() };
+        assert_eq!(last_words(&reports, &total), "2 of 3 steps skipped\n7 passed, 0 failed");
+        assert_eq!(last_words(&reports[..1], &total), "7 passed, 0 failed");
     }
 }

@@ -21,7 +21,14 @@ use super::frame::{Frame, Job};
 use super::network::{Network, PREFIX};
 use super::state::{Connection, State};
 
+/// Of a machine that is one node.
 const MEMORY_MIB: u32 = 256;
+/// Of each node of a larger one.
+const NODE_MIB: u32 = 512;
+const NODE_CPUS: u32 = 2;
+/// The number of the bus that node 0 has for itself, and how far the next node's is from it.
+const NODE_BUS: u32 = 64;
+const BUS_STEP: u32 = 16;
 /// An emulated machine on a busy host: beside a dozen compilers half a minute, at the lowest priority minutes.
 const BOOT_LIMIT: Duration = Duration::from_secs(400);
 const COMMAND_LIMIT: Duration = Duration::from_secs(90);
@@ -49,6 +56,9 @@ pub struct Shape {
     pub name: String,
     /// Its addresses, one for each network card.
     pub addresses: Vec<Ipv4Addr>,
+    /// How many NUMA nodes it has, 1 to 8. One: a CPU and 256 MiB. More: two CPUs and 512 MiB each, in order, and a
+    /// bus each, on which the network cards are in turn.
+    pub nodes: u32,
     /// The longest that it may live.
     pub limit: Duration,
 }
@@ -181,7 +191,11 @@ impl Guest {
         });
         match release {
             Some(Ok(release)) => Ok(release),
-            Some(Err(why)) => bail!("{}: {why}; console: {}", self.shape.name, self.console()),
+            Some(Err(why)) => {
+                // What is wrong with the machine itself is said by QEMU.
+                let qemu = words_of(&self.directory.path().join("qemu"));
+                bail!("{}: {why}; console: {}; QEMU: {qemu}", self.shape.name, self.console())
+            }
             None => bail!("{} does not boot; console: {}", self.shape.name, self.console()),
         }
     }
@@ -357,8 +371,8 @@ fn port(guest: &str, card: usize) -> String {
 fn machine(network: &Network, image: &Image, shape: &Shape, directory: &Path) -> Command {
     let mut command = network.command("qemu-system-x86_64");
     command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
-    command.args(["-M", "q35", "-accel", "tcg", "-cpu", "max", "-smp", "1", "-m"]);
-    command.arg(MEMORY_MIB.to_string());
+    command.args(["-M", "q35", "-accel", "tcg", "-cpu", "max"]);
+    command.args(nodes(shape.nodes));
     command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initramfs);
     let at = directory.display();
     command.args(["-serial", &format!("file:{at}/console"), "-device", "virtio-rng-pci"]);
@@ -373,11 +387,39 @@ fn machine(network: &Network, image: &Image, shape: &Shape, directory: &Path) ->
         command.arg(format!("tap,id=n{card},ifname={port},script=no,downscript=no"));
         command.arg("-device");
         let mac = format!("52:54:00:99:{c:02x}:{d:02x}");
-        command.arg(format!("virtio-net-pci,netdev=n{card},mac={mac},romfile=,{PLAIN}"));
+        let bus = match shape.nodes {
+            ..=1 => String::new(),
+            nodes => format!(",bus=port{}", card % nodes as usize),
+        };
+        command.arg(format!("virtio-net-pci,netdev=n{card},mac={mac},romfile=,{PLAIN}{bus}"));
         append += &format!(" address={address}/{PREFIX}");
     }
     command.arg("-append").arg(append);
     command
+}
+
+/// CPUs, memory and buses of a machine of so many nodes.
+fn nodes(count: u32) -> Vec<String> {
+    if count <= 1 {
+        return ["-smp", "1", "-m", &MEMORY_MIB.to_string()].map(str::to_owned).to_vec();
+    }
+    let (cpus, memory) = (count * NODE_CPUS, count * NODE_MIB);
+    let mut words = vec!["-smp".to_owned(), cpus.to_string(), "-m".to_owned(), memory.to_string()];
+    for node in 0..count {
+        let (first, last) = (node * NODE_CPUS, (node + 1) * NODE_CPUS - 1);
+        let bus = NODE_BUS + node * BUS_STEP;
+        words.extend([
+            "-object".to_owned(),
+            format!("memory-backend-ram,id=memory{node},size={NODE_MIB}M"),
+            "-numa".to_owned(),
+            format!("node,nodeid={node},cpus={first}-{last},memdev=memory{node}"),
+            "-device".to_owned(),
+            format!("pxb-pcie,id=bus{node},bus=pcie.0,bus_nr={bus},numa_node={node}"),
+            "-device".to_owned(),
+            format!("pcie-root-port,id=port{node},bus=bus{node},chassis={}", node + 1),
+        ]);
+    }
+    words
 }
 
 /// Waits until QEMU opens the channel.

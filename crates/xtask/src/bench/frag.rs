@@ -130,14 +130,23 @@ pub(crate) fn main(frag: &FragOptions, command: &str) -> anyhow::Result<()> {
         stage: Stage::with(&built(&root), &["fragbench", "shunt"])?,
         root,
         rounds: options.rounds.unwrap_or(if options.quick { 2 } else { 3 }).max(1),
-        passes: if options.quick { 3 } else { 7 },
+        passes: if options.quick { 1 } else { 7 },
         quick: options.quick,
     };
     let mut book = Book::new(options.json).within(options.limit());
-    jobs.iter().flat_map(|job| (job.run)(&bench)).for_each(|line| book.tell(line));
+    for job in &jobs {
+        match book.too_late() {
+            None => (job.run)(&bench).into_iter().for_each(|line| book.tell(line)),
+            Some(why) => {
+                let outcome = Outcome::Skipped(why);
+                book.tell(Line { name: job.name.clone(), unit: "ns", outcome });
+            }
+        }
+    }
     if options.record {
-        let path = book.record(&bench.root, "frag", READING, command)?;
-        eprintln!("recorded in {}", path.display());
+        let live = frag.live.then(|| "live".to_owned());
+        let part = live.into_iter().chain(options.part()).reduce(|live, rest| live + " " + &rest);
+        book.record(&bench.root, "frag", part.as_deref(), READING, command)?;
     }
     book.verdict()
 }

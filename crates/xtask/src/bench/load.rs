@@ -73,6 +73,19 @@ fn computer(cpus: Cpus) -> Vec<OsString> {
 }
 
 impl Load {
+    /// How many connections a run of it makes at least that gave `figure`; `None`: it is not known.
+    pub(crate) fn connections(self, figure: &Figure) -> Option<f64> {
+        match self {
+            Self::Wrk { close: true, .. } | Self::Http { close: true, .. } => Some(figure.requests),
+            Self::Wrk { c, .. } | Self::Http { c, .. } | Self::Redis { c, .. } => {
+                Some(f64::from(c))
+            }
+            // One for its data, one for what the two ends agree on.
+            Self::Iperf { .. } => Some(2.0),
+            _ => None,
+        }
+    }
+
     /// Runs the client against `server`.
     ///
     /// # Errors
@@ -131,8 +144,8 @@ impl Load {
         run: Run<'_>,
     ) -> anyhow::Result<Vec<OsString>> {
         let mut command = self.user();
-        let mut prefix = stage.prefix(run.way, End::Client, server.cpus);
-        // After `taskset -c CPU`, or after what leads to another host; before `shunt run --`.
+        let mut prefix = server.client_prefix(stage, run.way);
+        // After `taskset -c CPU`, or after what leads to another host or network; before `shunt run --`.
         let before = if run.way == Way::Shunt { 3 } else { 0 };
         let at = prefix.len() - before;
         prefix.splice(at..at, run.tracer.iter().cloned());

@@ -11,18 +11,30 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use testkit::hosts::{self, Host, Hosts};
 
-use super::report::Book;
+use super::load::Load;
+use super::pairs::Better;
+use super::report::{Book, Outcome};
 use super::rows::{self, Row};
-use super::stage::{self, Running, Stage};
-use super::{Bench, LOCAL, Options, build, built, warn_when_busy};
+use super::stage::{self, Running, Stage, Way};
+use super::{Bench, LOCAL, Options, build, built, measured, warn_when_busy};
 
 const READING: &str = "\
 two network namespaces with a veth pair between them, one engine in each; peer: the same programs over
 TCP through the same pair; ratio: how many times as good, the median over the pairs; spread: the worst and
-the best pair; both hosts share this machine's CPUs";
+the best pair; both hosts share this machine's CPUs. \"by SMC-R\": of the connections that the programs made under Shunt
+(peer), how many SMC-R has carried (ours); engines leave connections that were short before to TCP unless a
+row says otherwise";
 
 /// The name under which both hosts speak SMC with each other.
 const EID: &str = "SHUNT.BENCH";
+
+/// Settings of engines that leave no connection to TCP because it may be short.
+const EVERY_ONE: &[&str] = &["--spare-short", "off"];
+/// After so long each vector has told what it has counted.
+const TOLD: Duration = Duration::from_millis(300);
+/// Of all connections, so many must be SMC-R's where nothing is left to TCP: a client is cut off in the middle of a
+/// handshake when its time is up.
+const CARRIED: f64 = 0.95;
 
 /// Runs `cargo xtask bench remote`.
 ///
@@ -31,9 +43,10 @@ const EID: &str = "SHUNT.BENCH";
 /// When something cannot be built, measured, or is below its floor.
 pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
     let root = crate::workspace_root();
-    let rows = chosen(options);
+    let rows = chosen(options, rows::remote());
+    let all_by_smc = chosen(options, rows::remote_all_by_smc());
     if options.list {
-        rows.iter().for_each(|row| println!("{}", row.name));
+        rows.iter().chain(&all_by_smc).for_each(|row| println!("{}", row.name));
         in_memory(options).iter().for_each(|row| println!("{}", row.name));
         println!("{}", memory::SPREAD);
         cables(options).iter().for_each(|row| println!("{}", row.name));
@@ -51,9 +64,12 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
     let stage = Stage::with(&built(&root), &programs)?.on(Hosts::new()?);
     let mut bench = Bench::new(stage, options);
     bench.book = Book::new(options.json).within(options.limit());
-    if !rows.is_empty() {
-        let engines = Engines::start(&bench.stage, &[])?;
-        rows.iter().for_each(|row| bench.measure(row));
+    for (rows, settings) in [(rows, &[][..]), (all_by_smc, EVERY_ONE)] {
+        if rows.is_empty() {
+            continue;
+        }
+        let engines = Engines::start(&bench.stage, settings)?;
+        rows.iter().for_each(|row| measure(&mut bench, &engines, row, !settings.is_empty()));
         bench.stop_servers();
         drop(engines);
     }
@@ -75,8 +91,8 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
         lines.into_iter().for_each(|line| bench.book.tell(line));
     }
     if options.record {
-        let path = bench.book.record(&root, "remote", READING, command)?;
-        eprintln!("recorded in {}", path.display());
+        let part = options.part();
+        bench.book.record(&root, "remote", part.as_deref(), READING, command)?;
     }
     bench.book.verdict()
 }
@@ -99,12 +115,47 @@ fn setups(options: &Options) -> Vec<setup::Row> {
     rows
 }
 
-fn chosen(options: &Options) -> Vec<Row> {
-    let mut rows = rows::remote();
+fn chosen(options: &Options, mut rows: Vec<Row>) -> Vec<Row> {
     rows.retain(|row| {
         options.wants(&row.name) && (row.quick || !options.quick || !options.only.is_empty())
     });
     rows
+}
+
+/// Measures a row, and of its connections how many SMC-R has carried: a ratio says nothing of SMC-R where programs
+/// fell back to TCP. `every_one`: none may be left to TCP because it may be short.
+fn measure(bench: &mut Bench<'_>, engines: &Engines, row: &Row, every_one: bool) {
+    if bench.obstacle(row).is_some() {
+        return bench.measure(row);
+    }
+    // A client that wants a number of requests is asked first how fast it is: those connections do not count.
+    if let Err(error) = bench.run(row, Way::Shunt, Way::Shunt, false) {
+        let outcome = Outcome::Failed(format!("{error:#}"));
+        return bench.tell(row.name.clone(), row.unit, outcome);
+    }
+    let before = engines.carried(&bench.stage);
+    let pairs = match bench.pairs(row) {
+        Ok(pairs) => pairs,
+        Err(error) => {
+            bench.stop_servers();
+            let outcome = Outcome::Failed(format!("{error:#}"));
+            return bench.tell(row.name.clone(), row.unit, outcome);
+        }
+    };
+    let carried = before.and_then(|before| Ok(engines.carried(&bench.stage)? - before));
+    bench.tell_pairs(row, &pairs);
+    let made: Option<f64> = pairs.iter().map(|(_, ours)| row.load.connections(ours)).sum();
+    // Of long ones the engine leaves none to TCP.
+    let short = matches!(row.load, Load::Wrk { close: true, .. });
+    let floor = (every_one || !short).then_some(CARRIED);
+    let outcome = match (made, carried) {
+        (Some(made), Ok(carried)) => measured(&[(made, carried)], Better::Higher, floor),
+        (None, _) => {
+            Outcome::Skipped("this client does not tell how many connections it makes".into())
+        }
+        (_, Err(error)) => Outcome::Failed(format!("{error:#}")),
+    };
+    bench.tell(format!("  {}: connections, by SMC-R", row.name), "of them", outcome);
 }
 
 /// An engine on each host, which take their connections to the other.
@@ -118,6 +169,35 @@ impl Engines {
         let running =
             [start(stage, &hosts.server, settings)?, start(stage, &hosts.client, settings)?];
         Ok(Self { running })
+    }
+
+    /// What each engine says of itself, in the order server, client.
+    ///
+    /// # Errors
+    ///
+    /// When one does not answer.
+    fn status(&self, stage: &Stage) -> anyhow::Result<[serde_json::Value; 2]> {
+        let hosts = stage.hosts().context("there are no hosts")?;
+        let ask = |host: &Host| -> anyhow::Result<serde_json::Value> {
+            let mut words = host.prefix();
+            words.push(stage.program("shunt").into());
+            words.extend(["engine", "status", "--json"].map(OsString::from));
+            let dir = stage.new_dir()?;
+            let said = Running::start(&words, &dir, &[])?.finish(Duration::from_secs(10))?;
+            stage::remove_dir(&dir);
+            Ok(serde_json::from_str(&said)?)
+        };
+        Ok([ask(&hosts.server)?, ask(&hosts.client)?])
+    }
+
+    /// How many connections have gone by SMC-R until now.
+    fn carried(&self, stage: &Stage) -> anyhow::Result<f64> {
+        // A vector that is busy has told what it counted a moment ago.
+        std::thread::sleep(TOLD);
+        let of_server = &self.status(stage)?[0];
+        let vectors = of_server["vectors"].as_array().context("no vectors")?;
+        let counts = vectors.iter().map(|vector| vector["connections_total"].as_f64());
+        counts.sum::<Option<f64>>().context("no connections_total")
     }
 }
 

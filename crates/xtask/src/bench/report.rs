@@ -118,6 +118,9 @@ fn rounded(figure: f64) -> f64 {
     format!("{figure:.5e}").parse().unwrap_or(figure)
 }
 
+/// About how long the row that takes longest may take where there is a limit.
+const LONGEST_ROW: Duration = Duration::from_secs(20);
+
 /// All that was measured, told as it comes.
 #[derive(Debug)]
 pub(crate) struct Book {
@@ -144,6 +147,17 @@ impl Book {
     /// The same, to be done within this time.
     pub(crate) fn within(self, limit: Option<Duration>) -> Self {
         Self { limit, ..self }
+    }
+
+    /// Why nothing more is begun, if so: what would be is not likely to be done within the limit.
+    pub(crate) fn too_late(&self) -> Option<String> {
+        self.too_late_after(self.begun.elapsed())
+    }
+
+    fn too_late_after(&self, took: Duration) -> Option<String> {
+        let limit = self.limit.filter(|limit| took + LONGEST_ROW > *limit)?;
+        let (begun, most) = (took.as_secs(), limit.as_secs());
+        Some(format!("{begun} s of the {most} that are promised have gone; `--only` measures it"))
     }
 
     /// Tells a row.
@@ -179,7 +193,8 @@ impl Book {
         Ok(())
     }
 
-    /// Writes `bench/record/DATE-WHAT.txt` and returns where it is.
+    /// Writes `bench/record/DATE-WHAT.txt` and says where it is. `part`: which rows were asked for, if not all; they
+    /// have a file of their own. Of the same rows on the same day the last record counts.
     ///
     /// # Errors
     ///
@@ -188,19 +203,32 @@ impl Book {
         &self,
         root: &Path,
         what: &str,
+        part: Option<&str>,
         reading: &str,
         command: &str,
     ) -> anyhow::Result<PathBuf> {
         let date = today(root);
-        let path = root.join(format!("bench/record/{date}-{what}.txt"));
+        let part = part.map(|part| format!("-{}", file_name(part))).unwrap_or_default();
+        let path = root.join(format!("bench/record/{date}-{what}{part}.txt"));
+        let instead = if path.exists() { ", in place of an earlier one of today" } else { "" };
         let mut text = circumstances(root, command)?;
         writeln!(text, "\n{reading}\n")?;
         writeln!(text, "{}", head())?;
         self.lines.iter().try_for_each(|line| writeln!(text, "{}", line.text()))?;
         fs::create_dir_all(root.join("bench/record"))?;
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        eprintln!("recorded in {}{instead}", path.display());
         Ok(path)
     }
+}
+
+/// What people have called some rows, as a part of a file's name.
+fn file_name(part: &str) -> String {
+    const CHARS_MAX: usize = 60;
+    let part = part.to_lowercase();
+    let words = part.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
+    let name = words.collect::<Vec<_>>().join("-");
+    name.chars().take(CHARS_MAX).collect()
 }
 
 /// The machine, the commit and the command.
@@ -278,6 +306,37 @@ mod tests {
         assert_eq!(error.to_string(), "it took 181 s, and 180 are promised");
         let book = Book { limit: None, ..book };
         book.verdict_after(Duration::from_secs(9999)).unwrap();
+    }
+
+    #[test]
+    fn what_would_end_too_late_is_not_begun() {
+        let book = Book::silent().within(Some(Duration::from_secs(180)));
+        assert_eq!(book.too_late_after(Duration::from_secs(160)), None);
+        let why = book.too_late_after(Duration::from_secs(161)).unwrap();
+        assert!(why.contains("161 s of the 180"), "{why}");
+        assert_eq!(Book::silent().too_late_after(Duration::from_secs(9999)), None, "no limit");
+    }
+
+    #[test]
+    fn a_record_of_some_rows_leaves_that_of_all_alone() {
+        let root = crate::bench::stage::new_dir(&std::env::temp_dir().join("shunt-report-test"));
+        let root = root.unwrap();
+        let mut book = Book::silent();
+        book.lines.push(line(150.0, None));
+        let record =
+            |book: &Book, part| book.record(&root, "local", part, "how to read", "command");
+        let all = record(&book, None).unwrap();
+        let text = std::fs::read_to_string(&all).unwrap();
+        book.lines.push(line(300.0, None));
+        let some = record(&book, Some("redis GET c=1, \"one CPU\" quick")).unwrap();
+        assert_eq!(std::fs::read_to_string(&all).unwrap(), text);
+        let stem = some.file_stem().unwrap().to_str().unwrap();
+        assert!(stem.ends_with("-local-redis-get-c-1-one-cpu-quick"), "{stem}");
+        assert_ne!(std::fs::read_to_string(&some).unwrap(), text);
+        // The same rows once more: the last one counts.
+        assert_eq!(record(&book, None).unwrap(), all);
+        assert_ne!(std::fs::read_to_string(&all).unwrap(), text);
+        crate::bench::stage::remove_dir(&root);
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub(crate) struct Row {
     pub(crate) quick: bool,
     /// Whether CPU time and system calls per request are recorded too.
     pub(crate) costs: bool,
+    /// How many times as few system calls per request it must make at either end; 0: they are only recorded.
+    pub(crate) calls_floor: f64,
 }
 
 /// Connections that are held idle.
@@ -76,6 +78,16 @@ pub(crate) const IDLE: &[Idle] = &[
     Idle { connections: 10_000, quick: false },
 ];
 
+/// What is asked of a message's round trip: no more than 2.5 times that of a bare cache line.
+const BARE_LINE_FLOOR: f64 = 0.4;
+/// Two ends that are both awake make no system calls, where TCP makes two for each message. What is counted all the
+/// same, of a whole run of a client, is what its process and its connection begin and end with, and sleeps of an end
+/// whose peer was taken off its CPU (the tracer, which is slow, runs beside the two on the same CPUs): a hundredth of
+/// TCP's, one call in fifty messages, is room for these and for nothing that each message makes.
+const AWAKE_CALLS_FLOOR: f64 = 100.0;
+/// A stream, against TCP with cubic and with the congestion control that the machine has set.
+const CUBIC_FLOOR: f64 = 2.0;
+const DEFAULT_FLOOR: f64 = 3.0;
 /// On one CPU Shunt may cost this much and no more.
 const ONE_CPU_FLOOR: f64 = 0.98;
 
@@ -91,13 +103,16 @@ impl Row {
             Load::Pgbench { .. } => ("tx/s", Better::Higher),
         };
         let (cpus, against) = (Cpus::Two, Against::Tcp);
-        Self { name, server, load, cpus, against, unit, better, floor, quick: true, costs: false }
+        let (quick, costs, calls_floor) = (true, false, 0.0);
+        Self { name, server, load, cpus, against, unit, better, floor, quick, costs, calls_floor }
     }
 
-    /// Whether it is about a difference smaller than what two measurements of the same differ by.
+    /// Whether it is about a difference smaller than what two measurements of the same differ by. A bare cache line
+    /// takes half as long or twice as long, by where in the caches it comes to lie that time.
     pub(crate) fn is_close_call(&self) -> bool {
         (self.against, self.cpus) == (Against::Tcp, Cpus::One)
             && matches!(self.load, Load::Wrk { close: true, .. } | Load::Pgbench { .. })
+            || matches!(self.against, Against::OneLine | Against::LineEachWay)
     }
 
     /// Whether one end alone is under Shunt: all there is to see is what that costs.
@@ -126,6 +141,7 @@ impl Row {
         self.name = format!("{}, one CPU", self.name);
         self.floor = floor;
         self.costs = false;
+        self.calls_floor = 0.0;
         self
     }
 }
@@ -169,9 +185,8 @@ pub(crate) fn redis() -> Vec<Row> {
 }
 
 fn redis_unix() -> impl Iterator<Item = Row> {
-    let over_tcp = redis().into_iter().filter(|row| row.name.contains("GET"));
-    over_tcp.map(|mut row| {
-        row.quick = matches!(row.load, Load::Redis { c: 16, .. });
+    redis().into_iter().map(|mut row| {
+        row.quick = matches!(row.load, Load::Redis { command: "get", c: 16 });
         row.floor = 1.0;
         row.costs = false;
         row.against(Against::UnixSocket, "against its UNIX socket")
@@ -180,8 +195,9 @@ fn redis_unix() -> impl Iterator<Item = Row> {
 
 /// One message at a time between two CPUs.
 pub(crate) fn ping_pong() -> Row {
-    Row::new("ping-pong 100 B".into(), Kind::PingPong, Load::PingPong { size: 100 }, 50.0)
-        .with_costs()
+    let row =
+        Row::new("ping-pong 100 B".into(), Kind::PingPong, Load::PingPong { size: 100 }, 50.0);
+    Row { calls_floor: AWAKE_CALLS_FLOOR, ..row.with_costs() }
 }
 
 fn small_messages() -> Vec<Row> {
@@ -189,26 +205,32 @@ fn small_messages() -> Vec<Row> {
         "ping-pong 100 B round trip".into(),
         Kind::PingPong,
         Load::PingPongTime { size: 100 },
-        0.4,
+        BARE_LINE_FLOOR,
     );
     vec![
         ping_pong(),
-        time.clone().against(Against::LineEachWay, "against a bare cache line each way"),
-        // Less than any channel with one writer per word can do: recorded, not asked for.
-        Row { floor: 0.0, ..time.against(Against::OneLine, "against one bare cache line") },
+        // The bare round trip: one line to and fro. A message of 100 bytes is on two lines itself, and a third one
+        // says that it is there.
+        time.clone().against(Against::OneLine, "against one bare cache line"),
+        // What a channel with one writer per word cannot do without, even of an empty message.
+        time.against(Against::LineEachWay, "against a bare cache line each way"),
         Row::new("sockperf ping-pong 14 B".into(), Kind::Sockperf, Load::SockperfPingPong, 30.0),
     ]
 }
 
 fn bulk() -> Vec<Row> {
-    let mut rows = vec![Row::new(
-        "sockperf throughput 64000 B".into(),
-        Kind::Sockperf,
-        Load::SockperfThroughput,
-        2.0,
-    )];
+    let throughput = |kind, control, floor| {
+        let name = format!("sockperf throughput 64000 B, {control}");
+        Row::new(name, kind, Load::SockperfThroughput, floor)
+    };
+    let mut rows = vec![
+        throughput(Kind::SockperfCubic, "cubic", CUBIC_FLOOR).full_only(),
+        throughput(Kind::Sockperf, "default", DEFAULT_FLOOR),
+    ];
     for block in ["64K", "128K", "1M"] {
-        for (cubic, control, floor) in [(true, "cubic", 2.0), (false, "default", 3.0)] {
+        for (cubic, control, floor) in
+            [(true, "cubic", CUBIC_FLOOR), (false, "default", DEFAULT_FLOOR)]
+        {
             let name = format!("iperf3 {block}, {control}");
             let row = Row::new(name, Kind::Iperf, Load::Iperf { block, cubic }, floor);
             rows.push(if block == "128K" { row.full_only() } else { row });
@@ -324,6 +346,17 @@ pub(crate) fn remote() -> Vec<Row> {
     rows
 }
 
+/// Short connections between two hosts whose engines leave none of them to TCP.
+pub(crate) fn remote_all_by_smc() -> Vec<Row> {
+    let row = |c| {
+        let name = format!("nginx+wrk close c={c}, all by SMC-R");
+        Row::new(name, Kind::Nginx, Load::Wrk { c, close: true }, 0.5)
+    };
+    let mut rows = [4, 16, 64, 200].map(row);
+    rows.iter_mut().for_each(|row| row.quick = matches!(row.load, Load::Wrk { c: 16, .. }));
+    rows.into()
+}
+
 /// Everything that is compared, in an order in which servers serve as many rows as they can.
 pub(crate) fn all() -> Vec<Row> {
     let groups =
@@ -383,6 +416,15 @@ mod tests {
     }
 
     #[test]
+    fn who_is_awake_makes_no_system_calls() {
+        let rows = all();
+        let asked: Vec<&str> =
+            rows.iter().filter(|row| row.calls_floor > 0.0).map(|row| row.name.as_str()).collect();
+        assert_eq!(asked, ["ping-pong 100 B"], "and on one CPU one of the two sleeps");
+        assert!(rows.iter().all(|row| row.costs || row.calls_floor == 0.0), "what is not counted");
+    }
+
+    #[test]
     fn one_side_alone_is_one_side() {
         assert_eq!(Against::TcpServerOnly.ours(), (Way::Shunt, Way::Tcp));
         assert_eq!(Against::TcpClientOnly.ours(), (Way::Tcp, Way::Shunt));
@@ -397,8 +439,24 @@ mod tests {
         assert_eq!(floor("nginx+wrk close c=16"), Some(1.3));
         assert_eq!(floor("redis-benchmark SET c=16"), Some(1.9));
         assert_eq!(floor("ping-pong 100 B"), Some(50.0));
+        assert_eq!(
+            floor("ping-pong 100 B round trip, against one bare cache line"),
+            Some(1.0 / 2.5)
+        );
         assert_eq!(floor("sockperf ping-pong 14 B, one CPU"), Some(1.5));
-        assert_eq!(floor("iperf3 1M, default"), Some(3.0));
+        for c in ["c=1", "c=16", "c=128"] {
+            for command in ["GET", "SET"] {
+                let name = format!("redis-benchmark {command} {c}, against its UNIX socket");
+                assert_eq!(floor(&name), Some(1.0), "{name}");
+            }
+        }
+        for stream in ["sockperf throughput 64000 B", "iperf3 64K", "iperf3 128K", "iperf3 1M"] {
+            assert_eq!(floor(&format!("{stream}, cubic")), Some(2.0), "{stream}");
+            assert_eq!(floor(&format!("{stream}, default")), Some(3.0), "{stream}");
+            for control in ["cubic", "default"] {
+                assert_eq!(floor(&format!("{stream}, {control}, one CPU")), Some(0.98), "{stream}");
+            }
+        }
         assert_eq!(floor("pgbench -S c=1"), Some(1.3));
     }
 }

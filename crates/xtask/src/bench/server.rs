@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::stage::{Cpus, End, Running, Stage, Way, free_port};
+use super::stage::{Cpus, End, Network, Running, Stage, Way, free_port};
 use crate::install;
 
 /// The page that web servers serve, bytes.
@@ -35,6 +35,8 @@ pub(crate) enum Kind {
     Httpd,
     /// sockperf's server.
     Sockperf,
+    /// The same, on a network of its own in which connections begin with cubic: it has no option for that.
+    SockperfCubic,
     /// iperf3's server.
     Iperf,
     /// PostgreSQL with a pgbench database that fits in memory.
@@ -58,6 +60,8 @@ pub(crate) struct Server {
     pub(crate) dir: PathBuf,
     /// Its processes.
     pub(crate) running: Running,
+    /// Where it and its clients are, if not on the network of this process. Goes after who is there.
+    network: Option<Network>,
 }
 
 impl Kind {
@@ -67,7 +71,7 @@ impl Kind {
             Self::Nginx => &[("nginx", "nginx-light"), ("wrk", "wrk")],
             Self::Redis => &[("redis-server", "redis-server"), ("redis-benchmark", "redis-tools")],
             Self::PingPong | Self::Httpd => &[],
-            Self::Sockperf => &[("sockperf", "sockperf")],
+            Self::Sockperf | Self::SockperfCubic => &[("sockperf", "sockperf")],
             Self::Iperf => &[("iperf3", "iperf3")],
             Self::Postgres => &[("postgres", "postgresql"), ("pgbench", "postgresql-contrib")],
         }
@@ -77,6 +81,17 @@ impl Kind {
     pub(crate) fn absent(self) -> Option<String> {
         let absent = self.needs().iter().find(|(program, _)| install::find(program).is_none());
         absent.map(|(program, package)| format!("wants {program}: apt-get install {package}"))
+    }
+
+    /// The congestion control with which connections to it begin, if not with the machine's.
+    fn control(self) -> Option<&'static str> {
+        (self == Self::SockperfCubic).then_some("cubic")
+    }
+
+    /// Why this process may not start it, if so.
+    pub(crate) fn refused(self) -> Option<String> {
+        self.control()?;
+        testkit::hosts::possible().err().map(|why| why.to_string())
     }
 }
 
@@ -119,17 +134,18 @@ impl Server {
         settings: &[(&str, OsString)],
     ) -> anyhow::Result<Self> {
         let (port, dir, at) = (free_port()?, stage.new_dir()?, stage.address());
+        let network = kind.control().map(Network::with_control).transpose()?;
         let mut command = Vec::new();
         if kind == Kind::Postgres {
             command.extend(as_postgres());
         }
-        command.extend(stage.prefix(way, End::Server, cpus));
+        command.extend(stage.prefix_in(network.as_ref(), way, End::Server, cpus));
         command.extend(match kind {
             Kind::Nginx => nginx(&dir, at, port)?,
             Kind::Redis => redis(&dir, at, port)?,
             Kind::PingPong => own(stage, "pingpong", &format!("server {port}")),
             Kind::Httpd => own(stage, "httpd", &port.to_string()),
-            Kind::Sockperf => [find("sockperf")?]
+            Kind::Sockperf | Kind::SockperfCubic => [find("sockperf")?]
                 .into_iter()
                 .chain(words(&format!("server --tcp -i {at} -p {port}")))
                 .collect(),
@@ -145,11 +161,16 @@ impl Server {
             running = running.ends_by_interrupt();
         }
         running.wait_for_port(port)?;
-        let server = Self { kind, way, cpus, at, port, dir, running };
+        let server = Self { kind, way, cpus, at, port, dir, running, network };
         if kind == Kind::Postgres {
             server.fill_database()?;
         }
         Ok(server)
+    }
+
+    /// What to type before a client of it: its CPU, the network and the way.
+    pub(crate) fn client_prefix(&self, stage: &Stage, way: Way) -> Vec<OsString> {
+        stage.prefix_in(self.network.as_ref(), way, End::Client, self.cpus)
     }
 
     /// redis's other door.

@@ -44,6 +44,40 @@ struct Bench<'a> {
     stage: Stage,
     options: &'a Options,
     ours: Kind,
+    peers: Peers,
+}
+
+/// Which of Samba's configurations rows were measured against, and which could not be tried.
+#[derive(Debug, Default)]
+struct Peers {
+    /// The row, and its best one, by its place in [`SMBD`].
+    best: Vec<(String, usize)>,
+    /// The configuration, and why; each once.
+    left_out: Vec<(&'static str, String)>,
+}
+
+impl Peers {
+    fn leave_out(&mut self, name: &'static str, why: String) {
+        if !self.left_out.iter().any(|(other, _)| *other == name) {
+            self.left_out.push((name, why));
+        }
+    }
+
+    /// What the record says of them, a line for each.
+    fn words(&self) -> String {
+        let mut words = String::new();
+        for (number, (name, _)) in SMBD.iter().enumerate() {
+            let rows = self.best.iter().filter(|(_, best)| *best == number);
+            let rows: Vec<&str> = rows.map(|(row, _)| row.as_str()).collect();
+            let what = match self.left_out.iter().find(|(other, _)| other == name) {
+                Some((_, why)) => format!("left out in part or whole: {why}"),
+                None if rows.is_empty() => "the best one of no row".to_owned(),
+                None => rows.join("; "),
+            };
+            words += &format!("smbd as `{name}`: {what}\n");
+        }
+        words
+    }
 }
 
 /// Runs `cargo xtask bench smb`.
@@ -78,6 +112,7 @@ pub(crate) fn main(smb: &SmbOptions, command: &str) -> anyhow::Result<()> {
         stage: Stage::with(&built, programs)?,
         options,
         ours: if smb.against_itself { Kind::Smbd(0) } else { Kind::Shunt },
+        peers: Peers::default(),
     };
     bench.fill()?;
     let mut book = Book::new(options.json).within(options.limit());
@@ -85,8 +120,10 @@ pub(crate) fn main(smb: &SmbOptions, command: &str) -> anyhow::Result<()> {
         bench.measure(row).into_iter().for_each(|line| book.tell(line));
     }
     if options.record {
-        let path = book.record(&root, "smb", READING, command)?;
-        eprintln!("recorded in {}", path.display());
+        let reading = format!("{READING}\n{}", bench.peers.words().trim_end());
+        let itself = smb.against_itself.then(|| "against-itself".to_owned());
+        let part = itself.into_iter().chain(options.part()).reduce(|one, rest| one + " " + &rest);
+        book.record(&root, "smb", part.as_deref(), &reading, command)?;
     }
     book.verdict()
 }
@@ -184,8 +221,9 @@ impl Bench<'_> {
             let line = match self.figure(row, Kind::Smbd(number)) {
                 Ok(line) => line,
                 Err(error) => {
-                    // Debian has the module for io_uring in a package of its own.
+                    // Debian has the module for io_uring in a package of its own, samba-vfs-modules.
                     eprintln!("{}: smbd as `{name}` is left out: {error:#}", row.name);
+                    self.peers.leave_out(name, format!("{error:#}"));
                     continue;
                 }
             };
@@ -200,6 +238,7 @@ impl Bench<'_> {
         }
         let (_, number) = best.context("smbd serves in no configuration")?;
         eprintln!("{}: the best smbd is `{}`", row.name, SMBD[number].0);
+        self.peers.best.push((row.name.clone(), number));
         Ok(Kind::Smbd(number))
     }
 
@@ -238,4 +277,24 @@ fn smbload(
     let output = Running::start(&command, &dir, &[])?.finish(patience);
     stage::remove_dir(&dir);
     output
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Peers, SMBD};
+
+    #[test]
+    fn a_record_names_what_was_measured_against_and_what_was_left_out() {
+        let mut peers = Peers::default();
+        peers.best.extend([("read 1M".into(), 0), ("write 1M".into(), 3), ("echo".into(), 0)]);
+        peers.leave_out(SMBD[1].0, "no module".into());
+        peers.leave_out(SMBD[1].0, "again".into());
+        assert_eq!(
+            peers.words(),
+            "smbd as `default`: read 1M; echo\n\
+             smbd as `io_uring`: left out in part or whole: no module\n\
+             smbd as `no aio`: the best one of no row\n\
+             smbd as `sendfile`: write 1M\n"
+        );
+    }
 }

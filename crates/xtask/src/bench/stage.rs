@@ -1,6 +1,8 @@
 //! Where a measurement takes place: a scratch directory with copies of the programs that were
 //! built, free ports, children on their CPUs, and an end that leaves nothing behind.
 
+mod network;
+
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::Ipv4Addr;
@@ -17,6 +19,8 @@ use anyhow::{Context, bail};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::Pid;
 use testkit::hosts::Hosts;
+
+pub(crate) use network::Network;
 
 /// The library and the programs that a measurement of programs on this host runs, as cargo names them.
 pub(crate) const LOCAL: &[&str] =
@@ -175,6 +179,17 @@ impl Stage {
 
     /// What to type for `end` before a program: its CPU, its host and its way. Two hosts share all CPUs.
     pub(crate) fn prefix(&self, way: Way, end: End, cpus: Cpus) -> Vec<OsString> {
+        self.prefix_in(None, way, end, cpus)
+    }
+
+    /// The same on `network`, if there is one, in place of this process's.
+    pub(crate) fn prefix_in(
+        &self,
+        network: Option<&Network>,
+        way: Way,
+        end: End,
+        cpus: Cpus,
+    ) -> Vec<OsString> {
         let mut words: Vec<OsString> = match &self.hosts {
             None => ["taskset", "-c", cpus.of(end)].map(OsString::from).into(),
             Some(hosts) => match end {
@@ -182,6 +197,7 @@ impl Stage {
                 End::Client => hosts.client.prefix(),
             },
         };
+        words.extend(network.into_iter().flat_map(Network::prefix));
         if way == Way::Shunt {
             words.extend([self.program("shunt").into(), "run".into(), "--".into()]);
         }

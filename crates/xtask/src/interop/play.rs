@@ -13,7 +13,7 @@ use testkit::kernels::network::{HOST, Network};
 use testkit::kernels::state::{Connection, Mode, State};
 
 use super::program::{Host, Program};
-use super::scenario::{Case, Ending, Event, Path, Peer};
+use super::scenario::{Case, Ending, Event, ONE_VECTOR, Path, Peer};
 use super::shunt::{self, Engine};
 
 /// The name of a file that is there when clients may go on.
@@ -23,6 +23,8 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 const NOTICE_LIMIT: Duration = Duration::from_secs(20);
 /// The state of a link at work.
 const ACTIVE: u8 = 3;
+const SIGTERM: i32 = 15;
+const SIGKILL: i32 = 9;
 const PEER_DECLINED: u32 = 0x0500_0000;
 const PEER_HAS_NO_SMC: u32 = 0x0301_0000;
 /// What a kernel, which answers no congestion marks, must not be sent: packets that ask for them.
@@ -66,7 +68,7 @@ impl Stage {
         let shape = |name: &str, last: u8| {
             // The second is for a second link.
             let addresses = [last, last + 10].map(|last| Ipv4Addr::new(10, 99, 0, last)).into();
-            Shape { name: name.to_owned(), addresses, limit }
+            Shape { name: name.to_owned(), addresses, nodes: 1, limit }
         };
         let a = Guest::switch_on(&network, image, shape("a", 1))?;
         let b = Guest::switch_on(&network, image, shape("b", 2))?;
@@ -153,12 +155,12 @@ impl Stage {
         let sides = [client.peer, server.peer];
         let ours = sides.iter().position(|peer| *peer == Peer::Shunt);
         let start = |side: usize| {
-            let eid = case.eids[side].context("the engine always has an EID")?;
+            let eid = case.eids[side];
             let (network, directory) = (&self.network, self.directory.path());
             Engine::start(network, &self.built, directory, eid, case, limit * 2)
         };
         let engine = ours.map(start).transpose()?;
-        let played = self.play_ends(case, client, server, limit);
+        let played = self.play_ends(case, client, server, engine.as_ref(), limit);
         match engine {
             Some(engine) => played.with_context(|| format!("shunt engine says: {}", engine.text())),
             None => played,
@@ -170,10 +172,11 @@ impl Stage {
         case: &Case,
         client: &End<'_>,
         server: &End<'_>,
+        engine: Option<&Engine>,
         limit: Duration,
     ) -> anyhow::Result<()> {
         let mut serving = self.serve(case, server, limit)?;
-        self.visit(case, client, server, &mut serving, limit)?;
+        self.visit(case, client, server, &mut serving, engine, limit)?;
         if case.event != Event::Forget {
             return Ok(());
         }
@@ -195,7 +198,7 @@ impl Stage {
             serving = self.serve(case, server, limit)?;
         }
         let once_more = || "after the link groups were forgotten";
-        self.visit(case, client, server, &mut serving, limit).with_context(once_more)
+        self.visit(case, client, server, &mut serving, engine, limit).with_context(once_more)
     }
 
     fn serve<'a>(
@@ -216,6 +219,7 @@ impl Stage {
         client: &End<'_>,
         server: &End<'_>,
         serving: &mut Program<'_>,
+        engine: Option<&Engine>,
         limit: Duration,
     ) -> anyhow::Result<()> {
         let to = server.guest.map_or(HOST, Guest::address);
@@ -230,7 +234,7 @@ impl Stage {
             Some(guest) => drop(guest.check(&format!("touch {}", go.display()))?),
             None => std::fs::write(&go, "")?,
         }
-        let limit = self.happen(case, &visiting, serving, [client, server], limit)?;
+        let limit = self.happen(case, &visiting, serving, [client, server], engine, limit)?;
         let waited = visiting.wait(limit).context("client");
         let ended = waited.with_context(|| stacks([client, server]))?;
         let succeeded = ended.status == 0;
@@ -292,6 +296,7 @@ impl Stage {
         visiting: &Program<'_>,
         serving: &Program<'_>,
         ends: [&End<'_>; 2],
+        engine: Option<&Engine>,
         limit: Duration,
     ) -> anyhow::Result<Duration> {
         if matches!(case.event, Event::None | Event::Forget) {
@@ -303,6 +308,8 @@ impl Stage {
             Event::None | Event::Forget => {}
             Event::KillClient => visiting.kill()?,
             Event::KillServer => serving.kill()?,
+            Event::StopEngine => engine.context("there is no engine")?.signal(SIGTERM),
+            Event::KillEngine => engine.context("there is no engine")?.signal(SIGKILL),
             Event::RemoveDevice => {
                 let guest = ends.into_iter().rev().find_map(|end| end.guest);
                 let guest = guest.context("nobody has a device")?;
@@ -339,9 +346,14 @@ impl Stage {
             let is_settled = working >= groups && (working > 1 || case.links == 1);
             if found.len() == connections(case) && is_settled {
                 found.iter().try_for_each(|c| check_connection(case, c, side))?;
+                if let Some(bytes) = case.rmb.filter(|_| end.meets_shunt) {
+                    let right = found.iter().all(|c| c.buffers[2] == bytes);
+                    ensure!(right, "Shunt's buffers are not of {bytes} bytes:\n{}", brief(&state));
+                }
                 if let Path::Smc { groups: wanted } = case.path {
                     // An engine has groups for each of its vectors, which may be more.
-                    let right = if end.meets_shunt { groups >= wanted } else { groups == wanted };
+                    let many = end.meets_shunt && case.engine != ONE_VECTOR;
+                    let right = if many { groups >= wanted } else { groups == wanted };
                     ensure!(right, "{groups} link groups, not {wanted}:\n{}", brief(&state));
                 }
                 return Ok(());

@@ -30,20 +30,21 @@ pub(super) fn absent(built: &Path) -> Option<String> {
 }
 
 impl Engine {
-    /// Starts it in the network, with this enterprise id and what the case wants of links, and a directory for
+    /// Starts it in the network, with this enterprise id or none and what the case wants of links, and a directory for
     /// what it shares with programs.
     pub(super) fn start(
         network: &Network,
         built: &Path,
         directory: &Path,
-        eid: &str,
+        eid: Option<&str>,
         case: &Case,
         limit: Duration,
     ) -> anyhow::Result<Self> {
         let mut command = network.host_command(built.join("shunt"));
         let addresses = [HOST, HOST_TOO].map(|address| address.to_string());
         let addresses = addresses[..case.links.min(2)].join(",");
-        command.args(["engine", "--address", &addresses, "--eid", eid]);
+        command.args(["engine", "--address", &addresses, "--eid", eid.unwrap_or_default()]);
+        command.args(case.engine);
         // Off unless set; a kernel must get nothing of it nevertheless.
         command.args(["--congestion", "on"]);
         command.args(["--max-links", &case.links.to_string()]);
@@ -62,6 +63,11 @@ impl Engine {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(Self(host))
+    }
+
+    /// Sends it a signal.
+    pub(super) fn signal(&self, signal: i32) {
+        self.0.signal(signal);
     }
 
     /// What it has said.

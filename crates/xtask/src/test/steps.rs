@@ -44,6 +44,12 @@ pub(crate) struct Report {
 }
 
 impl Report {
+    /// Of a step in which no test ran.
+    #[cfg(test)]
+    pub(crate) fn without_tests(outcome: Outcome) -> Self {
+        Self { name: "a step", outcome, took: Duration::ZERO, tally: Tally::default() }
+    }
+
     /// The tests of this step. A step that failed without naming a test is one failure: a harness
     /// that crashed, or a program that does not compile, must not look like nothing.
     pub(crate) fn counted(&self) -> Tally {

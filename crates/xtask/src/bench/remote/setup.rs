@@ -127,16 +127,8 @@ struct Account(Vec<Waited>, Vec<u64>);
 
 impl Account {
     fn read(stage: &Stage, engines: &Engines) -> anyhow::Result<Self> {
-        let hosts = stage.hosts().context("there are no hosts")?;
         let (mut account, mut doors) = (Vec::new(), Vec::new());
-        for (host, engine) in [&hosts.server, &hosts.client].into_iter().zip(&engines.running) {
-            let mut words = host.prefix();
-            words.push(stage.program("shunt").into());
-            words.extend(["engine", "status", "--json"].map(OsString::from));
-            let dir = stage.new_dir()?;
-            let said = Running::start(&words, &dir, &[])?.finish(Duration::from_secs(10))?;
-            stage::remove_dir(&dir);
-            let said: serde_json::Value = serde_json::from_str(&said)?;
+        for (said, engine) in engines.status(stage)?.iter().zip(&engines.running) {
             let vectors = said["vectors"].as_array().context("no vectors")?;
             let door = engine.family().into_iter().find_map(|pid| waited_for_cpu(pid, DOOR));
             doors.push(door.context("no thread at the door")?);

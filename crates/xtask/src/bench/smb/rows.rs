@@ -13,6 +13,8 @@ pub(crate) enum Metric {
     Entries,
     /// CPU time of the server for each byte.
     ServerPerByte,
+    /// CPU time of the clients for each byte.
+    ClientPerByte,
     /// CPU time of server and client together for each byte: on loopback the kernel does some of the
     /// server's work in the client's name, and the other way round.
     BothPerByte,
@@ -30,6 +32,7 @@ impl Metric {
             Self::Operations => ("", "ops/s", Better::Higher),
             Self::Entries => ("", "names/s", Better::Higher),
             Self::ServerPerByte => (": server CPU", "s/GB", Better::Lower),
+            Self::ClientPerByte => (": client CPU", "s/GB", Better::Lower),
             Self::BothPerByte => (": server and client CPU", "s/GB", Better::Lower),
             Self::ServerPerOperation => (": server CPU", "us/op", Better::Lower),
             Self::Median => (": half take at most", "us", Better::Lower),
@@ -44,6 +47,7 @@ impl Metric {
             Self::Operations => field("ops"),
             Self::Entries => field("entries_per_s"),
             Self::ServerPerByte => field("srv_s_per_GB"),
+            Self::ClientPerByte => field("cli_s_per_GB"),
             Self::BothPerByte => Some(field("srv_s_per_GB")? + field("cli_s_per_GB")?),
             Self::ServerPerOperation => field("srv_us_per_op"),
             Self::Median => field("p50_us"),
@@ -135,6 +139,21 @@ impl Row {
         Self { metrics, ..self }
     }
 
+    /// Where CPU time per byte is told, it is told of either end: on loopback one does work of the other's.
+    fn tell_both_ends(&mut self) {
+        let has = |metrics: &[(Metric, Option<f64>)], wanted| {
+            metrics.iter().any(|(metric, _)| *metric == wanted)
+        };
+        let costs = [Metric::ServerPerByte, Metric::BothPerByte];
+        if costs.iter().any(|cost| has(&self.metrics, *cost)) {
+            for end in [Metric::ServerPerByte, Metric::ClientPerByte] {
+                if !has(&self.metrics, end) {
+                    self.metrics.push((end, None));
+                }
+            }
+        }
+    }
+
     /// How many clients there are, each with a file of its own.
     pub(crate) fn clients(&self) -> u32 {
         let at = self.load.iter().position(|word| *word == "--clients");
@@ -197,6 +216,7 @@ pub(crate) fn all() -> Vec<Row> {
     rows.extend(streams());
     rows.extend(like(&rows, &STREAMS_ON_DISK, Row::on_disk));
     rows.extend(like(&rows, &["read 1M", "write 1M"], Row::apart));
+    rows.iter_mut().for_each(Row::tell_both_ends);
     rows
 }
 
@@ -235,6 +255,9 @@ fn streams() -> Vec<Row> {
         stream("write 64K, depth 16", "write --io 64K --qd 16", ServerPerByte),
         stream("write 256K", "write --io 256K", ServerPerByte),
         stream("write 8M, depth 4", "write --io 8M --qd 4", ServerPerByte),
+        stream("write 1M, 2 channels", "write --channels 2", ServerPerByte),
+        stream("write 1M, 4 channels", "write --channels 4", ServerPerByte),
+        stream("write 1M, 8 channels", "write --channels 8", ServerPerByte),
         stream("write 1M, 2 clients", "write --clients 2", ServerPerByte),
         stream("write 1M, 8 clients", "write --clients 8", ServerPerByte),
         row("write 1M at 1 GB/s", "write --rate 1000", &[(ServerPerByte, 1.0)]).without_floor(),
@@ -296,6 +319,10 @@ mod tests {
                 let row = row(&format!("{what} 1M, {clients} clients")).unwrap();
                 assert_eq!(row.clients(), clients);
             }
+            for channels in [2, 4, 8] {
+                let row = row(&format!("{what} 1M, {channels} channels")).unwrap();
+                assert!(row.load.contains(&"--channels"));
+            }
             for how in ["1M, disk", "1M, 4 clients, disk", "1M at 1 GB/s", "1M at 1 GB/s, disk"] {
                 assert!(row(&format!("{what} {how}")).is_some(), "{what} {how}");
             }
@@ -312,6 +339,22 @@ mod tests {
             assert_eq!(floor(name), Some(least), "{name}");
         }
         assert!(["2", "8"].iter().all(|n| floor(&format!("read 1M, {n} channels")).is_none()));
+    }
+
+    #[test]
+    fn what_a_byte_costs_is_told_of_either_end() {
+        let mut told = 0;
+        for row in all() {
+            let has = |wanted| row.metrics.iter().any(|(metric, _)| *metric == wanted);
+            let (server, both) = (has(Metric::ServerPerByte), has(Metric::BothPerByte));
+            assert_eq!(has(Metric::ClientPerByte), server || both, "{}", row.name);
+            assert!(server || !both, "{}", row.name);
+            told += usize::from(server);
+        }
+        assert!(told > 20, "{told}");
+        let line = serde_json::json!({ "srv_s_per_GB": 0.25, "cli_s_per_GB": 0.5 });
+        assert_eq!(Metric::ServerPerByte.of(&line), Some(0.25));
+        assert_eq!(Metric::ClientPerByte.of(&line), Some(0.5));
     }
 
     #[test]

@@ -1,0 +1,3 @@
+//! Runs `cargo xtask` as a newcomer does.
+
+mod demo;
