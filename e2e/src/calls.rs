@@ -125,6 +125,13 @@ pub fn socketpair() -> Result<[c_int; 2], i32> {
     Ok(fds)
 }
 
+/// `getppid`.
+#[must_use]
+pub fn parent_id() -> i32 {
+    // SAFETY: always callable.
+    unsafe { libc::getppid() }
+}
+
 /// Binds to a port of this host; 0 lets the kernel choose.
 pub fn bind(fd: c_int, port: u16) -> Ret {
     address::bind_to(fd, address::here(), port)
@@ -1115,13 +1122,18 @@ pub fn unmount(dir: &str) -> Ret {
     call!(libc::umount2, dir.as_ptr(), libc::MNT_DETACH)
 }
 
+// Its macro is for those below.
+#[macro_use]
+pub mod names;
+
 pub mod address;
 pub mod cancel;
 pub mod corner;
 pub mod cpus;
+pub mod entries;
 pub mod filter;
 pub mod jump;
-pub mod names;
+pub mod numbers;
 pub mod rarely;
 pub mod unseen;
 pub mod uring;

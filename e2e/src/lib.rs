@@ -8,11 +8,13 @@ pub mod calls;
 pub mod cases;
 pub mod differential;
 pub mod load;
+pub mod odd;
 pub mod peer;
 pub mod run;
 pub mod show;
 pub mod stage;
 pub mod targets;
+pub mod turns;
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;

@@ -588,8 +588,8 @@ fn echoed(fd: i32, stream: &Arc<Stream>, from: u64, len: u64) -> Result<(), Stri
     sending.join().map_err(|_| "a thread panicked".to_owned())?
 }
 
-/// Opens `count` connections, each attached if it may be, then has `len` bytes lie in all of them at once
-/// before the first answer is read: what went wrong.
+/// Opens `count` connections, each attached if it may be, then has `len` bytes lie in all of them at once, says so, and
+/// waits for a line before the first answer is read: what went wrong.
 #[must_use]
 pub fn unread(port: u16, count: usize, len: usize) -> String {
     let stream = Stream::new(5);
@@ -614,6 +614,8 @@ pub fn unread(port: u16, count: usize, len: usize) -> String {
         for fd in &fds {
             one(*fd, 1000, len).map_err(errno_name)?;
         }
+        println!("all sent");
+        std::io::stdin().read_line(&mut String::new()).map_err(|e| e.to_string())?;
         fds.iter().try_for_each(|fd| back(*fd, 1000, len))
     };
     run().err().unwrap_or_else(|| format!("all {count}"))

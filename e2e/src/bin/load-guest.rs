@@ -1,13 +1,17 @@
 //! Load for the life-cycle tests: servers that run until they are killed, and clients that say in
 //! one line how it went.
 
-use e2e::load;
+use e2e::{load, odd, turns};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let number =
         |i: usize| -> u64 { words.get(i).and_then(|w| w.parse().ok()).unwrap_or_else(|| usage()) };
     let size = |i: usize| usize::try_from(number(i)).unwrap_or_else(|_| usage());
+    let style = |i: usize| {
+        let name = words.get(i).map_or("", String::as_str);
+        load::Style::parse(name).unwrap_or_else(|| usage())
+    };
     let port = || u16::try_from(number(1)).unwrap_or_else(|_| usage());
     let _ = e2e::calls::raise_descriptor_limit();
     e2e::calls::set_signal(libc::SIGPIPE, true);
@@ -18,7 +22,18 @@ fn main() {
             e2e::calls::limit_descriptors(number(1)).expect("a limit");
             load::serve()
         }
-        Some("transfer") => println!("{}", load::transfer(port(), size(2), number(3), number(4))),
+        Some("odd") => odd::ask(port(), words.get(2).map_or("", String::as_str)),
+        Some("odd-forked") => odd::ask_forked(port()),
+        Some("serve-forked") => odd::serve_forked(),
+        Some("turns") => turns::serve(style(1)),
+        Some("in-turn") => turns::ask(port(), style(2)),
+        Some("transfer") => {
+            println!("{}", load::transfer(port(), size(2), number(3), number(4)));
+            // "and stay": until it is told to go.
+            if words.len() > 5 {
+                let _ = std::io::stdin().read_line(&mut String::new());
+            }
+        }
         Some("poised") => println!("{}", load::poised(port(), size(2), number(3), number(4))),
         Some("many") => println!("{}", load::many(port(), size(2), size(3))),
         Some("listening") => {
@@ -37,7 +52,8 @@ fn main() {
 
 fn usage() -> ! {
     eprintln!(
-        "load-guest: serve | serve-many | serve-few DESCRIPTORS | transfer PORT STYLE SEED LEN | \
+        "load-guest: serve | serve-many | serve-few DESCRIPTORS | transfer PORT STYLE SEED LEN | turns STYLE | in-turn PORT STYLE | \
+         odd PORT WHAT | odd-forked PORT | serve-forked | \
          poised PORT STYLE SEED LEN | many PORT COUNT ROUNDS | listening PORT COUNT ROUNDS | crowd COUNT | squeezed PORT COUNT MORE | steps PORT | unread PORT COUNT LEN | demoting PORT SEED | storm PORT COUNT SEED"
     );
     std::process::exit(2);

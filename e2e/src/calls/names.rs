@@ -16,7 +16,7 @@ pub fn find(name: &str) -> Option<*mut c_void> {
 /// Calls a function by name: `ENOSYS` if there is none.
 macro_rules! named {
     ($name:expr, ($($a:expr),* $(,)?) as ($($t:ty),*) -> $r:ty) => {
-        match find($name) {
+        match $crate::calls::names::find($name) {
             None => Err(libc::ENOSYS),
             Some(at) => {
                 // SAFETY: libc's function of that name has this signature.
@@ -115,9 +115,9 @@ pub fn dup2(fd: c_int, to: c_int) -> Ret {
     named!("__dup2", (fd, to) as (c_int, c_int) -> c_int)
 }
 
-/// `__fcntl`, which takes its argument as `fcntl` does, behind the dots.
-pub fn fcntl(fd: c_int, command: c_int, value: usize) -> Ret {
-    let Some(at) = find("__fcntl") else { return Err(libc::ENOSYS) };
+/// `__fcntl` or `fcntl64`, which take their argument as `fcntl` does, behind the dots.
+pub fn fcntl(name: &str, fd: c_int, command: c_int, value: usize) -> Ret {
+    let Some(at) = find(name) else { return Err(libc::ENOSYS) };
     // SAFETY: libc's function of that name has this signature.
     let f =
         unsafe { std::mem::transmute::<At, unsafe extern "C" fn(c_int, c_int, ...) -> c_int>(at) };
@@ -167,9 +167,10 @@ struct Arguments {
     saved: At,
 }
 
-/// `vdprintf(fd, "%s %d", line, number)`. `ENOSYS` where we do not know how arguments are laid out.
+/// `vdprintf(fd, "%s %d", line, number)`, or the same by `__vdprintf_chk`. `ENOSYS` where we do not know how
+/// arguments are laid out.
 #[cfg(target_arch = "x86_64")]
-pub fn vdprintf(fd: c_int, line: &str, number: i32) -> Ret {
+pub fn vdprintf(name: &str, fd: c_int, line: &str, number: i32) -> Ret {
     let line = text(line);
     let stack = [line.as_ptr() as u64, number as u64];
     // Offsets past the registers that could hold any.
@@ -180,12 +181,15 @@ pub fn vdprintf(fd: c_int, line: &str, number: i32) -> Ret {
         saved: null_mut(),
     };
     let (format, list): (At, At) = (c"%s %d".as_ptr().cast_mut().cast(), (&raw mut list).cast());
-    named!("vdprintf", (fd, format, list) as (c_int, At, At) -> c_int)
+    match name {
+        "vdprintf" => named!(name, (fd, format, list) as (c_int, At, At) -> c_int),
+        _ => named!(name, (fd, 1, format, list) as (c_int, c_int, At, At) -> c_int),
+    }
 }
 
 /// `vdprintf`.
 #[cfg(not(target_arch = "x86_64"))]
-pub fn vdprintf(_: c_int, _: &str, _: i32) -> Ret {
+pub fn vdprintf(_: &str, _: c_int, _: &str, _: i32) -> Ret {
     Err(libc::ENOSYS)
 }
 

@@ -196,3 +196,12 @@ pub const MAKERS: &[Maker] = &[
     ("__pipe", two!(makers::__pipe, pair, pair.as_mut_ptr())),
     ("pipe2", two!(libc::pipe2, pair, pair.as_mut_ptr(), libc::O_CLOEXEC)),
 ];
+
+/// Sets the soft `RLIMIT_NOFILE`; what it was.
+pub fn soft_limit(n: u64) -> Result<u64, i32> {
+    let mut limit = zero!(libc::rlimit);
+    call!(libc::getrlimit, libc::RLIMIT_NOFILE, &raw mut limit)?;
+    let before = std::mem::replace(&mut limit.rlim_cur, n.min(limit.rlim_max));
+    call!(libc::setrlimit, libc::RLIMIT_NOFILE, &raw const limit)?;
+    Ok(before)
+}

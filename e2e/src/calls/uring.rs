@@ -47,6 +47,60 @@ struct Completion {
 const SEND: u8 = 26;
 const RECV: u8 = 27;
 
+const BY_PARAMETERS: &str = "io_uring_queue_init_params";
+const IN_MEMORY: &str = "io_uring_queue_init_mem";
+const BY_HAND: &str = "io_uring_setup";
+/// liburing's ways to make a ring, besides `io_uring_queue_init`: by parameters, in memory that is there, and only the
+/// descriptor.
+pub const OTHER_WAYS: [&str; 3] = [BY_PARAMETERS, IN_MEMORY, BY_HAND];
+
+/// Whether the installed liburing has a function of this name. (A library that is preloaded may have it at any rate.)
+#[must_use]
+pub fn has(name: &str) -> bool {
+    let name = text(name);
+    // SAFETY: names that end; the library has no constructors that matter.
+    unsafe {
+        let library = libc::dlopen(c"liburing.so.2".as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL);
+        !library.is_null() && !libc::dlsym(library, name.as_ptr()).is_null()
+    }
+}
+
+/// A ring made in one of [`OTHER_WAYS`], and ended again.
+pub fn made_by(name: &str, library: Liburing) -> Ret {
+    let mut ring = Ring([0; 2048]);
+    let (mut params, ring) = ([0u8; 120], &raw mut ring);
+    let params = params.as_mut_ptr().cast::<c_void>();
+    let Some(at) = names::find(name) else { return Err(libc::ENOSYS) };
+    if name == BY_HAND {
+        type Setup = unsafe extern "C" fn(u32, *mut c_void) -> c_int;
+        // SAFETY: liburing's function of that name has this signature.
+        let fd = unsafe { std::mem::transmute::<*mut c_void, Setup>(at)(4, params) };
+        return if fd < 0 { Err(-fd) } else { close(fd) };
+    }
+    let made = if name == BY_PARAMETERS {
+        type Init = unsafe extern "C" fn(u32, *mut Ring, *mut c_void) -> c_int;
+        // SAFETY: liburing's function of that name has this signature; the ring has room for any version's.
+        unsafe { std::mem::transmute::<*mut c_void, Init>(at)(4, ring, params) }
+    } else {
+        type Init = unsafe extern "C" fn(u32, *mut Ring, *mut c_void, *mut c_void, usize) -> c_int;
+        const ROOM: usize = 2 << 20;
+        // SAFETY: memory of our own, as large as a ring may want it, kept until the process ends.
+        let memory = unsafe {
+            let (may, how) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            libc::mmap(null_mut(), ROOM, may, how, -1, 0)
+        };
+        // SAFETY: the same.
+        unsafe { std::mem::transmute::<*mut c_void, Init>(at)(4, ring, params, memory, ROOM) }
+    };
+    if made < 0 {
+        return Err(-made);
+    }
+    // SAFETY: made above, and not used again.
+    unsafe { (library.exit)(ring) };
+    Ok(0)
+}
+
 /// liburing, found at run time as part of the program: a preloaded library comes before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Liburing {

@@ -6,6 +6,8 @@
 pub mod corners;
 pub mod descriptors;
 pub mod early;
+pub mod entries;
+pub mod forking;
 pub mod jumps;
 pub mod late;
 pub mod names;
@@ -34,8 +36,8 @@ macro_rules! oracle_cases {
                 both_fin_peer_first both_fin_we_first reset reset_then_send_twice bytes_then_reset
                 close_with_unread_bytes peer_closes_we_send_twice shut_rd shut_wr shut_rdwr
                 peer_shuts_rd peer_shuts_rdwr reset_in_accept_queue listener_shut_down fd_misuse
-                linger_zero_seen_by_peer linger_seconds options_of_a_live_connection tcp_info
-                accept_inherits accept_flags names_of_the_ends
+                linger_zero_seen_by_peer linger_seconds linger_when_full options_of_a_live_connection tcp_info
+                accept_inherits accept_inherits_in_memory accept_flags names_of_the_ends
             }
             transfer {
                 zero_lengths zero_length_recv_blocks receive_address peek peek_across_writes
@@ -48,7 +50,15 @@ macro_rules! oracle_cases {
                 large_both_ways large_one_way_blocking syscall_function more_flag
                 zero_copy_sending kernel_tls_refused_or_not
             }
-            uring { io_uring_is_refused io_uring_by_library }
+            uring { io_uring_is_refused io_uring_by_library io_uring_by_other_names }
+            entries {
+                asynchronous_64 submitted_to_the_kernel vmsplice_by_a_pipe more_than_there_is asked_and_mapped
+                stream_of_another_file all_streams_closed moved_by_number awaited_by_number made_by_number
+                signals_and_files_beside epoll_of_nothing listens_without_a_name connecting_already
+                other_protocols fetched_by_a_process options_set_and_read nodelay_and_cork owned_by_other_names
+                forked_without_handlers ended_by_each_name terminal_over_a_connection somebody_else
+                sent_by_a_destructor
+            }
             v6 { mapped_addresses }
             names {
                 fortified_names underscored_names underscored_connect large_file_names each_exec each_start
@@ -60,7 +70,7 @@ macro_rules! oracle_cases {
             }
             signals {
                 sigpipe eintr_recv eintr_recv_restarts eintr_recv_with_timeout eintr_send
-                eintr_waitall_partial eintr_poll eintr_select eintr_epoll ppoll_mask pselect_mask
+                eintr_each_send eintr_each_receive eintr_accept_and_connect eintr_waitall_partial eintr_poll eintr_select eintr_epoll ppoll_mask pselect_mask
                 epoll_pwait_mask handler_uses_the_connection async_io ignored_signal_wakes_nobody
             }
             readiness {
@@ -88,6 +98,7 @@ macro_rules! oracle_cases {
             rarely {
                 reuseport_of_two fast_open number_closed_past_us bytes_taken_past_us control_data_to_send
                 truncated_addresses connected_to_itself options_for_bytes numbers_of_the_library
+                numbers_of_calls_that_go_on full_table_of_numbers
                 close_range_unshares ended_quickly
             }
             jumps {
@@ -107,10 +118,14 @@ macro_rules! oracle_cases {
                 fork_child_continues fork_parent_continues fork_both_read fork_shutdown
                 fork_nonblock fork_epoll_shared fork_killed_sharer fork_exit_with_unread
                 fork_many_children exec_with_library exec_without_library exec_cloexec
-                exec_by_itself exec_by_itself_without_library exec_fails vfork_exec_inetd posix_spawn_inetd system_inherits
+                exec_by_itself exec_by_itself_without_library exec_fails vfork_exec_inetd cloned_child_closes posix_spawn_inetd system_inherits
                 pass_to_process_with_library pass_to_process_without_library
                 pass_with_bytes_queued pass_in_flight pass_and_keep accept_in_forked_workers
                 exclusive_wakes_one exclusive_listener_wakes_one
+            }
+            forking {
+                fork_during_recv fork_during_recv_and_closed fork_during_recv_child_goes_on fork_during_other_waits
+                fork_during_epoll_wait fork_among_busy_threads
             }
             late {
                 late_beside_poll late_beside_poll_for_end late_beside_poll_of_two late_waitall_and_reset

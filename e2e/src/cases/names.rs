@@ -61,15 +61,19 @@ pub fn underscored_names(s: &mut Stage) {
     if known("__sendmmsg") {
         say!("__sendmmsg", names::sendmmsg(c.a, b"message"), s.b_recv(c, 99));
     }
-    if known("__fcntl") {
-        let flags = names::fcntl(c.a, libc::F_GETFL, 0).expect("flags");
+    for name in ["__fcntl", "fcntl64"] {
+        if !known(name) {
+            continue;
+        }
+        let fcntl = |command, value| names::fcntl(name, c.a, command, value);
+        let flags = fcntl(libc::F_GETFL, 0).expect("flags");
         let with = flags | libc::O_NONBLOCK.cast_unsigned() as usize;
-        say!("__fcntl", names::fcntl(c.a, libc::F_SETFL, with), calls::recv(c.a, 9, 0));
-        let copy = names::fcntl(c.a, libc::F_DUPFD, 100).expect("a duplicate");
+        say!(name, fcntl(libc::F_SETFL, with), calls::recv(c.a, 9, 0));
+        let copy = fcntl(libc::F_DUPFD, 100).expect("a duplicate");
         let copy = i32::try_from(copy).expect("a descriptor");
         say!("duplicate", s.b_send(c, "x"), calls::poll(copy, libc::POLLIN, 5000));
         say!("byte", calls::recv(copy, 9, 0), calls::close(copy));
-        say!("blocking again", names::fcntl(c.a, libc::F_SETFL, flags));
+        say!("blocking again", fcntl(libc::F_SETFL, flags));
     }
     if known("__dup2") {
         let other = s.pair();
@@ -113,10 +117,12 @@ pub fn large_file_names(s: &mut Stage) {
         say!("sendfile64", names::sendfile64(c.a, file, 4), s.b_recv(c, 99));
         say!("rest", names::sendfile64(c.a, file, 99), s.b_recv(c, 99));
     }
-    let queued = calls::send(c.a, b"before ", 0);
-    say!("vdprintf", queued, names::vdprintf(c.a, "printed", 7));
-    settle();
-    say!("the peer", s.b_recv(c, 99));
+    for name in ["vdprintf", "__vdprintf_chk"] {
+        let queued = calls::send(c.a, b"before ", 0);
+        say!(name, queued, names::vdprintf(name, c.a, "printed", 7));
+        settle();
+        say!("the peer", s.b_recv(c, 99));
+    }
     say!("works", s.b_send(c, "x"), calls::recv(c.a, 9, 0), calls::send(c.a, b"y", 0));
     say!("the peer", s.b_recv(c, 9));
 }

@@ -367,6 +367,18 @@ pub fn vfork_exec_inetd(s: &mut Stage) {
     say!("works", calls::recv(c.a, 9, 0));
 }
 
+/// What a child that shares our memory closes, it closes for itself.
+pub fn cloned_child_closes(s: &mut Stage) {
+    let c = s.pair();
+    for round in 0..3 {
+        let pid = calls::entries::clone_that_closes(c.a);
+        say!("ended", round, pid.and_then(calls::wait));
+        say!("works", calls::send(c.a, b"x", 0), s.b_recv(c, 9), s.b_send(c, "y"));
+        say!("works", calls::recv(c.a, 9, 0));
+    }
+    say!("end", calls::close(c.a), s.b_recv(c, 9));
+}
+
 /// `posix_spawn` with the connection as standard input and output.
 pub fn posix_spawn_inetd(s: &mut Stage) {
     for env in environments() {

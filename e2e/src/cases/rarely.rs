@@ -5,7 +5,7 @@ use libc::{IPPROTO_TCP, MSG_DONTWAIT, POLLIN, POLLOUT, SHUT_WR, SO_REUSEPORT, SO
 
 use crate::calls::rarely::{
     FASTOPEN_CONNECT, MAKERS, Name, close_unseen, connect_of, exit_quickly, getsockopt_of, name_in,
-    open_with, recv_unseen, send_with,
+    open_with, recv_unseen, send_with, soft_limit,
 };
 use crate::calls::{self, Forked};
 use crate::say;
@@ -288,6 +288,68 @@ pub fn numbers_of_the_library(s: &mut Stage) {
     for to in (1000..1012).chain([1023]) {
         say!("still", calls::poll(to, POLLIN, 0), calls::close(to));
     }
+    to_the_end(s, c);
+}
+
+/// The same where the library keeps a connection open that was closed under a call of another thread.
+pub fn numbers_of_calls_that_go_on(s: &mut Stage) {
+    let [r, w] = calls::pipe(0).expect("a pipe");
+    calls::write(w, b"x").expect("written");
+    for texts in [&["one"][..], &["on", "e"]] {
+        let c = s.pair();
+        let blocked = std::thread::spawn(move || calls::recv(c.a, 3, libc::MSG_WAITALL));
+        settle();
+        say!("closed", calls::close(c.a));
+        for to in (1000..1012).chain([1023]) {
+            say!("over", to, calls::dup2(r, to), calls::poll(to, POLLIN, 0));
+        }
+        settle();
+        say!("still in recv", !blocked.is_finished());
+        for text in texts {
+            s.b_send(c, text);
+            settle();
+        }
+        say!("bytes", blocked.join().expect("no panic"));
+        settle();
+        say!("the peer", s.b_mask(c), s.b_close(c));
+        for to in (1000..1012).chain([1023]) {
+            say!("still", calls::poll(to, POLLIN, 0), calls::read(to, 0), calls::close(to));
+        }
+    }
+    let c = s.pair();
+    to_the_end(s, c);
+}
+
+/// A table without a free number, and `dup2` over the high ones, where the library may keep what is its own: what cannot
+/// be moved stays, and all goes on.
+pub fn full_table_of_numbers(s: &mut Stage) {
+    const HIGH: std::ops::Range<i32> = 1000..1012;
+    let c = s.pair();
+    let [r, w] = calls::pipe(0).expect("a pipe");
+    calls::write(w, b"x").expect("written");
+    let before = soft_limit(HIGH.end.unsigned_abs().into()).expect("a limit");
+    let mut all = Vec::new();
+    let full = loop {
+        match calls::dup(r) {
+            Ok(fd) => all.push(fd),
+            Err(e) => break e,
+        }
+    };
+    say!("full", full == libc::EMFILE);
+    for to in HIGH {
+        let got = calls::dup2(r, to);
+        // Refused only where what is there is not the program's.
+        let is_ours = got == Ok(to) || all.contains(&to);
+        say!("over", to, got == Ok(to) || got == Err(libc::EMFILE) && !is_ours);
+        if got.is_ok() && !all.contains(&to) {
+            all.push(to);
+        }
+    }
+    warm(s, c);
+    say!("closed", all.into_iter().all(|fd| calls::close(fd).is_ok()));
+    soft_limit(before).expect("the limit");
+    let c2 = s.pair();
+    to_the_end(s, c2);
     to_the_end(s, c);
 }
 

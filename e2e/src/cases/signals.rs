@@ -111,6 +111,89 @@ pub fn eintr_send(s: &mut Stage) {
     say!("partial", got.is_ok_and(|n| n > 0 && n < block.len()), calls::arrived(USR1));
 }
 
+/// Each call that sends, into a full socket; where bytes come from, they are still there.
+pub fn eintr_each_send(s: &mut Stage) {
+    calls::count(USR1, 0).expect("a handler");
+    let c = s.pair();
+    say!("fill", Stage::fill(c.a));
+    let file = calls::memfd(b"of a file").expect("a file");
+    let [r, w] = calls::pipe(0).expect("a pipe");
+    calls::write(w, b"of a pipe").expect("written");
+    let fd = c.a;
+    let each: [(&str, &dyn Fn() -> calls::Ret); 7] = [
+        ("write", &|| calls::write(fd, b"x")),
+        ("writev", &|| calls::writev(fd, &[b"x", b"y"])),
+        ("pwritev2", &|| calls::pwritev2(fd, &[b"x"], -1, 0)),
+        ("sendmsg", &|| calls::sendmsg(fd, &[b"x"], 0)),
+        ("sendmmsg", &|| calls::sendmmsg(fd, &[b"x", b"y"], 0).map(|all| all.len())),
+        ("sendfile", &|| calls::sendfile(fd, file, None, 9)),
+        ("splice", &|| calls::splice(r, fd, 9, 0)),
+    ];
+    for (name, call) in each {
+        signal_later(s, 100);
+        let (got, when) = timed(call);
+        say!(name, got, when, calls::arrived(USR1));
+    }
+    say!("still there", calls::read(file, 99), calls::read(r, 99));
+    s.b(&format!("drain {}", c.b));
+    say!("after", calls::send(c.a, b"fine", 0), s.b_recv(c, 9));
+}
+
+/// Each call that receives.
+pub fn eintr_each_receive(s: &mut Stage) {
+    calls::count(USR1, 0).expect("a handler");
+    let c = s.pair();
+    let [r, w] = calls::pipe(0).expect("a pipe");
+    let fd = c.a;
+    let each: [(&str, &dyn Fn() -> calls::Ret); 6] = [
+        ("read", &|| calls::read(fd, 9).map(|bytes| bytes.len())),
+        ("recvfrom", &|| calls::recvfrom(fd, 9, 0).0.map(|bytes| bytes.len())),
+        ("recvmsg", &|| calls::recvmsg(fd, &[9], 0).0.map(|bytes| bytes.len())),
+        ("recvmmsg", &|| calls::recvmmsg(fd, &[9, 9], 0, None).map(|all| all.len())),
+        ("preadv2", &|| calls::preadv2(fd, &[9], -1, 0).map(|bytes| bytes.len())),
+        ("splice", &|| calls::splice(fd, w, 9, 0)),
+    ];
+    for (name, call) in each {
+        signal_later(s, 100);
+        let (got, when) = timed(call);
+        say!(name, got, when, calls::arrived(USR1));
+    }
+    say!("after", s.b_send(c, "fine"), calls::splice(c.a, w, 9, 0), calls::read(r, 9));
+}
+
+/// `accept` and `connect`, without `SA_RESTART`, and with it beside a time limit, which takes it away. A connection
+/// that was being made goes on being made.
+pub fn eintr_accept_and_connect(s: &mut Stage) {
+    let (listener, port) = s.listener(0);
+    for (flags, limit) in [(0, 0), (libc::SA_RESTART, 5000)] {
+        calls::count(USR1, flags).expect("a handler");
+        calls::set_timeout(listener, libc::SO_RCVTIMEO, limit).expect("a limit");
+        signal_later(s, 100);
+        let (got, when) = timed(|| calls::accept(listener, 0));
+        say!("accept", got, when, calls::arrived(USR1));
+    }
+    for _ in 0..4 {
+        let fd = calls::socket(libc::SOCK_NONBLOCK).expect("a socket");
+        let _ = calls::connect(fd, port);
+    }
+    std::thread::sleep(SETTLE);
+    for (flags, limit) in [(0, 0), (libc::SA_RESTART, 5000)] {
+        calls::count(USR1, flags).expect("a handler");
+        let fd = calls::prompt_socket(0).expect("a socket");
+        calls::set_timeout(fd, libc::SO_SNDTIMEO, limit).expect("a limit");
+        signal_later(s, 100);
+        let (got, when) = timed(|| calls::connect(fd, port));
+        say!("connect", got, when, calls::arrived(USR1));
+        calls::set_nonblocking(fd, true).expect("a flag");
+        say!(
+            "goes on",
+            calls::connect(fd, port),
+            calls::poll(fd, libc::POLLOUT, 0),
+            calls::close(fd)
+        );
+    }
+}
+
 /// `MSG_WAITALL` answers what it has when a signal comes.
 pub fn eintr_waitall_partial(s: &mut Stage) {
     calls::count(USR1, 0).expect("a handler");

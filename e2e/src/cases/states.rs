@@ -1,5 +1,7 @@
 //! Poll masks, the order of errors and which of them show once, in each state of a connection.
 
+use std::time::Duration;
+
 use crate::calls::{self, Ret};
 use crate::peer::settled_mask;
 use crate::say;
@@ -370,6 +372,35 @@ pub fn linger_seconds(s: &mut Stage) {
     say!("the peer", s.b_mask(c), s.b_recv(c, 9), s.b_recv(c, 9));
 }
 
+/// A close waits for what the peer does not read, as long as it was told to, whether the socket blocks or not; what
+/// was sent arrives all the same, when the peer reads at last.
+pub fn linger_when_full(s: &mut Stage) {
+    // As much as there is differs from run to run, and from TCP to rings.
+    let how = |drained: String| drained.split_once(" and ").map(|(_, end)| end.to_owned());
+    for blocks in [true, false] {
+        let c = s.pair();
+        say!("full", Stage::fill(c.a), calls::set_linger(c.a, 1, 1));
+        calls::set_nonblocking(c.a, !blocks).expect("a flag");
+        let (closed, when) = crate::stage::timed(|| calls::close(c.a));
+        say!("close", blocks, closed, when);
+        say!("the peer", how(s.b(&format!("drain {}", c.b))).unwrap_or_default(), s.b_close(c));
+    }
+    // Who reads meanwhile ends the wait.
+    let c = s.pair();
+    say!("full", Stage::fill(c.a), calls::set_linger(c.a, 1, 15));
+    s.b_later(200, &format!("drain {}", c.b));
+    let start = std::time::Instant::now();
+    let (closed, when) = crate::stage::timed(|| calls::close(c.a));
+    say!("close", closed, when, start.elapsed() < Duration::from_secs(10));
+    say!("the peer", s.b_mask(c), s.b_close(c));
+    // Nothing waits for who has shut down and has nothing to send.
+    let c = s.pair();
+    say!("empty", calls::set_linger(c.a, 1, 15), calls::shutdown(c.a, libc::SHUT_WR));
+    let start = std::time::Instant::now();
+    say!("read", s.b_recv(c, 9), calls::close(c.a), start.elapsed() < Duration::from_secs(10));
+    say!("the peer", s.b_mask(c), s.b_close(c));
+}
+
 /// Options as they read on a connection in use.
 pub fn options_of_a_live_connection(s: &mut Stage) {
     let c = s.pair();
@@ -411,15 +442,24 @@ pub fn tcp_info(s: &mut Stage) {
     say!("closed", calls::tcp_state(c.a));
 }
 
-/// What an accepted socket has from its listener.
+/// What an accepted socket has from its listener. A low water mark keeps it on TCP.
 pub fn accept_inherits(s: &mut Stage) {
+    inherits(s, 3);
+}
+
+/// The same in shared memory.
+pub fn accept_inherits_in_memory(s: &mut Stage) {
+    inherits(s, 1);
+}
+
+fn inherits(s: &mut Stage, low: i32) {
     let (l, port) = s.listener(8);
     let set = |level, name, value: i32| calls::setsockopt(l, level, name, value);
     say!("keepalive", set(libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1));
     say!("oobinline", set(libc::SOL_SOCKET, libc::SO_OOBINLINE, 1));
     say!("nodelay", set(libc::IPPROTO_TCP, libc::TCP_NODELAY, 1));
     say!("linger", calls::set_linger(l, 1, 3));
-    say!("lowat", set(libc::SOL_SOCKET, libc::SO_RCVLOWAT, 3));
+    say!("lowat", set(libc::SOL_SOCKET, libc::SO_RCVLOWAT, low));
     say!("rcvtimeo", calls::set_timeout(l, libc::SO_RCVTIMEO, 70));
     say!("user timeout", set(libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, 1234));
     say!("nonblock", calls::set_nonblocking(l, true));
@@ -438,7 +478,7 @@ pub fn accept_inherits(s: &mut Stage) {
     );
     let flags = calls::fcntl(a, libc::F_GETFL, 0).expect("flags");
     say!("nonblock", flags & libc::O_NONBLOCK.cast_unsigned() as usize != 0);
-    // The inherited values must work on a connection in shared memory, too.
+    // What was inherited must work as well, wherever the bytes are.
     let c = Conn { a, b };
     for _ in 0..6 {
         assert_eq!(s.b_send(c, "ping"), "4");

@@ -1,7 +1,7 @@
 //! Programs that use io_uring, which works on a socket past every library.
 
 use crate::calls;
-use crate::calls::uring::{Liburing, setup_by_syscall};
+use crate::calls::uring::{Liburing, OTHER_WAYS, has, made_by, setup_by_syscall};
 use crate::run::skipped;
 use crate::say;
 use crate::stage::{SETTLE, Stage};
@@ -64,5 +64,27 @@ pub fn io_uring_by_library(s: &mut Stage) {
     say!("old: sent", library.send(e.a, b"six"), s.b_recv(e, 99));
     for conn in [c, d, e] {
         say!("the end", s.b_close(conn), library.recv(conn.a, 9));
+    }
+}
+
+/// The same of a ring that is made by another of liburing's functions.
+pub fn io_uring_by_other_names(s: &mut Stage) {
+    let Some(library) = Liburing::find() else { return skipped("liburing is not installed") };
+    for name in OTHER_WAYS {
+        if !has(name) {
+            skipped(&format!("this liburing has no {name}"));
+            continue;
+        }
+        let c = s.warm_pair(6);
+        say!("queued", s.b_send(c, "before "), calls::send(c.a, b"before ", 0));
+        std::thread::sleep(SETTLE);
+        let made = made_by(name, library);
+        if matches!(made, Err(libc::ENOSYS | libc::EPERM)) {
+            skipped("the kernel gives this user no io_uring");
+        }
+        say!(name, made, library.recv(c.a, 99), s.b_recv(c, 99));
+        say!("sent", library.send(c.a, b"by the ring"), s.b_recv(c, 99));
+        say!("by a call", s.b_send(c, "two"), calls::recv(c.a, 99, 0));
+        say!("the end", s.b_close(c), library.recv(c.a, 9));
     }
 }

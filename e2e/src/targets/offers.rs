@@ -216,7 +216,7 @@ impl Process {
                 let _ = self.w.board.listening(port);
             }
             6 => {
-                let n = board::halves(&self.w.board.map).count();
+                let n = board::halves(&self.w.board.map, self.w.board.fd()).count();
                 assert!(n <= EXTENTS * (EXTENT_BYTES / HALF_BYTES));
             }
             _ => self.die(),

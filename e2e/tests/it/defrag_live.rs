@@ -112,6 +112,107 @@ fn under_overload_datagrams_still_complete() {
     }
 }
 
+/// Sends frames, no more at once than a ring takes, so that nothing is lost because the machine is busy: what comes of it
+/// does not depend on the pace. `before`: frames that were sent before.
+fn send_in_step(stage: &Stage, frames: &[Vec<u8>], before: u64) {
+    let mut sent = before;
+    for some in frames.chunks(3000) {
+        stage.send_frames(some);
+        sent += some.len() as u64;
+        eventually("the frames have come", || {
+            number(&page(stage), "\nshunt_defrag_frames_total ") >= sent
+        });
+    }
+}
+
+/// The same packet from another host.
+fn from(source: [u8; 4], mut packet: Vec<u8>) -> Vec<u8> {
+    packet[12..16].copy_from_slice(&source);
+    frame(&[], 0x0800, &packet)
+}
+
+const IN_STEP: [&str; 6] = ["--json", "--stats", "0", "--ring", "64M", "--metrics"];
+
+/// Case T7: of what is offered at two and a half and at ten times what memory holds, half of what it holds comes
+/// through.
+#[test]
+fn half_of_what_memory_holds_comes_through_at_any_overload() {
+    const LEN: usize = 65_515;
+    const MEMORY: usize = 4 << 20;
+    const ROUNDS: u16 = 6;
+    for (xdp, senders) in [(false, 160), (true, 160), (true, 640)] {
+        let Some(stage) = Stage::new() else { return };
+        let mut args = vec!["--memory", "4M"];
+        args.extend(IN_STEP);
+        args.push(METRICS);
+        args.extend(xdp.then_some("--xdp"));
+        let mut shunt = stage.shunt(&args);
+        let mut sent = 0;
+        for round in 0..ROUNDS {
+            let mut frames = Vec::new();
+            for at in (0..LEN).step_by(1480) {
+                let end = (at + 1480).min(LEN);
+                for sender in 0..senders {
+                    let packet = fragment4(round, at, end < LEN, &vec![7; end - at]);
+                    let [high, low] = u16::try_from(sender).unwrap().to_be_bytes();
+                    frames.push(from([10, high, low, 9], packet));
+                }
+            }
+            send_in_step(&stage, &frames, sent);
+            sent += frames.len() as u64;
+        }
+        let said = shunt.stop();
+        let least = MEMORY / LEN * usize::from(ROUNDS) / 2;
+        let whole = number(&said, "\"datagrams\":");
+        println!("xdp {xdp}: {whole} of {} from {senders}; {said}", senders * usize::from(ROUNDS));
+        assert!(number(&said, "\"memory_bytes\":") <= MEMORY as u64, "{said}");
+        assert_eq!(number(&said, "\"ring_dropped\":"), 0, "{said}");
+        assert!(whole >= least as u64, "xdp {xdp}: {whole}, not {least}: {said}");
+    }
+}
+
+/// Case T18: more comes than there are buffers for while nobody looks. It is counted, and nothing is missing afterwards.
+#[test]
+fn without_buffers_frames_are_dropped_and_it_recovers() {
+    for xdp in [false, true] {
+        let Some(stage) = Stage::new() else { return };
+        let mut args = vec!["--memory", "1M", "--ring", "4M", "--timeout", "1", "--json"];
+        args.extend(["--stats", "0", "--metrics", METRICS]);
+        args.extend(xdp.then_some("--xdp"));
+        let mut shunt = stage.shunt(&args);
+        let metric = |name: &str| number(&page(&stage), &format!("\nshunt_defrag_{name} "));
+        let mut whole = 0;
+        for round in 0..3u16 {
+            shunt.signal(libc::SIGSTOP);
+            let flood: Vec<_> = (0..3000u16)
+                .flat_map(|id| {
+                    let part = |at, more| fragment4(id, at, more, &[5; 1480]);
+                    [part(0, true), part(1480, true), part(2960, false)]
+                })
+                .map(|packet| from([10, 66, 6, u8::try_from(round).unwrap()], packet))
+                .collect();
+            stage.send_frames(&flood);
+            shunt.signal(libc::SIGCONT);
+            eventually("it is counted", || metric("ring_dropped_total") > 0);
+            // What was begun and has no end goes when its time is up, and nothing is left.
+            eventually("all has gone", || {
+                [metric("in_progress"), metric("memory_bytes")] == [0, 0]
+            });
+            let before = metric("datagrams_total");
+            for id in 0..200u16 {
+                let part = |at, more| from([10, 77, 0, 1], fragment4(id, at, more, &[7; 1480]));
+                stage.send_frames(&[part(0, true), part(1480, false)]);
+                std::thread::sleep(Duration::from_micros(200));
+            }
+            eventually("all of them are whole", || metric("datagrams_total") >= before + 200);
+            whole = metric("datagrams_total");
+        }
+        let said = shunt.stop();
+        assert_eq!(number(&said, "\"datagrams\":"), whole, "xdp {xdp}: {said}");
+        assert_eq!(number(&said, "\"no_frame\":"), 0, "{said}");
+    }
+}
+
 /// VLANs that frames come by: none, two of one kind, a stack.
 const TAGS: [&[(u16, u16)]; 4] = [&[], &[(0x8100, 7)], &[(0x8100, 8)], &[(0x88a8, 5), (0x8100, 7)]];
 
@@ -152,6 +253,69 @@ fn fragments_of_two_vlans_never_meet_and_headers_are_passed_over() {
         let said = shunt.stop();
         assert_eq!(number(&said, "\"datagrams\":"), sent, "{options:?}: {said}");
     }
+}
+
+/// A card that hashes ports, as RSS does, sends the first fragment of a datagram to one queue and the others, which
+/// have no ports, to another.
+#[test]
+fn fragments_of_a_datagram_may_come_by_different_queues() {
+    const ALL: usize = 6000;
+    // Before it is known what datagrams need, each may need what the largest do, and few are admitted.
+    const FEW: usize = 40;
+    const EACH: usize = 170;
+    let [first, second, ..] = sys::call::cpus()[..] else {
+        return skipped("the CPU chooses the queue, and there is only one");
+    };
+    let Some(stage) = Stage::with_queues(2) else { return };
+    let file = stage.path("out.pcapng");
+    // So little that the frames which are sent are more than there are: they must come back from who has them.
+    let small = ["--memory", "4M", "--ring", "4M", "--metrics", METRICS];
+    let mut args = vec!["--xdp", "--json", "--stats", "0", "--write", file.to_str().unwrap()];
+    args.extend(small);
+    let mut shunt = stage.shunt(&args);
+    let mut sent = BTreeMap::new();
+    for n in 0..ALL {
+        sent.insert(payload(n, 3000 + n % 1000), 1);
+    }
+    let bodies: Vec<&Vec<u8>> = sent.keys().collect();
+    let mut whole = 0;
+    let (few, rest) = bodies.split_at(FEW);
+    for bodies in std::iter::once(few).chain(rest.chunks(EACH)) {
+        let mut frames = [Vec::new(), Vec::new()];
+        for (n, body) in bodies.iter().enumerate() {
+            let id = whole + n;
+            for (which, at) in (0..body.len()).step_by(1440).enumerate() {
+                let end = (at + 1440).min(body.len());
+                let (more, part) = (end < body.len(), &body[at..end]);
+                let kind_and_packet = if n % 2 == 0 {
+                    (0x0800, fragment4(u16::try_from(id).unwrap(), at, more, part))
+                } else {
+                    (0x86dd, fragment6(u32::try_from(id).unwrap(), at, more, part, 0))
+                };
+                frames[which.min(1)].push(frame(&[], kind_and_packet.0, &kind_and_packet.1));
+            }
+        }
+        stage.send_frames_on(Some(first), &frames[0]);
+        stage.send_frames_on(Some(second), &frames[1]);
+        // No more at once than the rings hold: nothing is lost because the machine is busy.
+        whole += bodies.len();
+        eventually("all have come", || {
+            number(&page(&stage), "\nshunt_defrag_datagrams_total ") >= whole as u64
+        });
+    }
+    let said = shunt.stop();
+    let mut came: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
+    for packet in capture(&file) {
+        let header = if packet[0] >> 4 == 4 { 20 } else { 40 };
+        *came.entry(packet[header..].to_vec()).or_default() += 1;
+    }
+    assert!(came == sent, "other bytes: {said}");
+    let [over, taken, full] = ["handed_over", "taken_over", "lane_full"]
+        .map(|name| number(&said, &format!("\"{name}\":")));
+    let all = (ALL * 3) as u64;
+    // Half of all, as by chance.
+    assert!(over == taken && full == 0 && (all * 2 / 5..all * 3 / 5).contains(&over), "{said}");
+    assert_eq!([number(&said, "\"in_progress\":"), number(&said, "\"memory_bytes\":")], [0, 0]);
 }
 
 fn number(text: &str, name: &str) -> u64 {

@@ -26,7 +26,7 @@ const READINESS: &str = "
 /// Calls that copy and end descriptors and processes, or give up what we need later.
 const LIFETIME: &str = "
     close __close close_range closefrom dup dup2 __dup2 dup3
-    _Fork daemon login_tty posix_spawn posix_spawnp system popen
+    _Fork vfork __vfork clone __clone daemon login_tty posix_spawn posix_spawnp system popen
     execl execle execlp execv execve execvp execvpe execveat fexecve
     _exit _Exit quick_exit setuid seteuid setreuid setresuid chroot prctl";
 
@@ -48,7 +48,7 @@ const LEFT_TO_LIBC: &[(&str, &str)] = &[
     ("tee vmsplice copy_file_range", "EINVAL on a socket"),
     ("mmap mmap64", "what is mapped is asked for by TCP_ZEROCOPY_RECEIVE, which getsockopt sees"),
     ("__fdelt_chk", "looks at a number only"),
-    ("fork __fork vfork", "fork handlers see them; a vfork child is told by its process id"),
+    ("fork __fork", "fork handlers see them"),
     ("exit abort", "destructors see the first; the kernel closes after the second"),
     ("freopen fcloseall pclose", "a stream's connection is on TCP since fdopen"),
     ("sigaction signal pthread_create pthread_cancel", "no handler and no thread is ours"),
@@ -78,6 +78,48 @@ fn each_call_leads_to_the_library() {
     assert!(missing.is_empty(), "not exported by the library: {missing:?}");
     let more: Vec<&String> = have.iter().filter(|name| !wanted.contains(name.as_str())).collect();
     assert!(more.is_empty(), "exported, and listed nowhere: {more:?}");
+}
+
+/// All that the programs of the oracle are made of.
+fn cases() -> String {
+    let mut text = String::new();
+    let mut folders = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("our sources").flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ext| ext == "rs") {
+                text += &std::fs::read_to_string(&path).expect("a source");
+            }
+        }
+    }
+    text
+}
+
+/// Whether a source names a function as one that it calls: by path, or as text for the linker. (Not as a word of its
+/// own, nor as a function that it defines.)
+fn names_it(source: &str, name: &str) -> bool {
+    source.match_indices(name).any(|(at, _)| {
+        let before = &source[..at];
+        let after = source[at + name.len()..].chars().next();
+        ["c::", "makers::", "call!(", "\""].iter().any(|mark| before.ends_with(mark))
+            && !after.is_some_and(|c| c.is_alphanumeric() || c == '_')
+    })
+}
+
+/// What the library stands in front of, and no case of the oracle calls, each with its reason.
+const IN_NO_CASE: &[(&str, &str)] =
+    &[("__vfork __clone", "libc's other names of vfork and clone, which are one function each")];
+
+#[test]
+fn each_call_is_made_in_a_case() {
+    let cases = cases();
+    let excused = |name: &str| IN_NO_CASE.iter().any(|(names, _)| words(names).any(|n| n == name));
+    let all = [OF_A_CONNECTION, READINESS, LIFETIME, NUMBERS].into_iter().flat_map(words);
+    let uncalled: Vec<&str> =
+        all.filter(|name| !names_it(&cases, name) && !excused(name)).collect();
+    assert!(uncalled.is_empty(), "exported, and called in no case: {uncalled:?}");
 }
 
 #[test]

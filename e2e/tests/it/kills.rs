@@ -184,18 +184,22 @@ fn stopped_in_a_demotion(stop_server: bool) {
     let mut load = Guest::start(&mut load);
     let victim = if stop_server { server.guest.pid() } else { load.pid() };
     let demoted = || option_given(&dir);
+    let said = |load: &mut Guest| {
+        let server: Vec<String> = server.lines.try_iter().filter(|line| line != "began").collect();
+        format!("{}; the server said {server:?}\n{}", last_word(load).trim(), dir.summary())
+    };
     for round in 0..rounds() * 2 {
         thread::sleep(Duration::from_micros(random.below(6_000)));
         let _ = e2e::calls::kill(victim, libc::SIGSTOP);
         // Shorter, and longer, than the other waits for a peer that does not do its part.
         thread::sleep(Duration::from_micros(*random.pick(&[1_000, 20_000, 150_000])));
         let _ = e2e::calls::kill(victim, libc::SIGCONT);
-        assert!(load.ended().is_none(), "round {round}: {}", last_word(&mut load));
+        assert!(load.ended().is_none(), "round {round}: {}", said(&mut load));
     }
     // It goes on, and not only with what is left.
     let (before, begun) = (demoted(), Instant::now());
     while demoted() <= before && !plain_only() {
-        assert!(load.ended().is_none(), "afterwards: {}", last_word(&mut load));
+        assert!(load.ended().is_none(), "afterwards: {}", said(&mut load));
         assert!(begun.elapsed() < LIMIT, "it does not go on:\n{}", dir.summary());
         thread::sleep(Duration::from_millis(2));
     }

@@ -138,19 +138,24 @@ fn streams_are_exact_blocking() {
 }
 
 /// One thread sends and another receives, at both ends: the switch comes while senders are in the middle
-/// of a call, which no later byte may enter. Many connections, because the moment differs each time.
+/// of a call, which no later byte may enter. Many connections, because the moment differs each time, and each
+/// of them must have left TCP.
 #[test]
 fn streams_are_exact_when_switched_in_mid_call() {
     const LEN: u64 = 20_000_000;
     let dir = BoardDir::new();
     let mut server = Server::start_with(&["serve"], Under::Shunt(&dir), &[]);
     let blocking = Style::ALL.iter().position(|(_, s)| *s == Style::Blocking).unwrap();
+    let mut attached = 0;
     for seed in 0..if e2e::quick() { 20 } else { 100 } {
         let words = transfer_words(server.port, blocking, seed, LEN);
         let got = client(&words, Under::Shunt(&dir));
         assert_said(&got, &format!("sent={LEN} received={LEN} status=done"), &dir);
         let line = server.ended(Duration::from_secs(20));
         assert_eq!(line, format!("ended sent={LEN} received={LEN} status=done"));
+        let by_now = attached_by(&server, &dir);
+        assert!(by_now > attached || plain_only(), "{seed} stayed on TCP:\n{}", dir.summary());
+        attached = by_now;
     }
 }
 
@@ -216,10 +221,15 @@ fn assert_cut_off(line: &str) {
 /// 10 s, which [`assert_cut_off`] does not take for an end.
 const NOTICED: Duration = Duration::from_secs(30);
 
+/// How many connections a server has attached.
+fn attached_by(server: &Server, dir: &BoardDir) -> u64 {
+    dir.board().map_or(0, |board| board.attached_by(server.guest.pid()))
+}
+
 /// Waits until a server has attached one more connection than `before`, and answers how many it has then.
 #[track_caller]
 fn attached_one_more(server: &Server, dir: &BoardDir, before: u64) -> u64 {
-    let by_now = || dir.board().map_or(0, |board| board.attached_by(server.guest.pid()));
+    let by_now = || attached_by(server, dir);
     if !plain_only() {
         eventually("the connection is attached", || by_now() > before);
     }
@@ -430,16 +440,19 @@ fn close_storm() {
     });
 }
 
-/// Slots, memory and offers of processes that have gone are used again.
+/// Slots, memory and offers of processes that have gone are used again: the last pair shares memory as the first did.
 #[test]
 fn generations_of_processes() {
+    const LEN: u64 = 20_000_000;
     let dir = BoardDir::new();
     let rounds = if e2e::quick() { 20 } else { 120 };
     for round in 0..rounds {
         let mut server = Server::start(&["serve"], Under::Shunt(&dir));
-        let got = client(&transfer_words(server.port, 3, round, 300_000), Under::Shunt(&dir));
-        assert_said(&got, "sent=300000 received=300000 status=done", &dir);
+        let got = client(&transfer_words(server.port, 3, round, LEN), Under::Shunt(&dir));
+        assert_said(&got, &format!("sent={LEN} received={LEN} status=done"), &dir);
         let _ = server.ended(LIMIT);
+        let attached = attached_by(&server, &dir) > 0 || plain_only();
+        assert!(attached, "pair {round} stayed on TCP:\n{}", dir.summary());
     }
     if plain_only() {
         return;

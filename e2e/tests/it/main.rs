@@ -1,5 +1,6 @@
 //! Tests that need a whole kernel, whole programs or the whole workspace; one module a subject.
 
+mod counted;
 mod defrag;
 mod defrag_kernel;
 mod defrag_live;

@@ -337,22 +337,25 @@ fn the_next_peer_is_expected_where_the_last_one_was() {
         let ends = worlds.connect();
         let theirs = ends[1].conn;
         assert_eq!(server.cpu(w, Some(theirs)), here, "where its peer is");
-        server.ended(w, theirs);
-        ends
+        (server.ended(w, theirs), ends)
     };
-    close(short());
+    // Whose record is forgotten, because all that it could tell is known.
+    let (beside, ends) = short();
+    assert!(beside);
+    close(ends);
     assert!(server.is_so(w, None) && server.cpu(w, None) == here);
     // A record that has no peer yet: what is expected.
     let fresh = w.conn().unwrap();
     assert!(server.is_so(w, Some(fresh)) && server.cpu(w, Some(fresh)) == here);
-    server.ended(w, fresh);
-    assert!(server.is_so(w, None), "it has led nowhere");
+    assert!(!server.ended(w, fresh) && server.is_so(w, None), "it has led nowhere");
 
     let bound = worlds.ours().slot().unwrap().bound.swap(0, Ordering::Relaxed);
-    close(short());
+    let (beside, ends) = short();
+    assert!(!beside, "its record, which the next one gets, tells more");
+    close(ends);
     assert!(!server.is_so(w, None) && !server.is_so(w, Some(fresh)));
     worlds.ours().slot().unwrap().bound.store(bound, Ordering::Relaxed);
-    close(short());
+    close(short().1);
     assert!(server.is_so(w, None));
     w.give_back(fresh);
 }
@@ -400,6 +403,39 @@ fn a_long_connection_among_short_ones_is_not_brief() {
     assert_eq!(read(&theirs, 7), b"another");
     assert_eq!((known(false), known(true)), ([true; 2], [false; 2]));
     close([ours, theirs]);
+}
+
+/// A proxy that a short connection has asked, and that has asked a server behind it by a connection that goes on, waits for
+/// that; when it has answered the short one it waits for the next of these.
+#[test]
+fn who_has_just_asked_by_a_long_connection_is_not_brief() {
+    let worlds = worlds();
+    let bound = Bound::new(&worlds);
+    let long = worlds.connect();
+    let ask = || {
+        assert_eq!(long[0].send(b"asked"), (Put::All, 0));
+        assert_eq!(read(&long[1], 5), b"asked");
+    };
+    ask();
+    bound.brief(8);
+    let short = bound.begin();
+    assert!(settle(&short[1]) && short[0].conn.settle(short[0].w, short[0].fd, false));
+    // Ours is the proxy: it has connected to the server, and stands at the client's end of the short one as well, which
+    // tells as much here.
+    let proxy = Beside::default();
+    proxy.ended(short[0].w, short[0].conn);
+    let is_brief = || proxy.is_brief(short[0].w, Some(short[0].conn));
+    assert!(is_brief(), "nothing was asked since");
+    ask();
+    assert!(!is_brief(), "the answer comes by memory");
+    assert_eq!(short[0].send(b"x"), (Put::All, 0));
+    assert!(proxy.is_brief(short[0].w, None), "the short one was spoken to last");
+    ask();
+    assert!(!proxy.is_brief(short[0].w, None));
+    close(short);
+    close(long);
+    bound.brief(8);
+    assert!(proxy.is_brief(worlds.ours(), None), "nobody is left to answer");
 }
 
 /// What we count stands where a peer may write, which must end no program that checks its sums.

@@ -8,11 +8,13 @@ use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use e2e::board::Board;
+use e2e::built;
 use e2e::calls::filter::without_netlink;
 use e2e::calls::uring::Liburing;
 use e2e::run::{BoardDir, Guest, Outcome, Under, command, library, outcome, plain_only, skipped};
 use local::Reason;
-use sys::abi::{BUCKETS, HALF_BYTES, Half, OFFERS_AT};
+use serde_json::Value;
+use sys::abi::{BUCKETS, HALF_BYTES, Half, OFFERS_AT, half_flags};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -309,7 +311,20 @@ fn more_processes_than_places() {
     assert!(dir.attached() > 0 || plain_only(), "{}", dir.summary());
 }
 
-/// The limit of a process: some connections find room in it.
+/// Halves that are attached, have sent by a ring, and send by TCP again for this reason.
+fn went_back(dir: &BoardDir, reason: Reason) -> usize {
+    let Some(board) = dir.board() else { return 0 };
+    let is_one = |half: &usize| {
+        let flags = board.word32(half + offset_of!(Half, flags));
+        let both = half_flags::UP | half_flags::DOWN;
+        flags & both == both && board.word32(half + offset_of!(Half, reason)) == reason.code()
+    };
+    let slots = board.processes().into_iter().map(|process| process.slot);
+    slots.flat_map(|slot| board.halves_of(slot)).filter(is_one).count()
+}
+
+/// The limit of a process: some connections find room in it. Who had left TCP and finds no room for what it sends
+/// next goes back to it in mid-stream.
 #[test]
 fn memory_limit() {
     let dir = BoardDir::new();
@@ -317,8 +332,17 @@ fn memory_limit() {
     let (_server, port) = server(&["serve-many"], Under::Shunt(&dir), &settings);
     let mut command = command(GUEST, Under::Shunt(&dir));
     command.args(["unread", &port.to_string(), "400", "10000"]).envs(settings);
-    let got = outcome(&mut command, LIMIT);
-    assert!(got.ok() && got.out.trim() == "all 400", "{} {}{:?}", got.out, got.err, got.hung);
+    let mut client = Guest::start(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let (mut orders, lines) = (client.take_stdin().unwrap(), client.take_stdout().unwrap());
+    let mut lines = BufReader::new(lines).lines().map_while(Result::ok);
+    assert_eq!(lines.next().as_deref(), Some("all sent"), "{}", dir.summary());
+    // Or all of both ends have attached, so that whoever found no room had left TCP.
+    let all = dir.attached() == 800 && counted(&dir, Reason::NoMemory) > 0;
+    let back = all || went_back(&dir, Reason::NoMemory) > 0;
+    assert!(back || plain_only(), "none went back to TCP:\n{}", dir.summary());
+    orders.write_all(b"go on\n").unwrap();
+    client.wait(LIMIT).unwrap_or_else(|e| panic!("{e}\n{}", dir.summary()));
+    assert_eq!(lines.next().as_deref(), Some("all 400"), "{}", dir.summary());
     assert!(dir.attached() > 0 || plain_only(), "{}", dir.summary());
     assert_counted(&dir, Reason::NoMemory, "a limit of 1 MiB");
 }
@@ -350,9 +374,9 @@ fn file_system_filled_in_mid_stream() {
     fill(&dir);
     orders.write_all(b"go on\n").unwrap();
     said.clear();
-    client.wait(LIMIT).unwrap_or_else(|e| panic!("{e}\n{}", dir.summary()));
+    let ended = client.wait(LIMIT).unwrap_or_else(|e| panic!("{e}\n{}", dir.summary()));
     lines.read_line(&mut said).unwrap();
-    assert_eq!(said.trim(), "all 412", "{}", dir.summary());
+    assert_eq!(said.trim(), "all 412", "{ended}: {}", dir.summary());
     assert_counted(&dir, Reason::NoMemory, "a full file system");
 }
 
@@ -363,4 +387,135 @@ fn fill(dir: &BoardDir) {
         let block = vec![1u8; size];
         while file.write_all(&block).is_ok() {}
     }
+}
+
+/// A guest that does something, says so, and waits for a line before it goes on.
+struct Pausing {
+    guest: Guest,
+    go_on: ChildStdin,
+    said: BufReader<ChildStdout>,
+}
+
+impl Pausing {
+    fn start(dir: &BoardDir, words: &[&str]) -> Self {
+        let mut piped = command(GUEST, Under::Shunt(dir));
+        let mut guest =
+            Guest::start(piped.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let go_on = guest.take_stdin().unwrap();
+        let said = BufReader::new(guest.take_stdout().unwrap());
+        Self { guest, go_on, said }
+    }
+
+    #[track_caller]
+    fn says(&mut self, line: &str) {
+        assert_eq!(next_line(&mut self.said), line);
+    }
+
+    fn goes_on(&mut self) {
+        writeln!(self.go_on, "go on").unwrap();
+    }
+
+    /// It goes on to its end, having found nothing wrong.
+    #[track_caller]
+    fn ends(mut self) {
+        self.goes_on();
+        let ended = self.guest.wait(LIMIT).unwrap_or_else(|e| panic!("{e}"));
+        assert!(ended.success(), "{ended}");
+    }
+}
+
+/// What `shunt stat` says of the only connection of a process: which way its bytes go, and why, as a number and in words,
+/// both for programs and for people.
+#[track_caller]
+fn assert_shown(dir: &BoardDir, pid: i32, way: &str, reason: u64, words: &str) {
+    if plain_only() {
+        return;
+    }
+    let stat = |words: &[&str]| {
+        let mut stat = command(built("shunt"), Under::Tcp);
+        outcome(stat.arg("stat").args(words).env("SHUNT_DIR", dir.path()), LIMIT).out
+    };
+    let all: Value = serde_json::from_str(&stat(&["--json"])).unwrap();
+    let of_it = all["connections"].as_array().unwrap().iter().filter(|c| c["pid"] == pid);
+    let shown: Vec<_> = of_it.map(|c| (&c["mode"], &c["reason"], &c["reason_words"])).collect();
+    let want = (&Value::from(way), &Value::from(reason), &Value::from(words));
+    assert_eq!(shown, [want], "{all:#}");
+    let table = stat(&[]);
+    let line = format!("{way} {reason} ({words})");
+    let shown =
+        table.lines().any(|shown| shown.contains(&line) && shown.contains(&format!(" {pid}/")));
+    assert!(shown, "{table}");
+}
+
+/// More event sets than are followed: the end that is in them asks for TCP, and the other one says so.
+#[test]
+fn more_event_sets_than_are_followed() {
+    let dir = BoardDir::new();
+    let (server, port) = server(&["serve-many"], Under::Shunt(&dir), &[]);
+    let mut client = Pausing::start(&dir, &["odd", &port.to_string(), "sets"]);
+    client.says("done");
+    assert!(dir.attached() >= 2 || plain_only(), "{}", dir.summary());
+    assert_shown(&dir, client.guest.pid(), "TCP", 19, "in too many event sets");
+    assert_shown(&dir, server.pid(), "TCP", 20, "peer asked for TCP");
+    assert_counted(&dir, Reason::EventSets, "three event sets");
+    client.ends();
+}
+
+/// A pipe takes a connection's bytes, or gives them, before anybody has taken its offer.
+#[test]
+fn spliced_before_it_was_attached() {
+    let dir = BoardDir::new();
+    let (_server, port) = server(&["serve-many"], Under::Shunt(&dir), &[]);
+    let mut client = Pausing::start(&dir, &["odd", &port.to_string(), "splice"]);
+    client.says("done");
+    assert_shown(&dir, client.guest.pid(), "TCP", 22, "splice");
+    assert_counted(&dir, Reason::Splice, "splice");
+    assert_eq!(dir.attached(), 0, "{}", dir.summary());
+    client.ends();
+}
+
+/// A connection that parent and child hold is attached by the child; what the parent says after it goes by TCP.
+#[test]
+fn shared_before_it_was_attached() {
+    let dir = BoardDir::new();
+    let mut server = Pausing::start(&dir, &["serve-forked"]);
+    let said = next_line(&mut server.said);
+    let port = said.strip_prefix("port ").unwrap_or_else(|| panic!("{said:?}")).to_owned();
+    let mut client = Pausing::start(&dir, &["odd-forked", &port]);
+    client.says("answered");
+    server.says("answered");
+    server.goes_on();
+    server.says("done");
+    client.goes_on();
+    client.says("done");
+    assert!(dir.attached() >= 2 || plain_only(), "{}", dir.summary());
+    let words = "shared by processes before it was attached";
+    assert_shown(&dir, server.guest.pid(), "TCP", 21, words);
+    assert_counted(&dir, Reason::Shared, "a fork before the first byte");
+    client.ends();
+    server.ends();
+}
+
+/// The peer's ring says that there is more in it than it holds: the connection ends with a reset.
+#[test]
+fn a_peer_that_writes_nonsense() {
+    if plain_only() {
+        return skipped("there are no rings on kernel TCP");
+    }
+    let dir = BoardDir::new();
+    let (server, port) = server(&["serve-many"], Under::Shunt(&dir), &[]);
+    let mut client = Pausing::start(&dir, &["odd", &port.to_string(), "broken"]);
+    client.says("in use");
+    let board = Board::find(dir.path(), true).unwrap().unwrap();
+    let its = board.processes().into_iter().find(|p| i64::from(p.pid) == i64::from(server.pid()));
+    let halves = board.halves_of(its.unwrap().slot);
+    assert_eq!(halves.len(), 1, "{}", dir.summary());
+    let tail = halves[0] + offset_of!(Half, tail);
+    board.scribble(tail, &(board.word64(tail) + (1 << 40)).to_le_bytes()).unwrap();
+    client.goes_on();
+    client.says("ECONNRESET");
+    let words = "peer wrote nonsense into its ring";
+    assert_shown(&dir, client.guest.pid(), "TCP", 23, words);
+    assert_counted(&dir, Reason::PeerBroken, "nonsense");
+    client.ends();
 }

@@ -38,6 +38,7 @@ fn said(words: &[&str], dir: &Path, code: i32) -> String {
 
 /// A server, and a client of it that moves what it is told to, over one connection.
 struct Pair {
+    port: u16,
     server: Guest,
     client: Guest,
     orders: ChildStdin,
@@ -47,9 +48,13 @@ struct Pair {
 impl Pair {
     fn start(dir: &BoardDir) -> Self {
         // Nobody spins, so that each message needs its doorbell.
+        Self::start_with(dir, &[("SHUNT_SPIN_US", "0")])
+    }
+
+    fn start_with(dir: &BoardDir, settings: &[(&str, &str)]) -> Self {
         let guest = || {
             let mut command = command(GUEST, Under::Shunt(dir));
-            command.env("SHUNT_SPIN_US", "0").stdout(Stdio::piped());
+            command.envs(settings.iter().copied()).stdout(Stdio::piped());
             command
         };
         let mut server = Guest::start(guest().arg("serve"));
@@ -59,7 +64,7 @@ impl Pair {
         let mut client = Guest::start(&mut steps);
         let orders = client.take_stdin().unwrap();
         let answers = BufReader::new(client.take_stdout().unwrap());
-        let mut pair = Self { server, client, orders, answers };
+        let mut pair = Self { port, server, client, orders, answers };
         // Until both ends send by the rings.
         for _ in 0..8 {
             pair.moves(100);
@@ -137,9 +142,133 @@ fn stat_counts_each_byte() {
         each[0] + each[1]
     };
     assert!(bells(&after) > bells(&before), "no doorbell was counted: {after:#}");
+    totals_are_those_of_the_pair(&before, &after, &pair, LEN);
+    names_are_those_of_the_sockets(&after, &pair);
+    // Calls that moved bytes are its requests, and whoever connected is the client.
+    for (name, pid, clients) in [("client", pair.client.pid(), 1), ("server", pair.server.pid(), 0)]
+    {
+        let of = |stat: &Value| -> Vec<u64> {
+            let all = stat["processes"].as_array().unwrap();
+            let one = all.iter().find(|p| p["pid"] == pid).unwrap();
+            let names = ["sends", "receives", "attached_total", "attached_clients"];
+            names.map(|name| one[name].as_u64().unwrap_or_else(|| panic!("no {name}"))).into()
+        };
+        let (before, after) = (of(&before), of(&after));
+        assert!(after[0] > before[0] && after[1] > before[1], "{name}: {before:?} {after:?}");
+        assert_eq!(after[2..], [1, clients], "{name}");
+    }
     // And for people, in the columns of smcss.
     let table = said(&["stat"], dir.path(), 0);
     assert!(table.contains("load-guest") && table.contains("SHM"), "{table}");
+}
+
+/// Each process, and the link group of the two, has counted what their only connection has moved.
+#[track_caller]
+fn totals_are_those_of_the_pair(before: &Value, after: &Value, pair: &Pair, len: u64) {
+    let pids = [pair.client.pid(), pair.server.pid()];
+    let moved = |of: &dyn Fn(&Value) -> Value| {
+        ["bytes_tx", "bytes_rx"]
+            .map(|name| of(after)[name].as_u64().unwrap() - of(before)[name].as_u64().unwrap())
+    };
+    let only = |list: &Value, fits: &dyn Fn(&Value) -> bool| {
+        let found: Vec<&Value> = list.as_array().unwrap().iter().filter(|one| fits(one)).collect();
+        let [one] = found[..] else { panic!("{found:?} in {list:#}") };
+        one.clone()
+    };
+    for pid in pids {
+        let process = |stat: &Value| only(&stat["processes"], &|p| p["pid"] == pid);
+        assert_eq!(moved(&process), [len; 2], "process {pid}: {after:#}");
+        assert_eq!(process(after)["connections_shm"], 1, "{after:#}");
+    }
+    let group = |stat: &Value| only(&stat["link_groups"], &|_| true);
+    let mut ends = ["pid", "peer_pid"].map(|name| group(after)[name].as_i64().unwrap());
+    let mut ours = pids.map(i64::from);
+    ends.sort_unstable();
+    ours.sort_unstable();
+    assert_eq!((ends, group(after)["connections"].as_u64()), (ours, Some(1)), "{after:#}");
+    assert_eq!(moved(&group), [len; 2], "link group: {after:#}");
+}
+
+/// Addresses and ports of each end are what the kernel says of that process's socket, and the inode, where it is known
+/// (a client's is not).
+#[track_caller]
+fn names_are_those_of_the_sockets(stat: &Value, pair: &Pair) {
+    let table = fs::read_to_string("/proc/net/tcp").unwrap();
+    let end = |field: &str| {
+        let (address, port) = field.split_once(':').unwrap();
+        let address = u32::from_str_radix(address, 16).unwrap().to_le_bytes();
+        (std::net::Ipv4Addr::from(address).to_string(), u64::from_str_radix(port, 16).unwrap())
+    };
+    for pid in [pair.client.pid(), pair.server.pid()] {
+        let all = stat["connections"].as_array().unwrap();
+        let one = all.iter().find(|c| c["pid"] == pid && c["tx_mode"] == "SHM").unwrap();
+        let path = format!("/proc/{pid}/fd/{}", one["fd"]);
+        let link = fs::read_link(&path).unwrap().to_string_lossy().into_owned();
+        let inode = link.trim_start_matches("socket:[").trim_end_matches(']').to_owned();
+        assert!(["0", &inode].contains(&one["inode"].to_string().as_str()), "{link}: {one:#}");
+        let rows = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let row = rows.into_iter().find(|row| row.get(9) == Some(&inode.as_str()));
+        let row = row.unwrap_or_else(|| panic!("no socket {inode}: {one:#}\n{table}"));
+        let says = |address: &str, port: &str| {
+            (one[address].as_str().unwrap().to_owned(), one[port].as_u64().unwrap())
+        };
+        assert_eq!(says("local_address", "local_port"), end(row[1]), "{one:#}");
+        assert_eq!(says("peer_address", "peer_port"), end(row[2]), "{one:#}");
+        let servers = if pid == pair.server.pid() { "local_port" } else { "peer_port" };
+        assert_eq!(one[servers].as_u64(), Some(u64::from(pair.port)), "{one:#}");
+    }
+}
+
+/// The budget of spinning: without one nobody spins, and with a large one some waits end by it.
+#[test]
+fn spin_budget_is_kept() {
+    if plain_only() {
+        return skipped("nobody spins on kernel TCP");
+    }
+    for (budget, some) in [("0", false), ("1000", true)] {
+        let dir = BoardDir::new();
+        let mut pair = Pair::start_with(&dir, &[("SHUNT_SPIN_US", budget)]);
+        let spins = |pair: &Pair| -> u64 {
+            let each = [pair.client.pid(), pair.server.pid()];
+            each.iter().map(|pid| counted(&dir, *pid, "spins").unwrap_or(0)).sum()
+        };
+        if some && e2e::calls::cpus::allowed().len() < 2 {
+            return skipped("on one CPU nobody spins");
+        }
+        // Each is an occasion. On a machine with other work many are missed.
+        for _ in 0..if some { 20_000 } else { 200 } {
+            pair.moves(100);
+            if some && spins(&pair) > 0 {
+                break;
+            }
+        }
+        assert_eq!(spins(&pair) > 0, some, "with {budget} us: {}", said(&["stat"], dir.path(), 0));
+    }
+}
+
+/// The largest size of a ring: however much is moved, none grows beyond it; and without that setting it does.
+#[test]
+fn ring_sizes_are_kept() {
+    if plain_only() {
+        return skipped("there are no rings on kernel TCP");
+    }
+    const SMALL: u64 = 16 << 10;
+    for (settings, small) in
+        [(&[("SHUNT_RING_MIN", "16K"), ("SHUNT_RING_MAX", "16K")][..], true), (&[][..], false)]
+    {
+        let dir = BoardDir::new();
+        let mut pair = Pair::start_with(&dir, settings);
+        let mut largest = 0;
+        for _ in 0..20 {
+            pair.moves(3_000_000);
+            for pid in [pair.client.pid(), pair.server.pid()] {
+                for name in ["tx_buffer_bytes", "rx_buffer_bytes"] {
+                    largest = counted(&dir, pid, name).unwrap_or(0).max(largest);
+                }
+            }
+        }
+        assert!(largest > 0 && (largest <= SMALL) == small, "{settings:?}: {largest}");
+    }
 }
 
 /// A counter of the connection that this process has in shared memory.
@@ -191,6 +320,83 @@ fn stat_counts_what_waits() {
     let head = table.lines().find(|line| line.starts_with("State")).unwrap_or_default();
     let at = columns.iter().chain(&counters).map(|name| head.find(name));
     assert!(at.collect::<Option<Vec<_>>>().is_some_and(|at| at.is_sorted()), "{table}");
+}
+
+/// A server that listens at all addresses does not ask for the one of a connection that stays on TCP; who looks sees it
+/// all the same, and the number of the socket that `ss -e` and `/proc/PID/fd` show.
+#[test]
+fn stat_finds_the_address_and_the_inode() {
+    if plain_only() {
+        return skipped("nothing is on the board");
+    }
+    let dir = BoardDir::new();
+    let mut serve = command(GUEST, Under::Shunt(&dir));
+    serve.arg("serve").env("E2E_HOST", "0.0.0.0").stdout(Stdio::piped());
+    let mut server = Guest::start(&mut serve);
+    let port = port_of(&mut server);
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    client.write_all(b"part of a request").unwrap();
+    let shown = || -> Option<Value> {
+        let stat: Value = serde_json::from_str(&said(&["stat", "--json"], dir.path(), 0)).ok()?;
+        stat["connections"].as_array()?.iter().find(|c| c["pid"] == server.pid()).cloned()
+    };
+    eventually("the server's end is shown", || shown().is_some());
+    let shown = shown().unwrap();
+    let expected = serde_json::json!({
+        "local_address": "127.0.0.1", "local_port": port, "peer_address": "127.0.0.1",
+        "peer_port": client.local_addr().unwrap().port(), "reason": 1, "mode": "TCP",
+    });
+    for (name, value) in expected.as_object().unwrap() {
+        assert_eq!(&shown[name], value, "{name}: {shown:#}");
+    }
+    let socket = format!("socket:[{}]", shown["inode"]);
+    let at = format!("/proc/{}/fd/{}", server.pid(), shown["fd"]);
+    assert_eq!(fs::read_link(&at).unwrap(), Path::new(&socket), "{at}");
+}
+
+/// Lets this process run on one CPU only.
+fn pin(pid: i32, cpu: &str) {
+    let words = ["-apc", cpu, &pid.to_string()];
+    let status = Command::new("taskset").args(words).stdout(Stdio::null()).status().unwrap();
+    assert!(status.success(), "taskset {words:?}");
+}
+
+/// The largest buffer that a client on one of these CPUs is seen to have towards a server on the other, which again
+/// and again does not read.
+fn largest_buffer([server_cpu, client_cpu]: [&str; 2]) -> u64 {
+    let dir = BoardDir::new();
+    let mut pair = Pair::start(&dir);
+    let (client, server) = (pair.client.pid(), pair.server.pid());
+    pin(server, server_cpu);
+    pin(client, client_cpu);
+    // Now each has been seen where it is.
+    pair.moves(100);
+    let of = |name| counted(&dir, client, name).unwrap_or_else(|| panic!("no {name}"));
+    let mut largest = 0;
+    // A buffer that was full is followed by one of four times as much, once it is read.
+    for _ in 0..8 {
+        let stalled = of("stalls");
+        pair.stop_server();
+        writeln!(pair.orders, "10000000").unwrap();
+        eventually("the buffer is full", || of("stalls") > stalled);
+        largest = largest.max(of("tx_buffer_bytes"));
+        pair.server.signal(libc::SIGCONT);
+        pair.has_moved(10_000_000);
+    }
+    largest
+}
+
+/// What goes to another core goes through a buffer that the core's own cache can hold.
+#[test]
+fn buffers_grow_less_towards_another_core() {
+    if plain_only() {
+        return skipped("there are no rings on kernel TCP");
+    }
+    if std::thread::available_parallelism().map_or(1, std::num::NonZero::get) < 2 {
+        return skipped("wants two CPUs");
+    }
+    assert_eq!(largest_buffer(["0", "0"]), 4 << 20);
+    assert_eq!(largest_buffer(["0", "1"]), 2 << 20);
 }
 
 /// What the two processes on this board keep for rings and their ends, bytes, and how many
@@ -376,6 +582,29 @@ fn doctor_asks_for_netlink() {
     assert!(found.contains("NETLINK_SOCK_DIAG"), "{found}");
 }
 
+/// A program that becomes another user when it is started.
+#[test]
+fn doctor_looks_at_whose_program_it_is() {
+    const SOMEBODY: u32 = 61_001;
+    let Some(like) = installed("true") else { return skipped("there is no true") };
+    if e2e::calls::geteuid() != 0 {
+        return skipped("only root makes a program another user's");
+    }
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("set-uid-true");
+    let _ = fs::remove_file(&program);
+    fs::copy(fs::canonicalize(like).unwrap(), &program).unwrap();
+    let dir = BoardDir::new();
+    let words = ["doctor", program.to_str().unwrap()];
+    assert_eq!(check(&said(&words, dir.path(), 0), "set-uid").0, "ok");
+    std::os::unix::fs::chown(&program, Some(SOMEBODY), None).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let report = said(&words, dir.path(), 1);
+    let (outcome, found) = check(&report, "set-uid");
+    assert_eq!(outcome, "no", "{report}");
+    assert!(found.contains(&SOMEBODY.to_string()), "{found}");
+    fs::remove_file(&program).unwrap();
+}
+
 // ----- settings ----------------------------------------------------------------------------------
 
 /// A transfer between two programs under `shunt run` with these options: what the client left.
@@ -417,6 +646,22 @@ fn rules_and_log_of_a_real_run() {
         let got = run_with(options, &dir);
         assert_eq!(dir.attached() > 0, attached, "{options:?}:\n{}{}", got.err, dir.summary());
         assert_eq!(got.err, "", "{options:?}: a word that nobody asked for");
+    }
+    // The same rule in a file, and one on the command line that is stronger.
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rules.toml");
+    fs::write(&file, "exclude = \"addr:127.0.0.1\"\nlog = \"info\"\n").unwrap();
+    let file = file.to_str().unwrap();
+    for (more, attached) in [(&[][..], false), (&["--exclude", "addr:10.0.0.0/8"], true)] {
+        let dir = BoardDir::new();
+        let got = run_with(&[&["--config", file], more].concat(), &dir);
+        assert_eq!(dir.attached() > 0, attached, "{more:?}:\n{}{}", got.err, dir.summary());
+        let said = if attached { "attached after" } else { "on TCP: 3 excluded by configuration" };
+        assert!(got.err.contains(said) || plain_only(), "the log of the file: {}", got.err);
+    }
+    for (level, talks) in [("off", false), ("error", false), ("debug", true)] {
+        let dir = BoardDir::new();
+        let got = run_with(&["--log", level], &dir);
+        assert_eq!(!got.err.is_empty(), talks, "--log {level}: {}", got.err);
     }
     let dir = BoardDir::new();
     let got = run_with(&["--log", "info"], &dir);

@@ -57,6 +57,8 @@ impl Folder {
 pub(crate) struct Server {
     pub(crate) guest: Guest,
     pub(crate) port: u16,
+    /// The line by which it says that it serves.
+    pub(crate) ready: String,
     said: Arc<Mutex<String>>,
 }
 
@@ -97,7 +99,8 @@ impl Server {
         let mut line = String::new();
         out.read_line(&mut line).unwrap();
         let port = port_of(&line);
-        let server = Self { guest, port: port.unwrap_or(0), said };
+        let server = Self { guest, port: port.unwrap_or(0), ready: line, said };
+        let line = &server.ready;
         assert!(port.is_some(), "the server says {line:?} and {}", server.said());
         // Whoever closes its output would end a server that says something.
         thread::spawn(move || std::io::copy(&mut out, &mut std::io::sink()));

@@ -30,34 +30,58 @@ fn each_logon_and_each_that_failed_is_a_line_that_says_why() {
     let users = place.word("users");
     let user =
         |word, name| place.done(&["serve", "user", word, name, "--users", &users], "first\n");
-    user("add", "ann");
-    user("add", "bob");
+    for name in ["ann", "bob", "dan", "eve"] {
+        user("add", name);
+    }
     user("disable", "bob");
+    let expires = |line: &str| match line.strip_prefix("eve:") {
+        Some(rest) => {
+            let fields: Vec<_> = rest.split(':').collect();
+            format!("eve:{}:{}:expires=2020-01-01:\n", fields[0], fields[1])
+        }
+        None => format!("{line}\n"),
+    };
+    let file: String = fs::read_to_string(&users).unwrap().lines().map(expires).collect();
+    assert!(file.contains("expires=2020-01-01"), "where is eve?");
+    fs::write(&users, file).unwrap();
     configure(&place, "");
     let log = place.path("log");
     let mut command = place.shunt(&["serve"]);
     command.stderr(File::create(&log).unwrap());
     let server = Server::start(command);
-    for (logon, line) in [
-        ("ann%first", r#"user "ann" of "#),
-        ("ann%other", "not let in: wrong password"),
-        ("bob%first", "not let in: user is disabled"),
-        ("carl%first", "not let in: unknown user"),
+    let said = || fs::read_to_string(&log).unwrap();
+    for (logon, status, line) in [
+        ("ann%first", "", r#"user "ann" of "#),
+        ("ann%other", "LOGON_FAILURE", "not let in: wrong password"),
+        ("bob%first", "ACCOUNT_DISABLED", "not let in: user is disabled"),
+        ("eve%first", "ACCOUNT_EXPIRED", "not let in: user has expired"),
+        ("carl%first", "LOGON_FAILURE", "not let in: unknown user"),
         // Nobody asked for guests or for those without a name.
-        ("%", "not let in: anonymous sessions are not allowed"),
+        ("%", "ACCESS_DENIED", "not let in: anonymous sessions are not allowed"),
     ] {
-        let said = || fs::read_to_string(&log).unwrap();
         assert!(!said().contains(line), "{line} before {logon} came");
         let (good, answer) = server.client(logon, "all", "ls");
         assert_eq!(good, logon == "ann%first", "{logon}: {answer}");
+        contains(&answer, &[status]);
         until(&format!("a line for {logon}"), LIMIT, || said().contains(line));
-        let name = logon.split('%').next().unwrap();
-        let of = format!("\"{name}\" of ");
-        let told = said();
-        let last = told.lines().rfind(|told| told.contains(line)).unwrap();
-        assert!(last.contains(&of) && last.contains("127.0.0.1:"), "{last}");
-        assert_eq!(last.contains("logged on, session 0x"), good, "{last}");
+        of_logon(&said(), line, logon, good);
     }
+    // Each guess beyond the first few costs twice as long as the one before, so that one of these comes too soon.
+    let locked = "not let in: too many failures";
+    let guess = |_| server.client("dan%guess", "all", "ls").1;
+    let answer = (0..30).map(guess).find(|said| !said.contains("LOGON_FAILURE"));
+    contains(&answer.unwrap_or_default(), &["ACCOUNT_LOCKED_OUT"]);
+    until("a line for who guesses", LIMIT, || said().contains(locked));
+    of_logon(&said(), locked, "dan%guess", false);
+    assert!(server.client("ann%first", "all", "ls").0, "who guesses locks out only who is guessed");
+}
+
+/// The last line of the log that says this says it of that logon.
+fn of_logon(log: &str, says: &str, logon: &str, good: bool) {
+    let name = logon.split('%').next().unwrap_or_default();
+    let last = log.lines().rfind(|line| line.contains(says)).unwrap_or_default();
+    assert!(last.contains(&format!("\"{name}\" of ")) && last.contains("127.0.0.1:"), "{last}");
+    assert_eq!(last.contains("logged on, session 0x"), good, "{last}");
 }
 
 /// The value of a metric.
@@ -98,6 +122,42 @@ fn metrics_are_served_and_move() {
         let name = format!("shunt_smb_requests_total{{command=\"{name}\"}}");
         assert!(metric(&before, &name) == 0.0 && metric(&after, &name) >= 1.0, "{name}:\n{after}");
     }
+}
+
+/// Containers forbid io_uring by a filter of system calls, as strace does here.
+#[test]
+fn where_io_uring_is_forbidden_it_serves_without_and_says_so() {
+    need!("strace");
+    let folder = Folder::new();
+    let log = folder.path().with_extension("strace");
+    let log = log.to_str().unwrap();
+    let trace = ["-e", "trace=io_uring_setup", "-e", "inject=io_uring_setup:error=EPERM"];
+    let forbidden = [&["strace", "-f", "-o", log][..], &trace].concat();
+    let tried = std::process::Command::new(forbidden[0]).args(&forbidden[1..]).arg("true").output();
+    if !tried.unwrap().status.success() {
+        skipped("strace may not look at what it starts");
+        return;
+    }
+    let mut server = serve_safety::Server::start_as(folder.path(), 0, &forbidden, &[]);
+    assert!(fs::read_to_string(log).unwrap().contains("(INJECTED)"), "no ring was asked for");
+    assert!(server.ready.contains(", by epoll;"), "{}", server.ready);
+    until("it says why", LIMIT, || server.said().contains("epoll and threads do its work"));
+    contains(&server.said(), &["no io_uring here", "forbidden"]);
+    let mut client = Client::ready(server.port, SMB_2_1).unwrap();
+    let file = client.open("file").unwrap();
+    let bytes = serve_safety::block(1, 300_000);
+    client.write(file, 0, &bytes, true).unwrap();
+    assert!(client.read(file, 0, 300_000).unwrap() == bytes, "what came back is another");
+    assert!(fs::read(folder.file("file")).unwrap() == bytes);
+    server.must_live();
+    // And who wants nothing else is told why there is nothing.
+    let mut command = std::process::Command::new(forbidden[0]);
+    command.args(&forbidden[1..]).arg(built("shunt"));
+    command.args(["serve", "--uring=on", "--listen", "127.0.0.1:0", "--control", "none"]);
+    let output = command.args(["--guest", folder.path().to_str().unwrap()]).output().unwrap();
+    assert!(!output.status.success());
+    contains(&String::from_utf8_lossy(&output.stderr), &["io_uring", "forbidden"]);
+    let _ = fs::remove_file(log);
 }
 
 #[test]

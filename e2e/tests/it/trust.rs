@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use e2e::calls::geteuid;
-use e2e::installed;
 use e2e::run::{BoardDir, Guest, Outcome, library, outcome, plain_only, skipped};
+use e2e::{built, installed};
 
 const GUEST: &str = env!("CARGO_BIN_EXE_load-guest");
 const LIMIT: Duration = Duration::from_secs(120);
@@ -241,6 +241,37 @@ fn possible(words: &[&str]) -> bool {
         skipped(&format!("`{}` makes no host here: {}", words.join(" "), why.trim()));
     }
     can
+}
+
+/// `shunt run` itself by a user without rights, beside nothing but its library.
+#[test]
+fn shunt_run_without_rights() {
+    if !can_be_others() {
+        return;
+    }
+    let (public, board) = (Public::new("run"), board_of(A));
+    for (from, to) in [(built("shunt"), "shunt"), (library(), "libshunt_preload.so")] {
+        fs::copy(from, public.dir.join(to)).unwrap();
+        fs::set_permissions(public.dir.join(to), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let user = A.to_string();
+    let run = || {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]);
+        command.arg(public.dir.join("shunt"));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("SHUNT_") {
+                command.env_remove(name);
+            }
+        }
+        command.env_remove("LD_PRELOAD").env("SHUNT_DIR", board.path());
+        let off = if plain_only() { &["--off"][..] } else { &[] };
+        command.arg("run").args(off).arg("--").arg(public.dir.join("guest"));
+        command
+    };
+    let (got, _) = moved(run(), run());
+    assert_eq!(got.err, "", "a word that nobody asked for");
+    assert!(board.attached() >= 2 || plain_only(), "stayed on TCP:\n{}", board.summary());
 }
 
 /// Two network namespaces with the same addresses and ports, one directory: a board for each.

@@ -45,6 +45,11 @@ pub(super) struct Shunt {
 impl Stage {
     /// `None`, with the reason on standard error, where there cannot be one.
     pub(super) fn new() -> Option<Self> {
+        Self::with_queues(1)
+    }
+
+    /// Each end of the cable has so many queues. Which of them a frame takes says the CPU that sends it.
+    pub(super) fn with_queues(queues: usize) -> Option<Self> {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         if sys::call::geteuid() != 0 {
             skipped("network namespaces need root");
@@ -59,7 +64,7 @@ impl Stage {
         let dir = std::env::temp_dir().join(format!("shunt-live-{number}"));
         std::fs::create_dir_all(&dir).unwrap();
         let stage = Self { number, dir };
-        match stage.build() {
+        match stage.build(queues) {
             Ok(()) => Some(stage),
             Err(why) => {
                 skipped(&why);
@@ -80,11 +85,12 @@ impl Stage {
         self.dir.join(name)
     }
 
-    fn build(&self) -> Result<(), String> {
+    fn build(&self, queues: usize) -> Result<(), String> {
         let (a, b) = (self.a(), self.b());
         ip(&format!("netns add {a}"))?;
         ip(&format!("netns add {b}"))?;
-        ip(&format!("link add va netns {a} type veth peer name vb netns {b}"))?;
+        let queues = format!("numrxqueues {queues} numtxqueues {queues}");
+        ip(&format!("link add va netns {a} {queues} type veth peer name vb netns {b} {queues}"))?;
         for (host, interface, v4, v6) in [(&a, "va", A4, A6), (&b, "vb", B4, B6)] {
             ip(&format!("-n {host} addr add {v4}/24 dev {interface}"))?;
             ip(&format!("-n {host} addr add {v6}/64 dev {interface} nodad"))?;
@@ -158,12 +164,23 @@ impl Stage {
 
     /// Sends frames from host A as they are, but for the addresses that they begin with.
     pub(super) fn send_frames(&self, frames: &[Vec<u8>]) {
+        self.send_frames_on(None, frames);
+    }
+
+    /// The same from this CPU, which chooses the queue.
+    pub(super) fn send_frames_on(&self, cpu: Option<u32>, frames: &[Vec<u8>]) {
         let address = ip(&format!("-n {} -br link show vb", self.b())).unwrap();
         let address = address.split_whitespace().nth(2).unwrap().split(':');
         let to: Vec<u8> = address.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
         within(&self.a(), || {
             let index = sys::interface::Interface::find("va").unwrap().unwrap().index;
             let fd = owned(sys::call::socket(libc::AF_PACKET, libc::SOCK_RAW, 0).unwrap());
+            if let Some(cpu) = cpu {
+                sys::call::pin(cpu).unwrap();
+                // Without the queueing discipline the kernel goes by the CPU; else by addresses and ports.
+                let (level, name) = (libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS);
+                sys::call::setsockopt(fd.as_raw_fd(), level, name, 1i32).unwrap();
+            }
             // SAFETY: all zeros is a link-level address.
             let mut link: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
             link.sll_family = libc::AF_PACKET as u16;
@@ -262,6 +279,10 @@ impl Shunt {
         self.guest.signal(SIGINT);
         self.ends(LIMIT);
         self.said()
+    }
+
+    pub(super) fn signal(&self, signal: i32) {
+        self.guest.signal(signal);
     }
 
     pub(super) fn kill(mut self) {

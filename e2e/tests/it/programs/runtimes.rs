@@ -331,7 +331,7 @@ func main() {
 		wg.Add(1)
 		go func(n int) {
 			defer wg.Done()
-			for i := 0; i < 50; i++ {
+			for i := 0; i < 50 || len(os.Args) > 3; i++ {
 				text := bytes.Repeat([]byte(fmt.Sprint(n, i, ";")), 1+i*i*17%20000)
 				var r *http.Response; var err error
 				if os.Args[1] == "get" { r, err = http.Get("http://127.0.0.1:" + os.Args[2] + "/small")
@@ -347,6 +347,17 @@ func main() {
 }
 "#;
 
+/// [`GO_PROGRAM`], built in a place.
+#[track_caller]
+fn go_guest(go: &Path, place: &Place) -> PathBuf {
+    place.file("main.go", GO_PROGRAM);
+    let mut build = command(go, Under::Tcp);
+    build.args(["build", "-o", "guest", "main.go"]).current_dir(place.path());
+    build.env("GO111MODULE", "off").env("GOTOOLCHAIN", "local").env("CGO_ENABLED", "0");
+    assert_ok("go build", &outcome(&mut build, Duration::from_secs(600)), &BoardDir::new());
+    place.path().join("guest")
+}
+
 /// Python's server of files, with room for all clients to wait: beyond the five that it has room for, the kernel
 /// resets connections at times.
 const PYTHON_FILES: &str = r"
@@ -361,12 +372,13 @@ test(SimpleHTTPRequestHandler, ThreadingHTTPServer, port=int(sys.argv[1]), bind=
 fn go_stays_on_tcp_unharmed() {
     let go = need!("go");
     let (place, dir) = (Place::new("go"), BoardDir::new());
-    place.file("main.go", GO_PROGRAM);
-    let mut build = command(go, Under::Tcp);
-    build.args(["build", "-o", "guest", "main.go"]).current_dir(place.path());
-    build.env("GO111MODULE", "off").env("GOTOOLCHAIN", "local").env("CGO_ENABLED", "0");
-    assert_ok("go build", &outcome(&mut build, Duration::from_secs(600)), &dir);
-    let guest = place.path().join("guest");
+    let guest = go_guest(&go, &place);
+    // Which is what people are told before they start it.
+    let mut doctor = command(e2e::built("shunt"), Under::Tcp);
+    let told = outcome(doctor.arg("doctor").arg(&guest).env("SHUNT_DIR", dir.path()), LIMIT);
+    assert_eq!(told.code, 1, "{}{}", told.out, told.err);
+    let said = told.out.lines().any(|line| line.starts_with("no ") && line.contains("static"));
+    assert!(said, "{}", told.out);
     let port = free_port().to_string();
     let mut server = command(&guest, Under::Shunt(&dir));
     let _server = serve(server.args(["serve", &port]), place.path(), port.parse().unwrap());

@@ -74,6 +74,23 @@ fn an_urgent_byte_each_way() {
 }
 
 #[test]
+fn an_urgent_byte_each_way_where_the_peer_declines() {
+    let (Some(python), Some(pair)) = (python(), Pair::with(Hosts::new(), &ALL_BY_SMC)) else {
+        return;
+    };
+    let mut command = pair.plain(Side::Server, &built("shunt"));
+    let got = outcome(command.args(["engine", "set", "eid=SOMEBODY.ELSE"]), LIMIT);
+    assert!(got.ok(), "{got:?}");
+    let talk = Talk::serve(&pair, &python, "urgent", true);
+    let got = talk.client(&pair, &python, &["urgent"], true);
+    assert!(got.ok(), "{got:?}");
+    for side in [Side::Server, Side::Client] {
+        let by_smc = pair.carried(side);
+        assert!((pair.declined(side), by_smc) == (1, 0), "{:#}", pair.status(side));
+    }
+}
+
+#[test]
 fn three_hundred_at_a_time() {
     // Three rounds of eight bytes each; of so many at a time some may be late.
     talk("echo", &["many", "300"], [250 * 24; 2]);

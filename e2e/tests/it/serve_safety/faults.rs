@@ -226,18 +226,24 @@ fn a_sync_that_fails_on_the_disk_is_said_to_have_failed() {
     }
 }
 
-/// In a call, and three ways of sending more.
-const READS: [(&str, &str, u32); 5] = [
-    ("small", "--send=auto", 10_000),
-    ("auto", "--send=auto", 200_000),
-    ("splice", "--send=splice", 200_000),
-    ("map", "--send=map", 200_000),
-    ("copy", "--send=copy", 200_000),
+/// In a call, and three ways of sending more; at once, and in pieces of which the first can be read: after so many
+/// bytes of it the disk fails.
+const READS: [(&str, &str, u32, u32); 9] = [
+    ("small", "--send=auto", 10_000, 0),
+    ("auto", "--send=auto", 200_000, 0),
+    ("splice", "--send=splice", 200_000, 0),
+    ("map", "--send=map", 200_000, 0),
+    ("copy", "--send=copy", 200_000, 0),
+    ("large-auto", "--send=auto", LARGE, 1_500_000),
+    ("large-splice", "--send=splice", LARGE, 1_500_000),
+    ("large-map", "--send=map", LARGE, 1_500_000),
+    ("large-copy", "--send=copy", LARGE, 1_500_000),
 ];
+const LARGE: u32 = 3_000_000;
 
 #[test]
 fn a_read_that_fails_on_the_disk_is_said_to_have_failed() {
-    let bytes = block(1, 300_000);
+    let bytes = block(1, LARGE as usize);
     for driver in DRIVERS {
         for send in ["--send=auto", "--send=splice", "--send=map", "--send=copy"] {
             let prepare = |below: &Path| {
@@ -248,7 +254,7 @@ fn a_read_that_fails_on_the_disk_is_said_to_have_failed() {
                 }
             };
             let Some(mut faulty) = Faulty::start(&[driver, send], prepare) else { return };
-            for (name, _, len) in READS.into_iter().filter(|(_, own, _)| *own == send) {
+            for (name, _, len, good) in READS.into_iter().filter(|(_, own, ..)| *own == send) {
                 for kind in ["signed", "unsigned"] {
                     let mut client = faulty.client();
                     if kind == "unsigned" {
@@ -256,6 +262,10 @@ fn a_read_that_fails_on_the_disk_is_said_to_have_failed() {
                     }
                     let name = format!("{name}-{kind}");
                     let file = client.open(&name).unwrap();
+                    if good > 0 {
+                        // In memory from now on, and the rest is not.
+                        assert!(client.read(file, 0, good).unwrap() == bytes[..good as usize]);
+                    }
                     faulty.rule(&format!("read error=EIO name={name}"));
                     let failure = client.read(file, 0, len).unwrap_err();
                     assert!(faulty.noted(&format!("failed read {name}")) > 0, "{driver} {name}");

@@ -210,3 +210,32 @@ fn java_nio_killed() {
         },
     );
 }
+
+/// What makes its own system calls is on TCP at both ends, and hears of the other's death there.
+#[test]
+fn go_killed() {
+    let go = need!("go");
+    let place = Place::new("go-killed");
+    let guest = go_guest(&go, &place);
+    for (n, sides) in ways() {
+        let (place, dir) = (Place::new(&format!("go-killed-{n}")), BoardDir::new());
+        let scene = Scene { sides, place: &place, dir: &dir, port: free_port() };
+        let port = scene.port.to_string();
+        let start = || serve(scene.server(&guest).args(["serve", &port]), place.path(), scene.port);
+        let probe = || {
+            let said = scene.must(scene.client(&guest).args(["post", &port]));
+            assert_eq!(said.trim(), "all right", "{sides:?}");
+        };
+        let load = || scene.under_load(scene.client(&guest).args(["post", &port, "for ever"]));
+        let mut server = start();
+        load().kill_all();
+        eventually(&format!("{sides:?}: the server is rid of its client"), || scene.held() == 0);
+        probe();
+        let mut load = load();
+        scene.kill(&mut server);
+        assert!(!load.wait(LIMIT).unwrap().success(), "{sides:?}: the load did not notice");
+        let _server = start();
+        probe();
+        assert_eq!(dir.attached(), 0, "{sides:?}: something attached:\n{}", dir.summary());
+    }
+}
