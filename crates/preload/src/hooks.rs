@@ -7,6 +7,7 @@ mod asking;
 mod asynchronous;
 mod by_number;
 mod lending;
+mod memory;
 mod numbers;
 mod printing;
 mod process;
@@ -69,8 +70,10 @@ fn fortified(n: size_t, room: size_t) {
 }
 
 fn nanos(t: &timespec) -> u64 {
-    u64::try_from(t.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000)
-        + u64::try_from(t.tv_nsec).unwrap_or(0)
+    u64::try_from(t.tv_sec)
+        .unwrap_or(0)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(u64::try_from(t.tv_nsec).unwrap_or(0))
 }
 
 fn time_limit(ns: u64) -> timespec {

@@ -518,7 +518,11 @@ fn sleep(
         } else {
             #[cfg(feature = "watchdog")]
             let _watched = ready::watchdog::on_conn(conn, fd, !room, room);
-            sleep_in_kernel(conn, fd, mine, peer, left)
+            match sleep_in_kernel(conn, fd, mine, peer, left) {
+                // `SO_RCVTIMEO`, which is no limit of who waits for room.
+                Err(libc::EAGAIN) if room && left.is_none() => Ok(()),
+                ended => ended,
+            }
         };
     }
     drop(asleep);
@@ -573,7 +577,7 @@ fn sleep_in_kernel(
     }
     let mut byte = 0u8;
     // SAFETY: one byte in a valid place. The kernel's own wait: it ends with a doorbell, with the
-    // end of the peer, with SO_RCVTIMEO, and with a signal as the guest has asked for.
+    // end of the peer, with SO_RCVTIMEO (see the caller), and with a signal as the guest has asked for.
     let n = unsafe { real::recv(fd, (&raw mut byte).cast(), 1, flags) };
     let fd = conn.descriptor(fd);
     if n == 0 {

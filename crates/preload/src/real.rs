@@ -163,6 +163,8 @@ real! {
     io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint) -> c_int;
     io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, params: *mut c_void, buf: *mut c_void, size: usize) -> c_int;
     io_uring_setup(entries: c_uint, params: *mut c_void) -> c_int;
+    mlockall(flags: c_int) -> c_int;
+    posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int;
     _exit(status: c_int) -> ();
     quick_exit(status: c_int) -> ();
     _Fork() -> pid_t;

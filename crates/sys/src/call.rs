@@ -173,6 +173,10 @@ mod calls {
     pub fn populate(at: *mut u8, len: usize) {
         let _ = call!(SYS_madvise, at, len, 23);
     }
+    /// Locks pages into memory; `flags`: see mlock2(2).
+    pub fn mlock2(at: usize, len: usize, flags: u32) -> Result<()> {
+        call!(SYS_mlock2, at, len, flags).map(drop)
+    }
     /// Asks for large pages; a system without them is no error.
     pub fn prefer_large_pages(at: *mut u8, len: usize) {
         let _ = call!(SYS_madvise, at, len, libc::MADV_HUGEPAGE);

@@ -77,6 +77,8 @@ pub enum MapError {
     Version(u32),
     /// The file is not a board (yet).
     NotABoard,
+    /// This program may not make a file as large as a board, which is sparse.
+    FileLimit,
 }
 
 impl std::fmt::Display for MapError {
@@ -94,13 +96,36 @@ impl std::fmt::Display for MapError {
                  end its programs, then remove it"
             ),
             Self::NotABoard => f.write_str("the file is not a board of Shunt"),
+            Self::FileLimit => f.write_str(
+                "the limit of file sizes (RLIMIT_FSIZE, ulimit -f) is too low for this program to make the board: raise \
+                 it, or start another program under Shunt first",
+            ),
         }
     }
 }
 
 impl std::error::Error for MapError {}
 
+/// [`FILE_BYTES`], as the kernel counts sizes.
+#[expect(clippy::cast_possible_wrap, reason = "16 GiB")]
+const SIZE: i64 = FILE_BYTES as i64;
+
+/// Whether `RLIMIT_FSIZE` forbids this program a file of so many bytes.
+fn is_too_large_a_file(bytes: usize) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: a valid place.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    limit.rlim_cur < bytes as u64
+}
+
 impl Map {
+    /// The addresses of the mapping.
+    #[must_use]
+    pub fn range(&self) -> std::ops::Range<usize> {
+        let start = self.base.addr();
+        start..start + FILE_BYTES
+    }
+
     /// Opens the board file `path`, making it if `access` says so; answers the mapping and the
     /// descriptor, which the caller keeps for [`Self::commit`] and for slot locks.
     ///
@@ -136,15 +161,19 @@ impl Map {
             return Err(MapError::NotOurs);
         }
         if access == Access::Guest {
-            // Idempotent, so that two makers do not disturb each other.
-            #[expect(clippy::cast_possible_wrap, reason = "16 GiB")]
-            call::ftruncate(fd, FILE_BYTES as i64)
-                .map_err(|e| MapError::System("size the board", e))?;
+            if stat.st_size != SIZE {
+                // Past the limit the kernel does not only refuse: its signal would end the program.
+                if is_too_large_a_file(FILE_BYTES) {
+                    return Err(MapError::FileLimit);
+                }
+                // Idempotent, so that two makers do not disturb each other.
+                call::ftruncate(fd, SIZE).map_err(|e| MapError::System("size the board", e))?;
+            }
             // The tables that anybody may write: pages now, so that no write can find the file
             // system full later (that would be SIGBUS).
             call::fallocate(fd, 0, OWNERS_AT + EXTENTS * 4)
                 .map_err(|e| MapError::System("reserve the board", e))?;
-        } else if stat.st_size != i64::try_from(FILE_BYTES).unwrap_or(i64::MAX) {
+        } else if stat.st_size != SIZE {
             return Err(MapError::NotABoard);
         }
         let base = call::mmap_shared(fd, FILE_BYTES, libc::PROT_READ)

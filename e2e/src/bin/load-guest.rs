@@ -22,6 +22,10 @@ fn main() {
             e2e::calls::limit_descriptors(number(1)).expect("a limit");
             load::serve()
         }
+        Some("serve-locked") => {
+            e2e::calls::rarely::lock_all_memory().expect("locked: this needs CAP_IPC_LOCK");
+            load::serve()
+        }
         Some("odd") => odd::ask(port(), words.get(2).map_or("", String::as_str)),
         Some("odd-forked") => odd::ask_forked(port()),
         Some("serve-forked") => odd::serve_forked(),
@@ -52,7 +56,7 @@ fn main() {
 
 fn usage() -> ! {
     eprintln!(
-        "load-guest: serve | serve-many | serve-few DESCRIPTORS | transfer PORT STYLE SEED LEN | turns STYLE | in-turn PORT STYLE | \
+        "load-guest: serve | serve-many | serve-few DESCRIPTORS | serve-locked | transfer PORT STYLE SEED LEN | turns STYLE | in-turn PORT STYLE | \
          odd PORT WHAT | odd-forked PORT | serve-forked | \
          poised PORT STYLE SEED LEN | many PORT COUNT ROUNDS | listening PORT COUNT ROUNDS | crowd COUNT | squeezed PORT COUNT MORE | steps PORT | unread PORT COUNT LEN | demoting PORT SEED | storm PORT COUNT SEED"
     );

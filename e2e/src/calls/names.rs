@@ -194,8 +194,13 @@ pub fn vdprintf(_: &str, _: c_int, _: &str, _: i32) -> Ret {
 }
 
 /// Ways to make another program of a process, or to start one.
-pub const STARTS: &[&str] =
-    &["execl", "execle", "execlp", "execv", "execve", "execvp", "execvpe", "fexecve", "execveat"];
+pub const STARTS: &[&str] = &[
+    "execl", "execle", "execlp", "execv", "execve", "execvp", "execvpe", "fexecve", "execveat",
+    BY_NUMBER,
+];
+
+/// `execve` by its number.
+const BY_NUMBER: &str = "syscall";
 
 /// Becomes `path` with three arguments by the function of this name: an errno when it failed. The
 /// environment is the process's own.
@@ -226,6 +231,7 @@ pub fn become_by(name: &str, path: &str, args: [&str; 3]) -> i32 {
             "execve" => libc::execve(at, argv, envp),
             "execvp" => libc::execvp(at, argv),
             "execvpe" => libc::execvpe(at, argv, envp),
+            BY_NUMBER => libc::syscall(libc::SYS_execve, at, argv, envp) as c_int,
             _ => libc::fexecve(libc::open(at, libc::O_RDONLY), argv, envp),
         }
     };

@@ -93,6 +93,69 @@ pub fn getsockopt_of(fd: c_int, level: c_int, name: c_int, room: u32) -> Result<
     Ok(len)
 }
 
+/// `mlockall` of what is there and what will be.
+pub fn lock_all_memory() -> Ret {
+    call!(libc::mlockall, libc::MCL_CURRENT | libc::MCL_FUTURE)
+}
+
+/// A fork by its number; `None` where it has none.
+pub fn fork_by_number() -> Option<Forked> {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as `fork`.
+    return Some(match unsafe { libc::syscall(libc::SYS_fork) } {
+        0 => Forked::Child,
+        pid => Forked::Parent(i32::try_from(pid).expect("a process")),
+    });
+    #[cfg(not(target_arch = "x86_64"))]
+    None
+}
+
+/// The end of the process by its number.
+pub fn exit_by_number(code: c_int) -> ! {
+    // SAFETY: ends the process.
+    unsafe { libc::syscall(libc::SYS_exit_group, code) };
+    unreachable!("the process has ended")
+}
+
+/// How many bytes `getsockopt` has written into `room`, and behind it, and the length that it says.
+pub fn written_of(fd: c_int, level: c_int, name: c_int, room: u32) -> Result<(usize, u32), i32> {
+    let mut bytes = [0x55u8; 16];
+    let mut len = room;
+    call!(libc::getsockopt, fd, level, name, bytes.as_mut_ptr().cast(), &raw mut len)?;
+    Ok((bytes.iter().filter(|b| **b != 0x55).count(), len))
+}
+
+/// Waits for bytes by the call of this name, with the largest time limit that there is: how many descriptors are ready.
+pub fn wait_for_ever(name: &str, fd: c_int) -> Ret {
+    let limit = libc::timespec { tv_sec: i64::MAX, tv_nsec: 999_999_999 };
+    let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut set = fd_set(&[fd]);
+    let mut coarse = libc::timeval { tv_sec: i64::MAX, tv_usec: 999_999 };
+    match name {
+        "ppoll" => call!(libc::ppoll, &raw mut one, 1, &raw const limit, null()),
+        "pselect" => call!(
+            libc::pselect,
+            fd + 1,
+            &raw mut set,
+            null_mut(),
+            null_mut(),
+            &raw const limit,
+            null()
+        ),
+        "select" => {
+            call!(libc::select, fd + 1, &raw mut set, null_mut(), null_mut(), &raw mut coarse)
+        }
+        _ => {
+            let ep = epoll_create()?;
+            epoll_ctl(ep, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, 1)?;
+            let mut event = libc::epoll_event { events: 0, u64: 0 };
+            let n = call!(libc::epoll_pwait2, ep, &raw mut event, 1, &raw const limit, null());
+            close(ep)?;
+            n
+        }
+    }
+}
+
 /// The end of a process by `quick_exit`, which leaves out what was to be done at exit.
 pub fn exit_quickly(code: c_int) -> ! {
     unsafe extern "C" {

@@ -53,6 +53,11 @@ pub fn dup3_and_fcntl_dup(s: &mut Stage) {
     say!("bad flags", calls::dup3(c.a, 201, 1));
     say!("F_DUPFD", calls::fcntl(c.a, libc::F_DUPFD, 300), calls::fcntl(300, libc::F_GETFD, 0));
     say!("F_DUPFD_CLOEXEC", calls::fcntl(c.a, libc::F_DUPFD_CLOEXEC, 300));
+    // Over a connection these would end it, were they done.
+    let other = s.pair();
+    say!("bad flags over another", calls::dup3(c.a, other.a, 1));
+    say!("lives", calls::send(other.a, b"x", 0), s.b_recv(other, 9), s.b_send(other, "y"));
+    say!("both ways", calls::recv(other.a, 9, 0));
     for fd in [200, 300, 301] {
         say!("send", calls::send(fd, b"via", 0), s.b_recv(c, 9));
     }
@@ -81,6 +86,7 @@ pub fn close_ranges(s: &mut Stage) {
     s.b_later(120, &format!("send {} 0 late", c.b));
     let (got, when) = timed(|| calls::recv(c.a, 9, 0));
     say!("waits", got, when);
+    say!("bad flags", calls::close_range(low, top, 0x80), s.b_send(c, "x"), calls::recv(c.a, 9, 0));
     let cloexec = 4;
     say!("cloexec", calls::close_range(low, top, cloexec), calls::fcntl(c.a, libc::F_GETFD, 0));
     say!("both", calls::close_range(low, top, 0), s.b_mask(c), s.b_mask(d));

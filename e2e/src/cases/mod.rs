@@ -44,7 +44,7 @@ macro_rules! oracle_cases {
                 peek_waitall_times_out_once trunc
                 waitall_times_out waitall_until_the_end waitall_whole waitall_dontwait
                 dontwait_when_empty low_water_mark low_water_mark_blocks receive_timeout
-                send_timeout queue_sizes urgent urgent_inline urgent_none vectors too_many_vectors
+                send_timeout receive_timeout_does_not_limit_sending queue_sizes urgent urgent_inline urgent_none vectors too_many_vectors
                 messages many_messages many_messages_block preadv2_pwritev2 nowait_read sendfile
                 sendfile_limits splice_in splice_out tee_and_others_refuse bad_pointers full_and_drained
                 large_both_ways large_one_way_blocking syscall_function more_flag
@@ -99,7 +99,8 @@ macro_rules! oracle_cases {
                 reuseport_of_two fast_open number_closed_past_us bytes_taken_past_us control_data_to_send
                 truncated_addresses connected_to_itself options_for_bytes numbers_of_the_library
                 numbers_of_calls_that_go_on full_table_of_numbers
-                close_range_unshares ended_quickly
+                close_range_unshares ended_quickly options_cut_short waits_of_centuries
+                forked_by_number
             }
             jumps {
                 jump_out_of_recv jump_out_of_waitall jump_out_of_poll jump_out_of_select jump_out_of_send jump_out_of_the_first_send
@@ -118,7 +119,8 @@ macro_rules! oracle_cases {
                 fork_child_continues fork_parent_continues fork_both_read fork_shutdown
                 fork_nonblock fork_epoll_shared fork_killed_sharer fork_exit_with_unread
                 fork_many_children exec_with_library exec_without_library exec_cloexec
-                exec_by_itself exec_by_itself_without_library exec_fails vfork_exec_inetd cloned_child_closes posix_spawn_inetd system_inherits
+                exec_by_itself exec_by_itself_without_library exec_fails vfork_exec_inetd cloned_child_closes posix_spawn_inetd
+                posix_spawn_of_a_cloexec_connection system_inherits
                 pass_to_process_with_library pass_to_process_without_library
                 pass_with_bytes_queued pass_in_flight pass_and_keep accept_in_forked_workers
                 exclusive_wakes_one exclusive_listener_wakes_one

@@ -389,6 +389,17 @@ pub fn posix_spawn_inetd(s: &mut Stage) {
     }
 }
 
+/// The same with a connection that is marked to be closed on `exec`, which its copies are not.
+pub fn posix_spawn_of_a_cloexec_connection(s: &mut Stage) {
+    for env in environments() {
+        let c = s.pair();
+        say!("mark", calls::fcntl(c.a, libc::F_SETFD, libc::FD_CLOEXEC));
+        let env: Vec<&str> = env.iter().map(String::as_str).collect();
+        let pid = calls::spawn("/bin/cat", &["cat"], &env, c.a);
+        talk_to_cat(s, c, pid);
+    }
+}
+
 /// `system` hands open descriptors on.
 pub fn system_inherits(s: &mut Stage) {
     let c = s.pair();

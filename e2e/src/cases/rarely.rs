@@ -4,12 +4,13 @@
 use libc::{IPPROTO_TCP, MSG_DONTWAIT, POLLIN, POLLOUT, SHUT_WR, SO_REUSEPORT, SOL_SOCKET};
 
 use crate::calls::rarely::{
-    FASTOPEN_CONNECT, MAKERS, Name, close_unseen, connect_of, exit_quickly, getsockopt_of, name_in,
-    open_with, recv_unseen, send_with, soft_limit,
+    FASTOPEN_CONNECT, MAKERS, Name, close_unseen, connect_of, exit_by_number, exit_quickly,
+    fork_by_number, getsockopt_of, name_in, open_with, recv_unseen, send_with, soft_limit,
+    wait_for_ever, written_of,
 };
 use crate::calls::{self, Forked};
 use crate::say;
-use crate::stage::{Conn, Role, SETTLE, Stage};
+use crate::stage::{Conn, Role, SETTLE, Stage, timed};
 
 fn settle() {
     std::thread::sleep(SETTLE);
@@ -360,6 +361,51 @@ pub fn close_range_unshares(s: &mut Stage) {
     say!("closed", calls::close_range(c.a, c.a, UNSHARE), s.b_recv(c, 9), s.b_mask(c));
     say!("gone", calls::send(c.a, b"x", 0), calls::recv(c.a, 9, 0));
     to_the_end(s, other);
+    // A thread's own table: the others keep theirs.
+    let c = s.pair();
+    let closed = std::thread::spawn(move || calls::close_range(c.a, c.a, UNSHARE)).join();
+    say!("closed for one", closed.expect("no panic"));
+    settle();
+    to_the_end(s, c);
+}
+
+/// A child made by the number of `fork`, and ended by that of `exit_group`.
+pub fn forked_by_number(s: &mut Stage) {
+    for c in [s.fresh_pair(), s.pair()] {
+        let Some(child) = fork_by_number() else { return };
+        let pid = match child {
+            Forked::Child => {
+                let _ = calls::send(c.a, b"from the child", 0);
+                exit_by_number(3)
+            }
+            Forked::Parent(pid) => pid,
+        };
+        say!("the child", calls::wait(pid), s.b_recv(c, 99));
+        to_the_end(s, c);
+    }
+}
+
+/// Options whose answer has less room than it has bytes: no more is written.
+pub fn options_cut_short(s: &mut Stage) {
+    let c = s.pair();
+    for (level, name) in [(SOL_SOCKET, libc::SO_ERROR), (IPPROTO_TCP, libc::TCP_NODELAY)] {
+        for room in 0..5 {
+            say!("bytes written", name, room, written_of(c.a, level, name, room));
+        }
+    }
+    to_the_end(s, c);
+}
+
+/// Waits that are meant to last for ever, by the largest time that there is.
+pub fn waits_of_centuries(s: &mut Stage) {
+    let c = s.pair();
+    // Seconds and nanoseconds together wrap to a little less than a second.
+    for (name, ms) in [("ppoll", 1100), ("pselect", 150), ("select", 1100), ("epoll_pwait2", 150)] {
+        s.b_later(ms, &format!("send {} 0 late", c.b));
+        let (got, when) = timed(|| wait_for_ever(name, c.a));
+        say!(name, got, when, calls::recv(c.a, 9, 0));
+    }
+    to_the_end(s, c);
 }
 
 /// The last holder of a connection ends without anything that is done at exit.

@@ -242,6 +242,23 @@ pub fn send_timeout(s: &mut Stage) {
     say!("poll", s.mask(c.a));
 }
 
+/// `SO_RCVTIMEO` is no limit of who waits for room.
+pub fn receive_timeout_does_not_limit_sending(s: &mut Stage) {
+    let file = calls::memfd(b"0123456789").expect("a file");
+    for way in ["send", "sendfile"] {
+        let c = s.pair();
+        say!("set", calls::set_timeout(c.a, libc::SO_RCVTIMEO, 30));
+        say!("fill", Stage::fill(c.a));
+        s.b_later(300, &format!("drain {}", c.b));
+        let (got, when) = timed(|| match way {
+            "send" => calls::send(c.a, b"0123456789", 0),
+            _ => calls::sendfile(c.a, file, None, 10),
+        });
+        say!(way, got, when);
+        say!("end", calls::close(c.a));
+    }
+}
+
 /// `FIONREAD`, `SIOCOUTQ`, `SIOCOUTQNSD`, `SIOCATMARK`.
 pub fn queue_sizes(s: &mut Stage) {
     let c = s.pair_nb();

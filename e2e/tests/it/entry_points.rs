@@ -26,9 +26,12 @@ const READINESS: &str = "
 /// Calls that copy and end descriptors and processes, or give up what we need later.
 const LIFETIME: &str = "
     close __close close_range closefrom dup dup2 __dup2 dup3
-    _Fork vfork __vfork clone __clone daemon login_tty posix_spawn posix_spawnp system popen
+    _Fork vfork __vfork clone __clone daemon login_tty posix_spawn posix_spawnp posix_spawn_file_actions_adddup2 system popen
     execl execle execlp execv execve execvp execvpe execveat fexecve
     _exit _Exit quick_exit setuid seteuid setreuid setresuid chroot prctl";
+
+/// Calls on memory that would reach what is the library's.
+const MEMORY: &str = "mlockall";
 
 /// Calls that hand out numbers, which may be ones that we still believe to be connections.
 const NUMBERS: &str = "
@@ -72,7 +75,7 @@ fn exported(object: &std::path::Path) -> BTreeSet<String> {
 #[test]
 fn each_call_leads_to_the_library() {
     let have = exported(&library());
-    let wanted = [OF_A_CONNECTION, READINESS, LIFETIME, NUMBERS, OF_OURS];
+    let wanted = [OF_A_CONNECTION, READINESS, LIFETIME, MEMORY, NUMBERS, OF_OURS];
     let wanted: BTreeSet<&str> = wanted.into_iter().flat_map(words).collect();
     let missing: Vec<&&str> = wanted.iter().filter(|name| !have.contains(**name)).collect();
     assert!(missing.is_empty(), "not exported by the library: {missing:?}");
@@ -116,7 +119,7 @@ const IN_NO_CASE: &[(&str, &str)] =
 fn each_call_is_made_in_a_case() {
     let cases = cases();
     let excused = |name: &str| IN_NO_CASE.iter().any(|(names, _)| words(names).any(|n| n == name));
-    let all = [OF_A_CONNECTION, READINESS, LIFETIME, NUMBERS].into_iter().flat_map(words);
+    let all = [OF_A_CONNECTION, READINESS, LIFETIME, MEMORY, NUMBERS].into_iter().flat_map(words);
     let uncalled: Vec<&str> =
         all.filter(|name| !names_it(&cases, name) && !excused(name)).collect();
     assert!(uncalled.is_empty(), "exported, and called in no case: {uncalled:?}");
@@ -144,7 +147,7 @@ fn names_are_those_of_libc() {
     let elsewhere = "io_submit io_uring_setup io_uring_queue_init io_uring_queue_init_params
         io_uring_queue_init_mem _Fork closefrom close_range epoll_pwait2 login_tty pidfd_open pidfd_getfd __openat64_2 execveat";
     let elsewhere: BTreeSet<&str> = words(elsewhere).collect();
-    let all = [OF_A_CONNECTION, READINESS, LIFETIME, NUMBERS].into_iter().flat_map(words);
+    let all = [OF_A_CONNECTION, READINESS, LIFETIME, MEMORY, NUMBERS].into_iter().flat_map(words);
     let unknown: Vec<&str> =
         all.filter(|name| !have.contains(*name) && !elsewhere.contains(name)).collect();
     assert!(unknown.is_empty(), "libc has none of these: {unknown:?}");

@@ -13,7 +13,7 @@ use std::time::Duration;
 use e2e::differential::Random;
 use e2e::load::Style;
 use e2e::run::{BoardDir, Guest, Outcome, Under};
-use e2e::run::{command, eventually, outcome, plain_only, skipped};
+use e2e::run::{command, eventually, library, outcome, plain_only, skipped};
 
 const GUEST: &str = env!("CARGO_BIN_EXE_load-guest");
 const LIMIT: Duration = Duration::from_secs(120);
@@ -376,6 +376,55 @@ fn full_file_system() {
         assert_said(&got, "sent=8388608 received=8388608 status=done", &dir);
         assert_eq!(server.ended(LIMIT), "ended sent=8388608 received=8388608 status=done");
     }
+}
+
+/// Under a limit of file sizes the library makes no board, which would end the program by a signal; one that is there it
+/// uses.
+#[test]
+fn limit_of_file_sizes() {
+    let dir = BoardDir::new();
+    let limited = |words: &[String]| {
+        // The shell is not under Shunt, or it would make the board.
+        let mut command = command("sh", Under::Tcp);
+        if !plain_only() {
+            command.env("LIBRARY", library()).env("SHUNT_DIR", dir.path());
+        }
+        let script = "ulimit -f 1000; LD_PRELOAD=\"$LIBRARY\" exec \"$0\" \"$@\"";
+        command.args(["-c", script, GUEST]).args(words);
+        outcome(&mut command, LIMIT)
+    };
+    let plain = Server::start(&["serve"], Under::Tcp);
+    let got = limited(&transfer_words(plain.port, 3, 4, 1 << 20));
+    assert_said(&got, "sent=1048576 received=1048576 status=done", &dir);
+    assert_eq!(dir.attached(), 0, "somebody could make the board:\n{}", dir.summary());
+    let server = Server::start(&["serve"], Under::Shunt(&dir));
+    let before = dir.attached();
+    let got = limited(&transfer_words(server.port, 3, 4, 1 << 20));
+    assert_said(&got, "sent=1048576 received=1048576 status=done", &dir);
+    assert!(dir.attached() > before || plain_only(), "stayed on TCP:\n{}", dir.summary());
+}
+
+/// A program that locks all of its memory does not lock the board, of which next to nothing exists: the kernel would
+/// make every page of it, as far as the file system goes.
+#[test]
+fn all_memory_locked() {
+    let dir = match BoardDir::small("100M") {
+        Ok(dir) => dir,
+        Err(e) => {
+            return skipped(&format!("cannot mount a tmpfs: {}", e2e::show::errno_name(e)));
+        }
+    };
+    let mut server = Server::start(&["serve-locked"], Under::Shunt(&dir));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.guest.pid())).unwrap();
+    let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:")).unwrap().trim();
+    let locked: u64 = locked.split(' ').next().unwrap().parse().unwrap();
+    assert!(locked > 1000, "{locked} KiB of the program are locked");
+    assert!(locked < 1 << 20 || plain_only(), "{locked} KiB are locked: the board is among them");
+    let got = client(&transfer_words(server.port, 3, 4, 8 << 20), Under::Shunt(&dir));
+    assert_said(&got, "sent=8388608 received=8388608 status=done", &dir);
+    assert_eq!(server.ended(LIMIT), "ended sent=8388608 received=8388608 status=done");
+    // Were the file system full, there would have been no memory for rings.
+    assert!(dir.attached() > 0 || plain_only(), "stayed on TCP:\n{}", dir.summary());
 }
 
 /// Few descriptors, and all of them in use: who comes then waits, and is served as well as anybody.

@@ -184,6 +184,19 @@ unsafe fn acts(n: c_long, args: [usize; 6]) -> c_long {
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_create => c_long::from(waiting::epoll_create(a as c_int)),
             libc::SYS_epoll_create1 => c_long::from(waiting::epoll_create1(a as c_int)),
+            libc::SYS_execve => {
+                life::handing_over();
+                real::syscall(n, a, b, c, d, e, f)
+            }
+            libc::SYS_execveat => {
+                life::handing_over();
+                real::syscall(n, a, b, c, d, e, f)
+            }
+            libc::SYS_exit_group => {
+                life::leaving();
+                real::syscall(n, a, b, c, d, e, f)
+            }
+            libc::SYS_mlockall => c_long::from(memory::mlockall(a as c_int)),
             libc::SYS_pidfd_getfd => {
                 c_long::from(numbers::pidfd_getfd(a as c_int, b as c_int, c as c_uint))
             }

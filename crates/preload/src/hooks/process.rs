@@ -17,18 +17,28 @@ pub unsafe extern "C-unwind" fn __close(fd: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    const UNSHARE: c_int = 2;
     const CLOEXEC: c_int = 4;
-    if fds::world().is_none() || first > last || flags & CLOEXEC != 0 {
+    // With flags that it does not know the kernel closes nothing.
+    if fds::world().is_none() || first > last || flags & !UNSHARE != 0 || flags & CLOEXEC != 0 {
         // SAFETY: libc's contract, handed on.
         return unsafe { real::close_range(first, last, flags) };
     }
-    life::closing_range(first, last);
+    // A thread that takes a table of its own closes nothing of the others'.
+    if flags & UNSHARE == 0 || is_only_thread() {
+        life::closing_range(first, last);
+    }
     let mut done = 0;
     for (a, b) in life::around_ours(first, last) {
         // SAFETY: libc's contract, handed on.
         done |= unsafe { real::close_range(a, b, flags) };
     }
     done
+}
+
+/// Whether the process has no other thread.
+fn is_only_thread() -> bool {
+    std::fs::read_dir("/proc/self/task").is_ok_and(|tasks| tasks.count() == 1)
 }
 
 #[unsafe(no_mangle)]
@@ -57,7 +67,11 @@ fn fds_borrowed_for(fd: c_int) -> bool {
     fds::look(fd).is_some() && fds::borrowed()
 }
 
-unsafe fn dup_to(fd: c_int, to: c_int, call_it: impl Fn() -> c_int) -> c_int {
+/// `is_valid`: whether the call is one that the kernel does.
+unsafe fn dup_to(fd: c_int, to: c_int, is_valid: bool, call_it: impl Fn() -> c_int) -> c_int {
+    if !is_valid {
+        return call_it();
+    }
     if !life::make_room(fd, to) {
         real::set_errno(libc::EMFILE);
         return -1;
@@ -73,7 +87,7 @@ unsafe fn dup_to(fd: c_int, to: c_int, call_it: impl Fn() -> c_int) -> c_int {
         }
         return call_it();
     }
-    if fds::look(to).is_some() && call::getfd(fd).is_ok() {
+    if fds::look(to).is_some() && call::getfd(fd).is_ok() && is_below_limit(to) {
         // The target is closed by this, as by `close`.
         life::close(to, || 0);
     }
@@ -82,10 +96,18 @@ unsafe fn dup_to(fd: c_int, to: c_int, call_it: impl Fn() -> c_int) -> c_int {
     new
 }
 
+/// Whether a descriptor may have this number, by `RLIMIT_NOFILE`. (One may be open that has it from before.)
+fn is_below_limit(fd: c_int) -> bool {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: a valid place.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    u64::try_from(fd).is_ok_and(|fd| fd < limit.rlim_cur)
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup2(fd: c_int, to: c_int) -> c_int {
     // SAFETY: libc's contract, handed on.
-    unsafe { dup_to(fd, to, || real::dup2(fd, to)) }
+    unsafe { dup_to(fd, to, true, || real::dup2(fd, to)) }
 }
 
 #[unsafe(no_mangle)]
@@ -97,7 +119,7 @@ pub unsafe extern "C-unwind" fn __dup2(fd: c_int, to: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: libc's contract, handed on.
-    unsafe { dup_to(fd, to, || real::dup3(fd, to, flags)) }
+    unsafe { dup_to(fd, to, flags & !libc::O_CLOEXEC == 0, || real::dup3(fd, to, flags)) }
 }
 
 #[unsafe(no_mangle)]
@@ -245,6 +267,21 @@ pub unsafe extern "C-unwind" fn posix_spawn(
     unsafe { real::posix_spawn(pid, path, actions, attrs, argv, envp) }
 }
 
+/// A child will have the connection as another descriptor, which `exec` does not close, whatever this one says of that:
+/// the calls that libc makes for the child are not seen.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn posix_spawn_file_actions_adddup2(
+    actions: *mut c_void,
+    fd: c_int,
+    to: c_int,
+) -> c_int {
+    if let Some((w, conn)) = active(fd) {
+        io::to_tcp(w, conn, fd, Reason::Exec);
+    }
+    // SAFETY: libc's contract, handed on.
+    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn posix_spawnp(
     pid: *mut pid_t,
@@ -344,9 +381,13 @@ pub unsafe extern "C-unwind" fn quick_exit(status: c_int) -> ! {
 /// `fork` without the handlers of `pthread_atfork`, of which we are one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _Fork() -> pid_t {
-    life::fork_prepare();
     // SAFETY: libc's contract, handed on.
-    let pid = unsafe { real::_Fork() };
+    forking(|| unsafe { real::_Fork() })
+}
+
+fn forking(fork: impl FnOnce() -> pid_t) -> pid_t {
+    life::fork_prepare();
+    let pid = fork();
     if pid == 0 {
         life::fork_child();
     } else {
@@ -380,6 +421,11 @@ pub unsafe extern "C-unwind" fn syscall(
     }
     if n == libc::SYS_clone || n == libc::SYS_clone3 {
         fds::lend();
+    }
+    #[cfg(target_arch = "x86_64")]
+    if n == libc::SYS_fork {
+        // SAFETY: the call of this number, which has no arguments.
+        return c_long::from(forking(|| unsafe { real::syscall(n, a, b, c, d, e, f) as pid_t }));
     }
     // SAFETY: the same calls by another name.
     unsafe {

@@ -237,7 +237,7 @@ pub unsafe extern "C-unwind" fn recvmmsg(
     let mut flags = flags;
     let mut done = 0;
     let mut left = 0;
-    for i in 0..n.min(1024) {
+    for i in 0..n {
         // SAFETY: the caller's promise.
         let m = unsafe { &mut *msgs.add(i as usize) };
         // SAFETY: libc's contract, handed on.

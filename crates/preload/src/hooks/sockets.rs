@@ -178,7 +178,9 @@ pub unsafe extern "C-unwind" fn getsockopt(
     }
     // SAFETY: libc's contract, handed on.
     let done = unsafe { real::getsockopt(fd, level, name, value, len) };
-    if done == 0
+    // SAFETY: libc has just written there.
+    let is_whole = done == 0 && unsafe { *len } as usize >= size_of::<c_int>();
+    if is_whole
         && level == libc::IPPROTO_TCP
         && (name == libc::TCP_NODELAY || name == libc::TCP_CORK)
         && let Some(conn) = fds::conn(fd)
@@ -186,7 +188,7 @@ pub unsafe extern "C-unwind" fn getsockopt(
         // SAFETY: libc has just written there.
         unsafe { believed(conn, name, value.cast()) };
     }
-    if done == 0
+    if is_whole
         && level == libc::SOL_SOCKET
         && name == libc::SO_ERROR
         && let Some((w, conn)) = active(fd)
@@ -265,7 +267,10 @@ pub unsafe extern "C-unwind" fn setsockopt(
             unsafe { value.cast::<c_int>().read_unaligned() != 0 }
         };
         conn.options.fetch_or(carried(level, name), std::sync::atomic::Ordering::Relaxed);
-        if level == libc::IPPROTO_TCP && len as usize >= size_of::<c_int>() && noted(conn, name, on)
+        if level == libc::IPPROTO_TCP
+            && len as usize >= size_of::<c_int>()
+            && !value.is_null()
+            && noted(conn, name, on)
         {
             return 0;
         }
@@ -278,9 +283,10 @@ pub unsafe extern "C-unwind" fn setsockopt(
             let linger = unsafe { value.cast::<[c_int; 2]>().read_unaligned() };
             conn.lingers(linger[0] != 0 && linger[1] == 0);
         }
+        // Less than 0 is as much as there can be.
         let low = on && {
             // SAFETY: the caller's promise.
-            (unsafe { value.cast::<c_int>().read_unaligned() }) <= 1
+            (unsafe { value.cast::<c_int>().read_unaligned() }) == 1
         };
         let negative = on && {
             // SAFETY: the caller's promise.

@@ -168,8 +168,10 @@ pub unsafe extern "C-unwind" fn select(
     // SAFETY: the caller's promise.
     let limit = unsafe { timeout.as_ref() };
     let limit_ns = limit.map(|t| {
-        u64::try_from(t.tv_sec).unwrap_or(0).saturating_mul(1_000_000_000)
-            + u64::try_from(t.tv_usec).unwrap_or(0) * 1000
+        u64::try_from(t.tv_sec)
+            .unwrap_or(0)
+            .saturating_mul(1_000_000_000)
+            .saturating_add(u64::try_from(t.tv_usec).unwrap_or(0).saturating_mul(1000))
     });
     if limit.is_none_or(|t| t.tv_sec >= 0 && t.tv_usec >= 0) {
         let start = call::now_ns();
@@ -278,6 +280,9 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
 }
 
 /// A wait on an event set of ours.
+/// The kernel refuses to report more events than this in one call.
+const EVENTS_MAX: usize = i32::MAX as usize / size_of::<epoll_event>();
+
 unsafe fn epoll(
     epfd: c_int,
     events: *mut epoll_event,
@@ -287,7 +292,7 @@ unsafe fn epoll(
 ) -> Option<c_int> {
     let set = fds::set(epfd)?;
     let w = fds::world()?;
-    let n = usize::try_from(n).ok().filter(|n| *n > 0)?;
+    let n = usize::try_from(n).ok().filter(|n| *n > 0 && *n <= EVENTS_MAX)?;
     if events.is_null() {
         return None;
     }
