@@ -19,7 +19,15 @@ pub type Ret = Result<usize, i32>;
 /// The bytes that a call brought, or its errno.
 pub type Bytes = Result<Vec<u8>, i32>;
 
-fn errno() -> i32 {
+/// Sets this thread's `errno`.
+pub fn set_errno(errno: i32) {
+    // SAFETY: this thread's errno.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// This thread's `errno`.
+#[must_use]
+pub fn errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }
 
@@ -657,6 +665,8 @@ pub enum Waiting<'a> {
     Mask(&'a [c_int]),
     /// `epoll_pwait2`.
     Fine,
+    /// The same with this mask.
+    FineMask(&'a [c_int]),
 }
 
 /// Waits on an event set: events and data of each.
@@ -674,11 +684,13 @@ pub fn epoll_wait_by(
             let mask = sigset(mask);
             call!(libc::epoll_pwait, epfd, at, max, timeout_ms, &raw const mask)
         }
-        Waiting::Fine => {
+        Waiting::Fine | Waiting::FineMask(_) => {
             let time =
                 (timeout_ms >= 0).then(|| timespec(Duration::from_millis(timeout_ms as u64)));
             let time_at = time.as_ref().map_or(null(), |t| &raw const *t);
-            call!(c::epoll_pwait2, epfd, at, max, time_at, null())
+            let mask = if let Waiting::FineMask(mask) = how { Some(sigset(mask)) } else { None };
+            let mask_at = mask.as_ref().map_or(null(), |m| &raw const *m);
+            call!(c::epoll_pwait2, epfd, at, max, time_at, mask_at)
         }
     }?;
     Ok(events[..n].iter().map(|e| (e.events, e.u64)).collect())

@@ -84,7 +84,12 @@ fn conclude(reports: &[Report]) -> ExitCode {
     for report in reports {
         println!("{:<34} {:>9}  {}", report.name, seconds(report.took), report.outcome);
     }
+    let took: Duration = reports.iter().map(|report| report.took).sum();
+    println!("{:<34} {:>9}", "all of them", seconds(took));
     let total = reports.iter().fold(Tally::default(), |sum, report| sum.and(&report.counted()));
+    if total.noted > 0 {
+        println!("\nnoted by tests that went on: {} times (see above)", total.noted);
+    }
     if !total.skips.is_empty() {
         println!("\nskipped, with the reason:");
         total.skips.iter().for_each(|(test, why)| println!("  {test}: {why}"));

@@ -9,6 +9,14 @@ mod raw {
         pub(super) fn send(fd: c_int, bytes: *const c_void, len: usize, flags: c_int) -> isize;
         pub(super) fn accept(fd: c_int, addr: *mut c_void, len: *mut u32) -> c_int;
         pub(super) fn connect(fd: c_int, addr: *const c_void, len: u32) -> c_int;
+        pub(super) fn recvmsg(fd: c_int, msg: *mut libc::msghdr, flags: c_int) -> isize;
+        pub(super) fn readv(fd: c_int, iov: *const libc::iovec, n: c_int) -> isize;
+        pub(super) fn ppoll(
+            fds: *mut libc::pollfd,
+            n: libc::nfds_t,
+            time: *const libc::timespec,
+            mask: *const libc::sigset_t,
+        ) -> c_int;
         pub(super) fn poll(fds: *mut libc::pollfd, n: libc::nfds_t, ms: c_int) -> c_int;
         pub(super) fn select(
             n: c_int,
@@ -35,6 +43,12 @@ pub enum Waits {
     Accept,
     /// `connect` to this port of this host.
     Connect(u16),
+    /// `recvmsg` of a few bytes.
+    Message,
+    /// `readv` of a few bytes.
+    Readv,
+    /// `ppoll` for bytes.
+    Ppoll,
     /// `poll` for bytes.
     Poll,
     /// `select` for bytes.
@@ -63,6 +77,8 @@ extern "C-unwind" fn wait_in_call(job: *mut c_void) -> *mut c_void {
     unsafe { (*job).thread.store(thread_id(), Ordering::SeqCst) };
     let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut event = libc::epoll_event { events: 0, u64: 0 };
+    let mut bytes = [0u8; 16];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     let mut set = MaybeUninit::<libc::fd_set>::zeroed();
     // SAFETY: buffers with their true lengths that live through the calls; the frame has nothing to
     // drop when cancellation unwinds it.
@@ -79,6 +95,14 @@ extern "C-unwind" fn wait_in_call(job: *mut c_void) -> *mut c_void {
             Waits::Connect(_) => {
                 raw::connect(fd, (&raw const (*job).addr).cast(), (*job).addr_len) as isize
             }
+            Waits::Message => {
+                let mut message = MaybeUninit::<libc::msghdr>::zeroed();
+                (*message.as_mut_ptr()).msg_iov = &raw mut part;
+                (*message.as_mut_ptr()).msg_iovlen = 1;
+                raw::recvmsg(fd, message.as_mut_ptr(), 0)
+            }
+            Waits::Readv => raw::readv(fd, &raw const part, 1),
+            Waits::Ppoll => raw::ppoll(&raw mut one, 1, null(), null()) as isize,
             Waits::Poll => raw::poll(&raw mut one, 1, -1) as isize,
             Waits::Select => {
                 libc::FD_SET(fd, set.as_mut_ptr());

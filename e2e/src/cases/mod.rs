@@ -47,7 +47,7 @@ macro_rules! oracle_cases {
                 send_timeout receive_timeout_does_not_limit_sending queue_sizes urgent urgent_inline urgent_none vectors too_many_vectors
                 messages many_messages many_messages_block preadv2_pwritev2 nowait_read sendfile
                 sendfile_limits splice_in splice_out tee_and_others_refuse bad_pointers full_and_drained
-                large_both_ways large_one_way_blocking syscall_function more_flag
+                large_both_ways large_one_way_blocking errno_is_left_alone syscall_function more_flag
                 zero_copy_sending kernel_tls_refused_or_not
             }
             uring { io_uring_is_refused io_uring_by_library io_uring_by_other_names }

@@ -281,20 +281,26 @@ pub fn pselect_mask(s: &mut Stage) {
     say!("ready", s.b_send(c, "x"), wait(5000, &[USR1]), calls::arrived(USR1));
 }
 
-/// The same with `epoll_pwait`.
+/// The same with `epoll_pwait` and `epoll_pwait2`.
 pub fn epoll_pwait_mask(s: &mut Stage) {
     calls::count(USR1, 0).expect("a handler");
     let c = s.pair();
     let ep = calls::epoll_create().expect("a set");
     calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, libc::EPOLLIN, 1).expect("added");
     calls::block_signals(&[USR1], true).expect("blocked");
-    calls::kill(calls::getpid(), USR1).expect("sent");
-    let wait = |ms, mask: &[i32]| calls::epoll_wait_by(Waiting::Mask(mask), ep, 4, ms);
-    say!("blocked", wait(30, &[USR1]), calls::arrived(USR1));
-    say!("unblocked", wait(5000, &[]), calls::arrived(USR1));
-    signal_later(s, 100);
-    say!("unblocked, later", wait(5000, &[]), calls::arrived(USR1));
-    say!("ready", s.b_send(c, "x"), wait(5000, &[USR1]), calls::arrived(USR1));
+    for fine in [false, true] {
+        let wait = |ms, mask: &[i32]| {
+            let how = if fine { Waiting::FineMask(mask) } else { Waiting::Mask(mask) };
+            calls::epoll_wait_by(how, ep, 4, ms)
+        };
+        calls::kill(calls::getpid(), USR1).expect("sent");
+        say!("blocked", fine, wait(30, &[USR1]), calls::arrived(USR1));
+        say!("unblocked", wait(5000, &[]), calls::arrived(USR1));
+        signal_later(s, 100);
+        say!("unblocked, later", wait(5000, &[]), calls::arrived(USR1));
+        say!("ready", s.b_send(c, "x"), wait(5000, &[USR1]), calls::arrived(USR1));
+        say!("taken", calls::recv(c.a, 9, 0));
+    }
 }
 
 /// A handler that receives and sends on the connection that was interrupted.

@@ -259,6 +259,38 @@ pub fn receive_timeout_does_not_limit_sending(s: &mut Stage) {
     }
 }
 
+/// Calls that succeed leave `errno` as it was: some programs set it to 0 before and look at nothing else.
+pub fn errno_is_left_alone(s: &mut Stage) {
+    for c in [s.fresh_pair(), s.pair()] {
+        for _ in 0..3 {
+            say!("send", left(|| calls::send(c.a, b"abc", 0)), s.b_recv(c, 9));
+            say!("bytes", s.b_send(c, "0123456789"), calls::poll(c.a, libc::POLLIN, 5000));
+            say!("recv", left(|| calls::recv(c.a, 2, 0)), left(|| calls::read(c.a, 2)));
+            say!("readv", left(|| calls::readv(c.a, &[1, 1])), left(|| s.mask(c.a)));
+        }
+        s.b_later(120, &format!("send {} 0 late", c.b));
+        say!("rest", left(|| calls::recv(c.a, 99, 0)));
+        say!("waits", left(|| calls::recv(c.a, 99, 0)));
+        let ep = left(calls::epoll_create).0.expect("a set");
+        say!("added", left(|| calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, libc::EPOLLIN, 1)));
+        say!("nothing", left(|| calls::epoll_wait(ep, 4, 0)));
+        s.b_later(120, &format!("send {} 0 late", c.b));
+        say!("event", left(|| calls::epoll_wait(ep, 4, 5000)), calls::recv(c.a, 9, 0));
+        let mask = &[libc::SIGUSR1];
+        say!("masked", left(|| calls::epoll_wait_by(calls::Waiting::Mask(mask), ep, 4, 10)));
+        say!("duplicate", left(|| calls::dup_above(c.a, 300)), left(|| calls::close(300)));
+        say!("shut", left(|| calls::shutdown(c.a, libc::SHUT_WR)), s.b_recv(c, 9));
+        say!("end", s.b_close(c), left(|| calls::recv(c.a, 9, 0)), left(|| calls::close(c.a)));
+    }
+}
+
+/// What a call answers, and whether it has left `errno` alone.
+fn left<T>(call: impl FnOnce() -> T) -> (T, bool) {
+    calls::set_errno(77);
+    let answer = call();
+    (answer, calls::errno() == 77)
+}
+
 /// `FIONREAD`, `SIOCOUTQ`, `SIOCOUTQNSD`, `SIOCATMARK`.
 pub fn queue_sizes(s: &mut Stage) {
     let c = s.pair_nb();

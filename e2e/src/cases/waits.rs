@@ -114,12 +114,13 @@ fn accepted_from(listener: i32, port: u16) -> Option<i32> {
     None
 }
 
-/// Cancelled in each call that waits for readiness: nothing is lost, and the next one sees it.
+/// Cancelled in each call that waits for readiness, and in some that wait for bytes: nothing is lost, and the next one sees it.
 pub fn cancel_readiness(s: &mut Stage) {
     let c = s.pair();
     let ep = calls::epoll_create().expect("a set");
     calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, libc::EPOLLIN, 1).expect("added");
-    for (fd, waits) in [(c.a, Waits::Poll), (c.a, Waits::Select), (ep, Waits::Epoll)] {
+    let on_it = [Waits::Poll, Waits::Ppoll, Waits::Select, Waits::Message, Waits::Readv];
+    for (fd, waits) in on_it.map(|waits| (c.a, waits)).into_iter().chain([(ep, Waits::Epoll)]) {
         let waiting = Waiter::start(fd, waits).expect("a thread");
         waiting.until_asleep();
         say!("cancelled", waiting.cancel());

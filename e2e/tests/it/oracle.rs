@@ -166,6 +166,7 @@ const WAYS: &[(&str, Ends)] = &[
     ("client", Ends::Ours),
     ("server", Ends::Ours),
     ("client", Ends::Peers),
+    ("server", Ends::Peers),
 ];
 
 /// A guest that could not do a part of its case has said so.
@@ -217,11 +218,12 @@ fn fast_open_where_it_is_granted() {
 }
 
 mod over_v6 {
-    //! What depends on how the ends of a connection are named and found, over ::1.
+    //! What depends on how the ends of a connection are named and found, and what programs do most, over ::1.
 
     macro_rules! pick {
         (states { $($case:ident)* }) => { pick!(@ states $($case)*); };
         (early { $($case:ident)* }) => { pick!(@ early $($case)*); };
+        (readiness { $($case:ident)* }) => { pick!(@ readiness $($case)*); };
         (@ $module:ident $($case:ident)*) => {
             mod $module {
                 $(#[test]

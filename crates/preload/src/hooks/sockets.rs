@@ -294,6 +294,10 @@ pub unsafe extern "C-unwind" fn setsockopt(
         };
         let reason = match (level, name) {
             (libc::SOL_SOCKET, libc::SO_ZEROCOPY) if on => Some(Reason::ZeroCopy),
+            // A filter sees segments, and may drop or cut them.
+            (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF) => {
+                Some(Reason::Option)
+            }
             (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if on && !low => Some(Reason::Option),
             // Less than 0 is off.
             (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if !negative => Some(Reason::Option),

@@ -201,7 +201,7 @@ fn watched(target: &Path) -> Command {
     }
     // The whole workspace, for another choice of packages would build what they share anew.
     let mut command = cargo(&["test", "--workspace", "--test", "it", "--", "--show-output"]);
-    command.args(["watchdog::", "differential::both_ends"]);
+    command.args(["watchdog::", "differential::both_ends", "programs::web::"]);
     command.env("SHUNT_BIN_DIR", dir).env("SHUNT_WATCHDOG", "1");
     command
 }

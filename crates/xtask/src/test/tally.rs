@@ -11,6 +11,8 @@ pub(crate) struct Tally {
     pub(crate) ignored: usize,
     /// Tests that said `skipped: reason` and ended well, with the reason.
     pub(crate) skips: Vec<(String, String)>,
+    /// Things that tests `noted:` and went on from: a difference that did not come again, for one.
+    pub(crate) noted: usize,
 }
 
 impl Tally {
@@ -19,6 +21,7 @@ impl Tally {
         self.passed += other.passed;
         self.failed += other.failed;
         self.ignored += other.ignored;
+        self.noted += other.noted;
         self.skips.extend_from_slice(&other.skips);
         self
     }
@@ -73,7 +76,9 @@ impl Reader {
         if self.in_successes {
             self.handle_success(line);
         }
-        !self.in_successes || line.starts_with("noted: ")
+        let noted = line.starts_with("noted: ");
+        self.tally.noted += usize::from(noted);
+        !self.in_successes || noted
     }
 
     /// No more lines of this harness. One that began and did not end has crashed: what it had told
@@ -191,7 +196,7 @@ test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out; 
     fn a_test_that_skipped_itself_did_not_pass() {
         let (tally, _) = read(OUTPUT);
         let skips = vec![("echo::root_only".to_owned(), "needs root".to_owned())];
-        assert_eq!(tally, Tally { passed: 1, failed: 1, ignored: 1, skips });
+        assert_eq!(tally, Tally { passed: 1, failed: 1, ignored: 1, skips, noted: 1 });
         assert_eq!(tally.to_string(), "1 passed, 1 failed, 2 skipped");
     }
 
