@@ -123,6 +123,8 @@ pub(super) struct Channel {
     /// How many more of them are taking a step.
     pub(super) stepping: Cell<usize>,
     under_way: RefCell<HashMap<MessageId, Rc<UnderWay>>>,
+    /// One of them was cancelled just now.
+    cancelled: Cell<bool>,
     next_async: Cell<u64>,
     output: Rc<Output>,
     pools: Pools,
@@ -309,6 +311,7 @@ impl Channel {
             set_ups: RefCell::default(),
             stepping: Cell::new(0),
             under_way: RefCell::default(),
+            cancelled: Cell::new(false),
             next_async: Cell::new(1),
             serving: Cell::new(0),
             ending: Event::new(),
@@ -433,7 +436,13 @@ impl Channel {
         };
         if let Some(request) = found {
             request.cancel();
+            self.cancelled.set(true);
         }
+    }
+
+    /// Whether a request was cancelled since this was last asked: it is to be answered before another one.
+    fn has_cancelled(&self) -> bool {
+        self.cancelled.take()
     }
 
     /// Cancels what waits on behalf of a session: it ends.

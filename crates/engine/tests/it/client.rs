@@ -109,6 +109,10 @@ pub(crate) struct Client {
     pub(crate) channel_sequence: u16,
     /// So many bytes of what is sent go first, and the others some time later.
     pub(crate) pause_at: Option<usize>,
+    /// It sends no more than so many bytes of a frame, and the others never.
+    pub(crate) sends_at_most: Option<usize>,
+    /// It does not sign the last request of a set-up.
+    pub(crate) forgets_to_sign: bool,
     /// The last byte of what is sent is another one than was signed.
     pub(crate) changes_last: bool,
     answers: VecDeque<Answer>,
@@ -182,6 +186,8 @@ impl Client {
             seal: false,
             channel_sequence: 0,
             pause_at: None,
+            sends_at_most: None,
+            forgets_to_sign: false,
             changes_last: false,
             answers: VecDeque::new(),
             breaks: VecDeque::new(),
@@ -363,6 +369,7 @@ impl Client {
         let said = ntlm.authenticate(challenge.token, ([3; 8], [4; 16]), FileTime::NONE);
         let said = said.expect("a challenge");
         let last = session_setup::Request { token: &said.token, ..begin };
+        self.sign &= !self.forgets_to_sign;
         preauth.update(&self.send_one(request(Command::SessionSetup, &last)));
         let schedule = match self.dialect {
             Dialect::Smb202 | Dialect::Smb210 => KeySchedule::Smb2,
@@ -552,7 +559,8 @@ impl Client {
     /// Sends any bytes as a frame.
     pub(crate) fn send_frame(&mut self, frame: &[u8]) {
         let len = u32::try_from(frame.len()).expect("a frame").to_be_bytes();
-        let bytes = [&len[..], frame].concat();
+        let mut bytes = [&len[..], frame].concat();
+        bytes.truncate(self.sends_at_most.unwrap_or(usize::MAX));
         let first = self.pause_at.unwrap_or(0).min(bytes.len());
         // The server may have closed, which tests find out by what they receive.
         let _ = self.stream.write_all(&bytes[..first]);

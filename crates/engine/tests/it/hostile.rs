@@ -8,7 +8,7 @@ use smb::wire::header::{Command, Header, PROTOCOL_ID};
 use smb::wire::{bare, lock, read, session_setup};
 use smb::{FileId, NtStatus, SessionId};
 
-use crate::client::{Client, Offer, request};
+use crate::client::{Client, Offer, request, write_request};
 use crate::place::Place;
 
 fn enter(place: &Place) -> Client {
@@ -282,6 +282,19 @@ fn standstill(place: &Place) -> u64 {
     before
 }
 
+/// Bytes of answers that wait when the server has stopped answering. A machine that has much to do may let it stand for
+/// a while before: it is given time until there are so many.
+fn at_a_standstill_with(place: &Place, wanted: usize) -> usize {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        standstill(place);
+        let backlog = place.stat().backlog_bytes;
+        if backlog >= wanted || Instant::now() >= until {
+            return backlog;
+        }
+    }
+}
+
 #[test]
 fn who_never_reads_shares_a_memory_that_has_an_end() {
     const MOST: usize = 8 << 20;
@@ -311,9 +324,9 @@ fn who_never_reads_shares_a_memory_that_has_an_end() {
     }
     // Far more than there is, and than the kernel keeps in between: 10 MiB for each of them.
     let asked = EACH * greedy.len() as u64;
+    let backlog = at_a_standstill_with(&place, MOST / 2);
     let before = standstill(&place);
     // Until then some may count twice, or one more on each loop that looked at the same time.
-    let backlog = place.stat().backlog_bytes;
     let most = MOST + greedy.len() * (READ as usize + 4096);
     assert!(backlog <= most, "{backlog} bytes wait, of {MOST}");
     assert!(backlog > MOST / 2, "it is taken, as far as that goes");
@@ -332,6 +345,49 @@ fn who_never_reads_shares_a_memory_that_has_an_end() {
     let until = Instant::now() + Duration::from_secs(20);
     while place.stat().backlog_bytes > 0 {
         assert!(Instant::now() < until, "{} bytes wait for nobody", place.stat().backlog_bytes);
+    }
+}
+
+#[test]
+fn who_never_ends_its_requests_shares_a_memory_that_has_an_end() {
+    const MOST: usize = 32 << 20;
+    const WRITE: usize = 8 << 20;
+    const GREEDY: usize = 40;
+    let place = Place::with(|config| config.limits.memory = MOST);
+    let mut greedy: Vec<_> = (0..GREEDY).map(|_| enter(&place)).collect();
+    for client in &mut greedy {
+        while client.credits < 256 {
+            client.call(Command::Echo, &bare::Request).good();
+        }
+        let file = client.open("never.bin");
+        // Signed: plain, it would go straight to its file.
+        client.sign = true;
+        client.sends_at_most = Some(1 << 20);
+        client.send_one(write_request(file, 0, &vec![1; WRITE]));
+    }
+    // The loops have buffers of 64 MiB each, which are no part of it.
+    let held = || usize::try_from(place.stat().backlog_bytes).unwrap();
+    let until = Instant::now() + Duration::from_secs(20);
+    while held() < MOST / 2 {
+        assert!(Instant::now() < until, "{} bytes are counted of {GREEDY} requests", held());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let most = MOST + MOST / 2 + 2 * (WRITE + 4096);
+    assert!(held() <= most, "{} of {MOST}", held());
+    // Somebody else sends as much at once, and is served.
+    let from = std::net::Ipv4Addr::new(127, 0, 0, 2);
+    let mut other = Client::enter_from(from, place.address(), "bob", "files");
+    while other.credits < 256 {
+        other.call(Command::Echo, &bare::Request).good();
+    }
+    let file = other.open("theirs.bin");
+    other.sign = true;
+    assert_eq!(other.write(file, 0, &vec![2; 1 << 20]), NtStatus::SUCCESS);
+    drop(greedy);
+    let until = Instant::now() + Duration::from_secs(20);
+    while held() > 0 {
+        assert!(Instant::now() < until, "{} bytes are of nobody", held());
     }
 }
 
@@ -366,16 +422,14 @@ fn who_never_reads_on_many_connections_has_no_more_than_an_address_may() {
         }
     };
     greedy.iter_mut().for_each(hoard);
-    standstill(&place);
-    let before = place.stat().backlog_bytes;
+    let before = at_a_standstill_with(&place, MOST / 4 * 3);
     // Each of the two loops may go one answer beyond, in each of the accounts.
     let most = MOST / 5 * 4 + MOST / 6 + 4 * (READ as usize + 4096);
     assert!(before <= most, "{before} bytes wait for one address");
     assert!(before > MOST / 4 * 3, "as far as that goes: {before}");
     // Another address has room for several answers that wait.
     hoard(&mut other);
-    standstill(&place);
-    let more = place.stat().backlog_bytes - before;
+    let more = at_a_standstill_with(&place, before + 3 * READ as usize) - before;
     assert!(more >= 3 * READ as usize, "{more} bytes wait for another address");
     // Nothing is lost to those who take it late, nor to those of them who had nothing yet.
     std::thread::scope(|scope| {
@@ -428,7 +482,7 @@ fn connections_that_end_in_the_middle_leave_nothing() {
     for round in 0..100usize {
         let mut client = enter(&place);
         let file = client.open("half.bin");
-        let write = crate::client::write_request(file, 0, &vec![2; 200_000]);
+        let write = write_request(file, 0, &vec![2; 200_000]);
         let mut message = write.clone();
         let mut header = Header::parse(&message).unwrap();
         header.message_id = smb::MessageId(client.next);

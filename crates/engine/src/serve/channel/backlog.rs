@@ -1,4 +1,5 @@
-//! Memory of answers that clients have not taken: how much there is of it, and who may have more.
+//! Memory of answers that clients have not taken, and of large requests for which the loop has no buffer: how much there
+//! is of it, and who may have more.
 //!
 //! A connection has a part of what is left, and so have all connections of one address together: who takes nothing on
 //! many connections leaves as much to others as who takes nothing on one. What an address has is in one of two
@@ -7,12 +8,18 @@
 //! its answers goes on, beside others of the same address who take none. Then they wait.
 //!
 //! Nothing is reserved: what is asked and what is counted are two steps. So each loop may go one answer beyond.
+//!
+//! A request is counted with its address, and not with what its own connection has: it may be one that waits for
+//! another that is still to come on the same connection.
 
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::super::runtime::Event;
 
 /// What all connections of one address may have: so many times what is left. By itself one has four fifths.
 const OF_AN_ADDRESS: usize = 4;
@@ -101,8 +108,17 @@ fn whose(peer: IpAddr) -> IpAddr {
 struct Parties {
     all: Arc<Sums>,
     address: Arc<Sums>,
-    /// Bytes of answers of this connection that are being made.
-    making: Arc<AtomicUsize>,
+    making: Arc<Made>,
+}
+
+/// Answers of one connection that are being made, on whatever thread.
+#[derive(Debug, Default)]
+struct Made {
+    bytes: AtomicUsize,
+    /// Somebody waits until there are fewer.
+    awaited: AtomicBool,
+    /// There are.
+    fewer: Event,
 }
 
 impl Parties {
@@ -127,8 +143,42 @@ pub(in crate::serve) struct Making {
 
 impl Drop for Making {
     fn drop(&mut self) {
-        self.parties.making.fetch_sub(self.bytes, Ordering::Relaxed);
         self.parties.take(self.extra, self.bytes);
+        let made = &self.parties.making;
+        // Of these two and those of who begins to wait one comes first (SeqCst): he sees fewer bytes, or we see him. An
+        // answer that comes to nothing is told by nobody else.
+        made.bytes.fetch_sub(self.bytes, Ordering::SeqCst);
+        if made.awaited.load(Ordering::SeqCst) {
+            made.fewer.notify_all();
+        }
+    }
+}
+
+/// A request in memory that is counted as long as it is there.
+#[derive(Debug)]
+pub(super) struct Large {
+    bytes: Vec<u8>,
+    parties: Parties,
+    extra: bool,
+}
+
+impl Drop for Large {
+    fn drop(&mut self) {
+        self.parties.take(self.extra, self.bytes.len());
+    }
+}
+
+impl Deref for Large {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl DerefMut for Large {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
     }
 }
 
@@ -161,14 +211,37 @@ impl Account {
     /// Counts an answer of so many bytes that is being made.
     pub(super) fn make(&self, bytes: usize) -> Making {
         let (parties, extra) = (self.parties.clone(), self.extra.get());
-        parties.making.fetch_add(bytes, Ordering::Relaxed);
+        parties.making.bytes.fetch_add(bytes, Ordering::Relaxed);
         parties.add(extra, bytes);
         Making { parties, extra, bytes }
     }
 
+    /// Memory for a request of `len` bytes, of `most` for all connections. `None`: its address has its part.
+    pub(super) fn large(&self, len: usize, most: usize) -> Option<Large> {
+        let Parties { all, address, .. } = &self.parties;
+        let free = most.saturating_sub(all.read(false));
+        let extra = address.read(false) > OF_AN_ADDRESS.saturating_mul(free);
+        let left = (most / EXTRA).saturating_sub(all.read(true));
+        if extra && address.read(true) > left / 2 {
+            return None;
+        }
+        self.parties.add(extra, len);
+        Some(Large { bytes: vec![0; len], parties: self.parties.clone(), extra })
+    }
+
     /// Bytes that are being made.
     pub(super) fn making(&self) -> usize {
-        self.parties.making.load(Ordering::Relaxed)
+        self.parties.making.bytes.load(Ordering::SeqCst)
+    }
+
+    /// Somebody waits until fewer are being made, or he does not any more.
+    pub(super) fn await_fewer(&self, awaited: bool) {
+        self.parties.making.awaited.store(awaited, Ordering::SeqCst);
+    }
+
+    /// What happens when fewer are being made, while that is awaited.
+    pub(super) fn fewer(&self) -> Event {
+        self.parties.making.fewer.clone()
     }
 
     /// So many bytes of frames wait here now.
@@ -248,6 +321,25 @@ mod tests {
         assert!(!other.extra.get());
         drop((greedy, other));
         assert_eq!((backlog.bytes(), late.too_much(0, MOST)), (0, None));
+    }
+
+    #[test]
+    fn requests_of_an_address_have_its_part_and_no_more() {
+        let backlog = Backlog::default();
+        let greedy: Vec<_> = (0..500).map(|_| backlog.account(ip(1))).collect();
+        let held: Vec<_> = greedy.iter().filter_map(|one| one.large(ANSWER, MOST)).collect();
+        let (usual, extra) = (backlog.all.read(false), backlog.all.read(true));
+        assert_eq!(held.len() * ANSWER, usual + extra);
+        assert!(usual > MOST / 10 * 7 && usual <= MOST / 5 * 4 + ANSWER, "{usual}");
+        assert!(extra > MOST / 8 && extra <= MOST / 6 + ANSWER, "{extra}");
+        // Another address has some of what is left, for requests and for answers.
+        let other = backlog.account(ip(2));
+        let theirs = other.large(ANSWER, MOST).unwrap();
+        assert_eq!(theirs.len(), ANSWER);
+        assert_eq!(other.too_much(0, MOST), None, "nor does it wait for its own request");
+        drop((held, theirs));
+        assert_eq!(backlog.bytes(), 0);
+        assert!(greedy[499].large(ANSWER, MOST).is_some());
     }
 
     #[test]

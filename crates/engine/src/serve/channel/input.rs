@@ -4,13 +4,14 @@ use std::io;
 use std::ops::DerefMut;
 use std::pin::pin;
 use std::rc::Rc;
+use std::time::Instant;
 
 use smb::crypto::TRANSFORM_HEADER_LEN;
 use smb::wire::header::{Command, HEADER_LEN, PROTOCOL_ID};
 
 use super::super::acting::acting;
 use super::super::runtime;
-use super::backlog::TooMuch;
+use super::backlog::{Large, TooMuch};
 use super::gathered::{Gathered, serve};
 use super::{Channel, Ending};
 
@@ -77,6 +78,10 @@ impl Input {
 
     async fn turn(&mut self) -> Result<(), Ending> {
         let channel = self.channel.clone();
+        if channel.has_cancelled() {
+            // Its task runs before we are here again.
+            runtime::yield_now().await;
+        }
         let limits = &channel.server.config.limits;
         while let Some(too_much) = channel.output.too_much(limits.backlog, limits.memory) {
             // They hold buffers that others could have, and this may take long.
@@ -166,12 +171,31 @@ impl Input {
             }
             // The others are lent to who is slow.
             None => {
-                let mut frame = vec![0; len];
+                let mut frame = self.room_for(len).await?;
                 self.complete(&mut frame, have).await?;
                 self.serve(frame);
             }
         }
         Ok(())
+    }
+
+    /// Memory for a frame that no buffer of this loop is left for. All connections of an address have a part of it, so
+    /// that who never ends its requests leaves some to others.
+    async fn room_for(&self, len: usize) -> Result<Large, Ending> {
+        let channel = &self.channel;
+        let until = Instant::now() + PATIENCE;
+        loop {
+            if let Some(room) = channel.output.large(len, channel.server.config.limits.memory) {
+                return Ok(room);
+            }
+            if channel.output.is_broken() || !channel.shared.is_open() {
+                return Err(Ending::Dropped);
+            }
+            if Instant::now() >= until {
+                return Err(Ending::Nonsense("others of its address have the memory for requests"));
+            }
+            runtime::sleep(LOOK_AGAIN).await;
+        }
     }
 
     /// Receives a frame, whose first bytes are here.

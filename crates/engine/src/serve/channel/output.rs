@@ -12,7 +12,7 @@ use sys::filemap::{PARTS_MAX, Part, send_parts};
 use super::super::fs;
 use super::super::runtime::{self, Event, Socket};
 use super::super::transfer::{Pools, Progress, SendFile, TransferError};
-use super::backlog::{Account, Making, TooMuch};
+use super::backlog::{Account, Large, Making, TooMuch};
 use super::{reply, spare};
 
 /// One frame, or what is left of it.
@@ -45,7 +45,7 @@ pub(super) struct Output {
     /// Whether frames gather until [`Output::uncork`].
     corked: Cell<bool>,
     broken: Cell<bool>,
-    /// Fires when `waiting` has become less, and at the end.
+    /// Fires when `waiting` has become less or fewer answers are being made, and at the end.
     drained: Event,
     sent: Cell<u64>,
     /// Bytes of the frames in `queue` that are in memory, until the last byte of each is sent.
@@ -72,7 +72,7 @@ impl Output {
             busy: Cell::new(false),
             corked: Cell::new(false),
             broken: Cell::new(false),
-            drained: Event::new(),
+            drained: account.fewer(),
             sent: Cell::new(0),
             held: Cell::new(0),
             awaited: Cell::new(false),
@@ -92,6 +92,11 @@ impl Output {
     /// Counts an answer of so many bytes that is being made.
     pub(super) fn make(&self, bytes: usize) -> Making {
         self.account.make(bytes)
+    }
+
+    /// Memory for a request of `len` bytes, if there is some: `all` bounds it on all connections.
+    pub(super) fn large(&self, len: usize, all: usize) -> Option<Large> {
+        self.account.large(len, all)
     }
 
     /// Tells the server what waits in memory.
@@ -169,12 +174,14 @@ impl Output {
         let much = || taken() > bytes && !self.broken.get();
         while much() {
             self.awaited.set(true);
+            self.account.await_fewer(true);
             let drained = self.drained.wait();
             if much() {
                 drained.await;
             }
         }
         self.awaited.set(false);
+        self.account.await_fewer(false);
     }
 
     /// Nothing more goes out.
@@ -433,10 +440,24 @@ mod tests {
         });
         let mut got = vec![0; bytes];
         client.read_exact(&mut got).unwrap();
-        let (waiting, sent, broken) = ended.recv().unwrap();
+        let (waiting, sent, broken) =
+            ended.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
         assert_eq!((waiting, sent, broken), (0, bytes as u64, false));
         runtime.unwrap().stop(std::time::Duration::ZERO);
         got
+    }
+
+    #[test]
+    fn an_answer_that_comes_to_nothing_is_waited_for_no_longer_than_it_takes() {
+        sent(1, |output| {
+            let making = output.make(LEN);
+            output.push(Outgoing::Bytes(vec![0], 0));
+            // It is done on another thread, and there is nothing to push: `sent` waits for it all the same.
+            std::thread::spawn(move || {
+                std::thread::sleep(std::time::Duration::from_millis(50));
+                drop(making);
+            });
+        });
     }
 
     #[test]
