@@ -413,6 +413,20 @@ impl Open {
         }
     }
 
+    /// Whether bytes may be written from `offset` on: where there are some already, not by who may only append
+    /// (MS-SMB2 3.3.5.13).
+    ///
+    /// # Errors
+    ///
+    /// ACCESS_DENIED, INVALID_DEVICE_REQUEST of a pipe, and what the file system says.
+    pub(super) fn may_write(&self, offset: u64) -> Result<(), NtStatus> {
+        if self.access.contains(Access::WRITE_DATA) {
+            return Ok(());
+        }
+        let appends = self.access.contains(Access::APPEND_DATA) && offset >= self.facts()?.size;
+        if appends { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
+    }
+
     /// What is known of it now: of a stream, its own size.
     ///
     /// # Errors

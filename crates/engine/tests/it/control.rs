@@ -6,10 +6,10 @@ use engine::serve::config::Interface;
 use smb::fscc::fsctl::Code;
 use smb::session::Dialect;
 use smb::wire::header::Command;
-use smb::wire::ioctl;
-use smb::{FileId, NtStatus};
+use smb::wire::{create, ioctl};
+use smb::{Access, FileId, NtStatus};
 
-use crate::client::{Client, Offer, request};
+use crate::client::{Client, Offer, request, utf16};
 use crate::place::Place;
 
 fn enter(place: &Place) -> Client {
@@ -69,6 +69,42 @@ fn the_server_copies_as_far_as_the_source_goes_and_says_how_far() {
     assert_eq!(numbers(&output), [2, 0, 200_050], "two chunks");
     let copied = std::fs::read(place.folder().join("target")).unwrap();
     assert!(copied[..50] == data[250_000..250_050] && copied[100..] == data[..200_000]);
+}
+
+#[test]
+fn who_may_only_append_overwrites_nothing() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let source = client.open("source");
+    assert_eq!(client.write(source, 0, &[b's'; 200_000]), NtStatus::SUCCESS);
+    let key = key_of(&mut client, source);
+    for (round, len) in [100, 100_000].into_iter().enumerate() {
+        // The large ones go from the socket to the file.
+        for name in [format!("log-{round}"), format!("log-{round}:stream")] {
+            let file = client.open(&name);
+            let part = if name.contains(':') { 100 } else { len };
+            assert_eq!(client.write(file, 0, &vec![b'a'; part]), NtStatus::SUCCESS);
+            let wide = utf16(&name);
+            let body = create::Request {
+                access: Access::APPEND_DATA | Access::READ_ATTRIBUTES,
+                ..Client::create_body(&wide)
+            };
+            let answer = client.call(Command::Create, &body).good();
+            let log = create::Response::parse(&answer.message).unwrap().file;
+            let end = part as u64;
+            let denied = NtStatus::ACCESS_DENIED;
+            assert_eq!(client.write(log, 0, &vec![b'b'; part]), denied, "{name}");
+            assert_eq!(client.write(log, end - 1, &vec![b'b'; part]), denied, "{name}");
+            assert_eq!(client.write(log, end, &vec![b'c'; part]), NtStatus::SUCCESS, "{name}");
+            let over = copy(&key, &[(0, 2 * end, 50), (0, end, 50)]);
+            let (status, output) =
+                call(&mut client, &control(Code::SRV_COPYCHUNK_WRITE, log, &over));
+            assert_eq!((status, numbers(&output)), (denied, vec![1, 0, 50]), "{name}");
+            let all = client.read(file, 0, 65_536 * 4).unwrap();
+            let expected = [vec![b'a'; part], vec![b'c'; part], vec![b's'; 50]].concat();
+            assert!(all == expected, "{name}");
+        }
+    }
 }
 
 #[test]
@@ -168,6 +204,12 @@ fn who_was_lied_to_in_negotiate_finds_out_and_who_lies_is_gone() {
         client.send_one(request(Command::Ioctl, &control(validate, FileId::ALL_ONES, &lie)));
         assert!(client.is_closed());
     }
+    // MS-SMB2 3.3.5.15.12: nor is one believed who has no room for the answer.
+    let mut client = Client::enter(place.address(), offer.clone(), "alice", "files");
+    let input = negotiated(&offer, said);
+    let short = ioctl::Request { output_max: 23, ..control(validate, FileId::ALL_ONES, &input) };
+    client.send_one(request(Command::Ioctl, &short));
+    assert!(client.is_closed());
 }
 
 /// RSS_CAPABLE (MS-SMB2 2.2.32.5).

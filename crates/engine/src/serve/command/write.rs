@@ -40,6 +40,9 @@ fn check(open: &Open, request: &Request, channel: &Channel) -> Result<(), NtStat
     if open.directory && open.stream().is_none() {
         return Err(NtStatus::INVALID_DEVICE_REQUEST);
     }
+    if length > 0 {
+        open.may_write(request.offset)?;
+    }
     if !open.flags.is_clear() {
         let server = &channel.server;
         let now = server.now_ms();

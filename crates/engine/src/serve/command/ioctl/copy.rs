@@ -119,11 +119,13 @@ pub(super) async fn chunks(
     };
     let source = source_of(x, &copy.key)?;
     may_copy(&source, target, reads_target)?;
-    // As far as nobody's locks are in the way. Those who cache the target are told, once.
+    // As far as nobody's locks are in the way, nor what is there already if one may only append. Those who cache the
+    // target are told, once.
     let mut chunks = copy.chunks;
     let mut refused = None;
     for (at, chunk) in chunks.iter().enumerate() {
-        if let Err(status) = not_locked(x, &source, target, chunk) {
+        let allowed = target.may_write(chunk.to);
+        if let Err(status) = allowed.and_then(|()| not_locked(x, &source, target, chunk)) {
             refused = Some((at, status));
             break;
         }
@@ -246,6 +248,9 @@ pub(super) async fn duplicate(
         return Err(NtStatus::NOT_SUPPORTED);
     }
     let (of_source, of_target) = (source.facts()?, target.facts()?);
+    if wanted.to < of_target.size {
+        target.may_write(wanted.to)?;
+    }
     if wanted.from + wanted.len > of_source.size {
         return Err(NtStatus::NOT_SUPPORTED);
     }

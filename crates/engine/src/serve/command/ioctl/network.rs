@@ -14,10 +14,9 @@ use super::{Output, interfaces, output};
 pub(super) fn validate(x: &Exchange<'_>, request: &Request<'_>) -> Output {
     let agreed = x.agreed()?;
     let said = ValidateNegotiate::parse(request.input)?;
-    if (request.output_max as usize) < ValidateNegotiateAnswer::LEN {
-        return Err(NtStatus::BUFFER_TOO_SMALL);
-    }
-    if !is_same(&said, agreed, x.server()) {
+    // MS-SMB2 3.3.5.15.12: who wants no answer is no better than who said something else.
+    let room = request.output_max as usize >= ValidateNegotiateAnswer::LEN;
+    if !room || !is_same(&said, agreed, x.server()) {
         x.channel.end();
         return Err(NtStatus::ACCESS_DENIED);
     }
