@@ -184,14 +184,17 @@ impl Handle {
     ///
     /// # Errors
     ///
-    /// INVALID_EA_NAME for a name that is empty, has a NUL, or is one of ours; EA_TOO_LARGE for a value
-    /// that the file system cannot keep.
+    /// INVALID_EA_NAME for a name that is empty or has a NUL; ACCESS_DENIED for one that is ours, as Samba answers for
+    /// its own; EA_TOO_LARGE for a value that the file system cannot keep.
     pub fn set_ea(&self, name: &[u8], value: &[u8]) -> Result<(), NtStatus> {
         self.share().writable()?;
         let mut whole = b"user.".to_vec();
         whole.extend_from_slice(name);
-        if self.share().ea_name(&whole).is_none() || name.contains(&0) || name.len() > 250 {
+        if name.is_empty() || name.contains(&0) || name.len() > 250 {
             return Err(NtStatus::INVALID_EA_NAME);
+        }
+        if self.share().ea_name(&whole).is_none() {
+            return Err(NtStatus::ACCESS_DENIED);
         }
         let path = self.proc_path();
         let there = names(&path, true).map_err(|errno| match errno {
