@@ -27,7 +27,7 @@ pub struct Reloaded {
 }
 
 /// Puts users and shares in place of those that there are. A share that is as before stays as it is, with all
-/// that is open in it; sessions of users who are gone or disabled end.
+/// that is open in it; sessions of users who are gone or disabled end, and those of others with their users' time.
 ///
 /// # Errors
 ///
@@ -71,10 +71,11 @@ fn part(server: &Server, gone: &[Arc<SharePoint>]) -> usize {
     for session in server.all_sessions() {
         let who = session.identity();
         let named = !who.guest && !who.anonymous;
-        let may_stay = match users.get(&who.user) {
-            Some(user) => !user.disabled,
-            None => who.vouched,
-        };
+        let known = users.get(&who.user).filter(|_| named);
+        let may_stay = known.as_ref().map_or(who.vouched, |user| !user.disabled);
+        if let Some(end) = known.and_then(|user| user.expires) {
+            session.ends_by(end);
+        }
         if named && !may_stay {
             server.end_session(&session, false);
             ended += 1;

@@ -27,7 +27,7 @@ use super::kerberos::Kerberos;
 use super::log;
 use super::open::{Object, Open, Table};
 use super::runtime::{self, Event, VectorId};
-use super::session::Session;
+use super::session::{Identity, Session};
 use super::tally::Tally;
 use super::watch;
 
@@ -581,8 +581,8 @@ impl Server {
         log::say(format_args!("{peer}: {what}"));
     }
 
-    /// Somebody has got in: a line for the audit log.
-    pub(super) fn audit(&self, peer: SocketAddr, session: &Session) {
+    /// Somebody has got in, and `how`: a line for the audit log.
+    pub(super) fn audit(&self, peer: SocketAddr, session: &Session, how: &str) {
         if !self.config.audit {
             return;
         }
@@ -597,9 +597,19 @@ impl Server {
             None => String::new(),
         };
         log::say(format_args!(
-            "{peer}: {kind} {:?} of {:?} logged on, session {:#x}, SMB {}{unix}",
+            "{peer}: {kind} {:?} of {:?} {how}, session {:#x}, SMB {}{unix}",
             who.user, who.workstation, session.id.0, session.dialect
         ));
+    }
+
+    /// Somebody who is who he says has not got into the session of somebody else.
+    pub(super) fn refused_channel(&self, peer: SocketAddr, who: &Identity, session: &Session) {
+        if self.config.audit {
+            log::say(format_args!(
+                "{peer}: {:?} of {:?} not let in: session {:#x} is another user's",
+                who.user, who.workstation, session.id.0
+            ));
+        }
     }
 
     /// Somebody has not got in.

@@ -206,6 +206,11 @@ impl Session {
         self.expires.store(expires.map_or(u64::MAX, |when| when.0), Ordering::Release);
     }
 
+    /// It ends by then, unless it is authenticated again.
+    pub(super) fn ends_by(&self, when: FileTime) {
+        self.expires.fetch_min(when.0, Ordering::AcqRel);
+    }
+
     /// Whether it has been somebody else than it is now.
     pub(super) fn has_turned(&self) -> bool {
         self.turned.load(Ordering::Acquire)

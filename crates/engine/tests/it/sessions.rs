@@ -1,12 +1,13 @@
 //! Who gets in, and as what.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
+use smb::auth::UserFile;
 use smb::session::Dialect;
 use smb::wire::header::{Command, Header};
 use smb::wire::negotiate::Context;
-use smb::wire::{bare, close, negotiate, read};
-use smb::{Guid, NtStatus, SessionId};
+use smb::wire::{bare, close, lock, negotiate, read};
+use smb::{FileTime, Guid, NtStatus, SessionId};
 
 use crate::client::{Client, Offer, request};
 use crate::place::Place;
@@ -354,6 +355,10 @@ fn not_everybody_may_be_a_channel() {
     assert_eq!(bind(only(Dialect::Smb210), "alice", "pw"), Err(NtStatus::REQUEST_OUT_OF_SEQUENCE));
     let other_cipher = Offer { ciphers: vec![1], ..Offer::default() };
     assert_eq!(bind(other_cipher, "alice", "pw"), Err(NtStatus::INVALID_PARAMETER));
+    let mut forgetful = Client::connect(place.address(), Offer::default());
+    forgetful.forgets_to_sign = true;
+    let refused = forgetful.bind(&first, "alice", "pw");
+    assert_eq!(refused, Err(NtStatus::INVALID_PARAMETER), "each request of it is to be signed");
     assert_eq!(first.bind_again("alice"), Err(NtStatus::REQUEST_NOT_ACCEPTED), "it is one already");
     first.call(Command::Echo, &bare::Request).good();
     let mut unknown = Client::enter(place.address(), Offer::default(), "alice", "files");
@@ -451,6 +456,17 @@ fn a_session_that_has_expired_is_authenticated_again_and_has_what_it_had() {
         let create = client.call(Command::Create, &Client::create_body(&name));
         assert_eq!(create.status(), expired);
         client.call(Command::Echo, &bare::Request).good();
+        // What it has it may give back, and may have no more.
+        let mut lock = |flags: lock::Flags| {
+            let element = lock::Element { offset: 0, length: 1, flags };
+            let mut elements = Vec::new();
+            element.encode(&mut elements);
+            let elements = lock::Elements::new(&elements);
+            let body = lock::Request { sequence: 0, file: other, elements };
+            client.call(Command::Lock, &body).status()
+        };
+        assert_eq!(lock(lock::Flags::EXCLUSIVE | lock::Flags::FAIL_IMMEDIATELY), expired);
+        assert_eq!(lock(lock::Flags::UNLOCK), NtStatus::RANGE_NOT_LOCKED);
         let shut = close::Request { file: other, ..close::Request::default() };
         client.call(Command::Close, &shut).good();
         let mut second = Client::connect(place.address(), Offer::default());
@@ -486,4 +502,28 @@ fn a_session_may_be_ended_after_its_time() {
     place.advance(Duration::from_secs(61));
     client.call(Command::Logoff, &bare::Request).good();
     assert_eq!(place.counts().opens, 0);
+}
+
+#[test]
+fn a_session_ends_with_its_users_time() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let place = Place::with(|config| {
+        let mut users = UserFile::parse(&config.users).unwrap();
+        let mut alice = users.get("alice").unwrap().clone();
+        let passed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        // The file names days: at the start of the one after tomorrow.
+        alice.expires = Some(FileTime::from_unix((passed / 86_400 + 2).cast_signed() * 86_400, 0));
+        users.set(alice).unwrap();
+        config.users = users.to_text().to_string();
+    });
+    let [mut alice, mut bob] = ["alice", "bob"]
+        .map(|user| Client::enter(place.address(), Offer::default(), user, "files"));
+    let files = [alice.open("alice.txt"), bob.open("bob.txt")];
+    place.advance(DAY / 2);
+    assert_eq!(alice.write(files[0], 0, b"still"), NtStatus::SUCCESS);
+    place.advance(DAY * 2);
+    assert_eq!(alice.write(files[0], 0, b"again"), NtStatus::NETWORK_SESSION_EXPIRED);
+    assert_eq!(alice.log_on("alice", "pw"), Err(NtStatus(0xc000_0193)), "STATUS_ACCOUNT_EXPIRED");
+    assert_eq!(bob.write(files[1], 0, b"still"), NtStatus::SUCCESS, "his time is another");
+    assert_eq!(place.counts().opens, 1);
 }

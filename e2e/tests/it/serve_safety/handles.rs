@@ -127,4 +127,12 @@ fn who_has_become_nobody_opens_nothing_more() {
     // And who it was before opens again.
     client.log_on_again().unwrap();
     client.open("other").unwrap();
+    // Who reads the log sees each of them, and not only the first.
+    let said = server.said();
+    let lines: Vec<_> = said.lines().filter(|line| line.contains("session 0x")).collect();
+    let says = |at: usize, what: [&str; 2]| what.iter().all(|part| lines[at].contains(part));
+    assert_eq!(lines.len(), 3, "{said}");
+    assert!(says(0, [&format!("user {USER:?}"), " logged on, "]), "{said}");
+    assert!(says(1, ["nobody \"\"", " took a session over, "]), "{said}");
+    assert!(says(2, [&format!("user {USER:?}"), " took a session over, "]), "{said}");
 }

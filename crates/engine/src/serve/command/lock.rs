@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use smb::NtStatus;
 use smb::files::{LockElement, LockFlags, LockOutcome};
-use smb::wire::lock::{Request, Response};
+use smb::wire::lock::{Flags, Request, Response};
 
 use super::super::channel::Exchange;
 use super::Answer;
@@ -14,6 +14,11 @@ const PATIENCE: Duration = Duration::from_micros(500);
 
 pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let request = Request::parse(x.message)?;
+    // Who must authenticate again may give back what it has, and take nothing more.
+    let gives = |element: smb::wire::lock::Element| element.flags.contains(Flags::UNLOCK);
+    if !request.elements.iter().all(gives) && x.session()?.is_expired(x.server().now()) {
+        return Err(NtStatus::NETWORK_SESSION_EXPIRED);
+    }
     let open = x.open_in_sequence(request.file, false)?;
     if open.file().is_none() || open.directory {
         return Err(NtStatus::INVALID_PARAMETER);

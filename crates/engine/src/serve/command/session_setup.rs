@@ -64,6 +64,8 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     }
     let known = x.channel.set_ups.borrow_mut().remove(&x.header.session);
     let (id, mut set_up) = match known {
+        // MS-SMB2 3.3.5.5: each request of it is signed.
+        Some(_) if binding && !signed => return Err(NtStatus::INVALID_PARAMETER),
         Some(set_up) if binding == matches!(set_up.aim, Aim::Bind(_)) => (x.header.session, set_up),
         Some(_) => return Err(NtStatus::REQUEST_NOT_ACCEPTED),
         None => begin(x, agreed, &request)?,
@@ -304,7 +306,7 @@ fn done(
             }));
             server.add_session(&session)?;
             end_previous(x, request, &session);
-            server.audit(x.channel.peer, &session);
+            server.audit(x.channel.peer, &session, "logged on");
             let signer = keys.map(|keys| Signer::new(agreed.signing, &keys.signing));
             session.state().channels.push(x.channel.shared.clone());
             accept(x, session, signer);
@@ -312,12 +314,16 @@ fn done(
         Aim::Again(bound) => {
             // MS-SMB2 3.3.5.5.3: another user may take the session over. Its opens stay as they are, and its keys: a
             // guest's, that has none, cannot get any now.
+            let same = identity.same_user(&bound.session.identity());
             bound.session.renewed(identity, expires);
+            let how = if same { "logged on again" } else { "took a session over" };
+            server.audit(x.channel.peer, &bound.session, how);
             x.bound = Some(bound.clone());
         }
         Aim::Bind(first) => {
             let session = first.session.clone();
             if !identity.same_user(&session.identity()) || !keyed {
+                server.refused_channel(x.channel.peer, &identity, &session);
                 return Err(NtStatus::ACCESS_DENIED);
             }
             let key = channel_key(agreed.dialect, &set_up.preauth, &who.session_key);
@@ -327,6 +333,7 @@ fn done(
                 return Err(NtStatus::REQUEST_NOT_ACCEPTED);
             }
             join(&session, x.channel.shared.clone(), server.config.limits.channels)?;
+            server.audit(x.channel.peer, &session, "logged on by another channel");
             accept(x, session, Some(signer));
         }
     }

@@ -144,6 +144,7 @@ impl Judge<'_> {
         }
         who.user = user.name;
         who.uid = user.uid;
+        who.expires = user.expires;
         who.session_key = SecretKey::new(&exported[..]);
         Ok((who, Some((exported, flags))))
     }
