@@ -375,8 +375,10 @@ fn machine(network: &Network, image: &Image, shape: &Shape, directory: &Path) ->
     command.args(nodes(shape.nodes));
     command.arg("-kernel").arg(&image.kernel).arg("-initrd").arg(&image.initramfs);
     let at = directory.display();
-    command.args(["-serial", &format!("file:{at}/console"), "-device", "virtio-rng-pci"]);
-    command.args(["-device", "virtio-serial-pci", "-chardev"]);
+    command.args(["-serial", &format!("file:{at}/console"), "-device"]);
+    // Named, since QEMU takes the bus of a node where there are some, and that one takes bridges only.
+    command.args(["virtio-rng-pci,bus=pcie.0", "-device", "virtio-serial-pci,bus=pcie.0"]);
+    command.arg("-chardev");
     command.arg(format!("socket,id=channel,path={at}/channel"));
     command.args(["-device", "virtserialport,chardev=channel"]);
     let mut append = format!("{APPEND} name={}", shape.name);
