@@ -88,12 +88,19 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     let words = ["cargo xtask torture"].into_iter().chain(args.iter().map(String::as_str));
     let cli = Cli::parse_from(words);
     let smoke: Vec<String> = SMOKE.iter().map(|name| (*name).to_owned()).collect();
-    let cases = chosen(if cli.smoke { &smoke } else { &cli.only })?;
+    let mut cases = chosen(if cli.smoke { &smoke } else { &cli.only })?;
     if cli.list {
         cases.iter().for_each(|case| println!("{:48} on {}", case.name, case.share));
         return Ok(());
     }
-    install::check("torture", &["smbtorture", "smbd", "smbclient"], cli.install)?;
+    install::check("torture", &["smbtorture", "smbd", "smbclient", "mkfs.btrfs"], cli.install)?;
+    cases.retain(|case| {
+        let why = case.file_system().and_then(server::cannot_mount);
+        if let Some(why) = &why {
+            println!("{:48} skipped: {why}", case.name);
+        }
+        why.is_none()
+    });
     let root = crate::workspace_root();
     let kind = match (cli.peer, cli.port) {
         (Some(Peer::Smbd), _) => Kind::Smbd,

@@ -26,7 +26,7 @@ use smb::crypto::{Cipher, PreauthHash, Signer, SigningAlgorithm};
 use smb::session::{Dialect, Grant, Window};
 use smb::wire::header::Header;
 use smb::wire::negotiate::{Capabilities, SecurityMode};
-use smb::{Guid, MessageId, SessionId};
+use smb::{Guid, MessageId, NtStatus, SessionId};
 use sys::sync::AtomicU64;
 
 use super::command::session_setup::SetUp;
@@ -36,7 +36,8 @@ use super::session::{Recent, Session};
 use super::tally::Tally;
 use super::transfer::{Chooser, Lesson, Load, Pools};
 
-pub(super) use backlog::{Backlog, Making};
+use backlog::Account;
+pub(super) use backlog::{Backlog, Making, Taken};
 pub(super) use delivery::{Notice, deliver};
 pub(super) use exchange::{After, Exchange, PATIENCE};
 use input::Input;
@@ -122,6 +123,8 @@ pub(super) struct Channel {
     pub(super) set_ups: RefCell<HashMap<SessionId, SetUp>>,
     /// How many more of them are taking a step.
     pub(super) stepping: Cell<usize>,
+    /// Files that its clients have open, with those of others.
+    opened: Account,
     under_way: RefCell<HashMap<MessageId, Rc<UnderWay>>>,
     /// One of them was cancelled just now.
     cancelled: Cell<bool>,
@@ -310,6 +313,7 @@ impl Channel {
             sessions: RefCell::default(),
             set_ups: RefCell::default(),
             stepping: Cell::new(0),
+            opened: server.opened().account(peer.ip()),
             under_way: RefCell::default(),
             cancelled: Cell::new(false),
             next_async: Cell::new(1),
@@ -406,6 +410,16 @@ impl Channel {
     /// The session, if this channel is one of its channels.
     pub(super) fn bound(&self, session: SessionId) -> Option<Rc<Bound>> {
         self.sessions.borrow().get(&session).cloned()
+    }
+
+    /// Room for one more open file.
+    ///
+    /// # Errors
+    ///
+    /// INSUFFICIENT_RESOURCES when clients of this address have their part of what there is for all.
+    pub(super) fn room_to_open(&self) -> Result<Taken, NtStatus> {
+        let room = self.opened.part(1, self.server.opened_most());
+        room.ok_or(NtStatus::INSUFFICIENT_RESOURCES)
     }
 
     /// Notes a request that may be cancelled. `None`: there are too many.

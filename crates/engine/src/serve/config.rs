@@ -61,6 +61,10 @@ pub struct Limits {
     pub trees: usize,
     /// Opens of a session; creates beyond are refused with STATUS_INSUFFICIENT_RESOURCES.
     pub opens: usize,
+    /// Files of all sessions together, those included whose clients are away; `None`: half of the descriptors that the
+    /// process may have. Clients of one address have at most four fifths and a little, and others the rest; creates
+    /// beyond are refused with STATUS_INSUFFICIENT_RESOURCES.
+    pub files: Option<usize>,
     /// Credits that a connection may hold, 64 to 32768: requests under way.
     pub credits: u16,
     /// Requests of a connection that wait for something that may never come: locks, watches.
@@ -90,6 +94,7 @@ impl Default for Limits {
             channels: 32,
             trees: 256,
             opens: 65_536,
+            files: None,
             credits: 8192,
             waiting: 4096,
             payload: 8 << 20,

@@ -17,6 +17,7 @@ use smb::{
 };
 use sys::sync::{AtomicU32, AtomicU64};
 
+use super::channel::Taken;
 use super::fs::write_time::Clock;
 use super::fs::{Directory, Handle, SetTimes, Stream};
 use super::pipe::Pipe;
@@ -41,13 +42,20 @@ pub(super) struct FileObject {
     pub(super) handle: Arc<Handle>,
     /// A named stream of it.
     pub(super) stream: Option<Stream>,
+    /// Its part of what all clients may have open.
+    room: Option<Taken>,
     /// The descriptor that large transfers use, once there was one.
     data: OnceLock<Arc<DataFile>>,
 }
 
 impl FileObject {
     pub(super) fn new(handle: Arc<Handle>, stream: Option<Stream>) -> Self {
-        Self { handle, stream, data: OnceLock::new() }
+        Self { handle, stream, room: None, data: OnceLock::new() }
+    }
+
+    /// It has room as long as it is there, with whatever open it is by then.
+    pub(super) fn count(&mut self, room: Taken) {
+        self.room = Some(room);
     }
 }
 

@@ -104,6 +104,9 @@ pub struct Server {
     lanes: Arc<AtomicUsize>,
     /// Answers that wait in memory.
     backlog: Backlog,
+    /// Files that are open, by the addresses of clients, and how many may be.
+    opened: Backlog,
+    opened_most: usize,
 }
 
 /// A connection's place on a vector; given up when dropped.
@@ -192,6 +195,16 @@ fn authentication(config: &Config) -> Settings {
     }
 }
 
+/// Half of the descriptors that this process may have: as much again is for connections, for what is opened beside a file,
+/// and for who has nothing open yet.
+fn half_of_descriptors() -> usize {
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();
+    let most = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
+    // The first number is the one that counts; `unlimited` is none.
+    let most = most.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    most.unwrap_or(usize::MAX) / 2
+}
+
 impl Server {
     pub(super) fn new(
         config: Config,
@@ -232,6 +245,8 @@ impl Server {
             seats: (0..config.vectors.max(1)).map(|_| AtomicUsize::new(0)).collect(),
             lanes: Arc::default(),
             backlog: Backlog::default(),
+            opened: Backlog::default(),
+            opened_most: config.limits.files.unwrap_or_else(half_of_descriptors),
             config,
         }
     }
@@ -298,6 +313,15 @@ impl Server {
     /// Where connections count what waits on them.
     pub(super) fn backlog(&self) -> &Backlog {
         &self.backlog
+    }
+
+    /// Where they count what they have open, and how much that may be.
+    pub(super) fn opened(&self) -> &Backlog {
+        &self.opened
+    }
+
+    pub(super) fn opened_most(&self) -> usize {
+        self.opened_most
     }
 
     /// Opens, at most `limit` of them.

@@ -6,7 +6,8 @@ use smb::wire::context::{DurableFlags, DurableRequest, Lease, LeaseV2, Reconnect
 use smb::wire::header::{Command, Flags};
 use smb::wire::{bare, close, create, lease_break, lock, oplock_break, read};
 use smb::{
-    Access, CreateOptions, Disposition, FileId, Guid, LeaseKey, LeaseState, NtStatus, OplockLevel,
+    Access, CreateOptions, Disposition, FileId, FileTime, Guid, LeaseKey, LeaseState, NtStatus,
+    OplockLevel,
 };
 
 use crate::client::{
@@ -483,4 +484,24 @@ fn writes_of_a_lost_channel_are_sent_again_by_another() {
         assert_eq!(place.stat().opens.iter().filter(|open| open.path == name).count(), 1);
     }
     assert_eq!(place.panics(), 0);
+}
+
+#[test]
+fn an_earlier_version_is_not_there() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let file = client.open("kept.txt");
+    assert_eq!(client.write(file, 0, b"now"), NtStatus::SUCCESS);
+    for name in ["kept.txt", "never.txt"] {
+        let wide = utf16(name);
+        // A day in 2022.
+        let timewarp = Some(FileTime(133_000_000_000_000_000));
+        let contexts = Requested { timewarp, ..Requested::default() };
+        let body = create::Request { contexts, ..Client::create_body(&wide) };
+        let answer = client.call(Command::Create, &body);
+        assert_eq!(answer.status(), NtStatus::OBJECT_NAME_NOT_FOUND, "{name}");
+        assert_eq!(place.folder().join(name).exists(), name == "kept.txt");
+    }
+    assert_eq!(client.read(file, 0, 9).as_deref(), Ok(&b"now"[..]), "the connection goes on");
+    assert_eq!(place.counts().opens, 1);
 }

@@ -72,9 +72,25 @@ fn query(folder: FileId, what: &Query<'_>) -> Vec<u8> {
     request(Command::QueryDirectory, &body)
 }
 
+/// Each class, and where the length of a name and the name are in it (MS-FSCC 2.4).
+const CLASSES: [(u8, (usize, usize)); 8] = [
+    (1, (60, 64)),
+    (2, (60, 68)),
+    (3, (60, 94)),
+    (NAMES, (8, 12)),
+    (ID_BOTH, (60, 104)),
+    (38, (60, 80)),
+    (60, (60, 88)),
+    (63, (60, 114)),
+];
+
+fn place_of_name(class: u8) -> (usize, usize) {
+    CLASSES.iter().find(|(other, _)| *other == class).expect("a class").1
+}
+
 /// The names in an answer.
 fn names(answer: &Answer, class: u8) -> Vec<String> {
-    let (len_at, name_at) = if class == NAMES { (8, 12) } else { (60, 104) };
+    let (len_at, name_at) = place_of_name(class);
     let mut rest = query_directory::Response::parse(&answer.message).unwrap().data;
     let number = |bytes: &[u8], at: usize| {
         u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize
@@ -134,6 +150,49 @@ fn a_large_folder_is_listed_whole_and_once_whatever_room_there_is() {
         assert!(found == expected, "{class} in {room}: {} of them", found.len());
         let at_once = (class, room) == (NAMES, 65_536);
         assert_eq!(at_once, answers == 1, "{class} in {room}: {answers} answers");
+    }
+}
+
+#[test]
+fn entries_of_all_classes_say_the_same() {
+    let place = Place::new();
+    std::fs::write(place.folder().join("some name.txt"), [0; 12_345]).unwrap();
+    std::fs::create_dir(place.folder().join("Folder")).unwrap();
+    let mut client = enter(&place);
+    for (class, (len_at, name_at)) in CLASSES {
+        for room in [65_536, 140] {
+            let root = open_folder(&mut client, "");
+            let (mut found, _) = list(&mut client, root, &Query { class, room, ..ALL });
+            found.sort_unstable();
+            assert_eq!(found, [".", "..", "Folder", "some name.txt"], "{class} in {room}");
+        }
+        if class == NAMES {
+            continue;
+        }
+        let root = open_folder(&mut client, "");
+        client.send_one(query(root, &Query { class, pattern: "some*", ..ALL }));
+        let answer = client.receive_last().good();
+        let entry = query_directory::Response::parse(&answer.message).unwrap().data;
+        let eight = |at: usize| u64::from_le_bytes(*entry[at..].first_chunk().unwrap());
+        let meta = std::fs::metadata(place.folder().join("some name.txt")).unwrap();
+        let (seconds, ticks) = (eight(24) / 10_000_000, 11_644_473_600);
+        assert_eq!(seconds, meta.mtime().cast_unsigned() + ticks, "{class}: LastWriteTime");
+        assert_eq!(eight(40), 12_345, "{class}: EndOfFile");
+        assert_eq!(eight(48), meta.blocks() * 512, "{class}: AllocationSize");
+        assert_eq!(entry[56] & 0x10, 0, "{class}: no directory");
+        assert_eq!(
+            (entry[len_at], entry.len()),
+            (26, name_at + 26),
+            "{class}: it ends with its name"
+        );
+        let id = match class {
+            37 => Some(96),
+            38 | 60 | 63 => Some(72),
+            _ => None,
+        };
+        if let Some(at) = id {
+            assert_eq!(eight(at), meta.ino(), "{class}: FileId");
+        }
     }
 }
 

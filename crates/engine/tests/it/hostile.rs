@@ -8,7 +8,7 @@ use smb::wire::header::{Command, Header, PROTOCOL_ID};
 use smb::wire::{bare, lock, read, session_setup};
 use smb::{FileId, NtStatus, SessionId};
 
-use crate::client::{Client, Offer, request, write_request};
+use crate::client::{Client, Offer, request, utf16, write_request};
 use crate::place::Place;
 
 fn enter(place: &Place) -> Client {
@@ -184,7 +184,7 @@ fn limits_say_what_they_are() {
     });
     let mut client = enter(&place);
     let files: Vec<_> = (0..4).map(|number| client.open(&format!("open {number}.txt"))).collect();
-    let name = crate::client::utf16("one too many.txt");
+    let name = utf16("one too many.txt");
     let more = client.call(Command::Create, &Client::create_body(&name));
     assert_eq!(more.status(), NtStatus::INSUFFICIENT_RESOURCES);
     let mut second = enter(&place);
@@ -440,6 +440,45 @@ fn who_never_reads_on_many_connections_has_no_more_than_an_address_may() {
     let until = Instant::now() + Duration::from_secs(20);
     while place.stat().backlog_bytes > 0 {
         assert!(Instant::now() < until, "{} bytes wait for nobody", place.stat().backlog_bytes);
+    }
+}
+
+#[test]
+fn who_opens_all_there_is_leaves_room_for_others() {
+    const MOST: usize = 100;
+    let place = Place::with(|config| config.limits.files = Some(MOST));
+    // As many sessions as it likes, each with a number of its own.
+    let mut greedy: Vec<_> = (0..8).map(|_| enter(&place)).collect();
+    let mut opened = 0;
+    let mut refused = 0;
+    for (at, client) in greedy.iter_mut().enumerate() {
+        for number in 0..30 {
+            let name = utf16(&format!("{at} {number}.txt"));
+            match client.call(Command::Create, &Client::create_body(&name)).status() {
+                NtStatus::SUCCESS => opened += 1,
+                NtStatus::INSUFFICIENT_RESOURCES => {
+                    refused += 1;
+                    assert!(!place.folder().join(format!("{at} {number}.txt")).exists());
+                }
+                other => panic!("{other}"),
+            }
+        }
+    }
+    assert_eq!(opened + refused, 240);
+    // Each of the two loops may go one beyond, in each of the accounts.
+    assert!(opened > MOST / 5 * 4 && opened <= MOST / 5 * 4 + MOST / 6 + 4, "{opened}");
+    let from = std::net::Ipv4Addr::new(127, 0, 0, 2);
+    let mut other = Client::enter_from(from, place.address(), "bob", "files");
+    for number in 0..10 {
+        other.open(&format!("theirs {number}.txt"));
+    }
+    // What is closed is there for others, also by the end of its connection.
+    greedy.drain(..2);
+    let until = Instant::now() + Duration::from_secs(20);
+    let name = utf16("once more.txt");
+    while greedy[0].call(Command::Create, &Client::create_body(&name)).status() != NtStatus::SUCCESS
+    {
+        assert!(Instant::now() < until, "what was closed is not given back");
     }
 }
 

@@ -20,9 +20,38 @@ impl Case {
             "smb2.delete-on-close-perms:delete_readonly" => {
                 &["--option=torture:delete_readonly=yes"]
             }
-            "smb2.ea" => &["--option=torture:acl_xattr_name=acl"],
             _ => &[],
         }
+    }
+
+    /// The EA in which ours or Samba's server keeps descriptors, for who asks whether clients can write it.
+    pub(crate) fn kept_by(&self, ours: bool) -> Option<&'static str> {
+        let name = if ours { "shunt.NTACL" } else { "acl" };
+        (self.name == "smb2.ea").then_some(name)
+    }
+
+    /// Settings of ours that are about no share.
+    pub(crate) fn settings(&self) -> &'static [&'static str] {
+        match self.name {
+            // It wants everybody refused whose password is wrong, and whom nobody knows, too.
+            "smb2.secleak" => &[],
+            "smb2.session-require-signing" => &["--guest", "--signing=required"],
+            _ => &["--guest"],
+        }
+    }
+
+    /// The same of Samba's server.
+    pub(crate) fn global(&self) -> &'static [&'static str] {
+        match self.name {
+            "smb2.session-require-signing" => &["server signing = mandatory"],
+            "smb2.secleak" => &["map to guest = Never"],
+            _ => &[],
+        }
+    }
+
+    /// The file system that its folders are to be on, if it matters: one whose files can share blocks.
+    pub(crate) fn file_system(&self) -> Option<&'static str> {
+        (self.name == "smb2.ioctl:btrfs").then_some("btrfs")
     }
 
     /// The port of the server, if it matters and is free: one of the tests connects to no other.
@@ -43,8 +72,8 @@ const fn case(name: &'static str, share: &'static str, seconds: u32) -> Case {
 /// All of them. Not here, and why: smb2.scan has no tests; smb2.hold-oplock, .hold-sharemode,
 /// .check-sharemode, .durable-open-disconnect, .set-sparse-ioctl and .zero-data-ioctl are for a
 /// person who looks on; smb2.twrp and .async_dosmode want snapshots; smb2.aio_delay and
-/// .compound_async want a module that delays, which nobody packages; .session-require-signing and
-/// .change_notify_disabled want a server that is set up to refuse.
+/// .compound_async want a module that delays, which nobody packages; .change_notify_disabled wants a server that is
+/// set up to refuse.
 pub(crate) const CASES: &[Case] = &[
     case("smb2.getinfo", "tmp", 60),
     case("smb2.lock", "tmp", 90),
@@ -72,6 +101,7 @@ pub(crate) const CASES: &[Case] = &[
     case("smb2.streams", "tmp", 60),
     case("smb2.streams:streams_xattr", "streams_xattr", 60),
     case("smb2.ioctl", "tmp", 90),
+    case("smb2.ioctl:btrfs", "tmp", 120),
     case("smb2.rename", "tmp", 60),
     case("smb2.sharemode", "tmp", 60),
     case("smb2.session", "tmp", 90),
@@ -102,6 +132,7 @@ pub(crate) const CASES: &[Case] = &[
     case("smb2.tcon", "tmp", 60),
     case("smb2.mkdir", "tmp", 60),
     case("smb2.secleak", "tmp", 60),
+    case("smb2.session-require-signing", "tmp", 60),
     case("smb2.session-id", "tmp", 60),
 ];
 
@@ -123,7 +154,7 @@ pub(crate) const GLOBAL: &[&str] = &[
 ];
 
 /// Each share with what smbd is told about it. To our server they are folders and nothing more:
-/// what is special to a share of Samba's is always so with ours, or never. Encryption is not.
+/// what is special to a share of Samba's is always so with ours, or never. Encryption is not, nor are [`NO_STREAMS`].
 const SHARES: &[(&str, &[&str])] = &[
     ("tmp", &[]),
     ("aio", &["aio read size = 1", "aio write size = 1"]),
@@ -138,7 +169,7 @@ const SHARES: &[(&str, &[&str])] = &[
     ("kernel_oplocks", &["kernel oplocks = yes", "vfs objects = streams_xattr xattr_tdb"]),
     ("acls_non_canonical", &["acl flag inherited canonicalization = no"]),
     ("dosmode", &["vfs objects = acl_xattr xattr_tdb", "hide files = /hidefile/"]),
-    ("nostreams", &["vfs objects = xattr_tdb"]),
+    (NO_STREAMS, &["vfs objects = xattr_tdb"]),
     ("ea_acl_xattr", &["vfs objects = acl_xattr", "acl_xattr:security_acl_name = user.acl"]),
     (
         "vfs_fruit_xattr",
@@ -151,6 +182,9 @@ const SHARES: &[(&str, &[&str])] = &[
         ],
     ),
 ];
+
+/// A share without named streams.
+pub(crate) const NO_STREAMS: &str = "nostreams";
 
 /// A share whose folder nobody may enter.
 pub(crate) const CLOSED: &str = "noperm";

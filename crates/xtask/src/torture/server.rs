@@ -5,11 +5,13 @@ use std::fs::{self, Permissions};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
-use super::matrix;
+use super::matrix::{self, Case};
 use crate::bench::stage::{self, Running};
+use crate::install;
 use crate::smbd::{PASSWORD, Smbd, USERS};
 
 /// Whom to test.
@@ -25,27 +27,30 @@ pub(crate) enum Kind {
 /// A server with its folders, all of which go when this is dropped.
 pub(crate) struct Server {
     running: Option<Running>,
+    mounted: Option<Mounted>,
     dir: Option<PathBuf>,
     pub(crate) port: u16,
 }
 
 impl Server {
-    /// Starts one with new, empty folders, for a case that may want a certain port.
+    /// Starts one with new, empty folders, as a case wants it.
     ///
     /// # Errors
     ///
     /// When it does not start.
-    pub(crate) fn start(kind: &Kind, wanted: Option<u16>) -> anyhow::Result<Self> {
+    pub(crate) fn start(kind: &Kind, case: &Case) -> anyhow::Result<Self> {
         if let Kind::Port(port) = *kind {
-            return Ok(Self { running: None, dir: None, port });
+            return Ok(Self { running: None, mounted: None, dir: None, port });
         }
         let dir = stage::new_dir(&std::env::temp_dir().join("shunt-torture"))?;
-        let wanted = wanted.filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());
+        let wanted =
+            case.port().filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());
         let port = wanted.map_or_else(stage::free_port, Ok)?;
-        let mut server = Self { running: None, dir: Some(dir.clone()), port };
+        let mut server = Self { running: None, mounted: None, dir: Some(dir.clone()), port };
         fs::set_permissions(&dir, Permissions::from_mode(0o755))?;
         let folders = dir.join("folders");
         fs::create_dir(&folders)?;
+        server.mounted = case.file_system().map(|kind| Mounted::new(kind, &folders)).transpose()?;
         let shares = matrix::shares(&folders);
         for share in &shares {
             fs::create_dir(&share.path)?;
@@ -55,11 +60,15 @@ impl Server {
         }
         server.running = Some(match kind {
             Kind::Shunt(program) => {
-                let mut running = Running::start(&ours(program, server.port, &shares), &dir, &[])?;
+                let mut running =
+                    Running::start(&ours(program, server.port, case, &shares), &dir, &[])?;
                 running.wait_for_port(server.port).context("shunt serve")?;
                 running
             }
-            _ => Smbd::start(Vec::new(), &dir, server.port, matrix::GLOBAL, &shares)?.running,
+            _ => {
+                let global = [matrix::GLOBAL, case.global()].concat();
+                Smbd::start(Vec::new(), &dir, server.port, &global, &shares)?.running
+            }
         });
         Ok(server)
     }
@@ -79,17 +88,64 @@ impl Drop for Server {
     fn drop(&mut self) {
         // What runs in a directory ends before the directory goes.
         self.running = None;
+        self.mounted = None;
         if let Some(dir) = &self.dir {
             stage::remove_dir(dir);
         }
     }
 }
 
+/// A file system of its own in a file, mounted on a folder as long as this is there.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    /// Bytes of the file, which has holes.
+    const SIZE: u64 = 512 << 20;
+
+    fn new(kind: &str, on: &Path) -> anyhow::Result<Self> {
+        let image = on.with_extension("image");
+        fs::File::create(&image)?.set_len(Self::SIZE)?;
+        run(Command::new(format!("mkfs.{kind}")).arg("-q").arg(&image))?;
+        run(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(on))?;
+        Ok(Self(on.to_owned()))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if let Err(error) = run(Command::new("umount").arg("-l").arg(&self.0)) {
+            eprintln!("{error:#}");
+        }
+    }
+}
+
+fn run(command: &mut Command) -> anyhow::Result<()> {
+    let output = command.output().with_context(|| format!("cannot start {command:?}"))?;
+    let words = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{command:?}: {}", words.trim());
+    Ok(())
+}
+
+/// Why no case can have a file system of this kind here, if so.
+pub(crate) fn cannot_mount(kind: &str) -> Option<String> {
+    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    if !nix::unistd::geteuid().is_root() {
+        Some("a mount wants root".into())
+    } else if install::find(&format!("mkfs.{kind}")).is_none() {
+        Some(format!("there is no mkfs.{kind}"))
+    } else if !known.split_whitespace().any(|word| word == kind) {
+        Some(format!("this kernel has no {kind}"))
+    } else {
+        None
+    }
+}
+
 /// `shunt serve` with the test codes switched on.
-fn ours(program: &Path, port: u16, shares: &[crate::smbd::Share]) -> Vec<OsString> {
+fn ours(program: &Path, port: u16, case: &Case, shares: &[crate::smbd::Share]) -> Vec<OsString> {
     let mut words: Vec<OsString> = vec![program.into(), "serve".into(), "--torture".into()];
     words.extend(["--dialects".into(), "2.0.2-3.1.1".into()]);
-    words.extend(["--listen".into(), format!("127.0.0.1:{port}").into(), "--guest".into()]);
+    words.extend(["--listen".into(), format!("127.0.0.1:{port}").into()]);
+    words.extend(case.settings().iter().map(OsString::from));
     for user in USERS {
         words.extend(["--user".into(), format!("{user}:{PASSWORD}").into()]);
     }
@@ -98,6 +154,9 @@ fn ours(program: &Path, port: u16, shares: &[crate::smbd::Share]) -> Vec<OsStrin
         word.push(&share.path);
         if share.settings.contains(&"smb encrypt = required") {
             word.push(",encrypt");
+        }
+        if share.name == matrix::NO_STREAMS {
+            word.push(",streams=off");
         }
         words.extend(["--share".into(), word]);
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 
+use super::matrix::CASES;
 use super::server::{Kind, Server};
 use crate::bench::stage::{self, Running};
 use crate::smbd::{PASSWORD, USERS};
@@ -19,7 +20,7 @@ const BYTES: usize = 9_000_001;
 ///
 /// When something of it fails, or the file comes back as another one.
 pub(crate) fn there_and_back(kind: &Kind) -> anyhow::Result<()> {
-    let server = Server::start(kind, None)?;
+    let server = Server::start(kind, &CASES[0])?;
     for protection in ["sign", "encrypt"] {
         round(&server, protection).with_context(|| format!("smbclient, {protection}"))?;
         println!("smbclient: there and back, {protection}");

@@ -54,9 +54,9 @@ pub(crate) fn run(
 ) -> anyhow::Result<Vec<(String, Outcome)>> {
     let names = tests_of(listed, case.suite());
     ensure!(!names.is_empty(), "smbtorture has no suite {}", case.suite());
-    let mut server = Server::start(kind, case.port())?;
+    let mut server = Server::start(kind, case)?;
     let limit = Duration::from_secs(case.seconds.into());
-    let whole = torture(&server, case, case.suite(), limit)?;
+    let whole = torture(kind, &server, case, case.suite(), limit)?;
     let mut done = whole.done;
     if let Some(name) = whole.broke_in {
         let result = if server.fell().is_some() { "crash" } else { whole.how };
@@ -78,16 +78,16 @@ pub(crate) fn run(
 ///
 /// When the server or smbtorture cannot be started.
 pub(crate) fn run_one(kind: &Kind, case: &Case, name: &str) -> anyhow::Result<Outcome> {
-    let mut server = Server::start(kind, case.port())?;
+    let mut server = Server::start(kind, case)?;
     alone(kind, &mut server, case, name)
 }
 
 fn alone(kind: &Kind, server: &mut Server, case: &Case, name: &str) -> anyhow::Result<Outcome> {
     if server.fell().is_some() {
-        *server = Server::start(kind, case.port())?;
+        *server = Server::start(kind, case)?;
     }
     let test = format!("{}.{name}", case.suite());
-    let told = torture(server, case, &test, ALONE)?;
+    let told = torture(kind, server, case, &test, ALONE)?;
     let mut outcome = match told.done.into_iter().next() {
         Some((_, outcome)) => outcome,
         None => {
@@ -115,7 +115,13 @@ struct Told {
     last: String,
 }
 
-fn torture(server: &Server, case: &Case, what: &str, limit: Duration) -> anyhow::Result<Told> {
+fn torture(
+    kind: &Kind,
+    server: &Server,
+    case: &Case,
+    what: &str,
+    limit: Duration,
+) -> anyhow::Result<Told> {
     let dir = stage::new_dir(&std::env::temp_dir().join("shunt-torture-client"))?;
     let mut words: Vec<OsString> = vec!["smbtorture".into()];
     words.push(format!("//127.0.0.1/{}", case.share).into());
@@ -131,6 +137,9 @@ fn torture(server: &Server, case: &Case, what: &str, limit: Duration) -> anyhow:
         .map(OsString::from),
     );
     words.extend(case.options().iter().map(OsString::from));
+    if let Some(name) = case.kept_by(matches!(kind, Kind::Shunt(_))) {
+        words.push(format!("--option=torture:acl_xattr_name={name}").into());
+    }
     if let Some(folder) = server.folder(case.share) {
         let mut option = OsString::from("--option=torture:localdir=");
         option.push(folder);

@@ -9,6 +9,8 @@
 //!
 //! Nothing is reserved: what is asked and what is counted are two steps. So each loop may go one answer beyond.
 //!
+//! Files that are open are counted in the same way, by one each.
+//!
 //! A request is counted with its address, and not with what its own connection has: it may be one that waits for
 //! another that is still to come on the same connection.
 
@@ -154,18 +156,25 @@ impl Drop for Making {
     }
 }
 
-/// A request in memory that is counted as long as it is there.
+/// A part of what there is for all, counted as long as this is there.
+#[derive(Debug)]
+pub(in crate::serve) struct Taken {
+    parties: Parties,
+    extra: bool,
+    amount: usize,
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        self.parties.take(self.extra, self.amount);
+    }
+}
+
+/// A request in memory.
 #[derive(Debug)]
 pub(super) struct Large {
     bytes: Vec<u8>,
-    parties: Parties,
-    extra: bool,
-}
-
-impl Drop for Large {
-    fn drop(&mut self) {
-        self.parties.take(self.extra, self.bytes.len());
-    }
+    _taken: Taken,
 }
 
 impl Deref for Large {
@@ -216,8 +225,8 @@ impl Account {
         Making { parties, extra, bytes }
     }
 
-    /// Memory for a request of `len` bytes, of `most` for all connections. `None`: its address has its part.
-    pub(super) fn large(&self, len: usize, most: usize) -> Option<Large> {
+    /// So much of `most` that there is for all connections. `None`: its address has its part.
+    pub(super) fn part(&self, amount: usize, most: usize) -> Option<Taken> {
         let Parties { all, address, .. } = &self.parties;
         let free = most.saturating_sub(all.read(false));
         let extra = address.read(false) > OF_AN_ADDRESS.saturating_mul(free);
@@ -225,8 +234,14 @@ impl Account {
         if extra && address.read(true) > left / 2 {
             return None;
         }
-        self.parties.add(extra, len);
-        Some(Large { bytes: vec![0; len], parties: self.parties.clone(), extra })
+        self.parties.add(extra, amount);
+        Some(Taken { parties: self.parties.clone(), extra, amount })
+    }
+
+    /// Memory for a request of `len` bytes, of `most` for all connections. `None`: its address has its part.
+    pub(super) fn large(&self, len: usize, most: usize) -> Option<Large> {
+        let taken = self.part(len, most)?;
+        Some(Large { bytes: vec![0; len], _taken: taken })
     }
 
     /// Bytes that are being made.

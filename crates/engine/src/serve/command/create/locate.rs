@@ -58,17 +58,22 @@ impl Made {
 impl Creating<'_, '_, '_> {
     /// Finds the file, or makes it, however often somebody else is faster.
     pub(super) fn locate(&self) -> Result<Made, NtStatus> {
+        let room = self.x.channel.room_to_open()?;
         let mut attempt = 0;
-        loop {
+        let mut made = loop {
             match self.look() {
                 Err(NtStatus::OBJECT_NAME_COLLISION)
                     if self.request.disposition != Disposition::Create && attempt < ATTEMPTS =>
                 {
                     attempt += 1;
                 }
-                done => return done,
+                done => break done?,
             }
+        };
+        if let Some(object) = Arc::get_mut(&mut made.object) {
+            object.count(room);
         }
+        Ok(made)
     }
 
     /// Finds the file, or makes it.
