@@ -289,6 +289,7 @@ impl Group {
         !self.ended
             && self.conns.len() < usize::from(self.terms.max_conns)
             && self.remote.has_room()
+            && self.local.has_room()
             && self.links.active().next().is_some()
     }
 

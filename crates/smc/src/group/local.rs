@@ -45,6 +45,10 @@ enum State {
 struct Buffer {
     on: [Option<LinkBuffer>; LINKS],
     state: State,
+    /// The peer was asked for it, over a link that may be lost by now: it may know the keys.
+    asked: bool,
+    /// Nobody needs it any more, while it is [`State::Confirming`]: what follows is [`State::Deleting`].
+    unwanted: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,8 +116,13 @@ impl Local {
         if at == self.buffers.len() {
             self.buffers.push(None);
         }
-        self.buffers[at] = Some(Buffer { on, state });
+        self.buffers[at] = Some(Buffer { on, state, asked: false, unwanted: false });
         Some(id)
+    }
+
+    /// Whether there is a place for another.
+    pub(super) fn has_room(&self) -> bool {
+        self.buffers.iter().flatten().count() < BUFFERS_MAX
     }
 
     /// Nothing about keys is under way.
@@ -173,6 +182,9 @@ impl Local {
                 Kind::Confirm => confirm(&buffer, links, link),
                 Kind::Delete => delete(&buffer, link),
             };
+            if let Some(buffer) = self.get(id) {
+                buffer.asked = true;
+            }
             let bytes = Message { version: Version::V2, response: false, body }.emit();
             actions.push_back(Action::Send { link, bytes });
             let deadline = Some(deadline);
@@ -207,6 +219,10 @@ impl Local {
 
     fn finish(&mut self, kind: Kind, id: BufferId, yes: bool, actions: &mut VecDeque<Action>) {
         let Some(buffer) = self.get(id) else { return };
+        if kind == Kind::Confirm && buffer.unwanted {
+            // Whoever wanted it has gone. Without an answer, too, the peer may know it.
+            return self.delete_later(id);
+        }
         actions.push_back(match (kind, yes) {
             (Kind::Confirm, true) => {
                 buffer.state = State::Known;
@@ -223,13 +239,50 @@ impl Local {
         });
     }
 
+    fn delete_later(&mut self, id: BufferId) {
+        if let Some(buffer) = self.get(id) {
+            (buffer.state, buffer.unwanted) = (State::Deleting, false);
+            self.waiting.push_back((Kind::Delete, id));
+        }
+    }
+
+    /// Nobody needs a buffer any more: the peer is to forget it, once it has answered what it was asked. What it
+    /// was never asked it need not forget.
+    fn unwant(&mut self, id: BufferId, actions: &mut VecDeque<Action>) {
+        let Some(buffer) = self.get(id).map(|buffer| *buffer) else { return };
+        match buffer.state {
+            State::Deleting => {}
+            State::Known | State::Unknown => self.delete_later(id),
+            State::Confirming => {
+                let before = self.waiting.len();
+                self.waiting.retain(|waits| *waits != (Kind::Confirm, id));
+                if self.waiting.len() == before {
+                    if let Some(buffer) = self.get(id) {
+                        buffer.unwanted = true;
+                    }
+                } else if buffer.asked {
+                    self.delete_later(id);
+                } else {
+                    self.finish(Kind::Delete, id, true, actions);
+                }
+            }
+        }
+    }
+
     /// What was under way on a link that is lost is asked again on another.
     pub(super) fn link_lost(&mut self, link: LinkSlot) {
         let (lost, kept): (VecDeque<_>, _) =
             self.under_way.drain(..).partition(|request| request.link == link);
         self.under_way = kept;
         for request in lost.iter().rev().filter(|request| request.deadline.is_some()) {
-            self.waiting.push_front((request.kind, request.buffer));
+            let kind = match self.get(request.buffer) {
+                Some(buffer) if buffer.unwanted => {
+                    (buffer.state, buffer.unwanted) = (State::Deleting, false);
+                    Kind::Delete
+                }
+                _ => request.kind,
+            };
+            self.waiting.push_front((kind, request.buffer));
         }
     }
 
@@ -328,14 +381,10 @@ impl Group {
     }
 
     /// No connection uses the buffer any more: the peer is told to forget it. When it has been
-    /// ([`Action::RkeyDeleted`]) the memory may be used again.
+    /// ([`Action::RkeyDeleted`]) the memory may be used again. That may also be said while the peer has yet to confirm
+    /// it: neither [`Action::RkeyConfirmed`] nor [`Action::RkeyRejected`] follows then.
     pub fn delete_rkey(&mut self, id: BufferId, now: Time) {
-        let Some(buffer) = self.local.get(id) else { return };
-        if matches!(buffer.state, State::Confirming | State::Deleting) {
-            return;
-        }
-        buffer.state = State::Deleting;
-        self.local.waiting.push_back((Kind::Delete, id));
+        self.local.unwant(id, &mut self.actions);
         self.go_on(now);
     }
 }

@@ -246,6 +246,87 @@ fn towards_linux_one_request_about_keys_is_under_way() {
     assert_eq!(all(&mut group), [Did::Do(Action::RkeyRejected(second))]);
 }
 
+fn forgotten() -> Body {
+    // Linux does not say which key its answer is for.
+    Body::DeleteRkey(DeleteRkey { keys: vec![RKey(0)], answer: DeleteRkeyAnswer::default() })
+}
+
+/// A handshake that is given up while its buffer is told leaves nothing behind.
+#[test]
+fn a_buffer_given_up_while_it_is_told_is_deleted_when_it_was() {
+    let mut group = client(false, 1);
+    for n in 1..=300 {
+        let asks = group.confirm_rkey(&buffer(2 * n), START).unwrap();
+        let waits = group.confirm_rkey(&buffer(2 * n + 1), START).unwrap();
+        assert_eq!(asked(&all(&mut group)), [2 * n]);
+        group.delete_rkey(waits, START);
+        group.delete_rkey(asks, START);
+        group.delete_rkey(asks, START);
+        let gone = |buffer| Did::Do(Action::RkeyDeleted { buffer, acknowledged: true });
+        assert_eq!(all(&mut group), [gone(waits)], "the peer has never heard of it");
+        // The answer to the other one comes, or does not in time.
+        if n % 3 > 0 {
+            hear(&mut group, FIRST, true, yes(2 * n), START);
+        } else {
+            group.on_deadline(after(2000));
+        }
+        let did = all(&mut group);
+        assert_eq!((asked(&did), did.len()), (vec![1000 + 2 * n], 1), "{did:?}");
+        hear(&mut group, FIRST, true, forgotten(), START);
+        assert_eq!(all(&mut group), [gone(asks)]);
+        if n % 3 == 0 {
+            hear(&mut group, FIRST, true, yes(2 * n), START);
+            assert_eq!(all(&mut group), [], "it came late");
+        }
+    }
+}
+
+#[test]
+fn a_buffer_given_up_whose_question_was_lost_with_its_link_is_deleted_by_the_other() {
+    for late in [false, true] {
+        let (mut group, _, second) = client_with_two();
+        let keys = |n| [FIRST, second].map(|on| (on, LinkBuffer { rkey: RKey(n), vaddr: 0 }));
+        let [gone, other] = [31, 32].map(|n| group.confirm_rkey(&keys(n), START).unwrap());
+        assert_eq!(asked(&all(&mut group)), [31]);
+        if !late {
+            group.delete_rkey(gone, START);
+        }
+        group.on_link_failed(FIRST, START);
+        if late {
+            group.delete_rkey(gone, START);
+        }
+        assert_eq!(asked(&all(&mut group)), [], "the link is deleted first");
+        let bye = DeleteLink { link: Some(1), orderly: true, reason: DeleteReason::LostPath };
+        hear(&mut group, second, false, Body::DeleteLink(bye), START);
+        // The peer may have heard the question.
+        let first = asked(&all(&mut group));
+        assert_eq!(first, if late { [32] } else { [1031] });
+        hear(&mut group, second, true, if late { yes(32) } else { forgotten() }, START);
+        let did = all(&mut group);
+        assert_eq!(asked(&did), if late { [1031] } else { [32] });
+        let confirmed = Did::Do(Action::RkeyConfirmed(other));
+        assert_eq!(did[0] == confirmed, late);
+    }
+}
+
+#[test]
+fn a_group_without_room_for_another_buffer_serves_nobody() {
+    let terms = Terms { max_conns: 255, ..terms(false, 1) };
+    let mut group = server(false, 1);
+    let client = proposed(terms);
+    let ids: Vec<_> = (1..=255)
+        .map(|n| {
+            assert!(group.serves(&client), "{n}");
+            group.confirm_rkey(&buffer(n), START).unwrap()
+        })
+        .collect();
+    assert!(!group.serves(&client), "there is no place for its buffer");
+    assert!(group.open(None).is_err());
+    // As soon as one of them is forgotten by the peer.
+    group.delete_rkey(ids[254], START);
+    assert!(group.serves(&client));
+}
+
 #[test]
 fn towards_shunt_many_are() {
     let mut group = client(true, 2);
