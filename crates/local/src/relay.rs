@@ -737,13 +737,6 @@ impl Relay {
         self.rmb.bytes()
     }
 
-    /// Where the RMB is in the file that all guests and the engine map, in bytes: unique among all RMBs
-    /// of this engine, and so fit to be the address that the other host is told.
-    #[must_use]
-    pub fn rmb_at(&self) -> u64 {
-        self.rmb.offset() as u64
-    }
-
     /// The other host writes `bytes` at `offset` of the RMB. `false`: that is not inside of it.
     #[must_use]
     pub fn write_at(&self, offset: usize, bytes: &[u8]) -> bool {

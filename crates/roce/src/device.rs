@@ -297,6 +297,11 @@ impl Device {
         self.slots.iter().filter_map(|slot| slot.qp.as_ref().map(|qp| qp.qpn))
     }
 
+    /// A number that no peer can guess, of what the device draws its keys from.
+    pub fn draw(&mut self) -> u64 {
+        self.regions.draw()
+    }
+
     /// Registers a region. Its key serves here and, if [access](crate::Access) says so, at the peer.
     ///
     /// # Errors

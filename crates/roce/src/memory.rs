@@ -75,7 +75,7 @@ pub trait Memory {
 
 /// A protection domain: queue pairs may use the regions of their own only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct ProtectionDomain(pub u16);
+pub struct ProtectionDomain(pub u64);
 
 /// What may be done with a region beside reading it here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,8 +110,8 @@ pub struct Region {
     pub handle: Handle,
 }
 
-/// A region's key: `lkey` and `rkey` in one. The low 8 bits change with each registration of a slot,
-/// the slot's number is in the middle, and the rest is drawn by chance each time.
+/// A region's key: `lkey` and `rkey` in one. The slot's number is in the middle; the low 8 bits and what is above the
+/// number are drawn by chance at each registration, and are never what they were at the last one of that slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(pub u32);
 
@@ -185,11 +185,7 @@ impl Regions {
                 if index >= self.max {
                     return Err(RegionError::Full);
                 }
-                self.slots.push(Slot {
-                    key: self.random.next_u32() & 0xff,
-                    region: None,
-                    writer: None,
-                });
+                self.slots.push(Slot { key: 0, region: None, writer: None });
                 index
             }
         };
@@ -210,18 +206,24 @@ impl Regions {
         slot.region.take().ok_or(RegionError::Key)
     }
 
+    pub(crate) fn draw(&mut self) -> u64 {
+        self.random.next_u64()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
     fn place(&mut self, index: u32, region: Region) -> Key {
-        let above = self.index_bits + KEY_BITS;
-        let random = self.random.next_u32().checked_shl(above).unwrap_or(0);
+        let number = ((1 << self.index_bits) - 1) << KEY_BITS;
         let slot = &mut self.slots[index as usize];
-        let low = slot.key.wrapping_add(1) & 0xff;
-        slot.key = random | index << KEY_BITS | low;
+        let mut key = slot.key;
+        while key == slot.key {
+            key = self.random.next_u32() & !number | index << KEY_BITS;
+        }
+        slot.key = key;
         slot.region = Some(region);
-        Key(slot.key)
+        Key(key)
     }
 
     fn index_of(&self, key: u32) -> Option<u32> {

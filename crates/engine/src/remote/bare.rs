@@ -79,11 +79,13 @@ impl Bare {
         let mut device = Device::new(0, 0, segments, [1, 2]);
         device.add_port(sockets.remove(0));
         let mut shelf = Shelf::default();
-        let link = device.open_link(&mut shelf, false).map_err(|_| Error::Device("queue pair"))?;
+        let domain = device.open_domain();
+        let link = device.open_link(&mut shelf, domain, false);
+        let link = link.map_err(|_| Error::Device("queue pair"))?;
         let block: Box<dyn Relay> = Box::new(Block(vec![0x5a; bytes as usize]));
         let id: ConnId = shelf.rings.insert(block);
-        let rmb = device.register_rmb(Place::Received(id).handle(), 0, bytes.into());
-        let stream = device.register_stream(Place::Sent(id).handle());
+        let rmb = device.register_rmb(domain, Place::Received(id).handle(), (0, bytes.into()));
+        let stream = device.register_stream(domain, Place::Sent(id).handle());
         let (Ok(rmb), Ok(stream)) = (rmb, stream) else { return Err(Error::Device("region")) };
         let end = End { address, qpn: link.qpn, mtu: mtu_of(path_bytes), rkey: rmb.0 };
         Ok(Self { device, shelf, link, end, stream, bytes, rkey: 0, sent: 0, came: 0 })
@@ -209,9 +211,6 @@ impl Relay for Block {
     }
     fn rmb_bytes(&self) -> usize {
         self.0.len()
-    }
-    fn rmb_at(&self) -> u64 {
-        0
     }
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> bool {
         let end = offset.saturating_add(bytes.len());

@@ -25,6 +25,11 @@ use super::slab::{Id, Numbers};
 
 /// ARPHRD_ETHER.
 const ETHERNET: u16 = 1;
+/// What one link group may use, and nobody else: its links, and what peers may write to by them.
+pub(super) type Domain = ProtectionDomain;
+
+/// Addresses that peers reach memory by are multiples of this: no RMB is longer.
+const ADDRESS_STEP: u64 = 4 << 20;
 /// Receive requests of a link; Linux has 48.
 const RECEIVES: u16 = 256;
 /// First piece of each: a message of LLC or CDC is 44 bytes long.
@@ -141,6 +146,8 @@ pub(super) struct Device {
     /// The last message that came.
     message: Vec<u8>,
     links: Numbers<Qpn, Held>,
+    /// The last one that was given.
+    domain: u64,
     /// SENDs that leave behind the WRITEs of all connections, in the order in which they are to be posted.
     gathered: Vec<Gathered>,
     /// Bytes that were written since messages were posted.
@@ -202,6 +209,7 @@ impl Device {
             segments: segments.into(),
             message: Vec::with_capacity((FIRST_BYTES + SPILL_BYTES) as usize),
             links: Numbers::default(),
+            domain: 0,
             gathered: Vec::new(),
             written: 0,
             retired: VecDeque::new(),
@@ -241,15 +249,29 @@ impl Device {
         &self.roce
     }
 
+    /// A domain for a link group: what is in another cannot be reached by its links, whatever the peer guesses.
+    pub(super) fn open_domain(&mut self) -> Domain {
+        // A vector makes one for each first contact: there are more numbers than it will ever make.
+        self.domain += 1;
+        ProtectionDomain(self.domain)
+    }
+
+    /// An address for memory that a peer is told of, which others do not guess.
+    pub(super) fn fresh_address(&mut self) -> u64 {
+        address_of(self.roce.draw())
+    }
+
     /// A queue pair that takes messages, but no packets before [`Self::connect`].
     /// `split`: what is sent and what comes complete in two queues.
     pub(super) fn open_link(
         &mut self,
         shelf: &mut Shelf,
+        domain: Domain,
         split: bool,
     ) -> Result<Link, CreateError> {
         let [receives, sends] = [0, usize::from(split)].map(|nth| self.roce.cqs().nth(nth));
         let config = QpConfig {
+            domain,
             send_cq: sends,
             receive_cq: receives,
             send_depth: SENDS,
@@ -261,7 +283,7 @@ impl Device {
         let bytes = LONG_AT + LONG_BYTES;
         let buffers = shelf.buffers.insert(vec![0; bytes as usize].into_boxed_slice());
         let region = Region {
-            domain: ProtectionDomain(0),
+            domain,
             address: 0,
             len: bytes.into(),
             access: Access::LOCAL_WRITE,
@@ -323,17 +345,21 @@ impl Device {
     /// Makes memory known that peers may write to.
     pub(super) fn register_rmb(
         &mut self,
+        domain: Domain,
         handle: Handle,
-        address: u64,
-        len: u64,
+        (address, len): (u64, u64),
     ) -> Result<Key, RegionError> {
-        let (domain, access) = (ProtectionDomain(0), Access::REMOTE_WRITE);
+        let access = Access::REMOTE_WRITE;
         self.roce.register(Region { domain, address, len, access, handle })
     }
 
     /// Makes a stream known that is sent from; addresses are positions in it.
-    pub(super) fn register_stream(&mut self, handle: Handle) -> Result<Key, RegionError> {
-        let (domain, access) = (ProtectionDomain(0), Access::READ);
+    pub(super) fn register_stream(
+        &mut self,
+        domain: Domain,
+        handle: Handle,
+    ) -> Result<Key, RegionError> {
+        let access = Access::READ;
         self.roce.register(Region { domain, address: 0, len: u64::MAX, access, handle })
     }
 
@@ -701,6 +727,11 @@ fn mac_of(address: IpAddr) -> Option<Mac> {
     is_ethernet.then_some(Mac(found.address))
 }
 
+/// The address that a number drawn by chance stands for: memory of any size fits behind it, and it is positive.
+pub(super) fn address_of(chance: u64) -> u64 {
+    (chance >> 1) & !(ADDRESS_STEP - 1)
+}
+
 /// The largest payload that fits into packets of a path.
 pub(super) fn mtu_of(path_bytes: u32) -> Mtu {
     // As Linux counts: IPv6, UDP, all headers and the checksum, rounded up.
@@ -718,6 +749,8 @@ mod tests {
     use super::super::port;
     use super::*;
 
+    const HERE: Domain = ProtectionDomain(7);
+
     /// A device with a link, at an address of its own.
     fn end(address: IpAddr) -> Option<(Device, Shelf, Link)> {
         let socket = match port::open(address, 1, true) {
@@ -729,7 +762,7 @@ mod tests {
         };
         let (mut device, mut shelf) = (Device::new(0, 0, 64, [1, 2]), Shelf::default());
         device.add_port(socket);
-        let link = device.open_link(&mut shelf, false).unwrap();
+        let link = device.open_link(&mut shelf, HERE, false).unwrap();
         Some((device, shelf, link))
     }
 
@@ -788,9 +821,9 @@ mod tests {
         connect(&mut a, &link, addresses, of_peer.qpn);
         connect(&mut b, &of_peer, addresses.reversed(), link.qpn);
         // The links' own buffers stand in for the streams and RMBs of connections.
-        let stream = a.register_stream(Place::Control(link.buffers).handle()).unwrap();
+        let stream = a.register_stream(HERE, Place::Control(link.buffers).handle()).unwrap();
         let rmb = Place::Control(of_peer.buffers).handle();
-        let rmb = b.register_rmb(rmb, 0, u64::from(LONG_AT)).unwrap();
+        let rmb = b.register_rmb(HERE, rmb, (0, u64::from(LONG_AT))).unwrap();
         let from = u64::from(RECEIVES) * u64::from(FIRST_BYTES);
         let bytes: Vec<u8> = (0..3 * 1262u32).map(|i| (i / 3).to_le_bytes()[0]).collect();
         let at = usize::try_from(from).unwrap();
@@ -863,7 +896,7 @@ mod tests {
         let [here, there] = [host, host + 1].map(|host| IpAddr::from([127, 92, 0, host]));
         let (mut a, _, link) = end(here)?;
         connect(&mut a, &link, Addresses::new(here, there).unwrap(), Qpn::new(77));
-        let stream = a.register_stream(Place::Control(link.buffers).handle()).unwrap();
+        let stream = a.register_stream(HERE, Place::Control(link.buffers).handle()).unwrap();
         Some((a, link, stream))
     }
 

@@ -12,7 +12,7 @@ use sys::call::Failure;
 use sys::event::Poller;
 use sys::udp::Socket;
 
-use super::device::{Device as Soft, Event, Purpose, mtu_of};
+use super::device::{Device as Soft, Domain, Event, Purpose, mtu_of};
 use super::guest::Relay;
 use super::ingress::Packet;
 use super::shelf::Shelf;
@@ -96,12 +96,40 @@ impl Device {
         }
     }
 
+    /// A domain for a link group: what is in another cannot be reached by its links, whatever the peer guesses.
+    pub(super) fn open_domain(&mut self) -> Result<Domain, CreateError> {
+        match self {
+            Self::Soft(soft) => Ok(soft.open_domain()),
+            Self::Verbs(verbs) => verbs.open_domain(),
+        }
+    }
+
+    /// Nothing is made in it any more.
+    pub(super) fn close_domain(&mut self, domain: Domain) {
+        if let Self::Verbs(verbs) = self {
+            verbs.close_domain(domain);
+        }
+    }
+
+    /// An address for memory that a peer is told of, which others do not guess.
+    pub(super) fn fresh_address(&mut self) -> u64 {
+        match self {
+            Self::Soft(soft) => soft.fresh_address(),
+            Self::Verbs(_) => super::verbs::fresh_address(),
+        }
+    }
+
     /// A queue pair that takes messages, but no packets before [`Self::connect`].
     /// `split`: what is sent and what comes complete in two queues.
-    pub(super) fn open_link(&mut self, shelf: &mut Shelf, split: bool) -> Result<Qpn, CreateError> {
+    pub(super) fn open_link(
+        &mut self,
+        shelf: &mut Shelf,
+        domain: Domain,
+        split: bool,
+    ) -> Result<Qpn, CreateError> {
         match self {
-            Self::Soft(soft) => soft.open_link(shelf, split).map(|link| link.qpn),
-            Self::Verbs(verbs) => verbs.open_link(split),
+            Self::Soft(soft) => soft.open_link(shelf, domain, split).map(|link| link.qpn),
+            Self::Verbs(verbs) => verbs.open_link(domain, split),
         }
     }
 
@@ -134,13 +162,13 @@ impl Device {
     /// Makes memory known that peers may write to.
     pub(super) fn register_rmb(
         &mut self,
+        domain: Domain,
         handle: Handle,
-        address: u64,
-        len: u64,
+        (address, len): (u64, u64),
     ) -> Result<Key, RegionError> {
         match self {
-            Self::Soft(soft) => soft.register_rmb(handle, address, len),
-            Self::Verbs(verbs) => verbs.register_rmb(address, len),
+            Self::Soft(soft) => soft.register_rmb(domain, handle, (address, len)),
+            Self::Verbs(verbs) => verbs.register_rmb(domain, address, len),
         }
     }
 
@@ -150,8 +178,16 @@ impl Device {
     }
 
     /// Makes a stream known that is sent from; addresses are positions in it.
-    pub(super) fn register_stream(&mut self, handle: Handle) -> Result<Key, RegionError> {
-        each!(self, it => it.register_stream(handle))
+    pub(super) fn register_stream(
+        &mut self,
+        domain: Domain,
+        handle: Handle,
+    ) -> Result<Key, RegionError> {
+        match self {
+            Self::Soft(soft) => soft.register_stream(domain, handle),
+            // What is sent is copied, so that the card never sees it.
+            Self::Verbs(verbs) => verbs.register_stream(handle),
+        }
     }
 
     /// Forgets it.

@@ -60,6 +60,13 @@ pub(super) struct InGroup {
     pub(super) buffer: BufferId,
 }
 
+/// What the peer of a connection writes into, as it is told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rmb {
+    pub(super) key: Key,
+    pub(super) vaddr: u64,
+}
+
 /// First contact with a peer that is being made by a client.
 #[derive(Debug)]
 pub(super) struct Courting {
@@ -94,7 +101,7 @@ pub(super) struct Exchange {
     pub(super) place: Option<InGroup>,
     /// This connection makes the group.
     pub(super) first: bool,
-    pub(super) rmb: Option<Key>,
+    pub(super) rmb: Option<Rmb>,
     /// Messages that came before the handshake was over.
     pub(super) early: Vec<Cdc>,
     /// Whether the vector waits for room on the TCP connection.
@@ -526,11 +533,11 @@ impl Vector {
         let exchange = self.exchanges.get_mut(id).ok_or(Diagnosis::Internal)?;
         let conn = exchange.conn;
         let relay = self.shelf.rings.get(conn).ok_or(Diagnosis::Internal)?;
-        let (vaddr, len) = (relay.rmb_at(), relay.rmb_bytes() as u64);
-        let handle = Place::Received(conn).handle();
-        let key = self.device.register_rmb(handle, vaddr, len);
-        let key = key.map_err(|_| Diagnosis::BufferRegistration)?;
+        let len = relay.rmb_bytes() as u64;
         let group = self.groups.get_mut(group_id).ok_or(Diagnosis::Internal)?;
+        let (handle, vaddr) = (Place::Received(conn).handle(), self.device.fresh_address());
+        let key = self.device.register_rmb(group.domain(), handle, (vaddr, len));
+        let key = key.map_err(|_| Diagnosis::BufferRegistration)?;
         let keys = group.keys(RKey(key.0), vaddr);
         let opened = group.core.open(named).map_err(|_| Diagnosis::NoActiveLink);
         let placed = opened.and_then(|opened| {
@@ -550,7 +557,7 @@ impl Vector {
                 group.members.insert(place.token, conn);
                 group.buffers.insert(place.buffer, conn);
                 group.rkeys.insert(place.buffer, LinkBuffer { rkey: RKey(key.0), vaddr });
-                (exchange.rmb, exchange.place) = (Some(key), Some(place));
+                (exchange.rmb, exchange.place) = (Some(Rmb { key, vaddr }), Some(place));
                 self.handshaking.insert(conn, id);
                 Ok(place)
             }
@@ -584,14 +591,15 @@ impl Vector {
         };
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let Some(relay) = self.shelf.rings.get(exchange.conn) else { return };
+        let Some(rmb) = exchange.rmb else { return };
         let end = LocalEnd {
             gid: link.end.gid,
             mac: link.end.mac,
             qpn: link.end.qpn,
             psn: link.end.psn,
             mtu: link.end.mtu,
-            rkey: RKey(exchange.rmb.map_or(0, |key| key.0)),
-            vaddr: relay.rmb_at(),
+            rkey: RKey(rmb.key.0),
+            vaddr: rmb.vaddr,
             size: SizeClass::holding(relay.rmb_bytes() as u64),
             token: place.token,
         };
@@ -637,7 +645,7 @@ impl Vector {
         };
         let rkey = answer.rkey;
         let reached = group.core.reach(place.token, place.slot, rkey, answer.vaddr + offset);
-        let stream = self.device.register_stream(Place::Sent(conn).handle());
+        let stream = self.device.register_stream(group.domain(), Place::Sent(conn).handle());
         let start = reached.ok().zip(stream.ok()).and_then(|((slot, remote), stream)| {
             let relay = self.shelf.rings.get(conn)?;
             Some(Start {
@@ -735,8 +743,10 @@ impl Vector {
         let (conn, first) = (exchange.conn, exchange.first);
         let (place, rmb) = (exchange.place.take(), exchange.rmb.take());
         self.handshaking.remove(&conn);
-        if let Some(key) = rmb {
-            self.device.deregister(key);
+        if let Some(Rmb { key, .. }) = rmb {
+            // Where the group was there before, an Accept of ours has named it: a client writes as soon as it has
+            // sent its Confirm, whether or not that comes, and must not find the link in ruins.
+            if first { self.device.deregister(key) } else { self.device.forget_rmb(key) }
         }
         let Some(place) = place else { return };
         self.leave(place, now);

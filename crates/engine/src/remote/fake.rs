@@ -38,7 +38,6 @@ struct State {
 pub(super) struct FakeRelay {
     state: Arc<Mutex<State>>,
     bell: Arc<Bell>,
-    at: u64,
 }
 
 /// The program's side.
@@ -51,8 +50,8 @@ pub(super) struct Guest {
 /// What a program cannot wait for any longer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A connection of a guest: what the engine gets, and what the program has. RMBs at `at` must not overlap.
-pub(super) fn guest(rmb_bytes: usize, at: u64) -> (FakeRelay, Guest) {
+/// A connection of a guest: what the engine gets, and what the program has.
+pub(super) fn guest(rmb_bytes: usize) -> (FakeRelay, Guest) {
     let state = Arc::new(Mutex::new(State {
         sent: VecDeque::new(),
         released: 0,
@@ -64,7 +63,7 @@ pub(super) fn guest(rmb_bytes: usize, at: u64) -> (FakeRelay, Guest) {
         closed: None,
     }));
     let bell = Arc::new(Bell::new().unwrap());
-    let relay = FakeRelay { state: Arc::clone(&state), bell: Arc::clone(&bell), at };
+    let relay = FakeRelay { state: Arc::clone(&state), bell: Arc::clone(&bell) };
     (relay, Guest { state, bell })
 }
 
@@ -180,9 +179,6 @@ impl Relay for FakeRelay {
     }
     fn rmb_bytes(&self) -> usize {
         self.state.lock().unwrap().rmb.len()
-    }
-    fn rmb_at(&self) -> u64 {
-        self.at
     }
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> bool {
         let mut state = self.state.lock().unwrap();

@@ -14,7 +14,7 @@ use smc::handshake::{PeerEnd, Proposed};
 use smc::{Gid, Mtu, RKey, Time, Token};
 
 use super::berths::Berth;
-use super::device::Purpose;
+use super::device::{Domain, Purpose};
 use super::exchange::ExchangeId;
 use super::random;
 use super::running::Running;
@@ -65,6 +65,8 @@ pub(super) struct Group {
     /// What a server has promised the peer.
     proposed: Option<Proposed>,
     links: [Option<Link>; smc::group::LINKS],
+    /// What the peer may reach.
+    domain: Domain,
     /// Whom a token names.
     pub(super) members: Numbers<Token, ConnId>,
     /// Whose RMB a buffer is.
@@ -140,6 +142,11 @@ impl Groups {
 }
 
 impl Group {
+    /// What the peer may reach.
+    pub(super) fn domain(&self) -> Domain {
+        self.domain
+    }
+
     /// The handshake that makes first contact.
     pub(super) fn first(&self) -> Option<ExchangeId> {
         self.first
@@ -176,12 +183,18 @@ pub(super) fn gid_of(ip: IpAddr) -> Gid {
 
 impl Vector {
     /// A queue pair at one of our addresses, for a new link. `path_bytes`: the longest packet of the path.
-    fn new_link(&mut self, local: IpAddr, path_bytes: u32) -> Result<Link, Diagnosis> {
+    fn new_link(
+        &mut self,
+        domain: Domain,
+        local: IpAddr,
+        path_bytes: u32,
+    ) -> Result<Link, Diagnosis> {
         if !self.device.has_port(local) {
             return Err(Diagnosis::NoRdmaDevice);
         }
         let split = self.config.split_cqs.has(self.stat.vector);
-        let qpn = self.device.open_link(&mut self.shelf, split).map_err(|_| Diagnosis::Memory)?;
+        let qpn = self.device.open_link(&mut self.shelf, domain, split);
+        let qpn = qpn.map_err(|_| Diagnosis::Memory)?;
         let end = LinkEnd {
             gid: gid_of(local),
             mac: self.device.mac(local).unwrap_or(self.mac),
@@ -201,7 +214,9 @@ impl Vector {
         now: u64,
     ) -> Result<GroupId, Diagnosis> {
         let (local, remote, path_bytes) = ends;
-        let link = self.new_link(local, path_bytes)?;
+        let domain = self.device.open_domain().map_err(|_| Diagnosis::Memory)?;
+        let link = self.new_link(domain, local, path_bytes);
+        let link = link.inspect_err(|_| self.device.close_domain(domain))?;
         let Link { qpn, end, .. } = link;
         let limits = self.limits();
         let (core, proposed) = match peer {
@@ -210,6 +225,7 @@ impl Vector {
         };
         let Some(core) = core else {
             self.device.close_link(qpn, &mut self.shelf);
+            self.device.close_domain(domain);
             return Err(Diagnosis::Internal);
         };
         let conn = self.exchanges.get(first).map(|exchange| exchange.conn);
@@ -221,6 +237,7 @@ impl Vector {
             waiting: Vec::new(),
             proposed,
             links: [Some(link), None, None],
+            domain,
             members: Numbers::default(),
             buffers: Numbers::default(),
             rkeys: Numbers::default(),
@@ -372,6 +389,7 @@ impl Vector {
             self.groups.links.remove(&link.qpn);
             self.device.close_link(link.qpn, &mut self.shelf);
         }
+        self.device.close_domain(group.domain);
         for other in group.waiting {
             self.find_group_again(other, now);
         }
@@ -420,7 +438,9 @@ impl Vector {
             group.links.iter().flatten().map(|link| ip_of(link.end.gid)).collect()
         });
         let other = self.config.addresses.iter().find(|ip| !used.contains(ip)).copied();
-        let made = other.and_then(|ip| self.new_link(ip, PATH_BYTES).ok());
+        let domain = self.groups.get(id).map(|group| group.domain);
+        let made = other.zip(domain);
+        let made = made.and_then(|(ip, domain)| self.new_link(domain, ip, PATH_BYTES).ok());
         let Some(group) = self.groups.all.get_mut(id) else { return };
         let Some(link) = made else {
             return group.core.link_refused(slot, smc_time(now));

@@ -94,9 +94,6 @@ pub trait Relay: Send + fmt::Debug {
     /// Bytes of the RMB; a power of two, 16 KiB or more.
     fn rmb_bytes(&self) -> usize;
 
-    /// The address that the RMB has for peers: no two RMBs of an engine overlap.
-    fn rmb_at(&self) -> u64;
-
     /// Puts bytes into the RMB, at an offset. They do not wrap. `false`: they do not lie within it.
     #[must_use]
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> bool;

@@ -393,9 +393,6 @@ impl Relay for Ours {
     fn rmb_bytes(&self) -> usize {
         self.0.rmb_bytes()
     }
-    fn rmb_at(&self) -> u64 {
-        self.0.rmb_at()
-    }
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> bool {
         self.0.write_at(offset, bytes)
     }

@@ -211,14 +211,8 @@ mod tests {
     }
 
     /// A connection between two addresses of an engine's, and its guest's rings.
-    fn newcomer(
-        engine: &Engine,
-        ends: Ends,
-        tcp: TcpStream,
-        role: Role,
-        number: u64,
-    ) -> (Newcomer, Guest) {
-        let (relay, guest) = guest(1 << 16, number << 24);
+    fn newcomer(engine: &Engine, ends: Ends, tcp: TcpStream, role: Role) -> (Newcomer, Guest) {
+        let (relay, guest) = guest(1 << 16);
         let (relay, tcp, berth) = (Box::new(relay), tcp.into(), engine.berth(ends.1));
         (Newcomer { relay, tcp, role, ends, to: None, asks: None, berth }, guest)
     }
@@ -256,11 +250,11 @@ mod tests {
         let (ours, mut first) = pair();
         let begun = shared.begin(ends, &ours, call::now_ns());
         assert!(begun.is_some());
-        let (ahead, _guest) = newcomer(engine, ends, ours, Role::Client, 1);
+        let (ahead, _guest) = newcomer(engine, ends, ours, Role::Client);
         let arrival = Arrival { newcomer: ahead, begun, at: call::now_ns() };
         engine.shared.vectors[0].inbox.put(Order::Newcomer(Box::new(arrival)));
         let (ours, mut second) = pair();
-        let (behind, _other) = newcomer(engine, ends, ours, Role::Client, 2);
+        let (behind, _other) = newcomer(engine, ends, ours, Role::Client);
         engine.adopt(behind);
         // The vector has heard of both when it has answered.
         assert_eq!(engine.stat().vectors[0].handshakes, 2);
@@ -279,9 +273,9 @@ mod tests {
         let Some(hosts) = Hosts::at(ends, [config(&[]), config(&[])]) else { return };
         let engine = &hosts.engines[0];
         let ends = (ends[0], ends[1]);
-        let mut all = (1..=2).map(|number| {
+        let mut all = (1..=2).map(|_| {
             let (ours, theirs) = pair();
-            let (client, guest) = newcomer(engine, ends, ours, Role::Client, number);
+            let (client, guest) = newcomer(engine, ends, ours, Role::Client);
             engine.adopt(client);
             (theirs, guest)
         });
@@ -293,7 +287,7 @@ mod tests {
         let (ours, theirs) = pair();
         let begun = shared.begin(ends, &ours, call::now_ns());
         assert!(begun.is_some());
-        let (ahead, _guest) = newcomer(engine, ends, ours, Role::Client, 3);
+        let (ahead, _guest) = newcomer(engine, ends, ours, Role::Client);
         let arrival = Arrival { newcomer: ahead, begun, at: call::now_ns() };
         engine.shared.vectors[0].inbox.put(Order::Newcomer(Box::new(arrival)));
         assert_eq!(engine.stat().vectors[0].handshakes, 3);
@@ -321,7 +315,7 @@ mod tests {
         };
         let mut all = (1..=3).map(|number| {
             let (mut theirs, ours) = pair();
-            let (server, guest) = newcomer(engine, (ends[1], ends[0]), ours, Role::Server, number);
+            let (server, guest) = newcomer(engine, (ends[1], ends[0]), ours, Role::Server);
             engine.adopt(server);
             theirs.write_all(&proposal()).unwrap();
             hosts.wait("the Proposal", |_| waits("message by TCP") == number);

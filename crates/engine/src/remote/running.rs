@@ -11,7 +11,7 @@ use sys::event::{self, Interest};
 
 use super::device::Purpose;
 use super::devices::Device;
-use super::exchange::{InGroup, reset_on_close};
+use super::exchange::{InGroup, Rmb, reset_on_close};
 use super::guest::{Broken, Relay, Stamp};
 use super::habit::Tally;
 use super::plain::{Over, Plain};
@@ -51,9 +51,9 @@ pub(super) struct Start {
 pub(super) struct Smc {
     pub(super) pump: Pump,
     place: InGroup,
-    rmb: Option<Key>,
+    pub(super) rmb: Option<Rmb>,
     tcp: OwnedFd,
-    qpn: Qpn,
+    pub(super) qpn: Qpn,
     /// Its TCP connection has ended: when the peer must have said why, and whether in both directions.
     tcp_ended: Option<(u64, bool)>,
     /// Something is due by then.
@@ -74,7 +74,7 @@ impl Smc {
     pub(super) fn new(
         start: &Start,
         place: InGroup,
-        rmb: Option<Key>,
+        rmb: Option<Rmb>,
         tcp: OwnedFd,
         to: Option<SocketAddrV6>,
     ) -> Self {
@@ -293,7 +293,7 @@ impl Vector {
             let (device, rmb) = (&mut self.device, smc.rmb);
             let fetch = |relay: &mut dyn Relay, from, upto| {
                 if let Some(rmb) = rmb {
-                    device.fetch(rmb, relay, from, upto);
+                    device.fetch(rmb.key, relay, from, upto);
                 }
             };
             if let Err(fault) = smc.pump.hear(cdc, &mut **relay, fetch) {
@@ -310,8 +310,8 @@ impl Vector {
         self.stat.aborted_total += u64::from(reset);
         self.learn(smc.to, smc.tally.end());
         self.device.forget_stream(smc.pump.stream());
-        if let Some(key) = smc.rmb {
-            self.device.forget_rmb(key);
+        if let Some(rmb) = smc.rmb {
+            self.device.forget_rmb(rmb.key);
         }
         self.leave(smc.place, now);
         if reset {

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV6, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use smc::clc::Diagnosis;
@@ -11,13 +11,13 @@ use super::config::Config;
 use super::control::Answers as _;
 use super::fake::{Awake, Guest, guest};
 use super::guest::{Program, Role};
+use super::running::{Running, Smc};
 use super::stat::{VectorStat, WaitStat};
-use super::vector::Order;
+use super::vector::{Act, Order, Vector};
 use super::{Berth, Ends, Engine, Newcomer};
 
 /// Tests run at one time in one network: each has addresses of its own.
 static NETWORK: AtomicU8 = AtomicU8::new(1);
-static RMBS: AtomicUsize = AtomicUsize::new(1);
 
 /// Two hosts.
 pub(super) struct Hosts {
@@ -101,8 +101,7 @@ impl Hosts {
             if !have[i] {
                 return Err(tcp);
             }
-            let number = RMBS.fetch_add(1, Ordering::Relaxed) as u64;
-            let (relay, guest) = guest(self.rmb, number << 24);
+            let (relay, guest) = guest(self.rmb);
             let (engine, asks) = (&self.engines[i], Some(asks));
             let (relay, berth) = (Box::new(relay), engine.berth(ends.1));
             engine.adopt(Newcomer { relay, tcp: tcp.into(), role, ends, to, asks, berth });
@@ -164,13 +163,7 @@ impl Hosts {
 
     /// Hands one end of a connection to `peer` over to an engine.
     fn give(&self, host: usize, tcp: TcpStream, role: Role, peer: IpAddr) -> Guest {
-        let number = RMBS.fetch_add(1, Ordering::Relaxed) as u64;
-        let (relay, guest) = guest(self.rmb, number << 24);
-        let (relay, tcp, ends) = (Box::new(relay), tcp.into(), (self.addresses[host], peer));
-        let (engine, to, asks) = (&self.engines[host], None, None);
-        let berth = engine.berth(peer);
-        engine.adopt(Newcomer { relay, tcp, role, ends, to, asks, berth });
-        guest
+        give(&self.engines[host], tcp, role, (self.addresses[host], peer))
     }
 
     /// Changes settings of both engines while they run.
@@ -193,6 +186,38 @@ impl Hosts {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// Hands one end of a connection over to an engine: ours and the peer's address.
+fn give(engine: &Engine, tcp: TcpStream, role: Role, ends: (IpAddr, IpAddr)) -> Guest {
+    let rmb = usize::try_from(engine.config().receive_buffer.bytes()).unwrap();
+    let (relay, guest) = guest(rmb);
+    let (relay, tcp, berth) = (Box::new(relay), tcp.into(), engine.berth(ends.1));
+    let (to, asks) = (None, None);
+    engine.adopt(Newcomer { relay, tcp, role, ends, to, asks, berth });
+    guest
+}
+
+/// Has the only vector of an engine do something, and answers what comes of it.
+fn within<T: Send + 'static>(
+    engine: &Engine,
+    act: impl FnOnce(&mut Vector) -> T + Send + 'static,
+) -> T {
+    let (tell, told) = std::sync::mpsc::channel();
+    let act = move |vector: &mut Vector| tell.send(act(vector)).unwrap();
+    engine.shared.vectors[0].inbox.put(Order::Do(Act(Box::new(act))));
+    told.recv_timeout(Duration::from_secs(60)).unwrap()
+}
+
+/// The connections that go by SMC, in the order in which they have come.
+fn by_smc(vector: &Vector) -> Vec<&Smc> {
+    let mut all: Vec<_> = vector.running.iter().collect();
+    all.sort_by_key(|(id, _)| id.number());
+    let smc = all.into_iter().filter_map(|(_, running)| match running {
+        Running::Smc(smc) => Some(&**smc),
+        Running::Plain(_) => None,
+    });
+    smc.collect()
 }
 
 /// A TCP connection between two addresses of this host.
@@ -484,6 +509,69 @@ fn the_only_link_that_is_lost_is_a_reset() {
     for guest in [&client, &server] {
         guest.wait("the reset", |g| g.closed() == Some(true));
     }
+}
+
+/// Key and address of another's buffer may be known or guessed: they are good in that one's link group alone.
+#[test]
+fn a_peer_reaches_no_other_peers_buffer() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [ours, theirs] = hosts.addresses;
+    let foe = Engine::start(config(&[]), |_| Box::new(Awake), |_| (), |_| true).unwrap();
+    let IpAddr::V4(v4) = ours else { panic!() };
+    let [a, b, c, _] = v4.octets();
+    let of_foe = IpAddr::from([a, b, c, 3]);
+    foe.shared.speak_from(of_foe).unwrap();
+    let [friend, server] = hosts.connect();
+    friend.send(b"x");
+    assert_eq!(server.receive_all(1), b"x");
+    let (tcp_of_foe, accepted) = tcp(of_foe, theirs);
+    let of_server = give(&hosts.engines[1], accepted, Role::Server, (theirs, of_foe));
+    let writer = give(&foe, tcp_of_foe, Role::Client, (of_foe, theirs));
+    writer.send(b"y");
+    assert_eq!(of_server.receive_all(1), b"y");
+    // Where the peer may write of the first connection, as it was told.
+    let (key, at) = within(&hosts.engines[1], |vector| {
+        let rmb = by_smc(vector)[0].rmb.unwrap();
+        (rmb.key, rmb.vaddr)
+    });
+    within(&foe, move |vector| {
+        let smc = by_smc(vector).remove(0);
+        let (qpn, stream) = (smc.qpn, smc.pump.stream());
+        vector.device.write(qpn, (at + 1, key.0), (stream, 0, 1)).unwrap();
+    });
+    // Its own link has ended by that, and nobody else's.
+    writer.wait("the reset", |g| g.closed() == Some(true));
+    of_server.wait("the reset", |g| g.closed() == Some(true));
+    friend.send(b"and more");
+    assert_eq!(server.receive_all(8), b"and more");
+}
+
+/// A server that has named its buffer and does not get the Confirm gives the connection up. Its client may have sent it,
+/// and writes.
+#[test]
+fn what_is_written_by_a_client_that_was_given_up_costs_no_link() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [client, server] = hosts.connect();
+    client.send(b"x");
+    assert_eq!(server.receive_all(1), b"x");
+    let [here, there] = hosts.addresses;
+    // All but the Confirm gets through.
+    let ((ours, mut near), (mut far, theirs)) = (tcp(here, there), tcp(here, there));
+    let given_up = hosts.give(1, theirs, Role::Server, here);
+    let writer = hosts.give(0, ours, Role::Client, there);
+    let mut message = vec![0; 1 << 16];
+    let n = near.read(&mut message).unwrap();
+    far.write_all(&message[..n]).unwrap();
+    let n = far.read(&mut message).unwrap();
+    near.write_all(&message[..n]).unwrap();
+    assert!(near.read(&mut message).unwrap() > 0, "the Confirm");
+    drop(far);
+    given_up.wait("the end", |g| g.closed().is_some());
+    writer.send(b"who reads this?");
+    writer.wait("all to be written", |g| g.unreleased() == 0);
+    client.send(b"and more");
+    assert_eq!(server.receive_all(8), b"and more");
+    assert_eq!((client.closed(), server.closed()), (None, None));
 }
 
 /// One finds out that packets do not arrive; the others do not find it out one after the other, for longer than

@@ -119,6 +119,19 @@ pub(super) enum Order {
     /// The cable of an address is pulled.
     #[cfg(test)]
     Unplug(IpAddr),
+    /// Whatever a test wants to have done.
+    #[cfg(test)]
+    Do(Act),
+}
+
+#[cfg(test)]
+pub(super) struct Act(pub(super) Box<dyn FnOnce(&mut Vector) + Send>);
+
+#[cfg(test)]
+impl std::fmt::Debug for Act {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Act")
+    }
 }
 
 /// What a descriptor is.
@@ -632,6 +645,8 @@ impl Vector {
                 Order::Withdrawn(id) => self.on_withdrawn(id, now),
                 #[cfg(test)]
                 Order::Unplug(address) => self.device.unplug(address),
+                #[cfg(test)]
+                Order::Do(act) => (act.0)(self),
                 Order::Stop => {
                     self.stop_at = Some(now + PARTING_NS);
                     self.part(now);

@@ -26,7 +26,7 @@ use sys::verbs::{
     Source, Wake,
 };
 
-use super::device::{Event, Purpose, mtu_of};
+use super::device::{Domain, Event, Purpose, address_of, mtu_of};
 use super::guest::Relay;
 use super::shelf::{Place, Shelf};
 
@@ -107,6 +107,11 @@ pub enum OpenError {
     System(#[from] Failure),
 }
 
+/// An address for memory that a peer is told of, which others do not guess.
+pub(super) fn fresh_address() -> u64 {
+    address_of(u64::from_ne_bytes(super::random_bytes()))
+}
+
 /// As a GID has it: IPv4 addresses are mapped.
 fn octets(address: IpAddr) -> [u8; 16] {
     let v6: Ipv6Addr = match address {
@@ -157,7 +162,10 @@ struct Link {
 #[derive(Debug)]
 pub(super) struct Device {
     card: Card,
-    domain: ProtectionDomain,
+    /// Of link groups. Those of one that is over go with the last that is in it.
+    domains: HashMap<Domain, ProtectionDomain>,
+    /// The last one that was given.
+    domain: u64,
     channel: CompletionChannel,
     /// For what each link receives, and what it sends; and for what those send that keep that apart.
     queues: [CompletionQueue; 2],
@@ -178,7 +186,6 @@ pub(super) struct Device {
 impl Device {
     pub(super) fn new(card: &Card, vector: u32) -> Result<Self, Failure> {
         let context = &card.context;
-        let domain = ProtectionDomain::new(context)?;
         let channel = CompletionChannel::new(context)?;
         let room = COMPLETIONS.min(context.limits()?.completions);
         let interrupt = vector % context.vectors().max(1);
@@ -186,7 +193,8 @@ impl Device {
         let queues = [queue(0)?, queue(1)?];
         Ok(Self {
             card: card.clone(),
-            domain,
+            domains: HashMap::new(),
+            domain: 0,
             channel,
             queues,
             taken: [0; 2],
@@ -245,9 +253,23 @@ impl Device {
         if path.code() < self.card.mtu.code() { path } else { self.card.mtu }
     }
 
+    /// A domain for a link group: what is in another cannot be reached by its links, whatever the peer guesses.
+    pub(super) fn open_domain(&mut self) -> Result<Domain, CreateError> {
+        let made = ProtectionDomain::new(&self.card.context).map_err(|_| CreateError::Full)?;
+        self.domain += 1;
+        let domain = roce::ProtectionDomain(self.domain);
+        self.domains.insert(domain, made);
+        Ok(domain)
+    }
+
+    /// Nothing is made in it any more.
+    pub(super) fn close_domain(&mut self, domain: Domain) {
+        self.domains.remove(&domain);
+    }
+
     /// A queue pair that takes messages, but no packets before [`Self::connect`].
     /// `split`: what is sent and what comes complete in two queues.
-    pub(super) fn open_link(&mut self, split: bool) -> Result<Qpn, CreateError> {
+    pub(super) fn open_link(&mut self, domain: Domain, split: bool) -> Result<Qpn, CreateError> {
         let each = u64::from(SENDS) + u64::from(RECEIVES);
         // Should all fail at once, all of their requests have completions.
         let [first, second] = &self.queues;
@@ -255,7 +277,8 @@ impl Device {
             return Err(CreateError::Full);
         }
         let queues = (if split { second } else { first }, first);
-        let link = Link::new(&self.domain, queues).map_err(|_| CreateError::Full)?;
+        let domain = self.domains.get(&domain).ok_or(CreateError::Full)?;
+        let link = Link::new(domain, queues).map_err(|_| CreateError::Full)?;
         for at in 0..RECEIVES {
             link.post_receive(at.into());
         }
@@ -316,10 +339,16 @@ impl Device {
     }
 
     /// Makes a buffer that peers may write to by these addresses.
-    pub(super) fn register_rmb(&mut self, address: u64, len: u64) -> Result<Key, RegionError> {
+    pub(super) fn register_rmb(
+        &mut self,
+        domain: Domain,
+        address: u64,
+        len: u64,
+    ) -> Result<Key, RegionError> {
+        let domain = self.domains.get(&domain).ok_or(RegionError::Full)?;
         let len = usize::try_from(len).ok().filter(|n| *n > 0).ok_or(RegionError::Range)?;
         let memory = Buffer::new(len).map_err(|_| RegionError::Full)?;
-        let region = MemoryRegion::register_at(&self.domain, memory, address, Access::REMOTE_WRITE);
+        let region = MemoryRegion::register_at(domain, memory, address, Access::REMOTE_WRITE);
         let region = region.map_err(|_| RegionError::Full)?;
         let key = Key(region.rkey());
         self.rmbs.insert(key, region);

@@ -42,7 +42,7 @@ fn a_key_that_was_is_no_key() {
     let mut regions = regions(2);
     let first = regions.register(region(0, 8)).unwrap();
     let second = regions.reregister(first, region(0, 8)).unwrap();
-    assert_eq!(second.0 & 0xff, (first.0 + 1) & 0xff);
+    assert_ne!(second, first);
     assert_eq!(regions.find(PD, first.0, Purpose::Read, 0, 1), Err(Denied));
     assert!(regions.find(PD, second.0, Purpose::Read, 0, 1).is_ok());
     assert_eq!(regions.deregister(second).map(|r| r.handle), Ok(Handle(7)));
@@ -68,16 +68,26 @@ fn there_is_a_limit_and_a_slot_is_used_again() {
 
 #[test]
 fn keys_cannot_be_guessed() {
-    let mut regions = regions(4);
-    // Four slots: 22 bits are left to chance.
-    let chance: std::collections::BTreeSet<u32> = (0..200)
+    // As the engine has them: 16 bits are left to chance, 8 at each end.
+    let mut regions = regions(1 << 16);
+    let keys: Vec<u32> = (0..200)
         .map(|_| {
             let key = regions.register(region(0, 8)).unwrap();
             regions.deregister(key).unwrap();
-            key.0 >> 10
+            key.0
         })
         .collect();
-    assert!(chance.len() > 195, "{}", chance.len());
+    let of = |part: fn(u32) -> u32| {
+        keys.iter().map(|key| part(*key)).collect::<std::collections::BTreeSet<u32>>().len()
+    };
+    assert!(of(|key| key) > 195, "{keys:x?}");
+    // Each end by itself has 256 values: 139 of them are to be expected.
+    let (low, high) = (of(|key| key & 0xff), of(|key| key >> 24));
+    assert!(low > 110 && high > 110, "{low} {high}");
+    // Who has seen some does not know the next one by the step from one to another.
+    let steps: std::collections::BTreeSet<u32> =
+        keys.windows(2).map(|two| two[1].wrapping_sub(two[0]) & 0xff).collect();
+    assert!(steps.len() > 100, "{}", steps.len());
 }
 
 #[test]

@@ -82,7 +82,7 @@ fn to_us() -> Flow {
 }
 
 fn region(handle: u64, address: u64, len: usize, access: Access) -> Region {
-    let domain = ProtectionDomain(u16::from(handle > 1));
+    let domain = ProtectionDomain(u64::from(handle > 1));
     Region { domain, address, len: len as u64, access, handle: Handle(handle) }
 }
 

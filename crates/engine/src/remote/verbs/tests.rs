@@ -251,13 +251,18 @@ fn an_engine_that_ends_tells_its_peers() {
     drop(ours);
 }
 
+/// The first domain of a device.
+const HERE: Domain = roce::ProtectionDomain(1);
+
 /// Two devices of vectors, whose only links are connected.
 fn two() -> [(Device, Qpn); 2] {
     let card = Card::open(library(), "fake0").unwrap();
     let addresses = [1, 2].map(|host| IpAddr::from([127, 91, NETWORK, host]));
     let mut ends = [0, 1].map(|vector| {
         let mut device = Device::new(&card, vector).unwrap();
-        let qpn = device.open_link(false).unwrap();
+        let domain = device.open_domain().unwrap();
+        assert_eq!(domain, HERE);
+        let qpn = device.open_link(domain, false).unwrap();
         (device, qpn)
     });
     let qpns = [ends[0].1, ends[1].1];
@@ -273,7 +278,7 @@ fn two() -> [(Device, Qpn); 2] {
 
 /// A guest that has written this, as its vector has it.
 fn writer(shelf: &mut Shelf, text: &[u8]) -> (Handle, u64) {
-    let (relay, guest) = super::super::fake::guest(16 << 10, 1 << 24);
+    let (relay, guest) = super::super::fake::guest(16 << 10);
     guest.send(text);
     let conn = shelf.rings.insert(Box::new(relay));
     (Place::Sent(conn).handle(), conn.number())
@@ -288,7 +293,7 @@ fn what_a_guest_leaves_behind_does_not_go_and_harms_nobody() {
     let [(mut a, from), (mut b, to)] = two();
     let mut shelf = Shelf::default();
     let (gone, stays) = (writer(&mut shelf, &[1; 100]), writer(&mut shelf, &[2; 100]));
-    let rmb = b.register_rmb(0x40_0000, 16 << 10).unwrap();
+    let rmb = b.register_rmb(HERE, 0x40_0000, 16 << 10).unwrap();
     let keys = [gone, stays].map(|(handle, _)| a.register_stream(handle).unwrap());
     for (key, (_, number), place) in [(keys[0], gone, 0), (keys[1], stays, 100)] {
         // What tells of nothing that was written goes anyway.
@@ -305,7 +310,7 @@ fn what_a_guest_leaves_behind_does_not_go_and_harms_nobody() {
     let sent = [gone.1, stays.1, stays.1].map(|number| Event::Sent(from, Purpose::Cdc(number)));
     assert_eq!(events(&mut a), sent);
     assert_eq!(events(&mut b), [(); 3].map(|()| Event::Came(to)));
-    let (mut relay, guest) = super::super::fake::guest(16 << 10, 1 << 25);
+    let (mut relay, guest) = super::super::fake::guest(16 << 10);
     b.fetch(rmb, &mut relay, 0, 200);
     relay.publish(200);
     assert_eq!(guest.receive_all(200), [[0; 100], [2; 100]].concat());
@@ -316,7 +321,7 @@ fn bytes_that_are_not_there_are_zeros_and_cost_no_link() {
     let [(mut a, from), (mut b, to)] = two();
     let mut shelf = Shelf::default();
     let (handle, number) = writer(&mut shelf, &[1; 100]);
-    let rmb = b.register_rmb(0x40_0000, 16 << 10).unwrap();
+    let rmb = b.register_rmb(HERE, 0x40_0000, 16 << 10).unwrap();
     let key = a.register_stream(handle).unwrap();
     a.write(from, (0x40_0000, rmb.0), (key, 1, 100)).unwrap();
     a.send(from, Purpose::Cdc(number), &[9; 44]).unwrap();
@@ -324,10 +329,33 @@ fn bytes_that_are_not_there_are_zeros_and_cost_no_link() {
     assert_eq!(events(&mut a), [Event::Sent(from, Purpose::Cdc(number))]);
     assert!(a.has_room(from) && !a.has_queued());
     assert_eq!(events(&mut b), [Event::Came(to)]);
-    let (mut relay, guest) = super::super::fake::guest(16 << 10, 1 << 25);
+    let (mut relay, guest) = super::super::fake::guest(16 << 10);
     b.fetch(rmb, &mut relay, 0, 100);
     relay.publish(100);
     assert_eq!(guest.receive_all(100), [0; 100]);
+}
+
+#[test]
+fn a_link_reaches_nothing_of_another_group() {
+    let [(mut a, from), (mut b, to)] = two();
+    let mut shelf = Shelf::default();
+    let (handle, number) = writer(&mut shelf, &[1; 100]);
+    let elsewhere = b.open_domain().unwrap();
+    let rmb = b.register_rmb(elsewhere, 0x40_0000, 16 << 10).unwrap();
+    let key = a.register_stream(handle).unwrap();
+    a.write(from, (0x40_0000, rmb.0), (key, 0, 100)).unwrap();
+    a.send(from, Purpose::Cdc(number), &[9; 44]).unwrap();
+    assert!(a.transmit(&shelf));
+    assert_eq!(events(&mut a), [Event::Failed(from, Status::RemoteAccess)]);
+    assert_eq!(events(&mut b), [Event::Failed(to, Status::Flushed)]);
+    let (mut relay, guest) = super::super::fake::guest(16 << 10);
+    b.fetch(rmb, &mut relay, 0, 100);
+    relay.publish(100);
+    assert_eq!(guest.receive_all(100), [0; 100]);
+    // A domain may be closed before what is in it: a card would not forget it otherwise.
+    b.close_domain(elsewhere);
+    b.deregister(rmb);
+    assert!(b.register_rmb(elsewhere, 0x40_0000, 16 << 10).is_err());
 }
 
 #[test]
@@ -335,7 +363,7 @@ fn a_write_that_the_peer_does_not_allow_fails_both_ends_once() {
     let [(mut a, from), (mut b, to)] = two();
     let mut shelf = Shelf::default();
     let (handle, number) = writer(&mut shelf, &[1; 100]);
-    let rmb = b.register_rmb(0x40_0000, 16 << 10).unwrap();
+    let rmb = b.register_rmb(HERE, 0x40_0000, 16 << 10).unwrap();
     let key = a.register_stream(handle).unwrap();
     b.deregister(rmb);
     a.write(from, (0x40_0000, rmb.0), (key, 0, 100)).unwrap();
@@ -345,7 +373,7 @@ fn a_write_that_the_peer_does_not_allow_fails_both_ends_once() {
     assert_eq!(events(&mut b), [Event::Failed(to, Status::Flushed)]);
     a.close_link(from);
     assert!(!a.has_room(from));
-    assert!(a.open_link(false).is_ok());
+    assert!(a.open_link(HERE, false).is_ok());
 }
 
 #[test]
@@ -355,10 +383,10 @@ fn long_messages_and_writes_go_round_the_stage() {
     let text = bytes(STAGE_BYTES + STAGE_BYTES / 2 + 77, 3);
     let (handle, number) = writer(&mut shelf, &text);
     let size = STAGE_BYTES as u64 * 2;
-    let rmb = b.register_rmb(0x40_0000, size).unwrap();
+    let rmb = b.register_rmb(HERE, 0x40_0000, size).unwrap();
     let key = a.register_stream(handle).unwrap();
     let message = bytes(8000, 4);
-    let (mut relay, guest) = super::super::fake::guest(STAGE_BYTES * 2, 1 << 25);
+    let (mut relay, guest) = super::super::fake::guest(STAGE_BYTES * 2);
     for round in 0..5u64 {
         let len = u32::try_from(text.len()).unwrap();
         a.write(from, (0x40_0000, rmb.0), (key, 0, len)).unwrap();
