@@ -238,7 +238,11 @@ impl Group {
     /// The next thing to do, until there is none.
     #[must_use]
     pub fn poll(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        let action = self.actions.pop_front();
+        if let Some(Action::RkeyDeleted { buffer, .. }) = &action {
+            self.local.forget(*buffer);
+        }
+        action
     }
 
     /// Which side we are.

@@ -88,6 +88,18 @@ impl Conn {
         self.state == State::Closed && (self.killed || said)
     }
 
+    /// It is over because both sides have closed, with nothing lost or given up, and over one link all the time. What
+    /// the peer wrote came before it said so: if it writes nothing behind that, as Shunt does not, the RMB can be
+    /// another's without the peer being told.
+    #[must_use]
+    pub fn ended_in_order(&self) -> bool {
+        let aborted = |said: StateFlags| said.has(StateFlags::ABORTED);
+        let closed = self.sent_close() && self.received_close();
+        let one_link = self.moves == 0 && !self.peer_moved;
+        let good = !self.killed && !aborted(self.state_flags) && !aborted(self.peer_state);
+        self.is_over() && closed && one_link && good
+    }
+
     const fn sent_close(&self) -> bool {
         self.state_flags.has_any(CLOSED_OR_ABORTED)
     }

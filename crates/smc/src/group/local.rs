@@ -39,6 +39,8 @@ enum State {
     Known,
     Confirming,
     Deleting,
+    /// The peer has forgotten it, or was told to; our caller has yet to hear of that.
+    Deleted,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -122,7 +124,7 @@ impl Local {
 
     /// Whether there is a place for another.
     pub(super) fn has_room(&self) -> bool {
-        self.buffers.iter().flatten().count() < BUFFERS_MAX
+        self.len() < BUFFERS_MAX
     }
 
     /// Nothing about keys is under way.
@@ -138,7 +140,7 @@ impl Local {
     pub(super) fn keys(&self, by: LinkSlot, new: LinkSlot) -> Vec<NewKey> {
         let key = |buffer: &Buffer| {
             let (known, new) = (buffer.on[by.index()]?, buffer.on[new.index()]?);
-            let told = buffer.state != State::Unknown;
+            let told = !matches!(buffer.state, State::Unknown | State::Deleted);
             told.then_some(NewKey { known: known.rkey, new: new.rkey, vaddr: new.vaddr })
         };
         self.buffers.iter().flatten().filter_map(key).collect()
@@ -233,10 +235,23 @@ impl Local {
                 Action::RkeyRejected(id)
             }
             (Kind::Delete, acknowledged) => {
-                self.buffers[usize::from(id.0)] = None;
+                buffer.state = State::Deleted;
                 Action::RkeyDeleted { buffer: id, acknowledged }
             }
         });
+    }
+
+    /// Our caller hears that a buffer is deleted. What it names may name another one from now on, and not before:
+    /// whatever is done until then would be undone for the wrong one.
+    pub(super) fn forget(&mut self, id: BufferId) {
+        if self.get(id).is_some_and(|buffer| buffer.state == State::Deleted) {
+            self.buffers[usize::from(id.0)] = None;
+        }
+    }
+
+    /// Buffers that there are.
+    pub(super) fn len(&self) -> usize {
+        self.buffers.iter().flatten().count()
     }
 
     fn delete_later(&mut self, id: BufferId) {
@@ -251,7 +266,7 @@ impl Local {
     fn unwant(&mut self, id: BufferId, actions: &mut VecDeque<Action>) {
         let Some(buffer) = self.get(id).map(|buffer| *buffer) else { return };
         match buffer.state {
-            State::Deleting => {}
+            State::Deleting | State::Deleted => {}
             State::Known | State::Unknown => self.delete_later(id),
             State::Confirming => {
                 let before = self.waiting.len();
@@ -366,6 +381,26 @@ impl Group {
         self.local.waiting.push_back((Kind::Confirm, id));
         self.go_on(now);
         Ok(id)
+    }
+
+    /// Whether the peer may write into the buffer over each link, as far as we know. One that no connection uses any
+    /// more, and that was not given to [`Group::delete_rkey`], can be another's then without a word by LLC: Accept or
+    /// Confirm names it again.
+    ///
+    /// The peer must not write for the connection that had it before. One that is Shunt does not once it has said
+    /// [`crate::cdc::StateFlags::CLOSED`]; Linux does: what a program had not sent in two seconds when it closed, or when
+    /// it exited, goes when there is room, until DELETE RKEY takes the key from it.
+    #[must_use]
+    pub fn is_known(&self, id: BufferId) -> bool {
+        let Some(Some(buffer)) = self.local.buffers.get(usize::from(id.0)) else { return false };
+        let reached = |(slot, _): (LinkSlot, _)| buffer.on[slot.index()].is_some();
+        !self.ended && buffer.state == State::Known && self.links.all().all(reached)
+    }
+
+    /// Our buffers, those that are about to be forgotten among them; there are 255 at most.
+    #[must_use]
+    pub fn buffers(&self) -> usize {
+        self.local.len()
     }
 
     fn add_buffer(

@@ -324,7 +324,50 @@ fn a_group_without_room_for_another_buffer_serves_nobody() {
     assert!(group.open(None).is_err());
     // As soon as one of them is forgotten by the peer.
     group.delete_rkey(ids[254], START);
+    let _ = all(&mut group);
     assert!(group.serves(&client));
+}
+
+/// What our caller still has to do for one that is gone is not done to another of the same name.
+#[test]
+fn a_name_is_free_when_its_end_was_told() {
+    let mut group = client(true, 1);
+    let first = group.add_first_buffer(&buffer(1)).unwrap();
+    group.delete_rkey(first, START);
+    let second = group.confirm_rkey(&buffer(2), START).unwrap();
+    assert_ne!(first, second);
+    let gone = Action::RkeyDeleted { buffer: first, acknowledged: true };
+    assert_eq!(all(&mut group), [gone, Action::RkeyConfirmed(second)].map(Did::Do));
+    assert_eq!(group.confirm_rkey(&buffer(3), START).unwrap(), first);
+}
+
+#[test]
+fn a_buffer_is_known_when_the_peer_reaches_it_over_each_link() {
+    let (mut group, _, second) = client_with_two();
+    let keys = |n| [FIRST, second].map(|on| (on, LinkBuffer { rkey: RKey(n), vaddr: 0 }));
+    let id = group.confirm_rkey(&keys(21), START).unwrap();
+    assert!(!group.is_known(id), "the peer has yet to say so");
+    let _ = all(&mut group);
+    hear(&mut group, FIRST, true, yes(21), START);
+    assert!(group.is_known(id));
+    // One that a link is missing for is not.
+    let short = group.confirm_rkey(&buffer(22), START).unwrap();
+    let _ = all(&mut group);
+    hear(&mut group, FIRST, true, yes(22), START);
+    assert!(!group.is_known(short));
+    let before = group.buffers();
+    group.delete_rkey(id, START);
+    assert!(!group.is_known(id));
+    let _ = all(&mut group);
+    hear(&mut group, FIRST, true, forgotten(), START);
+    let _ = all(&mut group);
+    assert_eq!(group.buffers(), before - 1);
+    let other = group.confirm_rkey(&keys(23), START).unwrap();
+    let _ = all(&mut group);
+    hear(&mut group, FIRST, true, yes(23), START);
+    assert!(group.is_known(other));
+    group.shut_down();
+    assert!(!group.is_known(other));
 }
 
 #[test]
