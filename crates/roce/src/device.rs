@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use crate::cq::{Arm, Cq, CqCounters, CqId, Overflow};
 use crate::deadlines::Deadlines;
 use crate::icrc::{self, Addresses, Flow, Seal};
-use crate::memory::{Key, Memory, Region, RegionError, Regions};
+use crate::memory::{Handle, Key, Memory, Region, RegionError, Regions};
 use crate::number::{Psn, Qpn};
 use crate::qp::{
     Context, ModifyError, Outcome, QpConfig, QueuePair, RtrAttributes, RtsAttributes, View, Wish,
@@ -318,6 +318,16 @@ impl Device {
     /// See [`RegionError`].
     pub fn reregister(&mut self, key: Key, region: Region) -> Result<Key, RegionError> {
         self.regions.reregister(key, region)
+    }
+
+    /// From now on a region leads to other memory, of the same length at least; its key, domain, addresses and access
+    /// stay. The caller knows that no peer is still writing what was meant for the memory before.
+    ///
+    /// # Errors
+    ///
+    /// [`RegionError::Key`].
+    pub fn rebind(&mut self, key: Key, handle: Handle) -> Result<(), RegionError> {
+        self.regions.rebind(key, handle)
     }
 
     /// Takes a region away. Writes of the peer to it are refused from now on, which ends the connection

@@ -198,6 +198,14 @@ impl Regions {
         Ok(self.place(index, region))
     }
 
+    pub(crate) fn rebind(&mut self, key: Key, handle: Handle) -> Result<(), RegionError> {
+        let index = self.index_of(key.0).ok_or(RegionError::Key)?;
+        let slot = self.slots.get_mut(index as usize).ok_or(RegionError::Key)?;
+        let region = slot.region.as_mut().ok_or(RegionError::Key)?;
+        (region.handle, slot.writer) = (handle, None);
+        Ok(())
+    }
+
     pub(crate) fn deregister(&mut self, key: Key) -> Result<Region, RegionError> {
         let index = self.index_of(key.0).ok_or(RegionError::Key)?;
         let slot = self.slots.get_mut(index as usize).ok_or(RegionError::Key)?;

@@ -53,6 +53,25 @@ fn a_key_that_was_is_no_key() {
 }
 
 #[test]
+fn a_key_leads_elsewhere_and_stays() {
+    let mut regions = regions(2);
+    let key = regions.register(region(0x4000, 64)).unwrap();
+    assert_eq!(regions.written_by(key.0, 5), None);
+    assert_eq!(regions.written_by(key.0, 6), Some(5));
+    regions.rebind(key, Handle(9)).unwrap();
+    let found = |regions: &Regions, domain, at, len| {
+        regions.find(domain, key.0, Purpose::RemoteWrite, at, len)
+    };
+    assert_eq!(found(&regions, PD, 0x4001, 63), Ok((Handle(9), 1)));
+    assert_eq!(found(&regions, PD, 0x4001, 64), Err(Denied));
+    assert_eq!(found(&regions, ProtectionDomain(2), 0x4001, 1), Err(Denied));
+    // Nobody has written to what is there now.
+    assert_eq!(regions.written_by(key.0, 7), None);
+    regions.deregister(key).unwrap();
+    assert_eq!(regions.rebind(key, Handle(1)), Err(RegionError::Key));
+}
+
+#[test]
 fn there_is_a_limit_and_a_slot_is_used_again() {
     for max in [1, 2, 3, 64] {
         let mut regions = regions(max);
