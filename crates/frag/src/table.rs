@@ -8,9 +8,10 @@
 //! 1. a datagram is admitted only if it can be expected to be finished in the memory that is not set aside
 //!    for others, by what datagrams of late have needed;
 //! 2. what was refused stays refused, so that its later fragments hold nothing ([`Refused`]);
-//! 3. when memory ends all the same, what has not moved for long goes first, then the youngest of the
-//!    source that uses most, then the youngest of all. Never an older one: so the oldest always ends. How
-//!    memory comes back then, and how many may go for one fragment, is in [`room`].
+//! 3. when memory ends all the same, what has not moved for long goes first, for those who do not use more than
+//!    its source does; then the youngest of the source that uses most, then the youngest of all. Never an older
+//!    one: so the oldest always ends. How memory comes back then, and how many may go for one fragment, is in
+//!    [`room`].
 
 mod room;
 
@@ -306,7 +307,8 @@ impl<B> Table<B> {
         if !usual || node.key != f.key {
             return Err(arrival);
         }
-        put_usual(node, limits.fragments_max, (holding, pace), lease, f, arrival, now)?;
+        let most = limits.fragments_max;
+        put_usual::<false, _>(node, most, (holding, pace), lease, f, arrival, now)?;
         let is_complete = node.is_complete();
         self.counters.fragments += 1;
         if is_complete {
@@ -376,8 +378,15 @@ impl<B> Table<B> {
             & lease.has(arrival.cost);
         let arrival = match usual {
             true => {
-                match put_usual(node, limits.fragments_max, (holding, pace), lease, f, arrival, now)
-                {
+                match put_usual::<true, _>(
+                    node,
+                    limits.fragments_max,
+                    (holding, pace),
+                    lease,
+                    f,
+                    arrival,
+                    now,
+                ) {
                     // One that begins a datagram does not end it.
                     Ok(()) => return,
                     Err(arrival) => arrival,
@@ -652,6 +661,8 @@ impl<B> Table<B> {
         sink: &mut impl Sink<B>,
     ) {
         let Incoming { fragment: f, packet, cost, buffer, .. } = incoming;
+        // See `put_usual`.
+        let begins = self.nodes[n].count == 0;
         let look = self.nodes[n].look(f, self.limits.fragments_max);
         match look {
             Look::Piece(_) | Look::Tail | Look::Layer => {}
@@ -705,7 +716,9 @@ impl<B> Table<B> {
             node.put_head(packet, f);
         }
         node.ecn_seen |= 1 << f.ecn;
-        self.pace.waited(now.saturating_sub(node.last_at));
+        if !begins {
+            self.pace.waited(now.saturating_sub(node.last_at));
+        }
         node.last_at = now;
         let is_complete = node.is_complete();
         self.refund(lease, n, less, raised);
@@ -949,9 +962,11 @@ impl<B> Table<B> {
     }
 }
 
-/// Puts a fragment into its datagram, if it fits as most do, for which memory is set aside and leased.
+/// Puts a fragment into its datagram, if it fits as most do, for which memory is set aside and leased. `BEGINS`: that
+/// has none yet. Then it has waited for none either: were that counted as no wait, who sends nothing but first fragments
+/// would make all others seem slow.
 #[inline(always)]
-fn put_usual<'p, B>(
+fn put_usual<'p, const BEGINS: bool, B>(
     node: &mut Node<B>,
     fragments_max: u16,
     (holding, pace): (&mut Holding, &mut Pace),
@@ -968,7 +983,9 @@ fn put_usual<'p, B>(
     node.used += cost;
     node.put_head(packet, f);
     node.ecn_seen |= 1 << (f.ecn & 3);
-    pace.waited(now.saturating_sub(node.last_at));
+    if !BEGINS {
+        pace.waited(now.saturating_sub(node.last_at));
+    }
     node.last_at = now;
     Ok(())
 }

@@ -19,6 +19,12 @@ const IDLE_LOOKS: usize = 16;
 /// A datagram is idle when it has waited this many times longer than datagrams wait for a fragment.
 const IDLE_GAPS: u64 = 8;
 const IDLE_MIN_NS: u64 = 1_000_000;
+/// So long at least it must have waited to go for who uses more than its source does. Senders whose fragments are so far
+/// apart are slower than any link; and what an overload leaves has gone in time for all to come through a tenth of a
+/// second after it.
+const ABANDONED_MIN_NS: u64 = 64_000_000;
+/// A source that uses so many times less than the heaviest does not give way for being slow: that one does.
+const FAR_LESS: u64 = 4;
 /// Times that something is given back or let go, whatever is needed.
 const ROUNDS: u64 = 64;
 
@@ -259,7 +265,7 @@ impl<B> Table<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) -> bool {
-        let idle = if room.idle { self.idle(room.keep, now) } else { None };
+        let idle = if room.idle { self.idle(room, now) } else { None };
         room.idle = idle.is_some();
         let (n, reason) = match idle {
             Some(n) => (n, Reason::EvictedIdle),
@@ -277,9 +283,14 @@ impl<B> Table<B> {
         true
     }
 
-    /// A datagram for which nothing has come for long.
-    fn idle(&self, keep: u32, now: u64) -> Option<u32> {
-        let patience = (self.pace.gap() * IDLE_GAPS).max(IDLE_MIN_NS);
+    /// A datagram for which nothing has come for long, and of a source that uses as much as who needs room, and not far
+    /// less than the heaviest; or for so long that it may go for anybody. Else a flood of datagrams that never end
+    /// would take the memory of each sender whose fragments are further apart than those of most.
+    fn idle(&mut self, room: &Room, now: u64) -> Option<u32> {
+        let heaviest = self.sources.heaviest();
+        let least = self.sources[room.source].bytes.max(self.sources[heaviest].bytes / FAR_LESS);
+        let usual = self.pace.gap() * IDLE_GAPS;
+        let (patience, abandoned) = (usual.max(IDLE_MIN_NS), usual.max(ABANDONED_MIN_NS));
         self.ages.iter().find_map(|ages| {
             let mut n = ages.oldest;
             for _ in 0..IDLE_LOOKS {
@@ -287,7 +298,9 @@ impl<B> Table<B> {
                     break;
                 }
                 let node = &self.nodes[n];
-                if n != keep && now.saturating_sub(node.last_at) > patience {
+                let waited = now.saturating_sub(node.last_at);
+                let may_go = waited > abandoned || self.sources[node.source].bytes >= least;
+                if n != room.keep && waited > patience && may_go {
                     return Some(n);
                 }
                 n = node.younger;
