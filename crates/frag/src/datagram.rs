@@ -185,7 +185,7 @@ pub(crate) struct Node<B> {
     pub(crate) younger: u32,
     pub(crate) source_older: u32,
     pub(crate) source_younger: u32,
-    /// Datagrams that its source had begun before it.
+    /// Datagrams that its flow had begun before it: see `Sources::begun`.
     pub(crate) born: u32,
     /// When it began, nanoseconds.
     pub(crate) first_at: u64,

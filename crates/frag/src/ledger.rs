@@ -10,6 +10,9 @@
 //!                                   held | unused       held | unused
 //! ```
 //!
+//! What a core holds for datagrams that nothing comes for any more, others may need. Nobody can take it from that core;
+//! so who has too little says when, and each core looks at that now and then ([`Lease::wanted`]).
+//!
 //! A second account, kept in the same way, says what datagrams in progress are expected to need when they
 //! are complete. It has more than there is memory, because they are not all complete at once.
 
@@ -65,12 +68,22 @@ impl Pool {
     }
 }
 
+/// When a core has last had too little: in units of 2^20 ns, plus one; 0: never. On a line of its own, since every core
+/// reads it for each datagram that begins, and it is written to once in a unit.
+#[derive(Debug)]
+#[repr(align(64))]
+struct Wanted(AtomicU64);
+
+/// See [`Wanted`]: about a millisecond.
+const WANTED_UNIT: u32 = 20;
+
 /// What is left for leases.
 #[derive(Debug)]
 pub struct Ledger {
     memory: Pool,
     promises: Pool,
     limit: u64,
+    wanted: Wanted,
 }
 
 impl Ledger {
@@ -82,7 +95,8 @@ impl Ledger {
         let limit = limit.min(i64::MAX.cast_unsigned() / OVERCOMMIT.0);
         let promises = limit.saturating_mul(OVERCOMMIT.0) / OVERCOMMIT.1;
         let (memory, promises) = (Pool::new(limit, cores), Pool::new(promises, cores));
-        Arc::new(Self { memory, promises, limit })
+        let wanted = Wanted(AtomicU64::new(0));
+        Arc::new(Self { memory, promises, limit, wanted })
     }
 
     /// What may be promised in all.
@@ -177,6 +191,10 @@ pub struct Lease {
     ledger: Arc<Ledger>,
     memory: Account,
     promises: Account,
+    /// When this core has last said that it has too little, as in [`Wanted`].
+    said: u64,
+    /// And it has not been asked since.
+    is_short: bool,
 }
 
 impl Lease {
@@ -184,7 +202,7 @@ impl Lease {
     #[must_use]
     pub fn new(ledger: &Arc<Ledger>) -> Self {
         let (memory, promises) = (Account::new(&ledger.memory), Account::new(&ledger.promises));
-        Self { ledger: Arc::clone(ledger), memory, promises }
+        Self { ledger: Arc::clone(ledger), memory, promises, said: 0, is_short: false }
     }
 
     /// Bytes that are leased and not in use.
@@ -225,6 +243,30 @@ impl Lease {
     #[must_use]
     pub(crate) fn promise(&mut self, n: u64) -> bool {
         self.promises.charge(&self.ledger.promises, n)
+    }
+
+    /// Says to all that here is too little, at most once in a unit of time.
+    #[cold]
+    pub(crate) fn want(&mut self, now: u64) {
+        let stamp = (now >> WANTED_UNIT) + 1;
+        if self.said != stamp {
+            self.said = stamp;
+            self.is_short = true;
+            // Relaxed: a hint, which orders nothing else.
+            self.ledger.wanted.0.store(stamp, Ordering::Relaxed);
+        }
+    }
+
+    /// When some core has said that it has too little, in some unit; 0: never.
+    #[inline(always)]
+    pub(crate) fn wanted(&self) -> u64 {
+        self.ledger.wanted.0.load(Ordering::Relaxed)
+    }
+
+    /// Whether this core has said so since it was asked last.
+    #[inline]
+    pub(crate) fn was_short(&mut self) -> bool {
+        std::mem::take(&mut self.is_short)
     }
 
     /// Promises what is in use already.

@@ -12,7 +12,9 @@ pub struct Config {
     /// [`Shard::beside_bytes`](crate::Shard::beside_bytes).
     ///
     /// That the oldest datagram ends holds in each shard (or bucket of a shared table) by itself, with what the others
-    /// leave. Records are given back by chunks of 16, which a shard moves together only when it has no memory itself:
+    /// leave. What a shard holds for datagrams that nothing has come for in 64 ms, and eight times as long as usual, it
+    /// lets go when another has too little: as soon as a datagram begins there, or at the next
+    /// [`Shard::expire`](crate::Shard::expire), so that is to be called also by a core to which nothing comes. Records are given back by chunks of 16, which a shard moves together only when it has no memory itself:
     /// until then what is free of a chunk of which something is in use counts, and only its own shard can use it.
     /// Default 64 MiB, at least 64 KiB.
     pub memory_bytes: u64,
@@ -94,11 +96,11 @@ pub struct Limits {
     pub(crate) timeout_ns: [u64; 2],
     pub(crate) overlap: Policy,
     pub(crate) whole_header: bool,
-    /// Datagrams of one source after which an identification may be in use again.
+    /// Datagrams of one flow after which an identification may be in use again.
     pub(crate) reuse: u32,
 }
 
-/// Datagrams of one source between two uses of an identification are 65,536 (RFC 6864). Half of that is
+/// Datagrams of one flow (addresses and protocol) between two uses of an identification are 65,536 (RFC 6864). Half of that is
 /// safe from the next use, and far from the last.
 const REUSE: u32 = 32_768;
 
@@ -144,7 +146,7 @@ impl Config {
     }
 }
 
-/// Each table sees its part of a source's datagrams.
+/// Each table sees its part of a flow's datagrams.
 fn reuse(tables: u32) -> u32 {
     (REUSE / tables).max(64)
 }

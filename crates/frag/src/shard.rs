@@ -340,7 +340,9 @@ impl<B> Shard<B> {
     /// Gives up datagrams that have taken too long, at most `most`. Answers when the next one's time
     /// ends, if there is one; a time that is past means that there are more.
     ///
-    /// [`Self::push`] does some of this by itself. Call this when nothing comes in.
+    /// [`Self::push`] does some of this by itself. Call this when nothing comes in, some hundred times a second: where
+    /// another shard has too little memory, this is also when what is held here for datagrams that nothing comes for
+    /// any more goes to it.
     pub fn expire(&mut self, now: u64, most: usize, sink: &mut impl Sink<B>) -> Option<u64> {
         self.table.expire(&mut self.lease, now, most, sink)
     }

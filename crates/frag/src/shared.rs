@@ -6,7 +6,7 @@ use crate::limits::Limits;
 use crate::output::Sink;
 use crate::reason::{Counters, Reason};
 use crate::shard::{Arrival, BURST, FAR, Parsed, Steering, pass};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::table::Table;
 use crate::wire::{self, Fragment};
 
@@ -14,6 +14,18 @@ use crate::wire::{self, Fragment};
 #[derive(Debug)]
 #[repr(align(128))]
 struct Bucket<B>(Mutex<Table<B>>);
+
+impl<B> Bucket<B> {
+    /// A sink that has panicked while it was locked has left the table as a sink may: a shard survives it, too.
+    fn lock(&self) -> MutexGuard<'_, Table<B>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Buckets that a core looks into when memory has ended in another, and datagrams that go for it at most. So often as a
+/// lease says that it is short, about once in a millisecond.
+const BUCKETS_RELIEVED: usize = 16;
+const DATAGRAMS_RELIEVED: usize = 16;
 
 /// Fragments of all datagrams that several cores put together.
 ///
@@ -35,6 +47,8 @@ pub struct Core {
     counters: Counters,
     /// Packets of a burst, between parsing and work.
     parsed: Box<[Parsed]>,
+    /// The bucket that is relieved next.
+    next: usize,
 }
 
 /// A place in a burst fits into so many bits.
@@ -78,14 +92,11 @@ impl<B> Shared<B> {
             lease: Lease::new(&self.ledger),
             counters: Counters::default(),
             parsed: Parsed::burst(),
+            next: 0,
         }
     }
 
     /// Takes in a packet: as [`Shard::push`](crate::Shard::push).
-    ///
-    /// # Panics
-    ///
-    /// If a call of the sink has panicked before, in this bucket.
     pub fn push(
         &self,
         core: &mut Core,
@@ -97,10 +108,14 @@ impl<B> Shared<B> {
         match wire::parse_to(arrival.packet, arrival.scope, &mut fragment) {
             Ok(None) => {
                 let bucket = &self.buckets[self.steering.shard(&fragment.key) as usize];
-                let mut table = bucket.0.lock().expect("no call of a sink has panicked");
+                let mut table = bucket.lock();
                 table.settle();
                 let ahead = table.ahead(fragment);
                 table.push(&mut core.lease, &ahead, arrival, now, sink);
+                drop(table);
+                if core.lease.was_short() {
+                    self.relieve(core, now, sink);
+                }
             }
             other => pass(&mut core.counters, other, &fragment, arrival, sink),
         }
@@ -109,10 +124,6 @@ impl<B> Shared<B> {
     /// Takes in many packets, and empties the list. A bucket is locked once for all fragments of a burst that belong
     /// there, and what they need of it is fetched at once: as [`Shard::push_burst`](crate::Shard::push_burst), which
     /// says what the list holds if the sink panics. Fragments of a datagram stay in order; datagrams do not.
-    ///
-    /// # Panics
-    ///
-    /// As [`Self::push`].
     pub fn push_burst(
         &self,
         core: &mut Core,
@@ -150,6 +161,25 @@ impl<B> Shared<B> {
         }
         drop(rest);
         core.parsed = parsed;
+        if core.lease.was_short() {
+            self.relieve(core, now, sink);
+        }
+    }
+
+    /// Memory has ended in some bucket: has others let go what they hold for nothing. That is there for the next
+    /// datagram. A bucket that is in use now gives some itself.
+    #[cold]
+    fn relieve(&self, core: &mut Core, now: u64, sink: &mut impl Sink<B>) {
+        let mut left = DATAGRAMS_RELIEVED;
+        for _ in 0..BUCKETS_RELIEVED.min(self.buckets.len()) {
+            let bucket = &self.buckets[core.next % self.buckets.len()];
+            core.next = core.next.wrapping_add(1);
+            let Ok(mut table) = bucket.0.try_lock() else { continue };
+            left -= table.relieve(&mut core.lease, now, left, sink);
+            if left == 0 {
+                break;
+            }
+        }
     }
 
     /// Packets of a burst that belong into the same bucket, or into none.
@@ -171,7 +201,7 @@ impl<B> Shared<B> {
             }
             return;
         };
-        let mut table = bucket.0.lock().expect("no call of a sink has panicked");
+        let mut table = bucket.lock();
         table.settle();
         places.clone().for_each(|place| table.look_up(&mut parsed[place].ahead));
         if run.len() > 1 && table.datagrams() >= FAR {
@@ -186,10 +216,6 @@ impl<B> Shared<B> {
 
     /// Gives up datagrams that have taken too long, in one bucket after the other; each core may do a
     /// part of it. Answers when the next one's time ends, if there is one.
-    ///
-    /// # Panics
-    ///
-    /// As [`Self::push`].
     pub fn expire(
         &self,
         core: &mut Core,
@@ -198,7 +224,7 @@ impl<B> Shared<B> {
         sink: &mut impl Sink<B>,
     ) -> Option<u64> {
         let ends = self.buckets.get(buckets)?.iter().filter_map(|bucket| {
-            let mut table = bucket.0.lock().expect("no call of a sink has panicked");
+            let mut table = bucket.lock();
             table.expire(&mut core.lease, now, 64, sink)
         });
         ends.min()
@@ -211,29 +237,19 @@ impl<B> Shared<B> {
     }
 
     /// What all cores have seen and done in the buckets.
-    ///
-    /// # Panics
-    ///
-    /// As [`Self::push`].
     #[must_use]
     pub fn counters(&self) -> Counters {
         let mut all = Counters::default();
         for bucket in &self.buckets {
-            all.add(&bucket.0.lock().expect("no call of a sink has panicked").counters);
+            all.add(&bucket.lock().counters);
         }
         all
     }
 
     /// Datagrams in progress.
-    ///
-    /// # Panics
-    ///
-    /// As [`Self::push`].
     #[must_use]
     pub fn datagrams(&self) -> u64 {
-        let of = |bucket: &Bucket<B>| {
-            u64::from(bucket.0.lock().expect("no call of a sink has panicked").datagrams())
-        };
+        let of = |bucket: &Bucket<B>| u64::from(bucket.lock().datagrams());
         self.buckets.iter().map(of).sum()
     }
 }

@@ -15,14 +15,19 @@ pub(crate) struct Source {
     pub(crate) count: u32,
     /// The one that began last.
     pub(crate) youngest: u32,
-    /// Datagrams ever begun; wraps.
-    pub(crate) begun: u32,
 }
+
+/// Flows are told apart by a keyed hash: what an identification is one of. Those that meet seem to use it up together.
+const FLOWS: usize = 1024;
 
 /// All sources of a shard.
 #[derive(Debug)]
 pub(crate) struct Sources {
     all: Box<[Source; SOURCES]>,
+    /// Datagrams that flows have ever begun; wraps.
+    begun: Box<[u32; FLOWS]>,
+    /// By which flows are told apart: always the same, since datagrams are compared with others that began long ago.
+    secret: HashKey,
     /// The one that was found to use most.
     top: u16,
     /// Times that this may be believed before all are looked at again.
@@ -34,20 +39,28 @@ const BELIEVED: u32 = 8;
 
 impl Sources {
     /// What they take, bytes.
-    pub(crate) const BYTES: u64 = (SOURCES * size_of::<Source>()) as u64;
+    pub(crate) const BYTES: u64 = (SOURCES * size_of::<Source>() + FLOWS * size_of::<u32>()) as u64;
 
-    pub(crate) fn new() -> Self {
-        let none = Source { bytes: 0, count: 0, youngest: NONE, begun: 0 };
+    pub(crate) fn new(secret: HashKey) -> Self {
+        let none = Source { bytes: 0, count: 0, youngest: NONE };
         let all = vec![none; SOURCES].into_boxed_slice();
         let Ok(all) = <Box<[Source; SOURCES]>>::try_from(all) else {
             unreachable!("so many sources were made")
         };
-        Self { all, top: 0, believed: 0 }
+        Self { all, begun: Box::new([0; FLOWS]), secret, top: 0, believed: 0 }
     }
 
     #[inline]
     pub(crate) fn of(&self, key: &Key, secret: &HashKey) -> u16 {
         (secret.hash_word(key.source_prefix() ^ key.scope.rotate_left(32)) >> 54) as u16
+    }
+
+    /// Datagrams of IPv4 that were begun with the addresses and the protocol of a key: among those an identification
+    /// is one's own (RFC 6864 section 4).
+    #[inline]
+    pub(crate) fn begun(&mut self, key: &Key) -> &mut u32 {
+        let flow = (key.src[1] << 32 | key.dst[1]) ^ key.id >> 32 ^ key.scope.rotate_left(24);
+        &mut self.begun[(self.secret.hash_word(flow) >> 54) as usize % FLOWS]
     }
 
     #[inline]
@@ -97,7 +110,7 @@ mod tests {
 
     #[test]
     fn the_heaviest_is_found_some_time_after_it_has_shrunk() {
-        let mut sources = Sources::new();
+        let mut sources = Sources::new(HashKey::new([1, 2]));
         sources.charge(3, 100);
         sources.charge(9, 90);
         assert_eq!(sources.heaviest(), 3);
@@ -110,7 +123,8 @@ mod tests {
 
     #[test]
     fn sources_are_spread_and_networks_stay_together() {
-        let (sources, secret) = (Sources::new(), HashKey::new([1, 2]));
+        let secret = HashKey::new([1, 2]);
+        let sources = Sources::new(secret.successor());
         let of = |src| sources.of(&Key::v4(src, 1, 1, 1, 0), &secret);
         assert_eq!(of(0x0a00_0001), of(0x0a00_00fe));
         let mut used: Vec<u16> = (0..1024).map(|n| of(n << 8)).collect();

@@ -42,6 +42,8 @@ const REFUSED_MIN_NS: u64 = 4_000_000;
 const REFUSED_MAX_NS: u64 = 1_000_000_000;
 /// Datagrams that may go by timeout in one call of [`Table::push`].
 const EXPIRED_AT_ONCE: usize = 8;
+/// Datagrams that may go for other tables when one begins.
+const RELIEVED_AT_ONCE: usize = 8;
 /// Datagrams at most that one may let go for a change of key.
 const CLUSTERED_EVICTED: usize = 32;
 /// Slots of the index that are moved in one call of [`Table::expire`], in steps of [`Index::step`].
@@ -124,6 +126,8 @@ pub(crate) struct Table<B> {
     kept_most: u64,
     /// Memory that the datagrams in progress hold or are expected to hold when complete, bytes.
     committed: u64,
+    /// What [`Lease::wanted`] was when others were last relieved.
+    relieved: u64,
     pub(crate) counters: Counters,
     /// Where headers are made.
     header: Vec<u8>,
@@ -136,6 +140,7 @@ impl<B> Table<B> {
     pub(crate) fn new(limits: &Limits, key: HashKey) -> Self {
         let none = Ages { oldest: NONE, youngest: NONE };
         let kept_most = limits.memory_bytes / u64::from(limits.tables) / KEPT_PART;
+        let sources = Sources::new(key.successor());
         Self {
             limits: limits.clone(),
             small_below: limits.copy_below.max(limits.fragment_min),
@@ -149,7 +154,7 @@ impl<B> Table<B> {
             blocks: Blocks::keeping(kept_most / 2),
             ages: [none; 2],
             next_end: u64::MAX,
-            sources: Sources::new(),
+            sources,
             refused: Refused::new(limits.memory_bytes / u64::from(limits.tables)),
             pace: Pace::default(),
             begun: 0,
@@ -157,6 +162,7 @@ impl<B> Table<B> {
             kept: 0,
             kept_most,
             committed: 0,
+            relieved: 0,
             counters: Counters::default(),
             header: Vec::new(),
             #[cfg(test)]
@@ -444,7 +450,7 @@ impl<B> Table<B> {
         sink.release(incoming.buffer, Released::Delivered);
     }
 
-    /// Gives a datagram up whose time is up, or whose identification has come round meanwhile. `true`:
+    /// Gives a datagram up whose time is up, or whose identification may have come round meanwhile. `true`:
     /// it did.
     #[inline]
     fn give_up_late(
@@ -463,7 +469,7 @@ impl<B> Table<B> {
         if self.begun.wrapping_sub(node.begun) < self.limits.reuse || node.key.is_v6() {
             return false;
         }
-        if self.sources[node.source].begun.wrapping_sub(node.born) < self.limits.reuse {
+        if self.sources.begun(&node.key).wrapping_sub(node.born) < self.limits.reuse {
             return false;
         }
         self.give_up(lease, n, Reason::Stale, now, sink);
@@ -480,6 +486,9 @@ impl<B> Table<B> {
         now: u64,
         sink: &mut impl Sink<B>,
     ) -> Result<u32, Reason> {
+        if lease.wanted() != self.relieved {
+            self.relieve(lease, now, RELIEVED_AT_ONCE, sink);
+        }
         if self.refused.is_any() && self.was_refused(hash, now) {
             return Err(Reason::Refused);
         }
@@ -604,10 +613,15 @@ impl<B> Table<B> {
         self.committed += u64::from(need);
         self.sources.charge(source, u64::from(need));
         let all = &mut self.sources[source];
-        let (of_source, born) = (all.youngest, all.begun);
+        let of_source = all.youngest;
         all.youngest = n;
         all.count += 1;
-        all.begun = born.wrapping_add(1);
+        let mut born = 0;
+        if !key.is_v6() {
+            let flow = self.sources.begun(key);
+            born = *flow;
+            *flow = born.wrapping_add(1);
+        }
         let family = usize::from(key.is_v6());
         let ages = &mut self.ages[family];
         let before = std::mem::replace(&mut ages.youngest, n);
@@ -891,6 +905,9 @@ impl<B> Table<B> {
         sink: &mut impl Sink<B>,
     ) -> Option<u64> {
         let mut left = most;
+        if lease.wanted() != self.relieved {
+            left -= self.relieve(lease, now, most, sink);
+        }
         let mut next = u64::MAX;
         for family in 0..2 {
             loop {

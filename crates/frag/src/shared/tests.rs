@@ -96,6 +96,52 @@ fn overload_leaves_a_shared_table_at_work() {
     assert!(out.delivered >= 50, "{} of 1200", out.delivered);
 }
 
+/// What an overload leaves lies in other buckets than what comes after it: it goes for that all the same.
+#[test]
+fn a_shared_table_recovers_from_an_overload() {
+    const PIECES: usize = 45;
+    let config = Config { memory_bytes: 4 << 20, shards: 2, copy_below: 0, ..Config::default() };
+    let table: Arc<Shared<()>> =
+        Shared::new(&config.limits().expect("right"), 256, &HashKey::new([1, 2]));
+    let mut cores = [table.core(), table.core()];
+    let mut out = Out::default();
+    let whole = Packet::new(Family::V4, 0, vec![0; PIECES * 1440]);
+    let mut mould: Vec<Vec<u8>> =
+        (0..PIECES).map(|at| whole.fragment(at * 1440, at * 1440 + 1440).emit()).collect();
+    let mut push = |core: usize, sender: u8, id: u16, piece: usize, now: u64, out: &mut Out| {
+        let bytes = &mut mould[piece];
+        bytes[14] = sender;
+        bytes[4..6].copy_from_slice(&id.to_be_bytes());
+        let arrival = Arrival { cost: 2048, ..Arrival::new(bytes, ()) };
+        table.push(&mut cores[core], arrival, now, out);
+    };
+    let mut now = 1_000_000_000;
+    for round in 0..4 * PIECES {
+        for sender in 0..200u8 {
+            let at = round + usize::from(sender);
+            let id = u16::try_from(at / PIECES).expect("few");
+            push(at % 2, sender, id, at % PIECES, now, &mut out);
+            now += 5000;
+        }
+    }
+    let end = now;
+    let mut counted = 0;
+    for id in 1000..1015 {
+        let (begun, before) = (now, out.delivered);
+        for piece in 0..PIECES {
+            for sender in 0..12 {
+                push(piece % 2, sender, id, piece, now, &mut out);
+                now += 50_000;
+            }
+        }
+        if begun >= end + 100_000_000 {
+            counted += 1;
+            assert_eq!(out.delivered - before, 12, "{id}: {:?}", table.counters());
+        }
+    }
+    assert!(counted >= 10, "too few to say anything: {counted}");
+}
+
 fn push_burst(table: &Shared<()>, core: &mut Core, packets: &[Packet], now: u64, out: &mut Out) {
     let bytes: Vec<Vec<u8>> = packets.iter().map(Packet::emit).collect();
     let arrival = |bytes| Arrival { cost: 2048, ..Arrival::new(bytes, ()) };

@@ -25,6 +25,8 @@ const IDLE_MIN_NS: u64 = 1_000_000;
 const ABANDONED_MIN_NS: u64 = 64_000_000;
 /// A source that uses so many times less than the heaviest does not give way for being slow: that one does.
 const FAR_LESS: u64 = 4;
+/// Times that something free is given back where another table wants memory.
+const RELIEF_TRIMS: usize = 4;
 /// Times that something is given back or let go, whatever is needed.
 const ROUNDS: u64 = 64;
 
@@ -267,6 +269,10 @@ impl<B> Table<B> {
     ) -> bool {
         let idle = if room.idle { self.idle(room, now) } else { None };
         room.idle = idle.is_some();
+        if idle.is_none() && self.limits.tables > 1 {
+            // Before somebody goes for whom something still comes. What others let go is there for the next.
+            lease.want(now);
+        }
         let (n, reason) = match idle {
             Some(n) => (n, Reason::EvictedIdle),
             None => match self.of_the_heaviest(room) {
@@ -289,24 +295,57 @@ impl<B> Table<B> {
     fn idle(&mut self, room: &Room, now: u64) -> Option<u32> {
         let heaviest = self.sources.heaviest();
         let least = self.sources[room.source].bytes.max(self.sources[heaviest].bytes / FAR_LESS);
-        let usual = self.pace.gap() * IDLE_GAPS;
-        let (patience, abandoned) = (usual.max(IDLE_MIN_NS), usual.max(ABANDONED_MIN_NS));
-        self.ages.iter().find_map(|ages| {
-            let mut n = ages.oldest;
-            for _ in 0..IDLE_LOOKS {
-                if n == NONE {
-                    break;
-                }
-                let node = &self.nodes[n];
-                let waited = now.saturating_sub(node.last_at);
-                let may_go = waited > abandoned || self.sources[node.source].bytes >= least;
-                if n != room.keep && waited > patience && may_go {
-                    return Some(n);
-                }
-                n = node.younger;
-            }
-            None
+        let patience = (self.pace.gap() * IDLE_GAPS).max(IDLE_MIN_NS);
+        let abandoned = self.abandoned();
+        self.among_the_oldest(|n, node| {
+            let waited = now.saturating_sub(node.last_at);
+            let may_go = waited > abandoned || self.sources[node.source].bytes >= least;
+            n != room.keep && waited > patience && may_go
         })
+    }
+
+    /// What has waited so long may go for anybody, nanoseconds.
+    fn abandoned(&self) -> u64 {
+        (self.pace.gap() * IDLE_GAPS).max(ABANDONED_MIN_NS)
+    }
+
+    /// Some of the oldest datagrams of each family are looked at.
+    fn among_the_oldest(&self, is: impl Fn(u32, &Node<B>) -> bool) -> Option<u32> {
+        self.ages.iter().find_map(|ages| {
+            let next = |n: &u32| (*n != NONE).then(|| self.nodes[*n].younger);
+            let oldest = std::iter::successors(Some(ages.oldest), next);
+            let mut oldest = oldest.take(IDLE_LOOKS).take_while(|n| *n != NONE);
+            oldest.find(|n| is(*n, &self.nodes[*n]))
+        })
+    }
+
+    /// Lets go what nothing has come for in long, at most `most` datagrams, and what is free: some other table has too
+    /// little. Answers how many datagrams went.
+    #[cold]
+    pub(crate) fn relieve(
+        &mut self,
+        lease: &mut Lease,
+        now: u64,
+        most: usize,
+        sink: &mut impl Sink<B>,
+    ) -> usize {
+        // Until all has gone, this is asked again.
+        let wanted = lease.wanted();
+        let abandoned = self.abandoned();
+        for gone in 0..most {
+            let waits = |_, node: &Node<B>| now.saturating_sub(node.last_at) > abandoned;
+            let Some(n) = self.among_the_oldest(waits) else {
+                self.relieved = wanted;
+                for _ in 0..RELIEF_TRIMS {
+                    if !self.trim(lease, Spare::Blocks, NONE) {
+                        break;
+                    }
+                }
+                return gone;
+            };
+            self.give_up(lease, n, Reason::EvictedIdle, now, sink);
+        }
+        most
     }
 
     /// The youngest datagram of the source that uses most, if that has another one and uses more than the

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-use frag::{Arrival, Config, Reason};
+use frag::{Arrival, Config, HashKey, Ledger, Reason, Shard};
 use testkit::fragments::{Family, Packet, Random};
 
-use crate::host::{Delivered, Host, MS, SECOND};
+use crate::host::{Buffer, Delivered, Host, MS, Out, SECOND};
 
 /// Nanoseconds between two fragments, unless a test says another.
 const STEP: u64 = 625;
@@ -411,5 +411,77 @@ fn who_floods_harms_no_slow_sender() {
                 slow_senders_come_through(family, pieces, flood);
             }
         }
+    }
+}
+
+/// One of several cores has got all memory when nothing comes to it any more, but that it is asked for what has taken too
+/// long now and then, as each is. What another core begins a tenth of a second later comes through.
+fn memory_comes_back(shards: u32) {
+    const SENDERS: u32 = 100;
+    const PIECES: usize = 45;
+    const LIMIT: u64 = 4 << 20;
+    let config = Config { memory_bytes: LIMIT, shards, ..Config::default() };
+    let limits = config.limits().expect("settings that can be");
+    let ledger = Ledger::of(&limits);
+    let mut all: Vec<Shard<Buffer>> =
+        (0..shards).map(|n| Shard::new(&limits, &ledger, HashKey::new([n.into(), 11]))).collect();
+    let (mut out, mould) = (Out::default(), Mould::new(Family::V4, PIECES));
+    let mut push = |shard: &mut Shard<Buffer>, piece: usize, name: (u32, u16), now| {
+        let buffer = Rc::new(mould.emit(piece, name));
+        let arrival = Arrival { cost: FRAME, ..Arrival::new(&buffer, Rc::clone(&buffer)) };
+        shard.push(arrival, now, &mut out);
+    };
+    let mut now = SECOND;
+    for round in 0..4 * PIECES {
+        for sender in 0..SENDERS {
+            let at = round + sender as usize;
+            let id = u16::try_from(at / PIECES).expect("few");
+            push(&mut all[0], at % PIECES, (sender, id), now);
+            now += 10_000;
+        }
+    }
+    // And of these the last fragments are lost.
+    for piece in 0..PIECES - 1 {
+        for sender in SENDERS..2 * SENDERS {
+            push(&mut all[0], piece, (sender, 0), now);
+            now += 10_000;
+        }
+    }
+    let held = all[0].gauges().memory_bytes;
+    assert!(held > LIMIT / 2, "only {held} bytes are in use");
+    let end = now;
+    let mut counted = Vec::new();
+    for id in 1000..1015u16 {
+        let begun = now;
+        for piece in 0..PIECES {
+            for sender in 0..12 {
+                push(&mut all[1], piece, (sender, id), now);
+                now += 50_000;
+            }
+            // As who waits for packets does, each 10 ms or so.
+            if piece % 16 == 0 {
+                all.iter_mut().for_each(|shard| _ = shard.expire(now, 64, &mut Out::default()));
+            }
+        }
+        if begun >= end + 100 * MS {
+            counted.extend((0..12).map(|sender| (sender, id)));
+        }
+    }
+    let name = |d: &Delivered| {
+        let (source, id) = name_of(d);
+        (source >> 8, id)
+    };
+    let delivered: BTreeSet<_> = out.delivered.iter().map(name).collect();
+    let missing = counted.iter().filter(|name| !delivered.contains(name)).count();
+    assert!(counted.len() >= 100, "too few to say anything: {}", counted.len());
+    assert_eq!(missing, 0, "of {} with {shards}: {:?}", counted.len(), all[1].counters());
+    drop(all);
+    assert_eq!(ledger.left(), LIMIT);
+}
+
+#[test]
+fn memory_that_an_idle_shard_holds_comes_back() {
+    for shards in [2, 16] {
+        memory_comes_back(shards);
     }
 }

@@ -229,3 +229,38 @@ fn a_sender_hears_of_an_incomplete_first_fragment_and_of_too_long_a_datagram() {
     assert_eq!(host.out.delivered.len(), 1);
     host.check_empty();
 }
+
+/// Others of the network use up identifications of their own.
+#[test]
+fn a_busy_network_makes_no_datagram_stale() {
+    let mut host = Host::new(&Config { copy_below: 0, ..Config::default() });
+    let of = |src: u8, protocol: u8, id: u32, fill: u8| Packet {
+        src,
+        protocol,
+        ..Packet::new(Family::V4, id, vec![fill; 16])
+    };
+    host.push(&of(250, 17, 7, b'a').fragment(0, 8));
+    for n in 0..50_000u32 {
+        let src = u8::try_from(n % 200).expect("below 200");
+        let whole = of(src, 17, n / 200, b'b');
+        host.push(&whole.fragment(0, 8));
+        host.push(&whole.fragment(8, 16));
+        host.out.delivered.clear();
+        host.out.released.clear();
+    }
+    host.push(&of(250, 17, 7, b'a').fragment(8, 16));
+    assert_eq!(host.payloads(), [&[b'a'; 16]]);
+    // But its own, of the same protocol.
+    host.push(&of(250, 6, 7, b'c').fragment(0, 8));
+    host.push(&of(250, 17, 7, b'c').fragment(0, 8));
+    for n in 0..33_000u32 {
+        let whole = of(250, 17, 1000 + n, b'd');
+        host.push(&whole.fragment(0, 8));
+        host.push(&whole.fragment(8, 16));
+        host.out.delivered.clear();
+    }
+    host.push(&of(250, 6, 7, b'c').fragment(8, 16));
+    host.push(&of(250, 17, 7, b'e').fragment(8, 16));
+    assert_eq!(host.payloads(), [&[b'c'; 16]]);
+    assert_eq!(host.shard.counters().datagrams(Reason::Stale), 1);
+}
