@@ -48,7 +48,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "include",
         env: "SHUNT_INCLUDE",
-        help: "only these: port:N, port:N-M, addr:A, addr:A/BITS, program:NAME, comma separated [everything]",
+        help: "only these: port:N, port:N-M, addr:A, addr:A/BITS, program:NAME, end:client, end:server, comma separated [everything]",
     },
     Setting {
         name: "exclude",
@@ -89,6 +89,17 @@ pub enum Rule {
     Addr(Ipv6Addr, u8),
     /// A program by its name (comm or last part of the path).
     Program(String),
+    /// Connections of which this process is that end.
+    End(End),
+}
+
+/// Which end of a connection a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It has connected.
+    Client,
+    /// It has accepted.
+    Server,
 }
 
 /// A setting that cannot be used, and why.
@@ -182,14 +193,19 @@ fn parse_rule(text: &str) -> Option<Rule> {
             (bits <= width).then_some(Rule::Addr(mapped(addr), bits + shift))
         }
         "program" if !what.is_empty() => Some(Rule::Program(what.to_owned())),
+        "end" => match what {
+            "client" => Some(Rule::End(End::Client)),
+            "server" => Some(Rule::End(End::Server)),
+            _ => None,
+        },
         _ => None,
     }
 }
 
 impl Rule {
-    /// Whether this rule means a connection to `port` between these addresses, in `program`.
+    /// Whether this rule means a connection to `port` between these addresses, of which `program` is this end.
     #[must_use]
-    pub fn matches(&self, port: u16, ends: [Ipv6Addr; 2], program: &str) -> bool {
+    pub fn matches(&self, port: u16, ends: [Ipv6Addr; 2], program: &str, end: End) -> bool {
         match self {
             Self::Port(from, to) => (*from..=*to).contains(&port),
             Self::Addr(net, bits) => {
@@ -200,6 +216,7 @@ impl Rule {
             Self::Program(name) => {
                 name == program || name.len() > 15 && name.get(..15) == Some(program)
             }
+            Self::End(which) => *which == end,
         }
     }
 }
@@ -226,7 +243,7 @@ impl Limits {
             words
                 .map(|w| {
                     parse_rule(w).ok_or_else(|| {
-                        bad("port:N, port:N-M, addr:A, addr:A/BITS or program:NAME, comma separated")
+                        bad("port:N, port:N-M, addr:A, addr:A/BITS, program:NAME, end:client or end:server, comma separated")
                     })
                 })
                 .collect()
@@ -294,13 +311,13 @@ impl Limits {
         self.include.iter().chain(&self.exclude).any(|rule| matches!(rule, Rule::Addr(..)))
     }
 
-    /// Whether a connection to `port` between these addresses may leave TCP.
+    /// Whether a connection to `port` between these addresses, of which `program` is this end, may leave TCP.
     #[must_use]
-    pub fn allows(&self, port: u16, ends: [Ipv6Addr; 2], program: &str) -> bool {
+    pub fn allows(&self, port: u16, ends: [Ipv6Addr; 2], program: &str, end: End) -> bool {
         if self.include.is_empty() && self.exclude.is_empty() {
             return self.enabled;
         }
-        let any = |rules: &[Rule]| rules.iter().any(|r| r.matches(port, ends, program));
+        let any = |rules: &[Rule]| rules.iter().any(|r| r.matches(port, ends, program, end));
         self.enabled && (self.include.is_empty() || any(&self.include)) && !any(&self.exclude)
     }
 }

@@ -1,9 +1,11 @@
 //! Descriptors come and go: socket, accept, dup, close, fork, exec, and passing to others.
 
 use std::ffi::{c_int, c_uint};
+use std::net::Ipv6Addr;
 
 use libc::{cmsghdr, msghdr, sockaddr, sockaddr_storage, socklen_t};
 use local::Reason;
+use local::config::End;
 use local::conn::{Conn, Phase};
 use local::world::World;
 use sys::call;
@@ -83,15 +85,18 @@ pub(crate) fn listening(fd: c_int) {
     if let Ok(Some(name)) = call::name(fd, false) {
         conn.port.store(u32::from(name.port()), Ordering::Relaxed);
         conn.listens_at(fd, name);
-        let any = std::net::Ipv6Addr::UNSPECIFIED;
-        if w.limits.enabled
-            && (w.limits.allows(name.port(), [*name.ip(), any], &w.program)
-                || w.limits.asks_for_addresses())
+        if may_be_offered(w, name.port(), *name.ip())
             && w.board.listen(name.port()) == Err(Reason::NoSlot)
         {
             w.has_no_place();
         }
     }
+}
+
+/// Whether some connection to a listener here may leave TCP, so that clients should offer theirs.
+fn may_be_offered(w: &World, port: u16, ip: Ipv6Addr) -> bool {
+    let allows = || w.limits.allows(port, [ip, Ipv6Addr::UNSPECIFIED], &w.program, End::Server);
+    w.limits.enabled && (allows() || w.limits.asks_for_addresses())
 }
 
 /// The listener of a descriptor; one that came to us by exec or from another process is
@@ -100,7 +105,8 @@ fn listener(w: &World, fd: c_int) -> Option<&'static Conn> {
     if let Some(conn) = fds::conn(fd) {
         if conn.phase() == Phase::Listener {
             let port = u16::try_from(conn.port.load(Ordering::Relaxed)).ok()?;
-            if !w.board.listening(port) {
+            let ip = || conn.listener_address().map_or(Ipv6Addr::UNSPECIFIED, |at| *at.ip());
+            if !w.board.listening(port) && may_be_offered(w, port, ip()) {
                 let _ = w.board.listen(port);
             }
             return Some(conn);

@@ -8,6 +8,7 @@ use std::ffi::c_int;
 
 use libc::{sockaddr, sockaddr_storage, socklen_t};
 use local::Reason;
+use local::config::End;
 use local::conn::{Conn, Phase};
 use local::relay::Welcome;
 use local::world::World;
@@ -106,7 +107,7 @@ pub(crate) fn connecting(fd: c_int, storage: &sockaddr_storage) {
     let any = std::net::Ipv6Addr::UNSPECIFIED;
     if stays
         || conn.stay.load(Ordering::Relaxed) != 0
-        || !w.limits.allows(remote.port(), [any, ip], &w.program)
+        || !w.limits.allows(remote.port(), [any, ip], &w.program, End::Client)
         || w.board.listening(remote.port()) && call::is_local(&ip)
     {
         return;
@@ -130,7 +131,7 @@ pub(crate) fn listening(fd: c_int) {
         && conn.phase() == Phase::Fresh
         && conn.stay.load(Ordering::Relaxed) == 0
         && let Ok(Some(name)) = call::name(fd, false)
-        && w.limits.allows(name.port(), [*name.ip(); 2], &w.program)
+        && w.limits.allows(name.port(), [*name.ip(); 2], &w.program, End::Server)
     {
         opt_in(conn, fd);
     }
@@ -195,8 +196,9 @@ fn comes_from_engine(w: &World, fd: c_int, remote: std::net::SocketAddrV6) -> bo
         return false;
     }
     let local = call::name(fd, false).ok().flatten();
-    local
-        .is_some_and(|local| w.limits.allows(local.port(), [*local.ip(), *remote.ip()], &w.program))
+    local.is_some_and(|local| {
+        w.limits.allows(local.port(), [*local.ip(), *remote.ip()], &w.program, End::Server)
+    })
 }
 
 /// Looks whether the peer has answered the option, and if so, or if its engine may be known to ours, gives

@@ -58,7 +58,7 @@ const REPEATS: usize = 20;
     about = "CPython's socket tests, plain and under `shunt run`: each outcome must be the same"
 )]
 struct Cli {
-    /// Only the modules closest to sockets, and not the run with everything excluded
+    /// Only the modules closest to sockets, plain and with both ends under Shunt
     #[arg(long)]
     quick: bool,
     /// A Python that has its test package (default: python3)
@@ -84,6 +84,9 @@ struct Difference {
     ours: String,
     why: String,
 }
+
+/// The runs that are compared with the plain one.
+const MODES: &[Mode] = &[Mode::Server, Mode::Client, Mode::Offered, Mode::Shunt];
 
 /// Runs `cargo xtask conformance`.
 ///
@@ -135,7 +138,7 @@ fn chosen(cli: &Cli) -> anyhow::Result<Vec<Suite>> {
 }
 
 fn modes(quick: bool) -> &'static [Mode] {
-    if quick { &[Mode::Shunt] } else { &[Mode::Excluded, Mode::Shunt] }
+    if quick { &[Mode::Shunt] } else { MODES }
 }
 
 /// What all comparisons gave.
@@ -144,7 +147,7 @@ struct Compared {
     tests: usize,
     differences: Vec<Difference>,
     rows: Vec<Row>,
-    /// Modules of which the run under Shunt, or that with all excluded, did not do what it is for.
+    /// Modules of which a run did not do what it is for.
     hollow: Vec<String>,
 }
 
@@ -157,8 +160,10 @@ struct Row {
     plain: String,
     /// Tests that ended as they did without Shunt, or of which a repetition took the suspicion.
     same: BTreeMap<Mode, usize>,
-    /// Ends of connections in shared memory, in the run under Shunt.
+    /// Ends of connections in shared memory, in the run of both ends.
     attached: u64,
+    /// Ends that were alone, in the run of accepting ends and in that of offers that nobody takes.
+    alone: BTreeMap<Mode, u64>,
 }
 
 fn compare(
@@ -173,8 +178,9 @@ fn compare(
     into.tests += plain.len();
     let mut row = Row { suite: name, tests: plain.len(), plain: kinds(&plain), ..Row::default() };
     for mode in modes {
-        let Ran { outcomes: ours, attached } = run(python, name, *mode)?;
-        into.hollow.extend(hollow(suite, *mode, attached));
+        let ran = run(python, name, *mode)?;
+        into.hollow.extend(hollow(suite, *mode, ran.attached, alone(&ran, *mode)));
+        let ours = &ran.outcomes;
         let suspects: BTreeSet<&String> = plain
             .keys()
             .chain(ours.keys())
@@ -182,29 +188,48 @@ fn compare(
             .collect();
         let before = into.differences.len();
         for test in suspects {
-            into.differences.extend(confirm(python, name, test, *mode, &plain, &ours)?);
+            into.differences.extend(confirm(python, name, test, *mode, &plain, ours)?);
         }
         let differ = into.differences.len() - before;
         row.same.insert(*mode, plain.len().saturating_sub(differ));
         if *mode == Mode::Shunt {
-            row.attached = attached;
+            row.attached = ran.attached;
         }
+        row.alone.insert(*mode, alone(&ran, *mode));
     }
     into.rows.push(row);
     Ok(())
 }
 
+/// Connections of which one end took part, and found that it was alone: the accepting ends say that their peer is not
+/// under Shunt; of offers that nobody takes the other end is known, which says that it was left out.
+fn alone(ran: &Ran, mode: Mode) -> u64 {
+    // Reasons keep their numbers (`local::Reason`, shunt-stat(1)).
+    const PEER_NOT_SHUNT: u64 = 1;
+    const EXCLUDED: u64 = 3;
+    let stayed = |reason| ran.stayed.get(&reason).copied().unwrap_or(0);
+    match mode {
+        Mode::Server => stayed(PEER_NOT_SHUNT),
+        Mode::Offered => stayed(EXCLUDED),
+        // Who connects to a port at which nobody under Shunt listens makes no entry anywhere.
+        Mode::Plain | Mode::Client | Mode::Shunt => 0,
+    }
+}
+
 /// Why a run has proved nothing, if so: all stayed on TCP that should not have, or the reverse.
-fn hollow(suite: Suite, mode: Mode, attached: u64) -> Option<String> {
+fn hollow(suite: Suite, mode: Mode, attached: u64, alone: u64) -> Option<String> {
     let name = suite.name;
     match mode {
         Mode::Shunt if suite.connects && attached == 0 => {
             Some(format!("{name}: no connection used shared memory under Shunt"))
         }
-        Mode::Excluded if attached > 0 => {
-            Some(format!("{name}: {attached} ends in shared memory, with every address excluded"))
+        Mode::Server | Mode::Offered if suite.connects && alone == 0 => {
+            Some(format!("{name}, {mode}: no end found that it was alone"))
         }
-        Mode::Plain | Mode::Excluded | Mode::Shunt => None,
+        Mode::Server | Mode::Client | Mode::Offered if attached > 0 => {
+            Some(format!("{name}, {mode}: {attached} ends in shared memory"))
+        }
+        Mode::Plain | Mode::Server | Mode::Client | Mode::Offered | Mode::Shunt => None,
     }
 }
 
@@ -212,8 +237,9 @@ fn run(python: &Python<'_>, suite: &str, mode: Mode) -> anyhow::Result<Ran> {
     let begin = Instant::now();
     let ran = python.run(suite, mode).with_context(|| format!("{suite}, {mode}"))?;
     let ends = match mode {
-        Mode::Plain => String::new(),
-        Mode::Excluded | Mode::Shunt => format!("; {} ends in shared memory", ran.attached),
+        Mode::Plain | Mode::Client => String::new(),
+        Mode::Server | Mode::Offered => format!("; {} ends alone", alone(&ran, mode)),
+        Mode::Shunt => format!("; {} ends in shared memory", ran.attached),
     };
     let took = begin.elapsed().as_secs_f64();
     println!("{suite:22} {mode:10} {took:4.0} s  {}{ends}", kinds(&ran.outcomes));
@@ -305,11 +331,19 @@ mod tests {
 
     #[test]
     fn a_run_in_which_nothing_was_attached_is_no_proof() {
-        assert!(hollow(suite("test_socket"), Mode::Shunt, 0).is_some());
-        assert!(hollow(suite("test_socket"), Mode::Shunt, 2).is_none());
-        assert!(hollow(other("test_subprocess"), Mode::Shunt, 0).is_none());
-        assert!(hollow(suite("test_socket"), Mode::Excluded, 0).is_none());
-        assert!(hollow(suite("test_socket"), Mode::Excluded, 1).is_some());
-        assert!(hollow(suite("test_socket"), Mode::Plain, 0).is_none());
+        let of_sockets =
+            |mode, attached, alone| hollow(suite("test_socket"), mode, attached, alone);
+        assert!(of_sockets(Mode::Shunt, 0, 0).is_some());
+        assert!(of_sockets(Mode::Shunt, 2, 0).is_none());
+        assert!(hollow(other("test_subprocess"), Mode::Shunt, 0, 0).is_none());
+        for mode in [Mode::Server, Mode::Offered] {
+            assert!(of_sockets(mode, 0, 0).is_some());
+            assert!(hollow(other("test_subprocess"), mode, 0, 0).is_none());
+            assert!(of_sockets(mode, 0, 3).is_none());
+            assert!(of_sockets(mode, 1, 3).is_some());
+        }
+        assert!(of_sockets(Mode::Client, 0, 0).is_none());
+        assert!(of_sockets(Mode::Client, 1, 0).is_some());
+        assert!(of_sockets(Mode::Plain, 0, 0).is_none());
     }
 }

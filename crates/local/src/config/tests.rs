@@ -7,7 +7,7 @@ fn allows(include: &str, exclude: &str, port: u16, program: &str) -> bool {
     let mut limits = Limits::default();
     limits.set("include", include).unwrap();
     limits.set("exclude", exclude).unwrap();
-    limits.allows(port, [LOOPBACK, LOOPBACK], program)
+    limits.allows(port, [LOOPBACK, LOOPBACK], program, End::Client)
 }
 
 #[test]
@@ -21,6 +21,10 @@ fn rules() {
     assert!(!allows("addr:10.0.0.0/8", "", 80, "x"));
     assert!(!allows("", "addr:::ffff:127.0.0.1", 80, "x"));
     assert!(!allows("", "addr:0.0.0.0/0", 80, "x"));
+    assert!(allows("end:client", "", 80, "x"));
+    assert!(allows("", "end:server", 80, "x"));
+    assert!(!allows("end:server", "", 80, "x"));
+    assert!(!allows("port:80", "end:client", 80, "x"));
     assert!(allows("program:a-very-long-program-name", "", 1, "a-very-long-pro"));
 }
 
@@ -38,6 +42,7 @@ fn bad_settings_say_what_would_be_right_and_change_nothing() {
         ("include", "port:90-80"),
         ("include", "addr:1.2.3.4/33"),
         ("exclude", "program:"),
+        ("exclude", "end:both"),
         ("log", "loud"),
         ("dir", "relative"),
         ("enabled", "maybe"),

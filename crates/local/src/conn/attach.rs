@@ -5,6 +5,7 @@ use sys::handler;
 use sys::sync::AtomicU32;
 
 use crate::brief;
+use crate::config::End;
 
 use super::{
     BELL, Conn, EAGAIN_RETRY, ECONNRESET, Ends, Got, Half, Level, Loc, MSG_DONTWAIT, Ordering,
@@ -134,7 +135,7 @@ impl Conn {
             return Err(Reason::PeerNotShunt);
         }
         self.port.store(u32::from(remote.port()), Ordering::Relaxed);
-        if !w.limits.allows(remote.port(), [*local.ip(), *remote.ip()], &w.program) {
+        if !w.limits.allows(remote.port(), [*local.ip(), *remote.ip()], &w.program, End::Client) {
             return Err(Reason::Excluded);
         }
         let ends = Ends { local, remote };
@@ -532,7 +533,7 @@ impl Conn {
         let ends = ends.ok_or(Reason::PeerNotShunt)?;
         let Ends { local, remote } = ends;
         let port = u16::try_from(self.port.load(Ordering::Relaxed)).unwrap_or(0);
-        if !w.limits.allows(port, [*local.ip(), *remote.ip()], &w.program) {
+        if !w.limits.allows(port, [*local.ip(), *remote.ip()], &w.program, End::Server) {
             return Err(Reason::Excluded);
         }
         let found = if alone { None } else { w.board.find(ends) };

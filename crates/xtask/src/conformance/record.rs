@@ -63,18 +63,23 @@ pub(super) fn heading(root: &Path, python: &str) -> String {
 pub(super) fn what_ran(heading: &str, rows: &[Row]) -> String {
     let mut text = format!(
         "{heading}\n\n\
-         | module | tests | plain | same outcome excluded | same under Shunt | ends in shared memory |\n\
-         | --- | --- | --- | --- | --- | --- |\n"
+         | module | tests | plain | same, server only | client only | offered | both | ends alone, server and offered | ends in shared memory |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n"
     );
     for row in rows {
         let same = |mode| row.same.get(&mode).map_or_else(|| "-".to_owned(), usize::to_string);
+        let alone = |mode| row.alone.get(&mode).copied().unwrap_or(0);
         text += &format!(
-            "| `{}` | {} | {} | {} | {} | {} |\n",
+            "| `{}` | {} | {} | {} | {} | {} | {} | {} and {} | {} |\n",
             row.suite,
             row.tests,
             row.plain,
-            same(Mode::Excluded),
+            same(Mode::Server),
+            same(Mode::Client),
+            same(Mode::Offered),
             same(Mode::Shunt),
+            alone(Mode::Server),
+            alone(Mode::Offered),
             row.attached
         );
     }
@@ -151,9 +156,13 @@ mod tests {
             plain: "8 ok, 1 skip".into(),
             same: [(Mode::Shunt, 9)].into(),
             attached: 42,
+            alone: [(Mode::Server, 5), (Mode::Offered, 6)].into(),
         };
         let text = what_ran("Today.", &[row]);
         assert!(text.starts_with("Today.\n\n| module |"), "{text}");
-        assert!(text.ends_with("| `test_socket` | 9 | 8 ok, 1 skip | - | 9 | 42 |\n"), "{text}");
+        assert!(
+            text.ends_with("| `test_socket` | 9 | 8 ok, 1 skip | - | - | - | 9 | 5 and 6 | 42 |\n"),
+            "{text}"
+        );
     }
 }

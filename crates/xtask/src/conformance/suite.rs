@@ -27,17 +27,36 @@ const LEFT_OUT: &[&str] = &["test.test_socket.ThreadedVSOCKSocketStreamTest.test
 pub(super) enum Mode {
     /// Without Shunt.
     Plain,
-    /// With the library in place and each connection excluded.
-    Excluded,
-    /// Under `shunt run`.
+    /// Only ends that accept take part: their peers are as if without the library.
+    Server,
+    /// Only ends that connect take part, and nobody under Shunt listens.
+    Client,
+    /// The same, but their connections lead to ports of listeners under Shunt: each is offered, and nobody takes it.
+    Offered,
+    /// Both ends, under `shunt run`.
     Shunt,
+}
+
+impl Mode {
+    /// What is left out of Shunt. An address rule, and be it of an address that nobody has (RFC 5737), keeps listeners on
+    /// the board, for the address of a connection is known when it is there.
+    const fn excluded(self) -> Option<&'static str> {
+        match self {
+            Self::Plain | Self::Shunt => None,
+            Self::Server => Some("end:client"),
+            Self::Client => Some("end:server"),
+            Self::Offered => Some("end:server,addr:192.0.2.1"),
+        }
+    }
 }
 
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Plain => "plain",
-            Self::Excluded => "excluded",
+            Self::Server => "server",
+            Self::Client => "client",
+            Self::Offered => "offered",
             Self::Shunt => "shunt",
         })
     }
@@ -76,6 +95,8 @@ pub(super) struct Ran {
     /// Ends of connections that went over to shared memory: a connection within the module counts twice.
     /// A lower bound, for a process that ends may leave its place on the board, and its count, to another.
     pub(super) attached: u64,
+    /// Connections that stayed on TCP and were counted, by the number of the reason; a lower bound, likewise.
+    pub(super) stayed: BTreeMap<u64, u64>,
 }
 
 /// A Python with its tests, and where it runs them.
@@ -132,15 +153,15 @@ impl<'a> Python<'a> {
     /// When it cannot be started, or ends its process too often.
     pub(super) fn run(&self, suite: &str, mode: Mode) -> anyhow::Result<Ran> {
         let mut ran = Ran::default();
-        let outcomes = &mut ran.outcomes;
         for _ in 0..FALLS_MAX {
             let done: Vec<&str> =
-                outcomes.keys().map(String::as_str).chain(LEFT_OUT.iter().copied()).collect();
+                ran.outcomes.keys().map(String::as_str).chain(LEFT_OUT.iter().copied()).collect();
             let board = Board::new()?;
             let (journal, fall) = self.process(suite, mode, &board, "without", &done.join("\n"))?;
             if mode != Mode::Plain {
-                ran.attached += self.attached(&board)?;
+                self.count(&board, &mut ran)?;
             }
+            let outcomes = &mut ran.outcomes;
             let known = outcomes.len();
             outcomes.extend(journal.outcomes);
             if journal.complete {
@@ -169,8 +190,8 @@ impl<'a> Python<'a> {
         Ok(outcomes)
     }
 
-    /// What `shunt stat` says of all who ever were on a board: ends that went over to shared memory.
-    fn attached(&self, board: &Board) -> anyhow::Result<u64> {
+    /// What `shunt stat` says of all who ever were on a board.
+    fn count(&self, board: &Board, into: &mut Ran) -> anyhow::Result<()> {
         let stat = Command::new(self.stage.program("shunt"))
             .args(["stat", "--json", "--all", "--dir"])
             .arg(board.path())
@@ -179,7 +200,11 @@ impl<'a> Python<'a> {
         let said = String::from_utf8_lossy(&stat.stderr).into_owned();
         ensure!(stat.status.success(), "shunt stat failed ({}): {}", stat.status, said.trim());
         let json: Value = serde_json::from_slice(&stat.stdout).context("that is no JSON")?;
-        sum_attached(&json).context("shunt stat names no processes")
+        into.attached += sum_attached(&json).context("shunt stat names no processes")?;
+        for (reason, count) in sum_stayed(&json).context("shunt stat gives no fallbacks")? {
+            *into.stayed.entry(reason).or_default() += count;
+        }
+        Ok(())
     }
 
     /// One process: its journal, and what to say of a test that was open when it ended.
@@ -209,11 +234,8 @@ impl<'a> Python<'a> {
             selection.into(),
             list.into(),
         ]);
-        // Every address there is: the library looks at each connection and lets it be.
         let mut settings = vec![("SHUNT_DIR", board.path().into())];
-        if mode == Mode::Excluded {
-            settings.push(("SHUNT_EXCLUDE", "addr:::/0".into()));
-        }
+        settings.extend(mode.excluded().map(|rules| ("SHUNT_EXCLUDE", rules.into())));
         let mut running = Running::start(&command, &dir, &settings)?;
         let fall = watch(&mut running, &path)?;
         drop(running);
@@ -232,6 +254,17 @@ impl<'a> Python<'a> {
 fn sum_attached(json: &Value) -> Option<u64> {
     let processes = json["processes"].as_array()?;
     processes.iter().map(|process| process["attached_total"].as_u64()).sum()
+}
+
+/// The same of connections on TCP, by reason.
+fn sum_stayed(json: &Value) -> Option<BTreeMap<u64, u64>> {
+    let mut sums = BTreeMap::new();
+    for process in json["processes"].as_array()? {
+        for fallback in process["fallbacks"].as_array()? {
+            *sums.entry(fallback["reason"].as_u64()?).or_default() += fallback["count"].as_u64()?;
+        }
+    }
+    Some(sums)
 }
 
 /// Waits for the end; `Some` if the process was killed, or hung so that it could not end itself.
@@ -294,7 +327,7 @@ impl Journal {
 
 #[cfg(test)]
 mod tests {
-    use super::{Journal, stack, sum_attached};
+    use super::{Journal, stack, sum_attached, sum_stayed};
 
     #[test]
     fn a_journal_that_breaks_off_names_the_test() {
@@ -322,6 +355,15 @@ mod tests {
         assert_eq!(sum_attached(&serde_json::json!({ "processes": [] })), Some(0));
         assert_eq!(sum_attached(&serde_json::json!({ "processes": [{}] })), None);
         assert_eq!(sum_attached(&serde_json::json!({})), None);
+    }
+
+    #[test]
+    fn what_stayed_on_tcp_is_summed_by_reason() {
+        let one = serde_json::json!({ "fallbacks": [{ "reason": 1, "count": 3 }, { "reason": 3, "count": 1 }] });
+        let other = serde_json::json!({ "fallbacks": [{ "reason": 1, "count": 4 }] });
+        let json = serde_json::json!({ "processes": [one, other] });
+        assert_eq!(sum_stayed(&json), Some([(1, 7), (3, 1)].into()));
+        assert_eq!(sum_stayed(&serde_json::json!({ "processes": [{}] })), None);
     }
 
     #[test]
