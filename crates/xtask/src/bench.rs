@@ -126,8 +126,9 @@ fn local(options: &Options, command: &str) -> anyhow::Result<()> {
     }
     stage::clean_up_when_interrupted()?;
     warn_when_busy();
+    let book = Book::new(options.json).within(options.limit());
     let mut bench = Bench::new(Stage::new(&built(&root))?, options);
-    bench.book = Book::new(options.json).within(options.limit());
+    bench.book = book;
     rows.iter().for_each(|row| bench.measure(row));
     bench.measure_idle();
     if options.record {
@@ -415,6 +416,10 @@ impl<'a> Bench<'a> {
             if !self.options.wants(&name)
                 || (self.options.quick && !idle.quick && self.options.only.is_empty())
             {
+                continue;
+            }
+            if let Some(line) = self.book.passed_over(&name, "B") {
+                self.book.tell(line);
                 continue;
             }
             match costs::idle(&self.stage, idle.connections, self.seconds()) {

@@ -144,7 +144,7 @@ impl Book {
         Self { json: false, lines: Vec::new(), begun: Instant::now(), limit: None }
     }
 
-    /// The same, to be done within this time.
+    /// The same, to be done within this time from when it was made: before what is measured is prepared.
     pub(crate) fn within(self, limit: Option<Duration>) -> Self {
         Self { limit, ..self }
     }
@@ -158,6 +158,12 @@ impl Book {
         let limit = self.limit.filter(|limit| took + LONGEST_ROW > *limit)?;
         let (begun, most) = (took.as_secs(), limit.as_secs());
         Some(format!("{begun} s of the {most} that are promised have gone; `--only` measures it"))
+    }
+
+    /// What to tell of a row for which no time is left.
+    pub(crate) fn passed_over(&self, name: &str, unit: &'static str) -> Option<Line> {
+        let outcome = Outcome::Skipped(self.too_late()?);
+        Some(Line { name: name.to_owned(), unit, outcome })
     }
 
     /// Tells a row.

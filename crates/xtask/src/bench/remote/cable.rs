@@ -16,6 +16,8 @@ use crate::bench::stage::{self, Running, Stage};
 const FLOOR: f64 = 1.0 / 1.5;
 /// What a cable takes if nobody asks for more, bytes.
 const USUAL: u32 = 1500;
+/// Of all rows.
+pub(super) const UNIT: &str = "Gb/s";
 
 /// A cable.
 pub(super) struct Row {
@@ -38,7 +40,7 @@ pub(super) fn measure(stage: &Stage, row: &Row, rounds: u32, seconds: f64) -> Li
         |error| Outcome::Failed(format!("{error:#}")),
         |pairs| Outcome::Measured { pairs, floor: Some(FLOOR) },
     );
-    Line { name: row.name.clone(), unit: "Gb/s", outcome }
+    Line { name: row.name.clone(), unit: UNIT, outcome }
 }
 
 fn pairs(stage: &Stage, row: &Row, rounds: u32, seconds: f64) -> anyhow::Result<Pairs> {

@@ -15,7 +15,7 @@ const FLAT: f64 = 1.0 / 1.1;
 /// A comparison of two runs of `rocebench`.
 pub(super) struct Row {
     pub(super) name: String,
-    unit: &'static str,
+    pub(super) unit: &'static str,
     peer: String,
     ours: String,
     /// Which of the printed figures.

@@ -40,6 +40,9 @@ const AWAY_US: u32 = 1000;
 /// scheduler.
 const SETTINGS: &[&str] = &["--spare-short", "off", "--poll-us", "0", "--stamps", "on"];
 
+/// Of all rows.
+pub(super) const UNIT: &str = "ms each";
+
 /// So many connections at a time.
 pub(super) struct Row {
     pub(super) name: String,
@@ -65,7 +68,7 @@ pub(super) fn measure(built: &Path, row: &Row, rounds: u32, seconds: f64) -> [Li
     let second = format!("  {}: waits for a CPU left out", row.name);
     [(row.name.clone(), all), (second, with_cpu)].map(|(name, outcome)| Line {
         name,
-        unit: "ms each",
+        unit: UNIT,
         outcome,
     })
 }
