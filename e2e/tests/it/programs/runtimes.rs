@@ -3,6 +3,7 @@
 use super::*;
 
 mod killed;
+mod reloaded;
 
 /// Runs `server` and then `client PORT`, both scripts of one runtime: the client checks the answers.
 fn pair(

@@ -169,7 +169,7 @@ fn node_cluster_killed() {
 /// The primary accepts, and hands each connection to a worker: that takes it to TCP before it was attached,
 /// and for this reason.
 #[track_caller]
-fn assert_passed_on(dir: &BoardDir, under: bool) {
+pub(super) fn assert_passed_on(dir: &BoardDir, under: bool) {
     assert_eq!(dir.attached(), 0, "somebody attached:\n{}", dir.summary());
     let passed = usize::try_from(Reason::Passed.code()).unwrap();
     let processes = dir.board().map_or_else(Vec::new, |board| board.processes());
