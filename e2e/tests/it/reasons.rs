@@ -139,6 +139,27 @@ fn excluded() {
     assert_counted(&dir, Reason::Excluded, "exclude by address");
 }
 
+/// Clients are as if they were not under Shunt: the accepting end finds nobody there.
+#[test]
+fn excluded_as_clients() {
+    let dir = BoardDir::new();
+    let both = [Under::Shunt(&dir), Under::Shunt(&dir)];
+    connect(both, &dir, &[("SHUNT_EXCLUDE", "end:client")], false);
+    assert_counted(&dir, Reason::PeerNotShunt, "exclude the connecting ends");
+}
+
+/// A process that takes part in no connection that it accepts has no port on the board, when it listens or later: no
+/// client offers one, and nobody has to look.
+#[test]
+fn excluded_as_servers() {
+    let dir = BoardDir::new();
+    let both = [Under::Shunt(&dir), Under::Shunt(&dir)];
+    connect(both, &dir, &[("SHUNT_EXCLUDE", "end:server")], false);
+    for reason in [Reason::Excluded, Reason::PeerNotShunt] {
+        assert_eq!(counted(&dir, reason), 0, "{}\n{}", reason.words(), dir.summary());
+    }
+}
+
 #[test]
 fn not_included() {
     let dir = BoardDir::new();
