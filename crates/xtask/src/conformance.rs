@@ -67,11 +67,14 @@ struct Cli {
     /// Only these modules
     #[arg(long, value_name = "MODULE")]
     only: Vec<String>,
+    /// Only these runs beside the plain one: server, client, offered, shunt
+    #[arg(long, value_name = "RUN", value_enum)]
+    run: Vec<Mode>,
     /// Test what was built before
     #[arg(long)]
     no_build: bool,
     /// Write the table of what ran, with date and commit, into docs/conformance.md: only of a whole run
-    #[arg(long, conflicts_with_all = ["quick", "only"])]
+    #[arg(long, conflicts_with_all = ["quick", "only", "run"])]
     record: bool,
 }
 
@@ -115,14 +118,14 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     let heading = record::heading(&root, python.version());
     let mut compared = Compared::default();
     for suite in chosen(&cli)? {
-        compare(&python, suite, modes(cli.quick), &mut compared)?;
+        compare(&python, suite, &modes(&cli), &mut compared)?;
     }
     let what = record::what_ran(&heading, &compared.rows);
     println!("\n{what}");
     if cli.record {
         record::write(&root, &what)?;
     }
-    compared.verdict(&known, cli.quick || !cli.only.is_empty())
+    compared.verdict(&known, cli.is_partial())
 }
 
 fn chosen(cli: &Cli) -> anyhow::Result<Vec<Suite>> {
@@ -137,8 +140,19 @@ fn chosen(cli: &Cli) -> anyhow::Result<Vec<Suite>> {
     Ok(suites.iter().filter(wanted).copied().collect())
 }
 
-fn modes(quick: bool) -> &'static [Mode] {
-    if quick { &[Mode::Shunt] } else { MODES }
+fn modes(cli: &Cli) -> Vec<Mode> {
+    match (&cli.run[..], cli.quick) {
+        ([], true) => vec![Mode::Shunt],
+        ([], false) => MODES.to_vec(),
+        (chosen, _) => MODES.iter().copied().filter(|mode| chosen.contains(mode)).collect(),
+    }
+}
+
+impl Cli {
+    /// Whether something is left out, so that a difference that is listed need not be seen.
+    const fn is_partial(&self) -> bool {
+        self.quick || !self.only.is_empty() || !self.run.is_empty()
+    }
 }
 
 /// What all comparisons gave.

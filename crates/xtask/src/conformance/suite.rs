@@ -23,9 +23,10 @@ const FALLS_MAX: usize = 20;
 const LEFT_OUT: &[&str] = &["test.test_socket.ThreadedVSOCKSocketStreamTest.testStream"];
 
 /// How the tests run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(super) enum Mode {
     /// Without Shunt.
+    #[value(skip)]
     Plain,
     /// Only ends that accept take part: their peers are as if without the library.
     Server,
