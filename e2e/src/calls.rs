@@ -1147,5 +1147,6 @@ pub mod filter;
 pub mod jump;
 pub mod numbers;
 pub mod rarely;
+pub mod tls;
 pub mod unseen;
 pub mod uring;

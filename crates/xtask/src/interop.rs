@@ -1,6 +1,7 @@
 //! `cargo xtask interop`: our SMC-R beside that of real Linux kernels, which run in emulated machines
 //! on a bridge of their own.
 
+mod ktls;
 mod play;
 pub(crate) mod program;
 mod scenario;
@@ -68,9 +69,15 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
     let chosen = chosen(&cli);
     if cli.list {
         chosen.iter().for_each(|(case, pair)| println!("{}", title(case, *pair)));
+        if wants_tls(&cli) {
+            println!("{}", ktls::NAME);
+        }
         return Ok(ExitCode::SUCCESS);
     }
-    ensure!(!chosen.is_empty(), "no case is called so: see `cargo xtask interop --list`");
+    ensure!(
+        !chosen.is_empty() || wants_tls(&cli),
+        "no case is called so: see `cargo xtask interop --list`"
+    );
     install::check("interop", PROGRAMS, cli.install)?;
     if let Some(why) = obstacle(PROGRAMS) {
         println!("skipped: {why}");
@@ -97,8 +104,16 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
     if let Some(keep) = &cli.keep {
         std::fs::create_dir_all(keep)?;
     }
+    let tls = wants_tls(&cli).then(|| ktls::image(&root, &kernel, &peer, directory.path()));
+    let tls = tls.transpose()?;
     let image = Image { kernel: kernel.image, initramfs };
-    run(&cli, &chosen, &image, &bench::built(&root))
+    run(&cli, &chosen, &image, tls.as_ref(), &bench::built(&root))
+}
+
+/// Whether the machine that does kernel TLS is booted.
+fn wants_tls(cli: &Cli) -> bool {
+    let named = |only: &String| ktls::NAME.contains(only.as_str());
+    cli.only.as_ref().map_or(!cli.quick, named)
 }
 
 fn chosen(cli: &Cli) -> Vec<(&'static Case, [Peer; 2])> {
@@ -196,17 +211,57 @@ struct Tally {
     skipped: usize,
 }
 
+impl Tally {
+    fn tell(&mut self, title: &str, played: &anyhow::Result<()>, took: Duration) {
+        let took = took.as_secs_f64();
+        match played {
+            Ok(()) => {
+                println!("{title:<48} ok {took:>6.1} s");
+                self.passed += 1;
+            }
+            Err(e) => {
+                println!("{title:<48} FAILED {took:.1} s: {e:#}");
+                self.failed += 1;
+            }
+        }
+    }
+}
+
 fn run(
     cli: &Cli,
     chosen: &[(&Case, [Peer; 2])],
     image: &Image,
+    tls: Option<&Image>,
     built: &Path,
 ) -> anyhow::Result<ExitCode> {
+    let mut tally = Tally::default();
+    if let Some(image) = tls {
+        let begun = Instant::now();
+        let played = ktls::play(image, LIMIT);
+        tally.tell(ktls::NAME, &played, begun.elapsed());
+    }
+    if !chosen.is_empty() {
+        run_pairs(cli, chosen, image, built, &mut tally)?;
+    }
+    let Tally { passed, failed, skipped } = tally;
+    println!("\n{passed} passed, {failed} failed, {skipped} skipped");
+    if failed > 0 {
+        bail!("{failed} of {} cases failed", passed + failed + skipped);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_pairs(
+    cli: &Cli,
+    chosen: &[(&Case, [Peer; 2])],
+    image: &Image,
+    built: &Path,
+    tally: &mut Tally,
+) -> anyhow::Result<()> {
     let absent = shunt::absent(built);
     let begun = Instant::now();
     let mut stage = Stage::boot(image, built, LIMIT)?;
     println!("booted in {:.1} s", begun.elapsed().as_secs_f64());
-    let mut tally = Tally::default();
     for (case, pair) in chosen {
         let title = title(case, *pair);
         if let Some(why) = absent.as_ref().filter(|_| pair.contains(&Peer::Shunt)) {
@@ -225,17 +280,7 @@ fn run(
             stage = Stage::boot(image, built, LIMIT)?;
             played = stage.play(case, *pair, cli.keep.as_deref());
         }
-        let took = begun.elapsed().as_secs_f64();
-        match &played {
-            Ok(()) => {
-                println!("{title:<48} ok {took:>6.1} s");
-                tally.passed += 1;
-            }
-            Err(e) => {
-                println!("{title:<48} FAILED {took:.1} s: {e:#}");
-                tally.failed += 1;
-            }
-        }
+        tally.tell(&title, &played, begun.elapsed());
         // What failed may have left anything behind, in a guest, too; and a TCP connection that ended while its
         // cable was pulled keeps the module of SMC for minutes.
         if played.is_err() || case.event == Event::PullCable {
@@ -243,12 +288,7 @@ fn run(
             stage = Stage::boot(image, built, LIMIT)?;
         }
     }
-    let Tally { passed, failed, skipped } = tally;
-    println!("\n{passed} passed, {failed} failed, {skipped} skipped");
-    if failed > 0 {
-        bail!("{failed} of {} cases failed", chosen.len());
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::calls::{self, Bytes};
+use crate::calls::{self, Bytes, tls};
 use crate::peer;
 use crate::say;
-use crate::stage::{SETTLE, Stage, timed};
+use crate::stage::{Conn, SETTLE, Stage, timed};
 
 fn settle() {
     std::thread::sleep(SETTLE);
@@ -642,15 +642,33 @@ pub fn zero_copy_sending(s: &mut Stage) {
     say!("back", s.b_send(c, "hello"), calls::recv(c.a, 9, 0));
 }
 
-/// Kernel TLS: whatever the kernel says, bytes still flow.
+/// Kernel TLS: whatever the kernel says, bytes still flow; where it has it, as records that it has sealed.
 pub fn kernel_tls_refused_or_not(s: &mut Stage) {
     let c = s.pair();
-    let tls = calls::setsockopt_text(c.a, libc::IPPROTO_TCP, libc::TCP_ULP, "tls");
-    say!("TCP_ULP", tls);
-    if tls == Err(libc::ENOENT) {
+    let found = calls::setsockopt_text(c.a, libc::IPPROTO_TCP, libc::TCP_ULP, "tls");
+    say!("TCP_ULP", found);
+    if found == Err(libc::ENOENT) {
         crate::run::skipped("the kernel has no kernel TLS: only the way back to TCP was compared");
     }
     say!("nonsense", calls::setsockopt_text(c.a, libc::IPPROTO_TCP, libc::TCP_ULP, "no-such"));
     say!("send", calls::send(c.a, b"plain text", 0), s.b_recv(c, 99));
     say!("back", s.b_send(c, "hello"), calls::recv(c.a, 9, 0));
+    if found.is_ok() {
+        sealed_records(s, c);
+    }
+}
+
+/// A connection whose socket has kernel TLS and no keys yet gets them. The peer knows nothing of it: it sees records,
+/// and what it sends back is opened.
+fn sealed_records(s: &mut Stage, c: Conn) {
+    // The first record goes one way only.
+    say!("keys", tls::set_key(c.a, tls::SENDING, 0), tls::set_key(c.a, tls::RECEIVING, 1));
+    say!("send", calls::send(c.a, b"sealed", 0));
+    // A record of application data: its kind, version and length, an explicit nonce, and a tag of 16 bytes.
+    say!("kind", s.b(&format!("first {}", c.b)), "the rest", s.b_recv(c, 99));
+    s.tell(&format!("echo {}", c.b));
+    for text in ["there", "and back again"] {
+        say!("send", calls::send(c.a, text.as_bytes(), 0), calls::recv(c.a, 99, 0));
+    }
+    say!("end", calls::shutdown(c.a, libc::SHUT_WR), s.answer());
 }
