@@ -184,6 +184,18 @@ pub fn epoll_edge_out(s: &mut Stage) {
     );
 }
 
+/// Edge-triggered: that a low water mark was set is an edge, if there is something to read.
+pub fn epoll_edge_low_water_mark(s: &mut Stage) {
+    let c = s.pair_nb();
+    let ep = set_with(c.a, EPOLLIN | EPOLLET);
+    let low = |fd| calls::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
+    say!("nothing there", low(c.a), soon(ep));
+    say!("bytes", s.b_send(c, "abc"), soon(ep), soon(ep));
+    say!("set", low(c.a), soon(ep), soon(ep));
+    say!("taken", try_recv(c.a, 9), low(c.a), soon(ep));
+    say!("end", s.b_shutdown(c, libc::SHUT_WR), soon(ep), soon(ep), low(c.a), soon(ep), soon(ep));
+}
+
 /// Edge-triggered: a reset is an edge.
 pub fn epoll_edge_reset(s: &mut Stage) {
     let c = s.pair_nb();

@@ -316,7 +316,23 @@ pub unsafe extern "C-unwind" fn setsockopt(
         }
     }
     // SAFETY: libc's contract, handed on.
-    unsafe { real::setsockopt(fd, level, name, value, len) }
+    let done = unsafe { real::setsockopt(fd, level, name, value, len) };
+    if done == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
+        low_water_mark_set(fd);
+    }
+    done
+}
+
+/// The kernel looks at once whether there are as many bytes, and tells whoever waits: for who watches edges, once more.
+#[cold]
+fn low_water_mark_set(fd: c_int) {
+    if let Some((w, conn)) = active(fd)
+        && conn.phase() == Phase::Attached
+        && let Some((mine, peer)) = conn.halves(w)
+        && ready::mask(conn, mine, peer) & libc::EPOLLIN.cast_unsigned() != 0
+    {
+        ready::woken(w, conn);
+    }
 }
 
 /// `SO_TIMESTAMP`, `SO_TIMESTAMPNS`, `SO_TIMESTAMPING`, and the three again for 64-bit seconds everywhere.
