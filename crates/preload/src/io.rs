@@ -302,6 +302,10 @@ unsafe fn receive_ring(
                     // A read stops at urgent data.
                     return Ok(total);
                 }
+                if total > 0 && is_only_ended(fd) {
+                    // The kernel keeps an error for the next call when this one has brought bytes.
+                    return Ok(total);
+                }
                 // What has been read already is an answer: the rest only if it is there.
                 let more = total > 0 && flags & libc::MSG_WAITALL == 0;
                 let flags = if more { flags | libc::MSG_DONTWAIT } else { flags };
@@ -311,7 +315,12 @@ unsafe fn receive_ring(
                 // SAFETY: the rest of the guest's buffers.
                 return match unsafe { receive_kernel(fd, &rest[..count], flags) } {
                     Ok(n) => Ok(total + n),
-                    Err(_) if total > 0 => Ok(total),
+                    Err(errno) if total > 0 => {
+                        if !matches!(errno, libc::EAGAIN | libc::EINTR) {
+                            conn.tell_later(w, errno);
+                        }
+                        Ok(total)
+                    }
                     Err(errno) => {
                         conn.tells(w, errno);
                         Err(errno)
@@ -327,6 +336,13 @@ unsafe fn receive_ring(
             }
         }
     }
+}
+
+/// Whether a socket has ended, well or not, and has nothing more to read.
+fn is_only_ended(fd: c_int) -> bool {
+    let mut look = [libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 }];
+    call::poll(&mut look, 0).is_ok_and(|n| n > 0)
+        && call::ioctl_int(fd, libc::FIONREAD).is_ok_and(|there| there == 0)
 }
 
 /// `MSG_PEEK | MSG_WAITALL`.
