@@ -12,6 +12,7 @@ use sys::abi::{
     OWNER_HALVES, PORT_OFFERED, SLOTS, Slot, VERSION, half_state, slot_state,
 };
 use sys::call;
+use sys::diag;
 use sys::lock;
 use sys::map::{Access, Map, MapError};
 use sys::sync::{AtomicU32, AtomicU64, Ordering};
@@ -193,6 +194,10 @@ pub struct Found<'b> {
     pub taker: Option<u32>,
 }
 
+const ENOENT: i32 = 2;
+/// How long others may ask the kernel who somebody is, which takes some microseconds; nanoseconds.
+const ASKING_NS: u64 = 20_000_000;
+
 /// This process on the board.
 #[derive(Debug)]
 pub struct Board {
@@ -210,6 +215,8 @@ pub struct Board {
     /// Serialises the threads that take a slot: a process has one, and all its memory belongs to it.
     taking: AtomicU32,
     netlink: AtomicU32,
+    /// Held while one of our threads asks by it.
+    asking: AtomicU32,
     /// First number for descriptors of our own.
     pub(crate) high: i32,
 }
@@ -233,6 +240,7 @@ impl Board {
             bound: AtomicU32::new(call::only_cpu().map_or(0, |cpu| cpu + 1)),
             taking: AtomicU32::new(0),
             netlink: AtomicU32::new(u32::MAX),
+            asking: AtomicU32::new(0),
             high,
         })
     }
@@ -294,6 +302,7 @@ impl Board {
         self.slot.store(0, Ordering::Relaxed);
         // Whoever held it is not in this process.
         self.taking.store(0, Ordering::Relaxed);
+        self.asking.store(0, Ordering::Relaxed);
         // The netlink socket is shared with the parent: answers would go astray.
         let old = self.netlink.swap(u32::MAX, Ordering::Relaxed);
         if old != u32::MAX {
@@ -689,7 +698,7 @@ impl Board {
         if fd != u32::MAX {
             return Ok(fd.cast_signed());
         }
-        let fd = sys::diag::open().map_err(|_| Reason::NoDiag)?;
+        let fd = diag::open().map_err(|_| Reason::NoDiag)?;
         let fd = out_of_the_way(fd, self.high).cast_unsigned();
         match self.netlink.compare_exchange(u32::MAX, fd, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => Ok(fd.cast_signed()),
@@ -710,6 +719,51 @@ impl Board {
 /// The process that the word of a port names; words may be overwritten by anybody who takes part.
 fn listener_slot(word: u32) -> Option<u32> {
     (word & !PORT_OFFERED).checked_sub(1).filter(|slot| (*slot as usize) < SLOTS)
+    /// The kernel's word on the socket at `local` whose peer is `remote`; `None`: there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`Reason::NoDiag`].
+    pub fn who_is(
+        &self,
+        local: SocketAddrV6,
+        remote: SocketAddrV6,
+    ) -> Result<Option<diag::Peer>, Reason> {
+        for _ in 0..2 {
+            let asking = self.asks();
+            let netlink = match asking {
+                Some(_) => self.netlink()?,
+                None => diag::open().map_err(|_| Reason::NoDiag)?,
+            };
+            let found = diag::peer(netlink, local, remote);
+            if asking.is_none() {
+                let _ = call::close(netlink);
+            }
+            match found {
+                Ok(found) => return Ok(Some(found)),
+                Err(ENOENT) => return Ok(None),
+                // Somebody closed our descriptor, or made another one of its number.
+                Err(_) if asking.is_some() => self.netlink_gone(netlink),
+                Err(_) => {}
+            }
+        }
+        Err(Reason::NoDiag)
+    }
+
+    /// The netlink socket, to ourselves: an answer goes to whoever reads first. `None`: not to be had, because we have
+    /// interrupted whoever holds it, or it was left by a jump out of a handler.
+    fn asks(&self) -> Option<lock::Held<'_>> {
+        let deadline = call::now_ns() + ASKING_NS;
+        loop {
+            let held = lock::try_lock(&self.asking);
+            let owner = self.asking.load(Ordering::Relaxed);
+            if held.is_some() || owner == lock::tid() || call::now_ns() > deadline {
+                return held;
+            }
+            call::sched_yield();
+        }
+    }
+
 }
 
 /// Moves a descriptor of ours to a high number, where the guest does not look.

@@ -3,6 +3,7 @@
 use std::net::SocketAddrV6;
 
 use crate::call;
+use crate::sync::{AtomicU32, Ordering};
 
 /// What the kernel knows of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,22 +28,29 @@ pub fn open() -> Result<i32, i32> {
     call::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_SOCK_DIAG)
 }
 
-/// Looks up the socket whose local address is `local` and whose peer is `remote`.
+/// Looks up the socket whose local address is `local` and whose peer is `remote`. One thread at a time may ask by a
+/// socket; answers to others, who have not waited for them, are passed over.
 ///
 /// # Errors
 ///
 /// `ENOENT` if there is none in this network namespace; else the errno of the conversation.
 pub fn peer(netlink: i32, local: SocketAddrV6, remote: SocketAddrV6) -> Result<Peer, i32> {
+    /// Requests so far: the kernel puts the number of each into its answer.
+    static ASKED: AtomicU32 = AtomicU32::new(0);
     // A connection between IPv6 sockets with mapped addresses is known as IPv4 to some kernels and
     // as IPv6 to others, by what the socket itself is; the exact look-up takes either, but wants
     // the family that the addresses have in its tables.
     let both_v4 = local.ip().to_ipv4_mapped().is_some() && remote.ip().to_ipv4_mapped().is_some();
-    let request = request(local, remote, both_v4);
+    let number = ASKED.fetch_add(1, Ordering::Relaxed);
+    let mut request = request(local, remote, both_v4);
+    request[8..12].copy_from_slice(&number.to_ne_bytes());
     call::send(netlink, &request, libc::MSG_DONTWAIT)?;
     let mut answer = [0u8; 1024];
     loop {
         let n = call::recv(netlink, &mut answer, libc::MSG_DONTWAIT)?;
-        if let Some(result) = parse(&answer[..n]) {
+        if word(&answer[..n], 8) == Some(number)
+            && let Some(result) = parse(&answer[..n])
+        {
             return result;
         }
     }
@@ -123,6 +131,26 @@ mod tests {
             drop(client);
             let _ = call::close(netlink);
         }
+    }
+
+    #[test]
+    fn an_answer_that_nobody_waited_for_is_passed_over() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let clients = [0, 1].map(|_| TcpStream::connect(listener.local_addr().unwrap()).unwrap());
+        let ends = |client: &TcpStream| {
+            let fd = client.as_raw_fd();
+            [false, true].map(|peer| call::name(fd, peer).unwrap().unwrap())
+        };
+        let netlink = open().unwrap();
+        // Asked by one who was then interrupted for good; its number is 0, and not the next one's.
+        let _ = peer(netlink, ends(&clients[0])[0], ends(&clients[0])[1]);
+        let asked = request(ends(&clients[0])[0], ends(&clients[0])[1], true);
+        call::send(netlink, &asked, libc::MSG_DONTWAIT).unwrap();
+        let [local, remote] = ends(&clients[1]);
+        let fd = clients[1].as_raw_fd();
+        let cookie: u64 = call::getsockopt(fd, libc::SOL_SOCKET, libc::SO_COOKIE).unwrap();
+        assert_eq!(peer(netlink, local, remote).unwrap().cookie, cookie);
+        let _ = call::close(netlink);
     }
 
     #[test]

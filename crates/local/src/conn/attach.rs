@@ -607,22 +607,9 @@ impl Conn {
 
     /// The kernel's word that the offer is from the very socket at the other end.
     fn confirm(&self, w: &World, ends: Ends, peer: &Half) -> Result<(), Reason> {
-        for _ in 0..2 {
-            let netlink = w.board.netlink()?;
-            match diag::peer(netlink, ends.remote, ends.local) {
-                Ok(found) => {
-                    return if found.cookie == peer.cookie.load(Ordering::Relaxed) {
-                        Ok(())
-                    } else {
-                        Err(Reason::ForgedOffer)
-                    };
-                }
-                Err(2) => return Err(Reason::ForgedOffer),
-                // Somebody closed our descriptor, or made another one of its number.
-                Err(_) => w.board.netlink_gone(netlink),
-            }
-        }
-        Err(Reason::NoDiag)
+        let found = w.board.who_is(ends.remote, ends.local)?;
+        let is_it = |found: diag::Peer| found.cookie == peer.cookie.load(Ordering::Relaxed);
+        found.is_some_and(is_it).then_some(()).ok_or(Reason::ForgedOffer)
     }
 
     /// Of `n` bytes that a call has just received from TCP, `last` being the last of them: how many are the program's.
