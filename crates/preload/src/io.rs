@@ -113,6 +113,7 @@ pub(crate) fn to_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: 
             } else {
                 conn.thaw(w);
                 ready::attached_late(w, conn);
+                ready::thawed(w, conn);
             }
             done
         }
@@ -523,7 +524,10 @@ fn sleep(
         // A byte that may not be taken out, because another thread relies on it or because the
         // program has not read it yet, would end a sleep at once; so would our own end of receiving.
         let deaf = mine.flags.load(Ordering::Relaxed) & sys::abi::half_flags::SHUT_RD != 0;
-        let blocked = room && (deaf || conn.is_mixed(mine, peer));
+        // While another thread leads it back to TCP, and perhaps in vain, nobody rings for what lies in the ring.
+        let frozen = mine.flags.load(Ordering::Relaxed) & sys::abi::half_flags::WANT_DOWN != 0
+            && peer.flags.load(Ordering::Relaxed) & sys::abi::half_flags::DOWN == 0;
+        let blocked = frozen || room && (deaf || conn.is_mixed(mine, peer));
         result = if others > 0 || blocked {
             let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             let woken = call::futex_wait(&conn.nudge, nudge, Some(pause));

@@ -1085,6 +1085,16 @@ pub(crate) fn woken(w: &'static World, conn: &'static Conn) {
             set.kick(w);
         }
     }
+/// The connection does not go back to TCP after all: what lies in its ring can be read again, and who has looked
+/// meanwhile and seen nothing sleeps.
+pub(crate) fn thawed(w: &'static World, conn: &'static Conn) {
+    for (_, set) in registrations(conn) {
+        if set.waiting.load(Ordering::SeqCst) > 0 {
+            set.kick(w);
+        }
+    }
+}
+
 }
 
 /// The connection is back on TCP for good: its sets get back what the program registered.

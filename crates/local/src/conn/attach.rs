@@ -63,6 +63,11 @@ fn is_closed(fd: i32) -> bool {
     call::getsockopt::<Info>(fd, IPPROTO_TCP, TCP_INFO).is_ok_and(|info| info.state() == CLOSE)
 }
 
+/// Whether the kernel knows of no connection there.
+pub(super) fn is_gone(fd: i32) -> bool {
+    call::getsockopt::<Info>(fd, IPPROTO_TCP, TCP_INFO).is_err()
+}
+
 /// What the kernel counts of a connection: bytes given to it, bytes taken from it.
 pub(super) struct Counts {
     pub(super) established: bool,

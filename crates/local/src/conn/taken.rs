@@ -55,7 +55,7 @@ impl Conn {
         });
         let Some(counts) = counted.or_else(|| counts(fd, None)) else {
             self.set_phase(Phase::Offered);
-            if offer::status(word, index) == Status::Lost {
+            if offer::status(word, index) == Status::Lost && super::attach::is_gone(fd) {
                 // The socket is not there any more, and the word will never say that the offer is open: whoever waits
                 // for that would look for ever.
                 offer::clear(word, index);
