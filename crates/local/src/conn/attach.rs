@@ -1012,7 +1012,8 @@ impl Conn {
     /// stay in the socket.
     #[must_use]
     pub fn tcp_readable(&self, mine: &Half, peer: &Half, fd: i32) -> bool {
-        let down = self.came_down(mine, peer);
+        // Bytes of before the switch come first, and the doorbells behind them.
+        let down = self.came_down(mine, peer) && Self::before(mine, peer) == 0;
         if down {
             if let Some(_held) = lock::lock(&mine.rx_lock) {
                 self.drain_bells(mine, peer, fd);
