@@ -41,7 +41,7 @@ mod taken;
 mod waiting;
 
 use copying::Copying;
-pub use forked::Calls;
+pub use forked::{Calls, Left};
 
 /// What a doorbell is, in the TCP stream.
 pub const BELL: u8 = 0x5a;
@@ -270,6 +270,11 @@ pub struct Conn {
     pub sets: [Registration; SETS],
     /// See `calls_since`.
     calls_seen: AtomicU32,
+    /// Number plus one of the word that counts the processes which hold it: see `crate::holders`; 0: there is none.
+    /// `forked::UNCOUNTED`: others may hold it, for ever.
+    holders: AtomicU32,
+    /// Times that it was not attached because others hold it.
+    held: AtomicU32,
     /// What spinning for this connection has taught.
     pub spin: Spin,
     ends: Guarded<Option<Ends>>,
@@ -299,6 +304,8 @@ impl Conn {
             &self.opted,
             &self.stands_in,
             &self.calls_seen,
+            &self.holders,
+            &self.held,
         ] {
             word.store(0, Ordering::Relaxed);
         }

@@ -14,6 +14,7 @@ pub mod config;
 pub mod conn;
 #[cfg(not(loom))]
 pub mod destination;
+mod holders;
 #[cfg(not(loom))]
 pub mod log;
 pub mod offer;

@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! up      sender: busy += 1, fence, rising? then not by TCP     busy -= 1 after the bytes counted
-//!         riser:  rising := 1, fence, busy? then not now        up_at := sent, then UP
+//!         riser:  rising := 1, fence, busy or users? not now    up_at := sent, then UP
+//!         fork:   users += 1, fence, rising? then wait for it   the child is made
 //! down    reader: WANT_DOWN, head stands still                  sees DOWN: TCP, behind the bells
 //!         sender: ANSWERING, fence, still wanted?               down_at := head, then DOWN
 //! thaw    reader: WANT_DOWN taken back, fence, ANSWERING or DOWN? then wanted again
@@ -99,13 +100,24 @@ impl Sending {
         self.busy.load(Ordering::Acquire) == 0
     }
 
+    /// Whether a thread is switching at this moment: to be asked after `users` says that there is a process more, and
+    /// before there is one.
+    pub(crate) fn is_rising(&self) -> bool {
+        // Pairs with the fence of `is_idle` in `rise`.
+        fence(Ordering::SeqCst);
+        // Acquire: that it has switched. Pairs with `rise`.
+        self.rising.load(Ordering::Acquire) == RISING
+    }
+
     /// Switches to the ring, at the byte that comes next, unless somebody is still sending by TCP.
-    /// `flags` and `up_at` are our half's; `counted` is how much the kernel was given, asked for only where we do
-    /// not know, and while nobody is sending. `true`: the direction has switched by this call.
+    /// `flags`, `up_at` and `users` are our half's: another process that holds it too may be sending by TCP, of which
+    /// we know nothing. `counted` is how much the kernel was given, asked for only where we do not know, and while
+    /// nobody is sending. `true`: the direction has switched by this call.
     pub(crate) fn rise(
         &self,
         flags: &AtomicU32,
         up_at: &AtomicU64,
+        users: &AtomicU32,
         counted: impl FnOnce() -> Option<u64>,
     ) -> bool {
         let mine =
@@ -113,13 +125,16 @@ impl Sending {
         if mine.is_err() {
             return false;
         }
-        let idle = self.is_idle() && self.is_sure(counted);
+        // Acquire: what others have sent before they left.
+        let alone = || users.load(Ordering::Acquire) <= 1;
+        let idle = self.is_idle() && alone() && self.is_sure(counted);
         if idle {
             up_at.store(self.sent(), Ordering::Relaxed);
             // Release: the offset before the flag. Pairs with `risen`.
             flags.fetch_or(flag::UP, Ordering::Release);
         }
-        self.rising.store(if idle { IN_RING } else { ON_TCP }, Ordering::Relaxed);
+        // Release: that it has switched. Pairs with `is_rising`.
+        self.rising.store(if idle { IN_RING } else { ON_TCP }, Ordering::Release);
         idle
     }
 

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use sys::abi::{Half, SLOTS, Slot, WAITERS, half_state};
 use sys::call;
+use sys::common::Common;
 use sys::lock::Guarded;
 use sys::map::MapError;
 use sys::sync::{AtomicU32, Ordering};
@@ -50,6 +51,8 @@ pub struct World {
     pub arena: Guarded<Arena>,
     /// Counts the forks since the start; what was counted before a fork may be wrong after it.
     pub forks: AtomicU32,
+    /// Words that count who holds a connection: see `crate::holders`.
+    pub(crate) common: Common,
     /// 1 in a forked child.
     child: AtomicU32,
     /// Connections that hold a ring, oldest first.
@@ -90,6 +93,7 @@ impl World {
             forks: AtomicU32::new(0),
             child: AtomicU32::new(0),
             holders: Guarded::default(),
+            common: Common::default(),
             spare: Guarded::default(),
             rung: (0..SLOTS * WAITERS).map(|_| AtomicU32::new(0)).collect(),
             waiters: AtomicU32::new(0),

@@ -426,12 +426,13 @@ pub(crate) extern "C" fn fork_prepare() {
     if let Some(w) = fds::world() {
         let deadline = call::now_ns() + ATTACHING_NS;
         each_conn(|_, conn| {
+            let begun = conn.fork_begins(w);
             // In the child nobody would bring it to an end.
-            while conn.phase() == Phase::Busy && call::now_ns() < deadline {
+            while conn.is_switching() && call::now_ns() < deadline {
                 call::sched_yield();
             }
             ready::unpark_all(conn);
-            conn.fork_prepare(w);
+            conn.fork_prepare(w, begun);
         });
         // Last: nothing else is taken under these locks here.
         kept::hold();
@@ -481,17 +482,56 @@ pub(crate) fn leaving() {
     if fds::borrowed() {
         return;
     }
-    each_conn(|_, conn| conn.leave(w));
+    each_conn(|_, conn| {
+        let _ = conn.leave(w);
+    });
 }
 
-/// Another program takes this process over (`spawned`: takes descriptors of it): what it inherits
-/// must be plain TCP.
+/// Another program takes this process over by `exec`, which answers only if it does not.
+pub(crate) fn replacing(exec: impl FnOnce() -> c_int) -> c_int {
+    if fds::borrowed() {
+        handing_over();
+        return exec();
+    }
+    hand_over(|conn| matches!(conn.phase(), Phase::Attached | Phase::Offered));
+    let left = left_behind();
+    let failed = exec();
+    if let Some(w) = fds::world() {
+        left.into_iter().for_each(|(conn, left)| conn.comes_back(w, left));
+    }
+    failed
+}
+
+/// Connections that we hold together with others, and that no descriptor leads the next program to.
+fn left_behind() -> Vec<(&'static Conn, local::conn::Left)> {
+    let Some(w) = fds::world() else { return Vec::new() };
+    let (mut closed, mut kept) = (Vec::new(), Vec::new());
+    fds::each(|fd, entry| {
+        if let Entry::Conn(conn) = entry
+            && conn.is_held_with_others(w)
+        {
+            let stays = call::getfd(fd).is_ok_and(|f| f & libc::FD_CLOEXEC == 0);
+            if stays { kept.push(conn) } else { closed.push(conn) }
+        }
+    });
+    closed.retain(|conn| !kept.iter().any(|kept| std::ptr::eq(*kept, *conn)));
+    closed.sort_by_key(|conn| std::ptr::from_ref(*conn).addr());
+    closed.dedup_by(|a, b| std::ptr::eq(*a, *b));
+    closed.into_iter().map(|conn| (conn, conn.leave(w))).collect()
+}
+
+/// Another program takes descriptors of this process: what it inherits must be plain TCP, and stay so.
 pub(crate) fn handing_over() {
+    let may = [Phase::Attached, Phase::Offered, Phase::Server, Phase::Busy];
+    hand_over(|conn| may.contains(&conn.phase()));
+}
+
+/// Leads the connections that a new program will have, and of which `which` is true, to TCP.
+fn hand_over(which: impl Fn(&Conn) -> bool) {
     let Some(w) = fds::world() else { return };
     fds::each(|fd, entry| {
         let Entry::Conn(conn) = entry else { return };
-        let attached = matches!(conn.phase(), Phase::Attached | Phase::Offered);
-        if !attached || call::getfd(fd).is_ok_and(|f| f & libc::FD_CLOEXEC != 0) {
+        if !which(conn) || call::getfd(fd).is_ok_and(|f| f & libc::FD_CLOEXEC != 0) {
             return;
         }
         if !io::to_tcp(w, conn, fd, Reason::Exec) && fd <= 2 {

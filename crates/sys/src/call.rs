@@ -157,6 +157,12 @@ mod calls {
         call!(SYS_mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1i32, 0)
             .map(|p| p as *mut u8)
     }
+    /// Anonymous, zero, and in common with what is forked later.
+    pub fn mmap_common(len: usize) -> Result<*mut u8> {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        call!(SYS_mmap, 0, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1i32, 0)
+            .map(|p| p as *mut u8)
+    }
     /// What a device maps at an offset of its own, to read and write.
     pub fn mmap_device(fd: i32, len: usize, offset: i64) -> Result<*mut u8> {
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;

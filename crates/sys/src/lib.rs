@@ -11,7 +11,7 @@
 //! What whoever started us has left for us to listen on is [`inherited`]. Sockets of a program that `shunt run`
 //! may have started are called by [`stream`]. Which users the host has says [`accounts`], and as which of them a
 //! thread touches files [`acting`]. Long checksums are made by [`crc`]. Whether a signal handler runs, or has left what it interrupted for good, finds
-//! [`handler`].
+//! [`handler`]. What a process has in common with those it forks is [`common`].
 
 pub mod abi;
 #[cfg(not(loom))]
@@ -26,6 +26,8 @@ pub mod cache;
 pub mod call;
 #[cfg(not(loom))]
 pub mod cgroup;
+#[cfg(not(loom))]
+pub mod common;
 #[cfg(not(loom))]
 pub mod crc;
 #[cfg(not(loom))]

@@ -404,12 +404,12 @@ impl Conn {
             return false;
         }
         let counted = || {
-            let fd = half.fd.load(Ordering::Relaxed).cast_signed();
+            let fd = self.own_fd(half);
             call::getsockopt::<Info>(fd, IPPROTO_TCP, TCP_INFO).ok().map(|info| info.sent())
         };
         // Others wait for who switches, so no handler may leave in the middle of it, or wait for us.
         let _quiet = self.tx.is_in_doubt().then(handler::Blocked::new);
-        let up = self.tx.rise(&half.flags, &half.up_at, counted);
+        let up = self.tx.rise(&half.flags, &half.up_at, &half.users, counted);
         if up && w.limits.log >= Level::Debug {
             let n = half.fd.load(Ordering::Relaxed);
             let at = half.up_at.load(Ordering::Relaxed);
@@ -417,13 +417,20 @@ impl Conn {
         }
         if up && let Some((mine, peer)) = self.halves(w) {
             // Doorbells that had to wait for this.
-            self.notify(w, mine.fd.load(Ordering::Relaxed).cast_signed(), mine, peer);
+            self.notify(w, self.own_fd(mine), mine, peer);
         }
         up
     }
 
     /// Doorbells must not wait for the acknowledgement of what was sent before them. Done at the
     /// first doorbell that might: a short connection needs none.
+    /// A descriptor of this process; that of the half is another one once a parent has closed that.
+    fn own_fd(&self, half: &Half) -> i32 {
+        let own = self.fd.load(Ordering::Relaxed);
+        // Records that no table of descriptors leads to know none.
+        if own == 0 { half.fd.load(Ordering::Relaxed).cast_signed() } else { own.cast_signed() }
+    }
+
     pub(super) fn free_doorbells(&self, fd: i32) {
         if self.options.fetch_or(options::FREE, Ordering::Relaxed) & options::FREE != 0 {
             return;
@@ -527,6 +534,9 @@ impl Conn {
     ) -> Result<Option<&'w Half>, Reason> {
         let tries = self.tries.fetch_add(1, Ordering::Relaxed);
         let again = if tries < TRIES_MAX { Ok(None) } else { Err(Reason::PeerNotShunt) };
+        if self.is_held_by_others(w) {
+            return self.held_by_others(w, data);
+        }
         // A client of ours publishes before it sends: once bytes are here, so is the offer. Where nobody
         // offers, a look at the port, which stays in the cache, tells as much.
         let alone = data && !self.may_be_offered(w);
@@ -723,6 +733,7 @@ impl Conn {
             let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
             if let Some((index, _)) = self.my_half(w)
                 && !offer::withdraw(word, index)
+        self.holds_no_more(w);
             {
                 // Taken in this very moment, or overwritten.
                 let _ = self.settle_client(w, fd, false);
@@ -965,23 +976,6 @@ impl Conn {
                 self.drain_bells(mine, peer, fd);
             }
             let _ = call::shutdown(fd, 1);
-        }
-    }
-
-    /// A connection of ours after `fork`, in either process: both hold it now.
-    pub fn fork_prepare(&self, w: &World) {
-        if let Some((_, half)) = self.my_half(w) {
-            half.users.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-
-    /// This process ends without closing what it has inherited.
-    pub fn leave(&self, w: &World) {
-        if let Some((_, half)) = self.my_half(w)
-            && half.slot.load(Ordering::Relaxed) != w.board.slot().unwrap_or(u32::MAX)
-            && half.users.load(Ordering::Relaxed) > 1
-        {
-            half.users.fetch_sub(1, Ordering::AcqRel);
         }
     }
 

@@ -1,6 +1,16 @@
-//! What a forked child makes of calls in which other threads were: it has none of these threads.
+//! Connections over a fork: who holds them after it, and what a child makes of calls in which other threads were, of
+//! which it has none.
 
-use super::{Conn, Ordering};
+use sys::sync::fence;
+
+use super::{Conn, Half, Ordering, Phase, Reason, World};
+use crate::holders;
+
+/// Of `Conn::holders`: another process may hold it, and nobody counts.
+const UNCOUNTED: u32 = u32::MAX;
+/// Receives that wait for others to let go of a connection; then it stays on TCP. A parent that closes its own
+/// descriptor after a fork does so while the child reads its first messages.
+const HELD_MAX: u32 = 64;
 
 /// Calls of one thread that are in the middle of something on a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,7 +23,126 @@ pub struct Calls {
     pub polling: u32,
 }
 
+/// What a process that [leaves](Conn::leave) a connection is no longer counted in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use]
+pub struct Left {
+    users: bool,
+    holders: u32,
+}
+
 impl Conn {
+    /// Before a fork: both processes will hold it. The caller waits after this while it [is being
+    /// switched](Self::is_switching), and hands what this answers to [`Self::fork_prepare`].
+    pub fn fork_begins(&self, w: &World) -> u32 {
+        let half = self.half.load(Ordering::Acquire);
+        let unmet = half == 0 && matches!(self.phase(), Phase::Server | Phase::Busy);
+        if self.holders.load(Ordering::Relaxed) != 0 || unmet {
+            self.will_be_held(w);
+        }
+        if let Some((_, half)) = self.my_half(w) {
+            half.users.fetch_add(1, Ordering::AcqRel);
+            // What the other process will send by TCP before our direction switches we do not count.
+            self.tx.doubt();
+        }
+        // Either who switches sees that there will be another one, or we see that he switches.
+        fence(Ordering::SeqCst);
+        half
+    }
+
+    fn will_be_held(&self, w: &World) {
+        let Some(words) = w.common.words() else {
+            return self.holders.store(UNCOUNTED, Ordering::Relaxed);
+        };
+        if self.holders.load(Ordering::Relaxed) == 0 {
+            let found = holders::found(words).and_then(|n| u32::try_from(n + 1).ok());
+            self.holders.store(found.unwrap_or(UNCOUNTED), Ordering::Relaxed);
+        }
+        let number = self.holders.load(Ordering::Relaxed);
+        if let Some(word) = word(w, number) {
+            holders::joins(word);
+        }
+    }
+
+    /// Whether another thread is attaching it, or switching our direction.
+    #[must_use]
+    pub fn is_switching(&self) -> bool {
+        self.phase() == Phase::Busy || self.tx.is_rising()
+    }
+
+    /// A connection of ours right before the fork. `begun`: what [`Self::fork_begins`] has answered.
+    pub fn fork_prepare(&self, w: &World, begun: u32) {
+        if self.half.load(Ordering::Acquire) != begun
+            && let Some((_, half)) = self.my_half(w)
+        {
+            // It has been attached meanwhile.
+            half.users.fetch_add(1, Ordering::AcqRel);
+            self.tx.doubt();
+        }
+    }
+
+    /// This process ends, or becomes another program, without closing what it has inherited.
+    pub fn leave(&self, w: &World) -> Left {
+        let mut left = Left { users: false, holders: self.holds_no_more(w) };
+        if let Some((_, half)) = self.my_half(w)
+            && is_inherited(w, half)
+            && half.users.load(Ordering::Relaxed) > 1
+        {
+            half.users.fetch_sub(1, Ordering::AcqRel);
+            left.users = true;
+        }
+        left
+    }
+
+    /// Whether [`Self::leave`] would do anything.
+    #[must_use]
+    pub fn is_held_with_others(&self, w: &World) -> bool {
+        self.holders.load(Ordering::Relaxed) != 0
+            || self.my_half(w).is_some_and(|(_, half)| is_inherited(w, half))
+    }
+
+    /// The process has not become another program after all.
+    pub fn comes_back(&self, w: &World, left: Left) {
+        if let Some((_, half)) = self.my_half(w).filter(|_| left.users) {
+            half.users.fetch_add(1, Ordering::AcqRel);
+        }
+        if left.holders != 0 {
+            let counted = word(w, left.holders).is_some_and(holders::comes_back);
+            let number = if counted { left.holders } else { UNCOUNTED };
+            self.holders.store(number, Ordering::Relaxed);
+        }
+    }
+
+    /// This process will not use it any more. Answers which word has counted it.
+    pub(super) fn holds_no_more(&self, w: &World) -> u32 {
+        let number = self.holders.swap(0, Ordering::Relaxed);
+        if let Some(word) = word(w, number) {
+            holders::leaves(word);
+        }
+        number
+    }
+
+    /// Server, [`Phase::Busy`]: whether another process may hold it as well.
+    pub(super) fn is_held_by_others(&self, w: &World) -> bool {
+        // As in `is_alone`, for who counts only now.
+        fence(Ordering::SeqCst);
+        match self.holders.load(Ordering::Relaxed) {
+            // Accepted by another thread while this one forked: nobody has counted.
+            0 => self.half_forks.load(Ordering::Relaxed) != w.forks.load(Ordering::Relaxed),
+            number => !word(w, number).is_some_and(holders::is_alone),
+        }
+    }
+
+    /// Server: not now, perhaps when the others have let go of it. `data`: bytes have just arrived.
+    pub(super) fn held_by_others<T>(&self, w: &World, data: bool) -> Result<Option<T>, Reason> {
+        if !data || self.held.fetch_add(1, Ordering::Relaxed) < HELD_MAX {
+            return Ok(None);
+        }
+        // For people: the child of a server has no slot yet.
+        let _ = w.board.ensure_slot();
+        Err(Reason::Shared)
+    }
+
     /// To be called in a forked child, whose only thread is in these calls; descriptors are to be counted into
     /// [`Self::refs`] after this. What else waits or holds a lock does so in the parent: here nobody would ever end it,
     /// and the connection would stay open after its last descriptor, and full of doorbells that all leave to a sleeper.
@@ -28,4 +157,15 @@ impl Conn {
         self.counting.store(0, Ordering::Relaxed);
         self.ends.word().store(0, Ordering::Relaxed);
     }
+}
+
+/// The word of that number.
+fn word(w: &World, number: u32) -> Option<&sys::sync::AtomicU32> {
+    let at = number.checked_sub(1).filter(|_| number != UNCOUNTED)?;
+    w.common.words()?.get(at as usize)
+}
+
+/// Whether a half is that of the process that we were forked from.
+fn is_inherited(w: &World, half: &Half) -> bool {
+    half.slot.load(Ordering::Relaxed) != w.board.slot().unwrap_or(u32::MAX)
 }

@@ -163,7 +163,7 @@ impl Conn {
         self.half.store(index + 1, Ordering::Relaxed);
         self.join(w, half, hello.half, 0, 0);
         self.attached(w, half);
-        let _ = self.tx.rise(&half.flags, &half.up_at, || None);
+        let _ = self.tx.rise(&half.flags, &half.up_at, &half.users, || None);
         Ok((index, half.generation.load(Ordering::Relaxed), rmb))
     }
 }

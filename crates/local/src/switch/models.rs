@@ -21,6 +21,7 @@ const BELL: u32 = 0x5a;
 struct Direction {
     // The sender's.
     tx: Sending,
+    users: AtomicU32,
     flags: AtomicU32,
     up_at: AtomicU64,
     down_at: AtomicU64,
@@ -47,23 +48,48 @@ struct Reader {
 impl Direction {
     /// `Conn::go_up`.
     fn go_up(&self) -> bool {
+        self.go_up_by(&self.tx)
+    }
+
+    fn go_up_by(&self, tx: &Sending) -> bool {
         let counted = || Some(self.tcp.lock().unwrap().len() as u64);
         self.flags.load(Ordering::Acquire) & flag::UP != 0
-            || self.tx.rise(&self.flags, &self.up_at, counted)
+            || tx.rise(&self.flags, &self.up_at, &self.users, counted)
     }
 
     /// `io::way`, then one byte that way.
     fn send(&self, byte: u32) {
+        self.send_by(&self.tx, byte);
+    }
+
+    fn send_by(&self, tx: &Sending, byte: u32) {
         loop {
-            if self.go_up() {
+            if self.go_up_by(tx) {
                 return self.send_ring(byte);
             }
-            if self.tx.begins(|| false) {
+            if tx.begins(|| false) {
                 self.tcp.lock().unwrap().push_back(byte);
-                return self.tx.ends(1);
+                return tx.ends(1);
             }
             thread::yield_now();
         }
+    }
+
+    /// `life::fork_prepare`, and what the child has.
+    fn fork(&self) -> Sending {
+        self.users.fetch_add(1, Ordering::AcqRel);
+        self.tx.doubt();
+        while self.tx.is_rising() {
+            thread::yield_now();
+        }
+        let [busy, rising, unsure] =
+            [&self.tx.busy, &self.tx.rising, &self.tx.unsure].map(|n| n.load(Ordering::Relaxed));
+        let child = Sending::default();
+        child.busy.store(busy, Ordering::Relaxed);
+        child.rising.store(rising, Ordering::Relaxed);
+        child.unsure.store(unsure, Ordering::Relaxed);
+        child.correct(self.tx.sent());
+        child
     }
 
     /// `Conn::send`.
@@ -244,6 +270,37 @@ fn a_send_that_was_left_is_counted_by_the_kernel() {
         sender.join().unwrap();
         let _ = riser.join().unwrap();
         assert!(way.go_up(), "nobody is sending any more");
+        let mut me = Reader::default();
+        way.recv_all(&mut me, 2);
+        assert_eq!(me.got, [1, 2]);
+        way.only_bells_are_left(&me);
+    });
+}
+
+/// A process forks while one of its threads switches, and then both send; once one of them has left, the other one
+/// switches behind all that was sent.
+#[test]
+fn a_fork_beside_a_switch() {
+    loom::model(|| {
+        let way = Arc::new(Direction::default());
+        way.users.store(1, Ordering::Relaxed);
+        let riser = thread::spawn({
+            let way = way.clone();
+            move || way.go_up()
+        });
+        let child = way.fork();
+        let child = thread::spawn({
+            let way = way.clone();
+            move || {
+                way.send_by(&child, 1);
+                way.users.fetch_sub(1, Ordering::AcqRel);
+            }
+        });
+        let _ = riser.join().unwrap();
+        let _ = way.go_up();
+        child.join().unwrap();
+        assert!(way.go_up(), "nobody else is there");
+        way.send(2);
         let mut me = Reader::default();
         way.recv_all(&mut me, 2);
         assert_eq!(me.got, [1, 2]);

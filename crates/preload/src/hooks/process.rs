@@ -158,23 +158,20 @@ pub unsafe extern "C-unwind" fn execve(
     argv: *const *const c_char,
     envp: *const *const c_char,
 ) -> c_int {
-    life::handing_over();
     // SAFETY: libc's contract, handed on.
-    unsafe { real::execve(path, argv, envp) }
+    life::replacing(|| unsafe { real::execve(path, argv, envp) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
-    life::handing_over();
     // SAFETY: libc's contract, handed on.
-    unsafe { real::execv(path, argv) }
+    life::replacing(|| unsafe { real::execv(path, argv) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execvp(path: *const c_char, argv: *const *const c_char) -> c_int {
-    life::handing_over();
     // SAFETY: libc's contract, handed on.
-    unsafe { real::execvp(path, argv) }
+    life::replacing(|| unsafe { real::execvp(path, argv) })
 }
 
 #[unsafe(no_mangle)]
@@ -183,9 +180,8 @@ pub unsafe extern "C-unwind" fn execvpe(
     argv: *const *const c_char,
     envp: *const *const c_char,
 ) -> c_int {
-    life::handing_over();
     // SAFETY: libc's contract, handed on.
-    unsafe { real::execvpe(path, argv, envp) }
+    life::replacing(|| unsafe { real::execvpe(path, argv, envp) })
 }
 
 #[unsafe(no_mangle)]
@@ -194,9 +190,8 @@ pub unsafe extern "C-unwind" fn fexecve(
     argv: *const *const c_char,
     envp: *const *const c_char,
 ) -> c_int {
-    life::handing_over();
     // SAFETY: libc's contract, handed on.
-    unsafe { real::fexecve(fd, argv, envp) }
+    life::replacing(|| unsafe { real::fexecve(fd, argv, envp) })
 }
 
 #[unsafe(no_mangle)]
@@ -207,9 +202,8 @@ pub unsafe extern "C-unwind" fn execveat(
     envp: *const *const c_char,
     flags: c_int,
 ) -> c_int {
-    life::handing_over();
     // SAFETY: libc's contract, handed on.
-    unsafe { real::execveat(dir, path, argv, envp, flags) }
+    life::replacing(|| unsafe { real::execveat(dir, path, argv, envp, flags) })
 }
 
 /// The rest of an argument list that the caller has laid out for a variadic function: the first few
@@ -238,13 +232,12 @@ macro_rules! list_exec {
                 real::set_errno(libc::E2BIG);
                 return -1;
             };
-            life::handing_over();
             let _ = end;
             $(
                 let $env = all.get(end + 1).map_or(std::ptr::null(), |e| e.cast::<*const c_char>());
             )?
             // SAFETY: as libc's: a list that ends in a null pointer.
-            unsafe { $real(path, all.as_ptr() $(, $env)?) }
+            life::replacing(|| unsafe { $real(path, all.as_ptr() $(, $env)?) })
         }
     };
 }

@@ -1,0 +1,50 @@
+//! How many processes hold a server's connection that has not been attached: who attaches it has to be alone, because
+//! what others send goes by TCP, of which the peer takes no byte for one of the stream any more.
+//!
+//! Apart from the rest of a connection, so that loom runs this very code: see `holders/models.rs`.
+//!
+//! ```text
+//! attach: BUSY, fence           others hold it? then not now
+//! fork:   one more holder, fence   BUSY? then wait for its end, before there is a child
+//! ```
+
+use sys::sync::{AtomicU32, Ordering, fence};
+
+/// Takes a word that counts nobody; the holder that it counts then is this process. Answers its number.
+pub(crate) fn found(words: &[AtomicU32]) -> Option<usize> {
+    let free = |word: &AtomicU32| {
+        word.load(Ordering::Relaxed) == 0
+            && word.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    };
+    words.iter().position(free)
+}
+
+/// A process is about to be made that holds it too. The caller looks after this whether somebody is attaching it.
+pub(crate) fn joins(word: &AtomicU32) {
+    word.fetch_add(1, Ordering::Relaxed);
+    // Either who attaches sees one more, or we see that he attaches. Pairs with `is_alone`.
+    fence(Ordering::SeqCst);
+}
+
+/// This process will not use it any more.
+pub(crate) fn leaves(word: &AtomicU32) {
+    // Release: what it has sent and received. Pairs with `is_alone`.
+    let _ = word.fetch_update(Ordering::Release, Ordering::Relaxed, |n| n.checked_sub(1));
+}
+
+/// A process that had left holds it again; `false`: nobody else did meanwhile, so the word may count another one.
+pub(crate) fn comes_back(word: &AtomicU32) -> bool {
+    let more = |n: u32| (n > 0).then(|| n + 1);
+    word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, more).is_ok()
+}
+
+/// Whether this process is the only one, to be asked after it has said that it attaches.
+pub(crate) fn is_alone(word: &AtomicU32) -> bool {
+    // Pairs with `joins`.
+    fence(Ordering::SeqCst);
+    // Acquire: what others have sent and received. Pairs with `leaves`.
+    word.load(Ordering::Acquire) <= 1
+}
+
+#[cfg(all(test, loom))]
+mod models;

@@ -1,0 +1,83 @@
+//! Every interleaving of a thread that attaches with a fork, and of those who leave and attach.
+
+use loom::sync::{Arc, Mutex};
+use loom::thread;
+
+use super::*;
+
+const SERVER: u32 = 0;
+const BUSY: u32 = 1;
+const ATTACHED: u32 = 2;
+
+/// One process's record of the connection, and the word that all have in common.
+struct Held {
+    phase: AtomicU32,
+    word: Arc<AtomicU32>,
+}
+
+impl Held {
+    /// `Conn::settle_server`.
+    fn settle(&self) -> bool {
+        let (from, to) = (Ordering::AcqRel, Ordering::Relaxed);
+        if self.phase.compare_exchange(SERVER, BUSY, from, to).is_err() {
+            return false;
+        }
+        let alone = is_alone(&self.word);
+        self.phase.store(if alone { ATTACHED } else { SERVER }, Ordering::Release);
+        alone
+    }
+
+    /// `life::fork_prepare` and the fork.
+    fn fork(&self) -> Self {
+        joins(&self.word);
+        while self.phase.load(Ordering::Acquire) == BUSY {
+            thread::yield_now();
+        }
+        let phase = AtomicU32::new(self.phase.load(Ordering::Acquire));
+        Self { phase, word: Arc::clone(&self.word) }
+    }
+}
+
+/// A child that does not know that the connection is attached holds one that is not.
+#[test]
+fn a_fork_beside_an_attachment() {
+    loom::model(|| {
+        let word = AtomicU32::new(0);
+        let words = [word];
+        assert_eq!(found(&words), Some(0));
+        let [word] = words;
+        let parent = Arc::new(Held { phase: AtomicU32::new(SERVER), word: Arc::new(word) });
+        let other = {
+            let parent = Arc::clone(&parent);
+            thread::spawn(move || parent.settle())
+        };
+        let child = parent.fork();
+        let attached = other.join().unwrap();
+        assert!(!attached || child.phase.load(Ordering::Relaxed) == ATTACHED);
+        // While both hold it neither attaches it.
+        let had = attached || parent.settle() || child.settle();
+        assert_eq!(had, attached);
+    });
+}
+
+/// Who attaches has seen all that others have sent before they left, and of two that are left one attaches.
+#[test]
+fn the_last_one_attaches() {
+    loom::model(|| {
+        let word = Arc::new(AtomicU32::new(2));
+        let sent = Arc::new(Mutex::new(0));
+        let child = Held { phase: AtomicU32::new(SERVER), word: Arc::clone(&word) };
+        let parent = {
+            let (word, sent) = (Arc::clone(&word), Arc::clone(&sent));
+            thread::spawn(move || {
+                *sent.lock().unwrap() += 1;
+                leaves(&word);
+            })
+        };
+        if child.settle() {
+            assert_eq!(*sent.lock().unwrap(), 1);
+        }
+        parent.join().unwrap();
+        assert!(child.phase.load(Ordering::Relaxed) == ATTACHED || child.settle());
+    });
+}
