@@ -429,8 +429,8 @@ impl Conn {
     pub fn recv(&'static self, w: &World, fd: i32, to: &mut Buffers<'_>, flags: i32) -> Got {
         let Some((mine, peer)) = self.halves(w) else { return Got::Kernel };
         self.note_fork(w, mine);
-        let held = lock::lock_own(&mine.rx_lock, is_own(mine));
-        let Some(_held) = held.or_else(|| self.lock_if_left(w, &mine.rx_lock)) else {
+        let held = lock::lock_own(&mine.rx_lock, &mine.lent, is_own(mine));
+        let Some(_held) = held.or_else(|| self.lock_if_left(w, &mine.rx_lock, &mine.lent)) else {
             return Got::Empty;
         };
         if self.phase() != Phase::Attached {
@@ -1096,7 +1096,7 @@ impl Conn {
             return true;
         }
         // What is announced and what is sent must agree to the byte.
-        let Some(_held) = lock::lock(&mine.bell_lock) else { return false };
+        let Some(_held) = lock::lock_of(&mine.bell_lock, &mine.lent) else { return false };
         if !switch::announce(&mine.flags, &mine.bells, &mine.bell_owed) {
             return false;
         }

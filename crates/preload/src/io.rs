@@ -568,7 +568,7 @@ fn drain_quietly(conn: &Conn, fd: c_int, mine: &Half, peer: &Half) {
     {
         return;
     }
-    if let Some(_held) = lock::lock(&mine.rx_lock) {
+    if let Some(_held) = lock::lock_of(&mine.rx_lock, &mine.lent) {
         let up = peer.flags.load(Ordering::Acquire) & sys::abi::half_flags::UP != 0;
         let switched = mine.tcp_rx.load(Ordering::Relaxed) >= peer.up_at.load(Ordering::Relaxed);
         if up && switched {

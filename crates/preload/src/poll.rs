@@ -394,7 +394,7 @@ fn quieten(o: &Ours, fd: c_int) {
     if o.conn.is_mixed(o.mine, o.peer) {
         return;
     }
-    if let Some(_held) = lock::lock(&o.mine.rx_lock) {
+    if let Some(_held) = lock::lock_of(&o.mine.rx_lock, &o.mine.lent) {
         o.conn.drain_bells(o.mine, o.peer, fd);
     }
 }

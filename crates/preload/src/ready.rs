@@ -288,7 +288,7 @@ impl Set {
         for (conn, which) in all {
             if let Some(e) = ends(w, conn) {
                 let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
-                if let Some(_held) = lock::lock(&e.mine.rx_lock)
+                if let Some(_held) = lock::lock_of(&e.mine.rx_lock, &e.mine.lent)
                     && ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed)
                     && !conn.is_mixed(e.mine, e.peer)
                 {
@@ -394,7 +394,7 @@ impl Set {
 
     /// Takes doorbells out: in a cold set only when there is nothing left to read.
     fn drain(&self, conn: &Conn, e: &Ends, fd: c_int) {
-        let Some(_held) = lock::lock(&e.mine.rx_lock) else { return };
+        let Some(_held) = lock::lock_of(&e.mine.rx_lock, &e.mine.lent) else { return };
         let empty = ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed);
         let cold = self.is_cold()
             || matches!(WaitWord::parse(e.mine.wait.load(Ordering::Relaxed)), WaitWord::Cold(_));

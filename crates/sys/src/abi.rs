@@ -25,7 +25,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// First word of the file, set last when it is made.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHUNTbrd");
 /// Layout of everything in this module.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 
 /// Processes that may hold connections at one time.
 pub const SLOTS: usize = 1024;
@@ -308,15 +308,18 @@ pub struct Half {
     pub peak: AtomicU32,
     /// Serialises changes of `wait` and `sleepers`.
     pub wait_lock: AtomicU32,
-    /// Number of the word that offers this half: another word that leads here is stale.
-    pub offer_word: AtomicU32,
+    /// Thread that has borrowed `tx_lock`, `rx_lock` or `bell_lock` from the process, or 0: see [`crate::lent`].
+    pub lent: AtomicU32,
     /// Serialises doorbells: a sender and a receiver may both ring.
     pub bell_lock: AtomicU32,
     /// The peer's `head` as the sender saw it last.
     pub seen_head: AtomicU64,
 
-    // Lines 6 and 7: room to grow.
-    _reserved: [AtomicU64; 16],
+    // Lines 6 and 7: what is rarely used, and room to grow.
+    /// Number of the word that offers this half: another word that leads here is stale.
+    pub offer_word: AtomicU32,
+    _unused2: AtomicU32,
+    _reserved: [AtomicU64; 15],
 }
 
 /// Values of [`Half::state`].

@@ -195,6 +195,16 @@ mod calls {
     pub fn wipe_on_fork(at: *mut u8, len: usize) -> bool {
         call!(SYS_madvise, at, len, 18).is_ok()
     }
+    /// Asks for the fences that [`fence_all`] makes, in all threads of this process.
+    pub fn ask_for_fences() -> Result<()> {
+        // MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED
+        call!(SYS_membarrier, 4, 0).map(drop)
+    }
+    /// A full fence in each running thread of each process that has asked for it.
+    pub fn fence_all() -> Result<()> {
+        // MEMBARRIER_CMD_GLOBAL_EXPEDITED
+        call!(SYS_membarrier, 2, 0).map(drop)
+    }
     #[must_use]
     pub fn getpid() -> u32 {
         call!(SYS_getpid).unwrap_or(0) as u32

@@ -1,10 +1,10 @@
 //! A lock on a shared word that survives the death of its owner.
 
 use std::cell::Cell;
-use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::{AtomicBool, AtomicPtr};
 
 use crate::sync::{AtomicU32, Ordering};
-use crate::{call, handler};
+use crate::{call, handler, lent};
 
 thread_local! {
     static TID: Cell<u32> = const { Cell::new(0) };
@@ -52,8 +52,9 @@ pub fn try_lock(word: &AtomicU32) -> Option<Held<'_>> {
 /// Address of libc's own word for "this process has one thread"; null: unknown, as on other libcs.
 static SINGLE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Finds out how libc counts threads. To be called once, early.
+/// Finds out how libc counts threads, and asks for fences that borrowers will have made. To be called once, early.
 pub fn watch_threads() {
+    FENCED.store(call::ask_for_fences().is_ok(), Ordering::Relaxed);
     // SAFETY: a name with its zero byte. glibc exports this word since 2.32, for this purpose.
     let at = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
     SINGLE.store(at.cast(), Ordering::Relaxed);
@@ -68,15 +69,66 @@ fn alone() -> bool {
     !at.is_null() && unsafe { at.read_volatile() } != 0
 }
 
-/// [`lock`] for a word that only this process uses (`own`). While it has one thread, nobody can come
-/// between but a signal handler, which is done before we go on: no locked instruction is needed.
+/// Whether this process has asked the kernel for fences that others have it make: see [`crate::lent`]. What it forks has
+/// asked too.
+static FENCED: AtomicBool = AtomicBool::new(false);
+
+/// [`lock_of`] for a word that only this process uses (`own`). While it has one thread, nobody can come
+/// between but a signal handler, which is done before we go on, and a borrower, who looks after us: no locked
+/// instruction is needed.
 #[inline]
-pub fn lock_own(word: &AtomicU32, own: bool) -> Option<Held<'_>> {
-    if own && alone() && word.load(Ordering::Relaxed) == 0 {
-        word.store(tid(), Ordering::Relaxed);
+pub fn lock_own<'a>(word: &'a AtomicU32, lent: &AtomicU32, own: bool) -> Option<Held<'a>> {
+    if own && alone() && FENCED.load(Ordering::Relaxed) && lent::take_alone(word, lent, tid()) {
         return Some(Held { word });
     }
-    lock(word)
+    lock_of(word, lent)
+}
+
+/// [`lock`] for a word that others may have [borrowed](borrow), as `lent` says.
+#[inline]
+pub fn lock_of<'a>(word: &'a AtomicU32, lent: &AtomicU32) -> Option<Held<'a>> {
+    let held = lock(word)?;
+    if lent::is_ours(lent) { Some(held) } else { lock_lent(word, lent, held) }
+}
+
+/// [`try_lock`] likewise.
+#[inline]
+pub fn try_lock_of<'a>(word: &'a AtomicU32, lent: &AtomicU32) -> Option<Held<'a>> {
+    try_lock(word).filter(|_| lent::is_ours(lent))
+}
+
+#[cold]
+fn lock_lent<'a>(word: &'a AtomicU32, lent: &AtomicU32, held: Held<'a>) -> Option<Held<'a>> {
+    let mut held = held;
+    loop {
+        // The borrower may wait for nobody who waits for it.
+        drop(held);
+        wait_until_free(lent)?;
+        held = lock(word)?;
+        if lent::is_ours(lent) {
+            return Some(held);
+        }
+    }
+}
+
+/// Locks of another process, borrowed.
+#[derive(Debug)]
+pub struct Borrowed<'a> {
+    lent: &'a AtomicU32,
+}
+
+impl Drop for Borrowed<'_> {
+    fn drop(&mut self) {
+        lent::give_back(self.lent);
+    }
+}
+
+/// Takes these locks, of which `lent` says that they are, if all of them are free. Never waits for them.
+#[must_use]
+pub fn borrow<'a>(lent: &'a AtomicU32, words: &[&AtomicU32]) -> Option<Borrowed<'a>> {
+    free_if_dead(lent, lent.load(Ordering::Relaxed));
+    // Without the fence nothing is known of an owner that takes its locks without locked instructions.
+    lent::borrow(lent, words, tid(), || call::fence_all().is_ok()).then_some(Borrowed { lent })
 }
 
 /// Takes the lock; `None` if this very thread holds it already (a signal handler has interrupted
@@ -105,18 +157,25 @@ pub fn take_if_left(word: &AtomicU32) -> Option<Held<'_>> {
 
 #[cold]
 fn contended(word: &AtomicU32) -> Option<Held<'_>> {
+    loop {
+        wait_until_free(word)?;
+        if let Some(held) = try_lock(word) {
+            return Some(held);
+        }
+    }
+}
+
+/// Waits for the owner; `None` if that is this very thread.
+fn wait_until_free(word: &AtomicU32) -> Option<()> {
     let me = tid();
     let mut turns = 0u32;
     loop {
         let owner = word.load(Ordering::Relaxed);
+        if owner == 0 {
+            return Some(());
+        }
         if owner == me {
             return None;
-        }
-        if owner == 0 {
-            if let Some(held) = try_lock(word) {
-                return Some(held);
-            }
-            continue;
         }
         turns += 1;
         if turns < 64 {
@@ -124,11 +183,16 @@ fn contended(word: &AtomicU32) -> Option<Held<'_>> {
             continue;
         }
         call::sched_yield();
-        // The owner was killed inside: the words under the lock are each valid at any time, so
-        // the lock is simply free.
-        if turns.is_multiple_of(1024) && !call::thread_exists(owner) {
-            let _ = word.compare_exchange(owner, 0, Ordering::Relaxed, Ordering::Relaxed);
+        if turns.is_multiple_of(1024) {
+            free_if_dead(word, owner);
         }
+    }
+}
+
+/// An owner that was killed inside: the words under the lock are each valid at any time, so the lock is simply free.
+fn free_if_dead(word: &AtomicU32, owner: u32) {
+    if owner != 0 && !call::thread_exists(owner) {
+        let _ = word.compare_exchange(owner, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
@@ -196,11 +260,13 @@ mod tests {
     fn a_thread_that_holds_it_is_not_kept_waiting_for_itself() {
         watch_threads();
         let word = AtomicU32::new(0);
-        let held = lock_own(&word, true);
+        let lent = AtomicU32::new(0);
+        let held = lock_own(&word, &lent, true);
         assert!(held.is_some());
         assert_eq!(word.load(Ordering::Relaxed), tid());
-        assert!(lock_own(&word, true).is_none());
-        assert!(lock_own(&word, false).is_none());
+        assert!(lock_own(&word, &lent, true).is_none());
+        assert!(lock_own(&word, &lent, false).is_none());
+        assert!(borrow(&lent, &[&word]).is_none());
         drop(held);
         assert_eq!(word.load(Ordering::Relaxed), 0);
     }
@@ -243,17 +309,85 @@ mod tests {
     #[test]
     fn two_threads_take_turns() {
         watch_threads();
-        let (word, inside) = (AtomicU32::new(0), AtomicU32::new(0));
+        let [word, lent, inside] = [const { AtomicU32::new(0) }; 3];
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
                     for _ in 0..20_000 {
-                        let _held = lock_own(&word, true).expect("not held by this thread");
+                        let _held = lock_own(&word, &lent, true).expect("not held by this thread");
                         assert_eq!(inside.swap(1, Ordering::Relaxed), 0);
                         inside.store(0, Ordering::Relaxed);
                     }
                 });
             }
         });
+    }
+
+    /// Words in memory that a forked child has too.
+    fn words() -> &'static [AtomicU32] {
+        let common: &'static crate::common::Common = Box::leak(Box::default());
+        common.words().expect("memory")
+    }
+
+    #[test]
+    fn what_is_lent_is_waited_for_and_what_is_held_is_not_lent() {
+        watch_threads();
+        let [word, lent] = [const { AtomicU32::new(0) }; 2];
+        let held = lock_of(&word, &lent);
+        assert!(borrow(&lent, &[&word]).is_none());
+        drop(held);
+        let borrowed = borrow(&lent, &[&word]);
+        assert!(borrowed.is_some());
+        // By ourselves.
+        assert!(lock_own(&word, &lent, true).is_none() && try_lock_of(&word, &lent).is_none());
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+        drop(borrowed);
+        assert!(lock_own(&word, &lent, true).is_some());
+        // By one that has been killed.
+        lent.store(i32::MAX.cast_unsigned(), Ordering::Relaxed);
+        assert!(lock_of(&word, &lent).is_some());
+    }
+
+    /// The owner has one thread, and takes its lock without a locked instruction; another process borrows it.
+    #[test]
+    fn an_owner_and_a_borrower_are_never_both_inside() {
+        const TIMES: u32 = 200_000;
+        watch_threads();
+        let [word, lent, inside, times, ended, ..] = words() else { unreachable!() };
+        // SAFETY: the child uses words and system calls only, and ends.
+        let owner = unsafe { libc::fork() };
+        if owner == 0 {
+            TID.with(|tid| tid.set(0));
+            let fenced = FENCED.load(Ordering::Relaxed);
+            let mut wrong = 0;
+            for _ in 0..TIMES {
+                // `lock_own` of a process that has one thread, which a child of a test may not believe of itself.
+                while !(fenced && lent::take_alone(word, lent, tid())) {
+                    let Some(held) = lock_of(word, lent) else { continue };
+                    std::mem::forget(held);
+                    break;
+                }
+                wrong += u32::from(inside.swap(1, Ordering::Relaxed) != 0);
+                inside.store(0, Ordering::Relaxed);
+                drop(Held { word });
+            }
+            ended.store(1, Ordering::Release);
+            // SAFETY: ends the process.
+            unsafe { libc::_exit(i32::from(wrong > 0)) };
+        }
+        while ended.load(Ordering::Acquire) == 0 {
+            if let Some(_borrowed) = borrow(lent, &[word]) {
+                assert_eq!(inside.swap(1, Ordering::Relaxed), 0);
+                times.fetch_add(1, Ordering::Relaxed);
+                inside.store(0, Ordering::Relaxed);
+            }
+        }
+        let mut status = 0;
+        // SAFETY: our child, and a valid place.
+        assert_eq!(unsafe { libc::waitpid(owner, &raw mut status, 0) }, owner);
+        assert_eq!(status, 0, "both were inside");
+        if call::fence_all().is_ok() {
+            assert!(times.load(Ordering::Relaxed) > 0, "never borrowed");
+        }
     }
 }

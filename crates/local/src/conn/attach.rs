@@ -214,6 +214,7 @@ impl Conn {
             &half.peak,
             &half.wait_lock,
             &half.bell_lock,
+            &half.lent,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -664,7 +665,9 @@ impl Conn {
                 }
                 Phase::Attached => {
                     let Some((mine, peer)) = self.halves(w) else { return Some(n) };
-                    let Some(_held) = lock::lock(&mine.rx_lock) else { return Some(n) };
+                    let Some(_held) = lock::lock_of(&mine.rx_lock, &mine.lent) else {
+                        return Some(n);
+                    };
                     let taken = mine.tcp_rx.load(Ordering::Relaxed);
                     let keep = self.trim(mine, peer, taken, n, 0);
                     mine.tcp_rx.store(taken + keep as u64, Ordering::Relaxed);
@@ -918,7 +921,7 @@ impl Conn {
             if !self.go_up(w, mine) {
                 let _ = call::shutdown(fd, 1);
             }
-            let _held = lock::lock(&mine.tx_lock);
+            let _held = lock::lock_of(&mine.tx_lock, &mine.lent);
             // Both at once, and before the kernel wakes anybody: who looks then must see both.
             let bits = flag::SHUT | if read { flag::SHUT_RD } else { 0 };
             mine.flags.fetch_or(bits, Ordering::Release);
@@ -972,7 +975,7 @@ impl Conn {
         if mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0
             && peer_flags & (flag::SHUT | flag::CLOSED) != 0
         {
-            if let Some(_held) = lock::lock(&mine.rx_lock) {
+            if let Some(_held) = lock::lock_of(&mine.rx_lock, &mine.lent) {
                 self.drain_bells(mine, peer, fd);
             }
             let _ = call::shutdown(fd, 1);
@@ -1009,7 +1012,7 @@ impl Conn {
         // Bytes of before the switch come first, and the doorbells behind them.
         let down = self.came_down(mine, peer) && Self::before(mine, peer) == 0;
         if down {
-            if let Some(_held) = lock::lock(&mine.rx_lock) {
+            if let Some(_held) = lock::lock_of(&mine.rx_lock, &mine.lent) {
                 self.drain_bells(mine, peer, fd);
             }
             if mine.drained.load(Ordering::Relaxed) != peer.bells.load(Ordering::Acquire) {
@@ -1055,7 +1058,7 @@ impl Conn {
     /// Takes the doorbells that have been announced out of the socket.
     pub fn drain(&self, w: &World, fd: i32) {
         if let Some((mine, peer)) = self.halves(w)
-            && let Some(_held) = lock::lock(&mine.rx_lock)
+            && let Some(_held) = lock::lock_of(&mine.rx_lock, &mine.lent)
             && self.in_ring(mine, peer)
         {
             self.drain_bells(mine, peer, fd);
@@ -1067,7 +1070,7 @@ impl Conn {
     pub fn look_for_strays(&self, mine: &Half, peer: &Half, fd: i32) {
         let mut byte = [0u8; 1];
         // Nobody else takes doorbells meanwhile, so what is seen and what is counted belong together.
-        let Some(_held) = lock::lock(&mine.rx_lock) else { return };
+        let Some(_held) = lock::lock_of(&mine.rx_lock, &mine.lent) else { return };
         if self.is_mixed(mine, peer) {
             return;
         }

@@ -26,7 +26,7 @@ impl Conn {
             return;
         }
         // An announced doorbell must come before what follows.
-        let _bell = lock::lock(&mine.bell_lock);
+        let _bell = lock::lock_of(&mine.bell_lock, &mine.lent);
         let deadline = call::now_ns() + PATIENCE_NS;
         while mine.bell_owed.load(Ordering::Relaxed) != 0 && call::now_ns() < deadline {
             if call::send(fd, &[0x5a], MSG_DONTWAIT | MSG_NOSIGNAL).is_ok() {
@@ -155,13 +155,11 @@ impl Conn {
         let mut done = false;
         let lending = w.lending.try_lock();
         if is_it && lending.is_some() && w.board.map.lend(index, true) {
-            // Never waited for: whoever holds them may be stopped, or have written them himself. With
-            // the second one held, `go_down` does not wait for it either. The third: who is in the middle of
-            // a read by TCP takes what comes behind our switch for doorbells, so nothing else may come there.
-            if let Some(_held) = lock::try_lock(&peer.tx_lock)
-                && let Some(_bell) = lock::try_lock(&peer.bell_lock)
-                && let Some(_rx) = lock::try_lock(&peer.rx_lock)
-            {
+            // Never waited for: whoever holds them may be stopped, or have written them himself. What we have borrowed
+            // `go_down` does not wait for either. The third: who is in the middle of a read by TCP takes what comes
+            // behind our switch for doorbells, so nothing else may come there.
+            let locks = [&peer.tx_lock, &peer.bell_lock, &peer.rx_lock];
+            if let Some(_held) = lock::borrow(&peer.lent, &locks) {
                 done = peer.flags.load(Ordering::Relaxed) & flag::DOWN != 0
                     || switch::answer(&peer.flags, &mine.flags, &mine.head)
                         .is_some_and(|from| self.replay(w, fd, peer, from));
@@ -184,7 +182,7 @@ impl Conn {
         {
             return;
         }
-        if let Some(_held) = lock::lock(&mine.tx_lock)
+        if let Some(_held) = lock::lock_of(&mine.tx_lock, &mine.lent)
             && mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0
         {
             if peer.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0 {
@@ -198,7 +196,7 @@ impl Conn {
     /// Our sending side goes back to TCP; the peer reads on.
     pub fn demote_sender(&'static self, w: &World, fd: i32, reason: Reason) {
         let Some((mine, _)) = self.halves(w) else { return };
-        let Some(_held) = lock::lock(&mine.tx_lock) else { return };
+        let Some(_held) = lock::lock_of(&mine.tx_lock, &mine.lent) else { return };
         if mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0 {
             Self::because(w, mine, reason);
             self.go_down(w, fd, mine, mine.sent.load(Ordering::Relaxed));
@@ -224,7 +222,7 @@ impl Conn {
             return false;
         }
         {
-            let Some(_rx) = lock::lock(&mine.rx_lock) else { return false };
+            let Some(_rx) = lock::lock_of(&mine.rx_lock, &mine.lent) else { return false };
             // From here on nobody takes anything out of the ring.
             switch::freeze(&mine.flags);
         }
@@ -248,7 +246,7 @@ impl Conn {
                 continue;
             }
             if down {
-                let Some(_rx) = lock::lock(&mine.rx_lock) else { return false };
+                let Some(_rx) = lock::lock_of(&mine.rx_lock, &mine.lent) else { return false };
                 self.drain_bells(mine, peer, fd);
                 if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Relaxed) {
                     break;
@@ -257,7 +255,7 @@ impl Conn {
                 && ring::tail(&peer.tail) == mine.head.load(Ordering::Relaxed)
             {
                 // Nothing more will come.
-                let Some(_rx) = lock::lock(&mine.rx_lock) else { return false };
+                let Some(_rx) = lock::lock_of(&mine.rx_lock, &mine.lent) else { return false };
                 self.drain_bells(mine, peer, fd);
                 break;
             }
@@ -294,7 +292,7 @@ impl Conn {
         {
             return;
         }
-        if let Some(_held) = lock::try_lock(&peer.rx_lock) {
+        if let Some(_held) = lock::borrow(&peer.lent, &[&peer.rx_lock]) {
             switch::freeze(&peer.flags);
         }
         if w.board.slot() != Some(peer.slot.load(Ordering::Relaxed)) {
@@ -313,7 +311,7 @@ impl Conn {
     }
 
     fn ring_for_demotion(&self, w: &World, fd: i32, mine: &Half, peer: &Half) {
-        if let Some(_held) = lock::lock(&mine.tx_lock)
+        if let Some(_held) = lock::lock_of(&mine.tx_lock, &mine.lent)
             // Before the switch a doorbell would be taken for a byte of the stream.
             && mine.flags.load(Ordering::Relaxed) & (flag::UP | flag::DOWN) == flag::UP
         {
@@ -325,7 +323,7 @@ impl Conn {
     /// the ring, unless the answer comes at this very moment.
     pub fn thaw(&self, w: &World) {
         if let Some((mine, peer)) = self.halves(w)
-            && let Some(_held) = lock::lock(&mine.rx_lock)
+            && let Some(_held) = lock::lock_of(&mine.rx_lock, &mine.lent)
             && mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0
         {
             if switch::fallen(&peer.flags, &peer.down_at)

@@ -40,9 +40,10 @@ impl Conn {
         &self,
         w: &World,
         word: &'a AtomicU32,
+        lent: &AtomicU32,
     ) -> Option<lock::Held<'a>> {
         self.free_left_locks(w);
-        lock::lock(word)
+        lock::lock_of(word, lent)
     }
 
     /// A receive that [`Self::receiving`] has begun was left by a jump, and will not end by itself.
@@ -63,7 +64,7 @@ impl Conn {
         }
         if let Some((_, mine)) = self.my_half(w)
             && !others
-            && let Some(_held) = lock::lock(&mine.rx_lock)
+            && let Some(_held) = lock::lock_of(&mine.rx_lock, &mine.lent)
         {
             self.recount_received(w);
         }

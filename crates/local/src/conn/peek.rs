@@ -18,8 +18,9 @@ impl Conn {
         self.note_fork(w, mine);
         let begin = to.clone();
         let seen = {
-            let held = lock::lock(&mine.rx_lock);
-            let Some(_held) = held.or_else(|| self.lock_if_left(w, &mine.rx_lock)) else {
+            let held = lock::lock_of(&mine.rx_lock, &mine.lent);
+            let Some(_held) = held.or_else(|| self.lock_if_left(w, &mine.rx_lock, &mine.lent))
+            else {
                 return Got::Empty;
             };
             if self.phase() != Phase::Attached {
@@ -148,7 +149,7 @@ impl Conn {
     ) -> Result<usize, Got> {
         let (mine, peer) = self.halves(w).ok_or(Got::Kernel)?;
         self.note_fork(w, mine);
-        let _held = lock::lock_own(&mine.rx_lock, is_own(mine)).ok_or(Got::Kernel)?;
+        let _held = lock::lock_own(&mine.rx_lock, &mine.lent, is_own(mine)).ok_or(Got::Kernel)?;
         let head = mine.head.load(Ordering::Relaxed);
         let tail = ring::tail(&peer.tail);
         if self.phase() != Phase::Attached

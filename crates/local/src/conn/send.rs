@@ -21,8 +21,8 @@ impl Conn {
     pub fn send(&'static self, w: &World, fd: i32, from: &mut Buffers<'_>) -> Put {
         let Some((mine, peer)) = self.halves(w) else { return Put::Kernel };
         self.note_fork(w, mine);
-        let held = lock::lock_own(&mine.tx_lock, is_own(mine));
-        let Some(_held) = held.or_else(|| self.lock_if_left(w, &mine.tx_lock)) else {
+        let held = lock::lock_own(&mine.tx_lock, &mine.lent, is_own(mine));
+        let Some(_held) = held.or_else(|| self.lock_if_left(w, &mine.tx_lock, &mine.lent)) else {
             return Put::Full;
         };
         if let Some(put) = self.send_refused(w, fd, mine, peer) {
@@ -89,8 +89,9 @@ impl Conn {
     ) -> Result<usize, Put> {
         let (mine, peer) = self.halves(w).ok_or(Put::Kernel)?;
         self.note_fork(w, mine);
-        let held = lock::lock(&mine.tx_lock);
-        let _held = held.or_else(|| self.lock_if_left(w, &mine.tx_lock)).ok_or(Put::Full)?;
+        let held = lock::lock_of(&mine.tx_lock, &mine.lent);
+        let _held =
+            held.or_else(|| self.lock_if_left(w, &mine.tx_lock, &mine.lent)).ok_or(Put::Full)?;
         if let Some(put) = self.send_refused(w, fd, mine, peer) {
             return Err(put);
         }
@@ -295,7 +296,7 @@ impl Conn {
     /// Takes an empty ring away from a connection that does not use it now.
     pub(crate) fn drop_idle_ring(&'static self, w: &World, arena: &mut Arena) -> bool {
         let Some((mine, peer)) = self.halves(w) else { return true };
-        let Some(_held) = lock::try_lock(&mine.tx_lock) else { return false };
+        let Some(_held) = lock::try_lock_of(&mine.tx_lock, &mine.lent) else { return false };
         if self.phase() != Phase::Attached || self.is_shared(w) {
             return self.phase() != Phase::Attached;
         }

@@ -177,7 +177,7 @@ fn is_as_known(w: &World, conn: &Conn, which: usize) -> bool {
 /// A doorbell of a shared connection whose ring is empty by now: out of the socket, and armed anew.
 fn quiet(conn: &Conn, e: &Ends) {
     let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
-    if let Some(_held) = lock::lock(&e.mine.rx_lock)
+    if let Some(_held) = lock::lock_of(&e.mine.rx_lock, &e.mine.lent)
         && ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed)
     {
         conn.drain_bells(e.mine, e.peer, fd);

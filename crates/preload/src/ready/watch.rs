@@ -302,7 +302,7 @@ impl Set {
         if !self.is_cold() {
             set_word(w, self, conn, e.mine);
             let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
-            if let Some(_held) = lock::lock(&e.mine.rx_lock)
+            if let Some(_held) = lock::lock_of(&e.mine.rx_lock, &e.mine.lent)
                 && !conn.is_mixed(e.mine, e.peer)
                 && conn.sleepers(e.mine) == 0
             {
