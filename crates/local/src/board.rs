@@ -566,6 +566,16 @@ impl Board {
         }
     }
 
+    /// Tells the process of a client that we have taken its offer, and that there is something to see for it. What we
+    /// send on it comes after this.
+    pub fn has_taken(&self, client: &Half) {
+        let slot = client.slot.load(Ordering::Relaxed);
+        if (slot as usize) < SLOTS {
+            // Release: the offer's word. Pairs with `World::offer_moves`.
+            self.map.slot(slot).taken.word.fetch_add(1, Ordering::Release);
+        }
+    }
+
     /// Says that we (or what we were forked from) listen on `port`.
     pub fn listen(&self, port: u16) -> Result<(), Reason> {
         let slot = self.ensure_slot()?;

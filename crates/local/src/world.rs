@@ -73,6 +73,8 @@ pub struct World {
     told: AtomicU32,
     /// What connections have carried so far.
     pub(crate) brief: Brief,
+    /// Connections of ours that are not offered any more.
+    unoffered: AtomicU32,
     /// Our half of the connection that something was sent on last, plus one; noted while [`Self::is_brief`].
     sent_on: AtomicU32,
 }
@@ -102,6 +104,7 @@ impl World {
             engine_fd: AtomicU32::new(0),
             told: AtomicU32::new(0),
             brief: Brief::default(),
+            unoffered: AtomicU32::new(0),
             sent_on: AtomicU32::new(0),
         })
     }
@@ -228,6 +231,30 @@ impl World {
     #[must_use]
     pub fn slot(&self) -> Option<&Slot> {
         self.board.my_slot()
+    }
+
+    /// Changes with each offer of this process that is taken, and with each connection that is not offered any more for
+    /// another reason. Who looks at offers reads it before: while it stays there is nothing new to see. Offers that were
+    /// inherited are not among them.
+    #[inline]
+    #[must_use]
+    pub fn offer_moves(&self) -> u32 {
+        // Acquire: what has been done to the offers. Pairs with `Board::has_taken` and `offers_moved`.
+        let taken = self.slot().map_or(0, |slot| slot.taken.word.load(Ordering::Acquire));
+        taken.wrapping_add(self.unoffered.load(Ordering::Acquire))
+    }
+
+    /// A connection is not offered any more.
+    pub(crate) fn offers_moved(&self) {
+        self.unoffered.fetch_add(1, Ordering::Release);
+    }
+
+    /// Counts offers that an event loop of ours looks at.
+    pub fn looks_at_offers(&self, n: usize) {
+        if let Some(slot) = self.slot() {
+            let so_far = slot.offer_looks.load(Ordering::Relaxed);
+            slot.offer_looks.store(so_far.wrapping_add(n as u64), Ordering::Relaxed);
+        }
     }
 
     /// Says on which CPU an event loop of ours runs, when that changes.

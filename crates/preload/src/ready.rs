@@ -1033,9 +1033,7 @@ fn watch_offer(w: &'static World, set: &'static Set, conn: &'static Conn, which:
     }
     let Some((_, half)) = conn.my_half(w) else { return };
     if let Some(mut members) = set.members.lock() {
-        if !members.offered.iter().any(|(c, _)| std::ptr::eq(*c, conn)) {
-            members.offered.push((conn, which));
-        }
+        members.watch(w, conn, which, half);
         members.recount(set);
     }
     if !fires_once(conn) {
@@ -1085,6 +1083,8 @@ pub(crate) fn woken(w: &'static World, conn: &'static Conn) {
             set.kick(w);
         }
     }
+}
+
 /// The connection does not go back to TCP after all: what lies in its ring can be read again, and who has looked
 /// meanwhile and seen nothing sleeps.
 pub(crate) fn thawed(w: &'static World, conn: &'static Conn) {
@@ -1093,8 +1093,6 @@ pub(crate) fn thawed(w: &'static World, conn: &'static Conn) {
             set.kick(w);
         }
     }
-}
-
 }
 
 /// The connection is back on TCP for good: its sets get back what the program registered.

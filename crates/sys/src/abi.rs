@@ -154,7 +154,12 @@ pub struct Slot {
     pub cpu: AtomicU32,
     /// The one CPU on which this process may run, plus one; 0: there are several, or it is not known.
     pub bound: AtomicU32,
-    _pad2: [AtomicU64; 199],
+    /// Offers of this process that its event loops have looked at: one at each look.
+    pub offer_looks: AtomicU64,
+    /// Counts the offers of this process that were taken, written by the takers: while it stays nothing was, and no
+    /// offer need be looked at.
+    pub taken: Line,
+    _pad2: [AtomicU64; 184],
 }
 
 /// Counters of connections that have gone.

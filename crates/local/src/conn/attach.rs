@@ -272,6 +272,7 @@ impl Conn {
             self.record(w, fd, reason);
         }
         self.set_phase(Phase::Tcp);
+        w.offers_moved();
     }
 
     /// A half that only says that there is this connection, and why it is on TCP.
@@ -594,6 +595,9 @@ impl Conn {
         self.join(w, half, found.half, counts.taken, counts.sent);
         let _ = self.go_up(w, half);
         let took = offer::take(found.word, found.half, index);
+        if took {
+            w.board.has_taken(peer);
+        }
         let believed =
             if took { taken::is_believed(half, peer, found.generation) } else { Ok(false) };
         if believed == Ok(true) {
@@ -1105,6 +1109,7 @@ impl Conn {
         self.reset(w.forks.load(Ordering::Relaxed));
         self.refs.store(refs, Ordering::Relaxed);
         self.nonblock.store(nonblock, Ordering::Relaxed);
+        w.offers_moved();
     }
 
     /// What a wait leaves behind when it ends.

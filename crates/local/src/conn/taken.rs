@@ -93,6 +93,7 @@ impl Conn {
         half.peer_generation.store(peer.generation.load(Ordering::Relaxed), Ordering::Relaxed);
         self.join(w, half, server, counts.taken, counts.sent);
         self.attached(w, half);
+        w.offers_moved();
         let _ = self.go_up(w, half);
         true
     }

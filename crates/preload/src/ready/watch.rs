@@ -83,6 +83,10 @@ pub(super) struct Members {
     pub(super) warm: Vec<Watched>,
     /// Connections that we have offered and that the peer has not taken yet.
     pub(super) offered: Vec<(&'static Conn, usize)>,
+    /// What [`World::offer_moves`] said when none of these had moved; `None`: they are to be looked at.
+    pub(super) unmoved: Option<u32>,
+    /// Some were offered by the process that we were forked from, of which nobody tells us.
+    pub(super) inherited: bool,
     /// Attached connections that the kernel wakes.
     pub(super) asleep: usize,
     next: usize,
@@ -92,6 +96,33 @@ impl Members {
     pub(super) fn recount(&self, set: &Set) {
         // SeqCst: see `Set::wait`.
         set.count.store(self.warm.len() + self.asleep + self.offered.len(), Ordering::SeqCst);
+    }
+
+    /// A connection that is offered and may be taken, or is not offered any more. All of them are looked at only when
+    /// something has happened to one: a program may have thousands that do nothing.
+    pub(super) fn moved(&mut self, w: &World) -> Option<usize> {
+        if self.offered.is_empty() {
+            return None;
+        }
+        // Before they are looked at: what happens meanwhile changes it again.
+        let moves = w.offer_moves();
+        if self.unmoved == Some(moves) && !self.inherited {
+            return None;
+        }
+        let moved = |c: &Conn| c.phase() != Phase::Offered || c.is_taken(w);
+        let found = self.offered.iter().position(|(c, _)| moved(c));
+        w.looks_at_offers(found.map_or(self.offered.len(), |at| at + 1));
+        self.unmoved = found.is_none().then_some(moves);
+        found
+    }
+
+    /// Looks at a connection that was offered.
+    pub(super) fn watch(&mut self, w: &World, conn: &'static Conn, which: usize, half: &Half) {
+        if !self.offered.iter().any(|(c, _)| std::ptr::eq(*c, conn)) {
+            self.offered.push((conn, which));
+        }
+        self.inherited |= w.board.slot() != Some(half.slot.load(Ordering::Relaxed));
+        self.unmoved = None;
     }
 
     /// Where a registration is in the list. The last place it had is a good guess.
@@ -192,8 +223,7 @@ impl Set {
     /// Whether any connection has something for the program; does not report.
     pub(super) fn any(&self, w: &'static World) -> bool {
         let Some(mut members) = self.members.lock() else { return true };
-        let moved = |c: &Conn| c.phase() != Phase::Offered || c.is_taken(w);
-        members.offered.iter().any(|(conn, _)| moved(conn))
+        members.moved(w).is_some()
             || members.warm.iter_mut().any(|m| !m.is_quiet() && m.due(w).events != 0)
     }
 
@@ -257,8 +287,7 @@ impl Set {
     pub(super) fn settle_offered(&'static self, w: &'static World) {
         loop {
             let Some(mut members) = self.members.lock() else { return };
-            let moved = |c: &Conn| c.phase() != Phase::Offered || c.is_taken(w);
-            let Some(at) = members.offered.iter().position(|(c, _)| moved(c)) else {
+            let Some(at) = members.moved(w) else {
                 if !members.offered.is_empty() {
                     self.mixed.store(true, Ordering::Relaxed);
                 }
@@ -277,6 +306,7 @@ impl Set {
                     // Another thread is sending at this moment; next time.
                     if let Some(mut members) = self.members.lock() {
                         members.offered.push((conn, which));
+                        members.unmoved = None;
                         members.recount(self);
                     }
                     return;
