@@ -7,6 +7,8 @@ pub mod board;
 pub mod calls;
 pub mod cases;
 pub mod differential;
+pub mod forks;
+pub mod idle;
 pub mod load;
 pub mod odd;
 pub mod peer;

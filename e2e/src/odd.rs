@@ -2,8 +2,7 @@
 
 use std::io::BufRead;
 
-use crate::calls::{self, Forked};
-use crate::load::listener;
+use crate::calls;
 use crate::show::errno_name;
 
 /// Says what was done, and waits for a line.
@@ -65,48 +64,4 @@ pub fn ask(port: u16, what: &str) {
         }
         other => panic!("what is {other}?"),
     }
-}
-
-/// Accepts a connection and forks before its first byte: the child answers it, then the parent says something as well.
-///
-/// # Panics
-///
-/// When a call fails.
-pub fn serve_forked() {
-    let (listener, port) = listener();
-    println!("port {port}");
-    let fd = calls::accept(listener, 0).expect("a connection");
-    let [done, tell] = calls::pipe(0).expect("a pipe");
-    let child = match calls::fork() {
-        Forked::Child => {
-            let got = calls::recv(fd, 5, libc::MSG_WAITALL);
-            let sent = calls::send(fd, b"child", libc::MSG_NOSIGNAL);
-            let _ = calls::write(tell, b"x");
-            // Until the client has gone.
-            let end = calls::recv(fd, 5, 0);
-            let right = got == Ok(b"first".to_vec()) && sent == Ok(5) && end == Ok(Vec::new());
-            calls::exit_now(i32::from(!right));
-        }
-        Forked::Parent(child) => child,
-    };
-    assert_eq!(calls::read(done, 1), Ok(b"x".to_vec()));
-    pause("answered");
-    assert_eq!(calls::send(fd, b"parent", libc::MSG_NOSIGNAL), Ok(6));
-    pause("done");
-    assert_eq!(calls::close(fd), Ok(0));
-    assert_eq!(calls::wait(child), Ok(0));
-}
-
-/// The client of [`serve_forked`].
-///
-/// # Panics
-///
-/// When a byte is wrong.
-pub fn ask_forked(port: u16) {
-    let fd = connected(port);
-    assert_eq!(calls::send(fd, b"first", libc::MSG_NOSIGNAL), Ok(5));
-    assert_eq!(calls::recv(fd, 5, libc::MSG_WAITALL), Ok(b"child".to_vec()));
-    pause("answered");
-    assert_eq!(calls::recv(fd, 6, libc::MSG_WAITALL), Ok(b"parent".to_vec()));
-    pause("done");
 }

@@ -1,7 +1,7 @@
 //! Load for the life-cycle tests: servers that run until they are killed, and clients that say in
 //! one line how it went.
 
-use e2e::{load, odd, turns};
+use e2e::{forks, idle, load, odd, turns};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -27,8 +27,12 @@ fn main() {
             load::serve()
         }
         Some("odd") => odd::ask(port(), words.get(2).map_or("", String::as_str)),
-        Some("odd-forked") => odd::ask_forked(port()),
-        Some("serve-forked") => odd::serve_forked(),
+        Some("ask-forked") => forks::ask(port(), words.get(2).map_or("", String::as_str)),
+        Some("serve-forked") => forks::serve(words.get(1).map_or("", String::as_str)),
+        Some("serve-idle") => idle::serve(),
+        Some("wait-idle") => idle::wait(port(), size(2), size(3)),
+        Some("talk-forked") => forks::talk(port()),
+        Some("hear-forked") => forks::listen(),
         Some("turns") => turns::serve(style(1)),
         Some("in-turn") => turns::ask(port(), style(2)),
         Some("transfer") => {
@@ -57,7 +61,7 @@ fn main() {
 fn usage() -> ! {
     eprintln!(
         "load-guest: serve | serve-many | serve-few DESCRIPTORS | serve-locked | transfer PORT STYLE SEED LEN | turns STYLE | in-turn PORT STYLE | \
-         odd PORT WHAT | odd-forked PORT | serve-forked | \
+         odd PORT WHAT | ask-forked PORT WHAT | serve-forked WHAT | talk-forked PORT | hear-forked | serve-idle | wait-idle PORT COUNT ROUNDS | \
          poised PORT STYLE SEED LEN | many PORT COUNT ROUNDS | listening PORT COUNT ROUNDS | crowd COUNT | squeezed PORT COUNT MORE | steps PORT | unread PORT COUNT LEN | demoting PORT SEED | storm PORT COUNT SEED"
     );
     std::process::exit(2);

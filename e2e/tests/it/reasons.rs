@@ -25,7 +25,7 @@ fn counted(dir: &BoardDir, reason: Reason) -> u32 {
 }
 
 #[track_caller]
-fn assert_counted(dir: &BoardDir, reason: Reason, what: &str) {
+pub(super) fn assert_counted(dir: &BoardDir, reason: Reason, what: &str) {
     assert!(
         counted(dir, reason) > 0 || plain_only(),
         "{what}: reason {} ({}) was not given:\n{}",
@@ -411,14 +411,14 @@ fn fill(dir: &BoardDir) {
 }
 
 /// A guest that does something, says so, and waits for a line before it goes on.
-struct Pausing {
+pub(super) struct Pausing {
     guest: Guest,
     go_on: ChildStdin,
     said: BufReader<ChildStdout>,
 }
 
 impl Pausing {
-    fn start(dir: &BoardDir, words: &[&str]) -> Self {
+    pub(super) fn start(dir: &BoardDir, words: &[&str]) -> Self {
         let mut piped = command(GUEST, Under::Shunt(dir));
         let mut guest =
             Guest::start(piped.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()));
@@ -428,18 +428,31 @@ impl Pausing {
     }
 
     #[track_caller]
-    fn says(&mut self, line: &str) {
+    pub(super) fn says(&mut self, line: &str) {
         assert_eq!(next_line(&mut self.said), line);
     }
 
-    fn goes_on(&mut self) {
+    pub(super) fn pid(&self) -> i32 {
+        self.guest.pid()
+    }
+
+    /// What follows this word in its next line.
+    #[track_caller]
+    pub(super) fn told(&mut self, word: &str) -> String {
+        let line = next_line(&mut self.said);
+        let rest = line.strip_prefix(word).unwrap_or_else(|| panic!("{line:?}"));
+        rest.trim().to_owned()
+    }
+
+    pub(super) fn goes_on(&mut self) {
         writeln!(self.go_on, "go on").unwrap();
     }
 
     /// It goes on to its end, having found nothing wrong.
     #[track_caller]
-    fn ends(mut self) {
-        self.goes_on();
+    pub(super) fn ends(mut self) {
+        // Unless it has gone on by itself.
+        let _ = writeln!(self.go_on, "go on");
         let ended = self.guest.wait(LIMIT).unwrap_or_else(|e| panic!("{e}"));
         assert!(ended.success(), "{ended}");
     }
@@ -448,7 +461,7 @@ impl Pausing {
 /// What `shunt stat` says of the only connection of a process: which way its bytes go, and why, as a number and in words,
 /// both for programs and for people.
 #[track_caller]
-fn assert_shown(dir: &BoardDir, pid: i32, way: &str, reason: u64, words: &str) {
+pub(super) fn assert_shown(dir: &BoardDir, pid: i32, way: &str, reason: u64, words: &str) {
     if plain_only() {
         return;
     }
@@ -493,28 +506,6 @@ fn spliced_before_it_was_attached() {
     assert_counted(&dir, Reason::Splice, "splice");
     assert_eq!(dir.attached(), 0, "{}", dir.summary());
     client.ends();
-}
-
-/// A connection that parent and child hold is attached by the child; what the parent says after it goes by TCP.
-#[test]
-fn shared_before_it_was_attached() {
-    let dir = BoardDir::new();
-    let mut server = Pausing::start(&dir, &["serve-forked"]);
-    let said = next_line(&mut server.said);
-    let port = said.strip_prefix("port ").unwrap_or_else(|| panic!("{said:?}")).to_owned();
-    let mut client = Pausing::start(&dir, &["odd-forked", &port]);
-    client.says("answered");
-    server.says("answered");
-    server.goes_on();
-    server.says("done");
-    client.goes_on();
-    client.says("done");
-    assert!(dir.attached() >= 2 || plain_only(), "{}", dir.summary());
-    let words = "shared by processes before it was attached";
-    assert_shown(&dir, server.guest.pid(), "TCP", 21, words);
-    assert_counted(&dir, Reason::Shared, "a fork before the first byte");
-    client.ends();
-    server.ends();
 }
 
 /// The peer's ring says that there is more in it than it holds: the connection ends with a reset.
