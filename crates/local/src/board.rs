@@ -719,16 +719,6 @@ impl Board {
         }
     }
 
-    /// Forgets the netlink socket `fd`: somebody closed it behind our back. Another one meanwhile stays.
-    pub fn netlink_gone(&self, fd: i32) {
-        let fd = fd.cast_unsigned();
-        let _ = self.netlink.compare_exchange(fd, u32::MAX, Ordering::Relaxed, Ordering::Relaxed);
-    }
-}
-
-/// The process that the word of a port names; words may be overwritten by anybody who takes part.
-fn listener_slot(word: u32) -> Option<u32> {
-    (word & !PORT_OFFERED).checked_sub(1).filter(|slot| (*slot as usize) < SLOTS)
     /// The kernel's word on the socket at `local` whose peer is `remote`; `None`: there is none.
     ///
     /// # Errors
@@ -774,6 +764,16 @@ fn listener_slot(word: u32) -> Option<u32> {
         }
     }
 
+    /// Forgets the netlink socket `fd`: somebody closed it behind our back. Another one meanwhile stays.
+    pub fn netlink_gone(&self, fd: i32) {
+        let fd = fd.cast_unsigned();
+        let _ = self.netlink.compare_exchange(fd, u32::MAX, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// The process that the word of a port names; words may be overwritten by anybody who takes part.
+fn listener_slot(word: u32) -> Option<u32> {
+    (word & !PORT_OFFERED).checked_sub(1).filter(|slot| (*slot as usize) < SLOTS)
 }
 
 /// Moves a descriptor of ours to a high number, where the guest does not look.

@@ -48,6 +48,7 @@ pub mod inherited;
 pub mod interface;
 #[cfg(not(loom))]
 pub mod iov;
+#[cfg(any(not(loom), test))]
 mod lent;
 #[cfg(not(loom))]
 mod library;

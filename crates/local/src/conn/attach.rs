@@ -424,8 +424,6 @@ impl Conn {
         up
     }
 
-    /// Doorbells must not wait for the acknowledgement of what was sent before them. Done at the
-    /// first doorbell that might: a short connection needs none.
     /// A descriptor of this process; that of the half is another one once a parent has closed that.
     fn own_fd(&self, half: &Half) -> i32 {
         let own = self.fd.load(Ordering::Relaxed);
@@ -433,6 +431,8 @@ impl Conn {
         if own == 0 { half.fd.load(Ordering::Relaxed).cast_signed() } else { own.cast_signed() }
     }
 
+    /// Doorbells must not wait for the acknowledgement of what was sent before them. Done at the
+    /// first doorbell that might: a short connection needs none.
     pub(super) fn free_doorbells(&self, fd: i32) {
         if self.options.fetch_or(options::FREE, Ordering::Relaxed) & options::FREE != 0 {
             return;
@@ -534,11 +534,11 @@ impl Conn {
         data: bool,
         sending: bool,
     ) -> Result<Option<&'w Half>, Reason> {
-        let tries = self.tries.fetch_add(1, Ordering::Relaxed);
-        let again = if tries < TRIES_MAX { Ok(None) } else { Err(Reason::PeerNotShunt) };
         if self.is_held_by_others(w) {
             return self.held_by_others(w, data);
         }
+        let tries = self.tries.fetch_add(1, Ordering::Relaxed);
+        let again = if tries < TRIES_MAX { Ok(None) } else { Err(Reason::PeerNotShunt) };
         // A client of ours publishes before it sends: once bytes are here, so is the offer. Where nobody
         // offers, a look at the port, which stays in the cache, tells as much.
         let alone = data && !self.may_be_offered(w);
@@ -733,6 +733,7 @@ impl Conn {
     /// The last descriptor of this process is about to be closed. After this the record is free.
     pub fn closing(&'static self, w: &World, fd: i32) {
         self.learn(w);
+        self.holds_no_more(w);
         if self.phase() == Phase::Offered
             && !self.settle_client(w, fd, false)
             && self.phase() == Phase::Offered
@@ -740,7 +741,6 @@ impl Conn {
             let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
             if let Some((index, _)) = self.my_half(w)
                 && !offer::withdraw(word, index)
-        self.holds_no_more(w);
             {
                 // Taken in this very moment, or overwritten.
                 let _ = self.settle_client(w, fd, false);
