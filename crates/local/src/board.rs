@@ -786,3 +786,6 @@ fn out_of_the_way(fd: i32, high: i32) -> i32 {
         Err(_) => fd,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -275,6 +275,8 @@ pub struct Conn {
     holders: AtomicU32,
     /// Times that it was not attached because others hold it.
     held: AtomicU32,
+    /// The phase before [`Phase::Busy`].
+    busy_from: AtomicU32,
     /// What spinning for this connection has taught.
     pub spin: Spin,
     ends: Guarded<Option<Ends>>,
@@ -306,6 +308,7 @@ impl Conn {
             &self.calls_seen,
             &self.holders,
             &self.held,
+            &self.busy_from,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -350,6 +353,9 @@ impl Conn {
     }
 
     fn swap_phase(&self, from: Phase, to: Phase) -> bool {
+        if to == Phase::Busy && self.phase() == from {
+            self.busy_from.store(from as u32, Ordering::Relaxed);
+        }
         self.phase
             .compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()

@@ -109,6 +109,13 @@ impl Sending {
         self.rising.load(Ordering::Acquire) == RISING
     }
 
+    /// To be called in a forked child: whoever tried to switch at that moment does so in the parent, in vain since there
+    /// is another user, and nobody here would say that it is over.
+    pub(crate) fn forked(&self) {
+        let (tried, relaxed) = (RISING, Ordering::Relaxed);
+        let _ = self.rising.compare_exchange(tried, ON_TCP, relaxed, relaxed);
+    }
+
     /// Switches to the ring, at the byte that comes next, unless somebody is still sending by TCP.
     /// `flags`, `up_at` and `users` are our half's: another process that holds it too may be sending by TCP, of which
     /// we know nothing. `counted` is how much the kernel was given, asked for only where we do not know, and while

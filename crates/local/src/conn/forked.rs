@@ -147,9 +147,18 @@ impl Conn {
     /// [`Self::refs`] after this. What else waits or holds a lock does so in the parent: here nobody would ever end it,
     /// and the connection would stay open after its last descriptor, and full of doorbells that all leave to a sleeper.
     ///
+    /// Who was attaching or switching it at that moment goes on in the parent: in vain, or so that it is seen in the half.
+    ///
     /// Not touched is who sends by TCP, because the parent does so on the same socket: our direction must not switch
     /// before that has ended, which is in the memory that both share.
     pub fn forked(&self, calls: Calls) {
+        let before = self.busy_from.load(Ordering::Relaxed);
+        if [Phase::Fresh, Phase::Server, Phase::Offered].into_iter().any(|p| p as u32 == before) {
+            let busy = Phase::Busy as u32;
+            let (success, failure) = (Ordering::Release, Ordering::Relaxed);
+            let _ = self.phase.compare_exchange(busy, before, success, failure);
+        }
+        self.tx.forked();
         self.refs.store(calls.holding, Ordering::Relaxed);
         self.inside.store(calls.holding, Ordering::Relaxed);
         self.in_kernel.store(calls.receiving, Ordering::Relaxed);

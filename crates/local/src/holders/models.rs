@@ -33,7 +33,9 @@ impl Held {
         while self.phase.load(Ordering::Acquire) == BUSY {
             thread::yield_now();
         }
-        let phase = AtomicU32::new(self.phase.load(Ordering::Acquire));
+        // `Conn::forked`: who attaches now does so in the parent, in vain.
+        let now = self.phase.load(Ordering::Acquire);
+        let phase = AtomicU32::new(if now == BUSY { SERVER } else { now });
         Self { phase, word: Arc::clone(&self.word) }
     }
 }

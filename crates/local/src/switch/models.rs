@@ -89,6 +89,7 @@ impl Direction {
         child.rising.store(rising, Ordering::Relaxed);
         child.unsure.store(unsure, Ordering::Relaxed);
         child.correct(self.tx.sent());
+        child.forked();
         child
     }
 
