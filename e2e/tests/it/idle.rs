@@ -1,7 +1,5 @@
 //! Connections that do nothing cost their event loop nothing: counted, not timed.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
-
 use std::mem::offset_of;
 
 use e2e::run::{BoardDir, plain_only, skipped};
