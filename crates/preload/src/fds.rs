@@ -45,6 +45,12 @@ pub(crate) fn begin(world: World) {
     WORLD.store(Box::into_raw(Box::new(world)), Ordering::Release);
 }
 
+/// The addresses of the table.
+pub(crate) fn range() -> std::ops::Range<usize> {
+    let start = TABLE.load(Ordering::Acquire).addr();
+    start..start + MAX * 8
+}
+
 /// Our part in Shunt; `None`: we stay out of the way.
 #[inline]
 pub(crate) fn world() -> Option<&'static World> {

@@ -277,7 +277,6 @@ impl Device {
             send_depth: SENDS,
             receive_depth: RECEIVES,
             inline_max: INLINE_MAX,
-            ..QpConfig::default()
         };
         let qpn = self.roce.create_qp(&config)?;
         let bytes = LONG_AT + LONG_BYTES;

@@ -184,13 +184,8 @@ unsafe fn acts(n: c_long, args: [usize; 6]) -> c_long {
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_create => c_long::from(waiting::epoll_create(a as c_int)),
             libc::SYS_epoll_create1 => c_long::from(waiting::epoll_create1(a as c_int)),
-            libc::SYS_execve => {
-                life::handing_over();
-                real::syscall(n, a, b, c, d, e, f)
-            }
-            libc::SYS_execveat => {
-                life::handing_over();
-                real::syscall(n, a, b, c, d, e, f)
+            libc::SYS_execve | libc::SYS_execveat => {
+                c_long::from(life::replacing(|| real::syscall(n, a, b, c, d, e, f) as c_int))
             }
             libc::SYS_exit_group => {
                 life::leaving();

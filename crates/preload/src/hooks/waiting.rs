@@ -279,10 +279,10 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     done
 }
 
-/// A wait on an event set of ours.
 /// The kernel refuses to report more events than this in one call.
 const EVENTS_MAX: usize = i32::MAX as usize / size_of::<epoll_event>();
 
+/// A wait on an event set of ours.
 unsafe fn epoll(
     epfd: c_int,
     events: *mut epoll_event,

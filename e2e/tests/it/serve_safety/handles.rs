@@ -9,7 +9,7 @@ use smb::wire::create;
 use smb::wire::negotiate::dialect::{SMB_2_1, SMB_3_1_1};
 use smb::{Disposition, NtStatus, OplockLevel};
 
-use super::client::{Client, Wish};
+use super::client::{Client, USER, Wish};
 use super::disks::refused;
 use super::{Folder, Server, block};
 
@@ -128,6 +128,7 @@ fn who_has_become_nobody_opens_nothing_more() {
     client.log_on_again().unwrap();
     client.open("other").unwrap();
     // Who reads the log sees each of them, and not only the first.
+    eventually("the third line of a session", || server.said().matches("session 0x").count() >= 3);
     let said = server.said();
     let lines: Vec<_> = said.lines().filter(|line| line.contains("session 0x")).collect();
     let says = |at: usize, what: [&str; 2]| what.iter().all(|part| lines[at].contains(part));

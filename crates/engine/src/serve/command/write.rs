@@ -147,6 +147,8 @@ impl Channel {
             && open.file().is_some()
             && open.stream().is_none()
             && !open.directory
+            // Who may only append is asked where the file ends once the data is there.
+            && open.access.contains(Access::WRITE_DATA)
             && !tree.share.config.encrypted
             && request.data.end == len
             // What is before the data has come: what follows belongs to the file, from its first byte on.

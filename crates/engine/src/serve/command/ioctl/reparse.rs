@@ -128,12 +128,15 @@ fn turn(x: &mut Exchange<'_>, open: &Arc<Open>, what: Special<'_>) -> Output {
     if !alone {
         return Err(NtStatus::SHARING_VIOLATION);
     }
+    let room = x.channel.room_to_open()?;
     // Links and special files have no descriptor on disk. What becomes a file again has one as any new file has.
     let handle = file.turn_into(what, |new| {
         access::set_first(new, new.first_facts(), None, above.as_ref()).map(drop)
     })?;
     let handle = Arc::new(handle);
-    let object = Object::File(Arc::new(FileObject::new(handle, None)));
+    let mut object = FileObject::new(handle, None);
+    object.count(room);
+    let object = Object::File(Arc::new(object));
     let new = server.turn(open, object, x.header.channel_sequence())?;
     watch::changed(&new.tree.share, &new.path(), NotifyFilter::ATTRIBUTES);
     server.directory_changed(&new);
