@@ -104,6 +104,13 @@ pub const SETTINGS: &[Setting] = &[
         live: true,
     },
     Setting {
+        name: "reuse_buffers",
+        value: "on|off",
+        help: "the buffer of a connection that has ended in order is another one's later, to the same host if that has \
+               Shunt too: its peer knows the key already, and need not be asked to take it and to forget it [on]",
+        live: true,
+    },
+    Setting {
         name: "peers",
         value: "NETWORK[,NETWORK]...",
         help: "hosts whose engines are asked, at TCP port 4791, which connections they share with this one, so \
@@ -214,6 +221,8 @@ pub struct Config {
     pub handshakes_max: u32,
     /// Whether connections stay on TCP to where they have been too short for SMC.
     pub spare_short: bool,
+    /// Whether buffers are used again that their peer knows.
+    pub reuse_buffers: bool,
     /// Hosts whose engines ours gets to know, at most [`NETWORKS_MAX`] networks.
     pub peers: Vec<Network>,
     /// Whether congestion marks are answered, between hosts that both do.
@@ -253,6 +262,7 @@ impl Default for Config {
             testlink_time: Some(Duration::from_secs(30)),
             handshakes_max: 1024,
             spare_short: true,
+            reuse_buffers: true,
             peers: Vec::new(),
             // It is new.
             congestion: false,
@@ -344,6 +354,7 @@ impl Config {
             }
             "handshakes_max" => self.handshakes_max = number(value, 1, 65536)?,
             "spare_short" => self.spare_short = on_or_off(value)?,
+            "reuse_buffers" => self.reuse_buffers = on_or_off(value)?,
             "raw_ingress" => self.raw_ingress = on_or_off(value)?,
             "peers" if value.trim() == "none" => self.peers = Vec::new(),
             "peers" => {
@@ -389,6 +400,7 @@ impl Config {
             "testlink_time" => self.testlink_time.map_or(0, |t| t.as_secs()).to_string(),
             "handshakes_max" => self.handshakes_max.to_string(),
             "spare_short" => if self.spare_short { "on" } else { "off" }.into(),
+            "reuse_buffers" => if self.reuse_buffers { "on" } else { "off" }.into(),
             "peers" => joined(self.peers.iter().map(ToString::to_string).collect())?,
             "congestion" => if self.congestion { "on" } else { "off" }.into(),
             "vectors" => self.vectors?.to_string(),
@@ -455,6 +467,7 @@ mod tests {
             ("testlink_time", "0"),
             ("handshakes_max", "1"),
             ("spare_short", "off"),
+            ("reuse_buffers", "off"),
             ("peers", "192.0.2.0/24,2001:db8::1"),
             ("congestion", "on"),
             ("vectors", "3"),
@@ -494,6 +507,7 @@ mod tests {
             ("autocork", "much"),
             ("testlink_time", "-1"),
             ("spare_short", "yes"),
+            ("reuse_buffers", "1"),
             ("peers", "192.0.2.0/24,host"),
             ("congestion", "yes"),
             ("vectors", "0"),

@@ -352,6 +352,11 @@ impl Device {
         self.roce.register(Region { domain, address, len, access, handle })
     }
 
+    /// What peers write by this key goes to another's memory from now on.
+    pub(super) fn rebind_rmb(&mut self, key: Key, handle: Handle) -> Result<(), RegionError> {
+        self.roce.rebind(key, handle)
+    }
+
     /// Makes a stream known that is sent from; addresses are positions in it.
     pub(super) fn register_stream(
         &mut self,

@@ -172,6 +172,21 @@ impl Device {
         }
     }
 
+    /// What peers write by this key is another connection's from now on; nothing is left of what was there.
+    /// `bytes`: so many as it was registered with.
+    pub(super) fn rebind_rmb(
+        &mut self,
+        key: Key,
+        bytes: u64,
+        handle: Handle,
+    ) -> Result<(), RegionError> {
+        match self {
+            // The ring of the guest that had it is not looked at any more.
+            Self::Soft(soft) => soft.rebind_rmb(key, handle),
+            Self::Verbs(verbs) => verbs.clear_rmb(key, bytes),
+        }
+    }
+
     /// Takes it back.
     pub(super) fn deregister(&mut self, key: Key) {
         each!(self, it => it.deregister(key));

@@ -65,6 +65,7 @@ pub(super) struct InGroup {
 pub(super) struct Rmb {
     pub(super) key: Key,
     pub(super) vaddr: u64,
+    pub(super) bytes: u64,
 }
 
 /// First contact with a peer that is being made by a client.
@@ -495,7 +496,7 @@ impl Vector {
             if let Some(exchange) = self.exchanges.get_mut(id) {
                 exchange.first = true;
             }
-            let place = self.take_place(id, group, None, now).inspect_err(|_| {
+            let (place, _) = self.take_place(id, group, None, now).inspect_err(|_| {
                 self.drop_group(group, now);
             })?;
             // A client's link is ready before the Confirm goes: CONFIRM LINK comes right behind it.
@@ -513,38 +514,50 @@ impl Vector {
 
     /// One more connection of a group: the peer must know the buffer before it hears of the connection.
     fn join(&mut self, id: ExchangeId, group: GroupId, named: Option<LinkSlot>, now: u64) {
-        if let Err(why) = self.take_place(id, group, named, now) {
-            self.refuse(id, why);
-            self.take_steps(id, now);
-        } else {
-            self.wait_for_link(id);
-            self.act(group, now);
+        match self.take_place(id, group, named, now) {
+            Err(why) => {
+                self.refuse(id, why);
+                self.take_steps(id, now);
+            }
+            Ok((place, true)) => self.show_end(id, place, now),
+            Ok((_, false)) => {
+                self.wait_for_link(id);
+                self.act(group, now);
+            }
         }
     }
 
-    /// A token, and a buffer that the peer is told of.
+    /// A token, and a buffer that the peer is told of; whether it knows it already.
     fn take_place(
         &mut self,
         id: ExchangeId,
         group_id: GroupId,
         named: Option<LinkSlot>,
         now: u64,
-    ) -> Result<InGroup, Diagnosis> {
-        let exchange = self.exchanges.get_mut(id).ok_or(Diagnosis::Internal)?;
-        let conn = exchange.conn;
+    ) -> Result<(InGroup, bool), Diagnosis> {
+        let conn = self.exchanges.get(id).ok_or(Diagnosis::Internal)?.conn;
         let relay = self.shelf.rings.get(conn).ok_or(Diagnosis::Internal)?;
-        let len = relay.rmb_bytes() as u64;
+        let bytes = relay.rmb_bytes() as u64;
+        let idle = self.take_idle(group_id, bytes, conn, now);
+        let exchange = self.exchanges.get_mut(id).ok_or(Diagnosis::Internal)?;
         let group = self.groups.get_mut(group_id).ok_or(Diagnosis::Internal)?;
-        let (handle, vaddr) = (Place::Received(conn).handle(), self.device.fresh_address());
-        let key = self.device.register_rmb(group.domain(), handle, (vaddr, len));
-        let key = key.map_err(|_| Diagnosis::BufferRegistration)?;
-        let keys = group.keys(RKey(key.0), vaddr);
+        let (known, rmb) = if let Some((buffer, rmb)) = idle {
+            self.stat.rmbs_reused += 1;
+            (Some(buffer), rmb)
+        } else {
+            self.stat.rmbs_registered += 1;
+            let (handle, vaddr) = (Place::Received(conn).handle(), self.device.fresh_address());
+            let key = self.device.register_rmb(group.domain(), handle, (vaddr, bytes));
+            (None, Rmb { key: key.map_err(|_| Diagnosis::BufferRegistration)?, vaddr, bytes })
+        };
+        let on_link = LinkBuffer { rkey: RKey(rmb.key.0), vaddr: rmb.vaddr };
+        let keys = group.keys(on_link);
         let opened = group.core.open(named).map_err(|_| Diagnosis::NoActiveLink);
         let placed = opened.and_then(|opened| {
-            let buffer = if exchange.first {
-                group.core.add_first_buffer(&keys)
-            } else {
-                group.core.confirm_rkey(&keys, smc_time(now))
+            let buffer = match known {
+                Some(buffer) => Ok(buffer),
+                None if exchange.first => group.core.add_first_buffer(&keys),
+                None => group.core.confirm_rkey(&keys, smc_time(now)),
             };
             let buffer = buffer.map_err(|_| {
                 group.core.close(opened.token, smc_time(now));
@@ -556,13 +569,16 @@ impl Vector {
             Ok(place) => {
                 group.members.insert(place.token, conn);
                 group.buffers.insert(place.buffer, conn);
-                group.rkeys.insert(place.buffer, LinkBuffer { rkey: RKey(key.0), vaddr });
-                (exchange.rmb, exchange.place) = (Some(Rmb { key, vaddr }), Some(place));
+                group.rkeys.insert(place.buffer, on_link);
+                (exchange.rmb, exchange.place) = (Some(rmb), Some(place));
                 self.handshaking.insert(conn, id);
-                Ok(place)
+                Ok((place, known.is_some()))
             }
             Err(why) => {
-                self.device.deregister(key);
+                if let Some(buffer) = known {
+                    group.core.delete_rkey(buffer, smc_time(now));
+                }
+                self.device.deregister(rmb.key);
                 Err(why)
             }
         }
@@ -749,19 +765,21 @@ impl Vector {
             if first { self.device.deregister(key) } else { self.device.forget_rmb(key) }
         }
         let Some(place) = place else { return };
-        self.leave(place, now);
+        self.leave(place, false, now);
         let unmade = self.groups.get(place.group).is_some_and(|group| group.first() == Some(id));
         if first && unmade {
             self.drop_group(place.group, now);
         }
     }
 
-    /// A connection has left its link group; the peer is told to forget its buffer.
-    pub(super) fn leave(&mut self, place: InGroup, now: u64) {
+    /// A connection has left its link group; the peer is told to forget its buffer, unless that is kept.
+    pub(super) fn leave(&mut self, place: InGroup, keeps: bool, now: u64) {
         let Some(group) = self.groups.get_mut(place.group) else { return };
         group.members.remove(&place.token);
         group.buffers.remove(&place.buffer);
-        group.core.delete_rkey(place.buffer, smc_time(now));
+        if !keeps {
+            group.core.delete_rkey(place.buffer, smc_time(now));
+        }
         group.core.close(place.token, smc_time(now));
         self.act(place.group, now);
     }

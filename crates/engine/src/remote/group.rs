@@ -11,15 +11,15 @@ use smc::group::{
     Terminated,
 };
 use smc::handshake::{PeerEnd, Proposed};
-use smc::{Gid, Mtu, RKey, Time, Token};
+use smc::{Gid, Mtu, Time, Token};
 
 use super::berths::Berth;
 use super::device::{Domain, Purpose};
-use super::exchange::ExchangeId;
+use super::exchange::{ExchangeId, InGroup, Rmb};
 use super::random;
 use super::running::Running;
 use super::setup::Wait;
-use super::shelf::ConnId;
+use super::shelf::{ConnId, Place};
 use super::slab::{Id, Numbers, Slab};
 use super::stat::{GroupStat, LinkStat};
 use super::vector::{Vector, smc_time};
@@ -37,6 +37,12 @@ const TIMEOUT: u8 = 17;
 /// When to send again towards Linux, which answers at once.
 const TOWARDS_LINUX: Retransmission =
     Retransmission::Adaptive { floor_nanos: 5_000_000, initial_nanos: 100_000_000 };
+/// Buffers of a group that no connection has and that its peer knows.
+const IDLE_MAX: usize = 64;
+/// Bytes of them: on a card each is memory.
+const IDLE_BYTES: u64 = 16 << 20;
+/// Buffers of a group from which on none is kept: they are for connections.
+const IDLE_BELOW: usize = 192;
 /// What the path of a second link is taken to carry.
 const PATH_BYTES: u32 = 1500;
 
@@ -73,6 +79,8 @@ pub(super) struct Group {
     pub(super) buffers: Numbers<BufferId, ConnId>,
     /// By which key each buffer is reached, over any link.
     pub(super) rkeys: Numbers<BufferId, LinkBuffer>,
+    /// Buffers that no connection has and that the peer knows, which writes to none of them.
+    idle: Vec<(BufferId, Rmb)>,
     /// When it is forgotten.
     forget_at: Option<u64>,
     /// It counts as one of this vector until then.
@@ -147,6 +155,23 @@ impl Group {
         self.domain
     }
 
+    /// A buffer of such a size that the peer knows over each link, for another connection.
+    fn take_idle(&mut self, bytes: u64) -> Option<(BufferId, Rmb)> {
+        let known = |(id, rmb): &(BufferId, Rmb)| rmb.bytes == bytes && self.core.is_known(*id);
+        let at = self.idle.iter().rposition(known)?;
+        Some(self.idle.swap_remove(at))
+    }
+
+    /// Whether a buffer that a connection has left may be kept for another.
+    fn has_room_for(&self, id: BufferId, rmb: &Rmb) -> bool {
+        let bytes: u64 = self.idle.iter().map(|(_, rmb)| rmb.bytes).sum();
+        self.core.terms().peer_is_shunt
+            && self.core.is_known(id)
+            && self.core.buffers() <= IDLE_BELOW
+            && self.idle.len() < IDLE_MAX
+            && bytes + rmb.bytes <= IDLE_BYTES
+    }
+
     /// The handshake that makes first contact.
     pub(super) fn first(&self) -> Option<ExchangeId> {
         self.first
@@ -154,8 +179,8 @@ impl Group {
 
     /// By which key a buffer is reached over each link: ours have one for all, since all queue pairs of a
     /// vector are of one device.
-    pub(super) fn keys(&self, rkey: RKey, vaddr: u64) -> Vec<(LinkSlot, LinkBuffer)> {
-        self.core.links().map(|slot| (slot, LinkBuffer { rkey, vaddr })).collect()
+    pub(super) fn keys(&self, on_link: LinkBuffer) -> Vec<(LinkSlot, LinkBuffer)> {
+        self.core.links().map(|slot| (slot, on_link)).collect()
     }
 }
 
@@ -241,6 +266,7 @@ impl Vector {
             members: Numbers::default(),
             buffers: Numbers::default(),
             rkeys: Numbers::default(),
+            idle: Vec::new(),
             forget_at: None,
             _berth: berth,
         });
@@ -284,6 +310,7 @@ impl Vector {
     fn perform(&mut self, id: GroupId, action: Action, now: u64) {
         match action {
             Action::Send { link, bytes } => {
+                self.stat.llc_tx += 1;
                 if let Some(link) = self.groups.link(id, link) {
                     // A queue pair that takes nothing any more says so by its completions.
                     let _ = self.device.send_long(link.qpn, Purpose::Llc, &bytes, &mut self.shelf);
@@ -389,6 +416,9 @@ impl Vector {
             self.groups.links.remove(&link.qpn);
             self.device.close_link(link.qpn, &mut self.shelf);
         }
+        for (_, rmb) in group.idle {
+            self.device.deregister(rmb.key);
+        }
         self.device.close_domain(group.domain);
         for other in group.waiting {
             self.find_group_again(other, now);
@@ -481,6 +511,41 @@ impl Vector {
         }
     }
 
+    /// A buffer of the group that a connection before has had, for another: the peer knows it, and need not be asked.
+    /// Those of another size, from before a setting was changed, are given up for it.
+    pub(super) fn take_idle(
+        &mut self,
+        id: GroupId,
+        bytes: u64,
+        conn: ConnId,
+        now: u64,
+    ) -> Option<(BufferId, Rmb)> {
+        let group = self.groups.all.get_mut(id)?;
+        while let Some((buffer, rmb)) = group.take_idle(bytes) {
+            let handle = Place::Received(conn).handle();
+            if self.device.rebind_rmb(rmb.key, rmb.bytes, handle).is_ok() {
+                return Some((buffer, rmb));
+            }
+            group.core.delete_rkey(buffer, smc_time(now));
+        }
+        for (buffer, rmb) in group.idle.extract_if(.., |(_, rmb)| rmb.bytes != bytes) {
+            self.device.forget_rmb(rmb.key);
+            group.core.delete_rkey(buffer, smc_time(now));
+        }
+        None
+    }
+
+    /// Keeps the buffer of a connection that has ended in order for another one, if it can be. Not towards Linux, which
+    /// may write for the one that it had ([`smc::group::Group::is_known`]).
+    pub(super) fn keep_idle(&mut self, place: &InGroup, rmb: &Rmb) -> bool {
+        let Some(group) = self.groups.all.get_mut(place.group) else { return false };
+        let keeps = self.config.reuse_buffers && group.has_room_for(place.buffer, rmb);
+        if keeps {
+            group.idle.push((place.buffer, *rmb));
+        }
+        keeps
+    }
+
     /// Time has passed.
     pub(super) fn tick_groups(&mut self, now: u64) {
         for id in self.groups.all.ids() {
@@ -530,6 +595,7 @@ impl Vector {
             peer: group.remote.to_string(),
             eid: group.core.terms().eid.to_string(),
             connections: group.members.len() as u64,
+            idle: group.idle.len() as u64,
             links,
         }
     }

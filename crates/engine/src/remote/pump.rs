@@ -176,6 +176,12 @@ impl Pump {
         } else {
             self.conn.wrote(bytes);
         }
+        let read = self.take_read(relay)?;
+        Ok(wrote > 0 || read)
+    }
+
+    /// What the guest has read. Whether there was anything new.
+    fn take_read(&mut self, relay: &dyn Relay) -> Result<bool, Fault> {
         let read = relay.consumed()?.checked_sub(self.consumed).ok_or(Fault::Guest)?;
         let mut left = u32::try_from(read).map_err(|_| Fault::Guest)?;
         // What is readable ends before an urgent byte, and goes on behind it.
@@ -185,7 +191,7 @@ impl Pump {
             self.consumed += u64::from(part);
             left -= part;
         }
-        Ok(wrote > 0 || read > 0)
+        Ok(read > 0)
     }
 
     /// What the program has done with its end. What it wrote before is sent before the peer hears of it.
@@ -201,7 +207,9 @@ impl Pump {
         }
         match program {
             Program::Shut if all && self.program == Program::Open => self.conn.shutdown_write(),
-            Program::Closed if all => self.conn.close(),
+            Program::Closed if all => {
+                self.conn.close();
+            }
             Program::Reset if self.program != Program::Reset => self.conn.abort(),
             Program::Open | Program::Shut | Program::Closed | Program::Reset => {}
         }
@@ -300,6 +308,11 @@ impl Pump {
         self.under_way.clear();
         self.conn.moved(remote);
         self.next = self.told - self.conn.unsent();
+    }
+
+    /// See [`Conn::ended_in_order`].
+    pub(super) fn ended_in_order(&self) -> bool {
+        !self.broken && self.conn.ended_in_order()
     }
 
     fn is_over(&self) -> bool {

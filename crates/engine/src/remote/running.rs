@@ -310,10 +310,12 @@ impl Vector {
         self.stat.aborted_total += u64::from(reset);
         self.learn(smc.to, smc.tally.end());
         self.device.forget_stream(smc.pump.stream());
-        if let Some(rmb) = smc.rmb {
+        let in_order = smc.pump.ended_in_order();
+        let keeps = in_order && smc.rmb.is_some_and(|rmb| self.keep_idle(&smc.place, &rmb));
+        if let Some(rmb) = smc.rmb.filter(|_| !keeps) {
             self.device.forget_rmb(rmb.key);
         }
-        self.leave(smc.place, now);
+        self.leave(smc.place, keeps, now);
         if reset {
             reset_on_close(&smc.tcp);
         }

@@ -58,6 +58,12 @@ pub struct VectorStat {
     pub cdc_tx: u64,
     /// CDC messages received.
     pub cdc_rx: u64,
+    /// LLC messages sent.
+    pub llc_tx: u64,
+    /// Buffers that were made for peers to write into.
+    pub rmbs_registered: u64,
+    /// Connections that got the buffer of one before, which their peer knew already.
+    pub rmbs_reused: u64,
     /// RoCEv2 packets sent.
     pub packets_tx: u64,
     /// RoCEv2 packets received.
@@ -147,6 +153,8 @@ pub struct GroupStat {
     pub eid: String,
     /// Connections.
     pub connections: u64,
+    /// Buffers that a connection has left for another.
+    pub idle: u64,
     /// Its links.
     pub links: Vec<LinkStat>,
 }

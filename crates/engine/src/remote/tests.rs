@@ -16,6 +16,8 @@ use super::stat::{VectorStat, WaitStat};
 use super::vector::{Act, Order, Vector};
 use super::{Berth, Ends, Engine, Newcomer};
 
+mod reuse;
+
 /// Tests run at one time in one network: each has addresses of its own.
 static NETWORK: AtomicU8 = AtomicU8::new(1);
 

@@ -355,6 +355,19 @@ impl Device {
         Ok(key)
     }
 
+    /// A buffer is another connection's from now on: a peer that says that it has written what it has not must not show
+    /// its guest what came for another one's.
+    /// `bytes`: so many as it was registered with.
+    pub(super) fn clear_rmb(&mut self, key: Key, bytes: u64) -> Result<(), RegionError> {
+        let region = self.rmbs.get(&key).ok_or(RegionError::Key)?;
+        let bytes = usize::try_from(bytes).map_err(|_| RegionError::Range)?;
+        self.scratch.fill(0);
+        for at in (0..bytes).step_by(self.scratch.len()) {
+            region.memory().copy_in(at, &self.scratch[..self.scratch.len().min(bytes - at)]);
+        }
+        Ok(())
+    }
+
     /// Takes a buffer back that peers could write to.
     pub(super) fn deregister(&mut self, key: Key) {
         self.rmbs.remove(&key);

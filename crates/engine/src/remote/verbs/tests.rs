@@ -358,6 +358,36 @@ fn a_link_reaches_nothing_of_another_group() {
     assert!(b.register_rmb(elsewhere, 0x40_0000, 16 << 10).is_err());
 }
 
+/// A peer may say that it has written what it has not.
+#[test]
+fn nothing_is_left_in_a_buffer_that_another_connection_gets() {
+    let [(mut a, from), (mut b, _)] = two();
+    let mut shelf = Shelf::default();
+    // Longer than what is cleared at a time, and not a multiple of it.
+    let size = PART_BYTES as u64 * 2 + 4096;
+    let text = vec![7; PART_BYTES * 2 + 4096];
+    let (handle, number) = writer(&mut shelf, &text);
+    let rmb = b.register_rmb(HERE, 0x40_0000, size).unwrap();
+    let key = a.register_stream(handle).unwrap();
+    let (mut relay, guest) = super::super::fake::guest(text.len());
+    a.write(from, (0x40_0000, rmb.0), (key, 0, u32::try_from(size).unwrap())).unwrap();
+    a.send(from, Purpose::Cdc(number), &[9; 44]).unwrap();
+    for _ in 0..10 {
+        a.transmit(&shelf);
+        let _ = events(&mut a);
+    }
+    b.fetch(rmb, &mut relay, 0, size);
+    relay.publish(size);
+    assert!(guest.receive_all(text.len()) == text);
+    b.clear_rmb(rmb, size).unwrap();
+    let (mut relay, guest) = super::super::fake::guest(text.len());
+    b.fetch(rmb, &mut relay, 0, size);
+    relay.publish(size);
+    assert!(guest.receive_all(text.len()) == vec![0; text.len()]);
+    b.deregister(rmb);
+    assert!(b.clear_rmb(rmb, size).is_err());
+}
+
 #[test]
 fn a_write_that_the_peer_does_not_allow_fails_both_ends_once() {
     let [(mut a, from), (mut b, to)] = two();

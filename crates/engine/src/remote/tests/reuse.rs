@@ -1,0 +1,163 @@
+//! Buffers that more connections have than one.
+
+use super::*;
+
+/// Counts of buffers: made, and used again.
+fn buffers(engine: &Engine) -> (u64, u64) {
+    // As the vector has it, not as it was last told.
+    within(engine, |vector| (vector.stat.rmbs_registered, vector.stat.rmbs_reused))
+}
+
+fn llc(engine: &Engine) -> u64 {
+    within(engine, |vector| vector.stat.llc_tx)
+}
+
+/// One connection that carries something each way, and ends in order.
+fn visit(hosts: &Hosts, nth: u32) {
+    let [client, server] = hosts.connect();
+    // Shorter each time: what stood there before would be seen.
+    let (there, back) = (bytes(9000 - nth as usize, nth), bytes(5000 - nth as usize, nth + 99));
+    client.send(&there);
+    assert!(server.receive_all(there.len()) == there);
+    server.send(&back);
+    assert!(client.receive_all(back.len()) == back);
+    client.ends(Program::Closed);
+    server.wait("the end", Guest::peer_shut);
+    server.ends(Program::Closed);
+    for guest in [&client, &server] {
+        guest.wait("parting", |g| g.closed() == Some(false));
+    }
+}
+
+fn links(engine: &Engine) -> usize {
+    let stat = engine.stat();
+    let all = stat.vectors[0].groups.iter().flat_map(|group| &group.links);
+    all.filter(|link| link.state == "ACTIVE").count()
+}
+
+#[test]
+fn one_connection_after_another_uses_one_key() {
+    for max_links in ["1", "2"] {
+        let settings = [("max_links", max_links), ("testlink_time", "0")];
+        let Some(hosts) = Hosts::with_two_addresses(&settings) else { return };
+        visit(&hosts, 0);
+        let wanted = if max_links == "2" { 2 } else { 1 };
+        hosts.wait("all links", |h| h.engines.iter().all(|e| links(e) == wanted));
+        visit(&hosts, 1);
+        let before = hosts.engines.each_ref().map(|e| (buffers(e), llc(e)));
+        for nth in 2..50 {
+            visit(&hosts, nth);
+        }
+        for (engine, ((registered, reused), said)) in hosts.engines.iter().zip(before) {
+            assert!(registered <= 2, "{registered}");
+            assert_eq!(buffers(engine), (registered, reused + 48));
+            assert_eq!(llc(engine), said, "nobody was asked");
+        }
+    }
+}
+
+#[test]
+fn of_connections_at_one_time_each_has_its_own() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    for _ in 0..3 {
+        let all: Vec<_> = (0..20).map(|_| hosts.connect()).collect();
+        for (nth, [client, server]) in (0u32..).zip(&all) {
+            client.send(&bytes(3000, nth));
+            server.send(&bytes(2000, nth + 500));
+        }
+        for (nth, [client, server]) in (0u32..).zip(&all) {
+            assert!(server.receive_all(3000) == bytes(3000, nth));
+            assert!(client.receive_all(2000) == bytes(2000, nth + 500));
+            client.ends(Program::Closed);
+            server.ends(Program::Closed);
+        }
+        for guest in all.iter().flatten() {
+            guest.wait("parting", |g| g.closed() == Some(false));
+        }
+    }
+    for engine in &hosts.engines {
+        let (registered, reused) = buffers(engine);
+        assert_eq!(registered + reused, 60);
+        assert!(registered <= 40, "{registered} {reused}");
+    }
+}
+
+/// Who has not said that it has closed may still write, or may have written less than it was asked to.
+#[test]
+fn what_did_not_end_in_order_is_not_used_again() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    for ending in [Program::Reset, Program::Closed] {
+        let [client, server] = hosts.connect();
+        client.send(b"x");
+        // Closing with something unread is an abort as well.
+        server.wait("a byte", |g| g.unread() == 1);
+        server.ends(ending);
+        client.wait("the end", |g| g.closed().is_some() || g.peer_shut());
+        client.ends(Program::Closed);
+        for guest in [&client, &server] {
+            guest.wait("parting", |g| g.closed().is_some());
+        }
+    }
+    for engine in &hosts.engines {
+        assert_eq!(buffers(engine), (2, 0));
+    }
+    visit(&hosts, 0);
+    visit(&hosts, 1);
+    for engine in &hosts.engines {
+        assert_eq!(buffers(engine), (3, 1));
+    }
+}
+
+#[test]
+fn buffers_of_another_size_or_of_nobody_are_not_kept() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    visit(&hosts, 0);
+    hosts.set(&[("receive_buffer", "16K")]);
+    visit(&hosts, 1);
+    let idle = |engine: &Engine| {
+        within(engine, |vector| vector.group_stats().iter().map(|g| g.idle).sum::<u64>())
+    };
+    for engine in &hosts.engines {
+        // That of before has gone.
+        assert_eq!((buffers(engine), idle(engine)), ((2, 0), 1));
+    }
+    visit(&hosts, 2);
+    hosts.set(&[("reuse_buffers", "off")]);
+    visit(&hosts, 3);
+    visit(&hosts, 4);
+    for engine in &hosts.engines {
+        // What was kept is used up, and nothing is kept any more.
+        assert_eq!((buffers(engine), idle(engine)), ((3, 2), 0));
+    }
+}
+
+/// A third host, whose last byte is 3.
+fn third(hosts: &Hosts) -> (Engine, IpAddr) {
+    let IpAddr::V4(v4) = hosts.addresses[0] else { panic!() };
+    let [a, b, c, _] = v4.octets();
+    let address = IpAddr::from([a, b, c, 3]);
+    let engine = Engine::start(config(&[]), |_| Box::new(Awake), |_| (), |_| true).unwrap();
+    engine.shared.speak_from(address).unwrap();
+    (engine, address)
+}
+
+/// A connection from a third host to the second of two.
+fn connect_third(hosts: &Hosts, (engine, address): &(Engine, IpAddr)) -> [Guest; 2] {
+    let server = hosts.addresses[1];
+    let (ours, theirs) = tcp(*address, server);
+    [
+        give(engine, ours, Role::Client, (*address, server)),
+        give(&hosts.engines[1], theirs, Role::Server, (server, *address)),
+    ]
+}
+
+#[test]
+fn no_peer_gets_a_buffer_that_was_anothers() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    visit(&hosts, 0);
+    let other = third(&hosts);
+    let [client, server] = connect_third(&hosts, &other);
+    client.send(b"hello");
+    assert_eq!(server.receive_all(5), b"hello");
+    assert_eq!(buffers(&hosts.engines[1]), (2, 0));
+}
