@@ -24,6 +24,8 @@ struct State {
     sent: VecDeque<u8>,
     released: u64,
     program: Program,
+    /// It reads all that is there and closes, between two looks of the engine.
+    leaves: bool,
     rmb: Vec<u8>,
     published: u64,
     read: u64,
@@ -56,6 +58,7 @@ pub(super) fn guest(rmb_bytes: usize) -> (FakeRelay, Guest) {
         sent: VecDeque::new(),
         released: 0,
         program: Program::Open,
+        leaves: false,
         rmb: vec![0; rmb_bytes],
         published: 0,
         read: 0,
@@ -99,6 +102,12 @@ impl Guest {
 
     pub(super) fn ends(&self, program: Program) {
         self.state.lock().unwrap().program = program;
+        self.bell.ring();
+    }
+
+    /// The program reads all that there is and closes at the moment at which the engine looks what it has done.
+    pub(super) fn leaves(&self) {
+        self.state.lock().unwrap().leaves = true;
         self.bell.ring();
     }
 
@@ -175,7 +184,11 @@ impl Relay for FakeRelay {
         state.released += n as u64;
     }
     fn program(&self) -> Program {
-        self.state.lock().unwrap().program
+        let mut state = self.state.lock().unwrap();
+        if state.leaves {
+            (state.read, state.program) = (state.published, Program::Closed);
+        }
+        state.program
     }
     fn rmb_bytes(&self) -> usize {
         self.state.lock().unwrap().rmb.len()

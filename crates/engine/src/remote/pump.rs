@@ -208,6 +208,11 @@ impl Pump {
         match program {
             Program::Shut if all && self.program == Program::Open => self.conn.shutdown_write(),
             Program::Closed if all => {
+                // It may have read on since that was looked at, and closed then: what it has read is not unread, of
+                // which the peer would be told by a reset.
+                if self.program != Program::Closed {
+                    self.take_read(relay)?;
+                }
                 self.conn.close();
             }
             Program::Reset if self.program != Program::Reset => self.conn.abort(),

@@ -423,6 +423,21 @@ fn half_of_a_connection_may_end_first() {
 }
 
 #[test]
+fn who_reads_all_and_closes_at_once_resets_nobody() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [client, server] = hosts.connect();
+    server.send(b"all");
+    client.wait("what is to be read", |g| g.unread() == 3);
+    client.leaves();
+    server.wait("the end", |g| g.peer_shut() || g.closed().is_some());
+    server.ends(Program::Closed);
+    for guest in [&client, &server] {
+        guest.wait("parting", |g| g.closed().is_some());
+        assert_eq!(guest.closed(), Some(false));
+    }
+}
+
+#[test]
 fn a_reset_is_seen_by_the_other_end() {
     let Some(hosts) = Hosts::new(&[]) else { return };
     let [client, server] = hosts.connect();
