@@ -111,6 +111,13 @@ pub const SETTINGS: &[Setting] = &[
         live: true,
     },
     Setting {
+        name: "peer_groups",
+        value: "N",
+        help: "link groups of a completion vector with one address of a peer (IPv6: with one network of 64 bits), 1 to \
+               1024; connections for which it takes another stay on TCP, so that no host has all queue pairs [64]",
+        live: true,
+    },
+    Setting {
         name: "peers",
         value: "NETWORK[,NETWORK]...",
         help: "hosts whose engines are asked, at TCP port 4791, which connections they share with this one, so \
@@ -223,6 +230,8 @@ pub struct Config {
     pub spare_short: bool,
     /// Whether buffers are used again that their peer knows.
     pub reuse_buffers: bool,
+    /// Link groups of a vector with one peer's address.
+    pub peer_groups: u32,
     /// Hosts whose engines ours gets to know, at most [`NETWORKS_MAX`] networks.
     pub peers: Vec<Network>,
     /// Whether congestion marks are answered, between hosts that both do.
@@ -263,6 +272,7 @@ impl Default for Config {
             handshakes_max: 1024,
             spare_short: true,
             reuse_buffers: true,
+            peer_groups: 64,
             peers: Vec::new(),
             // It is new.
             congestion: false,
@@ -355,6 +365,7 @@ impl Config {
             "handshakes_max" => self.handshakes_max = number(value, 1, 65536)?,
             "spare_short" => self.spare_short = on_or_off(value)?,
             "reuse_buffers" => self.reuse_buffers = on_or_off(value)?,
+            "peer_groups" => self.peer_groups = number(value, 1, 1024)?,
             "raw_ingress" => self.raw_ingress = on_or_off(value)?,
             "peers" if value.trim() == "none" => self.peers = Vec::new(),
             "peers" => {
@@ -401,6 +412,7 @@ impl Config {
             "handshakes_max" => self.handshakes_max.to_string(),
             "spare_short" => if self.spare_short { "on" } else { "off" }.into(),
             "reuse_buffers" => if self.reuse_buffers { "on" } else { "off" }.into(),
+            "peer_groups" => self.peer_groups.to_string(),
             "peers" => joined(self.peers.iter().map(ToString::to_string).collect())?,
             "congestion" => if self.congestion { "on" } else { "off" }.into(),
             "vectors" => self.vectors?.to_string(),
@@ -468,6 +480,7 @@ mod tests {
             ("handshakes_max", "1"),
             ("spare_short", "off"),
             ("reuse_buffers", "off"),
+            ("peer_groups", "1"),
             ("peers", "192.0.2.0/24,2001:db8::1"),
             ("congestion", "on"),
             ("vectors", "3"),
@@ -508,6 +521,7 @@ mod tests {
             ("testlink_time", "-1"),
             ("spare_short", "yes"),
             ("reuse_buffers", "1"),
+            ("peer_groups", "0"),
             ("peers", "192.0.2.0/24,host"),
             ("congestion", "yes"),
             ("vectors", "0"),

@@ -137,6 +137,13 @@ impl Groups {
         found.ok_or_else(|| if knows() { Diagnosis::NoServerLink } else { Diagnosis::OutOfSync })
     }
 
+    /// Groups with a host that have not ended: in IPv6 with its network, in which it may have any address.
+    fn with(&self, remote: IpAddr) -> usize {
+        let is_there = |group: &Group| group.forget_at.is_none();
+        let all = self.all.iter().filter(|(_, group)| is_there(group));
+        all.filter(|(_, group)| is_near(group.remote, remote)).count()
+    }
+
     /// Whether we are a client of that host already.
     pub(super) fn is_client_of(&self, remote: IpAddr) -> bool {
         let of =
@@ -198,6 +205,14 @@ fn ip_of(gid: Gid) -> IpAddr {
     gid.to_v4().map_or_else(|| Ipv6Addr::from(gid.0).into(), IpAddr::from)
 }
 
+/// Whether two addresses may be of one host.
+fn is_near(a: IpAddr, b: IpAddr) -> bool {
+    match (a, b) {
+        (IpAddr::V6(a), IpAddr::V6(b)) => a.segments()[..4] == b.segments()[..4],
+        (a, b) => a == b,
+    }
+}
+
 /// The GID of an address.
 pub(super) fn gid_of(ip: IpAddr) -> Gid {
     match ip {
@@ -239,6 +254,9 @@ impl Vector {
         now: u64,
     ) -> Result<GroupId, Diagnosis> {
         let (local, remote, path_bytes) = ends;
+        if self.groups.with(remote) >= self.config.peer_groups as usize {
+            return Err(Diagnosis::Memory);
+        }
         let domain = self.device.open_domain().map_err(|_| Diagnosis::Memory)?;
         let link = self.new_link(domain, local, path_bytes);
         let link = link.inspect_err(|_| self.device.close_domain(domain))?;

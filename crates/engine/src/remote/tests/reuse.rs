@@ -1,4 +1,4 @@
-//! Buffers that more connections have than one.
+//! Buffers that more connections have than one, and how many groups a host has.
 
 use super::*;
 
@@ -160,4 +160,33 @@ fn no_peer_gets_a_buffer_that_was_anothers() {
     client.send(b"hello");
     assert_eq!(server.receive_all(5), b"hello");
     assert_eq!(buffers(&hosts.engines[1]), (2, 0));
+}
+
+/// All queue pairs of a vector are not one host's: others are served whatever it does.
+#[test]
+fn one_host_does_not_take_all_link_groups() {
+    let Some(hosts) = Hosts::new(&[("max_conns", "16")]) else { return };
+    hosts.engines[1].shared.configure({
+        let mut config = (*hosts.engines[1].config()).clone();
+        config.set("peer_groups", "2").unwrap();
+        config
+    });
+    // Beyond that bytes go by TCP, and none is lost.
+    let all = talk(&hosts, 40);
+    assert_eq!(hosts.by_smc(40), 32);
+    let groups = |e: &Engine| e.stat().vectors[0].groups.len();
+    assert_eq!(hosts.engines.each_ref().map(groups), [2, 2]);
+    let [ours, theirs] = [0, 1].map(|host| {
+        let declined = hosts.engines[host].stat().vectors[0].declined.clone();
+        declined.into_iter().collect::<Vec<_>>()
+    });
+    assert_eq!(theirs, [(Diagnosis::Memory.text().to_owned(), 8)]);
+    assert_eq!(ours, [(format!("The peer: {}", Diagnosis::Memory.text()), 8)]);
+    // Another host has its own.
+    let other = third(&hosts);
+    let [client, server] = connect_third(&hosts, &other);
+    client.send(b"hello");
+    assert_eq!(server.receive_all(5), b"hello");
+    hosts.wait("its group", |h| groups(&h.engines[1]) == 3);
+    drop(all);
 }
