@@ -16,6 +16,7 @@ use super::stat::{VectorStat, WaitStat};
 use super::vector::{Act, Order, Vector};
 use super::{Berth, Ends, Engine, Newcomer};
 
+mod knobs;
 mod reuse;
 
 /// Tests run at one time in one network: each has addresses of its own.
