@@ -313,7 +313,7 @@ pub struct Half {
     pub peak: AtomicU32,
     /// Serialises changes of `wait` and `sleepers`.
     pub wait_lock: AtomicU32,
-    /// Thread that has borrowed `tx_lock`, `rx_lock` or `bell_lock` from the process, or 0: see [`crate::lent`].
+    /// Thread that has borrowed `tx_lock`, `rx_lock` or `bell_lock` from the process, or 0: see `sys::lent`.
     pub lent: AtomicU32,
     /// Serialises doorbells: a sender and a receiver may both ring.
     pub bell_lock: AtomicU32,
@@ -378,6 +378,8 @@ pub mod half_flags {
     pub const WATCHED: u32 = 16384;
     /// The server has taken the client's offer, whatever became of the offer's word after that.
     pub const TAKEN: u32 = 32768;
+    /// A doorbell of ours waits for [`UP`]: before that it would lie among bytes of the stream.
+    pub const UNRUNG: u32 = 65536;
 }
 
 /// Where a ring block is: offset in blocks of [`BLOCK_BYTES`] and the power of two of its size.
