@@ -176,7 +176,7 @@ impl Book {
     ///
     /// # Errors
     ///
-    /// When there is no row, one is below its floor or failed, or it took longer than it may.
+    /// When no row was measured, one is below its floor or failed, or it took longer than it may.
     pub(crate) fn verdict(&self) -> anyhow::Result<()> {
         self.verdict_after(self.begun.elapsed())
     }
@@ -192,6 +192,7 @@ impl Book {
             "{all} rows, {skipped} skipped, {below} below their floor or failed, in {seconds:.0} s"
         );
         ensure!(below == 0, "{below} of {all} rows are below their floor or failed");
+        ensure!(skipped < all, "no row was measured: see above why each was skipped");
         if let Some(limit) = self.limit {
             let most = limit.as_secs();
             ensure!(took <= limit, "it took {seconds:.0} s, and {most} are promised");
@@ -301,6 +302,17 @@ mod tests {
         assert!(!line(199.0, Some(2.0)).passes());
         assert!(line(1.0, None).passes());
         assert!(line(199.0, Some(2.0)).text().ends_with("BELOW"));
+    }
+
+    #[test]
+    fn rows_that_were_all_skipped_show_nothing() {
+        let skipped = || Line { outcome: Outcome::Skipped("no nginx here".into()), ..line(1.0, None) };
+        let mut book = Book::silent();
+        book.lines.extend([skipped(), skipped()]);
+        let error = book.verdict_after(Duration::ZERO).unwrap_err();
+        assert!(error.to_string().contains("no row was measured"), "{error}");
+        book.lines.push(line(1.0, None));
+        book.verdict_after(Duration::ZERO).unwrap();
     }
 
     #[test]
