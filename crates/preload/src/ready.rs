@@ -778,6 +778,16 @@ impl Set {
             return;
         }
         self.go_cold(w);
+        // What had come until then nobody has rung for, and the kernel, which has the only word from now on, does not
+        // know of it. What comes after this look rings: the fence of `arm`.
+        if let Some(members) = self.members.lock() {
+            for member in &members.warm {
+                let r = &member.conn.sets[member.which];
+                if due(w, member.conn, r).events != 0 {
+                    r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+                }
+            }
+        }
     }
 }
 
@@ -1077,8 +1087,17 @@ pub(crate) fn attached_late(w: &'static World, conn: &'static Conn) {
 /// A state of the connection changed by this process itself: whoever waits must look. In the kernel,
 /// too, that is an edge.
 pub(crate) fn woken(w: &'static World, conn: &'static Conn) {
+    woken_by(w, conn, u32::MAX);
+}
+
+/// The same, for those who have asked for one of these events.
+pub(crate) fn woken_by(w: &'static World, conn: &'static Conn, events: u32) {
     for (which, set) in registrations(conn) {
-        conn.sets[which].flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+        let r = &conn.sets[which];
+        if wanted(r) & events == 0 {
+            continue;
+        }
+        r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
         if set.waiting.load(Ordering::SeqCst) > 0 {
             set.kick(w);
         }

@@ -75,7 +75,7 @@ macro_rules! oracle_cases {
             }
             readiness {
                 poll_sets poll_waits select_sets select_waits select_bad_fd epoll_level epoll_edge
-                epoll_edge_out epoll_edge_low_water_mark epoll_edge_reset epoll_oneshot epoll_no_events epoll_errors
+                epoll_edge_out epoll_edge_low_water_mark epoll_edge_send_buffer epoll_edge_reset epoll_oneshot epoll_no_events epoll_errors
                 epoll_closed_duplicate epoll_dup2_over epoll_nested epoll_maxevents_rotates
                 epoll_pwait2 epoll_added_with_bytes epoll_two_sets epoll_data_verbatim
                 epoll_level_out mixed_poll mixed_epoll mixed_select epoll_closed_fd_forgets
@@ -117,7 +117,7 @@ macro_rules! oracle_cases {
             }
             processes {
                 fork_child_continues fork_parent_continues fork_both_read fork_shutdown
-                fork_nonblock fork_epoll_shared fork_killed_sharer fork_exit_with_unread
+                fork_nonblock fork_epoll_shared fork_epoll_edges fork_killed_sharer fork_exit_with_unread
                 fork_many_children exec_with_library exec_without_library exec_cloexec
                 exec_by_itself exec_by_itself_without_library exec_fails vfork_exec_inetd cloned_child_closes posix_spawn_inetd
                 posix_spawn_of_a_cloexec_connection system_inherits

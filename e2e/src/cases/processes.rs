@@ -153,6 +153,21 @@ pub fn fork_epoll_shared(s: &mut Stage) {
     say!("more", s.b_send(c, "y"), calls::epoll_wait(ep, 4, 1000), calls::recv(c.a, 9, 0));
 }
 
+/// Edge-triggered: what comes between a fork and the first wait after it is an edge, also where the child has ended.
+pub fn fork_epoll_edges(s: &mut Stage) {
+    let c = s.pair_nb();
+    let ep = calls::epoll_create().expect("a set");
+    let soon = || calls::epoll_wait(ep, 4, 40);
+    let events = libc::EPOLLIN | libc::EPOLLET;
+    calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, events, 1).expect("added");
+    say!("bytes", s.b_send(c, "abc"), soon(), soon(), calls::send(c.a, b"x", 0), s.b_recv(c, 9));
+    let pid = child(|| sent(calls::send(c.a, b"by the child", 0)));
+    say!("child", calls::wait(pid), s.b_recv(c, 99));
+    say!("more", s.b_send(c, "defg"), s.mask(c.a), s.b_send(c, "h"), soon(), soon());
+    say!("and more", s.b_send(c, "j"), soon(), soon());
+    say!("recv", calls::recv(c.a, 99, 0), soon(), s.b_send(c, "i"), soon(), soon());
+}
+
 /// A sharer is killed.
 pub fn fork_killed_sharer(s: &mut Stage) {
     let c = s.pair();

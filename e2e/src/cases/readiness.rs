@@ -196,6 +196,22 @@ pub fn epoll_edge_low_water_mark(s: &mut Stage) {
     say!("end", s.b_shutdown(c, libc::SHUT_WR), soon(ep), soon(ep), low(c.a), soon(ep), soon(ep));
 }
 
+/// Edge-triggered: that the limit of what may be queued was set is an edge, if there is room, for who asks for room.
+pub fn epoll_edge_send_buffer(s: &mut Stage) {
+    let c = s.pair_nb();
+    let (room, bytes) = (set_with(c.a, EPOLLOUT | EPOLLET), set_with(c.a, EPOLLIN | EPOLLET));
+    let buffer = |fd| calls::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 50_000);
+    let unsent = |fd| calls::setsockopt(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 9_000);
+    say!("at first", soon(room), soon(room), soon(bytes));
+    say!("bytes", s.b_send(c, "abc"), soon(bytes), soon(bytes), calls::send(c.a, b"x", 0));
+    let _ = soon(room);
+    say!("set", buffer(c.a), soon(room), soon(room), soon(bytes));
+    say!("set", unsent(c.a), soon(room), soon(room), soon(bytes));
+    say!("full", Stage::fill(c.a));
+    let _ = soon(room);
+    say!("set", buffer(c.a), soon(room), soon(bytes));
+}
+
 /// Edge-triggered: a reset is an edge.
 pub fn epoll_edge_reset(s: &mut Stage) {
     let c = s.pair_nb();

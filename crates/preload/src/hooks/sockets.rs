@@ -317,21 +317,28 @@ pub unsafe extern "C-unwind" fn setsockopt(
     }
     // SAFETY: libc's contract, handed on.
     let done = unsafe { real::setsockopt(fd, level, name, value, len) };
-    if done == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_RCVLOWAT) {
-        low_water_mark_set(fd);
+    if done == 0 {
+        match (level, name) {
+            (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => limit_set(fd, libc::EPOLLIN),
+            (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE)
+            | (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => limit_set(fd, libc::EPOLLOUT),
+            _ => {}
+        }
     }
     done
 }
 
-/// The kernel looks at once whether there are as many bytes, and tells whoever waits: for who watches edges, once more.
+/// From how many bytes on there is something to read, or room, was set. The kernel looks at once whether there is, and
+/// tells whoever waits for that: for who watches edges, once more.
 #[cold]
-fn low_water_mark_set(fd: c_int) {
+fn limit_set(fd: c_int, event: c_int) {
+    let event = event.cast_unsigned();
     if let Some((w, conn)) = active(fd)
         && conn.phase() == Phase::Attached
         && let Some((mine, peer)) = conn.halves(w)
-        && ready::mask(conn, mine, peer) & libc::EPOLLIN.cast_unsigned() != 0
+        && ready::mask(conn, mine, peer) & event != 0
     {
-        ready::woken(w, conn);
+        ready::woken_by(w, conn, event);
     }
 }
 
