@@ -1094,8 +1094,13 @@ impl Conn {
     fn ring_bell(&self, fd: i32, mine: &Half) -> bool {
         if mine.flags.load(Ordering::Acquire) & flag::UP == 0 {
             // Another thread may be sending by TCP: a doorbell would lie among its bytes. It rings when
-            // our direction has switched, see `go_up`.
-            return false;
+            // our direction has switched. Either that sees that one waits, or we see that it has. Pairs with `go_up`.
+            mine.flags.fetch_or(flag::UNRUNG, Ordering::SeqCst);
+            full_fence();
+            if mine.flags.load(Ordering::Acquire) & flag::UP == 0 {
+                return false;
+            }
+            mine.flags.fetch_and(!flag::UNRUNG, Ordering::Relaxed);
         }
         #[cfg(feature = "watchdog")]
         if crate::watchdog::swallows() {

@@ -417,9 +417,14 @@ impl Conn {
             let at = half.up_at.load(Ordering::Relaxed);
             crate::log::line(format_args!("fd {n}: sends through the ring after {at} bytes"));
         }
-        if up && let Some((mine, peer)) = self.halves(w) {
-            // Doorbells that had to wait for this.
-            self.notify(w, self.own_fd(mine), mine, peer);
+        if up {
+            // Either we see that a doorbell had to wait for this, or who has it sees that it need not. Pairs with `ring_bell`.
+            full_fence();
+            let waited = half.flags.load(Ordering::Relaxed) & flag::UNRUNG != 0;
+            if waited && let Some((mine, peer)) = self.halves(w) {
+                mine.flags.fetch_and(!flag::UNRUNG, Ordering::Relaxed);
+                self.notify(w, self.own_fd(mine), mine, peer);
+            }
         }
         up
     }
