@@ -58,13 +58,24 @@ fn by_seed(out: &str) -> Vec<&str> {
     starts.windows(2).map(|pair| &out[pair[0]..pair[1]]).collect()
 }
 
-/// Runs a batch both ways: what differs, and how many connections were attached.
-fn compare(first: u64, count: u64, ends: Ends) -> (String, u64) {
+/// What came of a batch.
+#[derive(Default)]
+struct Compared {
+    /// What differs, and how to see it again.
+    wrong: String,
+    /// Halves of connections that were attached.
+    attached: u64,
+    /// Programs that are not the same twice on kernel TCP, which may hide anything.
+    undecided: u64,
+}
+
+/// Runs a batch both ways.
+fn compare(first: u64, count: u64, ends: Ends) -> Compared {
     let dir = BoardDir::new();
     let tcp = run(first, count, Ends::Neither, &dir);
     assert!(tcp.ok(), "on kernel TCP: exit {}\n{}{:?}", tcp.code, tcp.err, tcp.hung);
     let got = run(first, count, ends, &dir);
-    let mut wrong = String::new();
+    let (mut wrong, mut undecided) = (String::new(), 0);
     let (plain, shunt) = (by_seed(&tcp.out), by_seed(&got.out));
     for (i, want) in plain.iter().enumerate() {
         let have = shunt.get(i).copied().unwrap_or_default();
@@ -74,7 +85,8 @@ fn compare(first: u64, count: u64, ends: Ends) -> (String, u64) {
         let seed = first + i as u64;
         if (0..REPEATS).any(|_| run(seed, 1, Ends::Neither, &dir).out != **want) {
             // Kernel TCP does not agree with itself, when memory is short for instance.
-            eprintln!("seed {seed}: not the same twice on kernel TCP");
+            noted(&format!("seed {seed}: not the same twice on kernel TCP"));
+            undecided += 1;
             continue;
         }
         let mut found = format!("{}, under Shunt: {ends:?}\n", explain(seed));
@@ -104,13 +116,16 @@ fn compare(first: u64, count: u64, ends: Ends) -> (String, u64) {
         wrong += &format!("exit {}\n{}{}\n", got.code, got.err, got.hung.unwrap_or_default());
         wrong += &format!("on the board:\n{}", dir.summary());
     }
-    (wrong, dir.attached())
+    Compared { wrong, attached: dir.attached(), undecided }
 }
 
 /// Programs that a soak (`SHUNT_SOAK_SECONDS`) may find to differ from kernel TCP, of a thousand: a
 /// ratchet, to be tightened, never loosened. `docs/conformance.md` says in what they differ. Of those
 /// that always run none may. A crash, a hang or a program that stops early is never among them.
 const MAY_DIFFER_OF_1000: usize = 4;
+
+/// Programs that may be different each time on kernel TCP, of a thousand, above two of them.
+const UNDECIDED_OF_1000: u64 = 10;
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().and_then(|value| value.parse().ok())
@@ -120,21 +135,28 @@ fn check(batches: u64, offset: u64, ends: Ends) {
     let first = number("SHUNT_SEED").unwrap_or(1) + offset;
     let soak = number("SHUNT_SOAK_SECONDS").map(Duration::from_secs);
     let batches = if e2e::quick() { 1 } else { batches };
-    let (start, mut done, mut attached) = (Instant::now(), 0, 0);
-    let mut all_wrong = String::new();
+    let (start, mut done) = (Instant::now(), 0);
+    let mut all = Compared::default();
     let ends = if plain_only() { Ends::Neither } else { ends };
     while done < batches || soak.is_some_and(|limit| start.elapsed() < limit) {
-        let (wrong, n) = compare(first + done * BATCH, BATCH, ends);
-        all_wrong += &wrong;
-        attached += n;
+        let got = compare(first + done * BATCH, BATCH, ends);
+        all.wrong += &got.wrong;
+        all.attached += got.attached;
+        all.undecided += got.undecided;
         done += 1;
     }
+    let Compared { wrong: all_wrong, attached, undecided } = all;
     let differ = all_wrong.matches("under Shunt: ").count();
     let programs = usize::try_from(done * BATCH).unwrap_or(usize::MAX);
     let allowed = match (ends, soak) {
         (Ends::Both, Some(_)) => programs * MAY_DIFFER_OF_1000 / 1000,
         _ => 0,
     };
+    let undecided_max = 2 + done * BATCH * UNDECIDED_OF_1000 / 1000;
+    assert!(
+        undecided <= undecided_max,
+        "{undecided} of {programs} programs were compared with nothing"
+    );
     let broken = all_wrong.contains("\nexit ");
     assert!(
         !broken && differ <= allowed,
@@ -182,9 +204,15 @@ fn programs_that_have_differed() {
         1_795_428_834,
         1_795_430_499,
         1_795_433_619,
+        // A limit of what may be queued that is set is an edge for who asks for room.
+        1_795_428_494,
+        // What came after a fork, before the set was found to be shared, is an edge.
+        1_795_430_669,
+        // An attachment that nobody has anything to tell of rings for nobody.
+        1_795_432_116,
     ];
     let ends = if plain_only() { Ends::Neither } else { Ends::Both };
-    let wrong: String = mended.into_iter().map(|seed| compare(seed, 1, ends).0).collect();
+    let wrong: String = mended.into_iter().map(|seed| compare(seed, 1, ends).wrong).collect();
     assert!(wrong.is_empty(), "{wrong}");
 }
 

@@ -61,16 +61,25 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
+        let said = ["log", "error.log"].map(|name| {
+            let path = self.0.join(name);
+            let said = fs::read(&path).unwrap_or_default();
+            (path, String::from_utf8_lossy(&said).into_owned())
+        });
         if thread::panicking() {
             // What a server said is often the only trace of why.
-            for name in ["log", "error.log"] {
-                let said = fs::read(self.0.join(name)).unwrap_or_default();
-                let end = String::from_utf8_lossy(&said[said.len().saturating_sub(8000)..]);
-                eprintln!("the end of {}:\n{end}", self.0.join(name).display());
+            for (path, said) in &said {
+                let end = said.char_indices().rev().nth(8000).map_or(0, |(at, _)| at);
+                eprintln!("the end of {}:\n{}", path.display(), &said[end..]);
             }
             return;
         }
         let _ = fs::remove_dir_all(&self.0);
+        // A worker that the watchdog has ended is started again by its master, and nobody else would know.
+        for (path, said) in &said {
+            let alarm = said.lines().find(|line| line.contains("watchdog: "));
+            assert_eq!(alarm, None, "in {}", path.display());
+        }
     }
 }
 

@@ -306,7 +306,8 @@ mod tests {
 
     #[test]
     fn rows_that_were_all_skipped_show_nothing() {
-        let skipped = || Line { outcome: Outcome::Skipped("no nginx here".into()), ..line(1.0, None) };
+        let skipped =
+            || Line { outcome: Outcome::Skipped("no nginx here".into()), ..line(1.0, None) };
         let mut book = Book::silent();
         book.lines.extend([skipped(), skipped()]);
         let error = book.verdict_after(Duration::ZERO).unwrap_err();
