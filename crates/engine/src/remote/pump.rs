@@ -130,6 +130,10 @@ impl Pump {
             moved = self.take_in(relay)?;
             self.hear_program(relay, now)?;
         }
+        // Before there is something to say: while nothing else happens this step is the last.
+        if self.linger_until.is_some_and(|at| at <= now) {
+            self.conn.give_up_unsent();
+        }
         let mut wants = Wants::default();
         loop {
             if !post.has_room() {
@@ -139,9 +143,6 @@ impl Pump {
             let Some(plan) = self.conn.plan(Push::Auto) else { break };
             self.post(&plan, post);
             moved = true;
-        }
-        if self.linger_until.is_some_and(|at| at <= now) {
-            self.conn.give_up_unsent();
         }
         // Once it is over it is no time to wake for any more: what was given up stays unsent.
         wants.by = self.linger_until.filter(|at| *at > now && self.conn.unsent() > 0);
@@ -322,5 +323,49 @@ impl Pump {
 
     fn is_over(&self) -> bool {
         self.conn.is_over() && (self.conn.was_killed() || self.under_way.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smc::conn::Setup;
+
+    use super::super::fake::guest;
+    use super::*;
+
+    /// Bytes that were written, and flags that were said.
+    #[derive(Default)]
+    struct Posted {
+        bytes: u32,
+        flags: StateFlags,
+    }
+
+    impl Post for Posted {
+        fn has_room(&self) -> bool {
+            true
+        }
+
+        fn post(&mut self, plan: &Transmission, _: Key, _: u64) {
+            self.bytes += plan.writes().iter().map(smc::conn::Write::len).sum::<u32>();
+            self.flags = Cdc::parse(&plan.cdc).unwrap().state_flags;
+        }
+    }
+
+    /// The peer may never say a word again, and then there is no other step.
+    #[test]
+    fn the_peer_is_told_of_the_end_when_the_time_to_linger_is_over() {
+        let (mut relay, program) = guest(16_384);
+        let setup = Setup { send_ring: smc::SizeClass::new(1), ..Setup::default() };
+        let mut pump = Pump::new(Conn::new(&setup), Key(1));
+        program.send(&[7; 20_000]);
+        program.ends(Program::Closed);
+        let mut posted = Posted::default();
+        let wants = pump.step(&mut relay, &mut posted, 1).unwrap();
+        let wait = LINGER_NS + 1;
+        assert_eq!((posted.bytes, wants.by), (16_384, Some(wait)), "the rest waits for room");
+        assert!(!posted.flags.has(StateFlags::CLOSED));
+        let wants = pump.step(&mut relay, &mut posted, wait).unwrap();
+        assert_eq!((posted.bytes, wants.by), (16_384, None));
+        assert!(posted.flags.has(StateFlags::CLOSED));
     }
 }

@@ -46,7 +46,8 @@ impl Conn {
         self.step_close();
     }
 
-    /// What has not been sent will not be: the time to linger is over (Linux: 2 s unless set).
+    /// What has not been sent will not be: the time to linger is over (Linux: 2 s unless set). What is under way still is
+    /// if it has to be sent again.
     pub fn give_up_unsent(&mut self) {
         self.gave_up = true;
         self.step_close();
@@ -100,7 +101,7 @@ impl Conn {
         self.is_over() && closed && one_link && good
     }
 
-    const fn sent_close(&self) -> bool {
+    pub(super) const fn sent_close(&self) -> bool {
         self.state_flags.has_any(CLOSED_OR_ABORTED)
     }
 

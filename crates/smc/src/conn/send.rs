@@ -227,7 +227,10 @@ impl Conn {
         if self.peer_state.has_any(CLOSED_OR_ABORTED) || self.state == State::Closed {
             return 0;
         }
-        u32::try_from(self.unsent().min(self.peer_room())).unwrap_or(0)
+        // Who has said CLOSED writes nothing new behind it: the peer may have given its RMB to another connection by then.
+        // What it has had already may have to go again, over another link.
+        let end = if self.gave_up && self.sent_close() { self.sent_max } else { self.prepared };
+        u32::try_from(end.saturating_sub(self.sent).min(self.peer_room())).unwrap_or(0)
     }
 
     /// Writes for the next `bytes`: two if the peer's RMB wraps, each out of two places if our ring does.

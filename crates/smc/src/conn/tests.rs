@@ -285,6 +285,37 @@ fn closing_waits_for_what_was_written_unless_that_is_given_up() {
     assert!(sent(&mut conn).state_flags.has(StateFlags::CLOSED));
 }
 
+/// By then the peer's RMB may be another connection's.
+#[test]
+fn nothing_new_is_written_behind_a_close_that_did_not_wait_for_it() {
+    let mut conn = Conn::new(&Setup { send_ring: SizeClass::new(1), ..Setup::default() });
+    conn.wrote(20_000);
+    let first = conn.plan(Push::Now).unwrap();
+    conn.close();
+    conn.give_up_unsent();
+    assert!(sent(&mut conn).state_flags.has(StateFlags::CLOSED));
+    // Now there would be room for the other 3,616.
+    let read = |sequence, count, state_flags| Cdc {
+        sequence,
+        consumer: Cursor { wrap: 0, count },
+        state_flags,
+        ..Cdc::default()
+    };
+    conn.on_cdc(&read(1, 10_000, StateFlags(0))).unwrap();
+    assert_eq!(conn.plan(Push::Now), None);
+    // What was sent and is not known to be there goes again over another link, and no more than that.
+    conn.moved(Remote::default());
+    conn.completed(first.ticket);
+    let _validation = sent(&mut conn);
+    let again = conn.plan(Push::Now).unwrap();
+    assert_eq!(again.writes().iter().map(Write::len).sum::<u32>(), 6384);
+    assert_eq!(conn.plan(Push::Now), None);
+    conn.completed(again.ticket);
+    conn.on_cdc(&read(2, 0, StateFlags::CLOSED)).expect_err("it has read what it has read");
+    conn.on_cdc(&read(2, 10_000, StateFlags::CLOSED)).unwrap();
+    assert_eq!((conn.state(), conn.unsent()), (State::Closed, 3616));
+}
+
 /// Two ends and what is on its way between them.
 #[derive(Clone)]
 struct Two {
