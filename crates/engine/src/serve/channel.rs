@@ -412,13 +412,13 @@ impl Channel {
         self.sessions.borrow().get(&session).cloned()
     }
 
-    /// Room for one more open file.
+    /// Room for so many more descriptors of what is open.
     ///
     /// # Errors
     ///
     /// INSUFFICIENT_RESOURCES when clients of this address have their part of what there is for all.
-    pub(super) fn room_to_open(&self) -> Result<Taken, NtStatus> {
-        let room = self.opened.part(1, self.server.opened_most());
+    pub(super) fn room_to_open(&self, descriptors: usize) -> Result<Taken, NtStatus> {
+        let room = self.opened.part(descriptors, self.server.opened_most());
         room.ok_or(NtStatus::INSUFFICIENT_RESOURCES)
     }
 

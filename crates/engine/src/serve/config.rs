@@ -61,9 +61,9 @@ pub struct Limits {
     pub trees: usize,
     /// Opens of a session; creates beyond are refused with STATUS_INSUFFICIENT_RESOURCES.
     pub opens: usize,
-    /// Files of all sessions together, those included whose clients are away; `None`: half of the descriptors that the
-    /// process may have. Clients of one address have at most four fifths and a little, and others the rest; creates
-    /// beyond are refused with STATUS_INSUFFICIENT_RESOURCES.
+    /// Descriptors of what is open in all sessions together, that included whose clients are away; `None`: half of those
+    /// that the process may have. Clients of one address have at most four fifths and a little, and others the rest;
+    /// what would be beyond is refused with STATUS_INSUFFICIENT_RESOURCES.
     pub files: Option<usize>,
     /// Credits that a connection may hold, 64 to 32768: requests under way.
     pub credits: u16,

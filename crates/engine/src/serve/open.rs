@@ -53,8 +53,10 @@ impl FileObject {
         Self { handle, stream, room: None, data: OnceLock::new() }
     }
 
-    /// It has room as long as it is there, with whatever open it is by then.
-    pub(super) fn count(&mut self, room: Taken) {
+    /// It has room for its descriptors as long as it is there, with whatever open it is by then. `room`: for
+    /// [`Handle::DESCRIPTORS`].
+    pub(super) fn count(&mut self, mut room: Taken) {
+        room.keep(self.handle.descriptors());
         self.room = Some(room);
     }
 }
@@ -193,7 +195,12 @@ pub(super) struct Listing {
     pub(super) found: bool,
     /// The file system takes its time: not to be read on a loop.
     pub(super) slow: bool,
+    /// Room for the descriptor that it is read by.
+    pub(super) _room: Taken,
 }
+
+/// Held by who appends to a file and may do nothing else: one for many files.
+static TURNS: [Mutex<()>; 64] = [const { Mutex::new(()) }; 64];
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

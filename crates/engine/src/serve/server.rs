@@ -104,7 +104,7 @@ pub struct Server {
     lanes: Arc<AtomicUsize>,
     /// Answers that wait in memory.
     backlog: Backlog,
-    /// Files that are open, by the addresses of clients, and how many may be.
+    /// Descriptors of what is open, by the addresses of clients, and how many may be.
     opened: Backlog,
     opened_most: usize,
 }
@@ -195,7 +195,7 @@ fn authentication(config: &Config) -> Settings {
     }
 }
 
-/// Half of the descriptors that this process may have: as much again is for connections, for what is opened beside a file,
+/// Half of the descriptors that this process may have: as much again is for connections, for what is opened for a moment,
 /// and for who has nothing open yet.
 fn half_of_descriptors() -> usize {
     let limits = std::fs::read_to_string("/proc/self/limits").unwrap_or_default();

@@ -14,6 +14,7 @@ use smb::files::notify::{Changes, Event as Happening, NotifyFilter, NotifyLimits
 use smb::name::{Path, Stream};
 use smb::{CreateOptions, NtStatus};
 
+use super::channel::Taken;
 use super::open::Open;
 use super::runtime::Event;
 use super::server::{Server, SharePoint};
@@ -39,6 +40,8 @@ struct Ear {
     ended: Arc<AtomicBool>,
     /// Each gets what one event brings, in turn.
     waiting: VecDeque<Arc<Waiting>>,
+    /// Room for what it has open beside its folder.
+    _beside: Option<Taken>,
 }
 
 type Told = Result<Changes, NtStatus>;
@@ -291,17 +294,18 @@ fn unwatch(open: &Arc<Open>) {
     }
 }
 
-/// Begins the watch of an open, if it has none.
+/// Begins the watch of an open, if it has none. `beside`: room for what it has open.
 ///
 /// # Errors
 ///
-/// INSUFFICIENT_RESOURCES if there are too many; NOTIFY_CLEANUP if the open is closed meanwhile.
+/// INSUFFICIENT_RESOURCES if there are too many; NOTIFY_CLEANUP if the open is closed meanwhile; those of `beside`.
 pub(super) fn watch(
     server: &Arc<Server>,
     open: &Arc<Open>,
     filter: NotifyFilter,
     recursive: bool,
     room: usize,
+    beside: impl FnOnce() -> Result<Option<Taken>, NtStatus>,
 ) -> Result<Watching, NtStatus> {
     if let Some(watching) = &open.state().watch {
         return Ok(watching.clone());
@@ -314,8 +318,10 @@ pub(super) fn watch(
         if let Some(ear) = inner.ears.get(&open.id) {
             return Ok(Watching { ended: ear.ended.clone() });
         }
+        let beside = beside()?;
         inner.watchers.watch(open.id, &directory, filter, recursive, room)?;
-        inner.ears.insert(open.id, Ear { ended: ended.clone(), waiting: VecDeque::new() });
+        let ear = Ear { ended: ended.clone(), waiting: VecDeque::new(), _beside: beside };
+        inner.ears.insert(open.id, ear);
     }
     watch.count.fetch_add(1, Ordering::AcqRel);
     External::watch(server, open, recursive);

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use smb::crypto::TRANSFORM_ID;
 use smb::wire::header::{Command, Header, PROTOCOL_ID};
-use smb::wire::{bare, lock, read, session_setup};
-use smb::{FileId, NtStatus, SessionId};
+use smb::wire::{bare, create, lock, query_directory, read, session_setup};
+use smb::{Access, CreateOptions, Disposition, FileId, NtStatus, SessionId, ShareAccess};
 
 use crate::client::{Client, Offer, request, utf16, write_request};
 use crate::place::Place;
@@ -481,6 +481,67 @@ fn who_opens_all_there_is_leaves_room_for_others() {
     {
         assert!(Instant::now() < until, "what was closed is not given back");
     }
+}
+
+/// Descriptors of this process that lead below a folder.
+fn descriptors_below(folder: &std::path::Path) -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").unwrap();
+    let led = all.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+    led.filter(|to| to != folder && to.starts_with(folder)).count()
+}
+
+/// A file that is made below a subfolder has that open as well, and a folder that is listed has itself open once more.
+#[test]
+fn what_is_opened_beside_a_file_is_counted_with_it() {
+    const MOST: usize = 200;
+    let place = Place::with(|config| config.limits.files = Some(MOST));
+    std::fs::create_dir(place.folder().join("sub")).unwrap();
+    let sub = utf16("sub");
+    let folder = create::Request {
+        access: Access::FILE_READ,
+        share: ShareAccess::all(),
+        disposition: Disposition::Open,
+        options: CreateOptions::DIRECTORY_FILE,
+        ..Client::create_body(&sub)
+    };
+    let list = |client: &mut Client, file| {
+        let body = query_directory::Request {
+            class: 12,
+            pattern: &utf16("*"),
+            output_max: 65_536,
+            file,
+            ..query_directory::Request::default()
+        };
+        client.call(Command::QueryDirectory, &body).status()
+    };
+    let mut statuses = Vec::new();
+    let mut greedy: Vec<_> = (0..8).map(|_| enter(&place)).collect();
+    for (at, client) in greedy.iter_mut().enumerate() {
+        for number in 0..40 {
+            let name = utf16(&format!("sub\\{at} {number}.txt"));
+            statuses.push(client.call(Command::Create, &Client::create_body(&name)).status());
+            let opened = client.call(Command::Create, &folder);
+            statuses.push(opened.status());
+            if opened.status() == NtStatus::SUCCESS {
+                let file = create::Response::parse(&opened.message).unwrap().file;
+                statuses.push(list(client, file));
+            }
+        }
+    }
+    let known = [NtStatus::SUCCESS, NtStatus::INSUFFICIENT_RESOURCES];
+    assert!(statuses.iter().all(|status| known.contains(status)), "{statuses:?}");
+    let held = descriptors_below(place.folder());
+    // Each of the two loops may go one beyond, in each of the accounts, of which an open may have three.
+    assert!(held <= MOST / 5 * 4 + MOST / 6 + 4 * 3, "{held}");
+    assert!(held > MOST / 5 * 4, "and no less than there is: {held}");
+    let from = std::net::Ipv4Addr::new(127, 0, 0, 2);
+    let mut other = Client::enter_from(from, place.address(), "bob", "files");
+    for number in 0..5 {
+        other.open(&format!("sub\\theirs {number}.txt"));
+    }
+    let opened = other.call(Command::Create, &folder).good();
+    let file = create::Response::parse(&opened.message).unwrap().file;
+    assert_eq!(list(&mut other, file), NtStatus::SUCCESS);
 }
 
 #[test]

@@ -9,7 +9,7 @@
 //!
 //! Nothing is reserved: what is asked and what is counted are two steps. So each loop may go one answer beyond.
 //!
-//! Files that are open are counted in the same way, by one each.
+//! Descriptors of what is open are counted in the same way, by one each.
 //!
 //! A request is counted with its address, and not with what its own connection has: it may be one that waits for
 //! another that is still to come on the same connection.
@@ -162,6 +162,15 @@ pub(in crate::serve) struct Taken {
     parties: Parties,
     extra: bool,
     amount: usize,
+}
+
+impl Taken {
+    /// Gives back what is beyond so much.
+    pub(in crate::serve) fn keep(&mut self, amount: usize) {
+        let more = self.amount.saturating_sub(amount);
+        self.amount -= more;
+        self.parties.take(self.extra, more);
+    }
 }
 
 impl Drop for Taken {

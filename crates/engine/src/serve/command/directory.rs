@@ -9,7 +9,7 @@ use smb::security::Sid;
 use smb::wire::query_directory::{Flags, Request, begin, finish};
 use smb::{Access, NtStatus};
 
-use super::super::channel::{Exchange, PATIENCE};
+use super::super::channel::{self, Exchange, PATIENCE};
 use super::super::fs::Directory;
 use super::super::open::{Listing, Open};
 use super::super::runtime::{self, Event};
@@ -57,8 +57,9 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let at_once = open.must_be_file()?.of_share().is_local()
         && before.as_ref().is_none_or(|listing| !listing.slow);
     let flags = request.flags;
+    let room = x.channel.room_to_open(1);
     let (mut listing, read, answer) = if at_once {
-        match begun(&open, before, pattern, flags) {
+        match begun(&open, before, pattern, flags, room) {
             Ok(mut listing) => {
                 let read = answer.in_turns(&mut listing).await;
                 (Some(listing), read, answer)
@@ -67,7 +68,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         }
     } else {
         let open = open.clone();
-        let all = runtime::offload(move || match begun(&open, before, pattern, flags) {
+        let all = runtime::offload(move || match begun(&open, before, pattern, flags, room) {
             Ok(mut listing) => {
                 let read = answer.all(&mut listing);
                 (Some(listing), read, answer)
@@ -125,12 +126,13 @@ fn give_back(open: &Arc<Open>, listing: Option<Listing>, reading: &Event) {
     reading.notify_all();
 }
 
-/// The enumeration that the request goes on with, or begins.
+/// The enumeration that the request goes on with, or begins if there is room for it.
 fn begun(
     open: &Arc<Open>,
     before: Option<Listing>,
     pattern: Option<Pattern>,
     flags: Flags,
+    room: Result<channel::Taken, NtStatus>,
 ) -> Result<Listing, NtStatus> {
     match before {
         Some(mut listing) if !flags.contains(Flags::REOPEN) => {
@@ -154,6 +156,7 @@ fn begun(
                 fresh: true,
                 found: false,
                 slow: false,
+                _room: room?,
             })
         }
     }

@@ -31,7 +31,9 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     let filter = NotifyFilter::from_bits_retain(request.filter.bits());
     let room = request.output_max as usize;
     let recursive = request.flags.contains(Flags::WATCH_TREE);
-    let watching = watch::watch(x.server(), &open, filter, recursive, room)?;
+    // Of a whole tree the kernel's watch has the folder open.
+    let beside = || recursive.then(|| x.channel.room_to_open(1)).transpose();
+    let watching = watch::watch(x.server(), &open, filter, recursive, room, beside)?;
     // Something may not happen for days: the client is told at once.
     let waited = x.wait(watching.changes(&open, room), Duration::ZERO).await;
     let changes = match waited {

@@ -32,7 +32,7 @@ pub struct Identity {
 pub(super) struct Place {
     /// From the root, as on disk; empty for the root.
     pub(super) path: Vec<u8>,
-    /// The folder that it is in, once somebody needed it.
+    /// The folder that it is in, where it was made by way of that.
     pub(super) folder: Option<Arc<OwnedFd>>,
 }
 
@@ -49,6 +49,9 @@ pub struct Handle {
 }
 
 impl Handle {
+    /// The most descriptors that one has: see [`Self::descriptors`].
+    pub const DESCRIPTORS: usize = 3;
+
     /// Of a descriptor that a look-up gave.
     pub(super) fn opened(
         share: &Share,
@@ -94,6 +97,15 @@ impl Handle {
             place: Mutex::new(Place { path, folder }),
             synced_by: OnceLock::new(),
         }
+    }
+
+    /// Descriptors that it has or may come to have: its own, that of the folder in which it was made if that is not the
+    /// share's root, and another that the kernel synchronizes if it does not synchronize its own.
+    #[must_use]
+    pub fn descriptors(&self) -> usize {
+        let of_root = |folder: &Arc<OwnedFd>| Arc::ptr_eq(folder, &self.share().root);
+        let folder = self.place().folder.as_ref().is_some_and(|folder| !of_root(folder));
+        1 + usize::from(folder) + usize::from(!self.want.read && !self.want.write)
     }
 
     /// The share that it was opened in.
@@ -246,7 +258,8 @@ impl Handle {
     }
 
     /// The folder it is in and its name there, when that name really is this file: the place that is
-    /// remembered, or, when somebody else has moved it, where the kernel says that it is.
+    /// remembered, or, when somebody else has moved it, where the kernel says that it is. The folder is not kept: each
+    /// descriptor of a handle is counted when it is opened.
     pub(super) fn located(&self) -> Result<(Arc<OwnedFd>, Vec<u8>), NtStatus> {
         let (path, folder) = {
             let place = self.place();
@@ -260,7 +273,6 @@ impl Handle {
         if let Ok(folder) = folder
             && (self.is_at(&folder, name) || self.is_led_to(&folder, &path))
         {
-            self.place().folder = Some(Arc::clone(&folder));
             return Ok((folder, name.to_vec()));
         }
         self.found_again()
@@ -301,7 +313,7 @@ impl Handle {
         if !self.is_at(&folder, name) {
             return Err(NtStatus::OBJECT_NAME_NOT_FOUND);
         }
-        *self.place() = Place { path: beneath.to_vec(), folder: Some(Arc::clone(&folder)) };
+        *self.place() = Place { path: beneath.to_vec(), folder: None };
         Ok((folder, name.to_vec()))
     }
 }

@@ -9,6 +9,7 @@ use smb::NtStatus;
 use smb::name::Path;
 
 use super::errno::status;
+use super::handle::Place;
 use super::lookup::{push_component, split};
 use super::{Found, Handle, Share, Want};
 
@@ -100,9 +101,7 @@ impl Handle {
                 }
             }
         }
-        let mut place = self.place();
-        place.path.clone_from(&to.path);
-        place.folder = Some(Arc::clone(&to.folder));
+        *self.place() = Place { path: to.path.clone(), folder: None };
         Ok(())
     }
 

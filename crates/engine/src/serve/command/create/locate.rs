@@ -58,7 +58,7 @@ impl Made {
 impl Creating<'_, '_, '_> {
     /// Finds the file, or makes it, however often somebody else is faster.
     pub(super) fn locate(&self) -> Result<Made, NtStatus> {
-        let room = self.x.channel.room_to_open()?;
+        let room = self.x.channel.room_to_open(Handle::DESCRIPTORS)?;
         let mut attempt = 0;
         let mut made = loop {
             match self.look() {

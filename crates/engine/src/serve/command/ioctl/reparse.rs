@@ -128,7 +128,7 @@ fn turn(x: &mut Exchange<'_>, open: &Arc<Open>, what: Special<'_>) -> Output {
     if !alone {
         return Err(NtStatus::SHARING_VIOLATION);
     }
-    let room = x.channel.room_to_open()?;
+    let room = x.channel.room_to_open(Handle::DESCRIPTORS)?;
     // Links and special files have no descriptor on disk. What becomes a file again has one as any new file has.
     let handle = file.turn_into(what, |new| {
         access::set_first(new, new.first_facts(), None, above.as_ref()).map(drop)
