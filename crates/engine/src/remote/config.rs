@@ -113,8 +113,9 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "peer_groups",
         value: "N",
-        help: "link groups of a completion vector with one address of a peer (IPv6: with one network of 64 bits), 1 to \
-               1024; connections for which it takes another stay on TCP, so that no host has all queue pairs [64]",
+        help: "link groups of a completion vector with one address of a peer, 1 to 1024 (IPv6: eight times that with one \
+               network of 64 bits); connections for which it takes another stay on TCP, so that no host has all queue \
+               pairs [64]",
         live: true,
     },
     Setting {
@@ -230,7 +231,7 @@ pub struct Config {
     pub spare_short: bool,
     /// Whether buffers are used again that their peer knows.
     pub reuse_buffers: bool,
-    /// Link groups of a vector with one peer's address.
+    /// Link groups of a vector with one peer's address; of an IPv6 network eight times as many.
     pub peer_groups: u32,
     /// Hosts whose engines ours gets to know, at most [`NETWORKS_MAX`] networks.
     pub peers: Vec<Network>,

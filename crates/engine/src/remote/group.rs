@@ -43,6 +43,9 @@ const IDLE_MAX: usize = 64;
 const IDLE_BYTES: u64 = 16 << 20;
 /// Buffers of a group from which on none is kept: they are for connections.
 const IDLE_BELOW: usize = 192;
+/// What a network of IPv6, in which a host may have any address, has of groups in times of one host's: hosts that share
+/// a network share that.
+const NETWORK_HOSTS: usize = 8;
 /// What the path of a second link is taken to carry.
 const PATH_BYTES: u32 = 1500;
 
@@ -137,11 +140,11 @@ impl Groups {
         found.ok_or_else(|| if knows() { Diagnosis::NoServerLink } else { Diagnosis::OutOfSync })
     }
 
-    /// Groups with a host that have not ended: in IPv6 with its network, in which it may have any address.
-    fn with(&self, remote: IpAddr) -> usize {
-        let is_there = |group: &Group| group.forget_at.is_none();
-        let all = self.all.iter().filter(|(_, group)| is_there(group));
-        all.filter(|(_, group)| is_near(group.remote, remote)).count()
+    /// Whether a host may have one more, of `most` that do not end: an address, and a network of IPv6.
+    fn has_room_for(&self, remote: IpAddr, most: usize) -> bool {
+        let there = self.all.iter().filter(|(_, group)| group.forget_at.is_none());
+        let there = there.map(|(_, group)| group.remote);
+        is_below(there, remote, most)
     }
 
     /// Whether we are a client of that host already.
@@ -205,10 +208,20 @@ fn ip_of(gid: Gid) -> IpAddr {
     gid.to_v4().map_or_else(|| Ipv6Addr::from(gid.0).into(), IpAddr::from)
 }
 
-/// Whether two addresses may be of one host.
+/// Whether `one` more address among these is not more than there may be: `most` of one, and of one network.
+fn is_below(all: impl Iterator<Item = IpAddr>, one: IpAddr, most: usize) -> bool {
+    let near = all.filter(|other| is_near(*other, one));
+    let (same, near) =
+        near.fold((0, 0), |(same, near), other| (same + usize::from(other == one), near + 1));
+    same < most && near < most.saturating_mul(NETWORK_HOSTS)
+}
+
+/// Whether two addresses may be of one host: in IPv6 those of a network, but not of a link, where each host has one.
 fn is_near(a: IpAddr, b: IpAddr) -> bool {
     match (a, b) {
-        (IpAddr::V6(a), IpAddr::V6(b)) => a.segments()[..4] == b.segments()[..4],
+        (IpAddr::V6(a), IpAddr::V6(b)) if !a.is_unicast_link_local() => {
+            a.segments()[..4] == b.segments()[..4]
+        }
         (a, b) => a == b,
     }
 }
@@ -254,7 +267,7 @@ impl Vector {
         now: u64,
     ) -> Result<GroupId, Diagnosis> {
         let (local, remote, path_bytes) = ends;
-        if self.groups.with(remote) >= self.config.peer_groups as usize {
+        if !self.groups.has_room_for(remote, self.config.peer_groups as usize) {
             return Err(Diagnosis::Memory);
         }
         let domain = self.device.open_domain().map_err(|_| Diagnosis::Memory)?;
@@ -626,4 +639,37 @@ pub(super) enum Peer<'a> {
     Client(&'a Proposed),
     /// We are the client.
     Server(&'a PeerEnd),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Groups of each of these addresses before one of them is refused another.
+    fn taken(addresses: &[&str], most: usize) -> Vec<usize> {
+        let mut all: Vec<IpAddr> = Vec::new();
+        let each = addresses.iter().map(|address| {
+            let one: IpAddr = address.parse().unwrap();
+            let before = all.len();
+            while is_below(all.iter().copied(), one, most) {
+                all.push(one);
+            }
+            all.len() - before
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn hosts_of_one_network_have_groups_of_their_own() {
+        assert_eq!(taken(&["192.0.2.1", "192.0.2.2"], 3), [3, 3]);
+        // Who takes one address after another of a network has what eight hosts have there.
+        let network = ["2001:db8::1", "2001:db8::2", "2001:db8:0:1::1"];
+        assert_eq!(taken(&network, 3), [3, 3, 3]);
+        let many: Vec<_> = (1..=10).map(|host| format!("2001:db8::{host}")).collect();
+        let many: Vec<_> = many.iter().map(String::as_str).collect();
+        assert_eq!(taken(&many, 3), [3, 3, 3, 3, 3, 3, 3, 3, 0, 0]);
+        let link: Vec<_> = (1..=10).map(|host| format!("fe80::{host}")).collect();
+        let link: Vec<_> = link.iter().map(String::as_str).collect();
+        assert_eq!(taken(&link, 3), [3; 10], "of a link all have the same network");
+    }
 }
