@@ -53,6 +53,8 @@ const WRITES_MAX: u32 = 2 * CUT_MAX;
 /// they are packets of one size, which the system is given as one. As a message of its own, only its last packet could be
 /// of another size than the path's largest, and would end what goes together.
 const CUT_MAX: u32 = 4;
+/// Regions of memory. A link has one and a connection two.
+pub(super) const REGIONS_MAX: u32 = 1 << 16;
 /// Regions of connections that are over and that stay known.
 const RETIRED_MAX: usize = 1024;
 /// The same as [`MESSAGES_MAX`] where the peer is Shunt, which has as many receive requests as we have.
@@ -191,7 +193,7 @@ impl Device {
         let config = DeviceConfig {
             vector,
             vector_bits,
-            regions_max: 1 << 16,
+            regions_max: REGIONS_MAX,
             cqs: CQS,
             cq_capacity: 1 << 16,
             ..DeviceConfig::default()

@@ -103,6 +103,8 @@ pub(super) struct Exchange {
     /// This connection makes the group.
     pub(super) first: bool,
     pub(super) rmb: Option<Rmb>,
+    /// Region of what its guest will send.
+    stream: Option<Key>,
     /// Messages that came before the handshake was over.
     pub(super) early: Vec<Cdc>,
     /// Whether the vector waits for room on the TCP connection.
@@ -142,6 +144,7 @@ impl Exchange {
             place: None,
             first: false,
             rmb: None,
+            stream: None,
             early: Vec::new(),
             waits_write: false,
             heard: false,
@@ -552,7 +555,10 @@ impl Vector {
         };
         let on_link = LinkBuffer { rkey: RKey(rmb.key.0), vaddr: rmb.vaddr };
         let keys = group.keys(on_link);
-        let opened = group.core.open(named).map_err(|_| Diagnosis::NoActiveLink);
+        // Both that a connection needs, before the peer is promised anything: then it would be too late for TCP.
+        let stream = self.device.register_stream(group.domain(), Place::Sent(conn).handle());
+        let open = |_| group.core.open(named).map_err(|_| Diagnosis::NoActiveLink);
+        let opened = stream.map_err(|_| Diagnosis::BufferRegistration).and_then(open);
         let placed = opened.and_then(|opened| {
             let buffer = match known {
                 Some(buffer) => Ok(buffer),
@@ -571,6 +577,7 @@ impl Vector {
                 group.buffers.insert(place.buffer, conn);
                 group.rkeys.insert(place.buffer, on_link);
                 (exchange.rmb, exchange.place) = (Some(rmb), Some(place));
+                exchange.stream = stream.ok();
                 self.handshaking.insert(conn, id);
                 Ok((place, known.is_some()))
             }
@@ -579,6 +586,9 @@ impl Vector {
                     group.core.delete_rkey(buffer, smc_time(now));
                 }
                 self.device.deregister(rmb.key);
+                if let Ok(stream) = stream {
+                    self.device.forget_stream(stream);
+                }
                 Err(why)
             }
         }
@@ -661,8 +671,7 @@ impl Vector {
         };
         let rkey = answer.rkey;
         let reached = group.core.reach(place.token, place.slot, rkey, answer.vaddr + offset);
-        let stream = self.device.register_stream(group.domain(), Place::Sent(conn).handle());
-        let start = reached.ok().zip(stream.ok()).and_then(|((slot, remote), stream)| {
+        let start = reached.ok().zip(exchange.stream).and_then(|((slot, remote), stream)| {
             let relay = self.shelf.rings.get(conn)?;
             Some(Start {
                 qpn: self.groups.link(place.group, slot)?.qpn,
@@ -759,6 +768,9 @@ impl Vector {
         let (conn, first) = (exchange.conn, exchange.first);
         let (place, rmb) = (exchange.place.take(), exchange.rmb.take());
         self.handshaking.remove(&conn);
+        if let Some(stream) = exchange.stream.take() {
+            self.device.forget_stream(stream);
+        }
         if let Some(Rmb { key, .. }) = rmb {
             // Where the group was there before, an Accept of ours has named it: a client writes as soon as it has
             // sent its Confirm, whether or not that comes, and must not find the link in ruins.

@@ -14,7 +14,7 @@ use smc::handshake::{PeerEnd, Proposed};
 use smc::{Gid, Mtu, Time, Token};
 
 use super::berths::Berth;
-use super::device::{Domain, Purpose};
+use super::device::{Domain, Purpose, REGIONS_MAX};
 use super::exchange::{ExchangeId, InGroup, Rmb};
 use super::random;
 use super::running::Running;
@@ -43,6 +43,8 @@ const IDLE_MAX: usize = 64;
 const IDLE_BYTES: u64 = 16 << 20;
 /// Buffers of a group from which on none is kept: they are for connections.
 const IDLE_BELOW: usize = 192;
+/// Buffers that all groups of a vector keep, each a region of its device: a quarter of those that there are.
+pub(super) const IDLE_ALL_MAX: usize = REGIONS_MAX as usize / 4;
 /// What a network of IPv6, in which a host may have any address, has of groups in times of one host's: hosts that share
 /// a network share that.
 const NETWORK_HOSTS: usize = 8;
@@ -96,6 +98,8 @@ pub(super) struct Groups {
     all: Slab<Group>,
     /// Which link a queue pair is.
     links: Numbers<Qpn, (GroupId, LinkSlot)>,
+    /// Buffers that all of them keep.
+    pub(super) idle: usize,
 }
 
 impl Groups {
@@ -447,6 +451,7 @@ impl Vector {
             self.groups.links.remove(&link.qpn);
             self.device.close_link(link.qpn, &mut self.shelf);
         }
+        self.groups.idle -= group.idle.len();
         for (_, rmb) in group.idle {
             self.device.deregister(rmb.key);
         }
@@ -553,6 +558,7 @@ impl Vector {
     ) -> Option<(BufferId, Rmb)> {
         let group = self.groups.all.get_mut(id)?;
         while let Some((buffer, rmb)) = group.take_idle(bytes) {
+            self.groups.idle -= 1;
             let handle = Place::Received(conn).handle();
             if self.device.rebind_rmb(rmb.key, rmb.bytes, handle).is_ok() {
                 return Some((buffer, rmb));
@@ -560,6 +566,7 @@ impl Vector {
             group.core.delete_rkey(buffer, smc_time(now));
         }
         for (buffer, rmb) in group.idle.extract_if(.., |(_, rmb)| rmb.bytes != bytes) {
+            self.groups.idle -= 1;
             self.device.forget_rmb(rmb.key);
             group.core.delete_rkey(buffer, smc_time(now));
         }
@@ -570,8 +577,11 @@ impl Vector {
     /// may write for the one that it had ([`smc::group::Group::is_known`]).
     pub(super) fn keep_idle(&mut self, place: &InGroup, rmb: &Rmb) -> bool {
         let Some(group) = self.groups.all.get_mut(place.group) else { return false };
-        let keeps = self.config.reuse_buffers && group.has_room_for(place.buffer, rmb);
+        let keeps = self.config.reuse_buffers
+            && self.groups.idle < IDLE_ALL_MAX
+            && group.has_room_for(place.buffer, rmb);
         if keeps {
+            self.groups.idle += 1;
             group.idle.push((place.buffer, *rmb));
         }
         keeps

@@ -1,5 +1,6 @@
 //! Buffers that more connections have than one, and how many groups a host has.
 
+use super::super::group::IDLE_ALL_MAX;
 use super::*;
 
 /// Counts of buffers: made, and used again.
@@ -128,6 +129,52 @@ fn buffers_of_another_size_or_of_nobody_are_not_kept() {
     for engine in &hosts.engines {
         // What was kept is used up, and nothing is kept any more.
         assert_eq!((buffers(engine), idle(engine)), ((3, 2), 0));
+    }
+}
+
+/// Idle buffers of a vector, as it has counted and as they are.
+fn idle(engine: &Engine) -> (usize, u64) {
+    within(engine, |vector| {
+        let all = vector.group_stats();
+        (vector.groups.idle, all.iter().map(|group| group.idle).sum())
+    })
+}
+
+/// Each is a region of the device, of which connections need two.
+#[test]
+fn no_buffer_is_kept_when_all_groups_keep_many() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    visit(&hosts, 0);
+    for engine in &hosts.engines {
+        assert_eq!(idle(engine), (1, 1));
+        within(engine, |vector| vector.groups.idle += IDLE_ALL_MAX);
+    }
+    visit(&hosts, 1);
+    for engine in &hosts.engines {
+        assert_eq!(idle(engine), (IDLE_ALL_MAX, 0));
+        within(engine, |vector| vector.groups.idle = 0);
+    }
+    visit(&hosts, 2);
+    for engine in &hosts.engines {
+        assert_eq!(idle(engine), (1, 1));
+    }
+}
+
+/// That there is no region for what it sends is found while it can go on as TCP, whether a buffer is there for what it
+/// receives or not.
+#[test]
+fn a_connection_without_a_region_goes_by_tcp() {
+    for host in [0, 1] {
+        let Some(hosts) = Hosts::new(&[]) else { return };
+        visit(&hosts, 0);
+        within(&hosts.engines[host], |vector| {
+            let domain = vector.device.open_domain().unwrap();
+            while vector.device.register_stream(domain, roce::Handle(0)).is_ok() {}
+        });
+        visit(&hosts, 1);
+        let full = Diagnosis::BufferRegistration.text();
+        hosts.wait("a reason", |h| h.declined(host, full) == 1);
+        assert_eq!(hosts.by_smc(2), 1);
     }
 }
 
