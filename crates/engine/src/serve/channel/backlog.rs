@@ -238,9 +238,11 @@ impl Account {
     pub(super) fn part(&self, amount: usize, most: usize) -> Option<Taken> {
         let Parties { all, address, .. } = &self.parties;
         let free = most.saturating_sub(all.read(false));
-        let extra = address.read(false) > OF_AN_ADDRESS.saturating_mul(free);
+        let extra = amount > free || address.read(false) > OF_AN_ADDRESS.saturating_mul(free);
         let left = (most / EXTRA).saturating_sub(all.read(true));
-        if extra && address.read(true) > left / 2 {
+        // What is more than there could ever be is somebody's, if nobody has anything: else it would wait for ever.
+        let too_large = amount > left && all.read(true) > 0;
+        if extra && (too_large || address.read(true) > left / 2) {
             return None;
         }
         self.parties.add(extra, amount);
@@ -391,6 +393,28 @@ mod tests {
         let most = MOST + MOST / EXTRA + all.len() * ANSWER;
         assert!(backlog.bytes() <= most, "{}", backlog.bytes());
         assert!(first.iter().all(|had| *had >= ANSWER), "each gets on");
+    }
+
+    /// Who has nothing has a part of what is left, and not beyond that what it asks for.
+    #[test]
+    fn large_requests_of_many_addresses_have_what_there_is_and_no_more() {
+        const LARGE: usize = MOST / 8;
+        let backlog = Backlog::default();
+        let all: Vec<_> = (0..200).map(|at| backlog.account(ip(at))).collect();
+        let held: Vec<_> = all.iter().filter_map(|one| one.large(LARGE, MOST)).collect();
+        assert_eq!(held.len(), 8 + 4, "all that there is, and as many in the extra account");
+        // What is small has room where that has not.
+        let mut all: Vec<_> = held.into_iter().collect();
+        all.pop();
+        let late = backlog.account(ip(250));
+        let small = late.large(ANSWER, MOST).expect("something is left");
+        assert!(late.large(LARGE, MOST).is_none(), "{small:?}");
+        drop((all, small));
+        assert_eq!(backlog.bytes(), 0);
+        // However little there is for all: one at a time.
+        let one = late.large(4 * LARGE, LARGE).expect("nobody has anything");
+        assert!(backlog.account(ip(1)).large(4 * LARGE, LARGE).is_none());
+        drop(one);
     }
 
     #[test]
