@@ -6,7 +6,7 @@ use crate::limits::Limits;
 use crate::output::Sink;
 use crate::reason::{Counters, Reason};
 use crate::shard::{Arrival, BURST, FAR, Parsed, Steering, pass};
-use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use crate::table::Table;
 use crate::wire::{self, Fragment};
 
@@ -174,7 +174,12 @@ impl<B> Shared<B> {
         for _ in 0..BUCKETS_RELIEVED.min(self.buckets.len()) {
             let bucket = &self.buckets[core.next % self.buckets.len()];
             core.next = core.next.wrapping_add(1);
-            let Ok(mut table) = bucket.0.try_lock() else { continue };
+            let mut table = match bucket.0.try_lock() {
+                Ok(table) => table,
+                // As `Bucket::lock` has it.
+                Err(TryLockError::Poisoned(table)) => table.into_inner(),
+                Err(TryLockError::WouldBlock) => continue,
+            };
             left -= table.relieve(&mut core.lease, now, left, sink);
             if left == 0 {
                 break;

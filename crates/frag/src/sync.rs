@@ -8,10 +8,10 @@ use std::sync::{self, atomic};
 pub(crate) use atomic::Ordering;
 #[cfg(loom)]
 pub(crate) use loom::sync::MutexGuard;
-#[cfg(loom)]
-pub(crate) use std::sync::PoisonError;
 #[cfg(not(loom))]
-pub(crate) use std::sync::{MutexGuard, PoisonError};
+pub(crate) use std::sync::{MutexGuard, PoisonError, TryLockError};
+#[cfg(loom)]
+pub(crate) use std::sync::{PoisonError, TryLockError};
 pub(crate) use sync::{Arc, Mutex};
 
 /// A word that several cores count in.
