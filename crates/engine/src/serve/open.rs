@@ -435,11 +435,32 @@ impl Open {
     ///
     /// ACCESS_DENIED, INVALID_DEVICE_REQUEST of a pipe, and what the file system says.
     pub(super) fn may_write(&self, offset: u64) -> Result<(), NtStatus> {
-        if self.access.contains(Access::WRITE_DATA) {
+        if !self.only_appends() {
             return Ok(());
         }
         let appends = self.access.contains(Access::APPEND_DATA) && offset >= self.facts()?.size;
         if appends { Ok(()) } else { Err(NtStatus::ACCESS_DENIED) }
+    }
+
+    /// [`Self::may_write`] for bytes that are written as long as this is held: who may only append does so when nobody
+    /// else who may only append does, or two who have found the same end would write there. May wait for these: not for
+    /// a loop, unless [`Self::only_appends`] says no.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::may_write`].
+    pub(super) fn write_in_turn(
+        &self,
+        offset: u64,
+    ) -> Result<Option<MutexGuard<'static, ()>>, NtStatus> {
+        let place = usize::try_from(self.key.inode).unwrap_or(0) % TURNS.len();
+        let turn = self.only_appends().then(|| lock(&TURNS[place]));
+        self.may_write(offset).map(|()| turn)
+    }
+
+    /// Whether bytes may not be written where there are some already.
+    pub(super) fn only_appends(&self) -> bool {
+        !self.access.contains(Access::WRITE_DATA)
     }
 
     /// What is known of it now: of a stream, its own size.

@@ -9,7 +9,7 @@ use smb::wire::header::Command;
 use smb::wire::{create, ioctl};
 use smb::{Access, FileId, NtStatus};
 
-use crate::client::{Client, Offer, request, utf16};
+use crate::client::{Client, Offer, request, utf16, write_request};
 use crate::place::Place;
 
 fn enter(place: &Place) -> Client {
@@ -100,11 +100,59 @@ fn who_may_only_append_overwrites_nothing() {
             let (status, output) =
                 call(&mut client, &control(Code::SRV_COPYCHUNK_WRITE, log, &over));
             assert_eq!((status, numbers(&output)), (denied, vec![1, 0, 50]), "{name}");
+            // What one chunk has appended is there when the next comes.
+            let twice = copy(&key, &[(0, 2 * end + 50, 50), (50, 2 * end + 50, 50)]);
+            let (status, output) =
+                call(&mut client, &control(Code::SRV_COPYCHUNK_WRITE, log, &twice));
+            assert_eq!((status, numbers(&output)), (denied, vec![1, 0, 50]), "{name}");
             let all = client.read(file, 0, 65_536 * 4).unwrap();
-            let expected = [vec![b'a'; part], vec![b'c'; part], vec![b's'; 50]].concat();
+            let expected = [vec![b'a'; part], vec![b'c'; part], vec![b's'; 100]].concat();
             assert!(all == expected, "{name}");
         }
     }
+}
+
+/// Each finds the same end before the others have written.
+#[test]
+fn of_many_who_append_at_the_same_place_one_does() {
+    const LEN: usize = 1 << 20;
+    const ROUNDS: usize = 64;
+    let place = Place::new();
+    let mut clients: Vec<_> = (0..4).map(|_| enter(&place)).collect();
+    let wide = utf16("log");
+    let body = create::Request {
+        access: Access::APPEND_DATA | Access::READ_ATTRIBUTES,
+        share: smb::ShareAccess::all(),
+        ..Client::create_body(&wide)
+    };
+    let logs: Vec<_> = clients
+        .iter_mut()
+        .map(|client| {
+            let answer = client.call(Command::Create, &body).good();
+            create::Response::parse(&answer.message).unwrap().file
+        })
+        .collect();
+    for round in 0..ROUNDS {
+        let end = (round * LEN) as u64;
+        let together = std::sync::Barrier::new(clients.len());
+        let write = |(client, log): (&mut Client, FileId)| {
+            let request = write_request(log, end, &vec![b'x'; LEN]);
+            together.wait();
+            client.send_one(request);
+            client.receive_last().status()
+        };
+        let write = &write;
+        let statuses: Vec<_> = std::thread::scope(|scope| {
+            let each = clients.iter_mut().zip(logs.iter().copied());
+            let all: Vec<_> = each.map(|one| scope.spawn(move || write(one))).collect();
+            all.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        let (written, others): (Vec<_>, Vec<_>) =
+            statuses.into_iter().partition(|status| *status == NtStatus::SUCCESS);
+        assert_eq!((written.len(), others), (1, vec![NtStatus::ACCESS_DENIED; 3]), "{round}");
+    }
+    let there = std::fs::read(place.folder().join("log")).unwrap();
+    assert!(there == vec![b'x'; ROUNDS * LEN]);
 }
 
 #[test]

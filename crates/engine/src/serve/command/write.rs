@@ -76,12 +76,16 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
         stream.write(request.offset, data)?;
     } else if !data.is_empty() {
         let file = open.data()?;
-        if data.len() <= INLINE || file.in_memory() {
+        if (data.len() <= INLINE || file.in_memory()) && !open.only_appends() {
             file.overwrite(data, request.offset).map_err(|error| fs::status_of(&error))?;
         } else {
             let (data, offset) = (data.to_vec(), request.offset);
-            let written = runtime::offload(move || file.write_all(&data, offset)).await;
-            written.map_err(|error| fs::status_of(&error))?;
+            let open = open.clone();
+            let written = runtime::offload(move || {
+                let _turn = open.write_in_turn(offset)?;
+                file.write_all(&data, offset).map_err(|error| fs::status_of(&error))
+            });
+            written.await?;
         }
     }
     // It is changed, even if it cannot be brought to the disk.

@@ -143,7 +143,10 @@ pub(super) async fn chunks(
     target.note_change();
     let (from, to) = (End::of(&source)?, End::of(target)?);
     let same = source.key == target.key;
-    let (answer, failed) = in_pool(x, move || copy_all(&from, &to, &chunks, same)).await?;
+    // Where the target ends is another place after each chunk.
+    let target = target.clone();
+    let turn = move |chunk: &Chunk| target.write_in_turn(chunk.to);
+    let (answer, failed) = in_pool(x, move || copy_all(&from, &to, &chunks, same, turn)).await?;
     let status = failed.or_else(|| refused.map(|(_, status)| status)).unwrap_or(NtStatus::SUCCESS);
     answered(status, answer)
 }
@@ -185,16 +188,19 @@ fn not_locked(
     check(target, chunk.to, true)
 }
 
-/// Copies one chunk after the other until one fails; how far that went, and why not further.
-fn copy_all(
+/// Copies one chunk after the other until one fails; how far that went, and why not further. `turn`: see
+/// [`Open::write_in_turn`].
+fn copy_all<T>(
     from: &End,
     to: &End,
     chunks: &[Chunk],
     same: bool,
+    turn: impl Fn(&Chunk) -> Result<T, NtStatus>,
 ) -> (CopyChunkAnswer, Option<NtStatus>) {
     let mut answer = CopyChunkAnswer::default();
     for chunk in chunks {
-        if let Err(status) = copy(from, to, chunk, same) {
+        let copied = turn(chunk).and_then(|_held| copy(from, to, chunk, same));
+        if let Err(status) = copied {
             return (answer, Some(status));
         }
         answer.chunks += 1;
