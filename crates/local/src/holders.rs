@@ -26,6 +26,18 @@ pub(crate) fn joins(word: &AtomicU32) {
     fence(Ordering::SeqCst);
 }
 
+/// Before a fork: has `more` count another process in the half that a connection has now, `half` being its word (a
+/// number plus one, or 0), but not in the one that an earlier look has `counted`. Answers which it has, for a later look.
+pub(crate) fn count_half(half: &AtomicU32, counted: u32, more: impl FnOnce(u32)) -> u32 {
+    // Read once: what is answered is what was counted, also while another thread attaches the connection. Acquire: the
+    // half's own count. Pairs with `Conn::try_attach`.
+    let now = half.load(Ordering::Acquire);
+    if now != 0 && now != counted {
+        more(now);
+    }
+    now
+}
+
 /// This process will not use it any more.
 pub(crate) fn leaves(word: &AtomicU32) {
     // Release: what it has sent and received. Pairs with `is_alone`.

@@ -35,19 +35,24 @@ impl Conn {
     /// Before a fork: both processes will hold it. The caller waits after this while it [is being
     /// switched](Self::is_switching), and hands what this answers to [`Self::fork_prepare`].
     pub fn fork_begins(&self, w: &World) -> u32 {
-        let half = self.half.load(Ordering::Acquire);
-        let unmet = half == 0 && matches!(self.phase(), Phase::Server | Phase::Busy);
+        let has_half = self.half.load(Ordering::Acquire) != 0;
+        let unmet = !has_half && matches!(self.phase(), Phase::Server | Phase::Busy);
         if self.holders.load(Ordering::Relaxed) != 0 || unmet {
             self.will_be_held(w);
         }
-        if let Some((_, half)) = self.my_half(w) {
-            half.users.fetch_add(1, Ordering::AcqRel);
-            // What the other process will send by TCP before our direction switches we do not count.
-            self.tx.doubt();
-        }
+        let counted = self.count_user(w, 0);
         // Either who switches sees that there will be another one, or we see that he switches.
         fence(Ordering::SeqCst);
-        half
+        counted
+    }
+
+    /// See [`holders::count_half`].
+    fn count_user(&self, w: &World, counted: u32) -> u32 {
+        holders::count_half(&self.half, counted, |number| {
+            w.board.map.half_known(number - 1).users.fetch_add(1, Ordering::AcqRel);
+            // What the other process will send by TCP before our direction switches we do not count.
+            self.tx.doubt();
+        })
     }
 
     fn will_be_held(&self, w: &World) {
@@ -72,13 +77,8 @@ impl Conn {
 
     /// A connection of ours right before the fork. `begun`: what [`Self::fork_begins`] has answered.
     pub fn fork_prepare(&self, w: &World, begun: u32) {
-        if self.half.load(Ordering::Acquire) != begun
-            && let Some((_, half)) = self.my_half(w)
-        {
-            // It has been attached meanwhile.
-            half.users.fetch_add(1, Ordering::AcqRel);
-            self.tx.doubt();
-        }
+        // It may have been attached meanwhile.
+        let _ = self.count_user(w, begun);
     }
 
     /// This process ends, or becomes another program, without closing what it has inherited.

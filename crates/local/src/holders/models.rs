@@ -83,3 +83,30 @@ fn the_last_one_attaches() {
         assert!(child.phase.load(Ordering::Relaxed) == ATTACHED || child.settle());
     });
 }
+
+/// Both processes are counted in a half that comes during the fork, and each of them once.
+#[test]
+fn a_half_that_comes_during_a_fork_counts_it_once() {
+    loom::model(|| {
+        let [half, users, phase] = [0, 0, BUSY].map(|n| Arc::new(AtomicU32::new(n)));
+        let other = {
+            let [half, users, phase] = [&half, &users, &phase].map(Arc::clone);
+            // `Conn::try_attach`, which had found the connection its own before the fork began.
+            thread::spawn(move || {
+                users.store(1, Ordering::Relaxed);
+                half.store(1, Ordering::Release);
+                phase.store(ATTACHED, Ordering::Release);
+            })
+        };
+        let more = |_| {
+            users.fetch_add(1, Ordering::AcqRel);
+        };
+        let begun = count_half(&half, 0, more);
+        while phase.load(Ordering::Acquire) == BUSY {
+            thread::yield_now();
+        }
+        let _ = count_half(&half, begun, more);
+        other.join().unwrap();
+        assert_eq!(users.load(Ordering::Relaxed), 2);
+    });
+}
