@@ -153,10 +153,13 @@ impl Conn {
     /// before that has ended, which is in the memory that both share.
     pub fn forked(&self, calls: Calls) {
         let before = self.busy_from.load(Ordering::Relaxed);
-        if [Phase::Fresh, Phase::Server, Phase::Offered].into_iter().any(|p| p as u32 == before) {
+        let restored = [Phase::Fresh, Phase::Server, Phase::Offered];
+        // The engine is being asked to take it; the stand-in, if there will be one, is the parent's alone.
+        let asked = (before == Phase::Asked as u32).then_some(Phase::Tcp);
+        if let Some(phase) = restored.into_iter().find(|p| *p as u32 == before).or(asked) {
             let busy = Phase::Busy as u32;
             let (success, failure) = (Ordering::Release, Ordering::Relaxed);
-            let _ = self.phase.compare_exchange(busy, before, success, failure);
+            let _ = self.phase.compare_exchange(busy, phase as u32, success, failure);
         }
         self.tx.forked();
         self.refs.store(calls.holding, Ordering::Relaxed);
@@ -178,3 +181,6 @@ fn word(w: &World, number: u32) -> Option<&sys::sync::AtomicU32> {
 fn is_inherited(w: &World, half: &Half) -> bool {
     half.slot.load(Ordering::Relaxed) != w.board.slot().unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests;
