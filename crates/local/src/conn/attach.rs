@@ -309,7 +309,7 @@ impl Conn {
     /// is there and can be taken. `data`: bytes of the peer have just arrived. `true`: attached now.
     pub fn settle(&'static self, w: &World, fd: i32, data: bool) -> bool {
         match self.phase() {
-            Phase::Offered => self.settle_client(w, fd, false),
+            Phase::Offered => self.settle_client(w, fd, false, 0),
             Phase::Server => self.settle_server(w, fd, data),
             _ => false,
         }
@@ -658,7 +658,8 @@ impl Conn {
                 Phase::Offered => {
                     // That it is open the word may say because somebody has written that.
                     let doubt = last == Some(BELL);
-                    if self.settle_client(w, fd, doubt) || self.phase() != Phase::Offered {
+                    if self.settle_client(w, fd, doubt, n as u64) || self.phase() != Phase::Offered
+                    {
                         continue;
                     }
                     if self.is_taken(w) {
@@ -700,7 +701,7 @@ impl Conn {
                     }
                 }
                 Phase::Offered => {
-                    if self.settle_client(w, fd, false) {
+                    if self.settle_client(w, fd, false, 0) {
                         return false;
                     }
                     if self.phase() != Phase::Offered {
@@ -740,7 +741,7 @@ impl Conn {
         self.learn(w);
         self.holds_no_more(w);
         if self.phase() == Phase::Offered
-            && !self.settle_client(w, fd, false)
+            && !self.settle_client(w, fd, false, 0)
             && self.phase() == Phase::Offered
         {
             let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
@@ -748,7 +749,7 @@ impl Conn {
                 && !offer::withdraw(word, index)
             {
                 // Taken in this very moment, or overwritten.
-                let _ = self.settle_client(w, fd, false);
+                let _ = self.settle_client(w, fd, false, 0);
             }
         }
         let Some((index, half)) = self.my_half(w) else { return };

@@ -25,12 +25,13 @@ impl Conn {
     /// [`Self::settle`] for who has just looked at bytes of TCP of which this is the last: one like a doorbell is
     /// reason enough not to believe that the offer is open, which anybody can write. `true`: attached now.
     pub fn settle_at_bell(&'static self, w: &World, fd: i32, last: Option<u8>) -> bool {
-        self.phase() == Phase::Offered && self.settle_client(w, fd, last == Some(super::BELL))
+        self.phase() == Phase::Offered && self.settle_client(w, fd, last == Some(super::BELL), 0)
     }
 
     /// Attaches if the offer has been taken. With its word overwritten the connection stays on TCP if it has not.
-    /// `doubt`: not to believe the word if it says that the offer is open.
-    pub(super) fn settle_client(&'static self, w: &World, fd: i32, doubt: bool) -> bool {
+    /// `doubt`: not to believe the word if it says that the offer is open. `held`: bytes that the caller has taken from
+    /// the socket, and will count itself.
+    pub(super) fn settle_client(&'static self, w: &World, fd: i32, doubt: bool, held: u64) -> bool {
         let Some((index, half)) = self.my_half(w) else { return false };
         let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
         if offer::status(word, index) == Status::Open && !doubt {
@@ -53,7 +54,11 @@ impl Conn {
             taken: self.tcp_rx.load(Ordering::Relaxed),
             queued: 0,
         });
-        let Some(counts) = counted.or_else(|| counts(fd, None)) else {
+        let asked = || {
+            let counts = counts(fd, None)?;
+            Some(Counts { taken: counts.taken.saturating_sub(held), ..counts })
+        };
+        let Some(counts) = counted.or_else(asked) else {
             self.set_phase(Phase::Offered);
             if offer::status(word, index) == Status::Lost && super::attach::is_gone(fd) {
                 // The socket is not there any more, and the word will never say that the offer is open: whoever waits
@@ -90,8 +95,18 @@ impl Conn {
             }
             return false;
         };
-        half.peer_generation.store(peer.generation.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.join(w, half, server, counts.taken, counts.sent);
+        {
+            // Another process that holds this end may be at it too, or have been, and have read since: what it has
+            // counted in the half is right then.
+            let _reading = lock::lock_of(&half.rx_lock, &half.lent);
+            if half.peer.load(Ordering::Acquire) == server + 1 {
+                self.peer.store(server + 1, Ordering::Relaxed);
+            } else {
+                let generation = peer.generation.load(Ordering::Relaxed);
+                half.peer_generation.store(generation, Ordering::Relaxed);
+                self.join(w, half, server, counts.taken, counts.sent);
+            }
+        }
         self.attached(w, half);
         w.offers_moved();
         let _ = self.go_up(w, half);

@@ -87,6 +87,23 @@ fn taken() -> [End; 2] {
     [client, server]
 }
 
+/// The same, the server having said something before, by TCP.
+fn greeted() -> [End; 2] {
+    let [client, server] = ends();
+    assert!(server.conn.tcp_send_begins());
+    (&server.stream).write_all(b"hello").unwrap();
+    server.conn.tcp_send_ends(5);
+    assert!(server.settle(true), "not taken");
+    [client, server]
+}
+
+/// The client takes so many bytes from its socket: how many of them are its program's.
+fn receives(client: &End, n: usize) -> Option<usize> {
+    let mut bytes = vec![0; n];
+    (&client.stream).read_exact(&mut bytes).unwrap();
+    client.conn.after_tcp_recv(client.w, client.fd(), n, bytes.last().copied())
+}
+
 /// What others may write there: nothing, another offer, one that somebody has taken, and a taker that is none.
 fn garbage(word: u64) -> [u64; 5] {
     let (client, taker) = (word & 0xffff_ffff, word >> 32);
@@ -166,4 +183,36 @@ fn a_server_waits_for_a_client_that_is_in_doubt() {
         assert_eq!(is_believed(half, mine, generation), Ok(true));
     }
     drop(server);
+}
+
+#[test]
+fn what_a_call_has_just_taken_counts_once_though_the_client_has_forked() {
+    let [client, _server] = greeted();
+    client.w.forks.fetch_add(1, Ordering::Relaxed);
+    assert_eq!(receives(&client, 5), Some(5), "bytes of the stream were taken for doorbells");
+    let (_, mine) = client.conn.my_half(client.w).unwrap();
+    assert_eq!(mine.tcp_rx.load(Ordering::Relaxed), 5);
+}
+
+/// The kernel has given out a doorbell too by the time that a second process of the client learns of the taking.
+#[test]
+fn the_second_process_of_a_client_leaves_what_the_first_has_counted() {
+    let [client, server] = greeted();
+    let child = client.w.conn().unwrap();
+    for (from, to) in [(&client.conn.half, &child.half), (&client.conn.fd, &child.fd)] {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    child.offer.store(client.conn.offer.load(Ordering::Relaxed), Ordering::Relaxed);
+    child.forks.store(u32::MAX, Ordering::Relaxed);
+    child.set_phase(Phase::Offered);
+
+    assert!(client.settle(false));
+    assert_eq!(receives(&client, 5), Some(5));
+    (&server.stream).write_all(&[BELL]).unwrap();
+    assert_eq!(receives(&client, 1), None);
+
+    assert!(child.settle(client.w, client.fd(), false));
+    assert_eq!(child.phase(), Phase::Attached);
+    let (_, mine) = child.my_half(client.w).unwrap();
+    assert_eq!(mine.tcp_rx.load(Ordering::Relaxed), 5);
 }
