@@ -397,6 +397,10 @@ impl Conn {
         if half.flags.load(Ordering::Acquire) & flag::UP != 0 {
             return true;
         }
+        // While another process may be sending by TCP nothing comes of it: see `rise`, which looks again.
+        if half.users.load(Ordering::Relaxed) > 1 {
+            return false;
+        }
         if !self.has_ring(w, half) {
             // No memory: this direction never leaves TCP, which is better than to come back.
             let code = Reason::NoMemory.code();

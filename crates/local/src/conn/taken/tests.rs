@@ -216,3 +216,15 @@ fn the_second_process_of_a_client_leaves_what_the_first_has_counted() {
     let (_, mine) = child.my_half(client.w).unwrap();
     assert_eq!(mine.tcp_rx.load(Ordering::Relaxed), 5);
 }
+
+#[test]
+fn nothing_is_taken_for_a_ring_while_another_process_holds_the_connection() {
+    let [client, _server] = taken();
+    let (_, mine) = client.conn.my_half(client.w).unwrap();
+    mine.users.store(2, Ordering::Relaxed);
+    assert!(client.settle(false));
+    assert!(!client.conn.go_up(client.w, mine));
+    assert_eq!(mine.loc.load(Ordering::Relaxed), 0, "a ring that nobody may write to");
+    mine.users.store(1, Ordering::Relaxed);
+    assert!(client.conn.go_up(client.w, mine));
+}
