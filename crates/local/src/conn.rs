@@ -273,6 +273,8 @@ pub struct Conn {
     /// Number plus one of the word that counts the processes which hold it: see `crate::holders`; 0: there is none.
     /// `forked::UNCOUNTED`: others may hold it, for ever.
     holders: AtomicU32,
+    /// What the last fork has counted, to be taken back if it fails: a half plus one, and what it has made of `holders`.
+    forking: [AtomicU32; 2],
     /// Times that it was not attached because others hold it.
     held: AtomicU32,
     /// The phase before [`Phase::Busy`].
@@ -307,6 +309,8 @@ impl Conn {
             &self.stands_in,
             &self.calls_seen,
             &self.holders,
+            &self.forking[0],
+            &self.forking[1],
             &self.held,
             &self.busy_from,
         ] {

@@ -1,5 +1,6 @@
 //! Descriptors come and go: socket, accept, dup, close, fork, exec, and passing to others.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
 use std::net::Ipv6Addr;
 
@@ -9,7 +10,7 @@ use local::config::End;
 use local::conn::{Conn, Phase};
 use local::world::World;
 use sys::call;
-use sys::sync::Ordering;
+use sys::sync::{AtomicU32, Ordering};
 
 use crate::fds::{self, Entry};
 use crate::{alloc, io, left, ready, real, remote};
@@ -422,7 +423,20 @@ fn each_conn(mut f: impl FnMut(c_int, &'static Conn)) {
 /// handler which forks has interrupted. Nanoseconds.
 const ATTACHING_NS: u64 = 50_000_000;
 
+/// Forks that threads of this process are in the middle of.
+static FORKING: AtomicU32 = AtomicU32::new(0);
+/// Forks that have begun in this process.
+static BEGUN: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// Which of those is this thread's last; 0: another one was under way.
+    static FORK: Cell<u32> = const { Cell::new(0) };
+}
+
 pub(crate) extern "C" fn fork_prepare() {
+    let alone = FORKING.fetch_add(1, Ordering::SeqCst) == 0;
+    let number = BEGUN.fetch_add(1, Ordering::SeqCst).wrapping_add(1);
+    FORK.set(if alone { number } else { 0 });
     if let Some(w) = fds::world() {
         let deadline = call::now_ns() + ATTACHING_NS;
         each_conn(|_, conn| {
@@ -446,9 +460,23 @@ pub(crate) extern "C" fn fork_parent() {
         kept::free();
         w.forks.fetch_add(1, Ordering::Relaxed);
     }
+    FORKING.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// After [`fork_parent`]: there is no child. `errno` stays.
+#[cold]
+pub(crate) fn fork_failed() {
+    // What two forks at a time have counted nobody tells apart: it stays, as if there were a child that never ends.
+    if FORK.get() != 0
+        && FORK.get() == BEGUN.load(Ordering::SeqCst)
+        && let Some(w) = fds::world()
+    {
+        each_conn(|_, conn| conn.fork_failed(w));
+    }
 }
 
 pub(crate) extern "C" fn fork_child() {
+    FORKING.store(0, Ordering::SeqCst);
     alloc::forked();
     left::forked();
     sys::lock::forget_tid();

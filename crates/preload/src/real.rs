@@ -167,6 +167,7 @@ real! {
     posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int;
     _exit(status: c_int) -> ();
     quick_exit(status: c_int) -> ();
+    fork() -> pid_t;
     _Fork() -> pid_t;
     daemon(stay: c_int, keep: c_int) -> c_int;
     login_tty(fd: c_int) -> c_int;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use crate::calls::{self, Forked};
+use crate::calls::{self, Forked, entries};
 use crate::say;
 use crate::stage::{Role, SETTLE, Stage};
 
@@ -131,6 +131,21 @@ fn echoes(fd: i32) -> i32 {
         let _ = calls::send(fd, &bytes, 0);
     }
     70
+}
+
+/// A fork that fails has made nobody who holds the connection too.
+pub fn forks_that_fail(s: &mut Stage) {
+    let c = s.fresh_pair();
+    let said = entries::forks_refused().expect("limits");
+    if said.contains(&0) {
+        crate::run::skipped("the limit of processes does not hold here");
+    }
+    say!("forks", said);
+    for _ in 0..6 {
+        say!("there", calls::send(c.a, b"there", 0), s.b_recv(c, 9));
+        say!("back", s.b_send(c, "back"), calls::recv(c.a, 9, 0));
+    }
+    say!("close", calls::close(c.a), s.b_recv(c, 9));
 }
 
 /// A thread that polls, one in `select` and one in a send for which there is no room.

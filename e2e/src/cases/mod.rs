@@ -127,7 +127,7 @@ macro_rules! oracle_cases {
             }
             forking {
                 fork_during_recv fork_during_recv_and_closed fork_during_recv_child_goes_on fork_during_other_waits
-                fork_during_epoll_wait fork_among_busy_threads
+                fork_during_epoll_wait fork_among_busy_threads forks_that_fail
             }
             late {
                 late_beside_poll late_beside_poll_for_end late_beside_poll_of_two late_waitall_and_reset

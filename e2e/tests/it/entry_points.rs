@@ -26,7 +26,7 @@ const READINESS: &str = "
 /// Calls that copy and end descriptors and processes, or give up what we need later.
 const LIFETIME: &str = "
     close __close close_range closefrom dup dup2 __dup2 dup3
-    _Fork vfork __vfork clone __clone daemon login_tty posix_spawn posix_spawnp posix_spawn_file_actions_adddup2 system popen
+    fork __fork _Fork vfork __vfork clone __clone daemon login_tty posix_spawn posix_spawnp posix_spawn_file_actions_adddup2 system popen
     execl execle execlp execv execve execvp execvpe execveat fexecve
     _exit _Exit quick_exit setuid seteuid setreuid setresuid chroot prctl";
 
@@ -51,7 +51,6 @@ const LEFT_TO_LIBC: &[(&str, &str)] = &[
     ("tee vmsplice copy_file_range", "EINVAL on a socket"),
     ("mmap mmap64", "what is mapped is asked for by TCP_ZEROCOPY_RECEIVE, which getsockopt sees"),
     ("__fdelt_chk", "looks at a number only"),
-    ("fork __fork", "fork handlers see them"),
     ("exit abort", "destructors see the first; the kernel closes after the second"),
     ("freopen fcloseall pclose", "a stream's connection is on TCP since fdopen"),
     ("sigaction signal pthread_create pthread_cancel", "no handler and no thread is ours"),
@@ -112,8 +111,10 @@ fn names_it(source: &str, name: &str) -> bool {
 }
 
 /// What the library stands in front of, and no case of the oracle calls, each with its reason.
-const IN_NO_CASE: &[(&str, &str)] =
-    &[("__vfork __clone", "libc's other names of vfork and clone, which are one function each")];
+const IN_NO_CASE: &[(&str, &str)] = &[(
+    "__fork __vfork __clone",
+    "libc's other names of fork, vfork and clone, which are one function each",
+)];
 
 #[test]
 fn each_call_is_made_in_a_case() {

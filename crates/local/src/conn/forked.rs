@@ -37,8 +37,10 @@ impl Conn {
     pub fn fork_begins(&self, w: &World) -> u32 {
         let has_half = self.half.load(Ordering::Acquire) != 0;
         let unmet = !has_half && matches!(self.phase(), Phase::Server | Phase::Busy);
+        let [_, held] = &self.forking;
+        held.store(0, Ordering::Relaxed);
         if self.holders.load(Ordering::Relaxed) != 0 || unmet {
-            self.will_be_held(w);
+            held.store(self.will_be_held(w), Ordering::Relaxed);
         }
         let counted = self.count_user(w, 0);
         // Either who switches sees that there will be another one, or we see that he switches.
@@ -48,25 +50,28 @@ impl Conn {
 
     /// See [`holders::count_half`].
     fn count_user(&self, w: &World, counted: u32) -> u32 {
-        holders::count_half(&self.half, counted, |number| {
+        let number = holders::count_half(&self.half, counted, |number| {
             w.board.map.half_known(number - 1).users.fetch_add(1, Ordering::AcqRel);
             // What the other process will send by TCP before our direction switches we do not count.
             self.tx.doubt();
-        })
+        });
+        self.forking[0].store(number, Ordering::Relaxed);
+        number
     }
 
-    fn will_be_held(&self, w: &World) {
-        let Some(words) = w.common.words() else {
-            return self.holders.store(UNCOUNTED, Ordering::Relaxed);
-        };
-        if self.holders.load(Ordering::Relaxed) == 0 {
-            let found = holders::found(words).and_then(|n| u32::try_from(n + 1).ok());
-            self.holders.store(found.unwrap_or(UNCOUNTED), Ordering::Relaxed);
+    /// Answers what this has made of [`Self::holders`]: 0 if it was uncounted before.
+    fn will_be_held(&self, w: &World) -> u32 {
+        let before = self.holders.load(Ordering::Relaxed);
+        if before == 0 {
+            let found = w.common.words().and_then(|words| holders::found(words));
+            let number = found.and_then(|n| u32::try_from(n + 1).ok()).unwrap_or(UNCOUNTED);
+            self.holders.store(number, Ordering::Relaxed);
         }
         let number = self.holders.load(Ordering::Relaxed);
         if let Some(word) = word(w, number) {
             holders::joins(word);
         }
+        if before == UNCOUNTED { 0 } else { number }
     }
 
     /// Whether another thread is attaching it, or switching our direction.
@@ -75,10 +80,27 @@ impl Conn {
         self.phase() == Phase::Busy || self.tx.is_rising()
     }
 
-    /// A connection of ours right before the fork. `begun`: what [`Self::fork_begins`] has answered.
+    /// A connection of ours right before the fork, which may still [fail](Self::fork_failed). `begun`: what [`Self::fork_begins`] has answered.
     pub fn fork_prepare(&self, w: &World, begun: u32) {
         // It may have been attached meanwhile.
         let _ = self.count_user(w, begun);
+    }
+
+    /// There is no other process after all: takes back what [`Self::fork_begins`] and [`Self::fork_prepare`] have
+    /// counted. Not to be called when another thread has forked since they were.
+    pub fn fork_failed(&self, w: &World) {
+        let [half, holders] = self.forking.each_ref().map(|word| word.swap(0, Ordering::Relaxed));
+        if half != 0 && half == self.half.load(Ordering::Relaxed) {
+            let one_less = |n: u32| (n > 1).then(|| n - 1);
+            let users = &w.board.map.half_known(half - 1).users;
+            let _ = users.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_less);
+        }
+        if holders != 0 && holders == self.holders.load(Ordering::Relaxed) {
+            match word(w, holders) {
+                Some(word) => holders::leaves(word),
+                None => self.holders.store(0, Ordering::Relaxed),
+            }
+        }
     }
 
     /// This process ends, or becomes another program, without closing what it has inherited.

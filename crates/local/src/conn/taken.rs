@@ -160,4 +160,4 @@ pub(super) fn is_believed(half: &Half, peer: &Half, generation: u32) -> Result<b
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

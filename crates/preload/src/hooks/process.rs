@@ -377,6 +377,23 @@ pub unsafe extern "C-unwind" fn quick_exit(status: c_int) -> ! {
     unsafe { libc::abort() }
 }
 
+/// libc's tells the parent's handlers nothing when there is no child.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn fork() -> pid_t {
+    // SAFETY: libc's contract, handed on.
+    let pid = unsafe { real::fork() };
+    if pid < 0 {
+        life::fork_failed();
+    }
+    pid
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn __fork() -> pid_t {
+    // SAFETY: libc's contract, handed on.
+    unsafe { fork() }
+}
+
 /// `fork` without the handlers of `pthread_atfork`, of which we are one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn _Fork() -> pid_t {
@@ -391,6 +408,9 @@ fn forking(fork: impl FnOnce() -> pid_t) -> pid_t {
         life::fork_child();
     } else {
         life::fork_parent();
+        if pid < 0 {
+            life::fork_failed();
+        }
     }
     pid
 }

@@ -1,6 +1,14 @@
 //! What a fork makes of connections, as far as one process can say it.
 
 use super::*;
+use crate::conn::taken::tests::{End, ends};
+
+fn forks_in_vain(end: &End) {
+    let begun = end.conn.fork_begins(end.w);
+    end.conn.fork_prepare(end.w, begun);
+    end.w.forks.fetch_add(1, Ordering::Relaxed);
+    end.conn.fork_failed(end.w);
+}
 
 /// Another thread of the parent was in the middle of something, which in the child nobody brings to an end.
 #[test]
@@ -14,4 +22,42 @@ fn nothing_stays_busy_in_a_child() {
         conn.forked(Calls::default());
         assert_eq!(conn.phase(), after, "from {before:?}");
     }
+}
+
+#[test]
+fn a_fork_that_fails_has_counted_nobody() {
+    let [client, server] = ends();
+    for end in [&client, &server] {
+        forks_in_vain(end);
+        forks_in_vain(end);
+    }
+    assert!(server.settle(true), "held by a process that there is not");
+    assert!(client.settle(false));
+    for end in [&client, &server] {
+        forks_in_vain(end);
+        let (_, half) = end.conn.my_half(end.w).unwrap();
+        assert_eq!(half.users.load(Ordering::Relaxed), 1);
+        assert!(end.conn.go_up(end.w, half));
+    }
+}
+
+/// The fork that fails has counted neither a connection that was begun since, nor one that has found no word to count
+/// in: what comes of that one is undone.
+#[test]
+fn a_fork_that_fails_takes_back_no_more_than_it_has_counted() {
+    let [client, server] = ends();
+    let (_, half) = client.conn.my_half(client.w).unwrap();
+    half.users.store(2, Ordering::Relaxed);
+    client.conn.fork_failed(client.w);
+    assert_eq!(half.users.load(Ordering::Relaxed), 2);
+
+    server.conn.holders.store(UNCOUNTED, Ordering::Relaxed);
+    forks_in_vain(&server);
+    assert_eq!(server.conn.holders.load(Ordering::Relaxed), UNCOUNTED);
+    for word in server.w.common.words().unwrap() {
+        word.store(9, Ordering::Relaxed);
+    }
+    server.conn.holders.store(0, Ordering::Relaxed);
+    forks_in_vain(&server);
+    assert_eq!(server.conn.holders.load(Ordering::Relaxed), 0);
 }

@@ -11,9 +11,9 @@ use crate::Limits;
 use crate::conn::BELL;
 
 /// One end of a connection.
-struct End {
-    w: &'static World,
-    conn: &'static Conn,
+pub(in crate::conn) struct End {
+    pub(in crate::conn) w: &'static World,
+    pub(in crate::conn) conn: &'static Conn,
     stream: TcpStream,
 }
 
@@ -22,7 +22,7 @@ impl End {
         self.stream.as_raw_fd()
     }
 
-    fn settle(&self, data: bool) -> bool {
+    pub(in crate::conn) fn settle(&self, data: bool) -> bool {
         self.conn.settle(self.w, self.fd(), data)
     }
 
@@ -46,7 +46,7 @@ fn mapped(port: u16) -> SocketAddrV6 {
 }
 
 /// A client that has offered and sent a byte, and a server that has received it.
-fn ends() -> [End; 2] {
+pub(in crate::conn) fn ends() -> [End; 2] {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let dir = std::env::temp_dir().join(format!("shunt-taken-{}-{number}", std::process::id()));
