@@ -266,6 +266,9 @@ impl Board {
     /// Moves a descriptor of ours off a number that the guest is about to use. It stays open all the time, and
     /// with it our slot's lock.
     pub fn moves(&self, fd: i32) -> bool {
+        // Who has read the number of the netlink socket has his answer by then: his question would go into the stream of
+        // what the guest puts there.
+        let _asking = self.asks();
         let Ok(up) = call::dup_aside(fd, self.high) else { return false };
         let (from, to) = (fd.cast_unsigned(), up.cast_unsigned());
         let moved = [&self.fd, &self.netlink].into_iter().any(|word| {
@@ -750,15 +753,23 @@ impl Board {
         Err(Reason::NoDiag)
     }
 
+    /// Frees what this thread holds since it was asking and has left that by a jump. To be called where it does not ask.
+    pub fn free_left_locks(&self) {
+        lock::free_if_left(&self.asking);
+    }
+
     /// The netlink socket, to ourselves: an answer goes to whoever reads first. `None`: not to be had, because we have
-    /// interrupted whoever holds it, or it was left by a jump out of a handler.
+    /// interrupted whoever holds it, or another thread has left it by a jump out of a handler.
     fn asks(&self) -> Option<lock::Held<'_>> {
         let deadline = call::now_ns() + ASKING_NS;
         loop {
             let held = lock::try_lock(&self.asking);
             let owner = self.asking.load(Ordering::Relaxed);
-            if held.is_some() || owner == lock::tid() || call::now_ns() > deadline {
+            if held.is_some() || call::now_ns() > deadline {
                 return held;
+            }
+            if owner == lock::tid() {
+                return lock::take_if_left(&self.asking);
             }
             call::sched_yield();
         }

@@ -193,6 +193,7 @@ fn undo_last(t: &Thread) {
     let Some(noted) = place.get() else { return t.depth.set(last) };
     // First what takes long and may be done again: this thread may be interrupted here as well.
     each(noted.wait, |conn| conn.free_left_locks(w));
+    w.board.free_left_locks();
     // A handler that has interrupted us there has done the rest.
     let Some(noted) = place.take() else { return };
     t.depth.set(last);

@@ -316,6 +316,7 @@ fn drop_entry(w: &'static World, fd: c_int) -> Option<&'static Conn> {
         }
         Entry::Conn(conn) => {
             conn.free_left_locks(w);
+            w.board.free_left_locks();
             if !move_fd(conn, fd) && conn.inside.load(Ordering::Acquire) > 0 {
                 kept::keep(w, conn, fd);
             }

@@ -9,13 +9,19 @@ use super::*;
 const SOL_SOCKET: i32 = 1;
 const SO_COOKIE: i32 = 57;
 
-/// Each thread gets the kernel's answer to what it has asked, and not that to another one.
-#[test]
-fn threads_that_ask_who_somebody_is() {
-    let dir = std::env::temp_dir().join(format!("shunt-asking-{}", std::process::id()));
+fn board(of: &str) -> Board {
+    let dir = std::env::temp_dir().join(format!("shunt-{of}-{}", std::process::id()));
     std::fs::create_dir_all(&dir).unwrap();
     std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o700)).unwrap();
     let board = Board::join(dir.to_str(), 600).unwrap();
+    std::fs::remove_dir_all(&dir).unwrap();
+    board
+}
+
+/// Each thread gets the kernel's answer to what it has asked, and not that to another one.
+#[test]
+fn threads_that_ask_who_somebody_is() {
+    let board = board("asking");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let connect = |_| TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let clients: Vec<TcpStream> = (0..4).map(connect).collect();
@@ -34,5 +40,41 @@ fn threads_that_ask_who_somebody_is() {
             });
         }
     });
-    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Whoever has read the number of the netlink socket asks by it: what the guest puts there gets no question of ours.
+#[test]
+fn the_netlink_socket_stays_where_it_is_while_a_thread_asks() {
+    let board = board("moving");
+    // Who moves it waits only so long. Where that has run out, because this thread did not run, nothing was seen.
+    let saw = (0..100).find_map(|_| {
+        let (fd, since) = (board.netlink().unwrap(), call::now_ns());
+        let asking = board.asks()?;
+        std::thread::scope(|scope| {
+            let mover = scope.spawn(|| board.moves(fd));
+            while !mover.is_finished() && call::now_ns() < since + ASKING_NS / 4 {
+                call::sched_yield();
+            }
+            let stays = board.netlink() == Ok(fd);
+            let in_time = call::now_ns() < since + ASKING_NS;
+            drop(asking);
+            assert!(mover.join().unwrap());
+            assert_ne!(board.netlink(), Ok(fd));
+            (in_time || stays).then_some(stays)
+        })
+    });
+    assert_eq!(saw, Some(true));
+}
+
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_thread_that_was_asking_when_it_left_by_a_jump_may_ask_again() {
+    let board = board("left");
+    std::mem::forget(board.asks());
+    assert!(board.asks().is_some());
+    std::mem::forget(board.asks());
+    board.free_left_locks();
+    std::thread::scope(|scope| {
+        scope.spawn(|| assert!(lock::try_lock(&board.asking).is_some()));
+    });
 }
