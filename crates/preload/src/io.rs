@@ -299,20 +299,31 @@ unsafe fn receive_ring(
                 if total > 0 && to.left() == 0 {
                     return Ok(total);
                 }
+                let all = flags & libc::MSG_WAITALL != 0;
+                if total > 0 && !all && call::ioctl_int(fd, SIOCINQ).is_ok_and(|there| there == 0) {
+                    // What has been read already is an answer. An end stays for the next call, and so does an error,
+                    // which a look would take out of the socket: nobody may come by it then but the kernel.
+                    return Ok(total);
+                }
                 if total > 0 && call::ioctl_int(fd, SIOCATMARK) == Ok(1) {
                     // A read stops at urgent data.
                     return Ok(total);
+                }
+                let mut rest =
+                    vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
+                let count = skip(iov, total, &mut rest);
+                if total > 0 && all && conn.phase() == Phase::Tcp {
+                    let at = std::ptr::from_ref(held) as usize;
+                    held.get_or_insert_with(|| Held::new(w, conn, at)).is_rest = true;
+                    // SAFETY: the rest of the guest's buffers.
+                    let got = unsafe { receive_held(w, conn, fd, &rest[..count], flags, held) };
+                    return Ok(total + early::rest(w, conn, &got));
                 }
                 if total > 0 && is_only_ended(fd) {
                     // The kernel keeps an error for the next call when this one has brought bytes.
                     return Ok(total);
                 }
-                // What has been read already is an answer: the rest only if it is there.
-                let more = total > 0 && flags & libc::MSG_WAITALL == 0;
-                let flags = if more { flags | libc::MSG_DONTWAIT } else { flags };
-                let mut rest =
-                    vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
-                let count = skip(iov, total, &mut rest);
+                let flags = if total > 0 && !all { flags | libc::MSG_DONTWAIT } else { flags };
                 // SAFETY: the rest of the guest's buffers.
                 return match unsafe { receive_kernel(fd, &rest[..count], flags) } {
                     Ok(n) => Ok(total + n),

@@ -83,6 +83,7 @@ macro_rules! oracle_cases {
             }
             seams {
                 looks_over_the_switch demoted_with_unread_on_both_sides demoted_one_after_the_other
+                waitall_over_a_demotion_and_reset
                 splice_stops_at_urgent_data sent_to_a_peer_that_was_urgent_and_has_ended
                 shut_rd_first_of_all reset_behind_the_end no_reset_after_both_ends
                 recvmmsg_tells_errors_first error_before_the_pipe_breaks reset_told_to_a_child

@@ -77,6 +77,27 @@ pub fn demoted_one_after_the_other(s: &mut Stage) {
     say!("all", try_recv(c.a, 99), s.b_recv(c, 99));
 }
 
+/// A receive of all that it asks for has a part when the kernel comes to serve the connection, and waits for the rest
+/// there: the reset that ends it is told by the next one.
+pub fn waitall_over_a_demotion_and_reset(s: &mut Stage) {
+    for more in [false, true] {
+        let c = s.pair();
+        let waiting = std::thread::spawn(move || calls::recv(c.a, 10, libc::MSG_WAITALL));
+        std::thread::sleep(Duration::from_millis(80));
+        say!("a part", s.b_send(c, "0123"));
+        settle();
+        let low = [libc::SOL_SOCKET, libc::SO_RCVLOWAT];
+        say!("theirs", s.b(&format!("option {} {} {} 2", c.b, low[0], low[1])));
+        settle();
+        if more {
+            say!("more", s.b_send(c, "45"));
+            settle();
+        }
+        say!("reset", s.b_reset(c), waiting.join().expect("no panic"));
+        say!("then", calls::recv(c.a, 10, 0), calls::recv(c.a, 10, 0), calls::close(c.a));
+    }
+}
+
 /// `splice` stops at urgent data, and stays there.
 pub fn splice_stops_at_urgent_data(s: &mut Stage) {
     let c = s.pair_nb();

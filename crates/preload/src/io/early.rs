@@ -161,7 +161,7 @@ unsafe fn last_of(iov: &[iovec], n: usize, flags: c_int) -> Option<u8> {
 }
 
 /// How much more a call has got that had some. What it failed by is for the next call to tell.
-fn rest(w: &'static World, conn: &'static Conn, got: &Outcome) -> usize {
+pub(super) fn rest(w: &'static World, conn: &'static Conn, got: &Outcome) -> usize {
     match *got {
         Ok(n) => n,
         Err(errno) => {
