@@ -277,6 +277,8 @@ pub struct Conn {
     forking: [AtomicU32; 2],
     /// Times that it was not attached because others hold it.
     held: AtomicU32,
+    /// Until when it may go on so, nanoseconds: see `forked::has_waited`.
+    held_until: AtomicU64,
     /// The phase before [`Phase::Busy`].
     busy_from: AtomicU32,
     /// What spinning for this connection has taught.
@@ -316,7 +318,7 @@ impl Conn {
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.tcp_rx, &self.loc_checked, &self.offer] {
+        for word in [&self.tcp_rx, &self.loc_checked, &self.offer, &self.held_until] {
             word.store(0, Ordering::Relaxed);
         }
         self.tx.reset();

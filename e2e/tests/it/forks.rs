@@ -69,6 +69,9 @@ fn one_ends_and_the_other_goes_on() {
 #[test]
 fn the_parent_closes() {
     let mut pair = Pair::start("parent-closes");
+    pair.client.says("connected");
+    pair.server.says("closed");
+    pair.client.goes_on();
     pair.client.says("done");
     assert!(pair.is_attached(), "{}", pair.dir.summary());
     pair.end();

@@ -3,14 +3,16 @@
 
 use sys::sync::fence;
 
-use super::{Conn, Half, Ordering, Phase, Reason, World};
+use super::{AtomicU32, AtomicU64, Conn, Half, Ordering, Phase, Reason, World, call};
 use crate::holders;
 
 /// Of `Conn::holders`: another process may hold it, and nobody counts.
 const UNCOUNTED: u32 = u32::MAX;
-/// Receives that wait for others to let go of a connection; then it stays on TCP. A parent that closes its own
-/// descriptor after a fork does so while the child reads its first messages.
+/// Receives that wait for others to let go of a connection, and for how long more they do; then it stays on TCP. A parent
+/// that closes its own descriptor after a fork does so while the child reads its first messages, unless it does not run.
 const HELD_MAX: u32 = 64;
+/// Nanoseconds.
+const HELD_NS: u64 = 100_000_000;
 
 /// Calls of one thread that are in the middle of something on a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,7 +159,7 @@ impl Conn {
 
     /// Server: not now, perhaps when the others have let go of it. `data`: bytes have just arrived.
     pub(super) fn held_by_others<T>(&self, w: &World, data: bool) -> Result<Option<T>, Reason> {
-        if !data || self.held.fetch_add(1, Ordering::Relaxed) < HELD_MAX {
+        if !data || !has_waited(&self.held, &self.held_until, call::now_ns) {
             return Ok(None);
         }
         // For people: the child of a server has no slot yet.
@@ -193,8 +195,22 @@ impl Conn {
     }
 }
 
+/// Whether who has just received once more has waited long enough for others: see [`HELD_MAX`]. The clock is read from
+/// then on only.
+fn has_waited(held: &AtomicU32, until: &AtomicU64, now: impl FnOnce() -> u64) -> bool {
+    if held.fetch_add(1, Ordering::Relaxed) < HELD_MAX {
+        return false;
+    }
+    let now = now();
+    let limit = until.load(Ordering::Relaxed);
+    if limit == 0 {
+        until.store(now + HELD_NS, Ordering::Relaxed);
+    }
+    limit != 0 && now > limit
+}
+
 /// The word of that number.
-fn word(w: &World, number: u32) -> Option<&sys::sync::AtomicU32> {
+fn word(w: &World, number: u32) -> Option<&AtomicU32> {
     let at = number.checked_sub(1).filter(|_| number != UNCOUNTED)?;
     w.common.words()?.get(at as usize)
 }

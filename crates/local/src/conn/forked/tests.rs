@@ -61,3 +61,22 @@ fn a_fork_that_fails_takes_back_no_more_than_it_has_counted() {
     forks_in_vain(&server);
     assert_eq!(server.conn.holders.load(Ordering::Relaxed), 0);
 }
+
+/// A parent that does not run between its fork and its close does not keep the connection on TCP, however quick the
+/// child and its client are.
+#[test]
+fn others_are_waited_for_by_receives_and_by_time() {
+    let (held, until) = (AtomicU32::new(0), AtomicU64::new(0));
+    for n in 0..HELD_MAX {
+        assert!(!has_waited(&held, &until, || panic!("the clock was read for receive {n}")));
+    }
+    assert!(!has_waited(&held, &until, || 7));
+    for n in 0..10_000 {
+        assert!(!has_waited(&held, &until, || HELD_NS), "receive {n}");
+    }
+    assert!(has_waited(&held, &until, || HELD_NS + 8));
+    // Who is slow has as many receives as others.
+    let (held, until) = (AtomicU32::new(0), AtomicU64::new(0));
+    let early = (0..=HELD_MAX).filter(|_| has_waited(&held, &until, || u64::MAX / 2));
+    assert_eq!(early.count(), 0);
+}
