@@ -10,13 +10,20 @@
 
 use sys::sync::{AtomicU32, Ordering, fence};
 
-/// Takes a word that counts nobody; the holder that it counts then is this process. Answers its number.
-pub(crate) fn found(words: &[AtomicU32]) -> Option<usize> {
-    let free = |word: &AtomicU32| {
-        word.load(Ordering::Relaxed) == 0
-            && word.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+/// Takes a word that counts nobody; the holder that it counts then is this process. Answers its number. `next`: where to
+/// look first, behind the one that was taken last, so that a fork with many connections does not look at all words for
+/// each of them.
+pub(crate) fn found(words: &[AtomicU32], next: &AtomicU32) -> Option<usize> {
+    let is_taken = |at: &usize| {
+        words.get(*at).is_some_and(|word| {
+            word.load(Ordering::Relaxed) == 0
+                && word.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        })
     };
-    words.iter().position(free)
+    let first = next.load(Ordering::Relaxed) as usize;
+    let at = (first..words.len()).chain(0..first.min(words.len())).find(is_taken)?;
+    next.store(u32::try_from(at + 1).unwrap_or(0), Ordering::Relaxed);
+    Some(at)
 }
 
 /// A process is about to be made that holds it too. The caller looks after this whether somebody is attaching it.
@@ -60,3 +67,21 @@ pub(crate) fn is_alone(word: &AtomicU32) -> bool {
 
 #[cfg(all(test, loom))]
 mod models;
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_looked_for_behind_the_last_one_and_all_of_them_are_found() {
+        let words = [const { AtomicU32::new(0) }; 4];
+        let next = AtomicU32::new(0);
+        assert_eq!([(); 3].map(|()| found(&words, &next)), [Some(0), Some(1), Some(2)]);
+        leaves(&words[0]);
+        leaves(&words[1]);
+        assert_eq!([(); 3].map(|()| found(&words, &next)), [Some(3), Some(0), Some(1)]);
+        assert_eq!(found(&words, &next), None);
+        leaves(&words[3]);
+        assert_eq!([(); 2].map(|()| found(&words, &next)), [Some(3), None]);
+    }
+}

@@ -53,6 +53,8 @@ pub struct World {
     pub forks: AtomicU32,
     /// Words that count who holds a connection: see `crate::holders`.
     pub(crate) common: Common,
+    /// Which of those to look at first for one that counts nobody.
+    pub(crate) next_common: AtomicU32,
     /// 1 in a forked child.
     child: AtomicU32,
     /// Connections that hold a ring, oldest first.
@@ -94,6 +96,7 @@ impl World {
             arena: Guarded::default(),
             forks: AtomicU32::new(0),
             common: Common::default(),
+            next_common: AtomicU32::new(0),
             child: AtomicU32::new(0),
             holders: Guarded::default(),
             spare: Guarded::default(),

@@ -65,7 +65,7 @@ impl Conn {
     fn will_be_held(&self, w: &World) -> u32 {
         let before = self.holders.load(Ordering::Relaxed);
         if before == 0 {
-            let found = w.common.words().and_then(|words| holders::found(words));
+            let found = w.common.words().and_then(|words| holders::found(words, &w.next_common));
             let number = found.and_then(|n| u32::try_from(n + 1).ok()).unwrap_or(UNCOUNTED);
             self.holders.store(number, Ordering::Relaxed);
         }

@@ -46,7 +46,7 @@ fn a_fork_beside_an_attachment() {
     loom::model(|| {
         let word = AtomicU32::new(0);
         let words = [word];
-        assert_eq!(found(&words), Some(0));
+        assert_eq!(found(&words, &AtomicU32::new(0)), Some(0));
         let [word] = words;
         let parent = Arc::new(Held { phase: AtomicU32::new(SERVER), word: Arc::new(word) });
         let other = {
