@@ -299,6 +299,20 @@ mod calls {
         let got = call!(SYS_process_vm_readv, getpid(), local, 1, remote, 1, 0)?;
         if got == len { Ok(()) } else { Err(libc::EFAULT) }
     }
+    /// Writes words to memory that the program has handed to a call, as the kernel would: where nothing can be written is
+    /// an error.
+    ///
+    /// # Safety
+    ///
+    /// No Rust reference leads there.
+    pub unsafe fn poke_words(at: usize, words: &[u64]) -> Result<()> {
+        let len = size_of_val(words);
+        let local = libc::iovec { iov_base: words.as_ptr().cast_mut().cast(), iov_len: len };
+        let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(at), iov_len: len };
+        let (local, remote) = (&raw const local, &raw const remote);
+        let got = call!(SYS_process_vm_writev, getpid(), local, 1, remote, 1, 0)?;
+        if got == len { Ok(()) } else { Err(libc::EFAULT) }
+    }
     /// `sa_restorer` of a signal's action, 0 if it has none.
     #[cfg(target_arch = "x86_64")]
     pub fn restorer(signal: i32) -> Result<u64> {

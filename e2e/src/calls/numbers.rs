@@ -41,6 +41,37 @@ pub fn pselect(fd: c_int, ms: u64) -> Ret {
     got
 }
 
+/// `ppoll` or `pselect6` for bytes with a limit of so many milliseconds: how many are ready, and what the kernel says is
+/// left of the time.
+pub fn time_left(fd: c_int, ms: u64, by_select: bool) -> (Ret, &'static str) {
+    let mut time = timespec(Duration::from_millis(ms));
+    let got = waits_until(fd, &raw mut time, by_select);
+    let ns = std::hint::black_box(&time).tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64;
+    let left = match ns {
+        0 => "none",
+        ns if ns < ms * 1_000_000 => "some",
+        _ => "all",
+    };
+    (got, left)
+}
+
+/// The same with a limit of some seconds that cannot be written to.
+pub fn waits_until_noted(fd: c_int, by_select: bool) -> Ret {
+    static TIME: libc::timespec = libc::timespec { tv_sec: 5, tv_nsec: 0 };
+    waits_until(fd, (&raw const TIME).cast_mut(), by_select)
+}
+
+fn waits_until(fd: c_int, time: *mut libc::timespec, by_select: bool) -> Ret {
+    let none = null_mut::<c_void>();
+    if by_select {
+        let mut set = fd_set(&[fd]);
+        let set = &raw mut set;
+        return call!(libc::syscall, libc::SYS_pselect6, fd + 1, set, none, none, time, none);
+    }
+    let mut one = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    call!(libc::syscall, libc::SYS_ppoll, &raw mut one, 1usize, time, none, 8usize)
+}
+
 /// The call that waits on an event set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waits {

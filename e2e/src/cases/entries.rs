@@ -182,6 +182,26 @@ pub fn awaited_by_number(s: &mut Stage) {
     turn(s, c);
 }
 
+/// What is left of the time of a wait, which the kernel's calls say and libc's functions keep to themselves.
+pub fn time_left_by_number(s: &mut Stage) {
+    let c = s.pair();
+    let [r, w] = calls::pipe(0).expect("a pipe");
+    for by_select in [false, true] {
+        for fd in [c.a, r] {
+            say!("no time", numbers::time_left(fd, 0, by_select));
+            say!("nothing", numbers::time_left(fd, 30, by_select));
+        }
+        say!("bytes", s.b_send(c, "x"), calls::write(w, b"x"));
+        settle();
+        for fd in [c.a, r] {
+            say!("ready", numbers::time_left(fd, 5000, by_select));
+            say!("not to be written", numbers::waits_until_noted(fd, by_select));
+        }
+        say!("taken", calls::recv(c.a, 9, 0), calls::read(r, 9));
+    }
+    turn(s, c);
+}
+
 /// A connection made, asked, copied and ended through `syscall(2)`.
 pub fn made_by_number(s: &mut Stage) {
     let c = match s.role() {

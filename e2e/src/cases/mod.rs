@@ -54,6 +54,7 @@ macro_rules! oracle_cases {
             entries {
                 asynchronous_64 submitted_to_the_kernel vmsplice_by_a_pipe more_than_there_is asked_and_mapped
                 stream_of_another_file all_streams_closed moved_by_number awaited_by_number made_by_number
+                time_left_by_number
                 signals_and_files_beside epoll_of_nothing listens_without_a_name connecting_already
                 other_protocols fetched_by_a_process options_set_and_read nodelay_and_cork owned_by_other_names
                 forked_without_handlers ended_by_each_name terminal_over_a_connection somebody_else

@@ -10,7 +10,7 @@ use super::sending::{pwritev2, sendfile, sendmmsg, splice};
 use super::sockets::{
     accept, fcntl, getpeername, getsockname, getsockopt, ioctl, listen, setsockopt,
 };
-use super::waiting::{epoll_pwait, epoll_pwait2, ppoll, pselect};
+use super::waiting::{epoll_pwait, epoll_pwait2, ppoll};
 use super::*;
 
 /// Bytes of the kernel's set of signals; libc's is longer.
@@ -29,6 +29,34 @@ unsafe fn mask_of(at: *const u64, bytes: usize) -> Option<Option<sigset_t>> {
     // SAFETY: the caller's promise; libc's set begins as the kernel's does.
     unsafe { (&raw mut set).cast::<u64>().write(at.read_unaligned()) };
     Some(Some(set))
+}
+
+/// The time limit of a call, where the kernel says when it ends how much is left, unlike libc's function of its name.
+struct Limit {
+    at: usize,
+    ns: Option<u64>,
+    since: u64,
+}
+
+impl Limit {
+    /// `None`: it is no time, which is for the kernel to refuse.
+    unsafe fn new(at: *const timespec) -> Option<Self> {
+        // SAFETY: the caller's promise.
+        let limit = unsafe { at.as_ref() };
+        let ns = limit.map(nanos);
+        limit.is_none_or(valid).then(|| Self { at: at.addr(), ns, since: call::now_ns() })
+    }
+
+    fn tell_left(&self) {
+        // Of nothing nothing is left, and the kernel writes nothing.
+        let Some(ns @ 1..) = self.ns else { return };
+        let left = time_limit(ns.saturating_sub(call::now_ns().saturating_sub(self.since)));
+        // A limit that cannot be written to is the caller's as it was.
+        // SAFETY: the caller's own, of which we have kept the address only.
+        let _ = unsafe {
+            call::poke_words(self.at, &[left.tv_sec, left.tv_nsec].map(i64::cast_unsigned))
+        };
+    }
 }
 
 fn place(mask: &Option<sigset_t>) -> *const sigset_t {
@@ -61,21 +89,22 @@ unsafe fn waits(n: c_long, args: [usize; 6]) -> Option<c_long> {
                 waiting::epoll_wait(a as c_int, b as *mut epoll_event, c as c_int, d as c_int)
             }
             libc::SYS_ppoll => {
+                waiting::polled(a as *mut pollfd, b as nfds_t)?;
                 let mask = mask_of(d as *const u64, e)?;
-                ppoll(a as *mut pollfd, b as nfds_t, c as *const timespec, place(&mask))
+                let limit = Limit::new(c as *const timespec)?;
+                let got = ppoll(a as *mut pollfd, b as nfds_t, c as *const timespec, place(&mask));
+                limit.tell_left();
+                got
             }
             libc::SYS_pselect6 => {
                 // The sixth argument is a place and a size.
                 let pair = (f as *const [usize; 2]).as_ref().copied().unwrap_or_default();
                 let mask = mask_of(pair[0] as *const u64, pair[1])?;
-                pselect(
-                    a as c_int,
-                    b as *mut fd_set,
-                    c as *mut fd_set,
-                    d as *mut fd_set,
-                    e as *const timespec,
-                    place(&mask),
-                )
+                let limit = Limit::new(e as *const timespec)?;
+                let sets = [b, c, d].map(|set| set as *mut fd_set);
+                let got = waiting::selected(a as c_int, sets, limit.ns, place(&mask))?;
+                limit.tell_left();
+                got
             }
             libc::SYS_epoll_pwait => {
                 let mask = mask_of(e as *const u64, f)?;

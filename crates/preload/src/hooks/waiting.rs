@@ -19,7 +19,11 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int
 }
 
 /// The array of a `poll`, if it concerns us.
-unsafe fn polled<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [pollfd]> {
+///
+/// # Safety
+///
+/// As of `poll`.
+pub(super) unsafe fn polled<'a>(fds: *mut pollfd, n: nfds_t) -> Option<&'a mut [pollfd]> {
     if fds.is_null() || n == 0 || n > 1 << 20 || fds::world().is_none() {
         return None;
     }
@@ -109,9 +113,12 @@ pub unsafe extern "C-unwind" fn __ppoll_chk(
 /// Descriptors in a set as libc makes it.
 const FD_SETSIZE: c_int = 1024;
 
-/// `select` by way of `poll`, if any of its descriptors concerns us. Answers what is left of the
-/// time, too.
-unsafe fn selected(
+/// `select` by way of `poll`, if any of its descriptors concerns us.
+///
+/// # Safety
+///
+/// As of `pselect`.
+pub(super) unsafe fn selected(
     n: c_int,
     sets: [*mut fd_set; 3],
     limit: Option<u64>,
