@@ -83,18 +83,22 @@ pub fn plain_fork() -> Result<Forked, i32> {
     })
 }
 
-/// What each way to fork says to a user who may have no more processes: 0 if it makes one.
-pub fn forks_refused() -> Result<Vec<i32>, i32> {
+/// Does something as a user to whom limits apply, which they do not to root.
+pub fn as_nobody<T>(work: impl FnOnce() -> T) -> Result<T, i32> {
     const NOBODY: u32 = 65_534;
     let is_root = geteuid() == 0;
     if is_root {
-        // The limit is not for root.
         call!(libc::setresuid, NOBODY, NOBODY, 0)?;
     }
-    let mut limit = zero!(libc::rlimit);
-    call!(libc::getrlimit, libc::RLIMIT_NPROC, &raw mut limit)?;
-    let none = libc::rlimit { rlim_cur: 0, ..limit };
-    call!(libc::setrlimit, libc::RLIMIT_NPROC, &raw const none)?;
+    let done = work();
+    if is_root {
+        call!(libc::setresuid, 0, 0, 0)?;
+    }
+    Ok(done)
+}
+
+/// What each way to fork says to a user who may have no more processes: 0 if it makes one.
+pub fn forks_refused() -> Result<Vec<i32>, i32> {
     let ways: [fn() -> Ret; 3] = [
         || call!(libc::fork),
         || named!("_Fork", () as () -> c_int),
@@ -103,17 +107,18 @@ pub fn forks_refused() -> Result<Vec<i32>, i32> {
         #[cfg(not(target_arch = "x86_64"))]
         || call!(libc::fork),
     ];
-    let said = ways.into_iter().map(|fork| match fork() {
+    let said = |fork: fn() -> Ret| match fork() {
         Ok(0) => exit_now(1),
         Ok(pid) => wait(pid as i32).map_or_else(|e| e, |_| 0),
         Err(e) => e,
-    });
-    let said = said.collect();
+    };
+    let mut limit = zero!(libc::rlimit);
+    call!(libc::getrlimit, libc::RLIMIT_NPROC, &raw mut limit)?;
+    let none = libc::rlimit { rlim_cur: 0, ..limit };
+    call!(libc::setrlimit, libc::RLIMIT_NPROC, &raw const none)?;
+    let all = as_nobody(|| ways.into_iter().map(said).collect());
     call!(libc::setrlimit, libc::RLIMIT_NPROC, &raw const limit)?;
-    if is_root {
-        call!(libc::setresuid, 0, 0, 0)?;
-    }
-    Ok(said)
+    all
 }
 
 /// How a process may end, besides `exit` and `_exit`.

@@ -98,6 +98,52 @@ pub fn lock_all_memory() -> Ret {
     call!(libc::mlockall, libc::MCL_CURRENT | libc::MCL_FUTURE)
 }
 
+/// `mlockall` with these flags; whether memory that is mapped from then on is locked, and whether such that was there is.
+pub fn lock_memory(flags: c_int) -> (Ret, (bool, bool)) {
+    let Ok(before) = page() else { return (Err(libc::ENOMEM), (false, false)) };
+    let done = call!(libc::mlockall, flags);
+    let after = page();
+    let future = after.is_ok_and(is_locked) || after == Err(libc::EAGAIN);
+    let said = (done, (future, is_locked(before)));
+    for page in [Ok(before), after].into_iter().flatten() {
+        // SAFETY: a page that nothing leads to.
+        unsafe { libc::munmap(page, PAGE) };
+    }
+    said
+}
+
+/// The same for a user who may lock little memory, but for what was there; nothing is locked in the end.
+pub fn lock_more_memory_than_allowed(flags: c_int) -> Result<(Ret, bool), i32> {
+    let mut limit = zero!(libc::rlimit);
+    call!(libc::getrlimit, libc::RLIMIT_MEMLOCK, &raw mut limit)?;
+    let little = libc::rlimit { rlim_cur: 64 << 10, ..limit };
+    call!(libc::setrlimit, libc::RLIMIT_MEMLOCK, &raw const little)?;
+    let (done, (future, _)) = entries::as_nobody(|| lock_memory(flags))?;
+    call!(libc::setrlimit, libc::RLIMIT_MEMLOCK, &raw const limit)?;
+    unlock_memory()?;
+    Ok((done, future))
+}
+
+/// `munlockall`.
+pub fn unlock_memory() -> Ret {
+    call!(libc::munlockall)
+}
+
+const PAGE: usize = 4096;
+
+/// A page, mapped now.
+fn page() -> Result<*mut c_void, i32> {
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANON);
+    // SAFETY: a new mapping.
+    let page = unsafe { libc::mmap(null_mut(), PAGE, access, kind, -1, 0) };
+    if page == libc::MAP_FAILED { Err(errno()) } else { Ok(page) }
+}
+
+/// Whether a page is locked: it cannot be made invalid then.
+fn is_locked(page: *mut c_void) -> bool {
+    call!(libc::msync, page, PAGE, libc::MS_INVALIDATE) == Err(libc::EBUSY)
+}
+
 /// A fork by its number; `None` where it has none.
 pub fn fork_by_number() -> Option<Forked> {
     #[cfg(target_arch = "x86_64")]

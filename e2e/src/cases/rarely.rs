@@ -5,8 +5,8 @@ use libc::{IPPROTO_TCP, MSG_DONTWAIT, POLLIN, POLLOUT, SHUT_WR, SO_REUSEPORT, SO
 
 use crate::calls::rarely::{
     FASTOPEN_CONNECT, MAKERS, Name, close_unseen, connect_of, exit_by_number, exit_quickly,
-    fork_by_number, getsockopt_of, name_in, open_with, recv_unseen, send_with, soft_limit,
-    wait_for_ever, written_of,
+    fork_by_number, getsockopt_of, lock_memory, lock_more_memory_than_allowed, name_in, open_with,
+    recv_unseen, send_with, soft_limit, unlock_memory, wait_for_ever, written_of,
 };
 use crate::calls::{self, Forked};
 use crate::say;
@@ -366,6 +366,20 @@ pub fn close_range_unshares(s: &mut Stage) {
     let closed = std::thread::spawn(move || calls::close_range(c.a, c.a, UNSHARE)).join();
     say!("closed for one", closed.expect("no panic"));
     settle();
+    to_the_end(s, c);
+}
+
+/// Which memory is locked by what a program asks for in turn, and by what it may not have.
+pub fn memory_locked_in_turn(s: &mut Stage) {
+    use libc::{MCL_CURRENT, MCL_FUTURE};
+    let c = s.pair();
+    for flags in [MCL_FUTURE, MCL_CURRENT, MCL_CURRENT | MCL_FUTURE, MCL_CURRENT] {
+        say!("locked", flags, lock_memory(flags));
+    }
+    say!("none", unlock_memory());
+    for flags in [MCL_CURRENT, MCL_CURRENT | MCL_FUTURE] {
+        say!("too much", flags, lock_more_memory_than_allowed(flags));
+    }
     to_the_end(s, c);
 }
 

@@ -17,17 +17,7 @@ pub unsafe extern "C-unwind" fn mlockall(flags: c_int) -> c_int {
         // SAFETY: libc's contract, handed on.
         return unsafe { real::mlockall(flags) };
     };
-    let ours = [w.board.map.range(), fds::range()];
-    let future = flags & !libc::MCL_CURRENT;
-    if future & libc::MCL_FUTURE != 0 {
-        // First, so that nothing falls between the two.
-        // SAFETY: libc's contract, handed on.
-        let done = unsafe { real::mlockall(future) };
-        if done != 0 {
-            return done;
-        }
-    }
-    match lock_present(&ours, flags & libc::MCL_ONFAULT != 0) {
+    match lock_all(&[w.board.map.range(), fds::range()], flags) {
         Ok(()) => 0,
         Err(errno) => {
             real::set_errno(errno);
@@ -37,6 +27,43 @@ pub unsafe extern "C-unwind" fn mlockall(flags: c_int) -> c_int {
 }
 
 const ALL_FLAGS: c_int = libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT;
+
+/// What `mlockall` does with these flags, which hold `MCL_CURRENT`.
+fn lock_all(ours: &[std::ops::Range<usize>], flags: c_int) -> Result<(), c_int> {
+    let on_fault = flags & libc::MCL_ONFAULT != 0;
+    // First: where the limit is too low nothing becomes of what is to come.
+    lock_present(ours, on_fault)?;
+    if flags & libc::MCL_FUTURE != 0 {
+        // SAFETY: touches no memory of the program's.
+        if unsafe { real::mlockall(flags & !libc::MCL_CURRENT) } != 0 {
+            return Err(real::errno());
+        }
+        // What has come since. The kernel does not tell either what it could not make.
+        let _ = lock_present(ours, on_fault);
+    } else if is_future_locked() {
+        // For what is to come the kernel's call ends what an earlier one has asked for, and so does but the end of all
+        // locks.
+        // SAFETY: touches no memory of the program's.
+        unsafe { libc::munlockall() };
+        lock_present(ours, on_fault)?;
+    }
+    Ok(())
+}
+
+/// Whether memory is locked as it is mapped.
+fn is_future_locked() -> bool {
+    const PAGE: usize = 4096;
+    let page = match call::mmap_private(PAGE) {
+        Ok(page) => page,
+        // Beyond the limit of what may be locked.
+        Err(errno) => return errno == libc::EAGAIN,
+    };
+    // SAFETY: a page of ours, in which nothing is.
+    let refused = unsafe { libc::msync(page.cast(), PAGE, libc::MS_INVALIDATE) } != 0;
+    let locked = refused && real::errno() == libc::EBUSY;
+    call::munmap(page, PAGE);
+    locked
+}
 
 /// Locks each mapping of the process but `ours`, and, unless `on_fault`, has its pages made, as far as that can be done
 /// (the kernel's `mlockall` does not tell either). An errno where the limit of locked memory is too low.
