@@ -332,29 +332,32 @@ fn each_case_ends_the_same_in_a_table_for_all_cores() {
     assert!(one.dropped(Reason::Unaligned) > 0);
 }
 
-/// As in one shard: each bucket sees its part of a source's datagrams.
+/// As in one shard: each bucket sees its part of a source's datagrams, however many buckets there are.
 #[test]
 fn an_identification_that_comes_round_joins_no_two_datagrams_in_a_shared_table() {
-    let table = shared(64);
-    let mut core = table.core();
-    let mut out = Out::default();
-    let mut mixed = 0;
-    for n in 0..150_000u32 {
-        let generation = u8::try_from(n >> 16).expect("three rounds") + b'a';
-        let whole = Packet::new(Family::V4, n & 0xffff, vec![generation; 16]);
-        // Some lose the one half, some the other; in each round others.
-        for at in [0, 8].into_iter().filter(|at| (n / 8 + n) % 97 != *at) {
-            let bytes = Arc::new(whole.fragment(at as usize, at as usize + 8).emit());
-            let arrival = Arrival::new(&bytes, Arc::clone(&bytes));
-            table.push(&mut core, arrival, SECOND + MS * u64::from(n) / 100, &mut out);
+    for buckets in [64, 1024] {
+        let table = shared(buckets);
+        let mut core = table.core();
+        let mut out = Out::default();
+        let mut mixed = 0;
+        for n in 0..150_000u32 {
+            let generation = u8::try_from(n >> 16).expect("three rounds") + b'a';
+            let whole = Packet::new(Family::V4, n & 0xffff, vec![generation; 16]);
+            // Some lose the one half, some the other; in each round others.
+            for at in [0, 8].into_iter().filter(|at| (n / 8 + n) % 97 != *at) {
+                let bytes = Arc::new(whole.fragment(at as usize, at as usize + 8).emit());
+                let arrival = Arrival::new(&bytes, Arc::clone(&bytes));
+                table.push(&mut core, arrival, SECOND + MS * u64::from(n) / 100, &mut out);
+            }
+            for delivered in out.delivered.drain(..) {
+                let bytes = delivered.payload();
+                mixed += u32::from(bytes.iter().any(|b| *b != bytes[0]));
+            }
         }
-        for delivered in out.delivered.drain(..) {
-            mixed += u32::from(delivered.payload().iter().any(|b| *b != delivered.payload()[0]));
-        }
+        let stale = table.counters().datagrams(Reason::Stale);
+        assert_eq!(mixed, 0, "{buckets} buckets");
+        assert!(stale > 500, "{stale} were of an earlier round, of {buckets} buckets");
     }
-    let stale = table.counters().datagrams(Reason::Stale);
-    assert_eq!(mixed, 0);
-    assert!(stale > 500, "{stale} were of an earlier round");
 }
 
 #[test]
