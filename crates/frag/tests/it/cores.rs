@@ -49,21 +49,23 @@ fn check(outs: &[Out], datagrams: u16) {
     assert_eq!(returned, u64::from(datagrams) * 4);
 }
 
+/// Also where cores are more than the machine has, and stop anywhere.
 #[test]
 fn fragments_of_a_datagram_meet_from_whatever_core_they_come() {
     const DATAGRAMS: u16 = 3000;
-    for buckets in [1, 16] {
-        let table = shared(buckets);
-        let start = Arc::new(Barrier::new(2));
+    for (buckets, cores) in [(1, 2), (16, 2), (16, 8), (4, 16), (256, 16)] {
+        let limits = roomy(cores);
+        let table = Shared::new(&limits, buckets, &HashKey::new([5, 6]));
+        let start = Arc::new(Barrier::new(cores));
         let core = |which: usize| {
             let (table, start) = (Arc::clone(&table), Arc::clone(&start));
             thread::spawn(move || {
                 let (mut core, mut out) = (table.core(), Out::default());
                 start.wait();
                 for id in 0..DATAGRAMS {
-                    // Each takes two of the four, not always the same.
+                    // Each takes some of the four, not always the same.
                     let mine = fragments(id).into_iter().enumerate();
-                    for (_, bytes) in mine.filter(|(n, _)| (n + usize::from(id)) % 2 == which) {
+                    for (_, bytes) in mine.filter(|(n, _)| (n + usize::from(id)) % cores == which) {
                         let arrival = Arrival::new(&bytes, Arc::clone(&bytes));
                         table.push(&mut core, arrival, SECOND, &mut out);
                     }
@@ -71,9 +73,9 @@ fn fragments_of_a_datagram_meet_from_whatever_core_they_come() {
                 out
             })
         };
-        let cores = [core(0), core(1)];
-        let outs = cores.map(|core| core.join().expect("no core has panicked"));
-        check(&outs, DATAGRAMS);
+        let cores: Vec<_> = (0..cores).map(core).collect();
+        let outs = cores.into_iter().map(|core| core.join().expect("no core has panicked"));
+        check(&outs.collect::<Vec<_>>(), DATAGRAMS);
         assert_eq!(table.datagrams(), 0);
         assert_eq!(table.counters().datagrams, u64::from(DATAGRAMS));
     }
@@ -155,34 +157,66 @@ impl Sink<u32> for Seen<'_> {
 }
 
 /// Room for all datagrams at once, even if each were of the largest size.
-fn roomy() -> Limits {
-    Config { shards: 2, memory_bytes: 1 << 30, ..Config::default() }.limits().expect("right")
+fn roomy(cores: usize) -> Limits {
+    let shards = u32::try_from(cores).expect("a few");
+    Config { shards, memory_bytes: 1 << 30, ..Config::default() }.limits().expect("right")
+}
+
+/// A core's ends of the lanes to and from all others; none to itself.
+#[derive(Default)]
+struct Ends {
+    to: Vec<Option<Sender>>,
+    from: Vec<Receiver>,
+}
+
+impl Ends {
+    fn of(cores: usize, room: u32) -> Vec<Self> {
+        let mut all: Vec<Self> = (0..cores).map(|_| Self::default()).collect();
+        for from in 0..cores {
+            for to in 0..cores {
+                let (sender, receiver) = (from != to).then(|| lane(room)).unzip();
+                all[from].to.push(sender);
+                all[to].from.extend(receiver);
+            }
+        }
+        all
+    }
+
+    fn send(&mut self, to: u32, fragment: &Fragment, n: u32) -> bool {
+        let to = self.to[to as usize].as_mut().expect("what is our own is not handed over");
+        to.send(fragment, u64::from(n))
+    }
 }
 
 /// Takes in what comes to core `me`, and hands over and takes in what belongs elsewhere, until all have.
 fn work<'p>(
     me: u32,
     packets: &'p [Buffer],
-    (mut to, mut from): (Sender, Receiver),
+    mut ends: Ends,
     ledger: &Arc<Ledger>,
     done: &AtomicUsize,
 ) -> Seen<'p> {
+    let cores = ends.to.len();
+    let count = u32::try_from(cores).expect("a few");
     let arrival = |n: u32| Arrival::new(&packets[n as usize][..], n);
-    let limits = roomy();
-    let steering = Steering::new(HashKey::new([77, 1]), 2);
+    let limits = roomy(cores);
+    let steering = Steering::new(HashKey::new([77, 1]), count);
     let mut shard = Shard::new(&limits, ledger, HashKey::new([u64::from(me), 0]));
     let (delivered, no_fragments, released) = (Vec::new(), Vec::new(), Vec::new());
     let mut seen = Seen { packets, delivered, no_fragments, released };
     let numbers = 0..u32::try_from(packets.len()).expect("a few");
-    let mine: Vec<u32> = numbers.filter(|n| n.wrapping_mul(0x9e37_79b9) >> 31 == me).collect();
+    let comes_to = |n: &u32| (u64::from(n.wrapping_mul(0x9e37_79b9)) * u64::from(count)) >> 32;
+    let mine: Vec<u32> = numbers.filter(|n| comes_to(n) == u64::from(me)).collect();
     let of_ticket = |n: u64| arrival(u32::try_from(n).expect("a number of a packet"));
-    let mut receive = |shard: &mut Shard<u32>, seen: &mut Seen<'_>| {
-        // One core takes them from the lane itself.
-        if me == 0 {
-            let sent = from.receive().map(|(fragment, n)| (fragment, of_ticket(n)));
-            shard.push_fragments(sent, SECOND, seen);
-        } else {
-            shard.push_received(&mut from, SECOND, seen, of_ticket);
+    let receive = |ends: &mut Ends, shard: &mut Shard<u32>, seen: &mut Seen<'_>| {
+        for from in &mut ends.from {
+            // Every other core takes them from the lane itself.
+            if me.is_multiple_of(2) {
+                let sent = from.receive().map(|(fragment, n)| (fragment, of_ticket(n)));
+                shard.push_fragments(sent, SECOND, seen);
+            } else {
+                shard.push_received(from, SECOND, seen, of_ticket);
+            }
         }
     };
     // Bursts of all lengths, of one fetch and of more.
@@ -193,26 +227,28 @@ fn work<'p>(
         let burst: Vec<Arrival<'_, u32>> = burst.iter().map(|n| arrival(*n)).collect();
         let mut late = Vec::new();
         shard.push_steered(&burst, (&steering, me), SECOND, &mut seen, |other, fragment, of| {
-            assert_eq!((other, of.packet), (1 - me, &packets[of.buffer as usize][..]));
-            late.push((*fragment, of.buffer));
+            assert_ne!(other, me);
+            assert_eq!(of.packet, &packets[of.buffer as usize][..]);
+            late.push((other, *fragment, of.buffer));
         });
         while !late.is_empty() {
-            late.retain(|(fragment, n)| !to.send(fragment, u64::from(*n)));
-            to.flush();
-            receive(&mut shard, &mut seen);
+            late.retain(|(other, fragment, n)| !ends.send(*other, fragment, *n));
+            ends.to.iter_mut().flatten().for_each(Sender::flush);
+            receive(&mut ends, &mut shard, &mut seen);
         }
     }
     done.fetch_add(1, Ordering::Release);
-    // Pairs with the Release above: who sees that the other is done sees all that it has sent.
-    while done.load(Ordering::Acquire) < 2 {
-        receive(&mut shard, &mut seen);
+    // Pairs with the Release above: who sees that others are done sees all that they have sent.
+    while done.load(Ordering::Acquire) < cores {
+        receive(&mut ends, &mut shard, &mut seen);
         thread::yield_now();
     }
-    receive(&mut shard, &mut seen);
+    receive(&mut ends, &mut shard, &mut seen);
     assert_eq!(shard.gauges().datagrams, 0);
     seen
 }
 
+/// Also where cores are more than the machine has, and stop anywhere.
 #[test]
 fn fragments_that_come_to_any_core_go_by_lanes_to_their_shard() {
     const DATAGRAMS: u16 = 1000;
@@ -222,28 +258,29 @@ fn fragments_that_come_to_any_core_go_by_lanes_to_their_shard() {
     // Of one datagram some come early and some late.
     let packets: Vec<Buffer> =
         (0..packets.len()).map(|n| Arc::clone(&packets[n * 7919 % packets.len()])).collect();
-    let limits = roomy();
-    let (ledger, done) = (Ledger::of(&limits), AtomicUsize::new(0));
-    let ((there, here), (back, again)) = (lane(64), lane(64));
-    let (one, two) = thread::scope(|scope| {
-        let (packets, ledger, done) = (&packets[..], &ledger, &done);
-        let two = scope.spawn(move || work(1, packets, (back, here), ledger, done));
-        let one = work(0, packets, (there, again), ledger, done);
-        (one, two.join().expect("no core has panicked"))
-    });
-    assert!([&one, &two].iter().all(|seen| seen.delivered.len() > 300), "both have much to do");
-    let mut delivered = [one.delivered, two.delivered].concat();
     let mut expected: Vec<Vec<u8>> =
         (0..DATAGRAMS).map(|id| whole(id).emit_whole(&whole(id).payload)).collect();
-    delivered.sort_unstable();
     expected.sort_unstable();
-    assert!(delivered == expected, "{} of {DATAGRAMS}", delivered.len());
-    assert_eq!(one.no_fragments.len() + two.no_fragments.len(), 500);
-    let mut released = [one.released, two.released].concat();
-    released.sort_unstable();
-    released.dedup();
-    assert_eq!(released.len(), usize::from(DATAGRAMS) * 4, "each buffer once");
-    assert_eq!(ledger.left(), ledger.limit());
+    for cores in [2, 8, 16] {
+        let (ledger, done) = (Ledger::of(&roomy(cores)), AtomicUsize::new(0));
+        let all: Vec<Seen<'_>> = thread::scope(|scope| {
+            let (packets, ledger, done) = (&packets[..], &ledger, &done);
+            let begin = |(me, ends)| scope.spawn(move || work(me, packets, ends, ledger, done));
+            let all: Vec<_> = (0..).zip(Ends::of(cores, 64)).map(begin).collect();
+            all.into_iter().map(|one| one.join().expect("no core has panicked")).collect()
+        });
+        let fair = usize::from(DATAGRAMS) / cores;
+        assert!(all.iter().all(|seen| seen.delivered.len() > fair / 2), "all have much to do");
+        let mut delivered: Vec<_> = all.iter().flat_map(|seen| seen.delivered.clone()).collect();
+        delivered.sort_unstable();
+        assert!(delivered == expected, "{} of {DATAGRAMS}", delivered.len());
+        assert_eq!(all.iter().map(|seen| seen.no_fragments.len()).sum::<usize>(), 500);
+        let mut released: Vec<_> = all.iter().flat_map(|seen| seen.released.clone()).collect();
+        released.sort_unstable();
+        released.dedup();
+        assert_eq!(released.len(), usize::from(DATAGRAMS) * 4, "each buffer once");
+        assert_eq!(ledger.left(), ledger.limit());
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod overload;
 mod packets;
 mod panics;
 mod random;
+mod reasons;
 mod room;
 mod times;
 
