@@ -8,10 +8,10 @@ use frag::{Arrival, Config, Datagram, HashKey, Key, Ledger, Reason, Released, Sh
 use super::file::{Packet, Time};
 use super::link::{Link, Place};
 use super::report::Report;
-use super::wrap::{TooLong, refit};
+use super::wrap::{TooLong, Wrap, refit};
 use super::{Error, Options, Outlet, TUNNELS_MAX, secret, tunnel};
 
-/// What a fragment costs beside its bytes.
+/// What a fragment costs beside its bytes, its options and what is known of the headers around it.
 const FRAME_COST: usize = 160;
 /// Time that goes back by more than this was set anew; by less, packets were not in order.
 const SET_ANEW_NS: u64 = 120_000_000_000;
@@ -50,6 +50,13 @@ struct Frame {
 impl Frame {
     fn ip(&self) -> &[u8] {
         &self.bytes[self.place.at..]
+    }
+
+    /// Bytes of memory that it holds: a file may have it say more in options than in the packet.
+    fn cost(&self) -> u32 {
+        let wraps = self.place.wraps.capacity() * size_of::<Wrap>();
+        let all = self.bytes.len() + self.options.len() + wraps + FRAME_COST;
+        u32::try_from(all).unwrap_or(u32::MAX)
     }
 
     fn packet(&self) -> Packet<'_> {
@@ -255,8 +262,7 @@ impl Defragmenter {
         out: &mut impl Outlet,
     ) -> Result<Option<Vec<u8>>, Error> {
         let bytes = Arc::clone(&frame.bytes);
-        let packet = &bytes[frame.place.at..];
-        let cost = u32::try_from(bytes.len() + FRAME_COST).unwrap_or(u32::MAX);
+        let (packet, cost) = (&bytes[frame.place.at..], frame.cost());
         let arrival = Arrival { packet, buffer: frame, cost, scope: 0 };
         self.shard.push_fragment(fragment, arrival, now, &mut self.collected);
         self.write_kept(out)?;

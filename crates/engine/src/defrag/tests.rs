@@ -4,6 +4,7 @@ use std::io::Cursor;
 
 use proptest::prelude::*;
 
+use super::file::Time;
 use super::file::tests::{Capture, packets_of};
 use super::reassembly::Clock;
 use super::*;
@@ -221,6 +222,42 @@ fn time_that_goes_back_breaks_nothing() {
     // Set anew: it goes on from there.
     assert_eq!([1_000_000, 50, 51].map(|s| at(&mut clock, s)), [999_900, 999_900, 999_901]);
     assert_eq!(clock.at(u64::MAX), clock.at(0));
+}
+
+/// Options of a packet in a pcapng file are as long as the file says, and kept with it.
+#[test]
+fn options_of_a_fragment_count_for_the_limit() {
+    const MEMORY: usize = 1 << 20;
+    let config = Config { memory_bytes: MEMORY as u64, ..Config::default() };
+    let held = |note: &[u8]| {
+        let options = Options { config: config.clone(), ..Options::default() };
+        let mut defragmenter = Defragmenter::new(&options).unwrap();
+        let mut push = |id: u8, part: &[u8], options| {
+            let mut bytes = ethernet(TYPE, part);
+            bytes[14 + 5] = id;
+            let (original_len, time) = (bytes.len() as u32, Time::default());
+            let bytes = &bytes[..];
+            let packet = Packet { interface: 0, time, original_len, bytes, options, block: None };
+            defragmenter.push(&packet, 1, &mut Nowhere).unwrap();
+        };
+        let parts = fragments(&whole(100), 56);
+        // That datagrams are small is learnt from those that complete.
+        (0..64).for_each(|id| parts.iter().for_each(|part| push(id, part, &[])));
+        (0..=u8::MAX).for_each(|id| push(id, &parts[0], note));
+        defragmenter.finish(&mut Nowhere).unwrap().incomplete as usize
+    };
+    assert_eq!(held(&[]), 256, "there is room for all of them alone");
+    let noted = held(&[7; 16 << 10]);
+    assert!((16..MEMORY >> 14).contains(&noted), "{noted} with 16 KiB each");
+}
+
+/// Takes what is written.
+struct Nowhere;
+
+impl Outlet for Nowhere {
+    fn packet(&mut self, _: &Packet<'_>) -> Result<(), Error> {
+        Ok(())
+    }
 }
 
 #[test]
