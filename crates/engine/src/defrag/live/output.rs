@@ -48,12 +48,29 @@ pub(super) struct Output {
 /// What became of datagrams that were put together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Written, or handed to the thread that writes.
+    /// Taken by the device; where there is none, by the thread that writes the file.
     pub sent: u64,
-    /// Dropped because the file or the device did not take them fast enough.
+    /// Dropped because the device, or the file where there is none, did not take them fast enough.
     pub dropped: u64,
     /// The device did not take them at all.
     pub failed: u64,
+    /// Missing in the file, whatever the device did with them: it did not take them fast enough.
+    pub unwritten: u64,
+}
+
+impl Counts {
+    /// Counts a datagram once, by what the device said if there is one, and else by whether the file takes it.
+    fn count(&mut self, device: Option<std::io::Result<()>>, recorded: bool) {
+        if device.is_some() && !recorded {
+            self.unwritten += 1;
+        }
+        match device {
+            Some(Err(e)) if e.kind() != std::io::ErrorKind::WouldBlock => self.failed += 1,
+            Some(Err(_)) => self.dropped += 1,
+            None if !recorded => self.dropped += 1,
+            Some(Ok(())) | None => self.sent += 1,
+        }
+    }
 }
 
 impl Target {
@@ -99,22 +116,12 @@ impl Output {
         };
         let mut slices = vec![datagram.header()];
         slices.extend(datagram.slices().map(slice));
-        let failed = match &self.target.device {
-            Some(device) => write(device, &slices).err(),
-            None => None,
-        };
-        if let Some(queue) = &self.queue {
+        let device = self.target.device.as_ref().map(|device| write(device, &slices));
+        let recorded = self.queue.as_ref().is_none_or(|queue| {
             let record = Record { time_ns, bytes: slices.concat() };
-            if queue.try_send(record).is_err() {
-                self.counts.dropped += 1;
-                return;
-            }
-        }
-        match failed {
-            None => self.counts.sent += 1,
-            Some(e) if e.kind() == std::io::ErrorKind::WouldBlock => self.counts.dropped += 1,
-            Some(_) => self.counts.failed += 1,
-        }
+            queue.try_send(record).is_ok()
+        });
+        self.counts.count(device, recorded);
     }
 }
 
@@ -179,4 +186,62 @@ fn record(mut writer: Writer<BufWriter<File>>, receive: &Receiver<Record>) -> Re
         writer.packet(&packet)?;
     }
     Ok(writer.finish()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+
+    use frag::{Arrival, Config, HashKey, Ledger, Released, Shard, Sink};
+    use sys::interface::Interface;
+
+    use super::*;
+
+    /// Two fragments of a datagram.
+    const FRAGMENTS: [&[u8]; 2] = [
+        b"\x45\0\0\x1c\0\x07\x20\0\x40\x11\0\0\x0a\0\0\x01\x0a\0\0\x02\0\x35\0\x35\0\x0f\0\0",
+        b"\x45\0\0\x1b\0\x07\0\x01\x40\x11\0\0\x0a\0\0\x01\x0a\0\0\x02perhaps",
+    ];
+
+    impl Sink<usize> for Output {
+        fn whole(&mut self, _: usize, _: usize) {}
+
+        fn datagram(&mut self, datagram: &Datagram<'_, usize>) {
+            self.send(datagram, 0, |buffer| FRAGMENTS[*buffer]);
+        }
+
+        fn release(&mut self, _: usize, _: Released) {}
+    }
+
+    /// A file in place of a device.
+    fn device(takes: bool) -> Tap {
+        let file = OpenOptions::new().write(takes).read(!takes).open("/dev/null").unwrap();
+        let (name, address) = (String::new(), [2; 6]);
+        let interface = Interface { name, index: 0, up: true, mtu: 1500, kind: 1, address };
+        Tap { file, shape: Shape::Frame, interface, made: false }
+    }
+
+    /// What becomes of so many datagrams; there is room for one that waits for the file.
+    fn send(device: Option<Tap>, to_file: bool, datagrams: usize) -> Counts {
+        let (send, _receive) = sync_channel(1);
+        let target = Target::new(device, u64::MAX);
+        let mut output = Output::new(&target, to_file.then_some(send));
+        let limits = Config::default().limits().unwrap();
+        let mut shard = Shard::new(&limits, &Ledger::of(&limits), HashKey::new([1, 2]));
+        for buffer in [0, 1].repeat(datagrams) {
+            shard.push(Arrival::new(FRAGMENTS[buffer], buffer), 0, &mut output);
+        }
+        output.counts
+    }
+
+    #[test]
+    fn a_datagram_that_the_device_took_is_not_dropped_because_the_file_is_slow() {
+        let none = Counts::default();
+        let both = Counts { sent: 3, unwritten: 2, ..none };
+        assert_eq!(send(Some(device(true)), true, 3), both);
+        assert_eq!(send(Some(device(true)), false, 3), Counts { sent: 3, ..none });
+        assert_eq!(send(None, true, 3), Counts { sent: 1, dropped: 2, ..none });
+        let refused = Counts { failed: 3, unwritten: 2, ..none };
+        assert_eq!(send(Some(device(false)), true, 3), refused);
+    }
 }

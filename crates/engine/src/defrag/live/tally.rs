@@ -58,6 +58,7 @@ impl Tally {
         self.output.sent += other.output.sent;
         self.output.dropped += other.output.dropped;
         self.output.failed += other.output.failed;
+        self.output.unwritten += other.output.unwritten;
         self.cpu_ns += other.cpu_ns;
         self.work_ns += other.work_ns;
     }
@@ -104,7 +105,7 @@ impl Tally {
     }
 
     /// What only grows: name, what it is, value.
-    fn counts(&self) -> [(&'static str, &'static str, u64); 15] {
+    fn counts(&self) -> [(&'static str, &'static str, u64); 16] {
         let (c, o) = (&self.counters, &self.output);
         [
             ("frames", "Frames that the ring brought.", self.frames),
@@ -127,9 +128,14 @@ impl Tally {
                 "Fragments that went with datagrams that were given up.",
                 c.fragments_lost,
             ),
-            ("output_sent", "Datagrams that were written.", o.sent),
-            ("output_dropped", "Datagrams that file or device did not take in time.", o.dropped),
+            ("output_sent", "Datagrams that device or file took.", o.sent),
+            ("output_dropped", "Datagrams that device or file did not take in time.", o.dropped),
             ("output_failed", "Datagrams that the device refused.", o.failed),
+            (
+                "output_unwritten",
+                "Datagrams for the device that the file did not take in time.",
+                o.unwritten,
+            ),
         ]
     }
 
@@ -206,6 +212,7 @@ impl Tally {
             ("fragments dropped, the worker they belong to is too far behind", self.lane_full),
             ("datagrams not written, output too slow", self.output.dropped),
             ("datagrams that the device refused", self.output.failed),
+            ("datagrams missing in the file, which was too slow", self.output.unwritten),
         ] {
             if n > 0 {
                 let _ = writeln!(out, "{n} {words}");
@@ -279,6 +286,7 @@ impl fmt::Display for Rates<'_> {
         };
         told("ring drops", self.of(|t| t.ring_dropped))?;
         told("output drops", self.of(|t| t.output.dropped + t.output.failed))?;
+        told("not in the file", self.of(|t| t.output.unwritten))?;
         told("no frame", self.of(|t| t.no_frame))?;
         told("lane full", self.of(|t| t.lane_full))?;
         for reason in Reason::ALL {
