@@ -138,6 +138,29 @@ mod tests {
         assert!(address("eth0").is_err() && address("70000").is_err());
     }
 
+    #[derive(clap::Parser)]
+    struct Words {
+        #[command(flatten)]
+        live: LiveArguments,
+    }
+
+    fn options(words: &[&str]) -> Result<Options, clap::Error> {
+        let all = ["defrag", "--interface", "eth0"].iter().chain(words);
+        let words = <Words as clap::Parser>::try_parse_from(all)?;
+        Ok(words.live.options(Config::default()))
+    }
+
+    /// `None` is what the engine finds out: a worker for each CPU, or for each receive queue.
+    #[test]
+    fn workers_are_as_many_as_cpus_and_statistics_come_every_second_unless_said_otherwise() {
+        let options_of = |words| options(words).map(|all| (all.workers, all.every)).unwrap();
+        let second = Some(Duration::from_secs(1));
+        assert_eq!(options_of(&[]), (None, second));
+        assert_eq!(options_of(&["--xdp"]), (None, second));
+        assert_eq!(options_of(&["--workers", "3", "--stats", "0"]), (Some(3), None));
+        assert!(options(&["--workers", "0"]).is_err() && options(&["--workers", "257"]).is_err());
+    }
+
     #[test]
     fn statistics_may_be_off() {
         assert_eq!(pause("0"), Ok(0));
