@@ -14,7 +14,7 @@ use super::guest::{Program, Role};
 use super::running::{Running, Smc};
 use super::stat::{VectorStat, WaitStat};
 use super::vector::{Act, Order, Vector};
-use super::{Berth, Ends, Engine, Newcomer};
+use super::{Berth, Ends, Engine, Error, Newcomer};
 
 mod knobs;
 mod reuse;
@@ -61,8 +61,16 @@ impl Hosts {
 
     pub(super) fn at(addresses: [IpAddr; 2], configs: [Config; 2]) -> Option<Self> {
         let rmb = usize::try_from(configs[0].receive_buffer.bytes()).unwrap();
-        let engines = configs
-            .map(|config| Engine::start(config, |_| Box::new(Awake), |_| (), |_| true).unwrap());
+        let start = |config| match Engine::start(config, |_| Box::new(Awake), |_| (), |_| true) {
+            Ok(engine) => Some(engine),
+            Err(e @ Error::Port(..)) => {
+                println!("skipped: {e}");
+                None
+            }
+            Err(e) => panic!("{e}"),
+        };
+        let [first, second] = configs;
+        let engines = [start(first)?, start(second)?];
         for (engine, address) in engines.iter().zip(addresses) {
             if let Err(e) = engine.shared.speak_from(address) {
                 println!("skipped: {e}");
@@ -851,7 +859,18 @@ fn engines_that_meet_need_no_option() {
 
 #[test]
 fn a_promise_that_the_client_cannot_make_use_of_in_time_is_taken_back() {
-    let Some(hosts) = Hosts::that_meet() else { return };
+    for _ in 0..5 {
+        let Some(hosts) = Hosts::that_meet() else { return };
+        if is_taken_back(&hosts) {
+            return;
+        }
+    }
+    panic!("the engines never answer in time");
+}
+
+/// A client whose engine has been promised a handshake and still waits for another one's first contact. Whether that was
+/// so: where a machine is busy, the promise may come too late.
+fn is_taken_back(hosts: &Hosts) -> bool {
     let [client, server] = hosts.addresses;
     // First contact is being made with somebody who says nothing.
     let (ours, _silent) = tcp(client, server);
@@ -864,9 +883,10 @@ fn a_promise_that_the_client_cannot_make_use_of_in_time_is_taken_back() {
     assert_eq!(server.receive_all(5), b"hello");
     assert_eq!((client.closed(), server.closed()), (None, None));
     hosts.wait("the reason", |h| h.engines[0].stat().vectors[0].declined_total == 1);
-    let late = hosts.declined(0, "First contact with the peer was not made in time.");
-    // The next connection to there may go by SMC.
-    assert!(late == 0 || hosts.engines[0].stat().spared.is_empty());
+    let was_late = hosts.declined(0, "First contact with the peer was not made in time.") == 1;
+    // The next connection to there may go by SMC; a peer whose engine says nothing is left to TCP.
+    assert_eq!(hosts.engines[0].stat().spared.is_empty(), was_late);
+    was_late
 }
 
 #[test]
