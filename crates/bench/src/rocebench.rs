@@ -7,6 +7,7 @@
 
 mod cable;
 mod packets;
+mod spread;
 
 use std::sync::Barrier;
 use std::thread;
@@ -20,7 +21,6 @@ use roce::{
     Region, RtrAttributes, RtsAttributes, Secret, SendRequest, Source, Status, Time,
 };
 use testkit::cpu;
-use testkit::fragments::Random;
 
 /// Bytes that a message writes.
 const WRITE: u32 = 64;
@@ -67,11 +67,11 @@ enum What {
     Writes(cable::Cable),
     /// Datagrams of the same size by the same sockets, sent as fast as they go
     Blast(cable::Cable),
-    /// How evenly link groups that come and go lie on vectors
+    /// How evenly peers that come and go lie on vectors, by the engine's policy
     Spread {
         #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
         vectors: u16,
-        /// Link groups at a time
+        /// Link groups at a time, at least
         #[arg(long, default_value_t = 1000)]
         groups: usize,
         #[arg(long, default_value_t = 1)]
@@ -260,8 +260,15 @@ fn carry(
     Ok(())
 }
 
-/// Messages that a thread carried, and CPU time that it took.
-fn drive(mut mine: Vec<Vector>, seconds: f64, start: &Barrier) -> anyhow::Result<(u64, Duration)> {
+/// What a thread has done.
+struct Driven {
+    messages: u64,
+    cpu: Duration,
+    /// By the clock.
+    took: Duration,
+}
+
+fn drive(mut mine: Vec<Vector>, seconds: f64, start: &Barrier) -> anyhow::Result<Driven> {
     let begin = Instant::now();
     let now = || Time::from_nanos(u64::try_from(begin.elapsed().as_nanos()).unwrap_or(0));
     for vector in &mut mine {
@@ -279,7 +286,8 @@ fn drive(mut mine: Vec<Vector>, seconds: f64, start: &Barrier) -> anyhow::Result
             }
         }
     }
-    Ok((total(&mine) - first, cpu::of_this_thread().saturating_sub(before)))
+    let cpu = cpu::of_this_thread().saturating_sub(before);
+    Ok(Driven { messages: total(&mine) - first, cpu, took: began.elapsed() })
 }
 
 fn total(vectors: &[Vector]) -> u64 {
@@ -298,7 +306,7 @@ fn messages(vectors: u16, threads: u16, links: u32, seconds: f64) -> anyhow::Res
         shares[usize::from(number % threads)].push(Vector::new(number, count)?);
     }
     let start = Barrier::new(usize::from(threads));
-    let results: Vec<anyhow::Result<(u64, Duration)>> = thread::scope(|scope| {
+    let results: Vec<anyhow::Result<Driven>> = thread::scope(|scope| {
         let workers: Vec<_> = shares
             .into_iter()
             .enumerate()
@@ -315,42 +323,17 @@ fn messages(vectors: u16, threads: u16, links: u32, seconds: f64) -> anyhow::Res
             .map(|w| w.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked"))))
             .collect()
     });
-    let (mut all, mut rate, mut time) = (0, 0.0, Duration::ZERO);
+    let (mut all, mut rate, mut wall_rate, mut time) = (0, 0.0, 0.0, Duration::ZERO);
     for result in results {
-        let (count, cpu) = result?;
-        all += count;
+        let Driven { messages, cpu, took } = result?;
+        all += messages;
         time += cpu;
         // By the thread's own time: what it would do with a CPU to itself.
-        rate += count as f64 / cpu.as_secs_f64();
+        rate += messages as f64 / cpu.as_secs_f64();
+        wall_rate += messages as f64 / took.as_secs_f64();
     }
     let each = time.as_nanos() as f64 / all as f64;
-    println!(
-        "messages={all} ns_per_message={each:.1} rate={rate:.0} wall_rate={:.0}",
-        all as f64 / seconds
-    );
-    Ok(())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "for people")]
-fn spread(vectors: u16, groups: usize, seed: u64) -> anyhow::Result<()> {
-    let mut placement = Placement::new(vectors, 0..vectors)?;
-    let mut random = Random::new(seed);
-    let mut live = Vec::new();
-    let mut worst: f64 = 0.0;
-    for step in 0..groups * 20 {
-        if live.len() == groups {
-            // One that nobody chose goes, and another comes.
-            let gone = live.swap_remove(random.below(live.len()));
-            placement.release(gone);
-        }
-        live.push(placement.place());
-        if live.len() == groups && step % 64 == 0 {
-            let users = (0..vectors).filter_map(|v| placement.users(v));
-            let most = users.max().unwrap_or(0);
-            worst = worst.max(f64::from(most) * f64::from(vectors) / groups as f64);
-        }
-    }
-    println!("max_over_mean={worst:.4}");
+    println!("messages={all} ns_per_message={each:.1} rate={rate:.0} wall_rate={wall_rate:.0}");
     Ok(())
 }
 
@@ -363,6 +346,6 @@ fn main() -> anyhow::Result<()> {
         What::Packets { payload, seconds } => packets::run(payload, seconds),
         What::Writes(cable) => cable::writes(&cable),
         What::Blast(cable) => cable::blast(&cable),
-        What::Spread { vectors, groups, seed } => spread(vectors, groups, seed),
+        What::Spread { vectors, groups, seed } => spread::run(vectors, groups, seed),
     }
 }

@@ -58,7 +58,6 @@ use std::time::{Duration, Instant};
 use smc::{Mac, SystemId};
 use sys::call::{self, Failure};
 
-use berths::Berths;
 use config::{BadSetting, Config};
 use control::Answers;
 
@@ -73,7 +72,7 @@ use vector::{Arrival, Order, Parts, Vector};
 use vectors::VECTORS_MAX;
 use verbs::Card;
 
-pub use berths::Berth;
+pub use berths::{Berth, Berths};
 pub use habit::Change;
 pub use meeting::Ends;
 pub use vector::Newcomer;

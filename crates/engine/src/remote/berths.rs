@@ -14,7 +14,7 @@ const SLACK: u32 = 8;
 
 /// What vectors have now, counted when it is given and when it is over, not when they have told.
 #[derive(Debug)]
-pub(super) struct Berths(Mutex<Taken>);
+pub struct Berths(Mutex<Taken>);
 
 #[derive(Debug)]
 struct Taken {
@@ -56,7 +56,11 @@ enum What {
 
 impl Berths {
     /// For so many vectors, of which these may be used.
-    pub(super) fn new(count: u32, usable: Vectors) -> Result<Arc<Self>, BadVectors> {
+    ///
+    /// # Errors
+    ///
+    /// There are none, too many, or none of them may be used.
+    pub fn new(count: u32, usable: Vectors) -> Result<Arc<Self>, BadVectors> {
         let count = u16::try_from(count).unwrap_or(u16::MAX);
         let groups = Placement::new(count, among(count, usable))?;
         let connections = vec![0; count.into()];
@@ -72,7 +76,8 @@ impl Berths {
     }
 
     /// A place for a connection to `peer`.
-    pub(super) fn connection(self: &Arc<Self>, peer: IpAddr) -> Berth {
+    #[must_use]
+    pub fn connection(self: &Arc<Self>, peer: IpAddr) -> Berth {
         let mut taken = held(&self.0);
         let vector = taken.choose(peer);
         taken.take(peer, vector, What::Connection);
@@ -142,7 +147,8 @@ impl Berth {
     }
 
     /// One for a link group with the same peer, at the same vector.
-    pub(super) fn group(&self) -> Self {
+    #[must_use]
+    pub fn group(&self) -> Self {
         let Self { peer, vector, .. } = *self;
         held(&self.berths.0).take(peer, vector, What::Group);
         Self { berths: Arc::clone(&self.berths), peer, vector, what: What::Group }
@@ -189,19 +195,49 @@ mod tests {
         (0..count).map(|vector| taken.groups.users(vector)).collect()
     }
 
-    /// Each has one group, and connections that come and go; so do the peers.
+    /// Places with each vector, and no tenth more than the mean with any.
+    #[track_caller]
+    fn are_even<'a>(what: &str, all: impl Iterator<Item = &'a Berth>) {
+        let mut each = [0u32; 8];
+        all.for_each(|berth| each[berth.vector() as usize] += 1);
+        let (most, sum) = (*each.iter().max().unwrap(), each.iter().sum::<u32>());
+        assert!(most * 8 * 10 <= sum * 11, "{what}: {each:?}");
+    }
+
+    /// Peers are unequal, grow beside each other, and leave many at a time.
     #[test]
-    fn a_thousand_peers_that_come_and_go_are_spread_evenly() {
+    fn peers_of_a_thousand_groups_that_come_and_go_are_spread_evenly() {
+        const GROUPS: usize = 1000;
         let berths = berths(8, "all");
-        let mut there: Vec<_> = (0..1000).map(|n| berths.connection(peer(n)).group()).collect();
         let mut word = 7u32;
-        for number in 1000..6000 {
+        let mut below = |end: usize| {
             word = word.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            there.swap_remove((word >> 8) as usize % there.len());
-            there.push(berths.connection(peer(number)).group());
-            let max = groups(&berths).into_iter().flatten().max().unwrap();
-            // 125 each are the mean.
-            assert!(max * 10 <= 125 * 11, "{:?}", groups(&berths));
+            (word >> 8) as usize % end
+        };
+        // Of each peer: its number, its connections, its groups.
+        let mut there: Vec<(u16, Vec<Berth>, Vec<Berth>)> = Vec::new();
+        let mut next = 0;
+        for _ in 0..20 {
+            while there.iter().map(|(.., groups)| groups.len()).sum::<usize>() < GROUPS {
+                let mut coming = Vec::new();
+                for at in there.len()..there.len() + 16 {
+                    there.push((next, Vec::new(), Vec::new()));
+                    next += 1;
+                    coming.extend(std::iter::repeat_n(at, 1 << below(8)));
+                }
+                while !coming.is_empty() {
+                    let at = coming.swap_remove(below(coming.len()));
+                    let (number, connections, groups) = &mut there[at];
+                    let berth = berths.connection(peer(*number));
+                    if groups.iter().all(|group| group.vector() != berth.vector()) {
+                        groups.push(berth.group());
+                    }
+                    connections.push(berth);
+                }
+            }
+            are_even("connections", there.iter().flat_map(|(_, connections, _)| connections));
+            are_even("groups", there.iter().flat_map(|(.., groups)| groups));
+            there.retain(|_| below(4) > 0);
         }
         drop(there);
         assert_eq!(groups(&berths), [Some(0); 8]);

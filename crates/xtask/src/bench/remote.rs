@@ -78,14 +78,15 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
     let seconds = bench.seconds();
     for row in in_memory(options) {
         let passed_over = bench.book.passed_over(&row.name, row.unit);
+        let rounds = if options.quick { rounds } else { rounds * row.times };
         let measure = || memory::measure(&bench.stage, &row, rounds, seconds);
-        let line = passed_over.unwrap_or_else(measure);
-        bench.book.tell(line);
+        let lines = passed_over.map_or_else(measure, |line| vec![line]);
+        lines.into_iter().for_each(|line| bench.book.tell(line));
     }
     if options.wants(memory::SPREAD) {
-        let passed_over = bench.book.passed_over(memory::SPREAD, "of mean");
-        let line = passed_over.unwrap_or_else(|| memory::spread(&bench.stage));
-        bench.book.tell(line);
+        let passed_over = bench.book.passed_over(memory::SPREAD, memory::MEANS);
+        let lines = passed_over.map_or_else(|| memory::spread(&bench.stage), |line| vec![line]);
+        lines.into_iter().for_each(|line| bench.book.tell(line));
     }
     for row in cables(options) {
         let passed_over = bench.book.passed_over(&row.name, cable::UNIT);
