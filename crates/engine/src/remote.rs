@@ -9,7 +9,8 @@
 //! `plain` those of one whose peer would not; `devices` what queue pairs there are: in `device` RoCEv2 and
 //! its sockets, in `verbs` those of a card; `shelf` the memory that they read and write. What is said when
 //! is decided in [`smc`] and [`roce`]. `habit` learns where SMC does not pay, so that connections to there stay
-//! on TCP. `opening` is what the door says to peers for a vector, `setup` adds up what set-ups wait for. `meeting` is
+//! on TCP. `opening` is what the door says to peers for a vector, `shares` how
+//! many handshakes a host may have, `setup` adds up what set-ups wait for. `meeting` is
 //! how engines find out which connections they share where the TCP handshake cannot say it (`ask`: what a handshake
 //! waits for then). `ingress` puts packets together that come in fragments. `control` answers people, and `host` is
 //! the door that guests come through.
@@ -37,6 +38,7 @@ mod port;
 mod pump;
 mod running;
 mod setup;
+mod shares;
 mod shelf;
 mod slab;
 pub mod stat;

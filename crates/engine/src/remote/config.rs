@@ -93,7 +93,8 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "handshakes_max",
         value: "N",
-        help: "handshakes at one time; connections beyond that stay on TCP, 1 to 65536 [1024]",
+        help: "handshakes at one time, of one host as many as it leaves to others; connections beyond that stay on TCP, \
+               1 to 65536 [1024]",
         live: true,
     },
     Setting {
@@ -225,7 +226,7 @@ pub struct Config {
     pub autocork: u32,
     /// Silence after which a link is tested; `None`: never.
     pub testlink_time: Option<Duration>,
-    /// Handshakes at one time.
+    /// Handshakes of a vector at one time.
     pub handshakes_max: u32,
     /// Whether connections stay on TCP to where they have been too short for SMC.
     pub spare_short: bool,

@@ -113,6 +113,8 @@ pub(super) struct Exchange {
     heard: bool,
     /// The ends, of a connection that has announced nothing: the peer may not speak SMC after all.
     pub(super) asks: Option<Ends>,
+    /// It is one of those of its peer, and not beyond them ([`Shares`](super::shares::Shares)).
+    pub(super) counts: bool,
     /// The peer's engine has said that it waits for a client's first message.
     pub(super) answered: bool,
     /// It has found that RoCEv2 does not reach the peer.
@@ -149,6 +151,7 @@ impl Exchange {
             waits_write: false,
             heard: false,
             asks: None,
+            counts: true,
             answered: false,
             unreachable: false,
             waits_since: Some(since),
@@ -264,9 +267,7 @@ impl Machine {
 impl Vector {
     /// What we are, to a peer that a connection from `local` leads to.
     fn identity(&self, local: IpAddr) -> Identity {
-        // Beyond what settings allow SMC is not spoken, and peers are told so.
-        let busy = self.exchanges.len() > self.config.handshakes_max as usize;
-        let eids = if busy { Vec::new() } else { self.config.eids.clone() };
+        let eids = self.config.eids.clone();
         let mac = self.device.mac(local).unwrap_or(self.mac);
         let (system, gid, host) = (self.system, gid_of(local), self.host);
         let answers_marks = self.config.congestion && self.device.answers_marks();
@@ -307,9 +308,13 @@ impl Vector {
             }
             self.courting.insert(remote, Courting::by(id));
         }
-        let identity = self.identity(self.address_for(local));
+        let mut identity = self.identity(self.address_for(local));
         let limits = self.limits();
         if let Some(exchange) = self.exchanges.get_mut(id) {
+            if !exchange.counts {
+                // Beyond what settings allow SMC is not spoken, and peers are told so.
+                identity.eids.clear();
+            }
             exchange.begin(role, identity, limits, smc_time(now));
         }
         self.take_steps(id, now);
@@ -703,7 +708,7 @@ impl Vector {
     /// The next clients with the addresses of one that has come to SMC may begin at the door.
     fn open_for(&mut self, exchange: &Exchange) {
         let ends = (exchange.local, exchange.remote);
-        let is_quiet = self.exchanges.len() <= self.config.handshakes_max as usize / 2;
+        let is_quiet = self.shares.all() <= self.config.handshakes_max as usize / 2;
         if exchange.role() == Role::Client
             && is_quiet
             && !self.config.eids.is_empty()
@@ -799,6 +804,9 @@ impl Vector {
     /// A handshake is over; who waited for it goes on. Its TCP connection is still waited for.
     fn remove_exchange(&mut self, id: ExchangeId, now: u64) -> Option<Exchange> {
         let exchange = self.exchanges.remove(id)?;
+        if exchange.counts {
+            self.shares.give_back(exchange.remote);
+        }
         self.handshaking.remove(&exchange.conn);
         if let Some(ends) = exchange.asks {
             let (seat, begun) = (self.seat(id), matches!(exchange.machine, Machine::Client(_)));

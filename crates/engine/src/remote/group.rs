@@ -19,6 +19,7 @@ use super::exchange::{ExchangeId, InGroup, Rmb};
 use super::random;
 use super::running::Running;
 use super::setup::Wait;
+use super::shares::host;
 use super::shelf::{ConnId, Place};
 use super::slab::{Id, Numbers, Slab};
 use super::stat::{GroupStat, LinkStat};
@@ -214,20 +215,10 @@ fn ip_of(gid: Gid) -> IpAddr {
 
 /// Whether `one` more address among these is not more than there may be: `most` of one, and of one network.
 fn is_below(all: impl Iterator<Item = IpAddr>, one: IpAddr, most: usize) -> bool {
-    let near = all.filter(|other| is_near(*other, one));
+    let near = all.filter(|other| host(*other) == host(one));
     let (same, near) =
         near.fold((0, 0), |(same, near), other| (same + usize::from(other == one), near + 1));
     same < most && near < most.saturating_mul(NETWORK_HOSTS)
-}
-
-/// Whether two addresses may be of one host: in IPv6 those of a network, but not of a link, where each host has one.
-fn is_near(a: IpAddr, b: IpAddr) -> bool {
-    match (a, b) {
-        (IpAddr::V6(a), IpAddr::V6(b)) if !a.is_unicast_link_local() => {
-            a.segments()[..4] == b.segments()[..4]
-        }
-        (a, b) => a == b,
-    }
 }
 
 /// The GID of an address.

@@ -38,6 +38,7 @@ use super::meeting::{Ends, Question, Why, Wish};
 use super::opening::{Begun, Opened, Openings};
 use super::running::Running;
 use super::setup::{Wait, Waits};
+use super::shares::Shares;
 use super::shelf::{ConnId, Shelf};
 use super::slab::{Id, Numbers, Slab};
 use super::stat::VectorStat;
@@ -226,6 +227,8 @@ pub(super) struct Vector {
     pub(super) berths: Numbers<ConnId, Berth>,
     pub(super) groups: Groups,
     pub(super) exchanges: Slab<Exchange>,
+    /// Whose they are.
+    pub(super) shares: Shares,
     /// Peers with which first contact is being made.
     pub(super) courting: HashMap<IpAddr, Courting>,
     /// Connections that have a place in a link group and are not there yet.
@@ -290,6 +293,7 @@ impl Vector {
             berths: Numbers::default(),
             groups: Groups::default(),
             exchanges: Slab::default(),
+            shares: Shares::default(),
             courting: HashMap::new(),
             handshaking: Numbers::default(),
             running: Numbers::default(),
@@ -666,7 +670,12 @@ impl Vector {
         self.berths.insert(id, berth);
         let interest = Interest { read: true, write: true, peer_shut: true, once: true };
         let _ = self.poller.add(&bell, interest, Watched::Relay(id).token());
-        let exchange = self.exchanges.insert(Exchange::new(id, tcp, ends, to, at));
+        let mut exchange = Exchange::new(id, tcp, ends, to, at);
+        match &begun {
+            Some(_) => self.shares.add(ends.1),
+            None => exchange.counts = self.shares.take(ends.1, self.config.handshakes_max),
+        }
+        let exchange = self.exchanges.insert(exchange);
         match &begun {
             Some(_) => self.opened.take_over(),
             None => self.resume(exchange, Wait::Door, 0),
@@ -678,7 +687,7 @@ impl Vector {
             let watched = Watched::Exchange(exchange).token();
             let _ = self.poller.add(&there.wire, Interest::READ, watched);
         }
-        if self.exchanges.len() > self.config.handshakes_max as usize / 2 {
+        if self.shares.all() > self.config.handshakes_max as usize / 2 {
             // Whether there are too many only we know.
             self.opened.close_all();
         }

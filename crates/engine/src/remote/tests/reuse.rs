@@ -222,6 +222,32 @@ fn no_peer_gets_a_buffer_that_was_anothers() {
     assert_eq!(buffers(&hosts.engines[1]), (2, 0));
 }
 
+/// Connections whose client says nothing are no others' loss.
+#[test]
+fn one_host_does_not_take_all_handshakes() {
+    const MANY: usize = 30;
+    let Some(hosts) = Hosts::new(&[("handshakes_max", "8")]) else { return };
+    let [client, server] = hosts.addresses;
+    let silent = IpAddr::from([192, 0, 2, 1]);
+    let of_server = || hosts.engines[1].stat().vectors.remove(0);
+    let is_so = || {
+        let before = of_server().connections_total;
+        let waits = [(); MANY].map(|()| {
+            let (ours, theirs) = tcp(client, server);
+            (give(&hosts.engines[1], theirs, Role::Server, (server, silent)), ours)
+        });
+        let [here, there] = hosts.connect();
+        here.send(b"hello");
+        assert_eq!(there.receive_all(5), b"hello");
+        let stat = of_server();
+        drop(waits);
+        hosts.wait("the silent ones are given up", |_| of_server().handshakes == 0);
+        (stat.handshakes, stat.connections_total - before) == (MANY as u64, 1)
+    };
+    // Where all of it took longer than a server waits for a client, it is tried again.
+    assert!((0..5).any(|_| is_so()), "{:#?}", of_server());
+}
+
 /// All queue pairs of a vector are not one host's: others are served whatever it does.
 #[test]
 fn one_host_does_not_take_all_link_groups() {
