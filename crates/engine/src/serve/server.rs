@@ -486,6 +486,17 @@ impl Server {
         result
     }
 
+    /// Others forget what they have read of a file that is about to be changed through this open, or has been: who was
+    /// promised in between that it may keep what it reads may have read what was there before.
+    pub(super) fn contend(&self, open: &Open) {
+        if open.flags.is_cached() {
+            let now = self.now_ms();
+            self.with_file(open.key, |shard, effects| {
+                shard.contend(now, open.key, open.id, effects);
+            });
+        }
+    }
+
     /// What waited too long ends.
     pub(super) fn expire(&self) {
         let now = self.now_ms();

@@ -9,6 +9,7 @@ mod files;
 mod folders;
 mod hostile;
 mod information;
+mod late;
 mod opens;
 mod place;
 mod posix;

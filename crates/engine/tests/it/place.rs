@@ -63,6 +63,11 @@ impl Place {
         self.folder.path()
     }
 
+    /// Whether the folder is where nothing waits for a disk.
+    pub(crate) fn is_in_memory(&self) -> bool {
+        self.folder().starts_with("/dev/shm")
+    }
+
     /// What is open, waited for and promised.
     pub(crate) fn counts(&self) -> smb::files::Counts {
         self.serving.as_ref().expect("not stopped").counts()

@@ -23,7 +23,8 @@ impl Flags {
         self.0.load(Ordering::Acquire) & LOCKED != 0
     }
 
-    /// Several may cache what they have read: call [`Shard::contend`](super::Shard::contend) before WRITE.
+    /// Several may cache what they have read: call [`Shard::contend`](super::Shard::contend) before WRITE, and, if it is
+    /// so then, when all is written: a lease may have been granted in between.
     #[must_use]
     pub fn is_cached(&self) -> bool {
         self.0.load(Ordering::Acquire) & CACHED != 0

@@ -457,6 +457,7 @@ impl Creating<'_, '_, '_> {
                     made.object.handle.set_attributes(attributes - Attributes::NORMAL)?;
                 }
             }
+            self.x.server().contend(open);
             changed = true;
         }
         if made.is_new() {

@@ -140,13 +140,7 @@ async fn resize(x: &mut Exchange<'_>, open: &Open, length: Length) -> Result<(),
     if open.directory && open.stream().is_none() {
         return Err(NtStatus::INVALID_PARAMETER);
     }
-    let server = x.server();
-    if !open.flags.is_clear() {
-        let now = server.now_ms();
-        server.with_file(open.key, |shard, effects| {
-            shard.contend(now, open.key, open.id, effects);
-        });
-    }
+    x.server().contend(open);
     let times = open.before_change();
     match (open.stream(), length) {
         (Some(stream), Length::Size(bytes)) => stream.set_size(bytes)?,
@@ -168,6 +162,7 @@ async fn resize(x: &mut Exchange<'_>, open: &Open, length: Length) -> Result<(),
             }
         }
     }
+    x.server().contend(open);
     open.after_change(times);
     told(x, open, NotifyFilter::SIZE | NotifyFilter::LAST_WRITE);
     Ok(())

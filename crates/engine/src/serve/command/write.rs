@@ -43,17 +43,29 @@ fn check(open: &Open, request: &Request, channel: &Channel) -> Result<(), NtStat
     if length > 0 {
         open.may_write(request.offset)?;
     }
-    if !open.flags.is_clear() {
-        let server = &channel.server;
-        let now = server.now_ms();
-        server.with_file(open.key, |shard, effects| {
-            shard.check_io(open.key, open.id, request.offset, length, true)?;
-            shard.contend(now, open.key, open.id, effects);
-            Ok::<_, NtStatus>(())
-        })?;
-    }
+    not_locked(open, request, channel)?;
+    channel.server.contend(open);
     open.note_change();
     Ok(())
+}
+
+/// Whether no lock of another open is in the way of a write.
+fn not_locked(open: &Open, request: &Request, channel: &Channel) -> Result<(), NtStatus> {
+    if !open.flags.is_locked() {
+        return Ok(());
+    }
+    let length = request.data.len() as u64;
+    channel.server.with_file(open.key, |shard, _| {
+        shard.check_io(open.key, open.id, request.offset, length, true)
+    })
+}
+
+/// Whether a write whose data takes its time may go on: others are served meanwhile.
+fn may_go_on(open: &Open, request: &Request, channel: &Channel) -> Result<(), NtStatus> {
+    if open.is_closed() {
+        return Err(NtStatus::FILE_CLOSED);
+    }
+    not_locked(open, request, channel)
 }
 
 pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
@@ -72,22 +84,9 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     }
     check(&open, &request, x.channel)?;
     let times = open.before_change();
-    if let Some(stream) = open.stream() {
-        stream.write(request.offset, data)?;
-    } else if !data.is_empty() {
-        let file = open.data()?;
-        if (data.len() <= INLINE || file.in_memory()) && !open.only_appends() {
-            file.overwrite(data, request.offset).map_err(|error| fs::status_of(&error))?;
-        } else {
-            let (data, offset) = (data.to_vec(), request.offset);
-            let open = open.clone();
-            let written = runtime::offload(move || {
-                let _turn = open.write_in_turn(offset)?;
-                file.write_all(&data, offset).map_err(|error| fs::status_of(&error))
-            });
-            written.await?;
-        }
-    }
+    let written = store(&open, request.offset, data).await;
+    x.channel.server.contend(&open);
+    written?;
     // It is changed, even if it cannot be brought to the disk.
     open.after_change(times);
     if through(&open, request.flags) {
@@ -104,6 +103,25 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     x.channel.tally().written(data.len() as u64);
     x.reply.write(&Response { count: u32::try_from(data.len()).unwrap_or(u32::MAX) });
     Ok(NtStatus::SUCCESS)
+}
+
+async fn store(open: &Arc<Open>, offset: u64, data: &[u8]) -> Result<(), NtStatus> {
+    if let Some(stream) = open.stream() {
+        return stream.write(offset, data);
+    }
+    if data.is_empty() {
+        return Ok(());
+    }
+    let file = open.data()?;
+    if (data.len() <= INLINE || file.in_memory()) && !open.only_appends() {
+        return file.overwrite(data, offset).map_err(|error| fs::status_of(&error));
+    }
+    let (data, open) = (data.to_vec(), open.clone());
+    let written = runtime::offload(move || {
+        let _turn = open.write_in_turn(offset)?;
+        file.write_all(&data, offset).map_err(|error| fs::status_of(&error))
+    });
+    written.await
 }
 
 /// Whether what is written must be on the disk before it is answered.
@@ -213,7 +231,7 @@ impl DirectWrite {
             .map_err(|_| Ending::Nonsense("a message id that was not granted, or used before"))?;
         let replay = header.flags.contains(HeaderFlags::REPLAY);
         let begun = Sequenced::begin(&open, header.channel_sequence(), replay);
-        let allowed = match begun {
+        let mut allowed = match begun {
             Some(_) => check(&open, &request, channel),
             None => Err(NtStatus::FILE_NOT_AVAILABLE),
         };
@@ -227,6 +245,12 @@ impl DirectWrite {
         }
         let fd = channel.socket.shared_fd().clone();
         loop {
+            if allowed.is_ok() {
+                allowed = may_go_on(&open, &request, channel);
+                if allowed.is_err() {
+                    transfer.refuse();
+                }
+            }
             let step = transfer.step(fd.as_fd(), channel.pools());
             match step.map_err(|error| Ending::Broken(std::io::Error::other(error)))? {
                 Progress::Done => break,
@@ -240,6 +264,8 @@ impl DirectWrite {
                 }
             }
         }
+        // Whatever has become of it, something may have been written.
+        channel.server.contend(&open);
         open.after_change(times);
         drop(begun);
         channel.count_received(request.data.len() - early.len().min(request.data.len()));

@@ -133,20 +133,20 @@ pub(super) async fn chunks(
     if let Some((at, _)) = refused {
         chunks.truncate(at);
     }
-    if !chunks.is_empty() && !target.flags.is_clear() {
-        let server = x.server();
-        let now = server.now_ms();
-        server.with_file(target.key, |shard, effects| {
-            shard.contend(now, target.key, target.id, effects);
-        });
+    let changes = !chunks.is_empty();
+    if changes {
+        x.server().contend(target);
     }
     target.note_change();
     let (from, to) = (End::of(&source)?, End::of(target)?);
     let same = source.key == target.key;
     // Where the target ends is another place after each chunk.
-    let target = target.clone();
-    let turn = move |chunk: &Chunk| target.write_in_turn(chunk.to);
+    let written = target.clone();
+    let turn = move |chunk: &Chunk| written.write_in_turn(chunk.to);
     let (answer, failed) = in_pool(x, move || copy_all(&from, &to, &chunks, same, turn)).await?;
+    if changes {
+        x.server().contend(target);
+    }
     let status = failed.or_else(|| refused.map(|(_, status)| status)).unwrap_or(NtStatus::SUCCESS);
     answered(status, answer)
 }
@@ -272,15 +272,12 @@ pub(super) async fn duplicate(
     if sparse(of_source.attributes) && !sparse(of_target.attributes) {
         return Err(NtStatus::NOT_SUPPORTED);
     }
-    if !target.flags.is_clear() {
-        let now = x.server().now_ms();
-        x.server().with_file(target.key, |shard, effects| {
-            shard.contend(now, target.key, target.id, effects);
-        });
-    }
+    x.server().contend(target);
     target.note_change();
     let (from, to) = (source.data()?, target.data()?);
     let cloned = in_pool(x, move || clone_range(&from, wanted.from, &to, wanted.to, wanted.len));
-    cloned.await?.map_err(|error| fs::status_of(&error))?;
+    let cloned = cloned.await?;
+    x.server().contend(target);
+    cloned.map_err(|error| fs::status_of(&error))?;
     done()
 }

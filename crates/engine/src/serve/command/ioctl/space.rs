@@ -53,22 +53,21 @@ pub(super) async fn zero(x: &mut Exchange<'_>, open: &Arc<Open>, input: &[u8]) -
         return done();
     }
     open.note_change();
-    if !open.flags.is_clear() {
-        let server = x.server();
-        let now = server.now_ms();
-        server.with_file(open.key, |shard, effects| {
-            shard.check_io(open.key, open.id, range.offset, range.len, true)?;
-            shard.contend(now, open.key, open.id, effects);
-            Ok::<_, NtStatus>(())
+    if open.flags.is_locked() {
+        x.server().with_file(open.key, |shard, _| {
+            shard.check_io(open.key, open.id, range.offset, range.len, true)
         })?;
     }
+    x.server().contend(open);
     if let Some(stream) = open.stream() {
         let len = range.len.min(stream.size()?.saturating_sub(range.offset));
         stream.write(range.offset, &vec![0; usize::try_from(len).unwrap_or(0)])?;
+        x.server().contend(open);
         return done();
     }
     let (file, sparse) = (open.data()?, is_sparse(open)?);
     let zeroed = in_pool(x, move || zero_of_file(&file, range, sparse)).await?;
+    x.server().contend(open);
     zeroed.map_err(|error| fs::status_of(&error))?;
     done()
 }
