@@ -112,6 +112,8 @@ pub struct Authenticated {
     pub vouched: bool,
     /// When the session ends unless it is authenticated anew: the end of a ticket.
     pub expires: Option<FileTime>,
+    /// When the user's own time is over.
+    pub user_expires: Option<FileTime>,
 }
 
 /// A way of authentication inside SPNEGO. NTLM is one; the engine may attach a GSSAPI mechanism.

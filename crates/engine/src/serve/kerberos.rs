@@ -104,7 +104,7 @@ impl Ticket {
         let (_, realm) = split(&principal);
         let known = input.users.find(&name, realm);
         let vouched = known.is_none();
-        let until = known.as_ref().and_then(|user| user.expires);
+        let user_expires = known.as_ref().and_then(|user| user.expires);
         let (user, uid) = match known {
             Some(user) if user.disabled => return no(Reason::Disabled, ""),
             Some(user) if user.expires.is_some_and(|end| input.now >= end) => {
@@ -127,8 +127,9 @@ impl Ticket {
             guest: false,
             anonymous: false,
             vouched,
+            expires: self.context.lifetime().map(end),
             // Who may come in no more may not stay either.
-            expires: [self.context.lifetime().map(end), until].into_iter().flatten().min(),
+            user_expires,
         })
     }
 }

@@ -27,7 +27,8 @@ pub struct Reloaded {
 }
 
 /// Puts users and shares in place of those that there are. A share that is as before stays as it is, with all
-/// that is open in it; sessions of users who are gone or disabled end, and those of others with their users' time.
+/// that is open in it; sessions of users who are gone or disabled end, and those of others with their users' time,
+/// which may be another than it was.
 ///
 /// # Errors
 ///
@@ -73,9 +74,7 @@ fn part(server: &Server, gone: &[Arc<SharePoint>]) -> usize {
         let named = !who.guest && !who.anonymous;
         let known = users.get(&who.user).filter(|_| named);
         let may_stay = known.as_ref().map_or(who.vouched, |user| !user.disabled);
-        if let Some(end) = known.and_then(|user| user.expires) {
-            session.ends_by(end);
-        }
+        session.user_ends(known.and_then(|user| user.expires));
         if named && !may_stay {
             server.end_session(&session, false);
             ended += 1;

@@ -79,6 +79,8 @@ pub(super) struct Session {
     pub(super) must_encrypt: bool,
     /// Nothing may be done until it is authenticated again, and this is when (FILETIME; all ones: never).
     expires: AtomicU64,
+    /// The same, as the file of users says it now.
+    user_expires: AtomicU64,
     /// It was authenticated again as somebody else than who connected to its shares.
     turned: AtomicBool,
     /// It is gone: its channels may still hold it.
@@ -120,6 +122,7 @@ pub(super) struct Beginning<'k> {
     pub(super) must_sign: bool,
     pub(super) must_encrypt: bool,
     pub(super) expires: Option<FileTime>,
+    pub(super) user_expires: Option<FileTime>,
 }
 
 impl Session {
@@ -143,7 +146,8 @@ impl Session {
             signing_key: with.keys.map(|keys| keys.signing.clone()),
             must_sign: with.must_sign,
             must_encrypt: with.must_encrypt,
-            expires: AtomicU64::new(with.expires.map_or(u64::MAX, |when| when.0)),
+            expires: AtomicU64::new(end(with.expires)),
+            user_expires: AtomicU64::new(end(with.user_expires)),
             turned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             renewals: AtomicU64::new(0),
@@ -173,6 +177,7 @@ impl Session {
             must_sign: false,
             must_encrypt: false,
             expires: None,
+            user_expires: None,
         })
     }
 
@@ -194,7 +199,12 @@ impl Session {
     }
 
     /// It was authenticated again.
-    pub(super) fn renewed(&self, identity: Identity, expires: Option<FileTime>) {
+    pub(super) fn renewed(
+        &self,
+        identity: Identity,
+        expires: Option<FileTime>,
+        user_expires: Option<FileTime>,
+    ) {
         let mut state = self.state();
         if !identity.same_user(&state.identity) {
             self.turned.store(true, Ordering::Release);
@@ -203,12 +213,13 @@ impl Session {
         drop(state);
         // Who finds another number (Acquire) finds the new identity behind the lock.
         self.renewals.fetch_add(1, Ordering::Release);
-        self.expires.store(expires.map_or(u64::MAX, |when| when.0), Ordering::Release);
+        self.expires.store(end(expires), Ordering::Release);
+        self.user_ends(user_expires);
     }
 
-    /// It ends by then, unless it is authenticated again.
-    pub(super) fn ends_by(&self, when: FileTime) {
-        self.expires.fetch_min(when.0, Ordering::AcqRel);
+    /// Its user's time is over then, whatever was said of it before.
+    pub(super) fn user_ends(&self, when: Option<FileTime>) {
+        self.user_expires.store(end(when), Ordering::Release);
     }
 
     /// Whether it has been somebody else than it is now.
@@ -218,7 +229,8 @@ impl Session {
 
     /// Whether it must be authenticated again before anything else.
     pub(super) fn is_expired(&self, now: FileTime) -> bool {
-        self.expires.load(Ordering::Acquire) <= now.0
+        let is_over = |end: &AtomicU64| end.load(Ordering::Acquire) <= now.0;
+        is_over(&self.expires) || is_over(&self.user_expires)
     }
 
     /// Whether it has ended.
@@ -270,6 +282,11 @@ impl Session {
         open.note_use();
         Some(open)
     }
+}
+
+/// All ones: never.
+fn end(when: Option<FileTime>) -> u64 {
+    when.map_or(u64::MAX, |when| when.0)
 }
 
 /// A share that a session is connected to.

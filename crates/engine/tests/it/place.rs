@@ -68,6 +68,13 @@ impl Place {
         self.folder().starts_with("/dev/shm")
     }
 
+    /// Others may log on from now on, or until other days.
+    pub(crate) fn reload(&self, users: &UserFile) {
+        let shares = config(self.folder()).shares;
+        let serving = self.serving.as_ref().expect("not stopped");
+        serving.reload(&shares, &users.to_text()).expect("users");
+    }
+
     /// What is open, waited for and promised.
     pub(crate) fn counts(&self) -> smb::files::Counts {
         self.serving.as_ref().expect("not stopped").counts()

@@ -10,7 +10,7 @@ use smb::wire::{bare, close, lock, negotiate, read};
 use smb::{FileTime, Guid, NtStatus, SessionId};
 
 use crate::client::{Client, Offer, request};
-use crate::place::Place;
+use crate::place::{self, Place};
 use engine::serve::config::Demand;
 
 fn only(dialect: Dialect) -> Offer {
@@ -526,4 +526,38 @@ fn a_session_ends_with_its_users_time() {
     assert_eq!(alice.log_on("alice", "pw"), Err(NtStatus(0xc000_0193)), "STATUS_ACCOUNT_EXPIRED");
     assert_eq!(bob.write(files[1], 0, b"still"), NtStatus::SUCCESS, "his time is another");
     assert_eq!(place.counts().opens, 1);
+}
+
+#[test]
+fn a_users_time_may_be_made_shorter_and_longer_while_there_are_sessions() {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let place = Place::with(|config| config.limits.session = Some(DAY * 20));
+    let mut alice = Client::enter(place.address(), Offer::default(), "alice", "files");
+    let file = alice.open("file.txt");
+    let passed = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+    let ends_on = |day: Option<u64>| {
+        let mut users = UserFile::parse(&place::config(place.folder()).users).unwrap();
+        let mut alice = users.get("alice").unwrap().clone();
+        let start = |day: u64| ((passed / 86_400 + day) * 86_400).cast_signed();
+        alice.expires = day.map(|day| FileTime::from_unix(start(day), 0));
+        users.set(alice).unwrap();
+        place.reload(&users);
+    };
+    let mut at_work = |on: bool, why: &str| {
+        let status = alice.write(file, 0, b"data");
+        let expired = status == NtStatus::NETWORK_SESSION_EXPIRED;
+        assert!(expired || status == NtStatus::SUCCESS, "{status}");
+        assert_eq!(!expired, on, "{why}");
+    };
+    ends_on(Some(2));
+    at_work(true, "until the day after tomorrow");
+    ends_on(Some(9));
+    place.advance(DAY * 4);
+    at_work(true, "longer than was said first");
+    ends_on(Some(3));
+    at_work(false, "shorter again");
+    ends_on(None);
+    at_work(true, "for good");
+    place.advance(DAY * 20);
+    at_work(false, "but no longer than a session may last");
 }

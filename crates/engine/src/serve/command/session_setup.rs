@@ -256,7 +256,7 @@ fn done(
     token: &[u8],
 ) -> Answer {
     let server = x.server().clone();
-    let expires = server.session_end(who.expires);
+    let (expires, user_expires) = (server.session_end(who.expires), who.user_expires);
     let identity = Identity {
         user: who.user,
         domain: who.domain,
@@ -302,6 +302,7 @@ fn done(
                 must_sign: keyed && (wished || server.config.signing == Demand::Required),
                 must_encrypt,
                 expires,
+                user_expires,
                 keys: keys.as_ref(),
             }));
             server.add_session(&session)?;
@@ -315,7 +316,7 @@ fn done(
             // MS-SMB2 3.3.5.5.3: another user may take the session over. Its opens stay as they are, and its keys: a
             // guest's, that has none, cannot get any now.
             let same = identity.same_user(&bound.session.identity());
-            bound.session.renewed(identity, expires);
+            bound.session.renewed(identity, expires, user_expires);
             let how = if same { "logged on again" } else { "took a session over" };
             server.audit(x.channel.peer, &bound.session, how);
             x.bound = Some(bound.clone());

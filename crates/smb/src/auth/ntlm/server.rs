@@ -109,6 +109,7 @@ impl Judge<'_> {
             anonymous: false,
             vouched: false,
             expires: None,
+            user_expires: None,
         };
         if said.is_anonymous() {
             if !self.settings.anonymous {
@@ -144,7 +145,7 @@ impl Judge<'_> {
         }
         who.user = user.name;
         who.uid = user.uid;
-        who.expires = user.expires;
+        who.user_expires = user.expires;
         who.session_key = SecretKey::new(&exported[..]);
         Ok((who, Some((exported, flags))))
     }
