@@ -8,6 +8,7 @@
 
 #![expect(clippy::disallowed_types, reason = "counters of a program, which no loom model looks at")]
 
+mod bare;
 mod connection;
 mod keys;
 mod ntlm;
@@ -20,6 +21,7 @@ mod usage;
 mod wire;
 mod work;
 
+pub use bare::bare;
 pub use pattern::Mismatch;
 pub use run::{Report, interfaces, prepare, run};
 pub use settings::{Dialect, Enc, Op, Settings, Sign, Sink, Src};

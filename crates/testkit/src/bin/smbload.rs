@@ -26,6 +26,7 @@ fn perform(settings: &Settings) -> anyhow::Result<()> {
     match settings.op {
         Op::Prepare => smbload::prepare(settings)?,
         Op::Ifaces => smbload::interfaces(settings)?.iter().for_each(|line| println!("{line}")),
+        Op::Bare => println!("{}", smbload::bare(settings)?),
         _ => println!("{}", smbload::run(settings)?.json()),
     }
     Ok(())

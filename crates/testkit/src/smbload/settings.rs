@@ -13,6 +13,8 @@ pub enum Op {
     Prepare,
     /// Print what the server says of its interfaces, then end
     Ifaces,
+    /// No server: a file in memory, spliced into a pipe and from there into a socket whose reader drops it
+    Bare,
     /// READ in order
     Read,
     /// READ anywhere

@@ -382,7 +382,7 @@ impl<'a> Worker<'a> {
                 self.connection.queue(&[Request::new(command::ECHO, &wire::ECHO_BODY)])?;
                 Ok(1)
             }
-            Op::Prepare | Op::Ifaces | Op::Session => {
+            Op::Bare | Op::Prepare | Op::Ifaces | Op::Session => {
                 bail!("no connection does this over and over")
             }
         }

@@ -1,6 +1,6 @@
 //! `cargo xtask bench smb`: `shunt serve` and Samba's server, the same files, the same load.
 //!
-//! For each load the best of Samba's configurations is found first, then both are measured in turn.
+//! For each load and each figure the best of Samba's configurations is found first, then both are measured in turn.
 
 mod rows;
 mod servers;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 
-use super::pairs::Pairs;
+use super::pairs::{Better, Pairs};
 use super::report::{Book, Line, Outcome};
 use super::stage::{self, End, Running, Stage};
 use super::{Options, build, built, cpus, warn_when_busy};
@@ -21,8 +21,10 @@ use rows::{Medium, Metric, Row};
 use servers::{Folders, Kind, SMBD, Server, Setup, size_of_each};
 
 const READING: &str = "\
-peer: Samba's smbd in the configuration that is the best one for the row; ours: `shunt serve`; ratio: how many
-times as good, the median over the pairs; spread: the worst and the best pair. Client and servers share the CPUs.
+peer: Samba's smbd in the configuration that is the best one for the figure, by the middle of three measurements;
+ours: `shunt serve`; ratio: how many times as good, the median over the pairs; spread: the worst and the best pair.
+Of a pair each is the first in turn. Against a bare splice: the peer is no server, but a file in memory that is spliced
+into a pipe and from there into the socket of the same client. Client and servers share the CPUs.
 Data that was read is dropped in the client's kernel. Eight operations are in flight, if nothing else is said.
 Under shunt run: ours and its client; the peer and its client are on TCP. A CPU each: the server has CPU 0 and the
 client CPU 1. Eight clients have files of 128 MiB, fewer of 512.";
@@ -37,6 +39,14 @@ pub(crate) struct SmbOptions {
     against_itself: bool,
 }
 
+/// How often each configuration of smbd is measured to find the best one.
+const SAMPLES: usize = 3;
+/// For what part of the usual time.
+const SAMPLE: f64 = 0.5;
+
+/// What smbload said of a peer and of ours, for each pair.
+type Figures = Vec<(serde_json::Value, serde_json::Value)>;
+
 struct Bench<'a> {
     // Servers end before the folders that they serve go.
     servers: Vec<Server>,
@@ -50,7 +60,7 @@ struct Bench<'a> {
 /// Which of Samba's configurations rows were measured against, and which could not be tried.
 #[derive(Debug, Default)]
 struct Peers {
-    /// The row, and its best one, by its place in [`SMBD`].
+    /// The figure, and its best one, by its place in [`SMBD`].
     best: Vec<(String, usize)>,
     /// The configuration, and why; each once.
     left_out: Vec<(&'static str, String)>,
@@ -169,8 +179,8 @@ impl Bench<'_> {
             let outcome = Outcome::Skipped("wants two CPUs".into());
             return vec![Line { name: row.name.clone(), unit: "", outcome }];
         }
-        match self.pairs(row) {
-            Ok(pairs) => row.metrics.iter().map(|metric| self.line(row, *metric, &pairs)).collect(),
+        match self.compare(row) {
+            Ok(lines) => lines,
             Err(error) => {
                 // Whatever state they are in, the next row shall not suffer from it.
                 self.servers.clear();
@@ -197,59 +207,99 @@ impl Bench<'_> {
         Line { name: format!("{}{words}", row.name), unit, outcome }
     }
 
-    /// What smbload said of the best smbd and of ours, in turn.
-    fn pairs(&mut self, row: &Row) -> anyhow::Result<Vec<(serde_json::Value, serde_json::Value)>> {
-        let peer = self.best(row)?;
-        let usual = if self.options.quick { 1 } else { 3 };
+    /// Each figure, of ours and of the peer that is the best one by it.
+    fn compare(&mut self, row: &Row) -> anyhow::Result<Vec<Line>> {
+        let peers = self.best(row)?;
+        let mut measured: Vec<(Kind, Figures)> = Vec::new();
+        let mut lines = Vec::new();
+        for (metric, peer) in row.metrics.iter().zip(peers) {
+            if !measured.iter().any(|(known, _)| *known == peer) {
+                measured.push((peer, self.pairs(row, peer)?));
+            }
+            let pairs = measured.iter().find(|(known, _)| *known == peer);
+            lines.extend(pairs.map(|(_, pairs)| self.line(row, *metric, pairs)));
+        }
+        Ok(lines)
+    }
+
+    /// What smbload said of the peer and of ours. Who is first changes from pair to pair: what the machine does to
+    /// whoever comes second hits both alike.
+    fn pairs(&mut self, row: &Row, peer: Kind) -> anyhow::Result<Figures> {
+        let usual = if self.options.quick { 1 } else { 4 };
+        let ours = if row.carried && self.ours == Kind::Shunt { Kind::Carried } else { self.ours };
         let mut pairs = Vec::new();
-        for _ in 0..self.options.rounds.unwrap_or(usual).max(1) {
-            let theirs = self.figure(row, peer).context("the peer")?;
-            let ours =
-                if row.carried && self.ours == Kind::Shunt { Kind::Carried } else { self.ours };
-            pairs.push((theirs, self.figure(row, ours).context("ours")?));
+        for round in 0..self.options.rounds.unwrap_or(usual).max(1) {
+            let our = |bench: &mut Self| bench.figure(row, ours, 1.0).context("ours");
+            let early = (round % 2 == 1).then(|| our(self)).transpose()?;
+            let theirs = self.figure(row, peer, 1.0).context("the peer")?;
+            pairs.push((theirs, early.map_or_else(|| our(self), Ok)?));
         }
         Ok(pairs)
     }
 
-    /// The configuration of smbd that is best at this load.
-    fn best(&mut self, row: &Row) -> anyhow::Result<Kind> {
+    /// For each figure the configuration of smbd that is best by it.
+    fn best(&mut self, row: &Row) -> anyhow::Result<Vec<Kind>> {
+        let all = |kind| Ok(vec![kind; row.metrics.len()]);
+        if row.bare {
+            return all(Kind::Bare);
+        }
         if self.options.quick {
-            return Ok(Kind::Smbd(0));
+            return all(Kind::Smbd(0));
         }
-        let metric = row.metrics[0].0;
-        let (_, _, better) = metric.words();
-        let mut best: Option<(f64, usize)> = None;
-        for (number, (name, _)) in SMBD.iter().enumerate() {
-            let line = match self.figure(row, Kind::Smbd(number)) {
-                Ok(line) => line,
-                Err(error) => {
-                    // Debian has the module for io_uring in a package of its own, samba-vfs-modules.
-                    eprintln!("{}: smbd as `{name}` is left out: {error:#}", row.name);
-                    self.peers.leave_out(name, format!("{error:#}"));
-                    continue;
-                }
-            };
-            let value = metric.of(&line).context("smbload did not say it")?;
-            let is_better = |(other, _): (f64, usize)| match better {
-                super::pairs::Better::Higher => value > other,
-                super::pairs::Better::Lower => value < other,
-            };
-            if best.is_none_or(is_better) {
-                best = Some((value, number));
+        let samples = self.samples(row);
+        let mut peers = Vec::new();
+        for (at, (metric, floor)) in row.metrics.iter().enumerate() {
+            if at > 0 && floor.is_none() {
+                peers.push(peers[0]);
+                continue;
             }
+            let (words, _, better) = metric.words();
+            let (which, figures): (Vec<usize>, Vec<Vec<f64>>) = samples
+                .iter()
+                .map(|(number, lines)| {
+                    (*number, lines.iter().filter_map(|l| metric.of(l)).collect())
+                })
+                .unzip();
+            let best = best_of(&figures, better).context("smbd serves in no configuration")?;
+            let (number, name) = (which[best], format!("{}{words}", row.name));
+            eprintln!("{name}: the best smbd is `{}`", SMBD[number].0);
+            self.peers.best.push((name, number));
+            peers.push(Kind::Smbd(number));
         }
-        let (_, number) = best.context("smbd serves in no configuration")?;
-        eprintln!("{}: the best smbd is `{}`", row.name, SMBD[number].0);
-        self.peers.best.push((row.name.clone(), number));
-        Ok(Kind::Smbd(number))
+        Ok(peers)
     }
 
-    fn figure(&mut self, row: &Row, kind: Kind) -> anyhow::Result<serde_json::Value> {
+    /// What smbload said of each configuration of smbd that serves, three times in turn.
+    fn samples(&mut self, row: &Row) -> Vec<(usize, Vec<serde_json::Value>)> {
+        let mut samples: Vec<_> = (0..SMBD.len()).map(|number| (number, Vec::new())).collect();
+        for _ in 0..SAMPLES {
+            samples.retain_mut(|(number, lines)| {
+                match self.figure(row, Kind::Smbd(*number), SAMPLE) {
+                    Ok(line) => lines.push(line),
+                    Err(error) => {
+                        // Debian has the module for io_uring in a package of its own, samba-vfs-modules.
+                        let name = SMBD[*number].0;
+                        eprintln!("{}: smbd as `{name}` is left out: {error:#}", row.name);
+                        self.peers.leave_out(name, format!("{error:#}"));
+                        return false;
+                    }
+                }
+                true
+            });
+        }
+        samples
+    }
+
+    /// What smbload says, measured for `part` of the usual time.
+    fn figure(&mut self, row: &Row, kind: Kind, part: f64) -> anyhow::Result<serde_json::Value> {
         let setup = Setup { kind, apart: row.apart };
+        let usual = if self.options.quick { 0.5 } else { 2.0 };
+        let seconds = (self.options.seconds.unwrap_or(usual) * part).max(row.seconds_min);
+        if kind == Kind::Bare {
+            return self.bare(seconds);
+        }
         let at = self.server(setup)?;
         let server = &self.servers[at];
-        let usual = if self.options.quick { 0.5 } else { 2.0 };
-        let seconds = self.options.seconds.unwrap_or(usual).max(row.seconds_min);
         let (process, length) = (server.process()?.to_string(), seconds.to_string());
         let warm_up = (seconds / 4.0).min(1.0).to_string();
         let size = size_of_each(self.size(), row.clients()).to_string();
@@ -258,8 +308,39 @@ impl Bench<'_> {
         words.extend(["--size", &size, "--server-pid", &process]);
         let patience = Duration::from_secs_f64(seconds * 2.0 + 40.0);
         let output = smbload(&self.stage, (setup, server.port), row.medium, &words, patience)?;
-        serde_json::from_str(output.trim()).context("smbload printed no line of JSON")
+        parsed(&output)
     }
+
+    /// What smbload says of a splice without a server.
+    fn bare(&self, seconds: f64) -> anyhow::Result<serde_json::Value> {
+        let dir = self.stage.new_dir()?;
+        let (length, size) = (seconds.to_string(), self.size().to_string());
+        let mut command: Vec<OsString> = vec![self.stage.program("smbload").into()];
+        command.extend(["bare", "--secs", &length, "--size", &size].map(OsString::from));
+        let patience = Duration::from_secs_f64(seconds * 2.0 + 40.0);
+        let output = Running::start(&command, &dir, &[])?.finish(patience);
+        stage::remove_dir(&dir);
+        parsed(&output?)
+    }
+}
+
+fn parsed(output: &str) -> anyhow::Result<serde_json::Value> {
+    serde_json::from_str(output.trim()).context("smbload printed no line of JSON")
+}
+
+/// Which of some peers has the best middle figure; none, where none has one.
+fn best_of(figures: &[Vec<f64>], better: Better) -> Option<usize> {
+    let middle = |figures: &Vec<f64>| {
+        let mut sorted = figures.clone();
+        sorted.sort_unstable_by(f64::total_cmp);
+        sorted.get(sorted.len() / 2).copied()
+    };
+    let middles = figures.iter().enumerate().filter_map(|(at, own)| Some((at, middle(own)?)));
+    let best = middles.min_by(|(_, one), (_, other)| match better {
+        Better::Higher => other.total_cmp(one),
+        Better::Lower => one.total_cmp(other),
+    });
+    best.map(|(at, _)| at)
 }
 
 fn smbload(
@@ -283,7 +364,16 @@ fn smbload(
 
 #[cfg(test)]
 mod tests {
-    use super::{Peers, SMBD};
+    use super::{Better, Peers, SMBD, best_of};
+
+    #[test]
+    fn the_best_is_so_by_its_middle_and_by_the_figure_that_is_asked_for() {
+        let speed = [vec![2.0, 9.0, 2.1], vec![3.0, 1.0, 3.1], vec![]];
+        assert_eq!(best_of(&speed, Better::Higher), Some(1), "one that was lucky once");
+        let cost = [vec![0.5, 0.5, 0.5], vec![0.6, 0.1, 0.6]];
+        assert_eq!(best_of(&cost, Better::Lower), Some(0));
+        assert_eq!(best_of(&[vec![]], Better::Lower), None);
+    }
 
     #[test]
     fn a_record_names_what_was_measured_against_and_what_was_left_out() {

@@ -81,8 +81,8 @@ pub(crate) struct Row {
     /// The operation and options of smbload.
     pub(crate) load: Vec<&'static str>,
     pub(crate) medium: Medium,
-    /// What is compared, and how many times as good ours must be. The first one decides which of
-    /// Samba's configurations is the best.
+    /// What is compared, and how many times as good ours must be. Each that has a floor, and the first one, is
+    /// compared with that of Samba's configurations which is the best by it; the others with that of the first one.
     pub(crate) metrics: Vec<(Metric, Option<f64>)>,
     /// One operation takes so long that a measurement must, too.
     pub(crate) seconds_min: f64,
@@ -91,6 +91,8 @@ pub(crate) struct Row {
     pub(crate) carried: bool,
     /// Server and client have a CPU each, and do not share both.
     pub(crate) apart: bool,
+    /// The peer is no smbd but a splice of a file into a socket, with no server around it.
+    pub(crate) bare: bool,
 }
 
 fn row(name: &str, load: &'static str, metrics: &[(Metric, f64)]) -> Row {
@@ -103,6 +105,7 @@ fn row(name: &str, load: &'static str, metrics: &[(Metric, f64)]) -> Row {
         quick: false,
         carried: false,
         apart: false,
+        bare: false,
     }
 }
 
@@ -126,6 +129,12 @@ impl Row {
     fn carried(&self, metric: Metric, floor: Option<f64>) -> Self {
         let name = format!("{}, both under shunt run", self.name);
         Self { name, metrics: vec![(metric, floor)], carried: true, quick: false, ..self.clone() }
+    }
+
+    /// The same against what sending costs at the least.
+    fn bare(&self) -> Self {
+        let name = format!("{}, against a bare splice", self.name);
+        Self { name, bare: true, quick: false, ..self.clone() }.without_floor()
     }
 
     /// The same with a CPU each for server and client.
@@ -216,6 +225,7 @@ pub(crate) fn all() -> Vec<Row> {
     rows.extend(streams());
     rows.extend(like(&rows, &STREAMS_ON_DISK, Row::on_disk));
     rows.extend(like(&rows, &["read 1M", "write 1M"], Row::apart));
+    rows.extend(like(&rows, &["read 1M"], Row::bare));
     rows.iter_mut().for_each(Row::tell_both_ends);
     rows
 }

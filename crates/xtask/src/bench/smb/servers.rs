@@ -6,7 +6,7 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 
 use super::rows::Medium;
 use crate::bench::stage::{self, Cpus, End, Running, Stage};
@@ -21,6 +21,8 @@ pub(crate) enum Kind {
     Carried,
     /// One of [`SMBD`].
     Smbd(usize),
+    /// None: what a splice from a file to a socket does by itself.
+    Bare,
 }
 
 /// A server, and whether it has a CPU of its own, as its clients have.
@@ -85,6 +87,7 @@ impl Server {
                 running.wait_for_port(port)?;
                 running
             }
+            Kind::Bare => bail!("there is no server"),
         };
         Ok(Self { setup, port, running })
     }
