@@ -107,6 +107,8 @@ pub(super) struct Given {
     pub(super) flags: Arc<Flags>,
     /// How it came to be: what a create that is sent again is answered.
     pub(super) action: CreateAction,
+    /// Opened as Linux opens files where the POSIX extensions are agreed on: its other names are as exact as its own.
+    pub(super) posix: bool,
 }
 
 impl Given {
@@ -131,6 +133,7 @@ impl Given {
             durable: None,
             flags: Arc::default(),
             action: CreateAction::Opened,
+            posix: false,
         }
     }
 }

@@ -28,6 +28,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// What is long for a server that waits, in a test that sends a part first.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// The name of the POSIX extensions.
+const POSIX: [u8; 16] = *b"\x93\xad\x25\x50\x9c\xb4\x11\xe7\xb4\x23\x83\xde\x96\x8b\xcd\x7c";
+
 /// The id that means "the open of the request before" in a compound.
 pub(crate) const PREVIOUS: FileId = FileId::ALL_ONES;
 
@@ -66,6 +69,8 @@ pub(crate) struct Offer {
     pub(crate) signing: Vec<u16>,
     /// Also compression and the transforms of RDMA.
     pub(crate) transforms: bool,
+    /// The POSIX extensions.
+    pub(crate) posix: bool,
 }
 
 impl Default for Offer {
@@ -76,6 +81,7 @@ impl Default for Offer {
             ciphers: vec![2, 1],
             signing: vec![2, 1, 0],
             transforms: false,
+            posix: false,
         }
     }
 }
@@ -240,6 +246,9 @@ impl Client {
             let algorithms = U16s::new(&compression);
             contexts.push(Context::Compression { flags: CompressionFlags::empty(), algorithms });
             contexts.push(Context::Rdma(U16s::new(&rdma)));
+        }
+        if self.offer.posix {
+            contexts.push(Context::Posix(&POSIX));
         }
         let body = negotiate::Request {
             security_mode: SecurityMode::SIGNING_ENABLED,

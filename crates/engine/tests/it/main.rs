@@ -16,3 +16,4 @@ mod posix;
 mod reparse;
 mod sequences;
 mod sessions;
+mod unix;

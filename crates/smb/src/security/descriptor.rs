@@ -113,6 +113,15 @@ impl Descriptor {
         }
     }
 
+    /// The permission bits, if these are all that it says of rights: see [`Sid::unix_mode`].
+    #[must_use]
+    pub fn mode(&self) -> Option<u32> {
+        match self.dacl.as_ref()?.aces.as_slice() {
+            [only] => only.sid.to_mode(),
+            _ => None,
+        }
+    }
+
     /// Reads one.
     ///
     /// # Errors

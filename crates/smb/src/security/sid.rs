@@ -86,6 +86,21 @@ impl Sid {
         }
     }
 
+    /// Permission bits as a Linux client says them where the POSIX extensions are agreed on: `S-1-5-88-3-mode`.
+    #[must_use]
+    pub const fn unix_mode(mode: u32) -> Self {
+        Self::of(5, &[88, 3, mode])
+    }
+
+    /// The permission bits, of what [`Sid::unix_mode`] makes.
+    #[must_use]
+    pub fn to_mode(&self) -> Option<u32> {
+        match (self.authority, self.subs()) {
+            (5, [88, 3, mode]) => Some(*mode & 0o7777),
+            _ => None,
+        }
+    }
+
     /// The sub-authorities.
     #[must_use]
     pub fn subs(&self) -> &[u32] {

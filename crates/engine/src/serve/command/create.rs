@@ -289,6 +289,7 @@ impl Creating<'_, '_, '_> {
             durable: wanted.filter(|_| granted.durable),
             flags: granted.flags.clone(),
             action: made.action,
+            posix: self.posix_mode().is_some(),
         };
         let sequence = self.x.header.channel_sequence();
         let open = Arc::new(Open::new(given, sequence, self.path.clone()));

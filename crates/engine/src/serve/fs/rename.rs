@@ -43,16 +43,24 @@ impl Destination {
 }
 
 impl Share {
-    /// Looks up the place that `handle` is to be renamed or linked to.
+    /// Looks up the place that `handle` is to be renamed or linked to; `exact`: for a client to which `a` and `A` are
+    /// two names, whatever they are to others.
     ///
     /// # Errors
     ///
     /// As [`Share::open`]; OBJECT_NAME_INVALID for the root.
-    pub fn destination(&self, handle: &Handle, to: &Path) -> Result<Destination, NtStatus> {
+    pub fn destination(
+        &self,
+        handle: &Handle,
+        to: &Path,
+        exact: bool,
+    ) -> Result<Destination, NtStatus> {
         if to.is_root() {
             return Err(NtStatus::OBJECT_NAME_INVALID);
         }
-        let existing = match self.open(to, Want { link: true, ..Want::default() })? {
+        let itself = Want { link: true, ..Want::default() };
+        let found = if exact { self.open_exact(to, itself) } else { self.open(to, itself) };
+        let existing = match found? {
             Found::Missing(vacancy) => {
                 let (folder, path) = vacancy.into_parts();
                 return Ok(Destination { folder, path, existing: None, same: false });

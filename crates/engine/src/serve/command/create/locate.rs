@@ -140,7 +140,7 @@ impl Creating<'_, '_, '_> {
     }
 
     /// The mode of a file that comes to be, if the client speaks of files as POSIX does.
-    fn posix_mode(&self) -> Option<u32> {
+    pub(super) fn posix_mode(&self) -> Option<u32> {
         let agreed = self.x.agreed().is_ok_and(|agreed| agreed.posix);
         self.request.contexts.posix_mode.filter(|_| agreed)
     }

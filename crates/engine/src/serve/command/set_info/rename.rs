@@ -77,7 +77,7 @@ impl<'o> Renaming<'o> {
     }
 
     fn destination(&self) -> Result<Destination, NtStatus> {
-        self.share.destination(self.handle, &self.to.clone().without_stream())
+        self.share.destination(self.handle, &self.to.clone().without_stream(), self.open.posix)
     }
 
     /// The directory of the new name is opened, as it were, to add a file: who has it open to delete or rename

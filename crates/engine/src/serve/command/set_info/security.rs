@@ -22,6 +22,18 @@ pub(super) fn set(
     let handle = open.file().ok_or(NtStatus::NOT_SUPPORTED)?;
     let said = Descriptor::parse(bytes)?;
     let facts = handle.facts()?;
+    if open.posix
+        && info == SecurityInfo::DACL
+        && let Some(mode) = said.mode()
+    {
+        // A mode takes the place of whatever was said of rights before.
+        handle.set_posix(Posix { mode: Some(mode), ..Posix::default() })?;
+        if facts.secured {
+            handle.set_security(None)?;
+        }
+        watch::changed(&open.tree.share, &open.path(), NotifyFilter::SECURITY);
+        return Ok(());
+    }
     let now = access::descriptor(handle, &facts)?;
     let new = now.changed(&said, info)?;
     let asker = Asker::new(&x.session()?.identity(), &open.tree.share, x.server());

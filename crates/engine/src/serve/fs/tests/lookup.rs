@@ -214,7 +214,7 @@ fn a_share_that_is_read_only_changes_nothing() {
             assert_eq!(handle.set_attributes(smb::Attributes::HIDDEN), denied);
             assert_eq!(handle.set_ea(b"A", b"b"), denied);
             assert_eq!(handle.reopen(BOTH).map(|_| ()), denied);
-            let to = share.destination(&handle, &path("other")).unwrap();
+            let to = share.destination(&handle, &path("other"), false).unwrap();
             assert_eq!(handle.rename(&to, true), denied);
             match share.open(&path("new"), LOOK).unwrap() {
                 Found::Missing(vacancy) => assert_eq!(vacancy.create(FILE).map(|_| ()), denied),

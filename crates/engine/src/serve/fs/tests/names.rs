@@ -10,7 +10,7 @@ use super::{BOTH, FILE, FOLDER, LOOK, create, failure, on_each, open, path};
 
 #[track_caller]
 fn to(share: &Share, handle: &Handle, text: &str) -> Destination {
-    share.destination(handle, &path(text)).unwrap()
+    share.destination(handle, &path(text), false).unwrap()
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn a_file_gets_another_name() {
         file.delete().unwrap();
         assert_eq!(failure(share, "folder\\new"), NtStatus::OBJECT_NAME_NOT_FOUND);
         assert_eq!(
-            share.destination(&file, &path("no\\where")).unwrap_err(),
+            share.destination(&file, &path("no\\where"), false).unwrap_err(),
             NtStatus::OBJECT_PATH_NOT_FOUND
         );
     });
