@@ -505,3 +505,18 @@ fn an_earlier_version_is_not_there() {
     assert_eq!(client.read(file, 0, 9).as_deref(), Ok(&b"now"[..]), "the connection goes on");
     assert_eq!(place.counts().opens, 1);
 }
+
+#[test]
+fn a_share_without_streams_has_no_name_with_a_colon() {
+    for (streams, wanted) in [(true, NtStatus::SUCCESS), (false, NtStatus::OBJECT_NAME_INVALID)] {
+        let place = Place::with(|config| config.shares[0].streams = streams);
+        let mut client = Client::enter(place.address(), Offer::default(), "alice", "files");
+        client.open("there");
+        for name in ["there::$DATA", "new::$DATA", "there:stream"] {
+            let name = utf16(name);
+            let answer = client.call(Command::Create, &Client::create_body(&name));
+            assert_eq!(answer.status(), wanted, "{streams}");
+        }
+        assert_eq!(place.folder().join("new").exists(), streams);
+    }
+}

@@ -58,6 +58,10 @@ impl Made {
 impl Creating<'_, '_, '_> {
     /// Finds the file, or makes it, however often somebody else is faster.
     pub(super) fn locate(&self) -> Result<Made, NtStatus> {
+        // Where there are none, a colon is no more than a character that no name has: not even the data may be named.
+        if self.path.stream().is_some() && !self.x.tree()?.share.config.streams {
+            return Err(NtStatus::OBJECT_NAME_INVALID);
+        }
         let room = self.x.channel.room_to_open(Handle::DESCRIPTORS)?;
         let mut attempt = 0;
         let mut made = loop {
