@@ -316,8 +316,83 @@ for encrypt in (False, True):
     s.reset_connection_cache()
 ";
 
-/// Runs a script, if Python has the library that it wants.
-fn python(library: &str, script: &str) {
+/// One of two clients: the other renames the file back and forth, and puts another one in place over and over. What it
+/// finds is whole, or not there. Until the other is done, which makes a file of it.
+const BESIDE: &str = r"
+import os, sys
+import smbclient as s, smbclient.path
+k = dict(port=int(sys.argv[1]))
+at = r'\\127.0.0.1\tmp'
+s.register_session('127.0.0.1', username='smbtest', password='pw', **k)
+whole = b'whole' * 60000
+# Not there, shared with nobody who deletes, going.
+expected = (0xC0000034, 0xC0000043, 0xC0000056)
+found, rounds = 0, 0
+while found < 50 or not s.path.exists(at + r'\done', **k):
+    for name in ('one', 'two'):
+        try:
+            with s.open_file(at + '\\' + name, mode='rb', share_access='rwd', **k) as f:
+                bytes = f.read()
+            assert bytes == whole, (name, len(bytes))
+            found += 1
+        except OSError as e:
+            assert getattr(e, 'ntstatus', 0) in expected, e
+    rounds += 1
+    mine = at + r'\mine-%d' % (rounds % 4)
+    with s.open_file(mine, mode='wb', share_access='r', **k) as f:
+        f.write(whole[:rounds % 1000])
+    try:
+        s.replace(mine, at + r'\last', **k)
+        assert s.stat(at + r'\last', **k).st_size == rounds % 1000
+    except OSError as e:
+        # The other has it open.
+        assert getattr(e, 'ntstatus', 0) in (0xC0000022, 0xC0000043), e
+        s.remove(mine, **k)
+";
+
+#[test]
+fn two_clients_of_different_make_use_the_same_files_at_once() {
+    let Some(program) = installed("smbclient") else {
+        skipped("there is no smbclient");
+        return;
+    };
+    let Some(python) = python_with("smbclient") else { return };
+    let (folder, at) = (Folder::new(), Folder::new());
+    let whole = b"whole".repeat(60_000);
+    fs::write(folder.file("one"), &whole).unwrap();
+    fs::write(at.file("note"), "note").unwrap();
+    let mut server = Server::start(folder.path());
+    let mut first = Command::new(python);
+    first.args(["-c", BESIDE, &server.port.to_string()]).stdin(Stdio::null());
+    let errors = at.file("errors");
+    first.stdout(Stdio::null()).stderr(fs::File::create(&errors).unwrap());
+    let mut first = Guest::start(&mut first);
+    let mut second = smbclient(&program, &server, &at);
+    let turn =
+        "rename one two; put note other; get two back; rename two one; get last last; del other";
+    second.args(["-c", &format!("{}; put note done", [turn; 300].join("; "))]);
+    let ended = outcome(&mut second, LIMIT);
+    assert!(ended.ok(), "{ended:?}");
+    let deadline = Instant::now() + LIMIT;
+    let status = loop {
+        if let Some(status) = first.ended() {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "it does not end");
+        thread::sleep(Duration::from_millis(20));
+    };
+    assert!(status.success(), "{}", fs::read_to_string(&errors).unwrap());
+    assert!(fs::read(folder.file("one")).unwrap() == whole, "it was renamed, and no more");
+    assert!(fs::read(at.file("back")).unwrap() == whole);
+    let mut left: Vec<_> =
+        fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["done", "last", "one"]);
+    server.must_live();
+}
+
+/// A Python that has a library.
+fn python_with(library: &str) -> Option<PathBuf> {
     let there = |python: &PathBuf| {
         let has = ["-c", &format!("import {library}")];
         python.exists() && outcome(Command::new(python).args(has), LIMIT).ok()
@@ -327,10 +402,16 @@ fn python(library: &str, script: &str) {
     let own = built("shunt").ancestors().nth(2).map(|target| target.join("python/bin/python3"));
     let mut all =
         own.into_iter().chain(installed("python3")).chain([PathBuf::from("/usr/bin/python3")]);
-    let Some(python) = all.find(there) else {
+    let found = all.find(there);
+    if found.is_none() {
         skipped(&format!("there is no Python with {library}: `cargo xtask test --install`"));
-        return;
-    };
+    }
+    found
+}
+
+/// Runs a script, if Python has the library that it wants.
+fn python(library: &str, script: &str) {
+    let Some(python) = python_with(library) else { return };
     let folder = Folder::new();
     let mut server = Server::start(folder.path());
     let mut command = Command::new(python);
