@@ -923,4 +923,6 @@ pub const fn rmb_bytes(order: u32) -> usize {
 }
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;

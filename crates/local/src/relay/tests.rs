@@ -19,18 +19,18 @@ fn world(dir: &std::path::Path) -> &'static World {
 }
 
 /// A guest and an engine on a board of their own, and a connection that the guest has handed over.
-struct Pair {
-    guest: &'static World,
-    conn: &'static Conn,
-    fd: i32,
-    relay: Relay,
+pub(super) struct Pair {
+    pub(super) guest: &'static World,
+    pub(super) conn: &'static Conn,
+    pub(super) fd: i32,
+    pub(super) relay: Relay,
     waiter: Waiter,
     /// The other end of what went to the engine, and the engine's socket of it.
     far: TcpStream,
     socket: OwnedFd,
 }
 
-fn pair(order: u32) -> Pair {
+pub(super) fn pair(order: u32) -> Pair {
     let [one] = pairs(order);
     one
 }
@@ -105,14 +105,14 @@ fn meet(
 }
 
 impl Pair {
-    fn send(&self, bytes: &[u8]) -> usize {
+    pub(super) fn send(&self, bytes: &[u8]) -> usize {
         Buffers::over(&mut bytes.to_vec(), |from| match self.conn.send(self.guest, self.fd, from) {
             Put::All | Put::Full => bytes.len() - from.left(),
             other => panic!("{other:?}"),
         })
     }
 
-    fn recv(&self, room: usize) -> Result<Vec<u8>, Got> {
+    pub(super) fn recv(&self, room: usize) -> Result<Vec<u8>, Got> {
         let mut bytes = vec![0; room];
         let got = Buffers::over(&mut bytes, |to| self.conn.recv(self.guest, self.fd, to, 0));
         match got {
@@ -124,7 +124,7 @@ impl Pair {
         }
     }
 
-    fn out(&mut self, at: u64, n: usize) -> Vec<u8> {
+    pub(super) fn out(&mut self, at: u64, n: usize) -> Vec<u8> {
         let mut bytes = vec![0; n];
         self.relay.copy_out(at, &mut bytes).unwrap();
         let mut again = vec![0; n];
