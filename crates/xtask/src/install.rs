@@ -96,6 +96,10 @@ const NEEDS: &[Need] = &[
 const CLIENTS: &[(&str, &str)] =
     &[("smbclient", "smbprotocol"), ("impacket.smbconnection", "impacket")];
 
+/// What checks spelling, as PyPI has it: a program, ready made. Of one version, because each knows other words.
+const TYPOS: &str = "typos";
+const TYPOS_VERSION: &str = "1.52.0";
+
 /// What only those want that name it.
 const NEEDS_OF_FEW: &[Need] = &[
     program("qemu-system-x86_64", "qemu-system-x86", "machines for other kernels"),
@@ -168,11 +172,12 @@ pub(crate) fn check(command: &str, programs: &[&str], install: bool) -> anyhow::
     }
     if install && programs.is_empty() {
         let own = [environment().join("bin/python3")];
-        let lacks =
-            |(module, _): &&(&str, &str)| python_of(own.clone().into_iter(), module).is_none();
-        let wanted: Vec<&str> = CLIENTS.iter().filter(lacks).map(|(_, package)| *package).collect();
-        if !wanted.is_empty() {
-            pip_install(&wanted);
+        let has = |(module, _): &(&str, &str)| python_of(own.clone().into_iter(), module).is_some();
+        if !CLIENTS.iter().all(has) || !is_typos_here() {
+            // All of them, for the environment is made anew.
+            let typos = format!("{TYPOS}=={TYPOS_VERSION}");
+            let clients = CLIENTS.iter().map(|(_, package)| *package);
+            pip_install(&clients.chain([typos.as_str()]).collect::<Vec<_>>());
         }
     }
     if absent.is_empty() {
@@ -260,6 +265,22 @@ fn pip_install(packages: &[&str]) {
     if !made || !ends_well(Command::new(python).args(pip).args(packages)) {
         println!("could not; Debian's python3-venv and a way to PyPI are wanted");
     }
+}
+
+/// What checks spelling: ours, or else whatever is on the path.
+pub(crate) fn typos() -> Option<PathBuf> {
+    let own = environment().join("bin").join(TYPOS);
+    if is_executable(&own) { Some(own) } else { find(TYPOS) }
+}
+
+/// Whether ours is here, and of the version that is wanted.
+fn is_typos_here() -> bool {
+    let said = Command::new(environment().join("bin").join(TYPOS)).arg("--version").output();
+    said.is_ok_and(|said| is_wanted_typos(&String::from_utf8_lossy(&said.stdout)))
+}
+
+fn is_wanted_typos(said: &str) -> bool {
+    said.split_whitespace().next_back() == Some(TYPOS_VERSION)
 }
 
 /// Where such packages are put, below the target directory: an environment that is nobody else's.
@@ -382,6 +403,13 @@ mod tests {
     fn what_guests_of_file_servers_want_can_be_installed() {
         let programs = crate::interop_smb::PROGRAMS;
         assert_eq!(absent(programs, is_met_by(&[])).len(), programs.len());
+    }
+
+    #[test]
+    fn a_checker_of_another_version_is_brought_again() {
+        assert!(is_wanted_typos(&format!("typos-cli {TYPOS_VERSION}\n")));
+        assert!(!is_wanted_typos("typos-cli 1.0.0\n"));
+        assert!(!is_wanted_typos(""));
     }
 
     #[test]

@@ -5,7 +5,7 @@ mod steps;
 mod tally;
 
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 
@@ -16,8 +16,9 @@ use tally::Tally;
 const USAGE: &str = "\
 usage: cargo xtask test [--install] [--lacking] [--quick]
 
-  --install   first fetch the Debian packages that the tests drive and this machine lacks, and two clients of file
-              servers from PyPI (into target/python)
+  --install   first fetch the Debian packages that the tests drive and this machine lacks, and from PyPI two clients of
+              file servers and a checker of spelling (into target/python); as this is what CI does, it fails when all
+              of it takes over 45 minutes, and says so when over 25, which is the aim
   --lacking   run although programs are absent: what wants them is skipped. Without it that is a failure, before
               anything has run
   --quick     fewer seeds (SHUNT_TEST_QUICK=1), no loom models, no documentation
@@ -44,12 +45,18 @@ fn parse(args: &[String]) -> anyhow::Result<Option<Options>> {
     Ok(Some(options))
 }
 
+/// How long all of it is meant to take on two cores, from nothing.
+const AIM: Duration = Duration::from_secs(25 * 60);
+/// How long it may take there: a machine that is slow today is no failure, steps that have grown are.
+const TIME_MAX: Duration = Duration::from_secs(45 * 60);
+
 /// Runs all of it; the exit code is that of the whole.
 ///
 /// # Errors
 ///
 /// When it could not begin. What fails later is in the exit code and in the last line.
 pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
+    let start = Instant::now();
     let Some(options) = parse(args)? else {
         print!("{USAGE}");
         return Ok(ExitCode::SUCCESS);
@@ -59,7 +66,8 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
         bail!(why);
     }
     let reports = Plan::new(options.quick).run();
-    Ok(conclude(&reports))
+    let is_judged = options.install;
+    Ok(conclude(&reports, is_judged.then(|| start.elapsed())))
 }
 
 /// Why nothing is run with so many programs absent: tests that were skipped for want of them have shown nothing, and
@@ -79,7 +87,8 @@ fn refusal(options: Options, absent: usize) -> Option<String> {
     })
 }
 
-fn conclude(reports: &[Report]) -> ExitCode {
+/// `judged`: how long it took from the beginning, where that is to be judged.
+fn conclude(reports: &[Report], judged: Option<Duration>) -> ExitCode {
     println!("\n{:<34} {:>9}", "step", "time");
     for report in reports {
         println!("{:<34} {:>9}  {}", report.name, seconds(report.took), report.outcome);
@@ -98,19 +107,45 @@ fn conclude(reports: &[Report]) -> ExitCode {
     if !ran {
         println!("\nno test ran: that is a failure");
     }
+    let time = judged.map_or(Ok(String::new()), judgement);
+    match &time {
+        Ok(line) | Err(line) if line.is_empty() => {}
+        Ok(line) | Err(line) => println!("\n{line}"),
+    }
     println!("\n{}", last_words(reports, &total));
     let failed = reports.iter().any(|report| matches!(report.outcome, Outcome::Failed(_)));
-    if ran && !failed && total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let is_good = ran && !failed && total.failed == 0 && time.is_ok();
+    if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// How many steps did not run, if any, and how many tests did: that is the last line, and alone on it, for who reads it by
-/// machine.
-fn last_words(reports: &[Report], total: &Tally) -> String {
-    let is_skipped = |report: &&Report| matches!(report.outcome, Outcome::Skipped(_));
-    match reports.iter().filter(is_skipped).count() {
-        0 => total.to_string(),
-        skipped => format!("{skipped} of {} steps skipped\n{total}", reports.len()),
+/// What is to be said of the time that all of it took, what was installed and built included.
+fn judgement(took: Duration) -> Result<String, String> {
+    let minutes = |time: Duration| format!("{:.1} minutes", time.as_secs_f64() / 60.0);
+    let (all, aim) = (minutes(took), minutes(AIM));
+    if took > TIME_MAX {
+        return Err(format!("FAILED: it took {all}, and may take {}", minutes(TIME_MAX)));
     }
+    Ok(if took > AIM {
+        format!("TOO LONG: it took {all}, and is meant to take {aim} on two cores")
+    } else {
+        format!("it took {all}, of the {aim} that it is meant to take on two cores")
+    })
+}
+
+/// Which steps did not run, if any, and why, and how many tests did: that is the last line, and alone on it, for who reads
+/// it by machine.
+fn last_words(reports: &[Report], total: &Tally) -> String {
+    let mut lines = Vec::new();
+    for report in reports {
+        if let Outcome::Skipped(why) = &report.outcome {
+            lines.push(format!("NOT RUN: {}: {why}", report.name));
+        }
+    }
+    if !lines.is_empty() {
+        lines.push(format!("{} of {} steps skipped", lines.len(), reports.len()));
+    }
+    lines.push(total.to_string());
+    lines.join("\n")
 }
 
 fn seconds(took: Duration) -> String {
@@ -145,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn steps_that_were_skipped_are_counted_before_the_last_line() {
+    fn steps_that_were_skipped_are_named_before_the_last_line() {
         let outcomes = ["", "no typos here", "no cargo-deny here"];
         let reports = outcomes.map(|why| {
             Report::without_tests(match why {
@@ -154,7 +189,35 @@ mod tests {
             })
         });
         let total = Tally { passed: 7, ..Tally::default() };
-        assert_eq!(last_words(&reports, &total), "2 of 3 steps skipped\n7 passed, 0 failed");
+        assert_eq!(
+            last_words(&reports, &total),
+            "NOT RUN: a step: no typos here\n\
+             NOT RUN: a step: no cargo-deny here\n\
+             2 of 3 steps skipped\n\
+             7 passed, 0 failed"
+        );
         assert_eq!(last_words(&reports[..1], &total), "7 passed, 0 failed");
+    }
+    #[test]
+    fn what_takes_too_long_is_told_and_then_a_failure() {
+        let of = |minutes: u64| judgement(Duration::from_secs(minutes * 60));
+        assert_eq!(
+            of(24),
+            Ok("it took 24.0 minutes, of the 25.0 minutes that it is meant to take on two cores"
+                .to_owned())
+        );
+        assert!(of(26).unwrap().starts_with("TOO LONG: it took 26.0 minutes, and is meant to"));
+        assert!(of(45).is_ok());
+        let why = of(46).unwrap_err();
+        assert_eq!(why, "FAILED: it took 46.0 minutes, and may take 45.0 minutes");
+    }
+
+    #[test]
+    fn a_time_that_is_too_long_fails_what_else_is_good() {
+        let step = Report::with_a_test(Outcome::Passed);
+        let steps = std::slice::from_ref(&step);
+        assert_eq!(conclude(steps, None), ExitCode::SUCCESS);
+        assert_eq!(conclude(steps, Some(AIM)), ExitCode::SUCCESS);
+        assert_eq!(conclude(steps, Some(2 * AIM)), ExitCode::FAILURE);
     }
 }

@@ -394,7 +394,7 @@ fn towards_shunt_over_one_link_nobody_is_asked() {
 }
 
 #[test]
-fn an_answer_that_comes_late_is_not_taken_for_anothers() {
+fn an_answer_that_comes_late_is_not_taken_for_that_of_another() {
     let mut group = client(false, 1);
     let first = group.add_first_buffer(&buffer(1)).unwrap();
     let second = group.add_first_buffer(&buffer(2)).unwrap();

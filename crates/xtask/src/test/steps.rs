@@ -50,6 +50,13 @@ impl Report {
         Self { name: "a step", outcome, took: Duration::ZERO, tally: Tally::default() }
     }
 
+    /// Of a step in which one test ran, well.
+    #[cfg(test)]
+    pub(crate) fn with_a_test(outcome: Outcome) -> Self {
+        let tally = Tally { passed: 1, ..Tally::default() };
+        Self { tally, ..Self::without_tests(outcome) }
+    }
+
     /// The tests of this step. A step that failed without naming a test is one failure: a harness
     /// that crashed, or a program that does not compile, must not look like nothing.
     pub(crate) fn counted(&self) -> Tally {
@@ -136,10 +143,10 @@ fn clippy() -> Result<Command, String> {
 }
 
 fn spelling() -> Result<Command, String> {
-    if install::find("typos").is_none() {
-        return Err("no typos here; `cargo install typos-cli` brings it".into());
-    }
-    Ok(in_root(Command::new("typos")))
+    let typos = install::typos().ok_or(
+        "no typos here; `cargo xtask test --install` brings it, or `cargo install typos-cli`",
+    )?;
+    Ok(in_root(Command::new(typos)))
 }
 
 fn licences() -> Result<Command, String> {
@@ -195,7 +202,7 @@ fn build_watchdog(target: &Path) -> Command {
 /// Doorbells that are swallowed, and programs of socket calls, with that library and the programs built before.
 fn watched(target: &Path) -> Command {
     let dir = target.join("watchdog/release");
-    for program in ["pingpong", "httpd", "httpload"] {
+    for program in ["pingpong", "httpd", "httpload", "bulk"] {
         // One that is absent fails the test that starts it, which says so.
         let _ = fs::copy(target.join("release").join(program), dir.join(program));
     }

@@ -212,7 +212,7 @@ fn connect_third(hosts: &Hosts, (engine, address): &(Engine, IpAddr)) -> [Guest;
 }
 
 #[test]
-fn no_peer_gets_a_buffer_that_was_anothers() {
+fn no_peer_gets_the_buffer_of_another() {
     let Some(hosts) = Hosts::new(&[]) else { return };
     visit(&hosts, 0);
     let other = third(&hosts);
