@@ -137,7 +137,9 @@ enum Command {
     /// Find out whether a program can be accelerated, and if not, why
     #[command(
         long_about = "Find out whether a program can be accelerated here, and if not, why and what to do.\n\n\
-            One line for each check, with ok, warn or no; the last line is the verdict.",
+            One line for each check, with ok, warn or no; the last line is the verdict.\n\n\
+            What a program does to itself when it runs is not seen before that: a seccomp filter that it installs, \
+            for one, is told by --pid only.",
         override_usage = "shunt doctor [OPTIONS] PROGRAM\n       shunt doctor [OPTIONS] --pid PID",
         after_help = EXAMPLES_DOCTOR
     )]

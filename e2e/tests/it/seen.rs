@@ -582,6 +582,33 @@ fn doctor_asks_for_netlink() {
     assert!(found.contains("NETLINK_SOCK_DIAG"), "{found}");
 }
 
+/// Whoever is under a filter is told, and of a process also that it has made one for itself.
+#[test]
+fn doctor_sees_filters_of_seccomp() {
+    let dir = BoardDir::new();
+    // Containers have us run under one already.
+    let ours = fs::read_to_string("/proc/self/status").unwrap();
+    let is_free = ours.lines().any(|l| l.starts_with("Seccomp:") && l.ends_with("\t0"));
+    let assert_free = |report: &str| {
+        let (outcome, found) = check(report, "seccomp");
+        assert!(!is_free || outcome == "ok" && found == "no filter", "{report}");
+    };
+    let assert_warned = |report: &str| {
+        let (outcome, found) = check(report, "seccomp");
+        assert!(outcome == "warn" && found.starts_with("a filter is at work; it must"), "{report}");
+    };
+    assert_free(&said(&["doctor", "true"], dir.path(), 0));
+    let mut doctor = shunt(&["doctor", "true"], dir.path());
+    assert_warned(&outcome(without_netlink(&mut doctor), LIMIT).out);
+    // Processes, looked at from outside of the filter.
+    let of = |sleep: &mut Command| {
+        let sleep = Guest::start(sleep.arg("600"));
+        said(&["doctor", "--pid", &sleep.pid().to_string()], dir.path(), 1)
+    };
+    assert_free(&of(&mut command("sleep", Under::Tcp)));
+    assert_warned(&of(without_netlink(&mut command("sleep", Under::Tcp))));
+}
+
 /// A program that becomes another user when it is started.
 #[test]
 fn doctor_looks_at_whose_program_it_is() {
