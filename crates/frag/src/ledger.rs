@@ -34,11 +34,12 @@ struct Pool {
 
 impl Pool {
     fn new(limit: u64, cores: u64) -> Self {
-        Self {
-            left: AtomicU64::new(limit),
-            batch: (limit / (8 * cores)).clamp(1, 512 << 10),
-            floor: limit / (4 * cores),
-        }
+        let batch = (limit / (8 * cores)).clamp(1, 512 << 10);
+        Self { left: AtomicU64::new(limit), batch, floor: limit / (4 * cores) }
+    }
+
+    fn unbatched(limit: u64) -> Self {
+        Self { left: AtomicU64::new(limit), batch: 1, floor: 0 }
     }
 
     /// Takes `least` bytes, up to `most` if there are. 0: there are not.
@@ -91,10 +92,21 @@ impl Ledger {
     #[must_use]
     pub fn new(limit: u64, cores: u32) -> Arc<Self> {
         let cores = u64::from(cores.max(1));
+        Self::made(limit, |limit| Pool::new(limit, cores))
+    }
+
+    /// `limit` bytes, of which a core takes no more than it charges, and keeps none that it does not: each fragment is
+    /// counted in a word that all share. Nothing is idle where memory is very little; else it is here to be compared with.
+    #[must_use]
+    pub fn unbatched(limit: u64) -> Arc<Self> {
+        Self::made(limit, Pool::unbatched)
+    }
+
+    fn made(limit: u64, pool: impl Fn(u64) -> Pool) -> Arc<Self> {
         // What is left is a signed number: "no limit" is the most that it can be, with what may be promised beyond.
         let limit = limit.min(i64::MAX.cast_unsigned() / OVERCOMMIT.0);
         let promises = limit.saturating_mul(OVERCOMMIT.0) / OVERCOMMIT.1;
-        let (memory, promises) = (Pool::new(limit, cores), Pool::new(promises, cores));
+        let (memory, promises) = (pool(limit), pool(promises));
         let wanted = Wanted(AtomicU64::new(0));
         Arc::new(Self { memory, promises, limit, wanted })
     }
@@ -143,16 +155,20 @@ impl Account {
     #[inline]
     fn charge(&mut self, pool: &Pool, n: u64) -> bool {
         let n = signed(n);
-        if self.unused < n {
-            let missing = n.abs_diff(self.unused);
-            let got = pool.take(missing, missing.max(pool.batch));
-            if got == 0 {
-                return false;
-            }
-            self.unused += signed(got);
+        let there = self.unused >= n || self.take(pool, n);
+        if there {
+            self.unused -= n;
         }
-        self.unused -= n;
-        true
+        there
+    }
+
+    /// Takes a batch, so that `n` bytes are unused, which are not yet. `false`: there are not so many.
+    #[cold]
+    fn take(&mut self, pool: &Pool, n: i64) -> bool {
+        let missing = n.abs_diff(self.unused);
+        let got = pool.take(missing, missing.max(pool.batch));
+        self.unused += signed(got);
+        got != 0
     }
 
     #[inline]
@@ -218,17 +234,17 @@ impl Lease {
         self.memory.charge(&self.ledger.memory, n)
     }
 
-    /// Whether `n` bytes are unused here. If not, [`Self::charge`] may yet get some.
+    /// Whether `n` bytes are unused here, perhaps now that some were taken.
     #[inline(always)]
     #[must_use]
-    pub(crate) fn has(&self, n: u32) -> bool {
-        self.memory.unused >= i64::from(n)
+    pub(crate) fn has(&mut self, n: u32) -> bool {
+        self.memory.unused >= i64::from(n) || self.memory.take(&self.ledger.memory, i64::from(n))
     }
 
     /// Charges `n` bytes, of which [`Self::has`] said that they are there.
     #[inline(always)]
     pub(crate) fn spend(&mut self, n: u32) {
-        debug_assert!(self.has(n));
+        debug_assert!(self.memory.unused >= i64::from(n));
         self.memory.unused -= i64::from(n);
     }
 

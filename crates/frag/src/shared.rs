@@ -60,8 +60,18 @@ impl<B> Shared<B> {
     /// A table of `buckets` buckets (256 are enough for some tens of cores). `secret`: drawn at random.
     #[must_use]
     pub fn new(limits: &Limits, buckets: u32, secret: &HashKey) -> Arc<Self> {
+        Self::with(limits, buckets, secret, &Ledger::of(limits))
+    }
+
+    /// The same, of the memory of a ledger that there is: others may have theirs from it, too.
+    #[must_use]
+    pub fn with(
+        limits: &Limits,
+        buckets: u32,
+        secret: &HashKey,
+        ledger: &Arc<Ledger>,
+    ) -> Arc<Self> {
         let buckets = buckets.clamp(1, 4096);
-        let ledger = Ledger::of(limits);
         let limits = limits.shared(buckets);
         let mut key = secret.clone();
         let all = (0..buckets).map(|_| {
@@ -70,7 +80,7 @@ impl<B> Shared<B> {
         });
         let buckets_of = all.collect();
         let steering = Steering::new(key.successor(), buckets);
-        Arc::new(Self { buckets: buckets_of, steering, ledger })
+        Arc::new(Self { buckets: buckets_of, steering, ledger: Arc::clone(ledger) })
     }
 
     /// The most memory that a table of so many buckets ever takes beside

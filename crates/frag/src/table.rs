@@ -308,9 +308,8 @@ impl<B> Table<B> {
         let usual = (arrival.cost <= node.reserved - node.used)
             & (f.len >= self.small_below)
             & (self.begun.wrapping_sub(node.begun) < limits.reuse)
-            & (!f.key.is_v6() || f.offset != 0)
-            & lease.has(arrival.cost);
-        if !usual || node.key != f.key {
+            & (!f.key.is_v6() || f.offset != 0);
+        if !usual || node.key != f.key || !lease.has(arrival.cost) {
             return Err(arrival);
         }
         let most = limits.fragments_max;
@@ -381,7 +380,7 @@ impl<B> Table<B> {
             & (f.len >= self.small_below)
             // A long header takes memory of its own, which the long way counts.
             & (node.head_growth(f) == 0)
-            & lease.has(arrival.cost);
+            && lease.has(arrival.cost);
         let arrival = match usual {
             true => {
                 match put_usual::<true, _>(

@@ -27,6 +27,19 @@ fn a_core_keeps_a_part_that_others_cannot_take() {
     assert!(!a.charge(1));
 }
 
+#[test]
+fn without_batches_a_core_has_what_it_charges() {
+    let ledger = Ledger::unbatched(1000);
+    let (mut a, mut b) = (Lease::new(&ledger), Lease::new(&ledger));
+    assert!(a.charge(30) && b.has(50));
+    b.spend(50);
+    assert_eq!((a.unused(), b.unused(), ledger.left()), (0, 0, 920));
+    a.refund(30);
+    b.refund(50);
+    assert!(ledger.left() >= 998, "{}", ledger.left());
+    assert!(!a.has(1000) && a.has(999) && !b.has(2));
+}
+
 /// Its datagrams live on, and what they were promised is redeemed on another core.
 #[test]
 fn a_core_that_ends_takes_its_debt_along() {
