@@ -28,7 +28,7 @@
 
 #define BURST 32
 #define AHEAD 4
-#define SLOT 2048
+#define SLOT 2368 /* as of fragbench, and what a pool of mbufs has from one to the next */
 #define IP_HEADER 20
 
 /* What the file begins with; then the lengths, and from `slots_at` on the slots. */

@@ -15,7 +15,7 @@ use anyhow::{Context, bail, ensure};
 
 use crate::Words;
 use crate::overload::Load;
-use crate::trace::{DESTINATION, Piece, SLOT, Trace, checksum, header};
+use crate::trace::{DESTINATION, FRAME, Piece, Trace, checksum, header};
 
 const PORT: u16 = 0x3000;
 /// To, from, IPv4.
@@ -202,7 +202,7 @@ pub(crate) fn overload(load: Load) -> anyhow::Result<()> {
     let mut injector = enter()?;
     let case = load.case();
     let begin = Instant::now();
-    let mut frames = vec![[0; SLOT]; CALL];
+    let mut frames = vec![[0; FRAME]; CALL];
     let mut lens = Vec::with_capacity(CALL);
     let mut pieces = load.pieces();
     let mut left = load.fragments;

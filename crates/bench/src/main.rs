@@ -1,7 +1,7 @@
 //! What putting fragments together costs: our engine and others on one trace in memory.
 //!
-//! Several engines may be named: each gets some passes in turn, and so on for some rounds, since the
-//! machine's speed drifts. For each, `NAME=ns,ns,…` is printed: nanoseconds of CPU time per fragment, the median over
+//! Several engines may be named: each gets some passes in turn, and then again in the other order, for some rounds,
+//! since the machine's speed drifts. For each, `NAME=ns,ns,…` is printed: nanoseconds of CPU time per fragment, the median over
 //! the passes of each round. Before each pass all packets are written anew, which is not timed.
 
 mod flood;
@@ -21,7 +21,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use testkit::cpu;
 use threads::Way;
-use trace::{Case, Order, Trace};
+use trace::{Case, Order, Places, Trace};
 
 #[derive(Parser)]
 #[command(about = "Measures how fast fragments are put together")]
@@ -109,12 +109,25 @@ struct Words {
     /// Packets are not written anew before each pass: caches may know them
     #[arg(long)]
     stale: bool,
+    /// No large pages: as programs in other languages have them
+    #[arg(long)]
+    small_pages: bool,
 }
 
 impl Words {
     fn case(self, salt: u32) -> Case {
         let Self { size, flows, order, fragments, .. } = self;
         Case { size, flows, order, fragments, salt }
+    }
+
+    /// Has the system do as was asked for.
+    fn settle(self) -> anyhow::Result<()> {
+        if self.small_pages {
+            // SAFETY: changes which pages this process gets from now on, and nothing that it has.
+            let done = unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, 1, 0, 0, 0) };
+            ensure!(done == 0, "cannot do without large pages");
+        }
+        Ok(())
     }
 }
 
@@ -139,9 +152,11 @@ impl Name {
     fn engine(self, trace: &Trace) -> anyhow::Result<Box<dyn Engine>> {
         Ok(match self {
             Self::ZeroCopy => Box::new(ours::ZeroCopy(ours::shard()?)),
-            Self::Contiguous => Box::new(ours::Contiguous(ours::shard()?)),
+            Self::Contiguous => {
+                Box::new(ours::Contiguous(ours::shard()?, Places::new(&trace.case)?))
+            }
             Self::Headers => Box::new(ours::Headers(frag::HashKey::new([1, 2]))),
-            Self::Memcpy => Box::new(peers::Memcpy::to_its_place(trace)),
+            Self::Memcpy => Box::new(peers::Memcpy::to_its_place(trace)?),
             Self::Etherparse => Box::new(peers::Etherparse::new()),
             Self::Naive => Box::new(peers::Naive::default()),
         })
@@ -172,6 +187,7 @@ fn main() -> anyhow::Result<()> {
 
 fn one(words: Words, names: &[Name]) -> anyhow::Result<()> {
     cpu::pin(0)?;
+    words.settle()?;
     let mut player = Player::new(Trace::new(words.case(0))?, words.stale);
     let mut engines = Vec::new();
     for name in names {
@@ -180,8 +196,9 @@ fn one(words: Words, names: &[Name]) -> anyhow::Result<()> {
         player.round(engine.as_mut(), 1)?;
         engines.push((*name, engine, Vec::new()));
     }
-    for _ in 0..words.rounds {
-        for (_, engine, times) in &mut engines {
+    for round in 0..words.rounds {
+        for at in turn(round, engines.len()) {
+            let (_, engine, times) = &mut engines[at];
             times.push(player.round(engine.as_mut(), words.passes)?);
         }
     }
@@ -220,13 +237,31 @@ impl Player {
 }
 
 fn many(words: Words, ways: &[Way], threads: &[usize], copy: bool) -> anyhow::Result<()> {
+    words.settle()?;
+    let mut traces = threads::Traces::new(words);
+    let mut all = Vec::new();
     for way in ways {
         for threads in threads {
-            let times = threads::measure(*way, words, *threads, copy)?;
-            tell(&format!("{}.{threads}", word(*way)), &times);
+            let mut yard = threads::Yard::new(*way, words, *threads, copy, &mut traces)?;
+            yard.round()?; // warms up
+            all.push((format!("{}.{threads}", word(*way)), yard, Vec::new()));
         }
     }
+    for round in 0..words.rounds {
+        for at in turn(round, all.len()) {
+            let (_, yard, times) = &mut all[at];
+            times.push(yard.round()?);
+        }
+    }
+    all.iter().for_each(|(name, _, times)| tell(name, times));
     Ok(())
+}
+
+/// The order in which so many have their turn in a round: there and back, so that a machine which gets slower or faster
+/// meanwhile does so to all.
+fn turn(round: usize, len: usize) -> impl Iterator<Item = usize> {
+    let back = !round.is_multiple_of(2);
+    (0..len).map(move |at| if back { len - 1 - at } else { at })
 }
 
 /// A value as it is typed.

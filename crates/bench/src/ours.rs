@@ -4,12 +4,12 @@ use frag::wire::{self, Fragment};
 use frag::{Arrival, Config, Datagram, HashKey, Ledger, Limits, Released, Shard, Sink};
 
 use crate::Engine;
-use crate::trace::{COST, Trace};
+use crate::trace::{COST, Places, Trace};
 
 /// Packets that are handed in at once.
 pub(crate) const BURST: usize = 32;
 /// More than any case needs: nothing is to be evicted.
-const ROOM: u64 = 1 << 30;
+pub(crate) const ROOM: u64 = 1 << 30;
 
 /// What a shard runs on, here.
 ///
@@ -28,7 +28,7 @@ pub(crate) fn shard() -> anyhow::Result<Shard<u32>> {
 
 /// The packet in a slot, come in.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "some ten thousand slots of 2 KiB")]
+#[expect(clippy::cast_possible_truncation, reason = "some ten thousand slots")]
 pub(crate) fn arrival(trace: &Trace, slot: usize) -> Arrival<'_, u32> {
     Arrival { packet: trace.packet(slot), buffer: slot as u32, cost: COST, scope: 0 }
 }
@@ -56,17 +56,22 @@ impl Sink<u32> for Count {
     }
 }
 
-/// Copies each datagram to one place, always the same.
+/// Writes each datagram to one place: that of its flow.
 #[derive(Debug)]
 pub(crate) struct Gather<'t> {
-    pub(crate) trace: &'t Trace,
-    pub(crate) out: Box<[u8]>,
-    pub(crate) datagrams: usize,
+    trace: &'t Trace,
+    places: &'t mut Places,
+    datagrams: usize,
 }
 
 impl<'t> Gather<'t> {
-    pub(crate) fn new(trace: &'t Trace) -> Self {
-        Self { trace, out: vec![0; 1 << 16].into(), datagrams: 0 }
+    pub(crate) fn new(trace: &'t Trace, places: &'t mut Places) -> Self {
+        Self { trace, places, datagrams: 0 }
+    }
+
+    fn place(&mut self, datagram: &Datagram<'_, u32>) -> &mut [u8] {
+        let source = u32::try_from(datagram.key().src[1]).unwrap_or(0);
+        self.places.of(self.trace.flow(source))
     }
 }
 
@@ -75,7 +80,8 @@ impl Sink<u32> for Gather<'_> {
 
     fn datagram(&mut self, datagram: &Datagram<'_, u32>) {
         let trace = self.trace;
-        let written = datagram.write_to(&mut self.out, |slot| trace.packet(*slot as usize));
+        let place = self.place(datagram);
+        let written = datagram.write_to(place, |slot| trace.packet(*slot as usize));
         self.datagrams += usize::from(written.is_ok());
     }
 
@@ -90,10 +96,11 @@ impl Sink<u32> for Check<'_> {
 
     fn datagram(&mut self, datagram: &Datagram<'_, u32>) {
         self.0.datagram(datagram);
-        let (header, payload) = self.0.out[..datagram.packet_len()].split_at(20);
+        let trace = self.0.trace;
+        let (header, payload) = self.0.place(datagram)[..datagram.packet_len()].split_at(20);
         let source = u32::from_be_bytes([header[12], header[13], header[14], header[15]]);
         let id = u16::from_be_bytes([header[4], header[5]]);
-        assert!(self.0.trace.is_right(source, id, payload), "a datagram is not what was sent");
+        assert!(trace.is_right(source, id, payload), "a datagram is not what was sent");
     }
 
     fn release(&mut self, _: u32, why: Released) {
@@ -134,6 +141,13 @@ fn prefetch(packet: &[u8]) {
     let _ = packet;
 }
 
+/// All that it is given, and looked at.
+fn check(shard: &mut Shard<u32>, places: &mut Places, trace: &Trace) -> usize {
+    let mut sink = Check(Gather::new(trace, places));
+    push_all(shard, trace, &mut sink);
+    sink.0.datagrams
+}
+
 /// Zero copy.
 pub(crate) struct ZeroCopy(pub(crate) Shard<u32>);
 
@@ -146,27 +160,24 @@ impl Engine for ZeroCopy {
     }
 
     fn check(&mut self, trace: &Trace) -> usize {
-        let mut sink = Check(Gather::new(trace));
-        push_all(&mut self.0, trace, &mut sink);
-        sink.0.datagrams
+        Places::new(&trace.case).map_or(0, |mut places| check(&mut self.0, &mut places, trace))
     }
 }
 
 /// With a copy to one place.
-pub(crate) struct Contiguous(pub(crate) Shard<u32>);
+pub(crate) struct Contiguous(pub(crate) Shard<u32>, pub(crate) Places);
 
 impl Engine for Contiguous {
     fn pass(&mut self, trace: &Trace) -> usize {
-        let mut sink = Gather::new(trace);
+        let mut sink = Gather::new(trace, &mut self.1);
         push_all(&mut self.0, trace, &mut sink);
-        std::hint::black_box(&sink.out);
-        sink.datagrams
+        let datagrams = sink.datagrams;
+        std::hint::black_box(&self.1);
+        datagrams
     }
 
     fn check(&mut self, trace: &Trace) -> usize {
-        let mut sink = Check(Gather::new(trace));
-        push_all(&mut self.0, trace, &mut sink);
-        sink.0.datagrams
+        check(&mut self.0, &mut self.1, trace)
     }
 }
 

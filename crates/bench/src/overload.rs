@@ -10,7 +10,7 @@ use clap::Args;
 use frag::{Arrival, Config, HashKey, Ledger, Shard};
 
 use crate::ours::Count;
-use crate::trace::{COST, Case, Order, Piece, Random, SLOT, header};
+use crate::trace::{COST, Case, FRAME, Order, Piece, Random, header};
 
 /// What is offered, and to how much memory.
 #[derive(Args, Clone, Copy, Debug)]
@@ -79,7 +79,7 @@ pub(crate) fn run(load: Load) -> anyhow::Result<()> {
     let config = Config { memory_bytes: load.memory, ..Config::default() };
     let limits = config.limits()?;
     let mut shard = Shard::new(&limits, &Ledger::of(&limits), HashKey::new([1, 2]));
-    let (mut sink, mut packet) = (Count::default(), vec![0; SLOT]);
+    let (mut sink, mut packet) = (Count::default(), vec![0; FRAME]);
     let case = load.case();
     let mut peak = 0;
     for (at, piece) in (0..load.fragments).zip(load.pieces()) {

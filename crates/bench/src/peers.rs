@@ -6,7 +6,7 @@ use etherparse::SlicedPacket;
 use etherparse::defrag::IpDefragPool;
 
 use crate::Engine;
-use crate::trace::{PIECE, Trace};
+use crate::trace::{PIECE, Places, Trace};
 
 /// etherparse's pool, each buffer given back.
 pub(crate) struct Etherparse(IpDefragPool<(), ()>);
@@ -53,16 +53,11 @@ fn name(packet: &[u8]) -> (u32, u16) {
 }
 
 /// Each payload copied once to its place in its datagram, with no search for it.
-pub(crate) struct Memcpy {
-    places: Vec<u8>,
-    /// Bytes for each datagram in flight.
-    stride: usize,
-}
+pub(crate) struct Memcpy(Places);
 
 impl Memcpy {
-    pub(crate) fn to_its_place(trace: &Trace) -> Self {
-        let stride = trace.case.len().next_multiple_of(4096);
-        Self { places: vec![0; stride * trace.case.flows], stride }
+    pub(crate) fn to_its_place(trace: &Trace) -> anyhow::Result<Self> {
+        Ok(Self(Places::new(&trace.case)?))
     }
 }
 
@@ -71,10 +66,12 @@ impl Engine for Memcpy {
         let flows = trace.case.flows;
         for (slot, piece) in trace.pieces.iter().enumerate() {
             let payload = &trace.packet(slot)[20..];
-            let at = piece.datagram as usize % flows * self.stride + usize::from(piece.at) * PIECE;
-            self.places[at..at + payload.len()].copy_from_slice(payload);
+            // Behind the header, as whoever makes a packet of it.
+            let at = 20 + usize::from(piece.at) * PIECE;
+            let place = self.0.of(piece.datagram as usize % flows);
+            place[at..at + payload.len()].copy_from_slice(payload);
         }
-        std::hint::black_box(&self.places);
+        std::hint::black_box(&self.0);
         trace.datagrams
     }
 
@@ -82,7 +79,7 @@ impl Engine for Memcpy {
         let datagrams = self.pass(trace);
         let last = trace.packet(trace.len() - 1);
         let flow = trace.pieces[trace.len() - 1].datagram as usize % trace.case.flows;
-        check(trace, last, &self.places[flow * self.stride..][..trace.case.len()]);
+        check(trace, last, &self.0.of(flow)[20..20 + trace.case.len()]);
         datagrams
     }
 }

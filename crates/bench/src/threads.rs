@@ -1,5 +1,6 @@
 //! Several threads, each with as much to do as one alone would have.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, Mutex, MutexGuard, PoisonError};
@@ -8,22 +9,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
-use frag::{
-    Arrival, Config, Datagram, HashKey, Ledger, Limits, Released, Shard, Shared, Sink, Steering,
-};
+use frag::{Arrival, Datagram, HashKey, Ledger, Limits, Released, Shard, Shared, Sink, Steering};
 use testkit::cpu;
 
 use crate::Words;
 use crate::handoff::{Ends, Post};
-use crate::ours::{BURST, Gather, arrival, limits, prefetch_burst};
+use crate::ours::{BURST, Gather, ROOM, arrival, limits, prefetch_burst};
 use crate::peers::Naive;
-use crate::trace::{SLOT, Trace};
+use crate::trace::{FRAME, Places, Trace};
 
 /// How threads share the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Way {
     /// A shard each, each with flows of its own
     Separate,
+    /// The same, and datagrams are handed out as they are even where others write them out
+    Slices,
     /// A shard each; fragments come to either thread and are handed to the one they belong to
     Sprayed,
     /// One table, a lock for each of 256 buckets; fragments come to either thread
@@ -53,27 +54,17 @@ const SPINS: u32 = 1000;
 /// Far enough for everybody.
 const FINISHED: usize = usize::MAX / 2;
 
-/// Memory and cores for which the ledger's batch is less than a fragment.
-const SMALL_BATCH: (u64, u32) = (64 << 20, 4096);
-
 impl Way {
     /// Whether each thread has packets of its own, and not a share of all.
     const fn apart(self) -> bool {
-        matches!(self, Self::Separate | Self::Headers | Self::Arithmetic | Self::Copies)
+        let shards = matches!(self, Self::Separate | Self::Slices);
+        shards || matches!(self, Self::Headers | Self::Arithmetic | Self::Copies)
     }
 
     /// Whether threads sleep while others work. Then the time of a clock counts; else CPU time, of the
     /// thread that took most, which says what it would be if nobody else used the machine.
     const fn locks(self) -> bool {
         !self.apart() && !matches!(self, Self::Sprayed)
-    }
-
-    fn limits(self, threads: u32) -> anyhow::Result<Limits> {
-        if self != Self::BucketsOneCount {
-            return limits(threads);
-        }
-        let (memory_bytes, shards) = SMALL_BATCH;
-        Ok(Config { memory_bytes, shards, ..Config::default() }.limits()?)
     }
 
     const fn buckets(self) -> u32 {
@@ -103,11 +94,11 @@ impl Sink<u32> for Taker<'_> {
 }
 
 /// What all threads of a measurement see.
-struct Yard {
+pub(crate) struct Yard {
     way: Way,
     copy: bool,
     passes: usize,
-    traces: Vec<Trace>,
+    traces: Vec<Arc<Trace>>,
     /// Which slots come to which thread.
     shares: Vec<Range<u32>>,
     shared: Arc<Shared<u32>>,
@@ -137,39 +128,69 @@ struct Stint {
     datagrams: usize,
 }
 
-/// Nanoseconds per fragment of all threads together, for each round.
-pub(crate) fn measure(
-    way: Way,
+/// The traces of all measurements, each made once.
+pub(crate) struct Traces {
     words: Words,
-    threads: usize,
-    copy: bool,
-) -> anyhow::Result<Vec<f64>> {
-    let mut yard = Yard::new(way, words, threads, copy)?;
-    yard.round(threads)?; // warms up
-    (0..words.rounds).map(|_| yard.round(threads)).collect()
+    /// Of the first thread, of the second, each with flows of its own.
+    apart: Vec<Arc<Trace>>,
+    /// For all threads together, by how many they are.
+    common: HashMap<usize, Arc<Trace>>,
+}
+
+impl Traces {
+    pub(crate) fn new(words: Words) -> Self {
+        Self { words, apart: Vec::new(), common: HashMap::new() }
+    }
+
+    fn of(&mut self, way: Way, threads: usize) -> anyhow::Result<Vec<Arc<Trace>>> {
+        let words = self.words;
+        if way.apart() {
+            while self.apart.len() < threads {
+                let salt = u32::try_from(self.apart.len() * words.flows)?;
+                self.apart.push(Arc::new(Trace::new(words.case(salt))?));
+            }
+            return Ok(self.apart[..threads].to_vec());
+        }
+        if let Some(trace) = self.common.get(&threads) {
+            return Ok(vec![Arc::clone(trace)]);
+        }
+        let fragments = words.fragments * threads;
+        let trace = Trace::in_rings(Words { fragments, ..words }.case(0), threads)?;
+        let trace = Arc::new(trace);
+        self.common.insert(threads, Arc::clone(&trace));
+        Ok(vec![trace])
+    }
 }
 
 impl Yard {
-    fn new(way: Way, words: Words, threads: usize, copy: bool) -> anyhow::Result<Self> {
-        let traces: anyhow::Result<Vec<Trace>> = if way.apart() {
-            let salt = |n: usize| u32::try_from(n * words.flows).unwrap_or(0);
-            (0..threads).map(|n| Trace::new(words.case(salt(n)))).collect()
-        } else {
-            let fragments = words.fragments * threads;
-            Ok(vec![Trace::in_rings(Words { fragments, ..words }.case(0), threads)?])
-        };
-        let traces = traces?;
+    /// So many threads, for [`Self::round`].
+    ///
+    /// # Errors
+    ///
+    /// When no datagrams could be like these.
+    pub(crate) fn new(
+        way: Way,
+        words: Words,
+        threads: usize,
+        copy: bool,
+        traces: &mut Traces,
+    ) -> anyhow::Result<Self> {
+        let traces = traces.of(way, threads)?;
         let count = u32::try_from(threads)?;
-        let limits = way.limits(count)?;
+        let limits = limits(count)?;
+        let ledger = match way {
+            Way::BucketsOneCount => Ledger::unbatched(ROOM),
+            _ => Ledger::of(&limits),
+        };
         Ok(Self {
             way,
-            copy,
+            copy: copy && way != Way::Slices,
             passes: words.passes,
             shares: traces.iter().flat_map(|trace| trace.rings.clone()).collect(),
             traces,
-            shared: Shared::new(&limits, way.buckets(), &HashKey::new([5, 6])),
+            shared: Shared::with(&limits, way.buckets(), &HashKey::new([5, 6]), &ledger),
             naive: Mutex::default(),
-            ledger: Ledger::of(&limits),
+            ledger,
             limits,
             steering: Steering::new(HashKey::new([7, 8]), count),
             ends: Ends::all(threads).into_iter().map(Mutex::new).collect(),
@@ -179,8 +200,13 @@ impl Yard {
         })
     }
 
-    /// All passes, on all threads.
-    fn round(&mut self, threads: usize) -> anyhow::Result<f64> {
+    /// All passes, on all threads: nanoseconds per fragment of all together.
+    ///
+    /// # Errors
+    ///
+    /// When datagrams were lost.
+    pub(crate) fn round(&mut self) -> anyhow::Result<f64> {
+        let threads = self.begun.len();
         self.done.store(0, Ordering::Relaxed);
         self.begun.iter().for_each(|begun| begun.0.store(0, Ordering::Relaxed));
         let yard = &*self;
@@ -206,7 +232,8 @@ impl Yard {
     fn stint(&self, me: usize) -> anyhow::Result<Stint> {
         cpu::pin(me)?;
         let trace = &self.traces[if self.way.apart() { me } else { 0 }];
-        let gather = self.copy.then(|| Gather::new(trace));
+        let mut places = if self.copy { Some(Places::new(&trace.case)?) } else { None };
+        let gather = places.as_mut().map(|places| Gather::new(trace, places));
         let mut taker = Taker { gather, datagrams: 0 };
         let secret = HashKey::new([9, me as u64]);
         let mut shard = Shard::new(&self.limits, &self.ledger, secret);
@@ -214,7 +241,7 @@ impl Yard {
         let (begin, before) = (Instant::now(), cpu::of_this_thread());
         let mut waited = Duration::ZERO;
         match self.way {
-            Way::Separate => self.separate(me, trace, &mut shard, &mut taker),
+            Way::Separate | Way::Slices => self.separate(me, trace, &mut shard, &mut taker),
             Way::Sprayed => waited = self.sprayed(me, trace, &mut shard, &mut taker),
             Way::Buckets | Way::BucketsOneCount | Way::Mutex => self.locked(me, trace, &mut taker),
             Way::Naive => self.naive(me, trace, &mut taker),
@@ -319,7 +346,7 @@ impl Yard {
     }
 
     fn copies(&self, trace: &Trace, taker: &mut Taker<'_>) {
-        let mut to = [0; SLOT];
+        let mut to = [0; FRAME];
         for _ in 0..self.passes {
             for slot in 0..trace.len() {
                 let packet = trace.packet(slot);

@@ -1,6 +1,6 @@
 //! The fragments that every engine gets: one trace, made once, the same for the same words.
 //!
-//! Datagrams of many flows, some in flight at a time, each fragment in a slot of 2 KiB as a driver would
+//! Datagrams of many flows, some in flight at a time, each fragment in a slot of its own as a driver would
 //! leave it there. What a datagram contains follows from its number, so that everybody can check it.
 
 use std::fs::File;
@@ -8,18 +8,24 @@ use std::io::{BufWriter, Write};
 use std::ops::Range;
 use std::path::Path;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use clap::ValueEnum;
+use sys::pages::Pages;
 
-/// Bytes of a slot: the frame that a driver receives into.
-pub(crate) const SLOT: usize = 2048;
+/// Bytes of the frame that a driver receives into.
+pub(crate) const FRAME: usize = 2048;
+/// From one slot to the next: a frame, and as much more as DPDK's pools have of it. They are 37 lines, so that headers
+/// spread over all of a cache. At a stride of 2 KiB they would all lie in two of its 64 sets, and what was prefetched
+/// for a burst would be gone before it is looked at.
+pub(crate) const SLOT: usize = 2368;
 /// Bytes of payload in a fragment of a packet of 1500 bytes.
 pub(crate) const PIECE: usize = 1480;
 /// What keeping one costs.
 #[expect(clippy::cast_possible_truncation, reason = "2048")]
-pub(crate) const COST: u32 = SLOT as u32;
+pub(crate) const COST: u32 = FRAME as u32;
 const IP_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
+const LINE: usize = 64;
 
 /// How the fragments of the datagrams in flight follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -71,7 +77,7 @@ pub(crate) struct Piece {
 #[derive(Debug)]
 pub(crate) struct Trace {
     pub(crate) case: Case,
-    slots: Vec<u8>,
+    slots: Pages,
     lens: Vec<u16>,
     pub(crate) pieces: Vec<Piece>,
     pub(crate) datagrams: usize,
@@ -106,7 +112,7 @@ impl Trace {
         (0..windows).for_each(|window| arrange(&case, window, &mut random, &mut pieces));
         let (came, rings) = spray(pieces.len(), rings);
         let pieces: Vec<Piece> = came.iter().map(|came| pieces[*came as usize]).collect();
-        let (slots, lens) = (vec![0; pieces.len() * SLOT], Vec::new());
+        let (slots, lens) = (pages(pieces.len() * SLOT)?, Vec::new());
         let mut trace = Self { case, slots, lens, pieces, datagrams, came, rings };
         trace.fill()?;
         Ok(trace)
@@ -156,12 +162,17 @@ impl Trace {
         &self.slots[slot * SLOT..][..usize::from(self.lens[slot])]
     }
 
+    /// The flow of that source.
+    #[inline]
+    pub(crate) const fn flow(&self, source: u32) -> usize {
+        (((source - FIRST_SOURCE) >> 8) - self.case.salt) as usize
+    }
+
     /// Whether this is the IP payload of the datagram of that source and identification.
     pub(crate) fn is_right(&self, source: u32, id: u16, payload: &[u8]) -> bool {
-        let flow = (source - FIRST_SOURCE) >> 8;
-        let flows = u32::try_from(self.case.flows).unwrap_or(1);
+        let datagram = usize::from(id) * self.case.flows + self.flow(source);
         let mut right = vec![0; self.case.len()];
-        write_payload(&self.case, u32::from(id) * flows + flow - self.case.salt, 0, &mut right);
+        write_payload(&self.case, u32::try_from(datagram).unwrap_or(0), 0, &mut right);
         payload == right
     }
 
@@ -180,7 +191,34 @@ impl Trace {
 
     /// What [`Self::arrive`] writes.
     pub(crate) fn copy(&self) -> Vec<u8> {
-        self.slots.clone()
+        self.slots.to_vec()
+    }
+}
+
+/// Memory for frames or for what they are put together to, as `shunt defrag` has it for its own: in large pages, unless
+/// they were ruled out.
+pub(crate) fn pages(len: usize) -> anyhow::Result<Pages> {
+    Pages::new(len, len).context("no memory for the trace")
+}
+
+/// Where whole datagrams are written: a place for each that is in flight.
+#[derive(Debug)]
+pub(crate) struct Places {
+    bytes: Pages,
+    stride: usize,
+}
+
+impl Places {
+    pub(crate) fn new(case: &Case) -> anyhow::Result<Self> {
+        // An odd number of lines, as of slots.
+        let stride = ((IP_HEADER + case.len()).div_ceil(LINE) | 1) * LINE;
+        Ok(Self { bytes: pages(stride * case.flows)?, stride })
+    }
+
+    /// That of a flow.
+    #[inline]
+    pub(crate) fn of(&mut self, flow: usize) -> &mut [u8] {
+        &mut self.bytes[flow * self.stride..][..self.stride]
     }
 }
 

@@ -70,11 +70,13 @@ impl Cell {
         ]
     }
 
-    fn zero_copy(self, bench: &Bench, rounds: u32) -> anyhow::Result<Vec<f64>> {
+    /// A turn of ours.
+    fn zero_copy(self, bench: &Bench, more: &[&str]) -> anyhow::Result<Vec<f64>> {
         let words = self.words();
         let mut all = vec!["one", "--engine", "zero-copy"];
         all.extend(words.iter().map(String::as_str));
-        Ok(named(&bench.rounds(rounds, &all)?, "zero-copy")?.to_vec())
+        all.extend(more);
+        Ok(named(&bench.rounds(1, &all)?, "zero-copy")?.to_vec())
     }
 
     fn against_rust(self, bench: &Bench) -> anyhow::Result<Vec<Line>> {
@@ -124,11 +126,18 @@ impl Cell {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let trace = dpdk.trace(bench, &words)?;
         let (mut peer, mut kept, mut ours) = (Vec::new(), Vec::new(), Vec::new());
-        for _ in 0..bench.rounds {
-            let figures = dpdk.run(bench, &trace)?;
-            peer.extend(named(&figures, "dpdk")?);
-            kept.extend(named(&figures, "dpdk-kept")?);
-            ours.extend(self.zero_copy(bench, 1)?);
+        for round in 0..bench.rounds {
+            let mut measure = |what| -> anyhow::Result<()> {
+                if what == Turn::Ours {
+                    ours.extend(self.zero_copy(bench, &["--small-pages"])?);
+                    return Ok(());
+                }
+                let figures = dpdk.run(bench, &trace)?;
+                peer.extend(named(&figures, "dpdk")?);
+                kept.extend(named(&figures, "dpdk-kept")?);
+                Ok(())
+            };
+            Turn::of(round).into_iter().try_for_each(&mut measure)?;
         }
         let large = self.size == SIZES[0] && self.flows == 100;
         let floor = if large { DPDK_LARGE } else { DPDK };
@@ -137,6 +146,20 @@ impl Cell {
             times(format!("{name}: against DPDK"), &peer, &ours, Some(floor)),
             times(format!("{name}: against DPDK, mbufs not freed"), &kept, &ours, None),
         ])
+    }
+}
+
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    Peer,
+    Ours,
+}
+
+impl Turn {
+    /// Both, in a round: there and back, so that a machine which gets slower or faster does so to both.
+    fn of(round: u32) -> [Self; 2] {
+        if round.is_multiple_of(2) { [Self::Peer, Self::Ours] } else { [Self::Ours, Self::Peer] }
     }
 }
 
@@ -161,9 +184,11 @@ fn comparison(name: String, quick: bool, one: Cell, other: Cell, floor: f64) -> 
     Job::new(name.clone(), quick, move |bench| {
         let measure = || {
             let (mut peer, mut ours) = (Vec::new(), Vec::new());
-            for _ in 0..bench.rounds {
-                peer.extend(one.zero_copy(bench, 1)?);
-                ours.extend(other.zero_copy(bench, 1)?);
+            for turn in (0..bench.rounds).flat_map(Turn::of) {
+                match turn {
+                    Turn::Peer => peer.extend(one.zero_copy(bench, &[])?),
+                    Turn::Ours => ours.extend(other.zero_copy(bench, &[])?),
+                }
             }
             Ok(vec![times(name.clone(), &peer, &ours, Some(floor))])
         };

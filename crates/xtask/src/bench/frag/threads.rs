@@ -11,15 +11,16 @@ const SPRAYED: f64 = 1.5;
 const USUAL: u32 = 100;
 const OTHERS: [u32; 3] = [1, 10, 1000];
 
-/// The steps, each against the one before: (what it is, the engine on two threads). Each copies its
-/// datagrams to one place, until one does not.
-const LADDER: [(&str, &str); 6] = [
+/// The steps, each against the one before: (what it is, the engine on two threads). Each writes its
+/// datagrams out, until one does not.
+const LADDER: [(&str, &str); 7] = [
     ("a map and a lock", "naive.2"),
     ("our table, one lock", "mutex.2"),
     ("a lock for each bucket", "buckets-one-count.2"),
     ("leased accounts", "buckets.2"),
     ("shards, fragments handed over", "sprayed.2"),
     ("shards, steered", "separate.2"),
+    ("zero copy", "slices.2"),
 ];
 
 const LADDER_NAME: &str = "ladder";
@@ -84,15 +85,12 @@ fn ladder(bench: &Bench, size: u32) -> anyhow::Result<Vec<Line>> {
     for (_, way) in LADDER {
         words.extend(["--way", way.trim_end_matches(".2")]);
     }
-    let copied = ways(bench, size, &words)?;
-    let whole = ways(bench, size, &["--threads", "2", "--way", "separate"])?;
+    let figures = ways(bench, size, &words)?;
     let name = |what: &str| format!("{size} x 100, ladder: {what}");
     let mut rows = Vec::new();
     for pair in LADDER.windows(2) {
         let [(_, before), (what, way)] = pair else { continue };
-        rows.push(times(name(what), named(&copied, before)?, named(&copied, way)?, None));
+        rows.push(times(name(what), named(&figures, before)?, named(&figures, way)?, None));
     }
-    let (before, after) = (named(&copied, "separate.2")?, named(&whole, "separate.2")?);
-    rows.push(times(name("zero copy"), before, after, None));
     Ok(rows)
 }
