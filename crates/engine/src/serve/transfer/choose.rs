@@ -68,7 +68,7 @@ pub struct Chooser<'a> {
 
 /// Below this, setting anything up costs more than the copy.
 const SMALL: u32 = 16 << 10;
-/// From this on it pays to find out how data is best sent on loopback.
+/// From this on it pays to find out how data is best sent on loopback, and to map what is written over once.
 const LARGE: u32 = 256 << 10;
 
 impl<'a> Chooser<'a> {
@@ -101,7 +101,9 @@ impl<'a> Chooser<'a> {
             _ if load.carried => Method::Carried,
             _ if load.len < SMALL || !file.in_memory() => Method::Copy,
             Policy::Always(method) => method,
-            Policy::Auto if file.rewritten() => Method::Map,
+            // Large pieces of what there is, from the first time on; what is new is not mapped after all. A real
+            // interface, and small pieces, which may be all that comes, have to be worth the faults.
+            Policy::Auto if load.loopback && load.len >= LARGE || file.rewritten() => Method::Map,
             Policy::Auto => Method::Splice,
         }
     }
@@ -146,8 +148,12 @@ mod tests {
         let learned = Lesson::default();
         let (chooser, load) = (
             Chooser::new(Policy::Auto, &learned),
-            Load { len: 1 << 20, loopback: true, carried: false },
+            Load { len: 1 << 20, loopback: false, carried: false },
         );
+        let local = Load { loopback: true, ..load };
+        assert_eq!(chooser.receive(local, &file), Method::Map, "what is new is not mapped then");
+        let small = Load { len: 64 << 10, ..local };
+        assert_eq!(chooser.receive(small, &file), Method::Splice);
         assert_eq!(chooser.receive(load, &file), Method::Splice, "empty");
         file.file().set_len(2 << 20).unwrap();
         file.count_overwritten(1 << 20);

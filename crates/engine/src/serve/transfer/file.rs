@@ -411,7 +411,7 @@ impl DataFile {
 
     /// Whether some of these bytes are in no page. A file system in memory takes one for each such page of a mapping,
     /// though it is only read; for a call that reads it takes none.
-    fn has_holes(&self, offset: u64, len: usize) -> bool {
+    pub(super) fn has_holes(&self, offset: u64, len: usize) -> bool {
         let Ok(stat) = fstat(&self.file) else { return true };
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let pages = u64::try_from(stat.st_blocks).unwrap_or(0) / (PAGE / 512);

@@ -90,6 +90,9 @@ impl ReceiveFile {
         let end = offset.saturating_add(len as u64);
         let past_us = method != Method::Copy && file.in_memory();
         let overwrites = past_us && file.size().is_ok_and(|there| there >= end);
+        // What has no page yet a call makes one for that need not be cleared.
+        let overwrites = overwrites
+            && (method != Method::Map || file.rewritten() || !file.has_holes(offset, len));
         let maps =
             method == Method::Carried && overwrites && file.copies_maps() && file.rewritten();
         Self {

@@ -593,6 +593,22 @@ fn a_connection_that_ends_inside_of_a_payload_is_an_error() {
 }
 
 #[test]
+fn what_is_written_over_is_mapped_and_what_has_no_page_yet_is_not() {
+    for file in files().into_iter().filter(DataFile::in_memory).map(Arc::new) {
+        file.file().set_len(2 << 20).unwrap();
+        for wanted in [Method::Splice, Method::Copy] {
+            let (ours, mut theirs) = connection();
+            let sender = thread::spawn(move || theirs.write_all(&[1; MIB]).unwrap());
+            let mut transfer = ReceiveFile::new(&[], Arc::clone(&file), 0, 1 << 20, Method::Map);
+            drive_receive(&mut transfer, &ours, &Pools::new(1, MIB)).unwrap();
+            sender.join().unwrap();
+            // The end of what goes by a mapping is written by a call.
+            assert_eq!(transfer.method(), wanted);
+        }
+    }
+}
+
+#[test]
 fn a_mapped_write_shows_in_the_time_of_modification() {
     for file in files().into_iter().map(Arc::new) {
         file.file().set_len(2 << 20).unwrap();
