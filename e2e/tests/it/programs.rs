@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use e2e::installed;
 use e2e::run::{BoardDir, Guest, Outcome, PATIENCE, Under};
-use e2e::run::{command, eventually, outcome, plain_only, skipped};
+use e2e::run::{command, eventually, outcome, plain_only, skipped, until};
 use sys::sync::{AtomicU32, Ordering};
 
 mod databases;
@@ -175,5 +175,5 @@ fn assert_any_attached(dir: &BoardDir) {
 }
 
 fn seconds() -> u64 {
-    if e2e::quick() { 1 } else { 3 }
+    if e2e::quick() { 1 } else { 2 }
 }

@@ -5,63 +5,76 @@ use std::mem::offset_of;
 use e2e::calls;
 use sys::abi::Half;
 
+use super::killed::{Scene, Sides, in_each_way, in_one_way};
 use super::*;
 
 mod killed;
+mod restarted;
 
-struct Redis {
-    server: Guest,
-    port: String,
-    place: Place,
+fn redis(scene: &Scene<'_>, program: &Path) -> Guest {
+    let mut command = scene.server(program);
+    command.args(["--port", &scene.port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+    command.args(["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"]);
+    command.arg("--dir").arg(scene.place.path());
+    serve(&mut command, scene.place.path(), scene.port)
 }
 
-fn redis(program: &Path, name: &str, dir: &BoardDir, more: &[&str]) -> Redis {
-    let (port, place) = (free_port(), Place::new(name));
-    let mut command = command(program, Under::Shunt(dir));
+/// A redis at the client's end, with a place and a port of its own: it makes the connection to its master.
+fn replica(scene: &Scene<'_>, program: &Path, (place, port): (&Place, u16)) -> Guest {
+    let mut command = scene.client(program);
     command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-    command.args(["--enable-debug-command", "yes", "--dir"]).arg(place.path()).args(more);
-    let server = serve(&mut command, place.path(), port);
-    Redis { server, port: port.to_string(), place }
+    command.args(["--enable-debug-command", "yes", "--dir"]).arg(place.path());
+    command.args(["--replicaof", "127.0.0.1", &scene.port.to_string()]);
+    serve(&mut command, place.path(), port)
 }
 
-fn cli(redis: &Redis, words: &[&str], dir: &BoardDir) -> String {
+fn redis_load(scene: &Scene<'_>, program: &Path, words: &[&str]) -> Command {
+    let mut command = scene.client(program);
+    command.args(["-p", &scene.port.to_string(), "-q"]).args(words);
+    command
+}
+
+/// What the client's end hears from its server.
+#[track_caller]
+fn cli(scene: &Scene<'_>, words: &[&str]) -> String {
     let program = installed("redis-cli").expect("comes with redis-benchmark");
-    let mut command = command(program, Under::Shunt(dir));
-    let got = outcome(command.args(["-p", &redis.port]).args(words), LIMIT);
-    assert_ok(&format!("redis-cli {words:?}"), &got, dir);
-    got.out.trim().to_owned()
+    let mut command = scene.client(program);
+    scene.must(command.args(["-p", &scene.port.to_string()]).args(words)).trim().to_owned()
 }
 
-fn benchmark(program: &Path, redis: &Redis, words: &[&str], dir: &BoardDir) -> Outcome {
-    let mut command = command(program, Under::Shunt(dir));
-    outcome(command.args(["-p", &redis.port, "-q"]).args(words), LIMIT)
+/// What a client that knows nothing of Shunt hears.
+#[track_caller]
+fn ask(scene: &Scene<'_>, port: u16, words: &[&str]) -> String {
+    let mut command = command("redis-cli", Under::Tcp);
+    scene.must(command.args(["-p", &port.to_string()]).args(words)).trim().to_owned()
 }
 
-fn requests() -> String {
-    if e2e::quick() { "20000" } else { "100000" }.to_owned()
+/// Fewer where all goes by TCP.
+fn requests(scene: &Scene<'_>) -> String {
+    if e2e::quick() || !scene.sides.both() { "20000" } else { "100000" }.to_owned()
 }
 
 #[test]
 fn redis_with_and_without_pipelining() {
     let (server, bench) = (need!("redis-server"), need!("redis-benchmark"));
-    let dir = BoardDir::new();
-    let redis = redis(&server, "redis", &dir, &[]);
-    let n = requests();
-    for words in [
-        &["-c", "1", "-n", "20000", "incr", "one"][..],
-        &["-c", "50", "-n", &n, "incr", "fifty"],
-        &["-c", "50", "-P", "16", "-n", &n, "incr", "deep"],
-        &["-c", "200", "--threads", "2", "-n", &n, "incr", "threads"],
-        &["-c", "20", "-d", "20000", "-n", "400", "-t", "set,get,lrange_100"],
-    ] {
-        assert_ok(&format!("{words:?}"), &benchmark(&bench, &redis, words, &dir), &dir);
-    }
-    // Each request was done exactly once.
-    assert_eq!(cli(&redis, &["get", "one"], &dir), "20000");
-    for key in ["fifty", "deep", "threads"] {
-        assert_eq!(cli(&redis, &["get", key], &dir), n, "{key}");
-    }
-    assert_attached("redis-server", &dir);
+    in_each_way("redis", |scene| {
+        let _server = redis(scene, &server);
+        let (one, n) = (if scene.sides.both() { "20000" } else { "5000" }, requests(scene));
+        for words in [
+            &["-c", "1", "-n", one, "incr", "one"][..],
+            &["-c", "50", "-n", &n, "incr", "fifty"],
+            &["-c", "50", "-P", "16", "-n", &n, "incr", "deep"],
+            &["-c", "200", "--threads", "2", "-n", &n, "incr", "threads"],
+            &["-c", "20", "-d", "20000", "-n", "400", "-t", "set,get,lrange_100"],
+        ] {
+            scene.must(&mut redis_load(scene, &bench, words));
+        }
+        // Each request was done exactly once.
+        assert_eq!(cli(scene, &["get", "one"]), one, "{:?}", scene.sides);
+        for key in ["fifty", "deep", "threads"] {
+            assert_eq!(cli(scene, &["get", key]), n, "{key}, {:?}", scene.sides);
+        }
+    });
 }
 
 /// How often a process yields its CPU meanwhile, as strace sees it; `None`: strace may not look, which was said.
@@ -96,114 +109,113 @@ fn yields(pid: i32, place: &Place, meanwhile: impl FnOnce()) -> Option<usize> {
 fn redis_yields_to_no_short_connections_on_its_cpu() {
     let (server, bench) = (need!("redis-server"), need!("redis-benchmark"));
     calls::cpus::pin(calls::cpus::allowed()[0]).unwrap();
-    let dir = BoardDir::new();
-    let redis = redis(&server, "short", &dir, &[]);
-    let short = |n| {
-        let words = ["-k", "0", "-c", "1", "-n", n, "incr", "short"];
-        assert_ok("one request each", &benchmark(&bench, &redis, &words, &dir), &dir);
-    };
-    short("50");
-    let yields = yields(redis.server.pid(), &redis.place, || short("1000"));
-    assert_eq!(cli(&redis, &["get", "short"], &dir), if yields.is_some() { "1050" } else { "50" });
-    assert!(dir.attached_by_program("redis-server") >= 50, "{}", dir.summary());
-    // Until enough of them have gone to know; the benchmark's own first connection carries more than one request.
-    assert!(yields.is_none_or(|n| n < 250), "{yields:?} yields");
+    in_one_way("short", (0, Sides::BOTH), |scene| {
+        let redis = redis(scene, &server);
+        let short = |n| {
+            let words = ["-k", "0", "-c", "1", "-n", n, "incr", "short"];
+            scene.must(&mut redis_load(scene, &bench, &words));
+        };
+        short("50");
+        let yields = yields(redis.pid(), scene.place, || short("1000"));
+        assert_eq!(cli(scene, &["get", "short"]), if yields.is_some() { "1050" } else { "50" });
+        let attached = scene.dir.attached_by_program("redis-server");
+        assert!(attached >= 50, "{}", scene.dir.summary());
+        // Until enough of them have gone to know; the benchmark's own first connection carries more than one request.
+        assert!(yields.is_none_or(|n| n < 250), "{yields:?} yields");
+    });
 }
 
 #[test]
 fn redis_saves_in_a_fork() {
     let (server, bench) = (need!("redis-server"), need!("redis-benchmark"));
-    let dir = BoardDir::new();
-    let redis = redis(&server, "bgsave", &dir, &[]);
-    let fill = ["-c", "20", "-n", "50000", "-r", "1000000", "-d", "500", "-t", "set"];
-    assert_ok("fill", &benchmark(&bench, &redis, &fill, &dir), &dir);
-    thread::scope(|scope| {
-        let n = requests();
-        let (bench, redis, dir) = (&bench, &redis, &dir);
-        let load = scope
-            .spawn(move || benchmark(bench, redis, &["-c", "50", "-n", &n, "incr", "during"], dir));
-        for _ in 0..3 {
-            cli(redis, &["bgsave", "schedule"], dir);
-            thread::sleep(Duration::from_millis(300));
-        }
-        assert_ok("load", &load.join().unwrap(), dir);
-        assert_eq!(cli(redis, &["get", "during"], dir), requests());
+    in_each_way("bgsave", |scene| {
+        let _server = redis(scene, &server);
+        let fill =
+            ["-c", "20", "-P", "8", "-n", "50000", "-r", "1000000", "-d", "500", "-t", "set"];
+        scene.must(&mut redis_load(scene, &bench, &fill));
+        let n = requests(scene);
+        let words = ["-c", "50", "-n", &n, "incr", "during"];
+        thread::scope(|scope| {
+            let load = scope.spawn(|| scene.must(&mut redis_load(scene, &bench, &words)));
+            for _ in 0..3 {
+                cli(scene, &["bgsave", "schedule"]);
+                thread::sleep(Duration::from_millis(300));
+            }
+            load.join().unwrap();
+        });
+        assert_eq!(cli(scene, &["get", "during"]), n, "{:?}", scene.sides);
+        let persistence = || cli(scene, &["info", "persistence"]);
+        eventually("the save has ended", || !persistence().contains("rdb_bgsave_in_progress:1"));
+        let said = persistence();
+        assert!(said.contains("rdb_last_bgsave_status:ok"), "{said}");
+        assert!(scene.place.path().join("dump.rdb").exists());
     });
-    eventually("the save has ended", || {
-        !cli(&redis, &["info", "persistence"], &dir).contains("rdb_bgsave_in_progress:1")
-    });
-    let said = cli(&redis, &["info", "persistence"], &dir);
-    assert!(said.contains("rdb_last_bgsave_status:ok"), "{said}");
-    assert!(redis.place.path().join("dump.rdb").exists());
-    assert_attached("redis-server", &dir);
 }
 
 /// How long a replica may take to have all that its master has: seconds, on a machine that does nothing else.
 const CATCH_UP: Duration = Duration::from_secs(150);
 
+/// The replica connects: it is at the client's end.
 #[test]
 fn redis_replicates() {
     let (server, bench) = (need!("redis-server"), need!("redis-benchmark"));
-    let dir = BoardDir::new();
-    let master = redis(&server, "master", &dir, &[]);
-    let fill = ["-c", "20", "-n", "50000", "-r", "100000", "-d", "300", "-t", "set"];
-    assert_ok("fill", &benchmark(&bench, &master, &fill, &dir), &dir);
-    let replica = redis(&server, "replica", &dir, &["--replicaof", "127.0.0.1", &master.port]);
-    assert_ok("more", &benchmark(&bench, &master, &fill, &dir), &dir);
-    let start = Instant::now();
-    loop {
-        let (ours, theirs) =
-            (cli(&master, &["debug", "digest"], &dir), cli(&replica, &["debug", "digest"], &dir));
-        if ours == theirs {
-            break;
+    in_each_way("replicated", |scene| {
+        let _master = redis(scene, &server);
+        let own = free_port();
+        let place = Place::new(&format!("replica-{own}"));
+        let fill = ["-c", "20", "-P", "4", "-n", "50000", "-r", "100000", "-d", "300", "-t", "set"];
+        let filled = || drop(scene.must(&mut redis_load(scene, &bench, &fill)));
+        let digest = |port| ask(scene, port, &["debug", "digest"]);
+        let has_all = |who: &str| {
+            until(&format!("{who} has all, {:?}", scene.sides), CATCH_UP, || {
+                digest(scene.port) == digest(own)
+            });
+        };
+        filled();
+        let first = replica(scene, &server, (&place, own));
+        filled();
+        has_all("the replica");
+        // The replica dies; the master goes on; a new one catches up.
+        first.signal(libc::SIGKILL);
+        filled();
+        assert_eq!(cli(scene, &["ping"]), "PONG");
+        drop(first);
+        let second = replica(scene, &server, (&place, own));
+        has_all("the second replica");
+        // The link between the two, which the replica has opened.
+        let to_master = || {
+            let board = scene.dir.board()?;
+            let pid = i64::from(second.pid());
+            let slot = board.processes().iter().find(|p| i64::from(p.pid) == pid)?.slot;
+            let leads_to = |half: usize| board.word32(half + offset_of!(Half, ports)) >> 16;
+            let attached: Vec<u32> = board.halves_of(slot).into_iter().map(leads_to).collect();
+            Some(attached.contains(&u32::from(scene.port)))
+        };
+        if scene.sides.both() && !plain_only() {
+            eventually("the replica's link is in shared memory", || to_master() == Some(true));
         }
-        assert!(start.elapsed() < CATCH_UP, "the replica stays behind");
-        thread::sleep(Duration::from_millis(100));
-    }
-    // The replica dies; the master goes on; a new one catches up.
-    replica.server.signal(libc::SIGKILL);
-    assert_ok("after", &benchmark(&bench, &master, &fill, &dir), &dir);
-    assert_eq!(cli(&master, &["ping"], &dir), "PONG");
-    drop(replica);
-    let replica = redis(&server, "replica2", &dir, &["--replicaof", "127.0.0.1", &master.port]);
-    let start = Instant::now();
-    while cli(&master, &["debug", "digest"], &dir) != cli(&replica, &["debug", "digest"], &dir) {
-        assert!(start.elapsed() < CATCH_UP, "the second replica stays behind");
-        thread::sleep(Duration::from_millis(100));
-    }
-    // The link between the two, which the replica has opened.
-    let to_master = || {
-        let board = dir.board()?;
-        let pid = i64::from(replica.server.pid());
-        let slot = board.processes().iter().find(|p| i64::from(p.pid) == pid)?.slot;
-        let leads_to = |half: usize| board.word32(half + offset_of!(Half, ports)) >> 16;
-        let attached: Vec<u32> = board.halves_of(slot).into_iter().map(leads_to).collect();
-        Some(attached.iter().any(|port| port.to_string() == master.port))
-    };
-    if !plain_only() {
-        eventually("the replica's link is in shared memory", || to_master() == Some(true));
-    }
+    });
 }
 
 #[test]
 fn redis_client_killed() {
     let (server, bench) = (need!("redis-server"), need!("redis-benchmark"));
-    let dir = BoardDir::new();
-    let redis = redis(&server, "clients", &dir, &[]);
-    for _ in 0..5 {
-        let mut load = command(&bench, Under::Shunt(&dir));
-        load.args(["-p", &redis.port, "-q", "-c", "50", "-n", "10000000", "-t", "set"]);
-        let mut load = Guest::start(load.stdout(Stdio::null()));
-        thread::sleep(Duration::from_millis(250));
-        load.kill_all();
-        assert_eq!(cli(&redis, &["ping"], &dir), "PONG");
-    }
-    eventually("dead clients are gone", || {
-        // One is redis-cli itself.
-        let clients = cli(&redis, &["info", "clients"], &dir);
-        clients.contains("connected_clients:1\r") || clients.contains("connected_clients:1\n")
+    in_one_way("clients", (0, Sides::BOTH), |scene| {
+        let _server = redis(scene, &server);
+        for _ in 0..5 {
+            let words = ["-c", "50", "-n", "10000000", "-t", "set"];
+            let mut load = redis_load(scene, &bench, &words);
+            let mut load = Guest::start(load.stdout(Stdio::null()));
+            thread::sleep(Duration::from_millis(250));
+            load.kill_all();
+            assert_eq!(cli(scene, &["ping"]), "PONG");
+        }
+        eventually("dead clients are gone", || {
+            // One is redis-cli itself.
+            let clients = cli(scene, &["info", "clients"]);
+            clients.contains("connected_clients:1\r") || clients.contains("connected_clients:1\n")
+        });
     });
-    assert_attached("redis-server", &dir);
 }
 
 const MEMCACHED_CLIENT: &str = r#"

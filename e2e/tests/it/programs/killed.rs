@@ -20,8 +20,35 @@ const SIDES: [Sides; 4] = [
 ];
 
 /// The ways to play it: both ends, each alone, neither.
+///
+/// The watchdog watches what is in shared memory, so with its build only the first is played.
 pub(super) fn ways() -> impl Iterator<Item = (usize, Sides)> {
-    SIDES.into_iter().take(if e2e::quick() { 1 } else { SIDES.len() }).enumerate()
+    let one_does = e2e::quick() || std::env::var_os("SHUNT_WATCHDOG").is_some();
+    SIDES.into_iter().take(if one_does { 1 } else { SIDES.len() }).enumerate()
+}
+
+/// Plays something in each way. Both ends under Shunt must use shared memory, and nobody else.
+#[track_caller]
+pub(super) fn in_each_way(name: &str, play: impl Fn(&Scene<'_>)) {
+    for way in ways() {
+        in_one_way(name, way, &play);
+    }
+}
+
+/// The same in one way, at a place and with a board of its own.
+#[track_caller]
+pub(super) fn in_one_way(name: &str, (n, sides): (usize, Sides), play: impl Fn(&Scene<'_>)) {
+    let (place, dir) = (Place::new(&format!("{name}-{n}")), BoardDir::new());
+    play(&Scene { sides, place: &place, dir: &dir, port: free_port() });
+    assert_shared(&dir, sides);
+}
+
+/// Both ends under Shunt use shared memory, and nobody else.
+#[track_caller]
+pub(super) fn assert_shared(dir: &BoardDir, sides: Sides) {
+    let attached = dir.attached();
+    let expected = attached > 0 || plain_only();
+    assert!(expected == sides.both() || plain_only(), "{sides:?}: {attached}\n{}", dir.summary());
 }
 
 impl Sides {
@@ -32,6 +59,9 @@ impl Sides {
         self.server && self.client
     }
 }
+
+/// So often must a load have been served from beginning to end after each change.
+const SERVED: usize = 12;
 
 /// Where a server and its clients meet.
 pub(super) struct Scene<'a> {
@@ -51,9 +81,19 @@ impl Scene<'_> {
         command(program, self.under(self.sides.server))
     }
 
+    /// Where the client's end runs.
+    pub(super) const fn client_under(&self) -> Under<'_> {
+        self.under(self.sides.client)
+    }
+
     /// A command for the client's end.
     pub(super) fn client(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        command(program, self.under(self.sides.client))
+        command(program, self.client_under())
+    }
+
+    /// How long a load lasts: longest where there is most to see.
+    pub(super) fn seconds(&self) -> u64 {
+        if self.sides.both() { seconds() } else { 1 }
     }
 
     pub(super) fn url(&self, path: &str) -> String {
@@ -97,8 +137,33 @@ impl Scene<'_> {
         eventually("the dead hold nothing", || self.held() == 0 && !is_listened_at(self.port));
     }
 
-    fn load_said(&self) -> String {
+    /// What the load has said up to now.
+    pub(super) fn load_said(&self) -> String {
         fs::read_to_string(self.place.path().join("load")).unwrap_or_default()
+    }
+
+    /// Waits until the load, which says `served` each time, has been served for a while from now on.
+    #[track_caller]
+    pub(super) fn goes_on(&self, load: &mut Guest) {
+        let served = || self.load_said().lines().filter(|line| *line == "served").count();
+        let before = served();
+        eventually(&format!("{:?}: clients are served", self.sides), || {
+            assert!(
+                load.ended().is_none(),
+                "{:?}: the load ended: {}",
+                self.sides,
+                self.load_said()
+            );
+            served() >= before + SERVED
+        });
+    }
+
+    /// Has the load end, well.
+    #[track_caller]
+    pub(super) fn ends_well(&self, load: &mut Guest) {
+        load.signal(libc::SIGTERM);
+        let ended = load.wait(LIMIT).unwrap_or_else(|why| panic!("{:?}: {why}", self.sides));
+        assert!(ended.success(), "{:?}: {}", self.sides, self.load_said());
     }
 
     /// Runs a client to its good end.

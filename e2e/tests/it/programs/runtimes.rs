@@ -4,6 +4,7 @@ use super::*;
 
 mod killed;
 mod reloaded;
+mod restarted;
 
 /// Runs `server` and then `client PORT`, both scripts of one runtime: the client checks the answers.
 fn pair(
@@ -184,6 +185,18 @@ fn node_cluster() {
     let node = need!("node");
     let texts = [("server.js", NODE_CLUSTER), ("client.js", NODE_CLIENT)];
     three_ways("cluster", &node, &[], texts, false);
+}
+
+/// What NODE_CLUSTER_SCHED_POLICY=none says: the primary passes the listener, and no connection.
+const WORKERS_ACCEPT: &str =
+    "require('cluster').schedulingPolicy = require('cluster').SCHED_NONE;\n";
+
+#[test]
+fn node_cluster_whose_workers_accept() {
+    let node = need!("node");
+    let server = format!("{WORKERS_ACCEPT}{NODE_CLUSTER}");
+    let texts = [("server.js", server.as_str()), ("client.js", NODE_CLIENT)];
+    three_ways("accepting", &node, &[], texts, true);
 }
 
 const NODE_CLIENT_ONE_EACH: &str = r#"

@@ -1,8 +1,10 @@
 //! nginx, wrk, curl, haproxy, iperf3, sockperf.
 
+use super::killed::{Scene, in_each_way};
 use super::*;
 
 mod killed;
+mod upgraded;
 
 const CONFIG: &str = "
 user root; worker_processes 2; daemon off; pid nginx.pid; error_log error.log warn;
@@ -30,19 +32,41 @@ fn config(port: u16, upstream: Option<u16>) -> String {
 /// A prefix directory of nginx with a small and a large file.
 fn site(name: &str, port: u16, upstream: Option<u16>) -> Place {
     let place = Place::new(name);
-    place.file("nginx.conf", &config(port, upstream));
-    place.file("small", &"x".repeat(1024));
-    let stream = e2e::load::Stream::new(50);
-    let mut large = Vec::new();
-    while large.len() < 50 << 20 {
-        large.extend_from_slice(stream.part(large.len() as u64, 1 << 20));
-    }
-    fs::write(place.path().join("large"), large).unwrap();
+    lay_out(&place, port, upstream);
+    large_file(&place, 50 << 20);
     place
 }
 
+/// What nginx needs at a place, and a small file.
+fn lay_out(place: &Place, port: u16, upstream: Option<u16>) {
+    place.file("nginx.conf", &config(port, upstream));
+    place.file("small", &"x".repeat(1024));
+}
+
+/// A file of at least so many bytes.
+fn large_file(place: &Place, bytes: usize) -> PathBuf {
+    let stream = e2e::load::Stream::new(50);
+    let mut large = Vec::new();
+    while large.len() < bytes {
+        large.extend_from_slice(stream.part(large.len() as u64, 1 << 20));
+    }
+    let path = place.path().join("large");
+    fs::write(&path, large).unwrap();
+    path
+}
+
+/// A server of the files in the scene's place.
+fn web_server(scene: &Scene<'_>, program: &Path, port: u16) -> Guest {
+    lay_out(scene.place, port, None);
+    started(scene.server(program), scene.place, port)
+}
+
 fn nginx(program: &Path, place: &Place, port: u16, under: Under<'_>) -> Guest {
-    let mut command = command(program, under);
+    started(command(program, under), place, port)
+}
+
+/// nginx over what is at a place.
+fn started(mut command: Command, place: &Place, port: u16) -> Guest {
     command.arg("-p").arg(place.path()).args(["-c", "nginx.conf", "-e", "error.log"]);
     serve(&mut command, place.path(), port)
 }
@@ -65,10 +89,26 @@ fn assert_fetched(url: &str, want: &Path, under: Under<'_>, dir: &BoardDir) {
     assert!(same, "{url} is not what the server has");
 }
 
-fn wrk(program: &Path, url: &str, connections: u32, headers: &[&str], dir: &BoardDir) -> Outcome {
-    let mut command = command(program, Under::Shunt(dir));
+/// The client's end of a scene for some seconds.
+fn wrk(
+    scene: &Scene<'_>,
+    program: &Path,
+    url: &str,
+    connections: u32,
+    headers: &[&str],
+) -> Outcome {
+    load_of(scene.client(program), scene.seconds(), url, connections, headers)
+}
+
+fn load_of(
+    mut command: Command,
+    seconds: u64,
+    url: &str,
+    connections: u32,
+    headers: &[&str],
+) -> Outcome {
     // What takes longer than two seconds would be an error to it, and is a matter of the machine.
-    command.args(["-t2", &format!("-c{connections}"), &format!("-d{}s", seconds())]);
+    command.args(["-t2", &format!("-c{connections}"), &format!("-d{seconds}s")]);
     command.args(["--timeout", "60s"]);
     for header in headers {
         command.args(["-H", header]);
@@ -88,50 +128,49 @@ fn assert_no_errors(got: &Outcome, dir: &BoardDir) {
 #[test]
 fn nginx_under_wrk() {
     let (nginx_path, wrk_path) = (need!("nginx"), need!("wrk"));
-    let (dir, port) = (BoardDir::new(), free_port());
-    let place = site("wrk", port, None);
-    let _server = nginx(&nginx_path, &place, port, Under::Shunt(&dir));
-    let url = format!("http://127.0.0.1:{port}/small");
-    for connections in [2, 16, 200] {
-        assert_no_errors(&wrk(&wrk_path, &url, connections, &[], &dir), &dir);
-    }
-    assert_no_errors(&wrk(&wrk_path, &url, 16, &["Connection: close"], &dir), &dir);
-    assert_attached("nginx", &dir);
-    // The same by a client that knows nothing of us.
-    assert_fetched(&url, &place.path().join("small"), Under::Tcp, &dir);
+    in_each_way("wrk", |scene| {
+        let _server = web_server(scene, &nginx_path, scene.port);
+        let url = scene.url("small");
+        for connections in [2, 16, 200] {
+            assert_no_errors(&wrk(scene, &wrk_path, &url, connections, &[]), scene.dir);
+        }
+        let close = ["Connection: close"];
+        assert_no_errors(&wrk(scene, &wrk_path, &url, 16, &close), scene.dir);
+        // The same by a client that knows nothing of us.
+        assert_fetched(&url, &scene.place.path().join("small"), Under::Tcp, scene.dir);
+    });
 }
 
 /// A new configuration under load: no request fails.
 #[test]
 fn nginx_reload() {
     let (nginx_path, wrk_path) = (need!("nginx"), need!("wrk"));
-    let (dir, port) = (BoardDir::new(), free_port());
-    let place = site("reload", port, None);
-    let server = nginx(&nginx_path, &place, port, Under::Shunt(&dir));
-    let url = format!("http://127.0.0.1:{port}/small");
-    let pid = server.pid();
-    let hup = move |times: u64| {
-        for _ in 0..times {
-            thread::sleep(Duration::from_millis(seconds() * 800 / times));
-            let _ = e2e::calls::kill(pid, libc::SIGHUP);
-        }
-    };
-    // Workers end all the time, and what they sent last must still be there for clients that have
-    // not looked yet.
-    let reloading = thread::spawn(move || hup(seconds() * 8));
-    let got = wrk(&wrk_path, &url, 16, &["Connection: close"], &dir);
-    reloading.join().unwrap();
-    assert_no_errors(&got, &dir);
-    // With connections that stay open, a worker that leaves closes the idle ones, and a request
-    // that is on its way then is lost: TCP's rules, too. Nothing else may fail.
-    let reloading = thread::spawn(move || hup(3));
-    let got = wrk(&wrk_path, &url, 16, &[], &dir);
-    reloading.join().unwrap();
-    assert_ok("wrk", &got, &dir);
-    assert!(!got.out.contains("Non-2xx"), "{}", got.out);
-    assert!(!got.out.contains("timeout") || got.out.contains("timeout 0"), "{}", got.out);
-    assert_fetched(&url, &place.path().join("small"), Under::Shunt(&dir), &dir);
-    assert_attached("nginx", &dir);
+    in_each_way("nginx-reload", |scene| {
+        let server = web_server(scene, &nginx_path, scene.port);
+        let url = scene.url("small");
+        let reloaded_meanwhile = |times: u64, headers: &[&str]| {
+            thread::scope(|scope| {
+                let load = scope.spawn(|| wrk(scene, &wrk_path, &url, 16, headers));
+                for _ in 0..times {
+                    thread::sleep(Duration::from_millis(scene.seconds() * 800 / times));
+                    server.signal(libc::SIGHUP);
+                }
+                load.join().unwrap()
+            })
+        };
+        // Workers end all the time, and what they sent last must still be there for clients that have
+        // not looked yet.
+        let got = reloaded_meanwhile(scene.seconds() * 8, &["Connection: close"]);
+        assert_no_errors(&got, scene.dir);
+        // With connections that stay open, a worker that leaves closes the idle ones, and a request
+        // that is on its way then is lost: TCP's rules, too. Nothing else may fail.
+        let got = reloaded_meanwhile(3, &[]);
+        assert_ok("wrk", &got, scene.dir);
+        assert!(!got.out.contains("Non-2xx"), "{}", got.out);
+        assert!(!got.out.contains("timeout") || got.out.contains("timeout 0"), "{}", got.out);
+        let small = scene.place.path().join("small");
+        assert_fetched(&url, &small, scene.client_under(), scene.dir);
+    });
 }
 
 #[test]
@@ -162,48 +201,52 @@ fn nginx_large_file() {
 #[test]
 fn nginx_worker_killed() {
     let (nginx_path, wrk_path) = (need!("nginx"), need!("wrk"));
-    let (dir, port) = (BoardDir::new(), free_port());
-    let place = site("killed", port, None);
-    let server = nginx(&nginx_path, &place, port, Under::Shunt(&dir));
-    let url = format!("http://127.0.0.1:{port}/small");
-    let master = server.pid();
-    let killing = thread::spawn(move || {
-        let mut killed = 0;
-        for _ in 0..3 {
-            thread::sleep(Duration::from_millis(seconds() * 250));
+    in_each_way("nginx-worker", |scene| {
+        let server = web_server(scene, &nginx_path, scene.port);
+        let url = scene.url("small");
+        let master = server.pid();
+        let kill_one = || {
             let children = format!("/proc/{master}/task/{master}/children");
             let children = fs::read_to_string(children).unwrap();
-            if let Some(worker) = children.split_whitespace().next() {
-                let _ = e2e::calls::kill(worker.parse().unwrap(), libc::SIGKILL);
-                killed += 1;
+            let worker = children.split_whitespace().next().expect("a worker").to_owned();
+            e2e::calls::kill(worker.parse().unwrap(), libc::SIGKILL).unwrap();
+            eventually("its master has noticed", || !Path::new("/proc").join(&worker).exists());
+        };
+        let got = thread::scope(|scope| {
+            let load = scope.spawn(|| wrk(scene, &wrk_path, &url, 32, &[]));
+            for _ in 0..3 {
+                thread::sleep(Duration::from_millis(scene.seconds() * 250));
+                kill_one();
             }
-        }
-        killed
+            load.join().unwrap()
+        });
+        // wrk counts the resets and goes on; it must end by itself.
+        assert_ok("wrk", &got, scene.dir);
+        assert!(!got.out.contains("Non-2xx"), "{}", got.out);
+        // By the workers that came after, one of which is on the board in the end.
+        assert_no_errors(&wrk(scene, &wrk_path, &url, 16, &[]), scene.dir);
+        let small = scene.place.path().join("small");
+        assert_fetched(&url, &small, scene.client_under(), scene.dir);
     });
-    // wrk counts the resets and goes on; it must end by itself.
-    let got = wrk(&wrk_path, &url, 32, &[], &dir);
-    assert_eq!(killing.join().unwrap(), 3);
-    assert_ok("wrk", &got, &dir);
-    assert!(!got.out.contains("Non-2xx"), "{}", got.out);
-    assert_no_errors(&wrk(&wrk_path, &url, 16, &[], &dir), &dir);
-    assert_fetched(&url, &place.path().join("small"), Under::Shunt(&dir), &dir);
-    // By the workers that came after.
-    assert_attached("nginx", &dir);
 }
 
+/// The proxy is the server of this scene, and all that speak to it are at the other end: wrk, whose server it is, and
+/// the nginx behind, whose client it is.
 #[test]
 fn nginx_as_proxy() {
     let (nginx_path, wrk_path) = (need!("nginx"), need!("wrk"));
-    let (dir, front, back) = (BoardDir::new(), free_port(), free_port());
-    let (front_place, back_place) = (site("front", front, Some(back)), site("back", back, None));
-    let _back = nginx(&nginx_path, &back_place, back, Under::Shunt(&dir));
-    let _front = nginx(&nginx_path, &front_place, front, Under::Shunt(&dir));
-    let url = format!("http://127.0.0.1:{front}/back");
-    assert_no_errors(&wrk(&wrk_path, &format!("{url}/small"), 16, &[], &dir), &dir);
-    let want = back_place.path().join("large");
-    assert_fetched(&format!("{url}/large"), &want, Under::Shunt(&dir), &dir);
-    assert_fetched(&format!("{url}/large"), &want, Under::Tcp, &dir);
-    assert_attached("nginx", &dir);
+    in_each_way("front", |scene| {
+        let back = free_port();
+        let behind = site(&format!("back-{back}"), back, None);
+        let _back = started(scene.client(&nginx_path), &behind, back);
+        lay_out(scene.place, scene.port, Some(back));
+        let _front = started(scene.server(&nginx_path), scene.place, scene.port);
+        let (small, large) = (scene.url("back/small"), scene.url("back/large"));
+        assert_no_errors(&wrk(scene, &wrk_path, &small, 16, &[]), scene.dir);
+        let want = behind.path().join("large");
+        assert_fetched(&large, &want, scene.client_under(), scene.dir);
+        assert_fetched(&large, &want, Under::Tcp, scene.dir);
+    });
 }
 
 #[test]
@@ -224,7 +267,9 @@ fn haproxy_between() {
     let _proxy = serve(haproxy.arg("-db").arg("-f").arg(&file), place.path(), http);
     for port in [tcp, http] {
         let url = format!("http://127.0.0.1:{port}");
-        assert_no_errors(&wrk(&wrk_path, &format!("{url}/small"), 16, &[], &dir), &dir);
+        let wrk = command(&wrk_path, Under::Shunt(&dir));
+        let got = load_of(wrk, seconds(), &format!("{url}/small"), 16, &[]);
+        assert_no_errors(&got, &dir);
         let want = place.path().join("large");
         assert_fetched(&format!("{url}/large"), &want, Under::Shunt(&dir), &dir);
         assert_fetched(&format!("{url}/large"), &want, Under::Tcp, &dir);
@@ -236,38 +281,38 @@ fn haproxy_between() {
 fn iperf3_both_directions() {
     let iperf = need!("iperf3");
     for words in [&[][..], &["-R"], &["-P", "4"], &["--bidir"], &["-Z"]] {
-        let (dir, port) = (BoardDir::new(), free_port());
-        let place = Place::new("iperf");
-        let port_word = port.to_string();
-        let mut server = command(&iperf, Under::Shunt(&dir));
-        let _server = serve(server.args(["-s", "-p", &port_word]), place.path(), port);
-        let got = iperf3_client(|| {
-            let mut client = command(&iperf, Under::Shunt(&dir));
-            client.args(["-c", "127.0.0.1", "-p", &port_word, "-l", "128K"]);
-            client.args(["-t", &seconds().to_string()]).args(words);
-            client
+        in_each_way("iperf", |scene| {
+            let port = scene.port.to_string();
+            let mut server = scene.server(&iperf);
+            server.args(["-s", "-p", &port]);
+            let _server = serve(&mut server, scene.place.path(), scene.port);
+            let got = iperf3_client(|| {
+                let mut client = scene.client(&iperf);
+                client.args(["-c", "127.0.0.1", "-p", &port, "-l", "128K"]);
+                client.args(["-t", &scene.seconds().to_string()]).args(words);
+                client
+            });
+            let what = format!("iperf3 {words:?}, {:?}", scene.sides);
+            assert_ok(&what, &got, scene.dir);
+            assert!(got.out.contains("receiver"), "{what}: {}", got.out);
         });
-        assert_ok(&format!("iperf3 {words:?}"), &got, &dir);
-        assert!(got.out.contains("receiver"), "iperf3 {words:?}: {}", got.out);
-        assert_attached("iperf3", &dir);
     }
 }
 
 #[test]
-fn sockperf_ping_pong() {
+fn sockperf_both_kinds() {
     let sockperf = need!("sockperf");
-    let (dir, port) = (BoardDir::new(), free_port().to_string());
-    let place = Place::new("sockperf");
-    let mut server = command(&sockperf, Under::Shunt(&dir));
-    server.args(["server", "--tcp", "-i", "127.0.0.1", "-p", &port]);
-    let _server = serve(&mut server, place.path(), port.parse().unwrap());
     // It has room for 600,000 round trips a second and ends with an error when there are more.
     for (kind, rate) in [("ping-pong", &["--mps", "500000"][..]), ("throughput", &[])] {
-        let mut client = command(&sockperf, Under::Shunt(&dir));
-        client.args([kind, "--tcp", "-i", "127.0.0.1", "-p", &port]).args(rate);
-        let got = outcome(client.args(["-t", &seconds().to_string()]), LIMIT);
-        assert_ok(kind, &got, &dir);
-        assert!(got.out.contains("Test ended"), "{}", got.out);
+        in_each_way("sockperf", |scene| {
+            let port = scene.port.to_string();
+            let mut server = scene.server(&sockperf);
+            server.args(["server", "--tcp", "-i", "127.0.0.1", "-p", &port]);
+            let _server = serve(&mut server, scene.place.path(), scene.port);
+            let mut client = scene.client(&sockperf);
+            client.args([kind, "--tcp", "-i", "127.0.0.1", "-p", &port]).args(rate);
+            let said = scene.must(client.args(["-t", &scene.seconds().to_string()]));
+            assert!(said.contains("Test ended"), "{kind}, {:?}: {said}", scene.sides);
+        });
     }
-    assert_attached("sockperf", &dir);
 }

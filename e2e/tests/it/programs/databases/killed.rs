@@ -1,27 +1,7 @@
 //! redis, memcached and PostgreSQL, and their clients, killed.
 
 use super::*;
-use crate::programs::killed::{Bereft, Play, Scene, killed, killed_on_each_side, ways};
-
-fn redis_server(scene: &Scene<'_>, program: &Path) -> Guest {
-    let mut command = scene.server(program);
-    command.args(["--port", &scene.port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-    command.args(["--enable-debug-command", "yes", "--repl-diskless-sync-delay", "0"]);
-    command.arg("--dir").arg(scene.place.path());
-    serve(&mut command, scene.place.path(), scene.port)
-}
-
-fn redis_load(scene: &Scene<'_>, program: &Path, words: &[&str]) -> Command {
-    let mut command = scene.client(program);
-    command.args(["-p", &scene.port.to_string(), "-q"]).args(words);
-    command
-}
-
-/// What a client that knows nothing of Shunt hears.
-fn ask(scene: &Scene<'_>, port: u16, words: &[&str]) -> String {
-    let mut command = command("redis-cli", Under::Tcp);
-    scene.must(command.args(["-p", &port.to_string()]).args(words)).trim().to_owned()
-}
+use crate::programs::killed::{Bereft, Play, killed, killed_on_each_side, ways};
 
 #[test]
 fn redis_or_its_load() {
@@ -29,7 +9,7 @@ fn redis_or_its_load() {
     killed_on_each_side(
         "redis",
         &Play {
-            server: |scene: &Scene<'_>| redis_server(scene, &server),
+            server: |scene: &Scene<'_>| redis(scene, &server),
             load: |scene: &Scene<'_>| {
                 let words = ["-c", "20", "-P", "4", "-n", "1000000000", "-t", "set"];
                 redis_load(scene, &bench, &words)
@@ -84,12 +64,8 @@ fn redis_master() {
         let (master_place, place) =
             (Place::new(&format!("master-{n}")), Place::new(&format!("follows-{n}")));
         let scene = Scene { sides, place: &master_place, dir: &dir, port: free_port() };
-        let mut master = redis_server(&scene, &server);
-        let mut replica = scene.client(&server);
-        replica.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-        replica.args(["--enable-debug-command", "yes", "--dir"]).arg(place.path());
-        replica.args(["--replicaof", "127.0.0.1", &scene.port.to_string()]);
-        let mut replica = serve(&mut replica, place.path(), port);
+        let mut master = redis(&scene, &server);
+        let mut replica = replica(&scene, &server, (&place, port));
         let link = || {
             let said = ask(&scene, port, &["info", "replication"]);
             if said.contains("master_link_status:up") { "up" } else { "down" }
@@ -102,7 +78,7 @@ fn redis_master() {
         let ended = load.wait(LIMIT).unwrap_or_else(|why| panic!("{sides:?}: {why}"));
         assert!(!ended.success(), "{sides:?}: the load did not notice");
         eventually(&format!("{sides:?}: the replica has heard of it"), || link() == "down");
-        master = redis_server(&scene, &server);
+        master = redis(&scene, &server);
         let fill = ["-c", "10", "-n", "2000", "-r", "1000", "-t", "set"];
         scene.must(&mut redis_load(&scene, &bench, &fill));
         eventually(&format!("{sides:?}: the replica has what its master has"), || {

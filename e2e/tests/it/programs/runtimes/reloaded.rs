@@ -4,7 +4,7 @@
 
 use super::killed::assert_passed_on;
 use super::*;
-use crate::programs::killed::{Scene, Sides, ways};
+use crate::programs::killed::{Scene, Sides, assert_shared, ways};
 
 /// Three workers. SIGHUP: as many new ones, and the old ones take no more connections and end with their last one.
 /// One that dies is replaced.
@@ -103,37 +103,10 @@ sys.exit(bool(wrong or broken and not may_break))
 
 const WORKERS: usize = 3;
 const RELOADS: usize = 3;
-/// So many connections must have been served from beginning to end after each change: two of each client's.
-const SERVED: usize = 12;
-
 fn workers(primary: &Guest) -> Vec<i32> {
     let children = format!("/proc/{0}/task/{0}/children", primary.pid());
     let children = fs::read_to_string(children).unwrap_or_default();
     children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
-}
-
-/// What the load has said up to now.
-fn said(scene: &Scene<'_>) -> String {
-    fs::read_to_string(scene.place.path().join("load")).unwrap_or_default()
-}
-
-/// Waits until the load has been served for a while from now on.
-#[track_caller]
-fn goes_on(scene: &Scene<'_>, load: &mut Guest) {
-    let served = || said(scene).lines().filter(|line| *line == "served").count();
-    let before = served();
-    eventually(&format!("{:?}: clients are served", scene.sides), || {
-        assert!(load.ended().is_none(), "{:?}: the load ended: {}", scene.sides, said(scene));
-        served() >= before + SERVED
-    });
-}
-
-/// Has the load end, well.
-#[track_caller]
-fn ends_well(scene: &Scene<'_>, load: &mut Guest) {
-    load.signal(libc::SIGTERM);
-    let ended = load.wait(LIMIT).unwrap_or_else(|why| panic!("{:?}: {why}", scene.sides));
-    assert!(ended.success(), "{:?}: {}", scene.sides, said(scene));
 }
 
 /// A server whose workers a signal replaces, under load, with Shunt at each side, at one, and at none. `path`: asserts
@@ -155,28 +128,20 @@ fn reloaded(
         let primary = serve(command.arg(script).arg(&port), place.path(), scene.port);
         eventually("all workers are there", || workers(&primary).len() == WORKERS);
         let mut load = scene.under_load(scene.client(python).arg(client).arg(&port));
-        goes_on(&scene, &mut load);
+        scene.goes_on(&mut load);
         for _ in 0..RELOADS {
             let old = workers(&primary);
             primary.signal(signal);
             eventually(&format!("{sides:?}: others have taken their place"), || {
-                assert!(load.ended().is_none(), "{sides:?}: the load ended: {}", said(&scene));
+                assert!(load.ended().is_none(), "{sides:?}: the load ended: {}", scene.load_said());
                 let now = workers(&primary);
                 now.len() == WORKERS && !now.iter().any(|pid| old.contains(pid))
             });
-            goes_on(&scene, &mut load);
+            scene.goes_on(&mut load);
         }
-        ends_well(&scene, &mut load);
+        scene.ends_well(&mut load);
         path(&dir, sides);
     }
-}
-
-/// Both ends under Shunt use shared memory, and nobody else.
-#[track_caller]
-fn assert_shared(dir: &BoardDir, sides: Sides) {
-    let attached = dir.attached();
-    let expected = attached > 0 || plain_only();
-    assert!(expected == sides.both() || plain_only(), "{sides:?}: {attached}\n{}", dir.summary());
 }
 
 #[test]
@@ -184,6 +149,15 @@ fn python_prefork_reloaded() {
     let python = need!("python3");
     let server = ("server.py", PREFORK);
     reloaded("prefork", (&python, &python), server, libc::SIGHUP, assert_shared);
+}
+
+/// The workers have the listener from their primary, and accept by themselves.
+#[test]
+fn node_cluster_whose_workers_accept_reloaded() {
+    let (node, python) = (need!("node"), need!("python3"));
+    let server = format!("{WORKERS_ACCEPT}{CLUSTER}");
+    let server = ("server.js", server.as_str());
+    reloaded("accepting", (&node, &python), server, libc::SIGUSR2, assert_shared);
 }
 
 #[test]
@@ -210,7 +184,7 @@ fn python_prefork_worker_killed() {
         eventually("all workers are there", || workers(&primary).len() == WORKERS);
         let words = [port.as_str(), "may break"];
         let mut load = scene.under_load(scene.client(&python).arg(client).args(words));
-        goes_on(&scene, &mut load);
+        scene.goes_on(&mut load);
         for round in 0..2 * WORKERS {
             let old = workers(&primary);
             let victim = old[round % WORKERS];
@@ -219,11 +193,15 @@ fn python_prefork_worker_killed() {
                 let now = workers(&primary);
                 now.len() == WORKERS && !now.contains(&victim)
             });
-            goes_on(&scene, &mut load);
+            scene.goes_on(&mut load);
         }
-        ends_well(&scene, &mut load);
+        scene.ends_well(&mut load);
         // Six clients and three workers: each of the killed had somebody, or nearly.
-        assert!(!said(&scene).contains("broken 0 "), "{sides:?}: nobody noticed: {}", said(&scene));
+        assert!(
+            !scene.load_said().contains("broken 0 "),
+            "{sides:?}: nobody noticed: {}",
+            scene.load_said()
+        );
         assert_shared(&dir, sides);
     }
 }

@@ -5,21 +5,8 @@ use crate::programs::killed::{
     Bereft, Play, Scene, Sides, held, killed_on_each_side, killed_on_each_side_at_once, ways,
 };
 
-/// A server of the files in the scene's place.
-fn web_server(scene: &Scene<'_>, program: &Path, port: u16) -> Guest {
-    lay_out(scene.place, port, None);
-    let mut command = scene.server(program);
-    command.arg("-p").arg(scene.place.path()).args(["-c", "nginx.conf", "-e", "error.log"]);
-    serve(&mut command, scene.place.path(), port)
-}
-
-fn lay_out(place: &Place, port: u16, upstream: Option<u16>) {
-    place.file("nginx.conf", &config(port, upstream));
-    place.file("small", &"x".repeat(1024));
-}
-
 /// A load that ends when it is interrupted.
-fn endless_wrk(mut command: Command, url: &str) -> Command {
+pub(super) fn endless_wrk(mut command: Command, url: &str) -> Command {
     command.args(["-t2", "-c16", "-d600s", "--timeout", "60s", url]);
     command
 }
@@ -67,8 +54,8 @@ fn nginx_or_curl() {
                 command
             },
             probe: |scene: &Scene<'_>| {
-                let under = if scene.sides.client { Under::Shunt(scene.dir) } else { Under::Tcp };
-                assert_fetched(&scene.url("large"), &large(scene.place), under, scene.dir);
+                let want = large(scene.place);
+                assert_fetched(&scene.url("large"), &want, scene.client_under(), scene.dir);
             },
             bereft: Bereft::Ends,
         },
