@@ -12,6 +12,7 @@ pub mod idle;
 pub mod load;
 pub mod odd;
 pub mod peer;
+pub mod rally;
 pub mod run;
 pub mod show;
 pub mod stage;

@@ -14,12 +14,12 @@ pub const FIRST: usize = 20;
 pub const COUNTED: usize = 50;
 
 /// A system call that is made for nothing else, and by nobody else: whoever counts calls begins and ends there.
-fn mark() {
+pub(crate) fn mark() {
     let _ = calls::parent_id();
 }
 
 /// How one end waits before a call that would block; blocking ends do not.
-struct Waiter {
+pub(crate) struct Waiter {
     style: Style,
     set: i32,
 }
@@ -27,6 +27,16 @@ struct Waiter {
 impl Waiter {
     fn new(style: Style) -> Self {
         Self { style, set: calls::epoll_create().expect("an event set") }
+    }
+
+    /// For one connection and its reader only.
+    pub(crate) fn for_one(style: Style, fd: i32) -> Self {
+        let waiter = Self::new(style);
+        if style != Style::Blocking {
+            calls::set_nonblocking(fd, true).expect("a flag");
+        }
+        waiter.add(fd, libc::EPOLLIN);
+        waiter
     }
 
     const fn flags(&self) -> i32 {
@@ -52,8 +62,13 @@ impl Waiter {
         self.control(libc::EPOLL_CTL_MOD, fd, events);
     }
 
+    /// Whether something happens in the event set within so many milliseconds.
+    pub(crate) fn has_event(&self, ms: i32) -> bool {
+        !calls::epoll_wait(self.set, 8, ms).expect("events").is_empty()
+    }
+
     /// Waits until `fd` is ready for that.
-    fn wait(&self, fd: i32, events: i16) {
+    pub(crate) fn wait(&self, fd: i32, events: i16) {
         const MS: i32 = 30_000;
         match self.style {
             Style::Blocking => {}

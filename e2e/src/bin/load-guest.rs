@@ -1,7 +1,7 @@
 //! Load for the life-cycle tests: servers that run until they are killed, and clients that say in
 //! one line how it went.
 
-use e2e::{forks, idle, load, odd, turns};
+use e2e::{forks, idle, load, odd, rally, turns};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -35,6 +35,14 @@ fn main() {
         Some("hear-forked") => forks::listen(),
         Some("turns") => turns::serve(style(1)),
         Some("in-turn") => turns::ask(port(), style(2)),
+        Some("serve-rally") => {
+            let port = u16::try_from(number(2)).unwrap_or_else(|_| usage());
+            tell_of(rally::serve(style(1), port, words.get(3).map(|_| size(3))), words.len() > 3);
+        }
+        Some("rally") => {
+            tell_of(rally::play(port(), style(2), words.get(3).map(|_| size(3))), words.len() > 3);
+        }
+        Some("rally-in-twos") => rally::play_in_twos(port()),
         Some("transfer") => {
             println!("{}", load::transfer(port(), size(2), number(3), number(4)));
             // "and stay": until it is told to go.
@@ -58,9 +66,17 @@ fn main() {
     }
 }
 
+/// Says by its exit code that it has lost its CPU, if that is asked for.
+fn tell_of(undisturbed: bool, asked: bool) {
+    if asked && !undisturbed {
+        std::process::exit(rally::LOST_ITS_CPU);
+    }
+}
+
 fn usage() -> ! {
     eprintln!(
         "load-guest: serve | serve-many | serve-few DESCRIPTORS | serve-locked | transfer PORT STYLE SEED LEN | turns STYLE | in-turn PORT STYLE | \
+         serve-rally STYLE PORT [CPU] | rally PORT STYLE [CPU] | rally-in-twos PORT | \
          odd PORT WHAT | ask-forked PORT WHAT | serve-forked WHAT | talk-forked PORT | hear-forked | serve-idle | wait-idle PORT COUNT ROUNDS | \
          poised PORT STYLE SEED LEN | many PORT COUNT ROUNDS | listening PORT COUNT ROUNDS | crowd COUNT | squeezed PORT COUNT MORE | steps PORT | unread PORT COUNT LEN | demoting PORT SEED | storm PORT COUNT SEED"
     );
