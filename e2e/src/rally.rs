@@ -15,9 +15,6 @@ pub const FIRST: usize = 2_000;
 /// Messages between both marks.
 pub const COUNTED: usize = 10_000;
 
-/// How a process ends from which the kernel has taken the CPU meanwhile.
-pub const LOST_ITS_CPU: i32 = 3;
-
 /// Marks where counting begins and ends.
 fn at(message: usize) {
     if message == FIRST || message == FIRST + COUNTED {
@@ -32,30 +29,20 @@ fn stay_on(cpu: Option<usize>) {
     }
 }
 
-/// How often the kernel has taken the CPU away from this process.
-fn lost_its_cpu() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let count = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
-    count.and_then(|count| count.trim().parse().ok()).expect("a kernel that counts switches")
-}
-
-/// Answers one connection after the other at this port (0: any), until one has sent all of its messages. Whether nobody
-/// has taken the CPU away meanwhile.
+/// Answers one connection after the other at this port (0: any), until one has sent all of its messages.
 ///
 /// # Panics
 ///
 /// When a call fails.
-#[must_use]
-pub fn serve(style: Style, port: u16, cpu: Option<usize>) -> bool {
+pub fn serve(style: Style, port: u16, cpu: Option<usize>) {
     stay_on(cpu);
     let listener = calls::socket(0).expect("a socket");
     calls::bind(listener, port).expect("a port");
     calls::listen(listener, 16).expect("a listener");
     println!("port {}", calls::local_port(listener).expect("its port"));
-    let (mut messages, mut before) = (0, 0);
+    let mut messages = 0;
     while messages < FIRST + COUNTED {
         let fd = calls::accept(listener, 0).expect("a connection");
-        before = lost_its_cpu();
         let waiter = Waiter::for_one(style, fd);
         messages = 0;
         while let Some(message) = hear(&waiter, fd) {
@@ -67,28 +54,24 @@ pub fn serve(style: Style, port: u16, cpu: Option<usize>) -> bool {
         }
         calls::close(fd).expect("closed");
     }
-    lost_its_cpu() == before
 }
 
-/// Sends a message when the last one has come back. Whether nobody has taken the CPU away meanwhile.
+/// Sends a message when the last one has come back.
 ///
 /// # Panics
 ///
 /// When a call fails, or something else comes back.
-#[must_use]
-pub fn play(port: u16, style: Style, cpu: Option<usize>) -> bool {
+pub fn play(port: u16, style: Style, cpu: Option<usize>) {
     stay_on(cpu);
     let fd = calls::socket(0).expect("a socket");
     calls::connect(fd, port).expect("connected");
     let waiter = Waiter::for_one(style, fd);
-    let before = lost_its_cpu();
     for n in 0..=FIRST + COUNTED {
         at(n);
         let message = message(n);
         assert_eq!(calls::send(fd, &message, libc::MSG_NOSIGNAL), Ok(BYTES));
         assert_eq!(hear(&waiter, fd), Some(message));
     }
-    lost_its_cpu() == before
 }
 
 fn message(n: usize) -> Vec<u8> {

@@ -37,11 +37,9 @@ fn main() {
         Some("in-turn") => turns::ask(port(), style(2)),
         Some("serve-rally") => {
             let port = u16::try_from(number(2)).unwrap_or_else(|_| usage());
-            tell_of(rally::serve(style(1), port, words.get(3).map(|_| size(3))), words.len() > 3);
+            rally::serve(style(1), port, words.get(3).map(|_| size(3)));
         }
-        Some("rally") => {
-            tell_of(rally::play(port(), style(2), words.get(3).map(|_| size(3))), words.len() > 3);
-        }
+        Some("rally") => rally::play(port(), style(2), words.get(3).map(|_| size(3))),
         Some("rally-in-twos") => rally::play_in_twos(port()),
         Some("transfer") => {
             println!("{}", load::transfer(port(), size(2), number(3), number(4)));
@@ -63,13 +61,6 @@ fn main() {
         Some("demoting") => println!("{}", load::demoting(port(), number(2))),
         Some("storm") => println!("{}", load::storm(port(), size(2), number(3))),
         _ => usage(),
-    }
-}
-
-/// Says by its exit code that it has lost its CPU, if that is asked for.
-fn tell_of(undisturbed: bool, asked: bool) {
-    if asked && !undisturbed {
-        std::process::exit(rally::LOST_ITS_CPU);
     }
 }
 
