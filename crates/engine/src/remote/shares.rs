@@ -53,7 +53,9 @@ impl Shares {
 /// network for everybody, an address.
 pub(super) fn host(address: IpAddr) -> IpAddr {
     match address {
-        IpAddr::V6(v6) if !v6.is_unicast_link_local() => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
+        IpAddr::V6(v6) if !v6.is_unicast_link_local() => {
+            Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into()
+        }
         whole => whole,
     }
 }

@@ -143,14 +143,15 @@ fn register_behind(bytes: &[u8]) -> u32 {
     })
 }
 
-/// Has this test run alone, in a process that may have few descriptors. `false`: it is that process.
+/// Has this test run alone, in a process that may have few descriptors, but more than it may inherit of tests that run
+/// beside this one. `false`: it is that process.
 fn is_left_to_a_process_with_few_descriptors(test: &str) -> bool {
     const MARK: &str = "SHUNT_TEST_FEW_DESCRIPTORS";
     if std::env::var_os(MARK).is_some() {
         return false;
     }
     let output = std::process::Command::new("sh")
-        .args(["-c", "ulimit -n 64; exec \"$0\" \"$@\""])
+        .args(["-c", "ulimit -n 512; exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().unwrap())
         .args([&format!("relay::tests::{test}"), "--exact", "--nocapture"])
         .env(MARK, "1")
