@@ -39,6 +39,45 @@ pub(super) fn is_news(conn: &Conn, e: &Ends) -> bool {
 }
 
 impl Set {
+    /// The first use of an inherited set: parent and child may both wait on it.
+    pub(super) fn notice_fork(&'static self, w: &'static World) {
+        let forks = w.forks.load(Ordering::Relaxed);
+        let other = self.forks.swap(forks, Ordering::Relaxed) != forks;
+        if other && w.inherited() {
+            self.forked.store(true, Ordering::Relaxed);
+            if let Some(members) = self.members.lock() {
+                let all: Vec<_> = members.warm.iter().map(|m| m.conn).collect();
+                drop(members);
+                for conn in all {
+                    if let Some((mine, _)) = conn.halves(w) {
+                        mine.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
+                        conn.arm_cold(mine);
+                    }
+                }
+            }
+            self.waiter.store(0, Ordering::Relaxed);
+            self.go_cold(w);
+        }
+    }
+
+    /// The other process of a shared set has begun to use it.
+    pub(super) fn notice_sharing(&'static self, w: &'static World) {
+        if self.forked.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.go_cold(w);
+        // What had come until then nobody has rung for, and the kernel, which has the only word from now on, does not
+        // know of it. What comes after this look rings: the fence of `arm`.
+        if let Some(members) = self.members.lock() {
+            for member in &members.warm {
+                let r = &member.conn.sets[member.which];
+                if due(w, member.conn, r).events != 0 {
+                    r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
     /// Waits on a set that another process waits on too: only the kernel knows who is to be woken,
     /// and what the set holds. Connections are as the kernel's doorbells say.
     pub(super) fn wait_forked(
