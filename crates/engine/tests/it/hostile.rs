@@ -428,10 +428,11 @@ fn who_never_reads_on_many_connections_has_no_more_than_an_address_may() {
     let most = MOST / 5 * 4 + MOST / 6 + 4 * (READ as usize + 4096);
     assert!(before <= most, "{before} bytes wait for one address");
     assert!(before > MOST / 4 * 3, "as far as that goes: {before}");
-    // Another address has room for several answers that wait.
+    // Another address has room for answers that wait: a third of what is left, which is less by what all those loops and
+    // threads were making when the last answer of the greedy one was let in.
     hoard(&mut other);
-    let more = at_a_standstill_with(&place, before + 3 * READ as usize) - before;
-    assert!(more >= 3 * READ as usize, "{more} bytes wait for another address");
+    let more = at_a_standstill_with(&place, before + 2 * READ as usize) - before;
+    assert!(more >= 2 * READ as usize, "{more} bytes wait for another address");
     // Nothing is lost to those who take it late, nor to those of them who had nothing yet.
     std::thread::scope(|scope| {
         for (client, _) in greedy.iter_mut().chain([&mut other]) {
