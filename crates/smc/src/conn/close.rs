@@ -121,10 +121,11 @@ impl Conn {
         }
     }
 
-    /// An abort if something was not read, so that the peer learns of the loss.
+    /// An abort if something was not read, or will not be sent, so that the peer learns of the loss.
     const fn say_closed(&mut self) {
         let unread = self.arrived > self.consumed;
-        self.say(if unread { StateFlags::ABORTED } else { StateFlags::CLOSED });
+        let lost = unread || self.gave_up && self.unsent() > 0;
+        self.say(if lost { StateFlags::ABORTED } else { StateFlags::CLOSED });
     }
 
     /// Called when the last bytes are being sent, before the message that tells of them is made: so that
