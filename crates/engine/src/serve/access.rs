@@ -194,7 +194,7 @@ pub(super) fn descriptor(handle: &Handle, facts: &Facts) -> Result<Descriptor, N
 }
 
 /// What owner, group and mode amount to.
-fn plain(facts: &Facts) -> Descriptor {
+pub(super) fn plain(facts: &Facts) -> Descriptor {
     from_posix(facts.uid, facts.gid, facts.mode, facts.attributes)
 }
 

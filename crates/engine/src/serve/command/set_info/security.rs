@@ -26,7 +26,16 @@ pub(super) fn set(
         && info == SecurityInfo::DACL
         && let Some(mode) = said.mode()
     {
-        // A mode takes the place of whatever was said of rights before.
+        // A mode takes the place of whatever was said before: of rights, and of an owner that is none of this machine and of
+        // what is audited only if those may be set as well.
+        if let Some(stored) = access::stored(handle, &facts)? {
+            let plain = access::plain(&facts);
+            let mut lost = SecurityInfo::empty();
+            lost.set(SecurityInfo::OWNER, stored.owner != plain.owner);
+            lost.set(SecurityInfo::GROUP, stored.group != plain.group);
+            lost.set(SecurityInfo::SACL, stored.sacl.is_some());
+            demand(open, lost.to_set())?;
+        }
         handle.set_posix(Posix { mode: Some(mode), ..Posix::default() })?;
         if facts.secured {
             handle.set_security(None)?;
