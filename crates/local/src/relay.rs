@@ -464,6 +464,9 @@ pub struct Relay {
     base: Option<u64>,
     /// Stream offset up to which the guest's bytes are done with.
     released: u64,
+    /// Stream offset up to which the guest was seen to have written. Who goes back to TCP while it writes goes back to
+    /// what had been released, and sends what lies behind that once more; until it comes, it is in the ring.
+    seen: u64,
     /// With us back on TCP: up to where the guest has got its bytes, and what must go out before.
     down: Option<u64>,
     /// Up to where the guest's bytes go out with the last of them urgent.
@@ -509,6 +512,7 @@ impl Relay {
             spill: Spill::default(),
             base: None,
             released: 0,
+            seen: 0,
             down: None,
             urgent: None,
             ends: false,
@@ -575,13 +579,19 @@ impl Relay {
         Some([ring::tail(&peer.tail), peer.head.load(Ordering::Acquire), flags])
     }
 
-    /// Stream offset up to which the guest has written.
+    /// Stream offset up to which the guest has written: never less than before.
     ///
     /// # Errors
     ///
     /// [`Broken`].
     #[inline]
     pub fn written(&mut self) -> Result<u64, Broken> {
+        self.seen = self.written_now()?.max(self.seen);
+        Ok(self.seen)
+    }
+
+    #[inline]
+    fn written_now(&mut self) -> Result<u64, Broken> {
         let (mine, peer) = self.halves()?;
         let flags = peer.flags.load(Ordering::Acquire);
         if flags & flag::UP == 0 || flags & flag::DOWN != 0 || self.base.is_none() {
@@ -630,6 +640,8 @@ impl Relay {
             if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Acquire) {
                 self.spill.begin(after);
                 let _ = self.spill.fill(self.fd, usize::MAX)?;
+                // What it has sent once more may be done with already.
+                self.spill.release(self.released);
             }
         }
         Ok(())
@@ -672,8 +684,12 @@ impl Relay {
                 done += taken;
                 continue;
             }
-            let from = now.wrapping_sub(self.base.ok_or(Broken)?);
-            let tail = self.ring_end(peer).unwrap_or_else(|| ring::tail(&peer.tail));
+            let base = self.base.ok_or(Broken)?;
+            let from = now.wrapping_sub(base);
+            let tail = match self.ring_end(peer) {
+                Some(end) => end.max(self.seen.saturating_sub(base)),
+                None => ring::tail(&peer.tail),
+            };
             let (loc, there) = self.conn.stretch(self.w, peer, from, tail).ok_or(Broken)?;
             let n = there.min(rest.len());
             if n == 0 {

@@ -15,6 +15,8 @@ enum Step {
     Send(usize),
     /// The engine takes as many as there are.
     Take(usize),
+    /// The other host acknowledges as many as were taken; the engine may send what lies behind them again.
+    Ack(usize),
     /// The engine gives as many as there is room for.
     Give(usize),
     /// The guest receives as many as there are.
@@ -28,6 +30,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => bytes().prop_map(Step::Send),
         8 => bytes().prop_map(Step::Take),
+        8 => bytes().prop_map(Step::Ack),
         8 => bytes().prop_map(Step::Give),
         8 => bytes().prop_map(Step::Recv),
         1 => Just(Step::Down),
@@ -40,6 +43,7 @@ struct Streams {
     is_down: bool,
     sent: u64,
     taken: u64,
+    acked: u64,
     given: u64,
     received: u64,
 }
@@ -58,6 +62,7 @@ impl Streams {
         match step {
             Step::Send(n) => self.send(n),
             Step::Take(n) => self.take(n),
+            Step::Ack(n) => self.ack(n),
             Step::Give(n) => self.give(n),
             Step::Recv(n) => self.receive(n),
             Step::Down if self.is_down => {}
@@ -86,10 +91,14 @@ impl Streams {
         }
         let there = self.p.relay.written().unwrap();
         assert!(there == self.sent || self.is_down && there <= self.sent, "{there}: {}", self.sent);
-        let n = at_most(there - self.taken, most);
-        assert_eq!(self.p.out(self.taken, n), part(self.taken, n));
-        self.taken += n as u64;
-        self.p.relay.release(self.taken);
+        self.taken += at_most(there - self.taken, most) as u64;
+        let unacked = at_most(self.taken - self.acked, usize::MAX);
+        assert_eq!(self.p.out(self.acked, unacked), part(self.acked, unacked));
+    }
+
+    fn ack(&mut self, most: usize) {
+        self.acked += at_most(self.taken - self.acked, most) as u64;
+        self.p.relay.release(self.acked);
     }
 
     fn give(&mut self, most: usize) {
@@ -130,6 +139,7 @@ impl Streams {
         self.is_down = true;
         while !demoted.is_finished() {
             self.take(usize::MAX);
+            self.ack(usize::MAX);
             call::sched_yield();
         }
         assert!(demoted.join().unwrap());
@@ -142,6 +152,7 @@ impl Streams {
         while self.taken < self.sent || self.received < self.given {
             assert!(call::now_ns() - begun < 20_000_000_000, "some bytes do not come");
             self.take(usize::MAX);
+            self.ack(usize::MAX);
             if self.received < self.given {
                 self.receive(70_000);
             }
@@ -156,7 +167,7 @@ proptest! {
     fn each_direction_is_a_stream(order in 0u32..3, steps in vec(step(), 1..80)) {
         let p = pair(order);
         let mut streams =
-            Streams { p, is_down: false, sent: 0, taken: 0, given: 0, received: 0 };
+            Streams { p, is_down: false, sent: 0, taken: 0, acked: 0, given: 0, received: 0 };
         for step in steps {
             streams.play(step);
         }
