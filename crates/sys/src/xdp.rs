@@ -16,6 +16,7 @@
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crate::call::{self, Failure};
 use crate::interface::own;
@@ -36,6 +37,11 @@ const USE_NEED_WAKEUP: u16 = 1 << 3;
 const CHUNK_BYTES: [u32; 2] = [2048, 4096];
 /// We send nothing, but the kernel wants the ring.
 const COMPLETIONS: u32 = 64;
+/// How long a queue that is taken is waited for. The kernel takes it from a socket that was closed in a work
+/// queue, behind a lock for all changes of interfaces: who starts again at once would find it taken by itself.
+const GIVEN_BACK: Duration = Duration::from_secs(3);
+/// How often it is looked at.
+const BUSY: Duration = Duration::from_millis(20);
 
 /// What a socket's memory is to be like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,8 +304,9 @@ impl Socket {
     /// # Errors
     ///
     /// The step and its errno: `EPERM` without `CAP_NET_RAW`, `EAFNOSUPPORT` if the kernel was built
-    /// without `CONFIG_XDP_SOCKETS`, `EBUSY` if another socket has the queue, `EINVAL` if there is no
-    /// such queue, `ENOBUFS` if the memory may not be locked (`ulimit -l`).
+    /// without `CONFIG_XDP_SOCKETS`, `EBUSY` if another socket has had the queue for three seconds (one
+    /// that was closed has it for a moment yet), `EINVAL` if there is no such queue, `ENOBUFS` if the
+    /// memory may not be locked (`ulimit -l`).
     ///
     /// # Panics
     ///
@@ -348,7 +355,13 @@ impl Socket {
         let family = u16::try_from(libc::AF_XDP).unwrap_or(0);
         // Neither copy nor zero copy is asked for: the kernel takes what the driver can.
         let address = Address { family, flags: USE_NEED_WAKEUP, interface, queue, shared: 0 };
-        call::bind(self.fd.as_raw_fd(), &address).map_err(Failure::at("bind to the queue"))
+        let end = Instant::now() + GIVEN_BACK;
+        loop {
+            match call::bind(self.fd.as_raw_fd(), &address) {
+                Err(libc::EBUSY) if Instant::now() < end => std::thread::sleep(BUSY),
+                done => return done.map_err(Failure::at("bind to the queue")),
+            }
+        }
     }
 
     /// Makes a family of sockets, each of which can lend frames to each other: in the order in which they
