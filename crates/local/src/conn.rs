@@ -242,6 +242,8 @@ pub struct Conn {
     pieces: AtomicU32,
     /// [`kernel`].
     pub kernel: AtomicU32,
+    /// When the kernel was asked last for these, by a `poll` that had something to report, nanoseconds.
+    pub polled: AtomicU64,
     /// Errno that a look at the socket has taken from it; the next call gets it.
     pub error: AtomicU32,
     /// Counts events for those who wait beside a sleeper.
@@ -318,7 +320,7 @@ impl Conn {
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.tcp_rx, &self.loc_checked, &self.offer, &self.held_until] {
+        for word in [&self.tcp_rx, &self.loc_checked, &self.offer, &self.held_until, &self.polled] {
             word.store(0, Ordering::Relaxed);
         }
         self.tx.reset();

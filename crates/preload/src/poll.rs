@@ -134,7 +134,8 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<u64>, sleep: Sleep<'_>) -> 
         let now = look(w, fds, &list);
         // With nothing to report the kernel is asked by the sleep, unless it is not to end by what it says.
         let unasked = || list.iter().any(|o| is_muted(o, &fds[o.at]));
-        let refresh = !told && (now > 0 || limit == Some(0) || unasked());
+        let due = || now > 0 && is_due(fds, &list);
+        let refresh = !told && (limit == Some(0) || unasked() || due());
         let all = with_kernel(w, fds, &list, now, refresh);
         let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
         if all > 0 || left == Some(0) && (told || limit == Some(0)) {
@@ -153,6 +154,22 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<u64>, sleep: Sleep<'_>) -> 
             return with_kernel(w, fds, &list, now, false);
         }
     }
+}
+
+/// How long a `poll` that waits and has something to report need not ask the kernel, nanoseconds: less than it takes a
+/// process to die, or a thread to come back to its `poll` from learning in some other way that one has.
+const ASK_NS: u64 = 20_000;
+
+/// Whether the kernel may have more to say of these connections than there is to report: of urgent bytes and of the end of
+/// a socket it alone knows.
+fn is_due(fds: &[pollfd], list: &[Ours]) -> bool {
+    let now = call::now_ns();
+    list.iter().any(|o| {
+        o.conn.is_mixed(o.mine, o.peer)
+            || o.conn.kernel.load(Ordering::Relaxed) != 0
+            || fds[o.at].events & libc::POLLPRI != 0
+            || now.saturating_sub(o.conn.polled.load(Ordering::Relaxed)) > ASK_NS
+    })
 }
 
 /// Writes the answers for our connections; answers how many there are.
@@ -185,6 +202,7 @@ fn with_kernel(
             p.fd = -1;
         }
     }
+    let begun = call::now_ns();
     // A handler that has run is no reason to know less.
     let asked = (0..8).map(|_| call::poll(&mut copy, 0)).find(|got| *got != Err(libc::EINTR));
     let answered = matches!(asked, Some(Ok(_)));
@@ -196,6 +214,7 @@ fn with_kernel(
     let mut ours = now;
     if refresh && answered {
         for o in list {
+            o.conn.polled.store(begun, Ordering::Relaxed);
             let revents = copy[o.at].revents;
             if revents & libc::POLLERR == 0 {
                 o.conn.kernel.fetch_and(!kernel::ERR, Ordering::Relaxed);
