@@ -1,5 +1,5 @@
-//! System calls of short connections, counted: those whose peer does not run under Shunt cost the end that does no call more
-//! than they would by themselves.
+//! System calls, counted: short connections whose peer does not run under Shunt cost the end that does no call more than
+//! they would by themselves, and messages between two that are both awake cost none.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use e2e::load::Style;
 use e2e::run::{BoardDir, Guest, Under, command, library, plain_only, skipped};
-use e2e::{installed, turns};
+use e2e::{calls, installed, rally, turns};
 
 const GUEST: &str = env!("CARGO_BIN_EXE_load-guest");
 /// Far longer than anything takes here.
@@ -78,6 +78,17 @@ fn log_of(what: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("counted-{what}-{}", std::process::id()))
 }
 
+/// The port that a guest's first line tells; `None`: it does not run under strace, which was said.
+fn port_of(server: &mut Guest) -> Option<String> {
+    let mut line = String::new();
+    BufReader::new(server.take_stdout().unwrap()).read_line(&mut line).unwrap();
+    let port = line.trim().strip_prefix("port ").map(str::to_owned);
+    if port.is_none() {
+        skipped(&format!("strace does not run a guest: {:?}", server.wait(LIMIT)));
+    }
+    port
+}
+
 /// The calls of one end in a run.
 fn calls_of(role: Role, style: (&str, Style), under: Under<'_>) -> Option<Calls> {
     let plain_run = matches!(under, Under::Tcp);
@@ -89,16 +100,9 @@ fn calls_of(role: Role, style: (&str, Style), under: Under<'_>) -> Option<Calls>
         serve.env("E2E_HOST", "0.0.0.0");
     }
     let mut server = Guest::start(serve.args(["turns", style.0]).stdout(Stdio::piped()));
-    let mut line = String::new();
-    let mut said = BufReader::new(server.take_stdout().unwrap());
-    said.read_line(&mut line).unwrap();
-    let Some(port) = line.trim().strip_prefix("port ") else {
-        let ended = server.wait(LIMIT);
-        skipped(&format!("strace does not run a guest: {ended:?}"));
-        return None;
-    };
+    let port = port_of(&mut server)?;
     let mut ask = if is_client { traced(&log, under) } else { plain() };
-    let mut client = Guest::start(ask.args(["in-turn", port, style.0]));
+    let mut client = Guest::start(ask.args(["in-turn", &port, style.0]));
     for (end, guest) in [("client", &mut client), ("server", &mut server)] {
         let ended = guest.wait(LIMIT).unwrap_or_else(|e| panic!("{role:?} {style:?} {end}: {e}"));
         assert!(ended.success(), "{role:?} {style:?} {end}: {ended}");
@@ -149,4 +153,93 @@ fn a_server_at_all_addresses_makes_the_calls_that_it_would_make_alone() {
 #[test]
 fn a_client_makes_the_calls_that_it_would_make_alone() {
     costs_no_call(Role::Client);
+}
+
+/// What each end of a rally called, server and client, each on one of these CPUs.
+fn rallied(name: &str, [here, there]: [usize; 2], dir: &BoardDir) -> Option<[Calls; 2]> {
+    let logs = ["server", "client"].map(|end| log_of(&format!("rally-{name}-{end}")));
+    let mut serve = traced(&logs[0], Under::Shunt(dir));
+    serve.args(["serve-rally", name, "0", &here.to_string()]);
+    let mut server = Guest::start(serve.stdout(Stdio::piped()));
+    let port = port_of(&mut server)?;
+    let mut play = traced(&logs[1], Under::Shunt(dir));
+    let mut client = Guest::start(play.args(["rally", &port, name, &there.to_string()]));
+    for (end, guest) in [("client", &mut client), ("server", &mut server)] {
+        let ended = guest.wait(LIMIT).unwrap_or_else(|e| panic!("{name} {end}: {e}"));
+        assert!(ended.success(), "{name} {end}: {ended}");
+    }
+    let [server, client] = logs.map(|log| {
+        let calls = counted(&log);
+        let _ = std::fs::remove_file(&log);
+        calls
+    });
+    Some([server?, client?])
+}
+
+/// Whether two threads that do nothing but compute for a while keep these CPUs to themselves.
+fn are_to_spare(cpus: [usize; 2]) -> bool {
+    let lost = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        status.lines().find(|line| line.starts_with("nonvoluntary")).unwrap().to_owned()
+    };
+    let keeps = |cpu: usize| {
+        calls::cpus::pin(cpu).unwrap();
+        let (begin, before) = (Instant::now(), lost());
+        while begin.elapsed() < Duration::from_millis(4) {
+            std::hint::spin_loop();
+        }
+        lost() == before
+    };
+    std::thread::scope(|scope| {
+        let threads = cpus.map(|cpu| scope.spawn(move || keeps(cpu)));
+        threads.map(|thread| thread.join().unwrap()) == [true; 2]
+    })
+}
+
+/// Where both ends are awake, a message and its answer cost neither of them a system call. Not so with `poll` and `select`,
+/// which ask the kernel every 20 microseconds, for strace makes each of these calls take longer than that. Whoever loses
+/// its CPU to others meanwhile has the other sleep, and wakes it: of some tries one has to go well, and only those
+/// count before and after which both CPUs were to spare.
+#[test]
+fn messages_between_two_that_are_awake_cost_no_call() {
+    const TRIES: usize = 6;
+    const UNDISTURBED: usize = 3;
+    if plain_only() {
+        return skipped("each message is a system call on kernel TCP");
+    }
+    if installed("strace").is_none() {
+        return skipped("there is no strace");
+    }
+    let [here, there, ..] = *calls::cpus::allowed() else {
+        return skipped("one CPU: the ends are not awake at the same time");
+    };
+    let cpus = [here, there];
+    let is_free = |calls: &Calls| {
+        let yields = calls.get("sched_yield").copied().unwrap_or(0);
+        // Who waits for one that has lost its CPU gives its own away in between.
+        calls.values().sum::<usize>() - yields < rally::COUNTED / 100
+            && yields < rally::COUNTED / 10
+    };
+    for name in ["blocking", "level", "edge"] {
+        let (mut tries, mut disturbed) = (Vec::new(), 0);
+        loop {
+            let dir = BoardDir::new();
+            let spare = are_to_spare(cpus);
+            let Some(ends) = rallied(name, cpus, &dir) else { return };
+            assert!(dir.attached() > 0, "{name} stayed on TCP:\n{}", dir.summary());
+            if ends.iter().all(is_free) {
+                break;
+            }
+            if spare && are_to_spare(cpus) {
+                tries.push(ends);
+                let messages = rally::COUNTED;
+                assert!(tries.len() < UNDISTURBED, "{name}, {messages} messages: {tries:?}");
+                continue;
+            }
+            disturbed += 1;
+            if disturbed == TRIES {
+                return skipped("this machine has no two CPUs to spare");
+            }
+        }
+    }
 }
