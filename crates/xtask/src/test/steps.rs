@@ -99,6 +99,7 @@ impl Plan {
             step("what is fuzzed compiles", 15, Ok(fuzzed(&target))),
             step("build what the tests start", 40, Ok(build())),
             step("tests", 60, Ok(tests(&target, quick))),
+            step("programs compared with kernel TCP", 30, Ok(compared(&target, quick))),
         ];
         let program = target.join("release/shunt");
         steps.push(later("files served, with Samba's client and tests", 15, move || {
@@ -173,8 +174,24 @@ fn build() -> Command {
     command
 }
 
+/// What waits and does not compute: of two cores it keeps a twentieth busy. It has a step of its own.
+const WAITS: &str = "oracle::";
+
 fn tests(target: &Path, quick: bool) -> Command {
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--", "--show-output"]);
+    command.args(["--skip", WAITS]);
+    with_programs(command, target, quick)
+}
+
+/// Several times as many at once as there are cores.
+fn compared(target: &Path, quick: bool) -> Command {
+    // The whole workspace, for another choice of packages would build what they share anew.
+    let mut command = cargo(&["test", "--workspace", "--test", "it", "--", "--show-output"]);
+    command.args(["--test-threads", "6", WAITS]);
+    with_programs(command, target, quick)
+}
+
+fn with_programs(mut command: Command, target: &Path, quick: bool) -> Command {
     command.env("SHUNT_BIN_DIR", target.join("release"));
     if quick {
         command.env("SHUNT_TEST_QUICK", "1");
