@@ -11,8 +11,9 @@ use smc::conn::{Conn, Push, Remote, Ticket, Transmission, Unwritable};
 
 use super::guest::{Program, Relay};
 
-/// How long what was written may take to leave after the program has closed (Linux: `SMC_MAX_STREAM_WAIT`
-/// is shorter, and loses bytes on a slow peer; TCP takes minutes).
+/// How long nothing of what was written may leave after the program has closed, before the rest is given up. A peer
+/// that goes on reading, however slowly, gets all of it, as from TCP. (Linux waits for `SMC_MAX_STREAM_WAIT` in
+/// all, and loses bytes on a slow peer.)
 const LINGER_NS: u64 = 60_000_000_000;
 
 /// How long a peer may take to answer an abnormal end: its queue pair has acknowledged it, so an honest one
@@ -72,10 +73,19 @@ pub(super) struct Pump {
     peer_closed: bool,
     /// It ends abnormally: the guest is not asked any more.
     broken: bool,
-    /// When to give up what was not sent.
-    linger_until: Option<u64>,
+    /// Since the program has ended: what has not left yet, and when to give that up.
+    linger: Option<Linger>,
     /// When to give up a peer that does not answer an abnormal end.
     broken_until: Option<u64>,
+}
+
+/// What waits to leave after the program has ended.
+#[derive(Clone, Copy, Debug)]
+struct Linger {
+    /// Bytes that the queue pair has not got yet.
+    left: u64,
+    /// When to give them up, if none of them leaves before.
+    until: u64,
 }
 
 impl Pump {
@@ -92,7 +102,7 @@ impl Pump {
             ended: false,
             peer_closed: false,
             broken: false,
-            linger_until: None,
+            linger: None,
             broken_until: None,
         }
     }
@@ -128,10 +138,12 @@ impl Pump {
         let mut moved = false;
         if !self.broken {
             moved = self.take_in(relay)?;
-            self.hear_program(relay, now)?;
+            self.hear_program(relay)?;
         }
         // Before there is something to say: while nothing else happens this step is the last.
-        if self.linger_until.is_some_and(|at| at <= now) {
+        if self.linger.is_some_and(|linger| linger.until <= now) {
+            // It is not closed yet where the guest's ring holds what there was no room for.
+            self.conn.close();
             self.conn.give_up_unsent();
         }
         let mut wants = Wants::default();
@@ -144,8 +156,12 @@ impl Pump {
             self.post(&plan, post);
             moved = true;
         }
+        if !self.broken {
+            self.linger(relay, now)?;
+        }
         // Once it is over it is no time to wake for any more: what was given up stays unsent.
-        wants.by = self.linger_until.filter(|at| *at > now && self.conn.unsent() > 0);
+        let until = self.linger.map(|linger| linger.until);
+        wants.by = until.filter(|at| *at > now && self.conn.unsent() > 0);
         if self.broken {
             let patience = *self.broken_until.get_or_insert(now + ANSWER_NS);
             if patience <= now {
@@ -196,16 +212,13 @@ impl Pump {
     }
 
     /// What the program has done with its end. What it wrote before is sent before the peer hears of it.
-    fn hear_program(&mut self, relay: &mut dyn Relay, now: u64) -> Result<(), Fault> {
+    fn hear_program(&mut self, relay: &mut dyn Relay) -> Result<(), Fault> {
         let program = relay.program();
         if self.program == Program::Open && program == Program::Open {
             return Ok(());
         }
         // The program ends first and is looked at later: what it wrote last is there by now.
         let all = relay.written()? == self.told || self.conn.room().is_err();
-        if program != self.program && !matches!(program, Program::Open | Program::Shut) {
-            self.linger_until = Some(now + LINGER_NS);
-        }
         match program {
             Program::Shut if all && self.program == Program::Open => self.conn.shutdown_write(),
             Program::Closed if all => {
@@ -221,6 +234,19 @@ impl Pump {
         }
         if all || program == Program::Reset {
             self.program = program;
+        }
+        Ok(())
+    }
+
+    /// Once the program has ended: begins the time to linger, and begins it anew when something has left.
+    fn linger(&mut self, relay: &mut dyn Relay, now: u64) -> Result<(), Fault> {
+        if matches!(relay.program(), Program::Open | Program::Shut) {
+            return Ok(());
+        }
+        let waits = relay.written()?.checked_sub(self.told).ok_or(Fault::Guest)?;
+        let left = waits.saturating_add(self.conn.unsent());
+        if self.linger.is_none_or(|linger| left < linger.left) {
+            self.linger = Some(Linger { left, until: now + LINGER_NS });
         }
         Ok(())
     }
@@ -366,6 +392,40 @@ mod tests {
         assert!(!posted.flags.has(StateFlags::CLOSED));
         let wants = pump.step(&mut relay, &mut posted, wait).unwrap();
         assert_eq!((posted.bytes, wants.by), (16_384, None));
+        assert!(posted.flags.has(StateFlags::ABORTED), "the rest is lost: {:?}", posted.flags);
+    }
+
+    /// A peer that reads slowly gets all of it; one that stops, and looks as if it might go on, does not hold us for ever,
+    /// also where more waits in the guest's ring than ours has room for.
+    #[test]
+    fn the_time_to_linger_begins_anew_when_bytes_leave_and_only_then() {
+        let (mut relay, program) = guest(65_536);
+        let setup = Setup { send_ring: smc::SizeClass::new(1), ..Setup::default() };
+        let mut pump = Pump::new(Conn::new(&setup), Key(1));
+        program.send(&[7; 60_000]);
+        program.ends(Program::Closed);
+        let mut posted = Posted::default();
+        let wants = pump.step(&mut relay, &mut posted, 1).unwrap();
+        assert_eq!(wants.by, Some(LINGER_NS + 1));
+        let wants = pump.step(&mut relay, &mut posted, 2).unwrap();
+        assert_eq!(wants.by, Some(LINGER_NS + 1), "nothing has left since");
+        // The peer reads all that it has, at half of the time.
+        while pump.under_way.front().is_some() {
+            pump.completed(&mut relay);
+        }
+        let mut cdc = Cdc::default();
+        cdc.consumer.wrap = 1;
+        pump.hear(&cdc, &mut relay, |_, _, _| {}).unwrap();
+        let half = LINGER_NS / 2;
+        let wants = pump.step(&mut relay, &mut posted, half).unwrap();
+        assert_eq!((posted.bytes, wants.by), (32_768, Some(half + LINGER_NS)));
+        assert!(!posted.flags.has(StateFlags::ABORTED));
+        // And no more.
+        let wants = pump.step(&mut relay, &mut posted, half + 1).unwrap();
+        assert_eq!(wants.by, Some(half + LINGER_NS));
+        let end = wants.by.unwrap();
+        assert!(!posted.flags.has(StateFlags::ABORTED));
+        let _ = pump.step(&mut relay, &mut posted, end).unwrap();
         assert!(posted.flags.has(StateFlags::ABORTED), "the rest is lost: {:?}", posted.flags);
     }
 }
