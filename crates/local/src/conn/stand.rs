@@ -77,14 +77,15 @@ impl Conn {
         half.client.store(u32::from(client), Ordering::Relaxed);
         self.arm_cold(half);
         half.state.store(half_state::OFFERED, Ordering::Release);
-        self.half.store(index + 1, Ordering::Relaxed);
         let generation = half.generation.load(Ordering::Relaxed);
         let hello = Hello { half: index, generation, client, promised };
         let asked = w.with_engine(|engine| relay::ask(engine, hello, fd));
         if matches!(asked, Ok(Some(_))) {
             self.stands_in.store(if v6 { V6 } else { V4 }, Ordering::Relaxed);
+            // Not before: a child that is forked meanwhile would take its share in a half that another connection
+            // may have by then, if the engine declines.
+            self.half.store(index + 1, Ordering::Relaxed);
         } else {
-            self.half.store(0, Ordering::Relaxed);
             if let Some(mut arena) = w.arena.lock() {
                 arena.free_half(&w.board, index);
             }
