@@ -1,6 +1,7 @@
 //! `cargo xtask interop`: our SMC-R beside that of real Linux kernels, which run in emulated machines
 //! on a bridge of their own.
 
+mod account;
 mod ktls;
 mod play;
 pub(crate) mod program;
@@ -20,6 +21,7 @@ use testkit::kernels::guest::Image;
 use testkit::kernels::image::{self, Contents};
 use testkit::kernels::package::{Kernel, SERIES};
 
+use crate::bench::report;
 use crate::{bench, install};
 use play::{Stage, Stale};
 use scenario::{CASES, Case, Event, Peer};
@@ -33,12 +35,15 @@ struct Cli {
     /// Fetch QEMU, BusyBox, tcpdump, tshark and a kernel first (Debian packages)
     #[arg(long)]
     install: bool,
-    /// Leave out what takes long: under 5 minutes
+    /// Leave out what takes long: all else must be over within 5 minutes
     #[arg(long)]
     quick: bool,
     /// Only cases whose name, or whose pair (as in kernel-shunt), contains this
     #[arg(long)]
     only: Option<String>,
+    /// Note what became of each case in bench/record/interop.tsv and docs/interop.md
+    #[arg(long)]
+    record: bool,
     /// Keep captures in this directory
     #[arg(long)]
     keep: Option<PathBuf>,
@@ -56,6 +61,8 @@ pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
 /// The whole run, with a reserve: what hangs longer is killed.
 const LIMIT: Duration = Duration::from_secs(45 * 60);
 const QUICK_LIMIT: Duration = Duration::from_secs(10 * 60);
+/// What `--quick` promises, from the first boot on.
+const QUICK: Duration = Duration::from_secs(5 * 60);
 
 /// Runs `cargo xtask interop`. That it cannot run here is no failure unless something was to be
 /// installed: it says `skipped:` and why.
@@ -67,6 +74,11 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
     let words = ["cargo xtask interop"].into_iter().chain(args.iter().map(String::as_str));
     let cli = Cli::parse_from(words);
     let chosen = chosen(&cli);
+    if cli.record && cli.kernel.is_some() {
+        bail!(
+            "what is recorded is of the kernel that is fetched: --kernel and --record do not go together"
+        );
+    }
     if cli.list {
         chosen.iter().for_each(|(case, pair)| println!("{}", title(case, *pair)));
         if wants_tls(&cli) {
@@ -125,8 +137,28 @@ fn chosen(cli: &Cli) -> Vec<(&'static Case, [Peer; 2])> {
     all.filter(wanted).collect()
 }
 
-fn title(case: &Case, [client, server]: [Peer; 2]) -> String {
-    format!("{}-{}: {}", client.name(), server.name(), case.name)
+fn title(case: &Case, pair: [Peer; 2]) -> String {
+    format!("{}: {}", pair_name(pair), case.name)
+}
+
+fn pair_name([client, server]: [Peer; 2]) -> String {
+    format!("{}-{}", client.name(), server.name())
+}
+
+/// How a case is recorded: its pair, and its name.
+fn key(case: &Case, pair: [Peer; 2]) -> (String, String) {
+    (pair_name(pair), case.name.to_owned())
+}
+
+/// All that can be recorded.
+fn keys() -> Vec<(String, String)> {
+    let cases = CASES.iter().flat_map(|case| case.pairs.iter().map(|pair| key(case, *pair)));
+    cases.chain([ktls_key()]).collect()
+}
+
+/// Both ends of that one are in one guest, under Shunt.
+fn ktls_key() -> (String, String) {
+    ("shunt-shunt".to_owned(), ktls::NAME.to_owned())
 }
 
 /// Why guests cannot run on this machine, with these programs.
@@ -209,10 +241,19 @@ struct Tally {
     passed: usize,
     failed: usize,
     skipped: usize,
+    /// What was played, and whether it passed.
+    played: Vec<((String, String), bool)>,
 }
 
 impl Tally {
-    fn tell(&mut self, title: &str, played: &anyhow::Result<()>, took: Duration) {
+    fn tell(
+        &mut self,
+        title: &str,
+        key: (String, String),
+        played: &anyhow::Result<()>,
+        took: Duration,
+    ) {
+        self.played.push((key, played.is_ok()));
         let took = took.as_secs_f64();
         match played {
             Ok(()) => {
@@ -234,21 +275,43 @@ fn run(
     tls: Option<&Image>,
     built: &Path,
 ) -> anyhow::Result<ExitCode> {
-    let mut tally = Tally::default();
+    let (mut tally, begun) = (Tally::default(), Instant::now());
     if let Some(image) = tls {
         let begun = Instant::now();
         let played = ktls::play(image, LIMIT);
-        tally.tell(ktls::NAME, &played, begun.elapsed());
+        tally.tell(ktls::NAME, ktls_key(), &played, begun.elapsed());
     }
     if !chosen.is_empty() {
         run_pairs(cli, chosen, image, built, &mut tally)?;
     }
-    let Tally { passed, failed, skipped } = tally;
-    println!("\n{passed} passed, {failed} failed, {skipped} skipped");
+    let took = begun.elapsed();
+    let Tally { passed, failed, skipped, played } = tally;
+    println!("\n{passed} passed, {failed} failed, {skipped} skipped in {} s", took.as_secs());
+    if cli.record {
+        record(played)?;
+    }
     if failed > 0 {
         bail!("{failed} of {} cases failed", passed + failed + skipped);
     }
+    if cli.quick && took > QUICK {
+        bail!("--quick has taken {} s, and {} s are promised", took.as_secs(), QUICK.as_secs());
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Notes what became of the cases that were played.
+fn record(played: Vec<((String, String), bool)>) -> anyhow::Result<()> {
+    let root = crate::workspace_root();
+    let (commit, date) = (report::commit(&root), report::today(&root));
+    let last = |passed| account::Last {
+        result: if passed { account::PASSED } else { account::FAILED },
+        commit: commit.clone(),
+        date: date.clone(),
+    };
+    let now = played.into_iter().map(|(key, passed)| (key, last(passed))).collect();
+    account::record(&root, now, &keys())?;
+    println!("recorded in {} and {}", account::ACCOUNT, account::PAGE);
+    Ok(())
 }
 
 fn run_pairs(
@@ -280,7 +343,7 @@ fn run_pairs(
             stage = Stage::boot(image, built, LIMIT)?;
             played = stage.play(case, *pair, cli.keep.as_deref());
         }
-        tally.tell(&title, &played, begun.elapsed());
+        tally.tell(&title, key(case, *pair), &played, begun.elapsed());
         // What failed may have left anything behind, in a guest, too; and a TCP connection that ended while its
         // cable was pulled keeps the module of SMC for minutes.
         if played.is_err() || case.event == Event::PullCable {
@@ -297,6 +360,11 @@ mod tests {
 
     fn cli(words: &str) -> Cli {
         Cli::parse_from(["interop"].into_iter().chain(words.split_whitespace()))
+    }
+
+    #[test]
+    fn the_files_of_the_repository_can_be_read() {
+        account::check(&crate::workspace_root(), &keys()).unwrap();
     }
 
     #[test]

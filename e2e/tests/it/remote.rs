@@ -16,6 +16,7 @@ use testkit::hosts::{self, Host, Hosts};
 
 mod bad_network;
 mod cables;
+mod captured;
 mod congestion;
 mod files;
 mod going;

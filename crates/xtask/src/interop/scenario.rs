@@ -204,7 +204,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         name: "half close",
         // The server sends all of it after it has seen the end.
-        visit: "--purpose both --bytes 300000 --delay-ms 500",
+        visit: "--purpose after --bytes 300000 --delay-ms 500",
         packets: &[SENDING_DONE],
         ..USUAL
     },

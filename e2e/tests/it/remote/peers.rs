@@ -137,16 +137,41 @@ fn stat_says_why_a_connection_goes_on_as_tcp() {
     going.end(&pair);
 }
 
+/// Datagrams that a host has sent, and that the other one has: with engines of which none meets another, RoCEv2.
+fn datagrams(pair: &Pair) -> [u64; 2] {
+    [Side::Server, Side::Client].map(|side| {
+        let mut command = pair.plain(side, Path::new("cat"));
+        let got = outcome(command.arg("/proc/net/snmp"), LIMIT);
+        assert!(got.ok(), "{got:?}");
+        let mut lines = got.out.lines().filter_map(|line| line.strip_prefix("Udp:"));
+        let (names, numbers) = (lines.next().unwrap(), lines.next().unwrap());
+        let mut both = names.split_whitespace().zip(numbers.split_whitespace());
+        both.find(|(name, _)| *name == "OutDatagrams").unwrap().1.parse().unwrap()
+    })
+}
+
 #[test]
 fn peers_without_shunt_are_on_tcp() {
-    let (Some(python), Some(pair)) = (python(), Pair::new()) else { return };
+    let (Some(python), Some(pair)) = (python(), Pair::with(Hosts::new(), &ALL_BY_SMC)) else {
+        return;
+    };
     for (server, client) in [(true, false), (false, true), (false, false)] {
         let talk = Talk::serve(&pair, &python, "echo", server);
         let got = talk.client(&pair, &python, &["echo", "1,1000,300000"], client);
         assert!(got.ok(), "server under Shunt {server}, client {client}: {got:?}");
     }
-    let stat = pair.stat(Side::Client);
-    assert_eq!(pair.attached(Side::Client, "python3"), 0, "{stat}");
+    for side in [Side::Server, Side::Client] {
+        assert_eq!(pair.attached(side, "python3"), 0, "{}", pair.stat(side));
+    }
+    assert_eq!(datagrams(&pair), [0, 0]);
+    // As is seen where both have it.
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    eventually("both ends are carried", || {
+        let got = talk.client(&pair, &python, &["echo", "1,1000"], true);
+        assert!(got.ok(), "{got:?}");
+        [Side::Server, Side::Client].iter().all(|side| pair.attached(*side, "python3") > 0)
+    });
+    assert!(datagrams(&pair).iter().all(|count| *count > 0), "{:?}", datagrams(&pair));
 }
 
 /// Both programs are reset, each for a reason of its own, and neither waits for a time to pass: the one whose engine

@@ -68,6 +68,8 @@ enum Purpose {
     Source,
     /// Both send and check at the same time
     Both,
+    /// As both, but the server sends when it has seen the end
+    After,
     /// The server closes with bytes unread, which resets the connection
     Abort,
     /// The client sends a byte of urgency in the middle; the server tells what it saw

@@ -52,6 +52,11 @@ fn serve(mut stream: TcpStream) -> anyhow::Result<String> {
         }
         Purpose::Source => send(&mut stream, ours, request.bytes)?,
         Purpose::Both => both(&stream, (theirs, ours), request.bytes)?,
+        Purpose::After => {
+            let came = check(&mut stream, theirs, None)?;
+            ensure!(came == request.bytes, "{came} bytes came, not {}", request.bytes);
+            came + send(&mut stream, ours, request.bytes)?
+        }
         Purpose::Abort => {
             // Something must be there that nobody reads.
             stream.peek(&mut [0]).context("wait for bytes")?;

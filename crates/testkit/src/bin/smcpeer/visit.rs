@@ -99,7 +99,7 @@ impl Visit {
                 end(stream)?;
                 Ok(bytes)
             }
-            Purpose::Both => both(stream, (theirs, ours), bytes),
+            Purpose::Both | Purpose::After => both(stream, (theirs, ours), bytes),
             Purpose::Abort => abort(stream),
             Purpose::Urgent => urgent(stream, ours, bytes),
         }

@@ -1,0 +1,95 @@
+//! What goes over the cable between two hosts, as Wireshark sees it.
+
+use testkit::kernels::capture::Captured;
+
+use super::*;
+use crate::programs::need;
+
+/// What two hosts have sent to each other while `run` ran; `None`: it may not be recorded here, as is printed.
+fn capture(pair: &Pair, dumpcap: &Path, name: &str, run: impl FnOnce()) -> Option<File> {
+    let file = File(std::env::temp_dir().join(format!("shunt-{name}-{}.pcap", std::process::id())));
+    let mut command = pair.plain(Side::Server, dumpcap);
+    command.args(["-q", "-P", "-i", hosts::DEVICE, "-w"]).arg(&file.0).stderr(Stdio::piped());
+    let mut capture = command.spawn().unwrap();
+    let mut said = BufReader::new(capture.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("File:") {
+        line.clear();
+        if said.read_line(&mut line).unwrap() == 0 {
+            let _ = capture.wait();
+            skipped("dumpcap may not record here");
+            return None;
+        }
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    run();
+    std::thread::sleep(Duration::from_millis(300));
+    Command::new("kill").args(["-INT", &capture.id().to_string()]).status().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| said.read_to_end(&mut Vec::new()));
+        capture.wait().unwrap();
+    });
+    Some(file)
+}
+
+/// A file that goes when the test does.
+struct File(PathBuf);
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// All kinds of messages, none of which Wireshark warns of.
+fn has_no_warnings(kind: Kind) {
+    need!("tshark");
+    let dumpcap = need!("dumpcap");
+    // What the system cuts into packets behind where it is recorded would be one.
+    let settings = ["--spare-short", "off", "--segments", "1", "--testlink-time", "1"];
+    let (Some(python), Some(pair)) = (python(), Pair::of(kind, Hosts::new(), &settings)) else {
+        return;
+    };
+    let name = if kind.v6 { "v6" } else { "v4" };
+    let file = capture(&pair, &dumpcap, name, || {
+        for (mode, words) in [
+            ("echo", &["echo", "1,2,17,1000,65537,300000"][..]),
+            ("echo", &["many", "20"]),
+            ("urgent", &["urgent"]),
+            ("reset", &["reset"]),
+        ] {
+            let talk = Talk::serve(&pair, &python, mode, true);
+            let got = talk.client(&pair, &python, words, true);
+            assert!(got.ok(), "{got:?}");
+        }
+        let before = pair.sum(Side::Client, "llc_tx");
+        eventually("a link is tested", || pair.sum(Side::Client, "llc_tx") > before);
+    });
+    let Some(file) = file else { return };
+    assert!(pair.carried(Side::Client) > 0, "{:#}", pair.status(Side::Client));
+    let captured = Captured { file: file.0.clone() };
+    let at = if kind.v6 { 74 } else { 54 };
+    for (what, filter) in [
+        ("the option", "tcp.flags.syn == 1 && tcp.options.experimental.exid == 0xe2d4".to_owned()),
+        ("CLC", "tcp && smc".to_owned()),
+        ("CDC", "infiniband && smc".to_owned()),
+        ("CONFIRM LINK", format!("infiniband.bth.opcode == 4 && frame[{at}] == 21")),
+        ("TEST LINK", format!("infiniband.bth.opcode == 4 && frame[{at}] == 27")),
+        ("WRITE", "infiniband.bth.opcode == 10".to_owned()),
+        ("an acknowledgement", "infiniband.bth.opcode == 17".to_owned()),
+    ] {
+        assert!(captured.count(&filter).unwrap() > 0, "there is no packet of {what}");
+    }
+    let warnings = captured.warnings().unwrap();
+    assert!(warnings.is_empty(), "{}", warnings.join("\n"));
+}
+
+#[test]
+fn wireshark_warns_of_nothing() {
+    has_no_warnings(Kind::default());
+}
+
+#[test]
+fn wireshark_warns_of_nothing_by_ipv6() {
+    has_no_warnings(Kind { v6: true, ..Kind::default() });
+}
