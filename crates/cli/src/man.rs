@@ -119,6 +119,15 @@ const JSON_FIELDS: &[(&str, &str)] = &[
     ),
     ("  rx_buffer_bytes, rx_buffer_used_bytes", "buffer that the peer writes to"),
     ("listeners", "port, slot, pid, uid, program: one object for each port listened on"),
+    (
+        "vectors",
+        "one object for each vector of the engine: none without an engine, null if it does not answer",
+    ),
+    (
+        "  vector, connections, link_groups, links, completions, bytes_tx, bytes_rx, cpu_ns, cpu_percent",
+        "which one; what it has: connections by SMC, link groups, their links (queue pairs); what it has done since the \
+         engine began: completions, bytes by RDMA WRITE, CPU time; percent of a CPU since the last look (--watch)",
+    ),
 ];
 
 const DEFRAG_FIELDS: &[(&str, &str)] = &[

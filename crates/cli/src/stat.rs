@@ -1,10 +1,14 @@
-//! `shunt stat`: connections, processes and link groups, as a table or as JSON.
+//! `shunt stat`: connections, processes, link groups and the engine's vectors, as a table or as JSON.
+
+mod load;
 
 use std::io::{IsTerminal, Write};
 use std::thread::sleep;
 use std::time::Duration;
 
 use serde::Serialize;
+
+use load::{Load, Loads};
 
 use crate::snapshot::{
     BufferSizes, Connection, LinkGroup, Listener, Mode, Process, Snapshot, Watch,
@@ -37,18 +41,22 @@ struct Json<'a> {
     time_ms: u64,
     #[serde(flatten)]
     snapshot: &'a Snapshot,
+    /// `None`: there is an engine, and it does not answer.
+    vectors: Option<&'a [Load]>,
 }
 
 /// Prints what the board says, once or again and again.
 pub(crate) fn run(view: &View, dir: Option<&str>, out: &mut impl Write) -> anyhow::Result<()> {
     let mut watch = Watch::new(dir)?;
+    let mut engine = load::Looker::default();
     let clear = view.watch.is_some() && !view.json && std::io::stdout().is_terminal();
     loop {
         let snapshot = watch.look()?;
+        let loads = engine.look(dir);
         if clear {
             out.write_all(CLEAR_SCREEN.as_bytes())?;
         }
-        out.write_all(page(view, snapshot, &watch.path())?.as_bytes())?;
+        out.write_all(page(view, snapshot, &watch.path(), &loads)?.as_bytes())?;
         out.flush()?;
         let Some(pause) = view.watch else { return Ok(()) };
         if !clear && !view.json {
@@ -60,12 +68,18 @@ pub(crate) fn run(view: &View, dir: Option<&str>, out: &mut impl Write) -> anyho
 }
 
 /// What is printed in one round. `snapshot`: `None` if there is no board.
-fn page(view: &View, snapshot: Option<Snapshot>, board: &str) -> anyhow::Result<String> {
+fn page(
+    view: &View,
+    snapshot: Option<Snapshot>,
+    board: &str,
+    loads: &Loads,
+) -> anyhow::Result<String> {
     let absent = snapshot.is_none();
     let snapshot = select(snapshot.unwrap_or_default(), view);
     if view.json {
         let time_ms = sys::call::wall_ns() / 1_000_000;
-        let json = Json { version: JSON_VERSION, board, time_ms, snapshot: &snapshot };
+        let vectors = loads.as_deref().ok();
+        let json = Json { version: JSON_VERSION, board, time_ms, snapshot: &snapshot, vectors };
         // A line a round, so that a reader of a stream knows where an object ends.
         let text = match view.watch {
             Some(_) => serde_json::to_string(&json)?,
@@ -76,7 +90,7 @@ fn page(view: &View, snapshot: Option<Snapshot>, board: &str) -> anyhow::Result<
     if absent {
         return Ok(format!("no board at {board}: no program runs under shunt here\n"));
     }
-    Ok(text(&snapshot, view))
+    Ok(text(&snapshot, view, loads))
 }
 
 /// Leaves out what was not asked for.
@@ -94,7 +108,7 @@ fn select(mut snapshot: Snapshot, view: &View) -> Snapshot {
     snapshot
 }
 
-fn text(snapshot: &Snapshot, view: &View) -> String {
+fn text(snapshot: &Snapshot, view: &View, loads: &Loads) -> String {
     let mut text = String::new();
     if view.totals {
         text += &processes(&snapshot.processes);
@@ -106,6 +120,12 @@ fn text(snapshot: &Snapshot, view: &View) -> String {
     }
     if view.all {
         text += &section("Listeners", listeners(&snapshot.listeners));
+    }
+    match loads {
+        // One process may be none of the engine's.
+        Ok(_) if view.pid.is_some() => {}
+        Ok(loads) => text += &section("Vectors of the engine", load::table(loads)),
+        Err(problem) => text += &format!("\n{problem}\n"),
     }
     text + "\n" + &summary(snapshot) + "\n"
 }

@@ -5,17 +5,20 @@ use serde_json::Value;
 use super::*;
 use crate::snapshot::tests::Fixture;
 
+const NO_ENGINE: Loads = Ok(Vec::new());
+
 /// Renders everything, for tests that only want no panic.
 pub(crate) fn show(snapshot: Snapshot) {
     for (json, totals) in [(true, false), (false, true), (false, false)] {
         let view = View { json, totals, all: true, ..View::default() };
-        assert!(!page(&view, Some(snapshot.clone()), "/x").unwrap().is_empty());
+        assert!(!page(&view, Some(snapshot.clone()), "/x", &NO_ENGINE).unwrap().is_empty());
     }
 }
 
 fn json(view: &View, snapshot: Option<Snapshot>) -> Value {
     let view = View { json: true, ..view.clone() };
-    serde_json::from_str(&page(&view, snapshot, "/dev/shm/x/board-1").unwrap()).unwrap()
+    let loads = Ok(vec![Load::default()]);
+    serde_json::from_str(&page(&view, snapshot, "/dev/shm/x/board-1", &loads).unwrap()).unwrap()
 }
 
 fn names(value: &Value, into: &mut BTreeSet<String>) {
@@ -42,7 +45,7 @@ pub(crate) fn fields() -> BTreeSet<String> {
 
 #[test]
 fn without_a_board_there_is_one_line_or_an_empty_object() {
-    let text = page(&View::default(), None, "/x/board-1").unwrap();
+    let text = page(&View::default(), None, "/x/board-1", &NO_ENGINE).unwrap();
     assert_eq!(text, "no board at /x/board-1: no program runs under shunt here\n");
     let object = json(&View::default(), None);
     for list in ["processes", "link_groups", "connections", "listeners"] {
@@ -53,7 +56,7 @@ fn without_a_board_there_is_one_line_or_an_empty_object() {
 
 #[test]
 fn the_table_has_what_users_of_smcss_look_for() {
-    let text = page(&View::default(), Some(Fixture::busy().snapshot()), "/x").unwrap();
+    let text = page(&View::default(), Some(Fixture::busy().snapshot()), "/x", &NO_ENGINE).unwrap();
     let mut lines = text.lines();
     let headings = lines.next().unwrap();
     for heading in ["State", "UID", "Inode", "Local Address", "Peer Address", "Mode"] {
@@ -70,7 +73,7 @@ fn the_table_has_what_users_of_smcss_look_for() {
 #[test]
 fn all_shows_the_closed_the_dead_and_listeners() {
     let view = View { all: true, ..View::default() };
-    let text = page(&view, Some(Fixture::busy().snapshot()), "/x").unwrap();
+    let text = page(&view, Some(Fixture::busy().snapshot()), "/x", &NO_ENGINE).unwrap();
     assert!(text.contains("CLOSED") && text.contains("gone (dead)"), "{text}");
     assert!(text.contains("\nListeners\n") && text.contains("LISTEN"), "{text}");
 }
@@ -78,7 +81,7 @@ fn all_shows_the_closed_the_dead_and_listeners() {
 #[test]
 fn totals_have_what_users_of_smcd_stats_look_for() {
     let view = View { totals: true, ..View::default() };
-    let text = page(&view, Some(Fixture::busy().snapshot()), "/x").unwrap();
+    let text = page(&view, Some(Fixture::busy().snapshot()), "/x", &NO_ENGINE).unwrap();
     let lines: Vec<Vec<&str>> =
         text.lines().map(|line| line.split_whitespace().collect()).collect();
     // What stands under a heading, in the line that has all of these words.
@@ -107,7 +110,7 @@ fn totals_have_what_users_of_smcd_stats_look_for() {
 #[test]
 fn totals_are_of_processes_pairs_and_reasons() {
     let view = View { totals: true, ..View::default() };
-    let text = page(&view, Some(Fixture::busy().snapshot()), "/x").unwrap();
+    let text = page(&view, Some(Fixture::busy().snapshot()), "/x", &NO_ENGINE).unwrap();
     assert!(text.contains("\nLink groups\n") && text.contains("/server"), "{text}");
     assert!(text.contains("\nFallbacks to TCP\n"), "{text}");
     assert!(text.contains("1 (peer does not run under shunt)"), "{text}");
@@ -144,6 +147,24 @@ fn a_process_is_chosen_by_its_id() {
 #[test]
 fn a_stream_has_an_object_a_line() {
     let view = View { json: true, watch: Some(Duration::from_secs(1)), ..View::default() };
-    let text = page(&view, Some(Fixture::busy().snapshot()), "/x").unwrap();
+    let text = page(&view, Some(Fixture::busy().snapshot()), "/x", &NO_ENGINE).unwrap();
     assert_eq!(text.lines().count(), 1);
+}
+
+#[test]
+fn the_engine_is_shown_where_there_is_one_and_what_keeps_it_from_answering() {
+    let of = |view: &View, loads: &Loads| {
+        page(view, Some(Fixture::busy().snapshot()), "/x", loads).unwrap()
+    };
+    let loads = Ok(vec![Load { vector: 3, ..Load::default() }]);
+    for totals in [false, true] {
+        let text = of(&View { totals, ..View::default() }, &loads);
+        assert!(text.contains("\nVectors of the engine\n"), "{text}");
+    }
+    assert!(!of(&View::default(), &NO_ENGINE).contains("Vectors"));
+    let silent = Err("the engine does not answer: it sleeps".to_owned());
+    assert!(of(&View::default(), &silent).contains("\nthe engine does not answer: it sleeps\n"));
+    let object: Value =
+        serde_json::from_str(&of(&View { json: true, ..View::default() }, &silent)).unwrap();
+    assert_eq!(object["vectors"], Value::Null, "there may be some");
 }

@@ -156,6 +156,15 @@ fn two_links_share_a_slow_one() {
         let status = pair.status(Side::Client);
         [0, 1].iter().all(|vector| status["vectors"][*vector]["rate_cuts"].as_u64().unwrap() > 0)
     });
+    // Whoever looks at all connections sees how the two share the load.
+    let loads = pair.stat(Side::Client)["vectors"].clone();
+    for vector in 0..2 {
+        let load = &loads[vector];
+        assert_eq!(load["vector"], vector, "{loads:#}");
+        for what in ["connections", "link_groups", "links", "completions", "bytes_tx", "cpu_ns"] {
+            assert!(load[what].as_u64().is_some_and(|n| n > 0), "{what}: {loads:#}");
+        }
+    }
     drop(all);
     let [_, to_server] = bad.counted();
     assert!(to_server["marked"] > 0 && to_server["lost"] == 0, "{to_server:?}");
