@@ -126,6 +126,24 @@ impl Host {
 }
 
 impl Hosts {
+    /// Lets these hosts open tens of thousands of connections a second for longer than a second or two, as whoever
+    /// tests a server's load does: ports from 1024 on, and those of closed connections again after a second. Who closes
+    /// first keeps the port for a minute otherwise, and from then on each connection waits for one.
+    ///
+    /// # Errors
+    ///
+    /// When the kernel does not let us.
+    pub fn open_many(&self) -> anyhow::Result<()> {
+        const SETTINGS: &str = "echo 1024 65535 > /proc/sys/net/ipv4/ip_local_port_range && \
+                                echo 1 > /proc/sys/net/ipv4/tcp_tw_reuse";
+        for host in [&self.server, &self.client] {
+            let done = host.command("sh").args(["-c", SETTINGS]).output()?;
+            let said = String::from_utf8_lossy(&done.stderr);
+            anyhow::ensure!(done.status.success(), "settings of TCP: {}", said.trim());
+        }
+        Ok(())
+    }
+
     /// Two hosts with a cable between them.
     ///
     /// # Errors

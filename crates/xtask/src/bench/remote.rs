@@ -62,7 +62,9 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
     warn_when_busy();
     let programs: Vec<&str> = stage::LOCAL.iter().copied().chain(["rocebench"]).collect();
     let book = Book::new(options.json).within(options.limit());
-    let stage = Stage::with(&built(&root), &programs)?.on(Hosts::new()?);
+    let hosts = Hosts::new()?;
+    hosts.open_many()?;
+    let stage = Stage::with(&built(&root), &programs)?.on(hosts);
     let mut bench = Bench::new(stage, options);
     bench.book = book;
     for (rows, settings) in [(rows, &[][..]), (all_by_smc, EVERY_ONE)] {
