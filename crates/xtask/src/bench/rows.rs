@@ -247,22 +247,28 @@ fn database() -> Vec<Row> {
     [(1, 1.3), (8, 1.0), (32, 1.0)].map(row).into()
 }
 
-/// Shunt on one side only: what everybody else pays.
+/// Shunt on one side only: what everybody else pays. 1 % in throughput, 2 % in connections.
 fn overhead() -> Vec<Row> {
-    let mut rows = Vec::new();
-    for (close, floor) in [(false, 0.99), (true, 0.98)] {
+    let web = |close, floor| {
         let kind = if close { "close" } else { "keep-alive" };
-        let row = Row::new(
-            format!("nginx+wrk {kind} c=16"),
-            Kind::Nginx,
-            Load::Wrk { c: 16, close },
-            floor,
-        )
-        .with_costs();
-        rows.push(row.clone().against(Against::TcpServerOnly, "server alone under Shunt"));
-        rows.push(row.against(Against::TcpClientOnly, "client alone under Shunt").full_only());
-    }
-    rows
+        let load = Load::Wrk { c: 16, close };
+        Row::new(format!("nginx+wrk {kind} c=16"), Kind::Nginx, load, floor).with_costs()
+    };
+    let get = Load::Redis { command: "get", c: 16 };
+    let stream = Load::Iperf { block: "64K", cubic: true };
+    let rows = [
+        web(false, 0.99),
+        web(true, 0.98),
+        Row::new("redis-benchmark GET c=16".to_owned(), Kind::Redis, get, 0.99).with_costs(),
+        Row::new("iperf3 64K, cubic".to_owned(), Kind::Iperf, stream, 0.99),
+    ];
+    let both = |row: Row| {
+        let quick = matches!(row.load, Load::Wrk { .. });
+        let server = row.clone().against(Against::TcpServerOnly, "server alone under Shunt");
+        let client = row.against(Against::TcpClientOnly, "client alone under Shunt").full_only();
+        [if quick { server } else { server.full_only() }, client]
+    };
+    rows.into_iter().flat_map(both).collect()
 }
 
 /// Each workload again with both ends on one CPU.
@@ -410,6 +416,7 @@ mod tests {
             "pgbench -S c=32",
             "nginx+wrk keep-alive c=16, server alone under Shunt",
             "nginx+wrk close c=16, client alone under Shunt",
+            "redis-benchmark GET c=16, server alone under Shunt",
         ] {
             assert_eq!(costs(name), Some(true), "{name}");
         }
