@@ -108,15 +108,31 @@ fn converse(
 ///
 /// # Errors
 ///
-/// `NotFound` or `ConnectionRefused` when nothing does; `InvalidData`, with its words, when it refuses.
+/// `NotFound` or `ConnectionRefused` when nothing does; `InvalidData`, with its words, when it refuses; `TimedOut`
+/// when it does not answer for half a minute.
 pub(crate) fn ask(path: &Path, request: &impl Serialize) -> io::Result<Value> {
+    ask_within(path, request, ANSWER_PATIENCE)
+}
+
+/// [`ask`] with another patience.
+pub(crate) fn ask_within(
+    path: &Path,
+    request: &impl Serialize,
+    patience: Duration,
+) -> io::Result<Value> {
     let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(ANSWER_PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     stream.write_all(&line)?;
     let mut text = String::new();
-    BufReader::new(&stream).read_line(&mut text)?;
+    BufReader::new(&stream).read_line(&mut text).map_err(|e| match e.kind() {
+        io::ErrorKind::WouldBlock => {
+            let words = format!("no answer within {} s: it may be stopped", patience.as_secs());
+            io::Error::new(io::ErrorKind::TimedOut, words)
+        }
+        _ => e,
+    })?;
     let refused = |words: String| io::Error::new(io::ErrorKind::InvalidData, words);
     if text.is_empty() {
         return Err(refused("it answers nobody but its own user and root".into()));

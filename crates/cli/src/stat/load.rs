@@ -3,7 +3,6 @@
 use std::io::ErrorKind;
 use std::time::Instant;
 
-use engine::remote::control::Request;
 use engine::remote::host;
 use serde::Serialize;
 use serde_json::Value;
@@ -45,7 +44,7 @@ pub(super) struct Looker {
 impl Looker {
     /// What they have now.
     pub(super) fn look(&mut self, dir: Option<&str>) -> Loads {
-        let stat = match host::ask(dir, &Request::Stat {}) {
+        let stat = match host::look(dir) {
             Ok(stat) => stat,
             Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
                 self.before = None;

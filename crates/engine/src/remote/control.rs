@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -81,6 +82,15 @@ pub fn ask(path: &Path, request: &Request) -> io::Result<serde_json::Value> {
     control::ask(path, request)
 }
 
+/// What an engine that runs has done and has, for whoever does not wait long for it.
+///
+/// # Errors
+///
+/// As [`ask`]; `TimedOut` when there is no answer within a second.
+pub fn look(path: &Path) -> io::Result<serde_json::Value> {
+    control::ask_within(path, &Request::Stat {}, Duration::from_secs(1))
+}
+
 #[cfg(test)]
 mod tests {
     use std::io::{BufRead, BufReader, Write};
@@ -105,6 +115,16 @@ mod tests {
 
     fn set(pairs: &[(&str, &str)]) -> Request {
         Request::Set(pairs.iter().map(|(n, v)| ((*n).into(), (*v).into())).collect())
+    }
+
+    #[test]
+    fn who_only_looks_does_not_wait_for_an_engine_that_is_stopped() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("control");
+        let _stopped = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let error = look(&path).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(error.to_string(), "no answer within 1 s: it may be stopped");
     }
 
     #[test]

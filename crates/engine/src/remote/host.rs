@@ -432,3 +432,14 @@ pub fn ask(dir: Option<&str>, request: &super::control::Request) -> io::Result<s
         control_path(dir).map_err(|e| io::Error::new(io::ErrorKind::NotFound, e.to_string()))?;
     super::control::ask(Path::new(&path), request)
 }
+
+/// What a user's engine has done and has, for [`super::control::look`].
+///
+/// # Errors
+///
+/// As [`super::control::look`]; `NotFound` if the board cannot be named.
+pub fn look(dir: Option<&str>) -> io::Result<serde_json::Value> {
+    let path =
+        control_path(dir).map_err(|e| io::Error::new(io::ErrorKind::NotFound, e.to_string()))?;
+    super::control::look(Path::new(&path))
+}
