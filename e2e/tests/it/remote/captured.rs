@@ -80,7 +80,12 @@ fn has_no_warnings(kind: Kind) {
     ] {
         assert!(captured.count(&filter).unwrap() > 0, "there is no packet of {what}");
     }
-    let warnings = captured.warnings().unwrap();
+    let mut warnings = captured.warnings().unwrap();
+    if kind.v6 {
+        // Packets that go one by one have no checksum of UDP, since that of InfiniBand covers them: RoCEv2 does so by IPv6
+        // as well (InfiniBand's annex A17; RFC 6935 lets it), and Wireshark does not know.
+        warnings.retain(|line| !line.ends_with("\tIllegal checksum value (0)"));
+    }
     assert!(warnings.is_empty(), "{}", warnings.join("\n"));
 }
 
