@@ -202,8 +202,8 @@ fn are_to_spare(cpus: [usize; 2]) -> bool {
 /// count before and after which both CPUs were to spare.
 #[test]
 fn messages_between_two_that_are_awake_cost_no_call() {
-    const TRIES: usize = 6;
-    const UNDISTURBED: usize = 3;
+    const DISTURBED: usize = 4;
+    const UNDISTURBED: usize = 6;
     if plain_only() {
         return skipped("each message is a system call on kernel TCP");
     }
@@ -234,10 +234,12 @@ fn messages_between_two_that_are_awake_cost_no_call() {
                 tries.push(ends);
                 let messages = rally::COUNTED;
                 assert!(tries.len() < UNDISTURBED, "{name}, {messages} messages: {tries:?}");
+                // What has disturbed it unseen may be over then.
+                std::thread::sleep(Duration::from_millis(100));
                 continue;
             }
             disturbed += 1;
-            if disturbed == TRIES {
+            if disturbed == DISTURBED {
                 return skipped("this machine has no two CPUs to spare");
             }
         }
