@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -71,7 +73,7 @@ const END: &[u8] = b"\0\n";
 
 /// Whether somebody may ask: who runs this process, and root.
 fn is_one_of_us(stream: &UnixStream) -> io::Result<bool> {
-    let uid = rustix::net::sockopt::socket_peercred(stream)?.uid;
+    let uid = sockopt::socket_peercred(stream)?.uid;
     Ok(uid.as_raw() == 0 || uid.as_raw() == sys::call::geteuid())
 }
 
@@ -120,13 +122,7 @@ pub(crate) fn ask_within(
     request: &impl Serialize,
     patience: Duration,
 ) -> io::Result<Value> {
-    let mut stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(patience))?;
-    let mut line = serde_json::to_vec(request)?;
-    line.push(b'\n');
-    stream.write_all(&line)?;
-    let mut text = String::new();
-    BufReader::new(&stream).read_line(&mut text).map_err(|e| match e.kind() {
+    let text = converse_within(path, request, patience).map_err(|e| match e.kind() {
         io::ErrorKind::WouldBlock => {
             let words = format!("no answer within {} s: it may be stopped", patience.as_secs());
             io::Error::new(io::ErrorKind::TimedOut, words)
@@ -143,4 +139,25 @@ pub(crate) fn ask_within(
         (None, Some(Value::String(words))) => Err(refused(words)),
         _ => Err(refused("an answer that makes no sense".into())),
     }
+}
+
+/// Sends a line and receives one, each within this time.
+fn converse_within(
+    path: &Path,
+    request: &impl Serialize,
+    patience: Duration,
+) -> io::Result<String> {
+    let socket =
+        net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Before it connects: to one that is stopped, and was asked by many since, that would take for ever.
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
+    sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(patience))?;
+    net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let mut stream = UnixStream::from(socket);
+    let mut line = serde_json::to_vec(request)?;
+    line.push(b'\n');
+    stream.write_all(&line)?;
+    let mut text = String::new();
+    BufReader::new(&stream).read_line(&mut text)?;
+    Ok(text)
 }

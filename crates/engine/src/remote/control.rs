@@ -121,10 +121,14 @@ mod tests {
     fn who_only_looks_does_not_wait_for_an_engine_that_is_stopped() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
-        let _stopped = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let error = look(&path).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        assert_eq!(error.to_string(), "no answer within 1 s: it may be stopped");
+        let stopped = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        // Room for one who waits to be let in, and then for nobody.
+        rustix::net::listen(&stopped, 0).unwrap();
+        for who in ["first", "second"] {
+            let error = look(&path).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{who}: {error}");
+            assert_eq!(error.to_string(), "no answer within 1 s: it may be stopped");
+        }
     }
 
     #[test]

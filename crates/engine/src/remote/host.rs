@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -428,9 +428,7 @@ impl Relay for Ours {
 ///
 /// As [`super::control::ask`]; `NotFound` if the board cannot be named.
 pub fn ask(dir: Option<&str>, request: &super::control::Request) -> io::Result<serde_json::Value> {
-    let path =
-        control_path(dir).map_err(|e| io::Error::new(io::ErrorKind::NotFound, e.to_string()))?;
-    super::control::ask(Path::new(&path), request)
+    super::control::ask(&asked_at(dir)?, request)
 }
 
 /// What a user's engine has done and has, for [`super::control::look`].
@@ -439,7 +437,9 @@ pub fn ask(dir: Option<&str>, request: &super::control::Request) -> io::Result<s
 ///
 /// As [`super::control::look`]; `NotFound` if the board cannot be named.
 pub fn look(dir: Option<&str>) -> io::Result<serde_json::Value> {
-    let path =
-        control_path(dir).map_err(|e| io::Error::new(io::ErrorKind::NotFound, e.to_string()))?;
-    super::control::look(Path::new(&path))
+    super::control::look(&asked_at(dir)?)
+}
+
+fn asked_at(dir: Option<&str>) -> io::Result<PathBuf> {
+    control_path(dir).map_err(|e| io::Error::new(io::ErrorKind::NotFound, e.to_string()))
 }
