@@ -5,7 +5,7 @@
 mod capture;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use e2e::{built, quick};
 use testkit::fragments::{Case, Family, Packet, cases};
 
+use crate::dumpcap::Dumpcap;
 use crate::programs::need;
 use capture::{
     BEGIN, ETHERNET, Place, defrag, defrag_piped, defragged, ethernet, fields, frames, kind, pcap,
@@ -396,19 +397,8 @@ fn what_a_kernel_fragments_is_put_together() {
     };
     let place = Place::new("real");
     let input = place.path("in.pcapng");
-    let mut command = cable.within(&dumpcap);
-    command.args(["-q", "-i", "v0", "-w"]).arg(&input).stderr(Stdio::piped());
-    let mut capture = command.spawn().unwrap();
-    let mut said = BufReader::new(capture.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("File:") {
-        line.clear();
-        if said.read_line(&mut line).unwrap() == 0 {
-            let _ = capture.wait();
-            return e2e::run::skipped("dumpcap may not record here");
-        }
-    }
-    thread::sleep(Duration::from_millis(300));
+    let capture = Dumpcap::start(cable.within(&dumpcap), "v0", &input);
+    let Some(capture) = capture else { return };
     assert!(cable.within(&python).args(["-c", SENDER]).status().unwrap().success());
     // All that was sent and more, as soon as it is written; what is missing then is said below.
     let all: u64 = SIZES.iter().map(|size| *size as u64).sum();
@@ -416,13 +406,7 @@ fn what_a_kernel_fragments_is_put_together() {
     while fs::metadata(&input).is_ok_and(|file| file.len() < all) && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(20));
     }
-    thread::sleep(Duration::from_millis(300));
-    // `ip netns exec` becomes the program.
-    Command::new("kill").args(["-INT", &capture.id().to_string()]).status().unwrap();
-    thread::scope(|scope| {
-        scope.spawn(|| said.read_to_end(&mut Vec::new()));
-        capture.wait().unwrap();
-    });
+    capture.stop();
     let out = place.path("out.pcap");
     defragged(&[], &input, &out);
     let payloads: Vec<Vec<u8>> = fields(&out, &["udp.payload", "icmp.type", "icmpv6.type"])

@@ -178,8 +178,7 @@ fn half_of_what_memory_holds_comes_through_at_any_overload() {
     }
 }
 
-/// With two workers it depends on how they take turns: one that has the CPU while the other waits fills the memory, and
-/// the other begins datagrams of which it has let go the first fragments.
+/// With two workers, who share the memory, it depends on how they take turns.
 #[test]
 fn two_workers_at_an_overload_bring_half_of_it_through_too() {
     let is_enough = || {

@@ -5,6 +5,7 @@ mod defrag;
 mod defrag_kernel;
 mod defrag_live;
 mod differential;
+mod dumpcap;
 mod entry_points;
 mod forks;
 mod fuzzed;

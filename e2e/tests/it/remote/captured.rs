@@ -3,32 +3,17 @@
 use testkit::kernels::capture::Captured;
 
 use super::*;
+use crate::dumpcap::Dumpcap;
 use crate::programs::need;
 
 /// What two hosts have sent to each other while `run` ran; `None`: it may not be recorded here, as is printed.
 fn capture(pair: &Pair, dumpcap: &Path, name: &str, run: impl FnOnce()) -> Option<File> {
     let file = File(std::env::temp_dir().join(format!("shunt-{name}-{}.pcap", std::process::id())));
     let mut command = pair.plain(Side::Server, dumpcap);
-    command.args(["-q", "-P", "-i", hosts::DEVICE, "-w"]).arg(&file.0).stderr(Stdio::piped());
-    let mut capture = command.spawn().unwrap();
-    let mut said = BufReader::new(capture.stderr.take().unwrap());
-    let mut line = String::new();
-    while !line.contains("File:") {
-        line.clear();
-        if said.read_line(&mut line).unwrap() == 0 {
-            let _ = capture.wait();
-            skipped("dumpcap may not record here");
-            return None;
-        }
-    }
-    std::thread::sleep(Duration::from_millis(300));
+    command.arg("-P");
+    let capture = Dumpcap::start(command, hosts::DEVICE, &file.0)?;
     run();
-    std::thread::sleep(Duration::from_millis(300));
-    Command::new("kill").args(["-INT", &capture.id().to_string()]).status().unwrap();
-    std::thread::scope(|scope| {
-        scope.spawn(|| said.read_to_end(&mut Vec::new()));
-        capture.wait().unwrap();
-    });
+    capture.stop();
     Some(file)
 }
 
