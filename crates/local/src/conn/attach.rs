@@ -443,13 +443,10 @@ impl Conn {
     /// Doorbells must not wait for the acknowledgement of what was sent before them. Done at the
     /// first doorbell that might: a short connection needs none.
     pub(super) fn free_doorbells(&self, fd: i32) {
-        let before = self.options.fetch_or(options::FREE, Ordering::Relaxed);
-        if before & options::FREE != 0 {
+        if self.options.fetch_or(options::FREE, Ordering::Relaxed) & options::FREE != 0 {
             return;
         }
-        // One that nobody has set is off, as it is for each new socket.
-        let unset = before & options::NODELAY == 0;
-        if unset || call::getsockopt::<i32>(fd, IPPROTO_TCP, TCP_NODELAY) == Ok(0) {
+        if call::getsockopt::<i32>(fd, IPPROTO_TCP, TCP_NODELAY) == Ok(0) {
             let _ = call::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, 1i32);
             self.options.fetch_or(options::NAGLE, Ordering::Relaxed);
         }
