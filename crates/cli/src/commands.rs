@@ -149,7 +149,8 @@ enum Command {
         long_about = "Show connections, processes and why connections are on TCP.\n\n\
             Each end of a connection is a line of its own. Mode is SHM (shared memory), SMCR (by SMC-R to \
             another host), or TCP with the number and words of the reason. Connections that the library never had to do with are not \
-            listed here but by ss(8).\n\n\
+            listed here but by ss(8). Where an engine runs, the \
+            load of each of its vectors follows.\n\n\
             For users of smcd stats, in --totals: SMC connections are Attached, of which Client and Server; TCP \
             fallback is in the table of fallbacks, by reason; data transmitted is Tx and Rx; total requests are \
             TxReqs and RxReqs (calls that moved bytes); Buffer full is Stalls; and buffers of each size are counted \
