@@ -26,6 +26,8 @@ impl<B> Bucket<B> {
 /// lease says that it is short, about once in a millisecond.
 const BUCKETS_RELIEVED: usize = 16;
 const DATAGRAMS_RELIEVED: usize = 16;
+/// Datagrams that are given up of one bucket at a time.
+const EXPIRED_UNDER_A_LOCK: usize = 64;
 
 /// Fragments of all datagrams that several cores put together.
 ///
@@ -229,8 +231,9 @@ impl<B> Shared<B> {
         }
     }
 
-    /// Gives up datagrams that have taken too long, in one bucket after the other; each core may do a
-    /// part of it. Answers when the next one's time ends, if there is one.
+    /// Gives up datagrams that have taken too long, in one bucket after the other, at most 64 of each so that
+    /// none is locked for long; each core may do a part of it. Answers when the next one's time ends, if there
+    /// is one: that may be over already, where there are more.
     pub fn expire(
         &self,
         core: &mut Core,
@@ -240,7 +243,7 @@ impl<B> Shared<B> {
     ) -> Option<u64> {
         let ends = self.buckets.get(buckets)?.iter().filter_map(|bucket| {
             let mut table = bucket.lock();
-            table.expire(&mut core.lease, now, 64, sink)
+            table.expire(&mut core.lease, now, EXPIRED_UNDER_A_LOCK, sink)
         });
         ends.min()
     }

@@ -369,6 +369,24 @@ fn each_case_ends_the_same_in_a_table_for_all_cores() {
     assert!(one.dropped(Reason::Unaligned) > 0);
 }
 
+/// A bucket is not locked for long: who gives up what is late is told that there is more.
+#[test]
+fn what_is_late_in_one_bucket_goes_in_parts() {
+    let (table, mut out) = (shared(1), Out::default());
+    let mut core = table.core();
+    for id in 0..150 {
+        let [first, ..] = fragments(id);
+        table.push(&mut core, Arrival::new(&first, Arc::clone(&first)), SECOND, &mut out);
+    }
+    let late = 100 * SECOND;
+    for left in [86, 22, 0] {
+        let next = table.expire(&mut core, 0..1, late, &mut out);
+        assert_eq!(table.datagrams(), left);
+        assert_eq!(next.is_some_and(|at| at <= late), left > 0);
+    }
+    assert_eq!(out.returned, 150);
+}
+
 /// As in one shard: each bucket sees its part of a source's datagrams, however many buckets there are.
 #[test]
 fn an_identification_that_comes_round_joins_no_two_datagrams_in_a_shared_table() {

@@ -233,7 +233,12 @@ impl World {
         let Self { posts, shared, packets, outs, alone, now, .. } = self;
         for Post { shard, core, .. } in posts {
             shard.expire(*now, usize::MAX, &mut At(&mut outs[0], packets));
-            shared.expire(core, 0..shared.buckets(), *now, &mut At(&mut outs[1], packets));
+            let mut out = At(&mut outs[1], packets);
+            // Some of each bucket at a time.
+            while shared
+                .expire(core, 0..shared.buckets(), *now, &mut out)
+                .is_some_and(|at| at <= *now)
+            {}
         }
         for (one, out) in alone {
             one.expire(*now, usize::MAX, &mut At(out, packets));
