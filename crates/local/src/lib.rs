@@ -26,6 +26,8 @@ mod room;
 #[cfg(not(loom))]
 pub mod spin;
 mod switch;
+#[cfg(not(loom))]
+pub mod turns;
 #[cfg(all(feature = "watchdog", not(loom)))]
 pub mod watchdog;
 #[cfg(not(loom))]

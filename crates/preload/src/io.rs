@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use libc::{iovec, msghdr, ssize_t};
 use local::Reason;
 use local::conn::{Conn, Got, Phase, Put, kernel, reg_flags};
+use local::turns::Turns;
 use local::world::World;
 use sys::abi::Half;
 use sys::iov::Buffers;
@@ -65,9 +66,10 @@ fn asked(fd: c_int, conn: &'static Conn) -> Option<(&'static World, &'static Con
 
 /// Waits for another thread that is attaching the connection.
 fn phase(conn: &Conn) -> Phase {
+    let mut turns = Turns::default();
     loop {
         match conn.phase() {
-            Phase::Busy => call::sched_yield(),
+            Phase::Busy => turns.next("attaches", conn),
             other => return other,
         }
     }
@@ -737,6 +739,7 @@ enum Way {
 
 /// Chooses the way; waits for another thread that is switching.
 fn way(w: &'static World, conn: &'static Conn) -> Way {
+    let mut turns = Turns::default();
     loop {
         match phase(conn) {
             Phase::Tcp | Phase::Listener | Phase::Asked => return Way::Tcp,
@@ -744,7 +747,7 @@ fn way(w: &'static World, conn: &'static Conn) -> Way {
                 return Way::Ring;
             }
             _ if conn.tcp_send_begins() => return Way::Before,
-            _ => call::sched_yield(),
+            _ => turns.next("switches our direction", conn),
         }
     }
 }

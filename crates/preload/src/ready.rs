@@ -1003,7 +1003,9 @@ fn watch_offer(w: &'static World, set: &'static Set, conn: &'static Conn, which:
         return;
     }
     let Some((_, half)) = conn.my_half(w) else { return };
-    if let Some(mut members) = set.members.lock() {
+    if let Some(mut members) = set.members.lock()
+        && conn.sets[which].set.load(Ordering::Acquire) == set.id()
+    {
         members.watch(w, conn, which, half);
         members.recount(set);
     }
@@ -1160,16 +1162,12 @@ pub(crate) fn forget(w: &World, conn: &'static Conn) {
     for (which, set) in registrations(conn) {
         let r = &conn.sets[which];
         lock::free_if_left(set.members.word());
+        // First: whoever looks under the lock of the lists whether it is in them must not put it back.
+        r.set.store(0, Ordering::Release);
         if r.flags.swap(0, Ordering::Relaxed) & reg::TAGGED != 0 {
             set.drop_member(conn, which);
         }
-        if let Some(mut members) = set.members.lock()
-            && let Some(at) = members.offered.iter().position(|(c, _)| std::ptr::eq(*c, conn))
-        {
-            members.offered.swap_remove(at);
-            members.recount(set);
-        }
+        set.drop_offer(conn, which);
         set.ended(w, conn);
-        r.set.store(0, Ordering::Release);
     }
 }

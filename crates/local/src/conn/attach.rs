@@ -6,6 +6,7 @@ use sys::sync::AtomicU32;
 
 use crate::brief;
 use crate::config::End;
+use crate::turns::Turns;
 
 use super::{
     BELL, Conn, EAGAIN_RETRY, ECONNRESET, Ends, Got, Half, Level, Loc, MSG_DONTWAIT, Ordering,
@@ -34,6 +35,10 @@ const CLOSE: u8 = 7;
 const TRANSPARENT: [(i32, i32); 2] = [(0, 19), (41, 75)];
 /// An address that is not known.
 const NOWHERE: SocketAddrV6 = SocketAddrV6::new(std::net::Ipv6Addr::UNSPECIFIED, 0, 0, 0);
+
+/// How long a close waits for other threads that are attaching the connection, nanoseconds: they take microseconds,
+/// unless they do not run. Tests tell what is waited for from what is given up.
+const OTHERS_NS: u64 = if cfg!(test) { 60_000_000_000 } else { 50_000_000 };
 
 /// Flags of an end that has shut down both ways.
 const DEAF: u32 = flag::SHUT | flag::SHUT_RD;
@@ -651,9 +656,10 @@ impl Conn {
         n: usize,
         last: Option<u8>,
     ) -> Option<usize> {
+        let mut turns = Turns::default();
         loop {
             match self.phase() {
-                Phase::Busy => call::sched_yield(),
+                Phase::Busy => turns.next("attaches", self),
                 Phase::Server | Phase::Fresh => {
                     self.tcp_rx.fetch_add(n as u64, Ordering::Relaxed);
                     self.pieces.fetch_add(u32::from(n > 0), Ordering::Relaxed);
@@ -668,7 +674,7 @@ impl Conn {
                     }
                     if self.is_taken(w) {
                         // What we hold may be doorbells: only the attachment tells.
-                        call::sched_yield();
+                        turns.next("has taken it", self);
                         continue;
                     }
                     let _counting = lock::lock(&self.counting);
@@ -695,6 +701,7 @@ impl Conn {
     /// Takes the offer back for good: something is about to happen that only TCP can do. `false`:
     /// too late, it is attached now.
     pub fn keep_tcp(&'static self, w: &World, fd: i32, reason: Reason) -> bool {
+        let mut turns = Turns::default();
         loop {
             match self.phase() {
                 // Whoever is sending by TCP at this moment, and may wait there for long, goes on so.
@@ -717,9 +724,9 @@ impl Conn {
                         self.stay_tcp(w, fd, reason);
                         return true;
                     }
-                    call::sched_yield();
+                    turns.next("has taken it", self);
                 }
-                Phase::Busy => call::sched_yield(),
+                Phase::Busy => turns.next("attaches", self),
                 Phase::Attached => return false,
                 Phase::Tcp | Phase::Listener | Phase::Asked => return true,
             }
@@ -742,20 +749,10 @@ impl Conn {
 
     /// The last descriptor of this process is about to be closed. After this the record is free.
     pub fn closing(&'static self, w: &World, fd: i32) {
+        self.await_others();
         self.learn(w);
         self.holds_no_more(w);
-        if self.phase() == Phase::Offered
-            && !self.settle_client(w, fd, false, 0)
-            && self.phase() == Phase::Offered
-        {
-            let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
-            if let Some((index, _)) = self.my_half(w)
-                && !offer::withdraw(word, index)
-            {
-                // Taken in this very moment, or overwritten.
-                let _ = self.settle_client(w, fd, false, 0);
-            }
-        }
+        self.meets_no_more(w, fd);
         let Some((index, half)) = self.my_half(w) else { return };
         if half.slot.load(Ordering::Relaxed) != w.board.slot().unwrap_or(u32::MAX) {
             // Inherited: the memory is our parent's to give back.
@@ -782,6 +779,53 @@ impl Conn {
                     arena.free_half(&w.board, index);
                 }
             }
+        }
+    }
+
+    /// About to be closed: attaches it if the peer has done its part, and sees to it that it never is otherwise. Others
+    /// may still come by the record, and must not attach what is given back.
+    fn meets_no_more(&'static self, w: &World, fd: i32) {
+        if self.phase() == Phase::Offered
+            && !self.settle_client(w, fd, false, 0)
+            && self.phase() == Phase::Offered
+        {
+            let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
+            if let Some((index, _)) = self.my_half(w)
+                && !offer::withdraw(word, index)
+            {
+                // Taken in this very moment, or overwritten.
+                let _ = self.settle_client(w, fd, false, 0);
+            }
+        }
+        for unmet in [Phase::Server, Phase::Offered] {
+            let _ = self.swap_phase(unmet, Phase::Tcp);
+        }
+        // Another thread may have begun just before: it will see that it is withdrawn, or has attached it.
+        self.await_others();
+        let _ = self.swap_phase(Phase::Server, Phase::Tcp)
+            || self.swap_phase(Phase::Offered, Phase::Tcp);
+    }
+
+    /// Waits for other threads that are attaching it, or switching our direction: an event loop may be at it on behalf
+    /// of its set. What they write last must not go into the record of the connection that has it next.
+    fn await_others(&self) {
+        let mut deadline = 0;
+        loop {
+            // Acquire: what they have written. Pairs with the drop of the lock in `settle_client`.
+            let counting = self.counting.load(Ordering::Acquire);
+            // Ours: we have interrupted it, in a handler.
+            if counting == lock::tid() || counting == 0 && !self.is_switching() {
+                return;
+            }
+            let now = call::now_ns();
+            if deadline == 0 {
+                deadline = now + OTHERS_NS;
+            }
+            // A thread that has left it by a jump will not say so.
+            if now > deadline {
+                return;
+            }
+            call::sched_yield();
         }
     }
 

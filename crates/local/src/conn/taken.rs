@@ -60,9 +60,9 @@ impl Conn {
         };
         let Some(counts) = counted.or_else(asked) else {
             self.set_phase(Phase::Offered);
-            if offer::status(word, index) == Status::Lost && super::attach::is_gone(fd) {
+            if offer::status(word, index) != Status::Open && super::attach::is_gone(fd) {
                 // The socket is not there any more, and the word will never say that the offer is open: whoever waits
-                // for that would look for ever.
+                // for that, or for the attachment, would look for ever.
                 offer::clear(word, index);
                 self.stay_tcp(w, fd, Reason::PeerBroken);
             }

@@ -39,6 +39,7 @@ pub(super) unsafe fn receive_tcp(
         mark.now(Wait::Nothing);
         drop(receiving);
         drop(mark);
+        let mut turns = Turns::default();
         while !is_attached(w, conn, fd) {
             if phase(conn) != Phase::Busy {
                 // Not after all.
@@ -46,7 +47,7 @@ pub(super) unsafe fn receive_tcp(
                 return Some(unsafe { receive_held(w, conn, fd, iov, flags, held) });
             }
             // Another thread is at it.
-            call::sched_yield();
+            turns.next("attaches", conn);
         }
         return None;
     }

@@ -30,8 +30,10 @@ pub(super) fn park(
     };
     r.parked.store(set.id(), Ordering::Relaxed);
     r.flags.store(0, Ordering::Relaxed);
-    set.drop_member(conn, which);
+    // First: see `forget`.
     r.set.store(0, Ordering::Release);
+    set.drop_member(conn, which);
+    set.drop_offer(conn, which);
     if let Some(_held) = lock::lock(&e.mine.wait_lock)
         && conn.sleepers(e.mine) == 0
     {

@@ -118,11 +118,47 @@ impl Members {
 
     /// Looks at a connection that was offered.
     pub(super) fn watch(&mut self, w: &World, conn: &'static Conn, which: usize, half: &Half) {
-        if !self.offered.iter().any(|(c, _)| std::ptr::eq(*c, conn)) {
-            self.offered.push((conn, which));
+        if self.offer_of(conn, which).is_none() {
+            self.put_offer(conn, which);
         }
         self.inherited |= w.board.slot() != Some(half.slot.load(Ordering::Relaxed));
         self.unmoved = None;
+    }
+
+    fn put_offer(&mut self, conn: &'static Conn, which: usize) {
+        conn.sets[which]
+            .at
+            .store(u32::try_from(self.offered.len()).unwrap_or(0), Ordering::Relaxed);
+        self.offered.push((conn, which));
+    }
+
+    /// Where a connection is among those that were offered: once, whichever registration it came by.
+    fn offer_of(&self, conn: &Conn, which: usize) -> Option<usize> {
+        let is_it = |(c, _): &(&'static Conn, usize)| std::ptr::eq(*c, conn);
+        let guess = conn.sets[which].at.load(Ordering::Relaxed) as usize;
+        if self.offered.get(guess).is_some_and(is_it) {
+            return Some(guess);
+        }
+        self.offered.iter().position(is_it)
+    }
+
+    fn take_offer(&mut self, at: usize) -> (&'static Conn, usize) {
+        let taken = self.offered.swap_remove(at);
+        if let Some((moved, which)) = self.offered.get(at) {
+            let place = u32::try_from(at).unwrap_or(0);
+            moved.sets[*which].at.store(place, Ordering::Relaxed);
+        }
+        taken
+    }
+
+    /// A registration of a connection that was offered is no more.
+    fn drop_offer(&mut self, set: &Set, conn: &'static Conn, which: usize) {
+        let Some(at) = self.offer_of(conn, which) else { return };
+        let _ = self.take_offer(at);
+        // The same socket may be in the set by another descriptor.
+        if let Some((other, _)) = registrations(conn).find(|(_, other)| other.id() == set.id()) {
+            self.put_offer(conn, other);
+        }
     }
 
     /// Where a registration is in the list. The last place it had is a good guess.
@@ -165,7 +201,12 @@ impl Set {
         }
         let Some(e) = ends(w, conn) else { return };
         if let Some(mut members) = self.members.lock() {
-            if members.position(conn, which).is_none() {
+            if let Some(at) = members.offer_of(conn, which) {
+                let _ = members.take_offer(at);
+            }
+            // Another thread may have taken it out of the set just now.
+            let is_in = conn.sets[which].set.load(Ordering::Acquire) == self.id();
+            if is_in && members.position(conn, which).is_none() {
                 members.put(w, conn, which);
             }
             members.recount(self);
@@ -184,6 +225,15 @@ impl Set {
                 Some(at) => members.take(at),
                 None => members.asleep = members.asleep.saturating_sub(1),
             }
+            members.recount(self);
+        }
+    }
+
+    /// A registration has been taken out, or is about to be forgotten with its connection, and says so already: the set
+    /// must not look at the connection any more, whose record may serve another one as soon as this is closed.
+    pub(super) fn drop_offer(&self, conn: &'static Conn, which: usize) {
+        if let Some(mut members) = self.members.lock() {
+            members.drop_offer(self, conn, which);
             members.recount(self);
         }
     }
@@ -293,9 +343,11 @@ impl Set {
                 }
                 return;
             };
-            let (conn, which) = members.offered.swap_remove(at);
+            let (conn, which) = members.take_offer(at);
             members.recount(self);
             drop(members);
+            #[cfg(feature = "watchdog")]
+            watchdog::is_in(self, conn);
             if conn.phase() == Phase::Attached {
                 // By a call that knows no event sets.
                 attached_late(w, conn);
@@ -304,8 +356,12 @@ impl Set {
                 let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
                 if !crate::io::settle(w, conn, fd, false) && conn.phase() == Phase::Offered {
                     // Another thread is sending at this moment; next time.
-                    if let Some(mut members) = self.members.lock() {
-                        members.offered.push((conn, which));
+                    // Another one may have taken it out of the set meanwhile.
+                    if let Some(mut members) = self.members.lock()
+                        && conn.sets[which].set.load(Ordering::Acquire) == self.id()
+                        && members.offer_of(conn, which).is_none()
+                    {
+                        members.put_offer(conn, which);
                         members.unmoved = None;
                         members.recount(self);
                     }

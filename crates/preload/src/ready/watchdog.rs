@@ -21,7 +21,7 @@ use sys::call;
 use sys::ring;
 use sys::sync::{AtomicU32, AtomicU64};
 
-use super::{ET, IN, OUT, RDNORM, Set, WRNORM};
+use super::{ET, IN, OUT, RDNORM, Set, WRNORM, registrations};
 use crate::fds;
 
 /// Sleepers that are watched at one time.
@@ -297,6 +297,20 @@ fn asked(w: &'static World, conn: &'static Conn, r: &Registration) -> (bool, boo
     let edge = events & ET == 0 || r.seen.load(Ordering::Relaxed) != ring::tail(&peer.tail);
     let bytes = events & (IN | RDNORM) != 0 && edge;
     (bytes, events & (OUT | WRNORM) != 0 && flags & reg::ROOM != 0)
+}
+
+/// A set looks at a connection that it had been told of: it must be in it still, for its record may serve another
+/// connection, of another thread, as soon as it is not.
+pub(super) fn is_in(set: &Set, conn: &Conn) {
+    if registrations(conn).all(|(_, other)| other.id() != set.id()) {
+        local::log::line(format_args!(
+            "watchdog: set fd {} still looks at a connection (fd {} now) that was taken out of it",
+            set.epfd(),
+            conn.fd.load(Ordering::Relaxed),
+        ));
+        // SAFETY: ends the process, which is what is wanted.
+        unsafe { libc::abort() };
+    }
 }
 
 /// What the program's environment says about doorbells that are to be swallowed.

@@ -228,3 +228,44 @@ fn nothing_is_taken_for_a_ring_while_another_process_holds_the_connection() {
     mine.users.store(1, Ordering::Relaxed);
     assert!(client.conn.go_up(client.w, mine));
 }
+
+/// Another thread, an event loop's, is in the middle of attaching what is closed here: its record, which serves the next
+/// connection, is given back after that.
+#[test]
+fn a_close_waits_for_who_attaches() {
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+    let [client, server] = ends();
+    assert!(server.settle(true));
+    let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let counting = lock::lock(&client.conn.counting).unwrap();
+            assert!(client.conn.swap_phase(Phase::Offered, Phase::Busy));
+            begun.store(true, SeqCst);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            client.conn.set_phase(Phase::Offered);
+            over.store(true, SeqCst);
+            drop(counting);
+        });
+        while !begun.load(SeqCst) {
+            std::thread::yield_now();
+        }
+        client.conn.closing(client.w, client.fd());
+        assert!(over.load(SeqCst));
+    });
+    assert_eq!(client.conn.phase(), Phase::Attached, "the server has answered");
+}
+
+/// An event loop that still comes by the record of a closed connection attaches nothing.
+#[test]
+fn what_is_closed_is_not_attached() {
+    let [client, server] = ends();
+    let (_, half) = client.conn.my_half(client.w).unwrap();
+    client.conn.closing(client.w, client.fd());
+    let state = half.state.load(Ordering::Relaxed);
+    assert!(!client.settle(false) && client.conn.phase() == Phase::Tcp);
+    assert_eq!(half.state.load(Ordering::Relaxed), state, "it is another connection's now");
+    server.conn.closing(server.w, server.fd());
+    assert!(!server.settle(true) && server.conn.phase() == Phase::Tcp);
+    assert!(server.conn.my_half(server.w).is_none());
+}
