@@ -285,6 +285,8 @@ pub struct Conn {
     busy_from: AtomicU32,
     /// What spinning for this connection has taught.
     pub spin: Spin,
+    /// Bytes that the last receive has taken out of the ring.
+    took: AtomicU32,
     ends: Guarded<Option<Ends>>,
     offer: AtomicU64,
 }
@@ -317,6 +319,7 @@ impl Conn {
             &self.forking[1],
             &self.held,
             &self.busy_from,
+            &self.took,
         ] {
             word.store(0, Ordering::Relaxed);
         }
@@ -580,6 +583,7 @@ impl Conn {
         }
         let new_head = head.wrapping_add(n as u64);
         ring::give_back(&mine.head, new_head);
+        self.took.store(u32::try_from(n).unwrap_or(u32::MAX), Ordering::Relaxed);
         note_cpu(mine);
         add64(&mine.bytes_rx, n as u64);
         add32(&mine.n_rx, 1);

@@ -11,7 +11,7 @@ use sys::abi::Half;
 use sys::iov::Buffers;
 use sys::sync::Ordering;
 use sys::wait::WaitWord;
-use sys::{call, handler, lock};
+use sys::{cache, call, handler, lock};
 
 use crate::finally::Finally;
 use crate::left::{self, Wait};
@@ -465,11 +465,17 @@ fn wait(
 ) -> Result<(), c_int> {
     let Some((mine, peer)) = conn.halves(w) else { return Ok(()) };
     let spin_ns = u64::try_from(w.limits.spin.as_nanos()).unwrap_or(0);
+    let next = if room { None } else { conn.next_short(w, mine, peer) };
     let spun = conn.spin.until(
         spin_ns,
         || peer.cpu.load(Ordering::Relaxed),
         || Conn::peer_moved(peer),
-        || conn.moved(mine, peer, room),
+        || {
+            if let Some((at, n)) = next {
+                cache::pull(at, n);
+            }
+            conn.moved(mine, peer, room)
+        },
     );
     if spun {
         count(&mine.n_spins);

@@ -67,6 +67,26 @@ pub fn push(at: *const u8, n: usize) {
     }
 }
 
+/// Asks for the lines of `n` bytes at `at`, to be read soon. A hint; the bytes need not be valid, nor there.
+#[inline]
+pub fn pull(at: *const u8, n: usize) {
+    let mut line = at.map_addr(|a| a & !(LINE - 1));
+    let end = at.wrapping_add(n);
+    while line < end {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a prefetch neither faults nor changes memory.
+        unsafe {
+            std::arch::asm!("prefetcht0 [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        }
+        #[cfg(target_arch = "aarch64")]
+        // SAFETY: the same.
+        unsafe {
+            std::arch::asm!("prfm pldl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
+        }
+        line = line.wrapping_add(LINE);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

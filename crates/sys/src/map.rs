@@ -54,6 +54,14 @@ impl Ring {
             cache::push(self.start.wrapping_add(at), n);
         }
     }
+
+    /// Where the byte at offset `at` lies.
+    #[inline]
+    #[must_use]
+    pub fn place(self, at: u64) -> *const u8 {
+        let [(at, _), _] = ring::pieces(at, 1, self.bytes);
+        self.start.wrapping_add(at)
+    }
 }
 
 /// How to open a board.

@@ -1,6 +1,9 @@
 //! What a wait looks at: whether there is something to read, or room to write.
 
-use super::{Conn, Half, Ordering, flag, kernel, ring};
+use super::{Conn, Half, Loc, Ordering, World, flag, kernel, ring};
+
+/// Bytes of a message that is written at once.
+const SHORT: usize = 256;
 
 impl Conn {
     /// Whether a receive would not wait, as far as memory tells.
@@ -84,6 +87,23 @@ impl Conn {
         peer.tail.load(Ordering::Relaxed).wrapping_add(read)
     }
 
+    /// Where the next message of the peer's will lie if it is short as the last one was, and goes on in the ring that was
+    /// read last: who waits for it may fetch the lines together with the word that tells of it, not one after the other.
+    /// Not for longer ones: their first lines would be taken from a peer that still writes the others.
+    #[inline]
+    #[must_use]
+    pub fn next_short(&self, w: &World, mine: &Half, peer: &Half) -> Option<(*const u8, usize)> {
+        let n = self.took.load(Ordering::Relaxed) as usize;
+        if n == 0 || n > SHORT {
+            return None;
+        }
+        let word = peer.loc.load(Ordering::Relaxed);
+        let known = word == self.loc_checked.load(Ordering::Relaxed);
+        let only = peer.next_loc.load(Ordering::Relaxed) == 0;
+        let loc = Loc::parse(word).filter(|_| known && only)?;
+        Some((w.board.map.ring(loc).place(mine.head.load(Ordering::Relaxed)), n))
+    }
+
     /// Whether a wait for bytes (`room`: or for room) can end now.
     #[inline]
     #[must_use]
@@ -99,3 +119,6 @@ impl Conn {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

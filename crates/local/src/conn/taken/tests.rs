@@ -18,7 +18,7 @@ pub(in crate::conn) struct End {
 }
 
 impl End {
-    fn fd(&self) -> i32 {
+    pub(in crate::conn) fn fd(&self) -> i32 {
         self.stream.as_raw_fd()
     }
 
