@@ -18,6 +18,7 @@ pub mod kernels;
 pub mod latency;
 pub mod memory;
 pub mod network;
+#[cfg(feature = "smbload")]
 pub mod smbload;
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -70,7 +70,7 @@ impl Report {
 
 /// A step's command, or why there is none: asked for when it is the step's turn, because it may be
 /// about what a step before has built.
-type Choice = Box<dyn FnOnce() -> Result<Command, String>>;
+type Choice = Box<dyn FnOnce() -> Result<Command, String> + Send>;
 
 /// A step: a command, unless what it needs is absent.
 struct Step {
@@ -79,9 +79,19 @@ struct Step {
     time_max: Duration,
 }
 
+/// What is run at one time.
+enum Turn {
+    One(Step),
+    /// A step that waits more than it computes, beside others that only compute. What it says is shown once it is over.
+    Beside {
+        waits: Step,
+        compute: Vec<Step>,
+    },
+}
+
 /// All steps of a run.
 pub(crate) struct Plan {
-    steps: Vec<Step>,
+    turns: Vec<Turn>,
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
@@ -91,7 +101,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 impl Plan {
     pub(crate) fn new(quick: bool) -> Self {
         let target = target_dir();
-        let mut steps = vec![
+        let mut first = vec![
             step("formatting", 5, formatting()),
             step("clippy", 30, clippy()),
             step("spelling", 5, spelling()),
@@ -99,26 +109,75 @@ impl Plan {
             step("what is fuzzed compiles", 15, Ok(fuzzed(&target))),
             step("build what the tests start", 40, Ok(build())),
             step("tests", 60, Ok(tests(&target, quick))),
-            step("programs compared with kernel TCP", 30, Ok(compared(&target, quick))),
         ];
+        let waits = step("programs compared with kernel TCP", 30, Ok(compared(&target, quick)));
         let program = target.join("release/shunt");
-        steps.push(later("files served, with Samba's client and tests", 15, move || {
-            serving(&program)
-        }));
-        if !quick {
-            steps.push(step("what a newcomer is shown", 5, Ok(demonstration())));
-            steps.push(step("build what notices lost wake-ups", 10, Ok(build_watchdog(&target))));
-            steps.push(step("loom models of the lock-free parts", 25, Ok(loom(&target))));
-            steps.push(step("documentation", 20, Ok(documentation())));
-            steps.push(later("lost wake-ups", 10, move || Ok(watched(&target))));
+        let serving =
+            later("files served, with Samba's client and tests", 15, move || serving(&program));
+        if quick {
+            first.extend([waits, serving]);
+            return Self { turns: first.into_iter().map(Turn::One).collect() };
         }
-        Self { steps }
+        let compute = vec![
+            step("build what notices lost wake-ups", 10, Ok(behind(&build_watchdog(&target)))),
+            step("loom models of the lock-free parts", 25, Ok(behind(&loom(&target)))),
+            step("documentation", 20, Ok(behind(&documentation()))),
+        ];
+        let last = [
+            serving,
+            step("what a newcomer is shown", 5, Ok(demonstration())),
+            later("lost wake-ups", 10, move || Ok(watched(&target))),
+        ];
+        let mut turns: Vec<_> = first.into_iter().map(Turn::One).collect();
+        turns.push(Turn::Beside { waits, compute });
+        turns.extend(last.map(Turn::One));
+        Self { turns }
     }
 
     /// Runs each step, also after one has failed.
     pub(crate) fn run(self) -> Vec<Report> {
-        self.steps.into_iter().map(Step::run).collect()
+        self.turns.into_iter().flat_map(Turn::run).collect()
     }
+}
+
+impl Turn {
+    fn run(self) -> Vec<Report> {
+        let shown = |line: &str| println!("{line}");
+        match self {
+            Self::One(step) => vec![step.run(&mut { shown })],
+            Self::Beside { waits, compute } => thread::scope(|scope| {
+                println!("\n== beside what follows: {}", waits.name);
+                let waiting = scope.spawn(|| {
+                    let mut said = Vec::new();
+                    let report = waits.run(&mut |line| said.push(line.to_owned()));
+                    (report, said)
+                });
+                let mut reports: Vec<_> =
+                    compute.into_iter().map(|step| step.run(&mut { shown })).collect();
+                match waiting.join() {
+                    Ok((report, said)) => {
+                        said.iter().for_each(|line| println!("{line}"));
+                        reports.insert(0, report);
+                    }
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+                reports
+            }),
+        }
+    }
+}
+
+/// The same command behind all others that want to run.
+fn behind(command: &Command) -> Command {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "10"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => nice.env(name, value),
+            None => nice.env_remove(name),
+        };
+    }
+    in_root(nice)
 }
 
 fn step(name: &'static str, minutes_max: u32, command: Result<Command, String>) -> Step {
@@ -128,7 +187,7 @@ fn step(name: &'static str, minutes_max: u32, command: Result<Command, String>) 
 fn later(
     name: &'static str,
     minutes_max: u32,
-    command: impl FnOnce() -> Result<Command, String> + 'static,
+    command: impl FnOnce() -> Result<Command, String> + Send + 'static,
 ) -> Step {
     Step { name, command: Box::new(command), time_max: MINUTE * minutes_max }
 }
@@ -289,23 +348,29 @@ fn target_dir() -> PathBuf {
 }
 
 impl Step {
-    fn run(self) -> Report {
-        println!("\n== {}", self.name);
+    /// `say` is handed the lines that people are to read.
+    fn run(self, say: &mut dyn FnMut(&str)) -> Report {
+        say(&format!("\n== {}", self.name));
         let start = Instant::now();
         let mut reader = Reader::default();
         let outcome = match (self.command)() {
-            Ok(command) => stream(command, start + self.time_max, &mut reader),
+            Ok(command) => stream(command, start + self.time_max, &mut reader, say),
             Err(absent) => Outcome::Skipped(absent),
         };
         reader.finish();
         let took = start.elapsed();
-        println!("== {}: {outcome} ({})", self.name, super::seconds(took));
+        say(&format!("== {}: {outcome} ({})", self.name, super::seconds(took)));
         Report { name: self.name, outcome, took, tally: reader.tally }
     }
 }
 
 /// Runs a command until it ends or `deadline` has passed, handing its lines on.
-fn stream(mut command: Command, deadline: Instant, reader: &mut Reader) -> Outcome {
+fn stream(
+    mut command: Command,
+    deadline: Instant,
+    reader: &mut Reader,
+    say: &mut dyn FnMut(&str),
+) -> Outcome {
     let mut child = match command.stdout(Stdio::piped()).spawn() {
         Ok(child) => child,
         Err(e) => {
@@ -314,11 +379,11 @@ fn stream(mut command: Command, deadline: Instant, reader: &mut Reader) -> Outco
         }
     };
     let lines = lines_of(child.stdout.take());
-    match follow(&mut child, &lines, deadline, reader) {
+    match follow(&mut child, &lines, deadline, reader, say) {
         Some(status) if status.success() => Outcome::Passed,
         Some(status) => Outcome::Failed(status.to_string()),
         None => {
-            end(&mut child);
+            end(&mut child, say);
             Outcome::Failed("it hung, and was ended".into())
         }
     }
@@ -348,13 +413,14 @@ fn follow(
     lines: &Receiver<String>,
     deadline: Instant,
     reader: &mut Reader,
+    say: &mut dyn FnMut(&str),
 ) -> Option<ExitStatus> {
     let mut ended = None;
     while Instant::now() < deadline {
         match lines.recv_timeout(Duration::from_millis(200)) {
             Ok(line) => {
                 if reader.handle_line(&line) {
-                    println!("{line}");
+                    say(&line);
                 }
                 continue;
             }
@@ -368,9 +434,9 @@ fn follow(
 }
 
 /// Ends a child and all that it has started.
-fn end(child: &mut Child) {
+fn end(child: &mut Child, say: &mut dyn FnMut(&str)) {
     for pid in descendants(child.id()).into_iter().filter_map(|pid| i32::try_from(pid).ok()) {
-        println!("ending process {pid}");
+        say(&format!("ending process {pid}"));
         // One that has ended by itself meanwhile is what we want.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
     }
@@ -416,7 +482,7 @@ mod tests {
 
     fn run(script: &str, time_max: Duration) -> (Outcome, Tally) {
         let mut reader = Reader::default();
-        let outcome = stream(sh(script), Instant::now() + time_max, &mut reader);
+        let outcome = stream(sh(script), Instant::now() + time_max, &mut reader, &mut |_| {});
         (outcome, reader.tally)
     }
 
@@ -459,7 +525,26 @@ mod tests {
             thread::sleep(Duration::from_millis(10));
         }
         let family = descendants(child.id());
-        end(&mut child);
+        end(&mut child, &mut |_| {});
         assert_eq!(family.len(), 2);
+    }
+
+    #[test]
+    fn what_waits_runs_beside_what_computes() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("computed").display().to_string();
+        let result = "echo running 1 test; echo 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured'";
+        let waits = sh(&format!("until [ -e {file} ]; do sleep 0.02; done; {result}"));
+        let waits = step("waits", 1, Ok(waits));
+        let compute = vec![
+            step("fails", 1, Ok(sh("exit 3"))),
+            step("computes", 1, Ok(behind(&sh(&format!("touch {file}"))))),
+        ];
+        let reports = Turn::Beside { waits, compute }.run();
+        let names: Vec<_> = reports.iter().map(|report| report.name).collect();
+        assert_eq!(names, ["waits", "fails", "computes"]);
+        assert!(matches!(reports[0].outcome, Outcome::Passed) && reports[0].tally.passed == 1);
+        assert!(matches!(reports[1].outcome, Outcome::Failed(_)));
+        assert!(matches!(reports[2].outcome, Outcome::Passed));
     }
 }
