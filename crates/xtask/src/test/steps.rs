@@ -82,10 +82,11 @@ struct Step {
 /// What is run at one time.
 enum Turn {
     One(Step),
-    /// A step that waits more than it computes, beside others that only compute. What it says is shown once it is over.
+    /// A step beside others, one after the other, which leave it time: it waits more than it computes, or what computes
+    /// is at times but one compiler. What it says is shown once it is over.
     Beside {
-        waits: Step,
-        compute: Vec<Step>,
+        one: Step,
+        others: Vec<Step>,
     },
 }
 
@@ -101,22 +102,26 @@ const MINUTE: Duration = Duration::from_secs(60);
 impl Plan {
     pub(crate) fn new(quick: bool) -> Self {
         let target = target_dir();
-        let mut first = vec![
+        let first = vec![
             step("formatting", 5, formatting()),
             step("clippy", 30, clippy()),
             step("spelling", 5, spelling()),
             step("licences and duplicates", 10, licences()),
             step("what is fuzzed compiles", 15, Ok(fuzzed(&target))),
-            step("build what the tests start", 40, Ok(build())),
-            step("tests", 60, Ok(tests(&target, quick))),
+        ];
+        // Programs that are optimised as a whole: in the end one compiler works for a minute.
+        let build = step("build what the tests start", 40, Ok(build()));
+        let mut turns = vec![
+            Turn::Beside { one: build, others: first },
+            Turn::One(step("tests", 60, Ok(tests(&target, quick)))),
         ];
         let waits = step("programs compared with kernel TCP", 30, Ok(compared(&target, quick)));
         let program = target.join("release/shunt");
         let serving =
             later("files served, with Samba's client and tests", 15, move || serving(&program));
         if quick {
-            first.extend([waits, serving]);
-            return Self { turns: first.into_iter().map(Turn::One).collect() };
+            turns.extend([waits, serving].map(Turn::One));
+            return Self { turns };
         }
         let compute = vec![
             step("build what notices lost wake-ups", 10, Ok(behind(&build_watchdog(&target)))),
@@ -128,8 +133,7 @@ impl Plan {
             step("what a newcomer is shown", 5, Ok(demonstration())),
             later("lost wake-ups", 10, move || Ok(watched(&target))),
         ];
-        let mut turns: Vec<_> = first.into_iter().map(Turn::One).collect();
-        turns.push(Turn::Beside { waits, compute });
+        turns.push(Turn::Beside { one: waits, others: compute });
         turns.extend(last.map(Turn::One));
         Self { turns }
     }
@@ -145,16 +149,16 @@ impl Turn {
         let shown = |line: &str| println!("{line}");
         match self {
             Self::One(step) => vec![step.run(&mut { shown })],
-            Self::Beside { waits, compute } => thread::scope(|scope| {
-                println!("\n== beside what follows: {}", waits.name);
-                let waiting = scope.spawn(|| {
+            Self::Beside { one, others } => thread::scope(|scope| {
+                println!("\n== beside what follows: {}", one.name);
+                let beside = scope.spawn(|| {
                     let mut said = Vec::new();
-                    let report = waits.run(&mut |line| said.push(line.to_owned()));
+                    let report = one.run(&mut |line| said.push(line.to_owned()));
                     (report, said)
                 });
                 let mut reports: Vec<_> =
-                    compute.into_iter().map(|step| step.run(&mut { shown })).collect();
-                match waiting.join() {
+                    others.into_iter().map(|step| step.run(&mut { shown })).collect();
+                match beside.join() {
                     Ok((report, said)) => {
                         said.iter().for_each(|line| println!("{line}"));
                         reports.insert(0, report);
@@ -530,17 +534,17 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_runs_beside_what_computes() {
+    fn a_step_runs_beside_others() {
         let place = tempfile::tempdir().unwrap();
         let file = place.path().join("computed").display().to_string();
         let result = "echo running 1 test; echo 'test result: ok. 1 passed; 0 failed; 0 ignored; 0 measured'";
         let waits = sh(&format!("until [ -e {file} ]; do sleep 0.02; done; {result}"));
-        let waits = step("waits", 1, Ok(waits));
-        let compute = vec![
+        let one = step("waits", 1, Ok(waits));
+        let others = vec![
             step("fails", 1, Ok(sh("exit 3"))),
             step("computes", 1, Ok(behind(&sh(&format!("touch {file}"))))),
         ];
-        let reports = Turn::Beside { waits, compute }.run();
+        let reports = Turn::Beside { one, others }.run();
         let names: Vec<_> = reports.iter().map(|report| report.name).collect();
         assert_eq!(names, ["waits", "fails", "computes"]);
         assert!(matches!(reports[0].outcome, Outcome::Passed) && reports[0].tally.passed == 1);
