@@ -8,6 +8,8 @@
 //! - whoever put it there holds no lock any more, and so has decided already whether to ring;
 //! - no doorbell is on its way, and the kernel knows of nothing that would end the sleep.
 //!
+//! A set that looks at a connection which was taken out of it ends the program as well.
+//!
 //! `SHUNT_WATCHDOG_DROP=N` swallows each Nth doorbell of this process, to see that the peer's
 //! watchdog wakes up.
 
