@@ -183,6 +183,8 @@ pub struct Registration {
     pub parked: AtomicU64,
     /// Where it was last in the list of the set: a guess.
     pub at: AtomicU32,
+    /// Identity of the set by whose list of offers the connection is looked at on behalf of this registration; 0: none.
+    pub offered_in: AtomicU64,
 }
 
 /// Bits of [`Registration::flags`].
@@ -335,6 +337,7 @@ impl Conn {
             set.set.store(0, Ordering::Relaxed);
             set.parked.store(0, Ordering::Relaxed);
             set.flags.store(0, Ordering::Relaxed);
+            set.offered_in.store(0, Ordering::Relaxed);
         }
         self.forks.store(forks, Ordering::Relaxed);
         self.half_forks.store(forks, Ordering::Relaxed);

@@ -351,6 +351,10 @@ impl World {
 
     /// Gives a record back that is in no table any more.
     pub fn give_back(&self, conn: &'static Conn) {
+        if conn.others_are_at_it() {
+            // A close has waited for them in vain. Nobody gets what they may still write to.
+            return;
+        }
         if let Some(mut spare) = self.spare.lock() {
             spare.push(conn);
         }

@@ -716,7 +716,7 @@ pub(crate) unsafe fn transmit(
             if conn.phase() == Phase::Attached {
                 ready::changed(w, conn);
             }
-            let sending = ByTcp::new(w, conn, handler::here());
+            let mut sending = ByTcp::new(w, conn, handler::here());
             // SAFETY: the caller's promise.
             let out = unsafe { transmit_kernel(fd, iov, flags, control) };
             sending.ends(&out);
@@ -726,6 +726,8 @@ pub(crate) unsafe fn transmit(
                 // Attached while we sent; others may wait for our direction to switch.
                 let _ = conn.go_up(w, half);
             }
+            // Closed meanwhile, it may serve another connection after this.
+            drop(sending);
             out
         }
         // SAFETY: the caller's promise.
@@ -774,7 +776,7 @@ impl ByTcp {
     }
 
     /// It has come to this.
-    fn ends(mut self, out: &Outcome) {
+    fn ends(&mut self, out: &Outcome) {
         self.held.mark.now(Wait::Call(self.held.conn));
         self.held.conn.tcp_send_ends(*out.as_ref().unwrap_or(&0));
         self.over = true;
@@ -918,7 +920,7 @@ pub(crate) unsafe fn send_file(
     match way(w, conn) {
         Way::Ring => {}
         Way::Before => {
-            let sending = ByTcp::new(w, conn, handler::here());
+            let mut sending = ByTcp::new(w, conn, handler::here());
             // SAFETY: the caller's promise.
             let out = outcome(unsafe { real::sendfile(fd, file, offset, n) });
             sending.ends(&out);
@@ -1078,12 +1080,12 @@ pub(crate) fn splice_in(
         Way::Ring => {}
         before => {
             let is_before = matches!(before, Way::Before);
-            let sending = is_before.then(|| ByTcp::new(w, conn, handler::here()));
+            let mut sending = is_before.then(|| ByTcp::new(w, conn, handler::here()));
             // SAFETY: no offsets: both ends are streams.
             let out = outcome(unsafe {
                 real::splice(pipe, std::ptr::null_mut(), fd, std::ptr::null_mut(), n, flags)
             });
-            if let Some(sending) = sending {
+            if let Some(sending) = &mut sending {
                 sending.ends(&out);
             }
             return out;

@@ -938,10 +938,17 @@ fn fires_once(conn: &Conn) -> bool {
 /// Says in shared memory how the connection wants to be woken, as its sets ask for.
 fn set_word(w: &'static World, set: &'static Set, conn: &'static Conn, mine: &Half) {
     let _held = lock::lock(&mine.wait_lock);
-    word_as_wanted(w, set, conn, mine);
+    if set.is_of(conn) {
+        word_as_wanted(w, set, conn, mine);
+    } else if conn.phase() == Phase::Attached {
+        // Another thread has taken it out of the set since.
+        restore(w, conn, mine);
+    } else {
+        conn.arm_cold(mine);
+    }
 }
 
-/// [`set_word`], the lock being held.
+/// [`set_word`], the lock being held, and the connection in the set.
 fn word_as_wanted(w: &'static World, set: &'static Set, conn: &'static Conn, mine: &Half) {
     // A thread that sleeps on the connection itself needs a doorbell of its own.
     let alone = conn.sleepers(mine) == 0;
@@ -1003,10 +1010,11 @@ fn watch_offer(w: &'static World, set: &'static Set, conn: &'static Conn, which:
         return;
     }
     let Some((_, half)) = conn.my_half(w) else { return };
-    if let Some(mut members) = set.members.lock()
-        && conn.sets[which].set.load(Ordering::Acquire) == set.id()
-    {
-        members.watch(w, conn, which, half);
+    if let Some(mut members) = set.members.lock() {
+        if conn.sets[which].set.load(Ordering::Acquire) != set.id() {
+            return;
+        }
+        members.watch(w, set, (conn, which), half);
         members.recount(set);
     }
     if !fires_once(conn) {
@@ -1085,7 +1093,7 @@ pub(crate) fn detached(w: &'static World, conn: &'static Conn) {
     for (which, set) in registrations(conn) {
         let r = &conn.sets[which];
         if r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed) & reg::TAGGED != 0 {
-            set.drop_member(conn, which);
+            set.stops_watching(conn, which, true);
             register(w, set, conn, which);
         }
     }
@@ -1120,8 +1128,9 @@ pub(crate) fn unregister(w: &'static World, conn: &'static Conn) {
     unpark_all(conn);
     for (which, set) in registrations(conn) {
         let r = &conn.sets[which];
-        if r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed) & reg::TAGGED != 0 {
-            set.drop_member(conn, which);
+        let tagged = r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed) & reg::TAGGED != 0;
+        set.stops_watching(conn, which, tagged);
+        if tagged {
             let (events, data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
             amend(set, conn, r, events & !EXCLUSIVE, data);
         }
@@ -1160,14 +1169,8 @@ pub(crate) fn forget(w: &World, conn: &'static Conn) {
         }
     }
     for (which, set) in registrations(conn) {
-        let r = &conn.sets[which];
         lock::free_if_left(set.members.word());
-        // First: whoever looks under the lock of the lists whether it is in them must not put it back.
-        r.set.store(0, Ordering::Release);
-        if r.flags.swap(0, Ordering::Relaxed) & reg::TAGGED != 0 {
-            set.drop_member(conn, which);
-        }
-        set.drop_offer(conn, which);
+        set.leave(conn, which);
         set.ended(w, conn);
     }
 }

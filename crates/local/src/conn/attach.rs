@@ -439,7 +439,7 @@ impl Conn {
     }
 
     /// A descriptor of this process; that of the half is another one once a parent has closed that.
-    fn own_fd(&self, half: &Half) -> i32 {
+    pub(super) fn own_fd(&self, half: &Half) -> i32 {
         let own = self.fd.load(Ordering::Relaxed);
         // Records that no table of descriptors leads to know none.
         if own == 0 { half.fd.load(Ordering::Relaxed).cast_signed() } else { own.cast_signed() }
@@ -749,10 +749,11 @@ impl Conn {
 
     /// The last descriptor of this process is about to be closed. After this the record is free.
     pub fn closing(&'static self, w: &World, fd: i32) {
-        self.await_others();
+        let mut deadline = 0;
+        self.await_others(&mut deadline);
         self.learn(w);
         self.holds_no_more(w);
-        self.meets_no_more(w, fd);
+        self.meets_no_more(w, fd, &mut deadline);
         let Some((index, half)) = self.my_half(w) else { return };
         if half.slot.load(Ordering::Relaxed) != w.board.slot().unwrap_or(u32::MAX) {
             // Inherited: the memory is our parent's to give back.
@@ -784,7 +785,7 @@ impl Conn {
 
     /// About to be closed: attaches it if the peer has done its part, and sees to it that it never is otherwise. Others
     /// may still come by the record, and must not attach what is given back.
-    fn meets_no_more(&'static self, w: &World, fd: i32) {
+    fn meets_no_more(&'static self, w: &World, fd: i32, deadline: &mut u64) {
         if self.phase() == Phase::Offered
             && !self.settle_client(w, fd, false, 0)
             && self.phase() == Phase::Offered
@@ -797,35 +798,43 @@ impl Conn {
                 let _ = self.settle_client(w, fd, false, 0);
             }
         }
-        for unmet in [Phase::Server, Phase::Offered] {
-            let _ = self.swap_phase(unmet, Phase::Tcp);
+        loop {
+            match self.phase() {
+                unmet @ (Phase::Server | Phase::Offered | Phase::Asked) => {
+                    let _ = self.swap_phase(unmet, Phase::Tcp);
+                }
+                // Another thread had begun just before: it will see that it is withdrawn, or has attached it.
+                Phase::Busy if self.await_others(deadline) => {}
+                _ => return,
+            }
         }
-        // Another thread may have begun just before: it will see that it is withdrawn, or has attached it.
-        self.await_others();
-        let _ = self.swap_phase(Phase::Server, Phase::Tcp)
-            || self.swap_phase(Phase::Offered, Phase::Tcp);
     }
 
     /// Waits for other threads that are attaching it, or switching our direction: an event loop may be at it on behalf
     /// of its set. What they write last must not go into the record of the connection that has it next.
-    fn await_others(&self) {
-        let mut deadline = 0;
-        loop {
-            // Acquire: what they have written. Pairs with the drop of the lock in `settle_client`.
-            let counting = self.counting.load(Ordering::Acquire);
-            // Ours: we have interrupted it, in a handler.
-            if counting == lock::tid() || counting == 0 && !self.is_switching() {
-                return;
-            }
+    /// `deadline`: when they have been waited for long enough; 0: nobody has begun to. `false`: they are at it still.
+    fn await_others(&self, deadline: &mut u64) -> bool {
+        while self.others_are_at_it() {
             let now = call::now_ns();
-            if deadline == 0 {
-                deadline = now + OTHERS_NS;
+            if *deadline == 0 {
+                *deadline = now + OTHERS_NS;
             }
             // A thread that has left it by a jump will not say so.
-            if now > deadline {
-                return;
+            if now > *deadline {
+                return false;
             }
             call::sched_yield();
+        }
+        true
+    }
+
+    /// Whether another thread is attaching it, or switching our direction.
+    pub(crate) fn others_are_at_it(&self) -> bool {
+        // Acquire: what they have written. Pairs with the drop of the lock in `settle_client`.
+        match self.counting.load(Ordering::Acquire) {
+            0 => self.is_switching(),
+            // Ours: we have interrupted it, in a handler.
+            owner => owner != lock::tid(),
         }
     }
 
@@ -1144,6 +1153,7 @@ impl Conn {
 
     /// `connect(AF_UNSPEC)`: the connection is gone, the socket is fresh.
     pub fn dissolved(&'static self, w: &World, fd: i32) {
+        self.await_others(&mut 0);
         if let Some((_, half)) = self.my_half(w)
             && self.phase() == Phase::Attached
         {

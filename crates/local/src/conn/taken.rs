@@ -42,6 +42,12 @@ impl Conn {
         if !self.swap_phase(Phase::Offered, Phase::Busy) {
             return false;
         }
+        // While we waited for the lock the record may have come to serve another connection.
+        if self.my_half(w).map(|(now, _)| now) != Some(index) {
+            self.set_phase(Phase::Offered);
+            return false;
+        }
+        let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
         // What we counted ourselves is right unless we forked in between, or a call was left by a jump.
         // (First whether somebody sends: who says that our count is wrong does so before he ends.)
         if !self.tx.is_idle() && !self.counted(w) {
@@ -60,7 +66,16 @@ impl Conn {
         };
         let Some(counts) = counted.or_else(asked) else {
             self.set_phase(Phase::Offered);
-            if offer::status(word, index) != Status::Open && super::attach::is_gone(fd) {
+            let lost = match offer::status(word, index) {
+                Status::Open => false,
+                Status::Lost => super::attach::is_gone(fd),
+                // By the number that leads here now: another one may have been closed meanwhile.
+                Status::Taken(_) => {
+                    half.peer.load(Ordering::Relaxed) == 0
+                        && super::attach::is_gone(self.own_fd(half))
+                }
+            };
+            if lost {
                 // The socket is not there any more, and the word will never say that the offer is open: whoever waits
                 // for that, or for the attachment, would look for ever.
                 offer::clear(word, index);

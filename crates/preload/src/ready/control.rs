@@ -281,19 +281,13 @@ fn modify(
 fn remove(w: &'static World, conn: &'static Conn, epfd: c_int, fd: c_int) {
     let found = fds::set(epfd).and_then(|set| Some((set, slot(conn, set, fd)?)));
     let Some((set, which)) = found else { return };
-    let r = &conn.sets[which];
-    // First: see `forget`.
-    r.set.store(0, Ordering::Release);
-    if r.flags.swap(0, Ordering::Relaxed) & reg::TAGGED != 0 {
-        set.drop_member(conn, which);
-    }
-    set.drop_offer(conn, which);
-    // If it is closed next, it is out of all sets by then.
-    set.ended(w, conn);
     if let Some((_, half)) = conn.my_half(w) {
         // Others that share the set must not report it either.
         half.set_events[which].store(0, Ordering::Relaxed);
     }
+    set.leave(conn, which);
+    // If it is closed next, it is out of all sets by then.
+    set.ended(w, conn);
     if conn.phase() == Phase::Offered {
         // No more by the word of this set.
         let _ = ring_for_offer(w, conn);
@@ -349,9 +343,7 @@ pub(crate) fn closed(w: &'static World, set: &'static Set) {
         }
     });
     if let Some(mut members) = set.members.lock() {
-        members.warm.clear();
-        members.offered.clear();
-        members.asleep = 0;
+        members.clear();
     }
     set.count.store(0, Ordering::Relaxed);
     let waiter = set.waiter.swap(0, Ordering::Relaxed);

@@ -29,11 +29,7 @@ pub(super) fn park(
         return false;
     };
     r.parked.store(set.id(), Ordering::Relaxed);
-    r.flags.store(0, Ordering::Relaxed);
-    // First: see `forget`.
-    r.set.store(0, Ordering::Release);
-    set.drop_member(conn, which);
-    set.drop_offer(conn, which);
+    set.leave(conn, which);
     if let Some(_held) = lock::lock(&e.mine.wait_lock)
         && conn.sleepers(e.mine) == 0
     {

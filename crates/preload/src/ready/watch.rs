@@ -93,6 +93,15 @@ pub(super) struct Members {
 }
 
 impl Members {
+    /// The set is no more.
+    pub(super) fn clear(&mut self) {
+        while let Some(last) = self.offered.len().checked_sub(1) {
+            let _ = self.take_offer(last);
+        }
+        self.warm.clear();
+        self.asleep = 0;
+    }
+
     pub(super) fn recount(&self, set: &Set) {
         // SeqCst: see `Set::wait`.
         set.count.store(self.warm.len() + self.asleep + self.offered.len(), Ordering::SeqCst);
@@ -117,15 +126,22 @@ impl Members {
     }
 
     /// Looks at a connection that was offered.
-    pub(super) fn watch(&mut self, w: &World, conn: &'static Conn, which: usize, half: &Half) {
-        if self.offer_of(conn, which).is_none() {
-            self.put_offer(conn, which);
+    pub(super) fn watch(
+        &mut self,
+        w: &World,
+        set: &Set,
+        (conn, which): (&'static Conn, usize),
+        half: &Half,
+    ) {
+        if self.offer_of(set, conn).is_none() {
+            self.put_offer(set, conn, which);
         }
         self.inherited |= w.board.slot() != Some(half.slot.load(Ordering::Relaxed));
         self.unmoved = None;
     }
 
-    fn put_offer(&mut self, conn: &'static Conn, which: usize) {
+    fn put_offer(&mut self, set: &Set, conn: &'static Conn, which: usize) {
+        conn.sets[which].offered_in.store(set.id(), Ordering::Relaxed);
         conn.sets[which]
             .at
             .store(u32::try_from(self.offered.len()).unwrap_or(0), Ordering::Relaxed);
@@ -133,7 +149,9 @@ impl Members {
     }
 
     /// Where a connection is among those that were offered: once, whichever registration it came by.
-    fn offer_of(&self, conn: &Conn, which: usize) -> Option<usize> {
+    fn offer_of(&self, set: &Set, conn: &Conn) -> Option<usize> {
+        let is_here = |r: &Registration| r.offered_in.load(Ordering::Relaxed) == set.id();
+        let which = conn.sets.iter().position(is_here)?;
         let is_it = |(c, _): &(&'static Conn, usize)| std::ptr::eq(*c, conn);
         let guess = conn.sets[which].at.load(Ordering::Relaxed) as usize;
         if self.offered.get(guess).is_some_and(is_it) {
@@ -144,6 +162,7 @@ impl Members {
 
     fn take_offer(&mut self, at: usize) -> (&'static Conn, usize) {
         let taken = self.offered.swap_remove(at);
+        taken.0.sets[taken.1].offered_in.store(0, Ordering::Relaxed);
         if let Some((moved, which)) = self.offered.get(at) {
             let place = u32::try_from(at).unwrap_or(0);
             moved.sets[*which].at.store(place, Ordering::Relaxed);
@@ -151,14 +170,22 @@ impl Members {
         taken
     }
 
-    /// A registration of a connection that was offered is no more.
-    fn drop_offer(&mut self, set: &Set, conn: &'static Conn, which: usize) {
-        let Some(at) = self.offer_of(conn, which) else { return };
-        let _ = self.take_offer(at);
-        // The same socket may be in the set by another descriptor.
-        if let Some((other, _)) = registrations(conn).find(|(_, other)| other.id() == set.id()) {
-            self.put_offer(conn, other);
+    /// Nobody looks at a connection on behalf of this registration any more. `tagged`: it was ours in the kernel.
+    fn drop_all(&mut self, set: &Set, conn: &'static Conn, which: usize, tagged: bool) {
+        match self.position(conn, which) {
+            Some(at) => self.take(at),
+            None if tagged => self.asleep = self.asleep.saturating_sub(1),
+            None => {}
         }
+        if let Some(at) = self.offer_of(set, conn) {
+            let _ = self.take_offer(at);
+            // The same socket may be in the set by another descriptor.
+            let same = |(i, other): &(usize, &Set)| *i != which && other.id() == set.id();
+            if let Some((other, _)) = registrations(conn).find(same) {
+                self.put_offer(set, conn, other);
+            }
+        }
+        self.recount(set);
     }
 
     /// Where a registration is in the list. The last place it had is a good guess.
@@ -201,15 +228,20 @@ impl Set {
         }
         let Some(e) = ends(w, conn) else { return };
         if let Some(mut members) = self.members.lock() {
-            if let Some(at) = members.offer_of(conn, which) {
+            if let Some(at) = members.offer_of(self, conn) {
                 let _ = members.take_offer(at);
             }
-            // Another thread may have taken it out of the set just now.
-            let is_in = conn.sets[which].set.load(Ordering::Acquire) == self.id();
-            if is_in && members.position(conn, which).is_none() {
-                members.put(w, conn, which);
+            let is_in = self.has_tagged(conn, which);
+            if is_in {
+                match members.position(conn, which) {
+                    Some(at) => members.warm[at] = Watched::new(w, conn, which),
+                    None => members.put(w, conn, which),
+                }
             }
             members.recount(self);
+            if !is_in {
+                return;
+            }
         }
         self.lively.store(64, Ordering::Relaxed);
         set_word(w, self, conn, e.mine);
@@ -219,23 +251,39 @@ impl Set {
         }
     }
 
-    pub(super) fn drop_member(&self, conn: &Conn, which: usize) {
-        if let Some(mut members) = self.members.lock() {
-            match members.position(conn, which) {
-                Some(at) => members.take(at),
-                None => members.asleep = members.asleep.saturating_sub(1),
-            }
-            members.recount(self);
+    /// A registration leaves the set: at one moment, as the lists see it, it is free and nobody looks at the connection
+    /// any more, whose record may serve another one as soon as it is closed.
+    pub(super) fn leave(&self, conn: &'static Conn, which: usize) {
+        let r = &conn.sets[which];
+        let members = self.members.lock();
+        let tagged = r.flags.swap(0, Ordering::Relaxed) & reg::TAGGED != 0;
+        // `None`: this thread is at the lists, and a handler of its own has interrupted it.
+        if let Some(mut members) = members {
+            members.drop_all(self, conn, which, tagged);
+            r.set.store(0, Ordering::Release);
+        } else {
+            r.set.store(0, Ordering::Release);
         }
     }
 
-    /// A registration has been taken out, or is about to be forgotten with its connection, and says so already: the set
-    /// must not look at the connection any more, whose record may serve another one as soon as this is closed.
-    pub(super) fn drop_offer(&self, conn: &'static Conn, which: usize) {
+    /// The same for a registration that stays.
+    pub(super) fn stops_watching(&self, conn: &'static Conn, which: usize, tagged: bool) {
         if let Some(mut members) = self.members.lock() {
-            members.drop_offer(self, conn, which);
-            members.recount(self);
+            members.drop_all(self, conn, which, tagged);
         }
+    }
+
+    /// Whether this is one of our registrations, under our tag. To be asked under the lock of the lists: another thread
+    /// may have taken it out of the set, or the connection back to TCP, just now.
+    fn has_tagged(&self, conn: &Conn, which: usize) -> bool {
+        let r = &conn.sets[which];
+        r.set.load(Ordering::Acquire) == self.id()
+            && r.flags.load(Ordering::Relaxed) & reg::TAGGED != 0
+    }
+
+    /// Whether the connection is in this set.
+    pub(super) fn is_of(&self, conn: &'static Conn) -> bool {
+        registrations(conn).any(|(_, set)| set.id() == self.id())
     }
 
     /// The connection that was active last. Its record may serve another one by now.
@@ -343,30 +391,36 @@ impl Set {
                 }
                 return;
             };
-            let (conn, which) = members.take_offer(at);
+            let (conn, _) = members.take_offer(at);
             members.recount(self);
-            drop(members);
-            #[cfg(feature = "watchdog")]
-            watchdog::is_in(self, conn);
-            if conn.phase() == Phase::Attached {
-                // By a call that knows no event sets.
-                attached_late(w, conn);
+            if !self.is_of(conn) {
+                #[cfg(feature = "watchdog")]
+                watchdog::looks_at_a_stranger(self, conn);
+                continue;
             }
-            if conn.phase() == Phase::Offered {
-                let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
-                if !crate::io::settle(w, conn, fd, false) && conn.phase() == Phase::Offered {
-                    // Another thread is sending at this moment; next time.
-                    // Another one may have taken it out of the set meanwhile.
-                    if let Some(mut members) = self.members.lock()
-                        && conn.sets[which].set.load(Ordering::Acquire) == self.id()
-                        && members.offer_of(conn, which).is_none()
+            drop(members);
+            match conn.phase() {
+                // By a call that knows no event sets.
+                Phase::Attached => attached_late(w, conn),
+                Phase::Offered => {
+                    let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
+                    crate::io::settle(w, conn, fd, false);
+                }
+                _ => {}
+            }
+            if matches!(conn.phase(), Phase::Offered | Phase::Busy) {
+                // Another thread is at it at this moment; next time. Or has taken it out of the set meanwhile.
+                if let Some(mut members) = self.members.lock() {
+                    let which = registrations(conn).find(|(_, set)| set.id() == self.id());
+                    if let Some((which, _)) = which
+                        && members.offer_of(self, conn).is_none()
                     {
-                        members.put_offer(conn, which);
+                        members.put_offer(self, conn, which);
                         members.unmoved = None;
                         members.recount(self);
                     }
-                    return;
                 }
+                return;
             }
         }
     }
@@ -380,6 +434,9 @@ impl Set {
         e: &Ends,
     ) {
         let Some(mut members) = self.members.lock() else { return };
+        if !self.has_tagged(conn, which) {
+            return;
+        }
         if members.position(conn, which).is_none() {
             members.put(w, conn, which);
             members.asleep = members.asleep.saturating_sub(1);

@@ -23,7 +23,7 @@ use sys::call;
 use sys::ring;
 use sys::sync::{AtomicU32, AtomicU64};
 
-use super::{ET, IN, OUT, RDNORM, Set, WRNORM, registrations};
+use super::{ET, IN, OUT, RDNORM, Set, WRNORM};
 use crate::fds;
 
 /// Sleepers that are watched at one time.
@@ -303,16 +303,14 @@ fn asked(w: &'static World, conn: &'static Conn, r: &Registration) -> (bool, boo
 
 /// A set looks at a connection that it had been told of: it must be in it still, for its record may serve another
 /// connection, of another thread, as soon as it is not.
-pub(super) fn is_in(set: &Set, conn: &Conn) {
-    if registrations(conn).all(|(_, other)| other.id() != set.id()) {
-        local::log::line(format_args!(
-            "watchdog: set fd {} still looks at a connection (fd {} now) that was taken out of it",
-            set.epfd(),
-            conn.fd.load(Ordering::Relaxed),
-        ));
-        // SAFETY: ends the process, which is what is wanted.
-        unsafe { libc::abort() };
-    }
+pub(super) fn looks_at_a_stranger(set: &Set, conn: &Conn) {
+    local::log::line(format_args!(
+        "watchdog: set fd {} still looks at a connection (fd {} now) that was taken out of it",
+        set.epfd(),
+        conn.fd.load(Ordering::Relaxed),
+    ));
+    // SAFETY: ends the process, which is what is wanted.
+    unsafe { libc::abort() };
 }
 
 /// What the program's environment says about doorbells that are to be swallowed.
