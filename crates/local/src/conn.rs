@@ -30,6 +30,7 @@ use crate::world::World;
 use crate::{Level, Reason, offer, room};
 
 mod attach;
+mod closing;
 mod copying;
 mod demote;
 mod forked;
@@ -373,23 +374,6 @@ impl Conn {
         self.phase
             .compare_exchange(from as u32, to as u32, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
-    }
-
-    /// A wait for somebody who does something with this connection has not ended: says what there is to be seen, and ends
-    /// the program.
-    #[cfg(feature = "watchdog")]
-    #[cold]
-    pub(crate) fn turns_for_ever(&self, why: &str) -> ! {
-        crate::log::line(format_args!(
-            "watchdog: endless wait for who {why}: conn fd {}, phase {:?} from {}, half {}, counting {}, {:?}",
-            self.fd.load(Ordering::Relaxed),
-            self.phase(),
-            self.busy_from.load(Ordering::Relaxed),
-            self.half.load(Ordering::Relaxed),
-            self.counting.load(Ordering::Relaxed),
-            self.tx,
-        ));
-        std::process::abort()
     }
 
     /// Our half and the peer's, of an attached connection.

@@ -6,6 +6,23 @@ use super::{Conn, Half, Loc, Ordering, World, flag, kernel, ring};
 const SHORT: usize = 256;
 
 impl Conn {
+    /// A wait for somebody who does something with this connection has not ended: says what there is to be seen, and ends
+    /// the program.
+    #[cfg(feature = "watchdog")]
+    #[cold]
+    pub(crate) fn turns_for_ever(&self, why: &str) -> ! {
+        crate::log::line(format_args!(
+            "watchdog: endless wait for who {why}: conn fd {}, phase {:?} from {}, half {}, counting {}, {:?}",
+            self.fd.load(Ordering::Relaxed),
+            self.phase(),
+            self.busy_from.load(Ordering::Relaxed),
+            self.half.load(Ordering::Relaxed),
+            self.counting.load(Ordering::Relaxed),
+            self.tx,
+        ));
+        std::process::abort()
+    }
+
     /// Whether a receive would not wait, as far as memory tells.
     #[inline]
     #[must_use]

@@ -1,0 +1,222 @@
+//! How a connection ends here: who is waited for, what the peer is told, and what is given back.
+
+use super::attach::{DEAF, SIOCATMARK, SIOCINQ, SO_LINGER, SOL_SOCKET, is_closed, unlink};
+use super::{
+    Conn, Half, Ordering, Phase, World, add64, call, flag, half_state, kernel, lock, offer,
+    options, ring,
+};
+use crate::brief;
+
+/// How long a close waits for other threads that are attaching the connection, nanoseconds: they take microseconds,
+/// unless they do not run. Tests tell what is waited for from what is given up.
+const OTHERS_NS: u64 = if cfg!(test) { 60_000_000_000 } else { 50_000_000 };
+
+impl Conn {
+    /// The last descriptor of this process is about to be closed. After this the record is free.
+    pub fn closing(&'static self, w: &World, fd: i32) {
+        let mut deadline = 0;
+        self.await_others(&mut deadline);
+        self.learn(w);
+        self.holds_no_more(w);
+        self.meets_no_more(w, fd, &mut deadline);
+        let Some((index, half)) = self.my_half(w) else { return };
+        if half.slot.load(Ordering::Relaxed) != w.board.slot().unwrap_or(u32::MAX) {
+            // Inherited: the memory is our parent's to give back.
+            self.close_inherited(w, fd, half);
+            return;
+        }
+        match self.phase() {
+            Phase::Attached => self.close_attached(w, fd, index, half),
+            Phase::Tcp if half.state.load(Ordering::Relaxed) == half_state::CLOSED => {
+                self.finish(w, index, half);
+            }
+            _ => {
+                let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
+                if half.client.load(Ordering::Relaxed) == 1 {
+                    offer::clear(word, index);
+                }
+                if half.users.fetch_sub(1, Ordering::AcqRel) > 1 {
+                    return;
+                }
+                if half.peer.load(Ordering::Relaxed) != 0 {
+                    half.flags.fetch_or(flag::GONE, Ordering::Release);
+                    self.finish(w, index, half);
+                } else if let Some(mut arena) = w.arena.lock() {
+                    arena.free_half(&w.board, index);
+                }
+            }
+        }
+    }
+
+    /// About to be closed: attaches it if the peer has done its part, and sees to it that it never is otherwise. Others
+    /// may still come by the record, and must not attach what is given back.
+    fn meets_no_more(&'static self, w: &World, fd: i32, deadline: &mut u64) {
+        if self.phase() == Phase::Offered
+            && !self.settle_client(w, fd, false, 0)
+            && self.phase() == Phase::Offered
+        {
+            let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
+            if let Some((index, _)) = self.my_half(w)
+                && !offer::withdraw(word, index)
+            {
+                // Taken in this very moment, or overwritten.
+                let _ = self.settle_client(w, fd, false, 0);
+            }
+        }
+        loop {
+            match self.phase() {
+                unmet @ (Phase::Server | Phase::Offered | Phase::Asked) => {
+                    let _ = self.swap_phase(unmet, Phase::Tcp);
+                }
+                // Another thread had begun just before: it will see that it is withdrawn, or has attached it.
+                Phase::Busy if self.await_others(deadline) => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Waits for other threads that are attaching it, or switching our direction: an event loop may be at it on behalf
+    /// of its set. What they write last must not go into the record of the connection that has it next.
+    /// `deadline`: when they have been waited for long enough; 0: nobody has begun to. `false`: they are at it still.
+    pub(super) fn await_others(&self, deadline: &mut u64) -> bool {
+        while self.others_are_at_it() {
+            let now = call::now_ns();
+            if *deadline == 0 {
+                *deadline = now + OTHERS_NS;
+            }
+            // A thread that has left it by a jump will not say so.
+            if now > *deadline {
+                return false;
+            }
+            call::sched_yield();
+        }
+        true
+    }
+
+    /// Whether another thread is attaching it, or switching our direction.
+    pub(crate) fn others_are_at_it(&self) -> bool {
+        // Acquire: what they have written. Pairs with the drop of the lock in `settle_client`.
+        match self.counting.load(Ordering::Acquire) {
+            0 => self.is_switching(),
+            // Ours: we have interrupted it, in a handler.
+            owner => owner != lock::tid(),
+        }
+    }
+
+    /// Notes how much an attached connection has carried.
+    fn learn(&self, w: &World) {
+        if self.phase() == Phase::Attached
+            && let Some((_, peer)) = self.halves(w)
+        {
+            w.brief.ended(self.is_brief(w) && w.is_beside(peer));
+        }
+    }
+
+    /// Whether it has carried one request at most so far, and a short answer.
+    #[must_use]
+    pub fn is_brief(&self, w: &World) -> bool {
+        let Some((mine, _)) = self.halves(w) else { return true };
+        let more = if mine.client.load(Ordering::Relaxed) != 0 {
+            // The first request went before the attachment, unless the two have met early.
+            mine.n_tx.load(Ordering::Relaxed) > u32::from(self.tx.sent() == 0)
+        } else {
+            let pieces = self.pieces.load(Ordering::Relaxed);
+            pieces.saturating_add(mine.n_rx.load(Ordering::Relaxed)) > 1
+        };
+        // A peer that can write where we do can write anything.
+        let bytes = [&mine.bytes_tx, &mine.bytes_rx].map(|n| n.load(Ordering::Relaxed));
+        !more && bytes[0].saturating_add(bytes[1]) <= brief::BYTES_MAX
+    }
+
+    fn close_inherited(&self, w: &World, fd: i32, half: &Half) {
+        let last = half.users.fetch_sub(1, Ordering::AcqRel) <= 1;
+        if last && self.phase() == Phase::Attached {
+            self.say_closed(w, fd, half);
+            half.state.store(half_state::CLOSED, Ordering::Release);
+        }
+    }
+
+    fn close_attached(&'static self, w: &World, fd: i32, index: u32, half: &Half) {
+        if half.users.fetch_sub(1, Ordering::AcqRel) > 1 {
+            // A child of ours goes on with it; its memory stays until we end.
+            self.finish(w, index, half);
+            return;
+        }
+        self.say_closed(w, fd, half);
+        half.state.store(half_state::CLOSED, Ordering::Release);
+        self.finish(w, index, half);
+    }
+
+    /// Tells the peer, and makes the kernel send what it would have sent.
+    fn say_closed(&self, w: &World, fd: i32, half: &Half) {
+        let Some((_, peer)) = self.halves(w) else { return };
+        let peer_flags = peer.flags.load(Ordering::Acquire);
+        let until = match peer_flags & (flag::UP | flag::DOWN) {
+            flag::UP => ring::tail(&peer.tail),
+            0 => half.head.load(Ordering::Relaxed),
+            _ => peer.down_at.load(Ordering::Relaxed),
+        };
+        let unread = until != half.head.load(Ordering::Relaxed)
+            || self.is_mixed(half, peer) && self.unread_in_tcp(half, peer, fd);
+        let abort = self.options.load(Ordering::Relaxed) & options::ABORT != 0;
+        // When both directions have ended there is no connection left to reset.
+        let flags = half.flags.load(Ordering::Relaxed);
+        let hints = self.kernel.load(Ordering::Relaxed);
+        let doubtful = unread || abort || flags & DEAF == DEAF || hints & kernel::HUP != 0;
+        let over = doubtful && peer_flags & flag::CLOSED == 0 && is_closed(fd);
+        let both = peer_flags & flags & flag::SHUT != 0;
+        self.drain_bells(half, peer, fd);
+        let reset = (unread || abort) && !both && !over;
+        // Nobody holds the other end any more, and what it sent last is ours or lost: the two kernel
+        // sockets need not part in four packets and a minute of TIME_WAIT.
+        let alone = peer_flags & flag::CLOSED != 0;
+        if reset || alone || abort {
+            let now = i32::from(reset || alone);
+            let _ = call::setsockopt(fd, SOL_SOCKET, SO_LINGER, [now, 0]);
+        }
+        let bits =
+            flag::CLOSED | if reset { flag::RESET } else { 0 } | if over { flag::OVER } else { 0 };
+        half.flags.fetch_or(bits, Ordering::Release);
+        // Spinning peers see the flag, sleeping ones are woken by the FIN that follows.
+    }
+
+    /// Whether the socket holds bytes of the stream that nobody has read, besides doorbells.
+    fn unread_in_tcp(&self, half: &Half, peer: &Half, fd: i32) -> bool {
+        let announced = peer.bells.load(Ordering::Acquire);
+        let bells = announced.wrapping_sub(half.drained.load(Ordering::Relaxed));
+        call::ioctl_int(fd, SIOCINQ).is_ok_and(|n| n.cast_unsigned() > bells)
+            // Urgent data, and what follows it, does not count before it is passed.
+            || call::ioctl_int(fd, SIOCATMARK) == Ok(1)
+    }
+
+    pub(super) fn finish(&'static self, w: &World, index: u32, half: &Half) {
+        if let Some((_, peer)) = self.halves(w) {
+            unlink(w, half, peer);
+        }
+        if half.client.load(Ordering::Relaxed) == 1 {
+            let word = w.board.map.offer_word(self.offer.load(Ordering::Relaxed));
+            offer::clear(word, index);
+        }
+        if let Some(slot) = w.slot() {
+            let t = &slot.totals;
+            add64(&slot.closed, 1);
+            for (total, n) in [(&t.bytes_tx, &half.bytes_tx), (&t.bytes_rx, &half.bytes_rx)] {
+                add64(total, n.load(Ordering::Relaxed));
+            }
+            for (total, n) in [
+                (&t.bells, &half.n_bells),
+                (&t.sleeps, &half.n_sleeps),
+                (&t.spins, &half.n_spins),
+                (&t.stalls, &half.n_stalls),
+                (&t.sends, &half.n_tx),
+                (&t.receives, &half.n_rx),
+            ] {
+                add64(total, u64::from(n.load(Ordering::Relaxed)));
+            }
+        }
+        w.holds_no_more(self);
+        if let Some(mut arena) = w.arena.lock() {
+            arena.retire(&w.board, index);
+        }
+    }
+}
