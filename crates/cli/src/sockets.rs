@@ -20,7 +20,8 @@ pub(crate) struct Socket {
 }
 
 impl Sockets {
-    /// Those that there are now; none where the kernel does not say (`/proc` is not mounted).
+    /// Those that there are now; none where the kernel does not say (`/proc` is not mounted). The kernel shows its table a
+    /// page at a time, and may pass over one while others come and go.
     pub(crate) fn read() -> Self {
         let mut sockets = Self::default();
         for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
@@ -127,7 +128,9 @@ mod tests {
         let of = |s: &std::net::TcpStream| {
             let (local, peer) = (s.local_addr().unwrap(), s.peer_addr().unwrap());
             let wild = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), local.port());
-            Sockets::read().find(wild, (peer.ip(), peer.port())).unwrap()
+            // Other tests open and close many meanwhile: see `read`.
+            let look = |_| Sockets::read().find(wild, (peer.ip(), peer.port()));
+            (0..100).find_map(look).unwrap()
         };
         let (one, other) = (of(&client), of(&server));
         assert_eq!([one.local, other.local], [at.ip(); 2]);
