@@ -55,24 +55,21 @@ fn look_up(cpu: u32) -> Option<u32> {
 /// CPUs that do not know the instruction pass over it.
 #[inline]
 pub fn push(at: *const u8, n: usize) {
-    let mut line = at.map_addr(|a| a & !(LINE - 1));
-    let end = at.wrapping_add(n);
-    while line < end {
+    each_line(at, n, |line| {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: CLDEMOTE neither faults nor changes memory.
         unsafe {
             std::arch::asm!("cldemote [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }
-        line = line.wrapping_add(LINE);
-    }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = line;
+    });
 }
 
 /// Asks for the lines of `n` bytes at `at`, to be read soon. A hint; the bytes need not be valid, nor there.
 #[inline]
 pub fn pull(at: *const u8, n: usize) {
-    let mut line = at.map_addr(|a| a & !(LINE - 1));
-    let end = at.wrapping_add(n);
-    while line < end {
+    each_line(at, n, |line| {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: a prefetch neither faults nor changes memory.
         unsafe {
@@ -83,6 +80,17 @@ pub fn pull(at: *const u8, n: usize) {
         unsafe {
             std::arch::asm!("prfm pldl1keep, [{}]", in(reg) line, options(nostack, preserves_flags, readonly));
         }
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        let _ = line;
+    });
+}
+
+#[inline]
+fn each_line(at: *const u8, n: usize, f: impl Fn(*const u8)) {
+    let mut line = at.map_addr(|a| a & !(LINE - 1));
+    let end = at.wrapping_add(n);
+    while line < end {
+        f(line);
         line = line.wrapping_add(LINE);
     }
 }

@@ -172,9 +172,10 @@ impl Members {
 
     /// Nobody looks at a connection on behalf of this registration any more. `tagged`: it was ours in the kernel.
     fn drop_all(&mut self, set: &Set, conn: &'static Conn, which: usize, tagged: bool) {
-        match self.position(conn, which) {
-            Some(at) => self.take(at),
-            None if tagged => self.asleep = self.asleep.saturating_sub(1),
+        // One that is not ours is not among the attached ones: to look for it there is a look at each of them.
+        match tagged.then(|| self.position(conn, which)) {
+            Some(Some(at)) => self.take(at),
+            Some(None) => self.asleep = self.asleep.saturating_sub(1),
             None => {}
         }
         if let Some(at) = self.offer_of(set, conn) {
@@ -255,15 +256,13 @@ impl Set {
     /// any more, whose record may serve another one as soon as it is closed.
     pub(super) fn leave(&self, conn: &'static Conn, which: usize) {
         let r = &conn.sets[which];
-        let members = self.members.lock();
-        let tagged = r.flags.swap(0, Ordering::Relaxed) & reg::TAGGED != 0;
         // `None`: this thread is at the lists, and a handler of its own has interrupted it.
-        if let Some(mut members) = members {
+        let mut members = self.members.lock();
+        let tagged = r.flags.swap(0, Ordering::Relaxed) & reg::TAGGED != 0;
+        if let Some(members) = &mut members {
             members.drop_all(self, conn, which, tagged);
-            r.set.store(0, Ordering::Release);
-        } else {
-            r.set.store(0, Ordering::Release);
         }
+        r.set.store(0, Ordering::Release);
     }
 
     /// The same for a registration that stays.
