@@ -22,6 +22,8 @@ use crate::{Level, Limits, Reason};
 const HOLD_BYTES: usize = 512 << 10;
 /// Of those given back, how much a program that does nothing keeps for its next connections.
 const SPARE_BYTES: usize = HOLD_BYTES / 4;
+/// Records that wait until they serve another connection, in each process that has closed so many.
+const RESTING: usize = 32;
 /// Longer than the pauses of a connection that is one of hundreds in use, nanoseconds.
 const IDLE_NS: u64 = 10_000_000;
 /// A program that sleeps for so long with many rings held tidies up, nanoseconds.
@@ -59,8 +61,8 @@ pub struct World {
     child: AtomicU32,
     /// Connections that hold a ring, oldest first.
     holders: Guarded<VecDeque<Holder>>,
-    /// Connection records that nobody uses.
-    spare: Guarded<Vec<&'static Conn>>,
+    /// Connection records that nobody uses, in the order in which they were given back.
+    spare: Guarded<VecDeque<&'static Conn>>,
     /// For each waiter of all processes, the sleep for which we have rung.
     rung: Box<[AtomicU32]>,
     /// Waiters of this process in use, a bit each.
@@ -341,9 +343,13 @@ impl World {
     }
 
     /// A fresh connection record. Records are never unmapped: a thread may still look at one that
-    /// another has given back, and finds out that it is not what it was looking for.
+    /// another has given back, and finds out that it is not what it was looking for; it has the time in which
+    /// [`RESTING`] others are closed for it.
     pub fn conn(&self) -> Option<&'static Conn> {
-        let spare = self.spare.lock()?.pop();
+        let spare = self
+            .spare
+            .lock()
+            .map(|mut spare| if spare.len() > RESTING { spare.pop_front() } else { None })?;
         let conn = spare.unwrap_or_else(|| Box::leak(Box::default()));
         conn.reset(self.forks.load(Ordering::Relaxed));
         Some(conn)
@@ -356,7 +362,7 @@ impl World {
             return;
         }
         if let Some(mut spare) = self.spare.lock() {
-            spare.push(conn);
+            spare.push_back(conn);
         }
     }
 

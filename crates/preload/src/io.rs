@@ -315,8 +315,10 @@ unsafe fn receive_ring(
                     vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
                 let count = skip(iov, total, &mut rest);
                 if total > 0 && all && conn.phase() == Phase::Tcp {
-                    let at = std::ptr::from_ref(held) as usize;
-                    held.get_or_insert_with(|| Held::new(w, conn, at)).is_rest = true;
+                    match hold(w, conn, held) {
+                        Ok(own) => own.is_rest = true,
+                        Err(_) => return Ok(total),
+                    }
                     // SAFETY: the rest of the guest's buffers.
                     let got = unsafe { receive_held(w, conn, fd, &rest[..count], flags, held) };
                     return Ok(total + early::rest(w, conn, &got));
@@ -435,21 +437,38 @@ struct Held {
 
 impl Held {
     /// `at`: where it is kept, on the stack, for as long as the call lasts.
-    fn new(w: &'static World, conn: &'static Conn, at: usize) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// `EBADF`: another thread has closed the descriptor meanwhile.
+    fn new(w: &'static World, conn: &'static Conn, at: usize) -> Result<Self, c_int> {
         let mark = left::begin(at);
-        conn.inside.fetch_add(1, Ordering::AcqRel);
-        conn.refs.fetch_add(1, Ordering::AcqRel);
+        if !conn.hold() {
+            return Err(libc::EBADF);
+        }
         mark.now(Wait::Call(conn));
-        Self { w, conn, since: 0, is_rest: false, mark }
+        Ok(Self { w, conn, since: 0, is_rest: false, mark })
     }
+}
+
+/// What holds the connection for this call, from its first wait on.
+fn hold<'a>(
+    w: &'static World,
+    conn: &'static Conn,
+    held: &'a mut Option<Held>,
+) -> Result<&'a mut Held, c_int> {
+    if held.is_none() {
+        let at = std::ptr::from_ref(held) as usize;
+        *held = Some(Held::new(w, conn, at)?);
+    }
+    held.as_mut().ok_or(libc::EBADF)
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
         let errno = real::errno();
         self.mark.now(Wait::Nothing);
-        self.conn.inside.fetch_sub(1, Ordering::AcqRel);
-        release(self.w, self.conn, -1);
+        release(self.w, self.conn);
         real::set_errno(errno);
     }
 }
@@ -482,8 +501,7 @@ fn wait(
         return Ok(());
     }
     conn.free_left_locks(w);
-    let at = std::ptr::from_ref(held) as usize;
-    let held = held.get_or_insert_with(|| Held::new(w, conn, at));
+    let held = hold(w, conn, held)?;
     let is_first = held.since == 0;
     if is_first {
         held.since = call::now_ns();
@@ -666,17 +684,19 @@ fn time_left(fd: c_int, option: c_int, since: u64) -> Option<c_int> {
     Some(c_int::try_from(left.div_ceil(1_000_000)).unwrap_or(c_int::MAX))
 }
 
-/// Gives up one reference to a connection; the last one closes it.
-pub(crate) fn release(w: &'static World, conn: &'static Conn, fd: c_int) {
-    if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
-        ready::forget(w, conn);
-        conn.closing(w, conn.descriptor(fd));
-        life::kept::let_go(conn);
-        if fd < 0 {
-            // Nobody closes a descriptor after this.
-            w.give_back(conn);
-        }
+/// A call that holds a connection ends; if it is the last that leads there, it ends the connection.
+pub(crate) fn release(w: &'static World, conn: &'static Conn) {
+    if conn.let_go() {
+        ends(w, conn);
     }
+}
+
+/// Nothing leads to a connection any more, and nobody closes a descriptor of it after this.
+pub(crate) fn ends(w: &'static World, conn: &'static Conn) {
+    ready::forget(w, conn);
+    conn.closing(w, conn.descriptor(-1));
+    life::kept::let_go(conn);
+    w.give_back(conn);
 }
 
 // ----- sending -----------------------------------------------------------------------------------
@@ -716,7 +736,7 @@ pub(crate) unsafe fn transmit(
             if conn.phase() == Phase::Attached {
                 ready::changed(w, conn);
             }
-            let mut sending = ByTcp::new(w, conn, handler::here());
+            let mut sending = ByTcp::new(w, conn, handler::here())?;
             // SAFETY: the caller's promise.
             let out = unsafe { transmit_kernel(fd, iov, flags, control) };
             sending.ends(&out);
@@ -769,10 +789,10 @@ struct ByTcp {
 
 impl ByTcp {
     /// `at`: an address on the stack, in the frame of the call.
-    fn new(w: &'static World, conn: &'static Conn, at: usize) -> Self {
-        let held = Held::new(w, conn, at);
+    fn new(w: &'static World, conn: &'static Conn, at: usize) -> Result<Self, c_int> {
+        let held = Held::new(w, conn, at).inspect_err(|_| conn.tcp_send_ends(0))?;
         held.mark.now(Wait::Sending(conn));
-        Self { held, over: false }
+        Ok(Self { held, over: false })
     }
 
     /// It has come to this.
@@ -920,7 +940,7 @@ pub(crate) unsafe fn send_file(
     match way(w, conn) {
         Way::Ring => {}
         Way::Before => {
-            let mut sending = ByTcp::new(w, conn, handler::here());
+            let mut sending = ByTcp::new(w, conn, handler::here())?;
             // SAFETY: the caller's promise.
             let out = outcome(unsafe { real::sendfile(fd, file, offset, n) });
             sending.ends(&out);
@@ -1080,7 +1100,8 @@ pub(crate) fn splice_in(
         Way::Ring => {}
         before => {
             let is_before = matches!(before, Way::Before);
-            let mut sending = is_before.then(|| ByTcp::new(w, conn, handler::here()));
+            let mut sending =
+                if is_before { Some(ByTcp::new(w, conn, handler::here())?) } else { None };
             // SAFETY: no offsets: both ends are streams.
             let out = outcome(unsafe {
                 real::splice(pipe, std::ptr::null_mut(), fd, std::ptr::null_mut(), n, flags)

@@ -9,7 +9,6 @@ use std::cell::Cell;
 use local::conn::{Calls, Conn, Phase};
 use local::world::World;
 use sys::handler;
-use sys::sync::Ordering;
 
 use crate::poll::{self, Ours, Unmet};
 use crate::ready::Set;
@@ -226,7 +225,7 @@ fn nth_unmet(first: *const Unmet, at: usize) -> &'static Unmet {
 fn undo(w: &'static World, wait: Wait) {
     match wait {
         Wait::Nothing => {}
-        Wait::Call(conn) => end(w, conn),
+        Wait::Call(conn) => io::release(w, conn),
         Wait::Sleep(conn) => wake(w, conn),
         Wait::Kernel(conn) => {
             conn.receive_left(w);
@@ -236,18 +235,13 @@ fn undo(w: &'static World, wait: Wait) {
         }
         Wait::Sending(conn) => {
             conn.send_left(w);
-            end(w, conn);
+            io::release(w, conn);
         }
-        Wait::Calls(first, n) => (0..n).for_each(|at| end(w, nth(first, at))),
+        Wait::Calls(first, n) => (0..n).for_each(|at| io::release(w, nth(first, at))),
         Wait::Sleeps(first, n) => (0..n).for_each(|at| wake(w, nth(first, at))),
         Wait::Unmet(first, n) => (0..n).for_each(|at| poll::end(w, nth_unmet(first, at))),
         Wait::Set(set) => set.wait_left(w),
     }
-}
-
-fn end(w: &'static World, conn: &'static Conn) {
-    conn.inside.fetch_sub(1, Ordering::AcqRel);
-    io::release(w, conn, -1);
 }
 
 fn wake(w: &'static World, conn: &'static Conn) {

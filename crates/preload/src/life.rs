@@ -29,7 +29,11 @@ pub(crate) fn fresh(fd: c_int) {
     {
         // Closed behind our back: the kernel has told the peer.
         match old {
-            Entry::Conn(conn) => io::release(w, conn, -1),
+            Entry::Conn(conn) => {
+                if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+                    io::ends(w, conn);
+                }
+            }
             Entry::Set(set) => ready::closed(w, set),
         }
     }
@@ -317,10 +321,11 @@ fn drop_entry(w: &'static World, fd: c_int) -> Option<&'static Conn> {
         Entry::Conn(conn) => {
             conn.free_left_locks(w);
             w.board.free_left_locks();
-            if !move_fd(conn, fd) && conn.inside.load(Ordering::Acquire) > 0 {
+            let alone = conn.closes_alone();
+            if !alone && !move_fd(conn, fd) && conn.inside.load(Ordering::Acquire) > 0 {
                 kept::keep(w, conn, fd);
             }
-            if conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
+            if alone || conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
                 ready::forget(w, conn);
                 conn.closing(w, fd);
                 kept::let_go(conn);

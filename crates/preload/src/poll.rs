@@ -291,16 +291,19 @@ fn doze(
     let mut alone = true;
     let holds = left::begin(handler::here());
     let sleeps = left::begin_inside(handler::here());
-    for (n, o) in list.iter().enumerate() {
+    let mut begun = 0;
+    for o in list {
         o.conn.free_left_locks(w);
-        o.conn.inside.fetch_add(1, Ordering::AcqRel);
-        o.conn.refs.fetch_add(1, Ordering::AcqRel);
-        holds.now(Wait::Calls(list.as_ptr(), n + 1));
+        if !o.conn.hold() {
+            break;
+        }
+        begun += 1;
+        holds.now(Wait::Calls(list.as_ptr(), begun));
         {
             let _held = lock::lock(&o.mine.wait_lock);
             let others = o.conn.sleepers(o.mine);
             o.mine.sleepers.fetch_add(1, Ordering::AcqRel);
-            sleeps.now(Wait::Sleeps(list.as_ptr(), n + 1));
+            sleeps.now(Wait::Sleeps(list.as_ptr(), begun));
             alone &= others == 0;
             if others == 0 {
                 // Before we arm: a doorbell that is taken out after that would not ring again.
@@ -316,14 +319,17 @@ fn doze(
         p.events = libc::POLLIN | libc::POLLRDHUP | fds[o.at].events & libc::POLLPRI;
     }
     let asleep = Finally(|| {
-        for (n, o) in list.iter().enumerate().rev() {
+        for (n, o) in list[..begun].iter().enumerate().rev() {
             sleeps.now(Wait::Sleeps(list.as_ptr(), n));
             io::wake_up(w, o.conn, o.mine);
             holds.now(Wait::Calls(list.as_ptr(), n));
-            o.conn.inside.fetch_sub(1, Ordering::AcqRel);
-            io::release(w, o.conn, -1);
+            io::release(w, o.conn);
         }
     });
+    if begun < list.len() {
+        // Closed by another thread: what its number is now is another matter.
+        return None;
+    }
     let mut ready = list.iter().any(|o| moved(o, &fds[o.at]));
     if !ready {
         ready = look(w, fds, list) > 0;

@@ -140,7 +140,7 @@ macro_rules! oracle_cases {
             threads {
                 close_during_recv shutdown_during_recv two_receivers two_senders_whole
                 cancel_blocked_recv cancel_takes_nothing epoll_two_waiters
-                epoll_changed_while_waiting wait_in_thread_send_in_main dup2_during_recv
+                epoll_changed_while_waiting wait_in_thread_send_in_main dup2_during_recv closed_as_calls_begin
             }
         }
     };

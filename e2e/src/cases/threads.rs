@@ -1,5 +1,6 @@
 //! Several threads on one connection.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -184,4 +185,64 @@ pub fn dup2_during_recv(s: &mut Stage) {
     say!("bytes", s.b_send(c, "old"), blocked.join().expect("no panic"));
     say!("new", s.b_send(d, "new"), calls::recv(c.a, 9, 0));
     say!("the old peer", s.b_mask(c));
+}
+
+/// A connection of this process with itself.
+fn own_pair(listener: i32, port: u16) -> (i32, i32) {
+    let a = calls::socket(0).expect("a socket");
+    calls::connect(a, port).expect("connected");
+    let b = calls::accept(listener, 0).expect("accepted");
+    (a, b)
+}
+
+/// Both ends say something, often enough for memory to be used.
+fn answers((a, b): (i32, i32), what: &str) -> bool {
+    let reaches = |from, to| {
+        calls::send(from, what.as_bytes(), 0).is_ok()
+            && calls::recv(to, 99, 0).is_ok_and(|got| got == what.as_bytes())
+    };
+    (0..3).all(|_| reaches(a, b) && reaches(b, a))
+}
+
+/// The number is closed by one thread at the moment at which a call of another thread's begins: that has no number any
+/// more, or sees the end of the connection, and those that are made next are connections of their own.
+pub fn closed_as_calls_begin(_: &mut Stage) {
+    const ROUNDS: u32 = 1500;
+    let listener = calls::socket(0).expect("a socket");
+    calls::bind(listener, 0).expect("bound");
+    calls::listen(listener, 8).expect("listens");
+    let port = calls::local_port(listener).expect("a port");
+    let (mut ended, mut right) = (0, 0);
+    for round in 0..ROUNDS {
+        let (a, b) = own_pair(listener, port);
+        let met = answers((a, b), "met");
+        let begins: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+        let caller = thread::spawn(move || {
+            begins.store(true, Ordering::Release);
+            match round % 3 {
+                0 => drop(calls::recv(a, 9, 0)),
+                1 => drop(calls::poll(a, libc::POLLIN, 5000)),
+                _ => drop(calls::select(&[a], &[], &[], Some(Duration::from_secs(5)), None)),
+            }
+        });
+        while !begins.load(Ordering::Acquire) {
+            std::hint::spin_loop();
+        }
+        for _ in 0..round * 7 % 400 {
+            std::hint::spin_loop();
+        }
+        let closed = calls::close(a).is_ok();
+        thread::sleep(Duration::from_micros(50));
+        let closed = closed && calls::close(b).is_ok();
+        caller.join().expect("no panic");
+        ended += u32::from(met && closed);
+        let one = own_pair(listener, port);
+        let first = answers(one, "one");
+        let two = own_pair(listener, port);
+        right += u32::from(first && answers(two, "two") && answers(one, "one once more"));
+        for fd in [one.0, one.1, two.0, two.1] {
+            let _ = calls::close(fd);
+        }
+    }
+    say!("ended", ended, "right", right);
 }

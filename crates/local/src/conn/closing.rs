@@ -12,6 +12,38 @@ use crate::brief;
 const OTHERS_NS: u64 = if cfg!(test) { 60_000_000_000 } else { 50_000_000 };
 
 impl Conn {
+    /// A call that may sleep begins; [`Self::let_go`] must follow. `false`: another thread has closed the last descriptor
+    /// since the call looked at its number, and the record serves nobody, or another connection by and by.
+    #[must_use]
+    pub fn hold(&self) -> bool {
+        if self.refs.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        // Before the reference: a close that finds that it is not the last one asks who is inside.
+        self.inside.fetch_add(1, Ordering::AcqRel);
+        let unless_closed = |n: u32| if n == 0 { None } else { n.checked_add(1) };
+        if self.refs.fetch_update(Ordering::AcqRel, Ordering::Acquire, unless_closed).is_ok() {
+            return true;
+        }
+        // Not below what a record begins with that is made ready for somebody else.
+        let less = |n: u32| n.checked_sub(1);
+        let _ = self.inside.fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+        false
+    }
+
+    /// Such a call ends. `true`: it was the last to lead here, and must end the connection.
+    #[must_use]
+    pub fn let_go(&self) -> bool {
+        self.inside.fetch_sub(1, Ordering::AcqRel);
+        self.refs.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// A descriptor is about to be closed. `true`: it is the last to lead here, and no call is under way nor can begin.
+    #[must_use]
+    pub fn closes_alone(&self) -> bool {
+        self.refs.compare_exchange(1, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
     /// The last descriptor of this process is about to be closed. After this the record is free.
     pub fn closing(&'static self, w: &World, fd: i32) {
         let mut deadline = 0;

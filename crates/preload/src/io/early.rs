@@ -17,8 +17,10 @@ pub(super) unsafe fn receive_tcp(
     }
     let waits = !dont_wait(w, conn, fd, flags);
     // Also where it does not wait: a signal that comes meanwhile may leave it all the same.
-    let at = std::ptr::from_ref(held) as usize;
-    let own = held.get_or_insert_with(|| Held::new(w, conn, at));
+    let own = match hold(w, conn, held) {
+        Ok(own) => own,
+        Err(errno) => return Some(Err(errno)),
+    };
     // One limit for the whole call, however often it waits.
     let mut limit = None;
     if waits && own.since != 0 {

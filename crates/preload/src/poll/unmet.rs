@@ -66,18 +66,22 @@ pub(super) fn asleep(
         return sleep(fds);
     }
     let mark = left::begin_inside(handler::here());
-    for (n, u) in list.iter().enumerate() {
-        u.conn.inside.fetch_add(1, Ordering::AcqRel);
-        u.conn.refs.fetch_add(1, Ordering::AcqRel);
+    let mut begun = 0;
+    for u in list.iter().take_while(|u| u.conn.hold()) {
         u.conn.begins_to_wait();
-        mark.now(Wait::Unmet(list.as_ptr(), n + 1));
+        begun += 1;
+        mark.now(Wait::Unmet(list.as_ptr(), begun));
     }
     let asleep = Finally(|| {
-        for (n, u) in list.iter().enumerate().rev() {
+        for (n, u) in list[..begun].iter().enumerate().rev() {
             mark.now(Wait::Unmet(list.as_ptr(), n));
             end(w, u);
         }
     });
+    if begun < list.len() {
+        // Closed by another thread: what its number is now is another matter.
+        return None;
+    }
     // Either whoever attaches sees us, or we see it here. Who has armed for less than a doorbell before that is
     // overruled.
     let met = list.iter().fold(false, |met, u| {
@@ -99,6 +103,5 @@ pub(super) fn asleep(
 pub(crate) fn end(w: &'static World, u: &Unmet) {
     u.conn.waits_no_more();
     io::received(w, u.conn);
-    u.conn.inside.fetch_sub(1, Ordering::AcqRel);
-    io::release(w, u.conn, -1);
+    io::release(w, u.conn);
 }
