@@ -271,6 +271,8 @@ pub struct Outcome {
     pub err: String,
     /// Set when it had to be killed.
     pub hung: Option<String>,
+    /// How long it ran.
+    pub took: Duration,
 }
 
 impl Outcome {
@@ -299,6 +301,7 @@ fn reader(from: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String
 #[must_use]
 pub fn outcome(command: &mut Command, limit: Duration) -> Outcome {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let begun = Instant::now();
     let mut guest = Guest::start(command);
     let (out, err) = (reader(guest.take_stdout()), reader(guest.take_stderr()));
     let ended = guest.wait(limit);
@@ -309,7 +312,7 @@ pub fn outcome(command: &mut Command, limit: Duration) -> Outcome {
         Err(why) => (-1, Some(why)),
     };
     let text = |reading: thread::JoinHandle<String>| reading.join().unwrap_or_default();
-    Outcome { code, out: text(out), err: text(err), hung }
+    Outcome { code, out: text(out), err: text(err), hung, took: begun.elapsed() }
 }
 
 /// The first lines that differ, as a person wants to see them: one wrong answer leads to others.

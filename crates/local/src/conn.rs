@@ -420,7 +420,7 @@ impl Conn {
     /// Says so when this is the first use of an inherited connection: from now on doorbells only. A
     /// child that inherits connections and never touches them costs their owner nothing.
     #[inline]
-    fn note_fork(&self, w: &World, half: &Half) {
+    pub(super) fn note_fork(&self, w: &World, half: &Half) {
         let forks = w.forks.load(Ordering::Relaxed);
         if self.half_forks.load(Ordering::Relaxed) != forks {
             self.half_forks.store(forks, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use sys::abi::Half;
 use sys::iov::Buffers;
 use sys::sync::Ordering;
 use sys::wait::WaitWord;
-use sys::{cache, call, handler, lock};
+use sys::{cache, call, handler, lock, ring};
 
 use crate::finally::Finally;
 use crate::left::{self, Wait};
@@ -542,7 +542,7 @@ fn sleep(
         mark.now(Wait::Sleep(conn));
         if others == 0 {
             // Before we arm: a doorbell that is taken out after that would not ring again.
-            drain_quietly(conn, fd, mine, peer);
+            drain_quietly(w, conn, fd, mine, peer);
         }
         conn.arm_cold(mine);
         others
@@ -598,8 +598,14 @@ pub(crate) fn wake_up(w: &'static World, conn: &'static Conn, mine: &Half) {
     }
 }
 
+/// Whether doorbells may be taken out by who is about to sleep for something else: not while there is something to read
+/// that they announce to another process.
+pub(crate) fn may_quieten(w: &World, conn: &Conn, mine: &Half, peer: &Half) -> bool {
+    !conn.is_shared(w) || ring::tail(&peer.tail) == mine.head.load(Ordering::Relaxed)
+}
+
 /// Takes doorbells out of the socket, unless there is something to read that they announce.
-fn drain_quietly(conn: &Conn, fd: c_int, mine: &Half, peer: &Half) {
+fn drain_quietly(w: &World, conn: &Conn, fd: c_int, mine: &Half, peer: &Half) {
     if conn.is_mixed(mine, peer)
         && peer.bells.load(Ordering::Acquire) == mine.drained.load(Ordering::Relaxed)
     {
@@ -608,7 +614,7 @@ fn drain_quietly(conn: &Conn, fd: c_int, mine: &Half, peer: &Half) {
     if let Some(_held) = lock::lock_of(&mine.rx_lock, &mine.lent) {
         let up = peer.flags.load(Ordering::Acquire) & sys::abi::half_flags::UP != 0;
         let switched = mine.tcp_rx.load(Ordering::Relaxed) >= peer.up_at.load(Ordering::Relaxed);
-        if up && switched {
+        if up && switched && may_quieten(w, conn, mine, peer) {
             conn.drain_bells(mine, peer, fd);
         }
     }

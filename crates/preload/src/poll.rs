@@ -307,7 +307,7 @@ fn doze(
             alone &= others == 0;
             if others == 0 {
                 // Before we arm: a doorbell that is taken out after that would not ring again.
-                quieten(o, fds[o.at].fd);
+                quieten(w, o, fds[o.at].fd);
             }
             o.conn.arm_cold(o.mine);
         }
@@ -415,11 +415,13 @@ fn watch(fds: &[pollfd], list: &[Ours]) -> Vec<ready::watchdog::Asleep> {
 }
 
 /// Takes doorbells out before the sleep, when no other thread sleeps on them.
-fn quieten(o: &Ours, fd: c_int) {
+fn quieten(w: &World, o: &Ours, fd: c_int) {
     if o.conn.is_mixed(o.mine, o.peer) {
         return;
     }
-    if let Some(_held) = lock::lock_of(&o.mine.rx_lock, &o.mine.lent) {
+    if let Some(_held) = lock::lock_of(&o.mine.rx_lock, &o.mine.lent)
+        && io::may_quieten(w, o.conn, o.mine, o.peer)
+    {
         o.conn.drain_bells(o.mine, o.peer, fd);
     }
 }

@@ -241,7 +241,7 @@ impl Set {
     /// How a connection in this set wants to be woken while nobody sleeps on it otherwise.
     fn word(&self, w: &'static World, conn: &Conn) -> Option<WaitWord> {
         if self.is_cold()
-            || conn.is_shared(w)
+            || conn.is_watched_with_others(w)
             || registrations(conn).count() > 1
             || is_own_one_shot(conn)
         {
@@ -964,6 +964,7 @@ pub(crate) fn restore(w: &'static World, conn: &'static Conn, mine: &Half) {
     match set {
         Some((_, set)) => word_as_wanted(w, set, conn, mine),
         None if conn.is_shared(w) || conn.sleepers(mine) > 0 => conn.arm_cold(mine),
+        None if conn.is_lent(w) => {}
         None => conn.disarm(mine, crate::io::AWAKE),
     }
 }

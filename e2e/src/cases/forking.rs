@@ -179,20 +179,43 @@ pub fn fork_during_other_waits(s: &mut Stage) {
     say!("sends", failed < 1, calls::close(c.a), child.ends());
 }
 
-/// A thread that waits on a set: the child's own waits are its own.
+/// A thread that waits on a set, while another one forks: what the child does to what it has inherited is no reason for
+/// the thread to sleep on when something comes.
 pub fn fork_during_epoll_wait(s: &mut Stage) {
-    let c = s.pair_nb();
-    let ep = calls::epoll_create().expect("a set");
-    calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, libc::EPOLLIN, 1).expect("added");
-    let blocked = thread::spawn(move || calls::epoll_wait(ep, 4, 5000));
-    into_the_call();
-    let both = move || [ep, c.a].into_iter().for_each(closes);
-    let child = Child::start(both, || 0);
-    settle();
-    say!("bytes", s.b_send(c, "hey"), blocked.join().expect("no panic"), calls::recv(c.a, 9, 0));
-    say!("no more", calls::epoll_wait(ep, 4, 30), calls::close(c.a));
-    settle();
-    say!("the peer", s.b_mask(c), s.b_recv(c, 9), child.ends());
+    type Way = fn(i32, i32);
+    let ways: [(&str, Way); 6] = [
+        ("set first", |ep, fd| [ep, fd].into_iter().for_each(closes)),
+        ("connection first", |ep, fd| [fd, ep].into_iter().for_each(closes)),
+        ("connection only", |_, fd| closes(fd)),
+        ("all", |ep, fd| {
+            let _ = calls::close_range(ep.min(fd), ep.max(fd), 0);
+        }),
+        ("a set of its own", |_, fd| {
+            let own = calls::epoll_create().unwrap_or(-1);
+            let _ = calls::epoll_ctl(own, libc::EPOLL_CTL_ADD, fd, libc::EPOLLIN, 9);
+            closes(own);
+            closes(fd);
+        }),
+        ("nothing", |_, _| {}),
+    ];
+    for (what, way) in ways {
+        let c = s.pair_nb();
+        let ep = calls::epoll_create().expect("a set");
+        calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, libc::EPOLLIN, 1).expect("added");
+        let blocked = thread::spawn(move || calls::epoll_wait(ep, 4, 5000));
+        into_the_call();
+        let child = Child::start(|| way(ep, c.a), || 0);
+        settle();
+        say!(what, s.b_send(c, "hey"), blocked.join().expect("no panic"), calls::recv(c.a, 9, 0));
+        // What comes next is told of as well.
+        let blocked = thread::spawn(move || calls::epoll_wait(ep, 4, 5000));
+        into_the_call();
+        say!("then", s.b_send(c, "more"), blocked.join().expect("no panic"));
+        say!("bytes", calls::recv(c.a, 9, 0), calls::epoll_wait(ep, 4, 30));
+        say!("ends", child.ends(), calls::close(c.a), calls::close(ep));
+        settle();
+        say!("the peer", s.b_mask(c), s.b_recv(c, 9));
+    }
 }
 
 /// Forks at any moment of what other threads do to sets and connections: each child comes to its end.

@@ -125,6 +125,24 @@ impl Conn {
             || self.my_half(w).is_some_and(|(_, half)| is_inherited(w, half))
     }
 
+    /// Whether the process that we were forked from holds it as well, and may sleep on it. How that one wants to be woken
+    /// is not for us to take back.
+    #[must_use]
+    pub fn is_lent(&self, w: &World) -> bool {
+        let lent = |half: &Half| half.users.load(Ordering::Relaxed) > 1 && is_inherited(w, half);
+        self.my_half(w).is_some_and(|(_, half)| lent(half))
+    }
+
+    /// A set of this process watches it: whether only doorbells will do, because another process may wait for it as well.
+    /// For an inherited connection it is a use as any other.
+    #[must_use]
+    pub fn is_watched_with_others(&self, w: &World) -> bool {
+        if let Some((_, half)) = self.my_half(w) {
+            self.note_fork(w, half);
+        }
+        self.is_shared(w)
+    }
+
     /// The process has not become another program after all.
     pub fn comes_back(&self, w: &World, left: Left) {
         if let Some((_, half)) = self.my_half(w).filter(|_| left.users) {

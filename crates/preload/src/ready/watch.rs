@@ -443,12 +443,8 @@ impl Set {
         drop(members);
         if !self.is_cold() {
             set_word(w, self, conn, e.mine);
-            let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
-            if let Some(_held) = lock::lock_of(&e.mine.rx_lock, &e.mine.lent)
-                && !conn.is_mixed(e.mine, e.peer)
-                && conn.sleepers(e.mine) == 0
-            {
-                conn.drain_bells(e.mine, e.peer, fd);
+            if !conn.is_mixed(e.mine, e.peer) && conn.sleepers(e.mine) == 0 {
+                self.drain(conn, e, conn.fd.load(Ordering::Relaxed).cast_signed());
             }
         }
     }
