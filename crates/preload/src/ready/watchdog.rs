@@ -6,20 +6,23 @@
 //!
 //! - there is something for the sleeper in memory, and has been at each look for some time;
 //! - whoever put it there holds no lock any more, and so has decided already whether to ring;
-//! - no doorbell is on its way, and the kernel knows of nothing that would end the sleep.
+//! - no doorbell is on its way, and the kernel knows of nothing that would end the sleep;
+//! - the sleeper is in the kernel still, and has not been brought out of it by a jump of a signal handler's.
 //!
 //! A set that looks at a connection which was taken out of it ends the program as well.
 //!
 //! `SHUNT_WATCHDOG_DROP=N` swallows each Nth doorbell of this process, to see that the peer's
 //! watchdog wakes up.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ffi::CString;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use libc::c_void;
 use local::conn::{Conn, Phase, Registration, reg_flags as reg};
 use local::world::World;
 use sys::abi::Half;
 use sys::call;
+use sys::handler;
 use sys::ring;
 use sys::sync::{AtomicU32, AtomicU64};
 
@@ -52,6 +55,10 @@ struct Sleeper {
     fd: AtomicU32,
     /// What a connection is waited for.
     events: AtomicU32,
+    /// Thread that waits.
+    tid: AtomicU32,
+    /// An address of the frame that waits, on its stack.
+    at: AtomicUsize,
 }
 
 static LIST: [Sleeper; SLEEPERS] = [const {
@@ -60,6 +67,8 @@ static LIST: [Sleeper; SLEEPERS] = [const {
         sleep: AtomicU64::new(0),
         fd: AtomicU32::new(0),
         events: AtomicU32::new(0),
+        tid: AtomicU32::new(0),
+        at: AtomicUsize::new(0),
     }
 }; SLEEPERS];
 static STARTED: AtomicBool = AtomicBool::new(false);
@@ -76,6 +85,38 @@ impl Drop for Asleep {
     }
 }
 
+impl Sleeper {
+    /// Whether its thread is in the system call it sleeps in, as far as the kernel tells: a signal handler may have left
+    /// that by a jump, and then nobody takes the name off.
+    fn sleeps(&self) -> bool {
+        const SLEEPS: &[libc::c_long] = &[
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait,
+            libc::SYS_ppoll,
+            libc::SYS_epoll_pwait,
+            libc::SYS_epoll_pwait2,
+            libc::SYS_futex,
+        ];
+        // The name was put down by a function that had a frame of its own, as deep as the call may be.
+        const FRAME: usize = 4096;
+        let tid = self.tid.load(Ordering::Relaxed);
+        let Ok(path) = CString::new(format!("/proc/self/task/{tid}/syscall")) else { return true };
+        let Ok(file) = call::open(&path, libc::O_RDONLY | libc::O_CLOEXEC, 0) else { return true };
+        let mut text = [0; 256];
+        let n = call::read(file, &mut text).unwrap_or(0);
+        let _ = call::close(file);
+        // The number of the call, its six arguments, and where the stack is; or that it runs.
+        let mut words = std::str::from_utf8(&text[..n]).unwrap_or("").split_ascii_whitespace();
+        let Some(number) = words.next() else { return true };
+        let in_call = number.parse().is_ok_and(|n: libc::c_long| SLEEPS.contains(&n));
+        let stack = words.nth(6).and_then(|word| word.strip_prefix("0x"));
+        let stack = stack.and_then(|digits| usize::from_str_radix(digits, 16).ok());
+        in_call && stack.is_some_and(|sp| sp <= self.at.load(Ordering::Relaxed) + FRAME)
+    }
+}
+
 fn put_down(what: u64, fd: i32, events: u32) -> Asleep {
     if !STARTED.swap(true, Ordering::SeqCst) {
         start();
@@ -86,6 +127,8 @@ fn put_down(what: u64, fd: i32, events: u32) -> Asleep {
         {
             line.fd.store(fd.cast_unsigned(), Ordering::Relaxed);
             line.events.store(events, Ordering::Relaxed);
+            line.tid.store(call::gettid(), Ordering::Relaxed);
+            line.at.store(handler::here(), Ordering::Relaxed);
             line.sleep.fetch_add(1, Ordering::SeqCst);
             line.what.store(what, Ordering::SeqCst);
             return Asleep(Some(line));
@@ -178,6 +221,9 @@ fn judge(w: &'static World, line: &'static Sleeper, since: Since) {
     let took = call::now_ns() - since.ns;
     let limit = if since.found.bell { BELL_LOST_NS } else { LOST_NS };
     if since.looks < LOOKS || took < limit {
+        return;
+    }
+    if !line.sleeps() {
         return;
     }
     // SAFETY: records are never unmapped.
