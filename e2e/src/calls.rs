@@ -330,6 +330,11 @@ pub fn lseek(fd: c_int) -> Ret {
     call!(libc::lseek, fd, 0, libc::SEEK_SET)
 }
 
+/// Where a file is read next.
+pub fn position(fd: c_int) -> Ret {
+    call!(libc::lseek, fd, 0, libc::SEEK_CUR)
+}
+
 /// `recv` or `send` with a pointer to nowhere.
 pub fn bad_pointer(fd: c_int, sending: bool) -> Ret {
     // An address in the first page: never mapped.
@@ -701,6 +706,12 @@ pub fn epoll_wait(epfd: c_int, max: usize, timeout_ms: c_int) -> Result<Vec<(u32
     epoll_wait_by(Waiting::Plain, epfd, max, timeout_ms)
 }
 
+/// `epoll_wait` for fewer than no events.
+pub fn epoll_wait_for_less(epfd: c_int) -> Ret {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    call!(libc::epoll_wait, epfd, &raw mut event, -1, 0)
+}
+
 // Descriptors.
 
 /// `close`.
@@ -930,6 +941,32 @@ pub fn kill(pid: i32, signal: c_int) -> Ret {
 #[must_use]
 pub fn getpid() -> i32 {
     std::process::id() as i32
+}
+
+/// Forbids other processes without privilege to look into this one.
+pub fn guard() -> Ret {
+    call!(libc::prctl, libc::PR_SET_DUMPABLE, 0, 0, 0, 0)
+}
+
+/// Gives up the privilege to look into processes that have forbidden it.
+pub fn may_not_trace() -> Ret {
+    const VERSION_3: u32 = 0x2008_0522;
+    const SYS_PTRACE: u32 = 19;
+    let mut head = [VERSION_3, 0];
+    // Effective, permitted, inheritable, for the lower and the upper 32 of them.
+    let mut sets = [[0u32; 3]; 2];
+    call!(libc::syscall, libc::SYS_capget, head.as_mut_ptr(), sets.as_mut_ptr())?;
+    sets[0][0] &= !(1 << SYS_PTRACE);
+    sets[0][1] &= !(1 << SYS_PTRACE);
+    call!(libc::syscall, libc::SYS_capset, head.as_mut_ptr(), sets.as_ptr())
+}
+
+/// What comes of an attempt to borrow a descriptor of another process: whether there was one.
+pub fn borrows(pid: i32, fd: c_int) -> Result<bool, i32> {
+    let process = call!(libc::syscall, libc::SYS_pidfd_open, pid, 0)? as c_int;
+    let borrowed = call!(libc::syscall, libc::SYS_pidfd_getfd, process, fd, 0);
+    close(process)?;
+    close(borrowed? as c_int).map(|_| true)
 }
 
 /// `geteuid`.

@@ -621,13 +621,46 @@ pub fn unread(port: u16, count: usize, len: usize) -> String {
     run().err().unwrap_or_else(|| format!("all {count}"))
 }
 
+/// Asks for something that only TCP can do, each of five things in turn: the descriptor that leads to the connection now.
+fn needs_tcp(fd: i32, nth: u32) -> Result<i32, i32> {
+    match nth % 5 {
+        0 => {
+            let _ = calls::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2);
+            let _ = calls::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
+        }
+        1 => {
+            let [to, from] = calls::socketpair()?;
+            calls::send_fd(to, fd)?;
+            let passed = calls::recv_fd(from);
+            for gone in [fd, to, from] {
+                calls::close(gone)?;
+            }
+            return passed;
+        }
+        2 => {
+            let _ = calls::send(fd, b"!", libc::MSG_OOB | libc::MSG_NOSIGNAL);
+        }
+        3 => {
+            calls::Stream::open(calls::dup(fd)?, "r+")?.close()?;
+        }
+        _ => match calls::fork() {
+            calls::Forked::Child => calls::exit_now(calls::exec_env("/bin/true", &[], &[])),
+            calls::Forked::Parent(pid) => {
+                calls::wait(pid)?;
+            }
+        },
+    }
+    Ok(fd)
+}
+
 /// Uses connections to echoes and asks for something that only TCP can do, again and again, until it is
 /// killed or something is wrong.
 #[must_use]
 pub fn demoting(port: u16, seed: u64) -> String {
     let (mut random, stream) = (Random::new(seed), Arc::new(Stream::new(5)));
+    let mut nth = 0;
     loop {
-        let fd = match ask(port, Request { seed: 0, len: 0, style: 0 }) {
+        let mut fd = match ask(port, Request { seed: 0, len: 0, style: 0 }) {
             Ok(fd) => fd,
             Err(e) => return format!("connect {}", errno_name(e)),
         };
@@ -640,8 +673,11 @@ pub fn demoting(port: u16, seed: u64) -> String {
             at += len;
             // By then it is attached.
             if step == 2 {
-                let _ = calls::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2);
-                let _ = calls::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1);
+                fd = match needs_tcp(fd, nth) {
+                    Ok(fd) => fd,
+                    Err(e) => return format!("back to TCP by way {}: {}", nth % 5, errno_name(e)),
+                };
+                nth += 1;
             }
         }
         let _ = calls::close(fd);

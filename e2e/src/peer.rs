@@ -106,6 +106,7 @@ pub fn perform(order: &str) -> String {
         "outq" => calls::ioctl_int(fd(), libc::TIOCOUTQ).show(),
         "nonblock" => calls::set_nonblocking(fd(), n(2) != 0).show(),
         "option" => calls::setsockopt(fd(), int(2), int(3), int(4)).show(),
+        "guard" => calls::guard().show(),
         "kill" => calls::kill(int(1), int(2)).show(),
         "pin" => calls::cpus::pin(size(1)).show(),
         "echo" => echo(fd()),

@@ -143,6 +143,9 @@ pub fn getfl(s: &mut Stage) {
     say!("recv", calls::recv(c.a, 9, 0));
     say!("cleared", calls::fcntl(c.a, libc::F_SETFL, 0), calls::fcntl(c.a, libc::F_GETFL, 0));
     say!("owner", calls::fcntl(c.a, libc::F_GETOWN, 0));
+    let made = calls::socket(libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK).expect("a socket");
+    say!("made so", calls::fcntl(made, libc::F_GETFD, 0), calls::fcntl(made, libc::F_GETFL, 0));
+    say!("to nobody", calls::recv(made, 9, 0), calls::close(made));
 }
 
 /// `FIONBIO`.

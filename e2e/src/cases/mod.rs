@@ -45,7 +45,7 @@ macro_rules! oracle_cases {
                 waitall_times_out waitall_until_the_end waitall_whole waitall_dontwait
                 dontwait_when_empty low_water_mark low_water_mark_blocks receive_timeout
                 send_timeout receive_timeout_does_not_limit_sending queue_sizes urgent urgent_inline urgent_none vectors too_many_vectors
-                messages many_messages many_messages_block preadv2_pwritev2 nowait_read sendfile
+                messages many_messages many_messages_block preadv2_pwritev2 nowait_read sendfile sendfile_stops_midway
                 sendfile_limits splice_in splice_out tee_and_others_refuse bad_pointers full_and_drained
                 large_both_ways large_one_way_blocking errno_is_left_alone syscall_function more_flag
                 zero_copy_sending kernel_tls_refused_or_not
@@ -120,12 +120,12 @@ macro_rules! oracle_cases {
             processes {
                 fork_child_continues fork_parent_continues fork_both_read fork_shutdown
                 fork_nonblock fork_epoll_shared fork_epoll_edges fork_killed_sharer fork_exit_with_unread
-                fork_many_children exec_with_library exec_without_library exec_cloexec
+                fork_many_children exec_with_library exec_without_library exec_beside_a_guarded_peer exec_cloexec
                 exec_by_itself exec_by_itself_without_library exec_fails vfork_exec_inetd cloned_child_closes posix_spawn_inetd
                 posix_spawn_of_a_cloexec_connection system_inherits
                 pass_to_process_with_library pass_to_process_without_library
                 pass_with_bytes_queued pass_in_flight pass_and_keep accept_in_forked_workers
-                exclusive_wakes_one exclusive_listener_wakes_one
+                exclusive_wakes_one exclusive_listener_wakes_one told_in_sets_of_their_own
             }
             forking {
                 fork_during_recv fork_during_recv_and_closed fork_during_recv_child_goes_on fork_during_other_waits

@@ -293,6 +293,23 @@ pub fn exec_without_library(s: &mut Stage) {
     exec_and_talk(s, false);
 }
 
+/// A child becomes a program without the library, and the kernel does not let it borrow the peer's socket (a policy for
+/// debuggers: Yama's, or a process that has forbidden it): the peer, which is in a call on the connection, does its part.
+pub fn exec_beside_a_guarded_peer(s: &mut Stage) {
+    say!("guarded", s.b("guard"), calls::may_not_trace(), calls::borrows(s.peer_pid(), 0));
+    for _ in 0..3 {
+        let c = s.pair();
+        say!("before", calls::send(c.a, b"before", 0), s.b_recv(c, 99), s.b_send(c, "queued "));
+        settle();
+        s.tell(&format!("recv {} 99 0", c.b));
+        settle();
+        let pid = child(|| exec_image(c.a, false));
+        calls::close(c.a).expect("closed");
+        say!("the peer", s.answer(), s.b_send(c, "later"), s.b_recv(c, 99));
+        say!("ended", calls::wait(pid), s.b_mask(c), s.b_recv(c, 9));
+    }
+}
+
 /// `exec` closes what is close-on-exec.
 pub fn exec_cloexec(s: &mut Stage) {
     let c = s.pair();
@@ -581,6 +598,31 @@ pub fn exclusive_listener_wakes_one(s: &mut Stage) {
     };
     say!("all woken", come(s, 0));
     some_woken((0..5).map(|_| come(s, libc::EPOLLEXCLUSIVE)).collect());
+}
+
+/// The parent and its children watch one connection, each in a set of its own: each of them is told at once.
+pub fn told_in_sets_of_their_own(s: &mut Stage) {
+    for first in [true, false] {
+        let c = s.pair_nb();
+        let ep = calls::epoll_create().expect("a set");
+        let adds = |ep| calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, libc::EPOLLIN, 1);
+        let before = if first { adds(ep) } else { Ok(0) };
+        let own = move || calls::epoll_create().and_then(|own| adds(own).map(|_| own));
+        let waits = |ep| {
+            let told = calls::epoll_wait(ep, 4, 5000);
+            told.map_or(100, |e| i32::try_from(e.len()).unwrap_or(100))
+        };
+        let pids: Vec<i32> = (0..3).map(|_| child(|| own().map_or(100, waits))).collect();
+        std::thread::sleep(Duration::from_millis(100));
+        let after = if first { Ok(0) } else { adds(ep) };
+        let parent = std::thread::spawn(move || waits(ep));
+        std::thread::sleep(Duration::from_millis(100));
+        say!("added", before, after, s.b_send(c, "x"));
+        let told: Vec<calls::Ret> = pids.into_iter().map(calls::wait).collect();
+        say!("told", told, parent.join().expect("no panic"));
+        say!("recv", calls::recv(c.a, 9, 0), calls::epoll_wait(ep, 4, 0), calls::close(c.a));
+        say!("set", calls::close(ep), s.b_mask(c));
+    }
 }
 
 /// How many is the kernel's choice; none, or each time all, is not. Who comes late to its wait is woken by what is

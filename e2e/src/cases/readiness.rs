@@ -269,6 +269,7 @@ pub fn epoll_errors(s: &mut Stage) {
     say!("itself", ctl(EPOLL_CTL_ADD, ep, EPOLLIN));
     say!("no set", calls::epoll_ctl(c.a, EPOLL_CTL_ADD, c.a, EPOLLIN, 1));
     say!("wait for none", calls::epoll_wait(ep, 0, 0), calls::epoll_wait(c.a, 4, 0));
+    say!("wait for less than none", calls::epoll_wait_for_less(ep));
     let exclusive = EPOLLIN | libc::EPOLLEXCLUSIVE;
     say!("exclusive with RDHUP", ctl(EPOLL_CTL_ADD, c.a, exclusive | EPOLLRDHUP));
     say!("exclusive", ctl(EPOLL_CTL_ADD, c.a, exclusive), s.b_send(c, "x"), soon(ep));

@@ -477,6 +477,39 @@ pub fn sendfile(s: &mut Stage) {
     say!("after", calls::send(c.a, b"tail", 0), s.b_recv(c, 99));
 }
 
+/// `sendfile` that is stopped in the middle of a file because the socket is full: what it says, the offset and the
+/// position of the file agree with what comes out at the other end, which then is sent the rest.
+pub fn sendfile_stops_midway(s: &mut Stage) {
+    const LEN: usize = 24 << 20;
+    let big = crate::show::stream_bytes(11, 0, LEN);
+    for by_offset in [true, false] {
+        let c = s.pair_nb();
+        let file = calls::memfd(&big).expect("a file");
+        s.b_later(150, &format!("recvn {} {LEN} 11", c.b));
+        let (mut at, mut sent, mut stops) = (0i64, 0, 0);
+        let mut agrees = true;
+        while sent < LEN {
+            let offset = if by_offset { Some(&mut at) } else { None };
+            match calls::sendfile(c.a, file, offset, LEN) {
+                Ok(n) => sent += n,
+                Err(libc::EAGAIN) => {
+                    stops += 1;
+                    let _ = calls::poll(c.a, libc::POLLOUT, 5000);
+                }
+                Err(errno) => {
+                    say!("failed", errno);
+                    break;
+                }
+            }
+            let is_at =
+                if by_offset { usize::try_from(at).ok() } else { calls::position(file).ok() };
+            agrees &= is_at == Some(sent);
+        }
+        say!("by offset", by_offset, "sent", sent, "stopped", stops > 0, "agrees", agrees);
+        say!("after", calls::send(c.a, b"tail", 0), s.b_recv(c, 99));
+    }
+}
+
 /// `sendfile` where it must refuse, and into a full socket.
 pub fn sendfile_limits(s: &mut Stage) {
     let c = s.pair_nb();

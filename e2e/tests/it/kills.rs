@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use e2e::differential::Random;
 use e2e::run::{BoardDir, Guest, Under, command, outcome, plain_only};
+use local::Reason;
 
 const GUEST: &str = env!("CARGO_BIN_EXE_load-guest");
 /// Far longer than anything takes here.
@@ -126,7 +127,7 @@ fn kill_in_demotion(kill_server: bool) {
     let dir = BoardDir::new();
     let mut random = Random::new(if kill_server { 83 } else { 84 });
     let (mut server, mut open) = (Server::start(&dir), 0);
-    let mut demoted = 0;
+    let mut demoted = [0; WAYS.len()];
     for seed in 0..rounds() / 2 {
         let mut load = command(GUEST, Under::Shunt(&dir));
         load.args(["demoting", &server.port.to_string(), &seed.to_string()]);
@@ -135,7 +136,9 @@ fn kill_in_demotion(kill_server: bool) {
         let first = server.lines.recv_timeout(LIMIT);
         open += i64::from(first.is_ok_and(|line| line == "began"));
         thread::sleep(Duration::from_micros(2_000 + random.below(60_000)));
-        demoted = demoted.max(option_given(&dir));
+        for (all, now) in demoted.iter_mut().zip(went_back(&dir)) {
+            *all = now.max(*all);
+        }
         if kill_server {
             server.guest.kill_all();
             load.wait(LIMIT).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", dir.summary()));
@@ -152,15 +155,19 @@ fn kill_in_demotion(kill_server: bool) {
             server.assert_all_ended(&mut open);
         }
     }
-    assert!(demoted > 0 || plain_only(), "nothing went back to TCP:\n{}", dir.summary());
+    let each = demoted.iter().all(|n| *n > 0);
+    assert!(each || plain_only(), "of {WAYS:?} {demoted:?} went back to TCP:\n{}", dir.summary());
     assert_as_good_as_new(&server, &dir);
 }
 
-/// How often a connection went back to TCP for an option.
-fn option_given(dir: &BoardDir) -> u32 {
-    let option = local::Reason::Option.code() as usize;
+/// Why `demoting` lets connections go back to TCP. (It also has a program without the library inherit them, which is
+/// counted by a process that is gone by then.)
+const WAYS: [Reason; 4] = [Reason::Option, Reason::Passed, Reason::Urgent, Reason::Stdio];
+
+/// How often connections went back to TCP, for each of them.
+fn went_back(dir: &BoardDir) -> [u32; WAYS.len()] {
     let processes = dir.board().map_or_else(Vec::new, |board| board.processes());
-    processes.iter().map(|p| p.reasons[option]).sum()
+    WAYS.map(|reason| processes.iter().map(|p| p.reasons[reason.code() as usize]).sum())
 }
 
 #[test]
@@ -183,7 +190,7 @@ fn stopped_in_a_demotion(stop_server: bool) {
     load.args(["demoting", &server.port.to_string(), "9"]).stdout(Stdio::piped());
     let mut load = Guest::start(&mut load);
     let victim = if stop_server { server.guest.pid() } else { load.pid() };
-    let demoted = || option_given(&dir);
+    let demoted = || went_back(&dir).iter().sum::<u32>();
     let said = |load: &mut Guest| {
         let server: Vec<String> = server.lines.try_iter().filter(|line| line != "began").collect();
         format!("{}; the server said {server:?}\n{}", last_word(load).trim(), dir.summary())

@@ -240,25 +240,27 @@ print("wrong:", wrong); sys.exit(bool(wrong))
 #[test]
 fn memcached_with_threads() {
     let (memcached, python) = (need!("memcached"), need!("python3"));
-    let (dir, place, port) = (BoardDir::new(), Place::new("memcached"), free_port());
-    let mut server = command(memcached, Under::Shunt(&dir));
-    server.args(["-u", "root", "-l", "127.0.0.1", "-t", "2", "-p", &port.to_string()]);
-    let _server = serve(&mut server, place.path(), port);
-    let script = place.file("client.py", MEMCACHED_CLIENT);
-    for _ in 0..2 {
-        let mut client = command(&python, Under::Shunt(&dir));
-        let got = outcome(client.arg(&script).arg(port.to_string()), LIMIT);
-        assert_ok("client", &got, &dir);
-    }
-    let mut plain = command(&python, Under::Tcp);
-    assert_ok("plain client", &outcome(plain.arg(&script).arg(port.to_string()), LIMIT), &dir);
-    assert_attached("memcached", &dir);
+    in_each_way("memcached", |scene| {
+        let port = scene.port.to_string();
+        let mut server = scene.server(&memcached);
+        server.args(["-u", "root", "-l", "127.0.0.1", "-t", "2", "-p", &port]);
+        let _server = serve(&mut server, scene.place.path(), scene.port);
+        let script = scene.place.file("client.py", MEMCACHED_CLIENT);
+        for _ in 0..2 {
+            scene.must(scene.client(&python).arg(&script).arg(&port));
+        }
+        // Beside them one that has nothing to do with Shunt.
+        let mut plain = command(&python, Under::Tcp);
+        assert_ok("plain client", &outcome(plain.arg(&script).arg(&port), LIMIT), scene.dir);
+    });
 }
 
 /// PostgreSQL refuses to be root: everything of it runs as its own user, with a board of that user.
 struct Postgres {
     /// Held for its life.
     server: Option<Guest>,
+    /// Whether the server is under Shunt.
+    under: bool,
     port: String,
     place: Place,
     dir: BoardDir,
@@ -295,8 +297,13 @@ impl Postgres {
         self.must("psql", true, &["-h", "127.0.0.1", "-p", port, "-At", "-c", text, "postgres"])
     }
 
-    /// `None` where it cannot run, with the reason printed.
+    /// Under Shunt. `None` where it cannot run, with the reason printed.
     fn start(name: &str) -> Option<Self> {
+        Self::start_under(name, true)
+    }
+
+    /// [`Self::start`], under Shunt or not.
+    fn start_under(name: &str, under: bool) -> Option<Self> {
         let Some(postgres) = installed("postgres") else {
             skipped("postgres is not installed");
             return None;
@@ -308,7 +315,7 @@ impl Postgres {
         let (place, dir, port) = (Place::new(name), BoardDir::new(), free_port());
         // The path may be a link beside which the other programs are not.
         let bin = fs::canonicalize(postgres).unwrap().parent().unwrap().to_owned();
-        let mut this = Self { server: None, port: port.to_string(), place, dir, bin };
+        let mut this = Self { server: None, under, port: port.to_string(), place, dir, bin };
         fs::copy(e2e::run::library(), this.library()).unwrap();
         for path in [this.place.path(), this.dir.path()] {
             let got = outcome(Command::new("chown").args(["-R", "postgres"]).arg(path), LIMIT);
@@ -317,7 +324,7 @@ impl Postgres {
         let data = this.place.path().join("data");
         let data = data.to_str().unwrap();
         this.must("initdb", false, &["-D", data, "-A", "trust", "--no-sync"]);
-        let mut server = this.command("postgres", true);
+        let mut server = this.command("postgres", this.under);
         server.args(["-D", data, "-h", "127.0.0.1", "-p", &this.port, "-k", ""]);
         server.args(["-c", "fsync=off", "-c", "max_connections=64"]);
         this.server = Some(serve(&mut server, this.place.path(), port));
@@ -367,6 +374,25 @@ fn postgres_with_pgbench() {
     assert_eq!(rows.lines().count(), 100_000);
     assert_eq!(copied.len(), 32);
     assert_any_attached(&pg.dir);
+}
+
+/// One end alone is under Shunt: all is as it is by TCP, and nothing is in shared memory.
+#[test]
+fn postgres_with_pgbench_at_one_end() {
+    for server in [true, false] {
+        let Some(pg) = Postgres::start_under("pgbench-one", server) else { return };
+        let at = ["-h", "127.0.0.1", "-p", &pg.port];
+        let bench =
+            |more: &[&str]| pg.must("pgbench", !server, &[&at[..], more, &["postgres"]].concat());
+        bench(&["-i", "-s", "1", "-q"]);
+        bench(&["-c", "8", "-j", "2", "-n", "-T", "1"]);
+        bench(&["-C", "-c", "4", "-n", "-T", "1"]);
+        let sums = "select (select sum(abalance) from pgbench_accounts) = (select sum(delta) from \
+                    pgbench_history)";
+        let words = ["-h", "127.0.0.1", "-p", &pg.port, "-At", "-c", sums, "postgres"];
+        assert_eq!(pg.must("psql", !server, &words), "t");
+        assert_eq!(pg.dir.attached(), 0, "server {server}:\n{}", pg.dir.summary());
+    }
 }
 
 /// A backend is killed under load: the server restarts its processes and serves again.

@@ -249,32 +249,37 @@ fn nginx_as_proxy() {
     });
 }
 
+/// The proxy is the server of this scene, as in [`nginx_as_proxy`].
 #[test]
 fn haproxy_between() {
     let (nginx_path, haproxy) = (need!("nginx"), need!("haproxy"));
     let wrk_path = need!("wrk");
-    let (dir, back, tcp, http) = (BoardDir::new(), free_port(), free_port(), free_port());
-    let place = site("haproxy", back, None);
-    let _back = nginx(&nginx_path, &place, back, Under::Shunt(&dir));
-    let text = format!(
-        "global\n  nbthread 2\n  maxconn 1000\n\
-         defaults\n  timeout connect 5s\n  timeout client 30s\n  timeout server 30s\n\
-         listen tcp\n  bind 127.0.0.1:{tcp}\n  mode tcp\n  option splice-auto\n  server b 127.0.0.1:{back}\n\
-         listen http\n  bind 127.0.0.1:{http}\n  mode http\n  option splice-auto\n  server b 127.0.0.1:{back}\n"
-    );
-    let file = place.file("haproxy.cfg", &text);
-    let mut haproxy = command(haproxy, Under::Shunt(&dir));
-    let _proxy = serve(haproxy.arg("-db").arg("-f").arg(&file), place.path(), http);
-    for port in [tcp, http] {
-        let url = format!("http://127.0.0.1:{port}");
-        let wrk = command(&wrk_path, Under::Shunt(&dir));
-        let got = load_of(wrk, seconds(), &format!("{url}/small"), 16, &[]);
-        assert_no_errors(&got, &dir);
-        let want = place.path().join("large");
-        assert_fetched(&format!("{url}/large"), &want, Under::Shunt(&dir), &dir);
-        assert_fetched(&format!("{url}/large"), &want, Under::Tcp, &dir);
-    }
-    assert_attached("haproxy", &dir);
+    in_each_way("haproxy", |scene| {
+        let (back, tcp, http) = (free_port(), scene.port, free_port());
+        let behind = site(&format!("haproxy-{back}"), back, None);
+        let _back = started(scene.client(&nginx_path), &behind, back);
+        let text = format!(
+            "global\n  nbthread 2\n  maxconn 1000\n\
+             defaults\n  timeout connect 5s\n  timeout client 30s\n  timeout server 30s\n\
+             listen tcp\n  bind 127.0.0.1:{tcp}\n  mode tcp\n  option splice-auto\n  server b 127.0.0.1:{back}\n\
+             listen http\n  bind 127.0.0.1:{http}\n  mode http\n  option splice-auto\n  server b 127.0.0.1:{back}\n"
+        );
+        let file = scene.place.file("haproxy.cfg", &text);
+        let mut haproxy = scene.server(&haproxy);
+        let _proxy = serve(haproxy.arg("-db").arg("-f").arg(&file), scene.place.path(), http);
+        let want = behind.path().join("large");
+        for port in [tcp, http] {
+            let url = format!("http://127.0.0.1:{port}");
+            let wrk = scene.client(&wrk_path);
+            let got = load_of(wrk, scene.seconds(), &format!("{url}/small"), 16, &[]);
+            assert_no_errors(&got, scene.dir);
+            assert_fetched(&format!("{url}/large"), &want, scene.client_under(), scene.dir);
+            assert_fetched(&format!("{url}/large"), &want, Under::Tcp, scene.dir);
+        }
+        if scene.sides.both() {
+            assert_attached("haproxy", scene.dir);
+        }
+    });
 }
 
 #[test]
