@@ -464,9 +464,9 @@ impl Vector {
         let Some(exchange) = self.exchanges.get(id) else { return };
         let Some(proposed) = exchange.proposed else { return };
         let ends = (self.address_for(exchange.local), exchange.remote, path_bytes(&exchange.wire));
-        if let Some(group) = self.groups.serving(&proposed) {
+        if let Some(group) = self.groups.serving(&proposed, ends.1) {
             self.join(id, group, None, now);
-        } else if let Some(group) = self.groups.pending(&proposed) {
+        } else if let Some(group) = self.groups.pending(&proposed, ends.1) {
             if let Some(group) = self.groups.get_mut(group) {
                 group.waiting.push(id);
             }
@@ -486,7 +486,7 @@ impl Vector {
             let made = self.new_group(id, Peer::Server(&peer), ends, now);
             return self.join_new(id, made, now);
         }
-        match self.groups.named(&peer) {
+        match self.groups.named(&peer, ends.1) {
             Ok((group, slot)) => self.join(id, group, Some(slot), now),
             Err(why) => self.refuse(id, why),
         }

@@ -124,23 +124,34 @@ impl Groups {
         self.all.iter().filter_map(|(_, group)| due(group)).min()
     }
 
-    /// The group that a client's connection may join.
-    pub(super) fn serving(&self, client: &Proposed) -> Option<GroupId> {
-        self.all.iter().find(|(_, group)| group.core.serves(client)).map(|(id, _)| id)
+    /// The group that a client's connection from this address may join. What a client says of itself another one can say
+    /// as well, and would share the fate of its group.
+    pub(super) fn serving(&self, client: &Proposed, remote: IpAddr) -> Option<GroupId> {
+        let joins = |group: &Group| group.remote == remote && group.core.serves(client);
+        self.all.iter().find(|(_, group)| joins(group)).map(|(id, _)| id)
     }
 
-    /// The group that a client is making first contact for at the moment.
-    pub(super) fn pending(&self, client: &Proposed) -> Option<GroupId> {
+    /// The group that a client is making first contact for at the moment, from this address.
+    pub(super) fn pending(&self, client: &Proposed, remote: IpAddr) -> Option<GroupId> {
         let same = |group: &Group| {
             group.first.is_some()
+                && group.remote == remote
                 && group.proposed.is_some_and(|p| p.system == client.system && p.gid == client.gid)
         };
         self.all.iter().find(|(_, group)| same(group)).map(|(id, _)| id)
     }
 
-    /// The group and link that a server means.
-    pub(super) fn named(&self, peer: &PeerEnd) -> Result<(GroupId, LinkSlot), Diagnosis> {
-        let found = self.all.iter().find_map(|(id, g)| Some((id, g.core.names(&peer.answer)?)));
+    /// The group and link that a server at this address means. Linux may mean one that it has with us by another of its
+    /// addresses; Shunt does not.
+    pub(super) fn named(
+        &self,
+        peer: &PeerEnd,
+        remote: IpAddr,
+    ) -> Result<(GroupId, LinkSlot), Diagnosis> {
+        let is_of = |group: &Group| group.remote == remote || !group.core.terms().peer_is_shunt;
+        let of = self.all.iter().filter(|(_, group)| is_of(group));
+        let found = of.map(|(id, g)| (id, g.core.names(&peer.answer)));
+        let found = found.into_iter().find_map(|(id, slot)| Some((id, slot?)));
         let knows = || self.all.iter().any(|(_, g)| g.core.knows(peer.answer.system));
         found.ok_or_else(|| if knows() { Diagnosis::NoServerLink } else { Diagnosis::OutOfSync })
     }

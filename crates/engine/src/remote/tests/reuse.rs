@@ -283,3 +283,33 @@ fn one_host_does_not_take_all_link_groups() {
     assert!(has_its_own);
     drop(all);
 }
+
+/// A client that says of itself what another one says has no part in that one's link group: it could end it, and it
+/// would be written to what is meant for the other.
+#[test]
+fn who_claims_to_be_another_client_has_a_link_group_of_its_own() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [client, server] = hosts.addresses;
+    let somebody = IpAddr::from([192, 0, 2, 1]);
+    let [here, there] = hosts.connect();
+    here.send(b"first");
+    assert_eq!(there.receive_all(5), b"first");
+    let peers = || {
+        let stats = within(&hosts.engines[1], |vector| vector.group_stats());
+        let mut peers: Vec<_> = stats.into_iter().map(|group| group.peer).collect();
+        peers.sort();
+        peers
+    };
+    let mut both = [client, somebody].map(|peer| peer.to_string());
+    both.sort();
+    // Where the machine stands still it may go by TCP.
+    let has_its_own = (0..5).any(|_| {
+        let (ours, theirs) = tcp(client, server);
+        let there = give(&hosts.engines[1], theirs, Role::Server, (server, somebody));
+        let here = hosts.give(0, ours, Role::Client, server);
+        here.send(b"second");
+        assert_eq!(there.receive_all(6), b"second");
+        peers() == both
+    });
+    assert!(has_its_own, "{:?}", peers());
+}
