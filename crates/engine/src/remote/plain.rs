@@ -1,6 +1,7 @@
 //! A connection whose peer does not want SMC: the engine carries its bytes between the guest's rings and
 //! the TCP connection that the guest has given away.
 
+use std::cell::Cell;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use sys::call;
@@ -12,6 +13,8 @@ use super::wire::Wire;
 
 /// Bytes that are moved at once.
 const CHUNK: usize = 64 << 10;
+/// Pieces that one connection moves each way before others have their turn.
+const PIECES: usize = 8;
 const SHUT_WR: i32 = 1;
 const SOL_SOCKET: i32 = 1;
 const SO_OOBINLINE: i32 = 10;
@@ -20,6 +23,11 @@ const MSG_DONTWAIT: i32 = 0x40;
 const MSG_NOSIGNAL: i32 = 0x4000;
 /// Whether the next byte to read is the urgent one.
 const SIOCATMARK: u64 = 0x8905;
+
+thread_local! {
+    /// What is moved lies here: all connections of a vector are looked at in turn, and most have nothing.
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// How a connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,9 +107,12 @@ impl Plain {
 
     /// Does all that can be done now.
     pub(super) fn step(&mut self, relay: &mut dyn Relay) -> Result<Did, Over> {
-        let mut buffer = vec![0; CHUNK];
-        let out = self.send(relay, &mut buffer)?;
-        let (came, waits_for_guest) = self.receive(relay, &mut buffer)?;
+        let mut buffer = BUFFER.take();
+        buffer.resize(CHUNK, 0);
+        let out = self.send(relay, &mut buffer);
+        let moved = out.and_then(|out| Ok((out, self.receive(relay, &mut buffer)?)));
+        BUFFER.set(buffer);
+        let (out, (came, waits_for_guest)) = moved?;
         self.hear_program(relay)?;
         let (read, write) = (self.wants_read && !self.peer_ended, self.wants_write);
         let interest = Interest { read, write, ..Interest::NOTHING };
@@ -117,7 +128,10 @@ impl Plain {
         if self.wire.is_full() {
             self.wants_write = true;
         }
-        while !self.wants_write {
+        for _ in 0..PIECES {
+            if self.wants_write {
+                break;
+            }
             let there = relay.written()?.checked_sub(self.sent).ok_or(Over::Reset)?;
             let n = usize::try_from(there).unwrap_or(CHUNK).min(buffer.len());
             if n == 0 {
@@ -145,7 +159,10 @@ impl Plain {
 
     fn receive(&mut self, relay: &mut dyn Relay, buffer: &mut [u8]) -> Result<(bool, bool), Over> {
         let mut moved = false;
-        while !self.first.is_empty() || !self.wants_read && !self.peer_ended {
+        for _ in 0..PIECES {
+            if self.first.is_empty() && (self.wants_read || self.peer_ended) {
+                break;
+            }
             let size = relay.rmb_bytes() as u64;
             let unread = self.published.checked_sub(relay.consumed()?).ok_or(Over::Reset)?;
             let at = self.published % size;
