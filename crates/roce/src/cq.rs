@@ -62,6 +62,9 @@ pub struct CqCounters {
     pub deepest: u64,
 }
 
+/// Completions for which there is room from the beginning, and at most when it is empty again.
+const SHORT: usize = 1024;
+
 /// A queue of completions.
 #[derive(Debug)]
 pub(crate) struct Cq {
@@ -85,7 +88,8 @@ pub(crate) struct Cq {
 impl Cq {
     pub(crate) fn new(capacity: usize, moderation: Moderation) -> Self {
         Self {
-            queue: VecDeque::with_capacity(capacity),
+            // Mostly a few are in it, and a short ring of them stays in the cache.
+            queue: VecDeque::with_capacity(capacity.min(SHORT)),
             capacity,
             moderation,
             armed: None,
@@ -164,7 +168,13 @@ impl Cq {
         match self.queue.pop_front() {
             Some(completion) => Ok(Some(completion)),
             None if self.overflowed => Err(Overflow),
-            None => Ok(None),
+            None => {
+                // Many have failed at one time.
+                if self.queue.capacity() > 4 * SHORT {
+                    self.queue.shrink_to(SHORT);
+                }
+                Ok(None)
+            }
         }
     }
 

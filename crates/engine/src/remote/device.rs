@@ -45,6 +45,10 @@ const LONG_BYTES: u32 = 8192;
 const CQS: u16 = 2;
 /// Requests to send of a link.
 const SENDS: u16 = 1024;
+/// Completions of a link that may be waiting for us: all that is posted fails with it, and what has come to its end just
+/// before is there still. A queue has room for those of all links, which may fail at one time: one that ran over would
+/// never tell of anything again.
+const COMPLETIONS: u32 = RECEIVES as u32 + 2 * SENDS as u32;
 /// SENDs that may be under way on a link: the peer has 48 receive requests, and some of them are for LLC.
 const MESSAGES_MAX: u32 = 32;
 /// WRITEs that a plan may take: it has two, and each of those may be cut.
@@ -65,6 +69,9 @@ const LONG_AT: u32 = RECEIVES as u32 * FIRST_BYTES + SPILL_BYTES;
 const ROUNDS: usize = 4;
 /// Room for what leaves at once by one socket, bytes.
 const OUT_BYTES: usize = 1 << 20;
+/// A socket that has taken nothing for so long stops others no more, nanoseconds: a card that works takes some in much
+/// less.
+const STALLED_NS: u64 = 50_000_000;
 /// So much is sent before more is made ready: the peer takes it in meanwhile, and what is made next lies where the
 /// cache has it.
 const LEAVE_BYTES: usize = 128 << 10;
@@ -130,6 +137,10 @@ struct Port {
     out: Outgoing,
     /// The system had no room.
     full: bool,
+    /// Since when it has taken nothing.
+    full_since: Option<Time>,
+    /// Room is waited for.
+    watched: bool,
 }
 
 /// What a device has counted beside [`roce::Counters`].
@@ -195,9 +206,9 @@ impl Device {
             vector_bits,
             regions_max: REGIONS_MAX,
             cqs: CQS,
-            cq_capacity: 1 << 16,
             ..DeviceConfig::default()
         };
+        let config = DeviceConfig { cq_capacity: config.qps_max * COMPLETIONS, ..config };
         #[expect(clippy::expect_used, reason = "settings that are written here")]
         let roce = roce::Device::new(&config, Secret::new(secret)).expect("a device that can be");
         Self {
@@ -233,7 +244,10 @@ impl Device {
         let fd = socket.as_raw_fd();
         let address = socket.address().ip();
         let out = Outgoing::new(OUT_BYTES);
-        self.ports.push(Port { address, mac: mac_of(address), socket, out, full: false });
+        let mac = mac_of(address);
+        let port =
+            Port { address, mac, socket, out, full: false, full_since: None, watched: false };
+        self.ports.push(port);
         fd
     }
 
@@ -565,7 +579,7 @@ impl Device {
         }
         let mut any = false;
         for _ in 0..ROUNDS * BATCH {
-            if !self.roce.has_queued() || self.ports.iter().any(|port| port.full) {
+            if !self.roce.has_queued() || self.is_stopped(now) {
                 break;
             }
             if !self.transmit_one(now, shelf) {
@@ -573,20 +587,20 @@ impl Device {
             }
             any = true;
             for port in self.ports.iter_mut().filter(|port| port.out.bytes() >= LEAVE_BYTES) {
-                port.flush(&mut self.counts);
+                port.flush(now, &mut self.counts);
             }
         }
         for port in &mut self.ports {
-            port.flush(&mut self.counts);
+            port.flush(now, &mut self.counts);
         }
         any
     }
 
     fn transmit_one(&mut self, now: Time, shelf: &impl Memory) -> bool {
-        let Some(first) = self.ports.first_mut() else { return false };
-        if first.out.is_full() && !first.flush(&mut self.counts) {
-            return false;
-        }
+        let counts = &mut self.counts;
+        let mut has_room = |port: &mut Port| !port.out.is_full() || port.flush(now, counts);
+        let Some(first) = self.ports.iter_mut().position(&mut has_room) else { return false };
+        let first = &mut self.ports[first];
         let sent = self.roce.transmit(now, shelf, first.out.room(), self.segments);
         let Some(sent) = sent else { return false };
         let to = SocketAddr::new(sent.flow.addresses.dst(), PORT);
@@ -599,11 +613,11 @@ impl Device {
             first.out.add_of_class(to, sent.len, sent.segment_len, sent.traffic_class);
             return true;
         }
-        // It was written where the first port's packets are, and is another's.
+        // It was written where the packets of a port with room are, and is another's.
         let packets = first.out.room()[..sent.len].to_vec();
         let port = self.ports.iter_mut().find(|port| port.address == from);
         if let Some(port) = port
-            && (!port.out.is_full() || port.flush(&mut self.counts))
+            && (!port.out.is_full() || port.flush(now, &mut self.counts))
         {
             port.out.room()[..sent.len].copy_from_slice(&packets);
             port.out.add_of_class(to, sent.len, sent.segment_len, sent.traffic_class);
@@ -613,16 +627,19 @@ impl Device {
         true
     }
 
-    /// All sockets.
-    pub(super) fn each_port(&self, mut f: impl FnMut(&Socket)) {
-        for port in &self.ports {
-            f(&port.socket);
+    /// Each socket of which is to be waited for something else than before, and whether that is room.
+    pub(super) fn rewatch(&mut self, mut f: impl FnMut(&Socket, bool)) {
+        for port in self.ports.iter_mut().filter(|port| port.full != port.watched) {
+            port.watched = port.full;
+            f(&port.socket, port.full);
         }
     }
 
-    /// Whether a socket was full, so that it has to be waited for.
-    pub(super) fn is_full(&self) -> bool {
-        self.ports.iter().any(|port| port.full)
+    /// Whether nothing can be sent before a socket has room. One that takes nothing for long, because its card does not,
+    /// stops those of other cards no more: what would leave by it is lost, as on a wire.
+    pub(super) fn is_stopped(&self, now: Time) -> bool {
+        let waits = |port: &Port| port.full && !port.is_stalled(now);
+        self.ports.iter().any(waits) || self.ports.iter().all(|port| port.full)
     }
 
     /// When to look again, if nothing comes.
@@ -705,14 +722,20 @@ fn copy_message(buffers: &[u8], at: u64, bytes: u32, to: &mut Vec<u8>) {
 }
 
 impl Port {
+    fn is_stalled(&self, now: Time) -> bool {
+        let since = self.full_since.unwrap_or(now);
+        now.nanos().saturating_sub(since.nanos()) > STALLED_NS
+    }
+
     /// Sends what waits; `false`: there is no room in the system for all of it.
-    fn flush(&mut self, counts: &mut Counts) -> bool {
+    fn flush(&mut self, now: Time, counts: &mut Counts) -> bool {
         self.full = false;
         while !self.out.is_empty() {
             match self.socket.send(&mut self.out) {
-                Ok(_) => {}
+                Ok(_) => self.full_since = None,
                 Err(errno) if sys::call::is_later(errno) => {
                     self.full = true;
+                    self.full_since.get_or_insert(now);
                     return false;
                 }
                 Err(_) => {
@@ -1001,6 +1024,29 @@ mod tests {
         let said = std::fs::read_to_string(format!("/sys/class/net/{}/address", card.name));
         let words = |Mac(mac): Mac| mac.map(|byte| format!("{byte:02x}")).join(":");
         assert_eq!(mac_of(away).map(words).as_deref(), said.as_deref().map(str::trim).ok());
+    }
+
+    #[test]
+    fn a_card_that_takes_nothing_stops_others_for_a_moment_only() {
+        let [here, there] = [15, 16].map(|host| IpAddr::from([127, 92, 0, host]));
+        let (Some((mut a, ..)), Some((b, ..))) = (end(here), end(there)) else { return };
+        let at = |nanos| Time::from_nanos(nanos);
+        assert!(!a.is_stopped(at(0)));
+        let mut other = b.ports;
+        other[0].full = true;
+        other[0].full_since = Some(at(1));
+        a.ports.append(&mut other);
+        assert!(a.is_stopped(at(2)) && a.is_stopped(at(1 + STALLED_NS)));
+        assert!(!a.is_stopped(at(2 + STALLED_NS)));
+        let mut watched = Vec::new();
+        a.rewatch(|socket, full| watched.push((socket.address().ip(), full)));
+        a.rewatch(|_, _| unreachable!("nothing has changed"));
+        assert_eq!(watched, [(there, true)]);
+        // With nowhere else to go, what there is waits.
+        a.ports.remove(0);
+        assert!(a.is_stopped(at(2 + STALLED_NS)));
+        a.transmit(at(3 + STALLED_NS), &Shelf::default());
+        assert!(!a.is_stopped(at(3 + STALLED_NS)), "there was nothing to wait for");
     }
 
     #[test]

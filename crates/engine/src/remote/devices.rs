@@ -306,17 +306,17 @@ impl Device {
         }
     }
 
-    /// All sockets.
-    pub(super) fn each_port(&self, f: impl FnMut(&Socket)) {
+    /// Each socket of which is to be waited for something else than before, and whether that is room.
+    pub(super) fn rewatch(&mut self, f: impl FnMut(&Socket, bool)) {
         if let Self::Soft(soft) = self {
-            soft.each_port(f);
+            soft.rewatch(f);
         }
     }
 
-    /// Whether a socket was full, so that it has to be waited for.
-    pub(super) fn is_full(&self) -> bool {
+    /// Whether nothing can be sent before a socket has room.
+    pub(super) fn is_stopped(&self, now: Time) -> bool {
         match self {
-            Self::Soft(soft) => soft.is_full(),
+            Self::Soft(soft) => soft.is_stopped(now),
             Self::Verbs(_) => false,
         }
     }

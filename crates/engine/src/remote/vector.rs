@@ -258,7 +258,6 @@ pub(super) struct Vector {
     untold: bool,
     /// When to end although peers have not answered.
     stop_at: Option<u64>,
-    port_waits: bool,
 }
 
 impl Vector {
@@ -312,7 +311,6 @@ impl Vector {
             next_tell: 0,
             untold: true,
             stop_at: None,
-            port_waits: false,
         })
     }
 
@@ -507,7 +505,7 @@ impl Vector {
         self.device.arm();
         let mut busy = self.round(now);
         busy |= self.look_at_all(now);
-        busy |= self.device.has_queued() && !self.device.is_full();
+        busy |= self.device.has_queued() && !self.device.is_stopped(time(now));
         if busy {
             self.untold = true;
             self.sleeper.awake();
@@ -547,16 +545,13 @@ impl Vector {
         busy
     }
 
-    /// Waits for room in the sockets, if there was none.
+    /// Waits for room in the sockets in which there was none.
     fn watch_ports(&mut self) {
-        let full = self.device.is_full();
-        if full != self.port_waits {
-            self.port_waits = full;
+        let poller = &self.poller;
+        self.device.rewatch(|socket, full| {
             let interest = Interest { write: full, ..Interest::READ };
-            self.device.each_port(|socket| {
-                let _ = self.poller.change(socket, interest, Watched::Port.token());
-            });
-        }
+            let _ = poller.change(socket, interest, Watched::Port.token());
+        });
     }
 
     /// Looks at descriptors, for at most so many nanoseconds. Whether packets have brought anything.

@@ -18,7 +18,7 @@ pub struct DeviceConfig {
     pub cqs: u16,
     /// Whether completions of the two directions of a queue pair go to two queues; needs two.
     pub split: bool,
-    /// Completions in each queue, 16 to 2^20.
+    /// Completions in each queue, 16 to 2^22.
     pub cq_capacity: u32,
     /// When completions make an event.
     pub moderation: Moderation,
@@ -58,7 +58,7 @@ pub enum BadConfig {
     #[error("cqs is {0}: 1 to 64, and at least 2 to split")]
     Cqs(u16),
     /// Too few or too many.
-    #[error("cq_capacity is {0}: 16 to 1048576")]
+    #[error("cq_capacity is {0}: 16 to 4194304")]
     CqCapacity(u32),
 }
 
@@ -79,7 +79,7 @@ pub(super) fn check(config: &DeviceConfig) -> Result<(), BadConfig> {
     if !(least..=64).contains(&config.cqs) {
         return Err(BadConfig::Cqs(config.cqs));
     }
-    if !(16..=1 << 20).contains(&config.cq_capacity) {
+    if !(16..=1 << 22).contains(&config.cq_capacity) {
         return Err(BadConfig::CqCapacity(config.cq_capacity));
     }
     Ok(())
