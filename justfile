@@ -30,7 +30,7 @@ bench *args:
 # real and random programs with a library that aborts when a wake-up is lost
 watchdog *args:
     cargo build --release --target-dir target/watchdog -p shunt-preload -p shunt-cli -p shunt-testkit --features shunt-preload/watchdog
-    SHUNT_WATCHDOG=1 SHUNT_BIN_DIR={{justfile_directory()}}/target/watchdog/release cargo test -p shunt-e2e --test it -- watchdog:: programs:: differential:: {{args}}
+    SHUNT_WATCHDOG=1 SHUNT_BIN_DIR={{justfile_directory()}}/target/watchdog/release cargo test -p shunt-e2e --test it -- watchdog:: programs:: differential:: oracle:: {{args}}
 
 # random programs of socket calls over TCP and over Shunt, compared, with fresh seeds
 soak seconds="3600" seed=`date +%s`:

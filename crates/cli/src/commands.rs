@@ -74,9 +74,10 @@ A SIZE is a number of bytes or ends in K, M or G.";
 
 pub(crate) const EXAMPLES_ENGINE: &str = "\
 Examples:
-  sudo shunt engine                              between hosts that run Shunt
+  sudo shunt engine                              between hosts that run Shunt, for programs of root
   sudo shunt engine --eid MYEID                  and Linux, after: smcr ueid add MYEID
-  sudo shunt engine --address 10.0.0.1,10.0.1.1 --max-links 2
+  sudo shunt engine --address 10.0.0.1,10.0.0.2 --max-links 2
+  sudo setcap cap_bpf,cap_net_admin+ep $(command -v shunt); shunt engine    for your own programs
   shunt engine status                            vectors, link groups, settings
   shunt engine set autocork=0 testlink_time=5
 

@@ -111,7 +111,8 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
 const LOCAL_READING: &str = "\
 peer: the same programs over TCP, or what the row names; ratio: how many times as good,
 the median over the pairs; spread: the worst and the best pair. System calls are those of a whole run of a client,
-beginning and end included; two ends that are both awake make none";
+beginning and end included, and all that the program asks for beside its connections (nginx opens and reads a file
+for each request, PostgreSQL sets timers); two ends that are both awake make none for a connection";
 
 fn local(options: &Options, command: &str) -> anyhow::Result<()> {
     let root = crate::workspace_root();

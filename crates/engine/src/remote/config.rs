@@ -93,7 +93,8 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "handshakes_max",
         value: "N",
-        help: "handshakes at one time, of one host as many as it leaves to others; connections beyond that stay on TCP, \
+        help: "handshakes of a completion vector at one time, of one host as many as it leaves to others; connections \
+               beyond that stay on TCP, \
                1 to 65536 [1024]",
         live: true,
     },

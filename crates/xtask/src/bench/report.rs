@@ -244,7 +244,9 @@ fn circumstances(root: &Path, command: &str) -> anyhow::Result<String> {
     let cpu = cpu_model();
     let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     writeln!(text, "cpu      {cpu}, {cpus} of them")?;
-    writeln!(text, "kernel   {}", said(root, "uname", &["-sr"]))?;
+    // What stands behind the version names somebody's build.
+    let kernel = said(root, "uname", &["-sr"]);
+    writeln!(text, "kernel   {}", kernel.split('-').next().unwrap_or_default())?;
     writeln!(text, "control  {}", fs::read_to_string(CONTROL).unwrap_or_default().trim())?;
     writeln!(text, "commit   {}", commit(root))?;
     writeln!(text, "command  {command}")?;

@@ -95,10 +95,12 @@ fn entries(folder: &Path) -> Vec<DirEntry> {
 fn walk(root: &Path, folder: &Path, found: &mut Vec<Source>) {
     for entry in entries(folder) {
         let (path, name) = (entry.path(), entry.file_name());
+        // In a second work tree `.git` is a file.
+        if matches!(name.to_str(), Some("target" | ".git" | "corpus" | "artifacts")) {
+            continue;
+        }
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            if !matches!(name.to_str(), Some("target" | ".git" | "corpus" | "artifacts")) {
-                walk(root, &path, found);
-            }
+            walk(root, &path, found);
         } else if let Ok(text) = fs::read_to_string(&path) {
             let path = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
             found.push(Source { path, text });
