@@ -652,6 +652,32 @@ fn run_with(options: &[&str], dir: &BoardDir) -> Outcome {
     got
 }
 
+/// A port in a rule is the one that is connected to, at both ends: not the one that the client has been given.
+#[test]
+fn rules_about_the_port_of_the_listener() {
+    const LEN: u64 = 1 << 20;
+    let rules: [(&str, u16, bool); 4] = [
+        ("--exclude", 0, false),
+        ("--exclude", 1, true),
+        ("--include", 0, true),
+        ("--include", 1, false),
+    ];
+    for (rule, beside, attached) in rules {
+        let dir = BoardDir::new();
+        let mut server = shunt(&["run", "--", GUEST, "serve"], dir.path());
+        let mut server = Guest::start(server.stdout(Stdio::piped()).stderr(Stdio::null()));
+        let port = port_of(&mut server);
+        let rule = [rule.to_owned(), format!("port:{}", port.wrapping_add(beside).max(1))];
+        let [len, port] = [LEN.to_string(), port.to_string()];
+        let words = ["transfer", &port, "0", "3", &len];
+        let mut client = shunt(&["run", &rule[0], &rule[1], "--", GUEST], dir.path());
+        let got = outcome(client.args(words), LIMIT);
+        assert_eq!(got.out.trim(), format!("sent={LEN} received={LEN} status=done"), "{}", got.err);
+        let is_so = dir.attached() > 0 || plain_only() && attached;
+        assert_eq!(is_so, attached, "{rule:?}, port {port}:\n{}", dir.summary());
+    }
+}
+
 #[test]
 fn rules_and_log_of_a_real_run() {
     // Which rules leave a connection in shared memory, and which do not.
