@@ -625,6 +625,50 @@ pub fn told_in_sets_of_their_own(s: &mut Stage) {
     }
 }
 
+/// Waits for bytes on a connection, in one of the ways that there are, without taking any: 1 when there are some.
+fn waits_for_bytes(fd: i32, way: usize) -> i32 {
+    const LIMIT: i32 = 5000;
+    let in_a_set = |events| {
+        let ep = calls::epoll_create()?;
+        calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, fd, events, 1)?;
+        calls::epoll_wait(ep, 4, LIMIT).map(|events| events.len())
+    };
+    let found = match way {
+        0 => in_a_set(libc::EPOLLIN),
+        1 => in_a_set(libc::EPOLLIN | libc::EPOLLET),
+        2 => in_a_set(libc::EPOLLIN | libc::EPOLLONESHOT),
+        3 => calls::poll(fd, libc::POLLIN, LIMIT).map(|mask| usize::from(mask == libc::POLLIN)),
+        4 => calls::select(&[fd], &[], &[], Some(Duration::from_secs(5)), None).map(|_| 1),
+        _ => calls::recv(fd, 9, libc::MSG_PEEK).map(|bytes| bytes.len()),
+    };
+    found.map_or(100, |n| i32::try_from(n).unwrap_or(100))
+}
+
+/// Processes that hold one connection wait for bytes, each in its own way, beside a thread of their parent: all are told,
+/// by the first bytes and by those that come after somebody has read them.
+pub fn told_each_in_its_own_way(s: &mut Stage) {
+    const WAYS: usize = 6;
+    for parents in 0..WAYS {
+        let c = s.pair();
+        for round in 0..2 {
+            let pids: Vec<i32> = (0..WAYS).map(|way| child(|| waits_for_bytes(c.a, way))).collect();
+            let parent = std::thread::spawn(move || waits_for_bytes(c.a, parents));
+            std::thread::sleep(Duration::from_millis(120));
+            let sent = s.b_send(c, "x");
+            let told: Vec<calls::Ret> = pids.into_iter().map(calls::wait).collect();
+            say!(
+                "round",
+                round,
+                sent,
+                told,
+                parent.join().expect("no panic"),
+                calls::recv(c.a, 9, 0)
+            );
+        }
+        say!("closed", calls::close(c.a), s.b_mask(c));
+    }
+}
+
 /// How many is the kernel's choice; none, or each time all, is not. Who comes late to its wait is woken by what is
 /// there already, so a single round says little.
 fn some_woken(mut rounds: Vec<i32>) {
