@@ -137,7 +137,7 @@ struct Port {
     out: Outgoing,
     /// The system had no room.
     full: bool,
-    /// Since when it has taken nothing.
+    /// Since when it has not taken all.
     full_since: Option<Time>,
     /// Room is waited for.
     watched: bool,
@@ -586,7 +586,8 @@ impl Device {
                 break;
             }
             any = true;
-            for port in self.ports.iter_mut().filter(|port| port.out.bytes() >= LEAVE_BYTES) {
+            let leaves = |port: &&mut Port| port.out.bytes() >= LEAVE_BYTES && !port.full;
+            for port in self.ports.iter_mut().filter(leaves) {
                 port.flush(now, &mut self.counts);
             }
         }
@@ -644,7 +645,12 @@ impl Device {
 
     /// When to look again, if nothing comes.
     pub(super) fn next_deadline(&self) -> Option<Time> {
-        self.roce.next_deadline()
+        // Others are to be sent by then although one has no room.
+        let waits = self.roce.has_queued() && !self.ports.iter().all(|port| port.full);
+        let full = self.ports.iter().filter(|port| waits && port.full);
+        let stalled = full.filter_map(|port| port.full_since);
+        let stalled = stalled.map(|at| Time::from_nanos(at.nanos() + STALLED_NS + 1)).min();
+        self.roce.next_deadline().into_iter().chain(stalled).min()
     }
 
     /// Whether there is something to send at once.
@@ -732,7 +738,7 @@ impl Port {
         self.full = false;
         while !self.out.is_empty() {
             match self.socket.send(&mut self.out) {
-                Ok(_) => self.full_since = None,
+                Ok(_) => {}
                 Err(errno) if sys::call::is_later(errno) => {
                     self.full = true;
                     self.full_since.get_or_insert(now);
@@ -745,6 +751,7 @@ impl Port {
                 }
             }
         }
+        self.full_since = None;
         true
     }
 }

@@ -463,10 +463,11 @@ impl Vector {
     pub(super) fn find_group(&mut self, id: ExchangeId, now: u64) {
         let Some(exchange) = self.exchanges.get(id) else { return };
         let Some(proposed) = exchange.proposed else { return };
+        let between = (exchange.local, exchange.remote);
         let ends = (self.address_for(exchange.local), exchange.remote, path_bytes(&exchange.wire));
-        if let Some(group) = self.groups.serving(&proposed, ends.1) {
+        if let Some(group) = self.groups.serving(&proposed, between) {
             self.join(id, group, None, now);
-        } else if let Some(group) = self.groups.pending(&proposed, ends.1) {
+        } else if let Some(group) = self.groups.pending(&proposed, between) {
             if let Some(group) = self.groups.get_mut(group) {
                 group.waiting.push(id);
             }

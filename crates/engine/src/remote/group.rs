@@ -68,8 +68,9 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) core: Core,
-    /// The peer's address.
+    /// The peer's address, and ours, of the TCP connection that it was made for.
     remote: IpAddr,
+    local: IpAddr,
     /// Who has made first contact, until it is made.
     first: Option<ExchangeId>,
     /// Handshakes that wait for first contact to be made: they could use the group.
@@ -124,18 +125,19 @@ impl Groups {
         self.all.iter().filter_map(|(_, group)| due(group)).min()
     }
 
-    /// The group that a client's connection from this address may join. What a client says of itself another one can say
-    /// as well, and would share the fate of its group.
-    pub(super) fn serving(&self, client: &Proposed, remote: IpAddr) -> Option<GroupId> {
-        let joins = |group: &Group| group.remote == remote && group.core.serves(client);
+    /// The group that a client's connection may join, `ends` being our address and its. What a client says of itself
+    /// another one can say as well, and would share the fate of its group; and a client takes a server at another address
+    /// for another one.
+    pub(super) fn serving(&self, client: &Proposed, ends: (IpAddr, IpAddr)) -> Option<GroupId> {
+        let joins = |group: &Group| group.is_between(ends) && group.core.serves(client);
         self.all.iter().find(|(_, group)| joins(group)).map(|(id, _)| id)
     }
 
-    /// The group that a client is making first contact for at the moment, from this address.
-    pub(super) fn pending(&self, client: &Proposed, remote: IpAddr) -> Option<GroupId> {
+    /// The group that a client is making first contact for at the moment.
+    pub(super) fn pending(&self, client: &Proposed, ends: (IpAddr, IpAddr)) -> Option<GroupId> {
         let same = |group: &Group| {
             group.first.is_some()
-                && group.remote == remote
+                && group.is_between(ends)
                 && group.proposed.is_some_and(|p| p.system == client.system && p.gid == client.gid)
         };
         self.all.iter().find(|(_, group)| same(group)).map(|(id, _)| id)
@@ -176,6 +178,10 @@ impl Groups {
 }
 
 impl Group {
+    fn is_between(&self, (local, remote): (IpAddr, IpAddr)) -> bool {
+        self.local == local && self.remote == remote
+    }
+
     /// What the peer may reach.
     pub(super) fn domain(&self) -> Domain {
         self.domain
@@ -290,11 +296,13 @@ impl Vector {
             self.device.close_domain(domain);
             return Err(Diagnosis::Internal);
         };
-        let conn = self.exchanges.get(first).map(|exchange| exchange.conn);
+        let exchange = self.exchanges.get(first);
+        let (conn, ours) = (exchange.map(|e| e.conn), exchange.map_or(local, |e| e.local));
         let berth = conn.and_then(|conn| self.berths.get(&conn)).map(Berth::group);
         let id = self.groups.all.insert(Group {
             core,
             remote,
+            local: ours,
             first: Some(first),
             waiting: Vec::new(),
             proposed,

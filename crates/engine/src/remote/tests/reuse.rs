@@ -313,3 +313,27 @@ fn who_claims_to_be_another_client_has_a_link_group_of_its_own() {
     });
     assert!(has_its_own, "{:?}", peers());
 }
+
+/// A client takes a server at another of its addresses for another one; a link group by the first is not what it expects
+/// to be named.
+#[test]
+fn a_server_at_another_address_is_met_anew() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [client, server] = hosts.addresses;
+    let [here, there] = hosts.connect();
+    here.send(b"first");
+    assert_eq!(there.receive_all(5), b"first");
+    let other = IpAddr::from([127, 254, 254, 254]);
+    let groups = || within(&hosts.engines[1], |vector| vector.group_stats().len());
+    // Where the machine stands still it may go by TCP.
+    let is_met = (0..5).any(|_| {
+        let (ours, theirs) = tcp(client, other);
+        let there = give(&hosts.engines[1], theirs, Role::Server, (other, client));
+        let here = hosts.give(0, ours, Role::Client, other);
+        here.send(b"second");
+        assert_eq!(there.receive_all(6), b"second");
+        groups() == 2
+    });
+    let declined = hosts.engines[0].stat().vectors.remove(0).declined;
+    assert!(is_met, "{server}: {} groups, {declined:?}", groups());
+}
