@@ -969,6 +969,15 @@ pub fn borrows(pid: i32, fd: c_int) -> Result<bool, i32> {
     close(borrowed? as c_int).map(|_| true)
 }
 
+/// Time that this process has run on a CPU.
+#[must_use]
+pub fn cpu_time() -> Duration {
+    let mut time = zero!(libc::timespec);
+    // SAFETY: a valid place; it cannot fail.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32)
+}
+
 /// `geteuid`.
 #[must_use]
 pub fn geteuid() -> u32 {

@@ -312,7 +312,6 @@ impl Conn {
             &self.in_poll,
             &self.counting,
             &self.options,
-            &self.inside,
             &self.kept,
             &self.opted,
             &self.stands_in,
@@ -342,7 +341,6 @@ impl Conn {
         }
         self.forks.store(forks, Ordering::Relaxed);
         self.half_forks.store(forks, Ordering::Relaxed);
-        self.refs.store(1, Ordering::Relaxed);
     }
 
     /// Where it is in its life.

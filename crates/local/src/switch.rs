@@ -84,6 +84,13 @@ impl Sending {
         self.busy.fetch_sub(1, Ordering::Release);
     }
 
+    /// A send by TCP that has begun is not made. The record may have been made ready for another connection since, of
+    /// which nobody has begun to send.
+    pub(crate) fn was_none(&self) {
+        let less = |n: u32| n.checked_sub(1);
+        let _ = self.busy.fetch_update(Ordering::Release, Ordering::Relaxed, less);
+    }
+
     /// A send by TCP was left in the middle, by a jump out of a signal handler or because its thread was cancelled:
     /// what it has moved is not known.
     pub(crate) fn left(&self) {

@@ -119,6 +119,13 @@ impl World {
         self.forks.fetch_add(1, Ordering::Relaxed);
         self.child.store(1, Ordering::Relaxed);
         self.board.forked();
+        if self.spare.word().load(Ordering::Relaxed) != 0 {
+            // It may be in the middle of a change.
+            self.spare.word().store(0, Ordering::Relaxed);
+            if let Some(mut spare) = self.spare.lock() {
+                std::mem::forget(std::mem::take(&mut *spare));
+            }
+        }
         let locks = [
             &self.arena.word(),
             &self.holders.word(),
@@ -352,6 +359,8 @@ impl World {
             .map(|mut spare| if spare.len() > RESTING { spare.pop_front() } else { None })?;
         let conn = spare.unwrap_or_else(|| Box::leak(Box::default()));
         conn.reset(self.forks.load(Ordering::Relaxed));
+        conn.inside.store(0, Ordering::Relaxed);
+        conn.refs.store(1, Ordering::Relaxed);
         Some(conn)
     }
 
@@ -446,10 +455,19 @@ impl World {
         }
     }
 
-    /// Gives a waiter number back.
+    /// Gives a waiter number back. One of the process that we were forked from is not ours.
     pub fn drop_waiter(&self, waiter: u32) {
+        if !self.is_own_waiter(waiter) {
+            return;
+        }
         #[expect(clippy::cast_possible_truncation, reason = "32")]
         self.waiters.fetch_and(!(1 << (waiter % WAITERS as u32)), Ordering::Relaxed);
+    }
+
+    /// Whether a waiter is of this process.
+    #[must_use]
+    pub fn is_own_waiter(&self, waiter: u32) -> bool {
+        self.board.slot().is_some_and(|slot| waiter as usize / WAITERS == slot as usize)
     }
 
     /// The sleep word of a waiter; `None` if there is no such waiter.

@@ -315,7 +315,7 @@ unsafe fn receive_ring(
                     vec![iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; iov.len()];
                 let count = skip(iov, total, &mut rest);
                 if total > 0 && all && conn.phase() == Phase::Tcp {
-                    match hold(w, conn, held) {
+                    match hold(w, conn, fd, held) {
                         Ok(own) => own.is_rest = true,
                         Err(_) => return Ok(total),
                     }
@@ -441,13 +441,16 @@ impl Held {
     /// # Errors
     ///
     /// `EBADF`: another thread has closed the descriptor meanwhile.
-    fn new(w: &'static World, conn: &'static Conn, at: usize) -> Result<Self, c_int> {
+    fn new(w: &'static World, conn: &'static Conn, fd: c_int, at: usize) -> Result<Self, c_int> {
         let mark = left::begin(at);
         if !conn.hold() {
             return Err(libc::EBADF);
         }
         mark.now(Wait::Call(conn));
-        Ok(Self { w, conn, since: 0, is_rest: false, mark })
+        let held = Self { w, conn, since: 0, is_rest: false, mark };
+        // The record may have come to serve another connection since it was looked up.
+        let is_it = fds::conn(fd).is_some_and(|found| std::ptr::eq(found, conn));
+        if is_it { Ok(held) } else { Err(libc::EBADF) }
     }
 }
 
@@ -455,11 +458,12 @@ impl Held {
 fn hold<'a>(
     w: &'static World,
     conn: &'static Conn,
+    fd: c_int,
     held: &'a mut Option<Held>,
 ) -> Result<&'a mut Held, c_int> {
     if held.is_none() {
         let at = std::ptr::from_ref(held) as usize;
-        *held = Some(Held::new(w, conn, at)?);
+        *held = Some(Held::new(w, conn, fd, at)?);
     }
     held.as_mut().ok_or(libc::EBADF)
 }
@@ -501,7 +505,7 @@ fn wait(
         return Ok(());
     }
     conn.free_left_locks(w);
-    let held = hold(w, conn, held)?;
+    let held = hold(w, conn, fd, held)?;
     let is_first = held.since == 0;
     if is_first {
         held.since = call::now_ns();
@@ -564,7 +568,8 @@ fn sleep(
         // While another thread leads it back to TCP, and perhaps in vain, nobody rings for what lies in the ring.
         let frozen = mine.flags.load(Ordering::Relaxed) & sys::abi::half_flags::WANT_DOWN != 0
             && peer.flags.load(Ordering::Relaxed) & sys::abi::half_flags::DOWN == 0;
-        let blocked = frozen || room && (deaf || conn.is_mixed(mine, peer));
+        let announced = !may_quieten(w, conn, mine, peer);
+        let blocked = frozen || room && (deaf || announced || conn.is_mixed(mine, peer));
         result = if others > 0 || blocked {
             let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
             let woken = call::futex_wait(&conn.nudge, nudge, Some(pause));
@@ -601,7 +606,8 @@ pub(crate) fn wake_up(w: &'static World, conn: &'static Conn, mine: &Half) {
 /// Whether doorbells may be taken out by who is about to sleep for something else: not while there is something to read
 /// that they announce to another process.
 pub(crate) fn may_quieten(w: &World, conn: &Conn, mine: &Half, peer: &Half) -> bool {
-    !conn.is_shared(w) || ring::tail(&peer.tail) == mine.head.load(Ordering::Relaxed)
+    !conn.is_shared(w) && !conn.is_lent(w)
+        || ring::tail(&peer.tail) == mine.head.load(Ordering::Relaxed)
 }
 
 /// Takes doorbells out of the socket, unless there is something to read that they announce.
@@ -742,7 +748,7 @@ pub(crate) unsafe fn transmit(
             if conn.phase() == Phase::Attached {
                 ready::changed(w, conn);
             }
-            let mut sending = ByTcp::new(w, conn, handler::here())?;
+            let mut sending = ByTcp::new(w, conn, fd, handler::here())?;
             // SAFETY: the caller's promise.
             let out = unsafe { transmit_kernel(fd, iov, flags, control) };
             sending.ends(&out);
@@ -795,8 +801,8 @@ struct ByTcp {
 
 impl ByTcp {
     /// `at`: an address on the stack, in the frame of the call.
-    fn new(w: &'static World, conn: &'static Conn, at: usize) -> Result<Self, c_int> {
-        let held = Held::new(w, conn, at).inspect_err(|_| conn.tcp_send_ends(0))?;
+    fn new(w: &'static World, conn: &'static Conn, fd: c_int, at: usize) -> Result<Self, c_int> {
+        let held = Held::new(w, conn, fd, at).inspect_err(|_| conn.tcp_send_was_none())?;
         held.mark.now(Wait::Sending(conn));
         Ok(Self { held, over: false })
     }
@@ -946,7 +952,7 @@ pub(crate) unsafe fn send_file(
     match way(w, conn) {
         Way::Ring => {}
         Way::Before => {
-            let mut sending = ByTcp::new(w, conn, handler::here())?;
+            let mut sending = ByTcp::new(w, conn, fd, handler::here())?;
             // SAFETY: the caller's promise.
             let out = outcome(unsafe { real::sendfile(fd, file, offset, n) });
             sending.ends(&out);
@@ -1107,7 +1113,7 @@ pub(crate) fn splice_in(
         before => {
             let is_before = matches!(before, Way::Before);
             let mut sending =
-                if is_before { Some(ByTcp::new(w, conn, handler::here())?) } else { None };
+                if is_before { Some(ByTcp::new(w, conn, fd, handler::here())?) } else { None };
             // SAFETY: no offsets: both ends are streams.
             let out = outcome(unsafe {
                 real::splice(pipe, std::ptr::null_mut(), fd, std::ptr::null_mut(), n, flags)

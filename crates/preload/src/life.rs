@@ -241,16 +241,16 @@ pub(crate) fn duplicated(from: c_int, to: c_int) {
     }
     fresh(to);
     match fds::look(from) {
-        Some(Entry::Conn(conn)) => {
+        // Otherwise the last number was closed meanwhile, and nobody follows the new one.
+        Some(Entry::Conn(conn)) if conn.leads_here_too() => {
             ready::unpark_all(conn);
-            conn.refs.fetch_add(1, Ordering::AcqRel);
             let _ = fds::put(to, Some(Entry::Conn(conn)));
         }
         Some(Entry::Set(set)) => {
             ready::duplicated(set);
             let _ = fds::put(to, Some(Entry::Set(set)));
         }
-        None => {}
+        Some(Entry::Conn(_)) | None => {}
     }
 }
 
@@ -322,7 +322,8 @@ fn drop_entry(w: &'static World, fd: c_int) -> Option<&'static Conn> {
             conn.free_left_locks(w);
             w.board.free_left_locks();
             let alone = conn.closes_alone();
-            if !alone && !move_fd(conn, fd) && conn.inside.load(Ordering::Acquire) > 0 {
+            // Who holds it beside descriptors is in a call.
+            if !alone && !move_fd(conn, fd) {
                 kept::keep(w, conn, fd);
             }
             if alone || conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {

@@ -958,13 +958,20 @@ fn word_as_wanted(w: &'static World, set: &'static Set, conn: &'static Conn, min
     }
 }
 
+/// Whether an event loop of this process is to be rung for a connection.
+fn is_ours(w: &World, mine: &Half) -> bool {
+    let word = WaitWord::parse(mine.wait.load(Ordering::Relaxed));
+    matches!(word, WaitWord::Warm(waiter) if w.is_own_waiter(waiter))
+}
+
 /// After a sleep on the connection itself: back to what its sets ask for. `wait_lock` is held.
 pub(crate) fn restore(w: &'static World, conn: &'static Conn, mine: &Half) {
     let set = registrations(conn).next();
     match set {
         Some((_, set)) => word_as_wanted(w, set, conn, mine),
         None if conn.is_shared(w) || conn.sleepers(mine) > 0 => conn.arm_cold(mine),
-        None if conn.is_lent(w) => {}
+        None if conn.is_lent(w) && !is_ours(w, mine) => {}
+        None if conn.is_lent(w) => conn.arm_cold(mine),
         None => conn.disarm(mine, crate::io::AWAKE),
     }
 }

@@ -125,7 +125,7 @@ macro_rules! oracle_cases {
                 posix_spawn_of_a_cloexec_connection system_inherits
                 pass_to_process_with_library pass_to_process_without_library
                 pass_with_bytes_queued pass_in_flight pass_and_keep accept_in_forked_workers
-                exclusive_wakes_one exclusive_listener_wakes_one told_in_sets_of_their_own told_each_in_its_own_way
+                exclusive_wakes_one exclusive_listener_wakes_one told_in_sets_of_their_own told_each_in_its_own_way full_and_unread_beside_a_child
             }
             forking {
                 fork_during_recv fork_during_recv_and_closed fork_during_recv_child_goes_on fork_during_other_waits

@@ -669,6 +669,35 @@ pub fn told_each_in_its_own_way(s: &mut Stage) {
     }
 }
 
+/// A connection that a child holds and uses as well is full, and has something that nobody reads: who waits for room
+/// sleeps until there is some.
+pub fn full_and_unread_beside_a_child(s: &mut Stage) {
+    const AFTER: u64 = 600;
+    // Far less than the wait, far more than it takes to send what fits.
+    const BUSY: Duration = Duration::from_millis(300);
+    for blocking in [true, false] {
+        let c = s.pair_nb();
+        let [r, w] = calls::pipe(0).expect("a pipe");
+        let pid = child(|| {
+            let _ = calls::recv(c.a, 9, libc::MSG_DONTWAIT);
+            i32::from(calls::read(r, 1).is_err())
+        });
+        settle();
+        say!("unread", s.b_send(c, "unread"), Stage::fill(c.a));
+        s.b_later(AFTER, &format!("drain {}", c.b));
+        let before = calls::cpu_time();
+        let waited = if blocking {
+            calls::set_nonblocking(c.a, false).expect("a flag");
+            calls::send(c.a, b"room", 0).map_or(-1, |n| i32::try_from(n).unwrap_or(-1))
+        } else {
+            calls::poll(c.a, libc::POLLOUT, 5000).map_or(-1, i32::from)
+        };
+        say!("waited", waited, "asleep", calls::cpu_time() - before < BUSY);
+        say!("read", calls::recv(c.a, 99, 0), calls::write(w, b"."), calls::wait(pid));
+        let _ = (calls::close(c.a), calls::close(r), calls::close(w));
+    }
+}
+
 /// How many is the kernel's choice; none, or each time all, is not. Who comes late to its wait is woken by what is
 /// there already, so a single round says little.
 fn some_woken(mut rounds: Vec<i32>) {

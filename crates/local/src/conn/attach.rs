@@ -953,12 +953,10 @@ impl Conn {
         } else {
             self.closing(w, fd);
         }
-        let refs = self.refs.load(Ordering::Relaxed);
         let nonblock = self.nonblock.load(Ordering::Relaxed);
         self.half.store(0, Ordering::Relaxed);
         self.peer.store(0, Ordering::Relaxed);
         self.reset(w.forks.load(Ordering::Relaxed));
-        self.refs.store(refs, Ordering::Relaxed);
         self.nonblock.store(nonblock, Ordering::Relaxed);
         w.offers_moved();
     }

@@ -21,8 +21,7 @@ impl Conn {
         }
         // Before the reference: a close that finds that it is not the last one asks who is inside.
         self.inside.fetch_add(1, Ordering::AcqRel);
-        let unless_closed = |n: u32| if n == 0 { None } else { n.checked_add(1) };
-        if self.refs.fetch_update(Ordering::AcqRel, Ordering::Acquire, unless_closed).is_ok() {
+        if self.leads_here_too() {
             return true;
         }
         // Not below what a record begins with that is made ready for somebody else.
@@ -31,11 +30,23 @@ impl Conn {
         false
     }
 
+    /// Another descriptor leads here. `false`: the last one was closed meanwhile.
+    #[must_use]
+    pub fn leads_here_too(&self) -> bool {
+        let unless_closed = |n: u32| if n == 0 { None } else { n.checked_add(1) };
+        self.refs.fetch_update(Ordering::AcqRel, Ordering::Acquire, unless_closed).is_ok()
+    }
+
     /// Such a call ends. `true`: it was the last to lead here, and must end the connection.
     #[must_use]
     pub fn let_go(&self) -> bool {
         self.inside.fetch_sub(1, Ordering::AcqRel);
         self.refs.fetch_sub(1, Ordering::AcqRel) == 1
+    }
+
+    /// A send that [`Self::tcp_send_begins`] allowed is not made, the connection being closed.
+    pub fn tcp_send_was_none(&self) {
+        self.tx.was_none();
     }
 
     /// A descriptor is about to be closed. `true`: it is the last to lead here, and no call is under way nor can begin.
@@ -247,6 +258,9 @@ impl Conn {
             }
         }
         w.holds_no_more(self);
+        // A thread that has looked at the record just before goes on in the kernel, by the number that is closed next, and
+        // not in a half that is another connection's by then.
+        self.set_phase(Phase::Tcp);
         if let Some(mut arena) = w.arena.lock() {
             arena.retire(&w.board, index);
         }

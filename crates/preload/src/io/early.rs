@@ -17,7 +17,7 @@ pub(super) unsafe fn receive_tcp(
     }
     let waits = !dont_wait(w, conn, fd, flags);
     // Also where it does not wait: a signal that comes meanwhile may leave it all the same.
-    let own = match hold(w, conn, held) {
+    let own = match hold(w, conn, fd, held) {
         Ok(own) => own,
         Err(errno) => return Some(Err(errno)),
     };

@@ -346,6 +346,7 @@ impl Set {
             if member.is_quiet() {
                 continue;
             }
+            // Also when the other one has ended since: it may have changed what is in the set.
             let shared = member
                 .halves
                 .is_some_and(|(mine, _)| mine.flags.load(Ordering::Relaxed) & flag::SHARED != 0);

@@ -98,6 +98,7 @@ impl Sleeper {
             libc::SYS_epoll_pwait,
             libc::SYS_epoll_pwait2,
             libc::SYS_futex,
+            libc::SYS_recvfrom,
         ];
         // The name was put down by a function that had a frame of its own, as deep as the call may be.
         const FRAME: usize = 4096;
