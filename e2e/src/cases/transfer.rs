@@ -506,6 +506,7 @@ pub fn sendfile_stops_midway(s: &mut Stage) {
             agrees &= is_at == Some(sent);
         }
         say!("by offset", by_offset, "sent", sent, "stopped", stops > 0, "agrees", agrees);
+        calls::set_nonblocking(c.a, false).expect("a flag");
         say!("after", calls::send(c.a, b"tail", 0), s.b_recv(c, 99));
     }
 }
