@@ -89,16 +89,19 @@ impl Sleeper {
     /// Whether its thread is in the system call it sleeps in, as far as the kernel tells: a signal handler may have left
     /// that by a jump, and then nobody takes the name off.
     fn sleeps(&self) -> bool {
-        const SLEEPS: &[libc::c_long] = &[
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_poll,
+        // Those whose first argument is what they wait on, and those that have a list.
+        const BY_NUMBER: &[libc::c_long] = &[
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_wait,
-            libc::SYS_ppoll,
             libc::SYS_epoll_pwait,
             libc::SYS_epoll_pwait2,
-            libc::SYS_futex,
             libc::SYS_recvfrom,
+        ];
+        const OTHERS: &[libc::c_long] = &[
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll,
+            libc::SYS_ppoll,
+            libc::SYS_futex,
         ];
         // The name was put down by a function that had a frame of its own, as deep as the call may be.
         const FRAME: usize = 4096;
@@ -111,10 +114,13 @@ impl Sleeper {
         // The number of the call, its six arguments, and where the stack is; or that it runs.
         let mut words = std::str::from_utf8(&text[..n]).unwrap_or("").split_ascii_whitespace();
         let Some(number) = words.next() else { return true };
-        let in_call = number.parse().is_ok_and(|n: libc::c_long| SLEEPS.contains(&n));
-        let stack = words.nth(6).and_then(|word| word.strip_prefix("0x"));
-        let stack = stack.and_then(|digits| usize::from_str_radix(digits, 16).ok());
-        in_call && stack.is_some_and(|sp| sp <= self.at.load(Ordering::Relaxed) + FRAME)
+        let Ok(number) = number.parse::<libc::c_long>() else { return false };
+        let mut hex = words.map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+        let first = hex.next().flatten();
+        let on_this = first == Some(self.fd.load(Ordering::Relaxed).into());
+        let in_call = OTHERS.contains(&number) || BY_NUMBER.contains(&number) && on_this;
+        let highest = (self.at.load(Ordering::Relaxed) + FRAME) as u64;
+        in_call && hex.nth(5).flatten().is_some_and(|stack| stack <= highest)
     }
 }
 
