@@ -340,9 +340,9 @@ fn doze(
         for o in list {
             o.mine.n_sleeps.fetch_add(1, Ordering::Relaxed);
             // A doorbell that is another process's would end each sleep at once.
-            let anothers = !reads(&fds[o.at]) && !io::may_quieten(w, o.conn, o.mine, o.peer);
-            alone &= !anothers;
-            mute(o, &fds[o.at], anothers, &mut copy[o.at]);
+            let for_others = !reads(&fds[o.at]) && !io::may_quieten(w, o.conn, o.mine, o.peer);
+            alone &= !for_others;
+            mute(o, &fds[o.at], for_others, &mut copy[o.at]);
         }
         // Beside another sleeper a doorbell may be taken before we see it.
         let limit = if alone { left } else { Some(left.unwrap_or(u64::MAX).min(1_000_000)) };
@@ -393,13 +393,13 @@ fn is_muted(o: &Ours, asked: &pollfd) -> bool {
 
 /// A descriptor whose lasting state in the kernel the program has not asked for would end each sleep
 /// at once.
-fn mute(o: &Ours, asked: &pollfd, anothers: bool, p: &mut pollfd) {
+fn mute(o: &Ours, asked: &pollfd, for_others: bool, p: &mut pollfd) {
     if is_muted(o, asked) {
         p.fd = -1;
     }
     if !reads(asked)
         && ring::tail(&o.peer.tail) != o.mine.head.load(Ordering::Relaxed)
-        && (anothers || !Ours::wants_out(asked))
+        && (for_others || !Ours::wants_out(asked))
     {
         // Urgent data comes by the kernel, whatever lies in the ring.
         p.events = asked.events & libc::POLLPRI | libc::POLLRDHUP;
