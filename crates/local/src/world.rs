@@ -351,7 +351,7 @@ impl World {
 
     /// A fresh connection record. Records are never unmapped: a thread may still look at one that
     /// another has given back, and finds out that it is not what it was looking for; it has the time in which
-    /// [`RESTING`] others are closed for it.
+    /// some others are closed for it.
     pub fn conn(&self) -> Option<&'static Conn> {
         let spare = self
             .spare
