@@ -151,9 +151,8 @@ impl Groups {
         remote: IpAddr,
     ) -> Result<(GroupId, LinkSlot), Diagnosis> {
         let is_of = |group: &Group| group.remote == remote || !group.core.terms().peer_is_shunt;
-        let of = self.all.iter().filter(|(_, group)| is_of(group));
-        let found = of.map(|(id, g)| (id, g.core.names(&peer.answer)));
-        let found = found.into_iter().find_map(|(id, slot)| Some((id, slot?)));
+        let mut of = self.all.iter().filter(|(_, group)| is_of(group));
+        let found = of.find_map(|(id, g)| Some((id, g.core.names(&peer.answer)?)));
         let knows = || self.all.iter().any(|(_, g)| g.core.knows(peer.answer.system));
         found.ok_or_else(|| if knows() { Diagnosis::NoServerLink } else { Diagnosis::OutOfSync })
     }

@@ -284,6 +284,13 @@ fn one_host_does_not_take_all_link_groups() {
     drop(all);
 }
 
+/// A connection to the second host at `server`, which takes its client to be at `client`.
+fn connect_as(hosts: &Hosts, client: IpAddr, server: IpAddr) -> [Guest; 2] {
+    let (ours, theirs) = tcp(hosts.addresses[0], server);
+    let there = give(&hosts.engines[1], theirs, Role::Server, (server, client));
+    [hosts.give(0, ours, Role::Client, server), there]
+}
+
 /// A client that says of itself what another one says has no part in that one's link group: it could end it, and it
 /// would be written to what is meant for the other.
 #[test]
@@ -304,9 +311,7 @@ fn who_claims_to_be_another_client_has_a_link_group_of_its_own() {
     both.sort();
     // Where the machine stands still it may go by TCP.
     let has_its_own = (0..5).any(|_| {
-        let (ours, theirs) = tcp(client, server);
-        let there = give(&hosts.engines[1], theirs, Role::Server, (server, somebody));
-        let here = hosts.give(0, ours, Role::Client, server);
+        let [here, there] = connect_as(&hosts, somebody, server);
         here.send(b"second");
         assert_eq!(there.receive_all(6), b"second");
         peers() == both
@@ -327,9 +332,7 @@ fn a_server_at_another_address_is_met_anew() {
     let groups = || within(&hosts.engines[1], |vector| vector.group_stats().len());
     // Where the machine stands still it may go by TCP.
     let is_met = (0..5).any(|_| {
-        let (ours, theirs) = tcp(client, other);
-        let there = give(&hosts.engines[1], theirs, Role::Server, (other, client));
-        let here = hosts.give(0, ours, Role::Client, other);
+        let [here, there] = connect_as(&hosts, client, other);
         here.send(b"second");
         assert_eq!(there.receive_all(6), b"second");
         groups() == 2

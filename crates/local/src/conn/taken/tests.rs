@@ -260,6 +260,21 @@ fn a_close_waits_for_who_attaches() {
     assert_eq!(client.conn.phase(), Phase::Tcp, "who comes by it now goes on in the kernel");
 }
 
+/// A call that comes by the record of a closed connection neither brings it to life nor ends it once more.
+#[test]
+fn what_is_closed_is_not_held() {
+    let [client, _server] = ends();
+    let conn = client.conn;
+    assert!(conn.hold() && !conn.closes_alone(), "a call is under way");
+    assert!(!conn.let_go());
+    assert!(conn.closes_alone());
+    assert!(!conn.hold() && !conn.leads_here_too());
+    let counts = [&conn.refs, &conn.inside].map(|count| count.load(Ordering::Relaxed));
+    assert_eq!(counts, [0, 0]);
+    client.w.give_back(conn);
+    assert!(!std::ptr::eq(client.w.conn().unwrap(), conn), "it rests before it serves another one");
+}
+
 /// An event loop that still comes by the record of a closed connection attaches nothing.
 #[test]
 fn what_is_closed_is_not_attached() {
