@@ -9,7 +9,7 @@ use crate::load::{Style, listener};
 /// What goes each way on a connection.
 const BYTES: usize = 100;
 /// Connections before the first mark (a system call that nobody else makes): what a program does once is done by then.
-pub const FIRST: usize = 20;
+pub const FIRST: usize = 40;
 /// Connections between both marks.
 pub const COUNTED: usize = 50;
 
