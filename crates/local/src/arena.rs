@@ -142,7 +142,7 @@ impl Arena {
         if half.users.load(Ordering::Relaxed) > 0 || !peer_is_done(board, index, half) {
             return false;
         }
-        for word in [&half.loc, &half.next_loc] {
+        for word in [&half.loc, &half.next_loc, &half.again] {
             if let Some(loc) = Loc::parse(word.swap(0, Ordering::Relaxed)) {
                 self.free_block(board, loc);
             }

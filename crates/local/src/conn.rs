@@ -36,6 +36,7 @@ mod demote;
 mod forked;
 mod left;
 mod peek;
+mod remains;
 mod send;
 mod stand;
 mod taken;
@@ -453,7 +454,7 @@ impl Conn {
             return Got::Empty;
         };
         if self.phase() != Phase::Attached {
-            return Got::Kernel;
+            return self.elsewhere();
         }
         let head = mine.head.load(Ordering::Relaxed);
         let tail = ring::tail(&peer.tail);

@@ -35,6 +35,14 @@ macro_rules! reasons {
     };
 }
 
+impl Reason {
+    /// Whether somebody who knows nothing of rings reads the socket from then on.
+    #[must_use]
+    pub const fn is_for_others(self) -> bool {
+        matches!(self, Self::Exec | Self::Passed | Self::Stdio | Self::IoUring)
+    }
+}
+
 reasons! {
     /// The peer published no offer: it is not under Shunt, or on another host.
     PeerNotShunt = 1, "peer does not run under shunt";

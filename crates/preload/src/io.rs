@@ -15,7 +15,7 @@ use sys::{cache, call, handler, lock, ring};
 
 use crate::finally::Finally;
 use crate::left::{self, Wait};
-use crate::{fds, life, ready, real, remote};
+use crate::{fds, life, ready, real, remains, remote};
 
 mod early;
 
@@ -106,6 +106,7 @@ pub(crate) fn keep_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason
 pub(crate) fn to_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) -> bool {
     match phase(conn) {
         Phase::Tcp | Phase::Listener | Phase::Asked => true,
+        Phase::Attached if remains::put_in_place(w, conn, fd, reason) => true,
         // Both directions have ended: nothing will move any more.
         Phase::Attached if conn.has_ended(w) || conn.is_stranded(w, fd) => true,
         _ => {
@@ -117,7 +118,11 @@ pub(crate) fn to_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: 
                 ready::attached_late(w, conn);
                 ready::thawed(w, conn);
             }
-            done
+            // The peer may have gone meanwhile.
+            if !done && !remains::put_in_place(w, conn, fd, reason) && conn.is_torn(w) {
+                remains::cut_off(w, conn, fd);
+            }
+            phase(conn) == Phase::Tcp || done
         }
     }
 }
@@ -730,7 +735,7 @@ pub(crate) unsafe fn transmit(
     if flags & libc::MSG_OOB != 0 || control.is_some() || flags & libc::MSG_FASTOPEN != 0 {
         let reason = if flags & libc::MSG_OOB != 0 { Reason::Urgent } else { Reason::Option };
         keep_tcp(w, conn, fd, reason);
-        conn.demote_sender(w, fd, reason);
+        conn.send_by_tcp(w, fd, reason);
         ready::changed(w, conn);
     }
     if phase(conn) != Phase::Attached {

@@ -12,6 +12,7 @@ mod life;
 mod poll;
 mod ready;
 mod real;
+mod remains;
 mod remote;
 
 use std::ffi::c_int;

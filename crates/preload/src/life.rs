@@ -13,7 +13,7 @@ use sys::call;
 use sys::sync::{AtomicU32, Ordering};
 
 use crate::fds::{self, Entry};
-use crate::{alloc, io, left, ready, real, remote};
+use crate::{alloc, io, left, ready, real, remains, remote};
 
 pub(crate) mod kept;
 
@@ -446,7 +446,8 @@ pub(crate) extern "C" fn fork_prepare() {
     FORK.set(if alone { number } else { 0 });
     if let Some(w) = fds::world() {
         let deadline = call::now_ns() + ATTACHING_NS;
-        each_conn(|_, conn| {
+        each_conn(|fd, conn| {
+            remains::before_a_fork(w, conn, fd);
             let begun = conn.fork_begins(w);
             // In the child nobody would bring it to an end.
             while conn.is_switching() && call::now_ns() < deadline {
@@ -571,7 +572,7 @@ fn hand_over(which: impl Fn(&Conn) -> bool) {
         }
         if !io::to_tcp(w, conn, fd, Reason::Exec) && fd <= 2 {
             // The new program would read its standard input from a stream that lies elsewhere.
-            let _ = call::shutdown(fd, 2);
+            remains::cut_off(w, conn, fd);
         }
     });
 }
@@ -629,7 +630,7 @@ pub(crate) unsafe fn passing(msg: *const msghdr) {
                     && conn.phase() != Phase::Listener
                     && !io::to_tcp(w, conn, fd, Reason::Passed)
                 {
-                    let _ = call::shutdown(fd, 2);
+                    remains::cut_off(w, conn, fd);
                 }
             }
         }

@@ -269,7 +269,7 @@ fn give_up(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) {
 
 /// Whether a stand-in can be put in place of its descriptors: not where the limit was lowered below one of them, which
 /// stays open, but may not be made anew. To be known before anything is promised or handed over.
-fn is_replaceable(conn: &'static Conn) -> bool {
+pub(crate) fn is_replaceable(conn: &'static Conn) -> bool {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a valid place.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
@@ -286,7 +286,7 @@ fn is_replaceable(conn: &'static Conn) -> bool {
     all
 }
 
-/// Puts `new` where `fd` and its duplicates are, in the descriptor table and in event sets.
+/// The stand-in `new` comes to be where `fd` and its duplicates are.
 fn replace(
     w: &'static World,
     conn: &'static Conn,
@@ -294,6 +294,15 @@ fn replace(
     new: c_int,
     welcome: Welcome,
 ) -> Result<(), Reason> {
+    put_over(conn, fd, new)?;
+    conn.stand_in(w, welcome)?;
+    ready::attached(w, conn);
+    Ok(())
+}
+
+/// Puts the socket `new`, which does not block, where `fd` and its duplicates are, in the descriptor table and in event
+/// sets, with what the program has set.
+pub(crate) fn put_over(conn: &'static Conn, fd: c_int, new: c_int) -> Result<(), Reason> {
     inherit_options(conn, fd, new);
     let flags = call::getfl(fd).map_err(|_| Reason::NoEngine)?;
     if flags != AS_MADE {
@@ -312,8 +321,6 @@ fn replace(
         call::dup_over(new, other, over).map_err(|_| Reason::NoEngine)?;
     }
     ready::put_down(conn);
-    conn.stand_in(w, welcome)?;
-    ready::attached(w, conn);
     Ok(())
 }
 

@@ -25,7 +25,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// First word of the file, set last when it is made.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHUNTbrd");
 /// Layout of everything in this module.
-pub const VERSION: u32 = 9;
+pub const VERSION: u32 = 10;
 
 /// Processes that may hold connections at one time.
 pub const SLOTS: usize = 1024;
@@ -323,8 +323,12 @@ pub struct Half {
     // Lines 6 and 7: what is rarely used, and room to grow.
     /// Number of the word that offers this half: another word that leads here is stale.
     pub offer_word: AtomicU32,
-    _unused2: AtomicU32,
-    _reserved: [AtomicU64; 15],
+    /// Bytes at `again`.
+    pub again_bytes: AtomicU32,
+    /// What has been taken out of the socket and not been read, and is to be sent again by TCP before what is in the ring
+    /// of whoever sends it: where it is, as in [`Half::loc`], in our own memory. 0: nothing is.
+    pub again: AtomicU64,
+    _reserved: [AtomicU64; 14],
 }
 
 /// Values of [`Half::state`].

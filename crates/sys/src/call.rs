@@ -434,6 +434,10 @@ mod calls {
     pub(crate) fn bind<T: Copy>(fd: i32, address: &T) -> Result<()> {
         call!(SYS_bind, fd, std::ptr::from_ref(address), size_of::<T>()).map(drop)
     }
+    /// Connects a socket to an address of its family.
+    pub(crate) fn connect<T: Copy>(fd: i32, address: &T) -> Result<()> {
+        call!(SYS_connect, fd, std::ptr::from_ref(address), size_of::<T>()).map(drop)
+    }
     /// # Safety
     ///
     /// Every pointer in the messages is valid for its length: to be read.

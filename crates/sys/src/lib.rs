@@ -57,6 +57,8 @@ mod loans;
 #[cfg(not(loom))]
 pub mod lock;
 #[cfg(not(loom))]
+pub mod loopback;
+#[cfg(not(loom))]
 pub mod map;
 #[cfg(not(loom))]
 pub mod packet;

@@ -14,6 +14,7 @@ pub mod names;
 pub mod processes;
 pub mod rarely;
 pub mod readiness;
+pub mod remains;
 pub mod seams;
 pub mod signals;
 pub mod states;
@@ -126,6 +127,10 @@ macro_rules! oracle_cases {
                 pass_to_process_with_library pass_to_process_without_library
                 pass_with_bytes_queued pass_in_flight pass_and_keep accept_in_forked_workers
                 exclusive_wakes_one exclusive_listener_wakes_one told_in_sets_of_their_own told_each_in_its_own_way full_and_unread_beside_a_child
+            }
+            remains {
+                left_to_stdio left_to_a_program much_left_to_a_program left_to_a_child left_to_nobody left_to_both
+                left_and_watched left_and_passed passed_with_urgent_data passed_over_the_switch
             }
             forking {
                 fork_during_recv fork_during_recv_and_closed fork_during_recv_child_goes_on fork_during_other_waits

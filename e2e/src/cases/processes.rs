@@ -722,7 +722,7 @@ fn woken_of_four(fd: i32, flags: i32, wake: impl FnOnce()) -> i32 {
 }
 
 /// What an image does that was made by `exec`: `greet FD` answers twice what it reads; `take`
-/// receives a connection over standard input and echoes until its end.
+/// receives a connection over standard input and echoes until its end; `drain` prints what it receives over such a one.
 ///
 /// # Panics
 ///
@@ -755,6 +755,17 @@ pub fn image_main(words: &[String]) -> i32 {
                 }
             }
         }
-        _ => panic!("greet FD, or take"),
+        [verb] if verb == "drain" => {
+            let Ok(fd) = calls::recv_fd(0) else { return 3 };
+            loop {
+                match calls::recv(fd, 4096, 0) {
+                    Ok(got) if got.is_empty() => break println!("the end"),
+                    Ok(got) => print!("{}", got.escape_ascii()),
+                    Err(errno) => break println!("{}", crate::show::errno_name(errno)),
+                }
+            }
+            0
+        }
+        _ => panic!("greet FD, take, or drain"),
     }
 }

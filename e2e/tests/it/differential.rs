@@ -210,6 +210,16 @@ fn programs_that_have_differed() {
         1_795_430_669,
         // An attachment that nobody has anything to tell of rings for nobody.
         1_795_432_116,
+        // A connection is passed on while urgent data is unread, and what was sent before it.
+        1_795_638_022,
+        1_795_642_198,
+        1_795_553_268,
+        // While bytes of before the switch are unread, and doorbells behind them.
+        1_795_639_668,
+        // After its peer has closed it.
+        1_795_641_986,
+        // A low water mark, and urgent data.
+        1_795_638_151,
     ];
     let ends = if plain_only() { Ends::Neither } else { Ends::Both };
     let wrong: String = mended.into_iter().map(|seed| compare(seed, 1, ends).wrong).collect();

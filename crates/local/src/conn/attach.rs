@@ -185,6 +185,7 @@ impl Conn {
             &half.head,
             &half.seen_head,
             &half.wait,
+            &half.again,
         ] {
             word.store(0, Ordering::Relaxed);
         }

@@ -5,17 +5,22 @@
 //! replaced, or hands the socket to one without the library) freezes its `head`, says so
 //! (`WANT_DOWN`), and the sender sends what lies behind it once more, by TCP.
 
+use super::send::fit;
 use super::{
-    Conn, Got, Half, Level, Loc, MSG_DONTWAIT, MSG_NOSIGNAL, Ordering, Phase, Reason, World, call,
-    flag, half_state, kernel, lock, ring, switch,
+    AtomicU32, Conn, Got, Half, Level, Loc, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_PEEK, Ordering, Phase,
+    Reason, World, call, flag, half_state, kernel, lock, ring, switch,
 };
 
 /// A peer that does not answer within this time is cut off.
 const PATIENCE_NS: u64 = 100_000_000;
+/// One that is in the middle of a send all the while, because it was stopped there: nobody can do its part for it.
+const STOPPED_NS: u64 = 2_000_000_000;
 /// A peer that has not answered by then has its part done for it, if that is allowed.
 const PROXY_NS: u64 = 3_000_000;
 /// So many bytes that the peer has not read surely find room in the socket.
 const SURE_BYTES: u64 = 16 << 10;
+/// So many bytes that lie in the socket before what is in the ring are sent again.
+const BEFORE_MAX: u64 = 1 << 20;
 /// How long bytes that are sent again may take to find room in the socket.
 const REPLAY_NS: u64 = 2_000_000_000;
 
@@ -54,7 +59,7 @@ impl Conn {
             return false;
         };
         self.because_asked(w, mine);
-        if !self.replay(w, fd, mine, from) {
+        if !self.replay(w, fd, mine, peer, from) {
             let _ = self.broken(w, fd, mine);
         }
         true
@@ -79,25 +84,34 @@ impl Conn {
         true
     }
 
-    /// Goes down at the reader's frozen head and sends what lies behind it by TCP, through `fd`, the
-    /// socket of `mine`. `false`: that head makes no sense, or the socket takes nothing.
-    fn replay(&self, w: &World, fd: i32, mine: &Half, from: u64) -> bool {
+    /// Goes down at the reader's frozen head and sends what it has taken out unread, and then what lies behind the head,
+    /// by TCP, through `fd`, the socket of `mine`. `false`: what the reader says makes no sense, or the socket takes
+    /// nothing.
+    fn replay(&self, w: &World, fd: i32, mine: &Half, reader: &Half, from: u64) -> bool {
         let tail = mine.sent.load(Ordering::Relaxed);
-        let Some(loc) = Loc::parse(mine.loc.load(Ordering::Relaxed)) else {
-            self.go_down(w, fd, mine, tail);
-            return true;
-        };
+        let Some(again) = Self::again(w, reader) else { return false };
+        let loc = Loc::parse(mine.loc.load(Ordering::Relaxed));
         let next = Loc::parse(mine.next_loc.load(Ordering::Relaxed));
         let next_at = mine.next_at.load(Ordering::Relaxed);
-        let most = loc.bytes() + next.map_or(0, Loc::bytes);
-        let Ok(left) = ring::used(from, tail, most) else { return false };
+        let most = loc.map_or(0, Loc::bytes) + next.map_or(0, Loc::bytes);
+        let (loc, from, left) = match loc {
+            Some(loc) => match ring::used(from, tail, most) {
+                Ok(left) => (loc, from, left),
+                Err(_) => return false,
+            },
+            None => (Loc { block: 0, order: 0 }, tail, 0),
+        };
         let shut = mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0;
-        if left > 0 && shut {
+        let some = left > 0 || !again.is_empty();
+        if some && shut {
             // The end goes out behind the bytes.
             mine.flags.fetch_and(!flag::SHUT, Ordering::Relaxed);
         }
         self.go_down(w, fd, mine, from);
         let deadline = call::now_ns() + REPLAY_NS;
+        if !send_all(fd, &again, deadline) {
+            return false;
+        }
         let mut at = from;
         let end = from.wrapping_add(left as u64);
         let mut chunk = vec![0u8; left.min(64 << 10)];
@@ -115,14 +129,12 @@ impl Conn {
             };
             n = n.min(place.bytes());
             w.board.map.copy_out(place, at, &mut chunk[..n]);
-            match call::send(fd, &chunk[..n], MSG_DONTWAIT | MSG_NOSIGNAL) {
-                Ok(sent) => at = at.wrapping_add(sent as u64),
-                Err(11) if call::now_ns() < deadline => call::wait_writable(fd, 10),
-                Err(4) => {}
-                Err(_) => return false,
+            if !send_all(fd, &chunk[..n], deadline) {
+                return false;
             }
+            at = at.wrapping_add(n as u64);
         }
-        if left > 0 && shut {
+        if some && shut {
             mine.flags.fetch_or(flag::SHUT, Ordering::Release);
             let _ = call::shutdown(fd, 1);
         }
@@ -132,19 +144,19 @@ impl Conn {
     /// Does the peer's part of a demotion for it: its process does not call us, perhaps because it
     /// sleeps in something else. Needs the kernel's permission to borrow its socket, as a debugger
     /// would (the same user, and no policy against it).
-    fn replay_for_peer(&self, w: &World, mine: &Half) -> bool {
-        let Some(index) = mine.peer.load(Ordering::Relaxed).checked_sub(1) else { return false };
-        let Some(peer) = w.board.map.half(index) else { return false };
+    fn replay_for_peer(&self, w: &World, mine: &Half) {
+        let Some(index) = mine.peer.load(Ordering::Relaxed).checked_sub(1) else { return };
+        let Some(peer) = w.board.map.half(index) else { return };
         let slot = peer.slot.load(Ordering::Relaxed);
         if slot as usize >= sys::abi::SLOTS {
-            return false;
+            return;
         }
         let Ok(pidfd) = call::pidfd_open(w.board.map.slot(slot).pid.load(Ordering::Relaxed)) else {
-            return false;
+            return;
         };
         let fd = call::pidfd_getfd(pidfd, peer.fd.load(Ordering::Relaxed).cast_signed());
         let _ = call::close(pidfd);
-        let Ok(fd) = fd else { return false };
+        let Ok(fd) = fd else { return };
         let known = self.ends.lock().and_then(|e| *e);
         let name = |peer| call::name(fd, peer).ok().flatten().map(|a| (*a.ip(), a.port()));
         // All that a listener has accepted share its own name.
@@ -152,24 +164,103 @@ impl Conn {
             name(false) == Some((*e.remote.ip(), e.remote.port()))
                 && name(true) == Some((*e.local.ip(), e.local.port()))
         });
-        let mut done = false;
-        let lending = w.lending.try_lock();
-        if is_it && lending.is_some() && w.board.map.lend(index, true) {
+        if is_it {
             // Never waited for: whoever holds them may be stopped, or have written them himself. What we have borrowed
             // `go_down` does not wait for either. The third: who is in the middle of a read by TCP takes what comes
             // behind our switch for doorbells, so nothing else may come there.
             let locks = [&peer.tx_lock, &peer.bell_lock, &peer.rx_lock];
-            if let Some(_held) = lock::borrow(&peer.lent, &locks) {
-                done = peer.flags.load(Ordering::Relaxed) & flag::DOWN != 0
-                    || switch::answer(&peer.flags, &mine.flags, &mine.head)
-                        .is_some_and(|from| self.replay(w, fd, peer, from));
-            }
-            if w.board.slot() != Some(slot) {
-                w.board.map.lend(index, false);
-            }
+            Self::borrowing(w, (index, peer), &locks, || {
+                if peer.flags.load(Ordering::Relaxed) & flag::DOWN == 0
+                    && let Some(from) = switch::answer(&peer.flags, &mine.flags, &mine.head)
+                {
+                    self.replay(w, fd, peer, mine, from);
+                }
+            });
         }
         let _ = call::close(fd);
+    }
+
+    /// Does something while nobody at the other end has these locks of it; `None`: somebody has one, or the peer has
+    /// closed, and it was not done.
+    fn borrowing<T>(
+        w: &World,
+        (index, peer): (u32, &Half),
+        locks: &[&AtomicU32],
+        act: impl FnOnce() -> T,
+    ) -> Option<T> {
+        let _lending = w.lending.try_lock()?;
+        if !w.board.map.lend(index, true) {
+            return None;
+        }
+        let done = lock::borrow(&peer.lent, locks).map(|_held| act());
+        if w.board.slot() != Some(peer.slot.load(Ordering::Relaxed)) {
+            w.board.map.lend(index, false);
+        }
         done
+    }
+
+    /// Bytes of TCP from before the switch are unread, and doorbells lie behind them or may come to: they cannot be left
+    /// there for who does not know what a doorbell is. Takes them out, for the peer to send them again with what is in its
+    /// ring; nobody reads this connection from here on before that has been done. The caller has frozen it.
+    fn take_back(&self, w: &World, fd: i32, mine: &Half, peer: &Half) {
+        let before = Self::before(mine, peer);
+        if before == 0
+            || before > BEFORE_MAX
+            || peer.flags.load(Ordering::Acquire) & flag::DOWN != 0
+            // The peer looks for it in the memory of whoever has made our half.
+            || self.is_inherited(w, mine)
+        {
+            return;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most BEFORE_MAX")]
+        let mut bytes = vec![0u8; before as usize];
+        // What is taken must be all of it. A look ends at urgent data.
+        if call::recv(fd, &mut bytes, MSG_DONTWAIT | MSG_PEEK) != Ok(bytes.len()) {
+            return;
+        }
+        let Some(loc) = self.new_ring(w, fit(bytes.len()), fit(bytes.len())) else { return };
+        if loc.bytes() < bytes.len() || call::recv(fd, &mut bytes, MSG_DONTWAIT) != Ok(bytes.len())
+        {
+            if let Some(mut arena) = w.arena.lock() {
+                arena.free_block(&w.board, loc);
+            }
+            return;
+        }
+        w.board.map.copy_in(loc, 0, &bytes);
+        #[expect(clippy::cast_possible_truncation, reason = "at most BEFORE_MAX")]
+        mine.again_bytes.store(bytes.len() as u32, Ordering::Relaxed);
+        // Release: the bytes before their place. Pairs with `again`.
+        mine.again.store(loc.emit(), Ordering::Release);
+        mine.tcp_rx.fetch_add(before, Ordering::Relaxed);
+    }
+
+    /// What a reader has taken out of the socket, to be sent again; `None`: it says nonsense.
+    pub(super) fn again(w: &World, reader: &Half) -> Option<Vec<u8>> {
+        // Acquire: the bytes. Pairs with `take_back`.
+        let word = reader.again.load(Ordering::Acquire);
+        if word == 0 {
+            return Some(Vec::new());
+        }
+        let loc = Loc::parse(word)?;
+        let n = usize::try_from(reader.again_bytes.load(Ordering::Relaxed)).ok()?;
+        let owner = w.board.map.owner_of(loc.offset());
+        if n > loc.bytes() || owner != Some(reader.slot.load(Ordering::Relaxed)) {
+            return None;
+        }
+        let mut bytes = vec![0u8; n];
+        w.board.map.copy_out(loc, 0, &mut bytes);
+        Some(bytes)
+    }
+
+    /// Whether bytes of the stream are neither in the socket nor in the ring any more, because a demotion has begun that
+    /// did not end: nobody can go on with it.
+    #[must_use]
+    pub fn is_torn(&self, w: &World) -> bool {
+        self.phase() == Phase::Attached
+            && self.halves(w).is_some_and(|(mine, peer)| {
+                mine.again.load(Ordering::Relaxed) != 0
+                    && peer.flags.load(Ordering::Acquire) & flag::DOWN == 0
+            })
     }
 
     /// Does what a peer that wants to go back to TCP waits for, if it does.
@@ -191,6 +282,19 @@ impl Conn {
                 self.go_down_full(w, fd, mine, peer);
             }
         }
+    }
+
+    /// Our sending side goes back to TCP for what follows, which no ring can carry; what the peer has not read goes with
+    /// it, if that is little: it could not put one before the other for a program that reads the socket itself.
+    pub fn send_by_tcp(&'static self, w: &World, fd: i32, reason: Reason) {
+        if self.phase() == Phase::Attached
+            && let Some((mine, peer)) = self.halves(w)
+            && mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0
+        {
+            Self::because(w, mine, reason);
+            self.freeze_peer(w, fd, mine, peer);
+        }
+        self.demote_sender(w, fd, reason);
     }
 
     /// Our sending side goes back to TCP; the peer reads on.
@@ -218,11 +322,18 @@ impl Conn {
             return self.keep_tcp(w, fd, reason) || self.demote(w, fd, reason);
         }
         let Some((mine, peer)) = self.halves(w) else { return true };
-        if Self::is_behind(mine, peer) {
+        if Self::is_behind(mine, peer) && !reason.is_for_others() {
             return false;
         }
         {
             let Some(_rx) = lock::lock_of(&mine.rx_lock, &mine.lent) else { return false };
+            // For who asks for a call that TCP alone can do, bytes may stay where they are.
+            if reason.is_for_others() {
+                self.take_back(w, fd, mine, peer);
+                if Self::is_behind(mine, peer) {
+                    return false;
+                }
+            }
             // From here on nobody takes anything out of the ring.
             switch::freeze(&mine.flags);
         }
@@ -232,17 +343,23 @@ impl Conn {
         self.freeze_peer(w, fd, mine, peer);
         self.demote_sender(w, fd, reason);
         let begun = call::now_ns();
-        let deadline = begun + PATIENCE_NS;
-        let (mut asked, mut late) = (false, false);
+        let (mut deadline, mut proxy) = (begun + PATIENCE_NS, begun + PROXY_NS);
+        let mut late = false;
         loop {
             let peer_flags = peer.flags.load(Ordering::Acquire);
             let down = peer_flags & flag::DOWN != 0;
             if down && Self::is_behind(mine, peer) {
                 return false;
             }
-            if !down && !asked && call::now_ns() - begun > PROXY_NS {
-                asked = true;
-                let _ = self.replay_for_peer(w, mine);
+            if !down && call::now_ns() > proxy {
+                let sends = Self::is_sending(peer);
+                if !sends {
+                    self.replay_for_peer(w, mine);
+                } else if deadline < begun + STOPPED_NS {
+                    deadline = call::now_ns() + PATIENCE_NS;
+                }
+                // It had to be let alone, or could not be borrowed from: once more is enough, unless it was stopped.
+                proxy = call::now_ns() + if sends { PROXY_NS } else { PATIENCE_NS / 2 };
                 continue;
             }
             if down {
@@ -251,7 +368,7 @@ impl Conn {
                 if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Relaxed) {
                     break;
                 }
-            } else if peer_flags & flag::CLOSED != 0
+            } else if (peer_flags & flag::CLOSED != 0 || self.was_killed(fd, mine, peer))
                 && ring::tail(&peer.tail) == mine.head.load(Ordering::Relaxed)
             {
                 // Nothing more will come.
@@ -268,6 +385,18 @@ impl Conn {
         }
         self.maybe_tcp(w, mine);
         true
+    }
+
+    /// Whether the peer has gone without a word, perhaps between the announcement of a doorbell and the doorbell.
+    fn was_killed(&self, fd: i32, mine: &Half, peer: &Half) -> bool {
+        self.kernel.load(Ordering::Relaxed) & (kernel::HUP | kernel::ERR | kernel::RDHUP) != 0
+            && Self::is_deserted(fd, mine, peer)
+    }
+
+    /// Whether a thread of the peer is in the middle of a send, as far as can be seen.
+    fn is_sending(peer: &Half) -> bool {
+        let held = |word: &AtomicU32| word.load(Ordering::Relaxed) != 0;
+        held(&peer.tx_lock) || held(&peer.bell_lock) || held(&peer.rx_lock)
     }
 
     /// Has the peer take nothing more out of our ring, so that what it has not read goes by TCP with the
@@ -287,17 +416,10 @@ impl Conn {
             return;
         }
         let Some(index) = mine.peer.load(Ordering::Relaxed).checked_sub(1) else { return };
-        let Some(_lending) = w.lending.try_lock() else { return };
-        if peer.flags.load(Ordering::Relaxed) & flag::CLOSED != 0 || !w.board.map.lend(index, true)
-        {
+        if peer.flags.load(Ordering::Relaxed) & flag::CLOSED != 0 {
             return;
         }
-        if let Some(_held) = lock::borrow(&peer.lent, &[&peer.rx_lock]) {
-            switch::freeze(&peer.flags);
-        }
-        if w.board.slot() != Some(peer.slot.load(Ordering::Relaxed)) {
-            w.board.map.lend(index, false);
-        }
+        Self::borrowing(w, (index, peer), &[&peer.rx_lock], || switch::freeze(&peer.flags));
         self.answer_demotion(w, fd, mine, peer);
     }
 
@@ -370,4 +492,18 @@ impl Conn {
         let _ = call::shutdown(fd, 2);
         Got::Failed(104)
     }
+}
+
+/// Sends all of it by TCP. `false`: the socket takes it no more, or not before the deadline.
+fn send_all(fd: i32, bytes: &[u8], deadline: u64) -> bool {
+    let mut left = bytes;
+    while !left.is_empty() {
+        match call::send(fd, left, MSG_DONTWAIT | MSG_NOSIGNAL) {
+            Ok(sent) => left = &left[sent.min(left.len())..],
+            Err(11) if call::now_ns() < deadline => call::wait_writable(fd, 10),
+            Err(4) => {}
+            Err(_) => return false,
+        }
+    }
+    true
 }

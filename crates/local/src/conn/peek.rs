@@ -24,7 +24,7 @@ impl Conn {
                 return Got::Empty;
             };
             if self.phase() != Phase::Attached {
-                return Got::Kernel;
+                return self.elsewhere();
             }
             self.answer_demotion(w, fd, mine, peer);
             self.look_ahead(w, fd, mine, peer, to, flags & MSG_TRUNC)

@@ -230,12 +230,12 @@ impl Conn {
     }
 
     /// Whether the connection was made by the process that we were forked from.
-    fn is_inherited(&self, w: &World, mine: &Half) -> bool {
+    pub(super) fn is_inherited(&self, w: &World, mine: &Half) -> bool {
         w.board.slot() != Some(mine.slot.load(Ordering::Relaxed))
     }
 
     #[cold]
-    fn new_ring(&self, w: &World, order: u32, least: u32) -> Option<Loc> {
+    pub(super) fn new_ring(&self, w: &World, order: u32, least: u32) -> Option<Loc> {
         let mut arena = w.arena.lock()?;
         let order = order.min(w.limits.order_max);
         arena
@@ -405,7 +405,7 @@ fn order_most(w: &World, mine: &Half, peer: &Half) -> u32 {
 }
 
 /// Order of a ring that holds a write of `want` bytes with as much again.
-fn fit(want: usize) -> u32 {
+pub(super) fn fit(want: usize) -> u32 {
     (want.min(1 << 20) * 2).div_ceil(BLOCK_BYTES).next_power_of_two().trailing_zeros()
 }
 

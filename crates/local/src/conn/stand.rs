@@ -44,6 +44,11 @@ impl Conn {
         self.stands_in.load(Ordering::Relaxed) != 0
     }
 
+    /// Another socket takes the place of this one, whose ends the program goes on to believe in.
+    pub(super) fn keeps_its_names(&self, v6: bool) {
+        self.stands_in.store(if v6 { V6 } else { V4 }, Ordering::Relaxed);
+    }
+
     /// Whether the program made an IPv6 socket, where there is a stand-in now.
     #[must_use]
     pub fn was_v6(&self) -> bool {

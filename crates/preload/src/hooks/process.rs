@@ -2,6 +2,7 @@
 
 use super::asynchronous::submits_plain;
 use super::*;
+use crate::remains;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
@@ -89,6 +90,7 @@ unsafe fn dup_to(fd: c_int, to: c_int, is_valid: bool, call_it: impl Fn() -> c_i
     if fds::borrowed() {
         // What a `vfork` child hands to the program that it becomes must be TCP.
         if let Some((w, conn)) = active(fd) {
+            remains::put_for_child(w, conn, fd);
             io::to_tcp(w, conn, fd, Reason::Exec);
         }
         return call_it();

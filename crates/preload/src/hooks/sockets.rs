@@ -125,15 +125,19 @@ pub unsafe extern "C-unwind" fn getpeername(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
-    if let Some((w, conn)) = active(fd) {
-        if conn.has_ended(w) {
-            real::set_errno(libc::ENOTCONN);
-            return -1;
-        }
-        if let Some(ends) = conn.far_ends() {
-            // SAFETY: libc's contract.
-            return unsafe { remote::tell(conn, ends.remote, addr, len) };
-        }
+    if let Some((w, conn)) = active(fd)
+        && conn.has_ended(w)
+    {
+        real::set_errno(libc::ENOTCONN);
+        return -1;
+    }
+    if let Some(conn) = fds::conn(fd)
+        && let Some(ends) = conn.far_ends()
+        // The socket that holds what is left of a connection may have ended as well.
+        && (conn.phase() == Phase::Attached || call::name(fd, true).is_ok())
+    {
+        // SAFETY: libc's contract.
+        return unsafe { remote::tell(conn, ends.remote, addr, len) };
     }
     // SAFETY: libc's contract, handed on.
     unsafe { real::getpeername(fd, addr, len) }

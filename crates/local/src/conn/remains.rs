@@ -1,0 +1,249 @@
+//! What is left to read of a connection whose peer has gone.
+//!
+//! It lies in the ring, and a program without this library is about to read the socket, in which there is nothing, or a
+//! doorbell. Nobody is there to send it again. So another TCP connection, of this host with itself, is filled with it and
+//! ended as the peer has ended: one end of it then takes the place of the socket.
+
+use sys::loopback;
+
+use super::{
+    Conn, EAGAIN_RETRY, Got, Half, MSG_DONTWAIT, MSG_NOSIGNAL, Ordering, Phase, World, call, flag,
+    half_state, kernel, lock, ring, switch,
+};
+
+/// More than that does not surely find room in a connection that nobody reads: by default a socket sends 4 MiB, and this
+/// does not count what it needs for itself.
+const REMAINS_MAX: usize = 3 << 20;
+const AF_INET6: i32 = 10;
+const SOL_SOCKET: i32 = 1;
+const SO_ERROR: i32 = 4;
+const SO_LINGER: i32 = 13;
+const FIONREAD: u64 = 0x541b;
+
+/// How the stream ends behind the bytes that are left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// As by `close`.
+    Clean,
+    /// By a reset, which is an error to whoever reads on.
+    Reset,
+    /// By a reset whose error has been told.
+    Told,
+}
+
+impl Conn {
+    /// Whether the peer may have gone, as far as we know without asking the kernel.
+    #[must_use]
+    pub fn seems_deserted(&self, w: &World) -> bool {
+        let gone = kernel::RDHUP | kernel::HUP | kernel::ERR;
+        self.phase() == Phase::Attached
+            && self.halves(w).is_some_and(|(_, peer)| {
+                peer.flags.load(Ordering::Acquire) & flag::CLOSED != 0
+                    || self.kernel.load(Ordering::Relaxed) & gone != 0
+            })
+    }
+
+    /// If nobody will send again what is unread, answers a socket from which it can be read, closed on exec; then the
+    /// caller puts that in place of the connection's descriptors, and says so by [`Self::remains_are_placed`]. Others wait
+    /// for that. `None`: there is nothing of the kind, or no such socket is to be had, and nothing has changed.
+    #[must_use]
+    pub fn leave_remains(&'static self, w: &World, fd: i32) -> Option<i32> {
+        let (mine, peer) = self.halves(w)?;
+        if !Self::is_deserted(fd, mine, peer)
+            || !Self::is_needed(fd, mine, peer)
+            || !self.swap_phase(Phase::Attached, Phase::Busy)
+        {
+            return None;
+        }
+        let placed = lock::lock_of(&mine.rx_lock, &mine.lent)
+            .filter(|_| Self::is_needed(fd, mine, peer))
+            .and_then(|_held| self.remains(w, fd, mine, peer));
+        if placed.is_none() {
+            self.set_phase(Phase::Attached);
+        }
+        placed
+    }
+
+    /// The connection cannot be handed to a program that would find doorbells in it, or miss what is in the ring: it ends
+    /// with a reset. Answers a socket that says so, to be put in its place as with [`Self::leave_remains`].
+    #[must_use]
+    pub fn cut_off(&'static self, w: &World, fd: i32) -> Option<i32> {
+        let (mine, _) = self.halves(w)?;
+        let [ours, theirs] = pair_like(fd)?;
+        if !self.swap_phase(Phase::Attached, Phase::Busy) {
+            let _ = call::close(ours);
+            let _ = call::close(theirs);
+            return None;
+        }
+        mine.flags.fetch_or(flag::CLOSED | flag::RESET | flag::SHUT, Ordering::Release);
+        let _ = call::setsockopt(fd, SOL_SOCKET, SO_LINGER, [1i32, 0]);
+        end(theirs, End::Reset);
+        self.keeps_its_names(is_v6(fd));
+        Some(ours)
+    }
+
+    /// The socket of [`Self::leave_remains`] is where the connection was: that is TCP from now on.
+    pub fn remains_are_placed(&self, w: &World) {
+        if let Some((_, mine)) = self.my_half(w) {
+            mine.state.store(half_state::TCP, Ordering::Release);
+        }
+        self.set_phase(Phase::Tcp);
+    }
+
+    /// The same could not be done: what is left is lost, and the connection over.
+    pub fn remains_are_lost(&self, w: &World, fd: i32) {
+        let _ = call::shutdown(fd, 2);
+        self.remains_are_placed(w);
+    }
+
+    /// What a receive that came for the ring is told when the connection is not attached any more.
+    #[cold]
+    pub(super) fn elsewhere(&self) -> Got {
+        if self.phase() == Phase::Busy {
+            // What is left is on its way to another socket: not from this one meanwhile.
+            call::sched_yield();
+            return Got::Failed(EAGAIN_RETRY);
+        }
+        Got::Kernel
+    }
+
+    /// Whether there is no peer any more: it has closed, or was killed, or the kernel has ended both directions.
+    pub(super) fn is_deserted(fd: i32, mine: &Half, peer: &Half) -> bool {
+        let flags = peer.flags.load(Ordering::Acquire);
+        flags & flag::CLOSED != 0
+            || call::hung_up(fd)
+            // The kernel's end comes when the peer closes or dies, not when it shuts down, but by TCP.
+            || flags & flag::DOWN == 0
+                && flags & (flag::SHUT | flag::UP) != flag::SHUT
+                && mine.flags.load(Ordering::Relaxed) & flag::SHUT_RD == 0
+                && call::ended(fd)
+    }
+
+    /// Whether whoever reads the socket would get something else than what is left of the stream.
+    fn is_needed(fd: i32, mine: &Half, peer: &Half) -> bool {
+        let flags = peer.flags.load(Ordering::Acquire);
+        if flags & flag::UP == 0 {
+            return false;
+        }
+        let bells = peer.bells.load(Ordering::Acquire) != mine.drained.load(Ordering::Relaxed);
+        Self::until(peer) != mine.head.load(Ordering::Relaxed)
+            || bells && Self::before(mine, peer) > 0
+            || flags & flag::DOWN == 0 && mine.again.load(Ordering::Relaxed) != 0
+            // An unread doorbell of its own has made a reset of the peer's close.
+            || Self::closed_cleanly(flags) && call::readable(fd).1
+    }
+
+    /// Up to where the stream lies in the ring.
+    fn until(peer: &Half) -> u64 {
+        switch::fallen(&peer.flags, &peer.down_at).unwrap_or_else(|| ring::tail(&peer.tail))
+    }
+
+    fn remains(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) -> Option<i32> {
+        let in_tcp = usize::try_from(call::ioctl_int(fd, FIONREAD).ok()?).ok()?;
+        let head = mine.head.load(Ordering::Relaxed);
+        let until = Self::until(peer);
+        let in_ring = usize::try_from(until.wrapping_sub(head)).ok()?;
+        if in_tcp.checked_add(in_ring)? > REMAINS_MAX {
+            return None;
+        }
+        // What may fail comes before anything is taken.
+        let from_ring = self.copied(w, peer, head, until)?;
+        let sent_again = peer.flags.load(Ordering::Acquire) & flag::DOWN != 0;
+        let again = if sent_again { Vec::new() } else { Self::again(w, mine)? };
+        let [ours, theirs] = pair_like(fd)?;
+        let before = usize::try_from(Self::before(mine, peer)).unwrap_or(usize::MAX).min(in_tcp);
+        let mut all = again;
+        all.extend(taken(fd, before));
+        mine.tcp_rx.fetch_add(before as u64, Ordering::Relaxed);
+        all.extend(from_ring);
+        ring::give_back(&mine.head, until);
+        self.drain_bells(mine, peer, fd);
+        if peer.flags.load(Ordering::Acquire) & flag::DOWN != 0 {
+            all.extend(taken(fd, REMAINS_MAX));
+        }
+        let how = self.how_it_ends(fd, mine, peer);
+        let whole = all.is_empty()
+            || call::send(theirs, &all, MSG_DONTWAIT | MSG_NOSIGNAL) == Ok(all.len());
+        // A stream that is cut short must not look like a whole one.
+        end(theirs, if whole { how } else { End::Reset });
+        if how == End::Told && whole {
+            let _ = call::getsockopt::<i32>(ours, SOL_SOCKET, SO_ERROR);
+        }
+        if mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0 {
+            let _ = call::shutdown(ours, 1);
+        }
+        self.keeps_its_names(is_v6(fd));
+        Some(ours)
+    }
+
+    /// What lies in the ring, which stays there; `None`: the peer has said nonsense.
+    fn copied(&self, w: &World, peer: &Half, head: u64, until: u64) -> Option<Vec<u8>> {
+        let mut all = Vec::new();
+        let mut at = head;
+        while at != until {
+            let (loc, there) = self.peer_ring(w, peer, at, until)?;
+            if there == 0 || all.len() + there > REMAINS_MAX {
+                return None;
+            }
+            let start = all.len();
+            all.resize(start + there, 0);
+            w.board.map.copy_out(loc, at, &mut all[start..]);
+            at = at.wrapping_add(there as u64);
+        }
+        Some(all)
+    }
+
+    /// As the library would have gone on to say it, and the kernel with it.
+    fn how_it_ends(&self, fd: i32, mine: &Half, peer: &Half) -> End {
+        let flags = peer.flags.load(Ordering::Acquire);
+        let hints = self.kernel.load(Ordering::Relaxed);
+        let after = self.sent_after(mine);
+        if Self::closed_cleanly(flags) && !after || hints & kernel::CLEAN != 0 {
+            return End::Clean;
+        }
+        let reset = (flags & flag::RESET != 0 || hints & kernel::RESET != 0) && !after;
+        if !reset && hints & kernel::HUP == 0 && !call::hung_up(fd) {
+            return End::Clean;
+        }
+        let waits = if reset {
+            !self.is_told(mine)
+        } else {
+            hints & kernel::ERR != 0
+                || self.error.load(Ordering::Relaxed) != 0
+                || call::readable(fd).1
+        };
+        if waits { End::Reset } else { End::Told }
+    }
+}
+
+/// Two connected sockets of the same family as `fd`; `None`: they are not to be had.
+fn pair_like(fd: i32) -> Option<[i32; 2]> {
+    loopback::pair(is_v6(fd)).ok()
+}
+
+fn is_v6(fd: i32) -> bool {
+    call::name_and_family(fd, false).is_ok_and(|(_, family)| family == AF_INET6)
+}
+
+/// What can be read of the socket, at most `most` bytes.
+fn taken(fd: i32, most: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    let mut chunk = [0u8; 4096];
+    while all.len() < most {
+        let n = chunk.len().min(most - all.len());
+        match call::recv(fd, &mut chunk[..n], MSG_DONTWAIT) {
+            Ok(got @ 1..) => all.extend_from_slice(&chunk[..got]),
+            Err(4) => {}
+            Ok(_) | Err(_) => break,
+        }
+    }
+    all
+}
+
+/// Closes the end that has been written to.
+fn end(theirs: i32, how: End) {
+    if how != End::Clean {
+        let _ = call::setsockopt(theirs, SOL_SOCKET, SO_LINGER, [1i32, 0]);
+    }
+    let _ = call::close(theirs);
+}

@@ -1,0 +1,204 @@
+//! What is left to read goes to somebody who reads the socket by itself: a stream of stdio, another program, a process
+//! that the connection is passed to. The peer has closed it before, or is there, with bytes on both sides of the switch.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+
+use libc::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLRDHUP, SHUT_WR};
+
+use crate::calls::{self, Forked};
+use crate::say;
+use crate::show::stream_bytes;
+use crate::stage::{Conn, SETTLE, Stage};
+
+fn settle() {
+    std::thread::sleep(SETTLE);
+}
+
+/// How the peer ends.
+const ENDS: [fn(&mut Stage, Conn) -> String; 3] = [
+    |s, c| s.b_close(c),
+    |s, c| s.b_reset(c),
+    |s, c| {
+        let shut = s.b_shutdown(c, SHUT_WR);
+        format!("{shut} {}", s.b_close(c))
+    },
+];
+
+/// A connection in use on which the peer has sent a text and is gone.
+fn left(s: &mut Stage, text: &str, end: fn(&mut Stage, Conn) -> String) -> Conn {
+    let c = s.pair();
+    say!("sent", s.b_send(c, text), end(s, c));
+    settle();
+    c
+}
+
+/// What a program gets that reads the connection to its end.
+fn read_by_a_program(fd: i32) -> (calls::Ret, Vec<u8>) {
+    let file = std::env::temp_dir().join(format!("remains-{}", std::process::id()));
+    let done = calls::dup2(fd, 9)
+        .and_then(|_| calls::system(&format!("cat <&9 >'{}' 2>/dev/null", file.display())));
+    let _ = calls::close(9);
+    let got = std::fs::read(&file).unwrap_or_default();
+    let _ = std::fs::remove_file(&file);
+    (done, got)
+}
+
+/// A stream of stdio, and the connection behind it.
+pub fn left_to_stdio(s: &mut Stage) {
+    for end in ENDS {
+        let c = left(s, "one two", end);
+        let stream = calls::Stream::open(calls::dup(c.a).expect("a duplicate"), "r");
+        say!("opened", stream.as_ref().map(|_| 0).map_err(|e| *e));
+        if let Ok(stream) = stream {
+            say!("lines", stream.line(), stream.line());
+            say!("closed", stream.close());
+        }
+        say!("the end", calls::recv(c.a, 9, 0), calls::send(c.a, b"x", libc::MSG_NOSIGNAL));
+    }
+}
+
+/// Another program, of which the shell is the parent.
+pub fn left_to_a_program(s: &mut Stage) {
+    for end in ENDS {
+        let c = left(s, "one two", end);
+        let (status, read) = read_by_a_program(c.a);
+        say!("program", status, read);
+        say!("the end", calls::recv(c.a, 9, 0));
+    }
+}
+
+/// More than a segment, and some of it read before.
+pub fn much_left_to_a_program(s: &mut Stage) {
+    let c = s.pair();
+    s.b(&format!("sendn {} 300000 7", c.b));
+    let head = calls::recv(c.a, 1000, libc::MSG_WAITALL);
+    say!("begin", head.map(|got| got == stream_bytes(7, 0, 1000)));
+    say!("close", s.b_close(c));
+    settle();
+    let (status, rest) = read_by_a_program(c.a);
+    say!("rest", status, rest.len(), rest == stream_bytes(7, 1000, 299_000));
+}
+
+/// A program that this process becomes by `vfork`, and one that it starts otherwise.
+pub fn left_to_a_child(s: &mut Stage) {
+    for way in 0..2 {
+        let c = left(s, "one two", ENDS[0]);
+        let args = ["sh", "-c", "test \"$(cat)\" = 'one two'"];
+        let pid = if way == 0 {
+            calls::vfork_exec("/bin/sh", &args, &["PATH=/usr/bin:/bin"], c.a)
+        } else {
+            match calls::fork() {
+                Forked::Child => {
+                    let _ = calls::dup2(c.a, 0);
+                    calls::exit_now(calls::exec_env("/bin/sh", &args, &["PATH=/usr/bin:/bin"]))
+                }
+                Forked::Parent(pid) => Ok(pid),
+            }
+        };
+        say!("ended", pid.and_then(calls::wait), calls::close(c.a));
+    }
+}
+
+/// Programs that have the connection and do not read it leave it to us.
+pub fn left_to_nobody(s: &mut Stage) {
+    let c = left(s, "one two", ENDS[0]);
+    say!("program", calls::dup2(c.a, 9), calls::system("true"));
+    say!("some", calls::recv(c.a, 4, 0), calls::system("true"));
+    say!("rest", calls::recv(9, 9, 0), calls::recv(c.a, 9, 0), calls::close(9));
+}
+
+/// Parent and child read what is left in turn, and the names of the ends are what they were.
+pub fn left_to_both(s: &mut Stage) {
+    let c = s.pair();
+    let names = |fd| (calls::peer_port(fd), calls::local_port(fd));
+    let before = names(c.a);
+    say!("sent", s.b_send(c, "one two three"), s.b_close(c));
+    settle();
+    say!("some", calls::recv(c.a, 4, 0));
+    let pid = match calls::fork() {
+        Forked::Child => {
+            let same = names(c.a) == before;
+            let some = calls::recv(c.a, 4, 0) == Ok(b"two ".to_vec());
+            calls::exit_now(i32::from(!(same && some)))
+        }
+        Forked::Parent(pid) => pid,
+    };
+    say!("child", calls::wait(pid));
+    say!("rest", calls::recv(c.a, 99, 0), calls::recv(c.a, 9, 0), names(c.a) == before);
+}
+
+/// Event sets that watch it are told of what is left, as before.
+pub fn left_and_watched(s: &mut Stage) {
+    for events in [EPOLLIN | EPOLLRDHUP, EPOLLIN | EPOLLRDHUP | EPOLLET] {
+        let c = s.pair();
+        let ep = calls::epoll_create().expect("a set");
+        say!("added", calls::epoll_ctl(ep, EPOLL_CTL_ADD, c.a, events, 5));
+        say!("sent", s.b_send(c, "one two"), s.b_close(c));
+        settle();
+        say!("program", calls::system("true"), calls::epoll_wait(ep, 4, 2000));
+        say!("rest", calls::recv(c.a, 99, 0), calls::recv(c.a, 9, 0), calls::close(c.a));
+        say!("none", calls::epoll_wait(ep, 4, 0));
+    }
+}
+
+/// A process without the library that the connection is passed to: what it reads to the end.
+fn passed(fd: i32) -> Option<String> {
+    let (over, theirs) = UnixStream::pair().ok()?;
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["--image", "drain"]).stdin(Stdio::from(OwnedFd::from(theirs)));
+    let process = command.env_remove("LD_PRELOAD").stdout(Stdio::piped()).spawn().ok()?;
+    calls::send_fd(over.as_raw_fd(), fd).ok()?;
+    let _ = calls::close(fd);
+    let said = process.wait_with_output().ok()?;
+    Some(String::from_utf8_lossy(&said.stdout).into_owned())
+}
+
+/// A process that it is passed to.
+pub fn left_and_passed(s: &mut Stage) {
+    for end in ENDS {
+        let c = left(s, "one two", end);
+        say!("the other", passed(c.a));
+    }
+}
+
+/// Urgent data is unread, and bytes before it; the peer is there.
+pub fn passed_with_urgent_data(s: &mut Stage) {
+    let c = s.pair();
+    say!("sent", s.b_send(c, "before "), s.b(&format!("send {} {} !", c.b, libc::MSG_OOB)));
+    say!("sent", s.b_send(c, "behind"));
+    settle();
+    s.b_later(200, &format!("close {}", c.b));
+    say!("the other", passed(c.a));
+}
+
+/// Bytes from before both ends shared memory are unread, and behind them is what wakes us, because more came
+/// that way; the peer is there, or has closed.
+pub fn passed_over_the_switch(s: &mut Stage) {
+    for stays in [true, false] {
+        for program in [false, true] {
+            let c = s.fresh_pair();
+            say!("early", s.b_send(c, "early "));
+            settle();
+            // We wait for nothing, and so are woken by a doorbell for each.
+            say!("ask", calls::send(c.a, b"ask", 0), s.b_recv(c, 9));
+            for text in ["more ", "and ", "more"] {
+                say!("sent", s.b_send(c, text));
+                settle();
+            }
+            if stays {
+                s.b_later(300, &format!("close {}", c.b));
+            } else {
+                say!("close", s.b_close(c));
+                settle();
+            }
+            if program {
+                let (status, read) = read_by_a_program(c.a);
+                say!("program", status, read, calls::close(c.a));
+            } else {
+                say!("the other", passed(c.a));
+            }
+        }
+    }
+}
