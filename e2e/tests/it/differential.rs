@@ -218,6 +218,8 @@ fn programs_that_have_differed() {
         1_795_639_668,
         // After its peer has closed it.
         1_795_641_986,
+        // A shutdown that the kernel refuses has ended nothing.
+        1_795_639_379,
         // A low water mark, and urgent data.
         1_795_638_151,
     ];

@@ -759,6 +759,10 @@ impl Conn {
             return Some(Err(107));
         }
         if mine_flags & flag::DOWN != 0 {
+            if call::hung_up(fd) {
+                // It will refuse.
+                return None;
+            }
             // The kernel does it; the peer must know what its end means.
             let write = if write { flag::SHUT } else { 0 };
             let read = if read { flag::SHUT_RD } else { 0 };
