@@ -323,8 +323,12 @@ fn drop_entry(w: &'static World, fd: c_int) -> Option<&'static Conn> {
             w.board.free_left_locks();
             let alone = conn.closes_alone();
             // Who holds it beside descriptors is in a call.
-            if !alone && !move_fd(conn, fd) {
-                kept::keep(w, conn, fd);
+            if !alone {
+                if !move_fd(conn, fd) {
+                    kept::keep(w, conn, fd);
+                } else if conn.inside.load(Ordering::Acquire) > 0 {
+                    kept::keep_beside_others(conn, fd);
+                }
             }
             if alone || conn.refs.fetch_sub(1, Ordering::AcqRel) == 1 {
                 ready::forget(w, conn);

@@ -143,7 +143,7 @@ macro_rules! oracle_cases {
                 late_and_forked late_and_forked_sending late_shut_beside_send late_receive_timeouts
             }
             threads {
-                close_during_recv shutdown_during_recv two_receivers two_senders_whole
+                close_during_recv duplicate_closed_during_recv shutdown_during_recv two_receivers two_senders_whole
                 cancel_blocked_recv cancel_takes_nothing epoll_two_waiters
                 epoll_changed_while_waiting wait_in_thread_send_in_main dup2_during_recv closed_as_calls_begin
             }

@@ -24,6 +24,26 @@ pub fn close_during_recv(s: &mut Stage) {
     say!("the peer", s.b_mask(c), s.b_recv(c, 9));
 }
 
+/// One of two descriptors is closed while a thread is in `recv` by it, and its number is another connection's before bytes
+/// come.
+pub fn duplicate_closed_during_recv(s: &mut Stage) {
+    let c = s.pair();
+    let left = calls::dup(c.a).expect("a duplicate");
+    let blocked = thread::spawn(move || calls::recv(c.a, 6, libc::MSG_WAITALL));
+    thread::sleep(Duration::from_millis(80));
+    say!("close", calls::close(c.a));
+    let other = s.fresh_pair();
+    say!("the same number", other.a == c.a, s.b_send(other, "abc"));
+    settle();
+    say!("some", s.b_send(c, "hey"));
+    settle();
+    say!("the rest", s.b_send(c, "you"), blocked.join().expect("no panic"));
+    say!("the other", calls::recv(other.a, 9, 0));
+    say!("goes on", s.b_send(c, "more"), calls::recv(left, 9, 0));
+    say!("goes on", calls::send(left, b"back", 0), s.b_recv(c, 9));
+    say!("the end", calls::close(left), s.b_mask(c), s.b_recv(c, 9));
+}
+
 /// `shutdown` while another thread is in `recv` wakes it.
 pub fn shutdown_during_recv(s: &mut Stage) {
     let c = s.pair();

@@ -43,12 +43,33 @@ pub(crate) fn is_kept(fd: c_int) -> bool {
 pub(super) fn keep(w: &World, conn: &'static Conn, fd: c_int) {
     let _quiet = Blocked::new();
     let _changing = CHANGING.lock();
-    let Some(free) = KEPT.iter().find(|k| k.word.load(Ordering::Relaxed) == 0) else { return };
-    let Ok(new) = call::dup_aside(fd, crate::high_fd()) else { return };
+    if let Some(new) = kept_for(conn, fd) {
+        stands_at(w, conn, new);
+    }
+}
+
+/// A descriptor is about to be closed, others lead to the connection, and a call of another thread may be under way by
+/// this one: the number may be another file's before it ends.
+pub(super) fn keep_beside_others(conn: &'static Conn, fd: c_int) {
+    let _quiet = Blocked::new();
+    let _changing = CHANGING.lock();
+    if let Some(new) = kept_for(conn, fd) {
+        // Release: pairs with `Conn::descriptor`.
+        conn.kept.store(new.cast_unsigned() + 1, Ordering::Release);
+    }
+}
+
+/// What is kept for a connection, `fd` being one of its descriptors; `None`: there is no place, or no number.
+fn kept_for(conn: &'static Conn, fd: c_int) -> Option<c_int> {
+    if let Some(already) = conn.kept.load(Ordering::Relaxed).checked_sub(1) {
+        return Some(already.cast_signed());
+    }
+    let free = KEPT.iter().find(|k| k.word.load(Ordering::Relaxed) == 0)?;
+    let new = call::dup_aside(fd, crate::high_fd()).ok()?;
     COUNT.fetch_add(1, Ordering::Relaxed);
     free.conn.store(std::ptr::from_ref(conn).cast_mut(), Ordering::Relaxed);
     free.word.store(new.cast_unsigned() + 1, Ordering::Relaxed);
-    stands_at(w, conn, new);
+    Some(new)
 }
 
 /// A connection without a descriptor of the program's is known by this one.
@@ -74,7 +95,11 @@ pub(super) fn moves(w: &World, from: c_int) -> bool {
     kept.word.store(up.cast_unsigned() + 1, Ordering::Relaxed);
     // SAFETY: records are never unmapped, and it is in use for as long as something is kept for it.
     if let Some(conn) = unsafe { kept.conn.load(Ordering::Relaxed).as_ref() } {
-        stands_at(w, conn, up);
+        if conn.fd.load(Ordering::Relaxed) == from.cast_unsigned() {
+            stands_at(w, conn, up);
+        } else {
+            conn.kept.store(up.cast_unsigned() + 1, Ordering::Release);
+        }
     }
     true
 }
