@@ -44,6 +44,7 @@ mod waiting;
 
 use copying::Copying;
 pub use forked::{Calls, Left};
+pub use remains::Moving;
 
 /// What a doorbell is, in the TCP stream.
 pub const BELL: u8 = 0x5a;
@@ -724,6 +725,9 @@ impl Conn {
         if mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0 && peer_flags & flag::DOWN == 0
         {
             // Frozen: what is in the ring comes again by TCP.
+            if self.is_frozen_in_vain(fd, mine, peer) {
+                return Got::Failed(EAGAIN_RETRY);
+            }
             return self.at_end(w, fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
         }
         if peer_flags & flag::UP == 0 || taken < peer.up_at.load(Ordering::Relaxed) {

@@ -106,7 +106,7 @@ pub(crate) fn keep_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason
 pub(crate) fn to_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) -> bool {
     match phase(conn) {
         Phase::Tcp | Phase::Listener | Phase::Asked => true,
-        Phase::Attached if remains::put_in_place(w, conn, fd, reason) => true,
+        Phase::Attached if reason.is_for_others() && remains::put_in_place(w, conn, fd) => true,
         // Both directions have ended: nothing will move any more.
         Phase::Attached if conn.has_ended(w) || conn.is_stranded(w, fd) => true,
         _ => {
@@ -119,7 +119,11 @@ pub(crate) fn to_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: 
                 ready::thawed(w, conn);
             }
             // The peer may have gone meanwhile.
-            if !done && !remains::put_in_place(w, conn, fd, reason) && conn.is_torn(w) {
+            if !done
+                && reason.is_for_others()
+                && !remains::put_in_place(w, conn, fd)
+                && conn.is_torn(w)
+            {
                 remains::cut_off(w, conn, fd);
             }
             phase(conn) == Phase::Tcp || done

@@ -319,6 +319,7 @@ fn drop_entry(w: &'static World, fd: c_int) -> Option<&'static Conn> {
             None
         }
         Entry::Conn(conn) => {
+            conn.await_placement();
             conn.free_left_locks(w);
             w.board.free_left_locks();
             let alone = conn.closes_alone();
@@ -473,6 +474,15 @@ pub(crate) extern "C" fn fork_parent() {
         w.forks.fetch_add(1, Ordering::Relaxed);
     }
     FORKING.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// A child is about to borrow our memory, until it becomes another program: see [`remains::before_a_fork`].
+pub(crate) fn lending() {
+    if let Some(w) = fds::world()
+        && !fds::borrowed()
+    {
+        each_conn(|fd, conn| remains::before_a_fork(w, conn, fd));
+    }
 }
 
 /// After [`fork_parent`]: there is no child. `errno` stays.

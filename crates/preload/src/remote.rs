@@ -294,7 +294,7 @@ fn replace(
     new: c_int,
     welcome: Welcome,
 ) -> Result<(), Reason> {
-    put_over(conn, fd, new)?;
+    put_over(w, conn, fd, new)?;
     conn.stand_in(w, welcome)?;
     ready::attached(w, conn);
     Ok(())
@@ -302,7 +302,12 @@ fn replace(
 
 /// Puts the socket `new`, which does not block, where `fd` and its duplicates are, in the descriptor table and in event
 /// sets, with what the program has set.
-pub(crate) fn put_over(conn: &'static Conn, fd: c_int, new: c_int) -> Result<(), Reason> {
+pub(crate) fn put_over(
+    w: &World,
+    conn: &'static Conn,
+    fd: c_int,
+    new: c_int,
+) -> Result<(), Reason> {
     inherit_options(conn, fd, new);
     let flags = call::getfl(fd).map_err(|_| Reason::NoEngine)?;
     if flags != AS_MADE {
@@ -315,12 +320,14 @@ pub(crate) fn put_over(conn: &'static Conn, fd: c_int, new: c_int) -> Result<(),
         }
     });
     ready::lift(conn);
-    for other in all {
+    // Who closes one of them takes it out of the table first, and then waits for us.
+    let is_it = |fd: &c_int| fds::conn(*fd).is_some_and(|c| std::ptr::eq(c, conn));
+    for other in all.into_iter().filter(is_it) {
         let cloexec = call::getfd(other).is_ok_and(|f| f & libc::FD_CLOEXEC != 0);
         let over = if cloexec { libc::O_CLOEXEC } else { 0 };
         call::dup_over(new, other, over).map_err(|_| Reason::NoEngine)?;
     }
-    ready::put_down(conn);
+    ready::put_down(w, conn);
     Ok(())
 }
 

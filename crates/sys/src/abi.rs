@@ -328,7 +328,10 @@ pub struct Half {
     /// What has been taken out of the socket and not been read, and is to be sent again by TCP before what is in the ring
     /// of whoever sends it: where it is, as in [`Half::loc`], in our own memory. 0: nothing is.
     pub again: AtomicU64,
-    _reserved: [AtomicU64; 14],
+    /// 1: we have sent again what the other half's `again` says.
+    pub again_sent: AtomicU32,
+    _unused2: AtomicU32,
+    _reserved: [AtomicU64; 13],
 }
 
 /// Values of [`Half::state`].

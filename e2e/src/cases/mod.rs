@@ -130,6 +130,7 @@ macro_rules! oracle_cases {
             }
             remains {
                 left_to_stdio left_to_a_program much_left_to_a_program left_to_a_child left_to_nobody left_to_both
+                left_while_a_child_reads left_to_a_program_that_is_not left_and_watched_once
                 left_and_watched left_and_passed passed_with_urgent_data passed_over_the_switch
             }
             forking {

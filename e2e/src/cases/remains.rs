@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use libc::{EPOLL_CTL_ADD, EPOLLET, EPOLLIN, EPOLLRDHUP, SHUT_WR};
+use libc::{EPOLL_CTL_ADD, EPOLL_CTL_MOD, EPOLLET, EPOLLIN, EPOLLONESHOT, EPOLLRDHUP, SHUT_WR};
 
 use crate::calls::{self, Forked};
 use crate::say;
@@ -127,6 +127,79 @@ pub fn left_to_both(s: &mut Stage) {
     };
     say!("child", calls::wait(pid));
     say!("rest", calls::recv(c.a, 99, 0), calls::recv(c.a, 9, 0), names(c.a) == before);
+}
+
+/// A child reads the stream, and we make another process that has nothing to do with it.
+pub fn left_while_a_child_reads(s: &mut Stage) {
+    for way in 0..3 {
+        let c = s.pair();
+        let [told, tell] = calls::pipe(0).expect("a pipe");
+        let pid = match calls::fork() {
+            Forked::Child => {
+                let begin = calls::recv(c.a, 1000, libc::MSG_WAITALL);
+                let _ = calls::write(tell, b"x");
+                settle();
+                settle();
+                let mut all = begin.unwrap_or_default();
+                while let Ok(got @ [_, ..]) = calls::recv(c.a, 65536, 0).as_deref() {
+                    all.extend_from_slice(got);
+                }
+                calls::exit_now(i32::from(all != stream_bytes(7, 0, 100_000)))
+            }
+            Forked::Parent(pid) => pid,
+        };
+        s.b(&format!("sendn {} 100000 7", c.b));
+        say!("begins", calls::read(told, 1), s.b_close(c));
+        match way {
+            0 => say!("another", calls::system("true")),
+            1 => match calls::fork() {
+                Forked::Child => calls::exit_now(0),
+                Forked::Parent(pid) => say!("another", calls::wait(pid)),
+            },
+            _ => say!(
+                "another",
+                calls::vfork_exec("/bin/true", &["true"], &[], 0).and_then(calls::wait)
+            ),
+        }
+        say!("all of it", calls::wait(pid), calls::close(c.a));
+    }
+}
+
+/// A program that does not read it, or that cannot be started at all, has taken nothing.
+pub fn left_to_a_program_that_is_not(s: &mut Stage) {
+    for path in ["/bin/true", "/no/such/program"] {
+        let c = left(s, "one two", ENDS[0]);
+        say!("program", calls::vfork_exec(path, &["x"], &[], c.a).and_then(calls::wait));
+        say!("ours", calls::recv(c.a, 99, 0), calls::recv(c.a, 9, 0));
+    }
+}
+
+/// A one-shot registration that was told of it is told no more, and one whose number was closed goes on under the
+/// connection's other one, though a file has the number by then.
+pub fn left_and_watched_once(s: &mut Stage) {
+    let c = s.pair();
+    let ep = calls::epoll_create().expect("a set");
+    say!("added", calls::epoll_ctl(ep, EPOLL_CTL_ADD, c.a, EPOLLIN | EPOLLONESHOT, 5));
+    say!("sent", s.b_send(c, "one two"), s.b_close(c));
+    settle();
+    say!("once", calls::epoll_wait(ep, 4, 2000), calls::system("true"));
+    say!("no more", calls::epoll_wait(ep, 4, 50));
+    say!("again", calls::epoll_ctl(ep, EPOLL_CTL_MOD, c.a, EPOLLIN | EPOLLONESHOT, 6));
+    say!("again", calls::epoll_wait(ep, 4, 2000), calls::recv(c.a, 99, 0), calls::close(c.a));
+
+    let c = s.pair();
+    let other = calls::dup(c.a).expect("a duplicate");
+    say!("added", calls::epoll_ctl(ep, EPOLL_CTL_ADD, c.a, EPOLLIN, 7), calls::close(c.a));
+    let [r, w] = calls::pipe(0).expect("a pipe");
+    say!("its number", r == c.a, calls::epoll_ctl(ep, EPOLL_CTL_ADD, r, EPOLLIN, 8));
+    say!("sent", s.b_send(c, "one two"), s.b_close(c));
+    settle();
+    say!("one", calls::system("true"), calls::epoll_wait(ep, 4, 2000));
+    say!("read", calls::recv(other, 99, 0), calls::write(w, b"x"));
+    let mut both = calls::epoll_wait(ep, 4, 2000).unwrap_or_default();
+    both.sort_unstable();
+    say!("both", both, calls::close(other));
+    say!("the file", calls::epoll_wait(ep, 4, 2000), calls::close(r), calls::close(w));
 }
 
 /// Event sets that watch it are told of what is left, as before.

@@ -216,6 +216,7 @@ impl Conn {
             &half.wait_lock,
             &half.bell_lock,
             &half.lent,
+            &half.again_sent,
         ] {
             word.store(0, Ordering::Relaxed);
         }

@@ -21,6 +21,9 @@ const PROXY_NS: u64 = 3_000_000;
 const SURE_BYTES: u64 = 16 << 10;
 /// So many bytes that lie in the socket before what is in the ring are sent again.
 const BEFORE_MAX: u64 = 1 << 20;
+/// How long a peer that sends at the moment is waited for, nanoseconds.
+const BORROW_NS: u64 = 10_000_000;
+const MSG_MORE: i32 = 0x8000;
 /// How long bytes that are sent again may take to find room in the socket.
 const REPLAY_NS: u64 = 2_000_000_000;
 
@@ -65,6 +68,20 @@ impl Conn {
         true
     }
 
+    /// A direction that goes back by itself must not pass over a reader that waits for what it has frozen at, and may have
+    /// taken out of the socket. The caller holds the send lock.
+    pub(super) fn goes_down_as_wanted(
+        &'static self,
+        w: &World,
+        fd: i32,
+        mine: &Half,
+        peer: &Half,
+    ) -> bool {
+        peer.flags.load(Ordering::Acquire) & flag::WANT_DOWN != 0
+            && mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0
+            && self.go_down_for(w, fd, mine, peer)
+    }
+
     fn because_asked(&self, w: &World, mine: &Half) {
         if mine.reason.load(Ordering::Relaxed) == 0 {
             mine.reason.store(Reason::PeerAsked.code(), Ordering::Relaxed);
@@ -75,12 +92,20 @@ impl Conn {
     /// Our ring is full, and the peer's own direction is on TCP, where no doorbell can tell us of
     /// room: what comes next goes by TCP as well, whose room the kernel tells. The caller holds the
     /// send lock.
-    pub(super) fn go_down_full(&self, w: &World, fd: i32, mine: &Half, peer: &Half) -> bool {
+    pub(super) fn go_down_full(
+        &'static self,
+        w: &World,
+        fd: i32,
+        mine: &Half,
+        peer: &Half,
+    ) -> bool {
         if peer.flags.load(Ordering::Acquire) & flag::DOWN == 0 {
             return false;
         }
         self.because_asked(w, mine);
-        self.go_down(w, fd, mine, mine.sent.load(Ordering::Relaxed));
+        if !self.goes_down_as_wanted(w, fd, mine, peer) {
+            self.go_down(w, fd, mine, mine.sent.load(Ordering::Relaxed));
+        }
         true
     }
 
@@ -107,9 +132,14 @@ impl Conn {
             // The end goes out behind the bytes.
             mine.flags.fetch_and(!flag::SHUT, Ordering::Relaxed);
         }
+        if !again.is_empty() {
+            // Before the reader sees that we are down.
+            mine.again_sent.store(1, Ordering::Relaxed);
+        }
         self.go_down(w, fd, mine, from);
         let deadline = call::now_ns() + REPLAY_NS;
-        if !send_all(fd, &again, deadline) {
+        let more = if left > 0 { MSG_MORE } else { 0 };
+        if !send_all(fd, &again, more, deadline) {
             return false;
         }
         let mut at = from;
@@ -129,7 +159,7 @@ impl Conn {
             };
             n = n.min(place.bytes());
             w.board.map.copy_out(place, at, &mut chunk[..n]);
-            if !send_all(fd, &chunk[..n], deadline) {
+            if !send_all(fd, &chunk[..n], 0, deadline) {
                 return false;
             }
             at = at.wrapping_add(n as u64);
@@ -144,19 +174,11 @@ impl Conn {
     /// Does the peer's part of a demotion for it: its process does not call us, perhaps because it
     /// sleeps in something else. Needs the kernel's permission to borrow its socket, as a debugger
     /// would (the same user, and no policy against it).
-    fn replay_for_peer(&self, w: &World, mine: &Half) {
-        let Some(index) = mine.peer.load(Ordering::Relaxed).checked_sub(1) else { return };
-        let Some(peer) = w.board.map.half(index) else { return };
-        let slot = peer.slot.load(Ordering::Relaxed);
-        if slot as usize >= sys::abi::SLOTS {
-            return;
-        }
-        let Ok(pidfd) = call::pidfd_open(w.board.map.slot(slot).pid.load(Ordering::Relaxed)) else {
-            return;
-        };
-        let fd = call::pidfd_getfd(pidfd, peer.fd.load(Ordering::Relaxed).cast_signed());
-        let _ = call::close(pidfd);
-        let Ok(fd) = fd else { return };
+    /// `false`: its socket does not take all of it, or what it says makes no sense, and the stream has a hole.
+    fn replay_for_peer(&self, w: &World, mine: &Half) -> bool {
+        let Some(index) = mine.peer.load(Ordering::Relaxed).checked_sub(1) else { return true };
+        let Some(peer) = w.board.map.half(index) else { return true };
+        let Some(fd) = Self::socket_of(w, peer) else { return true };
         let known = self.ends.lock().and_then(|e| *e);
         let name = |peer| call::name(fd, peer).ok().flatten().map(|a| (*a.ip(), a.port()));
         // All that a listener has accepted share its own name.
@@ -164,6 +186,7 @@ impl Conn {
             name(false) == Some((*e.remote.ip(), e.remote.port()))
                 && name(true) == Some((*e.local.ip(), e.local.port()))
         });
+        let mut whole = true;
         if is_it {
             // Never waited for: whoever holds them may be stopped, or have written them himself. What we have borrowed
             // `go_down` does not wait for either. The third: who is in the middle of a read by TCP takes what comes
@@ -173,11 +196,34 @@ impl Conn {
                 if peer.flags.load(Ordering::Relaxed) & flag::DOWN == 0
                     && let Some(from) = switch::answer(&peer.flags, &mine.flags, &mine.head)
                 {
-                    self.replay(w, fd, peer, mine, from);
+                    whole = self.replay(w, fd, peer, mine, from);
                 }
             });
         }
         let _ = call::close(fd);
+        whole
+    }
+
+    /// The socket of a half of another process, borrowed: to be closed. `None`: the kernel does not let us, or it is gone.
+    fn socket_of(w: &World, peer: &Half) -> Option<i32> {
+        let slot = peer.slot.load(Ordering::Relaxed);
+        if slot as usize >= sys::abi::SLOTS {
+            return None;
+        }
+        let pidfd = call::pidfd_open(w.board.map.slot(slot).pid.load(Ordering::Relaxed)).ok()?;
+        let fd = call::pidfd_getfd(pidfd, peer.fd.load(Ordering::Relaxed).cast_signed());
+        let _ = call::close(pidfd);
+        fd.ok()
+    }
+
+    /// Whether a demotion may take bytes out of the socket, which the peer has to send again: where the connection ends if
+    /// it does not, and where we can do its part.
+    fn may_take_back(&self, w: &World, fd: i32, peer: &Half, reason: Reason) -> bool {
+        reason.is_for_others()
+            && !self.is_used_by_others(w)
+            && (reason == Reason::Passed
+                || reason == Reason::Exec && fd <= 2
+                || Self::socket_of(w, peer).map(call::close).is_some())
     }
 
     /// Does something while nobody at the other end has these locks of it; `None`: somebody has one, or the peer has
@@ -201,7 +247,8 @@ impl Conn {
 
     /// Bytes of TCP from before the switch are unread, and doorbells lie behind them or may come to: they cannot be left
     /// there for who does not know what a doorbell is. Takes them out, for the peer to send them again with what is in its
-    /// ring; nobody reads this connection from here on before that has been done. The caller has frozen it.
+    /// ring; nobody reads this connection from here on before that has been done. The caller holds the receive lock and the
+    /// peer's send lock, so that the peer does not go back by itself meanwhile.
     fn take_back(&self, w: &World, fd: i32, mine: &Half, peer: &Half) {
         let before = Self::before(mine, peer);
         if before == 0
@@ -252,15 +299,51 @@ impl Conn {
         Some(bytes)
     }
 
+    /// Begins a demotion: from here on nobody takes anything out of the ring. `false`: doorbells would stay among the bytes
+    /// of the stream.
+    fn freeze_for(&self, w: &World, fd: i32, mine: &Half, peer: &Half, takes_back: bool) -> bool {
+        let index = mine.peer.load(Ordering::Relaxed).checked_sub(1).filter(|_| takes_back);
+        let deadline = call::now_ns() + BORROW_NS;
+        loop {
+            {
+                let Some(_rx) = lock::lock_of(&mine.rx_lock, &mine.lent) else { return false };
+                let frozen = || {
+                    let free = !Self::is_behind(mine, peer);
+                    if free {
+                        switch::freeze(&mine.flags);
+                    }
+                    free
+                };
+                let Some(index) = index.filter(|_| Self::before(mine, peer) > 0) else {
+                    return frozen();
+                };
+                let done = Self::borrowing(w, (index, peer), &[&peer.tx_lock], || {
+                    self.take_back(w, fd, mine, peer);
+                    frozen()
+                });
+                match done {
+                    Some(frozen) => return frozen,
+                    None if call::now_ns() > deadline => return frozen(),
+                    None => {}
+                }
+            }
+            call::sched_yield();
+        }
+    }
+
     /// Whether bytes of the stream are neither in the socket nor in the ring any more, because a demotion has begun that
     /// did not end: nobody can go on with it.
     #[must_use]
     pub fn is_torn(&self, w: &World) -> bool {
         self.phase() == Phase::Attached
-            && self.halves(w).is_some_and(|(mine, peer)| {
-                mine.again.load(Ordering::Relaxed) != 0
-                    && peer.flags.load(Ordering::Acquire) & flag::DOWN == 0
-            })
+            && self.halves(w).is_some_and(|(mine, peer)| Self::is_gone(mine, peer))
+    }
+
+    /// Whether what was taken out of the socket has not been sent again.
+    pub(super) fn is_gone(mine: &Half, peer: &Half) -> bool {
+        mine.again.load(Ordering::Relaxed) != 0
+            && (peer.flags.load(Ordering::Acquire) & flag::DOWN == 0
+                || peer.again_sent.load(Ordering::Relaxed) == 0)
     }
 
     /// Does what a peer that wants to go back to TCP waits for, if it does.
@@ -299,10 +382,13 @@ impl Conn {
 
     /// Our sending side goes back to TCP; the peer reads on.
     pub fn demote_sender(&'static self, w: &World, fd: i32, reason: Reason) {
-        let Some((mine, _)) = self.halves(w) else { return };
+        let Some((mine, peer)) = self.halves(w) else { return };
         let Some(_held) = lock::lock_of(&mine.tx_lock, &mine.lent) else { return };
         if mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0 {
             Self::because(w, mine, reason);
+            if self.goes_down_as_wanted(w, fd, mine, peer) {
+                return;
+            }
             self.go_down(w, fd, mine, mine.sent.load(Ordering::Relaxed));
         }
     }
@@ -322,20 +408,9 @@ impl Conn {
             return self.keep_tcp(w, fd, reason) || self.demote(w, fd, reason);
         }
         let Some((mine, peer)) = self.halves(w) else { return true };
-        if Self::is_behind(mine, peer) && !reason.is_for_others() {
+        let takes_back = Self::before(mine, peer) > 0 && self.may_take_back(w, fd, peer, reason);
+        if !self.freeze_for(w, fd, mine, peer, takes_back) {
             return false;
-        }
-        {
-            let Some(_rx) = lock::lock_of(&mine.rx_lock, &mine.lent) else { return false };
-            // For who asks for a call that TCP alone can do, bytes may stay where they are.
-            if reason.is_for_others() {
-                self.take_back(w, fd, mine, peer);
-                if Self::is_behind(mine, peer) {
-                    return false;
-                }
-            }
-            // From here on nobody takes anything out of the ring.
-            switch::freeze(&mine.flags);
         }
         // Before the peer's answer, which may come at once, could be taken for its wish.
         Self::because(w, mine, reason);
@@ -354,7 +429,10 @@ impl Conn {
             if !down && call::now_ns() > proxy {
                 let sends = Self::is_sending(peer);
                 if !sends {
-                    self.replay_for_peer(w, mine);
+                    if !self.replay_for_peer(w, mine) {
+                        let _ = self.broken(w, fd, mine);
+                        return false;
+                    }
                 } else if deadline < begun + STOPPED_NS {
                     deadline = call::now_ns() + PATIENCE_NS;
                 }
@@ -368,8 +446,9 @@ impl Conn {
                 if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Relaxed) {
                     break;
                 }
-            } else if (peer_flags & flag::CLOSED != 0 || self.was_killed(fd, mine, peer))
+            } else if (peer_flags & flag::CLOSED != 0 || self.was_killed(fd, mine, peer, late))
                 && ring::tail(&peer.tail) == mine.head.load(Ordering::Relaxed)
+                && mine.again.load(Ordering::Relaxed) == 0
             {
                 // Nothing more will come.
                 let Some(_rx) = lock::lock_of(&mine.rx_lock, &mine.lent) else { return false };
@@ -388,8 +467,10 @@ impl Conn {
     }
 
     /// Whether the peer has gone without a word, perhaps between the announcement of a doorbell and the doorbell.
-    fn was_killed(&self, fd: i32, mine: &Half, peer: &Half) -> bool {
-        self.kernel.load(Ordering::Relaxed) & (kernel::HUP | kernel::ERR | kernel::RDHUP) != 0
+    /// `ask`: whether to ask the kernel, even if it has said nothing of the kind yet.
+    fn was_killed(&self, fd: i32, mine: &Half, peer: &Half, ask: bool) -> bool {
+        let gone = kernel::HUP | kernel::ERR | kernel::RDHUP;
+        (ask || self.kernel.load(Ordering::Relaxed) & gone != 0)
             && Self::is_deserted(fd, mine, peer)
     }
 
@@ -408,7 +489,7 @@ impl Conn {
         };
         let flags = mine.flags.load(Ordering::Relaxed);
         if flags & (flag::UP | flag::DOWN) != flag::UP
-            || !(1..=SURE_BYTES).contains(&unread())
+            || !(1..=SURE_BYTES.min(room_in_socket(fd))).contains(&unread())
             // Then nothing goes by TCP any more, or it makes a reset.
             || call::hung_up(fd)
             || peer.flags.load(Ordering::Acquire) & flag::SHUT_RD != 0
@@ -447,6 +528,8 @@ impl Conn {
         if let Some((mine, peer)) = self.halves(w)
             && let Some(_held) = lock::lock_of(&mine.rx_lock, &mine.lent)
             && mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0
+            // What comes next would be read before it.
+            && !Self::is_gone(mine, peer)
         {
             if switch::fallen(&peer.flags, &peer.down_at)
                 .is_some_and(|at| at != mine.head.load(Ordering::Relaxed))
@@ -495,10 +578,10 @@ impl Conn {
 }
 
 /// Sends all of it by TCP. `false`: the socket takes it no more, or not before the deadline.
-fn send_all(fd: i32, bytes: &[u8], deadline: u64) -> bool {
+fn send_all(fd: i32, bytes: &[u8], flags: i32, deadline: u64) -> bool {
     let mut left = bytes;
     while !left.is_empty() {
-        match call::send(fd, left, MSG_DONTWAIT | MSG_NOSIGNAL) {
+        match call::send(fd, left, MSG_DONTWAIT | MSG_NOSIGNAL | flags) {
             Ok(sent) => left = &left[sent.min(left.len())..],
             Err(11) if call::now_ns() < deadline => call::wait_writable(fd, 10),
             Err(4) => {}
@@ -506,4 +589,13 @@ fn send_all(fd: i32, bytes: &[u8], deadline: u64) -> bool {
         }
     }
     true
+}
+
+/// Bytes that the socket takes for certain: what it may hold counts what the kernel needs for itself as well.
+fn room_in_socket(fd: i32) -> u64 {
+    const SO_SNDBUF: i32 = 7;
+    const SIOCOUTQ: u64 = 0x5411;
+    let most = call::getsockopt::<i32>(fd, 1, SO_SNDBUF).unwrap_or(0) / 4;
+    let queued = call::ioctl_int(fd, SIOCOUTQ).unwrap_or(i32::MAX);
+    u64::try_from(most.saturating_sub(queued)).unwrap_or(0)
 }

@@ -125,6 +125,13 @@ impl Conn {
             || self.my_half(w).is_some_and(|(_, half)| is_inherited(w, half))
     }
 
+    /// Whether another process may be in the middle of using it, whoever has made it.
+    #[must_use]
+    pub fn is_used_by_others(&self, w: &World) -> bool {
+        self.holders.load(Ordering::Relaxed) != 0
+            || self.my_half(w).is_some_and(|(_, half)| half.users.load(Ordering::Relaxed) > 1)
+    }
+
     /// Whether the process that we were forked from holds it as well, and may sleep on it. How that one wants to be woken
     /// is not for us to take back.
     #[must_use]
@@ -195,7 +202,7 @@ impl Conn {
     /// before that has ended, which is in the memory that both share.
     pub fn forked(&self, calls: Calls) {
         let before = self.busy_from.load(Ordering::Relaxed);
-        let restored = [Phase::Fresh, Phase::Server, Phase::Offered];
+        let restored = [Phase::Fresh, Phase::Server, Phase::Offered, Phase::Attached];
         // The engine is being asked to take it; the stand-in, if there will be one, is the parent's alone.
         let asked = (before == Phase::Asked as u32).then_some(Phase::Tcp);
         if let Some(phase) = restored.into_iter().find(|p| *p as u32 == before).or(asked) {

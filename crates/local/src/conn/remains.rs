@@ -4,6 +4,7 @@
 //! doorbell. Nobody is there to send it again. So another TCP connection, of this host with itself, is filled with it and
 //! ended as the peer has ended: one end of it then takes the place of the socket.
 
+use sys::handler::Blocked;
 use sys::loopback;
 
 use super::{
@@ -31,6 +32,42 @@ enum End {
     Told,
 }
 
+/// A connection on its way to another socket: others of this process wait, and no handler of a signal runs on this thread.
+#[derive(Debug)]
+pub struct Moving {
+    conn: &'static Conn,
+    socket: i32,
+    _quiet: Blocked,
+}
+
+impl Moving {
+    /// The socket that is to take the place of the connection's descriptors; closed on exec, and not blocking.
+    #[must_use]
+    pub fn socket(&self) -> i32 {
+        self.socket
+    }
+
+    /// It has: the connection is TCP from now on.
+    pub fn placed(self, w: &World) {
+        if let Some((_, mine)) = self.conn.my_half(w) {
+            mine.state.store(half_state::TCP, Ordering::Release);
+        }
+    }
+
+    /// It could not: what is left is lost, and the connection, which `fd` leads to, over.
+    pub fn lost(self, w: &World, fd: i32) {
+        let _ = call::shutdown(fd, 2);
+        self.placed(w);
+    }
+}
+
+impl Drop for Moving {
+    fn drop(&mut self) {
+        self.conn.set_phase(Phase::Tcp);
+        let _ = call::close(self.socket);
+    }
+}
+
 impl Conn {
     /// Whether the peer may have gone, as far as we know without asking the kernel.
     #[must_use]
@@ -43,57 +80,102 @@ impl Conn {
             })
     }
 
-    /// If nobody will send again what is unread, answers a socket from which it can be read, closed on exec; then the
-    /// caller puts that in place of the connection's descriptors, and says so by [`Self::remains_are_placed`]. Others wait
-    /// for that. `None`: there is nothing of the kind, or no such socket is to be had, and nothing has changed.
+    /// If nobody will send again what is unread, and no other process reads it, answers a socket from which it can be
+    /// read. `None`: there is nothing of the kind, or no such socket is to be had, and nothing has changed.
     #[must_use]
-    pub fn leave_remains(&'static self, w: &World, fd: i32) -> Option<i32> {
+    pub fn leave_remains(&'static self, w: &World, fd: i32) -> Option<Moving> {
         let (mine, peer) = self.halves(w)?;
-        if !Self::is_deserted(fd, mine, peer)
+        if self.is_used_by_others(w)
+            || !Self::is_deserted(fd, mine, peer)
             || !Self::is_needed(fd, mine, peer)
-            || !self.swap_phase(Phase::Attached, Phase::Busy)
         {
             return None;
         }
-        let placed = lock::lock_of(&mine.rx_lock, &mine.lent)
-            .filter(|_| Self::is_needed(fd, mine, peer))
-            .and_then(|_held| self.remains(w, fd, mine, peer));
-        if placed.is_none() {
-            self.set_phase(Phase::Attached);
-        }
-        placed
+        let shut = mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0;
+        self.moving(fd, shut, |theirs| {
+            let _held = lock::lock_of(&mine.rx_lock, &mine.lent)?;
+            // Another thread may have read it meanwhile.
+            if !Self::is_needed(fd, mine, peer) {
+                return None;
+            }
+            self.remains(w, fd, mine, peer, theirs)
+        })
     }
 
     /// The connection cannot be handed to a program that would find doorbells in it, or miss what is in the ring: it ends
-    /// with a reset. Answers a socket that says so, to be put in its place as with [`Self::leave_remains`].
+    /// with a reset. Answers a socket that says so.
     #[must_use]
-    pub fn cut_off(&'static self, w: &World, fd: i32) -> Option<i32> {
+    pub fn cut_off(&'static self, w: &World, fd: i32) -> Option<Moving> {
         let (mine, _) = self.halves(w)?;
+        self.moving(fd, false, |_| {
+            mine.flags.fetch_or(flag::CLOSED | flag::RESET | flag::SHUT, Ordering::Release);
+            let _ = call::setsockopt(fd, SOL_SOCKET, SO_LINGER, [1i32, 0]);
+            Some(End::Reset)
+        })
+    }
+
+    /// A socket like `fd` that has been reset, closed on exec.
+    #[must_use]
+    pub fn reset_socket(fd: i32) -> Option<i32> {
         let [ours, theirs] = pair_like(fd)?;
-        if !self.swap_phase(Phase::Attached, Phase::Busy) {
-            let _ = call::close(ours);
-            let _ = call::close(theirs);
-            return None;
-        }
-        mine.flags.fetch_or(flag::CLOSED | flag::RESET | flag::SHUT, Ordering::Release);
-        let _ = call::setsockopt(fd, SOL_SOCKET, SO_LINGER, [1i32, 0]);
         end(theirs, End::Reset);
-        self.keeps_its_names(is_v6(fd));
         Some(ours)
     }
 
-    /// The socket of [`Self::leave_remains`] is where the connection was: that is TCP from now on.
-    pub fn remains_are_placed(&self, w: &World) {
-        if let Some((_, mine)) = self.my_half(w) {
-            mine.state.store(half_state::TCP, Ordering::Release);
+    /// Makes another socket; `fill` writes what is to be read from it, and says how that ends. `shut`: our own direction has
+    /// ended. `None`: not now.
+    fn moving(
+        &'static self,
+        fd: i32,
+        shut: bool,
+        fill: impl FnOnce(i32) -> Option<End>,
+    ) -> Option<Moving> {
+        let quiet = Blocked::new();
+        let [ours, theirs] = pair_like(fd)?;
+        let how = self.swap_phase(Phase::Attached, Phase::Busy).then(|| fill(theirs));
+        match how {
+            Some(Some(how)) => {
+                end(theirs, how);
+                if shut {
+                    let _ = call::shutdown(ours, 1);
+                }
+                if how == End::Told {
+                    let _ = call::getsockopt::<i32>(ours, SOL_SOCKET, SO_ERROR);
+                }
+                if !self.stands_in() {
+                    self.keeps_its_names(is_v6(fd));
+                }
+                Some(Moving { conn: self, socket: ours, _quiet: quiet })
+            }
+            other => {
+                if other.is_some() {
+                    self.set_phase(Phase::Attached);
+                }
+                let _ = call::close(ours);
+                let _ = call::close(theirs);
+                None
+            }
         }
-        self.set_phase(Phase::Tcp);
     }
 
-    /// The same could not be done: what is left is lost, and the connection over.
-    pub fn remains_are_lost(&self, w: &World, fd: i32) {
-        let _ = call::shutdown(fd, 2);
-        self.remains_are_placed(w);
+    /// A descriptor of the connection is about to be closed, and others lead to it: waits while another socket takes its
+    /// place, for who does that goes by the number.
+    pub fn await_placement(&self) {
+        let mut deadline = 0;
+        while self.phase() == Phase::Busy && self.await_others(&mut deadline) {}
+    }
+
+    /// Whether a reader that is frozen will not be sent what is in the ring: who has frozen it, a sender that was about to
+    /// go back to TCP, was killed. It is thawed then.
+    #[cold]
+    pub(super) fn is_frozen_in_vain(&self, fd: i32, mine: &Half, peer: &Half) -> bool {
+        let vain = ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed)
+            && mine.again.load(Ordering::Relaxed) == 0
+            && Self::is_deserted(fd, mine, peer);
+        if vain {
+            mine.flags.fetch_and(!flag::WANT_DOWN, Ordering::Release);
+        }
+        vain
     }
 
     /// What a receive that came for the ring is told when the connection is not attached any more.
@@ -128,7 +210,7 @@ impl Conn {
         let bells = peer.bells.load(Ordering::Acquire) != mine.drained.load(Ordering::Relaxed);
         Self::until(peer) != mine.head.load(Ordering::Relaxed)
             || bells && Self::before(mine, peer) > 0
-            || flags & flag::DOWN == 0 && mine.again.load(Ordering::Relaxed) != 0
+            || Self::is_gone(mine, peer)
             // An unread doorbell of its own has made a reset of the peer's close.
             || Self::closed_cleanly(flags) && call::readable(fd).1
     }
@@ -138,7 +220,14 @@ impl Conn {
         switch::fallen(&peer.flags, &peer.down_at).unwrap_or_else(|| ring::tail(&peer.tail))
     }
 
-    fn remains(&'static self, w: &World, fd: i32, mine: &Half, peer: &Half) -> Option<i32> {
+    fn remains(
+        &'static self,
+        w: &World,
+        fd: i32,
+        mine: &Half,
+        peer: &Half,
+        theirs: i32,
+    ) -> Option<End> {
         let in_tcp = usize::try_from(call::ioctl_int(fd, FIONREAD).ok()?).ok()?;
         let head = mine.head.load(Ordering::Relaxed);
         let until = Self::until(peer);
@@ -148,32 +237,54 @@ impl Conn {
         }
         // What may fail comes before anything is taken.
         let from_ring = self.copied(w, peer, head, until)?;
-        let sent_again = peer.flags.load(Ordering::Acquire) & flag::DOWN != 0;
-        let again = if sent_again { Vec::new() } else { Self::again(w, mine)? };
-        let [ours, theirs] = pair_like(fd)?;
+        let mut all = if Self::is_gone(mine, peer) { Self::again(w, mine)? } else { Vec::new() };
+        self.hear_the_end(fd, mine, peer);
         let before = usize::try_from(Self::before(mine, peer)).unwrap_or(usize::MAX).min(in_tcp);
-        let mut all = again;
-        all.extend(taken(fd, before));
+        all.extend(self.taken(fd, before));
         mine.tcp_rx.fetch_add(before as u64, Ordering::Relaxed);
         all.extend(from_ring);
         ring::give_back(&mine.head, until);
         self.drain_bells(mine, peer, fd);
         if peer.flags.load(Ordering::Acquire) & flag::DOWN != 0 {
-            all.extend(taken(fd, REMAINS_MAX));
+            all.extend(self.taken(fd, REMAINS_MAX));
         }
         let how = self.how_it_ends(fd, mine, peer);
         let whole = all.is_empty()
             || call::send(theirs, &all, MSG_DONTWAIT | MSG_NOSIGNAL) == Ok(all.len());
         // A stream that is cut short must not look like a whole one.
-        end(theirs, if whole { how } else { End::Reset });
-        if how == End::Told && whole {
-            let _ = call::getsockopt::<i32>(ours, SOL_SOCKET, SO_ERROR);
+        Some(if whole { how } else { End::Reset })
+    }
+
+    /// Asks the kernel how the connection has ended, before anything of it is taken.
+    fn hear_the_end(&self, fd: i32, mine: &Half, peer: &Half) {
+        let says = [
+            (call::ended(fd), kernel::RDHUP),
+            (call::hung_up(fd), kernel::HUP),
+            (call::readable(fd).1, kernel::ERR),
+        ];
+        for (_, bit) in says.into_iter().filter(|(is, _)| *is) {
+            self.kernel.fetch_or(bit, Ordering::Relaxed);
         }
-        if mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0 {
-            let _ = call::shutdown(ours, 1);
+        self.judge_end(mine, peer);
+    }
+
+    /// What can be read of the socket, at most `most` bytes.
+    fn taken(&self, fd: i32, most: usize) -> Vec<u8> {
+        let mut all = Vec::new();
+        let mut chunk = [0u8; 4096];
+        while all.len() < most {
+            let n = chunk.len().min(most - all.len());
+            match call::recv(fd, &mut chunk[..n], MSG_DONTWAIT) {
+                Ok(0) | Err(11) => break,
+                Ok(got) => all.extend_from_slice(&chunk[..got]),
+                Err(4) => {}
+                Err(errno) => {
+                    self.take_error(errno);
+                    break;
+                }
+            }
         }
-        self.keeps_its_names(is_v6(fd));
-        Some(ours)
+        all
     }
 
     /// What lies in the ring, which stays there; `None`: the peer has said nonsense.
@@ -225,25 +336,14 @@ fn is_v6(fd: i32) -> bool {
     call::name_and_family(fd, false).is_ok_and(|(_, family)| family == AF_INET6)
 }
 
-/// What can be read of the socket, at most `most` bytes.
-fn taken(fd: i32, most: usize) -> Vec<u8> {
-    let mut all = Vec::new();
-    let mut chunk = [0u8; 4096];
-    while all.len() < most {
-        let n = chunk.len().min(most - all.len());
-        match call::recv(fd, &mut chunk[..n], MSG_DONTWAIT) {
-            Ok(got @ 1..) => all.extend_from_slice(&chunk[..got]),
-            Err(4) => {}
-            Ok(_) | Err(_) => break,
-        }
-    }
-    all
-}
-
-/// Closes the end that has been written to.
+/// Closes the end that has been written to: in such a way that the other one hears of it, though a process that is forked at
+/// this moment has it too.
 fn end(theirs: i32, how: End) {
-    if how != End::Clean {
+    if how == End::Clean {
+        let _ = call::shutdown(theirs, 1);
+    } else {
         let _ = call::setsockopt(theirs, SOL_SOCKET, SO_LINGER, [1i32, 0]);
+        let _ = call::disconnect(theirs);
     }
     let _ = call::close(theirs);
 }

@@ -316,6 +316,11 @@ impl Conn {
     fn no_ring(&'static self, w: &World, fd: i32, mine: &Half) -> Put {
         w.count(Reason::NoMemory);
         mine.reason.store(Reason::NoMemory.code(), Ordering::Relaxed);
+        if let Some((_, peer)) = self.halves(w)
+            && self.goes_down_as_wanted(w, fd, mine, peer)
+        {
+            return Put::Kernel;
+        }
         self.go_down(w, fd, mine, mine.sent.load(Ordering::Relaxed));
         Put::Kernel
     }

@@ -220,6 +220,11 @@ unsafe fn acts(n: c_long, args: [usize; 6]) -> c_long {
                 life::leaving();
                 real::syscall(n, a, b, c, d, e, f)
             }
+            libc::SYS_seccomp => {
+                crate::remains::sandboxed();
+                real::syscall(n, a, b, c, d, e, f)
+            }
+            libc::SYS_prctl => c_long::from(process::prctl(a as c_int, b, c, d, e)),
             libc::SYS_mlockall => c_long::from(memory::mlockall(a as c_int)),
             libc::SYS_pidfd_getfd => {
                 c_long::from(numbers::pidfd_getfd(a as c_int, b as c_int, c as c_uint))

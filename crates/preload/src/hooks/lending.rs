@@ -12,6 +12,7 @@ macro_rules! lends {
         /// Notes the loan; answers where to go on.
         extern "C" fn $note() -> *mut c_void {
             static AT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+            life::lending();
             fds::lend();
             // SAFETY: ends in a NUL.
             let name = unsafe {

@@ -90,8 +90,10 @@ unsafe fn dup_to(fd: c_int, to: c_int, is_valid: bool, call_it: impl Fn() -> c_i
     if fds::borrowed() {
         // What a `vfork` child hands to the program that it becomes must be TCP.
         if let Some((w, conn)) = active(fd) {
-            remains::put_for_child(w, conn, fd);
-            io::to_tcp(w, conn, fd, Reason::Exec);
+            // The parent has put what was left by then in its place, see `lending`.
+            if !io::to_tcp(w, conn, fd, Reason::Exec) {
+                remains::cut_here(fd);
+            }
         }
         return call_it();
     }
@@ -356,6 +358,7 @@ pub unsafe extern "C-unwind" fn prctl(
 ) -> c_int {
     if option == libc::PR_SET_SECCOMP || option == libc::PR_SET_NO_NEW_PRIVS {
         life::prepare_early();
+        remains::sandboxed();
     }
     // SAFETY: libc's contract, handed on.
     unsafe { real::prctl(option, a, b, c, d) }

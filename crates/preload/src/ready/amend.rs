@@ -9,7 +9,7 @@ use super::*;
 pub(super) fn amend(set: &Set, conn: &Conn, r: &Registration, events: u32, data: u64) -> bool {
     let fd = r.fd.load(Ordering::Relaxed).cast_signed();
     let change = |fd| call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_MOD, fd, events, data).is_ok();
-    if fds::conn(fd).is_some_and(|c| std::ptr::eq(c, conn)) {
+    if leads_to(conn, fd) {
         return change(fd);
     }
     let other = conn.fd.load(Ordering::Relaxed).cast_signed();
@@ -25,16 +25,33 @@ pub(crate) fn lift(conn: &'static Conn) {
     unpark_all(conn);
     for (which, set) in registrations(conn) {
         let fd = conn.sets[which].fd.load(Ordering::Relaxed).cast_signed();
-        let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+        // Another file may have the number by now; then the kernel forgets it with the socket.
+        if leads_to(conn, fd) {
+            let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+        }
     }
 }
 
+fn leads_to(conn: &Conn, fd: c_int) -> bool {
+    fds::conn(fd).is_some_and(|c| std::ptr::eq(c, conn))
+}
+
 /// The other socket has taken the place: [`lift`] in reverse.
-pub(crate) fn put_down(conn: &'static Conn) {
+pub(crate) fn put_down(w: &World, conn: &'static Conn) {
     for (which, set) in registrations(conn) {
         let r = &conn.sets[which];
-        let fd = r.fd.load(Ordering::Relaxed).cast_signed();
-        let (events, data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
+        let mut fd = r.fd.load(Ordering::Relaxed).cast_signed();
+        if !leads_to(conn, fd) {
+            // Nobody can name the registration any more: it may be under any number that leads here.
+            fd = conn.fd.load(Ordering::Relaxed).cast_signed();
+        }
+        let (mut events, mut data) =
+            (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
+        if events & ONESHOT != 0 && r.flags.load(Ordering::Relaxed) & reg::DISABLED != 0 {
+            // It has fired. The kernel cannot be given a registration that has: what it says of this one is for us alone.
+            let Some(tag) = tag_of(w, conn, which) else { continue };
+            (events, data) = (ONESHOT, tag);
+        }
         let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_ADD, fd, events & !EXCLUSIVE, data);
         r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
     }
