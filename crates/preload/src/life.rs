@@ -543,7 +543,7 @@ pub(crate) fn replacing(exec: impl FnOnce() -> c_int) -> c_int {
         handing_over();
         return exec();
     }
-    hand_over(|conn| matches!(conn.phase(), Phase::Attached | Phase::Offered));
+    hand_over(true, |conn| matches!(conn.phase(), Phase::Attached | Phase::Offered));
     let left = left_behind();
     let failed = exec();
     if let Some(w) = fds::world() {
@@ -573,20 +573,29 @@ fn left_behind() -> Vec<(&'static Conn, local::conn::Left)> {
 /// Another program takes descriptors of this process: what it inherits must be plain TCP, and stay so.
 pub(crate) fn handing_over() {
     let may = [Phase::Attached, Phase::Offered, Phase::Server, Phase::Busy];
-    hand_over(|conn| may.contains(&conn.phase()));
+    hand_over(false, |conn| may.contains(&conn.phase()));
 }
 
-/// Leads the connections that a new program will have, and of which `which` is true, to TCP.
-fn hand_over(which: impl Fn(&Conn) -> bool) {
+/// Leads the connections that a new program will have, and of which `which` is true, to TCP. `own`: it takes the place of
+/// this process.
+fn hand_over(own: bool, which: impl Fn(&Conn) -> bool) {
     let Some(w) = fds::world() else { return };
+    let borrowed = fds::borrowed();
     fds::each(|fd, entry| {
         let Entry::Conn(conn) = entry else { return };
         if !which(conn) || call::getfd(fd).is_ok_and(|f| f & libc::FD_CLOEXEC != 0) {
             return;
         }
-        if !io::to_tcp(w, conn, fd, Reason::Exec) && fd <= 2 {
+        if borrowed && !conn.is_socket(fd) || io::to_tcp(w, conn, fd, Reason::Exec) {
+            return;
+        }
+        if fd == 0 {
             // The new program would read its standard input from a stream that lies elsewhere.
             remains::cut_off(w, conn, fd);
+        } else if own && conn.seems_deserted(w) {
+            remains::cut_here(fd);
+        } else {
+            conn.clear_of_bells(w, fd);
         }
     });
 }

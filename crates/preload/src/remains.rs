@@ -8,7 +8,7 @@ use local::conn::{Conn, Moving, Phase};
 use local::world::World;
 use sys::call;
 
-use crate::{fds, io, ready, remote};
+use crate::{fds, io, life, ready, remote};
 
 /// Before somebody who does not know of rings reads the socket: puts what is left, if the peer has gone, into another
 /// socket that takes the place of `fd` and its duplicates. `false`: there is nothing to be done, or it cannot be; not where
@@ -68,8 +68,13 @@ pub(crate) fn cut_here(fd: c_int) {
 }
 
 fn place(w: &'static World, conn: &'static Conn, fd: c_int, moving: Moving) -> bool {
-    let placed = remote::put_over(w, conn, fd, moving.socket()).is_ok();
+    let leads_here = |fd: c_int| fds::conn(fd).is_some_and(|found| std::ptr::eq(found, conn));
+    // Another thread may have closed it just before.
+    let known = conn.fd.load(Ordering::Relaxed).cast_signed();
+    let fd = [fd, known].into_iter().find(|fd| leads_here(*fd));
+    let placed = fd.is_some_and(|fd| remote::put_over(w, conn, fd, moving.socket()).is_ok());
     if placed {
+        life::kept::leads_to(conn, moving.socket());
         moving.placed(w);
     } else {
         moving.lost(w, fd);

@@ -9,7 +9,7 @@ use crate::brief;
 
 /// How long a close waits for other threads that are attaching the connection, nanoseconds: they take microseconds,
 /// unless they do not run. Tests tell what is waited for from what is given up.
-const OTHERS_NS: u64 = if cfg!(test) { 60_000_000_000 } else { 50_000_000 };
+pub(super) const OTHERS_NS: u64 = if cfg!(test) { 60_000_000_000 } else { 50_000_000 };
 
 impl Conn {
     /// A call that may sleep begins; [`Self::let_go`] must follow. `false`: another thread has closed the last descriptor
@@ -111,8 +111,11 @@ impl Conn {
                 unmet @ (Phase::Server | Phase::Offered | Phase::Asked) => {
                     let _ = self.swap_phase(unmet, Phase::Tcp);
                 }
-                // Another thread had begun just before: it will see that it is withdrawn, or has attached it.
-                Phase::Busy if self.await_others(deadline) => {}
+                // Another thread had begun just before: it will see that it is withdrawn, or has attached it. Not this very
+                // thread, which we have interrupted.
+                Phase::Busy
+                    if self.counting.load(Ordering::Acquire) != lock::tid()
+                        && self.await_others(deadline) => {}
                 _ => return,
             }
         }

@@ -222,7 +222,7 @@ impl Conn {
         reason.is_for_others()
             && !self.is_used_by_others(w)
             && (reason == Reason::Passed
-                || reason == Reason::Exec && fd <= 2
+                || reason == Reason::Exec && fd == 0
                 || Self::socket_of(w, peer).map(call::close).is_some())
     }
 

@@ -6,7 +6,9 @@
 
 use sys::handler::Blocked;
 use sys::loopback;
+use sys::sync::full_fence;
 
+use super::closing::OTHERS_NS;
 use super::{
     Conn, EAGAIN_RETRY, Got, Half, MSG_DONTWAIT, MSG_NOSIGNAL, Ordering, Phase, World, call, flag,
     half_state, kernel, lock, ring, switch,
@@ -54,9 +56,11 @@ impl Moving {
         }
     }
 
-    /// It could not: what is left is lost, and the connection, which `fd` leads to, over.
-    pub fn lost(self, w: &World, fd: i32) {
-        let _ = call::shutdown(fd, 2);
+    /// It could not: what is left is lost, and the connection over, which this descriptor leads to, if any does.
+    pub fn lost(self, w: &World, fd: Option<i32>) {
+        if let Some(fd) = fd {
+            let _ = call::shutdown(fd, 2);
+        }
         self.placed(w);
     }
 }
@@ -94,8 +98,9 @@ impl Conn {
         let shut = mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0;
         self.moving(fd, shut, |theirs| {
             let _held = lock::lock_of(&mine.rx_lock, &mine.lent)?;
-            // Another thread may have read it meanwhile.
-            if !Self::is_needed(fd, mine, peer) {
+            // Who forks counts himself first, and then waits for who is busy. Another thread may have read it meanwhile.
+            full_fence();
+            if self.is_used_by_others(w) || !Self::is_needed(fd, mine, peer) {
                 return None;
             }
             self.remains(w, fd, mine, peer, theirs)
@@ -161,8 +166,39 @@ impl Conn {
     /// A descriptor of the connection is about to be closed, and others lead to it: waits while another socket takes its
     /// place, for who does that goes by the number.
     pub fn await_placement(&self) {
-        let mut deadline = 0;
-        while self.phase() == Phase::Busy && self.await_others(&mut deadline) {}
+        let from = Phase::Attached as u32;
+        let moving =
+            || self.phase() == Phase::Busy && self.busy_from.load(Ordering::Relaxed) == from;
+        if moving() {
+            let deadline = call::now_ns() + OTHERS_NS;
+            while moving() && call::now_ns() < deadline {
+                call::sched_yield();
+            }
+        }
+    }
+
+    /// Before another program reads the socket in which nobody will put anything more: takes the doorbells out, so that it
+    /// finds an end there. What is in the ring is for those who use it with us.
+    pub fn clear_of_bells(&self, w: &World, fd: i32) {
+        if let Some((mine, peer)) = self.halves(w)
+            && self.phase() == Phase::Attached
+            && Self::is_deserted(fd, mine, peer)
+            && let Some(_held) = lock::lock_of(&mine.rx_lock, &mine.lent)
+        {
+            self.drain_bells(mine, peer, fd);
+        }
+    }
+
+    /// Whether `fd` leads to the connection's socket, as the kernel says: in a child that borrows our memory a number may
+    /// lead elsewhere.
+    #[must_use]
+    pub fn is_socket(&self, fd: i32) -> bool {
+        let name = |peer| call::name(fd, peer).ok().flatten().map(|at| (*at.ip(), at.port()));
+        let known = self.ends.lock().and_then(|ends| *ends);
+        known.is_some_and(|ends| {
+            name(false) == Some((*ends.local.ip(), ends.local.port()))
+                && name(true) == Some((*ends.remote.ip(), ends.remote.port()))
+        })
     }
 
     /// Whether a reader that is frozen will not be sent what is in the ring: who has frozen it, a sender that was about to

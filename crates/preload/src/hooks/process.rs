@@ -88,14 +88,16 @@ unsafe fn dup_to(fd: c_int, to: c_int, is_valid: bool, call_it: impl Fn() -> c_i
         return call_it();
     }
     if fds::borrowed() {
-        // What a `vfork` child hands to the program that it becomes must be TCP.
-        if let Some((w, conn)) = active(fd) {
-            // The parent has put what was left by then in its place, see `lending`.
-            if !io::to_tcp(w, conn, fd, Reason::Exec) {
-                remains::cut_here(fd);
-            }
+        // What a `vfork` child hands to the program that it becomes must be TCP. What was left the parent has put in its
+        // place before: see `lending`.
+        let stays = active(fd)
+            .is_some_and(|(w, conn)| conn.is_socket(fd) && !io::to_tcp(w, conn, fd, Reason::Exec));
+        let new = call_it();
+        if stays && new == 0 {
+            // It would read doorbells, or miss what is in the ring.
+            remains::cut_here(new);
         }
-        return call_it();
+        return new;
     }
     if fds::look(to).is_some() && call::getfd(fd).is_ok() && is_below_limit(to) {
         // The target is closed by this, as by `close`.
@@ -358,6 +360,8 @@ pub unsafe extern "C-unwind" fn prctl(
 ) -> c_int {
     if option == libc::PR_SET_SECCOMP || option == libc::PR_SET_NO_NEW_PRIVS {
         life::prepare_early();
+    }
+    if option == libc::PR_SET_SECCOMP {
         remains::sandboxed();
     }
     // SAFETY: libc's contract, handed on.

@@ -104,6 +104,15 @@ pub(super) fn moves(w: &World, from: c_int) -> bool {
     true
 }
 
+/// Another socket has taken the place of a connection's descriptors: of the one that is kept as well.
+pub(crate) fn leads_to(conn: &Conn, new: c_int) {
+    let _quiet = Blocked::new();
+    let _changing = CHANGING.lock();
+    if let Some(kept) = conn.kept.load(Ordering::Relaxed).checked_sub(1) {
+        let _ = call::dup_over(new, kept.cast_signed(), libc::O_CLOEXEC);
+    }
+}
+
 /// The last call on a connection has ended.
 pub(crate) fn let_go(conn: &Conn) {
     if conn.kept.load(Ordering::Relaxed) == 0 {
