@@ -24,9 +24,10 @@ pub(crate) fn put_in_place(w: &'static World, conn: &'static Conn, fd: c_int) ->
     placed
 }
 
-/// A process is about to be made: both are to find what is left. Only where we know already that the peer has gone.
+/// A process is about to be made: both are to find what is left, as a shell and the programs that it starts are. Only
+/// where that is all there is to it.
 pub(crate) fn before_a_fork(w: &'static World, conn: &'static Conn, fd: c_int) {
-    if conn.seems_deserted(w) {
+    if conn.is_plainly_deserted(w) {
         put_in_place(w, conn, fd);
     }
 }

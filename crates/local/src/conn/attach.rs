@@ -760,7 +760,7 @@ impl Conn {
             return Some(Err(107));
         }
         if mine_flags & flag::DOWN != 0 {
-            if call::hung_up(fd) {
+            if is_closed(fd) {
                 // It will refuse.
                 return None;
             }

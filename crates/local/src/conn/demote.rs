@@ -372,7 +372,8 @@ impl Conn {
     pub fn send_by_tcp(&'static self, w: &World, fd: i32, reason: Reason) {
         if self.phase() == Phase::Attached
             && let Some((mine, peer)) = self.halves(w)
-            && mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0
+            // Behind our own end nothing is sent.
+            && mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::SHUT) == 0
         {
             Self::because(w, mine, reason);
             self.freeze_peer(w, fd, mine, peer);
@@ -430,7 +431,10 @@ impl Conn {
                 let sends = Self::is_sending(peer);
                 if !sends {
                     if !self.replay_for_peer(w, mine) {
-                        let _ = self.broken(w, fd, mine);
+                        // Nothing goes over a connection that has ended in the kernel, and the program hears of that.
+                        if !call::hung_up(fd) {
+                            let _ = self.broken(w, fd, mine);
+                        }
                         return false;
                     }
                 } else if deadline < begun + STOPPED_NS {

@@ -8,6 +8,7 @@ use sys::handler::Blocked;
 use sys::loopback;
 use sys::sync::full_fence;
 
+use super::attach::is_closed;
 use super::closing::OTHERS_NS;
 use super::{
     Conn, EAGAIN_RETRY, Got, Half, MSG_DONTWAIT, MSG_NOSIGNAL, Ordering, Phase, World, call, flag,
@@ -73,6 +74,21 @@ impl Drop for Moving {
 }
 
 impl Conn {
+    /// Whether the peer has closed in order, as far as we know without asking the kernel, and nobody waits for the
+    /// connection in an event set.
+    #[must_use]
+    pub fn is_plainly_deserted(&self, w: &World) -> bool {
+        let trouble = kernel::HUP | kernel::ERR | kernel::RESET | kernel::TOLD;
+        self.phase() == Phase::Attached
+            && self.sets.iter().all(|set| set.set.load(Ordering::Relaxed) == 0)
+            && self.kernel.load(Ordering::Relaxed) & trouble == 0
+            && self.halves(w).is_some_and(|(mine, peer)| {
+                Self::closed_cleanly(peer.flags.load(Ordering::Acquire))
+                    && mine.flags.load(Ordering::Relaxed) & (flag::SHUT | flag::SHUT_RD) == 0
+                    && !self.sent_after(mine)
+            })
+    }
+
     /// Whether the peer may have gone, as far as we know without asking the kernel.
     #[must_use]
     pub fn seems_deserted(&self, w: &World) -> bool {
@@ -96,7 +112,7 @@ impl Conn {
             return None;
         }
         let shut = mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0;
-        self.moving(fd, shut, |theirs| {
+        self.moving(fd, (peer, shut), |theirs| {
             let _held = lock::lock_of(&mine.rx_lock, &mine.lent)?;
             // Who forks counts himself first, and then waits for who is busy. Another thread may have read it meanwhile.
             full_fence();
@@ -111,8 +127,8 @@ impl Conn {
     /// with a reset. Answers a socket that says so.
     #[must_use]
     pub fn cut_off(&'static self, w: &World, fd: i32) -> Option<Moving> {
-        let (mine, _) = self.halves(w)?;
-        self.moving(fd, false, |_| {
+        let (mine, peer) = self.halves(w)?;
+        self.moving(fd, (peer, false), |_| {
             mine.flags.fetch_or(flag::CLOSED | flag::RESET | flag::SHUT, Ordering::Release);
             let _ = call::setsockopt(fd, SOL_SOCKET, SO_LINGER, [1i32, 0]);
             Some(End::Reset)
@@ -123,7 +139,7 @@ impl Conn {
     #[must_use]
     pub fn reset_socket(fd: i32) -> Option<i32> {
         let [ours, theirs] = pair_like(fd)?;
-        end(theirs, End::Reset);
+        end(theirs, End::Reset, false);
         Some(ours)
     }
 
@@ -132,15 +148,16 @@ impl Conn {
     fn moving(
         &'static self,
         fd: i32,
-        shut: bool,
+        (peer, shut): (&Half, bool),
         fill: impl FnOnce(i32) -> Option<End>,
     ) -> Option<Moving> {
         let quiet = Blocked::new();
         let [ours, theirs] = pair_like(fd)?;
         let how = self.swap_phase(Phase::Attached, Phase::Busy).then(|| fill(theirs));
+        let ended = peer.flags.load(Ordering::Acquire) & flag::SHUT != 0;
         match how {
             Some(Some(how)) => {
-                end(theirs, how);
+                end(theirs, how, ended);
                 if shut {
                     let _ = call::shutdown(ours, 1);
                 }
@@ -229,7 +246,8 @@ impl Conn {
     pub(super) fn is_deserted(fd: i32, mine: &Half, peer: &Half) -> bool {
         let flags = peer.flags.load(Ordering::Acquire);
         flags & flag::CLOSED != 0
-            || call::hung_up(fd)
+            // Not merely hung up, which our own shutdown makes it.
+            || is_closed(fd)
             // The kernel's end comes when the peer closes or dies, not when it shuts down, but by TCP.
             || flags & flag::DOWN == 0
                 && flags & (flag::SHUT | flag::UP) != flag::SHUT
@@ -373,11 +391,12 @@ fn is_v6(fd: i32) -> bool {
 }
 
 /// Closes the end that has been written to: in such a way that the other one hears of it, though a process that is forked at
-/// this moment has it too.
-fn end(theirs: i32, how: End) {
-    if how == End::Clean {
+/// this moment has it too. `ended`: the stream had ended before the reset, which is a broken pipe then.
+fn end(theirs: i32, how: End, ended: bool) {
+    if how == End::Clean || ended {
         let _ = call::shutdown(theirs, 1);
-    } else {
+    }
+    if how != End::Clean {
         let _ = call::setsockopt(theirs, SOL_SOCKET, SO_LINGER, [1i32, 0]);
         let _ = call::disconnect(theirs);
     }
