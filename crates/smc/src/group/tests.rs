@@ -808,7 +808,7 @@ fn a_link_that_was_lost_is_sought_again_less_and_less_often() {
     hear(&mut group, *by, true, Body::AddLink(no), at);
     let (slot, at) = due(&mut group, 40);
     group.link_created(slot, end(2), &[], at);
-    group.on_deadline(at.after(Duration::from_secs(2)));
+    group.on_deadline(at.after(std::time::Duration::from_secs(2)));
     assert!(all(&mut group).contains(&Did::Do(Action::DestroyLink(slot))), "no answer");
     let (slot, at) = due(&mut group, 82);
     group.link_created(slot, end(2), &[], at);
