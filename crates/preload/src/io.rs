@@ -124,7 +124,7 @@ pub(crate) fn to_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: 
                 && !remains::put_in_place(w, conn, fd)
                 && conn.is_torn(w)
             {
-                remains::cut_off(w, conn, fd);
+                remains::cut_off(w, conn, fd, false);
             }
             phase(conn) == Phase::Tcp || done
         }

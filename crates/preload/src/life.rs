@@ -591,7 +591,7 @@ fn hand_over(own: bool, which: impl Fn(&Conn) -> bool) {
         }
         if fd == 0 {
             // The new program would read its standard input from a stream that lies elsewhere.
-            remains::cut_off(w, conn, fd);
+            remains::cut_off(w, conn, fd, own || borrowed);
         } else if own && conn.seems_deserted(w) {
             remains::cut_here(fd);
         } else {
@@ -653,7 +653,7 @@ pub(crate) unsafe fn passing(msg: *const msghdr) {
                     && conn.phase() != Phase::Listener
                     && !io::to_tcp(w, conn, fd, Reason::Passed)
                 {
-                    remains::cut_off(w, conn, fd);
+                    remains::cut_off(w, conn, fd, false);
                 }
             }
         }

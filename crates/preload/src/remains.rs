@@ -33,8 +33,9 @@ pub(crate) fn before_a_fork(w: &'static World, conn: &'static Conn, fd: c_int) {
 }
 
 /// Others would find doorbells in the socket, or miss what is in the ring, and the peer does not answer: better no
-/// stream than one with a hole. The connection ends with a reset; where others use it, for this process alone.
-pub(crate) fn cut_off(w: &'static World, conn: &'static Conn, fd: c_int) {
+/// stream than one with a hole. The connection ends with a reset. `own`: this process becomes another program; where others
+/// use the connection, it ends for this one alone.
+pub(crate) fn cut_off(w: &'static World, conn: &'static Conn, fd: c_int, own: bool) {
     if w.limits.log >= local::Level::Error {
         local::log::line(format_args!(
             "fd {fd}: reset: another program is to have it, and what is unread cannot go back to TCP"
@@ -49,7 +50,12 @@ pub(crate) fn cut_off(w: &'static World, conn: &'static Conn, fd: c_int) {
         }
     }
     if conn.phase() == Phase::Attached {
-        cut_here(fd);
+        if own {
+            cut_here(fd);
+        } else {
+            // Our own calls go by the number still.
+            let _ = call::shutdown(fd, libc::SHUT_RDWR);
+        }
     }
 }
 
