@@ -626,6 +626,15 @@ fn bulk(stage: &mut crate::stage::Stage, ours: &mut End, step: &Step, seed: u64)
     if step.end == 0 { format!("{local} {remote}") } else { format!("{remote} {local}") }
 }
 
+/// What Linux waits at most before it acknowledges (`TCP_DELACK_MAX`), and a little.
+const DELAYED_ACK_MS: u64 = 240;
+
+/// Whether one end has no room for more though the other has read everything: of TCP, an acknowledgement is on its way.
+/// How long it takes depends on what else the machine does, and what is seen meanwhile is no property of the program.
+fn delays_an_ack(full: &str, read: &str) -> bool {
+    full != "closed" && !full.contains("OUT") && read.ends_with(" 0")
+}
+
 /// Waits until neither end changes any more.
 fn settle(stage: &mut crate::stage::Stage, ours: &End, step: &Step) -> (String, String) {
     let start = Instant::now();
@@ -635,7 +644,12 @@ fn settle(stage: &mut crate::stage::Stage, ours: &End, step: &Step) -> (String, 
         let arrived = |sees: &str, queued: u64| sees.ends_with(&format!(" {queued}"));
         let whole =
             !step.exact || arrived(&now.0, step.queued[0]) && arrived(&now.1, step.queued[1]);
-        let patience = Duration::from_millis(if whole { 0 } else { 60 });
+        let acknowledged = !delays_an_ack(&now.0, &now.1) && !delays_an_ack(&now.1, &now.0);
+        let patience = Duration::from_millis(match (acknowledged, whole) {
+            (false, _) => DELAYED_ACK_MS,
+            (true, false) => 60,
+            (true, true) => 0,
+        });
         if now == last && start.elapsed() >= patience {
             return now;
         }

@@ -14,7 +14,7 @@ use e2e::run::{command, differences, library, noted, outcome, plain_only};
 const BATCH: u64 = 25;
 const LIMIT: Duration = Duration::from_secs(120);
 /// How often a program that differs runs on kernel TCP again.
-const REPEATS: u32 = 5;
+const REPEATS: u32 = 20;
 /// How often it runs under Shunt again, alone: what then never differs was a hiccup of a machine with other work.
 const ALONE: u32 = 10;
 
