@@ -725,7 +725,7 @@ impl Conn {
         if mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0 && peer_flags & flag::DOWN == 0
         {
             // Frozen: what is in the ring comes again by TCP.
-            if self.is_frozen_in_vain(fd, mine, peer) {
+            if self.is_frozen_in_vain(fd, mine, peer) || self.await_replay(w, fd, mine, peer) {
                 return Got::Failed(EAGAIN_RETRY);
             }
             return self.at_end(w, fd, mine, peer, peer_flags).unwrap_or(Got::Empty);
@@ -737,6 +737,7 @@ impl Conn {
         if peer_flags & flag::DOWN != 0 && head == peer.down_at.load(Ordering::Relaxed) {
             self.drain_bells(mine, peer, fd);
             if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Relaxed) {
+                self.await_replay(w, fd, mine, peer);
                 self.maybe_tcp(w, mine);
                 return Got::Kernel;
             }
@@ -1165,8 +1166,7 @@ pub const EAGAIN_RETRY: i32 = 0x7fff;
 
 const ECONNRESET: i32 = 104;
 const EPIPE: i32 = 32;
-/// Reads of nothing after which the kernel is asked whether the peer is still there: some tens of
-/// microseconds of a loop that does nothing else.
+/// Reads of nothing after which the kernel is asked whether the peer is still there: some tens of microseconds.
 const IDLE_CALLS: u32 = 512;
 
 /// How long the kernel's reset may lag behind the word of the peer.

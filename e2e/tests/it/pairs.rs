@@ -1,10 +1,12 @@
 //! Both ends of a connection in this process, call by call, in orders that programs rarely hit.
 
+use std::time::Duration;
+
 use e2e::calls;
 use e2e::run::{BoardDir, eventually};
 use e2e::targets::pair::{End, Worlds, worlds};
 use local::beside::Beside;
-use local::conn::{Got, Put, reg_flags};
+use local::conn::{Conn, Got, Put, reg_flags};
 use local::spin::UNKNOWN;
 use local::world::World;
 use local::{Limits, Reason};
@@ -20,7 +22,7 @@ fn read(end: &End, len: usize) -> Vec<u8> {
             (Got::Bytes(n) | Got::Part(n), bytes) => all.extend_from_slice(&bytes[..n]),
             (Got::Kernel, _) => all.extend(calls::recv(end.fd, len, 0).unwrap_or_default()),
             (Got::Empty, _) => return all,
-            (got, _) if local::conn::Conn::is_retry(got) => {}
+            (got, _) if Conn::is_retry(got) => {}
             (got, _) => panic!("{got:?}"),
         }
         if all.len() >= len {
@@ -238,6 +240,43 @@ fn a_thawed_connection_is_as_before() {
     assert_eq!(read(&theirs, 7), b"one two");
     ours.close();
     theirs.close();
+}
+
+/// What was there to be read is there for who does not wait, whatever way it comes.
+#[test]
+fn what_is_sent_again_is_not_missed() {
+    let worlds = worlds();
+    for hole in [false, true] {
+        let [ours, theirs] = worlds.connect();
+        assert_eq!(ours.send(b"one"), (Put::All, 0));
+        // As a sender does that goes back to TCP and wants what was not read to go along; it is interrupted right there,
+        // or in the middle of its part.
+        theirs.half().flags.fetch_or(flag::WANT_DOWN, Ordering::Release);
+        std::thread::scope(|scope| {
+            if hole {
+                ours.half().tx_lock.store(1, Ordering::Relaxed);
+                let head = theirs.half().head.load(Ordering::Relaxed);
+                ours.half().down_at.store(head, Ordering::Relaxed);
+                ours.half().flags.fetch_or(flag::DOWN, Ordering::Release);
+            }
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(10));
+                if hole {
+                    calls::send(ours.fd, b"one", 0).expect("sent");
+                    ours.half().tx_lock.store(0, Ordering::Release);
+                } else {
+                    ours.conn.demote_sender(ours.w, ours.fd, Reason::Exec);
+                }
+            });
+            let mut got = theirs.recv(3, libc::MSG_DONTWAIT).0;
+            while Conn::is_retry(got) {
+                got = theirs.recv(3, libc::MSG_DONTWAIT).0;
+            }
+            assert_eq!(got, Got::Kernel);
+            assert_eq!(calls::recv(theirs.fd, 9, libc::MSG_DONTWAIT).expect("it is there"), b"one");
+        });
+        close([ours, theirs]);
+    }
 }
 
 /// Both worlds may run on the CPU of this thread only, until this goes.

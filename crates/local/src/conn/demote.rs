@@ -526,6 +526,37 @@ impl Conn {
         }
     }
 
+    /// What was there to be read is on its way to us by TCP, because we are frozen: by ourselves, or by a sender that goes
+    /// back. A receive that does not wait must not miss it for that moment, or a program that was told of it finds nothing.
+    /// Waits, a tenth of a second at most. `true`: there may be something now. The caller holds the receive lock.
+    #[cold]
+    pub(super) fn await_replay(
+        &'static self,
+        w: &World,
+        fd: i32,
+        mine: &Half,
+        peer: &Half,
+    ) -> bool {
+        let unread = ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed)
+            || mine.again.load(Ordering::Relaxed) != 0;
+        if !unread || mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN == 0 {
+            return false;
+        }
+        let deadline = call::now_ns() + PATIENCE_NS;
+        while call::now_ns() < deadline {
+            if peer.flags.load(Ordering::Acquire) & flag::DOWN == 0 {
+                self.answer_demotion(w, fd, mine, peer);
+            } else if peer.tx_lock.load(Ordering::Acquire) == 0 || call::readable(fd).0 {
+                return true;
+            }
+            if Self::is_deserted(fd, mine, peer) {
+                return true;
+            }
+            call::sched_yield();
+        }
+        false
+    }
+
     /// Takes back what [`Self::demote`] has begun and the peer has not answered: we go on reading
     /// the ring, unless the answer comes at this very moment.
     pub fn thaw(&self, w: &World) {
