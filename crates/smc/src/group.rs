@@ -32,7 +32,7 @@ use crate::llc::{self, Body, DeleteLink, DeleteReason, Message, ParseError, Vers
 use crate::name::{Gid, SystemId, Token};
 use crate::time::Time;
 use conns::Conns;
-use exclusive::{Exclusive, WantedLink};
+use exclusive::{Again, Exclusive, WantedLink};
 use link::Links;
 use local::{Local, Telling};
 use remote::RemoteBuffers;
@@ -160,6 +160,8 @@ pub struct Group {
     to_delete: Vec<(LinkSlot, DeleteReason)>,
     /// A link that we would like to add.
     wanted_link: Option<WantedLink>,
+    /// Server: when one is to be added in place of one that was lost.
+    again: Again,
     /// The link over which the client has asked for another, until it is known whether there will be one.
     asked: Option<LinkSlot>,
     /// Deadline for the first CONFIRM LINK.
@@ -204,6 +206,7 @@ impl Group {
             delayed: None,
             to_delete: Vec::new(),
             wanted_link: None,
+            again: Again::default(),
             asked: None,
             first_deadline: None,
             idle_deadline: None,
@@ -389,6 +392,7 @@ impl Group {
         } else if self.adds(slot) {
             self.end_exclusive();
             self.confirm_link(slot, body.link, now);
+            self.again = Again::in_vain_never();
         }
     }
 
@@ -465,7 +469,8 @@ impl Group {
             return None;
         }
         let links = self.links.next_deadline(self.limits.0.test_link_idle);
-        let flows = [self.first_deadline, self.idle_deadline, self.exclusive_deadline];
+        let flows =
+            [self.first_deadline, self.idle_deadline, self.exclusive_deadline, self.again.at];
         flows.into_iter().chain([links, self.local.next_deadline()]).flatten().min()
     }
 
@@ -484,6 +489,9 @@ impl Group {
         }
         if due(self.exclusive_deadline) {
             self.on_exclusive_timeout(now);
+        }
+        if due(self.again.at) {
+            self.add_again(now);
         }
         self.test_links(now);
         if let Some(link) = self.local.on_deadline(now, &mut self.actions) {

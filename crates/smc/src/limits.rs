@@ -15,6 +15,9 @@ pub struct Config {
     pub first_link_wait: Duration,
     /// How long to wait for CONFIRM LINK over a link that was added. Default 5 s.
     pub added_link_wait: Duration,
+    /// How long after a link was lost a server tries to add one again, and twice as long after each attempt that came to
+    /// nothing, up to 32 times. Default 10 s.
+    pub link_again: Duration,
     /// After how long without a message a link is tested; zero: never. Default 30 s.
     pub test_link_idle: Duration,
     /// After how long without connections a server frees a link group. Default 600 s.
@@ -38,6 +41,7 @@ impl Default for Config {
             llc_wait: seconds(2),
             first_link_wait: seconds(4),
             added_link_wait: seconds(5),
+            link_again: seconds(10),
             test_link_idle: seconds(30),
             idle_server: seconds(600),
             idle_client: seconds(610),
@@ -84,6 +88,7 @@ impl Config {
             ("llc_wait", self.llc_wait),
             ("first_link_wait", self.first_link_wait),
             ("added_link_wait", self.added_link_wait),
+            ("link_again", self.link_again),
             ("idle_server", self.idle_server),
             ("idle_client", self.idle_client),
         ];

@@ -12,6 +12,9 @@ use crate::time::Time;
 /// Links of a group that work at a time, whatever the terms say: that is what Linux knows.
 const ACTIVE_MAX: usize = 2;
 
+/// How often the wait for another attempt to add a link doubles.
+const AGAIN_DOUBLINGS: u32 = 5;
+
 /// What is under way.
 #[derive(Clone, Debug)]
 pub(super) enum Exclusive {
@@ -36,7 +39,45 @@ pub(super) struct WantedLink {
     pub(super) asked: Option<LinkSlot>,
 }
 
+/// When a server tries to add a link in place of one that was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Again {
+    /// When, if one was.
+    pub(super) at: Option<Time>,
+    /// There have been two: hosts that have one path only are not asked for another.
+    had_two: bool,
+    /// Attempts since then that came to nothing.
+    in_vain: u32,
+}
+
+impl Again {
+    /// There are two links.
+    pub(super) const fn in_vain_never() -> Self {
+        Self { at: None, had_two: true, in_vain: 0 }
+    }
+}
+
 impl Group {
+    /// A link was lost, or one that was to take its place has not come to be: another attempt, after a while.
+    fn seek(&mut self, in_vain: bool, now: Time) {
+        let again = &mut self.again;
+        if self.role == Role::Server && !self.ended && again.had_two {
+            again.in_vain = if in_vain { (again.in_vain + 1).min(AGAIN_DOUBLINGS) } else { 0 };
+            again.at = Some(now.after(self.limits.0.link_again * (1 << again.in_vain)));
+        }
+    }
+
+    /// The time has come that [`Self::seek`] has named.
+    pub(super) fn add_again(&mut self, now: Time) {
+        self.again.at = None;
+        if self.may_add() {
+            self.wanted_link.get_or_insert_default();
+        } else if self.links.active().count() < ACTIVE_MAX {
+            // The peer has still not said that it has forgotten the other one.
+            self.seek(true, now);
+        }
+    }
+
     /// Server: tries to add a link, for failover and for load; for one of the client's ports if it has named
     /// any. [`Action::CreateLink`] follows when nothing else is under way.
     pub fn add_link(&mut self, target: Option<Gid>, now: Time) {
@@ -104,6 +145,7 @@ impl Group {
             Some(Exclusive::Offering { slot: due }) if due == slot => {
                 let asked = self.asked.take();
                 self.reject_request(asked);
+                self.seek(true, now);
             }
             Some(Exclusive::Answering { slot: due, by, request }) if due == slot => {
                 self.reject_add(by, *request, RejectReason::NoAlternatePath);
@@ -242,7 +284,12 @@ impl Group {
 
     /// Nothing goes over the link from now on; the peer has yet to be told.
     pub(super) fn take_down(&mut self, slot: LinkSlot, reason: DeleteReason, now: Time) {
+        let added = !self.links.is_active(slot);
         if self.drop_out(slot) {
+            // One that somebody wants to be without is not replaced.
+            if reason != DeleteReason::Operator {
+                self.seek(added, now);
+            }
             self.to_delete.push((slot, reason));
             self.go_on(now);
         }
@@ -280,7 +327,11 @@ impl Group {
         let flow = self.exclusive.take();
         self.end_exclusive();
         match flow {
-            Some(Exclusive::Offered { slot } | Exclusive::Deleting { slot }) => self.destroy(slot),
+            Some(Exclusive::Offered { slot }) => {
+                self.seek(true, now);
+                self.destroy(slot);
+            }
+            Some(Exclusive::Deleting { slot }) => self.destroy(slot),
             Some(Exclusive::Confirming { slot }) => {
                 self.take_down(slot, DeleteReason::LostPath, now);
             }
@@ -358,6 +409,7 @@ impl Group {
         }
         if body.reject.is_some() || body.mtu.bytes().is_none() {
             self.end_exclusive();
+            self.seek(true, now);
             return self.destroy(slot);
         }
         self.set_peer(by, slot, body);

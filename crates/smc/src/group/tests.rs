@@ -754,6 +754,83 @@ fn an_offer_may_be_accepted_rejected_or_forgotten() {
     assert_eq!(all(&mut group), [Did::Do(Action::DestroyLink(new))], "nor was its end");
 }
 
+/// A server's group with two links.
+fn server_with_two() -> (Group, LinkSlot) {
+    let (mut group, new) = server_offering();
+    hear(&mut group, FIRST, true, Body::AddLink(add_link()), START);
+    hear(&mut group, new, true, confirm_link(2), START);
+    let _ = all(&mut group);
+    (group, new)
+}
+
+/// A link of a server's group with that number is lost, which the client answers over the one that is left.
+fn lose(group: &mut Group, (slot, number): (LinkSlot, u8), left: LinkSlot, now: Time) {
+    group.on_link_failed(slot, now);
+    let gone = DeleteLink { link: Some(number), orderly: true, reason: DeleteReason::LostPath };
+    hear(group, left, true, Body::DeleteLink(gone), now);
+    assert!(all(group).contains(&Did::Do(Action::DestroyLink(slot))));
+}
+
+#[test]
+fn a_link_that_was_lost_is_sought_again_less_and_less_often() {
+    let (mut group, new) = server_with_two();
+    assert!(group.again.at.is_none(), "there are two");
+    lose(&mut group, (FIRST, 1), new, START);
+    let create = |did: &[Did]| {
+        let slot = |d: &Did| match d {
+            Did::Do(Action::CreateLink { link, .. }) => Some(*link),
+            _ => None,
+        };
+        did.iter().find_map(slot)
+    };
+    let mut now = 0;
+    let mut due = |group: &mut Group, seconds: u64| {
+        // The link that is left works.
+        let left = group.links.active().map(|(slot, _)| slot).next().unwrap();
+        let just_now = after(now + seconds * 1000 - 1);
+        hear(group, left, true, Body::TestLink([0; 16]), just_now);
+        group.on_deadline(after(now + seconds * 1000 - 1));
+        assert_eq!(create(&all(group)), None, "not before {seconds} s");
+        now += seconds * 1000;
+        assert!(group.next_deadline() <= Some(after(now)));
+        group.on_deadline(after(now));
+        (create(&all(group)).expect("a link is wanted"), after(now))
+    };
+    // There is no path from here; the peer has none; it does not answer; what was offered does not come up.
+    let (slot, at) = due(&mut group, 10);
+    group.link_refused(slot, at);
+    let (slot, at) = due(&mut group, 20);
+    group.link_created(slot, end(2), &[], at);
+    let did = all(&mut group);
+    let Did::Say(by, false, Body::AddLink(offer)) = &did[0] else { panic!("{did:?}") };
+    let no =
+        AddLink { link: offer.link, reject: Some(RejectReason::Unsaid), v2: None, ..add_link() };
+    hear(&mut group, *by, true, Body::AddLink(no), at);
+    let (slot, at) = due(&mut group, 40);
+    group.link_created(slot, end(2), &[], at);
+    group.on_deadline(at.after(Duration::from_secs(2)));
+    assert!(all(&mut group).contains(&Did::Do(Action::DestroyLink(slot))), "no answer");
+    let (slot, at) = due(&mut group, 82);
+    group.link_created(slot, end(2), &[], at);
+    let did = all(&mut group);
+    let Did::Say(by, false, Body::AddLink(offer)) = &did[0] else { panic!("{did:?}") };
+    let number = offer.link;
+    let yes = AddLink { link: number, ..add_link() };
+    hear(&mut group, *by, true, Body::AddLink(yes), at);
+    hear(&mut group, slot, true, confirm_link(number), at);
+    assert!(all(&mut group).contains(&Did::Do(Action::LinkActive(slot))));
+    // There are two again, and what comes next is as at first.
+    lose(&mut group, (slot, number), new, at);
+    let (_, _) = due(&mut group, 10);
+}
+
+#[test]
+fn a_link_that_an_operator_deletes_is_not_sought_again() {
+    let (mut group, _) = server_with_two();
+    group.delete_link(FIRST, START);
+    assert!(group.again.at.is_none());
+}
+
 #[test]
 fn a_client_that_asks_for_a_link_gets_an_answer() {
     let mut group = server(false, 1);

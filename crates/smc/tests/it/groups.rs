@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use smc::cdc::Cdc;
 use smc::clc::RdmaAnswer;
 use smc::conn::{Conn, Push, Setup, State, Ticket};
-use smc::group::{Action, BufferId, Group, LinkBuffer, LinkEnd, LinkSlot, Received};
+use smc::group::{Action, BufferId, Group, LinkBuffer, LinkEnd, LinkSlot, Opened, Received};
 use smc::handshake::{PeerEnd, Proposed, Terms};
 use smc::{Config, Gid, Mtu, Qpn, RKey, SizeClass, SystemId, Time, Token};
 
@@ -302,13 +302,19 @@ impl World {
             }
             self.step();
         }
+        let known = |(host, (buffer, _)): (usize, &(usize, LinkBuffer))| {
+            self.hosts[host].buffers[*buffer].told
+        };
+        if !told.iter().enumerate().all(known) {
+            // Over a link that is dead, for instance: the handshake declines.
+            self.decline(&opened, &told);
+            return false;
+        }
         for (host, mine) in opened.iter().enumerate() {
             let (_, key) = told[1 - host];
             let reached = self.hosts[host].group.reach(mine.token, mine.link, key.rkey, key.vaddr);
             let Ok((link, remote)) = reached else {
-                for (host, mine) in opened.iter().enumerate() {
-                    self.hosts[host].group.close(mine.token, now);
-                }
+                self.decline(&opened, &told);
                 return false;
             };
             let setup = Setup {
@@ -336,6 +342,19 @@ impl World {
             self.pump(host, mine.token);
         }
         true
+    }
+
+    /// There will be no such connection: its places in the groups, and its buffers, are given back.
+    fn decline(&mut self, opened: &[Opened; 2], told: &[(usize, LinkBuffer)]) {
+        let now = self.time();
+        for (host, mine) in opened.iter().enumerate() {
+            self.hosts[host].group.close(mine.token, now);
+            self.hosts[host].ends.remove(&mine.token);
+            if let Some(id) = self.hosts[host].buffers[told[host].0].id {
+                self.hosts[host].group.delete_rkey(id, now);
+            }
+            self.act(host);
+        }
     }
 
     fn byte(host: usize, token: Token, at: u64) -> u8 {

@@ -1,6 +1,6 @@
 //! Cables that are pulled: one that is plugged in again, and a second one that takes over.
 
-use testkit::hosts::DEVICE;
+use testkit::hosts::{DEVICE, SECOND};
 
 use super::going::Going;
 use super::*;
@@ -8,14 +8,19 @@ use super::*;
 /// One with short and one with long messages.
 const SIZES: &[&str] = &["8", "200000"];
 
-/// From which addresses the links of a host's groups are that work.
-fn links(pair: &Pair, side: Side) -> Vec<String> {
+/// From which addresses the links of each of a host's groups are that work.
+fn groups(pair: &Pair, side: Side) -> Vec<Vec<String>> {
     let status = pair.status(side);
     let of = |thing: &serde_json::Value, name: &str| thing[name].as_array().unwrap().clone();
     let groups = of(&status, "vectors").into_iter().flat_map(|vector| of(&vector, "groups"));
-    let links = groups.flat_map(|group| of(&group, "links"));
-    let works = links.filter(|link| link["state"] == "ACTIVE");
-    works.map(|link| link["local"].as_str().unwrap().to_owned()).collect()
+    let local = |link: serde_json::Value| link["local"].as_str().unwrap().to_owned();
+    let works = |group| of(&group, "links").into_iter().filter(|link| link["state"] == "ACTIVE");
+    groups.map(|group| works(group).map(local).collect()).collect()
+}
+
+/// Those of all of them.
+fn links(pair: &Pair, side: Side) -> Vec<String> {
+    groups(pair, side).concat()
 }
 
 #[test]
@@ -61,15 +66,25 @@ fn a_second_cable_takes_over() {
         let links = links(&pair, Side::Client);
         !links.is_empty() && links.iter().all(|link| *link == second)
     });
-    std::thread::sleep(Duration::from_millis(300));
-    going.end(&pair);
-    assert_eq!(pair.sum(Side::Client, "aborted_total"), 0);
-    // With the way of TCP there again, so are new connections, on what is left of the group.
+    // With the way of TCP there again, so are new connections.
     pair.host(Side::Server).plug(DEVICE, true).unwrap();
     let carried = pair.carried(Side::Client);
     eventually("new connections go by SMC-R", || {
+        // Hosts that did not find each other say so for a moment longer.
         let got = talk.client(&pair, &python, &["echo", "1,70000"], true);
-        assert!(got.ok(), "{got:?}");
-        pair.carried(Side::Client) > carried
+        got.ok() && pair.carried(Side::Client) > carried
     });
+    // The server finds the first cable again for the group that is left, after which the second may go.
+    eventually("each group has links by both cables", || {
+        let groups = groups(&pair, Side::Client);
+        groups.iter().all(|links| links.contains(&first) && links.contains(&second))
+    });
+    pair.host(Side::Server).plug(SECOND, false).unwrap();
+    eventually("one link", || {
+        let links = links(&pair, Side::Client);
+        !links.is_empty() && links.iter().all(|link| *link == first)
+    });
+    std::thread::sleep(Duration::from_millis(300));
+    going.end(&pair);
+    assert_eq!(pair.sum(Side::Client, "aborted_total"), 0);
 }
