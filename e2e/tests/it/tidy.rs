@@ -32,7 +32,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
 
 /// Whom tests may use besides: the crates that give them packets, which are never shipped and may be
 /// above.
-const TESTS_MAY_USE: &[(&str, &str)] = &[("frag", "testkit"), ("roce", "testkit")];
+const TESTS_MAY_USE: &[(&str, &str)] =
+    &[("engine", "testkit"), ("frag", "testkit"), ("roce", "testkit")];
 
 /// What is loaded into other people's programs may use nothing that has a global of its own, a
 /// thread or an allocator.

@@ -20,6 +20,10 @@ const LINGER_NS: u64 = 60_000_000_000;
 /// needs no time at all.
 const ANSWER_NS: u64 = 10_000_000_000;
 
+/// How long the peer may keep its end after our program has closed and all of it has left, as TCP waits in FIN-WAIT-2
+/// (`tcp_fin_timeout`). It cannot write any more, and what it has not read is in its own memory.
+const ORPHAN_NS: u64 = 60_000_000_000;
+
 /// Why a connection ends before its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
@@ -75,8 +79,10 @@ pub(super) struct Pump {
     broken: bool,
     /// Since the program has ended: what has not left yet, and when to give that up.
     linger: Option<Linger>,
-    /// When to give up a peer that does not answer an abnormal end.
-    broken_until: Option<u64>,
+    /// When to give up a peer that does not answer our end.
+    answer_by: Option<u64>,
+    /// Its TCP connection has ended, in one direction at least.
+    tcp_ended: bool,
 }
 
 /// What waits to leave after the program has ended.
@@ -103,7 +109,8 @@ impl Pump {
             peer_closed: false,
             broken: false,
             linger: None,
-            broken_until: None,
+            answer_by: None,
+            tcp_ended: false,
         }
     }
 
@@ -162,12 +169,13 @@ impl Pump {
         // Once it is over it is no time to wake for any more: what was given up stays unsent.
         let until = self.linger.map(|linger| linger.until);
         wants.by = until.filter(|at| *at > now && self.conn.unsent() > 0);
-        if self.broken {
-            let patience = *self.broken_until.get_or_insert(now + ANSWER_NS);
-            if patience <= now {
+        if let Some(patience) = self.patience(now) {
+            let by = self.answer_by.map_or(now + patience, |by| by.min(now + patience));
+            if by <= now {
                 self.conn.kill();
             }
-            wants.by = Some(patience);
+            self.answer_by = Some(by);
+            wants.by = Some(by);
         }
         wants.over = self.is_over();
         wants.moved = moved;
@@ -251,6 +259,17 @@ impl Pump {
         Ok(())
     }
 
+    /// How long the peer may take to answer, once all has been said to it.
+    fn patience(&self, now: u64) -> Option<u64> {
+        if self.broken || self.program == Program::Reset {
+            return Some(ANSWER_NS);
+        }
+        let has_left = self.program == Program::Closed && self.conn.unsent() == 0;
+        // What was given up stays unsent.
+        let is_said = self.linger.is_some_and(|linger| has_left || linger.until <= now);
+        is_said.then_some(if self.tcp_ended { ANSWER_NS } else { ORPHAN_NS })
+    }
+
     fn post(&mut self, plan: &Transmission, post: &mut dyn Post) {
         let bytes: u64 = plan.writes().iter().map(|write| u64::from(write.len())).sum();
         // Not where the last one ended: after a move the peer may have told that it has read what was to go again.
@@ -329,6 +348,7 @@ impl Pump {
     /// The TCP connection has ended a while ago; `reset`: in both directions. Who lives has said by now what
     /// that means, and who has not is dead: no kernel speaks for it, and nothing is waited for.
     pub(super) fn tcp_ended(&mut self, reset: bool) {
+        self.tcp_ended = true;
         let said = if reset { self.peer_closed } else { self.ended };
         if !said {
             self.conn.kill();
@@ -391,8 +411,55 @@ mod tests {
         assert_eq!((posted.bytes, wants.by), (16_384, Some(wait)), "the rest waits for room");
         assert!(!posted.flags.has(StateFlags::CLOSED));
         let wants = pump.step(&mut relay, &mut posted, wait).unwrap();
-        assert_eq!((posted.bytes, wants.by), (16_384, None));
+        assert_eq!((posted.bytes, wants.by), (16_384, Some(wait + ORPHAN_NS)));
         assert!(posted.flags.has(StateFlags::ABORTED), "the rest is lost: {:?}", posted.flags);
+    }
+
+    /// Nor does one hold what is ours that knows of the end and does not say its own.
+    #[test]
+    fn a_peer_that_does_not_answer_an_end_is_given_up() {
+        for (end, patience) in [(Program::Closed, ORPHAN_NS), (Program::Reset, ANSWER_NS)] {
+            let (mut relay, program) = guest(16_384);
+            let setup = Setup { send_ring: smc::SizeClass::new(1), ..Setup::default() };
+            let mut pump = Pump::new(Conn::new(&setup), Key(1));
+            program.send(b"all of it");
+            program.ends(end);
+            let mut posted = Posted::default();
+            let wants = pump.step(&mut relay, &mut posted, 5).unwrap();
+            assert_eq!((wants.by, wants.over), (Some(5 + patience), false), "{end:?}");
+            while pump.under_way.front().is_some() {
+                pump.completed(&mut relay);
+            }
+            let wants = pump.step(&mut relay, &mut posted, 4 + patience).unwrap();
+            assert_eq!((wants.by, wants.over), (Some(5 + patience), false), "{end:?}");
+            let wants = pump.step(&mut relay, &mut posted, 5 + patience).unwrap();
+            assert!(wants.over && pump.was_reset(), "{end:?}");
+        }
+    }
+
+    /// Least of all where its TCP connection has ended too.
+    #[test]
+    fn a_peer_that_has_left_tcp_is_waited_for_less_long() {
+        let (mut relay, program) = guest(16_384);
+        let mut pump = Pump::new(Conn::new(&Setup::default()), Key(1));
+        // It sends no more, which is what the end of TCP means.
+        let done = Cdc { state_flags: StateFlags::SENDING_DONE, ..Cdc::default() };
+        pump.hear(&done, &mut relay, |_, _, _| {}).unwrap();
+        pump.tcp_ended(false);
+        let mut posted = Posted::default();
+        let wants = pump.step(&mut relay, &mut posted, 5).unwrap();
+        assert_eq!(
+            (wants.by, wants.over),
+            (None, false),
+            "half of it is open for as long as the programs like"
+        );
+        program.ends(Program::Closed);
+        let wants = pump.step(&mut relay, &mut posted, 6).unwrap();
+        assert_eq!((wants.by, wants.over), (Some(6 + ANSWER_NS), false));
+        while pump.under_way.front().is_some() {
+            pump.completed(&mut relay);
+        }
+        assert!(pump.step(&mut relay, &mut posted, 6 + ANSWER_NS).unwrap().over);
     }
 
     /// A peer that reads slowly gets all of it; one that stops, and looks as if it might go on, does not hold us for ever,

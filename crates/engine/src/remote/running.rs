@@ -111,6 +111,13 @@ impl Smc {
     }
 }
 
+impl Smc {
+    /// When it has to be looked at, whatever happens.
+    fn due(&self) -> Option<u64> {
+        self.tcp_ended.map(|(at, _)| at).into_iter().chain(self.by).min()
+    }
+}
+
 impl Running {
     pub(super) fn plain(wire: Wire) -> Self {
         Self::Plain(Box::new(Plain::new(wire)))
@@ -145,7 +152,7 @@ impl Running {
     /// When it has to be looked at.
     pub(super) fn due(&self) -> Option<u64> {
         match self {
-            Self::Smc(smc) => smc.tcp_ended.map(|(at, _)| at).into_iter().chain(smc.by).min(),
+            Self::Smc(smc) => smc.due(),
             Self::Plain(_) => None,
         }
     }
@@ -205,7 +212,8 @@ impl Vector {
         let Some(Running::Smc(smc)) = self.running.get_mut(&id) else { return false };
         let Some(relay) = self.shelf.rings.get_mut(id) else { return false };
         let stamp = relay.stamp();
-        if stamp.is_some() && stamp == smc.settled {
+        let is_due = smc.due().is_some_and(|at| at <= now);
+        if stamp.is_some() && stamp == smc.settled && !is_due {
             return false;
         }
         smc.settled = None;
@@ -242,8 +250,7 @@ impl Vector {
         self.stat.writes_tx += writes;
         self.stat.cdc_tx += messages;
         smc.by = wants.by;
-        let waits = wants.room || wants.by.is_some() || smc.tcp_ended.is_some() || !poured;
-        if !wants.moved && !wants.over && !waits {
+        if !wants.moved && !wants.over && !wants.room && poured {
             smc.settled = stamp;
         }
         if let Some(gain) = due {

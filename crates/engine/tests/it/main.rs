@@ -1,7 +1,8 @@
-//! A whole server over TCP, against a client made of the codecs of `smb`.
+//! A whole server over TCP, against a client made of the codecs of `smb`; and engines against each other.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
 mod accounts;
+mod between;
 mod breaks;
 mod client;
 mod control;

@@ -171,7 +171,7 @@ fn iperf3_survives(conditions: &str) {
         let said: serde_json::Value = serde_json::from_str(&got.out).unwrap();
         let received = said["end"]["sum_received"]["bytes"].as_f64();
         // More than there is room for without an acknowledgement. What waits at the end of it is not counted.
-        assert!(received.unwrap() > 1e6, "{conditions}, {way:?}: {}", got.out);
+        assert!(received.is_some_and(|n| n > 1e6), "{conditions}, {way:?}: {got:?}");
     }
     for side in [Side::Server, Side::Client] {
         assert!(pair.sum(side, "bytes_tx") > 1_000_000, "{:#}", pair.status(side));
