@@ -60,8 +60,8 @@ pub(crate) struct Place {
     sockets: [UdpSocket; 2],
 }
 
-/// Which way a message goes: index of who has sent it.
-type From = usize;
+/// Who has sent a message: the client, 0, or the server.
+type Side = usize;
 
 /// What decides about messages, one after the other.
 struct Script<'a> {
@@ -81,7 +81,7 @@ impl<'a> Script<'a> {
     }
 
     /// What is said in place of a message.
-    fn change(&mut self, from: From, is_packet: bool, message: Vec<u8>) -> Vec<Vec<u8>> {
+    fn change(&mut self, from: Side, is_packet: bool, message: Vec<u8>) -> Vec<Vec<u8>> {
         let way = usize::from(is_packet);
         let kept = &mut self.kept[from][way];
         kept.push_back(message.clone());
@@ -97,7 +97,7 @@ impl<'a> Script<'a> {
         said
     }
 
-    fn act(&mut self, from: From, way: usize, mut message: Vec<u8>) -> Vec<Vec<u8>> {
+    fn act(&mut self, from: Side, way: usize, mut message: Vec<u8>) -> Vec<Vec<u8>> {
         if let Some(less) = self.skip.checked_sub(1) {
             self.skip = less;
             return vec![message];
