@@ -133,10 +133,11 @@ pub mod kernel {
     pub const TOLD: u32 = 1 << 19;
     /// Strays were taken, which nobody counts: what the kernel has counted tells no more what else was taken.
     pub const STRAYED: u32 = 1 << 20;
+    /// What was to come again by TCP was waited for in vain.
+    pub const VAIN: u32 = 1 << 21;
 }
 
-/// Bits of [`Conn::options`]: what the program believes of its socket, where doorbells need it
-/// otherwise.
+/// Bits of [`Conn::options`]: what the program believes of its socket, where doorbells need it otherwise.
 pub mod options {
     /// `TCP_NODELAY` is off for the program.
     pub const NAGLE: u32 = 1;
@@ -1178,8 +1179,7 @@ fn is_own(mine: &Half) -> bool {
     mine.users.load(Ordering::Relaxed) == 1
 }
 
-/// Says where we run; the peer reads the line with each message, so it is written only when that
-/// changes.
+/// Says where we run; the peer reads the line with each message, so it is written only when that changes.
 #[inline]
 pub(crate) fn note_cpu(mine: &Half) {
     let cpu = call::cpu();

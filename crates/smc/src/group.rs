@@ -392,7 +392,7 @@ impl Group {
         } else if self.adds(slot) {
             self.end_exclusive();
             self.confirm_link(slot, body.link, now);
-            self.again = Again::in_vain_never();
+            self.again = self.again.found(now);
         }
     }
 

@@ -20,8 +20,8 @@ const LINGER_NS: u64 = 60_000_000_000;
 /// needs no time at all.
 const ANSWER_NS: u64 = 10_000_000_000;
 
-/// How long the peer may keep its end after our program has closed and all of it has left, as TCP waits in FIN-WAIT-2
-/// (`tcp_fin_timeout`). It cannot write any more, and what it has not read is in its own memory.
+/// How long the peer may keep its end after our program has closed and all that was said has arrived, as TCP waits in
+/// FIN-WAIT-2 (`tcp_fin_timeout`). It cannot write any more, and what it has not read is in its own memory.
 const ORPHAN_NS: u64 = 60_000_000_000;
 
 /// Why a connection ends before its time.
@@ -81,8 +81,8 @@ pub(super) struct Pump {
     linger: Option<Linger>,
     /// When to give up a peer that does not answer our end.
     answer_by: Option<u64>,
-    /// Its TCP connection has ended, in one direction at least.
-    tcp_ended: bool,
+    /// It was given up so, though all had been said in order.
+    orphaned: bool,
 }
 
 /// What waits to leave after the program has ended.
@@ -110,7 +110,7 @@ impl Pump {
             broken: false,
             linger: None,
             answer_by: None,
-            tcp_ended: false,
+            orphaned: false,
         }
     }
 
@@ -121,7 +121,7 @@ impl Pump {
 
     /// Whether the guest is to see a reset at the end.
     pub(super) fn was_reset(&self) -> bool {
-        self.broken || self.conn.was_reset() || self.conn.was_killed()
+        self.broken || self.conn.was_reset() || self.conn.was_killed() && !self.orphaned
     }
 
     /// Ends it abnormally on both sides; the peer is told by the next step, and the guest at the end.
@@ -167,14 +167,14 @@ impl Pump {
             self.linger(relay, now)?;
         }
         // Once it is over it is no time to wake for any more: what was given up stays unsent.
-        let until = self.linger.map(|linger| linger.until);
-        wants.by = until.filter(|at| *at > now && self.conn.unsent() > 0);
-        if let Some(patience) = self.patience(now) {
-            let by = self.answer_by.map_or(now + patience, |by| by.min(now + patience));
+        let waits = self.linger.filter(|linger| linger.until > now && linger.left > 0);
+        wants.by = waits.map(|linger| linger.until);
+        self.answer_by = self.patience(now).map(|ns| self.answer_by.unwrap_or(now + ns));
+        if let Some(by) = self.answer_by.filter(|_| !self.is_over()) {
             if by <= now {
+                self.orphaned = !self.broken && self.is_done();
                 self.conn.kill();
             }
-            self.answer_by = Some(by);
             wants.by = Some(by);
         }
         wants.over = self.is_over();
@@ -259,15 +259,20 @@ impl Pump {
         Ok(())
     }
 
-    /// How long the peer may take to answer, once all has been said to it.
+    /// The program has closed, and nothing of what it wrote waits to leave.
+    fn is_done(&self) -> bool {
+        self.program == Program::Closed && self.conn.unsent() == 0
+    }
+
+    /// How long the peer may take to answer our end from now on, if that is what is waited for.
     fn patience(&self, now: u64) -> Option<u64> {
         if self.broken || self.program == Program::Reset {
             return Some(ANSWER_NS);
         }
-        let has_left = self.program == Program::Closed && self.conn.unsent() == 0;
         // What was given up stays unsent.
-        let is_said = self.linger.is_some_and(|linger| has_left || linger.until <= now);
-        is_said.then_some(if self.tcp_ended { ANSWER_NS } else { ORPHAN_NS })
+        let is_said = self.linger.is_some_and(|linger| self.is_done() || linger.until <= now);
+        // As long as something is under way the link says whether it arrives.
+        (is_said && self.under_way.is_empty()).then_some(ORPHAN_NS)
     }
 
     fn post(&mut self, plan: &Transmission, post: &mut dyn Post) {
@@ -348,7 +353,6 @@ impl Pump {
     /// The TCP connection has ended a while ago; `reset`: in both directions. Who lives has said by now what
     /// that means, and who has not is dead: no kernel speaks for it, and nothing is waited for.
     pub(super) fn tcp_ended(&mut self, reset: bool) {
-        self.tcp_ended = true;
         let said = if reset { self.peer_closed } else { self.ended };
         if !said {
             self.conn.kill();
@@ -411,7 +415,7 @@ mod tests {
         assert_eq!((posted.bytes, wants.by), (16_384, Some(wait)), "the rest waits for room");
         assert!(!posted.flags.has(StateFlags::CLOSED));
         let wants = pump.step(&mut relay, &mut posted, wait).unwrap();
-        assert_eq!((posted.bytes, wants.by), (16_384, Some(wait + ORPHAN_NS)));
+        assert_eq!((posted.bytes, wants.by), (16_384, None));
         assert!(posted.flags.has(StateFlags::ABORTED), "the rest is lost: {:?}", posted.flags);
     }
 
@@ -426,40 +430,21 @@ mod tests {
             program.ends(end);
             let mut posted = Posted::default();
             let wants = pump.step(&mut relay, &mut posted, 5).unwrap();
-            assert_eq!((wants.by, wants.over), (Some(5 + patience), false), "{end:?}");
+            // While bytes are under way nobody is given up: they would be zeros.
+            let by = (end == Program::Reset).then_some(5 + patience);
+            assert_eq!((wants.by, wants.over), (by, false), "{end:?}");
             while pump.under_way.front().is_some() {
                 pump.completed(&mut relay);
             }
+            let wants = pump.step(&mut relay, &mut posted, 5).unwrap();
+            assert_eq!((wants.by, wants.over), (Some(5 + patience), false), "{end:?}");
             let wants = pump.step(&mut relay, &mut posted, 4 + patience).unwrap();
             assert_eq!((wants.by, wants.over), (Some(5 + patience), false), "{end:?}");
             let wants = pump.step(&mut relay, &mut posted, 5 + patience).unwrap();
-            assert!(wants.over && pump.was_reset(), "{end:?}");
+            assert!(wants.over);
+            // Which is no reset for whoever still reads, where all had been said in order.
+            assert_eq!(pump.was_reset(), end == Program::Reset);
         }
-    }
-
-    /// Least of all where its TCP connection has ended too.
-    #[test]
-    fn a_peer_that_has_left_tcp_is_waited_for_less_long() {
-        let (mut relay, program) = guest(16_384);
-        let mut pump = Pump::new(Conn::new(&Setup::default()), Key(1));
-        // It sends no more, which is what the end of TCP means.
-        let done = Cdc { state_flags: StateFlags::SENDING_DONE, ..Cdc::default() };
-        pump.hear(&done, &mut relay, |_, _, _| {}).unwrap();
-        pump.tcp_ended(false);
-        let mut posted = Posted::default();
-        let wants = pump.step(&mut relay, &mut posted, 5).unwrap();
-        assert_eq!(
-            (wants.by, wants.over),
-            (None, false),
-            "half of it is open for as long as the programs like"
-        );
-        program.ends(Program::Closed);
-        let wants = pump.step(&mut relay, &mut posted, 6).unwrap();
-        assert_eq!((wants.by, wants.over), (Some(6 + ANSWER_NS), false));
-        while pump.under_way.front().is_some() {
-            pump.completed(&mut relay);
-        }
-        assert!(pump.step(&mut relay, &mut posted, 6 + ANSWER_NS).unwrap().over);
     }
 
     /// A peer that reads slowly gets all of it; one that stops, and looks as if it might go on, does not hold us for ever,

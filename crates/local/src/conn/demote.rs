@@ -539,22 +539,33 @@ impl Conn {
     ) -> bool {
         let unread = ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed)
             || mine.again.load(Ordering::Relaxed) != 0;
-        if !unread || mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN == 0 {
+        let frozen = mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0;
+        if !unread || !frozen || self.kernel.load(Ordering::Relaxed) & kernel::VAIN != 0 {
             return false;
         }
         let deadline = call::now_ns() + PATIENCE_NS;
-        while call::now_ns() < deadline {
+        let mut late = false;
+        loop {
+            // Whoever sends it holds this, also in the peer's place.
+            let sends = |word: &AtomicU32| word.load(Ordering::Acquire) != 0;
             if peer.flags.load(Ordering::Acquire) & flag::DOWN == 0 {
                 self.answer_demotion(w, fd, mine, peer);
-            } else if peer.tx_lock.load(Ordering::Acquire) == 0 || call::readable(fd).0 {
+            } else if !sends(&peer.tx_lock) && !sends(&peer.lent) || call::readable(fd).0 {
                 return true;
             }
             if Self::is_deserted(fd, mine, peer) {
-                return true;
+                // What was taken out of the socket is somebody's to put back: not ours.
+                return mine.again.load(Ordering::Relaxed) == 0;
             }
+            if late {
+                // Whoever sends it has been stopped: not at each call.
+                self.kernel.fetch_or(kernel::VAIN, Ordering::Relaxed);
+                return false;
+            }
+            // Once more: what was looked at may be from before we were stopped for longer than that.
+            late = call::now_ns() > deadline;
             call::sched_yield();
         }
-        false
     }
 
     /// Takes back what [`Self::demote`] has begun and the peer has not answered: we go on reading

@@ -48,12 +48,14 @@ pub(super) struct Again {
     had_two: bool,
     /// Attempts since then that came to nothing.
     in_vain: u32,
+    /// Since when there has been one that was added so.
+    since: Option<Time>,
 }
 
 impl Again {
     /// There are two links.
-    pub(super) const fn in_vain_never() -> Self {
-        Self { at: None, had_two: true, in_vain: 0 }
+    pub(super) fn found(self, now: Time) -> Self {
+        Self { at: None, had_two: true, since: self.had_two.then_some(now), ..self }
     }
 }
 
@@ -61,9 +63,13 @@ impl Group {
     /// A link was lost, or one that was to take its place has not come to be: another attempt, after a while.
     fn seek(&mut self, in_vain: bool, now: Time) {
         let again = &mut self.again;
+        let wait = |in_vain: u32| self.limits.0.link_again * (1 << in_vain);
         if self.role == Role::Server && !self.ended && again.had_two {
+            // A path that takes a link and then does not carry it is none.
+            let was_brief = |since: Time| now < since.after(wait(again.in_vain + 1));
+            let in_vain = in_vain || again.since.take().is_some_and(was_brief);
             again.in_vain = if in_vain { (again.in_vain + 1).min(AGAIN_DOUBLINGS) } else { 0 };
-            again.at = Some(now.after(self.limits.0.link_again * (1 << again.in_vain)));
+            again.at = Some(now.after(wait(again.in_vain)));
         }
     }
 

@@ -819,9 +819,19 @@ fn a_link_that_was_lost_is_sought_again_less_and_less_often() {
     hear(&mut group, *by, true, Body::AddLink(yes), at);
     hear(&mut group, slot, true, confirm_link(number), at);
     assert!(all(&mut group).contains(&Did::Do(Action::LinkActive(slot))));
-    // There are two again, and what comes next is as at first.
+    // There are two again. One that is lost at once was none.
     lose(&mut group, (slot, number), new, at);
-    let (_, _) = due(&mut group, 10);
+    let (slot, at) = due(&mut group, 160);
+    group.link_created(slot, end(2), &[], at);
+    let did = all(&mut group);
+    let Did::Say(by, false, Body::AddLink(offer)) = &did[0] else { panic!("{did:?}") };
+    let number = offer.link;
+    hear(&mut group, *by, true, Body::AddLink(AddLink { link: number, ..add_link() }), at);
+    hear(&mut group, slot, true, confirm_link(number), at);
+    // After one that has worked for long what comes next is as at first.
+    let later = at.after(Duration::from_secs(320));
+    lose(&mut group, (slot, number), new, later);
+    assert_eq!(group.again.at, Some(later.after(Duration::from_secs(10))));
 }
 
 #[test]
