@@ -20,7 +20,7 @@ usage: cargo xtask COMMAND [OPTIONS]
 
   demo         show real programs side by side, on TCP and under Shunt
   test         everything a contributor must pass
-                 --install   fetch the Debian packages (and two packages of PyPI) that are absent
+                 --install   fetch the Debian packages (and three of PyPI) that are absent
                  --lacking   run without what is absent
                  --quick     fewer seeds, no loom models, no documentation
   bench        measure in pairs against TCP; `cargo xtask bench --help`
