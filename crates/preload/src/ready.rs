@@ -39,7 +39,7 @@ mod watch;
 #[cfg(feature = "watchdog")]
 pub(crate) mod watchdog;
 
-use amend::{amend, disarm, is_own_one_shot, tag_of};
+use amend::{amend, ask_anew, disarm, is_own_one_shot, register_anew, stands, tag_of};
 pub(crate) use amend::{lift, put_down};
 pub(crate) use control::{closed, control, created, duplicated, looked_at, other};
 pub(crate) use forking::{hold_sets, let_sets_go};
@@ -295,7 +295,12 @@ impl Set {
                     conn.drain_bells(e.mine, e.peer, fd);
                 }
                 set_word(w, self, conn, e.mine);
-                register(w, self, conn, which);
+                if self.forked.load(Ordering::Relaxed) {
+                    // What there was to tell is told by `wait_forked`.
+                    register_anew(w, self, conn, which, &e);
+                } else {
+                    register(w, self, conn, which);
+                }
             }
         }
         if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -491,6 +496,10 @@ impl Set {
             self.absorb(w, &copy, &mut out);
             self.scan(w, &mut out);
             left = limit.map(|l| l.saturating_sub(call::now_ns().saturating_sub(start)));
+            if out.n == 0 && self.forked.load(Ordering::Relaxed) {
+                // Found to be shared just now.
+                break self.wait_forked(w, events, left, sleep);
+            }
             if out.n > 0 || limit == Some(0) || left == Some(0) {
                 break c_int::try_from(out.n).unwrap_or(0);
             }
@@ -1093,8 +1102,12 @@ pub(crate) fn thawed(w: &'static World, conn: &'static Conn) {
     }
 }
 
-/// The connection is back on TCP for good: its sets get back what the program registered.
+/// The connection is back on TCP: its sets get back what the program registered. Where the peer has closed without doing
+/// so itself only our direction is, and the sets go on looking at what the peer has said in memory.
 pub(crate) fn detached(w: &'static World, conn: &'static Conn) {
+    if ends(w, conn).is_some() {
+        return ask_anew(w, conn);
+    }
     unpark_all(conn);
     // Pairs with `enrol`.
     full_fence();
@@ -1119,16 +1132,7 @@ pub(crate) fn changed(w: &'static World, conn: &'static Conn) {
         conn.kernel.fetch_or(kernel::AFTER_CLOSE, Ordering::Relaxed);
         mine.flags.fetch_or(flag::AFTER, Ordering::Relaxed);
     }
-    for (which, set) in registrations(conn) {
-        let r = &conn.sets[which];
-        let asked = r.asked.load(Ordering::Relaxed);
-        // To ask again for the same would make an edge of what was told.
-        if r.flags.load(Ordering::Relaxed) & reg::TAGGED != 0
-            && ends(w, conn).is_some_and(|e| kernel_events(r, &e) != asked)
-        {
-            register(w, set, conn, which);
-        }
-    }
+    ask_anew(w, conn);
 }
 
 /// A connection is about to be dissolved: out of the lists, but its registrations stay.

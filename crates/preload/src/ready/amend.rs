@@ -7,16 +7,61 @@ use super::*;
 /// number is made to lead to the connection again for a moment, if nobody else has taken it.
 /// `false`: there is no such registration.
 pub(super) fn amend(set: &Set, conn: &Conn, r: &Registration, events: u32, data: u64) -> bool {
+    under_its_number(conn, r, |fd| {
+        call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_MOD, fd, events, data).is_ok()
+    })
+}
+
+/// Whether the kernel has a registration, which another process that shares the set may have taken out of it. To change it
+/// would say so as well, and make an edge of what was told.
+pub(super) fn stands(set: &Set, conn: &Conn, r: &Registration) -> bool {
+    under_its_number(conn, r, |fd| {
+        match call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_ADD, fd, ET, KICK) {
+            Ok(()) => {
+                let _ = call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+                false
+            }
+            Err(errno) => errno == libc::EEXIST,
+        }
+    })
+}
+
+/// Has something done with a registration, by the number that it was made under. `false`: that is another file's now.
+fn under_its_number(conn: &Conn, r: &Registration, what: impl FnOnce(c_int) -> bool) -> bool {
     let fd = r.fd.load(Ordering::Relaxed).cast_signed();
-    let change = |fd| call::epoll_ctl(set.epfd(), libc::EPOLL_CTL_MOD, fd, events, data).is_ok();
     if leads_to(conn, fd) {
-        return change(fd);
+        return what(fd);
     }
     let other = conn.fd.load(Ordering::Relaxed).cast_signed();
     let Ok(new) = call::dup_above(other, fd) else { return false };
-    let done = new == fd && change(fd);
+    let done = new == fd && what(fd);
     let _ = call::close(new);
     done
+}
+
+/// The kernel is asked for what is its part of readiness now.
+pub(super) fn ask_anew(w: &'static World, conn: &'static Conn) {
+    let Some(e) = ends(w, conn) else { return };
+    for (which, set) in registrations(conn) {
+        if conn.sets[which].flags.load(Ordering::Relaxed) & reg::TAGGED != 0 {
+            register_anew(w, set, conn, which, &e);
+        }
+    }
+}
+
+/// [`register`], if the kernel is to be asked for something else: to ask again for the same would make an edge of what
+/// was told.
+pub(super) fn register_anew(
+    w: &'static World,
+    set: &Set,
+    conn: &'static Conn,
+    which: usize,
+    e: &Ends,
+) {
+    let r = &conn.sets[which];
+    if kernel_events(r, e) != r.asked.load(Ordering::Relaxed) {
+        register(w, set, conn, which);
+    }
 }
 
 /// Another socket is about to take the place of the connection's descriptors: the kernel forgets its

@@ -184,7 +184,11 @@ impl Set {
             }
             let what = due(w, conn, r);
             // Another process may have changed it, or taken it out of the set.
-            if what.events != 0 && is_as_known(w, conn, which) && register(w, self, conn, which) {
+            let is_in = || match user & (ET | ONESHOT) {
+                ET => stands(self, conn, r),
+                _ => register(w, self, conn, which),
+            };
+            if what.events != 0 && is_as_known(w, conn, which) && is_in() {
                 reported(r, &what);
                 if user & ONESHOT != 0 {
                     // The kernel must not fire it as well.
