@@ -15,6 +15,9 @@ pub struct Config {
     pub first_link_wait: Duration,
     /// How long to wait for CONFIRM LINK over a link that was added. Default 5 s.
     pub added_link_wait: Duration,
+    /// The same over one that is tried again in place of one that was lost: connections of the group that need a key of a
+    /// new buffer wait meanwhile, and the path may be as dead as before. Default 1 s.
+    pub again_wait: Duration,
     /// How long after a link was lost a server tries to add one again, and twice as long after each attempt that came to
     /// nothing, up to 32 times. Default 10 s.
     pub link_again: Duration,
@@ -41,6 +44,7 @@ impl Default for Config {
             llc_wait: seconds(2),
             first_link_wait: seconds(4),
             added_link_wait: seconds(5),
+            again_wait: seconds(1),
             link_again: seconds(10),
             test_link_idle: seconds(30),
             idle_server: seconds(600),
@@ -88,6 +92,7 @@ impl Config {
             ("llc_wait", self.llc_wait),
             ("first_link_wait", self.first_link_wait),
             ("added_link_wait", self.added_link_wait),
+            ("again_wait", self.again_wait),
             ("link_again", self.link_again),
             ("idle_server", self.idle_server),
             ("idle_client", self.idle_client),

@@ -44,8 +44,10 @@ pub(super) struct WantedLink {
 pub(super) struct Again {
     /// When, if one was.
     pub(super) at: Option<Time>,
-    /// There have been two: hosts that have one path only are not asked for another.
-    had_two: bool,
+    /// Both hosts have named a second path: those that have one only are not asked for another.
+    two_paths: bool,
+    /// What is being added is added for this reason.
+    tries: bool,
     /// Attempts since then that came to nothing.
     in_vain: u32,
     /// Since when there has been one that was added so.
@@ -55,7 +57,7 @@ pub(super) struct Again {
 impl Again {
     /// There are two links.
     pub(super) fn found(self, now: Time) -> Self {
-        Self { at: None, had_two: true, since: self.had_two.then_some(now), ..self }
+        Self { at: None, tries: false, since: self.tries.then_some(now), ..self }
     }
 }
 
@@ -63,8 +65,9 @@ impl Group {
     /// A link was lost, or one that was to take its place has not come to be: another attempt, after a while.
     fn seek(&mut self, in_vain: bool, now: Time) {
         let again = &mut self.again;
+        again.tries = false;
         let wait = |in_vain: u32| self.limits.0.link_again * (1 << in_vain);
-        if self.role == Role::Server && !self.ended && again.had_two {
+        if self.role == Role::Server && !self.ended && again.two_paths {
             // A path that takes a link and then does not carry it is none.
             let was_brief = |since: Time| now < since.after(wait(again.in_vain + 1));
             let in_vain = in_vain || again.since.take().is_some_and(was_brief);
@@ -77,6 +80,7 @@ impl Group {
     pub(super) fn add_again(&mut self, now: Time) {
         self.again.at = None;
         if self.may_add() {
+            self.again.tries = true;
             self.wanted_link.get_or_insert_default();
         } else if self.links.active().count() < ACTIVE_MAX {
             // The peer has still not said that it has forgotten the other one.
@@ -418,9 +422,12 @@ impl Group {
             self.seek(true, now);
             return self.destroy(slot);
         }
+        self.again.two_paths = true;
         self.set_peer(by, slot, body);
         self.send_confirm_link(slot, false);
-        self.begin(Exclusive::Confirming { slot }, now.after(self.limits.0.added_link_wait));
+        let limits = &self.limits.0;
+        let wait = if self.again.tries { limits.again_wait } else { limits.added_link_wait };
+        self.begin(Exclusive::Confirming { slot }, now.after(wait));
     }
 
     fn on_delete(&mut self, by: LinkSlot, body: DeleteLink, now: Time) {

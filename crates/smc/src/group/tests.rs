@@ -835,6 +835,50 @@ fn a_link_that_was_lost_is_sought_again_less_and_less_often() {
 }
 
 #[test]
+fn a_path_that_was_dead_from_the_beginning_is_tried_again_and_holds_others_up_for_a_second() {
+    let (mut group, new) = server_offering();
+    // The client has a second path, and nothing comes over it.
+    hear(&mut group, FIRST, true, Body::AddLink(add_link()), START);
+    hear(&mut group, FIRST, true, Body::TestLink([0; 16]), after(4999));
+    group.on_deadline(after(5000));
+    let did = all(&mut group);
+    let gone = |did: &Did| match did {
+        Did::Say(FIRST, false, Body::DeleteLink(gone)) => gone.link,
+        _ => None,
+    };
+    let number = did.iter().find_map(gone).expect("the client is told");
+    let gone = DeleteLink { link: Some(number), orderly: true, reason: DeleteReason::LostPath };
+    hear(&mut group, FIRST, true, Body::DeleteLink(gone), after(5000));
+    assert!(all(&mut group).contains(&Did::Do(Action::DestroyLink(new))));
+    assert_eq!(group.again.at, Some(after(25_000)));
+    // Again: what waits for a key of a new buffer goes on after one second.
+    hear(&mut group, FIRST, true, Body::TestLink([0; 16]), after(25_000));
+    group.on_deadline(after(25_000));
+    let slot = second(&mut group);
+    group.link_created(slot, end(2), &[], after(25_000));
+    let did = all(&mut group);
+    let Did::Say(FIRST, false, Body::AddLink(offer)) = &did[0] else { panic!("{did:?}") };
+    let yes = AddLink { link: offer.link, ..add_link() };
+    hear(&mut group, FIRST, true, Body::AddLink(yes), after(25_000));
+    group.confirm_rkey(&buffer(7), after(25_000)).unwrap();
+    let _ = all(&mut group);
+    group.on_deadline(after(26_000));
+    let gone = DeleteLink { link: Some(offer.link), orderly: true, reason: DeleteReason::LostPath };
+    hear(&mut group, FIRST, true, Body::DeleteLink(gone), after(26_000));
+    assert_eq!(asked(&all(&mut group)), [7]);
+    assert_eq!(group.again.at, Some(after(26_000 + 40_000)));
+}
+
+#[test]
+fn a_client_with_one_path_is_not_asked_again() {
+    let (mut group, new) = server_offering();
+    let no = AddLink { reject: Some(RejectReason::NoAlternatePath), v2: None, ..add_link() };
+    hear(&mut group, FIRST, true, Body::AddLink(no), START);
+    assert!(all(&mut group).contains(&Did::Do(Action::DestroyLink(new))));
+    assert_eq!(group.again.at, None);
+}
+
+#[test]
 fn a_link_that_an_operator_deletes_is_not_sought_again() {
     let (mut group, _) = server_with_two();
     group.delete_link(FIRST, START);
