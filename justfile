@@ -37,6 +37,11 @@ soak seconds="3600" seed=`date +%s`:
     cargo build --release -p shunt-preload -p shunt-cli -p shunt-testkit
     SHUNT_SOAK_SECONDS={{seconds}} SHUNT_SEED={{seed}} cargo test -p shunt-e2e --test it differential -- --nocapture
 
+# either side of a connection killed, and stopped for a while, at any instruction of its life
+stepped seconds="600" seed=`date +%s`:
+    cargo build --release -p shunt-preload -p shunt-cli -p shunt-testkit
+    SHUNT_SOAK_SECONDS={{seconds}} SHUNT_SEED={{seed}} cargo test -p shunt-e2e --test it stepped:: -- --nocapture
+
 # CPython's socket tests, plain and under Shunt
 conformance *args:
     cargo xtask conformance {{args}}

@@ -1194,5 +1194,6 @@ pub mod jump;
 pub mod numbers;
 pub mod rarely;
 pub mod tls;
+pub mod trace;
 pub mod unseen;
 pub mod uring;

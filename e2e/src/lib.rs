@@ -16,6 +16,7 @@ pub mod rally;
 pub mod run;
 pub mod show;
 pub mod stage;
+pub mod stepped;
 pub mod targets;
 pub mod turns;
 

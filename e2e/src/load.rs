@@ -622,7 +622,7 @@ pub fn unread(port: u16, count: usize, len: usize) -> String {
 }
 
 /// Asks for something that only TCP can do, each of five things in turn: the descriptor that leads to the connection now.
-fn needs_tcp(fd: i32, nth: u32) -> Result<i32, i32> {
+pub(crate) fn needs_tcp(fd: i32, nth: u32) -> Result<i32, i32> {
     match nth % 5 {
         0 => {
             let _ = calls::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 2);

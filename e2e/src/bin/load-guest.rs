@@ -1,7 +1,7 @@
 //! Load for the life-cycle tests: servers that run until they are killed, and clients that say in
 //! one line how it went.
 
-use e2e::{forks, idle, load, odd, rally, turns};
+use e2e::{forks, idle, load, odd, rally, stepped, turns};
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -12,6 +12,7 @@ fn main() {
         let name = words.get(i).map_or("", String::as_str);
         load::Style::parse(name).unwrap_or_else(|| usage())
     };
+    let way = |i: usize| u32::try_from(number(i)).unwrap_or_else(|_| usage());
     let port = || u16::try_from(number(1)).unwrap_or_else(|_| usage());
     let _ = e2e::calls::raise_descriptor_limit();
     e2e::calls::set_signal(libc::SIGPIPE, true);
@@ -58,6 +59,8 @@ fn main() {
         Some("squeezed") => println!("{}", load::squeezed(port(), size(2), size(3))),
         Some("steps") => println!("{}", load::steps(port())),
         Some("unread") => println!("{}", load::unread(port(), size(2), size(3))),
+        Some("stepped-client") => println!("{}", stepped::client(port(), way(2))),
+        Some("stepped-server") => println!("{}", stepped::server(way(1))),
         Some("demoting") => println!("{}", load::demoting(port(), number(2))),
         Some("storm") => println!("{}", load::storm(port(), size(2), number(3))),
         _ => usage(),
@@ -69,7 +72,7 @@ fn usage() -> ! {
         "load-guest: serve | serve-many | serve-few DESCRIPTORS | serve-locked | transfer PORT STYLE SEED LEN | turns STYLE | in-turn PORT STYLE | \
          serve-rally STYLE PORT [CPU] | rally PORT STYLE [CPU] | rally-in-twos PORT | \
          odd PORT WHAT | ask-forked PORT WHAT | serve-forked WHAT | talk-forked PORT | hear-forked | serve-idle | wait-idle PORT COUNT ROUNDS | \
-         poised PORT STYLE SEED LEN | many PORT COUNT ROUNDS | listening PORT COUNT ROUNDS | crowd COUNT | squeezed PORT COUNT MORE | steps PORT | unread PORT COUNT LEN | demoting PORT SEED | storm PORT COUNT SEED"
+         poised PORT STYLE SEED LEN | many PORT COUNT ROUNDS | listening PORT COUNT ROUNDS | crowd COUNT | squeezed PORT COUNT MORE | steps PORT | unread PORT COUNT LEN | demoting PORT SEED | stepped-client PORT WAY | stepped-server WAY | storm PORT COUNT SEED"
     );
     std::process::exit(2);
 }

@@ -26,6 +26,7 @@ mod serve_kerberos;
 mod serve_safety;
 mod serve_seen;
 mod serve_systemd;
+mod stepped;
 mod tidy;
 mod trust;
 mod watchdog;
