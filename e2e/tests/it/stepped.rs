@@ -12,7 +12,7 @@ use std::process::{ChildStdout, Stdio};
 use std::time::{Duration, Instant};
 
 use e2e::differential::Random;
-use e2e::run::{BoardDir, Guest, Under, command, plain_only};
+use e2e::run::{BoardDir, Guest, Under, command, plain_only, skipped};
 use e2e::stepped::{At, Traced};
 
 const GUEST: &str = env!("CARGO_BIN_EXE_load-guest");
@@ -68,10 +68,15 @@ struct Pair {
 impl Pair {
     /// The traced end is at the beginning of its first part.
     fn start(dir: &BoardDir, whom: Whom, way: u64) -> Self {
-        let mut server = command(GUEST, Under::Shunt(dir));
+        Self::start_under([Under::Shunt(dir); 2], whom, way)
+    }
+
+    /// `under`: the client and the server.
+    fn start_under(under: [Under<'_>; 2], whom: Whom, way: u64) -> Self {
+        let mut server = command(GUEST, under[1]);
         server.args(["stepped-server", &way.to_string()]);
         let client = |port: u16| {
-            let mut client = command(GUEST, Under::Shunt(dir));
+            let mut client = command(GUEST, under[0]);
             client.args(["stepped-client", &port.to_string(), &way.to_string()]);
             client
         };
@@ -102,8 +107,14 @@ impl Pair {
         }
     }
 
-    /// How many steps each part takes, `STEPS_MAX` at most.
-    fn lengths(mut self, dir: &BoardDir) -> Vec<u64> {
+    /// How many steps each part takes, `STEPS_MAX` at most, of a connection that goes through shared memory.
+    fn lengths(self, dir: &BoardDir) -> Vec<u64> {
+        let (all, attached) = self.lengths_and_attached(dir);
+        assert!(attached == 2 || plain_only(), "{attached} ends were attached");
+        all
+    }
+
+    fn lengths_and_attached(mut self, dir: &BoardDir) -> (Vec<u64>, u64) {
         let (mut all, mut attached) = (Vec::new(), 0);
         loop {
             attached = attached.max(dir.attached());
@@ -118,8 +129,7 @@ impl Pair {
         }
         let both = [rest(&mut self.said_by_traced), self.other_ends(&"undisturbed", dir)];
         assert_eq!(both, ["done", "done"]);
-        assert!(attached == 2 || plain_only(), "{attached} ends were attached");
-        all
+        (all, attached)
     }
 
     fn other_ends(&mut self, place: &dyn std::fmt::Debug, dir: &BoardDir) -> String {
@@ -214,4 +224,34 @@ fn server_stopped_at_any_instruction() {
     at_any_place(Whom::Server, rounds() / 3, |random| {
         What::Stop(Duration::from_millis(20 + random.below(400)))
     });
+}
+
+/// An end whose peer is without Shunt, instruction by instruction: what a message costs more than without the library.
+/// [`super::counted`] shows that it makes the same system calls, each of which takes some thousand.
+fn messages_beside_a_plain_peer(whom: Whom, way: u64) {
+    if plain_only() {
+        return skipped("both runs would be the same");
+    }
+    let dir = BoardDir::new();
+    let counted = |ours: Under<'_>| {
+        let under = match whom {
+            Whom::Client => [ours, Under::Tcp],
+            Whom::Server => [Under::Tcp, ours],
+        };
+        Pair::start_under(under, whom, way).lengths_and_attached(&dir)
+    };
+    let ((plain, _), (shunt, attached)) = (counted(Under::Tcp), counted(Under::Shunt(&dir)));
+    println!("{whom:?}: {plain:?} alone, {shunt:?} under Shunt");
+    assert_eq!(attached, 0, "the peer is not there");
+    // Later than its first message, by which it learns that it is alone, and before its end.
+    let messages = 4..9;
+    let more: Vec<i64> =
+        messages.map(|part| shunt[part].cast_signed() - plain[part].cast_signed()).collect();
+    assert!(more.iter().all(|n| (0..=50).contains(n)), "{whom:?}: {more:?} more for each call");
+}
+
+#[test]
+fn a_message_of_an_end_alone_costs_few_instructions() {
+    messages_beside_a_plain_peer(Whom::Client, 5);
+    messages_beside_a_plain_peer(Whom::Server, 0);
 }
