@@ -167,7 +167,9 @@ impl Traced {
         traced
     }
 
-    fn pid(&self) -> i32 {
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
         self.child.id().cast_signed()
     }
 

@@ -30,6 +30,7 @@ use crate::world::World;
 use crate::{Level, Reason, offer, room};
 
 mod attach;
+mod bells;
 mod closing;
 mod copying;
 mod demote;
@@ -1083,72 +1084,6 @@ impl Conn {
         }
         let in_ring = ring(ring::tail(&peer.tail));
         Some(before + in_ring)
-    }
-
-    // ----- doorbells -------------------------------------------------------------------------
-
-    /// Wakes whoever waits at the other end, if it asked for it.
-    #[inline]
-    pub fn notify(&self, w: &World, fd: i32, mine: &Half, peer: &Half) {
-        match wait::look(&peer.wait) {
-            WaitWord::Off => {}
-            WaitWord::Warm(waiter) => {
-                if let Some(sleep) = w.must_ring(waiter)
-                    // A bell on a socket that the sleeper has closed wakes nobody, and would count as
-                    // rung for this sleep: whoever else has something for it would keep silent.
-                    && peer.flags.load(Ordering::Acquire) & flag::CLOSED == 0
-                    && self.ring_bell(fd, mine)
-                {
-                    w.has_rung(waiter, sleep);
-                }
-            }
-            WaitWord::Cold(seq) => {
-                if mine.rung.load(Ordering::Relaxed) != seq && self.ring_bell(fd, mine) {
-                    mine.rung.store(seq, Ordering::Relaxed);
-                }
-            }
-        }
-    }
-
-    /// Sends one byte of TCP, announced before it is sent.
-    #[cold]
-    fn ring_bell(&self, fd: i32, mine: &Half) -> bool {
-        if mine.flags.load(Ordering::Acquire) & flag::UP == 0 {
-            // Another thread may be sending by TCP: a doorbell would lie among its bytes. It rings when
-            // our direction has switched. Either that sees that one waits, or we see that it has. Pairs with `go_up`.
-            mine.flags.fetch_or(flag::UNRUNG, Ordering::SeqCst);
-            full_fence();
-            if mine.flags.load(Ordering::Acquire) & flag::UP == 0 {
-                return false;
-            }
-            mine.flags.fetch_and(!flag::UNRUNG, Ordering::Relaxed);
-        }
-        #[cfg(feature = "watchdog")]
-        if crate::watchdog::swallows() {
-            return true;
-        }
-        // What is announced and what is sent must agree to the byte.
-        let Some(_held) = lock::lock_of(&mine.bell_lock, &mine.lent) else { return false };
-        if !switch::announce(&mine.flags, &mine.bells, &mine.bell_owed) {
-            return false;
-        }
-        if mine.bells.load(Ordering::Relaxed) > 1 || mine.up_at.load(Ordering::Relaxed) > 0 {
-            self.free_doorbells(fd);
-        }
-        match call::send(fd, &[BELL], MSG_DONTWAIT | MSG_NOSIGNAL) {
-            Ok(_) => {
-                mine.bell_owed.store(0, Ordering::Relaxed);
-                add32(&mine.n_bells, 1);
-                true
-            }
-            // No room in the socket: there are unread bells, and the kernel wakes the peer for
-            // those; this one stays owed.
-            Err(11) => true,
-            Err(_) => {
-                self.kernel.fetch_or(kernel::HUP, Ordering::Relaxed);
-                false
-            }
-        }
     }
 }
 

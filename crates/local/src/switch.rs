@@ -271,6 +271,14 @@ pub(crate) fn announce(flags: &AtomicU32, bells: &AtomicU32, owed: &AtomicU32) -
     true
 }
 
+/// Takes the announcement of a doorbell back that was not sent. The caller holds the bell lock, and nobody reads any more.
+pub(crate) fn take_back(bells: &AtomicU32, owed: &AtomicU32) {
+    if owed.swap(0, Ordering::Relaxed) != 0 {
+        let n = bells.load(Ordering::Relaxed);
+        bells.store(n.wrapping_sub(1), Ordering::Release);
+    }
+}
+
 /// Doorbells that the peer has announced.
 #[inline]
 pub(crate) fn announced(bells: &AtomicU32) -> u32 {

@@ -526,3 +526,28 @@ fn a_slot_says_on_which_cpu_its_process_may_run() {
     assert_eq!(world.bound_to(), None);
     assert_eq!(world.slot().unwrap().bound.load(Ordering::Relaxed), 0);
 }
+
+/// Who has gone back to TCP by itself sees the peer's end in memory and closes, before the peer has come to ring for it: a
+/// doorbell that is in a socket when it is closed makes a reset, which takes bytes with it that are on their way by TCP.
+#[test]
+fn a_doorbell_for_who_has_closed_makes_no_reset() {
+    let worlds = worlds();
+    let [ours, theirs] = worlds.connect();
+    assert_eq!(ours.send(b"to the ring"), (Put::All, 0));
+    assert_eq!(read(&theirs, 11), b"to the ring");
+    assert_eq!(theirs.send(b"and back"), (Put::All, 0));
+    assert_eq!(read(&ours, 8), b"and back");
+    // It has slept, and wants to be rung for once.
+    ours.conn.arm_cold(ours.conn.halves(ours.w).unwrap().0);
+    ours.conn.demote_sender(ours.w, ours.fd, Reason::Urgent);
+    calls::send(ours.fd, b"last words", 0).unwrap();
+
+    let (mine, peer) = theirs.conn.halves(theirs.w).unwrap();
+    mine.flags.fetch_or(flag::SHUT, Ordering::Release);
+    ours.conn.closing(ours.w, ours.fd);
+    theirs.conn.notify(theirs.w, theirs.fd, mine, peer);
+    calls::close(ours.fd).unwrap();
+
+    assert_eq!(read(&theirs, 10), b"last words");
+    assert_eq!(calls::recv(theirs.fd, 1, 0), Ok(Vec::new()), "the end, and no reset");
+}

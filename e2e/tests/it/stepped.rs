@@ -2,7 +2,8 @@
 //! steps into a part, so that the places between two words of shared memory are met as often as any other, and the same
 //! one again.
 //!
-//! `SHUNT_SOAK_SECONDS=600` goes on for ten minutes; `SHUNT_SEED=N` begins with another seed.
+//! `SHUNT_SOAK_SECONDS=600` goes on for ten minutes; `SHUNT_SEED=N` begins with another seed; `SHUNT_PLACE=WAY,PART,STEPS`
+//! has it happen there each time, without `STEPS` anywhere in that part.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
@@ -115,9 +116,12 @@ impl Pair {
     }
 
     fn lengths_and_attached(mut self, dir: &BoardDir) -> (Vec<u64>, u64) {
+        let pids = [self.traced.pid(), self.other.pid()];
+        let attached_now =
+            || dir.board().map_or(0, |board| pids.iter().map(|pid| board.attached_by(*pid)).sum());
         let (mut all, mut attached) = (Vec::new(), 0);
         loop {
-            attached = attached.max(dir.attached());
+            attached = attached.max(attached_now());
             let (mut at, steps) = self.traced.steps(STEPS_MAX);
             all.push(steps);
             if at == At::Between {
@@ -182,6 +186,9 @@ fn at_any_place(whom: Whom, rounds: u64, what: impl Fn(&mut Random) -> What) {
     let lengths: Vec<Vec<u64>> =
         (0..WAYS).map(|way| Pair::start(&dir, whom, way).lengths(&dir)).collect();
     println!("steps of each part: {lengths:?}");
+    let place = std::env::var("SHUNT_PLACE")
+        .ok()
+        .map(|text| text.split(',').map(|n| n.parse().unwrap()).collect::<Vec<u64>>());
     let begun = Instant::now();
     let mut round = 0;
     while round < rounds || soak.is_some_and(|soak| begun.elapsed() < Duration::from_secs(soak)) {
@@ -189,7 +196,15 @@ fn at_any_place(whom: Whom, rounds: u64, what: impl Fn(&mut Random) -> What) {
         let parts = &lengths[usize::try_from(way).unwrap()];
         let part = random.below(parts.len() as u64);
         let steps = random.below(parts[usize::try_from(part).unwrap()] + 1);
-        play(&dir, Place { whom, way, part, steps }, what(&mut random));
+        let place = match place.as_deref() {
+            Some([way, part, steps]) => Place { whom, way: *way, part: *part, steps: *steps },
+            Some([way, part]) => {
+                let most = lengths[usize::try_from(*way).unwrap()][usize::try_from(*part).unwrap()];
+                Place { whom, way: *way, part: *part, steps: random.below(most + 1) }
+            }
+            _ => Place { whom, way, part, steps },
+        };
+        play(&dir, place, what(&mut random));
         round += 1;
     }
     println!("{round} rounds");

@@ -1,0 +1,98 @@
+//! Doorbells: a byte of TCP that wakes who sleeps at the other end.
+
+use super::*;
+
+/// How long who closes waits for a doorbell that is on its way: its sender may have been stopped in between. Nanoseconds.
+const ON_ITS_WAY_NS: u64 = 100_000_000;
+
+impl Conn {
+    /// Wakes whoever waits at the other end, if it asked for it.
+    #[inline]
+    pub fn notify(&self, w: &World, fd: i32, mine: &Half, peer: &Half) {
+        match wait::look(&peer.wait) {
+            WaitWord::Off => {}
+            WaitWord::Warm(waiter) => {
+                if let Some(sleep) = w.must_ring(waiter)
+                    // A bell on a socket that the sleeper has closed wakes nobody, and would count as
+                    // rung for this sleep: whoever else has something for it would keep silent.
+                    && peer.flags.load(Ordering::Acquire) & flag::CLOSED == 0
+                    && self.ring_bell(fd, mine, peer)
+                {
+                    w.has_rung(waiter, sleep);
+                }
+            }
+            WaitWord::Cold(seq) => {
+                if mine.rung.load(Ordering::Relaxed) != seq && self.ring_bell(fd, mine, peer) {
+                    mine.rung.store(seq, Ordering::Relaxed);
+                }
+            }
+        }
+    }
+
+    /// Sends one byte of TCP, announced before it is sent.
+    #[cold]
+    fn ring_bell(&self, fd: i32, mine: &Half, peer: &Half) -> bool {
+        if mine.flags.load(Ordering::Acquire) & flag::UP == 0 {
+            // Another thread may be sending by TCP: a doorbell would lie among its bytes. It rings when
+            // our direction has switched. Either that sees that one waits, or we see that it has. Pairs with `go_up`.
+            mine.flags.fetch_or(flag::UNRUNG, Ordering::SeqCst);
+            full_fence();
+            if mine.flags.load(Ordering::Acquire) & flag::UP == 0 {
+                return false;
+            }
+            mine.flags.fetch_and(!flag::UNRUNG, Ordering::Relaxed);
+        }
+        #[cfg(feature = "watchdog")]
+        if crate::watchdog::swallows() {
+            return true;
+        }
+        // What is announced and what is sent must agree to the byte.
+        let Some(_held) = lock::lock_of(&mine.bell_lock, &mine.lent) else { return false };
+        if !switch::announce(&mine.flags, &mine.bells, &mine.bell_owed) {
+            return false;
+        }
+        // Either we see that the peer has closed, or it sees what we have announced. Pairs with `bells_come_in`.
+        full_fence();
+        if peer.flags.load(Ordering::Acquire) & flag::CLOSED != 0 {
+            switch::take_back(&mine.bells, &mine.bell_owed);
+            return false;
+        }
+        if mine.bells.load(Ordering::Relaxed) > 1 || mine.up_at.load(Ordering::Relaxed) > 0 {
+            self.free_doorbells(fd);
+        }
+        match call::send(fd, &[BELL], MSG_DONTWAIT | MSG_NOSIGNAL) {
+            Ok(_) => {
+                mine.bell_owed.store(0, Ordering::Relaxed);
+                add32(&mine.n_bells, 1);
+                true
+            }
+            // No room in the socket: there are unread bells, and the kernel wakes the peer for
+            // those; this one stays owed.
+            Err(11) => true,
+            Err(_) => {
+                self.kernel.fetch_or(kernel::HUP, Ordering::Relaxed);
+                false
+            }
+        }
+    }
+
+    /// Before a socket is closed into which we have sent by TCP, and have said so: a doorbell that came afterwards would
+    /// make a reset, which takes what the peer has not read yet with it.
+    pub(super) fn bells_come_in(&self, mine: &Half, peer: &Half, fd: i32) {
+        full_fence();
+        let deadline = call::now_ns() + ON_ITS_WAY_NS;
+        loop {
+            self.drain_bells(mine, peer, fd);
+            let left = mine.drained.load(Ordering::Relaxed) != switch::announced(&peer.bells);
+            // With its own direction back on TCP it rings no more; with the connection ended nothing is to be lost.
+            let rings = peer.flags.load(Ordering::Acquire) & (flag::DOWN | flag::CLOSED) == 0;
+            let ends = kernel::RDHUP | kernel::HUP | kernel::ERR;
+            let ended = self.kernel.load(Ordering::Relaxed) & ends != 0;
+            let hidden = Self::before(mine, peer) > 0;
+            if !left || !rings || ended || hidden || call::now_ns() > deadline {
+                return;
+            }
+            call::sched_yield();
+        }
+    }
+}
