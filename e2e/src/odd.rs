@@ -56,6 +56,12 @@ pub fn ask(port: u16, what: &str) {
             pause("done");
             echo(fd, "as before");
         }
+        "short" => {
+            let fd = connected(port);
+            assert_eq!(calls::shutdown(fd, libc::SHUT_WR), Ok(0));
+            pause("done");
+            assert_eq!(calls::recv(fd, 9, 0), Ok(Vec::new()));
+        }
         "broken" => {
             let fd = in_use(port);
             pause("in use");

@@ -1,4 +1,5 @@
-//! Why a connection is on TCP: each reason is brought about by a program, and stands on the board then.
+//! Why a connection is on TCP: each reason is brought about by a program, and stands on the board then, or is said by
+//! `shunt stat` where nothing has been decided yet. Those of connections to other hosts are in `remote`.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
@@ -82,12 +83,68 @@ each_action! {
     asynchronous_io: "asynchronous" Option;
 }
 
+/// The tests of this binary, but for comments: who writes about a reason does not bring it about.
+fn tests() -> String {
+    let mut text = String::new();
+    let mut folders = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/tests"))];
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ext| ext == "rs") {
+                let source = std::fs::read_to_string(&path).unwrap();
+                let code = source.lines().filter(|line| !line.trim_start().starts_with("//"));
+                code.for_each(|line| text += &format!("{line}\n"));
+            }
+        }
+    }
+    text
+}
+
+/// Whether a source asserts that a reason is given: by one of the functions here that do, or in the table above.
+fn is_asserted(source: &str, name: &str) -> bool {
+    let path = format!("Reason::{name}");
+    let by_call = |line: &str| {
+        let says = ["assert_counted(", "assert_given(", "assert_said(", "assert_said_of("];
+        line.match_indices(&path).any(|(at, _)| {
+            let ends = line[at + path.len()..].starts_with([',', ')']);
+            ends && says.iter().any(|call| line[..at].contains(call))
+        })
+    };
+    let in_table = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        matches!(words[..], [test, _, reason] if test.ends_with(':') && reason == format!("{name};"))
+    };
+    source.lines().any(|line| by_call(line) || in_table(line))
+}
+
+/// Reasons that no program can bring about, and why they are there.
+const GIVEN_BY_NONE: &[(Reason, &str)] = &[(
+    Reason::Off,
+    "a process that is switched off has no part in a board on which that could stand (`switched_off`)",
+)];
+
+#[test]
+fn each_reason_is_brought_about() {
+    let tests = tests();
+    for reason in Reason::ALL {
+        let excused = GIVEN_BY_NONE.iter().find(|(excused, _)| excused == reason);
+        let name = format!("{reason:?}");
+        match (is_asserted(&tests, &name), excused) {
+            (true, None) | (false, Some(_)) => {}
+            (false, None) => panic!("no test brings about {}: {}", reason.code(), reason.words()),
+            (true, Some((_, why))) => panic!("{name} is brought about, and listed because {why}"),
+        }
+    }
+}
+
 #[test]
 fn io_uring_of_a_library() {
     if Liburing::find().is_none() {
         return skipped("liburing is not installed");
     }
-    given("io_uring_by_library", Reason::IoUring);
+    let dir = after_case("io_uring_by_library");
+    assert_counted(&dir, Reason::IoUring, "liburing");
 }
 
 /// No ring, no reason: the connection stays where it is.
@@ -158,6 +215,15 @@ fn excluded_as_servers() {
     for reason in [Reason::Excluded, Reason::PeerNotShunt] {
         assert_eq!(counted(&dir, reason), 0, "{}\n{}", reason.words(), dir.summary());
     }
+}
+
+/// Nothing is there of a process that is switched off: no board, and so no reason on it.
+#[test]
+fn switched_off() {
+    let dir = BoardDir::new();
+    let both = [Under::Shunt(&dir), Under::Shunt(&dir)];
+    connect(both, &dir, &[("SHUNT_ENABLED", "off")], false);
+    assert!(dir.board().is_none(), "{}", dir.summary());
 }
 
 #[test]
@@ -282,6 +348,32 @@ fn bytes_past_the_library() {
     assert_eq!(dir.attached(), 0, "{}", dir.summary());
 }
 
+/// Before the first byte nothing is decided: the client's connection is offered, and nobody has taken it. (Its number
+/// is made where it is shown, and counted nowhere.)
+#[test]
+fn offered_and_not_taken_yet() {
+    let dir = BoardDir::new();
+    let mut poised = Poised::new(&dir, |plain| plain);
+    assert_given(&dir, poised.client.pid(), Reason::Waiting, "offered, not taken");
+    assert_eq!(counted(&dir, Reason::Waiting), 0, "{}", dir.summary());
+    writeln!(poised.go_on, "go on").unwrap();
+    poised.client.wait(LIMIT).unwrap_or_else(|e| panic!("{e}\n{}", dir.summary()));
+    assert!(dir.attached() >= 2 || plain_only(), "{}", dir.summary());
+}
+
+/// A client that has shut its direction before the ends have met.
+#[test]
+fn ended_before_it_was_attached() {
+    let dir = BoardDir::new();
+    let (_server, port) = server(&["serve-many"], Under::Shunt(&dir), &[]);
+    let mut client = Pausing::start(&dir, &["odd", &port.to_string(), "short"]);
+    client.says("done");
+    assert_given(&dir, client.guest.pid(), Reason::Short, "ended before it was attached");
+    assert_counted(&dir, Reason::Short, "an end before anything");
+    assert_eq!(dir.attached(), 0, "{}", dir.summary());
+    client.ends();
+}
+
 /// Offers of connections that live fill the line of the table where an offer of ours belongs.
 #[test]
 fn no_room_for_an_offer() {
@@ -299,6 +391,7 @@ fn no_room_for_an_offer() {
     let theirs = theirs.iter().find(|p| i64::from(p.pid) == i64::from(second.client.pid()));
     let refused = theirs.map(|p| p.reasons[Reason::OffersFull.code() as usize]);
     assert_eq!(refused, Some(1), "{}", dir.summary());
+    assert_counted(&dir, Reason::OffersFull, "a full table");
     second.moves_by_tcp("a full table");
 }
 
@@ -320,16 +413,29 @@ fn more_processes_than_places() {
         let mut command = command(GUEST, Under::Shunt(&dir));
         let got = outcome(command.args(["listening", &port.to_string(), "40", "10"]), LIMIT);
         assert!(got.ok() && got.out.trim() == "all 40", "{} {}{:?}", got.out, got.err, got.hung);
-        got.err.lines().filter(|line| line.contains(Reason::NoSlot.words())).count()
+        got.err
     };
-    let said = late();
-    assert!(said == 1 || plain_only(), "said {said} times");
+    assert_said(late(), Reason::NoSlot);
     assert_eq!(dir.attached(), 0, "{}", dir.summary());
 
     drop(until_end);
     crowd.wait(LIMIT).unwrap();
-    assert_eq!(late(), 0, "there is room again");
+    assert!(!late().contains(Reason::NoSlot.words()), "there is room again");
     assert!(dir.attached() > 0 || plain_only(), "{}", dir.summary());
+}
+
+/// Somebody without a place on the board has said so once.
+#[track_caller]
+fn assert_said(said: String, reason: Reason) {
+    let lines = said.lines().filter(|line| line.contains(reason.words())).count();
+    assert!(lines == 1 || plain_only(), "said {lines} times: {said}");
+}
+
+/// `shunt stat --json` says this of a connection.
+#[track_caller]
+pub(super) fn assert_said_of(connection: &Value, reason: Reason) {
+    let said = (&connection["reason"], &connection["reason_words"]);
+    assert_eq!(said, (&reason.code().into(), &reason.words().into()), "{connection}");
 }
 
 /// Halves that are attached, have sent by a ring, and send by TCP again for this reason.
@@ -481,6 +587,12 @@ pub(super) fn assert_shown(dir: &BoardDir, pid: i32, way: &str, reason: u64, wor
     assert!(shown, "{table}");
 }
 
+/// [`assert_shown`] of a connection on TCP.
+#[track_caller]
+fn assert_given(dir: &BoardDir, pid: i32, reason: Reason, words: &str) {
+    assert_shown(dir, pid, "TCP", reason.code().into(), words);
+}
+
 /// More event sets than are followed: the end that is in them asks for TCP, and the other one says so.
 #[test]
 fn more_event_sets_than_are_followed() {
@@ -490,7 +602,7 @@ fn more_event_sets_than_are_followed() {
     client.says("done");
     assert!(dir.attached() >= 2 || plain_only(), "{}", dir.summary());
     assert_shown(&dir, client.guest.pid(), "TCP", 19, "in too many event sets");
-    assert_shown(&dir, server.pid(), "TCP", 20, "peer asked for TCP");
+    assert_given(&dir, server.pid(), Reason::PeerAsked, "peer asked for TCP");
     assert_counted(&dir, Reason::EventSets, "three event sets");
     client.ends();
 }

@@ -1,7 +1,11 @@
 //! Engines without the privilege to put an option into the TCP handshake: they ask each other which connections
 //! they share.
 
+use local::Reason;
+
+use super::going::Going;
 use super::*;
+use crate::reasons::{assert_counted, assert_said_of};
 
 const MEETS: Kind = Kind { v6: false, meets: true, unprivileged: false };
 
@@ -105,4 +109,34 @@ fn a_host_without_an_engine_is_on_tcp() {
     let engine = pair.engine(Side::Server, &[]);
     pair.engines[0] = engine;
     acquaint(&pair, &talk, &python);
+}
+
+/// Nobody takes connections any more, and nobody has been promised anything.
+#[test]
+fn an_engine_that_is_killed_leaves_connections_to_tcp() {
+    let (Some(python), Some(pair)) = (python(), pair()) else { return };
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    acquaint(&pair, &talk, &python);
+    pair.engines[1].signal(libc::SIGKILL);
+    let got = talk.client(&pair, &python, &["echo", "1,1000,300000"], true);
+    assert!(got.ok(), "{got:?}\n{}", pair.board(Side::Client).summary());
+    assert_counted(pair.board(Side::Client), Reason::NoEngine, "a killed engine");
+}
+
+/// An engine that was known says nothing any more: ours has the connection, and forwards it by TCP, which stands there.
+#[test]
+fn stat_says_that_the_peers_engine_did_not_take_it() {
+    let (Some(python), Some(pair)) = (python(), pair()) else { return };
+    let echo = Talk::serve(&pair, &python, "echo", true);
+    acquaint(&pair, &echo, &python);
+    let talk = Talk::serve(&pair, &python, "echo", false);
+    pair.engines[0].signal(libc::SIGSTOP);
+    let going = Going::start(&pair, &talk, &python, &["8"]);
+    let stat = pair.stat(Side::Client);
+    let all = stat["connections"].as_array().unwrap();
+    let found = all.iter().find(|c| c["state"] == "ACTIVE").unwrap_or_else(|| panic!("{stat}"));
+    assert_eq!(found["mode"], "TCP", "{stat}");
+    assert_said_of(found, Reason::NotMet);
+    pair.engines[0].signal(libc::SIGCONT);
+    going.end(&pair);
 }

@@ -157,6 +157,32 @@ def c_high(to):
     assert recv_all(s) == b""
 
 
+def c_full(to):
+    # The engine is known, and then the connection is made, and nothing beside it can be.
+    import resource
+    first = connect(to)
+    first.sendall(b"x")
+    assert recv_exactly(first, 1) == b"x"
+    s = socket.socket(family(to[0]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (s.fileno() + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    is_reset(s, to)
+
+
+def c_cut(to):
+    is_reset(socket.socket(family(to[0])), to)
+
+
+def is_reset(s, to):
+    s.settimeout(60)
+    try:
+        s.connect(to)
+        s.sendall(b"x")
+        got = s.recv(1)
+        raise AssertionError("no reset but %r" % got)
+    except ConnectionResetError:
+        pass
+
+
 def c_digest(to, n):
     n = int(n)
     data = pattern(n)
@@ -288,6 +314,15 @@ def c_until(to, path, size="8"):
         print("rounds", n)
     except (OSError, EOFError) as e:
         print("ended", type(e).__name__)
+
+
+def c_noted(to, verb, *rest):
+    """Another verb, by a process that has a place on the board, because it listens: what becomes of its connections is
+    counted there."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(1)
+    globals()["c_" + verb](to, *rest)
 
 
 if sys.argv[1] == "server":

@@ -1,7 +1,10 @@
 //! Conversations of two programs of ours: sizes, ends, names, many at a time; and peers without Shunt.
 
+use local::Reason;
+
 use super::going::Going;
 use super::*;
+use crate::reasons::assert_counted;
 
 /// Runs a client and asserts that it ended well, by SMC-R with at least so many bytes: the server's, the client's.
 #[track_caller]
@@ -32,9 +35,36 @@ fn echoes_of_all_sizes() {
 fn a_descriptor_above_the_limit_stays_on_tcp() {
     let (Some(python), Some(pair)) = (python(), Pair::new()) else { return };
     let talk = Talk::serve(&pair, &python, "echo", true);
-    let got = talk.client(&pair, &python, &["high"], true);
+    let got = talk.client(&pair, &python, &["noted", "high"], true);
     assert!(got.ok(), "{got:?}\n{}", pair.board(Side::Client).summary());
     assert_eq!(pair.attached(Side::Client, "python3"), 0);
+    assert_counted(pair.board(Side::Client), Reason::AboveLimit, "a descriptor above the limit");
+}
+
+/// The engine has the connection, and the program no room for the descriptor that it is given for it: a reset.
+#[test]
+fn no_room_for_the_engines_descriptor() {
+    let (Some(python), Some(pair)) = (python(), Pair::with(Hosts::new(), &ALL_BY_SMC)) else {
+        return;
+    };
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    let got = talk.client(&pair, &python, &["noted", "full"], true);
+    assert!(got.ok(), "{got:?}\n{}", pair.board(Side::Client).summary());
+    assert_counted(pair.board(Side::Client), Reason::NoDescriptor, "no room for a descriptor");
+}
+
+/// An engine that has stopped: who was promised SMC in its name cannot go on.
+#[test]
+fn an_engine_that_says_nothing_is_a_reset() {
+    let (Some(python), Some(pair)) = (python(), Pair::with(Hosts::new(), &ALL_BY_SMC)) else {
+        return;
+    };
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    pair.engines[1].signal(libc::SIGSTOP);
+    let got = talk.client(&pair, &python, &["noted", "cut"], true);
+    pair.engines[1].signal(libc::SIGCONT);
+    assert!(got.ok(), "{got:?}\n{}", pair.board(Side::Client).summary());
+    assert_counted(pair.board(Side::Client), Reason::EngineSilent, "a stopped engine");
 }
 
 #[test]
@@ -157,12 +187,14 @@ fn peers_without_shunt_are_on_tcp() {
     };
     for (server, client) in [(true, false), (false, true), (false, false)] {
         let talk = Talk::serve(&pair, &python, "echo", server);
-        let got = talk.client(&pair, &python, &["echo", "1,1000,300000"], client);
+        let words = ["noted", "echo", "1,1000,300000"];
+        let got = talk.client(&pair, &python, &words, client);
         assert!(got.ok(), "server under Shunt {server}, client {client}: {got:?}");
     }
     for side in [Side::Server, Side::Client] {
         assert_eq!(pair.attached(side, "python3"), 0, "{}", pair.stat(side));
     }
+    assert_counted(pair.board(Side::Client), Reason::PeerNotSmc, "a server without Shunt");
     assert_eq!(datagrams(&pair), [0, 0]);
     // As is seen where both have it.
     let talk = Talk::serve(&pair, &python, "echo", true);

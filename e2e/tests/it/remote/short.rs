@@ -2,6 +2,7 @@
 //! out when that changes.
 
 use super::*;
+use crate::reasons::assert_counted;
 use e2e::board::Board;
 use local::Reason;
 
@@ -43,6 +44,7 @@ fn they_stay_on_tcp_until_longer_ones_come() {
     let carried = pair.carried(Side::Client);
     assert!((9..200).contains(&by_engine()) && carried > 0, "{carried} of {}", by_engine());
     assert!(too_short >= 700, "{too_short} of {on_tcp}");
+    assert_counted(pair.board(Side::Client), Reason::TooShort, "a thousand short ones");
     // Another program profits from what this one has taught.
     client(&["short", "100", "0"]);
     std::thread::sleep(Duration::from_millis(200));
