@@ -13,15 +13,21 @@ extern "C" fn closes(fd: *mut c_void) -> c_int {
 }
 
 /// `clone` of a child that has our memory, for which we wait as after `vfork`, and whose own descriptors it alone closes:
-/// this one. Its process id.
-pub fn clone_that_closes(fd: c_int) -> Result<i32, i32> {
+/// this one. Its process id. `name`: `clone`, or libc's own name for it.
+pub fn clone_that_closes(name: &str, fd: c_int) -> Result<i32, i32> {
     let mut stack = vec![0u128; 8192];
     // SAFETY: one past the end, where a stack begins.
     let top = unsafe { stack.as_mut_ptr().add(stack.len()) };
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     let fd = std::ptr::without_provenance_mut::<c_void>(fd as usize);
-    // SAFETY: the child has ended when this returns, so its stack outlives it.
-    fd_ret(unsafe { libc::clone(closes, top.cast(), flags, fd) })
+    if name == "clone" {
+        // SAFETY: the child has ended when this returns, so its stack outlives it.
+        return fd_ret(unsafe { libc::clone(closes, top.cast(), flags, fd) });
+    }
+    let closes: extern "C" fn(*mut c_void) -> c_int = closes;
+    named!("__clone", (closes, top.cast(), flags, fd)
+        as (extern "C" fn(*mut c_void) -> c_int, *mut c_void, c_int, *mut c_void) -> c_int)
+    .map(|pid| pid as i32)
 }
 
 /// `vmsplice` of these bytes.

@@ -275,3 +275,32 @@ impl Command {
 pub fn daemon() -> Ret {
     call!(libc::daemon, 1, 1)
 }
+
+/// `fork` by libc's own name for it.
+pub fn fork() -> Result<Forked, i32> {
+    Ok(match named!("__fork", () as () -> c_int)? {
+        0 => Forked::Child,
+        pid => Forked::Parent(pid as i32),
+    })
+}
+
+/// [`vfork_exec`] by libc's own name for `vfork`, with the process's environment.
+pub fn vfork_exec(path: &str, args: &[&str], stdio: c_int) -> Result<i32, i32> {
+    let Some(at) = find("__vfork") else { return Err(libc::ENOSYS) };
+    // SAFETY: libc's function of that name has this signature.
+    let vfork = unsafe { std::mem::transmute::<At, unsafe extern "C" fn() -> c_int>(at) };
+    let (path, args) = (text(path), words(args));
+    let (path_at, args_at) = (path.as_ptr(), args.at.as_ptr());
+    // SAFETY: the child only calls dup2, execv and _exit on values made before.
+    let pid = unsafe { vfork() };
+    if pid == 0 {
+        // SAFETY: as above.
+        unsafe {
+            libc::dup2(stdio, 0);
+            libc::dup2(stdio, 1);
+            libc::execv(path_at, args_at);
+            libc::_exit(127);
+        }
+    }
+    fd_ret(pid)
+}

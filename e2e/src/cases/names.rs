@@ -1,7 +1,7 @@
 //! Calls by their other names: whatever a program's compiler or age makes of a call, it leads to the same
 //! place.
 
-use crate::calls::{self, Forked, names};
+use crate::calls::{self, Forked, entries, names};
 use crate::run::skipped;
 use crate::say;
 use crate::stage::{SETTLE, Stage};
@@ -81,6 +81,36 @@ pub fn underscored_names(s: &mut Stage) {
         say!("new", s.b_send(other, "new"), calls::recv(c.a, 9, 0), calls::close(other.a));
         say!("still", calls::send(c.a, b"still", 0), s.b_recv(other, 9));
         say!("__close", names::close(c.a), s.b_mask(other), s.b_recv(other, 9));
+    }
+}
+
+/// Children made by libc's own names: one that goes on with the connection, one that becomes a program, and one that
+/// closes its own descriptor.
+pub fn underscored_forks(s: &mut Stage) {
+    let c = s.pair();
+    if known("__fork") {
+        let pid = match names::fork().expect("a child") {
+            Forked::Child => {
+                let got = calls::recv(c.a, 9, 0);
+                let sent = calls::send(c.a, b"child", 0);
+                calls::exit_now(i32::from(got != Ok(b"abc".to_vec()) || sent != Ok(5)))
+            }
+            Forked::Parent(pid) => pid,
+        };
+        say!("__fork", s.b_send(c, "abc"), s.b_recv(c, 9), calls::wait(pid));
+        say!("parent", calls::send(c.a, b"parent", 0), s.b_recv(c, 9));
+    }
+    if known("__clone") {
+        let pid = entries::clone_that_closes("__clone", c.a);
+        say!("__clone", pid.and_then(calls::wait));
+        say!("parent", calls::send(c.a, b"parent", 0), s.b_recv(c, 9));
+        say!("parent", s.b_send(c, "back"), calls::recv(c.a, 9, 0));
+    }
+    if known("__vfork") {
+        let pid = names::vfork_exec("/bin/cat", &["cat"], c.a);
+        say!("__vfork", s.b_send(c, "to a program"), s.b_recv(c, 12));
+        say!("ended", calls::close(c.a), s.b_shutdown(c, libc::SHUT_WR), s.b_recv(c, 9));
+        say!("program", pid.and_then(calls::wait));
     }
 }
 

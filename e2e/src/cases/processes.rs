@@ -403,7 +403,7 @@ pub fn vfork_exec_inetd(s: &mut Stage) {
 pub fn cloned_child_closes(s: &mut Stage) {
     let c = s.pair();
     for round in 0..3 {
-        let pid = calls::entries::clone_that_closes(c.a);
+        let pid = calls::entries::clone_that_closes("clone", c.a);
         say!("ended", round, pid.and_then(calls::wait));
         say!("works", calls::send(c.a, b"x", 0), s.b_recv(c, 9), s.b_send(c, "y"));
         say!("works", calls::recv(c.a, 9, 0));
