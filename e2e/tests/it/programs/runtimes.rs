@@ -361,13 +361,25 @@ func main() {
 }
 "#;
 
-/// [`GO_PROGRAM`], built in a place.
+/// What makes a Go program one that the dynamic loader loads: a line of C. (Its `net` then asks libc for names.)
+const GO_C_PART: &str = r#"
+package main
+// #include <stdlib.h>
+import "C"
+func init() { if C.abs(-1) != 1 { panic("C") } }
+"#;
+
+/// [`GO_PROGRAM`], built in a place: static, or with libc (`cgo`).
 #[track_caller]
-fn go_guest(go: &Path, place: &Place) -> PathBuf {
+fn go_guest(go: &Path, place: &Place, cgo: bool) -> PathBuf {
     place.file("main.go", GO_PROGRAM);
     let mut build = command(go, Under::Tcp);
     build.args(["build", "-o", "guest", "main.go"]).current_dir(place.path());
     build.env("GO111MODULE", "off").env("GOTOOLCHAIN", "local").env("CGO_ENABLED", "0");
+    if cgo {
+        place.file("c.go", GO_C_PART);
+        build.arg("c.go").env("CGO_ENABLED", "1");
+    }
     assert_ok("go build", &outcome(&mut build, Duration::from_secs(600)), &BoardDir::new());
     place.path().join("guest")
 }
@@ -385,19 +397,54 @@ test(SimpleHTTPRequestHandler, ThreadingHTTPServer, port=int(sys.argv[1]), bind=
 #[test]
 fn go_stays_on_tcp_unharmed() {
     let go = need!("go");
-    let (place, dir) = (Place::new("go"), BoardDir::new());
-    let guest = go_guest(&go, &place);
+    let place = Place::new("go");
+    let guest = go_guest(&go, &place, false);
     // Which is what people are told before they start it.
-    let mut doctor = command(e2e::built("shunt"), Under::Tcp);
-    let told = outcome(doctor.arg("doctor").arg(&guest).env("SHUNT_DIR", dir.path()), LIMIT);
+    let told = doctor(&guest);
     assert_eq!(told.code, 1, "{}{}", told.out, told.err);
     let said = told.out.lines().any(|line| line.starts_with("no ") && line.contains("static"));
     assert!(said, "{}", told.out);
-    let port = free_port().to_string();
-    let mut server = command(&guest, Under::Shunt(&dir));
-    let _server = serve(server.args(["serve", &port]), place.path(), port.parse().unwrap());
-    for under in [Under::Shunt(&dir), Under::Tcp] {
-        let got = outcome(command(&guest, under).args(["post", &port]), LIMIT);
+    assert_unharmed(&guest, &place, false);
+}
+
+/// The same with C in it: the library is loaded, and sees none of the calls that the runtime makes without libc.
+#[test]
+fn go_with_libc_stays_on_tcp_unharmed() {
+    let go = need!("go");
+    let _ = need!("gcc");
+    let place = Place::new("cgo");
+    let guest = go_guest(&go, &place, true);
+    let told = doctor(&guest);
+    assert_eq!(told.code, 1, "{}{}", told.out, told.err);
+    let said = told.out.lines().any(|line| line.starts_with("no ") && line.contains("Go"));
+    assert!(said, "{}", told.out);
+    assert_unharmed(&guest, &place, true);
+}
+
+fn doctor(program: &Path) -> Outcome {
+    let dir = BoardDir::new();
+    let mut doctor = command(e2e::built("shunt"), Under::Tcp);
+    outcome(doctor.arg("doctor").arg(program).env("SHUNT_DIR", dir.path()), LIMIT)
+}
+
+/// A guest of Go serves and asks, under Shunt and beside peers under Shunt; `loads`: the library comes into it.
+#[track_caller]
+fn assert_unharmed(guest: &Path, place: &Place, loads: bool) {
+    let dir = BoardDir::new();
+    let start = |under| {
+        let port = free_port();
+        let mut server = command(guest, under);
+        (serve(server.args(["serve", &port.to_string()]), place.path(), port), port.to_string())
+    };
+    let (server, port) = start(Under::Shunt(&dir));
+    let maps = fs::read_to_string(format!("/proc/{}/maps", server.pid())).unwrap();
+    let loaded = maps.contains("libshunt_preload.so");
+    assert!(loaded == loads || plain_only(), "is the library loaded: {loaded}\n{maps}");
+    let (_plain, plain) = start(Under::Tcp);
+    for (port, under) in
+        [(&port, Under::Shunt(&dir)), (&port, Under::Tcp), (&plain, Under::Shunt(&dir))]
+    {
+        let got = outcome(command(guest, under).args(["post", port]), LIMIT);
         assert_ok("Go client", &got, &dir);
         assert_eq!(got.out.trim(), "all right");
     }
@@ -416,7 +463,7 @@ fn go_stays_on_tcp_unharmed() {
         server.args(["-c", PYTHON_FILES, &port.to_string()]);
         let _server = serve(server.current_dir(place.path()), place.path(), port);
         let got =
-            outcome(command(&guest, Under::Shunt(&dir)).args(["get", &port.to_string()]), LIMIT);
+            outcome(command(guest, Under::Shunt(&dir)).args(["get", &port.to_string()]), LIMIT);
         assert_ok("Go client of Python", &got, &dir);
     }
     assert_eq!(dir.attached(), 0, "something attached:\n{}", dir.summary());

@@ -216,7 +216,7 @@ fn java_nio_killed() {
 fn go_killed() {
     let go = need!("go");
     let place = Place::new("go-killed");
-    let guest = go_guest(&go, &place);
+    let guest = go_guest(&go, &place, false);
     for (n, sides) in ways() {
         let (place, dir) = (Place::new(&format!("go-killed-{n}")), BoardDir::new());
         let scene = Scene { sides, place: &place, dir: &dir, port: free_port() };
