@@ -91,7 +91,7 @@ macro_rules! oracle_cases {
                 recvmmsg_tells_errors_first error_before_the_pipe_breaks reset_told_to_a_child
                 own_shutdown_is_an_edge one_shot_over_a_demotion watched_under_a_closed_number
                 set_shared_with_bytes_unread passed_to_ourselves_after_the_end asynchronous
-                dprintf_fortified send_timeout_at_the_seams
+                dprintf_fortified send_timeout_at_the_seams low_water_mark_and_urgent_data
             }
             corners {
                 signals_for_bytes signals_of_a_listener low_water_mark_at_any_time peek_offset peek_offset_off
@@ -132,6 +132,7 @@ macro_rules! oracle_cases {
                 left_to_stdio left_to_a_program much_left_to_a_program left_to_a_child left_to_nobody left_to_both
                 left_while_a_child_reads left_to_a_program_that_is_not left_and_watched_once
                 left_and_watched left_and_passed passed_with_urgent_data passed_over_the_switch
+                passed_beyond_what_a_socket_holds passed_while_shared
             }
             forking {
                 fork_during_recv fork_during_recv_and_closed fork_during_recv_child_goes_on fork_during_other_waits

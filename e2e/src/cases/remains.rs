@@ -275,3 +275,57 @@ pub fn passed_over_the_switch(s: &mut Stage) {
         }
     }
 }
+
+/// More is unread in the ring of a peer that has gone back to TCP by itself, and is there, than it takes with it; or as
+/// much as it does take.
+pub fn passed_beyond_what_a_socket_holds(s: &mut Stage) {
+    for len in [8000, 40_000] {
+        let c = s.pair();
+        say!("sent", s.b(&format!("sendn {} {len} 7", c.b)));
+        say!("urgent", s.b(&format!("send {} {} !", c.b, libc::MSG_OOB)));
+        say!("behind", s.b_send(c, "behind"));
+        settle();
+        s.b_later(200, &format!("close {}", c.b));
+        let whole = stream_bytes(7, 0, len);
+        say!("the other", len, in_short(passed(c.a), &[&whole[..], b"behind"].concat()));
+    }
+}
+
+/// What a process said that it was passed to, in short: all of the stream and its end, the beginning of it and a reset
+/// (no hole, no other byte), or whatever else that was.
+fn in_short(said: Option<String>, whole: &[u8]) -> String {
+    let (said, whole) = (said.unwrap_or_default(), whole.escape_ascii().to_string());
+    match said.strip_suffix(
+        "ECONNRESET
+",
+    ) {
+        Some(begin) if whole.starts_with(begin) => "some of it, and ECONNRESET".to_owned(),
+        _ if said.strip_suffix(
+            "the end
+",
+        ) == Some(&whole) =>
+        {
+            "all of it, and the end".to_owned()
+        }
+        _ => said.trim_end().to_owned(),
+    }
+}
+
+/// Another process has the connection, whose peer has closed it, when it is passed on; and what is left for that one.
+pub fn passed_while_shared(s: &mut Stage) {
+    let c = s.pair();
+    let [told, tell] = calls::pipe(0).expect("a pipe");
+    let pid = match calls::fork() {
+        Forked::Child => {
+            let _ = calls::close(tell);
+            let _ = calls::read(told, 1);
+            let left = calls::recv(c.a, 99, libc::MSG_DONTWAIT);
+            calls::exit_now(left.map_or(99, |left| left.len() as i32))
+        }
+        Forked::Parent(pid) => pid,
+    };
+    say!("sent", s.b_send(c, "one two"), s.b_close(c));
+    settle();
+    say!("the other", in_short(passed(c.a), b"one two"));
+    say!("child", calls::close(tell), calls::wait(pid));
+}

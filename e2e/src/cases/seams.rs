@@ -306,3 +306,18 @@ pub fn dprintf_fortified(s: &mut Stage) {
     say!("the peer", s.b_recv(c, 99));
     say!("back", s.b_send(c, "fine"), calls::recv(c.a, 9, 0));
 }
+
+/// Less than the low water mark is unread, and urgent data behind it, for which the peer has gone back to TCP: with what
+/// it takes along, and with more.
+pub fn low_water_mark_and_urgent_data(s: &mut Stage) {
+    for (len, mark) in [(71, 100), (40_000, 50_000)] {
+        let c = s.pair();
+        say!("sent", len, s.b(&format!("sendn {} {len} 7", c.b)));
+        say!("urgent", s.b(&format!("send {} {} !", c.b, libc::MSG_OOB)));
+        settle();
+        say!("set", calls::setsockopt(c.a, libc::SOL_SOCKET, libc::SO_RCVLOWAT, mark));
+        say!("readable", calls::poll(c.a, libc::POLLIN, 0));
+        say!("more", s.b(&format!("sendn {} 20000 9", c.b)));
+        say!("readable", calls::poll(c.a, libc::POLLIN, 1000));
+    }
+}
