@@ -235,7 +235,9 @@ fn programs_that_have_differed() {
         1_795_432_116,
         // A connection is passed on while urgent data is unread, and what was sent before it.
         1_795_638_022,
+        1_795_638_320,
         1_795_642_198,
+        1_795_642_395,
         1_795_553_268,
         // While bytes of before the switch are unread, and doorbells behind them.
         1_795_639_668,
