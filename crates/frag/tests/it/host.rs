@@ -146,8 +146,9 @@ impl Host {
         assert_eq!(leased_bytes + self.ledger.left(), self.ledger.limit());
     }
 
-    /// That all is as it was in the beginning.
-    pub(crate) fn check_empty(&self) {
+    /// That all is as it was in the beginning, and that nothing is left to wait for.
+    pub(crate) fn check_empty(&mut self) {
+        assert_eq!(self.expire(), None, "a time that is to end");
         let Gauges { datagrams, memory_bytes, committed_bytes, blocks, .. } = self.gauges();
         assert_eq!((datagrams, memory_bytes, committed_bytes, blocks), (0, 0, 0, 0));
         assert_eq!(self.out.returned, self.handed, "buffers that came back");
