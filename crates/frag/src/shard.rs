@@ -38,7 +38,7 @@ impl<'p, B> Arrival<'p, B> {
     }
 }
 
-/// What a shard holds at the moment.
+/// What a shard holds at the moment, or a table of all cores.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauges {
     /// Datagrams in progress.
@@ -361,25 +361,24 @@ impl<B> Shard<B> {
     /// What it holds.
     #[must_use]
     pub fn gauges(&self) -> Gauges {
-        Gauges {
-            datagrams: self.table.datagrams(),
-            memory_bytes: self.table.held(),
-            committed_bytes: self.table.committed(),
-            spare_bytes: self.table.spare(),
-            leased_bytes: self.table.held() + self.table.spare() + self.lease.unused(),
-            blocks: self.table.blocks(),
-        }
+        let mut gauges = Gauges::default();
+        self.table.gauge(&mut gauges);
+        gauges.leased_bytes += self.lease.unused();
+        gauges
     }
+}
+
+/// Hears of nothing: what is dropped is nobody's any more.
+pub(crate) struct Nobody;
+
+impl<B> Sink<B> for Nobody {
+    fn whole(&mut self, _: B, _: usize) {}
+    fn datagram(&mut self, _: &crate::Datagram<'_, B>) {}
+    fn release(&mut self, _: B, _: Released) {}
 }
 
 impl<B> Drop for Shard<B> {
     fn drop(&mut self) {
-        struct Nobody;
-        impl<B> Sink<B> for Nobody {
-            fn whole(&mut self, _: B, _: usize) {}
-            fn datagram(&mut self, _: &crate::Datagram<'_, B>) {}
-            fn release(&mut self, _: B, _: Released) {}
-        }
         self.table.clear(&mut self.lease, 0, &mut Nobody);
         self.table.end(&mut self.lease);
     }

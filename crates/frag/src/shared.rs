@@ -5,7 +5,7 @@ use crate::ledger::{Lease, Ledger};
 use crate::limits::Limits;
 use crate::output::Sink;
 use crate::reason::{Counters, Reason};
-use crate::shard::{Arrival, BURST, FAR, Parsed, Steering, pass};
+use crate::shard::{Arrival, BURST, FAR, Gauges, Nobody, Parsed, Steering, pass};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use crate::table::Table;
 use crate::wire::{self, Fragment};
@@ -270,9 +270,53 @@ impl<B> Shared<B> {
         let of = |bucket: &Bucket<B>| u64::from(bucket.lock().datagrams());
         self.buckets.iter().map(of).sum()
     }
+
+    /// What all buckets hold. Looked at one after the other: where others push meanwhile, that is what there was at no
+    /// one instant. [`Gauges::leased_bytes`] are those in use and spare; what is leased beside them each core has
+    /// ([`Core::unused_bytes`]).
+    #[must_use]
+    pub fn gauges(&self) -> Gauges {
+        let mut all = Gauges::default();
+        for bucket in &self.buckets {
+            bucket.lock().gauge(&mut all);
+        }
+        all
+    }
+
+    /// Gives up all datagrams in progress, in one bucket after the other, and releases what they hold. What another
+    /// core begins meanwhile, in a bucket that is done, stays.
+    pub fn clear(&self, core: &mut Core, now: u64, sink: &mut impl Sink<B>) {
+        for bucket in &self.buckets {
+            bucket.lock().clear(&mut core.lease, now, sink);
+        }
+    }
+
+    /// The memory that it takes part in.
+    #[must_use]
+    pub fn ledger(&self) -> &Arc<Ledger> {
+        &self.ledger
+    }
+}
+
+/// Of what is still in progress no sink hears any more: call [`Shared::clear`] before. Its memory goes back to the ledger.
+impl<B> Drop for Shared<B> {
+    fn drop(&mut self) {
+        let mut lease = Lease::new(&self.ledger);
+        for bucket in &mut self.buckets {
+            let mut table = bucket.lock();
+            table.clear(&mut lease, 0, &mut Nobody);
+            table.end(&mut lease);
+        }
+    }
 }
 
 impl Core {
+    /// Bytes of memory that this core has leased and nothing is in.
+    #[must_use]
+    pub fn unused_bytes(&self) -> u64 {
+        self.lease.unused()
+    }
+
     /// What this core has seen that reached no bucket: whole packets, and packets that made no sense.
     #[must_use]
     pub fn counters(&self) -> &Counters {

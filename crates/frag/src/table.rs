@@ -30,7 +30,7 @@ use crate::overlap::Policy;
 use crate::pace::Pace;
 use crate::reason::{Counters, Reason};
 use crate::refused::Refused;
-use crate::shard::Arrival;
+use crate::shard::{Arrival, Gauges};
 use crate::slab::{NONE, Slab};
 use crate::source::Sources;
 use crate::wire::{self, Finish, Fragment};
@@ -204,11 +204,6 @@ impl<B> Table<B> {
         self.index.len()
     }
 
-    /// Compact blocks in use.
-    pub(crate) fn blocks(&self) -> u32 {
-        self.blocks.used()
-    }
-
     /// Memory that datagrams in progress hold, bytes.
     pub(crate) fn held(&self) -> u64 {
         self.holding.held()
@@ -219,9 +214,14 @@ impl<B> Table<B> {
         self.holding.spare()
     }
 
-    /// Memory that they hold or are expected to hold, bytes.
-    pub(crate) fn committed(&self) -> u64 {
-        self.committed
+    /// Adds what it holds.
+    pub(crate) fn gauge(&self, all: &mut Gauges) {
+        all.datagrams += self.datagrams();
+        all.memory_bytes += self.held();
+        all.committed_bytes += self.committed;
+        all.spare_bytes += self.spare();
+        all.leased_bytes += self.held() + self.spare();
+        all.blocks += self.blocks.used();
     }
 
     /// The hash by which [`Self::push`] will search.

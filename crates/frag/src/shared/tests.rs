@@ -72,6 +72,45 @@ fn leases_of_cores_that_come_and_go_add_up() {
     assert_eq!(table.ledger.promises_left(), table.ledger.promises_limit());
 }
 
+/// As [`Shard::clear`](crate::Shard::clear): each buffer comes back with the reason, and all memory with the cores. What
+/// is dropped without that tells no sink, and leaves nothing in the ledger that others may have.
+#[test]
+fn a_table_is_emptied_or_dropped_in_the_middle_of_datagrams() {
+    let config = Config { memory_bytes: 1 << 30, shards: 3, copy_below: 16, ..Config::default() };
+    let limits = config.limits().expect("right");
+    let ledger = Ledger::of(&limits);
+    for is_cleared in [true, false] {
+        let table = Shared::with(&limits, 16, &HashKey::new([1, 2]), &ledger);
+        let mut cores = [table.core(), table.core()];
+        let mut out = Out::default();
+        for id in 0..300u32 {
+            let family = if id % 2 == 0 { Family::V4 } else { Family::V6 };
+            let whole = Packet::new(family, id, vec![0; 80]);
+            // The last is small, and so is copied.
+            [(0, 32), (72, 80)].iter().for_each(|(at, end)| {
+                push(&table, &mut cores[at / 72], &whole.fragment(*at, *end), 1, &mut out);
+            });
+        }
+        let Gauges { datagrams, memory_bytes, leased_bytes, spare_bytes, blocks, .. } =
+            table.gauges();
+        assert_eq!((datagrams, blocks, out.returned), (300, 300, 300), "the copied ones are back");
+        assert!(memory_bytes > 300 * 2048 && leased_bytes == memory_bytes + spare_bytes);
+        let unused: u64 = cores.iter().map(Core::unused_bytes).sum();
+        assert_eq!(leased_bytes + unused + ledger.left(), ledger.limit());
+        if is_cleared {
+            table.clear(&mut cores[1], 2, &mut out);
+            assert_eq!(table.counters().datagrams(Reason::Cleared), 300);
+            let gauges = table.gauges();
+            let left = (gauges.datagrams, gauges.memory_bytes, gauges.committed_bytes);
+            assert_eq!((left, gauges.blocks, table.datagrams()), ((0, 0, 0), 0, 0));
+        }
+        drop((cores, table));
+        assert_eq!(out.returned, if is_cleared { 600 } else { 300 });
+        assert_eq!(ledger.left(), ledger.limit());
+        assert_eq!(ledger.promises_left(), ledger.promises_limit());
+    }
+}
+
 /// As a shard, in turn by two cores: at several times what fits.
 #[test]
 fn overload_leaves_a_shared_table_at_work() {

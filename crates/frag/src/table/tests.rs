@@ -150,7 +150,7 @@ impl World {
         self.check();
         let table = &self.table;
         assert_eq!(
-            (table.held(), table.committed, table.blocks(), table.datagrams()),
+            (table.held(), table.committed, table.blocks.used(), table.datagrams()),
             (0, 0, 0, 0)
         );
         assert!(table.ages.iter().all(|ages| ages.oldest == NONE && ages.youngest == NONE));
