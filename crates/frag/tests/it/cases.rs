@@ -60,6 +60,84 @@ fn check_header(name: &str, delivered: &Delivered) {
     assert!(next == 253 || next == 254, "{name}: {next} follows the headers");
 }
 
+/// The same cases as another program has written them, frame by frame: what reads them here shares nothing with what
+/// writes packets for the other tests. All numbers are little endian; each case is
+///
+/// ```text
+/// u16 length of the name, the name, u8 family (4 or 6), u16 frames, and for each: u32 length, an Ethernet frame
+/// ```
+const FRAMES: &[u8] = include_bytes!("../fixtures/cases.bin");
+/// A line for each: its name, a tab, and what comes out. `A16B8`: 16 times the byte `A`, then 8 times `B`; `|` between
+/// datagrams; `-`: none.
+const EXPECTED: &str = include_str!("../fixtures/cases.expect");
+
+/// A case of [`FRAMES`]: its name, and its packets without the header of Ethernet.
+type Framed = (&'static str, Vec<&'static [u8]>);
+
+fn framed_cases() -> Vec<Framed> {
+    let mut rest = FRAMES;
+    let mut take = |len: usize| {
+        let (taken, behind) = rest.split_at(len);
+        rest = behind;
+        (taken, rest.is_empty())
+    };
+    let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |n, byte| n << 8 | usize::from(*byte));
+    let mut all = Vec::new();
+    loop {
+        let name = number(take(2).0);
+        let name = std::str::from_utf8(take(name).0).expect("a name");
+        let family = take(1).0[0];
+        let frames = number(take(2).0);
+        let mut packets = Vec::new();
+        let mut is_last = false;
+        for _ in 0..frames {
+            let len = number(take(4).0);
+            let frame;
+            (frame, is_last) = take(len);
+            let (link, packet) = frame.split_at(14);
+            assert_eq!(link[12..], if family == 4 { [0x08, 0x00] } else { [0x86, 0xdd] }, "{name}");
+            packets.push(packet);
+        }
+        all.push((name, packets));
+        if is_last {
+            return all;
+        }
+    }
+}
+
+/// What came out, as [`EXPECTED`] says it.
+fn said(host: &Host) -> String {
+    let whole = host.out.whole.iter().map(|packet| &packet[usize::from(packet[0] & 15) * 4..]);
+    let all: Vec<String> = host
+        .payloads()
+        .into_iter()
+        .chain(whole)
+        .map(|payload| {
+            let runs = payload.chunk_by(|a, b| a == b);
+            runs.map(|run| format!("{}{}", char::from(run[0]), run.len())).collect()
+        })
+        .collect();
+    if all.is_empty() { "-".into() } else { all.join("|") }
+}
+
+#[test]
+fn frames_of_another_program_end_as_it_says() {
+    let expected: Vec<(&str, &str)> =
+        EXPECTED.lines().map(|line| line.split_once('\t').expect("a name and a result")).collect();
+    let all = framed_cases();
+    assert_eq!((all.len(), expected.len()), (95, 95));
+    for copy_below in [0, Config::default().copy_below] {
+        for ((name, packets), (of, result)) in all.iter().zip(&expected) {
+            assert_eq!(name, of);
+            let mut host = Host::new(&Config { copy_below, ..Config::default() });
+            host.frame = 2048;
+            packets.iter().for_each(|packet| host.push_bytes(packet.to_vec()));
+            assert_eq!(said(&host), *result, "{name}: {:?}", host.shard.counters());
+            host.out.delivered.iter().for_each(|delivered| check_header(name, delivered));
+        }
+    }
+}
+
 fn each(config: &Config, push: impl Fn(&mut Host, &Case)) {
     for case in cases() {
         let mut host = Host::new(config);
