@@ -1,18 +1,17 @@
 //! `shunt defrag`: what its options mean, and what it says.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser};
 use engine::defrag::{Config, Error, Options, Policy, Report, run};
 use serde_json::{Value, json};
 
-use crate::table;
-
+mod bar;
 mod live;
 
+use bar::Bar;
 use live::LiveArguments;
 
 /// All of it was read and written.
@@ -22,9 +21,6 @@ const EXIT_DAMAGED: u8 = 1;
 const EXIT_USAGE: u8 = 2;
 
 const STDIO: &str = "-";
-/// Smaller files are done before a person could look.
-const PROGRESS_BYTES: u64 = 64 << 20;
-const PROGRESS_PAUSE: Duration = Duration::from_millis(200);
 
 #[derive(Args, Debug)]
 pub(crate) struct DefragArguments {
@@ -169,47 +165,6 @@ fn name(input: &Path) -> String {
     if input.as_os_str() == STDIO { "standard input".into() } else { input.display().to_string() }
 }
 
-/// How far it is, on a terminal.
-struct Bar {
-    on: bool,
-    shown: bool,
-    began: Instant,
-    last: Instant,
-}
-
-impl Bar {
-    fn new() -> Self {
-        let now = Instant::now();
-        Self { on: std::io::stderr().is_terminal(), shown: false, began: now, last: now }
-    }
-
-    fn show(&mut self, at: u64, of: Option<u64>) {
-        let now = Instant::now();
-        let small = of.unwrap_or(at) < PROGRESS_BYTES;
-        if !self.on || small || now - self.last < PROGRESS_PAUSE {
-            return;
-        }
-        self.last = now;
-        self.shown = true;
-        eprint!("\r{}  ", progress(at, of, now - self.began));
-    }
-
-    fn clear(&self) {
-        if self.shown {
-            eprint!("\r{:40}\r", "");
-        }
-    }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-fn progress(at: u64, of: Option<u64>, took: Duration) -> String {
-    let speed = at as f64 / 1e6 / took.as_secs_f64().max(0.001);
-    match of.filter(|of| *of > 0) {
-        Some(of) => format!("{:3}%  {speed:.0} MB/s", (at * 100 / of).min(100)),
-        None => format!("{}  {speed:.0} MB/s", table::bytes(at)),
-    }
-}
-
 fn print_json(report: &Report, output: &Path) -> std::io::Result<()> {
     let text = format!("{:#}\n", to_json(report));
     if output.as_os_str() == STDIO {
@@ -322,12 +277,5 @@ pub(crate) mod tests {
     fn frag_reason(key: &str) -> usize {
         let reasons = engine::defrag::Reason::ALL.iter();
         reasons.copied().find(|reason| reason.key() == key).map_or(0, |reason| reason as usize)
-    }
-
-    #[test]
-    fn progress_is_a_percentage_where_the_size_is_known() {
-        let second = Duration::from_secs(1);
-        assert_eq!(progress(50_000_000, Some(100_000_000), second), " 50%  50 MB/s");
-        assert_eq!(progress(3 << 20, None, second), "3M  3 MB/s");
     }
 }
