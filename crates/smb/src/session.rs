@@ -1,4 +1,5 @@
-//! Connections, sessions, channels, trees, credits: what a client may do next (MS-SMB2 3.3.1).
+//! What a client may send next: dialects, credits and message numbers, channel sequences (MS-SMB2 3.3.1). Sessions,
+//! channels and trees themselves are the caller's.
 
 mod dialect;
 mod sequence;
