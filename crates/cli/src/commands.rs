@@ -206,8 +206,8 @@ enum Command {
             handshake, or declines, is plain TCP.\n\n\
             The engine serves programs of its own user in its network namespace, and runs until Ctrl-C or \
             SIGTERM; connections that it carries are then reset. It needs UDP port 4791 (which rdma_rxe of the \
-            kernel takes where it is loaded), and CAP_BPF and CAP_NET_ADMIN for the option in the TCP \
-            handshake. Settings come from options, then the section [engine] of the configuration file, where \
+            kernel takes where it is loaded), and CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN for the option in \
+            the TCP handshake. Settings come from options, then the section [engine] of the configuration file, where \
             they have the same names with underscores.",
         override_usage = "shunt engine [OPTIONS]\n       shunt engine set NAME=VALUE...\n       \
             shunt engine status [--json]",

@@ -1,5 +1,5 @@
-//! `shunt serve` as its units of systemd start it: a real systemd, the first process of namespaces of its own, puts the
-//! server into the sandbox that `dist/systemd` describes.
+//! `shunt serve` and `shunt engine` as their units of systemd start them: a real systemd, the first process of namespaces
+//! of its own, puts them into the sandboxes that `dist/systemd` describes.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
@@ -187,4 +187,28 @@ fn the_units_of_systemd_start_a_server_in_their_sandbox() {
     eventually("it is started again", || machine.client("files", "ls").contains("  alone "));
     assert_eq!(machine.state("NRestarts"), "1");
     assert!(machine.guest.ended().is_none());
+}
+
+#[test]
+fn the_unit_of_systemd_starts_an_engine_in_its_sandbox() {
+    let Some(machine) = Machine::boot() else { return };
+    let unit = "shunt-engine@root.service";
+    machine.done(&["systemctl", "start", unit]);
+    let log = || machine.run(&["journalctl", "--no-pager", "-u", unit]).out;
+    let value = |name: &str| {
+        let value = machine.done(&["systemctl", "show", "-p", name, "--value", unit]);
+        value.trim().to_owned()
+    };
+    let answers = || machine.run(&["shunt", "engine", "status"]).ok();
+    eventually("it answers, or has ended", || answers() || value("ActiveState") != "active");
+    assert!(answers(), "{}", log());
+    assert_eq!(value("ActiveState"), "active", "{}", log());
+    let status = machine.done(&["cat", &format!("/proc/{}/status", value("MainPID"))]);
+    // BPF, PERFMON and NET_ADMIN, and nothing else that root can; a filter of system calls.
+    let caps = "CapEff:\t000000c000001000";
+    contains(&status, &["NoNewPrivs:\t1", "Seccomp:\t2", caps, &caps.replace("Eff", "Bnd")]);
+    // It would not be there without what the handshake needs: nothing says that it is to do without.
+    contains(&machine.done(&["shunt", "engine", "status"]), &["engine, pid", "peers = -"]);
+    machine.done(&["systemctl", "stop", unit]);
+    assert_eq!(value("Result"), "success", "{}", log());
 }

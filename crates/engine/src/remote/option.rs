@@ -111,7 +111,7 @@ impl Rule {
 #[non_exhaustive]
 pub enum Error {
     /// We may not.
-    #[error("{0}; the TCP option needs CAP_BPF and CAP_NET_ADMIN")]
+    #[error("{0}; the TCP option needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN")]
     NotPermitted(Failure),
     /// It cannot: an old kernel, or one that was built without.
     #[error("{0}; the TCP option needs Linux 5.10 or later, with CONFIG_CGROUP_BPF")]
@@ -148,6 +148,8 @@ impl From<Refused> for Error {
         let Refused { failure, log } = refused;
         match failure.errno {
             EPERM => Self::NotPermitted(failure),
+            // Arithmetic with pointers, which is what CAP_PERFMON is for.
+            EACCES if log.contains("prohibited for !root") => Self::NotPermitted(failure),
             // What an older kernel says to a program that calls what it does not have.
             EINVAL if log.contains("unknown func") || log.contains("invalid func") => {
                 Self::OldKernel(failure)
@@ -296,5 +298,9 @@ mod tests {
         };
         assert!(matches!(refused("invalid func unknown#142"), Error::OldKernel(_)));
         assert!(matches!(refused("R1 type=ctx expected=fp"), Error::Refused { .. }));
+        let log = "R7 has pointer with unsupported alu operation, pointer arithmetic with it prohibited for !root";
+        let failure = Failure { step: "load", errno: EACCES };
+        let without = Error::from(Refused { failure, log: log.to_owned() });
+        assert!(matches!(without, Error::NotPermitted(_)));
     }
 }

@@ -18,13 +18,13 @@ mount -t sysfs -o ro sysfs "$root/sys"
 mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
 mount --rbind /dev "$root/dev"
 cp "$2" "$1/shunt"
-cp "$3/shunt-serve.service" "$3/shunt-serve.socket" "$1/"
+cp "$3/shunt-serve.service" "$3/shunt-serve.socket" "$3/shunt-engine@.service" "$1/"
 for directory in run tmp var/log etc/systemd/system; do
     mkdir -p "$root/$directory"
     mount -t tmpfs none "$root/$directory"
 done
 units=$root/etc/systemd/system
-mv "$1/shunt-serve.service" "$1/shunt-serve.socket" "$units/"
+mv "$1/shunt-serve.service" "$1/shunt-serve.socket" "$1/shunt-engine@.service" "$units/"
 for unit in binfmt modules-load remount-fs sysctl sysusers tmpfiles-setup tmpfiles-setup-dev udevd; do
     ln -s /dev/null "$units/systemd-$unit.service"
 done
