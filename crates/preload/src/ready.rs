@@ -33,6 +33,7 @@ mod amend;
 mod control;
 mod forking;
 mod kick;
+mod leftover;
 mod park;
 mod shared;
 mod watch;
@@ -96,6 +97,8 @@ pub(crate) struct Set {
     cold: AtomicBool,
     forks: AtomicU32,
     waiter: AtomicU32,
+    /// Registrations that were left behind under our tag: see `leftover`.
+    left: AtomicU32,
     /// Descriptors in the set that are not followed: only the kernel knows of them.
     others: AtomicU32,
     /// When the kernel was asked last, nanoseconds.
@@ -205,6 +208,7 @@ impl Set {
             epfd: AtomicU32::new(epfd.cast_unsigned()),
             refs: AtomicU32::new(1),
             members: Guarded::default(),
+            left: AtomicU32::new(0),
             count: AtomicUsize::new(0),
             waiting: AtomicU32::new(0),
             settling: AtomicU32::new(0),
@@ -315,7 +319,7 @@ impl Set {
     fn absorb(&'static self, w: &'static World, events: &[epoll_event], out: &mut Out<'_>) {
         for event in events {
             let (mask, tag) = (event.events, event.u64);
-            if tag == KICK {
+            if tag == KICK || self.tells_what_was_left(tag, mask, out) {
                 continue;
             }
             match tagged(w, tag) {
@@ -1115,7 +1119,9 @@ pub(crate) fn detached(w: &'static World, conn: &'static Conn) {
         let r = &conn.sets[which];
         if r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed) & reg::TAGGED != 0 {
             set.stops_watching(conn, which, true);
-            register(w, set, conn, which);
+            if !register(w, set, conn, which) {
+                set.leave_behind(w, conn, which);
+            }
         }
     }
 }
@@ -1144,11 +1150,12 @@ pub(crate) fn unregister(w: &'static World, conn: &'static Conn) {
         set.stops_watching(conn, which, tagged);
         if tagged {
             let (events, data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
-            amend(set, conn, r, events & !EXCLUSIVE, data);
+            if !amend(set, conn, r, events & !EXCLUSIVE, data) {
+                set.leave_behind(w, conn, which);
+            }
         }
         SAVED.with(|s| s.borrow_mut()[which] = Some((set.id(), r.fd.load(Ordering::Relaxed))));
     }
-    let _ = w;
 }
 
 thread_local! {

@@ -119,6 +119,9 @@ impl Set {
         let mut out = Out { events, n: 0 };
         for event in &copy {
             let (mask, tag) = (event.events, event.u64);
+            if self.tells_what_was_left(tag, mask, &mut out) {
+                continue;
+            }
             match tagged(w, tag) {
                 Some((half, which)) => match held(w, half) {
                     Some((conn, e)) if self.has(conn, which) => {
@@ -166,6 +169,7 @@ impl Set {
         }
         let what = Due { events: now, tail: ring::tail(&e.peer.tail), end: end_flags(e.peer) };
         reported(r, &what);
+        expect_edge(conn, r, e, &what);
         out.push(now, e.mine.set_data[which].load(Ordering::Relaxed));
     }
 
@@ -190,6 +194,9 @@ impl Set {
             };
             if what.events != 0 && is_as_known(w, conn, which) && is_in() {
                 reported(r, &what);
+                if let Some(e) = ends(w, conn) {
+                    expect_edge(conn, r, &e, &what);
+                }
                 if user & ONESHOT != 0 {
                     // The kernel must not fire it as well.
                     disarm(w, self, conn, which);
@@ -198,6 +205,19 @@ impl Set {
             }
         }
         out.n
+    }
+}
+
+/// Who watches edges is told of each arrival, also while there is something unread: the next one rings as well.
+fn expect_edge(conn: &Conn, r: &Registration, e: &Ends, told: &Due) {
+    if r.events.load(Ordering::Relaxed) & ET == 0 || told.events & (IN | RDNORM) == 0 {
+        return;
+    }
+    conn.arm_cold(e.mine);
+    full_fence();
+    if ring::tail(&e.peer.tail) != told.tail {
+        // It came in between, and may not have rung.
+        r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
     }
 }
 

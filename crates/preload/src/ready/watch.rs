@@ -1,5 +1,8 @@
 //! The connections that a set looks at in memory: who they are, and a look at all of them.
 
+use std::collections::VecDeque;
+
+use super::leftover::Leftover;
 use super::*;
 
 /// A connection that a set looks at, and what was true of it when there was nothing to report. While
@@ -89,6 +92,8 @@ pub(super) struct Members {
     pub(super) inherited: bool,
     /// Attached connections that the kernel wakes.
     pub(super) asleep: usize,
+    /// What was left behind.
+    pub(super) leftovers: VecDeque<Leftover>,
     next: usize,
 }
 
@@ -99,6 +104,7 @@ impl Members {
             let _ = self.take_offer(last);
         }
         self.warm.clear();
+        self.leftovers.clear();
         self.asleep = 0;
     }
 

@@ -1,0 +1,54 @@
+//! Registrations that stay in the kernel under our tag. The kernel changes one under the number only that it was made
+//! under; where that is another file's by the time the connection goes back to TCP, what the program registered cannot be
+//! given back. It is remembered here for as long as the set lives, since the kernel forgets it with the file alone, which
+//! may outlive the connection as this process knows it (a copy that was passed on).
+
+use super::*;
+
+/// Most that a set remembers; the oldest go first.
+const LEFT_MAX: usize = 1024;
+
+/// What the program registered, and the tag that it got from us.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leftover {
+    tag: u64,
+    events: u32,
+    data: u64,
+}
+
+impl Set {
+    /// The kernel goes on to tell of this registration under our tag.
+    pub(super) fn leave_behind(&self, w: &World, conn: &Conn, which: usize) {
+        let r = &conn.sets[which];
+        let (Some(tag), Some(mut members)) = (tag_of(w, conn, which), self.members.lock()) else {
+            return;
+        };
+        let (events, data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
+        members.leftovers.retain(|left| left.tag != tag);
+        if members.leftovers.len() >= LEFT_MAX {
+            members.leftovers.pop_front();
+        }
+        members.leftovers.push_back(Leftover { tag, events, data });
+        let n = u32::try_from(members.leftovers.len()).unwrap_or(u32::MAX);
+        self.left.store(n, Ordering::Release);
+    }
+
+    /// An event of such a registration goes to the program as the kernel says it. `false`: it is none.
+    #[inline]
+    pub(super) fn tells_what_was_left(&self, tag: u64, mask: u32, out: &mut Out<'_>) -> bool {
+        self.left.load(Ordering::Acquire) != 0 && self.tells_it(tag, mask, out)
+    }
+
+    #[cold]
+    fn tells_it(&self, tag: u64, mask: u32, out: &mut Out<'_>) -> bool {
+        let Some(members) = self.members.lock() else { return false };
+        let Some(left) = members.leftovers.iter().find(|left| left.tag == tag) else {
+            return false;
+        };
+        let what = mask & (left.events | ERR | HUP);
+        if what != 0 {
+            out.push(what, left.data);
+        }
+        true
+    }
+}
