@@ -287,6 +287,24 @@ pub fn epoll_closed_duplicate(s: &mut Stage) {
     say!("last close", calls::close(other), s.b_mask(c), soon(ep));
 }
 
+/// A registered descriptor is closed and another file takes its number; the connection is passed on by its duplicate, which
+/// is closed as well.
+pub fn epoll_number_of_another(s: &mut Stage) {
+    let c = s.pair_nb();
+    let (edge, level) = (set_with(c.a, EPOLLIN | EPOLLET), set_with(c.a, EPOLLIN));
+    say!("bytes", s.b_send(c, "a"), soon(edge), soon(level), try_recv(c.a, 9));
+    let other = calls::dup(c.a).expect("a duplicate");
+    calls::close(c.a).expect("closed");
+    let [to, from] = calls::socketpair().expect("a pair");
+    say!("its number is taken", to == c.a || from == c.a);
+    say!("pass", calls::send_fd(to, other), calls::close(other));
+    let passed = calls::recv_fd(from).expect("it arrives");
+    say!("nothing", soon(edge), soon(level));
+    say!("bytes", s.b_send(c, "b"), soon(edge), soon(level), soon(edge));
+    say!("recv", try_recv(passed, 9), soon(edge), soon(level));
+    say!("last close", calls::close(passed), s.b_mask(c), soon(edge), soon(level));
+}
+
 /// `dup2` over a registered descriptor.
 pub fn epoll_dup2_over(s: &mut Stage) {
     let (c, d) = (s.pair_nb(), s.pair_nb());
