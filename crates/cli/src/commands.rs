@@ -39,7 +39,8 @@ Examples:
 
 The program replaces this one: same process id, no wrapper. What it starts inherits the settings.
 A SIZE is a number of bytes or ends in K, M or G. RULES are separated by commas; a rule is port:N,
-port:N-M, addr:A, addr:A/BITS or program:NAME, where the port is the listener's.";
+port:N-M, addr:A, addr:A/BITS, program:NAME, end:client or end:server, where the port is the listener's and the
+end is this program's: the one that connects, or the one that accepts.";
 
 pub(crate) const EXAMPLES_DOCTOR: &str = "\
 Examples:
