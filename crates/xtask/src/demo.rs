@@ -27,6 +27,9 @@ struct Cli {
     /// Show what was built before
     #[arg(long)]
     no_build: bool,
+    /// Show programs built in this workspace only, as where nginx, wrk and redis are absent
+    #[arg(long, conflicts_with = "install")]
+    built_here: bool,
 }
 
 /// Programs of others that it shows, where they are present.
@@ -44,7 +47,9 @@ const STAT_CONNECTIONS: u32 = 4;
 pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     let cli =
         Cli::parse_from(["cargo xtask demo"].into_iter().chain(args.iter().map(String::as_str)));
-    install::check("demo", PROGRAMS, cli.install)?;
+    if !cli.built_here {
+        install::check("demo", PROGRAMS, cli.install)?;
+    }
     let root = crate::workspace_root();
     if !cli.no_build {
         println!("building (cargo build --release) ...");
@@ -53,7 +58,7 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     stage::clean_up_when_interrupted()?;
     bench::warn_when_busy();
     let stage = Stage::new(&bench::built(&root))?;
-    let rows = shown();
+    let rows = shown(|kind| !(cli.built_here && is_of_others(kind)) && kind.absent().is_none());
     println!(
         "\nThe same programs, unchanged, server on CPU 0 and client on CPU 1: first over TCP, then each"
     );
@@ -71,11 +76,16 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whether a server is one that people know.
+fn is_of_others(kind: Kind) -> bool {
+    rows::known().iter().any(|row| row.server == kind)
+}
+
 /// Programs that people know where they are present, ours where not.
-fn shown() -> Vec<Row> {
+fn shown(is_present: impl Fn(Kind) -> bool) -> Vec<Row> {
     let mut rows = rows::known();
-    rows.retain(|row| row.server.absent().is_none());
-    if Kind::Nginx.absent().is_some() {
+    rows.retain(|row| is_present(row.server));
+    if !is_present(Kind::Nginx) {
         rows.splice(0..0, rows::built_here());
     }
     rows.push(rows::ping_pong());
@@ -134,4 +144,25 @@ fn show_connections(stage: &Stage, web: Kind) -> anyhow::Result<()> {
     let said = String::from_utf8_lossy(&stat.stderr).into_owned();
     ensure!(stat.status.success(), "shunt stat failed ({}): {}", stat.status, said.trim());
     running.finish(Duration::from_secs(20)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn servers(is_present: impl Fn(Kind) -> bool) -> Vec<Kind> {
+        let mut servers: Vec<_> = shown(is_present).iter().map(|row| row.server).collect();
+        servers.dedup();
+        servers
+    }
+
+    #[test]
+    fn programs_built_here_stand_in_for_those_that_are_absent() {
+        assert_eq!(servers(|_| true), [Kind::Nginx, Kind::Redis, Kind::PingPong]);
+        assert_eq!(servers(|kind| !is_of_others(kind)), [Kind::Httpd, Kind::PingPong]);
+        // Who has only one of both sees that.
+        let but_nginx = servers(|kind| kind != Kind::Nginx);
+        assert_eq!(but_nginx, [Kind::Httpd, Kind::Redis, Kind::PingPong]);
+        assert_eq!(servers(|kind| kind != Kind::Redis), [Kind::Nginx, Kind::PingPong]);
+    }
 }

@@ -57,7 +57,10 @@ impl Line {
                 ("floor", json!(floor)),
                 ("pass", json!(self.passes())),
             ]),
-            Outcome::Skipped(why) => fields.push(("skipped", json!(why))),
+            // Nothing was reached, and nothing missed.
+            Outcome::Skipped(why) => {
+                fields.extend([("skipped", json!(why)), ("pass", json!(null))])
+            }
             Outcome::Failed(how) => fields.extend([("error", json!(how)), ("pass", json!(false))]),
         }
         let fields: Vec<String> =
@@ -368,7 +371,24 @@ mod tests {
         {
             assert!(json.get(field).is_some(), "{field}");
         }
-        assert_eq!(json["ratio"], 3.0);
+        assert_eq!((&json["ratio"], &json["pass"]), (&3.0.into(), &true.into()));
+    }
+
+    /// A reader who looks for rows that are below their floor finds those, and who counts those that have passed does not
+    /// count what was not measured.
+    #[test]
+    fn json_says_of_each_row_whether_it_passed() {
+        let of = |outcome| {
+            let line = Line { outcome, ..line(1.0, None) };
+            serde_json::from_str::<serde_json::Value>(&line.json()).unwrap()
+        };
+        let skipped = of(Outcome::Skipped("no nginx here".into()));
+        assert_eq!(skipped.get("pass"), Some(&serde_json::Value::Null), "{skipped}");
+        assert_eq!(skipped["skipped"], "no nginx here");
+        assert_eq!(of(Outcome::Failed("hung".into()))["pass"], false);
+        let below: serde_json::Value =
+            serde_json::from_str(&line(199.0, Some(2.0)).json()).unwrap();
+        assert_eq!(below["pass"], false);
     }
 
     #[test]

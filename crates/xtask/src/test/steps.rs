@@ -130,7 +130,8 @@ impl Plan {
         ];
         let last = [
             serving,
-            step("what a newcomer is shown", 5, Ok(demonstration())),
+            step("what a newcomer is shown", 5, Ok(demonstration(&[]))),
+            step("what one without nginx is shown", 5, Ok(demonstration(&["--built-here"]))),
             later("lost wake-ups", 10, move || Ok(watched(&target))),
         ];
         turns.push(Turn::Beside { one: waits, others: compute });
@@ -263,8 +264,10 @@ fn with_programs(mut command: Command, target: &Path, quick: bool) -> Command {
 }
 
 /// The demonstration, with what the tests had built: its rows fail if a program does.
-fn demonstration() -> Command {
-    cargo(&["xtask", "demo", "--no-build"])
+fn demonstration(more: &[&str]) -> Command {
+    let mut command = cargo(&["xtask", "demo", "--no-build"]);
+    command.args(more);
+    command
 }
 
 /// The library that aborts a program whose wake-up was lost, in a directory of its own. Nobody measures it: it is not
