@@ -271,6 +271,27 @@ fn ring_sizes_are_kept() {
     }
 }
 
+/// The smallest size of a ring: the first one has it, however little is moved; and without that setting it is smaller.
+#[test]
+fn ring_sizes_begin_where_they_should() {
+    if plain_only() {
+        return skipped("there are no rings on kernel TCP");
+    }
+    const LARGE: u64 = 1 << 20;
+    for (settings, large) in [(&[("SHUNT_RING_MIN", "1M")][..], true), (&[][..], false)] {
+        let dir = BoardDir::new();
+        let mut pair = Pair::start_with(&dir, settings);
+        pair.moves(100);
+        for pid in [pair.client.pid(), pair.server.pid()] {
+            for name in ["tx_buffer_bytes", "rx_buffer_bytes"] {
+                let size = counted(&dir, pid, name).unwrap_or_else(|| panic!("no {name}"));
+                let is_right = size > 0 && (size == LARGE) == large && size <= LARGE;
+                assert!(is_right, "{settings:?}: {name} {size}");
+            }
+        }
+    }
+}
+
 /// A counter of the connection that this process has in shared memory.
 fn counted(dir: &BoardDir, pid: i32, name: &str) -> Option<u64> {
     let stat: Value = serde_json::from_str(&said(&["stat", "--json"], dir.path(), 0)).ok()?;

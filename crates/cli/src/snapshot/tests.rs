@@ -57,6 +57,8 @@ impl Fixture {
         store64(&server.totals.bytes_tx, 1000);
         store64(&server.totals.sends, 30);
         store64(&server.totals.receives, 40);
+        store64(&server.totals.bytes_rx, 500);
+        store64(&server.totals.stalls, 9);
         store64(&server.attached, 7);
         store64(&server.attached_clients, 2);
         for (slot, other) in [(0, 1), (1, 0)] {

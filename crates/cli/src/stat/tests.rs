@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 
+use clap::CommandFactory;
 use serde_json::Value;
 
 use super::*;
@@ -97,6 +98,8 @@ fn totals_have_what_users_of_smcd_stats_look_for() {
     };
     for (heading, figure) in
         [("Attached", "7"), ("Client", "2"), ("Server", "5"), ("TxReqs", "35"), ("RxReqs", "46")]
+            .into_iter()
+            .chain([("Tx", "1.1K"), ("Rx", "601"), ("Stalls", "9")])
     {
         assert_eq!(under(heading, &["server", "1000"]), figure, "{heading}: {text}");
     }
@@ -105,6 +108,39 @@ fn totals_have_what_users_of_smcd_stats_look_for() {
         assert_eq!(under("64K", &["/server", way]), "1", "{text}");
         assert_eq!(under("128K", &["/server", way]), "0", "{text}");
     }
+}
+
+/// What the help tells users of `smcd stats`, piece by piece, and the headings that it sends them to.
+const TOLD_IN_HELP: &[(&str, &[&str])] = &[
+    ("SMC connections are Attached", &["Attached"]),
+    ("of which Client and Server", &["Client", "Server"]),
+    ("TCP fallback is in the table of fallbacks, by reason", &["Fallbacks to TCP", "Reason"]),
+    ("data transmitted is Tx and Rx", &["Tx", "Rx"]),
+    ("total requests are TxReqs and RxReqs", &["TxReqs", "RxReqs"]),
+    ("Buffer full is Stalls", &["Stalls"]),
+    ("buffers of each size are counted as in Bufs.", &["Buffers in use", "16K", "64K"]),
+];
+
+#[test]
+fn the_help_sends_users_of_smcd_stats_to_headings_that_are_there() {
+    let cli = crate::commands::Cli::command();
+    let help = cli.find_subcommand("stat").unwrap().get_long_about().unwrap().to_string();
+    let told = help.split("smcd stats, in --totals: ").nth(1).unwrap();
+    let told = told.split("\n\n").next().unwrap();
+    let view = View { totals: true, ..View::default() };
+    let text = page(&view, Some(Fixture::busy().snapshot()), "/x", &NO_ENGINE).unwrap();
+    let headings: Vec<&str> = text.split(['\n', ' ']).chain(text.lines()).collect();
+    let mut rest = told.to_owned();
+    for (piece, under) in TOLD_IN_HELP {
+        assert!(told.contains(piece), "{piece}: {told}");
+        rest = rest.replacen(piece, "", 1);
+        for heading in *under {
+            assert!(headings.contains(heading), "{heading}: {text}");
+        }
+    }
+    // Whoever tells more there tells it here as well.
+    let rest: Vec<&str> = rest.split([',', ';', ' ']).filter(|word| !word.is_empty()).collect();
+    assert_eq!(rest.join(" "), "(calls that moved bytes) and", "{told}");
 }
 
 #[test]
