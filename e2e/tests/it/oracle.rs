@@ -183,7 +183,7 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
         "passed_while_shared",
         "who is passed a connection that others share, and that its peer has closed, finds an end; what was unread is \
          left to those others",
-        &["    shunt the other: the end", "    shunt child: 0 7"],
+        &["    shunt the other: the end", "    shunt child: 0 0"],
     ),
 ];
 
