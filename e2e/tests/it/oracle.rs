@@ -206,7 +206,9 @@ fn is_known(case: &str, wrong: &str) -> bool {
 }
 
 fn check(case: &str) {
-    let ways = if e2e::quick() { &WAYS[..2] } else { WAYS };
+    // The watchdog looks at what is in shared memory, and at nothing else.
+    let both = e2e::quick() || std::env::var_os("SHUNT_WATCHDOG").is_some();
+    let ways = if both { &WAYS[..2] } else { WAYS };
     check_at(case, "127.0.0.1", ways);
 }
 
