@@ -68,7 +68,8 @@ Examples:
 
   sudo shunt defrag --interface eth0                       look on: rates, and why fragments are dropped
   sudo shunt defrag --interface eth0 --write whole.pcapng --seconds 60
-  sudo shunt defrag --interface eth0 --xdp --to tap0       the host gets whole datagrams on tap0
+  sudo shunt defrag --interface eth0 --xdp --to tap0       the host gets whole datagrams on tap0,
+  sudo sysctl -w net.ipv4.conf.tap0.rp_filter=0             if it does not drop them: shunt says so
   sudo shunt defrag --interface eth0 --stats 0 --metrics 9100    for Prometheus
 
 A SIZE is a number of bytes or ends in K, M or G.";
@@ -173,7 +174,7 @@ enum Command {
     /// Put the IP fragments of a capture together
     #[command(
         long_about = "Put the IPv4 and IPv6 fragments of a capture together.\n\n\
-            INPUT and OUTPUT are pcap or pcapng, from any kind of link that carries IP: Ethernet with \
+            INPUT and OUTPUT are pcap or pcapng, of these kinds of links: Ethernet with at most four tags of \
             VLANs, Linux cooked, raw IP, loopback, PPP. \
             Packets that are no fragments pass through as they are, in their order and with their time. A \
             datagram is written with the link's header of its first fragment and the time of the fragment \
@@ -187,13 +188,20 @@ enum Command {
             before. With --xdp (AF_XDP, needs CAP_NET_RAW, CAP_NET_ADMIN, CAP_BPF, CAP_PERFMON, Linux 5.9) a \
             program in the kernel takes fragments out of the way, and only fragments; everything else goes on to \
             the host. So --xdp --to hands the host whole datagrams in place of their fragments, while \
-            --xdp alone keeps them from it. The program goes when shunt does, however it ends. What VLAN \
-            a datagram came by is not written. \
+            --xdp alone keeps them from it. The program goes when shunt does, however it ends. It looks behind \
+            two tags of VLANs at most; what is further in goes on to the host. What VLAN a datagram came by is \
+            not written. \
             With --xdp a worker hands fragments that belong to another over to it, so they may come by \
             any receive queue that has a worker. Cards that take VLAN tags out of frames hide from \
             --xdp what VLAN a fragment came by; ethtool -K eth0 rxvlan off ends that. \
             --memory is for all workers together. Without --xdp each worker also has a ring (--ring); with \
-            it, each worker locks --memory and --ring, and half of --ring more if there are several.",
+            it, each worker locks --memory and --ring, and half of --ring more if there are several.\n\n\
+            What is written to DEVICE comes in there, for the host: rules of a firewall have to name DEVICE, and \
+            IPv4 packets are dropped without a word if its reverse-path filter is strict (rp_filter is 1), or \
+            loose (2) while DEVICE has no address. Of the settings of all interfaces and of its own the larger \
+            one counts. shunt says so when it starts, with the command that helps, such as sysctl -w \
+            net.ipv4.conf.tap0.rp_filter=0. With --xdp the host sees no fragments: it sends no ICMP time exceeded \
+            any more for those of datagrams that stay incomplete, and neither does shunt.",
         override_usage = "shunt defrag [OPTIONS] INPUT OUTPUT\n       \
             shunt defrag [OPTIONS] --interface NAME [--write FILE] [--to DEVICE]",
         after_help = EXAMPLES_DEFRAG

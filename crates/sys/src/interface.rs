@@ -98,6 +98,14 @@ impl Interface {
         Self::find(&name?).ok().flatten()
     }
 
+    /// Whether it has an IPv4 address; `false` as well where the kernel does not say.
+    #[must_use]
+    pub fn has_ipv4(&self) -> bool {
+        let (socket, request) = (socket(), Request::new(&self.name));
+        let asked = socket.ok().zip(request);
+        asked.is_some_and(|(socket, mut request)| request.ask(&socket, libc::SIOCGIFADDR).is_ok())
+    }
+
     /// Sets the interface up, with this MTU.
     ///
     /// # Errors
@@ -215,6 +223,8 @@ mod tests {
         assert_eq!((lo.kind, lo.address), (libc::ARPHRD_LOOPBACK, [0; 6]));
         assert!(lo.index > 0 && lo.mtu > 0);
         assert!(Interface::names().contains(&"lo".to_owned()));
+        assert!(lo.has_ipv4());
+        assert!(!Interface { name: "no-such-if0".into(), ..lo }.has_ipv4());
     }
 
     #[test]

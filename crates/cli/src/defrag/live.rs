@@ -26,7 +26,7 @@ pub(super) struct LiveArguments {
     /// Capture to write whole datagrams to, as raw IP: .pcap, else pcapng
     #[arg(long, value_name = "FILE", requires = "interface")]
     write: Option<PathBuf>,
-    /// TUN or TAP device to write whole datagrams to; made if it is not there (TAP if it is called tap...)
+    /// TUN or TAP device to write whole datagrams to; made if it is not there (TAP if it is called tap...). The host drops them if its rp_filter is strict
     #[arg(long, value_name = "DEVICE", requires = "interface")]
     to: Option<String>,
     /// Take fragments away from the kernel (AF_XDP), instead of looking on (AF_PACKET); the rest passes
@@ -117,6 +117,7 @@ fn tell(news: &News<'_>, json: bool) {
                 eprintln!("shunt: metrics at http://{address}/metrics");
             }
         }
+        News::Filtered(filtered) => eprintln!("shunt: {filtered}"),
         News::Rates(rates) if json => println!("{}", rates.now.json(rates)),
         News::Rates(rates) => eprintln!("{rates}"),
     }

@@ -25,6 +25,7 @@ mod exchange;
 mod output;
 mod pool;
 mod redirect;
+mod reverse;
 mod steer;
 mod tally;
 mod worker;
@@ -54,6 +55,7 @@ use worker::Worker;
 pub(crate) use steer::fragments_to_us;
 
 pub use output::Counts;
+pub use reverse::Filtered;
 pub use tally::{Rates, Tally};
 
 const ETHERNET: u16 = 1;
@@ -229,6 +231,8 @@ pub enum News<'a> {
         /// Where metrics are.
         metrics: Option<SocketAddr>,
     },
+    /// The host drops what is written to the device. Told before the first frame.
+    Filtered(&'a Filtered),
     /// What there was since the last time.
     Rates(Rates<'a>),
 }
@@ -251,6 +255,7 @@ pub fn run(
     let interface = find(&options.interface)?;
     let listener = options.metrics.map(bind_metrics).transpose()?;
     let device = options.to.as_deref().map(open_device).transpose()?;
+    let filtered = device.as_ref().and_then(|device| reverse::look(&device.interface));
     let done = Arc::new(AtomicBool::new(false));
     // However this ends, the workers end, too.
     let _alarm = Alarm(Arc::clone(&done));
@@ -264,6 +269,7 @@ pub fn run(
         Source::Xdp => crew.chunks(&mut outputs)?,
     };
     drop(queue);
+    filtered.iter().for_each(|filtered| news(News::Filtered(filtered)));
     let report = team.watch(options, stop, &crew, listener, news)?;
     recorder.map_or(Ok(()), Recorder::finish)?;
     Ok(report)
