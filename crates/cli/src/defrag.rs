@@ -9,7 +9,7 @@ use engine::defrag::{Config, Error, Options, Policy, Report, run};
 use serde_json::{Value, json};
 
 mod bar;
-mod live;
+pub(crate) mod live;
 
 use bar::Bar;
 use live::LiveArguments;
@@ -30,7 +30,7 @@ pub(crate) struct DefragArguments {
     /// The capture to write, .pcap or .pcapng; other names have the format of INPUT; - is standard output
     #[arg(required_unless_present = "interface", conflicts_with = "interface")]
     output: Option<PathBuf>,
-    /// Print a JSON object to standard output; to standard error if OUTPUT is -. With --interface one a line, with the names of the metrics
+    /// Print a JSON object to standard output; to standard error if OUTPUT is -. With --interface one a line, as often as statistics, and one of all at the end
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub(crate) struct Rules {
     /// Memory for fragments that wait for others, at least 64K
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     memory: u64,
-    /// How long an IPv4 datagram may take from its first fragment on, seconds of the capture's time
+    /// How long an IPv4 datagram may take from its first fragment on, seconds: of the capture's time, live of the clock
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = seconds)]
     timeout: u64,
     /// The same for IPv6

@@ -8,6 +8,8 @@ use anyhow::Context;
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
+use engine::defrag;
+use engine::defrag::live::Tally;
 use engine::serve::config::SHARE_OPTIONS;
 use local::Reason;
 use local::config::SETTINGS;
@@ -36,9 +38,21 @@ const STAT_EXIT: &[(&str, &str)] = &[
     ("2", "wrong usage"),
 ];
 const DEFRAG_EXIT: &[(&str, &str)] = &[
-    ("0", "all of the input was read and all of the output written"),
+    (
+        "0",
+        "all of the input was read and all of the output written; with --interface it ran until --count, --seconds, \
+         SIGINT (Ctrl-C) or SIGTERM",
+    ),
     ("1", "the input was damaged from some byte on, which is told; what could be read is written"),
-    ("2", "wrong usage, or a file that cannot be opened or written or is no capture"),
+    (
+        "2",
+        "wrong usage, or a file that cannot be opened or written or is no capture; with --interface whatever \
+         keeps it from beginning or going on, as when the interface goes away",
+    ),
+    (
+        "130",
+        "a second SIGINT (Ctrl-C) or SIGTERM came before the end that the first one had asked for",
+    ),
 ];
 const ENGINE_EXIT: &[(&str, &str)] = &[
     ("0", "the engine ran until it was told to end; or it took the settings, or answered"),
@@ -147,6 +161,47 @@ const DEFRAG_FIELDS: &[(&str, &str)] = &[
     ),
     ("damage", "byte, packet, words: where the input stopped making sense, and how; or null"),
 ];
+
+const LIVE_FIELDS: &[(&str, &str)] = &[
+    ("version", "version of this format (1); keys are added, never changed"),
+    ("seconds", "time that the rates of this line are of; at the end, of the whole run"),
+    (
+        "packets_per_s, fragments_per_s, datagrams_per_s, gbit_per_s",
+        "frames that the ring brought, fragments, datagrams put together, gigabits of their payload, each a second",
+    ),
+    ("cpu", "CPUs that the workers kept busy"),
+    (
+        "frames, frame_bytes, ring_dropped, other_frames, no_frame, handed_over, taken_over, lane_full, fragments, \
+         datagrams, bytes, fragments_lost, output_sent, output_dropped, output_failed, output_unwritten",
+        "since the beginning: as the metrics with _total behind these names",
+    ),
+    (
+        "in_progress, memory_bytes",
+        "at the moment, as each worker has said within 50 ms: as the metrics of these names",
+    ),
+    (
+        "fragments_dropped, datagrams_dropped",
+        "since the beginning, an object: how many for each reason that has occurred",
+    ),
+];
+
+/// Names and meanings of the metrics of `shunt defrag --interface`, as they are served.
+fn metrics_of_defrag() -> Vec<Entry> {
+    let page = Tally::default().prometheus();
+    let heads = page.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split_once(' '));
+    let labels = |name: &str| {
+        let labelled = page.contains(&format!("\n{name}{{reason="));
+        if labelled { "{reason=\"...\"}" } else { "" }
+    };
+    let entry =
+        |(name, meaning): (&str, &str)| (format!("{name}{}", labels(name)), meaning.to_owned());
+    heads.map(entry).collect()
+}
+
+fn reasons_for_drops() -> Vec<Entry> {
+    let of = |reason: &defrag::Reason| (reason.key().to_owned(), reason.words().to_owned());
+    defrag::Reason::ALL.iter().map(of).collect()
+}
 
 fn entries(from: &[(&str, &str)]) -> Vec<Entry> {
     from.iter().map(|(term, meaning)| ((*term).to_owned(), (*meaning).to_owned())).collect()
@@ -311,6 +366,9 @@ fn more_sections(roff: &mut Roff, name: &str) {
         section(roff, "FILES", files_of_servers());
     } else if name == "shunt-defrag" {
         section(roff, "JSON", entries(DEFRAG_FIELDS));
+        section(roff, "LIVE JSON", entries(LIVE_FIELDS));
+        section(roff, "METRICS", metrics_of_defrag());
+        section(roff, "REASONS FOR DROPS", reasons_for_drops());
     } else {
         let looks = matches!(name, "shunt-stat" | "shunt-top" | "shunt-engine");
         section(roff, "ENVIRONMENT", if looks { environment_of_viewers() } else { environment() });
@@ -380,6 +438,37 @@ mod tests {
         let documented: BTreeSet<&str> =
             DEFRAG_FIELDS.iter().flat_map(|(names, _)| names.split(", ")).collect();
         assert_eq!(documented, crate::defrag::tests::fields().iter().map(|f| &**f).collect());
+    }
+
+    #[test]
+    fn each_field_of_a_line_of_statistics_is_in_the_manual() {
+        let documented: BTreeSet<&str> =
+            LIVE_FIELDS.iter().flat_map(|(names, _)| names.split(", ")).collect();
+        let fields = crate::defrag::live::tests::fields();
+        assert_eq!(documented, fields.iter().map(|f| &**f).collect());
+    }
+
+    /// What is said of the fields is true: they are the metrics of these names.
+    #[test]
+    fn each_metric_is_in_the_manual_and_a_field_where_it_is_said_to_be() {
+        let metrics: BTreeSet<String> =
+            metrics_of_defrag().into_iter().map(|(name, _)| name).collect();
+        let page = Tally::default().prometheus();
+        for line in page.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap();
+            assert!(metrics.iter().any(|metric| metric.split('{').next() == Some(name)), "{name}");
+        }
+        for (names, meaning) in LIVE_FIELDS {
+            let behind = match *meaning {
+                text if text.contains("as the metrics with _total") => "_total",
+                text if text.contains("as the metrics") => "",
+                text if text.contains("for each reason") => "_total{reason=\"...\"}",
+                _ => continue,
+            };
+            for name in names.split(", ") {
+                assert!(metrics.contains(&format!("shunt_defrag_{name}{behind}")), "{name}");
+            }
+        }
     }
 
     /// Names of the fields in the manual, by the array that they belong to.

@@ -128,8 +128,18 @@ fn text(report: &Report) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use serde_json::Value;
+
     use super::*;
+
+    /// Names of all fields of a line of statistics.
+    pub(crate) fn fields() -> Vec<String> {
+        let none = Tally::default();
+        let text = none.json(&Rates { now: &none, then: &none, passed: Duration::from_secs(1) });
+        let Ok(Value::Object(fields)) = serde_json::from_str(&text) else { unreachable!("{text}") };
+        fields.into_iter().map(|(name, _)| name).collect()
+    }
 
     #[test]
     fn a_port_alone_is_on_this_host_only() {
