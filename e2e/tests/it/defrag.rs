@@ -4,6 +4,7 @@
 
 mod capture;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -12,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use e2e::{built, quick};
+use serde_json::{Value, json};
 use testkit::fragments::{Case, Family, Packet, cases};
 
 use crate::dumpcap::Dumpcap;
@@ -187,7 +189,35 @@ fn progress_is_shown_on_a_terminal_and_nowhere_else() {
     let mut on_terminal = Command::new("script");
     on_terminal.args(["-q", "-e", "-c", &line, "/dev/null"]);
     let shown = seen_of_a_large_capture(&place, &mut on_terminal);
-    assert!(shown.contains("MB/s"), "{shown:?}");
+    assert!(shown.contains("MB/s") && !shown.contains("left"), "{shown:?}");
+}
+
+/// Of a file whose size is known, and which is read as slowly as its reader takes it.
+#[test]
+fn of_a_file_there_is_a_bar_with_the_time_that_is_left() {
+    need!("script");
+    let place = Place::new("bar");
+    let (_, packet) = datagram(Family::V4, 1, 1000);
+    let packet = packet.emit();
+    let record = pcap_record(0, &ethernet(&kind(&packet), &packet));
+    let records = record.repeat((80 << 20) / record.len());
+    let input = place.file("in.pcap", &[pcap_header(ETHERNET), records].concat());
+    let reader = "(head -c 50000000 >/dev/null; sleep 0.5; cat >/dev/null)";
+    let line = format!("{} defrag {} - | {reader}", built("shunt").display(), input.display());
+    let seen =
+        Command::new("script").args(["-q", "-e", "-c", &line, "/dev/null"]).output().unwrap();
+    assert!(seen.status.success(), "{seen:?}");
+    let seen = String::from_utf8(seen.stdout).unwrap();
+    // " 60% [==============>         ]  90 MB/s  0:01 left"
+    let bar =
+        seen.split('\r').find(|line| line.contains('%')).unwrap_or_else(|| panic!("{seen:?}"));
+    let (percent, rest) = bar.trim_start_matches("\x1b[K").trim_start().split_once("% [").unwrap();
+    assert!((50..=100).contains(&percent.parse::<u32>().unwrap()), "{bar:?}");
+    assert!(rest.starts_with("==") && rest.ends_with(" left") && rest.contains(">"), "{bar:?}");
+    assert!(
+        !seen.split('\r').next_back().unwrap().contains('%'),
+        "it is gone in the end: {seen:?}"
+    );
 }
 
 // ----- links ---------------------------------------------------------------------------------------
@@ -423,24 +453,33 @@ fn what_a_kernel_fragments_is_put_together() {
 
 // ----- files of any size and shape -----------------------------------------------------------------
 
+/// Memory that a process has for itself, bytes.
+fn anonymous(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap() << 10
+}
+
 /// Far more than fits into the memory that it may have, and most of it never complete.
 #[test]
 fn a_large_capture_needs_little_memory() {
+    const MEMORY: u64 = 32 << 20;
+    /// Buffers for reading and writing, the index of datagrams, what the allocator keeps.
+    const BESIDES: u64 = 4 << 20;
     let total: u64 = if quick() { 64 << 20 } else { 300 << 20 };
-    let script = "ulimit -v 200000; exec \"$0\" defrag --memory 32M - -";
-    let mut child = Command::new("sh")
-        .args(["-c", script])
-        .arg(built("shunt"))
+    let mut child = Command::new(built("shunt"))
+        .args(["defrag", "--memory", "32M", "-", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    let pid = child.id();
     let mut stdin = child.stdin.take().unwrap();
     let mut stdout = child.stdout.take().unwrap();
     let sender = thread::spawn(move || {
         stdin.write_all(&pcap_header(ETHERNET)).unwrap();
-        let (mut sent, mut whole, mut at_us) = (0, 0, 0);
+        let (mut sent, mut whole, mut at_us, mut most) = (0, 0, 0, 0);
         for id in 0u32.. {
             let (_, packet) = datagram(Family::V4, id, 8000);
             let packet = Packet { src: u8::try_from(id % 251).unwrap(), ..packet };
@@ -457,18 +496,28 @@ fn a_large_capture_needs_little_memory() {
                 sent += record.len() as u64;
                 stdin.write_all(&record).unwrap();
             }
+            // Its memory grows by no more than 2 MiB in between.
+            if id % 256 == 0 || sent > total {
+                most = anonymous(pid).max(most);
+            }
             if sent > total {
-                return whole;
+                return (whole, most);
             }
         }
-        whole
+        (whole, most)
     });
     let came = std::io::copy(&mut stdout, &mut std::io::sink()).unwrap();
-    let whole: u64 = sender.join().unwrap();
+    let (whole, most): (u64, u64) = sender.join().unwrap();
     let got = child.wait_with_output().unwrap();
     assert!(got.status.success(), "{}", String::from_utf8_lossy(&got.stderr));
     let expected = 24 + whole * (16 + 14 + 28 + 8000);
     assert_eq!(came, expected, "{}", String::from_utf8_lossy(&got.stderr));
+    println!(
+        "{most} bytes at most, {} beyond the limit",
+        most.cast_signed() - MEMORY.cast_signed()
+    );
+    assert!(most > MEMORY * 3 / 4, "{most} bytes: it was never full");
+    assert!(most <= MEMORY + BESIDES, "{most} bytes at most");
 }
 
 #[test]
@@ -534,17 +583,54 @@ fn what_was_done_is_told_to_people_and_programs() {
     assert!(got.stdout.starts_with(&pcap_header(ETHERNET)[..4]));
 
     let got = defrag_piped(&["--json", "--keep-incomplete", "-", "-"], &bytes);
-    let said = String::from_utf8(got.stderr).unwrap();
-    for pair in ["\"datagrams_incomplete\": 1", "\"fragments_kept\": 2", "\"packets_written\": 3"] {
-        assert!(said.contains(pair), "{said}");
-    }
+    let told: Value = serde_json::from_slice(&got.stderr).unwrap();
+    let expected = json!({
+        "version": 1, "bytes": bytes.len(), "packets": 5, "packets_written": 3, "fragments": 5, "datagrams": 1,
+        "datagrams_incomplete": 1, "fragments_kept": 2, "fragments_too_long": 0, "packets_cut": 0,
+        "packets_malformed": 0, "packets_unknown_link": 0, "dropped": [], "damage": null,
+    });
+    assert_eq!(told, expected);
     let place = Place::new("told");
     let got = defrag_piped(
         &["--json".as_ref(), "-".as_ref(), place.path("out.pcap").as_os_str()],
         &bytes,
     );
-    assert!(String::from_utf8(got.stdout).unwrap().contains("\"fragments\": 5"));
+    let told: Value = serde_json::from_slice(&got.stdout).unwrap();
+    assert_eq!(told["fragments"], 5);
     assert_eq!(String::from_utf8(got.stderr).unwrap(), "");
+}
+
+#[test]
+fn damage_is_told_to_programs() {
+    let place = Place::new("damage");
+    let (_, packet) = datagram(Family::V4, 1, 3000);
+    let sent: Vec<_> = fragments(&packet, 1400).iter().map(|p| ethernet(&kind(p), p)).collect();
+    let mut bytes = pcap(ETHERNET, &[&sent[..], &sent[..1]].concat());
+    bytes.truncate(bytes.len() - 7);
+    let (input, out) = (place.file("in.pcap", &bytes), place.path("out.pcap"));
+    let got = defrag(&[OsStr::new("--json"), input.as_ref(), out.as_ref()]);
+    assert_eq!(got.status.code(), Some(1));
+    let told: Value = serde_json::from_slice(&got.stdout).unwrap();
+    assert_eq!([&told["datagrams"], &told["damage"]["packet"]], [1, 3]);
+    assert_eq!(told["damage"]["byte"], bytes.len() - (16 + sent[0].len() - 7));
+    assert!(told["damage"]["words"].as_str().is_some_and(|words| !words.is_empty()));
+}
+
+#[test]
+fn small_fragments_are_dropped_if_they_are_said_to_be() {
+    let place = Place::new("small");
+    let (_, packet) = datagram(Family::V6, 1, 600);
+    let sent: Vec<_> = fragments(&packet, 200).iter().map(|p| ethernet(&kind(p), p)).collect();
+    let (input, out) = (place.file("in.pcap", &pcap(ETHERNET, &sent)), place.path("out.pcap"));
+    let tiny = json!([{
+        "reason": "tiny", "words": "fragment is too small", "fragments": 3, "datagrams": 0,
+    }]);
+    for (least, datagrams, dropped) in [("200", 1, json!([])), ("201", 0, tiny)] {
+        let options = ["--json", "--min-fragment", least].map(OsStr::new);
+        let got = defrag(&[&options[..], &[input.as_ref(), out.as_ref()]].concat());
+        let told: Value = serde_json::from_slice(&got.stdout).unwrap();
+        assert_eq!((&told["datagrams"], &told["dropped"]), (&json!(datagrams), &dropped));
+    }
 }
 
 #[test]
