@@ -21,7 +21,7 @@ pub use acceptor::{Acceptor, Step};
 pub use limiter::{Limiter, LimiterSettings};
 pub use nthash::NtHash;
 pub use refusal::{Reason, Refusal};
-pub use users::{BadUserFile, BadUserName, NoSuchUser, UserFile, time_to_day};
+pub use users::{BadUserFile, BadUserName, NoSuchUser, UserFile, day_to_time, time_to_day};
 
 use crate::FileTime;
 use crate::crypto::SecretKey;

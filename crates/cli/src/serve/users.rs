@@ -9,7 +9,8 @@ use anyhow::{Context, anyhow, bail};
 use clap::{Args, Subcommand};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::termios::{LocalFlags, SetArg, tcgetattr, tcsetattr};
-use smb::auth::{NtHash, User, UserFile};
+use smb::FileTime;
+use smb::auth::{NtHash, User, UserFile, day_to_time};
 use zeroize::Zeroizing;
 
 use crate::table::{self, Side};
@@ -51,6 +52,9 @@ enum Action {
         /// [as the server runs; with `unix_users` that of the same name]
         #[arg(long, value_name = "UID", value_parser = clap::value_parser!(u32).range(..0xffff_ffff))]
         uid: Option<u32>,
+        /// When the user's time is over: the start of this day in UTC, such as 2027-01-31 [never]
+        #[arg(long, value_name = "DAY", value_parser = day)]
+        expires: Option<FileTime>,
         /// No password: the user comes in by Kerberos only
         #[arg(long)]
         no_password: bool,
@@ -65,6 +69,11 @@ enum Action {
     Enable(Named),
     /// Show all users
     List(Place),
+}
+
+/// A day on the command line.
+fn day(text: &str) -> Result<FileTime, String> {
+    day_to_time(text).ok_or_else(|| "a day is written so: 2027-01-31".into())
 }
 
 /// The file that is meant where none is named; `None`: there is no home.
@@ -228,10 +237,10 @@ fn password(name: &str) -> anyhow::Result<NtHash> {
 /// Does it.
 pub(super) fn run(arguments: &UserArguments) -> anyhow::Result<()> {
     match &arguments.action {
-        Action::Add { named, uid, no_password: false } => {
-            add(named, *uid, |name| password(name).map(Some))
+        Action::Add { named, uid, expires, no_password } => {
+            let asks = |name: &str| if *no_password { Ok(None) } else { password(name).map(Some) };
+            add(named, *uid, *expires, asks)
         }
-        Action::Add { named, uid, no_password: true } => add(named, *uid, |_| Ok(None)),
         Action::Passwd(named) => passwd(named, |name| password(name).map(Some)),
         Action::Delete(Named { name, place }) => {
             change(place, |users| users.remove(name).map(drop).map_err(Into::into))
@@ -289,6 +298,7 @@ fn password_for(
 fn add(
     named: &Named,
     uid: Option<u32>,
+    expires: Option<FileTime>,
     password: impl FnOnce(&str) -> anyhow::Result<Option<NtHash>>,
 ) -> anyhow::Result<()> {
     let name = &named.name;
@@ -296,7 +306,7 @@ fn add(
         if users.get(name).is_some() {
             bail!("{name} is there already; `shunt serve user passwd {name}` changes the password");
         }
-        let user = User { name: name.clone(), uid, nt_hash: None, disabled: false, expires: None };
+        let user = User { name: name.clone(), uid, nt_hash: None, disabled: false, expires };
         UserFile::default().set(user.clone())?;
         Ok(user)
     };
@@ -357,11 +367,11 @@ mod tests {
     fn users_come_change_and_go() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("new/users");
-        add(&named("ann", &path), Some(1000), says("one")).unwrap();
-        add(&named("Bob", &path), None, says("two")).unwrap();
+        add(&named("ann", &path), Some(1000), None, says("one")).unwrap();
+        add(&named("Bob", &path), None, None, says("two")).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(path.parent().unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o700);
-        let again = add(&named("ANN", &path), None, says("three")).unwrap_err();
+        let again = add(&named("ANN", &path), None, None, says("three")).unwrap_err();
         assert!(format!("{again:#}").contains("passwd ANN"), "{again:#}");
 
         passwd(&named("bob", &path), says("four")).unwrap();
@@ -375,9 +385,12 @@ mod tests {
         assert!(users.get("ann").unwrap().disabled);
         let shown = list(&users);
         assert!(shown.contains("ann   1000  disabled  never"), "{shown}");
-        act(Action::Add { named: named("tess", &path), uid: None, no_password: true }).unwrap();
+        let expires = Some(day("2031-02-28").unwrap());
+        let tess = named("tess", &path);
+        act(Action::Add { named: tess, uid: None, expires, no_password: true }).unwrap();
         let shown = list(&read(&path).unwrap());
-        assert!(shown.contains("tess     -  Kerberos  never"), "{shown}");
+        assert!(shown.contains("tess     -  Kerberos  2031-02-28"), "{shown}");
+        assert!(["2031-02-29", "28.2.2031", "", "never"].iter().all(|text| day(text).is_err()));
 
         act(Action::Enable(named("ann", &path))).unwrap();
         act(Action::Delete(named("bob", &path))).unwrap();
@@ -390,7 +403,7 @@ mod tests {
     fn comments_stay_and_what_fails_changes_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("users");
-        add(&named("ann", &path), None, says("one")).unwrap();
+        add(&named("ann", &path), None, None, says("one")).unwrap();
         let text =
             format!("# ours\n\n{}on leave\n", std::fs::read_to_string(&path).unwrap().trim_end());
         std::fs::write(&path, &text).unwrap();
@@ -399,12 +412,12 @@ mod tests {
             act(Action::Disable(named("nobody", &path))),
             passwd(&named("nobody", &path), says("x")),
             passwd(&named("ann", &path), |_| bail!("no terminal")),
-            add(&named("a/b", &path), None, |_| panic!("asked for nothing")),
+            add(&named("a/b", &path), None, None, |_| panic!("asked for nothing")),
         ] {
             assert!(failed.is_err());
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }
-        add(&named("bob", &path), None, says("two")).unwrap();
+        add(&named("bob", &path), None, None, says("two")).unwrap();
         assert!(std::fs::read_to_string(&path).unwrap().starts_with(&text));
     }
 
@@ -437,7 +450,7 @@ mod tests {
             for i in 0..8 {
                 let path = &path;
                 scope.spawn(move || {
-                    add(&named(&format!("user{i}"), path), None, says("x")).unwrap()
+                    add(&named(&format!("user{i}"), path), None, None, says("x")).unwrap()
                 });
             }
         });

@@ -304,8 +304,9 @@ impl Entry {
     }
 }
 
-/// The start of a day like 2027-01-31, in UTC.
-fn day_to_time(day: &str) -> Option<FileTime> {
+/// The start of a day like 2027-01-31, in UTC; `None` if it is no day, or one before 1970.
+#[must_use]
+pub fn day_to_time(day: &str) -> Option<FileTime> {
     let mut parts = day.splitn(3, '-');
     let mut number = |digits: usize| -> Option<i64> {
         let part = parts.next()?;
