@@ -229,7 +229,8 @@ enum Command {
             PATH is shared under its own name; --share gives a name and options. Clients log on as a user of \
             --user or of the file of users (`shunt serve user add`), with --keytab by tickets of Kerberos too, \
             or, with --guest, as anybody. The server \
-            touches files as the user who runs it, whoever logs on. Port 445, where Windows and macOS look, \
+            touches files as the user who runs it, whoever logs on, or with --unix-users as the Unix user of \
+            each session. Port 445, where Windows and macOS look, \
             needs root or CAP_NET_BIND_SERVICE; with another one clients need to be told: \
             mount.cifs -o port=1445, smbclient -p 1445.\n\n\
             It serves until Ctrl-C, SIGTERM or `shunt serve stop`. SIGHUP or `shunt serve reload` has it read users \

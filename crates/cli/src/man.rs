@@ -64,6 +64,11 @@ const SERVE_EXIT: &[(&str, &str)] = &[
     ("1", "it cannot start, or none runs, or it refuses: standard error says why"),
     ("2", "wrong usage"),
 ];
+const USER_EXIT: &[(&str, &str)] = &[
+    ("0", "it was done, or the users were shown"),
+    ("1", "it was not, and nothing has changed: standard error says why"),
+    ("2", "wrong usage"),
+];
 const MAIN_EXIT: &[(&str, &str)] = &[
     ("0", "success"),
     ("1", "failure"),
@@ -228,6 +233,13 @@ fn environment() -> Vec<Entry> {
     settings.chain(entries(&own)).collect()
 }
 
+const HOME: (&str, &str) =
+    ("XDG_CONFIG_HOME, HOME", "where the file of users lies, unless --users says it");
+const USERS: (&str, &str) = (
+    "~/.config/shunt/users, /etc/shunt/users",
+    "who may log on, made by shunt serve user; the second for root. Refused if others can read it",
+);
+
 fn environment_of_servers() -> Vec<Entry> {
     entries(&[
         (CONFIG, "path of the configuration file, instead of the usual ones"),
@@ -247,10 +259,7 @@ fn files_of_servers() -> Vec<Entry> {
             "settings, in the section [serve]; the first that exists is read. $XDG_CONFIG_HOME stands for \
              ~/.config where it is set",
         ),
-        (
-            "~/.config/shunt/users, /etc/shunt/users",
-            "who may log on, made by shunt serve user; the second for root. Refused if others can read it",
-        ),
+        USERS,
         ("serve-PORT", "the socket by which a server is asked; see ENVIRONMENT"),
     ])
 }
@@ -297,8 +306,13 @@ fn verbatim(roff: &mut Roff, title: &str, text: &str) {
     roff.control("fi", []);
 }
 
+/// The page of the command that a command belongs to.
+fn above(own: &str) -> &str {
+    own.rsplit_once('-').map_or("shunt", |(above, _)| above)
+}
+
 fn see_also(roff: &mut Roff, own: &str) {
-    let pages = [
+    let all = [
         "shunt",
         "shunt-run",
         "shunt-doctor",
@@ -308,6 +322,9 @@ fn see_also(roff: &mut Roff, own: &str) {
         "shunt-serve",
         "shunt-defrag",
     ];
+    // A command within another is read beside that one.
+    let near = [above(own)];
+    let pages = if own == "shunt" || above(own) == "shunt" { &all[..] } else { &near };
     let others = pages.iter().filter(|page| **page != own).map(|page| format!("{page}(1)"));
     let others: Vec<String> = others.chain(["ld.so(8)".into(), "ss(8)".into()]).collect();
     roff.control("SH", ["SEE ALSO"]);
@@ -348,10 +365,14 @@ fn more_sections(roff: &mut Roff, name: &str) {
         "shunt-run" => (Some(commands::EXAMPLES_RUN), RUN_EXIT),
         "shunt-doctor" => (Some(commands::EXAMPLES_DOCTOR), DOCTOR_EXIT),
         "shunt-stat" => (Some(commands::EXAMPLES_STAT), STAT_EXIT),
+        "shunt-stat-smb" => (None, SERVE_EXIT),
         "shunt-top" => (None, STAT_EXIT),
         "shunt-engine" => (Some(commands::EXAMPLES_ENGINE), ENGINE_EXIT),
         "shunt-serve" => (Some(commands::EXAMPLES_SERVE), SERVE_EXIT),
         "shunt-defrag" => (Some(commands::EXAMPLES_DEFRAG), DEFRAG_EXIT),
+        name if name.starts_with("shunt-engine-") => (None, ENGINE_EXIT),
+        name if name.starts_with("shunt-serve-user") => (None, USER_EXIT),
+        name if name.starts_with("shunt-serve-") => (None, SERVE_EXIT),
         _ => (Some(commands::EXAMPLES), MAIN_EXIT),
     };
     if name == "shunt-stat" {
@@ -362,6 +383,11 @@ fn more_sections(roff: &mut Roff, name: &str) {
         let options = SHARE_OPTIONS.iter();
         let options = options.map(|o| (format!("{}={}", o.name, o.value), o.help.to_owned()));
         section(roff, "OPTIONS OF A SHARE", options.collect());
+    }
+    if name.starts_with("shunt-serve-user") {
+        section(roff, "ENVIRONMENT", entries(&[HOME]));
+        section(roff, "FILES", entries(&[USERS]));
+    } else if name.starts_with("shunt-serve") || name == "shunt-stat-smb" {
         section(roff, "ENVIRONMENT", environment_of_servers());
         section(roff, "FILES", files_of_servers());
     } else if name == "shunt-defrag" {
@@ -370,7 +396,7 @@ fn more_sections(roff: &mut Roff, name: &str) {
         section(roff, "METRICS", metrics_of_defrag());
         section(roff, "REASONS FOR DROPS", reasons_for_drops());
     } else {
-        let looks = matches!(name, "shunt-stat" | "shunt-top" | "shunt-engine");
+        let looks = matches!(name, "shunt-stat" | "shunt-top") || name.starts_with("shunt-engine");
         section(roff, "ENVIRONMENT", if looks { environment_of_viewers() } else { environment() });
         section(roff, "FILES", files());
     }
@@ -384,8 +410,16 @@ fn more_sections(roff: &mut Roff, name: &str) {
 fn pages() -> anyhow::Result<Vec<(String, String)>> {
     let mut command = Cli::command();
     command.build();
-    let visible = command.get_subcommands().filter(|c| !c.is_hide_set());
-    std::iter::once(&command).chain(visible).map(page).collect()
+    let mut pages = Vec::new();
+    add_pages(&command, &mut pages)?;
+    Ok(pages)
+}
+
+/// That of a command, and those of the commands within it.
+fn add_pages(command: &Command, pages: &mut Vec<(String, String)>) -> anyhow::Result<()> {
+    pages.push(page(command)?);
+    let mut visible = command.get_subcommands().filter(|c| !c.is_hide_set());
+    visible.try_for_each(|within| add_pages(within, pages))
 }
 
 /// Writes the pages.
@@ -430,6 +464,20 @@ mod tests {
                 assert!(heading.iter().any(|h| text.contains(h)), "{name}: {title}");
             }
             assert!(!text.contains("man DIR"), "{name} has a hidden command");
+        }
+    }
+
+    #[test]
+    fn each_page_that_is_named_is_there() {
+        let pages = pages().unwrap();
+        for (name, text) in &pages {
+            for other in text.split("shunt\\-").skip(1).filter_map(|rest| rest.split_once("(1)")) {
+                let other = format!("shunt-{}.1", other.0.replace('\\', ""));
+                let is_page =
+                    other.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.".contains(&b));
+                let there = pages.iter().any(|(name, _)| *name == other);
+                assert!(!is_page || there, "{name} names {other}, which nobody writes");
+            }
         }
     }
 

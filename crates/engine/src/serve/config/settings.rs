@@ -161,8 +161,9 @@ pub const SETTINGS: &[Setting] = &[
     setting(
         "memory_max",
         "SIZE",
-        "answers that wait in memory for all connections together; the more of it is taken, the less each may have \
-         waiting before it is not read from any more, 16M to 1024G [1G]",
+        "answers that wait in memory, and requests for which a loop has no buffer, for all connections together; the more \
+         of it is taken, the less each connection, and each address, may have waiting before it is not read from any \
+         more, 16M to 1024G [1G]",
     ),
     setting("setup_time", "SECONDS", "how long a connection may take to log on, 1 to 3600 [60]"),
     setting(
