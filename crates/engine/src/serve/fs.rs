@@ -41,7 +41,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 use smb::{Access, NtStatus};
+
+use super::transfer::is_in_memory;
+use lookup::Waits;
 
 pub use change::{Posix, SetTimes};
 pub use directory::{Directory, Errand};
@@ -165,6 +169,7 @@ struct Inner {
     root: Arc<OwnedFd>,
     resolve: ResolveFlags,
     index: index::Indexes,
+    waits: Waits,
     memo: memo::Memo,
     /// Devices on which files of the share are, and whether their file systems have no disk.
     devices: Mutex<Vec<(u64, bool)>>,
@@ -184,11 +189,24 @@ impl Share {
             resolve |= ResolveFlags::NO_SYMLINKS;
         }
         let index = index::Indexes::new(&root);
+        let in_memory = is_in_memory(&root).map_err(|error| status_of(&error))?;
+        let waits = match (in_memory, index.is_local()) {
+            (true, _) => Waits::Never,
+            (false, false) => Waits::Always,
+            (false, true) => {
+                let (resolve, none) = (resolve | ResolveFlags::CACHED, Mode::empty());
+                match rustix::fs::openat2(&root, ".", flags, none, resolve) {
+                    Err(Errno::INVAL) => Waits::Never,
+                    _ => Waits::ForNames,
+                }
+            }
+        };
         Ok(Self(Arc::new(Inner {
             config,
             root: Arc::new(root),
             resolve,
             index,
+            waits,
             memo: memo::Memo::default(),
             devices: Mutex::default(),
         })))

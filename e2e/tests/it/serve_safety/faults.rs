@@ -297,8 +297,17 @@ fn with_files(below: &Path) {
     std::fs::write(below.join("slow"), block(1, 300_000)).unwrap();
 }
 
-/// One loop: whoever waits for the disk in it would hold up all.
+/// What takes long with a file that is open.
 fn a_slow(what: &str, slow: impl Fn(&mut Client, FileId) + Send + Copy + 'static) {
+    a_slow_thing(what, |client| client.open("slow").unwrap(), slow);
+}
+
+/// One loop: whoever waits for the disk in it would hold up all.
+fn a_slow_thing<T: Send + 'static>(
+    what: &str,
+    before: impl Fn(&mut Client) -> T,
+    slow: impl Fn(&mut Client, T) + Send + Copy + 'static,
+) {
     for driver in DRIVERS {
         let Some(mut faulty) = Faulty::start(&[driver, "--vectors=1"], with_files) else { return };
         let mut others: Vec<_> = (0..3).map(|_| faulty.client()).collect();
@@ -307,9 +316,9 @@ fn a_slow(what: &str, slow: impl Fn(&mut Client, FileId) + Send + Copy + 'static
             go_on(client, *file);
         }
         let mut client = faulty.client();
-        let file = client.open("slow").unwrap();
+        let with = before(&mut client);
         faulty.rule(&format!("{what} hold name=slow"));
-        let waiting = thread::spawn(move || slow(&mut client, file));
+        let waiting = thread::spawn(move || slow(&mut client, with));
         let delayed = format!("delayed {what} slow");
         eventually("the disk is asked", || faulty.noted(&delayed) > 0);
         for (client, file) in others.iter_mut().zip(&files) {
@@ -346,6 +355,16 @@ fn a_slow_large_write_holds_up_nobody_else() {
     a_slow("write", |client, file| write_all(client, file, &block(2, 300_000), false).unwrap());
 }
 
+#[test]
+fn a_slow_look_up_holds_up_nobody_else() {
+    a_slow_thing("lookup", |_| (), |client, ()| client.open("slow").map(drop).unwrap());
+}
+
+#[test]
+fn a_slow_open_holds_up_nobody_else() {
+    a_slow("open", |client, _| client.open("slow").map(drop).unwrap());
+}
+
 /// Two loops with two clients each: those of the one in which somebody waits for the disk may have to wait as well.
 fn a_slow_thing_inline(what: &str, slow: impl Fn(&mut Client) + Send + Copy + 'static) {
     for driver in DRIVERS {
@@ -376,12 +395,6 @@ fn a_slow_thing_inline(what: &str, slow: impl Fn(&mut Client) + Send + Copy + 's
         }
         faulty.server.must_live();
     }
-}
-
-#[test]
-fn a_slow_look_up_holds_up_no_other_loop() {
-    // ADR 16: names that are not in the kernel's cache are waited for inline, and the clients of that loop with them.
-    a_slow_thing_inline("lookup", |client| client.open("slow").map(drop).unwrap());
 }
 
 #[test]

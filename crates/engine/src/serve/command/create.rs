@@ -56,10 +56,7 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     if session.has_turned() && !tree::admits(x.server(), &tree.share, &session.identity()) {
         return Err(NtStatus::ACCESS_DENIED);
     }
-    let limit = x.server().config.limits.opens;
-    if session.state().opens.len() >= limit {
-        return Err(NtStatus::INSUFFICIENT_RESOURCES);
-    }
+    has_room(x)?;
     let again = request.contexts.reconnects();
     let Some(share) = &tree.share.files else {
         return if again { Err(NtStatus::OBJECT_NAME_NOT_FOUND) } else { pipe(x, &request) };
@@ -90,6 +87,13 @@ pub(super) async fn serve(x: &mut Exchange<'_>) -> Answer {
     // Until now a replay of this request was told to come back later.
     drop(place);
     answer
+}
+
+/// Whether the session may have one more open.
+fn has_room(x: &Exchange<'_>) -> Result<(), NtStatus> {
+    let limit = x.server().config.limits.opens;
+    let room = x.session()?.state().opens.len() < limit;
+    if room { Ok(()) } else { Err(NtStatus::INSUFFICIENT_RESOURCES) }
 }
 
 /// A named pipe.
@@ -199,8 +203,8 @@ struct Creating<'c, 'x, 'm> {
 }
 
 impl Creating<'_, '_, '_> {
-    async fn run(self) -> Answer {
-        match self.locate() {
+    async fn run(mut self) -> Answer {
+        match self.locate().await {
             Ok(made) => self.open(made).await,
             Err(status) => {
                 if status == NtStatus::STOPPED_ON_SYMLINK {

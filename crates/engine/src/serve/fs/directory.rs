@@ -287,7 +287,10 @@ impl Folder {
                 Err(_) => Ok(None),
             },
             Links::Follow => {
-                let Ok(fd) = inner.open_at(&path, Want::default()) else { return Ok(None) };
+                let Ok(fd) = inner.open_at(&path, Want::default(), super::lookup::Names::All)
+                else {
+                    return Ok(None);
+                };
                 let stat = stat(&fd).map_err(status)?;
                 inner.facts(&stat, &At::File(fd.as_fd()), bytes).map(Some)
             }

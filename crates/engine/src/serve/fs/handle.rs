@@ -11,7 +11,7 @@ use smb::{NtStatus, name};
 use super::super::transfer::is_in_memory;
 use super::errno::{status, status_of};
 use super::facts::{At, device, file_type, proc_path, stat, stat_at};
-use super::lookup::split;
+use super::lookup::{Names, split};
 use super::{Inner, Links, Share, Want};
 
 /// Devices of one share that are remembered: as many as are mounted below it, as a rule one.
@@ -289,7 +289,7 @@ impl Handle {
         let is_link =
             stat_at(folder, split(path).1).is_ok_and(|s| file_type(&s) == FileType::Symlink);
         is_link
-            && self.share().open_at(path, Want::default()).is_ok_and(|fd| {
+            && self.share().open_at(path, Want::default(), Names::All).is_ok_and(|fd| {
                 stat(&fd).is_ok_and(|s| {
                     Identity { device: device(&s), inode: s.stx_ino } == self.identity()
                 })

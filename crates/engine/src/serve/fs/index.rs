@@ -150,6 +150,13 @@ impl Indexes {
         locked(&self.state).scans
     }
 
+    /// Whether the folder has been read, and what changes in it is told: a name is found without a disk.
+    pub(super) fn knows(&self, key: Key) -> bool {
+        let folder =
+            locked(&self.state).folders.get(&key).map(|indexed| Arc::clone(&indexed.folder));
+        folder.is_some_and(|folder| locked(&folder.0).names.is_some())
+    }
+
     /// The name on disk of what `name` is in this folder when case does not count, the one of the same case
     /// first. `key` is the folder's identity.
     pub(super) fn find(

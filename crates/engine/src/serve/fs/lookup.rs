@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use smb::fscc::Facts;
 use smb::name::{self, Path};
@@ -42,6 +42,26 @@ pub struct Create {
     pub attributes: Attributes,
     /// Permission bits instead of the share's (POSIX extensions), zero for the share's.
     pub mode: u32,
+}
+
+/// Which names a look-up may go by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Names {
+    /// Any: a disk is waited for.
+    All,
+    /// Those that the kernel has in memory: it says EAGAIN of others.
+    InMemory,
+}
+
+/// What look-ups in a share may wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waits {
+    /// For nothing: the file system has no disk. Or the kernel cannot say (Linux before 5.12).
+    Never,
+    /// For a disk of this host, where names are not in memory.
+    ForNames,
+    /// For a file system of another host or of a program, which may ask about each open.
+    Always,
 }
 
 /// A component is at most this long on disk.
@@ -126,15 +146,53 @@ impl Share {
     }
 
     fn open_in_case(&self, said: &Path, want: Want, exact: bool) -> Result<Found, NtStatus> {
+        let found = self.open_by(said, want, exact, Names::All)?;
+        Ok(found.expect("nothing is put off"))
+    }
+
+    /// [`Self::open`], or [`Self::open_exact`], if that waits for no disk; `Ok(None)` if it may, for who can wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub fn open_at_once(
+        &self,
+        said: &Path,
+        want: Want,
+        exact: bool,
+    ) -> Result<Option<Found>, NtStatus> {
+        let exact = exact || self.0.config.case_sensitive;
+        match self.0.waits {
+            Waits::Never => self.open_by(said, want, exact, Names::All),
+            Waits::ForNames => self.open_by(said, want, exact, Names::InMemory),
+            Waits::Always => Ok(None),
+        }
+    }
+
+    /// `None`, by names in memory, if they are not all there.
+    fn open_by(
+        &self,
+        said: &Path,
+        want: Want,
+        exact: bool,
+        names: Names,
+    ) -> Result<Option<Found>, NtStatus> {
         let mut path = on_disk(said)?;
         if want.write {
             self.0.writable()?;
         }
         for _ in 0..ATTEMPTS {
-            match self.0.open_at(&path, want) {
-                Ok(fd) => return Handle::opened(self, fd, path, want, None).map(Found::There),
+            match self.0.open_at(&path, want, names) {
+                Ok(fd) => {
+                    let handle = Handle::opened(self, fd, path, want, None)?;
+                    return Ok(Some(Found::There(handle)));
+                }
                 Err(Errno::NOENT) if !path.is_empty() => {}
+                Err(Errno::AGAIN) if names == Names::InMemory => return Ok(None),
                 Err(errno) => return Err(self.0.refusal(errno)),
+            }
+            if names == Names::InMemory && !self.0.knows_folder_of(&path, exact) {
+                return Ok(None);
             }
             let (folder, at) = self.0.folder_of(said, &path, exact)?;
             let name = said.name();
@@ -148,7 +206,8 @@ impl Share {
                 None => {
                     path = at;
                     push_component(&mut path, name)?;
-                    return Ok(Found::Missing(Vacancy { share: self.clone(), folder, path }));
+                    let vacancy = Vacancy { share: self.clone(), folder, path };
+                    return Ok(Some(Found::Missing(vacancy)));
                 }
             }
         }
@@ -189,33 +248,51 @@ impl Share {
 
 impl Inner {
     /// One `openat2(2)` that stays beneath the root.
-    pub(super) fn open_at(&self, path: &[u8], want: Want) -> Result<OwnedFd, Errno> {
-        match self.open_flags(path, want.flags()) {
+    pub(super) fn open_at(&self, path: &[u8], want: Want, names: Names) -> Result<OwnedFd, Errno> {
+        let bare = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match self.open_flags_by(path, want.flags(), names) {
             // A folder is written to by adding files.
-            Err(Errno::ISDIR) => self.open_flags(path, Want { write: false, ..want }.flags()),
+            Err(Errno::ISDIR) => {
+                self.open_flags_by(path, Want { write: false, ..want }.flags(), names)
+            }
             // A link itself, or a socket, has no data.
-            Err(Errno::LOOP) if want.link => {
-                self.open_flags(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)
-            }
-            Err(Errno::NXIO) => {
-                self.open_flags(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC)
-            }
+            Err(Errno::LOOP) if want.link => self.open_flags_by(path, bare, names),
+            Err(Errno::NXIO) => self.open_flags_by(path, bare, names),
             done => done,
         }
     }
 
     pub(super) fn open_flags(&self, path: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
+        self.open_flags_by(path, flags, Names::All)
+    }
+
+    fn open_flags_by(&self, path: &[u8], flags: OFlags, names: Names) -> Result<OwnedFd, Errno> {
         let path = if path.is_empty() { b"." } else { path };
         #[cfg(test)]
         OPENED.with(|opened| opened.set(opened.get() + 1));
+        let (resolve, retries) = match names {
+            Names::All => (self.resolve, ATTEMPTS),
+            Names::InMemory => (self.resolve | ResolveFlags::CACHED, 0),
+        };
         let mut attempts = 0;
         loop {
-            match rustix::fs::openat2(&*self.root, path, flags, Mode::empty(), self.resolve) {
+            match rustix::fs::openat2(&*self.root, path, flags, Mode::empty(), resolve) {
                 // A rename elsewhere while `..` of a link was resolved, or a signal.
-                Err(Errno::AGAIN | Errno::INTR) if attempts < ATTEMPTS => attempts += 1,
+                Err(Errno::AGAIN | Errno::INTR) if attempts < retries => attempts += 1,
                 done => return done,
             }
         }
+    }
+
+    /// Whether the folder that the last component is to be in, and its index if case does not count, are in memory.
+    fn knows_folder_of(&self, path: &[u8], exact: bool) -> bool {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let Ok(folder) = self.open_flags_by(split(path).0, flags, Names::InMemory) else {
+            return false;
+        };
+        exact
+            || stat(&folder)
+                .is_ok_and(|facts| self.index.knows((super::facts::device(&facts), facts.stx_ino)))
     }
 
     /// What a failed look-up is called.

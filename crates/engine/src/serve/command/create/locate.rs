@@ -9,8 +9,10 @@ use smb::security::Descriptor;
 use smb::{Access, Attributes, CreateAction, CreateOptions, Disposition, NtStatus};
 
 use super::super::super::access;
+use super::super::super::channel::PATIENCE;
 use super::super::super::fs::{Create, Found, Handle, Stream, Want};
 use super::super::super::open::{FileObject, stream_facts};
+use super::super::super::runtime;
 use super::{Creating, SETTABLE};
 
 /// How often a look-up is begun again because somebody else was faster.
@@ -57,7 +59,7 @@ impl Made {
 
 impl Creating<'_, '_, '_> {
     /// Finds the file, or makes it, however often somebody else is faster.
-    pub(super) fn locate(&self) -> Result<Made, NtStatus> {
+    pub(super) async fn locate(&mut self) -> Result<Made, NtStatus> {
         // Where there are none, a colon is no more than a character that no name has: not even the data may be named.
         if self.path.stream().is_some() && !self.x.tree()?.share.config.streams {
             return Err(NtStatus::OBJECT_NAME_INVALID);
@@ -65,7 +67,7 @@ impl Creating<'_, '_, '_> {
         let room = self.x.channel.room_to_open(Handle::DESCRIPTORS)?;
         let mut attempt = 0;
         let mut made = loop {
-            match self.look() {
+            match self.look().await {
                 Err(NtStatus::OBJECT_NAME_COLLISION)
                     if self.request.disposition != Disposition::Create && attempt < ATTEMPTS =>
                 {
@@ -81,13 +83,14 @@ impl Creating<'_, '_, '_> {
     }
 
     /// Finds the file, or makes it.
-    fn look(&self) -> Result<Made, NtStatus> {
+    async fn look(&mut self) -> Result<Made, NtStatus> {
         let request = self.request;
         let desired = request.access.expanded();
         let named = match self.path.stream() {
-            Some(StreamName::Named(name)) => Some(name.as_str()),
+            Some(StreamName::Named(name)) => Some(name.clone()),
             _ => None,
         };
+        let named = named.as_deref();
         let mut want = Want::by_access(desired);
         want.link = request.options.contains(CreateOptions::OPEN_REPARSE_POINT);
         if desired.contains(Access::MAXIMUM_ALLOWED) || named.is_some() {
@@ -96,7 +99,7 @@ impl Creating<'_, '_, '_> {
         if request.disposition.overwrites() && named.is_none() {
             want.write = true;
         }
-        match self.find(want)? {
+        match self.find(want).await? {
             Found::There(handle) => self.there(handle, named),
             Found::Missing(vacancy) => {
                 if !request.disposition.may_create() {
@@ -131,16 +134,31 @@ impl Creating<'_, '_, '_> {
     }
 
     /// Looks the path up as this client does.
-    fn find(&self, want: Want) -> Result<Found, NtStatus> {
-        let find = |want| match self.posix_mode() {
-            Some(_) => self.share.open_exact(&self.path, want),
-            None => self.share.open(&self.path, want),
-        };
-        match find(want) {
+    async fn find(&mut self, want: Want) -> Result<Found, NtStatus> {
+        match self.find_as(want).await {
             // A folder cannot be opened for writing, and need not be.
-            Err(NtStatus::FILE_IS_A_DIRECTORY) => find(Want { read: true, write: false, ..want }),
+            Err(NtStatus::FILE_IS_A_DIRECTORY) => {
+                self.find_as(Want { read: true, write: false, ..want }).await
+            }
             found => found,
         }
+    }
+
+    /// Here if no disk is waited for, which would hold up everybody of this loop; else on a thread that may.
+    async fn find_as(&mut self, want: Want) -> Result<Found, NtStatus> {
+        let exact = self.posix_mode().is_some();
+        if let Some(found) = self.share.open_at_once(&self.path, want, exact)? {
+            return Ok(found);
+        }
+        let (share, path) = (self.share.clone(), self.path.clone());
+        let found = runtime::offload(move || match exact {
+            true => share.open_exact(&path, want),
+            false => share.open(&path, want),
+        });
+        let found = self.x.wait(found, PATIENCE).await??;
+        // Others of the session have gone on meanwhile.
+        super::has_room(self.x)?;
+        Ok(found)
     }
 
     /// The mode of a file that comes to be, if the client speaks of files as POSIX does.

@@ -4,6 +4,7 @@ use std::fs;
 
 use smb::NtStatus;
 
+use super::super::lookup::Waits;
 use super::{
     BOTH, FILE, FOLDER, Found, LOOK, READ, create, failure, on_each, on_each_with, open, path,
 };
@@ -28,6 +29,32 @@ fn case_is_folded_in_every_component() {
         let handle = open(share, "sOME\\folder\\äRGER.txt", BOTH);
         assert_eq!(handle.path(), "Some\\Folder\\Ärger.TXT");
         assert_eq!(handle.first_facts().size, 1);
+    });
+}
+
+#[test]
+fn what_is_not_in_memory_is_left_to_who_can_wait() {
+    on_each(|share, root| {
+        let at_once = |name: &str| share.open_at_once(&path(name), LOOK, false).unwrap();
+        fs::write(root.join("file"), "").unwrap();
+        assert!(matches!(at_once("file"), Some(Found::There(_))));
+        for name in ["new", "FILE", "nowhere\\new"] {
+            match share.0.waits {
+                // Nobody has asked the disk for such a name.
+                Waits::ForNames => assert!(at_once(name).is_none(), "{name}"),
+                Waits::Never => drop(share.open(&path(name), LOOK)),
+                Waits::Always => panic!("neither in memory nor on a disk of this host"),
+            }
+        }
+        assert_eq!(failure(share, "new"), NtStatus::OBJECT_NAME_NOT_FOUND);
+        assert!(matches!(at_once("new"), Some(Found::Missing(_))));
+        assert_eq!(open(share, "FILE", LOOK).path(), "file");
+        assert!(matches!(at_once("FILE"), Some(Found::There(_))));
+        // The names of a folder that were not read yet, beside one of which the disk has been asked.
+        fs::create_dir(root.join("folder")).unwrap();
+        assert!(fs::metadata(root.join("folder/new")).is_err());
+        assert_eq!(at_once("folder\\new").is_none(), share.0.waits == Waits::ForNames);
+        assert!(share.open_at_once(&path("folder\\new"), LOOK, true).unwrap().is_some());
     });
 }
 
