@@ -1,13 +1,14 @@
 //! Files by way of the wire: compounds, requests that wait, and what one client does to another.
 
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use smb::wire::context::{DurableFlags, DurableRequest, Lease, LeaseV2, Reconnect, Requested};
 use smb::wire::header::{Command, Flags};
 use smb::wire::{bare, close, create, lease_break, lock, oplock_break, read};
 use smb::{
-    Access, CreateOptions, Disposition, FileId, FileTime, Guid, LeaseKey, LeaseState, NtStatus,
-    OplockLevel,
+    Access, Attributes, CreateOptions, Disposition, FileId, FileTime, Guid, LeaseKey, LeaseState,
+    NtStatus, OplockLevel,
 };
 
 use crate::client::{
@@ -27,6 +28,44 @@ fn other(place: &Place) -> Client {
 
 fn closing(file: FileId) -> Vec<u8> {
     request(Command::Close, &close::Request { file, ..close::Request::default() })
+}
+
+#[test]
+fn who_asks_is_told_at_the_close_what_the_file_is_like() {
+    let place = Place::new();
+    let mut client = enter(&place);
+    let close = |client: &mut Client, file, flags| {
+        let answer = client.call(Command::Close, &close::Request { file, flags }).good();
+        close::Response::parse(&answer.message).unwrap()
+    };
+    let file = client.open("file.bin");
+    assert_eq!(client.write(file, 0, &[7; 5000]), NtStatus::SUCCESS);
+    let said = close(&mut client, file, close::Flags::POSTQUERY_ATTRIB);
+    let found = std::fs::metadata(place.folder().join("file.bin")).unwrap();
+    let time = |seconds, nanos: i64| FileTime::from_unix(seconds, u32::try_from(nanos).unwrap());
+    let expected = close::Response {
+        flags: close::Flags::POSTQUERY_ATTRIB,
+        // It was there before the bytes: asked below.
+        created: said.created,
+        accessed: time(found.atime(), found.atime_nsec()),
+        written: time(found.mtime(), found.mtime_nsec()),
+        changed: said.changed,
+        allocation: found.blocks() * 512,
+        size: 5000,
+        attributes: Attributes::ARCHIVE,
+    };
+    assert_eq!(said, expected);
+    assert!(said.created.is_time() && said.created <= said.written);
+    assert!(said.changed >= said.written);
+    // Who does not ask is told nothing, and a pipe has nothing to tell.
+    let file = client.open("file.bin");
+    assert_eq!(close(&mut client, file, close::Flags::empty()), close::Response::default());
+    let mut client = Client::enter(place.address(), Offer::default(), "alice", "IPC$");
+    let name = utf16("srvsvc");
+    let pipe = client.call(Command::Create, &Client::create_body(&name)).good();
+    let pipe = created(&pipe).file;
+    let said = close(&mut client, pipe, close::Flags::POSTQUERY_ATTRIB);
+    assert_eq!(said, close::Response::default());
 }
 
 fn reading(file: FileId, length: u32) -> Vec<u8> {

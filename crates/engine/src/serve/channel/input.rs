@@ -37,7 +37,11 @@ const WRITE_HEAD: usize = HEADER_LEN + 48;
 /// takes memory.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(120);
 
-/// Of what waits for a client in memory at least this part, one in so many bytes, is to be taken within [`PATIENCE`].
+/// How long who takes no answers is waited for.
+const LEAST_FOR: std::time::Duration =
+    std::time::Duration::from_secs(if cfg!(test) { 1 } else { 120 });
+
+/// Of what waits for a client in memory at least this part, one in so many bytes, is to be taken within [`LEAST_FOR`].
 const LEAST_OF: usize = 8;
 
 /// How often a connection that has nothing looks whether others of its address have left room for it.
@@ -105,7 +109,7 @@ impl Input {
                 },
             };
             let (sent, held) = (channel.output.sent(), channel.output.held());
-            let less = runtime::timeout(channel.output.below(enough), PATIENCE).await;
+            let less = runtime::timeout(channel.output.below(enough), LEAST_FOR).await;
             // Where nothing waits for the client, it is a disk that is slow. Else a little now and then is not enough:
             // what he holds others do not get.
             let taken = channel.output.sent().wrapping_sub(sent);

@@ -2,6 +2,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Mutex, mpsc};
 use std::task::Poll;
+use std::time::Instant;
 
 use smb::crypto::{ABREAST, SecretKey};
 use smb::wire::Encode;
@@ -86,15 +87,10 @@ fn ask(client: &mut TcpStream, message: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// Whatever the other channels of a session do with it, and others with the file: who holds the lock of the session's
-/// state, of the open's or of the file's keeps no READ or WRITE waiting.
-#[test]
-fn reads_and_writes_take_no_lock_that_channels_share() {
-    let folder = tempfile::tempdir().unwrap();
-    let (server, session, open) = opened(folder.path());
-    let server = Arc::new(server);
+/// A loop that serves one connection, which is a channel of the session, and the client's end of that.
+fn serving(server: &Arc<Server>, session: &Arc<Session>) -> (Runtime, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let (socket, peer) = listener.accept().unwrap();
     let (ready, is_ready) = mpsc::channel();
@@ -113,7 +109,7 @@ fn reads_and_writes_take_no_lock_that_channels_share() {
             assert!(channel.agreed.set(agreed()).is_ok());
             let bound = Bound::new(session.clone(), None);
             channel.sessions.borrow_mut().insert(session.id, Rc::new(bound));
-            channel.window.borrow_mut().grant(64, 1, Grant::AsAsked, 64);
+            channel.window.borrow_mut().grant(512, 1, Grant::AsAsked, 512);
             drop(channel);
             ready.send(()).unwrap();
             serving.await;
@@ -121,6 +117,52 @@ fn reads_and_writes_take_no_lock_that_channels_share() {
     });
     // Before that it would be a request of nobody.
     is_ready.recv().unwrap();
+    (runtime.unwrap(), client)
+}
+
+#[test]
+fn who_takes_no_answers_is_cut_off_and_the_log_says_so() {
+    const LEN: u32 = 64 << 10;
+    let folder = tempfile::tempdir().unwrap();
+    let (mut server, session, open) = opened(folder.path());
+    server.config.limits.backlog = 1 << 20;
+    std::fs::write(folder.path().join("file"), vec![7; LEN as usize]).unwrap();
+    let (runtime, mut client) = serving(&Arc::new(server), &session);
+    let us = client.local_addr().unwrap();
+    // More than the buffers of two sockets hold.
+    for number in 0..500 {
+        let header = Header {
+            message_id: MessageId(number),
+            session: session.id,
+            credits: 1,
+            target: Target::Sync { process: 0, tree: open.tree.id },
+            ..Header::request(Command::Read)
+        };
+        let mut message = Vec::new();
+        let start = header.encode(&mut message);
+        let body = read::Request { file: open.file_id, length: LEN, ..Default::default() };
+        body.encode(&mut message, start);
+        client.write_all(&u32::try_from(message.len()).unwrap().to_be_bytes()).unwrap();
+        client.write_all(&message).unwrap();
+    }
+    let line = format!("{us}: connection ended: it takes no answers");
+    let until = Instant::now() + Duration::from_secs(60);
+    while !super::super::log::SAID.lock().unwrap().contains(&line) {
+        assert!(Instant::now() < until, "nobody says: {line}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(open.is_closed(), "what it had open is left");
+    runtime.stop(Duration::ZERO);
+}
+
+/// Whatever the other channels of a session do with it, and others with the file: who holds the lock of the session's
+/// state, of the open's or of the file's keeps no READ or WRITE waiting.
+#[test]
+fn reads_and_writes_take_no_lock_that_channels_share() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, session, open) = opened(folder.path());
+    let server = Arc::new(server);
+    let (runtime, mut client) = serving(&server, &session);
     let mut next = 0;
     let mut header = |command, charge| {
         let header = Header {
@@ -161,7 +203,7 @@ fn reads_and_writes_take_no_lock_that_channels_share() {
         both(true);
     });
     drop(client);
-    runtime.unwrap().stop(Duration::ZERO);
+    runtime.stop(Duration::ZERO);
 }
 
 /// What a channel has looked up is not what it was: the tree ends, the open is closed or becomes another.

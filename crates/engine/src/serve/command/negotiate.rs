@@ -105,7 +105,6 @@ struct Chosen {
     cipher: Option<Cipher>,
     encryption_asked: bool,
     signing: Option<SigningAlgorithm>,
-    compression_asked: bool,
     posix: bool,
 }
 
@@ -131,10 +130,10 @@ fn choose(contexts: &[Context<'_>], encryption: Demand) -> Result<Chosen, NtStat
             Context::Signing(algorithms) => {
                 chosen.signing = algorithms.iter().find_map(SigningAlgorithm::from_wire);
             }
-            Context::Compression { .. } => chosen.compression_asked = true,
             Context::Posix(names) => {
                 chosen.posix = names.chunks_exact(16).any(|name| name == POSIX)
             }
+            // Of compression nothing is answered, which is how it is declined (MS-SMB2 3.3.5.4).
             _ => {}
         }
     }
