@@ -194,8 +194,17 @@ pub(super) const CASES: &[Case] = &[
         "vers=3.1.1,posix",
         Work::Then(
             "grep -q ' /m cifs .*posix' /proc/mounts && cd /m && (umask 037; : >f) && (umask 026; mkdir d) && \
-             cd / && remount && [ $(stat -c %a /m/f) = 640 ] && [ $(stat -c %a /m/d) = 751 ]",
-            "[ $(stat -c %a $FOLDER/f) = 640 ] && [ $(stat -c %a $FOLDER/d) = 751 ]",
+             cd / && remount && [ $(stat -c %a /m/f) = 640 ] && [ $(stat -c %a /m/d) = 751 ] && cd /m && \
+             chmod 604 f && chmod 2750 d && echo lower >a && echo upper >A && \
+             echo one >case && mv case CASE && ! [ -e case ] && echo two >other && mv other case && \
+             echo three >over && echo gone >OVER && mv over OVER && ! [ -e over ] && \
+             echo colon >x:y && stat -c %i f d x:y >inodes && cd / && remount && cd /m && \
+             [ $(stat -c %a f) = 604 ] && [ $(stat -c %a d) = 2750 ] && [ $(cat a) = lower ] && [ $(cat A) = upper ] && \
+             [ $(cat CASE) = one ] && [ $(cat case) = two ] && [ $(cat OVER) = three ] && [ $(cat x:y) = colon ] && \
+             [ $(ls | wc -l) = 9 ]",
+            "cd $FOLDER && [ $(stat -c %a f) = 604 ] && [ $(stat -c %a d) = 2750 ] && [ $(cat a) = lower ] && \
+             [ $(cat A) = upper ] && [ $(cat CASE) = one ] && [ $(cat case) = two ] && [ $(cat OVER) = three ] && \
+             ! [ -e over ] && [ $(cat x:y) = colon ] && [ $(ls | wc -l) = 9 ] && stat -c %i f d x:y | cmp - inodes",
         ),
     ),
     links("3.1.1: symbolic links of Windows, and pipes", "vers=3.1.1"),
