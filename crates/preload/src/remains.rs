@@ -53,8 +53,8 @@ pub(crate) fn cut_off(w: &'static World, conn: &'static Conn, fd: c_int, own: bo
         if own {
             cut_here(fd);
         } else {
-            // Our own calls go by the number still.
-            let _ = call::shutdown(fd, libc::SHUT_RDWR);
+            // Our own calls, and those of who shares it, go by the ring still. An end is what whoever gets it must not see.
+            let _ = call::disconnect(fd).or_else(|_| call::shutdown(fd, libc::SHUT_RDWR));
         }
     }
 }

@@ -181,9 +181,9 @@ const KNOWN: &[(&str, &str, &[&str])] = &[
     ),
     (
         "passed_while_shared",
-        "who is passed a connection that others share, and that its peer has closed, finds an end; what was unread is \
-         left to those others",
-        &["    shunt the other: the end", "    shunt child: 0 0"],
+        "decision (ADR 22): who is passed a connection that others share, and that its peer has closed, finds a reset; \
+         what was unread is left to those others",
+        &["    shunt the other: some of it, and ECONNRESET", "    shunt child: 0 0"],
     ),
 ];
 
