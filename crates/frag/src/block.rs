@@ -60,6 +60,10 @@ impl Blocks {
     pub(crate) const FIRST_BYTES: u64 =
         Places::<Box<Block>, PAGE>::FIRST_BYTES + (IDLE_MIN * BLOCK_COST) as u64;
 
+    /// Of that, what stays when all blocks have gone.
+    pub(crate) const LIST_BYTES: u64 =
+        Places::<Box<Block>, PAGE>::FIRST_BYTES - Places::<Box<Block>, PAGE>::PAGE_BYTES;
+
     /// Those that keep free blocks of about so many bytes, but some at least: they would go and come where many
     /// datagrams begin and end together.
     pub(crate) fn keeping(bytes: u64) -> Self {

@@ -16,6 +16,7 @@
 //! A second account, kept in the same way, says what datagrams in progress are expected to need when they
 //! are complete. It has more than there is memory, because they are not all complete at once.
 
+use crate::pace::Pace;
 use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// More may be promised than there is: datagrams of which some are half there need half. 20/11, which is
@@ -211,6 +212,8 @@ pub struct Lease {
     said: u64,
     /// And it has not been asked since.
     is_short: bool,
+    /// How datagrams have gone of late, as this core has seen it.
+    pub(crate) pace: Pace,
 }
 
 impl Lease {
@@ -218,7 +221,14 @@ impl Lease {
     #[must_use]
     pub fn new(ledger: &Arc<Ledger>) -> Self {
         let (memory, promises) = (Account::new(&ledger.memory), Account::new(&ledger.promises));
-        Self { ledger: Arc::clone(ledger), memory, promises, said: 0, is_short: false }
+        Self {
+            ledger: Arc::clone(ledger),
+            memory,
+            promises,
+            said: 0,
+            is_short: false,
+            pace: Pace::default(),
+        }
     }
 
     /// Bytes that are leased and not in use.

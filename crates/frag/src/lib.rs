@@ -67,6 +67,7 @@ mod reason;
 mod refused;
 mod shard;
 mod shared;
+mod shares;
 mod slab;
 mod source;
 mod sync;

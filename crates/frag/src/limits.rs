@@ -9,10 +9,11 @@ const SECOND_NS: u64 = 1_000_000_000;
 pub struct Config {
     /// Most memory over all shards, bytes at true size: what fragments hold, what finds them, and what is free again
     /// and kept. Never exceeded but for what each shard has from the beginning, whatever comes:
-    /// [`Shard::beside_bytes`](crate::Shard::beside_bytes).
+    /// [`Shard::beside_bytes`](crate::Shard::beside_bytes), [`Shared::beside_bytes`](crate::Shared::beside_bytes).
     ///
-    /// That the oldest datagram ends holds in each shard (or bucket of a shared table) by itself, with what the others
-    /// leave. What a shard holds for datagrams that nothing has come for in 64 ms, and eight times as long as usual, it
+    /// That the oldest datagram ends holds in each shard by itself, with what the others leave (in a table for all cores it
+    /// holds over its buckets, as far as those are asked that have younger ones). What a shard holds for datagrams that
+    /// nothing has come for in 64 ms, and eight times as long as usual, it
     /// lets go when another has too little: as soon as a datagram begins there, or at the next
     /// [`Shard::expire`](crate::Shard::expire), so that is to be called also by a core to which nothing comes. Records are given back by chunks of 16, which a shard moves together only when it has no memory itself:
     /// until then what is free of a chunk of which something is in use counts, and only its own shard can use it.
@@ -91,6 +92,8 @@ pub struct Limits {
     pub(crate) shards: u32,
     /// Tables among which the datagrams of all shards are spread.
     pub(crate) tables: u32,
+    /// Those of them that know together what sources and flows do; 1: each for itself.
+    pub(crate) buckets: u32,
     pub(crate) datagrams_max: u32,
     pub(crate) fragments_max: u16,
     pub(crate) fragment_min: u16,
@@ -100,6 +103,8 @@ pub struct Limits {
     pub(crate) whole_header: bool,
     /// Datagrams of one flow after which an identification may be in use again.
     pub(crate) reuse: u32,
+    /// While a table has begun fewer than so many, no flow is looked at.
+    pub(crate) reuse_near: u32,
 }
 
 /// Datagrams of one flow (addresses and protocol) between two uses of an identification are 65,536 (RFC 6864). Half of that is
@@ -136,6 +141,7 @@ impl Config {
             memory_bytes: self.memory_bytes,
             shards: self.shards,
             tables: self.shards,
+            buckets: 1,
             datagrams_max: each,
             fragments_max: self.fragments_max,
             fragment_min: self.fragment_min,
@@ -144,6 +150,7 @@ impl Config {
             overlap: self.overlap,
             whole_header: self.whole_header,
             reuse: reuse(self.shards),
+            reuse_near: reuse(self.shards),
         })
     }
 }
@@ -156,11 +163,13 @@ fn reuse(tables: u32) -> u32 {
 }
 
 impl Limits {
-    /// For one of so many tables that all shards share.
+    /// For one of so many tables that all shards share. These count together what a flow has begun; of that each begins
+    /// its part, as a keyed hash has it, and hardly ever less than half of it.
     pub(crate) fn shared(&self, tables: u32) -> Self {
         let all = self.datagrams_max.saturating_mul(self.shards);
         let datagrams_max = all.div_ceil(tables).max(1);
-        Self { tables, datagrams_max, reuse: reuse(tables), ..self.clone() }
+        let reuse_near = if tables == 1 { REUSE } else { reuse(tables) / 2 };
+        Self { tables, buckets: tables, datagrams_max, reuse: REUSE, reuse_near, ..self.clone() }
     }
 }
 
@@ -203,8 +212,9 @@ mod tests {
         let limits = check(|c| c.shards = 4).unwrap();
         assert_eq!((limits.datagrams_max, limits.reuse), (1 << 18, 8192));
         let bucket = limits.shared(256);
-        assert_eq!((bucket.datagrams_max, bucket.reuse, bucket.tables), (1 << 12, 128, 256));
+        assert_eq!((bucket.datagrams_max, bucket.tables, bucket.buckets), (1 << 12, 256, 256));
         assert_eq!((bucket.memory_bytes, bucket.shards), (64 << 20, 4));
-        assert_eq!([1024, 4096].map(|tables| limits.shared(tables).reuse), [32, 8]);
+        let reuse = |tables| (limits.shared(tables).reuse, limits.shared(tables).reuse_near);
+        assert_eq!([1, 256, 4096].map(reuse), [(32_768, 32_768), (32_768, 64), (32_768, 4)]);
     }
 }

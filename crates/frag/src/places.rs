@@ -24,7 +24,7 @@ pub(crate) struct Page<T, const PAGE: usize> {
 }
 
 impl<T, const PAGE: usize> Places<T, PAGE> {
-    const PAGE_BYTES: u64 = size_of::<Page<T, PAGE>>() as u64;
+    pub(crate) const PAGE_BYTES: u64 = size_of::<Page<T, PAGE>>() as u64;
     const ALL_VACANT: u128 = u128::MAX >> (u128::BITS as usize - PAGE);
     /// What the first page takes, bytes.
     pub(crate) const FIRST_BYTES: u64 =

@@ -5,6 +5,9 @@
 
 /// Entries of a set: one cache line.
 const WAYS: usize = 8;
+/// Sets at least: of all buckets, and of one.
+const SETS_MIN: u64 = 64;
+const BUCKET_SETS_MIN: u64 = 4;
 /// Time is kept in units of 2^18 ns, a quarter of a millisecond.
 const UNIT: u32 = 18;
 /// An entry may be so many units ahead of who looks: a quarter of a second.
@@ -22,19 +25,20 @@ pub(crate) struct Refused {
 }
 
 impl Refused {
-    /// For several times as many datagrams as `memory_bytes` can hold.
-    pub(crate) fn new(memory_bytes: u64) -> Self {
-        Self { sets: vec![[0; WAYS]; Self::sets(memory_bytes)], last: None }
+    /// For several times as many datagrams as `memory_bytes` can hold, of which this is one of `buckets`.
+    pub(crate) fn new(memory_bytes: u64, buckets: u32) -> Self {
+        Self { sets: vec![[0; WAYS]; Self::sets(memory_bytes, buckets)], last: None }
     }
 
-    fn sets(memory_bytes: u64) -> usize {
-        let sets = (memory_bytes / (512 * WAYS as u64)).clamp(64, 8192);
+    fn sets(memory_bytes: u64, buckets: u32) -> usize {
+        let all = (memory_bytes / (512 * WAYS as u64)).max(SETS_MIN);
+        let sets = (all / u64::from(buckets)).clamp(BUCKET_SETS_MIN, 8192);
         usize::try_from(sets).unwrap_or(64).next_power_of_two()
     }
 
     /// What it takes, bytes.
-    pub(crate) fn bytes(memory_bytes: u64) -> u64 {
-        (Self::sets(memory_bytes) * size_of::<[u64; WAYS]>()) as u64
+    pub(crate) fn bytes(memory_bytes: u64, buckets: u32) -> u64 {
+        (Self::sets(memory_bytes, buckets) * size_of::<[u64; WAYS]>()) as u64
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "times are compared modulo 2^32 units")]
@@ -105,7 +109,7 @@ mod tests {
 
     #[test]
     fn lives_while_something_comes() {
-        let mut refused = Refused::new(1 << 20);
+        let mut refused = Refused::new(1 << 20, 1);
         let hash = 0x1234_5678_9abc_def0;
         refused.add(hash, 1000 * MS);
         for i in 1..10 {
@@ -119,7 +123,7 @@ mod tests {
 
     #[test]
     fn others_in_the_same_set_are_others() {
-        let mut refused = Refused::new(0);
+        let mut refused = Refused::new(0, 1);
         refused.add(7 << 32, 1000 * MS);
         assert_eq!(refused.came(8 << 32, 1000 * MS, 10 * MS), None);
         assert_eq!(refused.came(7 << 32 | 1, 1000 * MS, 10 * MS), None, "another set");
@@ -133,7 +137,7 @@ mod tests {
     /// Or one core would forget what another has just refused, and think that fragments are slow.
     #[test]
     fn a_clock_that_is_behind_sees_an_entry_as_new() {
-        let mut refused = Refused::new(0);
+        let mut refused = Refused::new(0, 1);
         refused.add(7 << 32, 1000 * MS);
         assert_eq!(refused.came(7 << 32, 990 * MS, 10 * MS), Some(0));
         assert_eq!(refused.entries(), 1);
@@ -141,7 +145,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_old_when_its_time_has_come_round() {
-        let mut refused = Refused::new(0);
+        let mut refused = Refused::new(0, 1);
         let now = (1 << (32 + UNIT)) - MS;
         refused.add(7 << 32, now);
         let age = refused.came(7 << 32, now + 5 * MS, 10 * MS).unwrap();
@@ -150,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_full_set_forgets_the_oldest() {
-        let mut refused = Refused::new(0);
+        let mut refused = Refused::new(0, 1);
         for i in 0..=WAYS as u64 {
             refused.add((i + 1) << 32, (i + 1) * 10 * MS);
         }

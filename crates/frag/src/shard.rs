@@ -8,6 +8,7 @@ use crate::limits::Limits;
 use crate::output::{Notice, NoticeKind, Released, Sink};
 use crate::reason::{Counters, Reason};
 use crate::sync::Arc;
+use crate::table::outlet::Alone;
 use crate::table::{Ahead, Table};
 use crate::wire::{self, Fragment};
 
@@ -105,7 +106,8 @@ impl<B> Shard<B> {
     /// to do.
     #[must_use]
     pub fn beside_bytes(limits: &Limits) -> u64 {
-        Table::<B>::beside_bytes(limits) + (BURST * size_of::<Parsed>()) as u64
+        let burst = (BURST * size_of::<Parsed>()) as u64;
+        Table::<B>::beside_bytes(limits) + Table::<B>::AT_WORK_BYTES + burst
     }
 
     /// Takes in a packet. `now`: nanoseconds of a clock that does not go back.
@@ -115,7 +117,7 @@ impl<B> Shard<B> {
             Ok(None) => {
                 self.table.settle();
                 self.table.look_up(&mut ahead);
-                self.table.push(&mut self.lease, &ahead, arrival, now, sink);
+                self.table.push(&mut self.lease, &ahead, arrival, now, &mut Alone(sink));
             }
             other => pass(&mut self.table.counters, other, &ahead.fragment, arrival, sink),
         }
@@ -132,7 +134,7 @@ impl<B> Shard<B> {
     ) {
         self.table.settle();
         let ahead = self.table.ahead(*fragment);
-        self.table.push(&mut self.lease, &ahead, arrival, now, sink);
+        self.table.push(&mut self.lease, &ahead, arrival, now, &mut Alone(sink));
     }
 
     /// Takes in many packets, and empties the list. Faster than one by one where datagrams are many: what
@@ -163,7 +165,7 @@ impl<B> Shard<B> {
             self.touch(&parsed[..came]);
             for (parsed, arrival) in parsed.iter().zip(&mut rest) {
                 if parsed.is_fragment {
-                    self.table.push(&mut self.lease, &parsed.ahead, arrival, now, sink);
+                    self.table.push(&mut self.lease, &parsed.ahead, arrival, now, &mut Alone(sink));
                 } else {
                     pass(
                         &mut self.table.counters,
@@ -239,7 +241,7 @@ impl<B> Shard<B> {
             for at in &own[..own_len] {
                 let (ahead, arrival) =
                     (&parsed[usize::from(*at)].ahead, arrivals[usize::from(*at)]);
-                self.table.push(&mut self.lease, ahead, arrival, now, sink);
+                self.table.push(&mut self.lease, ahead, arrival, now, &mut Alone(sink));
             }
         }
         self.parsed = parsed;
@@ -270,7 +272,7 @@ impl<B> Shard<B> {
             self.touch(&parsed[..came]);
             for (parsed, arrival) in parsed.iter().zip(&mut arrivals[..came]) {
                 let Some(arrival) = arrival.take() else { continue };
-                self.table.push(&mut self.lease, &parsed.ahead, arrival, now, sink);
+                self.table.push(&mut self.lease, &parsed.ahead, arrival, now, &mut Alone(sink));
             }
             if came < BURST {
                 break;
@@ -307,7 +309,7 @@ impl<B> Shard<B> {
             for (parsed, (ticket, up_to)) in parsed[..came].iter().zip(&tickets) {
                 let arrival = arrival(*ticket);
                 received.taken(*up_to);
-                self.table.push(&mut self.lease, &parsed.ahead, arrival, now, sink);
+                self.table.push(&mut self.lease, &parsed.ahead, arrival, now, &mut Alone(sink));
             }
             all += came;
             if came < BURST {

@@ -3,11 +3,13 @@
 use crate::key::HashKey;
 use crate::ledger::{Lease, Ledger};
 use crate::limits::Limits;
-use crate::output::Sink;
+use crate::output::{Datagram, Notice, Released, Sink};
 use crate::reason::{Counters, Reason};
 use crate::shard::{Arrival, BURST, FAR, Gauges, Nobody, Parsed, Steering, pass};
+use crate::shares::Shares;
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use crate::table::Table;
+use crate::table::outlet::{Given, Outlet, Room};
 use crate::wire::{self, Fragment};
 
 /// A part of the table. On cache lines of its own, so that two cores in two buckets do not meet.
@@ -20,12 +22,27 @@ impl<B> Bucket<B> {
     fn lock(&self) -> MutexGuard<'_, Table<B>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// If nobody is at work there.
+    fn try_lock(&self) -> Option<MutexGuard<'_, Table<B>>> {
+        match self.0.try_lock() {
+            Ok(table) => Some(table),
+            Err(TryLockError::Poisoned(table)) => Some(table.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
 }
 
 /// Buckets that a core looks into when memory has ended in another, and datagrams that go for it at most. So often as a
 /// lease says that it is short, about once in a millisecond.
 const BUCKETS_RELIEVED: usize = 16;
 const DATAGRAMS_RELIEVED: usize = 16;
+/// Buckets with datagrams that are asked to let one go for a fragment when memory has ended in its own, and those that
+/// are looked at for that.
+const ASKED_AT_ALL: usize = 256;
+const ASKED_FOR_A_NEW_ONE: usize = 32;
+const ASKED_FOR_THE_HEAVIEST: usize = 2;
+const ASKED_FOR_ONE_BEGUN: usize = 64;
 /// Datagrams that are given up of one bucket at a time.
 const EXPIRED_UNDER_A_LOCK: usize = 64;
 
@@ -34,12 +51,18 @@ const EXPIRED_UNDER_A_LOCK: usize = 64;
 /// Any core may push any fragment. A bucket is locked while one fragment is worked on, or those of a burst
 /// that belong there; it grows and shrinks by itself, while others are in use. Datagrams are handed out on the core whose fragment
 /// completed them, and buffers are released on the core that causes it.
+///
+/// What a source may have it may have in all buckets together. Where memory has ended in a bucket, others give back what
+/// is free there, and let go what is idle, or of the source that uses most, or younger than the datagram that is in need:
+/// some of them, as far as no other core is at work there.
 #[derive(Debug)]
 pub struct Shared<B> {
     buckets: Box<[Bucket<B>]>,
     /// Which bucket a datagram is in.
     steering: Steering,
     ledger: Arc<Ledger>,
+    /// What buckets know together; none: there is one.
+    shares: Option<Arc<Shares>>,
 }
 
 /// One core's hold on a [`Shared`] table: its lease, and what it has counted.
@@ -51,6 +74,8 @@ pub struct Core {
     parsed: Box<[Parsed]>,
     /// The bucket that is relieved next.
     next: usize,
+    /// From which bucket on others are asked.
+    dice: u64,
 }
 
 /// A place in a burst fits into so many bits.
@@ -76,25 +101,34 @@ impl<B> Shared<B> {
         let buckets = buckets.clamp(1, 4096);
         let limits = limits.shared(buckets);
         let mut key = secret.clone();
-        let all = (0..buckets).map(|_| {
+        // One alone knows all by itself.
+        let shares = (buckets > 1).then(|| Arc::new(Shares::new(secret.clone(), buckets)));
+        let all = (0..buckets).map(|bucket| {
             key = key.successor();
-            Bucket(Mutex::new(Table::new(&limits, key.clone())))
+            let table = match &shares {
+                None => Table::new(&limits, key.clone()),
+                Some(shares) => Table::sharing(&limits, key.clone(), (shares, bucket)),
+            };
+            Bucket(Mutex::new(table))
         });
         let buckets_of = all.collect();
         let steering = Steering::new(key.successor(), buckets);
-        Arc::new(Self { buckets: buckets_of, steering, ledger: Arc::clone(ledger) })
+        Arc::new(Self { buckets: buckets_of, steering, ledger: Arc::clone(ledger), shares })
     }
 
     /// The most memory that a table of so many buckets ever takes beside
-    /// [`Config::memory_bytes`](crate::Config::memory_bytes), bytes: see
-    /// [`Shard::beside_bytes`](crate::Shard::beside_bytes). With as many cores as
-    /// [`Config::shards`](crate::Config::shards) says.
+    /// [`Config::memory_bytes`](crate::Config::memory_bytes), bytes: about 6 KiB for each bucket (most of it when the first
+    /// datagram begins there), and for each core what a shard takes to work. Sources, flows and what was refused are
+    /// remembered in all buckets together as in one shard ([`Shard::beside_bytes`](crate::Shard::beside_bytes)). 256
+    /// buckets come to less than 1.9 MB at 4 MiB. With as many cores as [`Config::shards`](crate::Config::shards) says.
     #[must_use]
     pub fn beside_bytes(limits: &Limits, buckets: u32) -> u64 {
         let buckets = buckets.clamp(1, 4096);
         let each =
             Table::<B>::beside_bytes(&limits.shared(buckets)) + size_of::<Bucket<B>>() as u64;
-        u64::from(buckets) * each + u64::from(limits.shards) * (BURST * size_of::<Parsed>()) as u64
+        let core = Table::<B>::AT_WORK_BYTES + (BURST * size_of::<Parsed>()) as u64;
+        let shares = if buckets > 1 { Shares::bytes_for(buckets) } else { 0 };
+        u64::from(buckets) * each + shares + u64::from(limits.shards) * core
     }
 
     /// What a core needs to push. One for each core.
@@ -105,6 +139,7 @@ impl<B> Shared<B> {
             counters: Counters::default(),
             parsed: Parsed::burst(),
             next: 0,
+            dice: 0,
         }
     }
 
@@ -119,11 +154,13 @@ impl<B> Shared<B> {
         let mut fragment = Fragment::NONE;
         match wire::parse_to(arrival.packet, arrival.scope, &mut fragment) {
             Ok(None) => {
-                let bucket = &self.buckets[self.steering.shard(&fragment.key) as usize];
-                let mut table = bucket.lock();
+                let at = self.steering.shard(&fragment.key) as usize;
+                let mut table = self.buckets[at].lock();
                 table.settle();
                 let ahead = table.ahead(fragment);
-                table.push(&mut core.lease, &ahead, arrival, now, sink);
+                let Core { lease, dice, .. } = core;
+                let mut among = Among { sink: &mut *sink, table: self, dice, at };
+                table.push(lease, &ahead, arrival, now, &mut among);
                 drop(table);
                 if core.lease.was_short() {
                     self.relieve(core, now, sink);
@@ -186,12 +223,7 @@ impl<B> Shared<B> {
         for _ in 0..BUCKETS_RELIEVED.min(self.buckets.len()) {
             let bucket = &self.buckets[core.next % self.buckets.len()];
             core.next = core.next.wrapping_add(1);
-            let mut table = match bucket.0.try_lock() {
-                Ok(table) => table,
-                // As `Bucket::lock` has it.
-                Err(TryLockError::Poisoned(table)) => table.into_inner(),
-                Err(TryLockError::WouldBlock) => continue,
-            };
+            let Some(mut table) = bucket.try_lock() else { continue };
             left -= table.relieve(&mut core.lease, now, left, sink);
             if left == 0 {
                 break;
@@ -210,7 +242,8 @@ impl<B> Shared<B> {
         sink: &mut impl Sink<B>,
     ) {
         let places = run.iter().map(|place| (place & ((1 << PLACE_BITS) - 1)) as usize);
-        let Some(bucket) = self.buckets.get((run[0] >> PLACE_BITS) as usize) else {
+        let at = (run[0] >> PLACE_BITS) as usize;
+        let Some(bucket) = self.buckets.get(at) else {
             for place in places {
                 let Parsed { ahead, other, .. } = &parsed[place];
                 let Some(arrival) = burst[place].take() else { continue };
@@ -225,9 +258,11 @@ impl<B> Shared<B> {
             let seen = places.clone().map(|place| table.touch(&parsed[place].ahead));
             std::hint::black_box(seen.fold(0, |all, seen| all ^ seen));
         }
+        let Core { lease, dice, .. } = core;
+        let mut sink = Among { sink, table: self, dice, at };
         for place in places {
             let Some(arrival) = burst[place].take() else { continue };
-            table.push(&mut core.lease, &parsed[place].ahead, arrival, now, sink);
+            table.push(lease, &parsed[place].ahead, arrival, now, &mut sink);
         }
     }
 
@@ -295,6 +330,71 @@ impl<B> Shared<B> {
     #[must_use]
     pub fn ledger(&self) -> &Arc<Ledger> {
         &self.ledger
+    }
+}
+
+/// The sink of who is at work in a bucket, and the others.
+struct Among<'a, B, S> {
+    sink: &'a mut S,
+    table: &'a Shared<B>,
+    dice: &'a mut u64,
+    /// That which is locked.
+    at: usize,
+}
+
+impl<B, S: Sink<B>> Sink<B> for Among<'_, B, S> {
+    #[inline(always)]
+    fn whole(&mut self, buffer: B, len: usize) {
+        self.sink.whole(buffer, len);
+    }
+
+    #[inline(always)]
+    fn datagram(&mut self, datagram: &Datagram<'_, B>) {
+        self.sink.datagram(datagram);
+    }
+
+    #[inline(always)]
+    fn release(&mut self, buffer: B, why: Released) {
+        self.sink.release(buffer, why);
+    }
+
+    #[inline(always)]
+    fn notice(&mut self, notice: &Notice<'_, B>) {
+        self.sink.notice(notice);
+    }
+}
+
+impl<B, S: Sink<B>> Outlet<B> for Among<'_, B, S> {
+    /// None is waited for: another core may hold it, and wait for this one.
+    #[cold]
+    fn elsewhere(&mut self, lease: &mut Lease, room: &Room, now: u64) -> bool {
+        let buckets = &self.table.buckets;
+        let asked = match (room.is_begun(), room.is_of_the_heaviest()) {
+            (true, _) => ASKED_FOR_ONE_BEGUN,
+            (false, false) => ASKED_FOR_A_NEW_ONE,
+            // For whom none can go but what is idle.
+            (false, true) => ASKED_FOR_THE_HEAVIEST,
+        };
+        let Some(shares) = &self.table.shares else { return false };
+        // From anywhere on: where all are asked in the same order, datagrams go in that order.
+        *self.dice = self.dice.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        let first = (*self.dice >> 32) as usize % buckets.len();
+        let mut left = asked;
+        for other in shares.stocked(first).take(ASKED_AT_ALL) {
+            if other == self.at {
+                continue;
+            }
+            let Some(mut table) = buckets[other].try_lock() else { continue };
+            match table.give_way(lease, room, now, self.sink) {
+                Given::Something => return true,
+                Given::Nothing => left -= 1,
+                Given::Bare => {}
+            }
+            if left == 0 {
+                break;
+            }
+        }
+        false
     }
 }
 

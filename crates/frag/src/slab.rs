@@ -51,6 +51,9 @@ impl<T: Linked> Slab<T> {
     /// What the first chunk takes with its place, bytes.
     pub(crate) const FIRST_BYTES: u64 = Self::CHUNK_BYTES + Directory::<Chunk<T>>::FIRST_BYTES;
 
+    /// Of that, what stays when all chunks have gone.
+    pub(crate) const LIST_BYTES: u64 = Directory::<Chunk<T>>::FIRST_BYTES;
+
     /// One that keeps free chunks of about so many bytes, but one at least: they would go and come where many
     /// datagrams begin and end together.
     pub(crate) fn keeping(bytes: u64) -> Self {

@@ -14,6 +14,8 @@ pub(crate) use std::sync::{MutexGuard, PoisonError, TryLockError};
 pub(crate) use std::sync::{PoisonError, TryLockError};
 pub(crate) use sync::{Arc, Mutex};
 
-/// A word that several cores count in.
+/// Words that several cores count in.
+#[expect(clippy::disallowed_types, reason = "this is where the allowed one comes from")]
+pub(crate) type AtomicU32 = atomic::AtomicU32;
 #[expect(clippy::disallowed_types, reason = "this is where the allowed one comes from")]
 pub(crate) type AtomicU64 = atomic::AtomicU64;

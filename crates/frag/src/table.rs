@@ -13,6 +13,7 @@
 //!    one: so the oldest always ends. How memory comes back then, and how many may go for one fragment, is in
 //!    [`room`].
 
+pub(crate) mod outlet;
 mod room;
 
 use std::hint::select_unpredictable;
@@ -27,13 +28,15 @@ use crate::ledger::Lease;
 use crate::limits::Limits;
 use crate::output::{Datagram, Notice, NoticeKind, Payload, Released, Sink, Slice, slice};
 use crate::overlap::Policy;
-use crate::pace::Pace;
 use crate::reason::{Counters, Reason};
 use crate::refused::Refused;
 use crate::shard::{Arrival, Gauges};
+use crate::shares::Shares;
 use crate::slab::{NONE, Slab};
 use crate::source::Sources;
+use crate::sync::Arc;
 use crate::wire::{self, Finish, Fragment};
+use outlet::Outlet;
 use room::{Gone, Room, Rounds, Spare};
 
 /// How long a refused datagram is remembered after its last fragment, likewise.
@@ -116,7 +119,6 @@ pub(crate) struct Table<B> {
     next_end: u64,
     sources: Sources,
     refused: Refused,
-    pace: Pace,
     /// Datagrams ever begun; wraps.
     begun: u32,
     /// Memory that the datagrams in progress hold, and what beside it waits to be used again.
@@ -138,9 +140,25 @@ pub(crate) struct Table<B> {
 
 impl<B> Table<B> {
     pub(crate) fn new(limits: &Limits, key: HashKey) -> Self {
+        let sources = Sources::new(key.successor());
+        Self::with(limits, key, sources)
+    }
+
+    /// One of several among which datagrams are spread, and which know together who uses how much.
+    pub(crate) fn sharing(
+        limits: &Limits,
+        key: HashKey,
+        (shares, bucket): (&Arc<Shares>, u32),
+    ) -> Self {
+        let sources = Sources::sharing(shares, bucket, limits.buckets);
+        Self::with(limits, key, sources)
+    }
+
+    fn with(limits: &Limits, key: HashKey, sources: Sources) -> Self {
         let none = Ages { oldest: NONE, youngest: NONE };
         let kept_most = limits.memory_bytes / u64::from(limits.tables) / KEPT_PART;
-        let sources = Sources::new(key.successor());
+        // That of a bucket is a part of all, that of a shard of its part.
+        let refused = Refused::new(Self::refused_bytes(limits), limits.buckets);
         Self {
             limits: limits.clone(),
             small_below: limits.copy_below.max(limits.fragment_min),
@@ -155,10 +173,9 @@ impl<B> Table<B> {
             ages: [none; 2],
             next_end: u64::MAX,
             sources,
-            refused: Refused::new(limits.memory_bytes / u64::from(limits.tables)),
-            pace: Pace::default(),
+            refused,
             begun: 0,
-            holding: Self::holding(),
+            holding: Self::holding(limits),
             kept: 0,
             kept_most,
             committed: 0,
@@ -179,19 +196,38 @@ impl<B> Table<B> {
         Slab::<Node<B>>::FIRST_BYTES + Blocks::FIRST_BYTES + 2 * Index::BYTES_MIN
     };
 
+    /// The same of a bucket of many: what each had beside the limit, hundreds would have. Others get what it keeps beyond
+    /// this when they need it: see [`Self::give_way`].
+    const BUCKET_ALLOWANCE: u64 =
+        Index::BYTES_MIN + Slab::<Node<B>>::LIST_BYTES + Blocks::LIST_BYTES;
+
+    fn allowance(limits: &Limits) -> u64 {
+        if limits.buckets > 1 { Self::BUCKET_ALLOWANCE } else { Self::ALLOWANCE }
+    }
+
     /// As of a table that is empty.
-    fn holding() -> Holding {
-        let mut holding = Holding::new(Self::ALLOWANCE);
+    fn holding(limits: &Limits) -> Holding {
+        let mut holding = Holding::new(Self::allowance(limits));
         holding.begin(Index::BYTES_MIN);
         holding
     }
 
-    /// The most that a table takes beside what is charged, bytes.
-    pub(crate) fn beside_bytes(limits: &Limits) -> u64 {
-        let refused = Refused::bytes(limits.memory_bytes / u64::from(limits.tables));
-        // A header that has grown is there twice for a moment.
-        Self::ALLOWANCE + Sources::BYTES + refused + 2 * HEADER_MOST as u64
+    fn refused_bytes(limits: &Limits) -> u64 {
+        limits.memory_bytes / u64::from(limits.tables / limits.buckets)
     }
+
+    /// The most that a table takes beside what is charged, bytes, while no core is at work in it.
+    pub(crate) fn beside_bytes(limits: &Limits) -> u64 {
+        let refused = Refused::bytes(Self::refused_bytes(limits), limits.buckets);
+        let sources = match limits.buckets {
+            1 => Sources::BYTES,
+            buckets => Sources::bytes_sharing(buckets),
+        };
+        Self::allowance(limits) + sources + refused + HEADER_KEPT as u64
+    }
+
+    /// And what a core takes that is at work: a header that has grown is there twice for a moment.
+    pub(crate) const AT_WORK_BYTES: u64 = 2 * HEADER_MOST as u64;
 
     /// Datagrams in progress.
     pub(crate) fn datagrams(&self) -> u32 {
@@ -270,7 +306,7 @@ impl<B> Table<B> {
         ahead: &Ahead,
         arrival: Arrival<'_, B>,
         now: u64,
-        sink: &mut impl Sink<B>,
+        sink: &mut impl Outlet<B>,
     ) {
         let Ahead { fragment, guess, hash } = ahead;
         // Its datagram may have begun since, with another fragment of the burst.
@@ -295,25 +331,25 @@ impl<B> Table<B> {
         guess: u32,
         arrival: Arrival<'p, B>,
         now: u64,
-        sink: &mut impl Sink<B>,
+        sink: &mut impl Outlet<B>,
     ) -> Result<(), Arrival<'p, B>> {
         if now >= self.next_end {
             return Err(arrival);
         }
-        let Self { nodes, limits, holding, pace, .. } = self;
+        let Self { nodes, limits, holding, .. } = self;
         // It may have gone meanwhile, with another fragment of the burst.
         let Some(node) = nodes.get_mut(guess) else { return Err(arrival) };
         // The headers of IPv6 in a first fragment are looked at. What can be foreseen is asked first,
         // here and elsewhere: whether a fragment is the first or the last is as good as chance.
         let usual = (arrival.cost <= node.reserved - node.used)
             & (f.len >= self.small_below)
-            & (self.begun.wrapping_sub(node.begun) < limits.reuse)
+            & (self.begun.wrapping_sub(node.begun) < limits.reuse_near)
             & (!f.key.is_v6() || f.offset != 0);
         if !usual || node.key != f.key || !lease.has(arrival.cost) {
             return Err(arrival);
         }
         let most = limits.fragments_max;
-        put_usual::<false, _>(node, most, (holding, pace), lease, f, arrival, now)?;
+        put_usual::<false, _>(node, most, holding, lease, f, arrival, now)?;
         let is_complete = node.is_complete();
         self.counters.fragments += 1;
         if is_complete {
@@ -331,7 +367,7 @@ impl<B> Table<B> {
         guess: u32,
         arrival: Arrival<'_, B>,
         now: u64,
-        sink: &mut impl Sink<B>,
+        sink: &mut impl Outlet<B>,
     ) {
         self.counters.fragments += 1;
         let mut guess = guess;
@@ -374,7 +410,7 @@ impl<B> Table<B> {
             Err(reason) => return self.drop_fragment(arrival.buffer, reason, sink),
         };
         // Most datagrams begin with a fragment that is in no way special either.
-        let Self { nodes, limits, holding, pace, .. } = self;
+        let Self { nodes, limits, holding, .. } = self;
         let node = &mut nodes[n];
         let usual = (arrival.cost <= node.reserved - node.used)
             & (f.len >= self.small_below)
@@ -386,7 +422,7 @@ impl<B> Table<B> {
                 match put_usual::<true, _>(
                     node,
                     limits.fragments_max,
-                    (holding, pace),
+                    holding,
                     lease,
                     f,
                     arrival,
@@ -433,20 +469,26 @@ impl<B> Table<B> {
             return self.drop_fragment(incoming.buffer, Reason::Oversize, sink);
         }
         let finish = Finish { next_at: f.next_at, protocol: f.protocol, ecn: f.ecn, len: f.len };
-        wire::finish(&incoming.packet[..usize::from(f.header_len)], &finish, &mut self.header);
+        let mut header = std::mem::take(&mut self.header);
+        wire::finish(&incoming.packet[..usize::from(f.header_len)], &finish, &mut header);
         self.counters.datagrams += 1;
         self.counters.bytes += u64::from(f.len);
         sink.datagram(&Datagram {
             key: &f.key,
-            header: &self.header,
+            header: &header,
             len: usize::from(f.len),
             first_at: now,
             payload: Payload::One { buffer: &incoming.buffer, at: f.payload_at },
         });
-        if self.header.capacity() > HEADER_KEPT {
-            self.header = Vec::new();
-        }
+        self.keep_header(header);
         sink.release(incoming.buffer, Released::Delivered);
+    }
+
+    /// Room for the next header, unless it is much.
+    fn keep_header(&mut self, header: Vec<u8>) {
+        if header.capacity() <= HEADER_KEPT {
+            self.header = header;
+        }
     }
 
     /// Gives a datagram up whose time is up, or whose identification may have come round meanwhile. `true`:
@@ -465,7 +507,7 @@ impl<B> Table<B> {
             return true;
         }
         // What is true of no source is seen without a look at them.
-        if self.begun.wrapping_sub(node.begun) < self.limits.reuse || node.key.is_v6() {
+        if self.begun.wrapping_sub(node.begun) < self.limits.reuse_near || node.key.is_v6() {
             return false;
         }
         if self.sources.begun(&node.key).wrapping_sub(node.born) < self.limits.reuse {
@@ -483,19 +525,19 @@ impl<B> Table<B> {
         lease: &mut Lease,
         (f, hash, cost): (&Fragment, u64, u32),
         now: u64,
-        sink: &mut impl Sink<B>,
+        sink: &mut impl Outlet<B>,
     ) -> Result<u32, Reason> {
         if lease.wanted() != self.relieved {
             self.relieve(lease, now, RELIEVED_AT_ONCE, sink);
         }
-        if self.refused.is_any() && self.was_refused(hash, now) {
+        if self.refused.is_any() && self.was_refused(lease, hash, now) {
             return Err(Reason::Refused);
         }
         if self.nodes.used() >= self.limits.datagrams_max {
             self.refused.add(hash, now);
             return Err(Reason::TooManyDatagrams);
         }
-        let need = self.expected(f, cost);
+        let need = self.expected(lease, f, cost);
         let source = self.sources.of(&f.key, &self.key);
         let mut room = Room::new(source, need, NONE);
         // Nothing is taken before all is there: what makes room calls the sink, which may panic.
@@ -505,8 +547,12 @@ impl<B> Table<B> {
                 Ok(n) => break n,
                 Err(_) if !rounds.is_there_another() => return Err(self.refuse(hash, source, now)),
                 Err(Short::Memory) if self.trim(lease, Spare::Blocks, NONE) => {}
-                Err(_) if self.make_room(lease, &mut room, now, sink) => {}
-                Err(_) => return Err(self.refuse(hash, source, now)),
+                Err(short) => {
+                    room.is_for_memory = matches!(short, Short::Memory);
+                    if !self.make_room(lease, &mut room, now, sink) {
+                        return Err(self.refuse(hash, source, now));
+                    }
+                }
             }
         };
         let record = self.nodes[n].cost();
@@ -554,7 +600,7 @@ impl<B> Table<B> {
     /// After an insertion: takes back what has gone, and changes the key if a search was long. If there is no memory
     /// for that, the next long search tries again.
     #[inline]
-    fn settle_index(&mut self, lease: &mut Lease, n: u32, now: u64, sink: &mut impl Sink<B>) {
+    fn settle_index(&mut self, lease: &mut Lease, n: u32, now: u64, sink: &mut impl Outlet<B>) {
         self.holding.drop_spare(lease, self.index.freed());
         if std::mem::take(&mut self.is_clustered) {
             self.change_key_for(lease, n, now, sink);
@@ -562,7 +608,7 @@ impl<B> Table<B> {
     }
 
     #[cold]
-    fn change_key_for(&mut self, lease: &mut Lease, n: u32, now: u64, sink: &mut impl Sink<B>) {
+    fn change_key_for(&mut self, lease: &mut Lease, n: u32, now: u64, sink: &mut impl Outlet<B>) {
         let mut room = Room::new(self.nodes[n].source, 0, n);
         for _ in 0..CLUSTERED_EVICTED {
             // Whoever leaves may shrink the index: then that is what is done.
@@ -577,30 +623,50 @@ impl<B> Table<B> {
 
     /// Whether a fragment is of a datagram that was refused.
     #[cold]
-    fn was_refused(&mut self, hash: u64, now: u64) -> bool {
-        let life = (self.pace.gap() * REFUSED_GAPS).clamp(REFUSED_MIN_NS, REFUSED_MAX_NS);
+    fn was_refused(&mut self, lease: &mut Lease, hash: u64, now: u64) -> bool {
+        let life = (self.gap(lease) * REFUSED_GAPS).clamp(REFUSED_MIN_NS, REFUSED_MAX_NS);
         let Some(waited) = self.refused.came(hash, now, life) else { return false };
         // Had its datagram been thought idle too early, this is how one learns better.
-        self.pace.waited(waited);
+        lease.pace.waited(waited);
         waited <= life
     }
 
     /// Remembers that a datagram was not admitted. Answers why.
     fn refuse(&mut self, hash: u64, source: u16, now: u64) -> Reason {
         self.refused.add(hash, now);
-        let most = self.sources[source].bytes * 2 > self.committed;
-        if most && self.committed > 0 { Reason::NoShare } else { Reason::NoMemory }
+        let all = self.sources.shares().map_or(self.committed, Shares::total);
+        let most = self.sources.bytes(source).saturating_mul(2) > all;
+        if most && all > 0 { Reason::NoShare } else { Reason::NoMemory }
+    }
+
+    /// Time between two fragments of a datagram of late, as this core has found it, or another.
+    fn gap(&self, lease: &Lease) -> u64 {
+        match (lease.pace.gap(), self.sources.shares()) {
+            (0, Some(shares)) => shares.gap(),
+            (gap, _) => gap,
+        }
+    }
+
+    /// Likewise, memory of complete datagrams, bytes; 0: none was complete yet.
+    fn usual_cost(&self, lease: &Lease) -> u64 {
+        match (lease.pace.cost, self.sources.shares()) {
+            (0, Some(shares)) => shares.cost(),
+            (cost, _) => cost,
+        }
     }
 
     /// Memory that a datagram will hold when it is complete, as far as one can tell.
-    fn expected(&self, f: &Fragment, cost: u32) -> u32 {
+    fn expected(&self, lease: &Lease, f: &Fragment, cost: u32) -> u32 {
         let worst = || {
             // As many pieces of this size as the largest datagram has.
             let pieces =
                 65_535u64.div_ceil(u64::from(f.len)).min(u64::from(self.limits.fragments_max));
             pieces * u64::from(cost)
         };
-        let usual = if self.pace.cost == 0 { worst() } else { self.pace.cost };
+        let usual = match self.usual_cost(lease) {
+            0 => worst(),
+            usual => usual,
+        };
         let least = u64::from(Node::<B>::COST.saturating_add(cost));
         let need = usual.max(least).min(self.expected_most);
         u32::try_from(need).unwrap_or(u32::MAX)
@@ -615,12 +681,7 @@ impl<B> Table<B> {
         let of_source = all.youngest;
         all.youngest = n;
         all.count += 1;
-        let mut born = 0;
-        if !key.is_v6() {
-            let flow = self.sources.begun(key);
-            born = *flow;
-            *flow = born.wrapping_add(1);
-        }
+        let born = if key.is_v6() { 0 } else { self.sources.begin(key) };
         let family = usize::from(key.is_v6());
         let ages = &mut self.ages[family];
         let before = std::mem::replace(&mut ages.youngest, n);
@@ -671,7 +732,7 @@ impl<B> Table<B> {
         n: u32,
         incoming: Incoming<'_, B>,
         now: u64,
-        sink: &mut impl Sink<B>,
+        sink: &mut impl Outlet<B>,
     ) {
         let Incoming { fragment: f, packet, cost, buffer, .. } = incoming;
         // See `put_usual`.
@@ -730,7 +791,7 @@ impl<B> Table<B> {
         }
         node.ecn_seen |= 1 << f.ecn;
         if !begins {
-            self.pace.waited(now.saturating_sub(node.last_at));
+            lease.pace.waited(now.saturating_sub(node.last_at));
         }
         node.last_at = now;
         let is_complete = node.is_complete();
@@ -755,18 +816,23 @@ impl<B> Table<B> {
             return self.give_up(lease, n, Reason::Ecn, now, sink);
         };
         let plain;
+        // Whoever panics in the sink leaves no long one behind.
+        let mut made = std::mem::take(&mut self.header);
         let header = if let Some(rest) = node.heading.plain() {
             plain = wire::plain_header(&node.key, rest, ecn, false, len);
             &plain[..]
         } else {
             let (next_at, protocol) = (node.heading.next_at(), node.heading.protocol());
             let finish = Finish { next_at, protocol, ecn, len };
-            wire::finish(node.head(), &finish, &mut self.header);
-            &self.header[..]
+            wire::finish(node.head(), &finish, &mut made);
+            &made[..]
         };
         self.counters.datagrams += 1;
         self.counters.bytes += u64::from(len);
-        self.pace.completed(u64::from(node.used));
+        lease.pace.completed(u64::from(node.used));
+        if let Some(shares) = self.sources.shares() {
+            shares.learn(&lease.pace);
+        }
         sink.datagram(&Datagram {
             key: &node.key,
             header,
@@ -774,9 +840,7 @@ impl<B> Table<B> {
             first_at: node.first_at,
             payload: Payload::Many { node, blocks: &self.blocks },
         });
-        if self.header.capacity() > HEADER_KEPT {
-            self.header = Vec::new();
-        }
+        self.keep_header(made);
         self.remove(lease, n, Released::Delivered, sink);
     }
 
@@ -985,7 +1049,7 @@ impl<B> Table<B> {
 fn put_usual<'p, const BEGINS: bool, B>(
     node: &mut Node<B>,
     fragments_max: u16,
-    (holding, pace): (&mut Holding, &mut Pace),
+    holding: &mut Holding,
     lease: &mut Lease,
     f: &Fragment,
     arrival: Arrival<'p, B>,
@@ -1000,7 +1064,7 @@ fn put_usual<'p, const BEGINS: bool, B>(
     node.put_head(packet, f);
     node.ecn_seen |= 1 << (f.ecn & 3);
     if !BEGINS {
-        pace.waited(now.saturating_sub(node.last_at));
+        lease.pace.waited(now.saturating_sub(node.last_at));
     }
     node.last_at = now;
     Ok(())

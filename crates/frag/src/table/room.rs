@@ -7,6 +7,7 @@
 //! about what the fragment needs, whoever lies beside whom, and never more than [`Rounds`] says.
 
 use super::Table;
+use super::outlet::Outlet;
 use crate::block::BLOCK_COST;
 use crate::datagram::Node;
 use crate::ledger::Lease;
@@ -25,6 +26,8 @@ const IDLE_MIN_NS: u64 = 1_000_000;
 const ABANDONED_MIN_NS: u64 = 64_000_000;
 /// A source that uses so many times less than the heaviest does not give way for being slow: that one does.
 const FAR_LESS: u64 = 4;
+/// Datagrams of a list among which one of the heaviest source is looked for.
+const SOURCE_LOOKS: usize = 16;
 /// Times that something free is given back where another table wants memory.
 const RELIEF_TRIMS: usize = 4;
 /// Times that something is given back or let go, whatever is needed.
@@ -38,19 +41,61 @@ pub(super) enum Spare {
 }
 
 /// Who needs room.
-pub(super) struct Room {
+pub(crate) struct Room {
     source: u16,
     need: u32,
     /// The datagram it is for; none: one that is not begun yet.
     keep: u32,
+    /// When that began.
+    began: u64,
+    /// Whoever has begun after it goes for it, whatever source; else only what is free or idle, and what others have too
+    /// much of.
+    any_younger: bool,
+    /// The source that uses most: found by the table in which it is needed.
+    heaviest: u16,
     /// There may be idle ones. That there are none is found out once, by a look at many.
     idle: bool,
+    /// What is free already helps; else only what a datagram gives up that goes.
+    pub(super) is_for_memory: bool,
 }
 
 impl Room {
     pub(super) const fn new(source: u16, need: u32, keep: u32) -> Self {
-        Self { source, need, keep, idle: true }
+        Self {
+            source,
+            need,
+            keep,
+            began: u64::MAX,
+            any_younger: false,
+            heaviest: source,
+            idle: true,
+            is_for_memory: true,
+        }
     }
+
+    /// For a datagram that is there.
+    fn of<B>(node: &Node<B>, need: u32, keep: u32) -> Self {
+        Self { began: node.first_at, ..Self::new(node.source, need, keep) }
+    }
+
+    /// Whether it is for a datagram that is there.
+    pub(crate) const fn is_begun(&self) -> bool {
+        self.keep != NONE
+    }
+
+    /// Whether nobody uses more than the source that it is for.
+    pub(crate) const fn is_of_the_heaviest(&self) -> bool {
+        self.source == self.heaviest
+    }
+}
+
+/// What a table has given that was asked by another.
+pub(crate) enum Given {
+    Something,
+    /// What it has is not to go for that.
+    Nothing,
+    /// It has no datagrams.
+    Bare,
 }
 
 /// How often there may be another try: who waits for memory does not wait for ever, and no call takes long.
@@ -104,7 +149,7 @@ impl<B> Table<B> {
         n: u32,
         (bytes, places, block): (u32, u32, bool),
         now: u64,
-        sink: &mut impl Sink<B>,
+        sink: &mut impl Outlet<B>,
     ) -> Result<u32, Reason> {
         let Some((need, all)) = self.could_hold(n, (bytes, places, block)) else {
             // Nobody else is to go for what cannot be.
@@ -147,11 +192,11 @@ impl<B> Table<B> {
         n: u32,
         (need, block): (u32, bool),
         now: u64,
-        sink: &mut impl Sink<B>,
+        sink: &mut impl Outlet<B>,
     ) -> bool {
         let growth = if block { u64::from(BLOCK_COST) + self.blocks.growth() } else { 0 };
         let all = u64::from(need) + growth;
-        let mut room = Room::new(self.nodes[n].source, u32::try_from(all).unwrap_or(u32::MAX), n);
+        let mut room = Room::of(&self.nodes[n], u32::try_from(all).unwrap_or(u32::MAX), n);
         let first = if block { Spare::Records } else { Spare::Blocks };
         let mut rounds = Rounds::for_bytes::<B>(all);
         while rounds.is_there_another()
@@ -265,24 +310,30 @@ impl<B> Table<B> {
         lease: &mut Lease,
         room: &mut Room,
         now: u64,
-        sink: &mut impl Sink<B>,
+        sink: &mut impl Outlet<B>,
     ) -> bool {
-        let idle = if room.idle { self.idle(room, now) } else { None };
+        room.heaviest = self.sources.heaviest();
+        let idle = if room.idle { self.idle(lease, room, now) } else { None };
         room.idle = idle.is_some();
         if idle.is_none() && self.limits.tables > 1 {
             // Before somebody goes for whom something still comes. What others let go is there for the next.
             lease.want(now);
         }
-        let (n, reason) = match idle {
-            Some(n) => (n, Reason::EvictedIdle),
-            None => match self.of_the_heaviest(room) {
-                Some(n) => (n, Reason::EvictedShare),
-                // A datagram that is not begun yet is the youngest of all.
-                None if room.keep == NONE => return false,
-                None => match self.youngest() {
-                    n if n == room.keep || n == NONE => return false,
-                    n => (n, Reason::EvictedYoung),
-                },
+        let gone = idle.map(|n| (n, Reason::EvictedIdle));
+        let gone = gone.or_else(|| Some((self.of_the_heaviest(room)?, Reason::EvictedShare)));
+        let (n, reason) = match gone {
+            Some(gone) => gone,
+            None if sink.elsewhere(lease, room, now) => return true,
+            // A datagram that is not begun yet is the youngest of all.
+            None if !room.is_begun() => return false,
+            None => match self.youngest() {
+                n if n == room.keep || n == NONE => {
+                    room.any_younger = true;
+                    let gave = sink.elsewhere(lease, room, now);
+                    room.any_younger = false;
+                    return gave;
+                }
+                n => (n, Reason::EvictedYoung),
             },
         };
         self.give_up(lease, n, reason, now, sink);
@@ -292,21 +343,21 @@ impl<B> Table<B> {
     /// A datagram for which nothing has come for long, and of a source that uses as much as who needs room, and not far
     /// less than the heaviest; or for so long that it may go for anybody. Else a flood of datagrams that never end
     /// would take the memory of each sender whose fragments are further apart than those of most.
-    fn idle(&mut self, room: &Room, now: u64) -> Option<u32> {
-        let heaviest = self.sources.heaviest();
-        let least = self.sources[room.source].bytes.max(self.sources[heaviest].bytes / FAR_LESS);
-        let patience = (self.pace.gap() * IDLE_GAPS).max(IDLE_MIN_NS);
-        let abandoned = self.abandoned();
+    fn idle(&self, lease: &Lease, room: &Room, now: u64) -> Option<u32> {
+        let heaviest = self.sources.bytes(room.heaviest);
+        let least = self.sources.bytes(room.source).max(heaviest / FAR_LESS);
+        let patience = (self.gap(lease) * IDLE_GAPS).max(IDLE_MIN_NS);
+        let abandoned = self.abandoned(lease);
         self.among_the_oldest(|n, node| {
             let waited = now.saturating_sub(node.last_at);
-            let may_go = waited > abandoned || self.sources[node.source].bytes >= least;
+            let may_go = waited > abandoned || self.sources.bytes(node.source) >= least;
             n != room.keep && waited > patience && may_go
         })
     }
 
     /// What has waited so long may go for anybody, nanoseconds.
-    fn abandoned(&self) -> u64 {
-        (self.pace.gap() * IDLE_GAPS).max(ABANDONED_MIN_NS)
+    fn abandoned(&self, lease: &Lease) -> u64 {
+        (self.gap(lease) * IDLE_GAPS).max(ABANDONED_MIN_NS)
     }
 
     /// Some of the oldest datagrams of each family are looked at.
@@ -331,7 +382,7 @@ impl<B> Table<B> {
     ) -> usize {
         // Until all has gone, this is asked again.
         let wanted = lease.wanted();
-        let abandoned = self.abandoned();
+        let abandoned = self.abandoned(lease);
         for gone in 0..most {
             let waits = |_, node: &Node<B>| now.saturating_sub(node.last_at) > abandoned;
             let Some(n) = self.among_the_oldest(waits) else {
@@ -348,14 +399,58 @@ impl<B> Table<B> {
         most
     }
 
+    /// Gives back something that is free, or lets a datagram go, for one of another table: as that table would for it.
+    #[cold]
+    pub(crate) fn give_way(
+        &mut self,
+        lease: &mut Lease,
+        room: &Room,
+        now: u64,
+        sink: &mut impl Sink<B>,
+    ) -> Given {
+        if room.is_for_memory && self.trim(lease, Spare::Blocks, NONE) {
+            return Given::Something;
+        }
+        if self.datagrams() == 0 {
+            // What is free may help somebody else.
+            if room.is_for_memory {
+                self.sources.is_bare();
+            }
+            return Given::Bare;
+        }
+        let room = Room { keep: NONE, ..*room };
+        let (n, reason) = if let Some(n) = self.idle(lease, &room, now) {
+            (n, Reason::EvictedIdle)
+        } else if let Some(n) = self.of_the_heaviest(&room) {
+            (n, Reason::EvictedShare)
+        } else {
+            match self.youngest() {
+                n if room.any_younger && self.nodes[n].first_at > room.began => {
+                    (n, Reason::EvictedYoung)
+                }
+                _ => return Given::Nothing,
+            }
+        };
+        self.give_up(lease, n, reason, now, sink);
+        Given::Something
+    }
+
     /// The youngest datagram of the source that uses most, if that has another one and uses more than the
     /// source that needs room would.
-    fn of_the_heaviest(&mut self, room: &Room) -> Option<u32> {
-        let at = self.sources.heaviest();
-        let heaviest = &self.sources[at];
-        let after = self.sources[room.source].bytes + u64::from(room.need);
-        let spare = at != room.source && heaviest.count >= 2 && heaviest.bytes > after;
-        (spare && heaviest.youngest != room.keep).then_some(heaviest.youngest)
+    fn of_the_heaviest(&self, room: &Room) -> Option<u32> {
+        let at = room.heaviest;
+        let bytes = self.sources.bytes(at);
+        let after = self.sources.bytes(room.source) + u64::from(room.need);
+        if at == room.source || bytes <= after {
+            return None;
+        }
+        let next = |n: &u32| (*n != NONE).then(|| self.nodes[*n].source_older);
+        let list = std::iter::successors(Some(self.sources[at].youngest), next);
+        // In a bucket of many others may be in the list.
+        let mut list = list.take(SOURCE_LOOKS).take_while(|n| *n != NONE);
+        let youngest = list.find(|n| self.nodes[*n].source == at)?;
+        let has_others = bytes > u64::from(self.nodes[youngest].reserved);
+        (has_others && youngest != room.keep).then_some(youngest)
     }
 
     fn youngest(&self) -> u32 {

@@ -71,7 +71,8 @@ impl World {
     fn push_ahead(&mut self, ahead: &Ahead, packet: &[u8], cost: u32) {
         let arrival = Arrival { packet, buffer: self.handed, cost, scope: 0 };
         self.handed += 1;
-        self.table.push(&mut self.lease, ahead, arrival, self.now, &mut self.out);
+        let mut out = outlet::Alone(&mut self.out);
+        self.table.push(&mut self.lease, ahead, arrival, self.now, &mut out);
     }
 
     /// The datagrams in progress: by age, and so that the list is the same in both directions.
@@ -135,7 +136,7 @@ impl World {
         for at in 0..1024 {
             let source = &self.table.sources[at];
             let expected = sums.get(&at).copied().unwrap_or_default();
-            assert_eq!((source.bytes, source.count), expected);
+            assert_eq!((self.table.sources.bytes(at), source.count), expected);
             let mut n = source.youngest;
             for _ in 0..expected.1 {
                 n = self.table.nodes[n].source_older;

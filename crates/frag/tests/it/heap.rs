@@ -127,7 +127,7 @@ impl World {
     fn gauges(&self) -> Gauges {
         match &self.engine {
             Engine::Shards(shards) => shards[0].gauges(),
-            Engine::Table(..) => Gauges::default(),
+            Engine::Table(table, _) => table.gauges(),
         }
     }
 
@@ -346,6 +346,41 @@ fn buckets_that_have_nothing_to_do_hold_nothing() {
     }
     assert_eq!(world.frames.datagrams, 5000, "each finds all that there is");
     world.end(0);
+}
+
+/// Of what a table has beside the limit, most is there for each bucket: little enough that hundreds of them do not come to
+/// more than what they are to keep within.
+#[test]
+fn hundreds_of_buckets_take_little_beside_the_limit() {
+    const BESIDE: u64 = 1_900_000;
+    for shards in [1, 2] {
+        let four = Config { memory_bytes: 4 << 20, shards, ..config() };
+        let beside = Shared::<u32>::beside_bytes(&four.limits().expect("right"), 256);
+        assert!(beside <= BESIDE, "{beside} bytes beside 4 MiB");
+        let mut world = World::new(&four, Some(256));
+        assert!(world.taken < 700_000, "{} bytes for nothing", world.taken);
+        for id in 0..200 {
+            let whole = packet(id, 3000);
+            for cut in cut(3000, 1000) {
+                world.push(id as usize, &whole.fragment(cut.at, cut.end), 2304);
+            }
+        }
+        assert_eq!(world.frames.datagrams, 200);
+        // In each bucket something has been, and in most something is: of all sizes, copied or not, and far too much.
+        for id in 0..6000 {
+            let whole = packet(id, 3000);
+            for cut in &cut(3000, 1000)[..usize::from(id % 3 == 0) + 1] {
+                world.push(id as usize, &whole.fragment(cut.at, cut.end), 2304);
+            }
+            world.push(id as usize, &whole.fragment(2960, 2968), 2304);
+            world.now += MS / 100;
+        }
+        world.now += 100 * SECOND;
+        world.expire();
+        let Engine::Table(table, _) = &world.engine else { unreachable!("it is one") };
+        assert_eq!(table.datagrams(), 0);
+        world.end((4 << 20) + 500_000);
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod cases;
 mod cores;
 mod example;
+mod flood;
 mod heap;
 mod host;
 mod lanes;

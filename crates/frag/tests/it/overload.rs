@@ -11,7 +11,7 @@ use crate::host::{Buffer, Delivered, Host, MS, Out, SECOND};
 /// Nanoseconds between two fragments, unless a test says another.
 const STEP: u64 = 625;
 /// What a fragment's buffer costs.
-const FRAME: u32 = 2304;
+pub(crate) const FRAME: u32 = 2304;
 const LIMIT: u64 = 1 << 20;
 /// Bytes of payload in a fragment: few, since nobody looks at them here.
 const SIZE: usize = 8;
@@ -227,28 +227,6 @@ fn the_rest_of_a_refused_datagram_holds_nothing() {
     assert_eq!(senders.host.shard.counters().fragments(Reason::Refused), refused * 44);
 }
 
-/// One source fills all memory with first fragments; ten others send three fragments each, all the time.
-#[test]
-fn who_floods_harms_himself() {
-    let mut senders = Senders::new(10, 3, 0);
-    let mut flood = 0u16;
-    for sender in &mut senders.senders {
-        sender.piece = 0;
-    }
-    // What datagrams need is known before.
-    (0..30).for_each(|_| senders.round());
-    for _ in 0..600 {
-        for _ in 0..20 {
-            flood = flood.wrapping_add(1);
-            senders.push(0xffff_ff00, flood, 0);
-            senders.host.now += STEP;
-        }
-        senders.round();
-    }
-    let (delivered, offered) = (senders.delivered(), senders.offered);
-    assert!(delivered * 100 >= offered * 99, "{delivered} of {offered}");
-}
-
 #[test]
 fn one_source_may_have_many_datagrams_in_progress() {
     let mut host = Host::new(&Config::default());
@@ -300,20 +278,20 @@ fn the_youngest_of_the_heaviest_makes_room_for_others() {
 }
 
 /// A datagram's fragments, of which the source and the identification can be changed in place.
-struct Mould {
+pub(crate) struct Mould {
     family: Family,
     fragments: Vec<Vec<u8>>,
 }
 
 impl Mould {
-    fn new(family: Family, pieces: usize) -> Self {
+    pub(crate) fn new(family: Family, pieces: usize) -> Self {
         let whole = Packet::new(family, 0, vec![0; pieces * REAL]);
         let fragment = |at: usize| whole.fragment(at * REAL, at * REAL + REAL).emit();
         Self { family, fragments: (0..pieces).map(fragment).collect() }
     }
 
     /// The fragment of that number, of the source network and with the identification.
-    fn emit(&self, piece: usize, (network, id): (u32, u16)) -> Vec<u8> {
+    pub(crate) fn emit(&self, piece: usize, (network, id): (u32, u16)) -> Vec<u8> {
         let mut bytes = self.fragments[piece].clone();
         let (source, identification) = match self.family {
             Family::V4 => (12, 4),
@@ -324,7 +302,17 @@ impl Mould {
         bytes
     }
 
-    fn name(&self, delivered: &Delivered) -> (u32, u16) {
+    /// The same, of which [`Self::name`] knows the name when it is complete.
+    pub(crate) fn emit_named(&self, piece: usize, name: (u32, u16)) -> Vec<u8> {
+        let mut bytes = self.emit(piece, name);
+        if piece == 0 {
+            let at = bytes.len() - REAL;
+            bytes[at..at + 2].copy_from_slice(&name.1.to_be_bytes());
+        }
+        bytes
+    }
+
+    pub(crate) fn name(&self, delivered: &Delivered) -> (u32, u16) {
         let ip = &delivered.packet;
         let source = match self.family {
             Family::V4 => 12,
@@ -339,80 +327,6 @@ impl Mould {
 
 /// Bytes of payload in a fragment as most have them.
 const REAL: usize = 1440;
-
-/// What the flood sends of each of its datagrams, of which none is ever complete.
-#[derive(Clone, Copy, Debug)]
-enum Flood {
-    First,
-    Last,
-    /// Right after each other: so it seems that fragments of a datagram come so.
-    FirstAndSecond,
-}
-
-/// Ten senders whose fragments are 10 ms apart, while one network sends 20,000 others a second; and memory for four times
-/// what the ten need. All that they begin comes through, but for what was refused before the first was complete.
-fn slow_senders_come_through(family: Family, pieces: usize, flood: Flood) {
-    const GAP: u64 = 10 * MS;
-    let memory_bytes = 40 * (pieces as u64 * u64::from(FRAME) + 2048);
-    let config = Config { memory_bytes: memory_bytes.max(1 << 20), ..Config::default() };
-    let (mut host, mould) = (Host::new(&config), Mould::new(family, pieces));
-    let push = |host: &mut Host, piece: usize, (network, id): (u32, u16)| {
-        let mut bytes = mould.emit(piece, (network, id));
-        if piece == 0 {
-            let at = bytes.len() - REAL;
-            bytes[at..at + 2].copy_from_slice(&id.to_be_bytes());
-        }
-        push_bytes(host, bytes);
-    };
-    let mut sent = Vec::new();
-    let mut flooded = 0u16;
-    let steps = 8 * pieces.max(15);
-    for step in 0..steps {
-        for sender in 0..10 {
-            // Each begins at another time.
-            let Some(at) = (step).checked_sub(sender * pieces / 10) else { continue };
-            let (piece, id) = (at % pieces, u16::try_from(at / pieces).expect("few"));
-            let name = (u32::try_from(sender).expect("ten") + 1, id);
-            push(&mut host, piece, name);
-            if piece + 1 == pieces && id >= 2 {
-                sent.push(name);
-            }
-            for _ in 0..20 {
-                flooded = flooded.wrapping_add(1);
-                match flood {
-                    Flood::First => push(&mut host, 0, (0xff_ffff, flooded)),
-                    Flood::Last => push(&mut host, pieces - 1, (0xff_ffff, flooded)),
-                    Flood::FirstAndSecond => {
-                        push(&mut host, 0, (0xff_ffff, flooded));
-                        push(&mut host, 1, (0xff_ffff, flooded));
-                    }
-                }
-                host.now += GAP / 200;
-            }
-        }
-    }
-    let delivered: BTreeSet<_> = host.out.delivered.iter().map(|d| mould.name(d)).collect();
-    let missing = sent.iter().filter(|name| !delivered.contains(name)).count();
-    let what = (family, pieces, flood);
-    assert!(sent.len() >= 40, "{what:?}: too few to say anything: {}", sent.len());
-    assert!(
-        missing * 100 <= sent.len(),
-        "{what:?}: {missing} of {}: {:?}",
-        sent.len(),
-        host.shard.counters()
-    );
-}
-
-#[test]
-fn who_floods_harms_no_slow_sender() {
-    for family in [Family::V4, Family::V6] {
-        for pieces in [3, 45] {
-            for flood in [Flood::First, Flood::Last, Flood::FirstAndSecond] {
-                slow_senders_come_through(family, pieces, flood);
-            }
-        }
-    }
-}
 
 /// One of several cores has got all memory when nothing comes to it any more, but that it is asked for what has taken too
 /// long now and then, as each is. What another core begins a tenth of a second later comes through.

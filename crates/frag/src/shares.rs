@@ -1,0 +1,224 @@
+//! What the buckets of a table for all cores know together: who uses how much in all of them, and what datagrams are like.
+//!
+//! A source's datagrams are spread over all buckets. Who looked at one bucket only would see one or two of each source
+//! there, and take a flood for one sender among others. So what a source holds is counted in words that all share, once
+//! when a datagram begins and once when it ends, and so are the datagrams that a flow has begun.
+
+use crate::key::{HashKey, Key};
+use crate::pace::Pace;
+use crate::source::{FLOWS, SOURCES, flow};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// See the module. All of it is counts and hints, which order nothing else: each access is relaxed.
+#[derive(Debug)]
+pub(crate) struct Shares {
+    /// Memory that each source's datagrams hold or that is set aside for them, bytes.
+    bytes: Box<[AtomicU64]>,
+    /// Datagrams that flows have ever begun; wraps.
+    begun: Box<[AtomicU32]>,
+    secret: HashKey,
+    /// A bit for each bucket in which there may be something that can go for others.
+    stocked: Box<[AtomicU64]>,
+    /// The source that was found to use most, and above it how often that may be believed: see [`Self::heaviest`].
+    top: AtomicU64,
+    /// What all used then.
+    total: AtomicU64,
+    /// Of [`Pace`], what some core has found: for those that have not learned it themselves.
+    cost: AtomicU64,
+    gap: AtomicU64,
+}
+
+/// Looking at all sources takes a microsecond; in between, one that shrinks may be taken for the heaviest.
+const BELIEVED: u64 = 8;
+const TOP_BITS: u32 = 16;
+
+impl Shares {
+    /// What they take for so many buckets, bytes.
+    pub(crate) fn bytes_for(buckets: u32) -> u64 {
+        let words = SOURCES + buckets.div_ceil(u64::BITS) as usize;
+        // With the counts of the `Arc` around it.
+        let counts = 2 * size_of::<usize>();
+        let all = size_of::<Self>() + counts + words * size_of::<AtomicU64>();
+        (all + FLOWS * size_of::<AtomicU32>()) as u64
+    }
+
+    pub(crate) fn new(secret: HashKey, buckets: u32) -> Self {
+        Self {
+            bytes: (0..SOURCES).map(|_| AtomicU64::new(0)).collect(),
+            begun: (0..FLOWS).map(|_| AtomicU32::new(0)).collect(),
+            secret,
+            stocked: (0..buckets.div_ceil(u64::BITS)).map(|_| AtomicU64::new(0)).collect(),
+            top: AtomicU64::new(0),
+            total: AtomicU64::new(0),
+            cost: AtomicU64::new(0),
+            gap: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn secret(&self) -> &HashKey {
+        &self.secret
+    }
+
+    /// A datagram begins in a bucket. Most of the time that is known.
+    #[inline]
+    pub(crate) fn stock(&self, bucket: u32) {
+        let (word, bit) = self.place(bucket);
+        if word.load(Ordering::Relaxed) & bit == 0 {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+    }
+
+    /// There is nothing in it, says who has it locked.
+    pub(crate) fn is_bare(&self, bucket: u32) {
+        let (word, bit) = self.place(bucket);
+        word.fetch_and(!bit, Ordering::Relaxed);
+    }
+
+    fn place(&self, bucket: u32) -> (&AtomicU64, u64) {
+        (&self.stocked[(bucket / u64::BITS) as usize], 1 << (bucket % u64::BITS))
+    }
+
+    /// Buckets in which there may be something: each once, from some on.
+    pub(crate) fn stocked(&self, from: usize) -> impl Iterator<Item = usize> {
+        let (words, bits) = (self.stocked.len(), u64::BITS as usize);
+        let behind = u64::MAX << (from % bits);
+        (0..=words).flat_map(move |n| {
+            let at = (from / bits + n) % words;
+            let word = self.stocked[at].load(Ordering::Relaxed);
+            // Of the first word what is behind the place, and at last what is before it.
+            let word = match n {
+                0 => word & behind,
+                n if n == words => word & !behind,
+                _ => word,
+            };
+            let next = |left: &u64| Some(*left & (*left - 1)).filter(|left| *left != 0);
+            let left = std::iter::successors(Some(word).filter(|word| *word != 0), next);
+            left.map(move |left| at * bits + left.trailing_zeros() as usize)
+        })
+    }
+
+    pub(crate) fn charge(&self, at: u16, bytes: u64) {
+        self.bytes[usize::from(at) % SOURCES].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn refund(&self, at: u16, bytes: u64) {
+        self.bytes[usize::from(at) % SOURCES].fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn bytes(&self, at: u16) -> u64 {
+        self.bytes[usize::from(at) % SOURCES].load(Ordering::Relaxed)
+    }
+
+    fn flow(&self, key: &Key) -> &AtomicU32 {
+        &self.begun[flow(key, &self.secret)]
+    }
+
+    pub(crate) fn begun(&self, key: &Key) -> u32 {
+        self.flow(key).load(Ordering::Relaxed)
+    }
+
+    /// One more. Answers how many there were.
+    pub(crate) fn begin(&self, key: &Key) -> u32 {
+        self.flow(key).fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The source that uses most, or did a moment ago. Two cores may both look for it: then both are right.
+    pub(crate) fn heaviest(&self) -> u16 {
+        let known = self.top.load(Ordering::Relaxed);
+        if known >> TOP_BITS > 0 {
+            self.top.store(known - (1 << TOP_BITS), Ordering::Relaxed);
+            return (known & 0xffff) as u16;
+        }
+        let (mut top, mut most, mut total) = (0, 0, 0u64);
+        for (at, bytes) in (0u16..).zip(&self.bytes) {
+            let bytes = bytes.load(Ordering::Relaxed);
+            total = total.saturating_add(bytes);
+            if bytes > most {
+                (top, most) = (at, bytes);
+            }
+        }
+        self.total.store(total, Ordering::Relaxed);
+        self.top.store(u64::from(top) | (BELIEVED - 1) << TOP_BITS, Ordering::Relaxed);
+        top
+    }
+
+    /// What all sources used when [`Self::heaviest`] last looked.
+    pub(crate) fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    /// Tells all what a core has found, if they would be far wrong without. Most of the time nothing is written.
+    pub(crate) fn learn(&self, pace: &Pace) {
+        let learn = |known: &AtomicU64, found: u64| {
+            let old = known.load(Ordering::Relaxed);
+            if found.abs_diff(old) > old / 4 {
+                known.store(found, Ordering::Relaxed);
+            }
+        };
+        learn(&self.cost, pace.cost);
+        learn(&self.gap, pace.gap());
+    }
+
+    /// Memory of complete datagrams, as some core has found it, bytes; 0: none has.
+    pub(crate) fn cost(&self) -> u64 {
+        self.cost.load(Ordering::Relaxed)
+    }
+
+    /// Time between two fragments, as some core has found it, nanoseconds.
+    pub(crate) fn gap(&self) -> u64 {
+        self.gap.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stocked_buckets_are_named_once_from_anywhere_on() {
+        let shares = Shares::new(HashKey::new([1, 2]), 200);
+        let all = [0, 3, 63, 64, 130, 199];
+        all.iter().for_each(|bucket| shares.stock(*bucket));
+        for from in 0..200 {
+            let named: Vec<usize> = shares.stocked(from).collect();
+            let split = all.partition_point(|bucket| (*bucket as usize) < from);
+            let (before, behind) = all.split_at(split);
+            let expected: Vec<usize> =
+                behind.iter().chain(before).map(|bucket| *bucket as usize).collect();
+            assert_eq!(named, expected, "from {from}");
+        }
+        all[1..].iter().for_each(|bucket| shares.is_bare(*bucket));
+        assert!(shares.stocked(100).eq([0]));
+    }
+
+    #[test]
+    fn what_buckets_charge_adds_up_and_the_heaviest_is_found() {
+        let shares = Shares::new(HashKey::new([1, 2]), 16);
+        shares.charge(3, 100);
+        shares.charge(9, 90);
+        assert_eq!((shares.heaviest(), shares.total()), (3, 190));
+        shares.refund(3, 20);
+        assert!((0..=BELIEVED).any(|_| shares.heaviest() == 9));
+        assert_eq!((shares.bytes(3), shares.total()), (80, 170));
+        let keys = [1, 2].map(|id| Key::v4(1, 2, id, 17, 0));
+        assert_eq!(
+            (shares.begin(&keys[0]), shares.begin(&keys[1]), shares.begun(&keys[0])),
+            (0, 1, 2)
+        );
+    }
+
+    #[test]
+    fn others_learn_what_is_far_from_what_they_know() {
+        let shares = Shares::new(HashKey::new([1, 2]), 16);
+        let mut pace = Pace::default();
+        pace.completed(1000);
+        shares.learn(&pace);
+        assert_eq!(shares.cost(), 1000);
+        (0..3).for_each(|_| pace.completed(1400));
+        shares.learn(&pace);
+        assert_eq!(shares.cost(), 1000, "near enough");
+        (0..30).for_each(|_| pace.completed(1400));
+        shares.learn(&pace);
+        assert!(shares.cost() > 1300, "{}", shares.cost());
+    }
+}
