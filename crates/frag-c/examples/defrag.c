@@ -64,6 +64,12 @@ int main(void) {
 
     shunt_frag_defaults(&config);
     struct shunt_frag_ledger *ledger = shunt_frag_ledger_new(&config);
+    if (!ledger) {
+        char why[128];
+        shunt_frag_check(&config, why, sizeof why);
+        fprintf(stderr, "%s\n", why);
+        return 2;
+    }
     struct shunt_frag_shard *shard = shunt_frag_new(ledger, secret);
     for (int i = 0; i < 2; i++)
         packets[i] = (struct shunt_frag_packet){

@@ -1,6 +1,7 @@
 /* Puts IPv4 and IPv6 fragments together, within a fixed budget of memory and time.
  *
- * Made from crates/frag-c/src by cbindgen: change it there. How to use it is shown by examples/defrag.c;
+ * Made from crates/frag-c/src by cbindgen: change it there. How to build and link it, and how it takes
+ * the place of rte_ipv4_frag_reassemble_packet, says crates/frag-c/README.md. How to use it is shown by examples/defrag.c;
  * with several cores, and with packets as chains of buffers, by examples/mbufs.c. */
 
 #ifndef SHUNT_FRAG_H
@@ -24,7 +25,8 @@ struct shunt_frag_steering;
 
 // What may be set. Fill it with `shunt_frag_defaults` first.
 struct shunt_frag_config {
-  // Most memory that fragments may hold over all shards, bytes. Never exceeded.
+  // Most memory that fragments may hold over all shards, bytes. Never exceeded; what each shard has beside it, the
+  // same whatever comes, says `shunt_frag_beside_bytes`.
   uint64_t memory_bytes;
   // Shards (cores) that share it.
   uint32_t shards;
@@ -159,12 +161,31 @@ extern "C" {
 // `config` is valid for writing.
 void shunt_frag_defaults(struct shunt_frag_config *config);
 
-// Memory for as many shards as `config` says. Null: a setting cannot be. Never freed before its shards.
+// Says why `shunt_frag_ledger_new` would answer null: writes it to `why`, of which `room` bytes are there, with a zero
+// at its end, and cut if it is longer. Answers how many bytes all of it has, without the zero; 0: all settings can be.
+//
+// # Safety
+//
+// `config` is valid for reading, `why` for writing `room` bytes; it may be null if `room` is 0.
+size_t shunt_frag_check(const struct shunt_frag_config *config,
+                        char *why,
+                        size_t room);
+
+// Memory for as many shards as `config` says. Null: a setting cannot be; `shunt_frag_check` says which. Never freed
+// before its shards.
 //
 // # Safety
 //
 // `config` is valid for reading.
 struct shunt_frag_ledger *shunt_frag_ledger_new(const struct shunt_frag_config *config);
+
+// The most memory that each shard of a ledger ever takes beside the `memory_bytes` of them all, bytes: to remember
+// sources and what was refused, and for the first datagrams. The same whatever comes.
+//
+// # Safety
+//
+// `ledger` came from `shunt_frag_ledger_new`.
+uint64_t shunt_frag_beside_bytes(const struct shunt_frag_ledger *ledger);
 
 // Frees the caller's hold on a ledger. Null does nothing.
 //

@@ -1,4 +1,6 @@
-//! The reassembly engine `shunt-frag` for programs in C: see `include/shunt_frag.h`.
+#![doc = include_str!("../README.md")]
+//!
+//! # In Rust
 //!
 //! Nothing of the engine is here, only its face. A caller that breaks a rule of the header (a null pointer,
 //! a shard on two threads) gets what C gives; whatever packets say is checked by the engine.
@@ -14,7 +16,8 @@ use frag::{Arrival, HashKey, Policy, Reason, Released};
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Config {
-    /// Most memory that fragments may hold over all shards, bytes. Never exceeded.
+    /// Most memory that fragments may hold over all shards, bytes. Never exceeded; what each shard has beside it, the
+    /// same whatever comes, says `shunt_frag_beside_bytes`.
     pub memory_bytes: u64,
     /// Shards (cores) that share it.
     pub shards: u32,
@@ -196,7 +199,33 @@ pub unsafe extern "C" fn shunt_frag_defaults(config: *mut Config) {
     unsafe { config.write(filled) };
 }
 
-/// Memory for as many shards as `config` says. Null: a setting cannot be. Never freed before its shards.
+/// Says why `shunt_frag_ledger_new` would answer null: writes it to `why`, of which `room` bytes are there, with a zero
+/// at its end, and cut if it is longer. Answers how many bytes all of it has, without the zero; 0: all settings can be.
+///
+/// # Safety
+///
+/// `config` is valid for reading, `why` for writing `room` bytes; it may be null if `room` is 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_frag_check(
+    config: *const Config,
+    why: *mut c_char,
+    room: usize,
+) -> usize {
+    // SAFETY: the caller's promise.
+    let config = unsafe { config.read() };
+    let words = limits(&config).err().unwrap_or_default();
+    if let Some(most) = room.checked_sub(1) {
+        let len = words.len().min(most);
+        // SAFETY: the caller's promise: one more than that is there.
+        unsafe { why.cast::<u8>().copy_from_nonoverlapping(words.as_ptr(), len) };
+        // SAFETY: likewise.
+        unsafe { why.add(len).write(0) };
+    }
+    words.len()
+}
+
+/// Memory for as many shards as `config` says. Null: a setting cannot be; `shunt_frag_check` says which. Never freed
+/// before its shards.
 ///
 /// # Safety
 ///
@@ -204,9 +233,16 @@ pub unsafe extern "C" fn shunt_frag_defaults(config: *mut Config) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shunt_frag_ledger_new(config: *const Config) -> *mut Ledger {
     // SAFETY: the caller's promise.
-    let c = unsafe { config.read() };
+    let config = unsafe { config.read() };
+    let Ok(limits) = limits(&config) else { return std::ptr::null_mut() };
+    let ledger = frag::Ledger::of(&limits);
+    Box::into_raw(Box::new(Ledger { limits, ledger }))
+}
+
+/// The settings, checked, or what is wrong with them.
+fn limits(c: &Config) -> Result<frag::Limits, String> {
     let Some(overlap) = Policy::ALL.get(usize::from(c.overlap)) else {
-        return std::ptr::null_mut();
+        return Err(format!("overlap is {}: 0 to {}", c.overlap, Policy::ALL.len() - 1));
     };
     let config = frag::Config {
         memory_bytes: c.memory_bytes,
@@ -220,13 +256,19 @@ pub unsafe extern "C" fn shunt_frag_ledger_new(config: *const Config) -> *mut Le
         overlap: *overlap,
         whole_header: c.whole_header,
     };
-    match config.limits() {
-        Ok(limits) => {
-            let ledger = frag::Ledger::of(&limits);
-            Box::into_raw(Box::new(Ledger { limits, ledger }))
-        }
-        Err(_) => std::ptr::null_mut(),
-    }
+    config.limits().map_err(|error| error.to_string())
+}
+
+/// The most memory that each shard of a ledger ever takes beside the `memory_bytes` of them all, bytes: to remember
+/// sources and what was refused, and for the first datagrams. The same whatever comes.
+///
+/// # Safety
+///
+/// `ledger` came from `shunt_frag_ledger_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shunt_frag_beside_bytes(ledger: *const Ledger) -> u64 {
+    // SAFETY: the caller's promise.
+    frag::Shard::<Handle>::beside_bytes(&unsafe { &*ledger }.limits)
 }
 
 /// Frees the caller's hold on a ledger. Null does nothing.
