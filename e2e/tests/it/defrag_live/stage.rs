@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use e2e::run::{Guest, outcome, skipped};
 use e2e::{built, installed};
+use serde_json::Value;
 
 use super::SIGINT;
 
@@ -109,6 +110,11 @@ impl Stage {
         ip(&format!("-n {} link show vb", self.b())).unwrap()
     }
 
+    /// The same with its details.
+    pub(super) fn details(&self) -> String {
+        ip(&format!("-n {} -d link show vb", self.b())).unwrap()
+    }
+
     pub(super) fn set_down(&self) {
         ip(&format!("-n {} link set vb down", self.b())).unwrap();
     }
@@ -119,11 +125,26 @@ impl Stage {
 
     /// Lets host B take packets of A from this device, too.
     pub(super) fn trust(&self, device: &str) {
-        let set = |name: &str| {
-            let path = format!("/proc/sys/net/ipv4/conf/{name}/rp_filter");
-            std::fs::write(&path, "0").unwrap_or_else(|e| panic!("{path}: {e}"));
-        };
-        self.inside(|| ["all", device].into_iter().for_each(set));
+        ["all", device].into_iter().for_each(|name| self.set_rp_filter(name, 0));
+    }
+
+    /// How strictly host B filters by the way back: of all interfaces, of new ones (`default`), of one.
+    pub(super) fn set_rp_filter(&self, name: &str, value: u8) {
+        let path = format!("/proc/sys/net/ipv4/conf/{name}/rp_filter");
+        let written = self.inside(|| std::fs::write(&path, value.to_string()));
+        written.unwrap_or_else(|e| panic!("{path}: {e}"));
+    }
+
+    /// Types a command on host B; what it says.
+    pub(super) fn types(&self, line: &str) -> Result<String, String> {
+        ip_of(&["netns", "exec", &self.b(), "sh", "-c", line])
+    }
+
+    /// Fragments by IPv6 that host B has seen.
+    pub(super) fn fragments6(&self) -> u64 {
+        let text = self.inside(|| std::fs::read_to_string("/proc/thread-self/net/snmp6").unwrap());
+        let line = text.lines().find_map(|line| line.strip_prefix("Ip6ReasmReqds"));
+        line.unwrap().trim().parse().unwrap()
     }
 
     /// A counter of host B's IP.
@@ -142,7 +163,13 @@ impl Stage {
 
     /// A socket of host B for what [`Self::send`] sends.
     pub(super) fn listen(&self) -> UdpSocket {
-        let socket = self.inside(|| UdpSocket::bind((B4, PORT)).unwrap());
+        self.listen_by(false)
+    }
+
+    /// The same, for what comes by IPv6 or IPv4.
+    pub(super) fn listen_by(&self, v6: bool) -> UdpSocket {
+        let address = if v6 { B6 } else { B4 };
+        let socket = self.inside(|| UdpSocket::bind((address, PORT)).unwrap());
         socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         socket
     }
@@ -250,7 +277,7 @@ impl Drop for Stage {
 
 fn failure(command: &mut Command) -> String {
     let outcome = outcome(command, LIMIT);
-    assert!(outcome.code != 0 && outcome.hung.is_none(), "{outcome:?}");
+    assert!(outcome.code == 2 && outcome.hung.is_none(), "{outcome:?}");
     outcome.err
 }
 
@@ -293,8 +320,15 @@ impl Shunt {
     pub(super) fn fails_within(&mut self, limit: Duration) -> String {
         let status = self.guest.wait(limit).unwrap();
         self.listen();
-        assert!(!status.success());
+        assert_eq!(status.code(), Some(2), "{}", self.said());
         self.said()
+    }
+
+    /// Waits for its end; the exit status.
+    pub(super) fn code_within(&mut self, limit: Duration) -> Option<i32> {
+        let status = self.guest.wait(limit).unwrap();
+        self.listen();
+        status.code()
     }
 
     /// What it has said until now; all of it, once it has ended.
@@ -398,11 +432,23 @@ pub(super) fn fragment6(id: u32, at: usize, more: bool, body: &[u8], others: usi
     packet
 }
 
-/// The packets of a pcapng file of ours.
+/// The packets of a file of ours: pcap if its name says so, else pcapng.
 pub(super) fn capture(path: &Path) -> Vec<Vec<u8>> {
     let bytes = std::fs::read(path).unwrap();
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
     let (mut at, mut packets) = (0, Vec::new());
+    if path.extension().is_some_and(|e| e == "pcap") {
+        assert_eq!([word(0), word(20)], [0xa1b2_3c4d, 101], "pcap in nanoseconds, raw IP");
+        at = 24;
+        while at < bytes.len() {
+            let (len, original) = (word(at + 8), word(at + 12));
+            assert_eq!(len, original);
+            packets.push(bytes[at + 16..at + 16 + len].to_vec());
+            at += 16 + len;
+        }
+        return packets;
+    }
+    assert_eq!(word(0), 0x0a0d_0d0a, "pcapng");
     while at < bytes.len() {
         if word(at) == 6 {
             packets.push(bytes[at + 28..at + 28 + word(at + 20)].to_vec());
@@ -427,10 +473,41 @@ fn within<T: Send>(host: &str, what: impl FnOnce() -> T + Send) -> T {
 }
 
 fn ip(words: &str) -> Result<String, String> {
-    let output = Command::new("ip").args(words.split(' ')).output().map_err(|e| e.to_string())?;
+    ip_of(&words.split(' ').collect::<Vec<_>>())
+}
+
+fn ip_of(words: &[&str]) -> Result<String, String> {
+    let output = Command::new("ip").args(words).output().map_err(|e| e.to_string())?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if output.status.success() {
         return Ok(text(&output.stdout));
     }
-    Err(format!("ip {words}: {}", text(&output.stderr).trim()))
+    Err(format!("ip {}: {}", words.join(" "), text(&output.stderr).trim()))
+}
+
+/// The JSON objects in what `shunt` has said, each a line.
+pub(super) fn objects(said: &str) -> Vec<Value> {
+    let lines = said.lines().filter(|line| line.starts_with('{'));
+    lines.map(|line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"))).collect()
+}
+
+/// What it has told last.
+pub(super) struct Told(Value);
+
+impl Told {
+    pub(super) fn of(said: &str) -> Self {
+        Self(objects(said).pop().unwrap_or_else(|| panic!("no JSON in {said}")))
+    }
+
+    /// A number in it; of an object by `name/key`, 0 if that has no such key.
+    #[track_caller]
+    pub(super) fn get(&self, name: &str) -> u64 {
+        let (name, key) = name.split_once('/').unwrap_or((name, ""));
+        let value = self.0.get(name).unwrap_or_else(|| panic!("no {name} in {}", self.0));
+        if key.is_empty() {
+            return value.as_u64().unwrap_or_else(|| panic!("{name} in {}", self.0));
+        }
+        let there = value.as_object().unwrap_or_else(|| panic!("{name} in {}", self.0));
+        there.get(key).map_or(0, |n| n.as_u64().unwrap())
+    }
 }
