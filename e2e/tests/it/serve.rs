@@ -135,6 +135,33 @@ pub(crate) fn contains(text: &str, parts: &[&str]) {
 }
 
 #[test]
+fn shares_are_listed_for_who_may_ask() {
+    need!("smbclient");
+    let place = Place::new("listed");
+    let users = place.word("users");
+    place.done(&["serve", "user", "add", "ann", "--users", &users], "first\n");
+    configure(&place, "");
+    let list = |server: &Server, who: &[&str]| {
+        let mut command = Command::new("smbclient");
+        command.args(["-m", "SMB3", "-p", &server.port.to_string(), "-L", "127.0.0.1"]);
+        let output = command.args(who).output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
+    };
+    let shares = |said: &str| -> Vec<String> {
+        let name = |line: &str| line.split_whitespace().next().unwrap_or_default().to_owned();
+        said.lines().filter(|line| line.contains(" Disk ")).map(name).collect()
+    };
+    for (more, nobody) in [(&[][..], false), (&["--anonymous"], true), (&["--guest"], true)] {
+        let server = Server::start(place.shunt(&[&["serve"], more].concat()));
+        let said = list(&server, &["-U", "ann%first"]);
+        assert_eq!(shares(&said), ["all", "bobs"], "{said}");
+        let said = list(&server, &["-N"]);
+        assert_eq!(!shares(&said).is_empty(), nobody, "{more:?}: {said}");
+        assert_eq!(said.contains("NT_STATUS_ACCESS_DENIED"), !nobody, "{more:?}: {said}");
+    }
+}
+
+#[test]
 fn users_and_shares_are_what_was_said() {
     need!("smbclient");
     let place = Place::new("said");
