@@ -1,6 +1,7 @@
 //! From what a create names to a file, which is there or comes to be (MS-FSA 2.1.5.1).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use smb::files::FileKey;
 use smb::fscc::Facts;
@@ -9,7 +10,6 @@ use smb::security::Descriptor;
 use smb::{Access, Attributes, CreateAction, CreateOptions, Disposition, NtStatus};
 
 use super::super::super::access;
-use super::super::super::channel::PATIENCE;
 use super::super::super::fs::{Create, Found, Handle, Stream, Want};
 use super::super::super::open::{FileObject, stream_facts};
 use super::super::super::runtime;
@@ -17,6 +17,10 @@ use super::{Creating, SETTABLE};
 
 /// How often a look-up is begun again because somebody else was faster.
 const ATTEMPTS: usize = 16;
+
+/// How long a disk may take before the client is told that it waits. Nearly all take less; and the interim answer,
+/// which is not signed, is an error to clients by go-smb2, which expect none to a CREATE that waits for nobody.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What was found or made on disk.
 pub(super) struct Made {
