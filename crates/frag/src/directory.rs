@@ -122,6 +122,8 @@ impl<C> Directory<C> {
         list.push(Place::Gone(NONE));
         for place in self.rest.iter_mut().skip(self.list.len()).take(MOVES) {
             self.list.push(std::mem::replace(place, Place::Gone(NONE)));
+            #[cfg(test)]
+            crate::effort::count(1);
         }
         over
     }
@@ -157,6 +159,8 @@ impl<C> Directory<C> {
     /// Gives back some places of a list of which all were moved. Answers how many bytes.
     pub(crate) fn drain(&mut self) -> u64 {
         let before = self.rest.capacity();
+        #[cfg(test)]
+        crate::effort::count(self.rest.len().min(DRAINED));
         self.rest.truncate(self.rest.len().saturating_sub(DRAINED));
         self.rest.shrink_to_fit();
         Self::list_bytes(before - self.rest.capacity())

@@ -55,6 +55,8 @@ impl Table {
 
     #[inline]
     fn slot(&self, at: usize) -> u64 {
+        #[cfg(test)]
+        crate::effort::count(1);
         match &self.segments[at / SEGMENT] {
             Some(segment) => segment[at % SEGMENT],
             None => EMPTY,
@@ -74,6 +76,8 @@ impl Table {
     #[cold]
     fn make(&mut self, segment: usize) {
         self.made += 1;
+        #[cfg(test)]
+        crate::effort::count(SEGMENT);
         self.segments[segment] = Some(Box::new([EMPTY; SEGMENT]));
     }
 
@@ -399,6 +403,8 @@ impl Index {
     fn step_on(&mut self, hash_of: &impl Fn(u32) -> u64) {
         let Some(Old { table, from, rekeyed }) = &mut self.old else { return };
         if table.used == 0 {
+            #[cfg(test)]
+            crate::effort::count(SEGMENT);
             table.segments.pop();
             if table.segments.is_empty() {
                 self.freed += Table::bytes(table.slots());

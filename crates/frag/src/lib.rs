@@ -51,6 +51,8 @@
 mod block;
 mod datagram;
 mod directory;
+#[cfg(test)]
+mod effort;
 mod holding;
 mod index;
 mod key;

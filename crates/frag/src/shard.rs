@@ -448,3 +448,6 @@ impl Steering {
         (((self.secret.hash(key) >> 32) * u64::from(self.shards)) >> 32) as u32
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

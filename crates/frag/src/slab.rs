@@ -202,6 +202,8 @@ impl<T: Linked> Slab<T> {
     #[cold]
     pub(crate) fn grow(&mut self) -> u64 {
         let (number, over) = self.chunks.open();
+        #[cfg(test)]
+        crate::effort::count(CHUNK);
         let first = number * RECORDS;
         // Made where it stays: on the way by the stack it would take some KiB of that.
         let records: Box<[T]> = (0..CHUNK).map(|_| T::default()).collect();
@@ -236,6 +238,8 @@ impl<T: Linked> Slab<T> {
     fn let_go(&mut self, number: u32, see: impl FnMut(&T)) {
         self.close(number);
         if let Some(chunk) = self.chunks.take(number) {
+            #[cfg(test)]
+            crate::effort::count(CHUNK);
             chunk.records.iter().for_each(see);
         }
         self.there -= 1;
