@@ -1,3 +1,5 @@
+//! The engine of IP fragment reassembly for C: what its header declares.
+//!
 #![doc = include_str!("../README.md")]
 //!
 //! # In Rust
