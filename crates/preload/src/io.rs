@@ -108,7 +108,10 @@ pub(crate) fn to_tcp(w: &'static World, conn: &'static Conn, fd: c_int, reason: 
         Phase::Tcp | Phase::Listener | Phase::Asked => true,
         Phase::Attached if reason.is_for_others() && remains::put_in_place(w, conn, fd) => true,
         // Both directions have ended: nothing will move any more.
-        Phase::Attached if conn.has_ended(w) || conn.is_stranded(w, fd) => true,
+        Phase::Attached if conn.has_ended(w) || conn.is_stranded(w, fd) => {
+            ready::unpark_all(conn);
+            true
+        }
         _ => {
             let done = conn.demote(w, fd, reason);
             if done {

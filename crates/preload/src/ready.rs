@@ -46,6 +46,7 @@ pub(crate) use control::{closed, control, created, duplicated, looked_at, other}
 pub(crate) use forking::{hold_sets, let_sets_go};
 use kick::kick_fd;
 pub(crate) use kick::{is_kick, move_kick};
+use leftover::{is_nobodys, looks_alike};
 pub(crate) use park::{unpark, unpark_all};
 use shared::{is_news, stranger, tagged};
 use watch::Members;
@@ -324,6 +325,7 @@ impl Set {
             }
             match tagged(w, tag) {
                 Some((half, which)) => self.absorb_ours(w, mask, tag, half, which, out),
+                None if is_nobodys(tag) => {}
                 None => out.push(mask, tag),
             }
         }
@@ -899,8 +901,11 @@ fn enrol(
     let (e, tag) = ends(w, conn).zip(tag_of(w, conn, which)).ok_or(NOT_ATTACHED)?;
     e.mine.set_data[which].store(r.data.load(Ordering::Relaxed), Ordering::Relaxed);
     e.mine.set_events[which].store(r.events.load(Ordering::Relaxed), Ordering::Relaxed);
-    r.flags.fetch_or(reg::TAGGED, Ordering::Relaxed);
-    let events = kernel_events(r, &e);
+    set.is_given_out(tag);
+    let flags = r.flags.fetch_or(reg::TAGGED, Ordering::Relaxed);
+    let fired = r.events.load(Ordering::Relaxed) & ONESHOT != 0 && flags & reg::DISABLED != 0;
+    // One that has fired is not armed again but by the program.
+    let events = if fired { ONESHOT } else { kernel_events(r, &e) };
     r.asked.store(events, Ordering::Relaxed);
     tell(events, tag)?;
     // Either we see that it is back on TCP by now, or `detached` sees our tag.
@@ -1109,10 +1114,10 @@ pub(crate) fn thawed(w: &'static World, conn: &'static Conn) {
 /// The connection is back on TCP: its sets get back what the program registered. Where the peer has closed without doing
 /// so itself only our direction is, and the sets go on looking at what the peer has said in memory.
 pub(crate) fn detached(w: &'static World, conn: &'static Conn) {
+    unpark_all(conn);
     if ends(w, conn).is_some() {
         return ask_anew(w, conn);
     }
-    unpark_all(conn);
     // Pairs with `enrol`.
     full_fence();
     for (which, set) in registrations(conn) {

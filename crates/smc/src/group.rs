@@ -390,9 +390,10 @@ impl Group {
                 self.add_link(None, now);
             }
         } else if self.adds(slot) {
+            let again = self.adds_again();
             self.end_exclusive();
             self.confirm_link(slot, body.link, now);
-            self.again = self.again.found(now);
+            self.again = self.again.found(again, now);
         }
     }
 

@@ -305,6 +305,21 @@ pub fn epoll_number_of_another(s: &mut Stage) {
     say!("last close", calls::close(passed), s.b_mask(c), soon(edge), soon(level));
 }
 
+/// A connection whose peer has closed it is taken out of its set, passed on and closed.
+pub fn epoll_taken_out_and_passed(s: &mut Stage) {
+    let c = s.pair_nb();
+    let ep = set_with(c.a, EPOLLIN | EPOLLRDHUP);
+    say!("bytes", s.b_send(c, "a"), soon(ep), try_recv(c.a, 9));
+    say!("the end", s.b_close(c), soon(ep));
+    say!("out", calls::epoll_ctl(ep, EPOLL_CTL_DEL, c.a, 0, 0));
+    let [to, from] = calls::socketpair().expect("a pair");
+    say!("pass", calls::send_fd(to, c.a), calls::close(c.a));
+    let passed = calls::recv_fd(from).expect("it arrives");
+    say!("nothing", soon(ep), try_recv(passed, 9));
+    let d = s.pair_nb();
+    say!("another", s.b_send(d, "b"), soon(ep), try_recv(d.a, 9), calls::close(passed));
+}
+
 /// `dup2` over a registered descriptor.
 pub fn epoll_dup2_over(s: &mut Stage) {
     let (c, d) = (s.pair_nb(), s.pair_nb());

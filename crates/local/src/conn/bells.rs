@@ -2,8 +2,9 @@
 
 use super::*;
 
-/// How long who closes waits for a doorbell that is on its way: its sender may have been stopped in between. Nanoseconds.
-const ON_ITS_WAY_NS: u64 = 100_000_000;
+/// How long who closes waits for a doorbell that is on its way: its sender may have been interrupted between two
+/// instructions. Nanoseconds.
+const ON_ITS_WAY_NS: u64 = 20_000_000;
 
 impl Conn {
     /// Wakes whoever waits at the other end, if it asked for it.
@@ -76,23 +77,30 @@ impl Conn {
         }
     }
 
-    /// Before a socket is closed into which we have sent by TCP, and have said so: a doorbell that came afterwards would
-    /// make a reset, which takes what the peer has not read yet with it.
+    /// Before a socket is closed that the peer reads itself, and which has been said to be closed: a doorbell that came into
+    /// it unread would make a reset, which takes what the peer has not read yet with it.
     pub(super) fn bells_come_in(&self, mine: &Half, peer: &Half, fd: i32) {
         full_fence();
         let deadline = call::now_ns() + ON_ITS_WAY_NS;
+        let mut late = false;
         loop {
+            // Before the look at the socket: one that has been sent by then is in it. Doorbells are announced and sent under
+            // this lock, and who takes it from now on sees that we have closed.
+            let sent = peer.bell_lock.load(Ordering::Acquire) == 0;
+            let last = sent || late || self.seems_gone(mine, peer) || Self::before(mine, peer) > 0;
             self.drain_bells(mine, peer, fd);
-            let left = mine.drained.load(Ordering::Relaxed) != switch::announced(&peer.bells);
-            // With its own direction back on TCP it rings no more; with the connection ended nothing is to be lost.
-            let rings = peer.flags.load(Ordering::Acquire) & (flag::DOWN | flag::CLOSED) == 0;
-            let ends = kernel::RDHUP | kernel::HUP | kernel::ERR;
-            let ended = self.kernel.load(Ordering::Relaxed) & ends != 0;
-            let hidden = Self::before(mine, peer) > 0;
-            if !left || !rings || ended || hidden || call::now_ns() > deadline {
+            if last || mine.drained.load(Ordering::Relaxed) == switch::announced(&peer.bells) {
                 return;
             }
+            // Once more: we may have been stopped for longer than that.
+            late = call::now_ns() > deadline;
             call::sched_yield();
         }
+    }
+
+    /// Whether the peer reads bytes of ours by its kernel, now or still.
+    pub(super) fn is_read_by_tcp(mine: &Half, peer: &Half) -> bool {
+        mine.flags.load(Ordering::Relaxed) & (flag::UP | flag::DOWN) != flag::UP
+            || peer.tcp_rx.load(Ordering::Relaxed) < mine.up_at.load(Ordering::Relaxed)
     }
 }

@@ -223,7 +223,7 @@ impl Conn {
         let bits =
             flag::CLOSED | if reset { flag::RESET } else { 0 } | if over { flag::OVER } else { 0 };
         half.flags.fetch_or(bits, Ordering::Release);
-        if half.flags.load(Ordering::Relaxed) & flag::DOWN != 0 && !reset && !alone {
+        if Self::is_read_by_tcp(half, peer) && !reset && !alone {
             self.bells_come_in(half, peer, fd);
         }
         // Spinning peers see the flag, sleeping ones are woken by the FIN that follows.

@@ -281,7 +281,12 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
     // SAFETY: libc's contract, handed on.
     let done = unsafe { real::epoll_ctl(epfd, op, fd, event) };
     if done == 0 {
-        ready::other(epfd, op);
+        let asked = match op {
+            libc::EPOLL_CTL_DEL => None,
+            // SAFETY: the kernel has just read it.
+            _ => unsafe { event.as_ref() }.map(|event| event.u64),
+        };
+        ready::other(epfd, op, asked);
     }
     done
 }

@@ -12,8 +12,11 @@ pub(crate) fn created(epfd: c_int) {
     }
 }
 
-/// A descriptor that is not ours was put into a set, or taken out.
-pub(crate) fn other(epfd: c_int, op: c_int) {
+/// A descriptor that is not ours was put into a set, with this data, or taken out.
+pub(crate) fn other(epfd: c_int, op: c_int, data: Option<u64>) {
+    if data.is_some_and(|data| data & TAG_MASK == TAG) {
+        looks_alike();
+    }
     if let Some(set) = fds::set(epfd) {
         match op {
             libc::EPOLL_CTL_ADD => {
@@ -74,9 +77,17 @@ pub(crate) fn control(
             {
                 return 0;
             }
+            // Others that share the set must not take it for one that is there while the kernel removes it.
+            let known = set
+                .and_then(|set| slot(conn, set, fd))
+                .zip(conn.my_half(w))
+                .map(|(which, (_, half))| &half.set_events[which])
+                .map(|word| (word, word.swap(0, Ordering::Relaxed)));
             let done = kernel(event);
             if done == 0 {
                 remove(w, conn, epfd, fd);
+            } else if let Some((word, known)) = known {
+                word.store(known, Ordering::Relaxed);
             }
             done
         }
@@ -109,6 +120,9 @@ fn add(
     let exclusive = events & EXCLUSIVE != 0;
     let stays =
         free.is_none() || exclusive && conn.phase() != Phase::Attached || data & TAG_MASK == TAG;
+    if data & TAG_MASK == TAG {
+        looks_alike();
+    }
     if stays {
         // More sets than we follow, a mode that cannot be changed, or data that looks like ours.
         crate::io::to_tcp(w, conn, fd, local::Reason::EventSets);
@@ -232,6 +246,7 @@ fn modify(
         return -1;
     }
     if data & TAG_MASK == TAG {
+        looks_alike();
         crate::io::to_tcp(w, conn, fd, local::Reason::EventSets);
     }
     let (old_events, old_data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));

@@ -8,6 +8,19 @@ use super::*;
 /// Most that a set remembers; the oldest go first.
 const LEFT_MAX: usize = 1024;
 
+/// The program has itself registered data that looks like a tag of ours.
+static LOOKS_ALIKE: AtomicBool = AtomicBool::new(false);
+
+/// See [`LOOKS_ALIKE`].
+pub(super) fn looks_alike() {
+    LOOKS_ALIKE.store(true, Ordering::Relaxed);
+}
+
+/// Whether a tag is one of ours that leads nowhere any more: no program may be given that for its data.
+pub(super) fn is_nobodys(tag: u64) -> bool {
+    tag & TAG_MASK == TAG && !LOOKS_ALIKE.load(Ordering::Relaxed)
+}
+
 /// What the program registered, and the tag that it got from us.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Leftover {
@@ -36,7 +49,18 @@ impl Set {
     /// An event of such a registration goes to the program as the kernel says it. `false`: it is none.
     #[inline]
     pub(super) fn tells_what_was_left(&self, tag: u64, mask: u32, out: &mut Out<'_>) -> bool {
-        self.left.load(Ordering::Acquire) != 0 && self.tells_it(tag, mask, out)
+        tag & TAG_MASK == TAG
+            && self.left.load(Ordering::Acquire) != 0
+            && self.tells_it(tag, mask, out)
+    }
+
+    /// Another registration gets the tag: generations come round.
+    pub(super) fn is_given_out(&self, tag: u64) {
+        if self.left.load(Ordering::Acquire) != 0
+            && let Some(mut members) = self.members.lock()
+        {
+            members.leftovers.retain(|left| left.tag != tag);
+        }
     }
 
     #[cold]

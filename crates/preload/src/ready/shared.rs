@@ -26,6 +26,11 @@ pub(super) fn stranger(
     }
     let now = now & (user | ERR | HUP);
     if now != 0 && !out.is_full() {
+        if user & ET != 0 && now & (IN | RDNORM) != 0 {
+            // Each arrival is an edge: see `expect_edge`.
+            let seq = half.arm_seq.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+            wait::arm(&half.wait, WaitWord::Cold(seq));
+        }
         out.push(now, data.load(Ordering::Relaxed));
     }
     now != 0
@@ -57,6 +62,7 @@ impl Set {
             }
             self.waiter.store(0, Ordering::Relaxed);
             self.go_cold(w);
+            self.tells_what_nobody_rang_for(w);
         }
     }
 
@@ -66,8 +72,12 @@ impl Set {
             return;
         }
         self.go_cold(w);
-        // What had come until then nobody has rung for, and the kernel, which has the only word from now on, does not
-        // know of it. What comes after this look rings: the fence of `arm`.
+        self.tells_what_nobody_rang_for(w);
+    }
+
+    /// What had come until the set went cold nobody has rung for, and the kernel, which has the only word from now on, does
+    /// not know of it. What comes after this look rings: the fence of `arm`.
+    fn tells_what_nobody_rang_for(&self, w: &'static World) {
         if let Some(members) = self.members.lock() {
             for member in &members.warm {
                 let r = &member.conn.sets[member.which];
@@ -134,7 +144,7 @@ impl Set {
                     }
                     None => drop(stranger(w, half, which, mask, &mut out)),
                 },
-                None if tag == KICK => {}
+                None if tag == KICK || is_nobodys(tag) => {}
                 None => out.push(mask, tag),
             }
         }

@@ -19,13 +19,13 @@ const AGAIN_DOUBLINGS: u32 = 5;
 #[derive(Clone, Debug)]
 pub(super) enum Exclusive {
     /// Our caller makes a queue pair, for the server.
-    Offering { slot: LinkSlot },
+    Offering { slot: LinkSlot, again: bool },
     /// Our caller makes a queue pair, for the client, which was asked over `by`.
     Answering { slot: LinkSlot, by: LinkSlot, request: Box<AddLink> },
-    /// The server has sent ADD LINK.
-    Offered { slot: LinkSlot },
+    /// The server has sent ADD LINK. `again`: in place of a link that was lost.
+    Offered { slot: LinkSlot, again: bool },
     /// CONFIRM LINK, or its answer, is to come over the new link.
-    Confirming { slot: LinkSlot },
+    Confirming { slot: LinkSlot, again: bool },
     /// DELETE LINK was sent; from the server comes its own, from the client an answer.
     Deleting { slot: LinkSlot },
 }
@@ -37,6 +37,8 @@ pub(super) struct WantedLink {
     pub(super) target: Option<Gid>,
     /// The client asked over this link, and has to be told if there will be none.
     pub(super) asked: Option<LinkSlot>,
+    /// In place of one that was lost.
+    pub(super) again: bool,
 }
 
 /// When a server tries to add a link in place of one that was lost.
@@ -46,8 +48,6 @@ pub(super) struct Again {
     pub(super) at: Option<Time>,
     /// Both hosts have named a second path: those that have one only are not asked for another.
     two_paths: bool,
-    /// What is being added is added for this reason.
-    tries: bool,
     /// Attempts since then that came to nothing.
     in_vain: u32,
     /// Since when there has been one that was added so.
@@ -55,9 +55,9 @@ pub(super) struct Again {
 }
 
 impl Again {
-    /// There are two links.
-    pub(super) fn found(self, now: Time) -> Self {
-        Self { at: None, tries: false, since: self.tries.then_some(now), ..self }
+    /// There are two links. `again`: in place of one that was lost.
+    pub(super) fn found(self, again: bool, now: Time) -> Self {
+        Self { at: None, since: again.then_some(now), ..self }
     }
 }
 
@@ -65,7 +65,6 @@ impl Group {
     /// A link was lost, or one that was to take its place has not come to be: another attempt, after a while.
     fn seek(&mut self, in_vain: bool, now: Time) {
         let again = &mut self.again;
-        again.tries = false;
         let wait = |in_vain: u32| self.limits.0.link_again * (1 << in_vain);
         if self.role == Role::Server && !self.ended && again.two_paths {
             // A path that takes a link and then does not carry it is none.
@@ -79,9 +78,10 @@ impl Group {
     /// The time has come that [`Self::seek`] has named.
     pub(super) fn add_again(&mut self, now: Time) {
         self.again.at = None;
-        if self.may_add() {
-            self.again.tries = true;
-            self.wanted_link.get_or_insert_default();
+        if self.is_adding() {
+            // If nothing comes of that, we are here again.
+        } else if self.may_add() {
+            self.wanted_link = Some(WantedLink { again: true, ..WantedLink::default() });
         } else if self.links.active().count() < ACTIVE_MAX {
             // The peer has still not said that it has forgotten the other one.
             self.seek(true, now);
@@ -96,7 +96,7 @@ impl Group {
         }
         let asked = self.asked.take();
         if self.may_add() && self.wanted_link.is_none() {
-            self.wanted_link = Some(WantedLink { target, asked });
+            self.wanted_link = Some(WantedLink { target, asked, again: false });
         } else {
             self.reject_request(asked);
         }
@@ -136,9 +136,9 @@ impl Group {
             return self.actions.push_back(Action::DestroyLink(slot));
         }
         match self.exclusive.take() {
-            Some(Exclusive::Offering { slot: due }) if due == slot => {
+            Some(Exclusive::Offering { slot: due, again }) if due == slot => {
                 self.local.extend(slot, keys);
-                self.offer(slot, end, now);
+                self.offer(slot, end, again, now);
             }
             Some(Exclusive::Answering { slot: due, by, request }) if due == slot => {
                 self.local.extend(slot, keys);
@@ -152,7 +152,7 @@ impl Group {
     /// [`Action::CreateLink`] cannot be done: there is no other port, or no memory.
     pub fn link_refused(&mut self, slot: LinkSlot, now: Time) {
         match self.exclusive.take() {
-            Some(Exclusive::Offering { slot: due }) if due == slot => {
+            Some(Exclusive::Offering { slot: due, .. }) if due == slot => {
                 let asked = self.asked.take();
                 self.reject_request(asked);
                 self.seek(true, now);
@@ -179,13 +179,13 @@ impl Group {
     }
 
     /// Server: sends ADD LINK.
-    fn offer(&mut self, slot: LinkSlot, end: LinkEnd, now: Time) {
+    fn offer(&mut self, slot: LinkSlot, end: LinkEnd, again: bool, now: Time) {
         let Some(by) = self.links.active().map(|(slot, _)| slot).next() else { return };
         let number = self.links.next_number();
         self.links.put(slot, number, end);
         let body = self.add_link_body(by, slot);
         self.send(by, false, Body::AddLink(body));
-        self.begin(Exclusive::Offered { slot }, now.after(self.limits.0.llc_wait));
+        self.begin(Exclusive::Offered { slot, again }, now.after(self.limits.0.llc_wait));
     }
 
     /// Client: answers ADD LINK.
@@ -200,7 +200,8 @@ impl Group {
         self.set_peer(by, slot, request);
         let body = self.add_link_body(by, slot);
         self.send(by, true, Body::AddLink(body));
-        self.begin(Exclusive::Confirming { slot }, now.after(self.limits.0.added_link_wait));
+        let flow = Exclusive::Confirming { slot, again: false };
+        self.begin(flow, now.after(self.limits.0.added_link_wait));
     }
 
     fn add_link_body(&self, by: LinkSlot, slot: LinkSlot) -> AddLink {
@@ -246,8 +247,19 @@ impl Group {
     pub(super) fn adds(&self, slot: LinkSlot) -> bool {
         matches!(
             self.exclusive,
-            Some(Exclusive::Offered { slot: s } | Exclusive::Confirming { slot: s }) if s == slot
+            Some(Exclusive::Offered { slot: s, .. } | Exclusive::Confirming { slot: s, .. }) if s == slot
         )
+    }
+
+    /// Server: whether a link is wanted, or being added.
+    fn is_adding(&self) -> bool {
+        let adds = |flow: &Exclusive| !matches!(flow, Exclusive::Deleting { .. });
+        self.wanted_link.is_some() || self.exclusive.as_ref().is_some_and(adds)
+    }
+
+    /// Whether the link that is being added is to take the place of one that was lost.
+    pub(super) const fn adds_again(&self) -> bool {
+        matches!(self.exclusive, Some(Exclusive::Confirming { again: true, .. }))
     }
 
     /// Whether something waits that changes links, so that nothing about keys should begin.
@@ -277,7 +289,7 @@ impl Group {
             return self.reject_request(wanted.asked);
         };
         self.asked = wanted.asked;
-        self.exclusive = Some(Exclusive::Offering { slot });
+        self.exclusive = Some(Exclusive::Offering { slot, again: wanted.again });
         self.actions.push_back(Action::CreateLink { link: slot, peer: wanted.target });
     }
 
@@ -337,12 +349,12 @@ impl Group {
         let flow = self.exclusive.take();
         self.end_exclusive();
         match flow {
-            Some(Exclusive::Offered { slot }) => {
+            Some(Exclusive::Offered { slot, .. }) => {
                 self.seek(true, now);
                 self.destroy(slot);
             }
             Some(Exclusive::Deleting { slot }) => self.destroy(slot),
-            Some(Exclusive::Confirming { slot }) => {
+            Some(Exclusive::Confirming { slot, .. }) => {
                 self.take_down(slot, DeleteReason::LostPath, now);
             }
             // These wait for our caller.
@@ -412,7 +424,7 @@ impl Group {
 
     /// Server: the client has answered our offer.
     fn on_add_answer(&mut self, by: LinkSlot, body: &AddLink, now: Time) {
-        let Some(Exclusive::Offered { slot }) = self.exclusive else { return };
+        let Some(Exclusive::Offered { slot, again }) = self.exclusive else { return };
         // An answer to an offer that was given up is none to this one.
         if self.links.get(slot).is_none_or(|link| link.number != body.link) {
             return;
@@ -426,8 +438,8 @@ impl Group {
         self.set_peer(by, slot, body);
         self.send_confirm_link(slot, false);
         let limits = &self.limits.0;
-        let wait = if self.again.tries { limits.again_wait } else { limits.added_link_wait };
-        self.begin(Exclusive::Confirming { slot }, now.after(wait));
+        let wait = if again { limits.again_wait } else { limits.added_link_wait };
+        self.begin(Exclusive::Confirming { slot, again }, now.after(wait));
     }
 
     fn on_delete(&mut self, by: LinkSlot, body: DeleteLink, now: Time) {
