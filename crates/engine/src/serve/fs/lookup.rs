@@ -51,6 +51,9 @@ pub(super) enum Names {
     All,
     /// Those that the kernel has in memory: it says EAGAIN of others.
     InMemory,
+    /// The same; and one that the index of its folder does not have is taken to be missing. For who then makes it, and
+    /// hears of it if it is there.
+    ForNew,
 }
 
 /// What look-ups in a share may wait for.
@@ -150,7 +153,8 @@ impl Share {
         Ok(found.expect("nothing is put off"))
     }
 
-    /// [`Self::open`], or [`Self::open_exact`], if that waits for no disk; `Ok(None)` if it may, for who can wait.
+    /// [`Self::open`], or [`Self::open_exact`], if that waits for no disk; `Ok(None)` if it may, for who can wait. `new`:
+    /// what is missing is made.
     ///
     /// # Errors
     ///
@@ -160,10 +164,12 @@ impl Share {
         said: &Path,
         want: Want,
         exact: bool,
+        new: bool,
     ) -> Result<Option<Found>, NtStatus> {
         let exact = exact || self.0.config.case_sensitive;
         match self.0.waits {
             Waits::Never => self.open_by(said, want, exact, Names::All),
+            Waits::ForNames if new && !exact => self.open_by(said, want, exact, Names::ForNew),
             Waits::ForNames => self.open_by(said, want, exact, Names::InMemory),
             Waits::Always => Ok(None),
         }
@@ -182,21 +188,24 @@ impl Share {
             self.0.writable()?;
         }
         for _ in 0..ATTEMPTS {
-            match self.0.open_at(&path, want, names) {
+            let unknown = match self.0.open_at(&path, want, names) {
                 Ok(fd) => {
                     let handle = Handle::opened(self, fd, path, want, None)?;
                     return Ok(Some(Found::There(handle)));
                 }
-                Err(Errno::NOENT) if !path.is_empty() => {}
+                Err(Errno::NOENT) if !path.is_empty() => false,
                 Err(Errno::AGAIN) if names == Names::InMemory => return Ok(None),
+                Err(Errno::AGAIN) if names == Names::ForNew => true,
                 Err(errno) => return Err(self.0.refusal(errno)),
-            }
-            if names == Names::InMemory && !self.0.knows_folder_of(&path, exact) {
+            };
+            if names != Names::All && !self.0.knows_folder_of(&path, exact) {
                 return Ok(None);
             }
             let (folder, at) = self.0.folder_of(said, &path, exact)?;
             let name = said.name();
             match self.0.name_in_case((&folder, &at), name, exact)? {
+                // It is there, and the disk has it.
+                Some(_) if unknown => return Ok(None),
                 Some(found) => {
                     path = beneath(&at, &found);
                     if self.0.is_dangling(&folder, &path) {
@@ -272,7 +281,7 @@ impl Inner {
         OPENED.with(|opened| opened.set(opened.get() + 1));
         let (resolve, retries) = match names {
             Names::All => (self.resolve, ATTEMPTS),
-            Names::InMemory => (self.resolve | ResolveFlags::CACHED, 0),
+            Names::InMemory | Names::ForNew => (self.resolve | ResolveFlags::CACHED, 0),
         };
         let mut attempts = 0;
         loop {

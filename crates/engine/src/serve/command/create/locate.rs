@@ -150,8 +150,8 @@ impl Creating<'_, '_, '_> {
 
     /// Here if no disk is waited for, which would hold up everybody of this loop; else on a thread that may.
     async fn find_as(&mut self, want: Want) -> Result<Found, NtStatus> {
-        let exact = self.posix_mode().is_some();
-        if let Some(found) = self.share.open_at_once(&self.path, want, exact)? {
+        let (exact, new) = (self.posix_mode().is_some(), self.request.disposition.may_create());
+        if let Some(found) = self.share.open_at_once(&self.path, want, exact, new)? {
             return Ok(found);
         }
         let (share, path) = (self.share.clone(), self.path.clone());

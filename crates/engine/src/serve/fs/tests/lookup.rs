@@ -35,7 +35,7 @@ fn case_is_folded_in_every_component() {
 #[test]
 fn what_is_not_in_memory_is_left_to_who_can_wait() {
     on_each(|share, root| {
-        let at_once = |name: &str| share.open_at_once(&path(name), LOOK, false).unwrap();
+        let at_once = |name: &str| share.open_at_once(&path(name), LOOK, false, false).unwrap();
         fs::write(root.join("file"), "").unwrap();
         assert!(matches!(at_once("file"), Some(Found::There(_))));
         for name in ["new", "FILE", "nowhere\\new"] {
@@ -54,7 +54,12 @@ fn what_is_not_in_memory_is_left_to_who_can_wait() {
         fs::create_dir(root.join("folder")).unwrap();
         assert!(fs::metadata(root.join("folder/new")).is_err());
         assert_eq!(at_once("folder\\new").is_none(), share.0.waits == Waits::ForNames);
-        assert!(share.open_at_once(&path("folder\\new"), LOOK, true).unwrap().is_some());
+        assert!(share.open_at_once(&path("folder\\new"), LOOK, true, false).unwrap().is_some());
+        // Who makes it goes by the index, once that has been read; of what that has, the disk is asked.
+        let make = |name: &str| share.open_at_once(&path(name), LOOK, false, true).unwrap();
+        assert!(matches!(make("newer"), Some(Found::Missing(_))));
+        assert_eq!(make("folder\\newer").is_none(), share.0.waits == Waits::ForNames);
+        assert_eq!(make("FiLe").is_none(), share.0.waits == Waits::ForNames);
     });
 }
 
