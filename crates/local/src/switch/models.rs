@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use loom::sync::{Arc, Mutex};
 use loom::thread;
 use sys::ring;
+use sys::sync::full_fence;
 
 use super::*;
 
@@ -561,5 +562,66 @@ fn a_doorbell_is_announced_before_it_is_sent() {
         let bells = way.tcp.lock().unwrap().len();
         assert!(announced(&way.bells) as usize >= bells);
         sender.join().unwrap();
+    });
+}
+
+/// What a closer and who rings for it share besides a direction: `CLOSED`, the word of the bell lock, and whether the socket
+/// is closed.
+#[derive(Default)]
+struct Closing {
+    way: Direction,
+    closed: AtomicU32,
+    bell_lock: AtomicU32,
+    gone: AtomicU32,
+}
+
+impl Closing {
+    /// `Conn::ring_bell`.
+    fn ring(&self) {
+        assert_eq!(self.bell_lock.swap(1, Ordering::Acquire), 0, "one rings");
+        if announce(&self.way.flags, &self.way.bells, &self.way.owed) {
+            full_fence();
+            if self.closed.load(Ordering::Acquire) == 0 {
+                let mut tcp = self.way.tcp.lock().unwrap();
+                assert_eq!(self.gone.load(Ordering::Relaxed), 0, "a doorbell for a closed socket");
+                tcp.push_back(BELL);
+                self.way.owed.store(0, Ordering::Relaxed);
+            } else {
+                take_back(&self.way.bells, &self.way.owed);
+            }
+        }
+        self.bell_lock.store(0, Ordering::Release);
+    }
+
+    /// `Conn::say_closed` and `Conn::bells_come_in`, and `close` behind them.
+    fn close(&self) {
+        self.closed.store(1, Ordering::Release);
+        full_fence();
+        let mut drained = 0;
+        loop {
+            let last = self.bell_lock.load(Ordering::Acquire) == 0;
+            let announced = announced(&self.way.bells);
+            while drained < announced && self.way.tcp.lock().unwrap().pop_front().is_some() {
+                drained += 1;
+            }
+            if last || drained == announced {
+                break;
+            }
+            thread::yield_now();
+        }
+        let tcp = self.way.tcp.lock().unwrap();
+        assert!(tcp.is_empty(), "closed with a doorbell unread");
+        self.gone.store(1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn no_doorbell_comes_into_a_socket_that_is_closed() {
+    loom::model(|| {
+        let both = Arc::new(Closing { way: in_ring(), ..Closing::default() });
+        let ringer = Arc::clone(&both);
+        let ringing = thread::spawn(move || ringer.ring());
+        both.close();
+        ringing.join().unwrap();
     });
 }
