@@ -1,4 +1,4 @@
-//! Two cores and one bucket, in every order.
+//! Two cores and one bucket, or two, in every order.
 
 use super::*;
 use crate::limits::Config;
@@ -248,4 +248,93 @@ fn two_cores_push_while_the_key_changes() {
             after: [new, d].map(second).to_vec(),
         }
     });
+}
+
+/// Two buckets, little memory, and in them two datagrams that wait for nothing any more; each of two cores begins another,
+/// one of them by a burst. Nobody waits for the other for ever; each buffer comes back once, and all memory with the
+/// table, whatever core it was charged on. `buckets`: those of the old datagrams and of the new ones. Answers by `there`
+/// what is in each bucket before the end.
+fn ask(
+    (old, new): ([u32; 2], [u32; 2]),
+    (cost, preemptions): (u32, usize),
+    there: impl Fn([u32; 2]) + Send + Sync + 'static,
+) {
+    const LIMIT: u64 = 64 << 10;
+    const OLD_COST: u32 = 28_000;
+    const LATER: u64 = 10_000_000_000;
+    let mut model = loom::model::Builder::new();
+    model.max_branches = 100_000;
+    model.preemption_bound = Some(preemptions);
+    model.check(move || {
+        let config = Config { memory_bytes: LIMIT, shards: 2, copy_below: 0, ..Config::default() };
+        let limits = config.limits().unwrap();
+        let table: Arc<Shared<Half>> = Shared::new(&limits, 2, &HashKey::new(SECRET));
+        let ids = || (0..=u8::MAX).map(|id| (id, first(id)));
+        let bucket_of = |half: Half| match wire::parse(&packet(half), 0) {
+            Ok(wire::Packet::Fragment(f)) => table.steering.shard(&f.key),
+            _ => unreachable!("it is one"),
+        };
+        // All of them are others.
+        let mut taken = Vec::new();
+        let mut one_in = |bucket: u32| {
+            let is_free =
+                |(id, half): &(u8, Half)| bucket_of(*half) == bucket && !taken.contains(id);
+            let (id, half) = ids().find(is_free).expect("half of 256 are there");
+            taken.push(id);
+            half
+        };
+        let (old, new) = (old.map(&mut one_in), new.map(&mut one_in));
+        let push = |table: &Shared<Half>,
+                    halves: &[Half],
+                    (cost, by_burst): (u32, bool),
+                    now: u64| {
+            let (mut core, mut seen) = (table.core(), Halves::default());
+            let packets: Vec<Vec<u8>> = halves.iter().map(|half| packet(*half)).collect();
+            let arrivals = packets.iter().zip(halves);
+            let mut arrivals: Vec<_> = arrivals
+                .map(|(packet, half)| Arrival { cost, ..Arrival::new(packet, *half) })
+                .collect();
+            if by_burst {
+                table.push_burst(&mut core, &mut arrivals, now, &mut seen);
+            }
+            arrivals.into_iter().for_each(|arrival| table.push(&mut core, arrival, now, &mut seen));
+            seen
+        };
+        let before = push(&table, &old, (OLD_COST, false), 1);
+        assert_eq!((table.datagrams(), before.released.len()), (2, 0), "both are there");
+        let other = {
+            let table = Arc::clone(&table);
+            thread::spawn(move || push(&table, &new[1..], (cost, true), LATER))
+        };
+        let mine = push(&table, &new[..1], (cost, false), LATER);
+        let other = other.join().unwrap();
+        let in_progress = table.datagrams();
+        let released = mine.released.len() + other.released.len();
+        assert_eq!(in_progress + released as u64, 4);
+        there([0, 1].map(|at: usize| table.buckets[at].0.lock().unwrap().datagrams()));
+        let (mut core, mut last) = (table.core(), Halves::default());
+        table.clear(&mut core, LATER, &mut last);
+        drop(core);
+        let mut released = [mine.released, other.released, last.released].concat();
+        released.sort_unstable();
+        let mut every = [old, new].concat();
+        every.sort_unstable();
+        assert_eq!(released, every);
+        assert_eq!((table.datagrams(), accounted(&table)), (0, LIMIT));
+        let shares = table.shares.as_ref().unwrap();
+        assert!((0..4).all(|source| shares.bytes(source) == 0), "an account that does not end");
+    });
+}
+
+/// Both new ones are in a bucket that has nothing to let go: who comes to the other one first gets something.
+#[test]
+fn two_cores_ask_the_same_bucket_for_room() {
+    ask(([0, 0], [1, 1]), (28_000, 3), |[_, new]| assert!(new > 0, "nobody got room"));
+}
+
+/// Each needs more than its own bucket can let go, and all that the other's can, and asks that in which the other is at
+/// work. One switch is enough for two that wait for each other; there are too many ways for more.
+#[test]
+fn two_cores_ask_each_other_for_room() {
+    ask(([0, 1], [0, 1]), (60_000, 1), |_| ());
 }
