@@ -214,7 +214,7 @@ fn at_any_place(whom: Whom, rounds: u64, what: impl Fn(&mut Random) -> What) {
 }
 
 fn rounds() -> u64 {
-    if e2e::quick() { 15 } else { 60 }
+    if e2e::quick() { 15 } else { 45 }
 }
 
 #[test]
