@@ -460,8 +460,10 @@ impl Held {
         }
         mark.now(Wait::Call(conn));
         let held = Self { w, conn, since: 0, is_rest: false, mark };
-        // The record may have come to serve another connection since it was looked up.
-        let is_it = fds::conn(fd).is_some_and(|found| std::ptr::eq(found, conn));
+        // The record may have come to serve another connection since it was looked up. What is kept for a connection is
+        // in no table.
+        let is_it = fds::conn(fd).is_some_and(|found| std::ptr::eq(found, conn))
+            || conn.descriptor(-1) == fd;
         if is_it { Ok(held) } else { Err(libc::EBADF) }
     }
 }

@@ -512,3 +512,22 @@ fn generations_of_processes() {
     let extents = board.word32(std::mem::offset_of!(sys::abi::Header, extents_used)) as usize;
     assert!(extents < 80, "{extents} extents of memory in use after {rounds} rounds");
 }
+
+/// Each of two threads has a descriptor of its own for the connection (`TcpStream::try_clone`), and closes it when it is
+/// done, while the other one is in a call.
+#[test]
+fn threads_with_a_descriptor_each() {
+    let dir = BoardDir::new();
+    let peer = e2e::built("smcpeer");
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = port.to_string();
+    let mut serve = command(&peer, Under::Shunt(&dir));
+    let _server = Guest::start(serve.args(["serve", "--tcp", &port]).stdout(Stdio::null()));
+    eventually("it listens", || std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_ok());
+    for purpose in ["echo", "both"].repeat(8) {
+        let mut visit = command(&peer, Under::Shunt(&dir));
+        visit.args(["visit", "--tcp", "--purpose", purpose, "--bytes", "1048576"]);
+        let got = outcome(visit.args(["127.0.0.1", &port]), LIMIT);
+        assert!(got.ok() && got.out.contains("done bytes="), "{purpose}: {got:?}");
+    }
+}
