@@ -523,7 +523,7 @@ fn threads_with_a_descriptor_each() {
     let port = port.to_string();
     let mut serve = command(&peer, Under::Shunt(&dir));
     let _server = Guest::start(serve.args(["serve", "--tcp", &port]).stdout(Stdio::null()));
-    eventually("it listens", || std::net::TcpStream::connect(format!("127.0.0.1:{port}")).is_ok());
+    eventually("it listens", || TcpStream::connect(format!("127.0.0.1:{port}")).is_ok());
     for purpose in ["echo", "both"].repeat(8) {
         let mut visit = command(&peer, Under::Shunt(&dir));
         visit.args(["visit", "--tcp", "--purpose", purpose, "--bytes", "1048576"]);
