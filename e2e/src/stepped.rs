@@ -58,6 +58,15 @@ fn recv_all(fd: i32, stream: &Stream, from: u64, len: u64) -> Result<(), String>
     Ok(())
 }
 
+/// The peer's end, and then ours.
+fn hear_the_end(parts: &Parts, fd: i32) -> Result<(), String> {
+    parts.mark();
+    let rest = calls::recv(fd, 1, 0).map_err(errno_name)?;
+    parts.mark();
+    calls::close(fd).map_err(errno_name)?;
+    if rest.is_empty() { Ok(()) } else { Err("wrong: more than was sent".to_owned()) }
+}
+
 /// A client of an echo: how it went. `way`: by which it goes back to TCP in the middle of its life, of five; from 5 on it
 /// leaves that to its peer.
 #[must_use]
@@ -82,11 +91,7 @@ pub fn client(port: u16, way: u32) -> String {
         }
         parts.mark();
         calls::shutdown(fd, libc::SHUT_WR).map_err(errno_name)?;
-        parts.mark();
-        let rest = calls::recv(fd, 1, 0).map_err(errno_name)?;
-        parts.mark();
-        calls::close(fd).map_err(errno_name)?;
-        if rest.is_empty() { Ok(()) } else { Err("wrong: more than was sent".to_owned()) }
+        hear_the_end(&parts, fd)
     };
     run().err().unwrap_or_else(|| "done".to_owned())
 }
@@ -123,11 +128,7 @@ pub fn server(way: u32) -> String {
                 fd = needs_tcp(fd, way).map_err(errno_name)?;
             }
         }
-        parts.mark();
-        let rest = calls::recv(fd, 1, 0).map_err(errno_name)?;
-        parts.mark();
-        calls::close(fd).map_err(errno_name)?;
-        if rest.is_empty() { Ok(()) } else { Err("wrong: more than was sent".to_owned()) }
+        hear_the_end(&parts, fd)
     };
     run().err().unwrap_or_else(|| "done".to_owned())
 }
