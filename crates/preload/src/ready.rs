@@ -114,7 +114,7 @@ pub(crate) struct Set {
     last: AtomicU64,
     /// Some of our connections are in part the kernel's: it must be asked about them.
     mixed: AtomicBool,
-    /// The last answer had no room for others than ours: next time they come first.
+    /// The last answer had no room for those who come last: next time they come first.
     crowded: AtomicBool,
     /// The set whose list the thread that forks has locked before this one; see `forking`.
     held_before: AtomicU64,

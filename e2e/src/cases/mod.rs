@@ -120,7 +120,8 @@ macro_rules! oracle_cases {
             }
             processes {
                 fork_child_continues fork_parent_continues fork_both_read fork_shutdown
-                fork_nonblock fork_epoll_shared fork_epoll_edges fork_killed_sharer fork_exit_with_unread
+                fork_nonblock fork_epoll_shared fork_epoll_edges fork_epoll_beside_others fork_killed_sharer
+                fork_exit_with_unread
                 fork_many_children exec_with_library exec_without_library exec_beside_a_guarded_peer exec_cloexec
                 exec_by_itself exec_by_itself_without_library exec_fails vfork_exec_inetd cloned_child_closes posix_spawn_inetd
                 posix_spawn_of_a_cloexec_connection system_inherits

@@ -168,6 +168,33 @@ pub fn fork_epoll_edges(s: &mut Stage) {
     say!("recv", calls::recv(c.a, 99, 0), soon(), s.b_send(c, "i"), soon(), soon());
 }
 
+/// An event set that a fork shares, with something in it that is ready all the time: a connection is told of all the same,
+/// also where an answer has room for one event only.
+pub fn fork_epoll_beside_others(s: &mut Stage) {
+    let c = s.pair_nb();
+    let [out, into] = calls::pipe(0).expect("a pipe");
+    let ep = calls::epoll_create().expect("a set");
+    calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, libc::EPOLLIN, 1).expect("added");
+    let soon = |max| calls::epoll_wait(ep, max, 40);
+    let told = |answers: Vec<Result<Vec<(u32, u64)>, i32>>| {
+        let mut all: Vec<_> = answers.into_iter().flat_map(|got| got.expect("events")).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    say!("bytes", s.b_send(c, "abc"), soon(4), calls::recv(c.a, 1, 0));
+    let pid = child(|| sent(calls::send(c.a, b"by the child", 0)));
+    say!("child", calls::wait(pid), s.b_recv(c, 99), soon(4));
+    calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, out, libc::EPOLLIN, 2).expect("added");
+    say!("pipe", calls::write(into, b"x"));
+    for max in [4, 2, 1] {
+        say!("answers", max, told((0..4).map(|_| soon(max)).collect()));
+    }
+    say!("each", told(vec![soon(4)]), told(vec![soon(2)]));
+    say!("recv", calls::recv(c.a, 9, 0), told((0..4).map(|_| soon(1)).collect()));
+    say!("more", s.b_send(c, "d"), told((0..4).map(|_| soon(1)).collect()));
+}
+
 /// A sharer is killed.
 pub fn fork_killed_sharer(s: &mut Stage) {
     let c = s.pair();

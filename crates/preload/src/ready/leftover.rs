@@ -3,6 +3,8 @@
 //! given back. It is remembered here for as long as the set lives, since the kernel forgets it with the file alone, which
 //! may outlive the connection as this process knows it (a copy that was passed on).
 
+use std::collections::VecDeque;
+
 use super::*;
 
 /// Most that a set remembers; the oldest go first.
@@ -42,7 +44,12 @@ impl Set {
             members.leftovers.pop_front();
         }
         members.leftovers.push_back(Leftover { tag, events, data });
-        let n = u32::try_from(members.leftovers.len()).unwrap_or(u32::MAX);
+        self.count_left(&members.leftovers);
+    }
+
+    /// Under the lock of what it counts.
+    fn count_left(&self, leftovers: &VecDeque<Leftover>) {
+        let n = u32::try_from(leftovers.len()).unwrap_or(u32::MAX);
         self.left.store(n, Ordering::Release);
     }
 
@@ -60,6 +67,7 @@ impl Set {
             && let Some(mut members) = self.members.lock()
         {
             members.leftovers.retain(|left| left.tag != tag);
+            self.count_left(&members.leftovers);
         }
     }
 
@@ -72,7 +80,12 @@ impl Set {
         let what = mask & (left.events | ERR | HUP);
         if what != 0 {
             out.push(what, left.data);
+            return true;
         }
+        drop(members);
+        // What we had asked for is more than the program did, and the kernel says it at each look for as long as it is so:
+        // whoever waits must not take a core for it.
+        let _ = call::poll(&mut [], 1);
         true
     }
 }

@@ -101,10 +101,18 @@ impl Set {
         loop {
             let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
             if self.count.load(Ordering::Relaxed) > 0 {
-                // First what the kernel has, then what it cannot know.
-                let said = call::epoll_wait(self.epfd(), events, 0);
-                let n = self.as_shared(w, events, said);
-                let n = if n == 0 { self.report_quiet(w, events) } else { n };
+                // First what the kernel has, then what it cannot know; but not for ever, where what the kernel has fills each
+                // answer.
+                let mut n = 0;
+                if self.crowded.swap(false, Ordering::Relaxed) {
+                    n = self.report_quiet(w, events, 0);
+                }
+                if n == 0 {
+                    let said = call::epoll_wait(self.epfd(), events, 0);
+                    n = self.as_shared(w, events, said);
+                    self.crowded.store(n == events.len(), Ordering::Relaxed);
+                    n = self.report_quiet(w, events, n);
+                }
                 if n > 0 {
                     return c_int::try_from(n).unwrap_or(0);
                 }
@@ -184,16 +192,22 @@ impl Set {
     }
 
     /// Reports what the kernel of a shared set cannot know: bytes that were there, with their doorbell
-    /// taken out, when the program asked for them.
-    fn report_quiet(&self, w: &'static World, events: &mut [epoll_event]) -> usize {
-        let Some(members) = self.members.lock() else { return 0 };
-        let mut out = Out { events, n: 0 };
+    /// taken out, when the program asked for them. It comes behind the `told` that the kernel had, or they would wait for
+    /// as long as the kernel has others; answers how many there are then.
+    fn report_quiet(&self, w: &'static World, events: &mut [epoll_event], told: usize) -> usize {
+        let Some(members) = self.members.lock() else { return told };
+        let mut out = Out { events, n: told };
         for member in &members.warm {
             let (conn, which) = (member.conn, member.which);
             let r = &conn.sets[which];
             let user = r.events.load(Ordering::Relaxed);
             let fresh = r.flags.load(Ordering::Relaxed) & reg::FRESH != 0;
             if user & ET != 0 && !fresh || out.is_full() {
+                continue;
+            }
+            let data = r.data.load(Ordering::Relaxed);
+            // Once in an answer. Who gives many the same data is told of the others next time.
+            if out.events[..told].iter().any(|e| e.u64 == data) {
                 continue;
             }
             let what = due(w, conn, r);
@@ -211,7 +225,7 @@ impl Set {
                     // The kernel must not fire it as well.
                     disarm(w, self, conn, which);
                 }
-                out.push(what.events, r.data.load(Ordering::Relaxed));
+                out.push(what.events, data);
             }
         }
         out.n
