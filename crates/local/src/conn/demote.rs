@@ -62,8 +62,8 @@ impl Conn {
             return false;
         };
         self.because_asked(w, mine);
-        if !self.replay(w, fd, mine, peer, from) {
-            let _ = self.broken(w, fd, mine);
+        if let Err(hole) = self.replay(w, fd, mine, peer, from) {
+            self.is_not_whole(w, fd, mine, hole);
         }
         true
     }
@@ -110,11 +110,17 @@ impl Conn {
     }
 
     /// Goes down at the reader's frozen head and sends what it has taken out unread, and then what lies behind the head,
-    /// by TCP, through `fd`, the socket of `mine`. `false`: what the reader says makes no sense, or the socket takes
-    /// nothing.
-    fn replay(&self, w: &World, fd: i32, mine: &Half, reader: &Half, from: u64) -> bool {
+    /// by TCP, through `fd`, the socket of `mine`.
+    fn replay(
+        &self,
+        w: &World,
+        fd: i32,
+        mine: &Half,
+        reader: &Half,
+        from: u64,
+    ) -> Result<(), Hole> {
         let tail = mine.sent.load(Ordering::Relaxed);
-        let Some(again) = Self::again(w, reader) else { return false };
+        let again = Self::again(w, reader).ok_or(Hole::Nonsense)?;
         let loc = Loc::parse(mine.loc.load(Ordering::Relaxed));
         let next = Loc::parse(mine.next_loc.load(Ordering::Relaxed));
         let next_at = mine.next_at.load(Ordering::Relaxed);
@@ -122,7 +128,7 @@ impl Conn {
         let (loc, from, left) = match loc {
             Some(loc) => match ring::used(from, tail, most) {
                 Ok(left) => (loc, from, left),
-                Err(_) => return false,
+                Err(_) => return Err(Hole::Nonsense),
             },
             None => (Loc { block: 0, order: 0 }, tail, 0),
         };
@@ -140,7 +146,7 @@ impl Conn {
         let deadline = call::now_ns() + REPLAY_NS;
         let more = if left > 0 { MSG_MORE } else { 0 };
         if !send_all(fd, &again, more, deadline) {
-            return false;
+            return Err(Hole::NotTaken);
         }
         let mut at = from;
         let end = from.wrapping_add(left as u64);
@@ -160,7 +166,7 @@ impl Conn {
             n = n.min(place.bytes());
             w.board.map.copy_out(place, at, &mut chunk[..n]);
             if !send_all(fd, &chunk[..n], 0, deadline) {
-                return false;
+                return Err(Hole::NotTaken);
             }
             at = at.wrapping_add(n as u64);
         }
@@ -168,17 +174,16 @@ impl Conn {
             mine.flags.fetch_or(flag::SHUT, Ordering::Release);
             let _ = call::shutdown(fd, 1);
         }
-        true
+        Ok(())
     }
 
     /// Does the peer's part of a demotion for it: its process does not call us, perhaps because it
     /// sleeps in something else. Needs the kernel's permission to borrow its socket, as a debugger
     /// would (the same user, and no policy against it).
-    /// `false`: its socket does not take all of it, or what it says makes no sense, and the stream has a hole.
-    fn replay_for_peer(&self, w: &World, mine: &Half) -> bool {
-        let Some(index) = mine.peer.load(Ordering::Relaxed).checked_sub(1) else { return true };
-        let Some(peer) = w.board.map.half(index) else { return true };
-        let Some(fd) = Self::socket_of(w, peer) else { return true };
+    fn replay_for_peer(&self, w: &World, mine: &Half) -> Result<(), Hole> {
+        let Some(index) = mine.peer.load(Ordering::Relaxed).checked_sub(1) else { return Ok(()) };
+        let Some(peer) = w.board.map.half(index) else { return Ok(()) };
+        let Some(fd) = Self::socket_of(w, peer) else { return Ok(()) };
         let known = self.ends.lock().and_then(|e| *e);
         let name = |peer| call::name(fd, peer).ok().flatten().map(|a| (*a.ip(), a.port()));
         // All that a listener has accepted share its own name.
@@ -186,7 +191,7 @@ impl Conn {
             name(false) == Some((*e.remote.ip(), e.remote.port()))
                 && name(true) == Some((*e.local.ip(), e.local.port()))
         });
-        let mut whole = true;
+        let mut whole = Ok(());
         if is_it {
             // Never waited for: whoever holds them may be stopped, or have written them himself. What we have borrowed
             // `go_down` does not wait for either. The third: who is in the middle of a read by TCP takes what comes
@@ -430,10 +435,10 @@ impl Conn {
             if !down && call::now_ns() > proxy {
                 let sends = Self::is_sending(peer);
                 if !sends {
-                    if !self.replay_for_peer(w, mine) {
+                    if let Err(hole) = self.replay_for_peer(w, mine) {
                         // Nothing goes over a connection that has ended in the kernel, and the program hears of that.
                         if !call::hung_up(fd) {
-                            let _ = self.broken(w, fd, mine);
+                            self.is_not_whole(w, fd, mine, hole);
                         }
                         return false;
                     }
@@ -611,8 +616,26 @@ impl Conn {
     pub(super) fn broken(&self, w: &World, fd: i32, mine: &Half) -> Got {
         w.count(Reason::PeerBroken);
         mine.reason.store(Reason::PeerBroken.code(), Ordering::Relaxed);
-        if w.limits.log >= Level::Error {
-            crate::log::line(format_args!("fd {fd}: reset: the peer wrote nonsense into its ring"));
+        self.resets(w, fd, mine, Some("the peer wrote nonsense into its ring"))
+    }
+
+    /// Not all of the stream went back to TCP: the connection ends with a reset.
+    #[cold]
+    fn is_not_whole(&self, w: &World, fd: i32, mine: &Half, hole: Hole) {
+        let _ = match hole {
+            Hole::Nonsense => self.broken(w, fd, mine),
+            // Who was killed has said nothing wrong.
+            Hole::NotTaken if call::hung_up(fd) => self.resets(w, fd, mine, None),
+            Hole::NotTaken => {
+                self.resets(w, fd, mine, Some("the socket does not take what goes back to TCP"))
+            }
+        };
+    }
+
+    /// This connection ends with a reset, and nothing else happens.
+    fn resets(&self, w: &World, fd: i32, mine: &Half, why: Option<&str>) -> Got {
+        if let Some(why) = why.filter(|_| w.limits.log >= Level::Error) {
+            crate::log::line(format_args!("fd {fd}: reset: {why}"));
         }
         mine.flags.fetch_or(flag::CLOSED | flag::RESET | flag::SHUT, Ordering::Release);
         self.error.store(104, Ordering::Relaxed);
@@ -621,6 +644,15 @@ impl Conn {
         let _ = call::shutdown(fd, 2);
         Got::Failed(104)
     }
+}
+
+/// Why a stream that goes back to TCP is not whole.
+#[derive(Clone, Copy, Debug)]
+enum Hole {
+    /// What the reader says makes no sense.
+    Nonsense,
+    /// The socket takes no more: the peer is gone, or does not read for [`REPLAY_NS`].
+    NotTaken,
 }
 
 /// Sends all of it by TCP. `false`: the socket takes it no more, or not before the deadline.
