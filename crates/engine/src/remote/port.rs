@@ -1,6 +1,6 @@
 //! UDP port 4791: which socket, and so which vector, a packet comes to.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use sys::bpf::Classic;
 use sys::call::Failure;
@@ -24,10 +24,15 @@ pub(super) const fn vector_bits(vectors: u32) -> u8 {
 /// # Errors
 ///
 /// The step and its errno: `EADDRINUSE` if another RoCEv2 stack has the port, as `rdma_rxe` of the kernel
-/// has once it is loaded.
+/// has once it is loaded, or another engine.
 pub(super) fn open(address: IpAddr, vectors: u32, segments: bool) -> Result<Vec<Socket>, Failure> {
     let at = SocketAddr::new(address, PORT);
     let options = Options { receive_bytes: BYTES, send_bytes: BYTES, segments };
+    // Ours share the port, and would with those of another engine of the same user, which then got half of our packets.
+    UdpSocket::bind(at).map_err(|e| Failure {
+        step: "have the UDP port alone",
+        errno: e.raw_os_error().unwrap_or(0),
+    })?;
     let sockets: Vec<Socket> =
         (0..vectors).map(|_| Socket::bind(at, options)).collect::<Result<_, _>>()?;
     if let [first, _, ..] = &sockets[..] {
@@ -54,6 +59,8 @@ mod tests {
 
     use sys::udp::{Outgoing, Received};
 
+    const EADDRINUSE: i32 = 98;
+
     #[test]
     fn a_packet_comes_to_the_vector_of_its_queue_pair() {
         // Some address of our own, so that nobody else is in the way.
@@ -79,6 +86,23 @@ mod tests {
                 assert_eq!(bytes[7] & 3, vector, "{bytes:x?}");
             }
         }
+    }
+
+    #[test]
+    fn an_engine_has_the_port_of_an_address_alone() {
+        let address: IpAddr = "127.47.91.2".parse().unwrap();
+        let sockets = match open(address, 2, false) {
+            Ok(sockets) => sockets,
+            Err(failure) => {
+                println!("skipped: {failure}");
+                return;
+            }
+        };
+        let refused = open(address, 2, false).unwrap_err();
+        assert_eq!(refused.errno, EADDRINUSE, "{refused}");
+        assert!(open("127.47.91.3".parse().unwrap(), 2, false).is_ok(), "another address");
+        drop(sockets);
+        assert!(open(address, 2, false).is_ok());
     }
 
     #[test]

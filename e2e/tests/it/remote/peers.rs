@@ -41,6 +41,27 @@ fn a_descriptor_above_the_limit_stays_on_tcp() {
     assert_counted(pair.board(Side::Client), Reason::AboveLimit, "a descriptor above the limit");
 }
 
+/// Two engines of one user, with a board each, could share the port: each would get packets of the other.
+#[test]
+fn a_second_engine_of_an_address_is_refused() {
+    let (Some(python), Some(pair)) = (python(), Pair::with(Hosts::new(), &ALL_BY_SMC)) else {
+        return;
+    };
+    let other = BoardDir::new();
+    let mut command = pair.plain(Side::Client, &built("shunt"));
+    let address = pair.address_of(Side::Client);
+    command.args(["engine", "--eid", EID, "--cgroup", "none", "--address", &address]);
+    let got = outcome(command.env("SHUNT_DIR", other.path()), LIMIT);
+    assert!(!got.ok() && got.hung.is_none(), "{got:?}");
+    let said = format!("cannot speak RoCEv2 from {address}");
+    assert!(got.err.contains(&said) && got.err.contains("another engine running"), "{got:?}");
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    pair.must_carry([1000; 2], || {
+        let got = talk.client(&pair, &python, &["echo", "1000"], true);
+        assert!(got.ok(), "{got:?}");
+    });
+}
+
 /// The engine has the connection, and the program no room for the descriptor that it is given for it: a reset.
 #[test]
 fn no_room_for_the_engines_descriptor() {
