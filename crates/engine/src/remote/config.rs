@@ -133,7 +133,7 @@ pub const SETTINGS: &[Setting] = &[
         value: "on|off",
         help: "rates that follow congestion marks (ECN; DCQCN) on links to hosts whose Shunt does the same: packets \
                to them say ECT(0), marks that come are answered, and answers lower the rate; to others nothing of \
-               it is done. Counts for link groups that are made from then on [off]",
+               it is done. Counts for link groups that are made from then on [on]",
         live: true,
     },
     Setting {
@@ -277,8 +277,7 @@ impl Default for Config {
             reuse_buffers: true,
             peer_groups: 64,
             peers: Vec::new(),
-            // It is new.
-            congestion: false,
+            congestion: true,
             vectors: None,
             use_vectors: Vectors::ALL,
             split_cqs: Vectors::NONE,
@@ -485,7 +484,7 @@ mod tests {
             ("reuse_buffers", "off"),
             ("peer_groups", "1"),
             ("peers", "192.0.2.0/24,2001:db8::1"),
-            ("congestion", "on"),
+            ("congestion", "off"),
             ("vectors", "3"),
             ("use_vectors", "1-2"),
             ("split_cqs", "0,2"),

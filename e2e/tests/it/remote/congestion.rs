@@ -9,9 +9,6 @@ use crate::programs::{iperf3_client, need};
 const MEGABITS: u64 = 100;
 const SLOW: &str = "rate=100 queue=8000000 above=40000";
 const PORT: &str = "5300";
-/// It is off unless set.
-const ON: &[&str] = &["--congestion", "on"];
-
 /// The links of the client's host: whether they answer marks, and the rate.
 fn links(pair: &Pair) -> Vec<(bool, Option<u64>)> {
     let status = pair.status(Side::Client);
@@ -58,7 +55,7 @@ fn count(pair: &Pair, side: Side, name: &str) -> u64 {
 #[test]
 fn marks_slow_a_link_down_before_anything_is_lost() {
     let iperf = need!("iperf3");
-    let Some(bad) = Bad::with(SLOW, ON, |_| ()) else { return };
+    let Some(bad) = Bad::with(SLOW, &[], |_| ()) else { return };
     let (bytes, lowest) = send(&bad.pair, &iperf);
     let pair = &bad.pair;
     assert!(pair.carried(Side::Client) > 0, "{}", pair.board(Side::Client).summary());
@@ -84,7 +81,7 @@ fn marks_slow_a_link_down_before_anything_is_lost() {
 #[test]
 fn a_host_that_leaves_it_off_sends_and_gets_nothing_of_it() {
     let iperf = need!("iperf3");
-    let Some(bad) = Bad::with(SLOW, ON, |_| ()) else { return };
+    let Some(bad) = Bad::with(SLOW, &[], |_| ()) else { return };
     let mut command = bad.pair.plain(Side::Server, &built("shunt"));
     let got = outcome(command.args(["engine", "set", "congestion=off"]), LIMIT);
     assert!(got.ok(), "{got:?}");
@@ -118,8 +115,7 @@ fn sending(command: &mut Command, sent: impl Fn() -> u64) -> Guest {
 #[test]
 fn two_links_share_a_slow_one() {
     let iperf = need!("iperf3");
-    let settings = [ON, &["--vectors", "2"]].concat();
-    let Some(bad) = Bad::with(SLOW, &settings, |_| ()) else { return };
+    let Some(bad) = Bad::with(SLOW, &["--vectors", "2"], |_| ()) else { return };
     let pair = &bad.pair;
     let address = pair.address();
     let sent = || {
