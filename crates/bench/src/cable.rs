@@ -3,7 +3,8 @@
 //! of a datagram.
 //!
 //! Each host is a thread on a CPU of its own. Both programs send datagrams of the same size, as many of them
-//! with one system call, and figures are of payload that has arrived.
+//! with one system call, and figures are of payload that has arrived. What the sockets carry is measured as the engine
+//! uses them, many datagrams of one size as one message (`UDP_SEGMENT`, `UDP_GRO`), or one by one (`--one-by-one`).
 
 use std::fs::File;
 use std::net::{IpAddr, SocketAddr};
@@ -49,6 +50,9 @@ pub(crate) struct Cable {
     bytes: u32,
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
+    /// The blast alone: each datagram is a message of its own to the system, 64 with each call, without checksums
+    #[arg(long)]
+    one_by_one: bool,
 }
 
 /// One of the two, as its thread.
@@ -163,7 +167,8 @@ pub(crate) fn writes(cable: &Cable) -> anyhow::Result<()> {
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 pub(crate) fn blast(cable: &Cable) -> anyhow::Result<()> {
     let over = AtomicBool::new(false);
-    let options = Options { receive_bytes: SOCKET_BYTES, send_bytes: SOCKET_BYTES, segments: true };
+    let segments = !cable.one_by_one;
+    let options = Options { receive_bytes: SOCKET_BYTES, send_bytes: SOCKET_BYTES, segments };
     let payload = engine::remote::bare::payload_of(cable.mtu);
     let datagram = payload + AROUND;
     let sender = |place: &Place<'_>| {
@@ -173,7 +178,7 @@ pub(crate) fn blast(cable: &Cable) -> anyhow::Result<()> {
             let to = SocketAddr::new(cable.addresses[1], PORT);
             let mut batch = Outgoing::new(1 << 20);
             let each = sys::udp::MESSAGE_MAX / datagram * datagram;
-            let each = each.min(datagram * usize::from(SEGMENTS));
+            let each = if segments { each.min(datagram * usize::from(SEGMENTS)) } else { datagram };
             let (began, time) = (Instant::now(), BEFORE + cable.duration());
             let mut sent = 0;
             while began.elapsed() < time {
@@ -200,7 +205,11 @@ pub(crate) fn blast(cable: &Cable) -> anyhow::Result<()> {
         place.enter()?;
         let socket = Socket::bind((cable.addresses[1], PORT).into(), options)?;
         // As much as the device takes at once.
-        let mut room = Received::new(1 << 16, 16.min(BATCH));
+        let mut room = if segments {
+            Received::new(1 << 16, 16.min(BATCH))
+        } else {
+            Received::new(datagram, BATCH)
+        };
         let (mut began, mut bytes): (Option<Instant>, usize) = (None, 0);
         while !over.load(Ordering::Relaxed) {
             if socket.receive(&mut room).is_err() {

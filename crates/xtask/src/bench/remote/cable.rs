@@ -1,5 +1,6 @@
 //! Our own RoCEv2 over UDP beside what it stands on: 1 MB writes by one queue pair against bare datagrams of the
-//! same size by the same kind of sockets, over the cable between the two hosts.
+//! same size by the same kind of sockets, over the cable between the two hosts: each a message of its own, by `sendmmsg`
+//! and `recvmmsg`, and many together as one, which is what ours does as well (`UDP_SEGMENT`, `UDP_GRO`).
 
 use std::ffi::OsString;
 
@@ -24,14 +25,22 @@ pub(super) struct Row {
     pub(super) name: String,
     /// The longest packet that it takes, bytes.
     mtu: u32,
+    /// What the bare datagrams are sent by.
+    blast: &'static str,
 }
 
 /// The rows, in order.
 pub(super) fn rows() -> Vec<Row> {
-    let name = |mtu, payload| {
-        format!("1 MB writes, one queue pair, over bare datagrams of {payload}, MTU {mtu}")
-    };
-    [(USUAL, 1024), (9000, 4096)].map(|(mtu, payload)| Row { name: name(mtu, payload), mtu }).into()
+    const HOW: [(&str, &str); 2] =
+        [("sendmmsg and recvmmsg", "blast --one-by-one"), ("segments together", "blast")];
+    let cables = [(USUAL, 1024), (9000, 4096)];
+    let all = HOW.into_iter().flat_map(|how| cables.map(|cable| (how, cable)));
+    all.map(|((by, blast), (mtu, payload))| {
+        let name =
+            format!("1 MB writes, one queue pair, over datagrams of {payload} by {by}, MTU {mtu}");
+        Row { name, mtu, blast }
+    })
+    .collect()
 }
 
 /// Measures a row: its two runs in turn, so many times. No engine may be there.
@@ -48,7 +57,7 @@ fn pairs(stage: &Stage, row: &Row, rounds: u32, seconds: f64) -> anyhow::Result<
     set_mtu(hosts, row.mtu)?;
     let run = |what: &str| run(stage, hosts, what, row.mtu, seconds);
     let values: anyhow::Result<Vec<(f64, f64)>> =
-        (0..rounds).map(|_| Ok((run("blast")?, run("writes")?))).collect();
+        (0..rounds).map(|_| Ok((run(row.blast)?, run("writes")?))).collect();
     set_mtu(hosts, USUAL)?;
     Pairs::of(&values?, Better::Higher).context("nothing was measured")
 }
