@@ -31,8 +31,10 @@ pub use pipes::PipePool;
 pub use receive::ReceiveFile;
 pub use send::SendFile;
 
+use std::cell::Cell;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use rustix::fs::{OFlags, fcntl_getfl};
@@ -159,13 +161,40 @@ pub struct Pools {
     pub pipes: PipePool,
     /// Buffers to copy through; also those in which data is signed or encrypted.
     pub buffers: BufferPool,
+    receivers: Rc<Receivers>,
+}
+
+/// Which of a loop's connections wait for payload.
+#[derive(Debug)]
+struct Receivers {
+    /// Who has waited last.
+    last: Cell<RawFd>,
+    /// How many times the same one has to wait until it counts as alone.
+    left: Cell<u8>,
+}
+
+impl Receivers {
+    /// Waits in a row by which a connection is alone.
+    const ALONE: u8 = 8;
+
+    /// A connection is about to wait. Whether no other has of late.
+    fn is_alone(&self, socket: RawFd) -> bool {
+        let same = self.last.replace(socket) == socket;
+        self.left.set(if same { self.left.get().saturating_sub(1) } else { Self::ALONE });
+        self.left.get() == 0
+    }
 }
 
 impl Pools {
     /// Pools that keep at most `pipes` pipes of 1 MiB and `buffer_bytes` bytes of buffers.
     #[must_use]
     pub fn new(pipes: usize, buffer_bytes: usize) -> Self {
-        Self { pipes: PipePool::new(pipes), buffers: BufferPool::new(buffer_bytes) }
+        let receivers = Receivers { last: Cell::new(-1), left: Cell::new(0) };
+        Self {
+            pipes: PipePool::new(pipes),
+            buffers: BufferPool::new(buffer_bytes),
+            receivers: Rc::new(receivers),
+        }
     }
 }
 

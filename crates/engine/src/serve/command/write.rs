@@ -237,9 +237,11 @@ impl DirectWrite {
         };
         let len = u32::try_from(request.data.len()).unwrap_or(u32::MAX);
         let file = open.data().map_err(|_| Ending::Nonsense("a file that cannot be written"))?;
-        let method = channel.chooser().receive(channel.load(len), &file);
+        let load = channel.load(len);
+        let method = channel.chooser().receive(load, &file);
         let times = open.before_change();
-        let mut transfer = ReceiveFile::new(early, file, request.offset, len, method);
+        let transfer = ReceiveFile::new(early, file, request.offset, len, method);
+        let mut transfer = transfer.from_local(load.loopback);
         if allowed.is_err() {
             transfer.refuse();
         }

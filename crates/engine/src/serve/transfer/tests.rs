@@ -1,7 +1,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
@@ -890,4 +890,43 @@ fn errors_of_the_connection_and_of_the_file_are_told_apart() {
     let mut sending = send();
     assert!(sending.put_into_memory(Err(Errno::NOSYS)).unwrap().is_none());
     assert!(!sending.maps() && !send().maps());
+}
+
+/// How many bytes a socket waits for before it is readable.
+fn low_water(socket: &TcpStream) -> i32 {
+    const SOL_SOCKET: i32 = 1;
+    const SO_RCVLOWAT: i32 = 18;
+    sys::call::getsockopt(socket.as_raw_fd(), SOL_SOCKET, SO_RCVLOWAT).unwrap()
+}
+
+#[test]
+fn a_loop_sleeps_longer_for_one_client_of_this_host_than_for_others() {
+    let pools = Pools::new(1, MIB);
+    let receiving = |local, len| {
+        let (ours, theirs) = connection();
+        let file = Arc::new(files().remove(0));
+        let transfer = ReceiveFile::new(&[], file, 0, len, Method::Copy).from_local(local);
+        (transfer, ours, theirs)
+    };
+    // As the last of so many waits has it.
+    let waits = |(transfer, ours, _): &mut (ReceiveFile, TcpStream, TcpStream), times: usize| {
+        for _ in 0..times {
+            let progress = transfer.step(ours.as_fd(), &pools).unwrap();
+            assert!(matches!(progress, Progress::SocketBlocked), "{progress:?}");
+        }
+        low_water(ours)
+    };
+    let mut one = receiving(true, 3 << 20);
+    assert_eq!(waits(&mut one, 1), 256 << 10, "nobody knows who else there is");
+    assert_eq!(waits(&mut one, 8), 1 << 20);
+    let mut other = receiving(true, 3 << 20);
+    waits(&mut other, 1);
+    for _ in 0..10 {
+        assert_eq!([waits(&mut one, 1), waits(&mut other, 1)], [256 << 10; 2]);
+    }
+    assert_eq!(waits(&mut other, 8), 1 << 20, "it is alone again");
+    let mut short = receiving(true, 300 << 10);
+    assert_eq!([waits(&mut short, 1), waits(&mut short, 8)], [256 << 10, 1]);
+    let mut far = receiving(false, 3 << 20);
+    assert_eq!(waits(&mut far, 10), 256 << 10);
 }
