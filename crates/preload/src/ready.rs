@@ -670,6 +670,7 @@ impl Set {
         left: Option<u64>,
         sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> Option<c_int> {
+        self.is_in_no_hurry(left);
         let unheard = self.ask_for_room(w);
         // A peer that is still sending by TCP cannot ring when there is room.
         let left = if unheard { Some(left.unwrap_or(u64::MAX).min(LOOK_NS)) } else { left };
@@ -753,17 +754,6 @@ impl Set {
             }
         }
         unheard
-    }
-
-    fn count_sleep(&self, w: &'static World) {
-        let at = self.last.load(Ordering::Relaxed);
-        if at != 0 {
-            // SAFETY: records are never unmapped.
-            let conn = unsafe { &*(at as *const Conn) };
-            if let Some((mine, _)) = conn.halves(w) {
-                mine.n_sleeps.fetch_add(1, Ordering::Relaxed);
-            }
-        }
     }
 }
 

@@ -10,6 +10,11 @@ use super::*;
 /// Most that a set remembers; the oldest go first.
 const LEFT_MAX: usize = 1024;
 
+/// Bit of [`Set::left`]: something that was left behind has told of what nobody asked for, since the last sleep.
+const MUTE: u32 = 1 << 31;
+/// How long a sleep is put off then, milliseconds.
+const NAP_MS: u64 = 1;
+
 /// The program has itself registered data that looks like a tag of ours.
 static LOOKS_ALIKE: AtomicBool = AtomicBool::new(false);
 
@@ -82,10 +87,19 @@ impl Set {
             out.push(what, left.data);
             return true;
         }
-        drop(members);
-        // What we had asked for is more than the program did, and the kernel says it at each look for as long as it is so:
-        // whoever waits must not take a core for it.
-        let _ = call::poll(&mut [], 1);
+        // What we had asked for is more than the program did, and the kernel says it at each look for as long as it is so.
+        self.left.fetch_or(MUTE, Ordering::Relaxed);
         true
+    }
+
+    /// Who is about to sleep would be woken at once by what was kept from the program: it must not take a core for that.
+    #[inline]
+    pub(super) fn is_in_no_hurry(&self, left: Option<u64>) {
+        if self.left.load(Ordering::Relaxed) & MUTE != 0 {
+            self.left.fetch_and(!MUTE, Ordering::Relaxed);
+            if left.is_none_or(|left| left > NAP_MS * 1_000_000) {
+                let _ = call::poll(&mut [], NAP_MS as c_int);
+            }
+        }
     }
 }

@@ -105,33 +105,37 @@ impl Set {
                 // answer.
                 let mut n = 0;
                 if self.crowded.swap(false, Ordering::Relaxed) {
-                    n = self.report_quiet(w, events, 0);
+                    n = self.report_quiet(w, events, Asked::NotYet);
                 }
                 if n == 0 {
                     let said = call::epoll_wait(self.epfd(), events, 0);
-                    n = self.as_shared(w, events, said);
+                    let mut ours = Vec::new();
+                    n = self.as_shared(w, events, said, &mut ours);
                     self.crowded.store(n == events.len(), Ordering::Relaxed);
-                    n = self.report_quiet(w, events, n);
+                    n = self.report_quiet(w, events, Asked::Told(n, &ours));
                 }
                 if n > 0 {
                     return c_int::try_from(n).unwrap_or(0);
                 }
             }
+            self.is_in_no_hurry(left);
             let n = sleep(events, left);
             let Ok(count) = usize::try_from(n) else { return n };
-            let told = self.as_shared(w, events, Ok(count));
+            let told = self.as_shared(w, events, Ok(count), &mut Vec::new());
             if count == 0 || told > 0 || left == Some(0) {
                 return c_int::try_from(told).unwrap_or(0);
             }
         }
     }
 
-    /// Translates what the kernel has said of a shared set, in its place; answers how much is left.
+    /// Translates what the kernel has said of a shared set, in its place; answers how much is left, and which registrations
+    /// of ours are among it.
     fn as_shared(
         &self,
         w: &'static World,
         events: &mut [epoll_event],
         said: call::Result<usize>,
+        ours: &mut Vec<*const Registration>,
     ) -> usize {
         let copy: Vec<epoll_event> = events[..said.unwrap_or(0)].to_vec();
         let mut out = Out { events, n: 0 };
@@ -143,7 +147,11 @@ impl Set {
             match tagged(w, tag) {
                 Some((half, which)) => match held(w, half) {
                     Some((conn, e)) if self.has(conn, which) => {
+                        let before = out.n;
                         self.as_own(w, conn, which, &e, mask, &mut out);
+                        if out.n > before {
+                            ours.push(&raw const conn.sets[which]);
+                        }
                     }
                     Some((conn, e)) => {
                         if !stranger(w, half, which, mask, &mut out) {
@@ -192,22 +200,38 @@ impl Set {
     }
 
     /// Reports what the kernel of a shared set cannot know: bytes that were there, with their doorbell
-    /// taken out, when the program asked for them. It comes behind the `told` that the kernel had, or they would wait for
-    /// as long as the kernel has others; answers how many there are then.
-    fn report_quiet(&self, w: &'static World, events: &mut [epoll_event], told: usize) -> usize {
-        let Some(members) = self.members.lock() else { return told };
+    /// taken out, when the program asked for them. It comes behind what the kernel had, or they would wait for as long as
+    /// the kernel has others; answers how many there are then.
+    fn report_quiet(
+        &self,
+        w: &'static World,
+        events: &mut [epoll_event],
+        asked: Asked<'_>,
+    ) -> usize {
+        let (told, ours) = match asked {
+            Asked::NotYet => (0, [].as_slice()),
+            Asked::Told(told, ours) => (told, ours),
+        };
+        let Some(mut members) = self.members.lock() else { return told };
         let mut out = Out { events, n: told };
-        for member in &members.warm {
-            let (conn, which) = (member.conn, member.which);
+        let (start, all) = (members.next, members.warm.len());
+        for at in (0..all).map(|step| (start + step) % all) {
+            if out.is_full() {
+                // Whoever had no room this time comes first.
+                members.next = at;
+                break;
+            }
+            let (conn, which) = (members.warm[at].conn, members.warm[at].which);
             let r = &conn.sets[which];
             let user = r.events.load(Ordering::Relaxed);
             let fresh = r.flags.load(Ordering::Relaxed) & reg::FRESH != 0;
-            if user & ET != 0 && !fresh || out.is_full() {
+            // Once in an answer.
+            if user & ET != 0 && !fresh || ours.contains(&&raw const *r) {
                 continue;
             }
-            let data = r.data.load(Ordering::Relaxed);
-            // Once in an answer. Who gives many the same data is told of the others next time.
-            if out.events[..told].iter().any(|e| e.u64 == data) {
+            // What the kernel knows of it tells, and if it has not been asked that is still to come. A one-shot
+            // registration must not be told by both: it waits until the kernel has nothing.
+            if told > 0 && user & ONESHOT != 0 || asked.is_early() && may_be_told(conn, user) {
                 continue;
             }
             let what = due(w, conn, r);
@@ -225,11 +249,32 @@ impl Set {
                     // The kernel must not fire it as well.
                     disarm(w, self, conn, which);
                 }
-                out.push(what.events, data);
+                out.push(what.events, r.data.load(Ordering::Relaxed));
             }
         }
         out.n
     }
+}
+
+/// Whether the kernel has been asked before what it cannot know is reported.
+#[derive(Clone, Copy)]
+enum Asked<'a> {
+    /// What it has would fill the answer, as it filled the last one.
+    NotYet,
+    /// It had so many events, which are in the answer, these of our connections among them.
+    Told(usize, &'a [*const Registration]),
+}
+
+impl Asked<'_> {
+    fn is_early(self) -> bool {
+        matches!(self, Self::NotYet)
+    }
+}
+
+/// Whether the kernel may have an event of an edge-triggered or one-shot registration that is still to come.
+fn may_be_told(conn: &Conn, user: u32) -> bool {
+    user & ONESHOT != 0
+        || user & ET != 0 && call::readable(conn.fd.load(Ordering::Relaxed).cast_signed()).0
 }
 
 /// Who watches edges is told of each arrival, also while there is something unread: the next one rings as well.

@@ -94,7 +94,8 @@ pub(super) struct Members {
     pub(super) asleep: usize,
     /// What was left behind.
     pub(super) leftovers: VecDeque<Leftover>,
-    next: usize,
+    /// Where the next look begins.
+    pub(super) next: usize,
 }
 
 impl Members {
@@ -328,6 +329,18 @@ impl Set {
         let Some(mut members) = self.members.lock() else { return true };
         members.moved(w).is_some()
             || members.warm.iter_mut().any(|m| !m.is_quiet() && m.due(w).events != 0)
+    }
+
+    /// Counts a sleep for the connection that moved last.
+    pub(super) fn count_sleep(&self, w: &'static World) {
+        let at = self.last.load(Ordering::Relaxed);
+        if at != 0 {
+            // SAFETY: records are never unmapped.
+            let conn = unsafe { &*(at as *const Conn) };
+            if let Some((mine, _)) = conn.halves(w) {
+                mine.n_sleeps.fetch_add(1, Ordering::Relaxed);
+            }
+        }
     }
 
     /// Reports what is ready, each connection once.
