@@ -49,19 +49,42 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Binds to exactly this address.
+    /// Binds to exactly this address, where others of this user may be bound already.
     ///
     /// # Errors
     ///
     /// The step and its errno: `EADDRINUSE` if somebody else has the port, `EADDRNOTAVAIL` if the address
     /// is not this host's.
     pub fn bind(address: SocketAddr, options: Options) -> Result<Self, Failure> {
+        let socket = Self::new(address, options)?;
+        socket.share()?;
+        socket.bind_to(address).map_err(Failure::at("bind the UDP socket"))?;
+        Ok(socket)
+    }
+
+    /// Binds to exactly this address, where nobody is bound, of whatever user; from then on others of this user may be.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::bind`].
+    pub fn bind_first(address: SocketAddr, options: Options) -> Result<Self, Failure> {
+        let socket = Self::new(address, options)?;
+        socket.bind_to(address).map_err(Failure::at("bind the UDP socket"))?;
+        socket.share()?;
+        Ok(socket)
+    }
+
+    fn share(&self) -> Result<(), Failure> {
+        self.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1, "share the UDP port")
+    }
+
+    /// One that is not bound yet.
+    fn new(address: SocketAddr, options: Options) -> Result<Self, Failure> {
         let domain = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let fd = call::socket(domain, kind, 0).map_err(Failure::at("open a UDP socket"))?;
         let socket = Self { fd: own(fd), address };
         socket.size(options);
-        socket.set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1, "share the UDP port")?;
         let no_checksum = i32::from(!options.segments);
         if options.segments {
             socket.set(libc::SOL_UDP, UDP_GRO, 1, "take datagrams together")?;
@@ -80,7 +103,6 @@ impl Socket {
             let told = libc::IPV6_RECVTCLASS;
             socket.set(libc::IPPROTO_IPV6, told, 1, "be told of congestion marks")?;
         }
-        socket.bind_to(address).map_err(Failure::at("bind the UDP socket"))?;
         Ok(socket)
     }
 

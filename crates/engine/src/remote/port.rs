@@ -1,6 +1,6 @@
 //! UDP port 4791: which socket, and so which vector, a packet comes to.
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 
 use sys::bpf::Classic;
 use sys::call::Failure;
@@ -29,12 +29,9 @@ pub(super) fn open(address: IpAddr, vectors: u32, segments: bool) -> Result<Vec<
     let at = SocketAddr::new(address, PORT);
     let options = Options { receive_bytes: BYTES, send_bytes: BYTES, segments };
     // Ours share the port, and would with those of another engine of the same user, which then got half of our packets.
-    UdpSocket::bind(at).map_err(|e| Failure {
-        step: "have the UDP port alone",
-        errno: e.raw_os_error().unwrap_or(0),
-    })?;
-    let sockets: Vec<Socket> =
-        (0..vectors).map(|_| Socket::bind(at, options)).collect::<Result<_, _>>()?;
+    let first = Socket::bind_first(at, options);
+    let others = (1..vectors).map(|_| Socket::bind(at, options));
+    let sockets: Vec<Socket> = std::iter::once(first).chain(others).collect::<Result<_, _>>()?;
     if let [first, _, ..] = &sockets[..] {
         first.steer(&steering(vector_bits(vectors)))?;
     }
