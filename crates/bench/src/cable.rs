@@ -109,6 +109,7 @@ fn both<A: Send, B: Send>(
 /// WRITEs, one queue pair.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 pub(crate) fn writes(cable: &Cable) -> anyhow::Result<()> {
+    ensure!(!cable.one_by_one, "--one-by-one is for the blast alone");
     let (to_sender, at_sender) = mpsc::channel::<End>();
     let (to_receiver, at_receiver) = mpsc::channel::<End>();
     let over = AtomicBool::new(false);

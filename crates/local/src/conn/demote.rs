@@ -180,6 +180,7 @@ impl Conn {
     /// Does the peer's part of a demotion for it: its process does not call us, perhaps because it
     /// sleeps in something else. Needs the kernel's permission to borrow its socket, as a debugger
     /// would (the same user, and no policy against it).
+    /// An error: not all of it went, and the stream has a hole.
     fn replay_for_peer(&self, w: &World, mine: &Half) -> Result<(), Hole> {
         let Some(index) = mine.peer.load(Ordering::Relaxed).checked_sub(1) else { return Ok(()) };
         let Some(peer) = w.board.map.half(index) else { return Ok(()) };
@@ -632,7 +633,7 @@ impl Conn {
         };
     }
 
-    /// This connection ends with a reset, and nothing else happens.
+    /// What all of these come to: the connection ends with a reset, and the log says why, unless its peer has gone.
     fn resets(&self, w: &World, fd: i32, mine: &Half, why: Option<&str>) -> Got {
         if let Some(why) = why.filter(|_| w.limits.log >= Level::Error) {
             crate::log::line(format_args!("fd {fd}: reset: {why}"));

@@ -1,6 +1,7 @@
 //! Our own RoCEv2 over UDP beside what it stands on: 1 MB writes by one queue pair against bare datagrams of the
-//! same size by the same kind of sockets, over the cable between the two hosts: each a message of its own, by `sendmmsg`
-//! and `recvmmsg`, and many together as one, which is what ours does as well (`UDP_SEGMENT`, `UDP_GRO`).
+//! same size, over the cable between the two hosts. The bare ones are sent in two ways: each as a message of its own, 64 of
+//! them by `sendmmsg` and `recvmmsg`, without checksums; and as ours sends them, many of one size as one message
+//! (`UDP_SEGMENT`, `UDP_GRO`).
 
 use std::ffi::OsString;
 
