@@ -12,8 +12,9 @@ const LEFT_MAX: usize = 1024;
 
 /// Bit of [`Set::left`]: something that was left behind has told of what nobody asked for, since the last sleep.
 const MUTE: u32 = 1 << 31;
-/// How long a sleep is put off then, milliseconds.
-const NAP_MS: u64 = 1;
+/// How long a sleep is put off then.
+const NAP_NS: u64 = 1_000_000;
+const NAP_MS: c_int = 1;
 
 /// The program has itself registered data that looks like a tag of ours.
 static LOOKS_ALIKE: AtomicBool = AtomicBool::new(false);
@@ -97,8 +98,8 @@ impl Set {
     pub(super) fn is_in_no_hurry(&self, left: Option<u64>) {
         if self.left.load(Ordering::Relaxed) & MUTE != 0 {
             self.left.fetch_and(!MUTE, Ordering::Relaxed);
-            if left.is_none_or(|left| left > NAP_MS * 1_000_000) {
-                let _ = call::poll(&mut [], NAP_MS as c_int);
+            if left.is_none_or(|left| left > NAP_NS) {
+                let _ = call::poll(&mut [], NAP_MS);
             }
         }
     }
