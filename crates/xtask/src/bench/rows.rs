@@ -90,6 +90,8 @@ const CUBIC_FLOOR: f64 = 2.0;
 const DEFAULT_FLOOR: f64 = 3.0;
 /// On one CPU Shunt may cost this much and no more.
 const ONE_CPU_FLOOR: f64 = 0.98;
+/// What is lost to a third program on the CPU is known, a tenth at most (README, Limits): more is not.
+const CROWDED_FLOOR: f64 = 0.85;
 
 impl Row {
     fn new(name: String, server: Kind, load: Load, floor: f64) -> Self {
@@ -303,7 +305,7 @@ fn on_a_crowded_cpu(rows: &[Row]) -> Vec<Row> {
     let crowded = chosen.map(|row| {
         let name = format!("{}, one crowded CPU", row.name);
         let quick = matches!(row.load, Load::Wrk { c: 1, .. });
-        Row { cpus: Cpus::Crowded, name, floor: ONE_CPU_FLOOR, costs: false, quick, ..row.clone() }
+        Row { cpus: Cpus::Crowded, name, floor: CROWDED_FLOOR, costs: false, quick, ..row.clone() }
     });
     crowded.collect()
 }
