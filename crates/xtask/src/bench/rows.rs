@@ -90,7 +90,7 @@ const CUBIC_FLOOR: f64 = 2.0;
 const DEFAULT_FLOOR: f64 = 3.0;
 /// On one CPU Shunt may cost this much and no more.
 const ONE_CPU_FLOOR: f64 = 0.98;
-/// What is lost to a third program on the CPU is known, a tenth at most (README, Limits): more is not.
+/// What is lost to a third program on the CPU is known, about a tenth (README, Limits): much more must not be.
 const CROWDED_FLOOR: f64 = 0.85;
 
 impl Row {
