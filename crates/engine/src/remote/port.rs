@@ -58,17 +58,16 @@ mod tests {
 
     const EADDRINUSE: i32 = 98;
 
+    /// `None`, with the reason printed: there can be none here.
+    fn opened(address: IpAddr, vectors: u32) -> Option<Vec<Socket>> {
+        open(address, vectors, false).map_err(|failure| println!("skipped: {failure}")).ok()
+    }
+
     #[test]
     fn a_packet_comes_to_the_vector_of_its_queue_pair() {
         // Some address of our own, so that nobody else is in the way.
         let address: IpAddr = "127.47.91.1".parse().unwrap();
-        let sockets = match open(address, 4, false) {
-            Ok(sockets) => sockets,
-            Err(failure) => {
-                println!("skipped: {failure}");
-                return;
-            }
-        };
+        let Some(sockets) = opened(address, 4) else { return };
         let mut batch = Outgoing::new(1 << 20);
         for qpn in 0x0012_3400..0x0012_3440u32 {
             let mut bth = [0; 12];
@@ -88,13 +87,7 @@ mod tests {
     #[test]
     fn an_engine_has_the_port_of_an_address_alone() {
         let address: IpAddr = "127.47.91.2".parse().unwrap();
-        let sockets = match open(address, 2, false) {
-            Ok(sockets) => sockets,
-            Err(failure) => {
-                println!("skipped: {failure}");
-                return;
-            }
-        };
+        let Some(sockets) = opened(address, 2) else { return };
         let refused = open(address, 2, false).unwrap_err();
         assert_eq!(refused.errno, EADDRINUSE, "{refused}");
         assert!(open("127.47.91.3".parse().unwrap(), 2, false).is_ok(), "another address");
