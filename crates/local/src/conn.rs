@@ -858,6 +858,16 @@ impl Conn {
         }
     }
 
+    /// The kernel has taken `n` bytes out of the socket for the program by itself, of a stream that is all there: those
+    /// before the switch are not to come any more.
+    pub fn taken_by_the_kernel(&self, mine: &Half, peer: &Half, n: usize) {
+        let Some(_held) = lock::lock_of(&mine.rx_lock, &mine.lent) else { return };
+        let (taken, up) = (mine.tcp_rx.load(Ordering::Relaxed), peer.up_at.load(Ordering::Relaxed));
+        if taken < up {
+            mine.tcp_rx.store(up.min(taken + n as u64), Ordering::Relaxed);
+        }
+    }
+
     /// Of `n` bytes just read from TCP after `taken`, how many are data: what lies behind the
     /// switch are doorbells.
     fn trim(&self, mine: &Half, peer: &Half, taken: u64, n: usize, flags: i32) -> usize {

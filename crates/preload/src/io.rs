@@ -1078,7 +1078,9 @@ pub(crate) fn splice_out(
             let out = outcome(unsafe {
                 real::splice(fd, std::ptr::null_mut(), pipe, std::ptr::null_mut(), n, flags)
             });
-            return out.inspect_err(|errno| conn.tells(w, *errno));
+            return out
+                .inspect(|n| conn.taken_by_the_kernel(mine, peer, *n))
+                .inspect_err(|errno| conn.tells(w, *errno));
         }
     }
     let mut bytes = vec![0u8; n.min(64 << 10)];
