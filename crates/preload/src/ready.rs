@@ -34,13 +34,14 @@ mod control;
 mod forking;
 mod kick;
 mod leftover;
+mod once;
 mod park;
 mod shared;
 mod watch;
 #[cfg(feature = "watchdog")]
 pub(crate) mod watchdog;
 
-use amend::{amend, ask_anew, disarm, is_own_one_shot, register_anew, stands, tag_of};
+use amend::{amend, ask_anew, is_own_one_shot, register_anew, stands, tag_of};
 pub(crate) use amend::{lift, put_down};
 pub(crate) use control::{closed, control, created, duplicated, looked_at, other};
 pub(crate) use forking::{hold_sets, let_sets_go};
@@ -889,11 +890,18 @@ fn enrol(
 ) -> call::Result<()> {
     let r = &conn.sets[which];
     let (e, tag) = ends(w, conn).zip(tag_of(w, conn, which)).ok_or(NOT_ATTACHED)?;
-    e.mine.set_data[which].store(r.data.load(Ordering::Relaxed), Ordering::Relaxed);
-    e.mine.set_events[which].store(r.events.load(Ordering::Relaxed), Ordering::Relaxed);
     set.is_given_out(tag);
     let flags = r.flags.fetch_or(reg::TAGGED, Ordering::Relaxed);
-    let fired = r.events.load(Ordering::Relaxed) & ONESHOT != 0 && flags & reg::DISABLED != 0;
+    let mut fired = flags & reg::DISABLED != 0 && r.events.load(Ordering::Relaxed) & ONESHOT != 0;
+    if flags & reg::TAGGED != 0 && set.forked.load(Ordering::Relaxed) {
+        // Another process may know better.
+        let known = once::Known::of(e.mine, which).ok_or(NOT_ATTACHED)?;
+        known.follow(r);
+        fired = known.has_fired();
+    } else {
+        let (events, data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
+        once::publish(e.mine, which, events, data, fired);
+    }
     // One that has fired is not armed again but by the program.
     let events = if fired { ONESHOT } else { kernel_events(r, &e) };
     r.asked.store(events, Ordering::Relaxed);
@@ -998,7 +1006,7 @@ pub(crate) fn attached(w: &'static World, conn: &'static Conn) {
             matches!(WaitWord::parse(mine.wait.load(Ordering::Relaxed)), WaitWord::Cold(_))
         };
         match conn.halves(w) {
-            Some((mine, _)) if own && rung_for(mine) => {
+            Some((mine, _)) if own && rung_for(mine) && once::may_have_fired(conn, r) => {
                 // To make it ours would arm it again, and it may have fired. Until the program does that itself,
                 // what the kernel says of the socket is true by doorbells: see `control::modify`.
                 r.flags.fetch_or(reg::LATER, Ordering::Relaxed);

@@ -289,7 +289,8 @@ pub struct Half {
     pub sleepers: AtomicU32,
     /// User data of the first two event sets: `epoll_data`.
     pub set_data: [AtomicU64; 2],
-    /// User events of the first two event sets.
+    /// User events of the first two event sets, and what the processes that share one must agree on: bit 25: it is in a set;
+    /// bit 26: it is one-shot and has fired.
     pub set_events: [AtomicU32; 2],
 
     // Line 5: counters.

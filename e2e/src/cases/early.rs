@@ -121,6 +121,24 @@ pub fn met_after_one_shot(s: &mut Stage) {
     say!("armed", next(ep), soon(ep), calls::recv(c.a, 99, 0));
 }
 
+/// A one-shot registration from before both ends have met, for the end of the peer alone.
+pub fn met_after_one_shot_for_the_end(s: &mut Stage) {
+    for asked in [EPOLLRDHUP, EPOLLRDHUP | EPOLLET] {
+        let c = s.fresh_pair();
+        let ep = calls::epoll_create().expect("a set");
+        say!("added", calls::epoll_ctl(ep, EPOLL_CTL_ADD, c.a, asked | EPOLLONESHOT, 1));
+        say!("bytes", calls::send(c.a, b"first", 0), s.b_recv(c, 99), s.b_send(c, "answer"));
+        say!("more", calls::recv(c.a, 99, 0), calls::send(c.a, b"next", 0), s.b_recv(c, 99));
+        say!("the end", s.b_shutdown(c, libc::SHUT_WR), next(ep), soon(ep), s.mask(c.a));
+        say!(
+            "armed",
+            calls::epoll_ctl(ep, EPOLL_CTL_MOD, c.a, asked | EPOLLONESHOT, 2),
+            next(ep),
+            soon(ep)
+        );
+    }
+}
+
 /// Bytes are on their way when the other end begins to wait for them.
 pub fn met_with_bytes_on_the_way(s: &mut Stage) {
     let c = s.fresh_pair();

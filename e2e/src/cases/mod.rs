@@ -111,7 +111,7 @@ macro_rules! oracle_cases {
             }
             early {
                 met_request_and_answer met_we_speak_first met_edges met_streams met_and_closed
-                met_and_back_to_tcp met_after_a_move met_after_one_shot met_with_bytes_on_the_way
+                met_and_back_to_tcp met_after_a_move met_after_one_shot met_after_one_shot_for_the_end met_with_bytes_on_the_way
             }
             descriptors {
                 dup_shares dup2_over_connection dup3_and_fcntl_dup close_ranges close_from
@@ -120,8 +120,8 @@ macro_rules! oracle_cases {
             }
             processes {
                 fork_child_continues fork_parent_continues fork_both_read fork_shutdown
-                fork_nonblock fork_epoll_shared fork_epoll_edges fork_epoll_beside_others fork_killed_sharer
-                fork_exit_with_unread
+                fork_nonblock fork_epoll_shared fork_epoll_edges fork_epoll_beside_others fork_epoll_once
+                fork_killed_sharer fork_exit_with_unread
                 fork_many_children exec_with_library exec_without_library exec_beside_a_guarded_peer exec_cloexec
                 exec_by_itself exec_by_itself_without_library exec_fails vfork_exec_inetd cloned_child_closes posix_spawn_inetd
                 posix_spawn_of_a_cloexec_connection system_inherits

@@ -176,11 +176,20 @@ pub fn fork_epoll_beside_others(s: &mut Stage) {
     let ep = calls::epoll_create().expect("a set");
     calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, libc::EPOLLIN, 1).expect("added");
     let soon = |max| calls::epoll_wait(ep, max, 40);
+    // Whether any answer has the same twice, and what is in all of them.
     let told = |answers: Vec<Result<Vec<(u32, u64)>, i32>>| {
-        let mut all: Vec<_> = answers.into_iter().flat_map(|got| got.expect("events")).collect();
+        let (mut all, mut twice) = (Vec::new(), false);
+        for got in answers {
+            let mut answer = got.expect("events");
+            let told = answer.len();
+            answer.sort_unstable();
+            answer.dedup();
+            twice |= answer.len() != told;
+            all.extend(answer);
+        }
         all.sort_unstable();
         all.dedup();
-        all
+        (twice, all)
     };
     say!("bytes", s.b_send(c, "abc"), soon(4), calls::recv(c.a, 1, 0));
     let pid = child(|| sent(calls::send(c.a, b"by the child", 0)));
@@ -193,6 +202,61 @@ pub fn fork_epoll_beside_others(s: &mut Stage) {
     say!("each", told(vec![soon(4)]), told(vec![soon(2)]));
     say!("recv", calls::recv(c.a, 9, 0), told((0..4).map(|_| soon(1)).collect()));
     say!("more", s.b_send(c, "d"), told((0..4).map(|_| soon(1)).collect()));
+}
+
+/// One-shot registrations of an event set that a fork shares: each is told once, by whichever process, and armed for both by
+/// either; also beside something that is ready all the time.
+pub fn fork_epoll_once(s: &mut Stage) {
+    let c = s.pair_nb();
+    let [out, into] = calls::pipe(0).expect("a pipe");
+    let ep = calls::epoll_create().expect("a set");
+    let once = libc::EPOLLIN | libc::EPOLLONESHOT;
+    let arm = |data| calls::epoll_ctl(ep, libc::EPOLL_CTL_MOD, c.a, once, data);
+    let events = |max, times: usize| {
+        let answer = |_| calls::epoll_wait(ep, max, 40).expect("events");
+        let mut all: Vec<_> = (0..times).flat_map(answer).collect();
+        all.sort_unstable();
+        all
+    };
+    let count = |max, times| i32::try_from(events(max, times).len()).unwrap_or(-1);
+    calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, once, 1).expect("added");
+    say!("bytes", s.b_send(c, "abcdef"), events(4, 2), calls::recv(c.a, 1, 0));
+    // Has fired before the fork: the child arms it, and there is an event for one of them.
+    let pid = child(|| 10 * count(4, 1) + sent(arm(2)));
+    say!("armed by the child", calls::wait(pid), events(4, 2));
+    let pid = child(|| count(4, 2));
+    say!("told to the parent", arm(3), events(4, 1), "not to the child", calls::wait(pid));
+    let pid = child(|| {
+        std::thread::sleep(Duration::from_millis(100));
+        count(4, 2)
+    });
+    say!("told once", arm(4), events(4, 1), events(4, 2), calls::wait(pid));
+    say!("armed by the parent", arm(5));
+    let pid = child(|| count(4, 2));
+    say!("told to the child", calls::wait(pid), "not to the parent", events(4, 2));
+    // Beside others.
+    calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, out, libc::EPOLLIN, 9).expect("added");
+    say!("pipe", calls::write(into, b"x"));
+    for max in [4, 2, 1] {
+        say!("beside", max, arm(6), events(max, 1).len(), events(max, 1).len(), events(max, 3));
+        let pid = child(|| sent(arm(7)));
+        say!("armed by the child", calls::wait(pid), events(max, 4));
+    }
+    say!("no more bytes", calls::recv(c.a, 99, 0), arm(8), events(4, 2));
+    say!("more", s.b_send(c, "g"), events(4, 3), s.b_send(c, "h"), events(4, 2));
+    // Both wait, and one of them is told.
+    calls::epoll_ctl(ep, libc::EPOLL_CTL_DEL, out, 0, 0).expect("taken out");
+    say!("read", calls::recv(c.a, 99, 0), arm(10));
+    for round in 0..4 {
+        let told = || calls::epoll_wait(ep, 4, 300).expect("events").len();
+        let pid = child(|| i32::try_from(told()).unwrap_or(-1));
+        s.b_later(60, &format!("send {} 0 x", c.b));
+        let all = told() + calls::wait(pid).expect("a child");
+        say!("both wait", round, all, calls::recv(c.a, 9, 0), arm(10));
+    }
+    let pid = child(|| sent(calls::epoll_ctl(ep, libc::EPOLL_CTL_DEL, c.a, 0, 0)));
+    say!("taken out by the child", calls::wait(pid));
+    say!("gone", arm(11), s.b_send(c, "z"), events(4, 2));
 }
 
 /// A sharer is killed.

@@ -217,6 +217,8 @@ impl Conn {
             &half.bell_lock,
             &half.lent,
             &half.again_sent,
+            &half.set_events[0],
+            &half.set_events[1],
         ] {
             word.store(0, Ordering::Relaxed);
         }

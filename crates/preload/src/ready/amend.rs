@@ -102,13 +102,6 @@ pub(crate) fn put_down(w: &World, conn: &'static Conn) {
     }
 }
 
-/// Keeps the kernel from firing a one-shot registration that was reported from memory.
-pub(super) fn disarm(w: &'static World, set: &Set, conn: &Conn, which: usize) {
-    if let Some(tag) = tag_of(w, conn, which) {
-        let _ = amend(set, conn, &conn.sets[which], ONESHOT, tag);
-    }
-}
-
 /// The data under which the kernel knows a registration of an attached connection.
 pub(super) fn tag_of(w: &World, conn: &Conn, which: usize) -> Option<u64> {
     let (index, half) = conn.my_half(w)?;

@@ -116,7 +116,7 @@ fn add(
         return kernel(Some(event));
     }
     let Some(set) = set_of(w, epfd) else { return kernel(Some(event)) };
-    let free = (0..SETS).find(|i| conn.sets[*i].set.load(Ordering::Relaxed) == 0);
+    let free = (0..SETS).find(|which| once::is_free(w, conn, *which));
     let exclusive = events & EXCLUSIVE != 0;
     let stays =
         free.is_none() || exclusive && conn.phase() != Phase::Attached || data & TAG_MASK == TAG;
@@ -250,23 +250,33 @@ fn modify(
         crate::io::to_tcp(w, conn, fd, local::Reason::EventSets);
     }
     let (old_events, old_data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
-    if (old_events, old_data) == (events, data) && events & (ET | ONESHOT | EXCLUSIVE) == 0 {
+    // Another process may have changed it since.
+    let alone = !set.forked.load(Ordering::Relaxed);
+    let unchanged = (old_events, old_data) == (events, data);
+    if alone && unchanged && events & (ET | ONESHOT | EXCLUSIVE) == 0 {
         // Level triggered: nothing changes, and what is ready is reported anyway.
         return 0;
     }
+    let ours = || {
+        let tagged = r.flags.load(Ordering::Relaxed) & reg::TAGGED != 0;
+        ends(w, conn)
+            .filter(|_| tagged)
+            .inspect(|e| once::publish(e.mine, which, events, data, false))
+    };
+    // Before we have it ourselves: see `Known::follow`.
+    let _ = ours();
     r.events.store(events, Ordering::Relaxed);
     r.data.store(data, Ordering::Relaxed);
     r.flags.fetch_and(!(reg::DISABLED | reg::QUIET), Ordering::Relaxed);
-    r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
-    let flags = r.flags.load(Ordering::Relaxed);
-    let tagged = flags & reg::TAGGED != 0;
-    if flags & reg::LATER != 0 && !tagged && ends(w, conn).is_some() {
+    let flags = r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+    if flags & reg::LATER != 0 && flags & reg::TAGGED == 0 && ends(w, conn).is_some() {
         // The program arms it, so we may.
         r.flags.fetch_and(!reg::LATER, Ordering::Relaxed);
         join(w, conn, set, which, true);
         return 0;
     }
-    let Some(e) = ends(w, conn).filter(|_| tagged) else {
+    // Another thread may have attached it by now.
+    let Some(e) = ours() else {
         let done = kernel(Some(event));
         if done != 0 {
             r.events.store(old_events, Ordering::Relaxed);
@@ -276,16 +286,15 @@ fn modify(
     };
     // The kernel's registration need not change when only OUT came or went: no call then.
     let keep = IN | OUT | RDNORM | WRNORM | RDHUP;
-    let same = (old_events ^ events) & !keep == 0
+    let same = alone
+        && (old_events ^ events) & !keep == 0
         && events & ONESHOT == 0
         && !conn.is_mixed(e.mine, e.peer);
-    if same {
-        if let Some((_, half)) = conn.my_half(w) {
-            half.set_data[which].store(data, Ordering::Relaxed);
-            half.set_events[which].store(events, Ordering::Relaxed);
-        }
-    } else {
-        register(w, set, conn, which);
+    if !same && !register(w, set, conn, which) && !alone {
+        // Another process has taken it out.
+        e.mine.set_events[which].store(0, Ordering::Relaxed);
+        crate::real::set_errno(libc::ENOENT);
+        return -1;
     }
     if set.waiting.load(Ordering::SeqCst) > 0 && mask(conn, e.mine, e.peer) & wanted(r) != 0 {
         set.kick(w);

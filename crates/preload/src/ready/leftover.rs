@@ -89,8 +89,13 @@ impl Set {
             return true;
         }
         // What we had asked for is more than the program did, and the kernel says it at each look for as long as it is so.
-        self.left.fetch_or(MUTE, Ordering::Relaxed);
+        self.has_kept_something();
         true
+    }
+
+    /// See [`MUTE`].
+    pub(super) fn has_kept_something(&self) {
+        self.left.fetch_or(MUTE, Ordering::Relaxed);
     }
 
     /// Who is about to sleep would be woken at once by what was kept from the program: it must not take a core for that.

@@ -63,8 +63,7 @@ pub(super) fn revive(
         return false;
     };
     let r = &conn.sets[which];
-    half.set_data[which].store(data, Ordering::Relaxed);
-    half.set_events[which].store(events, Ordering::Relaxed);
+    once::publish(half, which, events, data, false);
     r.events.store(events, Ordering::Relaxed);
     r.data.store(data, Ordering::Relaxed);
     r.seen.store(u64::MAX, Ordering::Relaxed);

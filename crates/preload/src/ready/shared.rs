@@ -1,5 +1,6 @@
 //! Events of connections that another process has registered in a set that we share with it.
 
+use super::once::Known;
 use super::*;
 
 /// An event of a connection that this process does not hold: another process registered it in a
@@ -12,8 +13,11 @@ pub(super) fn stranger(
     kernel_mask: u32,
     out: &mut Out<'_>,
 ) -> bool {
-    let Some(data) = half.set_data.get(which) else { return false };
-    let user = half.set_events[which].load(Ordering::Relaxed);
+    let Some(known) = Known::of(half, which) else { return false };
+    if known.has_fired() {
+        return true;
+    }
+    let user = known.events();
     let mut now = kernel_mask & !(IN | RDNORM);
     if let Some(peer) =
         half.peer.load(Ordering::Relaxed).checked_sub(1).and_then(|p| w.board.map.half(p))
@@ -24,14 +28,19 @@ pub(super) fn stranger(
             now |= RDHUP;
         }
     }
-    let now = now & (user | ERR | HUP);
-    if now != 0 && !out.is_full() {
+    let mut now = now & (user | ERR | HUP);
+    if now == 0 && user & ONESHOT != 0 {
+        // The kernel has disarmed it, and to arm it takes a descriptor, which we need not have. An event with nothing
+        // behind it is better than none ever.
+        now = kernel_mask & user;
+    }
+    if now != 0 && !out.is_full() && known.claim() {
         if user & ET != 0 && now & (IN | RDNORM) != 0 {
             // Each arrival is an edge: see `expect_edge`.
             let seq = half.arm_seq.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
             wait::arm(&half.wait, WaitWord::Cold(seq));
         }
-        out.push(now, data.load(Ordering::Relaxed));
+        out.push(now, known.data);
     }
     now != 0
 }
@@ -80,8 +89,12 @@ impl Set {
     fn tells_what_nobody_rang_for(&self, w: &'static World) {
         if let Some(members) = self.members.lock() {
             for member in &members.warm {
-                let r = &member.conn.sets[member.which];
-                if due(w, member.conn, r).events != 0 {
+                let (conn, which) = (member.conn, member.which);
+                let r = &conn.sets[which];
+                if let Some(known) = ends(w, conn).and_then(|e| Known::of(e.mine, which)) {
+                    known.follow(r);
+                }
+                if due(w, conn, r).events != 0 {
                     r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
                 }
             }
@@ -155,7 +168,7 @@ impl Set {
                     }
                     Some((conn, e)) => {
                         if !stranger(w, half, which, mask, &mut out) {
-                            quiet(conn, &e);
+                            let _ = quiet(conn, &e);
                         }
                     }
                     None => drop(stranger(w, half, which, mask, &mut out)),
@@ -183,20 +196,24 @@ impl Set {
         out: &mut Out<'_>,
     ) {
         let r = &conn.sets[which];
-        let user = e.mine.set_events[which].load(Ordering::Relaxed);
-        if user & ONESHOT != 0 && r.flags.load(Ordering::Relaxed) & reg::DISABLED != 0 {
+        let Some(known) = Known::of(e.mine, which) else { return };
+        known.follow(r);
+        note(conn, said);
+        if known.has_fired() {
             return;
         }
-        note(conn, said);
         refresh_mixed(w, conn, true);
-        let now = mask(conn, e.mine, e.peer) & (user | ERR | HUP);
+        let now = mask(conn, e.mine, e.peer) & (known.events() | ERR | HUP);
         if now == 0 || out.is_full() {
-            return quiet(conn, e);
+            return self.says_nothing(w, conn, which, e, known);
+        }
+        if !known.claim() {
+            return;
         }
         let what = Due { events: now, tail: ring::tail(&e.peer.tail), end: end_flags(e.peer) };
         reported(r, &what);
         expect_edge(conn, r, e, &what);
-        out.push(now, e.mine.set_data[which].load(Ordering::Relaxed));
+        out.push(now, known.data);
     }
 
     /// Reports what the kernel of a shared set cannot know: bytes that were there, with their doorbell
@@ -223,33 +240,33 @@ impl Set {
             }
             let (conn, which) = (members.warm[at].conn, members.warm[at].which);
             let r = &conn.sets[which];
-            let user = r.events.load(Ordering::Relaxed);
+            let Some((e, known)) =
+                ends(w, conn).and_then(|e| Known::of(e.mine, which).map(|known| (e, known)))
+            else {
+                continue;
+            };
+            known.follow(r);
+            let user = known.events();
             let fresh = r.flags.load(Ordering::Relaxed) & reg::FRESH != 0;
             // Once in an answer.
             if user & ET != 0 && !fresh || ours.contains(&&raw const *r) {
                 continue;
             }
-            // What the kernel knows of it tells, and if it has not been asked that is still to come. A one-shot
-            // registration must not be told by both: it waits until the kernel has nothing.
-            if told > 0 && user & ONESHOT != 0 || asked.is_early() && may_be_told(conn, user) {
+            // What the kernel knows of it tells, and if it has not been asked that is still to come. Of a one-shot
+            // registration that has been told it has nothing for the program.
+            if asked.is_early() && may_be_told(conn, user) {
                 continue;
             }
             let what = due(w, conn, r);
             // Another process may have changed it, or taken it out of the set.
             let is_in = || match user & (ET | ONESHOT) {
-                ET => stands(self, conn, r),
-                _ => register(w, self, conn, which),
+                0 => register(w, self, conn, which),
+                _ => stands(self, conn, r),
             };
-            if what.events != 0 && is_as_known(w, conn, which) && is_in() {
+            if what.events != 0 && is_in() && known.stands() && known.claim() {
                 reported(r, &what);
-                if let Some(e) = ends(w, conn) {
-                    expect_edge(conn, r, &e, &what);
-                }
-                if user & ONESHOT != 0 {
-                    // The kernel must not fire it as well.
-                    disarm(w, self, conn, which);
-                }
-                out.push(what.events, r.data.load(Ordering::Relaxed));
+                expect_edge(conn, r, &e, &what);
+                out.push(what.events, known.data);
             }
         }
         out.n
@@ -271,10 +288,9 @@ impl Asked<'_> {
     }
 }
 
-/// Whether the kernel may have an event of an edge-triggered or one-shot registration that is still to come.
+/// Whether the kernel may have an event of an edge-triggered registration that is still to come.
 fn may_be_told(conn: &Conn, user: u32) -> bool {
-    user & ONESHOT != 0
-        || user & ET != 0 && call::readable(conn.fd.load(Ordering::Relaxed).cast_signed()).0
+    user & (ET | ONESHOT) == ET && call::readable(conn.fd.load(Ordering::Relaxed).cast_signed()).0
 }
 
 /// Who watches edges is told of each arrival, also while there is something unread: the next one rings as well.
@@ -297,24 +313,17 @@ fn held(w: &'static World, half: &Half) -> Option<(&'static Conn, Ends)> {
     std::ptr::eq(e.mine, half).then_some((conn, e))
 }
 
-/// Whether a registration is what this process has made.
-fn is_as_known(w: &World, conn: &Conn, which: usize) -> bool {
-    let r = &conn.sets[which];
-    conn.my_half(w).is_some_and(|(_, half)| {
-        half.set_data[which].load(Ordering::Relaxed) == r.data.load(Ordering::Relaxed)
-            && half.set_events[which].load(Ordering::Relaxed) == r.events.load(Ordering::Relaxed)
-    })
-}
-
-/// A doorbell of a shared connection whose ring is empty by now: out of the socket, and armed anew.
-fn quiet(conn: &Conn, e: &Ends) {
+/// A doorbell of a shared connection whose ring is empty by now: out of the socket, and armed anew. `false`: it is not empty.
+pub(super) fn quiet(conn: &Conn, e: &Ends) -> bool {
     let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
     if let Some(_held) = lock::lock_of(&e.mine.rx_lock, &e.mine.lent)
         && ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed)
     {
         conn.drain_bells(e.mine, e.peer, fd);
         conn.arm_cold(e.mine);
+        return true;
     }
+    false
 }
 
 /// The half and the registration that a tag of ours leads to; `None`: the data is the program's.

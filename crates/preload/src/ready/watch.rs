@@ -389,6 +389,11 @@ impl Set {
             }
             let r = &member.conn.sets[member.which];
             reported(r, &what);
+            if r.events.load(Ordering::Relaxed) & ONESHOT != 0
+                && let Some((mine, _)) = member.halves
+            {
+                once::fired(mine, member.which);
+            }
             last = Some(member.conn);
             out.push(what.events, r.data.load(Ordering::Relaxed));
         }
