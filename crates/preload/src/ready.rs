@@ -33,6 +33,7 @@ mod amend;
 mod control;
 mod forking;
 mod kick;
+mod leaving;
 mod leftover;
 mod once;
 mod park;
@@ -47,6 +48,7 @@ pub(crate) use control::{closed, control, created, duplicated, looked_at, other}
 pub(crate) use forking::{hold_sets, let_sets_go};
 use kick::kick_fd;
 pub(crate) use kick::{is_kick, move_kick};
+pub(crate) use leaving::{changed, detached, forget, reregister, unregister};
 use leftover::{is_nobodys, looks_alike};
 pub(crate) use park::{unpark, unpark_all};
 use shared::{is_news, stranger, tagged};
@@ -98,6 +100,8 @@ pub(crate) struct Set {
     /// Doorbells only, for good.
     cold: AtomicBool,
     forks: AtomicU32,
+    /// After how many forks of ours it was made.
+    born: u32,
     waiter: AtomicU32,
     /// Registrations that were left behind under our tag: see `leftover`.
     left: AtomicU32,
@@ -216,6 +220,7 @@ impl Set {
             settling: AtomicU32::new(0),
             cold: AtomicBool::new(false),
             forks: AtomicU32::new(w.forks.load(Ordering::Relaxed)),
+            born: w.forks.load(Ordering::Relaxed),
             waiter: AtomicU32::new(0),
             others: AtomicU32::new(0),
             asked: AtomicU64::new(0),
@@ -360,13 +365,17 @@ impl Set {
             }
             return;
         };
-        note(conn, mask);
         let r = &conn.sets[which];
         if r.set.load(Ordering::Acquire) != self.id() {
             // Taken out by the program, and parked.
+            note(conn, mask);
             unpark(conn, which);
             return;
         }
+        if self.is_shared(w, e.mine) {
+            return self.as_own(w, conn, which, &e, mask, out);
+        }
+        note(conn, mask);
         let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
         let drained = e.mine.drained.load(Ordering::Relaxed);
         if conn.is_mixed(e.mine, e.peer) {
@@ -569,6 +578,9 @@ impl Set {
                 return n;
             }
             if limit.is_some_and(|l| call::now_ns() - start >= l) {
+                if self.forked.load(Ordering::Relaxed) {
+                    return self.wait_forked(w, events, Some(0), sleep);
+                }
                 let mut out = Out { events, n: 0 };
                 self.scan(w, &mut out);
                 return c_int::try_from(out.n).unwrap_or(0);
@@ -863,18 +875,31 @@ fn kernel_events(r: &Registration, e: &Ends) -> u32 {
 /// Brings the kernel's registration in line with ours. `false`: it has none.
 fn register(w: &'static World, set: &Set, conn: &'static Conn, which: usize) -> bool {
     let r = &conn.sets[which];
-    if ends(w, conn).is_none() {
-        // Registrations that the kernel does not change cannot be made by changing one.
-        let user = r.events.load(Ordering::Relaxed) & !EXCLUSIVE;
-        if user & ONESHOT != 0 && r.flags.load(Ordering::Relaxed) & reg::DISABLED != 0 {
-            // It has fired: under our tag it will not be told again.
-            return true;
+    for _ in 0..once::CHANGES_MAX {
+        let Some(e) = ends(w, conn) else {
+            once::follow_others(w, conn, which);
+            // Registrations that the kernel does not change cannot be made by changing one.
+            let user = r.events.load(Ordering::Relaxed) & !EXCLUSIVE;
+            if user & ONESHOT != 0 && r.flags.load(Ordering::Relaxed) & reg::DISABLED != 0 {
+                // It has fired: under our tag it will not be told again.
+                return true;
+            }
+            return amend(set, conn, r, user, r.data.load(Ordering::Relaxed));
+        };
+        let known = once::Known::of(e.mine, which);
+        let change =
+            |events, tag| if amend(set, conn, r, events, tag) { Ok(()) } else { Err(libc::ENOENT) };
+        if enrol(w, set, conn, which, change).is_err() {
+            return false;
         }
-        return amend(set, conn, r, user, r.data.load(Ordering::Relaxed));
+        // If another process has asked for something else meanwhile, the kernel must have that. (What one fires meanwhile
+        // the kernel may say once more: it is for nobody then.)
+        let is_so = |known: once::Known<'_>| known.stands_but_for_firing();
+        if !set.may_be_shared(e.mine) || known.is_none_or(is_so) {
+            break;
+        }
     }
-    let change =
-        |events, tag| if amend(set, conn, r, events, tag) { Ok(()) } else { Err(libc::ENOENT) };
-    enrol(w, set, conn, which, change).is_ok()
+    true
 }
 
 /// Of [`enrol`]: there is nothing to watch for us. The kernel refuses no new registration so.
@@ -892,16 +917,16 @@ fn enrol(
     let (e, tag) = ends(w, conn).zip(tag_of(w, conn, which)).ok_or(NOT_ATTACHED)?;
     set.is_given_out(tag);
     let flags = r.flags.fetch_or(reg::TAGGED, Ordering::Relaxed);
-    let mut fired = flags & reg::DISABLED != 0 && r.events.load(Ordering::Relaxed) & ONESHOT != 0;
-    if flags & reg::TAGGED != 0 && set.forked.load(Ordering::Relaxed) {
-        // Another process may know better.
-        let known = once::Known::of(e.mine, which).ok_or(NOT_ATTACHED)?;
-        known.follow(r);
-        fired = known.has_fired();
+    let known = once::Known::of(e.mine, which);
+    let fired = if set.may_be_shared(e.mine) && (known.is_some() || flags & reg::TAGGED != 0) {
+        // Another process may know better, or have taken it out.
+        known.ok_or(NOT_ATTACHED)?.follow(r, e.mine, which).has_fired()
     } else {
         let (events, data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
+        let fired = flags & reg::DISABLED != 0 && events & ONESHOT != 0;
         once::publish(e.mine, which, events, data, fired);
-    }
+        fired
+    };
     // One that has fired is not armed again but by the program.
     let events = if fired { ONESHOT } else { kernel_events(r, &e) };
     r.asked.store(events, Ordering::Relaxed);
@@ -1106,93 +1131,5 @@ pub(crate) fn thawed(w: &'static World, conn: &'static Conn) {
         if set.waiting.load(Ordering::SeqCst) > 0 {
             set.kick(w);
         }
-    }
-}
-
-/// The connection is back on TCP: its sets get back what the program registered. Where the peer has closed without doing
-/// so itself only our direction is, and the sets go on looking at what the peer has said in memory.
-pub(crate) fn detached(w: &'static World, conn: &'static Conn) {
-    unpark_all(conn);
-    if ends(w, conn).is_some() {
-        return ask_anew(w, conn);
-    }
-    // Pairs with `enrol`.
-    full_fence();
-    for (which, set) in registrations(conn) {
-        let r = &conn.sets[which];
-        if r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed) & reg::TAGGED != 0 {
-            set.stops_watching(conn, which, true);
-            if !register(w, set, conn, which) {
-                set.leave_behind(w, conn, which);
-            }
-        }
-    }
-}
-
-/// A direction went back to TCP: the kernel's part of readiness has changed.
-pub(crate) fn changed(w: &'static World, conn: &'static Conn) {
-    if conn.phase() == Phase::Tcp {
-        detached(w, conn);
-        return;
-    }
-    if let Some((mine, peer)) = conn.halves(w)
-        && peer.flags.load(Ordering::Relaxed) & flag::CLOSED != 0
-    {
-        conn.kernel.fetch_or(kernel::AFTER_CLOSE, Ordering::Relaxed);
-        mine.flags.fetch_or(flag::AFTER, Ordering::Relaxed);
-    }
-    ask_anew(w, conn);
-}
-
-/// A connection is about to be dissolved: out of the lists, but its registrations stay.
-pub(crate) fn unregister(w: &'static World, conn: &'static Conn) {
-    unpark_all(conn);
-    for (which, set) in registrations(conn) {
-        let r = &conn.sets[which];
-        let tagged = r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed) & reg::TAGGED != 0;
-        set.stops_watching(conn, which, tagged);
-        if tagged {
-            let (events, data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
-            if !amend(set, conn, r, events & !EXCLUSIVE, data) {
-                set.leave_behind(w, conn, which);
-            }
-        }
-        SAVED.with(|s| s.borrow_mut()[which] = Some((set.id(), r.fd.load(Ordering::Relaxed))));
-    }
-}
-
-thread_local! {
-    /// Registrations of the connection that this thread dissolves.
-    static SAVED: std::cell::RefCell<[Option<(u64, u32)>; SETS]> = const { std::cell::RefCell::new([None; SETS]) };
-}
-
-/// The registrations of a dissolved connection are those of its socket, which is fresh.
-pub(crate) fn reregister(_w: &'static World, conn: &'static Conn) {
-    SAVED.with(|s| {
-        for (which, saved) in s.borrow_mut().iter_mut().enumerate() {
-            if let Some((set, fd)) = saved.take() {
-                let r = &conn.sets[which];
-                r.fd.store(fd, Ordering::Relaxed);
-                r.flags.store(0, Ordering::Relaxed);
-                r.set.store(set, Ordering::Release);
-            }
-        }
-    });
-}
-
-/// The connection is being closed: out of all sets.
-pub(crate) fn forget(w: &World, conn: &'static Conn) {
-    for r in &conn.sets {
-        // The kernel forgets it with the descriptor.
-        let at = r.parked.swap(0, Ordering::Relaxed);
-        if at != 0 {
-            // SAFETY: sets are never unmapped.
-            unsafe { &*(at as *const Set) }.ended(w, conn);
-        }
-    }
-    for (which, set) in registrations(conn) {
-        lock::free_if_left(set.members.word());
-        set.leave(conn, which);
-        set.ended(w, conn);
     }
 }

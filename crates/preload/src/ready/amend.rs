@@ -84,6 +84,7 @@ fn leads_to(conn: &Conn, fd: c_int) -> bool {
 /// The other socket has taken the place: [`lift`] in reverse.
 pub(crate) fn put_down(w: &World, conn: &'static Conn) {
     for (which, set) in registrations(conn) {
+        once::follow_others(w, conn, which);
         let r = &conn.sets[which];
         let mut fd = r.fd.load(Ordering::Relaxed).cast_signed();
         if !leads_to(conn, fd) {

@@ -1,5 +1,6 @@
 //! `epoll_ctl`: what the program asks for, kept beside what the kernel is asked for.
 
+use super::once::Known;
 use super::park::{park, parked, revive, unpark};
 use super::*;
 
@@ -58,6 +59,9 @@ pub(crate) fn control(
     let set = fds::set(epfd);
     if let Some(set) = set {
         set.notice_fork(w);
+        if let Some(e) = ends(w, conn) {
+            let _ = set.is_shared(w, e.mine);
+        }
         if let Some(which) = parked(conn, set, fd) {
             if let (libc::EPOLL_CTL_ADD, Some(event)) = (op, event)
                 && revive(w, conn, set, which, event)
@@ -86,8 +90,14 @@ pub(crate) fn control(
             let done = kernel(event);
             if done == 0 {
                 remove(w, conn, epfd, fd);
-            } else if let Some((word, known)) = known {
-                word.store(known, Ordering::Relaxed);
+            } else if let Some((word, known)) = known.filter(|(_, known)| *known != 0) {
+                // Unless another process has put it in meanwhile.
+                let _ = word.compare_exchange(0, known, Ordering::Relaxed, Ordering::Relaxed);
+            } else if let Some((set, which)) = set.and_then(|set| Some((set, slot(conn, set, fd)?)))
+                && set.forked.load(Ordering::Relaxed)
+            {
+                // Another process has taken it out.
+                set.leave(conn, which);
             }
             done
         }
@@ -116,6 +126,15 @@ fn add(
         return kernel(Some(event));
     }
     let Some(set) = set_of(w, epfd) else { return kernel(Some(event)) };
+    if set.forked.load(Ordering::Relaxed)
+        && let Some(which) = slot(conn, set, fd)
+        && let Some(e) = ends(w, conn)
+        && conn.sets[which].flags.load(Ordering::Relaxed) & reg::TAGGED != 0
+        && Known::of(e.mine, which).is_none()
+    {
+        // Another process has taken it out.
+        set.leave(conn, which);
+    }
     let free = (0..SETS).find(|which| once::is_free(w, conn, *which));
     let exclusive = events & EXCLUSIVE != 0;
     let stays =
@@ -172,11 +191,16 @@ fn add_attached(
 ) -> c_int {
     let r = &conn.sets[which];
     fill(r, set, fd, event);
+    let half = conn.my_half(w).map(|(_, half)| half);
+    // What a set that is gone has left there.
+    let withdraw = || half.into_iter().for_each(|half| once::withdraw(half, which));
+    withdraw();
     let done = enrol(w, set, conn, which, |events, tag| {
         call::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events, tag)
     });
     if done == Err(NOT_ATTACHED) {
         // Another thread has just put it back on TCP.
+        withdraw();
         let done = kernel(Some(event));
         if done != 0 {
             r.set.store(0, Ordering::Release);
@@ -184,6 +208,7 @@ fn add_attached(
         return done;
     }
     if let Err(errno) = done {
+        withdraw();
         r.flags.store(0, Ordering::Relaxed);
         r.set.store(0, Ordering::Release);
         crate::real::set_errno(errno);
@@ -264,7 +289,7 @@ fn modify(
             .inspect(|e| once::publish(e.mine, which, events, data, false))
     };
     // Before we have it ourselves: see `Known::follow`.
-    let _ = ours();
+    let before = ours();
     r.events.store(events, Ordering::Relaxed);
     r.data.store(data, Ordering::Relaxed);
     r.flags.fetch_and(!(reg::DISABLED | reg::QUIET), Ordering::Relaxed);
@@ -272,11 +297,14 @@ fn modify(
     if flags & reg::LATER != 0 && flags & reg::TAGGED == 0 && ends(w, conn).is_some() {
         // The program arms it, so we may.
         r.flags.fetch_and(!reg::LATER, Ordering::Relaxed);
+        if let Some(e) = ends(w, conn) {
+            once::publish(e.mine, which, events, data, false);
+        }
         join(w, conn, set, which, true);
         return 0;
     }
     // Another thread may have attached it by now.
-    let Some(e) = ours() else {
+    let Some(e) = before.or_else(ours) else {
         let done = kernel(Some(event));
         if done != 0 {
             r.events.store(old_events, Ordering::Relaxed);
@@ -290,9 +318,10 @@ fn modify(
         && (old_events ^ events) & !keep == 0
         && events & ONESHOT == 0
         && !conn.is_mixed(e.mine, e.peer);
-    if !same && !register(w, set, conn, which) && !alone {
+    if !same && !register(w, set, conn, which) && !alone && ends(w, conn).is_some() {
         // Another process has taken it out.
-        e.mine.set_events[which].store(0, Ordering::Relaxed);
+        once::withdraw(e.mine, which);
+        set.leave(conn, which);
         crate::real::set_errno(libc::ENOENT);
         return -1;
     }
@@ -344,7 +373,7 @@ pub(crate) fn closed(w: &'static World, set: &'static Set) {
     }
     fds::each(|_, entry| {
         if let Entry::Conn(conn) = entry {
-            for r in &conn.sets {
+            for (which, r) in conn.sets.iter().enumerate() {
                 let parked = r.parked.load(Ordering::Relaxed) == set.id();
                 if parked {
                     r.parked.store(0, Ordering::Relaxed);
@@ -352,6 +381,13 @@ pub(crate) fn closed(w: &'static World, set: &'static Set) {
                 if r.set.load(Ordering::Relaxed) == set.id() {
                     r.set.store(0, Ordering::Relaxed);
                     r.flags.store(0, Ordering::Relaxed);
+                    // A set that another process may have as well goes on there.
+                    let is_ours = set.born == w.forks.load(Ordering::Relaxed);
+                    if let Some((_, half)) = conn.my_half(w)
+                        && (is_ours || half.users.load(Ordering::Relaxed) <= 1)
+                    {
+                        once::withdraw(half, which);
+                    }
                     if conn.phase() == Phase::Offered {
                         let _ = ring_for_offer(w, conn);
                     }

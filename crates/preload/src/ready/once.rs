@@ -9,6 +9,9 @@ const PRESENT: u32 = 1 << 25;
 /// Bit of [`Half::set_events`]: the one-shot registration has fired, and was not armed again. No event has this number.
 const FIRED: u32 = 1 << 26;
 
+/// Most changes of a registration by others that are followed one after the other.
+pub(super) const CHANGES_MAX: usize = 8;
+
 /// A registration as it is for every process.
 #[derive(Clone, Copy)]
 pub(super) struct Known<'a> {
@@ -50,23 +53,51 @@ impl<'a> Known<'a> {
         self.word.load(Ordering::Acquire) == self.seen
     }
 
-    /// This process has it as the others do.
-    pub(super) fn follow(self, r: &Registration) {
-        let own = r.events.load(Ordering::Relaxed);
-        if own != self.events() {
-            // Not over what another thread of ours asks for at this moment: it says so in the half first.
-            let _ =
-                r.events.compare_exchange(own, self.events(), Ordering::Relaxed, Ordering::Relaxed);
-        }
-        if r.data.load(Ordering::Relaxed) != self.data {
-            r.data.store(self.data, Ordering::Relaxed);
-        }
-        if self.has_fired() {
-            r.flags.fetch_or(reg::DISABLED, Ordering::Relaxed);
-        } else if r.flags.load(Ordering::Relaxed) & reg::DISABLED != 0 {
-            r.flags.fetch_and(!reg::DISABLED, Ordering::Relaxed);
-        }
+    /// The same, also where it has fired since.
+    pub(super) fn stands_but_for_firing(self) -> bool {
+        self.word.load(Ordering::Acquire) & !FIRED == self.seen & !FIRED
     }
+
+    /// This process has it as the others do. Answers what it is by now.
+    pub(super) fn follow(mut self, r: &Registration, half: &'a Half, which: usize) -> Self {
+        for _ in 0..CHANGES_MAX {
+            let disabled = r.flags.load(Ordering::Relaxed) & reg::DISABLED != 0;
+            let own = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed), disabled);
+            if own == (self.events(), self.data, self.has_fired()) {
+                break;
+            }
+            r.events.store(self.events(), Ordering::Relaxed);
+            r.data.store(self.data, Ordering::Relaxed);
+            if self.has_fired() {
+                r.flags.fetch_or(reg::DISABLED, Ordering::Relaxed);
+            } else {
+                r.flags.fetch_and(!reg::DISABLED, Ordering::Relaxed);
+            }
+            // Whoever changes it says so in the half first, and has it himself then: what has changed is looked at again, so
+            // that we do not keep what another thread of ours has just replaced.
+            full_fence();
+            match Self::of(half, which) {
+                Some(now) if now.seen != self.seen || now.data != self.data => self = now,
+                _ => break,
+            }
+        }
+        self
+    }
+}
+
+/// The registration as other processes that hold the connection have left it, if there are any.
+pub(super) fn follow_others(w: &World, conn: &Conn, which: usize) {
+    if let Some((_, half)) = conn.my_half(w)
+        && half.users.load(Ordering::Acquire) > 1
+        && let Some(known) = Known::of(half, which)
+    {
+        let _ = known.follow(&conn.sets[which], half, which);
+    }
+}
+
+/// A registration is in no set any more.
+pub(super) fn withdraw(half: &Half, which: usize) {
+    half.set_events[which].store(0, Ordering::Relaxed);
 }
 
 /// Says what a registration is from now on: armed, or a one-shot one that has `fired`.
@@ -77,9 +108,10 @@ pub(super) fn publish(half: &Half, which: usize, events: u32, data: u64, fired: 
     half.set_events[which].store(events & !FIRED | PRESENT | fired, Ordering::Release);
 }
 
-/// A one-shot registration of a set that is this process's alone was told.
-pub(super) fn fired(half: &Half, which: usize) {
-    half.set_events[which].fetch_or(FIRED, Ordering::AcqRel);
+/// A one-shot registration of a set that is this process's alone, as far as it knows, is about to be told. `false`: another
+/// process has done so.
+pub(super) fn fires(half: &Half, which: usize) -> bool {
+    half.set_events[which].fetch_or(FIRED, Ordering::AcqRel) & FIRED == 0
 }
 
 /// Whether a registration of ours may have this place: where other processes hold the connection too, it may be that of a
@@ -101,6 +133,21 @@ pub(super) fn may_have_fired(conn: &Conn, r: &Registration) -> bool {
 }
 
 impl Set {
+    /// Whether another process may have changed what is known of a connection in this set, which need not be noticed yet.
+    pub(super) fn may_be_shared(&self, mine: &Half) -> bool {
+        self.forked.load(Ordering::Relaxed)
+            || mine.flags.load(Ordering::Relaxed) & flag::SHARED != 0
+    }
+
+    /// The same, and it is noticed.
+    pub(super) fn is_shared(&'static self, w: &'static World, mine: &Half) -> bool {
+        let shared = self.may_be_shared(mine);
+        if shared {
+            self.notice_sharing(w);
+        }
+        shared
+    }
+
     /// The kernel has told of a connection, and there is nothing for the program in it.
     pub(super) fn says_nothing(
         &self,
@@ -113,17 +160,8 @@ impl Set {
         let was_stale = shared::quiet(conn, e);
         let user = known.events();
         if user & ONESHOT != 0 {
-            // The kernel has disarmed it, and the program has had no event yet. If another process fires it meanwhile, what
-            // the kernel says of it next is for nobody; if one changes it, the kernel must have what that one asked for.
-            let mut known = known;
-            for _ in 0..CHANGES_MAX {
-                known.follow(&conn.sets[which]);
-                let _ = register(w, self, conn, which);
-                match Known::of(e.mine, which) {
-                    Some(now) if !known.stands() && !now.has_fired() => known = now,
-                    _ => break,
-                }
-            }
+            // The kernel has disarmed it, and the program has had no event yet.
+            let _ = register(w, self, conn, which);
         }
         if !was_stale && user & (ET | ONESHOT) != ET && user & (OUT | WRNORM) == 0 {
             // It will say the same at once. (Who waits for room gets it by looking.)
@@ -131,6 +169,3 @@ impl Set {
         }
     }
 }
-
-/// Most changes of a registration by others that are followed one after the other.
-const CHANGES_MAX: usize = 8;

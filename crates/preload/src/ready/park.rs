@@ -30,6 +30,7 @@ pub(super) fn park(
     };
     r.parked.store(set.id(), Ordering::Relaxed);
     set.leave(conn, which);
+    once::withdraw(e.mine, which);
     if let Some(_held) = lock::lock(&e.mine.wait_lock)
         && conn.sleepers(e.mine) == 0
     {

@@ -31,8 +31,8 @@ pub(super) fn stranger(
     let mut now = now & (user | ERR | HUP);
     if now == 0 && user & ONESHOT != 0 {
         // The kernel has disarmed it, and to arm it takes a descriptor, which we need not have. An event with nothing
-        // behind it is better than none ever.
-        now = kernel_mask & user;
+        // behind it is better than none ever. Room comes by a doorbell.
+        now = kernel_mask & user | user & (OUT | WRNORM);
     }
     if now != 0 && !out.is_full() && known.claim() {
         if user & ET != 0 && now & (IN | RDNORM) != 0 {
@@ -91,8 +91,10 @@ impl Set {
             for member in &members.warm {
                 let (conn, which) = (member.conn, member.which);
                 let r = &conn.sets[which];
-                if let Some(known) = ends(w, conn).and_then(|e| Known::of(e.mine, which)) {
-                    known.follow(r);
+                if let Some(e) = ends(w, conn)
+                    && let Some(known) = Known::of(e.mine, which)
+                {
+                    let _ = known.follow(r, e.mine, which);
                 }
                 if due(w, conn, r).events != 0 {
                     r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
@@ -186,7 +188,7 @@ impl Set {
     }
 
     /// The kernel has an event for a connection of ours: what is true of it is what is reported.
-    fn as_own(
+    pub(super) fn as_own(
         &self,
         w: &'static World,
         conn: &'static Conn,
@@ -197,10 +199,11 @@ impl Set {
     ) {
         let r = &conn.sets[which];
         let Some(known) = Known::of(e.mine, which) else { return };
-        known.follow(r);
+        let known = known.follow(r, e.mine, which);
         note(conn, said);
         if known.has_fired() {
-            return;
+            // If the kernel says it again and again, nobody may be kept busy by that.
+            return self.has_kept_something();
         }
         refresh_mixed(w, conn, true);
         let now = mask(conn, e.mine, e.peer) & (known.events() | ERR | HUP);
@@ -245,7 +248,7 @@ impl Set {
             else {
                 continue;
             };
-            known.follow(r);
+            let known = known.follow(r, e.mine, which);
             let user = known.events();
             let fresh = r.flags.load(Ordering::Relaxed) & reg::FRESH != 0;
             // Once in an answer.
@@ -321,6 +324,13 @@ pub(super) fn quiet(conn: &Conn, e: &Ends) -> bool {
     {
         conn.drain_bells(e.mine, e.peer, fd);
         conn.arm_cold(e.mine);
+        full_fence();
+        if ring::tail(&e.peer.tail) != e.mine.head.load(Ordering::Relaxed) {
+            // It came in between, and may not have rung.
+            for (which, _) in registrations(conn) {
+                conn.sets[which].flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+            }
+        }
         return true;
     }
     false

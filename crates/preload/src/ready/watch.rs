@@ -347,7 +347,8 @@ impl Set {
     pub(super) fn scan(&'static self, w: &'static World, out: &mut Out<'_>) {
         let Some(mut members) = self.members.lock() else { return };
         let n = members.warm.len();
-        if n == 0 || out.is_full() {
+        // In a set that others share `wait_forked` does this.
+        if n == 0 || out.is_full() || self.forked.load(Ordering::Relaxed) {
             return;
         }
         let start = members.next % n;
@@ -369,7 +370,7 @@ impl Set {
             let shared = member
                 .halves
                 .is_some_and(|(mine, _)| mine.flags.load(Ordering::Relaxed) & flag::SHARED != 0);
-            if shared && !self.forked.load(Ordering::Relaxed) {
+            if shared {
                 drop(members);
                 self.notice_sharing(w);
                 // What there is to report the other process may have changed: see `wait_forked`.
@@ -388,12 +389,14 @@ impl Set {
                 continue;
             }
             let r = &member.conn.sets[member.which];
-            reported(r, &what);
             if r.events.load(Ordering::Relaxed) & ONESHOT != 0
                 && let Some((mine, _)) = member.halves
+                && !once::fires(mine, member.which)
             {
-                once::fired(mine, member.which);
+                r.flags.fetch_or(reg::DISABLED, Ordering::Relaxed);
+                continue;
             }
+            reported(r, &what);
             last = Some(member.conn);
             out.push(what.events, r.data.load(Ordering::Relaxed));
         }
