@@ -454,9 +454,6 @@ impl Set {
         self.epfd.store(epfd.cast_unsigned(), Ordering::Relaxed);
         self.notice_fork(w);
         w.note_cpu();
-        if self.forked.load(Ordering::Relaxed) {
-            return self.wait_forked(w, events, limit, sleep);
-        }
         lock::free_if_left(self.members.word());
         // Either we see a connection that another thread brings into the set, or that thread sees us
         // wait. Pairs with `recount`.
@@ -467,7 +464,9 @@ impl Set {
             mark.now(Wait::Nothing);
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         });
-        if self.count.load(Ordering::SeqCst) == 0 {
+        if self.forked.load(Ordering::Relaxed) {
+            self.wait_forked(w, events, limit, sleep)
+        } else if self.count.load(Ordering::SeqCst) == 0 {
             self.wait_plain(w, events, limit, sleep)
         } else {
             if others {
@@ -859,9 +858,8 @@ fn note(conn: &Conn, mask: u32) {
     }
 }
 
-/// The events that the kernel is asked for on behalf of an attached connection.
-fn kernel_events(r: &Registration, e: &Ends) -> u32 {
-    let user = r.events.load(Ordering::Relaxed);
+/// The events that the kernel is asked for on behalf of an attached connection of which the program wants these.
+fn kernel_events(user: u32, r: &Registration, e: &Ends) -> u32 {
     let mut events = IN | RDHUP | user & (ET | ONESHOT | PRI | libc::EPOLLWAKEUP as u32);
     if e.mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::SHARED) != 0 {
         events |= user & (OUT | WRNORM);
@@ -886,16 +884,12 @@ fn register(w: &'static World, set: &Set, conn: &'static Conn, which: usize) -> 
             }
             return amend(set, conn, r, user, r.data.load(Ordering::Relaxed));
         };
-        let known = once::Known::of(e.mine, which);
         let change =
             |events, tag| if amend(set, conn, r, events, tag) { Ok(()) } else { Err(libc::ENOENT) };
-        if enrol(w, set, conn, which, change).is_err() {
-            return false;
-        }
-        // If another process has asked for something else meanwhile, the kernel must have that. (What one fires meanwhile
-        // the kernel may say once more: it is for nobody then.)
-        let is_so = |known: once::Known<'_>| known.stands_but_for_firing();
-        if !set.may_be_shared(e.mine) || known.is_none_or(is_so) {
+        let Ok(given) = enrol(w, set, conn, which, change) else { return false };
+        // If another process or thread has asked for something else meanwhile, or armed it, the kernel must have that.
+        // (What one of them fires meanwhile the kernel may say once more: it is for nobody then.)
+        if given.holds(set, r, &e, which) {
             break;
         }
     }
@@ -912,23 +906,25 @@ fn enrol(
     conn: &'static Conn,
     which: usize,
     tell: impl FnOnce(u32, u64) -> call::Result<()>,
-) -> call::Result<()> {
+) -> call::Result<once::Given> {
     let r = &conn.sets[which];
     let (e, tag) = ends(w, conn).zip(tag_of(w, conn, which)).ok_or(NOT_ATTACHED)?;
     set.is_given_out(tag);
     let flags = r.flags.fetch_or(reg::TAGGED, Ordering::Relaxed);
     let known = once::Known::of(e.mine, which);
-    let fired = if set.may_be_shared(e.mine) && (known.is_some() || flags & reg::TAGGED != 0) {
-        // Another process may know better, or have taken it out.
-        known.ok_or(NOT_ATTACHED)?.follow(r, e.mine, which).has_fired()
-    } else {
-        let (events, data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
-        let fired = flags & reg::DISABLED != 0 && events & ONESHOT != 0;
-        once::publish(e.mine, which, events, data, fired);
-        fired
-    };
+    let (user, fired) =
+        if set.may_be_shared(e.mine) && (known.is_some() || flags & reg::TAGGED != 0) {
+            // Another process may know better, or have taken it out.
+            let known = known.ok_or(NOT_ATTACHED)?.follow(r, e.mine, which);
+            (known.events(), known.has_fired())
+        } else {
+            let (events, data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
+            let fired = flags & reg::DISABLED != 0 && events & ONESHOT != 0;
+            once::publish(e.mine, which, events, data, fired);
+            (events, fired)
+        };
     // One that has fired is not armed again but by the program.
-    let events = if fired { ONESHOT } else { kernel_events(r, &e) };
+    let events = if fired { ONESHOT } else { kernel_events(user, r, &e) };
     r.asked.store(events, Ordering::Relaxed);
     tell(events, tag)?;
     // Either we see that it is back on TCP by now, or `detached` sees our tag.
@@ -937,7 +933,7 @@ fn enrol(
         r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed);
         register(w, set, conn, which);
     }
-    Ok(())
+    Ok(once::Given { user, fired })
 }
 
 /// The kernel reported something that the program is not to be told: see to it that it does not do

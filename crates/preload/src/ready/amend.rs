@@ -59,7 +59,8 @@ pub(super) fn register_anew(
     e: &Ends,
 ) {
     let r = &conn.sets[which];
-    if kernel_events(r, e) != r.asked.load(Ordering::Relaxed) {
+    let user = r.events.load(Ordering::Relaxed);
+    if kernel_events(user, r, e) != r.asked.load(Ordering::Relaxed) {
         register(w, set, conn, which);
     }
 }

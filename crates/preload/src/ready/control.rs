@@ -59,8 +59,14 @@ pub(crate) fn control(
     let set = fds::set(epfd);
     if let Some(set) = set {
         set.notice_fork(w);
-        if let Some(e) = ends(w, conn) {
-            let _ = set.is_shared(w, e.mine);
+        if let Some(e) = ends(w, conn)
+            && set.is_shared(w, e.mine)
+            && let Some(which) = slot(conn, set, fd)
+            && conn.sets[which].flags.load(Ordering::Relaxed) & reg::TAGGED != 0
+            && !stands(set, conn, &conn.sets[which])
+        {
+            // Another process has taken it out, and what is in its place may be that one's, for another set.
+            set.leave(conn, which);
         }
         if let Some(which) = parked(conn, set, fd) {
             if let (libc::EPOLL_CTL_ADD, Some(event)) = (op, event)
@@ -93,11 +99,6 @@ pub(crate) fn control(
             } else if let Some((word, known)) = known.filter(|(_, known)| *known != 0) {
                 // Unless another process has put it in meanwhile.
                 let _ = word.compare_exchange(0, known, Ordering::Relaxed, Ordering::Relaxed);
-            } else if let Some((set, which)) = set.and_then(|set| Some((set, slot(conn, set, fd)?)))
-                && set.forked.load(Ordering::Relaxed)
-            {
-                // Another process has taken it out.
-                set.leave(conn, which);
             }
             done
         }
@@ -126,15 +127,6 @@ fn add(
         return kernel(Some(event));
     }
     let Some(set) = set_of(w, epfd) else { return kernel(Some(event)) };
-    if set.forked.load(Ordering::Relaxed)
-        && let Some(which) = slot(conn, set, fd)
-        && let Some(e) = ends(w, conn)
-        && conn.sets[which].flags.load(Ordering::Relaxed) & reg::TAGGED != 0
-        && Known::of(e.mine, which).is_none()
-    {
-        // Another process has taken it out.
-        set.leave(conn, which);
-    }
     let free = (0..SETS).find(|which| once::is_free(w, conn, *which));
     let exclusive = events & EXCLUSIVE != 0;
     let stays =
@@ -149,6 +141,9 @@ fn add(
     }
     let Some(which) = free else { return kernel(Some(event)) };
     unpark(conn, which);
+    let half = conn.my_half(w).map(|(_, half)| half);
+    // What a set that is gone has left there.
+    half.into_iter().for_each(|half| once::withdraw(half, which));
     if conn.phase() == Phase::Server
         && !set.is_cold()
         && !set.forked.load(Ordering::Relaxed)
@@ -192,13 +187,11 @@ fn add_attached(
     let r = &conn.sets[which];
     fill(r, set, fd, event);
     let half = conn.my_half(w).map(|(_, half)| half);
-    // What a set that is gone has left there.
     let withdraw = || half.into_iter().for_each(|half| once::withdraw(half, which));
-    withdraw();
     let done = enrol(w, set, conn, which, |events, tag| {
         call::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events, tag)
     });
-    if done == Err(NOT_ATTACHED) {
+    if matches!(done, Err(NOT_ATTACHED)) {
         // Another thread has just put it back on TCP.
         withdraw();
         let done = kernel(Some(event));
@@ -309,6 +302,11 @@ fn modify(
         if done != 0 {
             r.events.store(old_events, Ordering::Relaxed);
             r.data.store(old_data, Ordering::Relaxed);
+        } else if let Some((_, half)) = conn.my_half(w)
+            && Known::of(half, which).is_some()
+        {
+            // For another process that does not know yet that it is back on TCP.
+            once::publish(half, which, events, data, false);
         }
         return done;
     };
@@ -319,8 +317,7 @@ fn modify(
         && events & ONESHOT == 0
         && !conn.is_mixed(e.mine, e.peer);
     if !same && !register(w, set, conn, which) && !alone && ends(w, conn).is_some() {
-        // Another process has taken it out.
-        once::withdraw(e.mine, which);
+        // Another process has taken it out just now.
         set.leave(conn, which);
         crate::real::set_errno(libc::ENOENT);
         return -1;
@@ -382,9 +379,8 @@ pub(crate) fn closed(w: &'static World, set: &'static Set) {
                     r.set.store(0, Ordering::Relaxed);
                     r.flags.store(0, Ordering::Relaxed);
                     // A set that another process may have as well goes on there.
-                    let is_ours = set.born == w.forks.load(Ordering::Relaxed);
-                    if let Some((_, half)) = conn.my_half(w)
-                        && (is_ours || half.users.load(Ordering::Relaxed) <= 1)
+                    if set.born == w.forks.load(Ordering::Relaxed)
+                        && let Some((_, half)) = conn.my_half(w)
                     {
                         once::withdraw(half, which);
                     }

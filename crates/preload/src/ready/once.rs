@@ -35,7 +35,7 @@ impl<'a> Known<'a> {
     }
 
     pub(super) fn has_fired(self) -> bool {
-        self.seen & FIRED != 0
+        self.seen & FIRED != 0 && self.events() & ONESHOT != 0
     }
 
     /// Whoever tells an event claims it: a one-shot registration is told once. `false`: another process or thread has, or
@@ -51,11 +51,6 @@ impl<'a> Known<'a> {
     /// Whether it is as it was when we looked.
     pub(super) fn stands(self) -> bool {
         self.word.load(Ordering::Acquire) == self.seen
-    }
-
-    /// The same, also where it has fired since.
-    pub(super) fn stands_but_for_firing(self) -> bool {
-        self.word.load(Ordering::Acquire) & !FIRED == self.seen & !FIRED
     }
 
     /// This process has it as the others do. Answers what it is by now.
@@ -85,6 +80,30 @@ impl<'a> Known<'a> {
     }
 }
 
+/// What the kernel was given for a registration.
+#[derive(Clone, Copy)]
+pub(super) struct Given {
+    /// What the program had asked for.
+    pub(super) user: u32,
+    /// It was one-shot, and had fired: the kernel was told to say nothing.
+    pub(super) fired: bool,
+}
+
+impl Given {
+    /// Whether that is still what it should have.
+    pub(super) fn holds(self, set: &Set, r: &Registration, e: &Ends, which: usize) -> bool {
+        let (user, fired) = if set.may_be_shared(e.mine) {
+            let Some(known) = Known::of(e.mine, which) else { return true };
+            (known.events(), known.has_fired())
+        } else {
+            let disabled = r.flags.load(Ordering::Relaxed) & reg::DISABLED != 0;
+            let user = r.events.load(Ordering::Relaxed);
+            (user, disabled && user & ONESHOT != 0)
+        };
+        user == self.user && (fired || !self.fired)
+    }
+}
+
 /// The registration as other processes that hold the connection have left it, if there are any.
 pub(super) fn follow_others(w: &World, conn: &Conn, which: usize) {
     if let Some((_, half)) = conn.my_half(w)
@@ -110,8 +129,10 @@ pub(super) fn publish(half: &Half, which: usize, events: u32, data: u64, fired: 
 
 /// A one-shot registration of a set that is this process's alone, as far as it knows, is about to be told. `false`: another
 /// process has done so.
-pub(super) fn fires(half: &Half, which: usize) -> bool {
-    half.set_events[which].fetch_or(FIRED, Ordering::AcqRel) & FIRED == 0
+pub(super) fn fires(set: &Set, half: &Half, which: usize) -> bool {
+    let fired = half.set_events[which].fetch_or(FIRED, Ordering::AcqRel) & FIRED != 0;
+    // Others say that they are there before they claim anything.
+    !(fired && set.may_be_shared(half))
 }
 
 /// Whether a registration of ours may have this place: where other processes hold the connection too, it may be that of a
@@ -163,8 +184,8 @@ impl Set {
             // The kernel has disarmed it, and the program has had no event yet.
             let _ = register(w, self, conn, which);
         }
-        if !was_stale && user & (ET | ONESHOT) != ET && user & (OUT | WRNORM) == 0 {
-            // It will say the same at once. (Who waits for room gets it by looking.)
+        if !was_stale && user & (ET | ONESHOT) != ET {
+            // It will say the same at once.
             self.has_kept_something();
         }
     }

@@ -198,7 +198,7 @@ impl Set {
         out: &mut Out<'_>,
     ) {
         let r = &conn.sets[which];
-        let Some(known) = Known::of(e.mine, which) else { return };
+        let Some(known) = Known::of(e.mine, which) else { return self.has_kept_something() };
         let known = known.follow(r, e.mine, which);
         note(conn, said);
         if known.has_fired() {

@@ -391,7 +391,7 @@ impl Set {
             let r = &member.conn.sets[member.which];
             if r.events.load(Ordering::Relaxed) & ONESHOT != 0
                 && let Some((mine, _)) = member.halves
-                && !once::fires(mine, member.which)
+                && !once::fires(self, mine, member.which)
             {
                 r.flags.fetch_or(reg::DISABLED, Ordering::Relaxed);
                 continue;
