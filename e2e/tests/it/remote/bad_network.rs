@@ -1,6 +1,6 @@
 //! Two hosts with a box between them that loses, doubles and disorders packets.
 
-use super::programs::{Pages, redis_benchmark, redis_server};
+use super::programs::{Pages, iperf3_server, redis_benchmark, redis_server};
 use super::*;
 use crate::programs::{iperf3_client, need};
 
@@ -158,9 +158,7 @@ fn iperf3_survives(conditions: &str) {
     let iperf = need!("iperf3");
     let Some(bad) = Bad::new(conditions) else { return };
     let (pair, address) = (&bad.pair, bad.pair.address());
-    let mut command = pair.shunt(Side::Server, &iperf);
-    command.args(["-s", "-B", &address, "-p", "5300"]).stdout(Stdio::null());
-    let server = pair.listening(&mut command, 5300);
+    let server = iperf3_server(pair, &iperf);
     for way in [&[][..], &["-R"], &["-P", "4"]] {
         let got = iperf3_client(|| {
             let mut command = pair.shunt(Side::Client, &iperf);

@@ -19,7 +19,7 @@ fn groups(pair: &Pair, side: Side) -> Vec<Vec<String>> {
 }
 
 /// Those of all of them.
-fn links(pair: &Pair, side: Side) -> Vec<String> {
+pub(super) fn links(pair: &Pair, side: Side) -> Vec<String> {
     groups(pair, side).concat()
 }
 

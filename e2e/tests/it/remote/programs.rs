@@ -38,14 +38,19 @@ impl<'a> Pages<'a> {
         Self { pair, _server: server, place }
     }
 
-    /// Has wrk fetch a file for two seconds; all that it asks for comes.
-    #[track_caller]
-    pub(super) fn fetch(&self, wrk: &Path, words: &[&str], file: &str) {
+    /// wrk, which fetches a file for two seconds, or what the words say.
+    pub(super) fn wrk(&self, wrk: &Path, words: &[&str], file: &str) -> Outcome {
         let mut command = self.pair.shunt(Side::Client, wrk);
         // What takes longer than two seconds would be an error to it.
         command.args(["-t1", "-d2", "--timeout", "60s"]).args(words);
         command.arg(format!("http://{}:8080/{file}", self.pair.address()));
-        let got = outcome(&mut command, LIMIT);
+        outcome(&mut command, LIMIT)
+    }
+
+    /// Has wrk fetch a file; all that it asks for comes.
+    #[track_caller]
+    pub(super) fn fetch(&self, wrk: &Path, words: &[&str], file: &str) {
+        let got = self.wrk(wrk, words, file);
         assert!(got.ok(), "{got:?}");
         assert!(!got.out.contains("Non-2xx"), "{}", got.out);
         let errors = got.out.lines().find(|line| line.contains("Socket errors"));
@@ -86,12 +91,17 @@ pub(super) fn redis_server(pair: &Pair, server: &Path) -> Guest {
     pair.listening(&mut command, 7000)
 }
 
-/// Has its benchmark set and get.
-#[track_caller]
-pub(super) fn redis_benchmark(pair: &Pair, client: &Path, words: &str) {
+/// Its benchmark, which sets and gets.
+pub(super) fn redis_load(pair: &Pair, client: &Path, words: &str) -> Outcome {
     let mut command = pair.shunt(Side::Client, client);
     let words = format!("-h {} -p 7000 -t set,get {words} --csv", pair.address());
-    let got = outcome(command.args(words.split(' ')), LIMIT);
+    outcome(command.args(words.split(' ')), LIMIT)
+}
+
+/// Has it set and get.
+#[track_caller]
+pub(super) fn redis_benchmark(pair: &Pair, client: &Path, words: &str) {
+    let got = redis_load(pair, client, words);
     assert!(got.ok() && got.out.contains("\"GET\""), "{got:?}");
 }
 
@@ -107,14 +117,19 @@ fn redis() {
     assert!(pair.carried(Side::Client) >= 50, "{:#}", pair.status(Side::Client));
 }
 
+/// A server of iperf3 at port 5300.
+pub(super) fn iperf3_server(pair: &Pair, iperf: &Path) -> Guest {
+    let mut command = pair.shunt(Side::Server, iperf);
+    command.args(["-s", "-B", &pair.address(), "-p", "5300"]).stdout(Stdio::null());
+    pair.listening(&mut command, 5300)
+}
+
 #[test]
 fn iperf3() {
     let iperf = need!("iperf3");
     let Some(pair) = Pair::with(Hosts::new(), &ALL_BY_SMC) else { return };
     let address = pair.address();
-    let mut command = pair.shunt(Side::Server, &iperf);
-    command.args(["-s", "-B", &address, "-p", "5300"]).stdout(Stdio::null());
-    let _server = pair.listening(&mut command, 5300);
+    let _server = iperf3_server(&pair, &iperf);
     for (way, bytes) in
         [(&[][..], [0, 900_000]), (&["-R"], [900_000, 0]), (&["-P", "4"], [0, 900_000])]
     {

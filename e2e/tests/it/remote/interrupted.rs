@@ -1,0 +1,179 @@
+//! iperf3, nginx with wrk, and redis, all at once, while cables are pulled and engines killed.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use testkit::hosts::DEVICE;
+
+use super::programs::{Pages, iperf3_server, redis_load, redis_server};
+use super::*;
+
+/// The programs of both hosts.
+struct Programs {
+    iperf: PathBuf,
+    nginx: PathBuf,
+    wrk: PathBuf,
+    redis: PathBuf,
+    redis_benchmark: PathBuf,
+}
+
+impl Programs {
+    fn found() -> Option<Self> {
+        let found = || {
+            Some(Self {
+                iperf: installed("iperf3")?,
+                nginx: installed("nginx")?,
+                wrk: installed("wrk")?,
+                redis: installed("redis-server")?,
+                redis_benchmark: installed("redis-benchmark")?,
+            })
+        };
+        let all = found();
+        if all.is_none() {
+            skipped(
+                "not all of iperf3, nginx, wrk, redis-server and redis-benchmark are installed",
+            );
+        }
+        all
+    }
+
+    fn iperf3(&self, pair: &Pair, words: &str) -> Outcome {
+        let mut command = pair.shunt(Side::Client, &self.iperf);
+        command.args(["-c", &pair.address(), "-p", "5300", "-J"]).args(words.split(' '));
+        outcome(&mut command, LIMIT)
+    }
+
+    /// Each of them for so long, seconds, with connections that go by SMC-R, while `meanwhile` is done; all get all that
+    /// they ask for.
+    #[track_caller]
+    fn go_on(&self, pair: &Pair, seconds: u32, meanwhile: impl FnOnce()) {
+        let servers = (iperf3_server(pair, &self.iperf), redis_server(pair, &self.redis));
+        let pages = Pages::serve(pair, &self.nginx);
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let iperf = scope.spawn(|| self.iperf3(pair, &format!("-t {seconds}")));
+            let wrk = scope.spawn(|| {
+                pages.fetch(&self.wrk, &["-c8", &format!("-d{seconds}")], "64k");
+            });
+            let redis = scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    let got = redis_load(pair, &self.redis_benchmark, "-c 10 -n 20000 -d 3000");
+                    // A new one begins by TCP, which has no way while the cable is out.
+                    if got.err.contains("Could not connect") {
+                        thread::sleep(Duration::from_millis(50));
+                        continue;
+                    }
+                    assert!(got.ok() && got.out.contains("\"GET\""), "{got:?}");
+                }
+            });
+            all_by_smc(pair);
+            meanwhile();
+            let got = iperf.join().unwrap();
+            over.store(true, Ordering::Relaxed);
+            assert!(got.ok(), "{got:?}");
+            let said: serde_json::Value = serde_json::from_str(&got.out).unwrap();
+            assert_eq!(said["error"], serde_json::Value::Null, "{said:#}");
+            let last = said["intervals"].as_array().and_then(|all| all.last()).unwrap();
+            assert!(last["sum"]["bytes"].as_f64().unwrap() > 0.0, "it has stopped: {said:#}");
+            wrk.join().unwrap();
+            redis.join().unwrap();
+        });
+        drop((pages, servers));
+    }
+}
+
+/// Waits until each of the clients has connections that go by SMC-R.
+#[track_caller]
+fn all_by_smc(pair: &Pair) {
+    for program in ["iperf3", "wrk", "redis-benchmark"] {
+        eventually(&format!("{program} goes by SMC-R"), || {
+            let stat = pair.stat(Side::Client);
+            let all = |name: &str| stat[name].as_array().unwrap().clone();
+            let (processes, ends) = (all("processes"), all("connections"));
+            let is_its = |end: &serde_json::Value| {
+                processes.iter().any(|p| p["pid"] == end["pid"] && p["program"] == program)
+            };
+            ends.iter().any(|end| is_its(end) && end["state"] == "ACTIVE" && end["mode"] == "SMCR")
+        });
+    }
+}
+
+#[test]
+fn a_cable_that_flaps_costs_programs_time_only() {
+    let Some(programs) = Programs::found() else { return };
+    let Some(pair) = Pair::with(Hosts::new(), &ALL_BY_SMC) else { return };
+    programs.go_on(&pair, 5, || {
+        for (side, time_ms) in [(Side::Server, 300), (Side::Client, 500)] {
+            pair.host(side).plug(DEVICE, false).unwrap();
+            thread::sleep(Duration::from_millis(time_ms));
+            pair.host(side).plug(DEVICE, true).unwrap();
+            thread::sleep(Duration::from_millis(700));
+        }
+    });
+    let lost = pair.sum(Side::Client, "timeouts") + pair.sum(Side::Server, "timeouts");
+    assert!(lost > 0, "nothing was missed: {:#}", pair.status(Side::Client));
+    assert_eq!(pair.sum(Side::Client, "links_lost"), 0);
+}
+
+#[test]
+fn programs_fail_over_to_a_second_cable() {
+    let Some(programs) = Programs::found() else { return };
+    let settings = [&ALL_BY_SMC[..], &["--max-links", "2", "--testlink-time", "1"]].concat();
+    let Some(pair) = Pair::with(Hosts::with_two_cables(), &settings) else { return };
+    programs.go_on(&pair, 8, || {
+        eventually("a second link", || cables::links(&pair, Side::Client).len() >= 2);
+        pair.host(Side::Server).plug(DEVICE, false).unwrap();
+        for side in [Side::Client, Side::Server] {
+            eventually("the first link is given up", || pair.sum(side, "links_lost") > 0);
+        }
+        let sent = || pair.sum(Side::Client, "bytes_tx");
+        let before = sent();
+        eventually("it goes by the second one", || sent() > before + (1 << 20));
+        // For new connections, which begin by TCP.
+        pair.host(Side::Server).plug(DEVICE, true).unwrap();
+    });
+}
+
+/// Connections that an engine carries end with it, at once; servers go on, and so do new connections.
+#[test]
+fn an_engine_that_is_killed_under_programs() {
+    let Some(programs) = Programs::found() else { return };
+    let Some(mut pair) = Pair::with(Hosts::new(), &ALL_BY_SMC) else { return };
+    let servers = (iperf3_server(&pair, &programs.iperf), redis_server(&pair, &programs.redis));
+    let pages = |pair: &Pair, words: &[&str]| {
+        let pages = Pages::serve(pair, &programs.nginx);
+        pages.wrk(&programs.wrk, words, "64k")
+    };
+    let engine = thread::scope(|scope| {
+        let pair = &pair;
+        let iperf = scope.spawn(|| programs.iperf3(pair, "-t 60"));
+        let wrk = scope.spawn(|| pages(pair, &["-c8", "-d5"]));
+        let redis = scope
+            .spawn(|| redis_load(pair, &programs.redis_benchmark, "-c 10 -n 100000000 -d 3000"));
+        all_by_smc(pair);
+        thread::sleep(Duration::from_millis(500));
+        pair.engines[0].signal(libc::SIGKILL);
+        let since = Instant::now();
+        let (iperf, redis) = (iperf.join().unwrap(), redis.join().unwrap());
+        assert!(iperf.hung.is_none() && iperf.out.contains("\"error\""), "{iperf:?}");
+        assert!(redis.hung.is_none() && !redis.ok(), "{redis:?}");
+        // Long before it would have ended by itself.
+        assert!(since.elapsed() < Duration::from_secs(40), "{:?}", since.elapsed());
+        let got = wrk.join().unwrap();
+        assert!(got.ok() && got.out.contains("Socket errors"), "{got:?}");
+        pair.engine(Side::Server, &ALL_BY_SMC)
+    });
+    pair.engines[0] = engine;
+    let carried = pair.carried(Side::Client);
+    eventually("new ones, by SMC-R again", || {
+        let got = programs.iperf3(&pair, "-n 4M");
+        let redis = redis_load(&pair, &programs.redis_benchmark, "-c 10 -n 1000 -d 3000");
+        assert!(redis.ok(), "{redis:?}");
+        let got_pages = pages(&pair, &["-c8", "-d1"]);
+        assert!(got_pages.ok() && !got_pages.out.contains("Socket errors"), "{got_pages:?}");
+        // The server of iperf3 may take a moment to notice that a client has gone.
+        let served = got.ok() && !got.out.contains("\"error\"");
+        served && pair.carried(Side::Client) > carried
+    });
+    drop(servers);
+}
