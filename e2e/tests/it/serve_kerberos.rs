@@ -3,9 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
 use std::fs;
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::programs::need;
 use crate::serve::{LIMIT, Place, Server, configure, contains};
@@ -57,7 +58,7 @@ impl<'p> Realm<'p> {
         let begun = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             assert!(begun.elapsed() < LIMIT, "the key distribution centre does not listen");
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
         }
         Self { place, centre }
     }
@@ -82,24 +83,27 @@ impl<'p> Realm<'p> {
         kinit.args(["-c", &cache, "-l", &format!("{seconds}s"), user]);
         let mut child = kinit.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
         let mut stdin = child.stdin.take().unwrap();
-        std::io::Write::write_all(&mut stdin, format!("{password}\n").as_bytes()).unwrap();
+        stdin.write_all(format!("{password}\n").as_bytes()).unwrap();
         drop(stdin);
         assert!(child.wait().unwrap().success(), "{user} gets no ticket");
         cache
     }
 
-    /// What smbclient says to somebody with that ticket.
-    fn client(&self, server: &Server, ticket: &str, more: &[&str], share: &str) -> (bool, String) {
+    /// smbclient for somebody with that ticket.
+    fn smbclient(&self, server: &Server, ticket: &str, share: &str) -> Command {
         let mut command = Self::command(self.place, "smbclient");
         command.args(["-p", &server.port.to_string(), "-I", "127.0.0.1", "-m", "SMB3"]);
         command.args(["--use-kerberos=required", "-N"]);
-        command.env("KRB5CCNAME", ticket).args(more);
-        command.args([
-            &format!("//files.shunt.test/{share}"),
-            "-c",
-            "put sent file; get file back; ls",
-        ]);
-        let output = command.current_dir(self.place.path("")).output().unwrap();
+        command.env("KRB5CCNAME", ticket).arg(format!("//files.shunt.test/{share}"));
+        command.current_dir(self.place.path(""));
+        command
+    }
+
+    /// What it says.
+    fn client(&self, server: &Server, ticket: &str, more: &[&str], share: &str) -> (bool, String) {
+        let mut command = self.smbclient(server, ticket, share);
+        command.args(more).args(["-c", "put sent file; get file back; ls"]);
+        let output = command.output().unwrap();
         let both = [output.stdout, output.stderr].concat();
         (output.status.success(), String::from_utf8_lossy(&both).into_owned())
     }
@@ -169,6 +173,22 @@ fn users_of_a_realm_come_in_by_their_tickets() {
     let (good, said) = realm.client(&server, &carl, &[], "all");
     assert!(good, "{said}");
     contains(&server.client("carl%three", "all", "ls").1, &["LOGON_FAILURE"]);
+
+    // A session is over with the ticket that it came by, and not before; with another ticket there is another one.
+    let brief = realm.ticket("ann", "one", 6);
+    let mut command = realm.smbclient(&server, &brief, "all");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut client = command.spawn().unwrap();
+    let mut orders = client.stdin.take().unwrap();
+    orders.write_all(b"put sent kept\n").unwrap();
+    std::thread::sleep(Duration::from_secs(9));
+    orders.write_all(b"ls\n").unwrap();
+    drop(orders);
+    let said = client.wait_with_output().unwrap().stdout;
+    contains(&String::from_utf8_lossy(&said), &["NETWORK_SESSION_EXPIRED"]);
+    assert!(fs::read(place.path("files/kept")).unwrap() == sent);
+    let (good, said) = realm.client(&server, &ann, &[], "all");
+    assert!(good, "{said}");
 }
 
 /// Without a realm: what is wrong with the settings is said, with what to do.
