@@ -23,7 +23,8 @@ pub struct Config {
     /// of a flow reach one shard, lets it have 32,768 / shards datagrams of IPv4 in progress: what began before as many
     /// others is taken for the last user of an identification ([`Reason::Stale`](crate::Reason::Stale)).
     pub shards: u32,
-    /// Most datagrams in progress over all shards. Default 1,048,576.
+    /// Most datagrams in progress over all shards, each of which may have its part, rounded down; one at least. Default
+    /// 1,048,576. (In a [`Shared`](crate::Shared) table of more buckets than that each bucket may have one.)
     pub datagrams_max: u32,
     /// Most fragments of one datagram. Default 1024; 8192 can occur.
     pub fragments_max: u16,
@@ -124,7 +125,7 @@ impl Config {
         if !(1..=4096).contains(&self.shards) {
             return Err(BadConfig::Shards(self.shards));
         }
-        let each = self.datagrams_max.div_ceil(self.shards);
+        let each = self.datagrams_max / self.shards;
         if !(1..=DATAGRAMS_MAX).contains(&each) {
             return Err(BadConfig::Datagrams(self.datagrams_max));
         }
@@ -167,7 +168,7 @@ impl Limits {
     /// its part, as a keyed hash has it, and hardly ever less than half of it.
     pub(crate) fn shared(&self, tables: u32) -> Self {
         let all = self.datagrams_max.saturating_mul(self.shards);
-        let datagrams_max = all.div_ceil(tables).max(1);
+        let datagrams_max = (all / tables).max(1);
         let reuse_near = if tables == 1 { REUSE } else { reuse(tables) / 2 };
         Self { tables, buckets: tables, datagrams_max, reuse: REUSE, reuse_near, ..self.clone() }
     }
@@ -205,6 +206,16 @@ mod tests {
             (c.fragments_max, c.fragment_min, c.copy_below) = (8192, 1280, 512);
         };
         assert!(check(most).is_ok());
+    }
+
+    #[test]
+    fn there_are_never_more_datagrams_than_was_said() {
+        let limits = check(|c| (c.shards, c.datagrams_max) = (3, 10)).unwrap();
+        assert_eq!((limits.datagrams_max, limits.shared(4).datagrams_max), (3, 2));
+        let too_few = check(|c| (c.shards, c.datagrams_max) = (3, 2));
+        assert_eq!(too_few.map(|_| ()), Err(BadConfig::Datagrams(2)));
+        let one = check(|c| c.datagrams_max = 1).unwrap();
+        assert_eq!((one.datagrams_max, one.shared(256).datagrams_max), (1, 1));
     }
 
     #[test]
