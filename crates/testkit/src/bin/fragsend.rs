@@ -29,6 +29,9 @@ struct Args {
     /// Datagrams that are in progress at a time
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..65536))]
     flows: u32,
+    /// Which of several senders this is: each has sources of its own
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=100))]
+    sender: u8,
     /// Stay on this CPU
     #[arg(long)]
     pin: Option<usize>,
@@ -43,8 +46,8 @@ fn parse_address(text: &str) -> Result<[u8; 6], String> {
 }
 
 /// Which fragment comes next.
-#[derive(Default)]
 struct Turn {
+    sender: u8,
     first: u32,
     flow: u32,
     piece: usize,
@@ -63,7 +66,7 @@ impl Turn {
         header[4..6].copy_from_slice(&number[2..]);
         header[6..8].copy_from_slice(&(narrow(at / 8) | more).to_be_bytes());
         header[10..12].fill(0);
-        header[12..16].copy_from_slice(&[10, 77, number[1], 1]);
+        header[12..16].copy_from_slice(&[10, 77 + self.sender, number[1], 1]);
         let sum = checksum(header);
         header[10..12].copy_from_slice(&sum.to_be_bytes());
         self.advance(flows);
@@ -145,7 +148,7 @@ fn main() -> anyhow::Result<()> {
     }
     let began = Instant::now();
     let lasts = Duration::from_secs_f64(args.seconds);
-    let (mut turn, mut sent) = (Turn::default(), 0u64);
+    let (mut turn, mut sent) = (Turn { sender: args.sender, first: 0, flow: 0, piece: 0 }, 0u64);
     while began.elapsed() < lasts {
         let mut vectors = Vec::with_capacity(BATCH);
         for frame in &mut frames {

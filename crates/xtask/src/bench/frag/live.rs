@@ -208,7 +208,19 @@ impl<'s> Road<'s> {
         let mut words = self.hosts.client.prefix();
         words.push(self.stage.program("fragsend").into());
         let (flows, cpu) = (flows.to_string(), cpu.to_string());
-        let how = [DEVICE, &self.to, "--seconds", SENDING, "--flows", &flows, "--pin", &cpu];
+        // Each has datagrams of its own, or one's would be copies of the other's.
+        let how = [
+            DEVICE,
+            &self.to,
+            "--seconds",
+            SENDING,
+            "--flows",
+            &flows,
+            "--pin",
+            &cpu,
+            "--sender",
+            &cpu,
+        ];
         words.extend(how.map(OsString::from));
         Running::start(&words, &self.stage.new_dir()?, &[])
     }
