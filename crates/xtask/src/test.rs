@@ -4,7 +4,8 @@
 mod steps;
 mod tally;
 
-use std::process::ExitCode;
+use std::process::{Child, ExitCode, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
@@ -61,14 +62,43 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
         print!("{USAGE}");
         return Ok(ExitCode::SUCCESS);
     };
+    // What is fetched keeps the network busy, and what is built the cores. What goes wrong with it the step says.
+    let ahead = options.install.then(Ahead::begin);
     let absent = install::check("test", &[], options.install)?;
     if let Some(why) = refusal(options, absent) {
         bail!(why);
     }
     let begin = Instant::now();
+    ahead.into_iter().for_each(Ahead::go_on);
     let reports = Plan::new(options.quick).run();
     let is_judged = options.install;
     Ok(conclude(&reports, begin.elapsed(), is_judged.then(|| start.elapsed())))
+}
+
+/// A build that has begun before its step; it ends with us if nothing is run.
+struct Ahead(Option<Child>);
+
+impl Ahead {
+    fn begin() -> Self {
+        let mut command = steps::build();
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok())
+    }
+
+    /// Its step waits for it, as builds wait for each other.
+    fn go_on(mut self) {
+        if let Some(mut child) = self.0.take() {
+            thread::spawn(move || child.wait());
+        }
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
 }
 
 /// Why nothing is run with so many programs absent: tests that were skipped for want of them have shown nothing, and

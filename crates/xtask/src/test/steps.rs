@@ -231,7 +231,7 @@ fn fuzzed(target: &Path) -> Command {
 
 /// The library that is loaded into programs, the program that loads it, the programs that tests
 /// load it into: built as they are shipped.
-fn build() -> Command {
+pub(super) fn build() -> Command {
     let packages = ["-p", "shunt-preload", "-p", "shunt-cli", "-p", "shunt-testkit"];
     let mut command = cargo(&["build", "--release"]);
     command.args(packages);
