@@ -45,7 +45,7 @@ impl Engine {
         let addresses = addresses[..case.links.min(2)].join(",");
         command.args(["engine", "--address", &addresses, "--eid", eid.unwrap_or_default()]);
         command.args(case.engine);
-        // Off unless set; a kernel must get nothing of it nevertheless.
+        // A kernel must get nothing of it.
         command.args(["--congestion", "on"]);
         command.args(["--max-links", &case.links.to_string()]);
         command.args(["--testlink-time", &case.test_link_s.to_string()]);
