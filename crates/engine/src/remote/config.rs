@@ -121,6 +121,14 @@ pub const SETTINGS: &[Setting] = &[
         live: true,
     },
     Setting {
+        name: "memory_max",
+        value: "SIZE",
+        help: "shared memory for the buffers of all connections that go by SMC-R, 16M to 64G; from half of it on new ones \
+               get buffers of 64K at most, from three quarters on of 16K; a connection for which there is none left is \
+               reset if its peer was promised SMC in the TCP handshake, and stays on TCP if not [4G]",
+        live: false,
+    },
+    Setting {
         name: "peers",
         value: "NETWORK[,NETWORK]...",
         help: "hosts whose engines are asked, at TCP port 4791, which connections they share with this one, so \
@@ -235,6 +243,8 @@ pub struct Config {
     pub reuse_buffers: bool,
     /// Link groups of a vector with one peer's address; of an IPv6 network eight times as many.
     pub peer_groups: u32,
+    /// Shared memory for the buffers of guests, bytes.
+    pub memory_max: usize,
     /// Hosts whose engines ours gets to know, at most [`NETWORKS_MAX`] networks.
     pub peers: Vec<Network>,
     /// Whether congestion marks are answered, between hosts that both do.
@@ -276,6 +286,7 @@ impl Default for Config {
             spare_short: true,
             reuse_buffers: true,
             peer_groups: 64,
+            memory_max: 4 << 30,
             peers: Vec::new(),
             congestion: true,
             vectors: None,
@@ -368,6 +379,10 @@ impl Config {
             "spare_short" => self.spare_short = on_or_off(value)?,
             "reuse_buffers" => self.reuse_buffers = on_or_off(value)?,
             "peer_groups" => self.peer_groups = number(value, 1, 1024)?,
+            "memory_max" => {
+                let bytes = parse_size(value).filter(|n| (16 << 20..=64 << 30).contains(n));
+                self.memory_max = bytes.ok_or("a size from 16M to 64G")?;
+            }
             "raw_ingress" => self.raw_ingress = on_or_off(value)?,
             "peers" if value.trim() == "none" => self.peers = Vec::new(),
             "peers" => {
@@ -415,6 +430,7 @@ impl Config {
             "spare_short" => if self.spare_short { "on" } else { "off" }.into(),
             "reuse_buffers" => if self.reuse_buffers { "on" } else { "off" }.into(),
             "peer_groups" => self.peer_groups.to_string(),
+            "memory_max" => self.memory_max.to_string(),
             "peers" => joined(self.peers.iter().map(ToString::to_string).collect())?,
             "congestion" => if self.congestion { "on" } else { "off" }.into(),
             "vectors" => self.vectors?.to_string(),
@@ -483,6 +499,7 @@ mod tests {
             ("spare_short", "off"),
             ("reuse_buffers", "off"),
             ("peer_groups", "1"),
+            ("memory_max", "16M"),
             ("peers", "192.0.2.0/24,2001:db8::1"),
             ("congestion", "off"),
             ("vectors", "3"),
@@ -524,6 +541,7 @@ mod tests {
             ("spare_short", "yes"),
             ("reuse_buffers", "1"),
             ("peer_groups", "0"),
+            ("memory_max", "15M"),
             ("peers", "192.0.2.0/24,host"),
             ("congestion", "yes"),
             ("vectors", "0"),

@@ -25,8 +25,6 @@ use super::{Berth, Change, Ends, Engine, Newcomer};
 
 /// Stand-ins that are kept ready.
 const READY: usize = 32;
-/// Shared memory for the rings of guests, bytes.
-const MEMORY_MAX: usize = 4 << 30;
 /// Descriptors of the board get at least this number.
 const FIRST_FD: i32 = 3;
 
@@ -89,7 +87,8 @@ impl Host {
     /// See [`Error`]. Nothing is left running.
     pub fn start(config: Config) -> Result<Self, Error> {
         let dir = config.dir.clone();
-        let limits = Limits { memory_max: MEMORY_MAX, dir: dir.clone(), ..Limits::default() };
+        let limits =
+            Limits { memory_max: config.memory_max, dir: dir.clone(), ..Limits::default() };
         // For the life of the process: guests are reached through it from any thread.
         let world: &'static World =
             Box::leak(Box::new(World::join(limits, "shunt".into(), FIRST_FD)?));
@@ -264,12 +263,24 @@ impl Reception {
         stand_in: &mut StandIn,
         waiter: &Waiter,
     ) -> Result<(relay::Relay, Welcome), Reason> {
-        let mut order = u32::from(self.engine.config().receive_buffer.get());
+        let mut order = u32::from(self.engine.config().receive_buffer.get()).min(self.order_max());
         loop {
             match relay::Relay::attach(self.world, hello, stand_in, order, waiter) {
                 Err(Reason::NoMemory) if order > 0 => order -= 1,
                 done => return done,
             }
+        }
+    }
+
+    /// How large an RMB may be, as the power of two of 16K: what is left is for many, since who was promised SMC in the TCP
+    /// handshake, and gets none, is reset.
+    fn order_max(&self) -> u32 {
+        let used = self.world.arena.lock().map_or(0, |arena| arena.bytes_used());
+        let quarter = self.world.limits.memory_max / 4;
+        match used.checked_div(quarter) {
+            Some(0 | 1) => u32::MAX,
+            Some(2) => 2,
+            _ => 0,
         }
     }
 

@@ -147,6 +147,22 @@ fn three_hundred_at_a_time() {
     talk("echo", &["many", "300"], [250 * 24; 2]);
 }
 
+/// With engines that have memory for 64 buffers of the usual size: they get smaller.
+#[test]
+fn where_memory_is_short_there_is_some_for_all() {
+    let Some(python) = python() else { return };
+    let settings = [&ALL_BY_SMC[..], &["--memory-max", "16M", "--reuse-buffers", "off"]].concat();
+    let Some(pair) = Pair::with(Hosts::new(), &settings) else { return };
+    let talk = Talk::serve(&pair, &python, "echo", true);
+    for round in 1..=2 {
+        let carried = pair.carried(Side::Server);
+        let got = talk.client(&pair, &python, &["many", "200"], true);
+        assert!(got.ok(), "{got:?}");
+        let carried = pair.carried(Side::Server) - carried;
+        assert!(carried >= 150, "round {round}: {carried} of 200");
+    }
+}
+
 #[test]
 fn stat_says_smcr() {
     let (Some(python), Some(pair)) = (python(), Pair::new()) else { return };
