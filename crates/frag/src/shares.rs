@@ -164,6 +164,15 @@ impl Shares {
         self.cost.load(Ordering::Relaxed)
     }
 
+    /// All of it, for tests that ask what changes it.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn words(&self) -> Vec<u64> {
+        let words = [&self.top, &self.total, &self.cost, &self.gap];
+        let words = self.bytes.iter().chain(&self.stocked).chain(words);
+        let begun = self.begun.iter().map(|word| u64::from(word.load(Ordering::Relaxed)));
+        words.map(|word| word.load(Ordering::Relaxed)).chain(begun).collect()
+    }
+
     /// Time between two fragments, as some core has found it, nanoseconds.
     pub(crate) fn gap(&self) -> u64 {
         self.gap.load(Ordering::Relaxed)

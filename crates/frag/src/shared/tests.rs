@@ -111,6 +111,34 @@ fn a_table_is_emptied_or_dropped_in_the_middle_of_datagrams() {
     }
 }
 
+/// What all cores know together is written when datagrams begin, grow much and end, not with each fragment.
+#[test]
+fn no_word_of_all_cores_is_written_per_fragment() {
+    const PIECES: usize = 45;
+    let table = table(64 << 20);
+    let shares = table.shares.as_ref().expect("sixteen buckets");
+    let mut cores = [table.core(), table.core()];
+    let (mut out, mut now) = (Out::default(), 1);
+    let (datagrams, mut writes, mut before) = (200u32, 0, shares.words());
+    for round in 0..datagrams / 20 {
+        for at in 0..PIECES {
+            // Every other one backwards.
+            let piece = if round % 2 == 0 { at } else { PIECES - 1 - at };
+            for id in 20 * round..20 * (round + 1) {
+                let whole = Packet::new(Family::V4, id, vec![0; PIECES * 64]);
+                let fragment = whole.fragment(piece * 64, piece * 64 + 64);
+                push(&table, &mut cores[at % 2], &fragment, now, &mut out);
+                now += 1000;
+                let after = shares.words();
+                writes += u32::from(after != before);
+                before = after;
+            }
+        }
+    }
+    assert_eq!(out.delivered, datagrams as usize);
+    assert!(writes <= 8 * datagrams, "{writes} writes for {datagrams} datagrams of 45 fragments");
+}
+
 /// As a shard, in turn by two cores: at several times what fits.
 #[test]
 fn overload_leaves_a_shared_table_at_work() {
