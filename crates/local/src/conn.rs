@@ -933,7 +933,9 @@ impl Conn {
     /// Tells an error that a look of ours has taken from the socket.
     pub fn tell_kept(&self, w: &World, fd: i32) -> Option<i32> {
         let errno = self.error.swap(0, Ordering::Relaxed).cast_signed();
-        let (mine, _) = self.halves(w).filter(|_| errno != 0)?;
+        // Another process that shares the connection may have told it since we looked.
+        let is_new = |mine: &Half| mine.flags.load(Ordering::Relaxed) & flag::TOLD == 0;
+        let (mine, _) = self.halves(w).filter(|(mine, _)| errno != 0 && is_new(mine))?;
         let _ = self.tell_reset(fd, mine, errno);
         Some(errno)
     }

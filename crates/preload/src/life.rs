@@ -82,7 +82,14 @@ fn follow(fd: c_int, conn: &'static Conn, nonblocking: bool) {
 /// `listen` succeeded.
 pub(crate) fn listening(fd: c_int) {
     let Some(w) = fds::world() else { return };
-    let Some(conn) = fds::conn(fd) else { return };
+    match fds::conn(fd) {
+        Some(conn) => listens(w, conn, fd),
+        // Made by another process, which has passed it on: clients offer from now on, not from its first `accept` on.
+        None => drop(listener(w, fd)),
+    }
+}
+
+fn listens(w: &World, conn: &'static Conn, fd: c_int) {
     conn.set_phase(Phase::Listener);
     // Of all that was asked for, this one is not handed on to connections.
     let (stay, signals) = (&conn.stay, Reason::SignalIo.code());
@@ -132,7 +139,7 @@ fn listener(w: &World, fd: c_int) -> Option<&'static Conn> {
     conn.options.fetch_or(local::conn::options::CARRIED, Ordering::Relaxed);
     follow(fd, conn, false);
     conn.nonblock.store(0, Ordering::Relaxed);
-    listening(fd);
+    listens(w, conn, fd);
     Some(conn)
 }
 

@@ -849,8 +849,12 @@ impl Conn {
     #[must_use]
     pub fn socket_error(&self, w: &World, fd: i32, now: i32) -> i32 {
         let kept = self.error.swap(0, Ordering::Relaxed).cast_signed();
+        let Some((mine, peer)) = self.halves(w) else {
+            return if now != 0 { now } else { kept };
+        };
+        // Another process that shares the connection may have told it since we looked.
+        let kept = if mine.flags.load(Ordering::Relaxed) & flag::TOLD != 0 { 0 } else { kept };
         let mut errno = if now != 0 { now } else { kept };
-        let Some((mine, peer)) = self.halves(w) else { return errno };
         let flags = peer.flags.load(Ordering::Acquire);
         let hints = self.kernel.load(Ordering::Relaxed);
         if Self::closed_cleanly(flags) && !self.sent_after(mine) || hints & kernel::CLEAN != 0 {
