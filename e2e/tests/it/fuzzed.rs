@@ -22,7 +22,7 @@ fn check(target: fn(&[u8]), cases: u32) {
 
 #[test]
 fn a_hostile_peer_costs_its_own_connection_only() {
-    check(hostile_peer::run, 400);
+    check(hostile_peer::run, 150);
 }
 
 #[test]
