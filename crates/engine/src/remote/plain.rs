@@ -19,10 +19,12 @@ const SHUT_WR: i32 = 1;
 const SOL_SOCKET: i32 = 1;
 const SO_OOBINLINE: i32 = 10;
 const MSG_OOB: i32 = 1;
-const MSG_DONTWAIT: i32 = 0x40;
 const MSG_NOSIGNAL: i32 = 0x4000;
 /// Whether the next byte to read is the urgent one.
 const SIOCATMARK: u64 = 0x8905;
+const MSG_PEEK: i32 = 2;
+const MSG_DONTWAIT: i32 = 0x40;
+const EAGAIN: i32 = 11;
 
 thread_local! {
     /// What is moved lies here: all connections of a vector are looked at in turn, and most have nothing.
@@ -180,8 +182,14 @@ impl Plain {
                 moved = true;
                 continue;
             }
-            // A read ends before the urgent byte, so the next one begins with it.
-            let at_urgent = call::ioctl_int(self.wire.as_raw_fd(), SIOCATMARK) == Ok(1);
+            // A read ends before the urgent byte, so the next one begins with it. It is asked about once something is there:
+            // one that came behind the question would be taken for an ordinary one.
+            let wire = self.wire.as_raw_fd();
+            if call::recv(wire, &mut buffer[..1], MSG_DONTWAIT | MSG_PEEK) == Err(EAGAIN) {
+                self.wants_read = true;
+                return Ok((moved, false));
+            }
+            let at_urgent = call::ioctl_int(wire, SIOCATMARK) == Ok(1);
             let n = if at_urgent { 1 } else { n };
             match call::recv_now(self.wire.as_raw_fd(), &mut buffer[..n]) {
                 Ok(Some(0)) => {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use sys::call;
 
-use super::{Broken, EAGAIN, EINTR, MSG_DONTWAIT};
+use super::{Broken, EAGAIN, EINTR, MSG_DONTWAIT, MSG_PEEK};
 
 const SIOCATMARK: u64 = 0x8905;
 /// Most bytes that are held for one connection; the rest waits in the socket.
@@ -53,9 +53,14 @@ impl Spill {
             if n == 0 {
                 return Ok(false);
             }
-            // A receive stops before an urgent byte, and that is the next one then.
-            if call::ioctl_int(fd, SIOCATMARK) == Ok(1) {
-                self.urgent = Some(self.end() + 1);
+            // A receive stops before an urgent byte, and that is the next one then. It is asked about once something is
+            // there: one that came behind the question would be taken for an ordinary one.
+            match call::recv(fd, &mut chunk[..1], MSG_DONTWAIT | MSG_PEEK) {
+                Err(EAGAIN) => return Ok(true),
+                Ok(1..) if call::ioctl_int(fd, SIOCATMARK) == Ok(1) => {
+                    self.urgent = Some(self.end() + 1);
+                }
+                _ => {}
             }
             match call::recv(fd, &mut chunk[..n], MSG_DONTWAIT) {
                 Ok(0) => {
