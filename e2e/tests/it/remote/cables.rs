@@ -9,7 +9,7 @@ use super::*;
 const SIZES: &[&str] = &["8", "200000"];
 
 /// From which addresses the links of each of a host's groups are that work.
-fn groups(pair: &Pair, side: Side) -> Vec<Vec<String>> {
+pub(super) fn groups(pair: &Pair, side: Side) -> Vec<Vec<String>> {
     let status = pair.status(side);
     let of = |thing: &serde_json::Value, name: &str| thing[name].as_array().unwrap().clone();
     let groups = of(&status, "vectors").into_iter().flat_map(|vector| of(&vector, "groups"));

@@ -121,7 +121,10 @@ fn programs_fail_over_to_a_second_cable() {
     let settings = [&ALL_BY_SMC[..], &["--max-links", "2", "--testlink-time", "1"]].concat();
     let Some(pair) = Pair::with(Hosts::with_two_cables(), &settings) else { return };
     programs.go_on(&pair, 8, || {
-        eventually("a second link", || cables::links(&pair, Side::Client).len() >= 2);
+        eventually("a second link for each group", || {
+            let groups = cables::groups(&pair, Side::Client);
+            !groups.is_empty() && groups.iter().all(|links| links.len() >= 2)
+        });
         pair.host(Side::Server).plug(DEVICE, false).unwrap();
         for side in [Side::Client, Side::Server] {
             eventually("the first link is given up", || pair.sum(side, "links_lost") > 0);
