@@ -4,7 +4,7 @@
 
 use anyhow::ensure;
 use clap::Args;
-use frag::{Arrival, Config, HashKey, Key, Ledger, Shard};
+use frag::{Arrival, Config, HashKey, Key, Ledger, Policy, Shard};
 use testkit::cpu;
 
 use crate::ours::Count;
@@ -41,6 +41,7 @@ struct Load {
     name: &'static str,
     packets: Vec<Vec<u8>>,
     fragments_max: u16,
+    overlap: Policy,
     /// Datagrams that come out.
     whole: usize,
 }
@@ -69,7 +70,8 @@ pub(crate) fn run(words: Words) -> anyhow::Result<()> {
 
 /// With a new shard each: a key that was changed is not to be known in the next pass.
 fn pass(load: &Load, secret: &HashKey) -> anyhow::Result<f64> {
-    let config = Config { fragments_max: load.fragments_max, ..Config::default() };
+    let Load { fragments_max, overlap, .. } = *load;
+    let config = Config { fragments_max, overlap, ..Config::default() };
     let limits = Config { memory_bytes: ROOM, ..config }.limits()?;
     let mut shard = Shard::new(&limits, &Ledger::of(&limits), secret.clone());
     let mut sink = Count::default();
@@ -100,6 +102,10 @@ fn loads(secret: &HashKey) -> anyhow::Result<Vec<Load>> {
         smallest("smallest-8192", 8192, &[8])?,
         smallest("uneven-1024", 1024, &[8, 16])?,
         smallest("uneven-8192", 8192, &[8, 16])?,
+        overlapping("overlap-strict", Policy::Strict)?,
+        overlapping("overlap-first", Policy::First)?,
+        overlapping("overlap-last", Policy::Last)?,
+        overlapping("overlap-linux", Policy::Linux)?,
     ])
 }
 
@@ -112,7 +118,7 @@ fn halves(name: &'static str, keys: impl Iterator<Item = (u32, u32)>) -> anyhow:
             packets.push(packet((*source, *destination), word, SMALLEST)?);
         }
     }
-    Ok(Load { name, packets, fragments_max: 1024, whole: AIMED })
+    Ok(Load { name, packets, fragments_max: 1024, overlap: Policy::Strict, whole: AIMED })
 }
 
 /// Largest datagrams of fragments of these sizes in turn, shuffled.
@@ -135,7 +141,26 @@ fn smallest(name: &'static str, fragments_max: u16, sizes: &[usize]) -> anyhow::
         random.shuffle(&mut of_this);
         packets.extend(of_this);
     }
-    Ok(Load { name, packets, fragments_max, whole })
+    Ok(Load { name, packets, fragments_max, overlap: Policy::Strict, whole })
+}
+
+/// Largest datagrams of twice the smallest fragments, shuffled, each of which ends in the middle of the next: given up at
+/// the first of them where nobody is believed, and else put together.
+fn overlapping(name: &'static str, overlap: Policy) -> anyhow::Result<Load> {
+    let mut random = Random::new(19);
+    let mut packets = Vec::new();
+    for source in 1..=LARGE {
+        let mut of_this = Vec::new();
+        for at in (0..LARGEST - SMALLEST).step_by(SMALLEST) {
+            let more = if at + 2 * SMALLEST < LARGEST { 0x2000 } else { 0 };
+            let word = more | u16::try_from(at / 8)?;
+            of_this.push(packet((source << 8, 1), word, 2 * SMALLEST)?);
+        }
+        random.shuffle(&mut of_this);
+        packets.extend(of_this);
+    }
+    let whole = if overlap == Policy::Strict { 0 } else { LARGE as usize };
+    Ok(Load { name, packets, fragments_max: 8192, overlap, whole })
 }
 
 /// Without a checksum, which nobody reads.

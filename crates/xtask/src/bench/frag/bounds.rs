@@ -63,5 +63,16 @@ fn flood(bench: &Bench) -> anyhow::Result<Vec<Line>> {
             rows.push(times(name, &allowed, ours, Some(1.0)));
         }
     }
+    for (policy, what) in [
+        ("strict", "given up"),
+        ("first", "the first believed"),
+        ("last", "the last believed"),
+        ("linux", "as Linux did"),
+    ] {
+        let ours = named(&figures, &format!("overlap-{policy}"))?;
+        let allowed = vec![SMALLEST_NS; ours.len()];
+        let name = format!("flood: fragments of 16 bytes that overlap, {what}: 200 ns allowed");
+        rows.push(times(name, &allowed, ours, Some(1.0)));
+    }
     Ok(rows)
 }
