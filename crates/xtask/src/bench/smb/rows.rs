@@ -20,6 +20,8 @@ pub(crate) enum Metric {
     BothPerByte,
     /// CPU time of the server for each operation.
     ServerPerOperation,
+    /// CPU time of the client for each operation.
+    ClientPerOperation,
     /// Latency, the middle.
     Median,
 }
@@ -35,6 +37,7 @@ impl Metric {
             Self::ClientPerByte => (": client CPU", "s/GB", Better::Lower),
             Self::BothPerByte => (": server and client CPU", "s/GB", Better::Lower),
             Self::ServerPerOperation => (": server CPU", "us/op", Better::Lower),
+            Self::ClientPerOperation => (": client CPU", "us/op", Better::Lower),
             Self::Median => (": half take at most", "us", Better::Lower),
         }
     }
@@ -50,6 +53,7 @@ impl Metric {
             Self::ClientPerByte => field("cli_s_per_GB"),
             Self::BothPerByte => Some(field("srv_s_per_GB")? + field("cli_s_per_GB")?),
             Self::ServerPerOperation => field("srv_us_per_op"),
+            Self::ClientPerOperation => field("cli_us_per_op"),
             Self::Median => field("p50_us"),
         }
     }
@@ -148,17 +152,19 @@ impl Row {
         Self { metrics, ..self }
     }
 
-    /// Where CPU time per byte is told, it is told of either end: on loopback one does work of the other's.
+    /// CPU time is told of either end, for each byte or each operation: on loopback one does work of the other's.
     fn tell_both_ends(&mut self) {
-        let has = |metrics: &[(Metric, Option<f64>)], wanted| {
-            metrics.iter().any(|(metric, _)| *metric == wanted)
+        let streams = |(metric, _): &(Metric, _)| {
+            matches!(metric, Metric::Throughput | Metric::ServerPerByte | Metric::BothPerByte)
         };
-        let costs = [Metric::ServerPerByte, Metric::BothPerByte];
-        if costs.iter().any(|cost| has(&self.metrics, *cost)) {
-            for end in [Metric::ServerPerByte, Metric::ClientPerByte] {
-                if !has(&self.metrics, end) {
-                    self.metrics.push((end, None));
-                }
+        let costs = if self.metrics.iter().any(streams) {
+            [Metric::ServerPerByte, Metric::ClientPerByte]
+        } else {
+            [Metric::ServerPerOperation, Metric::ClientPerOperation]
+        };
+        for cost in costs {
+            if self.metrics.iter().all(|(metric, _)| *metric != cost) {
+                self.metrics.push((cost, None));
             }
         }
     }
@@ -352,16 +358,18 @@ mod tests {
     }
 
     #[test]
-    fn what_a_byte_costs_is_told_of_either_end() {
-        let mut told = 0;
+    fn what_a_byte_or_an_operation_costs_is_told_of_either_end() {
+        let mut told = [0; 2];
         for row in all() {
             let has = |wanted| row.metrics.iter().any(|(metric, _)| *metric == wanted);
-            let (server, both) = (has(Metric::ServerPerByte), has(Metric::BothPerByte));
-            assert_eq!(has(Metric::ClientPerByte), server || both, "{}", row.name);
-            assert!(server || !both, "{}", row.name);
-            told += usize::from(server);
+            let byte = [Metric::ServerPerByte, Metric::ClientPerByte].map(has);
+            let operation = [Metric::ServerPerOperation, Metric::ClientPerOperation].map(has);
+            assert!(byte[0] != operation[0] && byte[1] != operation[1], "{}", row.name);
+            assert_eq!(byte[0], byte[1], "{}", row.name);
+            assert!(byte[0] || !has(Metric::BothPerByte), "{}", row.name);
+            told[usize::from(operation[0])] += 1;
         }
-        assert!(told > 20, "{told}");
+        assert!(told[0] > 30 && told[1] > 12, "{told:?}");
         let line = serde_json::json!({ "srv_s_per_GB": 0.25, "cli_s_per_GB": 0.5 });
         assert_eq!(Metric::ServerPerByte.of(&line), Some(0.25));
         assert_eq!(Metric::ClientPerByte.of(&line), Some(0.5));
