@@ -98,6 +98,9 @@ pub enum Action {
     },
     /// The connection's link is down, and the peer never told how to reach its RMB over another: abort it.
     Strand(Token),
+    /// A link was lost some time ago: call [`Group::request_add_link`] with those of our ports that no link uses. Of a
+    /// client.
+    AskForLink,
     /// The client has other ports: call [`Group::add_link`] if we have too.
     AddLinkRequested(Vec<Gid>),
     /// The group is at its end, and with it its connections: post what was to be sent, then forget it.
@@ -160,7 +163,7 @@ pub struct Group {
     to_delete: Vec<(LinkSlot, DeleteReason)>,
     /// A link that we would like to add.
     wanted_link: Option<WantedLink>,
-    /// Server: when one is to be added in place of one that was lost.
+    /// When one is to be added, or asked for, in place of one that was lost.
     again: Again,
     /// The link over which the client has asked for another, until it is known whether there will be one.
     asked: Option<LinkSlot>,

@@ -18,8 +18,8 @@ pub struct Config {
     /// The same over one that is tried again in place of one that was lost: connections of the group that need a key of a
     /// new buffer wait meanwhile, and the path may be as dead as before. Default 1 s.
     pub again_wait: Duration,
-    /// How long after a link was lost a server tries to add one again, and twice as long after each attempt that came to
-    /// nothing, up to 32 times. Default 10 s.
+    /// How long after a link was lost a server tries to add one again, or the client of a server that is not Shunt asks for
+    /// one, and twice as long after each attempt that came to nothing, up to 32 times. Default 10 s.
     pub link_again: Duration,
     /// After how long without a message a link is tested; zero: never. Default 30 s.
     pub test_link_idle: Duration,

@@ -380,6 +380,7 @@ impl Vector {
             Action::Move { token, link, remote } => self.move_conn(id, token, link, remote, now),
             Action::Strand(token) => self.strand(id, token, now),
             Action::CreateLink { link, peer } => self.create_link(id, link, peer, now),
+            Action::AskForLink => self.ask_for_link(id),
             Action::AddLinkRequested(gids) => self.add_link(id, gids.first().copied(), now),
             Action::Terminated(why) => self.terminated(id, why, now),
         }
@@ -507,12 +508,26 @@ impl Vector {
         }
     }
 
+    /// Our addresses that no link of a group uses.
+    fn unused(&self, id: GroupId) -> impl Iterator<Item = IpAddr> {
+        let links = self.groups.get(id).map(|group| group.links);
+        let uses = move |ip: &IpAddr| {
+            links.iter().flatten().flatten().any(|link| ip_of(link.end.gid) == *ip)
+        };
+        self.config.addresses.iter().copied().filter(move |ip| !uses(ip))
+    }
+
+    /// Client: tells the server from where there could be another link.
+    fn ask_for_link(&mut self, id: GroupId) {
+        let gids: Vec<Gid> = self.unused(id).map(gid_of).collect();
+        if let Some(group) = self.groups.all.get_mut(id).filter(|_| !gids.is_empty()) {
+            group.core.request_add_link(&gids);
+        }
+    }
+
     /// Another link is wanted, from another address of ours.
     fn create_link(&mut self, id: GroupId, slot: LinkSlot, _: Option<Gid>, now: u64) {
-        let used: Vec<IpAddr> = self.groups.get(id).map_or_else(Vec::new, |group| {
-            group.links.iter().flatten().map(|link| ip_of(link.end.gid)).collect()
-        });
-        let other = self.config.addresses.iter().find(|ip| !used.contains(ip)).copied();
+        let other = self.unused(id).next();
         let domain = self.groups.get(id).map(|group| group.domain);
         let made = other.zip(domain);
         let made = made.and_then(|(ip, domain)| self.new_link(domain, ip, PATH_BYTES).ok());

@@ -24,7 +24,7 @@ pub(super) enum Exclusive {
     Answering { slot: LinkSlot, by: LinkSlot, request: Box<AddLink> },
     /// The server has sent ADD LINK. `again`: in place of a link that was lost.
     Offered { slot: LinkSlot, again: bool },
-    /// CONFIRM LINK, or its answer, is to come over the new link.
+    /// CONFIRM LINK, or its answer, is to come over the new link. `again`: in place of one that was lost.
     Confirming { slot: LinkSlot, again: bool },
     /// DELETE LINK was sent; from the server comes its own, from the client an answer.
     Deleting { slot: LinkSlot },
@@ -41,7 +41,7 @@ pub(super) struct WantedLink {
     pub(super) again: bool,
 }
 
-/// When a server tries to add a link in place of one that was lost.
+/// When a server tries to add a link in place of one that was lost, or a client asks for one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Again {
     /// When, if one was.
@@ -66,7 +66,9 @@ impl Group {
     fn seek(&mut self, in_vain: bool, now: Time) {
         let again = &mut self.again;
         let wait = |in_vain: u32| self.limits.0.link_again * (1 << in_vain);
-        if self.role == Role::Server && !self.ended && again.two_paths {
+        // A server of ours adds it by itself. Linux's does not notice that a port of its client works again.
+        let is_ours = self.role == Role::Server || !self.terms.peer_is_shunt;
+        if is_ours && !self.ended && again.two_paths {
             // A path that takes a link and then does not carry it is none.
             let was_brief = |since: Time| now < since.after(wait(again.in_vain + 1));
             let in_vain = in_vain || again.since.take().is_some_and(was_brief);
@@ -78,6 +80,9 @@ impl Group {
     /// The time has come that [`Self::seek`] has named.
     pub(super) fn add_again(&mut self, now: Time) {
         self.again.at = None;
+        if self.role == Role::Client {
+            return self.ask_again(now);
+        }
         if self.is_adding() {
             // If nothing comes of that, we are here again.
         } else if self.may_add() {
@@ -86,6 +91,17 @@ impl Group {
             // The peer has still not said that it has forgotten the other one.
             self.seek(true, now);
         }
+    }
+
+    /// Client: has the server asked for a link in place of one that was lost, and once more later on, until there is one.
+    fn ask_again(&mut self, now: Time) {
+        if self.links.active().count() >= ACTIVE_MAX {
+            return;
+        }
+        if self.exclusive.is_none() && self.may_add() {
+            self.actions.push_back(Action::AskForLink);
+        }
+        self.seek(true, now);
     }
 
     /// Server: tries to add a link, for failover and for load; for one of the client's ports if it has named
@@ -197,10 +213,12 @@ impl Group {
             return;
         }
         self.links.put(slot, request.link, end);
+        self.again.two_paths = true;
         self.set_peer(by, slot, request);
         let body = self.add_link_body(by, slot);
         self.send(by, true, Body::AddLink(body));
-        let flow = Exclusive::Confirming { slot, again: false };
+        // Asked for, if it was, in place of one that was lost.
+        let flow = Exclusive::Confirming { slot, again: self.again.at.is_some() };
         self.begin(flow, now.after(self.limits.0.added_link_wait));
     }
 
@@ -462,7 +480,11 @@ impl Group {
             (Role::Client, Some(slot)) => {
                 let reason = DeleteReason::Other(0);
                 self.respond(by, Body::DeleteLink(DeleteLink { reason, ..body }));
+                let (was_up, added) = (self.links.is_usable(slot), !self.links.is_active(slot));
                 self.deleted_by_server(slot, deletes || adds);
+                if was_up && body.reason == DeleteReason::LostPath {
+                    self.seek(added, now);
+                }
             }
         }
     }

@@ -906,6 +906,53 @@ fn a_client_that_asks_for_a_link_gets_an_answer() {
 }
 
 #[test]
+fn a_client_asks_a_server_that_is_not_ours_for_a_link_in_place_of_a_lost_one() {
+    let lose = |group: &mut Group, reason: DeleteReason, new| {
+        let gone = DeleteLink { link: Some(1), orderly: true, reason };
+        hear(group, new, false, Body::DeleteLink(gone), START);
+        let _ = all(group);
+    };
+    let ask = Did::Do(Action::AskForLink);
+    // Either side may have seen it first.
+    for by_us in [true, false] {
+        let (mut group, _, new) = client_with_two();
+        if by_us {
+            group.on_link_failed(FIRST, START);
+        }
+        lose(&mut group, DeleteReason::LostPath, new);
+        group.on_deadline(after(9999));
+        assert!(!all(&mut group).contains(&ask));
+        group.on_deadline(after(10_000));
+        assert!(all(&mut group).contains(&ask), "{by_us}");
+        group.request_add_link(&[end(1).gid]);
+        let did = all(&mut group);
+        let [Did::Say(slot, false, Body::RequestAddLink(said))] = &did[..] else {
+            panic!("{did:?}")
+        };
+        assert_eq!((*slot, &said.gids[..], said.reject), (new, &[end(1).gid][..], None));
+        // It is asked again, each time twice as long after the last one, and no more once there is one.
+        group.on_deadline(after(29_999));
+        assert!(!all(&mut group).contains(&ask));
+        group.on_deadline(after(30_000));
+        assert!(all(&mut group).contains(&ask));
+        hear(&mut group, new, false, Body::AddLink(AddLink { link: 3, ..add_link() }), START);
+        let third = second(&mut group);
+        group.link_created(third, end(1), &[], START);
+        hear(&mut group, third, false, confirm_link(3), START);
+        assert!(all(&mut group).contains(&Did::Do(Action::LinkActive(third))));
+        assert_eq!(group.again.at, None);
+        // One that is lost soon again came to nothing.
+        group.on_link_failed(third, after(31_000));
+        let _ = all(&mut group);
+        assert_eq!(group.again.at, Some(after(31_000 + 80_000)), "{by_us}");
+    }
+    // One that somebody does not want any more is not.
+    let (mut group, _, new) = client_with_two();
+    lose(&mut group, DeleteReason::Operator, new);
+    assert_eq!(group.again.at, None);
+}
+
+#[test]
 fn a_request_on_a_link_that_failed_is_asked_again() {
     let (mut group, _, new) = client_with_two();
     let key = LinkBuffer { rkey: RKey(20), vaddr: 0 };

@@ -18,6 +18,8 @@ pub struct Server {
     identity: Identity,
     limits: Limits,
     state: State,
+    /// Whatever is proposed is declined, for this.
+    declines: Option<Diagnosis>,
     /// Version of the proposal, which a Decline repeats.
     version: u8,
     steps: VecDeque<Step>,
@@ -42,7 +44,14 @@ impl Server {
     #[must_use]
     pub fn new(identity: Identity, limits: Limits, now: Time) -> Self {
         let state = State::AwaitProposal(now.after(limits.0.clc_wait));
-        Self { identity, limits, state, version: 2, steps: VecDeque::new() }
+        Self { identity, limits, state, declines: None, version: 2, steps: VecDeque::new() }
+    }
+
+    /// Waits for a Proposal to decline it: the client's first bytes are not the application's, so it cannot be told
+    /// before it has spoken.
+    #[must_use]
+    pub fn declining(identity: Identity, limits: Limits, why: Diagnosis, now: Time) -> Self {
+        Self { declines: Some(why), ..Self::new(identity, limits, now) }
     }
 
     /// The next thing to do, until there is none.
@@ -91,7 +100,8 @@ impl Server {
 
     fn on_proposal(&mut self, proposal: &Proposal) {
         self.version = proposal.version.min(2);
-        match self.terms(proposal) {
+        let terms = self.declines.map_or_else(|| self.terms(proposal), Err);
+        match terms {
             Ok((gid, terms)) => {
                 self.state = State::Finding(terms);
                 let (system, mac) = (proposal.system, proposal.mac);

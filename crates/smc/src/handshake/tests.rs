@@ -145,6 +145,28 @@ fn without_an_eid_the_server_is_told() {
 }
 
 #[test]
+fn a_server_that_cannot_says_so_to_a_client_that_has_spoken() {
+    let config = Config::default().limits().unwrap();
+    let mut server = Server::declining(identity(&["EID.B"]), config, Diagnosis::Memory, START);
+    assert!(server.wants_message() && server.poll().is_none(), "nobody has spoken");
+    let mut client = client();
+    server.on_bytes(&take_send(client.poll()));
+    client.on_bytes(&take_send(server.poll()));
+    let Some(Step::FallBack(ours)) = server.poll() else { panic!() };
+    let Some(Step::FallBack(theirs)) = client.poll() else { panic!() };
+    assert_eq!((ours.ours, theirs.theirs), (Diagnosis::Memory, Some(Diagnosis::Memory)));
+    assert!(!server.wants_message() && !client.wants_message());
+    // One that says nothing is not waited for without end, and one that does not want to is not answered.
+    let mut server = Server::declining(identity(&[]), config, Diagnosis::Memory, START);
+    server.on_deadline(server.next_deadline().unwrap());
+    assert_eq!(server.poll(), Some(Step::Abort(Abort::TimedOut)));
+    let mut server = Server::declining(identity(&[]), config, Diagnosis::Memory, START);
+    server.on_bytes(&take_send(Client::new(identity(&[]), config, START).poll()));
+    assert!(matches!(server.poll(), Some(Step::FallBack(_))));
+    assert_eq!(server.poll(), None);
+}
+
+#[test]
 fn out_of_sync_is_said_so() {
     let (mut client, mut server) = (client(), server(Config::default()));
     server.on_bytes(&take_send(client.poll()));

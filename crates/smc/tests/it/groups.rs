@@ -225,7 +225,20 @@ impl World {
                     let buffers = &mut self.hosts[host].buffers;
                     buffers.iter_mut().filter(|b| b.id == Some(id)).for_each(|b| b.told = true);
                 }
-                Action::AddLinkRequested(_) | Action::RkeyRejected(_) => {}
+                Action::AskForLink => {
+                    let gids = [end(host, 1 << 16).gid];
+                    self.hosts[host].group.request_add_link(&gids);
+                }
+                Action::AddLinkRequested(gids) => {
+                    let now = self.time();
+                    let Host { ports, group, .. } = &mut self.hosts[host];
+                    if *ports > 1 {
+                        group.add_link(gids.first().copied(), now);
+                    } else {
+                        group.reject_add_link();
+                    }
+                }
+                Action::RkeyRejected(_) => {}
                 Action::FirstLinkFailed(_) => self.end(host),
             }
         }

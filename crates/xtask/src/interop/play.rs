@@ -21,6 +21,11 @@ const GO: &str = "go";
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// After it each end must know that the other is gone.
 const NOTICE_LIMIT: Duration = Duration::from_secs(20);
+/// After it there must be a link again in place of one that was lost: it is tried after 10 s, or 20 s after
+/// an attempt over the dead path.
+const AGAIN_LIMIT: Duration = Duration::from_secs(40);
+/// For how long a cable stays unplugged after its link was lost.
+const UNPLUGGED: Duration = Duration::from_secs(8);
 /// The state of a link at work.
 const ACTIVE: u8 = 3;
 const SIGTERM: i32 = 15;
@@ -319,6 +324,17 @@ impl Stage {
                 // Nobody is to notice: all that was to be done is still to be done.
                 return Ok(limit);
             }
+            Event::PlugAgain => {
+                let guest = ends.into_iter().rev().find_map(|end| end.guest);
+                let guest = guest.context("nobody has a cable")?;
+                self.network.connect(&guest.port(0), false)?;
+                wait_for_links(guest, 1, NOTICE_LIMIT)?;
+                // A kernel's server tries at once to add another, once.
+                sleep(UNPLUGGED);
+                self.network.connect(&guest.port(0), true)?;
+                wait_for_links(guest, 2, AGAIN_LIMIT)?;
+                return Ok(limit);
+            }
         }
         Ok(NOTICE_LIMIT)
     }
@@ -380,6 +396,24 @@ fn wait_without_groups(guest: &Guest) -> anyhow::Result<()> {
             return Ok(());
         }
         ensure!(Instant::now() < deadline, "{} keeps its groups:\n{}", guest.name(), brief(&state));
+        sleep(Duration::from_millis(100));
+    }
+}
+
+/// Waits until so many links of a kernel are at work.
+fn wait_for_links(guest: &Guest, count: usize, limit: Duration) -> anyhow::Result<()> {
+    let deadline = Instant::now() + limit;
+    loop {
+        let state = guest.smc_state()?;
+        if state.links.iter().filter(|link| link.state == ACTIVE).count() == count {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < deadline,
+            "{} has not {count} links:\n{}",
+            guest.name(),
+            brief(&state)
+        );
         sleep(Duration::from_millis(100));
     }
 }

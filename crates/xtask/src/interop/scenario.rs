@@ -56,6 +56,9 @@ pub(super) enum Event {
     RemoveDevice,
     /// The cable of one guest's first card is pulled; it stays so until the case is over.
     PullCable,
+    /// It is pulled, and plugged in again once the kernel has lost its link; the kernel's card does not notice. Then there
+    /// must be two links again.
+    PlugAgain,
     /// `shunt engine` is asked to stop, while its program is connected.
     StopEngine,
     /// `shunt engine` is killed.
@@ -146,6 +149,7 @@ const USUAL: Case = Case {
 // packet that is an RC SEND ONLY begins at byte 54.
 const CONFIRM_LINK: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == 21";
 const ADD_LINK: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == 22";
+const REQUEST_ADD_LINK: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == 25";
 const DELETE_LINK: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == 24";
 const TEST_LINK: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == 27";
 const CDC: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe";
@@ -271,6 +275,31 @@ pub(super) const CASES: &[Case] = &[
         links: 2,
         event: Event::PullCable,
         packets: &[ADD_LINK, FAILOVER],
+        ..USUAL
+    },
+    Case {
+        name: "a lost link, which the client asks for",
+        pairs: &[[Peer::Shunt, Peer::Kernel]],
+        visit: "--rounds 450 --pause-ms 100 --bytes 1000",
+        // Not at the time at which the other end finds out, too: a kernel's server may then say nothing more.
+        test_link_s: 6,
+        links: 2,
+        event: Event::PlugAgain,
+        packets: &[ADD_LINK, FAILOVER, REQUEST_ADD_LINK],
+        limit_s: 120,
+        quick: false,
+        ..USUAL
+    },
+    Case {
+        name: "a lost link, which the server adds",
+        pairs: &[[Peer::Kernel, Peer::Shunt]],
+        visit: "--rounds 450 --pause-ms 100 --bytes 1000",
+        test_link_s: 6,
+        links: 2,
+        event: Event::PlugAgain,
+        packets: &[ADD_LINK, FAILOVER],
+        limit_s: 120,
+        quick: false,
         ..USUAL
     },
     Case {
