@@ -1,7 +1,6 @@
 //! `cargo xtask interop`: our SMC-R beside that of real Linux kernels, which run in emulated machines
 //! on a bridge of their own.
 
-mod account;
 mod ktls;
 mod play;
 pub(crate) mod program;
@@ -21,7 +20,7 @@ use testkit::kernels::guest::Image;
 use testkit::kernels::image::{self, Contents};
 use testkit::kernels::package::{Kernel, SERIES};
 
-use crate::bench::report;
+use crate::account::{Book, Key};
 use crate::{bench, install};
 use play::{Stage, Stale};
 use scenario::{CASES, Case, Event, Peer};
@@ -55,6 +54,9 @@ struct Cli {
     list: bool,
 }
 
+/// Where it is told what became of each case.
+const BOOK: Book =
+    Book { verb: "interop", account: "bench/record/interop.tsv", page: "docs/interop.md" };
 const PROGRAMS: &[&str] = &["cc", "ip", "qemu-system-x86_64", "busybox", "tcpdump", "tshark", "xz"];
 /// What guests run.
 pub(crate) const TARGET: &str = "x86_64-unknown-linux-gnu";
@@ -146,18 +148,18 @@ fn pair_name([client, server]: [Peer; 2]) -> String {
 }
 
 /// How a case is recorded: its pair, and its name.
-fn key(case: &Case, pair: [Peer; 2]) -> (String, String) {
+fn key(case: &Case, pair: [Peer; 2]) -> Key {
     (pair_name(pair), case.name.to_owned())
 }
 
 /// All that can be recorded.
-fn keys() -> Vec<(String, String)> {
+fn keys() -> Vec<Key> {
     let cases = CASES.iter().flat_map(|case| case.pairs.iter().map(|pair| key(case, *pair)));
     cases.chain([ktls_key()]).collect()
 }
 
 /// Both ends of that one are in one guest, under Shunt.
-fn ktls_key() -> (String, String) {
+fn ktls_key() -> Key {
     ("shunt-shunt".to_owned(), ktls::NAME.to_owned())
 }
 
@@ -242,17 +244,11 @@ struct Tally {
     failed: usize,
     skipped: usize,
     /// What was played, and whether it passed.
-    played: Vec<((String, String), bool)>,
+    played: Vec<(Key, bool)>,
 }
 
 impl Tally {
-    fn tell(
-        &mut self,
-        title: &str,
-        key: (String, String),
-        played: &anyhow::Result<()>,
-        took: Duration,
-    ) {
+    fn tell(&mut self, title: &str, key: Key, played: &anyhow::Result<()>, took: Duration) {
         self.played.push((key, played.is_ok()));
         let took = took.as_secs_f64();
         match played {
@@ -288,7 +284,7 @@ fn run(
     let Tally { passed, failed, skipped, played } = tally;
     println!("\n{passed} passed, {failed} failed, {skipped} skipped in {} s", took.as_secs());
     if cli.record {
-        record(played)?;
+        BOOK.record(&crate::workspace_root(), played, &keys())?;
     }
     if failed > 0 {
         bail!("{failed} of {} cases failed", passed + failed + skipped);
@@ -297,21 +293,6 @@ fn run(
         bail!("--quick has taken {} s, and {} s are promised", took.as_secs(), QUICK.as_secs());
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Notes what became of the cases that were played.
-fn record(played: Vec<((String, String), bool)>) -> anyhow::Result<()> {
-    let root = crate::workspace_root();
-    let (commit, date) = (report::commit(&root), report::today(&root));
-    let last = |passed| account::Last {
-        result: if passed { account::PASSED } else { account::FAILED },
-        commit: commit.clone(),
-        date: date.clone(),
-    };
-    let now = played.into_iter().map(|(key, passed)| (key, last(passed))).collect();
-    account::record(&root, now, &keys())?;
-    println!("recorded in {} and {}", account::ACCOUNT, account::PAGE);
-    Ok(())
 }
 
 fn run_pairs(
@@ -346,7 +327,7 @@ fn run_pairs(
         tally.tell(&title, key(case, *pair), &played, begun.elapsed());
         // What failed may have left anything behind, in a guest, too; and a TCP connection that ended while its
         // cable was pulled keeps the module of SMC for minutes.
-        if played.is_err() || case.event == Event::PullCable {
+        if played.is_err() || matches!(case.event, Event::PullCable | Event::PlugAgain) {
             drop(stage);
             stage = Stage::boot(image, built, LIMIT)?;
         }
@@ -364,7 +345,7 @@ mod tests {
 
     #[test]
     fn the_files_of_the_repository_can_be_read() {
-        account::check(&crate::workspace_root(), &keys()).unwrap();
+        BOOK.check(&crate::workspace_root(), &keys()).unwrap();
     }
 
     #[test]

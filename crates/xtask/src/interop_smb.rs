@@ -17,6 +17,7 @@ use testkit::kernels::guest::Image;
 use testkit::kernels::image::{self, Contents};
 use testkit::kernels::package::Kernel;
 
+use crate::account::{Book, Key};
 use crate::interop::{self, TARGET};
 use crate::{bench, install};
 use case::{CASES, Case};
@@ -37,6 +38,9 @@ struct Cli {
     /// Only cases whose name contains this
     #[arg(long)]
     only: Option<String>,
+    /// Note what became of each case in bench/record/interop-smb.tsv and docs/interop-smb.md
+    #[arg(long)]
+    record: bool,
     /// Serve with this `shunt`, and build none
     #[arg(long, value_name = "PROGRAM")]
     shunt: Option<PathBuf>,
@@ -57,6 +61,12 @@ struct Cli {
     list: bool,
 }
 
+/// Where it is told what became of each case.
+const BOOK: Book = Book {
+    verb: "interop-smb",
+    account: "bench/record/interop-smb.tsv",
+    page: "docs/interop-smb.md",
+};
 /// What all of it wants.
 pub(crate) const PROGRAMS: &[&str] =
     &["cc", "ip", "qemu-system-x86_64", "busybox", "git", "tcc", "make", "xz"];
@@ -132,7 +142,17 @@ pub(crate) fn main(args: &[String]) -> anyhow::Result<ExitCode> {
         seed: cli.seed,
         limit: LIMIT,
     };
-    run(&chosen, nodes.as_ref(), &prepared)
+    run(&chosen, nodes.as_ref(), &prepared, cli.record)
+}
+
+/// How a case is recorded: whose client meets whose server, and its name.
+fn key(name: &str) -> Key {
+    ("linux-shunt".to_owned(), name.to_owned())
+}
+
+/// All that can be recorded.
+fn keys() -> Vec<Key> {
+    CASES.iter().map(|case| case.name).chain([numa::NAME]).map(key).collect()
 }
 
 /// Whether the machine of two nodes is booted.
@@ -188,6 +208,7 @@ fn run(
     chosen: &[&'static Case],
     nodes: Option<&Image>,
     prepared: &stage::Prepared,
+    record: bool,
 ) -> anyhow::Result<ExitCode> {
     let begun = Instant::now();
     let mut failed = Vec::new();
@@ -208,6 +229,11 @@ fn run(
     drop(stage);
     if let Some(image) = nodes {
         timed(numa::NAME, || numa::play(image, prepared.limit), &mut failed);
+    }
+    if record {
+        let names = chosen.iter().map(|case| case.name).chain(nodes.map(|_| numa::NAME));
+        let played = names.map(|name| (key(name), !failed.contains(&name))).collect();
+        BOOK.record(&crate::workspace_root(), played, &keys())?;
     }
     let all = chosen.len() + usize::from(nodes.is_some());
     println!("\n{} passed, {} failed", all - failed.len(), failed.len());
@@ -239,6 +265,11 @@ fn timed(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_files_of_the_repository_can_be_read() {
+        BOOK.check(&crate::workspace_root(), &keys()).unwrap();
+    }
 
     #[test]
     fn cases_are_chosen_by_name() {

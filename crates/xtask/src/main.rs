@@ -1,5 +1,6 @@
 //! `cargo xtask`: what cargo cannot do alone.
 
+mod account;
 mod bench;
 mod conformance;
 mod demo;

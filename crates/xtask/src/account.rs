@@ -7,38 +7,47 @@ use std::path::Path;
 
 use anyhow::Context;
 
+use crate::bench::report;
 use crate::page;
 
-/// Where it is kept, in the repository.
-pub(super) const ACCOUNT: &str = "bench/record/interop.tsv";
-/// And shown.
-pub(super) const PAGE: &str = "docs/interop.md";
-const BEGIN: &str = "<!-- begin: written by cargo xtask interop --record -->";
+/// What is played, and where that is told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Book {
+    /// As `interop`: by `cargo xtask` it is played, and with `--record` recorded.
+    pub(crate) verb: &'static str,
+    /// The file with a line for each case, in the repository.
+    pub(crate) account: &'static str,
+    /// The page with a table for people.
+    pub(crate) page: &'static str,
+}
+
 const END: &str = "<!-- end -->";
 /// The first line of the file.
 const HEAD: &str = "# pair\tcase\tresult\tcommit\tdate";
 /// How a case is recorded that came to its end as it should.
-pub(super) const PASSED: &str = "passed";
-pub(super) const FAILED: &str = "failed";
+const PASSED: &str = "passed";
+const FAILED: &str = "failed";
+
+/// Names a case: the pair (`kernel-shunt`: client, server), and what is done.
+pub(crate) type Key = (String, String);
 
 /// How a case ended, of which commit, and when.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Last {
-    pub(super) result: &'static str,
-    pub(super) commit: String,
+struct Last {
+    result: &'static str,
+    commit: String,
     /// As `2026-01-31`.
-    pub(super) date: String,
+    date: String,
 }
 
-/// By the pair (`kernel-shunt`: client, server) and the case.
-pub(super) type Account = BTreeMap<(String, String), Last>;
+type Account = BTreeMap<Key, Last>;
 
 /// Reads what [`write()`] wrote; nothing when there is no such file.
 ///
 /// # Errors
 ///
 /// When it cannot be read, or a line has other columns.
-pub(super) fn read(path: &Path) -> anyhow::Result<Account> {
+fn read(path: &Path) -> anyhow::Result<Account> {
     if !path.exists() {
         return Ok(Account::new());
     }
@@ -65,35 +74,73 @@ fn write(path: &Path, account: &Account) -> anyhow::Result<()> {
     fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Adds what was played now to what was played before, in the file and on the page.
-///
-/// # Errors
-///
-/// When either cannot be read or written, or something other than `known` was recorded.
-pub(super) fn record(root: &Path, now: Account, known: &[(String, String)]) -> anyhow::Result<()> {
-    let path = root.join(ACCOUNT);
-    let mut account = read(&path)?;
-    account.extend(now);
-    // Cases that are no more.
-    account.retain(|key, _| known.contains(key));
-    write(&path, &account)?;
-    let page = root.join(PAGE);
-    let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
-    fs::write(&page, with_table(&text, &account, known)?)
-        .with_context(|| page.display().to_string())
-}
+impl Book {
+    /// Notes what became of the cases that were played, of `known` ones.
+    ///
+    /// # Errors
+    ///
+    /// When the file or the page cannot be read or written.
+    pub(crate) fn record(
+        &self,
+        root: &Path,
+        played: Vec<(Key, bool)>,
+        known: &[Key],
+    ) -> anyhow::Result<()> {
+        let (commit, date) = (report::commit(root), report::today(root));
+        let last = |passed| Last {
+            result: if passed { PASSED } else { FAILED },
+            commit: commit.clone(),
+            date: date.clone(),
+        };
+        let now = played.into_iter().map(|(key, passed)| (key, last(passed))).collect();
+        self.add(root, now, known)?;
+        println!("recorded in {} and {}", self.account, self.page);
+        Ok(())
+    }
 
-/// The page with what the account says; `known`: all cases with all pairs.
-pub(super) fn with_table(
-    text: &str,
-    account: &Account,
-    known: &[(String, String)],
-) -> anyhow::Result<String> {
-    page::with_table(text, BEGIN, END, &table(account, known)).context(PAGE)
+    /// Adds what was played now to what was played before, in the file and on the page.
+    fn add(&self, root: &Path, now: Account, known: &[Key]) -> anyhow::Result<()> {
+        let path = root.join(self.account);
+        let mut account = read(&path)?;
+        account.extend(now);
+        // Cases that are no more.
+        account.retain(|key, _| known.contains(key));
+        write(&path, &account)?;
+        let page = root.join(self.page);
+        let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
+        fs::write(&page, self.with_table(&text, &account, known)?)
+            .with_context(|| page.display().to_string())
+    }
+
+    /// The page with what the account says; `known`: all cases with all pairs.
+    fn with_table(&self, text: &str, account: &Account, known: &[Key]) -> anyhow::Result<String> {
+        let begin = format!("<!-- begin: written by cargo xtask {} --record -->", self.verb);
+        page::with_table(text, &begin, END, &table(account, known)).context(self.page)
+    }
+
+    /// Reads the file of the repository, of which each line must be of a case that there is.
+    ///
+    /// # Errors
+    ///
+    /// Also when the page says something else.
+    #[cfg(test)]
+    pub(crate) fn check(&self, root: &Path, known: &[Key]) -> anyhow::Result<()> {
+        use anyhow::ensure;
+
+        let account = read(&root.join(self.account))?;
+        ensure!(!account.is_empty(), "{} is empty", self.account);
+        for key in account.keys() {
+            ensure!(known.contains(key), "there is no case {key:?}");
+        }
+        let text = fs::read_to_string(root.join(self.page))?;
+        let told = self.with_table(&text, &account, known)? == text;
+        ensure!(told, "{} does not say what {} does", self.page, self.account);
+        Ok(())
+    }
 }
 
 /// A line for each pair: how many cases it has, how many have passed when they were last played, and of which commits.
-fn table(account: &Account, known: &[(String, String)]) -> String {
+fn table(account: &Account, known: &[Key]) -> String {
     let mut text = String::from(
         "| client-server | cases | passed | failed | not played | last played | commits |\n\
          | --- | ---: | ---: | ---: | ---: | --- | --- |\n",
@@ -130,35 +177,19 @@ fn table(account: &Account, known: &[(String, String)]) -> String {
     text
 }
 
-/// Reads the file of the repository, of which each line must be of a case that there is.
-///
-/// # Errors
-///
-/// Also when the page says something else.
-#[cfg(test)]
-pub(super) fn check(root: &Path, known: &[(String, String)]) -> anyhow::Result<()> {
-    use anyhow::ensure;
-
-    let account = read(&root.join(ACCOUNT))?;
-    ensure!(!account.is_empty(), "{ACCOUNT} is empty");
-    for key in account.keys() {
-        ensure!(known.contains(key), "there is no case {key:?}");
-    }
-    let text = fs::read_to_string(root.join(PAGE))?;
-    ensure!(with_table(&text, &account, known)? == text, "{PAGE} does not say what {ACCOUNT} does");
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn what_is_played_again_is_recorded_in_its_place() {
+        const BOOK: Book =
+            Book { verb: "play", account: "bench/record/play.tsv", page: "docs/play.md" };
         let root = std::env::temp_dir().join(format!("interop-account-{}", std::process::id()));
         fs::create_dir_all(root.join("bench/record")).unwrap();
         fs::create_dir_all(root.join("docs")).unwrap();
-        fs::write(root.join(PAGE), format!("a\n{BEGIN}\n{END}\nb\n")).unwrap();
+        let begin = "<!-- begin: written by cargo xtask play --record -->";
+        fs::write(root.join(BOOK.page), format!("a\n{begin}\n{END}\nb\n")).unwrap();
         let key = |case: &str| ("kernel-shunt".to_owned(), case.to_owned());
         let known = [key("echo"), key("abort"), key("late")];
         let last = |result, date: &str| Last { result, commit: "c".into(), date: date.into() };
@@ -167,16 +198,16 @@ mod tests {
             (key("abort"), last(PASSED, "2026-01-01")),
             (key("gone"), last(PASSED, "2026-01-01")),
         ];
-        record(&root, first.into(), &known).unwrap();
-        record(&root, [(key("echo"), last(PASSED, "2026-01-02"))].into(), &known).unwrap();
-        check(&root, &known).unwrap();
-        let page = fs::read_to_string(root.join(PAGE)).unwrap();
+        BOOK.add(&root, first.into(), &known).unwrap();
+        BOOK.add(&root, [(key("echo"), last(PASSED, "2026-01-02"))].into(), &known).unwrap();
+        BOOK.check(&root, &known).unwrap();
+        let page = fs::read_to_string(root.join(BOOK.page)).unwrap();
         let row = "| kernel-shunt | 3 | 2 | 0 | 1 | 2026-01-01 to 2026-01-02 | c |\n";
         assert!(page.contains(row) && page.ends_with("b\n"), "{page}");
-        assert_eq!(read(&root.join(ACCOUNT)).unwrap().len(), 2);
-        assert!(check(&root, &known[1..]).is_err());
-        fs::write(root.join(ACCOUNT), "a\tb\tperhaps\tc\td\n").unwrap();
-        assert!(read(&root.join(ACCOUNT)).is_err());
+        assert_eq!(read(&root.join(BOOK.account)).unwrap().len(), 2);
+        assert!(BOOK.check(&root, &known[1..]).is_err());
+        fs::write(root.join(BOOK.account), "a\tb\tperhaps\tc\td\n").unwrap();
+        assert!(read(&root.join(BOOK.account)).is_err());
         fs::remove_dir_all(root).unwrap();
     }
 }
