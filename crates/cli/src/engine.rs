@@ -257,6 +257,14 @@ fn text(stat: &Value, settings: &Value) -> String {
     text += &congestion(stat);
     text += &reasons(stat, "declined", "These connections of the engine stayed on TCP:");
     text += &reasons(stat, "broken_off", "These handshakes ended in a reset:");
+    let [stayed, reset] =
+        ["no_memory_total", "no_memory_reset_total"].map(|name| stat[name].as_u64().unwrap_or(0));
+    if stayed + reset > 0 {
+        text += &format!(
+            "\nFor {stayed} connections there was no memory, so they stayed on TCP; {reset} were reset for that \
+             (memory_max).\n"
+        );
+    }
     let met: Vec<String> = list(stat, "met").map(word).collect();
     if !met.is_empty() {
         text += &format!("\nEngines met: {}\n", met.join(", "));
@@ -404,7 +412,8 @@ mod tests {
 
     #[test]
     fn status_shows_links_and_settings() {
-        let stat = serde_json::json!({"pid": 7, "problem": "it rains", "vectors": [{
+        let stat = serde_json::json!({"pid": 7, "problem": "it rains", "no_memory_total": 12,
+            "no_memory_reset_total": 3, "vectors": [{
             "vector": 1, "connections": 3, "bytes_tx": 2048, "marks_rx": 70, "cnp_tx": 7, "cnp_rx": 5, "rate_cuts": 3,
             "declined": {"No device for SMC was found.": 3, "The peer: Not enough memory.": 4},
             "groups": [{
@@ -424,6 +433,7 @@ mod tests {
             "2K",
             "eid = E",
             "it rains",
+            "For 12 connections there was no memory, so they stayed on TCP; 3 were reset",
             "73 Mbit/s",
             marks,
             "split",

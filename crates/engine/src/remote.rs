@@ -10,7 +10,8 @@
 //! its sockets, in `verbs` those of a card; `shelf` the memory that they read and write. What is said when
 //! is decided in [`smc`] and [`roce`]. `habit` learns where SMC does not pay, so that connections to there stay
 //! on TCP. `opening` is what the door says to peers for a vector, `shares` how
-//! many handshakes a host may have, `setup` adds up what set-ups wait for. `meeting` is
+//! many handshakes a host may have, `setup` adds up what set-ups wait for. `declining` tells peers that were promised SMC
+//! that there is no room for it. `meeting` is
 //! how engines find out which connections they share where the TCP handshake cannot say it (`ask`: what a handshake
 //! waits for then). `ingress` puts packets together that come in fragments. `control` answers people, and `host` is
 //! the door that guests come through.
@@ -20,6 +21,7 @@ pub mod bare;
 mod berths;
 pub mod config;
 pub mod control;
+mod declining;
 mod device;
 mod devices;
 mod exchange;
@@ -140,6 +142,8 @@ struct Places {
     ports: HashSet<IpAddr>,
     /// What has gone wrong last.
     problem: Option<String>,
+    /// Connections for which there was no memory: those whose peers were told, and those that were reset.
+    no_memory: [u64; 2],
 }
 
 /// What is known of destinations, by all vectors.
@@ -355,6 +359,11 @@ impl Engine {
         false
     }
 
+    /// So many connections there was no memory for: whose peers were told, and that were reset.
+    fn note_no_memory(&self, counts: [u64; 2]) {
+        held(&self.shared.places).no_memory = counts;
+    }
+
     /// The settings as they are.
     #[must_use]
     pub fn config(&self) -> Arc<Config> {
@@ -459,6 +468,8 @@ impl Shared {
             pid: call::getpid(),
             addresses,
             problem: places.problem.clone(),
+            no_memory_total: places.no_memory[0],
+            no_memory_reset_total: places.no_memory[1],
             spared: self.spared(),
             met: self.meeting.iter().flat_map(Meeting::hosts).map(|ip| ip.to_string()).collect(),
             vectors: self.vectors.iter().map(|handle| held(&handle.told).clone()).collect(),

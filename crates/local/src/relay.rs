@@ -82,6 +82,21 @@ pub struct Welcome {
     pub generation: u32,
 }
 
+/// What has come of a connection that a guest has handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Given {
+    /// The engine has it: the descriptor of the stand-in, and the engine's half.
+    StandIn(i32, Welcome),
+    /// The engine has it, and the stand-in was lost on its way, because this process could have no other descriptor. The
+    /// connection can only end.
+    Lost,
+    /// The engine has no room for it, and has told the peer, to whom SMC was promised: it is TCP from its first byte.
+    Declined(Reason),
+}
+
+/// What [`Hello::half`] is where there is none.
+pub(crate) const NO_HALF: u32 = u32::MAX;
+
 fn words(kind: u32, rest: [u32; 3]) -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     let all = [MAGIC, VERSION, kind, rest[0], rest[1], rest[2]];
@@ -115,6 +130,12 @@ impl Hello {
         words(HELLO, [self.half, self.generation, ways])
     }
 
+    /// Whether the guest has memory for its own end. If not, the engine is only to tell the peer.
+    #[must_use]
+    pub fn has_half(&self) -> bool {
+        self.half != NO_HALF
+    }
+
     fn parse(bytes: &[u8]) -> Option<Self> {
         match parse(bytes)? {
             (HELLO, [half, generation, ways @ 0..=3]) => {
@@ -128,8 +149,8 @@ impl Hello {
 
 // ----- the guest's side --------------------------------------------------------------------------
 
-/// How long a guest waits for the engine's answer, seconds. The engine answers from its loop
-/// without waiting for anybody; that of a test, on a machine that has other tests to run.
+/// How long a guest waits for the engine's answer, seconds. The engine answers from its loop, and waits for nobody but, half
+/// a second at most, a client that is to be told that there is no room; that of a test, on a machine that has other tests to run.
 const PATIENCE_S: u64 = if cfg!(test) { 10 } else { 2 };
 
 /// The same where nothing was promised to the peer, milliseconds: TCP is as right, and an engine that takes longer has
@@ -154,9 +175,7 @@ pub(crate) fn meet(door: &std::ffi::CStr) -> Result<i32, Reason> {
     }
 }
 
-/// Hands a TCP socket to the engine through `link`, and waits for the stand-in: its descriptor, and the
-/// engine's half. `None`: the engine has taken the socket, and its stand-in was lost because this process could have no
-/// other descriptor; the connection can only end.
+/// Hands a TCP socket to the engine through `link`, and waits for the stand-in.
 ///
 /// # Errors
 ///
@@ -164,7 +183,7 @@ pub(crate) fn meet(door: &std::ffi::CStr) -> Result<i32, Reason> {
 /// more, and the engine does not have the socket. [`Reason::EngineSilent`] when it does not answer: then
 /// `link` is of no use either, and the engine may have the socket, unless nothing was promised.
 /// [`Reason::NoDescriptor`] if nothing was promised, and there would be no place for the stand-in.
-pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<Option<(i32, Welcome)>, Reason> {
+pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<Given, Reason> {
     // Once the engine has it, it is too late to find that there is no room for what comes back.
     let place = Place(call::dup_above(link, 0).ok());
     if place.0.is_none() && !hello.promised {
@@ -215,11 +234,12 @@ pub(crate) fn ask(link: i32, hello: Hello, socket: i32) -> Result<Option<(i32, W
     let (answer, passed) = take_answer(link, place);
     match (answer, passed) {
         (Some((WELCOME, [half, generation, _])), Some(fd)) => {
-            Ok(Some((fd, Welcome { half, generation })))
+            Ok(Given::StandIn(fd, Welcome { half, generation }))
         }
-        (Some((WELCOME, _)), None) => Ok(None),
-        (Some((REFUSED, [code, ..])), None) => {
-            Err(Reason::from_code(code).unwrap_or(Reason::NoEngine))
+        (Some((WELCOME, _)), None) => Ok(Given::Lost),
+        (Some((REFUSED, [code, told, _])), None) => {
+            let reason = Reason::from_code(code).unwrap_or(Reason::NoEngine);
+            if told == 1 { Ok(Given::Declined(reason)) } else { Err(reason) }
         }
         (_, passed) => {
             if let Some(fd) = passed {
@@ -375,12 +395,19 @@ impl Visitor {
                 let bytes = words(WELCOME, [half, generation, 0]);
                 passing::send(self.fd, &bytes, Some(stand_in.theirs()), MSG_DONTWAIT)
             }
-            Err(reason) => {
-                let bytes = words(REFUSED, [reason.code(), 0, 0]);
-                passing::send(self.fd, &bytes, None, MSG_DONTWAIT)
-            }
+            Err(reason) => self.refuse(reason, false),
         };
         sent.is_ok()
+    }
+
+    /// Answers a [`Hello`] of a connection that was promised SMC, and of which the peer knows now that it is TCP.
+    pub fn decline(&self, reason: Reason) {
+        let _ = self.refuse(reason, true);
+    }
+
+    fn refuse(&self, reason: Reason, told: bool) -> Result<(), i32> {
+        let bytes = words(REFUSED, [reason.code(), u32::from(told), 0]);
+        passing::send(self.fd, &bytes, None, MSG_DONTWAIT)
     }
 }
 
@@ -923,12 +950,19 @@ impl StandIns {
     /// Makes one if there are fewer than shall be kept: for a loop that has nothing else to do. `true`:
     /// there are more to make.
     pub fn refill(&mut self) -> bool {
-        if self.ready.len() < self.keep
-            && let Ok(one) = self.maker.make()
-        {
-            self.ready.push_back(one);
+        if self.ready.len() >= self.keep {
+            return false;
         }
-        self.ready.len() < self.keep
+        // Where none can be made, trying again and again would make none either.
+        let made = self.maker.make().map(|one| self.ready.push_back(one));
+        made.is_ok() && self.ready.len() < self.keep
+    }
+
+    /// One that nobody has got after all.
+    pub fn put_back(&mut self, one: StandIn) {
+        if self.ready.len() < self.keep {
+            self.ready.push_front(one);
+        }
     }
 }
 

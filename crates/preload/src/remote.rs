@@ -10,7 +10,7 @@ use libc::{sockaddr, sockaddr_storage, socklen_t};
 use local::Reason;
 use local::config::End;
 use local::conn::{Conn, Phase};
-use local::relay::Welcome;
+use local::relay::{Given, Welcome};
 use local::world::World;
 use sys::call;
 use sys::sync::Ordering;
@@ -155,8 +155,7 @@ pub(crate) fn connected(
     match conn.opted.load(Ordering::Relaxed) {
         ASKED | MEETS => {
             conn.ask_later();
-            resolve(w, conn, fd);
-            conn.phase() != Phase::Tcp
+            resolve(w, conn, fd)
         }
         SPARED => {
             conn.leads_to(remote);
@@ -202,12 +201,16 @@ fn comes_from_engine(w: &World, fd: c_int, remote: std::net::SocketAddrV6) -> bo
 }
 
 /// Looks whether the peer has answered the option, and if so, or if its engine may be known to ours, gives
-/// the connection to the engine.
+/// the connection to the engine. `true`: what becomes of it is known, or will be here; nobody else need look.
 #[cold]
-pub(crate) fn resolve(w: &'static World, conn: &'static Conn, fd: c_int) {
+pub(crate) fn resolve(w: &'static World, conn: &'static Conn, fd: c_int) -> bool {
     let asked = conn.opted.load(Ordering::Relaxed) == ASKED;
     match if asked { answer(w, fd) } else { None } {
-        Some(SPOKEN) => take_place(w, conn, fd, true, true),
+        Some(SPOKEN) => {
+            take_place(w, conn, fd, true, true);
+            // The peer is under an engine, so it is not on this host.
+            return true;
+        }
         Some(OFFERED) => {}
         _ if w.board.engine_meets() => {
             // Before the handshake is over there is nobody to be asked about.
@@ -221,6 +224,7 @@ pub(crate) fn resolve(w: &'static World, conn: &'static Conn, fd: c_int) {
             }
         }
     }
+    conn.phase() != Phase::Tcp
 }
 
 /// What is known of the peer.
@@ -239,9 +243,10 @@ fn take_place(w: &'static World, conn: &'static Conn, fd: c_int, client: bool, p
         return conn.stay_tcp(w, fd, Reason::AboveLimit);
     }
     let (new, welcome) = match conn.hand_over(w, fd, client, promised) {
-        Ok(Some(given)) => given,
+        Ok(Given::StandIn(new, welcome)) => (new, welcome),
         // It is the engine's, whatever was promised.
-        Ok(None) => return give_up(w, conn, fd, Reason::NoDescriptor),
+        Ok(Given::Lost) => return give_up(w, conn, fd, Reason::NoDescriptor),
+        Ok(Given::Declined(reason)) => return conn.stay_tcp(w, fd, reason),
         Err(reason) if promised => return give_up(w, conn, fd, reason),
         Err(reason) => return conn.stay_tcp(w, fd, reason),
     };

@@ -65,7 +65,7 @@ struct Carried {
 }
 
 /// Which of the two.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Server,
     Client,
@@ -78,10 +78,11 @@ impl Pair {
     }
 
     fn with(hosts: anyhow::Result<Hosts>, settings: &[&str]) -> Option<Self> {
-        Self::of(Kind::default(), hosts, settings)
+        Self::of(Kind::default(), hosts, [settings; 2])
     }
 
-    fn of(kind: Kind, hosts: anyhow::Result<Hosts>, settings: &[&str]) -> Option<Self> {
+    /// `settings`: of the server's engine and of the client's.
+    fn of(kind: Kind, hosts: anyhow::Result<Hosts>, settings: [&[&str]; 2]) -> Option<Self> {
         let hosts = match hosts::possible().and(hosts) {
             Ok(hosts) => hosts,
             Err(why) => {
@@ -96,7 +97,7 @@ impl Pair {
         let boards = [BoardDir::new(), BoardDir::new()];
         let copies = kind.unprivileged.then(|| unprivileged::Copies::for_boards(&boards));
         let mut pair = Self { engines: Vec::new(), boards, hosts, kind, copies };
-        for side in [Side::Server, Side::Client] {
+        for (side, settings) in [Side::Server, Side::Client].into_iter().zip(settings) {
             let engine = pair.engine(side, settings);
             pair.engines.push(engine);
         }

@@ -124,8 +124,9 @@ pub const SETTINGS: &[Setting] = &[
         name: "memory_max",
         value: "SIZE",
         help: "shared memory for the buffers of all connections that go by SMC-R, 16M to 64G; from half of it on new ones \
-               get buffers of 64K at most, from three quarters on of 16K; a connection for which there is none left is \
-               reset if its peer was promised SMC in the TCP handshake, and stays on TCP if not [4G]",
+               get buffers of 64K at most, from three quarters on of 16K; connections for which there is \
+               none left stay on TCP (or are reset, if their peer has been promised SMC and does not speak within half a \
+               second) [4G]",
         live: false,
     },
     Setting {

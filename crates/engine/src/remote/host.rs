@@ -17,6 +17,7 @@ use sys::cgroup::Hierarchy;
 use sys::event::{Events, Interest, Poller};
 
 use super::config::Config;
+use super::declining::{DECLINED, Declined, Declines};
 use super::guest::{Broken, Program, Relay, Role, Sleeper, Stamp};
 use super::inbox::Inbox;
 use super::option::{self, TcpOption};
@@ -123,6 +124,7 @@ impl Host {
             stop: Arc::clone(&stop),
             poller: Poller::new()?,
             visitors: HashMap::new(),
+            declines: Declines::new(),
         };
         reception.poller.add(&reception.door.fd(), Interest::READ, DOOR)?;
         reception.poller.add(&*reception.stop, Interest::READ, STOP)?;
@@ -207,6 +209,8 @@ struct Reception {
     stop: Arc<Inbox<()>>,
     poller: Poller,
     visitors: HashMap<u64, Visitor>,
+    /// Their connections for which there is no room, and whose peers are to be told.
+    declines: Declines,
 }
 
 impl Reception {
@@ -215,18 +219,25 @@ impl Reception {
         let mut refill = true;
         loop {
             // While nobody is here, what will be needed is made.
-            self.poller.wait(&mut events, refill.then_some(0));
+            self.poller.wait(&mut events, if refill { Some(0) } else { self.patience() });
             if events.is_empty() && refill {
                 refill = self.stand_ins.refill();
+                self.give_up();
                 continue;
             }
             for event in events.iter() {
                 match event.token {
                     DOOR => self.open(&mut next),
                     STOP => return,
+                    declined if declined & DECLINED != 0 => {
+                        let number = declined & !DECLINED;
+                        let done = self.declines.heard(&self.poller, number, event.broken);
+                        self.declined(done);
+                    }
                     visitor => self.attend(visitor),
                 }
             }
+            self.give_up();
             // Making more of them now would take the CPU from whom the work was just handed to.
             refill = self.stand_ins.are_few();
         }
@@ -249,10 +260,45 @@ impl Reception {
                 Said::Nothing => return,
                 Said::Gone => {
                     self.poller.remove(&visitor.fd());
+                    self.declines.remove(&self.poller, number);
                     self.visitors.remove(&number);
                     return;
                 }
             }
+        }
+    }
+
+    /// A guest's connection, whose peer was promised SMC, gets none.
+    fn turn_away(&mut self, number: u64, given: (OwnedFd, Role, IpAddr), reason: Reason) {
+        let done = self.declines.add(&self.poller, number, given, reason, call::now_ns());
+        self.declined(done);
+    }
+
+    /// What has become of one, if anything has: the guest's own connection is of use to it if the peer knows.
+    fn declined(&mut self, done: Option<Declined>) {
+        let Some(Declined { visitor, reason, told }) = done else { return };
+        self.engine.note_no_memory([self.declines.told, self.declines.in_vain]);
+        match self.visitors.get(&visitor) {
+            Some(visitor) if told => visitor.decline(reason),
+            Some(visitor) => drop(visitor.answer(Err(reason))),
+            None => {}
+        }
+    }
+
+    /// How long the first of those that are declined is waited for, nanoseconds from now.
+    fn patience(&self) -> Option<u64> {
+        let until = self.declines.next_deadline()?;
+        Some(until.saturating_sub(call::now_ns()).max(1))
+    }
+
+    /// Those whose time is over cannot be told any more.
+    fn give_up(&mut self) {
+        while self.declines.next_deadline().is_some() {
+            let done = self.declines.overdue(&self.poller, call::now_ns());
+            if done.is_none() {
+                break;
+            }
+            self.declined(done);
         }
     }
 
@@ -272,8 +318,8 @@ impl Reception {
         }
     }
 
-    /// How large an RMB may be, as the power of two of 16K: what is left is for many, since who was promised SMC in the TCP
-    /// handshake, and gets none, is reset.
+    /// How large an RMB may be, as the power of two of 16K: what is left is for many, rather than all of it for a
+    /// few.
     fn order_max(&self) -> u32 {
         let used = self.world.arena.lock().map_or(0, |arena| arena.bytes_used());
         let quarter = self.world.limits.memory_max / 4;
@@ -309,7 +355,15 @@ impl Reception {
                 }
             }
             Err(reason) => {
-                let _ = visitor.answer(Err(reason));
+                match ends(&tcp).filter(|_| hello.promised && is_shortage(hello, reason)) {
+                    Some((_, peer)) => {
+                        let role = if hello.client { Role::Client } else { Role::Server };
+                        self.turn_away(number, (tcp, role, peer.ip().to_canonical()), reason);
+                    }
+                    None => {
+                        let _ = visitor.answer(Err(reason));
+                    }
+                }
             }
         }
     }
@@ -327,13 +381,28 @@ impl Reception {
             let (client, server) = if hello.client { (local, to) } else { (to, local) };
             Ends { client: whole(client), server: whole(server) }
         });
+        if !hello.has_half() {
+            return Err(Reason::PeerBroken);
+        }
         let berth = self.engine.berth(ends.1);
         let mut stand_in = self.stand_ins.take().map_err(|_| Reason::NoMemory)?;
         let waiter = self.waiters.get(berth.vector() as usize).and_then(Option::as_ref);
         let waiter = waiter.ok_or(Reason::NoMemory)?;
-        let (relay, welcome) = self.attach(hello, &mut stand_in, waiter)?;
+        let attached = self.attach(hello, &mut stand_in, waiter);
+        let (relay, welcome) = match attached {
+            Ok(attached) => attached,
+            Err(reason) => {
+                self.stand_ins.put_back(stand_in);
+                return Err(reason);
+            }
+        };
         Ok(Taken { relay, welcome, stand_in, berth, ends, to, asks })
     }
+}
+
+/// Whether somebody has no room, and not something wrong.
+fn is_shortage(hello: &Hello, reason: Reason) -> bool {
+    !hello.has_half() || matches!(reason, Reason::NoMemory | Reason::NoSlot)
 }
 
 /// A guest's connection that is ours now.

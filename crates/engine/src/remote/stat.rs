@@ -191,6 +191,11 @@ pub struct Stat {
     pub addresses: Vec<String>,
     /// What has gone wrong last, in words.
     pub problem: Option<String>,
+    /// Connections that stayed on TCP because there was no memory for them (`memory_max`), although their peers had been
+    /// promised SMC: these were told.
+    pub no_memory_total: u64,
+    /// Those that were reset because their peers could not be told: no message of theirs came in time.
+    pub no_memory_reset_total: u64,
     /// Destinations whose connections stay on TCP for now, because SMC did not pay for them.
     pub spared: Vec<String>,
     /// Hosts whose engines are known: see the setting `peers`.

@@ -6,7 +6,7 @@ use super::attach::{link, plain};
 use super::{
     Conn, Ends, Half, Loc, Ordering, Phase, Reason, WaitWord, World, call, half_state, wait,
 };
-use crate::relay::{self, Hello, Welcome};
+use crate::relay::{self, Given, Hello, NO_HALF, Welcome};
 
 const AF_INET6: i32 = 10;
 
@@ -55,29 +55,31 @@ impl Conn {
         self.stands_in.load(Ordering::Relaxed) == V6
     }
 
-    /// Guest: hands the TCP connection behind `fd` to the engine, and answers the stand-in that is to
-    /// take its place. Then [`Self::stand_in`] must follow. `None`: the engine has it, and the stand-in was lost on its
-    /// way for want of a descriptor, so that nobody can use the connection any more. `promised`: see
-    /// [`Hello::promised`].
+    /// Guest: hands the TCP connection behind `fd` to the engine. [`Self::stand_in`] must follow once the stand-in
+    /// has taken its place. `promised`: see [`Hello::promised`].
     ///
     /// # Errors
     ///
     /// Why the engine does not take it. If the other host has been promised SMC nobody can use this connection
-    /// any more; else it is TCP as before.
+    /// any more, since nobody has told it ([`Given::Declined`]); else it is TCP as before.
     pub fn hand_over(
         &'static self,
         w: &World,
         fd: i32,
         client: bool,
         promised: bool,
-    ) -> Result<Option<(i32, Welcome)>, Reason> {
+    ) -> Result<Given, Reason> {
         let (local, family) = call::name_and_family(fd, false).map_err(|_| Reason::PeerNotSmc)?;
         let remote = call::name(fd, true).map_err(|_| Reason::PeerNotSmc)?;
         let (Some(local), Some(remote)) = (local.map(plain), remote.map(plain)) else {
             return Err(Reason::PeerNotSmc);
         };
         let v6 = family == AF_INET6;
-        let index = self.new_half(w, fd, Ends { local, remote })?;
+        let index = match self.new_half(w, fd, Ends { local, remote }) {
+            Ok(index) => index,
+            Err(reason) if promised => return have_declined(w, fd, client, reason),
+            Err(reason) => return Err(reason),
+        };
         let half = w.board.map.half_known(index);
         half.client.store(u32::from(client), Ordering::Relaxed);
         self.arm_cold(half);
@@ -85,7 +87,7 @@ impl Conn {
         let generation = half.generation.load(Ordering::Relaxed);
         let hello = Hello { half: index, generation, client, promised };
         let asked = w.with_engine(|engine| relay::ask(engine, hello, fd));
-        if matches!(asked, Ok(Some(_))) {
+        if matches!(asked, Ok(Given::StandIn(..))) {
             self.stands_in.store(if v6 { V6 } else { V4 }, Ordering::Relaxed);
             // Not before: a child that is forked meanwhile would take its share in a half that another connection
             // may have by then, if the engine declines.
@@ -171,6 +173,19 @@ impl Conn {
         self.attached(w, half);
         let _ = self.tx.rise(&half.flags, &half.up_at, &half.users, || None);
         Ok((index, half.generation.load(Ordering::Relaxed), rmb))
+    }
+}
+
+/// Guest: has no memory for its own end of a connection whose peer was promised SMC. The engine tells the peer.
+fn have_declined(w: &World, fd: i32, client: bool, reason: Reason) -> Result<Given, Reason> {
+    let hello = Hello { half: NO_HALF, generation: 0, client, promised: true };
+    match w.with_engine(|engine| relay::ask(engine, hello, fd)) {
+        Ok(Given::Declined(_)) => Ok(Given::Declined(reason)),
+        Ok(Given::StandIn(stand_in, _)) => {
+            let _ = call::close(stand_in);
+            Err(reason)
+        }
+        _ => Err(reason),
     }
 }
 

@@ -94,7 +94,10 @@ fn meet(
             assert!(matches!(visitor.listen(), Said::Nothing));
             (relay, socket)
         });
-        let given = conn.hand_over(guest, fd, true, true).unwrap().unwrap();
+        let Given::StandIn(new, welcome) = conn.hand_over(guest, fd, true, true).unwrap() else {
+            panic!("no stand-in")
+        };
+        let given = (new, welcome);
         (serving.join().unwrap(), given)
     });
     call::dup_over(new, fd, 0).unwrap();
@@ -225,23 +228,69 @@ fn a_stand_in_without_a_descriptor_for_it_is_waited_for_or_ends_the_connection()
     assert!(served.is_none(), "the engine was told of a connection that stays TCP");
 
     let (given, served) = hand_over(1, false, [1, 1, 0]);
-    let (new, _) = given.unwrap().expect("the place that was kept");
+    let Ok(Given::StandIn(new, _)) = given else { panic!("the place that was kept: {given:?}") };
     assert!(served.is_some());
     call::close(new).unwrap();
 
     // No place could be kept, and one comes after the answer.
     let _full = all_the_rest();
     let (given, served) = hand_over(2, true, [0, 1, 1]);
-    let (new, _) = given.unwrap().expect("a place that came later");
+    let Ok(Given::StandIn(new, _)) = given else { panic!("a place that came later: {given:?}") };
     assert!(served.is_some());
 
     // None comes: the engine has it all the same, and the answer is not taken for that of the next.
     let (given, served) = hand_over(3, true, [0, 1, 0]);
-    assert!(given.unwrap().is_none() && served.is_some());
+    assert!(given == Ok(Given::Lost) && served.is_some());
     call::close(new).unwrap();
     let (given, served) = hand_over(4, false, [0, 1, 0]);
-    assert!(given.unwrap().is_some() && served.is_some());
+    assert!(matches!(given, Ok(Given::StandIn(..))) && served.is_some());
     drop(first);
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+/// Of a connection that was promised SMC, and that the engine has no room for, or its own program.
+#[test]
+fn what_is_declined_is_the_guests_as_it_was() {
+    let dir = board_dir();
+    let (engine, guest) = (world(&dir), world(&dir));
+    let no_room = Limits { memory_max: 0, dir: guest.limits.dir.clone(), ..Limits::default() };
+    let no_room: &'static World =
+        Box::leak(Box::new(World::join(no_room, "no room".into(), 3).unwrap()));
+    engine.board.serve(Some(7), true).unwrap();
+    let door = Door::open(Some(dir.to_str().unwrap())).unwrap();
+    let served = |world: &'static World, told: bool| {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let conn = world.conn().unwrap();
+        conn.fd.store(near.as_raw_fd().cast_unsigned(), Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let serving = scope.spawn(|| {
+                call::wait_readable(door.fd(), 5000);
+                let visitor = door.accept().unwrap();
+                call::wait_readable(visitor.fd(), 5000);
+                let Said::Hello(hello, _) = visitor.listen() else { panic!("no hello") };
+                if told {
+                    visitor.decline(Reason::NoMemory);
+                } else {
+                    assert!(visitor.answer(Err(Reason::NoMemory)));
+                }
+                (visitor, hello)
+            });
+            let given = conn.hand_over(world, near.as_raw_fd(), false, true);
+            assert!(!conn.stands_in());
+            (given, serving.join().unwrap())
+        })
+    };
+    let (given, (_visitor, hello)) = served(guest, true);
+    assert_eq!(given, Ok(Given::Declined(Reason::NoMemory)));
+    assert!(hello.half != NO_HALF && hello.promised && !hello.client);
+    // The guest's own memory: the engine can tell the peer all the same.
+    let (given, (_visitor, hello)) = served(no_room, true);
+    assert_eq!(given, Ok(Given::Declined(Reason::NoMemory)));
+    assert_eq!(hello.half, NO_HALF);
+    assert!(engine.board.map.half(NO_HALF).is_none(), "nobody's");
+    let (given, _) = served(world(&dir), false);
+    assert_eq!(given, Err(Reason::NoMemory), "the peer does not know");
     std::fs::remove_dir_all(&dir).unwrap();
 }
 

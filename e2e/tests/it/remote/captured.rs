@@ -32,7 +32,8 @@ fn has_no_warnings(kind: Kind) {
     let dumpcap = need!("dumpcap");
     // What the system cuts into packets behind where it is recorded would be one.
     let settings = ["--spare-short", "off", "--segments", "1", "--testlink-time", "1"];
-    let (Some(python), Some(pair)) = (python(), Pair::of(kind, Hosts::new(), &settings)) else {
+    let (Some(python), Some(pair)) = (python(), Pair::of(kind, Hosts::new(), [&settings[..]; 2]))
+    else {
         return;
     };
     let name = if kind.v6 { "v6" } else { "v4" };

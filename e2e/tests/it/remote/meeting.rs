@@ -11,7 +11,7 @@ const MEETS: Kind = Kind { v6: false, meets: true, unprivileged: false };
 
 fn pair() -> Option<Pair> {
     // What is short goes by SMC as well.
-    Pair::of(MEETS, Hosts::new(), &["--spare-short", "off"])
+    Pair::of(MEETS, Hosts::new(), [&ALL_BY_SMC; 2])
 }
 
 /// Connections until one goes by SMC-R: the first ones find the engines strangers.

@@ -246,6 +246,24 @@ def c_slow(to, n):
     assert recv_all(s) == n.encode()
 
 
+def c_held(to, n):
+    """So many connections at a time, none of which ends before all of them are there and have had an answer."""
+    import resource
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    all = []
+    for i in range(int(n)):
+        s = connect(to)
+        s.sendall(b"%08d" % i)
+        all.append(s)
+    for i, s in enumerate(all):
+        got = recv_exactly(s, 8)
+        assert got == b"%08d" % i, (got, i)
+    for s in all:
+        s.shutdown(socket.SHUT_WR)
+        assert s.recv(1) == b""
+
+
 def c_many(to, n):
     """So many connections at a time, each with a few round trips, through one selector."""
     n = int(n)

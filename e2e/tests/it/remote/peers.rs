@@ -163,6 +163,34 @@ fn where_memory_is_short_there_is_some_for_all() {
     }
 }
 
+/// More connections than the engine of one host has memory for: the peers of the others, who were promised SMC in the TCP
+/// handshake, are told, and all of them go on.
+#[test]
+fn those_for_whom_there_is_no_memory_stay_on_tcp() {
+    let Some(python) = python() else { return };
+    let small = [&ALL_BY_SMC[..], &["--memory-max", "16M", "--reuse-buffers", "off"]].concat();
+    for side in [Side::Server, Side::Client] {
+        let mut settings = [&ALL_BY_SMC[..]; 2];
+        settings[usize::from(side == Side::Client)] = &small;
+        let Some(pair) = Pair::of(Kind::default(), Hosts::new(), settings) else { return };
+        let talk = Talk::serve(&pair, &python, "echo", true);
+        let got = talk.client(&pair, &python, &["held", "450"], true);
+        assert!(got.ok(), "{got:?}");
+        let carried = pair.carried(side);
+        assert!((200..450).contains(&carried), "{carried} of 450 by SMC-R");
+        assert_counted(pair.board(side), Reason::NoMemory, "no memory");
+        let status = pair.status(side);
+        let [stayed, reset] = ["no_memory_total", "no_memory_reset_total"].map(|n| &status[n]);
+        assert_eq!((stayed.as_u64(), reset.as_u64()), (Some(450 - carried), Some(0)), "{side:?}");
+        eventually("they have given back what they had", || {
+            let carried = pair.carried(side);
+            let got = talk.client(&pair, &python, &["many", "20"], true);
+            assert!(got.ok(), "{got:?}");
+            pair.carried(side) == carried + 20
+        });
+    }
+}
+
 #[test]
 fn stat_says_smcr() {
     let (Some(python), Some(pair)) = (python(), Pair::new()) else { return };

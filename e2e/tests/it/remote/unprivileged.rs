@@ -76,7 +76,7 @@ fn engines_without_privileges_meet_and_connections_go_by_smc() {
     // What is short goes by SMC as well.
     let settings = ["--spare-short", "off"];
     let Some(python) = python() else { return };
-    let Some(pair) = Pair::of(kind, Hosts::new(), &settings) else { return };
+    let Some(pair) = Pair::of(kind, Hosts::new(), [&settings[..]; 2]) else { return };
     for engine in &pair.engines {
         let of = |name| field(engine.pid(), name);
         assert_eq!(of("Uid"), USER.to_string());

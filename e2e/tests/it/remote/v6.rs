@@ -6,7 +6,8 @@ use super::*;
 fn talks(kind: Kind) {
     // What is short goes by SMC as well.
     let settings = ["--spare-short", "off"];
-    let (Some(python), Some(pair)) = (python(), Pair::of(kind, Hosts::new(), &settings)) else {
+    let (Some(python), Some(pair)) = (python(), Pair::of(kind, Hosts::new(), [&settings[..]; 2]))
+    else {
         return;
     };
     let talk = Talk::serve(&pair, &python, "echo", true);
