@@ -102,10 +102,14 @@ fn loads(secret: &HashKey) -> anyhow::Result<Vec<Load>> {
         smallest("smallest-8192", 8192, &[8])?,
         smallest("uneven-1024", 1024, &[8, 16])?,
         smallest("uneven-8192", 8192, &[8, 16])?,
-        overlapping("overlap-strict", Policy::Strict)?,
-        overlapping("overlap-first", Policy::First)?,
-        overlapping("overlap-last", Policy::Last)?,
-        overlapping("overlap-linux", Policy::Linux)?,
+        overlapping("overlap-strict-1024", 1024, Policy::Strict)?,
+        overlapping("overlap-strict-8192", 8192, Policy::Strict)?,
+        overlapping("overlap-first-1024", 1024, Policy::First)?,
+        overlapping("overlap-first-8192", 8192, Policy::First)?,
+        overlapping("overlap-last-1024", 1024, Policy::Last)?,
+        overlapping("overlap-last-8192", 8192, Policy::Last)?,
+        overlapping("overlap-linux-1024", 1024, Policy::Linux)?,
+        overlapping("overlap-linux-8192", 8192, Policy::Linux)?,
     ])
 }
 
@@ -146,7 +150,7 @@ fn smallest(name: &'static str, fragments_max: u16, sizes: &[usize]) -> anyhow::
 
 /// Largest datagrams of twice the smallest fragments, shuffled, each of which ends in the middle of the next: given up at
 /// the first of them where nobody is believed, and else put together.
-fn overlapping(name: &'static str, overlap: Policy) -> anyhow::Result<Load> {
+fn overlapping(name: &'static str, fragments_max: u16, overlap: Policy) -> anyhow::Result<Load> {
     let mut random = Random::new(19);
     let mut packets = Vec::new();
     for source in 1..=LARGE {
@@ -159,8 +163,10 @@ fn overlapping(name: &'static str, overlap: Policy) -> anyhow::Result<Load> {
         random.shuffle(&mut of_this);
         packets.extend(of_this);
     }
-    let whole = if overlap == Policy::Strict { 0 } else { LARGE as usize };
-    Ok(Load { name, packets, fragments_max: 8192, overlap, whole })
+    let is_whole =
+        overlap != Policy::Strict && packets.len() <= usize::from(fragments_max) * LARGE as usize;
+    let whole = if is_whole { LARGE as usize } else { 0 };
+    Ok(Load { name, packets, fragments_max, overlap, whole })
 }
 
 /// Without a checksum, which nobody reads.
