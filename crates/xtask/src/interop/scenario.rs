@@ -168,6 +168,30 @@ const BLOCKED: &str = "udp.dstport == 4791 && frame[42] == 04 && frame[54] == fe
 /// TCP segments with the option of SMC.
 const OPTION: &str = "tcp.flags.syn == 1 && tcp.options.experimental.exid == 0xe2d4";
 
+/// The cable of one of two links is pulled.
+const FAILOVER_CASE: Case = Case {
+    name: "failover to a second link",
+    pairs: &[[Peer::Kernel, Peer::Kernel]],
+    visit: "--rounds 60 --pause-ms 100 --bytes 1000",
+    test_link_s: 2,
+    links: 2,
+    event: Event::PullCable,
+    packets: &[ADD_LINK, FAILOVER],
+    ..USUAL
+};
+
+/// It is plugged in again.
+const LOST_LINK: Case = Case {
+    name: "a lost link, which the server adds",
+    pairs: &[[Peer::Kernel, Peer::Shunt]],
+    visit: "--rounds 450 --pause-ms 100 --bytes 1000",
+    test_link_s: 6,
+    event: Event::PlugAgain,
+    limit_s: 120,
+    quick: false,
+    ..FAILOVER_CASE
+};
+
 /// All that is tried, in this order.
 pub(super) const CASES: &[Case] = &[
     Case {
@@ -268,52 +292,17 @@ pub(super) const CASES: &[Case] = &[
         server: Ending::Over,
         ..USUAL
     },
-    Case {
-        name: "failover to a second link",
-        pairs: &[[Peer::Kernel, Peer::Kernel]],
-        visit: "--rounds 60 --pause-ms 100 --bytes 1000",
-        test_link_s: 2,
-        links: 2,
-        event: Event::PullCable,
-        packets: &[ADD_LINK, FAILOVER],
-        ..USUAL
-    },
+    FAILOVER_CASE,
     // The kernel finds out after us: where its link test runs out as it is asked to delete the link, its server may say
     // nothing more.
+    Case { pairs: SHUNT_AND_KERNEL, test_link_s: 6, ..FAILOVER_CASE },
     Case {
-        name: "failover to a second link",
-        pairs: SHUNT_AND_KERNEL,
-        visit: "--rounds 60 --pause-ms 100 --bytes 1000",
-        test_link_s: 6,
-        links: 2,
-        event: Event::PullCable,
-        packets: &[ADD_LINK, FAILOVER],
-        ..USUAL
-    },
-    Case {
-        name: "a lost link, which the client asks for",
         pairs: &[[Peer::Shunt, Peer::Kernel]],
-        visit: "--rounds 450 --pause-ms 100 --bytes 1000",
-        test_link_s: 6,
-        links: 2,
-        event: Event::PlugAgain,
+        name: "a lost link, which the client asks for",
         packets: &[ADD_LINK, FAILOVER, REQUEST_ADD_LINK],
-        limit_s: 120,
-        quick: false,
-        ..USUAL
+        ..LOST_LINK
     },
-    Case {
-        name: "a lost link, which the server adds",
-        pairs: &[[Peer::Kernel, Peer::Shunt]],
-        visit: "--rounds 450 --pause-ms 100 --bytes 1000",
-        test_link_s: 6,
-        links: 2,
-        event: Event::PlugAgain,
-        packets: &[ADD_LINK, FAILOVER],
-        limit_s: 120,
-        quick: false,
-        ..USUAL
-    },
+    LOST_LINK,
     Case {
         name: "client killed",
         visit: "--rounds 1000 --pause-ms 100",
