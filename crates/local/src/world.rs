@@ -14,6 +14,7 @@ use crate::arena::Arena;
 use crate::board::Board;
 use crate::brief::Brief;
 use crate::conn::Conn;
+use crate::holders;
 use crate::spin::is_here;
 use crate::{Level, Limits, Reason};
 
@@ -57,6 +58,8 @@ pub struct World {
     pub(crate) common: Common,
     /// Which of those to look at first for one that counts nobody.
     pub(crate) next_common: AtomicU32,
+    /// Halves of other processes have been [opened](Self::opens_half) for writing.
+    has_opened: AtomicU32,
     /// 1 in a forked child.
     child: AtomicU32,
     /// Connections that hold a ring, oldest first.
@@ -99,6 +102,7 @@ impl World {
             forks: AtomicU32::new(0),
             common: Common::default(),
             next_common: AtomicU32::new(0),
+            has_opened: AtomicU32::new(0),
             child: AtomicU32::new(0),
             holders: Guarded::default(),
             spare: Guarded::default(),
@@ -237,6 +241,33 @@ impl World {
     #[must_use]
     pub fn inherited(&self) -> bool {
         self.child.load(Ordering::Relaxed) != 0
+    }
+
+    /// Takes a word that this process has in common with those that it forks from now on, for what they must know of a
+    /// set: its number. `None`: there is none left, or no memory.
+    #[must_use]
+    pub fn take_common(&self) -> Option<u32> {
+        let found = holders::found(self.common.words()?, &self.next_common)?;
+        u32::try_from(found).ok()
+    }
+
+    /// A word that was [taken](Self::take_common).
+    #[must_use]
+    pub fn common_word(&self, number: u32) -> Option<&AtomicU32> {
+        self.common.words()?.get(number as usize)
+    }
+
+    /// Opens a half of a process that we share a set with for writing, for as long as we live: whoever tells of what it has
+    /// says so there. `false`: it cannot be.
+    pub fn opens_half(&self, index: u32) -> bool {
+        self.has_opened.store(1, Ordering::Relaxed);
+        self.board.map.lend(index, true)
+    }
+
+    /// Whether halves of other processes have to stay open for writing: those that a child has inherited, and those that
+    /// were [opened](Self::opens_half), of which another one may be in the same page.
+    pub(crate) fn keeps_halves_open(&self) -> bool {
+        self.inherited() || self.has_opened.load(Ordering::Relaxed) != 0
     }
 
     /// Our slot's words, if we have a slot.

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use libc::{iovec, msghdr, ssize_t};
 use local::Reason;
-use local::conn::{Conn, Got, Phase, Put, kernel, reg_flags};
+use local::conn::{Conn, Got, Phase, Put, kernel};
 use local::turns::Turns;
 use local::world::World;
 use sys::abi::Half;
@@ -912,9 +912,7 @@ unsafe fn transmit_ring(
 
 /// Notes that a sender found no room, so that room becomes an event; `false`: there is some now.
 fn full(w: &World, conn: &Conn) -> bool {
-    for set in &conn.sets {
-        set.flags.fetch_or(reg_flags::ROOM, Ordering::Relaxed);
-    }
+    ready::lacks_room(w, conn);
     conn.halves(w).is_none_or(|(mine, peer)| conn.wait_for_room(mine, peer))
 }
 

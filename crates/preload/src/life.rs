@@ -466,11 +466,12 @@ pub(crate) extern "C" fn fork_prepare() {
                 call::sched_yield();
             }
             ready::unpark_all(conn);
+            ready::before_a_fork(w, conn);
             conn.fork_prepare(w, begun);
         });
         // Last: nothing else is taken under these locks here.
         kept::hold();
-        ready::hold_sets();
+        ready::hold_sets(w);
     }
 }
 

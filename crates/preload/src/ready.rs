@@ -31,6 +31,7 @@ use crate::left::{self, Wait};
 
 mod amend;
 mod control;
+mod edges;
 mod forking;
 mod kick;
 mod leaving;
@@ -43,7 +44,7 @@ mod watch;
 pub(crate) mod watchdog;
 
 use amend::{amend, ask_anew, is_own_one_shot, register_anew, stands, tag_of};
-pub(crate) use amend::{lift, put_down};
+pub(crate) use amend::{before_a_fork, lift, put_down};
 pub(crate) use control::{closed, control, created, duplicated, looked_at, other};
 pub(crate) use forking::{hold_sets, let_sets_go};
 use kick::kick_fd;
@@ -51,7 +52,7 @@ pub(crate) use kick::{is_kick, move_kick};
 pub(crate) use leaving::{changed, detached, forget, reregister, unregister};
 use leftover::{is_nobodys, looks_alike};
 pub(crate) use park::{unpark, unpark_all};
-use shared::{is_news, stranger, tagged};
+use shared::{Stranger, is_news, tagged};
 use watch::Members;
 
 const IN: u32 = libc::EPOLLIN as u32;
@@ -89,6 +90,14 @@ const LOOK_NS: u64 = 1_000_000;
 
 /// An epoll instance with sockets of ours in it.
 pub(crate) struct Set {
+    /// Which one it is, for all processes that have it since a fork: see [`Half::set_in`].
+    key: u64,
+    /// The word that they have in common, plus one: see `once`. 0: there has been no fork.
+    common: AtomicU32,
+    /// The process that has taken it.
+    common_by: AtomicU32,
+    /// Registrations that others have made, or that we hold no descriptor of any more, for a look without the lock.
+    strangers: AtomicUsize,
     epfd: AtomicU32,
     refs: AtomicU32,
     members: Guarded<Members>,
@@ -174,31 +183,16 @@ fn mask_at(conn: &Conn, mine: &Half, peer: &Half, tail: u64) -> u32 {
         conn.judge_end(mine, peer);
     }
     let hints = conn.kernel.load(Ordering::Relaxed) | hints;
-    let deaf = flag::SHUT | flag::SHUT_RD;
-    let after = conn.sent_after(mine);
-    let clean = Conn::closed_cleanly(peer_flags) && !after || hints & kernel::CLEAN != 0;
-    let clean = clean && flags & deaf != deaf;
-    let reset = (peer_flags & flag::RESET != 0 || hints & kernel::RESET != 0) && !after;
-    let mut mask = 0;
-    if conn.may_read_at(mine, peer, tail) {
-        mask |= IN | RDNORM;
-    }
-    let ended = peer_flags & (flag::SHUT | flag::CLOSED) != 0
-        || hints & kernel::RDHUP != 0
-        || flags & flag::SHUT_RD != 0;
-    if ended {
-        mask |= IN | RDNORM | RDHUP;
-    }
-    if flags & flag::SHUT != 0 && ended || hints & kernel::HUP != 0 && !clean || reset {
-        mask |= HUP | IN | RDNORM | RDHUP | OUT | WRNORM;
-    }
-    let waits = hints & kernel::ERR != 0 || conn.error.load(Ordering::Relaxed) != 0;
-    if !clean && (waits && !reset || reset && !conn.is_told(mine)) {
-        mask |= ERR;
-    }
-    if hints & kernel::PRI != 0 {
-        mask |= PRI;
-    }
+    let state = State {
+        flags,
+        peer_flags,
+        hints,
+        after: conn.sent_after(mine),
+        readable: conn.may_read_at(mine, peer, tail),
+        waits: conn.error.load(Ordering::Relaxed) != 0,
+        told: conn.is_told(mine),
+    };
+    let mut mask = state.mask();
     if flags & (flag::SHUT | flag::DOWN) != 0
         || peer_flags & flag::CLOSED != 0
         || fds::world().is_some_and(|w| conn.writable(w, mine, peer))
@@ -208,9 +202,69 @@ fn mask_at(conn: &Conn, mine: &Half, peer: &Half, tail: u64) -> u32 {
     mask
 }
 
+/// What is known of a connection.
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+struct State {
+    flags: u32,
+    peer_flags: u32,
+    /// What the kernel has said: [`kernel`].
+    hints: u32,
+    /// Bytes were sent after the peer had closed.
+    after: bool,
+    readable: bool,
+    /// An error waits.
+    waits: bool,
+    /// The error of a reset was told.
+    told: bool,
+}
+
+impl State {
+    /// As an event mask, but for room.
+    fn mask(&self) -> u32 {
+        let Self { flags, peer_flags, hints, after, .. } = *self;
+        let deaf = flag::SHUT | flag::SHUT_RD;
+        let clean = Conn::closed_cleanly(peer_flags) && !after || hints & kernel::CLEAN != 0;
+        let clean = clean && flags & deaf != deaf;
+        let reset = (peer_flags & flag::RESET != 0 || hints & kernel::RESET != 0) && !after;
+        let mut mask = 0;
+        if self.readable {
+            mask |= IN | RDNORM;
+        }
+        let ended = peer_flags & (flag::SHUT | flag::CLOSED) != 0
+            || hints & kernel::RDHUP != 0
+            || flags & flag::SHUT_RD != 0;
+        if ended {
+            mask |= IN | RDNORM | RDHUP;
+        }
+        if flags & flag::SHUT != 0 && ended || hints & kernel::HUP != 0 && !clean || reset {
+            mask |= HUP | IN | RDNORM | RDHUP | OUT | WRNORM;
+        }
+        let waits = hints & kernel::ERR != 0 || self.waits;
+        if !clean && (waits && !reset || reset && !self.told) {
+            mask |= ERR;
+        }
+        if hints & kernel::PRI != 0 {
+            mask |= PRI;
+        }
+        mask
+    }
+}
+
+/// A number for a set that no other process has for one of its own.
+fn new_key() -> u64 {
+    static MADE: AtomicU64 = AtomicU64::new(0);
+    // Of two processes that make one in the same nanosecond, and as many before, none has the other's.
+    let made = MADE.fetch_add(1, Ordering::Relaxed);
+    (call::now_ns() << 20 | made & 0xfff << 8) ^ u64::from(call::getpid()) << 44 | 1
+}
+
 impl Set {
     fn new(w: &World, epfd: c_int) -> Self {
         Self {
+            key: new_key(),
+            common: AtomicU32::new(0),
+            common_by: AtomicU32::new(0),
+            strangers: AtomicUsize::new(0),
             epfd: AtomicU32::new(epfd.cast_unsigned()),
             refs: AtomicU32::new(1),
             members: Guarded::default(),
@@ -252,6 +306,7 @@ impl Set {
     /// How a connection in this set wants to be woken while nobody sleeps on it otherwise.
     fn word(&self, w: &'static World, conn: &Conn) -> Option<WaitWord> {
         if self.is_cold()
+            || self.is_used_elsewhere(w)
             || conn.is_watched_with_others(w)
             || registrations(conn).count() > 1
             || is_own_one_shot(conn)
@@ -352,8 +407,7 @@ impl Set {
         let ours = |conn: &&'static Conn| conn.my_half(w).is_some_and(|(i, _)| i == index);
         let conn = fds::conn(fd).filter(ours).or_else(|| self.find(w, index));
         let Some(conn) = conn else {
-            let _ = stranger(w, half, which, mask, out);
-            return;
+            return self.tells_stranger(w, (index, half), which, mask, out);
         };
         let Some(e) = ends(w, conn) else {
             // It went back to TCP meanwhile: what the kernel says is what is.
@@ -382,7 +436,7 @@ impl Set {
             let something = conn.tcp_readable(e.mine, e.peer, fd);
             if something {
                 conn.kernel.fetch_or(kernel::IN, Ordering::Relaxed);
-                r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+                self.is_fresh(w, r, e.mine, which);
             } else {
                 conn.kernel.fetch_and(!kernel::IN, Ordering::Relaxed);
                 self.drain(conn, &e, fd);
@@ -395,7 +449,7 @@ impl Set {
             && r.seen_flags.load(Ordering::Relaxed) == end_flags(e.peer)
             && (mask & (HUP | ERR) == 0 || !is_news(conn, &e));
         if mask & PRI != 0 || mask & (RDHUP | HUP | ERR) != 0 && !told {
-            r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+            self.is_fresh(w, r, e.mine, which);
         }
         // What a doorbell explains is told again by a level if there was more to it.
         let explained = drained != e.mine.drained.load(Ordering::Relaxed)
@@ -403,7 +457,7 @@ impl Set {
         if mask & IN != 0 && !explained && !conn.is_mixed(e.mine, e.peer) {
             conn.look_for_strays(e.mine, e.peer, fd);
             if conn.kernel.load(Ordering::Relaxed) & kernel::STRAY != 0 {
-                r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+                self.is_fresh(w, r, e.mine, which);
             }
         }
         conn.answer_demotion(w, fd, e.mine, e.peer);
@@ -411,6 +465,12 @@ impl Set {
         if due(w, conn, r).events == 0 {
             hush(w, self, conn, which, mask);
         }
+    }
+
+    /// There is something to report of a registration, whatever was reported.
+    fn is_fresh(&self, w: &World, r: &Registration, mine: &Half, which: usize) {
+        r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+        edges::arms(w, self, mine, which);
     }
 
     /// Takes doorbells out: in a cold set only when there is nothing left to read.
@@ -840,16 +900,17 @@ fn reported(r: &Registration, due: &Due) {
     }
 }
 
+/// What the kernel says of a socket, as [`kernel`] has it.
+fn hints_of(mask: u32) -> u32 {
+    [(RDHUP, kernel::RDHUP), (HUP, kernel::HUP), (ERR, kernel::ERR), (PRI, kernel::PRI)]
+        .into_iter()
+        .filter(|(event, _)| mask & event != 0)
+        .fold(0, |bits, (_, bit)| bits | bit)
+}
+
 /// Keeps what the kernel says of the socket.
 fn note(conn: &Conn, mask: u32) {
-    let mut bits = 0;
-    for (event, bit) in
-        [(RDHUP, kernel::RDHUP), (HUP, kernel::HUP), (ERR, kernel::ERR), (PRI, kernel::PRI)]
-    {
-        if mask & event != 0 {
-            bits |= bit;
-        }
-    }
+    let bits = hints_of(mask);
     if bits != 0 {
         conn.kernel.fetch_or(bits, Ordering::Relaxed);
     }
@@ -859,8 +920,13 @@ fn note(conn: &Conn, mask: u32) {
 }
 
 /// The events that the kernel is asked for on behalf of an attached connection of which the program wants these.
-fn kernel_events(user: u32, r: &Registration, e: &Ends) -> u32 {
+fn kernel_events(user: u32, r: &Registration, e: &Ends, shared: bool) -> u32 {
     let mut events = IN | RDHUP | user & (ET | ONESHOT | PRI | libc::EPOLLWAKEUP as u32);
+    if shared && user & ONESHOT != 0 {
+        // That it has fired is in memory. The kernel disarms it with any event, also one that is none for the program, and
+        // who is told of that need not have the descriptor that it takes to arm it again.
+        events = events & !ONESHOT | ET;
+    }
     if e.mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::SHARED) != 0 {
         events |= user & (OUT | WRNORM);
     }
@@ -920,11 +986,12 @@ fn enrol(
         } else {
             let (events, data) = (r.events.load(Ordering::Relaxed), r.data.load(Ordering::Relaxed));
             let fired = flags & reg::DISABLED != 0 && events & ONESHOT != 0;
-            once::publish(e.mine, which, events, data, fired);
+            once::publish(w, set, e.mine, which, (events, data, fired));
             (events, fired)
         };
     // One that has fired is not armed again but by the program.
-    let events = if fired { ONESHOT } else { kernel_events(user, r, &e) };
+    let shared = set.tracks(w) || set.may_be_shared(e.mine);
+    let events = if fired { ONESHOT } else { kernel_events(user, r, &e, shared) };
     r.asked.store(events, Ordering::Relaxed);
     tell(events, tag)?;
     // Either we see that it is back on TCP by now, or `detached` sees our tag.
@@ -990,7 +1057,13 @@ fn word_as_wanted(w: &'static World, set: &'static Set, conn: &'static Conn, min
     // A thread that sleeps on the connection itself needs a doorbell of its own.
     let alone = conn.sleepers(mine) == 0;
     match set.word(w, conn).filter(|_| alone) {
-        Some(word) => wait::arm(&mine.wait, word),
+        Some(word) => {
+            wait::arm(&mine.wait, word);
+            // Pairs with `is_used_here_too`.
+            if set.is_used_elsewhere(w) {
+                conn.arm_cold(mine);
+            }
+        }
         None => conn.arm_cold(mine),
     }
 }
@@ -1114,8 +1187,25 @@ pub(crate) fn woken_by(w: &'static World, conn: &'static Conn, events: u32) {
             continue;
         }
         r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+        if let Some((_, half)) = conn.my_half(w) {
+            edges::arms(w, set, half, which);
+        }
         if set.waiting.load(Ordering::SeqCst) > 0 {
             set.kick(w);
+        }
+    }
+}
+
+/// A sender has found no room: room will be an edge.
+pub(crate) fn lacks_room(w: &World, conn: &Conn) {
+    for r in &conn.sets {
+        r.flags.fetch_or(reg::ROOM, Ordering::Relaxed);
+    }
+    for (which, set) in registrations(conn) {
+        if set.tracks(w)
+            && let Some((_, half)) = conn.my_half(w)
+        {
+            edges::lacks_room(half, which);
         }
     }
 }

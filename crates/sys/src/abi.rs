@@ -332,7 +332,13 @@ pub struct Half {
     /// 1: we have sent again what the other half's `again` says.
     pub again_sent: AtomicU32,
     _unused2: AtomicU32,
-    _reserved: [AtomicU64; 13],
+    /// Which sets the first two registrations are in, by a number that the processes that share a set have for it.
+    pub set_in: [AtomicU64; 2],
+    /// What the processes that share a set have told of the first two registrations, where those are edge triggered. Bit 0:
+    /// something was told, up to the stream offset in bits 5 to 63; bits 3 and 4: and of these flags of the peer; bit 1:
+    /// there is something more to tell, whatever was told; bit 2: a sender has found no room.
+    pub set_told: [AtomicU64; 2],
+    _reserved: [AtomicU64; 9],
 }
 
 /// Values of [`Half::state`].

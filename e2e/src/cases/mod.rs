@@ -16,6 +16,7 @@ pub mod rarely;
 pub mod readiness;
 pub mod remains;
 pub mod seams;
+pub mod shared_sets;
 pub mod signals;
 pub mod states;
 pub mod threads;
@@ -128,6 +129,10 @@ macro_rules! oracle_cases {
                 pass_to_process_with_library pass_to_process_without_library
                 pass_with_bytes_queued pass_in_flight pass_and_keep accept_in_forked_workers
                 exclusive_wakes_one exclusive_listener_wakes_one told_in_sets_of_their_own told_each_in_its_own_way full_and_unread_beside_a_child
+            }
+            shared_sets {
+                told_once_of_what_was_there waits_without_a_descriptor waits_for_what_another_has_made
+                waits_late_for_what_another_has_made told_while_both_wait told_once_among_three room_is_told_once
             }
             remains {
                 left_to_stdio left_to_a_program much_left_to_a_program left_to_a_child left_to_nobody left_to_both

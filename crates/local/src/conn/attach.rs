@@ -222,6 +222,9 @@ impl Conn {
         ] {
             word.store(0, Ordering::Relaxed);
         }
+        for word in half.set_in.iter().chain(&half.set_told) {
+            word.store(0, Ordering::Relaxed);
+        }
         half.users.store(1, Ordering::Relaxed);
         half.slot.store(slot, Ordering::Relaxed);
         half.cpu.store(call::cpu(), Ordering::Relaxed);

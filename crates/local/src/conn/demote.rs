@@ -245,7 +245,7 @@ impl Conn {
             return None;
         }
         let done = lock::borrow(&peer.lent, locks).map(|_held| act());
-        if w.board.slot() != Some(peer.slot.load(Ordering::Relaxed)) {
+        if w.board.slot() != Some(peer.slot.load(Ordering::Relaxed)) && !w.keeps_halves_open() {
             w.board.map.lend(index, false);
         }
         done

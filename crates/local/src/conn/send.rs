@@ -328,12 +328,12 @@ impl Conn {
     /// Whether a sender would find room: a third of the ring, as for a kernel socket.
     #[must_use]
     pub fn has_room(&self, mine: &Half, peer: &Half) -> bool {
-        self.room_of(mine, peer).is_none_or(|(room, bytes)| room * 3 >= bytes)
+        Self::room_of(mine, peer).is_none_or(|(room, bytes)| room * 3 >= bytes)
     }
 
     /// Room, and the bytes of the ring that has it; `None`: there is no ring yet. Of a peer whose cursor cannot
     /// be there is never room.
-    fn room_of(&self, mine: &Half, peer: &Half) -> Option<(usize, usize)> {
+    fn room_of(mine: &Half, peer: &Half) -> Option<(usize, usize)> {
         let tail = mine.sent.load(Ordering::Relaxed);
         let next = Loc::parse(mine.next_loc.load(Ordering::Relaxed));
         let loc = next.or_else(|| Loc::parse(mine.loc.load(Ordering::Relaxed)))?;
@@ -344,8 +344,8 @@ impl Conn {
     /// Whether there is room that is worth going on with, for a sender that looks: less than what ends a
     /// sleep, where rings are large. A stream that never stops needs nobody to be woken.
     #[must_use]
-    pub fn has_some_room(&self, mine: &Half, peer: &Half) -> bool {
-        self.room_of(mine, peer)
+    pub fn has_some_room(mine: &Half, peer: &Half) -> bool {
+        Self::room_of(mine, peer)
             .is_none_or(|(room, bytes)| room >= bytes.div_ceil(3).min(SOME_ROOM))
     }
 
@@ -353,7 +353,7 @@ impl Conn {
     /// neither, only room counts.
     #[must_use]
     pub fn writable(&self, w: &World, mine: &Half, peer: &Half) -> bool {
-        self.has_some_room(mine, peer)
+        Self::has_some_room(mine, peer)
             || mine.room_wait.load(Ordering::Relaxed) == 0
                 && mine.next_loc.load(Ordering::Relaxed) == 0
                 && Loc::parse(mine.loc.load(Ordering::Relaxed))

@@ -63,6 +63,12 @@ impl Conn {
     /// Whether the state of a direction is the kernel's to tell.
     #[must_use]
     pub fn is_mixed(&self, mine: &Half, peer: &Half) -> bool {
+        Self::mixed(mine, peer)
+    }
+
+    /// [`Self::is_mixed`], for who has no more than the halves.
+    #[must_use]
+    pub fn mixed(mine: &Half, peer: &Half) -> bool {
         let flags = peer.flags.load(Ordering::Acquire);
         flags & (flag::DOWN | flag::WANT_DOWN) != 0
             || mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::WANT_DOWN) != 0
@@ -130,7 +136,7 @@ impl Conn {
             return true;
         }
         if room {
-            self.seems_gone(mine, peer) || self.has_some_room(mine, peer)
+            self.seems_gone(mine, peer) || Self::has_some_room(mine, peer)
         } else {
             self.may_read(mine, peer)
         }

@@ -279,7 +279,7 @@ fn modify(
         let tagged = r.flags.load(Ordering::Relaxed) & reg::TAGGED != 0;
         ends(w, conn)
             .filter(|_| tagged)
-            .inspect(|e| once::publish(e.mine, which, events, data, false))
+            .inspect(|e| once::publish(w, set, e.mine, which, (events, data, false)))
     };
     // Before we have it ourselves: see `Known::follow`.
     let before = ours();
@@ -291,7 +291,7 @@ fn modify(
         // The program arms it, so we may.
         r.flags.fetch_and(!reg::LATER, Ordering::Relaxed);
         if let Some(e) = ends(w, conn) {
-            once::publish(e.mine, which, events, data, false);
+            once::publish(w, set, e.mine, which, (events, data, false));
         }
         join(w, conn, set, which, true);
         return 0;
@@ -306,7 +306,7 @@ fn modify(
             && Known::of(half, which).is_some()
         {
             // For another process that does not know yet that it is back on TCP.
-            once::publish(half, which, events, data, false);
+            once::publish(w, set, half, which, (events, data, false));
         }
         return done;
     };
@@ -401,6 +401,8 @@ pub(crate) fn closed(w: &'static World, set: &'static Set) {
     if let Some(mut members) = set.members.lock() {
         members.clear();
     }
+    set.strangers.store(0, Ordering::Relaxed);
+    set.gives_back_what_was_common(w);
     set.count.store(0, Ordering::Relaxed);
     let waiter = set.waiter.swap(0, Ordering::Relaxed);
     if waiter != 0 {

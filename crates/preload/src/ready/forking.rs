@@ -17,11 +17,12 @@ thread_local! {
 const CHANGING_NS: u64 = 50_000_000;
 
 /// Before a fork: no other thread is in the middle of changing a list.
-pub(crate) fn hold_sets() {
+pub(crate) fn hold_sets(w: &World) {
     let (deadline, by_handler) = (call::now_ns() + CHANGING_NS, handler::may_run());
     FORKS.set(lock::tid());
     fds::each(|_, entry| {
         let Entry::Set(set) = entry else { return };
+        set.may_be_used_elsewhere(w);
         let word = set.members.word();
         // Not where this very thread holds it: for another descriptor of the same set, or because a handler that forks
         // has interrupted it. Whoever else holds it may wait for what the handler has interrupted.

@@ -75,7 +75,7 @@ pub(crate) fn reregister(_w: &'static World, conn: &'static Conn) {
 }
 
 /// The connection is being closed: out of all sets.
-pub(crate) fn forget(w: &World, conn: &'static Conn) {
+pub(crate) fn forget(w: &'static World, conn: &'static Conn) {
     for r in &conn.sets {
         // The kernel forgets it with the descriptor.
         let at = r.parked.swap(0, Ordering::Relaxed);
@@ -86,6 +86,7 @@ pub(crate) fn forget(w: &World, conn: &'static Conn) {
     }
     for (which, set) in registrations(conn) {
         lock::free_if_left(set.members.word());
+        set.becomes_a_stranger(w, conn, which);
         set.leave(conn, which);
         set.ended(w, conn);
     }

@@ -1,6 +1,6 @@
 //! What the processes that share a set know of a registration together. It is in the half, beside the connection: what was
 //! asked for last, by whichever of them, and that a one-shot registration has fired, so that one of them tells it, and it
-//! is armed for all of them by whoever arms it.
+//! is armed for all of them by whoever arms it. What was told of edges is there as well: see `edges`.
 
 use super::*;
 
@@ -8,6 +8,10 @@ use super::*;
 const PRESENT: u32 = 1 << 25;
 /// Bit of [`Half::set_events`]: the one-shot registration has fired, and was not armed again. No event has this number.
 const FIRED: u32 = 1 << 26;
+/// Bit of the word that the processes have in common for a set: more than one of them uses it.
+const USED: u32 = 1 << 31;
+/// In place of the number of that word: there was none left, and nobody would be told.
+const UNKNOWN: u32 = u32::MAX;
 
 /// Most changes of a registration by others that are followed one after the other.
 pub(super) const CHANGES_MAX: usize = 8;
@@ -46,6 +50,15 @@ impl<'a> Known<'a> {
                 .word
                 .compare_exchange(self.seen, self.seen | FIRED, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
+    }
+
+    /// Whoever tells what there is claims it, each edge and each one-shot event once.
+    pub(super) fn claims(self, half: &Half, which: usize, what: &Due) -> bool {
+        match self.events() & (ET | ONESHOT) {
+            0 => true,
+            ET => edges::claims(half, which, what),
+            _ => self.claim(),
+        }
     }
 
     /// Whether it is as it was when we looked.
@@ -120,11 +133,27 @@ pub(super) fn withdraw(half: &Half, which: usize) {
 }
 
 /// Says what a registration is from now on: armed, or a one-shot one that has `fired`.
-pub(super) fn publish(half: &Half, which: usize, events: u32, data: u64, fired: bool) {
+pub(super) fn publish(
+    w: &World,
+    set: &Set,
+    half: &Half,
+    which: usize,
+    (events, data, fired): (u32, u64, bool),
+) {
     let fired = if fired { FIRED } else { 0 };
     half.set_data[which].store(data, Ordering::Relaxed);
+    if half.set_in[which].swap(set.key, Ordering::Relaxed) != set.key {
+        half.set_told[which].store(0, Ordering::Relaxed);
+    }
+    edges::arms(w, set, half, which);
     // Release: see `Known::of`.
     half.set_events[which].store(events & !FIRED | PRESENT | fired, Ordering::Release);
+}
+
+/// Whether there is something to tell of an armed registration: [`Known::claims`] without a claim.
+pub(super) fn is_due(half: &Half, which: usize, known: Known<'_>, what: &Due) -> bool {
+    let by_edges = known.events() & (ET | ONESHOT) == ET;
+    what.events != 0 && !known.has_fired() && (!by_edges || edges::are_more(half, which, what))
 }
 
 /// A one-shot registration of a set that is this process's alone, as far as it knows, is about to be told. `false`: another
@@ -169,24 +198,54 @@ impl Set {
         shared
     }
 
-    /// The kernel has told of a connection, and there is nothing for the program in it.
-    pub(super) fn says_nothing(
-        &self,
-        w: &'static World,
-        conn: &'static Conn,
-        which: usize,
-        e: &Ends,
-        known: Known<'_>,
-    ) {
-        let was_stale = shared::quiet(conn, e);
-        let user = known.events();
-        if user & ONESHOT != 0 {
-            // The kernel has disarmed it, and the program has had no event yet.
-            let _ = register(w, self, conn, which);
+    /// Whether another process has said that it uses this set too.
+    pub(super) fn is_used_elsewhere(&self, w: &World) -> bool {
+        match self.common.load(Ordering::Relaxed) {
+            0 => false,
+            UNKNOWN => true,
+            number => w
+                .common_word(number - 1)
+                .is_some_and(|word| word.load(Ordering::Acquire) & USED != 0),
         }
-        if !was_stale && user & (ET | ONESHOT) != ET {
-            // It will say the same at once.
-            self.has_kept_something();
+    }
+
+    /// Before a fork: the other process can say that it uses the set.
+    pub(super) fn may_be_used_elsewhere(&self, w: &World) {
+        if self.common.load(Ordering::Relaxed) == 0 {
+            let number = w.take_common().map_or(UNKNOWN, |number| number + 1);
+            self.common.store(number, Ordering::Relaxed);
+            self.common_by.store(call::getpid(), Ordering::Relaxed);
         }
+    }
+
+    /// The set is closed. (If another process goes on with it, and says so in a word that serves another set by then, that
+    /// one is looked at with more care than it needs.)
+    pub(super) fn gives_back_what_was_common(&self, w: &World) {
+        let number = self.common.swap(0, Ordering::Relaxed);
+        if number != 0
+            && number != UNKNOWN
+            && self.common_by.load(Ordering::Relaxed) == call::getpid()
+            && let Some(word) = w.common_word(number - 1)
+        {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// This process uses a set that it has inherited.
+    pub(super) fn is_used_here_too(&self, w: &World) {
+        let number = self.common.load(Ordering::Relaxed);
+        if number != UNKNOWN
+            && let Some(word) = number.checked_sub(1).and_then(|number| w.common_word(number))
+        {
+            word.fetch_or(USED, Ordering::AcqRel);
+        }
+        // Either the other process sees that, or we see how its connections are armed. Pairs with `word_as_wanted`.
+        full_fence();
+    }
+
+    /// Whether it is noted what is told of edges: another process may have the set since a fork, and begin to use it.
+    #[inline]
+    pub(super) fn tracks(&self, w: &World) -> bool {
+        self.born != w.forks.load(Ordering::Relaxed) || self.forked.load(Ordering::Relaxed)
     }
 }

@@ -64,7 +64,7 @@ pub(super) fn revive(
         return false;
     };
     let r = &conn.sets[which];
-    once::publish(half, which, events, data, false);
+    once::publish(w, set, half, which, (events, data, false));
     r.events.store(events, Ordering::Relaxed);
     r.data.store(data, Ordering::Relaxed);
     r.seen.store(u64::MAX, Ordering::Relaxed);

@@ -1,48 +1,123 @@
-//! Events of connections that another process has registered in a set that we share with it.
+//! Sets that processes share since a fork: what there is to tell is what the memory says that they have in common, and
+//! what of it was told is there as well. The kernel wakes, by doorbells, and says what only it knows.
+
+use std::collections::HashSet;
+
+use local::board;
+use sys::abi::half_state;
 
 use super::once::Known;
 use super::*;
 
-/// An event of a connection that this process does not hold: another process registered it in a
-/// set that we share. Its halves say what there is.
-/// `false`: there is nothing to report.
-pub(super) fn stranger(
-    w: &World,
-    half: &Half,
+/// A registration in a set that processes share, of which this process has no record: another one has made it, or this one
+/// has closed its descriptor. Its halves say what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stranger {
+    index: u32,
+    generation: u32,
     which: usize,
-    kernel_mask: u32,
-    out: &mut Out<'_>,
-) -> bool {
-    let Some(known) = Known::of(half, which) else { return false };
-    if known.has_fired() {
-        return true;
+}
+
+impl Stranger {
+    fn of(index: u32, half: &Half, which: usize) -> Self {
+        Self { index, generation: half.generation.load(Ordering::Relaxed), which }
     }
-    let user = known.events();
-    let mut now = kernel_mask & !(IN | RDNORM);
-    if let Some(peer) =
-        half.peer.load(Ordering::Relaxed).checked_sub(1).and_then(|p| w.board.map.half(p))
-        && (ring::tail(&peer.tail) != half.head.load(Ordering::Relaxed) || end_flags(peer) != 0)
+
+    /// Its half, and what is known of the registration. `None`: it is in this set no more.
+    fn look<'w>(self, w: &'w World, set: &Set) -> Option<(&'w Half, Known<'w>)> {
+        let half = w.board.map.half(self.index)?;
+        let known = Known::of(half, self.which)?;
+        let is_it = half.generation.load(Ordering::Relaxed) == self.generation
+            && half.state.load(Ordering::Acquire) == half_state::ATTACHED
+            && half.set_in[self.which].load(Ordering::Relaxed) == set.key;
+        is_it.then_some((half, known))
+    }
+}
+
+/// The other half of an attached connection.
+fn peer_of<'w>(w: &'w World, half: &Half) -> Option<&'w Half> {
+    let peer = w.board.map.half(half.peer.load(Ordering::Relaxed).checked_sub(1)?)?;
+    let same =
+        peer.generation.load(Ordering::Acquire) == half.peer_generation.load(Ordering::Relaxed);
+    (same && half.state.load(Ordering::Acquire) == half_state::ATTACHED).then_some(peer)
+}
+
+/// What there is to tell of a connection that asks for `user`, of which this process has only the halves. `said`: what the
+/// kernel has just said of it, or 0.
+fn of_halves(w: &World, half: &Half, user: u32, said: u32) -> Due {
+    let Some(peer) = peer_of(w, half) else {
+        // It is on TCP.
+        return Due { events: said & (user | ERR | HUP), tail: 0, end: 0 };
+    };
+    let end = end_flags(peer);
+    let tail = ring::tail(&peer.tail);
+    let (flags, peer_flags) =
+        (half.flags.load(Ordering::Relaxed), peer.flags.load(Ordering::Acquire));
+    let readable = if Conn::mixed(half, peer) {
+        said & IN != 0
+    } else {
+        tail != half.head.load(Ordering::Relaxed)
+    };
+    let state = State {
+        flags,
+        peer_flags,
+        hints: hints_of(said),
+        after: flags & flag::AFTER != 0,
+        readable,
+        waits: false,
+        told: flags & flag::TOLD != 0,
+    };
+    let mut now = state.mask();
+    if flags & (flag::SHUT | flag::DOWN) != 0
+        || peer_flags & flag::CLOSED != 0
+        || Conn::has_some_room(half, peer)
     {
-        now |= IN;
-        if end_flags(peer) != 0 {
-            now |= RDHUP;
-        }
+        now |= OUT | WRNORM;
     }
-    let mut now = now & (user | ERR | HUP);
-    if now == 0 && user & ONESHOT != 0 {
-        // The kernel has disarmed it, and to arm it takes a descriptor, which we need not have. An event with nothing
-        // behind it is better than none ever. Room comes by a doorbell.
-        now = kernel_mask & user | user & (OUT | WRNORM);
-    }
-    if now != 0 && !out.is_full() && known.claim() {
-        if user & ET != 0 && now & (IN | RDNORM) != 0 {
-            // Each arrival is an edge: see `expect_edge`.
-            let seq = half.arm_seq.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-            wait::arm(&half.wait, WaitWord::Cold(seq));
-        }
-        out.push(now, known.data);
-    }
-    now != 0
+    Due { events: now & (user | ERR | HUP), tail, end }
+}
+
+/// The same where this process holds it.
+fn of_own(conn: &Conn, e: &Ends, user: u32) -> Due {
+    // Read first: what arrives after this is the next edge.
+    let end = end_flags(e.peer);
+    let tail = ring::tail(&e.peer.tail);
+    Due { events: mask_at(conn, e.mine, e.peer, tail) & (user | ERR | HUP), tail, end }
+}
+
+/// Whether there is something to tell of a registration of ours, that nobody has told.
+#[cfg(feature = "watchdog")]
+pub(super) fn is_due(w: &'static World, conn: &Conn, which: usize) -> bool {
+    let Some(e) = ends(w, conn) else { return false };
+    let Some(known) = Known::of(e.mine, which) else { return false };
+    once::is_due(e.mine, which, known, &of_own(conn, &e, known.events()))
+}
+
+/// Whether the kernel has said something of which memory does not tell whether it was told.
+fn is_beyond_memory(half: &Half, peer: &Half, which: usize, said: u32) -> bool {
+    let end = end_flags(peer);
+    let flags = half.flags.load(Ordering::Relaxed);
+    // As in `is_news`.
+    let news = (flags & flag::AFTER != 0 || end & flag::CLOSED == 0) && flags & flag::SHUT == 0;
+    let told =
+        end != 0 && edges::has_told_end(half, which, end) && (said & (HUP | ERR) == 0 || !news);
+    said & PRI != 0 || said & (RDHUP | HUP | ERR) != 0 && !told || Conn::mixed(half, peer)
+}
+
+/// The next movement rings, whatever lies unread.
+fn rings_again(half: &Half) {
+    let seq = half.arm_seq.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+    wait::arm(&half.wait, WaitWord::Cold(seq));
+}
+
+/// Whether the next movement would not ring, because this end has been rung for and nobody has armed it since. `bell`: nor
+/// is there a doorbell in the socket, by which the kernel wakes.
+fn is_rung(half: &Half, peer: &Half, bell: bool) -> bool {
+    let WaitWord::Cold(seq) = WaitWord::parse(half.wait.load(Ordering::Relaxed)) else {
+        return true;
+    };
+    let lies = peer.bells.load(Ordering::Acquire) != half.drained.load(Ordering::Relaxed);
+    peer.rung.load(Ordering::Relaxed) == seq && !(bell && lies)
 }
 
 /// Whether the kernel's end of a connection is more than both ends have said themselves.
@@ -53,12 +128,14 @@ pub(super) fn is_news(conn: &Conn, e: &Ends) -> bool {
 }
 
 impl Set {
-    /// The first use of an inherited set: parent and child may both wait on it.
+    /// The first use of an inherited set: parent and child may both wait on it. And the first one after another process
+    /// has used it.
     pub(super) fn notice_fork(&'static self, w: &'static World) {
         let forks = w.forks.load(Ordering::Relaxed);
         let other = self.forks.swap(forks, Ordering::Relaxed) != forks;
         if other && w.inherited() {
             self.forked.store(true, Ordering::Relaxed);
+            self.is_used_here_too(w);
             if let Some(members) = self.members.lock() {
                 let all: Vec<_> = members.warm.iter().map(|m| m.conn).collect();
                 drop(members);
@@ -72,6 +149,8 @@ impl Set {
             self.waiter.store(0, Ordering::Relaxed);
             self.go_cold(w);
             self.tells_what_nobody_rang_for(w);
+        } else if self.is_used_elsewhere(w) {
+            self.notice_sharing(w);
         }
     }
 
@@ -84,27 +163,82 @@ impl Set {
         self.tells_what_nobody_rang_for(w);
     }
 
-    /// What had come until the set went cold nobody has rung for, and the kernel, which has the only word from now on, does
-    /// not know of it. What comes after this look rings: the fence of `arm`.
+    /// What had come until the set went cold nobody has rung for, and the kernel does not know of it. What comes after this
+    /// look rings: the fence of `arm`.
     fn tells_what_nobody_rang_for(&self, w: &'static World) {
-        if let Some(members) = self.members.lock() {
+        if let Some(mut members) = self.members.lock() {
             for member in &members.warm {
-                let (conn, which) = (member.conn, member.which);
-                let r = &conn.sets[which];
-                if let Some(e) = ends(w, conn)
-                    && let Some(known) = Known::of(e.mine, which)
+                self.begins_to_share(w, member.conn, member.which);
+            }
+            if members.asleep > 0 {
+                fds::each(|_, entry| {
+                    let Entry::Conn(conn) = entry else { return };
+                    let ours = registrations(conn).filter(|(_, set)| set.id() == self.id());
+                    ours.for_each(|(which, _)| self.begins_to_share(w, conn, which));
+                });
+            }
+            self.find_strangers(w, &mut members);
+        }
+    }
+
+    /// What this process has told of a registration of its own is told for all from now on.
+    pub(super) fn begins_to_share(&self, w: &'static World, conn: &'static Conn, which: usize) {
+        let r = &conn.sets[which];
+        if let Some(e) = ends(w, conn)
+            && let Some(known) = Known::of(e.mine, which)
+        {
+            let _ = known.follow(r, e.mine, which);
+            edges::begins(e.mine, which, r, &due(w, conn, r));
+        }
+    }
+
+    /// Registrations that others have made in this set, for as long as this process did not use it. Of later ones the
+    /// kernel tells.
+    fn find_strangers(&self, w: &'static World, members: &mut Members) {
+        let own: HashSet<(*const Half, usize)> = members
+            .warm
+            .iter()
+            .filter_map(|m| Some((std::ptr::from_ref(ends(w, m.conn)?.mine), m.which)))
+            .collect();
+        for (index, half) in board::halves(&w.board.map, w.board.fd()) {
+            for which in 0..SETS {
+                let stranger = Stranger::of(index, half, which);
+                if stranger.look(w, self).is_some()
+                    && !own.contains(&(std::ptr::from_ref(half), which))
+                    && w.opens_half(index)
                 {
-                    let _ = known.follow(r, e.mine, which);
-                }
-                if due(w, conn, r).events != 0 {
-                    r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+                    half.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
+                    rings_again(half);
+                    self.knows(members, stranger);
                 }
             }
         }
     }
 
-    /// Waits on a set that another process waits on too: only the kernel knows who is to be woken,
-    /// and what the set holds. Connections are as the kernel's doorbells say.
+    fn knows(&self, members: &mut Members, stranger: Stranger) {
+        if !members.strangers.contains(&stranger) {
+            members.strangers.push(stranger);
+            self.strangers.store(members.strangers.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// This process closes its last descriptor of a connection that others may hold, and that is in the set for them.
+    pub(super) fn becomes_a_stranger(&self, w: &'static World, conn: &'static Conn, which: usize) {
+        let Some((index, half)) = conn.my_half(w) else { return };
+        if !self.tracks(w) || half.users.load(Ordering::Acquire) <= 1 {
+            return;
+        }
+        self.begins_to_share(w, conn, which);
+        if self.forked.load(Ordering::Relaxed)
+            && let Some(mut members) = self.members.lock()
+        {
+            let stranger = Stranger::of(index, half, which);
+            self.knows(&mut members, stranger);
+        }
+    }
+
+    /// Waits on a set that another process waits on too: only the kernel knows who is to be woken, and connections are as
+    /// the memory says that the processes have in common.
     pub(super) fn wait_forked(
         &'static self,
         w: &'static World,
@@ -113,26 +247,32 @@ impl Set {
         sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> c_int {
         let start = call::now_ns();
+        let mut looked = false;
         loop {
             let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
-            if self.count.load(Ordering::Relaxed) > 0 {
+            if self.count.load(Ordering::Relaxed) + self.strangers.load(Ordering::Relaxed) > 0 {
                 // First what the kernel has, then what it cannot know; but not for ever, where what the kernel has fills each
                 // answer.
+                let mut told = Vec::new();
                 let mut n = 0;
                 if self.crowded.swap(false, Ordering::Relaxed) {
-                    n = self.report_quiet(w, events, Asked::NotYet);
+                    n = self.report_quiet(w, events, 0, &mut told);
                 }
                 if n == 0 {
                     let said = call::epoll_wait(self.epfd(), events, 0);
-                    let mut ours = Vec::new();
-                    n = self.as_shared(w, events, said, &mut ours);
+                    n = self.as_shared(w, events, said, &mut told);
                     self.crowded.store(n == events.len(), Ordering::Relaxed);
-                    n = self.report_quiet(w, events, Asked::Told(n, &ours));
+                    n = self.report_quiet(w, events, n, &mut told);
                 }
                 if n > 0 {
                     return c_int::try_from(n).unwrap_or(0);
                 }
+                if !looked && self.moves_while_it_is_armed(w) {
+                    looked = true;
+                    continue;
+                }
             }
+            looked = false;
             self.is_in_no_hurry(left);
             let n = sleep(events, left);
             let Ok(count) = usize::try_from(n) else { return n };
@@ -143,6 +283,30 @@ impl Set {
         }
     }
 
+    /// Before a sleep: whatever moves rings. `true`: something has, meanwhile.
+    fn moves_while_it_is_armed(&self, w: &'static World) -> bool {
+        let Some(members) = self.members.lock() else { return true };
+        let arm = |half: &Half, user: u32| {
+            let bell = user & (ET | ONESHOT) == 0;
+            if peer_of(w, half).is_some_and(|peer| is_rung(half, peer, bell)) {
+                rings_again(half);
+            }
+        };
+        let own = members.warm.iter().any(|m| {
+            let Some(e) = ends(w, m.conn) else { return false };
+            let Some(known) = Known::of(e.mine, m.which) else { return false };
+            arm(e.mine, known.events());
+            once::is_due(e.mine, m.which, known, &of_own(m.conn, &e, known.events()))
+        });
+        own || members.strangers.iter().any(|stranger| {
+            stranger.look(w, self).is_some_and(|(half, known)| {
+                arm(half, known.events());
+                let what = of_halves(w, half, known.events(), 0);
+                once::is_due(half, stranger.which, known, &what)
+            })
+        })
+    }
+
     /// Translates what the kernel has said of a shared set, in its place; answers how much is left, and which registrations
     /// of ours are among it.
     fn as_shared(
@@ -150,7 +314,7 @@ impl Set {
         w: &'static World,
         events: &mut [epoll_event],
         said: call::Result<usize>,
-        ours: &mut Vec<*const Registration>,
+        told: &mut Vec<(*const Half, usize)>,
     ) -> usize {
         let copy: Vec<epoll_event> = events[..said.unwrap_or(0)].to_vec();
         let mut out = Out { events, n: 0 };
@@ -160,21 +324,25 @@ impl Set {
                 continue;
             }
             match tagged(w, tag) {
-                Some((half, which)) => match held(w, half) {
-                    Some((conn, e)) if self.has(conn, which) => {
-                        let before = out.n;
-                        self.as_own(w, conn, which, &e, mask, &mut out);
-                        if out.n > before {
-                            ours.push(&raw const conn.sets[which]);
+                Some((half, which)) => {
+                    let before = out.n;
+                    match held(w, half) {
+                        Some((conn, e)) if self.has(conn, which) => {
+                            self.as_own(w, conn, which, &e, mask, &mut out);
+                        }
+                        found => {
+                            #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+                            let index = tag as u32;
+                            self.tells_stranger(w, (index, half), which, mask, &mut out);
+                            if let Some((conn, e)) = found.filter(|_| out.n == before) {
+                                let _ = quiet(w, conn, &e);
+                            }
                         }
                     }
-                    Some((conn, e)) => {
-                        if !stranger(w, half, which, mask, &mut out) {
-                            let _ = quiet(conn, &e);
-                        }
+                    if out.n > before {
+                        told.push((std::ptr::from_ref(half), which));
                     }
-                    None => drop(stranger(w, half, which, mask, &mut out)),
-                },
+                }
                 None if tag == KICK || is_nobodys(tag) => {}
                 None => out.push(mask, tag),
             }
@@ -206,106 +374,166 @@ impl Set {
             return self.has_kept_something();
         }
         refresh_mixed(w, conn, true);
-        let now = mask(conn, e.mine, e.peer) & (known.events() | ERR | HUP);
-        if now == 0 || out.is_full() {
-            return self.says_nothing(w, conn, which, e, known);
+        if is_beyond_memory(e.mine, e.peer, which, said) {
+            edges::arms(w, self, e.mine, which);
         }
-        if !known.claim() {
+        let level = known.events() & (ET | ONESHOT) == 0;
+        if !level {
+            rings_again(e.mine);
+        }
+        let what = of_own(conn, e, known.events());
+        if what.events == 0 || out.is_full() {
+            let was_stale = quiet(w, conn, e);
+            if !was_stale && level {
+                // It will say the same at once.
+                self.has_kept_something();
+            }
             return;
         }
-        let what = Due { events: now, tail: ring::tail(&e.peer.tail), end: end_flags(e.peer) };
-        reported(r, &what);
-        expect_edge(conn, r, e, &what);
-        out.push(now, known.data);
+        if known.claims(e.mine, which, &what) {
+            reported(r, &what);
+            out.push(what.events, known.data);
+        }
+    }
+
+    /// The kernel has an event for a connection of which this process has no record.
+    pub(super) fn tells_stranger(
+        &self,
+        w: &'static World,
+        (index, half): (u32, &Half),
+        which: usize,
+        said: u32,
+        out: &mut Out<'_>,
+    ) {
+        let known = Known::of(half, which).filter(|_| w.opens_half(index));
+        let Some(known) = known else { return self.has_kept_something() };
+        if self.forked.load(Ordering::Relaxed)
+            && let Some(mut members) = self.members.lock()
+        {
+            self.knows(&mut members, Stranger::of(index, half, which));
+        }
+        let user = known.events();
+        if known.has_fired() {
+            return self.has_kept_something();
+        }
+        match peer_of(w, half) {
+            Some(peer) if !is_beyond_memory(half, peer, which, said) => {}
+            _ => edges::arms(w, self, half, which),
+        }
+        let level = user & (ET | ONESHOT) == 0;
+        if !level {
+            rings_again(half);
+        }
+        let what = of_halves(w, half, user, said);
+        if what.events == 0 || out.is_full() {
+            if level {
+                // It will say the same at once, and to take the doorbell out takes a descriptor.
+                self.has_kept_something();
+            }
+            return;
+        }
+        if known.claims(half, which, &what) {
+            out.push(what.events, known.data);
+        }
     }
 
     /// Reports what the kernel of a shared set cannot know: bytes that were there, with their doorbell
-    /// taken out, when the program asked for them. It comes behind what the kernel had, or they would wait for as long as
-    /// the kernel has others; answers how many there are then.
+    /// taken out, when the program asked for them, and ends. It comes behind what the kernel had, or they would wait for as
+    /// long as the kernel has others: `before` events, which are in the answer, those of `told` among them. Answers how many
+    /// there are then.
     fn report_quiet(
         &self,
         w: &'static World,
         events: &mut [epoll_event],
-        asked: Asked<'_>,
+        before: usize,
+        told: &mut Vec<(*const Half, usize)>,
     ) -> usize {
-        let (told, ours) = match asked {
-            Asked::NotYet => (0, [].as_slice()),
-            Asked::Told(told, ours) => (told, ours),
-        };
-        let Some(mut members) = self.members.lock() else { return told };
-        let mut out = Out { events, n: told };
-        let (start, all) = (members.next, members.warm.len());
+        let Some(mut members) = self.members.lock() else { return before };
+        members.strangers.retain(|stranger| stranger.look(w, self).is_some());
+        self.strangers.store(members.strangers.len(), Ordering::Relaxed);
+        let mut out = Out { events, n: before };
+        let (start, own) = (members.next, members.warm.len());
+        let all = own + members.strangers.len();
         for at in (0..all).map(|step| (start + step) % all) {
             if out.is_full() {
                 // Whoever had no room this time comes first.
                 members.next = at;
                 break;
             }
-            let (conn, which) = (members.warm[at].conn, members.warm[at].which);
-            let r = &conn.sets[which];
-            let Some((e, known)) =
-                ends(w, conn).and_then(|e| Known::of(e.mine, which).map(|known| (e, known)))
-            else {
-                continue;
+            let found = match members.warm.get(at) {
+                Some(member) => self.is_told_of_own(w, member.conn, member.which, told),
+                None => self.is_told_of(w, members.strangers[at - own], told),
             };
-            let known = known.follow(r, e.mine, which);
-            let user = known.events();
-            let fresh = r.flags.load(Ordering::Relaxed) & reg::FRESH != 0;
-            // Once in an answer.
-            if user & ET != 0 && !fresh || ours.contains(&&raw const *r) {
-                continue;
-            }
-            // What the kernel knows of it tells, and if it has not been asked that is still to come. Of a one-shot
-            // registration that has been told it has nothing for the program.
-            if asked.is_early() && may_be_told(conn, user) {
-                continue;
-            }
-            let what = due(w, conn, r);
-            // Another process may have changed it, or taken it out of the set.
-            let is_in = || match user & (ET | ONESHOT) {
-                0 => register(w, self, conn, which),
-                _ => stands(self, conn, r),
-            };
-            if what.events != 0 && is_in() && known.stands() && known.claim() {
-                reported(r, &what);
-                expect_edge(conn, r, &e, &what);
-                out.push(what.events, known.data);
+            if let Some((events, data)) = found {
+                out.push(events, data);
             }
         }
         out.n
     }
-}
 
-/// Whether the kernel has been asked before what it cannot know is reported.
-#[derive(Clone, Copy)]
-enum Asked<'a> {
-    /// What it has would fill the answer, as it filled the last one.
-    NotYet,
-    /// It had so many events, which are in the answer, these of our connections among them.
-    Told(usize, &'a [*const Registration]),
-}
-
-impl Asked<'_> {
-    fn is_early(self) -> bool {
-        matches!(self, Self::NotYet)
+    /// Of [`Self::report_quiet`]: what there is of a connection of ours. Once in an answer.
+    fn is_told_of_own(
+        &self,
+        w: &'static World,
+        conn: &'static Conn,
+        which: usize,
+        told: &mut Vec<(*const Half, usize)>,
+    ) -> Option<(u32, u64)> {
+        let r = &conn.sets[which];
+        let e = ends(w, conn)?;
+        let here = (std::ptr::from_ref(e.mine), which);
+        let known = Known::of(e.mine, which)?.follow(r, e.mine, which);
+        let user = known.events();
+        let what = of_own(conn, &e, user);
+        if told.contains(&here) || !once::is_due(e.mine, which, known, &what) {
+            return None;
+        }
+        // Another process may have changed it, or taken it out of the set.
+        let is_in = match user & (ET | ONESHOT) {
+            0 => register(w, self, conn, which),
+            _ => stands(self, conn, r),
+        };
+        if !is_in || !known.stands() {
+            return None;
+        }
+        let what = if user & (ET | ONESHOT) == 0 {
+            what
+        } else {
+            // Whoever watches edges is told of each arrival, also while there is something unread. What comes after the look
+            // rings.
+            rings_again(e.mine);
+            of_own(conn, &e, user)
+        };
+        known.claims(e.mine, which, &what).then(|| {
+            reported(r, &what);
+            told.push(here);
+            (what.events, known.data)
+        })
     }
-}
 
-/// Whether the kernel may have an event of an edge-triggered registration that is still to come.
-fn may_be_told(conn: &Conn, user: u32) -> bool {
-    user & (ET | ONESHOT) == ET && call::readable(conn.fd.load(Ordering::Relaxed).cast_signed()).0
-}
-
-/// Who watches edges is told of each arrival, also while there is something unread: the next one rings as well.
-fn expect_edge(conn: &Conn, r: &Registration, e: &Ends, told: &Due) {
-    if r.events.load(Ordering::Relaxed) & ET == 0 || told.events & (IN | RDNORM) == 0 {
-        return;
-    }
-    conn.arm_cold(e.mine);
-    full_fence();
-    if ring::tail(&e.peer.tail) != told.tail {
-        // It came in between, and may not have rung.
-        r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+    /// Of [`Self::report_quiet`]: what there is of another one.
+    fn is_told_of(
+        &self,
+        w: &'static World,
+        stranger: Stranger,
+        told: &mut Vec<(*const Half, usize)>,
+    ) -> Option<(u32, u64)> {
+        let (half, known) = stranger.look(w, self)?;
+        let here = (std::ptr::from_ref(half), stranger.which);
+        let what = of_halves(w, half, known.events(), 0);
+        if told.contains(&here) || !once::is_due(half, stranger.which, known, &what) {
+            return None;
+        }
+        let what = if known.events() & (ET | ONESHOT) == 0 {
+            what
+        } else {
+            rings_again(half);
+            of_halves(w, half, known.events(), 0)
+        };
+        known.claims(half, stranger.which, &what).then(|| {
+            told.push(here);
+            (what.events, known.data)
+        })
     }
 }
 
@@ -317,7 +545,7 @@ fn held(w: &'static World, half: &Half) -> Option<(&'static Conn, Ends)> {
 }
 
 /// A doorbell of a shared connection whose ring is empty by now: out of the socket, and armed anew. `false`: it is not empty.
-pub(super) fn quiet(conn: &Conn, e: &Ends) -> bool {
+fn quiet(w: &World, conn: &Conn, e: &Ends) -> bool {
     let fd = conn.fd.load(Ordering::Relaxed).cast_signed();
     if let Some(_held) = lock::lock_of(&e.mine.rx_lock, &e.mine.lent)
         && ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed)
@@ -327,8 +555,8 @@ pub(super) fn quiet(conn: &Conn, e: &Ends) -> bool {
         full_fence();
         if ring::tail(&e.peer.tail) != e.mine.head.load(Ordering::Relaxed) {
             // It came in between, and may not have rung.
-            for (which, _) in registrations(conn) {
-                conn.sets[which].flags.fetch_or(reg::FRESH, Ordering::Relaxed);
+            for (which, set) in registrations(conn) {
+                set.is_fresh(w, &conn.sets[which], e.mine, which);
             }
         }
         return true;

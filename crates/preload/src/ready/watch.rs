@@ -94,6 +94,8 @@ pub(super) struct Members {
     pub(super) asleep: usize,
     /// What was left behind.
     pub(super) leftovers: VecDeque<Leftover>,
+    /// Registrations of a set that processes share, of which this one has no record.
+    pub(super) strangers: Vec<Stranger>,
     /// Where the next look begins.
     pub(super) next: usize,
 }
@@ -106,6 +108,7 @@ impl Members {
         }
         self.warm.clear();
         self.leftovers.clear();
+        self.strangers.clear();
         self.asleep = 0;
     }
 
@@ -345,6 +348,9 @@ impl Set {
 
     /// Reports what is ready, each connection once.
     pub(super) fn scan(&'static self, w: &'static World, out: &mut Out<'_>) {
+        if self.is_used_elsewhere(w) {
+            self.notice_sharing(w);
+        }
         let Some(mut members) = self.members.lock() else { return };
         let n = members.warm.len();
         // In a set that others share `wait_forked` does this.
@@ -389,6 +395,19 @@ impl Set {
                 continue;
             }
             let r = &member.conn.sets[member.which];
+            let before = r.flags.load(Ordering::Relaxed);
+            let room = before & reg::ROOM != 0 && what.events & (OUT | WRNORM) != 0;
+            if r.events.load(Ordering::Relaxed) & (ET | ONESHOT) == ET
+                && self.tracks(w)
+                && let Some((mine, _)) = member.halves
+                && !edges::claims(mine, member.which, &what)
+                && before & reg::FRESH == 0
+                && !room
+            {
+                // A child has told it just now.
+                reported(r, &what);
+                continue;
+            }
             if r.events.load(Ordering::Relaxed) & ONESHOT != 0
                 && let Some((mine, _)) = member.halves
                 && !once::fires(self, mine, member.which)

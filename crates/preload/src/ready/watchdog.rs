@@ -327,6 +327,10 @@ impl Set {
     fn unheard(&'static self, w: &'static World) -> Option<Found> {
         let members = self.members.try_lock()?;
         let on = |m: &super::watch::Watched| {
+            // In a set that processes share another one may have been told.
+            if self.forked.load(Ordering::Relaxed) && !shared::is_due(w, m.conn, m.which) {
+                return None;
+            }
             let (bytes, room) = asked(w, m.conn, &m.conn.sets[m.which]);
             unheard(w, m.conn, bytes, room)
         };
