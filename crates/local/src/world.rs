@@ -58,6 +58,12 @@ pub struct World {
     pub(crate) common: Common,
     /// Which of those to look at first for one that counts nobody.
     pub(crate) next_common: AtomicU32,
+    /// Words that say which sets several processes use.
+    sets: Common,
+    /// Which of those to look at first.
+    next_set: AtomicU32,
+    /// Counts the forks that have begun: what another process may have is known from then on.
+    pub begun: AtomicU32,
     /// Halves of other processes have been [opened](Self::opens_half) for writing.
     has_opened: AtomicU32,
     /// 1 in a forked child.
@@ -102,6 +108,9 @@ impl World {
             forks: AtomicU32::new(0),
             common: Common::default(),
             next_common: AtomicU32::new(0),
+            sets: Common::default(),
+            next_set: AtomicU32::new(0),
+            begun: AtomicU32::new(0),
             has_opened: AtomicU32::new(0),
             child: AtomicU32::new(0),
             holders: Guarded::default(),
@@ -246,20 +255,22 @@ impl World {
     /// Takes a word that this process has in common with those that it forks from now on, for what they must know of a
     /// set: its number. `None`: there is none left, or no memory.
     #[must_use]
-    pub fn take_common(&self) -> Option<u32> {
-        let found = holders::found(self.common.words()?, &self.next_common)?;
+    pub fn take_set_word(&self) -> Option<u32> {
+        let found = holders::found(self.sets.words()?, &self.next_set)?;
         u32::try_from(found).ok()
     }
 
-    /// A word that was [taken](Self::take_common).
+    /// A word that was [taken](Self::take_set_word). Whoever stores 0 there gives it back.
     #[must_use]
-    pub fn common_word(&self, number: u32) -> Option<&AtomicU32> {
-        self.common.words()?.get(number as usize)
+    pub fn set_word(&self, number: u32) -> Option<&AtomicU32> {
+        self.sets.words()?.get(number as usize)
     }
 
     /// Opens a half of a process that we share a set with for writing, for as long as we live: whoever tells of what it has
     /// says so there. `false`: it cannot be.
     pub fn opens_half(&self, index: u32) -> bool {
+        // Not while another thread is about to close a page that it has borrowed.
+        let Some(_lending) = self.lending.lock() else { return false };
         self.has_opened.store(1, Ordering::Relaxed);
         self.board.map.lend(index, true)
     }

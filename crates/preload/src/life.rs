@@ -458,6 +458,7 @@ pub(crate) extern "C" fn fork_prepare() {
     FORK.set(if alone { number } else { 0 });
     if let Some(w) = fds::world() {
         let deadline = call::now_ns() + ATTACHING_NS;
+        w.begun.fetch_add(1, Ordering::Relaxed);
         each_conn(|fd, conn| {
             remains::before_a_fork(w, conn, fd);
             let begun = conn.fork_begins(w);

@@ -52,7 +52,7 @@ pub(crate) use kick::{is_kick, move_kick};
 pub(crate) use leaving::{changed, detached, forget, reregister, unregister};
 use leftover::{is_nobodys, looks_alike};
 pub(crate) use park::{unpark, unpark_all};
-use shared::{Stranger, is_news, tagged};
+use shared::{Stranger, is_news, is_rung, tagged};
 use watch::Members;
 
 const IN: u32 = libc::EPOLLIN as u32;
@@ -109,8 +109,11 @@ pub(crate) struct Set {
     /// Doorbells only, for good.
     cold: AtomicBool,
     forks: AtomicU32,
-    /// After how many forks of ours it was made.
+    /// After how many forks of ours it was made, and after how many that had begun.
     born: u32,
+    begun: u32,
+    /// The process that has made it.
+    made_by: u32,
     waiter: AtomicU32,
     /// Registrations that were left behind under our tag: see `leftover`.
     left: AtomicU32,
@@ -255,7 +258,7 @@ fn new_key() -> u64 {
     static MADE: AtomicU64 = AtomicU64::new(0);
     // Of two processes that make one in the same nanosecond, and as many before, none has the other's.
     let made = MADE.fetch_add(1, Ordering::Relaxed);
-    (call::now_ns() << 20 | made & 0xfff << 8) ^ u64::from(call::getpid()) << 44 | 1
+    (call::now_ns() << 20 | (made & 0xfff) << 8) ^ u64::from(call::getpid()) << 44 | 1
 }
 
 impl Set {
@@ -275,6 +278,8 @@ impl Set {
             cold: AtomicBool::new(false),
             forks: AtomicU32::new(w.forks.load(Ordering::Relaxed)),
             born: w.forks.load(Ordering::Relaxed),
+            begun: w.begun.load(Ordering::Relaxed),
+            made_by: call::getpid(),
             waiter: AtomicU32::new(0),
             others: AtomicU32::new(0),
             asked: AtomicU64::new(0),
@@ -484,6 +489,25 @@ impl Set {
         } else if empty && conn.sleepers(e.mine) == 0 {
             conn.drain_bells(e.mine, e.peer, fd);
             conn.arm_cold(e.mine);
+        }
+    }
+
+    /// Before a sleep on a cold set: what comes next rings, also where something was told and has not been read, so that
+    /// the doorbell for it lies in the socket and is none for who watches edges.
+    fn arms_what_was_rung_for(&self, w: &'static World) {
+        if !self.is_cold() {
+            return;
+        }
+        let Some(members) = self.members.lock() else { return };
+        for m in &members.warm {
+            let Some(e) = ends(w, m.conn) else { continue };
+            let r = &m.conn.sets[m.which];
+            let flags = r.flags.load(Ordering::Relaxed);
+            let by_level =
+                r.events.load(Ordering::Relaxed) & (ET | ONESHOT) == 0 && flags & reg::QUIET == 0;
+            if flags & reg::DISABLED == 0 && is_rung(e.mine, e.peer, by_level) {
+                m.conn.arm_cold(e.mine);
+            }
         }
     }
 
@@ -759,6 +783,7 @@ impl Set {
         if let Some(word) = word {
             wait::fall_asleep(word);
         } else {
+            self.arms_what_was_rung_for(w);
             std::sync::atomic::fence(Ordering::SeqCst);
         }
         if self.any(w) {
@@ -883,10 +908,18 @@ fn refresh_mixed(w: &'static World, conn: &'static Conn, said: bool) {
     }
 }
 
-/// The part of the peer's flags whose change is an event.
+/// The end of the peer's stream, and a reset, as far as the peer has said so: that either comes is an event. A close behind
+/// a shutdown is none.
 fn end_flags(peer: &Half) -> u32 {
-    peer.flags.load(Ordering::Acquire) & (flag::SHUT | flag::CLOSED)
+    let flags = peer.flags.load(Ordering::Acquire);
+    let end = if flags & (flag::SHUT | flag::CLOSED) == 0 { 0 } else { ENDED };
+    let reset = flags & (flag::CLOSED | flag::RESET) == flag::CLOSED | flag::RESET;
+    end | if reset { WAS_RESET } else { 0 }
 }
+
+/// Bits of [`end_flags`].
+const ENDED: u32 = 1;
+const WAS_RESET: u32 = 2;
 
 /// Notes what was reported.
 fn reported(r: &Registration, due: &Due) {
@@ -946,6 +979,11 @@ fn register(w: &'static World, set: &Set, conn: &'static Conn, which: usize) -> 
             let user = r.events.load(Ordering::Relaxed) & !EXCLUSIVE;
             if user & ONESHOT != 0 && r.flags.load(Ordering::Relaxed) & reg::DISABLED != 0 {
                 // It has fired: under our tag it will not be told again.
+                if r.asked.load(Ordering::Relaxed) & ONESHOT == 0
+                    && let Some(tag) = tag_of(w, conn, which)
+                {
+                    return amend(set, conn, r, ONESHOT, tag);
+                }
                 return true;
             }
             return amend(set, conn, r, user, r.data.load(Ordering::Relaxed));
@@ -990,7 +1028,7 @@ fn enrol(
             (events, fired)
         };
     // One that has fired is not armed again but by the program.
-    let shared = set.tracks(w) || set.may_be_shared(e.mine);
+    let shared = set.is_used_elsewhere(w) || set.may_be_shared(e.mine);
     let events = if fired { ONESHOT } else { kernel_events(user, r, &e, shared) };
     r.asked.store(events, Ordering::Relaxed);
     tell(events, tag)?;
@@ -1009,7 +1047,8 @@ fn hush(w: &'static World, set: &'static Set, conn: &'static Conn, which: usize,
     let r = &conn.sets[which];
     let user = r.events.load(Ordering::Relaxed);
     let flags = r.flags.load(Ordering::Relaxed);
-    if user & ONESHOT != 0 && flags & reg::DISABLED == 0 {
+    let disarms = r.asked.load(Ordering::Relaxed) & ONESHOT != 0;
+    if user & ONESHOT != 0 && flags & reg::DISABLED == 0 && disarms {
         // The kernel has disarmed it; the program has not had its event yet.
         register(w, set, conn, which);
         return;
@@ -1080,6 +1119,8 @@ pub(crate) fn restore(w: &'static World, conn: &'static Conn, mine: &Half) {
     match set {
         Some((_, set)) => word_as_wanted(w, set, conn, mine),
         None if conn.is_shared(w) || conn.sleepers(mine) > 0 => conn.arm_cold(mine),
+        // Another process has it in a set, and need not hold it.
+        None if of_others(w, conn).next().is_some() => conn.arm_cold(mine),
         None if conn.is_lent(w) && !is_ours(w, mine) => {}
         None if conn.is_lent(w) => conn.arm_cold(mine),
         None => conn.disarm(mine, crate::io::AWAKE),
@@ -1194,6 +1235,11 @@ pub(crate) fn woken_by(w: &'static World, conn: &'static Conn, events: u32) {
             set.kick(w);
         }
     }
+    for (half, which, known) in of_others(w, conn) {
+        if (known.events() | ERR | HUP) & events != 0 {
+            edges::arms_for_others(half, which);
+        }
+    }
 }
 
 /// A sender has found no room: room will be an edge.
@@ -1208,6 +1254,24 @@ pub(crate) fn lacks_room(w: &World, conn: &Conn) {
             edges::lacks_room(half, which);
         }
     }
+    for (half, which, _) in of_others(w, conn) {
+        edges::lacks_room(half, which);
+    }
+}
+
+/// The registrations of a connection that other processes have made.
+fn of_others<'w>(
+    w: &'w World,
+    conn: &Conn,
+) -> impl Iterator<Item = (&'w Half, usize, once::Known<'w>)> {
+    let free = |which: &usize| conn.sets[*which].set.load(Ordering::Acquire) == 0;
+    let which: [Option<usize>; SETS] = std::array::from_fn(|n| Some(n).filter(free));
+    let half = conn.my_half(w).map(|(_, half)| half);
+    let known = move |which| {
+        let half = half?;
+        Some((half, which, once::Known::of(half, which)?))
+    };
+    which.into_iter().flatten().filter_map(known)
 }
 
 /// The connection does not go back to TCP after all: what lies in its ring can be read again, and who has looked

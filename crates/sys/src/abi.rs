@@ -335,8 +335,8 @@ pub struct Half {
     /// Which sets the first two registrations are in, by a number that the processes that share a set have for it.
     pub set_in: [AtomicU64; 2],
     /// What the processes that share a set have told of the first two registrations, where those are edge triggered. Bit 0:
-    /// something was told, up to the stream offset in bits 5 to 63; bits 3 and 4: and of these flags of the peer; bit 1:
-    /// there is something more to tell, whatever was told; bit 2: a sender has found no room.
+    /// something was told, up to the stream offset in bits 5 to 63; bits 3 and 4: and that the peer has ended, and has reset
+    /// it; bit 1: there is something more to tell, whatever was told; bit 2: a sender has found no room.
     pub set_told: [AtomicU64; 2],
     _reserved: [AtomicU64; 9],
 }

@@ -101,6 +101,10 @@ fn serve(mut line: UnixStream) -> i32 {
             "wait" => told(number(1)),
             "await" => calls::epoll_wait(number(1), 4, LONG).show(),
             "close" => calls::close(number(1)).show(),
+            "fill" => {
+                fill(number(1));
+                "full".to_owned()
+            }
             "recv" => calls::recv(number(1), 99, libc::MSG_DONTWAIT).show(),
             "add" => calls::epoll_ctl(number(1), libc::EPOLL_CTL_ADD, number(2), number(3), data())
                 .show(),
@@ -113,6 +117,12 @@ fn serve(mut line: UnixStream) -> i32 {
         }
     }
     0
+}
+
+/// Sends until there is no room.
+fn fill(fd: i32) {
+    let text = vec![b'x'; 1 << 16];
+    while calls::send(fd, &text, libc::MSG_DONTWAIT).is_ok() {}
 }
 
 fn set() -> i32 {
@@ -302,20 +312,18 @@ pub fn told_once_among_three(s: &mut Stage) {
 
 /// A sender has found no room before the fork, or after it: that there is some is told once.
 pub fn room_is_told_once(s: &mut Stage) {
-    let text = vec![b'x'; 1 << 16];
-    let fill = |c: Conn| while calls::send(c.a, &text, libc::MSG_DONTWAIT).is_ok() {};
     for (before, child_first) in [(true, true), (true, false), (false, true), (false, false)] {
         let c = s.pair_nb();
         let ep = set();
         add(ep, c, OUT | ET);
         say!("told", told(ep));
         if before {
-            fill(c);
+            fill(c.a);
         }
         let mut child = Second::new();
         say!("nothing", before, child_first, child.waits(ep), told(ep));
         if !before {
-            fill(c);
+            fill(c.a);
         }
         let _ = s.b(&format!("drain {}", c.b));
         // The last acknowledgement may be a late one.
@@ -323,6 +331,55 @@ pub fn room_is_told_once(s: &mut Stage) {
         say!("drained", s.mask(c.a));
         let first = if child_first { child.waits(ep) } else { told(ep) };
         say!("room", first, told(ep), child.waits(ep));
+        say!("ended", child.ends(), calls::close(ep), calls::close(c.a), s.b_close(c));
+    }
+}
+
+/// The process that finds no room is not the one that has put the connection into the set.
+pub fn room_is_told_whoever_sends(s: &mut Stage) {
+    for child_sends in [true, false] {
+        let c = s.pair_nb();
+        let ep = set();
+        let mut child = Second::new();
+        let events = OUT | ET;
+        if child_sends {
+            add(ep, c, events);
+        } else {
+            say!("added", child.does(&format!("add {ep} {} {events} 7", c.a)));
+        }
+        say!("told", child.waits(ep), told(ep));
+        if child_sends {
+            say!("fill", child.does(&format!("fill {}", c.a)));
+        } else {
+            fill(c.a);
+        }
+        say!("nothing", child.waits(ep), told(ep));
+        let _ = s.b(&format!("drain {}", c.b));
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        say!("room", s.mask(c.a), told(ep), child.waits(ep));
+        say!("ended", child.ends(), calls::close(ep), calls::close(c.a), s.b_close(c));
+    }
+}
+
+/// A connection comes into the set, or is asked for anew, with something to tell, while the other process waits.
+pub fn told_of_what_is_put_in(s: &mut Stage) {
+    for (n, (way, how)) in ways().enumerate() {
+        let ep = set();
+        // What the child holds, and what it does not.
+        let early = (n % 2 == 0).then(|| s.pair_nb());
+        let mut child = Second::new();
+        let c = early.unwrap_or_else(|| s.pair_nb());
+        say!("waits", way, child.waits(ep), s.b_send(c, "abc"), s.mask(c.a));
+        child.begins(&format!("await {ep}"));
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        add(ep, c, IN | how);
+        say!("put in", child.answer());
+        say!("taken out", calls::epoll_ctl(ep, libc::EPOLL_CTL_DEL, c.a, 0, 0), child.waits(ep));
+        add(ep, c, RDHUP | how);
+        child.begins(&format!("await {ep}"));
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        let anew = calls::epoll_ctl(ep, libc::EPOLL_CTL_MOD, c.a, IN | how, 9);
+        say!("asked anew", anew, child.answer());
         say!("ended", child.ends(), calls::close(ep), calls::close(c.a), s.b_close(c));
     }
 }

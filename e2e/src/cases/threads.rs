@@ -151,6 +151,39 @@ pub fn epoll_two_waiters(s: &mut Stage) {
     say!("one-shot", one.join().expect("no panic") + two.join().expect("no panic"));
 }
 
+/// Two threads wait, and whoever is told does not read: the next arrival is told to the other one. And room, where there is
+/// something unread.
+pub fn epoll_two_waiters_that_do_not_read(s: &mut Stage) {
+    let wait = |ep| thread::spawn(move || calls::epoll_wait(ep, 4, 300).map_or(99, |e| e.len()));
+    let soon = || thread::sleep(Duration::from_millis(40));
+    let (c, ep) = (s.pair_nb(), calls::epoll_create().expect("a set"));
+    let events = libc::EPOLLIN | libc::EPOLLET;
+    calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, events, 1).expect("added");
+    for round in 0..3 {
+        let (one, two) = (wait(ep), wait(ep));
+        soon();
+        s.b_send(c, "x");
+        soon();
+        s.b_send(c, "y");
+        let woken = one.join().expect("no panic") + two.join().expect("no panic");
+        say!("woken by two edges", round, woken);
+    }
+    let text = vec![b'x'; 1 << 16];
+    for how in [0, libc::EPOLLET] {
+        let (c, ep) = (s.pair_nb(), calls::epoll_create().expect("a set"));
+        s.b_send(c, "unread");
+        while calls::send(c.a, &text, libc::MSG_DONTWAIT).is_ok() {}
+        let events = libc::EPOLLOUT | how;
+        calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, c.a, events, 1).expect("added");
+        say!("full", s.mask(c.a), calls::epoll_wait(ep, 4, 30));
+        let (one, two) = (wait(ep), wait(ep));
+        soon();
+        let _ = s.b(&format!("drain {}", c.b));
+        let woken = one.join().expect("no panic") + two.join().expect("no panic");
+        say!("room", woken > 0, calls::close(ep), calls::close(c.a), s.b_close(c));
+    }
+}
+
 /// A set is changed while a thread waits on it.
 pub fn epoll_changed_while_waiting(s: &mut Stage) {
     let (c, d) = (s.pair_nb(), s.pair_nb());

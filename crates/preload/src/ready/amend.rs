@@ -60,28 +60,35 @@ pub(super) fn register_anew(
 ) {
     let r = &conn.sets[which];
     let user = r.events.load(Ordering::Relaxed);
-    let shared = set.tracks(w) || set.may_be_shared(e.mine);
+    let shared = set.is_used_elsewhere(w) || set.may_be_shared(e.mine);
     if kernel_events(user, r, e, shared) != r.asked.load(Ordering::Relaxed) {
         register(w, set, conn, which);
     }
 }
 
-/// Before a fork: what the kernel would disarm with an event that may be none for whoever is told of it. See
+/// Before a fork, for a child that may use the sets: whether room is an edge is said where it can read it, and what the
+/// kernel would disarm, with an event that may be none for whoever is told of it, is made edge triggered; see
 /// [`kernel_events`].
 pub(crate) fn before_a_fork(w: &'static World, conn: &'static Conn) {
     let Some(e) = ends(w, conn) else { return };
     for (which, set) in registrations(conn) {
         let r = &conn.sets[which];
-        let asked = r.asked.load(Ordering::Relaxed);
         let flags = r.flags.load(Ordering::Relaxed);
+        if flags & reg::ROOM != 0 {
+            edges::lacks_room(e.mine, which);
+        }
         let user = r.events.load(Ordering::Relaxed);
-        if user & asked & ONESHOT != 0
+        if user & r.asked.load(Ordering::Relaxed) & ONESHOT != 0
             && flags & (reg::TAGGED | reg::DISABLED) == reg::TAGGED
             && let Some(tag) = tag_of(w, conn, which)
         {
             let events = kernel_events(user, r, &e, true);
             r.asked.store(events, Ordering::Relaxed);
             let _ = amend(set, conn, r, events, tag);
+            if r.events.load(Ordering::Relaxed) != user {
+                // Another thread has changed it just now, and we that.
+                register(w, set, conn, which);
+            }
         }
     }
 }

@@ -322,7 +322,8 @@ fn modify(
         crate::real::set_errno(libc::ENOENT);
         return -1;
     }
-    if set.waiting.load(Ordering::SeqCst) > 0 && mask(conn, e.mine, e.peer) & wanted(r) != 0 {
+    let waits = set.waiting.load(Ordering::SeqCst) > 0 || set.forked.load(Ordering::Relaxed);
+    if waits && mask(conn, e.mine, e.peer) & wanted(r) != 0 {
         set.kick(w);
     }
     0

@@ -25,6 +25,11 @@ pub(super) fn arms(w: &World, set: &Set, half: &Half, which: usize) {
     }
 }
 
+/// The same, of a registration that another process has made.
+pub(super) fn arms_for_others(half: &Half, which: usize) {
+    half.set_told[which].fetch_or(ARMED, Ordering::AcqRel);
+}
+
 /// A sender has found no room: room will be an edge.
 pub(super) fn lacks_room(half: &Half, which: usize) {
     half.set_told[which].fetch_or(NO_ROOM, Ordering::AcqRel);
@@ -34,7 +39,9 @@ pub(super) fn lacks_room(half: &Half, which: usize) {
 /// already: `what` there is to tell. (An edge that was there at a fork each of the two would tell.)
 pub(super) fn begins(half: &Half, which: usize, r: &Registration, what: &Due) {
     let room = if r.flags.load(Ordering::Relaxed) & reg::ROOM == 0 { 0 } else { NO_ROOM };
-    let begin = if what.events == 0 { up_to(what) } else { ARMED };
+    // Also where there is nothing yet that was asked for anew.
+    let fresh = r.flags.load(Ordering::Relaxed) & reg::FRESH != 0;
+    let begin = if what.events == 0 && !fresh { up_to(what) } else { ARMED };
     let unless_known = |word: u64| (word & (TOLD | ARMED) == 0).then_some(begin | word | room);
     let _ = half.set_told[which].fetch_update(Ordering::AcqRel, Ordering::Relaxed, unless_known);
 }
@@ -106,19 +113,19 @@ mod tests {
     #[test]
     fn each_end_is_told_once() {
         let word = told(0, &due(IN, 7, 0));
-        let word = told(word, &due(IN | RDHUP, 7, flag::SHUT));
-        assert_eq!(told_then(word, &due(IN | RDHUP, 7, flag::SHUT)), None);
-        let word = told(word, &due(IN | RDHUP | HUP, 7, flag::SHUT | flag::CLOSED));
-        assert_eq!(told_then(word, &due(IN | RDHUP, 7, flag::SHUT)), None);
+        let word = told(word, &due(IN | RDHUP, 7, ENDED));
+        assert_eq!(told_then(word, &due(IN | RDHUP, 7, ENDED)), None);
+        let word = told(word, &due(IN | RDHUP | HUP, 7, ENDED | WAS_RESET));
+        assert_eq!(told_then(word, &due(IN | RDHUP, 7, ENDED)), None);
         assert_eq!(told_then(word, &due(IN | RDHUP, 7, 0)), None);
     }
 
     #[test]
     fn who_comes_late_takes_nothing_back() {
-        let word = told(0, &due(IN, 100, flag::SHUT));
+        let word = told(0, &due(IN, 100, ENDED));
         let word = told(word | ARMED, &due(IN, 50, 0));
-        assert_eq!(told_then(word, &due(IN, 100, flag::SHUT)), None);
-        assert!(told_then(word, &due(IN, 101, flag::SHUT)).is_some());
+        assert_eq!(told_then(word, &due(IN, 100, ENDED)), None);
+        assert!(told_then(word, &due(IN, 101, ENDED)).is_some());
     }
 
     #[test]

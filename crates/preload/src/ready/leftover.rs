@@ -35,6 +35,8 @@ pub(super) struct Leftover {
     tag: u64,
     events: u32,
     data: u64,
+    /// It was one-shot, and was told.
+    fired: bool,
 }
 
 impl Set {
@@ -49,7 +51,7 @@ impl Set {
         if members.leftovers.len() >= LEFT_MAX {
             members.leftovers.pop_front();
         }
-        members.leftovers.push_back(Leftover { tag, events, data });
+        members.leftovers.push_back(Leftover { tag, events, data, fired: false });
         self.count_left(&members.leftovers);
     }
 
@@ -79,12 +81,14 @@ impl Set {
 
     #[cold]
     fn tells_it(&self, tag: u64, mask: u32, out: &mut Out<'_>) -> bool {
-        let Some(members) = self.members.lock() else { return false };
-        let Some(left) = members.leftovers.iter().find(|left| left.tag == tag) else {
+        let Some(mut members) = self.members.lock() else { return false };
+        let Some(left) = members.leftovers.iter_mut().find(|left| left.tag == tag) else {
             return false;
         };
-        let what = mask & (left.events | ERR | HUP);
+        let what = if left.fired { 0 } else { mask & (left.events | ERR | HUP) };
         if what != 0 {
+            // The kernel may have it as edge triggered: see `kernel_events`.
+            left.fired = left.events & ONESHOT != 0;
             out.push(what, left.data);
             return true;
         }

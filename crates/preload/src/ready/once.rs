@@ -142,7 +142,8 @@ pub(super) fn publish(
 ) {
     let fired = if fired { FIRED } else { 0 };
     half.set_data[which].store(data, Ordering::Relaxed);
-    if half.set_in[which].swap(set.key, Ordering::Relaxed) != set.key {
+    if half.set_in[which].load(Ordering::Relaxed) != set.key {
+        half.set_in[which].store(set.key, Ordering::Relaxed);
         half.set_told[which].store(0, Ordering::Relaxed);
     }
     edges::arms(w, set, half, which);
@@ -158,10 +159,10 @@ pub(super) fn is_due(half: &Half, which: usize, known: Known<'_>, what: &Due) ->
 
 /// A one-shot registration of a set that is this process's alone, as far as it knows, is about to be told. `false`: another
 /// process has done so.
-pub(super) fn fires(set: &Set, half: &Half, which: usize) -> bool {
+pub(super) fn fires(w: &World, set: &Set, half: &Half, which: usize) -> bool {
     let fired = half.set_events[which].fetch_or(FIRED, Ordering::AcqRel) & FIRED != 0;
     // Others say that they are there before they claim anything.
-    !(fired && set.may_be_shared(half))
+    !(fired && (set.may_be_shared(half) || set.is_used_elsewhere(w)))
 }
 
 /// Whether a registration of ours may have this place: where other processes hold the connection too, it may be that of a
@@ -203,16 +204,16 @@ impl Set {
         match self.common.load(Ordering::Relaxed) {
             0 => false,
             UNKNOWN => true,
-            number => w
-                .common_word(number - 1)
-                .is_some_and(|word| word.load(Ordering::Acquire) & USED != 0),
+            number => {
+                w.set_word(number - 1).is_some_and(|word| word.load(Ordering::Acquire) & USED != 0)
+            }
         }
     }
 
     /// Before a fork: the other process can say that it uses the set.
     pub(super) fn may_be_used_elsewhere(&self, w: &World) {
         if self.common.load(Ordering::Relaxed) == 0 {
-            let number = w.take_common().map_or(UNKNOWN, |number| number + 1);
+            let number = w.take_set_word().map_or(UNKNOWN, |number| number + 1);
             self.common.store(number, Ordering::Relaxed);
             self.common_by.store(call::getpid(), Ordering::Relaxed);
         }
@@ -225,7 +226,7 @@ impl Set {
         if number != 0
             && number != UNKNOWN
             && self.common_by.load(Ordering::Relaxed) == call::getpid()
-            && let Some(word) = w.common_word(number - 1)
+            && let Some(word) = w.set_word(number - 1)
         {
             word.store(0, Ordering::Relaxed);
         }
@@ -235,7 +236,7 @@ impl Set {
     pub(super) fn is_used_here_too(&self, w: &World) {
         let number = self.common.load(Ordering::Relaxed);
         if number != UNKNOWN
-            && let Some(word) = number.checked_sub(1).and_then(|number| w.common_word(number))
+            && let Some(word) = number.checked_sub(1).and_then(|number| w.set_word(number))
         {
             word.fetch_or(USED, Ordering::AcqRel);
         }
@@ -246,6 +247,6 @@ impl Set {
     /// Whether it is noted what is told of edges: another process may have the set since a fork, and begin to use it.
     #[inline]
     pub(super) fn tracks(&self, w: &World) -> bool {
-        self.born != w.forks.load(Ordering::Relaxed) || self.forked.load(Ordering::Relaxed)
+        self.begun != w.begun.load(Ordering::Relaxed) || self.forked.load(Ordering::Relaxed)
     }
 }

@@ -1,17 +1,16 @@
 //! Sets that processes share since a fork: what there is to tell is what the memory says that they have in common, and
 //! what of it was told is there as well. The kernel wakes, by doorbells, and says what only it knows.
 
-use std::collections::HashSet;
-
 use local::board;
 use sys::abi::half_state;
 
 use super::once::Known;
+use super::watch::Watched;
 use super::*;
 
 /// A registration in a set that processes share, of which this process has no record: another one has made it, or this one
-/// has closed its descriptor. Its halves say what there is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// has closed its descriptor. (What is told of it is written down in its half, which is opened for that.) Its halves say what there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Stranger {
     index: u32,
     generation: u32,
@@ -98,7 +97,8 @@ fn is_beyond_memory(half: &Half, peer: &Half, which: usize, said: u32) -> bool {
     let end = end_flags(peer);
     let flags = half.flags.load(Ordering::Relaxed);
     // As in `is_news`.
-    let news = (flags & flag::AFTER != 0 || end & flag::CLOSED == 0) && flags & flag::SHUT == 0;
+    let closed = peer.flags.load(Ordering::Acquire) & flag::CLOSED != 0;
+    let news = (flags & flag::AFTER != 0 || !closed) && flags & flag::SHUT == 0;
     let told =
         end != 0 && edges::has_told_end(half, which, end) && (said & (HUP | ERR) == 0 || !news);
     said & PRI != 0 || said & (RDHUP | HUP | ERR) != 0 && !told || Conn::mixed(half, peer)
@@ -112,7 +112,7 @@ fn rings_again(half: &Half) {
 
 /// Whether the next movement would not ring, because this end has been rung for and nobody has armed it since. `bell`: nor
 /// is there a doorbell in the socket, by which the kernel wakes.
-fn is_rung(half: &Half, peer: &Half, bell: bool) -> bool {
+pub(super) fn is_rung(half: &Half, peer: &Half, bell: bool) -> bool {
     let WaitWord::Cold(seq) = WaitWord::parse(half.wait.load(Ordering::Relaxed)) else {
         return true;
     };
@@ -133,7 +133,7 @@ impl Set {
     pub(super) fn notice_fork(&'static self, w: &'static World) {
         let forks = w.forks.load(Ordering::Relaxed);
         let other = self.forks.swap(forks, Ordering::Relaxed) != forks;
-        if other && w.inherited() {
+        if other && self.made_by != call::getpid() {
             self.forked.store(true, Ordering::Relaxed);
             self.is_used_here_too(w);
             if let Some(members) = self.members.lock() {
@@ -166,19 +166,23 @@ impl Set {
     /// What had come until the set went cold nobody has rung for, and the kernel does not know of it. What comes after this
     /// look rings: the fence of `arm`.
     fn tells_what_nobody_rang_for(&self, w: &'static World) {
-        if let Some(mut members) = self.members.lock() {
-            for member in &members.warm {
-                self.begins_to_share(w, member.conn, member.which);
-            }
-            if members.asleep > 0 {
-                fds::each(|_, entry| {
-                    let Entry::Conn(conn) = entry else { return };
-                    let ours = registrations(conn).filter(|(_, set)| set.id() == self.id());
-                    ours.for_each(|(which, _)| self.begins_to_share(w, conn, which));
-                });
-            }
-            self.find_strangers(w, &mut members);
+        let Some(mut members) = self.members.lock() else { return };
+        if members.asleep > 0 {
+            fds::each(|_, entry| {
+                let Entry::Conn(conn) = entry else { return };
+                for (which, set) in registrations(conn) {
+                    if set.id() == self.id() {
+                        members.wakes(w, self, conn, which);
+                    }
+                }
+            });
+            members.asleep = 0;
+            members.recount(self);
         }
+        for member in &members.warm {
+            self.begins_to_share(w, member.conn, member.which);
+        }
+        self.find_strangers(w, &mut members);
     }
 
     /// What this process has told of a registration of its own is told for all from now on.
@@ -189,37 +193,42 @@ impl Set {
         {
             let _ = known.follow(r, e.mine, which);
             edges::begins(e.mine, which, r, &due(w, conn, r));
+            r.flags.fetch_and(!reg::QUIET, Ordering::Relaxed);
+            register_anew(w, self, conn, which, &e);
         }
     }
 
-    /// Registrations that others have made in this set, for as long as this process did not use it. Of later ones the
-    /// kernel tells.
+    /// Registrations that others have made in this set, for as long as this process did not use it, or with something to
+    /// tell from the beginning. Of what comes to later ones the kernel tells.
     fn find_strangers(&self, w: &'static World, members: &mut Members) {
-        let own: HashSet<(*const Half, usize)> = members
-            .warm
-            .iter()
-            .filter_map(|m| Some((std::ptr::from_ref(ends(w, m.conn)?.mine), m.which)))
-            .collect();
+        let half_of = |m: &Watched| Some((std::ptr::from_ref(ends(w, m.conn)?.mine), m.which));
+        let mut own: Vec<(*const Half, usize)> = members.warm.iter().filter_map(half_of).collect();
+        own.sort_unstable();
         for (index, half) in board::halves(&w.board.map, w.board.fd()) {
             for which in 0..SETS {
                 let stranger = Stranger::of(index, half, which);
                 if stranger.look(w, self).is_some()
-                    && !own.contains(&(std::ptr::from_ref(half), which))
-                    && w.opens_half(index)
+                    && own.binary_search(&(std::ptr::from_ref(half), which)).is_err()
+                    && self.knows(w, members, stranger)
                 {
-                    half.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
+                    if half.users.load(Ordering::Relaxed) > 1 {
+                        half.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
+                    }
                     rings_again(half);
-                    self.knows(members, stranger);
                 }
             }
         }
     }
 
-    fn knows(&self, members: &mut Members, stranger: Stranger) {
-        if !members.strangers.contains(&stranger) {
-            members.strangers.push(stranger);
-            self.strangers.store(members.strangers.len(), Ordering::Relaxed);
+    /// Looks at that one, too. `false`: it cannot be, because what is told of it could not be written down.
+    fn knows(&self, w: &World, members: &mut Members, stranger: Stranger) -> bool {
+        let Err(at) = members.strangers.binary_search(&stranger) else { return true };
+        if !w.opens_half(stranger.index) {
+            return false;
         }
+        members.strangers.insert(at, stranger);
+        self.strangers.store(members.strangers.len(), Ordering::Relaxed);
+        true
     }
 
     /// This process closes its last descriptor of a connection that others may hold, and that is in the set for them.
@@ -232,8 +241,7 @@ impl Set {
         if self.forked.load(Ordering::Relaxed)
             && let Some(mut members) = self.members.lock()
         {
-            let stranger = Stranger::of(index, half, which);
-            self.knows(&mut members, stranger);
+            let _ = self.knows(w, &mut members, Stranger::of(index, half, which));
         }
     }
 
@@ -292,19 +300,27 @@ impl Set {
                 rings_again(half);
             }
         };
-        let own = members.warm.iter().any(|m| {
-            let Some(e) = ends(w, m.conn) else { return false };
-            let Some(known) = Known::of(e.mine, m.which) else { return false };
-            arm(e.mine, known.events());
-            once::is_due(e.mine, m.which, known, &of_own(m.conn, &e, known.events()))
-        });
-        own || members.strangers.iter().any(|stranger| {
-            stranger.look(w, self).is_some_and(|(half, known)| {
-                arm(half, known.events());
-                let what = of_halves(w, half, known.events(), 0);
-                once::is_due(half, stranger.which, known, &what)
-            })
-        })
+        // All are armed, whatever the first ones say.
+        let mut moved = false;
+        for m in &members.warm {
+            let Some(e) = ends(w, m.conn) else { continue };
+            let Some(known) = Known::of(e.mine, m.which) else { continue };
+            let user = known.events();
+            arm(e.mine, user);
+            if user & (OUT | WRNORM) != 0 && !m.conn.writable(w, e.mine, e.peer) {
+                edges::lacks_room(e.mine, m.which);
+                // Room that comes in between is seen by the look that follows.
+                let _ = m.conn.wait_for_room(e.mine, e.peer);
+            }
+            moved |= once::is_due(e.mine, m.which, known, &of_own(m.conn, &e, user));
+        }
+        for stranger in &members.strangers {
+            let Some((half, known)) = stranger.look(w, self) else { continue };
+            arm(half, known.events());
+            let what = of_halves(w, half, known.events(), 0);
+            moved |= once::is_due(half, stranger.which, known, &what);
+        }
+        moved
     }
 
     /// Translates what the kernel has said of a shared set, in its place; answers how much is left, and which registrations
@@ -343,7 +359,13 @@ impl Set {
                         told.push((std::ptr::from_ref(half), which));
                     }
                 }
-                None if tag == KICK || is_nobodys(tag) => {}
+                // Another process may have put something into the set that has something to tell.
+                None if tag == KICK => {
+                    if let Some(mut members) = self.members.lock() {
+                        self.find_strangers(w, &mut members);
+                    }
+                }
+                None if is_nobodys(tag) => {}
                 None => out.push(mask, tag),
             }
         }
@@ -405,12 +427,18 @@ impl Set {
         said: u32,
         out: &mut Out<'_>,
     ) {
-        let known = Known::of(half, which).filter(|_| w.opens_half(index));
-        let Some(known) = known else { return self.has_kept_something() };
-        if self.forked.load(Ordering::Relaxed)
-            && let Some(mut members) = self.members.lock()
+        let is_here = half.set_in[which].load(Ordering::Relaxed) == self.key;
+        let Some(known) = Known::of(half, which).filter(|_| is_here) else {
+            return self.has_kept_something();
+        };
+        let stranger = Stranger::of(index, half, which);
+        let can_be_told = match self.members.lock().filter(|_| self.forked.load(Ordering::Relaxed))
         {
-            self.knows(&mut members, Stranger::of(index, half, which));
+            Some(mut members) => self.knows(w, &mut members, stranger),
+            None => w.opens_half(index),
+        };
+        if !can_be_told {
+            return self.has_kept_something();
         }
         let user = known.events();
         if known.has_fired() {

@@ -214,6 +214,19 @@ impl Members {
         self.warm.push(Watched::new(w, conn, which));
     }
 
+    /// A connection that the kernel wakes is looked at again, unless it is anyway. The caller counts.
+    pub(super) fn wakes(
+        &mut self,
+        w: &'static World,
+        set: &Set,
+        conn: &'static Conn,
+        which: usize,
+    ) {
+        if set.has_tagged(conn, which) && self.position(conn, which).is_none() {
+            self.put(w, conn, which);
+        }
+    }
+
     fn take(&mut self, at: usize) {
         self.warm.swap_remove(at);
         if let Some(moved) = self.warm.get(at) {
@@ -256,7 +269,10 @@ impl Set {
         }
         self.lively.store(64, Ordering::Relaxed);
         set_word(w, self, conn, e.mine);
-        if self.waiting.load(Ordering::SeqCst) > self.settling.load(Ordering::SeqCst) {
+        // Another process may wait, for what lies in the ring with no doorbell for it.
+        let elsewhere = self.forked.load(Ordering::Relaxed)
+            && mask(conn, e.mine, e.peer) & wanted(&conn.sets[which]) != 0;
+        if elsewhere || self.waiting.load(Ordering::SeqCst) > self.settling.load(Ordering::SeqCst) {
             // The waiter must look at it, and count as asleep when it sleeps again.
             self.kick(w);
         }
@@ -410,12 +426,22 @@ impl Set {
             }
             if r.events.load(Ordering::Relaxed) & ONESHOT != 0
                 && let Some((mine, _)) = member.halves
-                && !once::fires(self, mine, member.which)
+                && !once::fires(w, self, mine, member.which)
             {
                 r.flags.fetch_or(reg::DISABLED, Ordering::Relaxed);
                 continue;
             }
             reported(r, &what);
+            if self.is_cold()
+                && r.events.load(Ordering::Relaxed) & (ET | ONESHOT) == ET
+                && let Some((mine, peer)) = member.halves
+            {
+                // Others wait on the set, and are told of the next arrival also if what there is has not been read by then.
+                member.conn.arm_cold(mine);
+                if ring::tail(&peer.tail) != what.tail {
+                    self.is_fresh(w, r, mine, member.which);
+                }
+            }
             last = Some(member.conn);
             out.push(what.events, r.data.load(Ordering::Relaxed));
         }

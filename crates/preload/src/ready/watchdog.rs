@@ -328,7 +328,7 @@ impl Set {
         let members = self.members.try_lock()?;
         let on = |m: &super::watch::Watched| {
             // In a set that processes share another one may have been told.
-            if self.forked.load(Ordering::Relaxed) && !shared::is_due(w, m.conn, m.which) {
+            if self.forked.load(Ordering::Relaxed) && !super::shared::is_due(w, m.conn, m.which) {
                 return None;
             }
             let (bytes, room) = asked(w, m.conn, &m.conn.sets[m.which]);
