@@ -66,7 +66,7 @@ pub struct World {
     pub begun: AtomicU32,
     /// Halves of other processes have been [opened](Self::opens_half) for writing.
     has_opened: AtomicU32,
-    /// 1 in a forked child.
+    /// How many forks lie between the first process and this one.
     child: AtomicU32,
     /// Connections that hold a ring, oldest first.
     holders: Guarded<VecDeque<Holder>>,
@@ -130,7 +130,7 @@ impl World {
     /// To be called in a forked child, where only this thread exists.
     pub fn forked(&self) {
         self.forks.fetch_add(1, Ordering::Relaxed);
-        self.child.store(1, Ordering::Relaxed);
+        self.child.fetch_add(1, Ordering::Relaxed);
         self.board.forked();
         if self.spare.word().load(Ordering::Relaxed) != 0 {
             // It may be in the middle of a change.
@@ -279,6 +279,12 @@ impl World {
     /// were [opened](Self::opens_half), of which another one may be in the same page.
     pub(crate) fn keeps_halves_open(&self) -> bool {
         self.inherited() || self.has_opened.load(Ordering::Relaxed) != 0
+    }
+
+    /// How many forks lie between the first process that took part and this one.
+    #[must_use]
+    pub fn depth(&self) -> u32 {
+        self.child.load(Ordering::Relaxed)
     }
 
     /// Our slot's words, if we have a slot.

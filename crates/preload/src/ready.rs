@@ -96,6 +96,8 @@ pub(crate) struct Set {
     common: AtomicU32,
     /// The process that has taken it.
     common_by: AtomicU32,
+    /// How often something was put in, as this process has seen it: see `once`.
+    changes: AtomicU32,
     /// Registrations that others have made, or that we hold no descriptor of any more, for a look without the lock.
     strangers: AtomicUsize,
     epfd: AtomicU32,
@@ -112,7 +114,7 @@ pub(crate) struct Set {
     /// After how many forks of ours it was made, and after how many that had begun.
     born: u32,
     begun: u32,
-    /// The process that has made it.
+    /// How many forks lie between the first process and the one that has made it.
     made_by: u32,
     waiter: AtomicU32,
     /// Registrations that were left behind under our tag: see `leftover`.
@@ -267,6 +269,7 @@ impl Set {
             key: new_key(),
             common: AtomicU32::new(0),
             common_by: AtomicU32::new(0),
+            changes: AtomicU32::new(0),
             strangers: AtomicUsize::new(0),
             epfd: AtomicU32::new(epfd.cast_unsigned()),
             refs: AtomicU32::new(1),
@@ -279,7 +282,7 @@ impl Set {
             forks: AtomicU32::new(w.forks.load(Ordering::Relaxed)),
             born: w.forks.load(Ordering::Relaxed),
             begun: w.begun.load(Ordering::Relaxed),
-            made_by: call::getpid(),
+            made_by: w.depth(),
             waiter: AtomicU32::new(0),
             others: AtomicU32::new(0),
             asked: AtomicU64::new(0),
@@ -469,6 +472,7 @@ impl Set {
         self.warm_up(w, conn, which, &e);
         if due(w, conn, r).events == 0 {
             hush(w, self, conn, which, mask);
+            rings_beside_a_bell(r, conn, &e);
         }
     }
 
@@ -500,12 +504,16 @@ impl Set {
         }
         let Some(members) = self.members.lock() else { return };
         for m in &members.warm {
-            let Some(e) = ends(w, m.conn) else { continue };
             let r = &m.conn.sets[m.which];
-            let flags = r.flags.load(Ordering::Relaxed);
-            let by_level =
-                r.events.load(Ordering::Relaxed) & (ET | ONESHOT) == 0 && flags & reg::QUIET == 0;
-            if flags & reg::DISABLED == 0 && is_rung(e.mine, e.peer, by_level) {
+            let edges = (r.asked.load(Ordering::Relaxed) | r.events.load(Ordering::Relaxed))
+                & (ET | ONESHOT);
+            // Where the kernel says what lies in the socket again and again, nothing is missed.
+            if edges == 0 || r.flags.load(Ordering::Relaxed) & reg::DISABLED != 0 {
+                continue;
+            }
+            if let Some(e) = ends(w, m.conn)
+                && is_rung(e.mine, e.peer, false)
+            {
                 m.conn.arm_cold(e.mine);
             }
         }
@@ -955,9 +963,10 @@ fn note(conn: &Conn, mask: u32) {
 /// The events that the kernel is asked for on behalf of an attached connection of which the program wants these.
 fn kernel_events(user: u32, r: &Registration, e: &Ends, shared: bool) -> u32 {
     let mut events = IN | RDHUP | user & (ET | ONESHOT | PRI | libc::EPOLLWAKEUP as u32);
-    if shared && user & ONESHOT != 0 {
+    let quiet = r.flags.load(Ordering::Relaxed) & reg::QUIET != 0;
+    if (shared || quiet) && user & ONESHOT != 0 {
         // That it has fired is in memory. The kernel disarms it with any event, also one that is none for the program, and
-        // who is told of that need not have the descriptor that it takes to arm it again.
+        // who is told of that need not have the descriptor that it takes to arm it again; or it would say so again at once.
         events = events & !ONESHOT | ET;
     }
     if e.mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::SHARED) != 0 {
@@ -993,7 +1002,7 @@ fn register(w: &'static World, set: &Set, conn: &'static Conn, which: usize) -> 
         let Ok(given) = enrol(w, set, conn, which, change) else { return false };
         // If another process or thread has asked for something else meanwhile, or armed it, the kernel must have that.
         // (What one of them fires meanwhile the kernel may say once more: it is for nobody then.)
-        if given.holds(set, r, &e, which) {
+        if given.holds(w, set, r, &e, which) {
             break;
         }
     }
@@ -1028,17 +1037,19 @@ fn enrol(
             (events, fired)
         };
     // One that has fired is not armed again but by the program.
-    let shared = set.is_used_elsewhere(w) || set.may_be_shared(e.mine);
+    let shared = set.lets_others_arm(w, e.mine);
     let events = if fired { ONESHOT } else { kernel_events(user, r, &e, shared) };
     r.asked.store(events, Ordering::Relaxed);
     tell(events, tag)?;
+    // Once more: another thread may have said so in between, and been first with the kernel.
+    r.asked.store(events, Ordering::Relaxed);
     // Either we see that it is back on TCP by now, or `detached` sees our tag.
     full_fence();
     if ends(w, conn).is_none() {
         r.flags.fetch_and(!reg::TAGGED, Ordering::Relaxed);
         register(w, set, conn, which);
     }
-    Ok(once::Given { user, fired })
+    Ok(once::Given { user, fired, shared })
 }
 
 /// The kernel reported something that the program is not to be told: see to it that it does not do
@@ -1047,19 +1058,39 @@ fn hush(w: &'static World, set: &'static Set, conn: &'static Conn, which: usize,
     let r = &conn.sets[which];
     let user = r.events.load(Ordering::Relaxed);
     let flags = r.flags.load(Ordering::Relaxed);
+    let lasting = mask & (RDHUP | HUP | ERR) != 0
+        || ends(w, conn)
+            .is_some_and(|e| ring::tail(&e.peer.tail) != e.mine.head.load(Ordering::Relaxed));
+    if lasting && (user & ET == 0 || user & ONESHOT != 0) && flags & reg::QUIET == 0 {
+        // To arm a one-shot one as it is would bring the same at once.
+        r.flags.fetch_or(reg::QUIET, Ordering::Relaxed);
+        register(w, set, conn, which);
+        return;
+    }
     let disarms = r.asked.load(Ordering::Relaxed) & ONESHOT != 0;
     if user & ONESHOT != 0 && flags & reg::DISABLED == 0 && disarms {
         // The kernel has disarmed it; the program has not had its event yet.
         register(w, set, conn, which);
-        return;
     }
-    let lasting = mask & (RDHUP | HUP | ERR) != 0
-        || ends(w, conn)
-            .is_some_and(|e| ring::tail(&e.peer.tail) != e.mine.head.load(Ordering::Relaxed));
-    if lasting && user & ET == 0 && flags & reg::QUIET == 0 {
-        r.flags.fetch_or(reg::QUIET, Ordering::Relaxed);
-        register(w, set, conn, which);
+}
+
+/// The kernel has told of a doorbell that is none for the program, and that stays in the socket, which it will not say again:
+/// what the program waits for has to ring beside it. (The caller looks after this.)
+fn rings_beside_a_bell(r: &Registration, conn: &Conn, e: &Ends) {
+    let edges =
+        (r.asked.load(Ordering::Relaxed) | r.events.load(Ordering::Relaxed)) & (ET | ONESHOT);
+    if edges != 0
+        && r.flags.load(Ordering::Relaxed) & reg::DISABLED == 0
+        && is_cold(e.mine)
+        && is_rung(e.mine, e.peer, false)
+    {
+        conn.arm_cold(e.mine);
     }
+}
+
+/// Whether a connection is rung for by a doorbell of its own.
+fn is_cold(mine: &Half) -> bool {
+    matches!(WaitWord::parse(mine.wait.load(Ordering::Relaxed)), WaitWord::Cold(_))
 }
 
 /// The registrations of a connection.
@@ -1120,7 +1151,11 @@ pub(crate) fn restore(w: &'static World, conn: &'static Conn, mine: &Half) {
         Some((_, set)) => word_as_wanted(w, set, conn, mine),
         None if conn.is_shared(w) || conn.sleepers(mine) > 0 => conn.arm_cold(mine),
         // Another process has it in a set, and need not hold it.
-        None if of_others(w, conn).next().is_some() => conn.arm_cold(mine),
+        None if mine.flags.load(Ordering::Relaxed) & flag::SHARED != 0
+            && of_others(w, conn).next().is_some() =>
+        {
+            conn.arm_cold(mine);
+        }
         None if conn.is_lent(w) && !is_ours(w, mine) => {}
         None if conn.is_lent(w) => conn.arm_cold(mine),
         None => conn.disarm(mine, crate::io::AWAKE),

@@ -133,7 +133,7 @@ macro_rules! oracle_cases {
             shared_sets {
                 told_once_of_what_was_there waits_without_a_descriptor waits_for_what_another_has_made
                 waits_late_for_what_another_has_made told_while_both_wait told_once_among_three room_is_told_once
-                room_is_told_whoever_sends told_of_what_is_put_in
+                room_is_told_whoever_sends told_of_what_is_put_in armed_once_and_told_of_something_else
             }
             remains {
                 left_to_stdio left_to_a_program much_left_to_a_program left_to_a_child left_to_nobody left_to_both
@@ -154,6 +154,7 @@ macro_rules! oracle_cases {
             threads {
                 close_during_recv duplicate_closed_during_recv shutdown_during_recv two_receivers two_senders_whole
                 cancel_blocked_recv cancel_takes_nothing epoll_two_waiters epoll_two_waiters_that_do_not_read
+                epoll_room_beside_unread
                 epoll_changed_while_waiting wait_in_thread_send_in_main dup2_during_recv closed_as_calls_begin
             }
         }

@@ -383,3 +383,23 @@ pub fn told_of_what_is_put_in(s: &mut Stage) {
         say!("ended", child.ends(), calls::close(ep), calls::close(c.a), s.b_close(c));
     }
 }
+
+/// One that is armed once is not lost to who begins to wait after that, and is told of something else first.
+pub fn armed_once_and_told_of_something_else(s: &mut Stage) {
+    for holds in [true, false] {
+        let ep = set();
+        let early = holds.then(|| s.pair_nb());
+        let mut child = Second::new();
+        let c = early.unwrap_or_else(|| s.pair_nb());
+        fill(c.a);
+        add(ep, c, OUT | ONESHOT);
+        say!("nothing", holds, child.waits(ep));
+        child.begins(&format!("await {ep}"));
+        say!("bytes", s.b_send(c, "abc"));
+        let _ = s.b(&format!("drain {}", c.b));
+        let mut all = [calls::epoll_wait(ep, 4, LONG).show(), child.answer()];
+        all.sort();
+        say!("room", s.mask(c.a), all.join(" "));
+        say!("ended", child.ends(), calls::close(ep), calls::close(c.a), s.b_close(c));
+    }
+}

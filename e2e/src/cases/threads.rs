@@ -184,6 +184,67 @@ pub fn epoll_two_waiters_that_do_not_read(s: &mut Stage) {
     }
 }
 
+/// Room is told beside what lies unread: to one set of two, through a set that is in another one, after a registration was
+/// changed for a while, and once.
+pub fn epoll_room_beside_unread(s: &mut Stage) {
+    let text = vec![b'x'; 1 << 16];
+    let soon = || thread::sleep(Duration::from_millis(40));
+    let set = || calls::epoll_create().expect("a set");
+    let ctl = |ep, op, fd, events| calls::epoll_ctl(ep, op, fd, events, 1).expect("changed");
+    let (add, modify) = (libc::EPOLL_CTL_ADD, libc::EPOLL_CTL_MOD);
+    let wait = |ep| thread::spawn(move || calls::epoll_wait(ep, 4, 400).map_or(99, |e| e.len()));
+    for (way, how) in [
+        ("two sets", 0),
+        ("two sets", libc::EPOLLET),
+        ("nested", 0),
+        ("nested", libc::EPOLLET),
+        ("changed", 0),
+        ("once", libc::EPOLLONESHOT),
+    ] {
+        let (c, ep, other) = (s.pair_nb(), set(), set());
+        ctl(ep, add, c.a, libc::EPOLLOUT | how);
+        match way {
+            "two sets" => ctl(other, add, c.a, libc::EPOLLIN | how),
+            "nested" => ctl(other, add, ep, libc::EPOLLIN | how),
+            _ => 0,
+        };
+        say!("at first", way, how.cast_unsigned(), calls::epoll_wait(ep, 4, 30));
+        s.b_send(c, "unread");
+        let _ = s.mask(c.a);
+        while calls::send(c.a, &text, libc::MSG_DONTWAIT).is_ok() {}
+        if way != "nested" {
+            let events = calls::epoll_wait(ep, 4, 30);
+            say!("full", events, calls::epoll_wait(other, 4, 30));
+        }
+        if way == "changed" {
+            ctl(ep, modify, c.a, libc::EPOLLIN | libc::EPOLLOUT);
+            say!("read", calls::epoll_wait(ep, 4, 30), calls::recv(c.a, 1, 0));
+            ctl(ep, modify, c.a, libc::EPOLLOUT);
+        }
+        if way == "once" {
+            ctl(ep, modify, c.a, libc::EPOLLOUT | how);
+        }
+        let waiters = match way {
+            "two sets" => vec![wait(ep)],
+            "nested" => vec![wait(other)],
+            _ => vec![wait(ep), wait(ep)],
+        };
+        soon();
+        s.b_send(c, "more");
+        soon();
+        let _ = s.b(&format!("drain {}", c.b));
+        let told: usize = waiters.into_iter().map(|w| w.join().expect("no panic")).sum();
+        say!(
+            "room",
+            told > 0,
+            calls::close(ep),
+            calls::close(other),
+            calls::close(c.a),
+            s.b_close(c)
+        );
+    }
+}
+
 /// A set is changed while a thread waits on it.
 pub fn epoll_changed_while_waiting(s: &mut Stage) {
     let (c, d) = (s.pair_nb(), s.pair_nb());

@@ -60,7 +60,7 @@ pub(super) fn register_anew(
 ) {
     let r = &conn.sets[which];
     let user = r.events.load(Ordering::Relaxed);
-    let shared = set.is_used_elsewhere(w) || set.may_be_shared(e.mine);
+    let shared = set.lets_others_arm(w, e.mine);
     if kernel_events(user, r, e, shared) != r.asked.load(Ordering::Relaxed) {
         register(w, set, conn, which);
     }

@@ -285,7 +285,7 @@ fn modify(
     let before = ours();
     r.events.store(events, Ordering::Relaxed);
     r.data.store(data, Ordering::Relaxed);
-    r.flags.fetch_and(!(reg::DISABLED | reg::QUIET), Ordering::Relaxed);
+    let was = r.flags.fetch_and(!(reg::DISABLED | reg::QUIET), Ordering::Relaxed);
     let flags = r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
     if flags & reg::LATER != 0 && flags & reg::TAGGED == 0 && ends(w, conn).is_some() {
         // The program arms it, so we may.
@@ -313,6 +313,7 @@ fn modify(
     // The kernel's registration need not change when only OUT came or went: no call then.
     let keep = IN | OUT | RDNORM | WRNORM | RDHUP;
     let same = alone
+        && was & reg::QUIET == 0
         && (old_events ^ events) & !keep == 0
         && events & ONESHOT == 0
         && !conn.is_mixed(e.mine, e.peer);
@@ -322,8 +323,10 @@ fn modify(
         crate::real::set_errno(libc::ENOENT);
         return -1;
     }
-    let waits = set.waiting.load(Ordering::SeqCst) > 0 || set.forked.load(Ordering::Relaxed);
-    if waits && mask(conn, e.mine, e.peer) & wanted(r) != 0 {
+    if set.tells_elsewhere(w, conn, r, &e) {
+        set.wakes_others(w);
+    } else if set.waiting.load(Ordering::SeqCst) > 0 && mask(conn, e.mine, e.peer) & wanted(r) != 0
+    {
         set.kick(w);
     }
     0
@@ -380,7 +383,7 @@ pub(crate) fn closed(w: &'static World, set: &'static Set) {
                     r.set.store(0, Ordering::Relaxed);
                     r.flags.store(0, Ordering::Relaxed);
                     // A set that another process may have as well goes on there.
-                    if set.born == w.forks.load(Ordering::Relaxed)
+                    if !set.tracks(w)
                         && let Some((_, half)) = conn.my_half(w)
                     {
                         once::withdraw(half, which);

@@ -51,7 +51,8 @@ impl Set {
         if members.leftovers.len() >= LEFT_MAX {
             members.leftovers.pop_front();
         }
-        members.leftovers.push_back(Leftover { tag, events, data, fired: false });
+        let fired = events & ONESHOT != 0 && r.flags.load(Ordering::Relaxed) & reg::DISABLED != 0;
+        members.leftovers.push_back(Leftover { tag, events, data, fired });
         self.count_left(&members.leftovers);
     }
 
@@ -71,8 +72,12 @@ impl Set {
 
     /// Another registration gets the tag: generations come round.
     pub(super) fn is_given_out(&self, tag: u64) {
+        let members = || {
+            // A handler must not wait for what it has interrupted.
+            if handler::may_run() { self.members.try_lock() } else { self.members.lock() }
+        };
         if self.left.load(Ordering::Acquire) != 0
-            && let Some(mut members) = self.members.lock()
+            && let Some(mut members) = members()
         {
             members.leftovers.retain(|left| left.tag != tag);
             self.count_left(&members.leftovers);

@@ -100,11 +100,23 @@ pub(super) struct Given {
     pub(super) user: u32,
     /// It was one-shot, and had fired: the kernel was told to say nothing.
     pub(super) fired: bool,
+    /// It was told so that it stays armed: see `kernel_events`.
+    pub(super) shared: bool,
 }
 
 impl Given {
     /// Whether that is still what it should have.
-    pub(super) fn holds(self, set: &Set, r: &Registration, e: &Ends, which: usize) -> bool {
+    pub(super) fn holds(
+        self,
+        w: &World,
+        set: &Set,
+        r: &Registration,
+        e: &Ends,
+        which: usize,
+    ) -> bool {
+        if self.user & ONESHOT != 0 && !self.shared && set.lets_others_arm(w, e.mine) {
+            return false;
+        }
         let (user, fired) = if set.may_be_shared(e.mine) {
             let Some(known) = Known::of(e.mine, which) else { return true };
             (known.events(), known.has_fired())
@@ -234,10 +246,7 @@ impl Set {
 
     /// This process uses a set that it has inherited.
     pub(super) fn is_used_here_too(&self, w: &World) {
-        let number = self.common.load(Ordering::Relaxed);
-        if number != UNKNOWN
-            && let Some(word) = number.checked_sub(1).and_then(|number| w.set_word(number))
-        {
+        if let Some(word) = self.common_word(w) {
             word.fetch_or(USED, Ordering::AcqRel);
         }
         // Either the other process sees that, or we see how its connections are armed. Pairs with `word_as_wanted`.
@@ -247,6 +256,41 @@ impl Set {
     /// Whether it is noted what is told of edges: another process may have the set since a fork, and begin to use it.
     #[inline]
     pub(super) fn tracks(&self, w: &World) -> bool {
-        self.begun != w.begun.load(Ordering::Relaxed) || self.forked.load(Ordering::Relaxed)
+        self.begun != w.begun.load(Ordering::Relaxed)
+            || self.born != w.forks.load(Ordering::Relaxed)
+            || self.forked.load(Ordering::Relaxed)
+    }
+
+    /// Whether what the kernel disarms may have to be armed by a process that has no descriptor for that.
+    pub(super) fn lets_others_arm(&self, w: &World, mine: &Half) -> bool {
+        self.tracks(w) || self.may_be_shared(mine)
+    }
+
+    /// Something was put into a set that processes share, or asked for anew, which has something to tell and no doorbell
+    /// for it: whoever waits elsewhere is woken, and looks.
+    pub(super) fn wakes_others(&self, w: &World) {
+        if let Some(word) = self.common_word(w) {
+            let more = |word: u32| Some(word & USED | word.wrapping_add(2) & !USED);
+            let before = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+            let before = before.unwrap_or(0) & !USED;
+            let after = before.wrapping_add(2) & !USED;
+            // What we have changed ourselves we need not look for.
+            let (order, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.changes.compare_exchange(before, after, order, failed);
+        }
+        self.kick(w);
+    }
+
+    /// Whether others have put something into the set since this was asked last.
+    pub(super) fn was_changed_by_others(&self, w: &World) -> bool {
+        self.common_word(w).is_none_or(|word| {
+            let now = word.load(Ordering::Acquire) & !USED;
+            self.changes.swap(now, Ordering::Relaxed) != now
+        })
+    }
+
+    fn common_word<'w>(&self, w: &'w World) -> Option<&'w AtomicU32> {
+        let number = self.common.load(Ordering::Relaxed);
+        if number == UNKNOWN { None } else { w.set_word(number.checked_sub(1)?) }
     }
 }

@@ -127,13 +127,25 @@ pub(super) fn is_news(conn: &Conn, e: &Ends) -> bool {
     (after || e.peer.flags.load(Ordering::Acquire) & flag::CLOSED == 0) && mine & flag::SHUT == 0
 }
 
+/// What this process has told of a registration is told for all from now on.
+fn begins(w: &'static World, conn: &'static Conn, which: usize) {
+    let r = &conn.sets[which];
+    if let Some(e) = ends(w, conn)
+        && let Some(known) = Known::of(e.mine, which)
+    {
+        let _ = known.follow(r, e.mine, which);
+        edges::begins(e.mine, which, r, &due(w, conn, r));
+    }
+}
+
 impl Set {
     /// The first use of an inherited set: parent and child may both wait on it. And the first one after another process
     /// has used it.
     pub(super) fn notice_fork(&'static self, w: &'static World) {
         let forks = w.forks.load(Ordering::Relaxed);
         let other = self.forks.swap(forks, Ordering::Relaxed) != forks;
-        if other && self.made_by != call::getpid() {
+        if other && self.made_by != w.depth() {
+            self.begins_to_share(w);
             self.forked.store(true, Ordering::Relaxed);
             self.is_used_here_too(w);
             if let Some(members) = self.members.lock() {
@@ -156,6 +168,10 @@ impl Set {
 
     /// The other process of a shared set has begun to use it.
     pub(super) fn notice_sharing(&'static self, w: &'static World) {
+        if self.forked.load(Ordering::Relaxed) {
+            return;
+        }
+        self.begins_to_share(w);
         if self.forked.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -163,9 +179,8 @@ impl Set {
         self.tells_what_nobody_rang_for(w);
     }
 
-    /// What had come until the set went cold nobody has rung for, and the kernel does not know of it. What comes after this
-    /// look rings: the fence of `arm`.
-    fn tells_what_nobody_rang_for(&self, w: &'static World) {
+    /// What this process has told of its own registrations is told for all from now on.
+    fn begins_to_share(&self, w: &'static World) {
         let Some(mut members) = self.members.lock() else { return };
         if members.asleep > 0 {
             fds::each(|_, entry| {
@@ -179,56 +194,78 @@ impl Set {
             members.asleep = 0;
             members.recount(self);
         }
-        for member in &members.warm {
-            self.begins_to_share(w, member.conn, member.which);
-        }
-        self.find_strangers(w, &mut members);
+        members.warm.iter().for_each(|m| begins(w, m.conn, m.which));
     }
 
-    /// What this process has told of a registration of its own is told for all from now on.
-    pub(super) fn begins_to_share(&self, w: &'static World, conn: &'static Conn, which: usize) {
-        let r = &conn.sets[which];
-        if let Some(e) = ends(w, conn)
-            && let Some(known) = Known::of(e.mine, which)
-        {
-            let _ = known.follow(r, e.mine, which);
-            edges::begins(e.mine, which, r, &due(w, conn, r));
-            r.flags.fetch_and(!reg::QUIET, Ordering::Relaxed);
-            register_anew(w, self, conn, which, &e);
+    /// What had come until the set went cold nobody has rung for, and the kernel does not know of it: it is what has not been
+    /// told. What the kernel was asked for by who was alone is asked for anew.
+    fn tells_what_nobody_rang_for(&self, w: &'static World) {
+        if let Some(members) = self.members.lock() {
+            for m in &members.warm {
+                m.conn.sets[m.which].flags.fetch_and(!reg::QUIET, Ordering::Relaxed);
+                if let Some(e) = ends(w, m.conn) {
+                    register_anew(w, self, m.conn, m.which, &e);
+                }
+            }
         }
+        self.find_strangers(w);
     }
 
     /// Registrations that others have made in this set, for as long as this process did not use it, or with something to
     /// tell from the beginning. Of what comes to later ones the kernel tells.
-    fn find_strangers(&self, w: &'static World, members: &mut Members) {
+    fn find_strangers(&self, w: &'static World) {
         let half_of = |m: &Watched| Some((std::ptr::from_ref(ends(w, m.conn)?.mine), m.which));
+        let Some(members) = self.members.lock() else { return };
         let mut own: Vec<(*const Half, usize)> = members.warm.iter().filter_map(half_of).collect();
+        drop(members);
         own.sort_unstable();
         for (index, half) in board::halves(&w.board.map, w.board.fd()) {
             for which in 0..SETS {
                 let stranger = Stranger::of(index, half, which);
                 if stranger.look(w, self).is_some()
                     && own.binary_search(&(std::ptr::from_ref(half), which)).is_err()
-                    && self.knows(w, members, stranger)
                 {
-                    if half.users.load(Ordering::Relaxed) > 1 {
-                        half.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
-                    }
-                    rings_again(half);
+                    let _ = self.knows(w, stranger, half);
                 }
             }
         }
     }
 
     /// Looks at that one, too. `false`: it cannot be, because what is told of it could not be written down.
-    fn knows(&self, w: &World, members: &mut Members, stranger: Stranger) -> bool {
-        let Err(at) = members.strangers.binary_search(&stranger) else { return true };
-        if !w.opens_half(stranger.index) {
-            return false;
+    fn knows(&self, w: &World, stranger: Stranger, half: &Half) -> bool {
+        let place = || self.members.lock().map(|m| m.strangers.binary_search(&stranger));
+        match place() {
+            Some(Ok(_)) => return true,
+            // Not under the lock of the lists: see `opens_half`.
+            Some(Err(_)) if w.opens_half(stranger.index) => {}
+            _ => return false,
         }
-        members.strangers.insert(at, stranger);
-        self.strangers.store(members.strangers.len(), Ordering::Relaxed);
+        if half.users.load(Ordering::Relaxed) > 1 {
+            half.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
+        }
+        if let Some(mut members) = self.members.lock()
+            && let Err(at) = members.strangers.binary_search(&stranger)
+        {
+            members.strangers.insert(at, stranger);
+            self.strangers.store(members.strangers.len(), Ordering::Relaxed);
+        }
+        rings_again(half);
         true
+    }
+
+    /// Whether another process may have to be told of a registration, of which the kernel knows nothing: no doorbell lies.
+    pub(super) fn tells_elsewhere(
+        &self,
+        w: &'static World,
+        conn: &Conn,
+        r: &Registration,
+        e: &Ends,
+    ) -> bool {
+        let lies =
+            || e.peer.bells.load(Ordering::Acquire) != e.mine.drained.load(Ordering::Relaxed);
+        (self.forked.load(Ordering::Relaxed) || self.is_used_elsewhere(w))
+            && mask(conn, e.mine, e.peer) & wanted(r) & !(OUT | WRNORM) != 0
+            && !lies()
     }
 
     /// This process closes its last descriptor of a connection that others may hold, and that is in the set for them.
@@ -237,11 +274,9 @@ impl Set {
         if !self.tracks(w) || half.users.load(Ordering::Acquire) <= 1 {
             return;
         }
-        self.begins_to_share(w, conn, which);
-        if self.forked.load(Ordering::Relaxed)
-            && let Some(mut members) = self.members.lock()
-        {
-            let _ = self.knows(w, &mut members, Stranger::of(index, half, which));
+        begins(w, conn, which);
+        if self.forked.load(Ordering::Relaxed) {
+            let _ = self.knows(w, Stranger::of(index, half, which), half);
         }
     }
 
@@ -284,7 +319,12 @@ impl Set {
             self.is_in_no_hurry(left);
             let n = sleep(events, left);
             let Ok(count) = usize::try_from(n) else { return n };
-            let told = self.as_shared(w, events, Ok(count), &mut Vec::new());
+            let mut ours = Vec::new();
+            let mut told = self.as_shared(w, events, Ok(count), &mut ours);
+            if told == 0 && count > 0 {
+                // It may have been for us to look.
+                told = self.report_quiet(w, events, 0, &mut ours);
+            }
             if count == 0 || told > 0 || left == Some(0) {
                 return c_int::try_from(told).unwrap_or(0);
             }
@@ -361,8 +401,8 @@ impl Set {
                 }
                 // Another process may have put something into the set that has something to tell.
                 None if tag == KICK => {
-                    if let Some(mut members) = self.members.lock() {
-                        self.find_strangers(w, &mut members);
+                    if self.was_changed_by_others(w) {
+                        self.find_strangers(w);
                     }
                 }
                 None if is_nobodys(tag) => {}
@@ -432,10 +472,10 @@ impl Set {
             return self.has_kept_something();
         };
         let stranger = Stranger::of(index, half, which);
-        let can_be_told = match self.members.lock().filter(|_| self.forked.load(Ordering::Relaxed))
-        {
-            Some(mut members) => self.knows(w, &mut members, stranger),
-            None => w.opens_half(index),
+        let can_be_told = if self.forked.load(Ordering::Relaxed) {
+            self.knows(w, stranger, half)
+        } else {
+            w.opens_half(index)
         };
         if !can_be_told {
             return self.has_kept_something();

@@ -269,10 +269,9 @@ impl Set {
         }
         self.lively.store(64, Ordering::Relaxed);
         set_word(w, self, conn, e.mine);
-        // Another process may wait, for what lies in the ring with no doorbell for it.
-        let elsewhere = self.forked.load(Ordering::Relaxed)
-            && mask(conn, e.mine, e.peer) & wanted(&conn.sets[which]) != 0;
-        if elsewhere || self.waiting.load(Ordering::SeqCst) > self.settling.load(Ordering::SeqCst) {
+        if self.tells_elsewhere(w, conn, &conn.sets[which], &e) {
+            self.wakes_others(w);
+        } else if self.waiting.load(Ordering::SeqCst) > self.settling.load(Ordering::SeqCst) {
             // The waiter must look at it, and count as asleep when it sleeps again.
             self.kick(w);
         }
@@ -432,14 +431,14 @@ impl Set {
                 continue;
             }
             reported(r, &what);
-            if self.is_cold()
-                && r.events.load(Ordering::Relaxed) & (ET | ONESHOT) == ET
-                && let Some((mine, peer)) = member.halves
+            if r.events.load(Ordering::Relaxed) & (ET | ONESHOT) == ET
+                && let Some((mine, _)) = member.halves.filter(|(mine, _)| is_cold(mine))
             {
-                // Others wait on the set, and are told of the next arrival also if what there is has not been read by then.
+                // Others wait, and are told of the next arrival also if what there is has not been read by then.
                 member.conn.arm_cold(mine);
-                if ring::tail(&peer.tail) != what.tail {
-                    self.is_fresh(w, r, mine, member.which);
+                if due(w, member.conn, r).events != 0 && self.waiting.load(Ordering::SeqCst) > 1 {
+                    // It came in between, and may not have rung.
+                    self.kick(w);
                 }
             }
             last = Some(member.conn);
