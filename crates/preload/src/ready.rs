@@ -39,9 +39,11 @@ mod leftover;
 mod once;
 mod park;
 mod shared;
+mod truth;
 mod watch;
 #[cfg(feature = "watchdog")]
 pub(crate) mod watchdog;
+mod woken;
 
 use amend::{amend, ask_anew, is_own_one_shot, register_anew, stands, tag_of};
 pub(crate) use amend::{before_a_fork, lift, put_down};
@@ -53,7 +55,11 @@ pub(crate) use leaving::{changed, detached, forget, reregister, unregister};
 use leftover::{is_nobodys, looks_alike};
 pub(crate) use park::{unpark, unpark_all};
 use shared::{Stranger, is_news, is_rung, tagged};
+pub(crate) use truth::mask;
+use truth::{State, end_flags, hints_of, mask_at, note};
 use watch::Members;
+use woken::of_others;
+pub(crate) use woken::{lacks_room, thawed, woken, woken_by};
 
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
@@ -172,87 +178,6 @@ fn ends(w: &'static World, conn: &Conn) -> Option<Ends> {
     }
     let (mine, peer) = conn.halves(w)?;
     Some(Ends { mine, peer })
-}
-
-/// All that is true of a connection now, as an event mask.
-pub(crate) fn mask(conn: &Conn, mine: &Half, peer: &Half) -> u32 {
-    mask_at(conn, mine, peer, ring::tail(&peer.tail))
-}
-
-/// [`mask`], where the peer's `tail` is known.
-fn mask_at(conn: &Conn, mine: &Half, peer: &Half, tail: u64) -> u32 {
-    let peer_flags = peer.flags.load(Ordering::Acquire);
-    let flags = mine.flags.load(Ordering::Relaxed);
-    let hints = conn.kernel.load(Ordering::Relaxed);
-    if hints & (kernel::RDHUP | kernel::HUP | kernel::ERR) != 0 {
-        conn.judge_end(mine, peer);
-    }
-    let hints = conn.kernel.load(Ordering::Relaxed) | hints;
-    let state = State {
-        flags,
-        peer_flags,
-        hints,
-        after: conn.sent_after(mine),
-        readable: conn.may_read_at(mine, peer, tail),
-        waits: conn.error.load(Ordering::Relaxed) != 0,
-        told: conn.is_told(mine),
-    };
-    let mut mask = state.mask();
-    if flags & (flag::SHUT | flag::DOWN) != 0
-        || peer_flags & flag::CLOSED != 0
-        || fds::world().is_some_and(|w| conn.writable(w, mine, peer))
-    {
-        mask |= OUT | WRNORM;
-    }
-    mask
-}
-
-/// What is known of a connection.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-struct State {
-    flags: u32,
-    peer_flags: u32,
-    /// What the kernel has said: [`kernel`].
-    hints: u32,
-    /// Bytes were sent after the peer had closed.
-    after: bool,
-    readable: bool,
-    /// An error waits.
-    waits: bool,
-    /// The error of a reset was told.
-    told: bool,
-}
-
-impl State {
-    /// As an event mask, but for room.
-    fn mask(&self) -> u32 {
-        let Self { flags, peer_flags, hints, after, .. } = *self;
-        let deaf = flag::SHUT | flag::SHUT_RD;
-        let clean = Conn::closed_cleanly(peer_flags) && !after || hints & kernel::CLEAN != 0;
-        let clean = clean && flags & deaf != deaf;
-        let reset = (peer_flags & flag::RESET != 0 || hints & kernel::RESET != 0) && !after;
-        let mut mask = 0;
-        if self.readable {
-            mask |= IN | RDNORM;
-        }
-        let ended = peer_flags & (flag::SHUT | flag::CLOSED) != 0
-            || hints & kernel::RDHUP != 0
-            || flags & flag::SHUT_RD != 0;
-        if ended {
-            mask |= IN | RDNORM | RDHUP;
-        }
-        if flags & flag::SHUT != 0 && ended || hints & kernel::HUP != 0 && !clean || reset {
-            mask |= HUP | IN | RDNORM | RDHUP | OUT | WRNORM;
-        }
-        let waits = hints & kernel::ERR != 0 || self.waits;
-        if !clean && (waits && !reset || reset && !self.told) {
-            mask |= ERR;
-        }
-        if hints & kernel::PRI != 0 {
-            mask |= PRI;
-        }
-        mask
-    }
 }
 
 /// A number for a set that no other process has for one of its own.
@@ -916,19 +841,6 @@ fn refresh_mixed(w: &'static World, conn: &'static Conn, said: bool) {
     }
 }
 
-/// The end of the peer's stream, and a reset, as far as the peer has said so: that either comes is an event. A close behind
-/// a shutdown is none.
-fn end_flags(peer: &Half) -> u32 {
-    let flags = peer.flags.load(Ordering::Acquire);
-    let end = if flags & (flag::SHUT | flag::CLOSED) == 0 { 0 } else { ENDED };
-    let reset = flags & (flag::CLOSED | flag::RESET) == flag::CLOSED | flag::RESET;
-    end | if reset { WAS_RESET } else { 0 }
-}
-
-/// Bits of [`end_flags`].
-const ENDED: u32 = 1;
-const WAS_RESET: u32 = 2;
-
 /// Notes what was reported.
 fn reported(r: &Registration, due: &Due) {
     r.seen.store(due.tail, Ordering::Relaxed);
@@ -938,25 +850,6 @@ fn reported(r: &Registration, due: &Due) {
     r.flags.fetch_and(!(reg::FRESH | room), Ordering::Relaxed);
     if r.events.load(Ordering::Relaxed) & ONESHOT != 0 {
         r.flags.fetch_or(reg::DISABLED, Ordering::Relaxed);
-    }
-}
-
-/// What the kernel says of a socket, as [`kernel`] has it.
-fn hints_of(mask: u32) -> u32 {
-    [(RDHUP, kernel::RDHUP), (HUP, kernel::HUP), (ERR, kernel::ERR), (PRI, kernel::PRI)]
-        .into_iter()
-        .filter(|(event, _)| mask & event != 0)
-        .fold(0, |bits, (_, bit)| bits | bit)
-}
-
-/// Keeps what the kernel says of the socket.
-fn note(conn: &Conn, mask: u32) {
-    let bits = hints_of(mask);
-    if bits != 0 {
-        conn.kernel.fetch_or(bits, Ordering::Relaxed);
-    }
-    if mask & PRI == 0 {
-        conn.kernel.fetch_and(!kernel::PRI, Ordering::Relaxed);
     }
 }
 
@@ -1246,75 +1139,5 @@ pub(crate) fn attached_late(w: &'static World, conn: &'static Conn) {
         .any(|(i, _)| conn.sets[i].flags.load(Ordering::Relaxed) & reg::TAGGED == 0);
     if untagged {
         attached(w, conn);
-    }
-}
-
-/// A state of the connection changed by this process itself: whoever waits must look. In the kernel,
-/// too, that is an edge.
-pub(crate) fn woken(w: &'static World, conn: &'static Conn) {
-    woken_by(w, conn, u32::MAX);
-}
-
-/// The same, for those who have asked for one of these events.
-pub(crate) fn woken_by(w: &'static World, conn: &'static Conn, events: u32) {
-    for (which, set) in registrations(conn) {
-        let r = &conn.sets[which];
-        if wanted(r) & events == 0 {
-            continue;
-        }
-        r.flags.fetch_or(reg::FRESH, Ordering::Relaxed);
-        if let Some((_, half)) = conn.my_half(w) {
-            edges::arms(w, set, half, which);
-        }
-        if set.waiting.load(Ordering::SeqCst) > 0 {
-            set.kick(w);
-        }
-    }
-    for (half, which, known) in of_others(w, conn) {
-        if (known.events() | ERR | HUP) & events != 0 {
-            edges::arms_for_others(half, which);
-        }
-    }
-}
-
-/// A sender has found no room: room will be an edge.
-pub(crate) fn lacks_room(w: &World, conn: &Conn) {
-    for r in &conn.sets {
-        r.flags.fetch_or(reg::ROOM, Ordering::Relaxed);
-    }
-    for (which, set) in registrations(conn) {
-        if set.tracks(w)
-            && let Some((_, half)) = conn.my_half(w)
-        {
-            edges::lacks_room(half, which);
-        }
-    }
-    for (half, which, _) in of_others(w, conn) {
-        edges::lacks_room(half, which);
-    }
-}
-
-/// The registrations of a connection that other processes have made.
-fn of_others<'w>(
-    w: &'w World,
-    conn: &Conn,
-) -> impl Iterator<Item = (&'w Half, usize, once::Known<'w>)> {
-    let free = |which: &usize| conn.sets[*which].set.load(Ordering::Acquire) == 0;
-    let which: [Option<usize>; SETS] = std::array::from_fn(|n| Some(n).filter(free));
-    let half = conn.my_half(w).map(|(_, half)| half);
-    let known = move |which| {
-        let half = half?;
-        Some((half, which, once::Known::of(half, which)?))
-    };
-    which.into_iter().flatten().filter_map(known)
-}
-
-/// The connection does not go back to TCP after all: what lies in its ring can be read again, and who has looked
-/// meanwhile and seen nothing sleeps.
-pub(crate) fn thawed(w: &'static World, conn: &'static Conn) {
-    for (_, set) in registrations(conn) {
-        if set.waiting.load(Ordering::SeqCst) > 0 {
-            set.kick(w);
-        }
     }
 }

@@ -87,6 +87,7 @@ fn told_then(word: u64, what: &Due) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::truth::{ENDED, WAS_RESET};
     use super::*;
 
     fn due(events: u32, tail: u64, end: u32) -> Due {
