@@ -1023,6 +1023,10 @@ impl Conn {
     ) -> Option<Got> {
         if self.sleepers(mine) == 0 {
             self.drain_bells(mine, peer, fd);
+            if matches!(WaitWord::parse(mine.wait.load(Ordering::Relaxed)), WaitWord::Cold(_)) {
+                // Before the look at what has come: as in `drained`.
+                self.arm_cold(mine);
+            }
         }
         if ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed)
             && peer_flags & flag::DOWN == 0

@@ -194,7 +194,7 @@ impl Set {
             key: new_key(),
             common: AtomicU32::new(0),
             common_by: AtomicU32::new(0),
-            changes: AtomicU32::new(0),
+            changes: AtomicU32::new(1),
             strangers: AtomicUsize::new(0),
             epfd: AtomicU32::new(epfd.cast_unsigned()),
             refs: AtomicU32::new(1),
@@ -259,8 +259,12 @@ impl Set {
         self.waiter.load(Ordering::Relaxed).checked_sub(1).map(WaitWord::Warm)
     }
 
-    /// Interrupts a thread that waits on this set.
-    fn kick(&self, _w: &World) {
+    /// Interrupts a thread that waits on this set; of a set that processes share, it may be another one's, which looks then
+    /// for what it does not know.
+    fn kick(&self, w: &World) {
+        if self.forked.load(Ordering::Relaxed) || self.is_used_elsewhere(w) {
+            self.has_changed(w);
+        }
         let fd = kick_fd();
         if fd < 0 {
             return;
@@ -951,16 +955,25 @@ fn hush(w: &'static World, set: &'static Set, conn: &'static Conn, which: usize,
     let r = &conn.sets[which];
     let user = r.events.load(Ordering::Relaxed);
     let flags = r.flags.load(Ordering::Relaxed);
-    let lasting = mask & (RDHUP | HUP | ERR) != 0
-        || ends(w, conn)
-            .is_some_and(|e| ring::tail(&e.peer.tail) != e.mine.head.load(Ordering::Relaxed));
+    let disarms = r.asked.load(Ordering::Relaxed) & ONESHOT != 0;
+    if flags & reg::DISABLED != 0 && disarms {
+        // The kernel says nothing more of it.
+        return;
+    }
+    let lies = |e: &Ends| {
+        if conn.is_mixed(e.mine, e.peer) {
+            return conn.kernel.load(Ordering::Relaxed) & kernel::IN != 0;
+        }
+        ring::tail(&e.peer.tail) != e.mine.head.load(Ordering::Relaxed)
+            && e.peer.bells.load(Ordering::Acquire) != e.mine.drained.load(Ordering::Relaxed)
+    };
+    let lasting = mask & (RDHUP | HUP | ERR) != 0 || ends(w, conn).is_some_and(|e| lies(&e));
     if lasting && (user & ET == 0 || user & ONESHOT != 0) && flags & reg::QUIET == 0 {
         // To arm a one-shot one as it is would bring the same at once.
         r.flags.fetch_or(reg::QUIET, Ordering::Relaxed);
         register(w, set, conn, which);
         return;
     }
-    let disarms = r.asked.load(Ordering::Relaxed) & ONESHOT != 0;
     if user & ONESHOT != 0 && flags & reg::DISABLED == 0 && disarms {
         // The kernel has disarmed it; the program has not had its event yet.
         register(w, set, conn, which);
@@ -1044,7 +1057,8 @@ pub(crate) fn restore(w: &'static World, conn: &'static Conn, mine: &Half) {
         Some((_, set)) => word_as_wanted(w, set, conn, mine),
         None if conn.is_shared(w) || conn.sleepers(mine) > 0 => conn.arm_cold(mine),
         // Another process has it in a set, and need not hold it.
-        None if mine.flags.load(Ordering::Relaxed) & flag::SHARED != 0
+        None if (mine.flags.load(Ordering::Relaxed) & flag::SHARED != 0
+            || mine.users.load(Ordering::Relaxed) > 1)
             && of_others(w, conn).next().is_some() =>
         {
             conn.arm_cold(mine);

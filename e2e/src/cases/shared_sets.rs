@@ -378,8 +378,12 @@ pub fn told_of_what_is_put_in(s: &mut Stage) {
         add(ep, c, RDHUP | how);
         child.begins(&format!("await {ep}"));
         std::thread::sleep(std::time::Duration::from_millis(30));
-        let anew = calls::epoll_ctl(ep, libc::EPOLL_CTL_MOD, c.a, IN | how, 9);
-        say!("asked anew", anew, child.answer());
+        let anew = |events| calls::epoll_ctl(ep, libc::EPOLL_CTL_MOD, c.a, events | how, 9);
+        say!("asked anew", anew(IN), child.answer());
+        say!("of the end", anew(RDHUP), child.waits(ep));
+        child.begins(&format!("await {ep}"));
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        say!("of room", anew(OUT), child.answer());
         say!("ended", child.ends(), calls::close(ep), calls::close(c.a), s.b_close(c));
     }
 }

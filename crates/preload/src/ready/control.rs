@@ -207,6 +207,11 @@ fn add_attached(
         crate::real::set_errno(errno);
         return -1;
     }
+    if let (Ok(given), Some(e)) = (done, ends(w, conn))
+        && !given.holds(w, set, r, &e, which)
+    {
+        register(w, set, conn, which);
+    }
     join(w, conn, set, which, false);
     0
 }
@@ -323,10 +328,8 @@ fn modify(
         crate::real::set_errno(libc::ENOENT);
         return -1;
     }
-    if set.tells_elsewhere(w, conn, r, &e) {
-        set.wakes_others(w);
-    } else if set.waiting.load(Ordering::SeqCst) > 0 && mask(conn, e.mine, e.peer) & wanted(r) != 0
-    {
+    let waits = set.waiting.load(Ordering::SeqCst) > 0;
+    if waits && mask(conn, e.mine, e.peer) & wanted(r) != 0 || set.tells_elsewhere(w, conn, r, &e) {
         set.kick(w);
     }
     0

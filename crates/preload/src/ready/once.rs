@@ -247,7 +247,8 @@ impl Set {
     /// This process uses a set that it has inherited.
     pub(super) fn is_used_here_too(&self, w: &World) {
         if let Some(word) = self.common_word(w) {
-            word.fetch_or(USED, Ordering::AcqRel);
+            let unless_given_back = |word: u32| (word != 0).then_some(word | USED);
+            let _ = word.fetch_update(Ordering::AcqRel, Ordering::Relaxed, unless_given_back);
         }
         // Either the other process sees that, or we see how its connections are armed. Pairs with `word_as_wanted`.
         full_fence();
@@ -266,24 +267,29 @@ impl Set {
         self.tracks(w) || self.may_be_shared(mine)
     }
 
-    /// Something was put into a set that processes share, or asked for anew, which has something to tell and no doorbell
-    /// for it: whoever waits elsewhere is woken, and looks.
-    pub(super) fn wakes_others(&self, w: &World) {
+    /// Something in a set that processes share has something to tell, of which the kernel need not know.
+    pub(super) fn has_changed(&self, w: &World) {
         if let Some(word) = self.common_word(w) {
-            let more = |word: u32| Some(word & USED | word.wrapping_add(2) & !USED);
-            let before = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
-            let before = before.unwrap_or(0) & !USED;
+            // 0: it was given back.
+            let more = |word: u32| (word != 0).then(|| word & USED | word.wrapping_add(2) & !USED);
+            let Ok(before) = word.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) else {
+                return;
+            };
+            let before = before & !USED;
             let after = before.wrapping_add(2) & !USED;
             // What we have changed ourselves we need not look for.
             let (order, failed) = (Ordering::Relaxed, Ordering::Relaxed);
             let _ = self.changes.compare_exchange(before, after, order, failed);
         }
-        self.kick(w);
     }
 
-    /// Whether others have put something into the set since this was asked last.
-    pub(super) fn was_changed_by_others(&self, w: &World) -> bool {
-        self.common_word(w).is_none_or(|word| {
+    /// Whether others have said so since this was asked last. `kicked`: somebody has been woken for that, or for something
+    /// else.
+    pub(super) fn was_changed_by_others(&self, w: &World, kicked: bool) -> bool {
+        if self.common.load(Ordering::Relaxed) == UNKNOWN {
+            return kicked;
+        }
+        self.common_word(w).is_some_and(|word| {
             let now = word.load(Ordering::Acquire) & !USED;
             self.changes.swap(now, Ordering::Relaxed) != now
         })

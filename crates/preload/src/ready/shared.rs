@@ -263,9 +263,14 @@ impl Set {
     ) -> bool {
         let lies =
             || e.peer.bells.load(Ordering::Acquire) != e.mine.drained.load(Ordering::Relaxed);
+        // It is asked for room where several processes are known to hold the connection: see `kernel_events`.
+        let by_kernel = match e.mine.flags.load(Ordering::Relaxed) & (flag::SHARED | flag::DOWN) {
+            0 => 0,
+            _ => OUT | WRNORM,
+        };
         (self.forked.load(Ordering::Relaxed) || self.is_used_elsewhere(w))
-            && mask(conn, e.mine, e.peer) & wanted(r) & !(OUT | WRNORM) != 0
-            && !lies()
+            && mask(conn, e.mine, e.peer) & wanted(r) & !by_kernel != 0
+            && (!lies() || by_kernel == 0)
     }
 
     /// This process closes its last descriptor of a connection that others may hold, and that is in the set for them.
@@ -291,6 +296,9 @@ impl Set {
     ) -> c_int {
         let start = call::now_ns();
         let mut looked = false;
+        if self.was_changed_by_others(w, false) {
+            self.find_strangers(w);
+        }
         loop {
             let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
             if self.count.load(Ordering::Relaxed) + self.strangers.load(Ordering::Relaxed) > 0 {
@@ -401,7 +409,7 @@ impl Set {
                 }
                 // Another process may have put something into the set that has something to tell.
                 None if tag == KICK => {
-                    if self.was_changed_by_others(w) {
+                    if self.was_changed_by_others(w, true) {
                         self.find_strangers(w);
                     }
                 }

@@ -269,9 +269,9 @@ impl Set {
         }
         self.lively.store(64, Ordering::Relaxed);
         set_word(w, self, conn, e.mine);
-        if self.tells_elsewhere(w, conn, &conn.sets[which], &e) {
-            self.wakes_others(w);
-        } else if self.waiting.load(Ordering::SeqCst) > self.settling.load(Ordering::SeqCst) {
+        if self.waiting.load(Ordering::SeqCst) > self.settling.load(Ordering::SeqCst)
+            || self.tells_elsewhere(w, conn, &conn.sets[which], &e)
+        {
             // The waiter must look at it, and count as asleep when it sleeps again.
             self.kick(w);
         }
@@ -436,7 +436,8 @@ impl Set {
             {
                 // Others wait, and are told of the next arrival also if what there is has not been read by then.
                 member.conn.arm_cold(mine);
-                if due(w, member.conn, r).events != 0 && self.waiting.load(Ordering::SeqCst) > 1 {
+                let others = self.is_cold() || self.waiting.load(Ordering::SeqCst) > 1;
+                if others && due(w, member.conn, r).events != 0 {
                     // It came in between, and may not have rung.
                     self.kick(w);
                 }
