@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The board and the slots are writable by each process of the user; an extent is writable by its
-//! owner (and what it forks), read-only for everybody else. Words have one writer unless their
+//! owner (and what it forks), read-only for everybody else (but who shares an event set with the owner). Words have one writer unless their
 //! documentation says "compare and swap". A reader checks a word before it uses it.
 //!
 //! Old guests outlive a new tool: a change of layout changes [`VERSION`], which is part of the file's
@@ -196,7 +196,8 @@ pub mod slot_state {
 
 /// One end of a connection: what it tells the other end, and what it remembers itself.
 ///
-/// Written by the process that owns it (and what it forks, under the locks), read by the peer.
+/// Written by the process that owns it (and what it forks, under the locks; and who shares an event set with it, which says
+/// what was told), read by the peer.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Half {
