@@ -14,8 +14,8 @@
 //! ```
 //!
 //! The board and the slots are writable by each process of the user; an extent is writable by its
-//! owner (and what it forks), read-only for everybody else (but who shares an event set with the owner). Words have one writer unless their
-//! documentation says "compare and swap". A reader checks a word before it uses it.
+//! owner (and what it forks), read-only for everybody else (but who shares an event set with the
+//! owner). Words have one writer unless their documentation says "compare and swap". A reader checks a word before it uses it.
 //!
 //! Old guests outlive a new tool: a change of layout changes [`VERSION`], which is part of the file's
 //! name, so that programs of two versions run side by side, each accelerated among its own.

@@ -260,30 +260,28 @@ pub fn waits_late_for_what_another_has_made(s: &mut Stage) {
 /// whether the child holds the connection or not.
 pub fn told_while_both_wait(s: &mut Stage) {
     for (n, (way, how)) in ways().enumerate() {
-        {
-            let holds = n % 2 == 0;
-            let c = s.pair_nb();
-            let ep = set();
-            add(ep, c, IN | RDHUP | how);
-            let mut child = Second::new();
-            if !holds {
-                say!("close", child.does(&format!("close {}", c.a)));
-            }
-            let order = format!("await {ep}");
-            for what in ["send {} 0 abc", "send {} 0 def", "shutdown {} 1"] {
-                child.begins(&order);
-                s.b_later(30, &what.replace("{}", &c.b.to_string()));
-                let mut all = [calls::epoll_wait(ep, 4, LONG).show(), child.answer()];
-                all.sort();
-                say!("both wait", way, holds, what, all.join(" "));
-                if how & ONESHOT != 0 {
-                    let events = IN | RDHUP | how;
-                    say!("read", calls::recv(c.a, 99, 0));
-                    say!("armed", calls::epoll_ctl(ep, libc::EPOLL_CTL_MOD, c.a, events, 8));
-                }
-            }
-            say!("ended", child.ends(), calls::close(ep), calls::close(c.a), s.b_close(c));
+        let holds = n % 2 == 0;
+        let c = s.pair_nb();
+        let ep = set();
+        add(ep, c, IN | RDHUP | how);
+        let mut child = Second::new();
+        if !holds {
+            say!("close", child.does(&format!("close {}", c.a)));
         }
+        let order = format!("await {ep}");
+        for what in ["send {} 0 abc", "send {} 0 def", "shutdown {} 1"] {
+            child.begins(&order);
+            s.b_later(30, &what.replace("{}", &c.b.to_string()));
+            let mut all = [calls::epoll_wait(ep, 4, LONG).show(), child.answer()];
+            all.sort();
+            say!("both wait", way, holds, what, all.join(" "));
+            if how & ONESHOT != 0 {
+                let events = IN | RDHUP | how;
+                say!("read", calls::recv(c.a, 99, 0));
+                say!("armed", calls::epoll_ctl(ep, libc::EPOLL_CTL_MOD, c.a, events, 8));
+            }
+        }
+        say!("ended", child.ends(), calls::close(ep), calls::close(c.a), s.b_close(c));
     }
 }
 
