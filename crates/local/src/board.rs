@@ -75,6 +75,18 @@ pub fn door(dir: Option<&str>) -> Result<CString, MapError> {
     CString::new(path).map_err(|_| MapError::NotOurs)
 }
 
+/// The way to the engine for guests that do not come to its [`door`]: see [`crate::relay::Door`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Side {
+    /// Of an abstract address, as [`sys::passing::listen_anywhere`] numbers them.
+    pub number: u32,
+    /// What is to be said there first.
+    pub key: SideKey,
+}
+
+/// Nobody knows it who has not been given the board.
+pub type SideKey = [u32; 3];
+
 /// Makes the directory if it is absent; it must be ours and closed to others.
 fn prepare(dir: Option<&str>) -> Result<(), MapError> {
     let path = CString::new(directory(dir)).map_err(|_| MapError::NotOurs)?;
@@ -219,6 +231,8 @@ pub struct Board {
     asking: AtomicU32,
     /// First number for descriptors of our own.
     pub(crate) high: i32,
+    /// The user whose board it is: ours when we joined, whatever we have become since.
+    pub(crate) owner: u32,
 }
 
 impl Board {
@@ -242,6 +256,7 @@ impl Board {
             netlink: AtomicU32::new(u32::MAX),
             asking: AtomicU32::new(0),
             high,
+            owner: call::geteuid(),
         })
     }
 
@@ -546,18 +561,32 @@ impl Board {
         word & ENGINE_MEETS != 0 && self.has_engine()
     }
 
+    /// The way to the engine for who cannot come to its path.
+    #[must_use]
+    pub fn engine_side(&self) -> Option<Side> {
+        let header = self.map.header();
+        let number = header.engine_side.load(Ordering::Relaxed).checked_sub(1)?;
+        let key = std::array::from_fn(|i| header.engine_key[i].load(Ordering::Relaxed));
+        self.has_engine().then_some(Side { number, key })
+    }
+
     /// Says that we take connections to other hosts. `option`: see [`Self::engine_option`]; `meets`: see
-    /// [`Self::engine_meets`].
+    /// [`Self::engine_meets`]; `side`: see [`Self::engine_side`].
     ///
     /// # Errors
     ///
     /// [`Reason::NoSlot`] or [`Reason::NoMemory`].
-    pub fn serve(&self, option: Option<i32>, meets: bool) -> Result<(), Reason> {
+    pub fn serve(&self, option: Option<i32>, meets: bool, side: Side) -> Result<(), Reason> {
         let slot = self.ensure_slot()?;
+        let header = self.map.header();
+        for (to, word) in header.engine_key.iter().zip(side.key) {
+            to.store(word, Ordering::Relaxed);
+        }
+        header.engine_side.store(side.number + 1, Ordering::Relaxed);
         let option = option.unwrap_or(0).cast_unsigned() | if meets { ENGINE_MEETS } else { 0 };
         self.forget_destinations();
-        self.map.header().engine_option.store(option, Ordering::Relaxed);
-        self.map.header().engine.store(slot + 1, Ordering::Release);
+        header.engine_option.store(option, Ordering::Relaxed);
+        header.engine.store(slot + 1, Ordering::Release);
         Ok(())
     }
 

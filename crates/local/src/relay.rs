@@ -121,6 +121,8 @@ fn parse(bytes: &[u8]) -> Option<(u32, [u32; 3])> {
 const HELLO: u32 = 1;
 const WELCOME: u32 = 2;
 const REFUSED: u32 = 3;
+/// Who comes by the other way has this to say first.
+const KEY: u32 = 4;
 
 impl Hello {
     fn emit(self) -> [u8; BYTES] {
@@ -157,13 +159,16 @@ const PLAIN_PATIENCE_MS: i32 = if cfg!(test) { 1000 } else { 200 };
 
 const SHORT_MS: i32 = 10;
 
-/// Goes to the engine at `door`: a descriptor, for [`ask`].
+/// Goes to the engine of `world`'s board: a descriptor, for [`ask`].
 ///
 /// # Errors
 ///
 /// [`Reason::NoEngine`].
-pub(crate) fn meet(door: &std::ffi::CStr) -> Result<i32, Reason> {
-    let link = passing::connect(door).map_err(|_| Reason::NoEngine)?;
+pub(crate) fn meet(world: &World) -> Result<i32, Reason> {
+    let link = by_path(world).or_else(|_| {
+        let side = world.board.engine_side().ok_or(Reason::NoEngine)?;
+        door::by_side(side, world.board.owner, PATIENCE_S)
+    })?;
     match call::setsockopt(link, SOL_SOCKET, SO_RCVTIMEO, [PATIENCE_S, 0]) {
         Ok(()) => Ok(link),
         Err(_) => {
@@ -171,6 +176,16 @@ pub(crate) fn meet(door: &std::ffi::CStr) -> Result<i32, Reason> {
             Err(Reason::NoEngine)
         }
     }
+}
+
+/// By the path of its door, which leads to another engine, or nowhere, once this process is another user's or has another
+/// root directory.
+fn by_path(world: &World) -> Result<i32, Reason> {
+    if call::geteuid() != world.board.owner {
+        return Err(Reason::NoEngine);
+    }
+    let path = crate::board::door(world.limits.dir.as_deref()).map_err(|_| Reason::NoEngine)?;
+    passing::connect(&path).map_err(|_| Reason::NoEngine)
 }
 
 /// Hands a TCP socket to the engine through `link`, and waits for the stand-in.

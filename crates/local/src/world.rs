@@ -173,9 +173,7 @@ impl World {
             let fd = match *held {
                 Some(fd) => fd,
                 None => {
-                    let path = crate::board::door(self.limits.dir.as_deref())
-                        .map_err(|_| Reason::NoEngine)?;
-                    let fd = crate::relay::meet(&path)?;
+                    let fd = crate::relay::meet(self)?;
                     let fd = self.board.hide(fd);
                     *held = Some(fd);
                     self.engine_fd.store(fd.cast_unsigned() + 1, Ordering::Relaxed);

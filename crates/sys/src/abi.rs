@@ -101,6 +101,11 @@ pub struct Header {
     /// Name of the socket option by which the sockets of its guests ask for the TCP option; 0: there is
     /// none. The highest bit is not part of it: [`ENGINE_MEETS`].
     pub engine_option: AtomicU32,
+    /// Number of the abstract address at which the engine also takes guests that cannot come to its path, plus one; 0:
+    /// there is none, as in a file of before there was this word.
+    pub engine_side: AtomicU32,
+    /// What is to be said there first: nobody knows it who may not read this file.
+    pub engine_key: [AtomicU32; 3],
 }
 
 /// Of [`Header::engine_option`]: the engine asks those of other hosts which connections they share, so that

@@ -12,6 +12,7 @@ const SOCK_SEQPACKET: i32 = 5;
 const CLOEXEC: i32 = 0o2_000_000;
 const NONBLOCK: i32 = 0o4_000;
 const SOL_SOCKET: i32 = 1;
+const SO_SNDTIMEO: i32 = 21;
 const SCM_RIGHTS: i32 = 1;
 const SO_PEERCRED: i32 = 17;
 const MSG_CTRUNC: i32 = 8;
@@ -53,6 +54,53 @@ fn number(fd: i32) -> usize {
     fd.cast_unsigned() as usize
 }
 
+/// An abstract address that the kernel has chosen, and its length in bytes (unix(7), autobind): five digits.
+fn abstract_address(number: u32) -> (libc::sockaddr_un, usize) {
+    // SAFETY: all zeros is a valid address.
+    let mut at: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    at.sun_family = AF_UNIX;
+    for (i, to) in at.sun_path[1..=ABSTRACT_DIGITS].iter_mut().enumerate() {
+        let digit = number >> (4 * (ABSTRACT_DIGITS - 1 - i)) & 0xf;
+        let digit = char::from_digit(digit, 16).unwrap_or('0');
+        *to = libc::c_char::from_ne_bytes([u8::try_from(digit).unwrap_or(b'0')]);
+    }
+    (at, ABSTRACT_BYTES)
+}
+
+/// The number of such an address.
+fn abstract_number(at: &libc::sockaddr_un, len: usize) -> Option<u32> {
+    if len != ABSTRACT_BYTES || at.sun_path[0] != 0 {
+        return None;
+    }
+    at.sun_path[1..=ABSTRACT_DIGITS].iter().try_fold(0, |number, digit| {
+        let [digit] = digit.to_ne_bytes();
+        Some(number << 4 | char::from(digit).to_digit(16)?)
+    })
+}
+
+/// Any address.
+const ADDRESS_BYTES: u32 = 110;
+const _: () = assert!(size_of::<libc::sockaddr_un>() == ADDRESS_BYTES as usize);
+
+const ABSTRACT_DIGITS: usize = 5;
+/// The family, a zero, and the digits.
+const ABSTRACT_BYTES: usize = size_of::<u16>() + 1 + ABSTRACT_DIGITS;
+
+/// A new socket, of which `bind` makes one that listens. It does not block.
+fn listening(bind: impl FnOnce(i32) -> Result<usize>, backlog: i32) -> Result<i32> {
+    let fd = call::socket(i32::from(AF_UNIX), SOCK_SEQPACKET | CLOEXEC | NONBLOCK, 0)?;
+    let queue = [number(fd), number(backlog), 0, 0, 0, 0];
+    // SAFETY: plain numbers.
+    let done = bind(fd).and_then(|_| check(unsafe { raw(libc::SYS_listen, queue) }));
+    match done {
+        Ok(_) => Ok(fd),
+        Err(errno) => {
+            let _ = call::close(fd);
+            Err(errno)
+        }
+    }
+}
+
 /// Listens at `path`, which must not exist. The socket does not block.
 ///
 /// # Errors
@@ -60,15 +108,38 @@ fn number(fd: i32) -> usize {
 /// The errno of `socket`, `bind` or `listen`; `ENAMETOOLONG` beyond 107 bytes.
 pub fn listen(path: &CStr, backlog: i32) -> Result<i32> {
     let (at, len) = address(path)?;
-    let fd = call::socket(i32::from(AF_UNIX), SOCK_SEQPACKET | CLOEXEC | NONBLOCK, 0)?;
-    let bind = [number(fd), (&raw const at) as usize, len, 0, 0, 0];
-    let queue = [number(fd), number(backlog), 0, 0, 0, 0];
-    // SAFETY: `at` is valid for `len` bytes.
-    let bound = check(unsafe { raw(libc::SYS_bind, bind) });
-    // SAFETY: plain numbers.
-    let done = bound.and_then(|_| check(unsafe { raw(libc::SYS_listen, queue) }));
-    match done {
-        Ok(_) => Ok(fd),
+    let bind = |fd| {
+        let args = [number(fd), (&raw const at) as usize, len, 0, 0, 0];
+        // SAFETY: `at` is valid for `len` bytes.
+        check(unsafe { raw(libc::SYS_bind, args) })
+    };
+    listening(bind, backlog)
+}
+
+/// Listens at an abstract address of this network namespace that nobody has, which the kernel chooses: the descriptor,
+/// which does not block, and the number of the address. Anybody in the namespace may connect, whatever user, root
+/// directory or mount namespace.
+///
+/// # Errors
+///
+/// The errno of `socket`, `bind`, `listen` or `getsockname`.
+pub fn listen_anywhere(backlog: i32) -> Result<(i32, u32)> {
+    // SAFETY: all zeros is a valid address.
+    let mut at: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    at.sun_family = AF_UNIX;
+    let bind = |fd| {
+        // The family alone: autobind.
+        let args = [number(fd), (&raw const at) as usize, size_of::<u16>(), 0, 0, 0];
+        // SAFETY: `at` is valid for so many bytes.
+        check(unsafe { raw(libc::SYS_bind, args) })
+    };
+    let fd = listening(bind, backlog)?;
+    let mut len = ADDRESS_BYTES;
+    let args = [number(fd), (&raw mut at) as usize, (&raw mut len) as usize, 0, 0, 0];
+    // SAFETY: `at` is valid for `len` bytes, and both are on this stack.
+    let named = check(unsafe { raw(libc::SYS_getsockname, args) });
+    match named.and_then(|_| abstract_number(&at, len as usize).ok_or(EPROTO)) {
+        Ok(number) => Ok((fd, number)),
         Err(errno) => {
             let _ = call::close(fd);
             Err(errno)
@@ -82,11 +153,29 @@ pub fn listen(path: &CStr, backlog: i32) -> Result<i32> {
 ///
 /// The errno of `socket` or `connect`; `ENAMETOOLONG` beyond 107 bytes.
 pub fn connect(path: &CStr) -> Result<i32> {
-    let (at, len) = address(path)?;
+    let at = address(path)?;
+    connected(&at, |_| Ok(()))
+}
+
+/// Connects to whoever listens at an abstract address ([`listen_anywhere`]): which may be anybody, see [`credentials`].
+/// Waits so many seconds at most where others wait to connect as well.
+///
+/// # Errors
+///
+/// The errno of `socket`, `setsockopt` or `connect`: `EAGAIN` when the time is over.
+pub fn connect_anywhere(address: u32, seconds: u64) -> Result<i32> {
+    let at = abstract_address(address);
+    connected(&at, |fd| call::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, [seconds, 0]))
+}
+
+fn connected(
+    (at, len): &(libc::sockaddr_un, usize),
+    prepare: impl FnOnce(i32) -> Result<()>,
+) -> Result<i32> {
     let fd = call::socket(i32::from(AF_UNIX), SOCK_SEQPACKET | CLOEXEC, 0)?;
-    let args = [number(fd), (&raw const at) as usize, len, 0, 0, 0];
+    let args = [number(fd), std::ptr::from_ref(at) as usize, *len, 0, 0, 0];
     // SAFETY: `at` is valid for `len` bytes.
-    match check(unsafe { raw(libc::SYS_connect, args) }) {
+    match prepare(fd).and_then(|()| check(unsafe { raw(libc::SYS_connect, args) })) {
         Ok(_) => Ok(fd),
         Err(errno) => {
             let _ = call::close(fd);
@@ -254,6 +343,50 @@ mod tests {
         for fd in [two, door, counter, passed.unwrap()] {
             let _ = call::close(fd);
         }
+    }
+
+    #[test]
+    fn an_address_without_a_path_is_found_by_its_number() {
+        let (door, number) = listen_anywhere(4).unwrap();
+        let (other, another) = listen_anywhere(4).unwrap();
+        assert_ne!(number, another);
+        let one = connect_anywhere(number, 1).unwrap();
+        let two = accept(door).unwrap();
+        let here = std::process::id();
+        assert_eq!([credentials(one), credentials(two)].map(|who| who.unwrap().pid), [here; 2]);
+        send(one, b"here", None, 0).unwrap();
+        assert_eq!(receive(two, &mut [0; 8], 0), Ok((4, None)));
+        assert_eq!(accept(other), Err(libc::EAGAIN), "nobody has come there");
+        for fd in [one, two, door] {
+            let _ = call::close(fd);
+        }
+        assert_eq!(connect_anywhere(number, 1), Err(libc::ECONNREFUSED), "it has gone");
+        let _ = call::close(other);
+    }
+
+    #[test]
+    fn who_comes_to_a_full_queue_waits_no_longer_than_he_would() {
+        let (door, number) = listen_anywhere(0).unwrap();
+        let first = connect_anywhere(number, 1).unwrap();
+        assert_eq!(connect_anywhere(number, 1), Err(libc::EAGAIN));
+        let _ = call::close(first);
+        let _ = call::close(door);
+    }
+
+    #[test]
+    fn the_digits_of_an_address_are_those_of_its_number() {
+        for number in [0, 0xf, 0x0a1b2, 0xfffff] {
+            let (mut at, len) = abstract_address(number);
+            assert_eq!(abstract_number(&at, len), Some(number));
+            assert_eq!(abstract_number(&at, len - 1), None);
+            at.sun_path[0] = 1;
+            assert_eq!(abstract_number(&at, len), None, "a path");
+        }
+        let digits = abstract_address(0x0a1b2).0.sun_path;
+        assert_eq!(
+            digits[..7].iter().map(|c| c.to_ne_bytes()[0]).collect::<Vec<_>>(),
+            *b"\x000a1b2\0"
+        );
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod interrupted;
 mod meeting;
 mod peers;
 mod programs;
+mod rights;
 mod short;
 mod unprivileged;
 mod v6;

@@ -1,7 +1,7 @@
 //! The engine of a host: the door that guests of one user come through, the engine behind it, and the TCP
 //! option that makes peers notice.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -26,6 +26,8 @@ use super::{Berth, Change, Ends, Engine, Newcomer};
 
 /// Stand-ins that are kept ready.
 const READY: usize = 32;
+/// Who have come by the way that is open to anybody, and have not said yet whose they are.
+const STRANGERS_MAX: usize = 64;
 /// Descriptors of the board get at least this number.
 const FIRST_FD: i32 = 3;
 
@@ -113,6 +115,7 @@ impl Host {
         let mut engine = Engine::start(config, sleeper, notice, listens)?;
         engine.answer_at(&control_path(dir.as_deref())?)?;
         let engine = Arc::new(engine);
+        let side = door.side();
         let stop = Arc::new(Inbox::new()?);
         let reception = Reception {
             world,
@@ -124,14 +127,18 @@ impl Host {
             stop: Arc::clone(&stop),
             poller: Poller::new()?,
             visitors: HashMap::new(),
+            strangers: VecDeque::new(),
             declines: Declines::new(),
         };
-        reception.poller.add(&reception.door.fd(), Interest::READ, DOOR)?;
+        for fd in reception.door.fds() {
+            reception.poller.add(&fd, Interest::READ, DOOR)?;
+        }
         reception.poller.add(&*reception.stop, Interest::READ, STOP)?;
         // From now on listeners of guests that were here before promise SMC, and guests knock: the one right behind the
         // other, because who is promised something by a listener that does not know whom to ask is reset.
         let option = announce(group, name)?;
-        world.board.serve(option.as_ref().map(|_| name.number()), meets).map_err(Error::Full)?;
+        let option_name = option.as_ref().map(|_| name.number());
+        world.board.serve(option_name, meets, side).map_err(Error::Full)?;
         let thread =
             std::thread::Builder::new().name("shunt-door".into()).spawn(move || reception.work());
         let thread = match thread {
@@ -209,6 +216,8 @@ struct Reception {
     stop: Arc<Inbox<()>>,
     poller: Poller,
     visitors: HashMap<u64, Visitor>,
+    /// Those who have not said yet whose they are, oldest first; some have meanwhile.
+    strangers: VecDeque<u64>,
     /// Their connections for which there is no room, and whose peers are to be told.
     declines: Declines,
 }
@@ -244,26 +253,52 @@ impl Reception {
     }
 
     fn open(&mut self, next: &mut u64) {
-        while let Some(visitor) = self.door.accept() {
+        // Anybody may come again and again: those who are here have their turn between.
+        for _ in 0..STRANGERS_MAX {
+            let Some(visitor) = self.door.accept() else { return };
             if self.poller.add(&visitor.fd(), Interest::READ, *next).is_ok() {
+                let is_known = visitor.is_known();
                 self.visitors.insert(*next, visitor);
+                if !is_known {
+                    self.meet_stranger(*next);
+                }
                 *next += 1;
             }
         }
     }
 
+    /// Anybody may have come, and say nothing. Who is one of ours has said so by now, as a rule.
+    fn meet_stranger(&mut self, number: u64) {
+        self.attend(number);
+        let is_stranger = |number: &u64| self.visitors.get(number).is_some_and(|v| !v.is_known());
+        if !is_stranger(&number) {
+            return;
+        }
+        if self.strangers.len() == STRANGERS_MAX {
+            self.strangers.retain(is_stranger);
+        }
+        if self.strangers.len() == STRANGERS_MAX
+            && let Some(oldest) = self.strangers.pop_front()
+        {
+            self.part_from(oldest);
+        }
+        self.strangers.push_back(number);
+    }
+
+    fn part_from(&mut self, number: u64) {
+        if let Some(visitor) = self.visitors.remove(&number) {
+            self.poller.remove(&visitor.fd());
+            self.declines.remove(&self.poller, number);
+        }
+    }
+
     fn attend(&mut self, number: u64) {
         loop {
-            let Some(visitor) = self.visitors.get(&number) else { return };
+            let Some(visitor) = self.visitors.get_mut(&number) else { return };
             match visitor.listen() {
                 Said::Hello(hello, tcp) => self.welcome(number, &hello, tcp),
                 Said::Nothing => return,
-                Said::Gone => {
-                    self.poller.remove(&visitor.fd());
-                    self.declines.remove(&self.poller, number);
-                    self.visitors.remove(&number);
-                    return;
-                }
+                Said::Gone => return self.part_from(number),
             }
         }
     }

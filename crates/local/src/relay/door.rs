@@ -6,19 +6,30 @@ use std::os::fd::OwnedFd;
 use sys::{call, passing};
 
 use super::{
-    BYTES, EAGAIN, EINTR, EPROTO, Hello, MSG_DONTWAIT, REFUSED, StandIn, WELCOME, Welcome, words,
+    BYTES, EAGAIN, EINTR, EPROTO, Hello, KEY, MSG_DONTWAIT, REFUSED, StandIn, WELCOME, Welcome,
+    parse, words,
 };
-use crate::{Reason, board};
+use crate::Reason;
+use crate::board::{self, Side, SideKey};
 
 const EADDRINUSE: i32 = 98;
 const ECONNREFUSED: i32 = 111;
 
 /// Where guests knock.
+///
+/// There are two ways to it. The one is a path in the closed directory of the board, which only its user reaches. A guest
+/// that has given up its rights, or has another root directory, does not: a server's worker, as a rule. It comes by an
+/// abstract address, which anybody may do, and says first what only who has the board can know ([`SideKey`]).
 #[derive(Debug)]
 pub struct Door {
     fd: i32,
     path: CString,
+    side: i32,
+    way: Side,
 }
+
+/// Connections that wait at either way for the engine to take them.
+const BACKLOG: i32 = 1024;
 
 impl Door {
     /// Opens the door of this board. What a dead engine has left there is taken away.
@@ -38,28 +49,44 @@ impl Door {
             }
             Err(_) => {}
         }
-        let fd = passing::listen(&path, 1024)?;
-        Ok(Self { fd, path })
+        let key = random_key()?;
+        let (side, number) = passing::listen_anywhere(BACKLOG)?;
+        match passing::listen(&path, BACKLOG) {
+            Ok(fd) => Ok(Self { fd, path, side, way: Side { number, key } }),
+            Err(errno) => {
+                let _ = call::close(side);
+                Err(errno)
+            }
+        }
     }
 
-    /// Readable when a guest knocks.
+    /// Each is readable when a guest knocks.
     #[must_use]
-    pub fn fd(&self) -> i32 {
-        self.fd
+    pub fn fds(&self) -> [i32; 2] {
+        [self.fd, self.side]
     }
 
-    /// The next guest that knocks; of other users, none.
+    /// What the board is to say of it ([`crate::board::Board::serve`]).
+    #[must_use]
+    pub fn side(&self) -> Side {
+        self.way
+    }
+
+    /// The next guest that knocks; of other users, only one that [may](Visitor::is_known) turn out to be one.
     #[must_use]
     pub fn accept(&self) -> Option<Visitor> {
-        loop {
-            let fd = passing::accept(self.fd).ok()?;
+        while let Ok(fd) = passing::accept(self.fd) {
             match passing::credentials(fd) {
-                Ok(who) if who.uid == call::geteuid() => return Some(Visitor { fd }),
+                Ok(who) if who.uid == call::geteuid() => {
+                    return Some(Visitor { fd, asked: None });
+                }
                 _ => {
                     let _ = call::close(fd);
                 }
             }
         }
+        let fd = passing::accept(self.side).ok()?;
+        Some(Visitor { fd, asked: Some(self.way.key) })
     }
 }
 
@@ -67,13 +94,56 @@ impl Drop for Door {
     fn drop(&mut self) {
         let _ = call::unlink(&self.path);
         let _ = call::close(self.fd);
+        let _ = call::close(self.side);
     }
+}
+
+/// What nobody can guess.
+fn random_key() -> Result<SideKey, i32> {
+    let mut bytes = [0; size_of::<SideKey>()];
+    let fd = call::open(c"/dev/urandom", 0, 0)?;
+    let read = call::read(fd, &mut bytes);
+    let _ = call::close(fd);
+    if read? != bytes.len() {
+        return Err(EPROTO);
+    }
+    let mut key = SideKey::default();
+    for (to, from) in key.iter_mut().zip(bytes.chunks_exact(4)) {
+        *to = from.iter().fold(0, |word, byte| word << 8 | u32::from(*byte));
+    }
+    Ok(key)
+}
+
+/// Whether a message says the key. How long the answer takes says nothing of how much of it was right.
+fn is_key(message: &[u8], key: SideKey) -> bool {
+    parse(message).is_some_and(|(kind, said)| {
+        let wrong = said.iter().zip(key).fold(0, |sum, (said, key)| sum | (said ^ key));
+        kind == KEY && wrong == 0
+    })
+}
+
+/// Comes by the other way, as a guest: a descriptor, on which the first word has been said. `owner`: the user whose engine
+/// it is; an address without a path may be anybody's once an engine has died.
+///
+/// # Errors
+///
+/// [`Reason::NoEngine`].
+pub(super) fn by_side(side: Side, owner: u32, seconds: u64) -> Result<i32, Reason> {
+    let link = passing::connect_anywhere(side.number, seconds).map_err(|_| Reason::NoEngine)?;
+    let is_theirs = passing::credentials(link).is_ok_and(|who| who.uid == owner);
+    if is_theirs && passing::send(link, &words(KEY, side.key), None, MSG_DONTWAIT).is_ok() {
+        return Ok(link);
+    }
+    let _ = call::close(link);
+    Err(Reason::NoEngine)
 }
 
 /// A guest process that has come through the [`Door`]. It stays for as long as the process lives.
 #[derive(Debug)]
 pub struct Visitor {
     fd: i32,
+    /// What it has to say first.
+    asked: Option<SideKey>,
 }
 
 /// What a [`Visitor`] has said.
@@ -94,10 +164,23 @@ impl Visitor {
         self.fd
     }
 
+    /// Whether it is one of ours, as far as can be told: what it has said says so, or the way by which it came.
+    #[must_use]
+    pub fn is_known(&self) -> bool {
+        self.asked.is_none()
+    }
+
     /// What it says next.
     #[must_use]
-    pub fn listen(&self) -> Said {
+    pub fn listen(&mut self) -> Said {
         let mut bytes = [0; BYTES];
+        if let Some(key) = self.asked {
+            match passing::receive_owned(self.fd, &mut bytes, MSG_DONTWAIT) {
+                Ok((n, None)) if is_key(&bytes[..n], key) => self.asked = None,
+                Err(EAGAIN | EINTR) => return Said::Nothing,
+                _ => return Said::Gone,
+            }
+        }
         match passing::receive_owned(self.fd, &mut bytes, MSG_DONTWAIT) {
             Ok((n, Some(fd))) => {
                 Hello::parse(&bytes[..n]).map_or(Said::Gone, |hello| Said::Hello(hello, fd))
@@ -134,5 +217,91 @@ impl Visitor {
 impl Drop for Visitor {
     fn drop(&mut self) {
         let _ = call::close(self.fd);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{board_dir, world};
+    use super::super::{Hello, meet};
+    use super::*;
+    use crate::world::World;
+
+    fn served(owner: impl FnOnce(u32) -> u32) -> (std::path::PathBuf, Door, World) {
+        let dir = board_dir();
+        let engine = world(&dir);
+        let door = Door::open(Some(dir.to_str().unwrap())).unwrap();
+        engine.board.serve(Some(7), false, door.side()).unwrap();
+        let mut guest = World::join(engine.limits.clone(), "guest".into(), 600).unwrap();
+        guest.board.owner = owner(guest.board.owner);
+        (dir, door, guest)
+    }
+
+    fn hello() -> [u8; BYTES] {
+        Hello { half: 3, generation: 5, client: false, promised: true }.emit()
+    }
+
+    fn hears_of_it(visitor: &mut Visitor) -> bool {
+        matches!(visitor.listen(), Said::Hello(Hello { half: 3, .. }, _))
+    }
+
+    /// As for a worker that was root when it was started: its user's directory is another one, or its root is.
+    #[test]
+    fn who_cannot_come_by_the_path_comes_by_the_other_way() {
+        let (dir, door, guest) = served(|owner| owner);
+        std::fs::remove_file(door.path.to_str().unwrap()).unwrap();
+        let link = meet(&guest).unwrap();
+        let mut visitor = door.accept().unwrap();
+        assert!(!visitor.is_known(), "it has not been heard");
+        assert!(matches!(visitor.listen(), Said::Nothing));
+        assert!(visitor.is_known());
+        passing::send(link, &hello(), Some(link), 0).unwrap();
+        assert!(hears_of_it(&mut visitor));
+        let _ = call::close(link);
+        assert!(matches!(visitor.listen(), Said::Gone));
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn who_has_become_another_user_does_not_look_for_a_path_and_finds_its_own_engine() {
+        let (dir, door, guest) = served(|owner| owner + 1);
+        // What listens there is not of the user whose board it was: an engine has died, and somebody else has its number.
+        assert_eq!(meet(&guest), Err(Reason::NoEngine));
+        let mut visitor = door.accept().unwrap();
+        assert!(!visitor.is_known(), "not by the path");
+        assert!(matches!(visitor.listen(), Said::Gone), "nothing was said to it");
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn strangers_are_not_heard() {
+        let (dir, door, _guest) = served(|owner| owner);
+        let Side { number, key } = door.side();
+        for first in [
+            &words(KEY, [key[0], key[1], key[2] ^ 1])[..],
+            &words(super::super::HELLO, key)[..],
+            &words(KEY, key)[..BYTES - 1],
+            &hello()[..],
+        ] {
+            let link = passing::connect_anywhere(number, 1).unwrap();
+            let mut visitor = door.accept().unwrap();
+            assert!(matches!(visitor.listen(), Said::Nothing), "it is waited for");
+            passing::send(link, first, None, 0).unwrap();
+            passing::send(link, &hello(), Some(link), 0).unwrap();
+            assert!(matches!(visitor.listen(), Said::Gone) && !visitor.is_known());
+            let _ = call::close(link);
+        }
+        let link = passing::connect_anywhere(number, 1).unwrap();
+        passing::send(link, &words(KEY, key), Some(link), 0).unwrap();
+        let mut visitor = door.accept().unwrap();
+        assert!(matches!(visitor.listen(), Said::Gone), "a descriptor is none of it");
+        let _ = call::close(link);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn each_engine_has_a_key_of_its_own() {
+        let keys = [(); 3].map(|()| random_key().unwrap());
+        assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys.iter().all(|key| *key != [0; 3]));
     }
 }

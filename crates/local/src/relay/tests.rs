@@ -13,7 +13,7 @@ use crate::conn::{Conn, Got, Phase, Put};
 
 const MSG_PEEK: i32 = 2;
 
-fn world(dir: &std::path::Path) -> &'static World {
+pub(super) fn world(dir: &std::path::Path) -> &'static World {
     let limits = Limits { dir: Some(dir.to_str().unwrap().to_owned()), ..Limits::default() };
     Box::leak(Box::new(World::join(limits, "test".into(), 600).unwrap()))
 }
@@ -36,7 +36,7 @@ pub(super) fn pair(order: u32) -> Pair {
 }
 
 /// Where a board of its own is.
-fn board_dir() -> std::path::PathBuf {
+pub(super) fn board_dir() -> std::path::PathBuf {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let dir = std::env::temp_dir().join(format!("shunt-relay-{}-{number}", std::process::id()));
@@ -49,9 +49,9 @@ fn board_dir() -> std::path::PathBuf {
 fn pairs<const N: usize>(order: u32) -> [Pair; N] {
     let dir = board_dir();
     let (engine, guest) = (world(&dir), world(&dir));
-    engine.board.serve(Some(7), false).unwrap();
-    assert_eq!(guest.board.engine_option(), Some(7));
     let door = Door::open(Some(dir.to_str().unwrap())).unwrap();
+    engine.board.serve(Some(7), false, door.side()).unwrap();
+    assert_eq!(guest.board.engine_option(), Some(7));
     let mut visitor = None;
     let pairs = std::array::from_fn(|_| meet(engine, guest, &door, &mut visitor, order));
     // What is mapped stays.
@@ -82,7 +82,7 @@ fn meet(
         let serving = scope.spawn(|| {
             let mut stand_ins = StandIns::new(1).unwrap();
             let visitor = visitor.get_or_insert_with(|| {
-                call::wait_readable(door.fd(), 5000);
+                call::wait_readable(door.fds()[0], 5000);
                 door.accept().unwrap()
             });
             call::wait_readable(visitor.fd(), 5000);
@@ -183,12 +183,12 @@ fn a_stand_in_without_a_descriptor_for_it_is_waited_for_or_ends_the_connection()
     }
     let dir = board_dir();
     let (engine, guest) = (world(&dir), world(&dir));
-    engine.board.serve(Some(7), true).unwrap();
     let door = Door::open(Some(dir.to_str().unwrap())).unwrap();
+    engine.board.serve(Some(7), true, door.side()).unwrap();
     let mut visitor = None;
     // The first one opens what the two keep.
     let first = meet(engine, guest, &door, &mut visitor, 0);
-    let visitor = visitor.unwrap();
+    let mut visitor = visitor.unwrap();
     let mut stand_ins = StandIns::new(8).unwrap();
     while stand_ins.refill() {}
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -256,8 +256,8 @@ fn what_is_declined_is_the_guests_as_it_was() {
     let no_room = Limits { memory_max: 0, dir: guest.limits.dir.clone(), ..Limits::default() };
     let no_room: &'static World =
         Box::leak(Box::new(World::join(no_room, "no room".into(), 3).unwrap()));
-    engine.board.serve(Some(7), true).unwrap();
     let door = Door::open(Some(dir.to_str().unwrap())).unwrap();
+    engine.board.serve(Some(7), true, door.side()).unwrap();
     let served = |world: &'static World, told: bool| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -265,8 +265,8 @@ fn what_is_declined_is_the_guests_as_it_was() {
         conn.fd.store(near.as_raw_fd().cast_unsigned(), Ordering::Relaxed);
         std::thread::scope(|scope| {
             let serving = scope.spawn(|| {
-                call::wait_readable(door.fd(), 5000);
-                let visitor = door.accept().unwrap();
+                call::wait_readable(door.fds()[0], 5000);
+                let mut visitor = door.accept().unwrap();
                 call::wait_readable(visitor.fd(), 5000);
                 let Said::Hello(hello, _) = visitor.listen() else { panic!("no hello") };
                 if told {
@@ -300,8 +300,8 @@ fn what_is_declined_is_the_guests_as_it_was() {
 fn a_silent_engine_does_not_get_what_was_not_promised() {
     let dir = board_dir();
     let (engine, guest) = (world(&dir), world(&dir));
-    engine.board.serve(Some(7), true).unwrap();
     let door = Door::open(Some(dir.to_str().unwrap())).unwrap();
+    engine.board.serve(Some(7), true, door.side()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (mut far, _) = listener.accept().unwrap();
@@ -315,7 +315,7 @@ fn a_silent_engine_does_not_get_what_was_not_promised() {
     let promised = std::time::Duration::from_secs(PATIENCE_S);
     assert!(began.elapsed() < promised, "it waits less than one that cannot do without");
     // Now the engine goes on: what was said to it is still there, its answer is heard by nobody.
-    let visitor = door.accept().unwrap();
+    let mut visitor = door.accept().unwrap();
     let Said::Hello(hello, socket) = visitor.listen() else { panic!("no hello") };
     assert!(!hello.promised);
     let stand_in = StandIns::new(1).unwrap().take().unwrap();

@@ -14,6 +14,11 @@ pub(super) struct Pages<'a> {
 
 impl<'a> Pages<'a> {
     pub(super) fn serve(pair: &'a Pair, nginx: &Path) -> Self {
+        Self::serve_as("root", pair, nginx)
+    }
+
+    /// As a distribution has it: a master that is root, and a worker that has become `user`.
+    pub(super) fn serve_as(user: &str, pair: &'a Pair, nginx: &Path) -> Self {
         static COUNT: AtomicUsize = AtomicUsize::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("shunt-remote-nginx-{}-{count}", std::process::id());
@@ -24,7 +29,7 @@ impl<'a> Pages<'a> {
         }
         let (at, address) = (place.display(), pair.address());
         let config = format!(
-            "daemon off; user root; worker_processes 1; pid {at}/pid; error_log {at}/error.log error;
+            "daemon off; user {user}; worker_processes 1; pid {at}/pid; error_log {at}/error.log error;
          events {{ worker_connections 1024; }}
          http {{ access_log off; client_body_temp_path {at}/t; proxy_temp_path {at}/t;
              fastcgi_temp_path {at}/t; uwsgi_temp_path {at}/t; scgi_temp_path {at}/t;
