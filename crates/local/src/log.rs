@@ -1,6 +1,25 @@
 //! Lines on standard error, written at once and without the guest's allocator or locks.
+//!
+//! It is the guest's standard error. A daemon closes it, and what it opens next has its number: a socket, or a file of
+//! data. So nothing is written there unless it is what it was when we began, or what is made to be written lines to. And
+//! what we say unasked is not much and waits for nobody: many lines a second say no more than a few, and who started the
+//! guest may not read them.
 
 use std::fmt::{self, Write};
+
+use sys::call;
+use sys::sync::{AtomicU64, Ordering};
+
+/// The descriptor.
+const STDERR: i32 = 2;
+/// Lines a second that are written unasked.
+const MANY: u64 = 10;
+const NS: u64 = 1_000_000_000;
+
+const O_APPEND: i32 = 0o2000;
+const S_IFMT: u32 = 0o170_000;
+const S_IFCHR: u32 = 0o020_000;
+const S_IFREG: u32 = 0o100_000;
 
 struct Line {
     bytes: [u8; 400],
@@ -17,10 +36,116 @@ impl Write for Line {
     }
 }
 
-/// Writes one line, cut to 400 bytes.
+/// Device and inode of standard error when the program began, each plus one; 0: nobody has [said](begin).
+static BEGAN: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+static LIMIT: Limit = Limit(AtomicU64::new(0));
+
+/// To be called before the program may have opened anything: what is standard error now is so later. Without it all is.
+pub fn begin() {
+    // Where it is closed it is nothing that could come again.
+    let (dev, ino) = call::fstat(STDERR).map_or((u64::MAX, u64::MAX), |at| (at.st_dev, at.st_ino));
+    BEGAN[0].store(dev.wrapping_add(1).max(1), Ordering::Relaxed);
+    BEGAN[1].store(ino.wrapping_add(1).max(1), Ordering::Relaxed);
+}
+
+/// Whether what is written to standard error now goes where people look for it.
+fn is_standard_error() -> bool {
+    let [dev, ino] = [0, 1].map(|i| BEGAN[i].load(Ordering::Relaxed));
+    if dev == 0 {
+        return true;
+    }
+    let Ok(at) = call::fstat(STDERR) else { return false };
+    let is_same =
+        (at.st_dev.wrapping_add(1).max(1), at.st_ino.wrapping_add(1).max(1)) == (dev, ino);
+    is_same || is_for_lines(at.st_mode, || call::getfl(STDERR).is_ok_and(|f| f & O_APPEND != 0))
+}
+
+/// Whether a descriptor that has come to be standard error was made so: a terminal or `/dev/null`, or a file to whose end
+/// all is written.
+fn is_for_lines(mode: u32, appends: impl Fn() -> bool) -> bool {
+    match mode & S_IFMT {
+        S_IFCHR => true,
+        S_IFREG => appends(),
+        _ => false,
+    }
+}
+
+/// Writes one line that was asked for ([`Level`](crate::Level) above `error`), or that is the last; cut to 400 bytes.
 pub fn line(args: fmt::Arguments<'_>) {
+    if is_standard_error() {
+        put(args);
+    }
+}
+
+/// Writes one line about something that has gone wrong, cut to 400 bytes: unless there were many of late, or whoever is to
+/// read it does not.
+pub fn error(args: fmt::Arguments<'_>) {
+    let Some(left_out) = LIMIT.pass(call::now_ns() / NS) else { return };
+    if !is_standard_error() || !call::is_writable(STDERR) {
+        return;
+    }
+    if left_out > 0 {
+        put(format_args!("{left_out} lines of a moment ago were left out"));
+    }
+    put(args);
+}
+
+fn put(args: fmt::Arguments<'_>) {
     let mut line = Line { bytes: [0; 400], len: 0 };
-    let _ = write!(line, "shunt[{}]: {args}", sys::call::getpid());
+    let _ = write!(line, "shunt[{}]: {args}", call::getpid());
     line.bytes[line.len] = b'\n';
-    let _ = sys::call::write(2, &line.bytes[..=line.len]);
+    let _ = call::write(STDERR, &line.bytes[..=line.len]);
+}
+
+/// A second, in the upper half, and how many lines it has had.
+struct Limit(AtomicU64);
+
+impl Limit {
+    /// Whether one more line may be written in that second: how many were left out before.
+    fn pass(&self, second: u64) -> Option<u64> {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            let (then, count) = (word >> 32, word & u64::from(u32::MAX));
+            let is_new = then != second & u64::from(u32::MAX);
+            let next = match is_new {
+                true => second << 32 | 1,
+                // It does not come round: nobody writes so many in a second.
+                false => word + 1,
+            };
+            match self.0.compare_exchange_weak(word, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) if is_new => return Some(count.saturating_sub(MANY)),
+                Ok(_) => return (count < MANY).then_some(0),
+                Err(other) => word = other,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_lines_in_a_second_a_few_are_written_and_the_others_counted() {
+        let limit = Limit(AtomicU64::new(0));
+        let passed = |second| (0..1000).filter_map(|_| limit.pass(second)).collect::<Vec<_>>();
+        assert_eq!(passed(7), [0; 10]);
+        assert_eq!(passed(7), [], "the same second");
+        let after = passed(8);
+        assert_eq!((after[0], after.len()), (1990, 10));
+        assert_eq!(limit.pass(9), Some(990));
+        assert_eq!(limit.pass(10), Some(0), "there was one");
+        // The first second of a machine that has been up for longer than a word counts.
+        assert_eq!(limit.pass(1 << 32 | 10), Some(0));
+    }
+
+    #[test]
+    fn what_has_taken_the_place_of_standard_error_is_written_to_if_it_is_for_lines() {
+        const S_IFSOCK: u32 = 0o140_000;
+        const S_IFIFO: u32 = 0o010_000;
+        let with = |mode: u32, appends: bool| is_for_lines(mode | 0o644, || appends);
+        assert!(with(S_IFCHR, false), "a terminal");
+        assert!(with(S_IFREG, true) && !with(S_IFREG, false), "a log, and a file of data");
+        assert!(!with(S_IFSOCK, true) && !with(S_IFIFO, true));
+    }
 }

@@ -379,7 +379,7 @@ impl World {
     /// Says for people, once, that this process has no place on the board. Nothing on the board can say so.
     pub fn has_no_place(&self) {
         if self.limits.log >= Level::Error && self.told.swap(1, Ordering::Relaxed) == 0 {
-            crate::log::line(format_args!(
+            crate::log::error(format_args!(
                 "{}: {SLOTS} processes of this user take part, which is all that can; staying on TCP",
                 Reason::NoSlot.words()
             ));

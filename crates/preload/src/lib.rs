@@ -38,6 +38,7 @@ extern "C" fn fini() {
 }
 
 extern "C" fn init() {
+    local::log::begin();
     let mut limits = Limits::default();
     for setting in SETTINGS {
         let Some(value) = env(setting.env) else { continue };

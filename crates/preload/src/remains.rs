@@ -37,7 +37,7 @@ pub(crate) fn before_a_fork(w: &'static World, conn: &'static Conn, fd: c_int) {
 /// use the connection, it ends for this one alone.
 pub(crate) fn cut_off(w: &'static World, conn: &'static Conn, fd: c_int, own: bool) {
     if w.limits.log >= local::Level::Error {
-        local::log::line(format_args!(
+        local::log::error(format_args!(
             "fd {fd}: reset: another program is to have it, and what is unread cannot go back to TCP"
         ));
     }

@@ -261,7 +261,7 @@ fn take_place(w: &'static World, conn: &'static Conn, fd: c_int, client: bool, p
 #[cold]
 fn give_up(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) {
     if w.limits.log >= local::Level::Error {
-        local::log::line(format_args!(
+        local::log::error(format_args!(
             "fd {fd}: reset: {} {}; the peer was promised SMC, or the engine has the connection",
             reason.code(),
             reason.words()

@@ -406,6 +406,12 @@ mod calls {
         let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
         let _ = poll(&mut fds, ms);
     }
+    /// Whether something can be written at once.
+    #[must_use]
+    pub fn is_writable(fd: i32) -> bool {
+        let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
+        poll(&mut fds, 0).is_ok() && fds[0].revents & libc::POLLOUT != 0
+    }
     /// Waits until the descriptor is readable or has ended, for so many milliseconds at most.
     pub fn wait_readable(fd: i32, ms: i32) {
         let _ = poll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], ms);

@@ -19,6 +19,7 @@ mod pairs;
 mod programs;
 mod reasons;
 mod remote;
+mod said;
 mod seen;
 mod serve;
 mod serve_carried;

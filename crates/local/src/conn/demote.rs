@@ -636,7 +636,7 @@ impl Conn {
     /// What all of these come to: the connection ends with a reset, and the log says why, unless its peer has gone.
     fn resets(&self, w: &World, fd: i32, mine: &Half, why: Option<&str>) -> Got {
         if let Some(why) = why.filter(|_| w.limits.log >= Level::Error) {
-            crate::log::line(format_args!("fd {fd}: reset: {why}"));
+            crate::log::error(format_args!("fd {fd}: reset: {why}"));
         }
         mine.flags.fetch_or(flag::CLOSED | flag::RESET | flag::SHUT, Ordering::Release);
         self.error.store(104, Ordering::Relaxed);
