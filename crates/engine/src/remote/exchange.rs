@@ -847,11 +847,18 @@ fn words(diagnosis: Diagnosis) -> String {
     }
 }
 
+pub(super) const SOL_SOCKET: i32 = 1;
+pub(super) const SO_LINGER: i32 = 13;
+
 /// The peer of a connection is to see a reset when its descriptor is closed.
 pub(super) fn reset_on_close(tcp: &impl AsRawFd) {
-    const SOL_SOCKET: i32 = 1;
-    const SO_LINGER: i32 = 13;
     let _ = call::setsockopt(tcp.as_raw_fd(), SOL_SOCKET, SO_LINGER, [1i32, 0]);
+}
+
+/// Nobody waits when the descriptor of a connection is closed: for the peer's word that it has heard of the end a program
+/// may have wished to wait (`SO_LINGER`), but a vector has others to care for, and that wish is its stand-in's.
+pub(super) fn close_at_once(tcp: &impl AsRawFd) {
+    let _ = call::setsockopt(tcp.as_raw_fd(), SOL_SOCKET, SO_LINGER, [0i32, 0]);
 }
 
 /// The longest packet that the path of a connection takes, bytes.

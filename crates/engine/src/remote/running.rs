@@ -11,7 +11,7 @@ use sys::event::{self, Interest};
 
 use super::device::Purpose;
 use super::devices::Device;
-use super::exchange::{InGroup, Rmb, reset_on_close};
+use super::exchange::{InGroup, Rmb, close_at_once, reset_on_close};
 use super::guest::{Broken, Relay, Stamp};
 use super::habit::Tally;
 use super::plain::{Over, Plain};
@@ -275,7 +275,10 @@ impl Vector {
                 did.moved
             }
             Err(over) => {
-                self.remove_running(id);
+                let running = self.remove_running(id);
+                if let Some(running) = running.filter(|_| over == Over::Closed) {
+                    close_at_once(running.tcp());
+                }
                 self.close(id, over == Over::Reset);
                 true
             }
@@ -325,6 +328,8 @@ impl Vector {
         self.leave(smc.place, keeps, now);
         if reset {
             reset_on_close(&smc.tcp);
+        } else {
+            close_at_once(&smc.tcp);
         }
         self.close(id, reset);
     }

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV6, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use smc::clc::Diagnosis;
 
 use super::config::Config;
 use super::control::Answers as _;
+use super::exchange::{SO_LINGER, SOL_SOCKET};
 use super::fake::{Awake, Guest, guest};
 use super::guest::{Program, Role};
 use super::running::{Running, Smc};
@@ -649,6 +651,31 @@ fn a_peer_whose_tcp_ends_without_a_word_is_dead() {
     polite[0].send(b"still here?");
     assert_eq!(polite[1].receive_all(11), b"still here?");
     assert_eq!(polite[0].closed(), None);
+}
+
+/// A program may wish to wait for its peer when it closes. The vector, which closes the real connection, must not.
+#[test]
+fn a_vector_waits_for_nobody_when_it_closes_whatever_the_program_has_set() {
+    let wish = |tcp: &TcpStream| {
+        sys::call::setsockopt(tcp.as_raw_fd(), SOL_SOCKET, SO_LINGER, [1, 60]).unwrap();
+    };
+    let waits = |tcp: &TcpStream| {
+        sys::call::getsockopt::<[i32; 2]>(tcp.as_raw_fd(), SOL_SOCKET, SO_LINGER).unwrap()[0] != 0
+    };
+    // By SMC-R, and by an engine that carries it as TCP.
+    for second in [config(&[]), config(&[("eid", "ANOTHER")])] {
+        let Some(hosts) = Hosts::of([config(&[]), second]) else { return };
+        let ([client, server], tcp) = hosts.connect_and_keep();
+        wish(&tcp);
+        client.send(b"x");
+        assert_eq!(server.receive_all(1), b"x");
+        assert!(waits(&tcp), "what the program has set is still to be asked for");
+        client.ends(Program::Closed);
+        server.wait("the end", Guest::peer_shut);
+        server.ends(Program::Closed);
+        server.wait("parting", |g| g.closed() == Some(false));
+        assert!(!waits(&tcp));
+    }
 }
 
 #[test]
