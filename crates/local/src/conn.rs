@@ -275,6 +275,8 @@ pub struct Conn {
     pub opted: AtomicU32,
     /// Not 0: the descriptor is a stand-in, whose other end is the engine's; see `stand`.
     stands_in: AtomicU32,
+    /// `SO_COOKIE` of the socket that has taken the place of the one that the program made, whose names it does not have.
+    placed: AtomicU64,
     /// Event sets.
     pub sets: [Registration; SETS],
     /// See `calls_since`.
@@ -329,7 +331,14 @@ impl Conn {
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&self.tcp_rx, &self.loc_checked, &self.offer, &self.held_until, &self.polled] {
+        for word in [
+            &self.tcp_rx,
+            &self.loc_checked,
+            &self.offer,
+            &self.held_until,
+            &self.polled,
+            &self.placed,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
         self.tx.reset();

@@ -389,6 +389,8 @@ pub struct Relay {
     urgent: Option<u64>,
     /// The other host sends no more, which the guest's socket is to say once [`Self::pour`] is done.
     ends: bool,
+    /// The guest's socket may hold more of its bytes than there is room for.
+    has_more: bool,
     tcp_ready: bool,
     /// The guest was asked to ring when it reads on.
     wants_consumed: bool,
@@ -432,6 +434,7 @@ impl Relay {
             down: None,
             urgent: None,
             ends: false,
+            has_more: false,
             tcp_ready: false,
             wants_consumed: false,
         };
@@ -510,6 +513,10 @@ impl Relay {
     fn written_now(&mut self) -> Result<u64, Broken> {
         let (mine, peer) = self.halves()?;
         let flags = peer.flags.load(Ordering::Acquire);
+        if flags & flag::WANT_DOWN != 0 {
+            // While our loop is awake no doorbell says so.
+            self.conn.answer_demotion(self.w, self.fd, mine, peer);
+        }
         if flags & flag::UP == 0 || flags & flag::DOWN != 0 || self.base.is_none() {
             self.written_by_tcp(mine, peer)?;
         }
@@ -539,7 +546,7 @@ impl Relay {
             let until = up.unwrap_or(u64::MAX);
             if self.spill.end() < until && (self.tcp_ready || up.is_some()) {
                 let max = usize::try_from(until - self.spill.end()).unwrap_or(usize::MAX);
-                self.tcp_ready = !self.spill.fill(self.fd, max)?;
+                self.tcp_ready = !self.fill(peer, max)?;
                 mine.tcp_rx.store(self.spill.end(), Ordering::Relaxed);
             }
             if up == Some(self.spill.end()) {
@@ -555,12 +562,24 @@ impl Relay {
             self.conn.drain(self.w, self.fd);
             if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Acquire) {
                 self.spill.begin(after);
-                let _ = self.spill.fill(self.fd, usize::MAX)?;
+                let _ = self.fill(peer, usize::MAX)?;
                 // What it has sent once more may be done with already.
                 self.spill.release(self.released);
             }
         }
         Ok(())
+    }
+
+    /// As [`Spill::fill`]. A guest that has closed may have left a doorbell unread, of which the kernel makes a reset: behind
+    /// its bytes that is its end.
+    fn fill(&mut self, peer: &Half, max: usize) -> Result<bool, Broken> {
+        let filled = self.spill.fill(self.fd, max);
+        self.has_more = filled == Ok(false) && max == usize::MAX;
+        if filled.is_err() && peer.flags.load(Ordering::Acquire) & flag::CLOSED != 0 {
+            self.spill.ends();
+            return Ok(true);
+        }
+        filled
     }
 
     /// Copies what the guest has sent from stream offset `at` on. All of it must have been written
@@ -655,7 +674,19 @@ impl Relay {
         if flags & flag::RESET != 0 || hints & kernel::RESET != 0 {
             return Program::Reset;
         }
-        if flags & flag::CLOSED != 0 || hints & kernel::HUP != 0 || self.spill.ended() {
+        if hints & kernel::HUP != 0 && !self.has_more {
+            return Program::Closed;
+        }
+        if flags & flag::UP == 0 || flags & flag::DOWN != 0 {
+            // By TCP it ends when the kernel says so: bytes may be on their way, and who has closed may have given the
+            // socket to another program before.
+            return match self.spill.ended() {
+                true if flags & flag::CLOSED != 0 => Program::Closed,
+                true => Program::Shut,
+                false => Program::Open,
+            };
+        }
+        if flags & flag::CLOSED != 0 {
             return Program::Closed;
         }
         if flags & flag::SHUT != 0 { Program::Shut } else { Program::Open }

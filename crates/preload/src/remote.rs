@@ -314,6 +314,7 @@ pub(crate) fn put_over(
     new: c_int,
 ) -> Result<(), Reason> {
     inherit_options(conn, fd, new);
+    conn.gives_place(new);
     let flags = call::getfl(fd).map_err(|_| Reason::NoEngine)?;
     if flags != AS_MADE {
         call::setfl(new, flags).map_err(|_| Reason::NoEngine)?;

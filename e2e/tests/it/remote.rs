@@ -20,6 +20,7 @@ mod captured;
 mod congestion;
 mod files;
 mod going;
+mod handed;
 mod interrupted;
 mod meeting;
 mod peers;

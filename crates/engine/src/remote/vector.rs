@@ -531,8 +531,19 @@ impl Vector {
         self.look_at_all(now);
     }
 
+    /// Does for guests whose handshake is not over what they may wait for, such as to go back to TCP, whatever comes of it.
+    fn attend_waiting(&mut self) {
+        for (_, exchange) in self.exchanges.iter() {
+            if let Some(relay) = self.shelf.rings.get_mut(exchange.conn) {
+                // What makes no sense does not either when its turn comes.
+                let _ = relay.written();
+            }
+        }
+    }
+
     /// Looks at each connection. Whether any has moved.
     fn look_at_all(&mut self, now: u64) -> bool {
+        self.attend_waiting();
         let (mut busy, mut at) = (false, 0);
         while let Some(id) = self.all.get(at).copied() {
             if self.step(id, now) {
@@ -711,6 +722,7 @@ impl Vector {
 
     /// Time has passed.
     fn tick(&mut self, now: u64) {
+        self.attend_waiting();
         for id in self.exchanges.ids() {
             let due = self.exchanges.get(id).and_then(|e| e.machine.next_deadline());
             if due.is_some_and(|at| at.as_nanos() <= now) {

@@ -206,18 +206,6 @@ impl Conn {
         }
     }
 
-    /// Whether `fd` leads to the connection's socket, as the kernel says: in a child that borrows our memory a number may
-    /// lead elsewhere.
-    #[must_use]
-    pub fn is_socket(&self, fd: i32) -> bool {
-        let name = |peer| call::name(fd, peer).ok().flatten().map(|at| (*at.ip(), at.port()));
-        let known = self.ends.lock().and_then(|ends| *ends);
-        known.is_some_and(|ends| {
-            name(false) == Some((*ends.local.ip(), ends.local.port()))
-                && name(true) == Some((*ends.remote.ip(), ends.remote.port()))
-        })
-    }
-
     /// Whether a reader that is frozen will not be sent what is in the ring: who has frozen it, a sender that was about to
     /// go back to TCP, was killed. It is thawed then.
     #[cold]

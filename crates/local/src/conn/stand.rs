@@ -49,6 +49,28 @@ impl Conn {
         self.stands_in.store(if v6 { V6 } else { V4 }, Ordering::Relaxed);
     }
 
+    /// The socket `fd` is about to take the place of this one's.
+    pub fn gives_place(&self, fd: i32) {
+        self.placed.store(cookie(fd).unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Whether `fd` leads to the connection's socket, as the kernel says: in a child that borrows our memory a number may
+    /// lead elsewhere.
+    #[must_use]
+    pub fn is_socket(&self, fd: i32) -> bool {
+        if self.stands_in() {
+            // Its names are those of another.
+            let placed = self.placed.load(Ordering::Relaxed);
+            return placed != 0 && cookie(fd) == Some(placed);
+        }
+        let name = |peer| call::name(fd, peer).ok().flatten().map(|at| (*at.ip(), at.port()));
+        let known = self.ends.lock().and_then(|ends| *ends);
+        known.is_some_and(|ends| {
+            name(false) == Some((*ends.local.ip(), ends.local.port()))
+                && name(true) == Some((*ends.remote.ip(), ends.remote.port()))
+        })
+    }
+
     /// Whether the program made an IPv6 socket, where there is a stand-in now.
     #[must_use]
     pub fn was_v6(&self) -> bool {
@@ -174,6 +196,13 @@ impl Conn {
         let _ = self.tx.rise(&half.flags, &half.up_at, &half.users, || None);
         Ok((index, half.generation.load(Ordering::Relaxed), rmb))
     }
+}
+
+/// What the kernel calls a socket, in all processes that have it.
+fn cookie(fd: i32) -> Option<u64> {
+    const SOL_SOCKET: i32 = 1;
+    const SO_COOKIE: i32 = 57;
+    call::getsockopt(fd, SOL_SOCKET, SO_COOKIE).ok()
 }
 
 /// Guest: has no memory for its own end of a connection whose peer was promised SMC. The engine tells the peer.

@@ -32,6 +32,11 @@ impl Spill {
         self.ended
     }
 
+    /// The stream ends here, whatever the kernel calls it.
+    pub(super) fn ends(&mut self) {
+        self.ended = true;
+    }
+
     /// Stream offset behind the last urgent byte that came.
     pub(super) fn urgent(&self) -> Option<u64> {
         self.urgent

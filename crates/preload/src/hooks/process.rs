@@ -103,10 +103,19 @@ unsafe fn dup_to(fd: c_int, to: c_int, is_valid: bool, call_it: impl Fn() -> c_i
         // The target is closed by this, as by `close`.
         life::close(to, || 0);
     }
+    if (0..=STDERR).contains(&to)
+        && let Some((w, conn)) = active(fd)
+    {
+        // stdio writes there without a call that we see. If it cannot go back, the program may have other plans.
+        let _ = io::to_tcp(w, conn, fd, Reason::Stdio);
+    }
     let new = call_it();
     life::duplicated(fd, new);
     new
 }
+
+/// The last of the descriptors that stdio has from the start.
+const STDERR: c_int = 2;
 
 /// Whether a descriptor may have this number, by `RLIMIT_NOFILE`. (One may be open that has it from before.)
 fn is_below_limit(fd: c_int) -> bool {
