@@ -3,6 +3,7 @@
 //! `hooks` holds the signatures; a descriptor that we do not follow costs one load. Whatever goes wrong with one that we do follow goes wrong for that connection only.
 
 mod alloc;
+mod carried;
 mod fds;
 mod finally;
 mod hooks;
@@ -59,7 +60,10 @@ extern "C" fn init() {
     let log = limits.log;
     sys::lock::watch_threads();
     match World::join(limits, program, high_fd()) {
-        Ok(world) => fds::begin(world),
+        Ok(world) => {
+            carried::begin();
+            fds::begin(world);
+        }
         Err(error) => {
             // Whoever was there first may have meant it; the rest is that there is no room, or no such place.
             let matters = matches!(error, sys::map::MapError::NotOurs);

@@ -135,8 +135,9 @@ fn listener(w: &World, fd: c_int) -> Option<&'static Conn> {
         return None;
     }
     let conn = w.conn()?;
-    // What was set before is not known.
+    // What was set before is not known, and whether it promises SMC its connections say.
     conn.options.fetch_or(local::conn::options::CARRIED, Ordering::Relaxed);
+    conn.opted.store(remote::ASKED, Ordering::Relaxed);
     follow(fd, conn, false);
     conn.nonblock.store(0, Ordering::Relaxed);
     listens(w, conn, fd);
@@ -583,6 +584,22 @@ fn left_behind() -> Vec<(&'static Conn, local::conn::Left)> {
 pub(crate) fn handing_over() {
     let may = [Phase::Attached, Phase::Offered, Phase::Server, Phase::Busy];
     hand_over(false, |conn| may.contains(&conn.phase()));
+}
+
+/// Whether a new program will have a listener that promises SMC to clients of other hosts, or may.
+pub(crate) fn gives_promises() -> bool {
+    let borrowed = fds::borrowed();
+    let mut any = false;
+    fds::each(|fd, entry| {
+        if let Entry::Conn(conn) = entry
+            && conn.phase() == Phase::Listener
+            && conn.opted.load(Ordering::Relaxed) == remote::ASKED
+        {
+            // The descriptors of a child that borrows our memory are not those that we know.
+            any |= borrowed || call::getfd(fd).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0);
+        }
+    });
+    any
 }
 
 /// Leads the connections that a new program will have, and of which `which` is true, to TCP. `own`: it takes the place of

@@ -22,7 +22,7 @@ use crate::{fds, ready, real};
 const LEVEL: c_int = 0x534d;
 
 /// Of `Conn::opted`: the option was asked for.
-const ASKED: u32 = 1;
+pub(crate) const ASKED: u32 = 1;
 /// Of `Conn::opted`: it was not, because the engine has noted that the destination's connections are too
 /// short for SMC.
 const SPARED: u32 = 2;

@@ -2,7 +2,7 @@
 
 use super::asynchronous::submits_plain;
 use super::*;
-use crate::remains;
+use crate::{carried, remains};
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn close(fd: c_int) -> c_int {
@@ -173,6 +173,27 @@ pub unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
     unsafe { real::fclose(file) }
 }
 
+/// Runs another program, with `envp`, and with what is ours where it must not be without.
+unsafe fn run(
+    envp: *const *const c_char,
+    call_it: impl FnOnce(*const *const c_char) -> c_int,
+) -> c_int {
+    // SAFETY: libc's contract.
+    let with = unsafe { carried::environment(envp) };
+    let envp = with.as_ref().map_or(envp, |with| with.as_ptr());
+    life::replacing(|| call_it(envp))
+}
+
+/// The environment as it is now.
+fn environment() -> *const *const c_char {
+    // SAFETY: libc's variable; who changes it meanwhile breaks `execv` as well.
+    unsafe { environ }
+}
+
+unsafe extern "C" {
+    static environ: *const *const c_char;
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execve(
     path: *const c_char,
@@ -180,19 +201,19 @@ pub unsafe extern "C-unwind" fn execve(
     envp: *const *const c_char,
 ) -> c_int {
     // SAFETY: libc's contract, handed on.
-    life::replacing(|| unsafe { real::execve(path, argv, envp) })
+    unsafe { run(envp, |envp| real::execve(path, argv, envp)) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
     // SAFETY: libc's contract, handed on.
-    life::replacing(|| unsafe { real::execv(path, argv) })
+    unsafe { run(environment(), |envp| real::execve(path, argv, envp)) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn execvp(path: *const c_char, argv: *const *const c_char) -> c_int {
     // SAFETY: libc's contract, handed on.
-    life::replacing(|| unsafe { real::execvp(path, argv) })
+    unsafe { run(environment(), |envp| real::execvpe(path, argv, envp)) }
 }
 
 #[unsafe(no_mangle)]
@@ -202,7 +223,7 @@ pub unsafe extern "C-unwind" fn execvpe(
     envp: *const *const c_char,
 ) -> c_int {
     // SAFETY: libc's contract, handed on.
-    life::replacing(|| unsafe { real::execvpe(path, argv, envp) })
+    unsafe { run(envp, |envp| real::execvpe(path, argv, envp)) }
 }
 
 #[unsafe(no_mangle)]
@@ -212,7 +233,7 @@ pub unsafe extern "C-unwind" fn fexecve(
     envp: *const *const c_char,
 ) -> c_int {
     // SAFETY: libc's contract, handed on.
-    life::replacing(|| unsafe { real::fexecve(fd, argv, envp) })
+    unsafe { run(envp, |envp| real::fexecve(fd, argv, envp)) }
 }
 
 #[unsafe(no_mangle)]
@@ -224,7 +245,7 @@ pub unsafe extern "C-unwind" fn execveat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: libc's contract, handed on.
-    life::replacing(|| unsafe { real::execveat(dir, path, argv, envp, flags) })
+    unsafe { run(envp, |envp| real::execveat(dir, path, argv, envp, flags)) }
 }
 
 /// The rest of an argument list that the caller has laid out for a variadic function: the first few
@@ -232,40 +253,71 @@ pub unsafe extern "C-unwind" fn execveat(
 /// yet; on the architectures we support, a function with many pointer parameters finds them in the
 /// same places, and reads none behind the null.
 macro_rules! list_exec {
-    ($name:ident, $real:path $(, $env:ident)?) => {
+    ($name:ident, $real:path, $env:path) => {
         #[unsafe(no_mangle)]
         pub unsafe extern "C-unwind" fn $name(
             path: *const c_char,
-            a0: *const c_char, a1: *const c_char, a2: *const c_char, a3: *const c_char,
-            a4: *const c_char, a5: *const c_char, a6: *const c_char, a7: *const c_char,
-            a8: *const c_char, a9: *const c_char, a10: *const c_char, a11: *const c_char,
-            a12: *const c_char, a13: *const c_char, a14: *const c_char, a15: *const c_char,
-            a16: *const c_char, a17: *const c_char, a18: *const c_char, a19: *const c_char,
-            a20: *const c_char, a21: *const c_char, a22: *const c_char, a23: *const c_char,
-            a24: *const c_char, a25: *const c_char, a26: *const c_char, a27: *const c_char,
-            a28: *const c_char, a29: *const c_char, a30: *const c_char, a31: *const c_char,
+            a0: *const c_char,
+            a1: *const c_char,
+            a2: *const c_char,
+            a3: *const c_char,
+            a4: *const c_char,
+            a5: *const c_char,
+            a6: *const c_char,
+            a7: *const c_char,
+            a8: *const c_char,
+            a9: *const c_char,
+            a10: *const c_char,
+            a11: *const c_char,
+            a12: *const c_char,
+            a13: *const c_char,
+            a14: *const c_char,
+            a15: *const c_char,
+            a16: *const c_char,
+            a17: *const c_char,
+            a18: *const c_char,
+            a19: *const c_char,
+            a20: *const c_char,
+            a21: *const c_char,
+            a22: *const c_char,
+            a23: *const c_char,
+            a24: *const c_char,
+            a25: *const c_char,
+            a26: *const c_char,
+            a27: *const c_char,
+            a28: *const c_char,
+            a29: *const c_char,
+            a30: *const c_char,
+            a31: *const c_char,
         ) -> c_int {
             let all = [
-                a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17, a18,
-                a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31,
+                a0, a1, a2, a3, a4, a5, a6, a7, a8, a9, a10, a11, a12, a13, a14, a15, a16, a17,
+                a18, a19, a20, a21, a22, a23, a24, a25, a26, a27, a28, a29, a30, a31,
             ];
             let Some(end) = all.iter().position(|a| a.is_null()) else {
                 real::set_errno(libc::E2BIG);
                 return -1;
             };
-            let _ = end;
-            $(
-                let $env = all.get(end + 1).map_or(std::ptr::null(), |e| e.cast::<*const c_char>());
-            )?
+            let envp = $env(&all[end + 1..]);
             // SAFETY: as libc's: a list that ends in a null pointer.
-            life::replacing(|| unsafe { $real(path, all.as_ptr() $(, $env)?) })
+            unsafe { run(envp, |envp| $real(path, all.as_ptr(), envp)) }
         }
     };
 }
 
-list_exec!(execl, real::execv);
-list_exec!(execlp, real::execvp);
-list_exec!(execle, real::execve, envp);
+/// The environment of a list that has none.
+fn none_given(_: &[*const c_char]) -> *const *const c_char {
+    environment()
+}
+
+/// The environment that stands behind a list.
+fn given(behind: &[*const c_char]) -> *const *const c_char {
+    behind.first().map_or(std::ptr::null(), |envp| envp.cast::<*const c_char>())
+}
+
+list_exec!(execl, real::execve, none_given);
+list_exec!(execlp, real::execvpe, none_given);
+list_exec!(execle, real::execve, given);
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn posix_spawn(
@@ -277,6 +329,9 @@ pub unsafe extern "C-unwind" fn posix_spawn(
     envp: *const *mut c_char,
 ) -> c_int {
     life::handing_over();
+    // SAFETY: libc's contract.
+    let with = unsafe { carried::environment(envp.cast()) };
+    let envp = with.as_ref().map_or(envp, |with| with.as_ptr().cast());
     // SAFETY: libc's contract, handed on.
     unsafe { real::posix_spawn(pid, path, actions, attrs, argv, envp) }
 }
@@ -306,6 +361,9 @@ pub unsafe extern "C-unwind" fn posix_spawnp(
     envp: *const *mut c_char,
 ) -> c_int {
     life::handing_over();
+    // SAFETY: libc's contract.
+    let with = unsafe { carried::environment(envp.cast()) };
+    let envp = with.as_ref().map_or(envp, |with| with.as_ptr().cast());
     // SAFETY: libc's contract, handed on.
     unsafe { real::posix_spawnp(pid, path, actions, attrs, argv, envp) }
 }

@@ -119,3 +119,74 @@ fn by_either_end_in_any_way() {
         server.kill_all();
     }
 }
+
+/// A server whose listener comes to be another program's, which goes on with it: as where one is upgraded in place.
+const LISTENER: &str = r#"
+import array, os, socket, sys
+address, mode, script = sys.argv[1], sys.argv[2], sys.argv[3]
+def serve(listener):
+    print("ready", flush=True)
+    while True:
+        peer, _ = listener.accept()
+        while (got := peer.recv(65536)):
+            peer.sendall(got)
+        peer.close()
+if mode == "goes on":
+    serve(socket.socket(fileno=int(address)))
+listener = socket.create_server((address, 7300), backlog=64)
+if mode == "passed":
+    # To a process that was not forked from whoever has made it.
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        os.set_inheritable(theirs.fileno(), True)
+        code = "import socket,sys;exec(open(sys.argv[3]).read().split('if mode')[0])\n" \
+               "serve(socket.socket(fileno=socket.recv_fds(socket.socket(fileno=%d), 1, 1)[1][0]))" % theirs.fileno()
+        listener.close()
+        os.execv(sys.executable, [sys.executable, "-c", code, "-", "passed on", script])
+    socket.send_fds(ours, [b"."], [listener.fileno()])
+    listener.close()
+    os.wait()
+else:
+    listener.set_inheritable(True)
+    env = {"PATH": "/usr/bin:/bin"} if mode == "bare" else dict(os.environ)
+    words = [sys.executable, script, str(listener.fileno()), "goes on", script]
+    os.execve(sys.executable, words, env)
+"#;
+
+const ASKS: &str = r"
+import socket, sys
+for n in range(10):
+    peer = socket.create_connection((sys.argv[1], 7300))
+    peer.sendall(b'.' * 5000)
+    peer.shutdown(socket.SHUT_WR)
+    got = b''
+    while (some := peer.recv(65536)):
+        got += some
+    assert got == b'.' * 5000, (n, got[:20], len(got))
+print('done')
+";
+
+#[test]
+fn a_listener_that_another_program_goes_on_with_is_served_by_smc() {
+    let Some(python) = python() else { return };
+    let Some(pair) = Pair::with(Hosts::new(), &ALL_BY_SMC) else { return };
+    let script = std::env::temp_dir().join(format!("shunt-handed-{}.py", std::process::id()));
+    std::fs::write(&script, LISTENER).unwrap();
+    for mode in ["kept", "bare", "passed"] {
+        let mut command = pair.shunt(Side::Server, &python);
+        command.arg(&script).args([&pair.address(), mode]).arg(&script).stdout(Stdio::piped());
+        let mut server = pair.listening(&mut command, 7300);
+        let mut said = BufReader::new(server.take_stdout().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert_eq!(line.trim(), "ready", "{mode}");
+        pair.must_carry([5000; 2], || {
+            let mut command = pair.shunt(Side::Client, &python);
+            let got = outcome(command.args(["-c", ASKS, &pair.address()]), LIMIT);
+            assert!(got.ok() && got.out.trim() == "done", "{mode}: {got:?}");
+            assert_eq!(got.err, "", "{mode}");
+        });
+        server.kill_all();
+    }
+    std::fs::remove_file(&script).unwrap();
+}
