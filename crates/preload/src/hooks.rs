@@ -7,6 +7,7 @@ mod asking;
 mod asynchronous;
 mod by_number;
 mod lending;
+mod limits;
 mod memory;
 mod numbers;
 mod printing;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
     FILE, aiocb, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
-    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    rlimit, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 fn find(name: &CStr) -> *mut c_void {
@@ -162,6 +162,9 @@ real! {
     io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, params: *mut c_void, buf: *mut c_void, size: usize) -> c_int;
     io_uring_setup(entries: c_uint, params: *mut c_void) -> c_int;
     mlockall(flags: c_int) -> c_int;
+    setrlimit(resource: c_uint, new: *const rlimit) -> c_int;
+    getrlimit(resource: c_uint, old: *mut rlimit) -> c_int;
+    prlimit(pid: pid_t, resource: c_uint, new: *const rlimit, old: *mut rlimit) -> c_int;
     posix_spawn_file_actions_adddup2(actions: *mut c_void, fd: c_int, to: c_int) -> c_int;
     _exit(status: c_int) -> ();
     quick_exit(status: c_int) -> ();

@@ -124,6 +124,71 @@ pub fn lock_more_memory_than_allowed(flags: c_int) -> Result<(Ret, bool), i32> {
     Ok((done, future))
 }
 
+/// Two of a kind.
+type Pair<T> = (T, T);
+
+/// Sets the soft limit of address space by one of two pairs of calls, or one of two that do both: what it was and is, as
+/// the others say, and whether little and much can be mapped.
+pub fn limit_addresses(by: &str, limit: u64) -> Result<(Pair<u64>, Pair<bool>), i32> {
+    const AS: libc::__rlimit_resource_t = libc::RLIMIT_AS;
+    let (mut before, mut after) = (zero!(libc::rlimit64), zero!(libc::rlimit64));
+    let narrow =
+        |limit: libc::rlimit64| libc::rlimit { rlim_cur: limit.rlim_cur, rlim_max: limit.rlim_max };
+    let (mut old, none) = (zero!(libc::rlimit), null());
+    match by {
+        "setrlimit" => {
+            call!(libc::getrlimit64, AS, &raw mut before)?;
+            let new = narrow(libc::rlimit64 { rlim_cur: limit, ..before });
+            call!(libc::setrlimit, AS, &raw const new)?;
+            call!(libc::prlimit64, 0, AS, none, &raw mut after)?;
+        }
+        "setrlimit64" => {
+            call!(libc::getrlimit, AS, &raw mut old)?;
+            before = libc::rlimit64 { rlim_cur: old.rlim_cur, rlim_max: old.rlim_max };
+            let new = libc::rlimit64 { rlim_cur: limit, ..before };
+            call!(libc::setrlimit64, AS, &raw const new)?;
+            call!(libc::getrlimit64, AS, &raw mut after)?;
+        }
+        "prlimit" => {
+            call!(libc::getrlimit, AS, &raw mut old)?;
+            let new = libc::rlimit { rlim_cur: limit, ..old };
+            call!(libc::prlimit, 0, AS, &raw const new, &raw mut old)?;
+            before = libc::rlimit64 { rlim_cur: old.rlim_cur, rlim_max: old.rlim_max };
+            call!(libc::getrlimit64, AS, &raw mut after)?;
+        }
+        _ => {
+            call!(libc::getrlimit64, AS, &raw mut before)?;
+            let new = libc::rlimit64 { rlim_cur: limit, ..before };
+            call!(libc::prlimit64, 0, AS, &raw const new, &raw mut before)?;
+            call!(libc::getrlimit64, AS, &raw mut after)?;
+        }
+    }
+    Ok(((before.rlim_cur, after.rlim_cur), (can_map(1 << 20), can_map(8 << 30))))
+}
+
+/// The limit of address space of another program, made by `fork` and `exec`, KiB.
+pub fn limit_of_another() -> Result<String, i32> {
+    use std::os::unix::process::CommandExt;
+    let mut shell = std::process::Command::new("sh");
+    // SAFETY: does nothing; with it, it is not `posix_spawn` that makes it.
+    unsafe { shell.args(["-c", "ulimit -v"]).pre_exec(|| Ok(())) };
+    let said = shell.output().map_err(|e| e.raw_os_error().unwrap_or(0))?;
+    Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
+}
+
+/// Whether so many bytes of addresses can be had.
+fn can_map(bytes: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: new addresses.
+    let at = unsafe { libc::mmap(null_mut(), bytes, libc::PROT_NONE, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return false;
+    }
+    // SAFETY: nothing leads there.
+    unsafe { libc::munmap(at, bytes) };
+    true
+}
+
 /// `munlockall`.
 pub fn unlock_memory() -> Ret {
     call!(libc::munlockall)

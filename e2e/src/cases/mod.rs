@@ -104,7 +104,7 @@ macro_rules! oracle_cases {
                 truncated_addresses connected_to_itself options_for_bytes numbers_of_the_library
                 numbers_of_calls_that_go_on full_table_of_numbers
                 close_range_unshares ended_quickly options_cut_short waits_of_centuries
-                forked_by_number memory_locked_in_turn
+                forked_by_number memory_locked_in_turn addresses_limited
             }
             jumps {
                 jump_out_of_recv jump_out_of_waitall jump_out_of_poll jump_out_of_select jump_out_of_send jump_out_of_the_first_send

@@ -5,8 +5,9 @@ use libc::{IPPROTO_TCP, MSG_DONTWAIT, POLLIN, POLLOUT, SHUT_WR, SO_REUSEPORT, SO
 
 use crate::calls::rarely::{
     FASTOPEN_CONNECT, MAKERS, Name, close_unseen, connect_of, exit_by_number, exit_quickly,
-    fork_by_number, getsockopt_of, lock_memory, lock_more_memory_than_allowed, name_in, open_with,
-    recv_unseen, send_with, soft_limit, unlock_memory, wait_for_ever, written_of,
+    fork_by_number, getsockopt_of, limit_addresses, limit_of_another, lock_memory,
+    lock_more_memory_than_allowed, name_in, open_with, recv_unseen, send_with, soft_limit,
+    unlock_memory, wait_for_ever, written_of,
 };
 use crate::calls::{self, Forked};
 use crate::say;
@@ -380,6 +381,22 @@ pub fn memory_locked_in_turn(s: &mut Stage) {
     for flags in [MCL_CURRENT, MCL_CURRENT | MCL_FUTURE] {
         say!("too much", flags, lock_more_memory_than_allowed(flags));
     }
+    to_the_end(s, c);
+}
+
+/// How much address space a program may have that says so itself: what is the library's does not count.
+pub fn addresses_limited(s: &mut Stage) {
+    let c = s.pair();
+    // More than the programs of these cases have, and less than the library.
+    let limit = 4 << 30;
+    for by in ["setrlimit", "setrlimit64", "prlimit", "prlimit64"] {
+        say!("limited", by, limit_addresses(by, limit));
+        say!("and not", by, limit_addresses(by, libc::RLIM_INFINITY));
+    }
+    say!("limited", limit_addresses("setrlimit", limit));
+    // Another program has the limit that was set, and nothing else.
+    say!("another program's, KiB", limit_of_another());
+    say!("and not", limit_addresses("setrlimit", libc::RLIM_INFINITY));
     to_the_end(s, c);
 }
 

@@ -33,7 +33,7 @@ const LIFETIME: &str = "
     _exit _Exit quick_exit setuid seteuid setreuid setresuid chroot prctl";
 
 /// Calls on memory that would reach what is the library's.
-const MEMORY: &str = "mlockall";
+const MEMORY: &str = "mlockall setrlimit setrlimit64 getrlimit getrlimit64 prlimit prlimit64";
 
 /// Calls that hand out numbers, which may be ones that we still believe to be connections.
 const NUMBERS: &str = "

@@ -1,6 +1,7 @@
 //! Descriptors and processes: `close`, `dup`, `exec`, and what goes around libc.
 
 use super::asynchronous::submits_plain;
+use super::limits;
 use super::*;
 use crate::{carried, remains};
 
@@ -181,7 +182,10 @@ unsafe fn run(
     // SAFETY: libc's contract.
     let with = unsafe { carried::environment(envp) };
     let envp = with.as_ref().map_or(envp, |with| with.as_ptr());
-    life::replacing(|| call_it(envp))
+    life::replacing(|| {
+        let _lowered = limits::for_another_program();
+        call_it(envp)
+    })
 }
 
 /// The environment as it is now.
