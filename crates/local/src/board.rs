@@ -570,6 +570,19 @@ impl Board {
         self.has_engine().then_some(Side { number, key })
     }
 
+    /// The ends of a connection to another host, as its guest has them, by the `SO_COOKIE` of the engine's end of the
+    /// stand-in. Looks at all halves.
+    #[must_use]
+    pub fn far_ends(&self, cookie: u64) -> Option<Ends> {
+        let engine = self.engine_slot()?;
+        let is_it = |half: &Half| {
+            half.slot.load(Ordering::Relaxed) == engine
+                && half.cookie.load(Ordering::Relaxed) == cookie
+        };
+        let (_, half) = halves(&self.map, self.fd()).find(|(_, half)| is_it(half))?;
+        Some(Ends::read(half).mirrored())
+    }
+
     /// Says that we take connections to other hosts. `option`: see [`Self::engine_option`]; `meets`: see
     /// [`Self::engine_meets`]; `side`: see [`Self::engine_side`].
     ///

@@ -5,6 +5,7 @@
 //! Without an engine on the board nothing here makes a system call.
 
 use std::ffi::c_int;
+use std::net::SocketAddrV6;
 
 use libc::{sockaddr, sockaddr_storage, socklen_t};
 use local::Reason;
@@ -55,7 +56,49 @@ pub(crate) fn concerns() -> bool {
 /// As of these calls.
 pub(crate) unsafe fn tell(
     conn: &Conn,
-    end: std::net::SocketAddrV6,
+    end: SocketAddrV6,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { tell_as(conn.was_v6(), end, addr, len) }
+}
+
+/// The same for a descriptor of which nothing is known, from before this program began or from another process: one that
+/// stands in for a connection to another host must not be taken for one to this host, of which programs may think better.
+/// `peer`: the other end of it, else this one. `None`: it is what it seems to be.
+///
+/// # Safety
+///
+/// As of these calls.
+#[cold]
+pub(crate) unsafe fn tell_inherited(
+    fd: c_int,
+    peer: bool,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> Option<c_int> {
+    if fds::look(fd).is_some() {
+        return None;
+    }
+    let w = fds::world()?;
+    let end = |peer| call::name(fd, peer).ok().flatten().filter(is_loopback);
+    let (local, remote) = (end(false)?, end(true)?);
+    let other = w.board.who_is(remote, local).ok().flatten()?;
+    let ends = w.board.far_ends(other.cookie)?;
+    let end = if peer { ends.remote } else { ends.local };
+    let is_v6 = end.ip().to_ipv4_mapped().is_none();
+    // SAFETY: the caller's promise.
+    Some(unsafe { tell_as(is_v6, end, addr, len) })
+}
+
+fn is_loopback(name: &SocketAddrV6) -> bool {
+    name.ip().to_canonical().is_loopback()
+}
+
+unsafe fn tell_as(
+    is_v6: bool,
+    end: SocketAddrV6,
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> c_int {
@@ -63,7 +106,7 @@ pub(crate) unsafe fn tell(
         real::set_errno(libc::EFAULT);
         return -1;
     }
-    let (storage, size) = call::storage(end, conn.was_v6());
+    let (storage, size) = call::storage(end, is_v6);
     // SAFETY: the caller's promise.
     let room = unsafe { *len } as usize;
     // SAFETY: both are valid for so many bytes, and ours is on our stack.
@@ -150,7 +193,7 @@ pub(crate) fn connected(
     w: &'static World,
     conn: &'static Conn,
     fd: c_int,
-    remote: std::net::SocketAddrV6,
+    remote: SocketAddrV6,
 ) -> bool {
     match conn.opted.load(Ordering::Relaxed) {
         ASKED | MEETS => {
@@ -178,7 +221,7 @@ pub(crate) fn accepted(
     conn: &'static Conn,
     fd: c_int,
     opted: bool,
-    remote: Option<std::net::SocketAddrV6>,
+    remote: Option<SocketAddrV6>,
 ) -> bool {
     let promised = opted && answer(w, fd) == Some(SPOKEN);
     if !promised && !remote.is_some_and(|remote| comes_from_engine(w, fd, remote)) {
@@ -190,7 +233,7 @@ pub(crate) fn accepted(
 }
 
 /// Whether a connection that announced nothing may have another engine's guest at its end.
-fn comes_from_engine(w: &World, fd: c_int, remote: std::net::SocketAddrV6) -> bool {
+fn comes_from_engine(w: &World, fd: c_int, remote: SocketAddrV6) -> bool {
     if !w.board.engine_meets() || !w.limits.enabled || !w.board.has_met(*remote.ip()) {
         return false;
     }

@@ -185,6 +185,8 @@ impl Conn {
         };
         half.loc.store(rmb.emit(), Ordering::Relaxed);
         half.client.store(u32::from(!hello.client), Ordering::Relaxed);
+        // By which a program that inherits the stand-in finds what it stands for: see `Board::far_ends`.
+        half.cookie.store(cookie(fd).unwrap_or(0), Ordering::Relaxed);
         half.peer_generation.store(hello.generation, Ordering::Relaxed);
         // The guest rings when our loop sleeps.
         wait::arm(&half.wait, WaitWord::Warm(waiter));

@@ -139,6 +139,12 @@ pub unsafe extern "C-unwind" fn getpeername(
         // SAFETY: libc's contract.
         return unsafe { remote::tell(conn, ends.remote, addr, len) };
     }
+    if remote::concerns()
+        // SAFETY: libc's contract.
+        && let Some(done) = unsafe { remote::tell_inherited(fd, true, addr, len) }
+    {
+        return done;
+    }
     // SAFETY: libc's contract, handed on.
     unsafe { real::getpeername(fd, addr, len) }
 }
@@ -154,6 +160,12 @@ pub unsafe extern "C-unwind" fn getsockname(
     {
         // SAFETY: libc's contract.
         return unsafe { remote::tell(conn, ends.local, addr, len) };
+    }
+    if remote::concerns()
+        // SAFETY: libc's contract.
+        && let Some(done) = unsafe { remote::tell_inherited(fd, false, addr, len) }
+    {
+        return done;
     }
     // SAFETY: libc's contract, handed on.
     unsafe { real::getsockname(fd, addr, len) }

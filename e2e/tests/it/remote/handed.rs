@@ -29,6 +29,10 @@ while True:
         child = subprocess.Popen(["head", "-c", "3000000", "/dev/zero"], stdin=null, stdout=peer)
         if "waits" in mode:
             child.wait()
+    elif mode == "names":
+        # What it is told of its ends is what its access control goes by.
+        names = "import socket,sys; s = socket.socket(fileno=0); print(*s.getpeername(), *s.getsockname(), flush=True)"
+        subprocess.Popen([sys.executable, "-c", names], stdin=peer, stdout=peer)
     elif mode == "forks":
         # A child that has not become another program.
         if os.fork() == 0:
@@ -71,6 +75,10 @@ for n in range(6):
             got += some
         thread.join()
         assert got == sent, (n, len(got), size)
+    elif mode == "names":
+        got = peer.makefile().readline()
+        ends = [*peer.getsockname(), *peer.getpeername()]
+        assert got.split() == [str(part) for part in ends], (got, ends)
     elif mode.startswith("writes"):
         peer.sendall(b"hello")
         count = 0
@@ -100,6 +108,7 @@ fn by_either_end_in_any_way() {
         "writes, waits",
         "writes, said before, waits",
         "forks",
+        "names",
         "reads",
         "reads, and stdio writes",
     ] {
