@@ -7,6 +7,8 @@ use std::time::Duration;
 pub struct Config {
     /// How long to wait for a CLC message. Default 6 s.
     pub clc_wait: Duration,
+    /// How long a client waits for the first, the answer to its Proposal. Default 6 s.
+    pub accept_wait: Duration,
     /// How long to wait for a Decline that may be on its way when the link did not come up. Default 1 s.
     pub decline_wait: Duration,
     /// How long to wait for an answer to an LLC request. Default 2 s.
@@ -40,6 +42,7 @@ impl Default for Config {
         let seconds = Duration::from_secs;
         Self {
             clc_wait: seconds(6),
+            accept_wait: seconds(6),
             decline_wait: seconds(1),
             llc_wait: seconds(2),
             first_link_wait: seconds(4),
@@ -88,6 +91,7 @@ impl Config {
     pub fn limits(&self) -> Result<Limits, BadConfig> {
         let waits = [
             ("clc_wait", self.clc_wait),
+            ("accept_wait", self.accept_wait),
             ("decline_wait", self.decline_wait),
             ("llc_wait", self.llc_wait),
             ("first_link_wait", self.first_link_wait),

@@ -75,11 +75,22 @@ pub(super) struct Courting {
     by: ExchangeId,
     /// Clients that wait for that.
     waiting: VecDeque<ExchangeId>,
+    /// Until when they do, nanoseconds; then each makes first contact for itself.
+    until: u64,
 }
 
+/// How long clients wait for another to have made first contact, nanoseconds: its server may be one that does not accept its
+/// connections for now, while theirs do.
+const COURTING_NS: u64 = 1_000_000_000;
+
 impl Courting {
-    fn by(by: ExchangeId) -> Self {
-        Self { by, waiting: VecDeque::new() }
+    fn by(by: ExchangeId, now: u64) -> Self {
+        Self { by, waiting: VecDeque::new(), until: now + COURTING_NS }
+    }
+
+    /// When those who wait do so no longer, if any do.
+    pub(super) fn due(&self) -> Option<u64> {
+        (!self.waiting.is_empty()).then_some(self.until)
     }
 }
 
@@ -301,12 +312,20 @@ impl Vector {
         let Some(exchange) = self.exchanges.get_mut(id) else { return };
         let (local, remote) = (exchange.local, exchange.remote);
         if role == Role::Client && !self.groups.is_client_of(remote) {
-            if let Some(courting) = self.courting.get_mut(&remote) {
-                exchange.waits_since = Some(call::now_ns());
-                courting.waiting.push_back(id);
-                return;
+            let courts_in_vain = self.courts_in_vain(remote, now);
+            match self.courting.get_mut(&remote) {
+                Some(courting) if !courts_in_vain => {
+                    if let Some(exchange) = self.exchanges.get_mut(id) {
+                        exchange.waits_since = Some(call::now_ns());
+                    }
+                    courting.waiting.push_back(id);
+                    return;
+                }
+                Some(_) => {}
+                None => {
+                    self.courting.insert(remote, Courting::by(id, now));
+                }
             }
-            self.courting.insert(remote, Courting::by(id));
         }
         let mut identity = self.identity(self.address_for(local));
         let limits = self.limits();
@@ -326,13 +345,41 @@ impl Vector {
         exchange.machine = Machine::Client(begun.client);
         if !self.groups.is_client_of(exchange.remote) {
             // The group has ended meanwhile: this is first contact now, and nobody else makes it beside.
-            self.courting.entry(exchange.remote).or_insert_with(|| Courting::by(id));
+            self.courting.entry(exchange.remote).or_insert_with(|| Courting::by(id, now));
         }
         // The peer may have gone meanwhile; nothing of ours has been built on it yet.
         if exchange.wire.send(&begun.rest).is_err() {
             return self.break_off(id, now, "The TCP connection ended.");
         }
         self.watch_wire(id);
+    }
+
+    /// Whether first contact with a peer is being made by one whose server has said nothing for long: nobody waits for it.
+    fn courts_in_vain(&self, remote: IpAddr, now: u64) -> bool {
+        let Some(courting) = self.courting.get(&remote) else { return false };
+        let by = self.exchanges.get(courting.by).map(|exchange| &exchange.machine);
+        courting.until <= now
+            && matches!(by, Some(Machine::Client(client)) if client.awaits_accept())
+    }
+
+    /// Those who have waited in vain for another to make first contact make it themselves.
+    pub(super) fn court_no_longer(&mut self, now: u64) {
+        let is_due = |courting: &Courting| courting.due().is_some_and(|at| at <= now);
+        let due = self.courting.iter().filter(|(_, courting)| is_due(courting));
+        let due: Vec<_> = due.map(|(remote, _)| *remote).collect();
+        for remote in due {
+            let is_vain = self.courts_in_vain(remote, now);
+            let Some(courting) = self.courting.get_mut(&remote) else { continue };
+            if !is_vain {
+                // The server has answered: it is the link that is waited for now.
+                courting.until = now + COURTING_NS;
+                continue;
+            }
+            for id in std::mem::take(&mut courting.waiting) {
+                self.resume(id, Wait::Contact, 0);
+                self.begin(id, Role::Client, now);
+            }
+        }
     }
 
     /// Whoever made first contact with a peer is done; those who waited go on. Where the peer is `unreachable`,

@@ -678,6 +678,23 @@ fn a_vector_waits_for_nobody_when_it_closes_whatever_the_program_has_set() {
     }
 }
 
+/// A server of Shunt's answers once its program accepts: until then its client waits, and nobody waits for that one.
+#[test]
+fn a_server_that_accepts_late_holds_nobody_else_up() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [client, server] = hosts.addresses;
+    let (ours, theirs) = tcp(client, server);
+    let first = hosts.give(0, ours, Role::Client, server);
+    first.send(b"first");
+    let others = hosts.connect();
+    others[0].send(b"x");
+    assert_eq!(others[1].receive_all(1), b"x");
+    assert_eq!(first.closed(), None);
+    let accepted = hosts.give(1, theirs, Role::Server, client);
+    assert_eq!(accepted.receive_all(5), b"first");
+    hosts.wait("both by SMC", |h| within(&h.engines[0], |vector| by_smc(vector).len()) == 2);
+}
+
 #[test]
 fn what_comes_for_a_program_that_has_closed_is_answered_by_a_reset() {
     let Some(hosts) = Hosts::new(&[]) else { return };

@@ -60,6 +60,9 @@ const WARM_NS: u64 = 1_000_000;
 const TICK_NS: u64 = 2_000_000;
 /// How often others are told what was counted, nanoseconds.
 const TELL_NS: u64 = 50_000_000;
+/// How long a client waits for a server that says nothing. One of Shunt's answers when its program accepts the connection,
+/// which a program may be slow to do: over TCP its clients would wait as well.
+const ACCEPT_WAIT: std::time::Duration = std::time::Duration::from_secs(600);
 /// How long the end waits for peers to hear of it, nanoseconds.
 const PARTING_NS: u64 = 200_000_000;
 
@@ -358,6 +361,7 @@ impl Vector {
             max_conns: self.config.max_conns,
             max_links: self.config.max_links,
             autocork: self.config.autocork,
+            accept_wait: ACCEPT_WAIT,
             ..smc::Config::default()
         };
         // What people may set is checked when they set it.
@@ -723,6 +727,7 @@ impl Vector {
     /// Time has passed.
     fn tick(&mut self, now: u64) {
         self.attend_waiting();
+        self.court_no_longer(now);
         for id in self.exchanges.ids() {
             let due = self.exchanges.get(id).and_then(|e| e.machine.next_deadline());
             if due.is_some_and(|at| at.as_nanos() <= now) {
@@ -744,7 +749,14 @@ impl Vector {
         let running = self.running.values().filter_map(Running::due);
         let device = self.device.next_deadline().map(roce::Time::nanos);
         let groups = self.groups.next_deadline().map(smc::Time::as_nanos);
-        exchanges.chain(running).chain(device).chain(groups).chain(self.stop_at).min()
+        let courting = self.courting.values().filter_map(Courting::due);
+        exchanges
+            .chain(running)
+            .chain(device)
+            .chain(groups)
+            .chain(courting)
+            .chain(self.stop_at)
+            .min()
     }
 
     /// A connection to `to` has added so much to the score of its destination.

@@ -40,7 +40,7 @@ impl Client {
     /// which has seen the option and waits, is told so by a Decline in its place.
     #[must_use]
     pub fn new(identity: Identity, limits: Limits, now: Time) -> Self {
-        let state = State::AwaitAccept(now.after(limits.0.clc_wait));
+        let state = State::AwaitAccept(now.after(limits.0.accept_wait));
         let mut client = Self { identity, limits, state, steps: VecDeque::new() };
         if client.identity.eids.is_empty() {
             client.decline(Diagnosis::NoDevice);
@@ -91,6 +91,12 @@ impl Client {
             State::AwaitAccept(deadline) | State::AwaitDecline(deadline) => Some(deadline),
             State::Preparing(_) | State::AwaitLink | State::Done => None,
         }
+    }
+
+    /// Whether the server has said nothing yet.
+    #[must_use]
+    pub const fn awaits_accept(&self) -> bool {
+        matches!(self.state, State::AwaitAccept(_))
     }
 
     /// Whether bytes of the TCP connection are CLC messages; if not they are the application's.
