@@ -209,16 +209,21 @@ fn is_locked(page: *mut c_void) -> bool {
     call!(libc::msync, page, PAGE, libc::MS_INVALIDATE) == Err(libc::EBUSY)
 }
 
-/// A fork by its number; `None` where it has none.
-pub fn fork_by_number() -> Option<Forked> {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: as `fork`.
-    return Some(match unsafe { libc::syscall(libc::SYS_fork) } {
+/// A fork by its number, or by that of `clone`; `None` where it has none.
+pub fn fork_by_number(clone: bool) -> Option<Forked> {
+    let child = match clone {
+        // SAFETY: as `fork`: memory and stack of its own.
+        true => unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as `fork`.
+        false => unsafe { libc::syscall(libc::SYS_fork) },
+        #[cfg(not(target_arch = "x86_64"))]
+        false => return None,
+    };
+    Some(match child {
         0 => Forked::Child,
         pid => Forked::Parent(i32::try_from(pid).expect("a process")),
-    });
-    #[cfg(not(target_arch = "x86_64"))]
-    None
+    })
 }
 
 /// The end of the process by its number.

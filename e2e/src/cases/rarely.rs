@@ -400,19 +400,21 @@ pub fn addresses_limited(s: &mut Stage) {
     to_the_end(s, c);
 }
 
-/// A child made by the number of `fork`, and ended by that of `exit_group`.
+/// A child made by the number of `fork` or of `clone`, and ended by that of `exit_group`.
 pub fn forked_by_number(s: &mut Stage) {
-    for c in [s.fresh_pair(), s.pair()] {
-        let Some(child) = fork_by_number() else { return };
-        let pid = match child {
-            Forked::Child => {
-                let _ = calls::send(c.a, b"from the child", 0);
-                exit_by_number(3)
-            }
-            Forked::Parent(pid) => pid,
-        };
-        say!("the child", calls::wait(pid), s.b_recv(c, 99));
-        to_the_end(s, c);
+    for clone in [false, true] {
+        for c in [s.fresh_pair(), s.pair()] {
+            let Some(child) = fork_by_number(clone) else { continue };
+            let pid = match child {
+                Forked::Child => {
+                    let _ = calls::send(c.a, b"from the child", 0);
+                    exit_by_number(3)
+                }
+                Forked::Parent(pid) => pid,
+            };
+            say!("the child", calls::wait(pid), s.b_recv(c, 99));
+            to_the_end(s, c);
+        }
     }
 }
 

@@ -501,6 +501,13 @@ pub unsafe extern "C-unwind" fn _Exit(status: c_int) -> ! {
     unsafe { _exit(status) }
 }
 
+/// Whether a child that is made by these arguments of the kernel's `clone` has memory and descriptors of its own, and goes on
+/// where its parent does.
+fn is_fork(flags: usize, stack: usize) -> bool {
+    const SHARED: c_int = libc::CLONE_VM | libc::CLONE_FILES;
+    stack == 0 && flags & SHARED.cast_unsigned() as usize == 0
+}
+
 #[unsafe(no_mangle)]
 #[expect(clippy::cast_possible_truncation, reason = "a register holds an int in its lower half")]
 pub unsafe extern "C-unwind" fn syscall(
@@ -517,6 +524,10 @@ pub unsafe extern "C-unwind" fn syscall(
         // not see.
         real::set_errno(libc::ENOSYS);
         return -1;
+    }
+    if n == libc::SYS_clone && is_fork(a, b) {
+        // SAFETY: as of `fork`, but for namespaces and the signal at the end, which are the caller's affair.
+        return c_long::from(forking(|| unsafe { real::syscall(n, a, b, c, d, e, f) as pid_t }));
     }
     if n == libc::SYS_clone || n == libc::SYS_clone3 {
         fds::lend();
