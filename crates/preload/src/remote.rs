@@ -303,7 +303,8 @@ fn take_place(w: &'static World, conn: &'static Conn, fd: c_int, client: bool, p
 /// Somebody else speaks on this connection, or waits for what nobody will say: it can only end.
 #[cold]
 fn give_up(w: &'static World, conn: &'static Conn, fd: c_int, reason: Reason) {
-    if w.limits.log >= local::Level::Error {
+    // What the other host has ended is no error of anybody's here.
+    if w.limits.log >= local::Level::Error && reason != Reason::Short {
         local::log::error(format_args!(
             "fd {fd}: reset: {} {}; the peer was promised SMC, or the engine has the connection",
             reason.code(),

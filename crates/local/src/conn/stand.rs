@@ -126,13 +126,14 @@ impl Conn {
     ///
     /// # Errors
     ///
-    /// [`Reason::PeerBroken`] if the engine's half is none.
+    /// [`Reason::PeerBroken`] if the engine's half is none, [`Reason::Short`] if it is another connection's by now: this one
+    /// has ended, because of the other host.
     pub fn stand_in(&'static self, w: &World, welcome: Welcome) -> Result<(), Reason> {
         let (_, half) = self.my_half(w).ok_or(Reason::PeerBroken)?;
         let peer = w.board.map.half(welcome.half).ok_or(Reason::PeerBroken)?;
         let is_engine = Some(peer.slot.load(Ordering::Relaxed)) == w.board.engine_slot();
         if !is_engine || peer.generation.load(Ordering::Acquire) != welcome.generation {
-            return Err(Reason::PeerBroken);
+            return Err(Reason::Short);
         }
         half.peer_generation.store(welcome.generation, Ordering::Relaxed);
         self.kernel.store(0, Ordering::Relaxed);
