@@ -379,10 +379,18 @@ impl World {
     /// Says for people, once, that this process has no place on the board. Nothing on the board can say so.
     pub fn has_no_place(&self) {
         if self.limits.log >= Level::Error && self.told.swap(1, Ordering::Relaxed) == 0 {
-            crate::log::error(format_args!(
-                "{}: {SLOTS} processes of this user take part, which is all that can; staying on TCP",
-                Reason::NoSlot.words()
-            ));
+            let used = self.board.map.header().slots_used.load(Ordering::Relaxed);
+            let words = Reason::NoSlot.words();
+            if (used as usize) < SLOTS {
+                // It is not the board that is full.
+                crate::log::error(format_args!(
+                    "{words}: the board cannot be opened again, for want of a descriptor or of the right to it; staying on TCP"
+                ));
+            } else {
+                crate::log::error(format_args!(
+                    "{words}: {SLOTS} processes of this user take part, which is all that can; staying on TCP"
+                ));
+            }
         }
     }
 
