@@ -72,7 +72,7 @@ fn is_for_lines(mode: u32, appends: impl Fn() -> bool) -> bool {
 
 /// Writes one line that was asked for ([`Level`](crate::Level) above `error`), or that is the last; cut to 400 bytes.
 pub fn line(args: fmt::Arguments<'_>) {
-    if is_standard_error() {
+    if is_standard_error() && call::is_writable(STDERR).1 {
         put(args);
     }
 }
@@ -81,7 +81,7 @@ pub fn line(args: fmt::Arguments<'_>) {
 /// read it does not.
 pub fn error(args: fmt::Arguments<'_>) {
     let Some(left_out) = LIMIT.pass(call::now_ns() / NS) else { return };
-    if !is_standard_error() || !call::is_writable(STDERR) {
+    if !is_standard_error() || !call::is_writable(STDERR).0 {
         return;
     }
     if left_out > 0 {

@@ -185,7 +185,13 @@ fn by_path(world: &World) -> Result<i32, Reason> {
         return Err(Reason::NoEngine);
     }
     let path = crate::board::door(world.limits.dir.as_deref()).map_err(|_| Reason::NoEngine)?;
-    passing::connect(&path).map_err(|_| Reason::NoEngine)
+    let link = passing::connect(&path).map_err(|_| Reason::NoEngine)?;
+    // With another root directory the path may be anybody's.
+    if passing::credentials(link).is_ok_and(|who| who.uid == world.board.owner) {
+        return Ok(link);
+    }
+    let _ = call::close(link);
+    Err(Reason::NoEngine)
 }
 
 /// Hands a TCP socket to the engine through `link`, and waits for the stand-in.
@@ -391,6 +397,8 @@ pub struct Relay {
     ends: bool,
     /// The guest's socket may hold more of its bytes than there is room for.
     has_more: bool,
+    /// The kernel asks whether the guest is still there.
+    is_watched: bool,
     tcp_ready: bool,
     /// The guest was asked to ring when it reads on.
     wants_consumed: bool,
@@ -435,6 +443,7 @@ impl Relay {
             urgent: None,
             ends: false,
             has_more: false,
+            is_watched: false,
             tcp_ready: false,
             wants_consumed: false,
         };
@@ -468,7 +477,7 @@ impl Relay {
         // Acquire: what it said before. Its words stand before the end of its socket.
         let said = peer.flags.load(Ordering::Acquire) & (flag::SHUT | flag::CLOSED | flag::DOWN)
             != 0
-            || mine.flags.load(Ordering::Relaxed) & (flag::DOWN | flag::WANT_DOWN) != 0;
+            || mine.flags.load(Ordering::Relaxed) & flag::WANT_DOWN != 0;
         let gone = gone || ended && !said;
         if gone {
             self.conn.kernel.fetch_or(kernel::RDHUP | kernel::HUP, Ordering::Relaxed);
@@ -575,11 +584,32 @@ impl Relay {
     fn fill(&mut self, peer: &Half, max: usize) -> Result<bool, Broken> {
         let filled = self.spill.fill(self.fd, max);
         self.has_more = filled == Ok(false) && max == usize::MAX;
+        if self.spill.ended() && !std::mem::replace(&mut self.is_watched, true) {
+            self.watch_the_guest();
+        }
         if filled.is_err() && peer.flags.load(Ordering::Acquire) & flag::CLOSED != 0 {
             self.spill.ends();
             return Ok(true);
         }
         filled
+    }
+
+    /// A guest whose bytes have ended by TCP may have shut down, or be gone, which look the same. A question now and then is
+    /// answered by a reset once the kernel has forgotten one that is gone (a minute), and does nothing to another.
+    #[cold]
+    fn watch_the_guest(&self) {
+        const IPPROTO_TCP: i32 = 6;
+        const SO_KEEPALIVE: i32 = 9;
+        const TCP_KEEPIDLE: i32 = 4;
+        const TCP_KEEPINTVL: i32 = 5;
+        const SECONDS: i32 = 20;
+        for (level, name, value) in [
+            (IPPROTO_TCP, TCP_KEEPIDLE, SECONDS),
+            (IPPROTO_TCP, TCP_KEEPINTVL, SECONDS),
+            (SOL_SOCKET, SO_KEEPALIVE, 1),
+        ] {
+            let _ = call::setsockopt(self.fd, level, name, value);
+        }
     }
 
     /// Copies what the guest has sent from stream offset `at` on. All of it must have been written
@@ -674,7 +704,13 @@ impl Relay {
         if flags & flag::RESET != 0 || hints & kernel::RESET != 0 {
             return Program::Reset;
         }
-        if hints & kernel::HUP != 0 && !self.has_more {
+        // What it has sent by TCP is looked at once what its ring held is done with.
+        let is_behind = || {
+            let after =
+                self.base.zip(self.ring_end(peer)).map(|(base, end)| base.wrapping_add(end));
+            after.is_some_and(|after| self.released < after)
+        };
+        if hints & kernel::HUP != 0 && !self.has_more && !is_behind() {
             return Program::Closed;
         }
         if flags & flag::UP == 0 || flags & flag::DOWN != 0 {

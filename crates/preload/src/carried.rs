@@ -35,13 +35,35 @@ pub(crate) unsafe fn environment(envp: *const *const c_char) -> Option<Vec<*cons
     let theirs = unsafe { all(envp) };
     // SAFETY: strings that end, as those of any environment.
     let has = |name: &[u8]| theirs.iter().any(|entry| unsafe { is_named(*entry, name) });
-    if has(LOADER.as_bytes()) {
+    let loads = |entry: &&CString| name_of(entry) == LOADER.as_bytes();
+    let library = ours.iter().find(loads).map(|entry| first_of(entry))?;
+    // SAFETY: the same.
+    let names_us = |entry: *const c_char| unsafe { CStr::from_ptr(entry) }.to_bytes();
+    // SAFETY: the same.
+    let others = theirs.iter().position(|entry| unsafe { is_named(*entry, LOADER.as_bytes()) });
+    if others.is_some_and(|at| holds(names_us(theirs[at]), library)) {
         return None;
     }
     let mut with = theirs.clone();
+    if let Some(at) = others {
+        // In front of what it is to load besides. Never given back: the process is about to become another program.
+        let rest = names_us(theirs[at]).split_at(LOADER.len() + 1).1;
+        let both = [LOADER.as_bytes(), b"=", library, b":", rest].concat();
+        with[at] = CString::new(both).ok()?.into_raw();
+    }
     with.extend(ours.iter().filter(|entry| !has(name_of(entry))).map(|entry| entry.as_ptr()));
     with.push(std::ptr::null());
     Some(with)
+}
+
+/// The library that is loaded first, of an entry that says so.
+fn first_of(entry: &CStr) -> &[u8] {
+    let value = entry.to_bytes().split_at(LOADER.len() + 1).1;
+    value.split(|byte| *byte == b':' || *byte == b' ').next().unwrap_or_default()
+}
+
+fn holds(entry: &[u8], library: &[u8]) -> bool {
+    entry.windows(library.len().max(1)).any(|part| part == library)
 }
 
 unsafe fn all(envp: *const *const c_char) -> Vec<*const c_char> {

@@ -137,7 +137,7 @@ fn listener(w: &World, fd: c_int) -> Option<&'static Conn> {
     let conn = w.conn()?;
     // What was set before is not known, and whether it promises SMC its connections say.
     conn.options.fetch_or(local::conn::options::CARRIED, Ordering::Relaxed);
-    conn.opted.store(remote::ASKED, Ordering::Relaxed);
+    conn.opted.store(remote::INHERITED, Ordering::Relaxed);
     follow(fd, conn, false);
     conn.nonblock.store(0, Ordering::Relaxed);
     listens(w, conn, fd);
@@ -193,9 +193,8 @@ pub(crate) unsafe fn accept(
         conn.lingers(options & ABORT != 0);
         conn.options.fetch_or(options & CARRIED, Ordering::Relaxed);
         follow(new, conn, flags & libc::SOCK_NONBLOCK != 0);
-        let (opted, remote) =
-            (listener.opted.load(Ordering::Relaxed) != 0, call::address(&storage));
-        if !remote::accepted(w, conn, new, opted, remote) {
+        let remote = call::address(&storage);
+        if !remote::accepted(w, conn, new, listener, remote) {
             conn.accepted(w, port, listener.listener_address(), remote);
         }
     }
@@ -588,15 +587,13 @@ pub(crate) fn handing_over() {
 
 /// Whether a new program will have a listener that promises SMC to clients of other hosts, or may.
 pub(crate) fn gives_promises() -> bool {
-    let borrowed = fds::borrowed();
     let mut any = false;
     fds::each(|fd, entry| {
         if let Entry::Conn(conn) = entry
             && conn.phase() == Phase::Listener
             && conn.opted.load(Ordering::Relaxed) == remote::ASKED
         {
-            // The descriptors of a child that borrows our memory are not those that we know.
-            any |= borrowed || call::getfd(fd).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0);
+            any |= call::getfd(fd).is_ok_and(|flags| flags & libc::FD_CLOEXEC == 0);
         }
     });
     any

@@ -98,6 +98,7 @@ pub(crate) fn sandboxed() {
     SANDBOXED.store(true, Ordering::Relaxed);
 }
 
-fn may_make_sockets() -> bool {
+/// Whether calls that make sockets may be made for the program: not once it has filtered its own.
+pub(crate) fn may_make_sockets() -> bool {
     !SANDBOXED.load(Ordering::Relaxed)
 }

@@ -16,7 +16,7 @@ use local::world::World;
 use sys::call;
 use sys::sync::Ordering;
 
-use crate::{fds, ready, real};
+use crate::{fds, ready, real, remains};
 
 /// Level of the socket options by which the engine's kernel program is spoken to; their name is on the
 /// board.
@@ -31,6 +31,9 @@ const SPARED: u32 = 2;
 const MEETS: u32 = 3;
 /// Of `Conn::opted`: nothing can take its place, see [`is_replaceable`].
 const FIXED: u32 = 4;
+
+/// Of `Conn::opted`: it may have been asked for, on a listener that is from before this program or from another one.
+pub(crate) const INHERITED: u32 = 5;
 
 /// What the answer says: both ends speak SMC.
 const SPOKEN: i32 = 1;
@@ -78,7 +81,13 @@ pub(crate) unsafe fn tell_inherited(
     addr: *mut sockaddr,
     len: *mut socklen_t,
 ) -> Option<c_int> {
-    if fds::look(fd).is_some() {
+    const TCP: c_int = libc::IPPROTO_TCP;
+    if fds::look(fd).is_some()
+        // Whom the kernel would have to be asked is asked nowhere else either then.
+        || fds::borrowed()
+        || !remains::may_make_sockets()
+        || call::getsockopt(fd, SOL_SOCKET, libc::SO_PROTOCOL) != Ok(TCP)
+    {
         return None;
     }
     let w = fds::world()?;
@@ -214,16 +223,20 @@ pub(crate) fn connected(
     }
 }
 
-/// `accept` has made `fd`; `opted`: on a listener that asked for the option. `true`: that is all that is to be
+/// `accept` has made `fd`, on `listener`, which may have asked for the option. `true`: that is all that is to be
 /// done with it now.
 pub(crate) fn accepted(
     w: &'static World,
     conn: &'static Conn,
     fd: c_int,
-    opted: bool,
+    listener: &Conn,
     remote: Option<SocketAddrV6>,
 ) -> bool {
-    let promised = opted && answer(w, fd) == Some(SPOKEN);
+    let opted = listener.opted.load(Ordering::Relaxed);
+    let promised = opted != 0 && answer(w, fd) == Some(SPOKEN);
+    if promised && opted == INHERITED {
+        listener.opted.store(ASKED, Ordering::Relaxed);
+    }
     if !promised && !remote.is_some_and(|remote| comes_from_engine(w, fd, remote)) {
         return false;
     }

@@ -406,11 +406,15 @@ mod calls {
         let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
         let _ = poll(&mut fds, ms);
     }
-    /// Whether something can be written at once.
+    /// Whether something can be written: now, and at all. Of a pipe that nobody will read neither is true, and to write
+    /// there would be a signal.
     #[must_use]
-    pub fn is_writable(fd: i32) -> bool {
+    pub fn is_writable(fd: i32) -> (bool, bool) {
         let mut fds = [libc::pollfd { fd, events: libc::POLLOUT, revents: 0 }];
-        poll(&mut fds, 0).is_ok() && fds[0].revents & libc::POLLOUT != 0
+        let asked = poll(&mut fds, 0).is_ok();
+        let at_all =
+            asked && fds[0].revents & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) == 0;
+        (at_all && fds[0].revents & libc::POLLOUT != 0, at_all)
     }
     /// Waits until the descriptor is readable or has ended, for so many milliseconds at most.
     pub fn wait_readable(fd: i32, ms: i32) {

@@ -16,7 +16,7 @@ use smc::{Gid, Limits, RKey, SizeClass, Time, Token};
 use sys::call;
 
 use super::group::{GroupId, Peer, gid_of};
-use super::guest::Role;
+use super::guest::{Program, Role};
 use super::habit;
 use super::meeting::{Ends, Wish};
 use super::opening::Begun;
@@ -79,6 +79,9 @@ pub(super) struct Courting {
     until: u64,
 }
 
+/// How long bytes of a program that has closed are kept for a server that has not accepted its connection, nanoseconds.
+const CLOSED_NS: u64 = 60_000_000_000;
+
 /// How long clients wait for another to have made first contact, nanoseconds: its server may be one that does not accept its
 /// connections for now, while theirs do.
 const COURTING_NS: u64 = 1_000_000_000;
@@ -132,6 +135,8 @@ pub(super) struct Exchange {
     unreachable: bool,
     /// Since when there is nothing that it could do; `None`: there is.
     pub(super) waits_since: Option<u64>,
+    /// Since when its program has closed, nanoseconds, while its server has not answered yet.
+    closed_since: Option<u64>,
     /// What it waits for comes by a link, and so long its question has lain here, nanoseconds.
     by_link: bool,
     lay_ns: u64,
@@ -166,6 +171,7 @@ impl Exchange {
             answered: false,
             unreachable: false,
             waits_since: Some(since),
+            closed_since: None,
             by_link: false,
             lay_ns: 0,
         }
@@ -179,6 +185,20 @@ impl Exchange {
     /// Whether the peer, whose engine has been promised a handshake, sends what is none.
     fn is_spurned_by(&self, bytes: &[u8]) -> bool {
         self.asks.is_some() && !self.heard && !bytes.starts_with(&EYE_CATCHER)
+    }
+
+    /// Whether it waits for nothing but a server that has not answered, or for another one that does.
+    fn only_waits(&self) -> bool {
+        match &self.machine {
+            Machine::Waits => true,
+            Machine::Client(client) => client.awaits_accept(),
+            Machine::Asks(..) | Machine::Server(_) => false,
+        }
+    }
+
+    /// When it ends because its program has closed.
+    pub(super) fn ends_at(&self) -> Option<u64> {
+        self.closed_since.map(|since| since + CLOSED_NS)
     }
 
     /// The first step may be taken.
@@ -432,6 +452,51 @@ impl Vector {
             }
         }
         self.watch_wire(id);
+    }
+
+    /// Does for guests whose handshake is not over what they may wait for, such as to go back to TCP, and ends what programs
+    /// have given up while their server did not answer.
+    pub(super) fn attend_waiting(&mut self, now: u64) {
+        let mut over = Vec::new();
+        for (id, exchange) in self.exchanges.iter_mut() {
+            let Some(relay) = self.shelf.rings.get_mut(exchange.conn) else { continue };
+            // What makes no sense does not either when its turn comes.
+            let written = relay.written().unwrap_or(0);
+            if !exchange.only_waits() {
+                continue;
+            }
+            match relay.program() {
+                Program::Open | Program::Shut => {}
+                Program::Reset => over.push((id, true)),
+                Program::Closed => {
+                    let since = *exchange.closed_since.get_or_insert(now);
+                    if written == 0 || since + CLOSED_NS <= now {
+                        over.push((id, written > 0));
+                    }
+                }
+            }
+        }
+        for (id, reset) in over {
+            self.give_up(id, now, reset);
+        }
+    }
+
+    /// A program has ended its connection before its server has answered.
+    fn give_up(&mut self, id: ExchangeId, now: u64, reset: bool) {
+        self.abandon(id, now);
+        let Some(exchange) = self.remove_exchange(id, now) else { return };
+        self.poller.remove(&exchange.wire);
+        self.stat.aborted_total += 1;
+        super::stat::note(
+            &mut self.stat.broken_off,
+            "The program ended it before it was accepted.",
+        );
+        if reset {
+            reset_on_close(&exchange.wire);
+        } else {
+            close_at_once(&exchange.wire);
+        }
+        self.close(exchange.conn, reset);
     }
 
     /// The connection cannot go on, neither by SMC nor by TCP: what its next byte is nobody knows.

@@ -275,9 +275,11 @@ impl Vector {
                 did.moved
             }
             Err(over) => {
-                let running = self.remove_running(id);
-                if let Some(running) = running.filter(|_| over == Over::Closed) {
-                    close_at_once(running.tcp());
+                if let Some(running) = self.remove_running(id) {
+                    match over {
+                        Over::Closed => close_at_once(running.tcp()),
+                        Over::Reset => reset_on_close(running.tcp()),
+                    }
                 }
                 self.close(id, over == Over::Reset);
                 true

@@ -134,6 +134,12 @@ impl<T> Slab<T> {
         })
     }
 
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Id<T>, &mut T)> {
+        (0u32..).zip(&mut self.places).filter_map(|(index, (generation, thing))| {
+            Some((Id { index, generation: *generation, of: PhantomData }, thing.as_mut()?))
+        })
+    }
+
     pub(super) fn ids(&self) -> Vec<Id<T>> {
         self.iter().map(|(id, _)| id).collect()
     }

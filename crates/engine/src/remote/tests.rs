@@ -695,6 +695,36 @@ fn a_server_that_accepts_late_holds_nobody_else_up() {
     hosts.wait("both by SMC", |h| within(&h.engines[0], |vector| by_smc(vector).len()) == 2);
 }
 
+/// Nothing is kept for programs that have given up waiting for a server, but what they have sent it.
+#[test]
+fn who_gives_up_a_server_that_does_not_accept_leaves_nothing_behind() {
+    let Some(hosts) = Hosts::new(&[]) else { return };
+    let [client, server] = hosts.addresses;
+    let handshakes = |h: &Hosts| h.engines[0].stat().vectors[0].handshakes;
+    let waits = || {
+        let (ours, theirs) = tcp(client, server);
+        (hosts.give(0, ours, Role::Client, server), theirs)
+    };
+    for end in [Program::Closed, Program::Reset] {
+        let (guest, mut theirs) = waits();
+        hosts.wait("the handshake", |h| handshakes(h) == 1);
+        guest.ends(end);
+        hosts.wait("its end", |h| handshakes(h) == 0);
+        // The Proposal, and what TCP shows of such an end.
+        let mut said = Vec::new();
+        let ended = theirs.read_to_end(&mut said).map_err(|e| e.kind());
+        let reset = end == Program::Reset;
+        assert_eq!(ended.is_err(), reset, "{end:?}: {ended:?}");
+        assert!(guest.closed().is_some());
+    }
+    let (guest, theirs) = waits();
+    guest.send(b"for later");
+    guest.ends(Program::Closed);
+    let late = hosts.give(1, theirs, Role::Server, client);
+    assert_eq!(late.receive_all(9), b"for later");
+    late.wait("the end", Guest::peer_shut);
+}
+
 #[test]
 fn what_comes_for_a_program_that_has_closed_is_answered_by_a_reset() {
     let Some(hosts) = Hosts::new(&[]) else { return };

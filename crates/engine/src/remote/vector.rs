@@ -535,19 +535,9 @@ impl Vector {
         self.look_at_all(now);
     }
 
-    /// Does for guests whose handshake is not over what they may wait for, such as to go back to TCP, whatever comes of it.
-    fn attend_waiting(&mut self) {
-        for (_, exchange) in self.exchanges.iter() {
-            if let Some(relay) = self.shelf.rings.get_mut(exchange.conn) {
-                // What makes no sense does not either when its turn comes.
-                let _ = relay.written();
-            }
-        }
-    }
-
     /// Looks at each connection. Whether any has moved.
     fn look_at_all(&mut self, now: u64) -> bool {
-        self.attend_waiting();
+        self.attend_waiting(now);
         let (mut busy, mut at) = (false, 0);
         while let Some(id) = self.all.get(at).copied() {
             if self.step(id, now) {
@@ -726,7 +716,7 @@ impl Vector {
 
     /// Time has passed.
     fn tick(&mut self, now: u64) {
-        self.attend_waiting();
+        self.attend_waiting(now);
         self.court_no_longer(now);
         for id in self.exchanges.ids() {
             let due = self.exchanges.get(id).and_then(|e| e.machine.next_deadline());
@@ -746,11 +736,13 @@ impl Vector {
     fn next_due(&self) -> Option<u64> {
         let exchanges =
             self.exchanges.iter().filter_map(|(_, e)| Some(e.machine.next_deadline()?.as_nanos()));
+        let closed = self.exchanges.iter().filter_map(|(_, e)| e.ends_at());
         let running = self.running.values().filter_map(Running::due);
         let device = self.device.next_deadline().map(roce::Time::nanos);
         let groups = self.groups.next_deadline().map(smc::Time::as_nanos);
         let courting = self.courting.values().filter_map(Courting::due);
         exchanges
+            .chain(closed)
             .chain(running)
             .chain(device)
             .chain(groups)

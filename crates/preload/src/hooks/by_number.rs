@@ -213,9 +213,12 @@ unsafe fn acts(n: c_long, args: [usize; 6]) -> c_long {
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_create => c_long::from(waiting::epoll_create(a as c_int)),
             libc::SYS_epoll_create1 => c_long::from(waiting::epoll_create1(a as c_int)),
-            libc::SYS_execve | libc::SYS_execveat => {
-                c_long::from(life::replacing(|| real::syscall(n, a, b, c, d, e, f) as c_int))
-            }
+            libc::SYS_execve => c_long::from(process::run(c as *const *const c_char, |envp| {
+                real::syscall(n, a, b, envp.addr(), d, e, f) as c_int
+            })),
+            libc::SYS_execveat => c_long::from(process::run(d as *const *const c_char, |envp| {
+                real::syscall(n, a, b, c, envp.addr(), e, f) as c_int
+            })),
             libc::SYS_exit_group => {
                 life::leaving();
                 real::syscall(n, a, b, c, d, e, f)

@@ -65,9 +65,20 @@ pub unsafe extern "C-unwind" fn dup(fd: c_int) -> c_int {
     // SAFETY: libc's contract, handed on.
     let new = unsafe { real::dup(fd) };
     if !fds_borrowed_for(fd) {
+        leads_to_stdio(fd, new);
         life::duplicated(fd, new);
     }
     new
+}
+
+/// A connection comes to be at `to`: where that is one of stdio's descriptors, which writes there without a call that we see,
+/// it goes back to TCP. If it cannot, the program may have other plans.
+fn leads_to_stdio(fd: c_int, to: c_int) {
+    if (0..=STDERR).contains(&to)
+        && let Some((w, conn)) = active(fd)
+    {
+        let _ = io::to_tcp(w, conn, fd, Reason::Stdio);
+    }
 }
 
 /// Whether a `vfork` child makes this call on something that we follow.
@@ -104,12 +115,7 @@ unsafe fn dup_to(fd: c_int, to: c_int, is_valid: bool, call_it: impl Fn() -> c_i
         // The target is closed by this, as by `close`.
         life::close(to, || 0);
     }
-    if (0..=STDERR).contains(&to)
-        && let Some((w, conn)) = active(fd)
-    {
-        // stdio writes there without a call that we see. If it cannot go back, the program may have other plans.
-        let _ = io::to_tcp(w, conn, fd, Reason::Stdio);
-    }
+    leads_to_stdio(fd, to);
     let new = call_it();
     life::duplicated(fd, new);
     new
@@ -175,7 +181,7 @@ pub unsafe extern "C-unwind" fn fclose(file: *mut FILE) -> c_int {
 }
 
 /// Runs another program, with `envp`, and with what is ours where it must not be without.
-unsafe fn run(
+pub(super) unsafe fn run(
     envp: *const *const c_char,
     call_it: impl FnOnce(*const *const c_char) -> c_int,
 ) -> c_int {
