@@ -59,7 +59,7 @@ impl<'a> Pages<'a> {
         assert!(got.ok(), "{got:?}");
         assert!(!got.out.contains("Non-2xx"), "{}", got.out);
         let errors = got.out.lines().find(|line| line.contains("Socket errors"));
-        assert_eq!(errors, None, "{}", got.out);
+        assert_eq!(errors, None, "{got:?}");
         let requests = got.out.lines().find(|line| line.contains(" requests in "));
         let count: u64 = requests.unwrap().split_whitespace().next().unwrap().parse().unwrap();
         assert!(count > 10, "{}", got.out);
