@@ -507,6 +507,8 @@ impl Vector {
     fn sleep(&mut self, now: u64) {
         self.sleeper.fall_asleep();
         self.device.arm();
+        // Whoever wants something from now on rings.
+        self.attend_waiting(now);
         let mut busy = self.round(now);
         busy |= self.look_at_all(now);
         busy |= self.device.has_queued() && !self.device.is_stopped(time(now));
@@ -537,7 +539,6 @@ impl Vector {
 
     /// Looks at each connection. Whether any has moved.
     fn look_at_all(&mut self, now: u64) -> bool {
-        self.attend_waiting(now);
         let (mut busy, mut at) = (false, 0);
         while let Some(id) = self.all.get(at).copied() {
             if self.step(id, now) {
