@@ -74,7 +74,11 @@ fn set(wanted: rlimit, ours: u64, call_it: impl Fn(&rlimit) -> c_int) -> c_int {
             return 0;
         }
     }
-    call_it(&wanted)
+    let done = call_it(&wanted);
+    if done == 0 {
+        LIFTED.store(0, Ordering::Relaxed);
+    }
+    done
 }
 
 /// The program that takes this one's place has the limit that was set: ours go, and so does what they were added for. Until
