@@ -477,38 +477,30 @@ impl Vector {
             }
         }
         for (id, reset) in over {
-            self.give_up(id, now, reset);
+            self.end(id, now, "The program ended it before it was accepted.", reset);
         }
     }
 
-    /// A program has ended its connection before its server has answered.
-    fn give_up(&mut self, id: ExchangeId, now: u64, reset: bool) {
+    /// The connection cannot go on, neither by SMC nor by TCP: what its next byte is nobody knows.
+    fn break_off(&mut self, id: ExchangeId, now: u64, why: &str) {
+        let to = self.exchanges.get(id).and_then(|exchange| exchange.to);
+        self.learn(to, habit::NOTHING);
+        self.end(id, now, why, true);
+    }
+
+    /// A handshake ends, and its connection with it.
+    fn end(&mut self, id: ExchangeId, now: u64, why: &str, reset: bool) {
         self.abandon(id, now);
         let Some(exchange) = self.remove_exchange(id, now) else { return };
         self.poller.remove(&exchange.wire);
         self.stat.aborted_total += 1;
-        super::stat::note(
-            &mut self.stat.broken_off,
-            "The program ended it before it was accepted.",
-        );
+        super::stat::note(&mut self.stat.broken_off, why);
         if reset {
             reset_on_close(&exchange.wire);
         } else {
             close_at_once(&exchange.wire);
         }
         self.close(exchange.conn, reset);
-    }
-
-    /// The connection cannot go on, neither by SMC nor by TCP: what its next byte is nobody knows.
-    fn break_off(&mut self, id: ExchangeId, now: u64, why: &str) {
-        self.abandon(id, now);
-        let Some(exchange) = self.remove_exchange(id, now) else { return };
-        self.poller.remove(&exchange.wire);
-        self.stat.aborted_total += 1;
-        super::stat::note(&mut self.stat.broken_off, why);
-        self.learn(exchange.to, habit::NOTHING);
-        reset_on_close(&exchange.wire);
-        self.close(exchange.conn, true);
     }
 
     /// Does what a handshake wants to have done.
