@@ -267,6 +267,17 @@ impl Pair {
         server
     }
 
+    /// Starts a server that says so when it is ready and nothing else, at a port.
+    #[track_caller]
+    fn ready(&self, command: &mut Command, port: u16) -> Guest {
+        let mut server = self.listening(command.stdout(Stdio::piped()), port);
+        let mut said = BufReader::new(server.take_stdout().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        assert_eq!(line.trim(), "ready");
+        server
+    }
+
     fn address_of(&self, side: Side) -> String {
         let host = self.host(side);
         if self.kind.v6 { host.address_v6().to_string() } else { host.address().to_string() }

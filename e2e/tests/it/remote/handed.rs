@@ -113,12 +113,8 @@ fn by_either_end_in_any_way() {
         "reads, and stdio writes",
     ] {
         let mut command = pair.shunt(Side::Server, &python);
-        command.args(["-c", SERVER, &pair.address(), mode]).stdout(Stdio::piped());
-        let mut server = pair.listening(&mut command, 7200);
-        let mut said = BufReader::new(server.take_stdout().unwrap());
-        let mut line = String::new();
-        said.read_line(&mut line).unwrap();
-        assert_eq!(line.trim(), "ready");
+        command.args(["-c", SERVER, &pair.address(), mode]);
+        let mut server = pair.ready(&mut command, 7200);
         pair.must_carry([0; 2], || {
             let mut command = pair.shunt(Side::Client, &python);
             let got = outcome(command.args(["-c", CLIENT, &pair.address(), mode]), LIMIT);
@@ -183,12 +179,8 @@ fn a_listener_that_another_program_goes_on_with_is_served_by_smc() {
     std::fs::write(&script, LISTENER).unwrap();
     for mode in ["kept", "bare", "passed"] {
         let mut command = pair.shunt(Side::Server, &python);
-        command.arg(&script).args([&pair.address(), mode]).arg(&script).stdout(Stdio::piped());
-        let mut server = pair.listening(&mut command, 7300);
-        let mut said = BufReader::new(server.take_stdout().unwrap());
-        let mut line = String::new();
-        said.read_line(&mut line).unwrap();
-        assert_eq!(line.trim(), "ready", "{mode}");
+        command.arg(&script).args([&pair.address(), mode]).arg(&script);
+        let mut server = pair.ready(&mut command, 7300);
         pair.must_carry([5000; 2], || {
             let mut command = pair.shunt(Side::Client, &python);
             let got = outcome(command.args(["-c", ASKS, &pair.address()]), LIMIT);

@@ -69,13 +69,7 @@ fn programs_without_rights_or_a_root_directory_speak_smc() {
         command.args(["-c", BARE, what, &pair.address(), "7100"]).arg(&empty);
         command
     };
-    let mut command = bare(Side::Server, "server");
-    command.stdout(Stdio::piped());
-    let mut server = pair.listening(&mut command, 7100);
-    let mut said = BufReader::new(server.take_stdout().unwrap());
-    let mut line = String::new();
-    said.read_line(&mut line).unwrap();
-    assert_eq!(line.trim(), "ready");
+    let server = pair.ready(&mut bare(Side::Server, "server"), 7100);
     pair.must_carry([4 * 51_001; 2], || {
         let got = outcome(bare(Side::Client, "client").arg("5"), LIMIT);
         assert!(got.ok() && got.out.trim() == "done", "{got:?}");
