@@ -18,7 +18,8 @@
 //! owner). Words have one writer unless their documentation says "compare and swap". A reader checks a word before it uses it.
 //!
 //! Old guests outlive a new tool: a change of layout changes [`VERSION`], which is part of the file's
-//! name, so that programs of two versions run side by side, each accelerated among its own.
+//! name, so that programs of two versions run side by side, each accelerated among its own. A word that is added where there
+//! were zeros, and says nothing as zero, is no change.
 
 use crate::sync::{AtomicU32, AtomicU64};
 
