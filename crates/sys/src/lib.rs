@@ -6,7 +6,7 @@
 //! and [`xdp`]; which of them, by programs ([`bpf`]) that the caller writes. Programs for sockets are put
 //! to work on a [`cgroup`]. [`udp`] moves datagrams by the batch, [`event`] waits for many descriptors at
 //! once, [`uring`] has the kernel do things meanwhile. What of a file is in memory, and how its bytes reach a
-//! socket in one copy, is said in [`residency`] and [`filemap`]; [`guarded`] copies what may be taken away. RDMA devices are reached by [`verbs`], Kerberos by
+//! socket in one copy, is said in [`residency`] and [`filemap`]; [`guarded`] copies what may be taken away, [`foreign`] outlives that. RDMA devices are reached by [`verbs`], Kerberos by
 //! [`gssapi`].
 //! What whoever started us has left for us to listen on is [`inherited`]. Sockets of a program that `shunt run`
 //! may have started are called by [`stream`]. Which users the host has says [`accounts`], and as which of them a
@@ -36,6 +36,8 @@ pub mod diag;
 pub mod event;
 #[cfg(not(loom))]
 pub mod filemap;
+#[cfg(not(loom))]
+pub mod foreign;
 #[cfg(not(loom))]
 pub mod gssapi;
 #[cfg(not(loom))]

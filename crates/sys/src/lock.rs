@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicPtr};
 
 use crate::sync::{AtomicU32, Ordering};
-use crate::{call, handler, lent};
+use crate::{call, foreign, handler, lent};
 
 thread_local! {
     static TID: Cell<u32> = const { Cell::new(0) };
@@ -84,10 +84,15 @@ pub fn lock_own<'a>(word: &'a AtomicU32, lent: &AtomicU32, own: bool) -> Option<
     lock_of(word, lent)
 }
 
-/// [`lock`] for a word that others may have [borrowed](borrow), as `lent` says.
+/// [`lock`] for a word that others may have [borrowed](borrow), as `lent` says. `None` also if it is not free and lies in
+/// a [`foreign`] mapping: there it may never be.
 #[inline]
 pub fn lock_of<'a>(word: &'a AtomicU32, lent: &AtomicU32) -> Option<Held<'a>> {
-    let held = lock(word)?;
+    let held = match try_lock(word) {
+        Some(held) => held,
+        None if foreign::holds(word) => return None,
+        None => contended(word)?,
+    };
     if lent::is_ours(lent) { Some(held) } else { lock_lent(word, lent, held) }
 }
 
@@ -100,6 +105,9 @@ pub fn try_lock_of<'a>(word: &'a AtomicU32, lent: &AtomicU32) -> Option<Held<'a>
 #[cold]
 fn lock_lent<'a>(word: &'a AtomicU32, lent: &AtomicU32, held: Held<'a>) -> Option<Held<'a>> {
     let mut held = held;
+    if foreign::holds(word) {
+        return None;
+    }
     loop {
         // The borrower may wait for nobody who waits for it.
         drop(held);
