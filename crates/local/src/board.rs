@@ -13,6 +13,7 @@ use sys::abi::{
 };
 use sys::call;
 use sys::diag;
+use sys::foreign::{self, Foreign};
 use sys::lock;
 use sys::map::{Access, Map, MapError};
 use sys::sync::{AtomicU32, AtomicU64, Ordering};
@@ -233,6 +234,8 @@ pub struct Board {
     pub(crate) high: i32,
     /// The user whose board it is: ours when we joined, whatever we have become since.
     pub(crate) owner: u32,
+    /// What becomes of the mapping, if that user is not trusted.
+    foreign: Option<&'static Foreign>,
 }
 
 impl Board {
@@ -257,7 +260,35 @@ impl Board {
             asking: AtomicU32::new(0),
             high,
             owner: call::geteuid(),
+            foreign: None,
         })
+    }
+
+    /// From now on its user is trusted no more than a peer on another host is: what he takes away of the file does not
+    /// end this process, and nothing that he writes there is waited for. `false`: that cannot be.
+    #[must_use]
+    pub fn distrust(&mut self) -> bool {
+        self.foreign = foreign::watch(&self.map.range());
+        self.foreign.is_some()
+    }
+
+    /// Whether the file of a user that is [not trusted](Self::distrust) has lost pages: nothing there means anything.
+    #[inline]
+    #[must_use]
+    pub fn is_spoiled(&self) -> bool {
+        self.foreign.is_some_and(Foreign::is_spoiled)
+    }
+
+    /// Whether the file has no name any more, so that nobody else will join this board.
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        call::fstat(self.fd()).map_or(true, |stat| stat.st_nlink == 0)
+    }
+
+    /// The user whose board it is.
+    #[must_use]
+    pub fn owner(&self) -> u32 {
+        self.owner
     }
 
     /// Descriptor of the file.

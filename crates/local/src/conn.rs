@@ -668,7 +668,11 @@ impl Conn {
         let announced = switch::announced(&peer.bells);
         let mut drained = mine.drained.load(Ordering::Relaxed);
         let mut sink = [0u8; 256];
-        while announced.wrapping_sub(drained).cast_signed() > 0 {
+        // More than any socket holds: who announces more, and sends it meanwhile, is not drained for ever.
+        for _ in 0..DRAINS_MAX {
+            if announced.wrapping_sub(drained).cast_signed() <= 0 {
+                break;
+            }
             let n = (announced.wrapping_sub(drained) as usize).min(sink.len());
             match call::recv(fd, &mut sink[..n], MSG_DONTWAIT) {
                 Ok(0) => {
@@ -1129,6 +1133,9 @@ const ECONNRESET: i32 = 104;
 const EPIPE: i32 = 32;
 /// Reads of nothing after which the kernel is asked whether the peer is still there: some tens of microseconds.
 const IDLE_CALLS: u32 = 512;
+
+/// Looks at a socket by 256 doorbells each, of one call.
+const DRAINS_MAX: u32 = 1 << 16;
 
 /// How long the kernel's reset may lag behind the word of the peer.
 const RESET_NS: u64 = 10_000_000;

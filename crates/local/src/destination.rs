@@ -112,6 +112,15 @@ impl Board {
         }
     }
 
+    /// Engine: what is known of destinations there, guests of this board know as well.
+    pub fn learn_destinations(&self, from: &Self) {
+        for line in 0..DESTINATION_LINES {
+            for (way, word) in from.map.destinations(line).iter().enumerate() {
+                self.note_destination(line, way, word.load(Ordering::Relaxed));
+            }
+        }
+    }
+
     /// Engine: nothing is known of any destination.
     pub(crate) fn forget_destinations(&self) {
         for line in 0..DESTINATION_LINES {

@@ -368,6 +368,15 @@ impl Drop for Waiter {
     }
 }
 
+/// Where bytes for the guest are that goes on by TCP.
+#[derive(Clone, Copy, Debug)]
+struct Down {
+    /// Those before are the guest's to read in the ring.
+    from: u64,
+    /// Those before have gone into the socket.
+    poured: u64,
+}
+
 /// The engine's end of a guest's connection.
 ///
 /// Offsets are those of the stream: what the guest has sent, and what it is to receive, each from 0.
@@ -389,8 +398,8 @@ pub struct Relay {
     /// Stream offset up to which the guest was seen to have written. Who goes back to TCP while it writes goes back to
     /// what had been released, and sends what lies behind that once more; until it comes, it is in the ring.
     seen: u64,
-    /// With us back on TCP: up to where the guest has got its bytes, and what must go out before.
-    down: Option<u64>,
+    /// With us back on TCP: from where on, and up to where the guest has got its bytes.
+    down: Option<Down>,
     /// Up to where the guest's bytes go out with the last of them urgent.
     urgent: Option<u64>,
     /// The other host sends no more, which the guest's socket is to say once [`Self::pour`] is done.
@@ -451,7 +460,31 @@ impl Relay {
     }
 
     fn halves(&self) -> Result<(&'static Half, &'static Half), Broken> {
+        if self.w.board.is_spoiled() {
+            return Err(Broken);
+        }
         self.conn.halves(self.w).ok_or(Broken)
+    }
+
+    /// Goes back to TCP if the guest waits for that, or for `why`; see [`Self::pour`].
+    fn go_down(&mut self, why: Option<Reason>) {
+        let ring = (self.published, self.rmb.bytes());
+        if let Some((from, ends)) = self.conn.goes_down_for_guest(self.w, self.fd, ring, why) {
+            self.down = Some(Down { from, poured: from });
+            self.ends |= ends;
+            let _ = self.pour();
+        }
+    }
+
+    /// See [`Down`]; a guest that may do our part of it has done so where we have not.
+    fn is_down(&self, mine: &Half) -> Option<Down> {
+        if mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0 {
+            return None;
+        }
+        self.down.or_else(|| {
+            let poured = mine.sent.load(Ordering::Relaxed).min(self.published);
+            Some(Down { from: mine.down_at.load(Ordering::Relaxed).min(poured), poured })
+        })
     }
 
     /// The connection goes on as TCP, which the engine carries; `why` is for people: see [`Half::reason`].
@@ -487,7 +520,7 @@ impl Relay {
         } else {
             self.conn.drain(self.w, self.fd);
         }
-        self.conn.answer_demotion(self.w, self.fd, mine, peer);
+        self.go_down(None);
     }
 
     /// The words by which the guest tells what it does: while they stay the same, so does all that this
@@ -524,7 +557,7 @@ impl Relay {
         let flags = peer.flags.load(Ordering::Acquire);
         if flags & flag::WANT_DOWN != 0 {
             // While our loop is awake no doorbell says so.
-            self.conn.answer_demotion(self.w, self.fd, mine, peer);
+            self.go_down(None);
         }
         if flags & flag::UP == 0 || flags & flag::DOWN != 0 || self.base.is_none() {
             self.written_by_tcp(mine, peer)?;
@@ -759,11 +792,12 @@ impl Relay {
     /// The guest may read up to stream offset `upto`, which the other host has written.
     pub fn publish(&mut self, upto: u64) {
         let Ok((mine, peer)) = self.halves() else { return };
-        self.published = upto;
-        if mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
+        if self.is_down(mine).is_some() {
+            self.published = upto;
             let _ = self.pour();
             return;
         }
+        self.published = upto;
         mine.bytes_tx.store(upto, Ordering::Relaxed);
         mine.sent.store(upto, Ordering::Relaxed);
         ring::publish(&mine.tail, upto);
@@ -775,7 +809,7 @@ impl Relay {
     /// As [`Self::publish`], and the last of these bytes is urgent: it goes by TCP, and so does all that
     /// follows.
     pub fn publish_urgent(&mut self, upto: u64) {
-        self.conn.demote_sender(self.w, self.fd, Reason::Urgent);
+        self.go_down(Some(Reason::Urgent));
         self.urgent = Some(upto);
         self.publish(upto);
     }
@@ -784,10 +818,7 @@ impl Relay {
     /// again when it is writable.
     pub fn pour(&mut self) -> bool {
         let Ok((mine, _)) = self.halves() else { return true };
-        if mine.flags.load(Ordering::Relaxed) & flag::DOWN == 0 {
-            return true;
-        }
-        let mut at = self.down.unwrap_or_else(|| mine.sent.load(Ordering::Relaxed));
+        let Some(Down { from, poured: mut at }) = self.is_down(mine) else { return true };
         let mut chunk = [0; 16 << 10];
         while at < self.published {
             let urgent = self.urgent.filter(|end| *end > at).map(|end| end - 1);
@@ -806,9 +837,10 @@ impl Relay {
                 }
             }
         }
-        self.down = Some(at);
+        self.down = Some(Down { from, poured: at });
         let is_all = at == self.published;
         if is_all && std::mem::take(&mut self.ends) {
+            mine.flags.fetch_or(flag::SHUT, Ordering::Release);
             let _ = call::shutdown(self.fd, SHUT_WR);
         }
         is_all
@@ -822,10 +854,15 @@ impl Relay {
     #[inline]
     pub fn consumed(&self) -> Result<u64, Broken> {
         let (mine, peer) = self.halves()?;
-        if mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
-            return Ok(self.down.unwrap_or_else(|| mine.sent.load(Ordering::Relaxed)));
-        }
         let head = peer.head.load(Ordering::Acquire);
+        if let Some(Down { from, poured }) = self.is_down(mine) {
+            // What went by TCP lies behind what the guest still has to read in the ring.
+            return match ring::used(head, from, self.rmb.bytes()) {
+                Ok(0) => Ok(poured),
+                Ok(_) => Ok(head),
+                Err(_) => Err(Broken),
+            };
+        }
         match ring::used(head, self.published, self.rmb.bytes()) {
             Ok(_) => Ok(head),
             Err(_) => Err(Broken),

@@ -82,7 +82,8 @@ impl Conn {
     pub(super) fn bells_come_in(&self, mine: &Half, peer: &Half, fd: i32) {
         full_fence();
         let deadline = call::now_ns() + ON_ITS_WAY_NS;
-        let mut late = false;
+        // Who is not trusted could have each close take that long.
+        let mut late = sys::foreign::holds(peer);
         loop {
             // Before the look at the socket: one that has been sent by then is in it. Doorbells are announced and sent under
             // this lock, and who takes it from now on sees that we have closed.

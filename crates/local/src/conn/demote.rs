@@ -30,15 +30,22 @@ const REPLAY_NS: u64 = 2_000_000_000;
 impl Conn {
     /// Our direction goes back to TCP at the ring offset `at`. The caller holds the send lock.
     pub(super) fn go_down(&self, w: &World, fd: i32, mine: &Half, at: u64) {
+        self.go_down_within(w, fd, mine, at, PATIENCE_NS);
+    }
+
+    /// [`Self::go_down`], which waits for so many nanoseconds for room in the socket for a doorbell that it owes.
+    fn go_down_within(&self, w: &World, fd: i32, mine: &Half, at: u64, patience: u64) {
         if mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0 {
             return;
         }
         // An announced doorbell must come before what follows.
         let _bell = lock::lock_of(&mine.bell_lock, &mine.lent);
-        let deadline = call::now_ns() + PATIENCE_NS;
-        while mine.bell_owed.load(Ordering::Relaxed) != 0 && call::now_ns() < deadline {
+        let deadline = call::now_ns() + patience;
+        while mine.bell_owed.load(Ordering::Relaxed) != 0 {
             if call::send(fd, &[0x5a], MSG_DONTWAIT | MSG_NOSIGNAL).is_ok() {
                 mine.bell_owed.store(0, Ordering::Relaxed);
+            } else if call::now_ns() >= deadline {
+                break;
             }
         }
         if mine.bell_owed.swap(0, Ordering::Relaxed) != 0 {
@@ -371,6 +378,57 @@ impl Conn {
                 self.go_down_full(w, fd, mine, peer);
             }
         }
+    }
+
+    /// Engine: goes back to TCP if the guest waits for that, or for `why`. It waits for nobody: what the guest has not read
+    /// of the bytes before `published`, in a ring of `bytes`, is the caller's to send when there is room. Answers the ring
+    /// offset from which on that is, and whether the end must follow it.
+    pub(crate) fn goes_down_for_guest(
+        &'static self,
+        w: &World,
+        fd: i32,
+        (published, bytes): (u64, usize),
+        why: Option<Reason>,
+    ) -> Option<(u64, bool)> {
+        let (mine, peer) = self.halves(w)?;
+        let is_wanted = |flags: u32| {
+            let is_full = flags & flag::DOWN != 0 && !self.has_room(mine, peer);
+            why.is_some() || flags & flag::WANT_DOWN != 0 || is_full
+        };
+        let is_down = || mine.flags.load(Ordering::Relaxed) & flag::DOWN != 0;
+        if !is_wanted(peer.flags.load(Ordering::Acquire)) || is_down() {
+            return None;
+        }
+        let _held = lock::lock_of(&mine.tx_lock, &mine.lent)?;
+        if is_down() {
+            return None;
+        }
+        let wanted = peer.flags.load(Ordering::Acquire) & flag::WANT_DOWN != 0;
+        let frozen = wanted.then(|| switch::answer(&mine.flags, &peer.flags, &peer.head)).flatten();
+        let from = match (frozen, why) {
+            (Some(from), _) => from,
+            (None, Some(why)) => {
+                Self::because(w, mine, why);
+                published
+            }
+            // It has thought better of it.
+            (None, None) if wanted => return None,
+            (None, None) => published,
+        };
+        if why.is_none() {
+            self.because_asked(w, mine);
+        }
+        let Ok(left) = ring::used(from, published, bytes) else {
+            let _ = self.broken(w, fd, mine);
+            return None;
+        };
+        let ends = left > 0 && mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0;
+        if ends {
+            // Behind the bytes.
+            mine.flags.fetch_and(!flag::SHUT, Ordering::Relaxed);
+        }
+        self.go_down_within(w, fd, mine, from, 0);
+        Some((from, ends))
     }
 
     /// Our sending side goes back to TCP for what follows, which no ring can carry; what the peer has not read goes with

@@ -22,6 +22,8 @@ const ECONNREFUSED: i32 = 111;
 /// abstract address, which anybody may do, and says first what only who has the board can know ([`SideKey`]).
 #[derive(Debug)]
 pub struct Door {
+    /// Whose board it is.
+    owner: u32,
     fd: i32,
     path: CString,
     side: i32,
@@ -32,7 +34,8 @@ pub struct Door {
 const BACKLOG: i32 = 1024;
 
 impl Door {
-    /// Opens the door of this board. What a dead engine has left there is taken away.
+    /// Opens the door of this thread's user's board. What a dead engine has left there is taken away. Who opens it as
+    /// somebody else ([`sys::acting`]) opens that one's, and closes it as that one too.
     ///
     /// # Errors
     ///
@@ -52,7 +55,10 @@ impl Door {
         let key = random_key()?;
         let (side, number) = passing::listen_anywhere(BACKLOG)?;
         match passing::listen(&path, BACKLOG) {
-            Ok(fd) => Ok(Self { fd, path, side, way: Side { number, key } }),
+            Ok(fd) => {
+                let (owner, way) = (call::geteuid(), Side { number, key });
+                Ok(Self { owner, fd, path, side, way })
+            }
             Err(errno) => {
                 let _ = call::close(side);
                 Err(errno)
@@ -77,7 +83,7 @@ impl Door {
     pub fn accept(&self) -> Option<Visitor> {
         while let Ok(fd) = passing::accept(self.fd) {
             match passing::credentials(fd) {
-                Ok(who) if who.uid == call::geteuid() => {
+                Ok(who) if who.uid == self.owner => {
                     return Some(Visitor { fd, asked: None });
                 }
                 _ => {

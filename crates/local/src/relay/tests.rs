@@ -12,6 +12,8 @@ use crate::Limits;
 use crate::conn::{Conn, Got, Phase, Put};
 
 const MSG_PEEK: i32 = 2;
+const SO_SNDBUF: i32 = 7;
+const SO_RCVBUF: i32 = 8;
 
 pub(super) fn world(dir: &std::path::Path) -> &'static World {
     let limits = Limits { dir: Some(dir.to_str().unwrap().to_owned()), ..Limits::default() };
@@ -560,6 +562,54 @@ fn a_guest_goes_back_to_tcp_and_nothing_is_lost() {
         all.extend_from_slice(&chunk[..n]);
     }
     assert_eq!(all, b"unread by ring, then by TCP");
+}
+
+/// What a guest leaves unread may be more than its socket takes, and it may not read that either.
+#[test]
+fn a_guest_that_goes_back_and_does_not_read_is_not_waited_for() {
+    let mut p = pair(Loc::ORDER_MAX);
+    let size = p.relay.rmb_bytes();
+    let bytes: Vec<u8> = (0..size).map(|i| (i / 3).to_le_bytes()[0]).collect();
+    assert!(p.relay.write_at(0, &bytes));
+    p.relay.publish(size as u64);
+    for (fd, buffer) in [(p.relay.fd(), SO_SNDBUF), (p.fd, SO_RCVBUF)] {
+        call::setsockopt(fd, SOL_SOCKET, buffer, 64i32 << 10).unwrap();
+    }
+    call::wait_readable(p.fd, 2000);
+    p.conn.drain(p.guest, p.fd);
+    let (mine, _) = p.conn.halves(p.guest).unwrap();
+    mine.flags.fetch_or(flag::WANT_DOWN, Ordering::Release);
+    p.relay.heard(false, false);
+    let gone = p.relay.consumed().unwrap();
+    assert!(gone < size as u64 && !p.relay.pour(), "{gone}: there is no such room");
+    p.relay.shut();
+    let mut got = Vec::new();
+    while got.len() < size {
+        let mut chunk = [0; 64 << 10];
+        let n = call::recv(p.fd, &mut chunk, MSG_DONTWAIT);
+        assert!(n != Ok(0), "the end comes behind the bytes");
+        match n {
+            Ok(n) => got.extend_from_slice(&chunk[..n]),
+            Err(_) => call::wait_readable(p.fd, 10),
+        }
+        let _ = p.relay.pour();
+    }
+    assert!(got == bytes, "other bytes");
+    assert!(p.relay.pour() && p.relay.consumed() == Ok(size as u64));
+    call::wait_readable(p.fd, 2000);
+    assert_eq!(call::recv(p.fd, &mut [0; 1], MSG_DONTWAIT), Ok(0));
+}
+
+/// The peer host must not write over what the guest has still to read.
+#[test]
+fn what_lies_in_the_ring_is_not_consumed_by_what_follows_by_tcp() {
+    let mut p = pair(0);
+    assert!(p.relay.write_at(0, b"ring!"));
+    p.relay.publish(4);
+    p.relay.publish_urgent(5);
+    assert_eq!(p.relay.consumed(), Ok(0));
+    assert_eq!(p.recv(64).unwrap(), b"ring");
+    assert_eq!(p.relay.consumed(), Ok(5));
 }
 
 #[test]
