@@ -14,6 +14,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::config::{self, SettingOptions, Written};
+use crate::snapshot;
 use crate::table::{self, Side};
 
 #[derive(Args, Debug)]
@@ -156,11 +157,25 @@ fn ask(place: &Place, request: &Request) -> anyhow::Result<Value> {
     let dir = config::load(&options)?.limits.dir;
     host::ask(dir.as_deref(), request).map_err(|e| match e.kind() {
         ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
-            anyhow!("no engine runs here for this user: start one with `shunt engine`")
+            match served_by(dir.as_deref()) {
+                Some(pid) => anyhow!(
+                    "the engine that serves this user is root's (pid {pid}), and answers only root: `sudo shunt engine \
+                     status`"
+                ),
+                None => anyhow!("no engine runs here for this user: start one with `shunt engine`"),
+            }
         }
         ErrorKind::InvalidData => anyhow!("{e}"),
         _ => anyhow::Error::from(e).context("the engine does not answer"),
     })
+}
+
+/// The engine of another user that serves this board: its process id.
+fn served_by(dir: Option<&str>) -> Option<u32> {
+    let (path, netns) = snapshot::locate(dir).ok()?;
+    let board = snapshot::Board::open_at(&path, netns).ok()??;
+    let engine = board.engine()?;
+    (engine.uid != sys::call::geteuid()).then_some(engine.pid)
 }
 
 fn set(settings: &[String], place: &Place) -> anyhow::Result<()> {
@@ -265,6 +280,7 @@ fn text(stat: &Value, settings: &Value) -> String {
              (memory_max).\n"
         );
     }
+    text += &users(stat);
     let met: Vec<String> = list(stat, "met").map(word).collect();
     if !met.is_empty() {
         text += &format!("\nEngines met: {}\n", met.join(", "));
@@ -282,6 +298,35 @@ fn text(stat: &Value, settings: &Value) -> String {
         text += &format!("\nlast problem: {problem}\n");
     }
     text
+}
+
+/// A line for each user whose programs are served or should be, if there is another one than the engine's.
+fn users(stat: &Value) -> String {
+    let rows: Vec<Vec<String>> = list(stat, "users")
+        .map(|user| {
+            let mut row = vec![word(&user["uid"]), word(&user["name"])];
+            row.push(table::count(number(user, "connections")));
+            row.push(table::bytes(number(user, "memory_bytes")));
+            let is_served = user["is_served"] == true;
+            row.push(match &user["problem"] {
+                Value::String(problem) if !is_served => format!("no: {problem}"),
+                _ if is_served => "yes".into(),
+                _ => "no more".into(),
+            });
+            row
+        })
+        .collect();
+    if rows.len() < 2 {
+        return String::new();
+    }
+    let columns = [
+        ("UID", Side::Right),
+        ("User", Side::Left),
+        ("Conns", Side::Right),
+        ("Memory", Side::Right),
+        ("Served", Side::Left),
+    ];
+    format!("\n{}", table::render(&columns, &rows))
 }
 
 /// What set-ups of connections have waited for, of all vectors: how long on average, and for what.
@@ -440,6 +485,25 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is not in:\n{text}");
         }
+    }
+
+    #[test]
+    fn status_shows_whose_programs_are_served() {
+        let user = |uid: u64, is_served: bool, problem: Option<&str>| {
+            serde_json::json!({"uid": uid, "name": format!("u{uid}"), "is_served": is_served,
+                "connections": 3, "memory_bytes": 4096, "problem": problem})
+        };
+        let own = user(0, true, None);
+        assert_eq!(users(&serde_json::json!({"users": [own]})), "", "its own are no news");
+        let all = [own, user(7, false, Some("it is raining")), user(8, false, None)];
+        let text = users(&serde_json::json!({"users": all}));
+        let line = |uid: &str| {
+            let line = text.lines().find(|line| line.trim_start().starts_with(uid)).unwrap();
+            line.split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(line("0"), "0 u0 3 4K yes");
+        assert_eq!(line("7"), "7 u7 3 4K no: it is raining");
+        assert_eq!(line("8"), "8 u8 3 4K no more");
     }
 
     #[test]

@@ -372,6 +372,12 @@ impl Board {
         sys::call::lstat(path).is_ok_and(|s| (s.st_dev, s.st_ino) == self.identity)
     }
 
+    /// The process that takes connections to other hosts, if it lives.
+    pub(crate) fn engine(&self) -> Option<Process> {
+        let slot = engine(&self.map)?;
+        read_process(slot, self.map.slot(slot)).filter(|process| process.alive)
+    }
+
     /// Reads everything.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let map = &self.map;

@@ -13,12 +13,14 @@
 //! many handshakes a host may have, `setup` adds up what set-ups wait for. `declining` tells peers that were promised SMC
 //! that there is no room for it. `meeting` is
 //! how engines find out which connections they share where the TCP handshake cannot say it (`ask`: what a handshake
-//! waits for then). `ingress` puts packets together that come in fragments. `control` answers people, and `host` is
-//! the door that guests come through.
+//! waits for then). `ingress` puts packets together that come in fragments. `control` answers people. `host` puts
+//! it all together: `boards` are what guests of each user share with it, `users` whose they are, and `reception` the thread
+//! at their doors; `parting` closes what guests have given.
 
 mod ask;
 pub mod bare;
 mod berths;
+mod boards;
 pub mod config;
 pub mod control;
 mod declining;
@@ -34,16 +36,19 @@ mod ingress;
 mod meeting;
 mod opening;
 pub mod option;
+mod parting;
 pub mod peers;
 mod plain;
 mod port;
 mod pump;
+mod reception;
 mod running;
 mod setup;
 mod shares;
 mod shelf;
 mod slab;
 pub mod stat;
+pub mod users;
 mod vector;
 pub mod vectors;
 mod verbs;
@@ -55,7 +60,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -71,7 +76,7 @@ use inbox::Inbox;
 use ingress::Tap;
 use meeting::Meeting;
 use opening::Openings;
-use stat::{Stat, VectorStat};
+use stat::{Stat, UserStat, VectorStat};
 use vector::{Arrival, Order, Parts, Vector};
 use vectors::VECTORS_MAX;
 use verbs::Card;
@@ -212,6 +217,16 @@ struct Shared {
     berths: Arc<Berths>,
     card: Option<Card>,
     meeting: Option<Meeting>,
+    users: OnceLock<ListUsers>,
+}
+
+/// Tells whose programs are served.
+struct ListUsers(Box<dyn Fn() -> Vec<UserStat> + Send + Sync>);
+
+impl std::fmt::Debug for ListUsers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ListUsers")
+    }
 }
 
 /// The host's RDMA side.
@@ -295,7 +310,9 @@ impl Engine {
         };
         let wanted = !config.peers.is_empty();
         let (config, places) = (Mutex::new(config), Mutex::default());
-        let mut shared = Shared { vectors, learned, config, places, berths, card, meeting: None };
+        let users = OnceLock::new();
+        let mut shared =
+            Shared { vectors, learned, config, places, berths, card, meeting: None, users };
         let met = if wanted { Meeting::start(meeting).map(Some) } else { Ok(None) };
         let failed = met.map(|meeting| shared.meeting = meeting).err();
         let engine = Self { shared: Arc::new(shared), control: None };
@@ -316,6 +333,11 @@ impl Engine {
     pub fn answer_at(&mut self, path: &Path) -> io::Result<()> {
         self.control = Some(control::start(path, Arc::clone(&self.shared))?);
         Ok(())
+    }
+
+    /// From now on tells people whose programs are served, as `users` has it. Only the first one counts.
+    pub fn list_users(&self, users: impl Fn() -> Vec<UserStat> + Send + Sync + 'static) {
+        let _ = self.shared.users.set(ListUsers(Box::new(users)));
     }
 
     /// The place of a connection to `remote`: with a vector that knows the peer, unless others have much less to do.
@@ -461,6 +483,7 @@ impl Shared {
                 break;
             }
         }
+        let users = self.users.get().map(|ListUsers(list)| list()).unwrap_or_default();
         let places = held(&self.places);
         let mut addresses: Vec<String> = places.ports.iter().map(ToString::to_string).collect();
         addresses.sort();
@@ -473,6 +496,7 @@ impl Shared {
             spared: self.spared(),
             met: self.meeting.iter().flat_map(Meeting::hosts).map(|ip| ip.to_string()).collect(),
             vectors: self.vectors.iter().map(|handle| held(&handle.told).clone()).collect(),
+            users,
         }
     }
 }

@@ -57,6 +57,12 @@ impl Arena {
         self.bytes_owned - self.bytes_halves
     }
 
+    /// Bytes of the file that have pages for us.
+    #[must_use]
+    pub fn bytes_owned(&self) -> usize {
+        self.bytes_owned
+    }
+
     fn account(&self, board: &Board) {
         if let Some(slot) = board.my_slot() {
             slot.bytes_owned.store(self.bytes_owned as u64, Ordering::Relaxed);

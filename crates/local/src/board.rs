@@ -29,16 +29,22 @@ const LOCKS_AT: i64 = 1 << 40;
 /// The same for extents: the kernel, not a word that anybody may overwrite, says whose one is.
 const EXTENT_LOCKS_AT: i64 = 1 << 41;
 
+/// Number of the network namespace of a socket. `None`: `fd` is none, or it is before Linux 5.14.
+#[must_use]
+pub fn netns_of(fd: i32) -> Option<u64> {
+    // SOL_SOCKET is 1.
+    call::getsockopt(fd, 1, SO_NETNS_COOKIE).ok()
+}
+
 /// Number of the current network namespace.
 fn netns() -> Result<u64, MapError> {
     let fd = call::socket(1, 1 | 0o2_000_000, 0).map_err(|e| MapError::System("socket", e))?;
-    // SOL_SOCKET is 1.
-    let cookie = call::getsockopt::<u64>(fd, 1, SO_NETNS_COOKIE);
+    let cookie = netns_of(fd);
     let _ = call::close(fd);
     match cookie {
-        Ok(cookie) => Ok(cookie),
+        Some(cookie) => Ok(cookie),
         // Before Linux 5.14: the inode number does as well, and lives as long.
-        Err(_) => call::open(c"/proc/self/ns/net", 0, 0)
+        None => call::open(c"/proc/self/ns/net", 0, 0)
             .and_then(|fd| {
                 let stat = call::fstat(fd);
                 let _ = call::close(fd);
@@ -48,10 +54,29 @@ fn netns() -> Result<u64, MapError> {
     }
 }
 
+/// Where boards are, each in a directory of its user's.
+pub const HOME: &str = "/dev/shm";
+/// What their names begin with.
+const PREFIX: &str = "shunt-";
+
+/// The usual directory of a user's board.
+#[must_use]
+pub fn home_of(uid: u32) -> String {
+    format!("{HOME}/{PREFIX}{uid}")
+}
+
+/// The user whose board's directory in [`HOME`] has this name.
+#[must_use]
+pub fn owner_of(name: &str) -> Option<u32> {
+    let uid = name.strip_prefix(PREFIX)?.parse().ok()?;
+    // As it is written, and no other way to write the number.
+    (format!("{PREFIX}{uid}") == name).then_some(uid)
+}
+
 /// The directory of the board: `dir`, or the usual one of this user.
 #[must_use]
 pub fn directory(dir: Option<&str>) -> String {
-    dir.map_or_else(|| format!("/dev/shm/shunt-{}", call::geteuid()), str::to_owned)
+    dir.map_or_else(|| home_of(call::geteuid()), str::to_owned)
 }
 
 /// Where the board of this user and network namespace is: its path, and the namespace's number.
@@ -89,7 +114,11 @@ pub struct Side {
 pub type SideKey = [u32; 3];
 
 /// Makes the directory if it is absent; it must be ours and closed to others.
-fn prepare(dir: Option<&str>) -> Result<(), MapError> {
+///
+/// # Errors
+///
+/// [`MapError::NotOurs`] if it is not, or why it cannot be made.
+pub fn prepare(dir: Option<&str>) -> Result<(), MapError> {
     let path = CString::new(directory(dir)).map_err(|_| MapError::NotOurs)?;
     let stat = match call::lstat(&path) {
         Ok(stat) => stat,
@@ -426,6 +455,15 @@ impl Board {
         None
     }
 
+    /// Says in our slot who we are, for people: what the thread was that took it may be another user, and have another
+    /// name.
+    pub fn says_who(&self, uid: u32, name: [u8; 16]) {
+        if let Some(slot) = self.my_slot() {
+            slot.uid.store(uid, Ordering::Relaxed);
+            name_slot(slot, name);
+        }
+    }
+
     fn fill(&self, slot: &Slot) {
         slot.generation.fetch_add(1, Ordering::Relaxed);
         slot.pid.store(call::getpid(), Ordering::Relaxed);
@@ -433,12 +471,7 @@ impl Board {
         slot.bound.store(self.bound.load(Ordering::Relaxed), Ordering::Relaxed);
         slot.cpu.store(UNKNOWN, Ordering::Relaxed);
         slot.since.store(call::wall_ns() / 1_000_000_000, Ordering::Relaxed);
-        let name = call::comm();
-        for (to, from) in slot.comm.iter().zip(name.chunks_exact(8)) {
-            let mut word = [0; 8];
-            word.copy_from_slice(from);
-            to.store(u64::from_le_bytes(word), Ordering::Relaxed);
-        }
+        name_slot(slot, call::comm());
         let t = &slot.totals;
         for counter in [
             &slot.bytes_owned,
@@ -852,6 +885,14 @@ impl Board {
     pub fn netlink_gone(&self, fd: i32) {
         let fd = fd.cast_unsigned();
         let _ = self.netlink.compare_exchange(fd, u32::MAX, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+fn name_slot(slot: &Slot, name: [u8; 16]) {
+    for (to, from) in slot.comm.iter().zip(name.chunks_exact(8)) {
+        let mut word = [0; 8];
+        word.copy_from_slice(from);
+        to.store(u64::from_le_bytes(word), Ordering::Relaxed);
     }
 }
 

@@ -480,6 +480,13 @@ impl World {
         all
     }
 
+    /// Gives memory that no connection has back to the system, but for about `keep` bytes, unless somebody is at it.
+    pub fn trim(&self, keep: usize) {
+        if let Some(mut arena) = self.arena.try_lock() {
+            arena.trim(&self.board, keep);
+        }
+    }
+
     /// Forgets a connection that closes.
     pub(crate) fn holds_no_more(&self, conn: &'static Conn) {
         if let Some(mut holders) = self.holders.lock()

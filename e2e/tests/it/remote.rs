@@ -29,6 +29,7 @@ mod programs;
 mod rights;
 mod short;
 mod unprivileged;
+mod users;
 mod v6;
 
 const LIMIT: Duration = Duration::from_secs(120);

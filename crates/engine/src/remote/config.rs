@@ -14,6 +14,7 @@ use smc::eid::EIDS_MAX;
 use smc::{Eid, SizeClass};
 
 use super::peers::{NETWORKS_MAX, Network};
+use super::users::Users;
 use super::vectors::{BadVectors, VECTORS_MAX, Vectors};
 
 /// A setting and what it means.
@@ -202,6 +203,14 @@ pub const SETTINGS: &[Setting] = &[
         live: false,
     },
     Setting {
+        name: "users",
+        value: "USER[,USER]...|all",
+        help: "whose programs are served beside your own: users by name or number, or all who have a board, up to 64; it \
+               needs root. Each has as much memory and as many connections as are left to others. own: nobody else's \
+               [own]",
+        live: false,
+    },
+    Setting {
         name: "dir",
         value: "DIR",
         help: "directory of the board, owned by you and closed to others [/dev/shm/shunt-UID]",
@@ -266,6 +275,8 @@ pub struct Config {
     pub stamps: bool,
     /// Whose sockets announce SMC, as a path from the top of the tree; `None`: nobody's.
     pub cgroup: Option<PathBuf>,
+    /// Whose programs are served beside our own user's.
+    pub users: Users,
     /// Directory of the board, if not the usual one.
     pub dir: Option<String>,
 }
@@ -298,6 +309,7 @@ impl Default for Config {
             poll: Duration::from_micros(50),
             stamps: false,
             cgroup: Some(PathBuf::from("/")),
+            users: Users::Own,
             dir: None,
         }
     }
@@ -407,6 +419,7 @@ impl Config {
             "cgroup" if value == "none" => self.cgroup = None,
             "cgroup" | "dir" if !value.starts_with('/') => return Err("an absolute path".into()),
             "cgroup" => self.cgroup = Some(PathBuf::from(value)),
+            "users" => self.users = value.parse()?,
             "dir" => self.dir = Some(value.to_owned()),
             _ => return Err("no such setting; see `shunt engine --help`".into()),
         }
@@ -445,6 +458,7 @@ impl Config {
                 .cgroup
                 .as_ref()
                 .map_or_else(|| "none".into(), |path| path.display().to_string()),
+            "users" => self.users.to_string(),
             "dir" => self.dir.clone()?,
             _ => return None,
         })
@@ -454,8 +468,17 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// Two addresses of different families or the same one twice; vectors that are not there.
+    /// Two addresses of different families or the same one twice; vectors that are not there; `users` with `dir`.
     pub fn checked(self) -> Result<Self, BadSetting> {
+        if self.users != Users::Own
+            && let Some(dir) = &self.dir
+        {
+            return Err(BadSetting {
+                name: "users".into(),
+                value: self.users.to_string(),
+                why: format!("boards of users are in the usual place: not with dir={dir}"),
+            });
+        }
         if let [first, second] = self.addresses[..]
             && (first == second || first.is_ipv4() != second.is_ipv4())
         {
@@ -511,6 +534,7 @@ mod tests {
             ("poll_us", "0"),
             ("stamps", "on"),
             ("cgroup", "/sys/fs/cgroup/x"),
+            ("users", "redis,1001"),
             ("dir", "/dev/shm/x"),
         ];
         for (name, value) in written {
@@ -554,6 +578,7 @@ mod tests {
             ("poll_us", "100001"),
             ("stamps", "1"),
             ("cgroup", "here"),
+            ("users", "a b"),
             ("no_such", "1"),
         ];
         for (name, value) in cases {

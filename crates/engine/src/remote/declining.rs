@@ -16,6 +16,7 @@ use sys::event::{Interest, Poller};
 
 use super::exchange::Machine;
 use super::guest::Role;
+use super::parting;
 use super::shares::host;
 use super::vector::smc_time;
 use super::wire::Wire;
@@ -147,6 +148,7 @@ impl Declines {
             }
             None => false,
         };
+        parting::before_closing(&declining.wire);
         Some(self.count(Declined { visitor, reason, told }))
     }
 
@@ -184,6 +186,7 @@ impl Declines {
         let declining = self.all.remove(&visitor)?;
         // The guest has the same open file, so closing ours would leave it there.
         poller.remove(&declining);
+        parting::before_closing(&declining.wire);
         Some(declining.reason)
     }
 

@@ -182,6 +182,23 @@ pub struct LinkStat {
     pub rate_bits: Option<u64>,
 }
 
+/// A user whose programs are served, or should be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct UserStat {
+    /// The user's number.
+    pub uid: u32,
+    /// The user's name, if there is one.
+    pub name: Option<String>,
+    /// Whether new connections are taken.
+    pub is_served: bool,
+    /// Connections that are there.
+    pub connections: u64,
+    /// Shared memory that the engine has for them, bytes.
+    pub memory_bytes: u64,
+    /// Why new connections are not taken, if they should be.
+    pub problem: Option<String>,
+}
+
 /// All of an engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Stat {
@@ -200,6 +217,8 @@ pub struct Stat {
     pub spared: Vec<String>,
     /// Hosts whose engines are known: see the setting `peers`.
     pub met: Vec<String>,
+    /// Whose programs are served: see the setting `users`.
+    pub users: Vec<UserStat>,
     /// Each vector.
     pub vectors: Vec<VectorStat>,
 }

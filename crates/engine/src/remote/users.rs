@@ -1,0 +1,290 @@
+//! Whose programs an engine serves, and how it finds their boards.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::fs;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::str::FromStr;
+
+use local::board;
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use sys::accounts::Account;
+use sys::acting::{self, Credentials};
+use sys::call;
+
+/// Users beside our own.
+pub const USERS_MAX: usize = 64;
+/// Boards of one user, one after the other, in the life of an engine: what was mapped of one that was removed stays.
+const BOARDS_EACH: u32 = 16;
+/// Users whose boards are looked for at one time.
+const CANDIDATES_MAX: usize = 1024;
+/// Names that are looked at where boards are.
+const NAMES_MAX: usize = 100_000;
+/// How often is looked for boards that could not be had, or were removed, nanoseconds.
+pub(super) const LOOK_NS: u64 = 2_000_000_000;
+
+/// Whose programs are served, beside our own user's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Users {
+    /// Nobody else's.
+    #[default]
+    Own,
+    /// These users', by name or number: at most [`USERS_MAX`].
+    Some(Vec<String>),
+    /// Those of each user who has a board, the first [`USERS_MAX`].
+    All,
+}
+
+impl FromStr for Users {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.trim() {
+            "own" => return Ok(Self::Own),
+            "all" => return Ok(Self::All),
+            _ => {}
+        }
+        let names: Vec<String> =
+            text.split(',').map(|name| name.trim().to_owned()).filter(|n| !n.is_empty()).collect();
+        let is_odd = |name: &&String| name.chars().any(|c| c.is_whitespace() || c == '/');
+        match names.len() {
+            0 => Err("names or numbers of users, all, or own".into()),
+            n if n > USERS_MAX => Err(format!("at most {USERS_MAX} users, or all")),
+            _ => match names.iter().find(is_odd) {
+                Some(odd) => Err(format!("`{odd}` is no name of a user")),
+                None => Ok(Self::Some(names)),
+            },
+        }
+    }
+}
+
+impl fmt::Display for Users {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own => f.write_str("own"),
+            Self::Some(names) => f.write_str(&names.join(",")),
+            Self::All => f.write_str("all"),
+        }
+    }
+}
+
+/// Another user than our own, as whom this thread can be for files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct User {
+    pub(super) uid: u32,
+    credentials: Credentials,
+}
+
+impl User {
+    fn new(uid: u32, gid: u32) -> Self {
+        // Without further groups: it is the user's own folder.
+        Self { uid, credentials: Credentials::new(uid, gid, &[]) }
+    }
+
+    /// The user of that name or number; an error says what is wrong with it.
+    fn named(name: &str) -> Result<Self, String> {
+        let number = name.parse().ok().filter(|uid| *uid != u32::MAX);
+        let known = match number {
+            Some(uid) => Account::by_uid(uid),
+            None => Account::by_name(name),
+        };
+        match (known, number) {
+            (Ok(Some(account)), _) => Ok(Self::new(account.uid, account.gid)),
+            // Nobody needs a name.
+            (Ok(None), Some(uid)) => Ok(Self::new(uid, uid)),
+            (Ok(None), None) => Err(format!("there is no user {name} here")),
+            (Err(e), _) => Err(format!("whether there is a user {name} cannot be told: {e}")),
+        }
+    }
+
+    /// Does something with this user's rights and nobody else's.
+    pub(super) fn does<T>(&self, act: impl FnOnce() -> T) -> io::Result<T> {
+        struct Resume<'a>(&'a Credentials);
+        impl Drop for Resume<'_> {
+            fn drop(&mut self) {
+                acting::resume(self.0);
+            }
+        }
+        let own = Credentials::of_thread()?;
+        acting::assume(&own, &self.credentials)?;
+        let _resume = Resume(&own);
+        Ok(act())
+    }
+}
+
+/// The users who have been asked for, all of them known here.
+pub(super) fn named(users: &Users) -> Result<Vec<User>, String> {
+    let Users::Some(names) = users else { return Ok(Vec::new()) };
+    let mut all: Vec<User> = Vec::new();
+    for name in names {
+        let user = User::named(name)?;
+        if user.uid != call::geteuid() && !all.contains(&user) {
+            all.push(user);
+        }
+    }
+    Ok(all)
+}
+
+/// Finds boards of users: of those who were named, and of those who come.
+#[derive(Debug)]
+pub(super) struct Finder {
+    named: Vec<User>,
+    /// Whoever has a board is served.
+    all: bool,
+    /// Where a folder for a board is made says so.
+    news: Option<OwnedFd>,
+    /// Who has, or had, such a folder.
+    candidates: BTreeSet<u32>,
+    /// How many boards each has had.
+    had: HashMap<u32, u32>,
+    next: u64,
+}
+
+impl Finder {
+    pub(super) fn new(users: &Users, named: Vec<User>) -> Self {
+        let all = *users == Users::All;
+        let news = all.then(|| watched().ok()).flatten();
+        let mut finder =
+            Self { named, all, news, candidates: BTreeSet::new(), had: HashMap::new(), next: 0 };
+        if all {
+            finder.look_around();
+        }
+        finder
+    }
+
+    /// Readable when [`Self::hear`] has something to hear.
+    pub(super) fn news(&self) -> Option<&OwnedFd> {
+        self.news.as_ref()
+    }
+
+    /// When [`Self::due`] is to be asked; `None`: never.
+    pub(super) fn next_look(&self) -> Option<u64> {
+        (self.all || !self.named.is_empty()).then_some(self.next)
+    }
+
+    /// Somebody has made something where boards are.
+    pub(super) fn hear(&mut self) {
+        let Some(news) = &self.news else { return };
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(news, &mut buffer);
+        let mut lost = false;
+        // So many of one look: others may make files there without end.
+        for _ in 0..CANDIDATES_MAX {
+            let Ok(event) = reader.next() else { break };
+            lost |= event.events().contains(ReadFlags::QUEUE_OVERFLOW);
+            let name = event.file_name().and_then(|name| name.to_str().ok());
+            if let Some(uid) = name.and_then(board::owner_of)
+                && self.candidates.len() < CANDIDATES_MAX
+                && self.candidates.insert(uid)
+            {
+                self.next = 0;
+            }
+        }
+        if lost {
+            self.look_around();
+        }
+    }
+
+    fn look_around(&mut self) {
+        let Ok(all) = fs::read_dir(board::HOME) else { return };
+        let names = all.flatten().take(NAMES_MAX).map(|entry| entry.file_name());
+        let owners = names.filter_map(|name| name.to_str().and_then(board::owner_of));
+        for uid in owners {
+            if self.candidates.len() < CANDIDATES_MAX {
+                self.candidates.insert(uid);
+            }
+        }
+    }
+
+    /// The users whose boards are to be opened, of those that are not: see [`Self::has`]. At most one look in a while.
+    pub(super) fn due(&mut self, now: u64, is_open: impl Fn(u32) -> bool) -> Vec<User> {
+        if now < self.next {
+            return Vec::new();
+        }
+        self.next = now + LOOK_NS;
+        if self.all && self.news.is_none() {
+            self.look_around();
+        }
+        let came = self.candidates.iter().filter_map(|uid| at_home(*uid));
+        let mut due: Vec<User> = self.named.iter().cloned().chain(came).collect();
+        due.retain(|user| {
+            let had = self.had.get(&user.uid).copied().unwrap_or(0);
+            user.uid != call::geteuid() && had < BOARDS_EACH && !is_open(user.uid)
+        });
+        due
+    }
+
+    /// One of them has a board now. `false`: it has had as many as it may.
+    pub(super) fn has(&mut self, user: &User) {
+        *self.had.entry(user.uid).or_default() += 1;
+    }
+
+    /// Whether no further board of a user is opened.
+    pub(super) fn is_over(&self, uid: u32) -> bool {
+        self.had.get(&uid).is_some_and(|had| *had >= BOARDS_EACH)
+    }
+}
+
+/// The user who has a folder for a board.
+fn at_home(uid: u32) -> Option<User> {
+    let at = fs::symlink_metadata(board::home_of(uid)).ok()?;
+    // Anybody may make a folder of that name.
+    (at.is_dir() && at.uid() == uid).then(|| User::new(uid, at.gid()))
+}
+
+fn watched() -> io::Result<OwnedFd> {
+    let news = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+    let events = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
+    inotify::add_watch(news.as_fd(), Path::new(board::HOME), events)?;
+    Ok(news)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_written_as_they_are_read() {
+        for text in ["own", "all", "redis", "redis,1001"] {
+            assert_eq!(text.parse::<Users>().unwrap().to_string(), text);
+        }
+        assert_eq!(" redis , 7 ".parse::<Users>().unwrap().to_string(), "redis,7");
+        let many = vec!["u"; USERS_MAX + 1].join(",");
+        for bad in ["", ",", "a b", "../x", &many] {
+            assert!(bad.parse::<Users>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn who_is_not_there_is_named() {
+        let users = Users::Some(vec!["no-such-user-surely".into()]);
+        assert_eq!(named(&users).unwrap_err(), "there is no user no-such-user-surely here");
+        assert_eq!(named(&Users::All).unwrap(), []);
+        let own = call::geteuid().to_string();
+        assert_eq!(named(&Users::Some(vec![own])).unwrap(), [], "that is us");
+        let twice = Users::Some(vec!["54321".into(), "54321".into()]);
+        assert_eq!(named(&twice).unwrap(), [User::new(54_321, 54_321)]);
+        assert!(named(&Users::Some(vec![u32::MAX.to_string()])).is_err(), "that is nobody at all");
+    }
+
+    #[test]
+    fn boards_are_looked_for_in_turn_and_not_for_ever() {
+        let user = User::new(54_321, 54_321);
+        let mut finder =
+            Finder::new(&Users::Some(vec!["x".into()]), vec![user.clone(), User::new(7, 7)]);
+        let only = std::slice::from_ref(&user);
+        assert_eq!(finder.due(5, |uid| uid == 7), only);
+        assert_eq!(finder.due(6, |_| false), [], "not again at once");
+        let mut now = 6;
+        for _ in 0..BOARDS_EACH {
+            now += LOOK_NS;
+            assert_eq!(finder.due(now, |uid| uid == 7), only);
+            finder.has(&user);
+        }
+        assert!(finder.due(now + LOOK_NS, |uid| uid == 7).is_empty() && finder.is_over(user.uid));
+    }
+}

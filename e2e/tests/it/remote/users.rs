@@ -1,0 +1,344 @@
+//! One engine for the programs of several users: each reaches it, and none of them can end it or disturb the others.
+
+use std::os::unix::fs::PermissionsExt;
+
+use super::*;
+
+/// The first of these users is no other test's, and nobody else's.
+const FIRST: u32 = 1_000_000;
+
+/// What all of them run: a server of echoes, and clients of it.
+const ECHO: &str = r#"
+import os, socket, sys, threading, time
+what, address, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def serve(peer):
+    try:
+        while (got := peer.recv(65536)):
+            peer.sendall(got)
+    except OSError:
+        pass
+    peer.close()
+if what == "server":
+    listener = socket.create_server((address, port), backlog=64)
+    print("ready", flush=True)
+    while True:
+        threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+seconds = float(sys.argv[4])
+end = time.monotonic() + seconds
+rounds = resets = 0
+while rounds == 0 or time.monotonic() < end:
+    try:
+        peer = socket.create_connection((address, port))
+        for size in (1, 1000, 200000):
+            sent = os.urandom(size)
+            threading.Thread(target=lambda: peer.sendall(sent), daemon=True).start()
+            got = b""
+            while len(got) < size:
+                some = peer.recv(65536)
+                assert some, "the end, in the middle"
+                got += some
+            assert got == sent, "other bytes"
+        peer.close()
+    except ConnectionError:
+        resets += 1
+    rounds += 1
+print("rounds", rounds, "resets", resets)
+"#;
+
+/// Does harm with all that a user can do: to its own board, and to who listens there. Words: what, and the board's folder.
+const HARM: &str = r#"
+import array, glob, mmap, os, random, socket, struct, sys, time
+what, folder, netns = sys.argv[1:4]
+board = glob.glob(f"{folder}/board-{netns}-v*")[0]
+door = glob.glob(f"{folder}/engine-{netns}-v*")
+door = [path for path in door if not path.endswith("-control")]
+if what == "shorter":
+    os.truncate(board, 0)
+elif what == "scribble":
+    fd = os.open(board, os.O_RDWR)
+    size = os.fstat(fd).st_size
+    memory = mmap.mmap(fd, size)
+    seed = int(sys.argv[4])
+    chance = random.Random(seed)
+    places, at = [], 0
+    while True:
+        try:
+            at = os.lseek(fd, at, os.SEEK_DATA)
+        except OSError:
+            break
+        until = os.lseek(fd, at, os.SEEK_HOLE)
+        places += range(at, until, 4096)
+        at = until
+    words = [0, 1, 2, 0xffffffff, 0x5a5a5a5a, 0xffffffffffffffff, 1 << 63, 4096, 1 << 22]
+    end = time.monotonic() + float(sys.argv[5])
+    while time.monotonic() < end:
+        for _ in range(200):
+            at = chance.choice(places) + 8 * chance.randrange(512)
+            if chance.random() < 0.5:
+                word = chance.choice(words)
+            else:
+                word = chance.getrandbits(chance.choice((8, 16, 33, 64)))
+            memory[at:at + 8] = struct.pack("<Q", word)
+        time.sleep(0.0005)
+else:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    link.connect(door[0])
+    given = os.open("/dev/null", os.O_RDONLY)
+    hello = struct.pack("<4s5I", b"SHNT", 2, 1, 3, 5, 3)
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [given]))]
+    link.sendmsg([hello], rights)
+    assert link.recv(64) == b"", "it is answered"
+print("done")
+"#;
+
+/// Two hosts, each with one engine for several users.
+struct Crowd {
+    pair: Pair,
+    place: PathBuf,
+    users: [u32; 2],
+}
+
+impl Crowd {
+    /// The server's host has an engine for these users, the client's one for all.
+    fn new() -> Option<(Self, PathBuf)> {
+        static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
+        let python = python_for_all()?;
+        let hosts = match hosts::possible().and_then(|()| Hosts::new()) {
+            Ok(hosts) => hosts,
+            Err(why) => {
+                skipped(&format!("{why:#}"));
+                return None;
+            }
+        };
+        if hosts.server.group().is_none() {
+            skipped("there is no cgroup hierarchy of version 2");
+            return None;
+        }
+        let count = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        let number = u32::try_from(count).unwrap();
+        let first = FIRST + std::process::id() * 16 + 2 * number;
+        let users = [first, first + 1];
+        let name = format!("shunt-remote-users-{}-{count}", std::process::id());
+        let place = std::env::temp_dir().join(name);
+        std::fs::create_dir(&place).unwrap();
+        std::fs::set_permissions(&place, PermissionsExt::from_mode(0o755)).unwrap();
+        for program in ["shunt", "libshunt_preload.so"] {
+            std::fs::copy(built(program), place.join(program)).unwrap();
+        }
+        let kind = Kind::default();
+        let boards = [BoardDir::new(), BoardDir::new()];
+        let pair = Pair { engines: Vec::new(), boards, hosts, kind, copies: None };
+        let mut crowd = Self { pair, place, users };
+        let listed = users.map(|uid| uid.to_string()).join(",");
+        for (side, users) in [(Side::Server, listed.as_str()), (Side::Client, "all")] {
+            let engine = crowd.engine(side, users);
+            crowd.pair.engines.push(engine);
+        }
+        Some((crowd, python))
+    }
+
+    fn engine(&self, side: Side, users: &str) -> Guest {
+        let host = self.pair.host(side);
+        let mut command = self.command(side, 0);
+        command.args(["engine", "--users", users, "--eid", EID, "--spare-short", "off"]);
+        command.args(["--address", &host.address().to_string()]);
+        command.arg("--cgroup").arg(host.group().unwrap());
+        let mut engine = Guest::start(command.stdout(Stdio::piped()).stdin(Stdio::null()));
+        let mut said = BufReader::new(engine.take_stdout().unwrap());
+        let mut line = String::new();
+        while !line.contains("ready") {
+            line.clear();
+            assert!(said.read_line(&mut line).unwrap() > 0, "it ends: {:?}", engine.ended());
+        }
+        std::thread::spawn(move || said.read_to_end(&mut Vec::new()));
+        engine
+    }
+
+    /// A program of a user on a host: the program `shunt` so far. Its board is where a user's is.
+    fn command(&self, side: Side, uid: u32) -> Command {
+        let words = self.pair.host(side).prefix();
+        let mut command = e2e::run::command(&words[0], e2e::run::Under::Tcp);
+        command.args(&words[1..]);
+        if uid != 0 {
+            command.args(["setpriv", "--clear-groups", "--no-new-privs"]);
+            command.args([&format!("--reuid={uid}"), &format!("--regid={uid}"), "--"]);
+        }
+        command.arg(self.place.join("shunt")).current_dir("/");
+        command
+    }
+
+    /// A script of such a user, under Shunt or not.
+    fn script(&self, side: Side, uid: u32, script: (&Path, &str), words: &[&str]) -> Command {
+        let mut command = self.command(side, uid);
+        command.args(["run", "--"]).arg(script.0).args(["-c", script.1]).args(words);
+        command
+    }
+
+    #[track_caller]
+    fn server(&self, python: &Path, uid: u32, port: u16) -> Guest {
+        let words = ["server", &self.pair.address(), &port.to_string()];
+        let mut command = self.script(Side::Server, uid, (python, ECHO), &words);
+        self.pair.ready(&mut command, port)
+    }
+
+    /// What a client has to say that connects for so long, again and again.
+    fn client(&self, python: &Path, uid: u32, port: u16, seconds: &str) -> Outcome {
+        let words = ["client", &self.pair.address(), &port.to_string(), seconds];
+        outcome(&mut self.script(Side::Client, uid, (python, ECHO), &words), LIMIT)
+    }
+
+    fn status(&self, side: Side) -> serde_json::Value {
+        let got = outcome(self.command(side, 0).args(["engine", "status", "--json"]), LIMIT);
+        assert!(got.ok(), "{got:?}");
+        serde_json::from_str(&got.out).unwrap()
+    }
+
+    /// Connections that the engine of a host ever carried by SMC-R.
+    fn carried(&self, side: Side) -> u64 {
+        let status = self.status(side);
+        let count = |vector: &serde_json::Value| vector["connections_total"].as_u64().unwrap();
+        status["vectors"].as_array().unwrap().iter().map(count).sum()
+    }
+
+    /// Has a client of a user be served, by SMC-R on both hosts.
+    #[track_caller]
+    fn must_carry(&self, python: &Path, uid: u32, port: u16) {
+        let sides = [Side::Server, Side::Client];
+        for _ in 0..5 {
+            let before = sides.map(|side| self.carried(side));
+            let got = self.client(python, uid, port, "0");
+            assert!(got.ok() && got.out.contains("resets 0"), "{got:?}");
+            let after = sides.map(|side| self.carried(side));
+            if after.iter().zip(before).all(|(after, before)| *after > before) {
+                return;
+            }
+        }
+        panic!("user {uid} does not get SMC:\n{:#}", self.status(Side::Client));
+    }
+
+    /// Does harm as a user, on the server's host.
+    #[track_caller]
+    fn harm(&self, python: &Path, uid: u32, what: &str, words: &[&str]) {
+        let netns = self.netns(python);
+        let folder = format!("/dev/shm/shunt-{uid}");
+        let mut command = self.command(Side::Server, uid);
+        // Not under Shunt: it is a process of the user like any other.
+        command.args(["run", "--off", "--"]).arg(python).args(["-c", HARM, what, &folder, &netns]);
+        let got = outcome(command.args(words), LIMIT);
+        assert!(got.ok() && got.out.contains("done"), "{got:?}");
+    }
+
+    /// The number of the server's network, as boards have it in their names.
+    fn netns(&self, python: &Path) -> String {
+        let words = self.pair.host(Side::Server).prefix();
+        let mut command = e2e::run::command(&words[0], e2e::run::Under::Tcp);
+        let cookie = "import socket, struct; s = socket.socket(); \
+                      print('%x' % struct.unpack('Q', s.getsockopt(socket.SOL_SOCKET, 71, 8)))";
+        let got = outcome(command.args(&words[1..]).arg(python).args(["-c", cookie]), LIMIT);
+        assert!(got.ok(), "{got:?}");
+        got.out.trim().to_owned()
+    }
+
+    /// What the engine of the server's host says of a user.
+    fn user(&self, uid: u32) -> serde_json::Value {
+        let status = self.status(Side::Server);
+        let users = status["users"].as_array().unwrap();
+        users.iter().find(|user| user["uid"] == uid).cloned().unwrap_or_default()
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        self.pair.engines.clear();
+        let _ = std::fs::remove_dir_all(&self.place);
+        for uid in self.users {
+            let _ = std::fs::remove_dir_all(format!("/dev/shm/shunt-{uid}"));
+        }
+    }
+}
+
+/// A Python that anybody may run.
+fn python_for_all() -> Option<PathBuf> {
+    let may_run = |python: &PathBuf| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(python);
+        command.args(["-c", "import socket, mmap"]).stdin(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    let all = installed("python3").into_iter().chain([PathBuf::from("/usr/bin/python3")]);
+    let found = all.into_iter().find(may_run);
+    if found.is_none() {
+        skipped("there is no python3 that anybody may run");
+    }
+    found
+}
+
+#[test]
+fn programs_of_all_users_speak_smc_by_one_engine() {
+    let Some((crowd, python)) = Crowd::new() else { return };
+    let [one, other] = crowd.users;
+    let _servers =
+        [(one, 7300), (other, 7301), (0, 7302)].map(|(uid, port)| crowd.server(&python, uid, port));
+    for (uid, port) in [(one, 7300), (one, 7301), (other, 7300), (other, 7302), (0, 7301)] {
+        crowd.must_carry(&python, uid, port);
+    }
+    for uid in [0, one, other] {
+        let user = crowd.user(uid);
+        assert!(user["is_served"] == true && user["problem"].is_null(), "{user:#}");
+    }
+    // Who is not root is told whom to ask.
+    let got = outcome(crowd.command(Side::Server, one).args(["engine", "status"]), LIMIT);
+    assert!(!got.ok() && got.err.contains("is root's"), "{got:?}");
+    let got = outcome(crowd.command(Side::Server, one).args(["stat", "--json"]), LIMIT);
+    let stat: serde_json::Value = serde_json::from_str(&got.out).unwrap();
+    let processes = stat["processes"].as_array().unwrap();
+    assert!(processes.iter().any(|p| p["uid"] == 0 && p["program"] == "shunt"), "{stat:#}");
+}
+
+#[test]
+fn an_engine_started_again_serves_all_of_them_again() {
+    let Some((mut crowd, python)) = Crowd::new() else { return };
+    let [one, other] = crowd.users;
+    let _server = crowd.server(&python, one, 7310);
+    crowd.must_carry(&python, other, 7310);
+    for signal in [libc::SIGKILL, libc::SIGTERM] {
+        crowd.pair.engines[0].signal(signal);
+        eventually("the engine has gone", || crowd.pair.engines[0].ended().is_some());
+        crowd.pair.engines[0] = crowd.engine(Side::Server, &format!("{one}"));
+        crowd.must_carry(&python, other, 7310);
+    }
+}
+
+#[test]
+fn a_user_who_spoils_its_board_harms_nobody_else() {
+    let Some((crowd, python)) = Crowd::new() else { return };
+    let [one, other] = crowd.users;
+    let _servers = [(one, 7320), (other, 7321)].map(|(uid, port)| crowd.server(&python, uid, port));
+    crowd.must_carry(&python, one, 7320);
+    let engine = crowd.status(Side::Server)["pid"].clone();
+    std::thread::scope(|scope| {
+        let undisturbed = scope.spawn(|| crowd.client(&python, other, 7321, "12"));
+        let disturbed = scope.spawn(|| crowd.client(&python, one, 7320, "4"));
+        for seed in ["1", "2"] {
+            crowd.harm(&python, one, "scribble", &[seed, "2"]);
+        }
+        // Whatever became of it: it has an end.
+        println!("the user's own: {}", disturbed.join().unwrap().out);
+        crowd.harm(&python, one, "shorter", &[]);
+        eventually("that is noticed", || {
+            let problem = crowd.user(one)["problem"].as_str().unwrap_or_default().to_owned();
+            problem.contains("shorter") || crowd.user(one)["is_served"] == true
+        });
+        let got = undisturbed.join().unwrap();
+        assert!(got.ok() && got.out.contains("resets 0"), "{got:?}");
+    });
+    crowd.harm(&python, other, "no socket", &[]);
+    let problem = || crowd.user(other)["problem"].clone();
+    eventually("its door is shut", || {
+        crowd.user(other)["is_served"] == false || problem().is_null()
+    });
+    // It is the same engine, and serves who comes.
+    let _server = crowd.server(&python, 0, 7322);
+    crowd.must_carry(&python, other, 7322);
+    assert_eq!(crowd.status(Side::Server)["pid"], engine);
+}
