@@ -77,13 +77,14 @@ A SIZE is a number of bytes or ends in K, M or G.";
 pub(crate) const EXAMPLES_ENGINE: &str = "\
 Examples:
   sudo shunt engine                              between hosts that run Shunt, for programs of root
+  sudo shunt engine --users all                  the same, for programs of all users
   sudo shunt engine --eid MYEID                  and Linux, after: smcr ueid add MYEID
   sudo shunt engine --address 10.0.0.1,10.0.0.2 --max-links 2
   sudo setcap cap_bpf,cap_net_admin+ep $(command -v shunt); shunt engine    for your own programs
   shunt engine status                            vectors, link groups, settings
   shunt engine set autocork=0 testlink_time=5
 
-On each host: shunt engine, then shunt run -- PROGRAM as the same user.
+On each host: shunt engine, then shunt run -- PROGRAM as the same user, or as one of --users.
 A SIZE is a number of bytes or ends in K, M or G.";
 
 pub(crate) const EXAMPLES_SERVE: &str = "\
@@ -213,8 +214,8 @@ enum Command {
             The peer is a host that runs Shunt as well, or Linux with AF_SMC and RoCEv2. Both need an \
             enterprise ID in common (--eid). A connection whose peer has not announced SMC in the TCP \
             handshake, or declines, is plain TCP.\n\n\
-            The engine serves programs of its own user in its network namespace, and runs until Ctrl-C or \
-            SIGTERM; connections that it carries are then reset. It needs UDP port 4791 (which rdma_rxe of the \
+            The engine serves programs of its own user in its network namespace, and of others if it is root and \
+            --users says so. It runs until Ctrl-C or SIGTERM; connections that it carries are then reset. It needs UDP port 4791 (which rdma_rxe of the \
             kernel takes where it is loaded), and CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN for the option in \
             the TCP handshake. Settings come from options, then the section [engine] of the configuration file, where \
             they have the same names with underscores.",

@@ -14,6 +14,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::config::{self, SettingOptions, Written};
+use crate::service;
 use crate::snapshot;
 use crate::table::{self, Side};
 
@@ -147,7 +148,9 @@ fn serve(config: Config) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
     writeln!(out, "ready: {} vector{s}, RoCEv2 {from}; Ctrl-C ends", stat.vectors.len())?;
     out.flush()?;
+    service::is_ready();
     let _ = signals.forever().next();
+    service::stops();
     host.stop();
     Ok(())
 }

@@ -19,6 +19,7 @@ mod man;
 mod program;
 mod run;
 mod serve;
+mod service;
 mod snapshot;
 mod sockets;
 mod stat;

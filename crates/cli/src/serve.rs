@@ -17,6 +17,8 @@ use engine::serve::{Reloaded, Serving};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGPIPE, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::service;
+
 pub(crate) use file::SERVE;
 use options::ServeOptions;
 pub(crate) use options::share_options;
@@ -147,6 +149,7 @@ fn run(options: &ServeOptions) -> anyhow::Result<()> {
             }
         }
     }
+    service::stops();
     drop(control);
     match Arc::into_inner(serving) {
         Some(serving) => serving.stop(),
@@ -171,7 +174,9 @@ fn announce(serving: &Serving) -> anyhow::Result<()> {
     let places: Vec<_> = serving.addresses().iter().map(ToString::to_string).collect();
     let mut out = std::io::stdout();
     writeln!(out, "ready: {}, by {how}; Ctrl-C ends", places.join(" and "))?;
-    out.flush().context("cannot write")
+    out.flush().context("cannot write")?;
+    service::is_ready();
+    Ok(())
 }
 
 /// Reads everything again; users and shares count, the rest is as it was until it is started again.

@@ -48,7 +48,7 @@ struct Machine {
 impl Machine {
     /// `None`: there can be none here, and that was said.
     fn boot() -> Option<Self> {
-        let absent = ["unshare", "nsenter", "systemctl", "smbclient", "ip"];
+        let absent = ["unshare", "nsenter", "systemctl", "smbclient", "ip", "setpriv", "python3"];
         let absent = absent.into_iter().find(|name| installed(name).is_none());
         if let Some(name) = absent.or_else(|| (!Path::new(SYSTEMD).exists()).then_some("systemd")) {
             skipped(&format!("there is no {name}"));
@@ -70,7 +70,7 @@ impl Machine {
         let err = fs::File::create(&said).unwrap();
         let mut command = Command::new("sh");
         command.arg(at).arg(root).arg(built("shunt")).arg(workspace_root().join("dist/systemd"));
-        command.arg(group.0.door()).stdin(Stdio::null());
+        command.arg(group.0.door()).arg(built("libshunt_preload.so")).stdin(Stdio::null());
         command.stdout(err.try_clone().unwrap()).stderr(err);
         let mut guest = Guest::start(&mut command);
         let mut init = None;
@@ -189,26 +189,57 @@ fn the_units_of_systemd_start_a_server_in_their_sandbox() {
     assert!(machine.guest.ended().is_none());
 }
 
-#[test]
-fn the_unit_of_systemd_starts_an_engine_in_its_sandbox() {
-    let Some(machine) = Machine::boot() else { return };
-    let unit = "shunt-engine@root.service";
-    machine.done(&["systemctl", "start", unit]);
+/// Starts a unit's engine, has `look` look at it, and stops it. `capabilities` are all that it has.
+fn has_an_engine(machine: &Machine, unit: &str, capabilities: &str, look: impl FnOnce(&str)) {
     let log = || machine.run(&["journalctl", "--no-pager", "-u", unit]).out;
     let value = |name: &str| {
         let value = machine.done(&["systemctl", "show", "-p", name, "--value", unit]);
         value.trim().to_owned()
     };
-    let answers = || machine.run(&["shunt", "engine", "status"]).ok();
-    eventually("it answers, or has ended", || answers() || value("ActiveState") != "active");
-    assert!(answers(), "{}", log());
+    // Which ends when it is there: what comes after it finds it.
+    let started = machine.run(&["systemctl", "start", unit]);
+    assert!(started.ok(), "{started:?}\n{}", log());
+    let said = machine.run(&["shunt", "engine", "status"]);
+    assert!(said.ok(), "{said:?}\n{}", log());
     assert_eq!(value("ActiveState"), "active", "{}", log());
     let status = machine.done(&["cat", &format!("/proc/{}/status", value("MainPID"))]);
-    // BPF, PERFMON and NET_ADMIN, and nothing else that root can; a filter of system calls.
-    let caps = "CapEff:\t000000c000001000";
-    contains(&status, &["NoNewPrivs:\t1", "Seccomp:\t2", caps, &caps.replace("Eff", "Bnd")]);
+    // Nothing else that root can; a filter of system calls.
+    let caps = format!("CapEff:\t{capabilities}");
+    contains(&status, &["NoNewPrivs:\t1", "Seccomp:\t2", &caps, &caps.replace("Eff", "Bnd")]);
     // It would not be there without what the handshake needs: nothing says that it is to do without.
-    contains(&machine.done(&["shunt", "engine", "status"]), &["engine, pid", "peers = -"]);
+    contains(&said.out, &["engine, pid", "peers = -"]);
+    look(&log());
     machine.done(&["systemctl", "stop", unit]);
     assert_eq!(value("Result"), "success", "{}", log());
+}
+
+#[test]
+fn the_units_of_systemd_start_an_engine_in_their_sandbox() {
+    /// Nobody else's.
+    struct User(String);
+    impl Drop for User {
+        fn drop(&mut self) {
+            // `/dev/shm` of that machine is ours.
+            let _ = fs::remove_dir_all(format!("/dev/shm/shunt-{}", self.0));
+        }
+    }
+    let Some(machine) = Machine::boot() else { return };
+    // BPF, PERFMON and NET_ADMIN.
+    has_an_engine(&machine, "shunt-engine@root.service", "000000c000001000", |_| ());
+    // And SETUID and SETGID.
+    has_an_engine(&machine, "shunt-engine.service", "000000c0000010c0", |log| {
+        let user = User((2_000_000 + std::process::id()).to_string());
+        let listens = "import socket; socket.create_server(('127.0.0.1', 7000))";
+        let [uid, gid] = ["u", "g"].map(|kind| format!("--re{kind}id={}", user.0));
+        let program = ["shunt", "run", "--", "python3", "-c", listens];
+        machine.done(&[&["setpriv", &uid, &gid, "--clear-groups"][..], &program].concat());
+        let served = || {
+            let status = machine.done(&["shunt", "engine", "status", "--json"]);
+            let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+            let mut users = status["users"].as_array().unwrap().iter();
+            let uid: u32 = user.0.parse().unwrap();
+            users.any(|u| u["uid"] == uid && u["is_served"] == true)
+        };
+        eventually(&format!("the user is served\n{log}"), served);
+    });
 }

@@ -1,0 +1,20 @@
+//! What a service says to the manager that has started it (`sd_notify(3)`), if one has: what is to begin after us begins when
+//! we are there, and not while we start.
+
+use sd_notify::NotifyState;
+
+/// We serve.
+pub(crate) fn is_ready() {
+    say(NotifyState::Ready);
+}
+
+/// We have been told to end, and do.
+pub(crate) fn stops() {
+    say(NotifyState::Stopping);
+}
+
+fn say(what: NotifyState<'_>) {
+    if let Err(e) = sd_notify::notify(&[what]) {
+        eprintln!("shunt: the service manager cannot be told: {e}");
+    }
+}
