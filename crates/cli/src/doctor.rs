@@ -342,7 +342,23 @@ fn place_checks(dir: Option<&str>) -> Vec<Check> {
     checks.extend(space_checks(Path::new(&dir)));
     checks.push(board_check(&path, netns));
     checks.push(netlink_check());
+    checks.push(engine_check(snapshot::engine_at(&path, netns)));
     checks
+}
+
+/// Nothing stands in the way of programs on this host without one.
+fn engine_check(engine: Option<snapshot::Process>) -> Check {
+    const NAME: &str = "engine";
+    match engine {
+        Some(engine) => Check::ok(
+            NAME,
+            format!("pid {}, of user {}, takes connections to other hosts", engine.pid, engine.uid),
+        ),
+        None => Check::ok(
+            NAME,
+            "none serves this user: connections to other hosts are TCP (`shunt engine`)",
+        ),
+    }
 }
 
 fn directory_check(dir: &Path, uid: u32) -> Check {

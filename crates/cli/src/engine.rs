@@ -176,8 +176,7 @@ fn ask(place: &Place, request: &Request) -> anyhow::Result<Value> {
 /// The engine of another user that serves this board: its process id.
 fn served_by(dir: Option<&str>) -> Option<u32> {
     let (path, netns) = snapshot::locate(dir).ok()?;
-    let board = snapshot::Board::open_at(&path, netns).ok()??;
-    let engine = board.engine()?;
+    let engine = snapshot::engine_at(&path, netns)?;
     (engine.uid != sys::call::geteuid()).then_some(engine.pid)
 }
 

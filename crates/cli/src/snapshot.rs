@@ -373,7 +373,7 @@ impl Board {
     }
 
     /// The process that takes connections to other hosts, if it lives.
-    pub(crate) fn engine(&self) -> Option<Process> {
+    fn engine(&self) -> Option<Process> {
         let slot = engine(&self.map)?;
         read_process(slot, self.map.slot(slot)).filter(|process| process.alive)
     }
@@ -406,6 +406,11 @@ impl Board {
             connections,
         }
     }
+}
+
+/// The process that takes connections of this board to other hosts, if one lives.
+pub(crate) fn engine_at(path: &CString, netns: u64) -> Option<Process> {
+    Board::open_at(path, netns).ok()??.engine()
 }
 
 /// Opens a board; one that is being made by its first guest at this moment, when it is made.

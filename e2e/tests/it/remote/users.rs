@@ -313,6 +313,8 @@ fn programs_of_all_users_speak_smc_by_one_engine() {
     // Who is not root is told whom to ask.
     let got = outcome(crowd.command(Side::Server, one).args(["engine", "status"]), LIMIT);
     assert!(!got.ok() && got.err.contains("is root's"), "{got:?}");
+    let got = outcome(crowd.command(Side::Server, one).args(["doctor", "true"]), LIMIT);
+    assert!(got.out.contains("of user 0, takes connections to other hosts"), "{got:?}");
     let got = outcome(crowd.command(Side::Server, one).args(["stat", "--json"]), LIMIT);
     let stat: serde_json::Value = serde_json::from_str(&got.out).unwrap();
     let processes = stat["processes"].as_array().unwrap();
