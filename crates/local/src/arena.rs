@@ -4,7 +4,7 @@
 //! 256 KiB at a time. What is given back is kept for the next connection, so that in
 //! the steady state nothing here calls the kernel.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use sys::abi::{
     BLOCK_BYTES, EXTENT_BYTES, HALF_BYTES, HALVES_PER_BLOCK, Half, Loc, OWNER_HALVES, half_flags,
@@ -33,6 +33,10 @@ pub struct Arena {
     parts: Vec<(u32, u16)>,
     /// Closed halves whose peers have not closed yet.
     limbo: VecDeque<u32>,
+    /// Extents that are ours.
+    extents: BTreeSet<usize>,
+    /// Rings of halves whose words do not say so: others may write them.
+    kept: BTreeMap<u32, Loc>,
     bytes_owned: usize,
     /// Of these, what halves are cut from.
     bytes_halves: usize,
@@ -72,7 +76,15 @@ impl Arena {
 
     fn extent(&mut self, board: &Board, kind: u32) -> Result<usize, Reason> {
         let slot = board.ensure_slot()?;
-        board.take_extent(slot, kind).ok_or(Reason::NoMemory)
+        let extent = board.take_extent(slot, kind, |extent| self.extents.contains(&extent));
+        let extent = extent.ok_or(Reason::NoMemory)?;
+        self.extents.insert(extent);
+        Ok(extent)
+    }
+
+    /// The ring of a half of ours goes with it when it is buried, and what its words say does not count.
+    pub fn keep(&mut self, index: u32, ring: Loc) {
+        self.kept.insert(index, ring);
     }
 
     /// Takes a half of ours; its generation is new, all else but its counters is for the caller
@@ -147,6 +159,11 @@ impl Arena {
         let half = board.map.half_known(index);
         if half.users.load(Ordering::Relaxed) > 0 || !peer_is_done(board, index, half) {
             return false;
+        }
+        if let Some(ring) = self.kept.remove(&index) {
+            self.free_block(board, ring);
+            self.free_half(board, index);
+            return true;
         }
         for word in [&half.loc, &half.next_loc, &half.again] {
             if let Some(loc) = Loc::parse(word.swap(0, Ordering::Relaxed)) {

@@ -13,7 +13,6 @@ use sys::abi::{
 };
 use sys::call;
 use sys::diag;
-use sys::foreign::{self, Foreign};
 use sys::lock;
 use sys::map::{Access, Map, MapError};
 use sys::sync::{AtomicU32, AtomicU64, Ordering};
@@ -263,8 +262,6 @@ pub struct Board {
     pub(crate) high: i32,
     /// The user whose board it is: ours when we joined, whatever we have become since.
     pub(crate) owner: u32,
-    /// What becomes of the mapping, if that user is not trusted.
-    foreign: Option<&'static Foreign>,
 }
 
 impl Board {
@@ -274,9 +271,22 @@ impl Board {
     ///
     /// What [`MapError`] says; the process then stays on TCP.
     pub fn join(dir: Option<&str>, high: i32) -> Result<Self, MapError> {
+        Self::join_as(dir, high, Access::Guest)
+    }
+
+    /// The same of a user who is not trusted, by a thread that is that user for files ([`sys::acting`]).
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::join`].
+    pub fn join_foreign(high: i32) -> Result<Self, MapError> {
+        Self::join_as(None, high, Access::Foreign)
+    }
+
+    fn join_as(dir: Option<&str>, high: i32, access: Access) -> Result<Self, MapError> {
         prepare(dir)?;
         let (path, netns) = locate(dir)?;
-        let (map, fd) = Map::open(&path, netns, Access::Guest)?;
+        let (map, fd) = Map::open(&path, netns, access)?;
         let fd = out_of_the_way(fd, high);
         Ok(Self {
             map,
@@ -289,23 +299,24 @@ impl Board {
             asking: AtomicU32::new(0),
             high,
             owner: call::geteuid(),
-            foreign: None,
         })
     }
 
-    /// From now on its user is trusted no more than a peer on another host is: what he takes away of the file does not
-    /// end this process, and nothing that he writes there is waited for. `false`: that cannot be.
-    #[must_use]
-    pub fn distrust(&mut self) -> bool {
-        self.foreign = foreign::watch(&self.map.range());
-        self.foreign.is_some()
-    }
-
-    /// Whether the file of a user that is [not trusted](Self::distrust) has lost pages: nothing there means anything.
+    /// Whether nothing there means anything any more: see [`Map::is_spoiled`].
     #[inline]
     #[must_use]
     pub fn is_spoiled(&self) -> bool {
-        self.foreign.is_some_and(Foreign::is_spoiled)
+        self.map.is_spoiled()
+    }
+
+    /// Takes back all that this process has of the board: for who has given nothing of it to anybody.
+    pub(crate) fn leave(self) {
+        for fd in self.own_fds() {
+            if fd >= 0 {
+                let _ = call::close(fd);
+            }
+        }
+        self.map.unmap();
     }
 
     /// Whether the file has no name any more, so that nobody else will join this board.
@@ -401,6 +412,12 @@ impl Board {
         if let Some(slot) = self.slot() {
             return Ok(slot);
         }
+        if self.map.is_foreign() {
+            // Who serves it forks nobody, and opens nothing there that need not be.
+            let slot = self.take_slot(self.fd()).ok_or(Reason::NoSlot)?;
+            self.slot.store(slot + 1, Ordering::Relaxed);
+            return Ok(slot);
+        }
         // A lock of our own needs an open file of our own: the one inherited from a parent holds
         // the parent's.
         let fd = call::open(&self.path, 0o2 | 0o2_000_000 | 0o400_000, 0)
@@ -424,7 +441,10 @@ impl Board {
 
     fn take_slot(&self, fd: i32) -> Option<u32> {
         let used = &self.map.header().slots_used;
-        self.reclaim(fd);
+        if !self.map.is_foreign() {
+            // Who lives there and who is dead its user can make up as he likes.
+            self.reclaim(fd);
+        }
         for index in 0..SLOTS {
             let index = number(index)?;
             if call::byte_locked(fd, LOCKS_AT + i64::from(index)).unwrap_or(true) {
@@ -566,12 +586,19 @@ impl Board {
         }
     }
 
-    /// Takes a free extent for `slot`, without pages yet. `kind`: 0 or [`OWNER_HALVES`].
-    pub(crate) fn take_extent(&self, slot: u32, kind: u32) -> Option<usize> {
+    /// Takes a free extent for `slot`, without pages yet. `kind`: 0 or [`OWNER_HALVES`]. `is_ours`: whether we have one
+    /// already, whatever its word says; the kernel gives us its lock as often as we ask.
+    pub(crate) fn take_extent(
+        &self,
+        slot: u32,
+        kind: u32,
+        is_ours: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
         let used = &self.map.header().extents_used;
         for extent in DATA_AT / EXTENT_BYTES..EXTENTS {
             let word = self.map.owner(extent);
             if word.load(Ordering::Relaxed) == 0
+                && !is_ours(extent)
                 && word
                     .compare_exchange(0, (slot + 1) | kind, Ordering::AcqRel, Ordering::Relaxed)
                     .is_ok()

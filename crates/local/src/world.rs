@@ -7,7 +7,7 @@ use sys::call;
 use sys::common::Common;
 use sys::lock::Guarded;
 use sys::map::MapError;
-use sys::sync::{AtomicU32, Ordering};
+use sys::sync::{AtomicU32, AtomicU64, Ordering};
 use sys::wait;
 
 use crate::arena::Arena;
@@ -90,6 +90,10 @@ pub struct World {
     unoffered: AtomicU32,
     /// Our half of the connection that something was sent on last, plus one; noted while [`Self::is_brief`].
     sent_on: AtomicU32,
+    /// Memory that this process may have: [`Limits::memory_max`] at first.
+    memory_max: AtomicU64,
+    /// Halves that were given back while another thread was at [`Self::arena`].
+    returned: Guarded<Vec<u32>>,
 }
 
 impl World {
@@ -100,7 +104,26 @@ impl World {
     /// Why not; the process then stays on TCP.
     pub fn join(limits: Limits, program: String, high_fd: i32) -> Result<Self, MapError> {
         let board = Board::join(limits.dir.as_deref(), high_fd)?;
-        Ok(Self {
+        Ok(Self::of(board, limits, program))
+    }
+
+    /// Joins the board of a user who is not trusted: see [`Board::join_foreign`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::join`].
+    pub fn join_foreign(limits: Limits, program: String, high_fd: i32) -> Result<Self, MapError> {
+        Ok(Self::of(Board::join_foreign(high_fd)?, limits, program))
+    }
+
+    /// Takes back all that this process has of the board: for who has given nothing of it to anybody.
+    pub fn leave(self) {
+        self.board.leave();
+    }
+
+    fn of(board: Board, limits: Limits, program: String) -> Self {
+        let memory_max = AtomicU64::new(limits.memory_max as u64);
+        Self {
             board,
             limits,
             program,
@@ -124,7 +147,46 @@ impl World {
             brief: Brief::default(),
             unoffered: AtomicU32::new(0),
             sent_on: AtomicU32::new(0),
-        })
+            memory_max,
+            returned: Guarded::default(),
+        }
+    }
+
+    /// Memory that this process may have here, bytes.
+    #[inline]
+    #[must_use]
+    pub fn memory_max(&self) -> usize {
+        usize::try_from(self.memory_max.load(Ordering::Relaxed)).unwrap_or(usize::MAX)
+    }
+
+    /// Changes that, for what is taken from now on.
+    pub fn set_memory_max(&self, bytes: usize) {
+        self.memory_max.store(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// A closed half is kept until its peer has closed too. Where the board's user is not trusted, another thread may be
+    /// held up by him while it takes memory: it is not waited for, and takes this one as well when it can.
+    pub(crate) fn retire(&self, index: u32) {
+        let arena = match self.board.map.is_foreign() {
+            true => self.arena.try_lock(),
+            false => self.arena.lock(),
+        };
+        match arena {
+            Some(mut arena) => arena.retire(&self.board, index),
+            None => {
+                if let Some(mut returned) = self.returned.lock() {
+                    returned.push(index);
+                }
+            }
+        }
+    }
+
+    /// Takes in what was given back meanwhile.
+    pub fn take_returned(&self) {
+        let returned = self.returned.lock().map(|mut all| std::mem::take(&mut *all));
+        if let (Some(returned), Some(mut arena)) = (returned, self.arena.lock()) {
+            returned.into_iter().for_each(|index| arena.retire(&self.board, index));
+        }
     }
 
     /// To be called in a forked child, where only this thread exists.
@@ -145,6 +207,7 @@ impl World {
             &self.spare.word(),
             &self.lending.word(),
             &self.engine.word(),
+            &self.returned.word(),
         ];
         for word in locks {
             // Whoever held it is not in this process.

@@ -1,10 +1,11 @@
 //! Mappings of files that belong to somebody whom this process does not trust.
 //!
 //! The owner of a file may make it shorter, or fill its file system: a load or a store where it has no page then raises
-//! `SIGBUS`, which ends the process. A process that serves several users must outlive what one of them does, so in
-//! ranges that were [watched](watch) a handler of the signal puts a page of zeros there, private to this process, and
+//! `SIGBUS`, which ends the process. A process that serves several users must outlive what one of them does, so for
+//! ranges that are [watched](watch) a handler of the signal puts zeros over all of the range, private to this process, and
 //! notes that the mapping is [spoiled](Foreign::is_spoiled): what it says from then on is nonsense, as a hostile
-//! owner's words may be at any time, and whoever reads them checks them already.
+//! owner's words may be at any time, and whoever reads them checks them already. So does it with a store where only
+//! loads are allowed (`SIGSEGV`), which whatever the owner has written there should not bring about.
 //!
 //! Words of such a mapping are also nobody's to wait for: see [`holds`].
 //!
@@ -15,14 +16,15 @@ use std::ops::Range;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Ranges that can be watched in the life of a process.
-pub const RANGES_MAX: usize = 512;
+/// Ranges that can be watched at a time.
+pub const RANGES_MAX: usize = 1024;
 
-/// A range that is watched, and for as long as the process lives.
+/// A range that is watched.
 #[derive(Debug)]
 pub struct Foreign {
+    is_taken: AtomicBool,
     start: AtomicUsize,
-    /// 0: there is no such range yet.
+    /// 0: there is no such range now.
     end: AtomicUsize,
     spoiled: AtomicBool,
 }
@@ -30,6 +32,7 @@ pub struct Foreign {
 impl Foreign {
     const fn none() -> Self {
         Self {
+            is_taken: AtomicBool::new(false),
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
             spoiled: AtomicBool::new(false),
@@ -51,25 +54,34 @@ impl Foreign {
 }
 
 static RANGES: [Foreign; RANGES_MAX] = [const { Foreign::none() }; RANGES_MAX];
-/// How many of them were taken.
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+/// How many of them were ever taken.
+static REACHED: AtomicUsize = AtomicUsize::new(0);
 
 fn found(address: usize) -> Option<&'static Foreign> {
-    let taken = TAKEN.load(Ordering::Acquire).min(RANGES_MAX);
-    RANGES[..taken].iter().find(|range| range.has(address))
+    let reached = REACHED.load(Ordering::Acquire).min(RANGES_MAX);
+    RANGES[..reached].iter().find(|range| range.has(address))
 }
 
-/// Watches the addresses of a mapping, which must stay for as long as the process lives. `None`: the system does not let
-/// the signal be handled, or there are [`RANGES_MAX`] already.
+/// Watches the addresses of a mapping, which must stay until [`unwatch`]. `None`: the system does not let the signals be
+/// handled, or there are [`RANGES_MAX`] already.
 pub fn watch(range: &Range<usize>) -> Option<&'static Foreign> {
     if !imp::install() {
         return None;
     }
-    let one = RANGES.get(TAKEN.fetch_add(1, Ordering::AcqRel))?;
+    let take = |one: &&Foreign| !one.is_taken.swap(true, Ordering::AcqRel);
+    let (number, one) = RANGES.iter().enumerate().find(|(_, one)| take(one))?;
+    one.spoiled.store(false, Ordering::Relaxed);
     one.start.store(range.start, Ordering::Relaxed);
     // Release: the start before it. Pairs with `has`.
     one.end.store(range.end, Ordering::Release);
+    REACHED.fetch_max(number + 1, Ordering::Release);
     Some(one)
+}
+
+/// Ends that, before the mapping goes.
+pub fn unwatch(one: &Foreign) {
+    one.end.store(0, Ordering::Release);
+    one.is_taken.store(false, Ordering::Release);
 }
 
 /// Whether a word lies in a mapping that is watched: what it says of a lock may be a lie, and waiting for it be for ever.
@@ -82,10 +94,13 @@ pub fn holds<T>(word: &T) -> bool {
 mod imp {
     use std::ffi::{c_int, c_void};
 
-    use super::{AtomicUsize, OnceLock, Ordering, found};
+    use super::{Foreign, OnceLock, Ordering, found};
 
-    /// What handled the signal before; there once it was installed.
-    static BEFORE: OnceLock<Option<Action>> = OnceLock::new();
+    /// What handled the signals before; there once they were installed.
+    static BEFORE: OnceLock<Option<[Action; 2]>> = OnceLock::new();
+    const SIGNALS: [c_int; 2] = [libc::SIGBUS, libc::SIGSEGV];
+    /// Of `SIGSEGV`: the mapping does not allow it.
+    const SEGV_ACCERR: c_int = 2;
 
     /// An action as `sigaction(2)` tells it.
     struct Action(libc::sigaction);
@@ -95,41 +110,39 @@ mod imp {
     // SAFETY: the same; it is only read.
     unsafe impl Sync for Action {}
 
-    /// Bytes of a page here.
-    static PAGE: AtomicUsize = AtomicUsize::new(4096);
-
     type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
     pub(super) fn install() -> bool {
         BEFORE.get_or_init(handle).is_some()
     }
 
-    fn handle() -> Option<Action> {
-        // SAFETY: asks for a number.
-        let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        if let Ok(bytes @ 1..) = usize::try_from(bytes) {
-            PAGE.store(bytes, Ordering::Relaxed);
-        }
+    fn handle() -> Option<[Action; 2]> {
+        // Of a signal that is not handled after all the other one is handled as before.
+        Some([handle_one(SIGNALS[0])?, handle_one(SIGNALS[1])?])
+    }
+
+    fn handle_one(signal: c_int) -> Option<Action> {
         // SAFETY: all zeros is a valid action.
         let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
         // SAFETY: all zeros is a valid action.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = handler as *const () as usize;
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
-        // SAFETY: the handler touches nothing but atomics and pages of ranges that are watched.
-        let done = unsafe { libc::sigaction(libc::SIGBUS, &raw const action, &raw mut before) };
+        // SAFETY: the handler touches nothing but atomics and ranges that are watched.
+        let done = unsafe { libc::sigaction(signal, &raw const action, &raw mut before) };
         (done == 0).then_some(Action(before))
     }
 
-    /// Puts a page there that is nobody's. A system call and no more, as befits a handler. Another thread may have done
-    /// so just before, and have written there: that was for nobody to read.
-    fn replace(address: usize) -> bool {
-        let bytes = PAGE.load(Ordering::Relaxed);
-        let page = address & !(bytes - 1);
+    /// Puts memory there that is nobody's: all at once, so that no number of faults uses up the mappings that a process may
+    /// have. A system call and no more, as befits a handler. Another thread may have done so just before, and have written
+    /// there: that was for nobody to read.
+    fn replace(range: &Foreign) -> bool {
+        let start = range.start.load(Ordering::Relaxed);
+        let bytes = range.end.load(Ordering::Relaxed).saturating_sub(start);
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let at = std::ptr::with_exposed_provenance_mut(page);
-        // SAFETY: the page lies in a mapping that is watched, of a file whose bytes nobody has a reference to but as
+        let flags = libc::MAP_FIXED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let at = std::ptr::with_exposed_provenance_mut(start);
+        // SAFETY: the range is a mapping that is watched, of a file whose bytes nobody has a reference to but as
         // atomics, which zeros are as good for.
         let mapped = unsafe { libc::mmap(at, bytes, protection, flags, -1, 0) };
         mapped != libc::MAP_FAILED
@@ -137,14 +150,19 @@ mod imp {
 
     unsafe extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
         // SAFETY: the kernel gives a valid one.
-        let (sent, address) = unsafe { ((*info).si_code <= 0, (*info).si_addr().addr()) };
-        if !sent && let Some(range) = found(address) {
+        let (code, address) = unsafe { ((*info).si_code, (*info).si_addr().addr()) };
+        let sent = code <= 0;
+        let is_ours = !sent && (signal == libc::SIGBUS || code == SEGV_ACCERR);
+        if is_ours && let Some(range) = found(address) {
             range.spoiled.store(true, Ordering::Relaxed);
-            if replace(address) {
+            if replace(range) {
                 return;
             }
         }
-        let Some(Some(Action(before))) = BEFORE.get() else { return };
+        let Some(Some(all)) = BEFORE.get() else { return };
+        let Some((_, Action(before))) = SIGNALS.iter().zip(all).find(|(n, _)| **n == signal) else {
+            return;
+        };
         match before.sa_sigaction {
             libc::SIG_IGN if sent => {}
             libc::SIG_DFL | libc::SIG_IGN => {
@@ -204,11 +222,23 @@ mod tests {
         assert!(foreign.is_spoiled());
         word(at, 50_000).store(9, Ordering::Relaxed);
         assert_eq!(word(at, 50_000).load(Ordering::Relaxed), 9, "it is ours");
-        assert_eq!(word(at, 0).load(Ordering::Relaxed), 7, "what is there stays");
+        assert_eq!(word(at, 0).load(Ordering::Relaxed), 0, "it is all ours");
         // And another one is not spoiled with it.
         let (_, other) = mapping();
-        let other = watch(&(other.addr()..other.addr() + BYTES)).unwrap();
+        let other_at = other.expose_provenance();
+        let other = watch(&(other_at..other_at + BYTES)).unwrap();
         assert!(!other.is_spoiled());
+        unwatch(other);
+        assert!(!holds(word(std::ptr::with_exposed_provenance_mut(other_at), 0)));
+    }
+
+    #[test]
+    fn a_store_where_only_loads_are_allowed_spoils_it_too() {
+        let (_, at) = mapping();
+        let foreign = watch(&(at.addr()..at.addr() + BYTES)).unwrap();
+        call::mprotect(at, BYTES, libc::PROT_READ).unwrap();
+        word(at, 8).store(1, Ordering::Relaxed);
+        assert!(foreign.is_spoiled());
     }
 
     /// In a process of its own, which it ends.

@@ -13,6 +13,7 @@ use crate::abi::{
     EXTENT_BYTES, EXTENTS, FILE_BYTES, HALF_BYTES, Half, Header, Loc, MAGIC, OFFERS_AT,
     OWNER_HALVES, OWNERS_AT, PORTS_AT, SLOTS, SLOTS_AT, Slot, VERSION,
 };
+use crate::foreign::{self, Foreign};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::{cache, call, ring};
 
@@ -20,6 +21,7 @@ use crate::{cache, call, ring};
 #[derive(Clone, Copy, Debug)]
 pub struct Map {
     base: *mut u8,
+    foreign: Option<&'static Foreign>,
 }
 
 // SAFETY: the mapping is for the life of the process, and everything reached through it is atomic
@@ -69,6 +71,8 @@ impl Ring {
 pub enum Access {
     /// As a guest: make it if it is absent, take part.
     Guest,
+    /// The same, of a user who is not trusted: see [`foreign`].
+    Foreign,
     /// As a tool that only looks.
     Look,
 }
@@ -87,6 +91,8 @@ pub enum MapError {
     NotABoard,
     /// This program may not make a file as large as a board, which is sparse.
     FileLimit,
+    /// Its user is not trusted, and what he may do to the file cannot be guarded against here.
+    Unguarded,
 }
 
 impl std::fmt::Display for MapError {
@@ -104,6 +110,7 @@ impl std::fmt::Display for MapError {
                  end its programs, then remove it"
             ),
             Self::NotABoard => f.write_str("the file is not a board of Shunt"),
+            Self::Unguarded => f.write_str("its memory cannot be guarded"),
             Self::FileLimit => f.write_str(
                 "the limit of file sizes (RLIMIT_FSIZE, ulimit -f) is too low for this program to make the board: raise \
                  it, or start another program under Shunt first",
@@ -142,10 +149,11 @@ impl Map {
     /// What [`MapError`] says. Nothing is left open.
     pub fn open(path: &CStr, netns: u64, access: Access) -> Result<(Self, i32), MapError> {
         let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW;
+        let write = libc::PROT_READ | libc::PROT_WRITE;
         let (flags, prot) = match access {
-            Access::Guest => {
-                (flags | libc::O_RDWR | libc::O_CREAT, libc::PROT_READ | libc::PROT_WRITE)
-            }
+            Access::Guest => (flags | libc::O_RDWR | libc::O_CREAT, write),
+            // Its owner may have a lease on it, whose end would be waited for.
+            Access::Foreign => (flags | libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK, write),
             Access::Look => (flags | libc::O_RDONLY, libc::PROT_READ),
         };
         let fd =
@@ -162,13 +170,14 @@ impl Map {
     fn open_fd(fd: i32, netns: u64, access: Access, prot: i32) -> Result<Self, MapError> {
         let stat = call::fstat(fd).map_err(|e| MapError::System("stat the board", e))?;
         let uid = call::geteuid();
-        if access == Access::Guest && stat.st_uid != uid
+        let takes_part = access != Access::Look;
+        if takes_part && stat.st_uid != uid
             || stat.st_mode & 0o077 != 0
             || stat.st_mode & libc::S_IFMT != libc::S_IFREG
         {
             return Err(MapError::NotOurs);
         }
-        if access == Access::Guest {
+        if takes_part {
             if stat.st_size != SIZE {
                 // Past the limit the kernel does not only refuse: its signal would end the program.
                 if is_too_large_a_file(FILE_BYTES) {
@@ -186,14 +195,24 @@ impl Map {
         }
         let base = call::mmap_shared(fd, FILE_BYTES, libc::PROT_READ)
             .map_err(|e| MapError::System("map the board", e))?;
-        let map = Self { base };
+        let mut map = Self { base, foreign: None };
+        if access == Access::Foreign {
+            // Before the first look.
+            map.foreign = foreign::watch(&map.range());
+            if map.foreign.is_none() {
+                map.unmap();
+                return Err(MapError::Unguarded);
+            }
+        }
         if prot & libc::PROT_WRITE != 0 {
-            call::mprotect(base, DATA_AT, prot)
-                .map_err(|e| MapError::System("map the board", e))?;
+            if let Err(e) = call::mprotect(base, DATA_AT, prot) {
+                map.unmap();
+                return Err(MapError::System("map the board", e));
+            }
             call::dontdump(base, FILE_BYTES);
         }
         let header = map.header();
-        if access == Access::Guest && header.magic.load(Ordering::Acquire) == 0 {
+        if takes_part && header.magic.load(Ordering::Acquire) == 0 {
             header.version.store(VERSION, Ordering::Relaxed);
             header.uid.store(uid, Ordering::Relaxed);
             header.netns.store(netns, Ordering::Relaxed);
@@ -208,17 +227,36 @@ impl Map {
             // Release: the fields before the word that says they are there.
             header.magic.store(MAGIC, Ordering::Release);
         }
-        let verdict = if header.magic.load(Ordering::Acquire) != MAGIC {
-            Err(MapError::NotABoard)
-        } else if header.version.load(Ordering::Relaxed) != VERSION {
-            Err(MapError::Version(header.version.load(Ordering::Relaxed)))
-        } else {
-            Ok(map)
+        let (magic, version) =
+            (header.magic.load(Ordering::Acquire), header.version.load(Ordering::Relaxed));
+        let wrong = match (magic, version) {
+            (MAGIC, VERSION) => return Ok(map),
+            (MAGIC, version) => MapError::Version(version),
+            _ => MapError::NotABoard,
         };
-        if verdict.is_err() {
-            call::munmap(base, FILE_BYTES);
+        map.unmap();
+        Err(wrong)
+    }
+
+    /// Takes the mapping away. It is only for who has nothing of it any more.
+    pub fn unmap(self) {
+        if let Some(foreign) = self.foreign {
+            foreign::unwatch(foreign);
         }
-        verdict
+        call::munmap(self.base, FILE_BYTES);
+    }
+
+    /// Whether the file, of a user who is [not trusted](Access::Foreign), has lost pages: nothing there means anything.
+    #[inline]
+    #[must_use]
+    pub fn is_spoiled(&self) -> bool {
+        self.foreign.is_some_and(Foreign::is_spoiled)
+    }
+
+    /// Whether its user is not trusted.
+    #[must_use]
+    pub fn is_foreign(&self) -> bool {
+        self.foreign.is_some()
     }
 
     /// Makes `bytes` at `offset` ours to write: takes pages for them (so that no later write can

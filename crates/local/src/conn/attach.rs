@@ -172,7 +172,7 @@ impl Conn {
     /// A half of ours for this connection, cleared but for its generation.
     pub(super) fn new_half(&self, w: &World, fd: i32, ends: Ends) -> Result<u32, Reason> {
         let slot = w.board.ensure_slot()?;
-        let index = w.arena.lock().ok_or(Reason::NoMemory)?.half(&w.board, w.limits.memory_max)?;
+        let index = w.arena.lock().ok_or(Reason::NoMemory)?.half(&w.board, w.memory_max())?;
         let half = w.board.map.half_known(index);
         for word in [
             &half.tail,

@@ -84,6 +84,8 @@ impl Conn {
                 if half.peer.load(Ordering::Relaxed) != 0 {
                     half.flags.fetch_or(flag::GONE, Ordering::Release);
                     self.finish(w, index, half);
+                } else if w.board.map.is_foreign() {
+                    w.retire(index);
                 } else if let Some(mut arena) = w.arena.lock() {
                     arena.free_half(&w.board, index);
                 }
@@ -267,8 +269,6 @@ impl Conn {
         // A thread that has looked at the record just before goes on in the kernel, by the number that is closed next, and
         // not in a half that is another connection's by then.
         self.set_phase(Phase::Tcp);
-        if let Some(mut arena) = w.arena.lock() {
-            arena.retire(&w.board, index);
-        }
+        w.retire(index);
     }
 }

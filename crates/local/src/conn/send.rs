@@ -239,8 +239,8 @@ impl Conn {
         let mut arena = w.arena.lock()?;
         let order = order.min(w.limits.order_max);
         arena
-            .block(&w.board, order, w.limits.memory_max)
-            .or_else(|_| arena.block(&w.board, least.min(order), w.limits.memory_max))
+            .block(&w.board, order, w.memory_max())
+            .or_else(|_| arena.block(&w.board, least.min(order), w.memory_max()))
             .ok()
     }
 

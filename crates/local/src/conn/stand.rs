@@ -170,11 +170,11 @@ impl Conn {
         self.nonblock.store(2, Ordering::Relaxed);
         let index = self.new_half(w, fd, ends)?;
         let half = w.board.map.half_known(index);
-        let rmb = w
-            .arena
-            .lock()
-            .ok_or(Reason::NoMemory)
-            .and_then(|mut arena| arena.block(&w.board, order, w.limits.memory_max));
+        let rmb = w.arena.lock().ok_or(Reason::NoMemory).and_then(|mut arena| {
+            let ring = arena.block(&w.board, order, w.memory_max())?;
+            arena.keep(index, ring);
+            Ok(ring)
+        });
         let rmb = match rmb {
             Ok(rmb) => rmb,
             Err(reason) => {
