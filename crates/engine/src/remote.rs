@@ -14,8 +14,8 @@
 //! that there is no room for it. `meeting` is
 //! how engines find out which connections they share where the TCP handshake cannot say it (`ask`: what a handshake
 //! waits for then). `ingress` puts packets together that come in fragments. `control` answers people. `host` puts
-//! it all together: `boards` are what guests of each user share with it, `users` whose they are, and `reception` the thread
-//! at their doors; `parting` closes what guests have given.
+//! it all together: `boards` are what guests of each user share with it, `reception` the thread at a board's door, `users`
+//! whose boards there are, and `steward` has them served; `parting` closes what guests have given.
 
 mod ask;
 pub mod bare;
@@ -48,6 +48,7 @@ mod shares;
 mod shelf;
 mod slab;
 pub mod stat;
+mod steward;
 pub mod users;
 mod vector;
 pub mod vectors;
@@ -381,9 +382,9 @@ impl Engine {
         false
     }
 
-    /// So many connections there was no memory for: whose peers were told, and that were reset.
-    fn note_no_memory(&self, counts: [u64; 2]) {
-        held(&self.shared.places).no_memory = counts;
+    /// There was no memory for a connection, whose peer was told, or that was reset.
+    fn note_no_memory(&self, told: bool) {
+        held(&self.shared.places).no_memory[usize::from(!told)] += 1;
     }
 
     /// The settings as they are.

@@ -31,7 +31,7 @@ mod door;
 mod spill;
 mod stand_in;
 
-pub use door::{Door, Said, Visitor};
+pub use door::{Door, Said, SideDoor, Visitor};
 pub use stand_in::StandIn;
 
 use spill::Spill;

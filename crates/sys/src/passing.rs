@@ -154,7 +154,17 @@ pub fn listen_anywhere(backlog: i32) -> Result<(i32, u32)> {
 /// The errno of `socket` or `connect`; `ENAMETOOLONG` beyond 107 bytes.
 pub fn connect(path: &CStr) -> Result<i32> {
     let at = address(path)?;
-    connected(&at, |_| Ok(()))
+    connected(&at, 0, |_| Ok(()))
+}
+
+/// [`connect`] by a socket that does not block: whoever listens may let nobody in.
+///
+/// # Errors
+///
+/// As [`connect`]; `EAGAIN` where others wait to connect.
+pub fn connect_now(path: &CStr) -> Result<i32> {
+    let at = address(path)?;
+    connected(&at, NONBLOCK, |_| Ok(()))
 }
 
 /// Connects to whoever listens at an abstract address ([`listen_anywhere`]): which may be anybody, see [`credentials`].
@@ -165,14 +175,15 @@ pub fn connect(path: &CStr) -> Result<i32> {
 /// The errno of `socket`, `setsockopt` or `connect`: `EAGAIN` when the time is over.
 pub fn connect_anywhere(address: u32, seconds: u64) -> Result<i32> {
     let at = abstract_address(address);
-    connected(&at, |fd| call::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, [seconds, 0]))
+    connected(&at, 0, |fd| call::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, [seconds, 0]))
 }
 
 fn connected(
     (at, len): &(libc::sockaddr_un, usize),
+    kind: i32,
     prepare: impl FnOnce(i32) -> Result<()>,
 ) -> Result<i32> {
-    let fd = call::socket(i32::from(AF_UNIX), SOCK_SEQPACKET | CLOEXEC, 0)?;
+    let fd = call::socket(i32::from(AF_UNIX), SOCK_SEQPACKET | CLOEXEC | kind, 0)?;
     let args = [number(fd), std::ptr::from_ref(at) as usize, *len, 0, 0, 0];
     // SAFETY: `at` is valid for `len` bytes.
     match prepare(fd).and_then(|()| check(unsafe { raw(libc::SYS_connect, args) })) {

@@ -1,7 +1,7 @@
 //! The boards that an engine serves: that of its own user, and those of others.
 //!
-//! Each has its own door, its own ring memory and its own words by which guests see that a vector sleeps; behind the
-//! doors there is one engine. The list only grows: what was learned of a board by a vector stays right.
+//! Each has its own door and thread, its own ring memory and its own words by which guests see that a vector sleeps; behind
+//! the doors there is one engine. The list only grows: what was learned of a board by a vector stays right.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use super::users::User;
 use super::vectors::VECTORS_MAX;
 
 /// Boards in the life of an engine.
-pub(super) const BOARDS_MAX: usize = 256;
+pub(super) const BOARDS_MAX: usize = 512;
 /// What a user's buffers leave behind for the next ones, bytes.
 pub(super) const SPARE_BYTES: usize = 4 << 20;
 
@@ -30,8 +30,11 @@ pub(super) struct Guests {
     pub(super) user: Option<User>,
     /// How its guests see that a vector sleeps, once one of them has a connection there.
     waiters: Box<[OnceLock<Option<Waiter>>]>,
-    /// Connections of its guests.
+    /// Connections of its guests, and their ways to us.
     connections: AtomicUsize,
+    visitors: AtomicUsize,
+    /// Memory for rings, handed out or not, as its thread has it.
+    bytes: AtomicUsize,
     is_open: AtomicBool,
 }
 
@@ -42,6 +45,8 @@ impl Guests {
             user,
             waiters: (0..VECTORS_MAX).map(|_| OnceLock::new()).collect(),
             connections: AtomicUsize::new(0),
+            visitors: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
             is_open: AtomicBool::new(true),
         }
     }
@@ -69,9 +74,29 @@ impl Guests {
         self.world.board.serve_no_more();
     }
 
-    /// Bytes of memory for rings, handed out or not.
+    /// The user whose board it is.
+    fn uid(&self) -> u32 {
+        self.user.as_ref().map_or_else(call::geteuid, |user| user.uid)
+    }
+
+    /// Bytes of memory for rings. Nobody else's thread looks at the arena itself: its user may have that thread wait.
     pub(super) fn bytes(&self) -> usize {
-        self.world.arena.lock().map_or(0, |arena| arena.bytes_owned())
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_bytes(&self) {
+        if let Some(arena) = self.world.arena.lock() {
+            self.bytes.store(arena.bytes_owned(), Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn note_visitors(&self, count: usize) {
+        self.visitors.store(count, Ordering::Relaxed);
+    }
+
+    /// Descriptors, counted as connections: each of those has two.
+    pub(super) fn descriptors(&self) -> usize {
+        self.connections() + self.visitors.load(Ordering::Relaxed).div_ceil(2)
     }
 }
 
@@ -97,6 +122,7 @@ impl Drop for Counted {
 pub(super) struct Boards {
     list: Box<[OnceLock<Arc<Guests>>]>,
     count: AtomicUsize,
+    adding: Mutex<()>,
     /// Why users are not served who should be.
     problems: Mutex<BTreeMap<u32, String>>,
 }
@@ -106,12 +132,14 @@ impl Boards {
         Self {
             list: (0..BOARDS_MAX).map(|_| OnceLock::new()).collect(),
             count: AtomicUsize::new(0),
+            adding: Mutex::default(),
             problems: Mutex::default(),
         }
     }
 
-    /// Called by one thread. `None`: there are too many.
+    /// `None`: there are too many.
     pub(super) fn add(&self, guests: Guests) -> Option<Arc<Guests>> {
+        let _adding = self.adding.lock().unwrap_or_else(PoisonError::into_inner);
         let at = self.count.load(Ordering::Relaxed);
         let guests = Arc::new(guests);
         self.list.get(at)?.set(Arc::clone(&guests)).ok()?;
@@ -122,6 +150,30 @@ impl Boards {
 
     pub(super) fn is_full(&self) -> bool {
         self.count.load(Ordering::Relaxed) >= BOARDS_MAX
+    }
+
+    /// Whether there was never another one than our own user's.
+    pub(super) fn is_one(&self) -> bool {
+        self.count.load(Ordering::Relaxed) <= 1
+    }
+
+    /// Those that a user has, and has had.
+    pub(super) fn of(&self, uid: u32) -> impl Iterator<Item = &Arc<Guests>> {
+        self.all().filter(move |guests| guests.uid() == uid)
+    }
+
+    /// What of something this board has, others of its user have, and all of other users.
+    pub(super) fn shares(&self, guests: &Guests, of: impl Fn(&Guests) -> usize) -> [usize; 3] {
+        let mut sums = [0_usize; 3];
+        for other in self.all() {
+            let whose = match () {
+                () if std::ptr::eq(Arc::as_ptr(other), guests) => 0,
+                () if other.uid() == guests.uid() => 1,
+                () => 2,
+            };
+            sums[whose] = sums[whose].saturating_add(of(other));
+        }
+        sums
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Guests>> {
@@ -149,7 +201,7 @@ impl Boards {
         let mut users = BTreeMap::<u32, UserStat>::new();
         let blank = |uid| UserStat { uid, name: name_of(uid), ..UserStat::default() };
         for guests in self.all() {
-            let uid = guests.user.as_ref().map_or_else(call::geteuid, |user| user.uid);
+            let uid = guests.uid();
             let user = users.entry(uid).or_insert_with(|| blank(uid));
             user.is_served |= guests.is_open();
             user.connections += guests.connections() as u64;
@@ -177,7 +229,9 @@ pub(super) struct Asleep {
 
 impl Asleep {
     fn waiters(&self) -> impl Iterator<Item = &Waiter> {
-        self.boards.all().filter_map(|guests| guests.sleeping(self.vector))
+        // Who has no connection sees nothing of us.
+        let in_use = self.boards.all().filter(|guests| guests.connections() > 0);
+        in_use.filter_map(|guests| guests.sleeping(self.vector))
     }
 }
 

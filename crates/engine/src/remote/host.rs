@@ -18,8 +18,9 @@ use super::config::Config;
 use super::guest::{Broken, Program, Relay, Sleeper, Stamp};
 use super::inbox::Inbox;
 use super::option::{self, TcpOption};
-use super::reception::{Promise, Reception};
+use super::reception::{Reception, Word};
 use super::stat::Stat;
+use super::steward::{Promise, Steward, Wish};
 use super::users::{self, Finder, Users};
 use super::{Change, Engine};
 
@@ -66,8 +67,9 @@ pub enum Error {
 pub struct Host {
     boards: Arc<Boards>,
     engine: Arc<Engine>,
-    stop: Arc<Inbox<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// The threads at our own door, and for other users, and how they are told to end.
+    door: (Arc<Inbox<Word>>, Option<JoinHandle<()>>),
+    steward: (Arc<Inbox<Wish>>, Option<JoinHandle<()>>),
     option: Option<TcpOption>,
 }
 
@@ -127,30 +129,36 @@ impl Host {
         engine.list_users(move || listed.stat());
         let engine = Arc::new(engine);
         let side = door.side();
-        let stop = Arc::new(Inbox::new()?);
+        let inbox = Arc::new(Inbox::new()?);
+        let reception = Reception::new(
+            Arc::clone(&boards),
+            own,
+            door,
+            Arc::clone(&engine),
+            Arc::clone(&inbox),
+        )?;
         // From now on listeners of guests that were here before promise SMC, and guests knock: the one right behind the
         // other, because who is promised something by a listener that does not know whom to ask is reset.
         let option = announce(group, name)?;
         let promise = Promise { option: option.as_ref().map(|_| name.number()), meets };
-        let reception = Reception::new(
-            Arc::clone(&boards),
-            (own, door),
-            finder,
-            Arc::clone(&engine),
-            &stop,
-            promise,
-        )?;
         world.board.serve(promise.option, meets, side).map_err(Error::Full)?;
-        let thread =
-            std::thread::Builder::new().name("shunt-door".into()).spawn(move || reception.work());
-        let thread = match thread {
-            Ok(thread) => Some(thread),
-            Err(e) => {
-                world.board.serve_no_more();
-                return Err(e.into());
-            }
+        let (door, steward) = ((inbox, None), (Arc::new(Inbox::new()?), None));
+        // What goes wrong from here on takes all of it back.
+        let mut host = Self { boards, engine, door, steward, option };
+        let thread = std::thread::Builder::new().name("shunt-door".into());
+        // Our own user's board is one until we end.
+        let work = move || {
+            let _ = reception.work();
         };
-        Ok(Self { boards, engine, stop, thread, option })
+        host.door.1 = Some(thread.spawn(work)?);
+        if finder.looks() {
+            let (boards, engine) = (Arc::clone(&host.boards), Arc::clone(&host.engine));
+            let steward =
+                Steward::new(finder, boards, engine, promise, Arc::clone(&host.steward.0))?;
+            let thread = std::thread::Builder::new().name("shunt-users".into());
+            host.steward.1 = Some(thread.spawn(move || steward.work())?);
+        }
+        Ok(host)
     }
 
     /// The engine behind the door.
@@ -170,11 +178,12 @@ impl Drop for Host {
         // Nothing is promised any more, and then nobody is there to keep it.
         self.option = None;
         self.boards.open().for_each(|guests| guests.shut());
-        self.stop.put(());
-        if let Some(thread) = self.thread.take() {
+        self.door.0.put(Word::Stop);
+        self.steward.0.put(Wish::Stop);
+        for thread in [self.door.1.take(), self.steward.1.take()].into_iter().flatten() {
             let _ = thread.join();
         }
-        // The thread has gone, so this is the engine's last holder: it ends here.
+        // The threads have gone, so this is the engine's last holder, unless a user holds one of them up: it ends here.
     }
 }
 

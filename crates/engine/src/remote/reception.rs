@@ -1,95 +1,70 @@
-//! The thread at the doors: it takes in what guests hand over, and gives it to vectors.
+//! The thread at a door: it takes in what guests of one board hand over, and gives it to vectors.
 //!
-//! It serves all boards, and waits for nobody. What a guest of another user says is worth no more than what a peer on
-//! another host says: what it hands over may be no connection at all, or one of another network; and no user gets more
-//! memory and connections than are left to the others.
+//! Each board has such a thread, and another one for the way that is open to anybody. What a guest of another user says
+//! is worth no more than what a peer on another host says: what it hands over may be no connection at all, or one of
+//! another network, and calls to the kernel on what is that user's (files, sockets that others have as well) may take as
+//! long as he likes. Then that user's thread waits, and nobody else's. No user gets more memory and connections than are
+//! left to the others.
 
 use std::collections::{HashMap, VecDeque};
-use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
-use local::relay::{self, Door, Hello, Said, StandIn, StandIns, Visitor, Welcome};
-use local::world::World;
-use local::{Limits, Reason, board};
+use local::relay::{self, Door, Hello, Said, SideDoor, StandIn, StandIns, Visitor, Welcome};
+use local::{Reason, board};
 use sys::call::{self, Failure};
 use sys::event::{Events, Interest, Poller};
 
 use super::boards::{Boards, Counted, Guests, SPARE_BYTES};
 use super::declining::{DECLINED, Declined, Declines};
 use super::guest::Role;
-use super::host::{FIRST_FD, Ours};
+use super::host::Ours;
 use super::inbox::Inbox;
 use super::parting;
-use super::users::{Finder, USERS_MAX, User};
+use super::users::LOOK_NS;
 use super::{Berth, Ends, Engine, Newcomer};
 
 /// Stand-ins that are kept ready.
 const READY: usize = 32;
-/// Who have come by the way that is open to anybody, and have not said yet whose they are: of each board.
+/// Who have come by the way that is open to anybody, and have not said yet whose they are.
 const STRANGERS_MAX: usize = 64;
+/// Processes that have come in: each has a place on the board, and another link for a moment.
+const VISITORS_MAX: usize = 2 * sys::abi::SLOTS;
 /// What one guest may say before others have their turn.
 const TURN: usize = 32;
 /// Descriptors that are no connection's.
 const OTHER_FDS: usize = 1024;
+/// Where nobody can be let in, for want of descriptors, that is so for a moment at least.
+const CLOSED_FOR: Duration = Duration::from_millis(5);
 
-const STOP: u64 = 0;
-const NEWS: u64 = 1;
+const INBOX: u64 = 0;
+const DOOR: u64 = 1;
 const FIRST_VISITOR: u64 = 2;
-/// A door, and the number of its board.
-const DOOR: u64 = 1 << 62;
 
-/// What to serve boards with.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Promise {
-    /// Name of the option by which sockets ask for the TCP option.
-    pub(super) option: Option<i32>,
-    /// See [`board::Board::engine_meets`].
-    pub(super) meets: bool,
-}
-
-/// A board, and the way to us from there.
+/// What others ask of the thread at a door.
 #[derive(Debug)]
-struct Entrance {
-    guests: Arc<Guests>,
-    /// Taken when it is shut.
-    door: Option<Door>,
-    /// Those who have not said yet whose they are, oldest first; some have meanwhile.
-    strangers: VecDeque<u64>,
-}
-
-impl Entrance {
-    /// Who shuts the door of another user does so as that user.
-    fn shut(&mut self) {
-        self.guests.shut();
-        let Some(door) = self.door.take() else { return };
-        match &self.guests.user {
-            // Without the rights to it its path stays, and leads nowhere.
-            Some(user) => drop(user.does(|| drop(door))),
-            None => drop(door),
-        }
-    }
-}
-
-/// Who has come in.
-#[derive(Debug)]
-struct Guest {
-    visitor: Visitor,
-    /// The number of its entrance.
-    by: usize,
+pub(super) enum Word {
+    /// To let nobody in any more, and end.
+    Stop,
+    /// To let somebody in who has come by the other way, and has shown to be a guest.
+    LetIn(Visitor),
 }
 
 /// See the module.
 pub(super) struct Reception {
     boards: Arc<Boards>,
-    entrances: Vec<Entrance>,
-    finder: Finder,
-    promise: Promise,
+    guests: Arc<Guests>,
+    door: Door,
     stand_ins: StandIns,
     engine: Arc<Engine>,
+    inbox: Arc<Inbox<Word>>,
+    /// Ends the thread at the other way.
+    no_more: Arc<Inbox<()>>,
     poller: Poller,
-    visitors: HashMap<u64, Guest>,
+    visitors: HashMap<u64, Visitor>,
     next_visitor: u64,
     /// Their connections for which there is no room, and whose peers are to be told.
     declines: Declines,
@@ -97,48 +72,60 @@ pub(super) struct Reception {
     netns: Option<u64>,
     /// Connections that there are descriptors for.
     connections_max: usize,
+    /// When to look after the board of another user.
+    next_look: u64,
 }
 
 impl Reception {
-    /// `own`: the board of our own user, whose door it is. `stop` ends it.
+    /// Nobody is let in before [`Self::work`].
     pub(super) fn new(
         boards: Arc<Boards>,
-        (own, door): (Arc<Guests>, Door),
-        finder: Finder,
+        guests: Arc<Guests>,
+        mut door: Door,
         engine: Arc<Engine>,
-        stop: &Inbox<()>,
-        promise: Promise,
+        inbox: Arc<Inbox<Word>>,
     ) -> Result<Self, Failure> {
         let stand_ins =
             StandIns::new(READY).map_err(|errno| Failure { step: "make stand-ins", errno })?;
         let poller = Poller::new()?;
-        poller.add(stop, Interest::READ, STOP)?;
-        if let Some(news) = finder.news() {
-            poller.add(news, Interest::READ, NEWS)?;
+        poller.add(&*inbox, Interest::READ, INBOX)?;
+        poller.add(&door.fd(), Interest::READ, DOOR)?;
+        let no_more = Arc::new(Inbox::new()?);
+        if let Some(side) = door.take_side() {
+            let strangers = Strangers::new(side, Arc::clone(&inbox), Arc::clone(&no_more))?;
+            let thread = thread::Builder::new().name("shunt-side".into());
+            let thread = thread.spawn(move || strangers.work());
+            thread.map_err(|e| Failure {
+                step: "start a thread",
+                errno: e.raw_os_error().unwrap_or(EAGAIN),
+            })?;
         }
-        let mut reception = Self {
+        Ok(Self {
             boards,
-            entrances: Vec::new(),
-            finder,
-            promise,
+            guests,
+            netns: board::netns_of(door.fd()),
+            door,
             stand_ins,
             engine,
-            netns: board::netns_of(door.fds()[0]),
+            inbox,
+            no_more,
             poller,
             visitors: HashMap::new(),
             next_visitor: FIRST_VISITOR,
             declines: Declines::new(),
             connections_max: connections_max(),
-        };
-        reception.enter(own, door)?;
-        Ok(reception)
+            next_look: 0,
+        })
     }
 
-    pub(super) fn work(mut self) {
+    /// Until it is told to end, or the board is none any more: why.
+    pub(super) fn work(mut self) -> Option<&'static str> {
         let mut events = Events::new(64);
         let mut refill = true;
-        loop {
-            self.look_for_boards();
+        let why = loop {
+            if let Some(why) = self.look_after_board() {
+                break Some(why);
+            }
             // While nobody is here, what will be needed is made.
             self.poller.wait(&mut events, if refill { Some(0) } else { self.patience() });
             if events.is_empty() && refill {
@@ -146,183 +133,123 @@ impl Reception {
                 self.give_up();
                 continue;
             }
+            let mut ends = false;
             for event in events.iter() {
                 match event.token {
-                    STOP => return self.entrances.iter_mut().for_each(Entrance::shut),
-                    NEWS => self.finder.hear(),
+                    INBOX => ends |= self.hear(),
+                    DOOR => self.let_in(),
                     declined if declined & DECLINED != 0 => {
                         let number = declined & !DECLINED;
                         let done = self.declines.heard(&self.poller, number, event.broken);
                         self.declined(done);
                     }
-                    door if door & DOOR != 0 => {
-                        self.let_in(usize::try_from(door & !DOOR).unwrap_or(usize::MAX));
-                    }
                     visitor => self.attend(visitor),
                 }
+            }
+            if ends {
+                break None;
             }
             self.give_up();
             // Making more of them now would take the CPU from whom the work was just handed to.
             refill = self.stand_ins.are_few();
-        }
-    }
-
-    // ----- boards ----------------------------------------------------------------------------------
-
-    fn enter(&mut self, guests: Arc<Guests>, door: Door) -> Result<(), Failure> {
-        let number = self.entrances.len();
-        for fd in door.fds() {
-            self.poller.add(&fd, Interest::READ, DOOR | number as u64)?;
-        }
-        self.entrances.push(Entrance { guests, door: Some(door), strangers: VecDeque::new() });
-        Ok(())
-    }
-
-    /// Opens the boards of users that have come to be there, and shuts those that are no more.
-    fn look_for_boards(&mut self) {
-        let now = call::now_ns();
-        if self.finder.next_look().is_none_or(|at| now < at) {
-            return;
-        }
-        for number in 0..self.entrances.len() {
-            let guests = &self.entrances[number].guests;
-            let Some(user) = guests.user.as_ref().filter(|_| guests.is_open()) else { continue };
-            let (uid, board) = (user.uid, &guests.world.board);
-            if board.is_spoiled() {
-                self.shut(
-                    number,
-                    "the file of the board was made shorter, or its file system is full",
-                );
-            } else if board.is_removed() {
-                self.shut(number, "the board was removed");
-            } else {
-                guests.world.trim(SPARE_BYTES);
-                self.boards.has_no_problem(uid);
-            }
-        }
-        let is_open = |uid| {
-            let has = |guests: &Arc<Guests>| guests.user.as_ref().is_some_and(|u| u.uid == uid);
-            self.boards.open().any(has)
         };
-        for user in self.finder.due(now, is_open) {
-            if let Err(problem) = self.open(&user)
-                && self.boards.note_problem(user.uid, &problem)
-            {
-                say(format_args!("user {} is not served: {problem}", user.uid));
-            }
+        self.no_more.put(());
+        self.guests.shut();
+        // The door is closed as its user, where that is another one than ours: without the right to it its path stays, and
+        // leads nowhere.
+        let Self { guests, door, .. } = self;
+        match &guests.user {
+            Some(user) => drop(user.does(|| drop(door))),
+            None => drop(door),
         }
+        why
     }
 
-    fn shut(&mut self, number: usize, why: &str) {
-        let entrance = &mut self.entrances[number];
-        let uid = entrance.guests.user.as_ref().map_or(0, |user| user.uid);
-        for fd in entrance.door.iter().flat_map(Door::fds) {
-            self.poller.remove(&fd);
+    /// Another user's board: whether it still is one, and whether it holds memory for nothing.
+    fn look_after_board(&mut self) -> Option<&'static str> {
+        let uid = self.guests.user.as_ref()?.uid;
+        let now = call::now_ns();
+        if now < self.next_look {
+            return None;
         }
-        entrance.shut();
-        let theirs = |(visitor, guest): (&u64, &Guest)| (guest.by == number).then_some(*visitor);
-        let theirs: Vec<u64> = self.visitors.iter().filter_map(theirs).collect();
-        theirs.into_iter().for_each(|visitor| self.part_from(visitor));
-        let over = if self.finder.is_over(uid) { ", as often before: not again" } else { "" };
-        if self.boards.note_problem(uid, why) {
-            say(format_args!("user {uid} is not served any more: {why}{over}"));
+        self.next_look = now + LOOK_NS;
+        let board = &self.guests.world.board;
+        if board.is_spoiled() {
+            return Some("the file of the board was made shorter, or its file system is full");
         }
-    }
-
-    /// Opens the board of another user, as that user.
-    fn open(&mut self, user: &User) -> Result<(), String> {
-        if self.boards.open().count() > USERS_MAX || self.boards.is_full() {
-            return Err(format!("{USERS_MAX} others are, which is as many as can be"));
+        if board.is_removed() {
+            return Some("the board was removed");
         }
-        let limits = Limits { memory_max: self.engine.config().memory_max, ..Limits::default() };
-        let opened = user.does(|| -> Result<(World, Door), String> {
-            board::prepare(None).map_err(|e| e.to_string())?;
-            // The door first: there is no way back from a board.
-            let door = Door::open(None).map_err(|errno| match errno {
-                EADDRINUSE => "an engine of its own serves it".to_owned(),
-                errno => format!("no door: {}", io::Error::from_raw_os_error(errno)),
-            })?;
-            let world = World::join(limits, "shunt".into(), FIRST_FD);
-            let mut world = world.map_err(|e| e.to_string())?;
-            if !world.board.distrust() {
-                return Err("its memory cannot be guarded".to_owned());
-            }
-            world.board.ensure_slot().map_err(|reason| reason.words().to_owned())?;
-            world.board.says_who(0, *NAME);
-            Ok((world, door))
-        });
-        let (world, door) = opened.map_err(|e| format!("cannot act as it: {e}"))??;
-        self.finder.has(user);
-        // For the life of the process: vectors and guests know it.
-        let world: &'static World = Box::leak(Box::new(world));
-        let side = door.side();
-        let guests = self.boards.add(Guests::new(world, Some(user.clone())));
-        let guests = guests.ok_or("there were too many boards")?;
-        self.enter(Arc::clone(&guests), door).map_err(|e| e.to_string())?;
-        let Promise { option, meets } = self.promise;
-        if let Err(reason) = world.board.serve(option, meets, side) {
-            guests.shut();
-            return Err(reason.words().to_owned());
+        // Those that it had before as well: connections on them may have ended since.
+        for guests in self.boards.of(uid) {
+            guests.world.take_returned();
+            guests.world.trim(SPARE_BYTES);
+            guests.note_bytes();
         }
-        if let Some(own) = self.entrances.first() {
-            world.board.learn_destinations(&own.guests.world.board);
-        }
-        self.boards.has_no_problem(user.uid);
-        Ok(())
+        None
     }
 
     // ----- guests ----------------------------------------------------------------------------------
 
-    fn let_in(&mut self, number: usize) {
-        // Anybody may come again and again: those who are here have their turn between.
-        for _ in 0..STRANGERS_MAX {
-            let door = self.entrances.get(number).and_then(|entrance| entrance.door.as_ref());
-            let Some(visitor) = door.and_then(Door::accept) else { return };
-            let token = self.next_visitor;
-            if self.poller.add(&visitor.fd(), Interest::READ, token).is_ok() {
-                let is_known = visitor.is_known();
-                self.visitors.insert(token, Guest { visitor, by: number });
-                if !is_known {
-                    self.meet_stranger(number, token);
+    /// What others ask. `true`: to end.
+    fn hear(&mut self) -> bool {
+        for word in self.inbox.take() {
+            match word {
+                Word::Stop => return true,
+                Word::LetIn(visitor) => {
+                    if let Some(number) = self.enter(visitor) {
+                        self.attend(number);
+                    }
                 }
-                self.next_visitor += 1;
             }
+        }
+        false
+    }
+
+    fn let_in(&mut self) {
+        for came in 0.. {
+            // Others have their turn between.
+            if came == STRANGERS_MAX {
+                return;
+            }
+            let Some(visitor) = self.door.accept() else {
+                if came == 0 {
+                    thread::sleep(CLOSED_FOR);
+                }
+                return;
+            };
+            self.enter(visitor);
         }
     }
 
-    /// Anybody may have come, and say nothing. Who is one of ours has said so by now, as a rule.
-    fn meet_stranger(&mut self, entrance: usize, number: u64) {
-        self.attend(number);
-        let is_stranger =
-            |number: &u64| self.visitors.get(number).is_some_and(|g| !g.visitor.is_known());
-        if !is_stranger(&number) {
-            return;
+    fn enter(&mut self, visitor: Visitor) -> Option<u64> {
+        let number = self.next_visitor;
+        if self.visitors.len() >= VISITORS_MAX
+            || self.has_its_share()
+            || self.poller.add(&visitor.fd(), Interest::READ, number).is_err()
+        {
+            return None;
         }
-        let Some(Entrance { strangers, .. }) = self.entrances.get_mut(entrance) else { return };
-        if strangers.len() == STRANGERS_MAX {
-            strangers.retain(is_stranger);
-        }
-        let oldest = if strangers.len() == STRANGERS_MAX { strangers.pop_front() } else { None };
-        strangers.push_back(number);
-        if let Some(oldest) = oldest {
-            self.part_from(oldest);
-        }
+        self.next_visitor += 1;
+        self.visitors.insert(number, visitor);
+        self.guests.note_visitors(self.visitors.len());
+        Some(number)
     }
 
     fn part_from(&mut self, number: u64) {
-        if let Some(guest) = self.visitors.remove(&number) {
-            self.poller.remove(&guest.visitor.fd());
+        if let Some(visitor) = self.visitors.remove(&number) {
+            self.poller.remove(&visitor.fd());
             self.declines.remove(&self.poller, number);
+            self.guests.note_visitors(self.visitors.len());
         }
     }
 
     fn attend(&mut self, number: u64) {
         // What is left is told of again.
         for _ in 0..TURN {
-            let Some(guest) = self.visitors.get_mut(&number) else { return };
-            let by = guest.by;
-            match guest.visitor.listen() {
-                Said::Hello(hello, tcp) => self.welcome(number, by, &hello, tcp),
+            let Some(visitor) = self.visitors.get_mut(&number) else { return };
+            match visitor.listen() {
+                Said::Hello(hello, tcp) => self.welcome(number, &hello, tcp),
                 Said::Nothing => return,
                 Said::Gone => return self.part_from(number),
             }
@@ -338,18 +265,18 @@ impl Reception {
     /// What has become of one, if anything has: the guest's own connection is of use to it if the peer knows.
     fn declined(&mut self, done: Option<Declined>) {
         let Some(Declined { visitor, reason, told }) = done else { return };
-        self.engine.note_no_memory([self.declines.told, self.declines.in_vain]);
+        self.engine.note_no_memory(told);
         match self.visitors.get(&visitor) {
-            Some(guest) if told => guest.visitor.decline(reason),
-            Some(guest) => drop(guest.visitor.answer(Err(reason))),
+            Some(visitor) if told => visitor.decline(reason),
+            Some(visitor) => drop(visitor.answer(Err(reason))),
             None => {}
         }
     }
 
-    /// How long to wait at most: for the first of those that are declined, or until boards are looked for; nanoseconds from
-    /// now.
+    /// How long to wait at most: for the first of those that are declined, or until the board is looked after; nanoseconds
+    /// from now.
     fn patience(&self) -> Option<u64> {
-        let looks = self.finder.next_look();
+        let looks = self.guests.user.as_ref().map(|_| self.next_look);
         let until = self.declines.next_deadline().into_iter().chain(looks).min()?;
         Some(until.saturating_sub(call::now_ns()).max(1))
     }
@@ -367,61 +294,55 @@ impl Reception {
 
     /// Memory for rings that guests of this board may have. With others beside: as much as is left to them, so that no user
     /// has all.
-    fn memory_max(&self, guests: &Guests) -> usize {
-        let most = guests.world.limits.memory_max;
-        if self.entrances.len() == 1 {
+    fn memory_max(&self) -> usize {
+        let most = self.guests.world.limits.memory_max;
+        if self.boards.is_one() {
             return most;
         }
-        let of_others = |other: &&Arc<Guests>| !std::ptr::eq(other.world, guests.world);
-        let others: usize = self.boards.all().filter(of_others).map(|g| g.bytes()).sum();
-        most.saturating_sub(others) / 2
+        let [_, before, others] = self.boards.shares(&self.guests, Guests::bytes);
+        (most.saturating_sub(others) / 2).saturating_sub(before)
     }
 
-    /// Whether this board's guests have as many connections as are left to others.
-    fn has_its_share(&self, guests: &Guests) -> bool {
-        let all: usize = self.boards.all().map(|guests| guests.connections()).sum();
-        let mine = guests.connections();
-        self.entrances.len() > 1 && mine >= self.connections_max.saturating_sub(all)
+    /// Whether this user's guests have as many connections, of them and to us, as are left to others.
+    fn has_its_share(&self) -> bool {
+        let [of_this, before, others] = self.boards.shares(&self.guests, Guests::descriptors);
+        let most = self.connections_max.saturating_sub(others) / 2;
+        !self.boards.is_one() && of_this + before >= most
     }
 
     /// Attaches a guest's rings; where memory is short, with a smaller RMB.
     fn attach(
         &self,
-        guests: &Guests,
         hello: &Hello,
         stand_in: &mut StandIn,
         vector: u32,
     ) -> Result<(relay::Relay, Welcome), Reason> {
-        let waiter = guests.waiter(vector).ok_or(Reason::NoMemory)?;
-        let most = self.memory_max(guests);
-        let used = guests.world.arena.lock().map_or(0, |arena| arena.bytes_used());
+        let world = self.guests.world;
+        let waiter = self.guests.waiter(vector).ok_or(Reason::NoMemory)?;
+        let most = self.memory_max();
+        world.set_memory_max(most);
+        world.take_returned();
+        let used = world.arena.lock().map_or(0, |arena| arena.bytes_used());
         let order = order_max(used, most)?;
         let mut order = u32::from(self.engine.config().receive_buffer.get()).min(order);
-        loop {
-            match relay::Relay::attach(guests.world, hello, stand_in, order, waiter) {
+        let attached = loop {
+            match relay::Relay::attach(world, hello, stand_in, order, waiter) {
                 Err(Reason::NoMemory) if order > 0 => order -= 1,
-                done => return done,
+                done => break done,
             }
-        }
+        };
+        self.guests.note_bytes();
+        attached
     }
 
     /// A guest hands over a connection.
-    fn welcome(&mut self, number: u64, by: usize, hello: &Hello, tcp: OwnedFd) {
-        let Some(guests) = self.entrances.get(by).map(|entrance| Arc::clone(&entrance.guests))
-        else {
-            return;
-        };
-        if guests.user.is_some() && call::name(tcp.as_raw_fd(), false).is_err() {
-            // Closing what is no socket may wait for whoever is behind it (FUSE), for as long as he likes.
-            std::mem::forget(tcp);
-            return self.shut(by, "what one of its programs handed over is no connection");
-        }
-        let taken = self.take_in(&guests, hello, &tcp);
-        let Some(Guest { visitor, .. }) = self.visitors.get(&number) else { return };
+    fn welcome(&mut self, number: u64, hello: &Hello, tcp: OwnedFd) {
+        let taken = self.take_in(hello, &tcp);
+        let Some(visitor) = self.visitors.get(&number) else { return };
         match taken {
             Ok(taken) => {
                 let role = if hello.client { Role::Client } else { Role::Server };
-                let relay = Box::new(Ours::new(taken.relay, Counted::new(&guests)));
+                let relay = Box::new(Ours::new(taken.relay, Counted::new(&self.guests)));
                 let to = hello.client.then_some(taken.to);
                 let (ends, asks) = (taken.ends, taken.asks);
                 let newcomer = Newcomer { relay, tcp, role, ends, to, asks, berth: taken.berth };
@@ -454,14 +375,20 @@ impl Reception {
         }
     }
 
-    fn take_in(&mut self, guests: &Guests, hello: &Hello, tcp: &OwnedFd) -> Result<Taken, Reason> {
+    fn take_in(&mut self, hello: &Hello, tcp: &OwnedFd) -> Result<Taken, Reason> {
         let (local, to) = ends(tcp).ok_or(Reason::PeerBroken)?;
-        if guests.user.is_some() && board::netns_of(tcp.as_raw_fd()) != self.netns {
-            // Addresses of another network are not those of our peers.
-            return Err(Reason::PeerBroken);
-        }
         let ip = |name: SocketAddrV6| name.ip().to_canonical();
         let ends = (ip(local), ip(to));
+        if self.guests.user.is_some() {
+            // Addresses of another network are not those of our peers.
+            if board::netns_of(tcp.as_raw_fd()) != self.netns {
+                return Err(Reason::PeerBroken);
+            }
+            // RoCEv2 is spoken from where connections are: not from wherever somebody would like.
+            if ends.0.is_loopback() || ends.1.is_loopback() {
+                return Err(Reason::PeerNotSmc);
+            }
+        }
         let leads_to = hello.client.then_some(to);
         if !hello.promised && !self.engine.knows(ends, leads_to) {
             return Err(Reason::PeerNotSmc);
@@ -474,12 +401,12 @@ impl Reception {
         if !hello.has_half() {
             return Err(Reason::PeerBroken);
         }
-        if self.has_its_share(guests) {
+        if self.has_its_share() {
             return Err(Reason::NoMemory);
         }
         let berth = self.engine.berth(ends.1);
         let mut stand_in = self.stand_ins.take().map_err(|_| Reason::NoMemory)?;
-        let attached = self.attach(guests, hello, &mut stand_in, berth.vector());
+        let attached = self.attach(hello, &mut stand_in, berth.vector());
         let (relay, welcome) = match attached {
             Ok(attached) => attached,
             Err(reason) => {
@@ -491,13 +418,84 @@ impl Reception {
     }
 }
 
-const EADDRINUSE: i32 = 98;
-/// As people see it.
-const NAME: &[u8; 16] = b"shunt\0\0\0\0\0\0\0\0\0\0\0";
-
-fn say(what: std::fmt::Arguments<'_>) {
-    local::log::error(what);
+/// The thread at the way that is open to anybody: who comes there and says nothing, or gives what takes long to be
+/// closed, holds nobody up but others who come there.
+struct Strangers {
+    side: SideDoor,
+    inbox: Arc<Inbox<Word>>,
+    no_more: Arc<Inbox<()>>,
+    poller: Poller,
+    all: HashMap<u64, Visitor>,
+    /// Oldest first; some have gone.
+    order: VecDeque<u64>,
+    next: u64,
 }
+
+impl Strangers {
+    fn new(
+        side: SideDoor,
+        inbox: Arc<Inbox<Word>>,
+        no_more: Arc<Inbox<()>>,
+    ) -> Result<Self, Failure> {
+        let poller = Poller::new()?;
+        poller.add(&*no_more, Interest::READ, INBOX)?;
+        poller.add(&side.fd(), Interest::READ, DOOR)?;
+        let (all, order) = (HashMap::new(), VecDeque::new());
+        Ok(Self { side, inbox, no_more, poller, all, order, next: FIRST_VISITOR })
+    }
+
+    fn work(mut self) {
+        let mut events = Events::new(64);
+        loop {
+            self.poller.wait(&mut events, None);
+            for event in events.iter() {
+                match event.token {
+                    INBOX => {
+                        if !self.no_more.take().is_empty() {
+                            return;
+                        }
+                    }
+                    DOOR => self.meet(),
+                    stranger => self.attend(stranger),
+                }
+            }
+        }
+    }
+
+    /// Who is one of ours has said so by now, as a rule.
+    fn meet(&mut self) {
+        let Some(stranger) = self.side.accept() else { return thread::sleep(CLOSED_FOR) };
+        let number = self.next;
+        if self.poller.add(&stranger.fd(), Interest::READ, number).is_err() {
+            return;
+        }
+        self.next += 1;
+        self.all.insert(number, stranger);
+        self.order.push_back(number);
+        self.attend(number);
+        self.order.retain(|number| self.all.contains_key(number));
+        if self.order.len() > STRANGERS_MAX
+            && let Some(oldest) = self.order.pop_front()
+            && let Some(stranger) = self.all.remove(&oldest)
+        {
+            self.poller.remove(&stranger.fd());
+        }
+    }
+
+    fn attend(&mut self, number: u64) {
+        let Some(stranger) = self.all.get_mut(&number) else { return };
+        let is_gone = !stranger.is_guest();
+        if is_gone || stranger.is_known() {
+            let Some(stranger) = self.all.remove(&number) else { return };
+            self.poller.remove(&stranger.fd());
+            if !is_gone {
+                self.inbox.put(Word::LetIn(stranger));
+            }
+        }
+    }
+}
+
+const EAGAIN: i32 = 11;
 
 /// How large an RMB may be, as the power of two of 16K, where `used` of `most` bytes are in use: what is left is for many,
 /// rather than all of it for a few.
@@ -537,10 +535,17 @@ struct Taken {
     asks: Option<Ends>,
 }
 
-/// Our end of a TCP connection and the peer's, IPv4 mapped into IPv6.
+/// Our end of a TCP connection and the peer's, IPv4 mapped into IPv6. `None`: it is none, whatever else has names.
 fn ends(tcp: &OwnedFd) -> Option<(SocketAddrV6, SocketAddrV6)> {
+    const SOL_SOCKET: i32 = 1;
+    /// `SO_TYPE` and `SOCK_STREAM`, `SO_PROTOCOL` and `IPPROTO_TCP`.
+    const TCP: [(i32, i32); 2] = [(3, 1), (38, 6)];
+    let fd = tcp.as_raw_fd();
+    if !TCP.iter().all(|(name, is)| call::getsockopt(fd, SOL_SOCKET, *name) == Ok(*is)) {
+        return None;
+    }
     let name = |peer| {
-        let name = call::name(tcp.as_raw_fd(), peer).ok().flatten()?;
+        let name = call::name(fd, peer).ok().flatten()?;
         Some(SocketAddrV6::new(*name.ip(), name.port(), 0, 0))
     };
     Some((name(false)?, name(true)?))

@@ -1,17 +1,17 @@
 //! Whose programs an engine serves, and how it finds their boards.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::str::FromStr;
 
 use local::board;
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
+use rustix::fs::{AtFlags, FileType, StatxFlags};
 use sys::accounts::Account;
 use sys::acting::{self, Credentials};
 use sys::call;
@@ -19,9 +19,15 @@ use sys::call;
 /// Users beside our own.
 pub const USERS_MAX: usize = 64;
 /// Boards of one user, one after the other, in the life of an engine: what was mapped of one that was removed stays.
-const BOARDS_EACH: u32 = 16;
+const BOARDS_EACH: u32 = 32;
 /// Users whose boards are looked for at one time.
 const CANDIDATES_MAX: usize = 1024;
+/// What is heard of at one time.
+const EVENTS_MAX: usize = 1024;
+/// `AT_STATX_DONT_SYNC`, absent from rustix.
+const AT_STATX_DONT_SYNC: u32 = 0x4000;
+/// A board that was removed is looked for again after a moment, nanoseconds.
+const AGAIN_NS: u64 = 100_000_000;
 /// Names that are looked at where boards are.
 const NAMES_MAX: usize = 100_000;
 /// How often is looked for boards that could not be had, or were removed, nanoseconds.
@@ -129,7 +135,7 @@ pub(super) fn named(users: &Users) -> Result<Vec<User>, String> {
     Ok(all)
 }
 
-/// Finds boards of users: of those who were named, and of those who come.
+/// Finds users whose boards are to be served: who were named, and who have one.
 #[derive(Debug)]
 pub(super) struct Finder {
     named: Vec<User>,
@@ -137,10 +143,21 @@ pub(super) struct Finder {
     all: bool,
     /// Where a folder for a board is made says so.
     news: Option<OwnedFd>,
-    /// Who has, or had, such a folder.
-    candidates: BTreeSet<u32>,
-    /// How many boards each has had.
-    had: HashMap<u32, u32>,
+    /// Who has such a folder, and an account.
+    candidates: BTreeMap<u32, User>,
+    /// How it has gone with each of them.
+    tries: HashMap<u32, Tries>,
+    next: u64,
+}
+
+/// What was tried for a user.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tries {
+    is_at_it: bool,
+    /// How many boards it has had.
+    had: u32,
+    /// How often in a row it had none.
+    failed: u32,
     next: u64,
 }
 
@@ -148,8 +165,8 @@ impl Finder {
     pub(super) fn new(users: &Users, named: Vec<User>) -> Self {
         let all = *users == Users::All;
         let news = all.then(|| watched().ok()).flatten();
-        let mut finder =
-            Self { named, all, news, candidates: BTreeSet::new(), had: HashMap::new(), next: 0 };
+        let (candidates, tries) = (BTreeMap::new(), HashMap::new());
+        let mut finder = Self { named, all, news, candidates, tries, next: 0 };
         if all {
             finder.look_around();
         }
@@ -161,9 +178,14 @@ impl Finder {
         self.news.as_ref()
     }
 
-    /// When [`Self::due`] is to be asked; `None`: never.
-    pub(super) fn next_look(&self) -> Option<u64> {
-        (self.all || !self.named.is_empty()).then_some(self.next)
+    /// Whether there is anybody to be served, now or later.
+    pub(super) fn looks(&self) -> bool {
+        self.all || !self.named.is_empty()
+    }
+
+    /// When [`Self::due`] is to be asked.
+    pub(super) fn next_look(&self) -> u64 {
+        self.next
     }
 
     /// Somebody has made something where boards are.
@@ -171,18 +193,16 @@ impl Finder {
         let Some(news) = &self.news else { return };
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(news, &mut buffer);
-        let mut lost = false;
+        let (mut lost, mut came) = (false, BTreeSet::new());
         // So many of one look: others may make files there without end.
-        for _ in 0..CANDIDATES_MAX {
+        for _ in 0..EVENTS_MAX {
             let Ok(event) = reader.next() else { break };
             lost |= event.events().contains(ReadFlags::QUEUE_OVERFLOW);
             let name = event.file_name().and_then(|name| name.to_str().ok());
-            if let Some(uid) = name.and_then(board::owner_of)
-                && self.candidates.len() < CANDIDATES_MAX
-                && self.candidates.insert(uid)
-            {
-                self.next = 0;
-            }
+            came.extend(name.and_then(board::owner_of));
+        }
+        for uid in came {
+            self.comes(uid);
         }
         if lost {
             self.look_around();
@@ -193,15 +213,24 @@ impl Finder {
         let Ok(all) = fs::read_dir(board::HOME) else { return };
         let names = all.flatten().take(NAMES_MAX).map(|entry| entry.file_name());
         let owners = names.filter_map(|name| name.to_str().and_then(board::owner_of));
-        for uid in owners {
-            if self.candidates.len() < CANDIDATES_MAX {
-                self.candidates.insert(uid);
-            }
+        owners.for_each(|uid| self.comes(uid));
+    }
+
+    /// A folder has the name of a user's. Anybody may make one of that name, and a user may have many numbers: what counts
+    /// is whose it is, and an account.
+    fn comes(&mut self, uid: u32) {
+        if self.candidates.contains_key(&uid) || self.candidates.len() >= CANDIDATES_MAX {
+            return;
+        }
+        let has_account = || Account::by_uid(uid).is_ok_and(|account| account.is_some());
+        if let Some(user) = at_home(uid).filter(|_| has_account()) {
+            self.candidates.insert(uid, user);
+            self.next = 0;
         }
     }
 
-    /// The users whose boards are to be opened, of those that are not: see [`Self::has`]. At most one look in a while.
-    pub(super) fn due(&mut self, now: u64, is_open: impl Fn(u32) -> bool) -> Vec<User> {
+    /// The users whose boards are to be opened now; [`Self::ended`] must follow for each. At most one look in a while.
+    pub(super) fn due(&mut self, now: u64) -> Vec<User> {
         if now < self.next {
             return Vec::new();
         }
@@ -209,31 +238,46 @@ impl Finder {
         if self.all && self.news.is_none() {
             self.look_around();
         }
-        let came = self.candidates.iter().filter_map(|uid| at_home(*uid));
-        let mut due: Vec<User> = self.named.iter().cloned().chain(came).collect();
+        let tries = &self.tries;
+        let is_at_it = |uid: &u32| tries.get(uid).is_some_and(|tries| tries.is_at_it);
+        self.candidates.retain(|uid, _| is_at_it(uid) || at_home(*uid).is_some());
+        let mut due: Vec<User> =
+            self.named.iter().chain(self.candidates.values()).cloned().collect();
         due.retain(|user| {
-            let had = self.had.get(&user.uid).copied().unwrap_or(0);
-            user.uid != call::geteuid() && had < BOARDS_EACH && !is_open(user.uid)
+            let tries = self.tries.entry(user.uid).or_default();
+            let is_due = user.uid != call::geteuid()
+                && !tries.is_at_it
+                && tries.had < BOARDS_EACH
+                && tries.next <= now;
+            tries.is_at_it |= is_due;
+            is_due
         });
         due
     }
 
-    /// One of them has a board now. `false`: it has had as many as it may.
-    pub(super) fn has(&mut self, user: &User) {
-        *self.had.entry(user.uid).or_default() += 1;
-    }
-
-    /// Whether no further board of a user is opened.
-    pub(super) fn is_over(&self, uid: u32) -> bool {
-        self.had.get(&uid).is_some_and(|had| *had >= BOARDS_EACH)
+    /// A user's board is none any more, or there was none (`!had`).
+    pub(super) fn ended(&mut self, uid: u32, had: bool, now: u64) {
+        let tries = self.tries.entry(uid).or_default();
+        tries.is_at_it = false;
+        tries.had += u32::from(had);
+        tries.failed = if had { 0 } else { tries.failed + 1 };
+        // From two seconds to some minutes.
+        tries.next = now + (LOOK_NS << tries.failed.min(7));
+        if had {
+            // Its user may have made another one already.
+            tries.next = now;
+            self.next = self.next.min(now + AGAIN_NS);
+        }
     }
 }
 
-/// The user who has a folder for a board.
+/// The user who has a folder for a board. What is mounted there by its user is not asked.
 fn at_home(uid: u32) -> Option<User> {
-    let at = fs::symlink_metadata(board::home_of(uid)).ok()?;
-    // Anybody may make a folder of that name.
-    (at.is_dir() && at.uid() == uid).then(|| User::new(uid, at.gid()))
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::from_bits_retain(AT_STATX_DONT_SYNC);
+    let wanted = StatxFlags::TYPE | StatxFlags::UID | StatxFlags::GID;
+    let at = rustix::fs::statx(rustix::fs::CWD, board::home_of(uid), flags, wanted).ok()?;
+    let is_folder = FileType::from_raw_mode(at.stx_mode.into()) == FileType::Directory;
+    (is_folder && at.stx_uid == uid).then(|| User::new(uid, at.stx_gid))
 }
 
 fn watched() -> io::Result<OwnedFd> {
@@ -274,17 +318,33 @@ mod tests {
     #[test]
     fn boards_are_looked_for_in_turn_and_not_for_ever() {
         let user = User::new(54_321, 54_321);
-        let mut finder =
-            Finder::new(&Users::Some(vec!["x".into()]), vec![user.clone(), User::new(7, 7)]);
         let only = std::slice::from_ref(&user);
-        assert_eq!(finder.due(5, |uid| uid == 7), only);
-        assert_eq!(finder.due(6, |_| false), [], "not again at once");
-        let mut now = 6;
-        for _ in 0..BOARDS_EACH {
-            now += LOOK_NS;
-            assert_eq!(finder.due(now, |uid| uid == 7), only);
-            finder.has(&user);
+        let mut finder = Finder::new(&Users::Some(vec!["x".into()]), vec![user.clone()]);
+        assert_eq!(finder.due(5), only);
+        assert_eq!(finder.due(5 + LOOK_NS), [], "somebody is at it");
+        // Who cannot be served is tried less and less often.
+        let mut now = 6 + 2 * LOOK_NS;
+        for failed in 1..12 {
+            finder.ended(user.uid, false, now);
+            let wait = LOOK_NS << failed.min(7);
+            assert_eq!(finder.due(now + wait - 1), [], "{failed}");
+            now += wait + LOOK_NS;
+            assert_eq!(finder.due(now), only, "{failed}");
         }
-        assert!(finder.due(now + LOOK_NS, |uid| uid == 7).is_empty() && finder.is_over(user.uid));
+        for _ in 0..BOARDS_EACH {
+            finder.ended(user.uid, true, now);
+            now += LOOK_NS;
+            let _ = finder.due(now);
+        }
+        finder.ended(user.uid, true, now);
+        assert_eq!(finder.due(now + (LOOK_NS << 10)), [], "that was the last");
+    }
+
+    #[test]
+    fn a_folder_is_whose_it_is() {
+        let uid = call::geteuid();
+        let _ = fs::create_dir(board::home_of(uid));
+        assert_eq!(at_home(uid).map(|user| user.uid), Some(uid));
+        assert_eq!(at_home(3_999_999_998), None);
     }
 }

@@ -26,8 +26,36 @@ pub struct Door {
     owner: u32,
     fd: i32,
     path: CString,
-    side: i32,
+    side: Option<SideDoor>,
     way: Side,
+}
+
+/// The way that is open to anybody.
+#[derive(Debug)]
+pub struct SideDoor {
+    fd: i32,
+    key: SideKey,
+}
+
+impl SideDoor {
+    /// Readable when somebody knocks.
+    #[must_use]
+    pub fn fd(&self) -> i32 {
+        self.fd
+    }
+
+    /// The next who knocks, and [may](Visitor::is_known) turn out to be a guest.
+    #[must_use]
+    pub fn accept(&self) -> Option<Visitor> {
+        let fd = passing::accept(self.fd).ok()?;
+        Some(Visitor { fd, asked: Some(self.key) })
+    }
+}
+
+impl Drop for SideDoor {
+    fn drop(&mut self) {
+        let _ = call::close(self.fd);
+    }
 }
 
 /// Connections that wait at either way for the engine to take them.
@@ -42,11 +70,13 @@ impl Door {
     /// The errno: `EADDRINUSE` if another engine serves this board.
     pub fn open(dir: Option<&str>) -> Result<Self, i32> {
         let path = board::door(dir).map_err(|_| EPROTO)?;
-        match passing::connect(&path) {
+        // Who listens there may let nobody in.
+        match passing::connect_now(&path) {
             Ok(fd) => {
                 let _ = call::close(fd);
                 return Err(EADDRINUSE);
             }
+            Err(EAGAIN) => return Err(EADDRINUSE),
             Err(ECONNREFUSED) => {
                 let _ = call::unlink(&path);
             }
@@ -54,22 +84,20 @@ impl Door {
         }
         let key = random_key()?;
         let (side, number) = passing::listen_anywhere(BACKLOG)?;
-        match passing::listen(&path, BACKLOG) {
-            Ok(fd) => {
-                let (owner, way) = (call::geteuid(), Side { number, key });
-                Ok(Self { owner, fd, path, side, way })
-            }
-            Err(errno) => {
-                let _ = call::close(side);
-                Err(errno)
-            }
-        }
+        let side = Some(SideDoor { fd: side, key });
+        let fd = passing::listen(&path, BACKLOG)?;
+        Ok(Self { owner: call::geteuid(), fd, path, side, way: Side { number, key } })
     }
 
-    /// Each is readable when a guest knocks.
+    /// The other way alone, for a thread that has nothing else to do: whoever comes by it can keep it busy.
+    pub fn take_side(&mut self) -> Option<SideDoor> {
+        self.side.take()
+    }
+
+    /// Readable when a guest knocks.
     #[must_use]
-    pub fn fds(&self) -> [i32; 2] {
-        [self.fd, self.side]
+    pub fn fd(&self) -> i32 {
+        self.fd
     }
 
     /// What the board is to say of it ([`crate::board::Board::serve`]).
@@ -91,8 +119,7 @@ impl Door {
                 }
             }
         }
-        let fd = passing::accept(self.side).ok()?;
-        Some(Visitor { fd, asked: Some(self.way.key) })
+        self.side.as_ref()?.accept()
     }
 }
 
@@ -100,7 +127,6 @@ impl Drop for Door {
     fn drop(&mut self) {
         let _ = call::unlink(&self.path);
         let _ = call::close(self.fd);
-        let _ = call::close(self.side);
     }
 }
 
@@ -176,17 +202,29 @@ impl Visitor {
         self.asked.is_none()
     }
 
+    /// Hears whether it is a guest, if it has not said so yet. `false`: it is none, or has gone.
+    #[must_use]
+    pub fn is_guest(&mut self) -> bool {
+        let Some(key) = self.asked else { return true };
+        let mut bytes = [0; BYTES];
+        match passing::receive_owned(self.fd, &mut bytes, MSG_DONTWAIT) {
+            Ok((n, None)) if is_key(&bytes[..n], key) => self.asked = None,
+            Err(EAGAIN | EINTR) => {}
+            _ => return false,
+        }
+        true
+    }
+
     /// What it says next.
     #[must_use]
     pub fn listen(&mut self) -> Said {
-        let mut bytes = [0; BYTES];
-        if let Some(key) = self.asked {
-            match passing::receive_owned(self.fd, &mut bytes, MSG_DONTWAIT) {
-                Ok((n, None)) if is_key(&bytes[..n], key) => self.asked = None,
-                Err(EAGAIN | EINTR) => return Said::Nothing,
-                _ => return Said::Gone,
-            }
+        if !self.is_guest() {
+            return Said::Gone;
         }
+        if !self.is_known() {
+            return Said::Nothing;
+        }
+        let mut bytes = [0; BYTES];
         match passing::receive_owned(self.fd, &mut bytes, MSG_DONTWAIT) {
             Ok((n, Some(fd))) => {
                 Hello::parse(&bytes[..n]).map_or(Said::Gone, |hello| Said::Hello(hello, fd))

@@ -84,7 +84,7 @@ fn meet(
         let serving = scope.spawn(|| {
             let mut stand_ins = StandIns::new(1).unwrap();
             let visitor = visitor.get_or_insert_with(|| {
-                call::wait_readable(door.fds()[0], 5000);
+                call::wait_readable(door.fd(), 5000);
                 door.accept().unwrap()
             });
             call::wait_readable(visitor.fd(), 5000);
@@ -267,7 +267,7 @@ fn what_is_declined_is_the_guests_as_it_was() {
         conn.fd.store(near.as_raw_fd().cast_unsigned(), Ordering::Relaxed);
         std::thread::scope(|scope| {
             let serving = scope.spawn(|| {
-                call::wait_readable(door.fds()[0], 5000);
+                call::wait_readable(door.fd(), 5000);
                 let mut visitor = door.accept().unwrap();
                 call::wait_readable(visitor.fd(), 5000);
                 let Said::Hello(hello, _) = visitor.listen() else { panic!("no hello") };

@@ -2,6 +2,8 @@
 
 use std::os::unix::fs::PermissionsExt;
 
+use sys::abi::{DATA_AT, EXTENT_BYTES, HALF_BYTES, OWNERS_AT};
+
 use super::*;
 
 /// The first of these users is no other test's, and nobody else's.
@@ -60,41 +62,85 @@ board = glob.glob(f"{folder}/board-{netns}-v*")[0]
 door = glob.glob(f"{folder}/engine-{netns}-v*")
 door = [path for path in door if not path.endswith("-control")]
 if what == "shorter":
-    os.truncate(board, 0)
+    # Also while it is opened again.
+    end = time.monotonic() + float(sys.argv[4])
+    while time.monotonic() < end:
+        os.truncate(board, 0)
 elif what == "scribble":
     fd = os.open(board, os.O_RDWR)
     size = os.fstat(fd).st_size
     memory = mmap.mmap(fd, size)
-    seed = int(sys.argv[4])
-    chance = random.Random(seed)
-    places, at = [], 0
-    while True:
-        try:
-            at = os.lseek(fd, at, os.SEEK_DATA)
-        except OSError:
-            break
-        until = os.lseek(fd, at, os.SEEK_HOLE)
-        places += range(at, until, 4096)
-        at = until
+    owners, data, half, extent = map(int, sys.argv[6:10])
+    chance = random.Random(int(sys.argv[4]))
+    def pages():
+        found, at = [], 0
+        while True:
+            try:
+                at = os.lseek(fd, at, os.SEEK_DATA)
+            except OSError:
+                return found
+            until = os.lseek(fd, at, os.SEEK_HOLE)
+            found += range(at, until, 4096)
+            at = until
     words = [0, 1, 2, 0xffffffff, 0x5a5a5a5a, 0xffffffffffffffff, 1 << 63, 4096, 1 << 22]
     end = time.monotonic() + float(sys.argv[5])
     while time.monotonic() < end:
-        for _ in range(200):
-            at = chance.choice(places) + 8 * chance.randrange(512)
+        places = pages()
+        extents = sorted({at // extent for at in places if at >= data})
+        for turn in range(400):
+            which = chance.random()
+            if extents and which < 0.2:
+                # Who has which memory: as if nobody had it, mostly.
+                at, word = owners + 4 * chance.choice(extents), 0 if which < 0.15 else chance.getrandbits(32)
+                memory[at:at + 4] = struct.pack("<I", word)
+                continue
+            if extents and which < 0.6:
+                # A word of a half, of which the first ones are in use; or what stands there in another one.
+                place = lambda: chance.choice(extents) * extent + half * chance.randrange(64)
+                field = 8 * chance.randrange(half // 8)
+                at, other = place() + field, place() + field
+                if chance.random() < 0.5:
+                    memory[at:at + 8] = memory[other:other + 8]
+                    continue
+            else:
+                at = chance.choice(places) + 8 * chance.randrange(512)
             if chance.random() < 0.5:
                 word = chance.choice(words)
             else:
                 word = chance.getrandbits(chance.choice((8, 16, 33, 64)))
             memory[at:at + 8] = struct.pack("<Q", word)
-        time.sleep(0.0005)
+            if turn % 4 == 0:
+                time.sleep(0.0005)
 else:
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     link.connect(door[0])
-    given = os.open("/dev/null", os.O_RDONLY)
-    hello = struct.pack("<4s5I", b"SHNT", 2, 1, 3, 5, 3)
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [given]))]
-    link.sendmsg([hello], rights)
-    assert link.recv(64) == b"", "it is answered"
+    def give(message, given):
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [given]))]
+        link.sendmsg([message], rights)
+    if what == "no socket":
+        hello = struct.pack("<4s5I", b"SHNT", 2, 1, 3, 5, 3)
+        give(hello, os.open("/dev/null", os.O_RDONLY))
+        assert len(link.recv(64)) == 24, "it is refused"
+    else:
+        # Closing it takes an hour, for who closes it last.
+        listener = socket.create_server(("127.0.0.1", 0))
+        near = socket.create_connection(listener.getsockname())
+        near.setblocking(False)
+        try:
+            while True:
+                near.send(b"." * 65536)
+        except BlockingIOError:
+            pass
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+        give(b"nonsense", near.fileno())
+        near.close()
+        if os.fork() == 0:
+            # The other end stays, and reads nothing.
+            os.setsid()
+            os.close(1)
+            os.close(2)
+            time.sleep(60)
+            os._exit(0)
 print("done")
 "#;
 
@@ -106,8 +152,13 @@ struct Crowd {
 }
 
 impl Crowd {
-    /// The server's host has an engine for these users, the client's one for all.
+    /// Both have engines for these users.
     fn new() -> Option<(Self, PathBuf)> {
+        Self::with(None)
+    }
+
+    /// The client's host has one for others.
+    fn with(clients: Option<&str>) -> Option<(Self, PathBuf)> {
         static COUNT: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
         let python = python_for_all()?;
         let hosts = match hosts::possible().and_then(|()| Hosts::new()) {
@@ -137,7 +188,8 @@ impl Crowd {
         let pair = Pair { engines: Vec::new(), boards, hosts, kind, copies: None };
         let mut crowd = Self { pair, place, users };
         let listed = users.map(|uid| uid.to_string()).join(",");
-        for (side, users) in [(Side::Server, listed.as_str()), (Side::Client, "all")] {
+        let clients = clients.unwrap_or(&listed);
+        for (side, users) in [(Side::Server, listed.as_str()), (Side::Client, clients)] {
             let engine = crowd.engine(side, users);
             crowd.pair.engines.push(engine);
         }
@@ -321,6 +373,31 @@ fn programs_of_all_users_speak_smc_by_one_engine() {
     assert!(processes.iter().any(|p| p["uid"] == 0 && p["program"] == "shunt"), "{stat:#}");
 }
 
+/// Where nobody is named, whoever has an account and a board is served; a name that somebody else has made is not one.
+#[test]
+fn whoever_comes_is_served_if_all_are() {
+    /// Who has an account everywhere, and no board in other tests.
+    const NOBODY: u32 = 65_534;
+    const ODD: u32 = 1 << 30;
+    let Some((crowd, python)) = Crowd::with(Some("all")) else { return };
+    let account = outcome(Command::new("id").args(["-u", "nobody"]), LIMIT);
+    if account.out.trim() != NOBODY.to_string() {
+        return skipped("nobody has another number here");
+    }
+    let [one, other] = crowd.users;
+    // No account, and not its own folder.
+    let odd = format!("/dev/shm/shunt-{}", other + ODD);
+    std::fs::create_dir(&odd).unwrap();
+    let _server = crowd.server(&python, one, 7305);
+    crowd.must_carry(&python, NOBODY, 7305);
+    let status = crowd.status(Side::Client);
+    let users = status["users"].as_array().unwrap().iter().map(|user| user["uid"].as_u64());
+    let users: Vec<u32> = users.map(|uid| u32::try_from(uid.unwrap()).unwrap()).collect();
+    assert!(users.contains(&NOBODY) && !users.contains(&(other + ODD)), "{users:?}");
+    let _ = std::fs::remove_dir_all(format!("/dev/shm/shunt-{NOBODY}"));
+    std::fs::remove_dir(odd).unwrap();
+}
+
 #[test]
 fn an_engine_started_again_serves_all_of_them_again() {
     let Some((mut crowd, python)) = Crowd::new() else { return };
@@ -354,13 +431,16 @@ fn a_user_who_spoils_its_board_harms_nobody_else() {
     };
     let (seconds, seed) = (number("SHUNT_SOAK_SECONDS", 6), number("SHUNT_SEED", 1));
     std::thread::scope(|scope| {
-        let undisturbed = scope.spawn(|| crowd.client(&python, other, 7321, seconds + 6));
+        let undisturbed = scope.spawn(|| crowd.client(&python, other, 7321, seconds + 8));
         // Their connections come and go all the while, whatever becomes of them.
         let disturbed = [(); 3]
             .map(|()| scope.spawn(|| crowd.client_with(&python, one, 7320, [seconds + 2, 1])));
         let (seed, span) = (seed.to_string(), seconds.to_string());
-        crowd.harm(&python, one, "scribble", &[&seed, &span]);
-        crowd.harm(&python, one, "shorter", &[]);
+        let places = [OWNERS_AT, DATA_AT, HALF_BYTES, EXTENT_BYTES].map(|at| at.to_string());
+        let places = places.iter().map(String::as_str);
+        let words: Vec<&str> = [&*seed, &span].into_iter().chain(places).collect();
+        crowd.harm(&python, one, "scribble", &words);
+        crowd.harm(&python, one, "shorter", &["2"]);
         eventually("that is noticed", || crowd.said(Side::Server).contains("was made shorter"));
         for disturbed in disturbed {
             println!("the user's own: {}", disturbed.join().unwrap().out.trim());
@@ -368,11 +448,9 @@ fn a_user_who_spoils_its_board_harms_nobody_else() {
         let got = undisturbed.join().unwrap();
         assert!(got.ok() && got.out.contains("resets 0"), "{got:?}");
     });
+    // Its door has to close what it is given, for an hour: no other door has.
+    crowd.harm(&python, one, "lingers", &[]);
     crowd.harm(&python, other, "no socket", &[]);
-    eventually("its door is shut", || {
-        crowd.said(Side::Server).contains("handed over is no connection")
-    });
-    eventually("it is opened again", || crowd.user(other)["is_served"] == true);
     // It is the same engine, and serves who comes.
     let _server = crowd.server(&python, 0, 7322);
     crowd.must_carry(&python, other, 7322);
