@@ -1135,7 +1135,7 @@ const EPIPE: i32 = 32;
 const IDLE_CALLS: u32 = 512;
 
 /// Looks at a socket by 256 doorbells each, of one call.
-const DRAINS_MAX: u32 = 1 << 16;
+const DRAINS_MAX: u32 = 1 << 10;
 
 /// How long the kernel's reset may lag behind the word of the peer.
 const RESET_NS: u64 = 10_000_000;

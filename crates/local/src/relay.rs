@@ -482,7 +482,9 @@ impl Relay {
             return None;
         }
         self.down.or_else(|| {
-            let poured = mine.sent.load(Ordering::Relaxed).min(self.published);
+            // Not further back than the ring goes, whatever is written there.
+            let least = self.published.saturating_sub(self.rmb.bytes() as u64);
+            let poured = mine.sent.load(Ordering::Relaxed).clamp(least, self.published);
             Some(Down { from: mine.down_at.load(Ordering::Relaxed).min(poured), poured })
         })
     }

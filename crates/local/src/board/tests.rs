@@ -78,3 +78,32 @@ fn a_thread_that_was_asking_when_it_left_by_a_jump_may_ask_again() {
         scope.spawn(|| assert!(lock::try_lock(&board.asking).is_some()));
     });
 }
+
+/// Its file is made shorter all the while.
+#[test]
+fn a_board_that_is_not_trusted_may_be_taken_away_while_it_is_opened() {
+    use std::sync::atomic::AtomicBool;
+    let (_, netns) = locate(None).unwrap();
+    let at = std::env::temp_dir().join(format!("shunt-shortened-{}", std::process::id()));
+    let path = CString::new(at.clone().into_os_string().into_encoded_bytes()).unwrap();
+    let (map, fd) = Map::open(&path, netns, Access::Foreign).unwrap();
+    map.unmap();
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Ordering::Relaxed) {
+                let _ = call::ftruncate(fd, 0);
+            }
+        });
+        for _ in 0..200 {
+            if let Ok((map, fd)) = Map::open(&path, netns, Access::Foreign) {
+                let _ = map.header().version.load(Ordering::Relaxed);
+                map.unmap();
+                let _ = call::close(fd);
+            }
+        }
+        ends.store(true, Ordering::Relaxed);
+    });
+    let _ = call::close(fd);
+    std::fs::remove_file(at).unwrap();
+}

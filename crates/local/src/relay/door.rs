@@ -343,6 +343,22 @@ mod tests {
         std::fs::remove_dir_all(&dir).unwrap();
     }
 
+    /// Somebody listens there, and lets nobody in: whoever asks would wait for ever.
+    #[test]
+    fn who_lets_nobody_in_is_not_waited_for() {
+        let dir = board_dir();
+        let _world = world(&dir);
+        let dir_name = dir.to_str().unwrap();
+        let path = board::door(Some(dir_name)).unwrap();
+        let theirs = passing::listen(&path, 0).unwrap();
+        let one = passing::connect(&path).unwrap();
+        assert_eq!(Door::open(Some(dir_name)).map(drop), Err(EADDRINUSE));
+        for fd in [theirs, one] {
+            let _ = call::close(fd);
+        }
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+
     #[test]
     fn each_engine_has_a_key_of_its_own() {
         let keys = [(); 3].map(|()| random_key().unwrap());

@@ -612,6 +612,34 @@ fn what_lies_in_the_ring_is_not_consumed_by_what_follows_by_tcp() {
     assert_eq!(p.relay.consumed(), Ok(5));
 }
 
+/// Whoever takes part may write any word of ours, and nothing of that may lead to a page that is given back while somebody
+/// has it: the next store there would be a fault.
+#[test]
+fn what_others_write_does_not_say_which_memory_is_whose() {
+    let [one, other] = pairs::<2>(4);
+    let engine = one.relay.w;
+    let (half, _) = one.relay.conn.halves(engine).unwrap();
+    let index = one.relay.conn.my_half(engine).unwrap().0;
+    // Nobody has our halves, and our ring is that of another connection.
+    let extent = index as usize * sys::abi::HALF_BYTES / sys::abi::EXTENT_BYTES;
+    engine.board.map.owner(extent).store(0, Ordering::Relaxed);
+    half.loc.store(other.relay.rmb.emit(), Ordering::Relaxed);
+    let (guest, _) = one.conn.halves(one.guest).unwrap();
+    guest.flags.fetch_or(flag::CLOSED, Ordering::Release);
+    let used = engine.arena.lock().unwrap().bytes_used();
+    let bytes = one.relay.rmb_bytes();
+    one.relay.close(false);
+    let mut arena = engine.arena.lock().unwrap();
+    assert_eq!(arena.bytes_used(), used - bytes, "its own ring is free");
+    let ring = arena.block(&engine.board, Loc::ORDER_MAX, usize::MAX).unwrap();
+    assert_ne!(ring.offset() / sys::abi::EXTENT_BYTES, extent, "that is where halves are");
+    arena.free_block(&engine.board, ring);
+    drop(arena);
+    engine.trim(0);
+    assert!(other.relay.write_at(0, b"still there"));
+    half.tail.store(1, Ordering::Relaxed);
+}
+
 #[test]
 fn an_urgent_byte_is_told_and_given() {
     let mut p = pair(0);
