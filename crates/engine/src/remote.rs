@@ -15,7 +15,7 @@
 //! how engines find out which connections they share where the TCP handshake cannot say it (`ask`: what a handshake
 //! waits for then). `ingress` puts packets together that come in fragments. `control` answers people. `host` puts
 //! it all together: `boards` are what guests of each user share with it, `reception` the thread at a board's door, `users`
-//! whose boards there are, and `steward` has them served; `parting` closes what guests have given.
+//! whose boards there are, and `steward` has them served.
 
 mod ask;
 pub mod bare;
@@ -36,7 +36,6 @@ mod ingress;
 mod meeting;
 mod opening;
 pub mod option;
-mod parting;
 pub mod peers;
 mod plain;
 mod port;
@@ -385,6 +384,11 @@ impl Engine {
     /// There was no memory for a connection, whose peer was told, or that was reset.
     fn note_no_memory(&self, told: bool) {
         held(&self.shared.places).no_memory[usize::from(!told)] += 1;
+    }
+
+    /// Has the vectors part from all peers and end, although others hold the engine still.
+    fn ends(&self) {
+        self.shared.vectors.iter().for_each(|handle| handle.inbox.put(Order::Stop));
     }
 
     /// The settings as they are.

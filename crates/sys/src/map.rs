@@ -125,6 +125,15 @@ impl std::error::Error for MapError {}
 #[expect(clippy::cast_possible_wrap, reason = "16 GiB")]
 const SIZE: i64 = FILE_BYTES as i64;
 
+/// Whether a file is the kernel's alone: pages of others (FUSE) come when somebody else likes.
+fn is_in_memory(fd: i32) -> bool {
+    // SAFETY: all zeros is a valid answer.
+    let mut facts: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid place.
+    let asked = unsafe { libc::fstatfs(fd, &raw mut facts) };
+    asked == 0 && facts.f_type == libc::TMPFS_MAGIC
+}
+
 /// Whether `RLIMIT_FSIZE` forbids this program a file of so many bytes.
 fn is_too_large_a_file(bytes: usize) -> bool {
     let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
@@ -176,6 +185,9 @@ impl Map {
             || stat.st_mode & libc::S_IFMT != libc::S_IFREG
         {
             return Err(MapError::NotOurs);
+        }
+        if access == Access::Foreign && !is_in_memory(fd) {
+            return Err(MapError::Unguarded);
         }
         if takes_part {
             if stat.st_size != SIZE {

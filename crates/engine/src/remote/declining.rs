@@ -16,7 +16,6 @@ use sys::event::{Interest, Poller};
 
 use super::exchange::Machine;
 use super::guest::Role;
-use super::parting;
 use super::shares::host;
 use super::vector::smc_time;
 use super::wire::Wire;
@@ -148,7 +147,6 @@ impl Declines {
             }
             None => false,
         };
-        parting::before_closing(&declining.wire);
         Some(self.count(Declined { visitor, reason, told }))
     }
 
@@ -186,7 +184,6 @@ impl Declines {
         let declining = self.all.remove(&visitor)?;
         // The guest has the same open file, so closing ours would leave it there.
         poller.remove(&declining);
-        parting::before_closing(&declining.wire);
         Some(declining.reason)
     }
 

@@ -6,6 +6,7 @@ use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use local::relay::{self, Door};
 use local::world::World;
@@ -24,6 +25,8 @@ use super::steward::{Promise, Steward, Wish};
 use super::users::{self, Finder, Users};
 use super::{Change, Engine};
 
+/// What vectors get for parting from peers where they cannot be waited for.
+const PARTING: Duration = Duration::from_millis(300);
 /// Descriptors of the board get at least this number.
 pub(super) const FIRST_FD: i32 = 3;
 
@@ -183,7 +186,11 @@ impl Drop for Host {
         for thread in [self.door.1.take(), self.steward.1.take()].into_iter().flatten() {
             let _ = thread.join();
         }
-        // The threads have gone, so this is the engine's last holder, unless a user holds one of them up: it ends here.
+        // The threads have gone, so this is the engine's last holder: it ends here. Unless a user holds one of them up.
+        if Arc::strong_count(&self.engine) > 1 {
+            self.engine.ends();
+            std::thread::sleep(PARTING);
+        }
     }
 }
 

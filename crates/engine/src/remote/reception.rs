@@ -23,7 +23,6 @@ use super::declining::{DECLINED, Declined, Declines};
 use super::guest::Role;
 use super::host::Ours;
 use super::inbox::Inbox;
-use super::parting;
 use super::users::LOOK_NS;
 use super::{Berth, Ends, Engine, Newcomer};
 
@@ -53,6 +52,14 @@ pub(super) enum Word {
     LetIn(Visitor),
 }
 
+struct NoMore(Arc<Inbox<()>>);
+
+impl Drop for NoMore {
+    fn drop(&mut self) {
+        self.0.put(());
+    }
+}
+
 /// See the module.
 pub(super) struct Reception {
     boards: Arc<Boards>,
@@ -61,8 +68,8 @@ pub(super) struct Reception {
     stand_ins: StandIns,
     engine: Arc<Engine>,
     inbox: Arc<Inbox<Word>>,
-    /// Ends the thread at the other way.
-    no_more: Arc<Inbox<()>>,
+    /// Ends the thread at the other way, when it goes.
+    _no_more: NoMore,
     poller: Poller,
     visitors: HashMap<u64, Visitor>,
     next_visitor: u64,
@@ -90,9 +97,9 @@ impl Reception {
         let poller = Poller::new()?;
         poller.add(&*inbox, Interest::READ, INBOX)?;
         poller.add(&door.fd(), Interest::READ, DOOR)?;
-        let no_more = Arc::new(Inbox::new()?);
+        let no_more = NoMore(Arc::new(Inbox::new()?));
         if let Some(side) = door.take_side() {
-            let strangers = Strangers::new(side, Arc::clone(&inbox), Arc::clone(&no_more))?;
+            let strangers = Strangers::new(side, Arc::clone(&inbox), Arc::clone(&no_more.0))?;
             let thread = thread::Builder::new().name("shunt-side".into());
             let thread = thread.spawn(move || strangers.work());
             thread.map_err(|e| Failure {
@@ -108,7 +115,7 @@ impl Reception {
             stand_ins,
             engine,
             inbox,
-            no_more,
+            _no_more: no_more,
             poller,
             visitors: HashMap::new(),
             next_visitor: FIRST_VISITOR,
@@ -153,7 +160,6 @@ impl Reception {
             // Making more of them now would take the CPU from whom the work was just handed to.
             refill = self.stand_ins.are_few();
         };
-        self.no_more.put(());
         self.guests.shut();
         // The door is closed as its user, where that is another one than ours: without the right to it its path stays, and
         // leads nowhere.
@@ -356,7 +362,6 @@ impl Reception {
                     self.engine.adopt(newcomer);
                 } else {
                     // It waits no more, and speaks TCP on a connection of which the peer knows nothing.
-                    parting::before_closing(&newcomer.tcp);
                     newcomer.relay.close(false);
                 }
             }
@@ -368,7 +373,6 @@ impl Reception {
                     }
                     None => {
                         let _ = visitor.answer(Err(reason));
-                        parting::before_closing(&tcp);
                     }
                 }
             }

@@ -26,6 +26,7 @@ const NEWS: u64 = 1;
 const EADDRINUSE: i32 = 98;
 /// As people see us in lists of processes.
 const NAME: &[u8; 16] = b"shunt\0\0\0\0\0\0\0\0\0\0\0";
+const MOMENT: Duration = Duration::from_millis(10);
 /// How long the end waits for threads that their users hold up.
 const PARTING: Duration = Duration::from_secs(1);
 
@@ -176,6 +177,8 @@ impl Steward {
             let most = self.finder.next_look().saturating_sub(call::now_ns()).max(1);
             self.poller.wait(&mut events, Some(most));
             if events.iter().any(|event| event.token == NEWS) {
+                // Others may make and remove folders without end: what comes within a moment is heard at once.
+                thread::sleep(MOMENT);
                 self.finder.hear();
             }
             for wish in self.shared.wishes.take() {
@@ -191,8 +194,11 @@ impl Steward {
         let (uid, shared) = (user.uid, Arc::clone(&self.shared));
         let work = move || {
             let had = shared.serve(&user);
+            let wishes = Arc::clone(&shared.wishes);
             shared.doors().remove(&uid);
-            shared.wishes.put(Wish::Ended(uid, had));
+            // And with it what it holds of the engine.
+            drop(shared);
+            wishes.put(Wish::Ended(uid, had));
         };
         let thread = thread::Builder::new().name(format!("shunt-{uid}"));
         if let Err(e) = thread.spawn(work) {

@@ -26,6 +26,8 @@ const CANDIDATES_MAX: usize = 1024;
 const EVENTS_MAX: usize = 1024;
 /// `AT_STATX_DONT_SYNC`, absent from rustix.
 const AT_STATX_DONT_SYNC: u32 = 0x4000;
+/// How often is looked for all of them, nanoseconds.
+const ROUND_NS: u64 = 60_000_000_000;
 /// A board that was removed is looked for again after a moment, nanoseconds.
 const AGAIN_NS: u64 = 100_000_000;
 /// Names that are looked at where boards are.
@@ -148,6 +150,7 @@ pub(super) struct Finder {
     /// How it has gone with each of them.
     tries: HashMap<u32, Tries>,
     next: u64,
+    next_round: u64,
 }
 
 /// What was tried for a user.
@@ -166,7 +169,7 @@ impl Finder {
         let all = *users == Users::All;
         let news = all.then(|| watched().ok()).flatten();
         let (candidates, tries) = (BTreeMap::new(), HashMap::new());
-        let mut finder = Self { named, all, news, candidates, tries, next: 0 };
+        let mut finder = Self { named, all, news, candidates, tries, next: 0, next_round: 0 };
         if all {
             finder.look_around();
         }
@@ -235,8 +238,11 @@ impl Finder {
             return Vec::new();
         }
         self.next = now + LOOK_NS;
-        if self.all && self.news.is_none() {
+        if self.all && (self.news.is_none() || now >= self.next_round) {
+            // Who had no account, or was not the owner, when the news came.
+            self.next_round = now + ROUND_NS;
             self.look_around();
+            self.next = now + LOOK_NS;
         }
         let tries = &self.tries;
         let is_at_it = |uid: &u32| tries.get(uid).is_some_and(|tries| tries.is_at_it);

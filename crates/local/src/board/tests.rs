@@ -84,7 +84,7 @@ fn a_thread_that_was_asking_when_it_left_by_a_jump_may_ask_again() {
 fn a_board_that_is_not_trusted_may_be_taken_away_while_it_is_opened() {
     use std::sync::atomic::AtomicBool;
     let (_, netns) = locate(None).unwrap();
-    let at = std::env::temp_dir().join(format!("shunt-shortened-{}", std::process::id()));
+    let at = std::path::Path::new(HOME).join(format!("shunt-shortened-{}", std::process::id()));
     let path = CString::new(at.clone().into_os_string().into_encoded_bytes()).unwrap();
     let (map, fd) = Map::open(&path, netns, Access::Foreign).unwrap();
     map.unmap();
