@@ -215,7 +215,7 @@ fn has_an_engine(machine: &Machine, unit: &str, capabilities: &str, look: impl F
 
 #[test]
 fn the_units_of_systemd_start_an_engine_in_their_sandbox() {
-    /// Nobody else's.
+    /// No other test's.
     struct User(String);
     impl Drop for User {
         fn drop(&mut self) {
@@ -228,7 +228,8 @@ fn the_units_of_systemd_start_an_engine_in_their_sandbox() {
     has_an_engine(&machine, "shunt-engine@root.service", "000000c000001000", |_| ());
     // And SETUID and SETGID.
     has_an_engine(&machine, "shunt-engine.service", "000000c0000010c0", |log| {
-        let user = User((2_000_000 + std::process::id()).to_string());
+        // Without an account nobody is served whom nobody has named.
+        let user = User(machine.done(&["id", "-u", "daemon"]).trim().to_owned());
         let listens = "import socket; socket.create_server(('127.0.0.1', 7000))";
         let [uid, gid] = ["u", "g"].map(|kind| format!("--re{kind}id={}", user.0));
         let program = ["shunt", "run", "--", "python3", "-c", listens];
