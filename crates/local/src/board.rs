@@ -8,8 +8,9 @@ use std::ffi::CString;
 use std::net::SocketAddrV6;
 
 use sys::abi::{
-    BLOCK_BYTES, DATA_AT, ENGINE_MEETS, EXTENT_BYTES, EXTENTS, HALF_BYTES, HALVES_PER_BLOCK, Half,
-    OWNER_HALVES, PORT_OFFERED, SLOTS, Slot, VERSION, half_state, slot_state,
+    BLOCK_BYTES, DATA_AT, ENGINE_MEETS, EXTENT_BYTES, EXTENTS, FILE_BYTES, HALF_BYTES,
+    HALVES_PER_BLOCK, Half, OWNER_HALVES, PORT_OFFERED, SLOTS, Slot, VERSION, half_state,
+    slot_state,
 };
 use sys::call;
 use sys::diag;
@@ -317,6 +318,15 @@ impl Board {
             }
         }
         self.map.unmap();
+    }
+
+    /// Whether the file is as large as it was made, and its head says that we serve it: who makes it shorter and then longer
+    /// again has taken all of it away.
+    #[must_use]
+    pub fn is_served(&self) -> bool {
+        let size = call::fstat(self.fd()).map_or(0, |stat| stat.st_size);
+        let engine = self.map.header().engine.load(Ordering::Relaxed);
+        usize::try_from(size) == Ok(FILE_BYTES) && self.slot().is_some_and(|s| engine == s + 1)
     }
 
     /// Whether the file has no name any more, so that nobody else will join this board.

@@ -186,6 +186,9 @@ impl Reception {
         if board.is_removed() {
             return Some("the board was removed");
         }
+        if !board.is_served() {
+            return Some("the board was overwritten");
+        }
         // Those that it had before as well: connections on them may have ended since.
         for guests in self.boards.of(uid) {
             guests.world.take_returned();

@@ -446,7 +446,9 @@ fn a_user_who_spoils_its_board_harms_nobody_else() {
         let words: Vec<&str> = [&*seed, &span].into_iter().chain(places).collect();
         crowd.harm(&python, one, "scribble", &words);
         crowd.harm(&python, one, "shorter", &["2"]);
-        eventually("that is noticed", || crowd.said(Side::Server).contains("was made shorter"));
+        eventually("that is noticed", || {
+            crowd.said(Side::Server).contains("is not served any more: the")
+        });
         for disturbed in disturbed {
             println!("the user's own: {}", disturbed.join().unwrap().out.trim());
         }
