@@ -205,9 +205,9 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "users",
         value: "USER[,USER]...|all",
-        help: "whose programs are served beside your own: users by name or number, or all who have a board, up to 64; it \
-               needs root. Each has as much memory and as many connections as are left to others. own: nobody else's \
-               [own]",
+        help: "whose programs are served beside your own: users by name or number, or all who have an account and a \
+               board, up to 64; it needs root. Each has as much memory and as many connections as are left to others. own: \
+               nobody else's [own]",
         live: false,
     },
     Setting {
