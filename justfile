@@ -63,6 +63,10 @@ smb-abuse seconds="600" seed=`date +%s`:
 torture *args:
     cargo xtask torture {{args}}
 
+# what people install: .deb, .tar.gz
+package *args:
+    cargo xtask package {{args}}
+
 # real programs side by side
 demo *args:
     cargo xtask demo {{args}}

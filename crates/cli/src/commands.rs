@@ -5,7 +5,8 @@ use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueHint};
+use clap_complete::Shell;
 
 use crate::config::{self, SettingOptions};
 use crate::defrag::{self, DefragArguments};
@@ -99,6 +100,12 @@ Examples:
   \\\\server\\music (Windows), smb://server/music (macOS), mount -t cifs //server/music /mnt (Linux)
 
 A SIZE is a number of bytes or ends in K, M or G.";
+
+pub(crate) const EXAMPLES_COMPLETIONS: &str = "\
+Examples:
+  shunt completions bash >~/.local/share/bash-completion/completions/shunt
+  shunt completions fish >~/.config/fish/completions/shunt.fish
+  shunt completions zsh >~/.zfunc/_shunt     where fpath has ~/.zfunc, before compinit";
 
 /// What follows the options of `shunt serve`.
 pub(crate) fn examples_serve() -> String {
@@ -246,6 +253,17 @@ enum Command {
         after_help = examples_serve()
     )]
     Serve(Box<ServeArguments>),
+    /// Print what has a shell complete commands, options and file names
+    #[command(
+        long_about = "Print what has a shell complete commands, options and file names. Packages of Shunt have it in its \
+            place; whoever has built it puts it there.",
+        override_usage = "shunt completions SHELL",
+        after_help = EXAMPLES_COMPLETIONS
+    )]
+    Completions {
+        /// Whose
+        shell: Shell,
+    },
     /// Write the manual pages
     #[command(hide = true)]
     Man {
@@ -259,7 +277,12 @@ struct RunArguments {
     #[command(flatten)]
     settings: SettingOptions,
     /// The program, found as the shell finds it, and its arguments
-    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM [ARGS]")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_name = "PROGRAM [ARGS]",
+        value_hint = ValueHint::CommandWithArguments
+    )]
     command: Vec<OsString>,
 }
 
@@ -287,7 +310,7 @@ impl Place {
 #[derive(Args, Debug)]
 struct DoctorArguments {
     /// The program, by name or path
-    #[arg(required_unless_present = "pid")]
+    #[arg(required_unless_present = "pid", value_hint = ValueHint::CommandName)]
     program: Option<OsString>,
     /// Look at a process that runs
     #[arg(long, value_name = "PID", conflicts_with = "program")]
@@ -395,8 +418,17 @@ fn perform(command: Command) -> Result<u8, (u8, anyhow::Error)> {
         Command::Defrag(arguments) => defrag::defrag(&arguments),
         Command::Engine(arguments) => engine::engine(&arguments).map(|()| EXIT_OK).map_err(failed),
         Command::Serve(arguments) => serve::serve(&arguments).map(|()| EXIT_OK).map_err(failed),
+        Command::Completions { shell } => completions(shell).map(|()| EXIT_OK).map_err(failed),
         Command::Man { dir } => man::write(&dir).map(|()| EXIT_OK).map_err(failed),
     }
+}
+
+fn completions(shell: Shell) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "shunt", &mut script);
+    let mut out = std::io::stdout().lock();
+    out.write_all(&script)?;
+    Ok(out.flush()?)
 }
 
 fn doctor(arguments: DoctorArguments) -> anyhow::Result<u8> {
@@ -427,8 +459,6 @@ fn stat(arguments: StatArguments) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

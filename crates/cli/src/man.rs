@@ -321,6 +321,7 @@ fn see_also(roff: &mut Roff, own: &str) {
         "shunt-engine",
         "shunt-serve",
         "shunt-defrag",
+        "shunt-completions",
     ];
     // A command within another is read beside that one.
     let near = [above(own)];
@@ -367,6 +368,7 @@ fn more_sections(roff: &mut Roff, name: &str) {
         "shunt-stat" => (Some(commands::EXAMPLES_STAT), STAT_EXIT),
         "shunt-stat-smb" => (None, SERVE_EXIT),
         "shunt-top" => (None, STAT_EXIT),
+        "shunt-completions" => (Some(commands::EXAMPLES_COMPLETIONS), MAIN_EXIT),
         "shunt-engine" => (Some(commands::EXAMPLES_ENGINE), ENGINE_EXIT),
         "shunt-serve" => (Some(commands::EXAMPLES_SERVE), SERVE_EXIT),
         "shunt-defrag" => (Some(commands::EXAMPLES_DEFRAG), DEFRAG_EXIT),

@@ -8,6 +8,7 @@ mod fuzz;
 mod install;
 mod interop;
 mod interop_smb;
+mod package;
 mod page;
 mod smbd;
 mod test;
@@ -31,6 +32,7 @@ usage: cargo xtask COMMAND [OPTIONS]
                  --install   fetch the Debian packages and the kernel that are absent
                  --quick     leave out what takes long
   interop-smb  `shunt serve` with the SMB client of a real Linux kernel in an emulated machine
+  package      packages for Debian and its kin, and an archive for others; `cargo xtask package --help`
   torture      Samba's tests of SMB2 servers against `shunt serve`; `cargo xtask torture --help`
 ";
 
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         "fuzz" => fuzz::main(rest).map(|()| ExitCode::SUCCESS),
         "interop" => interop::main(rest),
         "interop-smb" => interop_smb::main(rest),
+        "package" => package::main(rest).map(|()| ExitCode::SUCCESS),
         "test" => test::main(rest),
         "torture" => torture::main(rest).map(|()| ExitCode::SUCCESS),
         "help" | "--help" | "-h" => {

@@ -15,6 +15,7 @@ mod kills;
 mod lifecycle;
 mod option;
 mod oracle;
+mod package;
 mod pairs;
 mod programs;
 mod reasons;

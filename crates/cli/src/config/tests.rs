@@ -159,6 +159,47 @@ fn each_setting_has_an_option_which_documents_it() {
 }
 
 /// A file with some sense in it: names that are, or nearly are, and values that may be.
+/// The file that packages bring, with its settings in force; without those of which it shows an example.
+fn packaged(examples: &[&str]) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/config.toml");
+    let text = std::fs::read_to_string(path).unwrap();
+    let lines =
+        text.lines().filter(|line| !examples.iter().any(|e| line.starts_with(&format!("#{e} ="))));
+    let in_force = |line: &str| {
+        line.strip_prefix('#').filter(|rest| !rest.starts_with(' ')).map(str::to_owned)
+    };
+    let lines = lines.map(|line| in_force(line).unwrap_or_else(|| line.to_owned()));
+    lines.map(|line| line + "\n").collect()
+}
+
+#[test]
+fn the_file_of_packages_has_all_settings_with_their_usual_values() {
+    let text = packaged(&[]);
+    let merged = Desk::new(Some(&text), &[]).merge(&[]).unwrap();
+    for setting in SETTINGS.iter().filter(|setting| setting.name != "dir") {
+        assert!(merged.source(setting.name).is_some(), "{} is not in it", setting.name);
+    }
+    let usual = Desk::new(Some(&packaged(&["include", "exclude"])), &[]).merge(&[]).unwrap();
+    assert_eq!(usual.limits, Limits::default());
+}
+
+#[test]
+fn the_file_of_packages_has_usual_values_of_the_engine() {
+    use engine::remote::config;
+    let with = |examples: &[&str]| {
+        let desk = Desk::new(Some(&packaged(examples)), &[]);
+        let file = desk.home.path().join(".config/shunt/config.toml");
+        let mut engine = config::Config::default();
+        let options = SettingOptions::with_dir(Some(file), None);
+        for written in engine_section(&options, config::SETTINGS).unwrap() {
+            engine.set(written.setting, &written.text).unwrap();
+        }
+        engine
+    };
+    assert_ne!(with(&[]), config::Config::default(), "it is read");
+    assert_eq!(with(&["address"]), config::Config::default());
+}
+
 fn files() -> impl Strategy<Value = String> {
     let name = prop_oneof![
         6 => proptest::sample::select(SETTINGS.iter().map(|s| s.name).collect::<Vec<_>>()),

@@ -308,6 +308,26 @@ mod tests {
     }
 
     #[test]
+    fn the_file_of_packages_has_usual_values() {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/config.toml");
+        let text = std::fs::read_to_string(path).unwrap();
+        let in_force = |line: &str| match line.strip_prefix('#') {
+            Some(rest) if !rest.starts_with(' ') => format!("{rest}\n"),
+            _ => format!("{line}\n"),
+        };
+        let text: String = text.lines().map(in_force).collect();
+        let somebody = ["--user", "ann:secret"];
+        let as_told = load(&text.replace("/srv/work", "DIR/files"), &somebody).unwrap();
+        let mut usual =
+            options(&["--config", "/dev/null", "--user", "ann:secret", "/"]).load().unwrap();
+        assert_eq!(as_told.shares.len(), 1);
+        assert!(as_told.metrics.is_some(), "an example");
+        usual.shares.clone_from(&as_told.shares);
+        usual.metrics = as_told.metrics;
+        assert_eq!(format!("{as_told:?}"), format!("{usual:?}"));
+    }
+
+    #[test]
     fn a_folder_is_shared_under_its_name() {
         let (dir, _) = desk("");
         let path = dir.path().join("files");

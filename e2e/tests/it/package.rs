@@ -1,0 +1,71 @@
+//! The package for Debian: made of what was built, installed in a copy of this system, used there, exchanged and removed.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use e2e::run::{outcome, skipped};
+use e2e::{bin_dir, built, installed, workspace_root};
+use testkit::kernels::ending::Directory;
+
+const LIMIT: Duration = Duration::from_secs(240);
+
+/// The package; there is one, or that was said.
+fn package(directory: &Directory) -> Option<PathBuf> {
+    let absent = ["dpkg-deb", "objdump", "strip", "bash"];
+    if let Some(name) = absent.into_iter().find(|name| installed(name).is_none()) {
+        skipped(&format!("there is no {name}"));
+        return None;
+    }
+    let _ = built("libshunt_preload.so");
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(workspace_root()).args(["xtask", "package", "--without-c"]);
+    command.arg("--from").arg(bin_dir()).arg("--out").arg(directory.path());
+    let made = outcome(&mut command, LIMIT);
+    assert_eq!(made.code, 0, "{made:?}");
+    let files = std::fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<PathBuf> = files.collect();
+    files.sort_by_key(|path| path.extension().map(ToOwned::to_owned));
+    assert!(files.len() == 2 && files[1].to_str().unwrap().ends_with(".tar.gz"), "{files:?}");
+    Some(files.swap_remove(0))
+}
+
+#[test]
+fn the_package_brings_all_and_leaves_nothing() {
+    let directory = Directory::new().unwrap();
+    let Some(package) = package(&directory) else { return };
+    if !rustix::process::geteuid().is_root() {
+        skipped("to install a package takes root");
+        return;
+    }
+    let stage = workspace_root().join("e2e/tests/it/package/stage.sh");
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "sh"]).arg(stage).arg(&package).arg(built("pingpong"));
+    let tried = outcome(&mut command, LIMIT);
+    if tried.out.trim() == "no overlay" {
+        skipped(&format!("no copy of this system can be made: {}", tried.err));
+        return;
+    }
+    assert_eq!(tried.code, 0, "{tried:?}");
+    let version = package.to_str().unwrap().split('_').nth(1).unwrap();
+    let expected = [
+        &format!("shunt {}", env!("CARGO_PKG_VERSION")),
+        &format!("version {version}"),
+        "bash completes",
+        "has /usr/share/man/man1/shunt-run.1.gz",
+        "has /usr/lib/systemd/system/shunt-engine.service",
+        "attached after",
+        "/etc/shunt/config.toml:1",
+        // Installed again: what the administrator wrote is there, once.
+        "1",
+        "lacks /usr/bin/shunt",
+        "has /etc/shunt/config.toml",
+        "lacks /etc/shunt/config.toml",
+        "has /etc/shunt/users",
+        "lacks /usr/lib/shunt",
+    ];
+    assert_eq!(tried.out.lines().collect::<Vec<_>>(), expected, "{}", tried.err);
+}
