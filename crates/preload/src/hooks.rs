@@ -13,11 +13,13 @@ mod numbers;
 mod printing;
 mod process;
 mod receiving;
+mod rings;
 mod sending;
 mod sockets;
 mod waiting;
 
 use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+use std::sync::atomic::AtomicPtr;
 
 use libc::{
     FILE, aiocb, epoll_event, fd_set, iovec, loff_t, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,

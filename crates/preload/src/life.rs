@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
 use std::net::Ipv6Addr;
+use std::sync::atomic::fence;
 
 use libc::{cmsghdr, msghdr, sockaddr, sockaddr_storage, socklen_t};
 use local::Reason;
@@ -17,7 +18,7 @@ use crate::{alloc, io, left, ready, real, remains, remote};
 
 pub(crate) mod kept;
 
-/// Set once the program uses io_uring: nothing new leaves TCP then.
+/// Set once the program has io_uring work on sockets, or may do so unseen: nothing new leaves TCP then.
 static URING: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 /// A descriptor number that has just been handed out by the kernel: what we knew of it is stale.
@@ -197,6 +198,7 @@ pub(crate) unsafe fn accept(
         if !remote::accepted(w, conn, new, listener, remote) {
             conn.accepted(w, port, listener.listener_address(), remote);
         }
+        beside_a_ring(w, conn, new);
     }
     new
 }
@@ -231,6 +233,7 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
                     None => {
                         conn.connecting(w, fd, remote);
                         ready::offered(w, conn);
+                        beside_a_ring(w, conn, fd);
                     }
                 }
             }
@@ -631,8 +634,46 @@ pub(crate) fn prepare_early() {
     }
 }
 
-/// The program begins to use io_uring: everything goes by TCP from now on. `false`: a peer did not
-/// answer, so that a ring would see what is not the program's.
+/// Whether rings need not be looked at: there is nothing of ours that they could work on.
+pub(crate) fn is_past_rings() -> bool {
+    URING.load(Ordering::Relaxed) || fds::world().is_none()
+}
+
+/// A ring is about to work on something of ours: everything goes by TCP from now on. A connection whose peer does not
+/// answer ends, since the ring would see what is not the program's.
+pub(crate) fn rings_take_over() {
+    let Some(w) = fds::world() else { return };
+    let errno = real::errno();
+    if !URING.swap(true, Ordering::Relaxed) {
+        // Before the table is read: see `beside_a_ring`.
+        fence(Ordering::SeqCst);
+        each_conn(|fd, conn| to_tcp_for_rings(w, conn, fd));
+    }
+    real::set_errno(errno);
+}
+
+/// A connection that is followed now, but was not when another thread had all of them led to TCP for a ring.
+fn beside_a_ring(w: &'static World, conn: &'static Conn, fd: c_int) {
+    // After it has been entered in the table: who has said that there is a ring has seen it there, or is seen here.
+    fence(Ordering::SeqCst);
+    if URING.load(Ordering::Relaxed) {
+        to_tcp_for_rings(w, conn, fd);
+    }
+}
+
+fn to_tcp_for_rings(w: &'static World, conn: &'static Conn, fd: c_int) {
+    if is_beside_tcp(conn) && !io::to_tcp(w, conn, fd, Reason::IoUring) {
+        remains::cut_off(w, conn, fd, false);
+    }
+}
+
+/// Whether there is more to a connection than what the kernel has of it.
+fn is_beside_tcp(conn: &Conn) -> bool {
+    matches!(conn.phase(), Phase::Attached | Phase::Offered | Phase::Server | Phase::Busy)
+}
+
+/// The program begins to use io_uring in a way that is not seen: everything goes by TCP from now on. `false`: a peer did
+/// not answer, so that a ring would see what is not the program's.
 pub(crate) fn uring() -> bool {
     let Some(w) = fds::world() else { return true };
     if URING.swap(true, Ordering::Relaxed) {
@@ -640,7 +681,7 @@ pub(crate) fn uring() -> bool {
     }
     let mut all = true;
     each_conn(|fd, conn| {
-        if matches!(conn.phase(), Phase::Attached | Phase::Offered | Phase::Server | Phase::Busy) {
+        if is_beside_tcp(conn) {
             all &= io::to_tcp(w, conn, fd, Reason::IoUring);
         }
     });

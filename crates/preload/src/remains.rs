@@ -38,7 +38,7 @@ pub(crate) fn before_a_fork(w: &'static World, conn: &'static Conn, fd: c_int) {
 pub(crate) fn cut_off(w: &'static World, conn: &'static Conn, fd: c_int, own: bool) {
     if w.limits.log >= local::Level::Error {
         local::log::error(format_args!(
-            "fd {fd}: reset: another program is to have it, and what is unread cannot go back to TCP"
+            "fd {fd}: reset: others are to have it, and what is unread cannot go back to TCP"
         ));
     }
     let alone = !fds::borrowed() && !conn.is_used_by_others(w) && remote::is_replaceable(conn);

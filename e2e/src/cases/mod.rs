@@ -52,7 +52,13 @@ macro_rules! oracle_cases {
                 large_both_ways large_one_way_blocking errno_is_left_alone syscall_function more_flag
                 zero_copy_sending kernel_tls_refused_or_not
             }
-            uring { io_uring_is_refused io_uring_by_library io_uring_by_other_names }
+            uring {
+                io_uring_is_refused io_uring_by_library io_uring_by_other_names io_uring_for_files
+                io_uring_submits io_uring_submits_for_events io_uring_submits_with_a_limit
+                io_uring_enters io_uring_enters_with_more io_uring_registers io_uring_registers_with_tags
+                io_uring_registers_anew io_uring_registers_anew_with_tags io_uring_registers_by_hand
+                io_uring_registers_in_the_ring io_uring_around_a_socket io_uring_splices io_uring_closes
+            }
             entries {
                 asynchronous_64 submitted_to_the_kernel vmsplice_by_a_pipe more_than_there_is asked_and_mapped
                 stream_of_another_file all_streams_closed moved_by_number awaited_by_number made_by_number

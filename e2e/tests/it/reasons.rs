@@ -147,6 +147,14 @@ fn io_uring_of_a_library() {
     assert_counted(&dir, Reason::IoUring, "liburing");
 }
 
+/// A ring for files is no reason.
+#[test]
+fn io_uring_for_files() {
+    let dir = after_case("io_uring_for_files");
+    assert_eq!(counted(&dir, Reason::IoUring), 0, "{}", dir.summary());
+    assert_eq!(counted(&dir, Reason::PeerAsked), 0, "{}", dir.summary());
+}
+
 /// No ring, no reason: the connection stays where it is.
 #[test]
 fn io_uring_refused() {

@@ -596,32 +596,3 @@ pub unsafe extern "C-unwind" fn syscall(
         }
     }
 }
-
-/// What liburing answers where there is no io_uring: programs go on without it then. It is better than a
-/// ring beside connections whose peers do not answer, and so cannot go back to TCP.
-fn no_uring() -> c_int {
-    -libc::ENOSYS
-}
-
-macro_rules! makes_uring {
-    ($($name:ident($($arg:ident: $t:ty),*);)*) => {$(
-        /// liburing's, which makes the system call by itself.
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $name($($arg: $t),*) -> c_int {
-            if !life::uring() {
-                return no_uring();
-            }
-            // SAFETY: liburing's contract, handed on.
-            unsafe { real::$name($($arg),*) }
-        }
-    )*};
-}
-
-makes_uring! {
-    io_uring_setup(entries: c_uint, params: *mut c_void);
-    io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint);
-    io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, params: *mut c_void);
-    io_uring_queue_init_mem(
-        entries: c_uint, ring: *mut c_void, params: *mut c_void, buf: *mut c_void, size: usize
-    );
-}
