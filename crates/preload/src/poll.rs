@@ -341,7 +341,9 @@ fn doze(
             o.mine.n_sleeps.fetch_add(1, Ordering::Relaxed);
             // A doorbell that is another process's would end each sleep at once.
             let for_others = !reads(&fds[o.at]) && !io::may_quieten(w, o.conn, o.mine, o.peer);
-            alone &= !for_others;
+            // Of one that is not listened to, for receiving has ended, nobody hears that there is room.
+            let deaf = is_muted(o, &fds[o.at]) && Ours::wants_out(&fds[o.at]);
+            alone &= !for_others && !deaf;
             mute(o, &fds[o.at], for_others, &mut copy[o.at]);
         }
         // Beside another sleeper a doorbell may be taken before we see it.

@@ -607,6 +607,24 @@ pub fn full_and_drained(s: &mut Stage) {
     say!("poll send", s.mask(c.a), calls::send(c.a, b"x", 0), s.b_recv(c, 9));
 }
 
+/// Who has ended receiving, and so hears nothing more of the peer, waits for room and is told when there is some.
+pub fn room_behind_an_end(s: &mut Stage) {
+    for by_select in [false, true] {
+        let c = s.warm_pair(6);
+        say!("nonblocking", calls::set_nonblocking(c.a, true));
+        say!("shut", calls::shutdown(c.a, libc::SHUT_RD));
+        say!("fill", Stage::fill(c.a));
+        s.b_later(300, &format!("drain {}", c.b));
+        if by_select {
+            let limit = Some(Duration::from_secs(20));
+            say!("select", calls::select(&[], &[c.a], &[], limit, None).map(|found| found.write));
+        } else {
+            say!("poll", calls::poll(c.a, libc::POLLOUT, 20_000));
+        }
+        say!("send", calls::send(c.a, b"x", 0));
+    }
+}
+
 /// Eight million bytes to and fro at the same time.
 pub fn large_both_ways(s: &mut Stage) {
     let c = s.pair();
