@@ -727,7 +727,7 @@ fn count_connections(processes: &mut BTreeMap<u32, Process>, connections: &[Conn
 fn link_groups(connections: &[Connection], processes: &BTreeMap<u32, Process>) -> Vec<LinkGroup> {
     let mut groups: BTreeMap<(u32, u32), LinkGroup> = BTreeMap::new();
     let mut counted: BTreeSet<(u32, u32)> = BTreeSet::new();
-    for c in connections.iter().filter(|c| c.mode == Mode::Shm && c.state != State::Closed) {
+    for c in connections.iter().filter(|c| c.mode == Mode::Shm && c.is_current()) {
         let (Some(peer_slot), Some(peer_half)) = (c.peer_slot, c.peer_half) else { continue };
         let ends = (c.slot.min(peer_slot), c.slot.max(peer_slot));
         let (Some(first), Some(second)) = (processes.get(&ends.0), processes.get(&ends.1)) else {

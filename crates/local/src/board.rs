@@ -263,6 +263,8 @@ pub struct Board {
     pub(crate) high: i32,
     /// The user whose board it is: ours when we joined, whatever we have become since.
     pub(crate) owner: u32,
+    /// What the program was called when it joined: by that rules know it, whatever its threads call themselves later.
+    name: [u8; 16],
 }
 
 impl Board {
@@ -300,6 +302,7 @@ impl Board {
             asking: AtomicU32::new(0),
             high,
             owner: call::geteuid(),
+            name: call::comm(),
         })
     }
 
@@ -501,7 +504,7 @@ impl Board {
         slot.bound.store(self.bound.load(Ordering::Relaxed), Ordering::Relaxed);
         slot.cpu.store(UNKNOWN, Ordering::Relaxed);
         slot.since.store(call::wall_ns() / 1_000_000_000, Ordering::Relaxed);
-        name_slot(slot, call::comm());
+        name_slot(slot, self.name);
         let t = &slot.totals;
         for counter in [
             &slot.bytes_owned,

@@ -44,8 +44,9 @@ impl Reason {
 }
 
 reasons! {
-    /// The peer published no offer: it is not under Shunt, or on another host.
-    PeerNotShunt = 1, "peer does not run under shunt";
+    /// There was no offer of the peer's: it is not under Shunt, or on another host, or has withdrawn it because it had ended
+    /// one direction before we looked.
+    PeerNotShunt = 1, "peer does not run under shunt, or ended first";
     /// Nobody under Shunt listens on that port.
     NoListener = 2, "no listener under shunt on that port";
     /// A rule of the configuration excludes it.

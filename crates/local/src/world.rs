@@ -27,6 +27,9 @@ const SPARE_BYTES: usize = HOLD_BYTES / 4;
 const RESTING: usize = 32;
 /// Longer than the pauses of a connection that is one of hundreds in use, nanoseconds.
 const IDLE_NS: u64 = 10_000_000;
+/// Connections that are closed here, of which a program that does nothing looks at so many whether their peers have
+/// closed, too.
+const CLOSED_AT_ONCE: usize = 4096;
 /// A program that sleeps for so long with many rings held tidies up, nanoseconds.
 pub const TIDY_NS: u64 = 2 * IDLE_NS;
 /// Holders that are looked at for each ring that is taken: more than one, so that idle ones shrink.
@@ -529,6 +532,8 @@ impl World {
         let Some(mut arena) = self.arena.try_lock() else { return false };
         let Some(mut holders) = self.holders.try_lock() else { return false };
         let (now, mut all) = (call::now_ns(), true);
+        // Of connections that are closed here, and whose peers have closed or died since.
+        arena.sweep(&self.board, CLOSED_AT_ONCE);
         holders.retain_mut(|holder| {
             let sent = holder.conn.sent(self);
             let idle = now.saturating_sub(holder.looked_ns) > IDLE_NS;

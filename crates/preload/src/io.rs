@@ -1081,8 +1081,19 @@ pub(crate) fn splice_out(
                 .inspect_err(|errno| conn.tells(w, *errno));
         }
     }
-    let mut bytes = vec![0u8; n.min(64 << 10)];
     let dont_wait = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
+    // What is there, and that there is something; one byte says so where the pipe takes the rest from the ring.
+    let mut first = [0u8];
+    let iov = [iovec { iov_base: first.as_mut_ptr().cast(), iov_len: n.min(1) }];
+    // SAFETY: our own buffer.
+    if unsafe { receive(w, conn, fd, &iov, libc::MSG_PEEK | dont_wait, false) }? == 0 {
+        return Ok(0);
+    }
+    match splice_from_ring(w, conn, fd, pipe, n, flags) {
+        Err(libc::EOPNOTSUPP) => {}
+        done => return done,
+    }
+    let mut bytes = vec![0u8; n.min(64 << 10)];
     let iov = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() }];
     // SAFETY: our own buffer.
     let there = unsafe { receive(w, conn, fd, &iov, libc::MSG_PEEK | dont_wait, false) }?;
@@ -1103,6 +1114,33 @@ pub(crate) fn splice_out(
     let iov = [iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: put }];
     // SAFETY: our own buffer.
     unsafe { receive(w, conn, fd, &iov, libc::MSG_DONTWAIT, false) }
+}
+
+/// The pipe takes what it has room for from where it lies in the ring. `EOPNOTSUPP`: nothing lies there now, or the kernel
+/// cannot say what room there is without waiting for more.
+fn splice_from_ring(
+    w: &'static World,
+    conn: &'static Conn,
+    fd: c_int,
+    pipe: c_int,
+    n: usize,
+    flags: u32,
+) -> Outcome {
+    // As the kernel has it: a pipe that does not wait does not here either.
+    let waits = flags & libc::SPLICE_F_NONBLOCK == 0
+        && call::getfl(pipe).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0);
+    loop {
+        match conn.recv_with(w, fd, n, |piece| call::write_now(pipe, piece)) {
+            Ok(n) => return Ok(n),
+            Err(got) if Conn::is_retry(got) => return Err(libc::EOPNOTSUPP),
+            Err(Got::Failed(libc::EAGAIN)) if waits => {
+                let mut fds = [libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 }];
+                call::poll(&mut fds, -1)?;
+            }
+            Err(Got::Failed(errno)) => return Err(errno),
+            Err(_) => return Err(libc::EOPNOTSUPP),
+        }
+    }
 }
 
 /// `splice` from a pipe into a connection: the kernel reads the pipe straight into the ring.

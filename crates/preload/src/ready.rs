@@ -522,7 +522,17 @@ impl Set {
         let mut left = limit;
         loop {
             let ready = if limit == Some(0) { 0 } else { self.spin_for_kernel(w, events, left) };
-            let n = if ready > 0 { ready } else { sleep(events, left) };
+            let untidy = ready == 0 && self.is_untidy(w, left);
+            let until = if untidy { Some(TIDY_NS) } else { left };
+            let n = if ready > 0 { ready } else { sleep(events, until) };
+            if n == 0 && untidy {
+                self.tidy(w);
+                left = limit.map(|l| l.saturating_sub(call::now_ns().saturating_sub(start)));
+                continue;
+            }
+            if n > 0 {
+                self.tidied.store(0, Ordering::Relaxed);
+            }
             let count = usize::try_from(n).unwrap_or(0);
             if !events[..count].iter().any(|e| { e.u64 } & TAG_MASK == TAG) {
                 break n;
@@ -695,6 +705,20 @@ impl Set {
         )
     }
 
+    /// Whether the next sleep is to be a short one: the first ones are, where they leave much memory with connections that
+    /// do nothing, or with none.
+    fn is_untidy(&self, w: &World, left: Option<u64>) -> bool {
+        self.tidied.load(Ordering::Relaxed) < TIDY_TIMES
+            && left.is_none_or(|l| l > TIDY_NS)
+            && w.holds_much()
+    }
+
+    /// Nothing has happened in a short sleep.
+    fn tidy(&self, w: &World) {
+        let times = if w.tidy() { TIDY_TIMES } else { 1 };
+        self.tidied.fetch_add(times, Ordering::Relaxed);
+    }
+
     /// Sleeps in the kernel. `Some`: what the guest's call ends with.
     fn sleep(
         &'static self,
@@ -707,10 +731,7 @@ impl Set {
         let unheard = self.ask_for_room(w);
         // A peer that is still sending by TCP cannot ring when there is room.
         let left = if unheard { Some(left.unwrap_or(u64::MAX).min(LOOK_NS)) } else { left };
-        // The first sleeps are short where they leave much memory with connections that do nothing.
-        let untidy = self.tidied.load(Ordering::Relaxed) < TIDY_TIMES
-            && w.holds_much()
-            && left.is_none_or(|l| l > TIDY_NS);
+        let untidy = self.is_untidy(w, left);
         let left = if untidy { Some(TIDY_NS) } else { left };
         if !self.is_cold() {
             self.cool_down(w);
@@ -749,8 +770,7 @@ impl Set {
                 return c_int::try_from(out.n).ok();
             }
             if n == 0 && untidy {
-                let times = if w.tidy() { TIDY_TIMES } else { 1 };
-                self.tidied.fetch_add(times, Ordering::Relaxed);
+                self.tidy(w);
             }
             if n == 0 && (unheard || untidy) {
                 return None;

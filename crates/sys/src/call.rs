@@ -375,6 +375,13 @@ mod calls {
     pub fn write(fd: i32, bytes: &[u8]) -> Result<usize> {
         call!(SYS_write, fd, bytes.as_ptr(), bytes.len())
     }
+    /// What a pipe has room for, without waiting whether it may wait or not; Linux before 6.4 cannot (`EOPNOTSUPP`).
+    pub fn write_now(fd: i32, bytes: *const [u8]) -> Result<usize> {
+        let iov =
+            libc::iovec { iov_base: bytes.cast::<libc::c_void>().cast_mut(), iov_len: bytes.len() };
+        // At no place, which is what -1 says.
+        call!(SYS_pwritev2, fd, &raw const iov, 1, usize::MAX, 0, libc::RWF_NOWAIT)
+    }
     pub fn eventfd(value: u32) -> Result<i32> {
         call!(SYS_eventfd2, value, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK).map(|fd| fd as i32)
     }

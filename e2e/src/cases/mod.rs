@@ -48,7 +48,7 @@ macro_rules! oracle_cases {
                 dontwait_when_empty low_water_mark low_water_mark_blocks receive_timeout
                 send_timeout receive_timeout_does_not_limit_sending queue_sizes urgent urgent_inline urgent_none vectors too_many_vectors
                 messages many_messages many_messages_block preadv2_pwritev2 nowait_read sendfile sendfile_stops_midway
-                sendfile_limits splice_in splice_out tee_and_others_refuse bad_pointers full_and_drained room_behind_an_end
+                sendfile_limits splice_in splice_in_much splice_out tee_and_others_refuse bad_pointers full_and_drained room_behind_an_end
                 large_both_ways large_one_way_blocking errno_is_left_alone syscall_function more_flag
                 zero_copy_sending kernel_tls_refused_or_not
             }

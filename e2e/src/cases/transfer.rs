@@ -550,6 +550,48 @@ pub fn splice_in(s: &mut Stage) {
     say!("blocking", got, when, calls::read(r, 99));
 }
 
+/// Much by `splice` from a socket to a pipe: one that waits for its reader, and one that does not.
+pub fn splice_in_much(s: &mut Stage) {
+    const LEN: usize = 3_000_000;
+    let c = s.warm_pair(6);
+    for flags in [0, libc::O_NONBLOCK] {
+        let [r, w] = calls::pipe(flags).expect("a pipe");
+        s.tell(&format!("sendn {} {LEN} 5", c.b));
+        let reading = std::thread::spawn(move || {
+            let mut at = 0;
+            while at < LEN {
+                match calls::read(r, 30_011) {
+                    Ok(got)
+                        if got == crate::show::stream_bytes(5, at as u64, got.len())
+                            && !got.is_empty() =>
+                    {
+                        at += got.len()
+                    }
+                    Err(libc::EAGAIN) => {
+                        let _ = calls::poll(r, libc::POLLIN, 1000);
+                    }
+                    _ => break,
+                }
+            }
+            at
+        });
+        let (mut moved, mut full) = (0, false);
+        while moved < LEN {
+            match calls::splice(c.a, w, 1 << 20, 0) {
+                Ok(n) if n > 0 => moved += n,
+                Err(libc::EAGAIN) => {
+                    full = true;
+                    let _ = calls::poll(w, libc::POLLOUT, 1000);
+                }
+                _ => break,
+            }
+        }
+        // Whether it was ever full is a matter of time, but one that waits never says so.
+        say!("moved", moved, reading.join().expect("no panic"), full && flags == 0, s.answer());
+    }
+    say!("the end", s.b_close(c), calls::recv(c.a, 9, 0));
+}
+
 /// `splice` from a pipe to a socket.
 pub fn splice_out(s: &mut Stage) {
     let c = s.pair();

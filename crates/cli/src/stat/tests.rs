@@ -65,7 +65,7 @@ fn the_table_has_what_users_of_smcss_look_for() {
     }
     assert!(text.contains("127.0.0.1:80"), "{text}");
     assert!(text.contains("  SHM  "), "{text}");
-    assert!(text.contains("TCP 1 (peer does not run under shunt)"), "{text}");
+    assert!(text.contains("TCP 1 (peer does not run under shunt, or ended first)"), "{text}");
     assert!(text.contains("TCP 26 (offered, not taken)"), "{text}");
     assert!(!text.contains("CLOSED") && !text.contains("gone"), "{text}");
     assert!(text.ends_with("4 ends of connections: 2 in shared memory, 2 on TCP\n"), "{text}");
@@ -149,7 +149,7 @@ fn totals_are_of_processes_pairs_and_reasons() {
     let text = page(&view, Some(Fixture::busy().snapshot()), "/x", &NO_ENGINE).unwrap();
     assert!(text.contains("\nLink groups\n") && text.contains("/server"), "{text}");
     assert!(text.contains("\nFallbacks to TCP\n"), "{text}");
-    assert!(text.contains("1 (peer does not run under shunt)"), "{text}");
+    assert!(text.contains("1 (peer does not run under shunt, or ended first)"), "{text}");
     assert!(!text.contains("127.0.0.1"), "{text}");
 }
 
