@@ -447,8 +447,8 @@ impl Conn {
         if own == 0 { half.fd.load(Ordering::Relaxed).cast_signed() } else { own.cast_signed() }
     }
 
-    /// Doorbells must not wait for the acknowledgement of what was sent before them. Done at the
-    /// first doorbell that might: a short connection needs none.
+    /// Doorbells must not wait for the acknowledgement of what was sent before them, nor for what comes behind them. Done at
+    /// the first doorbell that might: a short connection needs none.
     pub(super) fn free_doorbells(&self, fd: i32) {
         if self.options.fetch_or(options::FREE, Ordering::Relaxed) & options::FREE != 0 {
             return;

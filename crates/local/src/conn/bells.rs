@@ -58,7 +58,12 @@ impl Conn {
             switch::take_back(&mine.bells, &mine.bell_owed);
             return false;
         }
-        if mine.bells.load(Ordering::Relaxed) > 1 || mine.up_at.load(Ordering::Relaxed) > 0 {
+        // What is corked waits for more, or a fifth of a second, which with a ring full of bytes nothing ends.
+        let corked = self.options.load(Ordering::Relaxed) & options::CORK != 0;
+        if corked
+            || mine.bells.load(Ordering::Relaxed) > 1
+            || mine.up_at.load(Ordering::Relaxed) > 0
+        {
             self.free_doorbells(fd);
         }
         match call::send(fd, &[BELL], MSG_DONTWAIT | MSG_NOSIGNAL) {

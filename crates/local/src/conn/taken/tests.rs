@@ -8,7 +8,7 @@ use sys::sync::AtomicU32;
 
 use super::*;
 use crate::Limits;
-use crate::conn::BELL;
+use crate::conn::{BELL, options};
 
 /// One end of a connection.
 pub(in crate::conn) struct End {
@@ -287,4 +287,24 @@ fn what_is_closed_is_not_attached() {
     server.conn.closing(server.w, server.fd());
     assert!(!server.settle(true) && server.conn.phase() == Phase::Tcp);
     assert!(server.conn.my_half(server.w).is_none());
+}
+
+/// Who fills a ring with its socket corked, as nginx does for large files, waits for the peer to be woken.
+#[test]
+fn a_doorbell_of_a_corked_socket_does_not_wait_for_more() {
+    const TCP: i32 = 6;
+    const CORK: i32 = 3;
+    let [client, server] = taken();
+    assert!(client.settle(false));
+    let (mine, _) = client.conn.halves(client.w).unwrap();
+    client.conn.arm_cold(mine);
+    call::setsockopt(server.fd(), TCP, CORK, 1i32).unwrap();
+    server.conn.options.fetch_or(options::CORK, Ordering::Relaxed);
+    let (mine, peer) = server.conn.halves(server.w).unwrap();
+    server.conn.notify(server.w, server.fd(), mine, peer);
+    client.stream.set_nonblocking(true).unwrap();
+    let mut bell = [0];
+    assert_eq!(client.stream.peek(&mut bell).unwrap(), 1, "it was held back");
+    // The program believes what it has said.
+    assert_ne!(server.conn.options.load(Ordering::Relaxed) & options::CORK, 0);
 }
