@@ -150,9 +150,10 @@ fn status_of(e: &Error) -> u8 {
 /// Errors that are about the input do not know its name.
 fn blame(e: Error, input: &Path) -> anyhow::Error {
     match &e {
-        Error::NoCapture | Error::UnknownLink(_) | Error::LinksDiffer(..) => {
-            anyhow::anyhow!("{} {e}", name(input))
-        }
+        Error::NoCapture
+        | Error::UnknownLink(_)
+        | Error::LinksDiffer(..)
+        | Error::ChecksumsDiffer => anyhow::anyhow!("{} {e}", name(input)),
         Error::Damaged(_) => anyhow::anyhow!("{}: {e}; there is nothing to write", name(input)),
         Error::Write(io) if io.kind() == std::io::ErrorKind::BrokenPipe => {
             std::io::Error::from(std::io::ErrorKind::BrokenPipe).into()

@@ -5,6 +5,7 @@
 //! a datagram. A datagram has the link's header of its first fragment and the time of the fragment that
 //! completed it.
 
+mod fcs;
 pub mod file;
 mod link;
 pub mod live;
@@ -75,6 +76,12 @@ pub enum Error {
          that ends in .pcapng"
     )]
     LinksDiffer(u32, u32),
+    /// Several lengths of checksums for a format that has one.
+    #[error(
+        "holds packets of interfaces with and without checksums (FCS), and pcap has one rule for all: give the \
+         output a name that ends in .pcapng"
+    )]
+    ChecksumsDiffer,
     /// Nothing can be read.
     #[error("damaged {0}")]
     Damaged(Damage),
@@ -196,8 +203,8 @@ pub fn copy<R: Read, W: Write>(
         match &item {
             Item::Packet(place) => {
                 let packet = reader.packet(place);
-                let link = reader.interfaces()[packet.interface as usize].link;
-                defragmenter.push(&packet, link, writer)?;
+                let interface = &reader.interfaces()[packet.interface as usize];
+                defragmenter.push(&packet, interface, writer)?;
             }
             item => {
                 // Interfaces of the next section have the numbers of these.

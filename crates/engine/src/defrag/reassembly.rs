@@ -5,7 +5,8 @@ use std::sync::Arc;
 use frag::wire::{self, Fragment};
 use frag::{Arrival, Config, Datagram, HashKey, Key, Ledger, Reason, Released, Shard, Sink, Slice};
 
-use super::file::{Packet, Time};
+use super::fcs::Fcs;
+use super::file::{Interface, Packet, Time};
 use super::link::{Link, Place};
 use super::report::Report;
 use super::wrap::{TooLong, Wrap, refit};
@@ -43,6 +44,8 @@ struct Frame {
     interface: u32,
     time: Time,
     original_len: u32,
+    /// What frames of its interface end with.
+    fcs: Fcs,
     /// Frames that were kept before it.
     arrived: u64,
 }
@@ -118,7 +121,7 @@ impl Defragmenter {
         })
     }
 
-    /// Takes in a packet that was seen on a link of this type.
+    /// Takes in a packet that was seen on an interface like this.
     ///
     /// # Errors
     ///
@@ -126,21 +129,22 @@ impl Defragmenter {
     pub fn push(
         &mut self,
         packet: &Packet<'_>,
-        link: u32,
+        interface: &Interface,
         out: &mut impl Outlet,
     ) -> Result<(), Error> {
         self.report.packets += 1;
         self.report.cut += u64::from(packet.bytes.len() < packet.original_len as usize);
         let now = self.clock.at(packet.time.ns);
-        let Some(link) = Link::of(link) else {
-            self.unknown(link);
+        let Some(link) = Link::of(interface.link) else {
+            self.unknown(interface.link);
             return self.write(packet, out);
         };
         match self.find(link, packet.interface, packet.bytes) {
             Found::Nothing => self.write(packet, out),
             Found::Wrong(reason) => self.wrong(reason, packet, out),
             Found::Fragment(fragment, place) => {
-                let frame = self.frame(packet, packet.bytes.into(), place);
+                let fcs = Fcs::of(link, interface.fcs_bytes);
+                let frame = self.frame(packet, packet.bytes.into(), place, fcs);
                 self.add(fragment, frame, link, now, out)
             }
         }
@@ -210,7 +214,7 @@ impl Defragmenter {
         Ok(())
     }
 
-    fn frame(&mut self, packet: &Packet<'_>, bytes: Arc<[u8]>, place: Place) -> Frame {
+    fn frame(&mut self, packet: &Packet<'_>, bytes: Arc<[u8]>, place: Place, fcs: Fcs) -> Frame {
         self.kept += 1;
         Frame {
             bytes,
@@ -219,6 +223,7 @@ impl Defragmenter {
             interface: packet.interface,
             time: packet.time,
             original_len: packet.original_len,
+            fcs,
             arrived: self.kept,
         }
     }
@@ -232,7 +237,7 @@ impl Defragmenter {
         now: u64,
         out: &mut impl Outlet,
     ) -> Result<(), Error> {
-        let (interface, time) = (frame.interface, frame.time);
+        let (interface, time, fcs) = (frame.interface, frame.time, frame.fcs);
         // A packet may be in fragments at each depth, once; more is somebody's idea of a joke.
         for deeper in (0..=self.tunnels).rev() {
             let Some(whole) = self.complete(&fragment, frame, now, out)? else { return Ok(()) };
@@ -243,7 +248,7 @@ impl Defragmenter {
                 if deeper == 0 { Found::Nothing } else { self.find(link, interface, bytes) };
             match found {
                 Found::Fragment(inner, place) => {
-                    frame = self.frame(&packet, bytes.into(), place);
+                    frame = self.frame(&packet, bytes.into(), place, fcs);
                     fragment = inner;
                 }
                 Found::Nothing => return self.write(&packet, out),
@@ -358,5 +363,6 @@ fn assemble(datagram: &Datagram<'_, Frame>) -> Result<Vec<u8>, TooLong> {
     bytes[..at].copy_from_slice(&first.bytes[..at]);
     datagram.write_to(&mut bytes[at..], |frame: &Frame| frame.ip()).map_err(|_| TooLong)?;
     refit(&mut bytes, &first.place.wraps)?;
+    first.fcs.append(&mut bytes);
     Ok(bytes)
 }

@@ -4,8 +4,8 @@ use std::io::Cursor;
 
 use proptest::prelude::*;
 
-use super::file::Time;
 use super::file::tests::{Capture, packets_of};
+use super::file::{Interface, Time};
 use super::reassembly::Clock;
 use super::*;
 
@@ -172,6 +172,33 @@ fn a_length_in_place_of_the_type_becomes_a_type() {
     assert_eq!(out, [ethernet(TYPE, &whole(3000))]);
 }
 
+/// Where frames end with a checksum, so do those that are put together, in either format.
+#[test]
+fn frames_that_are_put_together_end_with_the_checksum_that_the_file_promises() {
+    const PROMISED: u32 = 1 | 0x2400_0000;
+    let sealed = |frame: &[u8]| [frame, &crc32fast::hash(frame).to_le_bytes()].concat();
+    let frames = framed(&fragments(&whole(3000), 800));
+    let frames: Vec<_> = frames.iter().map(|frame| sealed(frame)).collect();
+    let expected = [sealed(&ethernet(TYPE, &whole(3000)))];
+    let mut bytes = Capture::pcap(PROMISED).frames(&frames).bytes;
+    // Fragments that are too small pass as they are.
+    let config = Config { fragment_min: 1280, ..Config::default() };
+    let passing = Options { config, ..keeping() };
+    for from in [Format::Pcap, Format::Pcapng, Format::Pcapng, Format::Pcap] {
+        bytes = convert(&bytes, Some(from), &passing).0;
+        assert_eq!(packets_of(&bytes).len(), frames.len());
+        for to in [Format::Pcap, Format::Pcapng] {
+            let (out, _) = convert(&bytes, Some(to), &Options::default());
+            let packets = packets_of(&out);
+            let came: Vec<_> = packets.iter().map(|packet| packet.bytes.clone()).collect();
+            assert_eq!(came, expected, "{from:?} to {to:?}");
+            assert_eq!(packets[0].original_len as usize, expected[0].len());
+            let pcap = convert(&out, Some(Format::Pcap), &Options::default()).0;
+            assert_eq!(pcap[20..24], PROMISED.to_le_bytes(), "{from:?} to {to:?}");
+        }
+    }
+}
+
 #[test]
 fn what_makes_no_datagram_is_dropped_or_kept_in_order() {
     let mut frames = framed(&fragments(&whole(100), 32));
@@ -238,7 +265,7 @@ fn options_of_a_fragment_count_for_the_limit() {
             let (original_len, time) = (bytes.len() as u32, Time::default());
             let bytes = &bytes[..];
             let packet = Packet { interface: 0, time, original_len, bytes, options, block: None };
-            defragmenter.push(&packet, 1, &mut Nowhere).unwrap();
+            defragmenter.push(&packet, &Interface::new(1), &mut Nowhere).unwrap();
         };
         let parts = fragments(&whole(100), 56);
         // That datagrams are small is learnt from those that complete.

@@ -4,8 +4,8 @@ use std::io::{self, Chain, Cursor, ErrorKind, Read};
 use std::ops::Range;
 
 use super::{
-    Damage, ENHANCED_PACKET, Format, INTERFACE, OLD_PACKET, ORDER_MAGIC, Order, PCAP_MICROS,
-    PCAP_NANOS, Packet, SECTION, SIMPLE_PACKET, Time, Why,
+    Damage, ENHANCED_PACKET, FCS_AT, FCS_KNOWN, Format, INTERFACE, OLD_PACKET, OPTION_FCS,
+    ORDER_MAGIC, Order, PCAP_MICROS, PCAP_NANOS, Packet, SECTION, SIMPLE_PACKET, Time, Why,
 };
 use crate::defrag::Error;
 
@@ -27,6 +27,8 @@ pub struct Interface {
     pub link: u32,
     /// The longest packet; 0: any.
     pub snaplen: u32,
+    /// Bytes of the checksum that stands behind each frame; 0: none, as far as is known.
+    pub fcs_bytes: u8,
     /// Units of its timestamps in a second.
     units: u64,
     /// Seconds to add to them.
@@ -34,6 +36,28 @@ pub struct Interface {
 }
 
 impl Interface {
+    /// One of which no more is known than the link type, with timestamps in nanoseconds.
+    #[must_use]
+    pub const fn new(link: u32) -> Self {
+        Self { link, snaplen: 0, fcs_bytes: 0, units: SECOND_NS, offset_s: 0 }
+    }
+
+    /// As the header of a pcap file has it: the link type, above that bits about checksums.
+    pub(super) fn of_word(word: u32) -> Self {
+        let halves = if word & FCS_KNOWN == 0 { 0 } else { word >> FCS_AT };
+        let fcs_bytes = u8::try_from(2 * halves).unwrap_or(0);
+        Self { fcs_bytes, ..Self::new(word & 0xffff) }
+    }
+
+    /// The same word. What it cannot say it does not.
+    pub(super) fn word(self) -> u32 {
+        let halves = u32::from(self.fcs_bytes / 2);
+        if halves == 0 || halves >= 16 || !self.fcs_bytes.is_multiple_of(2) {
+            return self.link;
+        }
+        self.link | FCS_KNOWN | halves << FCS_AT
+    }
+
     pub(super) fn ns(self, stamp: u64) -> u64 {
         let ns = u128::from(stamp) * u128::from(SECOND_NS) / u128::from(self.units);
         let offset = i128::from(self.offset_s) * i128::from(SECOND_NS);
@@ -111,9 +135,8 @@ impl<R: Read> Reader<R> {
         } else {
             reader.fill(PCAP_HEADER).map_err(|why| ends(0, why))?;
             let header = std::mem::take(&mut reader.block);
-            let (snaplen, link) = (order.u32(&header, 16), order.u32(&header, 20));
-            // Above the link type are bits about checksums of Ethernet.
-            reader.interfaces.push(Interface { link: link & 0xffff, snaplen, units, offset_s: 0 });
+            let (snaplen, word) = (order.u32(&header, 16), order.u32(&header, 20));
+            reader.interfaces.push(Interface { snaplen, units, ..Interface::of_word(word) });
             reader.header = header;
         }
         Ok(reader)
@@ -361,14 +384,15 @@ fn section_order(block: &[u8]) -> Result<Order, Why> {
 
 pub(super) fn describe(order: Order, block: &[u8]) -> Interface {
     let link = u32::from(order.u16(block, 8));
-    let mut interface =
-        Interface { link, snaplen: order.u32(block, 12), units: 1_000_000, offset_s: 0 };
+    let snaplen = order.u32(block, 12);
+    let mut interface = Interface { snaplen, units: 1_000_000, ..Interface::new(link) };
     let mut options = &block[16..block.len() - 4];
     while options.len() >= 4 {
         let (code, len) = (order.u16(options, 0), usize::from(order.u16(options, 2)));
         match (code, options.get(4..4 + len)) {
             (0, _) | (_, None) => break,
             (OPTION_RESOLUTION, Some([n, ..])) => interface.units = units(*n),
+            (OPTION_FCS, Some([n, ..])) => interface.fcs_bytes = *n,
             (OPTION_OFFSET, Some(value)) if len == 8 => interface.offset_s = offset(order, value),
             _ => {}
         }

@@ -217,6 +217,21 @@ fn one_format_becomes_the_other() {
     assert!(matches!(copied(&two.bytes, Format::Pcap), Err(Error::LinksDiffer(1, 101))));
 }
 
+/// Interfaces of which one alone promises checksums.
+#[test]
+fn pcap_has_one_rule_for_checksums() {
+    let order = Order::Little;
+    let head = [&order.put16(1)[..], &[0; 6]].concat();
+    let option = [&order.put16(13)[..], &order.put16(1), &[4, 0, 0, 0], &[0; 4]].concat();
+    let capture = Capture::pcapng(&[(1, 6)]).block(INTERFACE, &[head, option].concat());
+    let bytes = capture.frames(&frames()).bytes;
+    assert!(matches!(copied(&bytes, Format::Pcap), Err(Error::ChecksumsDiffer)));
+    assert!(copied(&bytes, Format::Pcapng).is_ok());
+    let plain = Interface::of_word;
+    assert_eq!([0x2400_0001, 0x2000_0001, 1].map(|word| plain(word).word()), [0x2400_0001, 1, 1]);
+    assert_eq!((plain(0x2400_0001).link, plain(0x2400_0001).fcs_bytes), (1, 4));
+}
+
 #[test]
 fn simple_blocks_that_were_cut_get_a_length() {
     let order = Order::Little;

@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 
 use super::{
-    ENHANCED_PACKET, Format, INTERFACE, Item, ORDER_MAGIC, Order, PCAP_NANOS, Packet, Reader,
-    SECTION, SNAPLEN,
+    ENHANCED_PACKET, FCS_KNOWN, Format, INTERFACE, Interface, Item, OPTION_FCS, ORDER_MAGIC, Order,
+    PCAP_NANOS, Packet, Reader, SECTION, SNAPLEN,
 };
 use crate::defrag::{Error, Outlet};
 
@@ -18,7 +18,7 @@ pub struct Writer<W> {
     order: Order,
     /// Records are as in the file that is read; else their time is in nanoseconds.
     alike: bool,
-    /// The link type of a pcap file, once it is known.
+    /// The link type of a pcap file, with what is above it, once it is known.
     link: Option<u32>,
     record: Vec<u8>,
 }
@@ -35,7 +35,7 @@ impl<W: Write> Writer<W> {
         let mut writer = Self { to, format, order, alike, link: None, record: Vec::new() };
         match reader.interfaces().first() {
             Some(_) if alike => writer.copy_header(reader.header())?,
-            Some(interface) => writer.begin(&[interface.link])?,
+            Some(interface) => writer.begin(&[*interface])?,
             None => {}
         }
         Ok(writer)
@@ -49,17 +49,18 @@ impl<W: Write> Writer<W> {
     pub fn fresh(to: W, format: Format, links: &[u32]) -> Result<Self, Error> {
         let order = Order::Little;
         let mut writer = Self { to, format, order, alike: false, link: None, record: Vec::new() };
-        writer.begin(links)?;
+        let interfaces: Vec<_> = links.iter().map(|link| Interface::new(*link)).collect();
+        writer.begin(&interfaces)?;
         Ok(writer)
     }
 
     /// Writes what goes before all packets.
-    fn begin(&mut self, links: &[u32]) -> Result<(), Error> {
+    fn begin(&mut self, interfaces: &[Interface]) -> Result<(), Error> {
         if self.format == Format::Pcapng {
             self.section()?;
-            return links.iter().try_for_each(|link| self.interface(*link));
+            return interfaces.iter().try_for_each(|interface| self.interface(*interface));
         }
-        links.iter().try_for_each(|link| self.pcap_header(*link))
+        interfaces.iter().try_for_each(|interface| self.pcap_header(*interface))
     }
 
     /// The header of a pcap file, but for the snap length.
@@ -71,17 +72,26 @@ impl<W: Write> Writer<W> {
         self.write_record()
     }
 
-    fn pcap_header(&mut self, link: u32) -> Result<(), Error> {
+    fn pcap_header(&mut self, interface: Interface) -> Result<(), Error> {
+        let word = interface.word();
         match self.link {
-            Some(first) if first != link => return Err(Error::LinksDiffer(first, link)),
-            Some(_) => return Ok(()),
-            None => self.link = Some(link),
+            Some(first) if first == word => return Ok(()),
+            Some(first) => {
+                let links = [first & 0xffff, interface.link];
+                let same = links[0] == links[1] && (first | word) & FCS_KNOWN != 0;
+                return Err(if same {
+                    Error::ChecksumsDiffer
+                } else {
+                    Error::LinksDiffer(links[0], links[1])
+                });
+            }
+            None => self.link = Some(word),
         }
         self.record.clear();
         self.word(PCAP_NANOS);
         self.half(2);
         self.half(4);
-        for word in [0, 0, SNAPLEN, link] {
+        for word in [0, 0, SNAPLEN, word] {
             self.word(word);
         }
         self.write_record()
@@ -96,14 +106,19 @@ impl<W: Write> Writer<W> {
         self.end_block()
     }
 
-    fn interface(&mut self, link: u32) -> Result<(), Error> {
+    fn interface(&mut self, interface: Interface) -> Result<(), Error> {
         self.begin_block(INTERFACE);
-        self.half(u16::try_from(link).unwrap_or(u16::MAX));
+        self.half(u16::try_from(interface.link).unwrap_or(u16::MAX));
         self.half(0);
         self.word(SNAPLEN);
         self.half(9); // resolution of time
         self.half(1);
         self.record.extend_from_slice(&[9, 0, 0, 0]);
+        if interface.fcs_bytes != 0 {
+            self.half(OPTION_FCS);
+            self.half(1);
+            self.record.extend_from_slice(&[interface.fcs_bytes, 0, 0, 0]);
+        }
         self.word(0); // no more options
         self.end_block()
     }
@@ -127,7 +142,7 @@ impl<W: Write> Writer<W> {
             return self.write_record();
         }
         match (item, reader.interfaces().last()) {
-            (Item::Interface, Some(interface)) => self.pcap_header(interface.link),
+            (Item::Interface, Some(interface)) => self.pcap_header(*interface),
             _ => Ok(()),
         }
     }
@@ -189,7 +204,7 @@ impl<W: Write> Writer<W> {
     pub fn finish(&mut self) -> Result<(), Error> {
         // A pcap file must have some link type, also where nothing came from any link.
         if self.format == Format::Pcap && !self.alike && self.link.is_none() {
-            self.pcap_header(ETHERNET)?;
+            self.pcap_header(Interface::new(ETHERNET))?;
         }
         self.flush()
     }
