@@ -5,6 +5,7 @@
 //! a datagram. A datagram has the link's header of its first fragment and the time of the fragment that
 //! completed it.
 
+mod clock;
 mod fcs;
 pub mod file;
 mod link;

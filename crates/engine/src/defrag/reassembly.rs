@@ -5,6 +5,7 @@ use std::sync::Arc;
 use frag::wire::{self, Fragment};
 use frag::{Arrival, Config, Datagram, HashKey, Key, Ledger, Reason, Released, Shard, Sink, Slice};
 
+use super::clock::Clocks;
 use super::fcs::Fcs;
 use super::file::{Interface, Packet, Time};
 use super::link::{Link, Place};
@@ -14,27 +15,6 @@ use super::{Error, Options, Outlet, TUNNELS_MAX, secret, tunnel};
 
 /// What a fragment costs beside its bytes, its options and what is known of the headers around it.
 const FRAME_COST: usize = 160;
-/// Time that goes back by more than this was set anew; by less, packets were not in order.
-const SET_ANEW_NS: u64 = 120_000_000_000;
-
-/// Nanoseconds that have passed, by timestamps that may go back.
-#[derive(Debug, Default)]
-pub(super) struct Clock {
-    latest: Option<u64>,
-    passed: u64,
-}
-
-impl Clock {
-    pub(super) fn at(&mut self, ns: u64) -> u64 {
-        let latest = *self.latest.get_or_insert(ns);
-        self.passed = self.passed.saturating_add(ns.saturating_sub(latest));
-        if ns > latest || latest - ns > SET_ANEW_NS {
-            self.latest = Some(ns);
-        }
-        self.passed
-    }
-}
-
 /// A frame with a fragment in it, kept until its datagram is complete.
 #[derive(Debug)]
 struct Frame {
@@ -93,7 +73,7 @@ pub struct Defragmenter {
     scopes: HashKey,
     tunnels: usize,
     keep: bool,
-    clock: Clock,
+    clocks: Clocks,
     kept: u64,
     report: Report,
 }
@@ -115,7 +95,7 @@ impl Defragmenter {
             collected: Collected { keep: options.keep_incomplete, ..Collected::default() },
             tunnels: if options.tunnels { TUNNELS_MAX } else { 0 },
             keep: options.keep_incomplete,
-            clock: Clock::default(),
+            clocks: Clocks::default(),
             kept: 0,
             report: Report::default(),
         })
@@ -134,7 +114,7 @@ impl Defragmenter {
     ) -> Result<(), Error> {
         self.report.packets += 1;
         self.report.cut += u64::from(packet.bytes.len() < packet.original_len as usize);
-        let now = self.clock.at(packet.time.ns);
+        let now = self.clocks.at(packet.interface, packet.time.ns);
         let Some(link) = Link::of(interface.link) else {
             self.unknown(interface.link);
             return self.write(packet, out);
@@ -291,14 +271,15 @@ impl Defragmenter {
         out.packet(packet)
     }
 
-    /// Gives up what is not complete.
+    /// Gives up what is not complete. What comes after that may be from other interfaces.
     ///
     /// # Errors
     ///
     /// Those of the outlet.
     pub fn flush(&mut self, out: &mut impl Outlet) -> Result<(), Error> {
         self.report.incomplete += u64::from(self.shard.gauges().datagrams);
-        self.shard.clear(self.clock.passed, &mut self.collected);
+        self.shard.clear(self.clocks.passed(), &mut self.collected);
+        self.clocks.forget();
         self.write_kept(out)
     }
 

@@ -6,7 +6,6 @@ use proptest::prelude::*;
 
 use super::file::tests::{Capture, packets_of};
 use super::file::{Interface, Time};
-use super::reassembly::Clock;
 use super::*;
 
 /// Packets as senders make them.
@@ -241,14 +240,24 @@ fn cut_packets_pass() {
     assert_eq!((packets.len(), report.cut, report.incomplete), (1, 1, 1));
 }
 
+/// Two interfaces whose clocks differ by years, and a packet with no time among the fragments of each.
 #[test]
-fn time_that_goes_back_breaks_nothing() {
-    let mut clock = Clock::default();
-    let at = |clock: &mut Clock, seconds: u64| clock.at(seconds * 1_000_000_000) / 1_000_000_000;
-    assert_eq!([100, 110, 105, 112].map(|s| at(&mut clock, s)), [0, 10, 10, 12]);
-    // Set anew: it goes on from there.
-    assert_eq!([1_000_000, 50, 51].map(|s| at(&mut clock, s)), [999_900, 999_900, 999_901]);
-    assert_eq!(clock.at(u64::MAX), clock.at(0));
+fn clocks_that_differ_and_wrong_times_drop_nothing() {
+    let frames = framed(&fragments(&whole(3000), 800));
+    let wrong = ethernet(TYPE, &whole(20));
+    let mut capture = Capture::pcapng(&[(1, 6), (1, 9)]);
+    for (at, frame) in (0..).zip(&frames) {
+        for (interface, seconds) in [(0, 1_700_000_000), (1, 1_600_000_000)] {
+            let ns = (seconds + at) * 1_000_000_000;
+            capture = capture.record(interface, ns, frame, frame.len(), &[]);
+            if at == 1 {
+                capture = capture.record(interface, 0, &wrong, wrong.len(), &[]);
+            }
+        }
+    }
+    let (_, report) = convert(&capture.bytes, None, &Options::default());
+    assert_eq!((report.frag.datagrams, report.incomplete), (2, 0));
+    assert_eq!(report.dropped().count(), 0);
 }
 
 /// Options of a packet in a pcapng file are as long as the file says, and kept with it.

@@ -83,7 +83,14 @@ impl Capture {
         self.record(0, ns, frame, len, &[])
     }
 
-    fn record(mut self, interface: u32, ns: u64, frame: &[u8], len: usize, more: &[u8]) -> Self {
+    pub(in crate::defrag) fn record(
+        mut self,
+        interface: u32,
+        ns: u64,
+        frame: &[u8],
+        len: usize,
+        more: &[u8],
+    ) -> Self {
         let (len32, all32) = (len as u32, frame.len() as u32);
         let units = self.units[interface as usize];
         if self.format == Format::Pcap {

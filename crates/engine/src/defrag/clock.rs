@@ -1,0 +1,150 @@
+//! What time has passed, by timestamps of several interfaces, each of which may go back.
+
+/// Time that goes back by more than this was set anew; by less, packets were not in order.
+const SET_ANEW_NS: u64 = 120_000_000_000;
+/// Clocks that are told apart. Whatever is counted from there on shares the last one.
+const CLOCKS_MAX: usize = 1 << 16;
+
+/// Nanoseconds that have passed, whatever each interface calls the present.
+#[derive(Debug, Default)]
+pub(super) struct Clocks {
+    clocks: Vec<Option<Clock>>,
+    passed: u64,
+}
+
+impl Clocks {
+    /// When a packet has come, by its interface and its timestamp. Never goes back.
+    pub(super) fn at(&mut self, interface: u32, ns: u64) -> u64 {
+        let at = usize::try_from(interface).map_or(CLOCKS_MAX - 1, |at| at.min(CLOCKS_MAX - 1));
+        if at >= self.clocks.len() {
+            self.clocks.resize(at + 1, None);
+        }
+        let clock = self.clocks[at].get_or_insert(Clock::new(ns, self.passed));
+        self.passed = self.passed.max(clock.at(ns));
+        self.passed
+    }
+
+    /// What has passed until now.
+    pub(super) const fn passed(&self) -> u64 {
+        self.passed
+    }
+
+    /// From now on interfaces are others.
+    pub(super) fn forget(&mut self) {
+        self.clocks.clear();
+    }
+}
+
+/// Where a clock stood.
+#[derive(Clone, Copy, Debug)]
+struct Stand {
+    /// The latest timestamp.
+    latest: u64,
+    /// What had passed then.
+    passed: u64,
+}
+
+/// The clock of one interface.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    now: Stand,
+    /// Where it stood before it was set back, for it may return: then one packet had a wrong time.
+    before: Option<Stand>,
+}
+
+impl Clock {
+    /// One that stands at `ns` when so much has passed.
+    const fn new(ns: u64, passed: u64) -> Self {
+        Self { now: Stand { latest: ns, passed }, before: None }
+    }
+
+    fn at(&mut self, ns: u64) -> u64 {
+        let Stand { latest, passed } = self.now;
+        let step = ns.saturating_sub(latest);
+        if let Some(before) = self.before
+            && ns >= before.latest.saturating_sub(SET_ANEW_NS)
+        {
+            self.before = None;
+            // Who walks all the way has not been away. To return is a leap, which counts for nothing itself.
+            if step > passed - before.passed {
+                let since = before.passed.saturating_add(ns.saturating_sub(before.latest));
+                self.now = Stand { latest: before.latest.max(ns), passed: passed.max(since) };
+                return self.now.passed;
+            }
+        }
+        if step > 0 {
+            self.now = Stand { latest: ns, passed: passed.saturating_add(step) };
+        } else if latest - ns > SET_ANEW_NS {
+            self.before.get_or_insert(self.now);
+            self.now.latest = ns;
+        }
+        self.now.passed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    /// What has passed after each timestamp of each interface, in seconds.
+    fn passed<const N: usize>(stamps: [(u32, u64); N]) -> [u64; N] {
+        let mut clocks = Clocks::default();
+        stamps.map(|(interface, seconds)| clocks.at(interface, seconds * SECOND) / SECOND)
+    }
+
+    fn alone<const N: usize>(stamps: [u64; N]) -> [u64; N] {
+        passed(stamps.map(|seconds| (0, seconds)))
+    }
+
+    #[test]
+    fn time_that_goes_back_breaks_nothing() {
+        assert_eq!(alone([100, 110, 105, 112]), [0, 10, 10, 12]);
+        // Set anew: it goes on from there.
+        assert_eq!(alone([1_000_000, 50, 51, 55]), [0, 0, 1, 5]);
+        let mut clocks = Clocks::default();
+        assert_eq!(clocks.at(0, u64::MAX), 0);
+        assert_eq!(clocks.at(0, 0), 0);
+        assert_eq!(clocks.at(u32::MAX, 5), 0);
+        assert_eq!(clocks.at(u32::MAX, u64::MAX), u64::MAX - 5);
+        assert_eq!(clocks.at(1, 7), u64::MAX - 5);
+        assert_eq!(clocks.at(1, u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn a_packet_with_a_wrong_time_does_not_make_time_pass() {
+        assert_eq!(alone([1000, 0, 1001]), [0, 0, 1]);
+        assert_eq!(alone([1000, 0, 0, 990, 1001]), [0, 0, 0, 0, 1]);
+        assert_eq!(alone([1000, 0, 1001, 5, 1003, 1004]), [0, 0, 1, 1, 3, 4]);
+        assert_eq!(alone([1000, 500, 0, 880, 1001]), [0, 0, 0, 0, 1]);
+        // While it was away some time passed, and not what it leapt back.
+        assert_eq!(alone([1000, 0, 7, 1002, 1003]), [0, 0, 7, 7, 8]);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_and_goes_on_may_pass_where_it_was() {
+        let mut clocks = Clocks::default();
+        clocks.at(0, 1000 * SECOND);
+        for (passed, at) in (600..1200).enumerate() {
+            assert_eq!(clocks.at(0, at * SECOND), passed as u64 * SECOND);
+        }
+    }
+
+    #[test]
+    fn clocks_of_interfaces_may_differ() {
+        let stamps = [(0, 17_000), (1, 16_000), (0, 17_001), (1, 16_001), (2, 5), (1, 16_003)];
+        assert_eq!(passed(stamps), [0, 0, 1, 1, 1, 3]);
+        // Each begins where the others are, and the one that is ahead counts.
+        assert_eq!(passed([(0, 100), (0, 110), (1, 5), (1, 8), (0, 112)]), [0, 10, 10, 13, 13]);
+    }
+
+    #[test]
+    fn what_is_forgotten_has_passed_all_the_same() {
+        let mut clocks = Clocks::default();
+        assert_eq!([100, 105].map(|at| clocks.at(0, at * SECOND)), [0, 5 * SECOND]);
+        clocks.forget();
+        assert_eq!(clocks.at(0, 9000 * SECOND), 5 * SECOND);
+        assert_eq!(clocks.passed(), 5 * SECOND);
+    }
+}
