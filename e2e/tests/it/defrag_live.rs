@@ -428,6 +428,30 @@ fn an_interface_that_goes_ends_it() {
     assert!(said.contains("has gone"), "{said}");
 }
 
+/// The capture is there before the end, too: whoever looks at it meanwhile sees what has come.
+#[test]
+fn what_came_before_the_interface_went_is_in_the_capture_and_told() {
+    for options in [&[][..], &["--xdp"]] {
+        let Some(stage) = Stage::new() else { return };
+        let file = stage.path("out.pcapng");
+        let path = file.to_str().unwrap();
+        let mut shunt =
+            stage.shunt(&[&["--json", "--stats", "0", "--write", path], options].concat());
+        let bodies = [payload(1, 20_000), payload(2, 3000)];
+        for (n, body) in bodies.iter().enumerate() {
+            stage.send(body, false);
+            eventually("it is in the file", || capture(&file).len() == n + 1);
+        }
+        stage.remove();
+        let said = shunt.fails_within(LIMIT);
+        assert!(said.contains("has gone"), "{said}");
+        assert_eq!(Told::of(&said).get("datagrams"), 2, "{said}");
+        let came: Vec<Vec<u8>> =
+            capture(&file).iter().map(|packet| packet[28..].to_vec()).collect();
+        assert!(came == bodies, "{options:?}: {said}");
+    }
+}
+
 #[test]
 fn without_privileges_the_capability_is_named() {
     let Some(stage) = Stage::new() else { return };

@@ -86,7 +86,8 @@ impl LiveArguments {
         } else {
             eprint!("{}", text(&report));
         }
-        Ok(EXIT_OK)
+        // Told last: what came before that is as good as ever.
+        report.cut_short.map_or(Ok(EXIT_OK), |why| Err(why.into()))
     }
 
     fn options(&self, config: Config) -> Options {

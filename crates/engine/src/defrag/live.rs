@@ -209,7 +209,7 @@ mod errno {
 }
 
 /// What happened, in all.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Report {
     /// Sums over all workers.
     pub tally: Tally,
@@ -217,6 +217,9 @@ pub struct Report {
     pub took: Duration,
     /// Workers that there were.
     pub workers: usize,
+    /// Why it ended before it was to end. What had come until then was put together and written all the same,
+    /// unless it is this that failed.
+    pub cut_short: Option<Error>,
 }
 
 /// Told while it runs.
@@ -246,7 +249,8 @@ fn bind_metrics(address: SocketAddr) -> Result<TcpListener, Error> {
 ///
 /// # Errors
 ///
-/// What is missing. Nothing is left behind: a program in the kernel goes with its descriptor.
+/// What is missing at the start; what happens later is in the report. Nothing is left behind: a program in the
+/// kernel goes with its descriptor.
 pub fn run(
     options: &Options,
     stop: &Arc<AtomicBool>,
@@ -270,8 +274,9 @@ pub fn run(
     };
     drop(queue);
     filtered.iter().for_each(|filtered| news(News::Filtered(filtered)));
-    let report = team.watch(options, stop, &crew, listener, news)?;
-    recorder.map_or(Ok(()), Recorder::finish)?;
+    let mut report = team.watch(options, stop, &crew, listener, news)?;
+    let written = recorder.map_or(Ok(()), Recorder::finish);
+    report.cut_short = report.cut_short.or(written.err());
     Ok(report)
 }
 
@@ -552,7 +557,7 @@ impl Team {
         news(News::Ready { workers, how: &self.how, metrics });
         let began = Instant::now();
         let mut looked = (began, sum(&self.told));
-        let mut sought = began;
+        let (mut sought, mut cut_short) = (began, None);
         let is_over = |now: Instant| {
             stop.load(Ordering::Relaxed)
                 || done.load(Ordering::Relaxed)
@@ -568,7 +573,8 @@ impl Team {
             if now >= sought + SEEK {
                 sought = now;
                 if Interface::find(&options.interface).is_ok_and(|found| found.is_none()) {
-                    return Err(Error::Gone(options.interface.clone()));
+                    cut_short = Some(Error::Gone(options.interface.clone()));
+                    break;
                 }
             }
             if options.every.is_some_and(|every| now >= looked.0 + every) {
@@ -587,7 +593,7 @@ impl Team {
         if let Some(server) = server {
             server.finish();
         }
-        Ok(Report { tally, took, workers })
+        Ok(Report { tally, took, workers, cut_short })
     }
 }
 

@@ -4,8 +4,9 @@ use std::fs::File;
 use std::io::{BufWriter, IoSlice, Write};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use frag::{Datagram, Slice};
 use sys::sync::{AtomicU64, Ordering};
@@ -22,6 +23,10 @@ const LINK_RAW: u32 = 101;
 /// Slices that one write may have.
 const SLICES_MAX: usize = 1000;
 const BUFFER: usize = 1 << 20;
+/// When nothing has come for so long, the file has what came before.
+const QUIET: Duration = Duration::from_millis(100);
+/// And while more comes and comes, after so long.
+const FLUSH_EVERY: Duration = Duration::from_secs(1);
 /// Where frames on a TAP device seem to come from: an address that nobody was given.
 const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
@@ -155,7 +160,8 @@ impl Recorder {
         let to = BufWriter::with_capacity(BUFFER, file);
         let pcap = path.extension().is_some_and(|e| e == "pcap");
         let format = if pcap { Format::Pcap } else { Format::Pcapng };
-        let writer = Writer::fresh(to, format, &[LINK_RAW])?;
+        let mut writer = Writer::fresh(to, format, &[LINK_RAW])?;
+        writer.flush()?;
         let (send, receive) = sync_channel(QUEUE);
         let thread = std::thread::Builder::new()
             .name("defrag-write".into())
@@ -173,8 +179,19 @@ impl Recorder {
     }
 }
 
-fn record(mut writer: Writer<BufWriter<File>>, receive: &Receiver<Record>) -> Result<(), Error> {
-    for record in receive {
+/// Writes what comes. Who reads the file meanwhile sees what came a moment ago, and if we are killed it is there.
+fn record<W: Write>(mut writer: Writer<W>, receive: &Receiver<Record>) -> Result<(), Error> {
+    let mut flushed = Instant::now();
+    loop {
+        let record = match receive.recv_timeout(QUIET) {
+            Ok(record) => record,
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                writer.flush()?;
+                flushed = Instant::now();
+                continue;
+            }
+        };
         let packet = Packet {
             interface: 0,
             time: Time { ns: record.time_ns, stamp: 0 },
@@ -184,6 +201,10 @@ fn record(mut writer: Writer<BufWriter<File>>, receive: &Receiver<Record>) -> Re
             block: None,
         };
         writer.packet(&packet)?;
+        if flushed.elapsed() >= FLUSH_EVERY {
+            writer.flush()?;
+            flushed = Instant::now();
+        }
     }
     Ok(writer.finish()?)
 }
