@@ -36,13 +36,66 @@ pub enum Link {
 pub const KNOWN: &str = "Ethernet (1), Linux cooked (113, 276), raw IP (12, 14, 101, 228, 229), \
                          loopback (0, 108), PPP (9, 50)";
 
+const TAG_BITS: u32 = 12;
+const TAGS_BITS: u32 = TAG_BITS * 4;
+const TAGS_MASK: u64 = (1 << TAGS_BITS) - 1;
+/// A session that nobody has (RFC 2516 section 4), for frames that claim to be of session 0.
+const NO_SESSION: u16 = 0xffff;
+
+/// What of the headers before a packet tells networks apart. Each thing has bits of its own, so no two networks have one
+/// name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Scope {
+    /// From the lowest bit on at most four VLANs, the outermost first, each 12 bits that are not all 0; above them the
+    /// session of PPPoE, which is not 0 either. VLAN 0 is none: such a tag has a priority and nothing else.
+    ethernet: u64,
+    /// What carries the frames: an interface, a tunnel.
+    carrier: u64,
+}
+
+impl Scope {
+    const fn carried_by(carrier: u64) -> Self {
+        Self { ethernet: 0, carrier }
+    }
+
+    /// The same in a tunnel.
+    pub(super) const fn within(self, tunnel: u64) -> Self {
+        Self { carrier: tunnel, ..self }
+    }
+
+    /// The same behind a tag that the card has taken out of the frame, which was the first. `None`: there are more tags
+    /// than we open.
+    pub(super) fn behind(self, tag: u16) -> Option<Self> {
+        let (tags, id) = (self.ethernet & TAGS_MASK, vlan(tag));
+        if id == 0 {
+            return Some(self);
+        }
+        let ethernet = self.ethernet & !TAGS_MASK | tags << TAG_BITS & TAGS_MASK | id;
+        (tags >> (TAGS_BITS - TAG_BITS) == 0).then_some(Self { ethernet, ..self })
+    }
+
+    /// All of it.
+    pub(super) const fn words(self) -> [u64; 2] {
+        [self.ethernet, self.carrier]
+    }
+
+    /// All of it for frames of Ethernet, and of links without any header: these have no carrier.
+    pub(super) const fn of_ethernet(self) -> u64 {
+        self.ethernet
+    }
+}
+
+fn vlan(tag: u16) -> u64 {
+    u64::from(tag & 0xfff)
+}
+
 /// An IP packet in a frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     /// Where it begins.
     pub(super) at: usize,
-    /// What of the headers before it tells networks apart: VLANs, a session, an interface.
-    pub(super) scope: u64,
+    /// Which network it is of.
+    pub(super) scope: Scope,
     /// Headers before it that depend on its length, from the outermost.
     pub(super) wraps: Vec<Wrap>,
 }
@@ -67,16 +120,12 @@ impl Link {
         match self {
             Self::Ethernet => ethernet(frame, 0),
             Self::Cooked => {
-                let direction = u64::from(u16_at(frame, 0)?);
-                tagged(
-                    frame,
-                    u16_at(frame, 14)?,
-                    Place { at: 16, scope: direction, ..Place::default() },
-                )
+                let scope = Scope::carried_by(u16_at(frame, 0)?.into());
+                tagged(frame, u16_at(frame, 14)?, Place { at: 16, scope, ..Place::default() })
             }
             Self::Cooked2 => {
                 let interface = u64::from(u16_at(frame, 4)?) << 16 | u64::from(u16_at(frame, 6)?);
-                let scope = interface << 3 | u64::from(*frame.get(10)? & 7);
+                let scope = Scope::carried_by(interface << 3 | u64::from(*frame.get(10)? & 7));
                 tagged(frame, u16_at(frame, 0)?, Place { at: 20, scope, ..Place::default() })
             }
             Self::Raw => ip(frame, version(frame, 0)?, Place::default()),
@@ -129,11 +178,14 @@ fn tagged(b: &[u8], kind: u16, place: Place) -> Option<Place> {
 }
 
 fn untagged(b: &[u8], mut kind: u16, mut place: Place) -> Option<(u16, Place)> {
+    let mut shift = 0;
     for _ in 0..TAGS_MAX {
         if !TAGS.contains(&kind) {
             break;
         }
-        place.scope = place.scope << 12 | u64::from(u16_at(b, place.at)? & 0xfff);
+        let id = vlan(u16_at(b, place.at)?);
+        place.scope.ethernet |= id << shift;
+        shift += if id == 0 { 0 } else { TAG_BITS };
         kind = u16_at(b, place.at + 2)?;
         place.at += 4;
     }
@@ -149,7 +201,8 @@ fn typed(b: &[u8], kind: u16, mut place: Place) -> Option<Place> {
             if u16_at(b, place.at)? != 0x1100 {
                 return None;
             }
-            place.scope = place.scope << 16 | u64::from(u16_at(b, place.at + 2)?);
+            let session = Some(u16_at(b, place.at + 2)?).filter(|session| *session != 0);
+            place.scope.ethernet |= u64::from(session.unwrap_or(NO_SESSION)) << TAGS_BITS;
             place.wraps.push(Wrap::Pppoe { at: place.at });
             place.at += 6;
             ppp(b, place)

@@ -8,7 +8,7 @@ use frag::{Arrival, Config, Datagram, HashKey, Key, Ledger, Reason, Released, Sh
 use super::clock::Clocks;
 use super::fcs::Fcs;
 use super::file::{Interface, Packet, Time};
-use super::link::{Link, Place};
+use super::link::{Link, Place, Scope};
 use super::report::Report;
 use super::wrap::{TooLong, Wrap, refit};
 use super::{Error, Options, Outlet, TUNNELS_MAX, secret, tunnel};
@@ -62,6 +62,15 @@ enum Found {
     Fragment(Fragment, Place),
     /// An IP header that makes no sense.
     Wrong(Reason),
+}
+
+/// Where a network is.
+#[derive(Clone, Copy)]
+enum Around {
+    /// On an interface.
+    Interface(u32),
+    /// In a tunnel through the network of this number.
+    Network(u64),
 }
 
 /// Puts fragments of packets together, wherever the packets come from.
@@ -140,9 +149,9 @@ impl Defragmenter {
     /// The fragment in a frame, perhaps in tunnels.
     fn find(&self, link: Link, interface: u32, bytes: &[u8]) -> Found {
         let Some(mut place) = link.locate(bytes) else { return Found::Nothing };
-        place.scope = self.scope([u64::from(interface), place.scope], 0, &[]);
+        let mut scope = self.scope(place.scope, Around::Interface(interface), &[]);
         for depth in 0.. {
-            let end = match wire::parse(&bytes[place.at..], place.scope) {
+            let end = match wire::parse(&bytes[place.at..], scope) {
                 Ok(wire::Packet::Whole(len)) => place.at + len,
                 Ok(wire::Packet::Fragment(fragment)) => return Found::Fragment(fragment, place),
                 Err(reason) => return Found::Wrong(reason),
@@ -150,22 +159,26 @@ impl Defragmenter {
             let outer = &bytes[..end];
             let inner = if depth < self.tunnels { tunnel::open(outer, place.at) } else { None };
             let Some(mut inner) = inner else { break };
-            inner.scope = self.scope([inner.scope, 0], place.scope, &outer[place.at..]);
+            scope = self.scope(inner.scope, Around::Network(scope), &outer[place.at..]);
             place.wraps.append(&mut inner.wraps);
             place = Place { wraps: place.wraps, ..inner };
         }
         Found::Nothing
     }
 
-    /// A number for a network: by words that name it, the network around it, and the addresses of the
-    /// packet that it is tunnelled in.
-    fn scope(&self, words: [u64; 2], around: u64, outer: &[u8]) -> u64 {
+    /// A number for a network: by what names it, what is around it, and the addresses of the packet that it
+    /// is tunnelled in.
+    fn scope(&self, scope: Scope, around: Around, outer: &[u8]) -> u64 {
         let addresses = match outer.first().map(|b| b >> 4) {
             Some(4) => &outer[12..20],
             Some(_) => &outer[8..40],
             None => &[],
         };
-        let mut hash = self.scopes.hash(&Key { src: words, dst: [around, 0], id: 0, scope: 0 });
+        let dst = match around {
+            Around::Interface(interface) => [interface.into(), 0],
+            Around::Network(scope) => [scope, 1],
+        };
+        let mut hash = self.scopes.hash(&Key { src: scope.words(), dst, id: 0, scope: 0 });
         for word in addresses.as_chunks::<8>().0 {
             hash = self.scopes.hash_word(hash ^ u64::from_be_bytes(*word));
         }

@@ -382,6 +382,38 @@ fn tunnels_of_two_networks_never_meet() {
     assert_eq!((out.len(), report.incomplete), (0, 2));
 }
 
+/// Tags in a tunnel tell networks apart as those outside do, whatever their number.
+#[test]
+fn vlans_in_tunnels_never_meet() {
+    let parts = fragments(&whole(100), 56);
+    let frame = |first: u8, part: &[u8]| {
+        let tags = [0x81, 0, first, 0, 0x81, 0, 0, 2, 0x81, 0, 0, 3, 8, 0];
+        let inner = [&[8, 0, 0, 0, 0, 0, 7, 0][..], &ethernet(&tags, part)].concat();
+        ethernet(TYPE, &ip4(17, 0, &udp(1, 4789, &inner)))
+    };
+    let (out, report) = defragment(&[frame(1, &parts[0]), frame(2, &parts[1])], &tunnelling());
+    assert_eq!((out.len(), report.incomplete), (0, 2));
+    let (out, _) = defragment(&[frame(1, &parts[0]), frame(1, &parts[1])], &tunnelling());
+    assert_eq!(out, [frame(1, &whole(100))]);
+}
+
+/// As [`fragments_of_two_vlans_never_meet`], for sessions and for stacks of tags.
+#[test]
+fn vlans_and_sessions_never_meet() {
+    let parts = fragments(&whole(100), 56);
+    let session = |id: u8| [0x88, 0x64, 0x11, 0, 0, id, 0, 78, 0, 0x21];
+    let vlan = [0x81, 0, 0, 5, 8, 0];
+    let stack = [0x81, 0, 0, 16, 0x81, 0, 0, 2, 8, 0];
+    let tagged = [&[0x81, 0, 0, 1][..], &session(2)].concat();
+    for (one, other) in [(&vlan[..], &session(5)[..]), (&stack, &tagged)] {
+        let frames = [ethernet(one, &parts[0]), ethernet(other, &parts[1])];
+        assert_eq!(defragment(&frames, &Options::default()).1.incomplete, 2);
+    }
+    // A tag that says how urgent a frame is makes no network of its own.
+    let frames = [ethernet(TYPE, &parts[0]), ethernet(&[0x81, 0, 0xe0, 0, 8, 0], &parts[1])];
+    assert_eq!(defragment(&frames, &Options::default()).1.frag.datagrams, 1);
+}
+
 #[test]
 fn a_datagram_too_long_for_its_tunnel_stays_in_fragments() {
     let tunnel = TUNNELS[0];

@@ -11,6 +11,9 @@ const GRE: u8 = 47;
 
 const VXLAN_PORT: u16 = 4789;
 const GTP_PORT: u16 = 2152;
+/// Names for these two; the others are named by their protocol.
+const VXLAN: u8 = 1;
+const GTP: u8 = 2;
 
 const GRE_CHECKSUM: u16 = 0x8000;
 const GRE_KEY: u16 = 0x2000;
@@ -25,24 +28,30 @@ const GRE_ETHERNET: u16 = 0x6558;
 const EXTENSIONS_MAX: usize = 16;
 const GTP_EXTENSIONS_MAX: usize = 16;
 
-/// Whoever uses one pair of addresses may have several tunnels; their packets never meet.
-fn scope(kind: u8, tunnel: u64) -> u64 {
-    u64::from(kind) << 56 ^ tunnel
+/// Names a tunnel: whoever uses one pair of addresses may have several, and their packets never meet. A number that is
+/// not there is none of those that may be.
+fn name(kind: u8, number: Option<u32>) -> u64 {
+    u64::from(kind) << 33 | number.map_or(0, |number| 1 << 32 | u64::from(number))
 }
 
 /// The packet inside of the whole IP packet at `at`, with which `b` ends.
 pub(super) fn open(b: &[u8], at: usize) -> Option<Place> {
     let (protocol, inner) = payload(b, at)?;
     let mut place = match protocol {
-        IP_IN_IP => ip(b, 4, Place { at: inner, ..Place::default() }),
-        V6_IN_IP => ip(b, 6, Place { at: inner, ..Place::default() }),
+        IP_IN_IP => bare(b, 4, inner, protocol),
+        V6_IN_IP => bare(b, 6, inner, protocol),
         GRE => gre(b, inner),
         protocol::UDP => udp(b, inner, at),
         _ => None,
     }?;
-    place.scope ^= u64::from(protocol) << 48;
     place.wraps.insert(0, Wrap::Ip { at });
     Some(place)
+}
+
+/// A packet of that version with nothing between it and the one around it.
+fn bare(b: &[u8], wanted: u8, at: usize, protocol: u8) -> Option<Place> {
+    let inner = ip(b, wanted, Place { at, ..Place::default() })?;
+    Some(within(Vec::new(), name(protocol, None), inner))
 }
 
 /// The protocol of a packet's payload and where that begins.
@@ -75,9 +84,9 @@ fn gre(b: &[u8], at: usize) -> Option<Place> {
         outer.push(Wrap::Gre { at });
         end += 4;
     }
-    let mut key = 0;
+    let mut key = None;
     if flags & GRE_KEY != 0 {
-        key = u64::from(u32_at(b, end)?);
+        key = Some(u32_at(b, end)?);
         end += 4;
     }
     if flags & GRE_SEQUENCE != 0 {
@@ -90,26 +99,26 @@ fn gre(b: &[u8], at: usize) -> Option<Place> {
         GRE_ETHERNET => ethernet(b, end),
         _ => None,
     }?;
-    Some(within(outer, scope(GRE, key), inner))
+    Some(within(outer, name(GRE, key), inner))
 }
 
 fn udp(b: &[u8], at: usize, ip_at: usize) -> Option<Place> {
     let inner = at + 8;
-    let (outer, scope, inner) = match u16_at(b, at + 2)? {
+    let (outer, tunnel, inner) = match u16_at(b, at + 2)? {
         VXLAN_PORT => vxlan(b, inner)?,
         GTP_PORT => gtp(b, inner)?,
         _ => return None,
     };
     let mut wraps = vec![Wrap::Udp { at, ip: ip_at }];
     wraps.extend(outer);
-    Some(within(wraps, scope, inner))
+    Some(within(wraps, tunnel, inner))
 }
 
 /// RFC 7348: flags with a bit for a valid network identifier, and that identifier.
 fn vxlan(b: &[u8], at: usize) -> Option<(Option<Wrap>, u64, Place)> {
     let (flags, network) = (u32_at(b, at)?, u32_at(b, at + 4)?);
     let inner = ethernet(b, at + 8)?;
-    (flags & 0x0800_0000 != 0).then_some((None, scope(1, u64::from(network >> 8)), inner))
+    (flags & 0x0800_0000 != 0).then_some((None, name(VXLAN, Some(network >> 8)), inner))
 }
 
 /// 3GPP TS 29.281: version 1, a packet of a user (message 255), an identifier of the tunnel.
@@ -118,10 +127,10 @@ fn gtp(b: &[u8], at: usize) -> Option<(Option<Wrap>, u64, Place)> {
     if head & 0xf0ff != 0x30ff {
         return None;
     }
-    let tunnel = u64::from(u32_at(b, at + 4)?);
+    let tunnel = name(GTP, Some(u32_at(b, at + 4)?));
     let inner = Place { at: gtp_payload(b, at, head)?, ..Place::default() };
     let inner = ip(b, version(b, inner.at)?, inner)?;
-    Some((Some(Wrap::Gtp { at }), scope(2, tunnel), inner))
+    Some((Some(Wrap::Gtp { at }), tunnel, inner))
 }
 
 fn gtp_payload(b: &[u8], at: usize, head: u16) -> Option<usize> {
@@ -141,9 +150,9 @@ fn gtp_payload(b: &[u8], at: usize, head: u16) -> Option<usize> {
     None
 }
 
-fn within(mut wraps: Vec<Wrap>, scope: u64, inner: Place) -> Place {
+fn within(mut wraps: Vec<Wrap>, tunnel: u64, inner: Place) -> Place {
     wraps.extend(inner.wraps);
-    Place { at: inner.at, scope: scope ^ inner.scope << 32, wraps }
+    Place { at: inner.at, scope: inner.scope.within(tunnel), wraps }
 }
 
 fn u32_at(b: &[u8], at: usize) -> Option<u32> {

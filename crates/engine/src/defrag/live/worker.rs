@@ -30,8 +30,6 @@ const GATHER: Duration = Duration::from_micros(200);
 const TELL_NS: u64 = 50_000_000;
 /// Datagrams whose time is up that are given up at once.
 const EXPIRE_MOST: usize = 256;
-/// Where the mark of a VLAN that the card took out stands in a scope, above those in the frame.
-const TAG_AT: u32 = 48;
 /// The last byte of an IPv4 header behind that of Ethernet.
 const HEAD: usize = 33;
 
@@ -244,7 +242,12 @@ fn arrival<'b>(
     frame: &packet::Frame<'b>,
 ) -> Option<Arrival<'b, Slot>> {
     let place = worker.link.locate(frame.bytes);
-    let Some(place) = place.filter(|_| frame.bytes.len() == frame.length as usize) else {
+    let place = place.filter(|_| frame.bytes.len() == frame.length as usize);
+    let scoped = place.and_then(|place| {
+        let scope = frame.tag.map_or(Some(place.scope), |(_, tag)| place.scope.behind(tag));
+        Some((place, scope?.of_ethernet()))
+    });
+    let Some((place, scope)) = scoped else {
         worker.tally.other += 1;
         return None;
     };
@@ -253,8 +256,7 @@ fn arrival<'b>(
         worker.tally.no_frame += 1;
         return None;
     };
-    let tag = frame.tag.map_or(0, |(_, control)| u64::from(control & 0xfff) + 1);
-    Some(Arrival { packet, buffer, cost: pool.frame_bytes(), scope: place.scope | tag << TAG_AT })
+    Some(Arrival { packet, buffer, cost: pool.frame_bytes(), scope })
 }
 
 /// Works on an AF_XDP socket until it is to stop. `chunk_bytes`: what a frame costs.
@@ -324,7 +326,7 @@ fn receive(
         };
         buffer.skip(u32::try_from(place.at).unwrap_or(u32::MAX));
         let packet = &bytes[place.at..];
-        let scope = place.scope;
+        let scope = place.scope.of_ethernet();
         if exchange.is_alone() {
             arrivals.push(Arrival { packet, buffer, cost: chunk_bytes, scope });
             continue;

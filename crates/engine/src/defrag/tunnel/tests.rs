@@ -37,7 +37,7 @@ fn each_kind_is_opened() {
 
 #[test]
 fn tunnels_between_two_hosts_are_told_apart() {
-    let scopes: Vec<u64> = [1, 2]
+    let scopes: Vec<_> = [0, 1, 2]
         .iter()
         .flat_map(|n| {
             let inner = inner();
@@ -47,6 +47,7 @@ fn tunnels_between_two_hosts_are_told_apart() {
                 ip4(17, 0, &udp(9, 2152, &gtp(*n, &[], &inner))),
             ]
         })
+        .chain([ip4(4, 0, &inner()), ip4(47, 0, &gre(None, None, &inner()))])
         .map(|packet| open(&packet, 0).unwrap().scope)
         .collect();
     for (at, scope) in scopes.iter().enumerate() {
