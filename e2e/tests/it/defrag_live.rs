@@ -428,6 +428,27 @@ fn an_interface_that_goes_ends_it() {
     assert!(said.contains("has gone"), "{said}");
 }
 
+#[test]
+fn an_interface_that_is_made_anew_under_its_name_ends_it() {
+    let Some(stage) = Stage::new() else { return };
+    let mut shunt = stage.shunt(&["--stats", "0"]);
+    stage.remove();
+    stage.make_again();
+    let said = shunt.fails_within(LIMIT);
+    assert!(said.contains("has gone"), "{said}");
+}
+
+#[test]
+fn it_says_that_fragments_have_become_too_long() {
+    let Some(stage) = Stage::new() else { return };
+    let mut shunt = stage.shunt(&["--stats", "0"]);
+    stage.set_mtu(1600);
+    stage.set_mtu(9000);
+    eventually("it says so", || shunt.said().contains("the MTU of vb is 9000 now"));
+    let said = shunt.stop();
+    assert_eq!(said.matches("is started anew").count(), 1, "there was room for 1600: {said}");
+}
+
 /// The capture is there before the end, too: whoever looks at it meanwhile sees what has come.
 #[test]
 fn what_came_before_the_interface_went_is_in_the_capture_and_told() {

@@ -119,6 +119,10 @@ fn tell(news: &News<'_>, json: bool) {
             }
         }
         News::Filtered(filtered) => eprintln!("shunt: {filtered}"),
+        News::Outgrown { interface, mtu, fits } => eprintln!(
+            "shunt: the MTU of {interface} is {mtu} now, and packets of more than {fits} bytes are dropped (no_frame) \
+             until shunt defrag is started anew"
+        ),
         News::Rates(rates) if json => println!("{}", rates.now.json(rates)),
         News::Rates(rates) => eprintln!("{rates}"),
     }

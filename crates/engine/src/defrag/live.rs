@@ -70,6 +70,8 @@ const BLOCK_BYTES: u32 = 1 << 20;
 const PATIENCE_MS: u32 = 4;
 /// Before each frame in its chunk.
 const XDP_HEADROOM: u32 = 256;
+/// Two tags at most, and Ethernet's header.
+const XDP_LINK_BYTES: u32 = 22;
 /// What a ring has at least and at most, if nobody says otherwise.
 const RING_BYTES_MIN: u64 = 16 << 20;
 const RING_BYTES_MAX: u64 = 256 << 20;
@@ -134,7 +136,7 @@ pub enum Error {
     /// It is down.
     #[error("{0} is down: set it up first (ip link set {0} up)")]
     Down(String),
-    /// It was there, and is not any more.
+    /// It was there, and is not any more, though another may have its name.
     #[error("the interface {0} has gone")]
     Gone(String),
     /// Its frames are of a kind that we do not know.
@@ -236,6 +238,15 @@ pub enum News<'a> {
     },
     /// The host drops what is written to the device. Told before the first frame.
     Filtered(&'a Filtered),
+    /// The interface lets longer packets in than it did at the start: those that are too long are dropped.
+    Outgrown {
+        /// The interface.
+        interface: &'a str,
+        /// Its MTU now.
+        mtu: u32,
+        /// The longest packet that there is room for.
+        fits: u32,
+    },
     /// What there was since the last time.
     Rates(Rates<'a>),
 }
@@ -320,6 +331,8 @@ struct Team {
     threads: Vec<JoinHandle<Tally>>,
     told: Vec<Arc<Mutex<Tally>>>,
     how: String,
+    /// The longest packet that there is room for.
+    fits: u32,
     /// Keeps the program in the kernel.
     _link: Option<bpf::Link>,
 }
@@ -355,7 +368,7 @@ impl Crew<'_> {
         let most = narrow(self.options.config.memory_bytes / u64::from(frame_bytes)) + 64;
         let kept = self.blocks(count) as usize / 2;
         let part = narrow(self.options.config.memory_bytes / u64::from(count)) as usize;
-        let mut team = Team::new("AF_PACKET");
+        let mut team = Team::new("AF_PACKET", frame_bytes);
         for (ring, cpu) in rings.into_iter().zip(cpus.into_iter().cycle()) {
             let mut worker = self.worker(&limits, &ledger, outputs())?;
             worker.cpu = Some(cpu);
@@ -439,10 +452,11 @@ impl Crew<'_> {
         let exchanges = Exchange::among(&sockets, room, secret).map_err(Error::System)?;
         let link = bpf::Link::attach(&program, self.interface.index)
             .map_err(|failure| self.xdp_failed(failure))?;
-        let mut team = Team::new(match link.mode {
+        let how = match link.mode {
             bpf::Mode::Native => "AF_XDP in the driver",
             bpf::Mode::Generic => "AF_XDP behind the driver",
-        });
+        };
+        let mut team = Team::new(how, chunk_bytes - XDP_HEADROOM - XDP_LINK_BYTES);
         let posts = sockets.into_iter().zip(exchanges);
         for ((socket, exchange), cpu) in posts.zip(call::cpus().into_iter().cycle()) {
             let mut worker = self.worker(&limits, &ledger, outputs())?;
@@ -457,8 +471,7 @@ impl Crew<'_> {
     }
 
     fn chunk_bytes(&self) -> Result<u32, Error> {
-        // Two tags at most, and Ethernet's header.
-        let frame = self.interface.mtu + 22;
+        let frame = self.interface.mtu + XDP_LINK_BYTES;
         let fits = |chunk: &&u32| frame <= **chunk - XDP_HEADROOM;
         CHUNKS.iter().find(fits).copied().ok_or_else(|| {
             self.no_xdp(format!(
@@ -518,8 +531,8 @@ impl Drop for Alarm {
 }
 
 impl Team {
-    fn new(how: &str) -> Self {
-        Self { threads: Vec::new(), told: Vec::new(), how: how.to_owned(), _link: None }
+    fn new(how: &str, fits: u32) -> Self {
+        Self { threads: Vec::new(), told: Vec::new(), how: how.to_owned(), fits, _link: None }
     }
 
     fn start(
@@ -557,7 +570,7 @@ impl Team {
         news(News::Ready { workers, how: &self.how, metrics });
         let began = Instant::now();
         let mut looked = (began, sum(&self.told));
-        let (mut sought, mut cut_short) = (began, None);
+        let (mut sought, mut cut_short, mut mtu) = (began, None, self.fits);
         let is_over = |now: Instant| {
             stop.load(Ordering::Relaxed)
                 || done.load(Ordering::Relaxed)
@@ -572,9 +585,20 @@ impl Team {
             }
             if now >= sought + SEEK {
                 sought = now;
-                if Interface::find(&options.interface).is_ok_and(|found| found.is_none()) {
-                    cut_short = Some(Error::Gone(options.interface.clone()));
-                    break;
+                let interface = &options.interface;
+                match Interface::find(interface) {
+                    Ok(Some(found)) if found.index == crew.interface.index => {
+                        if found.mtu > mtu {
+                            mtu = found.mtu;
+                            news(News::Outgrown { interface, mtu, fits: self.fits });
+                        }
+                    }
+                    Ok(_) => {
+                        cut_short = Some(Error::Gone(interface.clone()));
+                        break;
+                    }
+                    // It may be on its way out: a second later more is known.
+                    Err(_) => {}
                 }
             }
             if options.every.is_some_and(|every| now >= looked.0 + every) {

@@ -119,6 +119,19 @@ impl Stage {
         ip(&format!("-n {} link set vb down", self.b())).unwrap();
     }
 
+    /// Of host B's end.
+    pub(super) fn set_mtu(&self, mtu: u32) {
+        ip(&format!("-n {} link set vb mtu {mtu}", self.b())).unwrap();
+    }
+
+    /// The cable, after it was removed.
+    pub(super) fn make_again(&self) {
+        let (a, b) = (self.a(), self.b());
+        ip(&format!("link add va netns {a} type veth peer name vb netns {b}")).unwrap();
+        [(a, "va"), (b, "vb")]
+            .map(|(host, end)| ip(&format!("-n {host} link set {end} up")).unwrap());
+    }
+
     pub(super) fn remove(&self) {
         ip(&format!("-n {} link del vb", self.b())).unwrap();
     }
