@@ -1,6 +1,8 @@
 //! `shunt defrag`: what its options mean, and what it says.
 
 use std::io::Write;
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -30,7 +32,7 @@ pub(crate) struct DefragArguments {
     /// The capture to write, .pcap or .pcapng; other names have the format of INPUT; - is standard output
     #[arg(required_unless_present = "interface", conflicts_with = "interface")]
     output: Option<PathBuf>,
-    /// Print a JSON object to standard output; to standard error if OUTPUT is -. With --interface one a line, as often as statistics, and one of all at the end
+    /// Print a JSON object to standard output; to standard error if the capture goes there (OUTPUT - or /dev/stdout, --write /dev/stdout). With --interface one a line, as often as statistics, and one of all at the end
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -168,10 +170,20 @@ fn name(input: &Path) -> String {
 
 fn print_json(report: &Report, output: &Path) -> std::io::Result<()> {
     let text = format!("{:#}\n", to_json(report));
-    if output.as_os_str() == STDIO {
+    if output.as_os_str() == STDIO || is_standard_output(output) {
         return std::io::stderr().write_all(text.as_bytes());
     }
     std::io::stdout().write_all(text.as_bytes())
+}
+
+/// Whether what is written to this file is what others take for our standard output, as /dev/stdout is. Devices that keep
+/// nothing do not count.
+fn is_standard_output(path: &Path) -> bool {
+    let out = std::io::stdout().as_fd().try_clone_to_owned().map(std::fs::File::from);
+    let both = out.and_then(|out| out.metadata()).ok().zip(path.metadata().ok());
+    both.is_some_and(|(a, b)| {
+        !a.file_type().is_char_device() && (a.dev(), a.ino()) == (b.dev(), b.ino())
+    })
 }
 
 /// Keys stay what they are; there may be more in time.

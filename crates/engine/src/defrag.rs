@@ -15,7 +15,7 @@ mod report;
 mod tunnel;
 mod wrap;
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -122,7 +122,7 @@ pub fn run(
 ) -> Result<Report, Error> {
     let mut defragmenter = Defragmenter::new(options)?;
     let source = open(input)?;
-    let size = source.metadata().ok().filter(std::fs::Metadata::is_file).map(|m| m.len());
+    let size = source.metadata().ok().filter(Metadata::is_file).map(|m| m.len());
     let mut reader = Reader::open(BufReader::with_capacity(BUFFER, &source))?;
     if let Some(only) = reader.interfaces().first()
         && Link::of(only.link).is_none()
@@ -155,18 +155,22 @@ fn open(path: &Path) -> Result<File, Error> {
 
 fn create(path: &Path, input: &File) -> Result<File, Error> {
     let failed = |e| Error::Create(path.to_owned(), e);
+    let same = |there: io::Result<Metadata>| {
+        let both = there.ok().zip(input.metadata().ok());
+        both.is_some_and(|(a, b)| a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()))
+    };
     if path.as_os_str() == STDIO {
         if io::IsTerminal::is_terminal(&io::stdout()) {
             return Err(Error::Terminal);
         }
-        return io::stdout().as_fd().try_clone_to_owned().map(File::from).map_err(failed);
+        let output = io::stdout().as_fd().try_clone_to_owned().map(File::from).map_err(failed)?;
+        // What is appended would be read, and appended again.
+        if same(output.metadata()) {
+            return Err(Error::SameFile("standard output".into()));
+        }
+        return Ok(output);
     }
-    let same = |a: std::fs::Metadata, b: std::fs::Metadata| {
-        a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino())
-    };
-    if let (Ok(there), Ok(input)) = (path.metadata(), input.metadata())
-        && same(there, input)
-    {
+    if same(path.metadata()) {
         return Err(Error::SameFile(path.to_owned()));
     }
     File::create(path).map_err(failed)

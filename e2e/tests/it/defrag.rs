@@ -567,6 +567,13 @@ fn mistakes_are_told_and_change_nothing() {
         assert!(said.contains(words), "{arguments:?}: {said}");
         assert!(!out.exists(), "{arguments:?}");
     }
+    // What is appended to the input would be read in turn.
+    let append = fs::OpenOptions::new().append(true).open(&input).unwrap();
+    let mut command = Command::new(built("shunt"));
+    command.args(["defrag", &path(&input), "-"]).stdout(append);
+    let got = command.output().unwrap();
+    let said = String::from_utf8(got.stderr).unwrap();
+    assert!(got.status.code() == Some(2) && said.contains("another file"), "{said}");
     assert_eq!(fs::read(&input).unwrap(), capture);
 }
 
@@ -591,6 +598,11 @@ fn what_was_done_is_told_to_people_and_programs() {
         "packets_malformed": 0, "packets_unknown_link": 0, "dropped": [], "damage": null,
     });
     assert_eq!(told, expected);
+    // What is written to standard output by another name is not mixed with it either.
+    let got = defrag_piped(&["--json", "--keep-incomplete", "-", "/dev/stdout"], &bytes);
+    let whole = defrag_piped(&["--keep-incomplete", "-", "-"], &bytes).stdout;
+    assert_eq!(serde_json::from_slice::<Value>(&got.stderr).unwrap(), expected);
+    assert!(got.stdout == whole);
     let place = Place::new("told");
     let got = defrag_piped(
         &["--json".as_ref(), "-".as_ref(), place.path("out.pcap").as_os_str()],

@@ -66,6 +66,7 @@ fn several_workers_share_datagrams_and_never_one_datagram() {
 #[test]
 fn a_capture_is_pcap_if_its_name_says_so() {
     check_capture_in("out.pcap", &["--workers", "1"]);
+    check_capture_in("out.PCAP", &["--workers", "1"]);
 }
 
 #[test]

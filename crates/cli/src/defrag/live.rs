@@ -12,7 +12,7 @@ use engine::defrag::live::{News, Options, Rates, Report, Source, Tally, run};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 
-use super::{EXIT_OK, seconds, size};
+use super::{EXIT_OK, is_standard_output, seconds, size};
 
 /// What a shell says of a program that SIGINT ended.
 const EXIT_INTERRUPTED: i32 = 130;
@@ -78,13 +78,17 @@ impl LiveArguments {
             flag::register_conditional_shutdown(signal, EXIT_INTERRUPTED, Arc::clone(&stop))?;
             flag::register(signal, Arc::clone(&stop))?;
         }
-        let report = run(&self.options(config), &stop, &mut |news| tell(&news, json))?;
-        if json {
-            let none = Tally::default();
-            let all = Rates { now: &report.tally, then: &none, passed: report.took };
-            println!("{}", report.tally.json(&all));
-        } else {
-            eprint!("{}", text(&report));
+        let form = match json {
+            false => Form::Words,
+            true if self.write.as_deref().is_some_and(is_standard_output) => Form::JsonAside,
+            true => Form::Json,
+        };
+        let report = run(&self.options(config), &stop, &mut |news| tell(&news, form))?;
+        let none = Tally::default();
+        let all = Rates { now: &report.tally, then: &none, passed: report.took };
+        match form {
+            Form::Words => eprint!("{}", text(&report)),
+            Form::Json | Form::JsonAside => form.object(&all),
         }
         // Told last: what came before that is as good as ever.
         report.cut_short.map_or(Ok(EXIT_OK), |why| Err(why.into()))
@@ -109,7 +113,26 @@ impl LiveArguments {
     }
 }
 
-fn tell(news: &News<'_>, json: bool) {
+/// How statistics are told.
+#[derive(Clone, Copy)]
+enum Form {
+    Words,
+    Json,
+    /// On standard error, since the capture goes to standard output.
+    JsonAside,
+}
+
+impl Form {
+    fn object(self, rates: &Rates<'_>) {
+        let object = rates.now.json(rates);
+        match self {
+            Self::JsonAside => eprintln!("{object}"),
+            Self::Words | Self::Json => println!("{object}"),
+        }
+    }
+}
+
+fn tell(news: &News<'_>, form: Form) {
     match news {
         News::Ready { workers, how, metrics } => {
             let s = if *workers == 1 { "" } else { "s" };
@@ -120,11 +143,13 @@ fn tell(news: &News<'_>, json: bool) {
         }
         News::Filtered(filtered) => eprintln!("shunt: {filtered}"),
         News::Outgrown { interface, mtu, fits } => eprintln!(
-            "shunt: the MTU of {interface} is {mtu} now, and packets of more than {fits} bytes are dropped (no_frame) \
+            "shunt: the MTU of {interface} is {mtu} now, and packets of more than {fits} bytes are dropped \
              until shunt defrag is started anew"
         ),
-        News::Rates(rates) if json => println!("{}", rates.now.json(rates)),
-        News::Rates(rates) => eprintln!("{rates}"),
+        News::Rates(rates) => match form {
+            Form::Words => eprintln!("{rates}"),
+            Form::Json | Form::JsonAside => form.object(rates),
+        },
     }
 }
 

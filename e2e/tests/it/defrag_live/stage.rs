@@ -128,8 +128,9 @@ impl Stage {
     pub(super) fn make_again(&self) {
         let (a, b) = (self.a(), self.b());
         ip(&format!("link add va netns {a} type veth peer name vb netns {b}")).unwrap();
-        [(a, "va"), (b, "vb")]
-            .map(|(host, end)| ip(&format!("-n {host} link set {end} up")).unwrap());
+        for (host, end) in [(a, "va"), (b, "vb")] {
+            ip(&format!("-n {host} link set {end} up")).unwrap();
+        }
     }
 
     pub(super) fn remove(&self) {
@@ -450,7 +451,7 @@ pub(super) fn capture(path: &Path) -> Vec<Vec<u8>> {
     let bytes = std::fs::read(path).unwrap();
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()) as usize;
     let (mut at, mut packets) = (0, Vec::new());
-    if path.extension().is_some_and(|e| e == "pcap") {
+    if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("pcap")) {
         assert_eq!([word(0), word(20)], [0xa1b2_3c4d, 101], "pcap in nanoseconds, raw IP");
         at = 24;
         while at < bytes.len() {

@@ -13,8 +13,8 @@ use sys::sync::{AtomicU64, Ordering};
 use sys::tap::{Shape, Tap};
 
 use super::{Alarm, Error};
-use crate::defrag::Outlet as _;
 use crate::defrag::file::{Format, Packet, Time, Writer};
+use crate::defrag::{Outlet as _, format_of};
 
 /// Datagrams that wait for the file, at most; 32 MiB if all are of the largest size.
 const QUEUE: usize = 512;
@@ -158,8 +158,7 @@ impl Recorder {
     pub(super) fn start(path: &Path, end: Alarm) -> Result<(Self, SyncSender<Record>), Error> {
         let file = File::create(path).map_err(|e| Error::Create(path.to_owned(), e))?;
         let to = BufWriter::with_capacity(BUFFER, file);
-        let pcap = path.extension().is_some_and(|e| e == "pcap");
-        let format = if pcap { Format::Pcap } else { Format::Pcapng };
+        let format = format_of(path).unwrap_or(Format::Pcapng);
         let mut writer = Writer::fresh(to, format, &[LINK_RAW])?;
         writer.flush()?;
         let (send, receive) = sync_channel(QUEUE);
