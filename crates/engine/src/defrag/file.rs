@@ -141,6 +141,12 @@ pub enum Why {
     /// A packet before the description of where it came from.
     #[error("a packet is of interface {0}, which the file does not describe")]
     Interface(u32),
+    /// More interfaces than anybody has.
+    #[error(
+        "a section describes more than 65536 interfaces, so the file was changed on its way here, or was made \
+         to use up memory"
+    )]
+    Interfaces,
     /// The system could not read on.
     #[error("cannot be read: {0}")]
     Read(#[from] io::Error),

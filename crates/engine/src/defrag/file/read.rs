@@ -16,6 +16,8 @@ const STEP: usize = 256 << 10;
 const PCAP_HEADER: usize = 24;
 const PCAP_RECORD: usize = 16;
 const SECOND_NS: u64 = 1_000_000_000;
+/// Interfaces of a section, at most: more are not kept in memory, whatever a file claims.
+const INTERFACES_MAX: usize = 1 << 16;
 
 const OPTION_RESOLUTION: u16 = 9;
 const OPTION_OFFSET: u16 = 14;
@@ -63,6 +65,13 @@ impl Interface {
         let offset = i128::from(self.offset_s) * i128::from(SECOND_NS);
         u64::try_from(ns.saturating_add_signed(offset)).unwrap_or(u64::MAX)
     }
+
+    /// The other way round: in its own units.
+    fn stamp(self, ns: u64) -> u64 {
+        let offset = i128::from(self.offset_s) * i128::from(SECOND_NS);
+        let ns = u128::from(ns).saturating_add_signed(-offset);
+        u64::try_from(ns * u128::from(self.units) / u128::from(SECOND_NS)).unwrap_or(u64::MAX)
+    }
 }
 
 /// What was read. Its bytes are in [`Reader::block`].
@@ -104,7 +113,8 @@ pub struct Reader<R> {
     block: Vec<u8>,
     /// Read when it was opened, and not handed out yet.
     ahead: Option<Item>,
-    last: Time,
+    /// When the last packet came, and by which interface.
+    last: (Option<u32>, Time),
 }
 
 impl<R: Read> Reader<R> {
@@ -128,7 +138,7 @@ impl<R: Read> Reader<R> {
             header: Vec::new(),
             block: Vec::new(),
             ahead: None,
-            last: Time::default(),
+            last: (None, Time::default()),
         };
         if format == Format::Pcapng {
             reader.ahead = Some(reader.any_block().map_err(|why| ends(0, why))?);
@@ -221,7 +231,7 @@ impl<R: Read> Reader<R> {
             Ok(item) => {
                 if let Item::Packet(place) = &item {
                     self.packets += 1;
-                    self.last = place.time;
+                    self.last = (Some(place.interface), place.time);
                 }
                 Ok(Some(item))
             }
@@ -302,9 +312,13 @@ impl<R: Read> Reader<R> {
         match kind {
             SECTION => {
                 self.interfaces.clear();
+                self.last.0 = None;
                 Ok(Item::Section)
             }
             INTERFACE => {
+                if self.interfaces.len() >= INTERFACES_MAX {
+                    return Err(Why::Interfaces);
+                }
                 self.interfaces.push(describe(self.order, &self.block));
                 Ok(Item::Interface)
             }
@@ -334,19 +348,24 @@ impl<R: Read> Reader<R> {
         }))
     }
 
-    /// A simple packet block knows neither its time nor its length.
+    /// A simple packet block knows neither its time nor its length. It is of interface 0, whatever the packet before it
+    /// was of, and its timestamp is in that one's units.
     fn unstamped(&self) -> Result<Item, Why> {
         let of = self.interfaces.first().ok_or(Why::Interface(0))?;
         let original_len = self.order.u32(&self.block, 8);
         let snaplen = if of.snaplen == 0 { u32::MAX } else { of.snaplen };
         let len = original_len.min(snaplen);
+        let time = match self.last {
+            (Some(0), last) => last,
+            (_, Time { ns, .. }) => Time { ns, stamp: of.stamp(ns) },
+        };
         let end = 12 + len as usize;
         if end > self.block.len() - 4 {
             return Err(Why::Length(len));
         }
         Ok(Item::Packet(Place {
             interface: 0,
-            time: self.last,
+            time,
             original_len,
             bytes: 12..end,
             options: 0..0,

@@ -254,6 +254,45 @@ fn simple_blocks_that_were_cut_get_a_length() {
     assert_eq!(packets[6].time, packets[4].time);
 }
 
+/// A simple block is of interface 0, whose units need not be those of the packet before it.
+#[test]
+fn simple_blocks_have_a_time_in_the_units_of_their_interface() {
+    let order = Order::Little;
+    let ns = 1_700_000_000_123_456_000;
+    // Cut, so that it is written with a time.
+    let simple = [&order.put32(9000)[..], &[4; 1500]].concat();
+    let capture = Capture::pcapng(&[(1, 6), (1, 9)])
+        .record(1, ns, &[3; 20], 20, &[])
+        .block(SIMPLE_PACKET, &simple)
+        .block(SIMPLE_PACKET, &simple);
+    let packets = packets_of(&copied(&capture.bytes, Format::Pcapng).unwrap());
+    let times: Vec<_> = packets.iter().map(|got| (got.interface, got.time.ns)).collect();
+    assert_eq!(times, [(1, ns), (0, ns), (0, ns)]);
+    assert_eq!(packets[1].time.stamp, ns / 1000);
+    // In another section the numbers of interfaces mean others.
+    let next = Capture::pcapng(&[(1, 9)]).block(SIMPLE_PACKET, &simple).bytes;
+    let bytes = [Capture::pcapng(&[(1, 6)]).frames(&frames()).bytes, next].concat();
+    let packets = packets_of(&copied(&bytes, Format::Pcapng).unwrap());
+    assert_eq!(packets[5].time.ns, packets[4].time.ns);
+}
+
+#[test]
+fn a_section_does_not_describe_more_interfaces_than_there_may_be() {
+    let description = Capture::pcapng(&[(1, 6)]).bytes.split_off(28);
+    let mut bytes = Capture::pcapng(&[]).bytes;
+    bytes.extend(description.repeat(65_536));
+    let all = |bytes: &[u8]| {
+        let mut reader = Reader::open(bytes).unwrap();
+        while reader.advance()?.is_some() {}
+        Ok::<_, Damage>(reader.interfaces().len())
+    };
+    assert_eq!(all(&bytes).unwrap(), 65_536);
+    // Each section has its own.
+    assert_eq!(all(&[&bytes[..], &bytes].concat()).unwrap(), 65_536);
+    bytes.extend(description);
+    assert!(matches!(all(&bytes).unwrap_err().why, Why::Interfaces));
+}
+
 #[test]
 fn units_and_offsets_of_time() {
     let order = Order::Big;
