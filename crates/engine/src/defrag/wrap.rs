@@ -1,10 +1,17 @@
 //! Headers around an IP packet that say how long it is, or have a checksum over it.
 
+use frag::wire::protocol;
+
 use super::link::u16_at;
 
 const V4_HEADER: usize = 20;
 const V6_HEADER: usize = 40;
+const ADDRESS_BYTES: usize = 16;
 const UDP: u8 = 17;
+/// Kinds of routing headers: source routes (RFC 5095 has done away with them), Mobile IPv6, segments (RFC 8754).
+const SOURCE_ROUTE: u8 = 0;
+const HOME_ADDRESS: u8 = 2;
+const SEGMENTS: u8 = 4;
 const PPPOE_HEADER: usize = 6;
 const GTP_HEADER: usize = 8;
 
@@ -77,11 +84,37 @@ fn refit_udp(frame: &mut [u8], at: usize, ip: usize) -> Result<(), TooLong> {
     let had = u16_at(frame, at + 6) != Some(0);
     put(frame, at + 6, 0);
     if frame[ip] >> 4 == 6 && had {
-        let addresses = sum(len as u64 + u64::from(UDP), &frame[ip + 8..ip + V6_HEADER]);
-        let sum = !sum(u64::from(addresses), &frame[at..]);
+        let source = sum(len as u64 + u64::from(UDP), &frame[ip + 8..ip + 24]);
+        let both = sum(source.into(), destination(&frame[ip..at]));
+        let sum = !sum(both.into(), &frame[at..]);
         put(frame, at + 6, if sum == 0 { 0xffff } else { sum });
     }
     Ok(())
+}
+
+/// Where an IPv6 packet with these headers ends up, which is what checksums are over (RFC 8200 section 8.1): a routing
+/// header that is not used up names it.
+fn destination(headers: &[u8]) -> &[u8] {
+    let (mut next, mut at) = (headers[6], V6_HEADER);
+    let mut to = &headers[24..V6_HEADER];
+    while let Some([following, units, kind, left]) = headers.get(at..).and_then(<[u8]>::first_chunk)
+    {
+        if !matches!(next, protocol::HOP_BY_HOP | protocol::ROUTING | protocol::DESTINATION) {
+            break;
+        }
+        let end = at + (usize::from(*units) + 1) * 8;
+        if next == protocol::ROUTING && *left > 0 {
+            let named = match *kind {
+                SOURCE_ROUTE => end.checked_sub(ADDRESS_BYTES).filter(|last| *last >= at + 8),
+                HOME_ADDRESS | SEGMENTS => Some(at + 8),
+                _ => None,
+            };
+            let named = named.filter(|begin| begin + ADDRESS_BYTES <= end);
+            to = named.and_then(|begin| headers.get(begin..begin + ADDRESS_BYTES)).unwrap_or(to);
+        }
+        (next, at) = (*following, end);
+    }
+    to
 }
 
 fn put(b: &mut [u8], at: usize, n: u16) {

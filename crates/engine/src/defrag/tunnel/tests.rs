@@ -124,12 +124,49 @@ fn udp_over_ipv6_keeps_or_gains_its_checksum() {
     let sum = u16_at(&frame, 46).unwrap();
     assert!(sum != 0 && sum != 0x0102);
     // With its checksum in place, everything sums to zero.
-    let words = |b: &[u8]| -> u64 {
+    assert_eq!(total(&[&frame[8..]], frame.len() - 40), 0xffff);
+}
+
+/// The sum of RFC 1071 over all of these, and what stands for a datagram of UDP of so many bytes.
+fn total(all: &[&[u8]], len: usize) -> u64 {
+    let words = |b: &&[u8]| -> u64 {
         b.chunks(2).map(|w| u64::from(w[0]) << 8 | u64::from(*w.get(1).unwrap_or(&0))).sum()
     };
-    let mut total = words(&frame[8..]) + (frame.len() as u64 - 40) + 17;
+    let mut total = all.iter().map(words).sum::<u64>() + len as u64 + 17;
     while total > 0xffff {
         total = (total & 0xffff) + (total >> 16);
     }
-    assert_eq!(total, 0xffff);
+    total
+}
+
+/// A routing header that is not used up names the address that the checksum is over.
+#[test]
+fn udp_behind_a_routing_header_has_a_checksum_for_where_it_ends_up() {
+    let (first, last) = ([0x11; 16], [0x77; 16]);
+    let header = |units: u8, kind: u8, left: u8, addresses: &[[u8; 16]]| {
+        [&[17, units, kind, left, 0, 0, 0, 0], addresses.as_flattened()].concat()
+    };
+    let plain = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    for (at, (routing, to)) in [
+        (header(4, 4, 1, &[last, first]), last),
+        (header(4, 0, 1, &[first, last]), last),
+        (header(2, 2, 1, &[last]), last),
+        (header(4, 4, 0, &[last, first]), plain),
+        (header(4, 9, 1, &[last, first]), plain),
+        // With no room for what it claims to name.
+        (header(0, 4, 1, &[]), plain),
+        (header(0, 0, 1, &[]), plain),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let datagram = udp(9, 4789, &vxlan(5, &inner()));
+        let mut frame = ip6(43, &[&routing[..], &datagram].concat());
+        let wraps = open(&frame, 0).unwrap().wraps;
+        let begin = 40 + routing.len();
+        frame[begin + 6..begin + 8].copy_from_slice(&[1, 2]);
+        refit(&mut frame, &wraps).unwrap();
+        let all = [&frame[8..24], &to, &frame[begin..]];
+        assert_eq!(total(&all, datagram.len()), 0xffff, "header {at}");
+    }
 }
