@@ -247,7 +247,9 @@ fn text(report: &Report) -> String {
     );
     line(report.malformed, "packets with an IP header that makes no sense: passed through");
     let links: Vec<String> = report.unknown_links.iter().map(u32::to_string).collect();
-    let unknown = format!("packets of unknown link types ({}): passed through", links.join(", "));
+    let more = if report.more_unknown_links { " and more" } else { "" };
+    let unknown =
+        format!("packets of unknown link types ({}{more}): passed through", links.join(", "));
     line(report.unknown_link, &unknown);
     lines.join("\n") + "\n"
 }

@@ -28,7 +28,7 @@ use file::{Damage, Format, Item, Packet, Reader, Writer};
 pub use frag::{Config, Policy, Reason};
 pub use link::{KNOWN as KNOWN_LINKS, Link};
 pub use reassembly::Defragmenter;
-pub use report::Report;
+pub use report::{Report, UNKNOWN_LINKS_MAX};
 
 /// Tunnels inside of tunnels that are opened.
 pub const TUNNELS_MAX: usize = 4;

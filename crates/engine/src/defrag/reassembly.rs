@@ -9,7 +9,7 @@ use super::clock::Clocks;
 use super::fcs::Fcs;
 use super::file::{Interface, Packet, Time};
 use super::link::{Link, Place, Scope};
-use super::report::Report;
+use super::report::{Report, UNKNOWN_LINKS_MAX};
 use super::wrap::{TooLong, Wrap, refit};
 use super::{Error, Options, Outlet, TUNNELS_MAX, secret, tunnel};
 
@@ -141,8 +141,14 @@ impl Defragmenter {
 
     fn unknown(&mut self, link: u32) {
         self.report.unknown_link += 1;
-        if !self.report.unknown_links.contains(&link) {
-            self.report.unknown_links.push(link);
+        let known = &mut self.report.unknown_links;
+        if known.contains(&link) {
+            return;
+        }
+        if known.len() < UNKNOWN_LINKS_MAX {
+            known.push(link);
+        } else {
+            self.report.more_unknown_links = true;
         }
     }
 

@@ -4,6 +4,9 @@ use frag::{Counters, Reason};
 
 use super::file::Damage;
 
+/// Link types that we do not know and keep in mind.
+pub const UNKNOWN_LINKS_MAX: usize = 32;
+
 /// Counts of one run.
 #[derive(Debug, Default)]
 pub struct Report {
@@ -25,8 +28,10 @@ pub struct Report {
     pub malformed: u64,
     /// Packets of links that we do not know.
     pub unknown_link: u64,
-    /// Link types of those.
+    /// Link types of those: the first [`UNKNOWN_LINKS_MAX`] that came.
     pub unknown_links: Vec<u32>,
+    /// Whether there were more.
+    pub more_unknown_links: bool,
     /// Fragments in tunnels whose datagram was complete but would not fit into its tunnel.
     pub too_long: u64,
     /// Where the input stopped making sense.

@@ -260,6 +260,22 @@ fn clocks_that_differ_and_wrong_times_drop_nothing() {
     assert_eq!(report.dropped().count(), 0);
 }
 
+/// A file may have a link type for each of its packets.
+#[test]
+fn of_unknown_links_only_some_are_told() {
+    let links: Vec<(u16, u8)> = (0..200).map(|n| (1000 + n, 6)).collect();
+    let mut capture = Capture::pcapng(&links);
+    for interface in (0..200).chain(0..200) {
+        capture = capture.record(interface, 0, &[1], 1, &[]);
+    }
+    let (_, report) = convert(&capture.bytes, None, &Options::default());
+    assert_eq!((report.unknown_link, report.unknown_links.len()), (400, UNKNOWN_LINKS_MAX));
+    assert!(report.more_unknown_links);
+    let few = Capture::pcapng(&[(1, 6), (999, 6)]).record(1, 0, &[1], 1, &[]);
+    let (_, report) = convert(&few.bytes, None, &Options::default());
+    assert_eq!((report.unknown_links, report.more_unknown_links), (vec![999], false));
+}
+
 /// Options of a packet in a pcapng file are as long as the file says, and kept with it.
 #[test]
 fn options_of_a_fragment_count_for_the_limit() {
