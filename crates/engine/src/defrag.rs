@@ -10,6 +10,7 @@ mod fcs;
 pub mod file;
 mod link;
 pub mod live;
+mod notes;
 mod reassembly;
 mod report;
 mod tunnel;

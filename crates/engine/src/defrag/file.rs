@@ -48,7 +48,7 @@ pub enum Order {
 }
 
 impl Order {
-    fn u16(self, b: &[u8], at: usize) -> u16 {
+    pub(super) fn u16(self, b: &[u8], at: usize) -> u16 {
         let bytes = [b[at], b[at + 1]];
         match self {
             Self::Little => u16::from_le_bytes(bytes),
@@ -56,7 +56,7 @@ impl Order {
         }
     }
 
-    fn u32(self, b: &[u8], at: usize) -> u32 {
+    pub(super) fn u32(self, b: &[u8], at: usize) -> u32 {
         let bytes = [b[at], b[at + 1], b[at + 2], b[at + 3]];
         match self {
             Self::Little => u32::from_le_bytes(bytes),
@@ -64,14 +64,14 @@ impl Order {
         }
     }
 
-    fn put16(self, n: u16) -> [u8; 2] {
+    pub(super) fn put16(self, n: u16) -> [u8; 2] {
         match self {
             Self::Little => n.to_le_bytes(),
             Self::Big => n.to_be_bytes(),
         }
     }
 
-    fn put32(self, n: u32) -> [u8; 4] {
+    pub(super) fn put32(self, n: u32) -> [u8; 4] {
         match self {
             Self::Little => n.to_le_bytes(),
             Self::Big => n.to_be_bytes(),
@@ -101,6 +101,8 @@ pub struct Packet<'a> {
     pub bytes: &'a [u8],
     /// Comments and the like (pcapng), as they stand.
     pub options: &'a [u8],
+    /// The order of bytes in these.
+    pub order: Order,
     /// The whole record, if it is to be copied as it stands.
     pub block: Option<&'a [u8]>,
 }

@@ -7,8 +7,9 @@ use frag::{Arrival, Config, Datagram, HashKey, Key, Ledger, Reason, Released, Sh
 
 use super::clock::Clocks;
 use super::fcs::Fcs;
-use super::file::{Interface, Packet, Time};
+use super::file::{Interface, Order, Packet, Time};
 use super::link::{Link, Place, Scope};
+use super::notes;
 use super::report::{Report, UNKNOWN_LINKS_MAX};
 use super::wrap::{TooLong, Wrap, refit};
 use super::{Error, Options, Outlet, TUNNELS_MAX, secret, tunnel};
@@ -20,6 +21,7 @@ const FRAME_COST: usize = 160;
 struct Frame {
     bytes: Arc<[u8]>,
     options: Box<[u8]>,
+    order: Order,
     place: Place,
     interface: u32,
     time: Time,
@@ -42,6 +44,10 @@ impl Frame {
         u32::try_from(all).unwrap_or(u32::MAX)
     }
 
+    fn options(&self) -> notes::Options<'_> {
+        notes::Options { bytes: &self.options, order: self.order }
+    }
+
     fn packet(&self) -> Packet<'_> {
         Packet {
             interface: self.interface,
@@ -49,6 +55,7 @@ impl Frame {
             original_len: self.original_len,
             bytes: &self.bytes,
             options: &self.options,
+            order: self.order,
             block: None,
         }
     }
@@ -132,7 +139,8 @@ impl Defragmenter {
             Found::Nothing => self.write(packet, out),
             Found::Wrong(reason) => self.wrong(reason, packet, out),
             Found::Fragment(fragment, place) => {
-                let fcs = Fcs::of(link, interface.fcs_bytes);
+                let options = notes::Options { bytes: packet.options, order: packet.order };
+                let fcs = Fcs::of(link, options.fcs_bytes().unwrap_or(interface.fcs_bytes));
                 let frame = self.frame(packet, packet.bytes.into(), place, fcs);
                 self.add(fragment, frame, link, now, out)
             }
@@ -218,6 +226,7 @@ impl Defragmenter {
         Frame {
             bytes,
             options: packet.options.into(),
+            order: packet.order,
             place,
             interface: packet.interface,
             time: packet.time,
@@ -236,13 +245,14 @@ impl Defragmenter {
         now: u64,
         out: &mut impl Outlet,
     ) -> Result<(), Error> {
-        let (interface, time, fcs) = (frame.interface, frame.time, frame.fcs);
+        let Frame { interface, time, fcs, order, .. } = frame;
         // A packet may be in fragments at each depth, once; more is somebody's idea of a joke.
         for deeper in (0..=self.tunnels).rev() {
             let Some(whole) = self.complete(&fragment, frame, now, out)? else { return Ok(()) };
-            let original_len = u32::try_from(whole.len()).unwrap_or(u32::MAX);
-            let bytes = &whole[..];
-            let packet = Packet { interface, time, original_len, bytes, options: &[], block: None };
+            let original_len = u32::try_from(whole.bytes.len()).unwrap_or(u32::MAX);
+            let (bytes, options) = (&whole.bytes[..], &whole.options[..]);
+            let packet =
+                Packet { interface, time, original_len, bytes, options, order, block: None };
             let found =
                 if deeper == 0 { Found::Nothing } else { self.find(link, interface, bytes) };
             match found {
@@ -264,7 +274,7 @@ impl Defragmenter {
         frame: Frame,
         now: u64,
         out: &mut impl Outlet,
-    ) -> Result<Option<Vec<u8>>, Error> {
+    ) -> Result<Option<Whole>, Error> {
         let bytes = Arc::clone(&frame.bytes);
         let (packet, cost) = (&bytes[frame.place.at..], frame.cost());
         let arrival = Arrival { packet, buffer: frame, cost, scope: 0 };
@@ -316,11 +326,18 @@ impl Defragmenter {
     }
 }
 
+/// The frame of a whole datagram.
+#[derive(Debug)]
+struct Whole {
+    bytes: Vec<u8>,
+    options: Vec<u8>,
+}
+
 /// What a shard says during one call.
 #[derive(Debug, Default)]
 struct Collected {
     keep: bool,
-    whole: Option<Vec<u8>>,
+    whole: Option<Whole>,
     /// Frames to be written as they came.
     frames: Vec<Frame>,
     /// The datagram whose frames come back now did not fit.
@@ -352,17 +369,28 @@ impl Sink<Frame> for Collected {
 }
 
 /// The frame of a whole datagram: headers of its first fragment's frame, and the datagram.
-fn assemble(datagram: &Datagram<'_, Frame>) -> Result<Vec<u8>, TooLong> {
-    let first = datagram.slices().find_map(|slice| match slice {
-        Slice::Held { buffer, .. } => Some(buffer),
-        Slice::Copied(_) => None,
-    });
-    let first = first.ok_or(TooLong)?;
+fn assemble(datagram: &Datagram<'_, Frame>) -> Result<Whole, TooLong> {
+    let frames = || {
+        datagram.slices().filter_map(|slice| match slice {
+            Slice::Held { buffer, .. } => Some(buffer),
+            Slice::Copied(_) => None,
+        })
+    };
+    let first = frames().next().ok_or(TooLong)?;
     let at = first.place.at;
     let mut bytes = vec![0; at + datagram.packet_len()];
     bytes[..at].copy_from_slice(&first.bytes[..at]);
     datagram.write_to(&mut bytes[at..], |frame: &Frame| frame.ip()).map_err(|_| TooLong)?;
     refit(&mut bytes, &first.place.wraps)?;
     first.fcs.append(&mut bytes);
-    Ok(bytes)
+    Ok(Whole { bytes, options: options(first, frames()) })
+}
+
+/// Options of a datagram, from those of its fragments as they came. Most have none.
+fn options<'a>(first: &Frame, frames: impl Iterator<Item = &'a Frame>) -> Vec<u8> {
+    let mut noted: Vec<&Frame> = frames.filter(|frame| !frame.options.is_empty()).collect();
+    noted.sort_unstable_by_key(|frame| frame.arrived);
+    // Of one that was cut there are several pieces.
+    noted.dedup_by_key(|frame| frame.arrived);
+    notes::compose(first.order, first.options(), noted.into_iter().map(Frame::options))
 }

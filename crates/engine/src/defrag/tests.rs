@@ -5,7 +5,7 @@ use std::io::Cursor;
 use proptest::prelude::*;
 
 use super::file::tests::{Capture, packets_of};
-use super::file::{Interface, Time};
+use super::file::{Interface, Order, Time};
 use super::*;
 
 /// Packets as senders make them.
@@ -260,6 +260,29 @@ fn clocks_that_differ_and_wrong_times_drop_nothing() {
     assert_eq!(report.dropped().count(), 0);
 }
 
+/// Comments of all fragments in the order in which they came, and the direction of the first one.
+#[test]
+fn what_is_noted_of_fragments_is_noted_of_the_datagram() {
+    for order in [Order::Little, Order::Big] {
+        let option = |code: u16, value: &[u8]| {
+            [&order.put16(code)[..], &order.put16(value.len() as u16), value].concat()
+        };
+        let noted = |word: &[u8; 4], flags: u32| {
+            [option(1, word), option(2, &order.put32(flags)), vec![0; 4]].concat()
+        };
+        let frames = framed(&fragments(&whole(3000), 1480));
+        let mut capture = Capture::pcapng_as(order, &[(1, 6)]);
+        for (at, word, flags) in [(2, b"last", 2), (0, b"head", 1), (1, b"body", 2)] {
+            let (ns, frame) = (1_700_000_000_000_000_000, &frames[at]);
+            capture = capture.record(0, ns, frame, frame.len(), &noted(word, flags));
+        }
+        let (out, _) = convert(&capture.bytes, None, &Options::default());
+        let comments = [b"last", b"head", b"body"].map(|word| option(1, word)).concat();
+        let expected = [comments, option(2, &order.put32(1)), vec![0; 4]].concat();
+        assert_eq!(packets_of(&out).remove(0).options, expected);
+    }
+}
+
 /// A file may have a link type for each of its packets.
 #[test]
 fn of_unknown_links_only_some_are_told() {
@@ -289,7 +312,9 @@ fn options_of_a_fragment_count_for_the_limit() {
             bytes[14 + 5] = id;
             let (original_len, time) = (bytes.len() as u32, Time::default());
             let bytes = &bytes[..];
-            let packet = Packet { interface: 0, time, original_len, bytes, options, block: None };
+            let order = Order::Little;
+            let packet =
+                Packet { interface: 0, time, original_len, bytes, options, order, block: None };
             defragmenter.push(&packet, &Interface::new(1), &mut Nowhere).unwrap();
         };
         let parts = fragments(&whole(100), 56);

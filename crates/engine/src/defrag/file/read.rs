@@ -208,6 +208,7 @@ impl<R: Read> Reader<R> {
             original_len: place.original_len,
             bytes,
             options: &self.block[place.options.clone()],
+            order: self.order,
             block: stays.then_some(&self.block),
         }
     }

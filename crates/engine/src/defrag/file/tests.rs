@@ -34,7 +34,7 @@ impl Capture {
         Self::pcapng_as(Order::Little, interfaces)
     }
 
-    fn pcapng_as(order: Order, interfaces: &[(u16, u8)]) -> Self {
+    pub(in crate::defrag) fn pcapng_as(order: Order, interfaces: &[(u16, u8)]) -> Self {
         let units =
             interfaces.iter().map(|(_, exponent)| 10u64.pow(u32::from(*exponent))).collect();
         let mut capture =
@@ -117,7 +117,7 @@ pub(in crate::defrag) struct Got {
     pub(in crate::defrag) time: Time,
     pub(in crate::defrag) original_len: u32,
     interface: u32,
-    options: Vec<u8>,
+    pub(in crate::defrag) options: Vec<u8>,
 }
 
 pub(in crate::defrag) fn packets_of(bytes: &[u8]) -> Vec<Got> {
@@ -355,10 +355,15 @@ fn packets_from_elsewhere_are_written() {
         let mut writer = Writer::fresh(&mut out, format, &[1]).unwrap();
         let time = Time { ns: 1_700_000_000_123_456_789, stamp: 0 };
         let bytes = &[1, 2, 3];
+        let (options, order) = (&Order::Big.put32(0x0001_0002)[..], Order::Big);
+        let options = &[options, b"hi\0\0", &[0; 4]].concat();
         let packet =
-            Packet { interface: 0, time, original_len: 3, bytes, options: &[], block: None };
+            Packet { interface: 0, time, original_len: 3, bytes, options, order, block: None };
         writer.packet(&packet).unwrap();
         let packets = packets_of(&out);
+        if format == Format::Pcapng {
+            assert_eq!(packets[0].options, *b"\x01\0\x02\0hi\0\0\0\0\0\0");
+        }
         assert_eq!((packets[0].bytes.as_slice(), packets[0].time.ns), (&bytes[..], time.ns));
     }
 }

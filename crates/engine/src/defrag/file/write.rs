@@ -6,6 +6,7 @@ use super::{
     ENHANCED_PACKET, FCS_KNOWN, Format, INTERFACE, Interface, Item, OPTION_FCS, ORDER_MAGIC, Order,
     PCAP_NANOS, Packet, Reader, SECTION, SNAPLEN,
 };
+use crate::defrag::notes::Options;
 use crate::defrag::{Error, Outlet};
 
 const ETHERNET: u32 = 1;
@@ -183,7 +184,12 @@ impl<W: Write> Writer<W> {
         self.word(packet.original_len);
         self.record.extend_from_slice(packet.bytes);
         self.record.resize(self.record.len().next_multiple_of(4), 0);
-        self.record.extend_from_slice(packet.options);
+        if packet.order == self.order {
+            self.record.extend_from_slice(packet.options);
+        } else {
+            let options = Options { bytes: packet.options, order: packet.order };
+            self.record.extend_from_slice(&options.reordered(self.order));
+        }
         self.end_block()
     }
 

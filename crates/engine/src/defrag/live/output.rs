@@ -13,7 +13,7 @@ use sys::sync::{AtomicU64, Ordering};
 use sys::tap::{Shape, Tap};
 
 use super::{Alarm, Error};
-use crate::defrag::file::{Format, Packet, Time, Writer};
+use crate::defrag::file::{Format, Order, Packet, Time, Writer};
 use crate::defrag::{Outlet as _, format_of};
 
 /// Datagrams that wait for the file, at most; 32 MiB if all are of the largest size.
@@ -197,6 +197,7 @@ fn record<W: Write>(mut writer: Writer<W>, receive: &Receiver<Record>) -> Result
             original_len: u32::try_from(record.bytes.len()).unwrap_or(u32::MAX),
             bytes: &record.bytes,
             options: &[],
+            order: Order::Little,
             block: None,
         };
         writer.packet(&packet)?;
