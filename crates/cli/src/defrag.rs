@@ -95,7 +95,10 @@ fn policies() -> PossibleValuesParser {
 /// Whose bytes count, of an old and a new fragment that overlap.
 const fn meaning(policy: Policy) -> &'static str {
     match policy {
-        Policy::Strict => "nobody's: the datagram is dropped, as hosts should (RFC 5722)",
+        Policy::Strict => {
+            "nobody's: the datagram is dropped, as hosts should (RFC 5722). A fragment of exactly the same range is taken \
+             for a duplicate and dropped alone: contents are not compared"
+        }
         Policy::First => "the old one's",
         Policy::Last => "the new one's",
         Policy::Bsd => "the old one's if it begins before the new one or with it",

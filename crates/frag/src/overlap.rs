@@ -13,7 +13,8 @@ use crate::wire::Fragment;
 /// Whose bytes count where fragments overlap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// Nobody's: the datagram is given up (RFC 5722), exact duplicates excepted.
+    /// Nobody's: the datagram is given up (RFC 5722). A fragment of exactly the same range is taken for a duplicate and
+    /// dropped alone, whatever it holds: contents stay in the caller's buffers, where nobody reads them to compare.
     #[default]
     Strict,
     /// The one that came first.

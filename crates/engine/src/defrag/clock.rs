@@ -19,7 +19,7 @@ impl Clocks {
         if at >= self.clocks.len() {
             self.clocks.resize(at + 1, None);
         }
-        let clock = self.clocks[at].get_or_insert(Clock::new(ns, self.passed));
+        let clock = self.clocks[at].get_or_insert_with(|| Clock::new(ns, self.passed));
         self.passed = self.passed.max(clock.at(ns));
         self.passed
     }

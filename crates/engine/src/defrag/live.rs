@@ -287,7 +287,7 @@ pub fn run(
     filtered.iter().for_each(|filtered| news(News::Filtered(filtered)));
     let mut report = team.watch(options, stop, &crew, listener, news)?;
     let written = recorder.map_or(Ok(()), Recorder::finish);
-    report.cut_short = report.cut_short.or(written.err());
+    report.cut_short = report.cut_short.or_else(|| written.err());
     Ok(report)
 }
 
