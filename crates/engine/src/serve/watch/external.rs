@@ -9,7 +9,7 @@
 //! reads the tree, and is done on a thread of the pool, on behalf of who watches: names in folders that they may not
 //! read are not for them.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -94,16 +94,69 @@ impl Own {
     }
 }
 
-enum Wish {
-    Watch { open: OpenId, folder: Arc<Handle>, tree: bool, whose: Whose },
-    Forget(OpenId),
+/// A folder that is to be watched.
+struct Wish {
+    open: OpenId,
+    folder: Arc<Handle>,
+    tree: bool,
+    whose: Whose,
+}
+
+/// What the kernel is still to be asked for.
+#[derive(Default)]
+struct Wishes {
+    /// Opens that are watched, or wait for it.
+    opens: HashSet<OpenId>,
+    /// Those that wait, oldest first. Each holds its folder open.
+    waiting: VecDeque<Wish>,
+    /// Opens that have ended since they were watched.
+    ended: Vec<OpenId>,
+    /// Nobody takes wishes any more.
+    over: bool,
+}
+
+impl Wishes {
+    /// Whether there is room for this one.
+    fn add(&mut self, wish: Wish) -> bool {
+        if self.over || self.opens.len() >= WATCHES_MOST || !self.opens.insert(wish.open) {
+            return false;
+        }
+        self.waiting.push_back(wish);
+        true
+    }
+
+    /// What was wished for this open, if it still waits: nothing is to be undone then.
+    fn end(&mut self, open: OpenId) -> Option<Wish> {
+        if !self.opens.remove(&open) {
+            return None;
+        }
+        let at = self.waiting.iter().position(|wish| wish.open == open);
+        let Some(at) = at else {
+            self.ended.push(open);
+            return None;
+        };
+        self.waiting.remove(at)
+    }
+
+    /// As much as is done in one go: first what makes room.
+    fn piece(&mut self) -> Option<Piece> {
+        let ended = std::mem::take(&mut self.ended);
+        let begin = self.waiting.pop_front();
+        (begin.is_some() || !ended.is_empty()).then_some(Piece { ended, begin })
+    }
+}
+
+/// What is asked of the kernel in one go. To begin a watch may take long, so that is one.
+struct Piece {
+    ended: Vec<OpenId>,
+    begin: Option<Wish>,
 }
 
 /// A share's connection to what the kernel says.
 #[derive(Default)]
 pub(super) struct External {
     begun: AtomicBool,
-    wishes: Mutex<Vec<Wish>>,
+    wishes: Mutex<Wishes>,
     wake: Event,
     own: Mutex<Own>,
 }
@@ -125,22 +178,42 @@ impl External {
         let Some(folder) = open.file().cloned() else { return };
         let point = &open.tree.share;
         let external = &point.watch.external;
-        external.wish(Wish::Watch { open: open.id, folder, tree, whose: open.owner.whose() });
+        let wish = Wish { open: open.id, folder, tree, whose: open.owner.whose() };
+        if !external.wish(wish) {
+            return;
+        }
         if !external.begun.swap(true, Ordering::AcqRel) {
-            drop(runtime::spawn(run(server.clone(), point.clone())));
+            let (server, point) = (server.clone(), point.clone());
+            drop(runtime::spawn(async move {
+                // What is under way on a thread ends by itself, soon.
+                runtime::unless_stopping(run(server, point.clone())).await;
+                point.watch.external.give_up();
+            }));
         }
     }
 
-    /// Tells it no longer.
+    /// Tells it no longer. What waits for its turn gives its folder back at once.
     pub(super) fn forget(&self, open: OpenId) {
-        if self.begun.load(Ordering::Acquire) {
-            self.wish(Wish::Forget(open));
+        // Not dropped under the lock, which would be held for a close(2) then.
+        let waited = lock(&self.wishes).end(open);
+        if waited.is_none() {
+            self.wake.notify_all();
         }
     }
 
-    fn wish(&self, wish: Wish) {
-        lock(&self.wishes).push(wish);
-        self.wake.notify_all();
+    /// Whether it will be looked at. Those that have no room hear of what clients do.
+    fn wish(&self, wish: Wish) -> bool {
+        let taken = lock(&self.wishes).add(wish);
+        if taken {
+            self.wake.notify_all();
+        }
+        taken
+    }
+
+    /// Nobody looks at wishes any more.
+    fn give_up(&self) {
+        let over = Wishes { over: true, ..Wishes::default() };
+        drop(std::mem::replace(&mut *lock(&self.wishes), over));
     }
 }
 
@@ -152,24 +225,18 @@ struct Asked {
 }
 
 impl Asked {
-    fn fulfil(&mut self, wishes: Vec<Wish>) {
-        for wish in wishes {
-            match wish {
-                Wish::Watch { .. } if self.by_open.len() >= WATCHES_MOST => {}
-                Wish::Watch { open, folder, tree, whose } => {
-                    let watch = act(&whose, || self.watcher.watch(&folder, tree));
-                    // Without it, clients hear of what clients do.
-                    let Ok(Ok(watch)) = watch else { continue };
-                    self.by_open.insert(open, watch);
-                    self.by_watch.insert(watch, open);
-                }
-                Wish::Forget(open) => {
-                    let Some(watch) = self.by_open.remove(&open) else { continue };
-                    self.by_watch.remove(&watch);
-                    self.watcher.forget(watch);
-                }
-            }
+    fn fulfil(&mut self, piece: Piece) {
+        for open in piece.ended {
+            let Some(watch) = self.by_open.remove(&open) else { continue };
+            self.by_watch.remove(&watch);
+            self.watcher.forget(watch);
         }
+        let Some(Wish { open, folder, tree, whose }) = piece.begin else { return };
+        let watch = act(&whose, || self.watcher.watch(&folder, tree));
+        // Without it, clients hear of what clients do.
+        let Ok(Ok(watch)) = watch else { return };
+        self.by_open.insert(open, watch);
+        self.by_watch.insert(watch, open);
     }
 }
 
@@ -189,10 +256,10 @@ async fn run(server: Arc<Server>, point: Arc<SharePoint>) {
     let external = &point.watch.external;
     loop {
         let woken = external.wake.wait();
-        let wishes = std::mem::take(&mut *lock(&external.wishes));
-        if !wishes.is_empty() {
+        let piece = lock(&external.wishes).piece();
+        if let Some(piece) = piece {
             asked = runtime::offload(move || {
-                asked.fulfil(wishes);
+                asked.fulfil(piece);
                 asked
             })
             .await;
@@ -331,7 +398,58 @@ fn happening(change: &Change) -> Happening<'_> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::fs::{Config, Share};
     use super::*;
+
+    fn folder() -> (tempfile::TempDir, Arc<Handle>) {
+        let folder = tempfile::TempDir::new().unwrap();
+        let share = Share::new(Config::new(folder.path(), "test")).unwrap();
+        let handle = share.open_existing(&Path::parse_str("").unwrap(), Want::default()).unwrap();
+        (folder, Arc::new(handle))
+    }
+
+    fn wish(open: u64, folder: &Arc<Handle>) -> Wish {
+        Wish { open: OpenId(open), folder: folder.clone(), tree: true, whose: None }
+    }
+
+    #[test]
+    fn who_ends_while_waiting_leaves_nothing_open() {
+        let (_root, folder) = folder();
+        let external = External::default();
+        for open in 0..3 {
+            assert!(external.wish(wish(open, &folder)));
+        }
+        external.forget(OpenId(1));
+        external.forget(OpenId(0));
+        assert_eq!(Arc::strong_count(&folder), 2, "the one that still waits, and here");
+        let piece = lock(&external.wishes).piece().unwrap();
+        assert_eq!(piece.begin.map(|wish| wish.open), Some(OpenId(2)));
+        assert!(piece.ended.is_empty(), "the kernel was never asked for them");
+        assert_eq!(Arc::strong_count(&folder), 1);
+        assert!(lock(&external.wishes).piece().is_none());
+        external.forget(OpenId(2));
+        external.forget(OpenId(2));
+        assert_eq!(lock(&external.wishes).piece().unwrap().ended, [OpenId(2)]);
+        assert!(lock(&external.wishes).opens.is_empty());
+    }
+
+    #[test]
+    fn those_that_wait_are_counted_with_those_that_are_watched() {
+        let (_root, folder) = folder();
+        let external = External::default();
+        let most = WATCHES_MOST as u64;
+        (0..most).for_each(|open| assert!(external.wish(wish(open, &folder))));
+        assert!(!external.wish(wish(most, &folder)));
+        let taken: Vec<_> = (0..10).map(|_| lock(&external.wishes).piece().unwrap()).collect();
+        assert!(!external.wish(wish(most, &folder)), "ten are being watched now");
+        assert!(taken.iter().all(|piece| piece.begin.is_some()), "one in a piece");
+        external.forget(OpenId(0));
+        assert!(external.wish(wish(most, &folder)));
+        drop(taken);
+        external.give_up();
+        assert_eq!(Arc::strong_count(&folder), 1, "at the end all is given back");
+        assert!(!external.wish(wish(0, &folder)));
+    }
 
     #[test]
     fn own_changes_are_known_for_a_while() {
