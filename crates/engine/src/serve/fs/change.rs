@@ -47,6 +47,40 @@ fn timespec(time: FileTime) -> Timespec {
     Timespec { tv_sec, tv_nsec: nanoseconds.into() }
 }
 
+/// What a file may have beyond what was asked for: file systems round up, and count blocks of their own.
+const RESERVED_MIN: u64 = 256 << 10;
+
+/// Reserves room by way of `fallocate`. Some file systems (ext4) get as much as there is before they say that it is
+/// not enough, and leave the disk full: so they are not asked for what cannot be, and what they got all the same is
+/// given back.
+fn reserve(
+    fd: &OwnedFd,
+    bytes: u64,
+    fallocate: impl FnOnce(u64) -> Result<(), Errno>,
+) -> Result<(), NtStatus> {
+    let volume = rustix::fs::fstatvfs(fd).map_err(status)?;
+    let free = volume.f_bavail.saturating_mul(volume.f_frsize);
+    let more = bytes.saturating_sub(stat(fd).map_err(status)?.stx_blocks.saturating_mul(512));
+    // Some that have no disk of their own say that they have no blocks at all.
+    if volume.f_blocks > 0 && more > free {
+        return Err(NtStatus::DISK_FULL);
+    }
+    match fallocate(bytes) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        Err(errno) => {
+            give_back(fd)?;
+            Err(status(errno))
+        }
+    }
+}
+
+/// Gives back what is reserved behind the end of a file. Every file system does that when it is cut off where it ends;
+/// ext4 punches no holes there. It is asked for its end right before, because somebody may be writing to it.
+fn give_back(fd: &OwnedFd) -> Result<(), NtStatus> {
+    let end = stat(fd).map_err(status)?.stx_size;
+    rustix::fs::ftruncate(fd, end).map_err(status)
+}
+
 impl Handle {
     /// Sets times, to 100 ns if the file system has that.
     ///
@@ -153,25 +187,30 @@ impl Handle {
         self.with_writer(|fd| rustix::fs::ftruncate(fd, size).map_err(status))
     }
 
-    /// Reserves room for this many bytes, as far as the file system can do that; less than the file has cuts
-    /// it off there, as on Windows (MS-FSA 2.1.5.15.1).
+    /// Reserves room for this many bytes, as far as the file system can do that, and gives back what is reserved
+    /// beyond; less than the file has cuts it off there, as on Windows (MS-FSA 2.1.5.15.1).
     ///
     /// # Errors
     ///
-    /// FILE_IS_A_DIRECTORY, DISK_FULL, and what `fallocate(2)` says.
+    /// FILE_IS_A_DIRECTORY, DISK_FULL, and what `fallocate(2)` says; nothing is reserved then.
     pub fn set_allocation(&self, bytes: u64) -> Result<(), NtStatus> {
         self.with_writer(|fd| {
             let stat = stat(fd).map_err(status)?;
             if bytes < stat.stx_size {
                 return rustix::fs::ftruncate(fd, bytes).map_err(status);
             }
-            if bytes <= stat.stx_blocks.saturating_mul(512) || bytes == 0 {
+            let allocated = stat.stx_blocks.saturating_mul(512);
+            if allocated > bytes.saturating_add(RESERVED_MIN) {
+                give_back(fd)?;
+            } else if bytes <= allocated || bytes == 0 {
                 return Ok(());
             }
-            match rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, 0, bytes) {
-                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-                Err(errno) => Err(status(errno)),
+            if bytes == stat.stx_size {
+                return Ok(());
             }
+            reserve(fd, bytes, |bytes| {
+                rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, 0, bytes)
+            })
         })
     }
 
@@ -236,5 +275,47 @@ impl Handle {
         let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let path = super::facts::proc_path(self.as_fd());
         call(&rustix::fs::open(&*path, flags, Mode::empty()).map_err(status)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
+    use super::*;
+
+    #[track_caller]
+    fn on_each(test: impl Fn(&OwnedFd, &dyn Fn() -> u64)) {
+        let disk = std::env::temp_dir();
+        for place in [std::path::Path::new("/dev/shm"), &disk] {
+            let mut file = tempfile::tempfile_in(place).unwrap();
+            std::io::Write::write_all(&mut file, &[1; 100]).unwrap();
+            file.sync_all().unwrap();
+            let fd = OwnedFd::from(file.try_clone().unwrap());
+            test(&fd, &|| file.metadata().unwrap().blocks());
+            assert_eq!(file.metadata().unwrap().len(), 100);
+        }
+    }
+
+    #[test]
+    fn what_a_file_system_got_before_it_failed_is_given_back() {
+        on_each(|fd, blocks| {
+            let before = blocks();
+            let failed = reserve(fd, 4 << 20, |_| {
+                rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, 0, 2 << 20)?;
+                assert!(blocks() >= before + 4000, "as ext4 leaves it");
+                Err(Errno::NOSPC)
+            });
+            assert_eq!(failed, Err(NtStatus::DISK_FULL));
+            assert_eq!(blocks(), before);
+        });
+    }
+
+    #[test]
+    fn a_file_system_is_not_asked_for_more_than_it_has() {
+        on_each(|fd, _| {
+            let refused = reserve(fd, 1 << 62, |_| panic!("it was asked"));
+            assert_eq!(refused, Err(NtStatus::DISK_FULL));
+        });
     }
 }
