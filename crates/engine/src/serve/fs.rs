@@ -56,7 +56,7 @@ pub use permission::{Unix, allowed};
 pub use rename::Destination;
 pub use special::Special;
 pub use stream::{STREAM_MAX, Stream, StreamFacts};
-pub use watch::{Change, ChangeKind, Watch, Watcher};
+pub use watch::{Change, ChangeKind, Limits as WatchLimits, Watch, Watcher};
 pub use xattr::Ea;
 
 /// What to do about symbolic links on disk.

@@ -23,7 +23,7 @@ use smb::files::{FileKey, OpenId};
 use smb::name::Path;
 
 use super::super::acting::{Whose, act};
-use super::super::fs::{Change, ChangeKind, Found, Handle, Want, Watch, Watcher};
+use super::super::fs::{Change, ChangeKind, Found, Handle, Want, Watch, WatchLimits, Watcher};
 use super::super::log;
 use super::super::open::Open;
 use super::super::runtime::{self, Event, Source};
@@ -38,6 +38,10 @@ const OWN_MANY: usize = 1024;
 const OWN_MOST: usize = 65_536;
 /// Opens of a share that hear of what happens on the host; those beyond hear of what clients do.
 const WATCHES_MOST: usize = 1024;
+/// Folders that are looked at before the end of the server, or somebody else who wishes something, is thought of.
+const FOLDERS_AT_ONCE: usize = 32;
+/// Changes that are told before the loop does something else.
+const TOLD_AT_ONCE: usize = 256;
 
 /// What was done to a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +150,7 @@ impl Wishes {
     }
 }
 
-/// What is asked of the kernel in one go. To begin a watch may take long, so that is one.
+/// What is asked of the kernel in one go.
 struct Piece {
     ended: Vec<OpenId>,
     begin: Option<Wish>,
@@ -241,7 +245,7 @@ impl Asked {
 }
 
 async fn run(server: Arc<Server>, point: Arc<SharePoint>) {
-    let begun = Watcher::new().map_err(drop).and_then(|watcher| {
+    let begun = Watcher::new(WatchLimits::default()).map_err(drop).and_then(|watcher| {
         let fd = watcher.as_fd().try_clone_to_owned().map_err(drop)?;
         Ok((watcher, Source::new(Arc::new(fd)).map_err(drop)?))
     });
@@ -254,28 +258,53 @@ async fn run(server: Arc<Server>, point: Arc<SharePoint>) {
     };
     let mut asked = Asked { watcher, by_open: HashMap::new(), by_watch: HashMap::new() };
     let external = &point.watch.external;
+    // Whether the watcher is in the middle of something, and since when it has something to tell.
+    let (mut more, mut heard) = (false, None);
     loop {
         let woken = external.wake.wait();
         let piece = lock(&external.wishes).piece();
-        if let Some(piece) = piece {
-            asked = runtime::offload(move || {
-                asked.fulfil(piece);
-                asked
-            })
-            .await;
+        if piece.is_none() && !more && !readable_before(&source, woken).await {
             continue;
         }
-        if !readable_before(&source, woken).await {
-            continue;
-        }
-        runtime::sleep(SETTLE).await;
-        let mut changes = Vec::new();
-        while let Some(change) = asked.watcher.poll() {
-            changes.push(change);
-        }
+        // Before it is read: what comes later is noticed then.
         source.not_readable();
-        Telling { server: &server, point: &point, asked: &asked }.tell(&changes);
+        (asked, more) = runtime::offload(move || {
+            piece.into_iter().for_each(|piece| asked.fulfil(piece));
+            let more = asked.watcher.work(FOLDERS_AT_ONCE);
+            (asked, more)
+        })
+        .await;
+        if !asked.watcher.has_changes() {
+            continue;
+        }
+        let settled = *heard.get_or_insert_with(Instant::now) + SETTLE;
+        if more && Instant::now() < settled {
+            continue;
+        }
+        runtime::sleep_until(settled).await;
+        heard = None;
+        loop {
+            let changes = some_of(&mut asked.watcher);
+            if changes.is_empty() {
+                break;
+            }
+            Telling { server: &server, point: &point, asked: &asked }.tell(&changes);
+            runtime::yield_now().await;
+        }
     }
+}
+
+/// Some of what was heard, both halves of a rename together.
+fn some_of(watcher: &mut Watcher) -> Vec<Change> {
+    let mut changes = Vec::new();
+    while let Some(change) = watcher.poll() {
+        let half = change.kind == ChangeKind::RenamedFrom;
+        changes.push(change);
+        if changes.len() >= TOLD_AT_ONCE && !half {
+            break;
+        }
+    }
+    changes
 }
 
 /// Whether the kernel has something to say, before `other` has ended.
@@ -338,7 +367,7 @@ impl Telling<'_> {
         ours: &mut HashMap<String, bool>,
     ) -> bool {
         let path = match directory {
-            "" => change.path.clone(),
+            "" => change.path.to_string(),
             _ => format!("{directory}\\{}", change.path),
         };
         let did = match change.kind {
