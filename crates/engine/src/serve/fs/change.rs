@@ -47,9 +47,6 @@ fn timespec(time: FileTime) -> Timespec {
     Timespec { tv_sec, tv_nsec: nanoseconds.into() }
 }
 
-/// What a file may have beyond what was asked for: file systems round up, and count blocks of their own.
-const RESERVED_MIN: u64 = 256 << 10;
-
 /// Reserves room by way of `fallocate`. Some file systems (ext4) get as much as there is before they say that it is
 /// not enough, and leave the disk full: so they are not asked for what cannot be, and what they got all the same is
 /// given back.
@@ -75,7 +72,8 @@ fn reserve(
 }
 
 /// Gives back what is reserved behind the end of a file. Every file system does that when it is cut off where it ends;
-/// ext4 punches no holes there. It is asked for its end right before, because somebody may be writing to it.
+/// ext4 punches no holes there. What somebody else writes behind it between the two calls would be lost; on a full disk, to
+/// the same file, that is not likely.
 fn give_back(fd: &OwnedFd) -> Result<(), NtStatus> {
     let end = stat(fd).map_err(status)?.stx_size;
     rustix::fs::ftruncate(fd, end).map_err(status)
@@ -187,8 +185,11 @@ impl Handle {
         self.with_writer(|fd| rustix::fs::ftruncate(fd, size).map_err(status))
     }
 
-    /// Reserves room for this many bytes, as far as the file system can do that, and gives back what is reserved
-    /// beyond; less than the file has cuts it off there, as on Windows (MS-FSA 2.1.5.15.1).
+    /// Reserves room for this many bytes, as far as the file system can do that; less than the file has cuts
+    /// it off there, as on Windows (MS-FSA 2.1.5.15.1).
+    ///
+    /// What was reserved before beyond that stays reserved: it could be given back only by cutting the file off at its
+    /// end, and with that what somebody else writes behind it at this moment.
     ///
     /// # Errors
     ///
@@ -199,13 +200,7 @@ impl Handle {
             if bytes < stat.stx_size {
                 return rustix::fs::ftruncate(fd, bytes).map_err(status);
             }
-            let allocated = stat.stx_blocks.saturating_mul(512);
-            if allocated > bytes.saturating_add(RESERVED_MIN) {
-                give_back(fd)?;
-            } else if bytes <= allocated || bytes == 0 {
-                return Ok(());
-            }
-            if bytes == stat.stx_size {
+            if bytes <= stat.stx_blocks.saturating_mul(512) || bytes == 0 {
                 return Ok(());
             }
             reserve(fd, bytes, |bytes| {
