@@ -72,13 +72,15 @@ fn splice_from_ring(
     flags: u32,
 ) -> Outcome {
     // As the kernel has it: a pipe that does not wait does not here either.
-    let waits = flags & libc::SPLICE_F_NONBLOCK == 0
-        && call::getfl(pipe).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0);
+    let waits = || {
+        flags & libc::SPLICE_F_NONBLOCK == 0
+            && call::getfl(pipe).is_ok_and(|flags| flags & libc::O_NONBLOCK == 0)
+    };
     loop {
         match conn.recv_with(w, fd, n, |piece| call::write_now(pipe, piece)) {
             Ok(n) => return Ok(n),
             Err(got) if Conn::is_retry(got) => return Err(libc::EOPNOTSUPP),
-            Err(Got::Failed(libc::EAGAIN)) if waits => {
+            Err(Got::Failed(libc::EAGAIN)) if waits() => {
                 let mut fds = [libc::pollfd { fd: pipe, events: libc::POLLOUT, revents: 0 }];
                 call::poll(&mut fds, -1)?;
             }
