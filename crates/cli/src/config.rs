@@ -399,4 +399,4 @@ fn distance(a: &str, b: &str) -> usize {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -160,7 +160,7 @@ fn each_setting_has_an_option_which_documents_it() {
 
 /// A file with some sense in it: names that are, or nearly are, and values that may be.
 /// The file that packages bring, with its settings in force; without those of which it shows an example.
-fn packaged(examples: &[&str]) -> String {
+pub(crate) fn packaged(examples: &[&str]) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/config.toml");
     let text = std::fs::read_to_string(path).unwrap();
     let lines =

@@ -309,13 +309,7 @@ mod tests {
 
     #[test]
     fn the_file_of_packages_has_usual_values() {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/config.toml");
-        let text = std::fs::read_to_string(path).unwrap();
-        let in_force = |line: &str| match line.strip_prefix('#') {
-            Some(rest) if !rest.starts_with(' ') => format!("{rest}\n"),
-            _ => format!("{line}\n"),
-        };
-        let text: String = text.lines().map(in_force).collect();
+        let text = crate::config::tests::packaged(&[]);
         let somebody = ["--user", "ann:secret"];
         let as_told = load(&text.replace("/srv/work", "DIR/files"), &somebody).unwrap();
         let mut usual =
