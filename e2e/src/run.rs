@@ -300,10 +300,25 @@ fn reader(from: Option<impl Read + Send + 'static>) -> thread::JoinHandle<String
 /// When it cannot be started.
 #[must_use]
 pub fn outcome(command: &mut Command, limit: Duration) -> Outcome {
+    outcome_after(command, limit, |_| ())
+}
+
+/// The same with something that is done while it runs, which the limit does not count.
+///
+/// # Panics
+///
+/// When it cannot be started.
+#[must_use]
+pub fn outcome_after(
+    command: &mut Command,
+    limit: Duration,
+    meanwhile: impl FnOnce(&Guest),
+) -> Outcome {
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let begun = Instant::now();
     let mut guest = Guest::start(command);
     let (out, err) = (reader(guest.take_stdout()), reader(guest.take_stderr()));
+    meanwhile(&guest);
     let ended = guest.wait(limit);
     // Children that hold the pipes would keep the readers waiting.
     guest.kill_all();

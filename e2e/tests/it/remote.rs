@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-use e2e::run::{BoardDir, Guest, Outcome, eventually, outcome, skipped};
+use e2e::run::{BoardDir, Guest, Outcome, eventually, outcome, outcome_after, skipped};
 use e2e::{built, installed};
 use testkit::hosts::{self, Host, Hosts};
 

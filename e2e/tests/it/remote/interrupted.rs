@@ -38,22 +38,35 @@ impl Programs {
     }
 
     fn iperf3(&self, pair: &Pair, words: &str) -> Outcome {
-        let mut command = pair.shunt(Side::Client, &self.iperf);
-        command.args(["-c", &pair.address(), "-p", "5300", "-J"]).args(words.split(' '));
-        outcome(&mut command, LIMIT)
+        outcome(&mut self.iperf3_command(pair, words), LIMIT)
     }
 
-    /// Each of them for so long, seconds, with connections that go by SMC-R, while `meanwhile` is done; all get all that
-    /// they ask for.
+    fn iperf3_command(&self, pair: &Pair, words: &str) -> Command {
+        let mut command = pair.shunt(Side::Client, &self.iperf);
+        command.args(["-c", &pair.address(), "-p", "5300", "-J"]).args(words.split(' '));
+        command
+    }
+
+    /// Each of them for as long as it takes to do `meanwhile`, with connections that go by SMC-R; all get all that they
+    /// ask for.
     #[track_caller]
-    fn go_on(&self, pair: &Pair, seconds: u32, meanwhile: impl FnOnce()) {
+    fn go_on(&self, pair: &Pair, meanwhile: impl FnOnce()) {
         let servers = (iperf3_server(pair, &self.iperf), redis_server(pair, &self.redis));
         let pages = Pages::serve(pair, &self.nginx);
         let over = AtomicBool::new(false);
+        // Both would run for minutes, and say at an interrupt what they have got.
+        let until_over = |guest: &Guest| {
+            while !over.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(10));
+            }
+            guest.signal(libc::SIGINT);
+        };
         thread::scope(|scope| {
-            let iperf = scope.spawn(|| self.iperf3(pair, &format!("-t {seconds}")));
+            let iperf = scope.spawn(|| {
+                outcome_after(&mut self.iperf3_command(pair, "-t 600"), LIMIT, until_over)
+            });
             let wrk = scope.spawn(|| {
-                pages.fetch(&self.wrk, &["-c8", &format!("-d{seconds}")], "64k");
+                pages.fetch_until(&self.wrk, &["-c8", "-d600"], "64k", until_over);
             });
             let redis = scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
@@ -66,19 +79,30 @@ impl Programs {
                     assert!(got.ok() && got.out.contains("\"GET\""), "{got:?}");
                 }
             });
-            all_by_smc(pair);
-            meanwhile();
+            {
+                // Also when something has failed: they would go on, and nothing would be said.
+                let _over = Finally(|| over.store(true, Ordering::Relaxed));
+                all_by_smc(pair);
+                meanwhile();
+            }
             let got = iperf.join().unwrap();
-            over.store(true, Ordering::Relaxed);
-            assert!(got.ok(), "{got:?}");
+            assert!(got.hung.is_none(), "{got:?}");
             let said: serde_json::Value = serde_json::from_str(&got.out).unwrap();
-            assert_eq!(said["error"], serde_json::Value::Null, "{said:#}");
-            let last = said["intervals"].as_array().and_then(|all| all.last()).unwrap();
-            assert!(last["sum"]["bytes"].as_f64().unwrap() > 0.0, "it has stopped: {said:#}");
+            assert_eq!(said["error"], "interrupt - the client has terminated", "{said:#}");
+            assert!(said["end"]["sum_sent"]["bytes"].as_f64().unwrap() > 1e6, "{said:#}");
             wrk.join().unwrap();
             redis.join().unwrap();
         });
         drop((pages, servers));
+    }
+}
+
+/// Does something when it is dropped.
+struct Finally<F: Fn()>(F);
+
+impl<F: Fn()> Drop for Finally<F> {
+    fn drop(&mut self) {
+        self.0();
     }
 }
 
@@ -98,17 +122,26 @@ fn all_by_smc(pair: &Pair) {
     }
 }
 
+/// Waits until the client's host, where it is iperf3 that sends much, has sent another MiB.
+#[track_caller]
+fn more_is_sent(pair: &Pair, what: &str) {
+    let sent = || pair.sum(Side::Client, "bytes_tx");
+    let before = sent();
+    eventually(what, || sent() > before + (1 << 20));
+}
+
 #[test]
 fn a_cable_that_flaps_costs_programs_time_only() {
     let Some(programs) = Programs::found() else { return };
     let Some(pair) = Pair::with(Hosts::new(), &ALL_BY_SMC) else { return };
-    programs.go_on(&pair, 5, || {
+    programs.go_on(&pair, || {
         for (side, time_ms) in [(Side::Server, 300), (Side::Client, 500)] {
             pair.host(side).plug(DEVICE, false).unwrap();
             thread::sleep(Duration::from_millis(time_ms));
             pair.host(side).plug(DEVICE, true).unwrap();
             thread::sleep(Duration::from_millis(700));
         }
+        more_is_sent(&pair, "it goes on");
     });
     let lost = pair.sum(Side::Client, "timeouts") + pair.sum(Side::Server, "timeouts");
     assert!(lost > 0, "nothing was missed: {:#}", pair.status(Side::Client));
@@ -120,7 +153,7 @@ fn programs_fail_over_to_a_second_cable() {
     let Some(programs) = Programs::found() else { return };
     let settings = [&ALL_BY_SMC[..], &["--max-links", "2", "--testlink-time", "1"]].concat();
     let Some(pair) = Pair::with(Hosts::with_two_cables(), &settings) else { return };
-    programs.go_on(&pair, 8, || {
+    programs.go_on(&pair, || {
         eventually("a second link for each group", || {
             let groups = cables::groups(&pair, Side::Client);
             !groups.is_empty() && groups.iter().all(|links| links.len() >= 2)
@@ -129,9 +162,7 @@ fn programs_fail_over_to_a_second_cable() {
         for side in [Side::Client, Side::Server] {
             eventually("the first link is given up", || pair.sum(side, "links_lost") > 0);
         }
-        let sent = || pair.sum(Side::Client, "bytes_tx");
-        let before = sent();
-        eventually("it goes by the second one", || sent() > before + (1 << 20));
+        more_is_sent(&pair, "it goes by the second one");
         // For new connections, which begin by TCP.
         pair.host(Side::Server).plug(DEVICE, true).unwrap();
     });

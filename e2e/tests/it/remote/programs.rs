@@ -33,7 +33,7 @@ impl<'a> Pages<'a> {
          events {{ worker_connections 1024; }}
          http {{ access_log off; client_body_temp_path {at}/t; proxy_temp_path {at}/t;
              fastcgi_temp_path {at}/t; uwsgi_temp_path {at}/t; scgi_temp_path {at}/t;
-             server {{ listen {address}:8080; root {at}/pages; }} }}"
+             keepalive_requests 1000000000; server {{ listen {address}:8080; root {at}/pages; }} }}"
         );
         std::fs::write(place.join("nginx.conf"), config).unwrap();
         let mut command = pair.shunt(Side::Server, nginx);
@@ -45,17 +45,37 @@ impl<'a> Pages<'a> {
 
     /// wrk, which fetches a file for two seconds, or what the words say.
     pub(super) fn wrk(&self, wrk: &Path, words: &[&str], file: &str) -> Outcome {
+        outcome(&mut self.wrk_command(wrk, words, file), LIMIT)
+    }
+
+    fn wrk_command(&self, wrk: &Path, words: &[&str], file: &str) -> Command {
         let mut command = self.pair.shunt(Side::Client, wrk);
         // What takes longer than two seconds would be an error to it.
         command.args(["-t1", "-d2", "--timeout", "60s"]).args(words);
         command.arg(format!("http://{}:8080/{file}", self.pair.address()));
-        outcome(&mut command, LIMIT)
+        command
     }
 
     /// Has wrk fetch a file; all that it asks for comes.
     #[track_caller]
     pub(super) fn fetch(&self, wrk: &Path, words: &[&str], file: &str) {
-        let got = self.wrk(wrk, words, file);
+        Self::all_came(&self.wrk(wrk, words, file));
+    }
+
+    /// The same until it is told to end, by what is done meanwhile.
+    #[track_caller]
+    pub(super) fn fetch_until(
+        &self,
+        wrk: &Path,
+        words: &[&str],
+        file: &str,
+        ends_it: impl FnOnce(&Guest),
+    ) {
+        Self::all_came(&outcome_after(&mut self.wrk_command(wrk, words, file), LIMIT, ends_it));
+    }
+
+    #[track_caller]
+    fn all_came(got: &Outcome) {
         assert!(got.ok(), "{got:?}");
         assert!(!got.out.contains("Non-2xx"), "{}", got.out);
         let errors = got.out.lines().find(|line| line.contains("Socket errors"));
