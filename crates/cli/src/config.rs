@@ -108,7 +108,7 @@ fn option_name(setting: &Setting) -> String {
 
 fn value_name(setting: &Setting) -> &'static str {
     match setting.name {
-        "spin_us" => "MICROSECONDS",
+        "spin_us" | "nap_us" => "MICROSECONDS",
         "ring_min" | "ring_max" | "memory_max" => "SIZE",
         "include" | "exclude" => "RULES",
         "log" => "LEVEL",

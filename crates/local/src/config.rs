@@ -31,6 +31,11 @@ pub const SETTINGS: &[Setting] = &[
         help: "longest spin before a wait sleeps, microseconds, 0 to 1000; 0 never spins [100]",
     },
     Setting {
+        name: "nap_us",
+        env: "SHUNT_NAP_US",
+        help: "longest sleep by a futex before a wait for one connection sleeps in the kernel, microseconds, 0 to 1000000; 0 never does [10000]",
+    },
+    Setting {
         name: "ring_min",
         env: "SHUNT_RING_MIN",
         help: "size at which a ring starts, 16K to 4M, a power of two [16K]",
@@ -121,6 +126,8 @@ pub struct Limits {
     pub enabled: bool,
     /// Longest spin.
     pub spin: Duration,
+    /// Longest nap: see [`crate::conn::Conn::may_nap`].
+    pub nap: Duration,
     /// Power of two of the first ring, in blocks of 16 KiB.
     pub order_min: u32,
     /// Power of two of the largest ring.
@@ -142,6 +149,7 @@ impl Default for Limits {
         Self {
             enabled: true,
             spin: Duration::from_micros(100),
+            nap: Duration::from_millis(10),
             order_min: 0,
             order_max: sys::abi::Loc::ORDER_MAX,
             memory_max: 1 << 30,
@@ -260,6 +268,11 @@ impl Limits {
                 let us = value.parse().ok().filter(|us| *us <= 1000);
                 self.spin =
                     Duration::from_micros(us.ok_or_else(|| bad("microseconds, 0 to 1000"))?);
+            }
+            "nap_us" => {
+                let us = value.parse().ok().filter(|us| *us <= 1_000_000);
+                self.nap =
+                    Duration::from_micros(us.ok_or_else(|| bad("microseconds, 0 to 1000000"))?);
             }
             "ring_min" => self.order_min = order(value)?,
             "ring_max" => self.order_max = order(value)?,

@@ -36,6 +36,7 @@ mod copying;
 mod demote;
 mod forked;
 mod left;
+mod naps;
 mod peek;
 mod remains;
 mod send;
@@ -45,6 +46,8 @@ mod waiting;
 
 use copying::Copying;
 pub use forked::{Calls, Left};
+use naps::Naps;
+pub use naps::ring_bells_only;
 pub use remains::Moving;
 
 /// What a doorbell is, in the TCP stream.
@@ -294,6 +297,8 @@ pub struct Conn {
     busy_from: AtomicU32,
     /// What spinning for this connection has taught.
     pub spin: Spin,
+    /// What naps have taught.
+    naps: Naps,
     /// Bytes that the last receive has taken out of the ring.
     took: AtomicU32,
     ends: Guarded<Option<Ends>>,
@@ -343,6 +348,7 @@ impl Conn {
         }
         self.tx.reset();
         self.copying.reset();
+        self.naps.reset();
         if let Some(mut ends) = self.ends.lock() {
             *ends = None;
         }
@@ -439,6 +445,9 @@ impl Conn {
             if inherited && half.users.load(Ordering::Relaxed) > 1 {
                 half.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
                 self.arm_cold(half);
+                if let Some((_, peer)) = self.halves(w) {
+                    self.end_own_naps(peer);
+                }
             }
         }
     }

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use libc::{iovec, msghdr, ssize_t};
 use local::Reason;
-use local::conn::{Conn, Got, Phase, Put, kernel};
+use local::conn::{Conn, Got, Phase, Put, kernel, options};
 use local::turns::Turns;
 use local::world::World;
 use sys::abi::Half;
@@ -15,6 +15,7 @@ use sys::{cache, call, handler, lock, ring};
 
 use crate::finally::Finally;
 use crate::left::{self, Wait};
+use crate::nap::{self, Behind, Nap};
 use crate::{fds, life, ready, real, remains, remote};
 
 mod early;
@@ -439,7 +440,7 @@ fn grows(
 
 /// A call in flight on a connection that may sleep: it outlives a `close` by another thread, as it
 /// does in the kernel.
-struct Held {
+pub(crate) struct Held {
     w: &'static World,
     conn: &'static Conn,
     /// When it began to wait, nanoseconds: from then its time limit runs. 0: it has not.
@@ -451,12 +452,22 @@ struct Held {
 }
 
 impl Held {
+    /// Whether it holds this one.
+    pub(crate) fn is_of(&self, conn: &Conn) -> bool {
+        std::ptr::eq(self.conn, conn)
+    }
+
     /// `at`: where it is kept, on the stack, for as long as the call lasts.
     ///
     /// # Errors
     ///
     /// `EBADF`: another thread has closed the descriptor meanwhile.
-    fn new(w: &'static World, conn: &'static Conn, fd: c_int, at: usize) -> Result<Self, c_int> {
+    pub(crate) fn new(
+        w: &'static World,
+        conn: &'static Conn,
+        fd: c_int,
+        at: usize,
+    ) -> Result<Self, c_int> {
         let mark = left::begin(at);
         if !conn.hold() {
             return Err(libc::EBADF);
@@ -537,7 +548,24 @@ fn wait(
     if left == Some(0) {
         return Err(libc::EAGAIN);
     }
-    sleep(w, conn, fd, mine, peer, (room, left))
+    let timed = if room { options::SNDTIMEO } else { options::RCVTIMEO };
+    if conn.options.load(Ordering::Relaxed) & timed == 0 && left.is_none() {
+        if conn.may_be_nonblocking(w, mine) {
+            // A receive of the kernel's would say so at once.
+            conn.nonblock.store(0, Ordering::Relaxed);
+            if is_nonblocking(w, conn, fd) {
+                return Err(libc::EAGAIN);
+            }
+        }
+        let moved = || conn.moved(mine, peer, room);
+        match nap::nap(w, conn, (mine, peer), room, (nap::longest_ns(w), Behind::MayGoOn), moved) {
+            Nap::Woken => return Ok(()),
+            Nap::Interrupted => return Err(libc::EINTR),
+            Nap::Over => {}
+        }
+    }
+    // Another thread may have closed it meanwhile.
+    sleep(w, conn, conn.descriptor(fd), mine, peer, (room, left))
 }
 
 pub(crate) fn count(counter: &sys::sync::AtomicU32) {
@@ -566,6 +594,9 @@ fn sleep(
             drain_quietly(w, conn, fd, mine, peer);
         }
         conn.arm_cold(mine);
+        if others > 0 {
+            conn.end_own_naps(peer);
+        }
         others
     };
     let asleep = Finally(|| {
@@ -698,7 +729,7 @@ fn send_time_left(fd: c_int, since: u64) -> Option<c_int> {
 
 /// The same of `SO_RCVTIMEO`, if this program has ever set it.
 fn receive_time_left(conn: &Conn, fd: c_int, since: u64) -> Option<c_int> {
-    let set = conn.options.load(Ordering::Relaxed) & local::conn::options::RCVTIMEO != 0;
+    let set = conn.options.load(Ordering::Relaxed) & options::RCVTIMEO != 0;
     if set { time_left(fd, libc::SO_RCVTIMEO, since) } else { None }
 }
 

@@ -10,6 +10,7 @@ mod hooks;
 mod io;
 mod left;
 mod life;
+mod nap;
 mod poll;
 mod ready;
 mod real;
@@ -54,6 +55,7 @@ extern "C" fn init() {
     }
     #[cfg(feature = "watchdog")]
     ready::watchdog::configure(env("SHUNT_WATCHDOG_DROP").as_deref());
+    nap::ask_once();
     let name = call::comm();
     let len = name.iter().position(|b| *b == 0).unwrap_or(name.len());
     let program = String::from_utf8_lossy(&name[..len]).into_owned();

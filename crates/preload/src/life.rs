@@ -431,7 +431,7 @@ pub(crate) fn around_ours(first: c_uint, last: c_uint) -> Vec<(c_uint, c_uint)> 
 // ----- fork and exec -----------------------------------------------------------------------------
 
 /// Each connection, once.
-fn each_conn(mut f: impl FnMut(c_int, &'static Conn)) {
+pub(crate) fn each_conn(mut f: impl FnMut(c_int, &'static Conn)) {
     fds::each(|fd, entry| {
         if let Entry::Conn(conn) = entry
             && conn.fd.load(Ordering::Relaxed) == fd.cast_unsigned()
@@ -538,13 +538,14 @@ fn forget_other_threads() {
     });
 }
 
-/// This process ends without closing what it inherited: the others hold it alone again.
+/// This process ends without closing what it has: others hold alone again what it inherited, and peers that nap look.
 pub(crate) fn leaving() {
     let Some(w) = fds::world() else { return };
     if fds::borrowed() {
         return;
     }
     each_conn(|_, conn| {
+        conn.wakes_by_bells(w, true);
         let _ = conn.leave(w);
     });
 }
@@ -557,8 +558,13 @@ pub(crate) fn replacing(exec: impl FnOnce() -> c_int) -> c_int {
     }
     hand_over(true, |conn| matches!(conn.phase(), Phase::Attached | Phase::Offered));
     let left = left_behind();
+    if let Some(w) = fds::world() {
+        // What is closed now, nobody tells but the kernel.
+        each_conn(|_, conn| conn.wakes_by_bells(w, true));
+    }
     let failed = exec();
     if let Some(w) = fds::world() {
+        each_conn(|_, conn| conn.wakes_again(w));
         left.into_iter().for_each(|(conn, left)| conn.comes_back(w, left));
     }
     failed

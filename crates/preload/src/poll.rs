@@ -11,6 +11,7 @@ use sys::{call, handler, lock, ring};
 
 use crate::finally::Finally;
 use crate::left::{self, Wait};
+use crate::nap::{self, Behind, Nap};
 use crate::{fds, io, ready, real, remote};
 
 mod unmet;
@@ -114,14 +115,22 @@ impl Ours {
     }
 }
 
-/// `poll`, for sets that concern us. Answers as libc does.
-pub(crate) fn poll(fds: &mut [pollfd], limit: Option<u64>, sleep: Sleep<'_>) -> c_int {
+/// `poll`, for sets that concern us. Answers as libc does. `naps`: counts sleeps that are not the kernel's; `None`: there must
+/// be none, for the sleep has a mask of signals of its own.
+pub(crate) fn poll(
+    fds: &mut [pollfd],
+    limit: Option<u64>,
+    mut naps: Option<&mut u32>,
+    sleep: Sleep<'_>,
+) -> c_int {
     let Some(w) = fds::world() else { return sleep(fds, limit) };
     // What was left by a jump is put right here: a wait that only the kernel does looks at nothing else.
     left::tidy();
     let start = call::now_ns();
     // Whether the kernel has just said what it has to say of our connections.
     let mut told = false;
+    // Through the nap and the sleep behind it: another thread may close it in between.
+    let mut held = None;
     loop {
         let list = ours(w, fds);
         if list.is_empty() {
@@ -144,6 +153,20 @@ pub(crate) fn poll(fds: &mut [pollfd], limit: Option<u64>, sleep: Sleep<'_>) -> 
         if spin(w, fds, &list, left) {
             told = false;
             continue;
+        }
+        let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
+        let nap = naps.as_deref_mut();
+        let nap = nap.map_or(Nap::Over, |naps| nap_on_one(w, fds, &list, left, naps, &mut held));
+        match nap {
+            Nap::Woken => {
+                told = false;
+                continue;
+            }
+            Nap::Interrupted => {
+                real::set_errno(libc::EINTR);
+                return -1;
+            }
+            Nap::Over => {}
         }
         let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
         if let Some(n) = doze(w, fds, &list, left, sleep, &mut told) {
@@ -271,6 +294,39 @@ fn spin(w: &'static World, fds: &[pollfd], list: &[Ours], left: Option<u64>) -> 
     spun
 }
 
+/// A nap that could last no longer than this is not taken, nanoseconds.
+const SHORTEST_NS: u64 = 500_000;
+
+/// Naps, where one connection is all that is waited for; it is held then. `naps`: counts them.
+fn nap_on_one(
+    w: &'static World,
+    fds: &[pollfd],
+    list: &[Ours],
+    left: Option<u64>,
+    naps: &mut u32,
+    held: &mut Option<io::Held>,
+) -> Nap {
+    let ([o], [asked]) = (list, fds) else { return Nap::Over };
+    let room = Ours::wants_out(asked);
+    // The end of a wait is the kernel's, which then says what it has to say.
+    let longest = nap::longest_ns(w);
+    let ns = left.map_or(longest, |left| longest.min(left / 2));
+    if !reads(asked) && !room || ns < SHORTEST_NS {
+        return Nap::Over;
+    }
+    if !held.as_ref().is_some_and(|held| held.is_of(o.conn)) {
+        o.conn.free_left_locks(w);
+        *held = None;
+        let at = std::ptr::from_ref(held) as usize;
+        *held = io::Held::new(w, o.conn, asked.fd, at).ok();
+    }
+    if held.is_none() {
+        return Nap::Over;
+    }
+    *naps = naps.saturating_add(1);
+    nap::nap(w, o.conn, (o.mine, o.peer), room, (ns, Behind::Ends), || moved(o, asked))
+}
+
 fn moved(o: &Ours, p: &pollfd) -> bool {
     let read = p.events & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) != 0;
     read && o.conn.moved(o.mine, o.peer, false)
@@ -289,7 +345,7 @@ fn doze(
 ) -> Option<c_int> {
     let mut copy: Vec<pollfd> = fds.to_vec();
     let mut alone = true;
-    let holds = left::begin(handler::here());
+    let holds = left::begin_inside(handler::here());
     let sleeps = left::begin_inside(handler::here());
     let mut begun = 0;
     for o in list {
@@ -307,11 +363,16 @@ fn doze(
             alone &= others == 0;
             if others == 0 {
                 // Before we arm: a doorbell that is taken out after that would not ring again.
-                quieten(w, o, fds[o.at].fd);
+                quieten(w, o, o.conn.descriptor(fds[o.at].fd));
             }
             o.conn.arm_cold(o.mine);
+            if others > 0 {
+                o.conn.end_own_naps(o.peer);
+            }
         }
         let p = &mut copy[o.at];
+        // Another number, where another thread has closed this one since.
+        p.fd = o.conn.descriptor(p.fd);
         if Ours::wants_out(p) && o.conn.wait_for_room(o.mine, o.peer) {
             // A peer that is still sending by TCP cannot ring when there is room.
             alone &= o.peer.flags.load(Ordering::Relaxed) & half_flags::UP != 0;
@@ -370,7 +431,7 @@ fn doze(
             if copy[o.at].revents & libc::POLLIN != 0
                 && o.mine.drained.load(Ordering::Relaxed) == o.peer.bells.load(Ordering::Acquire)
             {
-                o.conn.look_for_strays(o.mine, o.peer, fds[o.at].fd);
+                o.conn.look_for_strays(o.mine, o.peer, o.conn.descriptor(fds[o.at].fd));
             }
         }
     }

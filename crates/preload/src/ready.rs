@@ -1028,6 +1028,13 @@ fn registrations(conn: &Conn) -> impl Iterator<Item = (usize, &'static Set)> {
     })
 }
 
+/// Whether an event set has it, of this process or of one that has shared it.
+pub(crate) fn is_in_a_set(w: &World, conn: &Conn, mine: &Half) -> bool {
+    registrations(conn).next().is_some()
+        || mine.flags.load(Ordering::Relaxed) & flag::SHARED != 0
+            && of_others(w, conn).next().is_some()
+}
+
 /// Whether one of the registrations may have fired for good, by the kernel's word and unseen by us: to attach
 /// arms it again, so that is not done before the program does something itself.
 fn fires_once(conn: &Conn) -> bool {
@@ -1052,6 +1059,7 @@ fn set_word(w: &'static World, set: &'static Set, conn: &'static Conn, mine: &Ha
 fn word_as_wanted(w: &'static World, set: &'static Set, conn: &'static Conn, mine: &Half) {
     // A thread that sleeps on the connection itself needs a doorbell of its own.
     let alone = conn.sleepers(mine) == 0;
+    let napping = Conn::is_napped_on(mine);
     match set.word(w, conn).filter(|_| alone) {
         Some(word) => {
             wait::arm(&mine.wait, word);
@@ -1061,6 +1069,9 @@ fn word_as_wanted(w: &'static World, set: &'static Set, conn: &'static Conn, min
             }
         }
         None => conn.arm_cold(mine),
+    }
+    if let Some((_, peer)) = conn.halves(w).filter(|_| napping) {
+        conn.end_own_naps(peer);
     }
 }
 

@@ -95,7 +95,13 @@ static SANDBOXED: AtomicBool = AtomicBool::new(false);
 
 /// See [`SANDBOXED`]: whoever does that may be killed for making a socket that it did not ask for.
 pub(crate) fn sandboxed() {
+    sys::cache::know_all();
     SANDBOXED.store(true, Ordering::Relaxed);
+    // Of what else we do for others, and the program's own code does not, too.
+    local::conn::ring_bells_only();
+    if let Some(w) = fds::world() {
+        life::each_conn(|_, conn| conn.wakes_by_bells(w, false));
+    }
 }
 
 /// Whether calls that make sockets may be made for the program: not once it has filtered its own.

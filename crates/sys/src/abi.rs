@@ -26,7 +26,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// First word of the file, set last when it is made.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHUNTbrd");
 /// Layout of everything in this module.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 
 /// Processes that may hold connections at one time.
 pub const SLOTS: usize = 1024;
@@ -305,7 +305,7 @@ pub struct Half {
     pub bytes_tx: AtomicU64,
     /// Bytes received through the ring.
     pub bytes_rx: AtomicU64,
-    /// Doorbells sent.
+    /// Times the other end was woken: doorbells sent, and naps ended.
     pub n_bells: AtomicU32,
     /// Times this end slept in the kernel for this connection.
     pub n_sleeps: AtomicU32,
@@ -401,6 +401,8 @@ pub mod half_flags {
     pub const TAKEN: u32 = 32768;
     /// A doorbell of ours waits for [`UP`]: before that it would lie among bytes of the stream.
     pub const UNRUNG: u32 = 65536;
+    /// Our process may wake the other end by doorbells alone, or is about to end: nobody is to nap for it.
+    pub const BELLS: u32 = 131_072;
 }
 
 /// Where a ring block is: offset in blocks of [`BLOCK_BYTES`] and the power of two of its size.

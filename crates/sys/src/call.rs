@@ -589,6 +589,39 @@ mod calls {
         let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
         call!(SYS_futex, std::ptr::from_ref(word), op, value, limit).map(drop)
     }
+    /// Wakes all threads, of whatever process, that sleep on the word, which lies in shared memory.
+    pub fn futex_wake_all(word: &crate::sync::AtomicU32) {
+        let _ = call!(SYS_futex, std::ptr::from_ref(word), libc::FUTEX_WAKE, i32::MAX);
+    }
+    /// Sleeps while the word, which lies in shared memory, has this value, at most so many nanoseconds. A signal handler
+    /// ends it.
+    pub fn futex_nap(word: &crate::sync::AtomicU32, value: u32, ns: u64) -> Result<()> {
+        let limit = libc::timespec {
+            tv_sec: (ns / 1_000_000_000).cast_signed(),
+            tv_nsec: (ns % 1_000_000_000).cast_signed(),
+        };
+        call!(SYS_futex, std::ptr::from_ref(word), libc::FUTEX_WAIT, value, &raw const limit)
+            .map(drop)
+    }
+    /// The same until that time of the monotonic clock, nanoseconds, as a wait that goes on behind a signal handler with
+    /// `SA_RESTART`. Since Linux 5.16.
+    pub fn futex_nap_on(word: &crate::sync::AtomicU32, value: u32, until_ns: u64) -> Result<()> {
+        // `struct futex_waitv`: value, address, flags (a word of 32 bits, which processes share).
+        const FUTEX2_SIZE_U32: u64 = 2;
+        let one = [u64::from(value), std::ptr::from_ref(word) as u64, FUTEX2_SIZE_U32];
+        let until = libc::timespec {
+            tv_sec: (until_ns / 1_000_000_000).cast_signed(),
+            tv_nsec: (until_ns % 1_000_000_000).cast_signed(),
+        };
+        let (one, until) = (one.as_ptr(), &raw const until);
+        call!(SYS_futex_waitv, one, 1, 0, until, libc::CLOCK_MONOTONIC).map(drop)
+    }
+    /// Whether system calls of this thread are filtered.
+    #[must_use]
+    pub fn is_filtered() -> bool {
+        // `EINVAL`: a kernel without filters.
+        !matches!(call!(SYS_prctl, libc::PR_GET_SECCOMP), Ok(0) | Err(libc::EINVAL))
+    }
     /// Reads the name of this process (comm).
     #[must_use]
     pub fn comm() -> [u8; 16] {

@@ -21,6 +21,9 @@ pub enum WaitWord {
     Warm(u32),
     /// By one doorbell for each new sequence number.
     Cold(u32),
+    /// By the futex of the waker's own word for the number that it was woken for last, once for each new number: a nap,
+    /// which ends by itself soon.
+    Nap(u32),
 }
 
 impl WaitWord {
@@ -31,6 +34,7 @@ impl WaitWord {
             Self::Off => 0,
             Self::Warm(waiter) => 1 | (waiter as u64) << 32,
             Self::Cold(seq) => 2 | (seq as u64) << 32,
+            Self::Nap(seq) => 3 | (seq as u64) << 32,
         }
     }
 
@@ -42,6 +46,7 @@ impl WaitWord {
         match word & 3 {
             1 => Self::Warm(number),
             2 => Self::Cold(number),
+            3 => Self::Nap(number),
             _ => Self::Off,
         }
     }
@@ -54,6 +59,38 @@ pub fn arm(wait: &AtomicU64, word: WaitWord) {
     // Either the peer sees how to wake us, or we see what it published. Pairs with `look`.
     full_fence();
 }
+
+/// [`arm`] for a nap; answers what the peer's word `rung` must still be when the nap begins. After this the caller looks
+/// once more.
+#[must_use]
+pub fn arm_nap(wait: &AtomicU64, seq: u32, rung: &AtomicU32) -> u32 {
+    // Acquire: before the caller's look. A peer that rings after it, for us or for another thread of ours that has armed
+    // since, changes the word, and we do not sleep.
+    let seen = rung.load(Ordering::Acquire);
+    arm(wait, WaitWord::Nap(seq));
+    seen
+}
+
+/// Notes that the naps up to this number are over; `true`: whoever sleeps by the futex of `rung` is to be woken.
+#[must_use]
+pub fn end_naps(rung: &AtomicU32, seq: u32) -> bool {
+    let mut now = rung.load(Ordering::Relaxed);
+    loop {
+        // A waker that comes late must not put the word back to what a later nap has seen in it. That nap has looked after
+        // what the late one has published. Others end naps too: those of a process that was forked, and who reads.
+        if now.wrapping_sub(seq) < LATE {
+            return false;
+        }
+        // Release: before the wake-up, as the futex orders it.
+        match rung.compare_exchange(now, seq, Ordering::Release, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(other) => now = other,
+        }
+    }
+}
+
+/// By how many naps a waker may be late. What lies further back comes from another use of the words.
+const LATE: u32 = 1 << 20;
 
 /// Asks how the peer wants to be woken, after something was published for it.
 #[must_use]
@@ -93,11 +130,15 @@ mod tests {
 
     #[test]
     fn words_survive_the_trip() {
-        for word in
-            [WaitWord::Off, WaitWord::Warm(0), WaitWord::Warm(32767), WaitWord::Cold(u32::MAX)]
-        {
+        for word in [
+            WaitWord::Off,
+            WaitWord::Warm(0),
+            WaitWord::Warm(32767),
+            WaitWord::Cold(u32::MAX),
+            WaitWord::Nap(7),
+        ] {
             assert_eq!(WaitWord::parse(word.emit()), word);
         }
-        assert_eq!(WaitWord::parse(3), WaitWord::Off);
+        assert_eq!(WaitWord::parse(u64::MAX << 32), WaitWord::Off);
     }
 }

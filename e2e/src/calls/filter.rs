@@ -1,4 +1,4 @@
-//! What a container may refuse its programs.
+//! What a container may refuse its programs, and a program itself.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -28,9 +28,35 @@ fn refuse_netlink() -> io::Result<()> {
     ];
     let program = libc::sock_fprog { len: 6, filter: filter.as_mut_ptr() };
     // SAFETY: a filter of that length, which the kernel copies.
+    unsafe { load(&program) }
+}
+
+/// Kills this thread's process at any of these calls from now on.
+pub fn forbid(calls: &[libc::c_long]) -> Result<(), i32> {
+    const LOAD: u16 = 0x20;
+    const EQUAL: u16 = 0x15;
+    const RETURN: u16 = 0x06;
+    let op = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+    let mut filter = vec![op(LOAD, 0, 0, 0)];
+    for call in calls {
+        filter.push(op(EQUAL, u32::try_from(*call).unwrap_or(u32::MAX), 0, 1));
+        filter.push(op(RETURN, 0x8000_0000, 0, 0));
+    }
+    filter.push(op(RETURN, 0x7fff_0000, 0, 0));
+    let len = u16::try_from(filter.len()).unwrap_or(0);
+    let program = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
+    // SAFETY: a filter of that length, which the kernel copies.
+    unsafe { load(&program) }.map_err(|e| e.raw_os_error().unwrap_or(0))
+}
+
+/// # Safety
+///
+/// The program is one.
+unsafe fn load(program: &libc::sock_fprog) -> io::Result<()> {
+    // SAFETY: the caller's promise.
     let done = unsafe {
         libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-            | libc::prctl(libc::PR_SET_SECCOMP, 2, &raw const program)
+            | libc::prctl(libc::PR_SET_SECCOMP, 2, std::ptr::from_ref(program))
     };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -366,3 +366,26 @@ pub fn ignored_signal_wakes_nobody(s: &mut Stage) {
     s.b_later(50, &format!("send {} 0 data", c.b));
     say!("recv", calls::recv(c.a, 9, 0));
 }
+
+/// A program that has forbidden itself calls which it does not make is not killed for one that is made in its name, whichever
+/// end waits for the other.
+pub fn filtered_by_itself(s: &mut Stage) {
+    let c = s.pair();
+    let [one, two] = [(); 2].map(|()| calls::send(c.a, b"before", 0));
+    say!("before", one, two, s.b_recv(c, 12));
+    let forbidden =
+        [libc::SYS_futex, libc::SYS_futex_waitv, libc::SYS_prctl, libc::SYS_openat, libc::SYS_open];
+    say!("filter", calls::filter::forbid(&forbidden).is_ok());
+    s.tell(&format!("echo {}", c.b));
+    let mut answers = 0;
+    for n in 0..40 {
+        // So that the peer sleeps, or not.
+        std::thread::sleep(Duration::from_micros(n % 4 * 700));
+        assert_eq!(calls::send(c.a, b"message", 0), Ok(7), "message {n}");
+        if n % 2 == 0 {
+            assert_eq!(calls::poll(c.a, libc::POLLIN, 5000), Ok(libc::POLLIN), "message {n}");
+        }
+        answers += calls::recv(c.a, 7, libc::MSG_WAITALL).map_or(0, |bytes| bytes.len() / 7);
+    }
+    say!("answers", answers, calls::shutdown(c.a, libc::SHUT_WR), s.answer());
+}

@@ -13,6 +13,7 @@ mod hostile;
 mod idle;
 mod kills;
 mod lifecycle;
+mod naps;
 mod option;
 mod oracle;
 mod package;

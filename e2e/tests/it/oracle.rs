@@ -21,6 +21,8 @@ const LIMIT: Duration = Duration::from_secs(40);
 enum Ends {
     Neither,
     Both,
+    /// The same, and who naps does so for a second: what nobody ends a nap for is late then.
+    Napping,
     Ours,
     Peers,
 }
@@ -34,19 +36,23 @@ fn run_after(before: &[&str], case: &str, role: &str, host: &str, ends: Ends) ->
     let words: Vec<&str> =
         before.iter().copied().chain([env!("CARGO_BIN_EXE_oracle-guest")]).collect();
     let dir = BoardDir::new();
-    let ours = matches!(ends, Ends::Both | Ends::Ours);
+    let both = matches!(ends, Ends::Both | Ends::Napping);
+    let ours = both || ends == Ends::Ours;
     let under = if ours { Under::Shunt(&dir) } else { Under::Tcp };
     let mut command = command(words[0], under);
     command.args(&words[1..]).env("E2E_HOST", host);
     command.args([case, role]).env("SHUNT_DIR", dir.path()).env_remove("E2E_PEER_PRELOAD");
-    if matches!(ends, Ends::Both | Ends::Peers) {
+    if both || ends == Ends::Peers {
         command.env("E2E_PEER_PRELOAD", library());
     }
-    if ends == Ends::Both {
+    if both {
         command.env("E2E_ATTACH_BOARD", dir.path());
     }
+    if ends == Ends::Napping {
+        command.env("SHUNT_NAP_US", "1000000");
+    }
     let mut got = outcome(&mut command, LIMIT);
-    if got.ok() && ends == Ends::Both && dir.attached() == 0 && !STAYS_ON_TCP.contains(&case) {
+    if got.ok() && both && dir.attached() == 0 && !STAYS_ON_TCP.contains(&case) {
         got.err += "nothing was attached: TCP was compared with TCP\n";
         got.code = NEVER_ATTACHED;
     }
@@ -297,6 +303,45 @@ fn fast_open_where_it_is_granted() {
         assert!(tcp.ok() && got.ok(), "{}{:?}{}{:?}", tcp.err, tcp.hung, got.err, got.hung);
         assert_eq!(differences(&tcp.out, &got.out), "", "{role}");
     }
+}
+
+mod napping {
+    //! Calls that wait for one connection alone, and nap for a second where it is a hundredth of that by default: who ends
+    //! a nap does so at once, and a nap ends as a sleep in the kernel would.
+
+    /// `pthread_cancel` ends no nap, only what comes after it; and who dies without a word, as who was made by libc's own
+    /// `daemon` does for us, is found to be dead only then.
+    const LATE_BY_A_NAP: &[&str] = &["cancel_blocked_recv", "daemon_goes_on"];
+
+    const WAYS: &[(&str, super::Ends)] = &[("client", super::Ends::Napping)];
+
+    fn check(case: &str) {
+        if !LATE_BY_A_NAP.contains(&case) {
+            super::check_at(case, "127.0.0.1", WAYS);
+        }
+    }
+
+    macro_rules! pick {
+        (signals { $($case:ident)* }) => { pick!(@ signals $($case)*); };
+        (waits { $($case:ident)* }) => { pick!(@ waits $($case)*); };
+        (threads { $($case:ident)* }) => { pick!(@ threads $($case)*); };
+        (processes { $($case:ident)* }) => { pick!(@ processes $($case)*); };
+        (@ $module:ident $($case:ident)*) => {
+            mod $module {
+                $(#[test]
+                fn $case() {
+                    super::check(stringify!($case));
+                })*
+            }
+        };
+        ($other:ident { $($case:ident)* }) => {};
+    }
+
+    macro_rules! tests {
+        ($($module:ident { $($case:ident)* })*) => { $(pick!($module { $($case)* });)* };
+    }
+
+    e2e::oracle_cases!(tests);
 }
 
 mod over_v6 {

@@ -33,6 +33,7 @@ fn bad_settings_say_what_would_be_right_and_change_nothing() {
     for (name, value) in [
         ("spin_us", "1001"),
         ("spin_us", "-1"),
+        ("nap_us", "1000001"),
         ("ring_min", "15K"),
         ("ring_max", "8M"),
         ("ring_min", "48K"),
@@ -68,7 +69,7 @@ fn each_setting_is_known_by_its_name() {
     for s in SETTINGS {
         let value = match s.name {
             "enabled" => "on",
-            "spin_us" => "7",
+            "spin_us" | "nap_us" => "7",
             "ring_min" | "ring_max" => "64K",
             "memory_max" => "64M",
             "include" | "exclude" => "port:1",

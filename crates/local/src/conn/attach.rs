@@ -222,6 +222,7 @@ impl Conn {
         ] {
             word.store(0, Ordering::Relaxed);
         }
+        half.flags.store(super::naps::first_flags(), Ordering::Relaxed);
         for word in half.set_in.iter().chain(&half.set_told) {
             word.store(0, Ordering::Relaxed);
         }
@@ -773,6 +774,7 @@ impl Conn {
             let write = if write { flag::SHUT } else { 0 };
             let read = if read { flag::SHUT_RD } else { 0 };
             mine.flags.fetch_or(write | read, Ordering::Release);
+            Self::rouse(mine, peer);
             return None;
         }
         if self.kernel.load(Ordering::Relaxed) & kernel::HUP != 0 {
@@ -781,6 +783,7 @@ impl Conn {
         if read && !write {
             mine.flags.fetch_or(flag::SHUT_RD, Ordering::Release);
             let _ = call::shutdown(fd, 0);
+            self.end_own_naps(peer);
         }
         if write {
             if !self.go_up(w, mine) {
@@ -792,11 +795,13 @@ impl Conn {
             mine.flags.fetch_or(bits, Ordering::Release);
             if read {
                 let _ = call::shutdown(fd, 0);
+                self.end_own_naps(peer);
             }
             if peer_flags & DEAF != DEAF {
                 // Else its kernel would answer the doorbell with a reset, where it takes an end.
                 self.notify(w, fd, mine, peer);
             }
+            Self::rouse(mine, peer);
             self.end_in_kernel(fd, mine, peer);
         }
         if mine.flags.load(Ordering::Relaxed) & DEAF == DEAF {
@@ -960,6 +965,9 @@ impl Conn {
             && self.phase() == Phase::Attached
         {
             half.flags.fetch_or(flag::CLOSED | flag::RESET, Ordering::Release);
+            if let Some((mine, peer)) = self.halves(w) {
+                Self::rouse(mine, peer);
+            }
             half.users.fetch_sub(1, Ordering::AcqRel);
             half.state.store(half_state::CLOSED, Ordering::Release);
             if let Some((index, half)) = self.my_half(w) {

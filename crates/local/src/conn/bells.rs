@@ -24,9 +24,10 @@ impl Conn {
             }
             WaitWord::Cold(seq) => {
                 if mine.rung.load(Ordering::Relaxed) != seq && self.ring_bell(fd, mine, peer) {
-                    mine.rung.store(seq, Ordering::Relaxed);
+                    let _ = wait::end_naps(&mine.rung, seq);
                 }
             }
+            WaitWord::Nap(seq) => Self::end_naps_of_peer(mine, seq),
         }
     }
 

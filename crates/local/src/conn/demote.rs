@@ -54,6 +54,11 @@ impl Conn {
             mine.bells.store(n.wrapping_sub(1), Ordering::Release);
         }
         switch::go_down(&mine.flags, &mine.down_at, at);
+        // What comes now the kernel tells. Of `mine`, which may be that of a peer whose part we do.
+        let other = mine.peer.load(Ordering::Relaxed).checked_sub(1);
+        if let Some(other) = other.and_then(|other| w.board.map.half(other)) {
+            Self::rouse(mine, other);
+        }
         if mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0 {
             let _ = call::shutdown(fd, 1);
         }
@@ -693,6 +698,7 @@ impl Conn {
 
     /// What all of these come to: the connection ends with a reset, and the log says why, unless its peer has gone.
     fn resets(&self, w: &World, fd: i32, mine: &Half, why: Option<&str>) -> Got {
+        let peer = self.halves(w).map(|(_, peer)| peer);
         if let Some(why) = why.filter(|_| w.limits.log >= Level::Error) {
             crate::log::error(format_args!("fd {fd}: reset: {why}"));
         }
@@ -701,6 +707,9 @@ impl Conn {
         self.kernel.fetch_or(kernel::HUP | kernel::ERR | kernel::RDHUP, Ordering::Relaxed);
         let _ = call::setsockopt(fd, 1, 13, [1i32, 0]);
         let _ = call::shutdown(fd, 2);
+        if let Some(peer) = peer {
+            Self::rouse(mine, peer);
+        }
         Got::Failed(104)
     }
 }

@@ -7,7 +7,7 @@ pub unsafe extern "C-unwind" fn poll(fds: *mut pollfd, n: nfds_t, timeout: c_int
     // SAFETY: libc's contract, handed on.
     if let Some(list) = unsafe { polled(fds, n) } {
         let limit = u64::try_from(timeout).ok().map(|ms| ms * 1_000_000);
-        return poll::poll(list, limit, &mut |list, left| {
+        return poll::poll(list, limit, Some(&mut 0), &mut |list, left| {
             let limit = left.map(time_limit);
             let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
             // SAFETY: our own or the guest's array.
@@ -67,12 +67,17 @@ pub unsafe extern "C-unwind" fn ppoll(
             // SAFETY: libc's contract, handed on; a pending signal ends it at once.
             return unsafe { real::ppoll(fds, n, timeout, mask) };
         }
-        return poll::poll(list, limit.map(nanos), &mut |list, left| {
-            let limit = left.map(time_limit);
-            let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-            // SAFETY: our own or the guest's array.
-            unsafe { real::ppoll(list.as_mut_ptr(), list.len() as nfds_t, limit, mask) }
-        });
+        return poll::poll(
+            list,
+            limit.map(nanos),
+            mask.is_null().then_some(&mut 0),
+            &mut |list, left| {
+                let limit = left.map(time_limit);
+                let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+                // SAFETY: our own or the guest's array.
+                unsafe { real::ppoll(list.as_mut_ptr(), list.len() as nfds_t, limit, mask) }
+            },
+        );
     }
     // SAFETY: libc's contract, handed on.
     unsafe { real::ppoll(fds, n, timeout, mask) }
@@ -146,8 +151,9 @@ pub(super) unsafe fn selected(
     if pending_under(mask) {
         return None;
     }
-    let mut sleeps = 0u32;
-    let got = poll::poll(&mut list, limit, &mut |list, left| {
+    let (mut sleeps, mut naps) = (0u32, 0u32);
+    let counted = mask.is_null().then_some(&mut naps);
+    let got = poll::poll(&mut list, limit, counted, &mut |list, left| {
         sleeps = sleeps.saturating_add(1);
         let limit = left.map(time_limit);
         let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
@@ -158,7 +164,7 @@ pub(super) unsafe fn selected(
         return Some(got);
     }
     // All were looked at before the first sleep, or by it.
-    Some(lists.answer(&list, sleeps > 1).unwrap_or_else(|errno| {
+    Some(lists.answer(&list, sleeps.saturating_add(naps) > 1).unwrap_or_else(|errno| {
         real::set_errno(errno);
         -1
     }))

@@ -1,7 +1,6 @@
 //! Every interleaving of the small cases that matter.
 
-use loom::sync::Arc;
-use loom::sync::Notify;
+use loom::sync::{Arc, Condvar, Mutex, Notify};
 use loom::thread;
 
 use super::*;
@@ -70,6 +69,128 @@ fn a_cold_sleeper_is_woken() {
                 bell.wait();
             }
         }
+        writer.join().unwrap();
+    });
+}
+
+/// The futex of a word: who sleeps compares the word under the lock that who wakes takes.
+#[derive(Default)]
+struct Futex {
+    lock: Mutex<()>,
+    bell: Condvar,
+}
+
+impl Futex {
+    fn wait(&self, word: &AtomicU32, seen: u32) {
+        let held = self.lock.lock().unwrap();
+        if word.load(Ordering::Relaxed) == seen {
+            drop(self.bell.wait(held).unwrap());
+        }
+    }
+
+    fn wake(&self) {
+        drop(self.lock.lock().unwrap());
+        self.bell.notify_all();
+    }
+}
+
+/// A pair one of whose ends naps, by threads of which each waits until there are so many bytes.
+#[derive(Default)]
+struct Napping {
+    pair: Pair,
+    seq: AtomicU32,
+    rung: AtomicU32,
+    futex: Futex,
+}
+
+impl Napping {
+    /// `nap::nap`, until there is more than `head`.
+    fn wait(&self, head: u64) {
+        while tail(&self.pair.tail) <= head {
+            let seq = self.seq.fetch_add(1, Ordering::Relaxed) + 1;
+            let seen = wait::arm_nap(&self.pair.wait, seq, &self.rung);
+            if tail(&self.pair.tail) <= head {
+                self.futex.wait(&self.rung, seen);
+            }
+        }
+    }
+
+    /// `Conn::send`.
+    fn send(&self, to: u64) {
+        publish(&self.pair.tail, to);
+        self.wake();
+    }
+
+    /// `Conn::notify`.
+    fn wake(&self) {
+        if let WaitWord::Nap(seq) = wait::look(&self.pair.wait)
+            && wait::end_naps(&self.rung, seq)
+        {
+            self.futex.wake();
+        }
+    }
+}
+
+/// Who naps is woken by each of two messages, whichever nap it is in. Who is not would sleep for ever, which loom finds.
+#[test]
+fn who_naps_is_woken() {
+    loom::model(|| {
+        let both = Arc::new(Napping::default());
+        let writer = thread::spawn({
+            let both = both.clone();
+            move || {
+                both.send(1);
+                both.send(2);
+            }
+        });
+        both.wait(0);
+        both.wait(1);
+        writer.join().unwrap();
+    });
+}
+
+/// Two threads that nap on one connection, which has one word for both, are woken by one message.
+#[test]
+fn all_who_nap_are_woken() {
+    loom::model(|| {
+        let both = Arc::new(Napping::default());
+        let other = thread::spawn({
+            let both = both.clone();
+            move || both.wait(0)
+        });
+        let writer = thread::spawn({
+            let both = both.clone();
+            move || both.send(1)
+        });
+        both.wait(0);
+        other.join().unwrap();
+        writer.join().unwrap();
+    });
+}
+
+/// A waker that comes late, for a nap that another one has ended: it must not undo what that one notes of the next nap, or
+/// this would not end.
+#[test]
+fn who_wakes_late_puts_nothing_back() {
+    loom::model(|| {
+        let both = Arc::new(Napping::default());
+        both.seq.store(1, Ordering::Relaxed);
+        both.rung.store(1, Ordering::Relaxed);
+        both.pair.wait.store(WaitWord::Nap(1).emit(), Ordering::Relaxed);
+        let late = thread::spawn({
+            let both = both.clone();
+            move || {
+                if wait::end_naps(&both.rung, 1) {
+                    both.futex.wake();
+                }
+            }
+        });
+        let writer = thread::spawn({
+            let both = both.clone();
+            move || both.send(1)
+        });
+        both.wait(0);
+        late.join().unwrap();
         writer.join().unwrap();
     });
 }

@@ -1,7 +1,8 @@
-//! Blocking request and response over one connection: the rate, and the round trip's spread.
+//! Blocking request and response, with a thread for each connection at both ends: the rate, and the round trip's spread.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -24,7 +25,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Answers each message with itself, one connection after the other, until killed
+    /// Answers each message with itself, a thread for each connection, until killed
     Server {
         port: u16,
         /// Stay on this CPU
@@ -37,6 +38,9 @@ enum Role {
         /// Bytes in a message, up to 64K
         #[arg(long, default_value = "100", value_parser = parse_bytes)]
         size: usize,
+        /// How many, each with a thread
+        #[arg(long, default_value_t = 1)]
+        connections: u32,
         #[arg(long, default_value_t = 2.0)]
         seconds: f64,
         /// Stay on this CPU
@@ -51,10 +55,12 @@ fn main() -> anyhow::Result<()> {
             pin.map_or(Ok(()), cpu::pin).context("cannot stay on that CPU")?;
             serve(port)
         }
-        Role::Client { port, size, seconds, pin } => {
+        Role::Client { port, size, connections, seconds, pin } => {
             pin.map_or(Ok(()), cpu::pin).context("cannot stay on that CPU")?;
             anyhow::ensure!(size <= SIZE_MAX, "--size is at most 64K");
-            load(port, size, Duration::try_from_secs_f64(seconds).context("--seconds")?)
+            anyhow::ensure!(connections > 0, "--connections is at least 1");
+            let patience = Duration::try_from_secs_f64(seconds).context("--seconds")?;
+            load(port, size, connections, patience)
         }
     }
 }
@@ -63,11 +69,15 @@ fn serve(port: u16) -> anyhow::Result<()> {
     let listener = TcpListener::bind(loopback(port))
         .with_context(|| format!("cannot listen on port {port}"))?;
     for stream in listener.incoming() {
-        if let Err(error) = echo(stream?)
-            && !matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
-        {
-            return Err(error).context("cannot echo");
-        }
+        let stream = stream?;
+        thread::spawn(move || {
+            if let Err(error) = echo(stream)
+                && !matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe)
+            {
+                eprintln!("pingpong: cannot echo: {error}");
+                std::process::exit(1);
+            }
+        });
     }
     Ok(())
 }
@@ -83,10 +93,53 @@ fn echo(mut stream: TcpStream) -> std::io::Result<()> {
     }
 }
 
-fn load(port: u16, size: usize, patience: Duration) -> anyhow::Result<()> {
-    let mut stream =
-        TcpStream::connect(loopback(port)).with_context(|| format!("nobody serves port {port}"))?;
-    stream.set_nodelay(true)?;
+/// What one connection has seen.
+#[derive(Default)]
+struct Seen {
+    latency: Latency,
+    together: Latency,
+    rounds: u64,
+}
+
+fn load(port: u16, size: usize, connections: u32, patience: Duration) -> anyhow::Result<()> {
+    let connect = || {
+        let stream = TcpStream::connect(loopback(port))
+            .with_context(|| format!("nobody serves port {port}"))?;
+        stream.set_nodelay(true)?;
+        anyhow::Ok(stream)
+    };
+    let mut streams = (0..connections).map(|_| connect()).collect::<anyhow::Result<Vec<_>>>()?;
+    let begin = Instant::now();
+    let first = streams.remove(0);
+    let all = thread::scope(|scope| {
+        let others = streams.into_iter();
+        let others: Vec<_> =
+            others.map(|stream| scope.spawn(move || rounds(stream, size, patience))).collect();
+        // One alone is the main thread's.
+        let mut all = rounds(first, size, patience)?;
+        for other in others {
+            let other =
+                other.join().map_err(|_| anyhow::anyhow!("a connection's thread failed"))??;
+            all.latency.add(&other.latency);
+            all.together.add(&other.together);
+            all.rounds += other.rounds;
+        }
+        anyhow::Ok(all)
+    })?;
+    let seconds = begin.elapsed().as_secs_f64();
+    let rounds = all.rounds;
+    #[expect(clippy::cast_precision_loss, reason = "a count of round trips is far below 2^53")]
+    let rate = rounds as f64 / seconds;
+    println!(
+        "rounds={rounds} seconds={seconds:.3} rate={rate:.0} round_trip_ns={} p50_ns={} p99_ns={}",
+        all.together.quantile_ns(500),
+        all.latency.quantile_ns(500),
+        all.latency.quantile_ns(990)
+    );
+    Ok(())
+}
+
+fn rounds(mut stream: TcpStream, size: usize, patience: Duration) -> anyhow::Result<Seen> {
     let (mut latency, mut together, mut rounds) = (Latency::default(), Latency::default(), 0_u64);
     let (mut out, mut back) = (vec![0; size], vec![0; size]);
     let begin = Instant::now();
@@ -102,16 +155,7 @@ fn load(port: u16, size: usize, patience: Duration) -> anyhow::Result<()> {
         together.record((now - one) / TOGETHER);
         rounds += u64::from(TOGETHER) + 1;
     }
-    let seconds = begin.elapsed().as_secs_f64();
-    #[expect(clippy::cast_precision_loss, reason = "a count of round trips is far below 2^53")]
-    let rate = rounds as f64 / seconds;
-    println!(
-        "rounds={rounds} seconds={seconds:.3} rate={rate:.0} round_trip_ns={} p50_ns={} p99_ns={}",
-        together.quantile_ns(500),
-        latency.quantile_ns(500),
-        latency.quantile_ns(990)
-    );
-    Ok(())
+    Ok(Seen { latency, together, rounds })
 }
 
 /// One round trip; what comes back must be what was sent.

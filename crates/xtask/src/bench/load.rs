@@ -17,7 +17,9 @@ pub(crate) enum Load {
     Redis { command: &'static str, c: u32 },
     /// Ping-pong of so many bytes; the figure is the rate.
     PingPong { size: u32 },
-    /// The same; the figure is the median round trip, timed as that of the bare cache line is.
+    /// Ping-pong of 100 bytes over so many connections, each with a thread at both ends; the figure is the rate of all.
+    PingPongThreads { c: u32 },
+    /// One connection; the figure is the median round trip, timed as that of the bare cache line is.
     PingPongTime { size: u32 },
     /// sockperf's ping-pong of 14 bytes; the figure is the median latency.
     SockperfPingPong,
@@ -193,6 +195,10 @@ impl Load {
                 stage.program("pingpong").into(),
                 format!("client {port} --size {size} --seconds {seconds}"),
             ),
+            Self::PingPongThreads { c } => (
+                stage.program("pingpong").into(),
+                format!("client {port} --size 100 --connections {c} --seconds {seconds}"),
+            ),
             Self::SockperfPingPong => (find("sockperf")?, sockperf("ping-pong -m 14 --mps 500000")),
             Self::SockperfThroughput => (find("sockperf")?, sockperf("throughput -m 64000")),
             Self::Iperf { block, cubic } => {
@@ -219,7 +225,9 @@ impl Load {
         match self {
             Self::Wrk { .. } => read_wrk(output),
             Self::Redis { .. } => read_redis(output),
-            Self::PingPong { .. } => Ok((named(output, "rate")?, named(output, "rounds")?)),
+            Self::PingPong { .. } | Self::PingPongThreads { .. } => {
+                Ok((named(output, "rate")?, named(output, "rounds")?))
+            }
             Self::PingPongTime { .. } => {
                 Ok((named(output, "round_trip_ns")?, named(output, "rounds")?))
             }
@@ -359,6 +367,7 @@ Transfer/sec:    150.00MB
     fn our_own() {
         let output = "rounds=100 seconds=1.000 rate=99 round_trip_ns=9 p50_ns=10 p99_ns=20\n";
         check(Load::PingPong { size: 100 }, output, (99.0, 100.0));
+        check(Load::PingPongThreads { c: 8 }, output, (99.0, 100.0));
         check(Load::PingPongTime { size: 100 }, output, (9.0, 100.0));
         assert_eq!(named(output, "p99_ns").unwrap(), 20.0);
         assert!(named(output, "ns").is_err());

@@ -88,6 +88,8 @@ const AWAKE_CALLS_FLOOR: f64 = 100.0;
 /// A stream, against TCP with cubic and with the congestion control that the machine has set.
 const CUBIC_FLOOR: f64 = 2.0;
 const DEFAULT_FLOOR: f64 = 3.0;
+/// Where more threads want to run than there are CPUs, each message ends a sleep (ADR 27): at least as fast as TCP.
+const THREADS_FLOOR: f64 = 1.0;
 /// On one CPU Shunt may cost this much and no more.
 const ONE_CPU_FLOOR: f64 = 0.98;
 /// What is lost to a third program on the CPU is known, about a tenth (README, Limits): much more must not be.
@@ -97,7 +99,7 @@ impl Row {
     fn new(name: String, server: Kind, load: Load, floor: f64) -> Self {
         let (unit, better) = match load {
             Load::Wrk { .. } | Load::Redis { .. } | Load::Http { .. } => ("req/s", Better::Higher),
-            Load::PingPong { .. } => ("trips/s", Better::Higher),
+            Load::PingPong { .. } | Load::PingPongThreads { .. } => ("trips/s", Better::Higher),
             Load::PingPongTime { .. } => ("ns", Better::Lower),
             Load::SockperfPingPong => ("us", Better::Lower),
             Load::SockperfThroughput => ("GB/s", Better::Higher),
@@ -200,6 +202,16 @@ pub(crate) fn ping_pong() -> Row {
     let row =
         Row::new("ping-pong 100 B".into(), Kind::PingPong, Load::PingPong { size: 100 }, 50.0);
     Row { calls_floor: AWAKE_CALLS_FLOOR, ..row.with_costs() }
+}
+
+/// A thread for each connection, at both ends: none of them can look for others while it waits.
+fn threads() -> Vec<Row> {
+    let row = |c| {
+        let name = format!("ping-pong 100 B, {c} connections, a thread each");
+        Row::new(name, Kind::PingPong, Load::PingPongThreads { c }, THREADS_FLOOR)
+    };
+    let quick = row(32);
+    vec![row(2).full_only(), row(8).full_only(), quick, row(128).full_only()]
 }
 
 fn small_messages() -> Vec<Row> {
@@ -367,8 +379,16 @@ pub(crate) fn remote_all_by_smc() -> Vec<Row> {
 
 /// Everything that is compared, in an order in which servers serve as many rows as they can.
 pub(crate) fn all() -> Vec<Row> {
-    let groups =
-        [web(), overhead(), redis(), redis_unix().collect(), small_messages(), bulk(), database()];
+    let groups = [
+        web(),
+        overhead(),
+        redis(),
+        redis_unix().collect(),
+        small_messages(),
+        threads(),
+        bulk(),
+        database(),
+    ];
     let mut rows: Vec<Row> = Vec::new();
     for group in &groups {
         rows.extend(group.iter().cloned());

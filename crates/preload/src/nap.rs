@@ -1,0 +1,119 @@
+//! A short sleep of who waits for one connection alone: see [`Conn::may_nap`].
+
+use local::conn::Conn;
+use local::world::World;
+use sys::abi::Half;
+use sys::sync::{AtomicU32, Ordering};
+use sys::{call, handler, lock};
+
+use crate::finally::Finally;
+use crate::left::{self, Wait};
+use crate::{io, ready, remains};
+
+/// What came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Nap {
+    /// None was taken, or nothing has ended it: to sleep by the kernel comes next.
+    Over,
+    /// Something may have come.
+    Woken,
+    /// A signal handler has run: the call ends with `EINTR`.
+    Interrupted,
+}
+
+/// How a wait ends behind a signal handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Behind {
+    /// Always, as `poll`.
+    Ends,
+    /// If the handler does not say `SA_RESTART`, as `recv` without a time limit.
+    MayGoOn,
+}
+
+/// The longest nap, nanoseconds.
+pub(crate) fn longest_ns(w: &World) -> u64 {
+    u64::try_from(w.limits.nap.as_nanos()).unwrap_or(0)
+}
+
+/// Sleeps for so many nanoseconds at most. `moved`: whether what is waited for is there. `room`: that is room in our ring,
+/// or may be. The caller holds the connection.
+pub(crate) fn nap(
+    w: &'static World,
+    conn: &'static Conn,
+    (mine, peer): (&Half, &Half),
+    room: bool,
+    (ns, behind): (u64, Behind),
+    moved: impl Fn() -> bool,
+) -> Nap {
+    // A program that has restricted its calls may be killed for one that it does not make.
+    if ns == 0
+        || !remains::may_make_sockets()
+        || behind == Behind::MayGoOn && !goes_on()
+        || !conn.may_nap(mine, peer)
+    {
+        return Nap::Over;
+    }
+    cancelled();
+    // Not the same each time: a timer of the program's for just as long would often meet the moment between the nap and the
+    // sleep, in which its handler ends neither.
+    let ns = ns - call::now_ns() % (ns / 8 + 1);
+    let mark = left::begin_inside(handler::here());
+    let seen = {
+        let _held = lock::lock(&mine.wait_lock);
+        if ready::is_in_a_set(w, conn, mine) {
+            return Nap::Over;
+        }
+        let Some(seen) = conn.arm_nap(mine, peer) else { return Nap::Over };
+        mine.sleepers.fetch_add(1, Ordering::AcqRel);
+        mark.now(Wait::Sleep(conn));
+        seen
+    };
+    let asleep = Finally(|| {
+        mark.now(Wait::Nothing);
+        io::wake_up(w, conn, mine);
+    });
+    let ready = moved() || !Conn::ends_naps(peer) || room && !conn.wait_for_room(mine, peer);
+    let ended = if ready {
+        Ok(())
+    } else {
+        io::count(&mine.n_sleeps);
+        conn.nap(peer, seen, ns, behind == Behind::MayGoOn)
+    };
+    drop(asleep);
+    drop(mark);
+    cancelled();
+    match ended {
+        Ok(()) => Nap::Woken,
+        Err(libc::EINTR) => Nap::Interrupted,
+        Err(errno) => {
+            if behind == Behind::MayGoOn && matches!(errno, libc::ENOSYS | libc::EPERM) {
+                GOES_ON.store(NO, Ordering::Relaxed);
+            }
+            Nap::Over
+        }
+    }
+}
+
+/// Whether there is a nap that goes on behind signal handlers: the kernel has it, and it is no call that a filter may kill
+/// the program for.
+fn goes_on() -> bool {
+    GOES_ON.load(Ordering::Relaxed) == YES
+}
+
+/// Whether whoever has started the program has restricted its calls is asked before it can do so itself.
+pub(crate) fn ask_once() {
+    GOES_ON.store(if call::is_filtered() { NO } else { YES }, Ordering::Relaxed);
+}
+
+/// What sleeps in the program's place is a cancellation point, as `recv` and `poll` are.
+fn cancelled() {
+    unsafe extern "C-unwind" {
+        fn pthread_testcancel();
+    }
+    // SAFETY: it unwinds from here, if it does, as from the calls of libc that wait.
+    unsafe { pthread_testcancel() }
+}
+
+static GOES_ON: AtomicU32 = AtomicU32::new(0);
+const YES: u32 = 1;
+const NO: u32 = 2;

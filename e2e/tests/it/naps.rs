@@ -1,0 +1,72 @@
+//! Who waits for one connection alone naps: counted in doorbells, which naps do without. What ends a nap is the oracle's
+//! (`oracle::napping`).
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
+
+use std::mem::offset_of;
+use std::net::{TcpListener, TcpStream};
+use std::process::Stdio;
+
+use e2e::run::{BoardDir, Guest, Under, command, eventually, plain_only, skipped};
+use e2e::{built, installed};
+use sys::abi::Half;
+
+/// Sends a message and waits for it to come back, for ever, by four threads: blocked in `recv`, or, with a limit, in `poll`.
+const CLIENT: &str = r#"
+import socket, sys, threading
+def rounds():
+    with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as s:
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        s.settimeout(float(sys.argv[2]) or None)
+        while True:
+            s.sendall(b"m" * 100)
+            n = 100
+            while n: n -= len(s.recv(n))
+for _ in range(4): threading.Thread(target=rounds).start()
+"#;
+
+/// Messages that each end has got before they are counted.
+const MESSAGES: u64 = 5_000;
+
+fn messages_end_naps(limit: &str) {
+    if plain_only() {
+        return skipped("there are no naps on kernel TCP");
+    }
+    let Some(python) = installed("python3") else { return skipped("no python3 here") };
+    let dir = BoardDir::new();
+    // Nobody spins, so that each wait is a sleep.
+    let settings = [("SHUNT_SPIN_US", "0")];
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).unwrap().port();
+    let mut server = command(built("pingpong"), Under::Shunt(&dir));
+    server.args(["server", &port.to_string()]).envs(settings);
+    let server = Guest::start(&mut server);
+    eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let mut client = command(python, Under::Shunt(&dir));
+    client.args(["-c", CLIENT, &port.to_string(), limit]).envs(settings).stdin(Stdio::null());
+    let client = Guest::start(&mut client);
+    let board = dir.board().unwrap();
+    for pid in [server.pid(), client.pid()] {
+        let sum = |field: usize| -> u64 {
+            let slots =
+                board.processes().into_iter().filter(|p| i64::from(p.pid) == i64::from(pid));
+            let halves = slots.flat_map(|p| board.halves_of(p.slot));
+            halves.map(|at| u64::from(board.word32(at + field))).sum()
+        };
+        eventually("messages have come", || sum(offset_of!(Half, n_rx)) > MESSAGES);
+        // In this order: what is counted goes on.
+        let bells = sum(offset_of!(Half, bells));
+        let (woken, slept) = (sum(offset_of!(Half, n_bells)), sum(offset_of!(Half, n_sleeps)));
+        assert!(slept > MESSAGES / 4, "{slept} sleeps: nothing to see\n{}", dir.summary());
+        assert!(bells < woken / 4, "{bells} doorbells for {woken} wake-ups\n{}", dir.summary());
+    }
+}
+
+#[test]
+fn a_receive_naps() {
+    messages_end_naps("0");
+}
+
+#[test]
+fn a_poll_of_one_connection_naps() {
+    messages_end_naps("30");
+}
