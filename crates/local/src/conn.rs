@@ -98,6 +98,17 @@ pub enum Got {
     Failed(i32),
 }
 
+/// Which bytes of TCP that a call has taken are the program's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// So many first.
+    pub first: usize,
+    /// Doorbells behind these, if there are bytes behind them.
+    pub bells: usize,
+    /// So many behind those.
+    pub behind: usize,
+}
+
 /// What came of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {

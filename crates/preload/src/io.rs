@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use libc::{iovec, msghdr, ssize_t};
 use local::Reason;
-use local::conn::{Conn, Got, Phase, Put, kernel, options};
+use local::conn::{Conn, Got, Kept, Phase, Put, kernel, options};
 use local::turns::Turns;
 use local::world::World;
 use sys::abi::Half;

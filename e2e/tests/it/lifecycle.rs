@@ -531,3 +531,45 @@ fn threads_with_a_descriptor_each() {
         assert!(got.ok() && got.out.contains("done bytes="), "{purpose}: {got:?}");
     }
 }
+
+/// A server answers and becomes another program before its client has looked whether it was attached: asleep meanwhile, or
+/// in a receive of the kernel's. What comes by TCP then is the answer, behind doorbells.
+#[test]
+fn an_answer_of_a_server_that_became_another_program_before_its_client_looked() {
+    const PROGRAM: &str = r#"
+import os, socket, time
+listener = socket.create_server(("127.0.0.1", 0))
+wrong = []
+for n in range(30):
+    server = os.fork()
+    if server == 0:
+        c, _ = listener.accept()
+        if n % 3 == 1 and os.fork(): os._exit(0)
+        if n % 2:
+            # The client is in its receive, or about to be.
+            os.dup2(c.fileno(), 1)
+            os.execl("/bin/echo", "echo", "LAST.")
+        c.recv(6, socket.MSG_WAITALL)
+        c.sendall(b"LAST.\n")
+        os.set_inheritable(c.fileno(), True)
+        os.execl("/bin/true", "true")
+    with socket.create_connection(listener.getsockname()) as s:
+        if not n % 2:
+            s.sendall(b"hello\n")
+            time.sleep(0.02)
+        got = b""
+        try:
+            while more := s.recv(99): got += more
+        except OSError as e: got += str(e).encode()
+        if got != b"LAST.\n": wrong.append((n, got))
+    os.waitpid(server, 0)
+print(wrong)
+"#;
+    let Some(python) = e2e::installed("python3") else {
+        return skipped("no python3 here");
+    };
+    let dir = BoardDir::new();
+    let mut program = command(python, Under::Shunt(&dir));
+    let got = outcome(program.args(["-c", PROGRAM]), Duration::from_secs(60));
+    assert!(got.ok() && got.out == "[]\n", "{got:?}");
+}

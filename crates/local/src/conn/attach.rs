@@ -8,9 +8,9 @@ use crate::config::End;
 use crate::turns::Turns;
 
 use super::{
-    BELL, Conn, EAGAIN_RETRY, ECONNRESET, Ends, Got, Half, Level, Loc, MSG_DONTWAIT, Ordering,
-    Phase, Reason, SocketAddrV6, WaitWord, World, add64, call, diag, flag, full_fence, half_state,
-    is_here, kernel, lock, offer, options, ring, taken,
+    BELL, Conn, EAGAIN_RETRY, ECONNRESET, Ends, Got, Half, Kept, Level, Loc, MSG_DONTWAIT,
+    Ordering, Phase, Reason, SocketAddrV6, WaitWord, World, add64, call, diag, flag, full_fence,
+    half_state, is_here, kernel, lock, offer, options, ring, switch, taken,
 };
 
 /// A server looks this often for the offer of a peer whose bytes came by other ways than our calls.
@@ -649,8 +649,7 @@ impl Conn {
         found.is_some_and(is_it).then_some(()).ok_or(Reason::ForgedOffer)
     }
 
-    /// Of `n` bytes that a call has just received from TCP, `last` being the last of them: how many are the program's.
-    /// `None`: none, they were doorbells; ask again.
+    /// [`Self::taken_by_tcp`], where the peer has not gone back to TCP: how many are the program's.
     #[must_use]
     pub fn after_tcp_recv(
         &'static self,
@@ -659,6 +658,20 @@ impl Conn {
         n: usize,
         last: Option<u8>,
     ) -> Option<usize> {
+        self.taken_by_tcp(w, fd, n, last).map(|kept| kept.first)
+    }
+
+    /// Which of `n` bytes that a call has just received from TCP, `last` being the last of them, are the program's.
+    /// `None`: none, they were doorbells; ask again.
+    #[must_use]
+    pub fn taken_by_tcp(
+        &'static self,
+        w: &World,
+        fd: i32,
+        n: usize,
+        last: Option<u8>,
+    ) -> Option<Kept> {
+        let all = Kept { first: n, bells: 0, behind: 0 };
         let mut turns = Turns::default();
         loop {
             match self.phase() {
@@ -666,7 +679,7 @@ impl Conn {
                 Phase::Server | Phase::Fresh => {
                     self.tcp_rx.fetch_add(n as u64, Ordering::Relaxed);
                     self.pieces.fetch_add(u32::from(n > 0), Ordering::Relaxed);
-                    return Some(n);
+                    return Some(all);
                 }
                 Phase::Offered => {
                     // That it is open the word may say because somebody has written that.
@@ -683,22 +696,44 @@ impl Conn {
                     let _counting = lock::lock(&self.counting);
                     if self.phase() == Phase::Offered && !self.is_taken(w) {
                         self.tcp_rx.fetch_add(n as u64, Ordering::Relaxed);
-                        return Some(n);
+                        return Some(all);
                     }
                 }
                 Phase::Attached => {
-                    let Some((mine, peer)) = self.halves(w) else { return Some(n) };
+                    let Some((mine, peer)) = self.halves(w) else { return Some(all) };
                     let Some(_held) = lock::lock_of(&mine.rx_lock, &mine.lent) else {
-                        return Some(n);
+                        return Some(all);
                     };
                     let taken = mine.tcp_rx.load(Ordering::Relaxed);
-                    let keep = self.trim(mine, peer, taken, n, 0);
-                    mine.tcp_rx.store(taken + keep as u64, Ordering::Relaxed);
-                    return (keep > 0 || n == 0).then_some(keep);
+                    if let Some(kept) = self.kept_of_both_ways(mine, peer, taken, n) {
+                        return Some(kept);
+                    }
+                    let first = self.trim(mine, peer, taken, n, 0);
+                    mine.tcp_rx.store(taken + first as u64, Ordering::Relaxed);
+                    return (first > 0 || n == 0).then_some(Kept { first, bells: 0, behind: 0 });
                 }
-                Phase::Tcp | Phase::Listener | Phase::Asked => return Some(n),
+                Phase::Tcp | Phase::Listener | Phase::Asked => return Some(all),
             }
         }
+    }
+
+    /// What was taken of a peer that has switched and gone back to TCP before we knew of the first, and left nothing in its
+    /// ring: bytes of before the switch, doorbells, and bytes of after it. The caller holds the receive lock.
+    fn kept_of_both_ways(&self, mine: &Half, peer: &Half, taken: u64, n: usize) -> Option<Kept> {
+        let down_at = switch::fallen(&peer.flags, &peer.down_at)?;
+        let up_at = switch::risen(&peer.flags, &peer.up_at)?;
+        let first = usize::try_from(up_at.saturating_sub(taken)).map_or(n, |until| until.min(n));
+        let drained = mine.drained.load(Ordering::Relaxed);
+        let announced = switch::announced(&peer.bells);
+        let bells = announced.wrapping_sub(drained) as usize;
+        let behind = (n - first).checked_sub(bells).filter(|behind| *behind > 0)?;
+        if down_at != mine.head.load(Ordering::Relaxed) {
+            // Those of the ring come in between.
+            return None;
+        }
+        mine.drained.store(announced, Ordering::Relaxed);
+        mine.tcp_rx.store(taken + first as u64, Ordering::Relaxed);
+        Some(Kept { first, bells, behind })
     }
 
     /// Takes the offer back for good: something is about to happen that only TCP can do. `false`:
@@ -783,7 +818,9 @@ impl Conn {
         if read && !write {
             mine.flags.fetch_or(flag::SHUT_RD, Ordering::Release);
             let _ = call::shutdown(fd, 0);
-            self.end_own_naps(peer);
+            if Self::is_napped_on(mine) {
+                self.end_own_naps(peer);
+            }
         }
         if write {
             if !self.go_up(w, mine) {
@@ -795,6 +832,8 @@ impl Conn {
             mine.flags.fetch_or(bits, Ordering::Release);
             if read {
                 let _ = call::shutdown(fd, 0);
+            }
+            if Self::is_napped_on(mine) {
                 self.end_own_naps(peer);
             }
             if peer_flags & DEAF != DEAF {

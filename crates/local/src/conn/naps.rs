@@ -119,7 +119,10 @@ impl Conn {
 
     /// Another thread or process of ours has armed for doorbells, or has done what ends a wait: those that nap look again.
     pub fn end_own_naps(&self, peer: &Half) {
-        call::futex_wake_all(&peer.rung);
+        // Who has restricted its calls does not nap.
+        if BELLS_ONLY.load(Ordering::Relaxed) == 0 {
+            call::futex_wake_all(&peer.rung);
+        }
     }
 
     /// Has who naps at the other end look: something has become of this end that the kernel tells who sleeps by the socket.

@@ -135,9 +135,10 @@ impl Conn {
         w.board.map.half(server).is_some_and(|s| {
             s.peer.load(Ordering::Relaxed) == index + 1
                 && s.peer_generation.load(Ordering::Relaxed) == generation
+                // It may have ended, or gone back to TCP, before we look: there may be doorbells then, and its last bytes.
                 && matches!(
                     s.state.load(Ordering::Acquire),
-                    half_state::ATTACHED | half_state::CLOSED
+                    half_state::ATTACHED | half_state::CLOSED | half_state::TCP
                 )
         })
     }

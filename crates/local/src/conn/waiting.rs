@@ -136,7 +136,10 @@ impl Conn {
             return true;
         }
         if room {
-            self.seems_gone(mine, peer) || Self::has_some_room(mine, peer)
+            // Another thread may have ended sending: a send that waits ends by that.
+            mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0
+                || self.seems_gone(mine, peer)
+                || Self::has_some_room(mine, peer)
         } else {
             self.may_read(mine, peer)
         }

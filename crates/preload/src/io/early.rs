@@ -98,7 +98,7 @@ pub(super) unsafe fn receive_tcp(
     }
     let before = phase(conn);
     // SAFETY: the caller's buffers, as far as the kernel has filled them.
-    let kept = conn.after_tcp_recv(w, fd, n, unsafe { last_of(iov, n, flags) });
+    let kept = conn.taken_by_tcp(w, fd, n, unsafe { last_of(iov, n, flags) });
     match before {
         Phase::Server => {
             settle(w, conn, fd, true);
@@ -106,13 +106,19 @@ pub(super) unsafe fn receive_tcp(
         Phase::Offered if phase(conn) == Phase::Attached => ready::attached(w, conn),
         _ => {}
     }
-    let n = kept?;
+    let kept = kept?;
+    if kept.behind > 0 && flags & libc::MSG_TRUNC == 0 {
+        // SAFETY: the caller's buffers, as far as the kernel has filled them.
+        unsafe { close_gap(iov, n, kept) };
+    }
+    let n = kept.first + kept.behind;
     let in_ring = || {
         conn.halves(w).is_some_and(|(_, peer)| {
             peer.flags.load(Ordering::Acquire) & sys::abi::half_flags::UP != 0
         })
     };
     if !all
+        && kept.behind == 0
         && phase(conn) == Phase::Attached
         && n < iov.iter().map(|v| v.iov_len).sum()
         && in_ring()
@@ -161,6 +167,23 @@ unsafe fn last_of(iov: &[iovec], n: usize, flags: c_int) -> Option<u8> {
         before += v.iov_len;
     }
     None
+}
+
+/// Takes the doorbells out of the middle of the first `n` bytes of these buffers.
+///
+/// # Safety
+///
+/// As `recvmsg` asks of its buffers, of which so many bytes are filled.
+unsafe fn close_gap(iov: &[iovec], n: usize, kept: Kept) {
+    let places = || {
+        let each = iov.iter().flat_map(|v| (0..v.iov_len).map(|i| (v.iov_base.cast::<u8>(), i)));
+        each.map(|(base, i)| base.wrapping_add(i)).take(n)
+    };
+    // SAFETY: the caller's promise; what is read is read before it is written over.
+    let bytes: Vec<u8> = places().map(|at| unsafe { at.read() }).collect();
+    let behind = bytes.iter().skip(kept.first + kept.bells);
+    // SAFETY: as above.
+    places().skip(kept.first).zip(behind).for_each(|(at, byte)| unsafe { at.write(*byte) });
 }
 
 /// How much more a call has got that had some. What it failed by is for the next call to tell.
