@@ -28,7 +28,7 @@ fn is_watchdog() -> bool {
 fn sleepy(program: &str, dir: &BoardDir) -> Command {
     let program = if program == GUEST { PathBuf::from(GUEST) } else { built(program) };
     let mut command = command(program, Under::Shunt(dir));
-    command.env("SHUNT_SPIN_US", "0").stdin(Stdio::null());
+    command.envs([("SHUNT_SPIN_US", "0"), ("SHUNT_NAP_US", "0")]).stdin(Stdio::null());
     command
 }
 

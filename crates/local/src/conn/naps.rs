@@ -86,7 +86,7 @@ impl Conn {
         w.forks.load(Ordering::Relaxed) != 0 || self.is_inherited(w, mine)
     }
 
-    /// Arms for a nap, beside other threads that nap already if `beside`; answers what [`Self::nap`] wants to know. `None`:
+    /// Arms for a nap, perhaps beside other threads that nap already; answers what [`Self::nap`] wants to know. `None`:
     /// another thread sleeps otherwise. The caller holds the lock of the wait word, and looks once more after this.
     #[must_use]
     pub fn arm_nap(&self, mine: &Half, peer: &Half) -> Option<u32> {
