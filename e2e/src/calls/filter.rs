@@ -4,6 +4,15 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+const LOAD: u16 = 0x20;
+const EQUAL: u16 = 0x15;
+const RETURN: u16 = 0x06;
+const ALLOW: u32 = 0x7fff_0000;
+
+const fn op(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
+    libc::sock_filter { code, jt, jf, k }
+}
+
 /// Has a program, and all that it starts, run under a filter as containers have them: netlink sockets are refused, by
 /// which the kernel would say who is at the other end of a connection.
 pub fn without_netlink(command: &mut Command) -> &mut Command {
@@ -12,10 +21,6 @@ pub fn without_netlink(command: &mut Command) -> &mut Command {
 }
 
 fn refuse_netlink() -> io::Result<()> {
-    const LOAD: u16 = 0x20;
-    const EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    let op = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let call = u32::try_from(libc::SYS_socket).unwrap_or(u32::MAX);
     let refused = 0x0005_0000 | libc::EACCES.cast_unsigned();
     let mut filter = [
@@ -24,7 +29,7 @@ fn refuse_netlink() -> io::Result<()> {
         op(LOAD, 16, 0, 0),
         op(EQUAL, libc::AF_NETLINK.cast_unsigned(), 0, 1),
         op(RETURN, refused, 0, 0),
-        op(RETURN, 0x7fff_0000, 0, 0),
+        op(RETURN, ALLOW, 0, 0),
     ];
     let program = libc::sock_fprog { len: 6, filter: filter.as_mut_ptr() };
     // SAFETY: a filter of that length, which the kernel copies.
@@ -33,16 +38,12 @@ fn refuse_netlink() -> io::Result<()> {
 
 /// Kills this thread's process at any of these calls from now on.
 pub fn forbid(calls: &[libc::c_long]) -> Result<(), i32> {
-    const LOAD: u16 = 0x20;
-    const EQUAL: u16 = 0x15;
-    const RETURN: u16 = 0x06;
-    let op = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
     let mut filter = vec![op(LOAD, 0, 0, 0)];
     for call in calls {
         filter.push(op(EQUAL, u32::try_from(*call).unwrap_or(u32::MAX), 0, 1));
         filter.push(op(RETURN, 0x8000_0000, 0, 0));
     }
-    filter.push(op(RETURN, 0x7fff_0000, 0, 0));
+    filter.push(op(RETURN, ALLOW, 0, 0));
     let len = u16::try_from(filter.len()).unwrap_or(0);
     let program = libc::sock_fprog { len, filter: filter.as_mut_ptr() };
     // SAFETY: a filter of that length, which the kernel copies.
