@@ -33,7 +33,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "nap_us",
         env: "SHUNT_NAP_US",
-        help: "longest sleep by a futex before a wait for one connection sleeps in the kernel, microseconds, 0 to 1000000; 0 never does [10000]",
+        help: "longest sleep by a futex before a wait for one connection sleeps in the kernel, of an event loop a fifth of it, microseconds, 0 to 10000000; 0 never does [10000]",
     },
     Setting {
         name: "ring_min",
@@ -270,9 +270,9 @@ impl Limits {
                     Duration::from_micros(us.ok_or_else(|| bad("microseconds, 0 to 1000"))?);
             }
             "nap_us" => {
-                let us = value.parse().ok().filter(|us| *us <= 1_000_000);
+                let us = value.parse().ok().filter(|us| *us <= 10_000_000);
                 self.nap =
-                    Duration::from_micros(us.ok_or_else(|| bad("microseconds, 0 to 1000000"))?);
+                    Duration::from_micros(us.ok_or_else(|| bad("microseconds, 0 to 10000000"))?);
             }
             "ring_min" => self.order_min = order(value)?,
             "ring_max" => self.order_max = order(value)?,

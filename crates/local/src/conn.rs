@@ -46,8 +46,7 @@ mod waiting;
 
 use copying::Copying;
 pub use forked::{Calls, Left};
-use naps::Naps;
-pub use naps::ring_bells_only;
+pub use naps::{Naps, ring_bells_only};
 pub use remains::Moving;
 
 /// What a doorbell is, in the TCP stream.
@@ -455,9 +454,10 @@ impl Conn {
             let inherited = w.board.slot() != Some(half.slot.load(Ordering::Relaxed));
             if inherited && half.users.load(Ordering::Relaxed) > 1 {
                 half.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
-                self.arm_cold(half);
+                let was = Self::wait_word(half);
+                self.arm_cold(w, half);
                 if let Some((_, peer)) = self.halves(w) {
-                    self.end_own_naps(peer);
+                    self.end_own_naps(w, was, peer);
                 }
             }
         }
@@ -638,7 +638,7 @@ impl Conn {
         let _ = seq;
         if ring::tail(&peer.tail) == head {
             self.drain_bells(mine, peer, fd);
-            self.arm_cold(mine);
+            Self::arm_anew(mine);
         }
     }
 
@@ -674,7 +674,17 @@ impl Conn {
     }
 
     /// Arms for one doorbell with a new sequence number. The caller looks once more after this.
-    pub fn arm_cold(&self, mine: &Half) {
+    pub fn arm_cold(&self, w: &World, mine: &Half) {
+        let was = Self::wait_word(mine);
+        Self::arm_anew(mine);
+        if let WaitWord::Warm(waiter) = was {
+            // What comes next ends no nap of that loop. Either we see that it naps, or it sees what it is to be woken by.
+            let _ = w.rouse(waiter);
+        }
+    }
+
+    /// [`Self::arm_cold`] again, after a doorbell.
+    fn arm_anew(mine: &Half) {
         let seq = mine.arm_seq.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
         wait::arm(&mine.wait, WaitWord::Cold(seq));
     }
@@ -1058,7 +1068,7 @@ impl Conn {
             self.drain_bells(mine, peer, fd);
             if matches!(WaitWord::parse(mine.wait.load(Ordering::Relaxed)), WaitWord::Cold(_)) {
                 // Before the look at what has come: as in `drained`.
-                self.arm_cold(mine);
+                Self::arm_anew(mine);
             }
         }
         if ring::tail(&peer.tail) != mine.head.load(Ordering::Relaxed)

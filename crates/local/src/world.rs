@@ -610,11 +610,22 @@ impl World {
         Some(&self.board.map.slot(slot as u32).waiters[index].word)
     }
 
-    /// Whether that waiter sleeps and this process has not rung for this sleep yet: the sleep.
-    pub(crate) fn must_ring(&self, waiter: u32) -> Option<u32> {
+    /// The sleep that that waiter is in, if it is one for which this process has not rung yet.
+    pub(crate) fn must_ring(&self, waiter: u32) -> Option<wait::Sleep> {
         let sleep = wait::asleep(self.waiter(waiter)?)?;
         let rung = self.rung.get(waiter as usize)?.load(Ordering::Relaxed);
-        (rung != sleep).then_some(sleep)
+        (sleep != wait::Sleep::Kernel(rung)).then_some(sleep)
+    }
+
+    /// Ends the nap of a waiter, if it naps; `true`: it did.
+    pub fn rouse(&self, waiter: u32) -> bool {
+        self.waiter(waiter).is_some_and(|word| match wait::asleep(word) {
+            Some(wait::Sleep::Nap(nap)) if wait::end_nap(word, nap) => {
+                call::futex_wake_all(word);
+                true
+            }
+            _ => false,
+        })
     }
 
     /// Notes that we have rung for a sleep of a waiter.

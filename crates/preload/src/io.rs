@@ -593,10 +593,9 @@ fn sleep(
             // Before we arm: a doorbell that is taken out after that would not ring again.
             drain_quietly(w, conn, fd, mine, peer);
         }
-        conn.arm_cold(mine);
-        if others > 0 {
-            conn.end_own_naps(peer);
-        }
+        let was = Conn::wait_word(mine);
+        conn.arm_cold(w, mine);
+        conn.end_own_naps(w, was, peer);
         others
     };
     let asleep = Finally(|| {

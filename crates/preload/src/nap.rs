@@ -54,9 +54,7 @@ pub(crate) fn nap(
         return Nap::Over;
     }
     cancelled();
-    // Not the same each time: a timer of the program's for just as long would often meet the moment between the nap and the
-    // sleep, in which its handler ends neither.
-    let ns = ns - call::now_ns() % (ns / 8 + 1);
+    let ns = of_about(ns);
     let mark = left::begin_inside(handler::here());
     let seen = {
         let _held = lock::lock(&mine.wait_lock);
@@ -94,6 +92,12 @@ pub(crate) fn nap(
     }
 }
 
+/// How long one is to be that may be so long. Not the same each time: a timer of the program's for just as long would often
+/// meet the moment between the nap and the sleep, in which its handler ends neither.
+pub(crate) fn of_about(ns: u64) -> u64 {
+    ns - call::now_ns() % (ns / 8 + 1)
+}
+
 /// Whether there is a nap that goes on behind signal handlers: the kernel has it, and it is no call that a filter may kill
 /// the program for.
 fn goes_on() -> bool {
@@ -106,7 +110,7 @@ pub(crate) fn ask_once() {
 }
 
 /// What sleeps in the program's place is a cancellation point, as `recv` and `poll` are.
-fn cancelled() {
+pub(crate) fn cancelled() {
     unsafe extern "C-unwind" {
         fn pthread_testcancel();
     }

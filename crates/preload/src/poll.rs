@@ -365,10 +365,9 @@ fn doze(
                 // Before we arm: a doorbell that is taken out after that would not ring again.
                 quieten(w, o, o.conn.descriptor(fds[o.at].fd));
             }
-            o.conn.arm_cold(o.mine);
-            if others > 0 {
-                o.conn.end_own_naps(o.peer);
-            }
+            let was = Conn::wait_word(o.mine);
+            o.conn.arm_cold(w, o.mine);
+            o.conn.end_own_naps(w, was, o.peer);
         }
         let p = &mut copy[o.at];
         // Another number, where another thread has closed this one since.

@@ -28,6 +28,7 @@ use sys::{call, handler};
 use crate::fds::{self, Entry};
 use crate::finally::Finally;
 use crate::left::{self, Wait};
+use crate::nap::Nap;
 
 mod amend;
 mod control;
@@ -36,6 +37,7 @@ mod forking;
 mod kick;
 mod leaving;
 mod leftover;
+mod napping;
 mod once;
 mod park;
 mod shared;
@@ -49,7 +51,6 @@ use amend::{amend, ask_anew, is_own_one_shot, register_anew, stands, tag_of};
 pub(crate) use amend::{before_a_fork, lift, put_down};
 pub(crate) use control::{closed, control, created, duplicated, looked_at, other};
 pub(crate) use forking::{hold_sets, let_sets_go};
-use kick::kick_fd;
 pub(crate) use kick::{is_kick, move_kick};
 pub(crate) use leaving::{changed, detached, forget, reregister, unregister};
 use leftover::{is_nobodys, looks_alike};
@@ -148,6 +149,7 @@ pub(crate) struct Set {
     /// Where the next peer is expected.
     beside: Beside,
     spin: Spin,
+    naps: napping::SetNaps,
 }
 
 /// What a wait is given and gives.
@@ -221,6 +223,7 @@ impl Set {
             tidied: AtomicU32::new(0),
             beside: Beside::default(),
             spin: Spin::new(),
+            naps: napping::SetNaps::default(),
         }
     }
 
@@ -257,22 +260,6 @@ impl Set {
             }
         }
         self.waiter.load(Ordering::Relaxed).checked_sub(1).map(WaitWord::Warm)
-    }
-
-    /// Interrupts a thread that waits on this set; of a set that processes share, it may be another one's, which looks then
-    /// for what it does not know.
-    fn kick(&self, w: &World) {
-        if self.forked.load(Ordering::Relaxed) || self.is_used_elsewhere(w) {
-            self.has_changed(w);
-        }
-        let fd = kick_fd();
-        if fd < 0 {
-            return;
-        }
-        let events = IN | ONESHOT;
-        if call::epoll_ctl(self.epfd(), libc::EPOLL_CTL_MOD, fd, events, KICK).is_err() {
-            let _ = call::epoll_ctl(self.epfd(), libc::EPOLL_CTL_ADD, fd, events, KICK);
-        }
     }
 
     /// From now on each connection has its own doorbell: there is somebody else to wake.
@@ -324,7 +311,10 @@ impl Set {
             match tagged(w, tag) {
                 Some((half, which)) => self.absorb_ours(w, mask, tag, half, which, out),
                 None if is_nobodys(tag) => {}
-                None => out.push(mask, tag),
+                None => {
+                    self.naps.kernel_told();
+                    out.push(mask, tag);
+                }
             }
         }
     }
@@ -376,10 +366,10 @@ impl Set {
                 self.is_fresh(w, r, e.mine, which);
             } else {
                 conn.kernel.fetch_and(!kernel::IN, Ordering::Relaxed);
-                self.drain(conn, &e, fd);
+                self.drain(w, conn, &e, fd);
             }
         } else {
-            self.drain(conn, &e, fd);
+            self.drain(w, conn, &e, fd);
         }
         // The end may have been reported already, when the peer said so itself.
         let told = end_flags(e.peer) != 0
@@ -401,7 +391,7 @@ impl Set {
         self.warm_up(w, conn, which, &e);
         if due(w, conn, r).events == 0 {
             hush(w, self, conn, which, mask);
-            rings_beside_a_bell(r, conn, &e);
+            rings_beside_a_bell(w, r, conn, &e);
         }
     }
 
@@ -412,7 +402,7 @@ impl Set {
     }
 
     /// Takes doorbells out: in a cold set only when there is nothing left to read.
-    fn drain(&self, conn: &Conn, e: &Ends, fd: c_int) {
+    fn drain(&self, w: &World, conn: &Conn, e: &Ends, fd: c_int) {
         let Some(_held) = lock::lock_of(&e.mine.rx_lock, &e.mine.lent) else { return };
         let empty = ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed);
         let cold = self.is_cold()
@@ -421,7 +411,7 @@ impl Set {
             conn.drain_bells(e.mine, e.peer, fd);
         } else if empty && conn.sleepers(e.mine) == 0 {
             conn.drain_bells(e.mine, e.peer, fd);
-            conn.arm_cold(e.mine);
+            conn.arm_cold(w, e.mine);
         }
     }
 
@@ -443,7 +433,7 @@ impl Set {
             if let Some(e) = ends(w, m.conn)
                 && is_rung(e.mine, e.peer, false)
             {
-                m.conn.arm_cold(e.mine);
+                m.conn.arm_cold(w, e.mine);
             }
         }
     }
@@ -463,13 +453,14 @@ impl Set {
     // ----- waiting ---------------------------------------------------------------------------
 
     /// Waits. `sleep` is the guest's own call with what is left of its time limit, in nanoseconds
-    /// (`None`: for ever): it fills the array and answers as libc does.
+    /// (`None`: for ever): it fills the array and answers as libc does. `naps`: another sleep may come before it.
     pub(crate) fn wait(
         &'static self,
         w: &'static World,
         epfd: c_int,
         events: &mut [epoll_event],
         limit: Option<u64>,
+        naps: bool,
         sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> c_int {
         self.epfd.store(epfd.cast_unsigned(), Ordering::Relaxed);
@@ -488,12 +479,12 @@ impl Set {
         if self.forked.load(Ordering::Relaxed) {
             self.wait_forked(w, events, limit, sleep)
         } else if self.count.load(Ordering::SeqCst) == 0 {
-            self.wait_plain(w, events, limit, sleep)
+            self.wait_plain(w, events, limit, naps, sleep)
         } else {
             if others {
                 self.go_cold(w);
             }
-            self.wait_ours(w, events, limit, sleep)
+            self.wait_ours(w, events, limit, naps, sleep)
         }
     }
 
@@ -516,6 +507,7 @@ impl Set {
         w: &'static World,
         events: &mut [epoll_event],
         limit: Option<u64>,
+        naps: bool,
         sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> c_int {
         let start = if limit.is_some_and(|l| l > 0) { call::now_ns() } else { 0 };
@@ -550,7 +542,7 @@ impl Set {
                 break c_int::try_from(out.n).unwrap_or(0);
             }
             if self.count.load(Ordering::Acquire) > 0 {
-                break self.wait_ours(w, events, left, sleep);
+                break self.wait_ours(w, events, left, naps, sleep);
             }
         }
     }
@@ -560,6 +552,7 @@ impl Set {
         w: &'static World,
         events: &mut [epoll_event],
         limit: Option<u64>,
+        naps: bool,
         sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
     ) -> c_int {
         let start = if limit.is_some_and(|l| l > 0) { call::now_ns() } else { 0 };
@@ -601,6 +594,15 @@ impl Set {
                     return c_int::try_from(out.n).unwrap_or(0);
                 }
                 continue;
+            }
+            let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
+            match if naps { self.nap(w, left) } else { Nap::Over } {
+                Nap::Woken => continue,
+                Nap::Interrupted => {
+                    crate::real::set_errno(libc::EINTR);
+                    return -1;
+                }
+                Nap::Over => {}
             }
             let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
             let n = self.sleep(w, events, left, sleep);
@@ -1002,7 +1004,7 @@ fn hush(w: &'static World, set: &'static Set, conn: &'static Conn, which: usize,
 
 /// The kernel has told of a doorbell that is none for the program, and that stays in the socket, which it will not say again:
 /// what the program waits for has to ring beside it. (The caller looks after this.)
-fn rings_beside_a_bell(r: &Registration, conn: &Conn, e: &Ends) {
+fn rings_beside_a_bell(w: &World, r: &Registration, conn: &Conn, e: &Ends) {
     let edges =
         (r.asked.load(Ordering::Relaxed) | r.events.load(Ordering::Relaxed)) & (ET | ONESHOT);
     if edges != 0
@@ -1010,7 +1012,7 @@ fn rings_beside_a_bell(r: &Registration, conn: &Conn, e: &Ends) {
         && is_cold(e.mine)
         && is_rung(e.mine, e.peer, false)
     {
-        conn.arm_cold(e.mine);
+        conn.arm_cold(w, e.mine);
     }
 }
 
@@ -1051,7 +1053,7 @@ fn set_word(w: &'static World, set: &'static Set, conn: &'static Conn, mine: &Ha
         // Another thread has taken it out of the set since.
         restore(w, conn, mine);
     } else {
-        conn.arm_cold(mine);
+        conn.arm_cold(w, mine);
     }
 }
 
@@ -1059,19 +1061,19 @@ fn set_word(w: &'static World, set: &'static Set, conn: &'static Conn, mine: &Ha
 fn word_as_wanted(w: &'static World, set: &'static Set, conn: &'static Conn, mine: &Half) {
     // A thread that sleeps on the connection itself needs a doorbell of its own.
     let alone = conn.sleepers(mine) == 0;
-    let napping = Conn::is_napped_on(mine);
+    let was = Conn::wait_word(mine);
     match set.word(w, conn).filter(|_| alone) {
         Some(word) => {
             wait::arm(&mine.wait, word);
             // Pairs with `is_used_here_too`.
             if set.is_used_elsewhere(w) {
-                conn.arm_cold(mine);
+                conn.arm_cold(w, mine);
             }
         }
-        None => conn.arm_cold(mine),
+        None => conn.arm_cold(w, mine),
     }
-    if let Some((_, peer)) = conn.halves(w).filter(|_| napping) {
-        conn.end_own_naps(peer);
+    if let Some((_, peer)) = conn.halves(w).filter(|_| was != Conn::wait_word(mine)) {
+        conn.end_own_naps(w, was, peer);
     }
 }
 
@@ -1086,16 +1088,16 @@ pub(crate) fn restore(w: &'static World, conn: &'static Conn, mine: &Half) {
     let set = registrations(conn).next();
     match set {
         Some((_, set)) => word_as_wanted(w, set, conn, mine),
-        None if conn.is_shared(w) || conn.sleepers(mine) > 0 => conn.arm_cold(mine),
+        None if conn.is_shared(w) || conn.sleepers(mine) > 0 => conn.arm_cold(w, mine),
         // Another process has it in a set, and need not hold it.
         None if (mine.flags.load(Ordering::Relaxed) & flag::SHARED != 0
             || mine.users.load(Ordering::Relaxed) > 1)
             && of_others(w, conn).next().is_some() =>
         {
-            conn.arm_cold(mine);
+            conn.arm_cold(w, mine);
         }
         None if conn.is_lent(w) && !is_ours(w, mine) => {}
-        None if conn.is_lent(w) => conn.arm_cold(mine),
+        None if conn.is_lent(w) => conn.arm_cold(w, mine),
         None => conn.disarm(mine, crate::io::AWAKE),
     }
 }
@@ -1172,7 +1174,7 @@ pub(crate) fn ring_for_offer(w: &'static World, conn: &'static Conn) -> bool {
     let Some((_, half)) = conn.my_half(w) else { return false };
     let _held = lock::lock(&half.wait_lock);
     if !matches!(WaitWord::parse(half.wait.load(Ordering::Relaxed)), WaitWord::Cold(_)) {
-        conn.arm_cold(half);
+        conn.arm_cold(w, half);
         return conn.is_taken(w);
     }
     false

@@ -26,7 +26,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// First word of the file, set last when it is made.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHUNTbrd");
 /// Layout of everything in this module.
-pub const VERSION: u32 = 11;
+pub const VERSION: u32 = 12;
 
 /// Processes that may hold connections at one time.
 pub const SLOTS: usize = 1024;

@@ -100,28 +100,68 @@ pub fn look(wait: &AtomicU64) -> WaitWord {
     WaitWord::parse(wait.load(Ordering::Relaxed))
 }
 
+/// How the waiter of an event loop sleeps, and which of its sleeps that is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// In the kernel: a doorbell wakes it.
+    Kernel(u32),
+    /// By the futex of its own word: [`end_nap`], and a wake-up of that futex.
+    Nap(u32),
+}
+
+/// The two low bits of a waiter's word say what it does, the others count its sleeps.
+const DOES: u32 = 3;
+const SLEEPS: u32 = 1;
+const NAPS: u32 = 3;
+const NEXT: u32 = 4;
+
 /// Marks a waiter as about to sleep. After this the caller looks at all it waits for once more.
 pub fn fall_asleep(sleeping: &AtomicU32) {
+    let _ = falls(sleeping, SLEEPS);
+}
+
+/// Marks a waiter as about to nap; answers what its word must still be when it does. After this the caller looks at all it
+/// waits for once more.
+#[must_use]
+pub fn nap(sleeping: &AtomicU32) -> u32 {
+    falls(sleeping, NAPS)
+}
+
+fn falls(sleeping: &AtomicU32, how: u32) -> u32 {
     let now = sleeping.load(Ordering::Relaxed);
-    // One writer: only the thread that waits. Release: which connections it has closed, before the sleep that
-    // they cannot end. Pairs with `asleep`.
-    sleeping.store(now.wrapping_add(1) | 1, Ordering::Release);
+    let sleep = (now & !DOES).wrapping_add(NEXT) | how;
+    // Only the thread that waits begins a sleep; others end naps, of which the last one is over. Release: which connections
+    // it has closed, before the sleep that they cannot end. Pairs with `asleep`.
+    sleeping.store(sleep, Ordering::Release);
     // Pairs with the fence in `look`.
     full_fence();
+    sleep
 }
 
 /// Marks a waiter as awake again.
 pub fn awake(sleeping: &AtomicU32) {
     let now = sleeping.load(Ordering::Relaxed);
-    sleeping.store(now.wrapping_add(1) & !1, Ordering::Relaxed);
+    sleeping.store((now & !DOES).wrapping_add(NEXT), Ordering::Relaxed);
 }
 
 /// The sleep that the waiter is in, if it sleeps. To be asked after [`look`].
 #[must_use]
-pub fn asleep(sleeping: &AtomicU32) -> Option<u32> {
-    // Acquire: pairs with `fall_asleep`.
+pub fn asleep(sleeping: &AtomicU32) -> Option<Sleep> {
+    // Acquire: pairs with `fall_asleep` and `nap`.
     let now = sleeping.load(Ordering::Acquire);
-    (now & 1 == 1).then_some(now)
+    match now & DOES {
+        SLEEPS => Some(Sleep::Kernel(now)),
+        NAPS => Some(Sleep::Nap(now)),
+        _ => None,
+    }
+}
+
+/// Ends that nap; `true`: whoever sleeps by the futex of `sleeping` is to be woken, and nobody else does it.
+#[must_use]
+pub fn end_nap(sleeping: &AtomicU32, nap: u32) -> bool {
+    // Fails if it is over: the waiter has looked again after what is to wake it. Release: before the wake-up, as the futex
+    // orders it.
+    sleeping.compare_exchange(nap, nap & !DOES, Ordering::Release, Ordering::Relaxed).is_ok()
 }
 
 #[cfg(all(test, not(loom)))]
@@ -140,5 +180,43 @@ mod tests {
             assert_eq!(WaitWord::parse(word.emit()), word);
         }
         assert_eq!(WaitWord::parse(u64::MAX << 32), WaitWord::Off);
+    }
+
+    #[test]
+    fn each_sleep_of_a_waiter_is_another() {
+        let word = AtomicU32::new(0);
+        let mut seen = Vec::new();
+        for round in 0..4 {
+            assert_eq!(asleep(&word), None);
+            let now = if round % 2 == 0 {
+                let nap = nap(&word);
+                assert_eq!(asleep(&word), Some(Sleep::Nap(nap)));
+                nap
+            } else {
+                fall_asleep(&word);
+                let Some(Sleep::Kernel(sleep)) = asleep(&word) else { panic!("awake") };
+                sleep
+            };
+            assert!(!seen.contains(&now));
+            seen.push(now);
+            awake(&word);
+        }
+    }
+
+    #[test]
+    fn a_nap_is_ended_once_and_a_sleep_never() {
+        let word = AtomicU32::new(u32::MAX & !3);
+        let first = nap(&word);
+        assert!(end_nap(&word, first));
+        assert_eq!(asleep(&word), None);
+        assert!(!end_nap(&word, first));
+        awake(&word);
+        let second = nap(&word);
+        assert!(!end_nap(&word, first));
+        assert_eq!(asleep(&word), Some(Sleep::Nap(second)));
+        awake(&word);
+        fall_asleep(&word);
+        assert!(!end_nap(&word, second));
+        assert!(matches!(asleep(&word), Some(Sleep::Kernel(_))));
     }
 }

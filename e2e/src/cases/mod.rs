@@ -162,7 +162,7 @@ macro_rules! oracle_cases {
                 close_during_recv duplicate_closed_during_recv shutdown_during_recv two_receivers two_senders_whole
                 cancel_blocked_recv cancel_takes_nothing epoll_two_waiters epoll_two_waiters_that_do_not_read
                 epoll_room_beside_unread
-                epoll_changed_while_waiting wait_in_thread_send_in_main dup2_during_recv closed_as_calls_begin
+                epoll_changed_while_waiting epoll_ended_by_other_threads wait_in_thread_send_in_main dup2_during_recv closed_as_calls_begin
             }
         }
     };

@@ -270,6 +270,39 @@ pub fn epoll_changed_while_waiting(s: &mut Stage) {
     say!("woken", waiting.join().expect("no panic"));
 }
 
+/// A thread waits for a connection on which nothing comes; others do what ends that all the same.
+pub fn epoll_ended_by_other_threads(s: &mut Stage) {
+    let (c, d) = (s.pair_nb(), s.pair_nb());
+    let ep = calls::epoll_create().expect("a set");
+    let ctl = |op, fd, events, data| calls::epoll_ctl(ep, op, fd, events, data);
+    let wait = move || {
+        let waiting = thread::spawn(move || calls::epoll_wait(ep, 4, 3000));
+        thread::sleep(Duration::from_millis(60));
+        waiting
+    };
+    for (n, pair) in (1..).zip([c, d]) {
+        say!("met", s.b_send(pair, "x"), ctl(libc::EPOLL_CTL_ADD, pair.a, libc::EPOLLIN, n));
+        settle();
+        say!("recv", calls::epoll_wait(ep, 4, 3000).is_ok(), calls::recv(pair.a, 9, 0));
+    }
+    let waiting = wait();
+    let counter = calls::eventfd(1).expect("an eventfd");
+    say!("another is put in", ctl(libc::EPOLL_CTL_ADD, counter, libc::EPOLLIN, 3));
+    say!("woken", waiting.join().expect("no panic"));
+    say!("asks for nothing", ctl(libc::EPOLL_CTL_MOD, counter, 0, 3));
+    let waiting = wait();
+    say!("asks again", ctl(libc::EPOLL_CTL_MOD, counter, libc::EPOLLIN, 4));
+    say!("woken", waiting.join().expect("no panic"));
+    say!("taken out", ctl(libc::EPOLL_CTL_DEL, counter, 0, 0));
+    let waiting = wait();
+    say!("shut", calls::shutdown(c.a, libc::SHUT_RD));
+    say!("woken", waiting.join().expect("no panic"), calls::recv(c.a, 9, 0));
+    say!("taken out", ctl(libc::EPOLL_CTL_DEL, c.a, 0, 0));
+    let waiting = wait();
+    say!("peer shuts", s.b_shutdown(d, libc::SHUT_WR));
+    say!("woken", waiting.join().expect("no panic"), calls::recv(d.a, 9, 0));
+}
+
 /// One thread receives, the other sends, all the time.
 pub fn wait_in_thread_send_in_main(s: &mut Stage) {
     let c = s.pair();

@@ -159,7 +159,7 @@ fn call(input: &mut Input<'_>, end: &End, slow: &mut u32) {
         }
         9 => {
             conn.answer_demotion(w, fd, mine, peer);
-            conn.arm_cold(mine);
+            conn.arm_cold(w, mine);
             conn.drain(w, fd);
         }
         10 => {

@@ -1,5 +1,5 @@
-//! Who waits for one connection alone naps: counted in doorbells, which naps do without. What ends a nap is the oracle's
-//! (`oracle::napping`).
+//! Who waits for one connection alone naps, and so does an event loop: counted in doorbells, which naps do without. What ends
+//! a nap is the oracle's (`oracle::napping`).
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
@@ -11,24 +11,33 @@ use e2e::run::{BoardDir, Guest, Under, command, eventually, plain_only, skipped}
 use e2e::{built, installed};
 use sys::abi::Half;
 
-/// Sends a message and waits for it to come back, for ever, by four threads: blocked in `recv`, or, with a limit, in `poll`.
+/// Sends a message and waits for it to come back, for ever, by four threads: blocked in `recv`, or, with a limit, in `poll`, or,
+/// with none at all, by an event set in which there is something else as well.
 const CLIENT: &str = r#"
-import socket, sys, threading
+import os, select, socket, sys, threading
 def rounds():
     with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as s:
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        s.settimeout(float(sys.argv[2]) or None)
+        loop = select.epoll() if sys.argv[2] == "epoll" else None
+        if loop:
+            s.setblocking(False)
+            loop.register(s, select.EPOLLIN)
+            loop.register(os.pipe()[0], select.EPOLLIN)
+        else:
+            s.settimeout(float(sys.argv[2]) or None)
         while True:
             s.sendall(b"m" * 100)
             n = 100
-            while n: n -= len(s.recv(n))
+            while n:
+                if loop: loop.poll(30)
+                n -= len(s.recv(n))
 for _ in range(4): threading.Thread(target=rounds).start()
 "#;
 
 /// Messages that each end has got before they are counted.
 const MESSAGES: u64 = 5_000;
 
-fn messages_end_naps(limit: &str) {
+fn messages_end_naps(how: &str) {
     if plain_only() {
         return skipped("there are no naps on kernel TCP");
     }
@@ -42,7 +51,7 @@ fn messages_end_naps(limit: &str) {
     let server = Guest::start(&mut server);
     eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
     let mut client = command(python, Under::Shunt(&dir));
-    client.args(["-c", CLIENT, &port.to_string(), limit]).envs(settings).stdin(Stdio::null());
+    client.args(["-c", CLIENT, &port.to_string(), how]).envs(settings).stdin(Stdio::null());
     let client = Guest::start(&mut client);
     let board = dir.board().unwrap();
     for pid in [server.pid(), client.pid()] {
@@ -69,4 +78,9 @@ fn a_receive_naps() {
 #[test]
 fn a_poll_of_one_connection_naps() {
     messages_end_naps("30");
+}
+
+#[test]
+fn an_event_loop_naps() {
+    messages_end_naps("epoll");
 }

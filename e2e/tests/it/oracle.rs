@@ -49,7 +49,7 @@ fn run_after(before: &[&str], case: &str, role: &str, host: &str, ends: Ends) ->
         command.env("E2E_ATTACH_BOARD", dir.path());
     }
     if ends == Ends::Napping {
-        command.env("SHUNT_NAP_US", "1000000");
+        command.env("SHUNT_NAP_US", "10000000");
     }
     let mut got = outcome(&mut command, LIMIT);
     if got.ok() && both && dir.attached() == 0 && !STAYS_ON_TCP.contains(&case) {
@@ -306,12 +306,18 @@ fn fast_open_where_it_is_granted() {
 }
 
 mod napping {
-    //! Calls that wait for one connection alone, and nap for a second where it is a hundredth of that by default: who ends
-    //! a nap does so at once, and a nap ends as a sleep in the kernel would.
+    //! Calls that wait for one connection alone, and nap for ten seconds where it is ten milliseconds by default, and event
+    //! loops, which nap for a fifth of that: who ends a nap does so at once, and a nap ends as a sleep in the kernel would.
 
-    /// `pthread_cancel` ends no nap, only what comes after it; and who dies without a word, as who was made by libc's own
-    /// `daemon` does for us, is found to be dead only then.
-    const LATE_BY_A_NAP: &[&str] = &["cancel_blocked_recv", "daemon_goes_on"];
+    /// `pthread_cancel` ends no nap, only what comes after it; who dies without a word, as who was made by libc's own
+    /// `daemon` does for us, is found to be dead only then; and of a pipe or a timer a loop hears only then.
+    const LATE_BY_A_NAP: &[&str] = &[
+        "cancel_blocked_recv",
+        "cancel_full_send",
+        "cancel_readiness",
+        "daemon_goes_on",
+        "mixed_epoll",
+    ];
 
     const WAYS: &[(&str, super::Ends)] = &[("client", super::Ends::Napping)];
 
@@ -326,6 +332,13 @@ mod napping {
         (waits { $($case:ident)* }) => { pick!(@ waits $($case)*); };
         (threads { $($case:ident)* }) => { pick!(@ threads $($case)*); };
         (processes { $($case:ident)* }) => { pick!(@ processes $($case)*); };
+        (readiness { $($case:ident)* }) => { pick!(@ readiness $($case)*); };
+        (shared_sets { $($case:ident)* }) => { pick!(@ shared_sets $($case)*); };
+        (late { $($case:ident)* }) => { pick!(@ late $($case)*); };
+        (seams { $($case:ident)* }) => { pick!(@ seams $($case)*); };
+        (jumps { $($case:ident)* }) => { pick!(@ jumps $($case)*); };
+        (forking { $($case:ident)* }) => { pick!(@ forking $($case)*); };
+        (early { $($case:ident)* }) => { pick!(@ early $($case)*); };
         (@ $module:ident $($case:ident)*) => {
             mod $module {
                 $(#[test]

@@ -33,7 +33,7 @@ fn bad_settings_say_what_would_be_right_and_change_nothing() {
     for (name, value) in [
         ("spin_us", "1001"),
         ("spin_us", "-1"),
-        ("nap_us", "1000001"),
+        ("nap_us", "10000001"),
         ("ring_min", "15K"),
         ("ring_max", "8M"),
         ("ring_min", "48K"),

@@ -151,7 +151,7 @@ impl Conn {
         half.cookie.store(cookie, Ordering::Relaxed);
         half.client.store(1, Ordering::Relaxed);
         // Whoever writes to our ring before we know of it wakes us through the kernel.
-        self.arm_cold(half);
+        self.arm_cold(w, half);
         half.state.store(half_state::OFFERED, Ordering::Release);
         w.board.note_offers(remote.port());
         match w.board.offer(index, ends) {
@@ -604,7 +604,7 @@ impl Conn {
         let index = self.new_half(w, fd, ends)?;
         let half = w.board.map.half_known(index);
         half.peer_generation.store(found.generation, Ordering::Relaxed);
-        self.arm_cold(half);
+        self.arm_cold(w, half);
         // For both ends, before the client can know: should we end before it looks, what we have sent
         // must stay for it to read.
         link(w, half, peer);
@@ -809,7 +809,7 @@ impl Conn {
             let write = if write { flag::SHUT } else { 0 };
             let read = if read { flag::SHUT_RD } else { 0 };
             mine.flags.fetch_or(write | read, Ordering::Release);
-            Self::rouse(mine, peer);
+            Self::rouse(w, mine, peer);
             return None;
         }
         if self.kernel.load(Ordering::Relaxed) & kernel::HUP != 0 {
@@ -818,9 +818,7 @@ impl Conn {
         if read && !write {
             mine.flags.fetch_or(flag::SHUT_RD, Ordering::Release);
             let _ = call::shutdown(fd, 0);
-            if Self::is_napped_on(mine) {
-                self.end_own_naps(peer);
-            }
+            self.end_own_naps(w, Self::wait_word(mine), peer);
         }
         if write {
             if !self.go_up(w, mine) {
@@ -833,14 +831,12 @@ impl Conn {
             if read {
                 let _ = call::shutdown(fd, 0);
             }
-            if Self::is_napped_on(mine) {
-                self.end_own_naps(peer);
-            }
+            self.end_own_naps(w, Self::wait_word(mine), peer);
             if peer_flags & DEAF != DEAF {
                 // Else its kernel would answer the doorbell with a reset, where it takes an end.
                 self.notify(w, fd, mine, peer);
             }
-            Self::rouse(mine, peer);
+            Self::rouse(w, mine, peer);
             self.end_in_kernel(fd, mine, peer);
         }
         if mine.flags.load(Ordering::Relaxed) & DEAF == DEAF {
@@ -1005,7 +1001,7 @@ impl Conn {
         {
             half.flags.fetch_or(flag::CLOSED | flag::RESET, Ordering::Release);
             if let Some((mine, peer)) = self.halves(w) {
-                Self::rouse(mine, peer);
+                Self::rouse(w, mine, peer);
             }
             half.users.fetch_sub(1, Ordering::AcqRel);
             half.state.store(half_state::CLOSED, Ordering::Release);

@@ -1,5 +1,7 @@
 //! Doorbells: a byte of TCP that wakes who sleeps at the other end.
 
+use sys::wait::Sleep;
+
 use super::*;
 
 /// How long who closes waits for a doorbell that is on its way: its sender may have been interrupted between two
@@ -17,9 +19,8 @@ impl Conn {
                     // A bell on a socket that the sleeper has closed wakes nobody, and would count as
                     // rung for this sleep: whoever else has something for it would keep silent.
                     && peer.flags.load(Ordering::Acquire) & flag::CLOSED == 0
-                    && self.ring_bell(fd, mine, peer)
                 {
-                    w.has_rung(waiter, sleep);
+                    self.wake_loop(w, (waiter, sleep), fd, mine, peer);
                 }
             }
             WaitWord::Cold(seq) => {
@@ -28,6 +29,29 @@ impl Conn {
                 }
             }
             WaitWord::Nap(seq) => Self::end_naps_of_peer(mine, seq),
+        }
+    }
+
+    /// Wakes the event loop of the other end.
+    fn wake_loop(
+        &self,
+        w: &World,
+        (waiter, sleep): (u32, Sleep),
+        fd: i32,
+        mine: &Half,
+        peer: &Half,
+    ) {
+        match sleep {
+            Sleep::Kernel(sleep) => {
+                if self.ring_bell(fd, mine, peer) {
+                    w.has_rung(waiter, sleep);
+                }
+            }
+            // It is heard when the nap is over.
+            Sleep::Nap(_) if naps::rings_bells_only() => {
+                let _ = self.ring_bell(fd, mine, peer);
+            }
+            Sleep::Nap(_) => Self::end_nap_of_loop(w, mine, waiter),
         }
     }
 

@@ -229,7 +229,7 @@ impl Conn {
             self.bells_come_in(half, peer, fd);
         }
         // Spinning peers see the flag, sleeping ones are woken by the FIN that follows.
-        Self::rouse(half, peer);
+        Self::rouse(w, half, peer);
     }
 
     /// Whether the socket holds bytes of the stream that nobody has read, besides doorbells.

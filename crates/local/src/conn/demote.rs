@@ -57,7 +57,7 @@ impl Conn {
         // What comes now the kernel tells. Of `mine`, which may be that of a peer whose part we do.
         let other = mine.peer.load(Ordering::Relaxed).checked_sub(1);
         if let Some(other) = other.and_then(|other| w.board.map.half(other)) {
-            Self::rouse(mine, other);
+            Self::rouse(w, mine, other);
         }
         if mine.flags.load(Ordering::Relaxed) & flag::SHUT != 0 {
             let _ = call::shutdown(fd, 1);
@@ -708,7 +708,7 @@ impl Conn {
         let _ = call::setsockopt(fd, 1, 13, [1i32, 0]);
         let _ = call::shutdown(fd, 2);
         if let Some(peer) = peer {
-            Self::rouse(mine, peer);
+            Self::rouse(w, mine, peer);
         }
         Got::Failed(104)
     }

@@ -9,12 +9,13 @@
 use sys::abi::{SLOTS, slot_state};
 
 use super::{
-    AtomicU32, Conn, Half, Ordering, Phase, WaitWord, World, add32, call, flag, kernel, wait,
+    AtomicU32, Conn, Half, Ordering, Phase, WaitWord, World, add32, call, flag, full_fence, kernel,
+    wait,
 };
 
 /// What naps have taught: where answers come later than they last, a nap is one more call in vain.
 #[derive(Debug, Default)]
-pub(super) struct Naps {
+pub struct Naps {
     /// Naps too many that nobody has ended, at most [`LATE_MAX`].
     late: AtomicU32,
     /// Waits without a nap since.
@@ -33,7 +34,9 @@ impl Naps {
         self.without.store(0, Ordering::Relaxed);
     }
 
-    fn pay(&self) -> bool {
+    /// Whether the next wait is to begin with one.
+    #[must_use]
+    pub fn pay(&self) -> bool {
         if self.late.load(Ordering::Relaxed) < LATE_MAX {
             return true;
         }
@@ -43,7 +46,8 @@ impl Naps {
         again
     }
 
-    fn ended(&self, late: bool) {
+    /// One was taken. `late`: nobody has ended it.
+    pub fn ended(&self, late: bool) {
         let now = self.late.load(Ordering::Relaxed);
         let next = if late { (now + LATE).min(LATE_MAX) } else { now.saturating_sub(1) };
         if next != now {
@@ -74,10 +78,10 @@ impl Conn {
         peer.flags.load(Ordering::Acquire) & (flag::BELLS | flag::CLOSED) == 0
     }
 
-    /// Whether threads of ours may nap on it: the wait word says so.
+    /// How it is to be woken now.
     #[must_use]
-    pub fn is_napped_on(mine: &Half) -> bool {
-        matches!(WaitWord::parse(mine.wait.load(Ordering::Relaxed)), WaitWord::Nap(_))
+    pub fn wait_word(mine: &Half) -> WaitWord {
+        WaitWord::parse(mine.wait.load(Ordering::Relaxed))
     }
 
     /// Whether another process of ours may have made it one whose calls do not wait, since that was asked last.
@@ -90,7 +94,7 @@ impl Conn {
     /// another thread sleeps otherwise. The caller holds the lock of the wait word, and looks once more after this.
     #[must_use]
     pub fn arm_nap(&self, mine: &Half, peer: &Half) -> Option<u32> {
-        let napping = || Self::is_napped_on(mine);
+        let napping = || matches!(Self::wait_word(mine), WaitWord::Nap(_));
         let in_kernel = self.in_kernel.load(Ordering::SeqCst) + self.in_poll.load(Ordering::SeqCst);
         if in_kernel > 0 || mine.sleepers.load(Ordering::Relaxed) > 0 && !napping() {
             return None;
@@ -118,17 +122,29 @@ impl Conn {
     }
 
     /// Another thread or process of ours has armed for doorbells, or has done what ends a wait: those that nap look again.
-    pub fn end_own_naps(&self, peer: &Half) {
+    /// `was`: how it was to be woken before.
+    pub fn end_own_naps(&self, w: &World, was: WaitWord, peer: &Half) {
         // Who has restricted its calls does not nap.
-        if BELLS_ONLY.load(Ordering::Relaxed) == 0 {
-            call::futex_wake_all(&peer.rung);
+        if rings_bells_only() {
+            return;
+        }
+        match was {
+            WaitWord::Nap(_) => call::futex_wake_all(&peer.rung),
+            // Either we see that it naps, or it sees what we have done. Pairs with `wait::nap`.
+            WaitWord::Warm(waiter) => {
+                full_fence();
+                let _ = w.rouse(waiter);
+            }
+            WaitWord::Off | WaitWord::Cold(_) => {}
         }
     }
 
     /// Has who naps at the other end look: something has become of this end that the kernel tells who sleeps by the socket.
-    pub fn rouse(mine: &Half, peer: &Half) {
-        if let WaitWord::Nap(seq) = wait::look(&peer.wait) {
-            Self::end_naps_of_peer(mine, seq);
+    pub fn rouse(w: &World, mine: &Half, peer: &Half) {
+        match wait::look(&peer.wait) {
+            WaitWord::Nap(seq) => Self::end_naps_of_peer(mine, seq),
+            WaitWord::Warm(waiter) => Self::end_nap_of_loop(w, mine, waiter),
+            WaitWord::Off | WaitWord::Cold(_) => {}
         }
     }
 
@@ -139,7 +155,7 @@ impl Conn {
             && !(ends && self.outlives_us(w, mine))
         {
             mine.flags.fetch_or(flag::BELLS, Ordering::Release);
-            Self::rouse(mine, peer);
+            Self::rouse(w, mine, peer);
         }
     }
 
@@ -161,9 +177,16 @@ impl Conn {
         mine.users.load(Ordering::Relaxed) > 1 + u32::from(gone)
     }
 
+    /// Ends the nap that an event loop is in, if it is in one.
+    pub(super) fn end_nap_of_loop(w: &World, mine: &Half, waiter: u32) {
+        if !rings_bells_only() && w.rouse(waiter) {
+            add32(&mine.n_bells, 1);
+        }
+    }
+
     #[cold]
     pub(super) fn end_naps_of_peer(mine: &Half, seq: u32) {
-        if wait::end_naps(&mine.rung, seq) && BELLS_ONLY.load(Ordering::Relaxed) == 0 {
+        if wait::end_naps(&mine.rung, seq) && !rings_bells_only() {
             add32(&mine.n_bells, 1);
             call::futex_wake_all(&mine.rung);
         }
@@ -176,6 +199,11 @@ static BELLS_ONLY: AtomicU32 = AtomicU32::new(0);
 /// From now on this process wakes nobody but by doorbells. [`Conn::wakes_by_bells`] must follow for each connection.
 pub fn ring_bells_only() {
     BELLS_ONLY.store(1, Ordering::SeqCst);
+}
+
+/// Whether that has been said.
+pub(super) fn rings_bells_only() -> bool {
+    BELLS_ONLY.load(Ordering::Relaxed) != 0
 }
 
 /// [`half_flags`](sys::abi::half_flags) of a half that is new.

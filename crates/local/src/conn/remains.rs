@@ -130,7 +130,7 @@ impl Conn {
         let (mine, peer) = self.halves(w)?;
         self.moving(fd, (peer, false), |_| {
             mine.flags.fetch_or(flag::CLOSED | flag::RESET | flag::SHUT, Ordering::Release);
-            Self::rouse(mine, peer);
+            Self::rouse(w, mine, peer);
             let _ = call::setsockopt(fd, SOL_SOCKET, SO_LINGER, [1i32, 0]);
             Some(End::Reset)
         })

@@ -104,7 +104,7 @@ impl Conn {
         };
         let half = w.board.map.half_known(index);
         half.client.store(u32::from(client), Ordering::Relaxed);
-        self.arm_cold(half);
+        self.arm_cold(w, half);
         half.state.store(half_state::OFFERED, Ordering::Release);
         let generation = half.generation.load(Ordering::Relaxed);
         let hello = Hello { half: index, generation, client, promised };

@@ -300,12 +300,14 @@ pub unsafe extern "C-unwind" fn epoll_ctl(
 /// The kernel refuses to report more events than this in one call.
 const EVENTS_MAX: usize = i32::MAX as usize / size_of::<epoll_event>();
 
-/// A wait on an event set of ours.
+/// A wait on an event set of ours. `naps`: it may begin with a sleep that is not the kernel's, which would have a mask of signals
+/// of its own.
 unsafe fn epoll(
     epfd: c_int,
     events: *mut epoll_event,
     n: c_int,
     limit: Option<u64>,
+    naps: bool,
     sleep: &mut dyn FnMut(&mut [epoll_event], Option<u64>) -> c_int,
 ) -> Option<c_int> {
     let set = fds::set(epfd)?;
@@ -316,7 +318,7 @@ unsafe fn epoll(
     }
     // SAFETY: the caller's promise.
     let list = unsafe { std::slice::from_raw_parts_mut(events, n) };
-    Some(set.wait(w, epfd, list, limit, sleep))
+    Some(set.wait(w, epfd, list, limit, naps, sleep))
 }
 
 fn whole_ms(left: Option<u64>) -> c_int {
@@ -338,7 +340,7 @@ pub unsafe extern "C-unwind" fn epoll_wait(
     let limit = u64::try_from(timeout).ok().map(|ms| ms * 1_000_000);
     // SAFETY: libc's contract, handed on.
     let ours = unsafe {
-        epoll(epfd, events, n, limit, &mut |list, left| {
+        epoll(epfd, events, n, limit, true, &mut |list, left| {
             real::epoll_wait(epfd, list.as_mut_ptr(), room(list), whole_ms(left))
         })
     };
@@ -358,7 +360,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
         let limit = u64::try_from(timeout).ok().map(|ms| ms * 1_000_000);
         // SAFETY: libc's contract, handed on.
         let ours = unsafe {
-            epoll(epfd, events, n, limit, &mut |list, left| {
+            epoll(epfd, events, n, limit, mask.is_null(), &mut |list, left| {
                 real::epoll_pwait(epfd, list.as_mut_ptr(), room(list), whole_ms(left), mask)
             })
         };
@@ -383,7 +385,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     if limit.is_none_or(valid) && !pending_under(mask) {
         // SAFETY: libc's contract, handed on.
         let ours = unsafe {
-            epoll(epfd, events, n, limit.map(nanos), &mut |list, left| {
+            epoll(epfd, events, n, limit.map(nanos), mask.is_null(), &mut |list, left| {
                 let limit = left.map(time_limit);
                 let limit = limit.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
                 pwait2(epfd, list.as_mut_ptr(), room(list), limit, mask)

@@ -29,6 +29,13 @@ pub(crate) fn other(epfd: c_int, op: c_int, data: Option<u64>) {
             }
             _ => {}
         }
+        // It may be ready, of which the kernel tells who waits.
+        if op != libc::EPOLL_CTL_DEL && set.waiting.load(Ordering::SeqCst) > 0 {
+            set.naps.kernel_told();
+            if let Some(w) = fds::world() {
+                set.rouse(w);
+            }
+        }
     }
 }
 

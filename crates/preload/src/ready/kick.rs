@@ -1,10 +1,25 @@
 //! Interrupting a thread that waits in the kernel: a descriptor that is always readable.
 
-use std::ffi::c_int;
-use std::sync::atomic::Ordering;
+use super::*;
 
-use sys::call;
-use sys::sync::AtomicU32;
+impl Set {
+    /// Interrupts a thread that waits on this set; of a set that processes share, it may be another one's, which looks then
+    /// for what it does not know.
+    pub(super) fn kick(&self, w: &World) {
+        self.rouse(w);
+        if self.forked.load(Ordering::Relaxed) || self.is_used_elsewhere(w) {
+            self.has_changed(w);
+        }
+        let fd = kick_fd();
+        if fd < 0 {
+            return;
+        }
+        let events = IN | ONESHOT;
+        if call::epoll_ctl(self.epfd(), libc::EPOLL_CTL_MOD, fd, events, KICK).is_err() {
+            let _ = call::epoll_ctl(self.epfd(), libc::EPOLL_CTL_ADD, fd, events, KICK);
+        }
+    }
+}
 
 static KICK_FD: AtomicU32 = AtomicU32::new(u32::MAX);
 

@@ -154,7 +154,7 @@ impl Set {
                 for conn in all {
                     if let Some((mine, _)) = conn.halves(w) {
                         mine.flags.fetch_or(flag::SHARED, Ordering::Relaxed);
-                        conn.arm_cold(mine);
+                        conn.arm_cold(w, mine);
                     }
                 }
             }
@@ -627,7 +627,7 @@ fn quiet(w: &World, conn: &Conn, e: &Ends) -> bool {
         && ring::tail(&e.peer.tail) == e.mine.head.load(Ordering::Relaxed)
     {
         conn.drain_bells(e.mine, e.peer, fd);
-        conn.arm_cold(e.mine);
+        conn.arm_cold(w, e.mine);
         full_fence();
         if ring::tail(&e.peer.tail) != e.mine.head.load(Ordering::Relaxed) {
             // It came in between, and may not have rung.

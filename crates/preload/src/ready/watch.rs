@@ -112,6 +112,15 @@ impl Members {
         self.asleep = 0;
     }
 
+    /// Whether all of them are told to the waiter of that number.
+    pub(super) fn all_wake(&self, waiter: u32) -> bool {
+        let word = WaitWord::Warm(waiter).emit();
+        self.warm.iter().all(|m| {
+            m.is_plain
+                && m.halves.is_some_and(|(mine, _)| mine.wait.load(Ordering::Relaxed) == word)
+        })
+    }
+
     pub(super) fn recount(&self, set: &Set) {
         // SeqCst: see `Set::wait`.
         set.count.store(self.warm.len() + self.asleep + self.offered.len(), Ordering::SeqCst);
@@ -268,6 +277,7 @@ impl Set {
             }
         }
         self.lively.store(64, Ordering::Relaxed);
+        self.naps.attached();
         set_word(w, self, conn, e.mine);
         if self.waiting.load(Ordering::SeqCst) > self.settling.load(Ordering::SeqCst)
             || self.tells_elsewhere(w, conn, &conn.sets[which], &e)
@@ -435,7 +445,7 @@ impl Set {
                 && let Some((mine, _)) = member.halves.filter(|(mine, _)| is_cold(mine))
             {
                 // Others wait, and are told of the next arrival also if what there is has not been read by then.
-                member.conn.arm_cold(mine);
+                member.conn.arm_cold(w, mine);
                 let others = self.is_cold() || self.waiting.load(Ordering::SeqCst) > 1;
                 if others && due(w, member.conn, r).events != 0 {
                     // It came in between, and may not have rung.
@@ -517,7 +527,7 @@ impl Set {
         if !self.is_cold() {
             set_word(w, self, conn, e.mine);
             if !conn.is_mixed(e.mine, e.peer) && conn.sleepers(e.mine) == 0 {
-                self.drain(conn, e, conn.fd.load(Ordering::Relaxed).cast_signed());
+                self.drain(w, conn, e, conn.fd.load(Ordering::Relaxed).cast_signed());
             }
         }
     }
@@ -534,7 +544,7 @@ impl Set {
                 at += 1;
                 continue;
             };
-            conn.arm_cold(e.mine);
+            conn.arm_cold(w, e.mine);
             if due(w, conn, r).events != 0 {
                 set_word(w, self, conn, e.mine);
                 at += 1;

@@ -224,6 +224,102 @@ fn a_warm_waiter_is_woken() {
     });
 }
 
+/// An event loop that naps by the futex of its own word, for two connections, and sleeps when nobody has ended a nap.
+#[derive(Default)]
+struct Loop {
+    pairs: [Pair; 2],
+    sleeping: AtomicU32,
+    futex: Futex,
+}
+
+impl Loop {
+    fn new() -> Arc<Self> {
+        let this = Self::default();
+        for pair in &this.pairs {
+            pair.wait.store(WaitWord::Warm(0).emit(), Ordering::Relaxed);
+        }
+        Arc::new(this)
+    }
+
+    fn moved(&self, heads: [u64; 2]) -> bool {
+        self.pairs.iter().zip(heads).any(|(pair, head)| tail(&pair.tail) > head)
+    }
+
+    /// `Set::nap`, again and again: loom knows no time, so a nap that should have been ended and is not goes on for ever.
+    fn naps(&self, heads: [u64; 2]) {
+        while !self.moved(heads) {
+            let seen = wait::nap(&self.sleeping);
+            if !self.moved(heads) {
+                self.futex.wait(&self.sleeping, seen);
+            }
+            wait::awake(&self.sleeping);
+        }
+    }
+
+    /// `Set::nap` that nobody ends in time, and `Set::sleep` behind it.
+    fn sleeps(&self, heads: [u64; 2], bell: &Notify) {
+        let _seen = wait::nap(&self.sleeping);
+        wait::awake(&self.sleeping);
+        while !self.moved(heads) {
+            wait::fall_asleep(&self.sleeping);
+            if !self.moved(heads) {
+                bell.wait();
+            }
+            wait::awake(&self.sleeping);
+        }
+    }
+
+    /// `Conn::send` and `Conn::notify`.
+    fn send(&self, which: usize, to: u64, bell: Option<&Notify>) {
+        publish(&self.pairs[which].tail, to);
+        let WaitWord::Warm(0) = wait::look(&self.pairs[which].wait) else { unreachable!() };
+        match wait::asleep(&self.sleeping) {
+            Some(wait::Sleep::Nap(nap)) => {
+                if wait::end_nap(&self.sleeping, nap) {
+                    self.futex.wake();
+                }
+            }
+            Some(wait::Sleep::Kernel(_)) => bell.expect("nobody sleeps").notify(),
+            None => {}
+        }
+    }
+}
+
+/// Of two peers that each send something, one ends the nap; the loop sees what both have sent, in one nap or in two.
+#[test]
+fn a_loop_that_naps_is_woken() {
+    loom::model(|| {
+        let all = Loop::new();
+        let peers = [0, 1].map(|which| {
+            let all = all.clone();
+            thread::spawn(move || all.send(which, 1, None))
+        });
+        all.naps([0, 0]);
+        let [first, second] = [0, 1].map(|which| tail(&all.pairs[which].tail));
+        if first == 0 || second == 0 {
+            all.naps([first, second]);
+        }
+        for peer in peers {
+            peer.join().unwrap();
+        }
+    });
+}
+
+/// A peer that has seen a nap comes too late for it: the loop sees what it has sent before it sleeps in the kernel, or it
+/// rings.
+#[test]
+fn a_nap_that_is_over_hides_nothing_from_the_sleep() {
+    loom::model(|| {
+        let (all, bell) = (Loop::new(), Arc::new(Notify::new()));
+        let peer = thread::spawn({
+            let (all, bell) = (all.clone(), bell.clone());
+            move || all.send(0, 1, Some(&bell))
+        });
+        all.sleeps([0, 0], &bell);
+        peer.join().unwrap();
+    });
+}
+
 /// A producer that waits for room is woken by the consumer that makes some.
 #[test]
 fn a_full_ring_wakes_its_producer() {

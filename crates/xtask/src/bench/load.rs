@@ -27,8 +27,8 @@ pub(crate) enum Load {
     SockperfThroughput,
     /// iperf3 with this block, under cubic or what the machine has set.
     Iperf { block: &'static str, cubic: bool },
-    /// pgbench, select only, so many clients.
-    Pgbench { c: u32 },
+    /// pgbench, select only, so many clients by so many threads.
+    Pgbench { c: u32, threads: u32 },
     /// This workspace's load generator on its web server.
     Http { c: u32, close: bool },
 }
@@ -102,7 +102,7 @@ impl Load {
         let dir = stage.new_dir()?;
         let command = self.command(stage, server, run)?;
         let crowd = match server.cpus {
-            Cpus::Two | Cpus::One => None,
+            Cpus::Two | Cpus::One | Cpus::Any => None,
             Cpus::Crowded => Some(Running::start(&computer(server.cpus), &stage.new_dir()?, &[])?),
         };
         let (client_before, server_before) =
@@ -205,9 +205,11 @@ impl Load {
                 let control = if cubic { "-C cubic" } else { "" };
                 (find("iperf3")?, format!("-c {at} -p {port} -l {block} -t {whole} {control} -J"))
             }
-            Self::Pgbench { c } => (
+            Self::Pgbench { c, threads } => (
                 find("pgbench")?,
-                format!("-n -S -c {c} -j 1 -T {whole} -h {at} -p {port} -U postgres postgres"),
+                format!(
+                    "-n -S -c {c} -j {threads} -T {whole} -h {at} -p {port} -U postgres postgres"
+                ),
             ),
             Self::Http { c, close } => {
                 let close = if close { "--close" } else { "" };
@@ -360,7 +362,7 @@ Transfer/sec:    150.00MB
         let output = r#"{"end": {"sum_received": {"bits_per_second": 9.5e9}}}"#;
         check(Load::Iperf { block: "64K", cubic: true }, output, (9.5, 0.0));
         let output = "number of transactions actually processed: 12345\ntps = 6172.5 (without initial connection time)\n";
-        check(Load::Pgbench { c: 1 }, output, (6172.5, 12345.0));
+        check(Load::Pgbench { c: 1, threads: 1 }, output, (6172.5, 12345.0));
     }
 
     #[test]

@@ -90,6 +90,8 @@ const CUBIC_FLOOR: f64 = 2.0;
 const DEFAULT_FLOOR: f64 = 3.0;
 /// Where more threads want to run than there are CPUs, each message ends a sleep (ADR 27): at least as fast as TCP.
 const THREADS_FLOOR: f64 = 1.0;
+/// Where nobody says which program runs where: never slower than TCP.
+const ANY_CPU_FLOOR: f64 = 1.0;
 /// On one CPU Shunt may cost this much and no more.
 const ONE_CPU_FLOOR: f64 = 0.98;
 /// What is lost to a third program on the CPU is known, about a tenth (README, Limits): much more must not be.
@@ -255,10 +257,29 @@ fn bulk() -> Vec<Row> {
 
 fn database() -> Vec<Row> {
     let row = |(c, floor)| {
-        Row::new(format!("pgbench -S c={c}"), Kind::Postgres, Load::Pgbench { c }, floor)
-            .with_costs()
+        let load = Load::Pgbench { c, threads: 1 };
+        Row::new(format!("pgbench -S c={c}"), Kind::Postgres, load, floor).with_costs()
     };
     [(1, 1.3), (8, 1.0), (32, 1.0)].map(row).into()
+}
+
+/// Each where the scheduler puts it, as most people run them: a process for each connection, and loops.
+fn on_any_cpu() -> Vec<Row> {
+    let postgres = |(c, threads)| {
+        let name = format!("pgbench -S c={c} -j {threads}");
+        Row::new(name, Kind::Postgres, Load::Pgbench { c, threads }, ANY_CPU_FLOOR)
+    };
+    let mut rows: Vec<Row> = [(8, 1), (8, 2), (32, 2)].map(postgres).into();
+    let web = Load::Wrk { c: 16, close: false };
+    rows.push(Row::new("nginx+wrk keep-alive c=16".into(), Kind::Nginx, web, ANY_CPU_FLOOR));
+    let get = Load::Redis { command: "get", c: 16 };
+    rows.push(Row::new("redis-benchmark GET c=16".into(), Kind::Redis, get, ANY_CPU_FLOOR));
+    for row in &mut rows {
+        row.cpus = Cpus::Any;
+        row.name += ", any CPU";
+        row.quick = matches!(row.load, Load::Pgbench { threads: 2, c: 8 });
+    }
+    rows
 }
 
 /// Shunt on one side only: what everybody else pays. 1 % in throughput, 2 % in connections.
@@ -295,7 +316,7 @@ fn on_one_cpu(rows: &[Row]) -> Vec<Row> {
         row.quick = match row.load {
             Load::Wrk { c, .. } => c == 16,
             Load::Redis { command, c } => command == "get" && c == 16,
-            Load::Pgbench { c } => c == 8,
+            Load::Pgbench { c, .. } => c == 8,
             Load::Iperf { block, cubic } => block == "64K" && cubic,
             Load::SockperfThroughput => false,
             _ => true,
@@ -311,7 +332,7 @@ fn on_a_crowded_cpu(rows: &[Row]) -> Vec<Row> {
         rows.iter().filter(|row| row.against == Against::Tcp).filter(|row| match row.load {
             Load::Wrk { c, .. } => matches!(c, 1 | 4 | 16),
             Load::Redis { command, c } => command == "get" && c != 128,
-            Load::Pgbench { c } => c == 8,
+            Load::Pgbench { c, .. } => c == 8,
             _ => false,
         });
     let crowded = chosen.map(|row| {
@@ -399,6 +420,7 @@ pub(crate) fn all() -> Vec<Row> {
         rows.extend(on_one_cpu(group));
         rows.extend(on_a_crowded_cpu(group));
     }
+    rows.extend(on_any_cpu());
     rows
 }
 

@@ -49,6 +49,8 @@ pub(crate) enum Cpus {
     One,
     /// Both on CPU 0, where another program computes without end.
     Crowded,
+    /// Each where the scheduler puts it, on CPUs 0 and 1.
+    Any,
 }
 
 /// The end of a connection that a program is.
@@ -66,6 +68,7 @@ impl Cpus {
         match (self, end) {
             (Self::Two, End::Client) => "1",
             (Self::Two | Self::One | Self::Crowded, _) => "0",
+            (Self::Any, _) => "0,1",
         }
     }
 }

@@ -297,7 +297,7 @@ fn a_doorbell_of_a_corked_socket_does_not_wait_for_more() {
     let [client, server] = taken();
     assert!(client.settle(false));
     let (mine, _) = client.conn.halves(client.w).unwrap();
-    client.conn.arm_cold(mine);
+    client.conn.arm_cold(client.w, mine);
     call::setsockopt(server.fd(), TCP, CORK, 1i32).unwrap();
     server.conn.options.fetch_or(options::CORK, Ordering::Relaxed);
     let (mine, peer) = server.conn.halves(server.w).unwrap();
