@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use sys::abi::{Half, SLOTS, Slot, WAITERS, half_state};
+use sys::abi::{Half, LOOPS, SLOTS, Slot, WAITERS, half_state};
 use sys::call;
 use sys::common::Common;
 use sys::lock::Guarded;
@@ -79,6 +79,8 @@ pub struct World {
     rung: Box<[AtomicU32]>,
     /// Waiters of this process in use, a bit each.
     waiters: AtomicU32,
+    /// Waiters behind these that are calls of `poll`.
+    polls: AtomicU32,
     /// Held while memory of a peer is open for writing.
     pub(crate) lending: Guarded<()>,
     /// Our way to the engine: a descriptor, once there is one.
@@ -143,6 +145,7 @@ impl World {
             spare: Guarded::default(),
             rung: (0..SLOTS * WAITERS).map(|_| AtomicU32::new(0)).collect(),
             waiters: AtomicU32::new(0),
+            polls: AtomicU32::new(0),
             lending: Guarded::default(),
             engine: Guarded::default(),
             engine_fd: AtomicU32::new(0),
@@ -223,6 +226,7 @@ impl World {
             holders.clear();
         }
         self.waiters.store(0, Ordering::Relaxed);
+        self.polls.store(0, Ordering::Relaxed);
         self.sent_on.store(0, Ordering::Relaxed);
         // The parent's answers would go astray.
         self.engine_gone();
@@ -564,22 +568,31 @@ impl World {
         }
     }
 
-    /// Takes a waiter number, global over all processes.
+    /// Takes a waiter number for an event loop, global over all processes.
     pub fn take_waiter(&self) -> Option<u32> {
+        self.take_number(&self.waiters, 0, LOOPS)
+    }
+
+    /// Takes one for a call of `poll`. It must not sleep in the kernel by it: numbers change hands quickly, and who is late
+    /// with a doorbell for the last owner would count it as rung for the next one.
+    pub fn take_waiter_for_a_nap(&self) -> Option<u32> {
+        self.take_number(&self.polls, LOOPS, WAITERS)
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "1024 times 48")]
+    fn take_number(&self, taken: &AtomicU32, first: usize, end: usize) -> Option<u32> {
         let slot = self.board.ensure_slot().ok()?;
+        let mut used = taken.load(Ordering::Relaxed);
         loop {
-            let used = self.waiters.load(Ordering::Relaxed);
             let bit = (!used).trailing_zeros();
-            if bit as usize >= WAITERS {
+            let index = first + bit as usize;
+            if index >= end {
                 return None;
             }
-            if self
-                .waiters
-                .compare_exchange(used, used | 1 << bit, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-            {
-                #[expect(clippy::cast_possible_truncation, reason = "1024 times 32")]
-                return Some(slot * WAITERS as u32 + bit);
+            let (set, fail) = (Ordering::Relaxed, Ordering::Relaxed);
+            match taken.compare_exchange(used, used | 1 << bit, set, fail) {
+                Ok(_) => return Some(slot * WAITERS as u32 + index as u32),
+                Err(other) => used = other,
             }
         }
     }
@@ -589,8 +602,9 @@ impl World {
         if !self.is_own_waiter(waiter) {
             return;
         }
-        #[expect(clippy::cast_possible_truncation, reason = "32")]
-        self.waiters.fetch_and(!(1 << (waiter % WAITERS as u32)), Ordering::Relaxed);
+        let index = waiter as usize % WAITERS;
+        let taken = if index < LOOPS { &self.waiters } else { &self.polls };
+        taken.fetch_and(!(1 << (index % LOOPS)), Ordering::Relaxed);
     }
 
     /// Whether a waiter is of this process.

@@ -40,6 +40,8 @@ pub(crate) enum Wait {
     Unmet(*const Unmet, usize),
     /// A wait on an event set.
     Set(&'static Set),
+    /// A nap of a `poll`, by a waiter that it has taken for that.
+    Nap(u32),
 }
 
 #[derive(Clone, Copy)]
@@ -142,7 +144,8 @@ pub(crate) fn calls_on(conn: &Conn) -> Calls {
                     calls.holding += is_it;
                     calls.polling += is_it;
                 }
-                Wait::Nothing | Wait::Sleep(_) | Wait::Sleeps(..) | Wait::Set(_) => {}
+                Wait::Nothing | Wait::Sleep(_) | Wait::Sleeps(..) | Wait::Set(_) | Wait::Nap(_) => {
+                }
             }
         });
     });
@@ -202,7 +205,7 @@ fn undo_last(t: &Thread) {
 /// Each connection that a wait is on.
 fn each(wait: Wait, mut f: impl FnMut(&'static Conn)) {
     match wait {
-        Wait::Nothing | Wait::Set(_) => {}
+        Wait::Nothing | Wait::Set(_) | Wait::Nap(_) => {}
         Wait::Call(conn) | Wait::Sleep(conn) | Wait::Kernel(conn) | Wait::Sending(conn) => f(conn),
         Wait::Calls(first, n) | Wait::Sleeps(first, n) => (0..n).for_each(|at| f(nth(first, at))),
         Wait::Unmet(first, n) => (0..n).for_each(|at| f(nth_unmet(first, at).conn)),
@@ -241,6 +244,7 @@ fn undo(w: &'static World, wait: Wait) {
         Wait::Sleeps(first, n) => (0..n).for_each(|at| wake(w, nth(first, at))),
         Wait::Unmet(first, n) => (0..n).for_each(|at| poll::end(w, nth_unmet(first, at))),
         Wait::Set(set) => set.wait_left(w),
+        Wait::Nap(waiter) => poll::over(w, waiter),
     }
 }
 

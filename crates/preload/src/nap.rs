@@ -1,9 +1,9 @@
-//! A short sleep of who waits for one connection alone: see [`Conn::may_nap`].
+//! A short sleep of who waits for one connection alone: see [`Conn::may_nap`]; and what those who wait for more have learnt.
 
-use local::conn::Conn;
+use local::conn::{Conn, Naps};
 use local::world::World;
 use sys::abi::Half;
-use sys::sync::{AtomicU32, Ordering};
+use sys::sync::{AtomicU32, AtomicU64, Ordering};
 use sys::{call, handler, lock};
 
 use crate::finally::Finally;
@@ -96,6 +96,74 @@ pub(crate) fn nap(
 /// meet the moment between the nap and the sleep, in which its handler ends neither.
 pub(crate) fn of_about(ns: u64) -> u64 {
     ns - call::now_ns() % (ns / 8 + 1)
+}
+
+/// What sleeps for several things at once have taught: of a set, or of a thread that polls.
+#[derive(Default)]
+pub(crate) struct Learnt {
+    /// Whether peers end them.
+    naps: Naps,
+    /// Waits that have to come yet without a word of the kernel's, before the next nap.
+    without: AtomicU32,
+    /// How many there will have to be, less [`CALM`], when it has said something next.
+    more: AtomicU32,
+    /// When the last nap was over that nobody has ended, nanoseconds. 0: one of which nothing is to be learnt any more.
+    late: AtomicU64,
+}
+
+/// Waits in a row without a word of the kernel's, before the next nap.
+const CALM: u32 = 64;
+/// The same where such a word has had to wait for the end of a nap: eight times as many for each, up to so many.
+const CALM_MAX: u32 = 1 << 16;
+/// Which part of the longest nap of who waits for one connection alone: an event of which only the kernel knows is late by
+/// that at most, once in so many waits.
+pub(crate) const PART: u64 = 5;
+/// A nap that could last no longer than this is not taken, nanoseconds.
+pub(crate) const SHORTEST_NS: u64 = 500_000;
+/// What the kernel says so soon after a nap has been there before, nanoseconds.
+const SOON_NS: u64 = 50_000;
+
+impl Learnt {
+    /// The kernel had something to say that no peer can, or will.
+    pub(crate) fn kernel_told(&self) {
+        let more = self.more.load(Ordering::Relaxed);
+        let late = self.late.swap(0, Ordering::Relaxed);
+        if late != 0 && call::now_ns().saturating_sub(late) < SOON_NS {
+            self.more.store(((more + CALM) * 8).min(CALM_MAX), Ordering::Relaxed);
+        }
+        // SeqCst: either who is about to nap sees it, or we see that it naps. Pairs with `Set::nap`.
+        self.without.store(CALM + more, Ordering::SeqCst);
+    }
+
+    /// A connection was attached: what the kernel has said before may have been of that one. Unless that was believed before,
+    /// and something else had to wait for the end of a nap.
+    pub(crate) fn attached(&self) {
+        if self.more.load(Ordering::Relaxed) == 0 {
+            self.without.store(0, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn is_disturbed(&self) -> bool {
+        self.without.load(Ordering::SeqCst) > 0
+    }
+
+    /// Whether this wait is to begin with a nap.
+    pub(crate) fn pay(&self) -> bool {
+        let without = self.without.load(Ordering::Relaxed);
+        if without > 0 {
+            // Another thread may say more at the same time.
+            let less = without - 1;
+            let (set, fail) = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.without.compare_exchange(without, less, set, fail);
+            return false;
+        }
+        self.naps.pay()
+    }
+
+    pub(crate) fn ended(&self, late: bool) {
+        self.naps.ended(late);
+        self.late.store(if late { call::now_ns() } else { 0 }, Ordering::Relaxed);
+    }
 }
 
 /// Whether there is a nap that goes on behind signal handlers: the kernel has it, and it is no call that a filter may kill

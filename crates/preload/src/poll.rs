@@ -11,11 +11,13 @@ use sys::{call, handler, lock, ring};
 
 use crate::finally::Finally;
 use crate::left::{self, Wait};
-use crate::nap::{self, Behind, Nap};
+use crate::nap::{self, Behind, Nap, SHORTEST_NS};
 use crate::{fds, io, ready, real, remote};
 
+mod napping;
 mod unmet;
 
+pub(crate) use napping::over;
 pub(crate) use unmet::{Unmet, end};
 
 /// A descriptor of the set that is an attached connection.
@@ -146,6 +148,9 @@ pub(crate) fn poll(
         let due = || now > 0 && is_due(fds, &list);
         let refresh = !told && (limit == Some(0) || unasked() || due());
         let all = with_kernel(w, fds, &list, now, refresh);
+        if all > 0 && limit != Some(0) && list.len() < fds.len() {
+            napping::kernel_told(fds, &list);
+        }
         let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
         if all > 0 || left == Some(0) && (told || limit == Some(0)) {
             return all;
@@ -156,7 +161,13 @@ pub(crate) fn poll(
         }
         let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
         let nap = naps.as_deref_mut();
-        let nap = nap.map_or(Nap::Over, |naps| nap_on_one(w, fds, &list, left, naps, &mut held));
+        let nap = nap.map_or(Nap::Over, |naps| {
+            if fds.len() == 1 {
+                nap_on_one(w, fds, &list, left, naps, &mut held)
+            } else {
+                napping::nap(w, fds, &list, left, naps)
+            }
+        });
         match nap {
             Nap::Woken => {
                 told = false;
@@ -293,9 +304,6 @@ fn spin(w: &'static World, fds: &[pollfd], list: &[Ours], left: Option<u64>) -> 
     }
     spun
 }
-
-/// A nap that could last no longer than this is not taken, nanoseconds.
-const SHORTEST_NS: u64 = 500_000;
 
 /// Naps, where one connection is all that is waited for; it is held then. `naps`: counts them.
 fn nap_on_one(

@@ -28,7 +28,7 @@ use sys::{call, handler};
 use crate::fds::{self, Entry};
 use crate::finally::Finally;
 use crate::left::{self, Wait};
-use crate::nap::Nap;
+use crate::nap::{self, Nap};
 
 mod amend;
 mod control;
@@ -149,7 +149,7 @@ pub(crate) struct Set {
     /// Where the next peer is expected.
     beside: Beside,
     spin: Spin,
-    naps: napping::SetNaps,
+    naps: nap::Learnt,
 }
 
 /// What a wait is given and gives.
@@ -223,7 +223,7 @@ impl Set {
             tidied: AtomicU32::new(0),
             beside: Beside::default(),
             spin: Spin::new(),
-            naps: napping::SetNaps::default(),
+            naps: nap::Learnt::default(),
         }
     }
 

@@ -44,8 +44,10 @@ pub const FILE_BYTES: usize = EXTENTS * EXTENT_BYTES;
 pub const BLOCK_BYTES: usize = 16 << 10;
 /// Bytes in a half.
 pub const HALF_BYTES: usize = 512;
-/// Waiters (event loops that poll in memory) of one process; more use doorbells.
-pub const WAITERS: usize = 32;
+/// Event loops of one process that poll in memory; more use doorbells.
+pub const LOOPS: usize = 32;
+/// Waiters of one process: its event loops, and calls of `poll` that nap, of which more do not.
+pub const WAITERS: usize = LOOPS + 16;
 /// Lines of the table of destinations; a power of two.
 pub const DESTINATION_LINES: usize = 512;
 /// Destinations that share a line: one cache line of words.
@@ -151,7 +153,7 @@ pub struct Slot {
     pub closed: AtomicU64,
     /// Event counters of this process: see [`Totals`].
     pub totals: Totals,
-    /// Sleep words: odd while that waiter sleeps. See [`crate::wait`].
+    /// Sleep words: whether and how that waiter sleeps. See [`crate::wait`].
     pub waiters: [Line; WAITERS],
     /// How many attached connections lead to each other slot: memory of a dead process is reused
     /// when nobody alive leads to it.
@@ -165,7 +167,7 @@ pub struct Slot {
     /// Counts the offers of this process that were taken, written by the takers: while it stays nothing was, and no
     /// offer need be looked at.
     pub taken: Line,
-    _pad2: [AtomicU64; 184],
+    _pad2: [AtomicU64; 56],
 }
 
 /// Counters of connections that have gone.

@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_nap_is_ended_once_and_a_sleep_never() {
-        let word = AtomicU32::new(u32::MAX & !3);
+        let word = AtomicU32::new(!3);
         let first = nap(&word);
         assert!(end_nap(&word, first));
         assert_eq!(asleep(&word), None);

@@ -11,25 +11,25 @@ use e2e::run::{BoardDir, Guest, Under, command, eventually, plain_only, skipped}
 use e2e::{built, installed};
 use sys::abi::Half;
 
-/// Sends a message and waits for it to come back, for ever, by four threads: blocked in `recv`, or, with a limit, in `poll`, or,
-/// with none at all, by an event set in which there is something else as well.
+/// Sends a message and waits for it to come back, for ever, by four threads: blocked in `recv`, or, with a limit, in `poll`; or
+/// for it and for something else by an event set or by `poll`.
 const CLIENT: &str = r#"
 import os, select, socket, sys, threading
 def rounds():
     with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as s:
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        loop = select.epoll() if sys.argv[2] == "epoll" else None
+        loop = getattr(select, sys.argv[2], lambda: None)()
         if loop:
             s.setblocking(False)
-            loop.register(s, select.EPOLLIN)
-            loop.register(os.pipe()[0], select.EPOLLIN)
+            loop.register(s, select.POLLIN)
+            loop.register(os.pipe()[0], select.POLLIN)
         else:
             s.settimeout(float(sys.argv[2]) or None)
         while True:
             s.sendall(b"m" * 100)
             n = 100
             while n:
-                if loop: loop.poll(30)
+                if loop: loop.poll(30000)
                 n -= len(s.recv(n))
 for _ in range(4): threading.Thread(target=rounds).start()
 "#;
@@ -83,4 +83,9 @@ fn a_poll_of_one_connection_naps() {
 #[test]
 fn an_event_loop_naps() {
     messages_end_naps("epoll");
+}
+
+#[test]
+fn a_poll_of_several_naps() {
+    messages_end_naps("poll");
 }

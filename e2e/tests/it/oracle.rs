@@ -310,13 +310,14 @@ mod napping {
     //! loops, which nap for a fifth of that: who ends a nap does so at once, and a nap ends as a sleep in the kernel would.
 
     /// `pthread_cancel` ends no nap, only what comes after it; who dies without a word, as who was made by libc's own
-    /// `daemon` does for us, is found to be dead only then; and of a pipe or a timer a loop hears only then.
+    /// `daemon` does for us, is found to be dead only then; and of a pipe or a timer only then is heard beside it.
     const LATE_BY_A_NAP: &[&str] = &[
         "cancel_blocked_recv",
         "cancel_full_send",
         "cancel_readiness",
         "daemon_goes_on",
         "mixed_epoll",
+        "mixed_poll",
     ];
 
     const WAYS: &[(&str, super::Ends)] = &[("client", super::Ends::Napping)];

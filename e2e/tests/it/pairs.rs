@@ -46,7 +46,7 @@ fn no_doorbell_stands_among_the_bytes_of_the_way_back() {
     let (put, left) = theirs.send(&much);
     assert_eq!(put, Put::Full);
     let (mine, peer) = theirs.conn.halves(theirs.w).unwrap();
-    theirs.conn.arm_cold(mine);
+    theirs.conn.arm_cold(theirs.w, mine);
     assert!(theirs.conn.wait_for_room(mine, peer));
 
     ours.conn.demote_sender(ours.w, ours.fd, Reason::Urgent);
@@ -146,7 +146,7 @@ fn a_doorbell_that_was_sent_when_a_jump_came_is_not_sent_again() {
     ours.conn.free_left_locks(ours.w);
     assert_eq!(half.bell_owed.load(Ordering::Relaxed), 0);
 
-    theirs.conn.arm_cold(theirs.half());
+    theirs.conn.arm_cold(theirs.w, theirs.half());
     assert_eq!(ours.send(b"rung for"), (Put::All, 0));
     assert_eq!(half.bells.load(Ordering::Relaxed), n + 2);
     assert_eq!(read(&theirs, 8), b"rung for");
@@ -165,7 +165,7 @@ fn a_doorbell_that_was_not_sent_when_a_jump_came_is_owed() {
     half.bell_owed.store(1, Ordering::Relaxed);
     ours.conn.free_left_locks(ours.w);
     assert_eq!(half.bell_owed.load(Ordering::Relaxed), 1);
-    theirs.conn.arm_cold(theirs.half());
+    theirs.conn.arm_cold(theirs.w, theirs.half());
     assert_eq!(ours.send(b"rung for"), (Put::All, 0));
     assert_eq!(half.bells.load(Ordering::Relaxed), n + 1);
     assert_eq!(read(&theirs, 8), b"rung for");
@@ -179,7 +179,7 @@ fn doorbells_that_were_taken_when_a_jump_came_are_counted() {
     let worlds = worlds();
     let [ours, theirs] = worlds.connect();
     for text in [b"one", b"two"] {
-        theirs.conn.arm_cold(theirs.half());
+        theirs.conn.arm_cold(theirs.w, theirs.half());
         assert_eq!(ours.send(text), (Put::All, 0));
     }
     let bells = ours.half().bells.load(Ordering::Relaxed);
@@ -538,7 +538,7 @@ fn a_doorbell_for_who_has_closed_makes_no_reset() {
     assert_eq!(theirs.send(b"and back"), (Put::All, 0));
     assert_eq!(read(&ours, 8), b"and back");
     // It has slept, and wants to be rung for once.
-    ours.conn.arm_cold(ours.conn.halves(ours.w).unwrap().0);
+    ours.conn.arm_cold(ours.w, ours.conn.halves(ours.w).unwrap().0);
     ours.conn.demote_sender(ours.w, ours.fd, Reason::Urgent);
     calls::send(ours.fd, b"last words", 0).unwrap();
 

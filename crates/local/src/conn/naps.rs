@@ -61,6 +61,12 @@ impl Conn {
     /// been worth while. That no event set and no other process has it is for the caller to know.
     #[must_use]
     pub fn may_nap(&self, mine: &Half, peer: &Half) -> bool {
+        self.is_told_by_memory(mine, peer) && self.naps.pay()
+    }
+
+    /// The first half of that: for who waits for others as well.
+    #[must_use]
+    pub fn is_told_by_memory(&self, mine: &Half, peer: &Half) -> bool {
         let strays = kernel::STRAY | kernel::STRAYED;
         let told = kernel::RDHUP | kernel::HUP | kernel::ERR | kernel::PRI | strays;
         self.phase() == Phase::Attached
@@ -69,7 +75,6 @@ impl Conn {
             && mine.flags.load(Ordering::Relaxed) & flag::SHUT_RD == 0
             && mine.users.load(Ordering::Relaxed) == 1
             && Self::ends_naps(peer)
-            && self.naps.pay()
     }
 
     /// Whether the peer would end a nap. To be asked once more after [`Self::arm_nap`]: it says so and looks for naps.
