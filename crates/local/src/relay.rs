@@ -350,7 +350,7 @@ impl Waiter {
     /// From now on guests ring. The caller looks at all of its relays once more before it sleeps.
     pub fn fall_asleep(&self) {
         if let Some(word) = self.word() {
-            wait::fall_asleep(word);
+            let _ = wait::fall_asleep(word);
         }
     }
 

@@ -92,6 +92,13 @@ pub(crate) fn nap(
     }
 }
 
+/// How long who waits for several things may nap now, nanoseconds, where so many are `left`; 0: not at all.
+pub(crate) fn longest_of_many(w: &World, left: Option<u64>) -> u64 {
+    let longest = longest_ns(w) / PART;
+    let ns = left.map_or(longest, |left| if left < LIMIT_NS { 0 } else { longest.min(left / 2) });
+    if ns < SHORTEST_NS { 0 } else { of_about(ns) }
+}
+
 /// How long one is to be that may be so long. Not the same each time: a timer of the program's for just as long would often
 /// meet the moment between the nap and the sleep, in which its handler ends neither.
 pub(crate) fn of_about(ns: u64) -> u64 {
@@ -107,8 +114,8 @@ pub(crate) struct Learnt {
     without: AtomicU32,
     /// How many there will have to be, less [`CALM`], when it has said something next.
     more: AtomicU32,
-    /// When the last nap was over that nobody has ended, nanoseconds. 0: one of which nothing is to be learnt any more.
-    late: AtomicU64,
+    /// When the last nap was over, nanoseconds. 0: nothing is to be learnt of it any more.
+    over: AtomicU64,
 }
 
 /// Waits in a row without a word of the kernel's, before the next nap.
@@ -117,18 +124,20 @@ const CALM: u32 = 64;
 const CALM_MAX: u32 = 1 << 16;
 /// Which part of the longest nap of who waits for one connection alone: an event of which only the kernel knows is late by
 /// that at most, once in so many waits.
-pub(crate) const PART: u64 = 5;
+const PART: u64 = 5;
+/// Who has to come back sooner than that does not nap, nanoseconds: time limits are rounded up behind a nap as well.
+const LIMIT_NS: u64 = 20_000_000;
 /// A nap that could last no longer than this is not taken, nanoseconds.
 pub(crate) const SHORTEST_NS: u64 = 500_000;
 /// What the kernel says so soon after a nap has been there before, nanoseconds.
-const SOON_NS: u64 = 50_000;
+const SOON_NS: u64 = 100_000;
 
 impl Learnt {
     /// The kernel had something to say that no peer can, or will.
     pub(crate) fn kernel_told(&self) {
         let more = self.more.load(Ordering::Relaxed);
-        let late = self.late.swap(0, Ordering::Relaxed);
-        if late != 0 && call::now_ns().saturating_sub(late) < SOON_NS {
+        let over = self.over.swap(0, Ordering::Relaxed);
+        if over != 0 && call::now_ns().saturating_sub(over) < SOON_NS {
             self.more.store(((more + CALM) * 8).min(CALM_MAX), Ordering::Relaxed);
         }
         // SeqCst: either who is about to nap sees it, or we see that it naps. Pairs with `Set::nap`.
@@ -162,7 +171,7 @@ impl Learnt {
 
     pub(crate) fn ended(&self, late: bool) {
         self.naps.ended(late);
-        self.late.store(if late { call::now_ns() } else { 0 }, Ordering::Relaxed);
+        self.over.store(call::now_ns(), Ordering::Relaxed);
     }
 }
 

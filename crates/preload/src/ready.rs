@@ -130,6 +130,8 @@ pub(crate) struct Set {
     others: AtomicU32,
     /// When the kernel was asked last, nanoseconds.
     asked: AtomicU64,
+    /// Waits since, or since the clock was looked at.
+    unasked: AtomicU32,
     /// Answers without an event in a row, up to [`DULL_MAX`].
     dull: AtomicU32,
     /// Waits that may still spin although nothing is attached: connections come and go.
@@ -213,6 +215,7 @@ impl Set {
             waiter: AtomicU32::new(0),
             others: AtomicU32::new(0),
             asked: AtomicU64::new(0),
+            unasked: AtomicU32::new(0),
             dull: AtomicU32::new(0),
             lively: AtomicU32::new(0),
             forked: AtomicBool::new(false),
@@ -567,6 +570,7 @@ impl Set {
             // Connections are scanned once: none is reported twice in one answer.
             let strangers = self.others.load(Ordering::Relaxed) > 0;
             let others = strangers
+                || self.asks_by_itself()
                 || self.mixed.load(Ordering::Relaxed) && self.mixed.swap(false, Ordering::Relaxed);
             let crowded = strangers
                 && self.crowded.load(Ordering::Relaxed)
@@ -596,7 +600,8 @@ impl Set {
                 continue;
             }
             let left = limit.map(|l| l.saturating_sub(call::now_ns() - start));
-            match if naps { self.nap(w, left) } else { Nap::Over } {
+            match if naps { self.nap(w, &mut out, left) } else { Nap::Over } {
+                Nap::Woken if out.n > 0 => return c_int::try_from(out.n).unwrap_or(0),
                 Nap::Woken => continue,
                 Nap::Interrupted => {
                     crate::real::set_errno(libc::EINTR);
@@ -740,15 +745,16 @@ impl Set {
         }
         let waiter = self.waiter.load(Ordering::Relaxed).checked_sub(1).and_then(|k| w.waiter(k));
         let word = if self.is_cold() { None } else { waiter };
+        let mut slept = 0;
         if let Some(word) = word {
-            wait::fall_asleep(word);
+            slept = wait::fall_asleep(word);
         } else {
             self.arms_what_was_rung_for(w);
             std::sync::atomic::fence(Ordering::SeqCst);
         }
         if self.any(w) {
             if let Some(word) = word {
-                wait::awake(word);
+                wait::awake_from(word, slept);
             }
             return None;
         }
@@ -757,7 +763,7 @@ impl Set {
         let watched = watchdog::on_set(self);
         let asleep = Finally(|| {
             if let Some(word) = word {
-                wait::awake(word);
+                wait::awake_from(word, slept);
             }
         });
         let n = sleep(events, left);
@@ -1156,6 +1162,8 @@ fn watch_offer(w: &'static World, set: &'static Set, conn: &'static Conn, which:
     }
     set.beside.offered(w, conn);
     if set.waiting.load(Ordering::SeqCst) > 0 {
+        // No peer tells a nap of it.
+        set.rouse(w);
         // Somebody sleeps who does not look at it: the kernel's doorbell is armed, also where the
         // connection was in another set that has a word of its own.
         let _ = ring_for_offer(w, conn);

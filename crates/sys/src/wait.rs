@@ -115,9 +115,9 @@ const SLEEPS: u32 = 1;
 const NAPS: u32 = 3;
 const NEXT: u32 = 4;
 
-/// Marks a waiter as about to sleep. After this the caller looks at all it waits for once more.
-pub fn fall_asleep(sleeping: &AtomicU32) {
-    let _ = falls(sleeping, SLEEPS);
+/// Marks a waiter as about to sleep; answers which sleep that is. After this the caller looks at all it waits for once more.
+pub fn fall_asleep(sleeping: &AtomicU32) -> u32 {
+    falls(sleeping, SLEEPS)
 }
 
 /// Marks a waiter as about to nap; answers what its word must still be when it does. After this the caller looks at all it
@@ -138,7 +138,12 @@ fn falls(sleeping: &AtomicU32, how: u32) -> u32 {
     sleep
 }
 
-/// Marks a waiter as awake again.
+/// Marks a waiter as awake again, if it still is in that sleep: another one may have been given its word meanwhile.
+pub fn awake_from(sleeping: &AtomicU32, sleep: u32) {
+    let _ = end_nap(sleeping, sleep);
+}
+
+/// Marks a waiter as awake again, whatever it does.
 pub fn awake(sleeping: &AtomicU32) {
     let now = sleeping.load(Ordering::Relaxed);
     sleeping.store((now & !DOES).wrapping_add(NEXT), Ordering::Relaxed);
@@ -193,13 +198,16 @@ mod tests {
                 assert_eq!(asleep(&word), Some(Sleep::Nap(nap)));
                 nap
             } else {
-                fall_asleep(&word);
-                let Some(Sleep::Kernel(sleep)) = asleep(&word) else { panic!("awake") };
+                let sleep = fall_asleep(&word);
+                assert_eq!(asleep(&word), Some(Sleep::Kernel(sleep)));
                 sleep
             };
             assert!(!seen.contains(&now));
+            // Who had the word before is late.
+            seen.iter().for_each(|before| awake_from(&word, *before));
+            assert!(asleep(&word).is_some());
             seen.push(now);
-            awake(&word);
+            awake_from(&word, now);
         }
     }
 

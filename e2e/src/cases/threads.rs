@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::calls::{self, Cancellable};
 use crate::say;
-use crate::stage::{SETTLE, Stage};
+use crate::stage::{Conn, SETTLE, Stage};
 
 fn settle() {
     thread::sleep(SETTLE);
@@ -272,35 +272,47 @@ pub fn epoll_changed_while_waiting(s: &mut Stage) {
 
 /// A thread waits for a connection on which nothing comes; others do what ends that all the same.
 pub fn epoll_ended_by_other_threads(s: &mut Stage) {
-    let (c, d) = (s.pair_nb(), s.pair_nb());
-    let ep = calls::epoll_create().expect("a set");
-    let ctl = |op, fd, events, data| calls::epoll_ctl(ep, op, fd, events, data);
-    let wait = move || {
-        let waiting = thread::spawn(move || calls::epoll_wait(ep, 4, 3000));
-        thread::sleep(Duration::from_millis(60));
-        waiting
-    };
-    for (n, pair) in (1..).zip([c, d]) {
-        say!("met", s.b_send(pair, "x"), ctl(libc::EPOLL_CTL_ADD, pair.a, libc::EPOLLIN, n));
+    type Way = fn(&mut Stage, i32, Conn);
+    let put_in = |ep, fd, events| calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, fd, events, 7);
+    let ways: [(&str, Way); 6] = [
+        ("another is put in", |_, ep, _| {
+            let counter = calls::eventfd(1).expect("an eventfd");
+            say!("put in", calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, counter, libc::EPOLLIN, 3));
+        }),
+        ("a new connection is put in", |s, ep, _| {
+            let d = s.pair_nb();
+            say!("put in", calls::epoll_ctl(ep, libc::EPOLL_CTL_ADD, d.a, libc::EPOLLIN, 4));
+            say!("bytes", s.b_send(d, "new"));
+        }),
+        ("it asks for room", |_, ep, c| {
+            let both = libc::EPOLLIN | libc::EPOLLOUT;
+            say!("asks", calls::epoll_ctl(ep, libc::EPOLL_CTL_MOD, c.a, both, 5));
+        }),
+        ("we shut down receiving", |_, _, c| say!("shut", calls::shutdown(c.a, libc::SHUT_RD))),
+        ("the peer shuts down", |s, _, c| say!("shut", s.b_shutdown(c, libc::SHUT_WR))),
+        ("the peer closes", |s, _, c| say!("closed", s.b_close(c))),
+    ];
+    for (what, way) in ways {
+        let c = s.pair_nb();
+        let ep = calls::epoll_create().expect("a set");
+        say!(what, s.b_send(c, "x"), put_in(ep, c.a, libc::EPOLLIN));
         settle();
-        say!("recv", calls::epoll_wait(ep, 4, 3000).is_ok(), calls::recv(pair.a, 9, 0));
+        say!("told", calls::epoll_wait(ep, 4, 3000), calls::recv(c.a, 9, 0));
+        let waiting = thread::spawn(move || calls::epoll_wait(ep, 4, 5000));
+        thread::sleep(Duration::from_millis(60));
+        way(s, ep, c);
+        say!("woken", waiting.join().expect("no panic"));
     }
-    let waiting = wait();
-    let counter = calls::eventfd(1).expect("an eventfd");
-    say!("another is put in", ctl(libc::EPOLL_CTL_ADD, counter, libc::EPOLLIN, 3));
+    // A descriptor that is asked for again.
+    let c = s.pair_nb();
+    let (ep, counter) = (calls::epoll_create().expect("a set"), calls::eventfd(1).expect("one"));
+    say!("both", put_in(ep, counter, 0), s.b_send(c, "x"), put_in(ep, c.a, libc::EPOLLIN));
+    settle();
+    say!("told", calls::epoll_wait(ep, 4, 3000), calls::recv(c.a, 9, 0));
+    let waiting = thread::spawn(move || calls::epoll_wait(ep, 4, 5000));
+    thread::sleep(Duration::from_millis(60));
+    say!("asks", calls::epoll_ctl(ep, libc::EPOLL_CTL_MOD, counter, libc::EPOLLIN, 6));
     say!("woken", waiting.join().expect("no panic"));
-    say!("asks for nothing", ctl(libc::EPOLL_CTL_MOD, counter, 0, 3));
-    let waiting = wait();
-    say!("asks again", ctl(libc::EPOLL_CTL_MOD, counter, libc::EPOLLIN, 4));
-    say!("woken", waiting.join().expect("no panic"));
-    say!("taken out", ctl(libc::EPOLL_CTL_DEL, counter, 0, 0));
-    let waiting = wait();
-    say!("shut", calls::shutdown(c.a, libc::SHUT_RD));
-    say!("woken", waiting.join().expect("no panic"), calls::recv(c.a, 9, 0));
-    say!("taken out", ctl(libc::EPOLL_CTL_DEL, c.a, 0, 0));
-    let waiting = wait();
-    say!("peer shuts", s.b_shutdown(d, libc::SHUT_WR));
-    say!("woken", waiting.join().expect("no panic"), calls::recv(d.a, 9, 0));
 }
 
 /// One thread receives, the other sends, all the time.

@@ -154,13 +154,24 @@ impl Conn {
     }
 
     /// [`Self::rouse`], and nobody is to nap for us from now on. `ends`: our process ends, and may not close it; where
-    /// another one goes on with it nothing changes.
+    /// another one goes on with it nothing changes. Otherwise it may still make any call, if only now.
     pub fn wakes_by_bells(&self, w: &World, ends: bool) {
         if let Some((mine, peer)) = self.halves(w).filter(|_| self.phase() == Phase::Attached)
             && !(ends && self.outlives_us(w, mine))
         {
             mine.flags.fetch_or(flag::BELLS, Ordering::Release);
-            Self::rouse(w, mine, peer);
+            if ends {
+                return Self::rouse(w, mine, peer);
+            }
+            match wait::look(&peer.wait) {
+                WaitWord::Nap(seq) if wait::end_naps(&mine.rung, seq) => {
+                    call::futex_wake_all(&mine.rung);
+                }
+                WaitWord::Warm(waiter) => {
+                    let _ = w.rouse(waiter);
+                }
+                _ => {}
+            }
         }
     }
 

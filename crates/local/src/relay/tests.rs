@@ -431,7 +431,7 @@ fn a_bell_on_a_closed_connection_wakes_nobody_and_does_not_count() {
     }
     closed.conn.closing(guest, closed.fd);
     call::close(closed.fd).unwrap();
-    wait::fall_asleep(guest.waiter(waiter).unwrap());
+    let _ = wait::fall_asleep(guest.waiter(waiter).unwrap());
     // The peer's last word comes after that.
     closed.relay.publish(0);
     closed.relay.shut();

@@ -4,7 +4,7 @@
 use sys::wait::{self, WaitWord};
 
 use super::*;
-use crate::nap::{Learnt, PART, SHORTEST_NS};
+use crate::nap::Learnt;
 use crate::remains;
 
 thread_local! {
@@ -31,9 +31,8 @@ pub(super) fn nap(
     left: Option<u64>,
     naps: &mut u32,
 ) -> Nap {
-    let longest = nap::longest_ns(w) / PART;
-    let ns = left.map_or(longest, |left| longest.min(left / 2));
-    if ns < SHORTEST_NS
+    let ns = nap::longest_of_many(w, left);
+    if ns == 0
         || list.len() > MOST
         || !remains::may_make_sockets()
         || !all_told_by_memory(fds, list)
@@ -86,14 +85,22 @@ pub(super) fn nap(
     }
     *naps = naps.saturating_add(1);
     let seen = wait::nap(word);
-    let ready = list.iter().any(|o| moved(o, &fds[o.at]) || !Conn::ends_naps(o.peer));
+    let ready = list.iter().any(|o| moved(o, &fds[o.at]));
+    // Once more: who has changed that since has ended no nap.
+    let told = |o: &Ours| {
+        o.conn.is_told_by_memory(o.mine, o.peer)
+            && Conn::wait_word(o.mine) == WaitWord::Warm(waiter)
+    };
+    if !ready && !list.iter().all(told) {
+        return Nap::Over;
+    }
     let ended = if ready {
         Ok(())
     } else {
         for o in list {
             io::count(&o.mine.n_sleeps);
         }
-        call::futex_nap(word, seen, nap::of_about(ns))
+        call::futex_nap(word, seen, ns)
     };
     drop(asleep);
     drop((sleeps, holds));

@@ -30,11 +30,8 @@ pub(crate) fn other(epfd: c_int, op: c_int, data: Option<u64>) {
             _ => {}
         }
         // It may be ready, of which the kernel tells who waits.
-        if op != libc::EPOLL_CTL_DEL && set.waiting.load(Ordering::SeqCst) > 0 {
-            set.naps.kernel_told();
-            if let Some(w) = fds::world() {
-                set.rouse(w);
-            }
+        if let Some(w) = fds::world().filter(|_| op != libc::EPOLL_CTL_DEL) {
+            set.disturb(w);
         }
     }
 }
@@ -172,6 +169,7 @@ fn add(
         let _ = call::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, events & !EXCLUSIVE, data);
     }
     fill(&conn.sets[which], set, fd, event);
+    set.disturb(w);
     if conn.phase() == Phase::Offered {
         watch_offer(w, set, conn, which);
     }
@@ -311,6 +309,7 @@ fn modify(
     // Another thread may have attached it by now.
     let Some(e) = before.or_else(ours) else {
         let done = kernel(Some(event));
+        set.disturb(w);
         if done != 0 {
             r.events.store(old_events, Ordering::Relaxed);
             r.data.store(old_data, Ordering::Relaxed);

@@ -2,15 +2,18 @@
 //! ADR 28.
 
 use super::*;
-use crate::nap::{PART, SHORTEST_NS};
 use crate::remains;
 
 impl Set {
-    /// Sleeps until a peer of one of the connections does something, or not for long.
-    pub(super) fn nap(&'static self, w: &'static World, left: Option<u64>) -> Nap {
-        let longest = nap::longest_ns(w) / PART;
-        let ns = left.map_or(longest, |left| longest.min(left / 2));
-        if ns < SHORTEST_NS || !remains::may_make_sockets() || !self.naps.pay() {
+    /// Sleeps until a peer of one of the connections does something, or not for long. `out`: what the kernel says then.
+    pub(super) fn nap(
+        &'static self,
+        w: &'static World,
+        out: &mut Out<'_>,
+        left: Option<u64>,
+    ) -> Nap {
+        let ns = nap::longest_of_many(w, left);
+        if ns == 0 || !remains::may_make_sockets() || !self.naps.pay() {
             return Nap::Over;
         }
         // No other thread waits, and no other process: each connection has the word of this set.
@@ -24,11 +27,14 @@ impl Set {
             return Nap::Over;
         }
         nap::cancelled();
-        let ns = nap::of_about(ns);
         let seen = wait::nap(word);
-        let asleep = Finally(|| wait::awake(word));
-        if self.is_cold() || self.naps.is_disturbed() || self.any(w) {
+        let asleep = Finally(|| wait::awake_from(word, seen));
+        if self.any(w) {
             return Nap::Woken;
+        }
+        // Once more: who has changed that since has ended no nap.
+        if self.is_cold() || self.naps.is_disturbed() || !self.is_told_by_memory(number) {
+            return Nap::Over;
         }
         self.count_sleep(w);
         let ended = call::futex_nap(word, seen, ns);
@@ -37,6 +43,8 @@ impl Set {
         match ended {
             Ok(()) | Err(libc::EAGAIN) => {
                 self.naps.ended(false);
+                // Peers may end one nap after the other, and nobody else asks what the kernel knows.
+                self.ask_kernel(w, out, 64);
                 Nap::Woken
             }
             Err(libc::EINTR) => Nap::Interrupted,
@@ -44,6 +52,14 @@ impl Set {
                 self.naps.ended(true);
                 Nap::Over
             }
+        }
+    }
+
+    /// Somebody else has changed what there may be to tell of this set of which only the kernel knows.
+    pub(super) fn disturb(&self, w: &World) {
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.naps.kernel_told();
+            self.rouse(w);
         }
     }
 
@@ -64,4 +80,17 @@ impl Set {
             let _ = w.rouse(number);
         }
     }
+
+    /// Whether nobody has asked the kernel for so long that it may know of a socket that is not carried, or of a peer that was
+    /// killed: connections that always have something would never let it. Looks at the clock now and then.
+    pub(super) fn asks_by_itself(&self) -> bool {
+        let waits = self.unasked.load(Ordering::Relaxed) + 1;
+        let looks = waits >= LOOKS;
+        self.unasked.store(if looks { 0 } else { waits }, Ordering::Relaxed);
+        looks && call::now_ns() - self.asked.load(Ordering::Relaxed) > UNASKED_NS
+    }
 }
+
+/// Waits before the clock is looked at, and how long the kernel need not be asked, nanoseconds.
+const LOOKS: u32 = 64;
+const UNASKED_NS: u64 = 1_000_000;

@@ -214,11 +214,11 @@ fn a_warm_waiter_is_woken() {
             }
         });
         while tail(&pair.tail) == 0 {
-            wait::fall_asleep(&pair.sleeping);
+            let sleep = wait::fall_asleep(&pair.sleeping);
             if tail(&pair.tail) == 0 {
                 bell.wait();
             }
-            wait::awake(&pair.sleeping);
+            wait::awake_from(&pair.sleeping, sleep);
         }
         writer.join().unwrap();
     });
@@ -252,20 +252,20 @@ impl Loop {
             if !self.moved(heads) {
                 self.futex.wait(&self.sleeping, seen);
             }
-            wait::awake(&self.sleeping);
+            wait::awake_from(&self.sleeping, seen);
         }
     }
 
     /// `Set::nap` that nobody ends in time, and `Set::sleep` behind it.
     fn sleeps(&self, heads: [u64; 2], bell: &Notify) {
-        let _seen = wait::nap(&self.sleeping);
-        wait::awake(&self.sleeping);
+        let nap = wait::nap(&self.sleeping);
+        wait::awake_from(&self.sleeping, nap);
         while !self.moved(heads) {
-            wait::fall_asleep(&self.sleeping);
+            let sleep = wait::fall_asleep(&self.sleeping);
             if !self.moved(heads) {
                 bell.wait();
             }
-            wait::awake(&self.sleeping);
+            wait::awake_from(&self.sleeping, sleep);
         }
     }
 
