@@ -112,7 +112,7 @@ pub(crate) struct Learnt {
     naps: Naps,
     /// Waits that have to come yet without a word of the kernel's, before the next nap.
     without: AtomicU32,
-    /// How many there will have to be, less [`CALM`], when it has said something next.
+    /// How many there have to be after each, less [`CALM`].
     more: AtomicU32,
     /// When the last nap was over, nanoseconds. 0: nothing is to be learnt of it any more.
     over: AtomicU64,
@@ -135,10 +135,15 @@ const SOON_NS: u64 = 100_000;
 impl Learnt {
     /// The kernel had something to say that no peer can, or will.
     pub(crate) fn kernel_told(&self) {
-        let more = self.more.load(Ordering::Relaxed);
+        self.told_at(call::now_ns());
+    }
+
+    fn told_at(&self, now: u64) {
+        let mut more = self.more.load(Ordering::Relaxed);
         let over = self.over.swap(0, Ordering::Relaxed);
-        if over != 0 && call::now_ns().saturating_sub(over) < SOON_NS {
-            self.more.store(((more + CALM) * 8).min(CALM_MAX), Ordering::Relaxed);
+        if over != 0 && now.saturating_sub(over) < SOON_NS {
+            more = ((more + CALM) * 8).min(CALM_MAX);
+            self.more.store(more, Ordering::Relaxed);
         }
         // SeqCst: either who is about to nap sees it, or we see that it naps. Pairs with `Set::nap`.
         self.without.store(CALM + more, Ordering::SeqCst);
@@ -170,8 +175,12 @@ impl Learnt {
     }
 
     pub(crate) fn ended(&self, late: bool) {
+        self.ended_at(late, call::now_ns());
+    }
+
+    fn ended_at(&self, late: bool, now: u64) {
         self.naps.ended(late);
-        self.over.store(call::now_ns(), Ordering::Relaxed);
+        self.over.store(now, Ordering::Relaxed);
     }
 }
 
@@ -198,3 +207,55 @@ pub(crate) fn cancelled() {
 static GOES_ON: AtomicU32 = AtomicU32::new(0);
 const YES: u32 = 1;
 const NO: u32 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::{CALM, CALM_MAX, Learnt, Ordering, SOON_NS};
+
+    /// Waits without a nap that come next.
+    fn without(learnt: &Learnt) -> u32 {
+        (0..).take_while(|_| !learnt.pay()).count().try_into().expect("not many")
+    }
+
+    #[test]
+    fn what_the_kernel_says_is_followed_by_waits_without_naps() {
+        let learnt = Learnt::default();
+        assert_eq!(without(&learnt), 0);
+        learnt.kernel_told();
+        assert!(learnt.is_disturbed());
+        assert_eq!(without(&learnt), CALM);
+        assert!(!learnt.is_disturbed());
+    }
+
+    #[test]
+    fn by_many_more_where_it_had_to_wait_for_the_end_of_a_nap() {
+        let learnt = Learnt::default();
+        for waits in [CALM * 9, CALM * 73] {
+            // Whoever has ended it.
+            learnt.ended_at(false, 5);
+            learnt.told_at(SOON_NS);
+            assert_eq!(without(&learnt), waits);
+            // What comes later need not have waited.
+            learnt.ended_at(false, 5);
+            learnt.told_at(5 + SOON_NS);
+            assert_eq!(without(&learnt), waits);
+        }
+        for _ in 0..9 {
+            learnt.ended_at(false, 5);
+            learnt.told_at(SOON_NS);
+        }
+        assert!(learnt.without.load(Ordering::Relaxed) <= CALM + CALM_MAX);
+    }
+
+    #[test]
+    fn a_connection_that_was_attached_explains_it_once() {
+        let learnt = Learnt::default();
+        learnt.kernel_told();
+        learnt.attached();
+        assert_eq!(without(&learnt), 0);
+        learnt.ended_at(false, 5);
+        learnt.told_at(SOON_NS);
+        learnt.attached();
+        assert!(without(&learnt) > 0);
+    }
+}

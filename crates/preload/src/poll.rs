@@ -336,8 +336,10 @@ fn nap_on_one(
 }
 
 fn moved(o: &Ours, p: &pollfd) -> bool {
-    let read = p.events & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) != 0;
-    read && o.conn.moved(o.mine, o.peer, false)
+    let asks = |events| p.events & events != 0;
+    asks(libc::POLLIN | libc::POLLRDNORM) && o.conn.moved(o.mine, o.peer, false)
+        // Bytes that nobody has asked for are not what is waited for.
+        || asks(libc::POLLRDHUP) && o.conn.nears_its_end(o.mine, o.peer)
         || Ours::wants_out(p) && o.conn.moved(o.mine, o.peer, true)
 }
 

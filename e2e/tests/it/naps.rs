@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
 
+use std::io::{BufRead as _, BufReader};
 use std::mem::offset_of;
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
@@ -88,4 +89,46 @@ fn an_event_loop_naps() {
 #[test]
 fn a_poll_of_several_naps() {
     messages_end_naps("poll");
+}
+
+/// Waits for the end of what its peer sends, and reads nothing of it, by `poll`, half a second at a time.
+const WAITS_FOR_THE_END: &str = r#"
+import select, socket, sys
+with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as s:
+    s.sendall(b"m" * 100)
+    while not select.select([s], [], [], 10)[0]: pass
+    end = select.poll()
+    end.register(s, 0x2000)
+    for _ in range(4):
+        assert end.poll(500) == []
+    print("waited", flush=True)
+    sys.stdin.read()
+"#;
+
+/// It took a core: what was unread ended each look, and was none of what was asked for.
+#[test]
+fn who_waits_for_the_end_sleeps_over_what_is_unread() {
+    if plain_only() {
+        return skipped("on kernel TCP it is the kernel that sleeps");
+    }
+    let Some(python) = installed("python3") else { return skipped("no python3 here") };
+    let dir = BoardDir::new();
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).unwrap().port();
+    let mut server = command(built("pingpong"), Under::Shunt(&dir));
+    let _server = Guest::start(server.args(["server", &port.to_string()]));
+    eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let mut client = command(python, Under::Shunt(&dir));
+    client.args(["-c", WAITS_FOR_THE_END, &port.to_string()]);
+    let mut client = Guest::start(client.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut said = BufReader::new(client.take_stdout().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert_eq!(line, "waited\n");
+    let board = dir.board().unwrap();
+    let slots =
+        board.processes().into_iter().filter(|p| i64::from(p.pid) == i64::from(client.pid()));
+    let halves: Vec<_> = slots.flat_map(|p| board.halves_of(p.slot)).collect();
+    let sum = |field: usize| halves.iter().map(|at| board.word32(at + field)).sum::<u32>();
+    let (spun, slept) = (sum(offset_of!(Half, n_spins)), sum(offset_of!(Half, n_sleeps)));
+    assert!(!halves.is_empty() && spun + slept < 100, "{spun} spins, {slept} sleeps");
 }

@@ -127,6 +127,13 @@ impl Conn {
         Some((w.board.map.ring(loc).place(mine.head.load(Ordering::Relaxed)), n))
     }
 
+    /// Whether a wait for the end of what the peer sends can end now, whatever there is to be read before it.
+    #[must_use]
+    pub fn nears_its_end(&self, mine: &Half, peer: &Half) -> bool {
+        let flags = peer.flags.load(Ordering::Acquire);
+        flags & (flag::CLOSED | flag::WANT_DOWN) != 0 || self.at_eof(mine, flags)
+    }
+
     /// Whether a wait for bytes (`room`: or for room) can end now.
     #[inline]
     #[must_use]
