@@ -388,14 +388,7 @@ fn doze(
         }
         p.events = libc::POLLIN | libc::POLLRDHUP | fds[o.at].events & libc::POLLPRI;
     }
-    let asleep = Finally(|| {
-        for (n, o) in list[..begun].iter().enumerate().rev() {
-            sleeps.now(Wait::Sleeps(list.as_ptr(), n));
-            io::wake_up(w, o.conn, o.mine);
-            holds.now(Wait::Calls(list.as_ptr(), n));
-            io::release(w, o.conn);
-        }
-    });
+    let asleep = Finally(|| wakes_up(w, &list[..begun], &holds, &sleeps));
     if begun < list.len() {
         // Closed by another thread: what its number is now is another matter.
         return None;
@@ -451,6 +444,16 @@ fn doze(
         real::set_errno(errno);
     }
     result
+}
+
+/// The end of a sleep on these, of which is noted how many are held and slept on.
+fn wakes_up(w: &'static World, begun: &[Ours], holds: &left::Mark, sleeps: &left::Mark) {
+    for (n, o) in begun.iter().enumerate().rev() {
+        sleeps.now(Wait::Sleeps(begun.as_ptr(), n));
+        io::wake_up(w, o.conn, o.mine);
+        holds.now(Wait::Calls(begun.as_ptr(), n));
+        io::release(w, o.conn);
+    }
 }
 
 fn reads(asked: &pollfd) -> bool {

@@ -72,14 +72,7 @@ pub(super) fn nap(
             && o.peer.flags.load(Ordering::Relaxed) & half_flags::UP == 0;
         alone && !untold
     });
-    let asleep = Finally(|| {
-        for (n, o) in list[..begun].iter().enumerate().rev() {
-            sleeps.now(Wait::Sleeps(list.as_ptr(), n));
-            io::wake_up(w, o.conn, o.mine);
-            holds.now(Wait::Calls(list.as_ptr(), n));
-            io::release(w, o.conn);
-        }
-    });
+    let asleep = Finally(|| wakes_up(w, &list[..begun], &holds, &sleeps));
     if !armed {
         return Nap::Over;
     }
