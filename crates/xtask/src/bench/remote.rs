@@ -15,7 +15,7 @@ use super::load::Load;
 use super::pairs::Better;
 use super::report::{Book, Line, Outcome};
 use super::rows::{self, Row};
-use super::stage::{self, Running, Stage, Way};
+use super::stage::{self, Board, Running, Stage, Way};
 use super::{Bench, LOCAL, Options, build, built, measured, warn_when_busy};
 
 const READING: &str = "\
@@ -23,7 +23,7 @@ two network namespaces with a veth pair between them, one engine in each; peer: 
 TCP through the same pair; ratio: how many times as good, the median over the pairs; spread: the worst and
 the best pair; both hosts share this machine's CPUs. \"by SMC-R\": of the connections that the programs made under Shunt
 (peer), how many SMC-R has carried (ours); engines leave connections that were short before to TCP unless a
-row says otherwise";
+row says otherwise; \"one board\": no engines, but one board for both namespaces, as containers of one host may have";
 
 /// The name under which both hosts speak SMC with each other.
 const EID: &str = "SHUNT.BENCH";
@@ -45,8 +45,9 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
     let root = crate::workspace_root();
     let rows = chosen(options, rows::remote());
     let all_by_smc = chosen(options, rows::remote_all_by_smc());
+    let one_board = chosen(options, rows::one_board());
     if options.list {
-        rows.iter().chain(&all_by_smc).for_each(|row| println!("{}", row.name));
+        rows.iter().chain(&all_by_smc).chain(&one_board).for_each(|row| println!("{}", row.name));
         in_memory(options).iter().for_each(|row| println!("{}", row.name));
         println!("{}", memory::SPREAD);
         cables(options).iter().for_each(|row| println!("{}", row.name));
@@ -75,6 +76,11 @@ pub(super) fn main(options: &Options, command: &str) -> anyhow::Result<()> {
         rows.iter().for_each(|row| measure(&mut bench, &engines, row, !settings.is_empty()));
         bench.stop_servers();
         drop(engines);
+    }
+    if !one_board.is_empty() {
+        bench.stage.share(Board::across()?);
+        one_board.iter().for_each(|row| bench.measure(row));
+        bench.stop_servers();
     }
     let rounds = options.rounds.unwrap_or(if options.quick { 1 } else { 3 }).max(1);
     let seconds = bench.seconds();

@@ -387,6 +387,29 @@ pub(crate) fn remote() -> Vec<Row> {
     rows
 }
 
+/// Programs of two network namespaces of one host that have one board, as containers may: no engine.
+pub(crate) fn one_board() -> Vec<Row> {
+    let web = |c, close, floor| {
+        let kind = if close { "close" } else { "keep-alive" };
+        let load = Load::Wrk { c, close };
+        Row::new(format!("nginx+wrk {kind} c={c}, one board"), Kind::Nginx, load, floor)
+    };
+    let redis = |(c, floor)| {
+        let load = Load::Redis { command: "get", c };
+        Row::new(format!("redis-benchmark GET c={c}, one board"), Kind::Redis, load, floor)
+    };
+    let mut rows: Vec<Row> =
+        [(1, 1.5), (16, 1.5), (128, 1.5)].map(|(c, floor)| web(c, false, floor)).into();
+    rows.extend([4, 16, 200].map(|c| web(c, true, 1.0)));
+    rows.extend([(1, 1.5), (16, 1.5), (128, 1.5)].map(redis));
+    let load = Load::Iperf { block: "128K", cubic: true };
+    rows.push(Row::new("iperf3 128K, cubic, one board".into(), Kind::Iperf, load, 1.0));
+    for row in &mut rows {
+        row.quick = matches!(row.load, Load::Wrk { c: 16, .. });
+    }
+    rows
+}
+
 /// Short connections between two hosts whose engines leave none of them to TCP.
 pub(crate) fn remote_all_by_smc() -> Vec<Row> {
     let row = |c| {

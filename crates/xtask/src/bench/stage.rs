@@ -79,6 +79,8 @@ pub(crate) struct Stage {
     dir: PathBuf,
     /// Two hosts; without them, this one.
     hosts: Option<Hosts>,
+    /// Not the usual board of its user and network.
+    board: Option<Board>,
 }
 
 /// What must go when a person interrupts: our children, our directories.
@@ -135,7 +137,7 @@ impl Stage {
     /// When something is not built, or there is no room.
     pub(crate) fn with(built: &Path, names: &[&str]) -> anyhow::Result<Self> {
         let dir = new_dir(&env::temp_dir().join("shunt-bench"))?;
-        let stage = Self { dir, hosts: None };
+        let stage = Self { dir, hosts: None, board: None };
         fs::create_dir(stage.dir.join("bin"))?;
         for name in names {
             let from = built.join(name);
@@ -154,6 +156,11 @@ impl Stage {
         locked(&NAMESPACES).extend(hosts.middle().map(str::to_owned));
         self.hosts = Some(hosts);
         self
+    }
+
+    /// From now on programs under Shunt have this board.
+    pub(crate) fn share(&mut self, board: Board) {
+        self.board = Some(board);
     }
 
     /// The hosts, if there are two.
@@ -202,7 +209,11 @@ impl Stage {
         };
         words.extend(network.into_iter().flat_map(Network::prefix));
         if way == Way::Shunt {
-            words.extend([self.program("shunt").into(), "run".into(), "--".into()]);
+            words.extend([self.program("shunt").into(), "run".into()]);
+            if let Some(board) = &self.board {
+                words.extend(["--dir".into(), board.path().into()]);
+            }
+            words.push("--".into());
         }
         words
     }
@@ -271,6 +282,17 @@ impl Board {
         fs::DirBuilder::new().mode(0o700).create(&board)?;
         debug_assert_eq!(fs::metadata(&board)?.mode() & 0o777, 0o700);
         Ok(Self(board))
+    }
+
+    /// One for the programs of all network namespaces.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be made.
+    pub(crate) fn across() -> anyhow::Result<Self> {
+        let board = Self::new()?;
+        fs::write(board.path().join("all-namespaces"), "")?;
+        Ok(board)
     }
 
     /// The directory, as `SHUNT_DIR` wants it.
