@@ -150,9 +150,9 @@ pub fn listen(fd: c_int, backlog: c_int) -> Ret {
     call!(libc::listen, fd, backlog)
 }
 
-/// Connects to a port of this host.
+/// Connects to a port of this host, or of the peer's.
 pub fn connect(fd: c_int, port: u16) -> Ret {
-    address::connect_to(fd, address::here(), port)
+    address::connect_to(fd, address::there(), port)
 }
 
 /// `connect` with `AF_UNSPEC`: dissolves the association.
@@ -256,7 +256,7 @@ pub fn send(fd: c_int, bytes: &[u8], flags: c_int) -> Ret {
 
 /// `sendto` with an address, which a connected socket ignores.
 pub fn sendto(fd: c_int, bytes: &[u8], port: u16) -> Ret {
-    let (addr, len) = address::storage(address::here(), port);
+    let (addr, len) = address::storage(address::there(), port);
     let at = (&raw const addr).cast();
     call!(libc::sendto, fd, bytes.as_ptr().cast(), bytes.len(), 0, at, len)
 }
@@ -1183,6 +1183,7 @@ pub fn unmount(dir: &str) -> Ret {
 // Its macro is for those below.
 #[macro_use]
 pub mod names;
+pub mod network;
 
 pub mod address;
 pub mod cancel;

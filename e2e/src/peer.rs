@@ -142,7 +142,7 @@ fn listen_too(port: u16) -> Result<i32, i32> {
 }
 
 fn connect(port: u16) -> String {
-    connect_to(address::here(), port)
+    connect_to(address::there(), port)
 }
 
 fn connect_to(ip: IpAddr, port: u16) -> String {

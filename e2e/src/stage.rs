@@ -70,6 +70,17 @@ pub fn timed<T>(f: impl FnOnce() -> T) -> (T, &'static str) {
     (value, if waited { "waited" } else { "at once" })
 }
 
+/// Lays a cable between our network and that of process `peer`, whose address is `there`.
+fn lay_cable(peer: u32, there: &str) {
+    const CABLE: &str = "ip link set lo up && ip link add v0 type veth peer name v1 netns $0 && \
+        ip addr add $1/24 dev v0 && ip link set v0 up && nsenter -t $0 -n sh -c \
+        \"ip link set lo up && ip addr add $2/24 dev v1 && ip link set v1 up\"";
+    let here = std::env::var("E2E_HOST").expect("E2E_HOST is an address");
+    let words = ["-c", CABLE, &peer.to_string(), &here, there];
+    let done = Command::new("sh").args(words).env_remove("LD_PRELOAD").status();
+    assert!(done.is_ok_and(|done| done.success()), "no cable to the peer's network");
+}
+
 impl Stage {
     /// Starts the peer, with the preload library that `E2E_PEER_PRELOAD` names or without one.
     ///
@@ -85,8 +96,18 @@ impl Stage {
             Some(library) => command.env("LD_PRELOAD", library),
             None => command.env_remove("LD_PRELOAD"),
         };
+        let apart = std::env::var("E2E_THERE").ok();
+        if let Some(there) = &apart {
+            let here = std::env::var("E2E_HOST").expect("E2E_HOST is an address");
+            command.env("E2E_HOST", there).env("E2E_THERE", here);
+            // Whoever started us has put us into a network of our own; this is the peer's.
+            calls::network::of_its_own(&mut command);
+        }
         let peer = command.spawn().expect("the peer starts");
         drop(command);
+        if let Some(there) = apart {
+            lay_cable(peer.id(), &there);
+        }
         ours.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
         let answers = BufReader::new(ours.try_clone().expect("a second descriptor"));
         let board_dir = std::env::var_os("E2E_ATTACH_BOARD").map(PathBuf::from);

@@ -337,8 +337,10 @@ fn place_checks(dir: Option<&str>) -> Vec<Check> {
         Ok(located) => located,
         Err(e) => return vec![Check::no("board", format!("{e:#}"), "see `dir` in shunt-run(1)")],
     };
+    let (is_named, is_across) = (dir.is_some(), local::board::is_across(dir));
     let dir = local::board::directory(dir);
-    let mut checks = vec![directory_check(Path::new(&dir), sys::call::geteuid())];
+    let mut checks = vec![directory_check(Path::new(&dir), is_named, sys::call::geteuid())];
+    checks.extend(is_across.then(across_check));
     checks.extend(space_checks(Path::new(&dir)));
     checks.push(board_check(&path, netns));
     checks.push(netlink_check());
@@ -361,13 +363,17 @@ fn engine_check(engine: Option<snapshot::Process>) -> Check {
     }
 }
 
-fn directory_check(dir: &Path, uid: u32) -> Check {
+/// `is_named`: it is not the usual one.
+fn directory_check(dir: &Path, is_named: bool, uid: u32) -> Check {
     const NAME: &str = "directory";
     use std::os::unix::fs::MetadataExt;
     let shown = dir.display();
     match std::fs::symlink_metadata(dir) {
         Ok(at) if !at.is_dir() => {
             Check::no(NAME, format!("{shown} is not a directory"), "remove it or set SHUNT_DIR")
+        }
+        Ok(at) if is_named && at.uid() == 0 && at.mode() & 0o077 == 0o070 => {
+            shared_directory_check(dir, at.gid())
         }
         Ok(at) if at.uid() != uid => Check::no(
             NAME,
@@ -384,6 +390,38 @@ fn directory_check(dir: &Path, uid: u32) -> Check {
         Err(e) => {
             Check::no(NAME, format!("{shown}: {e}"), "set SHUNT_DIR to a directory of your own")
         }
+    }
+}
+
+/// One whose board is for all network namespaces.
+fn across_check() -> Check {
+    const NAME: &str = "namespaces";
+    const STAMPS: &str = "/proc/sys/net/ipv4/tcp_timestamps";
+    let found = format!("one board for all network namespaces ({})", local::board::ACROSS);
+    match std::fs::read_to_string(STAMPS) {
+        Ok(stamps) if stamps.trim() == "0" => Check::warn(
+            NAME,
+            found,
+            "those with programs in other namespaces stay on TCP: sysctl -w net.ipv4.tcp_timestamps=1",
+        ),
+        _ => Check::ok(NAME, found),
+    }
+}
+
+/// One that root has opened to a group.
+fn shared_directory_check(dir: &Path, gid: u32) -> Check {
+    const NAME: &str = "directory";
+    let shown = dir.display();
+    match eaccess(dir, AccessFlags::R_OK | AccessFlags::W_OK | AccessFlags::X_OK) {
+        Ok(()) => Check::ok(
+            NAME,
+            format!("{shown}, shared by the users of group {gid}, who are trusted as one user is"),
+        ),
+        Err(errno) => Check::no(
+            NAME,
+            format!("{shown} is shared by the users of group {gid}: {}", errno.desc()),
+            "become one of them, or set SHUNT_DIR to a directory of your own",
+        ),
     }
 }
 

@@ -1,11 +1,13 @@
 //! The board: who takes part, who listens where, who offers which connection.
 //!
-//! One file per user and network namespace, in a directory that nobody else may enter. Being able
-//! to open it *is* the permission to take part; a process that drops its privileges afterwards
-//! keeps what it has mapped.
+//! One file per user and network namespace, in a directory that nobody else may enter, or one for users who trust each
+//! other, in a directory that root has opened to them ([`prepare`]). Being able to open it *is* the permission to take
+//! part; a process that drops its privileges afterwards keeps what it has mapped.
+//!
+//! A directory with a file [`ACROSS`] in it has one board for the programs of all network namespaces that come to it.
 
-use std::ffi::CString;
-use std::net::SocketAddrV6;
+use std::ffi::{CStr, CString};
+use std::net::{Ipv6Addr, SocketAddrV6};
 
 use sys::abi::{
     BLOCK_BYTES, DATA_AT, ENGINE_MEETS, EXTENT_BYTES, EXTENTS, FILE_BYTES, HALF_BYTES,
@@ -44,15 +46,21 @@ fn netns() -> Result<u64, MapError> {
     match cookie {
         Some(cookie) => Ok(cookie),
         // Before Linux 5.14: the inode number does as well, and lives as long.
-        None => call::open(c"/proc/self/ns/net", 0, 0)
-            .and_then(|fd| {
-                let stat = call::fstat(fd);
-                let _ = call::close(fd);
-                stat.map(|s| s.st_ino)
-            })
-            .map_err(|e| MapError::System("network namespace", e)),
+        None => {
+            inode_of(c"/proc/self/ns/net").map_err(|e| MapError::System("network namespace", e))
+        }
     }
 }
+
+/// The inode number of what is there, or of what a link there leads to.
+fn inode_of(path: &CStr) -> Result<u64, i32> {
+    let fd = call::open(path, O_CLOEXEC, 0)?;
+    let stat = call::fstat(fd);
+    let _ = call::close(fd);
+    stat.map(|stat| stat.st_ino)
+}
+
+const O_CLOEXEC: i32 = 0o2_000_000;
 
 /// Where boards are, each in a directory of its user's.
 pub const HOME: &str = "/dev/shm";
@@ -73,20 +81,40 @@ pub fn owner_of(name: &str) -> Option<u32> {
     (format!("{PREFIX}{uid}") == name).then_some(uid)
 }
 
+/// A file of this name in a directory: its board is one for all network namespaces.
+pub const ACROSS: &str = "all-namespaces";
+
+/// Whether the board in this directory is one for all network namespaces. That is the directory's to say and not a
+/// setting, for who disagrees with others would meet nobody.
+#[must_use]
+pub fn is_across(dir: Option<&str>) -> bool {
+    let path = CString::new(format!("{}/{ACROSS}", directory(dir)));
+    path.is_ok_and(|path| call::lstat(&path).is_ok())
+}
+
+/// The number of the network namespace whose board is in this directory, and how it is written; 0: of all.
+fn namespace(dir: Option<&str>) -> Result<(u64, String), MapError> {
+    if is_across(dir) {
+        return Ok((0, "all".into()));
+    }
+    let netns = netns()?;
+    Ok((netns, format!("{netns:x}")))
+}
+
 /// The directory of the board: `dir`, or the usual one of this user.
 #[must_use]
 pub fn directory(dir: Option<&str>) -> String {
     dir.map_or_else(|| home_of(call::geteuid()), str::to_owned)
 }
 
-/// Where the board of this user and network namespace is: its path, and the namespace's number.
+/// Where the board of this user and network namespace is: its path, and the namespace's number (0: of all).
 ///
 /// # Errors
 ///
 /// If the namespace cannot be named, or the path cannot be written as one.
 pub fn locate(dir: Option<&str>) -> Result<(CString, u64), MapError> {
-    let netns = netns()?;
-    let path = format!("{}/board-{netns:x}-v{VERSION}", directory(dir));
+    let (netns, name) = namespace(dir)?;
+    let path = format!("{}/board-{name}-v{VERSION}", directory(dir));
     CString::new(path).map(|p| (p, netns)).map_err(|_| MapError::NotOurs)
 }
 
@@ -96,8 +124,8 @@ pub fn locate(dir: Option<&str>) -> Result<(CString, u64), MapError> {
 ///
 /// As [`locate`].
 pub fn door(dir: Option<&str>) -> Result<CString, MapError> {
-    let netns = netns()?;
-    let path = format!("{}/engine-{netns:x}-v{VERSION}", directory(dir));
+    let (_, name) = namespace(dir)?;
+    let path = format!("{}/engine-{name}-v{VERSION}", directory(dir));
     CString::new(path).map_err(|_| MapError::NotOurs)
 }
 
@@ -113,12 +141,14 @@ pub struct Side {
 /// Nobody knows it who has not been given the board.
 pub type SideKey = [u32; 3];
 
-/// Makes the directory if it is absent; it must be ours and closed to others.
+/// Makes the directory if it is absent; it must be ours and closed to others. Or, if it was named (`dir`), root's, open to
+/// a group and closed to others: then the users of that group share a board in it, and this answers which group. Nobody
+/// but root can make such a one, and nobody is on such a board who has not asked for it.
 ///
 /// # Errors
 ///
-/// [`MapError::NotOurs`] if it is not, or why it cannot be made.
-pub fn prepare(dir: Option<&str>) -> Result<(), MapError> {
+/// [`MapError::NotOurs`] if it is neither, or why it cannot be made.
+pub fn prepare(dir: Option<&str>) -> Result<Option<u32>, MapError> {
     let path = CString::new(directory(dir)).map_err(|_| MapError::NotOurs)?;
     let stat = match call::lstat(&path) {
         Ok(stat) => stat,
@@ -129,8 +159,15 @@ pub fn prepare(dir: Option<&str>) -> Result<(), MapError> {
     };
     const S_IFMT: u32 = 0o170_000;
     const S_IFDIR: u32 = 0o040_000;
-    let ours = stat.st_uid == call::geteuid() && stat.st_mode & S_IFMT == S_IFDIR;
-    if ours && stat.st_mode & 0o077 == 0 { Ok(()) } else { Err(MapError::NotOurs) }
+    const ROOT: u32 = 0;
+    if stat.st_mode & S_IFMT != S_IFDIR {
+        return Err(MapError::NotOurs);
+    }
+    if stat.st_uid == call::geteuid() && stat.st_mode & 0o077 == 0 {
+        return Ok(None);
+    }
+    let is_shared = dir.is_some() && stat.st_uid == ROOT && stat.st_mode & 0o077 == 0o070;
+    if is_shared { Ok(Some(stat.st_gid)) } else { Err(MapError::NotOurs) }
 }
 
 /// Each half that is or was in use, with its number. What a tool reads is racy by nature. `fd`: the file, which is asked
@@ -184,6 +221,17 @@ impl Ends {
     #[must_use]
     pub const fn mirrored(self) -> Self {
         Self { local: self.remote, remote: self.local }
+    }
+
+    /// Whether both ends are surely in one network namespace: their addresses mean nothing outside of it, or the same
+    /// host twice.
+    #[must_use]
+    pub fn are_within(self) -> bool {
+        let ip = self.remote.ip();
+        let is_loopback = |ip: &Ipv6Addr| {
+            ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|v4| v4.is_loopback())
+        };
+        is_loopback(ip) || is_loopback(self.local.ip()) || ip == self.local.ip()
     }
 
     /// Both ports, ours in the low half.
@@ -263,6 +311,12 @@ pub struct Board {
     pub(crate) high: i32,
     /// The user whose board it is: ours when we joined, whatever we have become since.
     pub(crate) owner: u32,
+    /// Users share it.
+    is_shared: bool,
+    /// It is for all network namespaces.
+    is_across: bool,
+    /// See [`Slot::pids`]; as with `bound`.
+    pids: u64,
     /// What the program was called when it joined: by that rules know it, whatever its threads call themselves later.
     name: [u8; 16],
 }
@@ -287,7 +341,11 @@ impl Board {
     }
 
     fn join_as(dir: Option<&str>, high: i32, access: Access) -> Result<Self, MapError> {
-        prepare(dir)?;
+        let access = match (prepare(dir)?, access) {
+            (Some(group), Access::Guest) => Access::Member(group),
+            (Some(_), _) => return Err(MapError::NotOurs),
+            (None, access) => access,
+        };
         let (path, netns) = locate(dir)?;
         let (map, fd) = Map::open(&path, netns, access)?;
         let fd = out_of_the_way(fd, high);
@@ -302,8 +360,30 @@ impl Board {
             asking: AtomicU32::new(0),
             high,
             owner: call::geteuid(),
+            is_shared: matches!(access, Access::Member(_)),
+            is_across: netns == 0,
+            pids: inode_of(c"/proc/self/ns/pid").unwrap_or(0),
             name: call::comm(),
         })
+    }
+
+    /// Whether users share it: see [`prepare`].
+    #[must_use]
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
+    /// Whether it is for all network namespaces: see [`is_across`].
+    #[inline]
+    #[must_use]
+    pub fn is_across(&self) -> bool {
+        self.is_across
+    }
+
+    /// Whether the number of the process of a slot means the same to us as to itself.
+    #[must_use]
+    pub fn knows_pid_of(&self, slot: u32) -> bool {
+        self.map.slot(slot).pids.load(Ordering::Relaxed) == self.pids
     }
 
     /// Whether nothing there means anything any more: see [`Map::is_spoiled`].
@@ -501,6 +581,7 @@ impl Board {
         slot.generation.fetch_add(1, Ordering::Relaxed);
         slot.pid.store(call::getpid(), Ordering::Relaxed);
         slot.uid.store(call::geteuid(), Ordering::Relaxed);
+        slot.pids.store(self.pids, Ordering::Relaxed);
         slot.bound.store(self.bound.load(Ordering::Relaxed), Ordering::Relaxed);
         slot.cpu.store(UNKNOWN, Ordering::Relaxed);
         slot.since.store(call::wall_ns() / 1_000_000_000, Ordering::Relaxed);
@@ -828,10 +909,15 @@ impl Board {
         })
     }
 
-    /// Finds the offer of the peer of a connection whose ends *we* see as `ends`.
+    /// Finds the offer of the peer of a connection whose ends *we* see as `ends`. `fd`: our socket, whose namespace is
+    /// asked for where it matters.
     #[must_use]
-    pub fn find(&self, ends: Ends) -> Option<Found<'_>> {
+    pub fn find(&self, ends: Ends, fd: i32) -> Option<Found<'_>> {
         let theirs = ends.mirrored();
+        // Other namespaces have the same addresses for their own hosts.
+        let within = (self.is_across && ends.are_within()).then(|| netns_of(fd));
+        let is_there =
+            |h: &Half| within.is_none_or(|at| at == Some(h.netns.load(Ordering::Relaxed)));
         let first = Map::offer_index(theirs.hash());
         self.map.offers(theirs.hash()).iter().zip(first..).find_map(|(word, index)| {
             let (half, taker) = offer::split(word.load(Ordering::Acquire))?;
@@ -843,7 +929,12 @@ impl Board {
             let open = state == half_state::OFFERED || state == half_state::ATTACHED;
             // A word may have outlived its connection, and its half serve another one by now.
             let current = u64::from(h.offer_word.load(Ordering::Relaxed)) == index;
-            (open && current && theirs.are_of(h)).then_some(Found { word, half, generation, taker })
+            (open && current && theirs.are_of(h) && is_there(h)).then_some(Found {
+                word,
+                half,
+                generation,
+                taker,
+            })
         })
     }
 

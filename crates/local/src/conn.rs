@@ -37,10 +37,12 @@ mod demote;
 mod forked;
 mod left;
 mod naps;
+pub mod options;
 mod peek;
 mod remains;
 mod send;
 mod stand;
+mod syn;
 mod taken;
 mod waiting;
 
@@ -149,33 +151,6 @@ pub mod kernel {
     pub const STRAYED: u32 = 1 << 20;
     /// What was to come again by TCP was waited for in vain.
     pub const VAIN: u32 = 1 << 21;
-}
-
-/// Bits of [`Conn::options`]: what the program believes of its socket, where doorbells need it otherwise.
-pub mod options {
-    /// `TCP_NODELAY` is off for the program.
-    pub const NAGLE: u32 = 1;
-    /// `TCP_CORK` is on for the program.
-    pub const CORK: u32 = 2;
-    /// Doorbells were freed from waiting.
-    pub const FREE: u32 = 4;
-    /// `SO_LINGER` is on with a time of 0: close means reset.
-    pub const ABORT: u32 = 8;
-    /// `SO_RCVTIMEO` was set: a stand-in must have it too. So with the others of [`CARRIED`]. What another
-    /// process sets on a socket that it shares with us, after the fork, is not seen.
-    pub const RCVTIMEO: u32 = 16;
-    /// `SO_SNDTIMEO`.
-    pub const SNDTIMEO: u32 = 32;
-    /// `SO_LINGER`.
-    pub const LINGER: u32 = 64;
-    /// `SO_OOBINLINE`.
-    pub const OOBINLINE: u32 = 128;
-    /// `SO_KEEPALIVE`.
-    pub const KEEPALIVE: u32 = 256;
-    /// `TCP_NODELAY`.
-    pub const NODELAY: u32 = 512;
-    /// All that a stand-in has if the program has set it; accepted sockets have their listener's.
-    pub const CARRIED: u32 = RCVTIMEO | SNDTIMEO | LINGER | OOBINLINE | KEEPALIVE | NODELAY;
 }
 
 /// A registration in an event set, kept by the wait engine.

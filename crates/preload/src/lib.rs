@@ -67,8 +67,13 @@ extern "C" fn init() {
             fds::begin(world);
         }
         Err(error) => {
-            // Whoever was there first may have meant it; the rest is that there is no room, or no such place.
-            let matters = matches!(error, sys::map::MapError::NotOurs);
+            // Whoever was there first, or has closed it to us, may have meant it; the rest is that there is no room, or no
+            // such place.
+            use sys::map::MapError;
+            let matters = matches!(
+                error,
+                MapError::NotOurs | MapError::System(_, libc::EACCES | libc::EPERM)
+            );
             let told = if matters { local::Level::Error } else { local::Level::Info };
             if log >= told {
                 local::log::line(format_args!("{error}; staying on TCP"));

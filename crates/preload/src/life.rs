@@ -80,6 +80,27 @@ fn follow(fd: c_int, conn: &'static Conn, nonblocking: bool) {
     let _ = fds::put(fd, Some(Entry::Conn(conn)));
 }
 
+/// When a call of `connect` begins, if that will matter.
+pub(crate) fn begins() -> u64 {
+    if fds::world().is_some_and(|w| w.board.is_across()) { call::now_ns() } else { 0 }
+}
+
+/// `listen` is about to be called: from its first connection on, what they begin with is kept where the board is for all
+/// network namespaces.
+pub(crate) fn will_listen(fd: c_int) {
+    if let Some(w) = fds::world()
+        && let Some(conn) = fds::conn(fd)
+    {
+        keep_syns(w, conn, fd);
+    }
+}
+
+fn keep_syns(w: &World, conn: &'static Conn, fd: c_int) {
+    if w.board.is_across() && w.limits.enabled {
+        conn.keep_syns(fd);
+    }
+}
+
 /// `listen` succeeded.
 pub(crate) fn listening(fd: c_int) {
     let Some(w) = fds::world() else { return };
@@ -98,6 +119,7 @@ fn listens(w: &World, conn: &'static Conn, fd: c_int) {
     if let Ok(Some(name)) = call::name(fd, false) {
         conn.port.store(u32::from(name.port()), Ordering::Relaxed);
         conn.listens_at(fd, name);
+        keep_syns(w, conn, fd);
         if may_be_offered(w, name.port(), *name.ip())
             && w.board.listen(name.port()) == Err(Reason::NoSlot)
         {
@@ -189,10 +211,10 @@ pub(crate) unsafe fn accept(
     let port = u16::try_from(listener.port.load(Ordering::Relaxed)).unwrap_or(0);
     let stay = Reason::from_code(listener.stay.load(Ordering::Relaxed));
     if let Some(conn) = w.conn().filter(|_| stay.is_none()) {
-        use local::conn::options::{ABORT, CARRIED};
+        use local::conn::options::{ABORT, CARRIED, SYN_KEPT};
         let options = listener.options.load(Ordering::Relaxed);
         conn.lingers(options & ABORT != 0);
-        conn.options.fetch_or(options & CARRIED, Ordering::Relaxed);
+        conn.options.fetch_or(options & (CARRIED | SYN_KEPT), Ordering::Relaxed);
         follow(new, conn, flags & libc::SOCK_NONBLOCK != 0);
         let remote = call::address(&storage);
         if !remote::accepted(w, conn, new, listener, remote) {
@@ -204,7 +226,8 @@ pub(crate) unsafe fn accept(
 }
 
 /// `connect` has answered `result` (0 or -1 with `errno`).
-pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c_int) {
+/// `since`: when it was called, where that is [to be known](begins).
+pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c_int, since: u64) {
     let Some(w) = fds::world() else { return };
     let Some(conn) = fds::conn(fd) else { return };
     let begun = result == 0 || matches!(real::errno(), libc::EINPROGRESS | libc::EINTR);
@@ -231,7 +254,7 @@ pub(crate) fn connected(fd: c_int, storage: Option<&sockaddr_storage>, result: c
                 match Reason::from_code(conn.stay.load(Ordering::Relaxed)) {
                     Some(reason) => conn.stay_tcp(w, fd, reason),
                     None => {
-                        conn.connecting(w, fd, remote);
+                        conn.connecting(w, fd, remote, since);
                         ready::offered(w, conn);
                         beside_a_ring(w, conn, fd);
                     }

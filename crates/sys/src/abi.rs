@@ -26,7 +26,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// First word of the file, set last when it is made.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"SHUNTbrd");
 /// Layout of everything in this module.
-pub const VERSION: u32 = 12;
+pub const VERSION: u32 = 13;
 
 /// Processes that may hold connections at one time.
 pub const SLOTS: usize = 1024;
@@ -93,7 +93,7 @@ pub struct Header {
     pub version: AtomicU32,
     /// Effective user id of the maker.
     pub uid: AtomicU32,
-    /// `SO_NETNS_COOKIE` of the network namespace.
+    /// `SO_NETNS_COOKIE` of the network namespace; 0: the file is for all of them.
     pub netns: AtomicU64,
     /// Slots ever used: how far a scan must look.
     pub slots_used: AtomicU32,
@@ -167,7 +167,9 @@ pub struct Slot {
     /// Counts the offers of this process that were taken, written by the takers: while it stays nothing was, and no
     /// offer need be looked at.
     pub taken: Line,
-    _pad2: [AtomicU64; 56],
+    /// The namespace of [`Slot::pid`], by its inode number; 0: it is not known.
+    pub pids: AtomicU64,
+    _pad2: [AtomicU64; 55],
 }
 
 /// Counters of connections that have gone.
@@ -347,7 +349,12 @@ pub struct Half {
     /// something was told, up to the stream offset in bits 5 to 63; bits 3 and 4: and that the peer has ended, and has reset
     /// it; bit 1: there is something more to tell, whatever was told; bit 2: a sender has found no room.
     pub set_told: [AtomicU64; 2],
-    _reserved: [AtomicU64; 9],
+    /// Of a client's half on a board for all network namespaces: the `SO_NETNS_COOKIE` of its socket.
+    pub netns: AtomicU64,
+    /// The same: between which time stamps its connection began, for a server in another namespace; 0: that is not known.
+    /// The last one is in the high half, and how many milliseconds the first one lies before it in the low one.
+    pub began: AtomicU64,
+    _reserved: [AtomicU64; 7],
 }
 
 /// Values of [`Half::state`].

@@ -236,6 +236,18 @@ mod calls {
         call!(SYS_socket, domain, kind, protocol).map(|fd| fd as i32)
     }
     /// The descriptor, moved to the lowest free number that is at least `min`, closed on exec.
+    /// The file `from` is called `to` from now on, unless something else is (`EEXIST`).
+    pub fn rename_new(from: &CStr, to: &CStr) -> Result<()> {
+        let (here, flags) = (libc::AT_FDCWD, libc::RENAME_NOREPLACE);
+        call!(SYS_renameat2, here, from.as_ptr(), here, to.as_ptr(), flags).map(drop)
+    }
+    pub fn fchmod(fd: i32, mode: u32) -> Result<()> {
+        call!(SYS_fchmod, fd, mode).map(drop)
+    }
+    /// `u32::MAX`: stays as it is.
+    pub fn fchown(fd: i32, uid: u32, gid: u32) -> Result<()> {
+        call!(SYS_fchown, fd, uid, gid).map(drop)
+    }
     pub fn unlink(path: &CStr) -> Result<()> {
         call!(SYS_unlinkat, libc::AT_FDCWD, path.as_ptr(), 0).map(drop)
     }
@@ -525,6 +537,12 @@ mod calls {
         let mut len = size_of::<T>() as libc::socklen_t;
         call!(SYS_getsockopt, fd, level, name, &raw mut value, &raw mut len)?;
         Ok(value)
+    }
+    /// The same of a value that is some bytes: how many.
+    pub fn getsockopt_bytes(fd: i32, level: i32, name: i32, to: &mut [u8]) -> Result<usize> {
+        let mut len = to.len() as libc::socklen_t;
+        call!(SYS_getsockopt, fd, level, name, to.as_mut_ptr(), &raw mut len)?;
+        Ok((len as usize).min(to.len()))
     }
     pub fn setsockopt<T: Copy>(fd: i32, level: i32, name: i32, value: T) -> Result<()> {
         call!(SYS_setsockopt, fd, level, name, &raw const value, size_of::<T>()).map(drop)

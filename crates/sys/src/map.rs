@@ -5,7 +5,7 @@
 //! reading and for writing. Nothing here hands out a Rust reference to bytes that another process
 //! may write: only atomics, and raw pointers to ring bytes that [`crate::ring`] copies in and out.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 
 use crate::abi::{
@@ -71,6 +71,8 @@ impl Ring {
 pub enum Access {
     /// As a guest: make it if it is absent, take part.
     Guest,
+    /// The same, of a board that the users of this group share, in a directory that nobody else may enter.
+    Member(u32),
     /// The same, of a user who is not trusted: see [`foreign`].
     Foreign,
     /// As a tool that only looks.
@@ -102,7 +104,8 @@ impl std::fmt::Display for MapError {
                 write!(f, "{what}: {}", io::Error::from_raw_os_error(*errno))
             }
             Self::NotOurs => f.write_str(
-                "the board belongs to another user or is open to others: remove it or set SHUNT_DIR",
+                "the board belongs to another user or is open to others: remove it or set SHUNT_DIR (one that users \
+                 share must be root's, open to one group and closed to others: chmod 2770)",
             ),
             Self::Version(v) => write!(
                 f,
@@ -142,6 +145,40 @@ fn is_too_large_a_file(bytes: usize) -> bool {
     limit.rlim_cur < bytes as u64
 }
 
+/// Opens a board that the users of a group share. Who makes it gives it its name only when they all may open it: one who
+/// came a moment too early would be refused.
+fn open_shared(path: &CStr, flags: i32, group: u32) -> Result<i32, i32> {
+    let mut left = SHARED_TRIES;
+    loop {
+        left -= 1;
+        match call::open(path, flags, 0) {
+            Err(libc::ENOENT) if left > 0 => {}
+            opened => return opened,
+        }
+        // Nobody else has this name, in whatever namespace of processes they are.
+        let now = call::now_ns();
+        let mut draft = path.to_bytes().to_vec();
+        draft.extend(format!("-{}-{now:x}", call::getpid()).into_bytes());
+        let draft = CString::new(draft).map_err(|_| libc::EINVAL)?;
+        let fd = call::open(&draft, flags | libc::O_CREAT | libc::O_EXCL, 0o600)?;
+        let made = call::fchown(fd, u32::MAX, group)
+            .and_then(|()| call::fchmod(fd, SHARED_MODE))
+            .and_then(|()| call::rename_new(&draft, path));
+        let _ = call::close(fd);
+        if let Err(errno) = made {
+            let _ = call::unlink(&draft);
+            if errno != libc::EEXIST {
+                return Err(errno);
+            }
+        }
+    }
+}
+
+/// The mode of a board that users share.
+const SHARED_MODE: u32 = 0o660;
+/// How often who finds no board makes one: each time somebody may have taken away what was there.
+const SHARED_TRIES: u32 = 4;
+
 impl Map {
     /// The addresses of the mapping.
     #[must_use]
@@ -159,14 +196,20 @@ impl Map {
     pub fn open(path: &CStr, netns: u64, access: Access) -> Result<(Self, i32), MapError> {
         let flags = libc::O_CLOEXEC | libc::O_NOFOLLOW;
         let write = libc::PROT_READ | libc::PROT_WRITE;
-        let (flags, prot) = match access {
-            Access::Guest => (flags | libc::O_RDWR | libc::O_CREAT, write),
+        let (opened, prot) = match access {
+            Access::Guest => (call::open(path, flags | libc::O_RDWR | libc::O_CREAT, 0o600), write),
+            // Whoever has made it may have a lease on it, whose end would be waited for.
+            Access::Member(group) => {
+                (open_shared(path, flags | libc::O_RDWR | libc::O_NONBLOCK, group), write)
+            }
             // Its owner may have a lease on it, whose end would be waited for.
-            Access::Foreign => (flags | libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK, write),
-            Access::Look => (flags | libc::O_RDONLY, libc::PROT_READ),
+            Access::Foreign => {
+                let flags = flags | libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK;
+                (call::open(path, flags, 0o600), write)
+            }
+            Access::Look => (call::open(path, flags | libc::O_RDONLY, 0), libc::PROT_READ),
         };
-        let fd =
-            call::open(path, flags, 0o600).map_err(|e| MapError::System("open the board", e))?;
+        let fd = opened.map_err(|e| MapError::System("open the board", e))?;
         match Self::open_fd(fd, netns, access, prot) {
             Ok(map) => Ok((map, fd)),
             Err(e) => {
@@ -180,10 +223,16 @@ impl Map {
         let stat = call::fstat(fd).map_err(|e| MapError::System("stat the board", e))?;
         let uid = call::geteuid();
         let takes_part = access != Access::Look;
-        if takes_part && stat.st_uid != uid
-            || stat.st_mode & 0o077 != 0
-            || stat.st_mode & libc::S_IFMT != libc::S_IFREG
-        {
+        let (is_ours, closed) = match access {
+            Access::Guest | Access::Foreign => (stat.st_uid == uid, 0o077),
+            // Whichever of those users has made it; and no other file that has got a second name there.
+            Access::Member(group) => {
+                let mode = stat.st_mode & 0o7777;
+                (stat.st_gid == group && mode == SHARED_MODE && stat.st_nlink <= 1, 0o007)
+            }
+            Access::Look => (true, 0o007),
+        };
+        if !is_ours || stat.st_mode & closed != 0 || stat.st_mode & libc::S_IFMT != libc::S_IFREG {
             return Err(MapError::NotOurs);
         }
         if access == Access::Foreign && !is_in_memory(fd) {

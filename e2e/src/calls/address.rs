@@ -1,11 +1,11 @@
 //! Where the connections of a guest begin and end: on 127.0.0.1, unless `E2E_HOST` names another address of
-//! this host, of IPv4 or IPv6.
+//! this host, of IPv4 or IPv6. Where the peer is on another host, `E2E_THERE` is that one's.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::*;
 
-/// The address that guests listen at and connect to.
+/// The address that guests listen at.
 ///
 /// # Panics
 ///
@@ -16,6 +16,19 @@ pub fn here() -> IpAddr {
     let given = || std::env::var("E2E_HOST").ok();
     let parse = |text: String| text.parse().expect("E2E_HOST is an address");
     *HERE.get_or_init(|| given().map_or_else(|| Ipv4Addr::LOCALHOST.into(), parse))
+}
+
+/// The address that guests connect to.
+///
+/// # Panics
+///
+/// When `E2E_THERE` is no address: a mistake in a test.
+#[must_use]
+pub fn there() -> IpAddr {
+    static THERE: std::sync::OnceLock<IpAddr> = std::sync::OnceLock::new();
+    let given = || std::env::var("E2E_THERE").ok();
+    let parse = |text: String| text.parse().expect("E2E_THERE is an address");
+    *THERE.get_or_init(|| given().map_or_else(here, parse))
 }
 
 /// `AF_INET` or `AF_INET6`.

@@ -157,7 +157,7 @@ impl Waiter {
     /// Starts it.
     pub fn start(fd: c_int, waits: Waits) -> Result<Self, i32> {
         let port = if let Waits::Connect(port) = waits { port } else { 0 };
-        let (addr, addr_len) = address::storage(address::here(), port);
+        let (addr, addr_len) = address::storage(address::there(), port);
         let sent = AtomicUsize::new(0);
         let job: &'static Job =
             Box::leak(Box::new(Job { fd, waits, addr, addr_len, sent, thread: AtomicI32::new(0) }));

@@ -100,7 +100,7 @@ pub fn socket() -> Result<c_int, i32> {
 
 /// `__connect`.
 pub fn connect(fd: c_int, port: u16) -> Ret {
-    let (addr, len) = address::storage(address::here(), port);
+    let (addr, len) = address::storage(address::there(), port);
     let at: At = (&raw const addr).cast_mut().cast();
     named!("__connect", (fd, at, len) as (c_int, At, u32) -> c_int)
 }

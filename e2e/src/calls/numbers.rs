@@ -218,7 +218,7 @@ pub fn socket() -> Result<c_int, i32> {
 
 /// `connect`.
 pub fn connect(fd: c_int, port: u16) -> Ret {
-    let (addr, len) = address::storage(address::here(), port);
+    let (addr, len) = address::storage(address::there(), port);
     call!(libc::syscall, libc::SYS_connect, fd, &raw const addr, len)
 }
 

@@ -9,7 +9,7 @@ pub const FASTOPEN_CONNECT: c_int = 30;
 
 /// Connects to `port` by what is sent first, in each of three ways; all of `bytes` is sent in the end.
 pub fn open_with(fd: c_int, port: u16, bytes: &[u8], by_message: bool) -> Ret {
-    let (mut addr, len) = address::storage(address::here(), port);
+    let (mut addr, len) = address::storage(address::there(), port);
     let at = (&raw mut addr).cast::<libc::sockaddr>();
     let sent = if by_message {
         let mut iov =
@@ -62,7 +62,7 @@ pub fn name_in(what: Name, fd: c_int, room: i32) -> Result<(i32, Vec<u8>), i32> 
 
 /// `connect` with an address that is said to be so long.
 pub fn connect_of(fd: c_int, port: u16, len: u32) -> Ret {
-    let (addr, _) = address::storage(address::here(), port);
+    let (addr, _) = address::storage(address::there(), port);
     call!(libc::connect, fd, (&raw const addr).cast(), len)
 }
 
@@ -293,10 +293,10 @@ pub fn recv_unseen(fd: c_int, len: usize, flags: c_int) -> Bytes {
     filled(buffer, got)
 }
 
-/// An address with a port, as [`address::here`] has it.
+/// An address with a port, as [`address::there`] has it.
 #[must_use]
 pub fn at(port: u16) -> SocketAddr {
-    SocketAddr::new(address::here(), port)
+    SocketAddr::new(address::there(), port)
 }
 
 /// Something that hands out numbers: its name, and what makes one, and perhaps a second that belongs to it.

@@ -164,7 +164,7 @@ impl Process {
                 }
             }
             1 => {
-                if let Some(found) = board.find(ends.mirrored()) {
+                if let Some(found) = board.find(ends.mirrored(), -1) {
                     assert!(ends.are_of(board.map.half(found.half).expect("a half")));
                     if input.byte().is_multiple_of(2) {
                         let server = half(input);

@@ -106,7 +106,7 @@ impl Worlds {
         let conn = self.ours.conn().expect("a record");
         let _ = calls::connect(fd, self.port);
         let remote = SocketAddrV6::new(Ipv4Addr::LOCALHOST.to_ipv6_mapped(), self.port, 0, 0);
-        conn.connecting(self.ours, fd, remote);
+        conn.connecting(self.ours, fd, remote, 0);
         assert_eq!(conn.phase(), Phase::Offered, "not offered");
         let ours = End { w: self.ours, conn, fd };
         let (fd, port) = calls::accept_from(self.listener).expect("a connection");

@@ -31,5 +31,6 @@ mod serve_seen;
 mod serve_systemd;
 mod stepped;
 mod tidy;
+mod together;
 mod trust;
 mod watchdog;

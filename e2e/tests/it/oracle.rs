@@ -27,8 +27,12 @@ enum Ends {
     Peers,
 }
 
+/// In place of an address: each end has a network namespace of its own, with a cable in between.
+const APART: &str = "apart";
+
 fn run(case: &str, role: &str, host: &str, ends: Ends) -> Outcome {
-    run_after(&[], case, role, host, ends)
+    let before: &[&str] = if host == APART { &["unshare", "-n"] } else { &[] };
+    run_after(before, case, role, host, ends)
 }
 
 /// [`run`], the guest being started by these words.
@@ -40,7 +44,13 @@ fn run_after(before: &[&str], case: &str, role: &str, host: &str, ends: Ends) ->
     let ours = both || ends == Ends::Ours;
     let under = if ours { Under::Shunt(&dir) } else { Under::Tcp };
     let mut command = command(words[0], under);
-    command.args(&words[1..]).env("E2E_HOST", host);
+    command.args(&words[1..]);
+    if host == APART {
+        command.env("E2E_HOST", "10.77.0.1").env("E2E_THERE", "10.77.0.2");
+        std::fs::write(dir.path().join("all-namespaces"), "").unwrap();
+    } else {
+        command.env("E2E_HOST", host);
+    }
     command.args([case, role]).env("SHUNT_DIR", dir.path()).env_remove("E2E_PEER_PRELOAD");
     if both || ends == Ends::Peers {
         command.env("E2E_PEER_PRELOAD", library());
@@ -345,6 +355,43 @@ mod napping {
                 $(#[test]
                 fn $case() {
                     super::check(stringify!($case));
+                })*
+            }
+        };
+        ($other:ident { $($case:ident)* }) => {};
+    }
+
+    macro_rules! tests {
+        ($($module:ident { $($case:ident)* })*) => { $(pick!($module { $($case)* });)* };
+    }
+
+    e2e::oracle_cases!(tests);
+}
+
+mod apart {
+    //! Each end has a network namespace of its own, as two containers have, and both have one board.
+
+    use super::{APART, Ends};
+
+    const WAYS: &[(&str, Ends)] = &[("client", Ends::Both), ("server", Ends::Both)];
+
+    fn check(case: &str, ways: usize) {
+        if e2e::calls::geteuid() != 0 || e2e::installed("unshare").is_none() {
+            return e2e::run::skipped("networks of their own need root and unshare");
+        }
+        super::check_at(case, APART, &WAYS[..ways]);
+    }
+
+    macro_rules! pick {
+        (early { $($case:ident)* }) => { pick!(@ early 2 $($case)*); };
+        (states { $($case:ident)* }) => { pick!(@ states 2 $($case)*); };
+        (transfer { $($case:ident)* }) => { pick!(@ transfer 1 $($case)*); };
+        (processes { $($case:ident)* }) => { pick!(@ processes 1 $($case)*); };
+        (@ $module:ident $ways:literal $($case:ident)*) => {
+            mod $module {
+                $(#[test]
+                fn $case() {
+                    super::check(stringify!($case), $ways);
                 })*
             }
         };

@@ -16,11 +16,11 @@ use e2e::{built, installed};
 
 const GUEST: &str = env!("CARGO_BIN_EXE_load-guest");
 const LIMIT: Duration = Duration::from_secs(120);
-const LEN: u64 = 24 << 20;
+pub(crate) const LEN: u64 = 24 << 20;
 
 /// Two users whom no system has.
-const A: u32 = 61_001;
-const B: u32 = 61_002;
+pub(crate) const A: u32 = 61_001;
+pub(crate) const B: u32 = 61_002;
 
 /// A command without a word of ours in its environment.
 fn without_ours(program: &str) -> Command {
@@ -35,12 +35,12 @@ fn without_ours(program: &str) -> Command {
 }
 
 /// The guest and the library where every user can read them.
-struct Public {
+pub(crate) struct Public {
     dir: PathBuf,
 }
 
 impl Public {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         // Not in /dev/shm, from which nothing may be run in many containers.
         let dir = std::env::temp_dir().join(format!("shunt-public-{}-{name}", std::process::id()));
         let open = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755));
@@ -62,10 +62,21 @@ impl Public {
     }
 
     /// The guest as this user, under Shunt, after the words of `before`; `board`: not the usual one.
-    fn guest(&self, user: u32, board: Option<&Path>, before: &[&str]) -> Command {
+    pub(crate) fn guest(&self, user: u32, board: Option<&Path>, before: &[&str]) -> Command {
+        self.guest_of(user, "--clear-groups", board, before)
+    }
+
+    /// The same, with these groups beside the user's own.
+    pub(crate) fn guest_of(
+        &self,
+        user: u32,
+        groups: &str,
+        board: Option<&Path>,
+        before: &[&str],
+    ) -> Command {
         let user = user.to_string();
         let mut words = before.to_vec();
-        words.extend(["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups", "env"]);
+        words.extend(["setpriv", "--reuid", &user, "--regid", &user, groups, "env"]);
         let mut command = without_ours(words[0]);
         command.args(&words[1..]);
         if !plain_only() {
@@ -103,7 +114,7 @@ fn can_be_others() -> bool {
 }
 
 /// A server as `serving`, and a client as `asking` that moves streams both ways: what the client said.
-fn moved(mut serving: Command, mut asking: Command) -> (Outcome, String) {
+pub(crate) fn moved(mut serving: Command, mut asking: Command) -> (Outcome, String) {
     let mut server =
         Guest::start(serving.arg("serve").stdout(Stdio::piped()).stderr(Stdio::piped()));
     let mut lines = BufReader::new(server.take_stdout().unwrap());

@@ -96,21 +96,34 @@ fn the_directory_must_be_ours_and_closed() {
     };
     let uid = sys::call::geteuid();
     mode(0o700);
-    assert_eq!(directory_check(at.path(), uid).outcome, Outcome::Ok);
-    assert_eq!(directory_check(at.path(), uid + 1).outcome, Outcome::No);
+    assert_eq!(directory_check(at.path(), true, uid).outcome, Outcome::Ok);
+    assert_eq!(directory_check(at.path(), true, uid + 1).outcome, Outcome::No);
     mode(0o750);
-    let open = directory_check(at.path(), uid);
+    let open = directory_check(at.path(), true, uid);
     assert_eq!(open.outcome, Outcome::No);
     assert!(open.advice.unwrap().starts_with("chmod 700"));
     mode(0o700);
-    assert_eq!(directory_check(&at.path().join("new"), uid).outcome, Outcome::Ok);
-    assert_eq!(directory_check(&at.path().join("no/such"), uid).outcome, Outcome::No);
+    assert_eq!(directory_check(&at.path().join("new"), true, uid).outcome, Outcome::Ok);
+    assert_eq!(directory_check(&at.path().join("no/such"), true, uid).outcome, Outcome::No);
+    // Of root, for its group, if it was named; and not of somebody else.
+    let is_roots = uid == 0;
+    for (bits, named, good) in [(0o2770, true, true), (0o2770, false, false), (0o2775, true, false)]
+    {
+        mode(bits);
+        let good = if good && is_roots { Outcome::Ok } else { Outcome::No };
+        assert_eq!(directory_check(at.path(), named, uid).outcome, good, "{bits:o} {named}");
+    }
+    mode(0o700);
     let file = at.path().join("file");
     std::fs::write(&file, "").unwrap();
-    assert_eq!(directory_check(&file, uid).outcome, Outcome::No);
+    assert_eq!(directory_check(&file, true, uid).outcome, Outcome::No);
     let link = at.path().join("link");
     std::os::unix::fs::symlink(at.path(), &link).unwrap();
-    assert_eq!(directory_check(&link, uid).outcome, Outcome::No, "a link could lead anywhere");
+    assert_eq!(
+        directory_check(&link, true, uid).outcome,
+        Outcome::No,
+        "a link could lead anywhere"
+    );
 }
 
 #[test]

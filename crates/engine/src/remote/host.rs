@@ -39,6 +39,12 @@ pub enum Error {
     /// Another engine has the board.
     #[error("another engine serves this user here (see `shunt engine status`)")]
     Serves,
+    /// Its programs trust each other, and not more than that: an engine that they could end is none for others.
+    #[error(
+        "the directory `dir` is one that users or network namespaces share, whose programs no engine serves: their \
+         connections to other hosts are TCP"
+    )]
+    Shared,
     /// Only root can be others.
     #[error("serving other users (`users`) wants root")]
     NotRoot,
@@ -98,6 +104,9 @@ impl Host {
         let dir = config.dir.clone();
         if config.users != Users::Own && sys::call::geteuid() != 0 {
             return Err(Error::NotRoot);
+        }
+        if board::prepare(dir.as_deref())?.is_some() || board::is_across(dir.as_deref()) {
+            return Err(Error::Shared);
         }
         let named = users::named(&config.users).map_err(Error::User)?;
         let finder = Finder::new(&config.users, named);

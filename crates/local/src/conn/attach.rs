@@ -7,10 +7,12 @@ use sys::sync::AtomicU32;
 use crate::config::End;
 use crate::turns::Turns;
 
+use crate::board::netns_of;
+
 use super::{
     BELL, Conn, EAGAIN_RETRY, ECONNRESET, Ends, Got, Half, Kept, Level, Loc, MSG_DONTWAIT,
     Ordering, Phase, Reason, SocketAddrV6, WaitWord, World, add64, call, diag, flag, full_fence,
-    half_state, is_here, kernel, lock, offer, options, ring, switch, taken,
+    half_state, is_here, kernel, lock, offer, options, ring, switch, syn, taken,
 };
 
 /// A server looks this often for the offer of a peer whose bytes came by other ways than our calls.
@@ -109,15 +111,23 @@ pub(super) fn counts(fd: i32, taken: Option<u64>) -> Option<Counts> {
 
 impl Conn {
     /// `connect()` has begun or succeeded: offers the connection if it may leave TCP.
-    pub fn connecting(&'static self, w: &World, fd: i32, remote: SocketAddrV6) {
+    /// `since`: when it began, nanoseconds ([`call::now_ns`]); to be known where the board [is for all
+    /// namespaces](crate::board::Board::is_across).
+    pub fn connecting(&'static self, w: &World, fd: i32, remote: SocketAddrV6, since: u64) {
         self.forget_offer(w);
-        match self.try_offer(w, fd, remote) {
+        match self.try_offer(w, fd, remote, since) {
             Ok(()) => self.set_phase(Phase::Offered),
             Err(reason) => self.stay_tcp(w, fd, reason),
         }
     }
 
-    fn try_offer(&'static self, w: &World, fd: i32, remote: SocketAddrV6) -> Result<(), Reason> {
+    fn try_offer(
+        &'static self,
+        w: &World,
+        fd: i32,
+        remote: SocketAddrV6,
+        since: u64,
+    ) -> Result<(), Reason> {
         if !w.limits.enabled {
             return Err(Reason::Off);
         }
@@ -129,10 +139,8 @@ impl Conn {
         if is_nowhere(*remote.ip()) {
             remote.set_ip(*local.ip());
         }
-        let loopback = |a: SocketAddrV6| {
-            a.ip().is_loopback() || a.ip().to_ipv4_mapped().is_some_and(|v4| v4.is_loopback())
-        };
-        if !loopback(remote) && local.ip() != remote.ip() || local.port() == 0 {
+        let ends = Ends { local, remote };
+        if !ends.are_within() && !w.board.is_across() || local.port() == 0 {
             return Err(Reason::PeerNotShunt);
         }
         if local == remote {
@@ -143,13 +151,16 @@ impl Conn {
         if !w.limits.allows(remote.port(), [*local.ip(), *remote.ip()], &w.program, End::Client) {
             return Err(Reason::Excluded);
         }
-        let ends = Ends { local, remote };
         let cookie =
             call::getsockopt::<u64>(fd, SOL_SOCKET, SO_COOKIE).map_err(|_| Reason::NoDiag)?;
         let index = self.new_half(w, fd, ends)?;
         let half = w.board.map.half_known(index);
         half.cookie.store(cookie, Ordering::Relaxed);
         half.client.store(1, Ordering::Relaxed);
+        if w.board.is_across() {
+            half.netns.store(netns_of(fd).unwrap_or(0), Ordering::Relaxed);
+            half.began.store(syn::began(fd, since), Ordering::Relaxed);
+        }
         // Whoever writes to our ring before we know of it wakes us through the kernel.
         self.arm_cold(w, half);
         half.state.store(half_state::OFFERED, Ordering::Release);
@@ -189,7 +200,8 @@ impl Conn {
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        for word in [&half.bytes_tx, &half.bytes_rx, &half.tcp_rx, &half.cookie] {
+        let (netns, began) = (&half.netns, &half.began);
+        for word in [&half.bytes_tx, &half.bytes_rx, &half.tcp_rx, &half.cookie, netns, began] {
             word.store(0, Ordering::Relaxed);
         }
         half.arm_seq.fetch_add(1, Ordering::Relaxed);
@@ -478,7 +490,7 @@ impl Conn {
                 && !is_here(peer.cpu.load(Ordering::Relaxed))
         };
         self.own_ends(fd)
-            .and_then(|ends| w.board.find(ends))
+            .and_then(|ends| w.board.find(ends, fd))
             .filter(|found| found.taker.is_none())
             .and_then(|found| w.board.map.half(found.half))
             .is_some_and(waits)
@@ -570,7 +582,7 @@ impl Conn {
         if !w.limits.allows(port, [*local.ip(), *remote.ip()], &w.program, End::Server) {
             return Err(Reason::Excluded);
         }
-        let found = if alone { None } else { w.board.find(ends) };
+        let found = if alone { None } else { w.board.find(ends, fd) };
         let Some(found) = found else {
             return if data { Err(Reason::PeerNotShunt) } else { again };
         };
@@ -584,7 +596,7 @@ impl Conn {
         if peer.flags.load(Ordering::Relaxed) & seen == 0 {
             return again;
         }
-        self.confirm(w, ends, peer)?;
+        self.confirm(w, fd, ends, peer)?;
         let believed = self.tcp_rx.load(Ordering::Relaxed);
         let counts = counts(fd, Some(believed)).ok_or(Reason::NoDiag)?;
         if !counts.established {
@@ -643,7 +655,18 @@ impl Conn {
     }
 
     /// The kernel's word that the offer is from the very socket at the other end.
-    fn confirm(&self, w: &World, ends: Ends, peer: &Half) -> Result<(), Reason> {
+    fn confirm(&self, w: &World, fd: i32, ends: Ends, peer: &Half) -> Result<(), Reason> {
+        let is_elsewhere =
+            || netns_of(fd).is_none_or(|at| at != peer.netns.load(Ordering::Relaxed));
+        if w.board.is_across() && is_elsewhere() {
+            // The kernel lists the sockets of our namespace only.
+            return match self.options.load(Ordering::Relaxed) & options::SYN_KEPT != 0
+                && syn::is_of(fd, ends, peer.began.load(Ordering::Relaxed))
+            {
+                true => Ok(()),
+                false => Err(Reason::NoSyn),
+            };
+        }
         let found = w.board.who_is(ends.remote, ends.local)?;
         let is_it = |found: diag::Peer| found.cookie == peer.cookie.load(Ordering::Relaxed);
         found.is_some_and(is_it).then_some(()).ok_or(Reason::ForgedOffer)

@@ -225,7 +225,8 @@ impl Conn {
     /// The socket of a half of another process, borrowed: to be closed. `None`: the kernel does not let us, or it is gone.
     fn socket_of(w: &World, peer: &Half) -> Option<i32> {
         let slot = peer.slot.load(Ordering::Relaxed);
-        if slot as usize >= sys::abi::SLOTS {
+        // In another namespace of processes its number is somebody else's.
+        if slot as usize >= sys::abi::SLOTS || !w.board.knows_pid_of(slot) {
             return None;
         }
         let pidfd = call::pidfd_open(w.board.map.slot(slot).pid.load(Ordering::Relaxed)).ok()?;

@@ -19,6 +19,7 @@ pub unsafe extern "C-unwind" fn __socket(domain: c_int, kind: c_int, protocol: c
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn listen(fd: c_int, backlog: c_int) -> c_int {
     remote::listening(fd);
+    life::will_listen(fd);
     // SAFETY: libc's contract, handed on.
     let done = unsafe { real::listen(fd, backlog) };
     if done == 0 {
@@ -35,12 +36,13 @@ pub unsafe extern "C-unwind" fn connect(fd: c_int, addr: *const sockaddr, len: s
     if let Some(storage) = &before {
         remote::connecting(fd, storage);
     }
+    let since = if known { life::begins() } else { 0 };
     // SAFETY: libc's contract, handed on.
     let done = unsafe { real::connect(fd, addr, len) };
     if known {
         // SAFETY: the kernel has read as many bytes from there.
         let storage = before.unwrap_or_else(|| unsafe { copy(addr, len) });
-        life::connected(fd, Some(&storage), done);
+        life::connected(fd, Some(&storage), done, since);
     }
     done
 }
@@ -289,6 +291,9 @@ pub unsafe extern "C-unwind" fn setsockopt(
             && noted(conn, name, on)
         {
             return 0;
+        }
+        if (level, name) == (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN) {
+            conn.asks_for_syns();
         }
         if level == libc::SOL_SOCKET
             && name == libc::SO_LINGER

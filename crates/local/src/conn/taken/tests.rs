@@ -64,7 +64,7 @@ pub(in crate::conn) fn ends() -> [End; 2] {
     far.board.listen(port).unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let client = End { w: near, conn: near.conn().unwrap(), stream };
-    client.conn.connecting(near, client.fd(), mapped(port));
+    client.conn.connecting(near, client.fd(), mapped(port), 0);
     assert_eq!(client.conn.phase(), Phase::Offered);
     client.conn.io_seen(near);
     assert!(client.conn.tcp_send_begins());

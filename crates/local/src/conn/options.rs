@@ -1,0 +1,30 @@
+//! Bits of [`Conn::options`]: what the program believes of its socket, where doorbells need it otherwise.
+
+/// `TCP_NODELAY` is off for the program.
+pub const NAGLE: u32 = 1;
+/// `TCP_CORK` is on for the program.
+pub const CORK: u32 = 2;
+/// Doorbells were freed from waiting.
+pub const FREE: u32 = 4;
+/// `SO_LINGER` is on with a time of 0: close means reset.
+pub const ABORT: u32 = 8;
+/// `SO_RCVTIMEO` was set: a stand-in must have it too. So with the others of [`CARRIED`]. What another
+/// process sets on a socket that it shares with us, after the fork, is not seen.
+pub const RCVTIMEO: u32 = 16;
+/// `SO_SNDTIMEO`.
+pub const SNDTIMEO: u32 = 32;
+/// `SO_LINGER`.
+pub const LINGER: u32 = 64;
+/// `SO_OOBINLINE`.
+pub const OOBINLINE: u32 = 128;
+/// `SO_KEEPALIVE`.
+pub const KEEPALIVE: u32 = 256;
+/// `TCP_NODELAY`.
+pub const NODELAY: u32 = 512;
+/// Of a listener: we have it keep what its connections began with ([`Self`] of those: it is kept), and the program does
+/// not look at that itself. See `syn`.
+pub const SYN_KEPT: u32 = 1024;
+/// The program has asked for what its connections begin with.
+pub const SYN_ASKED: u32 = 2048;
+/// All that a stand-in has if the program has set it; accepted sockets have their listener's.
+pub const CARRIED: u32 = RCVTIMEO | SNDTIMEO | LINGER | OOBINLINE | KEEPALIVE | NODELAY;

@@ -1,0 +1,339 @@
+//! Who shares a board though they are not one user in one network namespace: the users of a group, in a directory that root
+//! has opened to them, and programs of several namespaces, as containers are, in one that says so.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test, with its line")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use e2e::calls::geteuid;
+use e2e::installed;
+use e2e::run::{BoardDir, Guest, library, plain_only, skipped};
+use testkit::hosts::{self, Host, Hosts};
+
+use crate::trust::{A, B, Public, moved};
+
+const LIMIT: Duration = Duration::from_secs(60);
+/// A group that no system has, and of which both users are.
+const GROUP: u32 = 61_100;
+/// Who is not of it.
+const C: u32 = 61_003;
+
+/// A directory as root makes it for the users of a group.
+fn shared() -> BoardDir {
+    let dir = BoardDir::new();
+    chown(dir.path(), Some(0), Some(GROUP)).unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o2770)).unwrap();
+    dir
+}
+
+/// Says that the board in a directory is for all network namespaces.
+fn across(dir: &BoardDir) {
+    fs::write(dir.path().join("all-namespaces"), "").unwrap();
+}
+
+/// Whether we can be other users here.
+fn can_be_others() -> bool {
+    let can = geteuid() == 0 && installed("setpriv").is_some();
+    if !can {
+        skipped("processes of two users need root and setpriv");
+    }
+    can
+}
+
+fn can_make_hosts() -> bool {
+    match hosts::possible() {
+        Ok(()) => true,
+        Err(e) => {
+            skipped(&format!("network namespaces cannot be made: {e}"));
+            false
+        }
+    }
+}
+
+/// The guest as a user of the group.
+fn member(public: &Public, user: u32, dir: &Path, before: &[&str]) -> Command {
+    let groups = format!("--groups={GROUP}");
+    public.guest_of(user, &groups, Some(dir), before)
+}
+
+#[track_caller]
+fn assert_met(dir: &BoardDir) {
+    assert!(dir.attached() >= 2 || plain_only(), "stayed on TCP:\n{}", dir.summary());
+}
+
+/// Whoever of them makes the board, and whatever it keeps from others by its mask, all of them meet on it.
+#[test]
+fn users_of_a_group() {
+    if !can_be_others() {
+        return;
+    }
+    let public = Public::new("group");
+    let closed = ["sh", "-c", "umask 077; exec \"$0\" \"$@\""];
+    for (server, client) in [(A, B), (B, A), (A, A), (0, B), (A, 0)] {
+        for before in [&[][..], &closed] {
+            let dir = shared();
+            let guest = |user| member(&public, user, dir.path(), before);
+            let (client_said, server_said) = moved(guest(server), guest(client));
+            let said = format!("{}{server_said}", client_said.err);
+            assert_eq!(said, "", "{server} and {client}");
+            assert_met(&dir);
+            // Nothing is left of how it was made, and nobody else may open it.
+            let all: Vec<_> = fs::read_dir(dir.path()).unwrap().flatten().collect();
+            assert_eq!(all.len(), usize::from(!plain_only()), "{all:?}");
+            for file in all {
+                let about = file.metadata().unwrap();
+                assert_eq!([about.mode() & 0o7777, about.gid()], [0o660, GROUP]);
+            }
+        }
+    }
+}
+
+/// They all come at once: one of them makes it, and none is refused.
+#[test]
+fn users_of_a_group_at_once() {
+    if !can_be_others() {
+        return;
+    }
+    let public = Public::new("at-once");
+    for _ in 0..10 {
+        let dir = shared();
+        std::thread::scope(|scope| {
+            for (server, client) in [(A, B), (B, A), (A, A), (B, B)] {
+                let guest = |user| member(&public, user, dir.path(), &[]);
+                let (server, client) = (guest(server), guest(client));
+                scope.spawn(move || {
+                    let (client, server) = moved(server, client);
+                    assert_eq!(format!("{}{server}", client.err), "");
+                });
+            }
+        });
+        assert!(dir.attached() >= 8 || plain_only(), "stayed on TCP:\n{}", dir.summary());
+    }
+}
+
+/// Who is not of the group stays on TCP and says why, and so does everybody where the directory is one that others can
+/// enter, or that root has not made.
+#[test]
+fn users_who_share_nothing() {
+    if !can_be_others() {
+        return;
+    }
+    let public = Public::new("nothing");
+    let tcp = |server: Command, client: Command, dir: &BoardDir, words: &str| {
+        let (client, server) = moved(server, client);
+        let told = [&client.err, &server].map(|said| said.lines().count());
+        assert!(client.err.contains(words) || plain_only(), "{}", client.err);
+        assert!(told[0] <= 1, "said once: {}", client.err);
+        assert_eq!(dir.attached(), 0, "{}", dir.summary());
+    };
+    let dir = shared();
+    let (guest, other) =
+        (member(&public, A, dir.path(), &[]), public.guest(C, Some(dir.path()), &[]));
+    tcp(guest, other, &dir, "open the board: Permission denied");
+    for (owner, mode) in
+        [(0, 0o2777), (0, 0o2775), (0, 0o2771), (0, 0o2750), (A, 0o2770), (C, 0o770)]
+    {
+        let dir = shared();
+        chown(dir.path(), Some(owner), Some(GROUP)).unwrap();
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let guest = |user| member(&public, user, dir.path(), &[]);
+        tcp(guest(A), guest(B), &dir, "belongs to another user or is open to others");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{owner} {mode:o}");
+    }
+}
+
+/// Words before a guest's on a host: it listens at this address, and connects to that one.
+fn on(host: &Host, here: IpAddr, there: IpAddr) -> Vec<String> {
+    let mut words: Vec<String> =
+        host.prefix().into_iter().map(|word| word.into_string().unwrap()).collect();
+    words.extend(["env".into(), format!("E2E_HOST={here}"), format!("E2E_THERE={there}")]);
+    words
+}
+
+/// The server on one host and the client on the other, as these users, and the other way round: how many connections were
+/// attached at both ends. `is_across`: the directory says that its board is for all namespaces.
+fn meet(hosts: &Hosts, public: &Public, is_across: bool, v6: bool, users: [u32; 2]) -> [u64; 2] {
+    let address = |host: &Host| -> IpAddr {
+        if v6 { host.address_v6().into() } else { host.address().into() }
+    };
+    [(&hosts.server, &hosts.client), (&hosts.client, &hosts.server)].map(|(near, far)| {
+        let dir = shared();
+        if is_across {
+            across(&dir);
+        }
+        let guest = |host, other, user| {
+            let before = on(host, address(host), address(other));
+            let before: Vec<&str> = before.iter().map(String::as_str).collect();
+            member(public, user, dir.path(), &before)
+        };
+        let _ = moved(guest(near, far, users[0]), guest(far, near, users[1]));
+        dir.attached()
+    })
+}
+
+/// Two containers on one network, as one user or as two, by IPv4 and IPv6.
+#[test]
+fn network_namespaces() {
+    if !can_be_others() || !can_make_hosts() {
+        return;
+    }
+    let (public, hosts) = (Public::new("containers"), Hosts::new().unwrap());
+    for (v6, users) in [(false, [A, A]), (false, [A, B]), (true, [0, B])] {
+        let met = meet(&hosts, &public, true, v6, users);
+        assert_eq!(met, if plain_only() { [0; 2] } else { [2; 2] }, "{users:?}");
+        // Without that word each namespace has its own board.
+        assert_eq!(meet(&hosts, &public, false, v6, users), [0; 2], "{users:?}");
+    }
+}
+
+/// Without time stamps the kernel does not say that it is the same connection.
+#[test]
+fn network_namespaces_without_time_stamps() {
+    if !can_be_others() || !can_make_hosts() {
+        return;
+    }
+    let (public, hosts) = (Public::new("stamps"), Hosts::new().unwrap());
+    for host in [&hosts.server, &hosts.client] {
+        let words = ["-c", "echo 0 > /proc/sys/net/ipv4/tcp_timestamps"];
+        assert!(host.command("sh").args(words).status().unwrap().success());
+    }
+    assert_eq!(meet(&hosts, &public, true, false, [A, B]), [0; 2]);
+}
+
+/// An echo of its own name; and who asks from one port, says so, waits, and asks again.
+const NAMES: &str = r#"
+import socket, sys, time
+what, here, there, port, name, first, hold = sys.argv[1:8]
+if what == "server":
+    listener = socket.create_server((here, int(port)))
+    print("ready", flush=True)
+    while True:
+        peer, _ = listener.accept()
+        peer.settimeout(20)
+        try:
+            while (got := peer.recv(100)):
+                peer.sendall(f"{name}{len(got)} ".encode())
+        except OSError:
+            pass
+peer = socket.socket()
+peer.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+peer.bind((here, 5555))
+peer.connect((there, int(port)))
+peer.settimeout(20)
+def ask(n):
+    peer.sendall(b"x" * n)
+    got = b""
+    while not got.endswith(b" "):
+        some = peer.recv(100)
+        assert some, "the end"
+        got += some
+    assert got == f"{name}{n} ".encode(), (got, name, n)
+for n in range(int(first)):
+    ask(n + 1)
+print("connected", flush=True)
+time.sleep(float(hold))
+for n in range(1, 40):
+    ask(n)
+print("right", flush=True)
+"#;
+
+/// A program of [`NAMES`] on a host; under Shunt with this board.
+fn named(host: &Host, under: Option<&BoardDir>, words: &[&str]) -> Guest {
+    let mut command = host.command("env");
+    command.env_remove("LD_PRELOAD");
+    if let Some(dir) = under.filter(|_| !plain_only()) {
+        command.arg(format!("LD_PRELOAD={}", library().display()));
+        command.arg(format!("SHUNT_DIR={}", dir.path().display()));
+    }
+    command.args(["python3", "-c", NAMES]).args(words);
+    Guest::start(command.stdout(Stdio::piped()))
+}
+
+fn says(lines: &mut impl BufRead, want: &str) {
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert_eq!(line.trim(), want);
+}
+
+/// Two networks that know nothing of each other have the same addresses, and a connection with the same ends at the same
+/// time. One end of each is under Shunt, on one board, so that an offer of the one fits what the other has accepted.
+#[test]
+fn the_same_ends_in_other_networks() {
+    if !can_be_others() || !can_make_hosts() || installed("python3").is_none() {
+        return;
+    }
+    let dir = BoardDir::new();
+    across(&dir);
+    let networks = [Hosts::new().unwrap(), Hosts::new().unwrap()];
+    let [at, from] =
+        [networks[0].server.address(), networks[0].client.address()].map(|a| a.to_string());
+    for round in 0..5 {
+        let port = (7100 + round).to_string();
+        // The second server alone is under Shunt, and the first client.
+        let unders = [[None, Some(&dir)], [Some(&dir), None]];
+        let mut guests = Vec::new();
+        for (n, ([server, _], hosts)) in unders.iter().zip(&networks).enumerate() {
+            let name = format!("s{n}");
+            let mut guest =
+                named(&hosts.server, *server, &["server", &at, &at, &port, &name, "0", "0"]);
+            says(&mut BufReader::new(guest.take_stdout().unwrap()), "ready");
+            guests.push(guest);
+        }
+        let mut clients = Vec::new();
+        for (n, ([_, client], hosts)) in unders.iter().zip(&networks).enumerate() {
+            // The first has moved data, so that its offer may be taken, when the second asks.
+            let (name, [first, hold]) = (format!("s{n}"), [["1", "0.5"], ["0", "0"]][n]);
+            let words = ["client", &from, &at, &port, &name, first, hold];
+            let mut guest = named(&hosts.client, *client, &words);
+            let mut lines = BufReader::new(guest.take_stdout().unwrap());
+            says(&mut lines, "connected");
+            clients.push((guest, lines));
+        }
+        for (mut guest, mut lines) in clients {
+            says(&mut lines, "right");
+            assert!(guest.wait(LIMIT).unwrap().success());
+        }
+        assert_eq!(dir.attached(), 0, "{}", dir.summary());
+        guests.iter_mut().for_each(Guest::kill_all);
+    }
+}
+
+/// The loopback address is each namespace's own, on a board that both have: the same ends, at the same time, and both
+/// pairs meet.
+#[test]
+fn the_loopback_of_each_namespace() {
+    if !can_be_others() || !can_make_hosts() || installed("python3").is_none() {
+        return;
+    }
+    let dir = BoardDir::new();
+    across(&dir);
+    let hosts = Hosts::new().unwrap();
+    let (both, here) = ([&hosts.server, &hosts.client], "127.0.0.1");
+    let mut guests = Vec::new();
+    for (n, host) in both.iter().enumerate() {
+        let mut guest =
+            named(host, Some(&dir), &["server", here, here, "7200", &format!("s{n}"), "0", "0"]);
+        says(&mut BufReader::new(guest.take_stdout().unwrap()), "ready");
+        guests.push(guest);
+    }
+    let clients = [0, 1].map(|n| {
+        // Who has offered first asks last.
+        let words = ["client", here, here, "7200", &format!("s{n}"), "0", ["0.6", "0.1"][n]];
+        let mut guest = named(both[n], Some(&dir), &words);
+        let mut lines = BufReader::new(guest.take_stdout().unwrap());
+        says(&mut lines, "connected");
+        (guest, lines)
+    });
+    for (mut guest, mut lines) in clients {
+        says(&mut lines, "right");
+        assert!(guest.wait(LIMIT).unwrap().success());
+    }
+    assert!(dir.attached() >= 4 || plain_only(), "stayed on TCP:\n{}", dir.summary());
+    guests.iter_mut().for_each(Guest::kill_all);
+}
