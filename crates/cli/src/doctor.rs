@@ -342,7 +342,7 @@ fn place_checks(dir: Option<&str>) -> Vec<Check> {
     let mut checks = vec![directory_check(Path::new(&dir), is_named, sys::call::geteuid())];
     checks.extend(is_across.then(across_check));
     checks.extend(space_checks(Path::new(&dir)));
-    checks.push(board_check(&path, netns));
+    checks.push(board_check(&path, netns, shared_by(Path::new(&dir), is_named)));
     checks.push(netlink_check());
     checks.push(engine_check(snapshot::engine_at(&path, netns)));
     checks
@@ -367,13 +367,13 @@ fn engine_check(engine: Option<snapshot::Process>) -> Check {
 fn directory_check(dir: &Path, is_named: bool, uid: u32) -> Check {
     const NAME: &str = "directory";
     use std::os::unix::fs::MetadataExt;
+    if let Some(group) = shared_by(dir, is_named) {
+        return shared_directory_check(dir, group);
+    }
     let shown = dir.display();
     match std::fs::symlink_metadata(dir) {
         Ok(at) if !at.is_dir() => {
             Check::no(NAME, format!("{shown} is not a directory"), "remove it or set SHUNT_DIR")
-        }
-        Ok(at) if is_named && at.uid() == 0 && at.mode() & 0o077 == 0o070 => {
-            shared_directory_check(dir, at.gid())
         }
         Ok(at) if at.uid() != uid => Check::no(
             NAME,
@@ -470,13 +470,37 @@ fn space_checks(dir: &Path) -> Vec<Check> {
     vec![memory, space]
 }
 
-fn board_check(path: &CString, netns: u64) -> Check {
+/// The group whose users share what is in a directory; `is_named`: it is not the usual one.
+fn shared_by(dir: &Path, is_named: bool) -> Option<u32> {
+    use std::os::unix::fs::MetadataExt;
+    let at = std::fs::symlink_metadata(dir).ok().filter(std::fs::Metadata::is_dir)?;
+    (is_named && at.uid() == 0 && at.mode() & 0o077 == 0o070).then_some(at.gid())
+}
+
+/// `group`: whose users share it.
+fn board_check(path: &CString, netns: u64, group: Option<u32>) -> Check {
     const NAME: &str = "board";
     let shown = path.to_string_lossy();
     match Map::open(path, netns, Access::Look) {
         Ok((_, fd)) => {
+            let file = sys::call::fstat(fd);
             let _ = sys::call::close(fd);
-            Check::ok(NAME, shown)
+            let mode = |file: libc::stat| file.st_mode & 0o7777;
+            let good = file.is_ok_and(|file| match group {
+                Some(group) => file.st_gid == group && mode(file) == 0o660 && file.st_nlink == 1,
+                None => mode(file) & 0o077 == 0,
+            });
+            match good {
+                true => Check::ok(NAME, shown),
+                false => Check::no(
+                    NAME,
+                    format!("{shown} is not as this directory wants it (owner, group, mode)"),
+                    "end the programs that use it and remove it",
+                ),
+            }
+        }
+        Err(MapError::System(_, libc::EACCES)) => {
+            Check::no(NAME, format!("{shown} is closed to this user"), "see `directory`")
         }
         Err(MapError::System(_, libc::ENOENT)) => {
             Check::ok(NAME, format!("{shown} will be made by the first program"))
