@@ -326,6 +326,8 @@ impl Drop for Terminal {
     }
 }
 
+const STDIN: i32 = 0;
+
 /// Shows the board until somebody has seen enough.
 pub(crate) fn run(dir: Option<&str>, interval: Duration) -> anyhow::Result<()> {
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
@@ -342,8 +344,13 @@ pub(crate) fn run(dir: Option<&str>, interval: Duration) -> anyhow::Result<()> {
     let mut last = Instant::now();
     while !screen.done && !stop.load(atomic::Ordering::Relaxed) {
         terminal.0.draw(|frame| screen.draw(frame))?;
-        let left = interval.saturating_sub(last.elapsed());
-        if event::poll(left.min(PATIENCE)).context("keyboard")?
+        let left = interval.saturating_sub(last.elapsed()).min(PATIENCE);
+        // Not by `event::poll`: where the terminal has gone, it would look for ever.
+        sys::call::wait_readable(STDIN, i32::try_from(left.as_millis()).unwrap_or(0).max(1));
+        if sys::call::hung_up(STDIN) {
+            break;
+        }
+        if event::poll(Duration::ZERO).context("keyboard")?
             && let Event::Key(key) = event::read().context("keyboard")?
         {
             screen.handle_key(key);

@@ -11,8 +11,8 @@ use std::net::{Ipv6Addr, SocketAddrV6};
 
 use sys::abi::{
     BLOCK_BYTES, DATA_AT, ENGINE_MEETS, EXTENT_BYTES, EXTENTS, FILE_BYTES, HALF_BYTES,
-    HALVES_PER_BLOCK, Half, OWNER_HALVES, PORT_OFFERED, SLOTS, Slot, VERSION, half_state,
-    slot_state,
+    HALVES_PER_BLOCK, Half, OWNER_HALVES, PORT_OFFERED, SLOTS, Slot, VERSION, half_flags,
+    half_state, slot_state,
 };
 use sys::call;
 use sys::diag;
@@ -50,6 +50,11 @@ fn netns() -> Result<u64, MapError> {
             inode_of(c"/proc/self/ns/net").map_err(|e| MapError::System("network namespace", e))
         }
     }
+}
+
+/// The namespace of our process numbers; 0: it is not known.
+fn pids() -> u64 {
+    inode_of(c"/proc/self/ns/pid").unwrap_or(0)
 }
 
 /// The inode number of what is there, or of what a link there leads to.
@@ -234,6 +239,21 @@ impl Ends {
         is_loopback(ip) || is_loopback(self.local.ip()) || ip == self.local.ip()
     }
 
+    /// Ours alone, for who may see the other end at another address.
+    #[must_use]
+    pub const fn alone(self) -> Self {
+        let nowhere = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, 0, 0, 0);
+        Self { local: self.local, remote: nowhere }
+    }
+
+    /// Whether a half says that it is at our end.
+    fn begin_at(self, half: &Half) -> bool {
+        let ports = half.ports.load(Ordering::Relaxed);
+        let mut at = half.local_addr.iter().zip(words(self.local));
+        ports & 0xffff == u32::from(self.local.port())
+            && at.all(|(at, word)| at.load(Ordering::Relaxed) == word)
+    }
+
     /// Both ports, ours in the low half.
     #[must_use]
     pub fn ports(self) -> u32 {
@@ -315,8 +335,8 @@ pub struct Board {
     is_shared: bool,
     /// It is for all network namespaces.
     is_across: bool,
-    /// See [`Slot::pids`]; as with `bound`.
-    pids: u64,
+    /// See [`Slot::pids`].
+    pids: AtomicU64,
     /// What the program was called when it joined: by that rules know it, whatever its threads call themselves later.
     name: [u8; 16],
 }
@@ -362,7 +382,7 @@ impl Board {
             owner: call::geteuid(),
             is_shared: matches!(access, Access::Member(_)),
             is_across: netns == 0,
-            pids: inode_of(c"/proc/self/ns/pid").unwrap_or(0),
+            pids: AtomicU64::new(pids()),
             name: call::comm(),
         })
     }
@@ -383,7 +403,10 @@ impl Board {
     /// Whether the number of the process of a slot means the same to us as to itself.
     #[must_use]
     pub fn knows_pid_of(&self, slot: u32) -> bool {
-        self.map.slot(slot).pids.load(Ordering::Relaxed) == self.pids
+        let theirs = self.map.slot(slot).pids.load(Ordering::Relaxed);
+        // On a board of one user, who are in one namespace unless told otherwise, no answer is the same answer.
+        let may_be_unknown = !self.is_across && !self.is_shared;
+        theirs == self.pids.load(Ordering::Relaxed) && (theirs != 0 || may_be_unknown)
     }
 
     /// Whether nothing there means anything any more: see [`Map::is_spoiled`].
@@ -513,9 +536,14 @@ impl Board {
         }
         // A lock of our own needs an open file of our own: the one inherited from a parent holds
         // the parent's.
-        let fd = call::open(&self.path, 0o2 | 0o2_000_000 | 0o400_000, 0)
+        let fd = call::open(&self.path, 0o2 | 0o2_000_000 | 0o400_000 | 0o4000, 0)
             .map(|fd| out_of_the_way(fd, self.high))
             .map_err(|_| Reason::NoSlot)?;
+        // Somebody may have removed the file that we have mapped, and made another: its locks say nothing of ours.
+        if !is_same_file(fd, self.fd()) {
+            let _ = call::close(fd);
+            return Err(Reason::NoSlot);
+        }
         match self.take_slot(fd) {
             Some(slot) => {
                 // The inherited descriptor is kept open on purpose, see `forked`; the one that
@@ -581,7 +609,11 @@ impl Board {
         slot.generation.fetch_add(1, Ordering::Relaxed);
         slot.pid.store(call::getpid(), Ordering::Relaxed);
         slot.uid.store(call::geteuid(), Ordering::Relaxed);
-        slot.pids.store(self.pids, Ordering::Relaxed);
+        if self.is_across || self.is_shared {
+            // What we were forked from may have made a namespace for us.
+            self.pids.store(pids(), Ordering::Relaxed);
+        }
+        slot.pids.store(self.pids.load(Ordering::Relaxed), Ordering::Relaxed);
         slot.bound.store(self.bound.load(Ordering::Relaxed), Ordering::Relaxed);
         slot.cpu.store(UNKNOWN, Ordering::Relaxed);
         slot.since.store(call::wall_ns() / 1_000_000_000, Ordering::Relaxed);
@@ -832,11 +864,23 @@ impl Board {
         }
     }
 
+    /// The same of a connection whose server may have another port.
+    pub fn note_routed(&self) {
+        let word = &self.map.header().routed;
+        if word.load(Ordering::Relaxed) == 0 {
+            word.store(1, Ordering::Release);
+        }
+    }
+
     /// Whether anybody has offered a connection to `port` since there is a listener: who was sent bytes by a
     /// client need not look for its offer where not.
     #[must_use]
     pub fn has_offers(&self, port: u16) -> bool {
-        self.map.port(port).load(Ordering::Acquire) & PORT_OFFERED != 0
+        self.map.port(port).load(Ordering::Acquire) & PORT_OFFERED != 0 || self.routes()
+    }
+
+    fn routes(&self) -> bool {
+        self.is_across && self.map.header().routed.load(Ordering::Acquire) != 0
     }
 
     /// CPU on which the process that listens on `port` was seen last; [`UNKNOWN`]: it never was.
@@ -865,7 +909,7 @@ impl Board {
         self.map.slot(slot).bound.load(Ordering::Relaxed).checked_sub(1)
     }
 
-    /// Puts an offer on the board: our half, under the ends as we see them. Answers the number of
+    /// Puts an offer on the board: our half, under the ends as we see them, or [our own](Ends::alone). Answers the number of
     /// the word, to be asked by [`offer::taken`].
     ///
     /// # Errors
@@ -918,8 +962,31 @@ impl Board {
         let within = (self.is_across && ends.are_within()).then(|| netns_of(fd));
         let is_there =
             |h: &Half| within.is_none_or(|at| at == Some(h.netns.load(Ordering::Relaxed)));
+        self.offers_of(theirs, |half| theirs.are_of(half) && is_there(half)).next()
+    }
+
+    /// The same where the client may see us at another address and port. Of several that it may be it is none.
+    #[must_use]
+    pub fn find_routed(&self, ends: Ends) -> Option<Found<'_>> {
+        if !self.routes() || ends.are_within() {
+            return None;
+        }
+        let theirs = ends.mirrored().alone();
+        let is_it = |half: &Half| {
+            half.flags.load(Ordering::Relaxed) & half_flags::ROUTED != 0 && theirs.begin_at(half)
+        };
+        let mut all = self.offers_of(theirs, is_it);
+        all.next().filter(|_| all.next().is_none())
+    }
+
+    /// The offers under such ends of the client's for whose halves this holds.
+    fn offers_of(
+        &self,
+        theirs: Ends,
+        is_it: impl Fn(&Half) -> bool,
+    ) -> impl Iterator<Item = Found<'_>> {
         let first = Map::offer_index(theirs.hash());
-        self.map.offers(theirs.hash()).iter().zip(first..).find_map(|(word, index)| {
+        self.map.offers(theirs.hash()).iter().zip(first..).filter_map(move |(word, index)| {
             let (half, taker) = offer::split(word.load(Ordering::Acquire))?;
             let h = self.map.half(half)?;
             // Before all else of the half. Acquire: the half was free before it got this number, so
@@ -929,12 +996,7 @@ impl Board {
             let open = state == half_state::OFFERED || state == half_state::ATTACHED;
             // A word may have outlived its connection, and its half serve another one by now.
             let current = u64::from(h.offer_word.load(Ordering::Relaxed)) == index;
-            (open && current && theirs.are_of(h) && is_there(h)).then_some(Found {
-                word,
-                half,
-                generation,
-                taker,
-            })
+            (open && current && is_it(h)).then_some(Found { word, half, generation, taker })
         })
     }
 
@@ -1030,6 +1092,11 @@ fn name_slot(slot: &Slot, name: [u8; 16]) {
 /// The process that the word of a port names; words may be overwritten by anybody who takes part.
 fn listener_slot(word: u32) -> Option<u32> {
     (word & !PORT_OFFERED).checked_sub(1).filter(|slot| (*slot as usize) < SLOTS)
+}
+
+fn is_same_file(one: i32, other: i32) -> bool {
+    let of = |fd| call::fstat(fd).map(|stat| (stat.st_dev, stat.st_ino));
+    of(one).is_ok_and(|this| of(other) == Ok(this))
 }
 
 /// Moves a descriptor of ours to a high number, where the guest does not look.

@@ -61,6 +61,11 @@ pub const SETTINGS: &[Setting] = &[
         help: "never these, same form; wins over include [nothing]",
     },
     Setting {
+        name: "routed",
+        env: "SHUNT_ROUTED",
+        help: "networks whose containers on this host are reached through a router or address translation, as pods and services of Kubernetes: A/BITS, comma separated; for a directory that network namespaces share [nothing]",
+    },
+    Setting {
         name: "log",
         env: "SHUNT_LOG",
         help: "off, error, info or debug, to standard error [error]",
@@ -138,6 +143,9 @@ pub struct Limits {
     pub include: Vec<Rule>,
     /// Never these.
     pub exclude: Vec<Rule>,
+    /// Networks that lead to servers on this host through a router or address translation: address and prefix length, as
+    /// in [`Rule::Addr`].
+    pub routed: Vec<(Ipv6Addr, u8)>,
     /// Verbosity.
     pub log: Level,
     /// Directory of the board, if not the usual one.
@@ -155,6 +163,7 @@ impl Default for Limits {
             memory_max: 1 << 30,
             include: Vec::new(),
             exclude: Vec::new(),
+            routed: Vec::new(),
             log: Level::Error,
             dir: None,
         }
@@ -182,6 +191,22 @@ fn mapped(addr: IpAddr) -> Ipv6Addr {
     }
 }
 
+fn parse_network(text: &str) -> Option<(Ipv6Addr, u8)> {
+    let (addr, bits) = match text.trim().split_once('/') {
+        Some((addr, bits)) => (addr, Some(bits.parse::<u8>().ok()?)),
+        None => (text.trim(), None),
+    };
+    let addr: IpAddr = addr.trim_matches(['[', ']']).parse().ok()?;
+    let (width, shift) = if addr.is_ipv4() { (32, 96) } else { (128, 0) };
+    let bits = bits.unwrap_or(width);
+    (bits <= width).then_some((mapped(addr), bits + shift))
+}
+
+fn is_in(addr: Ipv6Addr, (net, bits): (Ipv6Addr, u8)) -> bool {
+    let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
+    (u128::from(addr) ^ u128::from(net)) & mask == 0
+}
+
 fn parse_rule(text: &str) -> Option<Rule> {
     let (kind, what) = text.trim().split_once(':')?;
     match kind {
@@ -190,16 +215,7 @@ fn parse_rule(text: &str) -> Option<Rule> {
             let (from, to) = (from.parse().ok()?, to.parse().ok()?);
             (from <= to).then_some(Rule::Port(from, to))
         }
-        "addr" => {
-            let (addr, bits) = match what.split_once('/') {
-                Some((addr, bits)) => (addr, Some(bits.parse::<u8>().ok()?)),
-                None => (what, None),
-            };
-            let addr: IpAddr = addr.trim_matches(['[', ']']).parse().ok()?;
-            let (width, shift) = if addr.is_ipv4() { (32, 96) } else { (128, 0) };
-            let bits = bits.unwrap_or(width);
-            (bits <= width).then_some(Rule::Addr(mapped(addr), bits + shift))
-        }
+        "addr" => parse_network(what).map(|(net, bits)| Rule::Addr(net, bits)),
         "program" if !what.is_empty() => Some(Rule::Program(what.to_owned())),
         "end" => match what {
             "client" => Some(Rule::End(End::Client)),
@@ -216,10 +232,7 @@ impl Rule {
     pub fn matches(&self, port: u16, ends: [Ipv6Addr; 2], program: &str, end: End) -> bool {
         match self {
             Self::Port(from, to) => (*from..=*to).contains(&port),
-            Self::Addr(net, bits) => {
-                let mask = u128::MAX.checked_shl(128 - u32::from(*bits)).unwrap_or(0);
-                ends.iter().any(|a| (u128::from(*a) ^ u128::from(*net)) & mask == 0)
-            }
+            Self::Addr(net, bits) => ends.iter().any(|addr| is_in(*addr, (*net, *bits))),
             // comm is cut to 15 bytes.
             Self::Program(name) => {
                 name == program || name.len() > 15 && name.get(..15) == Some(program)
@@ -282,6 +295,12 @@ impl Limits {
             }
             "include" => self.include = rules(value)?,
             "exclude" => self.exclude = rules(value)?,
+            "routed" => {
+                let words = value.split(',').filter(|w| !w.trim().is_empty());
+                let all: Option<Vec<_>> = words.map(parse_network).collect();
+                self.routed =
+                    all.ok_or_else(|| bad("addresses or networks (A/BITS), comma separated"))?;
+            }
             "log" => {
                 self.log = match value {
                     "off" => Level::Off,
@@ -316,6 +335,12 @@ impl Limits {
             });
         }
         Ok(self)
+    }
+
+    /// Whether a server of this address is reached through a router, and may see another address of its own.
+    #[must_use]
+    pub fn is_routed(&self, addr: Ipv6Addr) -> bool {
+        self.routed.iter().any(|network| is_in(addr, *network))
     }
 
     /// Whether [`Self::allows`] looks at the addresses.

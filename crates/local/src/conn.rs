@@ -42,7 +42,7 @@ mod peek;
 mod remains;
 mod send;
 mod stand;
-mod syn;
+pub(crate) mod syn;
 mod taken;
 mod waiting;
 

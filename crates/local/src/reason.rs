@@ -114,7 +114,7 @@ reasons! {
     AboveLimit = 32, "descriptor above the program's own limit (RLIMIT_NOFILE)";
     /// The program has as many descriptors as it may have, so that the engine's socket cannot come to it.
     NoDescriptor = 33, "no descriptor left for the engine's socket (RLIMIT_NOFILE)";
-    /// The peer is in another network namespace, and how its connection began does not say that it is this one: the
-    /// kernel's time stamps are switched off, or something in between has made another one of it.
-    NoSyn = 34, "kernel does not confirm the peer in another network namespace (tcp_timestamps)";
+    /// The peer is in another network namespace, and how the connection began does not say that it is this one: it came by a
+    /// router or a proxy (`routed`), time stamps are switched off, or the first segment was sent twice or is not kept.
+    NoSyn = 34, "not known to be the peer in another network namespace (routed, or tcp_timestamps is off)";
 }

@@ -99,6 +99,10 @@ pub struct World {
     memory_max: AtomicU64,
     /// Halves that were given back while another thread was at [`Self::arena`].
     returned: Guarded<Vec<u32>>,
+    /// On a board for all network namespaces: from where our packets leave ours, as it was found last.
+    pub(crate) way_out: Guarded<Option<crate::conn::syn::WayOut>>,
+    /// Until when peers are waited for whose part nobody can do: see `Conn::demote`.
+    pub(crate) waits_until: AtomicU64,
 }
 
 impl World {
@@ -155,6 +159,8 @@ impl World {
             sent_on: AtomicU32::new(0),
             memory_max,
             returned: Guarded::default(),
+            way_out: Guarded::default(),
+            waits_until: AtomicU64::new(0),
         }
     }
 

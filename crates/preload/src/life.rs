@@ -649,6 +649,9 @@ fn hand_over(own: bool, which: impl Fn(&Conn) -> bool) {
             remains::cut_off(w, conn, fd, own || borrowed);
         } else if own && conn.seems_deserted(w) {
             remains::cut_here(fd);
+        } else if own && conn.cannot_go_back(w) {
+            // Nobody would read what is in the ring, or be heard: better no stream than one with a hole.
+            remains::cut_off(w, conn, fd, true);
         } else {
             conn.clear_of_bells(w, fd);
         }

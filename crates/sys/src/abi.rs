@@ -109,6 +109,8 @@ pub struct Header {
     pub engine_side: AtomicU32,
     /// What is to be said there first: nobody knows it who may not read this file.
     pub engine_key: [AtomicU32; 3],
+    /// Not 0: somebody has offered a connection whose server may see other addresses and ports than its client does.
+    pub routed: AtomicU32,
 }
 
 /// Of [`Header::engine_option`]: the engine asks those of other hosts which connections they share, so that
@@ -354,7 +356,10 @@ pub struct Half {
     /// The same: between which time stamps its connection began, for a server in another namespace; 0: that is not known.
     /// The last one is in the high half, and how many milliseconds the first one lies before it in the low one.
     pub began: AtomicU64,
-    _reserved: [AtomicU64; 7],
+    /// The same: the hardware address from which its packets leave its namespace, in the order in which it is sent, from
+    /// the high bits on, and 1; 0: it has none.
+    pub hardware: AtomicU64,
+    _reserved: [AtomicU64; 6],
 }
 
 /// Values of [`Half::state`].
@@ -412,6 +417,9 @@ pub mod half_flags {
     pub const UNRUNG: u32 = 65536;
     /// Our process may wake the other end by doorbells alone, or is about to end: nobody is to nap for it.
     pub const BELLS: u32 = 131_072;
+    /// Of an offer: the server may see another address and port of its own than the client does, so it is found by the
+    /// client's alone.
+    pub const ROUTED: u32 = 262_144;
 }
 
 /// Where a ring block is: offset in blocks of [`BLOCK_BYTES`] and the power of two of its size.

@@ -439,6 +439,10 @@ mod calls {
     pub fn wait_readable(fd: i32, ms: i32) {
         let _ = poll(&mut [libc::pollfd { fd, events: libc::POLLIN, revents: 0 }], ms);
     }
+    /// Sleeps so long, or until a signal comes.
+    pub fn pause_ms(ms: i32) {
+        let _ = poll(&mut [], ms);
+    }
     /// Whether the kernel says that the socket is hung up or in error.
     #[must_use]
     pub fn hung_up(fd: i32) -> bool {

@@ -23,6 +23,82 @@ pub struct Interface {
     pub address: [u8; 6],
 }
 
+/// The hardware address of the interface by which packets of the socket `fd` from `local` leave for `remote`; `None`: it has
+/// none, or the kernel does not say. Asks for nothing that takes memory of the C library.
+#[must_use]
+pub fn hardware_towards(fd: i32, local: Ipv6Addr, remote: Ipv6Addr) -> Option<[u8; 6]> {
+    let index = way_out(local, remote)?;
+    // The kernel writes the name of that number.
+    let mut request = Request { name: [0; libc::IFNAMSIZ], value: [0; 24] };
+    request.set_number(index);
+    request.ask(&fd, libc::SIOCGIFNAME).ok()?;
+    request.ask(&fd, libc::SIOCGIFHWADDR).ok()?;
+    let (kind, address) = request.hardware();
+    (kind == libc::ARPHRD_ETHER).then_some(address)
+}
+
+/// The number of the interface by which the kernel would send such packets: one request by rtnetlink(7).
+fn way_out(local: Ipv6Addr, remote: Ipv6Addr) -> Option<i32> {
+    let socket =
+        call::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE);
+    let socket = socket.ok()?;
+    let found = ask_way(socket, local, remote);
+    let _ = call::close(socket);
+    found
+}
+
+/// Bytes of nlmsghdr and rtmsg.
+const ROUTE_AT: usize = 16 + 12;
+
+fn ask_way(socket: i32, local: Ipv6Addr, remote: Ipv6Addr) -> Option<i32> {
+    let (local, remote) = (local.to_canonical(), remote.to_canonical());
+    let bytes = |ip: IpAddr| match ip {
+        IpAddr::V4(v4) => v4.octets().to_vec(),
+        IpAddr::V6(v6) => v6.octets().to_vec(),
+    };
+    let (family, bits) = match remote {
+        IpAddr::V4(_) => (libc::AF_INET, 32u8),
+        IpAddr::V6(_) => (libc::AF_INET6, 128),
+    };
+    let mut message = vec![0u8; ROUTE_AT];
+    message[16] = u8::try_from(family).ok()?;
+    [message[17], message[18]] = [bits; 2];
+    for (kind, ip) in [(libc::RTA_DST, remote), (libc::RTA_SRC, local)] {
+        let value = bytes(ip);
+        let len = u16::try_from(4 + value.len()).ok()?;
+        message.extend(len.to_ne_bytes());
+        message.extend(kind.to_ne_bytes());
+        message.extend(value);
+    }
+    let len = u32::try_from(message.len()).ok()?;
+    message[..4].copy_from_slice(&len.to_ne_bytes());
+    message[4..6].copy_from_slice(&libc::RTM_GETROUTE.to_ne_bytes());
+    message[6..8].copy_from_slice(&u16::try_from(libc::NLM_F_REQUEST).ok()?.to_ne_bytes());
+    call::send(socket, &message, libc::MSG_DONTWAIT).ok()?;
+    let mut answer = [0u8; 1024];
+    let len = call::recv(socket, &mut answer, libc::MSG_DONTWAIT).ok()?;
+    out_of(&answer[..len])
+}
+
+/// The interface that an answer of the kernel names.
+fn out_of(answer: &[u8]) -> Option<i32> {
+    let short = |at: usize| Some(u16::from_ne_bytes(*answer.get(at..)?.first_chunk()?));
+    if short(4)? != libc::RTM_NEWROUTE {
+        return None;
+    }
+    let mut at = ROUTE_AT;
+    loop {
+        let (len, kind) = (usize::from(short(at)?), short(at + 2)?);
+        if kind == libc::RTA_OIF {
+            return Some(i32::from_ne_bytes(*answer.get(at + 4..)?.first_chunk()?));
+        }
+        if len < 4 {
+            return None;
+        }
+        at += len.next_multiple_of(4);
+    }
+}
+
 impl Interface {
     /// The interface of that name in our network namespace; `None`: there is none.
     ///
@@ -233,6 +309,27 @@ mod tests {
         assert_eq!(found, Interface::find("lo").unwrap().unwrap());
         // TEST-NET-1 (RFC 5737) is nobody's.
         assert_eq!(Interface::with_address([192, 0, 2, 1].into()), None);
+    }
+
+    #[test]
+    fn answers_of_the_kernel_that_are_none() {
+        for answer in [&[][..], &[0; 15], &[0; 28], &[0; 64]] {
+            assert_eq!(out_of(answer), None);
+        }
+        let mut answer = [0; 40];
+        answer[4..6].copy_from_slice(&libc::RTM_NEWROUTE.to_ne_bytes());
+        assert_eq!(out_of(&answer), None, "an attribute of no length");
+        answer[28..32].copy_from_slice(&[8, 0, 4, 0]);
+        answer[32..36].copy_from_slice(&7i32.to_ne_bytes());
+        assert_eq!(out_of(&answer), Some(7));
+        assert_eq!(out_of(&answer[..35]), None);
+        answer[28..30].copy_from_slice(&200u16.to_ne_bytes());
+        answer[30] = 1;
+        assert_eq!(out_of(&answer), None, "longer than it is");
+        let lo = Ipv4Addr::LOCALHOST.to_ipv6_mapped();
+        let index = i32::try_from(Interface::find("lo").unwrap().unwrap().index).unwrap();
+        assert_eq!(way_out(lo, lo), Some(index));
+        assert_eq!(way_out(Ipv6Addr::LOCALHOST, Ipv6Addr::LOCALHOST), Some(index));
     }
 
     #[test]

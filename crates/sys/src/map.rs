@@ -207,7 +207,10 @@ impl Map {
                 let flags = flags | libc::O_RDWR | libc::O_CREAT | libc::O_NONBLOCK;
                 (call::open(path, flags, 0o600), write)
             }
-            Access::Look => (call::open(path, flags | libc::O_RDONLY, 0), libc::PROT_READ),
+            Access::Look => {
+                let flags = flags | libc::O_RDONLY | libc::O_NONBLOCK;
+                (call::open(path, flags, 0), libc::PROT_READ)
+            }
         };
         let fd = opened.map_err(|e| MapError::System("open the board", e))?;
         match Self::open_fd(fd, netns, access, prot) {

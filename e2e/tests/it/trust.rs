@@ -74,6 +74,23 @@ impl Public {
         board: Option<&Path>,
         before: &[&str],
     ) -> Command {
+        let mut command = self.program_of_after(user, groups, board, before);
+        command.arg(self.dir.join("guest"));
+        command
+    }
+
+    /// What to type before a program of this user that is under Shunt with that board.
+    pub(crate) fn program_of(&self, user: u32, groups: &str, board: &Path) -> Command {
+        self.program_of_after(user, groups, Some(board), &[])
+    }
+
+    fn program_of_after(
+        &self,
+        user: u32,
+        groups: &str,
+        board: Option<&Path>,
+        before: &[&str],
+    ) -> Command {
         let user = user.to_string();
         let mut words = before.to_vec();
         words.extend(["setpriv", "--reuid", &user, "--regid", &user, groups, "env"]);
@@ -86,7 +103,6 @@ impl Public {
                 command.arg(format!("SHUNT_DIR={}", board.display()));
             }
         }
-        command.arg(self.dir.join("guest"));
         command
     }
 }

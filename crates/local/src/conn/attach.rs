@@ -131,7 +131,8 @@ impl Conn {
         if !w.limits.enabled {
             return Err(Reason::Off);
         }
-        if !w.board.listening(remote.port()) {
+        let is_routed = w.board.is_across() && w.limits.is_routed(*plain(remote).ip());
+        if !is_routed && !w.board.listening(remote.port()) {
             return Err(Reason::NoListener);
         }
         let local = call::name(fd, false).ok().flatten().ok_or(Reason::PeerNotShunt)?;
@@ -140,6 +141,7 @@ impl Conn {
             remote.set_ip(*local.ip());
         }
         let ends = Ends { local, remote };
+        let is_routed = is_routed && !ends.are_within();
         if !ends.are_within() && !w.board.is_across() || local.port() == 0 {
             return Err(Reason::PeerNotShunt);
         }
@@ -159,13 +161,23 @@ impl Conn {
         half.client.store(1, Ordering::Relaxed);
         if w.board.is_across() {
             half.netns.store(netns_of(fd).unwrap_or(0), Ordering::Relaxed);
-            half.began.store(syn::began(fd, since), Ordering::Relaxed);
+            if !ends.are_within() {
+                half.began.store(syn::began(fd, since), Ordering::Relaxed);
+                half.hardware.store(syn::leaves_by(w, fd, ends), Ordering::Relaxed);
+            }
         }
+        let offered_by = if is_routed {
+            half.flags.fetch_or(flag::ROUTED, Ordering::Relaxed);
+            w.board.note_routed();
+            ends.alone()
+        } else {
+            ends
+        };
         // Whoever writes to our ring before we know of it wakes us through the kernel.
         self.arm_cold(w, half);
         half.state.store(half_state::OFFERED, Ordering::Release);
         w.board.note_offers(remote.port());
-        match w.board.offer(index, ends) {
+        match w.board.offer(index, offered_by) {
             Ok(word) => {
                 self.offer.store(word, Ordering::Relaxed);
                 self.half.store(index + 1, Ordering::Relaxed);
@@ -200,8 +212,15 @@ impl Conn {
         ] {
             word.store(0, Ordering::Relaxed);
         }
-        let (netns, began) = (&half.netns, &half.began);
-        for word in [&half.bytes_tx, &half.bytes_rx, &half.tcp_rx, &half.cookie, netns, began] {
+        for word in [
+            &half.bytes_tx,
+            &half.bytes_rx,
+            &half.tcp_rx,
+            &half.cookie,
+            &half.netns,
+            &half.began,
+            &half.hardware,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
         half.arm_seq.fetch_add(1, Ordering::Relaxed);
@@ -582,7 +601,8 @@ impl Conn {
         if !w.limits.allows(port, [*local.ip(), *remote.ip()], &w.program, End::Server) {
             return Err(Reason::Excluded);
         }
-        let found = if alone { None } else { w.board.find(ends, fd) };
+        let exact = if alone { None } else { w.board.find(ends, fd) };
+        let found = exact.or_else(|| if alone { None } else { w.board.find_routed(ends) });
         let Some(found) = found else {
             return if data { Err(Reason::PeerNotShunt) } else { again };
         };
@@ -658,11 +678,16 @@ impl Conn {
     fn confirm(&self, w: &World, fd: i32, ends: Ends, peer: &Half) -> Result<(), Reason> {
         let is_elsewhere =
             || netns_of(fd).is_none_or(|at| at != peer.netns.load(Ordering::Relaxed));
-        if w.board.is_across() && is_elsewhere() {
-            // The kernel lists the sockets of our namespace only.
+        let is_routed = peer.flags.load(Ordering::Relaxed) & flag::ROUTED != 0;
+        if w.board.is_across() && (is_routed || is_elsewhere()) {
+            // The kernel lists the sockets of our namespace only, and by the addresses that they have.
             return match self.options.load(Ordering::Relaxed) & options::SYN_KEPT != 0
-                && syn::is_of(fd, ends, peer.began.load(Ordering::Relaxed))
-            {
+                && syn::is_of(
+                    fd,
+                    ends,
+                    (peer.began.load(Ordering::Relaxed), peer.hardware.load(Ordering::Relaxed)),
+                    is_routed,
+                ) {
                 true => Ok(()),
                 false => Err(Reason::NoSyn),
             };

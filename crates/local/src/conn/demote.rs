@@ -15,6 +15,11 @@ use super::{
 const PATIENCE_NS: u64 = 100_000_000;
 /// One that is in the middle of a send all the while, because it was stopped there: nobody can do its part for it.
 const STOPPED_NS: u64 = 2_000_000_000;
+/// One whose part we may not do, as it is another user's process, or in another namespace of processes: it is asked, and
+/// answers when its program makes a call next.
+const OTHERS_NS: u64 = 5_000_000_000;
+/// After that, for so long no other one is waited for like this: a program has many connections.
+const OTHERS_PAUSE_NS: u64 = 1_000_000_000;
 /// A peer that has not answered by then has its part done for it, if that is allowed.
 const PROXY_NS: u64 = 3_000_000;
 /// So many bytes that the peer has not read surely find room in the socket.
@@ -470,8 +475,8 @@ impl Conn {
         }
     }
 
-    /// Both directions go back to TCP. Waits (a tenth of a second at most) until the peer has done
-    /// its part, and takes the last doorbells out of the socket, so that afterwards any program may
+    /// Both directions go back to TCP. Waits (a tenth of a second at most, or some seconds where its part is not ours to do)
+    /// until the peer has done its part, and takes the last doorbells out of the socket, so that afterwards any program may
     /// read it. `false`: the peer did not answer.
     #[must_use]
     pub fn demote(&'static self, w: &World, fd: i32, reason: Reason) -> bool {
@@ -491,14 +496,20 @@ impl Conn {
         let begun = call::now_ns();
         let (mut deadline, mut proxy) = (begun + PATIENCE_NS, begun + PROXY_NS);
         let mut late = false;
+        let mut is_others = false;
         loop {
             let peer_flags = peer.flags.load(Ordering::Acquire);
             let down = peer_flags & flag::DOWN != 0;
             if down && Self::is_behind(mine, peer) {
                 return false;
             }
-            if !down && call::now_ns() > proxy {
+            if !down && !is_others && call::now_ns() > proxy {
                 let sends = Self::is_sending(peer);
+                if Self::is_others(w, peer) {
+                    is_others = true;
+                    deadline = Self::waits_for_others(w, begun);
+                    continue;
+                }
                 if !sends {
                     if let Err(hole) = self.replay_for_peer(w, mine) {
                         // Nothing goes over a connection that has ended in the kernel, and the program hears of that.
@@ -520,7 +531,8 @@ impl Conn {
                 if mine.drained.load(Ordering::Relaxed) == peer.bells.load(Ordering::Relaxed) {
                     break;
                 }
-            } else if (peer_flags & flag::CLOSED != 0 || self.was_killed(fd, mine, peer, late))
+            } else if (peer_flags & flag::CLOSED != 0
+                || self.was_killed(fd, mine, peer, late || is_others))
                 && ring::tail(&peer.tail) == mine.head.load(Ordering::Relaxed)
                 && mine.again.load(Ordering::Relaxed) == 0
             {
@@ -534,10 +546,44 @@ impl Conn {
             }
             // Once more: what was looked at may be from before we were stopped for longer than that.
             late = call::now_ns() > deadline;
-            call::sched_yield();
+            if is_others && !down {
+                // It may be long.
+                call::pause_ms(1);
+            } else {
+                call::sched_yield();
+            }
         }
         self.maybe_tcp(w, mine);
         true
+    }
+
+    /// Whether the kernel lets us do the peer's part at no time: not where it has gone, or is about to.
+    fn is_others(w: &World, peer: &Half) -> bool {
+        peer.flags.load(Ordering::Acquire) & flag::CLOSED == 0
+            && Self::socket_of(w, peer).map(call::close).is_none()
+    }
+
+    /// Whether a program that takes the place of this one would have a stream with a hole in it: the peer has not
+    /// answered, its part is not ours to do, and nobody else holds the connection.
+    #[must_use]
+    pub fn cannot_go_back(&'static self, w: &World) -> bool {
+        self.phase() == Phase::Attached
+            && !self.is_used_by_others(w)
+            && self.halves(w).is_some_and(|(_, peer)| Self::is_others(w, peer))
+    }
+
+    /// Until when one is waited for whose part we may not do.
+    fn waits_for_others(w: &World, begun: u64) -> u64 {
+        let until = w.waits_until.load(Ordering::Relaxed);
+        let now = call::now_ns();
+        if now < until {
+            return until;
+        }
+        if until != 0 && now < until + OTHERS_PAUSE_NS {
+            return begun + PATIENCE_NS;
+        }
+        w.waits_until.store(begun + OTHERS_NS, Ordering::Relaxed);
+        begun + OTHERS_NS
     }
 
     /// Whether the peer has gone without a word, perhaps between the announcement of a doorbell and the doorbell.

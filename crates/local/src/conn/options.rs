@@ -1,4 +1,4 @@
-//! Bits of [`Conn::options`]: what the program believes of its socket, where doorbells need it otherwise.
+//! Bits of [`super::Conn::options`]: what the program believes of its socket, where doorbells need it otherwise.
 
 /// `TCP_NODELAY` is off for the program.
 pub const NAGLE: u32 = 1;
@@ -21,7 +21,7 @@ pub const OOBINLINE: u32 = 128;
 pub const KEEPALIVE: u32 = 256;
 /// `TCP_NODELAY`.
 pub const NODELAY: u32 = 512;
-/// Of a listener: we have it keep what its connections began with ([`Self`] of those: it is kept), and the program does
+/// Of a listener: we have it keep what its connections began with (of those: it is kept), and the program does
 /// not look at that itself. See `syn`.
 pub const SYN_KEPT: u32 = 1024;
 /// The program has asked for what its connections begin with.

@@ -2,12 +2,18 @@
 //!
 //! The kernel lists the sockets of our own namespace only, and addresses mean something else in each: two namespaces may
 //! have a connection with the same ends at the same time, and so may another host have one with us. What tells them apart
-//! is the time stamp of the first segment (RFC 7323 3). The kernel adds to its clock a secret number of the connection's
-//! ends, so that on another host it is another one, and within this host the same ends in the same milliseconds are needed
-//! to be taken for each other. The client says between which stamps it began; the server has its listener keep the
-//! first segment of each connection (`TCP_SAVE_SYN`).
+//! is the first segment, which the server has its listener keep (`TCP_SAVE_SYN`):
+//!
+//! - its time stamp (RFC 7323 3), to which the kernel adds a secret number of the connection's ends. On another host it is
+//!   another one; within this one the same ends must have begun within the same milliseconds. The client says between which
+//!   stamps it did.
+//! - the hardware address that it came from, which is that of the client's interface if nothing but a bridge is in between: no
+//!   router, no proxy, and no other network. (Where users say that a network is reached through a router, it is not
+//!   asked for.)
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use sys::interface;
 
 use super::*;
 
@@ -16,10 +22,16 @@ const TCP: i32 = 6;
 const TCP_TIMESTAMP: i32 = 24;
 const TCP_SAVE_SYN: i32 = 27;
 const TCP_SAVED_SYN: i32 = 28;
+/// Of `TCP_SAVE_SYN`: from the header of the link on. Programs want it without, so this one tells that it was us.
+const FROM_THE_LINK: i32 = 2;
+/// How long the way out of a namespace is taken to be as it was, nanoseconds.
+const WAY_NS: u64 = 1_000_000_000;
 /// Milliseconds by which the kernel's clock may be coarser than ours.
 const COARSE_MS: u32 = 2;
+/// Bytes of Ethernet's header.
+const LINK: usize = 14;
 /// Bytes of a first segment, with the longest headers that there are without extensions.
-const SEGMENT: usize = 60 + 60;
+const SEGMENT: usize = LINK + 60 + 60;
 
 /// When the connection of `fd` began, which was not before `since` (nanoseconds), as [`Half::began`] has it; 0: that cannot
 /// be told.
@@ -30,12 +42,59 @@ pub(super) fn began(fd: i32, since: u64) -> u64 {
     u64::from(now) << 32 | u64::from(ms)
 }
 
-/// Whether the connection that was accepted as `fd` began as a client says. The kernel tells it once.
-pub(super) fn is_of(fd: i32, ends: Ends, began: u64) -> bool {
+/// From which hardware address packets of `fd` leave, as [`Half::hardware`] has it; 0: it cannot be told.
+pub(super) fn leaves_by(w: &World, fd: i32, ends: Ends) -> u64 {
+    let now = call::now_ns();
+    if let Some(way) = w.way_out.lock().and_then(|way| *way)
+        && way.from == *ends.local.ip()
+        && now.wrapping_sub(way.at) < WAY_NS
+    {
+        return way.hardware;
+    }
+    let hardware = interface::hardware_towards(fd, *ends.local.ip(), *ends.remote.ip());
+    let hardware = hardware.map_or(0, emit);
+    if let Some(mut way) = w.way_out.lock() {
+        *way = Some(WayOut { from: *ends.local.ip(), hardware, at: now });
+    }
+    hardware
+}
+
+/// From where packets of connections of ours leave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WayOut {
+    from: Ipv6Addr,
+    hardware: u64,
+    at: u64,
+}
+
+fn emit(address: [u8; 6]) -> u64 {
+    let [a, b, c, d, e, f] = address;
+    u64::from_be_bytes([a, b, c, d, e, f, 0, 1])
+}
+
+/// Whether the connection that was accepted as `fd` is one of which a client says [when it began](Half::began) and [from
+/// where](Half::hardware). The kernel tells it once. `is_routed`: it may have come by a router.
+pub(super) fn is_of(fd: i32, ends: Ends, (began, hardware): (u64, u64), is_routed: bool) -> bool {
     let mut segment = [0; SEGMENT];
-    match call::getsockopt_bytes(fd, TCP, TCP_SAVED_SYN, &mut segment) {
-        Ok(len) => began != 0 && stamp(&segment[..len], ends).is_some_and(|at| fits(at, began)),
-        Err(_) => false,
+    let Ok(len) = call::getsockopt_bytes(fd, TCP, TCP_SAVED_SYN, &mut segment) else {
+        return false;
+    };
+    let (from, packet) = unwrapped(&segment[..len]);
+    let is_direct = hardware != 0 && from.map(emit) == Some(hardware);
+    (is_routed || is_direct) && began != 0 && stamp(packet, ends).is_some_and(|at| fits(at, began))
+}
+
+/// Who has sent a frame, and the packet in it. On links without a header of their own there is only the packet.
+fn unwrapped(frame: &[u8]) -> (Option<[u8; 6]>, &[u8]) {
+    const IPV4: [u8; 2] = [8, 0];
+    const IPV6: [u8; 2] = [0x86, 0xdd];
+    match (frame.get(6..12), frame.get(12..LINK), frame.get(LINK)) {
+        (Some(from), Some(kind), Some(first))
+            if kind == IPV4 && first >> 4 == 4 || kind == IPV6 && first >> 4 == 6 =>
+        {
+            (from.try_into().ok(), &frame[LINK..])
+        }
+        _ => (None, frame),
     }
 }
 
@@ -89,14 +148,18 @@ fn stamp(segment: &[u8], ends: Ends) -> Option<u32> {
 }
 
 impl Conn {
-    /// Has a listener keep what its connections begin with, unless the program looks at that itself, or somebody whose
-    /// listener it was.
+    /// Has a listener keep what its connections begin with, unless the program looks at that itself. Who has it from a
+    /// program under Shunt finds it so.
     pub fn keep_syns(&self, fd: i32) {
         let options = self.options.load(Ordering::Relaxed);
-        if options & (options::SYN_KEPT | options::SYN_ASKED) == 0
-            && call::getsockopt::<i32>(fd, TCP, TCP_SAVE_SYN) == Ok(0)
-            && call::setsockopt(fd, TCP, TCP_SAVE_SYN, 1i32).is_ok()
-        {
+        if options & (options::SYN_KEPT | options::SYN_ASKED) != 0 {
+            return;
+        }
+        let is_kept = match call::getsockopt::<i32>(fd, TCP, TCP_SAVE_SYN) {
+            Ok(0) => call::setsockopt(fd, TCP, TCP_SAVE_SYN, FROM_THE_LINK).is_ok(),
+            kept => kept == Ok(FROM_THE_LINK),
+        };
+        if is_kept {
             self.options.fetch_or(options::SYN_KEPT, Ordering::Relaxed);
         }
     }

@@ -331,8 +331,13 @@ pub unsafe extern "C-unwind" fn setsockopt(
         };
         if let Some(reason) = reason {
             conn.stay.store(reason.code(), std::sync::atomic::Ordering::Relaxed);
-            if conn.phase() != Phase::Listener {
-                io::to_tcp(w, conn, fd, reason);
+            if conn.phase() != Phase::Listener
+                && !io::to_tcp(w, conn, fd, reason)
+                && name == libc::SO_RCVLOWAT
+                && conn.phase() == Phase::Attached
+            {
+                // A doorbell would be less than that, and wake nobody. More wake-ups than asked for are no harm.
+                return 0;
             }
         }
     }

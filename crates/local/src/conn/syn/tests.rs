@@ -27,18 +27,29 @@ fn a_connection_is_known_by_its_first_segment() {
         let (_client, server, began, ends) = connected(at, &conn);
         assert_eq!(conn.options.load(Ordering::Relaxed), options::SYN_KEPT);
         assert_ne!(began, 0);
-        assert!(is_of(server.as_raw_fd(), ends, began), "{at}");
-        assert!(!is_of(server.as_raw_fd(), ends, began), "{at}: told once");
+        // The loopback has no hardware address.
+        assert_eq!(
+            interface::hardware_towards(server.as_raw_fd(), *ends.local.ip(), *ends.remote.ip()),
+            None
+        );
+        assert!(is_of(server.as_raw_fd(), ends, (began, 0), true), "{at}");
+        assert!(!is_of(server.as_raw_fd(), ends, (began, 0), true), "{at}: told once");
+        let (_client, server, began, ends) = connected(at, &Conn::default());
+        assert!(!is_of(server.as_raw_fd(), ends, (began, 0), false), "{at}: from nowhere");
         let (_client, server, began, ends) = connected(at, &Conn::default());
         let mut segment = [0; SEGMENT];
         let fd = server.as_raw_fd();
         // A look at it takes it away, but for a place that is too small.
         assert_eq!(call::getsockopt_bytes(fd, TCP, TCP_SAVED_SYN, &mut segment[..8]), Err(22));
         assert!(call::getsockopt_bytes(fd, TCP, TCP_SAVED_SYN, &mut segment).is_ok());
+        let (from, packet) = unwrapped(&segment);
+        assert_eq!(from, Some([0; 6]));
         for wrong in [ends.mirrored(), Ends { remote: ends.local, ..ends }] {
-            assert_eq!(stamp(&segment, wrong), None);
+            assert_eq!(stamp(packet, wrong), None);
         }
-        assert!(stamp(&segment, ends).is_some_and(|at| fits(at, began)));
+        assert!(stamp(packet, ends).is_some_and(|at| fits(at, began)));
+        // As a link without a header has it.
+        assert_eq!(unwrapped(packet), (None, packet));
     }
 }
 
@@ -69,11 +80,10 @@ fn segments_that_are_none() {
     let (_client, server, _, ends) = connected("127.0.0.1:0", &conn);
     let mut segment = [0; SEGMENT];
     let len = call::getsockopt_bytes(server.as_raw_fd(), TCP, TCP_SAVED_SYN, &mut segment).unwrap();
-    let good = stamp(&segment[..len], ends);
-    assert!(good.is_some());
+    let read = |segment: &[u8]| stamp(unwrapped(segment).1, ends);
+    assert!(read(&segment[..len]).is_some());
     for cut in 0..len {
-        let found = stamp(&segment[..cut], ends);
-        assert!(found.is_none(), "cut at {cut} of {len}");
+        assert_eq!(read(&segment[..cut]), None, "cut at {cut} of {len}");
     }
     let mut seed = 0x9e37_79b9_7f4a_7c15u64;
     for _ in 0..200_000 {
@@ -84,7 +94,7 @@ fn segments_that_are_none() {
             seed ^= seed << 17;
             changed[usize::try_from(seed % len as u64).unwrap()] = seed.to_le_bytes()[7];
         }
-        let _ = stamp(&changed[..len], ends);
+        let _ = read(&changed[..len]);
     }
 }
 
@@ -104,4 +114,8 @@ fn who_looks_at_first_segments_keeps_them() {
     conn.asks_for_syns();
     conn.keep_syns(fd);
     assert_eq!(conn.options.load(Ordering::Relaxed), options::SYN_ASKED);
+    // Who has the listener from us finds that it was us.
+    let heir = Conn::default();
+    heir.keep_syns(fd);
+    assert_eq!(heir.options.load(Ordering::Relaxed), options::SYN_KEPT);
 }
