@@ -73,7 +73,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "dir",
         env: "SHUNT_DIR",
-        help: "directory of the board: yours and closed to others, or root's and open to a group whose users share it (mode 2770) [/dev/shm/shunt-UID]",
+        help: "directory of the board: yours and closed to others, or root's and open to a group whose users share it (mode 3770) [/dev/shm/shunt-UID]",
     },
 ];
 

@@ -105,7 +105,7 @@ impl std::fmt::Display for MapError {
             }
             Self::NotOurs => f.write_str(
                 "the board belongs to another user or is open to others: remove it or set SHUNT_DIR (one that users \
-                 share must be root's, open to one group and closed to others: chmod 2770)",
+                 share must be root's, open to one group and closed to others: chmod 3770)",
             ),
             Self::Version(v) => write!(
                 f,

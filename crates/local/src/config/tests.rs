@@ -29,6 +29,30 @@ fn rules() {
 }
 
 #[test]
+fn routed_networks() {
+    let mut limits = Limits::default();
+    let is_routed = |limits: &Limits, text: &str| {
+        let ip: IpAddr = text.parse().unwrap();
+        limits.is_routed(mapped(ip))
+    };
+    assert!(!is_routed(&limits, "10.96.0.1"));
+    limits.set("routed", "10.96.0.0/12, fd00:1::/32,192.0.2.7").unwrap();
+    for (address, is) in [
+        ("10.96.0.1", true),
+        ("10.111.255.255", true),
+        ("10.112.0.0", false),
+        ("fd00:1::7", true),
+        ("fd00:2::7", false),
+        ("192.0.2.7", true),
+        ("192.0.2.8", false),
+    ] {
+        assert_eq!(is_routed(&limits, address), is, "{address}");
+    }
+    limits.set("routed", "").unwrap();
+    assert_eq!(limits, Limits::default());
+}
+
+#[test]
 fn bad_settings_say_what_would_be_right_and_change_nothing() {
     for (name, value) in [
         ("spin_us", "1001"),
@@ -44,6 +68,8 @@ fn bad_settings_say_what_would_be_right_and_change_nothing() {
         ("include", "addr:1.2.3.4/33"),
         ("exclude", "program:"),
         ("exclude", "end:both"),
+        ("routed", "10.96.0.0/33"),
+        ("routed", "services"),
         ("log", "loud"),
         ("dir", "relative"),
         ("enabled", "maybe"),
@@ -73,6 +99,7 @@ fn each_setting_is_known_by_its_name() {
             "ring_min" | "ring_max" => "64K",
             "memory_max" => "64M",
             "include" | "exclude" => "port:1",
+            "routed" => "10.96.0.0/12",
             "log" => "debug",
             "dir" => "/x",
             other => panic!("{other} has no example here"),
