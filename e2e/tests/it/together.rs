@@ -11,14 +11,13 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use e2e::calls::geteuid;
 use e2e::installed;
 use e2e::run::{BoardDir, Guest, library, outcome, plain_only, skipped};
 use local::Reason;
 use testkit::hosts::{self, Host, Hosts};
 
 use crate::reasons::assert_counted;
-use crate::trust::{A, B, Public, moved};
+use crate::trust::{A, B, Public, can_be_others, moved};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// A group that no system has, and of which both users are.
@@ -37,15 +36,6 @@ fn shared() -> BoardDir {
 /// Says that the board in a directory is for all network namespaces.
 fn across(dir: &BoardDir) {
     fs::write(dir.path().join("all-namespaces"), "").unwrap();
-}
-
-/// Whether we can be other users here.
-fn can_be_others() -> bool {
-    let can = geteuid() == 0 && installed("setpriv").is_some();
-    if !can {
-        skipped("processes of two users need root and setpriv");
-    }
-    can
 }
 
 fn can_make_hosts() -> bool {
@@ -448,7 +438,8 @@ fn handed_to_a_program_while_another_user_is_busy() {
     for (what, port) in [("input", "7401"), ("exec", "7402")] {
         let dir = shared();
         let guest = |user, words: &[&str]| {
-            let mut command = public.program_of(user, &format!("--groups={GROUP}"), dir.path());
+            let mut command =
+                public.program_of(user, &format!("--groups={GROUP}"), Some(dir.path()), &[]);
             command.args(["python3", "-c", HANDS]).args(words).stdout(Stdio::piped());
             Guest::start(&mut command)
         };

@@ -74,17 +74,13 @@ impl Public {
         board: Option<&Path>,
         before: &[&str],
     ) -> Command {
-        let mut command = self.program_of_after(user, groups, board, before);
+        let mut command = self.program_of(user, groups, board, before);
         command.arg(self.dir.join("guest"));
         command
     }
 
-    /// What to type before a program of this user that is under Shunt with that board.
-    pub(crate) fn program_of(&self, user: u32, groups: &str, board: &Path) -> Command {
-        self.program_of_after(user, groups, Some(board), &[])
-    }
-
-    fn program_of_after(
+    /// What to type before a program of this user, under Shunt, after the words of `before`.
+    pub(crate) fn program_of(
         &self,
         user: u32,
         groups: &str,
@@ -121,7 +117,7 @@ fn board_of(user: u32) -> BoardDir {
 }
 
 /// Whether we can be other users here.
-fn can_be_others() -> bool {
+pub(crate) fn can_be_others() -> bool {
     let can = geteuid() == 0 && installed("setpriv").is_some();
     if !can {
         skipped("processes of two users need root and setpriv");
